@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+#
+# Plain GNU make. `make help` lists the targets; sources are found by wildcard, so a new file in
+# core/, gc/, preload/, tools/ or tests/ needs no edit here. Variables worth setting:
+#   CC=clang BUILD=build-clang   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DESTDIR=
+
+VERSION = 0.1.0
+SOVERSION = 0
+
+BUILD ?= build
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
+
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+CFLAGS ?= -O2 -g
+WERROR ?= -Werror
+LTO ?= 0
+CLANG ?= clang
+CLANG_FORMAT ?= clang-format
+PKG_CONFIG ?= pkg-config
+# Debian's own interpreter, which sees Debian's pytest; a python3 earlier on PATH may not.
+PYTHON ?= /usr/bin/python3
+
+WARN = -Wall -Wextra -Wundef -Wshadow $(WERROR)
+DEPS = -MMD -MP
+
+# The compiler must not turn the allocator's own code into calls of the functions it implements,
+# and its TLS must never need a lazily allocated block: hence no builtins and initial-exec.
+LIB_CFLAGS = -std=gnu11 -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-plt \
+	-fno-math-errno -ffunction-sections -fdata-sections \
+	-fno-builtin-malloc -fno-builtin-calloc -fno-builtin-realloc -fno-builtin-free \
+	-iquote . -iquote core -iquote gc $(WARN) $(CFLAGS) $(CPPFLAGS)
+# Users' programs: no project directory on the include path.
+APP_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) $(CPPFLAGS)
+ASAN_FLAGS = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+
+# Off by default: the hot path is inline in core's headers, and LTO forgets -fno-builtin.
+ifeq ($(LTO),1)
+LTO_FLAGS = -flto
+LIB_CFLAGS += $(LTO_FLAGS)
+AR = $(if $(findstring clang,$(CC)),llvm-ar,gcc-ar)
+endif
+LINK = $(CC) $(CFLAGS) $(LTO_FLAGS)
+
+SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,--gc-sections \
+	-Wl,--no-undefined -Wl,--version-script=preload/preload.map $(LDFLAGS)
+
+# --- what there is -----------------------------------------------------------------------------
+
+core_objects = $(patsubst %.c,$(1)/obj/%.o,$(wildcard core/*.c gc/*.c))
+programs = $(patsubst %.c,$(1),$(notdir $(wildcard $(2))))
+
+CORE_OBJS := $(call core_objects,$(BUILD))
+ASAN_OBJS := $(call core_objects,$(BUILD)/asan)
+PRELOAD_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/*.c))
+TOOL_COMMON_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/common/*.c))
+TOOLS := $(patsubst tools/%.c,$(BUILD)/%,$(wildcard tools/pmalloc-*.c))
+APPS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/apps/*.c))
+UNITS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
+ASAN_UNITS := $(patsubst tests/%.c,$(BUILD)/asan/%,$(wildcard tests/unit/test_*.c))
+BENCHES := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
+
+ARCHIVE := $(if $(CORE_OBJS),$(BUILD)/libpmalloc_core.a)
+ASAN_ARCHIVE := $(if $(ASAN_OBJS),$(BUILD)/asan/libpmalloc_core.a)
+LIBS := $(if $(PRELOAD_OBJS),$(BUILD)/libpmalloc_preload.so $(BUILD)/libpmalloc.so)
+MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
+MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
+PC := $(BUILD)/libpmalloc.pc
+FORMATTED := $(wildcard core/*.[ch] gc/*.[ch] preload/*.[ch] tools/*.[ch] tools/common/*.[ch] \
+	tests/*/*.[ch])
+
+.PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
+	format format-check lint check-includes tests-built pmem-packages FORCE
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(MAN1) $(MAN7) $(PC) ## build libraries, tools, test programs, man pages
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+# --- objects and libraries ---------------------------------------------------------------------
+
+# Holds the flags of the last build: other flags rebuild everything.
+$(BUILD)/.flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(LIB_CFLAGS) $(SO_LDFLAGS)' | cmp -s - $@ || \
+		echo '$(CC) $(LIB_CFLAGS) $(SO_LDFLAGS)' > $@
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(CC) $(LIB_CFLAGS) $(DEPS) -c -o $@ $<
+
+$(BUILD)/asan/obj/%.o: %.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -flto,$(LIB_CFLAGS)) $(ASAN_FLAGS) $(DEPS) -c -o $@ $<
+
+$(ARCHIVE): $(CORE_OBJS)
+$(ASAN_ARCHIVE): $(ASAN_OBJS)
+%/libpmalloc_core.a:
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+# Both libraries are the whole allocator, so the objects are named one by one: an archive would
+# leave out what nothing refers to.
+$(LIBS): $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
+$(BUILD)/libpmalloc_preload.so:
+	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) -lpthread
+
+$(BUILD)/libpmalloc.so:
+	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F).$(SOVERSION) -o $@ $(filter %.o,$^) -lpthread
+	ln -sf $(@F) $@.$(SOVERSION)
+
+# --- tools, manual pages, programs of the tests ------------------------------------------------
+
+PMEM_LIBS = $(shell $(PKG_CONFIG) --libs libpmem numa)
+pmem-packages:
+	@$(PKG_CONFIG) --exists libpmem numa || { \
+		echo 'make: pkg-config finds no libpmem or libnuma; run scripts/bootstrap' >&2; exit 1; }
+
+$(TOOLS): $(BUILD)/%: $(BUILD)/obj/tools/%.o $(TOOL_COMMON_OBJS) $(ARCHIVE) | pmem-packages
+	$(LINK) $(LDFLAGS) -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(PMEM_LIBS) -lpthread
+
+# The pages come from the same tables as --help and the parser of the settings.
+$(MAN1): $(BUILD)/man/%.1: $(BUILD)/%
+	@mkdir -p $(@D)
+	$< --man > $@
+
+$(MAN7): $(BUILD)/pmalloc-run
+	@mkdir -p $(@D)
+	$< --man-env > $@
+
+$(PC): core/libpmalloc.pc.in FORCE
+	@mkdir -p $(@D)
+	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
+		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' $< > $@
+
+$(APPS): $(BUILD)/%: tests/%.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(CC) $(APP_CFLAGS) $(LDFLAGS) $(DEPS) -o $@ $< -lpthread -lm
+
+$(UNITS) $(BENCHES): $(BUILD)/%: $(BUILD)/obj/tests/%.o $(ARCHIVE)
+	@mkdir -p $(@D)
+	$(LINK) $(LDFLAGS) -o $@ $^ -lpthread -lm
+
+$(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) $(ASAN_FLAGS) -o $@ $^ -lpthread -lm
+
+# --- tests -------------------------------------------------------------------------------------
+
+# Runs every program of a list, shows the output of those that fail, fails if any did.
+define run_each
+@failed=0; for t in $(1); do \
+	if timeout 300 $$t > $$t.log 2>&1; then echo "ok   $$t"; \
+	else echo "FAIL $$t (status $$?)"; cat $$t.log; failed=1; fi; \
+done; exit $$failed
+endef
+
+PYTEST = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q \
+	-p no:cacheprovider -o 'markers=slow: left out by make test-fast'
+
+tests-built: all $(UNITS) $(BENCHES)
+
+unit: $(UNITS) ## unit tests
+	$(call run_each,$(UNITS))
+
+sanitize: $(ASAN_UNITS) ## unit tests under ASan and UBSan
+	$(call run_each,$(ASAN_UNITS))
+
+integration: all ## whole processes under pytest
+	$(PYTEST) tests/integration
+
+# In this order, whatever -j says; pytest's closing line is the last one.
+test: ## everything: both compilers, format, include directions, unit, sanitizers, integration
+	@$(MAKE) format-check check-includes
+	@$(MAKE) CC=$(CLANG) BUILD=$(BUILD)-clang tests-built
+	@$(MAKE) tests-built
+	@$(MAKE) unit
+	@$(MAKE) sanitize
+	@$(MAKE) integration
+
+test-fast: all ## check-includes, unit tests, and the integration tests not marked slow
+	@$(MAKE) check-includes
+	@$(MAKE) unit
+	$(PYTEST) -m 'not slow' tests/integration
+
+demo: all ## real programs, real kills, explained line by line
+	@BUILD=$(BUILD) ./scripts/run-demo
+
+bench: all $(BENCHES) ## the micro-benchmarks of tests/bench
+	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+
+# --- habits ------------------------------------------------------------------------------------
+
+format: ## rewrite the C sources in the house format
+	$(if $(FORMATTED),$(CLANG_FORMAT) -i $(FORMATTED))
+
+format-check: ## fail where `make format` would change something
+	$(if $(FORMATTED),$(CLANG_FORMAT) --dry-run -Werror $(FORMATTED))
+
+check-includes: ## fail where an include runs against the layers
+	$(PYTHON) scripts/check-includes
+
+lint: format-check check-includes ## the two checks above and clang's static analyser
+	@for f in $(wildcard core/*.c gc/*.c preload/*.c tools/*.c tools/common/*.c); do \
+		$(CLANG) $(LIB_CFLAGS) --analyze --analyzer-output text -Xclang -analyzer-werror \
+			$$f || exit 1; \
+	done
+
+# --- install -----------------------------------------------------------------------------------
+
+SO_REAL = libpmalloc.so.$(VERSION)
+INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
+	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \
+		libpmalloc.so pkgconfig/libpmalloc.pc) \
+	$(INCLUDEDIR)/pmalloc.h \
+	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7)))
+
+install: all ## to $(DESTDIR)$(PREFIX)
+	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR) \
+		$(MANDIR)/man1 $(MANDIR)/man7)
+	install -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
+	install -m 644 $(BUILD)/libpmalloc_preload.so $(DESTDIR)$(LIBDIR)
+	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
+	ln -sf $(SO_REAL) $(DESTDIR)$(LIBDIR)/libpmalloc.so.$(SOVERSION)
+	ln -sf libpmalloc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libpmalloc.so
+	install -m 644 core/pmalloc.h $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 $(PC) $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 644 $(MAN1) $(DESTDIR)$(MANDIR)/man1
+	install -m 644 $(MAN7) $(DESTDIR)$(MANDIR)/man7
+
+uninstall: ## remove what install put there
+	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
+
+clean: ## remove build/ and build-clang/
+	rm -rf $(BUILD) $(BUILD)-clang
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
