@@ -65,7 +65,7 @@ def test_empty_tree_is_no_success(tmp_path):
         ("core/novel.h", "", "core/novel.h:1: in no layer"),
         ("core/novel.c", "", "core/novel.c:1: in no layer"),
         ("core/os.h", '#include "layout.h"\n#include "os2.h"\n', "os2.h: no such file"),
-        ("core/layout.h", '#include "os.h"\n', "a cycle: core/layout.h -> core/os.h"),
+        ("core/layout.h", '#include "os.h"\n', "a cycle: core/os.h -> core/layout.h"),
         ("core/slab.c", "#include <libpmem.h>\n", "libpmem.h is not for this file"),
         ("gc/mark.c", '#include "preload/names.h"\n', "no such file"),
         ("preload/interpose.c", '#include "core/slab.h"\n', "preload may not include core/slab.h"),
