@@ -192,7 +192,7 @@ test-fast: all ## check-includes, unit tests, and the integration tests not mark
 	$(PYTEST) -m 'not slow' tests/integration
 
 demo: all ## real programs, real kills, explained line by line
-	@BUILD=$(BUILD) ./scripts/run-demo
+	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo
 
 bench: all $(BENCHES) ## the micro-benchmarks of tests/bench
 	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
