@@ -32,7 +32,7 @@ DEPS = -MMD -MP
 
 # The compiler must not turn the allocator's own code into calls of the functions it implements,
 # and its TLS must never need a lazily allocated block: hence no builtins and initial-exec.
-LIB_CFLAGS = -std=gnu11 -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-plt \
+LIB_CFLAGS = -std=gnu11 -D_GNU_SOURCE= -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-plt \
 	-fno-math-errno -ffunction-sections -fdata-sections \
 	-fno-builtin-malloc -fno-builtin-calloc -fno-builtin-realloc -fno-builtin-free \
 	-iquote . -iquote core -iquote gc $(WARN) $(CFLAGS) $(CPPFLAGS)
