@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// One line of error text for a caller that may not allocate. glibc's vsnprintf does not allocate
+// for %s %c %zu %lu %lx with modest widths; keep to those.
+#ifndef PMALLOC_GC_ERRLINE_H
+#define PMALLOC_GC_ERRLINE_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+// Fills err (which may be NULL, or of length 0) and returns -1, so that a failing function can end
+// with `return errline(...)`.
+__attribute__((format(printf, 3, 4))) static inline int errline(char *err, size_t errlen,
+                                                                const char *fmt, ...) {
+    if (err != NULL && errlen != 0) {
+        va_list ap;
+        va_start(ap, fmt);
+        (void)vsnprintf(err, errlen, fmt, ap);
+        va_end(ap);
+    }
+    return -1;
+}
+
+#endif
