@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// ELF files made here, byte by byte: duplicates, bindings, versions, similar names; then the same
+// file cut at every length and with random bytes changed, which must never crash the reader.
+#define _GNU_SOURCE
+#include "gc/elf_file.h"
+#include "tests/unit/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static unsigned char image[8192];
+static size_t image_size;
+static ElfW(Sym) syms[64];
+static size_t sym_count;
+static char strings[2048];
+static size_t strings_size;
+static int fd;
+static char path[64], err[512];
+
+static void begin(void) {
+    sym_count = strings_size = 1; // the null symbol and the empty string
+    memset(syms, 0, sizeof syms);
+    memset(strings, 0, sizeof strings);
+}
+
+static void add(const char *name, unsigned bind, unsigned type, unsigned shndx, uint64_t value,
+                uint64_t size) {
+    ElfW(Sym) *s = &syms[sym_count++];
+    s->st_name = (uint32_t)strings_size;
+    s->st_info = (unsigned char)ELF64_ST_INFO(bind, type);
+    s->st_shndx = (uint16_t)shndx;
+    s->st_value = value;
+    s->st_size = size;
+    strcpy(strings + strings_size, name);
+    strings_size += strlen(name) + 1;
+}
+
+static void variable(const char *name, unsigned bind, uint64_t value) {
+    add(name, bind, STT_OBJECT, 1, value, 8);
+}
+
+static void write_image(size_t size) {
+    CHECK_EQ(ftruncate(fd, 0), 0);
+    CHECK_EQ(pwrite(fd, image, size, 0), size);
+}
+
+// header | build id note | symbols | strings | sections: null, table, strings
+static void finish(uint32_t table_type) {
+    struct {
+        ElfW(Ehdr) e;
+        ElfW(Phdr) p[2];
+        ElfW(Nhdr) n;
+        char note[4 + 20];
+    } h;
+    memset(&h, 0, sizeof h);
+    memcpy(h.e.e_ident, ELFMAG, SELFMAG);
+    h.e.e_ident[EI_CLASS] = __ELF_NATIVE_CLASS == 64 ? ELFCLASS64 : ELFCLASS32;
+    h.e.e_ident[EI_DATA] = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
+    h.e.e_type = ET_DYN;
+    h.e.e_phoff = offsetof(__typeof__(h), p);
+    h.e.e_phentsize = sizeof(ElfW(Phdr));
+    h.e.e_phnum = 2;
+    h.e.e_shentsize = sizeof(ElfW(Shdr));
+    h.e.e_shnum = 3;
+    h.p[0].p_type = PT_LOAD;
+    h.p[1].p_type = PT_NOTE;
+    h.p[1].p_offset = offsetof(__typeof__(h), n);
+    h.p[1].p_filesz = sizeof h.n + sizeof h.note;
+    h.n.n_namesz = 4;
+    h.n.n_descsz = 20;
+    h.n.n_type = NT_GNU_BUILD_ID;
+    memcpy(h.note, "GNU\0ABCDEFGHIJKLMNOPQRST", sizeof h.note);
+    size_t at_syms = sizeof h, at_strings = at_syms + sym_count * sizeof syms[0];
+    h.e.e_shoff = (at_strings + strings_size + 7) & ~(size_t)7;
+    ElfW(Shdr) s[3];
+    memset(s, 0, sizeof s);
+    s[1].sh_type = table_type;
+    s[1].sh_offset = at_syms;
+    s[1].sh_size = sym_count * sizeof syms[0];
+    s[1].sh_entsize = sizeof syms[0];
+    s[1].sh_link = 2;
+    s[2].sh_type = SHT_STRTAB;
+    s[2].sh_offset = at_strings;
+    s[2].sh_size = strings_size;
+    image_size = h.e.e_shoff + sizeof s;
+    memset(image, 0, sizeof image);
+    memcpy(image, &h, sizeof h);
+    memcpy(image + at_syms, syms, s[1].sh_size);
+    memcpy(image + at_strings, strings, strings_size);
+    memcpy(image + h.e.e_shoff, s, sizeof s);
+    write_image(image_size);
+}
+
+static struct elf_symbol sym;
+
+static enum elf_verdict find(const char *name) {
+    struct elf_file f;
+    err[0] = '\0';
+    if (elf_file_open(&f, path, err, sizeof err) != 0)
+        return (enum elf_verdict)99;
+    int r = elf_file_find(&f, name, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &sym, err, sizeof err);
+    uint8_t id[ELF_BUILD_ID_MAX];
+    CHECK(elf_file_build_id(&f, id) <= ELF_BUILD_ID_MAX);
+    elf_file_close(&f);
+    return r == 0 ? sym.verdict : (enum elf_verdict)98;
+}
+
+static void make_usual(void) {
+    begin();
+    variable("head", STB_LOCAL, 0x1000);
+    variable("head", STB_GLOBAL, 0x2000);
+    variable("head", STB_LOCAL, 0x3000);
+    variable("twice", STB_LOCAL, 0x10);
+    variable("twice", STB_LOCAL, 0x20);
+    variable("twice", STB_LOCAL, 0x20);
+    variable("alias", STB_GLOBAL, 0x30);
+    variable("alias", STB_GLOBAL, 0x30);
+    variable("weak", STB_WEAK, 0x40);
+    variable("weak", STB_LOCAL, 0x50);
+    variable("unique", STB_GNU_UNIQUE, 0x60);
+    variable("out@V_1", STB_GLOBAL, 0x70);
+    variable("out2@@V_2", STB_GLOBAL, 0x80);
+    add("both", STB_LOCAL, STT_FUNC, 1, 1, 8);
+    variable("both", STB_LOCAL, 0x90);
+    add("fun", STB_GLOBAL, STT_FUNC, 1, 1, 8);
+    add("tls", STB_GLOBAL, STT_TLS, 1, 1, 8);
+    add("abs", STB_GLOBAL, STT_OBJECT, SHN_ABS, 1, 8);
+    add("nosize", STB_GLOBAL, STT_NOTYPE, 1, 0xa0, 0);
+    add("asmvar", STB_GLOBAL, STT_NOTYPE, 1, 0xb0, 8);
+    add("undef", STB_GLOBAL, STT_OBJECT, SHN_UNDEF, 0, 8);
+    add("a.c", STB_LOCAL, STT_FILE, SHN_ABS, 0, 0);
+    variable("list_1", STB_GLOBAL, 1);
+    variable("list_2", STB_GLOBAL, 2);
+    variable("list_3", STB_GLOBAL, 3);
+    variable("LIST", STB_GLOBAL, 4);
+    finish(SHT_SYMTAB);
+}
+
+static void test_verdicts(void) {
+    make_usual();
+    CHECK_EQ(find("head"), ELF_SYM_FOUND);
+    CHECK_EQ(sym.value, 0x2000);
+    CHECK_EQ(sym.size, 8);
+    CHECK(sym.preemptible && sym.have_table);
+    CHECK_EQ(find("twice"), ELF_SYM_AMBIGUOUS);
+    CHECK_EQ(sym.count, 2);
+    CHECK_EQ(sym.value, 0x10);
+    CHECK_EQ(sym.second_value, 0x20);
+    CHECK_EQ(find("alias"), ELF_SYM_FOUND);
+    CHECK_EQ(find("weak"), ELF_SYM_FOUND);
+    CHECK_EQ(sym.value, 0x40);
+    CHECK_EQ(find("unique"), ELF_SYM_FOUND);
+    CHECK_EQ(find("out"), ELF_SYM_FOUND);
+    CHECK_EQ(find("out@V_1"), ELF_SYM_FOUND);
+    CHECK_EQ(find("out2"), ELF_SYM_FOUND);
+    CHECK_EQ(find("out@V"), ELF_SYM_MISSING);
+    CHECK_EQ(find("both"), ELF_SYM_FOUND);
+    CHECK_EQ(sym.value, 0x90);
+    CHECK(!sym.preemptible);
+    CHECK_EQ(find("fun"), ELF_SYM_FUNCTION);
+    CHECK_EQ(find("tls"), ELF_SYM_TLS);
+    CHECK_EQ(find("abs"), ELF_SYM_ABSOLUTE);
+    CHECK_EQ(find("nosize"), ELF_SYM_NO_SIZE);
+    CHECK_EQ(sym.value, 0xa0);
+    CHECK_EQ(find("asmvar"), ELF_SYM_FOUND);
+    CHECK_EQ(find("undef"), ELF_SYM_MISSING);
+    CHECK_EQ(find("a.c"), ELF_SYM_MISSING);
+    CHECK_EQ(find(""), ELF_SYM_MISSING);
+}
+
+static void test_similar_names(void) {
+    make_usual();
+    CHECK_EQ(find("list"), ELF_SYM_MISSING);
+    CHECK_EQ(sym.near_count, 3);
+    CHECK_STR(sym.near_name[0], "LIST");
+    CHECK_STR(sym.near_name[1], "list_1");
+    CHECK_STR(sym.near_name[2], "list_2");
+    CHECK_EQ(find("list_10"), ELF_SYM_MISSING);
+    CHECK_STR(sym.near_name[0], "list_1");
+    CHECK_EQ(find("FUN"), ELF_SYM_MISSING);
+    CHECK_EQ(sym.near_count, 0);
+}
+
+static void test_tables(void) {
+    make_usual();
+    finish(SHT_DYNSYM);
+    CHECK_EQ(find("head"), ELF_SYM_FOUND);
+    CHECK_EQ(find("missing"), ELF_SYM_MISSING);
+    CHECK(!sym.have_table);
+    finish(SHT_PROGBITS);
+    CHECK_EQ(find("head"), ELF_SYM_MISSING);
+    finish(SHT_SYMTAB);
+    ElfW(Ehdr) e;
+    memcpy(&e, image, sizeof e);
+    ElfW(Shdr) s;
+    memcpy(&s, image + e.e_shoff, sizeof s);
+    s.sh_size = e.e_shnum; // extended numbering
+    e.e_shnum = 0;
+    memcpy(image + e.e_shoff, &s, sizeof s);
+    memcpy(image, &e, sizeof e);
+    write_image(image_size);
+    CHECK_EQ(find("head"), ELF_SYM_FOUND);
+    e.e_shoff = 0;
+    memcpy(image, &e, sizeof e);
+    write_image(image_size);
+    CHECK_EQ(find("head"), ELF_SYM_MISSING);
+    CHECK_STR(err, "");
+}
+
+static void test_build_id(void) {
+    struct elf_file f;
+    uint8_t id[ELF_BUILD_ID_MAX];
+    make_usual();
+    CHECK_EQ(elf_file_open(&f, path, err, sizeof err), 0);
+    CHECK_EQ(elf_file_build_id(&f, id), 20);
+    CHECK(memcmp(id, "ABCDEFGHIJKLMNOPQRST", 20) == 0);
+    elf_file_close(&f);
+    ElfW(Nhdr) n[4] = {{4, 0xffffffff, NT_GNU_BUILD_ID}};
+    CHECK_EQ(elf_notes_build_id((unsigned char *)n, sizeof n, 4, id), 0);
+    n[0].n_namesz = 0xffffffff;
+    CHECK_EQ(elf_notes_build_id((unsigned char *)n, sizeof n, 8, id), 0);
+    CHECK_EQ(elf_notes_build_id((unsigned char *)n, 3, 4, id), 0);
+}
+
+static void test_not_elf(void) {
+    struct elf_file f;
+    static const struct {
+        const char *path, *part;
+    } bad[] = {{"/nonexistent", "/nonexistent: cannot open: No such file"},
+               {"/tmp", "not an ELF file"},
+               {"/dev/null", "not an ELF file"},
+               {"/proc/self/maps", "not an ELF file"},
+               {"/etc/passwd", "not an ELF file"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK(elf_file_open(&f, bad[i].path, err, sizeof err) != 0);
+        CHECK_HAS(err, bad[i].part);
+    }
+    make_usual();
+    image[EI_CLASS] ^= 3;
+    write_image(image_size);
+    CHECK(elf_file_open(&f, path, err, sizeof err) != 0);
+    CHECK_HAS(err, "another architecture");
+}
+
+static void test_truncated(void) {
+    make_usual();
+    CHECK_EQ(find("head"), ELF_SYM_FOUND);
+    for (size_t size = 0; size < image_size; size++) {
+        write_image(size);
+        enum elf_verdict v = find("head");
+        CHECK(v == 98 || v == 99);
+        CHECK(err[0] != '\0');
+    }
+}
+
+// xorshift: the same bytes in every run
+static uint64_t random_state = 88172645463325252ull;
+static uint64_t rnd(void) {
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static void test_damaged(void) {
+    static const unsigned char edge[] = {0, 1, 0x7f, 0x80, 0xff, 0xfe};
+    static unsigned char good[sizeof image];
+    make_usual();
+    memcpy(good, image, sizeof good);
+    for (int round = 0; round < 20000; round++) {
+        // Half of them in the headers, where the offsets are.
+        for (uint64_t k = rnd() % 8 + 1; k != 0; k--) {
+            size_t tail = 3 * sizeof(ElfW(Shdr));
+            size_t at = rnd() % 2 ? rnd() % image_size
+                                  : (rnd() % 2 ? rnd() % 192 : image_size - 1 - rnd() % tail);
+            if (at >= EI_NIDENT)
+                image[at] = rnd() % 2 ? edge[rnd() % sizeof edge] : (unsigned char)rnd();
+        }
+        CHECK_EQ(pwrite(fd, image, image_size, 0), image_size);
+        (void)find(round % 2 ? "head" : "list");
+        memcpy(image, good, image_size);
+    }
+}
+
+int main(void) {
+    fd = memfd_create("elf", MFD_CLOEXEC);
+    CHECK(fd >= 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    RUN(verdicts);
+    RUN(similar_names);
+    RUN(tables);
+    RUN(build_id);
+    RUN(not_elf);
+    RUN(truncated);
+    RUN(damaged);
+    return CHECK_DONE();
+}
