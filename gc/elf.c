@@ -324,7 +324,7 @@ int elf_resolve(const struct root_spec *spec, struct root_range *out, size_t cap
         r = find_object(&q, &o) != 0 ? -1 : checked_range(&q, &o, spec->offset, spec->length);
         break;
     default:
-        (void)errline(err, errlen, "not a root");
+        errline_fill(err, errlen, "not a root");
     }
     *n = r == 0 ? q.n : 0;
     if (r == 0 && err != NULL && errlen != 0)

@@ -10,17 +10,18 @@
 #include <stddef.h>
 #include <stdio.h>
 
-// Fills err (which may be NULL, or of length 0) and returns -1, so that a failing function can end
-// with `return errline(...)`.
-__attribute__((format(printf, 3, 4))) static inline int errline(char *err, size_t errlen,
-                                                                const char *fmt, ...) {
+// err may be NULL, or of length 0.
+__attribute__((format(printf, 3, 4))) static inline void errline_fill(char *err, size_t errlen,
+                                                                      const char *fmt, ...) {
     if (err != NULL && errlen != 0) {
         va_list ap;
         va_start(ap, fmt);
         (void)vsnprintf(err, errlen, fmt, ap);
         va_end(ap);
     }
-    return -1;
 }
+
+// For `return errline(...)`: a macro, so that compilers and analyzers see the -1.
+#define errline(...) (errline_fill(__VA_ARGS__), -1)
 
 #endif

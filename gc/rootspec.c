@@ -225,12 +225,12 @@ static int add_spec(struct output *o, const struct source *src, const char *text
         return located(o, src, what);
     for (size_t i = 0; i < o->n; i++)
         if (rootspec_equal(&o->out[i], &spec)) {
-            errline(what, sizeof what, "\"%s\" is named twice", quote(q, text, len));
+            errline_fill(what, sizeof what, "\"%s\" is named twice", quote(q, text, len));
             return located(o, src, what);
         }
     if (o->n == o->cap) {
-        errline(what, sizeof what, "\"%s\": too many roots, at most %zu are possible",
-                quote(q, text, len), o->cap);
+        errline_fill(what, sizeof what, "\"%s\": too many roots, at most %zu are possible",
+                     quote(q, text, len), o->cap);
         return located(o, src, what);
     }
     o->out[o->n++] = spec;
