@@ -194,8 +194,10 @@ test-fast: all ## check-includes, unit tests, and the integration tests not mark
 demo: all ## real programs, real kills, explained line by line
 	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo
 
-bench: all $(BENCHES) ## the micro-benchmarks of tests/bench
-	@for b in $(BENCHES); do echo "== $$b"; $$b || exit 1; done
+bench: all $(BENCHES) ## hot path, start-up and recovery beside others (scripts/bootstrap --bench)
+	@for b in callgrind-pair startup-bench recovery-bench; do \
+		echo "== scripts/$$b"; BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/$$b || exit 1; \
+	done
 
 # --- habits ------------------------------------------------------------------------------------
 
