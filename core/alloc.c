@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "alloc.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "boot.h"
+#include "extent.h"
+#include "options.h"
+#include "runtime.h"
+
+static void *no_memory(void) {
+    errno = ENOMEM;
+    return NULL;
+}
+
+// ---- bad pointers ------------------------------------------------------------------------------------
+
+static _Atomic uint64_t foreign_pointers;
+
+// A pointer that no heap of ours ever gave out: somebody else's memory, left alone.
+static void foreign(const char *call, const void *p) {
+    if (atomic_fetch_add_explicit(&foreign_pointers, 1, memory_order_relaxed) != 0)
+        return;
+    if (pm_options.check.number == PM_CHECK_STRICT)
+        pm_abort("%s(%p): the pointer is outside the heap", call, p);
+    pm_say("%s(%p): the pointer is outside the heap and is left alone; reported once", call, p);
+}
+
+static const char *what_is_wrong(const void *p) {
+    if ((uintptr_t)p % 16)
+        return "misaligned pointer";
+    if (pm_heap_offset(p) >= pm_heap.frontier)
+        return "pointer into the heap's unused range";
+    const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
+    if (v->size_class) {
+        uint32_t offset = (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
+        return offset % pm_classes[v->size_class].size ? "pointer into the middle of a block"
+                                                       : "block is free already (double free?)";
+    }
+    uint32_t extent = pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
+    bool starts = extent && pm_extents[extent].page << PM_PAGE_SHIFT == pm_heap_offset(p);
+    return starts || !extent ? "block is free already, or pointer into its middle"
+                             : "pointer into the middle of a block";
+}
+
+static void misuse(const char *call, const void *p) {
+    if (!pm_in_range(p)) {
+        foreign(call, p);
+        return;
+    }
+    if (pm_options.check.number == PM_CHECK_REPORT)
+        pm_say("%s(%p): %s; request ignored", call, p, what_is_wrong(p));
+    else
+        pm_abort("%s(%p): %s", call, p, what_is_wrong(p));
+}
+
+// The tag at `p`, after giving a recovered slab its tags; PM_TAG_NONE: no allocated block starts here.
+static unsigned tag_at(const void *p) {
+    uint64_t granule = pm_granule(p);
+    if (granule >= PM_GRANULES || !pm_tag)
+        return PM_TAG_NONE;
+    unsigned tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+    if (tag == PM_TAG_NONE && pm_arena_refresh(pm_slab_of(p)))
+        tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+    return tag;
+}
+
+// ---- small -------------------------------------------------------------------------------------------
+
+__attribute__((noinline)) static void *small_slow(unsigned cls) {
+    struct pm_tcache *t = pm_tcache;
+    if (t == &pm_no_tcache) {
+        switch (pm_thread_enter()) {
+        case PM_WAY_BOOT:
+            return pm_boot_alloc(pm_classes[cls].size, pm_classes[cls].size & -pm_classes[cls].size);
+        case PM_WAY_DIRECT: {
+            void *p = NULL;
+            if (pm_arena_fill(&pm_arenas[0], cls, &p, 1) == 0)
+                return NULL;
+            pm_tag[pm_granule(p)] = (uint8_t)cls;
+            return p;
+        }
+        case PM_WAY_CACHE:
+            t = pm_tcache;
+        }
+    }
+    return t->stack[cls].n || pm_tcache_refill(t, cls) ? pm_tcache_pop(t, cls) : NULL;
+}
+
+static void *small(unsigned cls) {
+    void *p = pm_tcache_pop(pm_tcache, cls);
+    if (PM_UNLIKELY(p == NULL))
+        p = small_slow(cls);
+    return p ? p : no_memory();
+}
+
+// ---- large -------------------------------------------------------------------------------------------
+
+// An extent for a large or huge block. *zero, where given, says whether it reads as zeroes.
+static void *large(size_t size, size_t align, bool *zero) {
+    if (zero)
+        *zero = true;
+    if (pm_tcache == &pm_no_tcache && pm_thread_enter() == PM_WAY_BOOT) {
+        void *p = pm_boot_alloc(size, align);
+        return p ? p : no_memory();
+    }
+    uint64_t pages = pm_large_pages(size), align_pages = align >> PM_PAGE_SHIFT;
+    if (align_pages == 0)
+        align_pages = 1;
+    if (pages >= PM_HUGE_PAGES && align_pages < PM_HUGE_PAGES)
+        align_pages = PM_HUGE_PAGES; // so that the kernel can use 2 MiB pages
+    uint32_t index = pages ? pm_extent_take(pages, align_pages) : 0;
+    if (!index)
+        return no_memory();
+    if (zero)
+        *zero = pm_extents[index].zero;
+    void *p = pm_extent_address(&pm_extents[index]);
+    return pm_extent_publish(index, false) ? p : no_memory();
+}
+
+// ---- the functions -----------------------------------------------------------------------------------
+
+void *pm_malloc_slow(size_t size) {
+    return size <= PM_SMALL_MAX ? small(pm_size_to_class(size)) : large(size, PM_PAGE_SIZE, NULL);
+}
+
+__attribute__((noinline)) void pm_free_slow(void *p) {
+    if (!p || pm_boot_owns(p) || pm_phase() == PM_CLOSED)
+        return;
+    int saved = errno;
+    unsigned tag = tag_at(p);
+    if (tag == PM_TAG_EXTENT) {
+        uint32_t index = pm_extent_claim(p, true);
+        if (index)
+            pm_extent_release(index);
+        else
+            misuse("free", p);
+    } else if (tag == PM_TAG_NONE) {
+        misuse("free", p);
+    } else if (pm_tcache != &pm_no_tcache || pm_thread_enter() == PM_WAY_CACHE) {
+        struct pm_tcache *t = pm_tcache;
+        if (t->stack[tag].n == t->stack[tag].cap)
+            pm_tcache_trim(t, tag);
+        pm_tcache_push(t, p);
+    } else {
+        pm_tag[pm_granule(p)] = PM_TAG_NONE;
+        pm_arena_flush(tag, &p, 1);
+    }
+    errno = saved;
+}
+
+void *pm_calloc(size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return no_memory();
+    if (bytes <= PM_SMALL_MAX) {
+        void *p = small(pm_size_to_class(bytes));
+        return p ? memset(p, 0, bytes) : NULL;
+    }
+    bool zero;
+    void *p = large(bytes, PM_PAGE_SIZE, &zero);
+    return p && !zero ? memset(p, 0, bytes) : p;
+}
+
+void *pm_memalign(size_t align, size_t size) {
+    if (align <= 16)
+        return pm_malloc(size);
+    unsigned cls = pm_aligned_class(size, align);
+    return cls ? small(cls) : large(size, align, NULL);
+}
+
+size_t pm_usable_size(void *p) {
+    if (!p)
+        return 0;
+    if (pm_boot_owns(p))
+        return pm_boot_size(p);
+    unsigned tag = tag_at(p);
+    if (tag >= 1 && tag <= PM_CLASSES)
+        return pm_classes[tag].size;
+    uint32_t index = tag == PM_TAG_EXTENT ? pm_extent_claim(p, false) : 0;
+    if (index)
+        return pm_extent_bytes(&pm_extents[index]);
+    misuse("malloc_usable_size", p);
+    return 0;
+}
+
+static void *move(void *p, size_t old, size_t size) {
+    void *fresh = pm_malloc(size);
+    if (!fresh)
+        return NULL;
+    memcpy(fresh, p, old < size ? old : size);
+    pm_free(p);
+    return fresh;
+}
+
+static void *realloc_large(void *p, size_t size) {
+    uint32_t index = pm_extent_claim(p, false);
+    if (!index) {
+        misuse("realloc", p);
+        return no_memory();
+    }
+    uint64_t pages = pm_large_pages(size);
+    if (size > PM_SMALL_MAX && pages && pm_extent_resize(index, pages))
+        return p;
+    return move(p, pm_extent_bytes(&pm_extents[index]), size);
+}
+
+void *pm_realloc(void *p, size_t size) {
+    if (!p)
+        return pm_malloc(size);
+    if (size == 0) {
+        pm_free(p);
+        return NULL;
+    }
+    if (PM_UNLIKELY(pm_boot_owns(p) || pm_phase() == PM_CLOSED)) {
+        size_t old = pm_boot_owns(p) ? pm_boot_size(p) : pm_usable_size(p);
+        return move(p, old, size);
+    }
+    unsigned tag = tag_at(p);
+    if (tag == PM_TAG_EXTENT)
+        return realloc_large(p, size);
+    if (tag == PM_TAG_NONE) {
+        misuse("realloc", p);
+        return no_memory();
+    }
+    // A block stays where it is while at least half of it is used.
+    size_t old = pm_classes[tag].size;
+    return size <= old && size * 2 > old ? p : move(p, old, size);
+}

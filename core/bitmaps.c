@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "bitmaps.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "crc.h"
+#include "extent.h"
+#include "persist.h"
+#include "slab.h"
+
+#define NAME "bitmaps.0"
+
+// A buffered writer: records go out in file order, the header, which needs their checksum, last.
+struct writer {
+    int fd;
+    bool good;
+    uint32_t crc;
+    uint64_t bytes, slabs;
+    size_t fill;
+    char buffer[16384];
+};
+
+static void flush_writer(struct writer *w) {
+    for (size_t done = 0; done < w->fill && w->good;) {
+        ssize_t put = write(w->fd, w->buffer + done, w->fill - done);
+        w->good = put > 0;
+        done += put > 0 ? (size_t)put : 0;
+    }
+    w->fill = 0;
+}
+
+static void emit(struct writer *w, const void *data, size_t len) {
+    w->crc = pm_crc32c(w->crc, data, len);
+    w->bytes += len;
+    if (w->fill + len > sizeof w->buffer)
+        flush_writer(w);
+    memcpy(w->buffer + w->fill, data, len);
+    w->fill += len;
+}
+
+static void emit_slab(struct writer *w, uint32_t slab) {
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned blocks = pm_classes[v->size_class].blocks, words = pm_slab_words(v->size_class);
+    struct pm_bitmap_record record = {slab, v->size_class, (uint16_t)words};
+    uint64_t allocated[PM_BITMAP_WORDS];
+    for (unsigned i = 0; i < words; i++)
+        allocated[i] = ~v->free[i];
+    if (blocks % 64)
+        allocated[words - 1] &= (1ull << blocks % 64) - 1;
+    emit(w, &record, sizeof record);
+    emit(w, allocated, words * sizeof allocated[0]);
+    w->slabs++;
+}
+
+bool pm_bitmaps_write(void) {
+    struct writer w = {.good = true};
+    w.fd = openat(pm_heap.dir_fd, NAME, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (w.fd < 0 || lseek(w.fd, sizeof(struct pm_bitmaps_header), SEEK_SET) < 0) {
+        if (w.fd >= 0)
+            close(w.fd);
+        return false;
+    }
+    for (uint64_t slab = 0; slab < pm_heap.frontier >> PM_SLAB_SHIFT; slab++)
+        if (pm_vslabs[slab].size_class)
+            emit_slab(&w, (uint32_t)slab);
+    flush_writer(&w);
+    struct pm_bitmaps_header h = {.magic = PM_BITMAPS_MAGIC,
+                                  .tag = pm_heap.super->state.opens,
+                                  .slabs = w.slabs,
+                                  .bytes = w.bytes,
+                                  .crc = w.crc};
+    h.header_crc = pm_crc32c(0, &h, offsetof(struct pm_bitmaps_header, header_crc));
+    w.good = w.good && pwrite(w.fd, &h, sizeof h, 0) == (ssize_t)sizeof h &&
+             (pm_durability == PM_DURABLE_NONE || fsync(w.fd) == 0);
+    close(w.fd);
+    if (w.good)
+        pm_commit_u64(&pm_heap.super->state.bitmaps_tag, h.tag);
+    else
+        unlinkat(pm_heap.dir_fd, NAME, 0);
+    return w.good;
+}
+
+static const char *next_record(const char *at, const char *end, struct pm_bitmap_record *record) {
+    if ((size_t)(end - at) < sizeof *record)
+        return NULL;
+    memcpy(record, at, sizeof *record);
+    at += sizeof *record;
+    bool good = record->size_class >= 1 && record->size_class <= PM_CLASSES &&
+                record->slab < PM_SLABS && record->words == pm_slab_words(record->size_class) &&
+                (size_t)(end - at) >= record->words * sizeof(uint64_t);
+    return good ? at : NULL;
+}
+
+static bool whole(const struct pm_bitmaps_header *h, size_t size) {
+    if (size < sizeof *h || h->magic != PM_BITMAPS_MAGIC ||
+        h->header_crc != pm_crc32c(0, h, offsetof(struct pm_bitmaps_header, header_crc)) ||
+        h->tag != pm_heap.super->state.bitmaps_tag || h->tag != pm_heap.super->state.opens ||
+        h->bytes != size - sizeof *h || h->crc != pm_crc32c(0, h + 1, h->bytes))
+        return false;
+    const char *at = (const char *)(h + 1), *end = at + h->bytes;
+    uint64_t slabs = 0;
+    for (struct pm_bitmap_record record; at < end; slabs++) {
+        at = next_record(at, end, &record);
+        if (!at)
+            return false;
+        at += record.words * sizeof(uint64_t);
+    }
+    return slabs == h->slabs;
+}
+
+bool pm_bitmaps_read(void (*each)(uint32_t slab, unsigned cls, const uint64_t *words, void *arg), void *arg) {
+    struct stat st;
+    int fd = openat(pm_heap.dir_fd, NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    size_t size = fstat(fd, &st) == 0 ? (size_t)st.st_size : 0;
+    void *map = size ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    close(fd);
+    if (map == MAP_FAILED)
+        return false;
+    const struct pm_bitmaps_header *h = map;
+    bool good = whole(h, size);
+    if (good) {
+        struct pm_bitmap_record record;
+        const char *at = (const char *)(h + 1), *end = at + h->bytes;
+        while (at < end) {
+            at = next_record(at, end, &record);
+            each(record.slab, record.size_class, (const uint64_t *)(const void *)at, arg);
+            at += record.words * sizeof(uint64_t);
+        }
+    }
+    munmap(map, size);
+    return good;
+}

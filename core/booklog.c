@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "booklog.h"
+
+#include <string.h>
+
+#include "heap.h"
+#include "os.h"
+#include "persist.h"
+
+#define POS_SHIFT 7
+#define GENERATION_MASK ((1u << 26) - 1)
+#define MIN_CHUNKS 16 // below this, the log is never worth collecting
+#define NO_CHUNK UINT32_MAX
+
+// The volatile side of a chunk ("vchunk").
+struct vchunk {
+    uint64_t live[2]; // bit i: entry i is an extent that stands
+    uint16_t used;    // entries appended, in interleaved order
+    uint16_t pins;    // tombstones here whose entry's chunk is still in the log
+    bool active;
+    uint32_t next_free;
+    uint32_t ended_by[PM_CHUNK_ENTRIES]; // chunk + 1 of the tombstone that ended entry i
+};
+
+static struct vchunk *vchunks;
+static uint32_t chunks; // in the file
+static uint32_t active; // in the log
+static uint64_t live;   // entries that stand
+static uint32_t current = NO_CHUNK;
+static uint32_t free_head = NO_CHUNK;
+static uint64_t fast_gcs, slow_gcs;
+
+void (*pm_log_moved)(uint64_t entry, pm_log_pos to);
+
+static struct pm_log_header *header(void) { return (struct pm_log_header *)pm_heap.log.map; }
+
+static struct pm_log_chunk *chunk_at(uint32_t id) {
+    return (struct pm_log_chunk *)(pm_heap.log.map + sizeof(struct pm_log_header)) + id;
+}
+
+// Interleaved appending: the k-th entry of a chunk goes to cache line k % 16. Line 0 has room for six
+// entries beside the chunk's header, the others for eight, so the last rounds pass over line 0.
+static unsigned slot_of(unsigned k) {
+    const unsigned lines = 16, short_rounds = 6 * lines;
+    if (k < short_rounds) {
+        unsigned line = k % lines, row = k / lines;
+        return line == 0 ? row : 6 + (line - 1) * 8 + row;
+    }
+    k -= short_rounds;
+    return 6 + k % (lines - 1) * 8 + 6 + k / (lines - 1);
+}
+
+static void set_live(struct vchunk *v, unsigned slot) {
+    v->live[slot / 64] |= 1ull << slot % 64;
+    live++;
+}
+
+static bool clear_live(struct vchunk *v, unsigned slot) {
+    uint64_t bit = 1ull << slot % 64;
+    bool was = v->live[slot / 64] & bit;
+    v->live[slot / 64] &= ~bit;
+    live -= was;
+    return was;
+}
+
+static bool is_live(const struct vchunk *v, unsigned slot) {
+    return v->live[slot / 64] >> slot % 64 & 1;
+}
+
+static void push_free(uint32_t id) {
+    vchunks[id].next_free = free_head;
+    free_head = id;
+}
+
+// ---- load --------------------------------------------------------------------------------------------
+
+static int check_header(struct pm_error *err) {
+    const struct pm_log_header *h = header();
+    if (h->magic != PM_LOG_MAGIC || h->version != PM_FORMAT_VERSION ||
+        h->chunk_size != PM_CHUNK_SIZE)
+        return pm_fail(err, PM_DAMAGE, "%s/booklog.0: not a bookkeeping log of version %u",
+                       pm_heap.dir, PM_FORMAT_VERSION);
+    if (h->epoch == 0 || (h->epoch_check != ~h->epoch && h->epoch_check != ~(h->epoch + 1)))
+        return pm_fail(err, PM_DAMAGE, "%s/booklog.0: header epoch %lx does not match its check",
+                       pm_heap.dir, (unsigned long)h->epoch);
+    return PM_OK;
+}
+
+// First pass over a chunk: the entries. `used` ends behind the last appended one, in interleaved order.
+static int load_entries(uint32_t id, struct pm_error *err) {
+    const struct pm_log_chunk *c = chunk_at(id);
+    struct vchunk *v = &vchunks[id];
+    if (c->id != id)
+        return pm_fail(err, PM_DAMAGE, "%s/booklog.0: chunk %u calls itself %u", pm_heap.dir, id,
+                       c->id);
+    v->active = true;
+    active++;
+    for (unsigned k = 0; k < PM_CHUNK_ENTRIES; k++) {
+        unsigned slot = slot_of(k);
+        if (c->entry[slot] == 0)
+            continue;
+        v->used = (uint16_t)(k + 1);
+        if (pm_entry_type(c->entry[slot]) == PM_ENTRY_NONE)
+            return pm_fail(err, PM_DAMAGE, "%s/booklog.0: chunk %u entry %u is no entry", pm_heap.dir,
+                           id, slot);
+        if (pm_entry_type(c->entry[slot]) != PM_ENTRY_TOMBSTONE)
+            set_live(v, slot);
+    }
+    return PM_OK;
+}
+
+// Second pass: the tombstones. One whose chunk left the log, or came back with another generation, has
+// done its work.
+static int load_tombstones(uint32_t id, struct pm_error *err) {
+    const struct pm_log_chunk *c = chunk_at(id);
+    for (unsigned slot = 0; slot < PM_CHUNK_ENTRIES; slot++) {
+        uint64_t e = c->entry[slot];
+        if (pm_entry_type(e) != PM_ENTRY_TOMBSTONE)
+            continue;
+        uint64_t target = pm_entry_page(e) >> POS_SHIFT, at = pm_entry_page(e) & 127;
+        if (target >= chunks || at >= PM_CHUNK_ENTRIES)
+            return pm_fail(err, PM_DAMAGE,
+                           "%s/booklog.0: chunk %u entry %u ends an entry outside the log", pm_heap.dir,
+                           id, slot);
+        struct vchunk *v = &vchunks[target];
+        if (!v->active || (chunk_at((uint32_t)target)->generation & GENERATION_MASK) != pm_entry_pages(e))
+            continue;
+        if (!clear_live(v, (unsigned)at))
+            return pm_fail(err, PM_DAMAGE,
+                           "%s/booklog.0: chunk %u entry %u ends an entry that does not stand",
+                           pm_heap.dir, id, slot);
+        v->ended_by[at] = id + 1;
+        if (target != id)
+            vchunks[id].pins++;
+    }
+    return PM_OK;
+}
+
+static bool volatile_side(void) {
+    if (!vchunks)
+        vchunks = pm_os_reserve((pm_heap.log.reach / PM_CHUNK_SIZE) * sizeof *vchunks);
+    chunks = (uint32_t)((pm_heap.log.size - sizeof(struct pm_log_header)) / PM_CHUNK_SIZE);
+    active = 0;
+    live = 0;
+    current = free_head = NO_CHUNK;
+    for (uint32_t id = 0; vchunks && id < chunks; id++)
+        vchunks[id] = (struct vchunk){0};
+    return vchunks != NULL;
+}
+
+int pm_log_load(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err),
+                struct pm_error *err) {
+    int status = check_header(err);
+    if (status == PM_OK && !volatile_side())
+        status = pm_fail(err, PM_OPERATIONAL, "out of address space for the bookkeeping log");
+    for (uint32_t id = 0; id < chunks && status == PM_OK; id++)
+        if (chunk_at(id)->epoch == header()->epoch)
+            status = load_entries(id, err);
+    for (uint32_t id = 0; id < chunks && status == PM_OK; id++)
+        if (vchunks[id].active)
+            status = load_tombstones(id, err);
+    for (uint32_t id = 0; id < chunks && status == PM_OK; id++)
+        for (unsigned slot = 0; slot < PM_CHUNK_ENTRIES && status == PM_OK; slot++)
+            if (is_live(&vchunks[id], slot))
+                status = each(chunk_at(id)->entry[slot], id << POS_SHIFT | slot, err);
+    return status;
+}
+
+void pm_log_activate(void) {
+    for (uint32_t id = chunks; id-- > 0;) {
+        // A slow GC that did not reach its flip leaves chunks of the next epoch; they must not wake up
+        // when a later one flips.
+        if (chunk_at(id)->epoch > header()->epoch)
+            pm_commit_u64(&chunk_at(id)->epoch, 0);
+        if (!vchunks[id].active)
+            push_free(id);
+        else if (vchunks[id].used < PM_CHUNK_ENTRIES)
+            current = id;
+    }
+    header()->epoch_check = ~header()->epoch;
+    pm_make_durable(&header()->epoch_check, sizeof(uint64_t));
+}
+
+bool pm_log_reset(void) {
+    if (!volatile_side())
+        return false;
+    for (uint32_t id = 0; id < chunks; id++) {
+        chunk_at(id)->epoch = 0;
+        pm_flush(&chunk_at(id)->epoch, sizeof(uint64_t));
+        push_free(id);
+    }
+    pm_drain();
+    *header() = (struct pm_log_header){.magic = PM_LOG_MAGIC,
+                                       .version = PM_FORMAT_VERSION,
+                                       .chunk_size = PM_CHUNK_SIZE,
+                                       .epoch = 1,
+                                       .epoch_check = ~1ull};
+    pm_make_durable(header(), 64);
+    return true;
+}
+
+// ---- chunks ------------------------------------------------------------------------------------------
+
+// A chunk that is not in the log, its entries zero; NO_CHUNK when the file cannot grow.
+static uint32_t fresh_chunk(void) {
+    uint32_t id = free_head;
+    if (id != NO_CHUNK) {
+        free_head = vchunks[id].next_free;
+    } else {
+        size_t size = sizeof(struct pm_log_header) + (size_t)(chunks + 1) * PM_CHUNK_SIZE;
+        if (!pm_file_grow(&pm_heap.log, size))
+            return NO_CHUNK;
+        id = chunks;
+        chunks = (uint32_t)((pm_heap.log.size - sizeof(struct pm_log_header)) / PM_CHUNK_SIZE);
+        for (uint32_t spare = chunks; --spare > id;)
+            push_free(spare);
+    }
+    struct pm_log_chunk *c = chunk_at(id);
+    memset(c->entry, 0, sizeof c->entry);
+    c->epoch = 0;
+    c->id = id;
+    c->generation++;
+    vchunks[id] = (struct vchunk){0};
+    return id;
+}
+
+// Entries and header reach media before the epoch that makes the chunk part of the log.
+static void enter_chunk(uint32_t id, uint64_t epoch) {
+    pm_make_durable(chunk_at(id), PM_CHUNK_SIZE);
+    pm_commit_u64(&chunk_at(id)->epoch, epoch);
+    vchunks[id].active = true;
+    active++;
+}
+
+// ---- collection --------------------------------------------------------------------------------------
+
+static bool is_dead(uint32_t id) {
+    const struct vchunk *v = &vchunks[id];
+    return v->active && id != current && !v->live[0] && !v->live[1] && !v->pins;
+}
+
+static void drop_chunk(uint32_t id) {
+    pm_commit_u64(&chunk_at(id)->epoch, 0);
+    vchunks[id].active = false;
+    active--;
+    // The tombstones of its entries have done their work; that may free their chunks in turn.
+    for (unsigned slot = 0; slot < PM_CHUNK_ENTRIES; slot++) {
+        uint32_t by = vchunks[id].ended_by[slot];
+        if (by && by - 1 != id)
+            vchunks[by - 1].pins--;
+    }
+    push_free(id);
+}
+
+// Fast GC: frees dead chunks by looking at vchunks only. Tombstones mostly stand in later chunks than
+// their entries, so one pass upwards sees most of the chain.
+static void fast_gc(void) {
+    fast_gcs++;
+    for (uint32_t id = 0; id < chunks; id++)
+        if (is_dead(id))
+            drop_chunk(id);
+}
+
+// Copies the live entries of `from` behind *to, opening chunks as needed. False when there is no room.
+static bool copy_live(uint32_t from, uint32_t *to, uint32_t *list) {
+    for (unsigned slot = 0; slot < PM_CHUNK_ENTRIES; slot++) {
+        if (!is_live(&vchunks[from], slot))
+            continue;
+        if (*to == NO_CHUNK || vchunks[*to].used == PM_CHUNK_ENTRIES) {
+            uint32_t id = fresh_chunk();
+            if (id == NO_CHUNK)
+                return false;
+            vchunks[id].next_free = *list;
+            *list = *to = id;
+        }
+        struct vchunk *v = &vchunks[*to];
+        unsigned at = slot_of(v->used++);
+        chunk_at(*to)->entry[at] = chunk_at(from)->entry[slot];
+        v->live[at / 64] |= 1ull << at % 64;
+    }
+    return true;
+}
+
+// Slow GC: copies what stands into new chunks of the next epoch, then flips the header to it:
+//
+//   1 entries of the new chunks      flushed
+//   2 new chunks' epoch = e + 1      flushed     a crash up to here leaves the old list in force
+//   3 header epoch_check, epoch      one line, epoch last: the flip
+//
+// Old chunks need no write: their epoch has passed.
+static void slow_gc(void) {
+    uint64_t next = header()->epoch + 1;
+    uint32_t to = NO_CHUNK, list = NO_CHUNK, old_chunks = chunks;
+    bool whole = true;
+    for (uint32_t id = 0; id < old_chunks && whole; id++)
+        if (vchunks[id].active)
+            whole = copy_live(id, &to, &list);
+    if (!whole) { // no room: keep the old list
+        while (list != NO_CHUNK) {
+            uint32_t id = list;
+            list = vchunks[id].next_free;
+            push_free(id);
+        }
+        return;
+    }
+    slow_gcs++;
+    for (uint32_t id = list; id != NO_CHUNK; id = vchunks[id].next_free)
+        pm_flush(chunk_at(id), PM_CHUNK_SIZE);
+    pm_drain();
+    for (uint32_t id = list; id != NO_CHUNK; id = vchunks[id].next_free) {
+        chunk_at(id)->epoch = next;
+        pm_flush(&chunk_at(id)->epoch, sizeof(uint64_t));
+    }
+    pm_drain();
+    header()->epoch_check = ~next;
+    pm_commit_u64(&header()->epoch, next);
+    for (uint32_t id = 0; id < chunks; id++)
+        if (vchunks[id].active) {
+            vchunks[id].active = false;
+            push_free(id);
+        }
+    active = 0;
+    for (uint32_t id = list, after; id != NO_CHUNK; id = after) {
+        after = vchunks[id].next_free;
+        vchunks[id].active = true;
+        active++;
+        for (unsigned slot = 0; slot < PM_CHUNK_ENTRIES; slot++)
+            if (is_live(&vchunks[id], slot))
+                pm_log_moved(chunk_at(id)->entry[slot], id << POS_SHIFT | slot);
+    }
+    current = to;
+}
+
+// The log's share of the heap is held near 0.2% (PMAlloc, Usage_pmem).
+static void collect(void) {
+    uint64_t bound = pm_heap.frontier / 500 / PM_CHUNK_SIZE;
+    bound = bound < MIN_CHUNKS ? MIN_CHUNKS : bound;
+    if (active < bound)
+        return;
+    fast_gc();
+    if (active >= bound && live < (uint64_t)active * PM_CHUNK_ENTRIES / 2)
+        slow_gc();
+}
+
+// ---- append ------------------------------------------------------------------------------------------
+
+static bool make_room(void) {
+    if (current != NO_CHUNK && vchunks[current].used < PM_CHUNK_ENTRIES)
+        return true;
+    current = NO_CHUNK;
+    collect();
+    if (current != NO_CHUNK && vchunks[current].used < PM_CHUNK_ENTRIES)
+        return true;
+    uint32_t id = fresh_chunk();
+    if (id == NO_CHUNK)
+        return false;
+    enter_chunk(id, header()->epoch);
+    current = id;
+    return true;
+}
+
+static unsigned put(uint64_t entry) {
+    unsigned slot = slot_of(vchunks[current].used++);
+    pm_commit_u64(&chunk_at(current)->entry[slot], entry);
+    return slot;
+}
+
+pm_log_pos pm_log_append(uint64_t entry) {
+    if (!pm_heap.persistent)
+        return 0;
+    if (!make_room())
+        return PM_LOG_NOWHERE;
+    unsigned slot = put(entry);
+    set_live(&vchunks[current], slot);
+    return current << POS_SHIFT | slot;
+}
+
+void pm_log_erase(pm_log_pos pos) {
+    clear_live(&vchunks[pos >> POS_SHIFT], pos & 127);
+    pm_commit_u64(&chunk_at(pos >> POS_SHIFT)->entry[pos & 127], 0);
+}
+
+void pm_log_end(const pm_log_pos *pos) {
+    if (!pm_heap.persistent)
+        return;
+    bool room = make_room();
+    uint32_t target = *pos >> POS_SHIFT;
+    unsigned slot = *pos & 127;
+    if (!room) { // not even space for a tombstone
+        pm_log_erase(*pos);
+        return;
+    }
+    clear_live(&vchunks[target], slot);
+    uint64_t generation = chunk_at(target)->generation & GENERATION_MASK;
+    put(pm_entry_make(PM_ENTRY_TOMBSTONE, *pos, generation));
+    vchunks[target].ended_by[slot] = current + 1;
+    if (target != current)
+        vchunks[current].pins++;
+}
+
+struct pm_log_stats pm_log_stats(void) {
+    return (struct pm_log_stats){chunks, active, live, fast_gcs, slow_gcs};
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The bootstrap arena: bounded volatile memory for requests that come while the heap is being opened (from
+// pthread_create in the collector, say) or after it was closed (from other libraries' destructors). Freed
+// never, recognised by address.
+#ifndef PM_BOOT_H
+#define PM_BOOT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// Zeroed memory, or NULL when the arena is used up. Thread-safe, lock-free.
+void *pm_boot_alloc(size_t size, size_t align);
+bool pm_boot_owns(const void *p);
+// Bytes that were asked for at `p`.
+size_t pm_boot_size(const void *p);
+
+#endif

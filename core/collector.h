@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The one hook through which core reaches the collector: gc defines pm_collector, core calls it. The calls come
+// in this order, from one thread.
+#ifndef PM_COLLECTOR_H
+#define PM_COLLECTOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "message.h"
+
+// What an opening found and did. "Leaked" is provably allocated and unreachable: extents always, small
+// blocks only where a clean close left bitmaps.
+struct pm_recovery {
+    bool was_clean;
+    bool marked; // false: PMALLOC_COLLECT=crash trusted the bitmaps
+    bool leaks_exact;
+    unsigned roots, markers;
+    uint64_t live_objects, live_bytes;
+    uint64_t leaked_objects, leaked_bytes;
+    uint64_t reclaimed_bytes; // extents and whole slabs given back
+    uint64_t slabs, extents;  // that stay
+    uint64_t overflows;       // mark stack rescans
+    double seconds, mark_seconds;
+};
+
+struct pm_collector {
+    // Resolves PMALLOC_ROOTS and the heap's own roots in this process. Changes nothing.
+    int (*prepare)(struct pm_error *err);
+    // Rebuilds the volatile side from the mapped heap, marks and sweeps; `write` false leaves the media as it
+    // is. Everything is validated before the first write.
+    int (*recover)(bool write, struct pm_recovery *result, struct pm_error *err);
+    // Captures the resolved roots in the heap and restores their bytes: just before main.
+    int (*capture)(struct pm_error *err);
+    // In a forked child: captured pages become private memory.
+    bool (*privatise)(void);
+};
+extern const struct pm_collector pm_collector;
+
+#endif

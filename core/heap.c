@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "heap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "crc.h"
+#include "options.h"
+#include "os.h"
+#include "persist.h"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+#ifndef MAP_SYNC
+#define MAP_SYNC 0x80000
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+#define HUGE_PAGE ((uint64_t)2 << 20)
+#define SLABS_REACH (PM_HEAP_RANGE / PM_SLAB_SIZE * sizeof(struct pm_slab_header))
+#define LOG_REACH ((size_t)1 << 30)
+
+struct pm_heap pm_heap = {
+    .dir_fd = -1,
+    .super_file = {.name = "superblock", .fd = -1},
+    .data = {.name = "heap.0", .fd = -1},
+    .slabs = {.name = "slabs.0", .fd = -1},
+    .log = {.name = "booklog.0", .fd = -1},
+    .roots = {.name = "roots", .fd = -1},
+};
+
+static struct pm_file *const all_files[] = {&pm_heap.super_file, &pm_heap.data, &pm_heap.slabs,
+                                            &pm_heap.log, &pm_heap.roots};
+#define FILES (sizeof all_files / sizeof all_files[0])
+
+static int check_superblock(const struct pm_superblock *super, struct pm_error *err) {
+    if (super->magic != PM_SUPER_MAGIC)
+        return pm_fail(err, PM_DAMAGE, "%s/superblock is not PMAlloc's (magic %016lx)", pm_heap.dir,
+                       (unsigned long)super->magic);
+    if (super->version != PM_FORMAT_VERSION || super->incompat)
+        return pm_fail(err, PM_DAMAGE,
+                       "%s: format version %u (features %lx) is not this program's version %u; use the "
+                       "PMAlloc that made the heap",
+                       pm_heap.dir, super->version, (unsigned long)super->incompat,
+                       PM_FORMAT_VERSION);
+    if (super->crc != pm_crc32c(0, super, offsetof(struct pm_superblock, crc)))
+        return pm_fail(err, PM_DAMAGE, "%s/superblock: checksum is wrong; restore it from a copy",
+                       pm_heap.dir);
+    if (super->base != PM_HEAP_BASE || super->range != PM_HEAP_RANGE || super->node_count != 1 ||
+        super->page_size != PM_PAGE_SIZE || super->slab_size != PM_SLAB_SIZE)
+        return pm_fail(err, PM_DAMAGE, "%s: geometry (base %lx, range %lx) is not this program's",
+                       pm_heap.dir, (unsigned long)super->base, (unsigned long)super->range);
+    return PM_OK;
+}
+
+static int check_sizes(struct pm_error *err) {
+    if (pm_heap.log.size < sizeof(struct pm_log_header) || pm_heap.log.size > LOG_REACH)
+        return pm_fail(err, PM_DAMAGE, "%s/booklog.0 has %zu bytes, too %s for a bookkeeping log",
+                       pm_heap.dir, pm_heap.log.size, pm_heap.log.size > LOG_REACH ? "long" : "short");
+    if (pm_heap.data.size > PM_HEAP_RANGE || pm_heap.data.size % PM_PAGE_SIZE)
+        return pm_fail(err, PM_DAMAGE, "%s/heap.0 has %zu bytes, not whole pages within the range",
+                       pm_heap.dir, pm_heap.data.size);
+    const struct pm_state *state = &pm_heap.super->state;
+    if (state->state != PM_STATE_CLEAN && state->state != PM_STATE_DIRTY)
+        return pm_fail(err, PM_DAMAGE, "%s/superblock: state word %016lx is neither clean nor dirty",
+                       pm_heap.dir, (unsigned long)state->state);
+    return PM_OK;
+}
+
+static int map_file(struct pm_file *file, size_t reach, struct pm_error *err) {
+    int prot = PROT_READ | (pm_heap.readonly ? 0 : PROT_WRITE);
+    int flags = MAP_SHARED;
+    if (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE)
+        flags = MAP_SHARED_VALIDATE | MAP_SYNC;
+    void *map = mmap(NULL, reach, prot, flags | MAP_NORESERVE, file->fd, 0);
+    if (map == MAP_FAILED && flags != MAP_SHARED) // durability was forced, for a measurement
+        map = mmap(NULL, reach, prot, MAP_SHARED | MAP_NORESERVE, file->fd, 0);
+    if (map == MAP_FAILED)
+        return pm_fail(err, PM_OPERATIONAL, "%s/%s: cannot map %zu bytes: %s", pm_heap.dir, file->name,
+                       reach, strerror(errno));
+    file->map = map;
+    file->reach = reach;
+    return PM_OK;
+}
+
+static int open_files(struct pm_error *err) {
+    int flags = pm_heap.readonly ? O_RDONLY : O_RDWR;
+    int status = PM_OK;
+    for (size_t i = 0; i < FILES && status == PM_OK; i++)
+        status = pm_file_open(all_files[i], flags, err);
+    if (status != PM_OK)
+        return status;
+    if (pm_heap.super_file.size < sizeof(struct pm_super_file))
+        return pm_fail(err, PM_DAMAGE, "%s/superblock has %zu bytes, needs %zu; restore it from a copy",
+                       pm_heap.dir, pm_heap.super_file.size, sizeof(struct pm_super_file));
+    pm_persist_init(pm_heap.data.fd, (int)pm_options.persist.number - 1);
+    status = map_file(&pm_heap.super_file, sizeof(struct pm_super_file), err);
+    if (status != PM_OK)
+        return status;
+    pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
+    status = check_superblock(&pm_heap.super->super, err);
+    return status == PM_OK ? check_sizes(err) : status;
+}
+
+int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    pm_heap.busy = pm_heap.created = false;
+    pm_heap.readonly = mode == PM_OPEN_READONLY;
+    int status = pm_dir_open(dir, mode, wait, err);
+    if (status != PM_OK)
+        return status;
+    status = open_files(err);
+    if (status != PM_OK) {
+        pm_heap_release();
+        return status;
+    }
+    pm_heap.persistent = true;
+    pm_heap.frontier = pm_heap.data.size;
+    pm_heap.limit = pm_options.limit.number & ~(PM_REGION_SIZE - 1);
+    return PM_OK;
+}
+
+static int range_taken(struct pm_error *err) {
+    int saved = errno;
+    char who[256];
+    pm_os_who_maps(PM_HEAP_BASE, PM_HEAP_RANGE, who, sizeof who);
+    if (who[0])
+        return pm_fail(err, PM_OPERATIONAL,
+                       "the heap's address range at %llx is taken by: %.180s; the program cannot use "
+                       "a persistent heap",
+                       PM_HEAP_BASE, who);
+    return pm_fail(err, PM_OPERATIONAL, "cannot map the heap's address range at %llx: %s%s",
+                   PM_HEAP_BASE, strerror(saved),
+                   saved == ENOMEM ? " (is `ulimit -v` set? unset it)" : "");
+}
+
+static int map_range(int flags, int fd, struct pm_error *err) {
+    int prot = PROT_READ | (pm_heap.readonly ? 0 : PROT_WRITE);
+    void *want = (void *)(uintptr_t)PM_HEAP_BASE;
+    flags |= MAP_FIXED_NOREPLACE | MAP_NORESERVE;
+    void *got = mmap(want, PM_HEAP_RANGE, prot, flags, fd, 0);
+    if (got == want)
+        return PM_OK;
+    if (got != MAP_FAILED) { // a kernel older than MAP_FIXED_NOREPLACE
+        munmap(got, PM_HEAP_RANGE);
+        errno = EEXIST;
+    }
+    return range_taken(err);
+}
+
+int pm_heap_map(struct pm_error *err) {
+    bool sync = pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE;
+    int status = PM_OPERATIONAL;
+    if (sync)
+        status = map_range(MAP_SHARED_VALIDATE | MAP_SYNC, pm_heap.data.fd, err);
+    if (status != PM_OK)
+        status = map_range(MAP_SHARED, pm_heap.data.fd, err);
+    if (status != PM_OK)
+        return status;
+    pm_heap.data.map = (char *)(uintptr_t)PM_HEAP_BASE;
+    pm_heap.data.reach = PM_HEAP_RANGE;
+    status = map_file(&pm_heap.slabs, SLABS_REACH, err);
+    return status == PM_OK ? map_file(&pm_heap.log, LOG_REACH, err) : status;
+}
+
+int pm_heap_volatile(struct pm_error *err) {
+    pm_heap.persistent = false;
+    pm_heap.limit = pm_options.limit.number & ~(PM_REGION_SIZE - 1);
+    pm_heap.frontier = 0;
+    return map_range(MAP_PRIVATE | MAP_ANONYMOUS, -1, err);
+}
+
+void pm_heap_dirty(void) {
+    struct pm_state *state = &pm_heap.super->state;
+    pm_commit_u64(&state->state, PM_STATE_DIRTY);
+    state->opens++;
+    pm_flush(&state->opens, sizeof state->opens);
+    pm_commit_u64(&state->owner_pid, (uint64_t)getpid());
+}
+
+bool pm_heap_clean(void) {
+    if (pm_durability != PM_DURABLE_NONE)
+        for (size_t i = 0; i < FILES; i++)
+            if (!pm_file_ready(all_files[i]) || fsync(all_files[i]->fd) != 0)
+                return false;
+    pm_commit_u64(&pm_heap.super->state.state, PM_STATE_CLEAN);
+    return true;
+}
+
+void pm_heap_release(void) {
+    for (size_t i = 0; i < FILES; i++) {
+        struct pm_file *file = all_files[i];
+        if (file->map && file != &pm_heap.data)
+            munmap(file->map, file->reach);
+        if (file->fd >= 0)
+            close(file->fd);
+        file->fd = -1;
+        file->map = NULL;
+    }
+    pm_heap.super = NULL;
+    pm_heap.persistent = false;
+    if (pm_heap.dir_fd >= 0)
+        close(pm_heap.dir_fd);
+    pm_heap.dir_fd = -1;
+}
+
+void pm_heap_remove(void) {
+    // The superblock goes last: what an interruption leaves is either a heap or recognisably a remnant.
+    for (size_t i = FILES; i-- > 0;)
+        unlinkat(pm_heap.dir_fd, all_files[i]->name, 0);
+    unlinkat(pm_heap.dir_fd, "bitmaps.0", 0);
+    rmdir(pm_heap.dir);
+}
+
+bool pm_heap_has_roots(void) {
+    const struct pm_super_file *super = pm_heap.super;
+    if (super->roots[super->state.root_epoch & 1].count)
+        return true;
+    for (size_t i = 0; i < PM_ROOT_SLOTS; i++)
+        if (super->slots.slot[i])
+            return true;
+    return false;
+}
+
+bool pm_file_ready(struct pm_file *file) {
+    struct stat st;
+    if (file->fd >= 0 && fstat(file->fd, &st) == 0 && st.st_dev == file->dev &&
+        st.st_ino == file->ino)
+        return true;
+    // The program closed or replaced our descriptor (a daemon closing all of them): leave the number to
+    // its new owner and open the file again by its path.
+    char path[sizeof pm_heap.dir + 32];
+    snprintf(path, sizeof path, "%s/%s", pm_heap.dir, file->name);
+    int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &st) != 0 || st.st_dev != file->dev || st.st_ino != file->ino) {
+        close(fd);
+        return false;
+    }
+    file->fd = pm_os_fd_high(fd);
+    return true;
+}
+
+bool pm_file_grow(struct pm_file *file, size_t size) {
+    if (size <= file->size)
+        return true;
+    size = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+    if (size > file->reach || !pm_file_ready(file))
+        return false;
+    if (fallocate(file->fd, 0, (off_t)file->size, (off_t)(size - file->size)) != 0 &&
+        (errno != EOPNOTSUPP || ftruncate(file->fd, (off_t)size) != 0))
+        return false;
+    file->size = size;
+    return true;
+}
+
+bool pm_heap_set_frontier(uint64_t bytes) {
+    if (bytes > pm_heap.limit && bytes > pm_heap.frontier)
+        return false;
+    if (pm_heap.persistent) {
+        if (!pm_file_ready(&pm_heap.data) || ftruncate(pm_heap.data.fd, (off_t)bytes) != 0)
+            return false;
+        if (!pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header)))
+            return false;
+        pm_heap.data.size = bytes;
+    }
+    pm_heap.frontier = bytes;
+    return true;
+}
+
+// One touched page and MADV_COLLAPSE give a zeroed 2 MiB page in a third of the time that 512 faults take.
+static bool commit_huge(uint64_t offset) {
+    if (pm_durability != PM_DURABLE_NONE ||
+        fallocate(pm_heap.data.fd, 0, (off_t)offset, (off_t)PM_PAGE_SIZE) != 0)
+        return false;
+    *(volatile char *)pm_heap_at(offset) = 0;
+    return madvise(pm_heap_at(offset), HUGE_PAGE, MADV_COLLAPSE) == 0;
+}
+
+static bool commit_small(uint64_t offset, uint64_t len) {
+    return len == 0 || fallocate(pm_heap.data.fd, 0, (off_t)offset, (off_t)len) == 0 ||
+           errno == EOPNOTSUPP;
+}
+
+bool pm_heap_commit(uint64_t offset, uint64_t len) {
+    if (!pm_heap.persistent)
+        return true;
+    if (!pm_file_ready(&pm_heap.data))
+        return false;
+    uint64_t end = offset + len;
+    uint64_t huge = (offset + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    if (huge + HUGE_PAGE > end)
+        return commit_small(offset, len);
+    if (!commit_small(offset, huge - offset))
+        return false;
+    for (; huge + HUGE_PAGE <= end; huge += HUGE_PAGE)
+        if (!commit_huge(huge) && !commit_small(huge, HUGE_PAGE))
+            return false;
+    return commit_small(huge, end - huge);
+}
+
+bool pm_heap_has_room(uint64_t len, uint64_t promised) {
+    if (!pm_heap.persistent)
+        return true;
+    struct statvfs fs;
+    struct stat st;
+    if (!pm_file_ready(&pm_heap.data) || fstatvfs(pm_heap.data.fd, &fs) != 0 ||
+        fstat(pm_heap.data.fd, &st) != 0)
+        return false;
+    uint64_t used = (uint64_t)st.st_blocks * 512;
+    uint64_t outstanding = promised > used ? promised - used : 0;
+    // tmpfs without a size limit reports zero blocks in all
+    return fs.f_blocks == 0 || len + outstanding <= (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
+bool pm_heap_uncommit(uint64_t offset, uint64_t len) {
+    if (!pm_heap.persistent)
+        return madvise(pm_heap_at(offset), len, MADV_DONTNEED) == 0;
+    return pm_file_ready(&pm_heap.data) &&
+           fallocate(pm_heap.data.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+                     (off_t)len) == 0;
+}
+
+// ---- fork --------------------------------------------------------------------------------------------
+
+// Copies one range from the parent's mapping to where it will lie in the new one.
+static bool copy_range(uint64_t offset, uint64_t len, void *fresh) {
+    memcpy((char *)fresh + offset, pm_heap_at(offset), len);
+    return true;
+}
+
+bool pm_heap_privatise(bool (*each_extent)(pm_range_fn *fn, void *arg)) {
+    // Huge untouched extents would be populated by the copy; MAP_NORESERVE keeps them from counting twice.
+    void *fresh = pm_os_reserve(PM_HEAP_RANGE);
+    if (!fresh || !each_extent(copy_range, fresh))
+        return false;
+    if (mremap(fresh, PM_HEAP_RANGE, PM_HEAP_RANGE, MREMAP_MAYMOVE | MREMAP_FIXED,
+               (void *)(uintptr_t)PM_HEAP_BASE) == MAP_FAILED)
+        return false;
+    pm_heap.data.map = NULL;
+    pm_heap_release();
+    return true;
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The heap directory and the memory over it: files, their lock and state, the mapping at PM_HEAP_BASE, and
+// the growing and shrinking of it. There is one heap in a process. What lies in the range is extent.h's
+// business.
+//
+// Opening is split so that nothing is changed before everything is known to be good:
+//   pm_heap_open    finds, locks and validates; makes the files of a new heap; maps metadata
+//   pm_heap_map     maps the data at its address
+//   pm_heap_dirty   durably takes back "clean"; from here on the heap may change
+#ifndef PM_HEAP_H
+#define PM_HEAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "layout.h"
+#include "message.h"
+
+struct pm_file {
+    const char *name; // in the heap directory
+    int fd;           // high, close-on-exec; may have been closed by the program (see pm_file_ready)
+    uint64_t dev, ino;
+    size_t size;  // of the file
+    char *map;    // NULL until mapped
+    size_t reach; // bytes mapped, beyond the end of the file
+};
+
+enum pm_open_mode {
+    PM_OPEN_CREATE,   // make it where it is missing
+    PM_OPEN_EXISTING, // fail where it is missing
+    PM_OPEN_READONLY, // the same, and nothing is ever written
+};
+
+struct pm_heap {
+    char dir[4096];
+    int dir_fd; // holds the lock
+    bool persistent;
+    bool readonly;
+    bool created; // by this process
+    bool busy;    // why pm_heap_open failed
+    pid_t busy_pid;
+    struct pm_super_file *super; // NULL in volatile mode
+    struct pm_file super_file, data, slabs, log, roots;
+    uint64_t frontier; // bytes of the range below which extents lie; the data file's length
+    uint64_t limit;    // the frontier's bound
+};
+extern struct pm_heap pm_heap;
+
+// PM_OK, or an error with its exit status. `wait` blocks while another process has it. On failure nothing
+// is held and nothing has been changed on disk.
+int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
+// Maps data at PM_HEAP_BASE and the slab headers, bookkeeping log beside it.
+int pm_heap_map(struct pm_error *err);
+// The same range over anonymous memory.
+int pm_heap_volatile(struct pm_error *err);
+// "Clean" is the first thing durably removed ...
+void pm_heap_dirty(void);
+// ... and the last thing written: every file is made durable first. False (and dirty) when that failed.
+bool pm_heap_clean(void);
+// Lets go of lock and mappings of metadata; data stays mapped so that late accesses do not fault.
+void pm_heap_release(void);
+// Unlinks the heap's files and directory, while the lock is held.
+void pm_heap_remove(void);
+bool pm_heap_has_roots(void);
+
+// All of these are called with the extent lock held. Offsets are from PM_HEAP_BASE, page aligned.
+// Moves the frontier; false at the limit or when the file system refuses.
+bool pm_heap_set_frontier(uint64_t bytes);
+// Makes [offset, offset + len) really there, so that touching it cannot fail for lack of space.
+bool pm_heap_commit(uint64_t offset, uint64_t len);
+// Whether the file system has room for `len` more bytes beside what it already promised: `promised` bytes
+// are in extents.
+bool pm_heap_has_room(uint64_t len, uint64_t promised);
+// Gives the space back; the range reads as zeroes afterwards. False when the file system cannot.
+bool pm_heap_uncommit(uint64_t offset, uint64_t len);
+
+// Makes `file` at least `size` bytes long, allocated on the file system.
+bool pm_file_grow(struct pm_file *file, size_t size);
+// Makes sure that file->fd is still this file, reopening it where the program closed our descriptor.
+bool pm_file_ready(struct pm_file *file);
+
+// In a forked child: replaces the shared mappings by private copies. `extents` calls back for each range in
+// use. False when memory ran out; the child must not go on.
+typedef bool pm_range_fn(uint64_t offset, uint64_t len, void *arg);
+bool pm_heap_privatise(bool (*each_extent)(pm_range_fn *fn, void *arg));
+
+static inline uint64_t pm_heap_offset(const void *p) { return (uint64_t)(uintptr_t)p - PM_HEAP_BASE; }
+static inline void *pm_heap_at(uint64_t offset) { return (void *)(uintptr_t)(PM_HEAP_BASE + offset); }
+
+// heap_dir.c, for heap.c
+int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
+int pm_file_open(struct pm_file *file, int flags, struct pm_error *err);
+
+#endif

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The heap directory: whose it is, whether it is one, who has it open, and its making.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "crc.h"
+#include "heap.h"
+#include "os.h"
+#include "persist.h"
+
+#define NEW_SUPERBLOCK "superblock.new"
+
+static int reason(struct pm_error *err, const char *what) {
+    return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, what, strerror(errno));
+}
+
+int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
+    struct stat st;
+    int fd = openat(pm_heap.dir_fd, file->name, flags | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == ENOENT)
+        return pm_fail(err, PM_DAMAGE, "%s/%s is missing; the heap is incomplete, restore the file",
+                       pm_heap.dir, file->name);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return reason(err, file->name);
+    if (!S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
+        close(fd);
+        return pm_fail(err, PM_OPERATIONAL, "%s/%s is not a plain file of user %u; refusing to use it",
+                       pm_heap.dir, file->name, (unsigned)geteuid());
+    }
+    file->fd = pm_os_fd_high(fd);
+    file->dev = st.st_dev;
+    file->ino = st.st_ino;
+    file->size = (size_t)st.st_size;
+    return PM_OK;
+}
+
+// A directory is made a heap only when it holds nothing but the leavings of an interrupted making.
+static bool holds_strangers(int dir_fd, char *name, size_t name_len) {
+    static const char *const ours[] = {".",    "..",        "heap.0",     "slabs.0",
+                                       "booklog.0", "roots", "bitmaps.0", NEW_SUPERBLOCK};
+    char buffer[2048] __attribute__((aligned(8)));
+    long got;
+    lseek(dir_fd, 0, SEEK_SET);
+    while ((got = syscall(SYS_getdents64, dir_fd, buffer, sizeof buffer)) > 0)
+        for (long at = 0; at < got;) {
+            uint16_t reclen;
+            memcpy(&reclen, buffer + at + 16, sizeof reclen);
+            const char *entry = buffer + at + 19;
+            bool known = false;
+            for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+                known |= strcmp(entry, ours[i]) == 0;
+            if (!known) {
+                snprintf(name, name_len, "%s", entry);
+                return true;
+            }
+            at += reclen;
+        }
+    return false;
+}
+
+static void fill_superblock(struct pm_superblock *super) {
+    memset(super, 0, sizeof *super);
+    super->magic = PM_SUPER_MAGIC;
+    super->version = PM_FORMAT_VERSION;
+    super->node_count = 1;
+    super->base = PM_HEAP_BASE;
+    super->range = PM_HEAP_RANGE;
+    super->page_size = PM_PAGE_SIZE;
+    super->slab_size = PM_SLAB_SIZE;
+    super->created = (uint64_t)time(NULL);
+    if (getrandom(super->uuid, sizeof super->uuid, GRND_NONBLOCK) != (ssize_t)sizeof super->uuid)
+        memcpy(super->uuid, &super->created, sizeof super->created);
+    super->node[0] = (struct pm_node_range){0, PM_HEAP_RANGE};
+    super->crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
+}
+
+static bool write_all(int fd, const void *data, size_t len, off_t at) {
+    for (const char *p = data; len;) {
+        ssize_t put = pwrite(fd, p, len, at);
+        if (put <= 0)
+            return false;
+        p += put, len -= (size_t)put, at += put;
+    }
+    return true;
+}
+
+// The superblock gets its name last, complete: a directory either is a heap or is not.
+static int make_files(struct pm_error *err) {
+    static const char *const empty[] = {"heap.0", "slabs.0", "booklog.0", "roots"};
+    struct pm_superblock super;
+    struct {
+        struct pm_log_header header;
+    } log = {.header = {.magic = PM_LOG_MAGIC,
+                        .version = PM_FORMAT_VERSION,
+                        .chunk_size = PM_CHUNK_SIZE,
+                        .epoch = 1,
+                        .epoch_check = ~1ull}};
+    uint64_t state[2] = {PM_STATE_DIRTY, 0};
+    unlinkat(pm_heap.dir_fd, "bitmaps.0", 0);
+    for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
+        int fd = openat(pm_heap.dir_fd, empty[i],
+                        O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+        bool good = fd >= 0 && (i != 2 || write_all(fd, &log, sizeof log, 0));
+        if (fd >= 0)
+            close(fd);
+        if (!good)
+            return reason(err, empty[i]);
+    }
+    fill_superblock(&super);
+    int fd = openat(pm_heap.dir_fd, NEW_SUPERBLOCK,
+                    O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool good = fd >= 0 && write_all(fd, &super, sizeof super, 0) &&
+                write_all(fd, state, sizeof state, offsetof(struct pm_super_file, state)) &&
+                ftruncate(fd, sizeof(struct pm_super_file)) == 0 &&
+                (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
+    if (fd >= 0)
+        close(fd);
+    if (!good || renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, "superblock") != 0) {
+        reason(err, NEW_SUPERBLOCK);
+        unlinkat(pm_heap.dir_fd, NEW_SUPERBLOCK, 0);
+        return err->status;
+    }
+    pm_heap.created = true;
+    return PM_OK;
+}
+
+static int check_dir(struct pm_error *err) {
+    struct stat st;
+    if (fstat(pm_heap.dir_fd, &st) != 0)
+        return reason(err, ".");
+    if (st.st_uid != geteuid())
+        return pm_fail(err, PM_OPERATIONAL, "%s belongs to user %u, not to user %u; refusing to use it",
+                       pm_heap.dir, (unsigned)st.st_uid, (unsigned)geteuid());
+    if (st.st_mode & 022)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s can be written by others (mode %03o); run: chmod 700 '%s'", pm_heap.dir,
+                       (unsigned)st.st_mode & 0777, pm_heap.dir);
+    return PM_OK;
+}
+
+// The pid of the holder, from the superblock; a hint for the message and for descendants only.
+static pid_t holder(void) {
+    uint64_t pid = 0;
+    int fd = openat(pm_heap.dir_fd, "superblock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0) {
+        if (pread(fd, &pid, sizeof pid,
+                  offsetof(struct pm_super_file, state) + offsetof(struct pm_state, owner_pid)) !=
+            (ssize_t)sizeof pid)
+            pid = 0;
+        close(fd);
+    }
+    return (pid_t)pid;
+}
+
+// Read-only looks share the lock among themselves; everybody else is alone.
+static int take_lock(enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    int operation = mode == PM_OPEN_READONLY ? LOCK_SH : LOCK_EX;
+    while (flock(pm_heap.dir_fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
+        if (errno == EINTR)
+            continue;
+        if (errno != EWOULDBLOCK)
+            return reason(err, "lock");
+        pm_heap.busy = true;
+        pm_heap.busy_pid = holder();
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is in use by process %d; wait for it to end, set PMALLOC_BUSY=wait, or use "
+                       "another heap",
+                       pm_heap.dir, (int)pm_heap.busy_pid);
+    }
+    return PM_OK;
+}
+
+// Makes the directory, not its parents: a mistyped path must not grow a tree.
+static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
+    if (mode == PM_OPEN_CREATE && mkdir(pm_heap.dir, 0700) != 0 && errno != EEXIST)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the heap directory: %s", pm_heap.dir,
+                       strerror(errno));
+    int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap directory: %s%s", pm_heap.dir,
+                       strerror(errno), errno == ELOOP ? " (symbolic links are not followed)" : "");
+    pm_heap.dir_fd = pm_os_fd_high(fd);
+    return PM_OK;
+}
+
+// The owner may have removed the directory between our open and our lock.
+static bool still_there(void) {
+    struct stat by_fd, by_path;
+    return fstat(pm_heap.dir_fd, &by_fd) == 0 && lstat(pm_heap.dir, &by_path) == 0 &&
+           by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev;
+}
+
+static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
+    char name[256];
+    struct stat st;
+    if (fstatat(pm_heap.dir_fd, "superblock", &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return PM_OK;
+    if (errno != ENOENT)
+        return reason(err, "superblock");
+    if (mode != PM_OPEN_CREATE)
+        return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
+                       pm_heap.dir);
+    if (holds_strangers(pm_heap.dir_fd, name, sizeof name))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is not a PMAlloc heap and not empty (it holds '%s'); name an empty or new "
+                       "directory",
+                       pm_heap.dir, name);
+    return make_files(err);
+}
+
+int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    if (strlen(dir) >= sizeof pm_heap.dir)
+        return pm_fail(err, PM_OPERATIONAL, "%.60s...: the path is too long", dir);
+    memmove(pm_heap.dir, dir, strlen(dir) + 1);
+    for (;;) {
+        int status = open_dir_fd(mode, err);
+        if (status != PM_OK)
+            return status;
+        status = check_dir(err);
+        if (status == PM_OK)
+            status = take_lock(mode, wait, err);
+        if (status == PM_OK && !still_there()) {
+            close(pm_heap.dir_fd);
+            continue;
+        }
+        if (status == PM_OK)
+            status = is_heap(mode, err);
+        if (status != PM_OK) {
+            close(pm_heap.dir_fd);
+            pm_heap.dir_fd = -1;
+        }
+        return status;
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+void *pm_os_reserve(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+int pm_os_fd_high(int fd) {
+    struct rlimit limit;
+    if (fd < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return fd;
+    int saved = errno;
+    // The kernel's table grows to the highest number used, so stay modest where the limit is huge.
+    rlim_t top = limit.rlim_cur > 1024 ? 1024 : limit.rlim_cur;
+    int high = top > 64 ? fcntl(fd, F_DUPFD_CLOEXEC, (int)top - 32) : -1;
+    errno = saved;
+    if (high < 0)
+        return fd;
+    close(fd);
+    return high;
+}
+
+void pm_os_who_maps(uint64_t base, uint64_t len, char *out, size_t outlen) {
+    out[0] = '\0';
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    char buffer[8192];
+    size_t have = 0;
+    ssize_t got;
+    while ((got = read(fd, buffer + have, sizeof buffer - 1 - have)) > 0 && !out[0]) {
+        have += (size_t)got;
+        buffer[have] = '\0';
+        char *line = buffer, *end;
+        for (; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+            *end = '\0';
+            char *rest;
+            uint64_t from = strtoull(line, &rest, 16);
+            uint64_t to = *rest == '-' ? strtoull(rest + 1, NULL, 16) : 0;
+            if (from < base + len && to > base) {
+                snprintf(out, outlen, "%s", line);
+                break;
+            }
+        }
+        have -= (size_t)(line - buffer);
+        memmove(buffer, line, have);
+    }
+    close(fd);
+}
+
+uint64_t pm_os_now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+unsigned pm_os_cores(void) {
+    cpu_set_t set; // larger machines fail with EINVAL; one arena a core stops paying long before
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 64;
+    int cores = CPU_COUNT(&set);
+    return cores < 1 ? 1u : (unsigned)cores;
+}
+
+static pid_t parent_of(pid_t pid) {
+    char path[48], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    char *paren = strrchr(text, ')'); // the name before it may hold anything
+    return paren && strlen(paren) > 4 ? (pid_t)strtol(paren + 4, NULL, 10) : 0;
+}
+
+int pm_os_is_ancestor(pid_t pid) {
+    int depth = 0;
+    for (pid_t at = getppid(); at > 0 && depth < 64; at = parent_of(at), depth++)
+        if (at == pid)
+            return 1;
+    return 0;
+}
+
+void pm_os_program_name(char *out, size_t outlen) {
+    char path[4096];
+    ssize_t len = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[len > 0 ? len : 0] = '\0';
+    const char *slash = strrchr(path, '/');
+    snprintf(out, outlen, "%s", slash && slash[1] ? slash + 1 : "unknown");
+}
+
+char *const *pm_os_environ(void) {
+    if (environ)
+        return environ;
+    enum { TEXT = 4 << 20, POINTERS = 65536 };
+    char **list = pm_os_reserve(TEXT + POINTERS * sizeof *list);
+    int fd = open("/proc/self/environ", O_RDONLY | O_CLOEXEC);
+    if (!list || fd < 0)
+        return NULL;
+    char *text = (char *)(list + POINTERS);
+    size_t have = 0, count = 0;
+    ssize_t got;
+    while (have < TEXT - 1 && (got = read(fd, text + have, TEXT - 1 - have)) > 0)
+        have += (size_t)got;
+    close(fd);
+    for (size_t at = 0; at < have && count < POINTERS - 1; at += strlen(text + at) + 1)
+        list[count++] = text + at;
+    return list;
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// What PMAlloc asks of the kernel. None of these allocates; all keep errno unless they report through it.
+#ifndef PM_OS_H
+#define PM_OS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+// Zeroed private memory for volatile metadata, reserved but populated only where touched. NULL on failure.
+void *pm_os_reserve(size_t bytes);
+// Moves `fd` out of the way of programs that expect low numbers to be free (`exec 3>file`, dup2): returns
+// the new close-on-exec descriptor, `fd` itself where no higher one is to be had.
+int pm_os_fd_high(int fd);
+// What occupies [base, base + len) in this process, for "range taken" messages; "" when nothing does.
+void pm_os_who_maps(uint64_t base, uint64_t len, char *out, size_t outlen);
+// Milliseconds of a coarse monotonic clock.
+uint64_t pm_os_now_ms(void);
+// Cores this process may run on, at least 1.
+unsigned pm_os_cores(void);
+// Whether `pid` is this process's parent, grandparent, ...
+int pm_os_is_ancestor(pid_t pid);
+// Basename of the running executable ("ls"), or "unknown".
+void pm_os_program_name(char *out, size_t outlen);
+// A flat copy of the environment for callers that run before libc has set `environ`; NULL when unreadable.
+char *const *pm_os_environ(void);
+
+#endif

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "slab.h"
+
+#include <string.h>
+
+#include "crc.h"
+#include "extent.h"
+#include "os.h"
+#include "persist.h"
+
+#define SLAB_PAGES (PM_SLAB_SIZE >> PM_PAGE_SHIFT)
+
+struct pm_vslab *pm_vslabs;
+
+bool pm_slab_init(void) {
+    pm_vslabs = pm_os_reserve(PM_SLABS * sizeof *pm_vslabs);
+    return pm_vslabs != NULL;
+}
+
+static struct pm_slab_header *media(uint32_t slab) {
+    return (struct pm_slab_header *)pm_heap.slabs.map + slab;
+}
+
+static void set_all_free(struct pm_vslab *v, unsigned cls) {
+    unsigned blocks = pm_classes[cls].blocks;
+    memset(v->free, 0, sizeof v->free[0] * pm_slab_words(cls));
+    memset(v->free, 0xff, blocks / 64 * 8);
+    if (blocks % 64)
+        v->free[blocks / 64] = (1ull << blocks % 64) - 1;
+    v->free_count = (uint16_t)blocks;
+}
+
+static void write_header(uint32_t slab, unsigned cls) {
+    struct pm_slab_header *h = media(slab);
+    *h = (struct pm_slab_header){
+        .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = PM_KIND_CONSERVATIVE};
+    h->crc = pm_crc32c(0, h, offsetof(struct pm_slab_header, crc));
+    pm_make_durable(h, sizeof *h);
+}
+
+uint32_t pm_slab_create(unsigned cls, uint16_t arena) {
+    uint32_t extent = pm_extent_take(SLAB_PAGES, SLAB_PAGES);
+    if (!extent)
+        return 0;
+    uint32_t slab = (uint32_t)(pm_extents[extent].page / SLAB_PAGES);
+    if (pm_heap.persistent)
+        write_header(slab, cls);
+    if (!pm_extent_publish(extent, true))
+        return 0;
+    struct pm_vslab *v = &pm_vslabs[slab];
+    v->next = v->prev = 0;
+    v->listed = v->stale_tags = 0;
+    v->extent = extent;
+    v->arena = arena;
+    v->size_class = (uint8_t)cls;
+    set_all_free(v, cls);
+    return slab + 1;
+}
+
+void pm_slab_destroy(uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    v->size_class = 0;
+    pm_extent_release(v->extent);
+}
+
+unsigned pm_slab_pop(uint32_t slab, void **blocks, unsigned want) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    size_t size = pm_classes[v->size_class].size;
+    char *start = pm_slab_start(slab);
+    unsigned got = 0;
+    for (unsigned word = 0; got < want && got < v->free_count; word++) {
+        uint64_t bits = v->free[word];
+        for (; bits && got < want; bits &= bits - 1)
+            blocks[got++] = start + (word * 64 + (unsigned)__builtin_ctzll(bits)) * size;
+        v->free[word] = bits;
+    }
+    v->free_count = (uint16_t)(v->free_count - got);
+    return got;
+}
+
+void pm_slab_push(uint32_t slab, void *block) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned index = pm_block_index(v->size_class, (uint32_t)(pm_heap_offset(block) & (PM_SLAB_SIZE - 1)));
+    v->free[index / 64] |= 1ull << index % 64;
+    v->free_count++;
+}
+
+void pm_slab_refresh_tags(uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned cls = v->size_class;
+    for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
+        if (!(v->free[i / 64] >> i % 64 & 1))
+            pm_tag[pm_granule(pm_slab_start(slab) + (size_t)i * pm_classes[cls].size)] = (uint8_t)cls;
+    v->stale_tags = 0;
+}
+
+int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
+    if (((size_t)slab + 1) * sizeof(struct pm_slab_header) > pm_heap.slabs.size)
+        return pm_fail(err, PM_DAMAGE, "%s/slabs.0 has %zu bytes, too few for slab %u; was it truncated?",
+                       pm_heap.dir, pm_heap.slabs.size, slab);
+    const struct pm_slab_header *h = media(slab);
+    if (h->magic != PM_SLAB_MAGIC || h->crc != pm_crc32c(0, h, offsetof(struct pm_slab_header, crc)))
+        return pm_fail(err, PM_DAMAGE, "%s/slabs.0: the header of slab %u is damaged", pm_heap.dir, slab);
+    if (h->size_class == 0 || h->size_class > PM_CLASSES || h->data_offset || h->flag ||
+        h->old_size_class)
+        return pm_fail(err, PM_DAMAGE, "%s/slabs.0: slab %u has class %u, which this program does not know",
+                       pm_heap.dir, slab, h->size_class);
+    struct pm_vslab *v = &pm_vslabs[slab];
+    v->extent = extent;
+    v->size_class = h->size_class;
+    set_all_free(v, h->size_class);
+    return PM_OK;
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Slabs: 64 KiB extents, 64 KiB aligned, holding blocks of one size class. The persistent header (size class,
+// data offset, morphing fields) lies out of line in slabs.0; everything else is volatile and rebuilt.
+#ifndef PM_SLAB_H
+#define PM_SLAB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "heap.h"
+#include "message.h"
+#include "pagemap.h"
+#include "sizeclass.h"
+
+#define PM_BITMAP_WORDS (PM_SLAB_BLOCKS_MAX / 64)
+
+// Volatile slab header ("vslab"), in a flat table by slab number. Owned by its arena's bin lock.
+struct pm_vslab {
+    uint32_t next, prev; // the bin's list of slabs with free blocks: slab number + 1
+    uint32_t extent;
+    uint16_t free_count;
+    uint16_t arena;
+    uint8_t size_class; // 0: no slab here
+    uint8_t listed;     // is in the bin's list
+    uint8_t stale_tags; // recovered: pm_tag does not know its live blocks yet
+    uint8_t reserved[13];
+    uint64_t free[PM_BITMAP_WORDS]; // bit i: block i is neither handed out nor in a tcache
+};
+_Static_assert(sizeof(struct pm_vslab) == 32 + PM_BITMAP_WORDS * 8, "header and bitmap");
+
+extern struct pm_vslab *pm_vslabs;
+
+bool pm_slab_init(void);
+
+static inline uint32_t pm_slab_of(const void *p) { return (uint32_t)(pm_heap_offset(p) >> PM_SLAB_SHIFT); }
+static inline char *pm_slab_start(uint32_t slab) { return pm_heap_at((uint64_t)slab << PM_SLAB_SHIFT); }
+static inline unsigned pm_slab_words(unsigned cls) { return (pm_classes[cls].blocks + 63) / 64; }
+
+// Takes an extent, writes its header and publishes it, in this order: the log entry is the commit point.
+// All blocks free. Returns slab number + 1; 0 when there is no memory.
+uint32_t pm_slab_create(unsigned cls, uint16_t arena);
+// Gives an entirely free slab back.
+void pm_slab_destroy(uint32_t slab);
+// Takes up to `want` free blocks, by rising address. Bin lock held.
+unsigned pm_slab_pop(uint32_t slab, void **blocks, unsigned want);
+// Returns a block. Bin lock held.
+void pm_slab_push(uint32_t slab, void *block);
+// Writes the tags of a recovered slab's live blocks. Bin lock held, before any block of it is handed out.
+void pm_slab_refresh_tags(uint32_t slab);
+
+// Checks the media header of a slab that the log names; fills the volatile side with every block free.
+// PM_DAMAGE when the header is not right.
+int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err);
+
+#endif

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// libc's malloc family by its names (glibc manual, "Replacing malloc"). Thin: contracts of arguments here, the
+// allocator in core.
+#include <errno.h>
+#include <malloc.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "extent.h"
+#include "runtime.h"
+#include "stats.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define PAGE PM_PAGE_SIZE
+
+static int power_of_two(size_t x) { return x && (x & (x - 1)) == 0; }
+
+EXPORT void *malloc(size_t size) { return pm_malloc(size); }
+EXPORT void free(void *p) { pm_free(p); }
+EXPORT void *calloc(size_t count, size_t size) { return pm_calloc(count, size); }
+EXPORT void *realloc(void *p, size_t size) { return pm_realloc(p, size); }
+EXPORT size_t malloc_usable_size(void *p) { return pm_usable_size(p); }
+
+EXPORT void *reallocarray(void *p, size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return pm_realloc(p, bytes);
+}
+
+// glibc rounds memalign's alignment up to a power of two and takes any for aligned_alloc, up to 2.37.
+EXPORT void *memalign(size_t align, size_t size) {
+    if (align > SIZE_MAX / 2 + 1) {
+        errno = EINVAL;
+        return NULL;
+    }
+    while (!power_of_two(align))
+        align = align ? (align | (align - 1)) + 1 : 16;
+    return pm_memalign(align, size);
+}
+
+EXPORT void *aligned_alloc(size_t align, size_t size) {
+    if (!power_of_two(align)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    return pm_memalign(align, size);
+}
+
+// Reports by its result, and leaves errno and, on failure, *out alone.
+EXPORT int posix_memalign(void **out, size_t align, size_t size) {
+    if (!power_of_two(align) || align % sizeof(void *))
+        return EINVAL;
+    int saved = errno;
+    void *p = pm_memalign(align, size);
+    errno = saved;
+    if (!p)
+        return ENOMEM;
+    *out = p;
+    return 0;
+}
+
+EXPORT void *valloc(size_t size) { return pm_memalign(PAGE, size); }
+
+EXPORT void *pvalloc(size_t size) {
+    if (size > SIZE_MAX - PAGE) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return pm_memalign(PAGE, size ? (size + PAGE - 1) & ~(PAGE - 1) : PAGE);
+}
+
+// ---- introspection -----------------------------------------------------------------------------------
+
+// None of glibc's parameters has a counterpart here; 1 is "accepted", as programs expect of M_TRIM_THRESHOLD.
+EXPORT int mallopt(int parameter, int value) {
+    (void)parameter;
+    (void)value;
+    return 1;
+}
+
+EXPORT int malloc_trim(size_t pad) {
+    (void)pad;
+    if (pm_phase() != PM_READY)
+        return 0;
+    if (pm_tcache != &pm_no_tcache)
+        pm_tcache_flush(pm_tcache);
+    return pm_extent_purge(true);
+}
+
+EXPORT struct mallinfo2 mallinfo2(void) {
+    struct mallinfo2 info;
+    memset(&info, 0, sizeof info);
+    if (pm_phase() != PM_READY)
+        return info;
+    struct pm_stats s;
+    pm_stats_get(&s);
+    // arena = uordblks + fordblks, as glibc's figures add up; hblks are the large blocks beside it.
+    info.arena = s.slab_bytes + s.reclaimed_bytes;
+    info.uordblks = s.small_used_bytes;
+    info.fordblks = info.arena - info.uordblks;
+    info.hblks = s.large_blocks;
+    info.hblkhd = s.large_bytes;
+    info.fsmblks = s.cached_bytes;
+    info.keepcost = s.reclaimed_bytes;
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+        info.ordblks += s.cls[cls].blocks - s.cls[cls].used;
+    return info;
+}
+
+// The fields of the old interface are int and wrap around, as glibc documents.
+EXPORT struct mallinfo mallinfo(void) {
+    struct mallinfo2 big = mallinfo2();
+    return (struct mallinfo){.arena = (int)big.arena,
+                             .ordblks = (int)big.ordblks,
+                             .hblks = (int)big.hblks,
+                             .hblkhd = (int)big.hblkhd,
+                             .fsmblks = (int)big.fsmblks,
+                             .uordblks = (int)big.uordblks,
+                             .fordblks = (int)big.fordblks,
+                             .keepcost = (int)big.keepcost};
+}
+
+EXPORT void malloc_stats(void) {
+    if (pm_phase() == PM_READY)
+        pm_stats_say();
+}
+
+EXPORT int malloc_info(int options, FILE *out) {
+    if (options != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    struct pm_stats s;
+    memset(&s, 0, sizeof s);
+    if (pm_phase() == PM_READY)
+        pm_stats_get(&s);
+    fprintf(out, "<malloc version=\"pmalloc-1\">\n<sizes>\n");
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+        if (s.cls[cls].slabs)
+            fprintf(out, "  <size bytes=\"%u\" used=\"%lu\" total=\"%lu\" slabs=\"%lu\"/>\n",
+                    pm_classes[cls].size, (unsigned long)s.cls[cls].used,
+                    (unsigned long)s.cls[cls].blocks, (unsigned long)s.cls[cls].slabs);
+    fprintf(out,
+            "</sizes>\n<total type=\"large\" count=\"%lu\" size=\"%lu\"/>\n"
+            "<total type=\"free\" size=\"%lu\"/>\n<system type=\"current\" size=\"%lu\"/>\n</malloc>\n",
+            (unsigned long)s.large_blocks, (unsigned long)s.large_bytes,
+            (unsigned long)s.reclaimed_bytes, (unsigned long)s.heap_bytes);
+    return ferror(out) ? -1 : 0;
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Events of the process: load, the moment before main, exit.
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "message.h"
+#include "runtime.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+// When both libpmalloc_preload.so and libpmalloc.so are loaded, malloc belongs to the first in search order;
+// the other one keeps still.
+static const char marker; // an address of ours
+
+static int in_charge(void) {
+    Dl_info ours, theirs;
+    return dladdr(&marker, &ours) &&
+           dladdr((void *)(uintptr_t)&malloc, &theirs) && ours.dli_fbase == theirs.dli_fbase;
+}
+
+__attribute__((constructor)) static void on_load(void) {
+    if (in_charge())
+        pm_runtime_start();
+}
+
+__attribute__((destructor)) static void on_exit_or_unload(void) { pm_runtime_exit(); }
+
+typedef int main_fn(int, char **, char **);
+static main_fn *program_main;
+
+static int main_after_capture(int argc, char **argv, char **env) {
+    if (in_charge())
+        pm_runtime_before_main();
+    return program_main(argc, argv, env);
+}
+
+// Between the last constructor and main there is no hook but this: restoring earlier would let the program's own
+// constructors overwrite what was restored.
+EXPORT int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(void),
+                             void (*fini)(void), void (*rtld_fini)(void), void *stack_end);
+EXPORT int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(void),
+                             void (*fini)(void), void (*rtld_fini)(void), void *stack_end) {
+    __typeof(__libc_start_main) *real;
+    *(void **)&real = dlsym(RTLD_NEXT, "__libc_start_main");
+    if (!real)
+        pm_refuse("this program has no libc to start it");
+    // Loaded twice (preloaded and linked), each of us gets here in turn; the innermost main is the program's.
+    program_main = main;
+    return real(main_after_capture, argc, argv, init, fini, rtld_fini, stack_end);
+}

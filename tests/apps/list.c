@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// A sorted singly linked list for each shard, and besides it one very long list for timing.
+// Insert: the node is complete before one store links it. Drop: one store unlinks it, then it is freed.
+#include "workload.h"
+
+#include <time.h>
+
+struct node {
+    struct node *next;
+    struct payload *payload;
+    uint32_t key;
+};
+
+// The long list: position counts down to 1 at the end, value is a function of position.
+struct link {
+    struct link *next;
+    uint64_t position;
+    uint64_t value;
+    uint32_t size; // of the whole node, 64 to 128
+    unsigned char fill[];
+};
+
+struct state {
+    struct link *chain;
+    struct node *head[SHARDS];
+    struct model model[SHARDS];
+};
+
+struct state *list_state;
+
+static void build(void) {
+    struct state *s = must(calloc(1, sizeof *s));
+    PUBLISH(&list_state, s);
+}
+
+static struct model *model(unsigned s) { return list_state ? &list_state->model[s] : NULL; }
+
+static bool walk(unsigned s, struct census *c) {
+    if (s == 0)
+        census_block(c, list_state, sizeof *list_state);
+    int64_t last = -1;
+    for (struct node *n = list_state->head[s]; n; n = n->next) {
+        if (n->key <= last)
+            return census_fail(c, "shard %u: key %u after %lld", s, n->key, (long long)last);
+        last = n->key;
+        census_block(c, n, sizeof *n);
+        if (!census_entry(c, s, n->key, n->payload))
+            return false;
+    }
+    return true;
+}
+
+static struct node **find(unsigned s, uint32_t key) {
+    struct node **place = &list_state->head[s];
+    while (*place && (*place)->key < key)
+        place = &(*place)->next;
+    return place;
+}
+
+static struct payload *put(unsigned s, uint32_t key, struct payload *p) {
+    struct node **place = find(s, key), *n = *place;
+    if (n && n->key == key) {
+        struct payload *old = n->payload;
+        PUBLISH(&n->payload, p);
+        return old;
+    }
+    struct node *fresh = must(malloc(sizeof *fresh));
+    *fresh = (struct node){.next = n, .payload = p, .key = key};
+    PUBLISH(place, fresh);
+    return NULL;
+}
+
+static struct payload *drop(unsigned s, uint32_t key) {
+    struct node **place = find(s, key), *n = *place;
+    if (!n || n->key != key)
+        return NULL;
+    struct payload *old = n->payload;
+    PUBLISH(place, n->next);
+    free(n);
+    return old;
+}
+
+// ---- The long list.
+
+static struct link *link_new(uint64_t random) {
+    uint32_t size = 64 + (uint32_t)(random % 9) * 8;
+    struct link *l = must(malloc(size));
+    l->size = size;
+    memset(l->fill, 0x33, size - offsetof(struct link, fill));
+    return l;
+}
+
+// Volatile, or the compiler may leave out an allocation that nobody sees.
+static void link_leak(uint64_t random) {
+    struct link *volatile l = link_new(random);
+    l->next = NULL;
+}
+
+static void link_publish(struct link **place, struct link *l, struct link *next) {
+    l->next = next;
+    l->position = next ? next->position + 1 : 1;
+    l->value = mix64(l->position);
+    PUBLISH(place, l);
+}
+
+static void grow_in_order(uint64_t count, uint64_t leak_every) {
+    uint64_t rng = 7;
+    for (uint64_t i = 1; i <= count; i++) {
+        link_publish(&list_state->chain, link_new(random_next(&rng)), list_state->chain);
+        if (leak_every && i % leak_every == 0)
+            link_leak(random_next(&rng));
+    }
+}
+
+// Allocates as grow_in_order does, but links in random order and publishes the whole at once.
+static void grow_shuffled(uint64_t count, uint64_t leak_every) {
+    uint64_t rng = 7;
+    struct link **all = must(malloc((count + 1) * sizeof *all)), *head = list_state->chain;
+    for (uint64_t i = 1; i <= count; i++) {
+        all[i - 1] = link_new(random_next(&rng));
+        if (leak_every && i % leak_every == 0)
+            link_leak(random_next(&rng));
+    }
+    for (uint64_t left = count; left; left--) {
+        uint64_t pick = random_next(&rng) % left;
+        struct link *l = all[pick];
+        all[pick] = all[left - 1];
+        link_publish(&head, l, head);
+    }
+    PUBLISH(&list_state->chain, head);
+    free(all);
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int mode_walk(void) {
+    if (!list_state || !list_state->chain) {
+        printf("none: there is no long list\n");
+        return EXIT_NO_STATE;
+    }
+    double start = seconds();
+    uint64_t nodes = 0, sum = 0;
+    for (const struct link *l = list_state->chain; l; l = l->next) {
+        nodes++;
+        sum += l->value;
+    }
+    double end = seconds();
+
+    uint64_t due = 0;
+    for (uint64_t i = 1; i <= list_state->chain->position; i++)
+        due += mix64(i);
+    bool good = nodes == list_state->chain->position && sum == due;
+    for (const struct link *l = list_state->chain; good && l; l = l->next)
+        good = l->size >= 64 && l->size <= 128 &&
+               l->fill[l->size - offsetof(struct link, fill) - 1] == 0x33;
+    printf("%s seconds=%.6f nodes=%llu sum=%016llx\n", good ? "walk" : "wrong: walk", end - start,
+           (unsigned long long)nodes, (unsigned long long)sum);
+    return good ? 0 : EXIT_WRONG;
+}
+
+static int mode_grow(int argc, char **argv) {
+    struct options o = {.threads = 1};
+    uint64_t count, leak_every = 0;
+    bool shuffle = false;
+    if (argc < 3 || !parse_number(argv[2], &count))
+        return -1;
+    for (int i = 3; i < argc; i++) {
+        if (!strcmp(argv[i], "shuffle"))
+            shuffle = true;
+        else if (!strcmp(argv[i], "-l") && i + 1 < argc && parse_number(argv[i + 1], &leak_every))
+            i++;
+        else if (!parse_options(1, argv + i, &o))
+            return -1;
+    }
+    if (!list_state)
+        build();
+    (shuffle ? grow_shuffled : grow_in_order)(count, leak_every);
+    printf("grown nodes=%llu\n",
+           (unsigned long long)(list_state->chain ? list_state->chain->position : 0));
+    int status = mode_walk();
+    return finish(&o, count ? status : 0);
+}
+
+static int more_modes(int argc, char **argv) {
+    if (!strcmp(argv[1], "grow"))
+        return mode_grow(argc, argv);
+    return argc == 2 && !strcmp(argv[1], "walk") ? mode_walk() : -1;
+}
+
+int main(int argc, char **argv) {
+    static const struct structure list = {
+        .name = "list",
+        .more_usage = "       list grow N [shuffle] [-l K] [-k]    -l: leak a node for every K\n"
+                      "       list walk\n",
+        .build = build,
+        .model = model,
+        .walk = walk,
+        .put = put,
+        .drop = drop,
+        .more_modes = more_modes,
+    };
+    return workload_main(&list, argc, argv);
+}
