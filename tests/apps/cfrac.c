@@ -8,7 +8,7 @@
 
 // ---- The continued fraction of sqrt(kN): (-1)^n Q(n) is the square of A(n-1) modulo N.
 
-enum { MOST_PRIMES = 2000, EARLY_PART = 10 };
+enum { MOST_PRIMES = 2000, EARLY_PART = 16 };
 
 struct relation {
     num *a;
@@ -17,9 +17,16 @@ struct relation {
     uint32_t factor_count;
 };
 
+// Neighbours in the base, so that one long division serves to test them all.
+struct group {
+    uint32_t product, first, end;
+};
+
 struct search {
     num *n;
-    uint32_t primes, prime[MOST_PRIMES], early; // the factor base; prime[0] stands for -1
+    uint32_t primes, prime[MOST_PRIMES]; // the factor base; prime[0] stands for -1
+    uint32_t groups, early;
+    struct group group[MOST_PRIMES];
     double early_limit, log_n;
     uint32_t count, words;
     struct relation *row_with_pivot[MOST_PRIMES];
@@ -41,6 +48,16 @@ static bool square_modulo(uint64_t value, uint32_t p) {
     return result == 1;
 }
 
+static void form_groups(struct search *s) {
+    for (uint32_t i = 1; i < s->primes;) {
+        struct group *g = &s->group[s->groups++];
+        *g = (struct group){.product = 1, .first = i};
+        while (i < s->primes && (uint64_t)g->product * s->prime[i] <= UINT32_MAX)
+            g->product *= s->prime[i++];
+        g->end = i;
+    }
+}
+
 // Fills the base with the primes that can divide a Q: those modulo which kN is a square.
 static void choose_base(struct search *s, const num *kn) {
     double size = exp(0.33 * sqrt(s->log_n * log(s->log_n)));
@@ -50,7 +67,8 @@ static void choose_base(struct search *s, const num *kn) {
     for (uint32_t p = 2; s->primes < wanted; p++)
         if (small_prime(p) && (p == 2 || !rest_small(kn, p) || square_modulo(rest_small(kn, p), p)))
             s->prime[s->primes++] = p;
-    s->early = s->primes / EARLY_PART;
+    form_groups(s);
+    s->early = s->groups / EARLY_PART;
     // What is left of a Q after the first primes should have lost this much, or is not worth more.
     s->early_limit = 0.32 * s->log_n;
     s->words = (s->primes + 1 + 63) / 64;
@@ -82,12 +100,16 @@ static uint32_t smooth(const struct search *s, num *q, bool negative, uint16_t *
     if (negative)
         list[count++] = 0;
     q = hold(q);
-    for (uint32_t i = 1; i < s->primes && !is(q, 1); i++) {
-        while (!rest_small(q, s->prime[i])) {
-            replace(&q, divide_small(q, s->prime[i], &rest));
-            list[count++] = (uint16_t)i;
-        }
-        if (i == s->early && logarithm(q) > s->early_limit)
+    for (uint32_t g = 0; g < s->groups && !is(q, 1); g++) {
+        const struct group *group = &s->group[g];
+        uint32_t residue = rest_small(q, group->product);
+        for (uint32_t i = group->first; i < group->end; i++)
+            for (bool divides = residue % s->prime[i] == 0; divides;
+                 divides = rest_small(q, s->prime[i]) == 0) {
+                replace(&q, divide_small(q, s->prime[i], &rest));
+                list[count++] = (uint16_t)i;
+            }
+        if (g == s->early && logarithm(q) > s->early_limit)
             break;
     }
     bool good = is(q, 1);
