@@ -230,3 +230,11 @@ void *pm_realloc(void *p, size_t size) {
     size_t old = pm_classes[tag].size;
     return size <= old && size * 2 > old ? p : move(p, old, size);
 }
+
+bool pm_trim(void) {
+    if (pm_phase() != PM_READY)
+        return false;
+    if (pm_tcache != &pm_no_tcache)
+        pm_tcache_flush(pm_tcache);
+    return pm_extent_purge(true);
+}

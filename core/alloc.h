@@ -33,5 +33,7 @@ void *pm_realloc(void *p, size_t size);
 // `align` is a power of two.
 void *pm_memalign(size_t align, size_t size);
 size_t pm_usable_size(void *p);
+// Gives this thread's cached blocks and all free space back; true when any space was.
+bool pm_trim(void);
 
 #endif

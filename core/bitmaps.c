@@ -99,7 +99,7 @@ static const char *next_record(const char *at, const char *end, struct pm_bitmap
 static bool whole(const struct pm_bitmaps_header *h, size_t size) {
     if (size < sizeof *h || h->magic != PM_BITMAPS_MAGIC ||
         h->header_crc != pm_crc32c(0, h, offsetof(struct pm_bitmaps_header, header_crc)) ||
-        h->tag != pm_heap.super->state.bitmaps_tag || h->tag != pm_heap.super->state.opens ||
+        h->tag != pm_heap.super->state.bitmaps_tag ||
         h->bytes != size - sizeof *h || h->crc != pm_crc32c(0, h + 1, h->bytes))
         return false;
     const char *at = (const char *)(h + 1), *end = at + h->bytes;

@@ -589,27 +589,36 @@ static bool add_gap(uint64_t page, uint64_t pages, bool repair) {
     return true;
 }
 
-int pm_extent_fill_gaps(bool repair, struct pm_error *err) {
+int pm_extent_check(struct pm_error *err) {
     uint64_t end = pm_heap.data.size >> PM_PAGE_SHIFT;
     pm_heap.frontier = pm_heap.data.size;
-    for (uint64_t page = 0; page < end;) {
+    for (uint64_t page = next_bound(0, end); page < end; page = next_bound(page, end)) {
         uint32_t index = pm_page_extent[page];
         const struct pm_extent *e = &pm_extents[index];
-        if (!index) {
-            uint64_t to = next_bound(page, end);
-            if (to - page > PM_ENTRY_PAGES_MAX)
-                to = page + PM_ENTRY_PAGES_MAX;
-            if (!add_gap(page, to - page, repair))
-                return pm_fail(err, PM_OPERATIONAL, "%s: too many extents", pm_heap.dir);
-            page = to;
-            continue;
-        }
         uint64_t last = e->page + e->pages - 1;
-        if (e->page != page || next_bound(page + 1, last) != (last > page ? last : page + 1) ||
-            pm_page_extent[last] != index)
+        bool alone = e->page == page && pm_page_extent[last] == index &&
+                     (last == page || next_bound(page + 1, last) == last);
+        if (!alone)
             return pm_fail(err, PM_DAMAGE, "%s: two extents overlap near page %lu", pm_heap.dir,
                            (unsigned long)page);
         page = last + 1;
+    }
+    return PM_OK;
+}
+
+int pm_extent_fill_gaps(bool repair, struct pm_error *err) {
+    uint64_t end = pm_heap.data.size >> PM_PAGE_SHIFT;
+    for (uint64_t page = 0; page < end;) {
+        uint32_t index = pm_page_extent[page];
+        if (index) {
+            page += pm_extents[index].pages;
+            continue;
+        }
+        uint64_t to = next_bound(page, end);
+        to = to - page > PM_ENTRY_PAGES_MAX ? page + PM_ENTRY_PAGES_MAX : to;
+        if (!add_gap(page, to - page, repair))
+            return pm_fail(err, PM_OPERATIONAL, "%s: too many extents", pm_heap.dir);
+        page = to;
     }
     if (!repair)
         return PM_OK;

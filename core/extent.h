@@ -68,8 +68,10 @@ bool pm_extent_purge(bool all);
 // ---- opening a heap (single-threaded) ----
 // Registers a live log entry; PM_DAMAGE when it lies outside the heap or begins where another does.
 int pm_extent_adopt(uint64_t entry, pm_log_pos pos, struct pm_error *err);
-// Checks that adopted extents do not overlap and makes the gaps retained extents. With `repair` gaps are
-// given back to the file system and the data file gets its length.
+// Checks that adopted extents do not overlap. Writes nothing.
+int pm_extent_check(struct pm_error *err);
+// Makes the gaps between them retained extents. With `repair` gaps are given back to the file system and an
+// interrupted resize is finished.
 int pm_extent_fill_gaps(bool repair, struct pm_error *err);
 
 // Calls `fn` for every active extent's range, by index. No lock: single-threaded callers only.

@@ -331,16 +331,30 @@ bool pm_heap_uncommit(uint64_t offset, uint64_t len) {
                      (off_t)len) == 0;
 }
 
+uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end) {
+    if (!pm_heap.persistent || !pm_file_ready(&pm_heap.data))
+        return end - *offset;
+    off_t data = lseek(pm_heap.data.fd, (off_t)*offset, SEEK_DATA);
+    if (data < 0)
+        return errno == ENXIO ? 0 : end - *offset;
+    if ((uint64_t)data >= end)
+        return 0;
+    *offset = (uint64_t)data;
+    off_t hole = lseek(pm_heap.data.fd, data, SEEK_HOLE);
+    return (hole < 0 || (uint64_t)hole > end ? end : (uint64_t)hole) - *offset;
+}
+
 // ---- fork --------------------------------------------------------------------------------------------
 
-// Copies one range from the parent's mapping to where it will lie in the new one.
+// Copies one range from the parent's mapping to where it will lie in the new one, holes left out.
 static bool copy_range(uint64_t offset, uint64_t len, void *fresh) {
-    memcpy((char *)fresh + offset, pm_heap_at(offset), len);
+    uint64_t end = offset + len, part;
+    for (; offset < end && (part = pm_heap_next_data(&offset, end)) != 0; offset += part)
+        memcpy((char *)fresh + offset, pm_heap_at(offset), part);
     return true;
 }
 
 bool pm_heap_privatise(bool (*each_extent)(pm_range_fn *fn, void *arg)) {
-    // Huge untouched extents would be populated by the copy; MAP_NORESERVE keeps them from counting twice.
     void *fresh = pm_os_reserve(PM_HEAP_RANGE);
     if (!fresh || !each_extent(copy_range, fresh))
         return false;

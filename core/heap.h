@@ -78,6 +78,10 @@ bool pm_heap_has_room(uint64_t len, uint64_t promised);
 // Gives the space back; the range reads as zeroes afterwards. False when the file system cannot.
 bool pm_heap_uncommit(uint64_t offset, uint64_t len);
 
+// Moves *offset to the next byte below `end` that was ever written and returns how many such bytes follow; 0
+// when there are none. Where the file system cannot tell, everything counts as written. No lock needed.
+uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end);
+
 // Makes `file` at least `size` bytes long, allocated on the file system.
 bool pm_file_grow(struct pm_file *file, size_t size);
 // Makes sure that file->fd is still this file, reopening it where the program closed our descriptor.

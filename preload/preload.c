@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "extent.h"
 #include "runtime.h"
 #include "stats.h"
 
@@ -89,11 +88,7 @@ EXPORT int mallopt(int parameter, int value) {
 
 EXPORT int malloc_trim(size_t pad) {
     (void)pad;
-    if (pm_phase() != PM_READY)
-        return 0;
-    if (pm_tcache != &pm_no_tcache)
-        pm_tcache_flush(pm_tcache);
-    return pm_extent_purge(true);
+    return pm_trim();
 }
 
 EXPORT struct mallinfo2 mallinfo2(void) {

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Capture: the pages that hold a root become shared mappings of the heap's roots file, so that the program's own
+// stores to them are as durable as its heap.
+//
+//   process pages   [ other | head | other ]     fresh from the executable and the constructors
+//   old image       [ ....  | HEAD | ....  ]     as the last process left it
+//   new image       [ other | HEAD | other ]     what both the file and the process hold afterwards
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fcntl.h>
+
+#include "crc.h"
+#include "elf.h"
+#include "heap.h"
+#include "options.h"
+#include "os.h"
+#include "persist.h"
+#include "roots.h"
+#include "roots_table.h"
+
+_Static_assert(sizeof(struct program_identity) == sizeof(struct pm_program), "stored as it is");
+_Static_assert(PM_ROOT_MAX == ROOT_MAX, "every spec has room for at least one part");
+
+// A root of this process: where one part of a spec lies.
+struct part {
+    struct root_spec spec;
+    uint32_t number;
+    uintptr_t address;
+    uint64_t length;
+};
+// Adjacent captured pages.
+struct run {
+    uintptr_t start, end;
+    uint64_t image; // offset in the roots file
+};
+
+static struct part *parts; // reserved at prepare, PM_ROOT_MAX of them
+static unsigned part_count;
+static struct run *runs;
+static unsigned run_count;
+
+#define PAGE_MASK (~(uintptr_t)(PM_PAGE_SIZE - 1))
+
+// ---- prepare -----------------------------------------------------------------------------------------
+
+static int resolve_spec(const struct root_spec *spec, struct pm_error *err) {
+    struct root_range range[64];
+    size_t n;
+    char why[400];
+    if (elf_resolve(spec, range, sizeof range / sizeof range[0], &n, why, sizeof why) != 0)
+        return pm_fail(err, PM_USAGE, "%s", why);
+    for (size_t i = 0; i < n; i++) {
+        if (part_count == PM_ROOT_MAX)
+            return pm_fail(err, PM_USAGE, "PMALLOC_ROOTS: more than %u roots", PM_ROOT_MAX);
+        parts[part_count++] = (struct part){*spec, (uint32_t)i, range[i].addr, range[i].length};
+    }
+    return PM_OK;
+}
+
+static const struct part *find_part(const struct root_spec *spec, uint32_t number) {
+    for (unsigned i = 0; i < part_count; i++)
+        if (parts[i].number == number && rootspec_equal(&parts[i].spec, spec))
+            return &parts[i];
+    return NULL;
+}
+
+// The heap's own roots must be there in this program, and of the size they were.
+static int resolve_registered(const struct pm_root_table *t, struct pm_error *err) {
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct pm_root *root = &t->root[i];
+        struct root_spec spec;
+        pm_root_spec(root, &spec);
+        if (!find_part(&spec, 0)) {
+            struct pm_error why;
+            if (resolve_spec(&spec, &why) != PM_OK) {
+                char text[ROOT_TEXT_LEN];
+                pm_root_text(root, text, sizeof text);
+                return pm_fail(err, PM_USAGE,
+                               "%.250s; the heap %.120s has this root: run the program it belongs to, or "
+                               "`pmalloc-recover --drop-root '%.80s' %.120s`",
+                               why.text, pm_heap.dir, text, pm_heap.dir);
+            }
+        }
+        const struct part *part = find_part(&spec, root->part);
+        if (root->kind == PM_ROOT_SYMBOL && part && part->length != root->length)
+            return pm_fail(err, PM_USAGE,
+                           "root %.160s has %lu bytes in this program, but %lu in the heap %.120s; the "
+                           "program has changed",
+                           root->name, (unsigned long)part->length, (unsigned long)root->length,
+                           pm_heap.dir);
+    }
+    return PM_OK;
+}
+
+int pm_roots_prepare(struct pm_error *err) {
+    const struct pm_root_table *t = pm_roots_table(err);
+    if (!t)
+        return err->status;
+    if (!pm_options.roots.text[0] && t->count == 0)
+        return PM_OK;
+    struct root_spec *specs = pm_os_reserve(PM_ROOT_MAX * sizeof *specs);
+    parts = pm_os_reserve(PM_ROOT_MAX * sizeof *parts);
+    runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs);
+    if (!specs || !parts || !runs)
+        return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
+    size_t n = 0;
+    char why[400];
+    int status = PM_OK;
+    if (pm_options.roots.text[0] &&
+        rootspec_parse(pm_options.roots.text, specs, PM_ROOT_MAX, &n, why, sizeof why) != 0)
+        status = pm_fail(err, PM_USAGE, "PMALLOC_ROOTS=%.100s: %s", pm_options.roots.text, why);
+    for (size_t i = 0; i < n && status == PM_OK; i++) {
+        status = resolve_spec(&specs[i], err);
+        if (status != PM_OK) {
+            memcpy(why, err->text, sizeof why - 1);
+            why[sizeof why - 1] = '\0';
+            pm_fail(err, PM_USAGE, "PMALLOC_ROOTS: %s", why);
+        }
+    }
+    munmap(specs, PM_ROOT_MAX * sizeof *specs);
+    return status == PM_OK ? resolve_registered(t, err) : status;
+}
+
+// ---- capture -----------------------------------------------------------------------------------------
+
+// Page runs of all parts, sorted and merged. Parts are few: insertion sort.
+static void find_runs(void) {
+    run_count = 0;
+    for (unsigned i = 0; i < part_count; i++) {
+        struct run r = {parts[i].address & PAGE_MASK,
+                        (parts[i].address + parts[i].length + PM_PAGE_SIZE - 1) & PAGE_MASK, 0};
+        unsigned at = run_count++;
+        for (; at > 0 && runs[at - 1].start > r.start; at--)
+            runs[at] = runs[at - 1];
+        runs[at] = r;
+    }
+    unsigned kept = 0;
+    for (unsigned i = 1; i < run_count; i++)
+        if (runs[i].start <= runs[kept].end) {
+            if (runs[i].end > runs[kept].end)
+                runs[kept].end = runs[i].end;
+        } else {
+            runs[++kept] = runs[i];
+        }
+    run_count = run_count ? kept + 1 : 0;
+}
+
+// The new area lies before the old one where it fits, else behind it.
+static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
+    uint64_t length = 0;
+    for (unsigned i = 0; i < run_count; i++)
+        length += runs[i].end - runs[i].start;
+    *offset = old->area_offset >= length ? 0 : old->area_offset + old->area_length;
+    uint64_t at = *offset;
+    for (unsigned i = 0; i < run_count; i++) {
+        runs[i].image = at;
+        at += runs[i].end - runs[i].start;
+    }
+    return length;
+}
+
+static uint64_t image_of(uintptr_t address) {
+    for (unsigned i = 0; i < run_count; i++)
+        if (address >= runs[i].start && address < runs[i].end)
+            return runs[i].image + (address - runs[i].start);
+    return 0; // not reached: every part lies in a run
+}
+
+static void fill_table(struct pm_root_table *next, uint64_t offset, uint64_t length) {
+    next->count = part_count;
+    next->area_offset = offset;
+    next->area_length = length;
+    for (unsigned i = 0; i < part_count; i++) {
+        const struct part *p = &parts[i];
+        struct pm_root *r = &next->root[i];
+        memset(r, 0, sizeof *r);
+        r->kind = (uint32_t)p->spec.kind;
+        r->part = p->number;
+        r->spec_offset = p->spec.kind == ROOT_RANGE ? p->spec.offset : 0;
+        r->length = p->length;
+        r->image = image_of(p->address);
+        r->address = p->address;
+        memcpy(r->object, p->spec.object, sizeof r->object);
+        memcpy(r->name, p->spec.name, sizeof r->name);
+    }
+}
+
+// Old bytes over fresh ones, for the roots that are restored: symbols and ranges.
+static void restore_bytes(const struct pm_root_table *old, const char *old_images, char *area, uint64_t offset) {
+    for (uint32_t i = 0; i < old->count; i++) {
+        const struct pm_root *root = &old->root[i];
+        struct root_spec spec;
+        pm_root_spec(root, &spec);
+        const struct part *part = find_part(&spec, root->part);
+        if (root->kind != PM_ROOT_OBJECT && part)
+            memcpy(area + (image_of(part->address) - offset),
+                   old_images + (root->image - old->area_offset), root->length);
+    }
+}
+
+static int write_images(const struct pm_root_table *old, uint64_t offset, uint64_t length, struct pm_error *err) {
+    const char *old_images = pm_roots_images(old);
+    char *area = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, pm_heap.roots.fd, (off_t)offset);
+    if (area == MAP_FAILED || (old->area_length && !old_images))
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir, strerror(errno));
+    for (unsigned i = 0; i < run_count; i++)
+        memcpy(area + (runs[i].image - offset), (const void *)runs[i].start, runs[i].end - runs[i].start);
+    if (old_images) {
+        restore_bytes(old, old_images, area, offset);
+        munmap((void *)(uintptr_t)old_images, old->area_length);
+    }
+    pm_make_durable(area, length);
+    munmap(area, length);
+    return PM_OK;
+}
+
+static int map_runs(struct pm_error *err) {
+    for (unsigned i = 0; i < run_count; i++)
+        if (mmap((void *)runs[i].start, runs[i].end - runs[i].start, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_FIXED, pm_heap.roots.fd, (off_t)runs[i].image) == MAP_FAILED)
+            return pm_fail(err, PM_OPERATIONAL, "cannot map the root pages at %lx: %s",
+                           (unsigned long)runs[i].start, strerror(errno));
+    return PM_OK;
+}
+
+// What program the heap's pointers into code and globals mean; a rebuilt one gets a line.
+static void record_program(void) {
+    struct pm_state *state = &pm_heap.super->state;
+    struct program_identity now;
+    if (elf_identity(&now) != 0)
+        return;
+    struct program_identity old;
+    memcpy(&old, &state->program, sizeof old);
+    bool known = state->program_crc == pm_crc32c(0, &old, sizeof old) && old.build_id_len;
+    if (known && (old.build_id_len != now.build_id_len || memcmp(old.build_id, now.build_id, sizeof old.build_id)))
+        pm_say("the program is not the one that last used %s (build id differs): pointers from the heap into "
+               "its code or constants are not valid any more",
+               pm_heap.dir);
+    memcpy(&state->program, &now, sizeof now);
+    state->program_crc = pm_crc32c(0, &now, sizeof now);
+    pm_make_durable(&state->program, sizeof state->program + sizeof state->program_crc);
+}
+
+int pm_roots_capture(struct pm_error *err) {
+    const struct pm_root_table *old = pm_roots_table(err);
+    if (!old)
+        return err->status;
+    if (part_count || pm_heap_has_roots())
+        record_program();
+    if (!part_count)
+        return PM_OK;
+    find_runs();
+    uint64_t offset, length = place_area(old, &offset);
+    pm_heap.roots.reach = SIZE_MAX; // mapped piecewise
+    if (!pm_file_grow(&pm_heap.roots, offset + length) ||
+        (fallocate(pm_heap.roots.fd, 0, (off_t)offset, (off_t)length) != 0 && errno != EOPNOTSUPP))
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: no space for %lu bytes of captured roots: %s",
+                       pm_heap.dir, (unsigned long)length, strerror(errno));
+    int status = write_images(old, offset, length, err);
+    if (status != PM_OK)
+        return status;
+    uint64_t gone = old->area_offset, gone_len = old->area_length;
+    fill_table(pm_roots_next_table(), offset, length);
+    pm_roots_switch();
+    status = map_runs(err);
+    if (status == PM_OK && gone_len) // best effort: the space of the old images
+        (void)!fallocate(pm_heap.roots.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone,
+                         (off_t)gone_len);
+    return status;
+}
+
+// ---- fork --------------------------------------------------------------------------------------------
+
+bool pm_roots_privatise(void) {
+    for (unsigned i = 0; i < run_count; i++) {
+        size_t len = runs[i].end - runs[i].start;
+        void *copy = pm_os_reserve(len);
+        if (!copy)
+            return false;
+        memcpy(copy, (const void *)runs[i].start, len);
+        if (mremap(copy, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)runs[i].start) == MAP_FAILED)
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "recover.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "arena.h"
+#include "bitmaps.h"
+#include "booklog.h"
+#include "extent.h"
+#include "mark.h"
+#include "options.h"
+#include "os.h"
+#include "persist.h"
+#include "roots.h"
+#include "slab.h"
+
+void (*pm_recover_progress)(const char *stage, uint64_t done, uint64_t total);
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+bool pm_offline_was_clean(void) { return pm_heap.super->state.state == PM_STATE_CLEAN; }
+
+// ---- steps 2 and 3: log and headers ------------------------------------------------------------------
+
+static int adopt_slabs(struct pm_error *err) {
+    int status = PM_OK;
+    for (uint32_t i = 1; i < pm_extent_top && status == PM_OK; i++) {
+        const struct pm_extent *e = &pm_extents[i];
+        if (e->state == PM_EXTENT_ACTIVE && e->slab)
+            status = pm_slab_adopt((uint32_t)(e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT), i, err);
+    }
+    return status;
+}
+
+// Everything is read and checked before the first byte is written.
+static int rebuild(bool write, struct pm_error *err) {
+    if (!pm_roots_table(err))
+        return err->status;
+    int status = pm_log_load(pm_extent_adopt, err);
+    if (status == PM_OK)
+        status = adopt_slabs(err);
+    if (status == PM_OK)
+        status = pm_extent_check(err);
+    if (status != PM_OK)
+        return status;
+    if (write) {
+        pm_heap_dirty();
+        pm_log_activate();
+    }
+    return pm_extent_fill_gaps(write, err);
+}
+
+// ---- step 4: what is alive ---------------------------------------------------------------------------
+
+static int mark(unsigned markers, struct pm_recovery *r, struct pm_error *err) {
+    double start = seconds_now();
+    int status = pm_mark_begin(markers, err);
+    if (status != PM_OK)
+        return status;
+    status = pm_roots_each(pm_mark_root, NULL, err);
+    if (status == PM_OK)
+        r->overflows = pm_mark_run();
+    pm_mark_end();
+    r->marked = true;
+    r->mark_seconds = seconds_now() - start;
+    return status;
+}
+
+static void trust_slab(uint32_t slab, unsigned cls, const uint64_t *words, void *covered) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    if (v->size_class != cls)
+        return;
+    memcpy(v->free, words, pm_slab_words(cls) * sizeof *words);
+    ++*(uint64_t *)covered;
+}
+
+// After a clean close the bitmaps can stand in for marking. False: they do not cover the heap.
+static bool trust_bitmaps(uint64_t slabs) {
+    uint64_t covered = 0;
+    if (!pm_bitmaps_read(trust_slab, &covered) || covered != slabs)
+        return false;
+    for (uint32_t i = 1; i < pm_extent_top; i++)
+        if (pm_extents[i].state == PM_EXTENT_ACTIVE && !pm_extents[i].slab)
+            pm_extents[i].marked = 1;
+    return true;
+}
+
+// Small blocks that were allocated at the clean close and are not marked.
+static void count_leaks(uint32_t slab, unsigned cls, const uint64_t *words, void *arg) {
+    struct pm_recovery *r = arg;
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    if (v->size_class != cls)
+        return;
+    uint64_t leaked = 0;
+    for (unsigned i = 0; i < pm_slab_words(cls); i++)
+        leaked += (uint64_t)__builtin_popcountll(words[i] & ~v->free[i]);
+    r->leaked_objects += leaked;
+    r->leaked_bytes += leaked * pm_classes[cls].size;
+}
+
+// ---- step 5: sweep -----------------------------------------------------------------------------------
+
+// Turns a slab's marks into its free bitmap; returns how many blocks are alive.
+static unsigned invert_marks(struct pm_vslab *v) {
+    unsigned cls = v->size_class, words = pm_slab_words(cls), blocks = pm_classes[cls].blocks;
+    unsigned live = 0;
+    for (unsigned i = 0; i < words; i++) {
+        live += (unsigned)__builtin_popcountll(v->free[i]);
+        v->free[i] = ~v->free[i];
+    }
+    if (blocks % 64)
+        v->free[words - 1] &= (1ull << blocks % 64) - 1;
+    v->free_count = (uint16_t)(blocks - live);
+    return live;
+}
+
+static void sweep_slab(uint32_t slab, bool write, struct pm_recovery *r) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    size_t size = pm_classes[v->size_class].size;
+    unsigned live = invert_marks(v);
+    r->live_objects += live;
+    r->live_bytes += live * size;
+    if (live == 0) {
+        r->reclaimed_bytes += PM_SLAB_SIZE;
+        if (write)
+            pm_slab_destroy(slab);
+        return;
+    }
+    r->slabs++;
+    if (write)
+        pm_arena_adopt(slab);
+}
+
+static void sweep_extent(uint32_t index, bool write, struct pm_recovery *r) {
+    struct pm_extent *e = &pm_extents[index];
+    uint64_t bytes = pm_extent_bytes(e);
+    if (!e->marked) {
+        r->leaked_objects++;
+        r->leaked_bytes += bytes;
+        r->reclaimed_bytes += bytes;
+        if (write)
+            pm_extent_release(index);
+        return;
+    }
+    e->marked = 0;
+    r->extents++;
+    r->live_objects++;
+    r->live_bytes += bytes;
+    pm_tag[pm_granule(pm_extent_address(e))] = PM_TAG_EXTENT;
+}
+
+static void sweep(bool write, struct pm_recovery *r) {
+    uint32_t top = pm_extent_top; // releasing adds headers; what is added is free
+    for (uint32_t i = 1; i < top; i++) {
+        const struct pm_extent *e = &pm_extents[i];
+        if (e->state != PM_EXTENT_ACTIVE)
+            continue;
+        if (e->slab)
+            sweep_slab((uint32_t)(e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT), write, r);
+        else
+            sweep_extent(i, write, r);
+        if (pm_recover_progress && i % 4096 == 0)
+            pm_recover_progress("sweep", i, top);
+    }
+    if (write)
+        pm_extent_purge(true);
+}
+
+// ---- the whole ---------------------------------------------------------------------------------------
+
+int pm_recover(bool write, unsigned markers, struct pm_recovery *r, struct pm_error *err) {
+    double start = seconds_now();
+    memset(r, 0, sizeof *r);
+    r->was_clean = pm_offline_was_clean();
+    r->roots = pm_roots_count();
+    r->markers = markers ? markers : pm_os_cores();
+    int status = rebuild(write, err);
+    if (status != PM_OK)
+        return status;
+    uint64_t slabs = pm_extent_stats().slab_pages / (PM_SLAB_SIZE >> PM_PAGE_SHIFT);
+    bool trusted = r->was_clean && pm_options.collect.number == PM_COLLECT_CRASH && trust_bitmaps(slabs);
+    if (!trusted) {
+        status = mark(markers, r, err);
+        if (status != PM_OK)
+            return status;
+        r->leaks_exact = r->was_clean && pm_bitmaps_read(count_leaks, r);
+    }
+    sweep(write, r);
+    r->seconds = seconds_now() - start;
+    return PM_OK;
+}
+
+// ---- offline -----------------------------------------------------------------------------------------
+
+int pm_offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
+    if (!pm_pagemap_init() || !pm_extent_init() || !pm_slab_init() || !pm_arenas_init(pm_os_cores()))
+        return pm_fail(err, PM_OPERATIONAL, "no address space for the allocator's tables");
+    int status = pm_heap_open(dir, mode, false, err);
+    if (status != PM_OK)
+        return status;
+    status = pm_heap_map(err);
+    if (status != PM_OK)
+        pm_heap_release();
+    return status;
+}
+
+bool pm_offline_finish(void) { return pm_bitmaps_write() && pm_heap_clean(); }
+
+// ---- core's hook -------------------------------------------------------------------------------------
+
+static int recover_here(bool write, struct pm_recovery *result, struct pm_error *err) {
+    return pm_recover(write, (unsigned)pm_options.markers.number, result, err);
+}
+
+const struct pm_collector pm_collector = {
+    .prepare = pm_roots_prepare,
+    .recover = recover_here,
+    .capture = pm_roots_capture,
+    .privatise = pm_roots_privatise,
+};

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The root table on media: reading, checking, replacing. Capture is in capture.c.
+#include "roots.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "crc.h"
+#include "heap.h"
+#include "persist.h"
+#include "roots_table.h"
+#include "rootspec.h"
+
+static uint32_t table_crc(const struct pm_root_table *t) {
+    size_t from = offsetof(struct pm_root_table, count);
+    size_t to = offsetof(struct pm_root_table, root) + t->count * sizeof t->root[0];
+    return pm_crc32c(0, (const char *)t + from, to - from);
+}
+
+// A heap that never had roots has an all-zero table at epoch 0.
+static bool untouched(const struct pm_root_table *t) {
+    return t->epoch == 0 && t->count == 0 && t->crc == 0 && t->area_length == 0;
+}
+
+static bool root_fits(const struct pm_root *r, const struct pm_root_table *t) {
+    return r->kind >= PM_ROOT_SYMBOL && r->kind <= PM_ROOT_RANGE && r->image >= t->area_offset &&
+           r->image - t->area_offset <= t->area_length &&
+           r->length <= t->area_length - (r->image - t->area_offset) &&
+           memchr(r->object, 0, sizeof r->object) && memchr(r->name, 0, sizeof r->name);
+}
+
+const struct pm_root_table *pm_roots_table(struct pm_error *err) {
+    uint64_t epoch = pm_heap.super->state.root_epoch;
+    const struct pm_root_table *t = &pm_heap.super->roots[epoch & 1];
+    if (epoch == 0 && untouched(t))
+        return t;
+    if (t->count > PM_ROOT_MAX || t->epoch != epoch || t->crc != table_crc(t)) {
+        pm_fail(err, PM_DAMAGE, "%s/superblock: the root table's checksum is wrong; restore the file",
+                pm_heap.dir);
+        return NULL;
+    }
+    bool fits = t->area_offset % PM_PAGE_SIZE == 0 && t->area_offset <= pm_heap.roots.size &&
+                t->area_length <= pm_heap.roots.size - t->area_offset;
+    for (uint32_t i = 0; fits && i < t->count; i++)
+        fits = root_fits(&t->root[i], t);
+    if (!fits) {
+        pm_fail(err, PM_DAMAGE, "%s/roots: too short for the captured roots; was it truncated?",
+                pm_heap.dir);
+        return NULL;
+    }
+    return t;
+}
+
+const void *pm_roots_images(const struct pm_root_table *t) {
+    if (t->area_length == 0)
+        return NULL;
+    void *map = mmap(NULL, t->area_length, PROT_READ, MAP_SHARED, pm_heap.roots.fd, (off_t)t->area_offset);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *arg, struct pm_error *err) {
+    const struct pm_root_table *t = pm_roots_table(err);
+    if (!t)
+        return err->status;
+    const char *images = pm_roots_images(t);
+    if (t->area_length && !images)
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir, strerror(errno));
+    for (uint32_t i = 0; i < t->count; i++)
+        fn(images + (t->root[i].image - t->area_offset), t->root[i].length, arg);
+    if (images)
+        munmap((void *)(uintptr_t)images, t->area_length);
+    fn(&pm_heap.super->slots, sizeof pm_heap.super->slots, arg);
+    return PM_OK;
+}
+
+unsigned pm_roots_count(void) {
+    const struct pm_super_file *super = pm_heap.super;
+    const struct pm_root_table *t = &super->roots[super->state.root_epoch & 1];
+    unsigned count = 0;
+    for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++)
+        count += t->root[i].part == 0;
+    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
+        count += super->slots.slot[i] != 0;
+    return count;
+}
+
+void pm_root_spec(const struct pm_root *root, struct root_spec *spec) {
+    memset(spec, 0, sizeof *spec);
+    spec->kind = (enum root_kind)root->kind;
+    memcpy(spec->object, root->object, sizeof spec->object);
+    memcpy(spec->name, root->name, sizeof spec->name);
+    if (root->kind == PM_ROOT_RANGE) {
+        spec->offset = root->spec_offset;
+        spec->length = root->length;
+    }
+}
+
+void pm_root_text(const struct pm_root *root, char *out, size_t outlen) {
+    struct root_spec spec;
+    pm_root_spec(root, &spec);
+    if (rootspec_format(&spec, out, outlen) < 0)
+        snprintf(out, outlen, "?");
+}
+
+struct pm_root_table *pm_roots_next_table(void) {
+    return &pm_heap.super->roots[(pm_heap.super->state.root_epoch + 1) & 1];
+}
+
+void pm_roots_switch(void) {
+    struct pm_root_table *next = pm_roots_next_table();
+    uint64_t epoch = pm_heap.super->state.root_epoch + 1;
+    next->epoch = epoch;
+    next->crc = table_crc(next);
+    pm_make_durable(next, offsetof(struct pm_root_table, root) + next->count * sizeof next->root[0]);
+    pm_commit_u64(&pm_heap.super->state.root_epoch, epoch);
+}
+
+int pm_roots_drop(const char *name, struct pm_error *err) {
+    const struct pm_root_table *t = pm_roots_table(err);
+    if (!t)
+        return err->status;
+    struct pm_root_table *next = pm_roots_next_table();
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        char text[ROOT_TEXT_LEN];
+        pm_root_text(&t->root[i], text, sizeof text);
+        if (strcmp(text, name) != 0)
+            next->root[kept++] = t->root[i];
+    }
+    if (kept == t->count)
+        return pm_fail(err, PM_USAGE, "%s has no root named '%.200s'; `pmalloc-info %s` lists them",
+                       pm_heap.dir, name, pm_heap.dir);
+    next->count = kept;
+    next->area_offset = t->area_offset;
+    next->area_length = t->area_length;
+    pm_roots_switch();
+    return PM_OK;
+}
