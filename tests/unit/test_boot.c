@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// The bootstrap arena: aligned, zeroed, disjoint, known by address, bounded; also with two threads.
+#include "boot.h"
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "check.h"
+
+static void test_blocks(void) {
+    char *last_end = NULL;
+    CHECK(!pm_boot_owns(NULL));
+    for (size_t align = 1; align <= 65536; align *= 2)
+        for (size_t size = 0; size < 200; size += 13) {
+            char *p = pm_boot_alloc(size, align);
+            CHECK(p != NULL);
+            if (!p)
+                return;
+            CHECK_EQ((uintptr_t)p % (align < 16 ? 16 : align), 0);
+            CHECK(pm_boot_owns(p) && pm_boot_owns(p + size));
+            CHECK_EQ(pm_boot_size(p), size);
+            CHECK(p >= last_end);
+            for (size_t i = 0; i < size; i++)
+                CHECK(p[i] == 0);
+            memset(p, 0xee, size);
+            last_end = p + size;
+        }
+    int local;
+    CHECK(!pm_boot_owns(&local));
+}
+
+static void *taker(void *arg) {
+    char **blocks = arg;
+    for (int i = 0; i < 1000; i++) {
+        blocks[i] = pm_boot_alloc(64, 16);
+        if (blocks[i])
+            memset(blocks[i], (int)(1 + i % 100), 64);
+    }
+    return NULL;
+}
+
+static void test_two_threads(void) {
+    static char *blocks[2][1000];
+    pthread_t thread[2];
+    for (int t = 0; t < 2; t++)
+        pthread_create(&thread[t], NULL, taker, blocks[t]);
+    for (int t = 0; t < 2; t++)
+        pthread_join(thread[t], NULL);
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < 1000; i++) {
+            CHECK(blocks[t][i] && pm_boot_size(blocks[t][i]) == 64);
+            for (int at = 0; blocks[t][i] && at < 64; at++)
+                CHECK(blocks[t][i][at] == (char)(1 + i % 100));
+        }
+}
+
+static void test_used_up(void) {
+    CHECK(pm_boot_alloc((size_t)65 << 20, 16) == NULL);
+    CHECK(pm_boot_alloc(SIZE_MAX, 16) == NULL);
+    CHECK(pm_boot_alloc(16, (size_t)1 << 40) == NULL);
+    int blocks = 0;
+    while (pm_boot_alloc((size_t)1 << 20, 16))
+        blocks++;
+    CHECK(blocks >= 50 && blocks < 64);
+    CHECK(pm_boot_alloc(1024, 16) != NULL); // what is left still serves small requests
+}
+
+int main(void) {
+    RUN(blocks);
+    RUN(two_threads);
+    RUN(used_up);
+    return CHECK_DONE();
+}
