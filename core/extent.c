@@ -6,7 +6,7 @@
 #include "options.h"
 #include "os.h"
 
-#define MAX_EXTENTS (1u << 26)
+#define MAX_EXTENTS (uint32_t)(pm_range / 16384)
 #define LISTS 224           // size lists: exact below 8 pages, then eighths of a doubling
 #define CANDIDATES 16       // looked at per list for one that fits alignment
 #define REGION_PAGES (PM_REGION_SIZE >> PM_PAGE_SHIFT)

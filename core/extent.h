@@ -29,7 +29,7 @@ enum pm_extent_state { PM_EXTENT_UNUSED, PM_EXTENT_ACTIVE, PM_EXTENT_RECLAIMED, 
 
 // A virtual extent header (VEH), in volatile memory.
 struct pm_extent {
-    uint64_t page;  // first page, from PM_HEAP_BASE
+    uint64_t page;  // first page, from pm_base
     uint32_t pages; // length
     uint8_t state;  // enum pm_extent_state
     uint8_t slab;   // active: holds a slab

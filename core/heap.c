@@ -27,9 +27,11 @@
 #endif
 
 #define HUGE_PAGE ((uint64_t)2 << 20)
-#define SLABS_REACH (PM_HEAP_RANGE / PM_SLAB_SIZE * sizeof(struct pm_slab_header))
-#define LOG_REACH ((size_t)1 << 30)
+#define SLABS_REACH (pm_range / PM_SLAB_SIZE * sizeof(struct pm_slab_header))
+#define LOG_REACH (pm_range / 1024)
+#define RANGE_MIN ((uint64_t)64 << 20)
 
+uint64_t pm_base = PM_HEAP_BASE, pm_range = PM_HEAP_RANGE;
 struct pm_heap pm_heap = {
     .dir_fd = -1,
     .super_file = {.name = "superblock", .fd = -1},
@@ -42,6 +44,19 @@ struct pm_heap pm_heap = {
 static struct pm_file *const all_files[] = {&pm_heap.super_file, &pm_heap.data, &pm_heap.slabs,
                                             &pm_heap.log, &pm_heap.roots};
 #define FILES (sizeof all_files / sizeof all_files[0])
+
+bool pm_heap_choose_range(void) {
+    for (pm_range = PM_HEAP_RANGE; pm_range >= RANGE_MIN; pm_range /= 2) {
+        // The tables take a sixteenth and some; a quarter leaves room for the program as well.
+        size_t bytes = pm_range + pm_range / 4;
+        void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (probe == MAP_FAILED)
+            continue;
+        munmap(probe, bytes);
+        return true;
+    }
+    return false;
+}
 
 static int check_superblock(const struct pm_superblock *super, struct pm_error *err) {
     if (super->magic != PM_SUPER_MAGIC)
@@ -67,7 +82,7 @@ static int check_sizes(struct pm_error *err) {
     if (pm_heap.log.size < sizeof(struct pm_log_header) || pm_heap.log.size > LOG_REACH)
         return pm_fail(err, PM_DAMAGE, "%s/booklog.0 has %zu bytes, too %s for a bookkeeping log",
                        pm_heap.dir, pm_heap.log.size, pm_heap.log.size > LOG_REACH ? "long" : "short");
-    if (pm_heap.data.size > PM_HEAP_RANGE || pm_heap.data.size % PM_PAGE_SIZE)
+    if (pm_heap.data.size > pm_range || pm_heap.data.size % PM_PAGE_SIZE)
         return pm_fail(err, PM_DAMAGE, "%s/heap.0 has %zu bytes, not whole pages within the range",
                        pm_heap.dir, pm_heap.data.size);
     const struct pm_state *state = &pm_heap.super->state;
@@ -125,33 +140,35 @@ int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_e
     }
     pm_heap.persistent = true;
     pm_heap.frontier = pm_heap.data.size;
-    pm_heap.limit = pm_options.limit.number & ~(PM_REGION_SIZE - 1);
+    pm_heap.limit = pm_options.limit.number < pm_range ? pm_options.limit.number : pm_range;
+    pm_heap.limit &= ~(PM_REGION_SIZE - 1);
     return PM_OK;
 }
 
 static int range_taken(struct pm_error *err) {
     int saved = errno;
     char who[256];
-    pm_os_who_maps(PM_HEAP_BASE, PM_HEAP_RANGE, who, sizeof who);
+    pm_os_who_maps(pm_base, pm_range, who, sizeof who);
     if (who[0])
         return pm_fail(err, PM_OPERATIONAL,
                        "the heap's address range at %llx is taken by: %.180s; the program cannot use "
                        "a persistent heap",
-                       PM_HEAP_BASE, who);
+                       (unsigned long long)pm_base, who);
     return pm_fail(err, PM_OPERATIONAL, "cannot map the heap's address range at %llx: %s%s",
-                   PM_HEAP_BASE, strerror(saved),
-                   saved == ENOMEM ? " (is `ulimit -v` set? unset it)" : "");
+                   (unsigned long long)pm_base, strerror(saved),
+                   saved == ENOMEM ? " (is `ulimit -v` set? unset it)"
+                                   : " (under valgrind, set PMALLOC_BACKING=volatile)");
 }
 
 static int map_range(int flags, int fd, struct pm_error *err) {
     int prot = PROT_READ | (pm_heap.readonly ? 0 : PROT_WRITE);
-    void *want = (void *)(uintptr_t)PM_HEAP_BASE;
+    void *want = (void *)(uintptr_t)pm_base;
     flags |= MAP_FIXED_NOREPLACE | MAP_NORESERVE;
-    void *got = mmap(want, PM_HEAP_RANGE, prot, flags, fd, 0);
+    void *got = mmap(want, pm_range, prot, flags, fd, 0);
     if (got == want)
         return PM_OK;
     if (got != MAP_FAILED) { // a kernel older than MAP_FIXED_NOREPLACE
-        munmap(got, PM_HEAP_RANGE);
+        munmap(got, pm_range);
         errno = EEXIST;
     }
     return range_taken(err);
@@ -166,17 +183,28 @@ int pm_heap_map(struct pm_error *err) {
         status = map_range(MAP_SHARED, pm_heap.data.fd, err);
     if (status != PM_OK)
         return status;
-    pm_heap.data.map = (char *)(uintptr_t)PM_HEAP_BASE;
-    pm_heap.data.reach = PM_HEAP_RANGE;
+    pm_heap.data.map = (char *)(uintptr_t)pm_base;
+    pm_heap.data.reach = pm_range;
     status = map_file(&pm_heap.slabs, SLABS_REACH, err);
     return status == PM_OK ? map_file(&pm_heap.log, LOG_REACH, err) : status;
 }
 
 int pm_heap_volatile(struct pm_error *err) {
     pm_heap.persistent = false;
-    pm_heap.limit = pm_options.limit.number & ~(PM_REGION_SIZE - 1);
+    pm_heap.limit = pm_options.limit.number < pm_range ? pm_options.limit.number : pm_range;
+    pm_heap.limit &= ~(PM_REGION_SIZE - 1);
     pm_heap.frontier = 0;
-    return map_range(MAP_PRIVATE | MAP_ANONYMOUS, -1, err);
+    if (map_range(MAP_PRIVATE | MAP_ANONYMOUS, -1, err) == PM_OK)
+        return PM_OK;
+    // No heap file holds addresses of this memory, so any address will do.
+    void *anywhere = mmap(NULL, pm_range, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (anywhere == MAP_FAILED)
+        return err->status;
+    pm_base = ((uint64_t)(uintptr_t)anywhere + PM_REGION_SIZE - 1) & ~(PM_REGION_SIZE - 1);
+    if (pm_heap.limit > pm_range - PM_REGION_SIZE)
+        pm_heap.limit = pm_range - PM_REGION_SIZE;
+    return PM_OK;
 }
 
 void pm_heap_dirty(void) {
@@ -355,11 +383,11 @@ static bool copy_range(uint64_t offset, uint64_t len, void *fresh) {
 }
 
 bool pm_heap_privatise(bool (*each_extent)(pm_range_fn *fn, void *arg)) {
-    void *fresh = pm_os_reserve(PM_HEAP_RANGE);
+    void *fresh = pm_os_reserve(pm_range);
     if (!fresh || !each_extent(copy_range, fresh))
         return false;
-    if (mremap(fresh, PM_HEAP_RANGE, PM_HEAP_RANGE, MREMAP_MAYMOVE | MREMAP_FIXED,
-               (void *)(uintptr_t)PM_HEAP_BASE) == MAP_FAILED)
+    if (mremap(fresh, pm_range, pm_range, MREMAP_MAYMOVE | MREMAP_FIXED,
+               (void *)(uintptr_t)pm_base) == MAP_FAILED)
         return false;
     pm_heap.data.map = NULL;
     pm_heap_release();

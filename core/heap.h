@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The heap directory and the memory over it: files, their lock and state, the mapping at PM_HEAP_BASE, and
+// The heap directory and the memory over it: files, their lock and state, the mapping at its address, and
 // the growing and shrinking of it. There is one heap in a process. What lies in the range is extent.h's
 // business.
 //
@@ -50,6 +50,13 @@ struct pm_heap {
 };
 extern struct pm_heap pm_heap;
 
+// Where the heap lies in this process and how far it can reach; fixed once the allocator has started. A persistent
+// heap always lies at PM_HEAP_BASE. The range is PM_HEAP_RANGE, or less where address space is limited
+// (`ulimit -v`, valgrind): volatile memory then lies wherever there is room.
+extern uint64_t pm_base, pm_range;
+// Finds out how large a range, with its tables, this process has room for; false: none worth having.
+bool pm_heap_choose_range(void);
+
 // PM_OK, or an error with its exit status. `wait` blocks while another process has it. On failure nothing
 // is held and nothing has been changed on disk.
 int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
@@ -67,7 +74,7 @@ void pm_heap_release(void);
 void pm_heap_remove(void);
 bool pm_heap_has_roots(void);
 
-// All of these are called with the extent lock held. Offsets are from PM_HEAP_BASE, page aligned.
+// All of these are called with the extent lock held. Offsets are from pm_base, page aligned.
 // Moves the frontier; false at the limit or when the file system refuses.
 bool pm_heap_set_frontier(uint64_t bytes);
 // Makes [offset, offset + len) really there, so that touching it cannot fail for lack of space.
@@ -92,8 +99,8 @@ bool pm_file_ready(struct pm_file *file);
 typedef bool pm_range_fn(uint64_t offset, uint64_t len, void *arg);
 bool pm_heap_privatise(bool (*each_extent)(pm_range_fn *fn, void *arg));
 
-static inline uint64_t pm_heap_offset(const void *p) { return (uint64_t)(uintptr_t)p - PM_HEAP_BASE; }
-static inline void *pm_heap_at(uint64_t offset) { return (void *)(uintptr_t)(PM_HEAP_BASE + offset); }
+static inline uint64_t pm_heap_offset(const void *p) { return (uint64_t)(uintptr_t)p - pm_base; }
+static inline void *pm_heap_at(uint64_t offset) { return (void *)(uintptr_t)(pm_base + offset); }
 
 // heap_dir.c, for heap.c
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);

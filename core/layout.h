@@ -4,7 +4,7 @@
 // Every byte that PMAlloc writes to media is described here and nowhere else.
 //
 //   HEAP/superblock   identity and geometry | state | root slots | two root tables
-//   HEAP/heap.0       the program's data, nothing of ours; heap offset 0 is address PM_HEAP_BASE
+//   HEAP/heap.0       the program's data, nothing of ours; heap offset 0 is PM_HEAP_BASE
 //   HEAP/slabs.0      struct pm_slab_header[], indexed by (address - base) / 64 KiB
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn

@@ -17,12 +17,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "heap.h"
 #include "layout.h"
 #include "sizeclass.h"
 
-#define PM_GRANULES (PM_HEAP_RANGE >> PM_GRANULE_SHIFT)
-#define PM_PAGES (PM_HEAP_RANGE >> PM_PAGE_SHIFT)
-#define PM_SLABS (PM_HEAP_RANGE >> PM_SLAB_SHIFT)
+#define PM_GRANULES (pm_range >> PM_GRANULE_SHIFT)
+#define PM_PAGES (pm_range >> PM_PAGE_SHIFT)
+#define PM_SLABS (pm_range >> PM_SLAB_SHIFT)
 
 enum { PM_TAG_NONE = 0, /* 1 .. PM_CLASSES: a block of that class */ PM_TAG_EXTENT = PM_CLASSES + 1, PM_TAGS };
 
@@ -34,13 +35,15 @@ bool pm_pagemap_init(void);
 
 // Granule number of an address; misaligned and foreign addresses give numbers >= PM_GRANULES, because the
 // rotation moves their low bits to the top.
-static inline uint64_t pm_granule(const void *p) {
-    uint64_t x = (uint64_t)(uintptr_t)p - PM_HEAP_BASE;
+static inline uint64_t pm_granule_from(uint64_t base, const void *p) {
+    uint64_t x = (uint64_t)(uintptr_t)p - base;
     return (x >> PM_GRANULE_SHIFT) | (x << (64 - PM_GRANULE_SHIFT));
 }
 
+static inline uint64_t pm_granule(const void *p) { return pm_granule_from(pm_base, p); }
+
 static inline bool pm_in_range(const void *p) {
-    return (uint64_t)(uintptr_t)p - PM_HEAP_BASE < PM_HEAP_RANGE;
+    return pm_heap_offset(p) < pm_range;
 }
 
 #endif

@@ -102,8 +102,12 @@ static int open_persistent(struct pm_error *err) {
         status = pm_collector.prepare(err);
     if (status == PM_OK)
         status = pm_heap_map(err);
-    if (status != PM_OK)
+    if (status != PM_OK) {
+        if (pm_heap.created)
+            pm_heap_remove();
+        pm_heap_release();
         return status;
+    }
     if (pm_heap_has_roots())
         return pm_collector.recover(true, &recovery, err);
     pm_heap_dirty();
@@ -115,7 +119,7 @@ static void open_heap(void) {
     bool secure = getauxval(AT_SECURE) != 0;
     int status = pm_options_load(secure ? NULL : pm_os_environ(), &err);
     if (status == PM_OK &&
-        !(pm_pagemap_init() && pm_extent_init() && pm_slab_init() && pm_arenas_init(pm_os_cores())))
+        !(pm_heap_choose_range() && pm_pagemap_init() && pm_extent_init() && pm_slab_init() && pm_arenas_init(pm_os_cores())))
         status = pm_fail(&err, PM_OPERATIONAL,
                          "no address space for the allocator's tables (is `ulimit -v` set? unset it)");
     if (status == PM_OK)

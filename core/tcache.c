@@ -28,6 +28,7 @@ static struct pm_tcache *map_new(void) {
         slot += pm_classes[cls].tcache_cap;
     }
     t->tag = pm_tag;
+    t->base = pm_base;
     t->granules = PM_GRANULES;
     return t;
 }

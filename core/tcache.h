@@ -29,7 +29,8 @@ struct pm_stack {
 };
 
 struct pm_tcache {
-    uint8_t *tag;      // pm_tag, here to share the cache line
+    uint8_t *tag;      // pm_tag and pm_base, here to share the cache line
+    uint64_t base;
     uint64_t granules; // PM_GRANULES; 0 in pm_no_tcache
     struct pm_stack stack[PM_TAGS];
     struct pm_arena *arena;
@@ -46,14 +47,14 @@ static inline void *pm_tcache_pop(struct pm_tcache *t, unsigned cls) {
     if (PM_UNLIKELY(s->n == 0))
         return NULL;
     void *p = s->slot[--s->n];
-    __atomic_store_n(&t->tag[((uint64_t)(uintptr_t)p - PM_HEAP_BASE) >> PM_GRANULE_SHIFT], (uint8_t)cls,
+    __atomic_store_n(&t->tag[((uint64_t)(uintptr_t)p - t->base) >> PM_GRANULE_SHIFT], (uint8_t)cls,
                      __ATOMIC_RELAXED);
     return p;
 }
 
 // Caches the block at `p`; false when `p` is no allocated small block or its stack is full.
 static inline bool pm_tcache_push(struct pm_tcache *t, void *p) {
-    uint64_t granule = pm_granule(p);
+    uint64_t granule = pm_granule_from(t->base, p);
     if (PM_UNLIKELY(granule >= t->granules))
         return false;
     struct pm_stack *s = &t->stack[__atomic_load_n(&t->tag[granule], __ATOMIC_RELAXED)];

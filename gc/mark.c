@@ -34,7 +34,7 @@
 #define PROGRESS ((uint64_t)64 << 20)
 
 struct range {
-    uint64_t offset, len; // from PM_HEAP_BASE
+    uint64_t offset, len; // from pm_base
 };
 
 struct marker {
@@ -49,7 +49,7 @@ struct marker {
 static struct marker *markers;
 static unsigned marker_count;
 static bool parallel;
-static uint64_t frontier;
+static uint64_t base, frontier; // copies of pm_base and pm_heap.frontier
 
 // Per granule of 64 KiB: 0 nothing allocated, 1 .. PM_CLASSES a slab of that class, else EXTENTS + the first
 // active extent that overlaps it.
@@ -115,7 +115,7 @@ __attribute__((noinline)) static void consider_extent(struct marker *m, uint64_t
 }
 
 static inline void consider(struct marker *m, uint64_t word) {
-    uint64_t offset = word - PM_HEAP_BASE;
+    uint64_t offset = word - base;
     if (offset >= frontier)
         return;
     uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = granule_index[slab];
@@ -323,6 +323,7 @@ static void index_extent(uint32_t i) {
 }
 
 int pm_mark_begin(unsigned wanted, struct pm_error *err) {
+    base = pm_base;
     frontier = pm_heap.frontier;
     granules = frontier >> PM_SLAB_SHIFT;
     if (frontier & (PM_SLAB_SIZE - 1))
