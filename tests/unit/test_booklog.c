@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// The bookkeeping log against a model: appending, ending, both collections, reopening, damage. What a crash
+// leaves of it is test_booklog_crash.c's.
+#include "booklog_model.h"
+
+static void test_append_and_end(void) {
+    log_new();
+    pm_log_pos a = pm_log_append(pm_entry_make(PM_ENTRY_EXTENT, 5, 9));
+    pm_log_pos b = pm_log_append(pm_entry_make(PM_ENTRY_SLAB, 16, 16));
+    CHECK(a != PM_LOG_NOWHERE && b != PM_LOG_NOWHERE && a != b);
+    CHECK_EQ(pm_log_stats().live, 2);
+    pm_log_end(&a);
+    CHECK_EQ(pm_log_stats().live, 1);
+    struct pm_error err;
+    seen_reset();
+    CHECK_EQ(pm_log_load(see, &err), PM_OK);
+    CHECK_EQ(seen_count, 1);
+    CHECK_EQ(seen[16], pm_entry_make(PM_ENTRY_SLAB, 16, 16));
+    CHECK_EQ(seen_pos[16], b);
+    pm_log_activate();
+    pm_log_erase(b);
+    seen_reset();
+    CHECK_EQ(pm_log_load(see, &err), PM_OK);
+    CHECK_EQ(seen_count, 0);
+}
+
+// Consecutive entries go to different cache lines, and every slot of a chunk is used once.
+static void test_interleaving(void) {
+    log_new();
+    bool used[PM_CHUNK_SIZE / 8] = {false};
+    long last[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    for (unsigned k = 0; k < PM_CHUNK_ENTRIES; k++) {
+        pm_log_pos pos = pm_log_append(pm_entry_make(PM_ENTRY_EXTENT, k, 1));
+        CHECK_EQ(pos >> 7, 0);
+        unsigned word = (pos & 127) + 2; // behind the chunk's 16-byte header
+        CHECK(word < PM_CHUNK_SIZE / 8 && !used[word]);
+        used[word] = true;
+        for (unsigned i = 0; i < 8; i++)
+            CHECK(last[i] != (long)(word / 8));
+        last[k % 8] = (long)(word / 8);
+    }
+    CHECK(pm_log_append(pm_entry_make(PM_ENTRY_EXTENT, 1000, 1)) >> 7 == 1);
+}
+
+static void test_model_with_reopening(void) {
+    log_new();
+    for (int batch = 0; batch < 60; batch++) {
+        unsigned want = (unsigned)rnd(1500);
+        for (int i = 0; i < 1000; i++)
+            step(want);
+        check_model_matches();
+        uint64_t bound = pm_log_stats().live * 2 / PM_CHUNK_ENTRIES;
+        CHECK(pm_log_stats().active <= (bound < 16 ? 16 : bound) + 2);
+        CHECK_EQ(pm_log_stats().live, model_live);
+        reload();
+    }
+}
+
+static void test_both_collections_happen(void) {
+    log_new();
+    // Nothing lives long: whole chunks die.
+    for (int i = 0; i < 20000; i++)
+        step(20);
+    struct pm_log_stats young = pm_log_stats();
+    CHECK(young.fast_gcs > 0);
+    CHECK(young.active <= 17);
+    CHECK(young.chunks <= 40);
+    // One entry in each chunk lives on: only copying helps.
+    for (unsigned page = 2000; page < 2064; page++) {
+        model_append(page);
+        for (int i = 0; i < 200; i++)
+            step(20);
+    }
+    for (int i = 0; i < 20000; i++)
+        step(20);
+    struct pm_log_stats old = pm_log_stats();
+    CHECK(old.slow_gcs > 0);
+    CHECK(old.active <= 17);
+    CHECK(old.chunks <= 60);
+    check_model_matches();
+    reload();
+    printf("  fast %lu slow %lu chunks %lu\n", (unsigned long)old.fast_gcs,
+           (unsigned long)old.slow_gcs, (unsigned long)old.chunks);
+}
+
+// First in, first out: the chain of pins dissolves from its oldest end, so looking at vchunks is enough.
+static void test_fast_collection_alone(void) {
+    log_new();
+    for (unsigned i = 0; i < 20000; i++) {
+        model_append(i % MODEL_PAGES);
+        if (i >= 10)
+            model_end((i - 10) % MODEL_PAGES);
+    }
+    CHECK(pm_log_stats().fast_gcs > 0);
+    CHECK_EQ(pm_log_stats().slow_gcs, 0);
+    CHECK(pm_log_stats().active <= 17);
+    check_model_matches();
+}
+
+// Chunks of a slow GC that did not reach its flip do not wake up when a later one flips.
+static void test_an_interrupted_slow_collection(void) {
+    log_new();
+    for (int i = 0; i < 20000; i++)
+        step(300);
+    struct pm_log_header *h = (struct pm_log_header *)pm_heap.log.map;
+    struct pm_log_chunk *c = (struct pm_log_chunk *)(h + 1);
+    unsigned left = 0;
+    for (uint32_t id = pm_log_stats().chunks; id-- > 0;)
+        if (c[id].epoch != h->epoch) {
+            c[id].epoch = h->epoch + 1;
+            c[id].entry[5] = pm_entry_make(PM_ENTRY_EXTENT, MODEL_PAGES - 1 - left++, 77);
+        }
+    CHECK(left > 3);
+    reload();
+    for (int flips = 0; flips < 2; flips++) {
+        uint64_t before = pm_log_stats().slow_gcs;
+        while (pm_log_stats().slow_gcs == before)
+            step(300);
+        check_model_matches();
+    }
+    reload();
+}
+
+static void test_the_bound_follows_the_heap(void) {
+    log_new();
+    pm_heap.frontier = 64ull << 20; // 0.2%: 131 chunks
+    for (int i = 0; i < 120 * 63; i++) {
+        model_append(1);
+        model_end(1);
+    }
+    CHECK_EQ(pm_log_stats().fast_gcs, 0);
+    for (int i = 0; i < 40 * 63; i++) {
+        model_append(1);
+        model_end(1);
+    }
+    CHECK(pm_log_stats().fast_gcs > 0);
+    CHECK(pm_log_stats().active <= 132);
+    check_model_matches();
+}
+
+// With no room for another chunk appending fails, ending does not, and nothing is lost.
+static void test_no_room(void) {
+    log_new();
+    pm_heap.log.reach = sizeof(struct pm_log_header) + 8 * PM_CHUNK_SIZE;
+    unsigned page = 0;
+    for (pm_log_pos pos;; page++) {
+        uint64_t entry = pm_entry_make(PM_ENTRY_EXTENT, page, 3);
+        pos = pm_log_append(entry);
+        if (pos == PM_LOG_NOWHERE)
+            break;
+        model_note(page, entry, pos);
+    }
+    CHECK_EQ(page, 8 * PM_CHUNK_ENTRIES);
+    for (unsigned i = 0; i < page; i += 3)
+        model_end(i);
+    check_model_matches();
+    reload();
+    for (unsigned i = 0; i < page; i++)
+        if (model[i])
+            model_end(i);
+    reload();
+    model_append(7);
+    reload();
+    pm_heap.log.reach = (size_t)1 << 30;
+}
+
+static void test_reset(void) {
+    log_new();
+    for (int i = 0; i < 3000; i++)
+        step(500);
+    CHECK(pm_log_reset());
+    memset(model, 0, sizeof model);
+    model_live = 0;
+    check_model_matches();
+    for (int i = 0; i < 3000; i++)
+        step(500);
+    reload();
+}
+
+// ---- damage ------------------------------------------------------------------------------------------
+
+static struct pm_log_chunk *chunk(unsigned id) {
+    return (struct pm_log_chunk *)(pm_heap.log.map + sizeof(struct pm_log_header)) + id;
+}
+
+static void refused(const char *part) {
+    struct pm_error err = {0};
+    seen_reset();
+    CHECK_EQ(pm_log_load(see, &err), PM_DAMAGE);
+    CHECK_HAS(err.text, part);
+    CHECK_HAS(err.text, "booklog.0");
+    CHECK(strchr(err.text, '\n') == NULL);
+}
+
+static void test_damage_is_refused(void) {
+    log_new();
+    for (unsigned page = 0; page < 200; page++)
+        model_append(page);
+    model_end(3);
+    struct pm_log_header *h = (struct pm_log_header *)pm_heap.log.map;
+    struct pm_log_header good = *h;
+    h->magic ^= 1;
+    refused("not a bookkeeping log");
+    *h = good;
+    h->version++;
+    refused("not a bookkeeping log");
+    *h = good;
+    h->chunk_size *= 2;
+    refused("not a bookkeeping log");
+    *h = good;
+    h->epoch ^= 1ull << 40;
+    refused("epoch");
+    *h = good;
+    chunk(1)->id = 7;
+    refused("calls itself 7");
+    chunk(1)->id = 1;
+    uint64_t *slot = &chunk(1)->entry[125], kept = *slot;
+    *slot = pm_entry_make(PM_ENTRY_TOMBSTONE, 99999 << 7, 1);
+    refused("outside the log");
+    *slot = pm_entry_make(PM_ENTRY_TOMBSTONE, 126, 1);
+    refused("outside the log");
+    *slot = pm_entry_make(PM_ENTRY_TOMBSTONE, model_pos[3], chunk(0)->generation);
+    refused("does not stand");
+    *slot = 0xffff0000;
+    refused("is no entry");
+    *slot = kept;
+    check_model_matches();
+}
+
+static int refuse_all(uint64_t entry, pm_log_pos pos, struct pm_error *err) {
+    (void)entry, (void)pos;
+    return pm_fail(err, PM_DAMAGE, "no");
+}
+
+static void test_a_refusal_stops_the_replay(void) {
+    log_new();
+    model_append(1);
+    struct pm_error err = {0};
+    CHECK_EQ(pm_log_load(refuse_all, &err), PM_DAMAGE);
+    CHECK_STR(err.text, "no");
+}
+
+int main(void) {
+    RUN_CHILD(append_and_end);
+    RUN_CHILD(interleaving);
+    RUN_CHILD(model_with_reopening);
+    RUN_CHILD(both_collections_happen);
+    RUN_CHILD(fast_collection_alone);
+    RUN_CHILD(an_interrupted_slow_collection);
+    RUN_CHILD(the_bound_follows_the_heap);
+    RUN_CHILD(no_room);
+    RUN_CHILD(reset);
+    RUN_CHILD(damage_is_refused);
+    RUN_CHILD(a_refusal_stops_the_replay);
+    return CHECK_DONE();
+}
