@@ -191,6 +191,10 @@ bool pm_log_reset(void) {
         push_free(id);
     }
     pm_drain();
+    // A good header stays as it is: killed amid rewriting it, the heap would look damaged.
+    struct pm_error ignored;
+    if (check_header(&ignored) == PM_OK)
+        return true;
     *header() = (struct pm_log_header){.magic = PM_LOG_MAGIC,
                                        .version = PM_FORMAT_VERSION,
                                        .chunk_size = PM_CHUNK_SIZE,

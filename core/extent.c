@@ -237,24 +237,25 @@ static void purge_one(uint32_t index) {
     shrink(coalesce(index, PM_EXTENT_RETAINED));
 }
 
-static void decay(void) {
-    uint64_t limit;
-    if (!pm_decay_tick(pm_os_now_ms(), reclaimed.pages, &limit))
-        return;
-    for (uint64_t before = reclaimed.pages + 1; oldest && reclaimed.pages > limit && reclaimed.pages < before;) {
+// Oldest first; stops where the file system gives nothing back.
+static void purge_down_to(uint64_t limit) {
+    for (uint64_t before = UINT64_MAX; reclaimed.pages > limit && reclaimed.pages < before;) {
         before = reclaimed.pages;
         purge_one(oldest);
     }
+}
+
+static void decay(void) {
+    uint64_t limit;
+    if (pm_decay_tick(pm_os_now_ms(), reclaimed.pages, &limit))
+        purge_down_to(limit);
 }
 
 bool pm_extent_purge(bool all) {
     pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
     uint64_t before = reclaimed.pages;
     if (all)
-        for (uint64_t last = reclaimed.pages + 1; oldest && reclaimed.pages < last;) {
-            last = reclaimed.pages;
-            purge_one(oldest);
-        }
+        purge_down_to(0);
     else
         decay();
     bool gave = reclaimed.pages < before;
@@ -345,6 +346,11 @@ uint32_t pm_extent_take(uint64_t pages, uint64_t align_pages) {
     pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
     decay();
     uint32_t index = take(pages, align_pages);
+    if (!index && reclaimed.pages) {
+        // At the limit or on a full file system, what is kept for reuse may be what is missing.
+        purge_down_to(0);
+        index = take(pages, align_pages);
+    }
     pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
     return index;
 }
