@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#ifndef PM_TOOLS_DEFAULT_LIST_H
+#define PM_TOOLS_DEFAULT_LIST_H
+
+#include <stdbool.h>
+
+#include "defaults.h"
+
+// Prints the default heaps, purged as told, and returns the exit status.
+int default_list(enum default_purge purge, bool json);
+
+#endif

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "defaults.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "heap.h"
+#include "options.h"
+
+const char *defaults_dir(void) {
+    static char dir[64];
+    snprintf(dir, sizeof dir, "/dev/shm/pmalloc-%u", (unsigned)geteuid());
+    return dir;
+}
+
+// ---- one heap ----------------------------------------------------------------------------------------
+
+static uint64_t bytes_in(const char *dir) {
+    uint64_t bytes = 0;
+    DIR *entries = opendir(dir);
+    if (!entries)
+        return 0;
+    for (struct dirent *e; (e = readdir(entries)) != NULL;) {
+        struct stat st;
+        if (fstatat(dirfd(entries), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(st.st_mode))
+            bytes += (uint64_t)st.st_blocks * 512;
+    }
+    closedir(entries);
+    return bytes;
+}
+
+// Without a superblock and without data: nobody can have lost anything in it.
+static bool is_remnant(int dir_fd) {
+    struct stat st;
+    if (fstatat(dir_fd, "superblock", &st, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
+        return false;
+    return fstatat(dir_fd, "heap.0", &st, AT_SYMLINK_NOFOLLOW) == 0 ? st.st_size == 0
+                                                                    : errno == ENOENT;
+}
+
+static int open_dir(const char *dir) {
+    return open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static enum default_state state_without_heap(const char *dir, int status) {
+    int fd = open_dir(dir);
+    bool remnant = fd >= 0 && is_remnant(fd);
+    if (fd >= 0)
+        close(fd);
+    return remnant ? DEFAULT_REMNANT : status == PM_DAMAGE ? DEFAULT_DAMAGED : DEFAULT_FOREIGN;
+}
+
+// Removes a directory that is no working heap, unless somebody has it.
+static void remove_broken(const struct default_heap *h) {
+    struct stat by_fd, by_path;
+    int fd = open_dir(h->dir);
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &by_fd) == 0 &&
+        lstat(h->dir, &by_path) == 0 && by_fd.st_ino == by_path.st_ino &&
+        (h->state != DEFAULT_REMNANT || is_remnant(fd))) {
+        unlinkat(fd, "superblock.new", 0);
+        pm_heap.dir_fd = fd; // the names of a heap's files are core's business
+        snprintf(pm_heap.dir, sizeof pm_heap.dir, "%s", h->dir);
+        pm_heap_remove();
+        pm_heap.dir_fd = -1;
+    }
+    close(fd);
+}
+
+static bool wanted(const struct default_heap *h, enum default_purge purge) {
+    if (h->state == DEFAULT_CLEAN || h->state == DEFAULT_DIRTY)
+        return purge == PURGE_ALL || (purge == PURGE_ROOTLESS && !h->roots);
+    return (h->state == DEFAULT_DAMAGED && purge == PURGE_ALL) ||
+           (h->state == DEFAULT_REMNANT && purge != PURGE_NONE);
+}
+
+static void finish_removal(struct default_heap *h) {
+    struct stat st;
+    h->removed = lstat(h->dir, &st) != 0 && errno == ENOENT;
+    h->stuck = !h->removed;
+    if (h->stuck)
+        snprintf(h->why, sizeof h->why,
+                 "could not be removed: it holds other files, or came into use");
+}
+
+// For a purge the heap is locked as its owner would, from the look at it to its removal.
+static void look(struct default_heap *h, enum default_purge purge) {
+    struct pm_error err;
+    h->bytes = bytes_in(h->dir);
+    int status = pm_heap_open(h->dir, purge == PURGE_NONE ? PM_OPEN_READONLY : PM_OPEN_EXISTING,
+                              false, &err);
+    if (status == PM_OK) {
+        h->state = pm_heap.super->state.state == PM_STATE_CLEAN ? DEFAULT_CLEAN : DEFAULT_DIRTY;
+        h->roots = pm_heap_has_roots();
+        if (wanted(h, purge)) {
+            pm_heap_remove();
+            finish_removal(h);
+        }
+        pm_heap_release();
+    } else if (pm_heap.busy) {
+        h->state = DEFAULT_BUSY;
+        h->pid = pm_heap.busy_pid;
+    } else {
+        h->state = state_without_heap(h->dir, status);
+        if (h->state != DEFAULT_REMNANT)
+            snprintf(h->why, sizeof h->why, "%s", err.text);
+        if (wanted(h, purge)) {
+            remove_broken(h);
+            finish_removal(h);
+        }
+    }
+}
+
+// ---- all of them -------------------------------------------------------------------------------------
+
+static int no_dot(const struct dirent *e) { return e->d_name[0] != '.'; }
+
+int defaults_each(enum default_purge purge,
+                  void (*visit)(const struct default_heap *heap, void *arg), void *arg,
+                  struct pm_error *err) {
+    const char *dir = defaults_dir();
+    struct stat st;
+    if (lstat(dir, &st) != 0 && errno == ENOENT)
+        return PM_OK;
+    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is not a directory of user %u alone; refusing to use it", dir,
+                       (unsigned)geteuid());
+    struct dirent **entries;
+    int count = scandir(dir, &entries, no_dot, alphasort);
+    if (count < 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s: %s", dir, strerror(errno));
+    pm_options_default();
+    for (int i = 0; i < count; i++) {
+        struct default_heap heap = {0};
+        snprintf(heap.dir, sizeof heap.dir, "%s/%s", dir, entries[i]->d_name);
+        look(&heap, purge);
+        visit(&heap, arg);
+        free(entries[i]);
+    }
+    free(entries);
+    return PM_OK;
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "info_print.h"
+
+#include <stdio.h>
+
+#include "json.h"
+#include "offline.h"
+#include "persist.h"
+
+static void put_identity(struct json *j, const struct info *info) {
+    const struct pm_superblock *super = &pm_heap.super->super;
+    const struct pm_state *state = &pm_heap.super->state;
+    char text[72];
+    json_text(j, "heap", info->heap);
+    json_number(j, "format_version", super->version);
+    info_uuid(text);
+    json_text(j, "uuid", text);
+    json_number(j, "created", super->created);
+    json_text(j, "state", info->found.was_clean ? "clean" : "dirty");
+    json_number(j, "opens", state->opens);
+    json_number(j, "owner_pid", state->owner_pid);
+    json_text(j, "guarantee", pm_persist_guarantee(pm_durability));
+    struct pm_program program;
+    if (!info_program(&program))
+        return;
+    json_open(j, "program", '{');
+    json_text(j, "path", program.path);
+    info_build_id(&program, text);
+    json_text(j, "build_id", text);
+    json_number(j, "main_base", program.main_base);
+    json_number(j, "libc_base", program.libc_base);
+    json_close(j, '}');
+}
+
+static void put_totals(struct json *j, const struct info *info) {
+    const struct census *c = &info->census;
+    const struct pm_recovery *f = &info->found;
+    json_number(j, "roots", f->roots);
+    json_number(j, "live_objects", f->live_objects);
+    json_number(j, "live_bytes", f->live_bytes);
+    json_number(j, "leaked_objects", f->leaked_objects);
+    json_number(j, "leaked_bytes", f->leaked_bytes);
+    json_bool(j, "leaks_exact", f->leaks_exact);
+    json_number(j, "heap_bytes", c->frontier);
+    json_number(j, "slabs", c->slabs);
+    json_number(j, "slab_bytes", c->slab_bytes);
+    json_number(j, "extents", c->extents);
+    json_number(j, "extent_bytes", c->active_bytes - c->slab_bytes);
+    json_number(j, "free_bytes", c->free_bytes);
+    json_number(j, "log_chunks", c->log_chunks);
+    json_number(j, "log_active_chunks", c->log_active);
+    json_number(j, "log_live_entries", c->log_live);
+    json_number(j, "metadata_bytes", c->metadata_bytes);
+    json_number(j, "data_bytes", c->data_bytes);
+    if (f->live_bytes)
+        json_real(j, "metadata_ratio", (double)c->metadata_bytes / (double)f->live_bytes);
+}
+
+static void put_files(struct json *j, const struct census *c) {
+    json_open(j, "files", '{');
+    for (unsigned i = 0; i < CENSUS_FILES; i++) {
+        json_open(j, c->file[i].name, '{');
+        json_number(j, "length", c->file[i].length);
+        json_number(j, "allocated", c->file[i].allocated);
+        json_close(j, '}');
+    }
+    json_close(j, '}');
+}
+
+static void put_classes(struct json *j, const struct census *c) {
+    json_open(j, "classes", '[');
+    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+        if (!c->cls[i].slabs)
+            continue;
+        json_open(j, NULL, '{');
+        json_number(j, "size", pm_classes[i].size);
+        json_number(j, "slabs", c->cls[i].slabs);
+        json_number(j, "blocks", c->cls[i].blocks);
+        json_number(j, "live", c->cls[i].live);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_extents(struct json *j, const struct census *c) {
+    json_open(j, "large", '[');
+    for (unsigned i = 0; i < CENSUS_BUCKETS; i++) {
+        if (!c->bucket[i].count)
+            continue;
+        json_open(j, NULL, '{');
+        json_number(j, "from", PM_PAGE_SIZE << i);
+        json_number(j, "blocks", c->bucket[i].count);
+        json_number(j, "bytes", c->bucket[i].bytes);
+        json_number(j, "live", c->bucket[i].live);
+        json_number(j, "live_bytes", c->bucket[i].live_bytes);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_root(const struct pm_root *root, const char *text, void *arg) {
+    struct json *j = arg;
+    json_open(j, NULL, '{');
+    json_text(j, "root", text);
+    json_number(j, "bytes", root->length);
+    json_number(j, "address", root->address);
+    json_close(j, '}');
+}
+
+void info_json(const struct info *info) {
+    struct json j = {.out = stdout};
+    json_open(&j, NULL, '{');
+    put_identity(&j, info);
+    put_totals(&j, info);
+    put_files(&j, &info->census);
+    put_classes(&j, &info->census);
+    put_extents(&j, &info->census);
+    json_open(&j, "root_table", '[');
+    offline_each_root(put_root, &j);
+    json_close(&j, ']');
+    json_number(&j, "slots_used", offline_slots_used());
+    json_close(&j, '}');
+    json_end(&j);
+}
+
+void info_error(const char *heap, const struct pm_error *err) {
+    struct json j = {.out = stdout};
+    json_open(&j, NULL, '{');
+    json_text(&j, "heap", heap);
+    json_text(&j, "result", err->status == PM_DAMAGE ? "damaged" : "error");
+    json_text(&j, "error", err->text);
+    json_close(&j, '}');
+    json_end(&j);
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// What pmalloc-info prints about the open heap.
+#ifndef PM_TOOLS_INFO_PRINT_H
+#define PM_TOOLS_INFO_PRINT_H
+
+#include <stdbool.h>
+
+#include "census.h"
+#include "recover.h"
+
+struct info {
+    const char *heap;
+    struct pm_recovery found;
+    struct census census;
+};
+
+// With the map of the heap where `map` is set, or on a terminal that is wide enough.
+void info_text(const struct info *info, bool map);
+void info_json(const struct info *info);
+// The object that stands for a heap that cannot be shown.
+void info_error(const char *heap, const struct pm_error *err);
+
+// The heap's identity as text, for both forms. False where no program is recorded.
+void info_uuid(char out[40]);
+bool info_program(struct pm_program *out);
+void info_build_id(const struct pm_program *program, char out[72]);
+
+#endif

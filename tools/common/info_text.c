@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "info_print.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "crc.h"
+#include "figures.h"
+#include "offline.h"
+#include "persist.h"
+
+enum { BAR = 20, MAP_CELLS = 64, MAP_ROWS = 8, WIDE_ENOUGH = 80 };
+
+// ---- identity ----------------------------------------------------------------------------------------
+
+static char *put_hex(char *at, const uint8_t *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        at += sprintf(at, "%02x", bytes[i]);
+    return at;
+}
+
+void info_uuid(char out[40]) {
+    const uint8_t *uuid = pm_heap.super->super.uuid;
+    static const uint8_t groups[] = {4, 2, 2, 2, 6};
+    for (size_t i = 0, from = 0; i < sizeof groups; from += groups[i++]) {
+        if (i)
+            *out++ = '-';
+        out = put_hex(out, uuid + from, groups[i]);
+    }
+    *out = '\0';
+}
+
+bool info_program(struct pm_program *out) {
+    const struct pm_state *state = &pm_heap.super->state;
+    *out = state->program;
+    return state->program_crc == pm_crc32c(0, out, sizeof *out) && out->path[0] &&
+           memchr(out->path, 0, sizeof out->path) && out->build_id_len <= sizeof out->build_id;
+}
+
+void info_build_id(const struct pm_program *program, char out[72]) {
+    *put_hex(out, program->build_id, program->build_id_len) = '\0';
+}
+
+static void print_identity(const struct info *info) {
+    const struct pm_superblock *super = &pm_heap.super->super;
+    const struct pm_state *state = &pm_heap.super->state;
+    char text[72];
+    time_t created = (time_t)super->created;
+    struct tm tm;
+    printf("heap       %s\n", info->heap);
+    info_uuid(text);
+    printf("identity   %s, format version %u\n", text, super->version);
+    if (localtime_r(&created, &tm) && strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S %z", &tm))
+        printf("created    %s\n", text);
+    printf("state      %s; opened %" PRIu64 " time%s",
+           info->found.was_clean ? "clean" : "needs recovery", state->opens,
+           state->opens == 1 ? "" : "s");
+    printf(state->owner_pid ? ", last by process %" PRIu64 "\n" : "\n", state->owner_pid);
+    printf("guarantee  %s\n", pm_persist_guarantee(pm_durability));
+    struct pm_program program;
+    if (!info_program(&program)) {
+        puts("program    none recorded");
+        return;
+    }
+    info_build_id(&program, text);
+    printf("program    %s\n", program.path);
+    if (*text)
+        printf("           build id %s\n", text);
+    printf("           loaded at %#" PRIx64 ", libc at %#" PRIx64 "\n", program.main_base,
+           program.libc_base);
+}
+
+// ---- totals ------------------------------------------------------------------------------------------
+
+// What is not quite all does not round to 100.0.
+static double percent(uint64_t part, uint64_t whole) {
+    double share = whole ? 100.0 * (double)part / (double)whole : 0;
+    return part < whole && share > 99.9 ? 99.9 : share;
+}
+
+static void print_totals(const struct info *info) {
+    const struct census *c = &info->census;
+    const struct pm_recovery *f = &info->found;
+    char a[32], b[32], d[32];
+    printf("live       %s objects, %s\n", figure_count(f->live_objects, a),
+           figure_bytes(f->live_bytes, b));
+    printf("leaked     %s objects, %s%s\n", figure_count(f->leaked_objects, a),
+           figure_bytes(f->leaked_bytes, b), f->leaks_exact ? "" : " (large ones only)");
+    printf("in use     %s of address space: slabs %s, large blocks %s",
+           figure_bytes(c->frontier, a), figure_bytes(c->slab_bytes, b),
+           figure_bytes(c->active_bytes - c->slab_bytes, d));
+    printf(", free %s\n", figure_bytes(c->free_bytes, a));
+    printf("log        %" PRIu64 " chunks, %" PRIu64 " active, %s live entries\n", c->log_chunks,
+           c->log_active, figure_count(c->log_live, a));
+    printf("metadata   %s", figure_bytes(c->metadata_bytes, a));
+    if (f->live_bytes)
+        printf(", %.2f%% of the live bytes", percent(c->metadata_bytes, f->live_bytes));
+    if (c->data_bytes)
+        printf("; live bytes are %.1f%% of the data on the file system",
+               percent(f->live_bytes, c->data_bytes));
+    puts("\n\nfile             length   allocated");
+    for (unsigned i = 0; i < CENSUS_FILES; i++)
+        if (c->file[i].length || c->file[i].allocated)
+            printf("%-12s %10s  %10s\n", c->file[i].name, figure_bytes(c->file[i].length, a),
+                   figure_bytes(c->file[i].allocated, b));
+}
+
+// ---- tables ------------------------------------------------------------------------------------------
+
+static const char *bar(uint64_t part, uint64_t whole, char out[BAR + 1]) {
+    uint64_t full = whole ? (part * BAR + whole / 2) / whole : 0;
+    // Neither "some" nor "not all" may look like none or all.
+    if (part && !full)
+        full = 1;
+    if (part < whole && full == BAR)
+        full = BAR - 1;
+    for (unsigned i = 0; i < BAR; i++)
+        out[i] = i < full ? '#' : '.';
+    out[BAR] = '\0';
+    return out;
+}
+
+static void print_classes(const struct census *c) {
+    char picture[BAR + 1], live[32], blocks[32];
+    if (!c->slabs)
+        return;
+    printf("\n%7s %8s %14s %14s  live\n", "bytes", "slabs", "blocks", "live");
+    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+        const struct census_class *k = &c->cls[i];
+        if (k->slabs)
+            printf("%7u %8" PRIu64 " %14s %14s  %s %5.1f%%\n", pm_classes[i].size, k->slabs,
+                   figure_count(k->blocks, blocks), figure_count(k->live, live),
+                   bar(k->live, k->blocks, picture), percent(k->live, k->blocks));
+    }
+}
+
+static void print_extents(const struct census *c) {
+    char picture[BAR + 1], from[32], bytes[32];
+    if (!c->extents)
+        return;
+    printf("\n%17s %8s %8s %12s  live\n", "large blocks from", "blocks", "live", "bytes");
+    for (unsigned i = 0; i < CENSUS_BUCKETS; i++) {
+        const struct census_bucket *k = &c->bucket[i];
+        if (k->count)
+            printf("%17s %8" PRIu64 " %8" PRIu64 " %12s  %s %5.1f%%\n",
+                   figure_bytes(PM_PAGE_SIZE << i, from), k->count, k->live,
+                   figure_bytes(k->bytes, bytes), bar(k->live_bytes, k->bytes, picture),
+                   percent(k->live_bytes, k->bytes));
+    }
+}
+
+static void print_root(const struct pm_root *root, const char *text, void *arg) {
+    (void)arg;
+    char bytes[32];
+    printf("%12s  %#14" PRIx64 "  %s\n", figure_bytes(root->length, bytes), root->address, text);
+}
+
+static void print_roots(const struct info *info) {
+    unsigned slots = offline_slots_used();
+    puts("");
+    if (!info->found.roots) {
+        puts("no roots: nothing can reach this heap again, and its next opening empties it");
+        return;
+    }
+    if (info->found.roots > slots) {
+        printf("%12s  %14s  root\n", "bytes", "address");
+        offline_each_root(print_root, NULL);
+    }
+    printf("%u of %u root slots in use\n", slots, PM_ROOT_SLOTS);
+}
+
+static bool wide_terminal(void) {
+    struct winsize size;
+    return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 &&
+           size.ws_col >= WIDE_ENOUGH;
+}
+
+static void print_map(const struct census *c) {
+    char cells[MAP_CELLS * MAP_ROWS + 1], size[32];
+    if (!c->frontier)
+        return;
+    // A cell stands for a slab at least.
+    uint64_t count = c->frontier / PM_SLAB_SIZE;
+    unsigned shown = count < MAP_CELLS               ? (unsigned)(count ? count : 1)
+                     : count >= MAP_CELLS * MAP_ROWS ? MAP_CELLS * MAP_ROWS
+                                                     : (unsigned)(count / MAP_CELLS * MAP_CELLS);
+    census_map(cells, shown);
+    printf("\nmap: a character is %s; . free, 0-9# slabs by live tenths, L large, H huge, ? "
+           "unreachable\n",
+           figure_bytes(c->frontier / shown, size));
+    for (unsigned at = 0; at < shown; at += MAP_CELLS)
+        printf("  %.*s\n", MAP_CELLS, cells + at);
+}
+
+void info_text(const struct info *info, bool map) {
+    print_identity(info);
+    print_totals(info);
+    print_classes(&info->census);
+    print_extents(&info->census);
+    print_roots(info);
+    if (map || wide_terminal())
+        print_map(&info->census);
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Writes JSON, one value after the other. `key` is NULL inside arrays.
+#ifndef PM_TOOLS_JSON_H
+#define PM_TOOLS_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct json {
+    FILE *out;
+    bool comma; // a value stands before the next one
+};
+
+// `bracket` is '{' or '[', and '}' or ']'.
+void json_open(struct json *j, const char *key, char bracket);
+void json_close(struct json *j, char bracket);
+// Bytes that are not UTF-8, as file names may have, become U+FFFD.
+void json_text(struct json *j, const char *key, const char *value);
+void json_number(struct json *j, const char *key, uint64_t value);
+void json_real(struct json *j, const char *key, double value);
+void json_bool(struct json *j, const char *key, bool value);
+// Ends the line behind the outermost value.
+void json_end(struct json *j);
+
+#endif

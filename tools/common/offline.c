@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "offline.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "options.h"
+#include "pmem.h"
+#include "recover.h"
+#include "rootspec.h"
+
+bool offline_path(const char *dir, char *out, size_t size) {
+    size_t length = strlen(dir);
+    while (length > 1 && dir[length - 1] == '/')
+        length--;
+    if (length >= size)
+        return false;
+    memcpy(out, dir, length);
+    out[length] = '\0';
+    return true;
+}
+
+int offline_busy(const char *dir, struct pm_error *err) {
+    pid_t pid = pm_heap.busy_pid;
+    if (pid == getpid())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%.300s: this tool itself runs on that heap; unset LD_PRELOAD", dir);
+    // The pid is that of the last program; a tool that looks at the heap leaves none.
+    if (pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%.300s is in use by another process; wait for it to end", dir);
+    return pm_fail(err, PM_OPERATIONAL, "%.300s is in use by process %d; wait for it to end", dir,
+                   (int)pid);
+}
+
+int offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
+    char path[sizeof pm_heap.dir];
+    pm_options_default();
+    if (!offline_path(dir, path, sizeof path))
+        return pm_fail(err, PM_OPERATIONAL, "%.60s...: the path is too long", dir);
+    int status = pm_offline_open(path, mode, err);
+    if (status != PM_OK && pm_heap.busy)
+        return offline_busy(path, err);
+    if (status == PM_OK)
+        pmem_use();
+    return status;
+}
+
+unsigned offline_each_root(void (*fn)(const struct pm_root *root, const char *text, void *arg),
+                           void *arg) {
+    struct pm_error ignored; // a damaged table has stopped the recovery before
+    const struct pm_root_table *table = pm_roots_table(&ignored);
+    uint32_t all = table ? table->count : 0;
+    unsigned count = 0;
+    for (uint32_t i = 0; i < all;) {
+        char text[ROOT_TEXT_LEN];
+        struct pm_root root = table->root[i++];
+        for (; i < all && table->root[i].part; i++) // the other segments of a whole object
+            root.length += table->root[i].length;
+        pm_root_text(&root, text, sizeof text);
+        fn(&root, text, arg);
+        count++;
+    }
+    return count;
+}
+
+unsigned offline_slots_used(void) {
+    unsigned count = 0;
+    for (size_t i = 0; i < PM_ROOT_SLOTS; i++)
+        count += pm_heap.super->slots.slot[i] != 0;
+    return count;
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// pmalloc-recover: checks and recovers a heap without its program.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/cli.h"
+#include "common/default_list.h"
+#include "common/figures.h"
+#include "common/json.h"
+#include "common/offline.h"
+#include "common/progress.h"
+#include "persist.h"
+#include "recover.h"
+
+enum { KEY_CHECK = 256, KEY_DRY_RUN, KEY_JSON, KEY_PURGE, KEY_DROP_ROOT };
+enum { MARKERS_MAX = 64 };
+
+static const char *const synopsis[] = {
+    "[--check|--dry-run] [--drop-root NAME] [--threads N] [--json] HEAP",
+    "[--purge[=all]] [--json]",
+    NULL,
+};
+
+static const char *const description[] = {
+    "Brings the heap in directory HEAP into a clean state, as the next start of its program would "
+    "do: it "
+    "replays the bookkeeping log, marks from the roots that the heap itself records everything "
+    "that can still "
+    "be reached, and gives back the rest. Everything is checked before the first write. The result "
+    "is the "
+    "same when it is interrupted and run again.",
+    "The objects that are reported as leaked were allocated, but nothing reaches them: large "
+    "blocks always; small "
+    "blocks only after a clean close, because a crash leaves no record of them. A heap without any "
+    "root can "
+    "never be reached again, so recovering it empties it.",
+    "Without HEAP it lists the default heaps of the user, which programs get that are started "
+    "without "
+    "PMALLOC_HEAP, with their states.",
+    NULL,
+};
+
+static const struct cli_option options[] = {
+    {KEY_CHECK, "check", NULL,
+     "Verify everything and say whether the heap is clean, needs recovery or is damaged; change "
+     "nothing."},
+    {KEY_DRY_RUN, "dry-run", NULL, "Report in full what a recovery would find; change nothing."},
+    {KEY_JSON, "json", NULL, "Print the report as one JSON object on standard output."},
+    {'t', "threads", "N", "Mark with N threads (1 to 64); default: one for each core."},
+    {KEY_DROP_ROOT, "drop-root", "NAME",
+     "First remove the root NAME, as pmalloc-info shows it; what only it reached is given back."},
+    {KEY_PURGE, "purge", "[all]",
+     "Remove the default heaps that no process uses. Those that have roots, or are damaged, are "
+     "kept unless "
+     "`all` is given."},
+    {0},
+};
+
+static const struct cli_status statuses[] = {
+    {0, "The heap is usable: it is clean, or was recovered. With --check: it is clean. With "
+        "--dry-run: it can "
+        "be recovered."},
+    {1, "With --check: it needs recovery."},
+    {4, "It is damaged; nothing was changed."},
+    {8,
+     "An operation failed: the heap is in use, missing, not the user's, or could not be written."},
+    {16, "The command line is wrong."},
+    {0},
+};
+
+static const struct cli_example examples[] = {
+    {"pmalloc-recover /dev/shm/store", "Recover a heap after its program was killed."},
+    {"pmalloc-recover --check --json /dev/shm/store", "The same question for a script."},
+    {"pmalloc-recover --purge", "Remove what killed programs left in /dev/shm."},
+    {0},
+};
+
+static const struct cli_tool tool = {
+    .name = "pmalloc-recover",
+    .summary = "Check or recover a PMAlloc heap without its program.",
+    .synopsis = synopsis,
+    .description = description,
+    .options = options,
+    .statuses = statuses,
+    .examples = examples,
+    .see_also = "pmalloc-info(1), pmalloc-run(1), libpmalloc(7)",
+    .usage_status = PM_USAGE,
+};
+
+struct request {
+    bool check, dry_run, json, purge, purge_all;
+    unsigned threads;
+    const char *drop_root, *heap;
+};
+
+static void take(int key, const char *value, void *arg) {
+    struct request *q = arg;
+    switch (key) {
+    case KEY_CHECK:
+        q->check = true;
+        break;
+    case KEY_DRY_RUN:
+        q->dry_run = true;
+        break;
+    case KEY_JSON:
+        q->json = true;
+        break;
+    case KEY_DROP_ROOT:
+        q->drop_root = value;
+        break;
+    case KEY_PURGE:
+        if (value && strcmp(value, "all") != 0)
+            cli_wrong(&tool, "--purge=%s: only `all` can be given", value);
+        q->purge = true;
+        q->purge_all |= value != NULL;
+        break;
+    default:
+        q->threads = (unsigned)cli_number(&tool, "--threads", value, 1, MARKERS_MAX);
+    }
+}
+
+static void check_request(const struct request *q) {
+    if (q->check && q->dry_run)
+        cli_wrong(&tool, "--check and --dry-run are two different things; give one of them");
+    if (q->drop_root && (q->check || q->dry_run))
+        cli_wrong(&tool, "--drop-root changes the heap; --check and --dry-run do not");
+    if (q->heap && !*q->heap)
+        cli_wrong(&tool, "the heap's name is empty");
+    if (q->heap && q->purge)
+        cli_wrong(&tool, "--purge is about the default heaps; to remove %s, remove its directory",
+                  q->heap);
+    if (!q->heap && (q->check || q->dry_run || q->drop_root || q->threads))
+        cli_wrong(&tool, "name the heap: without one, the default heaps are listed");
+}
+
+// ---- the report --------------------------------------------------------------------------------------
+
+struct report {
+    const struct request *request;
+    struct pm_recovery found;
+    const char *result;
+};
+
+static void report_json(const struct report *r) {
+    const struct pm_recovery *f = &r->found;
+    struct json j = {.out = stdout};
+    json_open(&j, NULL, '{');
+    json_text(&j, "heap", r->request->heap);
+    json_text(&j, "state", f->was_clean ? "clean" : "dirty");
+    json_text(&j, "result", r->result);
+    json_number(&j, "roots", f->roots);
+    json_number(&j, "live_objects", f->live_objects);
+    json_number(&j, "live_bytes", f->live_bytes);
+    json_number(&j, "leaked_objects", f->leaked_objects);
+    json_number(&j, "leaked_bytes", f->leaked_bytes);
+    json_number(&j, "reclaimed_bytes", f->reclaimed_bytes);
+    json_number(&j, "slabs", f->slabs);
+    json_number(&j, "extents", f->extents);
+    json_number(&j, "markers", f->markers);
+    json_real(&j, "seconds", f->seconds);
+    json_real(&j, "mark_seconds", f->mark_seconds);
+    json_text(&j, "guarantee", pm_persist_guarantee(pm_durability));
+    json_close(&j, '}');
+    json_end(&j);
+}
+
+static void print_root(const struct pm_root *root, const char *text, void *separator) {
+    (void)root;
+    printf("%s%s", *(const char **)separator, text);
+    *(const char **)separator = ", ";
+}
+
+static void print_roots(const struct pm_recovery *f) {
+    const char *separator = ": ";
+    unsigned slots = offline_slots_used();
+    printf("roots      %u", f->roots);
+    offline_each_root(print_root, &separator);
+    if (slots)
+        printf("%s%u slot%s", separator, slots, slots == 1 ? "" : "s");
+    puts(f->roots ? "" : ": nothing can reach this heap again");
+}
+
+static void print_objects(const char *what, uint64_t objects, uint64_t bytes, const char *note) {
+    char count[32], size[32];
+    printf("%-10s %s object%s, %s%s\n", what, figure_count(objects, count), objects == 1 ? "" : "s",
+           figure_bytes(bytes, size), note);
+}
+
+static void print_time(const struct pm_recovery *f) {
+    printf("time       %.3f s, of which marking %.3f s with %u thread%s", f->seconds,
+           f->mark_seconds, f->markers, f->markers == 1 ? "" : "s");
+    if (f->mark_seconds > 0 && f->live_bytes)
+        printf(" (%.0f MB/s)", (double)f->live_bytes / 1e6 / f->mark_seconds);
+    putchar('\n');
+}
+
+static const char *result_text(const struct report *r) {
+    if (strcmp(r->result, "needs-recovery") == 0)
+        return r->request->check ? "needs recovery; nothing was changed"
+                                 : "can be recovered; nothing was changed";
+    if (r->request->check || r->request->dry_run)
+        return "clean; nothing was changed";
+    return r->found.was_clean ? "was clean, and is" : "recovered: it is clean now";
+}
+
+static void report_text(const struct report *r, uint64_t owner) {
+    const struct pm_recovery *f = &r->found;
+    char size[32];
+    printf("heap       %s\n", r->request->heap);
+    if (f->was_clean)
+        puts("state      cleanly closed");
+    else
+        printf("state      not cleanly closed; last opened by process %lu\n", (unsigned long)owner);
+    print_roots(f);
+    print_objects("live", f->live_objects, f->live_bytes, "");
+    print_objects("leaked", f->leaked_objects, f->leaked_bytes,
+                  f->leaks_exact ? ""
+                                 : " (large ones; small ones are not on record after a crash)");
+    printf("reclaimed  %s%s\n", figure_bytes(f->reclaimed_bytes, size),
+           r->request->check || r->request->dry_run ? " would be" : "");
+    print_time(f);
+    printf("guarantee  %s\n", pm_persist_guarantee(pm_durability));
+    printf("result     %s\n", result_text(r));
+}
+
+static int report_error(const struct request *q, const struct pm_error *err) {
+    pm_say("%s", err->text);
+    if (q->json) {
+        struct json j = {.out = stdout};
+        json_open(&j, NULL, '{');
+        json_text(&j, "heap", q->heap);
+        json_text(&j, "result", err->status == PM_DAMAGE ? "damaged" : "error");
+        json_text(&j, "error", err->text);
+        json_close(&j, '}');
+        json_end(&j);
+    }
+    return cli_flush(err->status, PM_OPERATIONAL);
+}
+
+// ---- the work ----------------------------------------------------------------------------------------
+
+// Dropping a root is the one write that comes before a recovery's checks. So these are made before, in a
+// process of their own, because a process can adopt a heap once. Zero when the heap is sound; the child
+// has reported otherwise.
+static int rehearse(const struct request *q) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct pm_recovery found;
+        struct pm_error err;
+        int status = offline_open(q->heap, PM_OPEN_READONLY, &err);
+        if (status == PM_OK)
+            status = pm_recover(false, q->threads, &found, &err);
+        _exit(status == PM_OK ? PM_OK : report_error(q, &err));
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) {
+        pm_say("the check before --drop-root did not come to its end; nothing was changed");
+        return PM_OPERATIONAL;
+    }
+    return WEXITSTATUS(status);
+}
+
+static int work(const struct request *q, struct report *r, struct pm_error *err) {
+    bool write = !q->check && !q->dry_run;
+    int status = offline_open(q->heap, write ? PM_OPEN_EXISTING : PM_OPEN_READONLY, err);
+    if (status == PM_OK && q->drop_root)
+        status = pm_roots_drop(q->drop_root, err);
+    if (status != PM_OK)
+        return status;
+    progress_start();
+    status = pm_recover(write, q->threads, &r->found, err);
+    progress_end();
+    if (status == PM_OK && write && !pm_offline_finish())
+        status = pm_fail(
+            err, PM_OPERATIONAL,
+            "%.300s: the clean state could not be written; nothing is lost, run it again once "
+            "the file system works",
+            q->heap);
+    r->result = r->found.was_clean ? "clean" : write ? "recovered" : "needs-recovery";
+    return status;
+}
+
+static int recover(const struct request *q) {
+    struct report r = {.request = q};
+    struct pm_error err;
+    int status = q->drop_root ? rehearse(q) : PM_OK;
+    if (status != PM_OK)
+        return status;
+    if (work(q, &r, &err) != PM_OK)
+        return report_error(q, &err);
+    if (q->json)
+        report_json(&r);
+    else
+        report_text(&r, pm_heap.super->state.owner_pid);
+    if (q->check && !r.found.was_clean)
+        status = PM_NEEDS_RECOVERY;
+    return cli_flush(status, PM_OPERATIONAL);
+}
+
+int main(int argc, char **argv) {
+    struct request q = {0};
+    pm_message_prefix = tool.name;
+    int operand = cli_parse(&tool, argc, argv, take, &q);
+    if (argc - operand > 1)
+        cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);
+    q.heap = argv[operand];
+    check_request(&q);
+    if (q.heap)
+        return recover(&q);
+    return default_list(q.purge_all ? PURGE_ALL : q.purge ? PURGE_ROOTLESS : PURGE_NONE, q.json);
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// pmalloc-run: starts a program with its heap on persistent memory.
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/personality.h>
+#include <unistd.h>
+
+#include "common/cli.h"
+#include "common/cli_pages.h"
+#include "common/target.h"
+#include "options.h"
+#include "rootspec.h"
+
+enum { KEY_MAN_ENV = 256 };
+enum { OWN_FAILURE = 125 };
+
+#define LIBRARY "libpmalloc_preload.so"
+
+extern char **environ;
+
+static const char *const synopsis[] = {
+    "[-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", NULL};
+
+static const char *const description[] = {
+    "Starts PROGRAM with libpmalloc_preload.so, so that its heap is in directory DIR, and with "
+    "address "
+    "randomisation off, so that pointers from the heap into the program's code and globals mean "
+    "the "
+    "same in its next run. Everything else is left as it is; pmalloc-run replaces itself by the "
+    "program.",
+    "Settings are checked before the program starts. They go to it as environment variables; those "
+    "that are "
+    "set already are kept where no option replaces them.",
+    "Statically linked and set-user-ID programs cannot be preloaded and are refused. Of a script, "
+    "its interpreter "
+    "is the program: it gets the heap, and what it starts runs on volatile memory unless "
+    "PMALLOC_PROGRAM "
+    "says otherwise.",
+    NULL,
+};
+
+static const struct cli_option options[] = {
+    {'H', "heap", "DIR", "The heap directory (PMALLOC_HEAP); made if missing."},
+    {'r', "roots", "ROOTS", "What keeps data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE."},
+    {'s', "set", "NAME=VALUE",
+     "Any setting; NAME with or without its PMALLOC_ in front. Can be repeated."},
+    {KEY_MAN_ENV, "man-env", NULL, "Print the manual page libpmalloc(7), in roff, and exit."},
+    {0},
+};
+
+static const struct cli_status statuses[] = {
+    {125, "pmalloc-run itself failed, or the library refused to start the program."},
+    {126, "PROGRAM was found but cannot be run, or not with a heap."},
+    {127, "PROGRAM was not found."},
+    {0},
+};
+
+static const struct cli_example examples[] = {
+    {"pmalloc-run -H /dev/shm/store -r store kvshell",
+     "The program's global variable store, and all that it reaches, outlive the program."},
+    {"pmalloc-run -H /mnt/pmem/h -r '*' -s LIMIT=8G app",
+     "All its globals are roots; the heap ends at 8 GiB."},
+    {0},
+};
+
+static const struct cli_tool tool = {
+    .name = "pmalloc-run",
+    .summary = "Run a program with its heap on persistent memory.",
+    .synopsis = synopsis,
+    .description = description,
+    .options = options,
+    .statuses = statuses,
+    .examples = examples,
+    .see_also = "libpmalloc(7), pmalloc-recover(1), pmalloc-info(1), env(1)",
+    .usage_status = OWN_FAILURE,
+    .lists_settings = true,
+    .stops_at_operand = true,
+};
+
+__attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...) {
+    char text[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    pm_say("%s", text);
+    exit(OWN_FAILURE);
+}
+
+// ---- settings ----------------------------------------------------------------------------------------
+
+// A program, or what it starts, may be in another directory when it looks at the setting.
+static const char *absolute(const char *path, const char *before) {
+    char here[PATH_MAX];
+    char *out;
+    if (*path == '/')
+        here[0] = '\0';
+    else if (!getcwd(here, sizeof here))
+        fail("the current directory has no name: %s", strerror(errno));
+    if (asprintf(&out, "%s%s%s%s", before, here, *here ? "/" : "", path) < 0)
+        fail("out of memory");
+    return out;
+}
+
+static void check_roots(const char *value) {
+    static struct root_spec specs[ROOT_MAX];
+    char why[512];
+    size_t count;
+    if (rootspec_parse(value, specs, ROOT_MAX, &count, why, sizeof why) != 0)
+        fail("PMALLOC_ROOTS: %s", why);
+}
+
+static void set(const char *name, const char *value) {
+    struct pm_error err;
+    if (pm_option_set(name, value, &err) != PM_OK)
+        fail("%s", err.text);
+    if (strcmp(name, "PMALLOC_ROOTS") == 0) {
+        check_roots(value);
+        value = *value == '@' ? absolute(value + 1, "@") : value;
+    } else if (strcmp(name, "PMALLOC_HEAP") == 0) {
+        value = absolute(value, "");
+    }
+    if (setenv(name, value, 1) != 0)
+        fail("%s: %s", name, strerror(errno));
+}
+
+static void set_pair(const char *pair) {
+    static const char prefix[] = "PMALLOC_";
+    char name[128];
+    size_t length = strcspn(pair, "=");
+    bool full = strncmp(pair, prefix, sizeof prefix - 1) == 0;
+    if (!pair[length] || length == 0)
+        cli_wrong(&tool, "-s %.100s: write NAME=VALUE", pair);
+    snprintf(name, sizeof name, "%s%.*s", full ? "" : prefix, (int)(length < 100 ? length : 100),
+             pair);
+    set(name, pair + length + 1);
+}
+
+static void take(int key, const char *value, void *arg) {
+    (void)arg;
+    switch (key) {
+    case 'H':
+        set("PMALLOC_HEAP", value);
+        break;
+    case 'r':
+        set("PMALLOC_ROOTS", value);
+        break;
+    case 's':
+        set_pair(value);
+        break;
+    default:
+        cli_man_settings();
+        exit(cli_flush(0, OWN_FAILURE));
+    }
+}
+
+// ---- the library -------------------------------------------------------------------------------------
+
+// Beside this program, as in a build tree, or in the library directory of its installation.
+static const char *find_library(void) {
+    static const char *const places[] = {"", "../lib/", "../lib64/", "../lib/x86_64-linux-gnu/"};
+    static char path[PATH_MAX + 64];
+    char self[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0)
+        fail("cannot find out where pmalloc-run is: /proc/self/exe: %s", strerror(errno));
+    self[length] = '\0';
+    *(strrchr(self, '/') + 1) = '\0';
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        snprintf(path, sizeof path, "%s%s" LIBRARY, self, places[i]);
+        if (access(path, R_OK) == 0)
+            return path;
+    }
+    fail(LIBRARY " is neither in %.300s nor in ../lib beside it; build or install it", self);
+}
+
+static bool in_list(const char *list, const char *path) {
+    size_t length = strlen(path);
+    for (const char *at = list; *at; at += strspn(at, ": ")) {
+        size_t word = strcspn(at, ": ");
+        if (word == length && memcmp(at, path, length) == 0)
+            return true;
+        at += word;
+    }
+    return false;
+}
+
+static void preload(void) {
+    const char *path = find_library();
+    const char *others = getenv("LD_PRELOAD");
+    char *list;
+    if (strpbrk(path, ": "))
+        fail("%.300s: LD_PRELOAD cannot name a path with a blank or colon in it; move it", path);
+    if (others && in_list(others, path))
+        return;
+    if (asprintf(&list, "%s%s%s", path, others && *others ? ":" : "", others ? others : "") < 0 ||
+        setenv("LD_PRELOAD", list, 1) != 0)
+        fail("out of memory");
+    free(list);
+}
+
+// Inherited by the program. A container may forbid it: the data is good all the same, but pointers into
+// code are not, which the library then finds by itself.
+static void fix_addresses(void) {
+    int now = personality(0xffffffff);
+    if (now < 0 || personality((unsigned long)now | ADDR_NO_RANDOMIZE) < 0)
+        pm_say("note: address randomisation cannot be switched off here (%s); pointers from the "
+               "heap into the "
+               "program will not hold in its next run",
+               strerror(errno));
+}
+
+int main(int argc, char **argv) {
+    struct target target;
+    struct pm_error err;
+    char why[512];
+    pm_message_prefix = tool.name;
+    pm_options_default();
+    int operand = cli_parse(&tool, argc, argv, take, NULL);
+    if (operand == argc)
+        cli_wrong(&tool, "name the program to run");
+    if (pm_options_load(environ, &err) != PM_OK)
+        fail("%s", err.text);
+    int status = target_find(argv[operand], &target, why, sizeof why);
+    if (status != 0) {
+        pm_say("%s", why);
+        return status;
+    }
+    if (*target.interpreter && !*pm_options.program.text)
+        pm_say("note: %.200s is a script: the heap is that of its interpreter, %s", target.path,
+               target.interpreter);
+    preload();
+    fix_addresses();
+    execvp(target.path, argv + operand);
+    status = errno;
+    pm_say("%s: %s", target.path, strerror(status));
+    return status == ENOENT ? TARGET_NOT_FOUND : TARGET_CANNOT_RUN;
+}
