@@ -186,9 +186,14 @@ static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the heap directory: %s", pm_heap.dir,
                        strerror(errno));
     int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap directory: %s%s", pm_heap.dir,
-                       strerror(errno), errno == ELOOP ? " (symbolic links are not followed)" : "");
+    if (fd < 0) {
+        // With O_DIRECTORY a symbolic link gives ENOTDIR.
+        int saved = errno;
+        struct stat st;
+        bool link = lstat(pm_heap.dir, &st) == 0 && S_ISLNK(st.st_mode);
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap directory: %s", pm_heap.dir,
+                       link ? "it is a symbolic link, which is not followed" : strerror(saved));
+    }
     pm_heap.dir_fd = pm_os_fd_high(fd);
     return PM_OK;
 }
@@ -221,7 +226,11 @@ static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     if (strlen(dir) >= sizeof pm_heap.dir)
         return pm_fail(err, PM_OPERATIONAL, "%.60s...: the path is too long", dir);
-    memmove(pm_heap.dir, dir, strlen(dir) + 1);
+    size_t length = strlen(dir);
+    while (length > 1 && dir[length - 1] == '/') // behind a slash, O_NOFOLLOW would follow
+        length--;
+    memmove(pm_heap.dir, dir, length);
+    pm_heap.dir[length] = '\0';
     for (;;) {
         int status = open_dir_fd(mode, err);
         if (status != PM_OK)
