@@ -125,7 +125,9 @@ static int make_files(struct pm_error *err) {
                 (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
     if (fd >= 0)
         close(fd);
-    if (!good || renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, "superblock") != 0) {
+    // The name must last before the first store that counts on it: a heap without it would be made anew.
+    if (!good || renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, "superblock") != 0 ||
+        (pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE && fsync(pm_heap.dir_fd) != 0)) {
         reason(err, NEW_SUPERBLOCK);
         unlinkat(pm_heap.dir_fd, NEW_SUPERBLOCK, 0);
         return err->status;
