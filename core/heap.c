@@ -82,6 +82,9 @@ static int check_sizes(struct pm_error *err) {
     if (pm_heap.log.size < sizeof(struct pm_log_header) || pm_heap.log.size > LOG_REACH)
         return pm_fail(err, PM_DAMAGE, "%s/booklog.0 has %zu bytes, too %s for a bookkeeping log",
                        pm_heap.dir, pm_heap.log.size, pm_heap.log.size > LOG_REACH ? "long" : "short");
+    if ((pm_heap.log.size - sizeof(struct pm_log_header)) % PM_CHUNK_SIZE)
+        return pm_fail(err, PM_DAMAGE, "%s/booklog.0 has %zu bytes, not whole chunks; was it truncated?",
+                       pm_heap.dir, pm_heap.log.size);
     if (pm_heap.data.size > pm_range || pm_heap.data.size % PM_PAGE_SIZE)
         return pm_fail(err, PM_DAMAGE, "%s/heap.0 has %zu bytes, not whole pages within the range",
                        pm_heap.dir, pm_heap.data.size);
@@ -279,14 +282,31 @@ bool pm_file_ready(struct pm_file *file) {
     return true;
 }
 
+// The program's signals may interrupt it, and tmpfs then undoes all of it.
+static bool allocate(int fd, int mode, uint64_t offset, uint64_t len) {
+    int status;
+    do
+        status = fallocate(fd, mode, (off_t)offset, (off_t)len);
+    while (status != 0 && errno == EINTR);
+    return status == 0;
+}
+
+static bool set_length(int fd, uint64_t size) {
+    int status;
+    do
+        status = ftruncate(fd, (off_t)size);
+    while (status != 0 && errno == EINTR);
+    return status == 0;
+}
+
 bool pm_file_grow(struct pm_file *file, size_t size) {
     if (size <= file->size)
         return true;
     size = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
     if (size > file->reach || !pm_file_ready(file))
         return false;
-    if (fallocate(file->fd, 0, (off_t)file->size, (off_t)(size - file->size)) != 0 &&
-        (errno != EOPNOTSUPP || ftruncate(file->fd, (off_t)size) != 0))
+    if (!allocate(file->fd, 0, file->size, size - file->size) &&
+        (errno != EOPNOTSUPP || !set_length(file->fd, size)))
         return false;
     file->size = size;
     return true;
@@ -296,7 +316,7 @@ bool pm_heap_set_frontier(uint64_t bytes) {
     if (bytes > pm_heap.limit && bytes > pm_heap.frontier)
         return false;
     if (pm_heap.persistent) {
-        if (!pm_file_ready(&pm_heap.data) || ftruncate(pm_heap.data.fd, (off_t)bytes) != 0)
+        if (!pm_file_ready(&pm_heap.data) || !set_length(pm_heap.data.fd, bytes))
             return false;
         if (!pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header)))
             return false;
@@ -309,22 +329,17 @@ bool pm_heap_set_frontier(uint64_t bytes) {
 // One touched page and MADV_COLLAPSE give a zeroed 2 MiB page in a third of the time that 512 faults take.
 static bool commit_huge(uint64_t offset) {
     if (pm_durability != PM_DURABLE_NONE ||
-        fallocate(pm_heap.data.fd, 0, (off_t)offset, (off_t)PM_PAGE_SIZE) != 0)
+        !allocate(pm_heap.data.fd, 0, offset, PM_PAGE_SIZE))
         return false;
     *(volatile char *)pm_heap_at(offset) = 0;
     return madvise(pm_heap_at(offset), HUGE_PAGE, MADV_COLLAPSE) == 0;
 }
 
 static bool commit_small(uint64_t offset, uint64_t len) {
-    return len == 0 || fallocate(pm_heap.data.fd, 0, (off_t)offset, (off_t)len) == 0 ||
-           errno == EOPNOTSUPP;
+    return len == 0 || allocate(pm_heap.data.fd, 0, offset, len) || errno == EOPNOTSUPP;
 }
 
-bool pm_heap_commit(uint64_t offset, uint64_t len) {
-    if (!pm_heap.persistent)
-        return true;
-    if (!pm_file_ready(&pm_heap.data))
-        return false;
+static bool commit(uint64_t offset, uint64_t len) {
     uint64_t end = offset + len;
     uint64_t huge = (offset + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
     if (huge + HUGE_PAGE > end)
@@ -335,6 +350,17 @@ bool pm_heap_commit(uint64_t offset, uint64_t len) {
         if (!commit_huge(huge) && !commit_small(huge, HUGE_PAGE))
             return false;
     return commit_small(huge, end - huge);
+}
+
+bool pm_heap_commit(uint64_t offset, uint64_t len) {
+    if (!pm_heap.persistent)
+        return true;
+    if (!pm_file_ready(&pm_heap.data))
+        return false;
+    if (commit(offset, len))
+        return true;
+    pm_heap_uncommit(offset, len); // what a full file system gave of it
+    return false;
 }
 
 bool pm_heap_has_room(uint64_t len, uint64_t promised) {
@@ -355,8 +381,7 @@ bool pm_heap_uncommit(uint64_t offset, uint64_t len) {
     if (!pm_heap.persistent)
         return madvise(pm_heap_at(offset), len, MADV_DONTNEED) == 0;
     return pm_file_ready(&pm_heap.data) &&
-           fallocate(pm_heap.data.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
-                     (off_t)len) == 0;
+           allocate(pm_heap.data.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, len);
 }
 
 uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end) {
