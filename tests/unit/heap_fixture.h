@@ -87,6 +87,7 @@ static inline int in_child(void (*fn)(void)) {
     } while (0)
 
 static inline void fixture_tables(void) {
+    MUST(pm_heap_choose_range());
     MUST(pm_pagemap_init() && pm_extent_init() && pm_slab_init() && pm_arenas_init(2));
 }
 
@@ -111,6 +112,8 @@ static inline int fixture_reopen(enum pm_open_mode mode, struct pm_error *err) {
         status = pm_heap_map(err);
     if (status == PM_OK)
         status = pm_log_load(pm_extent_adopt, err);
+    if (status == PM_OK)
+        status = pm_extent_check(err);
     if (status == PM_OK)
         status = pm_extent_fill_gaps(mode != PM_OPEN_READONLY, err);
     if (status == PM_OK && mode != PM_OPEN_READONLY)
