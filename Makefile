@@ -40,9 +40,9 @@ LIB_CFLAGS = -std=gnu11 -D_GNU_SOURCE= -fPIC -fvisibility=hidden -ftls-model=ini
 APP_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) $(CPPFLAGS)
 ASAN_FLAGS = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-# Off by default: the hot path is inline in core's headers, and LTO forgets -fno-builtin.
+# Off by default: the hot path is inline in core's headers. With clang it needs Debian's llvm.
 ifeq ($(LTO),1)
-LTO_FLAGS = -flto
+LTO_FLAGS = -flto=auto
 LIB_CFLAGS += $(LTO_FLAGS)
 AR = $(if $(findstring clang,$(CC)),llvm-ar,gcc-ar)
 endif
@@ -99,7 +99,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.flags
 
 $(BUILD)/asan/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
-	$(CC) $(filter-out -flto,$(LIB_CFLAGS)) $(ASAN_FLAGS) $(DEPS) -c -o $@ $<
+	$(CC) $(filter-out $(LTO_FLAGS),$(LIB_CFLAGS)) $(ASAN_FLAGS) $(DEPS) -c -o $@ $<
 
 $(ARCHIVE): $(CORE_OBJS)
 $(ASAN_ARCHIVE): $(ASAN_OBJS)
@@ -119,10 +119,10 @@ $(BUILD)/libpmalloc.so:
 
 # --- tools, manual pages, programs of the tests ------------------------------------------------
 
-PMEM_LIBS = $(shell $(PKG_CONFIG) --libs libpmem numa)
+PMEM_LIBS = $(shell $(PKG_CONFIG) --libs libpmem)
 pmem-packages:
-	@$(PKG_CONFIG) --exists libpmem numa || { \
-		echo 'make: pkg-config finds no libpmem or libnuma; run scripts/bootstrap' >&2; exit 1; }
+	@$(PKG_CONFIG) --exists libpmem || { \
+		echo 'make: pkg-config finds no libpmem; run scripts/bootstrap' >&2; exit 1; }
 
 $(TOOLS): $(BUILD)/%: $(BUILD)/obj/tools/%.o $(TOOL_COMMON_OBJS) $(ARCHIVE) | pmem-packages
 	$(LINK) $(LDFLAGS) -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(PMEM_LIBS) -lpthread
