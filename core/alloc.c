@@ -75,7 +75,8 @@ __attribute__((noinline)) static void *small_slow(unsigned cls) {
     if (t == &pm_no_tcache) {
         switch (pm_thread_enter()) {
         case PM_WAY_BOOT:
-            return pm_boot_alloc(pm_classes[cls].size, pm_classes[cls].size & -pm_classes[cls].size);
+            return pm_boot_alloc(pm_classes[cls].size,
+                                 pm_classes[cls].size & -pm_classes[cls].size);
         case PM_WAY_DIRECT: {
             void *p = NULL;
             if (pm_arena_fill(&pm_arenas[0], cls, &p, 1) == 0)

@@ -92,7 +92,8 @@ static void give_back(struct pm_bin *bin, unsigned cls, void *block) {
     if (v->free_count < pm_classes[cls].blocks)
         return;
     if (bin->empty == 0) {
-        bin->empty = 1; // keep one, so that a program at the edge does not make and drop slabs by turns
+        bin->empty =
+            1; // keep one, so that a program at the edge does not make and drop slabs by turns
         return;
     }
     list_remove(bin, slab);

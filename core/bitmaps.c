@@ -99,8 +99,8 @@ static const char *next_record(const char *at, const char *end, struct pm_bitmap
 static bool whole(const struct pm_bitmaps_header *h, size_t size) {
     if (size < sizeof *h || h->magic != PM_BITMAPS_MAGIC ||
         h->header_crc != pm_crc32c(0, h, offsetof(struct pm_bitmaps_header, header_crc)) ||
-        h->tag != pm_heap.super->state.bitmaps_tag ||
-        h->bytes != size - sizeof *h || h->crc != pm_crc32c(0, h + 1, h->bytes))
+        h->tag != pm_heap.super->state.bitmaps_tag || h->bytes != size - sizeof *h ||
+        h->crc != pm_crc32c(0, h + 1, h->bytes))
         return false;
     const char *at = (const char *)(h + 1), *end = at + h->bytes;
     uint64_t slabs = 0;
@@ -113,7 +113,8 @@ static bool whole(const struct pm_bitmaps_header *h, size_t size) {
     return slabs == h->slabs;
 }
 
-bool pm_bitmaps_read(void (*each)(uint32_t slab, unsigned cls, const uint64_t *words, void *arg), void *arg) {
+bool pm_bitmaps_read(void (*each)(uint32_t slab, unsigned cls, const uint64_t *words, void *arg),
+                     void *arg) {
     struct stat st;
     int fd = openat(pm_heap.dir_fd, NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)

@@ -13,6 +13,7 @@
 bool pm_bitmaps_write(void);
 // Reads the bitmaps of the last clean close; `each` gets a slab's words (bit set = allocated), which
 // it may keep no pointer to. False when there are none or they are damaged; then `each` has not been called.
-bool pm_bitmaps_read(void (*each)(uint32_t slab, unsigned cls, const uint64_t *words, void *arg), void *arg);
+bool pm_bitmaps_read(void (*each)(uint32_t slab, unsigned cls, const uint64_t *words, void *arg),
+                     void *arg);
 
 #endif

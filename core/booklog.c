@@ -102,8 +102,8 @@ static int load_entries(uint32_t id, struct pm_error *err) {
             continue;
         v->used = (uint16_t)(k + 1);
         if (pm_entry_type(c->entry[slot]) == PM_ENTRY_NONE)
-            return pm_fail(err, PM_DAMAGE, "%s/booklog.0: chunk %u entry %u is no entry", pm_heap.dir,
-                           id, slot);
+            return pm_fail(err, PM_DAMAGE, "%s/booklog.0: chunk %u entry %u is no entry",
+                           pm_heap.dir, id, slot);
         if (pm_entry_type(c->entry[slot]) != PM_ENTRY_TOMBSTONE)
             set_live(v, slot);
     }
@@ -121,10 +121,11 @@ static int load_tombstones(uint32_t id, struct pm_error *err) {
         uint64_t target = pm_entry_page(e) >> POS_SHIFT, at = pm_entry_page(e) & 127;
         if (target >= chunks || at >= PM_CHUNK_ENTRIES)
             return pm_fail(err, PM_DAMAGE,
-                           "%s/booklog.0: chunk %u entry %u ends an entry outside the log", pm_heap.dir,
-                           id, slot);
+                           "%s/booklog.0: chunk %u entry %u ends an entry outside the log",
+                           pm_heap.dir, id, slot);
         struct vchunk *v = &vchunks[target];
-        if (!v->active || (chunk_at((uint32_t)target)->generation & GENERATION_MASK) != pm_entry_pages(e))
+        if (!v->active ||
+            (chunk_at((uint32_t)target)->generation & GENERATION_MASK) != pm_entry_pages(e))
             continue;
         if (!clear_live(v, (unsigned)at))
             return pm_fail(err, PM_DAMAGE,

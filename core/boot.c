@@ -19,8 +19,8 @@ static char *arena_base(void) {
         return base;
     char *fresh = pm_os_reserve(BOOT_BYTES);
     // Release: whoever sees the pointer sees mapped memory. The loser of a race unmaps its own.
-    if (fresh && !atomic_compare_exchange_strong_explicit(&arena, &base, fresh, memory_order_acq_rel,
-                                                          memory_order_acquire)) {
+    if (fresh && !atomic_compare_exchange_strong_explicit(
+                     &arena, &base, fresh, memory_order_acq_rel, memory_order_acquire)) {
         munmap(fresh, BOOT_BYTES);
         return base;
     }

@@ -7,7 +7,8 @@
 #define STEPS 200 // a decay time of 10 s makes intervals of 50 ms
 #define FIXED 24  // fractional bits
 
-static uint32_t weight[STEPS];  // weight[i]: share that may stay of pages freed STEPS - i intervals ago
+static uint32_t
+    weight[STEPS]; // weight[i]: share that may stay of pages freed STEPS - i intervals ago
 static uint64_t backlog[STEPS]; // pages by the interval they were freed in, oldest first
 static uint64_t interval_ms, last_ms, counted;
 

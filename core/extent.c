@@ -7,8 +7,8 @@
 #include "os.h"
 
 #define MAX_EXTENTS (uint32_t)(pm_range / 16384)
-#define LISTS 224           // size lists: exact below 8 pages, then eighths of a doubling
-#define CANDIDATES 16       // looked at per list for one that fits alignment
+#define LISTS 224     // size lists: exact below 8 pages, then eighths of a doubling
+#define CANDIDATES 16 // looked at per list for one that fits alignment
 #define REGION_PAGES (PM_REGION_SIZE >> PM_PAGE_SHIFT)
 #define CHUNK_PAGES_MIN 16u // of space taken from the file system at once
 #define CHUNK_PAGES_MAX 512u
@@ -331,11 +331,22 @@ static uint32_t carve(uint32_t index, uint64_t pages, uint64_t align) {
     return index;
 }
 
+// How far the frontier has to move until an aligned piece ends there, what is free before it counted in.
+static uint64_t missing(uint64_t pages, uint64_t align) {
+    uint64_t from = pm_heap.frontier >> PM_PAGE_SHIFT, to = from;
+    const struct pm_extent *last = from ? &pm_extents[pm_page_extent[from - 1]] : NULL;
+    if (last && last->state == PM_EXTENT_RETAINED)
+        from = last->page;
+    return ((from + align - 1) & ~(align - 1)) + pages - to;
+}
+
 static uint32_t take(uint64_t pages, uint64_t align) {
     uint32_t fit = find_fit(&reclaimed, pages, align);
     if (!fit)
         fit = find_fit(&retained, pages, align);
-    if (!fit && grow(pages + align - 1))
+    if (!fit && grow(missing(pages, align)))
+        fit = find_fit(&retained, pages, align);
+    if (!fit && grow(pages + align - 1)) // the free end was too long to merge with what was added
         fit = find_fit(&retained, pages, align);
     return fit ? carve(fit, pages, align) : 0;
 }
@@ -371,7 +382,8 @@ bool pm_extent_publish(uint32_t index, bool slab) {
     struct pm_extent *e = &pm_extents[index];
     e->slab = slab;
     slab_pages += slab ? e->pages : 0;
-    e->log = pm_log_append(pm_entry_make(slab ? PM_ENTRY_SLAB : PM_ENTRY_EXTENT, e->page, e->pages));
+    e->log =
+        pm_log_append(pm_entry_make(slab ? PM_ENTRY_SLAB : PM_ENTRY_EXTENT, e->page, e->pages));
     bool good = e->log != PM_LOG_NOWHERE;
     if (!good)
         free_extent(index);
@@ -456,38 +468,69 @@ static bool shrink_active(uint32_t index, uint64_t pages) {
     return true;
 }
 
+// Takes `more` free pages from `page` on: a free extent, and the one behind it, which has the other state.
+// Where both do not suffice and end at the frontier, it moves. False: nothing is held.
+static bool annex(uint64_t page, uint64_t more, uint32_t part[2]) {
+    part[0] = part[1] = 0;
+    for (unsigned i = 0; i < 2 && more; i++) {
+        bool end = page << PM_PAGE_SHIFT == pm_heap.frontier;
+        uint32_t next = end ? 0 : pm_page_extent[page];
+        const struct pm_extent *e = &pm_extents[next];
+        if (next && e->state == PM_EXTENT_ACTIVE)
+            break;
+        bool last = end || (e->page + e->pages) << PM_PAGE_SHIFT == pm_heap.frontier;
+        if (last && (end || (e->state == PM_EXTENT_RETAINED && e->pages < more))) {
+            if (!grow(end ? more : more - e->pages))
+                break;
+            next = pm_page_extent[page];
+            e = &pm_extents[next];
+        }
+        uint64_t piece = e->pages < more ? e->pages : more;
+        part[i] = carve(next, piece, 1);
+        if (!part[i])
+            break;
+        page += piece;
+        more -= piece;
+    }
+    if (!more)
+        return true;
+    for (unsigned i = 0; i < 2; i++)
+        if (part[i])
+            free_extent(part[i]);
+    return false;
+}
+
 static bool grow_active(uint32_t index, uint64_t pages) {
     struct pm_extent *e = &pm_extents[index];
-    uint64_t end = e->page + e->pages, more = pages - e->pages;
-    uint32_t next = end << PM_PAGE_SHIFT < pm_heap.frontier ? pm_page_extent[end] : 0;
-    uint64_t have = next && pm_extents[next].state != PM_EXTENT_ACTIVE ? pm_extents[next].pages : 0;
-    bool last = (end + have) << PM_PAGE_SHIFT == pm_heap.frontier;
-    if (have < more && !(last && (!have || pm_extents[next].state == PM_EXTENT_RETAINED) && grow(more - have)))
+    uint32_t old = e->pages, part[2];
+    if (!annex(e->page + old, pages - old, part))
         return false;
-    next = pm_page_extent[end];
-    if (!next || pm_extents[next].state == PM_EXTENT_ACTIVE || pm_extents[next].pages < more)
-        return false;
-    uint32_t part = carve(next, more, 1);
-    if (!part)
-        return false;
-    uint32_t old = e->pages;
     set_bounds(e, 0);
-    set_bounds(&pm_extents[part], 0);
+    for (unsigned i = 0; i < 2; i++)
+        if (part[i]) {
+            set_bounds(&pm_extents[part[i]], 0);
+            active_count--;
+        }
     e->pages = (uint32_t)pages;
     set_bounds(e, index);
-    active_count--;
-    if (!relog(e, old)) {
+    bool good = relog(e, old);
+    if (!good) {
         set_bounds(e, 0);
         e->pages = old;
         set_bounds(e, index);
-        active_count++;
-        free_extent(part);
-        return false;
     }
-    e->backed &= pm_extents[part].backed;
-    e->zero = 0;
-    drop_header(part);
-    return true;
+    for (unsigned i = 0; i < 2; i++) {
+        if (!part[i])
+            continue;
+        if (good) {
+            e->backed &= pm_extents[part[i]].backed;
+            drop_header(part[i]);
+        } else {
+            active_count++;
+            free_extent(part[i]);
+        }
+    }
+    return good;
 }
 
 bool pm_extent_resize(uint32_t index, uint64_t pages) {
@@ -495,7 +538,8 @@ bool pm_extent_resize(uint32_t index, uint64_t pages) {
         return false;
     pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
     uint32_t have = pm_extents[index].pages;
-    bool good = pages == have || (pages < have ? shrink_active(index, pages) : grow_active(index, pages));
+    bool good =
+        pages == have || (pages < have ? shrink_active(index, pages) : grow_active(index, pages));
     decay();
     pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
     return good;
@@ -549,16 +593,17 @@ static bool finish_resize(uint32_t index, uint64_t pages, pm_log_pos pos) {
 int pm_extent_adopt(uint64_t entry, pm_log_pos pos, struct pm_error *err) {
     uint64_t page = pm_entry_page(entry), pages = pm_entry_pages(entry);
     bool slab = pm_entry_type(entry) == PM_ENTRY_SLAB;
-    uint64_t heap_pages = pm_heap.data.size >> PM_PAGE_SHIFT, slab_len = PM_SLAB_SIZE / PM_PAGE_SIZE;
+    uint64_t heap_pages = pm_heap.data.size >> PM_PAGE_SHIFT,
+             slab_len = PM_SLAB_SIZE / PM_PAGE_SIZE;
     if (pages == 0 || page + pages > heap_pages)
-        return pm_fail(err, PM_DAMAGE,
-                       "%s: the log has an extent at page %lu of %lu pages, but heap.0 has only %lu "
-                       "pages; was it truncated?",
-                       pm_heap.dir, (unsigned long)page, (unsigned long)pages,
-                       (unsigned long)heap_pages);
+        return pm_fail(
+            err, PM_DAMAGE,
+            "%s: the log has an extent at page %lu of %lu pages, but heap.0 has only %lu "
+            "pages; was it truncated?",
+            pm_heap.dir, (unsigned long)page, (unsigned long)pages, (unsigned long)heap_pages);
     if (slab && (page % slab_len || pages != slab_len))
-        return pm_fail(err, PM_DAMAGE, "%s: the log has a slab at page %lu of %lu pages", pm_heap.dir,
-                       (unsigned long)page, (unsigned long)pages);
+        return pm_fail(err, PM_DAMAGE, "%s: the log has a slab at page %lu of %lu pages",
+                       pm_heap.dir, (unsigned long)page, (unsigned long)pages);
     uint32_t twin = pm_page_extent[page];
     if (twin && pm_extents[twin].page == page && !slab && !pm_extents[twin].slab &&
         finish_resize(twin, pages, pos))

@@ -25,20 +25,25 @@
 #include "lock.h"
 #include "pagemap.h"
 
-enum pm_extent_state { PM_EXTENT_UNUSED, PM_EXTENT_ACTIVE, PM_EXTENT_RECLAIMED, PM_EXTENT_RETAINED };
+enum pm_extent_state {
+    PM_EXTENT_UNUSED,
+    PM_EXTENT_ACTIVE,
+    PM_EXTENT_RECLAIMED,
+    PM_EXTENT_RETAINED
+};
 
 // A virtual extent header (VEH), in volatile memory.
 struct pm_extent {
-    uint64_t page;  // first page, from pm_base
-    uint32_t pages; // length
-    uint8_t state;  // enum pm_extent_state
-    uint8_t slab;   // active: holds a slab
-    uint8_t backed; // every page is allocated on the file system
-    uint8_t zero;   // reads as zeroes
-    pm_log_pos log; // active: where it stands in the log
-    uint32_t next, prev;         // free: its size list
-    uint32_t older, newer;       // reclaimed: by time of freeing
-    uint32_t marked;             // collector's
+    uint64_t page;         // first page, from pm_base
+    uint32_t pages;        // length
+    uint8_t state;         // enum pm_extent_state
+    uint8_t slab;          // active: holds a slab
+    uint8_t backed;        // every page is allocated on the file system
+    uint8_t zero;          // reads as zeroes
+    pm_log_pos log;        // active: where it stands in the log
+    uint32_t next, prev;   // free: its size list
+    uint32_t older, newer; // reclaimed: by time of freeing
+    uint32_t marked;       // collector's
 };
 
 // Index 0 is no extent.

@@ -49,7 +49,8 @@ bool pm_heap_choose_range(void) {
     for (pm_range = PM_HEAP_RANGE; pm_range >= RANGE_MIN; pm_range /= 2) {
         // The tables take a sixteenth and some; a quarter leaves room for the program as well.
         size_t bytes = pm_range + pm_range / 4;
-        void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *probe =
+            mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (probe == MAP_FAILED)
             continue;
         munmap(probe, bytes);
@@ -63,11 +64,11 @@ static int check_superblock(const struct pm_superblock *super, struct pm_error *
         return pm_fail(err, PM_DAMAGE, "%s/superblock is not PMAlloc's (magic %016lx)", pm_heap.dir,
                        (unsigned long)super->magic);
     if (super->version != PM_FORMAT_VERSION || super->incompat)
-        return pm_fail(err, PM_DAMAGE,
-                       "%s: format version %u (features %lx) is not this program's version %u; use the "
-                       "PMAlloc that made the heap",
-                       pm_heap.dir, super->version, (unsigned long)super->incompat,
-                       PM_FORMAT_VERSION);
+        return pm_fail(
+            err, PM_DAMAGE,
+            "%s: format version %u (features %lx) is not this program's version %u; use the "
+            "PMAlloc that made the heap",
+            pm_heap.dir, super->version, (unsigned long)super->incompat, PM_FORMAT_VERSION);
     if (super->crc != pm_crc32c(0, super, offsetof(struct pm_superblock, crc)))
         return pm_fail(err, PM_DAMAGE, "%s/superblock: checksum is wrong; restore it from a copy",
                        pm_heap.dir);
@@ -81,17 +82,20 @@ static int check_superblock(const struct pm_superblock *super, struct pm_error *
 static int check_sizes(struct pm_error *err) {
     if (pm_heap.log.size < sizeof(struct pm_log_header) || pm_heap.log.size > LOG_REACH)
         return pm_fail(err, PM_DAMAGE, "%s/booklog.0 has %zu bytes, too %s for a bookkeeping log",
-                       pm_heap.dir, pm_heap.log.size, pm_heap.log.size > LOG_REACH ? "long" : "short");
+                       pm_heap.dir, pm_heap.log.size,
+                       pm_heap.log.size > LOG_REACH ? "long" : "short");
     if ((pm_heap.log.size - sizeof(struct pm_log_header)) % PM_CHUNK_SIZE)
-        return pm_fail(err, PM_DAMAGE, "%s/booklog.0 has %zu bytes, not whole chunks; was it truncated?",
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/booklog.0 has %zu bytes, not whole chunks; was it truncated?",
                        pm_heap.dir, pm_heap.log.size);
     if (pm_heap.data.size > pm_range || pm_heap.data.size % PM_PAGE_SIZE)
         return pm_fail(err, PM_DAMAGE, "%s/heap.0 has %zu bytes, not whole pages within the range",
                        pm_heap.dir, pm_heap.data.size);
     const struct pm_state *state = &pm_heap.super->state;
     if (state->state != PM_STATE_CLEAN && state->state != PM_STATE_DIRTY)
-        return pm_fail(err, PM_DAMAGE, "%s/superblock: state word %016lx is neither clean nor dirty",
-                       pm_heap.dir, (unsigned long)state->state);
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/superblock: state word %016lx is neither clean nor dirty", pm_heap.dir,
+                       (unsigned long)state->state);
     return PM_OK;
 }
 
@@ -104,8 +108,8 @@ static int map_file(struct pm_file *file, size_t reach, struct pm_error *err) {
     if (map == MAP_FAILED && flags != MAP_SHARED) // durability was forced, for a measurement
         map = mmap(NULL, reach, prot, MAP_SHARED | MAP_NORESERVE, file->fd, 0);
     if (map == MAP_FAILED)
-        return pm_fail(err, PM_OPERATIONAL, "%s/%s: cannot map %zu bytes: %s", pm_heap.dir, file->name,
-                       reach, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s/%s: cannot map %zu bytes: %s", pm_heap.dir,
+                       file->name, reach, strerror(errno));
     file->map = map;
     file->reach = reach;
     return PM_OK;
@@ -119,7 +123,8 @@ static int open_files(struct pm_error *err) {
     if (status != PM_OK)
         return status;
     if (pm_heap.super_file.size < sizeof(struct pm_super_file))
-        return pm_fail(err, PM_DAMAGE, "%s/superblock has %zu bytes, needs %zu; restore it from a copy",
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/superblock has %zu bytes, needs %zu; restore it from a copy",
                        pm_heap.dir, pm_heap.super_file.size, sizeof(struct pm_super_file));
     pm_persist_init(pm_heap.data.fd, (int)pm_options.persist.number - 1);
     status = map_file(&pm_heap.super_file, sizeof(struct pm_super_file), err);
@@ -153,10 +158,11 @@ static int range_taken(struct pm_error *err) {
     char who[256];
     pm_os_who_maps(pm_base, pm_range, who, sizeof who);
     if (who[0])
-        return pm_fail(err, PM_OPERATIONAL,
-                       "the heap's address range at %llx is taken by: %.180s; the program cannot use "
-                       "a persistent heap",
-                       (unsigned long long)pm_base, who);
+        return pm_fail(
+            err, PM_OPERATIONAL,
+            "the heap's address range at %llx is taken by: %.180s; the program cannot use "
+            "a persistent heap",
+            (unsigned long long)pm_base, who);
     return pm_fail(err, PM_OPERATIONAL, "cannot map the heap's address range at %llx: %s%s",
                    (unsigned long long)pm_base, strerror(saved),
                    saved == ENOMEM ? " (is `ulimit -v` set? unset it)"
@@ -328,8 +334,7 @@ bool pm_heap_set_frontier(uint64_t bytes) {
 
 // One touched page and MADV_COLLAPSE give a zeroed 2 MiB page in a third of the time that 512 faults take.
 static bool commit_huge(uint64_t offset) {
-    if (pm_durability != PM_DURABLE_NONE ||
-        !allocate(pm_heap.data.fd, 0, offset, PM_PAGE_SIZE))
+    if (pm_durability != PM_DURABLE_NONE || !allocate(pm_heap.data.fd, 0, offset, PM_PAGE_SIZE))
         return false;
     *(volatile char *)pm_heap_at(offset) = 0;
     return madvise(pm_heap_at(offset), HUGE_PAGE, MADV_COLLAPSE) == 0;

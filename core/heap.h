@@ -22,7 +22,7 @@
 
 struct pm_file {
     const char *name; // in the heap directory
-    int fd;           // high, close-on-exec; may have been closed by the program (see pm_file_ready)
+    int fd; // high, close-on-exec; may have been closed by the program (see pm_file_ready)
     uint64_t dev, ino;
     size_t size;  // of the file
     char *map;    // NULL until mapped

@@ -34,8 +34,9 @@ int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
         return reason(err, file->name);
     if (!S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
         close(fd);
-        return pm_fail(err, PM_OPERATIONAL, "%s/%s is not a plain file of user %u; refusing to use it",
-                       pm_heap.dir, file->name, (unsigned)geteuid());
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/%s is not a plain file of user %u; refusing to use it", pm_heap.dir,
+                       file->name, (unsigned)geteuid());
     }
     file->fd = pm_os_fd_high(fd);
     file->dev = st.st_dev;
@@ -46,7 +47,7 @@ int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
 
 // A directory is made a heap only when it holds nothing but the leavings of an interrupted making.
 static bool holds_strangers(int dir_fd, char *name, size_t name_len) {
-    static const char *const ours[] = {".",    "..",        "heap.0",     "slabs.0",
+    static const char *const ours[] = {".",         "..",    "heap.0",    "slabs.0",
                                        "booklog.0", "roots", "bitmaps.0", NEW_SUPERBLOCK};
     char buffer[2048] __attribute__((aligned(8)));
     long got;
@@ -141,8 +142,9 @@ static int check_dir(struct pm_error *err) {
     if (fstat(pm_heap.dir_fd, &st) != 0)
         return reason(err, ".");
     if (st.st_uid != geteuid())
-        return pm_fail(err, PM_OPERATIONAL, "%s belongs to user %u, not to user %u; refusing to use it",
-                       pm_heap.dir, (unsigned)st.st_uid, (unsigned)geteuid());
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s belongs to user %u, not to user %u; refusing to use it", pm_heap.dir,
+                       (unsigned)st.st_uid, (unsigned)geteuid());
     if (st.st_mode & 022)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s can be written by others (mode %03o); run: chmod 700 '%s'", pm_heap.dir,
@@ -174,10 +176,11 @@ static int take_lock(enum pm_open_mode mode, bool wait, struct pm_error *err) {
             return reason(err, "lock");
         pm_heap.busy = true;
         pm_heap.busy_pid = holder();
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s is in use by process %d; wait for it to end, set PMALLOC_BUSY=wait, or use "
-                       "another heap",
-                       pm_heap.dir, (int)pm_heap.busy_pid);
+        return pm_fail(
+            err, PM_OPERATIONAL,
+            "%s is in use by process %d; wait for it to end, set PMALLOC_BUSY=wait, or use "
+            "another heap",
+            pm_heap.dir, (int)pm_heap.busy_pid);
     }
     return PM_OK;
 }
@@ -218,10 +221,11 @@ static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
                        pm_heap.dir);
     if (holds_strangers(pm_heap.dir_fd, name, sizeof name))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s is not a PMAlloc heap and not empty (it holds '%s'); name an empty or new "
-                       "directory",
-                       pm_heap.dir, name);
+        return pm_fail(
+            err, PM_OPERATIONAL,
+            "%s is not a PMAlloc heap and not empty (it holds '%s'); name an empty or new "
+            "directory",
+            pm_heap.dir, name);
     return make_files(err);
 }
 

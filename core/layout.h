@@ -179,7 +179,8 @@ struct pm_log_header {
     uint32_t version;
     uint32_t chunk_size;
     uint64_t epoch;
-    uint64_t epoch_check; // ~epoch of this or the previous flip: tells a damaged header from a torn one
+    uint64_t
+        epoch_check; // ~epoch of this or the previous flip: tells a damaged header from a torn one
     uint8_t reserved[4096 - 32];
 };
 _Static_assert(sizeof(struct pm_log_header) == 4096, "log header is one page");
@@ -194,7 +195,12 @@ _Static_assert(sizeof(struct pm_log_chunk) == PM_CHUNK_SIZE, "frozen");
 
 // Extent or slab: 26 bits size in pages | 36 bits page number | 2 bits type. Tombstone: 26 bits of the
 // chunk's generation | 36 bits position (chunk * 128 + entry) of the entry it ends | 2 bits. Zero is empty.
-enum pm_entry_type { PM_ENTRY_NONE = 0, PM_ENTRY_EXTENT = 1, PM_ENTRY_SLAB = 2, PM_ENTRY_TOMBSTONE = 3 };
+enum pm_entry_type {
+    PM_ENTRY_NONE = 0,
+    PM_ENTRY_EXTENT = 1,
+    PM_ENTRY_SLAB = 2,
+    PM_ENTRY_TOMBSTONE = 3
+};
 #define PM_ENTRY_PAGES_MAX ((1ull << 26) - 1)
 
 // ---- bitmaps.0 ---------------------------------------------------------------------------------------

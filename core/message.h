@@ -17,7 +17,13 @@ struct pm_error {
 };
 
 // Exit statuses of pmalloc-recover; inside a process only "is it zero" matters.
-enum pm_status { PM_OK = 0, PM_NEEDS_RECOVERY = 1, PM_DAMAGE = 4, PM_OPERATIONAL = 8, PM_USAGE = 16 };
+enum pm_status {
+    PM_OK = 0,
+    PM_NEEDS_RECOVERY = 1,
+    PM_DAMAGE = 4,
+    PM_OPERATIONAL = 8,
+    PM_USAGE = 16
+};
 
 extern const char *pm_message_prefix; // "pmalloc" in a process, the tool's name in a tool
 

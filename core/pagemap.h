@@ -25,7 +25,11 @@
 #define PM_PAGES (pm_range >> PM_PAGE_SHIFT)
 #define PM_SLABS (pm_range >> PM_SLAB_SHIFT)
 
-enum { PM_TAG_NONE = 0, /* 1 .. PM_CLASSES: a block of that class */ PM_TAG_EXTENT = PM_CLASSES + 1, PM_TAGS };
+enum {
+    PM_TAG_NONE = 0,
+    /* 1 .. PM_CLASSES: a block of that class */ PM_TAG_EXTENT = PM_CLASSES + 1,
+    PM_TAGS
+};
 
 extern uint8_t *pm_tag;
 extern uint32_t *pm_page_extent;
@@ -42,8 +46,6 @@ static inline uint64_t pm_granule_from(uint64_t base, const void *p) {
 
 static inline uint64_t pm_granule(const void *p) { return pm_granule_from(pm_base, p); }
 
-static inline bool pm_in_range(const void *p) {
-    return pm_heap_offset(p) < pm_range;
-}
+static inline bool pm_in_range(const void *p) { return pm_heap_offset(p) < pm_range; }
 
 #endif

@@ -122,7 +122,8 @@ const char *pm_persist_guarantee(enum pm_durability durability) {
     case PM_DURABLE_CACHE:
         return "DAX with caches in the power-fail domain: survives power loss with every store";
     case PM_DURABLE_LINE:
-        return "DAX with ADR: the heap survives power loss, the program's data as far as it flushed";
+        return "DAX with ADR: the heap survives power loss, the program's data as far as it "
+               "flushed";
     case PM_DURABLE_PAGE:
         return "plain file: survives power loss as of the last write-back";
     }

@@ -15,15 +15,16 @@
 
 // What has to happen for a store to survive power failure.
 enum pm_durability {
-    PM_DURABLE_NONE,  // tmpfs: nothing survives, so nothing is flushed
+    PM_DURABLE_NONE, // tmpfs: nothing survives, so nothing is flushed
     PM_DURABLE_CACHE, // caches are in the power-fail domain (eADR, CXL GPF): an sfence orders, no flush
-    PM_DURABLE_LINE,  // DAX with ADR: flush lines, fence
-    PM_DURABLE_PAGE,  // a plain file: msync the pages
+    PM_DURABLE_LINE, // DAX with ADR: flush lines, fence
+    PM_DURABLE_PAGE, // a plain file: msync the pages
 };
 
 struct pm_persist_ops {
-    void (*flush)(const void *addr, size_t len); // start writing back the lines of [addr, addr + len)
-    void (*drain)(void);                         // everything flushed before is durable on return
+    void (*flush)(const void *addr,
+                  size_t len); // start writing back the lines of [addr, addr + len)
+    void (*drain)(void);       // everything flushed before is durable on return
 };
 
 extern struct pm_persist_ops pm_persist;

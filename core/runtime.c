@@ -20,7 +20,7 @@
 #include "pmalloc.h"
 #include "stats.h"
 
-static _Atomic uint32_t phase; // enum pm_phase; also the futex that later threads wait on
+static _Atomic uint32_t phase;  // enum pm_phase; also the futex that later threads wait on
 static _Atomic(void *) starter; // the thread that opens the heap, by the address of its pm_tcache
 static struct pm_lock runtime_lock;
 static pthread_key_t thread_key;
@@ -70,7 +70,8 @@ static int open_default(struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the default heaps' directory: %s", dir,
                        strerror(errno));
     struct stat st;
-    if (lstat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
+    if (lstat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+        (st.st_mode & 022))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
                        (unsigned)geteuid());
@@ -92,7 +93,8 @@ static int open_default(struct pm_error *err) {
 // Forgets everything in a heap that nothing can reach.
 static int empty_heap(struct pm_error *err) {
     if (!pm_log_reset() || !pm_heap_set_frontier(0))
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot empty the heap: %s", pm_heap.dir, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot empty the heap: %s", pm_heap.dir,
+                       strerror(errno));
     return PM_OK;
 }
 
@@ -118,14 +120,16 @@ static void open_heap(void) {
     struct pm_error err;
     bool secure = getauxval(AT_SECURE) != 0;
     int status = pm_options_load(secure ? NULL : pm_os_environ(), &err);
-    if (status == PM_OK &&
-        !(pm_heap_choose_range() && pm_pagemap_init() && pm_extent_init() && pm_slab_init() && pm_arenas_init(pm_os_cores())))
-        status = pm_fail(&err, PM_OPERATIONAL,
-                         "no address space for the allocator's tables (is `ulimit -v` set? unset it)");
+    if (status == PM_OK && !(pm_heap_choose_range() && pm_pagemap_init() && pm_extent_init() &&
+                             pm_slab_init() && pm_arenas_init(pm_os_cores())))
+        status =
+            pm_fail(&err, PM_OPERATIONAL,
+                    "no address space for the allocator's tables (is `ulimit -v` set? unset it)");
     if (status == PM_OK)
         status = secure || wants_volatile() ? PM_NEEDS_RECOVERY : open_persistent(&err);
     // A default heap is a courtesy: where there can be none, and nothing was asked of it, do without.
-    if (status == PM_OPERATIONAL && default_heap && !pm_heap.persistent && !pm_options.roots.text[0]) {
+    if (status == PM_OPERATIONAL && default_heap && !pm_heap.persistent &&
+        !pm_options.roots.text[0]) {
         pm_say("%s; running on volatile memory", err.text);
         status = PM_NEEDS_RECOVERY;
     }
@@ -307,7 +311,8 @@ static void fork_child(void) {
     pm_lock_reset(&pm_extent_lock);
     lock_bins(pm_lock_reset);
     if (pm_heap.persistent) {
-        if (fork_pipe[0] < 0 || !pm_collector.privatise() || !pm_heap_privatise(pm_extent_each_active))
+        if (fork_pipe[0] < 0 || !pm_collector.privatise() ||
+            !pm_heap_privatise(pm_extent_each_active))
             pm_refuse("fork: no memory for the child's copy of the heap");
         close(fork_pipe[0]);
         close(fork_pipe[1]);

@@ -11,7 +11,7 @@ const uint8_t pm_class_of_granules[PM_SMALL_MAX / 16 + 1] = {[0] = 1, PM_CLASS_T
 #define CLASS(cls, bytes, below)                                                                   \
     [cls] = {.size = (bytes),                                                                      \
              .blocks = PM_SLAB_SIZE / (bytes),                                                     \
-             .reciprocal = (uint32_t)(((1ull << 32) + (bytes) - 1) / (bytes)),                     \
+             .reciprocal = (uint32_t)(((1ull << 32) + (bytes)-1) / (bytes)),                       \
              .tcache_cap = CAP(bytes)},
 const struct pm_class pm_classes[PM_CLASSES + 1] = {PM_CLASS_TABLE(CLASS)};
 

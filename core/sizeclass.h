@@ -15,6 +15,7 @@
 #define PM_SMALL_MAX ((size_t)16384)
 
 // X(class, block size, next smaller block size)
+// clang-format off
 #define PM_CLASS_TABLE(X)                                                                          \
     X(1, 16, 0) X(2, 32, 16) X(3, 48, 32) X(4, 64, 48)                                             \
     X(5, 80, 64) X(6, 96, 80) X(7, 112, 96) X(8, 128, 112)                                         \
@@ -25,6 +26,7 @@
     X(25, 2560, 2048) X(26, 3072, 2560) X(27, 3584, 3072) X(28, 4096, 3584)                        \
     X(29, 5120, 4096) X(30, 6144, 5120) X(31, 7168, 6144) X(32, 8192, 7168)                        \
     X(33, 10240, 8192) X(34, 12288, 10240) X(35, 14336, 12288) X(36, 16384, 14336)
+// clang-format on
 
 // Granules (16 bytes, rounded up) to class; entry 0 serves malloc(0).
 extern const uint8_t pm_class_of_granules[PM_SMALL_MAX / 16 + 1];

@@ -81,7 +81,8 @@ unsigned pm_slab_pop(uint32_t slab, void **blocks, unsigned want) {
 
 void pm_slab_push(uint32_t slab, void *block) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    unsigned index = pm_block_index(v->size_class, (uint32_t)(pm_heap_offset(block) & (PM_SLAB_SIZE - 1)));
+    unsigned index =
+        pm_block_index(v->size_class, (uint32_t)(pm_heap_offset(block) & (PM_SLAB_SIZE - 1)));
     v->free[index / 64] |= 1ull << index % 64;
     v->free_count++;
 }
@@ -91,20 +92,25 @@ void pm_slab_refresh_tags(uint32_t slab) {
     unsigned cls = v->size_class;
     for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
         if (!(v->free[i / 64] >> i % 64 & 1))
-            pm_tag[pm_granule(pm_slab_start(slab) + (size_t)i * pm_classes[cls].size)] = (uint8_t)cls;
+            pm_tag[pm_granule(pm_slab_start(slab) + (size_t)i * pm_classes[cls].size)] =
+                (uint8_t)cls;
     v->stale_tags = 0;
 }
 
 int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
     if (((size_t)slab + 1) * sizeof(struct pm_slab_header) > pm_heap.slabs.size)
-        return pm_fail(err, PM_DAMAGE, "%s/slabs.0 has %zu bytes, too few for slab %u; was it truncated?",
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/slabs.0 has %zu bytes, too few for slab %u; was it truncated?",
                        pm_heap.dir, pm_heap.slabs.size, slab);
     const struct pm_slab_header *h = media(slab);
-    if (h->magic != PM_SLAB_MAGIC || h->crc != pm_crc32c(0, h, offsetof(struct pm_slab_header, crc)))
-        return pm_fail(err, PM_DAMAGE, "%s/slabs.0: the header of slab %u is damaged", pm_heap.dir, slab);
+    if (h->magic != PM_SLAB_MAGIC ||
+        h->crc != pm_crc32c(0, h, offsetof(struct pm_slab_header, crc)))
+        return pm_fail(err, PM_DAMAGE, "%s/slabs.0: the header of slab %u is damaged", pm_heap.dir,
+                       slab);
     if (h->size_class == 0 || h->size_class > PM_CLASSES || h->data_offset || h->flag ||
         h->old_size_class)
-        return pm_fail(err, PM_DAMAGE, "%s/slabs.0: slab %u has class %u, which this program does not know",
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/slabs.0: slab %u has class %u, which this program does not know",
                        pm_heap.dir, slab, h->size_class);
     struct pm_vslab *v = &pm_vslabs[slab];
     v->extent = extent;

@@ -34,8 +34,12 @@ extern struct pm_vslab *pm_vslabs;
 
 bool pm_slab_init(void);
 
-static inline uint32_t pm_slab_of(const void *p) { return (uint32_t)(pm_heap_offset(p) >> PM_SLAB_SHIFT); }
-static inline char *pm_slab_start(uint32_t slab) { return pm_heap_at((uint64_t)slab << PM_SLAB_SHIFT); }
+static inline uint32_t pm_slab_of(const void *p) {
+    return (uint32_t)(pm_heap_offset(p) >> PM_SLAB_SHIFT);
+}
+static inline char *pm_slab_start(uint32_t slab) {
+    return pm_heap_at((uint64_t)slab << PM_SLAB_SHIFT);
+}
 static inline unsigned pm_slab_words(unsigned cls) { return (pm_classes[cls].blocks + 63) / 64; }
 
 // Takes an extent, writes its header and publishes it, in this order: the log entry is the commit point.

@@ -45,13 +45,15 @@ void pm_stats_get(struct pm_stats *out) {
 void pm_stats_say(void) {
     struct pm_stats s;
     pm_stats_get(&s);
-    pm_say("in use: %lu bytes in small blocks, %lu bytes in %lu large blocks; cached by %lu threads: %lu "
+    pm_say("in use: %lu bytes in small blocks, %lu bytes in %lu large blocks; cached by %lu "
+           "threads: %lu "
            "bytes",
            (unsigned long)s.small_used_bytes, (unsigned long)s.large_bytes,
            (unsigned long)s.large_blocks, (unsigned long)s.threads, (unsigned long)s.cached_bytes);
-    pm_say("heap: %lu bytes, of which slabs %lu, free and kept %lu, free address space %lu; log %lu",
-           (unsigned long)s.heap_bytes, (unsigned long)s.slab_bytes, (unsigned long)s.reclaimed_bytes,
-           (unsigned long)s.retained_bytes, (unsigned long)s.log_bytes);
+    pm_say(
+        "heap: %lu bytes, of which slabs %lu, free and kept %lu, free address space %lu; log %lu",
+        (unsigned long)s.heap_bytes, (unsigned long)s.slab_bytes, (unsigned long)s.reclaimed_bytes,
+        (unsigned long)s.retained_bytes, (unsigned long)s.log_bytes);
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
         if (s.cls[cls].slabs)
             pm_say("class %5u: %8lu of %8lu blocks in %6lu slabs", pm_classes[cls].size,

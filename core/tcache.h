@@ -29,7 +29,7 @@ struct pm_stack {
 };
 
 struct pm_tcache {
-    uint8_t *tag;      // pm_tag and pm_base, here to share the cache line
+    uint8_t *tag; // pm_tag and pm_base, here to share the cache line
     uint64_t base;
     uint64_t granules; // PM_GRANULES; 0 in pm_no_tcache
     struct pm_stack stack[PM_TAGS];

@@ -81,19 +81,20 @@ static int resolve_registered(const struct pm_root_table *t, struct pm_error *er
             if (resolve_spec(&spec, &why) != PM_OK) {
                 char text[ROOT_TEXT_LEN];
                 pm_root_text(root, text, sizeof text);
-                return pm_fail(err, PM_USAGE,
-                               "%.250s; the heap %.120s has this root: run the program it belongs to, or "
-                               "`pmalloc-recover --drop-root '%.80s' %.120s`",
-                               why.text, pm_heap.dir, text, pm_heap.dir);
+                return pm_fail(
+                    err, PM_USAGE,
+                    "%.250s; the heap %.120s has this root: run the program it belongs to, or "
+                    "`pmalloc-recover --drop-root '%.80s' %.120s`",
+                    why.text, pm_heap.dir, text, pm_heap.dir);
             }
         }
         const struct part *part = find_part(&spec, root->part);
         if (root->kind == PM_ROOT_SYMBOL && part && part->length != root->length)
-            return pm_fail(err, PM_USAGE,
-                           "root %.160s has %lu bytes in this program, but %lu in the heap %.120s; the "
-                           "program has changed",
-                           root->name, (unsigned long)part->length, (unsigned long)root->length,
-                           pm_heap.dir);
+            return pm_fail(
+                err, PM_USAGE,
+                "root %.160s has %lu bytes in this program, but %lu in the heap %.120s; the "
+                "program has changed",
+                root->name, (unsigned long)part->length, (unsigned long)root->length, pm_heap.dir);
     }
     return PM_OK;
 }
@@ -192,7 +193,8 @@ static void fill_table(struct pm_root_table *next, uint64_t offset, uint64_t len
 }
 
 // Old bytes over fresh ones, for the roots that are restored: symbols and ranges.
-static void restore_bytes(const struct pm_root_table *old, const char *old_images, char *area, uint64_t offset) {
+static void restore_bytes(const struct pm_root_table *old, const char *old_images, char *area,
+                          uint64_t offset) {
     for (uint32_t i = 0; i < old->count; i++) {
         const struct pm_root *root = &old->root[i];
         struct root_spec spec;
@@ -204,13 +206,17 @@ static void restore_bytes(const struct pm_root_table *old, const char *old_image
     }
 }
 
-static int write_images(const struct pm_root_table *old, uint64_t offset, uint64_t length, struct pm_error *err) {
+static int write_images(const struct pm_root_table *old, uint64_t offset, uint64_t length,
+                        struct pm_error *err) {
     const char *old_images = pm_roots_images(old);
-    char *area = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, pm_heap.roots.fd, (off_t)offset);
+    char *area =
+        mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, pm_heap.roots.fd, (off_t)offset);
     if (area == MAP_FAILED || (old->area_length && !old_images))
-        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
+                       strerror(errno));
     for (unsigned i = 0; i < run_count; i++)
-        memcpy(area + (runs[i].image - offset), (const void *)runs[i].start, runs[i].end - runs[i].start);
+        memcpy(area + (runs[i].image - offset), (const void *)runs[i].start,
+               runs[i].end - runs[i].start);
     if (old_images) {
         restore_bytes(old, old_images, area, offset);
         munmap((void *)(uintptr_t)old_images, old->area_length);
@@ -238,8 +244,10 @@ static void record_program(void) {
     struct program_identity old;
     memcpy(&old, &state->program, sizeof old);
     bool known = state->program_crc == pm_crc32c(0, &old, sizeof old) && old.build_id_len;
-    if (known && (old.build_id_len != now.build_id_len || memcmp(old.build_id, now.build_id, sizeof old.build_id)))
-        pm_say("the program is not the one that last used %s (build id differs): pointers from the heap into "
+    if (known && (old.build_id_len != now.build_id_len ||
+                  memcmp(old.build_id, now.build_id, sizeof old.build_id)))
+        pm_say("the program is not the one that last used %s (build id differs): pointers from the "
+               "heap into "
                "its code or constants are not valid any more",
                pm_heap.dir);
     memcpy(&state->program, &now, sizeof now);
@@ -260,8 +268,9 @@ int pm_roots_capture(struct pm_error *err) {
     pm_heap.roots.reach = SIZE_MAX; // mapped piecewise
     if (!pm_file_grow(&pm_heap.roots, offset + length) ||
         (fallocate(pm_heap.roots.fd, 0, (off_t)offset, (off_t)length) != 0 && errno != EOPNOTSUPP))
-        return pm_fail(err, PM_OPERATIONAL, "%s/roots: no space for %lu bytes of captured roots: %s",
-                       pm_heap.dir, (unsigned long)length, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/roots: no space for %lu bytes of captured roots: %s", pm_heap.dir,
+                       (unsigned long)length, strerror(errno));
     int status = write_images(old, offset, length, err);
     if (status != PM_OK)
         return status;
@@ -284,7 +293,8 @@ bool pm_roots_privatise(void) {
         if (!copy)
             return false;
         memcpy(copy, (const void *)runs[i].start, len);
-        if (mremap(copy, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)runs[i].start) == MAP_FAILED)
+        if (mremap(copy, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)runs[i].start) ==
+            MAP_FAILED)
             return false;
     }
     return true;

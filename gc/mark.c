@@ -97,7 +97,8 @@ static bool set_extent_mark(struct pm_extent *e) {
            !__atomic_exchange_n(&e->marked, 1, __ATOMIC_RELAXED);
 }
 
-__attribute__((noinline)) static void consider_extent(struct marker *m, uint64_t offset, uint32_t index) {
+__attribute__((noinline)) static void consider_extent(struct marker *m, uint64_t offset,
+                                                      uint32_t index) {
     uint64_t page = offset >> PM_PAGE_SHIFT;
     // At most a few extents overlap a granule; free ones between them are stepped over.
     while (index) {
@@ -269,7 +270,8 @@ static void rescan_slab(struct marker *m, uint32_t slab, unsigned cls) {
     uint64_t start = (uint64_t)slab << PM_SLAB_SHIFT;
     for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
         if (pm_vslabs[slab].free[i / 64] >> i % 64 & 1)
-            scan_words(m, pm_heap_at(start + (uint64_t)i * pm_classes[cls].size), pm_classes[cls].size);
+            scan_words(m, pm_heap_at(start + (uint64_t)i * pm_classes[cls].size),
+                       pm_classes[cls].size);
 }
 
 // Noted ranges of an extent may be pieces of it: the whole extent is scanned again, from the granule on.

@@ -184,7 +184,8 @@ int pm_recover(bool write, unsigned markers, struct pm_recovery *r, struct pm_er
     if (status != PM_OK)
         return status;
     uint64_t slabs = pm_extent_stats().slab_pages / (PM_SLAB_SIZE >> PM_PAGE_SHIFT);
-    bool trusted = r->was_clean && pm_options.collect.number == PM_COLLECT_CRASH && trust_bitmaps(slabs);
+    bool trusted =
+        r->was_clean && pm_options.collect.number == PM_COLLECT_CRASH && trust_bitmaps(slabs);
     if (!trusted) {
         status = mark(markers, r, err);
         if (status != PM_OK)
@@ -199,7 +200,8 @@ int pm_recover(bool write, unsigned markers, struct pm_recovery *r, struct pm_er
 // ---- offline -----------------------------------------------------------------------------------------
 
 int pm_offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
-    if (!pm_heap_choose_range() || !pm_pagemap_init() || !pm_extent_init() || !pm_slab_init() || !pm_arenas_init(pm_os_cores()))
+    if (!pm_heap_choose_range() || !pm_pagemap_init() || !pm_extent_init() || !pm_slab_init() ||
+        !pm_arenas_init(pm_os_cores()))
         return pm_fail(err, PM_OPERATIONAL, "no address space for the allocator's tables");
     int status = pm_heap_open(dir, mode, false, err);
     if (status != PM_OK)

@@ -39,8 +39,8 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err) {
     if (epoch == 0 && untouched(t))
         return t;
     if (t->count > PM_ROOT_MAX || t->epoch != epoch || t->crc != table_crc(t)) {
-        pm_fail(err, PM_DAMAGE, "%s/superblock: the root table's checksum is wrong; restore the file",
-                pm_heap.dir);
+        pm_fail(err, PM_DAMAGE,
+                "%s/superblock: the root table's checksum is wrong; restore the file", pm_heap.dir);
         return NULL;
     }
     bool fits = t->area_offset % PM_PAGE_SIZE == 0 && t->area_offset <= pm_heap.roots.size &&
@@ -58,17 +58,20 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err) {
 const void *pm_roots_images(const struct pm_root_table *t) {
     if (t->area_length == 0)
         return NULL;
-    void *map = mmap(NULL, t->area_length, PROT_READ, MAP_SHARED, pm_heap.roots.fd, (off_t)t->area_offset);
+    void *map =
+        mmap(NULL, t->area_length, PROT_READ, MAP_SHARED, pm_heap.roots.fd, (off_t)t->area_offset);
     return map == MAP_FAILED ? NULL : map;
 }
 
-int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *arg, struct pm_error *err) {
+int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *arg,
+                  struct pm_error *err) {
     const struct pm_root_table *t = pm_roots_table(err);
     if (!t)
         return err->status;
     const char *images = pm_roots_images(t);
     if (t->area_length && !images)
-        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
+                       strerror(errno));
     for (uint32_t i = 0; i < t->count; i++)
         fn(images + (t->root[i].image - t->area_offset), t->root[i].length, arg);
     if (images)
@@ -115,7 +118,8 @@ void pm_roots_switch(void) {
     uint64_t epoch = pm_heap.super->state.root_epoch + 1;
     next->epoch = epoch;
     next->crc = table_crc(next);
-    pm_make_durable(next, offsetof(struct pm_root_table, root) + next->count * sizeof next->root[0]);
+    pm_make_durable(next,
+                    offsetof(struct pm_root_table, root) + next->count * sizeof next->root[0]);
     pm_commit_u64(&pm_heap.super->state.root_epoch, epoch);
 }
 

@@ -19,7 +19,8 @@
 // damaged; a table without roots is fine.
 const struct pm_root_table *pm_roots_table(struct pm_error *err);
 // Calls `fn` for the bytes of every root: captured images and the slots. Images are mapped read-only.
-int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *arg, struct pm_error *err);
+int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *arg,
+                  struct pm_error *err);
 // Roots in force: table entries (a whole object counts once) and slots that are not empty.
 unsigned pm_roots_count(void);
 // The spec of a root as PMALLOC_ROOTS would name it.

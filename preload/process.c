@@ -17,8 +17,8 @@ static const char marker; // an address of ours
 
 static int in_charge(void) {
     Dl_info ours, theirs;
-    return dladdr(&marker, &ours) &&
-           dladdr((void *)(uintptr_t)&malloc, &theirs) && ours.dli_fbase == theirs.dli_fbase;
+    return dladdr(&marker, &ours) && dladdr((void *)(uintptr_t)&malloc, &theirs) &&
+           ours.dli_fbase == theirs.dli_fbase;
 }
 
 __attribute__((constructor)) static void on_load(void) {
