@@ -143,6 +143,7 @@ static void check_request(const struct request *q) {
 struct report {
     const struct request *request;
     struct pm_recovery found;
+    uint64_t owner; // before this process
     const char *result;
 };
 
@@ -208,14 +209,15 @@ static const char *result_text(const struct report *r) {
     return r->found.was_clean ? "was clean, and is" : "recovered: it is clean now";
 }
 
-static void report_text(const struct report *r, uint64_t owner) {
+static void report_text(const struct report *r) {
     const struct pm_recovery *f = &r->found;
     char size[32];
     printf("heap       %s\n", r->request->heap);
     if (f->was_clean)
         puts("state      cleanly closed");
     else
-        printf("state      not cleanly closed; last opened by process %lu\n", (unsigned long)owner);
+        printf("state      not cleanly closed; last opened by process %lu\n",
+               (unsigned long)r->owner);
     print_roots(f);
     print_objects("live", f->live_objects, f->live_bytes, "");
     print_objects("leaked", f->leaked_objects, f->leaked_bytes,
@@ -273,6 +275,7 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
         status = pm_roots_drop(q->drop_root, err);
     if (status != PM_OK)
         return status;
+    r->owner = pm_heap.super->state.owner_pid;
     progress_start();
     status = pm_recover(write, q->threads, &r->found, err);
     progress_end();
@@ -297,7 +300,7 @@ static int recover(const struct request *q) {
     if (q->json)
         report_json(&r);
     else
-        report_text(&r, pm_heap.super->state.owner_pid);
+        report_text(&r);
     if (q->check && !r.found.was_clean)
         status = PM_NEEDS_RECOVERY;
     return cli_flush(status, PM_OPERATIONAL);

@@ -4,25 +4,12 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "options.h"
 #include "pmem.h"
 #include "recover.h"
 #include "rootspec.h"
-
-bool offline_path(const char *dir, char *out, size_t size) {
-    size_t length = strlen(dir);
-    while (length > 1 && dir[length - 1] == '/')
-        length--;
-    if (length >= size)
-        return false;
-    memcpy(out, dir, length);
-    out[length] = '\0';
-    return true;
-}
 
 int offline_busy(const char *dir, struct pm_error *err) {
     pid_t pid = pm_heap.busy_pid;
@@ -38,13 +25,10 @@ int offline_busy(const char *dir, struct pm_error *err) {
 }
 
 int offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
-    char path[sizeof pm_heap.dir];
     pm_options_default();
-    if (!offline_path(dir, path, sizeof path))
-        return pm_fail(err, PM_OPERATIONAL, "%.60s...: the path is too long", dir);
-    int status = pm_offline_open(path, mode, err);
+    int status = pm_offline_open(dir, mode, err);
     if (status != PM_OK && pm_heap.busy)
-        return offline_busy(path, err);
+        return offline_busy(dir, err);
     if (status == PM_OK)
         pmem_use();
     return status;

@@ -5,9 +5,6 @@
 #ifndef PM_TOOLS_OFFLINE_H
 #define PM_TOOLS_OFFLINE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "heap.h"
 #include "roots.h"
 
@@ -15,8 +12,6 @@
 int offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *err);
 // Fills `err` for a heap that pm_heap_open() found busy; returns its status.
 int offline_busy(const char *dir, struct pm_error *err);
-// Removes slashes at the end of a path: behind one, symbolic links are followed. False when it is too long.
-bool offline_path(const char *dir, char *out, size_t size);
 
 // Calls `fn` for every root of the table, a whole object once and with the length of all its segments. The number
 // of calls.
