@@ -337,7 +337,8 @@ static uint64_t missing(uint64_t pages, uint64_t align) {
     const struct pm_extent *last = from ? &pm_extents[pm_page_extent[from - 1]] : NULL;
     if (last && last->state == PM_EXTENT_RETAINED)
         from = last->page;
-    return ((from + align - 1) & ~(align - 1)) + pages - to;
+    uint64_t end = ((from + align - 1) & ~(align - 1)) + pages;
+    return end > to ? end - to : 1;
 }
 
 static uint32_t take(uint64_t pages, uint64_t align) {
