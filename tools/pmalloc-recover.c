@@ -223,8 +223,8 @@ static void report_text(const struct report *r) {
     print_objects("leaked", f->leaked_objects, f->leaked_bytes,
                   f->leaks_exact ? ""
                                  : " (large ones; small ones are not on record after a crash)");
-    printf("reclaimed  %s%s\n", figure_bytes(f->reclaimed_bytes, size),
-           r->request->check || r->request->dry_run ? " would be" : "");
+    printf("%-10s %s\n", r->request->check || r->request->dry_run ? "to reclaim" : "reclaimed",
+           figure_bytes(f->reclaimed_bytes, size));
     print_time(f);
     printf("guarantee  %s\n", pm_persist_guarantee(pm_durability));
     printf("result     %s\n", result_text(r));

@@ -478,6 +478,14 @@ def test_busy(shm):
     assert call(RECOVER, "--check", heap).returncode == 0
 
 
+def test_tools_do_not_run_on_a_heap_of_their_own(clean):
+    before = fingerprint(clean)
+    for tool in (RECOVER, INFO):
+        done = call(tool, clean, LD_PRELOAD=f"{BUILD}/libpmalloc_preload.so", PMALLOC_BACKING="volatile")
+        one_line(done, os.path.basename(tool), 8, "LD_PRELOAD")
+    assert fingerprint(clean) == before
+
+
 # ---- The default heaps, in a /dev/shm of the test's own.
 
 

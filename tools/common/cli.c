@@ -116,8 +116,9 @@ int cli_parse(const struct cli_tool *tool, int argc, char **argv, cli_take *take
          index = -1) {
         if (key == '?' || key == ':')
             complain(tool, key, argv);
-        if (index >= 0)
-            demand_full_name(tool, p.longs[index].name, argv);
+        const char *name = index >= 0 ? p.longs[index].name : NULL;
+        if (name)
+            demand_full_name(tool, name, argv);
         if (key >= KEY_HELP)
             serve(tool, key);
         else

@@ -4,7 +4,8 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <unistd.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "options.h"
 #include "pmem.h"
@@ -13,9 +14,6 @@
 
 int offline_busy(const char *dir, struct pm_error *err) {
     pid_t pid = pm_heap.busy_pid;
-    if (pid == getpid())
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%.300s: this tool itself runs on that heap; unset LD_PRELOAD", dir);
     // The pid is that of the last program; a tool that looks at the heap leaves none.
     if (pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH))
         return pm_fail(err, PM_OPERATIONAL,
@@ -25,6 +23,12 @@ int offline_busy(const char *dir, struct pm_error *err) {
 }
 
 int offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
+    const char *preloaded = getenv("LD_PRELOAD");
+    if (preloaded && strstr(preloaded, "libpmalloc"))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "this tool itself runs under PMAlloc, so the heap's addresses are taken; "
+                       "unset LD_PRELOAD "
+                       "for it");
     pm_options_default();
     int status = pm_offline_open(dir, mode, err);
     if (status != PM_OK && pm_heap.busy)
