@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// The layout of version 1, frozen: a heap written by one build is read by every later one. A change here is a
+// new format version, never a new number in this file.
+#include "layout.h"
+
+#include "booklog.h"
+#include "check.h"
+#include "sizeclass.h"
+
+#define SIZE(type, size) CHECK_EQ(sizeof(struct type), size)
+#define FIELD(type, field, offset, size)                                                           \
+    do {                                                                                           \
+        CHECK_EQ(offsetof(struct type, field), offset);                                            \
+        CHECK_EQ(sizeof(((struct type *)0)->field), size);                                         \
+    } while (0)
+
+static void test_constants(void) {
+    CHECK_EQ(PM_FORMAT_VERSION, 1);
+    CHECK_EQ(PM_HEAP_BASE, 0x400000000000);
+    CHECK_EQ(PM_HEAP_RANGE, 1099511627776);
+    CHECK_EQ(PM_PAGE_SIZE, 4096);
+    CHECK_EQ(PM_SLAB_SIZE, 65536);
+    CHECK_EQ(PM_REGION_SIZE, 4194304);
+    CHECK_EQ(PM_GRANULE_SHIFT, 4);
+    CHECK_EQ(PM_SLAB_BLOCKS_MAX, 4096);
+    CHECK_EQ(PM_MAX_NODES, 8);
+    CHECK_EQ(PM_ROOT_SLOTS, 512);
+    CHECK_EQ(PM_ROOT_MAX, 256);
+    CHECK_EQ(PM_CHUNK_SIZE, 1024);
+    CHECK_EQ(PM_CHUNK_ENTRIES, 126);
+    CHECK_EQ(PM_ENTRY_PAGES_MAX, 67108863);
+}
+
+static void test_magic_numbers(void) {
+    CHECK(memcmp(&(uint64_t){PM_SUPER_MAGIC}, "MALLOC1", 8) == 0);
+    CHECK(memcmp(&(uint64_t){PM_STATE_CLEAN}, "pm-clean", 8) == 0);
+    CHECK(memcmp(&(uint64_t){PM_STATE_DIRTY}, "pm!dirty", 8) == 0);
+    CHECK_EQ(PM_SLAB_MAGIC, 0x4c53);
+    CHECK_EQ(PM_LOG_MAGIC, 0x474f4c4b4f4f4221);
+    CHECK_EQ(PM_BITMAPS_MAGIC, 0x2150414d5449426d);
+    // no flipped bit, nor a few of them, turns dirty into clean
+    CHECK(__builtin_popcountll(PM_STATE_CLEAN ^ PM_STATE_DIRTY) >= 8);
+}
+
+static void test_enums(void) {
+    CHECK_EQ(PM_KIND_CONSERVATIVE, 0);
+    CHECK_EQ(PM_KIND_POINTER_FREE, 1);
+    CHECK_EQ(PM_KIND_TYPED, 2);
+    CHECK_EQ(PM_ROOT_SYMBOL, 1);
+    CHECK_EQ(PM_ROOT_OBJECT, 2);
+    CHECK_EQ(PM_ROOT_RANGE, 3);
+    CHECK_EQ(PM_ENTRY_NONE, 0);
+    CHECK_EQ(PM_ENTRY_EXTENT, 1);
+    CHECK_EQ(PM_ENTRY_SLAB, 2);
+    CHECK_EQ(PM_ENTRY_TOMBSTONE, 3);
+}
+
+static void test_superblock(void) {
+    SIZE(pm_node_range, 16);
+    FIELD(pm_node_range, offset, 0, 8);
+    FIELD(pm_node_range, length, 8, 8);
+    SIZE(pm_superblock, 4096);
+    FIELD(pm_superblock, magic, 0, 8);
+    FIELD(pm_superblock, version, 8, 4);
+    FIELD(pm_superblock, node_count, 12, 4);
+    FIELD(pm_superblock, compat, 16, 8);
+    FIELD(pm_superblock, incompat, 24, 8);
+    FIELD(pm_superblock, base, 32, 8);
+    FIELD(pm_superblock, range, 40, 8);
+    FIELD(pm_superblock, page_size, 48, 4);
+    FIELD(pm_superblock, slab_size, 52, 4);
+    FIELD(pm_superblock, created, 56, 8);
+    FIELD(pm_superblock, uuid, 64, 16);
+    FIELD(pm_superblock, node, 80, 128);
+    FIELD(pm_superblock, reserved, 208, 3880);
+    FIELD(pm_superblock, reserved_tail, 4088, 4);
+    FIELD(pm_superblock, crc, 4092, 4);
+}
+
+static void test_state(void) {
+    SIZE(pm_program, 384);
+    FIELD(pm_program, path, 0, 256);
+    FIELD(pm_program, build_id, 256, 32);
+    FIELD(pm_program, build_id_len, 288, 4);
+    FIELD(pm_program, reserved, 292, 4);
+    FIELD(pm_program, main_base, 296, 8);
+    FIELD(pm_program, libc_base, 304, 8);
+    FIELD(pm_program, pad, 312, 72);
+    SIZE(pm_state, 4096);
+    FIELD(pm_state, state, 0, 8);
+    FIELD(pm_state, root_epoch, 8, 8);
+    FIELD(pm_state, opens, 16, 8);
+    FIELD(pm_state, owner_pid, 24, 8);
+    FIELD(pm_state, bitmaps_tag, 32, 8);
+    FIELD(pm_state, reserved0, 40, 24);
+    FIELD(pm_state, program, 64, 384);
+    FIELD(pm_state, program_crc, 448, 4);
+    FIELD(pm_state, reserved, 452, 3644);
+}
+
+static void test_roots(void) {
+    SIZE(pm_slots, 4096);
+    FIELD(pm_slots, slot, 0, 4096);
+    SIZE(pm_root, 320);
+    FIELD(pm_root, kind, 0, 4);
+    FIELD(pm_root, part, 4, 4);
+    FIELD(pm_root, spec_offset, 8, 8);
+    FIELD(pm_root, length, 16, 8);
+    FIELD(pm_root, image, 24, 8);
+    FIELD(pm_root, address, 32, 8);
+    FIELD(pm_root, object, 40, 96);
+    FIELD(pm_root, name, 136, 160);
+    FIELD(pm_root, reserved, 296, 24);
+    SIZE(pm_root_table, 86016);
+    FIELD(pm_root_table, crc, 0, 4);
+    FIELD(pm_root_table, count, 4, 4);
+    FIELD(pm_root_table, epoch, 8, 8);
+    FIELD(pm_root_table, area_offset, 16, 8);
+    FIELD(pm_root_table, area_length, 24, 8);
+    FIELD(pm_root_table, reserved, 32, 32);
+    FIELD(pm_root_table, root, 64, 81920);
+    FIELD(pm_root_table, pad, 81984, 4032);
+    SIZE(pm_super_file, 184320);
+    FIELD(pm_super_file, super, 0, 4096);
+    FIELD(pm_super_file, state, 4096, 4096);
+    FIELD(pm_super_file, slots, 8192, 4096);
+    FIELD(pm_super_file, roots, 12288, 172032);
+}
+
+static void test_slab_header(void) {
+    SIZE(pm_slab_header, 64);
+    FIELD(pm_slab_header, magic, 0, 2);
+    FIELD(pm_slab_header, size_class, 2, 1);
+    FIELD(pm_slab_header, kind, 3, 1);
+    FIELD(pm_slab_header, data_offset, 4, 4);
+    FIELD(pm_slab_header, flag, 8, 1);
+    FIELD(pm_slab_header, old_size_class, 9, 1);
+    FIELD(pm_slab_header, old_count, 10, 2);
+    FIELD(pm_slab_header, old_data_offset, 12, 4);
+    FIELD(pm_slab_header, index_table, 16, 4);
+    FIELD(pm_slab_header, reserved, 20, 40);
+    FIELD(pm_slab_header, crc, 60, 4);
+}
+
+static void test_booklog(void) {
+    SIZE(pm_log_header, 4096);
+    FIELD(pm_log_header, magic, 0, 8);
+    FIELD(pm_log_header, version, 8, 4);
+    FIELD(pm_log_header, chunk_size, 12, 4);
+    FIELD(pm_log_header, epoch, 16, 8);
+    FIELD(pm_log_header, epoch_check, 24, 8);
+    FIELD(pm_log_header, reserved, 32, 4064);
+    SIZE(pm_log_chunk, 1024);
+    FIELD(pm_log_chunk, epoch, 0, 8);
+    FIELD(pm_log_chunk, id, 8, 4);
+    FIELD(pm_log_chunk, generation, 12, 4);
+    FIELD(pm_log_chunk, entry, 16, 1008);
+}
+
+static void test_log_entries(void) {
+    CHECK_EQ(pm_entry_make(PM_ENTRY_EXTENT, 0, 1), 0x4000000001);
+    CHECK_EQ(pm_entry_make(PM_ENTRY_SLAB, 0x123456789, 0x2abcdef), 0xaaf37bc48d159e26);
+    uint64_t most = pm_entry_make(PM_ENTRY_TOMBSTONE, (1ull << 36) - 1, PM_ENTRY_PAGES_MAX);
+    CHECK_EQ(most, UINT64_MAX);
+    CHECK_EQ(pm_entry_page(most), (1ull << 36) - 1);
+    CHECK_EQ(pm_entry_pages(most), PM_ENTRY_PAGES_MAX);
+    CHECK_EQ(pm_entry_type(most), PM_ENTRY_TOMBSTONE);
+}
+
+static void test_bitmaps(void) {
+    SIZE(pm_bitmaps_header, 64);
+    FIELD(pm_bitmaps_header, magic, 0, 8);
+    FIELD(pm_bitmaps_header, tag, 8, 8);
+    FIELD(pm_bitmaps_header, slabs, 16, 8);
+    FIELD(pm_bitmaps_header, bytes, 24, 8);
+    FIELD(pm_bitmaps_header, crc, 32, 4);
+    FIELD(pm_bitmaps_header, header_crc, 36, 4);
+    FIELD(pm_bitmaps_header, reserved, 40, 24);
+    SIZE(pm_bitmap_record, 8);
+    FIELD(pm_bitmap_record, slab, 0, 4);
+    FIELD(pm_bitmap_record, size_class, 4, 2);
+    FIELD(pm_bitmap_record, words, 6, 2);
+}
+
+// Block sizes are part of the format: slab headers name classes by number.
+static void test_classes(void) {
+    static const unsigned sizes[] = {16,   32,   48,   64,   80,   96,    112,   128,   160,
+                                     192,  224,  256,  320,  384,  448,   512,   640,   768,
+                                     896,  1024, 1280, 1536, 1792, 2048,  2560,  3072,  3584,
+                                     4096, 5120, 6144, 7168, 8192, 10240, 12288, 14336, 16384};
+    CHECK_EQ(PM_CLASSES, sizeof sizes / sizeof sizes[0]);
+    for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        CHECK_EQ(pm_classes[i + 1].size, sizes[i]);
+}
+
+int main(void) {
+    RUN(constants);
+    RUN(magic_numbers);
+    RUN(enums);
+    RUN(superblock);
+    RUN(state);
+    RUN(roots);
+    RUN(slab_header);
+    RUN(booklog);
+    RUN(log_entries);
+    RUN(bitmaps);
+    RUN(classes);
+    return CHECK_DONE();
+}
