@@ -258,14 +258,25 @@ void pm_heap_remove(void) {
     rmdir(pm_heap.dir);
 }
 
-bool pm_heap_has_roots(void) {
+bool pm_heap_discard_data(void) {
+    static const char fresh[] = "heap.0.new";
+    int fd =
+        openat(pm_heap.dir_fd, fresh, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return false;
+    close(fd);
+    return renameat(pm_heap.dir_fd, fresh, pm_heap.dir_fd, pm_heap.data.name) == 0;
+}
+
+unsigned pm_heap_root_count(void) {
     const struct pm_super_file *super = pm_heap.super;
-    if (super->roots[super->state.root_epoch & 1].count)
-        return true;
-    for (size_t i = 0; i < PM_ROOT_SLOTS; i++)
-        if (super->slots.slot[i])
-            return true;
-    return false;
+    const struct pm_root_table *t = &super->roots[super->state.root_epoch & 1];
+    unsigned count = 0;
+    for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++)
+        count += t->root[i].part == 0;
+    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
+        count += super->slots.slot[i] != 0;
+    return count;
 }
 
 bool pm_file_ready(struct pm_file *file) {

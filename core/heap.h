@@ -72,7 +72,12 @@ bool pm_heap_clean(void);
 void pm_heap_release(void);
 // Unlinks the heap's files and directory, while the lock is held.
 void pm_heap_remove(void);
-bool pm_heap_has_roots(void);
+// Puts an empty data file in place of the present one, whose space goes when this process ends: until then its
+// last readers (stdio's exit, other libraries' destructors) find everything as it was. The log must be empty.
+bool pm_heap_discard_data(void);
+// Roots in force: table entries (a whole object counts once) and slots that are not empty.
+unsigned pm_heap_root_count(void);
+static inline bool pm_heap_has_roots(void) { return pm_heap_root_count() != 0; }
 
 // All of these are called with the extent lock held. Offsets are from pm_base, page aligned.
 // Moves the frontier; false at the limit or when the file system refuses.

@@ -93,7 +93,7 @@ static int set(const struct pm_option_info *info, const char *value, struct pm_e
     char *field = (char *)&pm_options + info->offset;
     if (info->type == PM_TYPE_TEXT) {
         if (!*value && value != info->fallback)
-            return pm_fail(err, PM_USAGE, "%s is set but empty; give it a value (%s) or unset it",
+            return pm_fail(err, PM_USAGE, "%s=: is set but empty; give it a value (%s) or unset it",
                            info->name, info->values);
         memcpy(field, &value, sizeof value);
         return PM_OK;

@@ -198,7 +198,7 @@ static void say_start(void) {
         return;
     }
     pm_say("heap %s (%s); %u roots; %s: %lu objects, %lu bytes live, %lu bytes reclaimed in %.3f s",
-           pm_heap.dir, pm_persist_guarantee(pm_durability), recovery.roots,
+           pm_heap.dir, pm_persist_guarantee(pm_durability), pm_heap_root_count(),
            !recovery.roots      ? "new"
            : recovery.was_clean ? "clean"
                                 : "recovered",
@@ -217,12 +217,7 @@ void pm_runtime_before_main(void) {
 
 // What close leaves of a heap that nothing can reach: nothing.
 static void close_rootless(void) {
-    struct pm_error err;
-    if (default_heap) {
-        pm_heap_remove();
-        return;
-    }
-    if (empty_heap(&err) == PM_OK)
+    if (pm_log_reset() && pm_heap_discard_data())
         pm_heap_clean();
 }
 
@@ -232,7 +227,13 @@ void pm_runtime_exit(void) {
     if (pm_options.stats.number)
         pm_stats_say();
     unsigned mine = pm_tcache != &pm_no_tcache;
-    if (!pm_heap.persistent || pm_tcache_live() > mine)
+    if (!pm_heap.persistent)
+        return;
+    if (default_heap && !pm_heap_has_roots()) {
+        pm_heap_remove(); // the mapping stays for whoever still runs
+        return;
+    }
+    if (pm_tcache_live() > mine)
         return; // other threads may still write: that is an unclean end, which recovery handles
     struct pm_tcache *t = pm_tcache;
     pm_tcache = &pm_no_tcache;

@@ -178,7 +178,7 @@ int pm_recover(bool write, unsigned markers, struct pm_recovery *r, struct pm_er
     double start = seconds_now();
     memset(r, 0, sizeof *r);
     r->was_clean = pm_offline_was_clean();
-    r->roots = pm_roots_count();
+    r->roots = pm_heap_root_count();
     r->markers = markers ? markers : pm_os_cores();
     int status = rebuild(write, err);
     if (status != PM_OK)

@@ -80,17 +80,6 @@ int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *
     return PM_OK;
 }
 
-unsigned pm_roots_count(void) {
-    const struct pm_super_file *super = pm_heap.super;
-    const struct pm_root_table *t = &super->roots[super->state.root_epoch & 1];
-    unsigned count = 0;
-    for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++)
-        count += t->root[i].part == 0;
-    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
-        count += super->slots.slot[i] != 0;
-    return count;
-}
-
 void pm_root_spec(const struct pm_root *root, struct root_spec *spec) {
     memset(spec, 0, sizeof *spec);
     spec->kind = (enum root_kind)root->kind;

@@ -21,8 +21,6 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err);
 // Calls `fn` for the bytes of every root: captured images and the slots. Images are mapped read-only.
 int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *arg,
                   struct pm_error *err);
-// Roots in force: table entries (a whole object counts once) and slots that are not empty.
-unsigned pm_roots_count(void);
 // The spec of a root as PMALLOC_ROOTS would name it.
 void pm_root_text(const struct pm_root *root, char *out, size_t outlen);
 // Removes every root whose text is `name`; PM_USAGE when there is none. The heap must be open for writing.
