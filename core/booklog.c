@@ -155,9 +155,14 @@ int pm_log_load(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err
     int status = check_header(err);
     if (status == PM_OK && !volatile_side())
         status = pm_fail(err, PM_OPERATIONAL, "out of address space for the bookkeeping log");
-    for (uint32_t id = 0; id < chunks && status == PM_OK; id++)
-        if (chunk_at(id)->epoch == header()->epoch)
+    for (uint32_t id = 0; id < chunks && status == PM_OK; id++) {
+        // 0 is free, less is of a past list, one more of a slow GC that did not reach its flip.
+        if (chunk_at(id)->epoch > header()->epoch + 1)
+            status = pm_fail(err, PM_DAMAGE, "%s/booklog.0: chunk %u has epoch %lx, from the future",
+                             pm_heap.dir, id, (unsigned long)chunk_at(id)->epoch);
+        else if (chunk_at(id)->epoch == header()->epoch)
             status = load_entries(id, err);
+    }
     for (uint32_t id = 0; id < chunks && status == PM_OK; id++)
         if (vchunks[id].active)
             status = load_tombstones(id, err);
