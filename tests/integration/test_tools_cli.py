@@ -437,6 +437,7 @@ def test_short_files(clean, name, size):
         ("superblock", EPOCH, struct.pack("<Q", 0), "root table"),
         ("booklog.0", 0, b"\x00", "bookkeeping log"),
         ("booklog.0", 16, struct.pack("<Q", 5), "epoch"),
+        ("booklog.0", CHUNK + 7, b"\x01", "epoch"),
         ("booklog.0", CHUNK + 8, struct.pack("<I", 9), "chunk"),
         ("booklog.0", CHUNK + 16, struct.pack("<Q", 1 << 40), "entry"),
         ("booklog.0", CHUNK + 16, struct.pack("<Q", (1 << 60) | 1), "extent"),
