@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// The door to durability: what is chosen for which file, what reaches the operations, in which order.
+#include "persist.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/statfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static char page[4096] __attribute__((aligned(4096)));
+
+// A recorder in place of the operations.
+static struct {
+    const char *addr;
+    size_t len;
+    char first; // what stood there when it was flushed
+} flushes[16];
+static unsigned flush_count, drain_count, drained_after;
+
+static void record_flush(const void *addr, size_t len) {
+    if (flush_count < 16) {
+        flushes[flush_count].addr = addr;
+        flushes[flush_count].len = len;
+        flushes[flush_count].first = *(const char *)addr;
+    }
+    flush_count++;
+}
+
+static void record_drain(void) {
+    drain_count++;
+    drained_after = flush_count;
+}
+
+static void record(void) {
+    flush_count = drain_count = drained_after = 0;
+    pm_persist = (struct pm_persist_ops){record_flush, record_drain};
+}
+
+static void test_the_operations_can_be_replaced(void) {
+    record();
+    pm_flush(page + 5, 100);
+    CHECK(flush_count == 1 && drain_count == 0);
+    CHECK(flushes[0].addr == page + 5 && flushes[0].len == 100);
+    pm_drain();
+    CHECK_EQ(drain_count, 1);
+    record();
+    pm_make_durable(page + 64, 64);
+    CHECK(flush_count == 1 && drain_count == 1 && drained_after == 1);
+}
+
+static void test_commit_stores_then_flushes_then_drains(void) {
+    record();
+    uint64_t *word = (uint64_t *)(page + 128);
+    *word = 1;
+    pm_commit_u64(word, 42);
+    CHECK_EQ(*word, 42);
+    CHECK(flush_count == 1 && drained_after == 1 && drain_count == 1);
+    CHECK(flushes[0].addr == (char *)word && flushes[0].len == 8 && flushes[0].first == 42);
+}
+
+// Each backend leaves memory as it is, whatever the range: empty, within a line, across lines, across pages.
+static void exercise(char *memory, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        memory[i] = (char)(i * 7);
+    static const size_t ranges[][2] = {{0, 0},    {0, 1},      {63, 2},  {64, 64},
+                                       {1, 1000}, {4000, 200}, {0, 8192}};
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
+        if (ranges[i][0] + ranges[i][1] <= size)
+            pm_make_durable(memory + ranges[i][0], ranges[i][1]);
+    unsigned wrong = 0;
+    for (size_t i = 0; i < size; i++)
+        wrong += memory[i] != (char)(i * 7);
+    CHECK_EQ(wrong, 0);
+    pm_commit_u64((uint64_t *)memory, 99);
+    CHECK_EQ(*(uint64_t *)memory, 99);
+}
+
+static int temporary(const char *dir) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/pmalloc-unit-XXXXXX", dir);
+    int fd = mkstemp(path);
+    if (fd >= 0)
+        unlink(path);
+    CHECK(fd >= 0 && ftruncate(fd, 16384) == 0);
+    return fd;
+}
+
+static void test_backends(void) {
+    int fd = temporary("/dev/shm");
+    char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    for (int d = PM_DURABLE_NONE; d <= PM_DURABLE_PAGE; d++) {
+        pm_persist_init(fd, d);
+        CHECK_EQ(pm_durability, d);
+        exercise(map, 16384);
+        CHECK(strlen(pm_persist_guarantee((enum pm_durability)d)) > 20);
+    }
+    CHECK_HAS(pm_persist_guarantee(PM_DURABLE_NONE), "not a reboot");
+    CHECK_HAS(pm_persist_guarantee(PM_DURABLE_PAGE), "write-back");
+    munmap(map, 16384);
+    close(fd);
+}
+
+static void test_probe(void) {
+    int fd = temporary("/dev/shm");
+    CHECK_EQ(pm_persist_probe(fd), PM_DURABLE_NONE);
+    pm_persist_init(fd, -1);
+    CHECK_EQ(pm_durability, PM_DURABLE_NONE);
+    close(fd);
+    // Wherever the build directory is, it is no DAX file system; tmpfs perhaps.
+    fd = temporary(".");
+    struct statfs fs;
+    CHECK_EQ(fstatfs(fd, &fs), 0);
+    enum pm_durability d = pm_persist_probe(fd);
+    CHECK(fs.f_type == 0x01021994 ? d == PM_DURABLE_NONE : d != PM_DURABLE_NONE);
+    close(fd);
+}
+
+// A write-back that fails must stop the program: what depends on it must not happen.
+static void test_failing_write_back_aborts(void) {
+    int out[2];
+    CHECK_EQ(pipe(out), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(out[1], 2);
+        int fd = temporary("/dev/shm");
+        pm_persist_init(fd, PM_DURABLE_PAGE);
+        char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        munmap(map, 16384);
+        pm_make_durable(map, 64); // not mapped: msync says ENOMEM
+        _exit(0);
+    }
+    close(out[1]);
+    char text[512] = "";
+    size_t have = 0;
+    ssize_t got;
+    while ((got = read(out[0], text + have, sizeof text - 1 - have)) > 0)
+        have += (size_t)got;
+    close(out[0]);
+    int status = 0;
+    waitpid(pid, &status, 0);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    CHECK(strncmp(text, "pmalloc: ", 9) == 0);
+    CHECK_HAS(text, "pmalloc-recover");
+}
+
+int main(void) {
+    RUN(the_operations_can_be_replaced);
+    RUN(commit_stores_then_flushes_then_drains);
+    RUN(backends);
+    RUN(probe);
+    RUN(failing_write_back_aborts);
+    return CHECK_DONE();
+}
