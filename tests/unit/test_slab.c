@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// Slabs, arenas and the allocation bitmaps of a clean close.
+#include "bitmaps.h"
+#include "crc.h"
+#include "heap_fixture.h"
+
+static void start(void) {
+    pm_options_default();
+    fixture_new_heap();
+}
+
+static struct pm_slab_header *media(uint32_t slab) {
+    return (struct pm_slab_header *)pm_heap.slabs.map + slab;
+}
+
+// ---- slabs -------------------------------------------------------------------------------------------
+
+static void test_create_pop_push(void) {
+    start();
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+        uint32_t slab = pm_slab_create(cls, 1) - 1;
+        const struct pm_vslab *v = &pm_vslabs[slab];
+        CHECK(slab != UINT32_MAX && v->size_class == cls && v->arena == 1);
+        CHECK_EQ(v->free_count, pm_classes[cls].blocks);
+        CHECK_EQ((uintptr_t)pm_slab_start(slab) % PM_SLAB_SIZE, 0);
+        CHECK(media(slab)->size_class == cls && media(slab)->magic == PM_SLAB_MAGIC);
+        CHECK_EQ(media(slab)->crc, pm_crc32c(0, media(slab), offsetof(struct pm_slab_header, crc)));
+        static void *blocks[PM_SLAB_BLOCKS_MAX + 1];
+        unsigned first = pm_slab_pop(slab, blocks, 3);
+        unsigned all = first + pm_slab_pop(slab, blocks + first, PM_SLAB_BLOCKS_MAX + 1 - first);
+        CHECK_EQ(all, pm_classes[cls].blocks);
+        CHECK_EQ(v->free_count, 0);
+        CHECK_EQ(pm_slab_pop(slab, blocks + all, 1), 0);
+        for (unsigned i = 0; i < all; i++)
+            CHECK_EQ((char *)blocks[i] - pm_slab_start(slab), (size_t)i * pm_classes[cls].size);
+        for (unsigned i = 0; i < all; i += 2)
+            pm_slab_push(slab, blocks[i]);
+        CHECK_EQ(v->free_count, (all + 1) / 2);
+        static void *again[PM_SLAB_BLOCKS_MAX];
+        CHECK_EQ(pm_slab_pop(slab, again, PM_SLAB_BLOCKS_MAX), (all + 1) / 2);
+        for (unsigned i = 0; i < (all + 1) / 2; i++)
+            CHECK(again[i] == blocks[2 * i]);
+        for (unsigned i = 0; i < all; i++)
+            pm_slab_push(slab, blocks[i]);
+        uint64_t active = pm_extent_stats().active;
+        pm_slab_destroy(slab);
+        CHECK_EQ(pm_extent_stats().active, active - 1);
+        CHECK_EQ(v->size_class, 0);
+    }
+    CHECK_EQ(pm_log_stats().live, 0);
+}
+
+static void test_adopt(void) {
+    start();
+    struct pm_error err = {0};
+    uint32_t slab = pm_slab_create(7, 0) - 1, extent = pm_vslabs[slab].extent;
+    memset(&pm_vslabs[slab], 0, sizeof pm_vslabs[slab]);
+    CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_OK);
+    CHECK(pm_vslabs[slab].size_class == 7 && pm_vslabs[slab].free_count == pm_classes[7].blocks);
+    // One flipped bit anywhere is noticed.
+    for (unsigned bit = 0; bit < 512; bit++) {
+        ((uint8_t *)media(slab))[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);
+        ((uint8_t *)media(slab))[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    CHECK_HAS(err.text, "slabs.0");
+    struct pm_slab_header good = *media(slab), strange[] = {good, good, good, good};
+    strange[0].size_class = 0;
+    strange[1].size_class = PM_CLASSES + 1;
+    strange[2].flag = 1;
+    strange[3].data_offset = 64;
+    for (unsigned i = 0; i < 4; i++) {
+        strange[i].crc = pm_crc32c(0, &strange[i], offsetof(struct pm_slab_header, crc));
+        *media(slab) = strange[i];
+        CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);
+        CHECK_HAS(err.text, "does not know");
+    }
+    *media(slab) = good;
+    pm_heap.slabs.size = (slab + 1) * sizeof good - 1;
+    CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);
+    CHECK_HAS(err.text, "truncated");
+}
+
+// ---- arenas ------------------------------------------------------------------------------------------
+
+static void test_join_the_least_used(void) {
+    start();
+    struct pm_arena *a = pm_arena_join(), *b = pm_arena_join(), *c = pm_arena_join();
+    CHECK(a != b && (c == a || c == b));
+    pm_arena_leave(b);
+    CHECK(c != a || pm_arena_join() == b);
+}
+
+static void test_fill_and_flush(void) {
+    start();
+    enum { MANY = 3000 };
+    static void *blocks[MANY];
+    unsigned cls = 10, got = 0, per_slab = pm_classes[cls].blocks;
+    while (got < MANY) {
+        unsigned n = pm_arena_fill(&pm_arenas[got / 40 % 2], cls, blocks + got,
+                                   MANY - got < 40 ? MANY - got : 40);
+        CHECK(n > 0);
+        for (unsigned i = got + 1; i < got + n; i++)
+            CHECK((char *)blocks[i] > (char *)blocks[i - 1] ||
+                  pm_slab_of(blocks[i]) != pm_slab_of(blocks[i - 1]));
+        got += n;
+    }
+    for (unsigned i = 0; i < MANY; i++)
+        memset(blocks[i], (int)(i % 251), pm_classes[cls].size);
+    for (unsigned i = 0; i < MANY; i++)
+        CHECK(((uint8_t *)blocks[i])[0] == i % 251 &&
+              ((uint8_t *)blocks[i])[pm_classes[cls].size - 1] == i % 251);
+    uint32_t slabs = pm_arenas[0].bin[cls].slabs + pm_arenas[1].bin[cls].slabs;
+    CHECK(slabs >= MANY / per_slab && slabs <= MANY / per_slab + 2);
+    CHECK_EQ(pm_extent_stats().slab_pages, slabs * 16);
+    for (unsigned i = 0; i < MANY; i++) { // any order, both arenas in one call
+        unsigned j = (unsigned)rnd(MANY);
+        void *t = blocks[i];
+        blocks[i] = blocks[j], blocks[j] = t;
+    }
+    for (unsigned i = 0; i < MANY; i += 50)
+        pm_arena_flush(cls, blocks + i, 50);
+    for (unsigned a = 0; a < 2; a++) {
+        CHECK_EQ(pm_arenas[a].bin[cls].slabs, 1); // one empty slab is kept
+        CHECK_EQ(pm_arenas[a].bin[cls].empty, 1);
+    }
+    CHECK_EQ(pm_extent_stats().slab_pages, 32);
+}
+
+static void test_no_memory(void) {
+    struct pm_error err;
+    pm_options_default();
+    MUST(pm_option_set("PMALLOC_LIMIT", "4M", &err) == PM_OK);
+    fixture_new_heap();
+    static void *blocks[64 * 4];
+    unsigned got = 0, n;
+    while ((n = pm_arena_fill(&pm_arenas[0], PM_CLASSES, blocks + got, 3)) > 0)
+        got += n;
+    CHECK_EQ(got, 64 * 4);
+    pm_arena_flush(PM_CLASSES, blocks + 7, 1);
+    CHECK_EQ(pm_arena_fill(&pm_arenas[0], PM_CLASSES, blocks + 7, 3), 1);
+    CHECK_EQ(pm_arena_fill(&pm_arenas[1], 1, blocks + 8, 1), 0);
+}
+
+// A recovered slab learns its tags when they are first needed.
+static void test_adopted_slabs(void) {
+    start();
+    uint32_t slab = pm_slab_create(4, 0) - 1;
+    void *blocks[10];
+    pm_slab_pop(slab, blocks, 10);
+    pm_arena_adopt(slab);
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    CHECK(v->stale_tags && v->arena == slab % 2);
+    CHECK_EQ(pm_tag[pm_granule(blocks[3])], PM_TAG_NONE);
+    CHECK(pm_arena_refresh(slab));
+    CHECK(!pm_arena_refresh(slab));
+    for (unsigned i = 0; i < 10; i++)
+        CHECK_EQ(pm_tag[pm_granule(blocks[i])], 4);
+    CHECK_EQ(pm_tag[pm_granule((char *)blocks[9] + 64)], PM_TAG_NONE);
+    void *more;
+    CHECK_EQ(pm_arena_fill(&pm_arenas[v->arena], 4, &more, 1), 1);
+    CHECK(more == (char *)blocks[9] + 64);
+    CHECK(!pm_arena_refresh(slab + 1));
+}
+
+// ---- bitmaps -----------------------------------------------------------------------------------------
+
+static unsigned records;
+static uint32_t last_slab;
+static uint64_t allocated;
+
+static void count(uint32_t slab, unsigned cls, const uint64_t *words, void *arg) {
+    CHECK(arg == &records && (records == 0 || slab > last_slab));
+    CHECK_EQ(cls, pm_vslabs[slab].size_class);
+    for (unsigned i = 0; i < pm_classes[cls].blocks; i++) {
+        bool is = words[i / 64] >> i % 64 & 1, is_free = pm_vslabs[slab].free[i / 64] >> i % 64 & 1;
+        CHECK(is != is_free);
+        allocated += is;
+    }
+    if (pm_classes[cls].blocks % 64)
+        CHECK_EQ(words[pm_classes[cls].blocks / 64] >> pm_classes[cls].blocks % 64, 0);
+    last_slab = slab;
+    records++;
+}
+
+static bool read_bitmaps(void) {
+    records = 0;
+    allocated = 0;
+    return pm_bitmaps_read(count, &records);
+}
+
+static uint64_t some_slabs(void) {
+    uint64_t used = 0;
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+        void *blocks[100];
+        unsigned want = 1 + (unsigned)rnd(99);
+        for (unsigned got = 0; got < want;)
+            got += pm_arena_fill(&pm_arenas[0], cls, blocks + got, want - got);
+        used += want;
+    }
+    return used;
+}
+
+static void test_bitmaps(void) {
+    start();
+    CHECK(!read_bitmaps()); // none yet
+    CHECK(pm_bitmaps_write());
+    CHECK(read_bitmaps());
+    CHECK_EQ(records, 0);
+    uint64_t used = some_slabs();
+    CHECK(pm_bitmaps_write());
+    CHECK(read_bitmaps());
+    CHECK_EQ(allocated, used);
+    CHECK_EQ(records, pm_extent_stats().slab_pages / 16);
+}
+
+static void test_damaged_bitmaps(void) {
+    start();
+    some_slabs();
+    CHECK(pm_bitmaps_write());
+    int fd = openat(pm_heap.dir_fd, "bitmaps.0", O_RDWR);
+    struct stat st;
+    MUST(fd >= 0 && fstat(fd, &st) == 0);
+    CHECK_EQ(st.st_mode & 07777, 0600);
+    for (off_t at = 0; at < st.st_size; at += at < 40 ? 1 : 61) {
+        uint8_t byte, other;
+        MUST(pread(fd, &byte, 1, at) == 1);
+        other = byte ^ 0x10;
+        MUST(pwrite(fd, &other, 1, at) == 1);
+        if (at < 40 || at >= 64) { // in between nothing is read
+            CHECK(!read_bitmaps());
+            CHECK_EQ(records, 0);
+        }
+        MUST(pwrite(fd, &byte, 1, at) == 1);
+    }
+    CHECK(read_bitmaps());
+    static const off_t lengths[] = {0, 1, 63, 64, 100};
+    for (unsigned i = 0; i < 5; i++) {
+        MUST(ftruncate(fd, lengths[i]) == 0);
+        CHECK(!read_bitmaps());
+        CHECK_EQ(records, 0);
+    }
+    MUST(ftruncate(fd, st.st_size) == 0); // zeroes now
+    CHECK(!read_bitmaps());
+    CHECK(pm_bitmaps_write());
+    pm_heap.super->state.bitmaps_tag++; // another close's
+    CHECK(!read_bitmaps());
+    pm_heap.super->state.bitmaps_tag--;
+    CHECK(read_bitmaps());
+    MUST(unlinkat(pm_heap.dir_fd, "bitmaps.0", 0) == 0);
+    MUST(symlinkat("roots", pm_heap.dir_fd, "bitmaps.0") == 0);
+    CHECK(!read_bitmaps());
+    CHECK(!pm_bitmaps_write());
+}
+
+int main(void) {
+    RUN_CHILD(create_pop_push);
+    RUN_CHILD(adopt);
+    RUN_CHILD(join_the_least_used);
+    RUN_CHILD(fill_and_flush);
+    RUN_CHILD(no_memory);
+    RUN_CHILD(adopted_slabs);
+    RUN_CHILD(bitmaps);
+    RUN_CHILD(damaged_bitmaps);
+    return CHECK_DONE();
+}
