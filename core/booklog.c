@@ -150,6 +150,16 @@ static bool volatile_side(void) {
     return vchunks != NULL;
 }
 
+int pm_log_each(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err),
+                struct pm_error *err) {
+    int status = PM_OK;
+    for (uint32_t id = 0; id < chunks && status == PM_OK; id++)
+        for (unsigned slot = 0; slot < PM_CHUNK_ENTRIES && status == PM_OK; slot++)
+            if (is_live(&vchunks[id], slot))
+                status = each(chunk_at(id)->entry[slot], id << POS_SHIFT | slot, err);
+    return status;
+}
+
 int pm_log_load(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err),
                 struct pm_error *err) {
     int status = check_header(err);
@@ -158,19 +168,16 @@ int pm_log_load(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err
     for (uint32_t id = 0; id < chunks && status == PM_OK; id++) {
         // 0 is free, less is of a past list, one more of a slow GC that did not reach its flip.
         if (chunk_at(id)->epoch > header()->epoch + 1)
-            status = pm_fail(err, PM_DAMAGE, "%s/booklog.0: chunk %u has epoch %lx, from the future",
-                             pm_heap.dir, id, (unsigned long)chunk_at(id)->epoch);
+            status =
+                pm_fail(err, PM_DAMAGE, "%s/booklog.0: chunk %u has epoch %lx, from the future",
+                        pm_heap.dir, id, (unsigned long)chunk_at(id)->epoch);
         else if (chunk_at(id)->epoch == header()->epoch)
             status = load_entries(id, err);
     }
     for (uint32_t id = 0; id < chunks && status == PM_OK; id++)
         if (vchunks[id].active)
             status = load_tombstones(id, err);
-    for (uint32_t id = 0; id < chunks && status == PM_OK; id++)
-        for (unsigned slot = 0; slot < PM_CHUNK_ENTRIES && status == PM_OK; slot++)
-            if (is_live(&vchunks[id], slot))
-                status = each(chunk_at(id)->entry[slot], id << POS_SHIFT | slot, err);
-    return status;
+    return status == PM_OK ? pm_log_each(each, err) : status;
 }
 
 void pm_log_activate(void) {

@@ -37,6 +37,9 @@ static inline uint64_t pm_entry_pages(uint64_t e) { return e >> 38; }
 // status. Nothing is written.
 int pm_log_load(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err),
                 struct pm_error *err);
+// Calls `each` for every live entry, as pm_log_load does; `each` must not write the log.
+int pm_log_each(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err),
+                struct pm_error *err);
 // Makes a loaded log appendable: drops what an interrupted slow GC left.
 void pm_log_activate(void);
 // Makes the log empty, durably, whatever it held. For a heap that nothing can reach.

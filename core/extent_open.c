@@ -6,19 +6,19 @@
 
 // The lesser entry of an interrupted resize, to be erased once the heap may be written. The extent lock
 // admits one resize at a time, and each opening finishes the one it finds.
-static pm_log_pos unfinished = PM_LOG_NOWHERE;
+pm_log_pos pm_unfinished_resize = PM_LOG_NOWHERE;
 
 static bool finish_resize(uint32_t index, uint64_t pages, pm_log_pos pos) {
     struct pm_extent *e = &pm_extents[index];
-    if (unfinished != PM_LOG_NOWHERE)
+    if (pm_unfinished_resize != PM_LOG_NOWHERE)
         return false;
     if (pages <= e->pages) {
-        unfinished = pos;
+        pm_unfinished_resize = pos;
         return true;
     }
     if (pm_page_extent[e->page + pages - 1])
         return false;
-    unfinished = e->log;
+    pm_unfinished_resize = e->log;
     e->log = pos;
     pm_active.pages += pages - e->pages;
     pm_bounds_set(e, 0);
@@ -110,9 +110,9 @@ int pm_extent_fill_gaps(bool repair, struct pm_error *err) {
     }
     if (!repair)
         return PM_OK;
-    if (unfinished != PM_LOG_NOWHERE)
-        pm_log_erase(unfinished);
-    unfinished = PM_LOG_NOWHERE;
+    if (pm_unfinished_resize != PM_LOG_NOWHERE)
+        pm_log_erase(pm_unfinished_resize);
+    pm_unfinished_resize = PM_LOG_NOWHERE;
     if (end && pm_extents[pm_page_extent[end - 1]].state == PM_EXTENT_RETAINED)
         pm_frontier_shrink(pm_page_extent[end - 1]);
     return PM_OK;

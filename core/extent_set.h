@@ -55,6 +55,8 @@ void pm_extent_purge_to(uint64_t limit);
 uint32_t pm_extent_carve(uint32_t index, uint64_t pages, uint64_t align);
 // Makes an active extent reclaimed; its log entry is ended already, or never was.
 void pm_extent_free(uint32_t index);
+// The lesser entry of an interrupted resize that opening found and, read-only, may not erase; PM_LOG_NOWHERE.
+extern pm_log_pos pm_unfinished_resize;
 // pm_log_moved: the log's slow GC moved an extent's entry.
 void pm_extent_entry_moved(uint64_t entry, pm_log_pos to);
 

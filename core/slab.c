@@ -97,6 +97,11 @@ void pm_slab_refresh_tags(uint32_t slab) {
     v->stale_tags = 0;
 }
 
+unsigned pm_slab_media_class(uint32_t slab) {
+    const struct pm_slab_header *h = media(slab);
+    return h->crc == pm_crc32c(0, h, offsetof(struct pm_slab_header, crc)) ? h->size_class : 0;
+}
+
 int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
     if (((size_t)slab + 1) * sizeof(struct pm_slab_header) > pm_heap.slabs.size)
         return pm_fail(err, PM_DAMAGE,

@@ -16,6 +16,7 @@
 #include "common/progress.h"
 #include "persist.h"
 #include "recover.h"
+#include "verify.h"
 
 enum { KEY_CHECK = 256, KEY_DRY_RUN, KEY_JSON, KEY_PURGE, KEY_DROP_ROOT };
 enum { MARKERS_MAX = 64 };
@@ -278,6 +279,8 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
     r->owner = pm_heap.super->state.owner_pid;
     progress_start();
     status = pm_recover(write, q->threads, &r->found, err);
+    if (status == PM_OK)
+        status = pm_verify(write, err);
     progress_end();
     if (status == PM_OK && write && !pm_offline_finish())
         status = pm_fail(
