@@ -254,7 +254,9 @@ void pm_heap_remove(void) {
     // The superblock goes last: what an interruption leaves is either a heap or recognisably a remnant.
     for (size_t i = FILES; i-- > 0;)
         unlinkat(pm_heap.dir_fd, all_files[i]->name, 0);
-    unlinkat(pm_heap.dir_fd, "bitmaps.0", 0);
+    static const char *const others[] = {"bitmaps.0", "heap.0.new", "superblock.new"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        unlinkat(pm_heap.dir_fd, others[i], 0);
     rmdir(pm_heap.dir);
 }
 

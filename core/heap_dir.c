@@ -47,8 +47,9 @@ int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
 
 // A directory is made a heap only when it holds nothing but the leavings of an interrupted making.
 static bool holds_strangers(int dir_fd, char *name, size_t name_len) {
-    static const char *const ours[] = {".",         "..",    "heap.0",    "slabs.0",
-                                       "booklog.0", "roots", "bitmaps.0", NEW_SUPERBLOCK};
+    static const char *const ours[] = {".",         "..",         "heap.0",
+                                       "slabs.0",   "booklog.0",  "roots",
+                                       "bitmaps.0", "heap.0.new", NEW_SUPERBLOCK};
     char buffer[2048] __attribute__((aligned(8)));
     long got;
     lseek(dir_fd, 0, SEEK_SET);
