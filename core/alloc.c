@@ -22,10 +22,10 @@ static _Atomic uint64_t foreign_pointers;
 
 // A pointer that no heap of ours ever gave out: somebody else's memory, left alone.
 static void foreign(const char *call, const void *p) {
-    if (atomic_fetch_add_explicit(&foreign_pointers, 1, memory_order_relaxed) != 0)
-        return;
     if (pm_options.check.number == PM_CHECK_STRICT)
         pm_abort("%s(%p): the pointer is outside the heap", call, p);
+    if (atomic_fetch_add_explicit(&foreign_pointers, 1, memory_order_relaxed) != 0)
+        return;
     pm_say("%s(%p): the pointer is outside the heap and is left alone; reported once", call, p);
 }
 
