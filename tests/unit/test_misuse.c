@@ -129,6 +129,7 @@ static void test_realloc_and_usable_size(void) {
 static void foreign(void) {
     static char mine[64];
     char on_stack[64];
+    pm_free(pm_malloc(1)); // the settings are read with the first request
     for (int i = 0; i < 3; i++) {
         pm_free(mine + 16);
         pm_free(on_stack);
