@@ -195,7 +195,7 @@ demo: all ## real programs, real kills, explained line by line
 	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo
 
 bench: all $(BENCHES) ## hot path, start-up and recovery beside others (scripts/bootstrap --bench)
-	@for b in callgrind-pair startup-bench recovery-bench; do \
+	@for b in callgrind-pair startup-bench overhead-bench recovery-bench; do \
 		echo "== scripts/$$b"; BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/$$b || exit 1; \
 	done
 
