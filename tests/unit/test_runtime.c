@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// The life of a persistent heap in one process after another: killed, closed, forked, full, rootless.
+#include "alloc.h"
+#include "heap_fixture.h"
+#include "pmalloc.h"
+#include "runtime.h"
+
+struct node {
+    struct node *next;
+    uint64_t value;
+    uint64_t pad[6];
+};
+
+static void settings(void) {
+    setenv("PMALLOC_HEAP", fixture_dir, 1);
+    setenv("PMALLOC_MARKERS", "1", 1);
+}
+
+static struct node *list_add(struct node *list, uint64_t value) {
+    struct node *n = pm_malloc(sizeof *n);
+    MUST(n != NULL);
+    *n = (struct node){.next = list, .value = value};
+    return n;
+}
+
+static uint64_t list_length(const struct node *list) {
+    uint64_t length = 0;
+    for (; list; list = list->next) {
+        if (list->next)
+            CHECK_EQ(list->value, list->next->value + 1);
+        length++;
+    }
+    return length;
+}
+
+// Adds 1000 nodes to the list at slot 0, a large block that only the newest node reaches, and garbage.
+static void add_nodes(void) {
+    struct node *list = pmalloc_get_root(0);
+    CHECK(pmalloc_is_persistent());
+    CHECK_STR(pmalloc_heap_path(), fixture_dir);
+    uint64_t length = list_length(list);
+    if (list) {
+        uint64_t *large = (uint64_t *)(uintptr_t)list->pad[0];
+        CHECK(large[0] == list->value && large[9999] == list->value);
+        CHECK_EQ(pm_usable_size(list), 64);
+        CHECK(pm_usable_size(large) >= 80000);
+        pm_free(large);
+        list->pad[0] = 0; // or whatever is there next would stay alive
+    }
+    for (uint64_t i = 0; i < 1000; i++) {
+        list = list_add(list, length + i);
+        pm_malloc(100);
+        if (i % 50 == 0)
+            pm_malloc(50000);
+    }
+    uint64_t *large = pm_malloc(80000);
+    large[0] = large[9999] = list->value;
+    list->pad[0] = (uint64_t)(uintptr_t)large;
+    CHECK_EQ(pmalloc_set_root(0, list), 0);
+    CHECK(pmalloc_get_root(0) == list);
+}
+
+static uint64_t expected_live;
+
+static void session(void) {
+    settings();
+    pm_runtime_before_main();
+    const struct pm_recovery *r = pm_runtime_recovery();
+    CHECK_EQ(r->live_objects, expected_live);
+    add_nodes();
+}
+
+static void killed_session(void) {
+    session();
+    if (!check_failures)
+        kill(getpid(), SIGKILL);
+}
+
+static void closed_session(void) {
+    session();
+    pm_runtime_exit();
+    CHECK_EQ(pm_phase(), PM_CLOSED);
+}
+
+static void test_killed_again_and_again(void) {
+    for (uint64_t i = 0; i < 6; i++) {
+        expected_live = i ? i * 1000 + 1 : 0;
+        CHECK_EQ(in_child(killed_session), 128 + SIGKILL);
+    }
+    struct stat st;
+    char path[160];
+    snprintf(path, sizeof path, "%s/heap.0", fixture_dir);
+    // 6000 nodes, a large block and the garbage of one session; not of six
+    CHECK(stat(path, &st) == 0 && st.st_blocks * 512 < 6 << 20);
+}
+
+static void test_closed_again_and_again(void) {
+    for (uint64_t i = 0; i < 4; i++) {
+        expected_live = i ? i * 1000 + 1 : 0;
+        CHECK_EQ(in_child(closed_session), 0);
+        char path[160];
+        snprintf(path, sizeof path, "%s/bitmaps.0", fixture_dir);
+        CHECK(access(path, F_OK) == 0);
+    }
+}
+
+static void test_killed_and_closed_by_turns(void) {
+    for (uint64_t i = 0; i < 6; i++) {
+        expected_live = i ? i * 1000 + 1 : 0;
+        CHECK_EQ(in_child(i % 2 ? closed_session : killed_session), i % 2 ? 0 : 128 + SIGKILL);
+    }
+}
+
+// ---- without roots -----------------------------------------------------------------------------------
+
+static void rootless(void) {
+    settings();
+    pm_runtime_before_main();
+    CHECK_EQ(pm_runtime_recovery()->live_objects, 0);
+    for (int i = 0; i < 10000; i++)
+        memset(pm_malloc(1000), 1, 1000);
+    CHECK(pm_heap.frontier > 8 << 20);
+}
+
+static void rootless_closed(void) {
+    rootless();
+    pm_runtime_exit();
+}
+
+static void test_rootless(void) {
+    struct stat st;
+    char path[160];
+    snprintf(path, sizeof path, "%s/heap.0", fixture_dir);
+    CHECK_EQ(in_child(rootless), 0); // as _exit
+    CHECK_EQ(in_child(rootless), 0);
+    CHECK_EQ(in_child(rootless_closed), 0);
+    CHECK(stat(path, &st) == 0 && st.st_blocks == 0);
+}
+
+// ---- slots -------------------------------------------------------------------------------------------
+
+static void slots(void) {
+    settings();
+    errno = 0;
+    CHECK(pmalloc_set_root(PM_ROOT_SLOTS, &errno) == -1 && errno == EINVAL);
+    CHECK(pmalloc_get_root(PM_ROOT_SLOTS) == NULL);
+    void *p = pm_malloc(10);
+    CHECK_EQ(pmalloc_set_root(511, p), 0);
+    CHECK(pmalloc_get_root(511) == p && pmalloc_get_root(510) == NULL);
+    CHECK_EQ(pmalloc_set_root(511, NULL), 0);
+    CHECK(pmalloc_get_root(511) == NULL);
+    CHECK(strlen(pmalloc_version()) >= 5);
+}
+
+static void slots_volatile(void) {
+    setenv("PMALLOC_BACKING", "volatile", 1);
+    errno = 0;
+    CHECK(pmalloc_set_root(0, &errno) == -1 && errno == ENOTSUP);
+    CHECK(pmalloc_get_root(0) == NULL);
+    CHECK(!pmalloc_is_persistent());
+    CHECK_STR(pmalloc_heap_path(), "");
+}
+
+static void test_slots(void) {
+    CHECK_EQ(in_child(slots), 0);
+    CHECK_EQ(in_child(slots_volatile), 0);
+}
+
+// ---- after a recovery --------------------------------------------------------------------------------
+
+static void free_everything(void) {
+    settings();
+    pm_runtime_before_main();
+    struct node *list = pmalloc_get_root(0), *next;
+    pm_free((void *)(uintptr_t)list->pad[0]);
+    for (; list; list = next) {
+        next = list->next;
+        pm_free(list);
+    }
+    pmalloc_set_root(0, NULL);
+    pm_trim();
+    CHECK(pm_extent_stats().active <= 2 * PM_CLASSES);
+}
+
+static void free_twice(void) {
+    settings();
+    struct node *list = pmalloc_get_root(0);
+    close(STDERR_FILENO);
+    pm_free(list);
+    pm_free(list);
+}
+
+static void free_interior(void) {
+    settings();
+    struct node *list = pmalloc_get_root(0);
+    close(STDERR_FILENO);
+    pm_free((char *)list + 16);
+}
+
+static void realloc_recovered(void) {
+    settings();
+    struct node *list = pmalloc_get_root(0);
+    uint64_t value = list->value;
+    uint64_t *large = pm_realloc((void *)(uintptr_t)list->pad[0], 300000);
+    CHECK(large[0] == value && large[9999] == value);
+    struct node *bigger = pm_realloc(list, 5000);
+    CHECK(bigger != list && bigger->value == value);
+}
+
+static void test_recovered_blocks_are_ordinary(void) {
+    expected_live = 0;
+    CHECK_EQ(in_child(killed_session), 128 + SIGKILL);
+    CHECK_EQ(in_child(free_twice), 128 + SIGABRT);
+    expected_live = 1001;
+    CHECK_EQ(in_child(killed_session), 128 + SIGKILL);
+    CHECK_EQ(in_child(free_interior), 128 + SIGABRT);
+    CHECK_EQ(in_child(realloc_recovered), 0);
+    expected_live = 0;
+}
+
+static void test_freeing_everything(void) {
+    expected_live = 0;
+    CHECK_EQ(in_child(closed_session), 0);
+    CHECK_EQ(in_child(free_everything), 0);
+}
+
+// ---- fork --------------------------------------------------------------------------------------------
+
+static void forking(void) {
+    session();
+    struct node *list = pmalloc_get_root(0);
+    uint64_t length = list_length(list);
+    pid_t pid = fork();
+    if (pid == 0) {
+        CHECK(!pmalloc_is_persistent());
+        CHECK_EQ(list_length(list), length);
+        for (struct node *n = list; n; n = n->next)
+            n->value = 0; // its own copy
+        for (int i = 0; i < 5000; i++)
+            pm_free(pm_malloc((size_t)i * 10));
+        pm_free(list);
+        _exit(check_failures != 0);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_EQ(list_length(list), length);
+    CHECK_EQ(list->value, length - 1);
+    pm_free(pm_malloc(10));
+}
+
+static void test_fork(void) {
+    expected_live = 0;
+    CHECK_EQ(in_child(forking), 0);
+    expected_live = 1001;
+    CHECK_EQ(in_child(forking), 0);
+}
+
+int main(void) {
+    RUN_CHILD(killed_again_and_again);
+    RUN_CHILD(closed_again_and_again);
+    RUN_CHILD(killed_and_closed_by_turns);
+    RUN_CHILD(rootless);
+    RUN_CHILD(slots);
+    RUN_CHILD(recovered_blocks_are_ordinary);
+    RUN_CHILD(freeing_everything);
+    RUN_CHILD(fork);
+    return CHECK_DONE();
+}
