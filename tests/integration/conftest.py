@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Whole processes under the preload: where the build is, a heap of one's own, a clean environment.
+
+Every heap lies below a fresh directory in /dev/shm that goes when the test ends, whatever became of
+it. The environment holds nothing of the caller's PMALLOC_ settings or preloads.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve()
+CC = os.environ.get("CC") or "gcc"
+SHM = pathlib.Path("/dev/shm")
+DEFAULT_HEAPS = SHM / f"pmalloc-{os.geteuid()}"
+TIMEOUT = 100  # seconds, of a process
+DEADLINE = 200  # of a test
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: left out by make test-fast")
+
+
+def environment(preload=True, **settings):
+    """The caller's environment without preloads and settings, then `settings`; HEAP is PMALLOC_HEAP."""
+    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PMALLOC_")}
+    if preload:
+        env["LD_PRELOAD"] = str(BUILD / "libpmalloc_preload.so")
+    for name, value in settings.items():
+        if value is not None:
+            env["PMALLOC_" + name if name.isupper() else name] = str(value)
+    return env
+
+
+def run(argv, preload=True, timeout=TIMEOUT, stdin=None, cwd=None, **settings):
+    """Runs a program to its end; output as text."""
+    return subprocess.run(
+        [str(a) for a in argv],
+        env=environment(preload, **settings),
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+
+
+def start(argv, preload=True, **settings):
+    """Starts a program with pipes; the caller ends it."""
+    return subprocess.Popen(
+        [str(a) for a in argv],
+        env=environment(preload, **settings),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said(done):
+    """All there is to know of a finished run, for the message of an assertion."""
+    return f"{done.args}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+def succeeds(done):
+    assert done.returncode == 0, said(done)
+    return done.stdout
+
+
+def refuses(done, *parts):
+    """Exit status 125 with one line of the library that has all of `parts`; returns the line."""
+    assert done.returncode == 125, said(done)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("pmalloc: "), said(done)
+    for part in parts:
+        assert part in lines[0], f"{part!r} is not in: {lines[0]}"
+    assert done.stdout == "", said(done)
+    return lines[0]
+
+
+def one_message(done, *parts):
+    """One line of the library with all of `parts`, whatever the status."""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("pmalloc: ")]
+    assert len(lines) == 1, said(done)
+    for part in parts:
+        assert part in lines[0], f"{part!r} is not in: {lines[0]}"
+
+
+def app(name):
+    path = BUILD / "apps" / name
+    assert path.exists(), f"{path} is missing: run make"
+    return path
+
+
+def tool(name):
+    path = BUILD / name
+    assert path.exists(), f"{path} is missing: run make"
+    return path
+
+
+def recover(heap, *arguments, preload=False, **settings):
+    return run([tool("pmalloc-recover"), *arguments, heap], preload, **settings)
+
+
+def recovered(heap):
+    """Recovers offline; the figures."""
+    done = recover(heap, "--json")
+    assert done.returncode == 0, said(done)
+    return json.loads(done.stdout)
+
+
+def fingerprint(directory):
+    """Names, modes and contents of everything below a directory; holes count as zeroes."""
+    digest = hashlib.sha256()
+    for path in sorted(pathlib.Path(directory).rglob("*")):
+        info = path.lstat()
+        digest.update(f"{path.relative_to(directory)} {info.st_mode} {info.st_size} ".encode())
+        if path.is_file() and not path.is_symlink():
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def on_media(heap):
+    """Bytes the heap takes on the file system."""
+    return sum(path.stat().st_blocks * 512 for path in pathlib.Path(heap).iterdir())
+
+
+@dataclasses.dataclass
+class Workload:
+    """One of the structures of tests/apps on a heap of its own."""
+
+    name: str
+    heap: pathlib.Path
+    root: str
+
+    def argv(self, *arguments):
+        return [app(self.name), *arguments]
+
+    def run(self, *arguments, **settings):
+        settings.setdefault("ROOTS", self.root)
+        return run(self.argv(*arguments), HEAP=self.heap, **settings)
+
+    def start(self, *arguments, **settings):
+        settings.setdefault("ROOTS", self.root)
+        return start(self.argv(*arguments), HEAP=self.heap, **settings)
+
+    def check(self, *arguments, **settings):
+        """The program's own check, or that of another mode: its figures."""
+        done = self.run(*(arguments or ("check",)), **settings)
+        assert done.returncode == 0 and done.stderr == "", said(done)
+        return figures(done.stdout)
+
+
+def figures(text):
+    """Of the last line, "ok keys=1 ...": the numbers."""
+    words = text.splitlines()[-1].split()
+    assert words[0] == "ok", text
+    pairs = dict(word.split("=") for word in words[1:])
+    return {k: v if k == "digest" else int(v) for k, v in pairs.items()}
+
+
+ROOTS = {
+    "list": "list_state",
+    "skiplist": "skip_state",
+    "hashset": "hash_state",
+    "tree": "tree_state",
+    "kvshell": "store",
+}
+
+
+@pytest.fixture
+def shm():
+    """A directory in shared memory, gone afterwards."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=SHM))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def heap(shm):
+    """The name of a heap that does not exist yet."""
+    return shm / "heap"
+
+
+@pytest.fixture
+def workload(shm):
+    def make(name):
+        return Workload(name, shm / name, ROOTS[name])
+
+    return make
+
+
+@pytest.fixture
+def rng(request):
+    """Random numbers; the seed stands in the report of a failure and can be given by PMALLOC_SEED."""
+    seed = int(os.environ.get("PMALLOC_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"PMALLOC_SEED={seed}")
+    return random.Random(f"{seed} {request.node.name}")
+
+
+@pytest.fixture
+def processes():
+    """Collects started processes and ends what is left of them."""
+    started = []
+    yield started
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe:
+                pipe.close()
+
+
+def compiled(source, *flags, name=None, compiler=None, libraries=()):
+    """A program or library of a source below tests/integration, made again when that is newer."""
+    source = HERE / source
+    folder = BUILD / "integration"
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / (name or source.stem)
+    command = [compiler or CC, "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
+    command += ["-o", str(out), str(source), *libraries, "-lpthread", "-ldl"]
+    stamp = out.with_name(out.name + ".cmd")
+    text = " ".join(map(str, command))
+    fresh = (
+        out.exists()
+        and stamp.exists()
+        and stamp.read_text() == text
+        and out.stat().st_mtime > source.stat().st_mtime
+    )
+    if not fresh:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{text}\n{done.stderr}"
+        stamp.write_text(text)
+    return out
+
+
+@pytest.fixture(autouse=True)
+def deadline():
+    """A hanging test fails; a process it waits for goes with the test's fixtures."""
+
+    def late(*_):
+        pytest.fail(f"no end after {DEADLINE} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(DEADLINE)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_default_heaps_left():
+    """The suite leaves no default heap behind that was not there before."""
+    before = set(DEFAULT_HEAPS.iterdir()) if DEFAULT_HEAPS.is_dir() else set()
+    yield
+    after = set(DEFAULT_HEAPS.iterdir()) if DEFAULT_HEAPS.is_dir() else set()
+    ours = {path for path in after - before if path.name.startswith(("pmtest_", "list", "tree"))}
+    for path in ours:
+        shutil.rmtree(path, ignore_errors=True)
+    assert not ours, f"default heaps left behind: {sorted(map(str, ours))}"

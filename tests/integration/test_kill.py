@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""SIGKILL at random instants, of programs and of recovery itself, and what is there afterwards.
+
+The programs check themselves: every key but that of a pending operation holds exactly the payload the
+model expects, payloads carry a checksum, and no two blocks overlap. See tests/apps/README.md.
+"""
+
+import shutil
+import time
+
+import pytest
+from conftest import (
+    on_media,
+    recover,
+    recovered,
+    run,
+    said,
+    start,
+    succeeds,
+    tool,
+)
+
+STRUCTURES = ["list", "skiplist", "hashset", "tree"]
+ROUNDS = 30  # a structure and a number of threads: 240 kills in all
+MEGABYTE = 1 << 20
+
+# Space that is neither live data nor returned: rounding up to size classes, thread caches, partly filled
+# slabs, one region in the making.
+SLACK = 24 * MEGABYTE
+
+
+def killed_at_work(workload, processes, rng, threads, longest=0.03):
+    """Starts the program, lets it work a while, kills it."""
+    process = workload.start("run", 0, rng.randrange(1 << 30), "-t", threads)
+    processes.append(process)
+    lines = [process.stdout.readline()]
+    if lines[0].startswith("ok "):  # what it found, and checked
+        lines.append(process.stdout.readline())
+    if lines[-1] != "ready\n":
+        process.kill()
+        pytest.fail("".join(lines) + process.stderr.read())
+    time.sleep(rng.uniform(0, longest))
+    process.kill()
+    assert process.wait() == -9, process.stderr.read()
+    assert process.stderr.read() == ""
+
+
+def goes_on(workload, rng):
+    return workload.check("run", 300, rng.randrange(1 << 30), "-t", rng.choice("12"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_kill_at_random_instants(workload, processes, rng, name, threads):
+    work = workload(name)
+    work.check("run", rng.randrange(0, 8000), rng.randrange(1 << 30))
+    ops = 0
+    for number in range(ROUNDS):
+        print(f"round {number}")
+        killed_at_work(work, processes, rng, threads)
+        way = number % 3
+        if way == 0:  # offline
+            figures = recovered(work.heap)
+            assert figures["state"] == "dirty" and figures["result"] == "recovered"
+            assert recover(work.heap, "--check").returncode == 0
+            found = work.check()
+        elif way == 1:  # by starting the program again, which goes on
+            found = goes_on(work, rng)
+        else:  # killed a second time while it works on what it recovered
+            killed_at_work(work, processes, rng, threads)
+            found = work.check()
+        assert found["ops"] >= ops, f"{found} after {ops} operations"
+        ops = found["ops"]
+        assert on_media(work.heap) <= found["bytes"] * 1.3 + SLACK, f"round {number}: {found}"
+    assert ops > 0
+
+
+@pytest.mark.parametrize("name", ["list", "tree"])
+def test_unreachable_blocks_come_back(workload, rng, name):
+    """Blocks forgotten by a killed program do not add up."""
+    work = workload(name)
+    before = work.check("run", 2000, rng.randrange(1 << 30))
+    size = on_media(work.heap)
+    for number in range(6):
+        done = work.run("leak", 2000, "-k")
+        assert done.returncode == -9 and done.stdout.startswith("leaked blocks=2000 "), said(done)
+        leaked = int(done.stdout.split("bytes=")[1])
+        assert on_media(work.heap) > size + leaked / 2
+        if number % 2:
+            figures = recovered(work.heap)
+            assert figures["leaked_bytes"] > 0  # the large ones are known without bitmaps
+            assert figures["reclaimed_bytes"] > leaked * 0.9
+        assert work.check() == before
+        assert on_media(work.heap) < size + SLACK / 4
+
+
+def test_leaks_are_counted_after_a_clean_exit(workload, rng):
+    work = workload("hashset")
+    before = work.check("run", 500, rng.randrange(1 << 30))
+    recovered(work.heap)  # what the run itself left: stdio's buffer and the like
+    done = work.run("leak", 1000)
+    succeeds(done)
+    figures = recovered(work.heap)
+    assert figures["state"] == "clean"
+    assert 1000 <= figures["leaked_objects"] <= 1010, figures
+    assert figures["leaked_bytes"] >= int(done.stdout.split("bytes=")[1])
+    assert work.check() == before
+
+
+def test_two_recoveries_find_the_same(workload, processes, rng):
+    work = workload("skiplist")
+    killed_at_work(work, processes, rng, 2, longest=0.2)
+    dry = recover(work.heap, "--dry-run", "--json")
+    succeeds(dry)
+    assert recover(work.heap, "--check").returncode == 1
+    first = recovered(work.heap)
+    second = recovered(work.heap)
+    assert first["result"] == "recovered" and second["state"] == "clean"
+    for figure in ("live_objects", "live_bytes", "roots"):
+        assert first[figure] == second[figure]
+    assert second["leaked_objects"] == 0
+    one = recover(work.heap, "--json", "--threads", 1)
+    assert f'"live_objects":{first["live_objects"]}' in succeeds(one).replace(" ", "")
+
+
+# ---- kills during recovery ---------------------------------------------------------------------------
+
+
+def big_and_dirty(work, rng):
+    """A heap whose recovery takes a while, cut off in the middle of its work."""
+    succeeds(work.run("run", 3000, rng.randrange(1 << 30)))
+    done = work.run("grow", 300000, "-l", 3, "-k")
+    assert done.returncode == -9 and "grown nodes=300000" in done.stdout, said(done)
+
+
+@pytest.mark.parametrize("way", ["offline", "program"])
+def test_kill_during_recovery(workload, processes, rng, way):
+    work = workload("list")
+    big_and_dirty(work, rng)
+    pristine = work.heap.with_name("pristine")
+    copy(work.heap, pristine)
+    expected = work.check()
+    replace(work.heap, pristine)
+
+    argv = [tool("pmalloc-recover"), work.heap] if way == "offline" else work.argv("check")
+    settings = {"preload": way == "program"}
+    if way == "program":
+        settings.update(HEAP=work.heap, ROOTS=work.root)
+    begin = time.monotonic()
+    assert run(argv, **settings).returncode == 0
+    whole = time.monotonic() - begin
+    replace(work.heap, pristine)
+    killed = 0
+    for number in range(40):
+        process = start(argv, **settings)
+        processes.append(process)
+        time.sleep(rng.uniform(0, whole * 1.1))
+        process.kill()
+        killed += process.wait() == -9
+        assert process.stderr.read() == ""
+        if number % 8 == 7:
+            assert work.check() == expected
+            walked = succeeds(work.run("walk"))
+            assert "nodes=300000" in walked
+            replace(work.heap, pristine)
+    assert killed >= 20
+    recovered(work.heap)
+    assert work.check() == expected
+    assert "nodes=300000" in succeeds(work.run("walk"))
+    goes_on(work, rng)
+
+
+def copy(source, target):
+    target.mkdir(mode=0o700)
+    for path in source.iterdir():
+        succeeds(run(["cp", "--sparse=always", "-p", path, target], preload=False))
+
+
+def replace(target, source):
+    shutil.rmtree(target)
+    copy(source, target)
+
+
+# ---- clean close -------------------------------------------------------------------------------------
+
+
+def test_clean_close_and_reopen(workload, rng):
+    work = workload("tree")
+    first = work.check("run", 3000, rng.randrange(1 << 30))
+    assert (work.heap / "bitmaps.0").exists()
+    assert recover(work.heap, "--check").returncode == 0
+    assert work.check() == first
+    line = succeeds_verbose(work)
+    assert "; clean: " in line and "1 roots" in line, line
+    done = work.run("run", 100, 1, "-k")
+    assert done.returncode == -9, said(done)
+    assert recover(work.heap, "--check").returncode == 1
+    assert "; recovered: " in succeeds_verbose(work)
+
+
+def succeeds_verbose(work, **settings):
+    done = work.run("check", VERBOSE=1, **settings)
+    assert done.returncode == 0, said(done)
+    return done.stderr
+
+
+def live_objects(line):
+    return int(line.split(" objects")[0].split()[-1])
+
+
+def test_collect_crash_trusts_the_bitmaps_of_a_clean_close(workload, rng):
+    work = workload("hashset")
+    before = work.check("run", 2000, rng.randrange(1 << 30))
+    marked = live_objects(succeeds_verbose(work))
+    succeeds(work.run("leak", 500))
+    trusted = live_objects(succeeds_verbose(work, COLLECT="crash"))
+    assert trusted >= marked + 500, "leaked blocks stay while bitmaps are trusted"
+    assert work.check(COLLECT="crash") == before
+    assert live_objects(succeeds_verbose(work, COLLECT="crash")) >= marked + 500
+    assert work.run("run", 50, 3, "-k", COLLECT="crash").returncode == -9
+    assert live_objects(succeeds_verbose(work, COLLECT="crash")) < marked + 400, "after a crash they go"
+
+
+@pytest.mark.parametrize("damage", ["short", "flipped", "missing", "empty", "stale"])
+def test_damaged_bitmaps_fall_back_to_marking(workload, rng, damage):
+    work = workload("list")
+    before = work.check("run", 2000, rng.randrange(1 << 30))
+    succeeds(work.run("leak", 500))
+    bitmaps = work.heap / "bitmaps.0"
+    data = bytearray(bitmaps.read_bytes())
+    if damage == "short":
+        bitmaps.write_bytes(data[:-8])
+    elif damage == "flipped":
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        bitmaps.write_bytes(data)
+    elif damage == "missing":
+        bitmaps.unlink()
+    elif damage == "empty":
+        bitmaps.write_bytes(b"")
+    else:  # those of an earlier close
+        before = work.check("run", 2000, rng.randrange(1 << 30))
+        succeeds(work.run("leak", 500))
+        bitmaps.write_bytes(data)
+    marked = live_objects(succeeds_verbose(work, COLLECT="crash"))
+    assert marked <= before["keys"] * 2 + 100, "the leaked blocks were collected, so it marked"
+    assert work.check() == before
