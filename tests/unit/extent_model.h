@@ -28,6 +28,8 @@ static inline void stamp_ends(struct held *h) {
     page_word(h->page + h->pages)[-1] = h->stamp;
 }
 
+static inline bool is_stamp(uint64_t word) { return (word & 0xfffff) == 0xabcde; }
+
 static inline bool reads_zero(uint64_t page, uint64_t pages) {
     for (uint64_t i = page; i < page + pages; i++)
         if (page_word(i)[0] || page_word(i)[3] || page_word(i)[511])
@@ -103,8 +105,7 @@ static inline uint64_t random_pages(void) {
     }
 }
 
-static inline void model_step(void) {
-    struct held *h = &held[rnd(MODEL)];
+static inline void model_step_at(struct held *h) {
     if (!h->index) {
         static const uint64_t aligns[] = {1, 1, 1, 2, 16, 512};
         if (rnd(3) == 0)
@@ -117,6 +118,8 @@ static inline void model_step(void) {
         model_resize(h, rnd(2) ? random_pages() : h->pages + rnd(64));
     }
 }
+
+static inline void model_step(void) { model_step_at(&held[rnd(MODEL)]); }
 
 // The range is partitioned without gaps; only bounds are in the page table; free neighbours of one state are
 // one extent; the sums are right.
