@@ -3,9 +3,22 @@
 
 // The life of a persistent heap in one process after another: killed, closed, forked, full, rootless.
 #include "alloc.h"
+
+#include <pthread.h>
+#include <time.h>
+
 #include "heap_fixture.h"
 #include "pmalloc.h"
 #include "runtime.h"
+
+// A kill in so many milliseconds, from the kernel.
+static void alarm_ms(long ms) {
+    timer_t timer;
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+    struct itimerspec when = {.it_value = {0, ms * 1000000}};
+    MUST(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 &&
+         timer_settime(timer, 0, &when, NULL) == 0);
+}
 
 struct node {
     struct node *next;
@@ -258,6 +271,89 @@ static void test_fork(void) {
     CHECK_EQ(in_child(forking), 0);
 }
 
+// ---- after the close ---------------------------------------------------------------------------------
+
+// Destructors of other libraries still allocate and free: they are served, and the heap no longer changes.
+static void late_requests(void) {
+    session();
+    char *small = pm_malloc(100), *large = pm_malloc(100000);
+    memset(small, 3, 100);
+    memset(large, 4, 100000);
+    pm_runtime_exit();
+    pm_free(large);
+    char *moved = pm_realloc(small, 5000), *fresh = pm_calloc(100, 100);
+    CHECK(moved && moved != small && moved[0] == 3 && moved[99] == 3 && small[99] == 3);
+    CHECK(fresh && fresh[9999] == 0);
+    CHECK(pm_usable_size(fresh) >= 10000);
+    CHECK(pm_memalign(4096, 10) != NULL && pm_malloc(3 << 20) != NULL);
+    pm_free(fresh);
+    pm_free(moved);
+    CHECK(large[99999] == 4);
+    errno = 0;
+    CHECK(pmalloc_set_root(0, small) == -1 && errno == ENOTSUP);
+    CHECK(!pm_trim());
+}
+
+static void test_requests_after_the_close(void) {
+    expected_live = 0;
+    CHECK_EQ(in_child(late_requests), 0);
+    expected_live = 1001;
+    CHECK_EQ(in_child(closed_session), 0);
+    expected_live = 0;
+}
+
+// ---- two threads on a heap that gives back at once, killed -------------------------------------------
+
+#define SLOTS 64
+
+static void *churn(void *arg) {
+    uint64_t seed = (uint64_t)(uintptr_t)arg;
+    for (;;) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        size_t words = 2 + (seed >> 40) % ((seed >> 33) % 8 ? 100 : 30000);
+        uint64_t *p = pm_malloc(words * 8);
+        MUST(p != NULL);
+        p[0] = words;
+        p[words - 1] = words ^ (uint64_t)(uintptr_t)p;
+        // Only this thread uses every second slot.
+        unsigned slot = (unsigned)((seed >> 50) % SLOTS * 2 + (uintptr_t)arg % 2);
+        uint64_t *old = pmalloc_get_root(slot);
+        pmalloc_set_root(slot, p);
+        if (old) {
+            if (old[old[0] - 1] != (old[0] ^ (uint64_t)(uintptr_t)old))
+                pm_abort("block %p has changed", (void *)old);
+            pm_free(old);
+        }
+    }
+}
+
+static void churning(void) {
+    settings();
+    setenv("PMALLOC_DECAY_MS", "0", 1);
+    pm_runtime_before_main();
+    uint64_t rooted = 0;
+    for (unsigned slot = 0; slot < 2 * SLOTS; slot++) {
+        uint64_t *p = pmalloc_get_root(slot);
+        if (!p)
+            continue;
+        rooted++;
+        MUST(pm_usable_size(p) >= p[0] * 8);
+        MUST(p[p[0] - 1] == (p[0] ^ (uint64_t)(uintptr_t)p));
+    }
+    // What else looks alive does so by chance: a word like an address.
+    MUST(pm_runtime_recovery()->live_objects >= rooted);
+    MUST(pm_runtime_recovery()->live_objects <= 2 * rooted);
+    alarm_ms(15);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, churn, (void *)3) == 0);
+    churn((void *)2);
+}
+
+static void test_two_threads_killed(void) {
+    for (int i = 0; i < 40 && !check_failures; i++)
+        CHECK_EQ(in_child(churning), 128 + SIGKILL);
+}
+
 int main(void) {
     RUN_CHILD(killed_again_and_again);
     RUN_CHILD(closed_again_and_again);
@@ -267,5 +363,7 @@ int main(void) {
     RUN_CHILD(recovered_blocks_are_ordinary);
     RUN_CHILD(freeing_everything);
     RUN_CHILD(fork);
+    RUN_CHILD(requests_after_the_close);
+    RUN_CHILD(two_threads_killed);
     return CHECK_DONE();
 }
