@@ -115,11 +115,15 @@ static int map_file(struct pm_file *file, size_t reach, struct pm_error *err) {
     return PM_OK;
 }
 
-static int open_files(struct pm_error *err) {
+static int open_files(enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int flags = pm_heap.readonly ? O_RDONLY : O_RDWR;
     int status = PM_OK;
     for (size_t i = 0; i < FILES && status == PM_OK; i++)
         status = pm_file_open(all_files[i], flags, err);
+    // A daemon that closes all descriptors takes the directory's lock with them. This one lasts as long as
+    // the file is mapped.
+    if (status == PM_OK)
+        status = pm_dir_lock(pm_heap.super_file.fd, mode, wait, err);
     if (status != PM_OK)
         return status;
     if (pm_heap.super_file.size < sizeof(struct pm_super_file))
@@ -141,7 +145,7 @@ int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_e
     int status = pm_dir_open(dir, mode, wait, err);
     if (status != PM_OK)
         return status;
-    status = open_files(err);
+    status = open_files(mode, wait, err);
     if (status != PM_OK) {
         pm_heap_release();
         return status;
@@ -233,21 +237,26 @@ bool pm_heap_clean(void) {
     return true;
 }
 
+// Whether the descriptor is still this file, and not closed by the program or its own by now.
+static bool is_ours(const struct pm_file *file) {
+    struct stat st;
+    return file->fd >= 0 && fstat(file->fd, &st) == 0 && st.st_dev == file->dev &&
+           st.st_ino == file->ino;
+}
+
 void pm_heap_release(void) {
     for (size_t i = 0; i < FILES; i++) {
         struct pm_file *file = all_files[i];
         if (file->map && file != &pm_heap.data)
             munmap(file->map, file->reach);
-        if (file->fd >= 0)
+        if (is_ours(file))
             close(file->fd);
         file->fd = -1;
         file->map = NULL;
     }
     pm_heap.super = NULL;
     pm_heap.persistent = false;
-    if (pm_heap.dir_fd >= 0)
-        close(pm_heap.dir_fd);
-    pm_heap.dir_fd = -1;
+    pm_dir_close();
 }
 
 void pm_heap_remove(void) {
@@ -283,8 +292,7 @@ unsigned pm_heap_root_count(void) {
 
 bool pm_file_ready(struct pm_file *file) {
     struct stat st;
-    if (file->fd >= 0 && fstat(file->fd, &st) == 0 && st.st_dev == file->dev &&
-        st.st_ino == file->ino)
+    if (is_ours(file))
         return true;
     // The program closed or replaced our descriptor (a daemon closing all of them): leave the number to
     // its new owner and open the file again by its path.

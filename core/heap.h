@@ -109,6 +109,8 @@ static inline void *pm_heap_at(uint64_t offset) { return (void *)(uintptr_t)(pm_
 
 // heap_dir.c, for heap.c
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
+void pm_dir_close(void);
+int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err);
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err);
 
 #endif

@@ -138,10 +138,24 @@ static int make_files(struct pm_error *err) {
     return PM_OK;
 }
 
+static dev_t dir_dev;
+static ino_t dir_ino;
+
+void pm_dir_close(void) {
+    struct stat st;
+    // The number may be the program's by now.
+    if (pm_heap.dir_fd >= 0 && fstat(pm_heap.dir_fd, &st) == 0 && st.st_dev == dir_dev &&
+        st.st_ino == dir_ino)
+        close(pm_heap.dir_fd);
+    pm_heap.dir_fd = -1;
+}
+
 static int check_dir(struct pm_error *err) {
     struct stat st;
     if (fstat(pm_heap.dir_fd, &st) != 0)
         return reason(err, ".");
+    dir_dev = st.st_dev;
+    dir_ino = st.st_ino;
     if (st.st_uid != geteuid())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s belongs to user %u, not to user %u; refusing to use it", pm_heap.dir,
@@ -168,9 +182,9 @@ static pid_t holder(void) {
 }
 
 // Read-only looks share the lock among themselves; everybody else is alone.
-static int take_lock(enum pm_open_mode mode, bool wait, struct pm_error *err) {
+int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int operation = mode == PM_OPEN_READONLY ? LOCK_SH : LOCK_EX;
-    while (flock(pm_heap.dir_fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
+    while (flock(fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
         if (errno == EINTR)
             continue;
         if (errno != EWOULDBLOCK)
@@ -244,17 +258,15 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
             return status;
         status = check_dir(err);
         if (status == PM_OK)
-            status = take_lock(mode, wait, err);
+            status = pm_dir_lock(pm_heap.dir_fd, mode, wait, err);
         if (status == PM_OK && !still_there()) {
-            close(pm_heap.dir_fd);
+            pm_dir_close();
             continue;
         }
         if (status == PM_OK)
             status = is_heap(mode, err);
-        if (status != PM_OK) {
-            close(pm_heap.dir_fd);
-            pm_heap.dir_fd = -1;
-        }
+        if (status != PM_OK)
+            pm_dir_close();
         return status;
     }
 }

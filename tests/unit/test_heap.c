@@ -242,6 +242,51 @@ static void test_readonly_changes_nothing(void) {
     CHECK_EQ(fingerprint(), before);
 }
 
+// A daemon closes every descriptor it finds, and may use the numbers for its own files.
+static void test_descriptors_closed_by_the_program(void) {
+    make_heap();
+    MUST(open_it(PM_OPEN_EXISTING) == PM_OK);
+    CHECK_EQ(pm_heap_map(&err), PM_OK);
+    int data = pm_heap.data.fd, dir = pm_heap.dir_fd;
+    close_range(64, ~0u, 0);
+    MUST(dup2(STDERR_FILENO, data) == data && dup2(STDERR_FILENO, dir) == dir);
+    CHECK(pm_heap_set_frontier(8 << 20));
+    CHECK(pm_heap_commit(0, 8 << 20));
+    CHECK(pm_file_grow(&pm_heap.log, 1 << 20));
+    *(uint64_t *)pm_heap_at((8 << 20) - 8) = 5;
+    CHECK(pm_heap.data.fd != data && fcntl(pm_heap.log.fd, F_GETFD) >= 0);
+    CHECK_EQ(fixture_blocks(), 8 << 20);
+    pm_heap_release();
+    CHECK(fcntl(data, F_GETFD) >= 0 && fcntl(dir, F_GETFD) >= 0); // the program's stay open
+}
+
+static void hold_without_descriptors(void) {
+    MUST(open_it(PM_OPEN_EXISTING) == PM_OK);
+    pm_heap_dirty();
+    int keep = dup2(holder_pipe[1], 5);
+    close_range(6, ~0u, 0);
+    MUST(write(keep, "x", 1) == 1);
+    pause();
+}
+
+static void test_lock_outlives_descriptors(void) {
+    make_heap();
+    MUST(pipe(holder_pipe) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        hold_without_descriptors();
+        _exit(0);
+    }
+    char byte;
+    MUST(read(holder_pipe[0], &byte, 1) == 1);
+    refused(PM_OPEN_EXISTING, PM_OPERATIONAL, "in use");
+    CHECK(pm_heap.busy && pm_heap.busy_pid == pid);
+    refused(PM_OPEN_READONLY, PM_OPERATIONAL, "in use");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    CHECK_EQ(open_it(PM_OPEN_EXISTING), PM_OK);
+}
+
 // ---- what is refused ---------------------------------------------------------------------------------
 
 static void test_missing(void) {
@@ -419,6 +464,8 @@ int main(void) {
     RUN_CHILD(readers_share);
     RUN_CHILD(wait_for_the_lock);
     RUN_CHILD(readonly_changes_nothing);
+    RUN_CHILD(descriptors_closed_by_the_program);
+    RUN_CHILD(lock_outlives_descriptors);
     RUN_CHILD(missing);
     RUN_CHILD(foreign_directory);
     RUN_CHILD(not_a_directory);
