@@ -63,8 +63,11 @@ static unsigned tag_at(const void *p) {
     if (granule >= PM_GRANULES || !pm_tag)
         return PM_TAG_NONE;
     unsigned tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
-    if (tag == PM_TAG_NONE && pm_arena_refresh(pm_slab_of(p)))
+    if (tag == PM_TAG_NONE) {
+        // Read again whoever did it: another thread may have been faster. The bin's lock orders it before us.
+        pm_arena_refresh(pm_slab_of(p));
         tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+    }
     return tag;
 }
 
