@@ -76,7 +76,7 @@ FORMATTED := $(wildcard core/*.[ch] gc/*.[ch] preload/*.[ch] tools/*.[ch] tools/
 	tests/*/*.[ch])
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
-	format format-check lint check-includes tests-built pmem-packages FORCE
+	format format-check lint check-includes tests-built pmem-packages soak FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -190,6 +190,10 @@ test-fast: all ## check-includes, unit tests, and the integration tests not mark
 	@$(MAKE) check-includes
 	@$(MAKE) unit
 	$(PYTEST) -m 'not slow' tests/integration
+
+MINUTES ?= 10
+soak: all ## random programs, settings and kills for MINUTES=10
+	BUILD=$(abspath $(BUILD)) $(PYTHON) tests/soak/soak --minutes $(MINUTES)
 
 demo: all ## real programs, real kills, explained line by line
 	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo
