@@ -125,7 +125,7 @@ static inline void model_step(void) { model_step_at(&held[rnd(MODEL)]); }
 // one extent; the sums are right.
 static inline void check_partition(void) {
     uint64_t end = pm_heap.frontier >> PM_PAGE_SHIFT, active = 0, active_pages = 0, slab_pages = 0;
-    uint64_t free_pages[4] = {0};
+    uint64_t free_pages[4] = {0}, backed = 0;
     unsigned before = PM_EXTENT_ACTIVE, bad_inside = 0;
     for (uint64_t page = 0; page < end;) {
         uint32_t index = pm_page_extent[page];
@@ -143,6 +143,7 @@ static inline void check_partition(void) {
         active_pages += e->state == PM_EXTENT_ACTIVE ? e->pages : 0;
         slab_pages += e->state == PM_EXTENT_ACTIVE && e->slab ? e->pages : 0;
         free_pages[e->state] += e->pages;
+        backed += e->backed ? e->pages : 0;
         page += e->pages;
     }
     CHECK_EQ(bad_inside, 0);
@@ -152,8 +153,10 @@ static inline void check_partition(void) {
     CHECK_EQ(s.slab_pages, slab_pages);
     CHECK_EQ(s.reclaimed_pages, free_pages[PM_EXTENT_RECLAIMED]);
     CHECK_EQ(s.retained_pages, free_pages[PM_EXTENT_RETAINED]);
-    if (pm_heap.persistent)
-        CHECK_EQ(pm_log_stats().live, active);
+    if (!pm_heap.persistent)
+        return;
+    CHECK_EQ(pm_log_stats().live, active);
+    CHECK(backed << PM_PAGE_SHIFT <= fixture_blocks());
 }
 
 // What the model holds is exactly what is active, and lies where it did, unharmed.

@@ -165,6 +165,21 @@ static void test_adopted_slabs(void) {
     CHECK(!pm_arena_refresh(slab + 1));
 }
 
+// Blocks handed out of an adopted slab do not count as live before the program has them.
+static void test_adopted_slabs_fill_first(void) {
+    start();
+    uint32_t slab = pm_slab_create(4, 0) - 1;
+    void *blocks[10], *fresh[5];
+    pm_slab_pop(slab, blocks, 10);
+    pm_arena_adopt(slab);
+    CHECK_EQ(pm_arena_fill(&pm_arenas[slab % 2], 4, fresh, 5), 5);
+    CHECK(!pm_arena_refresh(slab));
+    for (unsigned i = 0; i < 10; i++)
+        CHECK_EQ(pm_tag[pm_granule(blocks[i])], 4);
+    for (unsigned i = 0; i < 5; i++)
+        CHECK_EQ(pm_tag[pm_granule(fresh[i])], PM_TAG_NONE);
+}
+
 // ---- bitmaps -----------------------------------------------------------------------------------------
 
 static unsigned records;
@@ -262,6 +277,7 @@ int main(void) {
     RUN_CHILD(fill_and_flush);
     RUN_CHILD(no_memory);
     RUN_CHILD(adopted_slabs);
+    RUN_CHILD(adopted_slabs_fill_first);
     RUN_CHILD(bitmaps);
     RUN_CHILD(damaged_bitmaps);
     return CHECK_DONE();
