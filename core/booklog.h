@@ -26,11 +26,12 @@
 typedef uint32_t pm_log_pos;
 #define PM_LOG_NOWHERE UINT32_MAX
 
+// An entry without its check bits, which booklog.c alone adds and takes off.
 static inline uint64_t pm_entry_make(enum pm_entry_type type, uint64_t page, uint64_t pages) {
-    return pages << 38 | page << 2 | (uint64_t)type;
+    return pages << 38 | (page & ((1ull << 28) - 1)) << 2 | (uint64_t)type;
 }
 static inline enum pm_entry_type pm_entry_type(uint64_t e) { return (enum pm_entry_type)(e & 3); }
-static inline uint64_t pm_entry_page(uint64_t e) { return e >> 2 & ((1ull << 36) - 1); }
+static inline uint64_t pm_entry_page(uint64_t e) { return e >> 2 & ((1ull << 28) - 1); }
 static inline uint64_t pm_entry_pages(uint64_t e) { return e >> 38; }
 
 // Reads the log; `each` is called for every live entry and may refuse it by filling `err` and returning a
@@ -42,7 +43,9 @@ int pm_log_each(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err
                 struct pm_error *err);
 // Makes a loaded log appendable: drops what an interrupted slow GC left.
 void pm_log_activate(void);
-// Makes the log empty, durably, whatever it held. For a heap that nothing can reach.
+// The header of a log that is empty.
+void pm_log_header_init(struct pm_log_header *header);
+// Makes the log empty, durably and at once, whatever it held. For a heap that nothing can reach.
 bool pm_log_reset(void);
 
 // Whoever holds positions learns here that an entry moved (slow GC).
@@ -52,8 +55,14 @@ extern void (*pm_log_moved)(uint64_t entry, pm_log_pos to);
 pm_log_pos pm_log_append(uint64_t entry);
 // Ends the entry at *pos; never fails. By reference, because making room may move the entry first.
 void pm_log_end(const pm_log_pos *pos);
-// Takes the entry out where it stands, without a tombstone.
+// Takes the entry out where it stands, without a tombstone: marks it erased.
 void pm_log_erase(pm_log_pos pos);
+
+// What the log holds, for comparison: number of live entries and a sum over them that no order changes.
+struct pm_log_digest {
+    uint64_t entries, sum;
+};
+struct pm_log_digest pm_log_digest(void);
 
 struct pm_log_stats {
     uint64_t chunks, active, live, fast_gcs, slow_gcs;

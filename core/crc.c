@@ -18,3 +18,17 @@ uint32_t pm_crc32c(uint32_t crc, const void *data, size_t len) {
     }
     return ~crc;
 }
+
+uint8_t pm_crc8(uint8_t crc, uint64_t word) {
+    static const uint8_t step[16] = {0x00, 0x07, 0x0e, 0x09, 0x1c, 0x1b, 0x12, 0x15,
+                                     0x38, 0x3f, 0x36, 0x31, 0x24, 0x23, 0x2a, 0x2d};
+    for (int shift = 60; shift >= 0; shift -= 4)
+        crc = (uint8_t)(crc << 4 ^ step[(crc >> 4 ^ word >> shift) & 15]);
+    return crc;
+}
+
+uint64_t pm_seal(uint32_t value, uint32_t salt) {
+    uint32_t parts[2] = {salt, value};
+    uint32_t crc = pm_crc32c(0, parts, sizeof parts);
+    return (uint64_t)(crc ? crc : 1) << 32 | value;
+}

@@ -91,11 +91,25 @@ static int check_sizes(struct pm_error *err) {
     if (pm_heap.data.size > pm_range || pm_heap.data.size % PM_PAGE_SIZE)
         return pm_fail(err, PM_DAMAGE, "%s/heap.0 has %zu bytes, not whole pages within the range",
                        pm_heap.dir, pm_heap.data.size);
+    return PM_OK;
+}
+
+// What decides whether there are roots: a mistake here would have the heap emptied.
+static int check_state(struct pm_error *err) {
     const struct pm_state *state = &pm_heap.super->state;
     if (state->state != PM_STATE_CLEAN && state->state != PM_STATE_DIRTY)
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock: state word %016lx is neither clean nor dirty", pm_heap.dir,
                        (unsigned long)state->state);
+    if (!pm_sealed(state->root_epoch, PM_SALT_ROOT_EPOCH))
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/superblock: the root table's epoch %016lx does not match its check",
+                       pm_heap.dir, (unsigned long)state->root_epoch);
+    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
+        if (pm_heap.super->slots.slot[i] != pm_slot_word(i, pm_heap_slot(i)))
+            return pm_fail(err, PM_DAMAGE,
+                           "%s/superblock: root slot %u (%016lx) does not match its check",
+                           pm_heap.dir, i, (unsigned long)pm_heap.super->slots.slot[i]);
     return PM_OK;
 }
 
@@ -136,7 +150,9 @@ static int open_files(enum pm_open_mode mode, bool wait, struct pm_error *err) {
         return status;
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
     status = check_superblock(&pm_heap.super->super, err);
-    return status == PM_OK ? check_sizes(err) : status;
+    if (status == PM_OK)
+        status = check_sizes(err);
+    return status == PM_OK ? check_state(err) : status;
 }
 
 int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
@@ -279,14 +295,18 @@ bool pm_heap_discard_data(void) {
     return renameat(pm_heap.dir_fd, fresh, pm_heap.dir_fd, pm_heap.data.name) == 0;
 }
 
+uint64_t pm_slot_word(unsigned slot, uint64_t pointer) {
+    uint64_t parts[2] = {slot, pointer};
+    return (uint64_t)(0x8000 | pm_crc32c(0, parts, sizeof parts) >> 17) << 48 | pointer;
+}
+
 unsigned pm_heap_root_count(void) {
-    const struct pm_super_file *super = pm_heap.super;
-    const struct pm_root_table *t = &super->roots[super->state.root_epoch & 1];
+    const struct pm_root_table *t = &pm_heap.super->roots[pm_heap_root_epoch() & 1];
     unsigned count = 0;
     for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++)
         count += t->root[i].part == 0;
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
-        count += super->slots.slot[i] != 0;
+        count += pm_heap_slot(i) != 0;
     return count;
 }
 

@@ -78,6 +78,18 @@ bool pm_heap_discard_data(void);
 // Roots in force: table entries (a whole object counts once) and slots that are not empty.
 unsigned pm_heap_root_count(void);
 static inline bool pm_heap_has_roots(void) { return pm_heap_root_count() != 0; }
+// The epoch of the root table in force.
+static inline uint32_t pm_heap_root_epoch(void) {
+    return (uint32_t)pm_heap.super->state.root_epoch;
+}
+
+// A root slot's word on media: 48 bits of pointer and their check, which also tells an empty slot from zeroes that
+// do not belong there. Its top bit is set, so it is no address itself.
+#define PM_SLOT_MAX ((1ull << 48) - 1)
+uint64_t pm_slot_word(unsigned slot, uint64_t pointer);
+static inline uint64_t pm_heap_slot(unsigned slot) {
+    return __atomic_load_n(&pm_heap.super->slots.slot[slot], __ATOMIC_ACQUIRE) & PM_SLOT_MAX;
+}
 
 // All of these are called with the extent lock held. Offsets are from pm_base, page aligned.
 // Moves the frontier; false at the limit or when the file system refuses.

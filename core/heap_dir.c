@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "booklog.h"
 #include "crc.h"
 #include "heap.h"
 #include "os.h"
@@ -100,14 +101,12 @@ static bool write_all(int fd, const void *data, size_t len, off_t at) {
 static int make_files(struct pm_error *err) {
     static const char *const empty[] = {"heap.0", "slabs.0", "booklog.0", "roots"};
     struct pm_superblock super;
-    struct {
-        struct pm_log_header header;
-    } log = {.header = {.magic = PM_LOG_MAGIC,
-                        .version = PM_FORMAT_VERSION,
-                        .chunk_size = PM_CHUNK_SIZE,
-                        .epoch = 1,
-                        .epoch_check = ~1ull}};
-    uint64_t state[2] = {PM_STATE_DIRTY, 0};
+    struct pm_log_header log;
+    struct pm_slots slots;
+    uint64_t state[2] = {PM_STATE_DIRTY, pm_seal(0, PM_SALT_ROOT_EPOCH)};
+    pm_log_header_init(&log);
+    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
+        slots.slot[i] = pm_slot_word(i, 0);
     unlinkat(pm_heap.dir_fd, "bitmaps.0", 0);
     for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
         int fd = openat(pm_heap.dir_fd, empty[i],
@@ -123,6 +122,7 @@ static int make_files(struct pm_error *err) {
                     O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool good = fd >= 0 && write_all(fd, &super, sizeof super, 0) &&
                 write_all(fd, state, sizeof state, offsetof(struct pm_super_file, state)) &&
+                write_all(fd, &slots, sizeof slots, offsetof(struct pm_super_file, slots)) &&
                 ftruncate(fd, sizeof(struct pm_super_file)) == 0 &&
                 (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
     if (fd >= 0)

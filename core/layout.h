@@ -11,7 +11,10 @@
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
 //
 // Rules: no runtime pointer, lock or volatile state lives in these structs; every multi-byte field is
-// little endian and naturally aligned; commit points are single aligned 8-byte stores.
+// little endian and naturally aligned; commit points are single aligned 8-byte stores. So that damage is not
+// taken for content, each of these words checks itself: "sealed" ones hold 32 bits and their CRC (pm_seal(),
+// salted with PM_SALT_*), entries of the log and root slots have check bits of their own. A zero word is never a
+// good one, except where nothing was ever written.
 #ifndef PM_LAYOUT_H
 #define PM_LAYOUT_H
 
@@ -88,23 +91,43 @@ struct pm_program {
 };
 _Static_assert(sizeof(struct pm_program) == 384, "frozen");
 
+// What a clean close vouches for, written before the state: damage that no check of a single word can find, such
+// as a chunk of the log replaced by an older one, is found by comparison.
+struct pm_clean {
+    uint64_t opens;       // the close belongs to this opening
+    uint64_t heap_bytes;  // length of heap.0
+    uint64_t log_entries; // that stand, and a sum over them
+    uint64_t log_sum;
+    uint64_t bitmaps_tag;
+    uint32_t images_crc; // of the captured roots' bytes ...
+    uint32_t
+        images_known; // ... 1; 0 after a close by the program, whose last destructors may still store to them
+    uint8_t reserved[12];
+    uint32_t crc; // of all bytes before it
+};
+_Static_assert(sizeof(struct pm_clean) == 64, "one cache line");
+
 // Page 1. Each 64-bit word is a commit point of its own; `program` is informative and has its own crc.
 struct pm_state {
     uint64_t state;       // PM_STATE_*
-    uint64_t root_epoch;  // root table [root_epoch & 1] is in force
+    uint64_t root_epoch;  // sealed; root table [root_epoch & 1] is in force
     uint64_t opens;       // times opened for writing
     uint64_t owner_pid;   // last owner; a hint for messages, the lock is flock(2)
     uint64_t bitmaps_tag; // equals the tag in bitmaps.0 when that file belongs to this close
     uint64_t reserved0[3];
     struct pm_program program;
     uint32_t program_crc;
-    uint8_t reserved[4096 - 64 - 384 - 4];
+    uint8_t reserved1[60];
+    struct pm_clean clean; // means something while the state is clean
+    uint8_t reserved[4096 - 512 - 64];
 };
 _Static_assert(sizeof(struct pm_state) == 4096, "state is one page");
 _Static_assert(offsetof(struct pm_state, program) == 64, "frozen");
+_Static_assert(offsetof(struct pm_state, clean) == 512, "a line of its own");
 
+// pmalloc_set_root(): 48 bits of pointer below 16 bits of check, which an empty slot has too (pm_slot_word()).
 struct pm_slots {
-    uint64_t slot[PM_ROOT_SLOTS]; // pmalloc_set_root(); 0 is empty
+    uint64_t slot[PM_ROOT_SLOTS];
 };
 _Static_assert(sizeof(struct pm_slots) == 4096, "slots are one page");
 
@@ -161,7 +184,7 @@ struct pm_slab_header {
     uint32_t old_data_offset;
     uint32_t index_table; // where the morph's index table lies
     uint8_t reserved[40];
-    uint32_t crc; // of all bytes before it
+    uint32_t crc; // of the slab's number and all bytes before it
 };
 _Static_assert(sizeof(struct pm_slab_header) == 64, "one cache line");
 _Static_assert(offsetof(struct pm_slab_header, crc) == 60, "frozen");
@@ -172,29 +195,37 @@ _Static_assert(offsetof(struct pm_slab_header, crc) == 60, "frozen");
 #define PM_CHUNK_SIZE 1024u
 #define PM_CHUNK_ENTRIES 126u
 
+#define PM_SALT_ROOT_EPOCH 0xffffffffu
+#define PM_SALT_LOG_EPOCH 0xfffffffeu
+#define PM_SALT_LOG_CHUNKS 0xfffffffdu
+#define PM_SALT_CHUNK_EPOCH(id) ((id) << 1)
+#define PM_SALT_CHUNK_GENERATION(id) ((id) << 1 | 1)
+
 // A chunk belongs to the log exactly while chunk.epoch == header.epoch: freeing a chunk and switching to
 // the compacted list after a slow GC (the papers' alt bit) are each one 8-byte store.
 struct pm_log_header {
     uint64_t magic;
     uint32_t version;
     uint32_t chunk_size;
-    uint64_t epoch;
-    uint64_t
-        epoch_check; // ~epoch of this or the previous flip: tells a damaged header from a torn one
+    uint64_t epoch;  // sealed
+    uint64_t chunks; // sealed: how many were ever used; what lies behind them means nothing
     uint8_t reserved[4096 - 32];
 };
 _Static_assert(sizeof(struct pm_log_header) == 4096, "log header is one page");
 
 struct pm_log_chunk {
-    uint64_t epoch;
-    uint32_t id;         // its index in the file
-    uint32_t generation; // rises with every reuse: a tombstone names the generation it means
+    uint64_t epoch; // sealed; 0 is free
+    uint64_t
+        generation; // sealed; rises with every reuse: a tombstone names the generation it means
     uint64_t entry[PM_CHUNK_ENTRIES];
 };
 _Static_assert(sizeof(struct pm_log_chunk) == PM_CHUNK_SIZE, "frozen");
 
-// Extent or slab: 26 bits size in pages | 36 bits page number | 2 bits type. Tombstone: 26 bits of the
-// chunk's generation | 36 bits position (chunk * 128 + entry) of the entry it ends | 2 bits. Zero is empty.
+// Extent or slab: 26 bits size in pages | 8 bits check | 28 bits page number | 2 bits type. Tombstone: 26 bits of
+// the chunk's generation | 8 bits check | 28 bits position (chunk * 128 + entry) of the entry it ends | 2 bits.
+// The check is a CRC of the rest, the entry's own position and its chunk's generation. Zero is empty; entries are
+// appended in a fixed order (slot_of() in booklog.c) and all chunks but the last are full, so that one that was
+// lost leaves a hole.
 enum pm_entry_type {
     PM_ENTRY_NONE = 0,
     PM_ENTRY_EXTENT = 1,
@@ -202,6 +233,7 @@ enum pm_entry_type {
     PM_ENTRY_TOMBSTONE = 3
 };
 #define PM_ENTRY_PAGES_MAX ((1ull << 26) - 1)
+#define PM_ENTRY_CHECK_SHIFT 30
 
 // ---- bitmaps.0 ---------------------------------------------------------------------------------------
 

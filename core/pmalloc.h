@@ -15,7 +15,7 @@ extern "C" {
 
 // Stores `p` in root slot `slot`: what `p` reaches survives the process. Durable on return; one atomic 8-byte
 // store, so a crash leaves the old or the new pointer. NULL empties the slot. Returns 0, or -1 with errno
-// EINVAL (no such slot) or ENOTSUP (the heap is volatile). Thread-safe.
+// EINVAL (no such slot, or not an address of 48 bits) or ENOTSUP (the heap is volatile). Thread-safe.
 int pmalloc_set_root(unsigned slot, void *p);
 // The pointer in `slot`; NULL where it is empty, out of range, or the heap is volatile. Thread-safe.
 void *pmalloc_get_root(unsigned slot);

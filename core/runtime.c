@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bitmaps.h"
+#include "clean.h"
 #include "extent.h"
 #include "options.h"
 #include "os.h"
@@ -217,8 +218,10 @@ void pm_runtime_before_main(void) {
 
 // What close leaves of a heap that nothing can reach: nothing.
 static void close_rootless(void) {
-    if (pm_log_reset() && pm_heap_discard_data())
-        pm_heap_clean();
+    if (!pm_log_reset() || !pm_heap_discard_data())
+        return;
+    pm_clean_vouch(0, NULL);
+    pm_heap_clean();
 }
 
 void pm_runtime_exit(void) {
@@ -246,8 +249,10 @@ void pm_runtime_exit(void) {
         return;
     }
     pm_extent_purge(true);
-    if (pm_bitmaps_write())
-        pm_heap_clean();
+    if (!pm_bitmaps_write())
+        return;
+    pm_clean_vouch(pm_heap.frontier, NULL);
+    pm_heap_clean();
 }
 
 // ---- fork --------------------------------------------------------------------------------------------
@@ -328,7 +333,7 @@ static void fork_child(void) {
 
 EXPORT int pmalloc_set_root(unsigned slot, void *p) {
     pm_runtime_start();
-    if (slot >= PM_ROOT_SLOTS) {
+    if (slot >= PM_ROOT_SLOTS || (uintptr_t)p > PM_SLOT_MAX) {
         errno = EINVAL;
         return -1;
     }
@@ -336,7 +341,7 @@ EXPORT int pmalloc_set_root(unsigned slot, void *p) {
         errno = ENOTSUP;
         return -1;
     }
-    pm_commit_u64(&pm_heap.super->slots.slot[slot], (uint64_t)(uintptr_t)p);
+    pm_commit_u64(&pm_heap.super->slots.slot[slot], pm_slot_word(slot, (uint64_t)(uintptr_t)p));
     return 0;
 }
 
@@ -344,7 +349,7 @@ EXPORT void *pmalloc_get_root(unsigned slot) {
     pm_runtime_start();
     if (slot >= PM_ROOT_SLOTS || !pm_heap.persistent)
         return NULL;
-    return (void *)(uintptr_t)__atomic_load_n(&pm_heap.super->slots.slot[slot], __ATOMIC_ACQUIRE);
+    return (void *)(uintptr_t)pm_heap_slot(slot);
 }
 
 EXPORT int pmalloc_is_persistent(void) {

@@ -54,6 +54,8 @@ void pm_slab_push(uint32_t slab, void *block);
 // Writes the tags of a recovered slab's live blocks. Bin lock held, before any block of it is handed out.
 void pm_slab_refresh_tags(uint32_t slab);
 
+// The checksum of a slab's header: of its number, so that it does not pass for another's, and its bytes.
+uint32_t pm_slab_header_crc(uint32_t slab, const struct pm_slab_header *header);
 // Size class of a slab's header on media, 0 when its checksum is wrong.
 unsigned pm_slab_media_class(uint32_t slab);
 // Checks the media header of a slab that the log names; fills the volatile side with every block free.

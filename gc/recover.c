@@ -8,6 +8,7 @@
 #include "arena.h"
 #include "bitmaps.h"
 #include "booklog.h"
+#include "clean.h"
 #include "extent.h"
 #include "mark.h"
 #include "options.h"
@@ -38,6 +39,21 @@ static int adopt_slabs(struct pm_error *err) {
     return status;
 }
 
+static int check_clean(struct pm_error *err) {
+    const struct pm_clean *clean = &pm_heap.super->state.clean;
+    int status = pm_clean_check(err);
+    uint32_t crc;
+    if (status != PM_OK || !clean->images_known)
+        return status;
+    if (!pm_roots_images_crc(&crc, err))
+        return err->status;
+    if (crc != clean->images_crc)
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/roots: the captured roots are not what the clean close left",
+                       pm_heap.dir);
+    return PM_OK;
+}
+
 // Everything is read and checked before the first byte is written.
 static int rebuild(bool write, struct pm_error *err) {
     if (!pm_roots_table(err))
@@ -47,6 +63,8 @@ static int rebuild(bool write, struct pm_error *err) {
         status = adopt_slabs(err);
     if (status == PM_OK)
         status = pm_extent_check(err);
+    if (status == PM_OK && pm_offline_was_clean())
+        status = check_clean(err);
     if (status != PM_OK)
         return status;
     if (write) {
@@ -212,7 +230,14 @@ int pm_offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *er
     return status;
 }
 
-bool pm_offline_finish(void) { return pm_bitmaps_write() && pm_heap_clean(); }
+bool pm_offline_finish(void) {
+    struct pm_error ignored;
+    uint32_t crc;
+    if (!pm_bitmaps_write() || !pm_roots_images_crc(&crc, &ignored))
+        return false;
+    pm_clean_vouch(pm_heap.frontier, &crc);
+    return pm_heap_clean();
+}
 
 // ---- core's hook -------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ static bool root_fits(const struct pm_root *r, const struct pm_root_table *t) {
 }
 
 const struct pm_root_table *pm_roots_table(struct pm_error *err) {
-    uint64_t epoch = pm_heap.super->state.root_epoch;
+    uint32_t epoch = pm_heap_root_epoch();
     const struct pm_root_table *t = &pm_heap.super->roots[epoch & 1];
     if (epoch == 0 && untouched(t))
         return t;
@@ -76,8 +76,28 @@ int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *
         fn(images + (t->root[i].image - t->area_offset), t->root[i].length, arg);
     if (images)
         munmap((void *)(uintptr_t)images, t->area_length);
-    fn(&pm_heap.super->slots, sizeof pm_heap.super->slots, arg);
+    uint64_t slots[PM_ROOT_SLOTS];
+    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
+        slots[i] = pm_heap_slot(i);
+    fn(slots, sizeof slots, arg);
     return PM_OK;
+}
+
+bool pm_roots_images_crc(uint32_t *crc, struct pm_error *err) {
+    const struct pm_root_table *t = pm_roots_table(err);
+    const char *images = t ? pm_roots_images(t) : NULL;
+    *crc = 0;
+    if (!t)
+        return false;
+    if (t->area_length && !images) {
+        pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir, strerror(errno));
+        return false;
+    }
+    for (uint32_t i = 0; i < t->count; i++)
+        *crc = pm_crc32c(*crc, images + (t->root[i].image - t->area_offset), t->root[i].length);
+    if (images)
+        munmap((void *)(uintptr_t)images, t->area_length);
+    return true;
 }
 
 void pm_root_spec(const struct pm_root *root, struct root_spec *spec) {
@@ -99,17 +119,17 @@ void pm_root_text(const struct pm_root *root, char *out, size_t outlen) {
 }
 
 struct pm_root_table *pm_roots_next_table(void) {
-    return &pm_heap.super->roots[(pm_heap.super->state.root_epoch + 1) & 1];
+    return &pm_heap.super->roots[(pm_heap_root_epoch() + 1) & 1];
 }
 
 void pm_roots_switch(void) {
     struct pm_root_table *next = pm_roots_next_table();
-    uint64_t epoch = pm_heap.super->state.root_epoch + 1;
+    uint32_t epoch = pm_heap_root_epoch() + 1;
     next->epoch = epoch;
     next->crc = table_crc(next);
     pm_make_durable(next,
                     offsetof(struct pm_root_table, root) + next->count * sizeof next->root[0]);
-    pm_commit_u64(&pm_heap.super->state.root_epoch, epoch);
+    pm_commit_u64(&pm_heap.super->state.root_epoch, pm_seal(epoch, PM_SALT_ROOT_EPOCH));
 }
 
 int pm_roots_drop(const char *name, struct pm_error *err) {
@@ -127,6 +147,7 @@ int pm_roots_drop(const char *name, struct pm_error *err) {
     if (kept == t->count)
         return pm_fail(err, PM_USAGE, "%s has no root named '%.200s'; `pmalloc-info %s` lists them",
                        pm_heap.dir, name, pm_heap.dir);
+    pm_heap_dirty(); // what a clean close vouched for holds no more
     next->count = kept;
     next->area_offset = t->area_offset;
     next->area_length = t->area_length;

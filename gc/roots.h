@@ -23,6 +23,8 @@ int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *
                   struct pm_error *err);
 // The spec of a root as PMALLOC_ROOTS would name it.
 void pm_root_text(const struct pm_root *root, char *out, size_t outlen);
+// CRC of the captured bytes of every root, in table order. False (and err) when they cannot be read.
+bool pm_roots_images_crc(uint32_t *crc, struct pm_error *err);
 // Removes every root whose text is `name`; PM_USAGE when there is none. The heap must be open for writing.
 int pm_roots_drop(const char *name, struct pm_error *err);
 

@@ -272,6 +272,7 @@ static int rehearse(const struct request *q) {
 static int work(const struct request *q, struct report *r, struct pm_error *err) {
     bool write = !q->check && !q->dry_run;
     int status = offline_open(q->heap, write ? PM_OPEN_EXISTING : PM_OPEN_READONLY, err);
+    bool was_clean = status == PM_OK && pm_offline_was_clean();
     if (status == PM_OK && q->drop_root)
         status = pm_roots_drop(q->drop_root, err);
     if (status != PM_OK)
@@ -282,6 +283,7 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
     if (status == PM_OK)
         status = pm_verify(write, err);
     progress_end();
+    r->found.was_clean = was_clean; // before a root was dropped
     if (status == PM_OK && write && !pm_offline_finish())
         status = pm_fail(
             err, PM_OPERATIONAL,

@@ -4,6 +4,7 @@
 // The bookkeeping log against a model: appending, ending, both collections, reopening, damage. What a crash
 // leaves of it is test_booklog_crash.c's.
 #include "booklog_model.h"
+#include "crc.h"
 
 static void test_append_and_end(void) {
     log_new();
@@ -107,9 +108,9 @@ static void test_an_interrupted_slow_collection(void) {
     struct pm_log_header *h = (struct pm_log_header *)pm_heap.log.map;
     struct pm_log_chunk *c = (struct pm_log_chunk *)(h + 1);
     unsigned left = 0;
-    for (uint32_t id = pm_log_stats().chunks; id-- > 0;)
-        if (c[id].epoch != h->epoch) {
-            c[id].epoch = h->epoch + 1;
+    for (uint32_t id = (uint32_t)pm_log_stats().chunks; id-- > 0;)
+        if (pm_unseal(c[id].epoch) != pm_unseal(h->epoch)) {
+            c[id].epoch = pm_seal(pm_unseal(h->epoch) + 1, PM_SALT_CHUNK_EPOCH(id));
             c[id].entry[5] = pm_entry_make(PM_ENTRY_EXTENT, MODEL_PAGES - 1 - left++, 77);
         }
     CHECK(left > 3);
@@ -194,6 +195,18 @@ static void refused(const char *part) {
     CHECK(strchr(err.text, '\n') == NULL);
 }
 
+// Appends any word to the second chunk, sealed as an entry is.
+static void append_raw(uint64_t entry) {
+    replay(); // as it was before the damage
+    pm_log_activate();
+    CHECK_EQ(pm_log_append(entry) >> 7, 1);
+}
+
+// The word, counted from the first chunk's entries on, where the last append went.
+static unsigned last_entry(void) {
+    return (model_pos[200] >> 7) * (PM_CHUNK_SIZE / 8) + (model_pos[200] & 127);
+}
+
 static void test_damage_is_refused(void) {
     log_new();
     for (unsigned page = 0; page < 200; page++)
@@ -213,19 +226,69 @@ static void test_damage_is_refused(void) {
     h->epoch ^= 1ull << 40;
     refused("epoch");
     *h = good;
-    chunk(1)->id = 7;
-    refused("calls itself 7");
-    chunk(1)->id = 1;
-    uint64_t *slot = &chunk(1)->entry[125], kept = *slot;
-    *slot = pm_entry_make(PM_ENTRY_TOMBSTONE, 99999 << 7, 1);
+    h->chunks = pm_seal(100, PM_SALT_LOG_CHUNKS);
+    refused("truncated");
+    h->chunks = 0;
+    refused("number of chunks");
+    *h = good;
+    struct pm_log_chunk kept = *chunk(1);
+    chunk(1)->generation++;
+    refused("chunk 1");
+    *chunk(1) = kept;
+    chunk(1)->epoch = 0; // it would leave the log, and its entries with it
+    refused("chunk 1");
+    *chunk(1) = *chunk(0);
+    refused("chunk 1");
+    *chunk(1) = (struct pm_log_chunk){0};
+    refused("chunk 1");
+    *chunk(1) = kept;
+    append_raw(pm_entry_make(PM_ENTRY_TOMBSTONE, 99999 << 7, 1));
     refused("outside the log");
-    *slot = pm_entry_make(PM_ENTRY_TOMBSTONE, 126, 1);
+    *chunk(1) = kept;
+    append_raw(pm_entry_make(PM_ENTRY_TOMBSTONE, 126, 1));
     refused("outside the log");
-    *slot = pm_entry_make(PM_ENTRY_TOMBSTONE, model_pos[3], chunk(0)->generation);
+    *chunk(1) = kept;
+    append_raw(pm_entry_make(PM_ENTRY_TOMBSTONE, model_pos[3], pm_unseal(chunk(0)->generation)));
     refused("does not stand");
-    *slot = 0xffff0000;
+    *chunk(1) = kept;
+    append_raw(0xffff0000);
     refused("is no entry");
-    *slot = kept;
+    *chunk(1) = kept;
+    check_model_matches();
+}
+
+// Every bit of every entry that stands, and every entry on its own, matters: up to three flipped bits, zeroes, or
+// another entry of the same log in its place are never taken for what was there.
+static void test_no_entry_changes_or_goes_unnoticed(void) {
+    log_new();
+    for (unsigned page = 0; page < 200; page++)
+        model_append(page);
+    model_end(3);
+    pm_log_erase(model_pos[150]);
+    model[150] = 0;
+    model_live--;
+    model_append(200);
+    uint64_t *first = chunk(0)->entry;
+    for (unsigned i = 0; i < 2 * PM_CHUNK_SIZE / 8 - 2; i++) {
+        uint64_t kept = first[i];
+        bool header = i == PM_CHUNK_ENTRIES || i == PM_CHUNK_ENTRIES + 1;
+        if (kept == 0 || header)
+            continue;
+        for (unsigned bit = 0; bit < 64; bit++) {
+            first[i] =
+                kept ^ (1ull << bit | 1ull << (bit * 7 + i) % 64 | 1ull << (bit * 31 + 5) % 64);
+            if (first[i] != kept)
+                refused("booklog.0");
+        }
+        first[i] = first[(i + 1) % PM_CHUNK_ENTRIES];
+        refused("is no entry");
+        bool last =
+            i == last_entry(); // nothing behind it says that there was one: the clean close does
+        first[i] = 0;
+        if (!last)
+            refused("lost");
+        first[i] = kept;
+    }
     check_model_matches();
 }
 
@@ -253,6 +316,7 @@ int main(void) {
     RUN_CHILD(no_room);
     RUN_CHILD(reset);
     RUN_CHILD(damage_is_refused);
+    RUN_CHILD(no_entry_changes_or_goes_unnoticed);
     RUN_CHILD(a_refusal_stops_the_replay);
     return CHECK_DONE();
 }

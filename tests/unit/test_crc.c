@@ -53,9 +53,27 @@ static void test_every_flipped_bit_shows(void) {
     }
 }
 
+// Every change of a word by one to three bits is found, and no word passes for one with another salt.
+static void test_words_that_check_themselves(void) {
+    uint64_t entry = 0x0123456789abcdef;
+    for (unsigned a = 0; a < 64; a++)
+        for (unsigned b = a; b < 64; b++)
+            for (unsigned c = b; c < 64; c++)
+                CHECK(pm_crc8(9, entry) != pm_crc8(9, entry ^ (1ull << a | 1ull << b | 1ull << c)));
+    for (uint32_t value = 0; value < 1000; value++) {
+        uint64_t word = pm_seal(value, 3);
+        CHECK(pm_sealed(word, 3) && pm_unseal(word) == value);
+        CHECK(!pm_sealed(word, 4) && word != 0);
+        for (unsigned a = 0; a < 64; a++)
+            for (unsigned b = a; b < 64; b++)
+                CHECK(!pm_sealed(word ^ (1ull << a | 1ull << b), 3));
+    }
+}
+
 int main(void) {
     RUN(vectors);
     RUN(bitwise_and_in_parts);
     RUN(every_flipped_bit_shows);
+    RUN(words_that_check_themselves);
     return CHECK_DONE();
 }

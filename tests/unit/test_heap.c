@@ -160,12 +160,12 @@ static void test_remove(void) {
 static void test_roots(void) {
     make_heap();
     MUST(open_it(PM_OPEN_EXISTING) == PM_OK);
-    pm_heap.super->slots.slot[511] = 5;
+    pm_heap.super->slots.slot[511] = pm_slot_word(511, 5);
     CHECK(pm_heap_has_roots());
-    pm_heap.super->slots.slot[511] = 0;
+    pm_heap.super->slots.slot[511] = pm_slot_word(511, 0);
     pm_heap.super->roots[0].count = 1;
     CHECK(pm_heap_has_roots());
-    pm_heap.super->state.root_epoch = 1; // the other table is in force
+    pm_heap.super->state.root_epoch = pm_seal(1, PM_SALT_ROOT_EPOCH); // the other table is in force
     CHECK(!pm_heap_has_roots());
 }
 
@@ -443,6 +443,31 @@ static void test_superblock(void) {
     refused(PM_OPEN_EXISTING, PM_DAMAGE, "neither clean nor dirty");
 }
 
+// What decides whether the heap has roots: any change of a bit or two, and zeroes, are noticed.
+static void test_root_words(void) {
+    make_heap();
+    MUST(open_it(PM_OPEN_EXISTING) == PM_OK);
+    pm_heap.super->slots.slot[7] = pm_slot_word(7, PM_HEAP_BASE + 4096);
+    CHECK_EQ(pm_heap_slot(7), PM_HEAP_BASE + 4096);
+    const uint64_t epoch = pm_heap.super->state.root_epoch, slot = pm_heap.super->slots.slot[7];
+    pm_heap_release();
+    for (unsigned a = 0; a < 64; a++)
+        for (unsigned b = a; b < 64; b += 7) {
+            CHECK(!pm_sealed(epoch ^ (1ull << a | 1ull << b), PM_SALT_ROOT_EPOCH));
+            uint64_t spoilt = slot ^ (1ull << a | 1ull << b);
+            CHECK(spoilt != pm_slot_word(7, spoilt & PM_SLOT_MAX));
+        }
+    const uint64_t zero = 0;
+    poke("superblock", 4096 + 8, &zero, 8);
+    refused(PM_OPEN_CREATE, PM_DAMAGE, "root table's epoch");
+    poke("superblock", 4096 + 8, &epoch, 8);
+    poke("superblock", 8192 + 7 * 8, &zero, 8);
+    refused(PM_OPEN_CREATE, PM_DAMAGE, "root slot 7");
+    poke("superblock", 8192 + 8 * 8, &slot, 8); // another slot's word
+    poke("superblock", 8192 + 7 * 8, &slot, 8);
+    refused(PM_OPEN_CREATE, PM_DAMAGE, "root slot 8");
+}
+
 static void test_range_taken(void) {
     make_heap();
     MUST(open_it(PM_OPEN_EXISTING) == PM_OK);
@@ -474,6 +499,7 @@ int main(void) {
     RUN_CHILD(another_user);
     RUN_CHILD(missing_and_short_files);
     RUN_CHILD(superblock);
+    RUN_CHILD(root_words);
     RUN_CHILD(range_taken);
     return CHECK_DONE();
 }

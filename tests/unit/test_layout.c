@@ -7,6 +7,8 @@
 
 #include "booklog.h"
 #include "check.h"
+#include "crc.h"
+#include "heap.h"
 #include "sizeclass.h"
 
 #define SIZE(type, size) CHECK_EQ(sizeof(struct type), size)
@@ -97,7 +99,19 @@ static void test_state(void) {
     FIELD(pm_state, reserved0, 40, 24);
     FIELD(pm_state, program, 64, 384);
     FIELD(pm_state, program_crc, 448, 4);
-    FIELD(pm_state, reserved, 452, 3644);
+    FIELD(pm_state, reserved1, 452, 60);
+    FIELD(pm_state, clean, 512, 64);
+    FIELD(pm_state, reserved, 576, 3520);
+    SIZE(pm_clean, 64);
+    FIELD(pm_clean, opens, 0, 8);
+    FIELD(pm_clean, heap_bytes, 8, 8);
+    FIELD(pm_clean, log_entries, 16, 8);
+    FIELD(pm_clean, log_sum, 24, 8);
+    FIELD(pm_clean, bitmaps_tag, 32, 8);
+    FIELD(pm_clean, images_crc, 40, 4);
+    FIELD(pm_clean, images_known, 44, 4);
+    FIELD(pm_clean, reserved, 48, 12);
+    FIELD(pm_clean, crc, 60, 4);
 }
 
 static void test_roots(void) {
@@ -150,21 +164,20 @@ static void test_booklog(void) {
     FIELD(pm_log_header, version, 8, 4);
     FIELD(pm_log_header, chunk_size, 12, 4);
     FIELD(pm_log_header, epoch, 16, 8);
-    FIELD(pm_log_header, epoch_check, 24, 8);
+    FIELD(pm_log_header, chunks, 24, 8);
     FIELD(pm_log_header, reserved, 32, 4064);
     SIZE(pm_log_chunk, 1024);
     FIELD(pm_log_chunk, epoch, 0, 8);
-    FIELD(pm_log_chunk, id, 8, 4);
-    FIELD(pm_log_chunk, generation, 12, 4);
+    FIELD(pm_log_chunk, generation, 8, 8);
     FIELD(pm_log_chunk, entry, 16, 1008);
 }
 
 static void test_log_entries(void) {
     CHECK_EQ(pm_entry_make(PM_ENTRY_EXTENT, 0, 1), 0x4000000001);
-    CHECK_EQ(pm_entry_make(PM_ENTRY_SLAB, 0x123456789, 0x2abcdef), 0xaaf37bc48d159e26);
-    uint64_t most = pm_entry_make(PM_ENTRY_TOMBSTONE, (1ull << 36) - 1, PM_ENTRY_PAGES_MAX);
-    CHECK_EQ(most, UINT64_MAX);
-    CHECK_EQ(pm_entry_page(most), (1ull << 36) - 1);
+    CHECK_EQ(pm_entry_make(PM_ENTRY_SLAB, 0x3456789, 0x2abcdef), 0xaaf37bc00d159e26);
+    uint64_t most = pm_entry_make(PM_ENTRY_TOMBSTONE, (1ull << 28) - 1, PM_ENTRY_PAGES_MAX);
+    CHECK_EQ(most, ~(0xffull << PM_ENTRY_CHECK_SHIFT));
+    CHECK_EQ(pm_entry_page(most), (1ull << 28) - 1);
     CHECK_EQ(pm_entry_pages(most), PM_ENTRY_PAGES_MAX);
     CHECK_EQ(pm_entry_type(most), PM_ENTRY_TOMBSTONE);
 }
@@ -182,6 +195,21 @@ static void test_bitmaps(void) {
     FIELD(pm_bitmap_record, slab, 0, 4);
     FIELD(pm_bitmap_record, size_class, 4, 2);
     FIELD(pm_bitmap_record, words, 6, 2);
+}
+
+// The words that check themselves.
+static void test_sealed_words(void) {
+    CHECK_EQ(PM_ENTRY_CHECK_SHIFT, 30);
+    CHECK_EQ(PM_SALT_ROOT_EPOCH, 0xffffffff);
+    CHECK_EQ(PM_SALT_LOG_EPOCH, 0xfffffffe);
+    CHECK_EQ(PM_SALT_LOG_CHUNKS, 0xfffffffd);
+    CHECK_EQ(PM_SALT_CHUNK_EPOCH(5u), 10);
+    CHECK_EQ(PM_SALT_CHUNK_GENERATION(5u), 11);
+    CHECK_EQ(pm_seal(0, PM_SALT_ROOT_EPOCH), 0xffffffff00000000);
+    CHECK_EQ(pm_seal(77, PM_SALT_LOG_EPOCH), 0x4d4625920000004d);
+    CHECK_EQ(pm_slot_word(0, 0), 0xa138000000000000);
+    CHECK_EQ(pm_slot_word(511, 0x400000001230), 0xd435400000001230);
+    CHECK_EQ(pm_crc8(0, 0x3132333435363738), 0xc7); // "12345678"
 }
 
 // Block sizes are part of the format: slab headers name classes by number.
@@ -206,6 +234,7 @@ int main(void) {
     RUN(booklog);
     RUN(log_entries);
     RUN(bitmaps);
+    RUN(sealed_words);
     RUN(classes);
     return CHECK_DONE();
 }

@@ -26,7 +26,7 @@ static void test_create_pop_push(void) {
         CHECK_EQ(v->free_count, pm_classes[cls].blocks);
         CHECK_EQ((uintptr_t)pm_slab_start(slab) % PM_SLAB_SIZE, 0);
         CHECK(media(slab)->size_class == cls && media(slab)->magic == PM_SLAB_MAGIC);
-        CHECK_EQ(media(slab)->crc, pm_crc32c(0, media(slab), offsetof(struct pm_slab_header, crc)));
+        CHECK_EQ(media(slab)->crc, pm_slab_header_crc(slab, media(slab)));
         static void *blocks[PM_SLAB_BLOCKS_MAX + 1];
         unsigned first = pm_slab_pop(slab, blocks, 3);
         unsigned all = first + pm_slab_pop(slab, blocks + first, PM_SLAB_BLOCKS_MAX + 1 - first);
@@ -72,11 +72,14 @@ static void test_adopt(void) {
     strange[2].flag = 1;
     strange[3].data_offset = 64;
     for (unsigned i = 0; i < 4; i++) {
-        strange[i].crc = pm_crc32c(0, &strange[i], offsetof(struct pm_slab_header, crc));
+        strange[i].crc = pm_slab_header_crc(slab, &strange[i]);
         *media(slab) = strange[i];
         CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);
         CHECK_HAS(err.text, "does not know");
     }
+    *media(slab) = good;
+    media(slab)->crc = pm_slab_header_crc(slab + 1, &good); // its neighbour's, misplaced
+    CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);
     *media(slab) = good;
     pm_heap.slabs.size = (slab + 1) * sizeof good - 1;
     CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);

@@ -59,6 +59,6 @@ unsigned offline_each_root(void (*fn)(const struct pm_root *root, const char *te
 unsigned offline_slots_used(void) {
     unsigned count = 0;
     for (size_t i = 0; i < PM_ROOT_SLOTS; i++)
-        count += pm_heap.super->slots.slot[i] != 0;
+        count += pm_heap_slot((unsigned)i) != 0;
     return count;
 }
