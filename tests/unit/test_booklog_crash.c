@@ -158,9 +158,21 @@ static void test_crash_at_each_step_of_a_collection(void) {
     printf("  %u crashes, %lu slow collections\n", crashes, (unsigned long)pm_log_stats().slow_gcs);
 }
 
+// Every drain while the file grows: chunks that were never there before.
+static void test_crash_while_growing(void) {
+    log_new();
+    one_in = 1;
+    go_on = 30;
+    arm();
+    churn(1500, 2000);
+    CHECK(pm_log_stats().chunks > 10);
+    printf("  %u crashes\n", crashes);
+}
+
 int main(void) {
     RUN_CHILD(crash_at_any_drain);
     RUN_CHILD(crash_with_short_lives);
+    RUN_CHILD(crash_while_growing);
     RUN_CHILD(crash_at_each_step_of_a_collection);
     return CHECK_DONE();
 }
