@@ -103,6 +103,20 @@ static void *small(unsigned cls) {
 
 // ---- large -------------------------------------------------------------------------------------------
 
+// Clears what lies in a used extent behind `size`: the program will not, and the collector would take old
+// pointers there for live ones. Whole pages of a huge one are given back, for it need not have them yet.
+static void clear_slack(uint32_t index, size_t size) {
+    const struct pm_extent *e = &pm_extents[index];
+    uint64_t end = pm_extent_bytes(e), pages = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+    if (!pm_heap.persistent)
+        return;
+    if (!e->backed && pages < end) {
+        pm_heap_uncommit((e->page << PM_PAGE_SHIFT) + pages, end - pages);
+        end = pages;
+    }
+    memset((char *)pm_extent_address(e) + size, 0, end - size);
+}
+
 // An extent for a large or huge block. *zero, where given, says whether it reads as zeroes.
 static void *large(size_t size, size_t align, bool *zero) {
     if (zero)
@@ -121,6 +135,8 @@ static void *large(size_t size, size_t align, bool *zero) {
         return no_memory();
     if (zero)
         *zero = pm_extents[index].zero;
+    if (!pm_extents[index].zero)
+        clear_slack(index, size);
     void *p = pm_extent_address(&pm_extents[index]);
     return pm_extent_publish(index, false) ? p : no_memory();
 }
@@ -207,8 +223,12 @@ static void *realloc_large(void *p, size_t size) {
         return no_memory();
     }
     uint64_t pages = pm_large_pages(size);
-    if (size > PM_SMALL_MAX && pages && pm_extent_resize(index, pages))
+    bool same = pages == pm_extents[index].pages;
+    if (size > PM_SMALL_MAX && pages && pm_extent_resize(index, pages)) {
+        if (!same)
+            clear_slack(index, size);
         return p;
+    }
     return move(p, pm_extent_bytes(&pm_extents[index]), size);
 }
 
