@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Every entry point of libc's malloc family under the preload, on persistent and on volatile memory."""
+
+import shutil
+import signal
+import subprocess
+
+import pytest
+from conftest import BUILD, compiled, one_message, run, said, succeeds
+
+MISUSE = {
+    "double_free_small": "free",
+    "double_free_large": "free",
+    "double_free_huge": "free",
+    "interior_small": "middle",
+    "interior_large": "middle",
+    "interior_huge": "middle",
+    "misaligned_small": "misaligned",
+    "misaligned_large": "misaligned",
+    "realloc_freed": "realloc(",
+    "usable_freed": "malloc_usable_size(",
+    "never_allocated": "unused range",
+}
+FOREIGN = ["foreign_stack", "foreign_mapping"]
+CHECKS = [
+    "malloc_zero", "usable_size", "free_keeps_errno", "huge_sizes", "calloc_overflow",
+    "calloc_zeroes", "realloc_contents", "realloc_special", "realloc_in_place", "alignment",
+    "posix_memalign_all", "posix_memalign_fails", "odd_alignment", "page_alignment",
+    "introspection", "info_xml", "trim_gives_back", "random_calls", "threads", "tls_destructors",
+    "many_threads",
+]  # fmt: skip
+
+# What each check may print; the others are silent.
+CHATTY = {"introspection": "malloc_stats"}
+
+
+@pytest.fixture(scope="module")
+def contract():
+    return compiled("contract.c", "-Wno-use-after-free", "-Wno-free-nonheap-object")
+
+
+def test_every_check_is_run(contract):
+    names = succeeds(run([contract], preload=False)).split()
+    assert sorted(names) == sorted([*CHECKS, *MISUSE, *FOREIGN])
+
+
+@pytest.mark.parametrize("backing", ["file", "volatile", "no decay"])
+@pytest.mark.parametrize("name", CHECKS)
+def test_contract(contract, heap, name, backing):
+    settings = {"BACKING": "volatile"} if backing == "volatile" else {"HEAP": heap}
+    if backing == "no decay":  # what is freed goes back to the file system at once
+        settings["DECAY_MS"] = 0
+    done = run([contract, name], **settings)
+    assert done.returncode == 0, said(done)
+    assert done.stdout == ""
+    assert done.stderr == "" or name in CHATTY, said(done)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_libc_itself_keeps_the_contract(contract, name):
+    """The checks ask for what glibc gives, but for what is the allocator's own business."""
+    if name in ("realloc_in_place", "introspection", "trim_gives_back", "many_threads"):
+        pytest.skip("about this allocator")
+    if name in ("odd_alignment", "page_alignment", "tls_destructors"):
+        pytest.skip("differs between versions of glibc")
+    succeeds(run([contract, name], preload=False))
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_aborts_with_one_line(contract, heap, name):
+    done = run([contract, name], HEAP=heap)
+    assert done.returncode == -signal.SIGABRT, said(done)
+    assert "went on" not in done.stdout
+    one_message(done, MISUSE[name], "(0x")
+    assert len(done.stderr.splitlines()) == 1, said(done)
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_is_reported_and_ignored(contract, heap, name):
+    done = run([contract, name], HEAP=heap, CHECK="report")
+    assert done.returncode == 0 and done.stdout == "went on\n", said(done)
+    one_message(done, MISUSE[name], "ignored")
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_aborts_when_strict(contract, heap, name):
+    done = run([contract, name], HEAP=heap, CHECK="strict")
+    assert done.returncode == -signal.SIGABRT, said(done)
+
+
+@pytest.mark.parametrize("check", ["abort", "report", "strict"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_pointer(contract, heap, name, check):
+    """Somebody else's: never touched, reported once, fatal only when strict."""
+    done = run([contract, name], HEAP=heap, CHECK=check)
+    if check == "strict":
+        assert done.returncode == -signal.SIGABRT, said(done)
+    else:
+        assert done.returncode == 0 and done.stdout == "went on\n", said(done)
+    one_message(done, "outside the heap")
+
+
+@pytest.mark.parametrize("backing", ["file", "volatile"])
+def test_before_constructors_and_after_destructors(heap, backing):
+    library = compiled("early.c", "-fPIC", "-shared", "-DLIBRARY", name="libpmtest_early.so")
+    program = compiled(
+        "early.c",
+        name="pmtest_early",
+        libraries=[str(library), f"-Wl,-rpath,{library.parent}"],
+    )
+    done = run([program], BACKING=backing, HEAP=heap if backing == "file" else None)
+    assert done.returncode == 0 and (done.stdout, done.stderr) == ("fine\n", ""), said(done)
+
+
+def test_new_and_delete(heap):
+    if not shutil.which("g++"):
+        pytest.skip("no g++")
+    program = compiled("newdelete.cc", "-std=c++17", name="pmtest_newdelete", compiler="g++")
+    succeeds(run([program], HEAP=heap))
+
+
+@pytest.mark.parametrize("command", ["ls /", "sh -c 'echo a | cat'", "sort --parallel=2 /etc/passwd"])
+def test_everyday_programs_with_no_setting_at_all(command):
+    plain = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    done = run(["sh", "-c", command])
+    assert (done.stdout, done.stderr, done.returncode) == (plain.stdout, "", 0), said(done)
+
+
+def test_exports_are_libcs_names_and_our_own():
+    done = subprocess.run(
+        ["nm", "-D", "--defined-only", BUILD / "libpmalloc_preload.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = {line.split()[-1] for line in done.stdout.splitlines()}
+    libc = "malloc free calloc realloc reallocarray aligned_alloc memalign posix_memalign valloc pvalloc"
+    libc += " malloc_usable_size mallopt mallinfo mallinfo2 malloc_trim malloc_stats malloc_info"
+    assert set(libc.split()) <= names
+    others = names - set(libc.split()) - {"__libc_start_main"}
+    assert all(name.startswith("pmalloc_") for name in others), others
