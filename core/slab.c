@@ -22,6 +22,10 @@ static struct pm_slab_header *media(uint32_t slab) {
     return (struct pm_slab_header *)pm_heap.slabs.map + slab;
 }
 
+uint32_t pm_slab_header_crc(uint32_t slab, const struct pm_slab_header *h) {
+    return pm_crc32c(pm_crc32c(0, &slab, sizeof slab), h, offsetof(struct pm_slab_header, crc));
+}
+
 static void set_all_free(struct pm_vslab *v, unsigned cls) {
     unsigned blocks = pm_classes[cls].blocks;
     memset(v->free, 0, sizeof v->free[0] * pm_slab_words(cls));
@@ -35,7 +39,7 @@ static void write_header(uint32_t slab, unsigned cls) {
     struct pm_slab_header *h = media(slab);
     *h = (struct pm_slab_header){
         .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = PM_KIND_CONSERVATIVE};
-    h->crc = pm_crc32c(0, h, offsetof(struct pm_slab_header, crc));
+    h->crc = pm_slab_header_crc(slab, h);
     pm_make_durable(h, sizeof *h);
 }
 
@@ -104,7 +108,7 @@ void pm_slab_refresh_tags(uint32_t slab) {
 
 unsigned pm_slab_media_class(uint32_t slab) {
     const struct pm_slab_header *h = media(slab);
-    return h->crc == pm_crc32c(0, h, offsetof(struct pm_slab_header, crc)) ? h->size_class : 0;
+    return h->crc == pm_slab_header_crc(slab, h) ? h->size_class : 0;
 }
 
 int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
@@ -113,8 +117,7 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
                        "%s/slabs.0 has %zu bytes, too few for slab %u; was it truncated?",
                        pm_heap.dir, pm_heap.slabs.size, slab);
     const struct pm_slab_header *h = media(slab);
-    if (h->magic != PM_SLAB_MAGIC ||
-        h->crc != pm_crc32c(0, h, offsetof(struct pm_slab_header, crc)))
+    if (h->magic != PM_SLAB_MAGIC || h->crc != pm_slab_header_crc(slab, h))
         return pm_fail(err, PM_DAMAGE, "%s/slabs.0: the header of slab %u is damaged", pm_heap.dir,
                        slab);
     if (h->size_class == 0 || h->size_class > PM_CLASSES || h->data_offset || h->flag ||
