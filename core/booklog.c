@@ -347,6 +347,13 @@ static void fast_gc(void) {
             drop_chunk(id);
 }
 
+// The chunk leaves the log, and with it what stood in it.
+static void retire_chunk(uint32_t id) {
+    vchunks[id].active = false;
+    vchunks[id].live[0] = vchunks[id].live[1] = 0;
+    push_free(id);
+}
+
 // Copies the live entries of `from` behind *to, opening chunks as needed. False when there is no room.
 static bool copy_live(uint32_t from, uint32_t *to, uint32_t *list) {
     for (unsigned slot = 0; slot < PM_CHUNK_ENTRIES; slot++) {
@@ -393,7 +400,7 @@ static void slow_gc(void) {
         while (list != NO_CHUNK) {
             uint32_t id = list;
             list = vchunks[id].next_free;
-            push_free(id);
+            retire_chunk(id);
         }
         return;
     }
@@ -405,10 +412,8 @@ static void slow_gc(void) {
     pm_drain();
     pm_commit_u64(&header()->epoch, pm_seal(next, PM_SALT_LOG_EPOCH));
     for (uint32_t id = 0; id < chunks; id++)
-        if (vchunks[id].active) {
-            vchunks[id].active = false;
-            push_free(id);
-        }
+        if (vchunks[id].active)
+            retire_chunk(id);
     active = 0;
     for (uint32_t id = list, after; id != NO_CHUNK; id = after) {
         after = vchunks[id].next_free;
