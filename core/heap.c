@@ -359,11 +359,18 @@ bool pm_file_grow(struct pm_file *file, size_t size) {
     return true;
 }
 
+// The log must not name pages behind the durable end of the file: after a power loss the heap would look cut off.
+static bool length_durable(void) {
+    return pm_durability == PM_DURABLE_NONE || fdatasync(pm_heap.data.fd) == 0;
+}
+
 bool pm_heap_set_frontier(uint64_t bytes) {
     if (bytes > pm_heap.limit && bytes > pm_heap.frontier)
         return false;
     if (pm_heap.persistent) {
         if (!pm_file_ready(&pm_heap.data) || !set_length(pm_heap.data.fd, bytes))
+            return false;
+        if (bytes > pm_heap.frontier && !length_durable())
             return false;
         if (!pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header)))
             return false;
