@@ -132,22 +132,27 @@ void pm_roots_switch(void) {
     pm_commit_u64(&pm_heap.super->state.root_epoch, pm_seal(epoch, PM_SALT_ROOT_EPOCH));
 }
 
+static bool has_text(const struct pm_root *root, const char *name) {
+    char text[ROOT_TEXT_LEN];
+    pm_root_text(root, text, sizeof text);
+    return strcmp(text, name) == 0;
+}
+
 int pm_roots_drop(const char *name, struct pm_error *err) {
     const struct pm_root_table *t = pm_roots_table(err);
     if (!t)
         return err->status;
-    struct pm_root_table *next = pm_roots_next_table();
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < t->count; i++) {
-        char text[ROOT_TEXT_LEN];
-        pm_root_text(&t->root[i], text, sizeof text);
-        if (strcmp(text, name) != 0)
-            next->root[kept++] = t->root[i];
-    }
-    if (kept == t->count)
+    uint32_t gone = 0, kept = 0;
+    for (uint32_t i = 0; i < t->count; i++)
+        gone += has_text(&t->root[i], name);
+    if (!gone)
         return pm_fail(err, PM_USAGE, "%s has no root named '%.200s'; `pmalloc-info %s` lists them",
                        pm_heap.dir, name, pm_heap.dir);
     pm_heap_dirty(); // what a clean close vouched for holds no more
+    struct pm_root_table *next = pm_roots_next_table();
+    for (uint32_t i = 0; i < t->count; i++)
+        if (!has_text(&t->root[i], name))
+            next->root[kept++] = t->root[i];
     next->count = kept;
     next->area_offset = t->area_offset;
     next->area_length = t->area_length;
