@@ -240,7 +240,10 @@ static void drop_future_chunks(void) {
             pm_commit_u64(&chunk_at(id)->epoch, free_epoch(id));
 }
 
+// The last entries, or the flip, of a process that was killed may not be durable yet: a tombstone must not outlast
+// the entry that it ends.
 void pm_log_activate(void) {
+    pm_make_durable(header(), sizeof(struct pm_log_header) + (size_t)chunks * PM_CHUNK_SIZE);
     drop_future_chunks();
     for (uint32_t id = chunks; id-- > 0;)
         if (!vchunks[id].active)

@@ -236,8 +236,11 @@ int pm_heap_volatile(struct pm_error *err) {
     return PM_OK;
 }
 
+// What a killed process stored last may be in the caches alone. Power may yet take it back, so what this process
+// has read and will build on is made durable before: here state and slots, in pm_log_activate() the log.
 void pm_heap_dirty(void) {
     struct pm_state *state = &pm_heap.super->state;
+    pm_make_durable(state, sizeof *state + sizeof(struct pm_slots));
     pm_commit_u64(&state->state, PM_STATE_DIRTY);
     state->opens++;
     pm_flush(&state->opens, sizeof state->opens);
