@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The checker: the allocator as users get it, with a heap directory of its own. For each image it writes the
+// directory anew, and a forked child opens, recovers and checks it.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "verify.h"
+
+#define TIMEOUT 20 // seconds for one image
+
+struct world *world;
+const char *const file_names[FILES] = {"superblock", "slabs.0",        "booklog.0", "roots",
+                                       "bitmaps.0",  "superblock.new", "heap.0"};
+static int image_dir = -1, errors = -1;
+
+static void die(const char *what) {
+    fprintf(stderr, "crash-check: %s: %s\n", what, strerror(errno));
+    exit(2);
+}
+
+// ---- the image becomes a directory -------------------------------------------------------------------
+
+static bool all_zero(const char *page) { return page[0] == 0 && memcmp(page, page + 1, 4095) == 0; }
+
+// Pages of zeroes stay holes.
+static void put_pages(int fd, const char *bytes, uint64_t size) {
+    for (uint64_t at = 0; at < size;) {
+        uint64_t end = at;
+        while (end < size && !all_zero(bytes + end))
+            end += 4096;
+        if (end > at) {
+            uint64_t len = (end < size ? end : size) - at;
+            if (pwrite(fd, bytes + at, len, (off_t)at) != (ssize_t)len)
+                die("writing an image");
+        }
+        at = end + 4096;
+    }
+}
+
+static int make_file(unsigned file, uint64_t size) {
+    int fd = openat(image_dir, file_names[file], O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, (off_t)size) != 0)
+        die("writing an image");
+    return fd;
+}
+
+static void put_metadata(void) {
+    static uint64_t bytes[SHADOW_WORDS + 512];
+    const struct request *q = &world->request;
+    for (unsigned file = 0; file < SHADOWS; file++) {
+        const struct shadow *s = &world->shadow[file];
+        if (!s->exists) {
+            unlinkat(image_dir, file_names[file], 0);
+            continue;
+        }
+        memcpy(bytes, s->media, (s->size + 4095) & ~4095ull);
+        for (uint32_t i = 0; i < q->patch_count; i++)
+            if (q->patch[i].file == file)
+                bytes[q->patch[i].word] = q->patch[i].value;
+        int fd = make_file(file, s->size);
+        put_pages(fd, (const char *)bytes, s->size);
+        close(fd);
+    }
+}
+
+// The program's data lie in its own heap file as they are on media.
+static void put_data(void) {
+    static char buffer[65536];
+    char path[192];
+    if (!world->data_exists) {
+        unlinkat(image_dir, file_names[F_DATA], 0);
+        return;
+    }
+    snprintf(path, sizeof path, "%s/heap/%s", world->root, file_names[F_DATA]);
+    int from = open(path, O_RDONLY | O_CLOEXEC), to = make_file(F_DATA, world->data_size);
+    if (from < 0)
+        die(path);
+    for (off_t at = 0; (at = lseek(from, at, SEEK_DATA)) >= 0;) {
+        off_t end = lseek(from, at, SEEK_HOLE);
+        while (at < end) {
+            size_t want = (size_t)(end - at) < sizeof buffer ? (size_t)(end - at) : sizeof buffer;
+            ssize_t got = pread(from, buffer, want, at);
+            if (got <= 0 || pwrite(to, buffer, (size_t)got, at) != got)
+                die("copying the data");
+            at += got;
+        }
+    }
+    close(from);
+    close(to);
+}
+
+// ---- children ----------------------------------------------------------------------------------------
+
+static int in_child(int (*check)(char *text, size_t len)) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm(TIMEOUT);
+        dup2(errors, STDERR_FILENO);
+        _exit(check(world->request.text, sizeof world->request.text));
+    }
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// What a child that died said last.
+static void last_words(const char *step, int status) {
+    char *text = world->request.text;
+    size_t room = sizeof world->request.text, len = strlen(text);
+    snprintf(text + len, room - len, "%s%s: status %d: ", len ? "; " : "", step, status);
+    len = strlen(text);
+    ssize_t got = pread(errors, text + len, room - 1 - len, 0);
+    text[len + (size_t)(got > 0 ? got : 0)] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+}
+
+static bool check(void) {
+    const struct request *q = &world->request;
+    world->request.text[0] = '\0';
+    put_metadata();
+    put_data();
+    setenv("PMALLOC_COLLECT", world->expect.collect_crash ? "crash" : "always", 1);
+    if (ftruncate(errors, 0) != 0 || lseek(errors, 0, SEEK_SET) != 0)
+        die("errors");
+    int status = q->look ? in_child(verify_look) : 0;
+    if (status) {
+        last_words("read-only", status);
+        return false;
+    }
+    status = in_child(verify_image);
+    if (status == 0 && q->reopen) {
+        status = in_child(verify_again);
+        if (status) {
+            last_words("opened again", status);
+            return false;
+        }
+    } else if (status) {
+        last_words("recovery", status);
+        return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv) {
+    char path[192];
+    if (argc != 3)
+        return 2;
+    int fd = atoi(argv[1]), end = atoi(argv[2]);
+    world = mmap(NULL, sizeof *world, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (world == MAP_FAILED)
+        die("world");
+    snprintf(path, sizeof path, "%s/image", world->root);
+    image_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    errors = memfd_create("errors", MFD_CLOEXEC);
+    if (image_dir < 0 || errors < 0)
+        die(path);
+    setenv("PMALLOC_HEAP", path, 1);
+    setenv("PMALLOC_MARKERS", "1", 1);
+    setenv("PMALLOC_PERSIST", "cache", 1);
+    for (char byte; read(end, &byte, 1) == 1;) {
+        byte = check() ? '.' : 'x';
+        if (write(end, &byte, 1) != 1)
+            break;
+    }
+    return 0;
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The data of the simulated program, so that whoever finds them can tell whether they are whole: objects with a
+// pattern that follows from their number, and tables of pointers to them. No word of a pattern looks like an
+// address of the heap, so what is reachable is known exactly.
+#ifndef PMALLOC_TESTS_CRASH_OBJECT_H
+#define PMALLOC_TESTS_CRASH_OBJECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "world.h"
+
+#define OBJECT_MAGIC 0xf00d0b1ec7000001ull
+#define TABLE_MAGIC 0xf00d07ab1e000001ull
+#define OBJECT_MIN 32u
+
+struct object {
+    uint64_t magic; // OBJECT_MAGIC ^ id << 1
+    uint64_t id;
+    uint64_t size; // bytes that the program asked for
+    struct object *link;
+    uint64_t body[];
+};
+
+struct table {
+    uint64_t magic;
+    uint64_t count;
+    struct object *entry[];
+};
+
+// A variable that the program names in PMALLOC_ROOTS. Alone on its pages, for they are captured whole.
+struct captured {
+    struct table *table;
+    uint64_t value;
+    char pad[4080];
+};
+extern struct captured crash_root_a, crash_root_b;
+
+static inline uint64_t object_word(uint64_t id, uint64_t at) {
+    return mix64(id * 0x10001 + at) | 0x8000000000000001ull;
+}
+
+// The words of a long object that have the pattern: the first ones, one in 16 KiB, and the last.
+static inline uint64_t object_next(uint64_t at, uint64_t words) {
+    uint64_t next = at + 1;
+    if (next > 64 && next < words)
+        next = (next + 2047) / 2048 * 2048;
+    return at + 1 < words && next >= words ? words - 1 : next;
+}
+
+static inline void object_fill(struct object *o, uint64_t id, uint64_t size) {
+    uint64_t words = (size - sizeof *o) / 8;
+    o->magic = OBJECT_MAGIC ^ id << 1;
+    o->id = id;
+    o->size = size;
+    o->link = NULL;
+    for (uint64_t at = 0; at < words; at = object_next(at, words))
+        o->body[at] = object_word(id, at);
+}
+
+// NULL when the object is whole, else what is wrong with it.
+static inline const char *object_wrong(const struct object *o) {
+    if (o->magic != (OBJECT_MAGIC ^ o->id << 1))
+        return "its head is gone";
+    if (o->size < sizeof *o)
+        return "its size is wrong";
+    uint64_t words = (o->size - sizeof *o) / 8;
+    for (uint64_t at = 0; at < words; at = object_next(at, words))
+        if (o->body[at] != object_word(o->id, at))
+            return "its bytes are not what the program wrote";
+    return NULL;
+}
+
+#endif

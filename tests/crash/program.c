@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc.h"
+#include "pmalloc.h"
+#include "record.h"
+#include "runtime.h"
+#include "schedule.h"
+
+struct captured crash_root_a __attribute__((aligned(4096)));
+struct captured crash_root_b __attribute__((aligned(4096)));
+uint64_t program_random;
+
+// A value of its own for every object of every process of a run.
+static uint64_t next_id(void) {
+    static uint64_t last;
+    return ++last + world->points;
+}
+
+static void broken(const char *what) {
+    fprintf(stderr, "crash: the program found %s\n", what);
+    _exit(4);
+}
+
+static void count_links(const struct object *o) {
+    for (; o; o = o->link) {
+        if (object_wrong(o))
+            broken(object_wrong(o));
+        world->expect.allocated++;
+    }
+}
+
+static void count_table(const struct table *t) {
+    if (!t)
+        return;
+    world->expect.allocated++;
+    for (uint64_t i = 0; i < t->count; i++)
+        count_links(t->entry[i]);
+}
+
+static bool registered(const char *name) {
+    const struct pm_root_table *t = &pm_heap.super->roots[pm_heap.super->state.root_epoch & 1];
+    for (uint32_t i = 0; i < t->count; i++)
+        if (strcmp(t->root[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+// While the roots are captured, those named now may already be registered or not yet.
+static void expect_captured(const char *roots, bool done) {
+    static const char *const names[CAPTURED] = {"crash_root_a", "crash_root_b"};
+    struct expect *e = &world->expect;
+    for (unsigned i = 0; i < CAPTURED; i++) {
+        bool has = registered(names[i]);
+        e->may_have[i] = has || strcmp(names[i], roots) == 0;
+        e->may_lack[i] = !has;
+        if (!has && !done)
+            e->captured[i] = 0;
+    }
+}
+
+void program_start(const char *roots, bool collect_crash) {
+    char dir[192];
+    snprintf(dir, sizeof dir, "%s/heap", world->root);
+    setenv("PMALLOC_HEAP", dir, 1);
+    if (roots[0])
+        setenv("PMALLOC_ROOTS", roots, 1);
+    setenv("PMALLOC_MARKERS", "1", 1);
+    setenv("PMALLOC_COLLECT", collect_crash ? "crash" : "always", 1);
+    world->expect.collect_crash = collect_crash;
+    record_begin();
+    pm_runtime_start();
+    world->expect.made = true;
+    expect_captured(roots, false);
+    pm_runtime_before_main();
+    expect_captured(roots, true);
+    world->expect.allocated = 0;
+    memset(world->expect.limbo, 0, sizeof world->expect.limbo);
+    for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++) {
+        uint64_t value = (uint64_t)(uintptr_t)pmalloc_get_root(slot);
+        world->expect.slot[slot][0] = world->expect.slot[slot][1] = value;
+        count_table(pmalloc_get_root(slot));
+    }
+    count_table(crash_root_a.table);
+    count_table(crash_root_b.table);
+}
+
+struct table *program_new_table(uint64_t count) {
+    struct table *t = pm_malloc(sizeof *t + count * sizeof t->entry[0]);
+    if (!t)
+        broken("no memory for a table");
+    t->magic = TABLE_MAGIC;
+    t->count = count;
+    for (uint64_t i = 0; i < count; i++)
+        t->entry[i] = NULL;
+    world->expect.allocated++;
+    return t;
+}
+
+void program_free_table(struct table *t) {
+    program_drop_all(t);
+    world->expect.allocated--;
+    pm_free(t);
+}
+
+void program_set_root(unsigned slot, struct table *t) {
+    world->expect.slot[slot][1] = (uint64_t)(uintptr_t)t;
+    if (pmalloc_set_root(slot, t) != 0)
+        broken("no persistent heap");
+    world->expect.slot[slot][0] = (uint64_t)(uintptr_t)t;
+}
+
+struct table *program_table(unsigned slot, uint64_t count) {
+    struct table *t = pmalloc_get_root(slot);
+    if (t)
+        return t;
+    t = program_new_table(count);
+    program_set_root(slot, t);
+    return t;
+}
+
+bool program_put(struct table *t, uint64_t at, uint64_t size) {
+    size = size < OBJECT_MIN ? OBJECT_MIN : size;
+    struct object *o = pm_malloc(size);
+    if (!o)
+        return false;
+    object_fill(o, next_id(), size);
+    o->link = t->entry[at];
+    world->expect.allocated++;
+    data_store_u64(&t->entry[at], (uint64_t)(uintptr_t)o);
+    return true;
+}
+
+void program_drop(struct table *t, uint64_t at) {
+    struct object *o = t->entry[at];
+    data_store_u64(&t->entry[at], 0);
+    while (o) {
+        struct object *next = o->link;
+        world->expect.allocated--;
+        pm_free(o);
+        o = next;
+    }
+}
+
+void program_drop_all(struct table *t) {
+    for (uint64_t at = 0; at < t->count; at++)
+        if (t->entry[at])
+            program_drop(t, at);
+}
+
+// A smaller size is agreed to before the call, a larger one holds after it.
+void program_resize(struct table *t, uint64_t at, uint64_t size) {
+    struct object *o = t->entry[at];
+    if (!o)
+        return;
+    struct object *link = o->link;
+    size = size < OBJECT_MIN ? OBJECT_MIN : size;
+    if (size < o->size) {
+        object_fill(o, o->id, size);
+        o->link = link;
+        data_store_u64(&o->size, size);
+    }
+    uint64_t *limbo = &world->expect.limbo[schedule_self()];
+    *limbo = (uint64_t)(uintptr_t)o;
+    struct object *moved = pm_realloc(o, size);
+    if (!moved) {
+        *limbo = 0;
+        return;
+    }
+    object_fill(moved, moved->id, size);
+    moved->link = link;
+    data_store_u64(&t->entry[at], (uint64_t)(uintptr_t)moved);
+    *limbo = 0;
+}
+
+void program_step(struct table *t, uint64_t want, uint64_t from, uint64_t to) {
+    uint64_t at = rnd(t->count);
+    bool put = rnd(t->count) < want;
+    if (!t->entry[at] && put)
+        program_put(t, at, from + rnd(to - from));
+    else if (t->entry[at] && put && rnd(8) == 0)
+        program_put(t, at, from + rnd(to - from));
+    else if (t->entry[at] && !put)
+        program_drop(t, at);
+    record_clock_ms += rnd(40);
+}
+
+void program_close(void) { pm_runtime_exit(); }

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "record.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "image.h"
+#include "media.h"
+#include "persist.h"
+#include "schedule.h"
+
+// A mapping of a metadata file, for writing.
+#define REGIONS 32
+static struct region {
+    uintptr_t start, end;
+    unsigned file;
+    uint64_t offset;
+} regions[REGIONS];
+static unsigned region_count;
+static uintptr_t lowest = UINTPTR_MAX, highest;
+static bool active;
+
+// The last store that was announced: its value shows at the next event.
+static struct {
+    uintptr_t at;
+    size_t len;
+} open_store;
+static uint64_t group; // rises with every compiler barrier
+
+unsigned record_full_log;
+uint64_t record_clock_ms = 1000;
+
+// ---- stores ------------------------------------------------------------------------------------------
+
+static const struct region *region_of(uintptr_t at) {
+    if (at < lowest || at >= highest)
+        return NULL;
+    for (unsigned i = region_count; i-- > 0;)
+        if (at >= regions[i].start && at < regions[i].end)
+            return &regions[i];
+    return NULL;
+}
+
+// Looks at [at, at + len): words that differ from what was seen before were stored.
+static void look(uintptr_t at, size_t len) {
+    const struct region *r = region_of(at);
+    if (!r)
+        return;
+    uint64_t from = r->offset + (at - r->start), to = from + len;
+    struct shadow *s = &world->shadow[r->file];
+    if (to > s->size)
+        to = s->size;
+    for (uint64_t word = from / WORD; word * WORD < to; word++) {
+        uint64_t value = *(const uint64_t *)(r->start + (word * WORD - r->offset));
+        if (value != s->now[word]) {
+            media_store(r->file, (uint32_t)word, value, group);
+            if (world->eadr)
+                image_point(SITE_STORE, 0);
+        }
+    }
+}
+
+static void settle(void) {
+    if (open_store.len) {
+        size_t len = open_store.len;
+        open_store.len = 0;
+        look(open_store.at, len);
+    }
+}
+
+static void announce(const void *at, size_t len) {
+    if (!active)
+        return;
+    settle();
+    if (region_of((uintptr_t)at)) {
+        open_store.at = (uintptr_t)at;
+        open_store.len = len;
+    }
+}
+
+static void barrier(void) {
+    if (!active)
+        return;
+    settle();
+    group++;
+}
+
+void data_store(void *to, const void *from, size_t len) {
+    barrier();
+    image_point(SITE_DATA, (uint64_t)(uintptr_t)__builtin_return_address(0));
+    memcpy(to, from, len);
+    world->data_version++;
+    const struct region *r = region_of((uintptr_t)to);
+    if (!r)
+        return;
+    uint64_t offset = r->offset + ((uintptr_t)to - r->start);
+    for (uint64_t word = offset / WORD; word * WORD < offset + len; word++)
+        media_durable(r->file, (uint32_t)word,
+                      *(const uint64_t *)(r->start + (word * WORD - r->offset)));
+}
+
+// ---- flush and drain ---------------------------------------------------------------------------------
+
+static struct late {
+    const void *at;
+    size_t len;
+} late[64];
+static unsigned late_count; // flushes that a mutant puts behind the drain
+
+static void flush_lines(const void *at, size_t len) {
+    for (uintptr_t from = (uintptr_t)at, end = from + len; from < end;) {
+        const struct region *r = region_of(from);
+        if (!r)
+            return;
+        uintptr_t to = end < r->end ? end : r->end;
+        uint64_t offset = r->offset + (from - r->start);
+        media_flush(schedule_self(), r->file, (uint32_t)(offset / 64),
+                    (uint32_t)((offset + (to - from) - 1) / 64));
+        from = to;
+    }
+}
+
+static void record_flush(const void *at, size_t len) {
+    uint64_t pc = (uint64_t)(uintptr_t)__builtin_return_address(0);
+    barrier();
+    if (!active || !len)
+        return;
+    schedule_point();
+    image_point(SITE_FLUSH, pc);
+    if (image_mutated(MUTATE_DROP_FLUSH, pc))
+        return;
+    if (image_mutated(MUTATE_LATE_FLUSH, pc) && late_count < sizeof late / sizeof late[0])
+        late[late_count++] = (struct late){at, len};
+    else
+        flush_lines(at, len);
+}
+
+static void record_drain(void) {
+    uint64_t pc = (uint64_t)(uintptr_t)__builtin_return_address(0);
+    barrier();
+    if (!active)
+        return;
+    world->fences++;
+    image_point(SITE_DRAIN, pc);
+    if (!image_mutated(MUTATE_DROP_DRAIN, pc))
+        media_drain(schedule_self());
+    while (late_count) {
+        late_count--;
+        flush_lines(late[late_count].at, late[late_count].len);
+    }
+    schedule_point();
+}
+
+void __wrap_pm_persist_init(int fd, int forced);
+void __wrap_pm_persist_init(int fd, int forced) {
+    (void)fd, (void)forced;
+    pm_durability = PM_DURABLE_LINE;
+    pm_persist = (struct pm_persist_ops){record_flush, record_drain};
+}
+
+// ---- files -------------------------------------------------------------------------------------------
+
+int record_file_of(int fd) {
+    if (!active)
+        return -1;
+    char link[64], path[256];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t len = readlink(link, path, sizeof path - 1);
+    path[len > 0 ? len : 0] = '\0';
+    size_t root = strlen(world->root);
+    if (strncmp(path, world->root, root) != 0 || strncmp(path + root, "/heap/", 6) != 0)
+        return -1;
+    for (int file = 0; file < FILES; file++)
+        if (strcmp(path + root + 6, file_names[file]) == 0)
+            return file;
+    return -1;
+}
+
+void record_map(void *at, size_t len, int fd, uint64_t offset) {
+    int file = active ? record_file_of(fd) : -1;
+    if (file < 0 || file == F_DATA)
+        return;
+    if (region_count == REGIONS)
+        abort();
+    uintptr_t start = (uintptr_t)at;
+    regions[region_count++] = (struct region){start, start + len, (unsigned)file, offset};
+    lowest = start < lowest ? start : lowest;
+    highest = start + len > highest ? start + len : highest;
+}
+
+void record_unmap(void *at) {
+    barrier();
+    for (unsigned i = 0; i < region_count; i++)
+        if (regions[i].start == (uintptr_t)at)
+            regions[i] = regions[--region_count];
+}
+
+static void rescan_file(int dir, unsigned file) {
+    struct shadow *s = &world->shadow[file];
+    struct stat st;
+    int fd = openat(dir, file_names[file], O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        media_punch(file, 0, s->size);
+        s->exists = false;
+        s->size = 0;
+        return;
+    }
+    static uint64_t content[SHADOW_WORDS];
+    if ((uint64_t)st.st_size > SHADOW_BYTES) {
+        fprintf(stderr, "crash: %s is too long for the simulator\n", file_names[file]);
+        abort();
+    }
+    ssize_t got = pread(fd, content, SHADOW_BYTES, 0);
+    close(fd);
+    memset((char *)content + (got > 0 ? got : 0), 0, SHADOW_BYTES - (size_t)(got > 0 ? got : 0));
+    s->exists = true;
+    s->size = (uint64_t)st.st_size;
+    for (uint32_t word = 0; word < SHADOW_WORDS; word++)
+        if (content[word] != s->now[word])
+            media_durable(file, word, content[word]);
+}
+
+void record_rescan(void) {
+    settle();
+    char path[192];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/heap", world->root);
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (unsigned file = 0; file < SHADOWS; file++)
+        rescan_file(dir, file);
+    world->data_exists = dir >= 0 && fstatat(dir, file_names[F_DATA], &st, 0) == 0;
+    world->data_size = world->data_exists ? (uint64_t)st.st_size : 0;
+    world->data_version++;
+    if (dir >= 0)
+        close(dir);
+}
+
+void record_begin(void) {
+    record_rescan();
+    active = true;
+}
+
+bool record_complete(void) {
+    settle();
+    active = false;
+    char path[192];
+    static uint64_t content[SHADOW_WORDS];
+    for (unsigned file = 0; file < SHADOWS; file++) {
+        const struct shadow *s = &world->shadow[file];
+        snprintf(path, sizeof path, "%s/heap/%s", world->root, file_names[file]);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t got = fd < 0 ? 0 : pread(fd, content, SHADOW_BYTES, 0);
+        if (fd >= 0)
+            close(fd);
+        for (uint32_t word = 0; word < (size_t)(got > 0 ? got : 0) / WORD; word++)
+            if (content[word] != s->now[word]) {
+                fprintf(stderr, "crash: a store to %s at byte %u was not seen\n", file_names[file],
+                        word * 8);
+                return false;
+            }
+    }
+    return true;
+}
+
+void record_restore_files(void) {
+    char path[192];
+    active = false;
+    for (unsigned file = 0; file < SHADOWS; file++) {
+        const struct shadow *s = &world->shadow[file];
+        snprintf(path, sizeof path, "%s/heap/%s", world->root, file_names[file]);
+        if (!s->exists)
+            continue;
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        if (fd < 0 || pwrite(fd, s->media, s->size, 0) != (ssize_t)s->size)
+            abort();
+        close(fd);
+    }
+}
+
+// ---- what the compiler calls -------------------------------------------------------------------------
+
+#define TSAN(name, ...)                                                                            \
+    void __tsan_##name(__VA_ARGS__);                                                               \
+    void __tsan_##name(__VA_ARGS__)
+
+TSAN(init, void) {}
+TSAN(func_entry, void *pc) { (void)pc, barrier(), schedule_point(); }
+TSAN(func_exit, void) { barrier(); }
+TSAN(read_range, void *p, size_t n) { (void)p, (void)n; }
+TSAN(write_range, void *p, size_t n) { announce(p, n); }
+TSAN(vptr_update, void **p, void *v) { (void)v, announce(p, 8); }
+TSAN(vptr_read, void **p) { (void)p; }
+#define ACCESS(n)                                                                                  \
+    TSAN(read##n, void *p) { (void)p; }                                                            \
+    TSAN(write##n, void *p) { announce(p, n); }                                                    \
+    TSAN(unaligned_read##n, void *p) { (void)p; }                                                  \
+    TSAN(unaligned_write##n, void *p) { announce(p, n); }                                          \
+    TSAN(volatile_read##n, void *p) { (void)p; }                                                   \
+    TSAN(volatile_write##n, void *p) { announce(p, n); }                                           \
+    TSAN(unaligned_volatile_read##n, void *p) { (void)p; }                                         \
+    TSAN(unaligned_volatile_write##n, void *p) { announce(p, n); }                                 \
+    TSAN(read_write##n, void *p) { announce(p, n); }                                               \
+    TSAN(unaligned_read_write##n, void *p) { announce(p, n); }
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+
+static void before_atomic(const volatile void *p) {
+    if (!active)
+        return;
+    barrier();
+    schedule_point();
+    announce((const void *)(uintptr_t)p, 8);
+}
+
+#define ATOMIC(n, type)                                                                            \
+    type __tsan_atomic##n##_load(const volatile type *p, int mo);                                  \
+    type __tsan_atomic##n##_load(const volatile type *p, int mo) {                                 \
+        (void)mo;                                                                                  \
+        if (active)                                                                                \
+            schedule_point();                                                                      \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                               \
+    }                                                                                              \
+    void __tsan_atomic##n##_store(volatile type *p, type v, int mo);                               \
+    void __tsan_atomic##n##_store(volatile type *p, type v, int mo) {                              \
+        (void)mo;                                                                                  \
+        before_atomic(p);                                                                          \
+        __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                  \
+    }                                                                                              \
+    int __tsan_atomic##n##_compare_exchange_strong(volatile type *p, type *c, type v, int mo,      \
+                                                   int fail);                                      \
+    int __tsan_atomic##n##_compare_exchange_strong(volatile type *p, type *c, type v, int mo,      \
+                                                   int fail) {                                     \
+        (void)mo, (void)fail;                                                                      \
+        before_atomic(p);                                                                          \
+        return __atomic_compare_exchange_n(p, c, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);        \
+    }                                                                                              \
+    int __tsan_atomic##n##_compare_exchange_weak(volatile type *p, type *c, type v, int mo,        \
+                                                 int fail);                                        \
+    int __tsan_atomic##n##_compare_exchange_weak(volatile type *p, type *c, type v, int mo,        \
+                                                 int fail) {                                       \
+        return __tsan_atomic##n##_compare_exchange_strong(p, c, v, mo, fail);                      \
+    }                                                                                              \
+    ATOMIC_RMW(n, type, exchange, __atomic_exchange_n)                                             \
+    ATOMIC_RMW(n, type, fetch_add, __atomic_fetch_add)                                             \
+    ATOMIC_RMW(n, type, fetch_sub, __atomic_fetch_sub)                                             \
+    ATOMIC_RMW(n, type, fetch_and, __atomic_fetch_and)                                             \
+    ATOMIC_RMW(n, type, fetch_or, __atomic_fetch_or)                                               \
+    ATOMIC_RMW(n, type, fetch_xor, __atomic_fetch_xor)
+#define ATOMIC_RMW(n, type, name, builtin)                                                         \
+    type __tsan_atomic##n##_##name(volatile type *p, type v, int mo);                              \
+    type __tsan_atomic##n##_##name(volatile type *p, type v, int mo) {                             \
+        (void)mo;                                                                                  \
+        before_atomic(p);                                                                          \
+        return builtin(p, v, __ATOMIC_SEQ_CST);                                                    \
+    }
+ATOMIC(8, uint8_t)
+ATOMIC(16, uint16_t)
+ATOMIC(32, uint32_t)
+ATOMIC(64, uint64_t)
+TSAN(atomic_thread_fence, int mo) { (void)mo, barrier(); }
+TSAN(atomic_signal_fence, int mo) { (void)mo, barrier(); }
+
+void *__real_memcpy(void *to, const void *from, size_t n);
+void *__real_memmove(void *to, const void *from, size_t n);
+void *__real_memset(void *to, int c, size_t n);
+#define MEMORY(prefix)                                                                             \
+    void *prefix##memcpy(void *to, const void *from, size_t n);                                    \
+    void *prefix##memcpy(void *to, const void *from, size_t n) {                                   \
+        announce(to, n);                                                                           \
+        return __real_memcpy(to, from, n);                                                         \
+    }                                                                                              \
+    void *prefix##memmove(void *to, const void *from, size_t n);                                   \
+    void *prefix##memmove(void *to, const void *from, size_t n) {                                  \
+        announce(to, n);                                                                           \
+        return __real_memmove(to, from, n);                                                        \
+    }                                                                                              \
+    void *prefix##memset(void *to, int c, size_t n);                                               \
+    void *prefix##memset(void *to, int c, size_t n) {                                              \
+        announce(to, n);                                                                           \
+        return __real_memset(to, c, n);                                                            \
+    }
+MEMORY(__wrap_)
+MEMORY(__tsan_)

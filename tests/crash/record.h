@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The recorder. core and gc are compiled with -fsanitize=thread, which puts a call before every store, and are
+// linked with this in place of ThreadSanitizer's runtime. So it sees every store into the metadata files, in
+// program order, and every flush and drain through core/persist.h; see media.h for what becomes of them.
+#ifndef PMALLOC_TESTS_CRASH_RECORD_H
+#define PMALLOC_TESTS_CRASH_RECORD_H
+
+#include <stddef.h>
+
+#include "world.h"
+
+// Starts to watch the heap directory world->root/heap in this process; its files are taken as they are.
+void record_begin(void);
+// Every store of the process must have been seen: fails where a file is not what was recorded.
+bool record_complete(void);
+// The heap's files become the media, as after a power failure.
+void record_restore_files(void);
+// The files appeared, changed or went by other means than stores.
+void record_rescan(void);
+
+// The program's own data: durable at once, as if it flushed after every store.
+void data_store(void *to, const void *from, size_t len);
+static inline void data_store_u64(void *to, uint64_t value) {
+    data_store(to, &value, sizeof value);
+}
+
+// How many next growths of the bookkeeping log fail for lack of space.
+extern unsigned record_full_log;
+// What the allocator takes for the time, in milliseconds.
+extern uint64_t record_clock_ms;
+
+#endif

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "scenarios.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc.h"
+#include "heap.h"
+#include "pmalloc.h"
+#include "program.h"
+#include "record.h"
+#include "roots.h"
+#include "schedule.h"
+
+static void steps(struct table *t, unsigned count, uint64_t want, uint64_t from, uint64_t to) {
+    while (count--)
+        program_step(t, want, from, to);
+}
+
+// ---- allocation and free by size ---------------------------------------------------------------------
+
+// Slabs of two kinds: of many blocks, and of a few, which come and go.
+static void small(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 64);
+    for (unsigned round = 0; round < 6; round++) {
+        steps(t, 60, 40, 32, 400);
+        steps(t, 60, 60, 5000, 16384);
+        steps(t, 60, 4, 5000, 16384);
+        pm_trim();
+    }
+    program_drop_all(t);
+    pm_trim();
+    program_close();
+}
+
+static void large(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 32);
+    for (unsigned round = 0; round < 5; round++) {
+        steps(t, 40, 24, 16385, 300000);
+        steps(t, 20, 20, 300000, 2 << 20);
+        steps(t, 40, 2, 16385, 600000);
+        record_clock_ms += 20000; // what is free goes back to the file system
+    }
+    program_close();
+}
+
+static void huge(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 8);
+    for (unsigned round = 0; round < 4; round++) {
+        steps(t, 14, 6, 2 << 20, 12 << 20);
+        steps(t, 14, 1, 2 << 20, 5 << 20);
+        pm_trim();
+    }
+    program_close();
+}
+
+static void resize(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 12);
+    static const uint64_t top[] = {20000, 60000, 200000, 900000, 5 << 20};
+    for (unsigned i = 0; i < 120; i++) {
+        program_step(t, 9, 40, top[rnd(5)]);
+        program_resize(t, rnd(t->count), 40 + rnd(top[rnd(5)]));
+    }
+    program_drop_all(t);
+    program_close();
+}
+
+// ---- the bookkeeping log -----------------------------------------------------------------------------
+
+// So many short-lived extents that the log is collected, first fast, then slowly.
+static void log_churn(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 160);
+    steps(t, 5200, 100, 16385, 40000);
+    program_close();
+}
+
+// No room for another chunk: tombstones must do without.
+static void log_full(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 32);
+    steps(t, 150, 24, 16385, 40000);
+    for (unsigned i = 0; i < 300; i++) {
+        record_full_log = rnd(2) ? 100 : 0;
+        program_step(t, 16, 16385, 40000);
+    }
+    record_full_log = 0;
+    steps(t, 50, 24, 16385, 40000);
+    program_close();
+}
+
+// ---- threads -----------------------------------------------------------------------------------------
+
+static void worker(void *arg) {
+    struct table *t = arg;
+    steps(t, 40, 8, 32, 400);
+    steps(t, 20, 8, 5000, 16384);
+    steps(t, 20, 8, 16385, 70000);
+    for (unsigned i = 0; i < 10; i++)
+        program_resize(t, rnd(t->count), 40 + rnd(60000));
+    steps(t, 30, 2, 32, 40000);
+}
+
+static void threads_run(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t[3];
+    for (unsigned i = 0; i < 3; i++)
+        t[i] = program_table(i, 12);
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < 2 + round % 2; i++)
+            schedule_start(worker, t[i]);
+        schedule_join();
+    }
+    program_close();
+}
+
+// ---- roots -------------------------------------------------------------------------------------------
+
+static void slots(unsigned phase) {
+    program_start("", false);
+    for (unsigned round = 0; round < 4; round++) {
+        for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++) {
+            struct table *old = pmalloc_get_root(slot);
+            struct table *fresh = rnd(4) ? program_new_table(8) : NULL;
+            if (fresh)
+                steps(fresh, 12, 6, 32, 40000);
+            program_set_root(slot, fresh);
+            if (old)
+                program_free_table(old);
+        }
+    }
+    if (phase == 1) // a heap without roots is emptied
+        for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++)
+            program_set_root(slot, NULL);
+    if (phase != 2)
+        program_close();
+}
+
+static void fill_captured(struct captured *c) {
+    if (!c->table) {
+        struct table *t = program_new_table(8);
+        data_store_u64(&c->table, (uint64_t)(uintptr_t)t);
+    }
+    steps(c->table, 20, 6, 32, 40000);
+}
+
+static void set_captured(unsigned which, struct captured *c) {
+    uint64_t value = rnd(1u << 30);
+    data_store_u64(&c->value, value);
+    world->expect.captured[which] = value;
+}
+
+static void drop_captured(unsigned which, const char *name) {
+    struct pm_error err;
+    world->expect.may_lack[which] = true;
+    if (pm_roots_drop(name, &err) != PM_OK)
+        fprintf(stderr, "crash: %s\n", err.text), _exit(4);
+    world->expect.may_have[which] = false;
+}
+
+// Registered, with another one beside it, removed, registered again.
+static void capture(unsigned phase) {
+    static const char *const roots[] = {"crash_root_a", "crash_root_b", "", "crash_root_a"};
+    program_start(roots[phase % 4], false);
+    if (world->expect.may_have[0]) {
+        set_captured(0, &crash_root_a);
+        fill_captured(&crash_root_a);
+    }
+    if (world->expect.may_have[1]) {
+        set_captured(1, &crash_root_b);
+        fill_captured(&crash_root_b);
+    }
+    if (phase == 2) {
+        if (world->expect.may_have[1])
+            drop_captured(1, "crash_root_b");
+        if (world->expect.may_have[0])
+            drop_captured(0, "crash_root_a");
+        return;
+    }
+    program_close();
+}
+
+// ---- opening and closing -----------------------------------------------------------------------------
+
+static void create(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 16);
+    steps(t, 20, 12, 32, 30000);
+    program_close();
+}
+
+static void reopen(unsigned phase) {
+    program_start("", phase % 2);
+    struct table *t = program_table(0, 32);
+    steps(t, 60, 20, 32, 3000);
+    steps(t, 20, 20, 16385, 100000);
+    if (phase < 4)
+        program_close();
+}
+
+// Everything in one, for what comes after a failure.
+static void mixed(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 24);
+    for (unsigned i = 0; i < (phase ? 12u : 60u); i++) {
+        program_step(t, 14, 32, rnd(2) ? 1000 : 16384);
+        program_step(t, 14, 16385, 100000);
+        program_resize(t, rnd(t->count), 20000 + rnd(80000));
+        if (rnd(16) == 0)
+            pm_trim();
+    }
+    if (rnd(4) == 0) {
+        struct table *old = t;
+        program_set_root(0, program_new_table(24));
+        program_free_table(old);
+    }
+    program_close();
+}
+
+static void log_then(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 160);
+    steps(t, phase ? 30 : 5200, 100, 16385, 40000);
+    program_close();
+}
+
+const struct scenario scenarios[] = {
+    {"small", "small blocks; slabs made and given back", 1, 0, small},
+    {"large", "large blocks; the heap grows, shrinks, punches holes", 1, 0, large},
+    {"huge", "blocks over 2 MiB", 1, 0, huge},
+    {"resize", "realloc, in place and not", 1, 0, resize},
+    {"log", "fast and slow collection of the log, with the flip", 1, 0, log_churn},
+    {"logfull", "no room for the log to grow", 1, 0, log_full},
+    {"threads", "threads born and ended, interleaved by a seeded scheduler", 1, 0, threads_run},
+    {"slots", "root slots set, replaced, removed; heaps without roots", 4, 0, slots},
+    {"capture", "captured roots registered, replaced, removed", 4, 0, capture},
+    {"create", "a new heap", 1, 0, create},
+    {"reopen", "clean closes and openings, COLLECT=crash by turns", 5, 0, reopen},
+    {"recover", "recovery, interrupted twice", 3, 2, mixed},
+    {"recoverlog", "recovery of a log in collection, interrupted twice", 3, 2, log_then},
+    {"recovercap", "opening with captured roots, interrupted", 5, 1, capture},
+};
+const unsigned scenario_count = sizeof scenarios / sizeof scenarios[0];

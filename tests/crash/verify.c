@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "verify.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc.h"
+#include "booklog.h"
+#include "core/verify.h"
+#include "extent.h"
+#include "options.h"
+#include "pmalloc.h"
+#include "recover.h"
+#include "roots.h"
+#include "runtime.h"
+#include "slab.h"
+
+struct captured crash_root_a __attribute__((aligned(4096)));
+struct captured crash_root_b __attribute__((aligned(4096)));
+
+static char *answer;
+static size_t answer_len;
+
+__attribute__((format(printf, 1, 2))) static void bad(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (!answer[0])
+        vsnprintf(answer, answer_len, format, args);
+    va_end(args);
+    _exit(1);
+}
+
+// ---- what is reachable -------------------------------------------------------------------------------
+
+#define REACHED 8192
+static struct reached { uint64_t start, end; } reached[REACHED];
+static unsigned reached_count;
+
+static bool is_allocated(const void *p) {
+    if (!pm_in_range(p) || pm_heap_offset(p) >= pm_heap.frontier || (uintptr_t)p % 16)
+        return false;
+    const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
+    if (v->size_class) {
+        unsigned offset = (unsigned)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
+        unsigned size = pm_classes[v->size_class].size, i = offset / size;
+        return offset % size == 0 && i < pm_classes[v->size_class].blocks &&
+               !(v->free[i / 64] >> i % 64 & 1);
+    }
+    uint32_t index = pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
+    const struct pm_extent *e = &pm_extents[index];
+    return index && e->state == PM_EXTENT_ACTIVE && !e->slab && pm_extent_address(e) == p;
+}
+
+static void reach(const void *p, uint64_t size, const char *what) {
+    if (!is_allocated(p))
+        bad("%s at %p is reachable but not allocated", what, p);
+    size_t usable = pm_usable_size((void *)(uintptr_t)p);
+    if (usable < size)
+        bad("%s at %p has %zu bytes, the program asked for %lu", what, p, usable,
+            (unsigned long)size);
+    if (reached_count == REACHED)
+        bad("too many objects for the checker");
+    reached[reached_count++] = (struct reached){(uintptr_t)p, (uintptr_t)p + usable};
+}
+
+static bool in_limbo(const struct object *o) {
+    for (unsigned i = 0; i < THREADS; i++)
+        if (world->expect.limbo[i] == (uintptr_t)o)
+            return true;
+    return false;
+}
+
+static void reach_objects(const struct object *o) {
+    for (; o; o = o->link) {
+        if (in_limbo(o) && !is_allocated(o))
+            return;
+        reach(o, sizeof *o, "object");
+        if (object_wrong(o))
+            bad("object at %p: %s", (const void *)o, object_wrong(o));
+        reached_count--;
+        reach(o, o->size, "object");
+    }
+}
+
+static void reach_table(const struct table *t) {
+    if (!t)
+        return;
+    reach(t, sizeof *t, "table");
+    if (t->magic != TABLE_MAGIC)
+        bad("table at %p is gone", (const void *)t);
+    for (uint64_t i = 0; i < t->count; i++)
+        reach_objects(t->entry[i]);
+}
+
+static int by_start(const void *a, const void *b) {
+    const struct reached *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+static void no_overlap(void) {
+    qsort(reached, reached_count, sizeof reached[0], by_start);
+    for (unsigned i = 1; i < reached_count; i++)
+        if (reached[i].start < reached[i - 1].end)
+            bad("two live objects overlap at %lx", (unsigned long)reached[i].start);
+}
+
+// ---- roots -------------------------------------------------------------------------------------------
+
+static bool has_root(const char *name) {
+    const struct pm_root_table *t = &pm_heap.super->roots[pm_heap.super->state.root_epoch & 1];
+    for (uint32_t i = 0; i < t->count; i++)
+        if (strcmp(t->root[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static void reach_captured(unsigned which, const char *name, const struct captured *c) {
+    const struct expect *e = &world->expect;
+    bool has = has_root(name);
+    if (has ? !e->may_have[which] : !e->may_lack[which] && e->may_have[which])
+        bad("root %s is %sregistered", name, has ? "" : "not ");
+    if (!has)
+        return;
+    if (c->value != e->captured[which])
+        bad("root %s holds %lu, the program stored %lu", name, (unsigned long)c->value,
+            (unsigned long)e->captured[which]);
+    reach_table(c->table);
+}
+
+static void reach_all(void) {
+    reached_count = 0;
+    for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++) {
+        struct table *t = pmalloc_get_root(slot);
+        const uint64_t *may = world->expect.slot[slot];
+        if ((uintptr_t)t != may[0] && (uintptr_t)t != may[1])
+            bad("root slot %u holds %p, which the program did not store", slot, (void *)t);
+        reach_table(t);
+    }
+    reach_captured(0, "crash_root_a", &crash_root_a);
+    reach_captured(1, "crash_root_b", &crash_root_b);
+    no_overlap();
+}
+
+// ---- the allocator's books ---------------------------------------------------------------------------
+
+static void check_books(void) {
+    struct pm_error err;
+    if (pm_verify(true, &err) != PM_OK)
+        bad("%s", err.text);
+    if (pm_log_stats().live != pm_extent_stats().active)
+        bad("the log has %lu extents, the heap %lu", (unsigned long)pm_log_stats().live,
+            (unsigned long)pm_extent_stats().active);
+    if (pm_heap.frontier != pm_heap.data.size ||
+        lseek(pm_heap.data.fd, 0, SEEK_END) != (off_t)pm_heap.data.size)
+        bad("the data file's length is not the heap's");
+}
+
+// The block that an address lies in, when it is allocated.
+static bool block_at(uint64_t at, struct reached *block) {
+    if (!pm_in_range((void *)(uintptr_t)at) || at - pm_base >= pm_heap.frontier)
+        return false;
+    const struct pm_vslab *v = &pm_vslabs[pm_slab_of((void *)(uintptr_t)at)];
+    uint64_t start = at, size = 0;
+    if (v->size_class) {
+        size = pm_classes[v->size_class].size;
+        start -= (at - pm_base) % PM_SLAB_SIZE % size;
+    } else {
+        uint64_t page = (at - pm_base) >> PM_PAGE_SHIFT;
+        while (page && !pm_page_extent[page])
+            page--;
+        const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        start = (uintptr_t)pm_extent_address(e);
+        size = pm_extent_bytes(e);
+    }
+    *block = (struct reached){start, start + size};
+    return at < block->end && is_allocated((void *)(uintptr_t)start);
+}
+
+static void add_block(uint64_t word) {
+    struct reached block;
+    if (!block_at(word, &block))
+        return;
+    for (unsigned i = 0; i < reached_count; i++)
+        if (reached[i].start == block.start)
+            return;
+    if (reached_count < REACHED)
+        reached[reached_count++] = block;
+}
+
+// Marking is conservative: what a program before a failure left in memory that is used again may look like a
+// pointer. Adds what is kept for that alone.
+static void reach_leavings(void) {
+    for (unsigned i = 0; i < reached_count; i++)
+        for (uint64_t at = reached[i].start; at < reached[i].end; at += 8)
+            add_block(*(const uint64_t *)(uintptr_t)at);
+}
+
+static void check_live(void) {
+    const struct pm_recovery *r = pm_runtime_recovery();
+    if (!pm_heap_has_roots()) {
+        if (pm_extent_stats().active)
+            bad("a heap without roots is not empty");
+        return;
+    }
+    uint64_t want = r->marked ? reached_count : world->expect.allocated;
+    if (r->marked && r->live_objects > want) {
+        reach_leavings();
+        want = reached_count;
+    }
+    if (r->live_objects != want)
+        bad("%lu objects are allocated after recovery, %lu should be",
+            (unsigned long)r->live_objects, (unsigned long)want);
+}
+
+// ---- the heap at work --------------------------------------------------------------------------------
+
+#define HELD 96
+static struct object *held[HELD];
+static uint64_t held_id;
+
+static uint64_t some_size(uint64_t *random) {
+    switch (draw(random, 16)) {
+    case 0:
+        return OBJECT_MIN + draw(random, 3u << 20);
+    case 1:
+    case 2:
+        return OBJECT_MIN + draw(random, 100000);
+    case 3:
+    case 4:
+    case 5:
+        return OBJECT_MIN + draw(random, 16384);
+    default:
+        return OBJECT_MIN + draw(random, 600);
+    }
+}
+
+static void give_back(unsigned i) {
+    if (held[i] && object_wrong(held[i]))
+        bad("a new object at %p: %s", (void *)held[i], object_wrong(held[i]));
+    pm_free(held[i]);
+    held[i] = NULL;
+}
+
+static void work(uint32_t operations) {
+    uint64_t random = world->seed ^ world->request.image;
+    while (operations--) {
+        unsigned i = (unsigned)draw(&random, HELD);
+        uint64_t size = some_size(&random);
+        if (held[i] && draw(&random, 4) == 0) {
+            held[i] = pm_realloc(held[i], size);
+            if (!held[i])
+                bad("realloc of %lu bytes failed", (unsigned long)size);
+            object_fill(held[i], held[i]->id, size);
+        } else if (held[i]) {
+            give_back(i);
+        } else {
+            held[i] = pm_malloc(size);
+            if (!held[i])
+                bad("malloc of %lu bytes failed", (unsigned long)size);
+            object_fill(held[i], ++held_id, size);
+        }
+    }
+    for (unsigned i = 0; i < HELD; i++) {
+        if (!held[i])
+            continue;
+        uint64_t from = (uintptr_t)held[i];
+        for (unsigned j = 0; j < reached_count; j++)
+            if (from < reached[j].end && from + pm_usable_size(held[i]) > reached[j].start)
+                bad("a new object at %lx overlaps one of the program's", (unsigned long)from);
+    }
+}
+
+static void open_image(void) {
+    pm_runtime_start();
+    if (has_root("crash_root_a") || has_root("crash_root_b"))
+        pm_runtime_before_main();
+}
+
+int verify_image(char *text, size_t len) {
+    answer = text, answer_len = len;
+    open_image();
+    reach_all();
+    check_live();
+    check_books();
+    work(world->request.operations);
+    reach_all(); // the program's objects are as they were
+    for (unsigned i = 0; i < HELD; i++)
+        give_back(i);
+    check_books();
+    if (world->request.reopen)
+        pm_runtime_exit();
+    return 0;
+}
+
+int verify_again(char *text, size_t len) {
+    answer = text, answer_len = len;
+    open_image();
+    if (pm_heap_has_roots() && !pm_runtime_recovery()->was_clean)
+        bad("the heap was closed but is not clean");
+    reach_all();
+    if (pm_heap_has_roots() && pm_runtime_recovery()->live_objects < reached_count)
+        bad("after a clean close %lu objects are allocated, %u are reachable",
+            (unsigned long)pm_runtime_recovery()->live_objects, reached_count);
+    check_books();
+    return 0;
+}
+
+int verify_look(char *text, size_t len) {
+    struct pm_error err;
+    struct pm_recovery r;
+    answer = text, answer_len = len;
+    if (!world->expect.made && !world->shadow[F_SUPER].exists)
+        return 0;
+    pm_options_default();
+    if (pm_offline_open(getenv("PMALLOC_HEAP"), PM_OPEN_READONLY, &err) != PM_OK ||
+        pm_recover(false, 1, &r, &err) != PM_OK)
+        bad("%s", err.text);
+    return 0;
+}
