@@ -46,29 +46,36 @@ int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
     return PM_OK;
 }
 
-// A directory is made a heap only when it holds nothing but the leavings of an interrupted making.
-static bool holds_strangers(int dir_fd, char *name, size_t name_len) {
+static bool is_ours(const char *entry) {
     static const char *const ours[] = {".",         "..",         "heap.0",
                                        "slabs.0",   "booklog.0",  "roots",
                                        "bitmaps.0", "heap.0.new", NEW_SUPERBLOCK};
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        if (strcmp(entry, ours[i]) == 0)
+            return true;
+    return false;
+}
+
+// A directory is made a heap only when it holds nothing but the leavings of an interrupted making, and when
+// that can be seen.
+static int refuse_strangers(struct pm_error *err) {
     char buffer[2048] __attribute__((aligned(8)));
     long got;
-    lseek(dir_fd, 0, SEEK_SET);
-    while ((got = syscall(SYS_getdents64, dir_fd, buffer, sizeof buffer)) > 0)
+    if (lseek(pm_heap.dir_fd, 0, SEEK_SET) < 0)
+        return reason(err, ".");
+    while ((got = syscall(SYS_getdents64, pm_heap.dir_fd, buffer, sizeof buffer)) > 0)
         for (long at = 0; at < got;) {
             uint16_t reclen;
             memcpy(&reclen, buffer + at + 16, sizeof reclen);
             const char *entry = buffer + at + 19;
-            bool known = false;
-            for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
-                known |= strcmp(entry, ours[i]) == 0;
-            if (!known) {
-                snprintf(name, name_len, "%s", entry);
-                return true;
-            }
+            if (!is_ours(entry))
+                return pm_fail(err, PM_OPERATIONAL,
+                               "%s is not a PMAlloc heap and not empty (it holds '%s'); name an "
+                               "empty or new directory",
+                               pm_heap.dir, entry);
             at += reclen;
         }
-    return false;
+    return got == 0 ? PM_OK : reason(err, ".");
 }
 
 static void fill_superblock(struct pm_superblock *super) {
@@ -226,7 +233,6 @@ static bool still_there(void) {
 }
 
 static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
-    char name[256];
     struct stat st;
     if (fstatat(pm_heap.dir_fd, "superblock", &st, AT_SYMLINK_NOFOLLOW) == 0)
         return PM_OK;
@@ -235,13 +241,8 @@ static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
     if (mode != PM_OPEN_CREATE)
         return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
                        pm_heap.dir);
-    if (holds_strangers(pm_heap.dir_fd, name, sizeof name))
-        return pm_fail(
-            err, PM_OPERATIONAL,
-            "%s is not a PMAlloc heap and not empty (it holds '%s'); name an empty or new "
-            "directory",
-            pm_heap.dir, name);
-    return make_files(err);
+    int status = refuse_strangers(err);
+    return status == PM_OK ? make_files(err) : status;
 }
 
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {

@@ -154,7 +154,9 @@ static void start_here(void) {
     int saved = errno;
     atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
     open_heap();
-    pthread_key_create(&thread_key, thread_exit);
+    // Without a key, pthread_setspecific() would write into somebody else's.
+    if (pthread_key_create(&thread_key, thread_exit) != 0)
+        pm_refuse("no thread-specific key is free for the thread caches");
     pthread_atfork(fork_prepare, fork_parent, fork_child);
     errno = saved;
 }

@@ -68,26 +68,43 @@ static bool is_privileged(int fd) {
     return fgetxattr(fd, "security.capability", NULL, 0) > 0;
 }
 
-static bool has_interpreter(int fd, const ElfW(Ehdr) * ehdr) {
+// pread() that goes on after a signal.
+static ssize_t read_at(int fd, void *out, size_t size, off_t at) {
+    ssize_t got;
+    do
+        got = pread(fd, out, size, at);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+// 1 or 0; -1 with errno where it cannot be read.
+static int has_interpreter(int fd, const ElfW(Ehdr) * ehdr) {
     for (unsigned i = 0; i < ehdr->e_phnum; i++) {
         ElfW(Phdr) phdr;
         off_t at = (off_t)(ehdr->e_phoff + (uint64_t)i * ehdr->e_phentsize);
-        if (pread(fd, &phdr, sizeof phdr, at) != (ssize_t)sizeof phdr)
-            return false;
+        ssize_t got = read_at(fd, &phdr, sizeof phdr, at);
+        if (got != (ssize_t)sizeof phdr) // short: not what its header says
+            return got < 0 ? -1 : 0;
         if (phdr.p_type == PT_INTERP)
-            return true;
+            return 1;
     }
-    return false;
+    return 0;
 }
 
 static int check_elf(int fd, const char *path, char *why, size_t size) {
     ElfW(Ehdr) ehdr;
-    if (pread(fd, &ehdr, sizeof ehdr, 0) != (ssize_t)sizeof ehdr ||
-        ehdr.e_ident[EI_CLASS] != ELFCLASS64 || ehdr.e_machine != EM_X86_64)
+    ssize_t got = read_at(fd, &ehdr, sizeof ehdr, 0);
+    if (got < 0)
+        return refuse(TARGET_CANNOT_RUN, why, size, "%.300s: %s", path, strerror(errno));
+    if (got != (ssize_t)sizeof ehdr || ehdr.e_ident[EI_CLASS] != ELFCLASS64 ||
+        ehdr.e_machine != EM_X86_64)
         return refuse(TARGET_CANNOT_RUN, why, size,
                       "%.300s is not a 64-bit x86 program; the heap cannot be preloaded into it",
                       path);
-    if (!has_interpreter(fd, &ehdr))
+    int dynamic = has_interpreter(fd, &ehdr);
+    if (dynamic < 0)
+        return refuse(TARGET_CANNOT_RUN, why, size, "%.300s: %s", path, strerror(errno));
+    if (!dynamic)
         return refuse(TARGET_CANNOT_RUN, why, size,
                       "%.300s is statically linked; the heap cannot be preloaded into it", path);
     return 0;
@@ -106,7 +123,7 @@ static int inspect(const char *path, char *interpreter, size_t length, char *why
     if (fd < 0) // executable, but not readable: the kernel may know more
         return 0;
     int status = 0;
-    if (pread(fd, head, sizeof head - 1, 0) < 0)
+    if (read_at(fd, head, sizeof head - 1, 0) < 0)
         status = refuse(TARGET_CANNOT_RUN, why, size, "%.300s: %s", path, strerror(errno));
     else if (is_privileged(fd))
         status =
