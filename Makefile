@@ -38,7 +38,8 @@ LIB_CFLAGS = -std=gnu11 -D_GNU_SOURCE= -fPIC -fvisibility=hidden -ftls-model=ini
 	-iquote . -iquote core -iquote gc $(WARN) $(CFLAGS) $(CPPFLAGS)
 # Users' programs: no project directory on the include path.
 APP_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) $(CPPFLAGS)
-ASAN_FLAGS = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# The sanitizer build also asserts the order of locks (core/lock.h).
+ASAN_FLAGS = -O1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 # Off by default: the hot path is inline in core's headers. With clang it needs Debian's llvm.
 ifeq ($(LTO),1)

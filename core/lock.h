@@ -32,9 +32,11 @@ extern __thread uint32_t pm_ranks_held __attribute__((tls_model("initial-exec"))
 #define PM_RANK_ENTER(rank)                                                                        \
     (assert((pm_ranks_held >> (rank)) == 0), (void)(pm_ranks_held |= 1u << (rank)))
 #define PM_RANK_LEAVE(rank) ((void)(pm_ranks_held &= ~(1u << (rank))))
+#define PM_RANK_FORGET() ((void)(pm_ranks_held = 0))
 #else
 #define PM_RANK_ENTER(rank) ((void)(rank))
 #define PM_RANK_LEAVE(rank) ((void)(rank))
+#define PM_RANK_FORGET() ((void)0)
 #endif
 
 static inline void pm_futex_wait(_Atomic uint32_t *word, uint32_t seen) {
@@ -65,6 +67,7 @@ static inline void pm_unlock(struct pm_lock *lock, enum pm_lock_rank rank) {
 // In the only thread of a forked child: whatever it was, it is free now.
 static inline void pm_lock_reset(struct pm_lock *lock) {
     atomic_store_explicit(&lock->word, 0, memory_order_relaxed);
+    PM_RANK_FORGET();
 }
 
 #endif
