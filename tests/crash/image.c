@@ -13,6 +13,7 @@
 static int checker = -1;
 
 void image_connect(int fd) { checker = fd; }
+void image_disconnect(void) { close(checker); }
 
 static struct site *site_of(enum site_kind kind, uint64_t pc) {
     for (uint32_t i = 0; i < world->site_count; i++)
@@ -21,7 +22,7 @@ static struct site *site_of(enum site_kind kind, uint64_t pc) {
     if (world->site_count == SITES)
         abort();
     struct site *site = &world->site[world->site_count++];
-    *site = (struct site){.pc = pc, .kind = kind};
+    *site = (struct site){.pc = pc, .kind = kind, .first = world->points};
     return site;
 }
 
@@ -66,7 +67,7 @@ static void ask(uint64_t index) {
     uint64_t random = world->seed * 7919 + world->distinct;
     uint64_t lot = draw(&random, 1024);
     q->image = world->distinct;
-    q->operations = lot == 0 ? 10000 : lot < 64 ? 500 : 60;
+    q->operations = lot == 0 ? 10000 : lot < 24 ? 500 : 50;
     q->reopen = lot % 32 == 1;
     q->look = lot % 32 == 2;
     world->operations += q->operations;

@@ -14,5 +14,6 @@ bool image_mutated(enum mutation mutation, uint64_t pc);
 
 // The checker, at the other end of `fd`.
 void image_connect(int fd);
+void image_disconnect(void);
 
 #endif

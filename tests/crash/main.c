@@ -103,8 +103,10 @@ static void choose_failure(const struct scenario *s, unsigned phase) {
         world->taking = false;
         program_random = mix64(world->seed * 31 + phase);
         s->run(phase);
+        uint64_t begin = s->late && phase == 0 ? world->points / 4 : 0;
         for (unsigned i = 0; i < SITES; i++)
-            hits[i] = world->site[i].hits - before[i];
+            if (!begin || (world->site[i].first >= begin && world->site[i].hits <= 4))
+                hits[i] = world->site[i].hits - before[i];
         _exit(0);
     }
     if (wait_for(pid) != 0)
@@ -133,6 +135,9 @@ static bool phase_of(const struct scenario *s, unsigned phase) {
     if (pid == 0)
         run_phase(s, phase);
     int status = wait_for(pid);
+    if (status == PHASE_FAILED)
+        printf("ended %u %s %lx at %lu\n", phase, world->fail_power ? "power" : "killed",
+               world->site[world->fail_site].pc, world->points);
     if (status == 0 || status == PHASE_FAILED)
         return true;
     if (world->failures < FAILURES) {
@@ -228,6 +233,8 @@ int main(int argc, char **argv) {
     for (unsigned phase = 0; phase < s->phases && world->failures < FAILURES; phase++)
         if (!phase_of(s, phase))
             break;
+    image_disconnect();
+    wait_for(checker);
     report();
     return world->failures != 0;
 }

@@ -43,11 +43,11 @@ static inline uint64_t object_word(uint64_t id, uint64_t at) {
     return mix64(id * 0x10001 + at) | 0x8000000000000001ull;
 }
 
-// The words of a long object that have the pattern: the first ones, one in 16 KiB, and the last.
+// The words of a long object that have the pattern: the first ones, one in 64 KiB, and the last.
 static inline uint64_t object_next(uint64_t at, uint64_t words) {
     uint64_t next = at + 1;
     if (next > 64 && next < words)
-        next = (next + 2047) / 2048 * 2048;
+        next = (next + 8191) / 8192 * 8192;
     return at + 1 < words && next >= words ? words - 1 : next;
 }
 

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "scenarios.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -81,8 +82,9 @@ static void resize(unsigned phase) {
 static void log_churn(unsigned phase) {
     (void)phase;
     program_start("", false);
-    struct table *t = program_table(0, 160);
-    steps(t, 5200, 100, 16385, 40000);
+    struct table *t = program_table(0, 96);
+    steps(t, 4500, 60, 16385, 40000);
+    steps(t, 3500, 2, 16385, 40000); // so few live that whole chunks die
     program_close();
 }
 
@@ -91,10 +93,12 @@ static void log_full(unsigned phase) {
     (void)phase;
     program_start("", false);
     struct table *t = program_table(0, 32);
-    steps(t, 150, 24, 16385, 40000);
-    for (unsigned i = 0; i < 300; i++) {
-        record_full_log = rnd(2) ? 100 : 0;
-        program_step(t, 16, 16385, 40000);
+    for (unsigned round = 0; round < 5; round++) {
+        record_full_log = 0;
+        steps(t, 400, 24, 16385, 40000);
+        record_full_log = UINT32_MAX; // until the chunks that there are have filled up, and beyond
+        steps(t, 500, 16, 16385, 40000);
+        program_drop_all(t);
     }
     record_full_log = 0;
     steps(t, 50, 24, 16385, 40000);
@@ -212,6 +216,23 @@ static void reopen(unsigned phase) {
         program_close();
 }
 
+// A heap that nothing can reach is emptied even when its log cannot be read.
+static void emptied(unsigned phase) {
+    char path[192];
+    static const uint64_t nonsense = 0x6e6f6e73656e7365;
+    snprintf(path, sizeof path, "%s/heap/booklog.0", world->root);
+    int fd = phase == 1 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd >= 0 && pwrite(fd, &nonsense, sizeof nonsense, 0) == (ssize_t)sizeof nonsense)
+        close(fd);
+    program_start("", false);
+    struct table *t = program_table(0, 8);
+    steps(t, 20, 6, 32, 40000);
+    program_set_root(0, NULL);
+    program_free_table(t);
+    if (phase == 2)
+        program_close();
+}
+
 // Everything in one, for what comes after a failure.
 static void mixed(unsigned phase) {
     program_start("", false);
@@ -233,25 +254,28 @@ static void mixed(unsigned phase) {
 
 static void log_then(unsigned phase) {
     program_start("", false);
-    struct table *t = program_table(0, 160);
-    steps(t, phase ? 30 : 5200, 100, 16385, 40000);
-    program_close();
+    struct table *t = program_table(0, 96);
+    steps(t, phase ? 30 : 4500, 60, 16385, 40000);
+    if (phase)
+        program_close();
 }
 
 const struct scenario scenarios[] = {
-    {"small", "small blocks; slabs made and given back", 1, 0, small},
-    {"large", "large blocks; the heap grows, shrinks, punches holes", 1, 0, large},
-    {"huge", "blocks over 2 MiB", 1, 0, huge},
-    {"resize", "realloc, in place and not", 1, 0, resize},
-    {"log", "fast and slow collection of the log, with the flip", 1, 0, log_churn},
-    {"logfull", "no room for the log to grow", 1, 0, log_full},
-    {"threads", "threads born and ended, interleaved by a seeded scheduler", 1, 0, threads_run},
-    {"slots", "root slots set, replaced, removed; heaps without roots", 4, 0, slots},
-    {"capture", "captured roots registered, replaced, removed", 4, 0, capture},
-    {"create", "a new heap", 1, 0, create},
-    {"reopen", "clean closes and openings, COLLECT=crash by turns", 5, 0, reopen},
-    {"recover", "recovery, interrupted twice", 3, 2, mixed},
-    {"recoverlog", "recovery of a log in collection, interrupted twice", 3, 2, log_then},
-    {"recovercap", "opening with captured roots, interrupted", 5, 1, capture},
+    {"small", "small blocks; slabs made and given back", 1, 0, false, small},
+    {"large", "large blocks; the heap grows, shrinks, punches holes", 1, 0, false, large},
+    {"huge", "blocks over 2 MiB", 1, 0, false, huge},
+    {"resize", "realloc, in place and not", 1, 0, false, resize},
+    {"log", "fast and slow collection of the log, with the flip", 1, 0, false, log_churn},
+    {"logfull", "no room for the log to grow", 1, 0, false, log_full},
+    {"threads", "threads born and ended, interleaved by a seeded scheduler", 1, 0, false,
+     threads_run},
+    {"slots", "root slots set, replaced, removed; heaps without roots", 4, 0, false, slots},
+    {"capture", "captured roots registered, replaced, removed", 4, 0, false, capture},
+    {"create", "a new heap", 1, 0, false, create},
+    {"reopen", "clean closes and openings, COLLECT=crash by turns", 5, 0, false, reopen},
+    {"emptied", "a heap without roots is emptied, whatever its log", 3, 0, false, emptied},
+    {"recover", "recovery, interrupted twice", 3, 2, false, mixed},
+    {"recoverlog", "recovery of a log in collection, interrupted twice", 3, 2, true, log_then},
+    {"recovercap", "opening with captured roots, interrupted", 5, 1, false, capture},
 };
 const unsigned scenario_count = sizeof scenarios / sizeof scenarios[0];

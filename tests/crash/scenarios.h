@@ -6,10 +6,11 @@
 #include <stdbool.h>
 
 // A scenario runs in up to `phases` processes, one after the other. Before the last ones, `failures` of them end
-// at a random point, by power failure or by a kill.
+// at a random point, by power failure or by a kill; the first one, where `late`, at a place that it came to late.
 struct scenario {
     const char *name, *what;
     unsigned phases, failures;
+    bool late;
     void (*run)(unsigned phase);
 };
 extern const struct scenario scenarios[];

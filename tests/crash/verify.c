@@ -67,16 +67,20 @@ static void reach(const void *p, uint64_t size, const char *what) {
     reached[reached_count++] = (struct reached){(uintptr_t)p, (uintptr_t)p + usable};
 }
 
-static bool in_limbo(const struct object *o) {
+// An object in realloc() that is gone already; once gone, its memory may serve others.
+static bool gone_in_limbo(const struct object *o) {
+    static bool gone[THREADS];
     for (unsigned i = 0; i < THREADS; i++)
-        if (world->expect.limbo[i] == (uintptr_t)o)
-            return true;
+        if (world->expect.limbo[i] == (uintptr_t)o) {
+            gone[i] |= !is_allocated(o);
+            return gone[i];
+        }
     return false;
 }
 
 static void reach_objects(const struct object *o) {
     for (; o; o = o->link) {
-        if (in_limbo(o) && !is_allocated(o))
+        if (gone_in_limbo(o))
             return;
         reach(o, sizeof *o, "object");
         if (object_wrong(o))
@@ -222,17 +226,18 @@ static void check_live(void) {
 static struct object *held[HELD];
 static uint64_t held_id;
 
-static uint64_t some_size(uint64_t *random) {
+// A short spell of work keeps to sizes that cost little; a long one goes through all.
+static uint64_t some_size(uint64_t *random, bool all) {
     switch (draw(random, 16)) {
     case 0:
-        return OBJECT_MIN + draw(random, 3u << 20);
+        return OBJECT_MIN + draw(random, all ? 3u << 20 : 40000);
     case 1:
     case 2:
-        return OBJECT_MIN + draw(random, 100000);
+        return OBJECT_MIN + draw(random, all ? 100000 : 16384);
     case 3:
     case 4:
     case 5:
-        return OBJECT_MIN + draw(random, 16384);
+        return OBJECT_MIN + draw(random, all ? 16384 : 3000);
     default:
         return OBJECT_MIN + draw(random, 600);
     }
@@ -247,9 +252,10 @@ static void give_back(unsigned i) {
 
 static void work(uint32_t operations) {
     uint64_t random = world->seed ^ world->request.image;
+    bool all = operations >= 500;
     while (operations--) {
         unsigned i = (unsigned)draw(&random, HELD);
-        uint64_t size = some_size(&random);
+        uint64_t size = some_size(&random, all);
         if (held[i] && draw(&random, 4) == 0) {
             held[i] = pm_realloc(held[i], size);
             if (!held[i])

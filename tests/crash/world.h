@@ -71,6 +71,7 @@ struct site {
     uint64_t pc;
     uint32_t kind;
     uint64_t hits, images;
+    uint64_t first; // point of the first visit
 };
 
 // What the program knows of its data at this moment: the checker holds the recovered heap against it.
