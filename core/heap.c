@@ -362,6 +362,10 @@ bool pm_file_grow(struct pm_file *file, size_t size) {
     return true;
 }
 
+bool pm_file_back(struct pm_file *file, uint64_t offset, uint64_t len) {
+    return pm_file_ready(file) && (allocate(file->fd, 0, offset, len) || errno == EOPNOTSUPP);
+}
+
 // The log must not name pages behind the durable end of the file: after a power loss the heap would look cut off.
 static bool length_durable(void) {
     return pm_durability == PM_DURABLE_NONE || fdatasync(pm_heap.data.fd) == 0;

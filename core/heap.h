@@ -108,6 +108,8 @@ uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end);
 
 // Makes `file` at least `size` bytes long, allocated on the file system.
 bool pm_file_grow(struct pm_file *file, size_t size);
+// Allocates a range of `file` on the file system, so that a store to its mapping cannot fail.
+bool pm_file_back(struct pm_file *file, uint64_t offset, uint64_t len);
 // Makes sure that file->fd is still this file, reopening it where the program closed our descriptor.
 bool pm_file_ready(struct pm_file *file);
 

@@ -107,6 +107,7 @@ static bool write_all(int fd, const void *data, size_t len, off_t at) {
 // The superblock gets its name last, complete: a directory either is a heap or is not.
 static int make_files(struct pm_error *err) {
     static const char *const empty[] = {"heap.0", "slabs.0", "booklog.0", "roots"};
+    static const char page[PM_PAGE_SIZE]; // of the root tables, which opening reads
     struct pm_superblock super;
     struct pm_log_header log;
     struct pm_slots slots;
@@ -130,6 +131,8 @@ static int make_files(struct pm_error *err) {
     bool good = fd >= 0 && write_all(fd, &super, sizeof super, 0) &&
                 write_all(fd, state, sizeof state, offsetof(struct pm_super_file, state)) &&
                 write_all(fd, &slots, sizeof slots, offsetof(struct pm_super_file, slots)) &&
+                write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[0])) &&
+                write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[1])) &&
                 ftruncate(fd, sizeof(struct pm_super_file)) == 0 &&
                 (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
     if (fd >= 0)
@@ -143,6 +146,17 @@ static int make_files(struct pm_error *err) {
     }
     pm_heap.created = true;
     return PM_OK;
+}
+
+static bool dir_made; // by this process
+
+// What a making that failed has left; the error's errno is in its text already.
+static void unmake_files(void) {
+    static const char *const made[] = {"superblock", "heap.0", "slabs.0", "booklog.0", "roots"};
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
+        unlinkat(pm_heap.dir_fd, made[i], 0);
+    if (dir_made)
+        rmdir(pm_heap.dir);
 }
 
 static dev_t dir_dev;
@@ -209,7 +223,8 @@ int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err)
 
 // Makes the directory, not its parents: a mistyped path must not grow a tree.
 static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
-    if (mode == PM_OPEN_CREATE && mkdir(pm_heap.dir, 0700) != 0 && errno != EEXIST)
+    dir_made = mode == PM_OPEN_CREATE && mkdir(pm_heap.dir, 0700) == 0;
+    if (mode == PM_OPEN_CREATE && !dir_made && errno != EEXIST)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the heap directory: %s", pm_heap.dir,
                        strerror(errno));
     int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -242,7 +257,9 @@ static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
                        pm_heap.dir);
     int status = refuse_strangers(err);
-    return status == PM_OK ? make_files(err) : status;
+    if (status == PM_OK && (status = make_files(err)) != PM_OK)
+        unmake_files();
+    return status;
 }
 
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {

@@ -212,8 +212,11 @@ static void say_start(void) {
 void pm_runtime_before_main(void) {
     struct pm_error err;
     pm_runtime_start();
-    if (pm_heap.persistent && pm_collector.capture(&err) != PM_OK)
+    if (pm_heap.persistent && pm_collector.capture(&err) != PM_OK) {
+        if (pm_heap.created)
+            pm_heap_remove();
         pm_refuse("%s", err.text);
+    }
     if (pm_options.verbose.number)
         say_start();
 }

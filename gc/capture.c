@@ -255,6 +255,20 @@ static void record_program(void) {
     pm_make_durable(&state->program, sizeof state->program + sizeof state->program_crc);
 }
 
+// The next start needs as much again beside this area. Where that is little it is kept ready, or a heap that has
+// filled its file system could not be opened any more to make room in it.
+#define KEPT_READY ((uint64_t)1 << 20)
+
+static void tidy_images(uint64_t offset, uint64_t length, uint64_t gone, uint64_t gone_len) {
+    uint64_t next = offset >= length ? 0 : offset + length; // as place_area() will have it
+    bool keep = length <= KEPT_READY;
+    if (gone_len && !(keep && gone == next && gone_len == length)) // best effort
+        (void)!fallocate(pm_heap.roots.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone,
+                         (off_t)gone_len);
+    if (keep && pm_file_grow(&pm_heap.roots, next + length))
+        pm_file_back(&pm_heap.roots, next, length);
+}
+
 int pm_roots_capture(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
@@ -267,20 +281,21 @@ int pm_roots_capture(struct pm_error *err) {
     uint64_t offset, length = place_area(old, &offset);
     pm_heap.roots.reach = SIZE_MAX; // mapped piecewise
     if (!pm_file_grow(&pm_heap.roots, offset + length) ||
-        (fallocate(pm_heap.roots.fd, 0, (off_t)offset, (off_t)length) != 0 && errno != EOPNOTSUPP))
+        !pm_file_back(&pm_heap.roots, offset, length))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/roots: no space for %lu bytes of captured roots: %s", pm_heap.dir,
                        (unsigned long)length, strerror(errno));
-    int status = write_images(old, offset, length, err);
+    int status = pm_roots_back_table(part_count, err);
+    if (status == PM_OK)
+        status = write_images(old, offset, length, err);
     if (status != PM_OK)
         return status;
     uint64_t gone = old->area_offset, gone_len = old->area_length;
     fill_table(pm_roots_next_table(), offset, length);
     pm_roots_switch();
     status = map_runs(err);
-    if (status == PM_OK && gone_len) // best effort: the space of the old images
-        (void)!fallocate(pm_heap.roots.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone,
-                         (off_t)gone_len);
+    if (status == PM_OK)
+        tidy_images(offset, length, gone, gone_len);
     return status;
 }
 

@@ -122,6 +122,15 @@ struct pm_root_table *pm_roots_next_table(void) {
     return &pm_heap.super->roots[(pm_heap_root_epoch() + 1) & 1];
 }
 
+int pm_roots_back_table(uint32_t count, struct pm_error *err) {
+    size_t length = offsetof(struct pm_root_table, root) + count * sizeof(struct pm_root);
+    uint64_t offset = (uint64_t)((char *)pm_roots_next_table() - (char *)pm_heap.super);
+    if (pm_file_back(&pm_heap.super_file, offset, length))
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL, "%s/superblock: no space for the table of %u roots: %s",
+                   pm_heap.dir, count, strerror(errno));
+}
+
 void pm_roots_switch(void) {
     struct pm_root_table *next = pm_roots_next_table();
     uint32_t epoch = pm_heap_root_epoch() + 1;
@@ -148,6 +157,9 @@ int pm_roots_drop(const char *name, struct pm_error *err) {
     if (!gone)
         return pm_fail(err, PM_USAGE, "%s has no root named '%.200s'; `pmalloc-info %s` lists them",
                        pm_heap.dir, name, pm_heap.dir);
+    int status = pm_roots_back_table(t->count - gone, err);
+    if (status != PM_OK)
+        return status;
     pm_heap_dirty(); // what a clean close vouched for holds no more
     struct pm_root_table *next = pm_roots_next_table();
     for (uint32_t i = 0; i < t->count; i++)

@@ -13,6 +13,8 @@
 const void *pm_roots_images(const struct pm_root_table *table);
 // The table that is not in force, to be filled (count, area, roots) ...
 struct pm_root_table *pm_roots_next_table(void);
+// Has the file system allocate it as far as `count` roots go; PM_OPERATIONAL where that is full.
+int pm_roots_back_table(uint32_t count, struct pm_error *err);
 // ... and put in force: its bytes durable first, then one 8-byte store.
 void pm_roots_switch(void);
 void pm_root_spec(const struct pm_root *root, struct root_spec *spec);
