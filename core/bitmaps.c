@@ -10,6 +10,7 @@
 
 #include "crc.h"
 #include "extent.h"
+#include "os.h"
 #include "persist.h"
 #include "slab.h"
 
@@ -26,6 +27,7 @@ struct writer {
 };
 
 static void flush_writer(struct writer *w) {
+    w->good = w->good && pm_os_file_size(sizeof(struct pm_bitmaps_header) + w->bytes);
     for (size_t done = 0; done < w->fill && w->good;) {
         ssize_t put = write(w->fd, w->buffer + done, w->fill - done);
         w->good = put > 0;
@@ -58,7 +60,9 @@ static void emit_slab(struct writer *w, uint32_t slab) {
 }
 
 bool pm_bitmaps_write(void) {
-    struct writer w = {.good = true};
+    struct writer w = {.good = pm_dir_ready()};
+    if (!w.good)
+        return false;
     w.fd = openat(pm_heap.dir_fd, NAME, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (w.fd < 0 || lseek(w.fd, sizeof(struct pm_bitmaps_header), SEEK_SET) < 0) {
         if (w.fd >= 0)

@@ -279,6 +279,8 @@ void pm_heap_release(void) {
 }
 
 void pm_heap_remove(void) {
+    if (!pm_dir_ready())
+        return;
     // The superblock goes last: what an interruption leaves is either a heap or recognisably a remnant.
     for (size_t i = FILES; i-- > 0;)
         unlinkat(pm_heap.dir_fd, all_files[i]->name, 0);
@@ -290,6 +292,8 @@ void pm_heap_remove(void) {
 
 bool pm_heap_discard_data(void) {
     static const char fresh[] = "heap.0.new";
+    if (!pm_dir_ready())
+        return false;
     int fd =
         openat(pm_heap.dir_fd, fresh, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -353,7 +357,7 @@ bool pm_file_grow(struct pm_file *file, size_t size) {
     if (size <= file->size)
         return true;
     size = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
-    if (size > file->reach || !pm_file_ready(file))
+    if (size > file->reach || !pm_os_file_size(size) || !pm_file_ready(file))
         return false;
     if (!allocate(file->fd, 0, file->size, size - file->size) &&
         (errno != EOPNOTSUPP || !set_length(file->fd, size)))
@@ -372,7 +376,7 @@ static bool length_durable(void) {
 }
 
 bool pm_heap_set_frontier(uint64_t bytes) {
-    if (bytes > pm_heap.limit && bytes > pm_heap.frontier)
+    if (bytes > pm_heap.frontier && (bytes > pm_heap.limit || !pm_os_file_size(bytes)))
         return false;
     if (pm_heap.persistent) {
         if (!pm_file_ready(&pm_heap.data) || !set_length(pm_heap.data.fd, bytes))

@@ -124,6 +124,9 @@ static inline void *pm_heap_at(uint64_t offset) { return (void *)(uintptr_t)(pm_
 // heap_dir.c, for heap.c
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
 void pm_dir_close(void);
+// Makes sure that pm_heap.dir_fd is still the heap's directory, as pm_file_ready() does of files. Needed before
+// anything is named in it: the number may be that of a directory of the program.
+bool pm_dir_ready(void);
 int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err);
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err);
 

@@ -112,6 +112,8 @@ static int make_files(struct pm_error *err) {
     struct pm_log_header log;
     struct pm_slots slots;
     uint64_t state[2] = {PM_STATE_DIRTY, pm_seal(0, PM_SALT_ROOT_EPOCH)};
+    if (!pm_os_file_size(sizeof(struct pm_super_file)))
+        return reason(err, NEW_SUPERBLOCK);
     pm_log_header_init(&log);
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
         slots.slot[i] = pm_slot_word(i, 0);
@@ -162,13 +164,28 @@ static void unmake_files(void) {
 static dev_t dir_dev;
 static ino_t dir_ino;
 
-void pm_dir_close(void) {
+static bool is_our_dir(int fd) {
     struct stat st;
-    // The number may be the program's by now.
-    if (pm_heap.dir_fd >= 0 && fstat(pm_heap.dir_fd, &st) == 0 && st.st_dev == dir_dev &&
-        st.st_ino == dir_ino)
+    return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dir_dev && st.st_ino == dir_ino;
+}
+
+void pm_dir_close(void) {
+    if (is_our_dir(pm_heap.dir_fd)) // the number may be the program's by now
         close(pm_heap.dir_fd);
     pm_heap.dir_fd = -1;
+}
+
+bool pm_dir_ready(void) {
+    if (is_our_dir(pm_heap.dir_fd))
+        return true;
+    int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (!is_our_dir(fd)) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    pm_heap.dir_fd = pm_os_fd_high(fd);
+    return true;
 }
 
 static int check_dir(struct pm_error *err) {
@@ -262,14 +279,26 @@ static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
     return status;
 }
 
-int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
-    if (strlen(dir) >= sizeof pm_heap.dir)
-        return pm_fail(err, PM_OPERATIONAL, "%.60s...: the path is too long", dir);
-    size_t length = strlen(dir);
+// Absolute, for files that are opened again after the program has changed its directory.
+static int remember_path(const char *dir, struct pm_error *err) {
+    size_t length = strlen(dir), before = 0;
     while (length > 1 && dir[length - 1] == '/') // behind a slash, O_NOFOLLOW would follow
         length--;
-    memmove(pm_heap.dir, dir, length);
-    pm_heap.dir[length] = '\0';
+    if (dir != pm_heap.dir && *dir != '/' && getcwd(pm_heap.dir, sizeof pm_heap.dir)) {
+        before = strlen(pm_heap.dir);
+        if (before > 1 && before + 1 < sizeof pm_heap.dir)
+            pm_heap.dir[before++] = '/';
+    }
+    if (before + length >= sizeof pm_heap.dir)
+        return pm_fail(err, PM_OPERATIONAL, "%.60s...: the path is too long", dir);
+    memmove(pm_heap.dir + before, dir, length);
+    pm_heap.dir[before + length] = '\0';
+    return PM_OK;
+}
+
+int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    if (remember_path(dir, err) != PM_OK)
+        return err->status;
     for (;;) {
         int status = open_dir_fd(mode, err);
         if (status != PM_OK)

@@ -36,6 +36,15 @@ int pm_os_fd_high(int fd) {
     return high;
 }
 
+bool pm_os_file_size(uint64_t size) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        size <= limit.rlim_cur)
+        return true;
+    errno = EFBIG;
+    return false;
+}
+
 void pm_os_who_maps(uint64_t base, uint64_t len, char *out, size_t outlen) {
     out[0] = '\0';
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);

@@ -5,6 +5,7 @@
 #ifndef PM_OS_H
 #define PM_OS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -15,6 +16,8 @@ void *pm_os_reserve(size_t bytes);
 // Moves `fd` out of the way of programs that expect low numbers to be free (`exec 3>file`, dup2): returns
 // the new close-on-exec descriptor, `fd` itself where no higher one is to be had.
 int pm_os_fd_high(int fd);
+// Whether a file may grow to `size` (RLIMIT_FSIZE); else errno is EFBIG. Trying would raise SIGXFSZ.
+bool pm_os_file_size(uint64_t size);
 // What occupies [base, base + len) in this process, for "range taken" messages; "" when nothing does.
 void pm_os_who_maps(uint64_t base, uint64_t len, char *out, size_t outlen);
 // Milliseconds of a coarse monotonic clock.
