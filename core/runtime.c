@@ -27,6 +27,7 @@ static struct pm_lock runtime_lock;
 static pthread_key_t thread_key;
 static __thread bool thread_ending __attribute__((tls_model("initial-exec")));
 static bool default_heap;
+static bool without_heap; // this process is to run on volatile memory
 static bool closed_persistent;
 static struct pm_recovery recovery;
 
@@ -56,8 +57,10 @@ static int open_named(struct pm_error *err) {
     if (status == PM_OK || !pm_heap.busy)
         return status;
     // A descendant of the owner inherited the environment; it runs on volatile memory, quietly.
-    if (pm_heap.busy_pid == getpid() || pm_os_is_ancestor(pm_heap.busy_pid))
-        return PM_NEEDS_RECOVERY; // here: "without a heap"
+    if (pm_heap.busy_pid == getpid() || pm_os_is_ancestor(pm_heap.busy_pid)) {
+        without_heap = true;
+        return PM_OK;
+    }
     return wait ? pm_heap_open(pm_options.heap.text, PM_OPEN_CREATE, true, err) : status;
 }
 
@@ -101,6 +104,8 @@ static int empty_heap(struct pm_error *err) {
 
 static int open_persistent(struct pm_error *err) {
     int status = pm_options.heap.text[0] ? open_named(err) : open_default(err);
+    if (without_heap)
+        return PM_OK;
     if (status == PM_OK)
         status = pm_collector.prepare(err);
     if (status == PM_OK)
@@ -126,16 +131,23 @@ static void open_heap(void) {
         status =
             pm_fail(&err, PM_OPERATIONAL,
                     "no address space for the allocator's tables (is `ulimit -v` set? unset it)");
-    if (status == PM_OK)
-        status = secure || wants_volatile() ? PM_NEEDS_RECOVERY : open_persistent(&err);
+    without_heap = secure || wants_volatile();
+    if (status == PM_OK && !without_heap)
+        status = open_persistent(&err);
     // A default heap is a courtesy: where there can be none, and nothing was asked of it, do without.
     if (status == PM_OPERATIONAL && default_heap && !pm_heap.persistent &&
         !pm_options.roots.text[0]) {
         pm_say("%s; running on volatile memory", err.text);
-        status = PM_NEEDS_RECOVERY;
+        status = PM_OK;
+        without_heap = true;
     }
-    if (status == PM_NEEDS_RECOVERY)
+    if (status == PM_OK && without_heap)
         status = pm_heap_volatile(&err);
+    if (status == PM_DAMAGE)
+        pm_refuse(
+            "%s; nothing was changed: copy the directory, ask `pmalloc-recover --check`, or set "
+            "PMALLOC_HEAP to another one",
+            err.text);
     if (status != PM_OK)
         pm_refuse("%s", err.text);
 }
