@@ -94,9 +94,16 @@ static const char *next_record(const char *at, const char *end, struct pm_bitmap
         return NULL;
     memcpy(record, at, sizeof *record);
     at += sizeof *record;
+    // A slab has blocks up to some bit of its last word; what is set behind them would be allocated nowhere.
     bool good = record->size_class >= 1 && record->size_class <= PM_CLASSES &&
                 record->slab < PM_SLABS && record->words == pm_slab_words(record->size_class) &&
                 (size_t)(end - at) >= record->words * sizeof(uint64_t);
+    unsigned last = good ? pm_classes[record->size_class].blocks % 64 : 0;
+    if (last) {
+        uint64_t word;
+        memcpy(&word, at + (record->words - 1) * sizeof word, sizeof word);
+        good = word >> last == 0;
+    }
     return good ? at : NULL;
 }
 
@@ -107,11 +114,12 @@ static bool whole(const struct pm_bitmaps_header *h, size_t size) {
         h->crc != pm_crc32c(0, h + 1, h->bytes))
         return false;
     const char *at = (const char *)(h + 1), *end = at + h->bytes;
-    uint64_t slabs = 0;
+    uint64_t slabs = 0, next = 0; // slabs rise, so that none stands for another
     for (struct pm_bitmap_record record; at < end; slabs++) {
         at = next_record(at, end, &record);
-        if (!at)
+        if (!at || record.slab < next)
             return false;
+        next = record.slab + 1ull;
         at += record.words * sizeof(uint64_t);
     }
     return slabs == h->slabs;
@@ -120,10 +128,10 @@ static bool whole(const struct pm_bitmaps_header *h, size_t size) {
 bool pm_bitmaps_read(void (*each)(uint32_t slab, unsigned cls, const uint64_t *words, void *arg),
                      void *arg) {
     struct stat st;
-    int fd = openat(pm_heap.dir_fd, NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(pm_heap.dir_fd, NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return false;
-    size_t size = fstat(fd, &st) == 0 ? (size_t)st.st_size : 0;
+    size_t size = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? (size_t)st.st_size : 0;
     void *map = size ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     close(fd);
     if (map == MAP_FAILED)

@@ -27,7 +27,8 @@ static int reason(struct pm_error *err, const char *what) {
 
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
     struct stat st;
-    int fd = openat(pm_heap.dir_fd, file->name, flags | O_NOFOLLOW | O_CLOEXEC, 0600);
+    // O_NONBLOCK: a pipe in the file's place must not make us wait for its other end.
+    int fd = openat(pm_heap.dir_fd, file->name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (fd < 0 && errno == ENOENT)
         return pm_fail(err, PM_DAMAGE, "%s/%s is missing; the heap is incomplete, restore the file",
                        pm_heap.dir, file->name);

@@ -340,6 +340,19 @@ def test_files_replaced(originals, name, shm):
         assert (heap / name).read_bytes() == other
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_pipes_in_the_place_of_files(originals, name, shm):
+    """Nobody waits for the other end of a pipe."""
+    case, heap = originals["clean"], shm / "heap"
+    restore(heap, case.files)
+    (heap / name).unlink()
+    os.mkfifo(heap / name, 0o600)
+    accepted = (0,) if name == "bitmaps.0" else (8,)
+    for argv in [["pmalloc-recover", "--check"], *LOOKS]:
+        healthy(look([tool(argv[0]), *argv[1:]], heap), accepted, f"{name}: {argv}")
+    healthy(program(heap), (0,) if name == "bitmaps.0" else (125,), f"{name}: program")
+
+
 # ---- the tool ----------------------------------------------------------------------------------------
 
 SPOIL = ROOT / "tests" / "fuzz" / "spoil"
