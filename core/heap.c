@@ -247,7 +247,12 @@ void pm_heap_dirty(void) {
     pm_commit_u64(&state->owner_pid, (uint64_t)getpid());
 }
 
+// False when the data file could not be given back the length that the heap has: then no close is clean.
+static bool length_known = true;
+
 bool pm_heap_clean(void) {
+    if (!length_known)
+        return false;
     if (pm_durability != PM_DURABLE_NONE)
         for (size_t i = 0; i < FILES; i++)
             if (!pm_file_ready(all_files[i]) || fsync(all_files[i]->fd) != 0)
@@ -379,12 +384,15 @@ bool pm_heap_set_frontier(uint64_t bytes) {
     if (bytes > pm_heap.frontier && (bytes > pm_heap.limit || !pm_os_file_size(bytes)))
         return false;
     if (pm_heap.persistent) {
-        if (!pm_file_ready(&pm_heap.data) || !set_length(pm_heap.data.fd, bytes))
+        // The data file's length is vouched for by a clean close, so it is the last that may fail to change.
+        if (!pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header)) ||
+            !pm_file_ready(&pm_heap.data) || !set_length(pm_heap.data.fd, bytes))
             return false;
-        if (bytes > pm_heap.frontier && !length_durable())
+        if (bytes > pm_heap.frontier && !length_durable()) {
+            length_known = set_length(pm_heap.data.fd, pm_heap.data.size);
             return false;
-        if (!pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header)))
-            return false;
+        }
+        length_known = true;
         pm_heap.data.size = bytes;
     }
     pm_heap.frontier = bytes;
