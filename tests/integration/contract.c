@@ -466,7 +466,7 @@ static void random_calls(void) {
 
 // ---- threads ---------------------------------------------------------------------------------------
 
-static _Atomic(void *) mailbox[64];
+static void *mailbox[64];
 
 static void *sender(void *argument) {
     uint64_t r = (uintptr_t)argument;
@@ -500,7 +500,7 @@ static void threads(void) {
 }
 
 static pthread_key_t key;
-static _Atomic int destroyed;
+static int destroyed;
 
 // Allocates and frees when the thread's cache may be gone already, and comes again three times.
 static void at_thread_end(void *value) {

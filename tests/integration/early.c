@@ -52,7 +52,7 @@ __attribute__((section(".preinit_array"), used)) static void (*entry)(int, char 
                                                                       char **) = preinit;
 
 static int implementation(void) { return 7; }
-static int (*resolver(void))(void) { return implementation; }
+__attribute__((used)) static int (*resolver(void))(void) { return implementation; }
 int by_ifunc(void) __attribute__((ifunc("resolver")));
 
 __attribute__((constructor(101))) static void first(void) { at_resolve = use(before); }
