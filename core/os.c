@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -108,12 +109,17 @@ int pm_os_is_ancestor(pid_t pid) {
     return 0;
 }
 
-void pm_os_program_name(char *out, size_t outlen) {
-    char path[4096];
-    ssize_t len = readlink("/proc/self/exe", path, sizeof path - 1);
-    path[len > 0 ? len : 0] = '\0';
-    const char *slash = strrchr(path, '/');
-    snprintf(out, outlen, "%s", slash && slash[1] ? slash + 1 : "unknown");
+bool pm_os_program_name(char *out, size_t outlen) {
+    char link[4096];
+    const char *path = link;
+    ssize_t len = readlink("/proc/self/exe", link, sizeof link - 1);
+    link[len > 0 ? len : 0] = '\0';
+    if (len < 0 && errno == ENOENT) // no /proc here
+        path = (const char *)getauxval(AT_EXECFN);
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    const char *name = slash ? slash + 1 : path ? path : "";
+    snprintf(out, outlen, "%s", *name ? name : "unknown");
+    return *name != '\0';
 }
 
 char *const *pm_os_environ(void) {

@@ -26,8 +26,8 @@ uint64_t pm_os_now_ms(void);
 unsigned pm_os_cores(void);
 // Whether `pid` is this process's parent, grandparent, ...
 int pm_os_is_ancestor(pid_t pid);
-// Basename of the running executable ("ls"), or "unknown".
-void pm_os_program_name(char *out, size_t outlen);
+// Basename of the running executable ("ls"). False, and "unknown", where it cannot be found out.
+bool pm_os_program_name(char *out, size_t outlen);
 // A flat copy of the environment for callers that run before libc has set `environ`; NULL when unreadable.
 char *const *pm_os_environ(void);
 

@@ -41,14 +41,17 @@ const struct pm_recovery *pm_runtime_recovery(void) { return &recovery; }
 // ---- which heap --------------------------------------------------------------------------------------
 
 // Programs that must not be trusted with the environment, or that the user left out, stay volatile.
-static bool wants_volatile(void) {
-    if (pm_options.backing.number == PM_BACKING_VOLATILE)
-        return true;
-    if (!pm_options.program.text[0])
-        return false;
+static int choose_volatile(bool secure, struct pm_error *err) {
     char name[256];
-    pm_os_program_name(name, sizeof name);
-    return fnmatch(pm_options.program.text, name, 0) != 0;
+    without_heap = secure || pm_options.backing.number == PM_BACKING_VOLATILE;
+    if (without_heap || !pm_options.program.text[0])
+        return PM_OK;
+    if (!pm_os_program_name(name, sizeof name))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "PMALLOC_PROGRAM=%.100s: cannot find out this program's name: %s",
+                       pm_options.program.text, strerror(errno));
+    without_heap = fnmatch(pm_options.program.text, name, 0) != 0;
+    return PM_OK;
 }
 
 static int open_named(struct pm_error *err) {
@@ -68,7 +71,10 @@ static int open_named(struct pm_error *err) {
 
 static int open_default(struct pm_error *err) {
     char name[256], dir[512];
-    pm_os_program_name(name, sizeof name);
+    if (!pm_os_program_name(name, sizeof name))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "cannot find out this program's name: /proc/self/exe: %s; set PMALLOC_HEAP",
+                       strerror(errno));
     int len = snprintf(dir, sizeof dir, "/dev/shm/pmalloc-%u", (unsigned)geteuid());
     if (mkdir(dir, 0700) != 0 && errno != EEXIST)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the default heaps' directory: %s", dir,
@@ -131,7 +137,8 @@ static void open_heap(void) {
         status =
             pm_fail(&err, PM_OPERATIONAL,
                     "no address space for the allocator's tables (is `ulimit -v` set? unset it)");
-    without_heap = secure || wants_volatile();
+    if (status == PM_OK)
+        status = choose_volatile(secure, &err);
     if (status == PM_OK && !without_heap)
         status = open_persistent(&err);
     // A default heap is a courtesy: where there can be none, and nothing was asked of it, do without.
