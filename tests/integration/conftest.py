@@ -6,7 +6,9 @@ Every heap lies below a fresh directory in /dev/shm that goes when the test ends
 it. The environment holds nothing of the caller's PMALLOC_ settings or preloads.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -265,13 +267,30 @@ def deadline():
     signal.signal(signal.SIGALRM, before)
 
 
+def default_heaps():
+    """Default heaps of the programs built here."""
+    folders = [BUILD / "integration", BUILD / "apps"]
+    programs = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    heaps = DEFAULT_HEAPS.iterdir() if DEFAULT_HEAPS.is_dir() else ()
+    return {heap for heap in heaps if heap.name.split(".")[0] in programs}
+
+
+def remove_unless_busy(heap):
+    with contextlib.suppress(OSError):
+        folder = os.open(heap, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(heap)
+        finally:
+            os.close(folder)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_default_heaps_left():
     """The suite leaves no default heap behind that was not there before."""
-    before = set(DEFAULT_HEAPS.iterdir()) if DEFAULT_HEAPS.is_dir() else set()
+    before = default_heaps()
     yield
-    after = set(DEFAULT_HEAPS.iterdir()) if DEFAULT_HEAPS.is_dir() else set()
-    ours = {path for path in after - before if path.name.startswith(("pmtest_", "list", "tree"))}
-    for path in ours:
-        shutil.rmtree(path, ignore_errors=True)
-    assert not ours, f"default heaps left behind: {sorted(map(str, ours))}"
+    left = default_heaps() - before
+    for heap in left:
+        remove_unless_busy(heap)
+    assert not left, f"default heaps left behind: {sorted(map(str, left))}"

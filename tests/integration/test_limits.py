@@ -143,7 +143,7 @@ def test_file_system_fills_up_amid_the_work(workload, shm, processes, rng, name)
         work.heap = small / "heap"
         filler = small / "filler"
         ops = 0
-        for _ in range(8):
+        for _ in range(5):
             # Lazily reserved blocks are a promise of the moment that others can break.
             process = work.start("run", 0, rng.randrange(1 << 30), "-t", 2, RESERVE="strict")
             processes.append(process)
