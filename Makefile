@@ -183,6 +183,55 @@ $(BUILD)/crash/crash: $(CRASH_OBJS) $(CRASH_CORE_OBJS)
 $(BUILD)/crash/crash-check: $(CRASH_CHECKER_OBJS) $(ARCHIVE)
 	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ -lpthread
 
+# --- fuzzer ------------------------------------------------------------------------------------
+
+# libFuzzer is clang's, whatever CC is. The library's variables go to sections of their own, and its
+# tables come and go through wrapped calls, so that one process can open thousands of heaps.
+FUZZ_FLAGS = -O1 -g -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
+	-fno-omit-frame-pointer
+FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
+FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,$(LIB_CFLAGS)) $(FUZZ_FLAGS)
+FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,$(wildcard core/*.c gc/*.c) \
+	$(addprefix tools/common/,census.c figures.c info_json.c info_text.c json.c offline.c))
+FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(wildcard tests/fuzz/*.c))
+FUZZER := $(BUILD)/fuzz/fuzz_heap
+FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 $(FUZZER) -timeout=20 -rss_limit_mb=2048
+CORPUS = tests/fuzz/corpus
+SECONDS ?= 60
+
+$(BUILD)/fuzz/lib/%.o: %.c tests/fuzz/sections.h $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(CLANG) $(FUZZ_CFLAGS) $(FUZZ_COVERAGE) -include tests/fuzz/sections.h $(DEPS) -c -o $@ $<
+
+$(BUILD)/fuzz/obj/%.o: %.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(CLANG) $(FUZZ_CFLAGS) $(DEPS) -c -o $@ $<
+
+$(FUZZER): $(FUZZ_LIB) $(FUZZ_OBJS)
+	$(CLANG) -fsanitize=fuzzer,address,undefined $(FUZZ_LINK) -Wl,--wrap=pm_os_reserve -Wl,--wrap=munmap \
+		-o $@ $^ -lpthread
+
+fuzz-corpus: $(FUZZER) ## every input the fuzzer ever learned from, once
+	@$(FUZZ_RUN) -runs=0 $(CORPUS) > $(BUILD)/fuzz/corpus.log 2>&1 || \
+		{ tail -n 40 $(BUILD)/fuzz/corpus.log; exit 1; }
+	@echo "ok   $(FUZZER): $$(ls $(CORPUS) | wc -l) inputs"
+
+fuzz: $(FUZZER) ## look for new ones, for SECONDS= (60); what it finds is left in build/fuzz
+	@mkdir -p $(BUILD)/fuzz/found
+	$(FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=256 -len_control=0 -print_final_stats=1 \
+		-artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/found $(CORPUS)
+
+COVERED = $(addprefix core/,heap.c heap_dir.c booklog.c extent_open.c slab.c bitmaps.c clean.c verify.c) \
+	$(addprefix gc/,roots.c recover.c mark.c)
+fuzz-coverage: ## which lines of opening and recovery the corpus reaches
+	@$(MAKE) -s BUILD=$(BUILD)/coverage FUZZ_LINK=-fprofile-instr-generate \
+		FUZZ_COVERAGE='$(FUZZ_COVERAGE) -fprofile-instr-generate -fcoverage-mapping' \
+		$(BUILD)/coverage/fuzz/fuzz_heap
+	@LLVM_PROFILE_FILE=$(BUILD)/coverage/raw $(MAKE) -s BUILD=$(BUILD)/coverage fuzz-corpus
+	@llvm-profdata merge -o $(BUILD)/coverage/profile $(BUILD)/coverage/raw
+	@llvm-cov report $(BUILD)/coverage/fuzz/fuzz_heap -instr-profile=$(BUILD)/coverage/profile \
+		-show-functions $(abspath $(COVERED))
+
 # --- tests -------------------------------------------------------------------------------------
 
 # Runs every program of a list, shows the output of those that fail, fails if any did.
@@ -227,6 +276,7 @@ test: ## everything: both compilers, format, include directions, unit, sanitizer
 	@$(MAKE) tests-built
 	@$(MAKE) unit
 	@$(MAKE) sanitize
+	@$(MAKE) fuzz-corpus
 	@$(MAKE) crash
 	@$(MAKE) integration
 

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// libFuzzer over whole heap directories: edited heaps through open, recovery, verification and the tools' reading.
+// What must hold for each:
+//
+//   looking changes nothing and needs no luck: what the read-only pass says, the writing pass says too
+//   refused: the files are what they were
+//   accepted: recovery finds what looking found, verifies, closes, and a second look finds the same, clean
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "arena.h"
+#include "edits.h"
+#include "extent.h"
+#include "options.h"
+#include "recover.h"
+#include "reset.h"
+#include "roots.h"
+#include "seeds.h"
+#include "tools/common/census.h"
+#include "tools/common/info_print.h"
+#include "tools/common/pmem.h"
+#include "verify.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static char root[64], directory[96];
+
+void pmem_use(void) {} // the tools' libpmem is not under test
+
+static int drop(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+static void clean_up(void) { nftw(root, drop, 16, FTW_DEPTH | FTW_PHYS); }
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc, (void)argv;
+    snprintf(root, sizeof root, "/dev/shm/pmalloc-fuzz-XXXXXX");
+    if (!mkdtemp(root) || !freopen("/dev/null", "w", stdout))
+        abort();
+    snprintf(directory, sizeof directory, "%s/heap", root);
+    atexit(clean_up);
+    reset_init();
+    seeds_make(directory);
+    return 0;
+}
+
+static void wrong(const char *what, const struct pm_error *err) {
+    fprintf(stderr, "fuzz_heap: %s: %s\n", what, err->text);
+    clean_up();
+    abort();
+}
+
+// A sum over every word of every file but the data that is not zero (a hole or zeroes are the same), and over
+// what the files are.
+static uint64_t fingerprint(void) {
+    static uint64_t block[8192];
+    uint64_t sum = 0;
+    for (unsigned f = 0; f < FILES; f++) {
+        char path[128];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", directory, file_names[f]);
+        if (lstat(path, &st) != 0)
+            continue;
+        sum = (sum + st.st_ino) * 0x9e3779b97f4a7c15ull + (uint64_t)st.st_size;
+        int fd = f == 1 || !S_ISREG(st.st_mode) ? -1 : open(path, O_RDONLY);
+        ssize_t got;
+        for (off_t at = 0; fd >= 0 && (at = lseek(fd, at, SEEK_DATA)) >= 0; at += got) {
+            memset(block, 0, sizeof block);
+            got = pread(fd, block, sizeof block, at);
+            for (ssize_t i = 0; i * 8 < got; i++)
+                sum += block[i] ? (block[i] ^ (uint64_t)(at / 8 + i) << 32) * 0x9e3779b97f4a7c15ull
+                                : 0;
+        }
+        if (fd >= 0)
+            close(fd);
+    }
+    return sum;
+}
+
+static bool oneline(const struct pm_error *err) {
+    size_t length = strnlen(err->text, sizeof err->text);
+    return length > 0 && length < sizeof err->text && !strchr(err->text, '\n');
+}
+
+static int look(struct pm_recovery *found, struct pm_error *err, bool print) {
+    pm_options_default();
+    int status = pm_offline_open(directory, PM_OPEN_READONLY, err);
+    if (status == PM_OK)
+        status = pm_recover(false, 1, found, err);
+    if (status == PM_OK)
+        status = pm_verify(false, err);
+    if (status == PM_OK && print) {
+        static struct info info;
+        info = (struct info){.heap = directory, .found = *found};
+        census_take(&info.census);
+        info_json(&info);
+        info_text(&info, true);
+    }
+    reset();
+    return status;
+}
+
+// How the writing pass goes, beside the seed in an input's first byte.
+enum { TRUST = 1, TWO_MARKERS = 2, DROP_ROOT = 4, WORK = 8 };
+
+// A heap that was accepted serves: blocks of every class and extents, all given back.
+static void work(struct pm_error *err) {
+    void *blocks[4];
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls += 5) {
+        unsigned got = pm_arena_fill(&pm_arenas[0], cls, blocks, 4);
+        for (unsigned i = 0; i < got; i++)
+            memset(blocks[i], 0x5a, pm_classes[cls].size);
+        pm_arena_flush(cls, blocks, got);
+        uint32_t index = pm_extent_take(cls, 1);
+        if (!got || !index || !pm_extent_publish(index, false))
+            wrong("recovered, but no memory", err);
+        memset(pm_extent_address(&pm_extents[index]), 0x5a, pm_extent_bytes(&pm_extents[index]));
+        pm_extent_resize(index, cls + 1);
+        pm_extent_release(pm_extent_claim(pm_extent_address(&pm_extents[index]), true));
+    }
+    if (pm_verify(true, err) != PM_OK)
+        wrong("after work", err);
+}
+
+static int recover(struct pm_recovery *found, struct pm_error *err, uint8_t how) {
+    pm_options_default();
+    if (how & TRUST)
+        pm_options.collect.number = PM_COLLECT_CRASH;
+    int status = pm_offline_open(directory, PM_OPEN_EXISTING, err);
+    if (status == PM_OK && how & DROP_ROOT)
+        pm_roots_drop("alpha", err);
+    if (status == PM_OK)
+        status = pm_recover(true, how & TWO_MARKERS ? 2 : 1, found, err);
+    if (status == PM_OK)
+        status = pm_verify(true, err);
+    if (status == PM_OK && how & WORK)
+        work(err);
+    // Where bitmaps.0 is a directory or a link, the heap stays unclean; nothing is lost.
+    if (status == PM_OK && !pm_offline_finish())
+        status = pm_fail(err, PM_OPERATIONAL, "not closed");
+    reset();
+    return status;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct input in = {data, data + size};
+    struct pm_recovery seen = {0}, found = {0}, again = {0};
+    struct pm_error err = {0}, other = {0};
+    int fd[FILES];
+    uint8_t first = (uint8_t)take(&in, 1);
+    seed_write(first % SEEDS, directory, fd);
+    edits_apply(&in, directory, fd);
+    for (unsigned f = 0; f < FILES; f++)
+        if (fd[f] >= 0)
+            close(fd[f]);
+    uint64_t before = fingerprint();
+    int looked = look(&seen, &err, true);
+    if (fingerprint() != before)
+        wrong("looking changed the files", &err);
+    uint8_t how = first / SEEDS & (looked == PM_OK ? 15 : TRUST);
+    int status = recover(&found, &other, how);
+    if (looked == PM_OK && status == PM_OPERATIONAL) {
+        struct stat st;
+        char path[128];
+        snprintf(path, sizeof path, "%s/bitmaps.0", directory);
+        if (lstat(path, &st) != 0 || S_ISREG(st.st_mode))
+            wrong("recovery fails", &other);
+    } else if (looked != PM_OK || status != PM_OK) {
+        if (looked != status)
+            wrong(looked == PM_OK ? "sound for a look, refused for recovery"
+                                  : "recovered in spite of",
+                  looked == PM_OK ? &other : &err);
+        if (!oneline(&err) || !oneline(&other))
+            wrong("not one line", &err);
+        if (fingerprint() != before)
+            wrong("refused, but changed", &other);
+    } else {
+        bool marked = found.marked; // else the close said what is alive
+        if (marked && !(how & DROP_ROOT) &&
+            (found.live_objects != seen.live_objects || found.live_bytes != seen.live_bytes))
+            wrong("recovery found something else than looking", &err);
+        if (look(&again, &other, false) != PM_OK || !again.was_clean)
+            wrong("after recovery", &other);
+        // Work may put slabs where forged pointers point.
+        if (marked && !(how & WORK) &&
+            (again.live_objects != found.live_objects || again.live_bytes != found.live_bytes))
+            wrong("after recovery something else is alive", &other);
+    }
+    for (unsigned f = 0; f < FILES; f++) { // also what is a directory now
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", directory, file_names[f]);
+        struct stat st;
+        if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+            remove(path);
+    }
+    return 0;
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "seeds.h"
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "arena.h"
+#include "crc.h"
+#include "extent.h"
+#include "options.h"
+#include "persist.h"
+#include "recover.h"
+#include "roots.h"
+#include "roots_table.h"
+#include "slab.h"
+
+#define PAGES_MAX 1024
+#define PAGE 4096
+
+const char *const file_names[FILES] = {"superblock", "heap.0", "slabs.0",
+                                       "booklog.0",  "roots",  "bitmaps.0"};
+
+// A file as its pages that are not zero.
+static struct image {
+    bool there;
+    off_t size;
+    unsigned count;
+    unsigned number[PAGES_MAX];
+    char (*page)[PAGE];
+} images[SEEDS][FILES];
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        if (!(call)) {                                                                             \
+            fprintf(stderr, "seeds: %s failed\n", #call);                                          \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+// ---- what is in them ---------------------------------------------------------------------------------
+
+static void *block(unsigned cls) {
+    void *p = NULL;
+    MUST(pm_arena_fill(&pm_arenas[0], cls, &p, 1) == 1);
+    memset(p, 0, pm_classes[cls].size);
+    return p;
+}
+
+static void *extent(uint64_t pages) {
+    uint32_t index = pm_extent_take(pages, 1);
+    MUST(index && pm_extent_publish(index, false));
+    return pm_extent_address(&pm_extents[index]);
+}
+
+// A list of blocks of several classes; every fourth has an extent with it. Some of everything is garbage.
+static void *graph(unsigned length) {
+    void **head = NULL;
+    for (unsigned i = 0; i < length; i++) {
+        void **p = block(2 + i * 5 % 30);
+        p[0] = head;
+        p[1] = i % 4 == 0 ? extent(1 + i) : NULL;
+        head = p;
+        block(1 + i % 3);
+        if (i % 8 == 0)
+            extent(3);
+    }
+    return head;
+}
+
+static void set_slot(unsigned slot, void *p) {
+    pm_heap.super->slots.slot[slot] = pm_slot_word(slot, (uint64_t)(uintptr_t)p);
+}
+
+static void root_table(void *p) {
+    static const char *const names[] = {"alpha", "beta"};
+    struct pm_root_table *t = pm_roots_next_table();
+    char page[PAGE] = {0};
+    memcpy(page + 16, &p, sizeof p);
+    MUST(pwrite(pm_heap.roots.fd, page, PAGE, 0) == PAGE);
+    pm_heap.roots.size = PAGE;
+    memset(t, 0, sizeof *t);
+    for (t->count = 0; t->count < 2; t->count++) {
+        struct pm_root *r = &t->root[t->count];
+        *r = (struct pm_root){
+            .kind = PM_ROOT_SYMBOL + t->count, .length = 64, .image = t->count * 8ull};
+        snprintf(r->name, sizeof r->name, "%s", names[t->count]);
+    }
+    t->area_length = PAGE;
+    pm_roots_switch();
+}
+
+// Entries come and go until the log was compacted.
+static void churn(void) {
+    for (uint64_t slow = pm_log_stats().slow_gcs, i = 0; pm_log_stats().slow_gcs == slow; i++) {
+        uint32_t index = pm_extent_take(1 + i % 3, 1);
+        MUST(index && pm_extent_publish(index, false));
+        if (i % 20)
+            pm_extent_release(index);
+    }
+}
+
+static void half_resized(uint64_t to) {
+    uint32_t index = pm_extent_take(20, 1);
+    MUST(index && pm_extent_publish(index, false));
+    pm_log_append(pm_entry_make(PM_ENTRY_EXTENT, pm_extents[index].page, to));
+}
+
+static void fill(unsigned seed) {
+    if (seed == 0)
+        return;
+    void **p = graph(seed == 5 ? 12 : 24);
+    if (seed >= 3) { // long enough to be marked piece by piece
+        void **big = extent(100);
+        big[50000] = p;
+        p = big;
+    }
+    if (seed != 3)
+        set_slot(3, p);
+    if (seed == 3 || seed == 4)
+        root_table(p);
+    if (seed == 5)
+        churn();
+    if (seed == 4 || seed == 5)
+        half_resized(seed == 4 ? 9 : 22);
+}
+
+static void make(unsigned seed, const char *directory) {
+    struct pm_error err;
+    pm_options_default();
+    MUST(pm_heap_choose_range() && pm_pagemap_init() && pm_extent_init() && pm_slab_init() &&
+         pm_arenas_init(1));
+    MUST(pm_heap_open(directory, PM_OPEN_CREATE, false, &err) == PM_OK &&
+         pm_heap_map(&err) == PM_OK);
+    struct pm_superblock *super = &pm_heap.super->super; // the same in each run
+    super->created = 0;
+    memset(super->uuid, 0, sizeof super->uuid);
+    super->crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
+    pm_heap_dirty();
+    MUST(pm_log_reset());
+    fill(seed);
+    pm_heap.super->state.owner_pid = 1;
+}
+
+static void close_cleanly(unsigned seed, const char *directory) {
+    (void)seed;
+    struct pm_error err;
+    struct pm_recovery found;
+    pm_options_default();
+    MUST(pm_offline_open(directory, PM_OPEN_EXISTING, &err) == PM_OK);
+    MUST(pm_recover(true, 1, &found, &err) == PM_OK && pm_offline_finish());
+    pm_heap.super->state.owner_pid = 1;
+}
+
+// ---- keeping them ------------------------------------------------------------------------------------
+
+static void load(struct image *image, const char *directory, const char *name) {
+    static const char zeroes[PAGE];
+    char path[256], page[PAGE];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = open(path, O_RDONLY);
+    image->there = fd >= 0 && fstat(fd, &st) == 0;
+    if (!image->there)
+        return;
+    image->size = st.st_size;
+    image->page = calloc(PAGES_MAX, PAGE);
+    for (off_t at = 0; at < st.st_size; at += PAGE) {
+        ssize_t got = pread(fd, page, PAGE, at);
+        memset(page + got, 0, (size_t)(PAGE - got));
+        if (memcmp(page, zeroes, PAGE) == 0)
+            continue;
+        MUST(image->count < PAGES_MAX);
+        memcpy(image->page[image->count], page, PAGE);
+        image->number[image->count++] = (unsigned)(at / PAGE);
+    }
+    close(fd);
+    unlink(path);
+}
+
+static void in_child(void (*step)(unsigned, const char *), unsigned seed, const char *directory) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        step(seed, directory);
+        _exit(0);
+    }
+    MUST(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
+void seeds_make(const char *directory) {
+    for (unsigned seed = 0; seed < SEEDS; seed++) {
+        in_child(make, seed, directory);
+        if (seed == 1 || seed == 3) // the others stay as a kill would leave them
+            in_child(close_cleanly, seed, directory);
+        for (unsigned f = 0; f < FILES; f++)
+            load(&images[seed][f], directory, file_names[f]);
+        rmdir(directory);
+    }
+}
+
+void seed_write(unsigned seed, const char *directory, int fd[FILES]) {
+    char path[256];
+    mkdir(directory, 0700);
+    for (unsigned f = 0; f < FILES; f++) {
+        const struct image *image = &images[seed][f];
+        snprintf(path, sizeof path, "%s/%s", directory, file_names[f]);
+        fd[f] = -1;
+        if (!image->there) {
+            unlink(path);
+            continue;
+        }
+        fd[f] = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        MUST(fd[f] >= 0 && ftruncate(fd[f], image->size) == 0);
+        for (unsigned i = 0; i < image->count; i++) {
+            off_t at = (off_t)image->number[i] * PAGE;
+            size_t len = image->size - at < PAGE ? (size_t)(image->size - at) : PAGE;
+            MUST(pwrite(fd[f], image->page[i], len, at) == (ssize_t)len);
+        }
+    }
+}
