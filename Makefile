@@ -83,7 +83,7 @@ FORMATTED := $(wildcard core/*.[ch] gc/*.[ch] preload/*.[ch] tools/*.[ch] tools/
 	tests/*/*.[ch])
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
-	format format-check lint check-includes tests-built pmem-packages soak FORCE
+	format format-check lint check-includes tests-built pmem-packages soak faults FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -288,6 +288,9 @@ test-fast: all ## check-includes, unit tests, and the integration tests not mark
 MINUTES ?= 10
 soak: all ## random programs, settings and kills for MINUTES=10
 	BUILD=$(abspath $(BUILD)) $(PYTHON) tests/soak/soak --minutes $(MINUTES)
+
+faults: all ## every system call of library and tools fails in turn (make test takes a sample)
+	FAULTS=all $(PYTEST) tests/integration/test_faults.py
 
 demo: all ## real programs, real kills, explained line by line
 	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo

@@ -284,14 +284,18 @@ void pm_heap_release(void) {
 }
 
 void pm_heap_remove(void) {
+    static const char *const names[] = {"roots",     "booklog.0",  "slabs.0",       "heap.0",
+                                        "bitmaps.0", "heap.0.new", "superblock.new"};
     if (!pm_dir_ready())
         return;
-    // The superblock goes last: what an interruption leaves is either a heap or recognisably a remnant.
-    for (size_t i = FILES; i-- > 0;)
-        unlinkat(pm_heap.dir_fd, all_files[i]->name, 0);
-    static const char *const others[] = {"bitmaps.0", "heap.0.new", "superblock.new"};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        unlinkat(pm_heap.dir_fd, others[i], 0);
+    // One step makes it a remnant, which says so by its superblock.new: an interruption, or an unlink that
+    // fails, leaves the whole heap or what may be made anew, but never a heap that lacks files.
+    if (renameat(pm_heap.dir_fd, "superblock", pm_heap.dir_fd, "superblock.new") != 0 &&
+        errno != ENOENT)
+        return;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (unlinkat(pm_heap.dir_fd, names[i], 0) != 0 && errno != ENOENT)
+            return;
     rmdir(pm_heap.dir);
 }
 

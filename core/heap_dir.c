@@ -79,6 +79,22 @@ static int refuse_strangers(struct pm_error *err) {
     return got == 0 ? PM_OK : reason(err, ".");
 }
 
+// Data without a superblock is a heap that has lost it; only a removal that was cut short has a superblock.new.
+static int refuse_headless(struct pm_error *err) {
+    struct stat st;
+    if (fstatat(pm_heap.dir_fd, NEW_SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return PM_OK;
+    if (errno != ENOENT)
+        return reason(err, NEW_SUPERBLOCK);
+    if (fstatat(pm_heap.dir_fd, "heap.0", &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? PM_OK : reason(err, "heap.0");
+    return st.st_size == 0 ? PM_OK
+                           : pm_fail(err, PM_DAMAGE,
+                                     "%s/superblock is missing, but heap.0 holds data; restore "
+                                     "the file, or empty the directory",
+                                     pm_heap.dir);
+}
+
 static void fill_superblock(struct pm_superblock *super) {
     memset(super, 0, sizeof *super);
     super->magic = PM_SUPER_MAGIC;
@@ -275,6 +291,8 @@ static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
                        pm_heap.dir);
     int status = refuse_strangers(err);
+    if (status == PM_OK)
+        status = refuse_headless(err);
     if (status == PM_OK && (status = make_files(err)) != PM_OK)
         unmake_files();
     return status;

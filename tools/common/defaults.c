@@ -38,11 +38,14 @@ static uint64_t bytes_in(const char *dir) {
     return bytes;
 }
 
-// Without a superblock and without data: nobody can have lost anything in it.
+// Without a superblock, and without data or with the mark of a removal that was cut short: nobody can have lost
+// anything in it.
 static bool is_remnant(int dir_fd) {
     struct stat st;
     if (fstatat(dir_fd, "superblock", &st, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
         return false;
+    if (fstatat(dir_fd, "superblock.new", &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return true;
     return fstatat(dir_fd, "heap.0", &st, AT_SYMLINK_NOFOLLOW) == 0 ? st.st_size == 0
                                                                     : errno == ENOENT;
 }
@@ -68,7 +71,6 @@ static void remove_broken(const struct default_heap *h) {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &by_fd) == 0 &&
         lstat(h->dir, &by_path) == 0 && by_fd.st_ino == by_path.st_ino &&
         (h->state != DEFAULT_REMNANT || is_remnant(fd))) {
-        unlinkat(fd, "superblock.new", 0);
         pm_heap.dir_fd = fd; // the names of a heap's files are core's business
         snprintf(pm_heap.dir, sizeof pm_heap.dir, "%s", h->dir);
         pm_heap_remove();
