@@ -103,16 +103,29 @@ static void *small(unsigned cls) {
 
 // ---- large -------------------------------------------------------------------------------------------
 
+// Of a huge extent, which need not have its pages yet: gives back those behind `size`, and makes sure of the
+// one that `size` lies in. False: a store to that one may fail.
+static bool trim_slack(const struct pm_extent *e, size_t size, uint64_t end) {
+    uint64_t start = e->page << PM_PAGE_SHIFT;
+    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+    bool good =
+        end == pm_extent_bytes(e) || pm_heap_uncommit(start + end, pm_extent_bytes(e) - end);
+    good = good && (size == end || pm_heap_commit(start + end - PM_PAGE_SIZE, PM_PAGE_SIZE));
+    pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
+    return good;
+}
+
 // Clears what lies in a used extent behind `size`: the program will not, and the collector would take old
-// pointers there for live ones. Whole pages of a huge one are given back, for it need not have them yet.
+// pointers there for live ones.
 static void clear_slack(uint32_t index, size_t size) {
     const struct pm_extent *e = &pm_extents[index];
-    uint64_t end = pm_extent_bytes(e), pages = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+    uint64_t end = pm_extent_bytes(e);
     if (!pm_heap.persistent)
         return;
-    if (!e->backed && pages < end) {
-        pm_heap_uncommit((e->page << PM_PAGE_SHIFT) + pages, end - pages);
-        end = pages;
+    if (!e->backed) {
+        end = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+        if (!trim_slack(e, size, end))
+            return;
     }
     memset((char *)pm_extent_address(e) + size, 0, end - size);
 }
