@@ -4,6 +4,9 @@
 // Extents of a heap that is being opened: from the log's entries to a range without gaps. Single-threaded.
 #include "extent_set.h"
 
+#include <errno.h>
+#include <string.h>
+
 // The lesser entry of an interrupted resize, to be erased once the heap may be written. The extent lock
 // admits one resize at a time, and each opening finishes the one it finds.
 pm_log_pos pm_unfinished_resize = PM_LOG_NOWHERE;
@@ -96,6 +99,9 @@ int pm_extent_check(struct pm_error *err) {
 
 int pm_extent_fill_gaps(bool repair, struct pm_error *err) {
     uint64_t end = pm_heap.data.size >> PM_PAGE_SHIFT;
+    if (repair && !pm_heap_complete())
+        return pm_fail(err, PM_OPERATIONAL, "%s/slabs.0: cannot be extended: %s", pm_heap.dir,
+                       strerror(errno));
     for (uint64_t page = 0; page < end;) {
         uint32_t index = pm_page_extent[page];
         if (index) {

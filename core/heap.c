@@ -236,15 +236,15 @@ int pm_heap_volatile(struct pm_error *err) {
     return PM_OK;
 }
 
-// What a killed process stored last may be in the caches alone. Power may yet take it back, so what this process
-// has read and will build on is made durable before: here state and slots, in pm_log_activate() the log.
+// The three words lie in one line, so they become durable in this order. What a killed process stored last may be
+// in the caches alone, and power may yet take it back: what this process has read and will build on becomes durable
+// with them, here the state and the slots, in pm_log_activate() the log.
 void pm_heap_dirty(void) {
     struct pm_state *state = &pm_heap.super->state;
+    __atomic_store_n(&state->state, PM_STATE_DIRTY, __ATOMIC_RELEASE);
+    __atomic_store_n(&state->opens, state->opens + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&state->owner_pid, (uint64_t)getpid(), __ATOMIC_RELEASE);
     pm_make_durable(state, sizeof *state + sizeof(struct pm_slots));
-    pm_commit_u64(&state->state, PM_STATE_DIRTY);
-    state->opens++;
-    pm_flush(&state->opens, sizeof state->opens);
-    pm_commit_u64(&state->owner_pid, (uint64_t)getpid());
 }
 
 // False when the data file could not be given back the length that the heap has: then no close is clean.
@@ -384,13 +384,19 @@ static bool length_durable(void) {
     return pm_durability == PM_DURABLE_NONE || fdatasync(pm_heap.data.fd) == 0;
 }
 
+static bool grow_slabs(uint64_t bytes) {
+    return pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header));
+}
+
+bool pm_heap_complete(void) { return grow_slabs(pm_heap.frontier); }
+
 bool pm_heap_set_frontier(uint64_t bytes) {
     if (bytes > pm_heap.frontier && (bytes > pm_heap.limit || !pm_os_file_size(bytes)))
         return false;
     if (pm_heap.persistent) {
         // The data file's length is vouched for by a clean close, so it is the last that may fail to change.
-        if (!pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header)) ||
-            !pm_file_ready(&pm_heap.data) || !set_length(pm_heap.data.fd, bytes))
+        if (!grow_slabs(bytes) || !pm_file_ready(&pm_heap.data) ||
+            !set_length(pm_heap.data.fd, bytes))
             return false;
         if (bytes > pm_heap.frontier && !length_durable()) {
             length_known = set_length(pm_heap.data.fd, pm_heap.data.size);

@@ -92,6 +92,9 @@ static inline uint64_t pm_heap_slot(unsigned slot) {
 }
 
 // All of these are called with the extent lock held. Offsets are from pm_base, page aligned.
+// Makes room for the header of every slab that the range may hold. slabs.0 may be shorter than that after a power
+// failure; what is stored behind its end would be lost, or the end of the process.
+bool pm_heap_complete(void);
 // Moves the frontier; false at the limit or when the file system refuses.
 bool pm_heap_set_frontier(uint64_t bytes);
 // Makes [offset, offset + len) really there, so that touching it cannot fail for lack of space.

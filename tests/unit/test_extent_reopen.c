@@ -229,6 +229,40 @@ static void test_side_by_side_is_fine(void) {
     CHECK_EQ(pm_extent_stats().slab_pages, 16);
 }
 
+// slabs.0 ends with the last slab's header, as a power failure may leave it: new slabs have headers all the same.
+static void some_slabs(void) {
+    pm_options_default();
+    fixture_new_heap();
+    MUST(pm_slab_create(3, 0) && pm_slab_create(4, 0));
+}
+
+static void more_slabs(void) {
+    struct pm_error err = {0};
+    pm_options_default();
+    CHECK_EQ(fixture_reopen(PM_OPEN_EXISTING, &err), PM_OK);
+    for (int i = 0; i < 40; i++)
+        MUST(pm_slab_create(5, 0));
+}
+
+static void forty_two_slabs(void) {
+    struct pm_error err = {0};
+    pm_options_default();
+    CHECK_EQ(fixture_reopen(PM_OPEN_READONLY, &err), PM_OK);
+    CHECK_EQ(pm_extent_stats().slab_pages, 42 * 16);
+    for (uint32_t i = 1; i < pm_extent_top; i++)
+        if (pm_extents[i].slab)
+            CHECK_EQ(pm_slab_adopt((uint32_t)(pm_extents[i].page / 16), i, &err), PM_OK);
+}
+
+static void test_short_slab_headers(void) {
+    char path[160];
+    snprintf(path, sizeof path, "%s/slabs.0", fixture_dir);
+    CHECK_EQ(in_child(some_slabs), 0);
+    MUST(truncate(path, 2 * sizeof(struct pm_slab_header)) == 0);
+    CHECK_EQ(in_child(more_slabs), 0);
+    CHECK_EQ(in_child(forty_two_slabs), 0);
+}
+
 int main(void) {
     RUN_CHILD(sessions);
     RUN_CHILD(readonly);
@@ -236,5 +270,6 @@ int main(void) {
     RUN_CHILD(interrupted_resize);
     RUN_CHILD(damage);
     RUN_CHILD(side_by_side_is_fine);
+    RUN_CHILD(short_slab_headers);
     return CHECK_DONE();
 }
