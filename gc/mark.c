@@ -357,6 +357,7 @@ void pm_mark_root(const void *bytes, uint64_t len, void *unused) {
 uint64_t pm_mark_run(void) {
     uint64_t overflows = 0;
     run_all();
+    parallel = false; // the others are gone: nobody would take what rescanning gives to the pool
     while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
         overflows++;
         rescan(&markers[0]);
