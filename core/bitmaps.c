@@ -82,8 +82,8 @@ bool pm_bitmaps_write(void) {
     w.good = w.good && pwrite(w.fd, &h, sizeof h, 0) == (ssize_t)sizeof h &&
              (pm_durability == PM_DURABLE_NONE || fsync(w.fd) == 0);
     close(w.fd);
-    if (w.good)
-        pm_commit_u64(&pm_heap.super->state.bitmaps_tag, h.tag);
+    if (w.good) // durable with the clean state, which goes to the same line behind it
+        __atomic_store_n(&pm_heap.super->state.bitmaps_tag, h.tag, __ATOMIC_RELEASE);
     else
         unlinkat(pm_heap.dir_fd, NAME, 0);
     return w.good;

@@ -305,18 +305,23 @@ static uint32_t fresh_chunk(void) {
     return id;
 }
 
-// Chunks that the header does not count yet must be on media, as free ones, before it does.
+// Chunks that the header does not count yet must be on media, as free ones, before it does. Durable with the next
+// drain: that of the first entry, or of the new list's epochs.
 static void count_chunks(void) {
-    if (pm_unseal(header()->chunks) < chunks)
-        pm_commit_u64(&header()->chunks, pm_seal(chunks, PM_SALT_LOG_CHUNKS));
+    if (pm_unseal(header()->chunks) == chunks)
+        return;
+    __atomic_store_n(&header()->chunks, pm_seal(chunks, PM_SALT_LOG_CHUNKS), __ATOMIC_RELEASE);
+    pm_flush(&header()->chunks, sizeof header()->chunks);
 }
 
-// Entries and header reach media before the epoch that makes the chunk part of the log.
+// Entries and header reach media before the epoch that makes the chunk part of the log. The epoch needs no flush of
+// its own: the first entry goes to the same line behind it, and without an entry nothing depends on the chunk.
 static void enter_chunk(uint32_t id) {
     pm_make_durable(chunk_at(id), PM_CHUNK_SIZE);
     count_chunks();
     uint32_t epoch = pm_unseal(header()->epoch);
-    pm_commit_u64(&chunk_at(id)->epoch, pm_seal(epoch, PM_SALT_CHUNK_EPOCH(id)));
+    __atomic_store_n(&chunk_at(id)->epoch, pm_seal(epoch, PM_SALT_CHUNK_EPOCH(id)),
+                     __ATOMIC_RELEASE);
     vchunks[id].active = true;
     active++;
 }

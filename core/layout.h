@@ -122,7 +122,7 @@ struct pm_state {
     uint8_t reserved[4096 - 512 - 64];
 };
 _Static_assert(sizeof(struct pm_state) == 4096, "state is one page");
-_Static_assert(offsetof(struct pm_state, program) == 64, "frozen");
+_Static_assert(offsetof(struct pm_state, program) == 64, "frozen; the words before are one line");
 _Static_assert(offsetof(struct pm_state, clean) == 512, "a line of its own");
 
 // pmalloc_set_root(): 48 bits of pointer below 16 bits of check, which an empty slot has too (pm_slot_word()).
@@ -220,6 +220,7 @@ struct pm_log_chunk {
     uint64_t entry[PM_CHUNK_ENTRIES];
 };
 _Static_assert(sizeof(struct pm_log_chunk) == PM_CHUNK_SIZE, "frozen");
+_Static_assert(offsetof(struct pm_log_chunk, entry) < 64, "the first entry is in the epoch's line");
 
 // Extent or slab: 26 bits size in pages | 8 bits check | 28 bits page number | 2 bits type. Tombstone: 26 bits of
 // the chunk's generation | 8 bits check | 28 bits position (chunk * 128 + entry) of the entry it ends | 2 bits.

@@ -221,7 +221,7 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
         restore_bytes(old, old_images, area, offset);
         munmap((void *)(uintptr_t)old_images, old->area_length);
     }
-    pm_make_durable(area, length);
+    pm_flush(area, length); // durable with the new table, before the epoch that puts it in force
     munmap(area, length);
     return PM_OK;
 }
