@@ -67,6 +67,8 @@ static void ask(uint64_t index) {
     uint64_t random = world->seed * 7919 + world->distinct;
     uint64_t lot = draw(&random, 1024);
     q->image = world->distinct;
+    if (world->mutation)
+        lot |= 64;
     q->operations = lot == 0 ? 10000 : lot < 24 ? 500 : 50;
     q->reopen = lot % 32 == 1;
     q->look = lot % 32 == 2;
@@ -78,6 +80,12 @@ static void ask(uint64_t index) {
         _exit(3); // the checker is gone
     if (answer != '.')
         note_failure(index);
+}
+
+// A mutant is killed by one image.
+static bool enough(void) {
+    return world->failures >= (world->mutation ? 1 : FAILURES) ||
+           world->images >= world->max_images;
 }
 
 static bool take(uint64_t index, const uint32_t *prefix, bool loose, void *arg) {
@@ -94,13 +102,15 @@ static bool take(uint64_t index, const uint32_t *prefix, bool loose, void *arg) 
         return true;
     world->distinct++;
     ask(index);
-    return world->failures < FAILURES && world->images < world->max_images;
+    return !enough();
 }
 
 // The first `quota` visits of each place, then ever fewer: places that come rarely are where the bugs are.
 static bool wanted(const struct site *site) {
-    if (!world->taking || world->failures >= FAILURES || world->images >= world->max_images)
+    if (!world->taking || enough())
         return false;
+    if (world->mutation && !world->tainted)
+        return false; // what is the same without the mutant was tried without it
     if (world->replay_point != UINT64_MAX)
         return world->points == world->replay_point;
     uint64_t random = world->seed ^ world->points << 8;
@@ -136,10 +146,13 @@ void image_point(enum site_kind kind, uint64_t pc) {
     within = true;
     struct site *site = site_of(kind, pc);
     site->hits++;
+    bool dirty = world->dirty_count != 0;
+    site->dirty += dirty;
     world->points++;
     if (wanted(site))
         media_images(world->limit, world->seed ^ world->points, take, site);
-    if (world->fail_hit && site == &world->site[world->fail_site] && --world->fail_hit == 0)
+    if (world->fail_hit && site == &world->site[world->fail_site] &&
+        (dirty || !world->fail_dirty) && --world->fail_hit == 0)
         fail_here();
     within = false;
 }

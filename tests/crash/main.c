@@ -93,7 +93,7 @@ static void choose_failure(const struct scenario *s, unsigned phase) {
         die("a copy of the heap");
     uint64_t before[SITES];
     for (unsigned i = 0; i < SITES; i++)
-        before[i] = world->site[i].hits;
+        before[i] = s->kill ? world->site[i].dirty : world->site[i].hits;
     pid_t pid = fork();
     if (pid == 0) {
         if (mmap(world, sizeof *world, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, world_fd,
@@ -106,7 +106,7 @@ static void choose_failure(const struct scenario *s, unsigned phase) {
         uint64_t begin = s->late && phase == 0 ? world->points / 4 : 0;
         for (unsigned i = 0; i < SITES; i++)
             if (!begin || (world->site[i].first >= begin && world->site[i].hits <= 4))
-                hits[i] = world->site[i].hits - before[i];
+                hits[i] = (s->kill ? world->site[i].dirty : world->site[i].hits) - before[i];
         _exit(0);
     }
     if (wait_for(pid) != 0)
@@ -114,13 +114,16 @@ static void choose_failure(const struct scenario *s, unsigned phase) {
     uint64_t random = mix64(world->seed ^ 0xfa11 ^ phase), passed = 0;
     for (unsigned i = 0; i < SITES; i++)
         passed += hits[i] != 0;
+    if (!passed)
+        return; // no such place: the phase runs to its end
     uint64_t pick = draw(&random, passed);
     for (unsigned i = 0; i < SITES; i++)
         if (hits[i] && pick-- == 0) {
             world->fail_site = i;
             world->fail_hit = 1 + draw(&random, hits[i]);
         }
-    world->fail_power = draw(&random, 4) != 0;
+    world->fail_power = !s->kill && draw(&random, 4) != 0;
+    world->fail_dirty = s->kill;
     munmap(hits, SITES * 8);
 }
 
@@ -230,7 +233,8 @@ int main(int argc, char **argv) {
         if (!option(argv[i]))
             return usage();
     start_checker(argv[1]);
-    for (unsigned phase = 0; phase < s->phases && world->failures < FAILURES; phase++)
+    for (unsigned phase = 0;
+         phase < s->phases && world->failures < (world->mutation ? 1 : FAILURES); phase++)
         if (!phase_of(s, phase))
             break;
     image_disconnect();

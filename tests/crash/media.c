@@ -98,6 +98,10 @@ static void retire(unsigned file, struct line *line, uint32_t count, bool durabl
     }
     if (!line->count && line->place)
         mark_clean(line);
+    if (!line->count && line->tainted) {
+        line->tainted = false;
+        world->tainted--;
+    }
 }
 
 void media_durable(unsigned file, uint32_t word, uint64_t value) {
@@ -126,6 +130,21 @@ void media_drain(unsigned thread) {
             retire(f->file, line, (uint32_t)(f->upto - line->gone), true);
     }
     flush_count[thread] = 0;
+}
+
+static void taint(struct line *line) {
+    world->tainted += line->count && !line->tainted;
+    line->tainted |= line->count != 0;
+}
+
+void media_taint(unsigned file, uint32_t first_line, uint32_t last_line) {
+    for (uint32_t i = first_line; i <= last_line; i++)
+        taint(&world->shadow[file].line[i]);
+}
+
+void media_taint_flushed(unsigned thread) {
+    for (uint32_t i = 0; i < flush_count[thread]; i++)
+        taint(&world->shadow[flushes[thread][i].file].line[flushes[thread][i].line]);
 }
 
 void media_punch(unsigned file, uint64_t from, uint64_t to) {

@@ -23,6 +23,9 @@ void media_store(unsigned file, uint32_t word, uint64_t value, uint64_t group);
 void media_durable(unsigned file, uint32_t word, uint64_t value);
 void media_flush(unsigned thread, unsigned file, uint32_t first_line, uint32_t last_line);
 void media_drain(unsigned thread);
+// A mutant leaves out the flush of these lines, or a drain: their stores are now where they should not be.
+void media_taint(unsigned file, uint32_t first_line, uint32_t last_line);
+void media_taint_flushed(unsigned thread);
 // The file's bytes [from, to) read as zeroes from here on.
 void media_punch(unsigned file, uint64_t from, uint64_t to);
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
+#include "image.h"
 #include "pmalloc.h"
 #include "record.h"
 #include "runtime.h"
@@ -74,6 +75,7 @@ void program_start(const char *roots, bool collect_crash) {
     setenv("PMALLOC_MARKERS", "1", 1);
     setenv("PMALLOC_COLLECT", collect_crash ? "crash" : "always", 1);
     world->expect.collect_crash = collect_crash;
+    world->expect.closed = false;
     record_begin();
     pm_runtime_start();
     world->expect.made = true;
@@ -191,4 +193,10 @@ void program_step(struct table *t, uint64_t want, uint64_t from, uint64_t to) {
     record_clock_ms += rnd(40);
 }
 
-void program_close(void) { pm_runtime_exit(); }
+void program_close(void) {
+    pm_runtime_exit();
+    if (pm_heap.super->state.state != PM_STATE_CLEAN)
+        broken("an unclean heap after its close");
+    world->expect.closed = true;
+    image_point(SITE_DATA, 0);
+}

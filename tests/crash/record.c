@@ -113,15 +113,20 @@ static struct late {
 } late[64];
 static unsigned late_count; // flushes that a mutant puts behind the drain
 
-static void flush_lines(const void *at, size_t len) {
+// Flushes the lines, or notes that a mutant does not.
+static void each_line(const void *at, size_t len, bool flush) {
     for (uintptr_t from = (uintptr_t)at, end = from + len; from < end;) {
         const struct region *r = region_of(from);
         if (!r)
             return;
         uintptr_t to = end < r->end ? end : r->end;
         uint64_t offset = r->offset + (from - r->start);
-        media_flush(schedule_self(), r->file, (uint32_t)(offset / 64),
-                    (uint32_t)((offset + (to - from) - 1) / 64));
+        uint32_t first = (uint32_t)(offset / 64);
+        uint32_t last = (uint32_t)((offset + (to - from) - 1) / 64);
+        if (flush)
+            media_flush(schedule_self(), r->file, first, last);
+        else
+            media_taint(r->file, first, last);
         from = to;
     }
 }
@@ -133,12 +138,11 @@ static void record_flush(const void *at, size_t len) {
         return;
     schedule_point();
     image_point(SITE_FLUSH, pc);
-    if (image_mutated(MUTATE_DROP_FLUSH, pc))
-        return;
-    if (image_mutated(MUTATE_LATE_FLUSH, pc) && late_count < sizeof late / sizeof late[0])
+    bool dropped = image_mutated(MUTATE_DROP_FLUSH, pc);
+    bool delayed = image_mutated(MUTATE_LATE_FLUSH, pc) && late_count < sizeof late / sizeof *late;
+    if (delayed)
         late[late_count++] = (struct late){at, len};
-    else
-        flush_lines(at, len);
+    each_line(at, len, !dropped && !delayed);
 }
 
 static void record_drain(void) {
@@ -148,11 +152,13 @@ static void record_drain(void) {
         return;
     world->fences++;
     image_point(SITE_DRAIN, pc);
-    if (!image_mutated(MUTATE_DROP_DRAIN, pc))
+    if (image_mutated(MUTATE_DROP_DRAIN, pc))
+        media_taint_flushed(schedule_self());
+    else
         media_drain(schedule_self());
     while (late_count) {
         late_count--;
-        flush_lines(late[late_count].at, late[late_count].len);
+        each_line(late[late_count].at, late[late_count].len, true);
     }
     schedule_point();
 }

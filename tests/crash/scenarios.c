@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
+#include "extent.h"
 #include "heap.h"
 #include "pmalloc.h"
 #include "program.h"
@@ -86,6 +87,22 @@ static void log_churn(unsigned phase) {
     steps(t, 4500, 60, 16385, 40000);
     steps(t, 3500, 2, 16385, 40000); // so few live that whole chunks die
     program_close();
+}
+
+// Slow collections that fill their chunks exactly, so that the next one comes from the list just left.
+static void log_exact(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 126);
+    uint64_t other = pm_extent_stats().active, spare = 126 - other;
+    for (uint64_t at = 0; at < spare; at++)
+        program_put(t, at, 16385);
+    for (unsigned i = 0; i < 2400; i++) {
+        uint64_t at = rnd(spare);
+        program_drop(t, at);
+        program_put(t, at, 16385 + rnd(8000));
+        record_clock_ms += rnd(40);
+    }
 }
 
 // No room for another chunk: tombstones must do without.
@@ -261,21 +278,51 @@ static void log_then(unsigned phase) {
 }
 
 const struct scenario scenarios[] = {
-    {"small", "small blocks; slabs made and given back", 1, 0, false, small},
-    {"large", "large blocks; the heap grows, shrinks, punches holes", 1, 0, false, large},
-    {"huge", "blocks over 2 MiB", 1, 0, false, huge},
-    {"resize", "realloc, in place and not", 1, 0, false, resize},
-    {"log", "fast and slow collection of the log, with the flip", 1, 0, false, log_churn},
-    {"logfull", "no room for the log to grow", 1, 0, false, log_full},
-    {"threads", "threads born and ended, interleaved by a seeded scheduler", 1, 0, false,
-     threads_run},
-    {"slots", "root slots set, replaced, removed; heaps without roots", 4, 0, false, slots},
-    {"capture", "captured roots registered, replaced, removed", 4, 0, false, capture},
-    {"create", "a new heap", 1, 0, false, create},
-    {"reopen", "clean closes and openings, COLLECT=crash by turns", 5, 0, false, reopen},
-    {"emptied", "a heap without roots is emptied, whatever its log", 3, 0, false, emptied},
-    {"recover", "recovery, interrupted twice", 3, 2, false, mixed},
-    {"recoverlog", "recovery of a log in collection, interrupted twice", 3, 2, true, log_then},
-    {"recovercap", "opening with captured roots, interrupted", 5, 1, false, capture},
+    {.name = "small", .what = "small blocks; slabs made and given back", 1, .run = small},
+    {.name = "large",
+     .what = "large blocks; the heap grows, shrinks, punches holes",
+     1,
+     .run = large},
+    {.name = "huge", .what = "blocks over 2 MiB", 1, .run = huge},
+    {.name = "resize", .what = "realloc, in place and not", 1, .run = resize},
+    {.name = "log",
+     .what = "fast and slow collection of the log, with the flip",
+     1,
+     .run = log_churn},
+    {.name = "logexact", .what = "slow collections into exactly full chunks", 1, .run = log_exact},
+    {.name = "logfull", .what = "no room for the log to grow", 1, .run = log_full},
+    {.name = "threads",
+     .what = "threads born and ended, by a seeded scheduler",
+     1,
+     .run = threads_run},
+    {.name = "slots", .what = "root slots set, replaced, removed; no roots", 4, .run = slots},
+    {.name = "capture", .what = "captured roots registered, replaced, removed", 4, .run = capture},
+    {.name = "create", .what = "a new heap", 1, .run = create},
+    {.name = "reopen", .what = "clean closes; COLLECT=crash by turns", 5, .run = reopen},
+    {.name = "emptied", .what = "a heap without roots, whatever its log", 3, .run = emptied},
+    {.name = "recover", .what = "recovery, interrupted twice", 3, 2, .run = mixed},
+    {.name = "killed",
+     .what = "kills amid store and flush, then power failures",
+     4,
+     3,
+     .kill = true,
+     .run = mixed},
+    {.name = "killedcap",
+     .what = "the same with captured roots",
+     5,
+     4,
+     .kill = true,
+     .run = capture},
+    {.name = "recoverlog",
+     .what = "recovery of a log in collection, interrupted twice",
+     3,
+     2,
+     .late = true,
+     .run = log_then},
+    {.name = "recovercap",
+     .what = "opening with captured roots, interrupted",
+     5,
+     1,
+     .run = capture},
 };
 const unsigned scenario_count = sizeof scenarios / sizeof scenarios[0];

@@ -11,6 +11,7 @@ struct scenario {
     const char *name, *what;
     unsigned phases, failures;
     bool late;
+    bool kill; // never by power failure, and while stores wait to become durable
     void (*run)(unsigned phase);
 };
 extern const struct scenario scenarios[];

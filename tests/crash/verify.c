@@ -205,6 +205,8 @@ static void reach_leavings(void) {
 
 static void check_live(void) {
     const struct pm_recovery *r = pm_runtime_recovery();
+    if (world->expect.closed && pm_heap_has_roots() && !r->was_clean)
+        bad("the heap was closed, but is not clean");
     if (!pm_heap_has_roots()) {
         if (pm_extent_stats().active)
             bad("a heap without roots is not empty");

@@ -46,6 +46,7 @@ struct line {
     uint32_t count;
     uint32_t place; // in world.dirty, + 1
     uint64_t gone;  // stores made durable so far; numbers the pending ones
+    bool tainted;   // dirty for longer than it would be without the mutant
     uint64_t group; // of the last store, see media_store()
 };
 
@@ -72,6 +73,7 @@ struct site {
     uint32_t kind;
     uint64_t hits, images;
     uint64_t first; // point of the first visit
+    uint64_t dirty; // hits while stores waited to become durable
 };
 
 // What the program knows of its data at this moment: the checker holds the recovered heap against it.
@@ -83,6 +85,7 @@ struct expect {
     uint64_t limbo[THREADS];
     uint64_t allocated; // objects the program has not freed, reachable or not
     bool made;          // the heap was made: it must open
+    bool closed;        // pm_runtime_exit() returned: the heap is clean
     bool collect_crash; // PMALLOC_COLLECT=crash
 };
 
@@ -131,10 +134,11 @@ struct world {
     enum mutation mutation;
     uint64_t mutant_pc[MUTANT_PCS];
     uint32_t mutant_count;
+    uint32_t tainted; // lines
     // The failure that ends this phase: at hit `fail_hit` of site `fail_site`; by power failure or kill.
     uint32_t fail_site;
     uint64_t fail_hit;
-    bool fail_power, failed;
+    bool fail_power, fail_dirty, failed;
 };
 
 extern struct world *world;
