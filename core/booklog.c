@@ -99,7 +99,8 @@ static int check_header(struct pm_error *err) {
         h->chunk_size != PM_CHUNK_SIZE)
         return pm_fail(err, PM_DAMAGE, "%s/booklog.0: not a bookkeeping log of version %u",
                        pm_heap.dir, PM_FORMAT_VERSION);
-    if (!pm_sealed(h->epoch, PM_SALT_LOG_EPOCH) || pm_unseal(h->epoch) == 0)
+    uint32_t epoch = pm_unseal(h->epoch); // there is always a next one
+    if (!pm_sealed(h->epoch, PM_SALT_LOG_EPOCH) || epoch == 0 || epoch > EPOCH_MAX)
         return pm_fail(err, PM_DAMAGE, "%s/booklog.0: header epoch %016lx does not match its check",
                        pm_heap.dir, (unsigned long)h->epoch);
     if (!pm_sealed(h->chunks, PM_SALT_LOG_CHUNKS))

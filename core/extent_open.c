@@ -97,11 +97,18 @@ int pm_extent_check(struct pm_error *err) {
     return PM_OK;
 }
 
+// The free end leaves the heap: more than one extent where it is longer than one can be.
+static void shrink_end(void) {
+    for (uint64_t end = 0; end != pm_heap.frontier;) {
+        end = pm_heap.frontier;
+        uint32_t last = end ? pm_page_extent[(end >> PM_PAGE_SHIFT) - 1] : 0;
+        if (last && pm_extents[last].state == PM_EXTENT_RETAINED)
+            pm_frontier_shrink(last);
+    }
+}
+
 int pm_extent_fill_gaps(bool repair, struct pm_error *err) {
     uint64_t end = pm_heap.data.size >> PM_PAGE_SHIFT;
-    if (repair && !pm_heap_complete())
-        return pm_fail(err, PM_OPERATIONAL, "%s/slabs.0: cannot be extended: %s", pm_heap.dir,
-                       strerror(errno));
     for (uint64_t page = 0; page < end;) {
         uint32_t index = pm_page_extent[page];
         if (index) {
@@ -109,7 +116,8 @@ int pm_extent_fill_gaps(bool repair, struct pm_error *err) {
             continue;
         }
         uint64_t to = next_bound(page, end);
-        to = to - page > PM_ENTRY_PAGES_MAX ? page + PM_ENTRY_PAGES_MAX : to;
+        if (to - page > PM_ENTRY_PAGES_MAX) // whole regions, which alone can leave the heap's end
+            to = (page + PM_ENTRY_PAGES_MAX) / PM_REGION_PAGES * PM_REGION_PAGES;
         if (!add_gap(page, to - page, repair))
             return pm_fail(err, PM_OPERATIONAL, "%s: too many extents", pm_heap.dir);
         page = to;
@@ -119,7 +127,9 @@ int pm_extent_fill_gaps(bool repair, struct pm_error *err) {
     if (pm_unfinished_resize != PM_LOG_NOWHERE)
         pm_log_erase(pm_unfinished_resize);
     pm_unfinished_resize = PM_LOG_NOWHERE;
-    if (end && pm_extents[pm_page_extent[end - 1]].state == PM_EXTENT_RETAINED)
-        pm_frontier_shrink(pm_page_extent[end - 1]);
+    shrink_end();
+    if (!pm_heap_complete())
+        return pm_fail(err, PM_OPERATIONAL, "%s/slabs.0: cannot be extended: %s", pm_heap.dir,
+                       strerror(errno));
     return PM_OK;
 }

@@ -395,7 +395,7 @@ bool pm_heap_set_frontier(uint64_t bytes) {
         return false;
     if (pm_heap.persistent) {
         // The data file's length is vouched for by a clean close, so it is the last that may fail to change.
-        if (!grow_slabs(bytes) || !pm_file_ready(&pm_heap.data) ||
+        if ((bytes > pm_heap.frontier && !grow_slabs(bytes)) || !pm_file_ready(&pm_heap.data) ||
             !set_length(pm_heap.data.fd, bytes))
             return false;
         if (bytes > pm_heap.frontier && !length_durable()) {

@@ -230,6 +230,8 @@ static void test_damage_is_refused(void) {
     *h = good;
     h->epoch ^= 1ull << 40;
     refused("epoch");
+    h->epoch = pm_seal(UINT32_MAX, PM_SALT_LOG_EPOCH);
+    refused("epoch");
     *h = good;
     h->chunks = pm_seal(100, PM_SALT_LOG_CHUNKS);
     refused("truncated");

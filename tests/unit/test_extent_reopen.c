@@ -263,6 +263,27 @@ static void test_short_slab_headers(void) {
     CHECK_EQ(in_child(forty_two_slabs), 0);
 }
 
+// A data file that is far longer than what is in use goes back to it, and nothing is allocated for the rest.
+static void shrinks(void) {
+    struct pm_error err = {0};
+    struct stat st;
+    pm_options_default();
+    CHECK_EQ(fixture_reopen(PM_OPEN_EXISTING, &err), PM_OK);
+    CHECK_EQ(pm_heap.frontier, PM_REGION_SIZE);
+    CHECK(fstat(pm_heap.data.fd, &st) == 0 && (size_t)st.st_size == PM_REGION_SIZE);
+    CHECK(fstat(pm_heap.slabs.fd, &st) == 0 && st.st_blocks * 512 <= 65536);
+    check_partition();
+}
+
+static void test_a_huge_free_end(void) {
+    char path[160];
+    snprintf(path, sizeof path, "%s/heap.0", fixture_dir);
+    CHECK_EQ(in_child(some_slabs), 0);
+    MUST(truncate(path, 600ll << 30) == 0);
+    CHECK_EQ(in_child(shrinks), 0);
+    CHECK_EQ(in_child(shrinks), 0);
+}
+
 int main(void) {
     RUN_CHILD(sessions);
     RUN_CHILD(readonly);
@@ -271,5 +292,6 @@ int main(void) {
     RUN_CHILD(damage);
     RUN_CHILD(side_by_side_is_fine);
     RUN_CHILD(short_slab_headers);
+    RUN_CHILD(a_huge_free_end);
     return CHECK_DONE();
 }
