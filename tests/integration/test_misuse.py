@@ -302,6 +302,23 @@ def test_directory_renamed(session, heap):
     goes_on(session, kept)
 
 
+def test_superblock_deleted(session, heap):
+    """What is left is data whose key is lost, not an empty directory."""
+    work = session()
+    work.ready()
+    work.does("grow 5")
+    assert work.end() == (0, "")
+    saved = (heap / "superblock").read_bytes()
+    (heap / "superblock").unlink()
+    before = fingerprint(heap)
+    status, said_there = session().end()
+    assert status == 125 and "superblock is missing" in said_there and said_there.count("\n") == 1
+    assert fingerprint(heap) == before
+    (heap / "superblock").write_bytes(saved)
+    (heap / "superblock").chmod(0o600)
+    goes_on(session, 53)
+
+
 @pytest.mark.parametrize("name", ["heap.0", "slabs.0", "booklog.0", "roots", "superblock"])
 def test_file_truncated(session, heap, name):
     """The kernel's answer to touching what is gone is SIGBUS; the next opening says what is missing."""

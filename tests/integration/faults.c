@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Preloaded before the library under test: counts the system calls that named objects make, by call site, and
+// fails one of them.
+//
+//   FAULT_OBJECTS=NAME[:NAME]   whose calls count, by the last part of the file's name
+//   FAULT_LOG=FILE              a line for each: its number at this call site, function, call site, error or 0
+//   FAULT_SITE=S FAULT_AT=N     the N-th call at site S fails
+//   FAULT_ERRNO=E               with error E; -1: half of a read or write is done
+//   FAULT_KEEP=1                so do all later calls of the same function; 2: all later calls
+//
+// What it catches are calls through the GOT, which is how the library and the tools call libc. Everything is
+// done by plain system calls where it can be, for this runs before libc is ready. Futexes are left alone.
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+enum { SHORT = -1 };
+
+static long raw(long number, long a, long b, long c, long d, long e, long f) {
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static long done(long result) {
+    if (result >= 0 || result < -4095)
+        return result;
+    errno = (int)-result;
+    return -1;
+}
+
+// ---- settings, from the environment as the kernel gave it ----------------------------------------------
+
+static struct {
+    char text[65536]; // NUL-terminated variables
+    const char *objects;
+    int log;
+    unsigned long site;
+    long at, error;
+    long keep;
+} set;
+static atomic_flag lock = ATOMIC_FLAG_INIT;
+static atomic_bool ready;
+
+static void acquire(void) {
+    while (atomic_flag_test_and_set_explicit(&lock, memory_order_acquire)) {
+    }
+}
+static void release(void) { atomic_flag_clear_explicit(&lock, memory_order_release); }
+
+static size_t slurp(const char *path, char *out, size_t size) {
+    long fd = raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0), got;
+    size_t have = 0;
+    while (fd >= 0 && have < size - 1 &&
+           (got = raw(SYS_read, fd, (long)(out + have), (long)(size - 1 - have), 0, 0, 0)) > 0)
+        have += (size_t)got;
+    raw(SYS_close, fd, 0, 0, 0, 0, 0);
+    out[have] = '\0';
+    return have;
+}
+
+static const char *variable(size_t have, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = set.text; at < set.text + have; at += strlen(at) + 1)
+        if (strncmp(at, name, length) == 0 && at[length] == '=')
+            return at + length + 1;
+    return "";
+}
+
+static void get_ready(void) {
+    size_t have = slurp("/proc/self/environ", set.text, sizeof set.text);
+    set.objects = variable(have, "FAULT_OBJECTS");
+    set.site = strtoul(variable(have, "FAULT_SITE"), NULL, 16);
+    set.at = atol(variable(have, "FAULT_AT"));
+    set.error = atol(variable(have, "FAULT_ERRNO"));
+    set.keep = atol(variable(have, "FAULT_KEEP"));
+    set.log = (int)raw(SYS_openat, AT_FDCWD, (long)variable(have, "FAULT_LOG"),
+                       O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600, 0, 0);
+    // Out of the way of programs that close or replace what they find.
+    long high = raw(SYS_fcntl, set.log, F_DUPFD_CLOEXEC, 900, 0, 0, 0);
+    if (set.log >= 0 && high >= 0) {
+        raw(SYS_close, set.log, 0, 0, 0, 0, 0);
+        set.log = (int)high;
+    }
+}
+
+// ---- whose call is it ----------------------------------------------------------------------------------
+
+static struct object {
+    uintptr_t from, to, base; // of its code; what an address minus base is in the file
+    bool counts;
+} seen[64];
+static unsigned seen_count;
+
+// Whether the file of a line of maps is in the list.
+static bool named(const char *line) {
+    size_t end = strcspn(line, "\n"), start = end;
+    while (start > 0 && line[start - 1] != '/')
+        start--;
+    for (const char *at = set.objects; *at; at += strcspn(at, ":"), at += *at == ':')
+        if (strcspn(at, ":") == end - start && strncmp(at, line + start, end - start) == 0)
+            return true;
+    return false;
+}
+
+static const struct object *object_of(uintptr_t pc) {
+    static char maps[262144];
+    for (unsigned i = 0; i < seen_count; i++)
+        if (pc >= seen[i].from && pc < seen[i].to)
+            return &seen[i];
+    slurp("/proc/self/maps", maps, sizeof maps);
+    for (char *line = maps; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        char *rest;
+        uintptr_t from = strtoull(line, &rest, 16), to = strtoull(rest + 1, &rest, 16);
+        if (pc < from || pc >= to || seen_count == sizeof seen / sizeof seen[0])
+            continue;
+        uintptr_t offset = strtoull(rest + 6, &rest, 16);
+        seen[seen_count] = (struct object){from, to, from - offset, named(rest)};
+        return &seen[seen_count++];
+    }
+    return NULL;
+}
+
+static struct {
+    unsigned long site;
+    long calls;
+} counts[1024];
+
+// Counts a call; its number at the site.
+static long count(unsigned long site) {
+    unsigned i = 0;
+    while (counts[i].site && counts[i].site != site && i < sizeof counts / sizeof counts[0] - 1)
+        i++;
+    counts[i].site = site;
+    return ++counts[i].calls;
+}
+
+static const char *kept;
+
+// The error that this call has to fail with; 0: none.
+static long fault(const char *function, void *site) {
+    long error = 0;
+    acquire();
+    if (!atomic_load(&ready)) {
+        get_ready();
+        atomic_store(&ready, true);
+    }
+    const struct object *o = object_of((uintptr_t)site);
+    if (o && o->counts) {
+        unsigned long at = (uintptr_t)site - o->base - 1;
+        long number = count(at);
+        bool now = at == set.site && number == set.at;
+        if (now)
+            kept = function;
+        if (now || (kept && set.keep == 1 && strcmp(kept, function) == 0) ||
+            (kept && set.keep == 2))
+            error = set.error;
+        char line[128];
+        int length = snprintf(line, sizeof line, "%ld %s %lx %ld\n", number, function, at, error);
+        if (set.log >= 0)
+            raw(SYS_write, set.log, (long)line, length, 0, 0, 0);
+    }
+    release();
+    return error;
+}
+
+#define SITE __builtin_return_address(0)
+#define FAIL_OR(function, value)                                                                   \
+    long error = fault(function, SITE);                                                            \
+    if (error > 0) {                                                                               \
+        errno = (int)error;                                                                        \
+        return value;                                                                              \
+    }
+#define CALL1(type, name, t1)                                                                      \
+    type name(t1 a) {                                                                              \
+        FAIL_OR(#name, -1)                                                                         \
+        return (type)done(raw(SYS_##name, (long)a, 0, 0, 0, 0, 0));                                \
+    }
+#define CALL2(type, name, t1, t2)                                                                  \
+    type name(t1 a, t2 b) {                                                                        \
+        FAIL_OR(#name, -1)                                                                         \
+        return (type)done(raw(SYS_##name, (long)a, (long)b, 0, 0, 0, 0));                          \
+    }
+#define CALL3(type, name, t1, t2, t3)                                                              \
+    type name(t1 a, t2 b, t3 c) {                                                                  \
+        FAIL_OR(#name, -1)                                                                         \
+        return (type)done(raw(SYS_##name, (long)a, (long)b, (long)c, 0, 0, 0));                    \
+    }
+#define CALL4(type, name, t1, t2, t3, t4)                                                          \
+    type name(t1 a, t2 b, t3 c, t4 d) {                                                            \
+        FAIL_OR(#name, -1)                                                                         \
+        return (type)done(raw(SYS_##name, (long)a, (long)b, (long)c, (long)d, 0, 0));              \
+    }
+// Reads and writes can also do half of what was asked.
+#define TRANSFER(name, number, buffer)                                                             \
+    ssize_t name(int fd, buffer data, size_t length) {                                             \
+        FAIL_OR(#name, -1)                                                                         \
+        length = error == SHORT && length > 1 ? length / 2 : length;                               \
+        return done(raw(number, fd, (long)data, (long)length, 0, 0, 0));                           \
+    }
+#define TRANSFER_AT(name, number, buffer)                                                          \
+    ssize_t name(int fd, buffer data, size_t length, off_t at) {                                   \
+        FAIL_OR(#name, -1)                                                                         \
+        length = error == SHORT && length > 1 ? length / 2 : length;                               \
+        return done(raw(number, fd, (long)data, (long)length, at, 0, 0));                          \
+    }
+
+CALL2(int, flock, int, int)
+CALL2(int, mkdir, const char *, mode_t)
+CALL1(int, rmdir, const char *)
+CALL4(int, renameat, int, const char *, int, const char *)
+CALL3(int, unlinkat, int, const char *, int)
+CALL2(int, ftruncate, int, off_t)
+CALL4(int, fallocate, int, int, off_t, off_t)
+CALL2(int, munmap, void *, size_t)
+CALL3(int, madvise, void *, size_t, int)
+CALL3(int, msync, void *, size_t, int)
+CALL1(int, fsync, int)
+CALL1(int, fdatasync, int)
+CALL1(int, syncfs, int)
+CALL3(off_t, lseek, int, off_t, int)
+CALL2(int, fstatfs, int, struct statfs *)
+CALL3(ssize_t, getrandom, void *, size_t, unsigned)
+CALL2(int, access, const char *, int)
+CALL3(ssize_t, readlink, const char *, char *, size_t)
+CALL1(int, personality, unsigned long)
+TRANSFER(read, SYS_read, void *)
+TRANSFER_AT(pread, SYS_pread64, void *)
+TRANSFER_AT(pwrite, SYS_pwrite64, const void *)
+
+// Where everything fails, it can still be said.
+ssize_t write(int fd, const void *data, size_t length) {
+    long error = fault("write", SITE);
+    if (error > 0 && !(fd == STDERR_FILENO && set.keep == 2)) {
+        errno = (int)error;
+        return -1;
+    }
+    length = error == SHORT && length > 1 ? length / 2 : length;
+    return done(raw(SYS_write, fd, (long)data, (long)length, 0, 0, 0));
+}
+
+// The descriptor is gone even when close() reports an error.
+int close(int fd) {
+    long result = raw(SYS_close, fd, 0, 0, 0, 0, 0);
+    FAIL_OR("close", -1)
+    return (int)done(result);
+}
+
+static mode_t mode_of(int flags, va_list args) {
+    return flags & (O_CREAT | O_TMPFILE) ? (mode_t)va_arg(args, int) : 0;
+}
+
+int open(const char *path, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = mode_of(flags, args);
+    va_end(args);
+    FAIL_OR(flags & O_CREAT ? "open+creat" : "open", -1)
+    return (int)done(raw(SYS_openat, AT_FDCWD, (long)path, flags, mode, 0, 0));
+}
+
+int openat(int dir, const char *path, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = mode_of(flags, args);
+    va_end(args);
+    FAIL_OR(flags & O_CREAT ? "openat+creat" : "openat", -1)
+    return (int)done(raw(SYS_openat, dir, (long)path, flags, mode, 0, 0));
+}
+
+int pipe2(int ends[2], int flags) {
+    FAIL_OR("pipe2", -1)
+    return (int)done(raw(SYS_pipe2, (long)ends, flags, 0, 0, 0, 0));
+}
+
+int fstat(int fd, struct stat *st) {
+    FAIL_OR("fstat", -1)
+    return (int)done(raw(SYS_fstat, fd, (long)st, 0, 0, 0, 0));
+}
+int stat(const char *restrict path, struct stat *restrict st) {
+    FAIL_OR("stat", -1)
+    return (int)done(raw(SYS_stat, (long)path, (long)st, 0, 0, 0, 0));
+}
+int lstat(const char *restrict path, struct stat *restrict st) {
+    FAIL_OR("lstat", -1)
+    return (int)done(raw(SYS_lstat, (long)path, (long)st, 0, 0, 0, 0));
+}
+int fstatat(int dir, const char *restrict path, struct stat *restrict st, int flags) {
+    FAIL_OR("fstatat", -1)
+    return (int)done(raw(SYS_newfstatat, dir, (long)path, (long)st, flags, 0, 0));
+}
+
+void *mmap(void *at, size_t length, int prot, int flags, int fd, off_t offset) {
+    FAIL_OR(fd < 0 ? "mmap" : "mmap+file", (void *)-1)
+    return (void *)done(raw(SYS_mmap, (long)at, (long)length, prot, flags, fd, offset));
+}
+
+void *mremap(void *at, size_t old, size_t length, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    void *to = flags & 2 ? va_arg(args, void *) : NULL;
+    va_end(args);
+    FAIL_OR("mremap", (void *)-1)
+    return (void *)done(raw(SYS_mremap, (long)at, (long)old, (long)length, flags, (long)to, 0));
+}
+
+int fcntl(int fd, int command, ...) {
+    va_list args;
+    va_start(args, command);
+    long argument = va_arg(args, long);
+    va_end(args);
+    FAIL_OR("fcntl", -1)
+    return (int)done(raw(SYS_fcntl, fd, command, argument, 0, 0, 0));
+}
+
+long syscall(long number, ...) {
+    long a[6];
+    va_list args;
+    va_start(args, number);
+    for (int i = 0; i < 6; i++)
+        a[i] = va_arg(args, long);
+    va_end(args);
+    if (number == SYS_getdents64) {
+        FAIL_OR("getdents64", -1)
+    }
+    return done(raw(number, a[0], a[1], a[2], a[3], a[4], a[5]));
+}
+
+// ---- calls that are more than a system call ------------------------------------------------------------
+
+#define REAL(name) ((__typeof(&name))(uintptr_t)dlsym(RTLD_NEXT, #name))
+
+int fstatvfs(int fd, struct statvfs *out) {
+    FAIL_OR("fstatvfs", -1)
+    return REAL(fstatvfs)(fd, out);
+}
+
+int pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *), void *arg) {
+    long error = fault("pthread_create", SITE);
+    return error > 0 ? (int)error : REAL(pthread_create)(id, attr, fn, arg);
+}
+
+int pthread_key_create(pthread_key_t *key, void (*fn)(void *)) {
+    long error = fault("pthread_key_create", SITE);
+    return error > 0 ? (int)error : REAL(pthread_key_create)(key, fn);
+}
+
+pid_t fork(void) {
+    FAIL_OR("fork", -1)
+    return REAL(fork)();
+}
+
+pid_t waitpid(pid_t pid, int *status, int options) {
+    FAIL_OR("waitpid", -1)
+    return REAL(waitpid)(pid, status, options);
+}
