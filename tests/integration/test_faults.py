@@ -7,7 +7,7 @@ is run once to see what it calls; then it is run again and again, each time on a
 with another call failing in another way. Afterwards, without the fault, the heap must open and be whole,
 and hold what the program had.
 
-A sample with a fixed seed, each call site at least once, unless FAULTS=all (`make faults`). Which site
+A sample with a fixed seed, each call site at least once, unless FAULTS=all or FAULTS=N (`make faults`). Which site
 failed how often is written to build/faults.txt.
 """
 
@@ -28,8 +28,8 @@ import tempfile
 
 from conftest import BUILD, DEFAULT_HEAPS, compiled, environment, fingerprint, said, tool
 
-ALL = os.environ.get("FAULTS") == "all"
-SAMPLE = 250  # faults over all scenarios, beside one for each call site
+# Faults over all scenarios, beside one for each call site: FAULTS=all, or a number.
+SAMPLE = os.environ.get("FAULTS") or "250"
 SEED = 20
 SHORT = -1  # faults.c: half of a read or write is done
 LIBRARY = "libpmalloc_preload.so"
@@ -353,7 +353,7 @@ def faults_of(bench):
         by_site[function, site].append(number)
     rng = random.Random(f"{SEED} {bench.scenario.name}")
     for (function, site), numbers in by_site.items():
-        most = 40 if ALL else 12
+        most = 12
         if len(numbers) > most:
             numbers = numbers[:5] + numbers[-3:] + sorted(rng.sample(numbers[5:-3], most - 8))
         for number in numbers:
@@ -377,9 +377,9 @@ def chosen(benches):
                 sure[key] = (bench, fault)
             else:
                 rest.append((bench, fault))
-    if ALL:
-        return [*sure.values(), *rest]
-    return [*sure.values(), *rng.sample(rest, min(SAMPLE, len(rest)))]
+    if SAMPLE != "all":
+        rest = rng.sample(rest, min(int(SAMPLE), len(rest)))
+    return [*sure.values(), *rest]
 
 
 def source_of(objects, sites):
