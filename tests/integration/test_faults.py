@@ -26,6 +26,7 @@ import shutil
 import subprocess
 import tempfile
 
+import pytest
 from conftest import BUILD, DEFAULT_HEAPS, compiled, environment, fingerprint, said, tool
 
 # Faults over all scenarios, beside one for each call site: FAULTS=all, or a number.
@@ -267,7 +268,7 @@ class Bench:
         if self.scenario.disk:
             heap = pathlib.Path(tempfile.mkdtemp(prefix="faults-", dir=BUILD)) / "heap"
         if self.scenario.default:
-            heap = DEFAULT_HEAPS / f"pmtest_{os.getpid()}_{self.folder.name}_{number}"
+            heap = DEFAULT_HEAPS / f"faults_{os.getpid()}_{self.folder.name}_{number}"
         try:
             self.copy(self.pristine, heap)
             yield heap, folder / "log"
@@ -458,6 +459,7 @@ def report(benches, met, wrong):
     return total, [line for line in lines if line.endswith(" 0 failed")]
 
 
+@pytest.mark.slow
 def test_every_call_fails_in_turn(shm):
     benches = []
     for number, scenario in enumerate(scenarios()):
