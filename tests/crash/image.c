@@ -37,9 +37,17 @@ bool image_mutated(enum mutation mutation, uint64_t pc) {
     return false;
 }
 
-// Whether this image was tried before in this run.
+static uint64_t expect_hash(void) {
+    const unsigned char *bytes = (const unsigned char *)&world->expect;
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (unsigned i = 0; i < sizeof world->expect; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+    return hash;
+}
+
+// Whether this image was tried before in this run, with the program knowing what it knows now.
 static bool seen(uint64_t hash) {
-    hash = mix64(hash ^ mix64(world->data_version)) | 1;
+    hash = mix64(hash ^ mix64(world->data_version) ^ expect_hash()) | 1;
     for (uint64_t at = hash >> 20; world->distinct < SEEN / 2; at++) {
         uint64_t *slot = &world->seen[at % SEEN];
         if (*slot == hash)

@@ -81,7 +81,7 @@ static void run_phase(const struct scenario *s, unsigned phase) {
 }
 
 // Runs the phase on a copy of the world to see where it passes, and picks the place and the visit at which it is
-// to end: every place is as likely as any other.
+// to end.
 static void choose_failure(const struct scenario *s, unsigned phase) {
     uint64_t *hits =
         mmap(NULL, SITES * 8, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -111,17 +111,23 @@ static void choose_failure(const struct scenario *s, unsigned phase) {
     }
     if (wait_for(pid) != 0)
         fprintf(stderr, "crash: the trial run of phase %u failed\n", phase), exit(2);
-    uint64_t random = mix64(world->seed ^ 0xfa11 ^ phase), passed = 0;
+    uint64_t random = mix64(world->seed ^ 0xfa11 ^ phase), places = 0, visits = 0;
     for (unsigned i = 0; i < SITES; i++)
-        passed += hits[i] != 0;
-    if (!passed)
+        places += hits[i] != 0, visits += hits[i];
+    if (!places)
         return; // no such place: the phase runs to its end
-    uint64_t pick = draw(&random, passed);
-    for (unsigned i = 0; i < SITES; i++)
-        if (hits[i] && pick-- == 0) {
+    // Each place is as likely as any other; where there are kills, half of the time each visit is.
+    bool by_visit = s->kill && draw(&random, 2);
+    uint64_t pick = draw(&random, by_visit ? visits : places);
+    for (unsigned i = 0; i < SITES; i++) {
+        uint64_t weight = by_visit ? hits[i] : hits[i] != 0;
+        if (weight > pick) {
             world->fail_site = i;
-            world->fail_hit = 1 + draw(&random, hits[i]);
+            world->fail_hit = by_visit ? pick + 1 : 1 + draw(&random, hits[i]);
+            break;
         }
+        pick -= weight;
+    }
     world->fail_power = !s->kill && draw(&random, 4) != 0;
     world->fail_dirty = s->kill;
     munmap(hits, SITES * 8);

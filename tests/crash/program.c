@@ -8,11 +8,13 @@
 #include <unistd.h>
 
 #include "alloc.h"
+#include "extent.h"
 #include "image.h"
 #include "pmalloc.h"
 #include "record.h"
 #include "runtime.h"
 #include "schedule.h"
+#include "slab.h"
 
 struct captured crash_root_a __attribute__((aligned(4096)));
 struct captured crash_root_b __attribute__((aligned(4096)));
@@ -29,20 +31,34 @@ static void broken(const char *what) {
     _exit(4);
 }
 
-static void count_links(const struct object *o) {
-    for (; o; o = o->link) {
+// An object whose realloc() was cut short after it had freed it: the program cannot have stored the new address.
+static bool gone_in_limbo(const struct object *o) {
+    bool limbo = false;
+    for (unsigned i = 0; i < THREADS; i++)
+        limbo |= world->expect.limbo[i] == (uintptr_t)o;
+    if (!limbo || pm_vslabs[pm_slab_of(o)].size_class)
+        return false;
+    uint32_t index = pm_page_extent[pm_heap_offset(o) >> PM_PAGE_SHIFT];
+    const struct pm_extent *e = &pm_extents[index];
+    return !index || e->state != PM_EXTENT_ACTIVE || pm_extent_address(e) != o;
+}
+
+static void count_links(struct object **at) {
+    if (*at && gone_in_limbo(*at))
+        *at = NULL;
+    for (const struct object *o = *at; o; o = o->link) {
         if (object_wrong(o))
             broken(object_wrong(o));
         world->expect.allocated++;
     }
 }
 
-static void count_table(const struct table *t) {
+static void count_table(struct table *t) {
     if (!t)
         return;
     world->expect.allocated++;
     for (uint64_t i = 0; i < t->count; i++)
-        count_links(t->entry[i]);
+        count_links(&t->entry[i]);
 }
 
 static bool registered(const char *name) {
@@ -83,7 +99,6 @@ void program_start(const char *roots, bool collect_crash) {
     pm_runtime_before_main();
     expect_captured(roots, true);
     world->expect.allocated = 0;
-    memset(world->expect.limbo, 0, sizeof world->expect.limbo);
     for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++) {
         uint64_t value = (uint64_t)(uintptr_t)pmalloc_get_root(slot);
         world->expect.slot[slot][0] = world->expect.slot[slot][1] = value;
@@ -91,6 +106,7 @@ void program_start(const char *roots, bool collect_crash) {
     }
     count_table(crash_root_a.table);
     count_table(crash_root_b.table);
+    memset(world->expect.limbo, 0, sizeof world->expect.limbo);
 }
 
 struct table *program_new_table(uint64_t count) {

@@ -93,8 +93,8 @@ static void log_churn(unsigned phase) {
 static void log_exact(unsigned phase) {
     (void)phase;
     program_start("", false);
-    struct table *t = program_table(0, 126);
-    uint64_t other = pm_extent_stats().active, spare = 126 - other;
+    struct table *t = program_table(0, 128);
+    uint64_t spare = PM_CHUNK_ENTRIES + rnd(2) - pm_extent_stats().active;
     for (uint64_t at = 0; at < spare; at++)
         program_put(t, at, 16385);
     for (unsigned i = 0; i < 2400; i++) {
@@ -269,10 +269,19 @@ static void mixed(unsigned phase) {
     program_close();
 }
 
+// A log that was longer once, with a larger heap: it has free chunks in plenty when it is collected again, so what
+// an interrupted collection left is not what the next one uses.
 static void log_then(unsigned phase) {
     program_start("", false);
-    struct table *t = program_table(0, 96);
-    steps(t, phase ? 30 : 4500, 60, 16385, 40000);
+    struct table *t = program_table(0, 96), *big = program_table(1, 1);
+    if (phase == 0) {
+        steps(t, 400, 60, 16385, 40000);
+        program_put(big, 0, 12 << 20);
+        steps(t, 4800, 60, 16385, 40000);
+        program_drop(big, 0);
+        pm_trim();
+    }
+    steps(t, phase ? 250 : 9000, 60, 16385, 40000);
     if (phase)
         program_close();
 }
