@@ -7,6 +7,7 @@
 //   looking changes nothing and needs no luck: what the read-only pass says, the writing pass says too
 //   refused: the files are what they were
 //   accepted: recovery finds what looking found, verifies, closes, and a second look finds the same, clean
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdbool.h>
@@ -41,7 +42,19 @@ static int drop(const char *path, const struct stat *st, int flag, struct FTW *f
     return remove(path);
 }
 
-static void clean_up(void) { nftw(root, drop, 16, FTW_DEPTH | FTW_PHYS); }
+// Removes the directory when this process is gone, however it went: the pipe's other end closes with it.
+static void clean_up_afterwards(void) {
+    int ends[2];
+    char byte;
+    if (pipe2(ends, O_CLOEXEC) != 0 || fork() != 0)
+        return;
+    close(ends[1]);
+    setsid();
+    while (read(ends[0], &byte, 1) < 0 && errno == EINTR) {
+    }
+    nftw(root, drop, 16, FTW_DEPTH | FTW_PHYS);
+    _exit(0);
+}
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
@@ -49,15 +62,14 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     if (!mkdtemp(root) || !freopen("/dev/null", "w", stdout))
         abort();
     snprintf(directory, sizeof directory, "%s/heap", root);
-    atexit(clean_up);
     reset_init();
     seeds_make(directory);
+    clean_up_afterwards();
     return 0;
 }
 
 static void wrong(const char *what, const struct pm_error *err) {
     fprintf(stderr, "fuzz_heap: %s: %s\n", what, err->text);
-    clean_up();
     abort();
 }
 
