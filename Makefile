@@ -83,7 +83,7 @@ FORMATTED := $(wildcard core/*.[ch] gc/*.[ch] preload/*.[ch] tools/*.[ch] tools/
 	tests/*/*.[ch])
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
-	format format-check lint check-includes tests-built pmem-packages soak faults FORCE
+	fuzz fuzz-corpus fuzz-coverage format format-check lint check-includes tests-built pmem-packages soak faults FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
