@@ -23,6 +23,7 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 
@@ -461,6 +462,7 @@ def report(benches, met, wrong):
 
 @pytest.mark.slow
 def test_every_call_fails_in_turn(shm):
+    signal.alarm(0)  # each run has a limit of its own
     benches = []
     for number, scenario in enumerate(scenarios()):
         folder = shm / str(number)
