@@ -241,6 +241,7 @@ static void emptied(unsigned phase) {
     int fd = phase == 1 ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd >= 0 && pwrite(fd, &nonsense, sizeof nonsense, 0) == (ssize_t)sizeof nonsense)
         close(fd);
+    world->expect.spoilt = phase == 1;
     program_start("", false);
     struct table *t = program_table(0, 8);
     steps(t, 20, 6, 32, 40000);

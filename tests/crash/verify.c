@@ -321,7 +321,7 @@ int verify_look(char *text, size_t len) {
     struct pm_error err;
     struct pm_recovery r;
     answer = text, answer_len = len;
-    if (!world->expect.made && !world->shadow[F_SUPER].exists)
+    if ((!world->expect.made && !world->shadow[F_SUPER].exists) || world->expect.spoilt)
         return 0;
     pm_options_default();
     if (pm_offline_open(getenv("PMALLOC_HEAP"), PM_OPEN_READONLY, &err) != PM_OK ||

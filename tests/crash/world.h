@@ -84,6 +84,7 @@ struct expect {
     // Inside realloc(), by thread: this object may be gone, for the program cannot know yet.
     uint64_t limbo[THREADS];
     uint64_t allocated; // objects the program has not freed, reachable or not
+    bool spoilt;        // by the scenario: only an opening for writing can do without the log
     bool made;          // the heap was made: it must open
     bool closed;        // pm_runtime_exit() returned: the heap is clean
     bool collect_crash; // PMALLOC_COLLECT=crash
