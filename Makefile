@@ -188,7 +188,7 @@ $(BUILD)/crash/crash-check: $(CRASH_CHECKER_OBJS) $(ARCHIVE)
 # libFuzzer is clang's, whatever CC is. The library's variables go to sections of their own, and its
 # tables come and go through wrapped calls, so that one process can open thousands of heaps.
 FUZZ_FLAGS = -O1 -g -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
-	-fno-omit-frame-pointer
+	-fno-omit-frame-pointer -DSTACK=48u
 FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
 FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,$(LIB_CFLAGS)) $(FUZZ_FLAGS)
 FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,$(wildcard core/*.c gc/*.c) \

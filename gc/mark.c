@@ -26,7 +26,9 @@
 //     granules are scanned again, until none is noted. Marks only grow, so this ends.
 //   5 Before a range is scanned it rests a few turns in a ring, its first lines being prefetched.
 
+#ifndef STACK // tests make it small, so that it overflows
 #define STACK 32768u
+#endif
 #define POOL 8192u
 #define RING 8u
 #define MAX_MARKERS 64u

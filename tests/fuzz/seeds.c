@@ -119,6 +119,11 @@ static void fill(unsigned seed) {
     if (seed >= 3) { // long enough to be marked piece by piece
         void **big = extent(100);
         big[50000] = p;
+        for (unsigned i = 0; i < 200; i++) { // more of them than a marker's stack holds here
+            void **wide = block(3 + i % 4);
+            *wide = block(5);
+            big[i * 250] = wide;
+        }
         p = big;
     }
     if (seed != 3)
