@@ -312,8 +312,8 @@ bool pm_heap_discard_data(void) {
 }
 
 uint64_t pm_slot_word(unsigned slot, uint64_t pointer) {
-    uint64_t parts[2] = {slot, pointer};
-    return (uint64_t)(0x8000 | pm_crc32c(0, parts, sizeof parts) >> 17) << 48 | pointer;
+    uint64_t both = (uint64_t)slot << 48 | pointer;
+    return (uint64_t)(0x8000 | pm_crc32c(0, &both, sizeof both) >> 17) << 48 | pointer;
 }
 
 unsigned pm_heap_root_count(void) {

@@ -452,7 +452,7 @@ static void test_root_words(void) {
     const uint64_t epoch = pm_heap.super->state.root_epoch, slot = pm_heap.super->slots.slot[7];
     pm_heap_release();
     for (unsigned a = 0; a < 64; a++)
-        for (unsigned b = a; b < 64; b += 7) {
+        for (unsigned b = a; b < 64; b++) {
             CHECK(!pm_sealed(epoch ^ (1ull << a | 1ull << b), PM_SALT_ROOT_EPOCH));
             uint64_t spoilt = slot ^ (1ull << a | 1ull << b);
             CHECK(spoilt != pm_slot_word(7, spoilt & PM_SLOT_MAX));
