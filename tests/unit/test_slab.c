@@ -221,6 +221,10 @@ static uint64_t some_slabs(void) {
     return used;
 }
 
+static void ignore(uint32_t slab, unsigned cls, const uint64_t *words, void *arg) {
+    (void)slab, (void)cls, (void)words, (void)arg;
+}
+
 static void test_bitmaps(void) {
     start();
     CHECK(!read_bitmaps()); // none yet
@@ -273,6 +277,33 @@ static void test_damaged_bitmaps(void) {
     CHECK(!pm_bitmaps_write());
 }
 
+// Bitmaps whose checksums are right and whose content is not.
+static void test_forged_bitmaps(void) {
+    static char file[65536];
+    start();
+    MUST(pm_slab_create(3, 0) && pm_slab_create(3, 0)); // 48 bytes: 1365 blocks in 22 words
+    CHECK(pm_bitmaps_write());
+    int fd = openat(pm_heap.dir_fd, "bitmaps.0", O_RDWR);
+    ssize_t size = pread(fd, file, sizeof file, 0);
+    struct pm_bitmaps_header *h = (void *)file;
+    struct pm_bitmap_record *first = (void *)(h + 1);
+    uint64_t *words = (void *)(first + 1);
+    struct pm_bitmap_record *second = (void *)(words + 22);
+    MUST(size > 0 && h->slabs == 2 && second->size_class == 3);
+    const uint32_t numbers[] = {second->slab, first->slab,
+                                second->slab}; // as it is, twice the same, falling
+    for (unsigned round = 0; round < 4; round++) {
+        second->slab = round < 3 ? numbers[round] : numbers[0];
+        first->slab = round == 2 ? numbers[0] + 1 : numbers[1];
+        words[21] = round == 3 ? 1ull << 1365 % 64 : 0; // behind the last block
+        h->crc = pm_crc32c(0, first, h->bytes);
+        h->header_crc = pm_crc32c(0, h, offsetof(struct pm_bitmaps_header, header_crc));
+        MUST(pwrite(fd, file, (size_t)size, 0) == size);
+        bool good = pm_bitmaps_read(ignore, NULL);
+        CHECK_EQ(good, round == 0);
+    }
+}
+
 int main(void) {
     RUN_CHILD(create_pop_push);
     RUN_CHILD(adopt);
@@ -283,5 +314,6 @@ int main(void) {
     RUN_CHILD(adopted_slabs_fill_first);
     RUN_CHILD(bitmaps);
     RUN_CHILD(damaged_bitmaps);
+    RUN_CHILD(forged_bitmaps);
     return CHECK_DONE();
 }
