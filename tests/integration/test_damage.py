@@ -30,7 +30,7 @@ SAMPLES = 1  # elements of an array, beside the first and the last in use
 # What may change without a refusal: fields, heap states, reason. The data must be the same all the same.
 ALL, DIRTY = {"clean", "recovered", "dirty"}, {"dirty"}
 INFORMATIVE = [
-    (r"state\.(owner_pid|program.*|reserved.*)", ALL, "for messages only"),
+    (r"state\.(owner_pid|owner_start|program.*|reserved.*)", ALL, "for messages only"),
     (r"state\.(opens|bitmaps_tag)|state\.clean\..*", DIRTY, "mean something after a clean close"),
     (r"state\.state", ALL - DIRTY, "clean read as dirty is recovered as after a crash"),
     (r"booklog\.header\.reserved", ALL, "not used"),
