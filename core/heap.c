@@ -244,6 +244,7 @@ void pm_heap_dirty(void) {
     __atomic_store_n(&state->state, PM_STATE_DIRTY, __ATOMIC_RELEASE);
     __atomic_store_n(&state->opens, state->opens + 1, __ATOMIC_RELEASE);
     __atomic_store_n(&state->owner_pid, (uint64_t)getpid(), __ATOMIC_RELEASE);
+    __atomic_store_n(&state->owner_start, pm_os_start_time(getpid()), __ATOMIC_RELEASE);
     pm_make_durable(state, sizeof *state + sizeof(struct pm_slots));
 }
 

@@ -40,9 +40,10 @@ struct pm_heap {
     int dir_fd; // holds the lock
     bool persistent;
     bool readonly;
-    bool created; // by this process
-    bool busy;    // why pm_heap_open failed
-    pid_t busy_pid;
+    bool created;                // by this process
+    bool busy;                   // why pm_heap_open failed
+    pid_t busy_pid;              // who has it, by its own account
+    uint64_t busy_start;         // and when that process started
     struct pm_super_file *super; // NULL in volatile mode
     struct pm_file super_file, data, slabs, log, roots;
     uint64_t frontier; // bytes of the range below which extents lie; the data file's length

@@ -215,25 +215,29 @@ static int check_dir(struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL,
                        "%s belongs to user %u, not to user %u; refusing to use it", pm_heap.dir,
                        (unsigned)st.st_uid, (unsigned)geteuid());
-    if (st.st_mode & 022)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s can be written by others (mode %03o); run: chmod 700 '%s'", pm_heap.dir,
-                       (unsigned)st.st_mode & 0777, pm_heap.dir);
-    return PM_OK;
+    if (!(st.st_mode & 022))
+        return PM_OK;
+    if (faccessat(pm_heap.dir_fd, "superblock", F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+        return pm_fail(
+            err, PM_OPERATIONAL,
+            "%s can be written by others (mode %03o) and is no heap; name a directory of "
+            "your own",
+            pm_heap.dir, (unsigned)st.st_mode & 0777);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s can be written by others (mode %03o); run: chmod 700 '%s'", pm_heap.dir,
+                   (unsigned)st.st_mode & 0777, pm_heap.dir);
 }
 
-// The pid of the holder, from the superblock; a hint for the message and for descendants only.
-static pid_t holder(void) {
-    uint64_t pid = 0;
+// Who has the heap, by the superblock: for the message, and for descendants of the owner.
+static void find_holder(void) {
+    struct pm_state state;
     int fd = openat(pm_heap.dir_fd, "superblock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0) {
-        if (pread(fd, &pid, sizeof pid,
-                  offsetof(struct pm_super_file, state) + offsetof(struct pm_state, owner_pid)) !=
-            (ssize_t)sizeof pid)
-            pid = 0;
+    bool known = fd >= 0 && pread(fd, &state, sizeof state,
+                                  offsetof(struct pm_super_file, state)) == (ssize_t)sizeof state;
+    if (fd >= 0)
         close(fd);
-    }
-    return (pid_t)pid;
+    pm_heap.busy_pid = known ? (pid_t)state.owner_pid : 0;
+    pm_heap.busy_start = known ? state.owner_start : 0;
 }
 
 // Read-only looks share the lock among themselves; everybody else is alone.
@@ -245,7 +249,7 @@ int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err)
         if (errno != EWOULDBLOCK)
             return reason(err, "lock");
         pm_heap.busy = true;
-        pm_heap.busy_pid = holder();
+        find_holder();
         return pm_fail(
             err, PM_OPERATIONAL,
             "%s is in use by process %d; wait for it to end, set PMALLOC_BUSY=wait, or use "

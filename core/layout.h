@@ -114,7 +114,9 @@ struct pm_state {
     uint64_t opens;       // times opened for writing
     uint64_t owner_pid;   // last owner; a hint for messages, the lock is flock(2)
     uint64_t bitmaps_tag; // equals the tag in bitmaps.0 when that file belongs to this close
-    uint64_t reserved0[3];
+    uint64_t
+        owner_start; // when the owner started, so that its number is not taken for another process's
+    uint64_t reserved0[2];
     struct pm_program program;
     uint32_t program_crc;
     uint8_t reserved1[60];

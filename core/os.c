@@ -88,8 +88,9 @@ unsigned pm_os_cores(void) {
     return cores < 1 ? 1u : (unsigned)cores;
 }
 
-static pid_t parent_of(pid_t pid) {
-    char path[48], text[512];
+// Field `number` of /proc/PID/stat, counted as proc(5) does, from 4 on; 0 when it cannot be read.
+static uint64_t stat_field(pid_t pid, unsigned number) {
+    char path[48], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -97,15 +98,19 @@ static pid_t parent_of(pid_t pid) {
     ssize_t got = read(fd, text, sizeof text - 1);
     close(fd);
     text[got > 0 ? got : 0] = '\0';
-    char *paren = strrchr(text, ')'); // the name before it may hold anything
-    return paren && strlen(paren) > 4 ? (pid_t)strtol(paren + 4, NULL, 10) : 0;
+    char *at = strrchr(text, ')'); // the name before it may hold anything
+    for (unsigned field = 2; at && field < number; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-int pm_os_is_ancestor(pid_t pid) {
+uint64_t pm_os_start_time(pid_t pid) { return stat_field(pid, 22); }
+
+int pm_os_is_ancestor(pid_t pid, uint64_t start) {
     int depth = 0;
-    for (pid_t at = getppid(); at > 0 && depth < 64; at = parent_of(at), depth++)
+    for (pid_t at = getppid(); at > 0 && depth < 64; at = (pid_t)stat_field(at, 4), depth++)
         if (at == pid)
-            return 1;
+            return pm_os_start_time(at) == start;
     return 0;
 }
 
@@ -127,8 +132,8 @@ char *const *pm_os_environ(void) {
         return environ;
     enum { TEXT = 4 << 20, POINTERS = 65536 };
     char **list = pm_os_reserve(TEXT + POINTERS * sizeof *list);
-    int fd = open("/proc/self/environ", O_RDONLY | O_CLOEXEC);
-    if (!list || fd < 0)
+    int fd = list ? open("/proc/self/environ", O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
         return NULL;
     char *text = (char *)(list + POINTERS);
     size_t have = 0, count = 0;

@@ -24,8 +24,11 @@ void pm_os_who_maps(uint64_t base, uint64_t len, char *out, size_t outlen);
 uint64_t pm_os_now_ms(void);
 // Cores this process may run on, at least 1.
 unsigned pm_os_cores(void);
-// Whether `pid` is this process's parent, grandparent, ...
-int pm_os_is_ancestor(pid_t pid);
+// Whether the process `pid` that started at `start` is this process's parent, grandparent, ...: a number alone may be
+// another process's by now, or in another namespace.
+int pm_os_is_ancestor(pid_t pid, uint64_t start);
+// When a process started, in clock ticks since boot, the same in every PID namespace; 0 when unknown.
+uint64_t pm_os_start_time(pid_t pid);
 // Basename of the running executable ("ls"). False, and "unknown", where it cannot be found out.
 bool pm_os_program_name(char *out, size_t outlen);
 // A flat copy of the environment for callers that run before libc has set `environ`; NULL when unreadable.

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "bitmaps.h"
+#include "choice.h"
 #include "clean.h"
 #include "extent.h"
 #include "options.h"
@@ -26,8 +26,7 @@ static _Atomic(void *) starter; // the thread that opens the heap, by the addres
 static struct pm_lock runtime_lock;
 static pthread_key_t thread_key;
 static __thread bool thread_ending __attribute__((tls_model("initial-exec")));
-static bool default_heap;
-static bool without_heap; // this process is to run on volatile memory
+static struct pm_choice choice;
 static bool closed_persistent;
 static struct pm_recovery recovery;
 
@@ -37,66 +36,6 @@ enum pm_phase pm_phase(void) {
 
 bool pm_runtime_persistent(void) { return pm_heap.persistent || closed_persistent; }
 const struct pm_recovery *pm_runtime_recovery(void) { return &recovery; }
-
-// ---- which heap --------------------------------------------------------------------------------------
-
-// Programs that must not be trusted with the environment, or that the user left out, stay volatile.
-static int choose_volatile(bool secure, struct pm_error *err) {
-    char name[256];
-    without_heap = secure || pm_options.backing.number == PM_BACKING_VOLATILE;
-    if (without_heap || !pm_options.program.text[0])
-        return PM_OK;
-    if (!pm_os_program_name(name, sizeof name))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "PMALLOC_PROGRAM=%.100s: cannot find out this program's name: %s",
-                       pm_options.program.text, strerror(errno));
-    without_heap = fnmatch(pm_options.program.text, name, 0) != 0;
-    return PM_OK;
-}
-
-static int open_named(struct pm_error *err) {
-    bool wait = pm_options.busy.number == PM_BUSY_WAIT;
-    int status = pm_heap_open(pm_options.heap.text, PM_OPEN_CREATE, false, err);
-    if (status == PM_OK || !pm_heap.busy)
-        return status;
-    // A descendant of the owner inherited the environment; it runs on volatile memory, quietly.
-    if (pm_heap.busy_pid == getpid() || pm_os_is_ancestor(pm_heap.busy_pid)) {
-        without_heap = true;
-        return PM_OK;
-    }
-    return wait ? pm_heap_open(pm_options.heap.text, PM_OPEN_CREATE, true, err) : status;
-}
-
-#define DEFAULT_HEAPS 10000
-
-static int open_default(struct pm_error *err) {
-    char name[256], dir[512];
-    if (!pm_os_program_name(name, sizeof name))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "cannot find out this program's name: /proc/self/exe: %s; set PMALLOC_HEAP",
-                       strerror(errno));
-    int len = snprintf(dir, sizeof dir, "/dev/shm/pmalloc-%u", (unsigned)geteuid());
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the default heaps' directory: %s", dir,
-                       strerror(errno));
-    struct stat st;
-    if (lstat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-        (st.st_mode & 022))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
-                       (unsigned)geteuid());
-    default_heap = true;
-    for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
-        if (n == 1)
-            snprintf(dir + len, sizeof dir - (size_t)len, "/%s", name);
-        else
-            snprintf(dir + len, sizeof dir - (size_t)len, "/%s.%u", name, n);
-        int status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
-        if (status == PM_OK || !pm_heap.busy)
-            return status;
-    }
-    return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy", name);
-}
 
 // ---- start -------------------------------------------------------------------------------------------
 
@@ -108,12 +47,9 @@ static int empty_heap(struct pm_error *err) {
     return PM_OK;
 }
 
+// The heap as chosen, recovered or emptied; maps what the process will run on.
 static int open_persistent(struct pm_error *err) {
-    int status = pm_options.heap.text[0] ? open_named(err) : open_default(err);
-    if (without_heap)
-        return PM_OK;
-    if (status == PM_OK)
-        status = pm_collector.prepare(err);
+    int status = pm_collector.prepare(err);
     if (status == PM_OK)
         status = pm_heap_map(err);
     if (status != PM_OK) {
@@ -128,35 +64,39 @@ static int open_persistent(struct pm_error *err) {
     return empty_heap(err);
 }
 
-static void open_heap(void) {
-    struct pm_error err;
-    bool secure = getauxval(AT_SECURE) != 0;
-    int status = pm_options_load(secure ? NULL : pm_os_environ(), &err);
-    if (status == PM_OK && !(pm_heap_choose_range() && pm_pagemap_init() && pm_extent_init() &&
-                             pm_slab_init() && pm_arenas_init(pm_os_cores())))
-        status =
-            pm_fail(&err, PM_OPERATIONAL,
-                    "no address space for the allocator's tables (is `ulimit -v` set? unset it)");
-    if (status == PM_OK)
-        status = choose_volatile(secure, &err);
-    if (status == PM_OK && !without_heap)
-        status = open_persistent(&err);
-    // A default heap is a courtesy: where there can be none, and nothing was asked of it, do without.
-    if (status == PM_OPERATIONAL && default_heap && !pm_heap.persistent &&
-        !pm_options.roots.text[0]) {
-        pm_say("%s; running on volatile memory", err.text);
-        status = PM_OK;
-        without_heap = true;
+static int open_heap(struct pm_error *err) {
+    bool secure = getauxval(AT_SECURE) != 0; // setuid: the environment is not to be trusted
+    int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
+    if (status != PM_OK)
+        return status;
+    if (!(pm_heap_choose_range() && pm_pagemap_init() && pm_extent_init() && pm_slab_init() &&
+          pm_arenas_init(pm_os_cores())))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "no address space for the allocator's tables; is `ulimit -v` or "
+                       "vm.overcommit_memory=2 set?");
+    if (secure)
+        pm_options.backing.number = PM_BACKING_VOLATILE;
+    status = pm_choose_heap(&choice, err);
+    if (status == PM_OK && !choice.without_heap) {
+        status = open_persistent(err);
+        // The range is taken, as under valgrind: a default heap is a courtesy.
+        if (status == PM_OPERATIONAL && choice.default_heap && !pm_heap.persistent &&
+            !pm_options.roots.text[0]) {
+            pm_say("%s; running on volatile memory", err->text);
+            choice.without_heap = true;
+            status = PM_OK;
+        }
     }
-    if (status == PM_OK && without_heap)
-        status = pm_heap_volatile(&err);
-    if (status == PM_DAMAGE)
+    return status == PM_OK && choice.without_heap ? pm_heap_volatile(err) : status;
+}
+
+static void refuse(const struct pm_error *err) {
+    if (err->status == PM_DAMAGE)
         pm_refuse(
             "%s; nothing was changed: copy the directory, ask `pmalloc-recover --check`, or set "
             "PMALLOC_HEAP to another one",
-            err.text);
-    if (status != PM_OK)
-        pm_refuse("%s", err.text);
+            err->text);
+    pm_refuse("%s", err->text);
 }
 
 static void thread_exit(void *cache) {
@@ -172,7 +112,9 @@ static void fork_child(void);
 static void start_here(void) {
     int saved = errno;
     atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
-    open_heap();
+    struct pm_error err;
+    if (open_heap(&err) != PM_OK)
+        refuse(&err);
     // Without a key, pthread_setspecific() would write into somebody else's.
     if (pthread_key_create(&thread_key, thread_exit) != 0)
         pm_refuse("no thread-specific key is free for the thread caches");
@@ -195,10 +137,12 @@ void pm_runtime_start(void) {
         pm_futex_wait(&phase, PM_STARTING);
 }
 
+static bool reopen(void);
+
 enum pm_way pm_thread_enter(void) {
     if (pm_phase() <= PM_STARTING)
         pm_runtime_start();
-    if (pm_phase() != PM_READY)
+    if (pm_phase() != PM_READY && (pm_phase() != PM_CLOSED || !reopen()))
         return PM_WAY_BOOT;
     if (thread_ending)
         return PM_WAY_DIRECT;
@@ -206,6 +150,10 @@ enum pm_way pm_thread_enter(void) {
     struct pm_tcache *t = pm_tcache_create();
     if (!t)
         return PM_WAY_DIRECT;
+    if (pm_phase() == PM_CLOSED && !reopen()) { // closed since; see pm_runtime_exit()
+        pm_tcache_destroy(t);
+        return PM_WAY_BOOT;
+    }
     pm_tcache = t;
     pthread_setspecific(thread_key, t); // may allocate: the cache is in place already
     errno = saved;
@@ -219,13 +167,14 @@ static void say_start(void) {
         pm_say("volatile memory: nothing is kept");
         return;
     }
-    pm_say("heap %s (%s); %u roots; %s: %lu objects, %lu bytes live, %lu bytes reclaimed in %.3f s",
-           pm_heap.dir, pm_persist_guarantee(pm_durability), pm_heap_root_count(),
-           !recovery.roots      ? "new"
-           : recovery.was_clean ? "clean"
-                                : "recovered",
-           (unsigned long)recovery.live_objects, (unsigned long)recovery.live_bytes,
-           (unsigned long)recovery.reclaimed_bytes, recovery.seconds);
+    pm_say(
+        "heap %s (%s); roots: %u; %s: %lu objects, %lu bytes live, %lu bytes reclaimed in %.3f s",
+        pm_heap.dir, pm_persist_guarantee(pm_durability), pm_heap_root_count(),
+        !recovery.roots      ? "new"
+        : recovery.was_clean ? "clean"
+                             : "recovered",
+        (unsigned long)recovery.live_objects, (unsigned long)recovery.live_bytes,
+        (unsigned long)recovery.reclaimed_bytes, recovery.seconds);
 }
 
 void pm_runtime_before_main(void) {
@@ -248,25 +197,12 @@ static void close_rootless(void) {
     pm_heap_clean();
 }
 
-void pm_runtime_exit(void) {
-    if (pm_phase() != PM_READY)
-        return;
-    if (pm_options.stats.number)
-        pm_stats_say();
-    unsigned mine = pm_tcache != &pm_no_tcache;
-    if (!pm_heap.persistent)
-        return;
-    if (default_heap && !pm_heap_has_roots()) {
-        pm_heap_remove(); // the mapping stays for whoever still runs
-        return;
-    }
-    if (pm_tcache_live() > mine)
-        return; // other threads may still write: that is an unclean end, which recovery handles
-    struct pm_tcache *t = pm_tcache;
-    pm_tcache = &pm_no_tcache;
-    if (t != &pm_no_tcache)
+static void close_heap(void) {
+    if (pm_tcache != &pm_no_tcache) {
+        struct pm_tcache *t = pm_tcache;
+        pm_tcache = &pm_no_tcache;
         pm_tcache_flush(t);
-    atomic_store_explicit(&phase, PM_CLOSED, memory_order_release);
+    }
     closed_persistent = true;
     if (!pm_heap_has_roots()) {
         close_rootless();
@@ -277,6 +213,41 @@ void pm_runtime_exit(void) {
         return;
     pm_clean_vouch(pm_heap.frontier, NULL);
     pm_heap_clean();
+}
+
+void pm_runtime_exit(void) {
+    if (pm_phase() != PM_READY)
+        return;
+    if (pm_options.stats.number)
+        pm_stats_say();
+    if (!pm_heap.persistent)
+        return;
+    if (choice.default_heap && !pm_heap_has_roots()) {
+        pm_heap_remove(); // the mapping stays for whoever still runs
+        return;
+    }
+    pm_lock(&runtime_lock, PM_RANK_RUNTIME);
+    // First the phase, then the look at the caches: a thread that gets one meanwhile is either seen here or
+    // sees the phase, for both go through the lock of the caches' list.
+    atomic_store_explicit(&phase, PM_CLOSED, memory_order_seq_cst);
+    if (pm_tcache_live() > (pm_tcache != &pm_no_tcache))
+        atomic_store_explicit(&phase, PM_READY,
+                              memory_order_release); // unclean; recovery handles that
+    else
+        close_heap();
+    pm_unlock(&runtime_lock, PM_RANK_RUNTIME);
+}
+
+// Destructors of other libraries and threads that outlive main may ask for memory after the close, and may link it
+// into what the roots reach. So "clean" is taken back, and the next opening recovers.
+static bool reopen(void) {
+    pm_lock(&runtime_lock, PM_RANK_RUNTIME);
+    if (pm_phase() == PM_CLOSED && pm_heap_has_roots()) {
+        pm_heap_dirty();
+        atomic_store_explicit(&phase, PM_READY, memory_order_release);
+    }
+    pm_unlock(&runtime_lock, PM_RANK_RUNTIME);
+    return pm_phase() == PM_READY;
 }
 
 // ---- fork --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "message.h"
+#include "pmalloc.h"
 #include "runtime.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -21,9 +22,22 @@ static int in_charge(void) {
            ours.dli_fbase == theirs.dli_fbase;
 }
 
+// A program that brings its own malloc never asks us for memory. Whoever named roots for it should know.
+static void say_not_in_charge(void) {
+    Dl_info ours, theirs;
+    void *whose = dlsym(RTLD_DEFAULT, "pmalloc_version"); // of the PMAlloc that comes first
+    if (secure_getenv("PMALLOC_ROOTS") && dladdr(whose, &ours) &&
+        dladdr((void *)(uintptr_t)&malloc, &theirs) && ours.dli_fbase != theirs.dli_fbase &&
+        whose == (void *)(uintptr_t)&pmalloc_version)
+        pm_say("this program's malloc is in %s, not here: nothing of it is on a persistent heap",
+               theirs.dli_fname);
+}
+
 __attribute__((constructor)) static void on_load(void) {
     if (in_charge())
         pm_runtime_start();
+    else
+        say_not_in_charge();
 }
 
 __attribute__((destructor)) static void on_exit_or_unload(void) { pm_runtime_exit(); }

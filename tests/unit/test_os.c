@@ -91,19 +91,24 @@ static void test_clock_and_cores(void) {
 }
 
 static void test_ancestors(void) {
-    CHECK(pm_os_is_ancestor(getppid()));
-    CHECK(!pm_os_is_ancestor(getpid()));
+    CHECK(pm_os_start_time(getpid()) != 0);
+    CHECK(pm_os_is_ancestor(getppid(), pm_os_start_time(getppid())));
+    CHECK(!pm_os_is_ancestor(getppid(), pm_os_start_time(getppid()) + 1));
+    CHECK(!pm_os_is_ancestor(getpid(), pm_os_start_time(getpid())));
     pid_t me = getpid(), sleeper = fork();
     if (sleeper == 0) {
         pause();
         _exit(0);
     }
-    CHECK(!pm_os_is_ancestor(sleeper));
+    CHECK(!pm_os_is_ancestor(sleeper, pm_os_start_time(sleeper)));
     pid_t child = fork();
     if (child == 0) {
         pid_t grandchild = fork();
         if (grandchild == 0)
-            _exit(pm_os_is_ancestor(me) && !pm_os_is_ancestor(sleeper) ? 7 : 8);
+            _exit(pm_os_is_ancestor(me, pm_os_start_time(me)) &&
+                          !pm_os_is_ancestor(sleeper, pm_os_start_time(sleeper))
+                      ? 7
+                      : 8);
         int status = 0;
         waitpid(grandchild, &status, 0);
         _exit(WEXITSTATUS(status));

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "choice.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "heap.h"
+#include "options.h"
+#include "os.h"
+
+#define DEFAULT_HEAPS 10000
+#define SELF_TRIES 5000 // milliseconds
+
+// The user left this program out.
+static bool wants_volatile(void) {
+    if (pm_options.backing.number == PM_BACKING_VOLATILE)
+        return true;
+    if (!pm_options.program.text[0])
+        return false;
+    char name[256];
+    return pm_os_program_name(name, sizeof name) && fnmatch(pm_options.program.text, name, 0) != 0;
+}
+
+// The holder is this very process, before it executed itself: a child that it started has our old descriptors
+// until its own exec has got to closing them.
+static int wait_for_myself(const char *dir, struct pm_error *err) {
+    const struct timespec tick = {.tv_nsec = 1000000};
+    int status = PM_OPERATIONAL;
+    for (int tries = 0; tries < SELF_TRIES && status != PM_OK; tries++) {
+        nanosleep(&tick, NULL);
+        status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
+        if (status != PM_OK && !pm_heap.busy)
+            return status;
+    }
+    return status;
+}
+
+static int open_named(const char *dir, struct pm_choice *choice, struct pm_error *err) {
+    int status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
+    if (status == PM_OK || !pm_heap.busy)
+        return status;
+    if (pm_heap.busy_pid == getpid() && pm_heap.busy_start == pm_os_start_time(getpid()))
+        return wait_for_myself(dir, err);
+    // A descendant of the owner inherited the environment; it runs on volatile memory, quietly.
+    if (pm_os_is_ancestor(pm_heap.busy_pid, pm_heap.busy_start)) {
+        choice->without_heap = true;
+        return PM_OK;
+    }
+    bool wait = pm_options.busy.number == PM_BUSY_WAIT;
+    return wait ? pm_heap_open(dir, PM_OPEN_CREATE, true, err) : status;
+}
+
+// Fills `dir` with the directory of this user's default heaps, made where it is missing.
+static int default_parent(char *dir, size_t size, struct pm_error *err) {
+    snprintf(dir, size, "/dev/shm/pmalloc-%u", (unsigned)geteuid());
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the default heaps' directory: %s", dir,
+                       strerror(errno));
+    struct stat st;
+    if (lstat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+        (st.st_mode & 022))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
+                       (unsigned)geteuid());
+    return PM_OK;
+}
+
+// PROGRAM, or PROGRAM.2, .3, ... while those are busy. A damaged one may hold somebody's data, so it is left as it is;
+// it must not keep every program of that name from running.
+static int open_spare(char *dir, size_t room, const char *name, struct pm_error *err) {
+    char *end = dir + strlen(dir);
+    for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
+        if (n > 1)
+            snprintf(end, room, ".%u", n);
+        int status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
+        if (status == PM_DAMAGE)
+            pm_say("%s; left as it is, taking the next default heap", err->text);
+        else if (status == PM_OK || !pm_heap.busy)
+            return status;
+    }
+    return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy", name);
+}
+
+static int open_default(struct pm_choice *choice, struct pm_error *err) {
+    char name[256], dir[512];
+    if (!pm_os_program_name(name, sizeof name))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "cannot find out this program's name: /proc/self/exe: %s; set PMALLOC_HEAP",
+                       strerror(errno));
+    int status = default_parent(dir, sizeof dir, err);
+    if (status != PM_OK)
+        return status;
+    choice->default_heap = true;
+    size_t len = strlen(dir);
+    len += (size_t)snprintf(dir + len, sizeof dir - len, "/%s", name);
+    // Who names roots wants his data, not a fresh heap beside it.
+    if (pm_options.roots.text[0])
+        return open_named(dir, choice, err);
+    return open_spare(dir, sizeof dir - len, name, err);
+}
+
+int pm_choose_heap(struct pm_choice *choice, struct pm_error *err) {
+    *choice = (struct pm_choice){.without_heap = wants_volatile()};
+    if (choice->without_heap)
+        return PM_OK;
+    if (pm_options.heap.text[0])
+        return open_named(pm_options.heap.text, choice, err);
+    int status = open_default(choice, err);
+    // A default heap is a courtesy: where there can be none, and nothing was asked of it, do without.
+    if (status == PM_OPERATIONAL && !pm_options.roots.text[0]) {
+        pm_say("%s; running on volatile memory", err->text);
+        choice->without_heap = true;
+        return PM_OK;
+    }
+    return status;
+}

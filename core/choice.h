@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Which heap a process gets: the one it names, a default one, or none.
+#ifndef PM_CHOICE_H
+#define PM_CHOICE_H
+
+#include <stdbool.h>
+
+#include "message.h"
+
+struct pm_choice {
+    bool without_heap; // it is to run on volatile memory
+    bool default_heap; // nobody named one: it goes with the process unless it has roots
+};
+
+// Opens (locks, validates, makes) the process's heap as the settings say, and fills `choice`. On failure nothing is
+// held. Single-threaded, at start.
+int pm_choose_heap(struct pm_choice *choice, struct pm_error *err);
+
+#endif

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// A list whose library adds to it after everything: in a destructor that runs behind the allocator's own, or in a
+// thread that asks for its first memory while the process ends. Built twice, as a library and as its program.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct node {
+    struct node *next;
+    long value;
+};
+
+#ifdef LIBRARY
+struct node *late_list;
+
+void late_push(void);
+void late_push(void) {
+    struct node *node = malloc(sizeof *node);
+    node->next = late_list;
+    node->value = 1;
+    late_list = node;
+}
+
+__attribute__((destructor)) static void last_words(void) { late_push(); }
+#else
+extern struct node *late_list;
+void late_push(void);
+
+static void *idle(void *arg) {
+    usleep((useconds_t)(size_t)arg);
+    for (int i = 0; i < 50; i++)
+        late_push();
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    int count = 0;
+    for (struct node *node = late_list; node; node = node->next)
+        count += node->value == 1;
+    printf("%d\n", count);
+    for (int i = 0; i < 100; i++)
+        late_push();
+    pthread_t thread;
+    if (argc == 2 && pthread_create(&thread, NULL, idle, (void *)(size_t)atoi(argv[1])) == 0)
+        pthread_detach(thread);
+    return 0;
+}
+#endif

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""The ends of a process, where others still run: destructors and threads after the clean close, exec of
+itself, a namespace with the same process numbers; and what a default heap does when it is in somebody's way."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from conftest import app, compiled, default_heaps, environment, recovered, run, said, start, succeeds
+
+
+@pytest.fixture(scope="module")
+def late():
+    library = compiled("late.c", "-DLIBRARY", "-shared", "-fPIC", name="liblate.so")
+    return compiled("late.c", f"-Wl,-rpath,{library.parent}", name="late", libraries=(library,))
+
+
+def test_memory_that_a_destructor_asks_for_after_the_close_is_kept(late, heap):
+    for count in (0, 101, 202, 303):
+        done = run([late], HEAP=heap, ROOTS="liblate.so:late_list")
+        assert succeeds(done) == f"{count}\n"
+
+
+@pytest.mark.parametrize("collect", ("always", "crash"))
+def test_memory_that_a_late_thread_asks_for_is_kept(late, heap, collect):
+    before = None
+    for i in range(20):
+        done = run([late, 20 * i], HEAP=heap, ROOTS="liblate.so:late_list", COLLECT=collect)
+        count = int(succeeds(done))
+        # the two ends push without a lock, so one may lose what the other pushed: never the first hundred
+        assert count == 0 if before is None else before + 100 <= count <= before + 151, said(done)
+        before = count
+    assert recovered(heap)
+
+
+def test_a_program_that_executes_itself_keeps_its_heap(heap):
+    program = compiled("reexec.c", name="reexec")
+    for rounds in (1, 2):
+        done = run([program, 20], HEAP=heap, ROOTS="generations")
+        assert succeeds(done) == f"{21 * rounds}\n"
+
+
+def test_same_number_in_another_namespace_is_not_taken_for_the_owner(heap, processes):
+    argv = ["unshare", "-pf", "--mount-proc", str(app("kvshell"))]
+    if subprocess.run(["unshare", "-pf", "true"], check=False).returncode != 0:
+        pytest.skip("no PID namespaces here")
+    first = start(argv, HEAP=heap, ROOTS="store", PROGRAM="kvshell")
+    processes.append(first)
+    first.stdin.write("set a 1\n")
+    first.stdin.flush()
+    assert first.stdout.readline() == "ok\n"
+    done = run(argv, stdin="set b 2\n", HEAP=heap, ROOTS="store", PROGRAM="kvshell")
+    assert done.returncode == 125 and "in use" in done.stderr, said(done)
+
+
+def test_default_heap_with_roots_is_waited_for_not_doubled(processes):
+    copy = compiled("../apps/kvshell.c", name="pmtest_kvshell")
+    first = start([copy], ROOTS="store")
+    processes.append(first)
+    first.stdin.write("set a 1\n")
+    first.stdin.flush()
+    assert first.stdout.readline() == "ok\n"
+    heap = next(path for path in default_heaps() if path.name == "pmtest_kvshell")
+    try:
+        done = run([copy], stdin="set b 2\n", ROOTS="store")
+        assert done.returncode == 125 and "in use" in done.stderr, said(done)
+    finally:
+        first.stdin.close()
+        first.wait(20)
+        shutil.rmtree(heap)
+
+
+def test_damaged_default_heap_does_not_stop_programs_that_ask_nothing_of_it(processes):
+    copy = compiled("../apps/kvshell.c", name="pmtest_kvshell")
+    done = run([copy], stdin="set a 1\n", ROOTS="store")
+    assert succeeds(done) == "ok\n"
+    heap = next(path for path in default_heaps() if path.name == "pmtest_kvshell")
+    try:
+        with open(heap / "superblock", "r+b") as file:
+            file.write(b"\xff" * 8)
+        done = run([copy], stdin="set b 2\nget a\n")
+        assert (done.returncode, done.stdout) == (0, "ok\nnone\n"), said(done)
+        assert done.stderr.count("\n") == 1 and "left as it is" in done.stderr
+        assert run([copy], stdin="get a\n", ROOTS="store").returncode == 125
+    finally:
+        shutil.rmtree(heap)
+
+
+def test_own_malloc_is_said_to_whoever_named_roots(heap):
+    own = """
+        #include <stddef.h>
+        #include <string.h>
+        static char memory[1 << 20]; static size_t used; int *kept;
+        void *malloc(size_t n) { void *p = memory + used; used += (n + 31) & ~15ul; return p; }
+        void free(void *p) { (void)p; }
+        void *calloc(size_t a, size_t b) { return memset(malloc(a * b), 0, a * b); }
+        void *realloc(void *p, size_t n) { void *q = malloc(n); if (p) memcpy(q, p, n); return q; }
+        int main(void) { kept = malloc(4); return 0; }
+    """
+    source = heap.parent / "own.c"
+    source.write_text(own)
+    program = heap.parent / "own"
+    subprocess.run(["cc", "-fno-builtin", "-rdynamic", "-o", program, source], check=True)
+    done = run([program], HEAP=heap, ROOTS="kept")
+    assert done.returncode == 0 and "own" in done.stderr and done.stderr.count("\n") == 1, said(done)
+    assert not heap.exists()
+    assert "PMALLOC" not in "".join(environment(preload=False))
