@@ -164,7 +164,8 @@ $(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
 # ThreadSanitizer's runtime; the checker beside it is built as users get it. Fixed addresses, so that
 # call sites can be named; no memset turned into stores that the compiler does not announce.
 CRASH_TSAN = -fsanitize=thread -fno-builtin-memset -fno-builtin-memcpy -fno-builtin-memmove \
-	$(if $(findstring clang,$(CC)),,-fno-crossjumping -fno-tree-tail-merge)
+	$(if $(findstring clang,$(CC)),-mllvm -simplifycfg-sink-common=false \
+	-mllvm -enable-tail-merge=0,-fno-crossjumping -fno-tree-tail-merge)
 CRASH_WRAP = pm_persist_init pm_os_now_ms fallocate ftruncate pwrite write openat renameat unlinkat \
 	mmap munmap syscall memcpy memmove memset
 CRASH_CFLAGS = $(filter-out $(LTO_FLAGS),$(LIB_CFLAGS)) -iquote tests/crash -fno-pic -fno-pie

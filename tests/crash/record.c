@@ -355,6 +355,13 @@ static void before_atomic(const volatile void *p) {
                                                  int fail) {                                       \
         return __tsan_atomic##n##_compare_exchange_strong(p, c, v, mo, fail);                      \
     }                                                                                              \
+    type __tsan_atomic##n##_compare_exchange_val(volatile type *p, type c, type v, int mo,         \
+                                                 int fail);                                        \
+    type __tsan_atomic##n##_compare_exchange_val(volatile type *p, type c, type v, int mo,         \
+                                                 int fail) {                                       \
+        __tsan_atomic##n##_compare_exchange_strong(p, &c, v, mo, fail);                            \
+        return c;                                                                                  \
+    }                                                                                              \
     ATOMIC_RMW(n, type, exchange, __atomic_exchange_n)                                             \
     ATOMIC_RMW(n, type, fetch_add, __atomic_fetch_add)                                             \
     ATOMIC_RMW(n, type, fetch_sub, __atomic_fetch_sub)                                             \
