@@ -231,7 +231,7 @@ static int check_dir(struct pm_error *err) {
 // Who has the heap, by the superblock: for the message, and for descendants of the owner.
 static void find_holder(void) {
     struct pm_state state;
-    int fd = openat(pm_heap.dir_fd, "superblock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(pm_heap.dir_fd, "superblock", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool known = fd >= 0 && pread(fd, &state, sizeof state,
                                   offsetof(struct pm_super_file, state)) == (ssize_t)sizeof state;
     if (fd >= 0)

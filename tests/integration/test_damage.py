@@ -8,6 +8,7 @@ one line, and its files are untouched; or the program finds exactly the data it 
 """
 
 import concurrent.futures
+import fcntl
 import os
 import pathlib
 import random
@@ -365,6 +366,21 @@ def test_pipes_in_the_place_of_files(originals, name, shm):
     for argv in [["pmalloc-recover", "--check"], *LOOKS]:
         healthy(look([tool(argv[0]), *argv[1:]], heap), accepted, f"{name}: {argv}")
     healthy(program(case, heap), (0,) if name == "bitmaps.0" else (125,), f"{name}: program")
+
+
+def test_a_pipe_in_the_place_of_a_busy_heap_s_superblock(originals, shm):
+    """Nor when it is asked who holds the heap."""
+    case, heap = originals["clean"], shm / "heap"
+    restore(heap, case.files)
+    (heap / "superblock").unlink()
+    os.mkfifo(heap / "superblock", 0o600)
+    held = os.open(heap, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        healthy(look([tool("pmalloc-recover"), "--check"], heap), (8,), "--check")
+        healthy(program(case, heap), (125,), "program")
+    finally:
+        os.close(held)
 
 
 # ---- the tool ----------------------------------------------------------------------------------------
