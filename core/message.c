@@ -20,8 +20,8 @@ __attribute__((format(printf, 1, 0))) static void say(const char *format, va_lis
     if (len > sizeof line - 2)
         len = sizeof line - 2;
     line[len++] = '\n';
-    ssize_t ignored = write(STDERR_FILENO, line, len);
-    (void)ignored; // nowhere left to say it
+    while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR) {
+    } // of other failures there is nowhere left to say it
     errno = saved;
 }
 
