@@ -116,8 +116,8 @@ static void choose_failure(const struct scenario *s, unsigned phase) {
         places += hits[i] != 0, visits += hits[i];
     if (!places)
         return; // no such place: the phase runs to its end
-    // Each place is as likely as any other; where there are kills, half of the time each visit is.
-    bool by_visit = s->kill && draw(&random, 2);
+    // Each place is as likely as any other; where there are kills, mostly each visit is.
+    bool by_visit = s->kill && draw(&random, 4);
     uint64_t pick = draw(&random, by_visit ? visits : places);
     for (unsigned i = 0; i < SITES; i++) {
         uint64_t weight = by_visit ? hits[i] : hits[i] != 0;

