@@ -18,10 +18,6 @@
 #include "record.h"
 #include "schedule.h"
 
-int record_file_of(int fd);
-void record_map(void *at, size_t len, int fd, uint64_t offset);
-void record_unmap(void *at);
-
 #define HERE ((uint64_t)(uintptr_t)__builtin_return_address(0))
 #define WRAP(type, name, ...)                                                                      \
     type __real_##name(__VA_ARGS__);                                                               \

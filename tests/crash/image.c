@@ -136,7 +136,6 @@ static bool take_for_failure(uint64_t index, const uint32_t *prefix, bool loose,
 
 // The end of this process: the power fails, leaving one of the possible images, or it is killed.
 static void fail_here(void) {
-    world->failed = true;
     if (world->fail_power) {
         uint64_t random = world->seed ^ world->points, left = draw(&random, 24);
         world->request.patch_count = 0;

@@ -19,6 +19,11 @@ bool record_complete(void);
 void record_restore_files(void);
 // The files appeared, changed or went by other means than stores.
 void record_rescan(void);
+// Which of the heap's files is open as `fd`; -1: none.
+int record_file_of(int fd);
+// A mapping for writing came or went.
+void record_map(void *at, size_t len, int fd, uint64_t offset);
+void record_unmap(void *at);
 
 // The program's own data: durable at once, as if it flushed after every store.
 void data_store(void *to, const void *from, size_t len);

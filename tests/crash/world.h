@@ -139,7 +139,8 @@ struct world {
     // The failure that ends this phase: at hit `fail_hit` of site `fail_site`; by power failure or kill.
     uint32_t fail_site;
     uint64_t fail_hit;
-    bool fail_power, fail_dirty, failed;
+    bool fail_power;
+    bool fail_dirty; // only visits while stores wait to become durable count
 };
 
 extern struct world *world;
