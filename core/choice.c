@@ -17,14 +17,24 @@
 #define DEFAULT_HEAPS 10000
 #define SELF_TRIES 5000 // milliseconds
 
-// The user left this program out.
-static bool wants_volatile(void) {
-    if (pm_options.backing.number == PM_BACKING_VOLATILE)
-        return true;
-    if (!pm_options.program.text[0])
-        return false;
+static int program_name(char *name, size_t size, struct pm_error *err) {
+    if (pm_os_program_name(name, size))
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "cannot find out this program's name: /proc/self/exe: %s; unset PMALLOC_PROGRAM "
+                   "and set PMALLOC_HEAP",
+                   strerror(errno));
+}
+
+// Whether the user left this program out.
+static int left_out(bool *out, struct pm_error *err) {
     char name[256];
-    return pm_os_program_name(name, sizeof name) && fnmatch(pm_options.program.text, name, 0) != 0;
+    *out = pm_options.backing.number == PM_BACKING_VOLATILE;
+    if (*out || !pm_options.program.text[0])
+        return PM_OK;
+    int status = program_name(name, sizeof name, err);
+    *out = status == PM_OK && fnmatch(pm_options.program.text, name, 0) != 0;
+    return status;
 }
 
 // The holder is this very process, before it executed itself: a child that it started has our old descriptors
@@ -89,11 +99,9 @@ static int open_spare(char *dir, size_t room, const char *name, struct pm_error 
 
 static int open_default(struct pm_choice *choice, struct pm_error *err) {
     char name[256], dir[512];
-    if (!pm_os_program_name(name, sizeof name))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "cannot find out this program's name: /proc/self/exe: %s; set PMALLOC_HEAP",
-                       strerror(errno));
-    int status = default_parent(dir, sizeof dir, err);
+    int status = program_name(name, sizeof name, err);
+    if (status == PM_OK)
+        status = default_parent(dir, sizeof dir, err);
     if (status != PM_OK)
         return status;
     choice->default_heap = true;
@@ -106,12 +114,13 @@ static int open_default(struct pm_choice *choice, struct pm_error *err) {
 }
 
 int pm_choose_heap(struct pm_choice *choice, struct pm_error *err) {
-    *choice = (struct pm_choice){.without_heap = wants_volatile()};
-    if (choice->without_heap)
-        return PM_OK;
+    *choice = (struct pm_choice){0};
+    int status = left_out(&choice->without_heap, err);
+    if (status != PM_OK || choice->without_heap)
+        return status;
     if (pm_options.heap.text[0])
         return open_named(pm_options.heap.text, choice, err);
-    int status = open_default(choice, err);
+    status = open_default(choice, err);
     // A default heap is a courtesy: where there can be none, and nothing was asked of it, do without.
     if (status == PM_OPERATIONAL && !pm_options.roots.text[0]) {
         pm_say("%s; running on volatile memory", err->text);
