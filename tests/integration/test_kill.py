@@ -72,7 +72,9 @@ def test_kill_at_random_instants(workload, processes, rng, name, threads):
             found = work.check()
         assert found["ops"] >= ops, f"{found} after {ops} operations"
         ops = found["ops"]
-        assert on_media(work.heap) <= found["bytes"] * 1.3 + SLACK, f"round {number}: {found}"
+        # A stale word behind a small block's bytes may keep a large one, of up to 3 MB, until it is overwritten:
+        # some of them are the price of conservative marking, a growing number is not.
+        assert on_media(work.heap) <= found["bytes"] * 1.3 + 2 * SLACK, f"round {number}: {found}"
     assert ops > 0
 
 
