@@ -257,6 +257,7 @@ static bool reopen(void) {
 // would tear the copy. The pipe says when: the child's end closes when it is done, or dead.
 
 static int fork_pipe[2] = {-1, -1};
+static int fork_error;
 
 static void lock_bins(void (*step)(struct pm_lock *)) {
     for (unsigned a = 0; a < pm_arena_count; a++)
@@ -284,8 +285,10 @@ static void fork_prepare(void) {
     lock_bins(raw_lock);
     raw_lock(&pm_extent_lock);
     fork_pipe[0] = fork_pipe[1] = -1;
-    if (pm_heap.persistent && pipe2(fork_pipe, O_CLOEXEC) != 0)
+    if (pm_heap.persistent && pipe2(fork_pipe, O_CLOEXEC) != 0) {
         fork_pipe[0] = fork_pipe[1] = -1;
+        fork_error = errno;
+    }
     errno = saved;
 }
 
@@ -312,8 +315,10 @@ static void fork_child(void) {
     pm_lock_reset(&pm_extent_lock);
     lock_bins(pm_lock_reset);
     if (pm_heap.persistent) {
-        if (fork_pipe[0] < 0 || !pm_collector.privatise() ||
-            !pm_heap_privatise(pm_extent_each_active))
+        if (fork_pipe[0] < 0)
+            pm_refuse("fork: no pipe to the parent: %s; the child cannot copy the heap safely",
+                      strerror(fork_error));
+        if (!pm_collector.privatise() || !pm_heap_privatise(pm_extent_each_active))
             pm_refuse("fork: no memory for the child's copy of the heap");
         close(fork_pipe[0]);
         close(fork_pipe[1]);
