@@ -161,7 +161,8 @@ void *pm_malloc_slow(size_t size) {
 }
 
 __attribute__((noinline)) void pm_free_slow(void *p) {
-    if (!p || pm_boot_owns(p) || pm_phase() == PM_CLOSED)
+    bool counted = pm_tcache == &pm_no_tcache;
+    if (!p || pm_boot_owns(p) || pm_phase() == PM_CLOSED || !pm_pass_begin())
         return;
     int saved = errno;
     unsigned tag = tag_at(p);
@@ -182,6 +183,7 @@ __attribute__((noinline)) void pm_free_slow(void *p) {
         pm_tag[pm_granule(p)] = PM_TAG_NONE;
         pm_arena_flush(tag, &p, 1);
     }
+    pm_pass_end(counted);
     errno = saved;
 }
 
@@ -237,7 +239,11 @@ static void *realloc_large(void *p, size_t size) {
     }
     uint64_t pages = pm_large_pages(size);
     bool same = pages == pm_extents[index].pages;
-    if (size > PM_SMALL_MAX && pages && pm_extent_resize(index, pages)) {
+    bool counted = pm_tcache == &pm_no_tcache, open = pm_pass_begin();
+    bool resized = open && size > PM_SMALL_MAX && pages && pm_extent_resize(index, pages);
+    if (open)
+        pm_pass_end(counted);
+    if (resized) {
         if (!same)
             clear_slack(index, size);
         return p;
@@ -269,9 +275,12 @@ void *pm_realloc(void *p, size_t size) {
 }
 
 bool pm_trim(void) {
-    if (pm_phase() != PM_READY)
+    bool counted = pm_tcache == &pm_no_tcache;
+    if (pm_phase() != PM_READY || !pm_pass_begin())
         return false;
     if (pm_tcache != &pm_no_tcache)
         pm_tcache_flush(pm_tcache);
-    return pm_extent_purge(true);
+    bool gave = pm_extent_purge(true);
+    pm_pass_end(counted);
+    return gave;
 }

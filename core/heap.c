@@ -113,14 +113,19 @@ static int check_state(struct pm_error *err) {
     return PM_OK;
 }
 
+void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
+                  uint64_t offset) {
+    void *map = MAP_FAILED;
+    if (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE)
+        map = mmap(at, len, prot, flags | MAP_SHARED_VALIDATE | MAP_SYNC, file->fd, (off_t)offset);
+    if (map == MAP_FAILED) // not DAX, or durability was forced, for a measurement
+        map = mmap(at, len, prot, flags | MAP_SHARED, file->fd, (off_t)offset);
+    return map;
+}
+
 static int map_file(struct pm_file *file, size_t reach, struct pm_error *err) {
     int prot = PROT_READ | (pm_heap.readonly ? 0 : PROT_WRITE);
-    int flags = MAP_SHARED;
-    if (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE)
-        flags = MAP_SHARED_VALIDATE | MAP_SYNC;
-    void *map = mmap(NULL, reach, prot, flags | MAP_NORESERVE, file->fd, 0);
-    if (map == MAP_FAILED && flags != MAP_SHARED) // durability was forced, for a measurement
-        map = mmap(NULL, reach, prot, MAP_SHARED | MAP_NORESERVE, file->fd, 0);
+    void *map = pm_file_map(file, NULL, reach, prot, MAP_NORESERVE, 0);
     if (map == MAP_FAILED)
         return pm_fail(err, PM_OPERATIONAL, "%s/%s: cannot map %zu bytes: %s", pm_heap.dir,
                        file->name, reach, strerror(errno));
@@ -309,7 +314,8 @@ bool pm_heap_discard_data(void) {
     if (fd < 0)
         return false;
     close(fd);
-    return renameat(pm_heap.dir_fd, fresh, pm_heap.dir_fd, pm_heap.data.name) == 0;
+    return renameat(pm_heap.dir_fd, fresh, pm_heap.dir_fd, pm_heap.data.name) == 0 &&
+           (pm_durability == PM_DURABLE_NONE || fsync(pm_heap.dir_fd) == 0);
 }
 
 uint64_t pm_slot_word(unsigned slot, uint64_t pointer) {

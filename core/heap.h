@@ -110,6 +110,10 @@ bool pm_heap_uncommit(uint64_t offset, uint64_t len);
 // when there are none. Where the file system cannot tell, everything counts as written. No lock needed.
 uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end);
 
+// mmap() of a file of the heap, shared; with MAP_SYNC on DAX, so that blocks and length are durable with the lines
+// written to them. `flags` may add MAP_FIXED or MAP_NORESERVE. MAP_FAILED with errno.
+void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
+                  uint64_t offset);
 // Makes `file` at least `size` bytes long, allocated on the file system.
 bool pm_file_grow(struct pm_file *file, size_t size);
 // Allocates a range of `file` on the file system, so that a store to its mapping cannot fail.

@@ -109,6 +109,10 @@ static void fork_prepare(void);
 static void fork_parent(void);
 static void fork_child(void);
 
+// As pthread_atfork(), but not undone when our destructors have run: those of others may still fork. This library
+// is never unloaded (-z nodelete).
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
+
 static void start_here(void) {
     int saved = errno;
     atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
@@ -118,7 +122,7 @@ static void start_here(void) {
     // Without a key, pthread_setspecific() would write into somebody else's.
     if (pthread_key_create(&thread_key, thread_exit) != 0)
         pm_refuse("no thread-specific key is free for the thread caches");
-    pthread_atfork(fork_prepare, fork_parent, fork_child);
+    __register_atfork(fork_prepare, fork_parent, fork_child, NULL);
     errno = saved;
 }
 
@@ -135,6 +139,25 @@ void pm_runtime_start(void) {
         return; // called from within
     while (pm_phase() == PM_STARTING)
         pm_futex_wait(&phase, PM_STARTING);
+}
+
+// A thread without a cache is not in the list that the close looks at. It says here that it is at work, before it looks
+// at the phase.
+static _Atomic uint32_t passing;
+
+bool pm_pass_begin(void) {
+    if (pm_tcache != &pm_no_tcache)
+        return true;
+    atomic_fetch_add_explicit(&passing, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&phase, memory_order_seq_cst) != PM_CLOSED)
+        return true;
+    atomic_fetch_sub_explicit(&passing, 1, memory_order_release);
+    return false;
+}
+
+void pm_pass_end(bool counted) {
+    if (counted)
+        atomic_fetch_sub_explicit(&passing, 1, memory_order_release);
 }
 
 static bool reopen(void);
@@ -230,7 +253,8 @@ void pm_runtime_exit(void) {
     // First the phase, then the look at the caches: a thread that gets one meanwhile is either seen here or
     // sees the phase, for both go through the lock of the caches' list.
     atomic_store_explicit(&phase, PM_CLOSED, memory_order_seq_cst);
-    if (pm_tcache_live() > (pm_tcache != &pm_no_tcache))
+    if (pm_tcache_live() > (pm_tcache != &pm_no_tcache) ||
+        atomic_load_explicit(&passing, memory_order_seq_cst))
         atomic_store_explicit(&phase, PM_READY,
                               memory_order_release); // unclean; recovery handles that
     else
@@ -242,7 +266,7 @@ void pm_runtime_exit(void) {
 // into what the roots reach. So "clean" is taken back, and the next opening recovers.
 static bool reopen(void) {
     pm_lock(&runtime_lock, PM_RANK_RUNTIME);
-    if (pm_phase() == PM_CLOSED && pm_heap_has_roots()) {
+    if (pm_phase() == PM_CLOSED && pm_heap.persistent && pm_heap_has_roots()) {
         pm_heap_dirty();
         atomic_store_explicit(&phase, PM_READY, memory_order_release);
     }

@@ -40,4 +40,9 @@ void pm_runtime_exit(void);
 bool pm_runtime_persistent(void); // the heap is on media, or was until it was closed
 const struct pm_recovery *pm_runtime_recovery(void);
 
+// Around changes to the heap by a thread that may have no cache, so that a close in between is seen as unclean.
+// False: the heap is closed, leave it alone. `counted`: whether the thread had no cache when it began.
+bool pm_pass_begin(void);
+void pm_pass_end(bool counted);
+
 #endif

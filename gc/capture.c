@@ -209,8 +209,7 @@ static void restore_bytes(const struct pm_root_table *old, const char *old_image
 static int write_images(const struct pm_root_table *old, uint64_t offset, uint64_t length,
                         struct pm_error *err) {
     const char *old_images = pm_roots_images(old);
-    char *area =
-        mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, pm_heap.roots.fd, (off_t)offset);
+    char *area = pm_file_map(&pm_heap.roots, NULL, length, PROT_READ | PROT_WRITE, 0, offset);
     if (area == MAP_FAILED || (old->area_length && !old_images))
         return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
                        strerror(errno));
@@ -228,8 +227,8 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
 
 static int map_runs(struct pm_error *err) {
     for (unsigned i = 0; i < run_count; i++)
-        if (mmap((void *)runs[i].start, runs[i].end - runs[i].start, PROT_READ | PROT_WRITE,
-                 MAP_SHARED | MAP_FIXED, pm_heap.roots.fd, (off_t)runs[i].image) == MAP_FAILED)
+        if (pm_file_map(&pm_heap.roots, (void *)runs[i].start, runs[i].end - runs[i].start,
+                        PROT_READ | PROT_WRITE, MAP_FIXED, runs[i].image) == MAP_FAILED)
             return pm_fail(err, PM_OPERATIONAL, "cannot map the root pages at %lx: %s",
                            (unsigned long)runs[i].start, strerror(errno));
     return PM_OK;
@@ -290,6 +289,10 @@ int pm_roots_capture(struct pm_error *err) {
         status = write_images(old, offset, length, err);
     if (status != PM_OK)
         return status;
+    // The file's length and blocks, too, before the epoch that counts on them.
+    if (pm_durability != PM_DURABLE_NONE && fsync(pm_heap.roots.fd) != 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot be written back: %s", pm_heap.dir,
+                       strerror(errno));
     uint64_t gone = old->area_offset, gone_len = old->area_length;
     fill_table(pm_roots_next_table(), offset, length);
     pm_roots_switch();

@@ -2,8 +2,10 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "recover.h"
 
+#include <errno.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "arena.h"
 #include "bitmaps.h"
@@ -54,6 +56,19 @@ static int check_clean(struct pm_error *err) {
     return PM_OK;
 }
 
+// What a killed process stored last may be in the caches alone, and marking goes by what it sees there: a block that
+// only a pointer still on media reaches must not be reused before that pointer's end is durable.
+static int write_back_data(struct pm_error *err) {
+    if (pm_offline_was_clean() || pm_durability == PM_DURABLE_NONE ||
+        pm_durability == PM_DURABLE_CACHE)
+        return PM_OK;
+    if (!pm_file_ready(&pm_heap.data) || fsync(pm_heap.data.fd) != 0 ||
+        !pm_file_ready(&pm_heap.roots) || fsync(pm_heap.roots.fd) != 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s: data cannot be written back: %s", pm_heap.dir,
+                       strerror(errno));
+    return PM_OK;
+}
+
 // Everything is read and checked before the first byte is written.
 static int rebuild(bool write, struct pm_error *err) {
     if (!pm_roots_table(err))
@@ -68,6 +83,9 @@ static int rebuild(bool write, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     if (write) {
+        status = write_back_data(err);
+        if (status != PM_OK)
+            return status;
         pm_heap_dirty();
         pm_log_activate();
     }

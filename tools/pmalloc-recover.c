@@ -259,6 +259,8 @@ static int rehearse(const struct request *q) {
         int status = offline_open(q->heap, PM_OPEN_READONLY, &err);
         if (status == PM_OK)
             status = pm_recover(false, q->threads, &found, &err);
+        if (status == PM_OK)
+            status = pm_verify(false, &err);
         _exit(status == PM_OK ? PM_OK : report_error(q, &err));
     }
     int status = 0;

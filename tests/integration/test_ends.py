@@ -35,6 +35,15 @@ def test_memory_that_a_late_thread_asks_for_is_kept(late, heap, collect):
     assert recovered(heap)
 
 
+def test_a_child_forked_after_the_close_does_not_write_the_heap(late, heap, monkeypatch):
+    monkeypatch.setenv("LATE_FORK", "1")
+    for count in (0, 101):
+        done = run([late], HEAP=heap, ROOTS="liblate.so:late_list")
+        # the line of the destructor goes past stdio
+        assert sorted(succeeds(done).split("\n")) == sorted([str(count), "0 blocks overwritten", ""])
+    assert recovered(heap)
+
+
 def test_a_program_that_executes_itself_keeps_its_heap(heap):
     program = compiled("reexec.c", name="reexec")
     for rounds in (1, 2):
