@@ -82,11 +82,11 @@ _Static_assert(offsetof(struct pm_superblock, crc) == 4092, "frozen");
 // Which program the heap's pointers into code and globals belong to.
 struct pm_program {
     char path[256];
-    uint8_t build_id[32];
-    uint32_t build_id_len;
+    uint8_t build_id[32];  // GNU build id, cut to 32 bytes, zero-padded
+    uint32_t build_id_len; // 0: the program has none
     uint32_t reserved;
-    uint64_t main_base;
-    uint64_t libc_base;
+    uint64_t main_base; // load bias: 0 for a program linked at fixed addresses
+    uint64_t libc_base; // 0: no libc.so
     uint8_t pad[72];
 };
 _Static_assert(sizeof(struct pm_program) == 384, "frozen");

@@ -49,8 +49,8 @@ static inline void pm_futex_wake(_Atomic uint32_t *word, int waiters) {
 
 void pm_lock_slow(struct pm_lock *lock);
 
-static inline void pm_lock(struct pm_lock *lock, enum pm_lock_rank rank) {
-    PM_RANK_ENTER(rank);
+// Without a rank: for fork, which takes all bins, and they share one.
+static inline void pm_lock_raw(struct pm_lock *lock) {
     uint32_t free_word = 0;
     // Acquire: what the last holder wrote is visible from here.
     if (!atomic_compare_exchange_strong_explicit(&lock->word, &free_word, 1, memory_order_acquire,
@@ -58,9 +58,18 @@ static inline void pm_lock(struct pm_lock *lock, enum pm_lock_rank rank) {
         pm_lock_slow(lock);
 }
 
-static inline void pm_unlock(struct pm_lock *lock, enum pm_lock_rank rank) {
+static inline void pm_unlock_raw(struct pm_lock *lock) {
     if (atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2)
         pm_futex_wake(&lock->word, 1);
+}
+
+static inline void pm_lock(struct pm_lock *lock, enum pm_lock_rank rank) {
+    PM_RANK_ENTER(rank);
+    pm_lock_raw(lock);
+}
+
+static inline void pm_unlock(struct pm_lock *lock, enum pm_lock_rank rank) {
+    pm_unlock_raw(lock);
     PM_RANK_LEAVE(rank);
 }
 

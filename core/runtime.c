@@ -27,14 +27,12 @@ static struct pm_lock runtime_lock;
 static pthread_key_t thread_key;
 static __thread bool thread_ending __attribute__((tls_model("initial-exec")));
 static struct pm_choice choice;
-static bool closed_persistent;
 static struct pm_recovery recovery;
 
 enum pm_phase pm_phase(void) {
     return (enum pm_phase)atomic_load_explicit(&phase, memory_order_acquire);
 }
 
-bool pm_runtime_persistent(void) { return pm_heap.persistent || closed_persistent; }
 const struct pm_recovery *pm_runtime_recovery(void) { return &recovery; }
 
 // ---- start -------------------------------------------------------------------------------------------
@@ -226,7 +224,6 @@ static void close_heap(void) {
         pm_tcache = &pm_no_tcache;
         pm_tcache_flush(t);
     }
-    closed_persistent = true;
     if (!pm_heap_has_roots()) {
         close_rootless();
         return;
@@ -289,25 +286,12 @@ static void lock_bins(void (*step)(struct pm_lock *)) {
             step(&pm_arenas[a].bin[cls].lock);
 }
 
-// Bins share a rank, which pm_lock() in debug builds does not allow; fork alone takes them all.
-static void raw_lock(struct pm_lock *lock) {
-    uint32_t free_word = 0;
-    if (!atomic_compare_exchange_strong_explicit(&lock->word, &free_word, 1, memory_order_acquire,
-                                                 memory_order_relaxed))
-        pm_lock_slow(lock);
-}
-
-static void raw_unlock(struct pm_lock *lock) {
-    if (atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2)
-        pm_futex_wake(&lock->word, 1);
-}
-
 static void fork_prepare(void) {
     int saved = errno;
-    raw_lock(&runtime_lock);
-    raw_lock(&pm_tcache_lock);
-    lock_bins(raw_lock);
-    raw_lock(&pm_extent_lock);
+    pm_lock_raw(&runtime_lock);
+    pm_lock_raw(&pm_tcache_lock);
+    lock_bins(pm_lock_raw);
+    pm_lock_raw(&pm_extent_lock);
     fork_pipe[0] = fork_pipe[1] = -1;
     if (pm_heap.persistent && pipe2(fork_pipe, O_CLOEXEC) != 0) {
         fork_pipe[0] = fork_pipe[1] = -1;
@@ -325,10 +309,10 @@ static void fork_parent(void) {
         }
         close(fork_pipe[0]);
     }
-    raw_unlock(&pm_extent_lock);
-    lock_bins(raw_unlock);
-    raw_unlock(&pm_tcache_lock);
-    raw_unlock(&runtime_lock);
+    pm_unlock_raw(&pm_extent_lock);
+    lock_bins(pm_unlock_raw);
+    pm_unlock_raw(&pm_tcache_lock);
+    pm_unlock_raw(&runtime_lock);
     errno = saved;
 }
 

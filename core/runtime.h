@@ -37,7 +37,6 @@ void pm_runtime_before_main(void);
 // Clean close, or nothing where other threads still have caches.
 void pm_runtime_exit(void);
 
-bool pm_runtime_persistent(void); // the heap is on media, or was until it was closed
 const struct pm_recovery *pm_runtime_recovery(void);
 
 // Around changes to the heap by a thread that may have no cache, so that a close in between is seen as unclean.

@@ -24,7 +24,6 @@
 #include "roots.h"
 #include "roots_table.h"
 
-_Static_assert(sizeof(struct program_identity) == sizeof(struct pm_program), "stored as it is");
 _Static_assert(PM_ROOT_MAX == ROOT_MAX, "every spec has room for at least one part");
 
 // A root of this process: where one part of a spec lies.
@@ -237,10 +236,10 @@ static int map_runs(struct pm_error *err) {
 // What program the heap's pointers into code and globals mean; a rebuilt one gets a line.
 static void record_program(void) {
     struct pm_state *state = &pm_heap.super->state;
-    struct program_identity now;
+    struct pm_program now;
     if (elf_identity(&now) != 0)
         return;
-    struct program_identity old;
+    struct pm_program old;
     memcpy(&old, &state->program, sizeof old);
     bool known = state->program_crc == pm_crc32c(0, &old, sizeof old) && old.build_id_len;
     if (known && (old.build_id_len != now.build_id_len ||

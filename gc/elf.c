@@ -336,7 +336,7 @@ int elf_resolve(const struct root_spec *spec, struct root_range *out, size_t cap
 // Identity ---------------------------------------------------------------------------------------
 
 static int identity_step(const struct elf_object *o, void *arg) {
-    struct program_identity *id = arg;
+    struct pm_program *id = arg;
     if (o->is_main) {
         id->main_base = o->base;
         id->build_id_len = (uint32_t)elf_object_build_id(o, id->build_id);
@@ -346,7 +346,7 @@ static int identity_step(const struct elf_object *o, void *arg) {
     return 0;
 }
 
-int elf_identity(struct program_identity *out) {
+int elf_identity(struct pm_program *out) {
     int saved = errno;
     char path[PATH_MAX];
     memset(out, 0, sizeof *out);

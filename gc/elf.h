@@ -10,6 +10,7 @@
 #define PMALLOC_GC_ELF_H
 
 #include "gc/rootspec.h"
+#include "layout.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -30,26 +31,8 @@ struct root_range {
 int elf_resolve(const struct root_spec *spec, struct root_range *out, size_t cap, size_t *n,
                 char *err, size_t errlen);
 
-// Which program this is and where it is loaded; kept on media to tell whether pointers into code
-// and globals are still good. No checksum: the struct around it has one.
-struct program_identity {
-    char path[256];        // of the executable; a longer one keeps its end
-    uint8_t build_id[32];  // GNU build id, cut to 32 bytes, zero-padded
-    uint32_t build_id_len; // 0: the program has none
-    uint32_t reserved0;
-    uint64_t main_base; // load bias: 0 for a program linked at fixed addresses
-    uint64_t libc_base; // 0: no libc.so
-    uint8_t reserved[72];
-};
-_Static_assert(sizeof(struct program_identity) == 384, "on media");
-_Static_assert(offsetof(struct program_identity, build_id) == 256, "on media");
-_Static_assert(offsetof(struct program_identity, build_id_len) == 288, "on media");
-_Static_assert(offsetof(struct program_identity, main_base) == 296, "on media");
-_Static_assert(offsetof(struct program_identity, libc_base) == 304, "on media");
-_Static_assert(offsetof(struct program_identity, reserved) == 312, "on media");
-
-// 0, or -1 when the executable's path cannot be read (out is filled as far as possible).
-int elf_identity(struct program_identity *out);
+// Which program this is and where it is loaded; a path too long for the struct keeps its end. 0, or -1 when the executable's path cannot be read (out is filled as far as possible).
+int elf_identity(struct pm_program *out);
 
 // The loaded object whose segments hold the address: its base name and load bias. False when it is
 // in none (heap, stack, mappings).

@@ -273,7 +273,7 @@ static void test_replaced_library(void) {
 }
 
 static void test_identity(void) {
-    struct program_identity id, again;
+    struct pm_program id, again;
     char path[4096], *sanity = realpath("/proc/self/exe", path);
     memset(&id, 0xff, sizeof id);
     errno = 77;
