@@ -87,7 +87,7 @@ FORMATTED := $(wildcard core/*.[ch] gc/*.[ch] preload/*.[ch] tools/*.[ch] tools/
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(MAN1) $(MAN7) $(PC) ## build libraries, tools, test programs, man pages
+all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(BENCHES) $(MAN1) $(MAN7) $(PC) ## build libraries, tools, test programs, man pages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -148,11 +148,11 @@ $(PC): core/libpmalloc.pc.in FORCE
 	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
 		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' $< > $@
 
-$(APPS): $(BUILD)/%: tests/%.c $(BUILD)/.flags
+$(APPS) $(BENCHES): $(BUILD)/%: tests/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(APP_CFLAGS) $(LDFLAGS) $(DEPS) -o $@ $< -lpthread -lm
 
-$(UNITS) $(BENCHES): $(BUILD)/%: $(BUILD)/obj/tests/%.o $(ARCHIVE)
+$(UNITS): $(BUILD)/%: $(BUILD)/obj/tests/%.o $(ARCHIVE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDFLAGS) -o $@ $^ -lpthread -lm
 
@@ -246,7 +246,7 @@ endef
 PYTEST = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q \
 	-p no:cacheprovider -o 'markers=slow: left out by make test-fast'
 
-tests-built: all $(UNITS) $(BENCHES)
+tests-built: all $(UNITS)
 
 unit: $(UNITS) ## unit tests
 	$(call run_each,$(UNITS))
@@ -296,7 +296,7 @@ faults: all ## every system call of library and tools fails in turn (make test t
 demo: all ## real programs, real kills, explained line by line
 	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo
 
-bench: all $(BENCHES) ## hot path, start-up and recovery beside others (scripts/bootstrap --bench)
+bench: all ## hot path, start-up and recovery beside others (scripts/bootstrap --bench)
 	@for b in callgrind-pair startup-bench overhead-bench recovery-bench; do \
 		echo "== scripts/$$b"; BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/$$b || exit 1; \
 	done
