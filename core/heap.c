@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -395,6 +396,34 @@ static bool grow_slabs(uint64_t bytes) {
     return pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header));
 }
 
+int pm_heap_pin(void) {
+    char path[sizeof pm_heap.dir + 32];
+    struct stat st;
+    if (!pm_file_ready(&pm_heap.data))
+        return -1;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", pm_heap.data.fd);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        snprintf(path, sizeof path, "%s/%s", pm_heap.dir, pm_heap.data.name);
+        fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    }
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == pm_heap.data.dev &&
+        st.st_ino == pm_heap.data.ino && flock(fd, LOCK_SH | LOCK_NB) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+// Cutting a file takes even copied pages from whoever maps it privately; see pm_heap_pin().
+static bool cut_length(int fd, uint64_t size) {
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0)
+        return false;
+    bool good = set_length(fd, size);
+    flock(fd, LOCK_UN);
+    return good;
+}
+
 bool pm_heap_complete(void) { return grow_slabs(pm_heap.frontier); }
 
 bool pm_heap_set_frontier(uint64_t bytes) {
@@ -403,7 +432,7 @@ bool pm_heap_set_frontier(uint64_t bytes) {
     if (pm_heap.persistent) {
         // The data file's length is vouched for by a clean close, so it is the last that may fail to change.
         if ((bytes > pm_heap.frontier && !grow_slabs(bytes)) || !pm_file_ready(&pm_heap.data) ||
-            !set_length(pm_heap.data.fd, bytes))
+            !(bytes < pm_heap.frontier ? cut_length : set_length)(pm_heap.data.fd, bytes))
             return false;
         if (bytes > pm_heap.frontier && !length_durable()) {
             length_known = set_length(pm_heap.data.fd, pm_heap.data.size);
@@ -467,6 +496,10 @@ bool pm_heap_has_room(uint64_t len, uint64_t promised) {
 }
 
 bool pm_heap_uncommit(uint64_t offset, uint64_t len) {
+    // Dropped pages of a private file mapping would show the file again.
+    if (pm_heap.file_beneath)
+        return mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
     if (!pm_heap.persistent)
         return madvise(pm_heap_at(offset), len, MADV_DONTNEED) == 0;
     return pm_file_ready(&pm_heap.data) &&
@@ -484,26 +517,4 @@ uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end) {
     *offset = (uint64_t)data;
     off_t hole = lseek(pm_heap.data.fd, data, SEEK_HOLE);
     return (hole < 0 || (uint64_t)hole > end ? end : (uint64_t)hole) - *offset;
-}
-
-// ---- fork --------------------------------------------------------------------------------------------
-
-// Copies one range from the parent's mapping to where it will lie in the new one, holes left out.
-static bool copy_range(uint64_t offset, uint64_t len, void *fresh) {
-    uint64_t end = offset + len, part;
-    for (; offset < end && (part = pm_heap_next_data(&offset, end)) != 0; offset += part)
-        memcpy((char *)fresh + offset, pm_heap_at(offset), part);
-    return true;
-}
-
-bool pm_heap_privatise(bool (*each_extent)(pm_range_fn *fn, void *arg)) {
-    void *fresh = pm_os_reserve(pm_range);
-    if (!fresh || !each_extent(copy_range, fresh))
-        return false;
-    if (mremap(fresh, pm_range, pm_range, MREMAP_MAYMOVE | MREMAP_FIXED,
-               (void *)(uintptr_t)pm_base) == MAP_FAILED)
-        return false;
-    pm_heap.data.map = NULL;
-    pm_heap_release();
-    return true;
 }

@@ -41,6 +41,7 @@ struct pm_heap {
     bool persistent;
     bool readonly;
     bool created;                // by this process
+    bool file_beneath;           // volatile, over private mappings of the data file (private.h)
     bool busy;                   // why pm_heap_open failed
     pid_t busy_pid;              // who has it, by its own account
     uint64_t busy_start;         // and when that process started
@@ -96,7 +97,8 @@ static inline uint64_t pm_heap_slot(unsigned slot) {
 // Makes room for the header of every slab that the range may hold. slabs.0 may be shorter than that after a power
 // failure; what is stored behind its end would be lost, or the end of the process.
 bool pm_heap_complete(void);
-// Moves the frontier; false at the limit or when the file system refuses.
+// Moves the frontier; false at the limit, when the file system refuses, or when it would go back and the file is
+// pinned.
 bool pm_heap_set_frontier(uint64_t bytes);
 // Makes [offset, offset + len) really there, so that touching it cannot fail for lack of space.
 bool pm_heap_commit(uint64_t offset, uint64_t len);
@@ -118,13 +120,13 @@ void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, in
 bool pm_file_grow(struct pm_file *file, size_t size);
 // Allocates a range of `file` on the file system, so that a store to its mapping cannot fail.
 bool pm_file_back(struct pm_file *file, uint64_t offset, uint64_t len);
+// A new read-only descriptor of the data file for private mappings of it; -1 where there is none to be had. As long as
+// it or such a mapping, in whatever process, lasts, the file is not cut shorter.
+int pm_heap_pin(void);
 // Makes sure that file->fd is still this file, reopening it where the program closed our descriptor.
 bool pm_file_ready(struct pm_file *file);
 
-// In a forked child: replaces the shared mappings by private copies. `extents` calls back for each range in
-// use. False when memory ran out; the child must not go on.
 typedef bool pm_range_fn(uint64_t offset, uint64_t len, void *arg);
-bool pm_heap_privatise(bool (*each_extent)(pm_range_fn *fn, void *arg));
 
 static inline uint64_t pm_heap_offset(const void *p) { return (uint64_t)(uintptr_t)p - pm_base; }
 static inline void *pm_heap_at(uint64_t offset) { return (void *)(uintptr_t)(pm_base + offset); }

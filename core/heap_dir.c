@@ -135,6 +135,7 @@ static int make_files(struct pm_error *err) {
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
         slots.slot[i] = pm_slot_word(i, 0);
     unlinkat(pm_heap.dir_fd, "bitmaps.0", 0);
+    unlinkat(pm_heap.dir_fd, "heap.0", 0); // rather than cut: a forked child may still map it
     for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
         int fd = openat(pm_heap.dir_fd, empty[i],
                         O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);

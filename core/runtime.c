@@ -19,6 +19,7 @@
 #include "os.h"
 #include "persist.h"
 #include "pmalloc.h"
+#include "private.h"
 #include "stats.h"
 
 static _Atomic uint32_t phase;  // enum pm_phase; also the futex that later threads wait on
@@ -39,7 +40,8 @@ const struct pm_recovery *pm_runtime_recovery(void) { return &recovery; }
 
 // Forgets everything in a heap that nothing can reach.
 static int empty_heap(struct pm_error *err) {
-    if (!pm_log_reset() || !pm_heap_set_frontier(0))
+    // A pinned file keeps its length, as one gap.
+    if (!pm_log_reset() || (!pm_heap_set_frontier(0) && pm_extent_fill_gaps(true, err) != PM_OK))
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot empty the heap: %s", pm_heap.dir,
                        strerror(errno));
     return PM_OK;
@@ -316,6 +318,15 @@ static void fork_parent(void) {
     errno = saved;
 }
 
+// The parent goes on when this is done.
+static void copy_runs(void) {
+    unsigned count;
+    const struct pm_private_run *run = pm_private_runs(&count);
+    for (unsigned i = 0; i < count; i++)
+        for (uint64_t at = 0; at < run[i].len; at += PM_PAGE_SIZE)
+            pm_private_copy_page(pm_heap_at(run[i].offset + at));
+}
+
 static void fork_child(void) {
     int saved = errno;
     pm_lock_reset(&runtime_lock);
@@ -326,8 +337,10 @@ static void fork_child(void) {
         if (fork_pipe[0] < 0)
             pm_refuse("fork: no pipe to the parent: %s; the child cannot copy the heap safely",
                       strerror(fork_error));
-        if (!pm_collector.privatise() || !pm_heap_privatise(pm_extent_each_active))
+        if (!pm_collector.privatise() || !pm_private_enter())
             pm_refuse("fork: no memory for the child's copy of the heap");
+        copy_runs();
+        pm_heap_release();
         close(fork_pipe[0]);
         close(fork_pipe[1]);
     }
