@@ -130,6 +130,8 @@ static void clear_slack(uint32_t index, size_t size) {
     memset((char *)pm_extent_address(e) + size, 0, end - size);
 }
 
+static uint64_t whole_pages(size_t size) { return (size + PM_PAGE_SIZE - 1) >> PM_PAGE_SHIFT; }
+
 // An extent for a large or huge block. *zero, where given, says whether it reads as zeroes.
 static void *large(size_t size, size_t align, bool *zero) {
     if (zero)
@@ -141,8 +143,12 @@ static void *large(size_t size, size_t align, bool *zero) {
     uint64_t pages = pm_large_pages(size), align_pages = align >> PM_PAGE_SHIFT;
     if (align_pages == 0)
         align_pages = 1;
-    if (pages >= PM_HUGE_PAGES && align_pages < PM_HUGE_PAGES)
-        align_pages = PM_HUGE_PAGES; // so that the kernel can use 2 MiB pages
+    if (pages >= PM_HUGE_PAGES) {
+        // An eighth of a huge block would be worth having back, and clearing it costs more than it saves.
+        pages = whole_pages(size);
+        if (align_pages < PM_HUGE_PAGES)
+            align_pages = PM_HUGE_PAGES; // so that the kernel can use 2 MiB pages
+    }
     uint32_t index = pages ? pm_extent_take(pages, align_pages) : 0;
     if (!index)
         return no_memory();
@@ -237,15 +243,16 @@ static void *realloc_large(void *p, size_t size) {
         misuse("realloc", p);
         return no_memory();
     }
-    uint64_t pages = pm_large_pages(size);
-    bool same = pages == pm_extents[index].pages;
+    // Grown and shrunk in eighths, so that an array growing by little does not come here for every page.
+    uint64_t pages = pm_large_pages(size), have = pm_extents[index].pages;
+    if (have >= whole_pages(size) && have <= pages && size > PM_SMALL_MAX)
+        return p;
     bool counted = pm_tcache == &pm_no_tcache, open = pm_pass_begin();
     bool resized = open && size > PM_SMALL_MAX && pages && pm_extent_resize(index, pages);
     if (open)
         pm_pass_end(counted);
     if (resized) {
-        if (!same)
-            clear_slack(index, size);
+        clear_slack(index, size);
         return p;
     }
     return move(p, pm_extent_bytes(&pm_extents[index]), size);
