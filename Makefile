@@ -3,7 +3,7 @@
 #
 # Plain GNU make. `make help` lists the targets; sources are found by wildcard, so a new file in
 # core/, gc/, preload/, tools/ or tests/ needs no edit here. Variables worth setting:
-#   CC=clang BUILD=build-clang   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DESTDIR=
+#   CC=clang BUILD=build-clang   CC=musl-gcc BUILD=build-musl   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DESTDIR=
 
 VERSION = 0.1.0
 SOVERSION = 0
@@ -49,6 +49,13 @@ AR = $(if $(findstring clang,$(CC)),llvm-ar,gcc-ar)
 endif
 LINK = $(CC) $(CFLAGS) $(LTO_FLAGS)
 
+# Debian's wrapper for musl sees no other headers, the kernel's included. Libraries and programs only: the tools work
+# on heaps of both, and libpmem is glibc's.
+ifneq ($(findstring musl-gcc,$(CC)),)
+MUSL_KERNEL := $(addprefix $(BUILD)/kernel/,linux asm-generic asm)
+CPPFLAGS += -idirafter $(BUILD)/kernel
+endif
+
 SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,--gc-sections \
 	-Wl,--no-undefined -Wl,--version-script=preload/preload.map $(LDFLAGS)
 
@@ -61,7 +68,7 @@ CORE_OBJS := $(call core_objects,$(BUILD))
 ASAN_OBJS := $(call core_objects,$(BUILD)/asan)
 PRELOAD_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/*.c))
 TOOL_COMMON_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/common/*.c))
-TOOLS := $(patsubst tools/%.c,$(BUILD)/%,$(wildcard tools/pmalloc-*.c))
+TOOLS := $(if $(MUSL_KERNEL),,$(patsubst tools/%.c,$(BUILD)/%,$(wildcard tools/pmalloc-*.c)))
 APPS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/apps/*.c))
 UNITS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 ASAN_UNITS := $(patsubst tests/%.c,$(BUILD)/asan/%,$(wildcard tests/unit/test_*.c))
@@ -100,7 +107,12 @@ $(BUILD)/.flags: FORCE
 	@echo '$(CC) $(LIB_CFLAGS) $(SO_LDFLAGS)' | cmp -s - $@ || \
 		echo '$(CC) $(LIB_CFLAGS) $(SO_LDFLAGS)' > $@
 
-$(BUILD)/obj/%.o: %.c $(BUILD)/.flags
+$(BUILD)/kernel/%:
+	@mkdir -p $(@D)
+	@for d in /usr/include /usr/include/$$(gcc -print-multiarch); do \
+		[ ! -d $$d/$* ] || ln -sfn $$d/$* $@; done
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/.flags | $(MUSL_KERNEL)
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) $(DEPS) -c -o $@ $<
 
@@ -343,7 +355,7 @@ install: all ## to $(DESTDIR)$(PREFIX)
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
 
-clean: ## remove build/ and build-clang/
-	rm -rf $(BUILD) $(BUILD)-clang
+clean: ## remove build/, build-clang/ and build-musl/
+	rm -rf $(BUILD) $(BUILD)-clang $(BUILD)-musl
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -6,8 +6,8 @@
 
 #include "crc.h"
 #include "heap.h"
-#include "os.h"
 #include "persist.h"
+#include "table.h"
 
 #define POS_SHIFT 7
 #define GENERATION_MASK ((1u << 26) - 1)
@@ -28,6 +28,7 @@ struct vchunk {
 };
 
 static struct vchunk *vchunks;
+static struct pm_table vchunk_table;
 static uint32_t chunks; // that were ever used; the file may have more
 static uint32_t active; // in the log
 static uint64_t live;   // entries that stand
@@ -196,15 +197,19 @@ static int load_tombstones(uint32_t id, struct pm_error *err) {
 }
 
 static bool volatile_side(uint32_t in_use) {
-    if (!vchunks)
-        vchunks = pm_os_reserve((pm_heap.log.reach / PM_CHUNK_SIZE) * sizeof *vchunks);
+    size_t reach = (pm_heap.log.reach / PM_CHUNK_SIZE) * sizeof *vchunks;
+    if (!vchunks && !pm_table_reserve(&vchunk_table, reach))
+        return false;
+    vchunks = (struct vchunk *)vchunk_table.map;
+    if (!pm_table_need(&vchunk_table, in_use * sizeof *vchunks))
+        return false;
     chunks = in_use;
     active = 0;
     live = 0;
     current = free_head = NO_CHUNK;
-    for (uint32_t id = 0; vchunks && id < chunks; id++)
+    for (uint32_t id = 0; id < chunks; id++)
         vchunks[id] = (struct vchunk){0};
-    return vchunks != NULL;
+    return true;
 }
 
 int pm_log_each(int (*each)(uint64_t entry, pm_log_pos pos, struct pm_error *err),
@@ -293,7 +298,8 @@ static uint32_t fresh_chunk(void) {
         free_head = vchunks[id].next_free;
     } else {
         size_t size = sizeof(struct pm_log_header) + (size_t)(chunks + 1) * PM_CHUNK_SIZE;
-        if (!pm_file_grow(&pm_heap.log, size))
+        if (!pm_table_need(&vchunk_table, (chunks + 1) * sizeof *vchunks) ||
+            !pm_file_grow(&pm_heap.log, size))
             return NO_CHUNK;
         id = chunks++;
     }

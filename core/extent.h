@@ -72,6 +72,8 @@ bool pm_extent_purge(bool all);
 
 // ---- opening a heap (single-threaded) ----
 // Registers a live log entry; PM_DAMAGE when it lies outside the heap or begins where another does.
+// First of all: makes the tables writable as far as the heap reaches.
+int pm_extent_cover(struct pm_error *err);
 int pm_extent_adopt(uint64_t entry, pm_log_pos pos, struct pm_error *err);
 // Checks that adopted extents do not overlap. Writes nothing.
 int pm_extent_check(struct pm_error *err);

@@ -48,10 +48,13 @@ int pm_extent_adopt(uint64_t entry, pm_log_pos pos, struct pm_error *err) {
     if (twin && pm_extents[twin].page == page && !slab && !pm_extents[twin].slab &&
         finish_resize(twin, pages, pos))
         return PM_OK;
-    uint32_t index = twin || pm_page_extent[page + pages - 1] ? 0 : pm_header_new(page, pages);
-    if (!index)
+    if (twin || pm_page_extent[page + pages - 1])
         return pm_fail(err, PM_DAMAGE, "%s: two extents overlap at page %lu", pm_heap.dir,
                        (unsigned long)page);
+    uint32_t index = pm_header_new(page, pages);
+    if (!index)
+        return pm_fail(err, PM_OPERATIONAL, "%s: no memory for the header of an extent",
+                       pm_heap.dir);
     struct pm_extent *e = &pm_extents[index];
     e->state = PM_EXTENT_ACTIVE;
     e->slab = slab;

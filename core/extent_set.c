@@ -4,7 +4,7 @@
 
 #include "decay.h"
 #include "options.h"
-#include "os.h"
+#include "table.h"
 
 #define MAX_EXTENTS (uint32_t)(pm_range / 16384)
 #define CANDIDATES 16 // looked at per list for one that fits alignment
@@ -21,19 +21,22 @@ static uint32_t spare;  // unused headers, through `next`
 
 // ---- headers -----------------------------------------------------------------------------------------
 
+static struct pm_table headers;
+
 bool pm_extent_init(void) {
-    pm_extents = pm_os_reserve(MAX_EXTENTS * sizeof *pm_extents);
+    bool good = pm_table_reserve(&headers, MAX_EXTENTS * sizeof *pm_extents);
+    pm_extents = (struct pm_extent *)headers.map;
     pm_extent_top = 1;
     pm_decay_init(pm_options.decay_ms.number);
     pm_log_moved = pm_extent_entry_moved;
-    return pm_extents != NULL;
+    return good;
 }
 
 uint32_t pm_header_new(uint64_t page, uint64_t pages) {
     uint32_t index = spare;
     if (index)
         spare = pm_extents[index].next;
-    else if (pm_extent_top < MAX_EXTENTS)
+    else if (pm_table_need(&headers, (pm_extent_top + 1) * sizeof *pm_extents))
         index = pm_extent_top++;
     else
         return 0;

@@ -2,15 +2,28 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Space from and back to the file system: the frontier, and the decay of what is free.
+#include <errno.h>
+#include <string.h>
+
 #include "decay.h"
 #include "extent_set.h"
 #include "os.h"
+#include "slab.h"
 
 // Adds at least `pages` retained pages behind the frontier, in whole regions.
+static bool cover(uint64_t bytes) { return pm_pagemap_cover(bytes) && pm_slab_cover(bytes); }
+
+int pm_extent_cover(struct pm_error *err) {
+    return cover(pm_heap.data.size)
+               ? PM_OK
+               : pm_fail(err, PM_OPERATIONAL, "%s: no memory for the tables of its extents: %s",
+                         pm_heap.dir, strerror(errno));
+}
+
 bool pm_frontier_grow(uint64_t pages) {
     uint64_t from = pm_heap.frontier >> PM_PAGE_SHIFT;
     uint64_t to = (from + pages + PM_REGION_PAGES - 1) / PM_REGION_PAGES * PM_REGION_PAGES;
-    uint32_t index = pm_header_new(from, to - from);
+    uint32_t index = cover(to << PM_PAGE_SHIFT) ? pm_header_new(from, to - from) : 0;
     if (!index)
         return false;
     if (!pm_heap_set_frontier(to << PM_PAGE_SHIFT)) {

@@ -16,6 +16,7 @@
 #include "options.h"
 #include "os.h"
 #include "persist.h"
+#include "table.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -46,16 +47,18 @@ static struct pm_file *const all_files[] = {&pm_heap.super_file, &pm_heap.data, 
                                             &pm_heap.log, &pm_heap.roots};
 #define FILES (sizeof all_files / sizeof all_files[0])
 
+static bool has_room(size_t bytes, int prot) {
+    void *probe = mmap(NULL, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return probe != MAP_FAILED && munmap(probe, bytes) == 0;
+}
+
 bool pm_heap_choose_range(void) {
     for (pm_range = PM_HEAP_RANGE; pm_range >= RANGE_MIN; pm_range /= 2) {
         // The tables take a sixteenth and some; a quarter leaves room for the program as well.
         size_t bytes = pm_range + pm_range / 4;
-        void *probe =
-            mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (probe == MAP_FAILED)
-            continue;
-        munmap(probe, bytes);
-        return true;
+        pm_table_steps = !has_room(bytes, PROT_READ | PROT_WRITE);
+        if (!pm_table_steps || has_room(bytes, PROT_NONE))
+            return true;
     }
     return false;
 }
@@ -195,8 +198,7 @@ static int range_taken(struct pm_error *err) {
                                    : " (under valgrind, set PMALLOC_BACKING=volatile)");
 }
 
-static int map_range(int flags, int fd, struct pm_error *err) {
-    int prot = PROT_READ | (pm_heap.readonly ? 0 : PROT_WRITE);
+static int map_range(int prot, int flags, int fd, struct pm_error *err) {
     void *want = (void *)(uintptr_t)pm_base;
     flags |= MAP_FIXED_NOREPLACE | MAP_NORESERVE;
     void *got = mmap(want, pm_range, prot, flags, fd, 0);
@@ -211,11 +213,12 @@ static int map_range(int flags, int fd, struct pm_error *err) {
 
 int pm_heap_map(struct pm_error *err) {
     bool sync = pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE;
+    int prot = PROT_READ | (pm_heap.readonly ? 0 : PROT_WRITE);
     int status = PM_OPERATIONAL;
     if (sync)
-        status = map_range(MAP_SHARED_VALIDATE | MAP_SYNC, pm_heap.data.fd, err);
+        status = map_range(prot, MAP_SHARED_VALIDATE | MAP_SYNC, pm_heap.data.fd, err);
     if (status != PM_OK)
-        status = map_range(MAP_SHARED, pm_heap.data.fd, err);
+        status = map_range(prot, MAP_SHARED, pm_heap.data.fd, err);
     if (status != PM_OK)
         return status;
     pm_heap.data.map = (char *)(uintptr_t)pm_base;
@@ -224,19 +227,25 @@ int pm_heap_map(struct pm_error *err) {
     return status == PM_OK ? map_file(&pm_heap.log, LOG_REACH, err) : status;
 }
 
+static struct pm_table anonymous; // the data of a volatile heap
+
 int pm_heap_volatile(struct pm_error *err) {
     pm_heap.persistent = false;
     pm_heap.limit = pm_options.limit.number < pm_range ? pm_options.limit.number : pm_range;
     pm_heap.limit &= ~(PM_REGION_SIZE - 1);
     pm_heap.frontier = 0;
-    if (map_range(MAP_PRIVATE | MAP_ANONYMOUS, -1, err) == PM_OK)
+    int prot = pm_table_steps ? PROT_NONE : PROT_READ | PROT_WRITE;
+    anonymous =
+        (struct pm_table){(char *)(uintptr_t)pm_base, pm_range, pm_table_steps ? 0 : pm_range};
+    if (map_range(prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, err) == PM_OK)
         return PM_OK;
     // No heap file holds addresses of this memory, so any address will do.
-    void *anywhere = mmap(NULL, pm_range, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *anywhere = mmap(NULL, pm_range, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (anywhere == MAP_FAILED)
         return err->status;
     pm_base = ((uint64_t)(uintptr_t)anywhere + PM_REGION_SIZE - 1) & ~(PM_REGION_SIZE - 1);
+    anonymous.map = (char *)(uintptr_t)pm_base;
+    anonymous.reach -= PM_REGION_SIZE;
     if (pm_heap.limit > pm_range - PM_REGION_SIZE)
         pm_heap.limit = pm_range - PM_REGION_SIZE;
     return PM_OK;
@@ -427,9 +436,13 @@ static bool cut_length(int fd, uint64_t size) {
 bool pm_heap_complete(void) { return grow_slabs(pm_heap.frontier); }
 
 bool pm_heap_set_frontier(uint64_t bytes) {
-    if (bytes > pm_heap.frontier && (bytes > pm_heap.limit || !pm_os_file_size(bytes)))
+    if (bytes > pm_heap.frontier && bytes > pm_heap.limit)
+        return false;
+    if (!pm_heap.persistent && anonymous.map && !pm_table_need(&anonymous, bytes))
         return false;
     if (pm_heap.persistent) {
+        if (bytes > pm_heap.frontier && !pm_os_file_size(bytes))
+            return false;
         // The data file's length is vouched for by a clean close, so it is the last that may fail to change.
         if ((bytes > pm_heap.frontier && !grow_slabs(bytes)) || !pm_file_ready(&pm_heap.data) ||
             !(bytes < pm_heap.frontier ? cut_length : set_length)(pm_heap.data.fd, bytes))

@@ -36,6 +36,8 @@ extern uint32_t *pm_page_extent;
 
 // Reserves the tables; false when the address space is limited too tightly.
 bool pm_pagemap_init(void);
+// Makes them writable for the first `bytes` of the heap; false when memory is out. As pm_table_need().
+bool pm_pagemap_cover(uint64_t bytes);
 
 // Granule number of an address; misaligned and foreign addresses give numbers >= PM_GRANULES, because the
 // rotation moves their low bits to the top.

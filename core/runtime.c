@@ -109,12 +109,18 @@ static void fork_prepare(void);
 static void fork_parent(void);
 static void fork_child(void);
 
-// As pthread_atfork(), but not undone when our destructors have run: those of others may still fork. This library
+// glibc undoes pthread_atfork() when our destructors have run, but those of others may still fork. This library
 // is never unloaded (-z nodelete).
+#ifdef __GLIBC__
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
+#else
+#define __register_atfork(prepare, parent, child, object) pthread_atfork(prepare, parent, child)
+#endif
 
 static void start_here(void) {
     int saved = errno;
+    if (pm_runtime_guard)
+        pm_runtime_guard();
     atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
     struct pm_error err;
     if (open_heap(&err) != PM_OK)

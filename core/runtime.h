@@ -32,6 +32,8 @@ enum pm_way pm_thread_enter(void);
 
 // Opens the heap where nothing has asked for memory yet. Refuses (exit status 125) on bad settings.
 void pm_runtime_start(void);
+// The preloaded library's own look at the process, before anything of libc is used: refuses where it must not be.
+void pm_runtime_guard(void) __attribute__((weak));
 // Captures and restores roots. Called once, after all constructors.
 void pm_runtime_before_main(void);
 // Clean close, or nothing where other threads still have caches.

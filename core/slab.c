@@ -6,16 +6,23 @@
 
 #include "crc.h"
 #include "extent.h"
-#include "os.h"
 #include "persist.h"
+#include "table.h"
 
 #define SLAB_PAGES (PM_SLAB_SIZE >> PM_PAGE_SHIFT)
 
 struct pm_vslab *pm_vslabs;
 
+static struct pm_table vslabs;
+
 bool pm_slab_init(void) {
-    pm_vslabs = pm_os_reserve(PM_SLABS * sizeof *pm_vslabs);
-    return pm_vslabs != NULL;
+    bool good = pm_table_reserve(&vslabs, PM_SLABS * sizeof *pm_vslabs);
+    pm_vslabs = (struct pm_vslab *)vslabs.map;
+    return good;
+}
+
+bool pm_slab_cover(uint64_t bytes) {
+    return pm_table_need(&vslabs, (bytes + PM_SLAB_SIZE - 1) / PM_SLAB_SIZE * sizeof *pm_vslabs);
 }
 
 static struct pm_slab_header *media(uint32_t slab) {

@@ -33,6 +33,8 @@ _Static_assert(sizeof(struct pm_vslab) == 32 + PM_BITMAP_WORDS * 8, "header and 
 extern struct pm_vslab *pm_vslabs;
 
 bool pm_slab_init(void);
+// As pm_pagemap_cover(), for the slabs.
+bool pm_slab_cover(uint64_t bytes);
 
 static inline uint32_t pm_slab_of(const void *p) {
     return (uint32_t)(pm_heap_offset(p) >> PM_SLAB_SHIFT);

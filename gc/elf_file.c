@@ -19,7 +19,7 @@
 #else
 #define NATIVE_DATA ELFDATA2MSB
 #endif
-#define NATIVE_CLASS (__ELF_NATIVE_CLASS == 64 ? ELFCLASS64 : ELFCLASS32)
+#define NATIVE_CLASS (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)
 
 // The one door to the mapping: len bytes at off, or NULL when they are not all in the file.
 static const unsigned char *bytes_at(const struct elf_file *f, uint64_t off, uint64_t len) {

@@ -9,6 +9,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
+
+// glibc's strerror() may allocate; others have no other.
+#ifndef __GLIBC__
+#define strerrordesc_np strerror
+#endif
 
 // err may be NULL, or of length 0.
 __attribute__((format(printf, 3, 4))) static inline void errline_fill(char *err, size_t errlen,

@@ -73,7 +73,9 @@ static int write_back_data(struct pm_error *err) {
 static int rebuild(bool write, struct pm_error *err) {
     if (!pm_roots_table(err))
         return err->status;
-    int status = pm_log_load(pm_extent_adopt, err);
+    int status = pm_extent_cover(err);
+    if (status == PM_OK)
+        status = pm_log_load(pm_extent_adopt, err);
     if (status == PM_OK)
         status = adopt_slabs(err);
     if (status == PM_OK)

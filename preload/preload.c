@@ -69,6 +69,7 @@ EXPORT int posix_memalign(void **out, size_t align, size_t size) {
 
 EXPORT void *valloc(size_t size) { return pm_memalign(PAGE, size); }
 
+EXPORT void *pvalloc(size_t size);
 EXPORT void *pvalloc(size_t size) {
     if (size > SIZE_MAX - PAGE) {
         errno = ENOMEM;
@@ -80,16 +81,20 @@ EXPORT void *pvalloc(size_t size) {
 // ---- introspection -----------------------------------------------------------------------------------
 
 // None of glibc's parameters has a counterpart here; 1 is "accepted", as programs expect of M_TRIM_THRESHOLD.
+EXPORT int mallopt(int parameter, int value);
 EXPORT int mallopt(int parameter, int value) {
     (void)parameter;
     (void)value;
     return 1;
 }
 
+EXPORT int malloc_trim(size_t pad);
 EXPORT int malloc_trim(size_t pad) {
     (void)pad;
     return pm_trim();
 }
+
+#ifdef __GLIBC__
 
 EXPORT struct mallinfo2 mallinfo2(void) {
     struct mallinfo2 info;
@@ -124,11 +129,15 @@ EXPORT struct mallinfo mallinfo(void) {
                              .keepcost = (int)big.keepcost};
 }
 
+#endif
+
+EXPORT void malloc_stats(void);
 EXPORT void malloc_stats(void) {
     if (pm_phase() == PM_READY)
         pm_stats_say();
 }
 
+EXPORT int malloc_info(int options, FILE *out);
 EXPORT int malloc_info(int options, FILE *out) {
     if (options != 0) {
         errno = EINVAL;

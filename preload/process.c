@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "message.h"
 #include "pmalloc.h"
@@ -41,6 +43,26 @@ __attribute__((constructor)) static void on_load(void) {
 }
 
 __attribute__((destructor)) static void on_exit_or_unload(void) { pm_runtime_exit(); }
+
+// A sanitizer's runtime library needs to be asked for memory, and has its own way with libc: some of libc's functions
+// cannot be called before it is ready, so this goes without.
+#define REFUSE(text)                                                                               \
+    do {                                                                                           \
+        syscall(SYS_write, STDERR_FILENO, text "\n", sizeof text);                                 \
+        syscall(SYS_exit_group, PM_EXIT_START);                                                    \
+    } while (0)
+
+extern void __asan_init(void) __attribute__((weak));
+extern void __tsan_init(void) __attribute__((weak));
+
+void pm_runtime_guard(void) {
+    if (__asan_init)
+        REFUSE("pmalloc: this program is built with AddressSanitizer, which needs its own malloc; "
+               "run it without PMAlloc, or build it without -fsanitize=address");
+    if (__tsan_init)
+        REFUSE("pmalloc: this program is built with ThreadSanitizer, which needs its own malloc; "
+               "run it without PMAlloc, or build it without -fsanitize=thread");
+}
 
 typedef int main_fn(int, char **, char **);
 static main_fn *program_main;

@@ -37,11 +37,15 @@ static const char *const description[] = {
     "Settings are checked before the program starts. They go to it as environment variables; those "
     "that are "
     "set already are kept where no option replaces them.",
-    "Statically linked and set-user-ID programs cannot be preloaded and are refused. Of a script, "
-    "its interpreter "
-    "is the program: it gets the heap, and what it starts runs on volatile memory unless "
-    "PMALLOC_PROGRAM "
-    "says otherwise.",
+    "Some programs cannot be given a heap, and are refused in one line that says why: those that "
+    "are statically "
+    "linked, linked with musl, or built for another processor; those with set-user-ID, "
+    "set-group-ID or file "
+    "capabilities; those that bring their own malloc, as programs built with a sanitizer do; and "
+    "what is no program at all.",
+    "Of a script, its interpreter is the program, and is looked at likewise: it gets the heap, "
+    "which a note says, and what it starts runs on volatile memory unless PMALLOC_PROGRAM says "
+    "otherwise. Where that is env(1), PMALLOC_PROGRAM is set to the program that env starts.",
     NULL,
 };
 
@@ -216,6 +220,16 @@ static void fix_addresses(void) {
                strerror(errno));
 }
 
+// env would take the heap, and lacks the program's roots: it is left out.
+static void note_script(const struct target *target) {
+    bool env = *target->env_program != '\0';
+    if (env && setenv("PMALLOC_PROGRAM", target->env_program, 1) != 0)
+        fail("PMALLOC_PROGRAM: %s", strerror(errno));
+    pm_say("note: %.200s is a script: the heap is that of its interpreter, %s%s", target->path,
+           env ? target->env_program : target->interpreter,
+           env ? " (PMALLOC_PROGRAM), which env starts" : "");
+}
+
 int main(int argc, char **argv) {
     struct target target;
     struct pm_error err;
@@ -233,8 +247,7 @@ int main(int argc, char **argv) {
         return status;
     }
     if (*target.interpreter && !*pm_options.program.text)
-        pm_say("note: %.200s is a script: the heap is that of its interpreter, %s", target.path,
-               target.interpreter);
+        note_script(&target);
     preload();
     fix_addresses();
     execvp(target.path, argv + operand);

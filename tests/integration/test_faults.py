@@ -61,6 +61,7 @@ ERRORS = {
     "mkdir": [E.EIO, E.ENOSPC, E.ENOMEM],
     "mmap": [E.ENOMEM],
     "mmap+file": [E.EIO, E.ENOMEM],
+    "mprotect": [E.ENOMEM],
     "mremap": [E.ENOMEM],
     "msync": [E.EIO, E.ENOMEM],
     "munmap": [E.ENOMEM],
@@ -402,7 +403,7 @@ HARMLESS = set(
     memchr memcmp memcpy memmove memset pthread_join pthread_setspecific sched_getaffinity snprintf strchr strchrnul strcmp
     strerror strerrordesc_np strlen strncasecmp strncmp strnlen strrchr strspn strstr strtol strtoull time vsnprintf
     _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable getcwd strcpy stpcpy strtoul bcmp pthread_self sched_yield
-    nanosleep secure_getenv getenv
+    nanosleep secure_getenv getenv __asan_init __tsan_init
     """.split()
 )
 

@@ -628,10 +628,10 @@ def test_static_programs_are_refused(shm):
 
 
 def test_setuid_programs_are_refused(shm):
-    for bit in (stat.S_ISUID, stat.S_ISGID):
+    for bit, part in ((stat.S_ISUID, "set-user-ID"), (stat.S_ISGID, "set-group-ID")):
         program = compiled(shm / "privileged")
         program.chmod(0o755 | bit)
-        one_line(call(RUN, program), "pmalloc-run", 126, "set-user-ID")
+        one_line(call(RUN, program), "pmalloc-run", 126, part)
 
 
 def test_status_and_arguments_pass_through():

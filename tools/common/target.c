@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,8 +14,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-__attribute__((format(printf, 4, 5))) static int refuse(int status, char *why, size_t size,
-                                                        const char *format, ...) {
+int target_refuse(int status, char *why, size_t size, const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(why, size, format, args);
@@ -59,13 +59,14 @@ static int locate(const char *name, char *path, size_t size) {
 
 // ---- what it is --------------------------------------------------------------------------------------
 
-// The dynamic linker drops preloaded libraries, and the library its settings, in such programs.
-static bool is_privileged(int fd) {
+// The dynamic linker drops preloaded libraries, and the library its settings, in such programs. NULL for others.
+static const char *privilege(int fd) {
     struct stat st;
-    if (fstat(fd, &st) == 0 &&
-        ((st.st_mode & S_ISUID) || (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP)))
-        return true;
-    return fgetxattr(fd, "security.capability", NULL, 0) > 0;
+    if (fstat(fd, &st) == 0 && (st.st_mode & S_ISUID))
+        return "is set-user-ID";
+    if (fstat(fd, &st) == 0 && (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
+        return "is set-group-ID";
+    return fgetxattr(fd, "security.capability", NULL, 0) > 0 ? "has file capabilities" : NULL;
 }
 
 // pread() that goes on after a signal.
@@ -77,37 +78,17 @@ static ssize_t read_at(int fd, void *out, size_t size, off_t at) {
     return got;
 }
 
-// 1 or 0; -1 with errno where it cannot be read.
-static int has_interpreter(int fd, const ElfW(Ehdr) * ehdr) {
-    for (unsigned i = 0; i < ehdr->e_phnum; i++) {
-        ElfW(Phdr) phdr;
-        off_t at = (off_t)(ehdr->e_phoff + (uint64_t)i * ehdr->e_phentsize);
-        ssize_t got = read_at(fd, &phdr, sizeof phdr, at);
-        if (got != (ssize_t)sizeof phdr) // short: not what its header says
-            return got < 0 ? -1 : 0;
-        if (phdr.p_type == PT_INTERP)
-            return 1;
-    }
-    return 0;
-}
-
-static int check_elf(int fd, const char *path, char *why, size_t size) {
+static int check_kind(const char *path, const char *head, char *why, size_t size) {
     ElfW(Ehdr) ehdr;
-    ssize_t got = read_at(fd, &ehdr, sizeof ehdr, 0);
-    if (got < 0)
-        return refuse(TARGET_CANNOT_RUN, why, size, "%.300s: %s", path, strerror(errno));
-    if (got != (ssize_t)sizeof ehdr || ehdr.e_ident[EI_CLASS] != ELFCLASS64 ||
-        ehdr.e_machine != EM_X86_64)
-        return refuse(TARGET_CANNOT_RUN, why, size,
-                      "%.300s is not a 64-bit x86 program; the heap cannot be preloaded into it",
-                      path);
-    int dynamic = has_interpreter(fd, &ehdr);
-    if (dynamic < 0)
-        return refuse(TARGET_CANNOT_RUN, why, size, "%.300s: %s", path, strerror(errno));
-    if (!dynamic)
-        return refuse(TARGET_CANNOT_RUN, why, size,
-                      "%.300s is statically linked; the heap cannot be preloaded into it", path);
-    return 0;
+    memcpy(&ehdr, head, sizeof ehdr);
+    if (ehdr.e_machine == EM_X86_64 && ehdr.e_ident[EI_CLASS] == ELFCLASS64)
+        return target_check_elf(path, why, size);
+    return target_refuse(TARGET_CANNOT_RUN, why, size,
+                         "%.300s is %s; the heap can be preloaded into 64-bit x86 programs only",
+                         path,
+                         ehdr.e_machine == EM_X86_64 || ehdr.e_machine == EM_386
+                             ? "a 32-bit program"
+                             : "a program for another processor");
 }
 
 // The interpreter of a script, from its first line; a text file without one goes to the shell.
@@ -117,48 +98,86 @@ static void script_interpreter(const char *head, char *out, size_t size) {
     snprintf(out, size, "%.*s", (int)strcspn(from, " \t\r\n"), from);
 }
 
-static int inspect(const char *path, char *interpreter, size_t length, char *why, size_t size) {
+// A word of a script's first line behind the interpreter: what env starts. Assignments and options come before it.
+static void env_program(const char *head, char *out, size_t size) {
+    const char *at = head + 2 + strspn(head + 2, " \t");
+    for (at += strcspn(at, " \t\r\n");; at += strcspn(at, " \t\r\n")) {
+        at += strspn(at, " \t");
+        size_t length = strcspn(at, " \t\r\n");
+        if (length == 0 || (*at != '-' && !memchr(at, '=', length))) {
+            snprintf(out, size, "%.*s", (int)length, at);
+            return;
+        }
+    }
+}
+
+// Of a file that is opened: 0 with the interpreter, when it is a script, or the status with the reason.
+static int inspect_open(int fd, const char *path, struct target *out, char *why, size_t size) {
     char head[256] = "";
+    ssize_t got = read_at(fd, head, sizeof head - 1, 0);
+    const char *what = privilege(fd);
+    out->interpreter[0] = out->env_program[0] = '\0';
+    if (got < 0)
+        return target_refuse(TARGET_CANNOT_RUN, why, size, "%.300s: %s", path, strerror(errno));
+    if (what)
+        return target_refuse(TARGET_CANNOT_RUN, why, size,
+                             "%.300s %s; the system keeps preloaded libraries and their settings "
+                             "out of such programs: run a copy without it",
+                             path, what);
+    if (got >= (ssize_t)sizeof(ElfW(Ehdr)) && memcmp(head, ELFMAG, SELFMAG) == 0)
+        return check_kind(path, head, why, size);
+    if (memchr(head, '\0', (size_t)got))
+        return target_refuse(TARGET_CANNOT_RUN, why, size,
+                             "%.300s is neither an ELF program nor a script", path);
+    script_interpreter(head, out->interpreter, sizeof out->interpreter);
+    const char *name = strrchr(out->interpreter, '/');
+    if (strcmp(name ? name + 1 : out->interpreter, "env") == 0)
+        env_program(head, out->env_program, sizeof out->env_program);
+    return 0;
+}
+
+static int inspect(const char *path, struct target *out, char *why, size_t size) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    out->interpreter[0] = out->env_program[0] = '\0';
     if (fd < 0) // executable, but not readable: the kernel may know more
         return 0;
-    int status = 0;
-    if (read_at(fd, head, sizeof head - 1, 0) < 0)
-        status = refuse(TARGET_CANNOT_RUN, why, size, "%.300s: %s", path, strerror(errno));
-    else if (is_privileged(fd))
-        status =
-            refuse(TARGET_CANNOT_RUN, why, size,
-                   "%.300s is set-user-ID or has file capabilities; such programs ignore preloaded "
-                   "libraries",
-                   path);
-    else if (memcmp(head, ELFMAG, SELFMAG) == 0)
-        status = check_elf(fd, path, why, size);
-    else
-        script_interpreter(head, interpreter, length);
+    int status = inspect_open(fd, path, out, why, size);
     close(fd);
     return status;
+}
+
+// The program behind env: it is what runs in the end.
+static int follow_env(struct target *t, char *why, size_t size) {
+    char path[sizeof t->path], real[PATH_MAX];
+    struct target ignored;
+    int reason = locate(t->env_program, path, sizeof path);
+    if (reason != 0)
+        return target_refuse(TARGET_CANNOT_RUN, why, size, "%.300s: its interpreter %s: %s",
+                             t->path, t->env_program, strerror(reason));
+    const char *slash = realpath(path, real) ? strrchr(real, '/') : NULL;
+    snprintf(t->env_program, sizeof t->env_program, "%s", slash ? slash + 1 : t->env_program);
+    return inspect(path, &ignored, why, size);
 }
 
 int target_find(const char *name, struct target *out, char *why, size_t size) {
     memset(out, 0, sizeof *out);
     if (!*name)
-        return refuse(TARGET_NOT_FOUND, why, size, "the program's name is empty");
+        return target_refuse(TARGET_NOT_FOUND, why, size, "the program's name is empty");
     int reason = locate(name, out->path, sizeof out->path);
     if (reason != 0)
-        return refuse(reason == ENOENT || reason == ENOTDIR ? TARGET_NOT_FOUND : TARGET_CANNOT_RUN,
-                      why, size, "%.300s: %s", name, strerror(reason));
-    int status = inspect(out->path, out->interpreter, sizeof out->interpreter, why, size);
-    char next[256] = "";
+        return target_refuse(reason == ENOENT || reason == ENOTDIR ? TARGET_NOT_FOUND
+                                                                   : TARGET_CANNOT_RUN,
+                             why, size, "%.300s: %s", name, strerror(reason));
+    int status = inspect(out->path, out, why, size);
+    struct target next = *out;
     // The kernel follows interpreters that are scripts themselves, five deep; so does what they run on.
-    char at[256];
-    memcpy(at, out->interpreter, sizeof at);
-    for (int depth = 0; status == 0 && *at && depth < 5; depth++) {
+    for (int depth = 0; status == 0 && *next.interpreter && depth < 5; depth++) {
+        char at[sizeof next.interpreter];
+        memcpy(at, next.interpreter, sizeof at);
         if (executable(at) != 0)
-            return refuse(TARGET_CANNOT_RUN, why, size, "%.300s: its interpreter %s: %s", name, at,
-                          strerror(executable(at)));
-        next[0] = '\0';
-        status = inspect(at, next, sizeof next, why, size);
-        memcpy(at, next, sizeof at);
+            return target_refuse(TARGET_CANNOT_RUN, why, size, "%.300s: its interpreter %s: %s",
+                                 name, at, strerror(executable(at)));
+        status = inspect(at, &next, why, size);
     }
-    return status;
+    return status == 0 && *out->env_program ? follow_env(out, why, size) : status;
 }
