@@ -229,14 +229,17 @@ int pm_heap_map(struct pm_error *err) {
 
 static struct pm_table anonymous; // the data of a volatile heap
 
+void pm_heap_is_anonymous(uint64_t writable) {
+    anonymous = (struct pm_table){(char *)(uintptr_t)pm_base, pm_range, writable};
+}
+
 int pm_heap_volatile(struct pm_error *err) {
     pm_heap.persistent = false;
     pm_heap.limit = pm_options.limit.number < pm_range ? pm_options.limit.number : pm_range;
     pm_heap.limit &= ~(PM_REGION_SIZE - 1);
     pm_heap.frontier = 0;
     int prot = pm_table_steps ? PROT_NONE : PROT_READ | PROT_WRITE;
-    anonymous =
-        (struct pm_table){(char *)(uintptr_t)pm_base, pm_range, pm_table_steps ? 0 : pm_range};
+    pm_heap_is_anonymous(pm_table_steps ? 0 : pm_range);
     if (map_range(prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, err) == PM_OK)
         return PM_OK;
     // No heap file holds addresses of this memory, so any address will do.
@@ -438,7 +441,7 @@ bool pm_heap_complete(void) { return grow_slabs(pm_heap.frontier); }
 bool pm_heap_set_frontier(uint64_t bytes) {
     if (bytes > pm_heap.frontier && bytes > pm_heap.limit)
         return false;
-    if (!pm_heap.persistent && anonymous.map && !pm_table_need(&anonymous, bytes))
+    if (!pm_heap.persistent && !pm_table_need(&anonymous, bytes))
         return false;
     if (pm_heap.persistent) {
         if (bytes > pm_heap.frontier && !pm_os_file_size(bytes))

@@ -66,6 +66,8 @@ int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_e
 int pm_heap_map(struct pm_error *err);
 // The same range over anonymous memory.
 int pm_heap_volatile(struct pm_error *err);
+// It has become anonymous memory, of which the first `writable` bytes can be written.
+void pm_heap_is_anonymous(uint64_t writable);
 // "Clean" is the first thing durably removed ...
 void pm_heap_dirty(void);
 // ... and the last thing written: every file is made durable first. False (and dirty) when that failed.

@@ -9,6 +9,7 @@
 #include "extent.h"
 #include "heap.h"
 #include "os.h"
+#include "table.h"
 
 static struct pm_private_run *runs; // reserved at first use, PM_PRIVATE_RUNS_MAX of them
 static unsigned run_count;
@@ -64,23 +65,27 @@ static bool find_runs(void) {
 
 // ---- the mappings -------------------------------------------------------------------------------------
 
+// Where the range need not be writable from on.
+static uint64_t writable_end(void) { return pm_table_steps ? pm_heap.frontier : pm_range; }
+
 // Of anonymous memory where `fd` is -1.
-static bool map_piece(uint64_t offset, uint64_t end, int fd) {
+static bool map_piece(uint64_t offset, uint64_t end, int prot, int fd) {
     int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
-    return offset == end || mmap(pm_heap_at(offset), end - offset, PROT_READ | PROT_WRITE, flags,
-                                 fd, fd < 0 ? 0 : (off_t)offset) != MAP_FAILED;
+    return offset == end || mmap(pm_heap_at(offset), end - offset, prot, flags, fd,
+                                 fd < 0 ? 0 : (off_t)offset) != MAP_FAILED;
 }
 
 // Piece by piece, so that on failure every byte can still be read at its place.
 static bool map_runs(int fd) {
+    const int prot = PROT_READ | PROT_WRITE;
     uint64_t at = 0;
     for (unsigned i = 0; i < run_count; i++) {
         uint64_t end = runs[i].offset + runs[i].len;
-        if (!map_piece(at, runs[i].offset, -1) || !map_piece(runs[i].offset, end, fd))
+        if (!map_piece(at, runs[i].offset, prot, -1) || !map_piece(runs[i].offset, end, prot, fd))
             return false;
         at = end;
     }
-    return map_piece(at, pm_range, -1);
+    return map_piece(at, writable_end(), prot, -1);
 }
 
 static bool map_file(void) {
@@ -101,20 +106,24 @@ static bool copy_range(uint64_t offset, uint64_t len, void *fresh) {
 
 static bool copy_all(void) {
     run_count = 0;
-    void *fresh = pm_os_reserve(pm_range);
-    if (!fresh || !pm_extent_each_active(copy_range, fresh))
-        return false;
-    if (mremap(fresh, pm_range, pm_range, MREMAP_MAYMOVE | MREMAP_FIXED,
-               (void *)(uintptr_t)pm_base) != MAP_FAILED)
+    uint64_t size = writable_end();
+    void *fresh = size ? pm_os_reserve(size) : NULL;
+    if (!fresh)
+        return size == 0;
+    if (pm_extent_each_active(copy_range, fresh) &&
+        mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)pm_base) !=
+            MAP_FAILED)
         return true;
-    munmap(fresh, pm_range);
+    munmap(fresh, size);
     return false;
 }
 
 bool pm_private_enter(void) {
     bool mapped = map_file();
-    if (!mapped && !copy_all())
+    // Nothing is kept behind the frontier, so that part may come last.
+    if ((!mapped && !copy_all()) || !map_piece(writable_end(), pm_range, PROT_NONE, -1))
         return false;
+    pm_heap_is_anonymous(writable_end());
     pm_heap.data.map = NULL;
     pm_heap.persistent = false;
     pm_heap.file_beneath = mapped && run_count;
