@@ -73,6 +73,8 @@ APPS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/apps/*.c))
 UNITS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 ASAN_UNITS := $(patsubst tests/%.c,$(BUILD)/asan/%,$(wildcard tests/unit/test_*.c))
 BENCHES := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
+# libpmemobj for the benchmark programs, where it is installed (scripts/bootstrap --bench).
+ADAPTERS := $(if $(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes),$(BUILD)/bench/adapters/pmemobj.so)
 
 CRASH_CORE_OBJS := $(call core_objects,$(BUILD)/crash)
 CRASH_CHECKER := checker verify
@@ -87,14 +89,14 @@ MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
 FORMATTED := $(wildcard core/*.[ch] gc/*.[ch] preload/*.[ch] tools/*.[ch] tools/common/*.[ch] \
-	tests/*/*.[ch])
+	tests/*/*.[ch] tests/bench/adapters/*.c)
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	fuzz fuzz-corpus fuzz-coverage format format-check lint check-includes tests-built pmem-packages soak faults FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(BENCHES) $(MAN1) $(MAN7) $(PC) ## build libraries, tools, test programs, man pages
+all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(BENCHES) $(ADAPTERS) $(MAN1) $(MAN7) $(PC) ## build libraries, tools, test programs, man pages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -163,6 +165,11 @@ $(PC): core/libpmalloc.pc.in FORCE
 $(APPS) $(BENCHES): $(BUILD)/%: tests/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(APP_CFLAGS) $(LDFLAGS) $(DEPS) -o $@ $< -lpthread -lm
+
+$(BUILD)/bench/adapters/%.so: tests/bench/adapters/%.c $(BUILD)/.flags
+	@mkdir -p $(@D)
+	$(CC) $(APP_CFLAGS) $(shell $(PKG_CONFIG) --cflags lib$*) -fPIC -shared $(LDFLAGS) $(DEPS) -o $@ $< \
+		$(shell $(PKG_CONFIG) --libs lib$*)
 
 $(UNITS): $(BUILD)/%: $(BUILD)/obj/tests/%.o $(ARCHIVE)
 	@mkdir -p $(@D)
