@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""What the benchmark drivers share: finding the build, running programs under several allocators in
-turn, medians, tables. Standard library only.
+"""What the benchmark drivers share: finding the build and the allocators, running programs under
+several of them in turn, medians, tables. Standard library only.
 
-A variant is a (name, preload) pair: what LD_PRELOAD holds, or None for libc's own malloc. Variants
-are interleaved and each round starts with another one, so that a machine that gets slower or faster
-meanwhile does so for all of them.
+A variant is an allocator under a name: a library for LD_PRELOAD, or none for libc's own malloc, and
+settings. Variants are interleaved and each round starts with another one, so that a machine that gets
+slower or faster meanwhile does so for all of them.
 """
 
 import argparse
 import collections
 import datetime
+import glob
 import json
+import math
 import os
 import pathlib
 import platform
+import resource
 import shutil
 import statistics
 import subprocess
@@ -25,14 +28,25 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-Variant = collections.namedtuple("Variant", "name preload settings", defaults=({},))
-Result = collections.namedtuple("Result", "seconds user system rss status stdout stderr")
+# An adapter is a shared object that only the programs of tests/bench know how to use.
+Variant = collections.namedtuple("Variant", "name preload settings adapter", defaults=({}, None))
+# peak: most memory, of the process and its heap's files; anon: most anonymous memory; in bytes.
+Result = collections.namedtuple("Result", "seconds user system peak anon status stdout stderr")
 
 # Settings of this allocator and of those it is compared with.
-FOREIGN_SETTINGS = ("PMALLOC_", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES")
+FOREIGN_SETTINGS = ("PMALLOC_", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "BENCH_")
 
 LIBC = "glibc"
 OURS = "pmalloc"
+VOLATILE = "volatile"  # ours over anonymous memory
+PERSISTENT = (OURS, VOLATILE)
+# Debian's, by what their libraries are called.
+DEBIAN = {
+    "jemalloc": "libjemalloc.so.?",
+    "mimalloc": "libmimalloc.so.*",
+    "tcmalloc": "libtcmalloc_minimal.so.?",
+}
+PMEMOBJ = "pmemobj"
 
 
 class Failure(Exception):
@@ -73,15 +87,40 @@ def _first_line(path):
         return None
 
 
+def _output(*argv):
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def version(variant):
+    """Of an allocator: Debian's package, the commit, or the file."""
+    if variant.name == LIBC:
+        return " ".join(platform.libc_ver())
+    path = os.path.realpath(variant.adapter or variant.preload)
+    if variant.name in PERSISTENT:
+        commit = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+        return f"commit {commit}" if commit else path
+    if variant.name == PMEMOBJ:
+        path = "libpmemobj.so.1"
+    owner = _output("dpkg-query", "-S", path).partition(":")[0]
+    known = owner and _output("dpkg-query", "-W", "-f", "${Package} ${Version}", owner)
+    return known or path
+
+
 def machine():
     """What a figure depends on, beside the code."""
     memory = _field("/proc/meminfo", "MemTotal")
+    shm = _output("findmnt", "-n", "-o", "FSTYPE,SIZE", "-T", "/dev/shm").splitlines()
     return {
         "cpu": _field("/proc/cpuinfo", "model name") or platform.machine(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gb": round(int(memory.split()[0]) / 1e6, 1) if memory else None,
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
+        "dev_shm": " ".join(shm[-1].split()) if shm else None,
         "shmem_huge": _first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
         "anon_huge": _first_line("/sys/kernel/mm/transparent_hugepage/enabled"),
         "load": round(os.getloadavg()[0], 2),
@@ -93,7 +132,7 @@ def machine_line():
     m = machine()
     return (
         f"{m['cpu']}, {m['cpus']} CPUs, {m['memory_gb']} GB, Linux {m['kernel']}, {m['libc']}, "
-        f"load {m['load']}, {m['date']}"
+        f"/dev/shm {m['dev_shm']}, load {m['load']}, {m['date']}"
     )
 
 
@@ -101,15 +140,15 @@ def machine_line():
 
 
 def named_path(text):
-    """argparse type of --lib NAME=PATH."""
+    """argparse type of NAME=PATH."""
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    if name in (LIBC, OURS):
+    if name in (LIBC, *PERSISTENT, PMEMOBJ, *DEBIAN):
         raise argparse.ArgumentTypeError(f"the name {name!r} is taken")
     if not os.path.isfile(path):
         raise argparse.ArgumentTypeError(f"there is no file {path}")
-    return Variant(name, os.path.abspath(path))
+    return name, os.path.abspath(path)
 
 
 def setting(text):
@@ -127,7 +166,13 @@ def positive(text):
     return int(text)
 
 
-def add_variant_options(parser):
+def add_variant_options(parser, adapters=False):
+    known = [OURS, VOLATILE, LIBC, *DEBIAN] + ([PMEMOBJ] if adapters else [])
+    parser.add_argument(
+        "--allocators",
+        metavar="A,B,...",
+        help=f"of {', '.join(known)} (default: {OURS}, {LIBC}, and what is installed of Debian's)",
+    )
     parser.add_argument(
         "--lib",
         action="append",
@@ -136,6 +181,15 @@ def add_variant_options(parser):
         metavar="NAME=PATH",
         help="compare with this preload library too; may be repeated",
     )
+    if adapters:
+        parser.add_argument(
+            "--adapter",
+            action="append",
+            type=named_path,
+            default=[],
+            metavar="NAME=PATH",
+            help="and with this adapter (tests/bench/README.md), which only the programs there can use",
+        )
     parser.add_argument(
         "--set",
         action="append",
@@ -145,25 +199,53 @@ def add_variant_options(parser):
         dest="settings",
         help="a setting for the pmalloc runs only (default: none set)",
     )
-    parser.add_argument(
-        "--without-pmalloc", action="store_true", help="only glibc and the --lib libraries"
-    )
+
+
+def debian_library(name):
+    """Where Debian's library of that name is, or None."""
+    found = sorted(glob.glob(f"/usr/lib/*/{DEBIAN[name]}"))
+    return found[0] if found else None
+
+
+def variant(name, settings=()):
+    """The allocator of that name; a Failure that says what to do when it is not there."""
+    if name == LIBC:
+        return Variant(LIBC, None)
+    if name in PERSISTENT:
+        backing = {"PMALLOC_BACKING": "volatile"} if name == VOLATILE else {}
+        return Variant(name, str(built("libpmalloc_preload.so")), {**backing, **dict(settings)})
+    if name == PMEMOBJ:
+        adapter = build_dir() / "bench/adapters/pmemobj.so"
+        if not adapter.exists():
+            raise Failure(f"{adapter} is missing: run scripts/bootstrap --bench, then make")
+        return Variant(name, None, {"PMEM_IS_PMEM_FORCE": "1"}, str(adapter))
+    if name not in DEBIAN:
+        known = " ".join([OURS, VOLATILE, LIBC, *DEBIAN, PMEMOBJ])
+        raise Failure(f"{name!r} is no allocator known here: {known}; for others: --lib NAME=PATH")
+    library = debian_library(name)
+    if not library:
+        raise Failure(f"there is no /usr/lib/*/{DEBIAN[name]}: run scripts/bootstrap --bench")
+    return Variant(name, library)
 
 
 def variants(options):
-    """glibc first, then pmalloc, then the others in the order given."""
-    names = [library.name for library in options.lib]
+    """Those chosen, in the order given; then --lib and --adapter."""
+    if options.allocators:
+        names = options.allocators.split(",")
+    else:
+        names = [OURS, LIBC] + [name for name in DEBIAN if debian_library(name)]
+    chosen = [variant(name, options.settings) for name in names]
+    chosen += [Variant(name, path) for name, path in options.lib]
+    chosen += [Variant(name, None, {}, path) for name, path in getattr(options, "adapter", [])]
+    names = [v.name for v in chosen]
     if len(set(names)) < len(names):
-        raise Failure("two --lib options have the same name")
-    chosen = [Variant(LIBC, None)]
-    if not options.without_pmalloc:
-        library = str(built("libpmalloc_preload.so"))
-        chosen.append(Variant(OURS, library, dict(options.settings)))
-    return chosen + options.lib
+        raise Failure("two allocators have the same name")
+    return chosen
 
 
-def environment(variant):
-    """The caller's environment less what could colour a run, plus the variant's preload."""
+def environment(variant, folder=None):
+    """The caller's environment less what could colour a run, plus the variant. What is persistent lies in
+    `folder`; without one, where the allocator puts it by itself."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -171,6 +253,12 @@ def environment(variant):
     }
     if variant.preload:
         env["LD_PRELOAD"] = variant.preload
+    if variant.adapter:
+        env["BENCH_ALLOCATOR"] = variant.adapter
+    if folder and variant.name == OURS:
+        env["PMALLOC_HEAP"] = os.path.join(folder, "heap")
+    if folder and variant.adapter:
+        env["BENCH_POOL"] = os.path.join(folder, "pool")
     env.update(variant.settings)
     return env
 
@@ -179,31 +267,54 @@ def environment(variant):
 
 
 class Watch(threading.Thread):
-    """Follows a process until told to stop: its peak resident memory, and its end after too long.
-    (The peak that wait4 reports starts at the parent's, which here is a Python interpreter.)"""
+    """Looks at a process every few milliseconds until told to stop: its memory, and that of the files in
+    its heap's folder, a block of which is memory even where no page of it is mapped. Ends it after too long."""
 
-    def __init__(self, process, timeout):
+    def __init__(self, process, folder, timeout):
         super().__init__(daemon=True)
-        self.process, self.deadline = process, time.monotonic() + timeout
-        self.peak, self.ended = None, threading.Event()
+        self.process, self.folder = process, folder
+        self.deadline = time.monotonic() + timeout
+        self.peak, self.anon, self.ended = 0, 0, threading.Event()
 
     def run(self):
-        pause = 0.005
+        pause = 0.001
         while not self.ended.wait(pause):
-            peak = _field(f"/proc/{self.process.pid}/status", "VmHWM")
-            self.peak = int(peak.split()[0]) * 1024 if peak else self.peak
+            self.look()
+            pause = min(1.2 * pause, 0.01)
             if time.monotonic() >= self.deadline:
                 self.process.kill()
-            pause = min(2 * pause, 0.1)
+
+    def look(self):
+        try:
+            with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as file:
+                lines = dict(line.split(":", 1) for line in file if line.startswith(("Rss", "VmHWM")))
+        except OSError:
+            return
+        size = {name: int(text.split()[0]) * 1024 for name, text in lines.items()}
+        if size:
+            shared = max(size["RssShmem"], file_blocks(self.folder) if self.folder else 0)
+            self.anon = max(self.anon, size["RssAnon"])
+            self.peak = max(self.peak, size["VmHWM"], size["RssAnon"] + size["RssFile"] + shared)
 
     def stop(self):
         self.ended.set()
         self.join()
 
 
-def run(argv, env=None, stdin=None, cwd=None, timeout=600):
-    """Runs a program to its end and measures it. status is negative for a signal, as in subprocess;
-    rss is None for a program too short to have been looked at."""
+def file_blocks(folder):
+    """Bytes that the files below a folder take."""
+    total = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(base, name)).st_blocks * 512
+            except OSError:
+                pass
+    return total
+
+
+def run(argv, env=None, stdin=None, cwd=None, timeout=600, folder=None):
+    """Runs a program to its end and measures it. status is negative for a signal, as in subprocess."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(
         stdin or os.devnull, "rb"
     ) as source:
@@ -212,7 +323,7 @@ def run(argv, env=None, stdin=None, cwd=None, timeout=600):
             process = subprocess.Popen(argv, env=env, stdin=source, stdout=out, stderr=err, cwd=cwd)
         except OSError as error:
             raise Failure(f"cannot run {argv[0]}: {error.strerror}") from error
-        watch = Watch(process, timeout)
+        watch = Watch(process, folder, timeout)
         watch.start()
         try:
             # The process is reaped only after the watch ended, so its number stays its own.
@@ -225,13 +336,16 @@ def run(argv, env=None, stdin=None, cwd=None, timeout=600):
             watch.stop()
             _, raw, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(raw)
+        # wait4 knows the exact peak of resident memory, but it starts at this interpreter's.
+        exact = usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         out.seek(0)
         err.seek(0)
         return Result(
             seconds,
             usage.ru_utime,
             usage.ru_stime,
-            watch.peak,
+            max(watch.peak, usage.ru_maxrss * 1024 if exact else 0),
+            watch.anon,
             process.returncode,
             out.read().decode(errors="replace"),
             err.read().decode(errors="replace"),
@@ -279,8 +393,9 @@ def summary(values):
     }
 
 
-def ratio(value, base):
-    return value / base if base else float("nan")
+def geometric_mean(values):
+    values = list(values)
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
 
 
 # ---- Output.

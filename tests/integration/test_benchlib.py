@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The benchmark drivers' common half, and mimalloc-bench on made-up programs. Needs no build."""
+"""The benchmark drivers' common half. Needs no build."""
 
-import json
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -42,11 +40,16 @@ def test_table_aligns_numbers_right_and_names_left():
 def test_environment_holds_the_variants_settings_only(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "other.so")
     monkeypatch.setenv("PMALLOC_HEAP", "/nowhere")
+    monkeypatch.setenv("BENCH_ALLOCATOR", "other.so")
     monkeypatch.setenv("KEPT", "1")
-    plain = benchlib.environment(benchlib.Variant("glibc", None))
-    assert "LD_PRELOAD" not in plain and "PMALLOC_HEAP" not in plain and plain["KEPT"] == "1"
-    ours = benchlib.environment(benchlib.Variant("pmalloc", "/x.so", {"PMALLOC_MARKERS": "1"}))
-    assert ours["LD_PRELOAD"] == "/x.so" and ours["PMALLOC_MARKERS"] == "1"
+    plain = benchlib.environment(benchlib.Variant("glibc", None), "/f")
+    assert plain["KEPT"] == "1" and not plain.keys() & {"LD_PRELOAD", "PMALLOC_HEAP", "BENCH_ALLOCATOR"}
+    ours = benchlib.Variant("pmalloc", "/x.so", {"PMALLOC_MARKERS": "1"})
+    env = benchlib.environment(ours, "/f")
+    assert env["LD_PRELOAD"] == "/x.so" and env["PMALLOC_MARKERS"] == "1"
+    assert env["PMALLOC_HEAP"] == "/f/heap" and "PMALLOC_HEAP" not in benchlib.environment(ours)
+    env = benchlib.environment(benchlib.Variant("theirs", None, {}, "/a.so"), "/f")
+    assert (env["BENCH_ALLOCATOR"], env["BENCH_POOL"]) == ("/a.so", "/f/pool")
 
 
 def test_run_reports_how_a_program_ended(tmp_path):
@@ -65,72 +68,17 @@ def test_run_reports_how_a_program_ended(tmp_path):
 def test_peak_memory_is_the_programs_own():
     hold = "import time; block = bytearray(100_000_000); time.sleep(0.3)"
     result = benchlib.run([sys.executable, "-c", hold])
-    assert 100e6 < result.rss < 200e6
+    assert 100e6 < result.peak < 200e6 and 100e6 < result.anon < 200e6
 
 
-# ---- mimalloc-bench
+def test_peak_memory_counts_the_files_of_the_heap(tmp_path):
+    # 50 MB that no page of the process is mapped to, and 30 MB of its own.
+    script = "import time; open('f', 'wb').write(bytes(50_000_000)); b = bytearray(30_000_000); time.sleep(0.3)"
+    result = benchlib.run([sys.executable, "-c", script], cwd=tmp_path, folder=tmp_path)
+    assert 80e6 < result.peak < 150e6
+    assert benchlib.file_blocks(tmp_path) >= 50e6
 
 
-@pytest.fixture
-def fake_build(tmp_path):
-    """A build whose cfrac is a shell script of the test's choice."""
-
-    def make(script):
-        programs = tmp_path / "out/bench"
-        programs.mkdir(parents=True, exist_ok=True)
-        cfrac = programs / "cfrac"
-        cfrac.write_text("#!/bin/sh\n" + script)
-        cfrac.chmod(0o755)
-        library = tmp_path / "other.so"
-        library.write_bytes(b"")
-        return tmp_path
-
-    return make
-
-
-def bench(folder, *arguments):
-    argv = [sys.executable, SCRIPTS / "mimalloc-bench", folder, "--without-pmalloc", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
-
-
-def test_same_output_gives_a_table(fake_build, tmp_path):
-    folder = fake_build('echo "$1"\n')
-    report = tmp_path / "report.json"
-    other = f"--lib=other={folder}/other.so"
-    done = bench(folder, "--programs=cfrac", "--runs=2", other, f"--json={report}")
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[:2] for line in done.stdout.splitlines()[-2:]] == [
-        ["cfrac", "glibc"],
-        ["cfrac", "other"],
-    ]
-    data = json.loads(report.read_text())
-    assert len(data["programs"]["cfrac"]["allocators"]["other"]["seconds"]["values"]) == 2
-    assert data["machine"]["cpus"] >= 1
-
-
-@pytest.mark.parametrize(
-    "script, complaint",
-    [
-        ('echo "$LD_PRELOAD"\n', "output differs"),
-        ('[ -z "$LD_PRELOAD" ] || exit 5\n', "exit status 5"),
-        ('[ -z "$LD_PRELOAD" ] || kill -11 $$\n', "signal 11"),
-    ],
-)
-def test_a_wrong_run_is_a_failure(fake_build, script, complaint):
-    folder = fake_build(script)
-    done = bench(folder, "--programs=cfrac", "--runs=1", f"--lib=other={folder}/other.so")
-    assert done.returncode == 1
-    assert "other: FAILED" in done.stdout and complaint in done.stdout
-
-
-def test_what_is_missing_is_said(fake_build, tmp_path):
-    done = bench(tmp_path / "nowhere")
-    assert done.returncode == 2 and "is not a directory" in done.stderr
-    done = bench(tmp_path)
-    assert done.returncode == 2 and "no built program" in done.stderr
-    folder = fake_build("true\n")
-    done = bench(folder, "--programs=espresso")
-    assert done.returncode == 2 and "espresso is not built" in done.stderr
-    done = bench(folder, "--programs=nonsense")
-    assert done.returncode == 2 and "known here" in done.stderr
-    assert bench(folder, "--programs=all", "--runs=1").returncode == 0
+def test_geometric_mean():
+    assert benchlib.geometric_mean([1, 4]) == pytest.approx(2)
+    assert benchlib.geometric_mean(x for x in [0.5, 2, 8]) == pytest.approx(2)

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// libpmemobj as the allocator of the benchmark programs: atomic allocations in a pool in BENCH_POOL. It wants a place
+// libpmemobj as the allocator of the benchmark programs: atomic allocations in a pool at BENCH_POOL. It wants a place
 // in the pool for each new address, as its interface does; one a thread, in the root object.
+#include <dirent.h>
 #include <libpmemobj.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PLACES = 1024 };
@@ -23,21 +25,37 @@ struct root {
 
 static PMEMobjpool *pool;
 static const char *pool_path;
+static char set_path[4096];
 static struct root *root;
 static uint64_t pool_id;
 static unsigned threads;
 static __thread PMEMoid *place;
 
+// A pool in a directory: parts are added as it grows, so that it takes the memory it needs, as others do.
+static int write_pool_set(const char *path) {
+    const char *gigabytes = getenv("BENCH_POOL_GB");
+    snprintf(set_path, sizeof set_path, "%s.set", path);
+    FILE *set = mkdir(path, 0700) == 0 ? fopen(set_path, "w") : NULL;
+    if (!set)
+        return -1;
+    fprintf(set, "PMEMPOOLSET\nOPTION SINGLEHDR\n%sG %s\n", gigabytes ? gigabytes : "64", path);
+    return fclose(set);
+}
+
 int bench_setup(const char *path) {
-    const char *megabytes = getenv("BENCH_POOL_MB");
-    size_t bytes = (megabytes ? strtoull(megabytes, NULL, 10) : 4096) << 20;
-    unlink(path);
-    pool = pmemobj_create(path, "bench", bytes, 0600);
+    if (write_pool_set(path) != 0) {
+        perror(path);
+        return -1;
+    }
+    pool = pmemobj_create(set_path, "bench", 0, 0600);
     if (!pool) {
-        fprintf(stderr, "pmemobj: %s: %s\n", path, pmemobj_errormsg());
+        fprintf(stderr, "pmemobj: %s: %s\n", set_path, pmemobj_errormsg());
         return -1;
     }
     pool_path = path;
+    ssize_t granularity = 16 << 20;
+    if (pmemobj_ctl_set(pool, "heap.size.granularity", &granularity) != 0)
+        return -1;
     PMEMoid oid = pmemobj_root(pool, sizeof *root);
     root = pmemobj_direct(oid);
     pool_id = oid.pool_uuid_lo;
@@ -61,5 +79,11 @@ void bench_free(void *p) {
 
 void bench_teardown(void) {
     pmemobj_close(pool);
-    unlink(pool_path);
+    DIR *dir = opendir(pool_path);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        unlinkat(dirfd(dir), e->d_name, 0);
+    if (dir)
+        closedir(dir);
+    rmdir(pool_path);
+    unlink(set_path);
 }

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""scripts/bench on made-up programs, and the programs of tests/bench under the preload."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import BUILD, ROOT, environment, run, said
+
+ANSWER = "echo answer=12 ops=1000000 seconds=$seconds live=1000 own=10\n"
+
+
+def bench(*arguments, build=BUILD):
+    argv = [sys.executable, ROOT / "scripts/bench", "--no-plots", *arguments]
+    env = environment(preload=False) | {"BUILD": str(build)}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+
+def script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def fake(tmp_path):
+    """Runs the driver on a nqueens that is a shell script, under glibc and a library that is none."""
+    (tmp_path / "other.so").write_bytes(b"")
+
+    def start(text, *arguments):
+        script(tmp_path / "build/bench/nqueens", text)
+        more = ["--programs=nqueens", f"--lib=other={tmp_path}/other.so", *arguments]
+        more += [] if any("--runs" in a for a in arguments) else ["--runs=1"]
+        more += [] if any("--allocators" in a for a in arguments) else ["--allocators=glibc"]
+        return bench(*more, f"--output={tmp_path}/results", "--threads=1", build=tmp_path / "build")
+
+    start.report = lambda: json.loads((tmp_path / "results/results.json").read_text())
+    return start
+
+
+def test_figures_ratios_and_the_best(fake):
+    done = fake('seconds=0.002; [ -z "$LD_PRELOAD" ] || seconds=0.001\n' + ANSWER, "--runs=3")
+    assert done.returncode == 0, said(done)
+    report = fake.report()
+    data = report["programs"]["nqueens/1"]["allocators"]
+    assert [data[name]["figure"]["median"] for name in ("glibc", "other")] == [2.0, 1.0]
+    assert data["other"]["figure"]["values"] == [1.0] * 3
+    assert data["other"]["figure"]["spread"] == 0
+    assert report["geometric_means"]["time"] == {"glibc": 1.0, "other": pytest.approx(0.5)}
+    assert report["machine"]["cpus"] >= 1 and "dev_shm" in report["machine"]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("nqueens/1"))
+    assert line.split() == ["nqueens/1", "2.000", "ns", "0.50", "other"]
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ('echo "answer=$LD_PRELOAD ops=1 seconds=1"\n', "answer differs from that with glibc"),
+        ('[ -z "$LD_PRELOAD" ] || exit 5\nseconds=1;' + ANSWER, "exit status 5"),
+        ('[ -z "$LD_PRELOAD" ] || kill -11 $$\nseconds=1;' + ANSWER, "signal 11"),
+        ("echo answer=1\n", "printed no figure"),
+    ],
+)
+def test_a_wrong_run_is_a_failure(fake, text, complaint):
+    done = fake(text)
+    assert done.returncode == 1, said(done)
+    assert "nqueens/1: other: FAILED: " in done.stdout and complaint in done.stdout
+    assert complaint in fake.report()["programs"]["nqueens/1"]["failures"]["other"]
+
+
+def test_an_answer_that_changes_is_a_failure(fake, tmp_path):
+    count = f"{tmp_path}/count"
+    done = fake(f"echo x >> {count}; echo answer=$(wc -l < {count}) ops=1 seconds=1\n", "--runs=2")
+    assert done.returncode == 1 and "glibc: FAILED: its answer differs" in done.stdout, said(done)
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--allocators=nonsense"], "'nonsense' is no allocator known here"),
+        (["--allocators=pmalloc"], "run make"),
+        (["--allocators=pmemobj"], "run scripts/bootstrap --bench"),
+        (["--lib=x=/nowhere/x.so"], "there is no file /nowhere/x.so"),
+        (["--lib=glibc=/bin/sh"], "the name 'glibc' is taken"),
+        (["--programs=nonsense"], "'nonsense' is no program or group known here"),
+        (["--programs=sets"], "no program"),
+        (["--programs=threadtest"], "is not built: run make"),
+        (["--programs=espresso"], "--mimalloc-bench DIR"),
+        (["--programs=mimalloc"], "--mimalloc-bench DIR"),
+        (["--mimalloc-bench=/nowhere"], "/nowhere is not a directory"),
+        (["--output=/proc/results"], "cannot make /proc/results"),
+        (["--scale=0"], "is not a positive number"),
+        (["--threads=1,x"], "'x' is not a positive number"),
+    ],
+)
+def test_what_cannot_start_is_said(fake, tmp_path, arguments, complaint):
+    script(tmp_path / "build/bench/nqueens", "seconds=1; " + ANSWER)
+    base = ["--allocators=glibc", "--programs=nqueens", f"--output={tmp_path}/results"]
+    done = bench(*base, *arguments, build=tmp_path / "build")
+    assert done.returncode == 2 and complaint in done.stderr, said(done)
+
+
+def test_mimalloc_bench(tmp_path):
+    folder = tmp_path / "mimalloc-bench"
+    (folder / "out/bench").mkdir(parents=True)
+    options = [f"--mimalloc-bench={folder}", "--allocators=glibc", "--runs=1"]
+    options += [f"--output={tmp_path}/results"]
+    done = bench(*options)
+    assert done.returncode == 2 and "no built program" in done.stderr, said(done)
+    script(folder / "out/bench/cfrac", 'echo "$1"\n')
+    done = bench(*options, "--programs=espresso")
+    assert done.returncode == 2 and "espresso is not built" in done.stderr, said(done)
+    done = bench(*options, "--programs=mimalloc")
+    assert done.returncode == 0 and "espresso: left out" in done.stderr, said(done)
+    assert any(line.startswith("cfrac-44 ") for line in done.stdout.splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("MIMALLOC_BENCH" not in os.environ, reason="MIMALLOC_BENCH names no build")
+@pytest.mark.parametrize("program", ["cfrac-44", "espresso", "barnes-163840"])
+def test_real_programs_of_mimalloc_bench(program, tmp_path):
+    folder = os.environ["MIMALLOC_BENCH"]
+    done = bench(
+        f"--mimalloc-bench={folder}",
+        f"--programs={program}",
+        "--allocators=glibc,pmalloc",
+        "--runs=1",
+        f"--output={tmp_path}",
+    )
+    assert done.returncode == 0, said(done)
+
+
+# ---- The programs.
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_program_answers_alike(threads, tmp_path):
+    done = bench(
+        "--programs=micro,apps" if threads == 1 else "--programs=micro",
+        "--allocators=glibc,pmalloc",
+        "--runs=1",
+        "--scale=0.01",
+        f"--threads={threads}",
+        f"--output={tmp_path}",
+    )
+    assert done.returncode == 0, said(done)
+    programs = json.loads((tmp_path / "results.json").read_text())["programs"]
+    expected = {path.stem for path in (ROOT / "tests/bench").glob("*.c")} - {"pair", "objects"}
+    binaries = {name.split("/")[0].split("-")[0] for name in programs}
+    assert expected - {"sets"} <= binaries and {"set"} <= binaries
+
+
+MASK = 2**64 - 1
+
+
+def mix(x):
+    x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ x >> 27) * 0x94D049BB133111EB) & MASK
+    return x ^ x >> 31
+
+
+class Stream:
+    def __init__(self, state):
+        self.state = state
+
+    def next(self):
+        self.state = (self.state + 0x9E3779B97F4A7C15) & MASK
+        return mix(self.state)
+
+    def below(self, limit):
+        return self.next() * limit >> 64
+
+
+def answer(program, *arguments, **settings):
+    done = run([BUILD / "bench" / program, *arguments], **settings)
+    assert done.returncode == 0 and not done.stderr, said(done)
+    return int(done.stdout.split()[0].removeprefix("answer="), 16)
+
+
+def test_the_tree_loses_no_pair():
+    """What the answer of fptree must be: each pair that was inserted comes out once."""
+    warm, operations, seed = 500, 3000, mix((0x9E3779B97F4A7C15 + 1) & MASK)
+    keys = 2 * warm + 1
+    first, second = Stream(~seed & MASK), Stream(seed)
+    inserted = [first.below(keys) for _ in range(warm)]
+    for _ in range(operations):
+        key = second.below(keys)
+        if second.next() >> 63:
+            inserted.append(key)
+    expected = sum(1 + mix(128 << 32 | key) for key in inserted) & MASK
+    assert answer("fptree", "-w", warm, "-n", operations) == expected
+
+
+TWICE = """
+#include <stddef.h>
+static char block[1 << 20];
+int bench_setup(const char *pool) { return !pool; }
+void *bench_malloc(size_t size) { return block + 16 * (size % 3); }
+void bench_free(void *p) { (void)p; }
+"""
+
+
+def test_an_allocator_that_hands_out_a_block_twice_is_noticed(tmp_path):
+    source, library = tmp_path / "twice.c", tmp_path / "twice.so"
+    source.write_text(TWICE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    for line in ("threadtest -i 2", "shbench -i 99", "larson small -n 9999", "fragbench w2 -l 1M"):
+        name, *arguments = line.split()
+        argv = [BUILD / "bench" / name, *arguments]
+        env = environment(preload=False) | {"BENCH_ALLOCATOR": str(library)}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        right = answer(name, *arguments, preload=False)
+        assert done.returncode != 0 or f"answer={right:016x}" not in done.stdout, said(done)
+
+
+def test_an_adapter_that_lacks_a_function():
+    done = subprocess.run(
+        [BUILD / "bench/nqueens"],
+        env=environment(preload=False) | {"BENCH_ALLOCATOR": str(BUILD / "libpmalloc.so")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and "does not export bench_setup" in done.stderr, said(done)
+
+
+@pytest.mark.parametrize("arguments", [["-n"], ["-x", "1"], ["-n", "1x"], ["-t", "0"], ["w5"]])
+def test_usage(arguments):
+    done = run([BUILD / "bench/nqueens", *arguments], preload=False)
+    assert done.returncode == 2 and done.stdout == "", said(done)
