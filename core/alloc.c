@@ -8,6 +8,7 @@
 
 #include "boot.h"
 #include "extent.h"
+#include "guard.h"
 #include "options.h"
 #include "runtime.h"
 
@@ -65,33 +66,82 @@ static unsigned tag_at(const void *p) {
     unsigned tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
     if (tag == PM_TAG_NONE) {
         // Read again whoever did it: another thread may have been faster. The bin's lock orders it before us.
+        if (pm_nested())
+            return PM_TAG_NONE;
+        struct pm_guard guard = pm_guard_enter();
         pm_arena_refresh(pm_slab_of(p));
+        pm_guard_leave(guard);
         tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
     }
     return tag;
 }
 
+// ---- ways --------------------------------------------------------------------------------------------
+
+// Where a request of this thread goes. With PM_WAY_DIRECT a pass has begun, which the caller ends.
+static enum pm_way way(void) {
+    if (pm_tcache != &pm_no_tcache)
+        return PM_WAY_CACHE;
+    enum pm_way chosen;
+    do
+        chosen = pm_thread_enter();
+    while (chosen == PM_WAY_DIRECT && !pm_pass_begin()); // closed in between
+    return chosen;
+}
+
+// A signal handler frees what may need a lock that the interrupted thread holds. Where there is no more room, or the
+// thread has no cache, the block is lost until the next recovery.
+static void free_later(void *p) {
+    struct pm_tcache *t = pm_tcache;
+    if (t != &pm_no_tcache && t->later_count < PM_LATER_MAX)
+        t->later[t->later_count++] = p;
+}
+
+static void free_now(void *p);
+
+static void free_left_over(void) {
+    struct pm_tcache *t = pm_tcache;
+    while (t->later_count)
+        free_now(t->later[--t->later_count]);
+}
+
 // ---- small -------------------------------------------------------------------------------------------
 
-__attribute__((noinline)) static void *small_slow(unsigned cls) {
-    struct pm_tcache *t = pm_tcache;
-    if (t == &pm_no_tcache) {
-        switch (pm_thread_enter()) {
-        case PM_WAY_BOOT:
-            return pm_boot_alloc(pm_classes[cls].size,
-                                 pm_classes[cls].size & -pm_classes[cls].size);
-        case PM_WAY_DIRECT: {
-            void *p = NULL;
-            if (pm_arena_fill(&pm_arenas[0], cls, &p, 1) == 0)
-                return NULL;
-            pm_tag[pm_granule(p)] = (uint8_t)cls;
-            return p;
-        }
-        case PM_WAY_CACHE:
-            t = pm_tcache;
-        }
+static void *small_direct(struct pm_arena *arena, unsigned cls) {
+    void *p = NULL;
+    if (pm_arena_fill(arena, cls, &p, 1) == 0)
+        return NULL;
+    pm_tag[pm_granule(p)] = (uint8_t)cls;
+    return p;
+}
+
+static void *small_guarded(unsigned cls) {
+    switch (way()) {
+    case PM_WAY_BOOT:
+        return pm_boot_alloc(pm_classes[cls].size, pm_classes[cls].size & -pm_classes[cls].size);
+    case PM_WAY_DIRECT: {
+        void *p = small_direct(&pm_arenas[0], cls);
+        pm_pass_end();
+        return p;
     }
+    case PM_WAY_CACHE:
+        break;
+    }
+    struct pm_tcache *t = pm_tcache;
+    if (t->later_count)
+        free_left_over();
+    if (!pm_tcache_free_to_use(t, cls))
+        return small_direct(t->arena, cls);
     return t->stack[cls].n || pm_tcache_refill(t, cls) ? pm_tcache_pop(t, cls) : NULL;
+}
+
+__attribute__((noinline)) static void *small_slow(unsigned cls) {
+    if (pm_nested())
+        return pm_boot_alloc(pm_classes[cls].size, pm_classes[cls].size & -pm_classes[cls].size);
+    struct pm_guard guard = pm_guard_enter();
+    void *p = small_guarded(cls);
+    pm_guard_leave(guard);
+    return p;
 }
 
 static void *small(unsigned cls) {
@@ -132,14 +182,8 @@ static void clear_slack(uint32_t index, size_t size) {
 
 static uint64_t whole_pages(size_t size) { return (size + PM_PAGE_SIZE - 1) >> PM_PAGE_SHIFT; }
 
-// An extent for a large or huge block. *zero, where given, says whether it reads as zeroes.
-static void *large(size_t size, size_t align, bool *zero) {
-    if (zero)
-        *zero = true;
-    if (pm_tcache == &pm_no_tcache && pm_thread_enter() == PM_WAY_BOOT) {
-        void *p = pm_boot_alloc(size, align);
-        return p ? p : no_memory();
-    }
+// An extent for a large or huge block. *zero says whether it reads as zeroes.
+static void *take_extent(size_t size, size_t align, bool *zero) {
     uint64_t pages = pm_large_pages(size), align_pages = align >> PM_PAGE_SHIFT;
     if (align_pages == 0)
         align_pages = 1;
@@ -151,13 +195,33 @@ static void *large(size_t size, size_t align, bool *zero) {
     }
     uint32_t index = pages ? pm_extent_take(pages, align_pages) : 0;
     if (!index)
-        return no_memory();
-    if (zero)
-        *zero = pm_extents[index].zero;
+        return NULL;
+    *zero = pm_extents[index].zero;
     if (!pm_extents[index].zero)
         clear_slack(index, size);
     void *p = pm_extent_address(&pm_extents[index]);
-    return pm_extent_publish(index, false) ? p : no_memory();
+    return pm_extent_publish(index, false) ? p : NULL;
+}
+
+static void *large_guarded(size_t size, size_t align, bool *zero) {
+    enum pm_way chosen = pm_nested() ? PM_WAY_BOOT : way();
+    if (chosen == PM_WAY_BOOT)
+        return pm_boot_alloc(size, align);
+    void *p = take_extent(size, align, zero);
+    if (chosen == PM_WAY_DIRECT)
+        pm_pass_end();
+    return p;
+}
+
+// *zero, where given, says whether the block reads as zeroes.
+static void *large(size_t size, size_t align, bool *zero) {
+    struct pm_guard guard = pm_guard_enter();
+    bool zeroes = true;
+    void *p = large_guarded(size, align, &zeroes);
+    if (zero)
+        *zero = zeroes;
+    pm_guard_leave(guard);
+    return p ? p : no_memory();
 }
 
 // ---- the functions -----------------------------------------------------------------------------------
@@ -166,11 +230,19 @@ void *pm_malloc_slow(size_t size) {
     return size <= PM_SMALL_MAX ? small(pm_size_to_class(size)) : large(size, PM_PAGE_SIZE, NULL);
 }
 
-__attribute__((noinline)) void pm_free_slow(void *p) {
-    bool counted = pm_tcache == &pm_no_tcache;
-    if (!p || pm_boot_owns(p) || pm_phase() == PM_CLOSED || !pm_pass_begin())
-        return;
-    int saved = errno;
+static void free_small(void *p, unsigned tag) {
+    if (pm_tcache != &pm_no_tcache || pm_thread_enter() == PM_WAY_CACHE) {
+        struct pm_tcache *t = pm_tcache;
+        if (t->stack[tag].n == t->stack[tag].cap)
+            pm_tcache_trim(t, tag);
+        if (pm_tcache_push(t, p)) // not so in a handler that interrupted a request of this class
+            return;
+    }
+    pm_tag[pm_granule(p)] = PM_TAG_NONE;
+    pm_arena_flush(tag, &p, 1);
+}
+
+static void free_now(void *p) {
     unsigned tag = tag_at(p);
     if (tag == PM_TAG_EXTENT) {
         uint32_t index = pm_extent_claim(p, true);
@@ -180,16 +252,31 @@ __attribute__((noinline)) void pm_free_slow(void *p) {
             misuse("free", p);
     } else if (tag == PM_TAG_NONE) {
         misuse("free", p);
-    } else if (pm_tcache != &pm_no_tcache || pm_thread_enter() == PM_WAY_CACHE) {
-        struct pm_tcache *t = pm_tcache;
-        if (t->stack[tag].n == t->stack[tag].cap)
-            pm_tcache_trim(t, tag);
-        pm_tcache_push(t, p);
     } else {
-        pm_tag[pm_granule(p)] = PM_TAG_NONE;
-        pm_arena_flush(tag, &p, 1);
+        free_small(p, tag);
     }
-    pm_pass_end(counted);
+}
+
+__attribute__((noinline)) void pm_free_slow(void *p) {
+    if (!p)
+        return;
+    if (pm_boot_owns(p)) {
+        pm_boot_free(p);
+        return;
+    }
+    if (pm_nested()) {
+        free_later(p);
+        return;
+    }
+    int saved = errno;
+    struct pm_guard guard = pm_guard_enter();
+    if (pm_phase() != PM_CLOSED && pm_pass_begin()) {
+        if (pm_tcache->later_count)
+            free_left_over();
+        free_now(p);
+        pm_pass_end();
+    }
+    pm_guard_leave(guard);
     errno = saved;
 }
 
@@ -213,6 +300,16 @@ void *pm_memalign(size_t align, size_t size) {
     return cls ? small(cls) : large(size, align, NULL);
 }
 
+// The extent of the block at `p`, which its owner may ask without the lock: nobody else changes it.
+static uint32_t extent_of(void *p) {
+    if (pm_nested())
+        return pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
+    struct pm_guard guard = pm_guard_enter();
+    uint32_t index = pm_extent_claim(p, false);
+    pm_guard_leave(guard);
+    return index;
+}
+
 size_t pm_usable_size(void *p) {
     if (!p)
         return 0;
@@ -221,7 +318,7 @@ size_t pm_usable_size(void *p) {
     unsigned tag = tag_at(p);
     if (tag >= 1 && tag <= PM_CLASSES)
         return pm_classes[tag].size;
-    uint32_t index = tag == PM_TAG_EXTENT ? pm_extent_claim(p, false) : 0;
+    uint32_t index = tag == PM_TAG_EXTENT ? extent_of(p) : 0;
     if (index)
         return pm_extent_bytes(&pm_extents[index]);
     misuse("malloc_usable_size", p);
@@ -237,25 +334,31 @@ static void *move(void *p, size_t old, size_t size) {
     return fresh;
 }
 
+// Grown and shrunk in eighths, so that an array growing by little does not come to the extents for every page.
+static bool resize(uint32_t index, size_t size) {
+    uint64_t pages = pm_large_pages(size), have = pm_extents[index].pages;
+    if (size <= PM_SMALL_MAX)
+        return false;
+    if (have >= whole_pages(size) && have <= pages)
+        return true;
+    if (!pages || pm_nested() || !pm_pass_begin())
+        return false;
+    struct pm_guard guard = pm_guard_enter();
+    bool resized = pm_extent_resize(index, pages);
+    if (resized)
+        clear_slack(index, size);
+    pm_pass_end();
+    pm_guard_leave(guard);
+    return resized;
+}
+
 static void *realloc_large(void *p, size_t size) {
-    uint32_t index = pm_extent_claim(p, false);
+    uint32_t index = extent_of(p);
     if (!index) {
         misuse("realloc", p);
         return no_memory();
     }
-    // Grown and shrunk in eighths, so that an array growing by little does not come here for every page.
-    uint64_t pages = pm_large_pages(size), have = pm_extents[index].pages;
-    if (have >= whole_pages(size) && have <= pages && size > PM_SMALL_MAX)
-        return p;
-    bool counted = pm_tcache == &pm_no_tcache, open = pm_pass_begin();
-    bool resized = open && size > PM_SMALL_MAX && pages && pm_extent_resize(index, pages);
-    if (open)
-        pm_pass_end(counted);
-    if (resized) {
-        clear_slack(index, size);
-        return p;
-    }
-    return move(p, pm_extent_bytes(&pm_extents[index]), size);
+    return resize(index, size) ? p : move(p, pm_extent_bytes(&pm_extents[index]), size);
 }
 
 void *pm_realloc(void *p, size_t size) {
@@ -282,12 +385,13 @@ void *pm_realloc(void *p, size_t size) {
 }
 
 bool pm_trim(void) {
-    bool counted = pm_tcache == &pm_no_tcache;
-    if (pm_phase() != PM_READY || !pm_pass_begin())
+    if (pm_phase() != PM_READY || pm_nested() || !pm_pass_begin())
         return false;
+    struct pm_guard guard = pm_guard_enter();
     if (pm_tcache != &pm_no_tcache)
         pm_tcache_flush(pm_tcache);
     bool gave = pm_extent_purge(true);
-    pm_pass_end(counted);
+    pm_pass_end();
+    pm_guard_leave(guard);
     return gave;
 }

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "os.h"
@@ -27,23 +28,42 @@ static char *arena_base(void) {
     return fresh;
 }
 
-// The size stands in the 16 bytes before the block.
+// Before each block. Its room is [at, at + need) of the arena.
+struct head {
+    uint32_t at, need;
+    uint64_t size;
+};
+_Static_assert(sizeof(struct head) == 16, "keeps blocks aligned");
+
+static struct head *head_of(const void *p) { return (struct head *)(uintptr_t)p - 1; }
+
 void *pm_boot_alloc(size_t size, size_t align) {
     char *base = arena_base();
     if (align < 16)
         align = 16;
     if (!base || size > BOOT_BYTES || align > BOOT_BYTES)
         return NULL;
-    size_t need = ((size + 15) & ~(size_t)15) + 16 + align;
+    size_t need = ((size + 15) & ~(size_t)15) + sizeof(struct head) + align;
     size_t at = atomic_load_explicit(&used, memory_order_relaxed);
     do
         if (at + need > BOOT_BYTES)
             return NULL;
-    while (!atomic_compare_exchange_weak_explicit(&used, &at, at + need, memory_order_relaxed,
+    // Acquire: what the last owner of this room cleared is clear.
+    while (!atomic_compare_exchange_weak_explicit(&used, &at, at + need, memory_order_acquire,
                                                   memory_order_relaxed));
     uintptr_t p = ((uintptr_t)base + at + 16 + align - 1) & ~(uintptr_t)(align - 1);
-    ((size_t *)p)[-1] = size;
+    *head_of((void *)p) = (struct head){(uint32_t)at, (uint32_t)need, size};
     return (void *)p;
+}
+
+void pm_boot_free(void *p) {
+    struct head h = *head_of(p);
+    size_t top = (size_t)h.at + h.need;
+    if (atomic_load_explicit(&used, memory_order_relaxed) != top)
+        return;
+    memset(head_of(p), 0, sizeof h + h.size);
+    atomic_compare_exchange_strong_explicit(&used, &top, h.at, memory_order_release,
+                                            memory_order_relaxed);
 }
 
 bool pm_boot_owns(const void *p) {
@@ -51,4 +71,4 @@ bool pm_boot_owns(const void *p) {
     return base && (uintptr_t)p - base < BOOT_BYTES;
 }
 
-size_t pm_boot_size(const void *p) { return ((const size_t *)p)[-1]; }
+size_t pm_boot_size(const void *p) { return head_of(p)->size; }

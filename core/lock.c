@@ -4,6 +4,7 @@
 
 #include <errno.h>
 
+__thread uint32_t pm_locks_held __attribute__((tls_model("initial-exec")));
 #ifdef PM_DEBUG
 __thread uint32_t pm_ranks_held __attribute__((tls_model("initial-exec")));
 #endif

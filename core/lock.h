@@ -26,6 +26,9 @@ struct pm_lock {
     _Atomic uint32_t word; // 0 free, 1 held, 2 held and somebody may sleep
 };
 
+// Locks that this thread holds or is about to take; signal handlers look at it (guard.h).
+extern __thread uint32_t pm_locks_held __attribute__((tls_model("initial-exec")));
+
 #ifdef PM_DEBUG
 #include <assert.h>
 extern __thread uint32_t pm_ranks_held __attribute__((tls_model("initial-exec")));
@@ -52,6 +55,8 @@ void pm_lock_slow(struct pm_lock *lock);
 // Without a rank: for fork, which takes all bins, and they share one.
 static inline void pm_lock_raw(struct pm_lock *lock) {
     uint32_t free_word = 0;
+    pm_locks_held++;
+    atomic_signal_fence(memory_order_seq_cst);
     // Acquire: what the last holder wrote is visible from here.
     if (!atomic_compare_exchange_strong_explicit(&lock->word, &free_word, 1, memory_order_acquire,
                                                  memory_order_relaxed))
@@ -61,6 +66,8 @@ static inline void pm_lock_raw(struct pm_lock *lock) {
 static inline void pm_unlock_raw(struct pm_lock *lock) {
     if (atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2)
         pm_futex_wake(&lock->word, 1);
+    atomic_signal_fence(memory_order_seq_cst);
+    pm_locks_held--;
 }
 
 static inline void pm_lock(struct pm_lock *lock, enum pm_lock_rank rank) {
@@ -76,6 +83,7 @@ static inline void pm_unlock(struct pm_lock *lock, enum pm_lock_rank rank) {
 // In the only thread of a forked child: whatever it was, it is free now.
 static inline void pm_lock_reset(struct pm_lock *lock) {
     atomic_store_explicit(&lock->word, 0, memory_order_relaxed);
+    pm_locks_held = 0;
     PM_RANK_FORGET();
 }
 

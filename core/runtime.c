@@ -15,6 +15,7 @@
 #include "choice.h"
 #include "clean.h"
 #include "extent.h"
+#include "guard.h"
 #include "options.h"
 #include "os.h"
 #include "persist.h"
@@ -100,6 +101,7 @@ static void refuse(const struct pm_error *err) {
 }
 
 static void thread_exit(void *cache) {
+    pm_guard_enter(); // for good: its cancellation may still be on the way
     thread_ending = true;
     pm_tcache = &pm_no_tcache;
     pm_tcache_destroy(cache);
@@ -150,20 +152,25 @@ void pm_runtime_start(void) {
 // A thread without a cache is not in the list that the close looks at. It says here that it is at work, before it looks
 // at the phase.
 static _Atomic uint32_t passing;
+static __thread uint32_t my_passes __attribute__((tls_model("initial-exec"))); // of these, open
 
 bool pm_pass_begin(void) {
-    if (pm_tcache != &pm_no_tcache)
+    // It may get a cache on the way, and a signal handler may pass meanwhile; whoever was counted ends what he began.
+    if (pm_tcache != &pm_no_tcache && my_passes == 0)
         return true;
+    my_passes++;
     atomic_fetch_add_explicit(&passing, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&phase, memory_order_seq_cst) != PM_CLOSED)
         return true;
-    atomic_fetch_sub_explicit(&passing, 1, memory_order_release);
+    pm_pass_end();
     return false;
 }
 
-void pm_pass_end(bool counted) {
-    if (counted)
-        atomic_fetch_sub_explicit(&passing, 1, memory_order_release);
+void pm_pass_end(void) {
+    if (my_passes == 0)
+        return;
+    atomic_fetch_sub_explicit(&passing, 1, memory_order_release);
+    my_passes--;
 }
 
 static bool reopen(void);
@@ -182,6 +189,10 @@ enum pm_way pm_thread_enter(void) {
     if (pm_phase() == PM_CLOSED && !reopen()) { // closed since; see pm_runtime_exit()
         pm_tcache_destroy(t);
         return PM_WAY_BOOT;
+    }
+    if (pm_tcache != &pm_no_tcache) { // a signal handler got one meanwhile
+        pm_tcache_destroy(t);
+        return PM_WAY_CACHE;
     }
     pm_tcache = t;
     pthread_setspecific(thread_key, t); // may allocate: the cache is in place already

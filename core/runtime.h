@@ -42,8 +42,8 @@ void pm_runtime_exit(void);
 const struct pm_recovery *pm_runtime_recovery(void);
 
 // Around changes to the heap by a thread that may have no cache, so that a close in between is seen as unclean.
-// False: the heap is closed, leave it alone. `counted`: whether the thread had no cache when it began.
+// False: the heap is closed, leave it alone, and there is nothing to end.
 bool pm_pass_begin(void);
-void pm_pass_end(bool counted);
+void pm_pass_end(void);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "booklog.h"
 #include "extent.h"
+#include "guard.h"
 #include "tcache.h"
 
 // Walks a bin's listed slabs for their free blocks; full slabs are in no list and have none.
@@ -22,6 +23,9 @@ static void count_bin(struct pm_bin *bin, unsigned cls, struct pm_class_stats *o
 
 void pm_stats_get(struct pm_stats *out) {
     memset(out, 0, sizeof *out);
+    if (pm_nested())
+        return;
+    struct pm_guard guard = pm_guard_enter();
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
         struct pm_class_stats *c = &out->cls[cls];
         for (unsigned a = 0; a < pm_arena_count; a++)
@@ -40,6 +44,7 @@ void pm_stats_get(struct pm_stats *out) {
     out->retained_bytes = e.retained_pages << PM_PAGE_SHIFT;
     out->log_bytes = pm_heap.persistent ? pm_log_stats().active * PM_CHUNK_SIZE : 0;
     out->threads = pm_tcache_live();
+    pm_guard_leave(guard);
 }
 
 void pm_stats_say(void) {

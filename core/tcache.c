@@ -67,16 +67,24 @@ struct pm_tcache *pm_tcache_create(void) {
     return t;
 }
 
+bool pm_tcache_free_to_use(const struct pm_tcache *t, unsigned cls) {
+    return __atomic_load_n(&t->stack[cls].n, __ATOMIC_RELAXED) < PM_STACK_BUSY;
+}
+
 void pm_tcache_flush(struct pm_tcache *t) {
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
         struct pm_stack *s = &t->stack[cls];
-        uint32_t n = s->n;
-        s->n = 0;
-        pm_arena_flush(cls, s->slot, n);
+        if (!pm_tcache_free_to_use(t, cls))
+            continue;
+        pm_arena_flush(cls, s->slot, (unsigned)pm_stack_seize(s));
+        pm_stack_leave(s, 0);
     }
 }
 
 void pm_tcache_destroy(struct pm_tcache *t) {
+    // A cancelled thread may have left a stack in the middle of a request: its block at most is lost.
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+        pm_stack_leave(&t->stack[cls], pm_stack_count(&t->stack[cls]));
     pm_tcache_flush(t);
     pm_arena_leave(t->arena);
     pm_lock(&pm_tcache_lock, PM_RANK_THREADS);
@@ -92,6 +100,7 @@ bool pm_tcache_refill(struct pm_tcache *t, unsigned cls) {
     unsigned most = s->cap / 2;
     if (want > most)
         want = most;
+    pm_stack_seize(s);
     unsigned got = pm_arena_fill(t->arena, cls, s->slot, want);
     t->fill[cls] = (uint16_t)(want * 2);
     // The stack gives from its end: turn it round, so that blocks leave by rising address.
@@ -100,17 +109,17 @@ bool pm_tcache_refill(struct pm_tcache *t, unsigned cls) {
         s->slot[i] = s->slot[got - 1 - i];
         s->slot[got - 1 - i] = low;
     }
-    s->n = got;
+    pm_stack_leave(s, got);
     return got > 0;
 }
 
 void pm_tcache_trim(struct pm_tcache *t, unsigned cls) {
     struct pm_stack *s = &t->stack[cls];
-    unsigned out = s->n / 2, keep = s->n - out;
+    unsigned n = (unsigned)pm_stack_seize(s), out = n / 2, keep = n - out;
     pm_arena_flush(cls, s->slot, out);
     for (unsigned i = 0; i < keep; i++)
         s->slot[i] = s->slot[out + i];
-    s->n = keep;
+    pm_stack_leave(s, keep);
 }
 
 unsigned pm_tcache_live(void) {
@@ -124,7 +133,7 @@ uint64_t pm_tcache_held(unsigned cls) {
     uint64_t held = 0;
     pm_lock(&pm_tcache_lock, PM_RANK_THREADS);
     for (struct pm_tcache *t = live; t; t = t->next)
-        held += __atomic_load_n(&t->stack[cls].n, __ATOMIC_RELAXED);
+        held += pm_stack_count(&t->stack[cls]);
     pm_unlock(&pm_tcache_lock, PM_RANK_THREADS);
     return held;
 }

@@ -153,11 +153,12 @@ EXPORT int malloc_info(int options, FILE *out) {
             fprintf(out, "  <size bytes=\"%u\" used=\"%lu\" total=\"%lu\" slabs=\"%lu\"/>\n",
                     pm_classes[cls].size, (unsigned long)s.cls[cls].used,
                     (unsigned long)s.cls[cls].blocks, (unsigned long)s.cls[cls].slabs);
-    fprintf(
-        out,
-        "</sizes>\n<total type=\"large\" count=\"%lu\" size=\"%lu\"/>\n"
-        "<total type=\"free\" size=\"%lu\"/>\n<system type=\"current\" size=\"%lu\"/>\n</malloc>\n",
-        (unsigned long)s.large_blocks, (unsigned long)s.large_bytes,
-        (unsigned long)s.reclaimed_bytes, (unsigned long)s.heap_bytes);
+    fprintf(out,
+            "</sizes>\n<total type=\"large\" count=\"%lu\" size=\"%lu\"/>\n"
+            "<total type=\"free\" size=\"%lu\"/>\n<caches count=\"%lu\" size=\"%lu\"/>\n<system "
+            "type=\"current\" size=\"%lu\"/>\n</malloc>\n",
+            (unsigned long)s.large_blocks, (unsigned long)s.large_bytes,
+            (unsigned long)s.reclaimed_bytes, (unsigned long)s.threads,
+            (unsigned long)s.cached_bytes, (unsigned long)s.heap_bytes);
     return ferror(out) ? -1 : 0;
 }

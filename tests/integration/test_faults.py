@@ -401,6 +401,7 @@ HARMLESS = set(
     __cxa_finalize __environ environ __errno_location __gmon_start__ __register_atfork __sched_cpucount _exit abort
     clock_gettime dl_iterate_phdr dladdr dlsym ferror fnmatch fprintf fwrite getauxval geteuid getpid getppid getrlimit
     memchr memcmp memcpy memmove memset pthread_join pthread_setspecific sched_getaffinity snprintf strchr strchrnul strcmp
+    pthread_setcancelstate pthread_setcanceltype
     strerror strerrordesc_np strlen strncasecmp strncmp strnlen strrchr strspn strstr strtol strtoull time vsnprintf
     _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable getcwd strcpy stpcpy strtoul bcmp pthread_self sched_yield
     nanosleep secure_getenv getenv __asan_init __tsan_init

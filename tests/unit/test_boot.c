@@ -31,6 +31,24 @@ static void test_blocks(void) {
     CHECK(!pm_boot_owns(&local));
 }
 
+// The last block goes back and reads as zeroes when it comes again; others stay.
+static void test_free(void) {
+    char *below = pm_boot_alloc(100, 16), *first = pm_boot_alloc(1000, 4096), *second;
+    memset(first, 0xee, 1000);
+    pm_boot_free(below);
+    second = pm_boot_alloc(10, 16);
+    CHECK(second > first);
+    pm_boot_free(first);
+    pm_boot_free(second);
+    CHECK(pm_boot_alloc(10, 16) == second);
+    pm_boot_free(second);
+    pm_boot_free(first);
+    char *again = pm_boot_alloc(1000, 4096);
+    CHECK(again == first);
+    for (int i = 0; i < 1000; i++)
+        CHECK(again[i] == 0);
+}
+
 static void *taker(void *arg) {
     char **blocks = arg;
     for (int i = 0; i < 1000; i++) {
@@ -69,6 +87,7 @@ static void test_used_up(void) {
 
 int main(void) {
     RUN(blocks);
+    RUN(free);
     RUN(two_threads);
     RUN(used_up);
     return CHECK_DONE();

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Threads that come and go in every way there is, and signal handlers that ask for memory."""
+
+import json
+import re
+
+import pytest
+
+from conftest import compiled, on_media, recover, recovered, run, said, succeeds, tool
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def threads():
+    return compiled("threads.c", name="pmtest_threads")
+
+
+@pytest.fixture(scope="module")
+def signals():
+    return compiled("signals.c", name="pmtest_signals")
+
+
+def grown(done):
+    """What the lines "before" and "after" say, and how many thread caches there were in the end."""
+    text = succeeds(done)
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith(("before", "after"))}
+    before, after = (
+        {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", lines[when])} for when in ("before", "after")
+    )
+    return before, after, int(re.search(r'<caches count="(\d+)"', text)[1])
+
+
+def clean(heap):
+    """Closed cleanly, and nothing in it but what stdio and the C library never free."""
+    assert recover(heap, "--check").returncode == 0
+    info = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    assert info["leaks_exact"] and info["leaked_bytes"] < 100_000, info
+    assert on_media(heap) < 8 * MEGABYTE
+
+
+@pytest.mark.parametrize("mode, count", [("waves", 10000), ("sequence", 10000), ("keys", 2000), ("cancel", 150)])
+def test_threads_leave_nothing_behind(threads, heap, mode, count):
+    before, after, caches = grown(run([threads, mode, count], HEAP=heap, ROOTS="keep"))
+    assert after["used"] == before["used"]
+    assert after["maps"] <= before["maps"] + 4
+    assert after["rss"] <= before["rss"] + 2048
+    assert caches == 1
+    clean(heap)
+
+
+def test_asynchronous_cancellation_leaves_no_lock_and_no_cache(threads, heap):
+    """What the cancelled threads held themselves is lost to the program, here as anywhere."""
+    before, after, caches = grown(run([threads, "cancel-async", 150], HEAP=heap, ROOTS="keep"))
+    assert caches == 1
+    assert after["maps"] <= before["maps"] + 4
+    assert recover(heap, "--check").returncode == 0
+
+
+def test_exit_while_others_allocate(threads, heap):
+    for i in range(60):
+        done = run([threads, "exit", i * 100], HEAP=heap, ROOTS="keep")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", ""), said(done)
+        if i % 10 == 0:
+            assert recovered(heap)["result"] in ("recovered", "clean")
+    assert recovered(heap)
+
+
+def test_threads_that_end_without_a_word(threads, heap):
+    """Their caches stay, so the close is no clean one; nothing is lost."""
+    for _ in range(3):
+        assert succeeds(run([threads, "raw", 300], HEAP=heap, ROOTS="keep")) == "raw\n"
+    assert recovered(heap)
+
+
+@pytest.mark.parametrize("backing", ["file", "volatile"])
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("sizes", ["small", "large"])
+def test_malloc_in_signal_handlers(signals, heap, sizes, count, backing):
+    done = run([signals, sizes, 2, count], HEAP=heap, ROOTS="keep", BACKING=backing)
+    figures = dict(re.findall(r"(\w+)=(\d+)", succeeds(done)))
+    assert int(figures["handled"]) > 100
+    if sizes == "small":
+        assert int(figures["refused"]) == 0
+    if backing == "file":
+        clean(heap)
