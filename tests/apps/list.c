@@ -13,7 +13,9 @@ struct node {
     uint32_t key;
 };
 
-// The long list: position counts down to 1 at the end, value is a function of position.
+// The long list, or as many shorter ones as there are lanes: position counts down to 1 at the end, value is a function of
+// position.
+#define LANES 4096
 struct link {
     struct link *next;
     uint64_t position;
@@ -23,7 +25,7 @@ struct link {
 };
 
 struct state {
-    struct link *chain;
+    struct link *chain[LANES];
     struct node *head[SHARDS];
     struct model model[SHARDS];
 };
@@ -105,19 +107,20 @@ static void link_publish(struct link **place, struct link *l, struct link *next)
     PUBLISH(place, l);
 }
 
-static void grow_in_order(uint64_t count, uint64_t leak_every) {
+static void grow_in_order(uint64_t count, uint64_t leak_every, uint64_t lanes) {
     uint64_t rng = 7;
     for (uint64_t i = 1; i <= count; i++) {
-        link_publish(&list_state->chain, link_new(random_next(&rng)), list_state->chain);
+        struct link **place = &list_state->chain[i % lanes];
+        link_publish(place, link_new(random_next(&rng)), *place);
         if (leak_every && i % leak_every == 0)
             link_leak(random_next(&rng));
     }
 }
 
-// Allocates as grow_in_order does, but links in random order and publishes the whole at once.
-static void grow_shuffled(uint64_t count, uint64_t leak_every) {
+// Allocates as grow_in_order does, but links in random order.
+static void grow_shuffled(uint64_t count, uint64_t leak_every, uint64_t lanes) {
     uint64_t rng = 7;
-    struct link **all = must(malloc((count + 1) * sizeof *all)), *head = list_state->chain;
+    struct link **all = must(malloc((count + 1) * sizeof *all));
     for (uint64_t i = 1; i <= count; i++) {
         all[i - 1] = link_new(random_next(&rng));
         if (leak_every && i % leak_every == 0)
@@ -127,9 +130,9 @@ static void grow_shuffled(uint64_t count, uint64_t leak_every) {
         uint64_t pick = random_next(&rng) % left;
         struct link *l = all[pick];
         all[pick] = all[left - 1];
-        link_publish(&head, l, head);
+        struct link **place = &list_state->chain[left % lanes];
+        link_publish(place, l, *place);
     }
-    PUBLISH(&list_state->chain, head);
     free(all);
 }
 
@@ -139,26 +142,43 @@ static double seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static uint64_t chain_links(void) {
+    uint64_t links = 0;
+    for (unsigned i = 0; list_state && i < LANES; i++)
+        links += list_state->chain[i] ? list_state->chain[i]->position : 0;
+    return links;
+}
+
+static bool chain_is_good(const struct link *chain, uint64_t *due) {
+    const struct link *l = chain;
+    for (uint64_t position = chain ? chain->position : 0; position; position--, l = l->next) {
+        *due += mix64(position);
+        if (!l || l->size < 64 || l->size > 128 ||
+            l->fill[l->size - offsetof(struct link, fill) - 1] != 0x33)
+            return false;
+    }
+    return !l;
+}
+
 static int mode_walk(void) {
-    if (!list_state || !list_state->chain) {
+    if (chain_links() == 0) {
         printf("none: there is no long list\n");
         return EXIT_NO_STATE;
     }
     double start = seconds();
     uint64_t nodes = 0, sum = 0;
-    for (const struct link *l = list_state->chain; l; l = l->next) {
-        nodes++;
-        sum += l->value;
-    }
+    for (unsigned i = 0; i < LANES; i++)
+        for (const struct link *l = list_state->chain[i]; l; l = l->next) {
+            nodes++;
+            sum += l->value;
+        }
     double end = seconds();
 
     uint64_t due = 0;
-    for (uint64_t i = 1; i <= list_state->chain->position; i++)
-        due += mix64(i);
-    bool good = nodes == list_state->chain->position && sum == due;
-    for (const struct link *l = list_state->chain; good && l; l = l->next)
-        good = l->size >= 64 && l->size <= 128 &&
-               l->fill[l->size - offsetof(struct link, fill) - 1] == 0x33;
+    bool good = nodes == chain_links();
+    for (unsigned i = 0; good && i < LANES; i++)
+        good = chain_is_good(list_state->chain[i], &due);
+    good = good && sum == due;
     printf("%s seconds=%.6f nodes=%llu sum=%016llx\n", good ? "walk" : "wrong: walk", end - start,
            (unsigned long long)nodes, (unsigned long long)sum);
     return good ? 0 : EXIT_WRONG;
@@ -166,7 +186,7 @@ static int mode_walk(void) {
 
 static int mode_grow(int argc, char **argv) {
     struct options o = {.threads = 1};
-    uint64_t count, leak_every = 0;
+    uint64_t count, leak_every = 0, lanes = 1;
     bool shuffle = false;
     if (argc < 3 || !parse_number(argv[2], &count))
         return -1;
@@ -175,14 +195,16 @@ static int mode_grow(int argc, char **argv) {
             shuffle = true;
         else if (!strcmp(argv[i], "-l") && i + 1 < argc && parse_number(argv[i + 1], &leak_every))
             i++;
+        else if (!strcmp(argv[i], "-w") && i + 1 < argc && parse_number(argv[i + 1], &lanes) &&
+                 lanes && lanes <= LANES)
+            i++;
         else if (!parse_options(1, argv + i, &o))
             return -1;
     }
     if (!list_state)
         build();
-    (shuffle ? grow_shuffled : grow_in_order)(count, leak_every);
-    printf("grown nodes=%llu\n",
-           (unsigned long long)(list_state->chain ? list_state->chain->position : 0));
+    (shuffle ? grow_shuffled : grow_in_order)(count, leak_every, lanes);
+    printf("grown nodes=%llu\n", (unsigned long long)chain_links());
     int status = mode_walk();
     return finish(&o, count ? status : 0);
 }
@@ -196,7 +218,8 @@ static int more_modes(int argc, char **argv) {
 int main(int argc, char **argv) {
     static const struct structure list = {
         .name = "list",
-        .more_usage = "       list grow N [shuffle] [-l K] [-k]    -l: leak a node for every K\n"
+        .more_usage = "       list grow N [shuffle] [-l K] [-w W] [-k]    -l: leak a node for "
+                      "every K, -w: W lists\n"
                       "       list walk\n",
         .build = build,
         .model = model,
