@@ -399,7 +399,7 @@ def source_of(objects, sites):
 HARMLESS = set(
     """
     __cxa_finalize __environ environ __errno_location __gmon_start__ __register_atfork __sched_cpucount _exit abort
-    clock_gettime dl_iterate_phdr dladdr dlsym ferror fnmatch fprintf fwrite getauxval geteuid getpid getppid getrlimit
+    clock_gettime dl_iterate_phdr dladdr dladdr1 dlsym ferror fnmatch fprintf fwrite getauxval geteuid getpid getppid getrlimit
     memchr memcmp memcpy memmove memset pthread_join pthread_setspecific sched_getaffinity snprintf strchr strchrnul strcmp
     pthread_setcancelstate pthread_setcanceltype
     strerror strerrordesc_np strlen strncasecmp strncmp strnlen strrchr strspn strstr strtol strtoull time vsnprintf

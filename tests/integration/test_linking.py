@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""What the dynamic linker makes of malloc's name: programs at fixed addresses, and libraries that look elsewhere first."""
+
+import subprocess
+
+import pytest
+
+from conftest import CC, run, said, succeeds
+
+POINTER = r"""
+#include <stdio.h>
+#include <stdlib.h>
+int *kept;
+void *(*take)(size_t) = malloc; /* at a fixed address: the program's own stub */
+int main(void) {
+    if (!kept)
+        kept = take(sizeof *kept), *kept = 0;
+    printf("%d\n", ++*kept);
+    return 0;
+}
+"""
+
+PLUGIN = r"""
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+char *duplicate(const char *s) { return strcpy(malloc(strlen(s) + 1), s); }
+void drop(void *p) { free(p); }
+size_t usable(void *p) { return malloc_usable_size(p); }
+"""
+
+HOST = r"""
+#include <dlfcn.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(int argc, char **argv) {
+    void *library = dlopen(argc > 1 ? argv[1] : "libplugin.so", RTLD_NOW | RTLD_DEEPBIND);
+    if (!library)
+        return puts(dlerror()), 1;
+    char *(*duplicate)(const char *) = (char *(*)(const char *))dlsym(library, "duplicate");
+    void (*drop)(void *) = (void (*)(void *))dlsym(library, "drop");
+    for (int i = 1; i < 2000; i++) {
+        char *mine = malloc((size_t)i), *theirs = duplicate("from the library");
+        if (!mine || strcmp(theirs, "from the library"))
+            return 2;
+        free(theirs);
+        drop(mine);
+    }
+    puts("freed");
+    return 0;
+}
+"""
+
+
+def built(folder, name, text, *flags):
+    source = folder / f"{name}.c"
+    source.write_text(text)
+    subprocess.run([CC, "-O1", "-o", folder / name, source, *flags], check=True)
+    return folder / name
+
+
+@pytest.mark.parametrize("flags", (("-no-pie", "-fno-pie"), ("-pie", "-fPIE"), ("-no-pie", "-fno-pie", "-Wl,-z,now")))
+def test_roots_of_a_program_that_takes_mallocs_address(tmp_path, heap, flags):
+    program = built(tmp_path, "pointer", POINTER, *flags)
+    for count in (1, 2, 3):
+        done = run([program], HEAP=heap, ROOTS="kept")
+        assert succeeds(done) == f"{count}\n" and done.stderr == "", said(done)
+
+
+def test_a_library_loaded_with_deepbind_uses_our_malloc(tmp_path):
+    built(tmp_path, "libplugin.so", PLUGIN, "-shared", "-fPIC")
+    host = built(tmp_path, "host", HOST, "-ldl")
+    assert succeeds(run([host, tmp_path / "libplugin.so"])) == "freed\n"
+
+
+def test_dlopen_searches_where_its_caller_would(tmp_path):
+    """By the caller's DT_RUNPATH, not by that of the preloaded library."""
+    (tmp_path / "place").mkdir()
+    built(tmp_path, "place/libplugin.so", PLUGIN, "-shared", "-fPIC")
+    host = built(tmp_path, "host", HOST, "-ldl", "-Wl,-rpath,$ORIGIN/place")
+    assert succeeds(run([host])) == "freed\n"
+    other = built(tmp_path, "other", HOST, "-ldl")
+    done = run([other])
+    assert done.returncode == 1 and "libplugin.so: cannot open" in done.stdout, said(done)
