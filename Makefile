@@ -56,7 +56,9 @@ MUSL_KERNEL := $(addprefix $(BUILD)/kernel/,linux asm-generic asm)
 CPPFLAGS += -idirafter $(BUILD)/kernel
 endif
 
-SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,--gc-sections \
+# First of all constructors: a fork handler that another library's registers before ours would run in the child while the
+# heap is still its parent's.
+SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst -Wl,--gc-sections \
 	-Wl,--no-undefined -Wl,--version-script=preload/preload.map $(LDFLAGS)
 
 # --- what there is -----------------------------------------------------------------------------

@@ -3,13 +3,16 @@
 """Threads that come and go in every way there is, and signal handlers that ask for memory."""
 
 import json
+import os
 import re
+import shutil
 
 import pytest
 
 from conftest import compiled, on_media, recover, recovered, run, said, succeeds, tool
 
 MEGABYTE = 1 << 20
+CXX = os.environ.get("CXX") or "g++"
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +88,44 @@ def test_malloc_in_signal_handlers(signals, heap, sizes, count, backing):
         assert int(figures["refused"]) == 0
     if backing == "file":
         clean(heap)
+
+
+# ---- libraries that come and go ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """The program, and six libraries with thread-local data."""
+    flags = ("-DLIBRARY", "-shared", "-fPIC")
+    library = compiled("modules.cc", *flags, name="libmodule.so", compiler=CXX)
+    libraries = [library.with_name(f"libmodule{i}.so") for i in range(6)]
+    for copy in libraries:
+        shutil.copyfile(library, copy)
+    return compiled("modules.cc", name="pmtest_modules", compiler=CXX), libraries
+
+
+@pytest.mark.parametrize("mode, rounds, count", [("plain", 1000, 1), ("rounds", 200, 6), ("threads", 300, 6)])
+def test_libraries_with_thread_local_data(modules, heap, mode, rounds, count):
+    program, libraries = modules
+    before, after, caches = grown(run([program, mode, rounds, *libraries[:count]], HEAP=heap, ROOTS="keep"))
+    assert after["used"] <= before["used"] + 4096
+    assert after["maps"] <= before["maps"] + 4
+    assert after["rss"] <= before["rss"] + 2048
+    assert caches == 1
+    assert recover(heap, "--check").returncode == 0
+
+
+# ---- handlers of fork --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backing", ["file", "volatile"])
+@pytest.mark.parametrize("count", [0, 3])
+def test_fork_handlers_that_allocate(heap, count, backing):
+    """Registered before ours would be, had it not been for the loader's flag, and after."""
+    library = compiled("atfork.c", "-DLIBRARY", "-shared", "-fPIC", name="libatfork.so")
+    program = compiled("atfork.c", f"-Wl,-rpath,{library.parent}", name="pmtest_atfork", libraries=(library,))
+    done = run([program, 15, count], HEAP=heap, ROOTS="late", BACKING=backing)
+    assert succeeds(done) == "15 forks\n"
+    if backing == "file":
+        assert recover(heap, "--check").returncode == 0
+        assert recovered(heap)
