@@ -53,11 +53,10 @@ static void say_not_in_charge(void) {
                theirs.dli_fname);
 }
 
+// Before libc's own constructors (-z initfirst): there is no environ yet.
 __attribute__((constructor)) static void on_load(void) {
     if (in_charge())
         pm_runtime_start();
-    else
-        say_not_in_charge();
 }
 
 __attribute__((destructor)) static void on_exit_or_unload(void) { pm_runtime_exit(); }
@@ -88,6 +87,8 @@ static main_fn *program_main;
 static int main_after_capture(int argc, char **argv, char **env) {
     if (in_charge())
         pm_runtime_before_main();
+    else
+        say_not_in_charge();
     return program_main(argc, argv, env);
 }
 
