@@ -56,6 +56,7 @@ static void flush_pages(const void *addr, size_t len) {
 
 struct pm_persist_ops pm_persist = {nothing_flush, nothing_drain};
 enum pm_durability pm_durability = PM_DURABLE_NONE;
+_Atomic uint64_t pm_persist_flushes, pm_persist_drains;
 
 static void (*line_flush(void))(const void *, size_t) {
     unsigned a, b = 0, c, d;

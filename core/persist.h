@@ -10,6 +10,7 @@
 #ifndef PM_PERSIST_H
 #define PM_PERSIST_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,8 +38,16 @@ enum pm_durability pm_persist_probe(int fd);
 // The row of the guarantee table that holds, for people.
 const char *pm_persist_guarantee(enum pm_durability durability);
 
-static inline void pm_flush(const void *addr, size_t len) { pm_persist.flush(addr, len); }
-static inline void pm_drain(void) { pm_persist.drain(); }
+extern _Atomic uint64_t pm_persist_flushes, pm_persist_drains; // calls so far, for statistics
+
+static inline void pm_flush(const void *addr, size_t len) {
+    atomic_fetch_add_explicit(&pm_persist_flushes, 1, memory_order_relaxed);
+    pm_persist.flush(addr, len);
+}
+static inline void pm_drain(void) {
+    atomic_fetch_add_explicit(&pm_persist_drains, 1, memory_order_relaxed);
+    pm_persist.drain();
+}
 static inline void pm_make_durable(const void *addr, size_t len) {
     pm_flush(addr, len);
     pm_drain();

@@ -9,23 +9,26 @@
 
 #include "sizeclass.h"
 
+// blocks = used + cached + free; used: handed out, cached: in tcaches, free: in slabs.
 struct pm_class_stats {
-    uint64_t slabs, blocks, used; // used: handed out, not in a tcache
+    uint64_t slabs, blocks, used, cached, free;
 };
 
 struct pm_stats {
     struct pm_class_stats cls[PM_CLASSES + 1];
     uint64_t small_used_bytes, slab_bytes, cached_bytes; // cached: in tcaches
     uint64_t large_blocks, large_bytes;
-    uint64_t heap_bytes;      // frontier
+    uint64_t heap_bytes;      // frontier = slab + large + reclaimed + retained
     uint64_t reclaimed_bytes; // free, still backed
     uint64_t retained_bytes;  // free address space
     uint64_t log_bytes;       // of the bookkeeping log in force
     uint64_t threads;
 };
 
+// The outcome adds up, also when other threads allocate meanwhile.
+
 void pm_stats_get(struct pm_stats *out);
-// One screen on standard error.
+// On standard error: sums first, then arenas, log, write-backs, and a line a size class.
 void pm_stats_say(void);
 
 #endif

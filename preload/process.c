@@ -53,8 +53,17 @@ static void say_not_in_charge(void) {
                theirs.dli_fname);
 }
 
-// Before libc's own constructors (-z initfirst): there is no environ yet.
-__attribute__((constructor)) static void on_load(void) {
+// Before libc's own constructors (-z initfirst), which will set environ to what glibc's loader hands to all of them.
+extern char **environ;
+__attribute__((constructor)) static void on_load(int argc, char **argv, char **env) {
+    (void)argc;
+    (void)argv;
+#ifdef __GLIBC__
+    if (!environ)
+        environ = env;
+#else
+    (void)env;
+#endif
     if (in_charge())
         pm_runtime_start();
 }
