@@ -74,7 +74,9 @@ TOOLS := $(if $(MUSL_KERNEL),,$(patsubst tools/%.c,$(BUILD)/%,$(wildcard tools/p
 APPS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/apps/*.c))
 UNITS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 ASAN_UNITS := $(patsubst tests/%.c,$(BUILD)/asan/%,$(wildcard tests/unit/test_*.c))
-BENCHES := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
+# Programs, and one that counts what the allocator flushes and is linked with it.
+BENCHES := $(patsubst tests/%.c,$(BUILD)/%,$(filter-out %/flushes.c,$(wildcard tests/bench/*.c)))
+FLUSHES := $(BUILD)/bench/flushes
 # libpmemobj for the benchmark programs, where it is installed (scripts/bootstrap --bench).
 ADAPTERS := $(if $(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes),$(BUILD)/bench/adapters/pmemobj.so)
 
@@ -98,7 +100,7 @@ FORMATTED := $(wildcard core/*.[ch] gc/*.[ch] preload/*.[ch] tools/*.[ch] tools/
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(BENCHES) $(ADAPTERS) $(MAN1) $(MAN7) $(PC) ## build libraries, tools, test programs, man pages
+all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(BENCHES) $(FLUSHES) $(ADAPTERS) $(MAN1) $(MAN7) $(PC) ## build libraries, tools, test programs, man pages
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -173,7 +175,7 @@ $(BUILD)/bench/adapters/%.so: tests/bench/adapters/%.c $(BUILD)/.flags
 	$(CC) $(APP_CFLAGS) $(shell $(PKG_CONFIG) --cflags lib$*) -fPIC -shared $(LDFLAGS) $(DEPS) -o $@ $< \
 		$(shell $(PKG_CONFIG) --libs lib$*)
 
-$(UNITS): $(BUILD)/%: $(BUILD)/obj/tests/%.o $(ARCHIVE)
+$(UNITS) $(FLUSHES): $(BUILD)/%: $(BUILD)/obj/tests/%.o $(ARCHIVE)
 	@mkdir -p $(@D)
 	$(LINK) $(LDFLAGS) -o $@ $^ -lpthread -lm
 
@@ -317,10 +319,12 @@ faults: all ## every system call of library and tools fails in turn (make test t
 demo: all ## real programs, real kills, explained line by line
 	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo
 
-bench: all ## hot path, start-up and recovery beside others (scripts/bootstrap --bench)
-	@for b in callgrind-pair startup-bench overhead-bench recovery-bench; do \
-		echo "== scripts/$$b"; BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/$$b || exit 1; \
-	done
+BENCH = BUILD=$(abspath $(BUILD)) $(PYTHON) scripts
+bench: all ## a few minutes: time and memory beside others (scripts/bootstrap --bench), counters, start-up, recovery
+	$(BENCH)/bench --runs 3
+	$(BENCH)/counters
+	$(BENCH)/startup-bench
+	$(BENCH)/recovery-bench --leak-every 8
 
 # --- habits ------------------------------------------------------------------------------------
 

@@ -80,9 +80,8 @@ def micro(label, binary, arguments, count, threads=EACH):
     return Program(label, "micro", binary, arguments, count, threads, blank=LINE)
 
 
-def app(label, arguments, count=0):
-    blank = r"\d+\.\d+ s" if label == "barnes" else ""
-    return Program(label, "apps", label, arguments, count, blank=blank)
+def app(label, arguments, count=0, binary=None):
+    return Program(label, "apps", binary or label, arguments, count)
 
 
 def mimalloc(label, binary, arguments="", **rest):
@@ -122,6 +121,7 @@ APPS = [
     app("skiplist", "run {n} 1", 80_000),
     app("hashset", "run {n} 1", 80_000),
     app("tree", "run {n} 1", 80_000),
+    app("processes", f"{benchlib.ROOT}/tests/bench/processes.sh {{n}}", 1000, binary="/bin/sh"),
 ]
 
 COMPOSITE = "17545186520507317056371138836327483792789528"

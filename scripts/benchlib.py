@@ -31,7 +31,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # An adapter is a shared object that only the programs of tests/bench know how to use.
 Variant = collections.namedtuple("Variant", "name preload settings adapter", defaults=({}, None))
 # peak: most memory, of the process and its heap's files; anon: most anonymous memory; in bytes.
-Result = collections.namedtuple("Result", "seconds user system peak anon status stdout stderr")
+Result = collections.namedtuple(
+    "Result", "seconds user system faults peak anon status stdout stderr"
+)
 
 # Settings of this allocator and of those it is compared with.
 FOREIGN_SETTINGS = ("PMALLOC_", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "BENCH_")
@@ -344,6 +346,7 @@ def run(argv, env=None, stdin=None, cwd=None, timeout=600, folder=None):
             seconds,
             usage.ru_utime,
             usage.ru_stime,
+            usage.ru_minflt,
             max(watch.peak, usage.ru_maxrss * 1024 if exact else 0),
             watch.anon,
             process.returncode,

@@ -1,119 +1,168 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The hot path and nothing else: COUNT times malloc and free of a block of SIZE bytes, with DEPTH of
-// them held at a time. Warm after the first round, so two runs that differ only in COUNT differ by
-// COUNT pairs; scripts/callgrind-pair counts instructions that way. SIZE 0 runs the loop without the
-// calls, which is what has to be subtracted. Without arguments it times some sizes.
+// One path through the allocator and nothing else, COUNT times: what scripts/counters counts. Warm after the first
+// rounds, so two runs that differ only in COUNT differ by that many times the path. With "loop-" before the mode, the loop
+// runs without the calls: that is what has to be subtracted.
+//   pair MODE COUNT SIZE [DEPTH]      DEPTH blocks are held at a time
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { DEPTH_LIMIT = 4096, WARM_UP = 10000 };
 
-// The compiler must take the pointer for used, or it drops the pair.
+// The compiler must take the pointer for used, or it drops the call.
 #define USE(p) __asm__ volatile("" : "+r"(p) : : "memory")
 
 static void *held[DEPTH_LIMIT];
+static unsigned depth = 1;
+static size_t size;
+static bool calls = true;
 
-static void pairs(unsigned long count, size_t size) {
+// Inlined for calls and for none, so that the loop alone is what is left of the loop with calls.
+#define LOOP static inline __attribute__((always_inline)) void
+
+LOOP loop_malloc(unsigned long count, size_t bytes, bool call) {
     for (unsigned long i = 0; i < count; i++) {
-        void *p = malloc(size);
+        void *p = call ? malloc(bytes) : NULL;
         USE(p);
-        free(p);
+        if (call)
+            free(p);
     }
 }
 
-static void pairs_held(unsigned long count, size_t size, unsigned depth) {
+LOOP loop_held(unsigned long count, size_t bytes, bool call) {
     for (unsigned long done = 0; done < count; done += depth) {
         for (unsigned i = 0; i < depth; i++) {
-            void *p = malloc(size);
+            void *p = call ? malloc(bytes) : NULL;
             USE(p);
             held[i] = p;
         }
-        for (unsigned i = 0; i < depth; i++)
-            free(held[i]);
+        for (unsigned i = 0; i < depth; i++) {
+            void *p = held[i];
+            USE(p);
+            if (call)
+                free(p);
+        }
     }
 }
 
-// The two loops above without their calls.
-static void loop_only(unsigned long count, unsigned depth) {
-    void *p = NULL;
-    for (unsigned long i = 0; depth == 1 && i < count; i++)
+LOOP loop_calloc(unsigned long count, size_t bytes, bool call) {
+    for (unsigned long i = 0; i < count; i++) {
+        void *p = call ? calloc(1, bytes) : NULL;
         USE(p);
-    for (unsigned long done = 0; depth > 1 && done < count; done += depth) {
-        for (unsigned i = 0; i < depth; i++) {
-            USE(p);
-            held[i] = p;
-        }
-        for (unsigned i = 0; i < depth; i++) {
-            p = held[i];
-            USE(p);
-        }
+        if (call)
+            free(p);
     }
 }
 
-static void run(unsigned long count, size_t size, unsigned depth) {
-    if (size == 0)
-        loop_only(count, depth);
-    else if (depth == 1)
-        pairs(count, size);
+// Between two sizes of one class: nothing has to move.
+LOOP loop_realloc(unsigned long count, size_t bytes, bool call) {
+    void *p = malloc(bytes);
+    for (unsigned long i = 0; i < count; i++) {
+        p = call ? realloc(p, bytes - i % 2) : p;
+        USE(p);
+    }
+    free(p);
+}
+
+static void run_malloc(unsigned long count) {
+    if (depth == 1)
+        calls ? loop_malloc(count, size, true) : loop_malloc(count, size, false);
     else
-        pairs_held(count, size, depth);
+        calls ? loop_held(count, size, true) : loop_held(count, size, false);
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+static void run_calloc(unsigned long count) {
+    calls ? loop_calloc(count, size, true) : loop_calloc(count, size, false);
 }
 
-static double nanoseconds(size_t size, unsigned depth) {
-    enum { COUNT = 4 << 20 };
-    run(WARM_UP, size, depth);
-    double start = seconds();
-    run(COUNT, size, depth);
-    return (seconds() - start) / COUNT * 1e9;
+static void run_realloc(unsigned long count) {
+    calls ? loop_realloc(count, size, true) : loop_realloc(count, size, false);
 }
 
-static void time_some(void) {
-    static const size_t sizes[] = {16, 64, 256, 1024, 8192};
-    printf("ns a malloc+free pair\n%8s %10s %10s\n", "bytes", "1 held", "32 held");
-    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        printf("%8zu %10.2f %10.2f\n", sizes[i], nanoseconds(sizes[i], 1),
-               nanoseconds(sizes[i], 32));
+static sem_t full, drained;
+
+static void *free_held(void *count) {
+    for (unsigned long done = 0; done < *(unsigned long *)count; done += depth) {
+        sem_wait(&full);
+        for (unsigned i = 0; i < depth; i++) {
+            void *p = held[i];
+            USE(p);
+            if (calls)
+                free(p);
+        }
+        sem_post(&drained);
+    }
+    return NULL;
 }
+
+// Another thread frees what this one allocates.
+static void run_remote(unsigned long count) {
+    pthread_t other;
+    sem_init(&full, 0, 0);
+    sem_init(&drained, 0, 0);
+    if (pthread_create(&other, NULL, free_held, &count) != 0)
+        exit(1);
+    for (unsigned long done = 0; done < count; done += depth) {
+        for (unsigned i = 0; i < depth; i++) {
+            void *p = calls ? malloc(size) : NULL;
+            USE(p);
+            held[i] = p;
+        }
+        sem_post(&full);
+        sem_wait(&drained);
+    }
+    pthread_join(other, NULL);
+}
+
+// Never frees, and touches every page.
+static void run_grow(unsigned long count) {
+    for (unsigned long i = 0; calls && i < count; i++) {
+        char *volatile p = malloc(size);
+        for (size_t at = 0; p && at < size; at += 4096)
+            p[at] = 1;
+    }
+}
+
+static const struct {
+    const char *name;
+    void (*run)(unsigned long count);
+    bool warm;
+} modes[] = {{"malloc", run_malloc, true},
+             {"calloc", run_calloc, true},
+             {"realloc", run_realloc, true},
+             {"remote", run_remote, true},
+             {"grow", run_grow, false}};
 
 static unsigned long number(const char *text, unsigned long limit) {
     char *end;
     errno = 0;
     unsigned long value = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || errno || value > limit) {
-        fprintf(stderr, "pair: %s is not a number up to %lu\n", text, limit);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || !value || value > limit) {
+        fprintf(stderr, "pair: %s is not a number from 1 to %lu\n", text, limit);
         exit(2);
     }
     return value;
 }
 
 int main(int argc, char **argv) {
-    if (argc == 1) {
-        time_some();
+    calls = argc < 2 || strncmp(argv[1], "loop-", 5) != 0;
+    for (unsigned i = 0; (argc == 4 || argc == 5) && i < sizeof modes / sizeof *modes; i++) {
+        if (strcmp(argv[1] + (calls ? 0 : 5), modes[i].name) != 0)
+            continue;
+        unsigned long count = number(argv[2], 1UL << 40);
+        size = number(argv[3], 1UL << 30);
+        depth = argc > 4 ? (unsigned)number(argv[4], DEPTH_LIMIT) : 1;
+        if (modes[i].warm)
+            modes[i].run(WARM_UP);
+        modes[i].run(count);
         return 0;
     }
-    if (argc < 3 || argc > 4) {
-        fprintf(stderr, "usage: pair [COUNT SIZE [DEPTH]]\n");
-        return 2;
-    }
-    unsigned long count = number(argv[1], 1UL << 40);
-    size_t size = number(argv[2], 1UL << 30);
-    unsigned depth = argc > 3 ? (unsigned)number(argv[3], DEPTH_LIMIT) : 1;
-    if (depth == 0) {
-        fprintf(stderr, "pair: DEPTH is at least 1\n");
-        return 2;
-    }
-    run(WARM_UP, size, depth);
-    run(count, size, depth);
-    return 0;
+    fprintf(stderr, "usage: pair [loop-]malloc|calloc|realloc|remote|grow COUNT SIZE [DEPTH]\n");
+    return 2;
 }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Cache lines that the allocator flushes, fences, and lines flushed again while no more than three others were in
+// between, counted behind core/persist.h on a heap of its own. Linked with the allocator itself. One line a workload:
+//   NAME ops=N flushes=N fences=N reflushes=N
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "alloc.h"
+#include "persist.h"
+#include "runtime.h"
+
+enum { LINE = 64, RECENT = 4, HELD = 2000 };
+
+static struct {
+    uint64_t flushes, fences, reflushes;
+    uintptr_t recent[RECENT]; // the lines flushed last, all different, the latest first
+} seen;
+
+static void record_line(uintptr_t line) {
+    unsigned i = 0;
+    while (i < RECENT - 1 && seen.recent[i] != line)
+        i++;
+    seen.flushes++;
+    seen.reflushes += seen.recent[i] == line;
+    for (; i > 0; i--)
+        seen.recent[i] = seen.recent[i - 1];
+    seen.recent[0] = line;
+}
+
+static void record_flush(const void *addr, size_t len) {
+    uintptr_t at = (uintptr_t)addr / LINE, end = ((uintptr_t)addr + len + LINE - 1) / LINE;
+    for (; at < end; at++)
+        record_line(at);
+}
+
+static void record_drain(void) { seen.fences++; }
+
+static uint64_t random_state = 1;
+
+static size_t random_between(size_t from, size_t to) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return from + (size_t)((random_state >> 32) * (to - from + 1) >> 32);
+}
+
+static void *held[HELD];
+
+static void *allocate(size_t size) {
+    void *p = pm_malloc(size);
+    if (!p) {
+        fprintf(stderr, "flushes: out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+// Frees one of the blocks held and allocates another in its place: two operations a time.
+static uint64_t replace(size_t from, size_t to, unsigned count, unsigned times) {
+    for (unsigned i = 0; i < times; i++) {
+        unsigned victim = (unsigned)random_between(0, count - 1);
+        pm_free(held[victim]);
+        held[victim] = allocate(random_between(from, to));
+    }
+    return 2 * (uint64_t)times;
+}
+
+static void fill(size_t from, size_t to, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        held[i] = allocate(random_between(from, to));
+}
+
+static void empty(unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        pm_free(held[i]);
+        held[i] = NULL;
+    }
+}
+
+static void begin(void) { seen.flushes = seen.fences = seen.reflushes = 0; }
+
+static void end(const char *name, uint64_t ops) {
+    printf("%s ops=%llu flushes=%llu fences=%llu reflushes=%llu\n", name, (unsigned long long)ops,
+           (unsigned long long)seen.flushes, (unsigned long long)seen.fences,
+           (unsigned long long)seen.reflushes);
+}
+
+// Blocks of these sizes replaced at random, while nothing else goes on.
+static void steady(const char *name, size_t from, size_t to, unsigned count, unsigned times) {
+    fill(from, to, count);
+    replace(from, to, count, times);
+    begin();
+    end(name, replace(from, to, count, times));
+    empty(count);
+}
+
+static void growing(const char *name, size_t size, unsigned count) {
+    begin();
+    for (unsigned i = 0; i < count; i++)
+        allocate(size);
+    end(name, count);
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+int main(void) {
+    char root[] = "/dev/shm/pmalloc-flushes-XXXXXX", heap[64];
+    if (!mkdtemp(root)) {
+        perror(root);
+        return 2;
+    }
+    snprintf(heap, sizeof heap, "%s/heap", root);
+    setenv("PMALLOC_HEAP", heap, 1);
+    setenv("PMALLOC_PERSIST", "line", 1);
+    pm_runtime_start();
+    pm_persist = (struct pm_persist_ops){record_flush, record_drain};
+    steady("cached", 64, 64, 1, 100000);
+    steady("small", 8, 8000, HELD, 100000);
+    growing("small-growing", 64, 200000);
+    steady("large", 17000, 500000, 500, 20000);
+    growing("large-growing", 40000, 1000);
+    steady("huge", 3 << 20, 9 << 20, 20, 2000);
+    return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0;
+}
