@@ -35,4 +35,4 @@ def test_what_is_missing_is_said(tmp_path):
     done = counters("--only=nonsense")
     assert done.returncode == 2 and "there is no counter nonsense" in done.stderr, said(done)
     done = counters("--only=pair-16", PATH="/nowhere")
-    assert done.returncode == 2 and "valgrind is missing: run scripts/bootstrap" in done.stderr
+    assert done.returncode == 2 and "valgrind is missing: run scripts/bootstrap --test" in done.stderr
