@@ -78,15 +78,9 @@ static unsigned tag_at(const void *p) {
 
 // ---- ways --------------------------------------------------------------------------------------------
 
-// Where a request of this thread goes. With PM_WAY_DIRECT a pass has begun, which the caller ends.
+// Where a request of this thread goes.
 static enum pm_way way(void) {
-    if (pm_tcache != &pm_no_tcache)
-        return PM_WAY_CACHE;
-    enum pm_way chosen;
-    do
-        chosen = pm_thread_enter();
-    while (chosen == PM_WAY_DIRECT && !pm_pass_begin()); // closed in between
-    return chosen;
+    return pm_tcache != &pm_no_tcache ? PM_WAY_CACHE : pm_thread_enter();
 }
 
 // A signal handler frees what may need a lock that the interrupted thread holds. Where there is no more room, or the
@@ -99,7 +93,7 @@ static void free_later(void *p) {
 
 static void free_now(void *p);
 
-static void free_left_over(void) {
+void pm_free_left_over(void) {
     struct pm_tcache *t = pm_tcache;
     while (t->later_count)
         free_now(t->later[--t->later_count]);
@@ -119,17 +113,14 @@ static void *small_guarded(unsigned cls) {
     switch (way()) {
     case PM_WAY_BOOT:
         return pm_boot_alloc(pm_classes[cls].size, pm_classes[cls].size & -pm_classes[cls].size);
-    case PM_WAY_DIRECT: {
-        void *p = small_direct(&pm_arenas[0], cls);
-        pm_pass_end();
-        return p;
-    }
+    case PM_WAY_DIRECT:
+        return small_direct(&pm_arenas[0], cls);
     case PM_WAY_CACHE:
         break;
     }
     struct pm_tcache *t = pm_tcache;
     if (t->later_count)
-        free_left_over();
+        pm_free_left_over();
     if (!pm_tcache_free_to_use(t, cls))
         return small_direct(t->arena, cls);
     return t->stack[cls].n || pm_tcache_refill(t, cls) ? pm_tcache_pop(t, cls) : NULL;
@@ -207,10 +198,7 @@ static void *large_guarded(size_t size, size_t align, bool *zero) {
     enum pm_way chosen = pm_nested() ? PM_WAY_BOOT : way();
     if (chosen == PM_WAY_BOOT)
         return pm_boot_alloc(size, align);
-    void *p = take_extent(size, align, zero);
-    if (chosen == PM_WAY_DIRECT)
-        pm_pass_end();
-    return p;
+    return take_extent(size, align, zero);
 }
 
 // *zero, where given, says whether the block reads as zeroes.
@@ -270,12 +258,9 @@ __attribute__((noinline)) void pm_free_slow(void *p) {
     }
     int saved = errno;
     struct pm_guard guard = pm_guard_enter();
-    if (pm_phase() != PM_CLOSED && pm_pass_begin()) {
-        if (pm_tcache->later_count)
-            free_left_over();
-        free_now(p);
-        pm_pass_end();
-    }
+    if (pm_tcache->later_count)
+        pm_free_left_over();
+    free_now(p);
     pm_guard_leave(guard);
     errno = saved;
 }
@@ -341,13 +326,12 @@ static bool resize(uint32_t index, size_t size) {
         return false;
     if (have >= whole_pages(size) && have <= pages)
         return true;
-    if (!pages || pm_nested() || !pm_pass_begin())
+    if (!pages || pm_nested())
         return false;
     struct pm_guard guard = pm_guard_enter();
     bool resized = pm_extent_resize(index, pages);
     if (resized)
         clear_slack(index, size);
-    pm_pass_end();
     pm_guard_leave(guard);
     return resized;
 }
@@ -368,10 +352,8 @@ void *pm_realloc(void *p, size_t size) {
         pm_free(p);
         return NULL;
     }
-    if (PM_UNLIKELY(pm_boot_owns(p) || pm_phase() == PM_CLOSED)) {
-        size_t old = pm_boot_owns(p) ? pm_boot_size(p) : pm_usable_size(p);
-        return move(p, old, size);
-    }
+    if (PM_UNLIKELY(pm_boot_owns(p)))
+        return move(p, pm_boot_size(p), size);
     unsigned tag = tag_at(p);
     if (tag == PM_TAG_EXTENT)
         return realloc_large(p, size);
@@ -385,13 +367,12 @@ void *pm_realloc(void *p, size_t size) {
 }
 
 bool pm_trim(void) {
-    if (pm_phase() != PM_READY || pm_nested() || !pm_pass_begin())
+    if (pm_phase() != PM_READY || pm_nested())
         return false;
     struct pm_guard guard = pm_guard_enter();
     if (pm_tcache != &pm_no_tcache)
         pm_tcache_flush(pm_tcache);
     bool gave = pm_extent_purge(true);
-    pm_pass_end();
     pm_guard_leave(guard);
     return gave;
 }

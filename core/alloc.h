@@ -12,6 +12,8 @@
 
 void *pm_malloc_slow(size_t size);
 void pm_free_slow(void *p);
+// Frees what signal handlers of this thread had to leave; it has a cache.
+void pm_free_left_over(void);
 
 static inline void *pm_malloc(size_t size) {
     if (PM_LIKELY(size <= PM_SMALL_MAX)) {

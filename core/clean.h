@@ -11,7 +11,7 @@
 #include "message.h"
 
 // Writes it down, durably, just before pm_heap_clean(). `heap_bytes` is the length that the data file will have;
-// `images_crc` is NULL where the captured roots may still change.
+// `images_crc` is NULL where there are no roots.
 void pm_clean_vouch(uint64_t heap_bytes, const uint32_t *images_crc);
 // Compares it with the log as loaded and the data file; for a heap whose state is clean. The images are the
 // collector's to compare.

@@ -34,8 +34,15 @@ struct pm_collector {
     int (*recover)(bool write, struct pm_recovery *result, struct pm_error *err);
     // Captures the resolved roots in the heap and restores their bytes: just before main.
     int (*capture)(struct pm_error *err);
-    // In a forked child: captured pages become private memory.
+    // Whether the byte at `p` belongs to a captured root.
+    bool (*captured)(const void *p);
+    // In a forked child, and at the end of the program: captured pages become private memory. False without memory
+    // for it; some may be private then.
     bool (*privatise)(void);
+    // Makes them shared again, where nobody has stored anything meanwhile. False without memory.
+    bool (*rejoin)(void);
+    // The checksum of what they have left in the heap, for the clean close.
+    bool (*images_crc)(uint32_t *crc, struct pm_error *err);
 };
 extern const struct pm_collector pm_collector;
 

@@ -99,9 +99,8 @@ struct pm_clean {
     uint64_t log_entries; // that stand, and a sum over them
     uint64_t log_sum;
     uint64_t bitmaps_tag;
-    uint32_t images_crc; // of the captured roots' bytes ...
-    uint32_t
-        images_known; // ... 1; 0 after a close by the program, whose last destructors may still store to them
+    uint32_t images_crc;   // of the captured roots' bytes ...
+    uint32_t images_known; // 1; 0 after the close of a heap without roots
     uint8_t reserved[12];
     uint32_t crc; // of all bytes before it
 };

@@ -13,6 +13,7 @@
 
 static struct pm_private_run *runs; // reserved at first use, PM_PRIVATE_RUNS_MAX of them
 static unsigned run_count;
+static bool any_mapped;
 
 const struct pm_private_run *pm_private_runs(unsigned *count) {
     *count = run_count;
@@ -71,8 +72,10 @@ static uint64_t writable_end(void) { return pm_table_steps ? pm_heap.frontier : 
 // Of anonymous memory where `fd` is -1.
 static bool map_piece(uint64_t offset, uint64_t end, int prot, int fd) {
     int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
-    return offset == end || mmap(pm_heap_at(offset), end - offset, prot, flags, fd,
-                                 fd < 0 ? 0 : (off_t)offset) != MAP_FAILED;
+    bool good = offset == end || mmap(pm_heap_at(offset), end - offset, prot, flags, fd,
+                                      fd < 0 ? 0 : (off_t)offset) != MAP_FAILED;
+    any_mapped = any_mapped || (good && offset != end);
+    return good;
 }
 
 // Piece by piece, so that on failure every byte can still be read at its place.
@@ -113,16 +116,29 @@ static bool copy_all(void) {
     if (pm_extent_each_active(copy_range, fresh) &&
         mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)pm_base) !=
             MAP_FAILED)
-        return true;
+        return any_mapped = true;
     munmap(fresh, size);
     return false;
 }
 
+bool pm_private_leave(void) {
+    if (any_mapped &&
+        pm_file_map(&pm_heap.data, (void *)(uintptr_t)pm_base, pm_range, PROT_READ | PROT_WRITE,
+                    MAP_FIXED | MAP_NORESERVE, 0) == MAP_FAILED)
+        return false;
+    pm_heap.data.map = (char *)(uintptr_t)pm_base;
+    pm_heap.persistent = true;
+    pm_heap.file_beneath = false;
+    return true;
+}
+
 bool pm_private_enter(void) {
+    any_mapped = false;
     bool mapped = map_file();
     // Nothing is kept behind the frontier, so that part may come last.
     if ((!mapped && !copy_all()) || !map_piece(writable_end(), pm_range, PROT_NONE, -1))
         return false;
+    any_mapped = true;
     pm_heap_is_anonymous(writable_end());
     pm_heap.data.map = NULL;
     pm_heap.persistent = false;

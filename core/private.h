@@ -29,6 +29,9 @@ struct pm_private_run {
 // False: there is no memory for it. The mapping is still whole, and shared at least in part.
 bool pm_private_enter(void);
 
+// Makes all of it shared again, after a failure too, where nobody has stored anything meanwhile. False without memory.
+bool pm_private_leave(void);
+
 // What pm_private_enter() mapped from the file, by rising address, and how many there are: none where all has been
 // copied. Where somebody else may write the file, or punch holes into it, each of their pages must be copied first.
 const struct pm_private_run *pm_private_runs(unsigned *count);

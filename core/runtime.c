@@ -37,6 +37,10 @@ enum pm_phase pm_phase(void) {
 
 const struct pm_recovery *pm_runtime_recovery(void) { return &recovery; }
 
+bool pm_runtime_is_root(const void *p) { return pm_heap.persistent && pm_collector.captured(p); }
+
+bool pm_runtime_default_heap(void) { return choice.default_heap; }
+
 // ---- start -------------------------------------------------------------------------------------------
 
 // Forgets everything in a heap that nothing can reach.
@@ -149,36 +153,10 @@ void pm_runtime_start(void) {
         pm_futex_wait(&phase, PM_STARTING);
 }
 
-// A thread without a cache is not in the list that the close looks at. It says here that it is at work, before it looks
-// at the phase.
-static _Atomic uint32_t passing;
-static __thread uint32_t my_passes __attribute__((tls_model("initial-exec"))); // of these, open
-
-bool pm_pass_begin(void) {
-    // It may get a cache on the way, and a signal handler may pass meanwhile; whoever was counted ends what he began.
-    if (pm_tcache != &pm_no_tcache && my_passes == 0)
-        return true;
-    my_passes++;
-    atomic_fetch_add_explicit(&passing, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&phase, memory_order_seq_cst) != PM_CLOSED)
-        return true;
-    pm_pass_end();
-    return false;
-}
-
-void pm_pass_end(void) {
-    if (my_passes == 0)
-        return;
-    atomic_fetch_sub_explicit(&passing, 1, memory_order_release);
-    my_passes--;
-}
-
-static bool reopen(void);
-
 enum pm_way pm_thread_enter(void) {
     if (pm_phase() <= PM_STARTING)
         pm_runtime_start();
-    if (pm_phase() != PM_READY && (pm_phase() != PM_CLOSED || !reopen()))
+    if (pm_phase() != PM_READY)
         return PM_WAY_BOOT;
     if (thread_ending)
         return PM_WAY_DIRECT;
@@ -186,10 +164,6 @@ enum pm_way pm_thread_enter(void) {
     struct pm_tcache *t = pm_tcache_create();
     if (!t)
         return PM_WAY_DIRECT;
-    if (pm_phase() == PM_CLOSED && !reopen()) { // closed since; see pm_runtime_exit()
-        pm_tcache_destroy(t);
-        return PM_WAY_BOOT;
-    }
     if (pm_tcache != &pm_no_tcache) { // a signal handler got one meanwhile
         pm_tcache_destroy(t);
         return PM_WAY_CACHE;
@@ -200,7 +174,7 @@ enum pm_way pm_thread_enter(void) {
     return PM_WAY_CACHE;
 }
 
-// ---- main and exit -----------------------------------------------------------------------------------
+// ---- before main -------------------------------------------------------------------------------------
 
 static void say_start(void) {
     if (!pm_heap.persistent) {
@@ -229,67 +203,6 @@ void pm_runtime_before_main(void) {
         say_start();
 }
 
-// What close leaves of a heap that nothing can reach: nothing.
-static void close_rootless(void) {
-    if (!pm_log_reset() || !pm_heap_discard_data())
-        return;
-    pm_clean_vouch(0, NULL);
-    pm_heap_clean();
-}
-
-static void close_heap(void) {
-    if (pm_tcache != &pm_no_tcache) {
-        struct pm_tcache *t = pm_tcache;
-        pm_tcache = &pm_no_tcache;
-        pm_tcache_flush(t);
-    }
-    if (!pm_heap_has_roots()) {
-        close_rootless();
-        return;
-    }
-    pm_extent_purge(true);
-    if (!pm_bitmaps_write())
-        return;
-    pm_clean_vouch(pm_heap.frontier, NULL);
-    pm_heap_clean();
-}
-
-void pm_runtime_exit(void) {
-    if (pm_phase() != PM_READY)
-        return;
-    if (pm_options.stats.number)
-        pm_stats_say();
-    if (!pm_heap.persistent)
-        return;
-    if (choice.default_heap && !pm_heap_has_roots()) {
-        pm_heap_remove(); // the mapping stays for whoever still runs
-        return;
-    }
-    pm_lock(&runtime_lock, PM_RANK_RUNTIME);
-    // First the phase, then the look at the caches: a thread that gets one meanwhile is either seen here or
-    // sees the phase, for both go through the lock of the caches' list.
-    atomic_store_explicit(&phase, PM_CLOSED, memory_order_seq_cst);
-    if (pm_tcache_live() > (pm_tcache != &pm_no_tcache) ||
-        atomic_load_explicit(&passing, memory_order_seq_cst))
-        atomic_store_explicit(&phase, PM_READY,
-                              memory_order_release); // unclean; recovery handles that
-    else
-        close_heap();
-    pm_unlock(&runtime_lock, PM_RANK_RUNTIME);
-}
-
-// Destructors of other libraries and threads that outlive main may ask for memory after the close, and may link it
-// into what the roots reach. So "clean" is taken back, and the next opening recovers.
-static bool reopen(void) {
-    pm_lock(&runtime_lock, PM_RANK_RUNTIME);
-    if (pm_phase() == PM_CLOSED && pm_heap.persistent && pm_heap_has_roots()) {
-        pm_heap_dirty();
-        atomic_store_explicit(&phase, PM_READY, memory_order_release);
-    }
-    pm_unlock(&runtime_lock, PM_RANK_RUNTIME);
-    return pm_phase() == PM_READY;
-}
-
 // ---- fork --------------------------------------------------------------------------------------------
 //
 // The child must not write the parent's heap, so it copies what is in use and moves the copy over the shared
@@ -303,6 +216,13 @@ static void lock_bins(void (*step)(struct pm_lock *)) {
     for (unsigned a = 0; a < pm_arena_count; a++)
         for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
             step(&pm_arenas[a].bin[cls].lock);
+}
+
+void pm_runtime_each_lock(void (*step)(struct pm_lock *)) {
+    step(&runtime_lock);
+    step(&pm_tcache_lock);
+    lock_bins(step);
+    step(&pm_extent_lock);
 }
 
 static void fork_prepare(void) {
@@ -360,6 +280,11 @@ static void fork_child(void) {
         pm_heap_release();
         close(fork_pipe[0]);
         close(fork_pipe[1]);
+    } else if (
+        pm_heap
+            .super) { // of a process that has parted from its heap; when it ends, others may open that
+        copy_runs();
+        pm_heap_release();
     }
     pm_tcache_orphans(pm_tcache);
     errno = saved;
@@ -375,17 +300,21 @@ EXPORT int pmalloc_set_root(unsigned slot, void *p) {
         errno = EINVAL;
         return -1;
     }
-    if (!pm_heap.persistent || pm_phase() != PM_READY) {
-        errno = ENOTSUP;
-        return -1;
-    }
-    pm_commit_u64(&pm_heap.super->slots.slot[slot], pm_slot_word(slot, (uint64_t)(uintptr_t)p));
-    return 0;
+    // Not beside the end of the program, which freezes the slots (runtime_exit.c).
+    pm_lock(&runtime_lock, PM_RANK_RUNTIME);
+    bool open = pm_heap.persistent;
+    if (open)
+        pm_commit_u64(&pm_heap.super->slots.slot[slot], pm_slot_word(slot, (uint64_t)(uintptr_t)p));
+    pm_unlock(&runtime_lock, PM_RANK_RUNTIME);
+    if (open)
+        return 0;
+    errno = ENOTSUP;
+    return -1;
 }
 
 EXPORT void *pmalloc_get_root(unsigned slot) {
     pm_runtime_start();
-    if (slot >= PM_ROOT_SLOTS || !pm_heap.persistent)
+    if (slot >= PM_ROOT_SLOTS || !pm_heap.super) // which stays after the end
         return NULL;
     return (void *)(uintptr_t)pm_heap_slot(slot);
 }

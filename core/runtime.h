@@ -16,7 +16,6 @@ enum pm_phase {
     PM_COLD,     // nothing has been asked for yet
     PM_STARTING, // one thread opens the heap; its own requests go to the bootstrap arena
     PM_READY,
-    PM_CLOSED, // cleanly closed: the heap no longer changes
 };
 
 enum pm_phase pm_phase(void);
@@ -25,7 +24,7 @@ enum pm_phase pm_phase(void);
 enum pm_way {
     PM_WAY_CACHE,  // pm_tcache is this thread's now
     PM_WAY_DIRECT, // the thread is ending, or no memory for a cache: straight to the arena
-    PM_WAY_BOOT,   // the heap is not open, or not any more
+    PM_WAY_BOOT,   // the heap is not open yet
 };
 // Starts the runtime where needed and gives the thread its cache.
 enum pm_way pm_thread_enter(void);
@@ -36,14 +35,15 @@ void pm_runtime_start(void);
 void pm_runtime_guard(void) __attribute__((weak));
 // Captures and restores roots. Called once, after all constructors.
 void pm_runtime_before_main(void);
-// Clean close, or nothing where other threads still have caches.
+// The end of the program: see runtime_exit.c. What is called later does nothing.
 void pm_runtime_exit(void);
 
 const struct pm_recovery *pm_runtime_recovery(void);
+// Whether the byte at `p` belongs to a captured root.
+bool pm_runtime_is_root(const void *p);
 
-// Around changes to the heap by a thread that may have no cache, so that a close in between is seen as unclean.
-// False: the heap is closed, leave it alone, and there is nothing to end.
-bool pm_pass_begin(void);
-void pm_pass_end(void);
+// For runtime_exit.c. Every lock of the allocator, by rank.
+void pm_runtime_each_lock(void (*step)(struct pm_lock *));
+bool pm_runtime_default_heap(void);
 
 #endif

@@ -69,6 +69,17 @@ static const struct part *find_part(const struct root_spec *spec, uint32_t numbe
     return NULL;
 }
 
+// A variable that comes back without its guard would be constructed again, over its contents.
+static bool guards_differ(const struct pm_root_table *t, const struct pm_root *root,
+                          const struct root_spec *spec) {
+    bool was = root->part == 1;
+    for (uint32_t i = 0; i < t->count && !was; i++)
+        was = t->root[i].part == 1 && t->root[i].kind == PM_ROOT_SYMBOL &&
+              strcmp(t->root[i].name, root->name) == 0 &&
+              strcmp(t->root[i].object, root->object) == 0;
+    return was != (find_part(spec, 1) != NULL);
+}
+
 // The heap's own roots must be there in this program, and of the size they were.
 static int resolve_registered(const struct pm_root_table *t, struct pm_error *err) {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -88,6 +99,11 @@ static int resolve_registered(const struct pm_root_table *t, struct pm_error *er
             }
         }
         const struct part *part = find_part(&spec, root->part);
+        if (root->kind == PM_ROOT_SYMBOL && guards_differ(t, root, &spec))
+            return pm_fail(err, PM_USAGE,
+                           "root %.160s is not constructed in this program as it was in the heap "
+                           "%.120s (its guard variable); the program has changed",
+                           root->name, pm_heap.dir);
         if (root->kind == PM_ROOT_SYMBOL && part && part->length != root->length)
             return pm_fail(
                 err, PM_USAGE,
@@ -301,18 +317,43 @@ int pm_roots_capture(struct pm_error *err) {
     return status;
 }
 
+bool pm_roots_captured(const void *p) {
+    for (unsigned i = 0; run_count && i < part_count; i++)
+        if ((uintptr_t)p - parts[i].address < parts[i].length)
+            return true;
+    return false;
+}
+
 // ---- fork --------------------------------------------------------------------------------------------
 
-bool pm_roots_privatise(void) {
+// All copies first, so that a lack of memory changes nothing.
+static bool copy_runs(void **copy) {
     for (unsigned i = 0; i < run_count; i++) {
         size_t len = runs[i].end - runs[i].start;
-        void *copy = pm_os_reserve(len);
-        if (!copy)
+        copy[i] = pm_os_reserve(len);
+        if (!copy[i])
             return false;
-        memcpy(copy, (const void *)runs[i].start, len);
-        if (mremap(copy, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)runs[i].start) ==
-            MAP_FAILED)
-            return false;
+        memcpy(copy[i], (const void *)runs[i].start, len);
     }
     return true;
+}
+
+static unsigned moved; // runs that are private
+
+bool pm_roots_privatise(void) {
+    void *copy[PM_ROOT_MAX] = {NULL};
+    bool good = copy_runs(copy);
+    for (moved = 0; good && moved < run_count; moved += good) {
+        size_t len = runs[moved].end - runs[moved].start;
+        good = mremap(copy[moved], len, len, MREMAP_MAYMOVE | MREMAP_FIXED,
+                      (void *)runs[moved].start) != MAP_FAILED;
+    }
+    for (unsigned i = moved; i < run_count && copy[i]; i++)
+        munmap(copy[i], runs[i].end - runs[i].start);
+    return good;
+}
+
+bool pm_roots_rejoin(void) {
+    struct pm_error ignored;
+    return moved == 0 || map_runs(&ignored) == PM_OK;
 }

@@ -177,14 +177,14 @@ static int find_object(struct query *q, struct elf_object *out) {
 
 // Symbols ----------------------------------------------------------------------------------------
 
-static int look_up(struct query *q, const struct elf_object *o, unsigned tables,
+static int look_up(struct query *q, const struct elf_object *o, const char *name, unsigned tables,
                    struct elf_symbol *sym) {
     struct elf_file f;
     char what[LIST_LEN * 2];
     memset(sym, 0, sizeof *sym);
     if (elf_object_open(o, &f, what, sizeof what) != 0)
         return errline(q->err, q->errlen, "root %s: %s", q->text, what);
-    int r = elf_file_find(&f, q->spec->name, tables, sym, what, sizeof what);
+    int r = elf_file_find(&f, name, tables, sym, what, sizeof what);
     elf_file_close(&f);
     return r == 0 ? 0 : errline(q->err, q->errlen, "root %s: %s: %s", q->text, o->name, what);
 }
@@ -205,11 +205,24 @@ static int missing_symbol(struct query *q, const struct elf_object *o,
     return errline(q->err, q->errlen, "root %s: no such variable in %s", q->text, o->name);
 }
 
+// A static of a function has a guard beside it that says whether it was constructed: it comes back with the
+// variable, or the next run would construct it anew over what was restored.
+static int guard_range(struct query *q, const struct elf_object *o, const struct elf_symbol *sym) {
+    struct elf_symbol guard;
+    char name[ELF_NAME_LEN + 4];
+    if (strncmp(sym->name, "_Z", 2) != 0)
+        return 0;
+    (void)snprintf(name, sizeof name, "_ZGV%s", sym->name + 2);
+    if (look_up(q, o, name, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &guard) != 0)
+        return -1;
+    return guard.verdict == ELF_SYM_FOUND ? checked_range(q, o, guard.value, guard.size) : 0;
+}
+
 // A symbol that was found in the object: its range, or why it cannot be a root.
 static int symbol_range(struct query *q, const struct elf_object *o, const struct elf_symbol *sym) {
     switch (sym->verdict) {
     case ELF_SYM_FOUND:
-        return checked_range(q, o, sym->value, sym->size);
+        return checked_range(q, o, sym->value, sym->size) == 0 ? guard_range(q, o, sym) : -1;
     case ELF_SYM_AMBIGUOUS:
         return errline(q->err, q->errlen,
                        "root %s: %u variables of that name in %s (+0x%lx/%lu, +0x%lx/%lu%s); use "
@@ -243,11 +256,12 @@ static int symbol_range(struct query *q, const struct elf_object *o, const struc
 static int named_symbol(struct query *q) {
     struct elf_object o, program;
     struct elf_symbol sym, copy;
-    if (find_object(q, &o) != 0 || look_up(q, &o, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &sym) != 0)
+    if (find_object(q, &o) != 0 ||
+        look_up(q, &o, q->spec->name, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &sym) != 0)
         return -1;
     if (!o.is_main && sym.verdict == ELF_SYM_FOUND && sym.preemptible) {
         elf_main_object(&program);
-        if (look_up(q, &program, ELF_IN_DYNSYM, &copy) != 0)
+        if (look_up(q, &program, q->spec->name, ELF_IN_DYNSYM, &copy) != 0)
             return -1;
         if (copy.verdict == ELF_SYM_FOUND)
             return symbol_range(q, &program, &copy);
@@ -270,7 +284,7 @@ static int symbol_step(const struct elf_object *o, void *arg) {
     if (o->is_main || elf_object_is_libc(o) || elf_object_is_linker(o) || elf_object_is_vdso(o) ||
         elf_object_is_self(o))
         return 0;
-    if (look_up(s->q, o, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &sym) != 0) {
+    if (look_up(s->q, o, s->q->spec->name, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &sym) != 0) {
         s->unreadable = true; // its message stands if nothing else is found
         return 0;
     }
@@ -291,7 +305,7 @@ static int unnamed_symbol(struct query *q) {
     struct elf_object program;
     struct elf_symbol sym;
     elf_main_object(&program);
-    if (look_up(q, &program, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &sym) != 0)
+    if (look_up(q, &program, q->spec->name, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &sym) != 0)
         return -1;
     if (sym.verdict != ELF_SYM_MISSING)
         return symbol_range(q, &program, &sym);

@@ -21,8 +21,8 @@ struct root_range {
     char object[ROOT_OBJECT_LEN]; // base name of the program or library, for messages
 };
 
-// Finds what the spec names in this process: a symbol or range gives one range, an object one for
-// each writable piece. Each lies inside a writable segment and outside RELRO. Writes out[0..*n) and
+// Finds what the spec names in this process: a range gives one range, a symbol one and another one for
+// its guard variable where it has one (a static of a C++ function), an object one for each writable piece. Each lies inside a writable segment and outside RELRO. Writes out[0..*n) and
 // returns 0; or returns -1 with *n = 0 and one line, which names the spec, in err.
 //
 // A symbol without an object is looked for in the main program, then in every other object but libc,

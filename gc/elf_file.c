@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "gc/elf_file.h"
 
+#include "gc/cxxname.h"
 #include "gc/errline.h"
 
 #include <errno.h>
@@ -251,7 +252,27 @@ static void consider_near(struct elf_symbol *out, const char *s, uint64_t room, 
         out->near_count++;
 }
 
-static void scan_table(const struct table *t, const char *name, struct elf_symbol *out) {
+// The same for a C++ variable that is in some scope, where the name asked for leaves scopes out.
+static void consider_scoped(struct elf_symbol *out, const char *plain, const char *name,
+                            size_t len) {
+    size_t n = strlen(plain);
+    if (n > len + 2 && n < ELF_NEAR_LEN && strcmp(plain + n - len, name) == 0 &&
+        memcmp(plain + n - len - 2, "::", 2) == 0)
+        consider_near(out, plain, n + 1, plain, n);
+}
+
+static void keep_name(struct elf_symbol *out, const char *s, uint64_t room) {
+    size_t n = strnlen(s, room < ELF_NAME_LEN ? room : ELF_NAME_LEN);
+    bool fits = n < ELF_NAME_LEN && n < room;
+    memcpy(out->name, fits ? s : "", fits ? n + 1 : 1);
+    char *version = strchr(out->name, '@');
+    if (version != NULL)
+        *version = '\0';
+}
+
+// `plain` compares C++ names instead of symbols.
+static void scan_table(const struct table *t, const char *name, bool plain,
+                       struct elf_symbol *out) {
     size_t len = strlen(name);
     ElfW(Sym) s;
     for (uint64_t i = 1; i < t->count; i++) {
@@ -259,11 +280,20 @@ static void scan_table(const struct table *t, const char *name, struct elf_symbo
         if (s.st_shndx == SHN_UNDEF || s.st_name == 0 || s.st_name >= t->strings_size)
             continue;
         const char *str = t->strings + s.st_name;
-        uint64_t room = t->strings_size - s.st_name;
-        if (name_matches(str, room, name, len))
+        uint64_t room = t->strings_size - s.st_name, before = out->value;
+        bool object = ELF64_ST_TYPE(s.st_info) == STT_OBJECT && s.st_size != 0;
+        char cxx[ELF_NAME_LEN] = "";
+        if (plain && !(object && cxxname_plain(str, room, cxx, sizeof cxx)))
+            continue;
+        if (plain ? strcmp(cxx, name) == 0 : name_matches(str, room, name, len)) {
             consider(out, &s);
-        else if (ELF64_ST_TYPE(s.st_info) == STT_OBJECT && s.st_size != 0)
+            if (out->count == 1 && (out->value != before || out->name[0] == '\0'))
+                keep_name(out, str, room);
+        } else if (plain) {
+            consider_scoped(out, cxx, name, len);
+        } else if (object) {
             consider_near(out, str, room, name, len);
+        }
     }
 }
 
@@ -274,16 +304,17 @@ int elf_file_find(const struct elf_file *f, const char *name, unsigned tables,
         uint32_t type;
     } order[] = {{ELF_IN_SYMTAB, SHT_SYMTAB}, {ELF_IN_DYNSYM, SHT_DYNSYM}};
     memset(out, 0, sizeof *out);
-    for (size_t i = 0; i < 2 && out->verdict == ELF_SYM_MISSING; i++) {
+    for (size_t i = 0; i < 4 && out->verdict == ELF_SYM_MISSING; i++) {
         struct table t;
-        int have = (tables & order[i].bit) != 0 ? find_table(f, order[i].type, &t) : 0;
+        bool plain = i >= 2;
+        int have = (tables & order[i % 2].bit) != 0 ? find_table(f, order[i % 2].type, &t) : 0;
         if (have < 0)
             return errline(err, errlen, "truncated or damaged ELF file (symbol table)");
         if (have == 0)
             continue;
-        if (order[i].bit == ELF_IN_SYMTAB || tables == ELF_IN_DYNSYM)
+        if (order[i % 2].bit == ELF_IN_SYMTAB || tables == ELF_IN_DYNSYM)
             out->have_table = true; // .dynsym alone shows only what is exported
-        scan_table(&t, name, out);
+        scan_table(&t, name, plain, out);
     }
     return 0;
 }

@@ -51,7 +51,7 @@ enum elf_verdict {
     ELF_SYM_NO_SIZE,
 };
 
-enum { ELF_NEAR_MAX = 3, ELF_NEAR_LEN = 64 };
+enum { ELF_NEAR_MAX = 3, ELF_NEAR_LEN = 80, ELF_NAME_LEN = 256 };
 
 struct elf_symbol {
     enum elf_verdict verdict;
@@ -60,6 +60,7 @@ struct elf_symbol {
     unsigned count;                     // AMBIGUOUS: how many different ones
     unsigned rank;                      // of the binding: 1 local, 2 weak, 3 global
     bool preemptible;                   // the dynamic linker may have bound the name elsewhere
+    char name[ELF_NAME_LEN];            // FOUND: as it stands in the table, "" when too long
     bool have_table;                    // false: there was nothing to search
     unsigned near_count;                // variables of a similar name
     char near_name[ELF_NEAR_MAX][ELF_NEAR_LEN];
@@ -68,7 +69,7 @@ struct elf_symbol {
 enum { ELF_IN_SYMTAB = 1, ELF_IN_DYNSYM = 2 };
 
 // Searches .symtab first and, when the name is not there, .dynsym. A name in the file may carry a
-// version, name@V. 0 with the verdict, or -1 when the file is damaged.
+// version, name@V. When no name is like that, the C++ names of cxxname.h are compared. 0 with the verdict, or -1 when the file is damaged.
 int elf_file_find(const struct elf_file *f, const char *name, unsigned tables,
                   struct elf_symbol *out, char *err, size_t errlen);
 

@@ -269,5 +269,8 @@ const struct pm_collector pm_collector = {
     .prepare = pm_roots_prepare,
     .recover = recover_here,
     .capture = pm_roots_capture,
+    .captured = pm_roots_captured,
     .privatise = pm_roots_privatise,
+    .rejoin = pm_roots_rejoin,
+    .images_crc = pm_roots_images_crc,
 };

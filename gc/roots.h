@@ -31,6 +31,8 @@ int pm_roots_drop(const char *name, struct pm_error *err);
 // The collector's hooks; see collector.h.
 int pm_roots_prepare(struct pm_error *err);
 int pm_roots_capture(struct pm_error *err);
+bool pm_roots_captured(const void *p);
 bool pm_roots_privatise(void);
+bool pm_roots_rejoin(void);
 
 #endif

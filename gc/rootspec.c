@@ -56,6 +56,29 @@ static bool is_symbol_char(unsigned char c) {
     return is_alnum(c) || c == '_' || c == '.' || c == '$' || c == '@' || c >= 0x80;
 }
 
+// And what cxxname.h makes of them.
+static bool is_scoped_char(unsigned char c) {
+    return is_symbol_char(c) || c == ':' || c == '(' || c == ')' || c == ' ';
+}
+
+// Whether the C++ in a name is as cxxname.h writes it: identifiers, each perhaps with () behind it, between double
+// colons.
+static bool is_scoped(const char *name) {
+    static const char unnamed[] = "(anonymous namespace)";
+    for (const char *at = name;;) {
+        bool hidden = strncmp(at, unnamed, sizeof unnamed - 1) == 0;
+        size_t len = hidden ? sizeof unnamed - 1 : strcspn(at, ":() ");
+        at += len;
+        if (len != 0 && !hidden && strncmp(at, "()::", 4) == 0)
+            at += 2;
+        if (len == 0 || *at == '\0')
+            return len != 0 && !hidden;
+        if (strncmp(at, "::", 2) != 0)
+            return false;
+        at += 2;
+    }
+}
+
 static bool is_object_char(unsigned char c) {
     return c > 0x20 && c != 0x7f && c != ',' && c != ':' && c != '*' && c != '/' && c != '#';
 }
@@ -162,12 +185,9 @@ int rootspec_parse_one(const char *text, size_t len, struct root_spec *out, char
         return errline(err, errlen, "empty root");
     const char *colon = memchr(text, ':', len);
     size_t at = 0; // where the part after "object:" starts
-    if (colon != NULL) {
+    bool scope = colon != NULL && colon + 1 < text + len && colon[1] == ':'; // as in app::store
+    if (colon != NULL && !scope) {
         at = (size_t)(colon - text);
-        if (at + 1 < len && text[at + 1] == ':')
-            return errline(err, errlen,
-                           "\"%s\": a C++ variable is named by its mangled symbol (see nm)",
-                           quote(q, text, len));
         if (copy_name(text, len, 0, at, out->object, sizeof out->object, is_object_char,
                       "object name", err, errlen) != 0)
             return -1;
@@ -184,8 +204,16 @@ int rootspec_parse_one(const char *text, size_t len, struct root_spec *out, char
     if (at < len && text[at] == '@') // @FILE is the whole value or nothing
         return bad_char(text, len, at, "symbol", err, errlen);
     out->kind = ROOT_SYMBOL;
-    return copy_name(text, len, at, len, out->name, sizeof out->name, is_symbol_char, "symbol", err,
-                     errlen);
+    scope = scope || memmem(text + at, len - at, "::", 2) != NULL;
+    if (copy_name(text, len, at, len, out->name, sizeof out->name,
+                  scope ? is_scoped_char : is_symbol_char, "symbol", err, errlen) != 0)
+        return -1;
+    if (scope && !is_scoped(out->name))
+        return errline(err, errlen,
+                       "\"%s\": write a C++ variable as app::store, (anonymous namespace)::store, "
+                       "Class::function()::store, or by its symbol (see nm)",
+                       quote(q, text, len));
+    return 0;
 }
 
 int rootspec_format(const struct root_spec *spec, char *buf, size_t len) {

@@ -6,6 +6,8 @@
 //     PMALLOC_ROOTS = spec[,spec...] | @FILE   (one spec a line, # comments, blank lines, CRLF)
 //     spec = [object:]symbol | [object:]* | [object:]+OFFSET/LENGTH
 //
+// A symbol is what nm prints, or a C++ name as cxxname.h writes it.
+//
 // Nothing here allocates, prints or changes errno: it runs inside a stranger's process before main.
 #ifndef PMALLOC_GC_ROOTSPEC_H
 #define PMALLOC_GC_ROOTSPEC_H

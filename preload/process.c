@@ -12,6 +12,7 @@
 #include "message.h"
 #include "pmalloc.h"
 #include "runtime.h"
+#include "statics.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -68,6 +69,7 @@ __attribute__((constructor)) static void on_load(int argc, char **argv, char **e
         pm_runtime_start();
 }
 
+// For a program that exits before main.
 __attribute__((destructor)) static void on_exit_or_unload(void) { pm_runtime_exit(); }
 
 // A sanitizer's runtime library needs to be asked for memory, and has its own way with libc: some of libc's functions
@@ -93,11 +95,20 @@ void pm_runtime_guard(void) {
 typedef int main_fn(int, char **, char **);
 static main_fn *program_main;
 
+static void at_end(void) {
+    pm_runtime_exit();
+    pm_statics_destroy();
+}
+
+// Handlers run in reverse order: behind those of main, before the destructors of what was constructed before it.
 static int main_after_capture(int argc, char **argv, char **env) {
-    if (in_charge())
+    if (in_charge()) {
         pm_runtime_before_main();
-    else
+        (void)!atexit(at_end); // fails without memory; then our destructor is the end
+        (void)!at_quick_exit(pm_runtime_exit);
+    } else {
         say_not_in_charge();
+    }
     return program_main(argc, argv, env);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A list whose library adds to it after everything: in a destructor that runs behind the allocator's own, or in a
-// thread that asks for its first memory while the process ends. Built twice, as a library and as its program.
+// A list whose library adds to it after everything, in a destructor; its program may do so in a thread that asks for its
+// first memory while the process ends. Built twice, as a library and as its program.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -118,8 +118,8 @@ class Case:
         return None
 
     def unprotected(self, field, value):
-        if field.name.startswith("images.") and self.state != "recovered":
-            return True  # the program's own variables, to which it may store until its very end
+        if field.name.startswith("images.") and self.state == "dirty":
+            return True  # the program's own variables, to which it stored until its very end
         return self.state == "dirty" and not any(value) and field.name == self.newest_entry()
 
     def chosen(self, rng):
@@ -358,6 +358,22 @@ def test_files_replaced(originals, name, shm):
         for argv in [["pmalloc-recover", "--check"], *LOOKS]:
             healthy(look([tool(argv[0]), *argv[1:]], heap), (0, 1, 4), f"{case.state}: other {name}: {argv}")
         assert (heap / name).read_bytes() == other
+
+
+@pytest.mark.parametrize("state", ["clean", "recovered"])
+def test_captured_roots_are_vouched_for_by_a_clean_close(originals, state, shm):
+    """Zeroed, every variable would be as good as new, and all data gone at the next opening."""
+    case, heap = originals[state], shm / "heap"
+    restore(heap, case.files)
+    (heap / "roots").write_bytes(bytes(len(case.files["roots"])))
+    before = read(heap)
+    for argv in [["pmalloc-recover", "--check"], *LOOKS]:
+        done = look([tool(argv[0]), *argv[1:]], heap)
+        healthy(done, (4,) if argv[0] == "pmalloc-recover" else (0, 4), f"{state}: {argv}")
+    done = program(case, heap)
+    healthy(done, (125,), state)
+    assert "captured roots" in done[2]
+    assert read(heap) == before
 
 
 @pytest.mark.parametrize("name", FILES)

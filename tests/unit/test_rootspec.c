@@ -60,7 +60,16 @@ static void test_symbols(void) {
     refuse("a,b c", "root 2: ");
     refuse("a, b", "at column 1");
     refuse("a\nb", "stray character '?'");
-    refuse("ns::head", "mangled");
+    CHECK_STR(canon("ns::head"), "ns::head");
+    CHECK_STR(canon("libx.so:a::(anonymous namespace)::b"), "libx.so:a::(anonymous namespace)::b");
+    CHECK_STR(specs[0].object, "libx.so");
+    CHECK_STR(canon("(anonymous namespace)::b"), "(anonymous namespace)::b");
+    CHECK_STR(canon("Store::instance()::store"), "Store::instance()::store");
+    const char *wrong[] = {"::head",       "a::",       "a:::b",  "a::b()",
+                           "a::()::b",     "a::(b)::c", "a b::c", "a::(anonymous namespace)",
+                           "a::f(int)::b", "x:::b"};
+    for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        refuse(wrong[i], "(anonymous namespace)::store");
     refuse("x:", "empty symbol at column 3");
     refuse(":x", "empty object name at column 1");
     refuse("a:b:c", "stray character ':'");

@@ -94,7 +94,8 @@ static void killed_session(void) {
 static void closed_session(void) {
     session();
     pm_runtime_exit();
-    CHECK_EQ(pm_phase(), PM_CLOSED);
+    CHECK(!pmalloc_is_persistent());
+    CHECK_EQ(pm_heap.super->state.state, PM_STATE_CLEAN);
 }
 
 static void test_killed_again_and_again(void) {
@@ -271,43 +272,144 @@ static void test_fork(void) {
     CHECK_EQ(in_child(forking), 0);
 }
 
-// ---- after the close ---------------------------------------------------------------------------------
+// ---- after the end -----------------------------------------------------------------------------------
 
-// Destructors of other libraries still allocate and free, and may link what they get into live data: the first
-// request takes "clean" back, so it is as good as any before.
+static struct pm_clean vouched;
+
+// Destructors of other libraries still allocate, free and store, at the same addresses: in memory of their own.
 static void late_requests(void) {
     session();
-    char *small = pm_malloc(100), *large = pm_malloc(100000);
+    char *small = pm_malloc(100), *large = pm_malloc(100000), *huge = pm_malloc(8 << 20);
     memset(small, 3, 100);
     memset(large, 4, 100000);
+    huge[8 << 19] = 5; // the rest of it was never touched
     pm_runtime_exit();
-    CHECK_EQ(pm_heap.super->state.state, PM_STATE_CLEAN);
-    CHECK_EQ(pm_phase(), PM_CLOSED);
-    pm_free(large); // ignored
-    CHECK(large[99999] == 4);
+    vouched = pm_heap.super->state.clean;
+    CHECK_EQ(vouched.images_known, 1);
+    CHECK(large[99999] == 4 && huge[8 << 19] == 5 && huge[8 << 18] == 0);
+    struct node *list = pmalloc_get_root(0);
+    CHECK_EQ(list_length(list), 1000);
     errno = 0;
     CHECK(pmalloc_set_root(0, small) == -1 && errno == ENOTSUP);
-    CHECK(!pm_trim());
-    char *moved = pm_realloc(small, 5000), *fresh = pm_calloc(100, 100);
-    CHECK_EQ(pm_phase(), PM_READY);
-    CHECK_EQ(pm_heap.super->state.state, PM_STATE_DIRTY);
-    CHECK(moved && moved != small && moved[0] == 3 && moved[99] == 3);
-    CHECK(fresh && fresh[9999] == 0);
-    pm_free(fresh);
-    pm_free(moved);
-    struct node *list = pmalloc_get_root(0);
-    struct node *late = list_add(list, list->value + 1);
-    late->pad[0] = list->pad[0];
-    uint64_t *behind = (uint64_t *)(uintptr_t)late->pad[0];
-    behind[0] = behind[9999] = late->value;
-    CHECK_EQ(pmalloc_set_root(0, late), 0);
+    for (struct node *n = list, *next; n; n = next) {
+        next = n->next;
+        memset(n, 0x55, sizeof *n);
+        pm_free(n);
+    }
+    pm_free(large);
+    pm_free(huge);
+    pm_trim();
+    char *moved = pm_realloc(small, 5000);
+    CHECK(moved && moved[0] == 3 && moved[99] == 3);
+    for (size_t size = 1; size < 64 << 20; size *= 2) { // beyond the file's end, too
+        char *fresh = pm_calloc(size, 1);
+        MUST(fresh != NULL);
+        CHECK(fresh[0] == 0 && fresh[size - 1] == 0);
+        memset(fresh, 6, size);
+        if (size % 3)
+            pm_free(fresh);
+    }
+    pid_t pid = fork(); // its child outlives it
+    if (pid == 0) {
+        CHECK(pm_heap.super == NULL && moved[99] == 3);
+        pm_free(pm_malloc(100000));
+        _exit(check_failures != 0);
+    }
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    pm_runtime_exit(); // once is enough
+    CHECK_EQ(pm_heap.super->state.state, PM_STATE_CLEAN);
+    CHECK(memcmp(&vouched, &pm_heap.super->state.clean, sizeof vouched) == 0);
 }
 
-static void test_requests_after_the_close(void) {
+static void test_requests_after_the_end(void) {
     expected_live = 0;
     CHECK_EQ(in_child(late_requests), 0);
-    expected_live = 1002; // the nodes, the late one, the large block
+    expected_live = 1001; // the nodes, all whole, and the large block
     CHECK_EQ(in_child(closed_session), 0);
+    expected_live = 0;
+}
+
+// ---- others at the end -------------------------------------------------------------------------------
+
+// Pushes nodes to slot 0. After the end of the program that is refused, and what it then does must not reach the heap.
+static void *pusher(void *arg) {
+    for (bool open = true;;) {
+        struct node *list = pmalloc_get_root(0);
+        list = list_add(list, list ? list->value + 1 : 0);
+        open = open && pmalloc_set_root(0, list) == 0;
+        for (struct node *n = list; n && !open; n = n->next)
+            n->value = ~0ull;
+    }
+    return arg;
+}
+
+static void *sleeper(void *arg) {
+    for (;;)
+        pause();
+    return arg;
+}
+
+static void end_among_others(void) {
+    settings();
+    pm_runtime_before_main();
+    struct node *list = pmalloc_get_root(0);
+    uint64_t before = list_length(list), after;
+    CHECK(before >= expected_live);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, sleeper, NULL) == 0);
+    MUST(pthread_create(&thread, NULL, pusher, NULL) == 0);
+    do {
+        struct node *now = pmalloc_get_root(0);
+        after = now ? now->value + 1 : 0;
+    } while (after < before + 200);
+    pm_runtime_exit();
+    CHECK(!pmalloc_is_persistent());
+    CHECK_EQ(pm_heap.super->state.state, PM_STATE_DIRTY);
+    usleep(2000);
+}
+
+static void test_end_among_other_threads(void) {
+    for (uint64_t i = 0; i < 10 && !check_failures; i++) {
+        expected_live = i * 200;
+        CHECK_EQ(in_child(end_among_others), 0);
+    }
+    expected_live = 0;
+}
+
+// ---- a signal in the midst ---------------------------------------------------------------------------
+
+static void hold(struct pm_lock *lock) {
+    if (lock == &pm_extent_lock)
+        pm_lock_raw(lock);
+}
+
+static void let_go(struct pm_lock *lock) {
+    if (lock == &pm_extent_lock)
+        pm_unlock_raw(lock);
+}
+
+// exit() in a signal handler that has interrupted the allocator: no hang, no close.
+static void end_within_the_allocator(void) {
+    session();
+    pm_runtime_each_lock(hold);
+    pm_runtime_exit();
+    CHECK(pmalloc_is_persistent());
+    CHECK_EQ(pm_heap.super->state.state, PM_STATE_DIRTY);
+    pm_runtime_each_lock(let_go);
+}
+
+static void end_within_the_allocator_among_others(void) {
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, sleeper, NULL) == 0);
+    end_within_the_allocator();
+}
+
+static void test_end_within_the_allocator(void) {
+    expected_live = 0;
+    CHECK_EQ(in_child(end_within_the_allocator), 0);
+    expected_live = 1001;
+    CHECK_EQ(in_child(end_within_the_allocator_among_others), 0);
     expected_live = 0;
 }
 
@@ -372,7 +474,9 @@ int main(void) {
     RUN_CHILD(recovered_blocks_are_ordinary);
     RUN_CHILD(freeing_everything);
     RUN_CHILD(fork);
-    RUN_CHILD(requests_after_the_close);
+    RUN_CHILD(requests_after_the_end);
+    RUN_CHILD(end_among_other_threads);
+    RUN_CHILD(end_within_the_allocator);
     RUN_CHILD(two_threads_killed);
     return CHECK_DONE();
 }
