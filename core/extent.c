@@ -17,8 +17,11 @@ static uint64_t promised_bytes(void) {
 static bool back(struct pm_extent *e, uint64_t *pages) {
     uint64_t want = *pages, step = pm_active.pages / 4;
     if (want > PM_HUGE_PAGES) {
-        if (pm_options.reserve.number == PM_RESERVE_LAZY)
-            return pm_heap_has_room(want << PM_PAGE_SHIFT, promised_bytes());
+        bool known = false,
+             room = pm_options.reserve.number == PM_RESERVE_LAZY &&
+                    pm_heap_has_room(want << PM_PAGE_SHIFT, promised_bytes(), &known);
+        if (known)
+            return room;
     } else {
         step = step < CHUNK_PAGES_MIN ? CHUNK_PAGES_MIN : 1ull << (63 - __builtin_clzll(step));
         step = step > CHUNK_PAGES_MAX ? CHUNK_PAGES_MAX : step;

@@ -6,10 +6,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "crc.h"
@@ -24,11 +22,7 @@
 #ifndef MAP_SYNC
 #define MAP_SYNC 0x80000
 #endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 
-#define HUGE_PAGE ((uint64_t)2 << 20)
 #define SLABS_REACH (pm_range / PM_SLAB_SIZE * sizeof(struct pm_slab_header))
 #define LOG_REACH (pm_range / 1024)
 #define RANGE_MIN ((uint64_t)64 << 20)
@@ -49,7 +43,10 @@ static struct pm_file *const all_files[] = {&pm_heap.super_file, &pm_heap.data, 
 
 static bool has_room(size_t bytes, int prot) {
     void *probe = mmap(NULL, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return probe != MAP_FAILED && munmap(probe, bytes) == 0;
+    if (probe == MAP_FAILED)
+        return false;
+    munmap(probe, bytes);
+    return true;
 }
 
 bool pm_heap_choose_range(void) {
@@ -227,19 +224,14 @@ int pm_heap_map(struct pm_error *err) {
     return status == PM_OK ? map_file(&pm_heap.log, LOG_REACH, err) : status;
 }
 
-static struct pm_table anonymous; // the data of a volatile heap
-
-void pm_heap_is_anonymous(uint64_t writable) {
-    anonymous = (struct pm_table){(char *)(uintptr_t)pm_base, pm_range, writable};
-}
-
 int pm_heap_volatile(struct pm_error *err) {
     pm_heap.persistent = false;
     pm_heap.limit = pm_options.limit.number < pm_range ? pm_options.limit.number : pm_range;
     pm_heap.limit &= ~(PM_REGION_SIZE - 1);
     pm_heap.frontier = 0;
     int prot = pm_table_steps ? PROT_NONE : PROT_READ | PROT_WRITE;
-    pm_heap_is_anonymous(pm_table_steps ? 0 : pm_range);
+    uint64_t writable = pm_table_steps ? 0 : pm_range;
+    pm_heap_is_anonymous(writable);
     if (map_range(prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, err) == PM_OK)
         return PM_OK;
     // No heap file holds addresses of this memory, so any address will do.
@@ -247,10 +239,9 @@ int pm_heap_volatile(struct pm_error *err) {
     if (anywhere == MAP_FAILED)
         return err->status;
     pm_base = ((uint64_t)(uintptr_t)anywhere + PM_REGION_SIZE - 1) & ~(PM_REGION_SIZE - 1);
-    anonymous.map = (char *)(uintptr_t)pm_base;
-    anonymous.reach -= PM_REGION_SIZE;
     if (pm_heap.limit > pm_range - PM_REGION_SIZE)
         pm_heap.limit = pm_range - PM_REGION_SIZE;
+    pm_heap_is_anonymous(writable);
     return PM_OK;
 }
 
@@ -266,11 +257,8 @@ void pm_heap_dirty(void) {
     pm_make_durable(state, sizeof *state + sizeof(struct pm_slots));
 }
 
-// False when the data file could not be given back the length that the heap has: then no close is clean.
-static bool length_known = true;
-
 bool pm_heap_clean(void) {
-    if (!length_known)
+    if (!pm_length_known)
         return false;
     if (pm_durability != PM_DURABLE_NONE)
         for (size_t i = 0; i < FILES; i++)
@@ -363,174 +351,4 @@ bool pm_file_ready(struct pm_file *file) {
     }
     file->fd = pm_os_fd_high(fd);
     return true;
-}
-
-// The program's signals may interrupt it, and tmpfs then undoes all of it.
-static bool allocate(int fd, int mode, uint64_t offset, uint64_t len) {
-    int status;
-    do
-        status = fallocate(fd, mode, (off_t)offset, (off_t)len);
-    while (status != 0 && errno == EINTR);
-    return status == 0;
-}
-
-static bool set_length(int fd, uint64_t size) {
-    int status;
-    do
-        status = ftruncate(fd, (off_t)size);
-    while (status != 0 && errno == EINTR);
-    return status == 0;
-}
-
-bool pm_file_grow(struct pm_file *file, size_t size) {
-    if (size <= file->size)
-        return true;
-    size = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
-    if (size > file->reach || !pm_os_file_size(size) || !pm_file_ready(file))
-        return false;
-    if (!allocate(file->fd, 0, file->size, size - file->size) &&
-        (errno != EOPNOTSUPP || !set_length(file->fd, size)))
-        return false;
-    file->size = size;
-    return true;
-}
-
-bool pm_file_back(struct pm_file *file, uint64_t offset, uint64_t len) {
-    return pm_file_ready(file) && (allocate(file->fd, 0, offset, len) || errno == EOPNOTSUPP);
-}
-
-// The log must not name pages behind the durable end of the file: after a power loss the heap would look cut off.
-static bool length_durable(void) {
-    return pm_durability == PM_DURABLE_NONE || fdatasync(pm_heap.data.fd) == 0;
-}
-
-static bool grow_slabs(uint64_t bytes) {
-    return pm_file_grow(&pm_heap.slabs, bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header));
-}
-
-int pm_heap_pin(void) {
-    char path[sizeof pm_heap.dir + 32];
-    struct stat st;
-    if (!pm_file_ready(&pm_heap.data))
-        return -1;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", pm_heap.data.fd);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        snprintf(path, sizeof path, "%s/%s", pm_heap.dir, pm_heap.data.name);
-        fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    }
-    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == pm_heap.data.dev &&
-        st.st_ino == pm_heap.data.ino && flock(fd, LOCK_SH | LOCK_NB) == 0)
-        return fd;
-    if (fd >= 0)
-        close(fd);
-    return -1;
-}
-
-// Cutting a file takes even copied pages from whoever maps it privately; see pm_heap_pin().
-static bool cut_length(int fd, uint64_t size) {
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0)
-        return false;
-    bool good = set_length(fd, size);
-    flock(fd, LOCK_UN);
-    return good;
-}
-
-bool pm_heap_complete(void) { return grow_slabs(pm_heap.frontier); }
-
-bool pm_heap_set_frontier(uint64_t bytes) {
-    if (bytes > pm_heap.frontier && bytes > pm_heap.limit)
-        return false;
-    if (!pm_heap.persistent && !pm_table_need(&anonymous, bytes))
-        return false;
-    if (pm_heap.persistent) {
-        if (bytes > pm_heap.frontier && !pm_os_file_size(bytes))
-            return false;
-        // The data file's length is vouched for by a clean close, so it is the last that may fail to change.
-        if ((bytes > pm_heap.frontier && !grow_slabs(bytes)) || !pm_file_ready(&pm_heap.data) ||
-            !(bytes < pm_heap.frontier ? cut_length : set_length)(pm_heap.data.fd, bytes))
-            return false;
-        if (bytes > pm_heap.frontier && !length_durable()) {
-            length_known = set_length(pm_heap.data.fd, pm_heap.data.size);
-            return false;
-        }
-        length_known = true;
-        pm_heap.data.size = bytes;
-    }
-    pm_heap.frontier = bytes;
-    return true;
-}
-
-// One touched page and MADV_COLLAPSE give a zeroed 2 MiB page in a third of the time that 512 faults take.
-static bool commit_huge(uint64_t offset) {
-    if (pm_durability != PM_DURABLE_NONE || !allocate(pm_heap.data.fd, 0, offset, PM_PAGE_SIZE))
-        return false;
-    *(volatile char *)pm_heap_at(offset) = 0;
-    return madvise(pm_heap_at(offset), HUGE_PAGE, MADV_COLLAPSE) == 0;
-}
-
-static bool commit_small(uint64_t offset, uint64_t len) {
-    return len == 0 || allocate(pm_heap.data.fd, 0, offset, len) || errno == EOPNOTSUPP;
-}
-
-static bool commit(uint64_t offset, uint64_t len) {
-    uint64_t end = offset + len;
-    uint64_t huge = (offset + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
-    if (huge + HUGE_PAGE > end)
-        return commit_small(offset, len);
-    if (!commit_small(offset, huge - offset))
-        return false;
-    for (; huge + HUGE_PAGE <= end; huge += HUGE_PAGE)
-        if (!commit_huge(huge) && !commit_small(huge, HUGE_PAGE))
-            return false;
-    return commit_small(huge, end - huge);
-}
-
-bool pm_heap_commit(uint64_t offset, uint64_t len) {
-    if (!pm_heap.persistent)
-        return true;
-    if (!pm_file_ready(&pm_heap.data))
-        return false;
-    if (commit(offset, len))
-        return true;
-    pm_heap_uncommit(offset, len); // what a full file system gave of it
-    return false;
-}
-
-bool pm_heap_has_room(uint64_t len, uint64_t promised) {
-    if (!pm_heap.persistent)
-        return true;
-    struct statvfs fs;
-    struct stat st;
-    if (!pm_file_ready(&pm_heap.data) || fstatvfs(pm_heap.data.fd, &fs) != 0 ||
-        fstat(pm_heap.data.fd, &st) != 0)
-        return false;
-    uint64_t used = (uint64_t)st.st_blocks * 512;
-    uint64_t outstanding = promised > used ? promised - used : 0;
-    // tmpfs without a size limit reports zero blocks in all
-    return fs.f_blocks == 0 || len + outstanding <= (uint64_t)fs.f_bavail * fs.f_frsize;
-}
-
-bool pm_heap_uncommit(uint64_t offset, uint64_t len) {
-    // Dropped pages of a private file mapping would show the file again.
-    if (pm_heap.file_beneath)
-        return mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
-    if (!pm_heap.persistent)
-        return madvise(pm_heap_at(offset), len, MADV_DONTNEED) == 0;
-    return pm_file_ready(&pm_heap.data) &&
-           allocate(pm_heap.data.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, len);
-}
-
-uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end) {
-    if (!pm_heap.persistent || !pm_file_ready(&pm_heap.data))
-        return end - *offset;
-    off_t data = lseek(pm_heap.data.fd, (off_t)*offset, SEEK_DATA);
-    if (data < 0)
-        return errno == ENXIO ? 0 : end - *offset;
-    if ((uint64_t)data >= end)
-        return 0;
-    *offset = (uint64_t)data;
-    off_t hole = lseek(pm_heap.data.fd, data, SEEK_HOLE);
-    return (hole < 0 || (uint64_t)hole > end ? end : (uint64_t)hole) - *offset;
 }

@@ -105,8 +105,8 @@ bool pm_heap_set_frontier(uint64_t bytes);
 // Makes [offset, offset + len) really there, so that touching it cannot fail for lack of space.
 bool pm_heap_commit(uint64_t offset, uint64_t len);
 // Whether the file system has room for `len` more bytes beside what it already promised: `promised` bytes
-// are in extents.
-bool pm_heap_has_room(uint64_t len, uint64_t promised);
+// are in extents. *known is false where the system will not tell.
+bool pm_heap_has_room(uint64_t len, uint64_t promised, bool *known);
 // Gives the space back; the range reads as zeroes afterwards. False when the file system cannot.
 bool pm_heap_uncommit(uint64_t offset, uint64_t len);
 
@@ -132,6 +132,8 @@ typedef bool pm_range_fn(uint64_t offset, uint64_t len, void *arg);
 
 static inline uint64_t pm_heap_offset(const void *p) { return (uint64_t)(uintptr_t)p - pm_base; }
 static inline void *pm_heap_at(uint64_t offset) { return (void *)(uintptr_t)(pm_base + offset); }
+
+extern bool pm_length_known; // heap_space.c, for heap.c
 
 // heap_dir.c, for heap.c
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
