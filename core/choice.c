@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "os.h"
 
 #define DEFAULT_HEAPS 10000
+#define DEFAULT_ROOM ((uint64_t)256 << 20)
 #define SELF_TRIES 5000 // milliseconds
 
 static int program_name(char *name, size_t size, struct pm_error *err) {
@@ -97,6 +99,14 @@ static int open_spare(char *dir, size_t room, const char *name, struct pm_error 
     return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy", name);
 }
 
+// A small /dev/shm, as containers have it, is soon full, and the program would be out of memory for a heap that
+// nothing can reach afterwards.
+static bool little_room(const char *dir) {
+    struct statvfs fs;
+    return statvfs(dir, &fs) == 0 && fs.f_blocks != 0 &&
+           (uint64_t)fs.f_bavail * fs.f_frsize < DEFAULT_ROOM;
+}
+
 static int open_default(struct pm_choice *choice, struct pm_error *err) {
     char name[256], dir[512];
     int status = program_name(name, sizeof name, err);
@@ -106,7 +116,12 @@ static int open_default(struct pm_choice *choice, struct pm_error *err) {
         return status;
     choice->default_heap = true;
     size_t len = strlen(dir);
+    bool small = little_room(dir);
     len += (size_t)snprintf(dir + len, sizeof dir - len, "/%s", name);
+    if (small && !pm_options.roots.text[0] && access(dir, F_OK) != 0) {
+        choice->without_heap = true;
+        return PM_OK;
+    }
     // Who names roots wants his data, not a fresh heap beside it.
     if (pm_options.roots.text[0])
         return open_named(dir, choice, err);

@@ -25,7 +25,7 @@
 
 #define SLABS_REACH (pm_range / PM_SLAB_SIZE * sizeof(struct pm_slab_header))
 #define LOG_REACH (pm_range / 1024)
-#define RANGE_MIN ((uint64_t)64 << 20)
+#define RANGE_MIN ((uint64_t)16 << 20)
 
 uint64_t pm_base = PM_HEAP_BASE, pm_range = PM_HEAP_RANGE;
 struct pm_heap pm_heap = {

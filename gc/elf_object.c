@@ -132,6 +132,8 @@ static bool main_path(const struct elf_object *o, char *path, size_t len) {
         return true;
     }
     ssize_t n = readlink("/proc/self/exe", path, len);
+    if (n < 0 && errno == ENOENT) // no /proc here
+        n = snprintf(path, len, "%s", (const char *)getauxval(AT_EXECFN));
     if (n <= 0 || (size_t)n >= len)
         return false;
     path[n] = '\0';
@@ -312,7 +314,8 @@ int elf_object_open(const struct elf_object *o, struct elf_file *f, char *err, s
     const char *path = m.path;
     bool by_exe = o->is_main && exe_is_program(); // the kernel's own link to the mapped file
     if (by_exe)
-        path = "/proc/self/exe";
+        path = access("/proc/self/exe", F_OK) == 0 ? "/proc/self/exe"
+                                                   : (const char *)getauxval(AT_EXECFN);
     else if (!mapping_at(first_address(o), &m) || m.path[0] == '\0')
         path = o->dl_name;
     else if (access(m.path, F_OK) != 0)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/personality.h>
 #include <unistd.h>
 
@@ -172,9 +173,10 @@ static const char *find_library(void) {
     static char path[PATH_MAX + 64];
     char self[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length <= 0)
+    if (length > 0)
+        self[length] = '\0';
+    else if (errno != ENOENT || !realpath((const char *)getauxval(AT_EXECFN), self)) // no /proc
         fail("cannot find out where pmalloc-run is: /proc/self/exe: %s", strerror(errno));
-    self[length] = '\0';
     *(strrchr(self, '/') + 1) = '\0';
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         snprintf(path, sizeof path, "%s%s" LIBRARY, self, places[i]);

@@ -359,6 +359,11 @@ int fstatvfs(int fd, struct statvfs *out) {
     return REAL(fstatvfs)(fd, out);
 }
 
+int statvfs(const char *restrict path, struct statvfs *restrict out) {
+    FAIL_OR("statvfs", -1)
+    return REAL(statvfs)(path, out);
+}
+
 int pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *), void *arg) {
     long error = fault("pthread_create", SITE);
     return error > 0 ? (int)error : REAL(pthread_create)(id, attr, fn, arg);

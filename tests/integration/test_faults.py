@@ -79,6 +79,7 @@ ERRORS = {
     "renameat": [E.EIO, E.ENOSPC, E.ENOMEM],
     "rmdir": [E.EIO],
     "stat": [E.EIO, E.ENOMEM],
+    "statvfs": [E.EIO, E.ENOMEM, E.EINTR],
     "syncfs": [E.EIO, E.ENOSPC],
     "unlinkat": [E.EIO, E.ENOMEM],
     "waitpid": [E.EINTR],
