@@ -18,6 +18,7 @@
 #define DEFAULT_HEAPS 10000
 #define DEFAULT_ROOM ((uint64_t)256 << 20)
 #define SELF_TRIES 5000 // milliseconds
+#define GONE_TRIES 500
 
 static int program_name(char *name, size_t size, struct pm_error *err) {
     if (pm_os_program_name(name, size))
@@ -28,8 +29,7 @@ static int program_name(char *name, size_t size, struct pm_error *err) {
                    strerror(errno));
 }
 
-// Whether the user left this program out.
-static int left_out(bool *out, struct pm_error *err) {
+int pm_left_out(bool *out, struct pm_error *err) {
     char name[256];
     *out = pm_options.backing.number == PM_BACKING_VOLATILE;
     if (*out || !pm_options.program.text[0])
@@ -39,12 +39,12 @@ static int left_out(bool *out, struct pm_error *err) {
     return status;
 }
 
-// The holder is this very process, before it executed itself: a child that it started has our old descriptors
-// until its own exec has got to closing them.
-static int wait_for_myself(const char *dir, struct pm_error *err) {
+// The holder is this very process, before it executed itself, or has ended: a child that it started has its
+// descriptors until its own exec has got to closing them.
+static int wait_for_exec(const char *dir, int tries, struct pm_error *err) {
     const struct timespec tick = {.tv_nsec = 1000000};
     int status = PM_OPERATIONAL;
-    for (int tries = 0; tries < SELF_TRIES && status != PM_OK; tries++) {
+    for (; tries > 0 && status != PM_OK; tries--) {
         nanosleep(&tick, NULL);
         status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
         if (status != PM_OK && !pm_heap.busy)
@@ -57,8 +57,12 @@ static int open_named(const char *dir, struct pm_choice *choice, struct pm_error
     int status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
     if (status == PM_OK || !pm_heap.busy)
         return status;
-    if (pm_heap.busy_pid == getpid() && pm_heap.busy_start == pm_os_start_time(getpid()))
-        return wait_for_myself(dir, err);
+    bool lives = pm_heap.busy_start == pm_os_start_time(pm_heap.busy_pid);
+    if (!lives || pm_heap.busy_pid == getpid()) {
+        status = wait_for_exec(dir, lives ? SELF_TRIES : GONE_TRIES, err);
+        if (status == PM_OK || !pm_heap.busy || lives)
+            return status;
+    }
     // A descendant of the owner inherited the environment; it runs on volatile memory, quietly.
     if (pm_os_is_ancestor(pm_heap.busy_pid, pm_heap.busy_start)) {
         choice->without_heap = true;
@@ -130,7 +134,7 @@ static int open_default(struct pm_choice *choice, struct pm_error *err) {
 
 int pm_choose_heap(struct pm_choice *choice, struct pm_error *err) {
     *choice = (struct pm_choice){0};
-    int status = left_out(&choice->without_heap, err);
+    int status = pm_left_out(&choice->without_heap, err);
     if (status != PM_OK || choice->without_heap)
         return status;
     if (pm_options.heap.text[0])

@@ -14,6 +14,8 @@ struct pm_choice {
     bool default_heap; // nobody named one: it goes with the process unless it has roots
 };
 
+// Whether the user left this program out of PMALLOC_PROGRAM, or wants volatile memory.
+int pm_left_out(bool *out, struct pm_error *err);
 // Opens (locks, validates, makes) the process's heap as the settings say, and fills `choice`. On failure nothing is
 // held. Single-threaded, at start.
 int pm_choose_heap(struct pm_choice *choice, struct pm_error *err);

@@ -95,6 +95,15 @@ static int open_heap(struct pm_error *err) {
     return status == PM_OK && choice.without_heap ? pm_heap_volatile(err) : status;
 }
 
+bool pm_runtime_wanted(void) {
+    struct pm_error ignored;
+    bool out;
+    if (getauxval(AT_SECURE) || pm_options_load(pm_os_environ(), &ignored) != PM_OK ||
+        pm_left_out(&out, &ignored) != PM_OK)
+        return false;
+    return !out && (pm_options.heap.text[0] || pm_options.roots.text[0]);
+}
+
 static void refuse(const struct pm_error *err) {
     if (err->status == PM_DAMAGE)
         pm_refuse(

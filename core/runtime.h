@@ -33,6 +33,8 @@ enum pm_way pm_thread_enter(void);
 void pm_runtime_start(void);
 // The preloaded library's own look at the process, before anything of libc is used: refuses where it must not be.
 void pm_runtime_guard(void) __attribute__((weak));
+// Whether the settings ask for more than a default heap for this program.
+bool pm_runtime_wanted(void);
 // Captures and restores roots. Called once, after all constructors.
 void pm_runtime_before_main(void);
 // The end of the program: see runtime_exit.c. What is called later does nothing.

@@ -43,11 +43,11 @@ static int in_charge(void) {
            ours.dli_fbase == theirs.dli_fbase;
 }
 
-// A program that brings its own malloc never asks us for memory. Whoever named roots for it should know.
+// A program that brings its own malloc never asks us for memory. Whoever named a heap or roots for it should know.
 static void say_not_in_charge(void) {
     Dl_info ours, theirs;
     void *whose = dlsym(RTLD_DEFAULT, "pmalloc_version"); // of the PMAlloc that comes first
-    if (secure_getenv("PMALLOC_ROOTS") && dladdr(whose, &ours) &&
+    if (pm_runtime_wanted() && dladdr(whose, &ours) &&
         dladdr((void *)(uintptr_t)&malloc, &theirs) && ours.dli_fbase != theirs.dli_fbase &&
         whose == (void *)(uintptr_t)&pmalloc_version)
         pm_say("this program's malloc is in %s, not here: nothing of it is on a persistent heap",
