@@ -169,6 +169,8 @@ int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_e
         return status;
     status = open_files(mode, wait, err);
     if (status != PM_OK) {
+        if (pm_heap.created && !pm_heap.busy)
+            pm_heap_remove();
         pm_heap_release();
         return status;
     }

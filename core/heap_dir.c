@@ -338,6 +338,8 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
             status = is_heap(mode, err);
         if (status != PM_OK)
             pm_dir_close();
+        if (status != PM_OK && dir_made && !pm_heap.busy) // goes only where it is empty
+            rmdir(pm_heap.dir);
         return status;
     }
 }

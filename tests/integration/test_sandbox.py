@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Small and strange surroundings: seccomp filters, limits, containers without this or that, memory cgroups."""
+
+import contextlib
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+
+import pytest
+from conftest import BUILD, app, compiled, environment, one_message, recovered, refuses, run, said, succeeds, tool
+
+# What the library may need once the heap is open, beside write(2) for a message. README.md lists these.
+VOLATILE = "mmap,munmap,madvise,futex"
+PERSISTENT = VOLATILE + ",fallocate,ftruncate,newfstatat,fstat,fstatfs,prlimit64,flock"
+PROGRAM = ",write,read,close,exit,exit_group,brk,rt_sigprocmask,clock_gettime"  # what the program needs itself
+
+
+# ---- seccomp -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def forbid():
+    return compiled("forbid.c")
+
+
+def sandboxed(forbid, when, how, calls, heap=None, rounds=3000, **settings):
+    where = {"HEAP": heap, "ROOTS": "kept"} if heap else {"BACKING": "volatile"}
+    return run([forbid, when, how, calls, rounds], DECAY_MS=1, **where, **settings)
+
+
+def refused_requests(done):
+    word, number = succeeds(done).split()
+    assert word == "ok" and not done.stderr, said(done)
+    return int(number)
+
+
+# Each is done by another call, or can be done without.
+SPARE = ["fallocate", "ftruncate", "fstatfs", "madvise", "prlimit64", "fcntl", "futex", "munmap", "mremap", "readlink"]
+SPARE += ["sched_getaffinity", "getrandom", "geteuid,getpid,getppid", "openat,unlinkat,renameat", "lseek", "mmap", "flock"]
+AT_START = ["fallocate", "ftruncate", "fstatfs", "madvise", "prlimit64", "fcntl", "munmap", "mremap", "readlink"]
+AT_START += ["sched_getaffinity", "getrandom", "lseek", "getppid", "sysinfo", "fallocate,fstatfs,prlimit64,fcntl"]
+
+
+@pytest.mark.parametrize("how", ["EPERM", "ENOSYS", "EACCES"])
+@pytest.mark.parametrize("calls", SPARE)
+def test_call_forbidden_amid_the_work(forbid, heap, calls, how):
+    assert refused_requests(sandboxed(forbid, "later", how, calls, heap)) == 0
+    assert refused_requests(sandboxed(forbid, "later", how, calls)) == 0
+    assert recovered(heap)["roots"] == 1
+
+
+@pytest.mark.parametrize("how", ["EPERM", "ENOSYS"])
+@pytest.mark.parametrize("calls", AT_START)
+def test_call_forbidden_from_the_start(forbid, heap, calls, how):
+    assert refused_requests(sandboxed(forbid, "start", how, calls, heap)) == 0
+    assert refused_requests(sandboxed(forbid, "start", how, calls)) == 0
+    assert recovered(heap)["roots"] == 1
+
+
+@pytest.mark.parametrize("how", ["EPERM", "ENOSYS", "EACCES"])
+@pytest.mark.parametrize("calls", ["newfstatat,fstat", "fallocate,ftruncate", "+write,exit_group"])
+def test_where_nothing_else_will_do_requests_fail(forbid, heap, calls, how):
+    """ENOMEM, and the heap is whole."""
+    assert refused_requests(sandboxed(forbid, "later", how, calls, heap)) > 0
+    assert recovered(heap)["roots"] == 1
+
+
+def test_lock_that_is_forbidden(forbid, heap):
+    refuses(sandboxed(forbid, "start", "EPERM", "flock", heap), "lock", "Operation not permitted")
+    assert recovered(heap)["roots"] == 1  # made by the process before it forbade itself that
+
+
+def test_forbidden_calls_are_not_tried_again(forbid, heap):
+    log = heap.parent / "strace"
+    command = ["strace", "-f", "-e", "trace=fallocate,ftruncate", "-o", log, "--", forbid, "later", "EPERM"]
+    done = run([*command, "fallocate", 3000], HEAP=heap, ROOTS="kept", PROGRAM="forbid", DECAY_MS=1)
+    if "PTRACE" in done.stderr:
+        pytest.skip("ptrace is forbidden here")
+    assert refused_requests(done) == 0
+    assert log.read_text().count("fallocate(") > 10
+    assert sum("EPERM" in line and "fallocate(" in line for line in log.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("backing, calls", [("volatile", VOLATILE), ("file", PERSISTENT)])
+def test_calls_needed_after_start(forbid, heap, backing, calls):
+    """The list is complete, and what is not on the volatile one kills a persistent heap only."""
+    done = sandboxed(forbid, "later", "kill", "+" + calls + PROGRAM, heap if backing == "file" else None)
+    assert refused_requests(done) == 0
+
+
+@pytest.mark.parametrize("call", ["fallocate", "ftruncate"])
+def test_a_kill_by_the_sandbox_is_recovered_from(forbid, heap, call):
+    done = sandboxed(forbid, "later", "kill", call, heap)
+    assert done.returncode == -signal.SIGSYS, said(done)
+    assert recovered(heap)["roots"] == 1
+
+
+def test_randomisation_that_cannot_be_switched_off(heap):
+    """As containers have it: a note, and the program runs."""
+    inside = 'import ctypes,os,sys; libc=ctypes.CDLL(None); exec(sys.argv[1]); os.execv(sys.argv[2], sys.argv[2:])'
+    # an x86-64 filter: personality(2) fails with EPERM unless it only asks
+    code = """
+import struct
+def stmt(code, k, jt=0, jf=0): return struct.pack("HBBI", code, jt, jf, k)
+prog = stmt(0x20, 0) + stmt(0x15, 135, 0, 3) + stmt(0x20, 16) + stmt(0x15, 0xffffffff, 1, 0) \\
+    + stmt(0x06, 0x00050001) + stmt(0x06, 0x7fff0000)
+buf = ctypes.create_string_buffer(prog)
+fprog = struct.pack("HxxxxxxQ", len(prog) // 8, ctypes.addressof(buf))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, fprog, 0, 0) == 0
+"""
+    argv = ["/usr/bin/python3", "-c", inside, code, tool("pmalloc-run"), "-H", heap, "-r", "store", app("kvshell")]
+    done = run(argv, preload=False, stdin="set a 1\n")
+    assert succeeds(done) == "ok\n"
+    assert done.stderr.count("\n") == 1 and "randomisation cannot be switched off" in done.stderr, said(done)
+
+
+# ---- limits ------------------------------------------------------------------------------------------
+
+
+def limited(argv, limits, **settings):
+    def apply():
+        for which, value in limits.items():
+            resource.setrlimit(which, (value, resource.getrlimit(which)[1]))
+
+    return subprocess.run(
+        [str(a) for a in argv],
+        env=environment(**settings),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=apply,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+MB = 1 << 20
+LIMITS = {
+    "address space": {resource.RLIMIT_AS: 60 * MB},
+    "more address space": {resource.RLIMIT_AS: 4000 * MB},
+    "data, as under overcommit 2": {resource.RLIMIT_DATA: 100 * MB},
+    "data and address space": {resource.RLIMIT_DATA: 100 * MB, resource.RLIMIT_AS: 4000 * MB},
+    "locked memory": {resource.RLIMIT_MEMLOCK: 0},
+    "endless stack": {resource.RLIMIT_STACK: resource.RLIM_INFINITY},
+    "descriptors": {resource.RLIMIT_NOFILE: 10},
+}
+
+
+@pytest.mark.parametrize("backing", ["file", "volatile"])
+@pytest.mark.parametrize("which", LIMITS)
+def test_limits(heap, which, backing):
+    where = {"HEAP": heap, "ROOTS": "list_state"} if backing == "file" else {"BACKING": "volatile"}
+    done = limited([app("list"), "run", 2000, 1, "-t", 1], LIMITS[which], **where)
+    assert done.returncode == 0 and "ok keys=1678 " in done.stdout and not done.stderr, said(done)
+    if backing == "file":
+        done = limited([app("list"), "check"], LIMITS[which], HEAP=heap)
+        assert "ok keys=1678 " in succeeds(done) and not done.stderr
+        assert "ok keys=1678 " in succeeds(run([app("list"), "check"], HEAP=heap))  # and without
+
+
+@pytest.mark.parametrize("backing", ["file", "volatile"])
+def test_data_limit_is_an_end_of_memory(heap, backing):
+    """What counts is counted as it is used: NULL at the limit, and all of it again when it is freed."""
+    where = {"HEAP": heap} if backing == "file" else {"BACKING": "volatile"}
+    program = compiled("limits.c", name="pmtest_limits")
+    done = limited([program, "fill", 1000], {resource.RLIMIT_DATA: 80 * MB}, LIMIT="512M", **where)
+    blocks = int(succeeds(done))
+    assert blocks * 1000 > (400 if backing == "file" else 50) * MB, said(done)
+
+
+@pytest.mark.parametrize("how", ["alone", "threads", "exec"])
+def test_fork_under_a_data_limit(heap, how):
+    program = compiled("limits.c", name="pmtest_limits")
+    for _ in range(2):
+        done = limited([program, "fork", how], {resource.RLIMIT_DATA: 200 * MB}, HEAP=heap, ROOTS="items,large,captured")
+        assert done.returncode == 0 and not done.stderr, said(done)
+
+
+def test_too_few_descriptors(heap):
+    refuses(limited(["true"], {resource.RLIMIT_NOFILE: 5}, HEAP=heap), "Too many open files")
+    assert not heap.exists()
+    done = limited(["true"], {resource.RLIMIT_NOFILE: 5})
+    assert done.returncode == 0, said(done)
+    one_message(done, "Too many open files", "running on volatile memory")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs no limit of locked memory")
+@pytest.mark.parametrize("backing", ["file", "volatile"])
+def test_locked_memory(shm, heap, backing):
+    """mlockall by who may: what comes later is locked, too. What is there already would all be made real."""
+    source = shm / "locked.c"
+    source.write_text("""
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        int main(void) {
+            if (mlockall(MCL_FUTURE) != 0) return 1;
+            for (int i = 0; i < 3000; i++) { char *p = malloc(5000 + i); if (!p) return 2; memset(p, 1, 5000); }
+            return malloc(9 << 20) ? 0 : 3;
+        }
+    """)
+    subprocess.run(["gcc", "-O0", "-o", shm / "locked", source], check=True)
+    where = {"HEAP": heap} if backing == "file" else {"BACKING": "volatile"}
+    succeeds(run([shm / "locked"], **where))
+
+
+# ---- containers --------------------------------------------------------------------------------------
+
+
+def inside(script, *arguments, **settings):
+    """Runs a shell script, its preloads left to itself, with mounts of its own."""
+    preload = BUILD / "libpmalloc_preload.so"
+    done = run(["unshare", "-m", "sh", "-c", script, "sh", *arguments], preload=False, P=preload, **settings)
+    if done.returncode and ("unshare" in done.stderr or "mount:" in done.stderr):
+        pytest.skip(f"no private mounts here: {done.stderr.strip()}")
+    return done
+
+
+PYTHON = "/usr/bin/python3 -c 'print(sum(len(bytes(i)) for i in range(2000)), len([bytes(i) for i in range(9000)]))'"
+
+
+@pytest.mark.parametrize("size", ["4k", "64k", "1m", "4m", "64m"])
+def test_small_shm(size):
+    """Programs that ask for nothing run as they do without us, and say nothing."""
+    script = f"mount -t tmpfs -o size={size},mode=1777 tmpfs /dev/shm && export LD_PRELOAD=$PMALLOC_P; unset PMALLOC_P; "
+    done = inside(script + PYTHON + "; ls -A /dev/shm/pmalloc-*")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1999000 9000\n", ""), said(done)
+
+
+@pytest.mark.parametrize("size", ["12k", "1m", "16m"])
+def test_small_shm_for_a_heap_with_roots(size):
+    """It fills up: NULL for the program, which says so; what is there is kept."""
+    script = f"mount -t tmpfs -o size={size},mode=1777 tmpfs /dev/shm && L=$PMALLOC_P; unset PMALLOC_P; "
+    script += "export PMALLOC_HEAP=/dev/shm/heap PMALLOC_ROOTS=list_state; "
+    script += 'LD_PRELOAD=$L "$1" run 20000 1 -t 2; echo "status $?"; LD_PRELOAD=$L "$1" check; "$2" --json /dev/shm/heap'
+    done = inside(script, app("list"), tool("pmalloc-recover"))
+    if size == "12k":
+        assert "status 125" in done.stdout and "No space left" in done.stderr, said(done)
+    else:
+        assert "status 1\n" in done.stdout and "out of memory" in done.stdout, said(done)
+        checked = "ok keys=" if size == "16m" else ""  # the check needs memory itself
+        assert checked in done.stdout.split("status 1\n")[1] and '"live_objects"' in done.stdout, said(done)
+
+
+def test_no_shm():
+    script = "mount -t tmpfs -o size=64k tmpfs /dev && export LD_PRELOAD=$PMALLOC_P; unset PMALLOC_P; "
+    done = inside(script + PYTHON)
+    assert succeeds(done) == "1999000 9000\n"
+    one_message(done, "/dev/shm", "No such file", "running on volatile memory")
+    done = inside(script + "export PMALLOC_ROOTS=list_state; exec $1 check", app("list"))
+    assert done.returncode == 125, said(done)
+    one_message(done, "/dev/shm", "No such file")
+
+
+def test_read_only_shm():
+    script = "mount -t tmpfs -o ro tmpfs /dev/shm && export LD_PRELOAD=$PMALLOC_P; unset PMALLOC_P; "
+    done = inside(script + "exec ls /dev/shm")
+    assert succeeds(done) == ""
+    one_message(done, "Read-only file system", "running on volatile memory")
+    done = inside(script + "PMALLOC_HEAP=/dev/shm/heap exec ls /dev/shm")
+    assert done.returncode == 125, said(done)
+    one_message(done, "/dev/shm/heap", "Read-only file system")
+
+
+def test_no_proc(heap):
+    """Roots are found and kept all the same, under pmalloc-run, too."""
+    script = "mount -t tmpfs tmpfs /proc && unset PMALLOC_P; "
+    for _ in range(2):
+        more = 'printf "get a\\nset a 1\\n" | "$1" -H "$2" -r store -s PROGRAM=kvshell "$3"'
+        done = inside(script + more, tool("pmalloc-run"), heap, app("kvshell"))
+        assert done.returncode == 0, said(done)
+    assert done.stdout == "1\nok\n" and not done.stderr, said(done)
+
+
+def test_missing_directory(shm):
+    refuses(run(["true"], HEAP=shm / "no" / "heap"), "No such file")
+
+
+# ---- memory cgroups ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def memory_group(limit):
+    """A cgroup of its own, version 2 or 1, as a function that takes the calling process into it."""
+    for top, name in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+        group = pathlib.Path(top) / f"pmalloc-test-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            group.mkdir()
+            try:
+                if (group / name).exists():
+                    (group / name).write_text(str(limit))
+                    yield lambda path=group / "cgroup.procs": path.write_text(str(os.getpid()))
+                    return
+            finally:
+                group.rmdir()
+    pytest.skip("no memory cgroup can be made here")
+
+
+def test_memory_cgroup(heap):
+    """Who uses more is killed, as without us; the heap recovers outside."""
+    with memory_group(96 * MB) as enter:
+
+        def go(*argv):
+            env = environment(HEAP=heap, ROOTS="blocks")
+            return subprocess.run(argv, env=env, preexec_fn=enter, capture_output=True, text=True, check=False)
+
+        program = str(compiled("limits.c", name="pmtest_limits"))
+        assert go(program, "count").stdout == "0\n"
+        done = go(program, "grow", "1000")
+        assert done.returncode == -signal.SIGKILL and not done.stderr, said(done)
+    assert recovered(heap)["live_objects"] > 30_000
+    assert int(succeeds(run([program, "count"], HEAP=heap))) > 30_000
