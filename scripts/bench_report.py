@@ -176,8 +176,8 @@ def plot(comparison, what, title, path):
     axes.grid(axis="both", linewidth=0.3)
     measured = "time" if what == "time" else "peak memory"
     axes.set_xlabel(f"{measured}, {comparison.base} = 1; left is better")
-    axes.set_title(title, fontsize=6)
-    figure.legend(loc="outside lower center", ncols=len(comparison.names), fontsize=8)
+    figure.suptitle(title, fontsize=6)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(comparison.names), fontsize=8)
     for kind in ("png", "svg"):
         figure.savefig(f"{path}.{kind}", dpi=150)
     pyplot.close(figure)

@@ -13,8 +13,8 @@ from conftest import BUILD, ROOT, environment, run, said
 ANSWER = "echo answer=12 ops=1000000 seconds=$seconds live=1000 own=10\n"
 
 
-def bench(*arguments, build=BUILD):
-    argv = [sys.executable, ROOT / "scripts/bench", "--no-plots", *arguments]
+def bench(*arguments, build=BUILD, plots=False):
+    argv = [sys.executable, ROOT / "scripts/bench", *([] if plots else ["--no-plots"]), *arguments]
     env = environment(preload=False) | {"BUILD": str(build)}
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
@@ -53,6 +53,17 @@ def test_figures_ratios_and_the_best(fake):
     assert report["machine"]["cpus"] >= 1 and "dev_shm" in report["machine"]
     line = next(line for line in done.stdout.splitlines() if line.startswith("nqueens/1"))
     assert line.split() == ["nqueens/1", "2.000", "ns", "0.50", "other"]
+
+
+def test_plots(tmp_path):
+    pytest.importorskip("matplotlib", reason="scripts/bootstrap --bench installs matplotlib")
+    script(tmp_path / "build/bench/nqueens", "seconds=1; sleep 0.05; " + ANSWER)
+    options = ["--programs=nqueens", "--allocators=glibc", "--runs=1", f"--output={tmp_path}/results"]
+    done = bench(*options, build=tmp_path / "build", plots=True)
+    assert done.returncode == 0, said(done)
+    for what in ("time", "memory"):
+        assert (tmp_path / f"results/{what}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / f"results/{what}.svg").read_text()
 
 
 @pytest.mark.parametrize(
