@@ -39,6 +39,22 @@ int pm_left_out(bool *out, struct pm_error *err) {
     return status;
 }
 
+static void explain_left_out(struct pm_choice *choice) {
+    char name[256] = "";
+    if (pm_options.backing.number == PM_BACKING_VOLATILE)
+        snprintf(choice->why, sizeof choice->why, "PMALLOC_BACKING=volatile");
+    else if (pm_os_program_name(name, sizeof name))
+        snprintf(choice->why, sizeof choice->why, "PMALLOC_PROGRAM=%.200s does not match %s",
+                 pm_options.program.text, name);
+}
+
+void pm_choose_volatile(struct pm_choice *choice, const struct pm_error *err) {
+    choice->without_heap = true;
+    snprintf(choice->why, sizeof choice->why, "%s", err->text);
+    if (!pm_options.verbose.number)
+        pm_say("%s; running on volatile memory", err->text);
+}
+
 // The holder is this very process, before it executed itself, or has ended: a child that it started has its
 // descriptors until its own exec has got to closing them.
 static int wait_for_exec(const char *dir, int tries, struct pm_error *err) {
@@ -66,6 +82,9 @@ static int open_named(const char *dir, struct pm_choice *choice, struct pm_error
     // A descendant of the owner inherited the environment; it runs on volatile memory, quietly.
     if (pm_os_is_ancestor(pm_heap.busy_pid, pm_heap.busy_start)) {
         choice->without_heap = true;
+        snprintf(choice->why, sizeof choice->why,
+                 "%.300s is in use by process %d, from which this one descends", dir,
+                 (int)pm_heap.busy_pid);
         return PM_OK;
     }
     bool wait = pm_options.busy.number == PM_BUSY_WAIT;
@@ -124,6 +143,8 @@ static int open_default(struct pm_choice *choice, struct pm_error *err) {
     len += (size_t)snprintf(dir + len, sizeof dir - len, "/%s", name);
     if (small && !pm_options.roots.text[0] && access(dir, F_OK) != 0) {
         choice->without_heap = true;
+        snprintf(choice->why, sizeof choice->why,
+                 "%.300s would be short of room; set PMALLOC_HEAP to have a heap elsewhere", dir);
         return PM_OK;
     }
     // Who names roots wants his data, not a fresh heap beside it.
@@ -135,6 +156,8 @@ static int open_default(struct pm_choice *choice, struct pm_error *err) {
 int pm_choose_heap(struct pm_choice *choice, struct pm_error *err) {
     *choice = (struct pm_choice){0};
     int status = pm_left_out(&choice->without_heap, err);
+    if (choice->without_heap)
+        explain_left_out(choice);
     if (status != PM_OK || choice->without_heap)
         return status;
     if (pm_options.heap.text[0])
@@ -142,8 +165,7 @@ int pm_choose_heap(struct pm_choice *choice, struct pm_error *err) {
     status = open_default(choice, err);
     // A default heap is a courtesy: where there can be none, and nothing was asked of it, do without.
     if (status == PM_OPERATIONAL && !pm_options.roots.text[0]) {
-        pm_say("%s; running on volatile memory", err->text);
-        choice->without_heap = true;
+        pm_choose_volatile(choice, err);
         return PM_OK;
     }
     return status;

@@ -21,6 +21,7 @@
 #include "persist.h"
 #include "pmalloc.h"
 #include "private.h"
+#include "start_line.h"
 #include "stats.h"
 
 static _Atomic uint32_t phase;  // enum pm_phase; also the futex that later threads wait on
@@ -87,8 +88,7 @@ static int open_heap(struct pm_error *err) {
         // The range is taken, as under valgrind: a default heap is a courtesy.
         if (status == PM_OPERATIONAL && choice.default_heap && !pm_heap.persistent &&
             !pm_options.roots.text[0]) {
-            pm_say("%s; running on volatile memory", err->text);
-            choice.without_heap = true;
+            pm_choose_volatile(&choice, err);
             status = PM_OK;
         }
     }
@@ -185,21 +185,6 @@ enum pm_way pm_thread_enter(void) {
 
 // ---- before main -------------------------------------------------------------------------------------
 
-static void say_start(void) {
-    if (!pm_heap.persistent) {
-        pm_say("volatile memory: nothing is kept");
-        return;
-    }
-    pm_say(
-        "heap %s (%s); roots: %u; %s: %lu objects, %lu bytes live, %lu bytes reclaimed in %.3f s",
-        pm_heap.dir, pm_persist_guarantee(pm_durability), pm_heap_root_count(),
-        !recovery.roots      ? "new"
-        : recovery.was_clean ? "clean"
-                             : "recovered",
-        (unsigned long)recovery.live_objects, (unsigned long)recovery.live_bytes,
-        (unsigned long)recovery.reclaimed_bytes, recovery.seconds);
-}
-
 void pm_runtime_before_main(void) {
     struct pm_error err;
     pm_runtime_start();
@@ -209,7 +194,7 @@ void pm_runtime_before_main(void) {
         pm_refuse("%s", err.text);
     }
     if (pm_options.verbose.number)
-        say_start();
+        pm_start_line(&choice, &recovery);
 }
 
 // ---- fork --------------------------------------------------------------------------------------------

@@ -2,18 +2,21 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // pmalloc-info: what is in a heap.
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/census.h"
 #include "common/cli.h"
+#include "common/follow.h"
 #include "common/info_print.h"
 #include "common/offline.h"
 #include "common/progress.h"
 #include "recover.h"
 
-enum { KEY_JSON = 256, KEY_MAP };
+enum { KEY_JSON = 256, KEY_MAP, KEY_FOLLOW, KEY_INTERVAL, KEY_COUNT };
 
-static const char *const synopsis[] = {"[--json] [--map] HEAP", NULL};
+static const char *const synopsis[] = {"[--json] [--map] HEAP",
+                                       "--follow [--interval S] [--count N] [--json] HEAP", NULL};
 
 static const char *const description[] = {
     "Prints what is in the heap in directory HEAP: which program it belongs to and what becomes of "
@@ -28,12 +31,26 @@ static const char *const description[] = {
     "free, a digit is slabs by tenths of live blocks (# means full), L and H are large and huge "
     "blocks, and "
     "? is a large block that nothing reaches.",
+    "With --follow it looks at a heap that a process is using, every S seconds until that process "
+    "ends, N looks are "
+    "taken or it is interrupted: what the process is doing, how much of the heap is slabs, large "
+    "blocks and free, what "
+    "is on media, and how many slabs there are of each block size. Which blocks of a slab are in "
+    "use stands in the "
+    "process's own memory; ask it by malloc_stats(3) or PMALLOC_STATS=1. On a terminal each look "
+    "replaces the one "
+    "before; else it is one line, or with --json one object a line. The files are read and nothing "
+    "else: "
+    "the process is neither stopped nor kept from anything.",
     NULL,
 };
 
 static const struct cli_option options[] = {
     {KEY_JSON, "json", NULL, "Print it as one JSON object."},
     {KEY_MAP, "map", NULL, "Print the map of the heap also where standard output is no terminal."},
+    {KEY_FOLLOW, "follow", NULL, "Look again and again at a heap that is in use."},
+    {KEY_INTERVAL, "interval", "S", "Seconds between two looks, 0.01 to 86400; 2 by default."},
+    {KEY_COUNT, "count", "N", "Look N times at most."},
     {0},
 };
 
@@ -47,6 +64,7 @@ static const struct cli_status statuses[] = {
 
 static const struct cli_example examples[] = {
     {"pmalloc-info /dev/shm/store", "What is in this heap?"},
+    {"pmalloc-info --follow --interval 0.5 /dev/shm/store", "What becomes of it while it is used?"},
     {0},
 };
 
@@ -63,13 +81,29 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool json, map;
+    bool json, map, follow;
+    const char *interval, *count;
 };
 
 static void take(int key, const char *value, void *arg) {
     struct request *q = arg;
-    (void)value;
-    *(key == KEY_JSON ? &q->json : &q->map) = true;
+    if (key == KEY_INTERVAL)
+        q->interval = value;
+    else if (key == KEY_COUNT)
+        q->count = value;
+    else
+        *(key == KEY_JSON ? &q->json : key == KEY_MAP ? &q->map : &q->follow) = true;
+}
+
+static int follow_as_told(const struct request *q, const char *heap) {
+    char *end = NULL;
+    double seconds = q->interval ? strtod(q->interval, &end) : 2;
+    if (q->interval && (*end || end == q->interval || !(seconds >= 0.01 && seconds <= 86400)))
+        cli_wrong(&tool, "--interval %s: seconds, from 0.01 to 86400", q->interval);
+    if (q->map)
+        cli_wrong(&tool, "--follow shows no map");
+    unsigned long count = q->count ? cli_number(&tool, "--count", q->count, 1, 1000000000) : 0;
+    return follow(heap, seconds, count, q->json);
 }
 
 int main(int argc, char **argv) {
@@ -79,6 +113,10 @@ int main(int argc, char **argv) {
     int operand = cli_parse(&tool, argc, argv, take, &q);
     if (argc - operand != 1 || !*argv[operand])
         cli_wrong(&tool, operand < argc - 1 ? "one heap at a time" : "name the heap's directory");
+    if (q.follow)
+        return follow_as_told(&q, argv[operand]);
+    if (q.interval || q.count)
+        cli_wrong(&tool, "--interval and --count go with --follow");
     struct info info = {.heap = argv[operand]};
     int status = offline_open(info.heap, PM_OPEN_READONLY, &err);
     if (status == PM_OK) {

@@ -25,7 +25,7 @@ from conftest import DEFAULT_HEAPS, ROOT, environment, run, said
 
 UNPACKED = ROOT / "build-programs"  # by scripts/bootstrap --test
 PLACES = (pathlib.Path("/"), UNPACKED)
-START_LINE = re.compile(r"pmalloc: (?:heap (\S+) \(.*|volatile memory: nothing is kept)$\n?", re.MULTILINE)
+START_LINE = re.compile(r"pmalloc: (?:heap (\S+) \(.*|volatile memory: nothing is kept.*)$\n?", re.MULTILINE)
 PATIENCE = 60  # seconds that a server gets to be ready, and to be gone
 # The same for both runs, and nothing of the user's: no start-up files, no colours, no locale.
 FIXED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "TERM": "dumb", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}

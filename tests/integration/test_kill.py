@@ -194,7 +194,7 @@ def test_clean_close_and_reopen(workload, rng):
     assert recover(work.heap, "--check").returncode == 0
     assert work.check() == first
     line = succeeds_verbose(work)
-    assert "; clean: " in line and "roots: 1;" in line, line
+    assert "; clean: " in line and "roots: 1 (" in line, line
     done = work.run("run", 100, 1, "-k")
     assert done.returncode == -9, said(done)
     assert recover(work.heap, "--check").returncode == 1
