@@ -21,6 +21,7 @@
 #include "options.h"
 #include "os.h"
 #include "persist.h"
+#include "program.h"
 #include "roots.h"
 #include "roots_table.h"
 
@@ -249,26 +250,6 @@ static int map_runs(struct pm_error *err) {
     return PM_OK;
 }
 
-// What program the heap's pointers into code and globals mean; a rebuilt one gets a line.
-static void record_program(void) {
-    struct pm_state *state = &pm_heap.super->state;
-    struct pm_program now;
-    if (elf_identity(&now) != 0)
-        return;
-    struct pm_program old;
-    memcpy(&old, &state->program, sizeof old);
-    bool known = state->program_crc == pm_crc32c(0, &old, sizeof old) && old.build_id_len;
-    if (known && (old.build_id_len != now.build_id_len ||
-                  memcmp(old.build_id, now.build_id, sizeof old.build_id)))
-        pm_say("the program is not the one that last used %s (build id differs): pointers from the "
-               "heap into "
-               "its code or constants are not valid any more",
-               pm_heap.dir);
-    memcpy(&state->program, &now, sizeof now);
-    state->program_crc = pm_crc32c(0, &now, sizeof now);
-    pm_make_durable(&state->program, sizeof state->program + sizeof state->program_crc);
-}
-
 // The next start needs as much again beside this area. Where that is little it is kept ready, or a heap that has
 // filled its file system could not be opened any more to make room in it.
 #define KEPT_READY ((uint64_t)1 << 20)
@@ -288,7 +269,7 @@ int pm_roots_capture(struct pm_error *err) {
     if (!old)
         return err->status;
     if (part_count || pm_heap_has_roots())
-        record_program();
+        pm_program_record();
     if (!part_count)
         return PM_OK;
     find_runs();

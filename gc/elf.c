@@ -349,8 +349,25 @@ int elf_resolve(const struct root_spec *spec, struct root_range *out, size_t cap
 
 // Identity ---------------------------------------------------------------------------------------
 
+// Widens [*start, *end), empty where *end is 0, by the object's segments.
+static void add_extent(const struct elf_object *o, uint64_t *start, uint64_t *end) {
+    for (size_t i = 0; i < o->phnum; i++) {
+        uint64_t from = o->base + o->phdr[i].p_vaddr, to = from + o->phdr[i].p_memsz;
+        if (o->phdr[i].p_type != PT_LOAD)
+            continue;
+        if (*end == 0 || from < *start)
+            *start = from;
+        if (to > *end)
+            *end = to;
+    }
+}
+
 static int identity_step(const struct elf_object *o, void *arg) {
     struct pm_program *id = arg;
+    if (o->is_main)
+        add_extent(o, &id->main_start, &id->main_end);
+    else if (!elf_object_is_vdso(o))
+        add_extent(o, &id->libs_start, &id->libs_end);
     if (o->is_main) {
         id->main_base = o->base;
         id->build_id_len = (uint32_t)elf_object_build_id(o, id->build_id);

@@ -31,7 +31,8 @@ struct root_range {
 int elf_resolve(const struct root_spec *spec, struct root_range *out, size_t cap, size_t *n,
                 char *err, size_t errlen);
 
-// Which program this is and where it is loaded; a path too long for the struct keeps its end. 0, or -1 when the executable's path cannot be read (out is filled as far as possible).
+// Which program this is and where it is loaded; a path too long for the struct keeps its end. 0, or
+// -1 when the executable's path cannot be read (out is filled as far as possible).
 int elf_identity(struct pm_program *out);
 
 // The loaded object whose segments hold the address: its base name and load bias. False when it is

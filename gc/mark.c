@@ -133,8 +133,40 @@ static inline void consider(struct marker *m, uint64_t word) {
         push(m, ((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)index * cls->size, cls->size);
 }
 
+// Stray words are rarely looked for, so for one object at a time and apart from what marking does with it.
+static struct {
+    bool on, done;
+    uint64_t start[2], len[2];
+    _Atomic uint64_t words[2];
+} watch;
+
+__attribute__((noinline, cold)) static void count_watched(const uint64_t *word,
+                                                          const uint64_t *end) {
+    uint64_t found[2] = {0, 0};
+    for (; word < end; word++)
+        for (unsigned i = 0; i < 2; i++)
+            found[i] += __atomic_load_n(word, __ATOMIC_RELAXED) - watch.start[i] < watch.len[i];
+    for (unsigned i = 0; i < 2; i++)
+        if (found[i])
+            atomic_fetch_add_explicit(&watch.words[i], found[i], memory_order_relaxed);
+}
+
+void pm_mark_watch(uint64_t a, uint64_t a_len, uint64_t b, uint64_t b_len) {
+    watch.start[0] = a, watch.len[0] = a_len;
+    watch.start[1] = b, watch.len[1] = b_len;
+    watch.on = true;
+}
+
+bool pm_mark_watched(uint64_t words[2]) {
+    for (unsigned i = 0; i < 2; i++)
+        words[i] = atomic_load_explicit(&watch.words[i], memory_order_relaxed);
+    return watch.done;
+}
+
 static void scan_words(struct marker *m, const void *bytes, uint64_t len) {
     const uint64_t *word = bytes, *end = word + len / sizeof *word;
+    if (__builtin_expect(watch.on, 0))
+        count_watched(word, end);
     for (; word < end; word++)
         consider(m, __atomic_load_n(word, __ATOMIC_RELAXED));
     m->scanned += len;
@@ -348,17 +380,22 @@ int pm_mark_begin(unsigned wanted, struct pm_error *err) {
     return PM_OK;
 }
 
-void pm_mark_root(const void *bytes, uint64_t len, void *unused) {
+void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused) {
     (void)unused;
     // Roots may start at any byte; pointers in them are aligned words.
     uint64_t skip = -(uint64_t)(uintptr_t)bytes & 7;
+    bool watched = watch.on;
+    watch.on = watched && restored;
     if (len > skip)
         scan_words(&markers[0], (const char *)bytes + skip, len - skip);
+    watch.on = watched;
 }
 
 uint64_t pm_mark_run(void) {
     uint64_t overflows = 0;
     run_all();
+    watch.done = watch.on;
+    watch.on = false; // what is scanned again has been counted
     parallel = false; // the others are gone: nobody would take what rescanning gives to the pool
     while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
         overflows++;

@@ -13,8 +13,13 @@
 
 #include "message.h"
 
-// Words of root memory to start from; `bytes` need not lie in the heap. Called before pm_mark_run.
-void pm_mark_root(const void *bytes, uint64_t len, void *unused);
+// Words of root memory to start from; `bytes` need not lie in the heap. Called before pm_mark_run. `restored`: whether a
+// program will find them in its variables.
+void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused);
+// From now on, words in what is found alive are counted that point into two ranges of addresses ...
+void pm_mark_watch(uint64_t a, uint64_t a_len, uint64_t b, uint64_t b_len);
+// ... so many for each. False: nothing was marked since.
+bool pm_mark_watched(uint64_t words[2]);
 // Prepares marking of the heap as adopted (extents and slabs known, bitmaps cleared). `markers` threads.
 int pm_mark_begin(unsigned markers, struct pm_error *err);
 // Marks everything reachable. Returns how often a mark stack overflowed.

@@ -16,6 +16,7 @@
 #include "options.h"
 #include "os.h"
 #include "persist.h"
+#include "program.h"
 #include "roots.h"
 #include "slab.h"
 
@@ -262,6 +263,7 @@ bool pm_offline_finish(void) {
 // ---- core's hook -------------------------------------------------------------------------------------
 
 static int recover_here(bool write, struct pm_recovery *result, struct pm_error *err) {
+    pm_program_watch();
     return pm_recover(write, (unsigned)pm_options.markers.number, result, err);
 }
 

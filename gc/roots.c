@@ -63,7 +63,7 @@ const void *pm_roots_images(const struct pm_root_table *t) {
     return map == MAP_FAILED ? NULL : map;
 }
 
-int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *arg,
+int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, void *arg), void *arg,
                   struct pm_error *err) {
     const struct pm_root_table *t = pm_roots_table(err);
     if (!t)
@@ -73,13 +73,14 @@ int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *
         return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
                        strerror(errno));
     for (uint32_t i = 0; i < t->count; i++)
-        fn(images + (t->root[i].image - t->area_offset), t->root[i].length, arg);
+        fn(images + (t->root[i].image - t->area_offset), t->root[i].length,
+           t->root[i].kind != PM_ROOT_OBJECT, arg);
     if (images)
         munmap((void *)(uintptr_t)images, t->area_length);
     uint64_t slots[PM_ROOT_SLOTS];
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
         slots[i] = pm_heap_slot(i);
-    fn(slots, sizeof slots, arg);
+    fn(slots, sizeof slots, true, arg);
     return PM_OK;
 }
 

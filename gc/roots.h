@@ -18,8 +18,9 @@
 // The table in force, checked against its checksum, epoch and the roots file. NULL (PM_DAMAGE in err) when it is
 // damaged; a table without roots is fine.
 const struct pm_root_table *pm_roots_table(struct pm_error *err);
-// Calls `fn` for the bytes of every root: captured images and the slots. Images are mapped read-only.
-int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, void *arg), void *arg,
+// Calls `fn` for the bytes of every root: captured images, and whether they are restored, and the slots. Images are
+// mapped read-only.
+int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, void *arg), void *arg,
                   struct pm_error *err);
 // The spec of a root as PMALLOC_ROOTS would name it.
 void pm_root_text(const struct pm_root *root, char *out, size_t outlen);

@@ -89,7 +89,11 @@ static void test_state(void) {
     FIELD(pm_program, reserved, 292, 4);
     FIELD(pm_program, main_base, 296, 8);
     FIELD(pm_program, libc_base, 304, 8);
-    FIELD(pm_program, pad, 312, 72);
+    FIELD(pm_program, main_start, 312, 8);
+    FIELD(pm_program, main_end, 320, 8);
+    FIELD(pm_program, libs_start, 328, 8);
+    FIELD(pm_program, libs_end, 336, 8);
+    FIELD(pm_program, pad, 344, 40);
     SIZE(pm_state, 4096);
     FIELD(pm_state, state, 0, 8);
     FIELD(pm_state, root_epoch, 8, 8);

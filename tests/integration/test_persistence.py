@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Real programs whose state outlives them: C++ globals and their destructors, pointers into the program, and programs of
+Debian's that keep their state in a global, as their packages have them."""
+
+import re
+import shutil
+import signal
+import subprocess
+
+import pytest
+from conftest import BUILD, compiled, fingerprint, recover, recovered, refuses, run, said, start, succeeds, tool
+
+GLOBALS = ["app::store", "app::shapes", "app::title", "(anonymous namespace)::names", "(anonymous namespace)::owner"]
+MANGLED = ["_ZN3app5storeB5cxx11E", "_ZN3app6shapesE", "_ZN3app5titleB5cxx11E"]
+
+
+def cpp(*flags, name="pmtest_cpp"):
+    assert shutil.which("g++"), "scripts/bootstrap installs g++"
+    return compiled("cpp.cc", "-std=c++17", *flags, name=name, compiler="g++")
+
+
+@pytest.fixture(scope="module")
+def program():
+    return cpp()
+
+
+def fixed(argv, heap, roots=None, **settings):
+    """Under pmalloc-run, so at the same addresses each time."""
+    settings.setdefault("HEAP", heap)
+    return run([tool("pmalloc-run"), "--", *argv], False, ROOTS=roots, **settings)
+
+
+def figures(done, status=0):
+    assert done.returncode == status and not done.stderr, said(done)
+    return dict(word.split("=", 1) for word in done.stdout.split(" title=")[0].split())
+
+
+def is_clean(heap):
+    return recover(heap, "--check").returncode == 0
+
+
+# ---- C++ ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["return", "exit", "thread", "quick", "signal", "busy", "kill"])
+def test_cpp_globals(program, heap, end):
+    """Containers, strings in and out of the object, virtual functions; their destructors run and change nothing."""
+    for count in range(1, 5):
+        done = fixed([program, end], heap, ",".join(GLOBALS) if count == 1 else None)
+        found = figures(done, -signal.SIGKILL if end == "kill" else 0)
+        exits = 0 if end in ("kill", "quick") else count - 1  # main's own handler still reaches the heap
+        keys = count * 100 + 1 + (count > 1 and exits > 0 or exits == 0)
+        expected = {"runs": count, "keys": keys, "names": count, "owned": count, "shapes": count, "exits": exits}
+        expected["sides"] = sum(3 if i % 2 else 4 for i in range(count))
+        assert {k: int(found[k]) for k in expected} == expected, said(done)
+        assert is_clean(heap) == (end in ("return", "exit", "quick", "signal"))
+    assert recovered(heap)["roots"] == 5
+
+
+@pytest.mark.parametrize("flags", ["-pie -fPIE", "-no-pie -fno-pie", "-static-libstdc++ -static-libgcc", "-O2"])
+def test_cpp_however_built(heap, flags):
+    program = cpp(*flags.split(), name="pmtest_cpp" + re.sub("[ =]", "_", flags))
+    for count in range(1, 4):
+        assert figures(fixed([program], heap, ",".join(MANGLED)))["runs"] == str(count)
+
+
+def test_static_of_a_function(program, heap):
+    """Constructed in the first run only: its guard comes back with it. Its destructor waits for the end of the program."""
+    for count in range(1, 4):
+        found = figures(fixed([program], heap, "log_of()::log"))
+        assert (found["lines"], found["built"]) == (str(count + 1), str(int(count == 1)))
+        assert is_clean(heap)
+    assert recovered(heap)["roots"] == 1  # the guard is a part of it
+
+
+def test_static_of_a_function_by_its_symbol_killed(program, heap):
+    for count in range(1, 4):
+        found = figures(fixed([program, "kill"], heap, "_ZZ6log_ofvE3log"), -signal.SIGKILL)
+        assert (found["lines"], found["built"]) == (str(count + 1), str(int(count == 1)))
+
+
+@pytest.mark.parametrize(
+    "spec, part",
+    [
+        ("store", "did you mean app::store?"),
+        ("names", "did you mean (anonymous namespace)::names?"),
+        ("app::stores", "no such variable"),
+        ("app:store", "no program or library app"),
+        ("app::", "write a C++ variable as"),
+        ("app::Shape", "no such variable"),
+    ],
+)
+def test_wrong_cpp_names(program, heap, spec, part):
+    refuses(run([program], HEAP=heap, ROOTS=spec), "PMALLOC_ROOTS", part)
+    assert not heap.exists()
+
+
+def test_file_local_variables_of_one_name(heap):
+    """In two files: a line with both places, either of which will do."""
+    folder = BUILD / "integration"
+    sources = []
+    for which in "ab":
+        source = folder / f"pmtest_twice_{which}.c"
+        source.write_text(
+            f"""#include <stdlib.h>
+            struct node {{ struct node *next; }};
+            static struct node *list;
+            int {which}(void);
+            int {which}(void) {{
+                int count = 0;
+                struct node *new = malloc(sizeof *new);
+                new->next = list;
+                list = new;
+                for (struct node *n = list; n; n = n->next)
+                    count++;
+                return count;
+            }}
+            """
+        )
+        sources.append(str(source))
+    main = folder / "pmtest_twice.c"
+    main.write_text('#include <stdio.h>\nint a(void), b(void);\nint main(void) { printf("%d %d\\n", a(), b()); }\n')
+    program = folder / "pmtest_twice"
+    subprocess.run(["gcc", "-O1", "-o", program, main, *sources], check=True)
+    line = refuses(run([program], HEAP=heap, ROOTS="list"), "2 variables of that name", "use one of these ranges")
+    ranges = re.findall(r"\+0x[0-9a-f]+/8", line)
+    assert len(ranges) == 2
+    for count in range(1, 4):
+        first, second = map(int, succeeds(run([program], HEAP=heap, ROOTS=ranges[1])).split())
+        assert sorted((first, second)) == [1, count]
+
+
+# ---- which program, and where ------------------------------------------------------------------------
+
+
+def randomised(program, shm):
+    """Whether programs come to lie elsewhere at each start."""
+    heaps = [shm / f"probe{i}" for i in range(2)]
+    lines = []
+    for heap in heaps:
+        succeeds(run([program, "exit"], HEAP=heap, ROOTS="app::title"))
+        lines.append(re.search("loaded at.*", succeeds(run([tool("pmalloc-info"), heap], False)))[0])
+    return lines[0] != lines[1]
+
+
+def test_a_program_that_lies_elsewhere_is_told_where_it_matters(program, heap, shm):
+    if not randomised(program, shm):
+        pytest.skip("address randomisation is off here")
+    # A pointer to a map of numbers: nothing points into the program, and nothing is said.
+    for count in range(1, 4):
+        assert figures(run([program], HEAP=heap, ROOTS="(anonymous namespace)::owner"))["owned"] == "1"
+    shapes = shm / "shapes"
+    assert figures(fixed([program], shapes, "app::store,app::shapes"))["shapes"] == "1"
+    for _ in range(2):  # what the words mean stays on record
+        done = run([program], HEAP=shapes)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("pmalloc: ")]
+        assert len(lines) == 1 and "pmalloc-run" in lines[0], said(done)
+        assert re.match(rf"pmalloc: [1-9]\d* words? in {shapes} points? to where {program} lay", lines[0])
+
+
+def test_a_rebuilt_program_is_told_what_it_breaks(program, heap):
+    """How many words; or that there are none."""
+    other = cpp("-Wl,--build-id=0x1234567890", name="pmtest_cpp_rebuilt")
+    assert figures(fixed([program], heap, "app::store,app::shapes"))["shapes"] == "1"
+    done = fixed([other, "kill"], heap)
+    assert re.search(r"now 1234567890\): [1-9]\d* words? in the heap points? into the other one", done.stderr), said(done)
+    shutil.rmtree(heap)
+    assert figures(fixed([program], heap, "(anonymous namespace)::owner"))["owned"] == "1"
+    done = fixed([other], heap)
+    assert done.returncode == 0 and " owned=1 " in done.stdout, said(done)
+    assert "nothing in the heap points into the other one" in done.stderr and len(done.stderr.splitlines()) == 1
+    figures(fixed([other], heap))
+
+
+# ---- programs of Debian's ----------------------------------------------------------------------------
+
+
+def test_bash_keeps_functions_and_aliases(heap):
+    """Two hash tables behind two pointers, which bash makes where they are NULL. Its symbols are exported."""
+    bash = ["bash", "--norc", "--noprofile"]
+    first = "greet() { echo \"hello $1 $(echo from a subshell)\"; }\nalias say='echo aliased'\nkill -9 $$\n"
+    done = fixed(bash, heap, "shell_functions,aliases", stdin=first)
+    assert done.returncode == -signal.SIGKILL and not done.stderr, said(done)
+    for i in range(3):
+        script = f"shopt -s expand_aliases\nsay {i}\ngreet again | cat\nadded{i}() {{ echo {i}; }}\n"
+        script += "".join(f"added{j}\n" for j in range(i + 1)) + ("kill -9 $$\n" if i % 2 else "exit 3\n")
+        done = fixed(bash, heap, stdin=script)
+        assert done.returncode == (-signal.SIGKILL if i % 2 else 3) and not done.stderr, said(done)
+        lines = [f"aliased {i}", "hello again from a subshell", *map(str, range(i + 1))]
+        assert done.stdout.splitlines() == lines
+
+
+DC_ROOT = "+0xe8c0/8"  # README: dc 1.07.1-3+b1 of Debian 12 for amd64 ...
+DC_BUILD_ID = "19856c2d7f0a61f3bba2136ec3ce9a567745ed61"
+
+
+def own_variables(path):
+    """The .bss of a stripped program, behind what it shares with libc: OFFSET/LENGTH."""
+    sections = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True).stdout
+    start, size = (int(word, 16) for word in re.search(r"\.bss +NOBITS +(\w+) +\w+ +(\w+)", sections).groups())
+    shared = subprocess.run(["nm", "-DS", path], capture_output=True, text=True, check=True).stdout
+    ends = [int(a, 16) + int(b, 16) for a, b in re.findall(r"^(\w{16}) (\w{16}) [BV] ", shared, re.M)]
+    first = max([end for end in ends if start <= end <= start + size], default=start)
+    return f"+{first:#x}/{start + size - first}"
+
+
+@pytest.mark.parametrize("root", ["README", "bss"])
+def test_dc_keeps_its_stack(heap, root, processes):
+    """One static pointer of a stripped program, or all its variables by their place in the file."""
+    dc = shutil.which("dc")
+    assert dc, "scripts/bootstrap installs dc"
+    notes = subprocess.run(["readelf", "-nW", dc], capture_output=True, text=True, check=True).stdout
+    if root == "README" and DC_BUILD_ID not in notes:
+        pytest.skip("another dc than Debian 12's")
+    spec = DC_ROOT if root == "README" else own_variables(dc)
+    stack = ["a string", "3", "2", "1"]
+    for power in (100, 101, 102):
+        process = start([tool("pmalloc-run"), "--", dc], False, HEAP=heap, ROOTS=spec)
+        processes.append(process)
+        new = "1 2 3 [a string]" if power == 100 else ""
+        process.stdin.write(f"{new} 2 {power} ^\n!echo ready\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        process.wait()
+        stack.insert(0, str(2**power))
+        done = fixed([dc], heap, stdin="f\n")
+        assert succeeds(done).split("\n")[:-1] == stack and not done.stderr, said(done)
+    before = fingerprint(heap)
+    refuses(run(["true"], HEAP=heap), "--drop-root")
+    assert fingerprint(heap) == before
