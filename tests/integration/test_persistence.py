@@ -65,6 +65,21 @@ def test_cpp_however_built(heap, flags):
         assert figures(fixed([program], heap, ",".join(MANGLED)))["runs"] == str(count)
 
 
+def test_cpp_linked_with_the_library(heap):
+    """Without the preload. The root is in a shared library of the program."""
+    library = cpp("-shared", "-fPIC", "-Dmain=run", name="libpmtest_cpp.so")
+    main = BUILD / "integration" / "pmtest_cpp_main.cc"
+    main.write_text("int run(int, char **);\nint main(int argc, char **argv) { return run(argc, argv); }\n")
+    program = main.with_suffix("")
+    folders = [f"-Wl,-rpath,{library.parent}", f"-L{BUILD}", f"-Wl,-rpath,{BUILD}"]
+    command = ["g++", "-o", program, main, library, *folders, "-Wl,--no-as-needed", "-lpmalloc", "-lpthread"]
+    subprocess.run(command, check=True)
+    for count in range(1, 4):
+        done = run(["setarch", "-R", program], False, HEAP=heap, ROOTS="libpmtest_cpp.so:app::store,app::shapes")
+        assert figures(done)["runs"] == figures(done)["shapes"] == str(count)
+        assert is_clean(heap)
+
+
 def test_static_of_a_function(program, heap):
     """Constructed in the first run only: its guard comes back with it. Its destructor waits for the end of the program."""
     for count in range(1, 4):

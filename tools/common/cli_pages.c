@@ -225,7 +225,8 @@ static const char *const roots_description[] = {
 static const struct cli_example root_kinds[] = {
     {"[object:]symbol",
      "A global variable of the program, or of the named library. Its bytes are restored before "
-     "main."},
+     "main. As nm prints it, or as C++ writes it: app::store, (anonymous namespace)::store, and "
+     "Class::function()::store for a static of a function."},
     {"[object:]*", "All writable data of the program or library; scanned, but not restored."},
     {"[object:]+OFFSET/LENGTH",
      "A range of bytes, by link-time address, for stripped binaries; restored."},
