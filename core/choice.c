@@ -56,7 +56,7 @@ void pm_choose_volatile(struct pm_choice *choice, const struct pm_error *err) {
 }
 
 // The holder is this very process, before it executed itself, or has ended: a child that it started has its
-// descriptors until its own exec has got to closing them.
+// descriptors until its own exec has got to closing them. Or another start looks whether a dead owner's heap can go.
 static int wait_for_exec(const char *dir, int tries, struct pm_error *err) {
     const struct timespec tick = {.tv_nsec = 1000000};
     int status = PM_OPERATIONAL;
@@ -138,6 +138,7 @@ static int open_default(struct pm_choice *choice, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     choice->default_heap = true;
+    pm_choice_tidy(dir, name);
     size_t len = strlen(dir);
     bool small = little_room(dir);
     len += (size_t)snprintf(dir + len, sizeof dir - len, "/%s", name);

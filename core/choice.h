@@ -23,4 +23,8 @@ void pm_choose_volatile(struct pm_choice *choice, const struct pm_error *err);
 // held. Single-threaded, at start.
 int pm_choose_heap(struct pm_choice *choice, struct pm_error *err);
 
+// Looks at one heap, other than `own`, in the directory of this user's default heaps, and removes it when its process is
+// gone and no root reaches it. Before the own heap is opened.
+void pm_choice_tidy(const char *parent, const char *own);
+
 #endif

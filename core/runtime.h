@@ -40,6 +40,9 @@ void pm_runtime_before_main(void);
 // The end of the program: see runtime_exit.c. What is called later does nothing.
 void pm_runtime_exit(void);
 
+// The process ends by _exit(): a default heap that nothing can reach goes.
+void pm_runtime_leave(void);
+
 const struct pm_recovery *pm_runtime_recovery(void);
 // Whether the byte at `p` belongs to a captured root.
 bool pm_runtime_is_root(const void *p);

@@ -15,6 +15,7 @@
 // stores that the rest still gets, of a block freed and used again, or of one whose pointer is in a root. So other
 // threads wait meanwhile, and signals are blocked in this one.
 #include <signal.h>
+#include <unistd.h>
 
 #include "alloc.h"
 #include "bitmaps.h"
@@ -86,8 +87,17 @@ static void end_among_others(void) {
     pm_runtime_each_lock(pm_unlock_raw);
 }
 
+static _Atomic bool ended; // once: later the name of our heap may be another process's
+
+// In a signal handler too, and in a child of vfork(), which shares our memory but has no say about our heap.
+void pm_runtime_leave(void) {
+    if (pm_phase() == PM_READY && pm_heap.persistent && pm_runtime_default_heap() &&
+        !pm_heap_has_roots() && pm_heap.super->state.owner_pid == (uint64_t)getpid() &&
+        !atomic_exchange(&ended, true))
+        pm_heap_remove();
+}
+
 void pm_runtime_exit(void) {
-    static _Atomic bool ended;
     if (pm_phase() != PM_READY || pm_nested() || atomic_exchange(&ended, true))
         return;
     if (pm_options.stats.number)

@@ -72,6 +72,15 @@ __attribute__((constructor)) static void on_load(int argc, char **argv, char **e
 // For a program that exits before main.
 __attribute__((destructor)) static void on_exit_or_unload(void) { pm_runtime_exit(); }
 
+// Shells end so: no destructor runs. libc's own exit() does not come here.
+EXPORT _Noreturn void _exit(int status) {
+    pm_runtime_leave();
+    for (;;)
+        syscall(SYS_exit_group, status);
+}
+
+EXPORT _Noreturn void _Exit(int status) { _exit(status); }
+
 // A sanitizer's runtime library needs to be asked for memory, and has its own way with libc: some of libc's functions
 // cannot be called before it is ready, so this goes without.
 #define REFUSE(text)                                                                               \

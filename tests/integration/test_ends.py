@@ -130,3 +130,49 @@ def test_own_malloc_is_said_to_whoever_named_roots(heap):
     assert done.returncode == 0 and "own" in done.stderr and done.stderr.count("\n") == 1, said(done)
     assert not heap.exists()
     assert "PMALLOC" not in "".join(environment(preload=False))
+
+
+@pytest.fixture(scope="module")
+def leaving():
+    return compiled("leaving.c", name="pmtest_leaving")
+
+
+def heap_of_leaving():
+    return {path for path in default_heaps() if path.name.startswith("pmtest_leaving")}
+
+
+@pytest.mark.parametrize("how", ("exit", "Exit", "signal", "atexit", "vfork"))
+def test_nothing_is_left_by_a_program_that_runs_no_destructor(leaving, how):
+    done = run([leaving, how])
+    assert done.returncode == 5 and done.stderr == "", said(done)
+    lines = ["start: there"] + (["after vfork: there", "after fork: there"] if how == "vfork" else [])
+    assert done.stdout.splitlines() == lines, said(done)
+    assert not heap_of_leaving()
+
+
+def test_starts_take_away_what_killed_programs_left(leaving, processes):
+    """But not what is in use, nor what has a root."""
+    store = compiled("../apps/kvshell.c", name="pmtest_kvshell")
+    assert succeeds(run([store], stdin="set a 1\n", ROOTS="store")) == "ok\n"
+    victims = [start([leaving, "wait"]) for _ in range(3)]
+    processes += victims
+    for victim in victims:
+        assert victim.stdout.readline() == "start: there\n" or victim is not victims[0]
+    assert len(heap_of_leaving()) == 3
+    try:
+        for victim in victims[:2]:
+            victim.kill()
+            victim.wait()
+        for _ in range(2000):
+            if len(heap_of_leaving()) == 1:
+                break
+            succeeds(run([shutil.which("true")]))
+        for _ in range(30):
+            succeeds(run([shutil.which("true")]))
+        assert len(heap_of_leaving()) == 1, heap_of_leaving()
+        assert succeeds(run([store], stdin="get a\n", ROOTS="store")) == "1\n"
+    finally:
+        victims[2].kill()
+        victims[2].wait()
+        for heap in heap_of_leaving() | {path for path in default_heaps() if path.name == "pmtest_kvshell"}:
+            shutil.rmtree(heap)
