@@ -62,7 +62,9 @@ def built(folder, name, text, *flags):
     return folder / name
 
 
-@pytest.mark.parametrize("flags", (("-no-pie", "-fno-pie"), ("-pie", "-fPIE"), ("-no-pie", "-fno-pie", "-Wl,-z,now")))
+@pytest.mark.parametrize(
+    "flags", (("-no-pie", "-fno-pie"), ("-pie", "-fPIE"), ("-no-pie", "-fno-pie", "-Wl,-z,now"))
+)
 def test_roots_of_a_program_that_takes_mallocs_address(tmp_path, heap, flags):
     program = built(tmp_path, "pointer", POINTER, *flags)
     for count in (1, 2, 3):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from programs import program, same
+from programs import nothing_is_left, program, same
 
 PYTHON = r"""
 import collections, decimal, gc, hashlib, json, re, sqlite3, subprocess, sys, threading, zlib
@@ -125,7 +125,9 @@ if (!isMainThread) {
   })();
 }
 """
-NODE_CHILD = "process.on('message', m => process.send({ twice: m.n * 2, list: Array(5000).fill('x') .length }));\n"
+NODE_CHILD = (
+    "process.on('message', m => process.send({ twice: m.n * 2, list: Array(5000).fill('x') .length }));\n"
+)
 
 JAVA = r"""
 import java.nio.*; import java.nio.file.*; import java.util.*; import java.util.concurrent.*; import java.util.stream.*; import java.util.zip.*;
@@ -264,10 +266,15 @@ def test_ruby(tmp_path):
 
 def test_php(tmp_path):
     """PHP loads its modules with RTLD_DEEPBIND, which puts libc's malloc before everybody else's."""
-    done = same(tmp_path, [program("php"), "-n", "-r", PHP.replace("new PDO('sqlite::memory:')", "1")], status=4)
+    done = same(
+        tmp_path, [program("php"), "-n", "-r", PHP.replace("new PDO('sqlite::memory:')", "1")], status=4
+    )
     assert "shell" in done.out
     (tmp_path / "modules").mkdir()
-    modules = same(tmp_path / "modules", [program("php"), "-r", 'echo count(get_loaded_extensions()) > 20, class_exists("PDO");'])
+    modules = same(
+        tmp_path / "modules",
+        [program("php"), "-r", 'echo count(get_loaded_extensions()) > 20, class_exists("PDO");'],
+    )
     assert modules.out == "11"
 
 

@@ -26,6 +26,7 @@ from programs import (
     children,
     free_port,
     has_our_copy,
+    nothing_is_left,
     on_our_heap,
     postgres_folder,
     program,
@@ -67,10 +68,24 @@ def redis_server(folder, preload, port):
     server = folder / "redis-server"
     if not server.exists():
         server.symlink_to(program("redis-check-rdb"))
-    argv = [server, "--port", port, "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "no"]
+    argv = [
+        server,
+        "--port",
+        port,
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        folder,
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
     argv += ["--enable-debug-command", "local"]
     started = Server("redis", argv, folder, surroundings(preload, folder))
-    wait_until(lambda: answers(port) and redis_cli(port, "ping") == "PONG", "redis", started.process, started.log)
+    wait_until(
+        lambda: answers(port) and redis_cli(port, "ping") == "PONG", "redis", started.process, started.log
+    )
     assert on_our_heap(started.process.pid) == preload
     return started
 
@@ -79,8 +94,12 @@ def redis_fill(port):
     commands = [f"SET key:{i} {'v' * (i % 500)}{i}" for i in range(20000)]
     commands += [f"HSET hash:{i % 50} field{i} {i * i}" for i in range(10000)]
     commands += [f"ZADD board {i * 7919 % 10007} member{i}" for i in range(5000)]
-    commands += [f"RPUSH list:{i % 9} y{'x' * (i % 40)}" for i in range(5000)] + [f"SADD set {i}" for i in range(3000)]
-    commands += [f"DEL key:{i}" for i in range(0, 20000, 3)] + [f"APPEND key:{i} more" for i in range(1, 20000, 7)]
+    commands += [f"RPUSH list:{i % 9} y{'x' * (i % 40)}" for i in range(5000)] + [
+        f"SADD set {i}" for i in range(3000)
+    ]
+    commands += [f"DEL key:{i}" for i in range(0, 20000, 3)] + [
+        f"APPEND key:{i} more" for i in range(1, 20000, 7)
+    ]
     redis_cli(port, "--pipe", stdin="\r\n".join(commands) + "\r\n")
 
 
@@ -90,22 +109,51 @@ def test_redis(folder, preload):
     port = free_port()
     with redis_server(folder, preload, port) as server:
         redis_fill(port)
-        benchmark = [program("redis-benchmark"), "-p", port, "-n", 20000, "-c", 20, "-P", 8, "-d", 100, "-r", 5000, "-q"]
+        benchmark = [
+            program("redis-benchmark"),
+            "-p",
+            port,
+            "-n",
+            20000,
+            "-c",
+            20,
+            "-P",
+            8,
+            "-d",
+            100,
+            "-r",
+            5000,
+            "-q",
+        ]
         done = subprocess.run(
             [str(a) for a in [*benchmark, "-t", "set,get,lpush,sadd,hset,zadd,mset"]],
-            env=surroundings(preload, folder), capture_output=True, text=True, timeout=PATIENCE, check=False,
+            env=surroundings(preload, folder),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
         assert done.returncode == 0 and done.stdout.count("requests per second") == 7, done
         for key in ("mylist", "myset", "myhash", "myzset", "counter:__rand_int__"):
             redis_cli(port, "del", key)
-        redis_cli(port, "eval", "for _, k in ipairs(redis.call('keys', 'key:0000*')) do redis.call('del', k) end", 0)
+        redis_cli(
+            port, "eval", "for _, k in ipairs(redis.call('keys', 'key:0000*')) do redis.call('del', k) end", 0
+        )
         before = redis_cli(port, "debug", "digest")
         redis_cli(port, "bgsave")
         redis_cli(port, "set", "written", "while saving")
-        wait_until(lambda: "rdb_bgsave_in_progress:0" in redis_cli(port, "info", "persistence"), "bgsave", server.process, server.log)
+        wait_until(
+            lambda: "rdb_bgsave_in_progress:0" in redis_cli(port, "info", "persistence"),
+            "bgsave",
+            server.process,
+            server.log,
+        )
         assert "rdb_last_bgsave_status:ok" in redis_cli(port, "info", "persistence"), server.text()
         redis_cli(port, "del", "written")
-        sizes = [redis_cli(port, *words) for words in (["dbsize"], ["hlen", "hash:7"], ["zrevrange", "board", 0, 3], ["memory", "doctor"])]
+        sizes = [
+            redis_cli(port, *words)
+            for words in (["dbsize"], ["hlen", "hash:7"], ["zrevrange", "board", 0, 3], ["memory", "doctor"])
+        ]
         assert redis_cli(port, "debug", "digest") == before
         redis_cli(port, "save")
         redis_cli(port, "shutdown", "nosave")
@@ -154,7 +202,21 @@ class Memcached:
 @modes
 def test_memcached(folder, preload):
     port = free_port()
-    argv = [program("memcached"), "-l", "127.0.0.1", "-p", port, "-U", "0", "-t", "3", "-m", "64", "-u", "root"]
+    argv = [
+        program("memcached"),
+        "-l",
+        "127.0.0.1",
+        "-p",
+        port,
+        "-U",
+        "0",
+        "-t",
+        "3",
+        "-m",
+        "64",
+        "-u",
+        "root",
+    ]
     if os.geteuid() != 0:
         argv = argv[:-2]
     with Server("memcached", argv, folder, surroundings(preload, folder)) as server:
@@ -221,7 +283,9 @@ def test_nginx(folder, preload):
 
     def configure(generation):
         user = "user root;" if os.geteuid() == 0 else ""
-        (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, generation=generation, user=user))
+        (folder / "nginx.conf").write_text(
+            NGINX.format(folder=folder, port=port, generation=generation, user=user)
+        )
 
     configure(1)
     argv = [program("nginx"), "-p", folder, "-c", folder / "nginx.conf", "-e", folder / "error.log"]
@@ -232,7 +296,9 @@ def test_nginx(folder, preload):
         assert on_our_heap(master) == preload
         old = children(master)
         server.wait_until(lambda: [has_our_copy(pid) for pid in old] == [preload] * 2)
-        got = [fetch(port, path) for path in ("/small.txt", "/large.bin", "/again/small.txt") for _ in range(20)]
+        got = [
+            fetch(port, path) for path in ("/small.txt", "/large.bin", "/again/small.txt") for _ in range(20)
+        ]
         got.append(fetch(port, "/small.txt", **{"Accept-Encoding": "gzip"})[0])
         configure(2)
         server.process.send_signal(signal.SIGHUP)
@@ -294,8 +360,15 @@ def postgres_run(home, preload):
 
     def call(name, *arguments, stdin=None):
         done = subprocess.run(
-            [str(a) for a in (binaries / name, *arguments)], input=stdin, env=env, cwd=where,
-            capture_output=True, text=True, timeout=100, check=False, **as_user,
+            [str(a) for a in (binaries / name, *arguments)],
+            input=stdin,
+            env=env,
+            cwd=where,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            **as_user,
         )
         log = where / "log"
         text = log.read_text()[-3000:] if log.exists() else ""
@@ -319,7 +392,9 @@ def postgres_run(home, preload):
     finally:
         call("pg_ctl", "-D", data, "-w", "-t", PATIENCE, "-m", "fast", "stop")
     log = (where / "log").read_text()
-    assert "database system is shut down" in log and "PANIC" not in log and "terminated by signal" not in log, log
+    assert (
+        "database system is shut down" in log and "PANIC" not in log and "terminated by signal" not in log
+    ), log
     return result
 
 
@@ -338,25 +413,58 @@ def test_openssl_server(folder, preload):
     env = surroundings(preload, folder)
     openssl, port = program("openssl"), free_port()
     request = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    subprocess.run([*request, "-keyout", "key.pem", "-out", "cert.pem", "-days", "2"], cwd=folder, env=env, check=True, capture_output=True)
-    argv = [openssl, "s_server", "-accept", f"127.0.0.1:{port}", "-key", "key.pem", "-cert", "cert.pem", "-rev", "-quiet"]
+    subprocess.run(
+        [*request, "-keyout", "key.pem", "-out", "cert.pem", "-days", "2"],
+        cwd=folder,
+        env=env,
+        check=True,
+        capture_output=True,
+    )
+    argv = [
+        openssl,
+        "s_server",
+        "-accept",
+        f"127.0.0.1:{port}",
+        "-key",
+        "key.pem",
+        "-cert",
+        "cert.pem",
+        "-rev",
+        "-quiet",
+    ]
     with Server("openssl", argv, folder, env) as server:
         server.wait_until(lambda: answers(port))
         assert on_our_heap(server.process.pid) == preload
         seen = []
         for i in range(10):
             done = subprocess.run(
-                [openssl, "s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", "cert.pem", "-verify_return_error", "-quiet",
-                 *(["-tls1_2"] if i % 2 else [])],
-                input=f"hello {i} {'x' * 100}\nCLOSE\n", cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False,
+                [
+                    openssl,
+                    "s_client",
+                    "-connect",
+                    f"127.0.0.1:{port}",
+                    "-CAfile",
+                    "cert.pem",
+                    "-verify_return_error",
+                    "-quiet",
+                    *(["-tls1_2"] if i % 2 else []),
+                ],
+                input=f"hello {i} {'x' * 100}\nCLOSE\n",
+                cwd=folder,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
             )
             seen.append((done.returncode, done.stdout))
         context = ssl.create_default_context(cafile=folder / "cert.pem")
-        with socket.create_connection(("127.0.0.1", port)) as raw, context.wrap_socket(raw, server_hostname="localhost") as tls:
+        with socket.create_connection(("127.0.0.1", port)) as raw, context.wrap_socket(
+            raw, server_hostname="localhost"
+        ) as tls:
             tls.sendall(b"abcdef\n")
             seen.append(tls.recv(100))
         server.process.terminate()
         server.process.wait(PATIENCE)
     assert seen[-1] == b"fedcba\n" and "0 olleh" in seen[0][1], (seen, server.text())
     return seen
-

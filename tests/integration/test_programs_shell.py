@@ -4,7 +4,7 @@
 
 import pytest
 
-from programs import bash, program, same
+from programs import bash, nothing_is_left, program, same
 
 SHELL = r"""
 set -u
@@ -86,23 +86,50 @@ def numbers(folder):
 @pytest.mark.parametrize(
     "script, on",
     (
-        ("sort -S 4M -T . --parallel=2 numbers | md5sum; sort -k3,3 -k1,1n -u -S 64M numbers | tail -n 2", "sort"),
+        (
+            "sort -S 4M -T . --parallel=2 numbers | md5sum; sort -k3,3 -k1,1n -u -S 64M numbers | tail -n 2",
+            "sort",
+        ),
         ("sort -o sorted numbers; sort -c sorted && join sorted sorted | comm - sorted | md5sum", "join"),
         ("mawk '{n[$3] += $1} END {for (k in n) print k, n[k]}' numbers | sort | md5sum", "mawk"),
-        ("gawk '{n[$3] = n[$3] $2} END {asorti(n, i); for (k in i) print i[k], length(n[i[k]])}' numbers", "gawk"),
+        (
+            "gawk '{n[$3] = n[$3] $2} END {asorti(n, i); for (k in i) print i[k], length(n[i[k]])}' numbers",
+            "gawk",
+        ),
         ("sed -E 's/([0-9a-f]+) word(.*)$/\\2:\\1/; /99/d; $!N; P; D' numbers | md5sum", "sed"),
         ("mkdir d; split -l 1000 numbers d/; grep -rnE '(12|34)+.*word(7|99)' d | sort | md5sum", "grep"),
-        ("mkdir -p d/e/f; split -l 3000 numbers d/e/f/x; find d -type f -size +40k -exec wc -l {} + | tail -n 1", "find"),
-        ("mkdir d; split -l 3000 numbers d/; find d -type f | xargs -P 2 -n 3 md5sum | sort | md5sum", "xargs"),
+        (
+            "mkdir -p d/e/f; split -l 3000 numbers d/e/f/x; find d -type f -size +40k -exec wc -l {} + | tail -n 1",
+            "find",
+        ),
+        (
+            "mkdir d; split -l 3000 numbers d/; find d -type f | xargs -P 2 -n 3 md5sum | sort | md5sum",
+            "xargs",
+        ),
         ("tac numbers | cut -d' ' -f2 | uniq | paste - - - | fold -w 20 | pr -t -2 | cksum", "pr"),
-        ("head -n 5000 numbers | sort -n | diff <(head -n 5000 numbers) - | wc -l; diff -y <(seq 1 999) <(seq 1 3 999) | md5sum", "diff"),
+        (
+            "head -n 5000 numbers | sort -n | diff <(head -n 5000 numbers) - | wc -l; diff -y <(seq 1 999) <(seq 1 3 999) | md5sum",
+            "diff",
+        ),
         ("factor $(seq 1000000007 1000000057); seq 5000 | shuf --random-source=numbers | md5sum", "factor"),
         ("echo 'scale=400; 4*a(1)' | bc -l; echo '2^4000 % 10^20' | bc", "bc"),
-        ("printf '%s\\n' '1,$s/word/W/' 1000,49000d 'g/W99/m0' w q | ed -s numbers; head -n 900 numbers | md5sum", "ed"),
-        ("vim.tiny -n -u NONE -i NONE -es -c '%s/word/W/' -c 'g/^1/d' -c 'sort' -c wq numbers; md5sum numbers", "vim.tiny"),
-        ("cp numbers x; file x; rsync -a --inplace --checksum x y; echo more >>x; rsync -a x y; cmp x y", "rsync"),
+        (
+            "printf '%s\\n' '1,$s/word/W/' 1000,49000d 'g/W99/m0' w q | ed -s numbers; head -n 900 numbers | md5sum",
+            "ed",
+        ),
+        (
+            "vim.tiny -n -u NONE -i NONE -es -c '%s/word/W/' -c 'g/^1/d' -c 'sort' -c wq numbers; md5sum numbers",
+            "vim.tiny",
+        ),
+        (
+            "cp numbers x; file x; rsync -a --inplace --checksum x y; echo more >>x; rsync -a x y; cmp x y",
+            "rsync",
+        ),
         ("curl -s file://$PWD/numbers | md5sum; curl -s file:///missing; echo $?", "curl"),
-        ("ps -o comm= -p $$; env | grep -c LC_ALL; date -d @0; stat -c %s numbers; du -b numbers; dd if=numbers bs=7 2>&- | wc -c", "date"),
+        (
+            "ps -o comm= -p $$; env | grep -c LC_ALL; date -d @0; stat -c %s numbers; du -b numbers; dd if=numbers bs=7 2>&- | wc -c",
+            "date",
+        ),
     ),
     ids=lambda value: value if " " not in value else "",
 )
@@ -113,13 +140,22 @@ def test_text_tools(tmp_path, script, on):
 @pytest.mark.parametrize(
     "script, on",
     (
-        ("tar -czf a.tgz --mtime=@0 numbers; tar -xzOf a.tgz | md5sum; gzip -9c numbers | gzip -dc | cmp - numbers", "tar"),
+        (
+            "tar -czf a.tgz --mtime=@0 numbers; tar -xzOf a.tgz | md5sum; gzip -9c numbers | gzip -dc | cmp - numbers",
+            "tar",
+        ),
         ("bzip2 -k numbers; bzip2 -t numbers.bz2 && bunzip2 -c numbers.bz2 | cmp - numbers", "bzip2"),
-        ("xz -k -2 -T2 --block-size=1MiB numbers; xz -t numbers.xz; xz -dc -T2 numbers.xz | cmp - numbers", "xz"),
+        (
+            "xz -k -2 -T2 --block-size=1MiB numbers; xz -t numbers.xz; xz -dc -T2 numbers.xz | cmp - numbers",
+            "xz",
+        ),
         ("zstd -q -9 -T2 -B1M numbers; zstd -qt numbers.zst; zstd -dc numbers.zst | cmp - numbers", "zstd"),
         ("xz -9e -k numbers; xz -lv numbers.xz | grep -c CRC64; unxz -c numbers.xz | md5sum", "xz"),
-        ("head -n 9000 numbers >n; zstd -q --ultra -22 --long=27 n; zstd -dc --long=27 n.zst | cmp - n; "
-         "zstd -q --train -o dictionary -B4K numbers && wc -c <dictionary", "zstd"),
+        (
+            "head -n 9000 numbers >n; zstd -q --ultra -22 --long=27 n; zstd -dc --long=27 n.zst | cmp - n; "
+            "zstd -q --train -o dictionary -B4K numbers && wc -c <dictionary",
+            "zstd",
+        ),
     ),
     ids=("tar-gzip", "bzip2", "xz-threads", "zstd-threads", "xz-9e", "zstd-22"),
 )
@@ -138,8 +174,14 @@ def documents(folder):
 @pytest.mark.parametrize(
     "script, on",
     (
-        ("jq -c 'group_by(.tags[0]) | map({(.[0].tags[0]): (map(.id) | add)}) | add' all.json; jq . all.json | md5sum", "jq"),
-        ("xmllint --format all.xml | md5sum; xmllint --xpath 'count(//item[name=\"n 7\"])' all.xml", "xmllint"),
+        (
+            "jq -c 'group_by(.tags[0]) | map({(.[0].tags[0]): (map(.id) | add)}) | add' all.json; jq . all.json | md5sum",
+            "jq",
+        ),
+        (
+            "xmllint --format all.xml | md5sum; xmllint --xpath 'count(//item[name=\"n 7\"])' all.xml",
+            "xmllint",
+        ),
     ),
     ids=("jq", "xmllint"),
 )

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from conftest import ROOT, run, succeeds
-from programs import bash, once, program, runs_on_our_heap, same
+from programs import bash, nothing_is_left, once, program, runs_on_our_heap, same
 
 SQLITE = r"""
 pragma journal_mode = wal; create table t (k integer primary key, name text unique, n real, b blob);
@@ -27,7 +27,9 @@ vacuum; pragma wal_checkpoint(truncate); pragma integrity_check; analyze;
 
 @pytest.mark.parametrize("where", ("work.db", ":memory:"))
 def test_sqlite(tmp_path, where):
-    done = same(tmp_path, [program("sqlite3"), "-batch", where], stdin=SQLITE.replace("vacuum; ", "vacuum;\n"))
+    done = same(
+        tmp_path, [program("sqlite3"), "-batch", where], stdin=SQLITE.replace("vacuum; ", "vacuum;\n")
+    )
     assert "\nok\n" in done.out
 
 
@@ -110,8 +112,15 @@ def test_git(tmp_path):
 
 
 def test_git_on_a_heap(tmp_path, heap):
-    done = bash(tmp_path, "git init -q a; cd a; seq 9999 >f; git add f; git status -s; git hash-object f",
-                on="heap", HEAP=heap, PROGRAM="git", BUSY="wait", ignore=r"index$")
+    done = bash(
+        tmp_path,
+        "git init -q a; cd a; seq 9999 >f; git add f; git status -s; git hash-object f",
+        on="heap",
+        HEAP=heap,
+        PROGRAM="git",
+        BUSY="wait",
+        ignore=r"index$",
+    )
     assert done.heaps.count("heap") == 4
 
 
@@ -135,7 +144,11 @@ def test_self_hosting(tmp_path):
     for unit in units:
         # not under the preload: a unit test maps a heap of its own at the only address there is
         succeeds(run([tmp_path / "work" / unit], preload=False, cwd=tmp_path))
-    settings = {"HEAP": tmp_path / "heap", "ROOTS": "store", "variables": {"LD_PRELOAD": "build/libpmalloc_preload.so"}}
+    settings = {
+        "HEAP": tmp_path / "heap",
+        "ROOTS": "store",
+        "variables": {"LD_PRELOAD": "build/libpmalloc_preload.so"},
+    }
     for line, answer in (("set a 1", "ok"), ("get a", "1")):
         shell = once(tmp_path, ["build/apps/kvshell"], None, stdin=f"{line}\n", **settings)
         assert (shell.status, shell.out, shell.err) == (0, f"{answer}\n", ""), shell
@@ -175,13 +188,21 @@ int main() {
 def test_gplusplus(tmp_path, flags):
     """The same bytes come out of the compiler, and they run."""
     script = f"g++ -std=c++17 {flags} -frandom-seed=1 -o p p.cc -lpthread && ./p"
-    bash(tmp_path, script, prepare=lambda folder: (folder / "p.cc").write_text(CPLUSPLUS), on="cc1plus", timeout=100)
+    bash(
+        tmp_path,
+        script,
+        prepare=lambda folder: (folder / "p.cc").write_text(CPLUSPLUS),
+        on="cc1plus",
+        timeout=100,
+    )
 
 
 def test_cmake(tmp_path):
     def prepare(folder):
         (folder / "a.c").write_text("int f(void) { return 42; }\n")
-        (folder / "b.c").write_text('#include <stdio.h>\nint f(void);\nint main(void) { printf("%d\\n", f()); }\n')
+        (folder / "b.c").write_text(
+            '#include <stdio.h>\nint f(void);\nint main(void) { printf("%d\\n", f()); }\n'
+        )
         (folder / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.13)\nproject(p C)\nadd_library(a SHARED a.c)\nadd_executable(b b.c)\n"
             "target_link_libraries(b a)\nenable_testing()\nadd_test(NAME runs COMMAND b)\n"
@@ -209,10 +230,23 @@ STRESSORS = (
 @pytest.mark.parametrize("stressors", STRESSORS, ids=lambda text: "-".join(re.findall(r"--(\w+) ", text)))
 def test_stress_ng(tmp_path, stressors):
     """Its own checks (--verify) and status; the figures it prints are times."""
-    argv = [program("stress-ng"), *stressors.split(), "--verify", "--temp-path", ".", "--no-rand-seed", "-t", "60", "--oomable"]
+    argv = [
+        program("stress-ng"),
+        *stressors.split(),
+        "--verify",
+        "--temp-path",
+        ".",
+        "--no-rand-seed",
+        "-t",
+        "60",
+        "--oomable",
+    ]
 
     def meaning(text):
-        return sorted(re.sub(r"\[\d+\]|\d+\.\d+ ?s(ecs)?", "", line) for line in text.splitlines() if re.search("fail|error|success", line))
+        return sorted(
+            re.sub(r"\[\d+\]|\d+\.\d+ ?s(ecs)?", "", line)
+            for line in text.splitlines()
+            if re.search("fail|error|success", line)
+        )
 
     same(tmp_path, argv, meaning=meaning)
-

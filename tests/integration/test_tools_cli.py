@@ -506,7 +506,6 @@ def private_shm(script):
 HEAPS = f"""
 preload="env LD_PRELOAD={BUILD}/libpmalloc_preload.so"
 heaps=/dev/shm/pmalloc-$(id -u)
-$preload sh -c 'kill -9 $$' 2>/dev/null || :                        # dirty, without roots
 printf 'set a b\\nquit\\n' | $preload PMALLOC_ROOTS=store {SHELL} >/dev/null   # clean, with a root
 mkdir $heaps/remnant && : > $heaps/remnant/heap.0
 mkdir $heaps/broken && echo x > $heaps/broken/superblock
@@ -516,6 +515,7 @@ $preload PMALLOC_ROOTS=store {SHELL} < /dev/shm/wait >/dev/null &   # busy
 exec 3>/dev/shm/wait
 until [ -e $heaps/kvshell/superblock ]; do sleep 0.01; done
 until {RECOVER} --json | grep -q '"busy"'; do sleep 0.01; done
+$preload sh -c 'kill -9 $$' 2>/dev/null || :      # dirty, without roots: last, as a later start would take it away
 finish() {{ exec 3>&-; wait; }}
 """
 
