@@ -103,6 +103,18 @@ static void growing(const char *name, size_t size, unsigned count) {
     end(name, count);
 }
 
+// Other sizes than before, among the few blocks that are left: what slabs that change their class flush.
+static void changed(const char *name, size_t before, size_t after, unsigned count) {
+    void **blocks = calloc(count, sizeof *blocks);
+    for (unsigned i = 0; i < count; i++)
+        blocks[i] = allocate(before);
+    for (unsigned i = 0; i < count; i++)
+        if (random_between(0, 9) > 0)
+            pm_free(blocks[i]);
+    free(blocks);
+    growing(name, after, count);
+}
+
 static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
     (void)st, (void)flag, (void)ftw;
     return remove(path);
@@ -124,6 +136,7 @@ int main(void) {
     growing("small-growing", 64, 200000);
     steady("large", 17000, 500000, 500, 20000);
     growing("large-growing", 40000, 1000);
+    changed("changed", 100, 130, 200000);
     steady("huge", 3 << 20, 9 << 20, 20, 2000);
     return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0;
 }
