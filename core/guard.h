@@ -19,17 +19,26 @@ struct pm_guard {
     int type, state;
 };
 
-// Holds cancellation off until pm_guard_leave(). The type first: the C library acts on an asynchronous cancellation that
-// is on its way even after it was disabled.
+// Set in a guarded thread that allows asynchronous cancellation. glibc up to 2.36 acts on one that is on its way when it
+// arrives in a system call that is a cancellation point, although it is disabled. Then those calls that malloc and free
+// make while they hold a lock go past libc.
+extern __thread bool pm_guard_asynchronous __attribute__((tls_model("initial-exec")));
+
+// Holds cancellation off until pm_guard_leave(). The type first, for the same reason; where it is deferred already that
+// costs but a load.
 static inline struct pm_guard pm_guard_enter(void) {
     struct pm_guard before;
     pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &before.type);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before.state);
+    if (before.type != PTHREAD_CANCEL_DEFERRED)
+        pm_guard_asynchronous = true;
     return before;
 }
 
 static inline void pm_guard_leave(struct pm_guard before) {
     int ignored;
+    if (before.type != PTHREAD_CANCEL_DEFERRED)
+        pm_guard_asynchronous = false;
     pthread_setcancelstate(before.state, &ignored);
     if (before.type != PTHREAD_CANCEL_DEFERRED)
         pthread_setcanceltype(before.type, &ignored);

@@ -14,6 +14,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "guard.h"
 #include "heap.h"
 #include "os.h"
 #include "persist.h"
@@ -43,11 +44,16 @@ static bool forbidden(void) { return errno == EPERM || errno == EACCES || errno 
 
 static bool no_fallocate, no_ftruncate;
 
+static int fallocate_here(int fd, int mode, off_t offset, off_t len) {
+    return pm_guard_asynchronous ? (int)syscall(SYS_fallocate, fd, mode, offset, len)
+                                 : fallocate(fd, mode, offset, len);
+}
+
 // The program's signals may interrupt it, and tmpfs then undoes all of it. EOPNOTSUPP: not in this way.
 static bool allocate(int fd, int mode, uint64_t offset, uint64_t len) {
     int status = -1;
     errno = EOPNOTSUPP;
-    while (!no_fallocate && (status = fallocate(fd, mode, (off_t)offset, (off_t)len)) != 0 &&
+    while (!no_fallocate && (status = fallocate_here(fd, mode, (off_t)offset, (off_t)len)) != 0 &&
            errno == EINTR) {
     }
     if (status == 0)
@@ -112,7 +118,9 @@ bool pm_file_back(struct pm_file *file, uint64_t offset, uint64_t len) {
 
 // The log must not name pages behind the durable end of the file: after a power loss the heap would look cut off.
 static bool length_durable(void) {
-    return pm_durability == PM_DURABLE_NONE || fdatasync(pm_heap.data.fd) == 0;
+    int fd = pm_heap.data.fd;
+    return pm_durability == PM_DURABLE_NONE ||
+           (pm_guard_asynchronous ? (int)syscall(SYS_fdatasync, fd) : fdatasync(fd)) == 0;
 }
 
 static bool grow_slabs(uint64_t bytes) {

@@ -2,9 +2,12 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "lock.h"
 
+#include "guard.h"
+
 #include <errno.h>
 
 __thread uint32_t pm_locks_held __attribute__((tls_model("initial-exec")));
+__thread bool pm_guard_asynchronous __attribute__((tls_model("initial-exec")));
 #ifdef PM_DEBUG
 __thread uint32_t pm_ranks_held __attribute__((tls_model("initial-exec")));
 #endif

@@ -13,6 +13,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "guard.h"
 #include "message.h"
 
 #define LINE 64
@@ -47,7 +48,9 @@ FLUSH_WITH(flush_clflush, "clflush")
 static void flush_pages(const void *addr, size_t len) {
     int saved = errno;
     uintptr_t first = (uintptr_t)addr & ~(uintptr_t)(PAGE - 1);
-    if (len && msync((void *)first, (uintptr_t)addr + len - first, MS_SYNC) != 0)
+    size_t bytes = (uintptr_t)addr + len - first;
+    if (len && (pm_guard_asynchronous ? (int)syscall(SYS_msync, first, bytes, MS_SYNC)
+                                      : msync((void *)first, bytes, MS_SYNC)) != 0)
         pm_abort("writing heap metadata back failed: %s; the heap is unclean, run pmalloc-recover "
                  "on it once the file system works again",
                  strerror(errno));

@@ -53,9 +53,11 @@ def test_threads_leave_nothing_behind(threads, heap, mode, count):
     clean(heap)
 
 
-def test_asynchronous_cancellation_leaves_no_lock_and_no_cache(threads, heap):
+@pytest.mark.parametrize("persist", ["none", "page"])
+def test_asynchronous_cancellation_leaves_no_lock_and_no_cache(threads, heap, persist):
     """What the cancelled threads held themselves is lost to the program, here as anywhere."""
-    before, after, caches = grown(run([threads, "cancel-async", 150], HEAP=heap, ROOTS="keep"))
+    done = run([threads, "cancel-async", 150], HEAP=heap, ROOTS="keep", PERSIST=persist)
+    before, after, caches = grown(done)
     assert caches == 1
     assert after["maps"] <= before["maps"] + 4
     assert recover(heap, "--check").returncode == 0

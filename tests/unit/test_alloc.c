@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "extent.h"
 #include "heap_fixture.h"
 #include "runtime.h"
 #include "stats.h"
@@ -320,6 +321,67 @@ static void test_blocks_are_in_address_order_when_fresh(void) {
     CHECK(rising >= 990);
 }
 
+// ---- what a signal handler finds ---------------------------------------------------------------------
+
+// A request was interrupted between its first and last instruction: the stack stays as it is.
+static void test_a_handler_leaves_the_stack_alone(void) {
+    void *warm = pm_malloc(64);
+    pm_free(warm);
+    unsigned cls = pm_size_to_class(64);
+    struct pm_stack *s = &pm_tcache->stack[cls];
+    void *first = s->slot[0];
+    uint64_t n = pm_stack_seize(s);
+    CHECK(n > 0 && n < PM_STACK_BUSY);
+    void *block[40];
+    for (int i = 0; i < 40; i++) {
+        block[i] = pm_malloc(64);
+        CHECK(block[i] != NULL);
+        for (uint64_t k = 0; k < n; k++)
+            CHECK(s->slot[k] != block[i]);
+        CHECK_EQ(pm_usable_size(block[i]), 64);
+        memset(block[i], 0x77, 64);
+    }
+    pm_trim(); // leaves out this stack
+    for (int i = 0; i < 40; i++)
+        pm_free(block[i]);
+    CHECK_EQ(pm_stack_count(s), n);
+    CHECK_EQ(s->n, n + PM_STACK_BUSY);
+    CHECK(s->slot[0] == first);
+    pm_stack_leave(s, n);
+    CHECK(pm_malloc(64) == warm);
+    pm_free(warm);
+}
+
+// A holder of a lock was interrupted: nothing waits for it, and what is freed meanwhile is freed afterwards.
+static void test_a_handler_does_not_wait_for_its_thread(void) {
+    struct pm_stats before, after;
+    void *small[PM_LATER_MAX / 2], *large[PM_LATER_MAX / 2];
+    pm_free(pm_malloc(16000));
+    pm_stats_get(&before);
+    for (int i = 0; i < PM_LATER_MAX / 2; i++) {
+        small[i] = pm_malloc(16000); // more than a cache holds, so some go through the slow path
+        large[i] = pm_malloc(100000);
+    }
+    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+    char *p = pm_malloc(300000), *more = pm_realloc(large[0], 200000);
+    CHECK(p && more);
+    CHECK_EQ(pm_usable_size(large[1]) >= 100000, true);
+    memset(p, 1, 300000);
+    memset(more, 2, 200000);
+    pm_free(p);
+    pm_free(more);
+    for (int i = 0; i < PM_LATER_MAX / 2; i++) {
+        pm_free(small[i]);
+        if (i)
+            pm_free(large[i]);
+    }
+    pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
+    pm_free(pm_malloc(100000));
+    pm_stats_get(&after);
+    CHECK_EQ(after.large_blocks, before.large_blocks);
+    CHECK_EQ(after.small_used_bytes, before.small_used_bytes);
+}
+
 int main(void) {
     RUN_CHILD(model);
     RUN_CHILD(two_threads);
@@ -329,5 +391,7 @@ int main(void) {
     RUN_CHILD(out_of_memory_and_back);
     RUN_CHILD(realloc);
     RUN_CHILD(blocks_are_in_address_order_when_fresh);
+    RUN_CHILD(a_handler_leaves_the_stack_alone);
+    RUN_CHILD(a_handler_does_not_wait_for_its_thread);
     return CHECK_DONE();
 }
