@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from conftest import recover, run, said
 from programs import nothing_is_left, program, same
 
 PYTHON = r"""
@@ -295,3 +296,27 @@ def test_gdb(tmp_path):
     argv = [program("gdb"), "-nx", "-batch", *(f"-ex={command}" for command in GDB), "--args", "/bin/true"]
     done = same(tmp_path, argv, meaning=lambda text: re.sub(r"0x[0-9a-f]+", "ADDRESS", text))
     assert "call to syscall exit_group" in done.out and "4999950000 999" in done.out
+
+
+KEEPING = {
+    "perl": ("-e", '%h = map { $_ => "v$_" x 3 } 1 .. 50000; print scalar(keys %h), `echo child`'),
+    "python3": ("-c", "print(len({i: str(i) * 3 for i in range(100000)}), [str(i) for i in range(9)])"),
+    "sqlite3": (
+        ":memory:",
+        "create table t (x); with recursive c(i) as (select 1 union all select i + 1 from c "
+        "where i < 50000) insert into t select hex(i) from c; select count(*), max(x) from t",
+    ),
+    "lua5.4": ("-e", "local t = {} for i = 1, 50000 do t[i] = {tostring(i)} end print(#t)"),
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_on_a_heap_that_keeps_everything(heap, name):
+    """All data of the program are roots: what one run leaves is recovered by the next, which does not mind."""
+    argv = [program(name), *KEEPING[name]]
+    plain = run(argv, preload=False)
+    for before in ("new", "clean", "clean"):
+        done = run(argv, HEAP=heap, ROOTS="*", VERBOSE=1, PROGRAM=argv[0].resolve().name)
+        assert (done.returncode, done.stdout) == (0, plain.stdout), said(done)
+        assert f"roots: 1 (*); {before}" in done.stderr, said(done)
+    assert recover(heap, "--check").returncode == 0

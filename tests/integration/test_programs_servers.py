@@ -139,6 +139,9 @@ def test_redis(folder, preload):
         redis_cli(
             port, "eval", "for _, k in ipairs(redis.call('keys', 'key:0000*')) do redis.call('del', k) end", 0
         )
+        memory = dict(re.findall(r"^(\w+):(\d+)\r?$", redis_cli(port, "info", "memory"), re.MULTILINE))
+        used, jemalloc = int(memory["used_memory"]), int(memory["allocator_allocated"])
+        assert used > 4 << 20 and (jemalloc < used / 4) == preload, memory
         before = redis_cli(port, "debug", "digest")
         redis_cli(port, "bgsave")
         redis_cli(port, "set", "written", "while saving")
