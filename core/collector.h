@@ -43,6 +43,10 @@ struct pm_collector {
     bool (*rejoin)(void);
     // The checksum of what they have left in the heap, for the clean close.
     bool (*images_crc)(uint32_t *crc, struct pm_error *err);
+    // The same pages become those of the heap that pm_heap is now, which has the same images.
+    int (*remap)(struct pm_error *err);
+    // Whether children get the captured pages by a clone() without handlers (fork.h).
+    void (*guard)(bool on);
 };
 extern const struct pm_collector pm_collector;
 

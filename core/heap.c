@@ -293,19 +293,8 @@ void pm_heap_release(void) {
 }
 
 void pm_heap_remove(void) {
-    static const char *const names[] = {"roots",     "booklog.0",  "slabs.0",       "heap.0",
-                                        "bitmaps.0", "heap.0.new", "superblock.new"};
-    if (!pm_dir_ready())
-        return;
-    // One step makes it a remnant, which says so by its superblock.new: an interruption, or an unlink that
-    // fails, leaves the whole heap or what may be made anew, but never a heap that lacks files.
-    if (renameat(pm_heap.dir_fd, "superblock", pm_heap.dir_fd, "superblock.new") != 0 &&
-        errno != ENOENT)
-        return;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (unlinkat(pm_heap.dir_fd, names[i], 0) != 0 && errno != ENOENT)
-            return;
-    rmdir(pm_heap.dir);
+    if (pm_dir_ready() && pm_dir_empty(pm_heap.dir_fd))
+        rmdir(pm_heap.dir);
 }
 
 bool pm_heap_discard_data(void) {

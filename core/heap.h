@@ -141,6 +141,10 @@ void pm_dir_close(void);
 // Makes sure that pm_heap.dir_fd is still the heap's directory, as pm_file_ready() does of files. Needed before
 // anything is named in it: the number may be that of a directory of the program.
 bool pm_dir_ready(void);
+// The heap's directory is this one, from now on.
+void pm_dir_adopt(int fd);
+// Unlinks the files of a heap.
+bool pm_dir_empty(int fd);
 int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err);
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err);
 

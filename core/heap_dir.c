@@ -187,6 +187,28 @@ static bool is_our_dir(int fd) {
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dir_dev && st.st_ino == dir_ino;
 }
 
+void pm_dir_adopt(int fd) {
+    struct stat st;
+    if (fstat(fd, &st) == 0) {
+        dir_dev = st.st_dev;
+        dir_ino = st.st_ino;
+    }
+    pm_heap.dir_fd = fd;
+}
+
+bool pm_dir_empty(int fd) {
+    static const char *const names[] = {"roots",     "booklog.0",  "slabs.0",       "heap.0",
+                                        "bitmaps.0", "heap.0.new", "superblock.new"};
+    // One step makes it a remnant, which says so by its superblock.new: an interruption, or an unlink that
+    // fails, leaves the whole heap or what may be made anew, but never a heap that lacks files.
+    if (renameat(fd, "superblock", fd, "superblock.new") != 0 && errno != ENOENT)
+        return false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (unlinkat(fd, names[i], 0) != 0 && errno != ENOENT)
+            return false;
+    return true;
+}
+
 void pm_dir_close(void) {
     if (is_our_dir(pm_heap.dir_fd)) // the number may be the program's by now
         close(pm_heap.dir_fd);

@@ -42,8 +42,9 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "What makes a store durable: found out by itself, or forced (for measurements)")             \
     X(decay_ms, "PMALLOC_DECAY_MS", PM_TYPE_NUMBER, "10000", "0 to 3600000",                       \
       "Milliseconds over which freed space goes back to the file system; 0 is at once")            \
-    X(fork, "PMALLOC_FORK", PM_TYPE_CHOICE, "private", "private",                                  \
-      "What a forked child gets: a private copy of the heap, at the same addresses")               \
+    X(fork, "PMALLOC_FORK", PM_TYPE_CHOICE, "private", "private|copy|follow",                      \
+      "What a forked child gets: private memory, at the same addresses; a persistent heap of its " \
+      "own, HEAP.PID; or, for daemons, the heap itself, and the parent private memory")            \
     X(verbose, "PMALLOC_VERBOSE", PM_TYPE_NUMBER, "0", "0 to 1",                                   \
       "1: one line at start with heap, guarantee, roots and recovery result")                      \
     X(stats, "PMALLOC_STATS", PM_TYPE_NUMBER, "0", "0 to 1", "1: heap statistics at exit")
@@ -65,6 +66,7 @@ enum { PM_CHECK_ABORT, PM_CHECK_REPORT, PM_CHECK_STRICT };
 enum { PM_RESERVE_LAZY, PM_RESERVE_STRICT };
 enum { PM_BUSY_FAIL, PM_BUSY_WAIT };
 enum { PM_BACKING_FILE, PM_BACKING_VOLATILE };
+enum { PM_FORK_PRIVATE, PM_FORK_COPY, PM_FORK_FOLLOW };
 enum { PM_PERSIST_AUTO }; // then enum pm_durability + 1
 
 struct pm_option_info {

@@ -88,23 +88,67 @@ unsigned pm_os_cores(void) {
     return cores < 1 ? 1u : (unsigned)cores;
 }
 
-// Field `number` of /proc/PID/stat, counted as proc(5) does, from 4 on; 0 when it cannot be read.
-static uint64_t stat_field(pid_t pid, unsigned number) {
-    char path[48], text[1024];
+// What follows the name in /proc/PID/stat, which may hold anything; NULL when it cannot be read.
+static char *stat_text(pid_t pid, char *text, size_t size) {
+    char path[48];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return 0;
-    ssize_t got = read(fd, text, sizeof text - 1);
+        return NULL;
+    ssize_t got = read(fd, text, size - 1);
     close(fd);
     text[got > 0 ? got : 0] = '\0';
-    char *at = strrchr(text, ')'); // the name before it may hold anything
+    return strrchr(text, ')');
+}
+
+// Field `number`, counted as proc(5) does, from 4 on; 0 when it cannot be read.
+static uint64_t stat_field(pid_t pid, unsigned number) {
+    char text[1024], *at = stat_text(pid, text, sizeof text);
     for (unsigned field = 2; at && field < number; field++)
         at = strchr(at + 1, ' ');
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
 uint64_t pm_os_start_time(pid_t pid) { return stat_field(pid, 22); }
+
+char pm_os_state(pid_t pid) {
+    char text[1024], *at = stat_text(pid, text, sizeof text);
+    return at && at[1] ? at[2] : '\0';
+}
+
+pid_t pm_os_proc_pid(void) {
+    char text[32];
+    ssize_t len = readlink("/proc/self", text, sizeof text - 1);
+    text[len > 0 ? len : 0] = '\0';
+    return len > 0 ? (pid_t)strtol(text, NULL, 10) : getpid();
+}
+
+pid_t pm_os_newest_child(void) {
+    char text[4096];
+    ssize_t got, have = 0;
+    int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    // Numbers, each followed by a space, by age: the last one may begin in the block before.
+    while ((got = read(fd, text + have, sizeof text - 1 - (size_t)have)) > 0) {
+        have += got;
+        if (have > 32) {
+            memmove(text, text + have - 32, 32);
+            have = 32;
+        }
+    }
+    close(fd);
+    while (have > 0 && text[have - 1] == ' ')
+        have--;
+    text[have] = '\0';
+    char *last = strrchr(text, ' ');
+    return (pid_t)strtol(last ? last + 1 : text, NULL, 10);
+}
+
+bool pm_os_one_thread(void) {
+    struct stat st;
+    return stat("/proc/self/task", &st) == 0 && st.st_nlink == 3;
+}
 
 int pm_os_is_ancestor(pid_t pid, uint64_t start) {
     int depth = 0;

@@ -29,6 +29,15 @@ unsigned pm_os_cores(void);
 int pm_os_is_ancestor(pid_t pid, uint64_t start);
 // When a process started, in clock ticks since boot, the same in every PID namespace; 0 when unknown.
 uint64_t pm_os_start_time(pid_t pid);
+// The state of a process, the letter in /proc/PID/stat ('T': stopped, 'Z': ended); 0 when there is no such process, or it
+// cannot be found out.
+char pm_os_state(pid_t pid);
+// The process's id as /proc knows it, which in a PID namespace is not what getpid() says.
+pid_t pm_os_proc_pid(void);
+// The child that the calling thread forked last, as /proc knows it; 0 when that cannot be found out.
+pid_t pm_os_newest_child(void);
+// Whether the process has one thread; false where that cannot be found out.
+bool pm_os_one_thread(void);
 // Basename of the running executable ("ls"). False, and "unknown", where it cannot be found out.
 bool pm_os_program_name(char *out, size_t outlen);
 // A flat copy of the environment for callers that run before libc has set `environ`; NULL when unreadable.

@@ -20,6 +20,8 @@ const struct pm_private_run *pm_private_runs(unsigned *count) {
     return runs;
 }
 
+void pm_private_forget(void) { run_count = 0; }
+
 // ---- which parts of the file hold what is in use -------------------------------------------------------
 
 static bool add_run(uint64_t offset, uint64_t len) {
@@ -46,7 +48,7 @@ static bool add_extent(const struct pm_extent *e) {
     return true;
 }
 
-static bool find_runs(void) {
+bool pm_private_find(void) {
     uint64_t end = pm_heap.frontier >> PM_PAGE_SHIFT;
     run_count = 0;
     if (!runs)
@@ -95,7 +97,7 @@ static bool map_file(void) {
     int fd = pm_heap_pin();
     if (fd < 0)
         return false;
-    bool good = find_runs() && map_runs(fd);
+    bool good = pm_private_find() && map_runs(fd);
     close(fd);
     return good;
 }

@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define PM_PRIVATE_RUNS_MAX 8192u // two mappings each; the kernel allows 65,530 in all
 
@@ -35,6 +36,24 @@ bool pm_private_leave(void);
 // What pm_private_enter() mapped from the file, by rising address, and how many there are: none where all has been
 // copied. Where somebody else may write the file, or punch holes into it, each of their pages must be copied first.
 const struct pm_private_run *pm_private_runs(unsigned *count);
+// ... all of them have been, by now.
+void pm_private_forget(void);
+
+// The same runs without mapping anything: where the other side of a fork has its private memory. False: too many.
+bool pm_private_find(void);
+
+// ---- private_copy.c: the copying, where somebody else may write the file ----
+
+struct pm_gate;
+// Copies every page that is still the file's, in the calling thread.
+void pm_private_copy(void);
+// Has a thread of its own do it after `delay_us`, and then open the gate, which the caller holds: a child that executes
+// or ends before that has copied nothing. False: there can be no such thread.
+bool pm_private_copy_behind(struct pm_gate *gate, unsigned delay_us);
+// Waits until that thread, if there is one, has finished, and makes sure that nothing is the file's any more.
+void pm_private_settle(void);
+// As long as the process `pid` is stopped, copies its pages from outside. True when that is done.
+bool pm_private_copy_stopped(pid_t pid);
 
 // Copies the page at `p` for this process alone. What another thread stores to it meanwhile is not lost. Assembly,
 // because compilers leave out an addition of nothing.

@@ -3,7 +3,6 @@
 #include "runtime.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,12 +14,12 @@
 #include "choice.h"
 #include "clean.h"
 #include "extent.h"
+#include "fork.h"
 #include "guard.h"
 #include "options.h"
 #include "os.h"
 #include "persist.h"
 #include "pmalloc.h"
-#include "private.h"
 #include "start_line.h"
 #include "stats.h"
 
@@ -120,18 +119,6 @@ static void thread_exit(void *cache) {
     pm_tcache_destroy(cache);
 }
 
-static void fork_prepare(void);
-static void fork_parent(void);
-static void fork_child(void);
-
-// glibc undoes pthread_atfork() when our destructors have run, but those of others may still fork. This library
-// is never unloaded (-z nodelete).
-#ifdef __GLIBC__
-extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
-#else
-#define __register_atfork(prepare, parent, child, object) pthread_atfork(prepare, parent, child)
-#endif
-
 static void start_here(void) {
     int saved = errno;
     if (pm_runtime_guard)
@@ -143,7 +130,7 @@ static void start_here(void) {
     // Without a key, pthread_setspecific() would write into somebody else's.
     if (pthread_key_create(&thread_key, thread_exit) != 0)
         pm_refuse("no thread-specific key is free for the thread caches");
-    __register_atfork(fork_prepare, fork_parent, fork_child, NULL);
+    pm_fork_init();
     errno = saved;
 }
 
@@ -193,18 +180,12 @@ void pm_runtime_before_main(void) {
             pm_heap_remove();
         pm_refuse("%s", err.text);
     }
+    pm_fork_guard(true);
     if (pm_options.verbose.number)
         pm_start_line(&choice, &recovery);
 }
 
-// ---- fork --------------------------------------------------------------------------------------------
-//
-// The child must not write the parent's heap, so it copies what is in use and moves the copy over the shared
-// mapping before anything of its own runs. The parent waits in its fork handler meanwhile, or its stores
-// would tear the copy. The pipe says when: the child's end closes when it is done, or dead.
-
-static int fork_pipe[2] = {-1, -1};
-static int fork_error;
+// ---- locks -------------------------------------------------------------------------------------------
 
 static void lock_bins(void (*step)(struct pm_lock *)) {
     for (unsigned a = 0; a < pm_arena_count; a++)
@@ -217,71 +198,6 @@ void pm_runtime_each_lock(void (*step)(struct pm_lock *)) {
     step(&pm_tcache_lock);
     lock_bins(step);
     step(&pm_extent_lock);
-}
-
-static void fork_prepare(void) {
-    int saved = errno;
-    pm_lock_raw(&runtime_lock);
-    pm_lock_raw(&pm_tcache_lock);
-    lock_bins(pm_lock_raw);
-    pm_lock_raw(&pm_extent_lock);
-    fork_pipe[0] = fork_pipe[1] = -1;
-    if (pm_heap.persistent && pipe2(fork_pipe, O_CLOEXEC) != 0) {
-        fork_pipe[0] = fork_pipe[1] = -1;
-        fork_error = errno;
-    }
-    errno = saved;
-}
-
-static void fork_parent(void) {
-    int saved = errno;
-    if (fork_pipe[1] >= 0) {
-        char byte;
-        close(fork_pipe[1]);
-        while (read(fork_pipe[0], &byte, 1) < 0 && errno == EINTR) {
-        }
-        close(fork_pipe[0]);
-    }
-    pm_unlock_raw(&pm_extent_lock);
-    lock_bins(pm_unlock_raw);
-    pm_unlock_raw(&pm_tcache_lock);
-    pm_unlock_raw(&runtime_lock);
-    errno = saved;
-}
-
-// The parent goes on when this is done.
-static void copy_runs(void) {
-    unsigned count;
-    const struct pm_private_run *run = pm_private_runs(&count);
-    for (unsigned i = 0; i < count; i++)
-        for (uint64_t at = 0; at < run[i].len; at += PM_PAGE_SIZE)
-            pm_private_copy_page(pm_heap_at(run[i].offset + at));
-}
-
-static void fork_child(void) {
-    int saved = errno;
-    pm_lock_reset(&runtime_lock);
-    pm_lock_reset(&pm_tcache_lock);
-    pm_lock_reset(&pm_extent_lock);
-    lock_bins(pm_lock_reset);
-    if (pm_heap.persistent) {
-        if (fork_pipe[0] < 0)
-            pm_refuse("fork: no pipe to the parent: %s; the child cannot copy the heap safely",
-                      strerror(fork_error));
-        if (!pm_collector.privatise() || !pm_private_enter())
-            pm_refuse("fork: no memory for the child's copy of the heap");
-        copy_runs();
-        pm_heap_release();
-        close(fork_pipe[0]);
-        close(fork_pipe[1]);
-    } else if (
-        pm_heap
-            .super) { // of a process that has parted from its heap; when it ends, others may open that
-        copy_runs();
-        pm_heap_release();
-    }
-    pm_tcache_orphans(pm_tcache);
-    errno = saved;
 }
 
 // ---- pmalloc.h ---------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ const struct pm_recovery *pm_runtime_recovery(void);
 // Whether the byte at `p` belongs to a captured root.
 bool pm_runtime_is_root(const void *p);
 
-// For runtime_exit.c. Every lock of the allocator, by rank.
+// For fork.c and runtime_exit.c. Every lock of the allocator, by rank.
 void pm_runtime_each_lock(void (*step)(struct pm_lock *));
 bool pm_runtime_default_heap(void);
 

@@ -338,3 +338,11 @@ bool pm_roots_rejoin(void) {
     struct pm_error ignored;
     return moved == 0 || map_runs(&ignored) == PM_OK;
 }
+
+int pm_roots_remap(struct pm_error *err) { return map_runs(err); }
+
+void pm_roots_guard(bool on) {
+    for (unsigned i = 0; i < run_count; i++)
+        madvise((void *)runs[i].start, runs[i].end - runs[i].start,
+                on ? MADV_DONTFORK : MADV_DOFORK);
+}

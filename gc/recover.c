@@ -275,4 +275,6 @@ const struct pm_collector pm_collector = {
     .privatise = pm_roots_privatise,
     .rejoin = pm_roots_rejoin,
     .images_crc = pm_roots_images_crc,
+    .remap = pm_roots_remap,
+    .guard = pm_roots_guard,
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Events of the process: load, the moment before main, exit.
+// Events of the process: load, the moment before main, exit; calls that want it to have one thread.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>
@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "fork.h"
 #include "message.h"
 #include "pmalloc.h"
 #include "runtime.h"
@@ -134,4 +135,17 @@ EXPORT int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(
     // Loaded twice (preloaded and linked), each of us gets here in turn; the innermost main is the program's.
     program_main = main;
     return real(main_after_capture, argc, argv, init, fini, rtld_fini, stack_end);
+}
+
+// These fail while a forked child has a thread beside the program's one.
+EXPORT int unshare(int flags);
+EXPORT int unshare(int flags) {
+    pm_fork_settle();
+    return (int)syscall(SYS_unshare, flags);
+}
+
+EXPORT int setns(int fd, int type);
+EXPORT int setns(int fd, int type) {
+    pm_fork_settle();
+    return (int)syscall(SYS_setns, fd, type);
 }

@@ -27,6 +27,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -213,6 +214,13 @@ static long fault(const char *function, void *site) {
         FAIL_OR(#name, -1)                                                                         \
         return (type)done(raw(SYS_##name, (long)a, (long)b, (long)c, (long)d, 0, 0));              \
     }
+#define REMOTE(name)                                                                               \
+    ssize_t name(pid_t pid, const struct iovec *local, unsigned long locals,                       \
+                 const struct iovec *remote, unsigned long remotes, unsigned long flags) {         \
+        FAIL_OR(#name, -1)                                                                         \
+        return done(raw(SYS_##name, pid, (long)local, (long)locals, (long)remote, (long)remotes,   \
+                        (long)flags));                                                             \
+    }
 // Reads and writes can also do half of what was asked.
 #define TRANSFER(name, number, buffer)                                                             \
     ssize_t name(int fd, buffer data, size_t length) {                                             \
@@ -230,6 +238,9 @@ static long fault(const char *function, void *site) {
 CALL2(int, flock, int, int)
 CALL2(int, mkdir, const char *, mode_t)
 CALL1(int, rmdir, const char *)
+CALL2(int, rename, const char *, const char *)
+REMOTE(process_vm_readv)
+REMOTE(process_vm_writev)
 CALL4(int, renameat, int, const char *, int, const char *)
 CALL3(int, unlinkat, int, const char *, int)
 CALL2(int, ftruncate, int, off_t)

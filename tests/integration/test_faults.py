@@ -71,11 +71,14 @@ ERRORS = {
     "personality": [E.EPERM, E.ENOMEM],
     "pipe2": [E.EMFILE, E.ENOMEM],
     "pread": [E.EIO, E.EINTR, SHORT],
+    "process_vm_readv": [E.EPERM],
+    "process_vm_writev": [E.EPERM],
     "pthread_create": [E.EAGAIN, E.ENOMEM],
     "pthread_key_create": [E.EAGAIN, E.ENOMEM],
     "pwrite": [E.EIO, E.ENOSPC, E.EINTR, SHORT],
     "read": [E.EIO, E.EINTR, SHORT],
     "readlink": [E.EIO, E.ENOMEM],
+    "rename": [E.EIO, E.ENOSPC],
     "renameat": [E.EIO, E.ENOSPC, E.ENOMEM],
     "rmdir": [E.EIO],
     "stat": [E.EIO, E.ENOMEM],
@@ -146,6 +149,7 @@ def scenarios():
         of("default heap", PROGRAM, *RUN, default=True),
         of("default heap, no roots", PROGRAM, *RUN, default=True, root=None),
         of("daemon", PROGRAM, "daemon", "7", before=CLEAN),
+        of("heap of the child's own", PROGRAM, *RUN, before=DIRTY, settings={"FORK": "copy"}),
         of("roots of a file", PROGRAM, *RUN, before=DIRTY, root="@"),
         of("no roots", PROGRAM, "run", "9", root=None),
         of("volatile", PROGRAM, "run", "9", root=None, settings={"BACKING": "volatile"}),
@@ -405,6 +409,7 @@ HARMLESS = set(
     """
     __cxa_finalize __environ environ __errno_location __gmon_start__ __register_atfork __sched_cpucount _exit abort
     clock_gettime dl_iterate_phdr dladdr dladdr1 dlsym ferror fnmatch fprintf fwrite getauxval geteuid getpid getppid getrlimit
+    getsid kill
     memchr memcmp memcpy memmove memset pthread_join pthread_setspecific sched_getaffinity snprintf strchr strchrnul strcmp
     pthread_setcancelstate pthread_setcanceltype
     strerror strerrordesc_np strlen strncasecmp strncmp strnlen strrchr strspn strstr strtol strtoull time vsnprintf

@@ -278,7 +278,7 @@ WRONG = [
     ("BUSY", "wait "),
     ("BACKING", "disk"),
     ("PERSIST", "always"),
-    ("FORK", "copy"),
+    ("FORK", "none"),
     ("VERBOSE", "2"),
     ("VERBOSE", "yes"),
     ("STATS", "on"),

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""fork: what parent and child see of each other (nothing), what is left in which heap, and what it costs a child
+that only executes. The programs are the cases of forks.c."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+from conftest import BUILD, compiled, recover, recovered, run, said, start, succeeds
+
+ROOTS = "blocks,generation"
+# Cases in which the parent ends well with everything at 2, or 1 where it only looked.
+KEPT = {
+    "isolation": 2,
+    "stopped": 2,
+    "traced": 2,
+    "closing": 2,
+    "deep": 2,
+    "hasty": 2,
+    "broad": 2,
+    "no_descriptors": 2,
+    "no_process": 2,
+    "no_copier": 2,
+    "bare": 2,
+    "namespaces": 2,
+    "signals": 2,
+    "protect": 2,
+}
+DAEMONS = ("single", "awaited", "double", "libc", "threads")
+
+
+@pytest.fixture(scope="module")
+def forks():
+    return compiled("forks.c", name="forks")
+
+
+@pytest.fixture(params=("tmpfs", "file"))
+def place(request, shm):
+    """A heap on shared memory, and one of plain files."""
+    if request.param == "tmpfs":
+        yield shm / "heap"
+        return
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
+    yield folder / "heap"
+    shutil.rmtree(folder)
+
+
+def case(forks, name, heap, megabytes=4, **settings):
+    return run([forks, name, megabytes], HEAP=heap, ROOTS=ROOTS, **settings)
+
+
+def holds(forks, heap, tag):
+    """The heap recovers, and all of its blocks are `tag`'s."""
+    recovered(heap)
+    done = run([forks, "check", tag], HEAP=heap, ROOTS=ROOTS)
+    assert succeeds(done).endswith(f"blocks of {tag}\n"), said(done)
+
+
+def test_neither_sees_the_other(forks, place):
+    succeeds(case(forks, "isolation", place, 12))
+    holds(forks, place, 2)
+
+
+@pytest.mark.parametrize("name", [name for name in KEPT if name != "isolation"])
+def test_parent_keeps_its_heap(forks, heap, name):
+    succeeds(case(forks, name, heap, 40 if name == "hasty" else 4))
+    holds(forks, heap, KEPT[name])
+
+
+@pytest.mark.parametrize("megabytes", (0, 200))
+def test_child_that_stops_itself(forks, heap, megabytes):
+    """The parent is let go, although nothing but itself will ever continue the child."""
+    before = time.monotonic()
+    succeeds(case(forks, "stopped", heap, megabytes))
+    assert time.monotonic() - before < 50
+    if megabytes:
+        holds(forks, heap, 2)
+
+
+@pytest.mark.parametrize("name", [*KEPT, "threads", "sparse"])
+@pytest.mark.parametrize("how", ("volatile", "glibc"))
+def test_the_same_without_a_heap(forks, how, name):
+    """The cases are as they would be: the C library's own malloc and volatile memory pass them as well."""
+    if name == "bare" or (how == "glibc" and name in ("threads", "sparse")):
+        pytest.skip("is about persistent memory, or takes long")
+    done = run([forks, name, 2], preload=how == "volatile", BACKING="volatile")
+    succeeds(done)
+
+
+def test_fork_among_threads_that_allocate(forks, heap):
+    succeeds(case(forks, "threads", heap, 2))
+    holds(forks, heap, 2)
+
+
+def test_holes_stay_holes(forks, heap):
+    succeeds(case(forks, "sparse", heap))
+
+
+def test_child_outlives_its_parent_and_the_next_owner(forks, place, processes):
+    """The next owner of the heap writes it, empties it and cuts the file; the child sees nothing of that."""
+    parent = start([forks, "orphan", 12], HEAP=place, ROOTS=ROOTS)
+    processes.append(parent)
+    assert parent.stdout.readline() == "orphan\n"
+    assert parent.wait(20) == -signal.SIGKILL
+    holds(forks, place, 2)
+    assert recover(place, "--drop-root", "blocks").returncode == 0
+    assert recover(place, "--drop-root", "generation").returncode == 0
+    for _ in range(2):
+        succeeds(run([forks, "sparse"], HEAP=place, RESERVE="lazy"))
+    out, err = parent.communicate("go\n", timeout=60)
+    assert (out, err) == ("whole 1\n", "")
+
+
+def test_parent_killed_with_the_child_running_recovers_without_it(forks, heap):
+    done = case(forks, "orphan", heap)
+    assert done.returncode == -signal.SIGKILL, said(done)
+    holds(forks, heap, 2)
+
+
+def test_executing_copies_nothing(forks, heap, shm):
+    """A thousand children with a megabyte, and with 64: not a fault for every 20th of the 16,000 pages."""
+    small = int(succeeds(case(forks, "exec", heap, 1)))
+    large = int(succeeds(case(forks, "exec", shm / "large", 64)))
+    assert large - small < 800, (small, large)
+
+
+def test_no_memory_for_the_child_is_said(forks, heap):
+    done = case(forks, "data_limit", heap)
+    assert succeeds(done) == "child 125\n"
+    assert done.stderr.count("\n") == 1 and "no memory for the child's copy" in done.stderr
+    holds(forks, heap, 2)
+
+
+# ---- copy ----------------------------------------------------------------------------------------------
+
+
+def twins(heap):
+    return sorted(path for path in heap.parent.iterdir() if path != heap)
+
+
+def test_copy_gives_each_child_a_heap_of_its_own(forks, place):
+    done = case(forks, "copies", place, FORK="copy")
+    assert done.returncode == -signal.SIGKILL, said(done)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [tag for tag, _ in lines] == ["4", "3", "4", "3"], said(done)
+    assert twins(place) == sorted(pathlib.Path(f"{place}.{pid}") for _, pid in lines)
+    states = [recover(f"{place}.{pid}", "--check").returncode for _, pid in lines]
+    assert states == [1, 0, 1, 1]  # one child ended by itself
+    for tag, pid in lines:
+        holds(forks, f"{place}.{pid}", int(tag))
+    holds(forks, place, 2)
+
+
+@pytest.mark.parametrize("name", ("isolation", "deep", "broad", "closing", "no_process", "namespaces"))
+def test_copy_isolates_as_well(forks, heap, name):
+    succeeds(case(forks, name, heap, 1, FORK="copy"))
+    holds(forks, heap, 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_copy_without_room_goes_on_in_private_memory(forks, shm):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=44m", "none", shm], check=True)
+    try:
+        done = case(forks, "isolation", shm / "heap", 24, FORK="copy")
+        succeeds(done)
+        assert done.stderr.count("\n") == 1 and "No space left" in done.stderr, said(done)
+        assert "private memory" in done.stderr
+        assert twins(shm / "heap") == []
+        holds(forks, shm / "heap", 2)
+    finally:
+        subprocess.run(["umount", shm], check=True)
+
+
+def test_copy_killed_on_the_way_leaves_no_half_heap(forks, heap, rng):
+    """The child is killed at random instants of its copying: what it leaves is no heap, or a whole one."""
+    whole = 0
+    for _ in range(25):
+        for twin in twins(heap):
+            shutil.rmtree(twin)
+        shutil.rmtree(heap, ignore_errors=True)
+        process = start([forks, "copies", 24], HEAP=heap, ROOTS=ROOTS, FORK="copy")
+        until = time.monotonic() + 20
+        while not twins(heap) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.0005)
+        time.sleep(rng.random() * 0.03)
+        for twin in twins(heap):
+            try:
+                os.kill(int(twin.name.rpartition(".")[2]), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.communicate(timeout=60)
+        for twin in twins(heap):
+            if (twin / "superblock").exists():
+                whole += 1
+                recovered(twin)
+            else:
+                assert (twin / "superblock.new").exists() or not any(twin.iterdir())
+        recovered(heap)
+    assert whole
+
+
+# ---- follow --------------------------------------------------------------------------------------------
+
+
+def serving(file, process):
+    """The daemon's process id, once it serves."""
+    until = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < until, f"no daemon; status {process.poll()}"
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
+def alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def end(pid, how):
+    os.kill(pid, how)
+    until = time.monotonic() + 60
+    while alive(pid):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", (signal.SIGKILL, signal.SIGTERM))
+@pytest.mark.parametrize("kind", DAEMONS)
+def test_a_daemon_keeps_its_heap(forks, place, processes, kind, how):
+    ready = place.parent / "ready"
+    argv = [forks, f"daemon_{kind}", 4, ready]
+    process = start(argv, HEAP=place, ROOTS=ROOTS, FORK="follow")
+    processes.append(process)
+    pid = serving(ready, process)
+    try:
+        assert process.wait(20) == 0
+        busy = case(forks, "check", place, 5)
+        assert busy.returncode == 125 and f"in use by process {pid}" in busy.stderr, said(busy)
+    finally:
+        end(pid, how)
+    assert [path.name for path in place.parent.iterdir() if path.name != "ready"] == ["heap"]
+    if kind != "threads":
+        assert recover(place, "--check").returncode == (1 if how == signal.SIGKILL else 0)
+    holds(forks, place, 5)
+
+
+@pytest.mark.parametrize("kind", ("single", "double"))
+def test_a_daemon_on_a_default_heap(processes, shm, kind):
+    """It has no roots, so its first owner would remove it at its end."""
+    copy = compiled("forks.c", name="pmtest_forks")
+    heap = pathlib.Path(f"/dev/shm/pmalloc-{os.geteuid()}/pmtest_forks")
+    process = start([copy, f"daemon_{kind}", 4, shm / "ready"], FORK="follow", VERBOSE=1)
+    processes.append(process)
+    pid = serving(shm / "ready", process)
+    try:
+        assert process.wait(20) == 0
+        assert (heap / "superblock").exists()
+        assert f"process {pid} has the heap {heap} now" in process.stderr.readline() + "".join(
+            process.stderr.readline() for _ in range(2 if kind == "double" else 1)
+        )
+    finally:
+        end(pid, signal.SIGTERM)
+    assert not heap.exists()
+
+
+@pytest.mark.parametrize("name", ("isolation", "deep", "broad", "closing", "stopped", "no_process"))
+def test_follow_isolates_as_well(forks, heap, name):
+    """The first child has the heap; the parent goes on in memory of its own."""
+    succeeds(case(forks, name, heap, 2, FORK="follow"))
+    recovered(heap)
+
+
+def test_who_follows_is_said(forks, heap, shm, processes):
+    process = start([forks, "daemon_single", 1, shm / "ready"], HEAP=heap, ROOTS=ROOTS, FORK="follow", VERBOSE=1)
+    processes.append(process)
+    pid = serving(shm / "ready", process)
+    end(pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert f"fork: process {pid} has the heap {heap} now" in err
