@@ -12,8 +12,8 @@ POINTER = r"""
 #include <stdio.h>
 #include <stdlib.h>
 int *kept;
-void *(*take)(size_t) = malloc; /* at a fixed address: the program's own stub */
 int main(void) {
+    void *(*volatile take)(size_t) = malloc; /* at a fixed address: the program's own stub */
     if (!kept)
         kept = take(sizeof *kept), *kept = 0;
     printf("%d\n", ++*kept);
