@@ -124,6 +124,8 @@ static bool copy_all(void) {
 }
 
 bool pm_private_leave(void) {
+    if (any_mapped && !pm_file_ready(&pm_heap.data))
+        return false;
     if (any_mapped &&
         pm_file_map(&pm_heap.data, (void *)(uintptr_t)pm_base, pm_range, PROT_READ | PROT_WRITE,
                     MAP_FIXED | MAP_NORESERVE, 0) == MAP_FAILED)

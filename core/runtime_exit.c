@@ -15,6 +15,7 @@
 // stores that the rest still gets, of a block freed and used again, or of one whose pointer is in a root. So other
 // threads wait meanwhile, and signals are blocked in this one.
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "alloc.h"
@@ -30,6 +31,7 @@
 #include "stats.h"
 
 static bool part(void) {
+    munlockall(); // after mlockall(MCL_FUTURE) the whole range would be made real
     bool entered = pm_private_enter();
     if (entered && pm_collector.privatise())
         return true;

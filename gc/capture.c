@@ -336,7 +336,7 @@ bool pm_roots_privatise(void) {
 
 bool pm_roots_rejoin(void) {
     struct pm_error ignored;
-    return moved == 0 || map_runs(&ignored) == PM_OK;
+    return moved == 0 || (pm_file_ready(&pm_heap.roots) && map_runs(&ignored) == PM_OK);
 }
 
 int pm_roots_remap(struct pm_error *err) { return map_runs(err); }

@@ -56,7 +56,7 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err) {
 }
 
 const void *pm_roots_images(const struct pm_root_table *t) {
-    if (t->area_length == 0)
+    if (t->area_length == 0 || !pm_file_ready(&pm_heap.roots))
         return NULL;
     void *map =
         mmap(NULL, t->area_length, PROT_READ, MAP_SHARED, pm_heap.roots.fd, (off_t)t->area_offset);

@@ -415,7 +415,7 @@ HARMLESS = set(
     strerror strerrordesc_np strlen strncasecmp strncmp strnlen strrchr strspn strstr strtol strtoull time vsnprintf
     _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable getcwd strcpy stpcpy strtoul bcmp pthread_self sched_yield
     nanosleep secure_getenv getenv __asan_init __tsan_init
-    __cxa_atexit __cxa_at_quick_exit __libc_single_threaded sigfillset sigprocmask strcspn memmem __x86_get_cpuid_feature_leaf
+    __cxa_atexit __cxa_at_quick_exit __libc_single_threaded munlockall sigfillset sigprocmask strcspn memmem __x86_get_cpuid_feature_leaf
     """.split()
 )
 
