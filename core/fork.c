@@ -171,6 +171,7 @@ static bool child_needs_no_waiting(struct pm_gate *gate) {
 
 // follow: what this process still has to do, it does in private memory.
 static void hand_over(struct pm_gate *gate) {
+    munlockall(); // after mlockall(MCL_FUTURE) the whole range would be made real
     if (!go_private(gate, take(gate), true))
         pm_refuse("fork: no memory for a private copy of the heap, which the child has taken over");
 }
