@@ -38,8 +38,10 @@ static const char *what_is_wrong(const void *p) {
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
     if (v->size_class) {
         uint32_t offset = (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
-        return offset % pm_classes[v->size_class].size ? "pointer into the middle of a block"
-                                                       : "block is free already (double free?)";
+        bool starts = offset % pm_classes[v->size_class].size == 0;
+        starts |= v->old_class && offset % pm_classes[v->old_class].size == 0;
+        return starts ? "block is free already (double free?)"
+                      : "pointer into the middle of a block";
     }
     uint32_t extent = pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
     bool starts = extent && pm_extents[extent].page << PM_PAGE_SHIFT == pm_heap_offset(p);

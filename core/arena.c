@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "arena.h"
 
+#include "morph.h"
 #include "os.h"
 
 struct pm_arena *pm_arenas;
@@ -36,6 +37,11 @@ void pm_arena_leave(struct pm_arena *arena) {
     atomic_fetch_sub_explicit(&arena->threads, 1, memory_order_relaxed);
 }
 
+// ---- lists -------------------------------------------------------------------------------------------
+//
+// A slab that has something to give stands in the list or, while it is sparse, in the queue. Blocks are taken from the
+// list first, so that sparse slabs run empty; the queue's head is where other classes look for one to morph.
+
 static void list_insert(struct pm_bin *bin, uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
     v->prev = 0;
@@ -43,19 +49,115 @@ static void list_insert(struct pm_bin *bin, uint32_t slab) {
     if (v->next)
         pm_vslabs[v->next - 1].prev = slab + 1;
     bin->list = slab + 1;
-    v->listed = 1;
+    v->listed = PM_LISTED_FREE;
+}
+
+static void queue_append(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    v->next = 0;
+    v->prev = bin->sparse_last;
+    v->queued = atomic_fetch_add_explicit(&arena->clock, 1, memory_order_relaxed);
+    v->touched = 0;
+    v->listed = PM_LISTED_SPARSE;
+    if (v->prev)
+        pm_vslabs[v->prev - 1].next = slab + 1;
+    else // read without the lock by those who look for a slab
+        __atomic_store_n(&bin->sparse, slab + 1, __ATOMIC_RELAXED);
+    bin->sparse_last = slab + 1;
 }
 
 static void list_remove(struct pm_bin *bin, uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    *(v->prev ? &pm_vslabs[v->prev - 1].next : &bin->list) = v->next;
+    bool sparse = v->listed == PM_LISTED_SPARSE;
+    if (v->prev)
+        pm_vslabs[v->prev - 1].next = v->next;
+    else
+        __atomic_store_n(sparse ? &bin->sparse : &bin->list, v->next, __ATOMIC_RELAXED);
     if (v->next)
         pm_vslabs[v->next - 1].prev = v->prev;
-    v->listed = 0;
+    else if (sparse)
+        bin->sparse_last = v->prev;
+    v->listed = PM_LISTED_NOT;
 }
 
-static bool add_slab(struct pm_bin *bin, unsigned cls, uint16_t arena) {
-    uint32_t slab = pm_slab_create(cls, arena);
+static enum pm_listed place_of(const struct pm_vslab *v) {
+    if (v->free_count == 0 && !pm_morph_is_due(v))
+        return PM_LISTED_NOT;
+    return pm_slab_is_sparse(v) ? PM_LISTED_SPARSE : PM_LISTED_FREE;
+}
+
+static void move_to(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab,
+                    enum pm_listed place) {
+    if (pm_vslabs[slab].listed != PM_LISTED_NOT)
+        list_remove(bin, slab);
+    if (place == PM_LISTED_FREE)
+        list_insert(bin, slab);
+    else if (place == PM_LISTED_SPARSE)
+        queue_append(arena, bin, slab);
+}
+
+// ---- where slabs come from ---------------------------------------------------------------------------
+
+#define CANDIDATES 8 // looked at before a morph is given up
+
+// The bin whose queue begins with the slab longest unused. Without locks: a wrong choice costs little.
+static struct pm_bin *oldest_queue(struct pm_arena *arena, const struct pm_bin *but) {
+    uint32_t now = atomic_load_explicit(&arena->clock, memory_order_relaxed), most = 0;
+    struct pm_bin *best = NULL;
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+        struct pm_bin *bin = &arena->bin[cls];
+        uint32_t head = __atomic_load_n(&bin->sparse, __ATOMIC_RELAXED);
+        if (!head || bin == but)
+            continue;
+        uint32_t age = now - __atomic_load_n(&pm_vslabs[head - 1].queued, __ATOMIC_RELAXED);
+        if (!best || age > most) {
+            best = bin;
+            most = age;
+        }
+    }
+    return best;
+}
+
+// Moves a sparse slab of the bin `from` to `to`. The queue is an LRU list with second chance: what was used since it
+// was queued goes to the end. A bin keeps its last slab with free blocks.
+static bool morph_from(struct pm_arena *arena, struct pm_bin *from, struct pm_bin *to) {
+    unsigned cls = (unsigned)(to - arena->bin), old = (unsigned)(from - arena->bin);
+    for (unsigned i = 0; i < CANDIDATES && from->sparse; i++) {
+        uint32_t slab = from->sparse - 1;
+        struct pm_vslab *v = &pm_vslabs[slab];
+        if (!from->list && from->sparse == from->sparse_last)
+            return false;
+        bool was_empty = pm_slab_is_empty(v);
+        if ((v->touched && i + 1 < CANDIDATES) || !pm_morph(slab, cls)) {
+            move_to(arena, from, slab, PM_LISTED_SPARSE);
+            continue;
+        }
+        list_remove(from, slab);
+        from->slabs--;
+        from->empty -= was_empty;
+        atomic_fetch_add_explicit(&arena->bin[old].guests, v->old_live, memory_order_relaxed);
+        to->slabs++;
+        to->blocked += v->blocked;
+        to->empty += pm_slab_is_empty(v);
+        list_insert(to, slab);
+        return true;
+    }
+    return false;
+}
+
+static bool add_morphed(struct pm_arena *arena, struct pm_bin *bin) {
+    struct pm_bin *from = pm_heap_morphs() ? oldest_queue(arena, bin) : NULL;
+    if (!from || !pm_trylock_raw(&from->lock))
+        return false;
+    bool found = morph_from(arena, from, bin);
+    pm_unlock_raw(&from->lock);
+    return found;
+}
+
+static bool add_slab(struct pm_arena *arena, struct pm_bin *bin, unsigned cls) {
+    if (add_morphed(arena, bin))
+        return true;
+    uint32_t slab = pm_slab_create(cls, arena->number);
     if (!slab)
         return false;
     list_insert(bin, slab - 1);
@@ -64,32 +166,65 @@ static bool add_slab(struct pm_bin *bin, unsigned cls, uint16_t arena) {
     return true;
 }
 
+// ---- filling -----------------------------------------------------------------------------------------
+
+static void sync_table(struct pm_bin *bin, uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    uint16_t before = v->blocked;
+    pm_morph_sync(slab);
+    bin->blocked -= (uint32_t)(before - v->blocked);
+}
+
+static unsigned pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, unsigned want) {
+    uint32_t slab = (bin->list ? bin->list : bin->sparse_last) - 1;
+    struct pm_vslab *v = &pm_vslabs[slab];
+    if (v->stale_tags)
+        pm_slab_refresh_tags(slab);
+    bin->empty -= pm_slab_is_empty(v);
+    if (v->free_count == 0)
+        sync_table(bin, slab);
+    unsigned got = pm_slab_pop(slab, blocks, want);
+    v->touched = 1;
+    // A slab that is being filled stays in the list, however sparse.
+    enum pm_listed place = place_of(v);
+    if (place != v->listed && (place == PM_LISTED_NOT || v->listed == PM_LISTED_SPARSE))
+        move_to(arena, bin, slab, place);
+    return got;
+}
+
 unsigned pm_arena_fill(struct pm_arena *arena, unsigned cls, void **blocks, unsigned want) {
     struct pm_bin *bin = &arena->bin[cls];
     unsigned got = 0;
     pm_lock(&bin->lock, PM_RANK_BIN);
     bin->fills++;
-    while (got < want && (bin->list || (got == 0 && add_slab(bin, cls, arena->number)))) {
-        uint32_t slab = bin->list - 1;
-        struct pm_vslab *v = &pm_vslabs[slab];
-        if (v->stale_tags)
-            pm_slab_refresh_tags(slab);
-        bin->empty -= v->free_count == pm_classes[cls].blocks;
-        got += pm_slab_pop(slab, blocks + got, want - got);
-        if (v->free_count == 0)
-            list_remove(bin, slab);
-    }
+    while (got < want && (bin->list || bin->sparse || (got == 0 && add_slab(arena, bin, cls))))
+        got += pop(arena, bin, blocks + got, want - got);
     pm_unlock(&bin->lock, PM_RANK_BIN);
     return got;
 }
 
-static void give_back(struct pm_bin *bin, unsigned cls, void *block) {
+// ---- giving back -------------------------------------------------------------------------------------
+
+static void push_old(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab, const void *block) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    atomic_fetch_sub_explicit(&arena->bin[v->old_class].guests, 1, memory_order_relaxed);
+    pm_morph_free(slab, block);
+    if (v->old_live == 0)
+        sync_table(bin, slab);
+}
+
+static void give_back(struct pm_arena *arena, struct pm_bin *bin, unsigned cls, void *block) {
     uint32_t slab = pm_slab_of(block);
     struct pm_vslab *v = &pm_vslabs[slab];
-    pm_slab_push(slab, block);
-    if (!v->listed)
-        list_insert(bin, slab);
-    if (v->free_count < pm_classes[cls].blocks)
+    if (v->size_class == cls)
+        pm_slab_push(slab, block);
+    else
+        push_old(arena, bin, slab, block);
+    v->touched = 1;
+    enum pm_listed place = place_of(v);
+    if (place != v->listed)
+        move_to(arena, bin, slab, place);
+    if (!pm_slab_is_empty(v))
         return;
     if (bin->empty == 0) {
         bin->empty =
@@ -101,27 +236,46 @@ static void give_back(struct pm_bin *bin, unsigned cls, void *block) {
     pm_slab_destroy(slab);
 }
 
+// The bin that a block's slab is in, locked. A slab cannot go away while the block is out of it, and keeps its arena, but
+// it may morph until its bin is locked.
+static struct pm_bin *lock_bin_of(const void *block) {
+    const struct pm_vslab *v = &pm_vslabs[pm_slab_of(block)];
+    for (;;) {
+        unsigned cls = __atomic_load_n(&v->size_class, __ATOMIC_RELAXED);
+        struct pm_bin *bin = &pm_arenas[v->arena].bin[cls];
+        pm_lock(&bin->lock, PM_RANK_BIN);
+        if (__atomic_load_n(&v->size_class, __ATOMIC_RELAXED) == cls)
+            return bin;
+        pm_unlock(&bin->lock, PM_RANK_BIN);
+    }
+}
+
+static bool is_in(const void *block, const struct pm_arena *arena, unsigned cls) {
+    const struct pm_vslab *v = &pm_vslabs[pm_slab_of(block)];
+    return v->arena == arena->number && __atomic_load_n(&v->size_class, __ATOMIC_RELAXED) == cls;
+}
+
 void pm_arena_flush(unsigned cls, void **blocks, unsigned count) {
     for (unsigned i = 0; i < count;) {
-        // A block's slab cannot go away while the block is out of it, so its arena may be read unlocked.
-        uint16_t number = pm_vslabs[pm_slab_of(blocks[i])].arena;
-        struct pm_bin *bin = &pm_arenas[number].bin[cls];
-        pm_lock(&bin->lock, PM_RANK_BIN);
+        struct pm_bin *bin = lock_bin_of(blocks[i]);
+        struct pm_arena *arena = &pm_arenas[pm_vslabs[pm_slab_of(blocks[i])].arena];
+        unsigned in = (unsigned)(bin - arena->bin);
         bin->flushes++;
         do
-            give_back(bin, cls, blocks[i++]);
-        while (i < count && pm_vslabs[pm_slab_of(blocks[i])].arena == number);
+            give_back(arena, bin, cls, blocks[i++]);
+        while (i < count && is_in(blocks[i], arena, in));
         pm_unlock(&bin->lock, PM_RANK_BIN);
     }
 }
 
 bool pm_arena_refresh(uint32_t slab) {
     const struct pm_vslab *v = &pm_vslabs[slab];
-    unsigned cls = v->size_class;
+    unsigned cls = __atomic_load_n(&v->size_class, __ATOMIC_RELAXED);
     if (cls == 0 || cls > PM_CLASSES || v->arena >= pm_arena_count)
         return false;
     struct pm_bin *bin = &pm_arenas[v->arena].bin[cls];
     pm_lock(&bin->lock, PM_RANK_BIN);
+    // One that morphed meanwhile has had its tags made true.
     bool stale = v->stale_tags && v->size_class == cls;
     if (stale)
         pm_slab_refresh_tags(slab);
@@ -131,12 +285,15 @@ bool pm_arena_refresh(uint32_t slab) {
 
 void pm_arena_adopt(uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    unsigned cls = v->size_class;
     v->arena = (uint16_t)(slab % pm_arena_count);
     v->stale_tags = 1;
-    struct pm_bin *bin = &pm_arenas[v->arena].bin[cls];
+    struct pm_arena *arena = &pm_arenas[v->arena];
+    struct pm_bin *bin = &arena->bin[v->size_class];
     bin->slabs++;
-    bin->empty += v->free_count == pm_classes[cls].blocks;
-    if (v->free_count)
-        list_insert(bin, slab);
+    bin->empty += pm_slab_is_empty(v);
+    if (v->old_class) {
+        bin->blocked += v->blocked;
+        arena->bin[v->old_class].guests += v->old_live;
+    }
+    move_to(arena, bin, slab, place_of(v));
 }

@@ -5,7 +5,8 @@
 // with the arena that had the fewest threads when it came. A slab belongs to one arena for its life; blocks
 // freed anywhere return to it.
 //
-// Lock: one per bin (arena and class). It covers the bin's list and every vslab of its slabs.
+// Lock: one per bin (arena and class). It covers the bin's lists and every vslab of its slabs. A slab changes bins
+// when it morphs, under the locks of both: the one that needs it waits for its own and only tries the other's.
 #ifndef PM_ARENA_H
 #define PM_ARENA_H
 
@@ -18,14 +19,18 @@
 
 struct pm_bin {
     struct pm_lock lock;
-    uint32_t list;  // slabs with free blocks: slab number + 1
-    uint32_t slabs; // of this class
-    uint32_t empty; // of these, entirely free; at most one is kept
+    uint32_t list;                // slabs with free blocks: slab number + 1
+    uint32_t sparse, sparse_last; // those less full than PMALLOC_MORPH, the longest unused first
+    uint32_t slabs;               // of this class
+    uint32_t empty;               // of these, entirely free; at most one is kept
+    uint32_t blocked;             // blocks in them that lie on others of a class before
+    _Atomic uint32_t guests;      // blocks of this class in slabs that have become another's
     uint64_t fills, flushes;
 } __attribute__((aligned(64)));
 
 struct pm_arena {
     _Atomic uint32_t threads;
+    _Atomic uint32_t clock; // moves when a slab becomes sparse
     uint16_t number;
     struct pm_bin bin[PM_CLASSES + 1];
 };

@@ -10,6 +10,7 @@
 
 #include "crc.h"
 #include "extent.h"
+#include "morph.h"
 #include "os.h"
 #include "persist.h"
 #include "slab.h"
@@ -45,18 +46,28 @@ static void emit(struct writer *w, const void *data, size_t len) {
     w->fill += len;
 }
 
-static void emit_slab(struct writer *w, uint32_t slab) {
-    const struct pm_vslab *v = &pm_vslabs[slab];
-    unsigned blocks = pm_classes[v->size_class].blocks, words = pm_slab_words(v->size_class);
-    struct pm_bitmap_record record = {slab, v->size_class, (uint16_t)words};
-    uint64_t allocated[PM_BITMAP_WORDS];
-    for (unsigned i = 0; i < words; i++)
-        allocated[i] = ~v->free[i];
-    if (blocks % 64)
-        allocated[words - 1] &= (1ull << blocks % 64) - 1;
+static void emit_record(struct writer *w, uint32_t slab, unsigned cls, unsigned flag,
+                        const uint64_t *allocated) {
+    unsigned words = pm_slab_words(cls);
+    struct pm_bitmap_record record = {slab, (uint16_t)(cls | flag), (uint16_t)words};
     emit(w, &record, sizeof record);
     emit(w, allocated, words * sizeof allocated[0]);
     w->slabs++;
+}
+
+static void emit_slab(struct writer *w, uint32_t slab) {
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned blocks = pm_classes[v->size_class].blocks, words = pm_slab_words(v->size_class);
+    uint64_t allocated[PM_BITMAP_WORDS], blocked[PM_BITMAP_WORDS] = {0};
+    if (v->old_class)
+        pm_morph_blocked(v, blocked);
+    for (unsigned i = 0; i < words; i++)
+        allocated[i] = ~(v->free[i] | blocked[i]);
+    if (blocks % 64)
+        allocated[words - 1] &= (1ull << blocks % 64) - 1;
+    emit_record(w, slab, v->size_class, 0, allocated);
+    if (v->old_class)
+        emit_record(w, slab, v->old_class, PM_BITMAP_OLD, pm_morph_live(v));
 }
 
 bool pm_bitmaps_write(void) {
@@ -95,10 +106,11 @@ static const char *next_record(const char *at, const char *end, struct pm_bitmap
     memcpy(record, at, sizeof *record);
     at += sizeof *record;
     // A slab has blocks up to some bit of its last word; what is set behind them would be allocated nowhere.
-    bool good = record->size_class >= 1 && record->size_class <= PM_CLASSES &&
-                record->slab < PM_SLABS && record->words == pm_slab_words(record->size_class) &&
+    unsigned cls = record->size_class & ~PM_BITMAP_OLD;
+    bool good = cls >= 1 && cls <= PM_CLASSES && record->slab < PM_SLABS &&
+                record->words == pm_slab_words(cls) &&
                 (size_t)(end - at) >= record->words * sizeof(uint64_t);
-    unsigned last = good ? pm_classes[record->size_class].blocks % 64 : 0;
+    unsigned last = good ? pm_classes[cls].blocks % 64 : 0;
     if (last) {
         uint64_t word;
         memcpy(&word, at + (record->words - 1) * sizeof word, sizeof word);
@@ -115,11 +127,14 @@ static bool whole(const struct pm_bitmaps_header *h, size_t size) {
         return false;
     const char *at = (const char *)(h + 1), *end = at + h->bytes;
     uint64_t slabs = 0, next = 0; // slabs rise, so that none stands for another
+    bool may_be_old = false;      // an old record comes right behind its slab's own, and only one
     for (struct pm_bitmap_record record; at < end; slabs++) {
         at = next_record(at, end, &record);
-        if (!at || record.slab < next)
+        bool old = at && record.size_class & PM_BITMAP_OLD;
+        if (!at || (old ? !may_be_old || record.slab + 1ull != next : record.slab < next))
             return false;
         next = record.slab + 1ull;
+        may_be_old = !old;
         at += record.words * sizeof(uint64_t);
     }
     return slabs == h->slabs;

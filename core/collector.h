@@ -22,6 +22,7 @@ struct pm_recovery {
     uint64_t leaked_objects, leaked_bytes;
     uint64_t reclaimed_bytes; // extents and whole slabs given back
     uint64_t slabs, extents;  // that stay
+    uint64_t morphing;        // slabs that hold blocks of two classes, and stay
     uint64_t overflows;       // mark stack rescans
     double seconds, mark_seconds;
 };

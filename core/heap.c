@@ -25,6 +25,7 @@
 
 #define SLABS_REACH (pm_range / PM_SLAB_SIZE * sizeof(struct pm_slab_header))
 #define LOG_REACH (pm_range / 1024)
+#define MORPH_REACH (pm_range / 256)
 #define RANGE_MIN ((uint64_t)16 << 20)
 
 uint64_t pm_base = PM_HEAP_BASE, pm_range = PM_HEAP_RANGE;
@@ -35,10 +36,11 @@ struct pm_heap pm_heap = {
     .slabs = {.name = "slabs.0", .fd = -1},
     .log = {.name = "booklog.0", .fd = -1},
     .roots = {.name = "roots", .fd = -1},
+    .morph = {.name = "morph.0", .fd = -1},
 };
 
-static struct pm_file *const all_files[] = {&pm_heap.super_file, &pm_heap.data, &pm_heap.slabs,
-                                            &pm_heap.log, &pm_heap.roots};
+static struct pm_file *const all_files[] = {&pm_heap.super_file, &pm_heap.data,  &pm_heap.slabs,
+                                            &pm_heap.log,        &pm_heap.roots, &pm_heap.morph};
 #define FILES (sizeof all_files / sizeof all_files[0])
 
 static bool has_room(size_t bytes, int prot) {
@@ -64,7 +66,7 @@ static int check_superblock(const struct pm_superblock *super, struct pm_error *
     if (super->magic != PM_SUPER_MAGIC)
         return pm_fail(err, PM_DAMAGE, "%s/superblock is not PMAlloc's (magic %016lx)", pm_heap.dir,
                        (unsigned long)super->magic);
-    if (super->version != PM_FORMAT_VERSION || super->incompat)
+    if (super->version != PM_FORMAT_VERSION || super->incompat & ~PM_INCOMPAT_KNOWN)
         return pm_fail(
             err, PM_DAMAGE,
             "%s: format version %u (features %lx) is not this program's version %u; use the "
@@ -89,6 +91,9 @@ static int check_sizes(struct pm_error *err) {
         return pm_fail(err, PM_DAMAGE,
                        "%s/booklog.0 has %zu bytes, not whole chunks; was it truncated?",
                        pm_heap.dir, pm_heap.log.size);
+    if (pm_heap.morph.size > MORPH_REACH)
+        return pm_fail(err, PM_DAMAGE, "%s/morph.0 has %zu bytes, too long for index tables",
+                       pm_heap.dir, pm_heap.morph.size);
     if (pm_heap.data.size > pm_range || pm_heap.data.size % PM_PAGE_SIZE)
         return pm_fail(err, PM_DAMAGE, "%s/heap.0 has %zu bytes, not whole pages within the range",
                        pm_heap.dir, pm_heap.data.size);
@@ -139,7 +144,8 @@ static int open_files(enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int flags = pm_heap.readonly ? O_RDONLY : O_RDWR;
     int status = PM_OK;
     for (size_t i = 0; i < FILES && status == PM_OK; i++)
-        status = pm_file_open(all_files[i], flags, err);
+        if (all_files[i] != &pm_heap.morph)
+            status = pm_file_open(all_files[i], flags, err);
     // A daemon that closes all descriptors takes the directory's lock with them. This one lasts as long as
     // the file is mapped.
     if (status == PM_OK)
@@ -156,6 +162,8 @@ static int open_files(enum pm_open_mode mode, bool wait, struct pm_error *err) {
         return status;
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
     status = check_superblock(&pm_heap.super->super, err);
+    if (status == PM_OK && pm_heap_morphs())
+        status = pm_file_open(&pm_heap.morph, flags, err);
     if (status == PM_OK)
         status = check_sizes(err);
     return status == PM_OK ? check_state(err) : status;
@@ -223,6 +231,8 @@ int pm_heap_map(struct pm_error *err) {
     pm_heap.data.map = (char *)(uintptr_t)pm_base;
     pm_heap.data.reach = pm_range;
     status = map_file(&pm_heap.slabs, SLABS_REACH, err);
+    if (status == PM_OK && pm_heap_morphs())
+        status = map_file(&pm_heap.morph, MORPH_REACH, err);
     return status == PM_OK ? map_file(&pm_heap.log, LOG_REACH, err) : status;
 }
 
@@ -264,7 +274,8 @@ bool pm_heap_clean(void) {
         return false;
     if (pm_durability != PM_DURABLE_NONE)
         for (size_t i = 0; i < FILES; i++)
-            if (!pm_file_ready(all_files[i]) || fsync(all_files[i]->fd) != 0)
+            if ((all_files[i] != &pm_heap.morph || pm_heap_morphs()) &&
+                (!pm_file_ready(all_files[i]) || fsync(all_files[i]->fd) != 0))
                 return false;
     pm_commit_u64(&pm_heap.super->state.state, PM_STATE_CLEAN);
     return true;

@@ -47,8 +47,9 @@ struct pm_heap {
     uint64_t busy_start;         // and when that process started
     struct pm_super_file *super; // NULL in volatile mode
     struct pm_file super_file, data, slabs, log, roots;
-    uint64_t frontier; // bytes of the range below which extents lie; the data file's length
-    uint64_t limit;    // the frontier's bound
+    struct pm_file morph; // not there in a heap whose slabs never morph
+    uint64_t frontier;    // bytes of the range below which extents lie; the data file's length
+    uint64_t limit;       // the frontier's bound
 };
 extern struct pm_heap pm_heap;
 
@@ -79,6 +80,10 @@ void pm_heap_remove(void);
 // Puts an empty data file in place of the present one, whose space goes when this process ends: until then its
 // last readers (stdio's exit, other libraries' destructors) find everything as it was. The log must be empty.
 bool pm_heap_discard_data(void);
+// Whether slabs may morph in this heap; see PM_INCOMPAT_MORPH.
+static inline bool pm_heap_morphs(void) {
+    return !pm_heap.super || (pm_heap.super->super.incompat & PM_INCOMPAT_MORPH) != 0;
+}
 // Roots in force: table entries (a whole object counts once) and slots that are not empty.
 unsigned pm_heap_root_count(void);
 static inline bool pm_heap_has_roots(void) { return pm_heap_root_count() != 0; }

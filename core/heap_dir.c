@@ -48,9 +48,9 @@ int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
 }
 
 static bool is_ours(const char *entry) {
-    static const char *const ours[] = {".",         "..",         "heap.0",
-                                       "slabs.0",   "booklog.0",  "roots",
-                                       "bitmaps.0", "heap.0.new", NEW_SUPERBLOCK};
+    static const char *const ours[] = {
+        ".",     "..",        "heap.0",     "slabs.0",      "booklog.0",
+        "roots", "bitmaps.0", "heap.0.new", NEW_SUPERBLOCK, "morph.0"};
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
         if (strcmp(entry, ours[i]) == 0)
             return true;
@@ -99,6 +99,7 @@ static void fill_superblock(struct pm_superblock *super) {
     memset(super, 0, sizeof *super);
     super->magic = PM_SUPER_MAGIC;
     super->version = PM_FORMAT_VERSION;
+    super->incompat = PM_INCOMPAT_MORPH;
     super->node_count = 1;
     super->base = PM_HEAP_BASE;
     super->range = PM_HEAP_RANGE;
@@ -123,7 +124,7 @@ static bool write_all(int fd, const void *data, size_t len, off_t at) {
 
 // The superblock gets its name last, complete: a directory either is a heap or is not.
 static int make_files(struct pm_error *err) {
-    static const char *const empty[] = {"heap.0", "slabs.0", "booklog.0", "roots"};
+    static const char *const empty[] = {"heap.0", "slabs.0", "booklog.0", "roots", "morph.0"};
     static const char page[PM_PAGE_SIZE]; // of the root tables, which opening reads
     struct pm_superblock super;
     struct pm_log_header log;
@@ -172,7 +173,8 @@ static bool dir_made; // by this process
 
 // What a making that failed has left; the error's errno is in its text already.
 static void unmake_files(void) {
-    static const char *const made[] = {"superblock", "heap.0", "slabs.0", "booklog.0", "roots"};
+    static const char *const made[] = {"superblock", "heap.0", "slabs.0",
+                                       "booklog.0",  "roots",  "morph.0"};
     for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
         unlinkat(pm_heap.dir_fd, made[i], 0);
     if (dir_made)

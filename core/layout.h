@@ -6,6 +6,7 @@
 //   HEAP/superblock   identity and geometry | state | root slots | two root tables
 //   HEAP/heap.0       the program's data, nothing of ours; heap offset 0 is PM_HEAP_BASE
 //   HEAP/slabs.0      struct pm_slab_header[], indexed by (address - base) / 64 KiB
+//   HEAP/morph.0      index tables of slabs that hold blocks of two classes, in lines of 64 bytes
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
@@ -39,6 +40,11 @@
 #define PM_MAX_NODES 8
 #define PM_ROOT_SLOTS 512
 #define PM_ROOT_MAX 256
+
+// Features whose bit in `incompat` a reader must know. A heap without PM_INCOMPAT_MORPH, from before there was
+// morphing, has no morph.0 and only zeroes in pm_slab_header.now; it is used as it is, and its slabs never morph.
+#define PM_INCOMPAT_MORPH 1ull
+#define PM_INCOMPAT_KNOWN PM_INCOMPAT_MORPH
 
 // What the collector may assume of an object's words; only PM_KIND_CONSERVATIVE is handed out today.
 enum pm_kind { PM_KIND_CONSERVATIVE = 0, PM_KIND_POINTER_FREE = 1, PM_KIND_TYPED = 2 };
@@ -175,22 +181,40 @@ _Static_assert(sizeof(struct pm_super_file) == 3 * 4096 + 2 * 86016, "frozen");
 
 #define PM_SLAB_MAGIC 0x4c53u
 
-// Flushed when the slab is made or morphed, before its log entry; meaningless where the log has no slab.
+// Flushed when the slab is made, before its log entry; meaningless where the log has no slab. `now` alone changes
+// while the slab stands: one 8-byte store that names class and index table is the whole of a morph's commit.
 struct pm_slab_header {
     uint16_t magic;
-    uint8_t size_class; // 1 .. PM_CLASSES
+    uint8_t size_class; // 1 .. PM_CLASSES, as it was made
     uint8_t kind;       // enum pm_kind
     uint32_t data_offset;
-    uint8_t flag; // morphing step, 0 when none is under way
-    uint8_t old_size_class;
-    uint16_t old_count; // live blocks of the old class
-    uint32_t old_data_offset;
-    uint32_t index_table; // where the morph's index table lies
-    uint8_t reserved[40];
-    uint32_t crc; // of the slab's number and all bytes before it
+    uint64_t now; // sealed: size class << 26 | first line of the index table in morph.0, 0: none
+    uint8_t reserved[44];
+    uint32_t crc; // of the slab's number and all bytes before it, `now` taken as 0
 };
 _Static_assert(sizeof(struct pm_slab_header) == 64, "one cache line");
 _Static_assert(offsetof(struct pm_slab_header, crc) == 60, "frozen");
+_Static_assert(offsetof(struct pm_slab_header, now) == 8, "frozen");
+
+#define PM_NOW_SHIFT 26
+#define PM_SALT_NOW(slab) (0x80000000u | (slab))
+
+// ---- morph.0 -----------------------------------------------------------------------------------------
+
+// Which blocks of the class before the morph may be in use. Followed by a sealed word for every 32 of them, bit i of
+// word w for block 32 * w + i. Bits are only ever cleared; each word is a commit point of its own.
+struct pm_morph_table {
+    uint32_t slab;
+    uint8_t old_class;
+    uint8_t new_class;
+    uint16_t old_count; // bits set at the morph
+    uint32_t reserved;
+    uint32_t crc; // of all bytes before it
+};
+_Static_assert(sizeof(struct pm_morph_table) == 16, "frozen");
+#define PM_MORPH_LINE 64u
+#define PM_MORPH_WORD_BLOCKS 32u
+#define PM_SALT_MORPH(slab, word) ((slab) << 7 | (word))
 
 // ---- bookkeeping log ---------------------------------------------------------------------------------
 
@@ -245,8 +269,8 @@ enum pm_entry_type {
 
 struct pm_bitmaps_header {
     uint64_t magic;
-    uint64_t tag; // equals pm_state.bitmaps_tag
-    uint64_t slabs;
+    uint64_t tag;   // equals pm_state.bitmaps_tag
+    uint64_t slabs; // records
     uint64_t bytes; // of the records that follow
     uint32_t crc;   // of the records
     uint32_t header_crc;
@@ -254,12 +278,14 @@ struct pm_bitmaps_header {
 };
 _Static_assert(sizeof(struct pm_bitmaps_header) == 64, "frozen");
 
-// One record a slab, by rising slab number, followed by `words` 64-bit words: bit i set = block i allocated.
+// One record a slab, by rising slab number, and behind it one with PM_BITMAP_OLD for what a morphed slab holds of its
+// class before. Each is followed by `words` 64-bit words: bit i set = block i allocated.
 struct pm_bitmap_record {
     uint32_t slab;
     uint16_t size_class;
     uint16_t words;
 };
 _Static_assert(sizeof(struct pm_bitmap_record) == 8, "frozen");
+#define PM_BITMAP_OLD 0x100u // in size_class
 
 #endif

@@ -10,6 +10,7 @@
 
 #include <linux/futex.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -61,6 +62,13 @@ static inline void pm_lock_raw(struct pm_lock *lock) {
     if (!atomic_compare_exchange_strong_explicit(&lock->word, &free_word, 1, memory_order_acquire,
                                                  memory_order_relaxed))
         pm_lock_slow(lock);
+}
+
+// Whether it got it; of two locks of one rank the second may only be tried.
+static inline bool pm_trylock_raw(struct pm_lock *lock) {
+    uint32_t free_word = 0;
+    return atomic_compare_exchange_strong_explicit(&lock->word, &free_word, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
 }
 
 static inline void pm_unlock_raw(struct pm_lock *lock) {

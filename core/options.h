@@ -42,6 +42,8 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "What makes a store durable: found out by itself, or forced (for measurements)")             \
     X(decay_ms, "PMALLOC_DECAY_MS", PM_TYPE_NUMBER, "10000", "0 to 3600000",                       \
       "Milliseconds over which freed space goes back to the file system; 0 is at once")            \
+    X(morph, "PMALLOC_MORPH", PM_TYPE_NUMBER, "20", "0 to 90",                                     \
+      "A slab less full than this percentage may take up blocks of another size; 0 is never")      \
     X(fork, "PMALLOC_FORK", PM_TYPE_CHOICE, "private", "private|copy|follow",                      \
       "What a forked child gets: private memory, at the same addresses; a persistent heap of its " \
       "own, HEAP.PID; or, for daemons, the heap itself, and the parent private memory")            \

@@ -16,19 +16,34 @@
 
 #define PM_BITMAP_WORDS (PM_SLAB_BLOCKS_MAX / 64)
 
+// Where a slab stands in its bin.
+enum pm_listed {
+    PM_LISTED_NOT,    // has nothing to give
+    PM_LISTED_FREE,   // the list of slabs with free blocks
+    PM_LISTED_SPARSE, // the queue of those that may morph
+};
+
 // Volatile slab header ("vslab"), in a flat table by slab number. Owned by its arena's bin lock.
 struct pm_vslab {
-    uint32_t next, prev; // the bin's list of slabs with free blocks: slab number + 1
+    uint32_t next, prev; // the bin's list or queue: slab number + 1
     uint32_t extent;
     uint16_t free_count;
     uint16_t arena;
     uint8_t size_class; // 0: no slab here
-    uint8_t listed;     // is in the bin's list
+    uint8_t listed;     // enum pm_listed
     uint8_t stale_tags; // recovered: pm_tag does not know its live blocks yet
-    uint8_t reserved[13];
+    // While it morphs, see morph.h:
+    uint8_t old_class;   // 0: all blocks are of size_class
+    uint32_t table;      // of a persistent heap: line of its index table
+    uint16_t old_live;   // blocks of old_class in use ...
+    uint16_t old_listed; // ... and listed in the table
+    uint16_t blocked;    // blocks of size_class that lie on those listed
+    uint8_t touched;     // since it was queued
+    uint8_t reserved[5];
+    uint32_t queued;                // when it became sparse, by the arena's clock
     uint64_t free[PM_BITMAP_WORDS]; // bit i: block i is neither handed out nor in a tcache
 };
-_Static_assert(sizeof(struct pm_vslab) == 32 + PM_BITMAP_WORDS * 8, "header and bitmap");
+_Static_assert(sizeof(struct pm_vslab) == 40 + PM_BITMAP_WORDS * 8, "header and bitmap");
 
 extern struct pm_vslab *pm_vslabs;
 
@@ -56,11 +71,18 @@ void pm_slab_push(uint32_t slab, void *block);
 // Writes the tags of a recovered slab's live blocks. Bin lock held, before any block of it is handed out.
 void pm_slab_refresh_tags(uint32_t slab);
 
+// Every block free.
+void pm_slab_all_free(struct pm_vslab *v);
+
+// Makes a slab on media one of class `cls` with the index table `line` (0: none), durably.
+void pm_slab_commit_now(uint32_t slab, unsigned cls, uint32_t line);
+
 // The checksum of a slab's header: of its number, so that it does not pass for another's, and its bytes.
 uint32_t pm_slab_header_crc(uint32_t slab, const struct pm_slab_header *header);
-// Size class of a slab's header on media, 0 when its checksum is wrong.
-unsigned pm_slab_media_class(uint32_t slab);
-// Checks the media header of a slab that the log names; fills the volatile side with every block free.
+// Size class of a slab's header on media, 0 when its checksum is wrong; *line, where given, is its index table's.
+unsigned pm_slab_media_class(uint32_t slab, uint32_t *line);
+// Checks the media header of a slab that the log names; fills the volatile side with every block free, but for those
+// that a morph's index table lists.
 // PM_DAMAGE when the header is not right.
 int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err);
 

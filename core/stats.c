@@ -7,16 +7,22 @@
 #include "booklog.h"
 #include "extent.h"
 #include "guard.h"
+#include "morph.h"
 #include "persist.h"
 #include "tcache.h"
 
-// Walks a bin's listed slabs for their free blocks; full slabs are in no list and have none.
+// Walks a bin's listed slabs for their free blocks; full slabs are in no list and have none. Of slabs that hold blocks
+// of two classes, the old ones count as their own class's, and those that they block do not count.
 static void count_bin(struct pm_bin *bin, unsigned cls, struct pm_class_stats *out) {
     pm_lock(&bin->lock, PM_RANK_BIN);
     for (uint32_t slab = bin->list; slab; slab = pm_vslabs[slab - 1].next)
         out->free += pm_vslabs[slab - 1].free_count;
+    for (uint32_t slab = bin->sparse; slab; slab = pm_vslabs[slab - 1].next)
+        out->free += pm_vslabs[slab - 1].free_count;
     out->slabs += bin->slabs;
-    out->blocks += (uint64_t)bin->slabs * pm_classes[cls].blocks;
+    out->blocks += (uint64_t)bin->slabs * pm_classes[cls].blocks - bin->blocked;
+    // Under other bins' locks: it may fall behind by what is freed meanwhile.
+    out->blocks += atomic_load_explicit(&bin->guests, memory_order_relaxed);
     pm_unlock(&bin->lock, PM_RANK_BIN);
 }
 
@@ -48,6 +54,8 @@ void pm_stats_get(struct pm_stats *out) {
         out->slab_bytes + out->large_bytes + out->reclaimed_bytes + out->retained_bytes;
     out->log_bytes = pm_heap.persistent ? pm_log_stats().active * PM_CHUNK_SIZE : 0;
     out->threads = pm_tcache_live();
+    out->morphs = atomic_load_explicit(&pm_morph_counters.begun, memory_order_relaxed);
+    out->morphs_ended = atomic_load_explicit(&pm_morph_counters.ended, memory_order_relaxed);
     pm_guard_leave(guard);
 }
 
@@ -113,9 +121,11 @@ void pm_stats_say(void) {
     for (unsigned a = 0; a < pm_arena_count; a++)
         say_arena(&pm_arenas[a]);
     say_media();
+    pm_say("stats: %lu slabs took up blocks of another size, %lu of them hold no old ones any more",
+           (ulong_t)s.morphs, (ulong_t)s.morphs_ended);
     pm_say("stats:    size    slabs     blocks     in use   cached       free");
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-        if (s.cls[cls].slabs)
+        if (s.cls[cls].blocks)
             pm_say("stats: %7u %8lu %10lu %10lu %8lu %10lu", pm_classes[cls].size,
                    (ulong_t)s.cls[cls].slabs, (ulong_t)s.cls[cls].blocks, (ulong_t)s.cls[cls].used,
                    (ulong_t)s.cls[cls].cached, (ulong_t)s.cls[cls].free);

@@ -5,6 +5,8 @@
 #include "arena.h"
 #include "booklog.h"
 #include "extent_set.h"
+#include "morph.h"
+#include "morph_table.h"
 #include "slab.h"
 
 #define WRONG(...) pm_fail(err, PM_DAMAGE, __VA_ARGS__)
@@ -106,76 +108,166 @@ static int verify_log(struct pm_error *err) {
 
 // ---- slabs and arenas --------------------------------------------------------------------------------
 
-static int verify_tags(uint32_t slab, const struct pm_vslab *v, struct pm_error *err) {
-    const struct pm_class *cls = &pm_classes[v->size_class];
+static bool has(const uint64_t *bits, unsigned i) { return bits[i / 64] >> i % 64 & 1; }
+
+static unsigned count_bits(const uint64_t *bits, unsigned cls) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < pm_slab_words(cls); i++)
+        count += (unsigned)__builtin_popcountll(bits[i]);
+    return count;
+}
+
+// The blocks of one class in a slab; `unused` has a bit for each that may have no tag of it. Where there are two
+// classes, a block of the other may begin at the same place.
+static int verify_tags(uint32_t slab, unsigned size_class, bool alone, const uint64_t *unused,
+                       struct pm_error *err) {
+    const struct pm_class *cls = &pm_classes[size_class];
     for (unsigned i = 0; i < cls->blocks; i++) {
         const char *block = pm_slab_start(slab) + (size_t)i * cls->size;
         unsigned tag = pm_tag[pm_granule(block)];
-        bool is_free = v->free[i / 64] >> i % 64 & 1;
         // a block that is not free may be in a tcache, untagged
-        if (tag && (is_free || tag != v->size_class))
-            return WRONG("slab %u: block %u is %s but tagged %u", slab, i,
-                         is_free ? "free" : "in use", tag);
+        if (has(unused, i) ? tag && (alone || tag == size_class) : tag && tag != size_class)
+            return WRONG("slab %u: block %u of %u bytes is %s but tagged %u", slab, i, cls->size,
+                         has(unused, i) ? "free" : "in use", tag);
     }
+    return PM_OK;
+}
+
+static int verify_all_tags(uint32_t slab, const struct pm_vslab *v, const uint64_t *blocked,
+                           struct pm_error *err) {
+    uint64_t unused[PM_BITMAP_WORDS];
+    for (unsigned i = 0; i < pm_slab_words(v->size_class); i++)
+        unused[i] = v->free[i] | blocked[i];
+    int status = verify_tags(slab, v->size_class, !v->old_class, unused, err);
+    if (status != PM_OK || !v->old_class)
+        return status;
+    for (unsigned i = 0; i < pm_slab_words(v->old_class); i++)
+        unused[i] = ~pm_morph_live(v)[i];
+    return verify_tags(slab, v->old_class, false, unused, err);
+}
+
+// The invariants of morph.h: live within listed, as on media; blocked and free exclude each other.
+static int verify_morph(uint32_t slab, const struct pm_vslab *v, uint32_t line,
+                        const uint64_t *blocked, struct pm_error *err) {
+    uint64_t media[PM_BITMAP_WORDS];
+    const uint64_t *live = pm_morph_live(v), *listed = pm_morph_listed(v);
+    unsigned old = v->old_class;
+    if (pm_heap.persistent) {
+        int status = pm_index_read(line, slab, v->size_class, &old, media, err);
+        if (status != PM_OK)
+            return status;
+        if (line != v->table || old != v->old_class)
+            return WRONG("slab %u: its index table on media is another one", slab);
+    }
+    for (unsigned i = 0; i < pm_slab_words(old); i++)
+        if (live[i] & ~listed[i] || (pm_heap.persistent && media[i] != listed[i]))
+            return WRONG("slab %u: an old block in use is not in its index table", slab);
+    if (count_bits(live, old) != v->old_live || count_bits(listed, old) != v->old_listed)
+        return WRONG("slab %u: %u old blocks of %u listed, the counts say %u of %u", slab,
+                     count_bits(live, old), count_bits(listed, old), v->old_live, v->old_listed);
+    for (unsigned i = 0; i < pm_slab_words(v->size_class); i++)
+        if (v->free[i] & blocked[i])
+            return WRONG("slab %u: a free block lies on an old one", slab);
     return PM_OK;
 }
 
 static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_error *err) {
     const struct pm_vslab *v = &pm_vslabs[slab];
+    uint64_t blocked[PM_BITMAP_WORDS] = {0};
+    uint32_t line = 0;
     if (v->size_class == 0 || v->size_class > PM_CLASSES || v->extent != extent)
         return WRONG("slab %u: its volatile header is of class %u, extent %u", slab, v->size_class,
                      v->extent);
-    if (pm_heap.persistent && pm_slab_media_class(slab) != v->size_class)
+    if (pm_heap.persistent &&
+        (pm_slab_media_class(slab, &line) != v->size_class || (line != 0) != (v->old_class != 0)))
         return WRONG("slab %u: its header on media is of another class", slab);
-    unsigned blocks = pm_classes[v->size_class].blocks, unused = 0;
-    for (unsigned i = 0; i < pm_slab_words(v->size_class); i++)
-        unused += (unsigned)__builtin_popcountll(v->free[i]);
-    if (unused != v->free_count || unused > blocks ||
+    unsigned blocks = pm_classes[v->size_class].blocks;
+    unsigned unused = count_bits(v->free, v->size_class);
+    unsigned out = v->old_class ? pm_morph_blocked(v, blocked) : 0;
+    if (unused != v->free_count || unused > blocks || out != v->blocked ||
         (blocks % 64 && v->free[blocks / 64] >> blocks % 64))
-        return WRONG("slab %u: %u free bits of %u blocks, the count says %u", slab, unused, blocks,
-                     v->free_count);
-    if (!swept)
-        return PM_OK;
-    if (v->listed != (v->free_count > 0))
+        return WRONG("slab %u: %u free bits and %u blocked of %u blocks, the counts say %u and %u",
+                     slab, unused, out, blocks, v->free_count, v->blocked);
+    int status = v->old_class ? verify_morph(slab, v, line, blocked, err) : PM_OK;
+    if (!swept || status != PM_OK)
+        return status;
+    if ((v->listed != PM_LISTED_NOT) != (v->free_count > 0 || pm_morph_is_due(v)))
         return WRONG("slab %u has %u free blocks and is %sin its arena's list", slab, unused,
                      v->listed ? "" : "not ");
-    return v->stale_tags ? PM_OK : verify_tags(slab, v, err);
+    return v->stale_tags ? PM_OK : verify_all_tags(slab, v, blocked, err);
+}
+
+// One list of a bin; adds to the counts.
+static int verify_list(const struct pm_bin *bin, unsigned cls, uint16_t arena, bool sparse,
+                       uint32_t *listed, uint32_t *empty, struct pm_error *err) {
+    uint32_t previous = 0, link = sparse ? bin->sparse : bin->list;
+    for (; link; previous = link, link = pm_vslabs[link - 1].next) {
+        const struct pm_vslab *v = &pm_vslabs[link - 1];
+        if (v->size_class != cls || v->arena != arena || v->prev != previous ||
+            v->listed != (sparse ? PM_LISTED_SPARSE : PM_LISTED_FREE) ||
+            (sparse && !pm_slab_is_sparse(v)) || ++*listed > bin->slabs)
+            return WRONG("arena %u, class %u: its %s is broken at slab %u", arena,
+                         pm_classes[cls].size, sparse ? "queue" : "list", link - 1);
+        *empty += pm_slab_is_empty(v);
+    }
+    if (sparse && previous != bin->sparse_last)
+        return WRONG("arena %u, class %u: its queue ends at the wrong slab", arena,
+                     pm_classes[cls].size);
+    return PM_OK;
 }
 
 static int verify_bin(const struct pm_bin *bin, unsigned cls, uint16_t arena,
                       struct pm_error *err) {
-    uint32_t previous = 0, empty = 0, listed = 0;
-    for (uint32_t link = bin->list; link; previous = link, link = pm_vslabs[link - 1].next) {
-        const struct pm_vslab *v = &pm_vslabs[link - 1];
-        if (v->size_class != cls || v->arena != arena || v->prev != previous || !v->free_count ||
-            ++listed > bin->slabs)
-            return WRONG("arena %u, class %u: its list is broken at slab %u", arena,
-                         pm_classes[cls].size, link - 1);
-        empty += v->free_count == pm_classes[cls].blocks;
-    }
-    if (empty != bin->empty)
+    uint32_t listed = 0, empty = 0;
+    int status = verify_list(bin, cls, arena, false, &listed, &empty, err);
+    if (status == PM_OK)
+        status = verify_list(bin, cls, arena, true, &listed, &empty, err);
+    if (status == PM_OK && empty != bin->empty)
         return WRONG("arena %u, class %u: %u empty slabs, the count says %u", arena,
                      pm_classes[cls].size, empty, bin->empty);
-    return PM_OK;
-}
-
-static int verify_arenas(struct pm_error *err) {
-    int status = PM_OK;
-    for (unsigned a = 0; a < pm_arena_count; a++)
-        for (unsigned cls = 1; cls <= PM_CLASSES && status == PM_OK; cls++)
-            status = verify_bin(&pm_arenas[a].bin[cls], cls, (uint16_t)a, err);
     return status;
 }
 
+struct slab_tally {
+    uint64_t slabs, blocked, guests;
+};
+
+static int verify_arenas(const struct slab_tally *slabs, struct pm_error *err) {
+    struct slab_tally bins = {0};
+    for (unsigned a = 0; a < pm_arena_count; a++)
+        for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+            const struct pm_bin *bin = &pm_arenas[a].bin[cls];
+            int status = verify_bin(bin, cls, (uint16_t)a, err);
+            if (status != PM_OK)
+                return status;
+            bins.slabs += bin->slabs;
+            bins.blocked += bin->blocked;
+            bins.guests += bin->guests;
+        }
+    if (bins.slabs != slabs->slabs || bins.blocked != slabs->blocked ||
+        bins.guests != slabs->guests)
+        return WRONG("arenas: %lu slabs, %lu blocked blocks, %lu old ones; there are %lu, %lu, %lu",
+                     (unsigned long)bins.slabs, (unsigned long)bins.blocked,
+                     (unsigned long)bins.guests, (unsigned long)slabs->slabs,
+                     (unsigned long)slabs->blocked, (unsigned long)slabs->guests);
+    return PM_OK;
+}
+
 static int verify_slabs(bool swept, struct pm_error *err) {
+    struct slab_tally sum = {0};
     int status = PM_OK;
     for (uint32_t i = 1; i < pm_extent_top && status == PM_OK; i++) {
         const struct pm_extent *e = &pm_extents[i];
-        if (e->state == PM_EXTENT_ACTIVE && e->slab)
-            status =
-                verify_slab((uint32_t)(e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT), i, swept, err);
+        if (e->state != PM_EXTENT_ACTIVE || !e->slab)
+            continue;
+        uint32_t slab = (uint32_t)(e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT);
+        const struct pm_vslab *v = &pm_vslabs[slab];
+        status = verify_slab(slab, i, swept, err);
+        sum.slabs++;
+        sum.blocked += v->blocked;
+        sum.guests += v->old_class ? v->old_live : 0;
     }
-    return status == PM_OK && swept ? verify_arenas(err) : status;
+    return status == PM_OK && swept ? verify_arenas(&sum, err) : status;
 }
 
 int pm_verify(bool swept, struct pm_error *err) {

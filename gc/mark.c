@@ -11,6 +11,7 @@
 
 #include "extent.h"
 #include "lock.h"
+#include "morph.h"
 #include "os.h"
 #include "recover.h"
 #include "slab.h"
@@ -53,9 +54,11 @@ static unsigned marker_count;
 static bool parallel;
 static uint64_t base, frontier; // copies of pm_base and pm_heap.frontier
 
-// Per granule of 64 KiB: 0 nothing allocated, 1 .. PM_CLASSES a slab of that class, else EXTENTS + the first
-// active extent that overlaps it.
+// Per granule of 64 KiB: 0 nothing allocated, 1 .. PM_CLASSES a slab of that class, MORPHED a slab of two classes,
+// else EXTENTS + the first active extent that overlaps it.
 #define EXTENTS 64u
+#define MORPHED 63u
+_Static_assert(PM_CLASSES < MORPHED, "a class of its own");
 static uint32_t *granule_index;
 static uint8_t *granule_noted; // by overflow
 static uint64_t granules;
@@ -99,8 +102,20 @@ static bool set_extent_mark(struct pm_extent *e) {
            !__atomic_exchange_n(&e->marked, 1, __ATOMIC_RELAXED);
 }
 
-__attribute__((noinline)) static void consider_extent(struct marker *m, uint64_t offset,
-                                                      uint32_t index) {
+// Marks of old blocks are bits of the slab's live set; see morph.h.
+static void consider_morphed(struct marker *m, uint64_t offset) {
+    struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
+    struct pm_morph_block block;
+    if (!pm_morph_find(v, (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &block))
+        return;
+    uint64_t *marks = block.old ? pm_morph_live(v) : v->free;
+    if (!set_bit(&marks[block.index / 64], 1ull << block.index % 64))
+        return;
+    uint32_t size = pm_classes[block.cls].size;
+    push(m, (offset & ~(uint64_t)(PM_SLAB_SIZE - 1)) + (uint64_t)block.index * size, size);
+}
+
+static void consider_extent(struct marker *m, uint64_t offset, uint32_t index) {
     uint64_t page = offset >> PM_PAGE_SHIFT;
     // At most a few extents overlap a granule; free ones between them are stepped over.
     while (index) {
@@ -117,6 +132,14 @@ __attribute__((noinline)) static void consider_extent(struct marker *m, uint64_t
     }
 }
 
+__attribute__((noinline)) static void consider_other(struct marker *m, uint64_t offset,
+                                                     uint32_t kind) {
+    if (kind == MORPHED)
+        consider_morphed(m, offset);
+    else
+        consider_extent(m, offset, kind - EXTENTS);
+}
+
 static inline void consider(struct marker *m, uint64_t word) {
     uint64_t offset = word - base;
     if (offset >= frontier)
@@ -124,7 +147,7 @@ static inline void consider(struct marker *m, uint64_t word) {
     uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = granule_index[slab];
     if (kind - 1 >= PM_CLASSES) {
         if (kind)
-            consider_extent(m, offset, kind - EXTENTS);
+            consider_other(m, offset, kind);
         return;
     }
     const struct pm_class *cls = &pm_classes[kind];
@@ -300,10 +323,10 @@ static void run_all(void) {
 
 // ---- overflow ----------------------------------------------------------------------------------------
 
-static void rescan_slab(struct marker *m, uint32_t slab, unsigned cls) {
+static void rescan_slab(struct marker *m, uint32_t slab, unsigned cls, const uint64_t *marks) {
     uint64_t start = (uint64_t)slab << PM_SLAB_SHIFT;
     for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
-        if (pm_vslabs[slab].free[i / 64] >> i % 64 & 1)
+        if (marks[i / 64] >> i % 64 & 1)
             scan_words(m, pm_heap_at(start + (uint64_t)i * pm_classes[cls].size),
                        pm_classes[cls].size);
 }
@@ -331,9 +354,13 @@ static void rescan(struct marker *m) {
             continue;
         granule_noted[g] = 0;
         uint32_t kind = granule_index[g];
+        const struct pm_vslab *v = &pm_vslabs[g];
         if (kind - 1 < PM_CLASSES)
-            rescan_slab(m, (uint32_t)g, kind);
-        else if (kind)
+            rescan_slab(m, (uint32_t)g, kind, v->free);
+        else if (kind == MORPHED) {
+            rescan_slab(m, (uint32_t)g, v->size_class, v->free);
+            rescan_slab(m, (uint32_t)g, v->old_class, pm_morph_live(v));
+        } else if (kind)
             rescan_extents(m, g, kind - EXTENTS);
         drain(m);
     }
@@ -347,8 +374,10 @@ static void index_extent(uint32_t i) {
     uint64_t last = (e->page + e->pages - 1) << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
     if (e->slab) {
         struct pm_vslab *v = &pm_vslabs[first];
-        granule_index[first] = v->size_class;
+        granule_index[first] = v->old_class ? MORPHED : v->size_class;
         memset(v->free, 0, pm_slab_words(v->size_class) * sizeof v->free[0]);
+        if (v->old_class)
+            memset(pm_morph_live(v), 0, pm_slab_words(v->old_class) * sizeof v->free[0]);
         return;
     }
     for (uint64_t g = first; g <= last; g++) {

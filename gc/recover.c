@@ -13,6 +13,7 @@
 #include "clean.h"
 #include "extent.h"
 #include "mark.h"
+#include "morph.h"
 #include "options.h"
 #include "os.h"
 #include "persist.h"
@@ -111,18 +112,37 @@ static int mark(unsigned markers, struct pm_recovery *r, struct pm_error *err) {
     return status;
 }
 
-static void trust_slab(uint32_t slab, unsigned cls, const uint64_t *words, void *covered) {
+// The bits of the blocks that a bitmap record speaks of; NULL when the slab is not as the record says.
+static uint64_t *marks_of(uint32_t slab, unsigned cls) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    if (v->size_class != cls)
+    if (cls & PM_BITMAP_OLD)
+        return v->size_class && v->old_class == (cls & ~PM_BITMAP_OLD) ? pm_morph_live(v) : NULL;
+    return v->size_class == cls ? v->free : NULL;
+}
+
+static void trust_slab(uint32_t slab, unsigned cls, const uint64_t *words, void *covered) {
+    uint64_t *marks = marks_of(slab, cls);
+    if (!marks)
         return;
-    memcpy(v->free, words, pm_slab_words(cls) * sizeof *words);
+    memcpy(marks, words, pm_slab_words(cls & ~PM_BITMAP_OLD) * sizeof *words);
     ++*(uint64_t *)covered;
 }
 
+// Bitmap records that the heap needs: one a slab, two where it holds blocks of two classes.
+static uint64_t records_wanted(void) {
+    uint64_t count = 0;
+    for (uint32_t i = 1; i < pm_extent_top; i++) {
+        const struct pm_extent *e = &pm_extents[i];
+        if (e->state == PM_EXTENT_ACTIVE && e->slab)
+            count += pm_vslabs[e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT].old_class ? 2 : 1;
+    }
+    return count;
+}
+
 // After a clean close the bitmaps can stand in for marking. False: they do not cover the heap.
-static bool trust_bitmaps(uint64_t slabs) {
+static bool trust_bitmaps(void) {
     uint64_t covered = 0;
-    if (!pm_bitmaps_read(trust_slab, &covered) || covered != slabs)
+    if (!pm_bitmaps_read(trust_slab, &covered) || covered != records_wanted())
         return false;
     for (uint32_t i = 1; i < pm_extent_top; i++)
         if (pm_extents[i].state == PM_EXTENT_ACTIVE && !pm_extents[i].slab)
@@ -133,12 +153,13 @@ static bool trust_bitmaps(uint64_t slabs) {
 // Small blocks that were allocated at the clean close and are not marked.
 static void count_leaks(uint32_t slab, unsigned cls, const uint64_t *words, void *arg) {
     struct pm_recovery *r = arg;
-    const struct pm_vslab *v = &pm_vslabs[slab];
-    if (v->size_class != cls)
+    const uint64_t *marks = marks_of(slab, cls);
+    if (!marks)
         return;
     uint64_t leaked = 0;
+    cls &= ~PM_BITMAP_OLD;
     for (unsigned i = 0; i < pm_slab_words(cls); i++)
-        leaked += (uint64_t)__builtin_popcountll(words[i] & ~v->free[i]);
+        leaked += (uint64_t)__builtin_popcountll(words[i] & ~marks[i]);
     r->leaked_objects += leaked;
     r->leaked_bytes += leaked * pm_classes[cls].size;
 }
@@ -159,12 +180,32 @@ static unsigned invert_marks(struct pm_vslab *v) {
     return live;
 }
 
-static void sweep_slab(uint32_t slab, bool write, struct pm_recovery *r) {
+// A slab of two classes; one of one where no old block is left.
+static unsigned sweep_morphed(uint32_t slab, bool write, struct pm_recovery *r) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    size_t size = pm_classes[v->size_class].size;
+    pm_morph_swept(v);
+    unsigned live = pm_classes[v->size_class].blocks - v->free_count - v->blocked;
+    r->live_objects += live + v->old_live;
+    r->live_bytes +=
+        live * pm_classes[v->size_class].size + v->old_live * pm_classes[v->old_class].size;
+    live += v->old_live;
+    r->morphing += v->old_live != 0;
+    if (write)
+        pm_morph_sync(slab);
+    return live;
+}
+
+static unsigned sweep_plain(uint32_t slab, struct pm_recovery *r) {
+    struct pm_vslab *v = &pm_vslabs[slab];
     unsigned live = invert_marks(v);
     r->live_objects += live;
-    r->live_bytes += live * size;
+    r->live_bytes += live * pm_classes[v->size_class].size;
+    return live;
+}
+
+static void sweep_slab(uint32_t slab, bool write, struct pm_recovery *r) {
+    bool morphed = pm_vslabs[slab].old_class != 0;
+    unsigned live = morphed ? sweep_morphed(slab, write, r) : sweep_plain(slab, r);
     if (live == 0) {
         r->reclaimed_bytes += PM_SLAB_SIZE;
         if (write)
@@ -222,9 +263,7 @@ int pm_recover(bool write, unsigned markers, struct pm_recovery *r, struct pm_er
     int status = rebuild(write, err);
     if (status != PM_OK)
         return status;
-    uint64_t slabs = pm_extent_stats().slab_pages / (PM_SLAB_SIZE >> PM_PAGE_SHIFT);
-    bool trusted =
-        r->was_clean && pm_options.collect.number == PM_COLLECT_CRASH && trust_bitmaps(slabs);
+    bool trusted = r->was_clean && pm_options.collect.number == PM_COLLECT_CRASH && trust_bitmaps();
     if (!trusted) {
         status = mark(markers, r, err);
         if (status != PM_OK)

@@ -154,13 +154,28 @@ static void test_slab_header(void) {
     FIELD(pm_slab_header, size_class, 2, 1);
     FIELD(pm_slab_header, kind, 3, 1);
     FIELD(pm_slab_header, data_offset, 4, 4);
-    FIELD(pm_slab_header, flag, 8, 1);
-    FIELD(pm_slab_header, old_size_class, 9, 1);
-    FIELD(pm_slab_header, old_count, 10, 2);
-    FIELD(pm_slab_header, old_data_offset, 12, 4);
-    FIELD(pm_slab_header, index_table, 16, 4);
-    FIELD(pm_slab_header, reserved, 20, 40);
+    // zeroes where PM_INCOMPAT_MORPH is not set
+    FIELD(pm_slab_header, now, 8, 8);
+    FIELD(pm_slab_header, reserved, 16, 44);
     FIELD(pm_slab_header, crc, 60, 4);
+}
+
+static void test_morph(void) {
+    CHECK_EQ(PM_INCOMPAT_MORPH, 1);
+    CHECK_EQ(PM_NOW_SHIFT, 26);
+    CHECK_EQ(PM_SALT_NOW(5u), 0x80000005);
+    CHECK(PM_CLASSES < 1u << (32 - PM_NOW_SHIFT));
+    CHECK_EQ(PM_MORPH_LINE, 64);
+    CHECK_EQ(PM_MORPH_WORD_BLOCKS, 32);
+    CHECK_EQ(PM_SALT_MORPH(5u, 3u), 5 * 128 + 3);
+    CHECK_EQ(PM_BITMAP_OLD, 256);
+    SIZE(pm_morph_table, 16);
+    FIELD(pm_morph_table, slab, 0, 4);
+    FIELD(pm_morph_table, old_class, 4, 1);
+    FIELD(pm_morph_table, new_class, 5, 1);
+    FIELD(pm_morph_table, old_count, 6, 2);
+    FIELD(pm_morph_table, reserved, 8, 4);
+    FIELD(pm_morph_table, crc, 12, 4);
 }
 
 static void test_booklog(void) {
@@ -236,6 +251,7 @@ int main(void) {
     RUN(state);
     RUN(roots);
     RUN(slab_header);
+    RUN(morph);
     RUN(booklog);
     RUN(log_entries);
     RUN(bitmaps);

@@ -69,13 +69,13 @@ static void test_adopt(void) {
     struct pm_slab_header good = *media(slab), strange[] = {good, good, good, good};
     strange[0].size_class = 0;
     strange[1].size_class = PM_CLASSES + 1;
-    strange[2].flag = 1;
+    strange[2].now = 0;
     strange[3].data_offset = 64;
     for (unsigned i = 0; i < 4; i++) {
         strange[i].crc = pm_slab_header_crc(slab, &strange[i]);
         *media(slab) = strange[i];
         CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);
-        CHECK_HAS(err.text, "does not know");
+        CHECK_HAS(err.text, i == 2 ? "damaged" : "does not know");
     }
     *media(slab) = good;
     media(slab)->crc = pm_slab_header_crc(slab + 1, &good); // its neighbour's, misplaced
