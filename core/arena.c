@@ -57,7 +57,6 @@ static void queue_append(struct pm_arena *arena, struct pm_bin *bin, uint32_t sl
     v->next = 0;
     v->prev = bin->sparse_last;
     v->queued = atomic_fetch_add_explicit(&arena->clock, 1, memory_order_relaxed);
-    v->touched = 0;
     v->listed = PM_LISTED_SPARSE;
     if (v->prev)
         pm_vslabs[v->prev - 1].next = slab + 1;
@@ -80,6 +79,10 @@ static void list_remove(struct pm_bin *bin, uint32_t slab) {
     v->listed = PM_LISTED_NOT;
 }
 
+static void touch(struct pm_arena *arena, struct pm_vslab *v) {
+    v->used = atomic_load_explicit(&arena->clock, memory_order_relaxed);
+}
+
 static enum pm_listed place_of(const struct pm_vslab *v) {
     if (v->free_count == 0 && !pm_morph_is_due(v))
         return PM_LISTED_NOT;
@@ -98,44 +101,53 @@ static void move_to(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab,
 
 // ---- where slabs come from ---------------------------------------------------------------------------
 
-#define CANDIDATES 8 // looked at before a morph is given up
+#define BINS_TRIED 4 // for a slab to morph, before a new one is made
+#define SLABS_TRIED 8
 
-// The bin whose queue begins with the slab longest unused. Without locks: a wrong choice costs little.
-static struct pm_bin *oldest_queue(struct pm_arena *arena, const struct pm_bin *but) {
+// A bin keeps its last slab with free blocks. The first look is without the lock.
+static bool can_spare(const struct pm_bin *bin) {
+    uint32_t head = __atomic_load_n(&bin->sparse, __ATOMIC_RELAXED);
+    return head && (__atomic_load_n(&bin->list, __ATOMIC_RELAXED) ||
+                    head != __atomic_load_n(&bin->sparse_last, __ATOMIC_RELAXED));
+}
+
+// The class whose queue begins with the slab longest unused; 0: none. Without locks: a wrong choice costs little.
+static unsigned oldest_queue(struct pm_arena *arena, uint64_t tried) {
     uint32_t now = atomic_load_explicit(&arena->clock, memory_order_relaxed), most = 0;
-    struct pm_bin *best = NULL;
+    unsigned best = 0;
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
         struct pm_bin *bin = &arena->bin[cls];
-        uint32_t head = __atomic_load_n(&bin->sparse, __ATOMIC_RELAXED);
-        if (!head || bin == but)
+        if (tried >> cls & 1 || !can_spare(bin))
             continue;
-        uint32_t age = now - __atomic_load_n(&pm_vslabs[head - 1].queued, __ATOMIC_RELAXED);
-        if (!best || age > most) {
-            best = bin;
-            most = age;
+        uint32_t head = __atomic_load_n(&bin->sparse, __ATOMIC_RELAXED);
+        uint32_t queued =
+            head ? __atomic_load_n(&pm_vslabs[head - 1].queued, __ATOMIC_RELAXED) : now;
+        if (!best || now - queued > most) {
+            best = cls;
+            most = now - queued;
         }
     }
     return best;
 }
 
-// Moves a sparse slab of the bin `from` to `to`. The queue is an LRU list with second chance: what was used since it
-// was queued goes to the end. A bin keeps its last slab with free blocks.
-static bool morph_from(struct pm_arena *arena, struct pm_bin *from, struct pm_bin *to) {
-    unsigned cls = (unsigned)(to - arena->bin), old = (unsigned)(from - arena->bin);
-    for (unsigned i = 0; i < CANDIDATES && from->sparse; i++) {
+// Moves a sparse slab of class `old` to `cls`. The queue is an LRU list with second chance: what was used since it was
+// queued goes to its end.
+static bool morph_from(struct pm_arena *arena, unsigned old, unsigned cls) {
+    struct pm_bin *from = &arena->bin[old], *to = &arena->bin[cls];
+    for (unsigned i = 1; i <= SLABS_TRIED && can_spare(from); i++) {
         uint32_t slab = from->sparse - 1;
         struct pm_vslab *v = &pm_vslabs[slab];
-        if (!from->list && from->sparse == from->sparse_last)
-            return false;
         bool was_empty = pm_slab_is_empty(v);
-        if ((v->touched && i + 1 < CANDIDATES) || !pm_morph(slab, cls)) {
+        // Right after it was queued, the rest of the same flush came.
+        bool was_used = (int32_t)(v->used - v->queued) > 1;
+        if ((was_used && i < SLABS_TRIED) || !pm_morph(slab, cls)) {
             move_to(arena, from, slab, PM_LISTED_SPARSE);
             continue;
         }
         list_remove(from, slab);
         from->slabs--;
         from->empty -= was_empty;
-        atomic_fetch_add_explicit(&arena->bin[old].guests, v->old_live, memory_order_relaxed);
+        atomic_fetch_add_explicit(&from->guests, v->old_live, memory_order_relaxed);
         to->slabs++;
         to->blocked += v->blocked;
         to->empty += pm_slab_is_empty(v);
@@ -145,17 +157,26 @@ static bool morph_from(struct pm_arena *arena, struct pm_bin *from, struct pm_bi
     return false;
 }
 
-static bool add_morphed(struct pm_arena *arena, struct pm_bin *bin) {
-    struct pm_bin *from = pm_heap_morphs() ? oldest_queue(arena, bin) : NULL;
-    if (!from || !pm_trylock_raw(&from->lock))
-        return false;
-    bool found = morph_from(arena, from, bin);
-    pm_unlock_raw(&from->lock);
-    return found;
+// The bin's lock is held; of those of other bins one at a time is tried, so that nobody waits in a circle.
+static bool add_morphed(struct pm_arena *arena, unsigned cls) {
+    uint64_t tried = 1ull << cls;
+    for (unsigned i = 0; i < BINS_TRIED && pm_heap_morphs(); i++) {
+        unsigned old = oldest_queue(arena, tried);
+        if (!old)
+            return false;
+        tried |= 1ull << old;
+        if (!pm_trylock_raw(&arena->bin[old].lock))
+            continue;
+        bool found = morph_from(arena, old, cls);
+        pm_unlock_raw(&arena->bin[old].lock);
+        if (found)
+            return true;
+    }
+    return false;
 }
 
 static bool add_slab(struct pm_arena *arena, struct pm_bin *bin, unsigned cls) {
-    if (add_morphed(arena, bin))
+    if (add_morphed(arena, cls))
         return true;
     uint32_t slab = pm_slab_create(cls, arena->number);
     if (!slab)
@@ -184,7 +205,7 @@ static unsigned pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, u
     if (v->free_count == 0)
         sync_table(bin, slab);
     unsigned got = pm_slab_pop(slab, blocks, want);
-    v->touched = 1;
+    touch(arena, v);
     // A slab that is being filled stays in the list, however sparse.
     enum pm_listed place = place_of(v);
     if (place != v->listed && (place == PM_LISTED_NOT || v->listed == PM_LISTED_SPARSE))
@@ -220,7 +241,7 @@ static void give_back(struct pm_arena *arena, struct pm_bin *bin, unsigned cls, 
         pm_slab_push(slab, block);
     else
         push_old(arena, bin, slab, block);
-    v->touched = 1;
+    touch(arena, v);
     enum pm_listed place = place_of(v);
     if (place != v->listed)
         move_to(arena, bin, slab, place);

@@ -181,3 +181,10 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
     pm_slab_all_free(v);
     return line ? pm_morph_adopt(slab, line, err) : PM_OK;
 }
+
+void pm_slab_settle(void) {
+    if (!pm_heap_morphs())
+        return; // headers that never change
+    pm_flush(pm_heap.slabs.map, pm_heap.slabs.size);
+    pm_flush(pm_heap.morph.map, pm_heap.morph.size);
+}

@@ -38,9 +38,8 @@ struct pm_vslab {
     uint16_t old_live;   // blocks of old_class in use ...
     uint16_t old_listed; // ... and listed in the table
     uint16_t blocked;    // blocks of size_class that lie on those listed
-    uint8_t touched;     // since it was queued
-    uint8_t reserved[5];
-    uint32_t queued;                // when it became sparse, by the arena's clock
+    uint16_t reserved;
+    uint32_t queued, used; // when it became sparse, and last gave or took, by the arena's clock
     uint64_t free[PM_BITMAP_WORDS]; // bit i: block i is neither handed out nor in a tcache
 };
 _Static_assert(sizeof(struct pm_vslab) == 40 + PM_BITMAP_WORDS * 8, "header and bitmap");
@@ -85,5 +84,8 @@ unsigned pm_slab_media_class(uint32_t slab, uint32_t *line);
 // that a morph's index table lists.
 // PM_DAMAGE when the header is not right.
 int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err);
+// What a killed process stored last may be in the caches alone: flushes headers and index tables as they were read, for
+// the drain of pm_heap_dirty().
+void pm_slab_settle(void);
 
 #endif

@@ -90,6 +90,8 @@ static int rebuild(bool write, struct pm_error *err) {
         status = write_back_data(err);
         if (status != PM_OK)
             return status;
+        if (!pm_offline_was_clean())
+            pm_slab_settle();
         pm_heap_dirty();
         pm_log_activate();
     }

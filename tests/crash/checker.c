@@ -21,7 +21,7 @@
 
 struct world *world;
 const char *const file_names[FILES] = {"superblock", "slabs.0",        "booklog.0", "roots",
-                                       "bitmaps.0",  "superblock.new", "heap.0"};
+                                       "bitmaps.0",  "superblock.new", "morph.0",   "heap.0"};
 static int image_dir = -1, errors = -1;
 
 static void die(const char *what) {

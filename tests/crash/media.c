@@ -10,7 +10,7 @@
 
 struct world *world;
 const char *const file_names[FILES] = {"superblock", "slabs.0",        "booklog.0", "roots",
-                                       "bitmaps.0",  "superblock.new", "heap.0"};
+                                       "bitmaps.0",  "superblock.new", "morph.0",   "heap.0"};
 
 // Flushed, not drained: stores below `upto` of the line. A thread's flushes die with its process.
 static struct flush {

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -37,6 +38,68 @@ static void small(unsigned phase) {
     program_drop_all(t);
     pm_trim();
     program_close();
+}
+
+// Puts objects of about one size until `want` entries are in use, or drops until that few are. What the thread's cache
+// holds goes back now and then, so that slabs see what was freed.
+static void fill_to(struct table *t, uint64_t want, uint64_t size) {
+    uint64_t used = 0;
+    for (uint64_t i = 0; i < t->count; i++)
+        used += t->entry[i] != NULL;
+    for (uint64_t at; used != want; record_clock_ms += 3) {
+        at = rnd(t->count);
+        if (used < want && !t->entry[at]) {
+            program_put(t, at, size + rnd(16));
+            used++;
+        } else if (t->entry[at] && (used > want || rnd(6) == 0)) {
+            program_drop(t, at);
+            used--;
+        }
+        if (rnd(12) == 0)
+            pm_trim();
+    }
+}
+
+// Slabs that are filled, run nearly empty and morph: to smaller blocks and to larger ones, and back when the last old
+// one is gone.
+static void morph(unsigned phase) {
+    static const uint64_t size[] = {1000, 600, 3000, 250, 2000, 1000};
+    setenv("PMALLOC_MORPH", "40", 1);
+    program_start("", false);
+    struct table *t = program_table(0, 160);
+    for (unsigned round = 0; round < 5; round++) {
+        fill_to(t, round % 2 ? 90 : 140, size[(round + phase) % 6]);
+        fill_to(t, 14 + rnd(20), 40);
+        pm_trim();
+    }
+    if (rnd(2)) {
+        program_drop_all(t);
+        pm_trim();
+    }
+    program_close();
+}
+
+// Slabs of two sizes for long: old blocks go one at a time, and what they leave is taken up at once.
+static void morph_slowly(unsigned phase) {
+    setenv("PMALLOC_MORPH", "60", 1);
+    program_start("", false);
+    struct table *t = program_table(0, 240);
+    if (phase == 0) {
+        fill_to(t, 200, 1000);
+        fill_to(t, 70, 40);
+        pm_trim();
+    }
+    for (unsigned i = 0; i < 240; i++) {
+        uint64_t at = rnd(t->count);
+        if (t->entry[at] && t->entry[at]->size >= 1000)
+            program_drop(t, at);
+        else if (!t->entry[at])
+            program_put(t, at, 600 + rnd(16));
+        if (rnd(3) == 0)
+            pm_trim();
+    }
+    if (phase == 2)
+        program_close();
 }
 
 static void large(unsigned phase) {
@@ -300,6 +363,7 @@ static void log_then(unsigned phase) {
 
 const struct scenario scenarios[] = {
     {.name = "small", .what = "small blocks; slabs made and given back", 1, .run = small},
+    {.name = "morph", .what = "slabs that take up blocks of another size", 1, .run = morph},
     {.name = "large",
      .what = "large blocks; the heap grows, shrinks, punches holes",
      1,
@@ -322,6 +386,24 @@ const struct scenario scenarios[] = {
     {.name = "reopen", .what = "clean closes; COLLECT=crash by turns", 5, .run = reopen},
     {.name = "emptied", .what = "a heap without roots, whatever its log", 3, .run = emptied},
     {.name = "recover", .what = "recovery, interrupted twice", 3, 2, .run = mixed},
+    {.name = "recovermorph",
+     .what = "recovery of slabs of two sizes, interrupted twice",
+     3,
+     2,
+     .run = morph},
+    {.name = "killedmorph",
+     .what = "kills amid a morph, then power failures",
+     4,
+     3,
+     .kill = true,
+     .run = morph},
+    {.name = "killedsync",
+     .what = "kills while old blocks leave morphed slabs",
+     3,
+     2,
+     .late = true,
+     .kill = true,
+     .run = morph_slowly},
     {.name = "killed",
      .what = "kills amid store and flush, then power failures",
      4,

@@ -12,6 +12,7 @@
 #include "booklog.h"
 #include "core/verify.h"
 #include "extent.h"
+#include "morph.h"
 #include "options.h"
 #include "pmalloc.h"
 #include "recover.h"
@@ -40,10 +41,25 @@ __attribute__((format(printf, 1, 2))) static void bad(const char *format, ...) {
 static struct reached { uint64_t start, end; } reached[REACHED];
 static unsigned reached_count;
 
+// The allocated block that lies at `offset` of the heap, in a slab of two classes.
+static bool morphed_block(const struct pm_vslab *v, uint64_t offset, struct reached *found) {
+    struct pm_morph_block b;
+    if (!pm_morph_find(v, (uint32_t)(offset % PM_SLAB_SIZE), &b))
+        return false;
+    uint64_t word = (b.old ? pm_morph_live(v) : v->free)[b.index / 64];
+    uint64_t start = pm_base + offset / PM_SLAB_SIZE * PM_SLAB_SIZE, size = pm_classes[b.cls].size;
+    *found = (struct reached){start + b.index * size, start + (b.index + 1) * size};
+    return (word >> b.index % 64 & 1) == b.old;
+}
+
 static bool is_allocated(const void *p) {
     if (!pm_in_range(p) || pm_heap_offset(p) >= pm_heap.frontier || (uintptr_t)p % 16)
         return false;
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
+    if (v->size_class && v->old_class) {
+        struct reached block;
+        return morphed_block(v, pm_heap_offset(p), &block) && block.start == (uintptr_t)p;
+    }
     if (v->size_class) {
         unsigned offset = (unsigned)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
         unsigned size = pm_classes[v->size_class].size, i = offset / size;
@@ -169,6 +185,8 @@ static bool block_at(uint64_t at, struct reached *block) {
         return false;
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of((void *)(uintptr_t)at)];
     uint64_t start = at, size = 0;
+    if (v->size_class && v->old_class)
+        return morphed_block(v, at - pm_base, block);
     if (v->size_class) {
         size = pm_classes[v->size_class].size;
         start -= (at - pm_base) % PM_SLAB_SIZE % size;

@@ -14,7 +14,18 @@
 #include <stdint.h>
 
 // The files of a heap directory. The first ones are metadata and have a shadow; heap.0 is the program's data.
-enum { F_SUPER, F_SLABS, F_LOG, F_ROOTS, F_BITMAPS, F_NEW, SHADOWS, F_DATA = SHADOWS, FILES };
+enum {
+    F_SUPER,
+    F_SLABS,
+    F_LOG,
+    F_ROOTS,
+    F_BITMAPS,
+    F_NEW,
+    F_MORPH,
+    SHADOWS,
+    F_DATA = SHADOWS,
+    FILES
+};
 extern const char *const file_names[FILES];
 
 #define WORD 8u

@@ -1,0 +1,648 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// Slab morphing: slab_before, slab_in and slab_after, to smaller and larger classes; which slab is chosen; what is on
+// media at each step; threads; damaged index tables.
+#include "morph.h"
+
+#include <pthread.h>
+
+#include "alloc.h"
+#include "bitmaps.h"
+#include "crc.h"
+#include "heap_fixture.h"
+#include "morph_table.h"
+#include "recover.h"
+#include "tcache.h"
+#include "verify.h"
+
+static const unsigned PERCENT = 40;
+
+static void start(void) {
+    pm_options_default();
+    pm_options.morph.number = PERCENT;
+    fixture_new_heap();
+}
+
+static void good(void) {
+    struct pm_error err = {0};
+    CHECK_EQ(pm_verify(true, &err), PM_OK);
+    CHECK_STR(err.text, "");
+}
+
+static struct pm_slab_header *media(uint32_t slab) {
+    return (struct pm_slab_header *)(void *)pm_heap.slabs.map + slab;
+}
+
+// ---- one slab ----------------------------------------------------------------------------------------
+
+static void *blocks[PM_SLAB_BLOCKS_MAX], *fresh[PM_SLAB_BLOCKS_MAX];
+
+// A slab with the `keep` blocks of blocks[0 .. keep) out, the rest free; spread at random.
+static uint32_t sparse_slab(unsigned cls, unsigned keep) {
+    uint32_t slab = pm_slab_create(cls, 0) - 1;
+    unsigned all = pm_slab_pop(slab, blocks, PM_SLAB_BLOCKS_MAX);
+    for (unsigned i = 0; i + 1 < all; i++) {
+        unsigned j = i + (unsigned)rnd(all - i);
+        void *t = blocks[i];
+        blocks[i] = blocks[j], blocks[j] = t;
+    }
+    for (unsigned i = keep; i < all; i++)
+        pm_slab_push(slab, blocks[i]);
+    return slab;
+}
+
+static void fill_with(char *p, unsigned cls, unsigned value) {
+    memset(p, (int)value, pm_classes[cls].size);
+}
+
+static bool is_filled(const char *p, unsigned cls, unsigned value) {
+    for (size_t i = 0; i < pm_classes[cls].size; i++)
+        if (p[i] != (char)value)
+            return false;
+    return true;
+}
+
+// Takes all that the slab has, as blocks of `cls`; none may touch blocks[0 .. old).
+static unsigned take_all(uint32_t slab, unsigned cls, unsigned old, unsigned old_class) {
+    unsigned got = pm_slab_pop(slab, fresh, PM_SLAB_BLOCKS_MAX);
+    for (unsigned i = 0; i < got; i++) {
+        for (unsigned k = 0; k < pm_classes[cls].size; k++)
+            CHECK_EQ(((char *)fresh[i])[k], 0); // nothing of an earlier use
+        fill_with(fresh[i], cls, 1);
+    }
+    for (unsigned i = 0; i < old; i++)
+        CHECK(is_filled(blocks[i], old_class, 2 + i % 100));
+    return got;
+}
+
+// Every pair of classes: morph, take everything, give the old blocks back one at a time, take what comes free.
+static void pass_through(unsigned from, unsigned to, unsigned keep) {
+    uint32_t slab = sparse_slab(from, keep);
+    struct pm_vslab *v = &pm_vslabs[slab];
+    for (unsigned i = 0; i < keep; i++)
+        fill_with(blocks[i], from, 2 + i % 100);
+    if (!pm_morph(slab, to)) { // too many of the new blocks would be blocked
+        CHECK(v->size_class == from && v->old_class == 0);
+        CHECK(keep > 0);
+        for (unsigned i = 0; i < keep; i++)
+            pm_slab_push(slab, blocks[i]);
+        pm_slab_destroy(slab);
+        return;
+    }
+    CHECK_EQ(v->size_class, to);
+    CHECK_EQ(v->old_class, keep ? from : 0);
+    CHECK(v->old_live == keep && v->old_listed == keep);
+    uint32_t line;
+    CHECK_EQ(pm_slab_media_class(slab, &line), to);
+    CHECK_EQ(line != 0, keep != 0);
+    unsigned got = take_all(slab, to, keep, from), all = pm_classes[to].blocks;
+    CHECK_EQ(got + v->blocked, all);
+    for (unsigned i = 0; i < keep; i++) {
+        CHECK(is_filled(blocks[i], from, 2 + i % 100));
+        pm_morph_free(slab, blocks[i]);
+        CHECK_EQ(pm_slab_pop(slab, fresh + got, 1), 0); // not before it is durable
+        pm_morph_sync(slab);
+        got += pm_slab_pop(slab, fresh + got, PM_SLAB_BLOCKS_MAX);
+        CHECK_EQ(got + v->blocked, all);
+    }
+    CHECK_EQ(got, all);
+    CHECK(v->old_class == 0 && v->blocked == 0);
+    CHECK_EQ(pm_slab_media_class(slab, &line), to);
+    CHECK_EQ(line, 0);
+    for (unsigned i = 0; i < got; i++)
+        pm_slab_push(slab, fresh[i]);
+    CHECK(pm_slab_is_empty(v));
+    pm_slab_destroy(slab);
+}
+
+static void test_every_pair_of_classes(void) {
+    start();
+    for (unsigned from = 1; from <= PM_CLASSES; from++)
+        for (unsigned to = 1; to <= PM_CLASSES; to++)
+            if (to != from) {
+                unsigned many = pm_classes[from].blocks / 5;
+                pass_through(from, to, 0);
+                pass_through(from, to, many < 3 ? many : 1 + (unsigned)rnd(3));
+                if ((from + to) % 3 == 0)
+                    pass_through(from, to, many);
+            }
+    CHECK_EQ(pm_extent_stats().slab_pages, 0);
+    CHECK(pm_heap.morph.size <= 4 * PM_PAGE_SIZE); // tables are used again
+}
+
+// What a pointer into the slab means, byte by byte, against the rule spelt out.
+static void test_find(void) {
+    start();
+    unsigned from = 9, to = 14, keep = 30;
+    uint32_t slab = sparse_slab(from, keep);
+    MUST(pm_morph(slab, to));
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    static unsigned char owner[PM_SLAB_SIZE]; // 1: an old block
+    for (unsigned i = 0; i < keep; i++)
+        memset(owner + ((char *)blocks[i] - pm_slab_start(slab)), 1, pm_classes[from].size);
+    for (uint32_t at = 0; at < PM_SLAB_SIZE; at++) {
+        struct pm_morph_block b;
+        bool found = pm_morph_find(v, at, &b);
+        unsigned size = pm_classes[to].size, index = at / size;
+        bool blocked = index >= pm_classes[to].blocks;
+        for (unsigned i = index * size; !blocked && i < (index + 1) * size; i++)
+            blocked |= owner[i];
+        if (owner[at])
+            CHECK(found && b.old && b.cls == from && b.index == at / pm_classes[from].size);
+        else
+            CHECK(blocked ? !found : found && !b.old && b.cls == to && b.index == index);
+    }
+}
+
+// Freed old blocks stay listed until enough have gone.
+static void test_due(void) {
+    start();
+    uint32_t slab = sparse_slab(9, 80);
+    struct pm_vslab *v = &pm_vslabs[slab];
+    MUST(pm_morph(slab, 10));
+    uint64_t before[PM_BITMAP_WORDS], after[PM_BITMAP_WORDS];
+    struct pm_error err;
+    unsigned old;
+    CHECK_EQ(pm_table_read(v->table, slab, 10, &old, before, &err), PM_OK);
+    for (unsigned i = 0; i < 9; i++) {
+        CHECK(!pm_morph_is_due(v));
+        pm_morph_free(slab, blocks[i]);
+    }
+    CHECK(!pm_morph_is_due(v));
+    pm_morph_free(slab, blocks[9]);
+    CHECK(pm_morph_is_due(v));
+    CHECK_EQ(pm_table_read(v->table, slab, 10, &old, after, &err), PM_OK);
+    CHECK(memcmp(before, after, pm_slab_words(9) * 8) == 0);
+    pm_morph_sync(slab);
+    CHECK(!pm_morph_is_due(v) && v->old_listed == 70 && v->old_live == 70);
+    CHECK_EQ(pm_table_read(v->table, slab, 10, &old, after, &err), PM_OK);
+    CHECK(old == 9 && memcmp(after, pm_morph_live(v), pm_slab_words(9) * 8) == 0);
+}
+
+// ---- which one ---------------------------------------------------------------------------------------
+
+static unsigned take(unsigned cls, void **to, unsigned want) {
+    unsigned got = 0, n;
+    while (got < want && (n = pm_arena_fill(&pm_arenas[0], cls, to + got, want - got)) > 0)
+        got += n;
+    return got;
+}
+
+// Slabs of `cls` with `keep` blocks in use each, in kept[].
+static void *kept[64][PM_SLAB_BLOCKS_MAX];
+static void sparse_slabs(unsigned cls, unsigned slabs, unsigned keep) {
+    unsigned per = pm_classes[cls].blocks;
+    for (unsigned s = 0; s < slabs; s++)
+        MUST(take(cls, kept[s], per) == per);
+    for (unsigned s = 0; s < slabs; s++)
+        pm_arena_flush(cls, kept[s] + keep, per - keep);
+}
+
+static void test_the_longest_unused_first(void) {
+    start();
+    sparse_slabs(20, 5, 3); // 64 blocks each
+    uint32_t number[5];
+    for (unsigned s = 0; s < 5; s++)
+        number[s] = pm_slab_of(kept[s][0]);
+    good();
+    pm_arena_flush(20, kept[0], 1); // the first one was used since
+    void *p[4];
+    MUST(take(17, p, 1) == 1);
+    CHECK_EQ(pm_slab_of(p[0]), number[1]);
+    MUST(take(18, p + 1, 1) == 1);
+    CHECK_EQ(pm_slab_of(p[1]), number[2]);
+    good();
+    CHECK_EQ(pm_arenas[0].bin[20].slabs, 3);
+    CHECK_EQ(pm_arenas[0].bin[20].guests, 6);
+    MUST(take(19, p + 2, 1) == 1);
+    MUST(take(16, p + 3, 1) == 1);
+    CHECK_EQ(pm_arenas[0].bin[20].slabs, 1); // the last one stays
+    uint64_t pages = pm_extent_stats().slab_pages;
+    MUST(take(15, p, 1) == 1);
+    CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
+    good();
+}
+
+static void test_not_above_the_threshold(void) {
+    start();
+    sparse_slabs(20, 4, 26); // 26 of 64 are more than 40%
+    void *p;
+    uint64_t pages = pm_extent_stats().slab_pages;
+    MUST(take(17, &p, 1) == 1);
+    CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
+    for (unsigned s = 0; s < 4; s++)
+        pm_arena_flush(20, kept[s] + 25, 1); // 25 are less
+    MUST(take(16, &p, 1) == 1);
+    CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
+    CHECK_EQ(pm_arenas[0].bin[20].slabs, 3);
+    good();
+}
+
+static void test_never_when_off(void) {
+    pm_options_default();
+    pm_options.morph.number = 0;
+    fixture_new_heap();
+    sparse_slabs(20, 6, 2);
+    void *p;
+    MUST(take(17, &p, 1) == 1);
+    CHECK_EQ(pm_arenas[0].bin[20].slabs, 6);
+    CHECK_EQ(pm_morph_counters.begun, 0);
+    good();
+}
+
+// An entirely free slab that a bin keeps is taken without a table.
+static void test_empty_slab(void) {
+    start();
+    sparse_slabs(20, 3, 0);
+    CHECK_EQ(pm_arenas[0].bin[20].slabs, 1); // the others were given back
+    sparse_slabs(20, 3, 1);
+    uint32_t slab = pm_slab_of(kept[0][0]);
+    pm_arena_flush(20, kept[0], 1);
+    CHECK_EQ(pm_arenas[0].bin[20].empty, 1);
+    good();
+    void *p[2];
+    MUST(take(17, &p[0], 1) == 1 && take(18, &p[1], 1) == 1);
+    good();
+    CHECK_EQ(pm_slab_of(p[1]), slab); // the other one was not used for longer
+    CHECK_EQ(pm_arenas[0].bin[20].empty, 0);
+    CHECK_EQ(pm_vslabs[slab].old_class, 0);
+    uint32_t line;
+    CHECK_EQ(pm_slab_media_class(slab, &line), 18);
+    CHECK_EQ(line, 0);
+}
+
+// ---- arenas and caches -------------------------------------------------------------------------------
+
+static void test_blocks_return_to_a_morphed_slab(void) {
+    start();
+    sparse_slabs(20, 2, 5);
+    void *p[102], *q[102];
+    MUST(take(17, p, 60) == 60);
+    uint32_t slab = pm_slab_of(p[0]);
+    struct pm_vslab *v = &pm_vslabs[slab];
+    CHECK(v->size_class == 17 && v->old_class == 20 && v->old_live == 5);
+    unsigned which = pm_slab_of(kept[0][0]) == slab ? 0 : 1;
+    good();
+    pm_arena_flush(20, kept[which], 4); // of class 20, in a slab of class 17
+    CHECK_EQ(v->old_live, 1);
+    good();
+    unsigned left = v->free_count;
+    CHECK_EQ(take(17, q, left), left);
+    CHECK(v->free_count == 0 && v->listed && v->old_listed == 5);
+    CHECK(pm_arena_fill(&pm_arenas[0], 17, q + left, 1) == 1 && pm_slab_of(q[left]) == slab);
+    CHECK_EQ(v->old_listed, 1);
+    good();
+    pm_arena_flush(17, p, 60);
+    pm_arena_flush(17, q, left + 1);
+    CHECK_EQ(v->size_class, 17); // one old block holds it
+    good();
+    uint64_t pages = pm_extent_stats().slab_pages;
+    pm_arena_flush(20, kept[which] + 4, 1);
+    CHECK(v->old_class == 0 && pm_slab_is_empty(v));
+    CHECK_EQ(pm_extent_stats().slab_pages, pages); // kept as the class's empty one
+    CHECK_EQ(pm_arenas[0].bin[20].guests, 0);
+    good();
+}
+
+// Blocks in a tcache are in use: they stay old blocks, may be handed out again, and come back as such.
+static void test_cached_blocks(void) {
+    start();
+    struct pm_tcache *t = pm_tcache_create();
+    MUST(t && t->arena == &pm_arenas[0]);
+    pm_tcache = t;
+    sparse_slabs(20, 2, 6);
+    for (unsigned i = 0; i < 12; i++) {
+        void *b = kept[i / 6][i % 6];
+        pm_tag[pm_granule(b)] = 20; // as if malloc had given them
+        CHECK(pm_tcache_push(t, b));
+    }
+    void *p[4];
+    MUST(take(17, p, 4) == 4);
+    struct pm_vslab *v = &pm_vslabs[pm_slab_of(p[0])];
+    CHECK(v->old_class == 20 && v->old_live == 6);
+    unsigned inside = 0;
+    for (unsigned i = 0; i < 12; i++) {
+        char *b = pm_tcache_pop(t, 20);
+        CHECK_EQ(pm_tag[pm_granule(b)], 20);
+        memset(b, 77, 1024);
+        inside += &pm_vslabs[pm_slab_of(b)] == v;
+        for (unsigned k = 0; k < 4; k++)
+            CHECK(b + 1024 <= (char *)p[k] || b >= (char *)p[k] + 640);
+        kept[2][i] = b;
+    }
+    CHECK_EQ(inside, 6);
+    for (unsigned i = 0; i < 12; i++)
+        CHECK(pm_tcache_push(t, kept[2][i]));
+    CHECK_EQ(v->old_live, 6);
+    good();
+    pm_tcache_flush(t);
+    CHECK_EQ(v->old_class, 0);
+    good();
+}
+
+// ---- threads -----------------------------------------------------------------------------------------
+
+#define WORKERS 3
+#define MINE 1500
+static void *shared[WORKERS * MINE];
+static _Atomic unsigned wrong;
+
+static uint64_t step(uint64_t *state) {
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+    return *state >> 33;
+}
+
+static unsigned char mark_of(const void *p) { return (unsigned char)((uintptr_t)p >> 4 | 1); }
+
+// Sizes that change all the time, and blocks that are freed by others than those who took them.
+static void *worker(void *arg) {
+    uint64_t state = (uintptr_t)arg * 7919 + 1;
+    static const unsigned sizes[] = {40, 100, 130, 300, 1000, 2000};
+    for (unsigned round = 0; round < 24; round++) {
+        unsigned size = sizes[(round + (uintptr_t)arg) % 6];
+        for (unsigned i = 0; i < 3000; i++) {
+            void **slot = &shared[step(&state) % (WORKERS * MINE)];
+            void *fill = NULL;
+            if (step(&state) % 100 < (round % 2 ? 70 : 12)) {
+                unsigned char *p = pm_malloc(size + step(&state) % 8);
+                memset(p, mark_of(p), size);
+                p[size - 1] = mark_of(p);
+                fill = p;
+            }
+            unsigned char *old = __atomic_exchange_n(slot, fill, __ATOMIC_ACQ_REL);
+            if (old) {
+                size_t usable = pm_usable_size(old);
+                for (size_t k = 0; k < 40; k++)
+                    wrong += old[k] != mark_of(old);
+                wrong += usable < 40;
+                pm_free(old);
+            }
+        }
+    }
+    return NULL;
+}
+
+static void test_threads(void) {
+    setenv("PMALLOC_HEAP", fixture_dir, 1);
+    setenv("PMALLOC_MORPH", "60", 1);
+    pthread_t thread[WORKERS];
+    pm_free(pm_malloc(10));
+    for (uintptr_t i = 0; i < WORKERS; i++)
+        MUST(pthread_create(&thread[i], NULL, worker, (void *)i) == 0);
+    for (unsigned i = 0; i < WORKERS; i++)
+        pthread_join(thread[i], NULL);
+    CHECK_EQ(wrong, 0);
+    CHECK(pm_morph_counters.begun > 20);
+    good();
+    for (unsigned i = 0; i < WORKERS * MINE; i++)
+        pm_free(shared[i]);
+    pm_trim();
+    good();
+    unsigned guests = 0;
+    for (unsigned a = 0; a < pm_arena_count; a++)
+        for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+            guests += pm_arenas[a].bin[cls].guests;
+    CHECK_EQ(guests, 0);
+}
+
+// ---- opening again -----------------------------------------------------------------------------------
+
+static uint32_t morphed_slab;
+
+// A heap with one morphed slab: five old blocks and three new ones in a list that slot 0 names, the old ones first.
+static void make_morphed(void) {
+    start();
+    sparse_slabs(20, 2, 5);
+    void *p[3];
+    MUST(take(17, p, 3) == 3);
+    morphed_slab = pm_slab_of(p[0]);
+    unsigned which = pm_slab_of(kept[0][0]) == morphed_slab ? 0 : 1;
+    void **last = NULL;
+    for (unsigned i = 0; i < 8; i++) {
+        void **b = i < 3 ? p[i] : kept[which][i - 3];
+        memset(b, 0, i < 3 ? 640 : 1024);
+        b[1] = last;
+        last = b;
+    }
+    pm_heap.super->slots.slot[0] = pm_slot_word(0, (uint64_t)(uintptr_t)(last + 9)); // inside
+}
+
+static void close_it(void) {
+    MUST(pm_bitmaps_write());
+    pm_heap_release();
+}
+
+static int reopen(struct pm_recovery *r, struct pm_error *err) {
+    pm_options_default();
+    int status = pm_offline_open(fixture_dir, PM_OPEN_EXISTING, err);
+    return status == PM_OK ? pm_recover(true, 1, r, err) : status;
+}
+
+static void make_and_close(void) {
+    make_morphed();
+    close_it();
+}
+
+static void test_recovery(void) {
+    CHECK_EQ(in_child(make_and_close), 0);
+    struct pm_recovery r;
+    struct pm_error err;
+    CHECK_EQ(reopen(&r, &err), PM_OK);
+    CHECK_EQ(r.live_objects, 8);
+    CHECK_EQ(r.live_bytes, 5 * 1024 + 3 * 640);
+    CHECK_EQ(r.morphing, 1);
+    CHECK_EQ(r.slabs, 1);
+    good();
+    void **p = (void **)(uintptr_t)pm_heap_slot(0) - 9;
+    uint32_t slab = pm_slab_of(p);
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    CHECK(v->size_class == 17 && v->old_class == 20 && v->old_live == 5 && v->stale_tags);
+    for (unsigned i = 0; p; i++, p = p[1]) {
+        CHECK_EQ(pm_usable_size(p), i < 5 ? 1024 : 640);
+        if (i == 0)
+            CHECK(!v->stale_tags);
+    }
+    good();
+    CHECK(pm_offline_finish());
+}
+
+static void test_read_only(void) {
+    CHECK_EQ(in_child(make_and_close), 0);
+    struct pm_recovery r;
+    struct pm_error err;
+    pm_options_default();
+    MUST(pm_offline_open(fixture_dir, PM_OPEN_READONLY, &err) == PM_OK);
+    CHECK_EQ(pm_recover(false, 1, &r, &err), PM_OK);
+    CHECK(r.live_objects == 8 && r.morphing == 1);
+    CHECK_EQ(pm_verify(false, &err), PM_OK);
+}
+
+// Only the new blocks are reachable: the slab is slab_after at once. Only the first three old ones: they are left.
+static void cut_list(void) {
+    make_morphed();
+    void **p = (void **)(uintptr_t)pm_heap_slot(0) - 9;
+    for (unsigned i = 0; i < 5; i++)
+        p = p[1];
+    pm_heap.super->slots.slot[0] = pm_slot_word(0, (uint64_t)(uintptr_t)p);
+    close_it();
+}
+
+static void cut_tail(void) {
+    make_morphed();
+    void **p = (void **)(uintptr_t)pm_heap_slot(0) - 9;
+    ((void **)((void **)p[1])[1])[1] = NULL;
+    close_it();
+}
+
+static void test_recovery_ends_a_morph(void) {
+    CHECK_EQ(in_child(cut_list), 0);
+    struct pm_recovery r;
+    struct pm_error err;
+    CHECK_EQ(reopen(&r, &err), PM_OK);
+    CHECK_EQ(r.live_objects, 3);
+    CHECK_EQ(r.morphing, 0);
+    good();
+    CHECK_EQ(pm_vslabs[pm_slab_of((void *)(uintptr_t)pm_heap_slot(0))].old_class, 0);
+}
+
+static void test_recovery_shortens_a_table(void) {
+    CHECK_EQ(in_child(cut_tail), 0);
+    struct pm_recovery r;
+    struct pm_error err;
+    CHECK_EQ(reopen(&r, &err), PM_OK);
+    CHECK_EQ(r.live_objects, 3);
+    CHECK_EQ(r.morphing, 1);
+    const struct pm_vslab *v = &pm_vslabs[pm_slab_of((void *)(uintptr_t)pm_heap_slot(0))];
+    CHECK(v->old_live == 3 && v->old_listed == 3);
+    good();
+}
+
+// PMALLOC_COLLECT=crash: the bitmaps of both classes stand in for marking.
+static void close_cleanly(void) {
+    struct pm_recovery r;
+    struct pm_error err;
+    MUST(reopen(&r, &err) == PM_OK && pm_offline_finish());
+}
+
+static void test_trusted_bitmaps(void) {
+    CHECK_EQ(in_child(make_and_close), 0);
+    CHECK_EQ(in_child(close_cleanly), 0);
+    struct pm_recovery r;
+    struct pm_error err;
+    pm_options_default();
+    pm_options.collect.number = PM_COLLECT_CRASH;
+    MUST(pm_offline_open(fixture_dir, PM_OPEN_EXISTING, &err) == PM_OK);
+    CHECK_EQ(pm_recover(true, 1, &r, &err), PM_OK);
+    CHECK(!r.marked && r.live_objects == 8 && r.morphing == 1);
+    CHECK_EQ(r.live_bytes, 5 * 1024 + 3 * 640);
+    good();
+}
+
+// ---- damage ------------------------------------------------------------------------------------------
+
+static int adopt_again(struct pm_error *err) {
+    uint32_t extent = pm_vslabs[morphed_slab].extent, line;
+    MUST(pm_slab_media_class(morphed_slab, &line) == 17);
+    pm_table_give(line, 20);
+    struct pm_vslab was = pm_vslabs[morphed_slab];
+    int status = pm_slab_adopt(morphed_slab, extent, err);
+    if (status != PM_OK) { // what it took before it failed
+        pm_vslabs[morphed_slab] = was;
+        pm_table_give(line, 20);
+        pm_table_claim(line, 20);
+    }
+    return status;
+}
+
+static void test_damaged_tables(void) {
+    make_morphed();
+    struct pm_error err = {0};
+    CHECK_EQ(adopt_again(&err), PM_OK);
+    uint32_t line = pm_vslabs[morphed_slab].table;
+    uint8_t *table = (uint8_t *)pm_heap.morph.map + line * PM_MORPH_LINE;
+    size_t size = 16 + 2 * 8; // 64 blocks
+    for (size_t bit = 0; bit < size * 8; bit++) {
+        table[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        CHECK_EQ(adopt_again(&err), PM_DAMAGE);
+        CHECK_HAS(err.text, "morph.0");
+        table[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    CHECK_EQ(adopt_again(&err), PM_OK);
+    uint64_t *word = (uint64_t *)(void *)(table + 16), was = word[0], second = word[1];
+    word[0] = word[1] = pm_seal(0, PM_SALT_MORPH(morphed_slab, 0));
+    word[1] = pm_seal(0, PM_SALT_MORPH(morphed_slab, 1));
+    CHECK_EQ(adopt_again(&err), PM_DAMAGE); // lists nothing
+    CHECK_HAS(err.text, "lists 0 blocks");
+    word[0] = pm_seal(~0u, PM_SALT_MORPH(morphed_slab, 0)); // more than there were
+    CHECK_EQ(adopt_again(&err), PM_DAMAGE);
+    word[0] = was, word[1] = second;
+    size_t length = pm_heap.morph.size;
+    pm_heap.morph.size = line * PM_MORPH_LINE;
+    CHECK_EQ(adopt_again(&err), PM_DAMAGE);
+    CHECK_HAS(err.text, "truncated");
+    pm_heap.morph.size = length;
+    // two slabs that name one table
+    MUST(pm_slab_create(17, 0));
+    pm_table_claim(line, 20);
+    CHECK_EQ(pm_slab_adopt(morphed_slab, pm_vslabs[morphed_slab].extent, &err), PM_DAMAGE);
+    CHECK_HAS(err.text, "overlaps another's");
+    uint64_t now = media(morphed_slab)->now;
+    media(morphed_slab)->now ^= 1ull << 26;
+    CHECK_EQ(pm_slab_adopt(morphed_slab, 1, &err), PM_DAMAGE);
+    media(morphed_slab)->now = now;
+}
+
+// A heap from before there was morphing opens and works; its slabs stay what they are.
+static void make_old_heap(void) {
+    start();
+    void *p[10];
+    MUST(take(20, p, 10) == 10);
+    memset(p[0], 0, 1024);
+    pm_heap.super->slots.slot[0] = pm_slot_word(0, (uint64_t)(uintptr_t)p[0]);
+    media(pm_slab_of(p[0]))->now = 0;
+    struct pm_superblock *super = &pm_heap.super->super;
+    super->incompat = 0;
+    super->crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
+    MUST(unlinkat(pm_heap.dir_fd, "morph.0", 0) == 0);
+}
+
+static void test_heap_without_morphing(void) {
+    CHECK_EQ(in_child(make_old_heap), 0);
+    struct pm_recovery r;
+    struct pm_error err = {0};
+    pm_options_default();
+    pm_options.morph.number = PERCENT;
+    CHECK_EQ(pm_offline_open(fixture_dir, PM_OPEN_EXISTING, &err), PM_OK);
+    CHECK_EQ(pm_recover(true, 1, &r, &err), PM_OK);
+    CHECK_STR(err.text, "");
+    CHECK_EQ(r.live_objects, 1);
+    sparse_slabs(20, 4, 2);
+    void *p;
+    MUST(take(17, &p, 1) == 1);
+    CHECK_EQ(media(pm_slab_of(p))->now, 0);
+    CHECK_EQ(pm_morph_counters.begun, 0);
+    good();
+    CHECK(pm_offline_finish());
+}
+
+int main(void) {
+    RUN_CHILD(every_pair_of_classes);
+    RUN_CHILD(find);
+    RUN_CHILD(due);
+    RUN_CHILD(the_longest_unused_first);
+    RUN_CHILD(not_above_the_threshold);
+    RUN_CHILD(never_when_off);
+    RUN_CHILD(empty_slab);
+    RUN_CHILD(blocks_return_to_a_morphed_slab);
+    RUN_CHILD(cached_blocks);
+    RUN_CHILD(threads);
+    RUN_CHILD(recovery);
+    RUN_CHILD(read_only);
+    RUN_CHILD(recovery_ends_a_morph);
+    RUN_CHILD(recovery_shortens_a_table);
+    RUN_CHILD(trusted_bitmaps);
+    RUN_CHILD(damaged_tables);
+    RUN_CHILD(heap_without_morphing);
+    return CHECK_DONE();
+}
