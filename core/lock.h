@@ -67,8 +67,13 @@ static inline void pm_lock_raw(struct pm_lock *lock) {
 // Whether it got it; of two locks of one rank the second may only be tried.
 static inline bool pm_trylock_raw(struct pm_lock *lock) {
     uint32_t free_word = 0;
-    return atomic_compare_exchange_strong_explicit(&lock->word, &free_word, 1, memory_order_acquire,
-                                                   memory_order_relaxed);
+    pm_locks_held++;
+    atomic_signal_fence(memory_order_seq_cst);
+    if (atomic_compare_exchange_strong_explicit(&lock->word, &free_word, 1, memory_order_acquire,
+                                                memory_order_relaxed))
+        return true;
+    pm_locks_held--;
+    return false;
 }
 
 static inline void pm_unlock_raw(struct pm_lock *lock) {

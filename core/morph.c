@@ -14,8 +14,9 @@
 struct pm_morph_counters pm_morph_counters;
 uint16_t pm_sparse_free[PM_CLASSES + 1];
 
-static uint64_t (
-    *apart)[2][PM_BITMAP_WORDS]; // by slab number: live and listed, where `free` has no room
+static struct pm_table rest;
+// In it, by slab number: live and listed, where `free` has no room.
+static uint64_t (*apart)[2][PM_BITMAP_WORDS];
 
 bool pm_morph_init(void) {
     unsigned percent = (unsigned)pm_options.morph.number;

@@ -11,19 +11,19 @@
 
 #define LINES_MAX ((uint32_t)1 << PM_NOW_SHIFT)
 
-static struct pm_table lines;
-static uint64_t *used;      // in `lines`: a bit for each line but 0, which is none
+static struct pm_table line_bits;
+static uint64_t *used;      // in line_bits: a bit for each line but 0, which is none
 static uint32_t cursor = 1; // where the search goes on
 
 bool pm_index_init(void) {
-    bool good = pm_table_reserve(&lines, LINES_MAX / 8);
-    used = (uint64_t *)(void *)lines.map;
+    bool good = pm_table_reserve(&line_bits, LINES_MAX / 8);
+    used = (uint64_t *)(void *)line_bits.map;
     return good;
 }
 
 // Before lines are noted, as far as the file reaches.
 static bool cover(void) {
-    return pm_table_need(&lines, (pm_heap.morph.size / PM_MORPH_LINE + 63) / 64 * sizeof *used);
+    return pm_table_need(&line_bits, (pm_heap.morph.size / PM_MORPH_LINE + 63) / 64 * sizeof *used);
 }
 
 static unsigned words_of(unsigned cls) {

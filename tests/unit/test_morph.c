@@ -164,7 +164,7 @@ static void test_due(void) {
     uint64_t before[PM_BITMAP_WORDS], after[PM_BITMAP_WORDS];
     struct pm_error err;
     unsigned old;
-    CHECK_EQ(pm_table_read(v->table, slab, 10, &old, before, &err), PM_OK);
+    CHECK_EQ(pm_index_read(v->table, slab, 10, &old, before, &err), PM_OK);
     for (unsigned i = 0; i < 9; i++) {
         CHECK(!pm_morph_is_due(v));
         pm_morph_free(slab, blocks[i]);
@@ -172,11 +172,11 @@ static void test_due(void) {
     CHECK(!pm_morph_is_due(v));
     pm_morph_free(slab, blocks[9]);
     CHECK(pm_morph_is_due(v));
-    CHECK_EQ(pm_table_read(v->table, slab, 10, &old, after, &err), PM_OK);
+    CHECK_EQ(pm_index_read(v->table, slab, 10, &old, after, &err), PM_OK);
     CHECK(memcmp(before, after, pm_slab_words(9) * 8) == 0);
     pm_morph_sync(slab);
     CHECK(!pm_morph_is_due(v) && v->old_listed == 70 && v->old_live == 70);
-    CHECK_EQ(pm_table_read(v->table, slab, 10, &old, after, &err), PM_OK);
+    CHECK_EQ(pm_index_read(v->table, slab, 10, &old, after, &err), PM_OK);
     CHECK(old == 9 && memcmp(after, pm_morph_live(v), pm_slab_words(9) * 8) == 0);
 }
 
@@ -544,13 +544,13 @@ static void test_trusted_bitmaps(void) {
 static int adopt_again(struct pm_error *err) {
     uint32_t extent = pm_vslabs[morphed_slab].extent, line;
     MUST(pm_slab_media_class(morphed_slab, &line) == 17);
-    pm_table_give(line, 20);
+    pm_index_give(line, 20);
     struct pm_vslab was = pm_vslabs[morphed_slab];
     int status = pm_slab_adopt(morphed_slab, extent, err);
     if (status != PM_OK) { // what it took before it failed
         pm_vslabs[morphed_slab] = was;
-        pm_table_give(line, 20);
-        pm_table_claim(line, 20);
+        pm_index_give(line, 20);
+        pm_index_claim(line, 20);
     }
     return status;
 }
@@ -584,7 +584,7 @@ static void test_damaged_tables(void) {
     pm_heap.morph.size = length;
     // two slabs that name one table
     MUST(pm_slab_create(17, 0));
-    pm_table_claim(line, 20);
+    pm_index_claim(line, 20);
     CHECK_EQ(pm_slab_adopt(morphed_slab, pm_vslabs[morphed_slab].extent, &err), PM_DAMAGE);
     CHECK_HAS(err.text, "overlaps another's");
     uint64_t now = media(morphed_slab)->now;
