@@ -13,7 +13,7 @@
 #include "layout.h"
 #include "slab.h"
 
-enum { SUPER, DATA, SLABS, LOG, ROOTS, BITMAPS };
+enum { SUPER, DATA, SLABS, LOG, ROOTS, BITMAPS, MORPH };
 #define EDITS_MAX 64
 #define SIZE_MAX_BYTES (16u << 20)
 
@@ -224,6 +224,31 @@ static void edit_slab(struct input *in, const int fd[FILES]) {
     put(fd[SLABS], &h, sizeof h, slab * sizeof h);
 }
 
+// What a slab is now: its class, and the line of its index table.
+static void edit_now(struct input *in, const int fd[FILES]) {
+    uint32_t slab = (uint32_t)take(in, 1), cls = (uint32_t)take(in, 1) & 63;
+    uint32_t line = (uint32_t)take_value(in) & ((1u << PM_NOW_SHIFT) - 1);
+    if (slab * sizeof(struct pm_slab_header) < length(fd[SLABS]))
+        put_word(fd[SLABS], slab * sizeof(struct pm_slab_header) + 8,
+                 pm_seal(cls << PM_NOW_SHIFT | line, PM_SALT_NOW(slab)));
+}
+
+// An index table's head, and one of its words.
+static void edit_table(struct input *in, const int fd[FILES]) {
+    struct pm_morph_table t;
+    uint64_t at = take(in, 1) * PM_MORPH_LINE;
+    if (at >= length(fd[MORPH]))
+        return;
+    get(fd[MORPH], &t, sizeof t, at);
+    if (take(in, 1) & 1)
+        change(in, &t, sizeof t, 4);
+    t.crc = pm_crc32c(0, &t, offsetof(struct pm_morph_table, crc));
+    put(fd[MORPH], &t, sizeof t, at);
+    unsigned word = take(in, 1) & 127;
+    put_word(fd[MORPH], at + sizeof t + word * 8,
+             pm_seal((uint32_t)take_value(in), PM_SALT_MORPH(t.slab, word)));
+}
+
 static void edit_bitmaps(struct input *in, const int fd[FILES]) {
     static char file[65536];
     struct pm_bitmaps_header *h = (void *)file;
@@ -248,8 +273,9 @@ static void edit_data(struct input *in, const int fd[FILES]) {
 
 void edits_apply(struct input *in, const char *directory, const int fd[FILES]) {
     static void (*const edits[])(struct input *, const int *) = {
-        edit_bytes, edit_length, edit_copy, edit_super,   edit_state, edit_roots,      edit_entry,
-        edit_entry, edit_entry,  edit_slab, edit_bitmaps, edit_data,  edit_log_header,
+        edit_bytes,   edit_length, edit_copy,       edit_super, edit_state,
+        edit_roots,   edit_entry,  edit_entry,      edit_entry, edit_slab,
+        edit_bitmaps, edit_data,   edit_log_header, edit_now,   edit_table,
     };
     const unsigned count = sizeof edits / sizeof edits[0];
     for (unsigned n = 0; n < EDITS_MAX && in->at < in->end; n++) {

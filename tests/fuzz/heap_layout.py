@@ -7,7 +7,7 @@ assertions. fields() names what a given heap directory holds:
 
     superblock.base   state.root_epoch   slots.slot[3]   roots.table[0].root[1].length   booklog.header.epoch
     booklog.chunk[3].entry[5]   slabs[7].size_class   bitmaps.header.crc   bitmaps.record[2].word[0]
-    images.word[0]   FILE.size
+    images.word[0]   morph.word[8]   FILE.size
 """
 
 import os
@@ -16,7 +16,7 @@ import re
 
 LAYOUT = pathlib.Path(__file__).resolve().parents[2] / "core" / "layout.h"
 SIMPLE = {"char": 1, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "uint64_t": 8}
-FILES = ("superblock", "heap.0", "slabs.0", "booklog.0", "roots", "bitmaps.0")
+FILES = ("superblock", "heap.0", "slabs.0", "booklog.0", "roots", "bitmaps.0", "morph.0")
 
 
 class Struct:
@@ -146,6 +146,7 @@ def fields(files, layout=None):
         ),
         "roots": ((f"images.word[{i}]", i * 8, 8, True) for i in range(len(files["roots"]) // 8)),
         "bitmaps.0": _bitmaps(layout, files["bitmaps.0"]) if "bitmaps.0" in files else (),
+        "morph.0": ((f"morph.word[{i}]", i * 8, 8, True) for i in range(len(files.get("morph.0", b"")) // 8)),
     }
     return [
         Field(name, file, offset, size, is_number)

@@ -14,6 +14,7 @@
 #include "arena.h"
 #include "crc.h"
 #include "extent.h"
+#include "morph.h"
 #include "options.h"
 #include "persist.h"
 #include "recover.h"
@@ -24,8 +25,8 @@
 #define PAGES_MAX 1024
 #define PAGE 4096
 
-const char *const file_names[FILES] = {"superblock", "heap.0", "slabs.0",
-                                       "booklog.0",  "roots",  "bitmaps.0"};
+const char *const file_names[FILES] = {"superblock", "heap.0",    "slabs.0", "booklog.0",
+                                       "roots",      "bitmaps.0", "morph.0"};
 
 // A file as its pages that are not zero.
 static struct image {
@@ -112,10 +113,36 @@ static void half_resized(uint64_t to) {
     pm_log_append(pm_entry_make(PM_ENTRY_EXTENT, pm_extents[index].page, to));
 }
 
+// A list through slabs that hold blocks of two classes.
+static void *morphed(void **head) {
+    static const unsigned from[] = {4, 20, 12}, to[] = {9, 17, 24};
+    for (unsigned n = 0; n < 3; n++) {
+        void *old[PM_SLAB_BLOCKS_MAX], *fresh[4];
+        uint32_t slab = pm_slab_create(from[n], 0) - 1;
+        unsigned all = pm_slab_pop(slab, old, PM_SLAB_BLOCKS_MAX), keep = all / 16;
+        for (unsigned i = 0; i < all; i++)
+            if (i % 16)
+                pm_slab_push(slab, old[i]);
+        MUST(pm_morph(slab, to[n]));
+        unsigned got = pm_slab_pop(slab, fresh, 4);
+        for (unsigned i = 0; i < keep + got; i++) {
+            void **p = i < keep ? old[i * 16] : fresh[i - keep];
+            memset(p, 0, 16);
+            if (i % 3) {
+                p[0] = head;
+                head = p;
+            }
+        }
+    }
+    return head;
+}
+
 static void fill(unsigned seed) {
     if (seed == 0)
         return;
     void **p = graph(seed == 5 ? 12 : 24);
+    if (seed == 2 || seed == 4)
+        p = morphed(p);
     if (seed >= 3) { // long enough to be marked piece by piece
         void **big = extent(100);
         big[50000] = p;

@@ -7,7 +7,7 @@
 
 #include <stddef.h>
 
-#define FILES 6 // superblock heap.0 slabs.0 booklog.0 roots bitmaps.0
+#define FILES 7 // superblock heap.0 slabs.0 booklog.0 roots bitmaps.0 morph.0
 #define SEEDS 6
 extern const char *const file_names[FILES];
 

@@ -37,12 +37,13 @@ INFORMATIVE = [
     (r"booklog\.header\.reserved", ALL, "not used"),
     (r"booklog\.chunk\[FREE\].*", ALL, "not in the log"),
     (r"slabs\[FREE\].*", ALL, "of no slab"),
+    (r"morph\.word\[FREE\]", ALL, "of no slab's index table"),
     (r"bitmaps\..*", ALL, "rebuilt by marking"),
     (r"roots\.table\[OTHER\].*|roots\.table\[\d\]\.pad", ALL, "the table that is not in force"),
     (r"roots\.table\[\d\]\.root\[FREE\].*", ALL, "behind the last root"),
     (r"images\.word\[OTHER\]", ALL, "no root's bytes"),
     (r"superblock\.size", ALL, "bytes behind the last field"),
-    (r"(slabs\.0|booklog\.0|roots|bitmaps\.0)\.size", ALL, "longer than it needs to be"),
+    (r"(slabs\.0|morph\.0|booklog\.0|roots|bitmaps\.0)\.size", ALL, "longer than it needs to be"),
     (r"heap\.0\.size", DIRTY, "free pages come and go at its end"),
 ]
 # Slots of a chunk in the order of appending: one cache line after the other, and line 0 has six.
@@ -63,6 +64,7 @@ class Case:
         self.fields = fields(files, layout)
         self.by_name = {f.name: f for f in self.fields}
         self.slabs = self.slabs_in_use()
+        self.tables = {word for slab in self.slabs for word in self.index_table(slab)}
         self.captured = set()
         for i in range(self.roots):
             root = f"roots.table[{self.epoch & 1}].root[{i}]"
@@ -87,6 +89,16 @@ class Case:
                     ended.add((entry >> 2 & 0xFFFFFFF, entry >> 38))
         return {e >> 6 & 0xFFFFFF for at, e in entries.items() if e & 3 == 2 and at not in ended}
 
+    def index_table(self, slab):
+        """The words of morph.0 that a slab's header names: the table's head, then one for 32 old blocks each."""
+        first = (self.get(f"slabs[{slab}].now") & 0x3FFFFFF) * 8
+        if not first:
+            return range(0)
+        old_class = self.files["morph.0"][first * 8 + 4]
+        step = max(0, (old_class - 5) // 4)
+        size = 16 * old_class if old_class <= 8 else 16 * (old_class - 4 * step) << step
+        return range(first, first + 2 + -(-(65536 // size) // 32))
+
     def shape(self, name):
         """The name with what its indices mean in their place."""
         if match := re.match(r"booklog\.chunk\[(\d+)\]", name):
@@ -94,6 +106,8 @@ class Case:
             return name if epoch == self.log_epoch else re.sub(r"chunk\[\d+\]", "chunk[FREE]", name)
         if match := re.match(r"slabs\[(\d+)\]", name):
             return name if int(match[1]) in self.slabs else re.sub(r"\[\d+\]", "[FREE]", name)
+        if match := re.match(r"morph\.word\[(\d+)\]", name):
+            return name if int(match[1]) in self.tables else "morph.word[FREE]"
         if match := re.match(r"images\.word\[(\d+)\]", name):
             return name if int(match[1]) in self.captured else "images.word[OTHER]"
         if match := re.match(r"roots\.table\[(\d)\]", name):
@@ -283,6 +297,13 @@ def spoil_all(case, directory, jobs):
 # ---- the tests ---------------------------------------------------------------------------------------
 
 
+def morphing():
+    """Commands that leave slabs hardly used, and then need some for values of another size."""
+    yield from (f"set long{i} {'x' * 980}" for i in range(200))
+    yield from (f"del long{i}" for i in range(200) if i % 8)
+    yield from (f"set short{i} {'y' * 600}" for i in range(150))
+
+
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     """A heap that its program closed, one that recovery closed, and one whose program was killed."""
@@ -293,13 +314,15 @@ def originals(tmp_path_factory):
         heap = folder / state
         for ops in (500, 60):  # two processes: both root tables are used
             if state == "dirty":
-                call([app("kvshell")], f"fill {ops} {ops}\n", kill=ops == 60, HEAP=heap, ROOTS="store")
+                commands = [*(morphing() if ops == 500 else ()), f"fill {ops} {ops}", ""]
+                call([app("kvshell")], "\n".join(commands), kill=ops == 60, HEAP=heap, ROOTS="store", MORPH=60)
             else:
                 call([app("list"), "run", ops, 7], HEAP=heap, ROOTS="list_state")
         if state == "recovered":
             assert look([tool("pmalloc-recover")], heap)[0] == 0
         cases[state] = Case(heap, read(heap), None)
         assert look([tool("pmalloc-recover"), "--check"], heap)[0] == (state == "dirty")
+        assert bool(cases[state].tables) == (state == "dirty")
         done = program(cases[state], heap)
         assert done[0] == 0 and done[1].count("ok ") == 1, done
         cases[state].expected = done[1]
@@ -325,7 +348,7 @@ def test_every_field(originals, state, shm, rng):
 
 
 def sizes(name, now):
-    yield from (0, now // 2, max(now - 4096, 0), now - 1, now + 1, now + 1024, now + 4096, now + (4 << 20), 1 << 30)
+    yield from (0, now // 2, max(now - 4096, 0), max(now - 1, 0), now + 1, now + 1024, now + 4096, now + (4 << 20), 1 << 30)
     if name == "heap.0":  # the whole range, and beyond
         yield from (1 << 40, (1 << 40) + 4096)
 

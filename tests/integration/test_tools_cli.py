@@ -400,7 +400,7 @@ STATE, EPOCH, TABLES = 4096, 4104, 3 * 4096  # in the superblock
 CHUNK = 4096  # the first one of the log
 
 
-@pytest.mark.parametrize("name", ["heap.0", "slabs.0", "booklog.0", "roots"])
+@pytest.mark.parametrize("name", ["heap.0", "slabs.0", "booklog.0", "roots", "morph.0"])
 def test_missing_files(clean, name):
     (clean / name).unlink()
     refused(clean, 4, name)
@@ -430,7 +430,7 @@ def test_short_files(clean, name, size):
     [
         ("superblock", 0, b"NOTMINE!", "not PMAlloc's"),
         ("superblock", 8, struct.pack("<I", 2), "version 2"),
-        ("superblock", 24, struct.pack("<Q", 1), "features 1"),
+        ("superblock", 24, struct.pack("<Q", 2), "features 2"),
         ("superblock", 60, b"\xaa", "checksum"),
         ("superblock", STATE, b"\x00", "neither clean nor dirty"),
         ("superblock", EPOCH, struct.pack("<Q", 77), "root table"),
@@ -445,6 +445,7 @@ def test_short_files(clean, name, size):
         ("booklog.0", CHUNK + 16, struct.pack("<Q", (1 << 60) | 1), "entry"),
         ("slabs.0", 0, b"\x00", "slab 0"),
         ("slabs.0", 2, b"\x25", "slab 0"),
+        ("slabs.0", 8, b"\x01", "slab 0"),
     ],
 )
 def test_damage(clean, name, offset, data, part):
