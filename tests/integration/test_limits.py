@@ -340,7 +340,7 @@ def cut(path, size):
 WRONG_HEAPS = {
     "foreign magic": (lambda h: spoil_byte(h / "superblock", 0), "superblock"),
     "another version": (lambda h: spoil_byte(h / "superblock", 8, 77), "version"),
-    "unknown feature": (lambda h: spoil_byte(h / "superblock", 24, 1), "feature"),
+    "unknown feature": (lambda h: spoil_byte(h / "superblock", 24, 2), "feature"),
     "checksum": (lambda h: spoil_byte(h / "superblock", 64), "checksum"),
     "state": (lambda h: spoil_byte(h / "superblock", 4096), "state"),
     "short superblock": (lambda h: cut(h / "superblock", 5000), "superblock"),
