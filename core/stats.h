@@ -23,7 +23,8 @@ struct pm_stats {
     uint64_t retained_bytes;  // free address space
     uint64_t log_bytes;       // of the bookkeeping log in force
     uint64_t threads;
-    uint64_t morphs, morphs_ended; // slabs that took up another class; that hold no old block any more
+    uint64_t morphs,
+        morphs_ended; // slabs that took up another class; that hold no old block any more
 };
 
 // The outcome adds up, also when other threads allocate meanwhile.
