@@ -237,10 +237,14 @@ static void push_old(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab, 
 static void give_back(struct pm_arena *arena, struct pm_bin *bin, unsigned cls, void *block) {
     uint32_t slab = pm_slab_of(block);
     struct pm_vslab *v = &pm_vslabs[slab];
-    if (v->size_class == cls)
+    if (v->size_class == cls) {
         pm_slab_push(slab, block);
-    else
+        // Nothing else to do in most cases: it stands in the list, and fuller than sparse.
+        if (v->listed == PM_LISTED_FREE && v->free_count < pm_quiet_below[cls])
+            return;
+    } else {
         push_old(arena, bin, slab, block);
+    }
     touch(arena, v);
     enum pm_listed place = place_of(v);
     if (place != v->listed)

@@ -12,7 +12,7 @@
 #define YIELD 8
 
 struct pm_morph_counters pm_morph_counters;
-uint16_t pm_sparse_free[PM_CLASSES + 1];
+uint16_t pm_sparse_free[PM_CLASSES + 1], pm_quiet_below[PM_CLASSES + 1];
 
 static struct pm_table rest;
 // In it, by slab number: live and listed, where `free` has no room.
@@ -25,6 +25,7 @@ bool pm_morph_init(void) {
         // used < percent / 100 * blocks; with 0 not even an empty slab is sparse
         unsigned most = (blocks * percent + 99) / 100;
         pm_sparse_free[cls] = (uint16_t)(blocks - most + 1);
+        pm_quiet_below[cls] = percent ? pm_sparse_free[cls] : (uint16_t)blocks;
     }
     bool good = pm_table_reserve(&rest, PM_SLABS * sizeof *apart);
     apart = (void *)rest.map;

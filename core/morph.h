@@ -54,6 +54,8 @@ extern struct pm_morph_counters pm_morph_counters;
 // used here as everywhere: they cannot be told from the program's without asking other threads. A cache keeps at most
 // one slab's worth of a class (tcache_cap), so it hides at most a few slabs, and never one that it has not touched.
 extern uint16_t pm_sparse_free[PM_CLASSES + 1];
+extern uint16_t
+    pm_quiet_below[PM_CLASSES + 1]; // with fewer free blocks a slab is neither sparse nor empty
 static inline bool pm_slab_is_sparse(const struct pm_vslab *v) {
     return !v->old_class && v->free_count >= pm_sparse_free[v->size_class];
 }
