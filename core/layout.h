@@ -94,7 +94,10 @@ struct pm_program {
     uint64_t main_base; // load bias: 0 for a program linked at fixed addresses
     uint64_t libc_base; // 0: no libc.so
     // Where its segments and those of all its libraries lay; 0: not recorded.
-    uint64_t main_start, main_end, libs_start, libs_end;
+    uint64_t main_start;
+    uint64_t main_end;
+    uint64_t libs_start;
+    uint64_t libs_end;
     uint8_t pad[40];
 };
 _Static_assert(sizeof(struct pm_program) == 384, "frozen");

@@ -162,6 +162,7 @@ static void report_json(const struct report *r) {
     json_number(&j, "leaked_bytes", f->leaked_bytes);
     json_number(&j, "reclaimed_bytes", f->reclaimed_bytes);
     json_number(&j, "slabs", f->slabs);
+    json_number(&j, "morphing", f->morphing);
     json_number(&j, "extents", f->extents);
     json_number(&j, "markers", f->markers);
     json_real(&j, "seconds", f->seconds);

@@ -33,6 +33,7 @@ REPORT = {
     "leaked_bytes": int,
     "reclaimed_bytes": int,
     "slabs": int,
+    "morphing": int,
     "extents": int,
     "markers": int,
     "seconds": float,

@@ -11,8 +11,8 @@
 #include "slab.h"
 
 static void count_files(struct census *c) {
-    static const char *const names[CENSUS_FILES] = {"superblock", "heap.0", "slabs.0",
-                                                    "booklog.0",  "roots",  "bitmaps.0"};
+    static const char *const names[CENSUS_FILES] = {
+        "superblock", "heap.0", "slabs.0", "booklog.0", "roots", "bitmaps.0", "morph.0"};
     for (unsigned i = 0; i < CENSUS_FILES; i++) {
         struct stat st;
         c->file[i].name = names[i];
@@ -32,8 +32,9 @@ static uint32_t slab_number(const struct pm_extent *e) {
     return (uint32_t)(e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT);
 }
 
+// Of its present class.
 static unsigned slab_live(const struct pm_vslab *v) {
-    return pm_classes[v->size_class].blocks - v->free_count;
+    return pm_classes[v->size_class].blocks - v->free_count - v->blocked;
 }
 
 // The sweep has tagged the large blocks that are reachable.
@@ -44,8 +45,13 @@ static bool is_live(const struct pm_extent *e) {
 static void count_slab(struct census *c, const struct pm_vslab *v) {
     struct census_class *cls = &c->cls[v->size_class];
     cls->slabs++;
-    cls->blocks += pm_classes[v->size_class].blocks;
+    cls->blocks += pm_classes[v->size_class].blocks - v->blocked;
     cls->live += slab_live(v);
+    if (v->old_class) {
+        c->cls[v->old_class].blocks += v->old_live;
+        c->cls[v->old_class].live += v->old_live;
+        c->morphing++;
+    }
     c->slabs++;
     c->slab_bytes += PM_SLAB_SIZE;
 }
@@ -98,7 +104,10 @@ static enum kind kind_of(const struct pm_extent *e) {
 
 static double slab_share(const struct pm_extent *e) {
     const struct pm_vslab *v = &pm_vslabs[slab_number(e)];
-    return (double)slab_live(v) / (double)pm_classes[v->size_class].blocks;
+    unsigned live = slab_live(v) * pm_classes[v->size_class].size;
+    if (v->old_class)
+        live += v->old_live * pm_classes[v->old_class].size;
+    return (double)live / (double)PM_SLAB_SIZE;
 }
 
 // Adds an extent to one cell, as far as it lies in it.

@@ -9,14 +9,14 @@
 
 #include "sizeclass.h"
 
-enum { CENSUS_FILES = 6, CENSUS_BUCKETS = 32 };
+enum { CENSUS_FILES = 7, CENSUS_BUCKETS = 32 };
 
 struct census_file {
     const char *name;
     uint64_t length, allocated; // bytes; allocated on the file system
 };
 
-// Of one size class, or of the extents of one size range.
+// Of one size class, or of the extents of one size range. Blocks in slabs that were morphed count as their own class's.
 struct census_class {
     uint64_t slabs, blocks, live;
 };
@@ -29,6 +29,7 @@ struct census {
     uint64_t metadata_bytes; // allocated by all files but the data and the captured roots
     uint64_t data_bytes;     // allocated by heap.0
     uint64_t frontier, slabs, extents;
+    uint64_t morphing;                             // slabs that hold blocks of two classes
     uint64_t active_bytes, slab_bytes, free_bytes; // in slabs and extents; in slabs; in neither
     uint64_t log_chunks, log_active, log_live;
     struct census_class cls[PM_CLASSES + 1];

@@ -45,6 +45,7 @@ static void put_totals(struct json *j, const struct info *info) {
     json_number(j, "heap_bytes", c->frontier);
     json_number(j, "slabs", c->slabs);
     json_number(j, "slab_bytes", c->slab_bytes);
+    json_number(j, "morphing", c->morphing);
     json_number(j, "extents", c->extents);
     json_number(j, "extent_bytes", c->active_bytes - c->slab_bytes);
     json_number(j, "free_bytes", c->free_bytes);
@@ -71,7 +72,7 @@ static void put_files(struct json *j, const struct census *c) {
 static void put_classes(struct json *j, const struct census *c) {
     json_open(j, "classes", '[');
     for (unsigned i = 1; i <= PM_CLASSES; i++) {
-        if (!c->cls[i].slabs)
+        if (!c->cls[i].blocks)
             continue;
         json_open(j, NULL, '{');
         json_number(j, "size", pm_classes[i].size);

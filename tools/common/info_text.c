@@ -132,11 +132,13 @@ static void print_classes(const struct census *c) {
     printf("\n%7s %8s %14s %14s  live\n", "bytes", "slabs", "blocks", "live");
     for (unsigned i = 1; i <= PM_CLASSES; i++) {
         const struct census_class *k = &c->cls[i];
-        if (k->slabs)
+        if (k->blocks)
             printf("%7u %8" PRIu64 " %14s %14s  %s %5.1f%%\n", pm_classes[i].size, k->slabs,
                    figure_count(k->blocks, blocks), figure_count(k->live, live),
                    bar(k->live, k->blocks, picture), percent(k->live, k->blocks));
     }
+    if (c->morphing)
+        printf("%" PRIu64 " slabs hold blocks of two sizes\n", c->morphing);
 }
 
 static void print_extents(const struct census *c) {

@@ -117,8 +117,8 @@ static int look_at_super(struct look *look, struct pm_error *err) {
 }
 
 static void look_at_files(struct look *look) {
-    static const char *const names[] = {"heap.0", "superblock", "slabs.0", "booklog.0",
-                                        "bitmaps.0"};
+    static const char *const names[] = {"heap.0",    "superblock", "slabs.0",
+                                        "booklog.0", "bitmaps.0",  "morph.0"};
     look->metadata_bytes = look->heap_bytes = look->data_bytes = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct stat st;
@@ -143,8 +143,9 @@ static void count_slab(uint64_t page) {
     struct pm_slab_header header = {0};
     if (at + sizeof header <= slabs_copy.size)
         memcpy(&header, slabs_copy.data + at, sizeof header);
-    bool good = header.magic == PM_SLAB_MAGIC && header.size_class <= PM_CLASSES;
-    counting->class_slabs[good ? header.size_class : 0]++;
+    unsigned cls = header.now ? (uint32_t)header.now >> PM_NOW_SHIFT : header.size_class;
+    bool good = header.magic == PM_SLAB_MAGIC && cls <= PM_CLASSES;
+    counting->class_slabs[good ? cls : 0]++;
     counting->slabs++;
 }
 
