@@ -199,8 +199,8 @@ void pm_dir_adopt(int fd) {
 }
 
 bool pm_dir_empty(int fd) {
-    static const char *const names[] = {"roots",     "booklog.0",  "slabs.0",       "heap.0",
-                                        "bitmaps.0", "heap.0.new", "superblock.new"};
+    static const char *const names[] = {"roots",   "booklog.0", "slabs.0",    "heap.0",
+                                        "morph.0", "bitmaps.0", "heap.0.new", "superblock.new"};
     // One step makes it a remnant, which says so by its superblock.new: an interruption, or an unlink that
     // fails, leaves the whole heap or what may be made anew, but never a heap that lacks files.
     if (renameat(fd, "superblock", fd, "superblock.new") != 0 && errno != ENOENT)

@@ -27,9 +27,11 @@
 #define NAMES_TRIED 100
 
 // The superblock is the last.
-static struct pm_file *const files[] = {&pm_heap.data, &pm_heap.slabs, &pm_heap.log, &pm_heap.roots,
-                                        &pm_heap.super_file};
+static struct pm_file *const files[] = {&pm_heap.data,  &pm_heap.slabs, &pm_heap.log,
+                                        &pm_heap.roots, &pm_heap.morph, &pm_heap.super_file};
 #define FILES (sizeof files / sizeof files[0])
+
+static bool is_there(size_t i) { return files[i] != &pm_heap.morph || pm_heap_morphs(); }
 
 // The twin while it is made; afterwards, what the process had before.
 static struct other {
@@ -202,6 +204,8 @@ static int move_in(struct pm_error *err) {
     if (!good && !changed)
         return reason(err, "mmap");
     for (size_t i = 0; i < FILES; i++) {
+        if (!is_there(i))
+            continue;
         struct pm_file before = *files[i];
         *files[i] = other.file[i];
         other.file[i] = before;
@@ -229,9 +233,11 @@ int pm_twin_make(struct pm_error *err) {
         return status;
     // The superblock's new name first: until it is given, the directory passes for a remnant.
     for (size_t i = FILES; i-- > 0 && status == PM_OK;)
-        status = make_file(i, err);
+        if (is_there(i))
+            status = make_file(i, err);
     for (size_t i = 0; i < FILES && status == PM_OK; i++)
-        status = fill_file(i, err);
+        if (is_there(i))
+            status = fill_file(i, err);
     if (status == PM_OK)
         status = give_name(err);
     if (status == PM_OK)

@@ -4,7 +4,7 @@
 // A second heap with the same contents, beside the first: HEAP.PID. For a forked child, while its parent waits and
 // nobody changes the first one.
 //
-//   HEAP.PID/superblock.new   ->  data, slabs, log, roots  ->  superblock      the name comes last, complete: a child
+//   HEAP.PID/superblock.new   ->  data, slabs, log, ...    ->  superblock      the name comes last, complete: a child
 //   locked by the child                                                        killed on the way leaves no heap
 #ifndef PM_TWIN_H
 #define PM_TWIN_H
