@@ -78,7 +78,7 @@ ASAN_UNITS := $(patsubst tests/%.c,$(BUILD)/asan/%,$(wildcard tests/unit/test_*.
 BENCHES := $(patsubst tests/%.c,$(BUILD)/%,$(filter-out %/flushes.c,$(wildcard tests/bench/*.c)))
 FLUSHES := $(BUILD)/bench/flushes
 # libpmemobj for the benchmark programs, where it is installed (scripts/bootstrap --bench).
-ADAPTERS := $(if $(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes),$(BUILD)/bench/adapters/pmemobj.so)
+ADAPTERS := $(if $(MUSL_KERNEL),,$(if $(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes),$(BUILD)/bench/adapters/pmemobj.so))
 
 CRASH_CORE_OBJS := $(call core_objects,$(BUILD)/crash)
 CRASH_CHECKER := checker verify

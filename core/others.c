@@ -11,14 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/single_threaded.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "lock.h"
 #include "os.h"
 
-#define SIGNAL 33         // SIGSETXID of glibc
+// A signal that no program sends or blocks, for the C library keeps it to itself.
+#ifdef __GLIBC__
+#include <sys/single_threaded.h>
+#define SIGNAL 33 // SIGSETXID
+#else
+#define SIGNAL 34 // SIGSYNCCALL of musl
+static const bool __libc_single_threaded; // which does not tell
+#endif
 #define THREADS (1 << 22) // the kernel's bound of thread ids
 #define PATIENCE_MS 200
 #define PF_EXITING 4ul // field 9 of /proc/PID/stat, proc(5)
@@ -34,7 +40,7 @@ static int open_tasks(void) { return open("/proc/self/task", O_RDONLY | O_DIRECT
 
 // Calls `each` for every thread but this one; false when the list cannot be read. No opendir(), which allocates.
 static bool each_other(void (*each)(pid_t id, void *arg), void *arg) {
-    _Alignas(struct dirent64) char buffer[4096];
+    _Alignas(struct dirent) char buffer[4096];
     pid_t self = (pid_t)syscall(SYS_gettid);
     int fd = open_tasks();
     if (fd < 0)
@@ -42,7 +48,7 @@ static bool each_other(void (*each)(pid_t id, void *arg), void *arg) {
     long got;
     while ((got = syscall(SYS_getdents64, fd, buffer, sizeof buffer)) > 0)
         for (long at = 0; at < got;) {
-            const struct dirent64 *entry = (const void *)(buffer + at);
+            const struct dirent *entry = (const void *)(buffer + at);
             at += entry->d_reclen;
             int id = atoi(entry->d_name); // 0 for "." and ".."
             if (id > 0 && id < THREADS && id != self)

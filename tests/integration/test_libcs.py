@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""C libraries: which glibc the libraries ask for, and PMAlloc built against musl."""
+
+import os
+import re
+import subprocess
+
+import pytest
+from conftest import BUILD, ROOT, ROOTS, compiled, figures, recovered, refuses, run, said, succeeds
+
+OLDEST = (2, 34)  # as README.md says: Debian 12 has 2.36
+
+
+@pytest.mark.parametrize("name", ["libpmalloc_preload.so", "libpmalloc.so"])
+def test_oldest_glibc(name):
+    done = subprocess.run(["objdump", "-T", BUILD / name], capture_output=True, text=True, check=True)
+    needed = re.findall(r"\*UND\*.*\(?GLIBC_([\d.]+)\)? +(\w+)", done.stdout)
+    assert len(needed) > 40
+    newer = {symbol: v for v, symbol in needed if tuple(map(int, v.split("."))) > OLDEST}
+    assert not newer, "not in glibc 2.34"
+    assert "GLIBC_PRIVATE" not in done.stdout
+
+
+def test_no_other_library_is_needed():
+    """Whatever else it needed would be loaded into every program."""
+    done = subprocess.run(["readelf", "-d", BUILD / "libpmalloc_preload.so"], capture_output=True, text=True, check=True)
+    assert set(re.findall(r"NEEDED.*\[(.*)\]", done.stdout)) <= {"libc.so.6", "ld-linux-x86-64.so.2"}
+
+
+# ---- musl --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def musl():
+    """Builds libraries and programs as the README says, and runs one of the programs."""
+    folder = BUILD / "musl"
+    command = ["make", "-s", "-j2", "-C", ROOT, "CC=musl-gcc", f"BUILD={folder}"]
+    command += [folder / "libpmalloc_preload.so", *(folder / "apps" / name for name in ["cfrac", "kvshell", *ROOTS])]
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+
+    def call(program, *arguments, **settings):
+        path = program if os.path.isabs(program) else folder / "apps" / program
+        before = ["env", f"LD_PRELOAD={folder}/libpmalloc_preload.so"]
+        return run([*before, path, *arguments], preload=False, **settings)
+
+    return call
+
+
+def test_musl_runs_a_program(musl):
+    """cfrac's factors, and that its memory was ours."""
+    done = musl("cfrac", "17545186520507317056371138836327483792736", STATS=1, BACKING="volatile")
+    assert done.returncode == 0 and " = " in done.stdout, said(done)
+    assert done.stdout == run([BUILD / "apps" / "cfrac", *done.args[3:]], preload=False).stdout
+    assert "pmalloc: " in done.stderr, said(done)
+
+
+@pytest.mark.parametrize("name", ["list", "skiplist", "hashset", "tree"])
+def test_musl_keeps_data(musl, heap, name):
+    """Roots, threads, kills and recovery; the tools are glibc's and know the heap."""
+    where = {"HEAP": heap, "ROOTS": ROOTS[name]}
+    assert figures(succeeds(musl(name, "run", 3000, 1, "-t", 2, **where)))["keys"] > 0
+    done = musl(name, "run", 3000, 2, "-t", 2, "-k", **where)
+    assert done.returncode == -9, said(done)
+    before = figures(succeeds(musl(name, "check", **where)))
+    assert recovered(heap)["roots"] == 1
+    assert figures(succeeds(musl(name, "check", **where))) == before
+
+
+def test_musl_fork(musl, heap):
+    program = compiled("limits.c", "-Wno-unused", "-Dmalloc_trim(pad)=0", name="limits_musl", compiler="musl-gcc")
+    last = None
+    for how in ("alone", "threads"):  # what Debian could execute is of glibc
+        done = musl(str(program), "fork", how, HEAP=heap, ROOTS="items,large,captured", PROGRAM="limits_musl")
+        found, left = succeeds(done).splitlines()
+        assert not done.stderr and last in (None, found), said(done)
+        last = left
+    done = musl(str(program), "million", HEAP=heap.with_name("other"), ROOTS="million")
+    assert (done.returncode, done.stdout, done.stderr) == (-9, "a million\n", ""), said(done)
+
+
+def test_musl_misuse_is_noticed(musl, shm):
+    source = shm / "bad.c"
+    source.write_text("#include <stdlib.h>\nint main(void) { char *p = malloc(100); free(p); free(p); }\n")
+    subprocess.run(["musl-gcc", "-fno-builtin", "-w", "-o", shm / "bad", source], check=True)
+    done = musl(str(shm / "bad"), BACKING="volatile")
+    assert done.returncode == -6 and "double free" in done.stderr, said(done)
+
+
+def test_glibcs_library_in_a_musl_program_is_no_silence(musl, shm):
+    source = shm / "plain.c"
+    source.write_text("int main(void) { return 0; }\n")
+    subprocess.run(["musl-gcc", "-o", shm / "plain", source], check=True)
+    done = run([shm / "plain"], BACKING="volatile")
+    assert done.returncode == 127 and "libpmalloc_preload.so" in done.stderr, said(done)
+
+
+def test_musl_refuses_as_glibc_does(musl, heap):
+    refuses(musl("kvshell", HEAP=heap, LIMIT="lots"), "PMALLOC_LIMIT=lots")
+    refuses(musl("kvshell", HEAP=heap, ROOTS="no_such"), "no_such")
