@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "marker.h"
 #include "runtime.h"
 #include "stats.h"
 
@@ -24,7 +25,7 @@ EXPORT void *malloc(size_t size) { return pm_malloc(size); }
 EXPORT void free(void *p) { pm_free(p); }
 EXPORT void *calloc(size_t count, size_t size) { return pm_calloc(count, size); }
 EXPORT void *realloc(void *p, size_t size) { return pm_realloc(p, size); }
-EXPORT size_t malloc_usable_size(void *p) { return pm_usable_size(p); }
+EXPORT size_t malloc_usable_size(void *p) { return p == pm_marker ? PM_MARK : pm_usable_size(p); }
 
 EXPORT void *reallocarray(void *p, size_t count, size_t size) {
     size_t bytes;

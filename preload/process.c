@@ -4,12 +4,14 @@
 // Events of the process: load, the moment before main, exit; calls that want it to have one thread.
 #include <dlfcn.h>
 #include <link.h>
+#include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fork.h"
+#include "marker.h"
 #include "message.h"
 #include "pmalloc.h"
 #include "runtime.h"
@@ -19,7 +21,7 @@
 
 // When both libpmalloc_preload.so and libpmalloc.so are loaded, malloc belongs to the first in search order;
 // the other one keeps still.
-static const char marker; // an address of ours
+char pm_marker[1];
 
 #ifdef __GLIBC__
 // In a program that is linked to a fixed address and takes the address of malloc, that address is a stub in the program.
@@ -40,19 +42,23 @@ static int in_charge(void) {
         free(p);
         return pm_phase() != PM_COLD;
     }
-    return dladdr(&marker, &ours) && dladdr((void *)(uintptr_t)&malloc, &theirs) &&
-           ours.dli_fbase == theirs.dli_fbase;
+    return dladdr(pm_marker, &ours) && dladdr((void *)(uintptr_t)&malloc, &theirs) &&
+           ours.dli_fbase == theirs.dli_fbase && malloc_usable_size(pm_marker) == PM_MARK;
 }
 
 // A program that brings its own malloc never asks us for memory. Whoever named a heap or roots for it should know.
 static void say_not_in_charge(void) {
     Dl_info ours, theirs;
     void *whose = dlsym(RTLD_DEFAULT, "pmalloc_version"); // of the PMAlloc that comes first
-    if (pm_runtime_wanted() && dladdr(whose, &ours) &&
-        dladdr((void *)(uintptr_t)&malloc, &theirs) && ours.dli_fbase != theirs.dli_fbase &&
-        whose == (void *)(uintptr_t)&pmalloc_version)
+    if (!pm_runtime_wanted() || whose != (void *)(uintptr_t)&pmalloc_version ||
+        !dladdr(whose, &ours) || !dladdr((void *)(uintptr_t)&malloc, &theirs))
+        return;
+    if (ours.dli_fbase != theirs.dli_fbase)
         pm_say("this program's malloc is in %s, not here: nothing of it is on a persistent heap",
                theirs.dli_fname);
+    else
+        pm_say("something has taken malloc's place, as valgrind does: nothing of this program is "
+               "on a persistent heap");
 }
 
 // Before libc's own constructors (-z initfirst), which will set environ to what glibc's loader hands to all of them.
