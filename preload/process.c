@@ -56,7 +56,7 @@ static void say_not_in_charge(void) {
     if (ours.dli_fbase != theirs.dli_fbase)
         pm_say("this program's malloc is in %s, not here: nothing of it is on a persistent heap",
                theirs.dli_fname);
-    else
+    else if (dladdr(pm_marker, &ours) && ours.dli_fbase == theirs.dli_fbase)
         pm_say("something has taken malloc's place, as valgrind does: nothing of this program is "
                "on a persistent heap");
 }
