@@ -9,7 +9,6 @@
 #include "extent.h"
 #include "heap.h"
 #include "os.h"
-#include "table.h"
 
 static struct pm_private_run *runs; // reserved at first use, PM_PRIVATE_RUNS_MAX of them
 static unsigned run_count;
@@ -68,8 +67,8 @@ bool pm_private_find(void) {
 
 // ---- the mappings -------------------------------------------------------------------------------------
 
-// Where the range need not be writable from on.
-static uint64_t writable_end(void) { return pm_table_steps ? pm_heap.frontier : pm_range; }
+// From here on it need not be writable: what is, mlockall(MCL_FUTURE) makes real at once.
+static uint64_t writable_end(void) { return pm_heap.frontier; }
 
 // Of anonymous memory where `fd` is -1.
 static bool map_piece(uint64_t offset, uint64_t end, int prot, int fd) {

@@ -104,7 +104,8 @@ static void test_contents(void) {
     punch_file();
     for (int i = 0; i < 200; i++)
         CHECK_EQ(block[i][PM_PAGE_SIZE - 1], i % 3 ? 1 + i : 0);
-    memset(pm_heap_at(0), 5, pm_heap.frontier + 8 * MIB);
+    CHECK(pm_heap_set_frontier(pm_heap.frontier + 8 * MIB));
+    memset(pm_heap_at(0), 5, pm_heap.frontier);
 }
 
 static void test_space_given_back_and_taken_again(void) {
