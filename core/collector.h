@@ -47,7 +47,7 @@ struct pm_collector {
     // The same pages become those of the heap that pm_heap is now, which has the same images.
     int (*remap)(struct pm_error *err);
     // Whether children get the captured pages by a clone() without handlers (fork.h).
-    void (*guard)(bool on);
+    bool (*guard)(bool on);
 };
 extern const struct pm_collector pm_collector;
 

@@ -62,11 +62,11 @@ static void unblock_signals(void) {
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &fork_state.mask, NULL, sizeof fork_state.mask);
 }
 
-void pm_fork_guard(bool on) {
+bool pm_fork_guard(bool on) {
     if (!pm_heap.persistent)
-        return;
-    madvise((void *)(uintptr_t)pm_base, pm_range, on ? MADV_DONTFORK : MADV_DOFORK);
-    pm_collector.guard(on);
+        return true;
+    return pm_os_advise((void *)(uintptr_t)pm_base, pm_range, on ? MADV_DONTFORK : MADV_DOFORK) &
+           pm_collector.guard(on);
 }
 
 void pm_fork_settle(void) { pm_private_settle(); }
@@ -106,9 +106,12 @@ static void prepare(void) {
         block_signals(); // no handler may store to the heap, or end the child, before the handlers below have run
         fork_state.parent = getpid();
         fork_state.gate = pm_gate_new();
+        if (!pm_fork_guard(false) && fork_state.gate) {
+            pm_gate_drop(fork_state.gate);
+            fork_state.gate = NULL;
+        }
         if (!fork_state.gate)
             fork_state.plan = PRIVATE; // and the child will be refused
-        pm_fork_guard(false);
     }
     errno = 0; // libc calls the parent's handler after a fork that failed, too
 }

@@ -16,8 +16,9 @@
 void pm_fork_init(void);
 
 // Whether children made by bare clone() or _Fork(), which skip the handlers, have nothing at the addresses of the heap
-// and the root pages, and so fault rather than write their parent's heap. Does nothing to volatile memory.
-void pm_fork_guard(bool on);
+// and the root pages, and so fault rather than write their parent's heap. Does nothing to volatile memory. False where it
+// cannot be had.
+bool pm_fork_guard(bool on);
 
 // Before a system call that wants the process to have one thread: a forked child may still have a copier beside.
 void pm_fork_settle(void);

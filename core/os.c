@@ -22,6 +22,14 @@ void *pm_os_reserve(size_t bytes) {
     return p == MAP_FAILED ? NULL : p;
 }
 
+bool pm_os_advise(void *at, size_t len, int advice) {
+    int status;
+    do
+        status = madvise(at, len, advice);
+    while (status != 0 && errno == EINTR);
+    return status == 0;
+}
+
 int pm_os_fd_high(int fd) {
     struct rlimit limit;
     if (fd < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0)

@@ -13,6 +13,8 @@
 
 // Zeroed private memory for volatile metadata, reserved but populated only where touched. NULL on failure.
 void *pm_os_reserve(size_t bytes);
+// madvise(), tried again where it was interrupted.
+bool pm_os_advise(void *at, size_t len, int advice);
 // Moves `fd` out of the way of programs that expect low numbers to be free (`exec 3>file`, dup2): returns
 // the new close-on-exec descriptor, `fd` itself where no higher one is to be had.
 int pm_os_fd_high(int fd);

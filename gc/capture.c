@@ -341,8 +341,10 @@ bool pm_roots_rejoin(void) {
 
 int pm_roots_remap(struct pm_error *err) { return map_runs(err); }
 
-void pm_roots_guard(bool on) {
+bool pm_roots_guard(bool on) {
+    bool good = true;
     for (unsigned i = 0; i < run_count; i++)
-        madvise((void *)runs[i].start, runs[i].end - runs[i].start,
-                on ? MADV_DONTFORK : MADV_DOFORK);
+        good &= pm_os_advise((void *)runs[i].start, runs[i].end - runs[i].start,
+                             on ? MADV_DONTFORK : MADV_DOFORK);
+    return good;
 }

@@ -36,6 +36,6 @@ bool pm_roots_captured(const void *p);
 bool pm_roots_privatise(void);
 bool pm_roots_rejoin(void);
 int pm_roots_remap(struct pm_error *err);
-void pm_roots_guard(bool on);
+bool pm_roots_guard(bool on);
 
 #endif
