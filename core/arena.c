@@ -103,6 +103,7 @@ static void move_to(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab,
 
 #define BINS_TRIED 4 // for a slab to morph, before a new one is made
 #define SLABS_TRIED 8
+#define WAIT_MAX 7 // slabs made without a look at others, where these give too little
 
 // A bin keeps its last slab with free blocks. The first look is without the lock.
 static bool can_spare(const struct pm_bin *bin) {
@@ -157,8 +158,8 @@ static bool morph_from(struct pm_arena *arena, unsigned old, unsigned cls) {
     return false;
 }
 
-// The bin's lock is held; of those of other bins one at a time is tried, so that nobody waits in a circle.
-static bool add_morphed(struct pm_arena *arena, unsigned cls) {
+// *vain: there were sparse slabs, but not worth it. The bin's lock is held; of those of other bins one at a time is tried, so that nobody waits in a circle.
+static bool add_morphed(struct pm_arena *arena, unsigned cls, bool *vain) {
     uint64_t tried = 1ull << cls;
     for (unsigned i = 0; i < BINS_TRIED && pm_heap_morphs(); i++) {
         unsigned old = oldest_queue(arena, tried);
@@ -171,12 +172,27 @@ static bool add_morphed(struct pm_arena *arena, unsigned cls) {
         pm_unlock_raw(&arena->bin[old].lock);
         if (found)
             return true;
+        *vain = true;
     }
     return false;
 }
 
+// A vain look costs as much as a morph; where one follows another, they become rare.
+static bool look_for_morph(struct pm_arena *arena, struct pm_bin *bin, unsigned cls) {
+    if (bin->waited < bin->wait) {
+        bin->waited++;
+        return false;
+    }
+    bool vain = false, found = add_morphed(arena, cls, &vain);
+    bin->wait = found || !vain         ? 0
+                : bin->wait < WAIT_MAX ? (uint16_t)(2 * bin->wait + 1)
+                                       : WAIT_MAX;
+    bin->waited = 0;
+    return found;
+}
+
 static bool add_slab(struct pm_arena *arena, struct pm_bin *bin, unsigned cls) {
-    if (add_morphed(arena, cls))
+    if (look_for_morph(arena, bin, cls))
         return true;
     uint32_t slab = pm_slab_create(cls, arena->number);
     if (!slab)

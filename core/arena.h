@@ -24,7 +24,8 @@ struct pm_bin {
     uint32_t slabs;               // of this class
     uint32_t empty;               // of these, entirely free; at most one is kept
     uint32_t blocked;             // blocks in them that lie on others of a class before
-    _Atomic uint32_t guests;      // blocks of this class in slabs that have become another's
+    uint16_t wait, waited;   // slabs made before the next look for one to morph, after vain ones
+    _Atomic uint32_t guests; // blocks of this class in slabs that have become another's
     uint64_t fills, flushes;
 } __attribute__((aligned(64)));
 
