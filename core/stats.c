@@ -121,7 +121,7 @@ void pm_stats_say(void) {
     for (unsigned a = 0; a < pm_arena_count; a++)
         say_arena(&pm_arenas[a]);
     say_media();
-    pm_say("stats: %lu slabs took up blocks of another size, %lu of them hold no old ones any more",
+    pm_say("stats: %lu slabs took up blocks of another size, %lu gave up the last old one",
            (ulong_t)s.morphs, (ulong_t)s.morphs_ended);
     pm_say("stats:    size    slabs     blocks     in use   cached       free");
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)

@@ -24,7 +24,7 @@ struct pm_stats {
     uint64_t log_bytes;       // of the bookkeeping log in force
     uint64_t threads;
     uint64_t morphs,
-        morphs_ended; // slabs that took up another class; that hold no old block any more
+        morphs_ended; // slabs that took up another class; that gave up the last old block
 };
 
 // The outcome adds up, also when other threads allocate meanwhile.
