@@ -65,8 +65,9 @@ static void unblock_signals(void) {
 bool pm_fork_guard(bool on) {
     if (!pm_heap.persistent)
         return true;
-    return pm_os_advise((void *)(uintptr_t)pm_base, pm_range, on ? MADV_DONTFORK : MADV_DOFORK) &
-           pm_collector.guard(on);
+    bool heap =
+        pm_os_advise((void *)(uintptr_t)pm_base, pm_range, on ? MADV_DONTFORK : MADV_DOFORK);
+    return pm_collector.guard(on) && heap;
 }
 
 void pm_fork_settle(void) { pm_private_settle(); }
