@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// For tests of slab morphing: a heap with sparse slabs.
+#ifndef PMALLOC_TESTS_UNIT_MORPH_FIXTURE_H
+#define PMALLOC_TESTS_UNIT_MORPH_FIXTURE_H
+
+#include "heap_fixture.h"
+#include "morph.h"
+#include "morph_table.h"
+#include "verify.h"
+
+static const unsigned PERCENT = 40;
+
+static inline void start(void) {
+    pm_options_default();
+    pm_options.morph.number = PERCENT;
+    fixture_new_heap();
+}
+
+static inline void good(void) {
+    struct pm_error err = {0};
+    CHECK_EQ(pm_verify(true, &err), PM_OK);
+    CHECK_STR(err.text, "");
+}
+
+static inline struct pm_slab_header *media(uint32_t slab) {
+    return (struct pm_slab_header *)(void *)pm_heap.slabs.map + slab;
+}
+
+static inline unsigned take(unsigned cls, void **to, unsigned want) {
+    unsigned got = 0, n;
+    while (got < want && (n = pm_arena_fill(&pm_arenas[0], cls, to + got, want - got)) > 0)
+        got += n;
+    return got;
+}
+
+// Slabs of `cls` with `keep` blocks in use each, in kept[].
+static void *kept[64][PM_SLAB_BLOCKS_MAX];
+static inline void sparse_slabs(unsigned cls, unsigned slabs, unsigned keep) {
+    unsigned per = pm_classes[cls].blocks;
+    for (unsigned s = 0; s < slabs; s++)
+        MUST(take(cls, kept[s], per) == per);
+    for (unsigned s = 0; s < slabs; s++)
+        pm_arena_flush(cls, kept[s] + keep, per - keep);
+}
+
+#endif
