@@ -377,7 +377,7 @@ def test_descriptors_taken_away(session, heap, command, cwd):
 # ---- limits --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("descriptors", [16, 10])
+@pytest.mark.parametrize("descriptors", [16, 11])
 def test_few_descriptors(session, heap, descriptors):
     work = session(limits=[(resource.RLIMIT_NOFILE, descriptors)])
     work.ready()
