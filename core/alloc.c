@@ -186,14 +186,13 @@ static void *take_extent(size_t size, size_t align, bool *zero) {
         if (align_pages < PM_HUGE_PAGES)
             align_pages = PM_HUGE_PAGES; // so that the kernel can use 2 MiB pages
     }
-    uint32_t index = pages ? pm_extent_take(pages, align_pages) : 0;
+    uint32_t index = pages ? pm_extent_allocate(pages, align_pages) : 0;
     if (!index)
         return NULL;
     *zero = pm_extents[index].zero;
-    if (!pm_extents[index].zero)
+    if (!pm_extents[index].zero) // after it stands in the log: nothing reaches it before we return
         clear_slack(index, size);
-    void *p = pm_extent_address(&pm_extents[index]);
-    return pm_extent_publish(index, false) ? p : NULL;
+    return pm_extent_address(&pm_extents[index]);
 }
 
 static void *large_guarded(size_t size, size_t align, bool *zero) {
@@ -235,10 +234,7 @@ static void free_small(void *p, unsigned tag) {
 static void free_now(void *p) {
     unsigned tag = tag_at(p);
     if (tag == PM_TAG_EXTENT) {
-        uint32_t index = pm_extent_claim(p, true);
-        if (index)
-            pm_extent_release(index);
-        else
+        if (!pm_extent_free_block(p))
             misuse("free", p);
     } else if (tag == PM_TAG_NONE) {
         misuse("free", p);
@@ -292,7 +288,7 @@ static uint32_t extent_of(void *p) {
     if (pm_nested())
         return pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
     struct pm_guard guard = pm_guard_enter();
-    uint32_t index = pm_extent_claim(p, false);
+    uint32_t index = pm_extent_find(p);
     pm_guard_leave(guard);
     return index;
 }

@@ -8,31 +8,48 @@
 #define CHUNK_PAGES_MIN 16u // of space taken from the file system at once
 #define CHUNK_PAGES_MAX 512u
 
-static uint64_t promised_bytes(void) {
-    return (pm_active.pages + pm_reclaimed.pages) << PM_PAGE_SHIFT;
+// Whether any block was ever only reserved: from then on, what is taken must leave room for what is promised.
+static bool promises;
+
+// *known: whether the file system can say.
+static bool room_for(uint64_t pages, bool *known) {
+    uint64_t promised = (pm_active.pages + pm_reclaimed.pages) << PM_PAGE_SHIFT;
+    return pm_heap_has_room(pages << PM_PAGE_SHIFT, promised, known);
+}
+
+static bool commit(const struct pm_extent *e, uint64_t pages) {
+    bool known = true;
+    return (!promises || room_for(pages, &known) || !known) &&
+           pm_heap_commit(e->page << PM_PAGE_SHIFT, pages << PM_PAGE_SHIFT);
+}
+
+// A huge block is only promised, where the file system can say what it has.
+static bool back_huge(const struct pm_extent *e, uint64_t pages) {
+    bool known = false, room = false;
+    if (pm_options.reserve.number == PM_RESERVE_LAZY) {
+        if (e->state == PM_EXTENT_RECLAIMED)
+            return true; // it was before
+        room = room_for(pages, &known);
+    }
+    promises |= known;
+    return known ? room : commit(e, pages);
 }
 
 // Makes sure that touching the first `pages` of an extent cannot fail. Space is taken from the file system in
 // steps that grow with the heap; *pages becomes how much is backed now.
 static bool back(struct pm_extent *e, uint64_t *pages) {
     uint64_t want = *pages, step = pm_active.pages / 4;
-    if (want > PM_HUGE_PAGES) {
-        bool known = false,
-             room = pm_options.reserve.number == PM_RESERVE_LAZY &&
-                    pm_heap_has_room(want << PM_PAGE_SHIFT, promised_bytes(), &known);
-        if (known)
-            return room;
-    } else {
-        step = step < CHUNK_PAGES_MIN ? CHUNK_PAGES_MIN : 1ull << (63 - __builtin_clzll(step));
-        step = step > CHUNK_PAGES_MAX ? CHUNK_PAGES_MAX : step;
-        uint64_t end = (e->page + want + step - 1) & ~(step - 1); // so that huge pages can serve
-        want = end - e->page < e->pages ? end - e->page : e->pages;
-        if (pm_heap_commit(e->page << PM_PAGE_SHIFT, want << PM_PAGE_SHIFT)) {
-            *pages = want;
-            return true;
-        }
+    if (want > PM_HUGE_PAGES)
+        return back_huge(e, want);
+    step = step < CHUNK_PAGES_MIN ? CHUNK_PAGES_MIN : 1ull << (63 - __builtin_clzll(step));
+    step = step > CHUNK_PAGES_MAX ? CHUNK_PAGES_MAX : step;
+    uint64_t end = (e->page + want + step - 1) & ~(step - 1); // so that huge pages can serve
+    want = end - e->page < e->pages ? end - e->page : e->pages;
+    if (commit(e, want)) {
+        *pages = want;
+        return true;
     }
-    return pm_heap_commit(e->page << PM_PAGE_SHIFT, *pages << PM_PAGE_SHIFT);
+    return commit(e, *pages);
 }
 
 // Carves `pages` aligned pages out of the free extent `index` and makes them active.
@@ -89,10 +106,16 @@ static uint64_t missing(uint64_t pages, uint64_t align) {
     return end > to ? end - to : 1;
 }
 
+// What is kept for reuse although it does not fit what is asked for must not add up with what is taken instead.
+#define KEPT_SHARE 4 // of the pages in use, one page in so many
+#define KEPT_PAGES 1024u
+
 static uint32_t take(uint64_t pages, uint64_t align) {
     uint32_t fit = pm_free_fit(&pm_reclaimed, pages, align);
-    if (!fit)
+    if (!fit) {
+        pm_extent_purge_to(KEPT_PAGES + pm_active.pages / KEPT_SHARE);
         fit = pm_free_fit(&pm_retained, pages, align);
+    }
     if (!fit && pm_frontier_grow(missing(pages, align)))
         fit = pm_free_fit(&pm_retained, pages, align);
     if (!fit && pm_frontier_grow(pages + align -
@@ -101,10 +124,9 @@ static uint32_t take(uint64_t pages, uint64_t align) {
     return fit ? pm_extent_carve(fit, pages, align) : 0;
 }
 
-uint32_t pm_extent_take(uint64_t pages, uint64_t align_pages) {
+static uint32_t take_locked(uint64_t pages, uint64_t align_pages) {
     if (pages == 0 || pages > PM_ENTRY_PAGES_MAX || align_pages > PM_ENTRY_PAGES_MAX)
         return 0;
-    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
     pm_extent_decay();
     uint32_t index = take(pages, align_pages);
     if (!index && pm_reclaimed.pages) {
@@ -112,6 +134,12 @@ uint32_t pm_extent_take(uint64_t pages, uint64_t align_pages) {
         pm_extent_purge_to(0);
         index = take(pages, align_pages);
     }
+    return index;
+}
+
+uint32_t pm_extent_take(uint64_t pages, uint64_t align_pages) {
+    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+    uint32_t index = take_locked(pages, align_pages);
     pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
     return index;
 }
@@ -127,8 +155,7 @@ void pm_extent_free(uint32_t index) {
     pm_free_coalesce(index, PM_EXTENT_RECLAIMED);
 }
 
-bool pm_extent_publish(uint32_t index, bool slab) {
-    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+static bool publish_locked(uint32_t index, bool slab) {
     struct pm_extent *e = &pm_extents[index];
     e->slab = slab;
     pm_active.slab_pages += slab ? e->pages : 0;
@@ -140,31 +167,61 @@ bool pm_extent_publish(uint32_t index, bool slab) {
     else if (!slab)
         __atomic_store_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)], PM_TAG_EXTENT,
                          __ATOMIC_RELAXED);
+    return good;
+}
+
+bool pm_extent_publish(uint32_t index, bool slab) {
+    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+    bool good = publish_locked(index, slab);
     pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
     return good;
 }
 
-void pm_extent_release(uint32_t index) {
+uint32_t pm_extent_allocate(uint64_t pages, uint64_t align_pages) {
     pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+    uint32_t index = take_locked(pages, align_pages);
+    if (index && !publish_locked(index, false))
+        index = 0;
+    pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
+    return index;
+}
+
+static void release_locked(uint32_t index) {
     pm_log_end(&pm_extents[index].log);
     pm_extent_free(index);
     pm_extent_decay();
+}
+
+void pm_extent_release(uint32_t index) {
+    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+    release_locked(index);
     pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
 }
 
-uint32_t pm_extent_claim(const void *p, bool take_tag) {
+// The extent whose block starts at `p`, 0 when there is none. The lock is held.
+static uint32_t block_at(const void *p) {
     uint64_t granule = pm_granule(p);
-    if (granule >= PM_GRANULES)
-        return 0;
+    return granule < PM_GRANULES && pm_tag[granule] == PM_TAG_EXTENT
+               ? pm_page_extent[granule >> (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)]
+               : 0;
+}
+
+uint32_t pm_extent_find(const void *p) {
     pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
-    uint32_t index = 0;
-    if (pm_tag[granule] == PM_TAG_EXTENT) {
-        index = pm_page_extent[granule >> (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)];
-        if (take_tag)
-            pm_tag[granule] = PM_TAG_NONE;
-    }
+    uint32_t index = block_at(p);
     pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
     return index;
+}
+
+bool pm_extent_free_block(const void *p) {
+    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+    uint32_t index = block_at(p);
+    if (index) {
+        pm_tag[pm_granule(p)] = PM_TAG_NONE;
+        release_locked(index);
+    }
+    pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
+    return index != 0;
 }
 
 // ---- statistics --------------------------------------------------------------------------------------

@@ -62,9 +62,12 @@ uint32_t pm_extent_take(uint64_t pages, uint64_t align_pages);
 bool pm_extent_publish(uint32_t index, bool slab);
 // Frees an active extent: tombstone first, then it may be reused.
 void pm_extent_release(uint32_t index);
-// The active, non-slab extent that starts at `p` and whose tag still stands; 0 otherwise. With `take_tag`
-// the tag is cleared in the same step, so that of two frees of a block one fails.
-uint32_t pm_extent_claim(const void *p, bool take_tag);
+// Takes an extent for a block and publishes it. 0 when memory is out.
+uint32_t pm_extent_allocate(uint64_t pages, uint64_t align_pages);
+// The active, non-slab extent that starts at `p` and whose tag still stands; 0 otherwise.
+uint32_t pm_extent_find(const void *p);
+// Clears the tag and frees that extent in one step, so that of two frees of a block one fails. False: none starts at `p`.
+bool pm_extent_free_block(const void *p);
 // Resizes in place, to the left of a free neighbour or by moving the frontier. False: nothing has changed.
 bool pm_extent_resize(uint32_t index, uint64_t pages);
 // Gives back what has decayed; `all` gives back everything free. True when anything was given back.

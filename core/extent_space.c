@@ -7,6 +7,7 @@
 
 #include "decay.h"
 #include "extent_set.h"
+#include "options.h"
 #include "os.h"
 #include "slab.h"
 
@@ -75,8 +76,14 @@ void pm_extent_purge_to(uint64_t limit) {
     }
 }
 
+// A coarse clock is enough to be looked at now and then.
+#define TICKS 16u
+
 void pm_extent_decay(void) {
+    static unsigned calls; // the extent lock is held
     uint64_t limit;
+    if (pm_options.decay_ms.number && calls++ % TICKS)
+        return;
     if (pm_decay_tick(pm_os_now_ms(), pm_reclaimed.pages, &limit))
         pm_extent_purge_to(limit);
 }

@@ -217,6 +217,8 @@ bool pm_heap_commit(uint64_t offset, uint64_t len) {
     return false;
 }
 
+#define SPARE ((uint64_t)128 << 10) // for the files of metadata, which grow meanwhile
+
 bool pm_heap_has_room(uint64_t len, uint64_t promised, bool *known) {
     *known = true;
     if (!pm_heap.persistent)
@@ -232,7 +234,7 @@ bool pm_heap_has_room(uint64_t len, uint64_t promised, bool *known) {
     uint64_t used = (uint64_t)st.st_blocks * 512;
     uint64_t outstanding = promised > used ? promised - used : 0;
     // tmpfs without a size limit reports zero blocks in all
-    return fs.f_blocks == 0 || len + outstanding <= (uint64_t)fs.f_bavail * fs.f_frsize;
+    return fs.f_blocks == 0 || len + outstanding + SPARE <= (uint64_t)fs.f_bavail * fs.f_frsize;
 }
 
 bool pm_heap_uncommit(uint64_t offset, uint64_t len) {

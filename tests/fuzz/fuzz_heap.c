@@ -139,7 +139,7 @@ static void work(struct pm_error *err) {
             wrong("recovered, but no memory", err);
         memset(pm_extent_address(&pm_extents[index]), 0x5a, pm_extent_bytes(&pm_extents[index]));
         pm_extent_resize(index, cls + 1);
-        pm_extent_release(pm_extent_claim(pm_extent_address(&pm_extents[index]), true));
+        pm_extent_free_block(pm_extent_address(&pm_extents[index]));
     }
     if (pm_verify(true, err) != PM_OK)
         wrong("after work", err);

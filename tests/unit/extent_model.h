@@ -66,12 +66,14 @@ static inline void model_release(struct held *h) {
     check_stamp(h);
     uint8_t *tag = &pm_tag[h->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)];
     CHECK_EQ(*tag, h->slab ? PM_TAG_NONE : PM_TAG_EXTENT);
-    if (!h->slab) {
-        CHECK_EQ(pm_extent_claim(page_word(h->page), false), h->index);
-        CHECK_EQ(pm_extent_claim(page_word(h->page), true), h->index);
-        CHECK_EQ(pm_extent_claim(page_word(h->page), true), 0);
+    if (h->slab) {
+        pm_extent_release(h->index);
+    } else {
+        CHECK_EQ(pm_extent_find(page_word(h->page)), h->index);
+        CHECK(pm_extent_free_block(page_word(h->page)));
+        CHECK_EQ(pm_extent_find(page_word(h->page)), 0);
+        CHECK(!pm_extent_free_block(page_word(h->page)));
     }
-    pm_extent_release(h->index);
     held_pages -= h->pages;
     h->index = 0;
 }

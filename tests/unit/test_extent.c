@@ -74,8 +74,7 @@ static void test_backing(void) {
     CHECK_EQ(fixture_blocks(), before);
     CHECK(!pm_extents[huge].backed);
     // Freed untouched and taken again in pieces, the pieces are there.
-    pm_extent_claim(pm_extent_address(&pm_extents[huge]), true);
-    pm_extent_release(huge);
+    CHECK(pm_extent_free_block(pm_extent_address(&pm_extents[huge])));
     for (int i = 0; i < 20; i++) {
         uint64_t was = fixture_blocks();
         uint32_t piece = pm_extent_take(512, 1);
@@ -269,13 +268,13 @@ static void test_claim(void) {
     struct held h;
     model_take(&h, 10, 1, false);
     char *p = (char *)page_word(h.page);
-    CHECK_EQ(pm_extent_claim(p + 16, false), 0);
-    CHECK_EQ(pm_extent_claim(p + 8, false), 0);
-    CHECK_EQ(pm_extent_claim(p + PM_PAGE_SIZE, false), 0);
-    CHECK_EQ(pm_extent_claim(p + 9 * PM_PAGE_SIZE, false), 0);
-    CHECK_EQ(pm_extent_claim(&h, false), 0);
-    CHECK_EQ(pm_extent_claim(NULL, false), 0);
-    CHECK_EQ(pm_extent_claim(p, false), h.index);
+    CHECK_EQ(pm_extent_find(p + 16), 0);
+    CHECK_EQ(pm_extent_find(p + 8), 0);
+    CHECK_EQ(pm_extent_find(p + PM_PAGE_SIZE), 0);
+    CHECK_EQ(pm_extent_find(p + 9 * PM_PAGE_SIZE), 0);
+    CHECK_EQ(pm_extent_find(&h), 0);
+    CHECK_EQ(pm_extent_find(NULL), 0);
+    CHECK_EQ(pm_extent_find(p), h.index);
 }
 
 int main(void) {

@@ -24,11 +24,7 @@ static uint64_t *take(uint64_t pages) {
     return pm_extent_address(&pm_extents[index]);
 }
 
-static void give(void *p) {
-    uint32_t index = pm_extent_claim(p, true);
-    MUST(index);
-    pm_extent_release(index);
-}
+static void give(void *p) { MUST(pm_extent_free_block(p)); }
 
 // The file's byte at an address, and a store to it, behind the process's back.
 static unsigned char file_byte(const void *p) {
