@@ -206,15 +206,15 @@ static bool commit_huge(uint64_t offset) {
 // A heap that grows by so much at once will touch it soon: one call instead of a fault for every page.
 #define TOUCH_AT_ONCE ((uint64_t)256 << 10)
 
-static bool commit_small(uint64_t offset, uint64_t len) {
+static void touch(uint64_t offset, uint64_t len) {
     static bool refused; // the extent lock is held
-    if (len == 0)
-        return true;
-    if (!back(&pm_heap.data, offset, len))
-        return false;
     if (len >= TOUCH_AT_ONCE && pm_durability == PM_DURABLE_NONE && !refused)
-        refused = madvise(pm_heap_at(offset), len, MADV_POPULATE_WRITE) != 0 && errno != EINTR;
-    return true;
+        refused = madvise(pm_heap_at(offset), len, MADV_POPULATE_WRITE) != 0 &&
+                  (errno == EINVAL || forbidden()); // an old kernel, a sandbox
+}
+
+static bool commit_small(uint64_t offset, uint64_t len) {
+    return len == 0 || back(&pm_heap.data, offset, len);
 }
 
 static bool commit(uint64_t offset, uint64_t len) {
@@ -235,8 +235,10 @@ bool pm_heap_commit(uint64_t offset, uint64_t len) {
         return true;
     if (!pm_file_ready(&pm_heap.data))
         return false;
-    if (commit(offset, len))
+    if (commit(offset, len)) {
+        touch(offset, len);
         return true;
+    }
     pm_heap_uncommit(offset, len); // what a full file system gave of it
     return false;
 }
