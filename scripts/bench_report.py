@@ -208,9 +208,10 @@ class Output:
         return os.path.join(self.folder, name)
 
     def text(self, options, variants, comparison, full):
+        warm = f"; {options.warm >> 20} MB touched before each" if options.warm else ""
         lines = [self.machine]
         lines += [f"{variant.name}: {benchlib.version(variant)}" for variant in variants]
-        lines += [f"{options.runs} runs each, medians; scale {options.scale}", ""]
+        lines += [f"{options.runs} runs each, medians; scale {options.scale}{warm}", ""]
         if full:
             lines += [every_figure(comparison), ""]
         lines += [f"Time over {comparison.base}", ratios(comparison, "time"), ""]
@@ -236,6 +237,7 @@ class Output:
         return {
             "runs": options.runs,
             "scale": options.scale,
+            "warm_bytes": options.warm,
             "settings": dict(options.settings),
             "allocators": {variant.name: benchlib.version(variant) for variant in variants},
             "base": comparison.base,

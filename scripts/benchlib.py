@@ -14,11 +14,13 @@ import datetime
 import glob
 import json
 import math
+import mmap
 import os
 import pathlib
 import platform
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -168,6 +170,14 @@ def positive(text):
     return int(text)
 
 
+def size(text):
+    """argparse type of a number of bytes, with K, M or G."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdecimal() or unit not in ("", "K", "M", "G"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 2G")
+    return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]
+
+
 def add_variant_options(parser, adapters=False):
     known = [OURS, VOLATILE, LIBC, *DEBIAN] + ([PMEMOBJ] if adapters else [])
     parser.add_argument(
@@ -313,6 +323,41 @@ def file_blocks(folder):
             except OSError:
                 pass
     return total
+
+
+MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
+
+
+def warm(size):
+    """Touches `size` bytes of memory and gives them back, so that the run that follows finds pages which a
+    hypervisor has already provided. In a process of its own: what it held would pass for the run's peak."""
+    if not size:
+        return
+    available = _field("/proc/meminfo", "MemAvailable")
+    available = int(available.split()[0]) * 1024 if available else size
+    if size > available:
+        raise Failure(f"cannot touch {size >> 20} MB, only {available >> 20} MB are available")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            area = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            try:
+                area.madvise(MADV_POPULATE_WRITE)
+            except OSError:
+                for offset in range(0, size, mmap.PAGESIZE):
+                    area[offset] = 1
+            status = 0
+        finally:
+            os._exit(status)
+    try:
+        _, status = os.waitpid(child, 0)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    if status:
+        raise Failure(f"could not touch {size >> 20} MB")
 
 
 def run(argv, env=None, stdin=None, cwd=None, timeout=600, folder=None):

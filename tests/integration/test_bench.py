@@ -55,6 +55,16 @@ def test_figures_ratios_and_the_best(fake):
     assert line.split() == ["nqueens/1", "2.000", "ns", "0.50", "other"]
 
 
+def test_warming_is_reported(fake):
+    done = fake("seconds=1;" + ANSWER, "--warm=8M")
+    assert done.returncode == 0 and "8 MB touched before each" in done.stdout, said(done)
+    assert fake.report()["warm_bytes"] == 8 << 20
+    done = fake("seconds=1;" + ANSWER)
+    assert "touched" not in done.stdout and fake.report()["warm_bytes"] == 0
+    done = fake("seconds=1;" + ANSWER, "--warm=9999999G")
+    assert done.returncode == 2 and "MB are available" in done.stderr, said(done)
+
+
 def test_plots(tmp_path):
     pytest.importorskip("matplotlib", reason="scripts/bootstrap --bench installs matplotlib")
     script(tmp_path / "build/bench/nqueens", "seconds=1; sleep 0.05; " + ANSWER)
@@ -103,6 +113,7 @@ def test_an_answer_that_changes_is_a_failure(fake, tmp_path):
         (["--programs=mimalloc"], "--mimalloc-bench DIR"),
         (["--mimalloc-bench=/nowhere"], "/nowhere is not a directory"),
         (["--output=/proc/results"], "cannot make /proc/results"),
+        (["--warm=1.5G"], "'1.5G' is not a size"),
         (["--scale=0"], "is not a positive number"),
         (["--threads=1,x"], "'x' is not a positive number"),
     ],

@@ -2,7 +2,9 @@
 # Copyright (c) 2026 The PMAlloc authors
 """The benchmark drivers' common half. Needs no build."""
 
+import argparse
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -63,6 +65,33 @@ def test_run_reports_how_a_program_ended(tmp_path):
     assert slow.status == -9 and slow.seconds < 30
     with pytest.raises(benchlib.Failure, match="cannot run"):
         benchlib.run([str(tmp_path / "missing")])
+
+
+def test_what_warms_the_machine_touches_memory_and_gives_it_back():
+    script = (
+        "import resource, benchlib\n"
+        "benchlib.warm(0)\n"
+        "before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
+        "benchlib.warm(benchlib.size('300M'))\n"
+        "own, after = (resource.getrusage(w).ru_maxrss for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))\n"
+        "print(before, own >> 10 < 200, after >> 10 >= 300, benchlib.run(['sleep', '0.1']).peak < 100e6)\n"
+    )
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(argv, env={"PYTHONPATH": str(SCRIPTS)}, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0", "True", "True", "True"], done.stderr
+    with pytest.raises(benchlib.Failure, match="available"):
+        benchlib.warm(1 << 60)
+
+
+@pytest.mark.parametrize("text, bytes_", [("0", 0), ("4096", 4096), ("64k", 65536), ("2G", 2 << 30)])
+def test_sizes(text, bytes_):
+    assert benchlib.size(text) == bytes_
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "1.5G", "2T", "1MB"])
+def test_what_is_no_size(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
+        benchlib.size(text)
 
 
 def test_peak_memory_is_the_programs_own():
