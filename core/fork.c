@@ -70,7 +70,7 @@ bool pm_fork_guard(bool on) {
     return pm_collector.guard(on) && heap;
 }
 
-void pm_fork_settle(void) { pm_private_settle(); }
+void pm_fork_settle(void) { pm_private_await(); }
 
 // ---- before ------------------------------------------------------------------------------------------
 
@@ -97,10 +97,12 @@ static enum plan make_plan(bool one_thread) {
 }
 
 static void prepare(void) {
-    fork_state.saved_errno = errno;
-    pm_private_settle();
-    fork_state.one_thread = pm_os_one_thread();
+    int saved = errno;
+    pm_private_await(); // rather than under the locks
     pm_runtime_each_lock(pm_lock_raw);
+    pm_private_settle(); // of another thread's fork meanwhile
+    fork_state.saved_errno = saved;
+    fork_state.one_thread = pm_os_one_thread();
     fork_state.gate = NULL;
     fork_state.plan = make_plan(fork_state.one_thread);
     if (fork_state.plan != NOTHING) {

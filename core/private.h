@@ -50,7 +50,9 @@ void pm_private_copy(void);
 // Has a thread of its own do it after `delay_us`, and then open the gate, which the caller holds: a child that executes
 // or ends before that has copied nothing. False: there can be no such thread.
 bool pm_private_copy_behind(struct pm_gate *gate, unsigned delay_us);
-// Waits until that thread, if there is one, has finished, and makes sure that nothing is the file's any more.
+// Waits until that thread, if there is one, has finished: nothing is the file's any more. In any thread.
+void pm_private_await(void);
+// The same, and puts away what the copying needed. Under all locks.
 void pm_private_settle(void);
 // As long as the process `pid` is stopped, copies its pages from outside. True when that is done.
 bool pm_private_copy_stopped(pid_t pid);

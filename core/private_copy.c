@@ -9,6 +9,7 @@
 // signals are blocked in it, so that no handler of the program ever runs there.
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -165,21 +166,28 @@ bool pm_private_copy_behind(struct pm_gate *gate, unsigned delay_us) {
     return tid > 0;
 }
 
-void pm_private_settle(void) {
+void pm_private_await(void) {
     uint32_t tid;
     int saved = errno;
+    bool waited = false;
     atomic_store_explicit(&copier.hurry, 1, memory_order_release);
     if (atomic_load_explicit(&copier.tid, memory_order_acquire))
         pm_futex_wake(&copier.hurry, 1);
     // The kernel's wake-up at the thread's end is not a private one.
     while ((tid = atomic_load_explicit(&copier.tid, memory_order_acquire)) != 0)
-        syscall(SYS_futex, &copier.tid, FUTEX_WAIT, tid, NULL, NULL, 0);
+        waited |= syscall(SYS_futex, &copier.tid, FUTEX_WAIT, tid, NULL, NULL, 0) == 0;
+    if (waited) // by the kernel, which wakes one of those who wait
+        syscall(SYS_futex, &copier.tid, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    errno = saved;
+}
+
+void pm_private_settle(void) {
+    pm_private_await();
     if (copier.gate) {
         pm_gate_drop(copier.gate);
         copier.gate = NULL;
         pm_private_forget();
     }
-    errno = saved;
 }
 
 // ---- from outside ---------------------------------------------------------------------------------------

@@ -56,14 +56,13 @@ struct pm_tcache *pm_tcache_create(void) {
         spare = t->next;
     else
         t = map_new();
-    if (t)
+    if (t) { // whole once it is listed: a fork may leave it there without its thread
+        for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+            t->fill[cls] = FIRST_FILL;
+        t->arena = pm_arena_join();
         link_live(t);
+    }
     pm_unlock(&pm_tcache_lock, PM_RANK_THREADS);
-    if (!t)
-        return NULL;
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-        t->fill[cls] = FIRST_FILL;
-    t->arena = pm_arena_join();
     return t;
 }
 
@@ -86,8 +85,8 @@ void pm_tcache_destroy(struct pm_tcache *t) {
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
         pm_stack_leave(&t->stack[cls], pm_stack_count(&t->stack[cls]));
     pm_tcache_flush(t);
-    pm_arena_leave(t->arena);
     pm_lock(&pm_tcache_lock, PM_RANK_THREADS);
+    pm_arena_leave(t->arena);
     unlink_live(t);
     t->next = spare;
     spare = t;

@@ -697,6 +697,8 @@ static void end(int number) {
     told_to_end = 1;
 }
 
+static int closes_all;
+
 static void become_daemon(const char *file, int forks, int parent_waits) {
     atexit(last_words);
     int fd[2];
@@ -715,6 +717,9 @@ static void become_daemon(const char *file, int forks, int parent_waits) {
             exit(0);
         }
         setsid();
+        for (int d = 3; closes_all && d < 1024; d++)
+            if (d != fd[0] && d != fd[1])
+                close(d);
         check_all(1);
     }
     signal(SIGTERM, end);
@@ -740,6 +745,10 @@ static void daemon_awaited(size_t megabytes) {
 static void daemon_double(size_t megabytes) {
     build(megabytes, 1);
     become_daemon(argument, 2, 0);
+}
+static void daemon_closing(size_t megabytes) {
+    closes_all = 1;
+    daemon_double(megabytes);
 }
 static void daemon_libc(size_t megabytes) {
     build(megabytes, 1);
@@ -769,7 +778,7 @@ static const struct {
     CASE(no_process),  CASE(no_copier),      CASE(data_limit),     CASE(bare),
     CASE(namespaces),  CASE(signals),        CASE(protect),        CASE(copies),
     CASE(check),       CASE(daemon_single),  CASE(daemon_awaited), CASE(daemon_double),
-    CASE(daemon_libc), CASE(daemon_threads),
+    CASE(daemon_libc), CASE(daemon_closing), CASE(daemon_threads),
 };
 
 int main(int argc, char **argv) {

@@ -33,7 +33,7 @@ KEPT = {
     "signals": 2,
     "protect": 2,
 }
-DAEMONS = ("single", "awaited", "double", "libc", "threads")
+DAEMONS = ("single", "awaited", "double", "closing", "libc", "threads")
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,17 @@ def test_the_same_without_a_heap(forks, how, name):
 def test_fork_among_threads_that_allocate(forks, heap):
     succeeds(case(forks, "threads", heap, 2))
     holds(forks, heap, 2)
+
+
+@pytest.mark.parametrize("how", ("private", "copy", "follow", "volatile"))
+def test_forks_of_several_threads_at_once(shm, how):
+    """Among threads that begin and end, each of which may be amid it when the child is made."""
+    storm = compiled("fork_storm.c")
+    where = {"BACKING": "volatile"} if how == "volatile" else {"FORK": how, "ROOTS": "items"}
+    for i in range(3):
+        heap = {} if how == "volatile" else {"HEAP": shm / str(i)}
+        done = run([storm], **heap, **where, timeout=60)
+        assert succeeds(done) == "10000 items, 0 wrong\n", said(done)
 
 
 def test_holes_stay_holes(forks, heap):
