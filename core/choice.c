@@ -3,6 +3,7 @@
 #include "choice.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,11 +49,23 @@ static void explain_left_out(struct pm_choice *choice) {
                  pm_options.program.text, name);
 }
 
-void pm_choose_volatile(struct pm_choice *choice, const struct pm_error *err) {
+// What was captured of roots is in their file; without any it is empty.
+static bool keeps_something(const struct pm_choice *choice) {
+    char path[sizeof choice->own + 8];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/roots", choice->own);
+    return choice->own[0] && lstat(path, &st) == 0 && st.st_size > 0;
+}
+
+bool pm_choose_volatile(struct pm_choice *choice, const struct pm_error *err) {
+    if (err->status != PM_OPERATIONAL || pm_heap.persistent || !choice->default_heap ||
+        pm_options.roots.text[0])
+        return false;
     choice->without_heap = true;
     snprintf(choice->why, sizeof choice->why, "%s", err->text);
-    if (!pm_options.verbose.number)
+    if (!pm_options.verbose.number && keeps_something(choice))
         pm_say("%s; running on volatile memory", err->text);
+    return true;
 }
 
 // The holder is this very process, before it executed itself, or has ended: a child that it started has its
@@ -91,19 +104,28 @@ static int open_named(const char *dir, struct pm_choice *choice, struct pm_error
     return wait ? pm_heap_open(dir, PM_OPEN_CREATE, true, err) : status;
 }
 
-// Fills `dir` with the directory of this user's default heaps, made where it is missing.
-static int default_parent(char *dir, size_t size, struct pm_error *err) {
-    snprintf(dir, size, "/dev/shm/pmalloc-%u", (unsigned)geteuid());
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the default heaps' directory: %s", dir,
+// Fills `dir` with the directory of this user's default heaps, opens it, and makes it where it is missing.
+static int default_parent(char *dir, size_t size, int *fd, struct pm_error *err) {
+    unsigned user = geteuid();
+    snprintf(dir, size, "/dev/shm/pmalloc-%u", user);
+    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (*fd < 0 && errno == ENOENT) {
+        if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+            return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the default heaps' directory: %s",
+                           dir, strerror(errno));
+        *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    }
+    if (*fd < 0 && errno != ENOTDIR && errno != ELOOP)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the default heaps' directory: %s", dir,
                        strerror(errno));
     struct stat st;
-    if (lstat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-        (st.st_mode & 022))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
-                       (unsigned)geteuid());
-    return PM_OK;
+    if (*fd >= 0 && fstat(*fd, &st) == 0 && st.st_uid == user && !(st.st_mode & 022))
+        return PM_OK;
+    if (*fd >= 0)
+        close(*fd);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
+                   user);
 }
 
 // PROGRAM, or PROGRAM.2, .3, ... while those are busy. A damaged one may hold somebody's data, so it is left as it is;
@@ -131,17 +153,17 @@ static bool little_room(const char *dir) {
 }
 
 static int open_default(struct pm_choice *choice, struct pm_error *err) {
-    char name[256], dir[512];
-    int status = program_name(name, sizeof name, err);
+    char name[256], *dir = choice->own;
+    int fd, status = program_name(name, sizeof name, err);
     if (status == PM_OK)
-        status = default_parent(dir, sizeof dir, err);
+        status = default_parent(dir, sizeof choice->own, &fd, err);
     if (status != PM_OK)
         return status;
-    choice->default_heap = true;
-    pm_choice_tidy(dir, name);
+    pm_choice_tidy(fd, dir, name);
+    close(fd);
     size_t len = strlen(dir);
     bool small = little_room(dir);
-    len += (size_t)snprintf(dir + len, sizeof dir - len, "/%s", name);
+    len += (size_t)snprintf(dir + len, sizeof choice->own - len, "/%s", name);
     if (small && !pm_options.roots.text[0] && access(dir, F_OK) != 0) {
         choice->without_heap = true;
         snprintf(choice->why, sizeof choice->why,
@@ -151,7 +173,7 @@ static int open_default(struct pm_choice *choice, struct pm_error *err) {
     // Who names roots wants his data, not a fresh heap beside it.
     if (pm_options.roots.text[0])
         return open_named(dir, choice, err);
-    return open_spare(dir, sizeof dir - len, name, err);
+    return open_spare(dir, sizeof choice->own - len, name, err);
 }
 
 int pm_choose_heap(struct pm_choice *choice, struct pm_error *err) {
@@ -163,11 +185,6 @@ int pm_choose_heap(struct pm_choice *choice, struct pm_error *err) {
         return status;
     if (pm_options.heap.text[0])
         return open_named(pm_options.heap.text, choice, err);
-    status = open_default(choice, err);
-    // A default heap is a courtesy: where there can be none, and nothing was asked of it, do without.
-    if (status == PM_OPERATIONAL && !pm_options.roots.text[0]) {
-        pm_choose_volatile(choice, err);
-        return PM_OK;
-    }
-    return status;
+    choice->default_heap = true;
+    return open_default(choice, err);
 }

@@ -5,7 +5,6 @@
 // it any more, so every start on a default heap takes one such heap away: one only, whichever chance says, to
 // cost the same however many programs run.
 #include <errno.h>
-#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,14 +29,10 @@ static const char *nth_entry(const char *buffer, long got, unsigned n, const cha
     return NULL;
 }
 
-void pm_choice_tidy(const char *parent, const char *own) {
+void pm_choice_tidy(int fd, const char *parent, const char *own) {
     char buffer[4096] __attribute__((aligned(8))), dir[512];
     int saved = errno;
-    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return;
     long got = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
-    close(fd);
     unsigned count;
     nth_entry(buffer, got, UINT32_MAX, own, &count);
     // Process numbers count up, so a row of starts looks at all.
@@ -45,7 +40,7 @@ void pm_choice_tidy(const char *parent, const char *own) {
     struct pm_error err;
     // Opened as its owner would, under its locks: what is in use is busy, what cannot be understood is left alone.
     if (*name && snprintf(dir, sizeof dir, "%s/%s", parent, name) < (int)sizeof dir &&
-        pm_heap_open(dir, PM_OPEN_EXISTING, false, &err) == PM_OK) {
+        pm_heap_open(dir, PM_OPEN_DEAD, false, &err) == PM_OK) {
         if (!pm_heap_has_roots())
             pm_heap_remove();
         pm_heap_release();

@@ -32,6 +32,7 @@ struct pm_file {
 enum pm_open_mode {
     PM_OPEN_CREATE,   // make it where it is missing
     PM_OPEN_EXISTING, // fail where it is missing
+    PM_OPEN_DEAD,     // the same, and what an interrupted making or removal left is removed
     PM_OPEN_READONLY, // the same, and nothing is ever written
 };
 

@@ -20,6 +20,7 @@
 #include "persist.h"
 
 #define NEW_SUPERBLOCK "superblock.new"
+#define REMOVALS 1000
 
 static int reason(struct pm_error *err, const char *what) {
     return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, what, strerror(errno));
@@ -286,16 +287,24 @@ int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err)
 
 // Makes the directory, not its parents: a mistyped path must not grow a tree.
 static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
-    dir_made = mode == PM_OPEN_CREATE && mkdir(pm_heap.dir, 0700) == 0;
-    if (mode == PM_OPEN_CREATE && !dir_made && errno != EEXIST)
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the heap directory: %s", pm_heap.dir,
-                       strerror(errno));
-    int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = -1;
+    // Again where another process removes it, as its owner or as what looked dead, before we have it open.
+    for (unsigned tries = 0; fd < 0 && tries < REMOVALS; tries++) {
+        dir_made = mode == PM_OPEN_CREATE && mkdir(pm_heap.dir, 0700) == 0;
+        if (mode == PM_OPEN_CREATE && !dir_made && errno != EEXIST)
+            return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the heap directory: %s",
+                           pm_heap.dir, strerror(errno));
+        fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 && (mode != PM_OPEN_CREATE || errno != ENOENT))
+            break;
+    }
     if (fd < 0) {
         // With O_DIRECTORY a symbolic link gives ENOTDIR.
         int saved = errno;
         struct stat st;
         bool link = lstat(pm_heap.dir, &st) == 0 && S_ISLNK(st.st_mode);
+        if (dir_made)
+            rmdir(pm_heap.dir);
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap directory: %s", pm_heap.dir,
                        link ? "it is a symbolic link, which is not followed" : strerror(saved));
     }
@@ -316,13 +325,19 @@ static int is_heap(enum pm_open_mode mode, struct pm_error *err) {
         return PM_OK;
     if (errno != ENOENT)
         return reason(err, "superblock");
-    if (mode != PM_OPEN_CREATE)
+    int status = PM_OK;
+    bool change = mode == PM_OPEN_CREATE || mode == PM_OPEN_DEAD;
+    if (change && (status = refuse_strangers(err)) == PM_OK)
+        status = refuse_headless(err);
+    if (status != PM_OK)
+        return status;
+    if (mode != PM_OPEN_CREATE) {
+        if (mode == PM_OPEN_DEAD)
+            pm_heap_remove();
         return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
                        pm_heap.dir);
-    int status = refuse_strangers(err);
-    if (status == PM_OK)
-        status = refuse_headless(err);
-    if (status == PM_OK && (status = make_files(err)) != PM_OK)
+    }
+    if ((status = make_files(err)) != PM_OK)
         unmake_files();
     return status;
 }
@@ -360,10 +375,11 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
         }
         if (status == PM_OK)
             status = is_heap(mode, err);
+        // While we have the lock, or another process makes its heap in it; and only where it is empty.
+        if (status != PM_OK && dir_made && !pm_heap.busy)
+            rmdir(pm_heap.dir);
         if (status != PM_OK)
             pm_dir_close();
-        if (status != PM_OK && dir_made && !pm_heap.busy) // goes only where it is empty
-            rmdir(pm_heap.dir);
         return status;
     }
 }

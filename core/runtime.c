@@ -82,15 +82,10 @@ static int open_heap(struct pm_error *err) {
     if (secure)
         pm_options.backing.number = PM_BACKING_VOLATILE;
     status = pm_choose_heap(&choice, err);
-    if (status == PM_OK && !choice.without_heap) {
+    if (status == PM_OK && !choice.without_heap)
         status = open_persistent(err);
-        // The range is taken, as under valgrind: a default heap is a courtesy.
-        if (status == PM_OPERATIONAL && choice.default_heap && !pm_heap.persistent &&
-            !pm_options.roots.text[0]) {
-            pm_choose_volatile(&choice, err);
-            status = PM_OK;
-        }
-    }
+    if (status != PM_OK && pm_choose_volatile(&choice, err))
+        status = PM_OK;
     return status == PM_OK && choice.without_heap ? pm_heap_volatile(err) : status;
 }
 

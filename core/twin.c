@@ -49,6 +49,28 @@ static int reason(struct pm_error *err, const char *what) {
 
 // ---- making ------------------------------------------------------------------------------------------
 
+// Until its superblock has its name, the directory passes for a remnant, which whoever has the lock may remove:
+// also just before we have it. Then errno is ENOENT.
+static bool lock_dir(void) {
+    struct stat by_fd, by_path;
+    struct pm_error why;
+    int fd = open(other.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    other.dir_fd = fd = pm_os_fd_high(fd);
+    if (pm_dir_lock(fd, PM_OPEN_CREATE, true, &why) == PM_OK && fstat(fd, &by_fd) == 0 &&
+        lstat(other.dir, &by_path) == 0) {
+        if (by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev)
+            return true;
+        errno = ENOENT;
+    }
+    int saved = errno;
+    close(fd);
+    other.dir_fd = -1;
+    errno = saved;
+    return false;
+}
+
 static int make_dir(struct pm_error *err) {
     if (!stem[0])
         strcpy(stem, pm_heap.dir);
@@ -58,16 +80,16 @@ static int make_dir(struct pm_error *err) {
         if (len >= (int)sizeof other.dir)
             return pm_fail(err, PM_OPERATIONAL, "%.60s...: the path is too long", stem);
         if (mkdir(other.dir, 0700) == 0) {
-            int fd = open(other.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-            other.dir_fd = pm_os_fd_high(fd);
-            if (fd >= 0)
+            if (lock_dir())
                 return PM_OK;
-            reason(err, ".");
-            rmdir(other.dir);
-            return err->status;
-        }
-        if (errno != EEXIST)
+            if (errno != ENOENT) {
+                reason(err, ".");
+                rmdir(other.dir);
+                return err->status;
+            }
+        } else if (errno != EEXIST) {
             break;
+        }
     }
     return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the directory of the child's heap: %s",
                    other.dir, strerror(errno));
@@ -161,8 +183,7 @@ static int fill_file(size_t i, struct pm_error *err) {
 
 static int give_name(struct pm_error *err) {
     struct pm_error why;
-    if (pm_dir_lock(other.dir_fd, PM_OPEN_CREATE, false, &why) != PM_OK ||
-        pm_dir_lock(other.file[FILES - 1].fd, PM_OPEN_CREATE, false, &why) != PM_OK)
+    if (pm_dir_lock(other.file[FILES - 1].fd, PM_OPEN_CREATE, false, &why) != PM_OK)
         return reason(err, "lock");
     if (renameat(other.dir_fd, "superblock.new", other.dir_fd, "superblock") != 0 ||
         (pm_durability != PM_DURABLE_NONE && fsync(other.dir_fd) != 0))
@@ -225,13 +246,14 @@ static int move_in(struct pm_error *err) {
 }
 
 int pm_twin_make(struct pm_error *err) {
+    (void)pm_dir_ready(); // a daemon may have closed it, and it is to be exchanged
     other.dir_fd = -1;
     for (size_t i = 0; i < FILES; i++)
         other.file[i].fd = -1;
     int status = make_dir(err);
     if (status != PM_OK)
         return status;
-    // The superblock's new name first: until it is given, the directory passes for a remnant.
+    // The superblock's new name first, which makes a remnant of what an interruption leaves.
     for (size_t i = FILES; i-- > 0 && status == PM_OK;)
         if (is_there(i))
             status = make_file(i, err);

@@ -146,7 +146,7 @@ LIMITS = {
     "data and address space": {resource.RLIMIT_DATA: 100 * MB, resource.RLIMIT_AS: 4000 * MB},
     "locked memory": {resource.RLIMIT_MEMLOCK: 0},
     "endless stack": {resource.RLIMIT_STACK: resource.RLIM_INFINITY},
-    "descriptors": {resource.RLIMIT_NOFILE: 10},
+    "descriptors": {resource.RLIMIT_NOFILE: 11},
 }
 
 
@@ -184,7 +184,18 @@ def test_too_few_descriptors(heap):
     refuses(limited(["true"], {resource.RLIMIT_NOFILE: 5}, HEAP=heap), "Too many open files")
     assert not heap.exists()
     done = limited(["true"], {resource.RLIMIT_NOFILE: 5})
+    assert (done.returncode, done.stderr) == (0, ""), said(done)
+    done = limited(["true"], {resource.RLIMIT_NOFILE: 5}, VERBOSE=1)
     assert done.returncode == 0, said(done)
+    one_message(done, "volatile memory: nothing is kept", "Too many open files")
+
+
+def test_silence_is_for_heaps_that_keep_nothing():
+    """A default heap that has captured a root is missed, and that is said."""
+    script = "mount -t tmpfs tmpfs /dev/shm && export LD_PRELOAD=$PMALLOC_P; unset PMALLOC_P; "
+    script += 'printf "set a 1\\nquit\\n" | PMALLOC_ROOTS=store "$1"; echo get a | "$1"; ulimit -n 8; echo get a | "$1"'
+    done = inside(script, app("kvshell"))
+    assert succeeds(done) == "ok\n1\nnone\n"
     one_message(done, "Too many open files", "running on volatile memory")
 
 
@@ -250,8 +261,8 @@ def test_small_shm_for_a_heap_with_roots(size):
 def test_no_shm():
     script = "mount -t tmpfs -o size=64k tmpfs /dev && export LD_PRELOAD=$PMALLOC_P; unset PMALLOC_P; "
     done = inside(script + PYTHON)
-    assert succeeds(done) == "1999000 9000\n"
-    one_message(done, "/dev/shm", "No such file", "running on volatile memory")
+    assert succeeds(done) == "1999000 9000\n" and not done.stderr, said(done)
+    one_message(inside(script + "export PMALLOC_VERBOSE=1; exec ls /"), "/dev/shm", "No such file", "volatile memory")
     done = inside(script + "export PMALLOC_ROOTS=list_state; exec $1 check", app("list"))
     assert done.returncode == 125, said(done)
     one_message(done, "/dev/shm", "No such file")
@@ -260,8 +271,8 @@ def test_no_shm():
 def test_read_only_shm():
     script = "mount -t tmpfs -o ro tmpfs /dev/shm && export LD_PRELOAD=$PMALLOC_P; unset PMALLOC_P; "
     done = inside(script + "exec ls /dev/shm")
-    assert succeeds(done) == ""
-    one_message(done, "Read-only file system", "running on volatile memory")
+    assert succeeds(done) == "" and not done.stderr, said(done)
+    one_message(inside(script + "PMALLOC_VERBOSE=1 exec ls /dev/shm"), "Read-only file system", "volatile memory")
     done = inside(script + "PMALLOC_HEAP=/dev/shm/heap exec ls /dev/shm")
     assert done.returncode == 125, said(done)
     one_message(done, "/dev/shm/heap", "Read-only file system")

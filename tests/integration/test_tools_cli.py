@@ -509,7 +509,6 @@ HEAPS = f"""
 preload="env LD_PRELOAD={BUILD}/libpmalloc_preload.so"
 heaps=/dev/shm/pmalloc-$(id -u)
 printf 'set a b\\nquit\\n' | $preload PMALLOC_ROOTS=store {SHELL} >/dev/null   # clean, with a root
-mkdir $heaps/remnant && : > $heaps/remnant/heap.0
 mkdir $heaps/broken && echo x > $heaps/broken/superblock
 mkdir $heaps/foreign && echo x > $heaps/foreign/letter && echo x > $heaps/foreign/heap.0
 mkfifo /dev/shm/wait
@@ -517,7 +516,8 @@ $preload PMALLOC_ROOTS=store {SHELL} < /dev/shm/wait >/dev/null &   # busy
 exec 3>/dev/shm/wait
 until [ -e $heaps/kvshell/superblock ]; do sleep 0.01; done
 until {RECOVER} --json | grep -q '"busy"'; do sleep 0.01; done
-$preload sh -c 'kill -9 $$' 2>/dev/null || :      # dirty, without roots: last, as a later start would take it away
+$preload sh -c 'kill -9 $$' 2>/dev/null || :      # dirty, without roots: late, as a later start would take it away
+mkdir $heaps/remnant && : > $heaps/remnant/heap.0 # and this
 finish() {{ exec 3>&-; wait; }}
 """
 

@@ -4,6 +4,8 @@
 // The heap directory: making and reopening it, its lock and state, the frontier; every directory or file
 // that is not right is refused, and nothing on disk has changed then.
 #include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/file.h>
 
 #include "crc.h"
@@ -322,6 +324,60 @@ static void test_foreign_directory(void) {
     CHECK(access(path, F_OK) != 0);
 }
 
+// What an interrupted making or removal left, and nothing that may hold data.
+static void test_dead(void) {
+    char path[160];
+    make_heap();
+    CHECK_EQ(open_it(PM_OPEN_DEAD), PM_OK);
+    pm_heap_release();
+    snprintf(path, sizeof path, "%s/letter", fixture_dir);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    char super[160];
+    snprintf(super, sizeof super, "%s/superblock", fixture_dir);
+    MUST(unlink(super) == 0);
+    refused(PM_OPEN_DEAD, PM_OPERATIONAL, "letter");
+    unlink(path);
+    poke("heap.0", 0, "x", 1);
+    refused(PM_OPEN_DEAD, PM_DAMAGE, "superblock is missing");
+    cut("heap.0", 0);
+    CHECK_EQ(open_it(PM_OPEN_DEAD), PM_OPERATIONAL);
+    CHECK(access(fixture_dir, F_OK) != 0 && pm_heap.dir_fd < 0);
+    refused(PM_OPEN_DEAD, PM_OPERATIONAL, "No such file");
+    MUST(mkdir(fixture_dir, 0700) == 0);
+    int fd = open(fixture_dir, O_RDONLY | O_DIRECTORY);
+    MUST(flock(fd, LOCK_EX) == 0); // about to be made a heap
+    refused(PM_OPEN_DEAD, PM_OPERATIONAL, "in use");
+    close(fd);
+    CHECK_EQ(open_it(PM_OPEN_DEAD), PM_OPERATIONAL);
+    CHECK(access(fixture_dir, F_OK) != 0);
+}
+
+static _Atomic bool enough;
+
+static void *remove_again_and_again(void *arg) {
+    while (!enough)
+        rmdir(fixture_dir);
+    return arg;
+}
+
+// Another process removes the directory, empty as yet, between our making and our opening it.
+static void test_removed_meanwhile(void) {
+    pthread_t remover;
+    pm_options_default();
+    MUST(pthread_create(&remover, NULL, remove_again_and_again, NULL) == 0);
+    for (int i = 0; i < 3000; i++) {
+        // Without the lock, it may also go while its files are made.
+        if (open_it(PM_OPEN_CREATE) == PM_OK) {
+            pm_heap_remove();
+            pm_heap_release();
+        } else {
+            CHECK(strstr(err.text, "cannot open the heap directory") == NULL);
+        }
+    }
+    enough = true;
+    pthread_join(remover, NULL);
+}
+
 static void test_not_a_directory(void) {
     pm_options_default();
     close(open(fixture_dir, O_CREAT | O_WRONLY, 0600));
@@ -493,6 +549,8 @@ int main(void) {
     RUN_CHILD(lock_outlives_descriptors);
     RUN_CHILD(missing);
     RUN_CHILD(foreign_directory);
+    RUN_CHILD(dead);
+    RUN_CHILD(removed_meanwhile);
     RUN_CHILD(not_a_directory);
     RUN_CHILD(symbolic_links);
     RUN_CHILD(modes);
