@@ -116,9 +116,15 @@ bool pm_heap_has_room(uint64_t len, uint64_t promised, bool *known);
 // Gives the space back; the range reads as zeroes afterwards. False when the file system cannot.
 bool pm_heap_uncommit(uint64_t offset, uint64_t len);
 
+// A piece of the data file that is known to be written throughout; all zero at first. The file system looks for the end of
+// a piece page by page, which for every part of a long one anew would take time by its square.
+struct pm_written {
+    uint64_t from, to;
+};
 // Moves *offset to the next byte below `end` that was ever written and returns how many such bytes follow; 0
-// when there are none. Where the file system cannot tell, everything counts as written. No lock needed.
-uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end);
+// when there are none. Where the file system cannot tell, everything counts as written. No lock needed; `known` is
+// the caller's, and good for as long as nothing is given back to the file system.
+uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t end);
 
 // mmap() of a file of the heap, shared; with MAP_SYNC on DAX, so that blocks and length are durable with the lines
 // written to them. `flags` may add MAP_FIXED or MAP_NORESERVE. MAP_FAILED with errno.

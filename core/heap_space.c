@@ -275,15 +275,18 @@ bool pm_heap_uncommit(uint64_t offset, uint64_t len) {
             (no_fallocate && madvise(pm_heap_at(offset), len, MADV_REMOVE) == 0));
 }
 
-uint64_t pm_heap_next_data(uint64_t *offset, uint64_t end) {
+uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t end) {
     if (!pm_heap.persistent || !pm_file_ready(&pm_heap.data))
         return end - *offset;
-    off_t data = lseek(pm_heap.data.fd, (off_t)*offset, SEEK_DATA);
-    if (data < 0)
-        return errno == ENXIO ? 0 : end - *offset;
-    if ((uint64_t)data >= end)
-        return 0;
-    *offset = (uint64_t)data;
-    off_t hole = lseek(pm_heap.data.fd, data, SEEK_HOLE);
-    return (hole < 0 || (uint64_t)hole > end ? end : (uint64_t)hole) - *offset;
+    if (*offset < known->from || *offset >= known->to) {
+        off_t data = lseek(pm_heap.data.fd, (off_t)*offset, SEEK_DATA);
+        if (data < 0)
+            return errno == ENXIO ? 0 : end - *offset;
+        if ((uint64_t)data >= end)
+            return 0;
+        *offset = (uint64_t)data;
+        off_t hole = lseek(pm_heap.data.fd, data, SEEK_HOLE);
+        *known = (struct pm_written){*offset, hole < 0 ? end : (uint64_t)hole};
+    }
+    return (known->to > end ? end : known->to) - *offset;
 }

@@ -37,11 +37,11 @@ static bool add_run(uint64_t offset, uint64_t len) {
 
 // Of a lazily reserved extent only what was ever written: reading its holes through a mapping would take space on the
 // file system, and the file's owner may fill them later.
-static bool add_extent(const struct pm_extent *e) {
+static bool add_extent(const struct pm_extent *e, struct pm_written *known) {
     uint64_t offset = e->page << PM_PAGE_SHIFT, end = offset + pm_extent_bytes(e), part;
     if (e->backed)
         return add_run(offset, end - offset);
-    for (; offset < end && (part = pm_heap_next_data(&offset, end)) != 0; offset += part)
+    for (; offset < end && (part = pm_heap_next_data(known, &offset, end)) != 0; offset += part)
         if (!add_run(offset, part))
             return false;
     return true;
@@ -49,6 +49,7 @@ static bool add_extent(const struct pm_extent *e) {
 
 bool pm_private_find(void) {
     uint64_t end = pm_heap.frontier >> PM_PAGE_SHIFT;
+    struct pm_written known = {0};
     run_count = 0;
     if (!runs)
         runs = pm_os_reserve(PM_PRIVATE_RUNS_MAX * sizeof *runs);
@@ -58,7 +59,7 @@ bool pm_private_find(void) {
         const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
         if (!e->pages) // no extent: copying does not need the tiling
             return false;
-        if (e->state == PM_EXTENT_ACTIVE && !add_extent(e))
+        if (e->state == PM_EXTENT_ACTIVE && !add_extent(e, &known))
             return false;
         page = e->page + e->pages;
     }
@@ -101,10 +102,16 @@ static bool map_file(void) {
     return good;
 }
 
-static bool copy_range(uint64_t offset, uint64_t len, void *fresh) {
+struct copying {
+    char *fresh;
+    struct pm_written known;
+};
+
+static bool copy_range(uint64_t offset, uint64_t len, void *arg) {
+    struct copying *c = arg;
     uint64_t end = offset + len, part;
-    for (; offset < end && (part = pm_heap_next_data(&offset, end)) != 0; offset += part)
-        memcpy((char *)fresh + offset, pm_heap_at(offset), part);
+    for (; offset < end && (part = pm_heap_next_data(&c->known, &offset, end)) != 0; offset += part)
+        memcpy(c->fresh + offset, pm_heap_at(offset), part);
     return true;
 }
 
@@ -114,7 +121,8 @@ static bool copy_all(void) {
     void *fresh = size ? pm_os_reserve(size) : NULL;
     if (!fresh)
         return size == 0;
-    if (pm_extent_each_active(copy_range, fresh) &&
+    struct copying copying = {.fresh = fresh};
+    if (pm_extent_each_active(copy_range, &copying) &&
         mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)pm_base) !=
             MAP_FAILED)
         return any_mapped = true;

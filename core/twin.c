@@ -123,6 +123,7 @@ static bool write_all(int fd, const void *data, size_t len, uint64_t at) {
 
 // A store to what the first heap has allocated cannot fail for lack of space, so it must not here.
 static bool copy_extents(int fd) {
+    struct pm_written known = {0};
     for (uint32_t i = 1; i < pm_extent_top; i++) {
         const struct pm_extent *e = &pm_extents[i];
         if (e->state != PM_EXTENT_ACTIVE)
@@ -130,7 +131,7 @@ static bool copy_extents(int fd) {
         uint64_t at = e->page << PM_PAGE_SHIFT, end = at + pm_extent_bytes(e), part;
         if (e->backed && fallocate(fd, 0, (off_t)at, (off_t)(end - at)) != 0 && errno != EOPNOTSUPP)
             return false;
-        for (; at < end && (part = pm_heap_next_data(&at, end)) != 0; at += part)
+        for (; at < end && (part = pm_heap_next_data(&known, &at, end)) != 0; at += part)
             if (!write_all(fd, pm_heap_at(at), part, at))
                 return false;
     }

@@ -45,6 +45,7 @@ struct marker {
     uint32_t count; // stack[0 .. count)
     uint32_t ring_head, ring_count;
     uint64_t scanned, reported;
+    struct pm_written known;
     struct range ring[RING];
     struct range stack[STACK];
 };
@@ -199,7 +200,7 @@ static void scan_words(struct marker *m, const void *bytes, uint64_t len) {
 // pushes the rest.
 static void scan_piece(struct marker *m, uint64_t offset, uint64_t len) {
     uint64_t end = offset + len;
-    uint64_t data_len = pm_heap_next_data(&offset, end);
+    uint64_t data_len = pm_heap_next_data(&m->known, &offset, end);
     if (data_len == 0)
         return;
     uint64_t piece = data_len < PIECE ? data_len : PIECE;
@@ -341,7 +342,8 @@ static void rescan_extents(struct marker *m, uint64_t granule, uint32_t index) {
             return;
         if (e->state == PM_EXTENT_ACTIVE && !e->slab && e->marked && end > from) {
             uint64_t at = start > from ? start : from;
-            for (uint64_t len; at < end && (len = pm_heap_next_data(&at, end)) != 0; at += len)
+            for (uint64_t len; at < end && (len = pm_heap_next_data(&m->known, &at, end)) != 0;
+                 at += len)
                 scan_words(m, pm_heap_at(at), len);
         }
         index = end < frontier ? pm_page_extent[end >> PM_PAGE_SHIFT] : 0;
