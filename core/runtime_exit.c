@@ -68,7 +68,7 @@ static void end_alone(void) {
     if (rooted)
         pm_extent_purge(true);
     // Blocks in the cache of a thread that went without a word would count as in use.
-    bool exact = pm_tcache_live() <= (pm_tcache != &pm_no_tcache);
+    bool exact = !pm_tcache_lost && pm_tcache_live() <= (pm_tcache != &pm_no_tcache);
     if (!part())
         return;
     if (!rooted)

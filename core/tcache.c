@@ -12,6 +12,7 @@ struct pm_lock pm_tcache_lock;
 
 static struct pm_tcache *live, *spare;
 static unsigned live_count;
+bool pm_tcache_lost;
 
 // One mapping for a cache and its stacks, touched as far as it is used.
 static struct pm_tcache *map_new(void) {
@@ -137,10 +138,21 @@ uint64_t pm_tcache_held(unsigned cls) {
     return held;
 }
 
+// Their threads may have stood anywhere: within a flush, half of whose blocks had gone back and been handed out
+// anew, or storing while fork copied the memory page by page. So what the caches name cannot be believed, and is lost
+// to the child; a block that went to a slab twice would have two owners.
 void pm_tcache_orphans(struct pm_tcache *mine) {
     for (struct pm_tcache *t = live, *next; t; t = next) {
         next = t->next;
-        if (t != mine)
-            pm_tcache_destroy(t);
+        if (t == mine)
+            continue;
+        pm_tcache_lost = true;
+        for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+            pm_stack_leave(&t->stack[cls], 0);
+        t->later_count = 0;
+        pm_arena_leave(t->arena);
+        unlink_live(t);
+        t->next = spare;
+        spare = t;
     }
 }

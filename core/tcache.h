@@ -131,8 +131,9 @@ unsigned pm_tcache_live(void);
 // Blocks of a class held by all caches; a snapshot without synchronisation, for statistics.
 uint64_t pm_tcache_held(unsigned cls);
 
-// In a forked child, whose only thread owns `mine`: the other threads' caches give back their blocks.
+// In a forked child, whose only thread owns `mine`: the other threads' caches become spare, without their blocks.
 void pm_tcache_orphans(struct pm_tcache *mine);
+extern bool pm_tcache_lost; // so blocks that nobody has count as in use
 extern struct pm_lock pm_tcache_lock;
 
 #endif

@@ -141,6 +141,30 @@ static void test_orphans_of_a_fork(void) {
     CHECK(pm_tcache_push(mine, p));
 }
 
+// A thread that stood within pm_tcache_trim(): what it had returned already was handed out anew.
+static void test_an_orphan_within_a_flush(void) {
+    start();
+    struct pm_tcache *mine = pm_tcache_create(), *other = pm_tcache_create();
+    void *got[400], *p = take(other, 9);
+    CHECK(pm_tcache_push(other, p));
+    struct pm_stack *s = &other->stack[9];
+    mine->arena = other->arena;
+    unsigned n = (unsigned)pm_stack_seize(s);
+    pm_arena_flush(9, s->slot, n / 2);
+    for (unsigned i = 0; i < 200; i++)
+        got[i] = take(mine, 9);
+    pm_tcache_orphans(mine);
+    CHECK(pm_tcache_lost);
+    for (unsigned i = 200; i < 400; i++)
+        got[i] = take(mine, 9);
+    for (unsigned i = 0; i < 400; i++)
+        for (unsigned j = 0; j < i; j++)
+            if (got[i] == got[j]) {
+                CHECK(got[i] != got[j]);
+                return;
+            }
+}
+
 static void test_out_of_memory(void) {
     struct pm_error err;
     pm_options_default();
@@ -161,6 +185,7 @@ int main(void) {
     RUN_CHILD(bounded);
     RUN_CHILD(flush_and_destroy_return_everything);
     RUN_CHILD(orphans_of_a_fork);
+    RUN_CHILD(an_orphan_within_a_flush);
     RUN_CHILD(out_of_memory);
     return CHECK_DONE();
 }
