@@ -517,6 +517,8 @@ def write_json(path, data):
 def main(function):
     """Exit status: what function returns (0 or 1: something came out wrong), 2 on a Failure."""
     name = os.path.basename(sys.argv[0])
+    # As for Ctrl-C: programs are ended and heaps removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(function())
     except Failure as failure:

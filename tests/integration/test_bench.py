@@ -4,8 +4,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import BUILD, ROOT, environment, run, said
@@ -53,6 +55,24 @@ def test_figures_ratios_and_the_best(fake):
     assert report["machine"]["cpus"] >= 1 and "dev_shm" in report["machine"]
     line = next(line for line in done.stdout.splitlines() if line.startswith("nqueens/1"))
     assert line.split() == ["nqueens/1", "2.000", "ns", "0.50", "other"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_a_run_that_is_ended(number, tmp_path):
+    script(tmp_path / "build/bench/nqueens", "echo $$ > {0}.new; mv {0}.new {0}; exec sleep 60\n".format(tmp_path / "pid"))
+    argv = [sys.executable, ROOT / "scripts/bench", "--programs=nqueens", "--allocators=glibc", "--threads=1"]
+    argv += [f"--heap-in={tmp_path}", f"--output={tmp_path}/results"]
+    reset = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    env = environment(preload=False) | {"BUILD": str(tmp_path / "build")}
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, preexec_fn=reset)
+    while not (tmp_path / "pid").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait() == 128 + number
+    assert not list(tmp_path.glob("pmalloc-bench-*"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_warming_is_reported(fake):
