@@ -107,7 +107,7 @@ static uint64_t missing(uint64_t pages, uint64_t align) {
 }
 
 // What is kept for reuse although it does not fit what is asked for must not add up with what is taken instead.
-#define KEPT_SHARE 4 // of the pages in use, one page in so many
+#define KEPT_SHARE 2 // of the pages in use, one page in so many
 #define KEPT_PAGES 1024u
 
 static uint32_t take(uint64_t pages, uint64_t align) {
