@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
 #
-# Plain GNU make. `make help` lists the targets; sources are found by wildcard, so a new file in
+# Plain GNU make. `make help` lists the targets. Sources are found by wildcard, so a new file in
 # core/, gc/, preload/, tools/ or tests/ needs no edit here. Variables worth setting:
-#   CC=clang BUILD=build-clang   CC=musl-gcc BUILD=build-musl   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DESTDIR=
+#   CC=clang BUILD=build-clang   CC=musl-gcc BUILD=build-musl
+#   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DESTDIR=
 
-VERSION = 0.1.0
+VERSION := $(shell sed -n 's/^\#define PM_VERSION "\(.*\)"/\1/p' preload/version.h)
 SOVERSION = 0
+$(if $(VERSION),,$(error preload/version.h names no PM_VERSION))
 
 BUILD ?= build
 PREFIX ?= /usr/local
@@ -30,16 +32,17 @@ PYTHON ?= /usr/bin/python3
 WARN = -Wall -Wextra -Wundef -Wshadow $(WERROR)
 DEPS = -MMD -MP
 
-# The compiler must not turn the allocator's own code into calls of the functions it implements,
-# and its TLS must never need a lazily allocated block: hence no builtins and initial-exec.
+# No builtins: the compiler must not turn the allocator's code into calls of the functions that this
+# code implements. initial-exec: thread-local variables must never need a block allocated lazily.
 LIB_CFLAGS = -std=gnu11 -D_GNU_SOURCE= -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-plt \
 	-fno-math-errno -ffunction-sections -fdata-sections \
 	-fno-builtin-malloc -fno-builtin-calloc -fno-builtin-realloc -fno-builtin-free \
-	-iquote . -iquote core -iquote gc $(WARN) $(CFLAGS) $(CPPFLAGS)
+	-iquote . -iquote core -iquote gc -iquote preload $(WARN) $(CFLAGS) $(CPPFLAGS)
 # Users' programs: no project directory on the include path.
 APP_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) $(CPPFLAGS)
-# The sanitizer build also asserts the order of locks (core/lock.h).
-ASAN_FLAGS = -O1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# The sanitizer build also asserts the order of locks (core/base/lock.h).
+ASAN_FLAGS = -O1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
+	-fno-omit-frame-pointer
 
 # Off by default: the hot path is inline in core's headers. With clang it needs Debian's llvm.
 ifeq ($(LTO),1)
@@ -49,36 +52,39 @@ AR = $(if $(findstring clang,$(CC)),llvm-ar,gcc-ar)
 endif
 LINK = $(CC) $(CFLAGS) $(LTO_FLAGS)
 
-# Debian's wrapper for musl sees no other headers, the kernel's included. Libraries and programs only: the tools work
-# on heaps of both, and libpmem is glibc's.
+# Debian's wrapper for musl sees no headers but musl's, so the kernel's are linked in. The tools are
+# not built with musl: they need libpmem, which is built for glibc, and they open heaps of both.
 ifneq ($(findstring musl-gcc,$(CC)),)
 MUSL_KERNEL := $(addprefix $(BUILD)/kernel/,linux asm-generic asm)
 CPPFLAGS += -idirafter $(BUILD)/kernel
 endif
 
-# First of all constructors: a fork handler that another library's registers before ours would run in the child while the
-# heap is still its parent's.
+# initfirst: our constructor runs before all others. If another library registered a fork handler
+# earlier, that handler would run in the child while the heap is still the parent's.
 SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst -Wl,--gc-sections \
 	-Wl,--no-undefined -Wl,--version-script=preload/preload.map $(LDFLAGS)
 
 # --- what there is -----------------------------------------------------------------------------
 
-core_objects = $(patsubst %.c,$(1)/obj/%.o,$(wildcard core/*.c gc/*.c))
+core_objects = $(patsubst %.c,$(1)/obj/%.o,$(wildcard core/*/*.c gc/*/*.c preload/process/*.c))
 programs = $(patsubst %.c,$(1),$(notdir $(wildcard $(2))))
 
 CORE_OBJS := $(call core_objects,$(BUILD))
 ASAN_OBJS := $(call core_objects,$(BUILD)/asan)
-PRELOAD_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/*.c))
+PRELOAD_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/names/*.c))
 TOOL_COMMON_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/common/*.c))
 TOOLS := $(if $(MUSL_KERNEL),,$(patsubst tools/%.c,$(BUILD)/%,$(wildcard tools/pmalloc-*.c)))
-APPS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/apps/*.c))
+APPS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/apps/*.c tests/vm/*.c))
 UNITS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 ASAN_UNITS := $(patsubst tests/%.c,$(BUILD)/asan/%,$(wildcard tests/unit/test_*.c))
-# Programs, and one that counts what the allocator flushes and is linked with it.
-BENCHES := $(patsubst tests/%.c,$(BUILD)/%,$(filter-out %/flushes.c,$(wildcard tests/bench/*.c)))
+# The benchmark programs. Some count what the allocator does, and are linked with it: not these.
+BENCHES := $(patsubst tests/%.c,$(BUILD)/%,\
+	$(filter-out %/flushes.c %/contention.c %/lines.c,$(wildcard tests/bench/*.c)))
 FLUSHES := $(BUILD)/bench/flushes
+CONTENTION := $(BUILD)/bench/contention $(BUILD)/bench/contention-plain
 # libpmemobj for the benchmark programs, where it is installed (scripts/bootstrap --bench).
-ADAPTERS := $(if $(MUSL_KERNEL),,$(if $(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes),$(BUILD)/bench/adapters/pmemobj.so))
+PMEMOBJ := $(if $(MUSL_KERNEL),,$(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes))
+ADAPTERS := $(if $(PMEMOBJ),$(BUILD)/bench/adapters/pmemobj.so)
 
 CRASH_CORE_OBJS := $(call core_objects,$(BUILD)/crash)
 CRASH_CHECKER := checker verify
@@ -92,18 +98,21 @@ LIBS := $(if $(PRELOAD_OBJS),$(BUILD)/libpmalloc_preload.so $(BUILD)/libpmalloc.
 MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
-FORMATTED := $(wildcard core/*.[ch] gc/*.[ch] preload/*.[ch] tools/*.[ch] tools/common/*.[ch] \
-	tests/*/*.[ch] tests/bench/adapters/*.c)
+FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] tools/*.[ch] \
+	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c)
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
-	fuzz fuzz-corpus fuzz-coverage format format-check lint check-includes tests-built pmem-packages soak faults FORCE
+	fuzz fuzz-corpus fuzz-coverage format format-check lint check-layers check-style tests-built \
+	pmem-packages soak faults vm FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(BENCHES) $(FLUSHES) $(ADAPTERS) $(MAN1) $(MAN7) $(PC) ## build libraries, tools, test programs, man pages
+all: ## build libraries, tools, test programs, man pages
+all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(BENCHES) $(FLUSHES) $(ADAPTERS) $(MAN1) $(MAN7) $(PC)
 
-help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' \
+		$(firstword $(MAKEFILE_LIST))
 
 # --- objects and libraries ---------------------------------------------------------------------
 
@@ -161,7 +170,7 @@ $(MAN7): $(BUILD)/pmalloc-run
 	@mkdir -p $(@D)
 	$< --man-env > $@
 
-$(PC): core/libpmalloc.pc.in FORCE
+$(PC): preload/libpmalloc.pc.in FORCE
 	@mkdir -p $(@D)
 	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
 		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' $< > $@
@@ -172,32 +181,42 @@ $(APPS) $(BENCHES): $(BUILD)/%: tests/%.c $(BUILD)/.flags
 
 $(BUILD)/bench/adapters/%.so: tests/bench/adapters/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
-	$(CC) $(APP_CFLAGS) $(shell $(PKG_CONFIG) --cflags lib$*) -fPIC -shared $(LDFLAGS) $(DEPS) -o $@ $< \
-		$(shell $(PKG_CONFIG) --libs lib$*)
+	$(CC) $(APP_CFLAGS) $(shell $(PKG_CONFIG) --cflags lib$*) -fPIC -shared $(LDFLAGS) $(DEPS) \
+		-o $@ $< $(shell $(PKG_CONFIG) --libs lib$*)
+
+# These tests pretend to have a kernel and file systems that this machine lacks.
+DAX_UNITS = unit/test_sync unit/test_units
+$(DAX_UNITS:%=$(BUILD)/%) $(DAX_UNITS:%=$(BUILD)/asan/%): WRAP = mmap fstatfs fstatvfs fallocate
+
+# Signals, short writes and full media at will.
+$(BUILD)/unit/test_os_file $(BUILD)/asan/unit/test_os_file: WRAP = pwrite
 
 $(UNITS) $(FLUSHES): $(BUILD)/%: $(BUILD)/obj/tests/%.o $(ARCHIVE)
 	@mkdir -p $(@D)
-	$(LINK) $(LDFLAGS) -o $@ $^ -lpthread -lm
+	$(LINK) $(LDFLAGS) -o $@ $^ $(WRAP:%=-Wl,--wrap=%) -lpthread -lm
 
 $(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) $(ASAN_FLAGS) -o $@ $^ -lpthread -lm
+	$(CC) $(CFLAGS) $(LDFLAGS) $(ASAN_FLAGS) -o $@ $^ $(WRAP:%=-Wl,--wrap=%) -lpthread -lm
 
-# The power-failure simulator: core and gc with a call before every store, to a recorder instead of
-# ThreadSanitizer's runtime; the checker beside it is built as users get it. Fixed addresses, so that
-# call sites can be named; no memset turned into stores that the compiler does not announce.
+# The power-failure simulator: the compiler puts a call before every store of core and gc, and a
+# recorder takes the place of ThreadSanitizer's runtime. The checker is built as users get it.
+# Addresses are fixed, so that call sites can be named. memset stays a call, because the compiler
+# does not announce the stores it would expand to.
 CRASH_TSAN = -fsanitize=thread -fno-builtin-memset -fno-builtin-memcpy -fno-builtin-memmove \
 	$(if $(findstring clang,$(CC)),-mllvm -simplifycfg-sink-common=false \
 	-mllvm -enable-tail-merge=0,-fno-crossjumping -fno-tree-tail-merge)
-CRASH_WRAP = pm_persist_init pm_os_now_ms fallocate ftruncate pwrite write openat renameat unlinkat \
-	mmap munmap syscall memcpy memmove memset
+CRASH_WRAP = pm_persist_init pm_os_now_ms fallocate ftruncate pwrite write openat renameat \
+	unlinkat mmap munmap syscall memcpy memmove memset
 CRASH_CFLAGS = $(filter-out $(LTO_FLAGS),$(LIB_CFLAGS)) -iquote tests/crash -fno-pic -fno-pie
 
 $(CRASH_CORE_OBJS): $(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CRASH_CFLAGS) $(CRASH_TSAN) $(DEPS) -c -o $@ $<
 
-$(CRASH_OBJS) $(CRASH_CHECKER_OBJS): $(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags
+CONTENTION_OBJS := $(addprefix $(BUILD)/crash/obj/tests/bench/,contention.o lines.o)
+$(CRASH_OBJS) $(CRASH_CHECKER_OBJS) $(CONTENTION_OBJS): \
+		$(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(CRASH_CFLAGS) $(DEPS) -c -o $@ $<
 
@@ -207,19 +226,36 @@ $(BUILD)/crash/crash: $(CRASH_OBJS) $(CRASH_CORE_OBJS)
 $(BUILD)/crash/crash-check: $(CRASH_CHECKER_OBJS) $(ARCHIVE)
 	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ -lpthread
 
+# Cache lines that move between threads, counted by the same calls. The hot path is inline, so the
+# program is compiled as core is.
+$(BUILD)/crash/obj/tests/bench/contention.o: CRASH_CFLAGS += $(CRASH_TSAN)
+CONTENTION_WRAP = pm_os_cores pm_os_now_ms memcpy memmove memset
+
+$(BUILD)/bench/contention: $(CONTENTION_OBJS) $(CRASH_CORE_OBJS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ $(CONTENTION_WRAP:%=-Wl,--wrap=%) -lpthread
+
+$(BUILD)/bench/contention-plain: tests/bench/contention.c $(ARCHIVE)
+	@mkdir -p $(@D)
+	$(CC) $(LIB_CFLAGS) -DPM_PLAIN $(LDFLAGS) -o $@ $^ \
+		-Wl,--wrap=pm_os_cores -Wl,--wrap=pm_os_now_ms -lpthread
+
 # --- fuzzer ------------------------------------------------------------------------------------
 
-# libFuzzer is clang's, whatever CC is. The library's variables go to sections of their own, and its
-# tables come and go through wrapped calls, so that one process can open thousands of heaps.
+# libFuzzer needs clang, whatever CC is. One process opens thousands of heaps: the library's
+# variables lie in sections of their own, and its tables come and go through wrapped calls.
 FUZZ_FLAGS = -O1 -g -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer -DSTACK=48u
 FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
-FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,$(LIB_CFLAGS)) $(FUZZ_FLAGS)
-FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,$(wildcard core/*.c gc/*.c) \
-	$(addprefix tools/common/,census.c figures.c info_json.c info_text.c json.c offline.c))
+FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,\
+	$(LIB_CFLAGS)) $(FUZZ_FLAGS)
+FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
+	$(wildcard core/*/*.c gc/*/*.c preload/process/*.c) \
+	$(addprefix tools/common/,census.c figures.c files.c info_json.c info_text.c json.c))
 FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(wildcard tests/fuzz/*.c))
 FUZZER := $(BUILD)/fuzz/fuzz_heap
-FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 $(FUZZER) -timeout=20 -rss_limit_mb=2048
+FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 $(FUZZER) -timeout=20 \
+	-rss_limit_mb=2048
 CORPUS = tests/fuzz/corpus
 SECONDS ?= 60
 
@@ -232,22 +268,24 @@ $(BUILD)/fuzz/obj/%.o: %.c $(BUILD)/.flags
 	$(CLANG) $(FUZZ_CFLAGS) $(DEPS) -c -o $@ $<
 
 $(FUZZER): $(FUZZ_LIB) $(FUZZ_OBJS)
-	$(CLANG) -fsanitize=fuzzer,address,undefined $(FUZZ_LINK) -Wl,--wrap=pm_os_reserve -Wl,--wrap=munmap \
-		-o $@ $^ -lpthread
+	$(CLANG) -fsanitize=fuzzer,address,undefined $(FUZZ_LINK) -Wl,--wrap=pm_os_reserve \
+		-Wl,--wrap=pm_os_reserve_unused -Wl,--wrap=munmap -o $@ $^ -lpthread
 
-fuzz-corpus: $(FUZZER) ## every input the fuzzer ever learned from, once
+fuzz-corpus: $(FUZZER) ## run the fuzzer on each input of its corpus, once
 	@$(FUZZ_RUN) -runs=0 $(CORPUS) > $(BUILD)/fuzz/corpus.log 2>&1 || \
 		{ tail -n 40 $(BUILD)/fuzz/corpus.log; exit 1; }
 	@echo "ok   $(FUZZER): $$(ls $(CORPUS) | wc -l) inputs"
 
-fuzz: $(FUZZER) ## look for new ones, for SECONDS= (60); what it finds is left in build/fuzz
+fuzz: $(FUZZER) ## look for new inputs, for SECONDS=60; findings stay in build/fuzz
 	@mkdir -p $(BUILD)/fuzz/found
 	$(FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=256 -len_control=0 -print_final_stats=1 \
 		-artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/found $(CORPUS)
 
-COVERED = $(addprefix core/,heap.c heap_dir.c booklog.c extent_open.c slab.c bitmaps.c clean.c verify.c) \
-	$(addprefix gc/,roots.c recover.c mark.c)
-fuzz-coverage: ## which lines of opening and recovery the corpus reaches
+COVERED = $(addprefix core/media/,heap_open.c heap_dir.c log.c log_chunks.c log_compact.c) \
+	core/media/close_record.c core/pages/extent_adopt.c gc/roots/root_table.c \
+	$(addprefix core/blocks/,slab.c population.c bitmaps.c verify.c) \
+	$(addprefix gc/recovery/,recover.c mark.c offline.c close.c)
+fuzz-coverage: $(COVERED) ## show which lines of opening and recovery the corpus reaches
 	@$(MAKE) -s BUILD=$(BUILD)/coverage FUZZ_LINK=-fprofile-instr-generate \
 		FUZZ_COVERAGE='$(FUZZ_COVERAGE) -fprofile-instr-generate -fcoverage-mapping' \
 		$(BUILD)/coverage/fuzz/fuzz_heap
@@ -271,56 +309,63 @@ PYTEST = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest
 
 tests-built: all $(UNITS)
 
-unit: $(UNITS) ## unit tests
+unit: $(UNITS) ## run the unit tests
 	$(call run_each,$(UNITS))
 
-sanitize: $(ASAN_UNITS) ## unit tests under ASan and UBSan
+sanitize: $(ASAN_UNITS) ## run the unit tests under ASan and UBSan
 	$(call run_each,$(ASAN_UNITS))
 
 crash-built: $(BUILD)/crash/crash $(BUILD)/crash/crash-check
 
 CRASH_RUN = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/crash/run
-crash: crash-built ## power failures: about 60,000 images, two minutes
+crash: crash-built ## simulate power failures: 60,000 images, about two minutes
 	$(CRASH_RUN) --images 60000
 
-crash-long: crash-built ## power failures: 1,000,000 images, and the mutants
+crash-long: crash-built ## simulate power failures: 1,000,000 images, then the mutants
 	$(CRASH_RUN) --images 1000000 --quota 40
 	$(CRASH_RUN) --mutate
 
-crash-mutants: crash-built ## proof of the proof: each flush and fence left out in turn
+crash-mutants: crash-built ## leave out each flush, fence and rename: the simulator must notice
 	$(CRASH_RUN) --mutate
 
-integration: all ## whole processes under pytest
+integration: all $(CONTENTION) ## run whole processes under pytest
 	$(PYTEST) tests/integration
 
+vm: all ## cut the power of a guest with NVDIMMs; skipped if qemu is missing
+	BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/vm-test --quick
+
 # In this order, whatever -j says; pytest's closing line is the last one.
-test: ## everything: both compilers, format, include directions, unit, sanitizers, crash, integration
-	@$(MAKE) format-check check-includes
+test: ## run all tests with both compilers; CI runs this
+	@$(MAKE) format-check
+	@$(MAKE) check-style
 	@$(MAKE) CC=$(CLANG) BUILD=$(BUILD)-clang tests-built
 	@$(MAKE) tests-built
+	@$(MAKE) check-layers
 	@$(MAKE) unit
 	@$(MAKE) sanitize
 	@$(MAKE) fuzz-corpus
 	@$(MAKE) crash
+	@$(MAKE) vm
 	@$(MAKE) integration
 
-test-fast: all ## check-includes, unit tests, and the integration tests not marked slow
-	@$(MAKE) check-includes
+test-fast: all $(CONTENTION) ## run the style and layer checks, unit tests, fast integration tests
+	@$(MAKE) check-style
+	@$(MAKE) check-layers
 	@$(MAKE) unit
 	$(PYTEST) -m 'not slow' tests/integration
 
 MINUTES ?= 10
-soak: all ## random programs, settings and kills for MINUTES=10
+soak: all ## run random programs, settings and kills for MINUTES=10
 	BUILD=$(abspath $(BUILD)) $(PYTHON) tests/soak/soak --minutes $(MINUTES)
 
-faults: all ## every system call of library and tools fails in turn (make test takes a sample)
+faults: all ## let every system call fail in turn; make test takes a sample
 	FAULTS=all $(PYTEST) tests/integration/test_faults.py
 
-demo: all ## real programs, real kills, explained line by line
+demo: all ## show real programs and real kills, line by line
 	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo
 
 BENCH = BUILD=$(abspath $(BUILD)) $(PYTHON) scripts
-bench: all ## a few minutes: time and memory beside others (scripts/bootstrap --bench), counters, start-up, recovery
+bench: all $(CONTENTION) ## compare time and memory with other allocators; a few minutes
 	$(BENCH)/bench --runs 3
 	$(BENCH)/counters
 	$(BENCH)/startup-bench
@@ -331,14 +376,17 @@ bench: all ## a few minutes: time and memory beside others (scripts/bootstrap --
 format: ## rewrite the C sources in the house format
 	$(if $(FORMATTED),$(CLANG_FORMAT) -i $(FORMATTED))
 
-format-check: ## fail where `make format` would change something
+format-check: ## fail if `make format` would change a file
 	$(if $(FORMATTED),$(CLANG_FORMAT) --dry-run -Werror $(FORMATTED))
 
-check-includes: ## fail where an include runs against the layers
-	$(PYTHON) scripts/check-includes
+check-layers: all ## fail if an include or a call runs upward, or files form a circle
+	$(PYTHON) scripts/check-layers --objects $(BUILD)/obj
 
-lint: format-check check-includes ## the two checks above and clang's static analyser
-	@for f in $(wildcard core/*.c gc/*.c preload/*.c tools/*.c tools/common/*.c); do \
+check-style: ## fail if a line, a function or a file is too long, or lacks its SPDX lines
+	$(PYTHON) scripts/check-style
+
+lint: format-check check-style check-layers ## run all three checks and clang's static analyser
+	@for f in $(wildcard core/*/*.c gc/*/*.c preload/*/*.c tools/*.c tools/common/*.c); do \
 		$(CLANG) $(LIB_CFLAGS) --analyze --analyzer-output text -Xclang -analyzer-werror \
 			$$f || exit 1; \
 	done
@@ -352,7 +400,7 @@ INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(INCLUDEDIR)/pmalloc.h \
 	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7)))
 
-install: all ## to $(DESTDIR)$(PREFIX)
+install: all ## install to $(DESTDIR)$(PREFIX)
 	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR) \
 		$(MANDIR)/man1 $(MANDIR)/man7)
 	install -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
@@ -360,7 +408,7 @@ install: all ## to $(DESTDIR)$(PREFIX)
 	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
 	ln -sf $(SO_REAL) $(DESTDIR)$(LIBDIR)/libpmalloc.so.$(SOVERSION)
 	ln -sf libpmalloc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libpmalloc.so
-	install -m 644 core/pmalloc.h $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 preload/pmalloc.h $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 $(PC) $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 $(MAN1) $(DESTDIR)$(MANDIR)/man1
 	install -m 644 $(MAN7) $(DESTDIR)$(MANDIR)/man7

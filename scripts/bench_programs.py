@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The programs that scripts/bench can run: how each is called, what of its output has to be the same under every
-allocator, and what its figure is. Three groups: `micro`, the programs of tests/bench; `apps`, those of tests/apps;
-`mimalloc`, those of an existing build of mimalloc-bench."""
+"""The programs that scripts/bench can run.
+
+A row says how a program is called, which part of its output must be the same under every
+allocator, and where its figure is. There are three groups: `micro` (tests/bench), `apps`
+(tests/apps) and `mimalloc` (an existing build of mimalloc-bench).
+"""
 
 import dataclasses
 import os
@@ -21,12 +24,14 @@ ONE, EACH, PAIRS = "one", "each", "pairs"  # thread counts that make sense
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One row of the results, or one for each number of threads."""
+    """One row of the results, or one row for each number of threads."""
 
     label: str
     group: str
     binary: str
-    arguments: str = ""  # {threads}, {twice}: threads, and double; {n}: count, scaled; {bench}: inputs
+    arguments: str = (
+        ""  # {threads}, {twice}: threads, and double; {n}: count, scaled; {bench}: inputs
+    )
     count: int = 0
     threads: str = ONE
     stdin: str = ""
@@ -70,7 +75,10 @@ class Program:
 
 
 def of_live(result):
-    """Peak memory, less the program's own tables, over the most bytes it had in blocks; None: it did not say."""
+    """Peak memory without the program's own tables, over the most bytes it had in blocks.
+
+    None if the program does not print them.
+    """
     live, own = (re.search(x, result.stdout) for x in (LIVE, OWN))
     return (result.peak - int(own[1])) / int(live[1]) if live and own and result.peak else None
 
@@ -239,7 +247,10 @@ def _executable(path):
 
 
 def choose(places, wanted):
-    """(programs, [what was left out and why]). A group holds what of it is there; what was named must be there."""
+    """(programs, [what was left out and why]).
+
+    A program of a group is left out if it is not built. A program that was named must be there.
+    """
     chosen, left_out = [], []
     for name in wanted.split(","):
         found = [p for p in PROGRAMS if name in (p.label, p.group)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""What scripts/bench makes of its runs: tables, JSON, plots."""
+"""The tables, the JSON and the plots that scripts/bench makes of its runs."""
 
 import os
 
@@ -10,7 +10,7 @@ from benchlib import geometric_mean, median
 
 
 def figures(case, name):
-    """Of one program under one allocator; None where it did not run or failed."""
+    """The figures of one program under one allocator; None if it did not run or failed."""
     results = case.results.get(name)
     if not results or name in case.failures:
         return None
@@ -20,7 +20,7 @@ def figures(case, name):
         "seconds": benchlib.summary([result.seconds for result in results]),
         "user": median([result.user for result in results]),
         "system": median([result.system for result in results]),
-        # Nobody looked in time at a program that ended at once.
+        # None if the program ended before its memory was looked at.
         "peak_bytes": median([result.peak for result in results]) or None,
         "peak_of_live": median(live) if None not in live else None,
     }
@@ -52,7 +52,7 @@ class Comparison:
         return value / base if value and base else None
 
     def best(self, case, what):
-        """(name, value) of the best of the allocators that are not ours, and no adapters."""
+        """(name, value) of the best allocator that is neither ours nor an adapter."""
         known = [(self.value(case, name, what), name) for name in self.rivals]
         known = [pair for pair in known if pair[0]]
         return min(known)[::-1] if known else (None, None)
@@ -62,7 +62,7 @@ class Comparison:
         return value / best if value and best else None
 
     def means(self, what, group=None):
-        """{allocator: geometric mean over base}, each over the programs that ran under it and the base."""
+        """{allocator: geometric mean over base}, of the programs that ran under both."""
         cases = [case for case in self.cases if group in (None, case.program.group)]
         ratios = {n: [self.over_base(case, n, what) for case in cases] for n in self.names}
         return {n: geometric_mean(filter(None, r)) for n, r in ratios.items() if any(r)}
@@ -76,7 +76,7 @@ def number(value, digits=2):
 
 
 def ratios(comparison, what):
-    """A line a program: what it took with the base, and the others over that."""
+    """One line for each program: what it took with the base, and the others over that."""
     others = [name for name in comparison.names if name != comparison.base]
     ours = [name for name in comparison.names if name == benchlib.OURS]
     unit = "" if what == "time" else " MB"
@@ -93,11 +93,15 @@ def ratios(comparison, what):
         row += [number(comparison.over_base(case, name, what)) for name in others]
         row += [comparison.best(case, what)[0] or "-"]
         rows.append(row + [number(comparison.over_best(case, name, what)) for name in ours])
-    groups = [g for g in bench_programs.GROUPS if any(c.program.group == g for c in comparison.cases)]
+    groups = [
+        g for g in bench_programs.GROUPS if any(c.program.group == g for c in comparison.cases)
+    ]
     for group in groups + ([None] if len(groups) > 1 else []):
         means = comparison.means(what, group)
         label = f"geometric mean, {group or 'all'}"
-        rows.append([label, "", *(number(means.get(name)) for name in others), ""] + [""] * len(ours))
+        rows.append(
+            [label, "", *(number(means.get(name)) for name in others), ""] + [""] * len(ours)
+        )
     return benchlib.table(header, rows)
 
 
@@ -128,7 +132,7 @@ def every_figure(comparison):
 
 
 def of_live(comparison):
-    """Peak memory over live bytes, of the programs that count them; "" if there are none."""
+    """Peak memory over live bytes of the programs that count them, or "" if there are none."""
     rows = []
     for case in comparison.cases:
         data = comparison.data[case.name]
@@ -167,7 +171,9 @@ def plot(comparison, what, title, path):
         points = [point for point in points if point[0]]
         if points:
             emphasis = {"s": 48, "zorder": 3} if name == benchlib.OURS else {"s": 28, "zorder": 2}
-            axes.scatter(*zip(*points), label=name, marker=MARKERS[index % len(MARKERS)], **emphasis)
+            axes.scatter(
+                *zip(*points), label=name, marker=MARKERS[index % len(MARKERS)], **emphasis
+            )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.axvline(1, color="grey", linewidth=0.8)
@@ -177,7 +183,9 @@ def plot(comparison, what, title, path):
     measured = "time" if what == "time" else "peak memory"
     axes.set_xlabel(f"{measured}, {comparison.base} = 1; left is better")
     figure.suptitle(title, fontsize=6)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(comparison.names), fontsize=8)
+    axes.legend(
+        loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(comparison.names), fontsize=8
+    )
     for kind in ("png", "svg"):
         figure.savefig(f"{path}.{kind}", dpi=150)
     pyplot.close(figure)
@@ -187,7 +195,7 @@ def plot(comparison, what, title, path):
 
 
 class Output:
-    """A directory of results; made before the first run, so that no run is lost for the lack of it."""
+    """The directory of results. It is made before the first run: a failure here wastes no run."""
 
     def __init__(self, options):
         self.folder = options.output or str(benchlib.build_dir() / "results")
@@ -201,7 +209,9 @@ class Output:
             import matplotlib as _
         except ImportError:
             if self.plots:
-                print("no plots: python3-matplotlib is missing, scripts/bootstrap --bench installs it")
+                print(
+                    "no plots: python3-matplotlib is missing, scripts/bootstrap --bench installs it"
+                )
             self.plots = False
 
     def path(self, name):

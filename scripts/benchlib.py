@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""What the benchmark drivers share: finding the build and the allocators, running programs under
-several of them in turn, medians, tables. Standard library only.
+"""What the benchmark drivers share. Standard library only.
 
-A variant is an allocator under a name: a library for LD_PRELOAD, or none for libc's own malloc, and
-settings. Variants are interleaved and each round starts with another one, so that a machine that gets
-slower or faster meanwhile does so for all of them.
+It finds the build and the allocators, and makes medians and tables. bench_run.py runs programs.
+
+A variant is an allocator with a name: a library for LD_PRELOAD (none for libc's own malloc) and
+settings. The variants take turns, and each round starts with another variant. So a machine that
+becomes slower or faster meanwhile does so for all of them.
 """
 
 import argparse
@@ -14,37 +15,30 @@ import datetime
 import glob
 import json
 import math
-import mmap
 import os
 import pathlib
 import platform
-import resource
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
-import time
+
+# The drivers need to import this module alone.
+from bench_run import Failure, Result, field, file_blocks, interleaved, run, status_text, warm
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# An adapter is a shared object that only the programs of tests/bench know how to use.
+# An adapter is a shared object that only the programs of tests/bench can use.
 Variant = collections.namedtuple("Variant", "name preload settings adapter", defaults=({}, None))
-# peak: most memory, of the process and its heap's files; anon: most anonymous memory; in bytes.
-Result = collections.namedtuple(
-    "Result", "seconds user system faults peak anon status stdout stderr"
-)
-
-# Settings of this allocator and of those it is compared with.
+# The settings of PMAlloc and of the allocators that it is compared with.
 FOREIGN_SETTINGS = ("PMALLOC_", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNABLES", "BENCH_")
 
 LIBC = "glibc"
 OURS = "pmalloc"
 VOLATILE = "volatile"  # ours over anonymous memory
 PERSISTENT = (OURS, VOLATILE)
-# Debian's, by what their libraries are called.
+# Debian's allocators, by the names of their libraries.
 DEBIAN = {
     "jemalloc": "libjemalloc.so.?",
     "mimalloc": "libmimalloc.so.*",
@@ -53,35 +47,20 @@ DEBIAN = {
 PMEMOBJ = "pmemobj"
 
 
-class Failure(Exception):
-    """Something the caller has to put right; its text is for people."""
-
-
 # ---- The build and the machine.
 
 
 def build_dir():
-    """Where make puts things; BUILD names another place, as for make."""
+    """The build directory of make; BUILD names another one, as for make."""
     return pathlib.Path(os.environ.get("BUILD", ROOT / "build")).resolve()
 
 
 def built(name):
-    """The path of something make builds; a Failure that says so if it is not there."""
+    """The path of a file that make builds; a Failure if it is missing."""
     path = build_dir() / name
     if not path.exists():
         raise Failure(f"{path} is missing: run make (BUILD names another build directory)")
     return path
-
-
-def _field(path, key):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith(key):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return None
 
 
 def _first_line(path):
@@ -100,7 +79,7 @@ def _output(*argv):
 
 
 def version(variant):
-    """Of an allocator: Debian's package, the commit, or the file."""
+    """The version of an allocator: Debian's package, the commit, or the file."""
     if variant.name == LIBC:
         return " ".join(platform.libc_ver())
     path = os.path.realpath(variant.adapter or variant.preload)
@@ -115,11 +94,11 @@ def version(variant):
 
 
 def machine():
-    """What a figure depends on, beside the code."""
-    memory = _field("/proc/meminfo", "MemTotal")
+    """What a figure depends on besides the code."""
+    memory = field("/proc/meminfo", "MemTotal")
     shm = _output("findmnt", "-n", "-o", "FSTYPE,SIZE", "-T", "/dev/shm").splitlines()
     return {
-        "cpu": _field("/proc/cpuinfo", "model name") or platform.machine(),
+        "cpu": field("/proc/cpuinfo", "model name") or platform.machine(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gb": round(int(memory.split()[0]) / 1e6, 1) if memory else None,
         "kernel": platform.release(),
@@ -144,7 +123,7 @@ def machine_line():
 
 
 def named_path(text):
-    """argparse type of NAME=PATH."""
+    """The argparse type of NAME=PATH."""
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
@@ -156,7 +135,7 @@ def named_path(text):
 
 
 def setting(text):
-    """argparse type of --set NAME=VALUE."""
+    """The argparse type of --set NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -164,26 +143,26 @@ def setting(text):
 
 
 def positive(text):
-    """argparse type of a count."""
+    """The argparse type of a count."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
 
 
 def size(text):
-    """argparse type of a number of bytes, with K, M or G."""
+    """The argparse type of a number of bytes, with K, M or G."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     if not number.isdecimal() or unit not in ("", "K", "M", "G"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 2G")
     return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]
 
 
-def add_variant_options(parser, adapters=False):
+def add_variant_options(parser, adapters=False, default=f"{OURS}, {LIBC}, and Debian's"):
     known = [OURS, VOLATILE, LIBC, *DEBIAN] + ([PMEMOBJ] if adapters else [])
     parser.add_argument(
         "--allocators",
         metavar="A,B,...",
-        help=f"of {', '.join(known)} (default: {OURS}, {LIBC}, and what is installed of Debian's)",
+        help=f"some of {', '.join(known)} (default: {default})",
     )
     parser.add_argument(
         "--lib",
@@ -191,7 +170,7 @@ def add_variant_options(parser, adapters=False):
         type=named_path,
         default=[],
         metavar="NAME=PATH",
-        help="compare with this preload library too; may be repeated",
+        help="also compare with this preload library; may be repeated",
     )
     if adapters:
         parser.add_argument(
@@ -200,7 +179,7 @@ def add_variant_options(parser, adapters=False):
             type=named_path,
             default=[],
             metavar="NAME=PATH",
-            help="and with this adapter (tests/bench/README.md), which only the programs there can use",
+            help="also compare with this adapter, for programs of tests/bench (README there)",
         )
     parser.add_argument(
         "--set",
@@ -209,18 +188,18 @@ def add_variant_options(parser, adapters=False):
         default=[],
         metavar="NAME=VALUE",
         dest="settings",
-        help="a setting for the pmalloc runs only (default: none set)",
+        help="a setting for the runs of pmalloc only (default: none)",
     )
 
 
 def debian_library(name):
-    """Where Debian's library of that name is, or None."""
+    """The path of Debian's library of that name, or None."""
     found = sorted(glob.glob(f"/usr/lib/*/{DEBIAN[name]}"))
     return found[0] if found else None
 
 
 def variant(name, settings=()):
-    """The allocator of that name; a Failure that says what to do when it is not there."""
+    """The allocator of that name; a Failure that says what to do if it is missing."""
     if name == LIBC:
         return Variant(LIBC, None)
     if name in PERSISTENT:
@@ -241,7 +220,7 @@ def variant(name, settings=()):
 
 
 def variants(options):
-    """Those chosen, in the order given; then --lib and --adapter."""
+    """The chosen allocators in the order given, then --lib and --adapter."""
     if options.allocators:
         names = options.allocators.split(",")
     else:
@@ -256,8 +235,10 @@ def variants(options):
 
 
 def environment(variant, folder=None):
-    """The caller's environment less what could colour a run, plus the variant. What is persistent lies in
-    `folder`; without one, where the allocator puts it by itself."""
+    """The caller's environment for a variant, without what could influence a run.
+
+    The heap lies in `folder`. Without a folder the allocator chooses the place.
+    """
     env = {
         name: value
         for name, value in os.environ.items()
@@ -273,149 +254,6 @@ def environment(variant, folder=None):
         env["BENCH_POOL"] = os.path.join(folder, "pool")
     env.update(variant.settings)
     return env
-
-
-# ---- Running.
-
-
-class Watch(threading.Thread):
-    """Looks at a process every few milliseconds until told to stop: its memory, and that of the files in
-    its heap's folder, a block of which is memory even where no page of it is mapped. Ends it after too long."""
-
-    def __init__(self, process, folder, timeout):
-        super().__init__(daemon=True)
-        self.process, self.folder = process, folder
-        self.deadline = time.monotonic() + timeout
-        self.peak, self.anon, self.ended = 0, 0, threading.Event()
-
-    def run(self):
-        pause = 0.001
-        while not self.ended.wait(pause):
-            self.look()
-            pause = min(1.2 * pause, 0.01)
-            if time.monotonic() >= self.deadline:
-                self.process.kill()
-
-    def look(self):
-        try:
-            with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as file:
-                lines = dict(line.split(":", 1) for line in file if line.startswith(("Rss", "VmHWM")))
-        except OSError:
-            return
-        size = {name: int(text.split()[0]) * 1024 for name, text in lines.items()}
-        if size:
-            shared = max(size["RssShmem"], file_blocks(self.folder) if self.folder else 0)
-            self.anon = max(self.anon, size["RssAnon"])
-            self.peak = max(self.peak, size["VmHWM"], size["RssAnon"] + size["RssFile"] + shared)
-
-    def stop(self):
-        self.ended.set()
-        self.join()
-
-
-def file_blocks(folder):
-    """Bytes that the files below a folder take."""
-    total = 0
-    for base, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(base, name)).st_blocks * 512
-            except OSError:
-                pass
-    return total
-
-
-MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
-
-
-def warm(size):
-    """Touches `size` bytes of memory and gives them back, so that the run that follows finds pages which a
-    hypervisor has already provided. In a process of its own: what it held would pass for the run's peak."""
-    if not size:
-        return
-    available = _field("/proc/meminfo", "MemAvailable")
-    available = int(available.split()[0]) * 1024 if available else size
-    if size > available:
-        raise Failure(f"cannot touch {size >> 20} MB, only {available >> 20} MB are available")
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            area = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            try:
-                area.madvise(MADV_POPULATE_WRITE)
-            except OSError:
-                for offset in range(0, size, mmap.PAGESIZE):
-                    area[offset] = 1
-            status = 0
-        finally:
-            os._exit(status)
-    try:
-        _, status = os.waitpid(child, 0)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    if status:
-        raise Failure(f"could not touch {size >> 20} MB")
-
-
-def run(argv, env=None, stdin=None, cwd=None, timeout=600, folder=None):
-    """Runs a program to its end and measures it. status is negative for a signal, as in subprocess."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(
-        stdin or os.devnull, "rb"
-    ) as source:
-        start = time.perf_counter()
-        try:
-            process = subprocess.Popen(argv, env=env, stdin=source, stdout=out, stderr=err, cwd=cwd)
-        except OSError as error:
-            raise Failure(f"cannot run {argv[0]}: {error.strerror}") from error
-        watch = Watch(process, folder, timeout)
-        watch.start()
-        try:
-            # The process is reaped only after the watch ended, so its number stays its own.
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            seconds = time.perf_counter() - start
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            watch.stop()
-            _, raw, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(raw)
-        # wait4 knows the exact peak of resident memory, but it starts at this interpreter's.
-        exact = usage.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        out.seek(0)
-        err.seek(0)
-        return Result(
-            seconds,
-            usage.ru_utime,
-            usage.ru_stime,
-            usage.ru_minflt,
-            max(watch.peak, usage.ru_maxrss * 1024 if exact else 0),
-            watch.anon,
-            process.returncode,
-            out.read().decode(errors="replace"),
-            err.read().decode(errors="replace"),
-        )
-
-
-def status_text(result, timeout=None):
-    """How a process ended and the first line it complained with."""
-    how = f"signal {-result.status}" if result.status < 0 else f"exit status {result.status}"
-    if timeout and result.seconds >= timeout:
-        how += f" after {timeout} s"
-    complaint = next((line for line in result.stderr.splitlines() if line.strip()), "")
-    return f"{how}: {complaint}" if complaint else how
-
-
-def interleaved(items, rounds):
-    """Yields (round, item), each round over all items, each starting one item later."""
-    items = list(items)
-    for number in range(rounds):
-        shift = number % len(items) if items else 0
-        for item in items[shift:] + items[:shift]:
-            yield number, item
 
 
 # ---- Figures.
@@ -450,7 +288,7 @@ def geometric_mean(values):
 
 
 def table(header, rows):
-    """Text columns; one whose cells start with a number, or are empty or "-", is aligned right."""
+    """Text in columns. A column of numbers (or "-", or nothing) is aligned right."""
     rows = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header)] + rows) for i in range(len(header))]
 
@@ -478,7 +316,7 @@ def _is_number(text):
 
 
 class Progress:
-    """One line on standard error that overwrites itself; nothing unless that is a terminal."""
+    """A line on standard error that overwrites itself. Nothing if that is no terminal."""
 
     def __init__(self, total):
         self.total, self.done = total, 0
@@ -515,9 +353,9 @@ def write_json(path, data):
 
 
 def main(function):
-    """Exit status: what function returns (0 or 1: something came out wrong), 2 on a Failure."""
+    """Exits with what `function` returns (0 good, 1 wrong), or with 2 after a Failure."""
     name = os.path.basename(sys.argv[0])
-    # As for Ctrl-C: programs are ended and heaps removed.
+    # As after Ctrl-C: programs are ended, and heaps are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         sys.exit(function())

@@ -5,66 +5,77 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/nodes.h"
+#include "base/options.h"
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/follow.h"
 #include "common/info_print.h"
-#include "common/offline.h"
+#include "common/medium.h"
+#include "common/nodes_print.h"
 #include "common/progress.h"
-#include "recover.h"
+#include "recovery/offline.h"
+#include "recovery/recover.h"
 
-enum { KEY_JSON = 256, KEY_MAP, KEY_FOLLOW, KEY_INTERVAL, KEY_COUNT };
+enum { KEY_JSON = 256, KEY_MAP, KEY_FOLLOW, KEY_INTERVAL, KEY_COUNT, KEY_MEDIUM, KEY_NODES };
 
 static const char *const synopsis[] = {"[--json] [--map] HEAP",
-                                       "--follow [--interval S] [--count N] [--json] HEAP", NULL};
+                                       "--follow [--interval S] [--count N] [--json] HEAP",
+                                       "--medium [--json] PATH", "--nodes [--json] HEAP", NULL};
 
 static const char *const description[] = {
-    "Prints what is in the heap in directory HEAP: which program it belongs to and what becomes of "
-    "it in a power "
-    "failure, how much space its files take, how full the slabs of each size class are, the large "
-    "blocks "
-    "by size, and the roots. A block counts as live when it can be reached from the roots, which "
-    "takes one "
-    "marking; nothing is changed, also in a heap that needs recovery.",
-    "In the map each character is an equal part of the heap, from its beginning to its end in use: "
-    "a dot is "
-    "free, a digit is slabs by tenths of live blocks (# means full), L and H are large and huge "
-    "blocks, and "
-    "? is a large block that nothing reaches.",
-    "With --follow it looks at a heap that a process is using, every S seconds until that process "
-    "ends, N looks are "
-    "taken or it is interrupted: what the process is doing, how much of the heap is slabs, large "
-    "blocks and free, what "
-    "is on media, and how many slabs there are of each block size. Which blocks of a slab are in "
-    "use stands in the "
-    "process's own memory; ask it by malloc_stats(3) or PMALLOC_STATS=1. On a terminal each look "
-    "replaces the one "
-    "before; else it is one line, or with --json one object a line. The files are read and nothing "
-    "else: "
-    "the process is neither stopped nor kept from anything.",
+    "Prints what is in the heap in directory HEAP: the program it belongs to, what becomes of it "
+    "in a power failure, the space its files take, how full the slabs of each size class are, the "
+    "large blocks by size, and the roots. It marks from the roots to find the blocks that are "
+    "live. It changes nothing, even in a heap that needs recovery.",
+    "In the map each character is an equal part of the heap, up to the end of what is in use. A "
+    "dot is free. A digit is slabs by tenths of live blocks; # means full. L and H are large and "
+    "huge blocks. A question mark is a large block that nothing reaches.",
+    "With --follow it looks at a heap that a process is using, every S seconds. It ends with that "
+    "process, after N looks, or when it is interrupted. It shows what the process is doing, how "
+    "much of the heap is slabs, large blocks and free, what is on media, and the number of slabs "
+    "of each block size. Only the process itself knows which blocks of a slab are in use; ask it "
+    "by malloc_stats(3) or PMALLOC_STATS=1. On a terminal each look replaces the one before. "
+    "Otherwise a look is one line, with --json one object on a line. It only reads the files, so "
+    "the process is not disturbed.",
+    "With --medium it prints what decides how much of the heap survives a power failure, line by "
+    "line: the file system and its relevant mount options, the files for which the kernel grants "
+    "MAP_SYNC, the persistence domains of the machine's persistent memory, the kernel, how stores "
+    "are flushed, and the guarantee that follows. PATH is a heap, which may be in use, or a "
+    "directory for a new heap. In a directory it makes and removes a temporary file. It changes "
+    "no heap.",
+    "With --nodes it prints the data files: the NUMA node of each on this machine and on record, "
+    "how much of it was ever written, and how much of that lies on another node. A dash means that "
+    "the file was made where there is one node. It asks the kernel for every page, and changes "
+    "nothing. Arenas and thread caches exist only in a running process; ask it by "
+    "malloc_stats(3).",
     NULL,
 };
 
 static const struct cli_option options[] = {
-    {KEY_JSON, "json", NULL, "Print it as one JSON object."},
-    {KEY_MAP, "map", NULL, "Print the map of the heap also where standard output is no terminal."},
+    {KEY_JSON, "json", NULL, "Print the report as one JSON object."},
+    {KEY_MAP, "map", NULL, "Print the map of the heap even if standard output is no terminal."},
     {KEY_FOLLOW, "follow", NULL, "Look again and again at a heap that is in use."},
-    {KEY_INTERVAL, "interval", "S", "Seconds between two looks, 0.01 to 86400; 2 by default."},
-    {KEY_COUNT, "count", "N", "Look N times at most."},
+    {KEY_INTERVAL, "interval", "S", "Seconds between two looks, 0.01 to 86400 (default 2)."},
+    {KEY_COUNT, "count", "N", "End after N looks."},
+    {KEY_MEDIUM, "medium", NULL, "Print what decides which guarantee holds at PATH."},
+    {KEY_NODES, "nodes", NULL, "Print on which NUMA nodes the heap lies."},
     {0},
 };
 
 static const struct cli_status statuses[] = {
     {0, "Success."},
     {4, "The heap is damaged."},
-    {8, "It is in use, missing, not the user's, or cannot be read."},
+    {8, "The heap is in use, missing, not the user's, made by another build, or cannot be read."},
     {16, "The command line is wrong."},
     {0},
 };
 
 static const struct cli_example examples[] = {
     {"pmalloc-info /dev/shm/store", "What is in this heap?"},
-    {"pmalloc-info --follow --interval 0.5 /dev/shm/store", "What becomes of it while it is used?"},
+    {"pmalloc-info --follow --interval 0.5 /dev/shm/store",
+     "What becomes of it while a program uses it?"},
+    {"pmalloc-info --medium /mnt/pmem", "What would survive a power failure there?"},
     {0},
 };
 
@@ -81,7 +92,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool json, map, follow;
+    bool json, map, follow, medium, nodes;
     const char *interval, *count;
 };
 
@@ -92,7 +103,11 @@ static void take(int key, const char *value, void *arg) {
     else if (key == KEY_COUNT)
         q->count = value;
     else
-        *(key == KEY_JSON ? &q->json : key == KEY_MAP ? &q->map : &q->follow) = true;
+        *(key == KEY_JSON     ? &q->json
+          : key == KEY_MAP    ? &q->map
+          : key == KEY_MEDIUM ? &q->medium
+          : key == KEY_NODES  ? &q->nodes
+                              : &q->follow) = true;
 }
 
 static int follow_as_told(const struct request *q, const char *heap) {
@@ -106,22 +121,67 @@ static int follow_as_told(const struct request *q, const char *heap) {
     return follow(heap, seconds, count, q->json);
 }
 
+static int show_medium(const struct request *q, const char *path) {
+    struct medium medium;
+    struct pm_error err;
+    if (q->map || q->follow || q->interval || q->count)
+        cli_wrong(&tool, "--medium goes with --json only");
+    int status = medium_find(path, &medium, &err);
+    if (status != PM_OK) {
+        pm_say("%s", err.text);
+        if (q->json)
+            info_error(path, &err);
+    } else if (q->json) {
+        medium_json(&medium);
+    } else {
+        medium_text(&medium);
+    }
+    return cli_flush(status, PM_OPERATIONAL);
+}
+
+static int show_nodes(const struct request *q, const char *heap) {
+    struct node_shards nodes;
+    struct pm_error err;
+    if (q->map || q->follow || q->interval || q->count || q->medium)
+        cli_wrong(&tool, "--nodes goes with --json only");
+    int status = pm_nodes_find(&err);
+    if (status == PM_OK)
+        status = pm_offline_open(heap, PM_OPEN_READONLY, &err);
+    if (status != PM_OK) {
+        pm_say("%s", err.text);
+        if (q->json)
+            info_error(heap, &err);
+        return cli_flush(status, PM_OPERATIONAL);
+    }
+    nodes_take(&nodes);
+    if (q->json)
+        nodes_json(&nodes, heap);
+    else
+        nodes_text(&nodes, heap);
+    return cli_flush(PM_OK, PM_OPERATIONAL);
+}
+
 int main(int argc, char **argv) {
     struct request q = {0};
     struct pm_error err;
     pm_message_prefix = tool.name;
+    pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q);
     if (argc - operand != 1 || !*argv[operand])
         cli_wrong(&tool, operand < argc - 1 ? "one heap at a time" : "name the heap's directory");
+    if (q.nodes)
+        return show_nodes(&q, argv[operand]);
+    if (q.medium)
+        return show_medium(&q, argv[operand]);
     if (q.follow)
         return follow_as_told(&q, argv[operand]);
     if (q.interval || q.count)
         cli_wrong(&tool, "--interval and --count go with --follow");
     struct info info = {.heap = argv[operand]};
-    int status = offline_open(info.heap, PM_OPEN_READONLY, &err);
+    int status = pm_offline_open(info.heap, PM_OPEN_READONLY, &err);
     if (status == PM_OK) {
-        progress_start();
-        status = pm_recover(false, 0, &info.found, &err);
+        struct pm_recover_options how = {.mark.progress = progress_start()};
+        status = pm_recover(&how, &info.found, &err);
         progress_end();
     }
     if (status != PM_OK) {

@@ -8,15 +8,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/options.h"
+#include "blocks/verify.h"
 #include "common/cli.h"
 #include "common/default_list.h"
 #include "common/figures.h"
 #include "common/json.h"
-#include "common/offline.h"
+#include "common/pmem.h"
 #include "common/progress.h"
-#include "persist.h"
-#include "recover.h"
-#include "verify.h"
+#include "media/persist.h"
+#include "recovery/close.h"
+#include "recovery/offline.h"
+#include "recovery/recover.h"
+#include "roots/root_table.h"
 
 enum { KEY_CHECK = 256, KEY_DRY_RUN, KEY_JSON, KEY_PURGE, KEY_DROP_ROOT };
 enum { MARKERS_MAX = 64 };
@@ -29,55 +33,50 @@ static const char *const synopsis[] = {
 
 static const char *const description[] = {
     "Brings the heap in directory HEAP into a clean state, as the next start of its program would "
-    "do: it "
-    "replays the bookkeeping log, marks from the roots that the heap itself records everything "
-    "that can still "
-    "be reached, and gives back the rest. Everything is checked before the first write. The result "
-    "is the "
-    "same when it is interrupted and run again.",
-    "The objects that are reported as leaked were allocated, but nothing reaches them: large "
-    "blocks always; small "
-    "blocks only after a clean close, because a crash leaves no record of them. A heap without any "
-    "root can "
-    "never be reached again, so recovering it empties it.",
-    "Without HEAP it lists the default heaps of the user, which programs get that are started "
-    "without "
-    "PMALLOC_HEAP, with their states.",
+    "do. It replays the bookkeeping log, marks everything that the roots on record reach, and "
+    "frees the rest. It checks everything before it writes anything. If it is interrupted, run it "
+    "again: the result is the same.",
+    "Leaked objects were allocated, but no root reaches them. Large leaked blocks are always "
+    "counted. Small ones are counted only after a clean close, because a crash leaves no record "
+    "of them. A heap without roots can never be reached again, so recovering it empties it.",
+    "Without HEAP it lists the default heaps of the user with their states. A program gets a "
+    "default heap if PMALLOC_HEAP is not set.",
     NULL,
 };
 
 static const struct cli_option options[] = {
     {KEY_CHECK, "check", NULL,
-     "Verify everything and say whether the heap is clean, needs recovery or is damaged; change "
-     "nothing."},
-    {KEY_DRY_RUN, "dry-run", NULL, "Report in full what a recovery would find; change nothing."},
+     "Check everything and say whether the heap is clean, needs recovery or is damaged. Nothing is "
+     "changed."},
+    {KEY_DRY_RUN, "dry-run", NULL,
+     "Report in full what a recovery would find. Nothing is changed."},
     {KEY_JSON, "json", NULL, "Print the report as one JSON object on standard output."},
-    {'t', "threads", "N", "Mark with N threads (1 to 64); default: one for each core."},
+    {'t', "threads", "N", "Mark with N threads, 1 to 64 (default: one for each core)."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
-     "First remove the root NAME, as pmalloc-info shows it; what only it reached is given back."},
+     "First remove the root NAME (see pmalloc-info). What only that root reached is freed."},
     {KEY_PURGE, "purge", "[all]",
-     "Remove the default heaps that no process uses. Those that have roots, or are damaged, are "
-     "kept unless "
-     "`all` is given."},
+     "Remove the default heaps that no process uses. Heaps with roots and damaged heaps are kept, "
+     "unless `all` is given."},
     {0},
 };
 
 static const struct cli_status statuses[] = {
-    {0, "The heap is usable: it is clean, or was recovered. With --check: it is clean. With "
-        "--dry-run: it can "
-        "be recovered."},
+    {0, "The heap is clean, or was recovered. With --check: it is clean. With --dry-run: it is "
+        "clean, or can be recovered."},
     {1, "With --check: it needs recovery."},
-    {4, "It is damaged; nothing was changed."},
+    {4, "The heap is damaged; nothing was changed."},
     {8,
-     "An operation failed: the heap is in use, missing, not the user's, or could not be written."},
+     "The heap could not be opened or written: it is in use, missing, not the user's, or made by "
+     "another build, or the file system failed."},
     {16, "The command line is wrong."},
     {0},
 };
 
 static const struct cli_example examples[] = {
-    {"pmalloc-recover /dev/shm/store", "Recover a heap after its program was killed."},
-    {"pmalloc-recover --check --json /dev/shm/store", "The same question for a script."},
-    {"pmalloc-recover --purge", "Remove what killed programs left in /dev/shm."},
+    {"pmalloc-recover /dev/shm/store", "Recover the heap of a killed program."},
+    {"pmalloc-recover --check --json /dev/shm/store",
+     "Ask for the state of a heap, from a script."},
+    {"pmalloc-recover --purge", "Remove the default heaps that killed programs have left."},
     {0},
 };
 
@@ -127,7 +126,7 @@ static void take(int key, const char *value, void *arg) {
 
 static void check_request(const struct request *q) {
     if (q->check && q->dry_run)
-        cli_wrong(&tool, "--check and --dry-run are two different things; give one of them");
+        cli_wrong(&tool, "--check and --dry-run exclude each other; give one of them");
     if (q->drop_root && (q->check || q->dry_run))
         cli_wrong(&tool, "--drop-root changes the heap; --check and --dry-run do not");
     if (q->heap && !*q->heap)
@@ -139,12 +138,12 @@ static void check_request(const struct request *q) {
         cli_wrong(&tool, "name the heap: without one, the default heaps are listed");
 }
 
-// ---- the report --------------------------------------------------------------------------------------
+// ---- the report ---------------------------------------------------------------------------------
 
 struct report {
     const struct request *request;
     struct pm_recovery found;
-    uint64_t owner; // before this process
+    uint64_t owner; // the last process before this one that had the heap open
     const char *result;
 };
 
@@ -161,13 +160,14 @@ static void report_json(const struct report *r) {
     json_number(&j, "leaked_objects", f->leaked_objects);
     json_number(&j, "leaked_bytes", f->leaked_bytes);
     json_number(&j, "reclaimed_bytes", f->reclaimed_bytes);
+    json_number(&j, "kept_bytes", f->kept_bytes);
     json_number(&j, "slabs", f->slabs);
     json_number(&j, "morphing", f->morphing);
     json_number(&j, "extents", f->extents);
     json_number(&j, "markers", f->markers);
     json_real(&j, "seconds", f->seconds);
     json_real(&j, "mark_seconds", f->mark_seconds);
-    json_text(&j, "guarantee", pm_persist_guarantee(pm_durability));
+    json_text(&j, "guarantee", pm_persist_row());
     json_close(&j, '}');
     json_end(&j);
 }
@@ -180,9 +180,9 @@ static void print_root(const struct pm_root *root, const char *text, void *separ
 
 static void print_roots(const struct pm_recovery *f) {
     const char *separator = ": ";
-    unsigned slots = offline_slots_used();
+    unsigned slots = pm_roots_slots_used();
     printf("roots      %u", f->roots);
-    offline_each_root(print_root, &separator);
+    pm_roots_list(print_root, &separator);
     if (slots)
         printf("%s%u slot%s", separator, slots, slots == 1 ? "" : "s");
     puts(f->roots ? "" : ": nothing can reach this heap again");
@@ -225,10 +225,14 @@ static void report_text(const struct report *r) {
     print_objects("leaked", f->leaked_objects, f->leaked_bytes,
                   f->leaks_exact ? ""
                                  : " (large ones; small ones are not on record after a crash)");
-    printf("%-10s %s\n", r->request->check || r->request->dry_run ? "to reclaim" : "reclaimed",
+    printf("%-10s %s", r->request->check || r->request->dry_run ? "to reclaim" : "reclaimed",
            figure_bytes(f->reclaimed_bytes, size));
+    if (f->kept_bytes)
+        printf("; up to %s stay in the file until a program reuses them or gives them back",
+               figure_bytes(f->kept_bytes, size));
+    putchar('\n');
     print_time(f);
-    printf("guarantee  %s\n", pm_persist_guarantee(pm_durability));
+    printf("guarantee  %s\n", pm_persist_row());
     printf("result     %s\n", result_text(r));
 }
 
@@ -246,27 +250,28 @@ static int report_error(const struct request *q, const struct pm_error *err) {
     return cli_flush(err->status, PM_OPERATIONAL);
 }
 
-// ---- the work ----------------------------------------------------------------------------------------
+// ---- the work -----------------------------------------------------------------------------------
 
-// Dropping a root is the one write that comes before a recovery's checks. So these are made before, in a
-// process of their own, because a process can adopt a heap once. Zero when the heap is sound; the child
-// has reported otherwise.
+// Dropping a root is the one write that comes before a recovery's checks. So all checks run first,
+// in a child, because a process can open a heap only once. Returns 0 if the heap is sound. Else the
+// child has reported what is wrong.
 static int rehearse(const struct request *q) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
+        struct pm_recover_options how = {.mark.markers = q->threads};
         struct pm_recovery found;
         struct pm_error err;
-        int status = offline_open(q->heap, PM_OPEN_READONLY, &err);
+        int status = pm_offline_open(q->heap, PM_OPEN_READONLY, &err);
         if (status == PM_OK)
-            status = pm_recover(false, q->threads, &found, &err);
+            status = pm_recover(&how, &found, &err);
         if (status == PM_OK)
             status = pm_verify(false, &err);
         _exit(status == PM_OK ? PM_OK : report_error(q, &err));
     }
     int status = 0;
     if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) {
-        pm_say("the check before --drop-root did not come to its end; nothing was changed");
+        pm_say("the check before --drop-root did not finish; nothing was changed; run it again");
         return PM_OPERATIONAL;
     }
     return WEXITSTATUS(status);
@@ -274,20 +279,24 @@ static int rehearse(const struct request *q) {
 
 static int work(const struct request *q, struct report *r, struct pm_error *err) {
     bool write = !q->check && !q->dry_run;
-    int status = offline_open(q->heap, write ? PM_OPEN_EXISTING : PM_OPEN_READONLY, err);
-    bool was_clean = status == PM_OK && pm_offline_was_clean();
-    if (status == PM_OK && q->drop_root)
+    int status = pm_offline_open(q->heap, write ? PM_OPEN_EXISTING : PM_OPEN_READONLY, err);
+    if (status != PM_OK)
+        return status;
+    pmem_use();
+    bool was_clean = pm_heap_is_clean();
+    if (q->drop_root)
         status = pm_roots_drop(q->drop_root, err);
     if (status != PM_OK)
         return status;
     r->owner = pm_heap.super->state.owner_pid;
-    progress_start();
-    status = pm_recover(write, q->threads, &r->found, err);
+    struct pm_recover_options how = {.write = write,
+                                     .mark = {.markers = q->threads, .progress = progress_start()}};
+    status = pm_recover(&how, &r->found, err);
     if (status == PM_OK)
         status = pm_verify(write, err);
     progress_end();
     r->found.was_clean = was_clean; // before a root was dropped
-    if (status == PM_OK && write && !pm_offline_finish())
+    if (status == PM_OK && write && !pm_close())
         status = pm_fail(
             err, PM_OPERATIONAL,
             "%.300s: the clean state could not be written; nothing is lost, run it again once "
@@ -317,6 +326,7 @@ static int recover(const struct request *q) {
 int main(int argc, char **argv) {
     struct request q = {0};
     pm_message_prefix = tool.name;
+    pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q);
     if (argc - operand > 1)
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);

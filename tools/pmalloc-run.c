@@ -12,11 +12,11 @@
 #include <sys/personality.h>
 #include <unistd.h>
 
+#include "base/options.h"
 #include "common/cli.h"
 #include "common/cli_pages.h"
 #include "common/target.h"
-#include "options.h"
-#include "rootspec.h"
+#include "roots/spec.h"
 
 enum { KEY_MAN_ENV = 256 };
 enum { OWN_FAILURE = 125 };
@@ -29,39 +29,35 @@ static const char *const synopsis[] = {
     "[-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", NULL};
 
 static const char *const description[] = {
-    "Starts PROGRAM with libpmalloc_preload.so, so that its heap is in directory DIR, and with "
-    "address "
-    "randomisation off, so that pointers from the heap into the program's code and globals mean "
-    "the "
-    "same in its next run. Everything else is left as it is; pmalloc-run replaces itself by the "
-    "program.",
-    "Settings are checked before the program starts. They go to it as environment variables; those "
-    "that are "
-    "set already are kept where no option replaces them.",
-    "Some programs cannot be given a heap, and are refused in one line that says why: those that "
-    "are statically "
-    "linked, linked with musl, or built for another processor; those with set-user-ID, "
-    "set-group-ID or file "
-    "capabilities; those that bring their own malloc, as programs built with a sanitizer do; and "
-    "what is no program at all.",
-    "Of a script, its interpreter is the program, and is looked at likewise: it gets the heap, "
-    "which a note says, and what it starts runs on volatile memory unless PMALLOC_PROGRAM says "
-    "otherwise. Where that is env(1), PMALLOC_PROGRAM is set to the program that env starts.",
+    "Starts PROGRAM under libpmalloc_preload.so, with its heap in directory DIR. Address "
+    "randomisation is off, so that pointers from the heap into the program's code and globals are "
+    "valid in the next run too. pmalloc-run replaces itself by PROGRAM, so the exit status is "
+    "PROGRAM's.",
+    "Settings are checked before the program starts. They go to it as environment variables. A "
+    "variable that is set already is kept unless an option replaces it.",
+    "Some programs cannot be given a heap. They are refused with one line that says why: programs "
+    "that are statically linked, linked with musl, or built for another processor; programs with "
+    "set-user-ID, set-group-ID or file capabilities; programs with a malloc of their own, for "
+    "example because they are built with a sanitizer; and files that are no programs.",
+    "If PROGRAM is a script, its interpreter gets the heap, and a note says so. What the "
+    "interpreter starts runs on volatile memory, unless PMALLOC_PROGRAM says otherwise. If the "
+    "interpreter is env(1), PMALLOC_PROGRAM is set to the program that env starts.",
     NULL,
 };
 
 static const struct cli_option options[] = {
-    {'H', "heap", "DIR", "The heap directory (PMALLOC_HEAP); made if missing."},
-    {'r', "roots", "ROOTS", "What keeps data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE."},
+    {'H', "heap", "DIR", "The heap directory (PMALLOC_HEAP); it is made if it is missing."},
+    {'r', "roots", "ROOTS",
+     "The roots, which keep data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE."},
     {'s', "set", "NAME=VALUE",
-     "Any setting; NAME with or without its PMALLOC_ in front. Can be repeated."},
+     "Any setting, with or without PMALLOC_ before NAME. It may be repeated."},
     {KEY_MAN_ENV, "man-env", NULL, "Print the manual page libpmalloc(7), in roff, and exit."},
     {0},
 };
 
 static const struct cli_status statuses[] = {
     {125, "pmalloc-run itself failed, or the library refused to start the program."},
-    {126, "PROGRAM was found but cannot be run, or not with a heap."},
+    {126, "PROGRAM was found, but cannot be run, or cannot be given a heap."},
     {127, "PROGRAM was not found."},
     {0},
 };
@@ -69,8 +65,8 @@ static const struct cli_status statuses[] = {
 static const struct cli_example examples[] = {
     {"pmalloc-run -H /dev/shm/store -r store kvshell",
      "The program's global variable store, and all that it reaches, outlive the program."},
-    {"pmalloc-run -H /mnt/pmem/h -r '*' -s LIMIT=8G app",
-     "All its globals are roots; the heap ends at 8 GiB."},
+    {"pmalloc-run -H /mnt/pmem/h -r @roots.txt -s LIMIT=8G app",
+     "The roots are the lines of roots.txt. The heap is at most 8 GiB."},
     {0},
 };
 
@@ -98,9 +94,10 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
     exit(OWN_FAILURE);
 }
 
-// ---- settings ----------------------------------------------------------------------------------------
+// ---- settings -----------------------------------------------------------------------------------
 
-// A program, or what it starts, may be in another directory when it looks at the setting.
+// Returns an absolute path, with `before` in front of it. The program, or one that it starts, may
+// have changed its directory when it reads the setting.
 static const char *absolute(const char *path, const char *before) {
     char here[PATH_MAX];
     char *out;
@@ -114,11 +111,11 @@ static const char *absolute(const char *path, const char *before) {
 }
 
 static void check_roots(const char *value) {
-    static struct root_spec specs[ROOT_MAX];
-    char why[512];
+    static struct pm_spec specs[PM_ROOT_MAX];
+    struct pm_error why;
     size_t count;
-    if (rootspec_parse(value, specs, ROOT_MAX, &count, why, sizeof why) != 0)
-        fail("PMALLOC_ROOTS: %s", why);
+    if (pm_spec_parse(value, specs, PM_ROOT_MAX, &count, &why) != PM_OK)
+        fail("PMALLOC_ROOTS: %s", why.text);
 }
 
 static void set(const char *name, const char *value) {
@@ -165,9 +162,10 @@ static void take(int key, const char *value, void *arg) {
     }
 }
 
-// ---- the library -------------------------------------------------------------------------------------
+// ---- the library --------------------------------------------------------------------------------
 
-// Beside this program, as in a build tree, or in the library directory of its installation.
+// Returns the path of the library. It lies beside this program, as in a build tree, or in the
+// library directory of the installation.
 static const char *find_library(void) {
     static const char *const places[] = {"", "../lib/", "../lib64/", "../lib/x86_64-linux-gnu/"};
     static char path[PATH_MAX + 64];
@@ -211,18 +209,19 @@ static void preload(void) {
     free(list);
 }
 
-// Inherited by the program. A container may forbid it: the data is good all the same, but pointers into
-// code are not, which the library then finds by itself.
+// Switches address randomisation off; the program inherits that. A container may forbid it. Then
+// the heap's data is still good, but its pointers into code are not. The library finds and reports
+// that itself.
 static void fix_addresses(void) {
     int now = personality(0xffffffff);
     if (now < 0 || personality((unsigned long)now | ADDR_NO_RANDOMIZE) < 0)
         pm_say("note: address randomisation cannot be switched off here (%s); pointers from the "
-               "heap into the "
-               "program will not hold in its next run",
+               "heap into the program will be wrong in its next run",
                strerror(errno));
 }
 
-// env would take the heap, and lacks the program's roots: it is left out.
+// Prints the note for a script. If its interpreter is env, env itself must not get the heap,
+// because it does not have the program's roots.
 static void note_script(const struct target *target) {
     bool env = *target->env_program != '\0';
     if (env && setenv("PMALLOC_PROGRAM", target->env_program, 1) != 0)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Barnes-Hut N-body: gravity of a Plummer sphere, an octree of heap-allocated nodes built and freed in each
-// step, leapfrog integration. The result does not depend on the number of threads: a task is a subtree
-// or a range of bodies, whoever takes it does the same arithmetic, and sums over tasks go in fixed order.
+// Barnes-Hut N-body: the gravity of a Plummer sphere by leapfrog integration. Each step builds and
+// frees an octree of nodes on the heap. The result does not depend on the number of threads. A task
+// is a subtree or a range of bodies, every thread does the same arithmetic for it, and the results
+// of tasks are summed in a fixed order.
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
@@ -23,14 +24,14 @@ struct body {
 };
 
 struct node {
-    double mass, center[3]; // of mass
-    double width;           // 0: a leaf
+    double mass, center[3]; // the center of mass
+    double width;           // 0 in a leaf
 };
 
 struct leaf {
     struct node node;
     struct body *body;
-    struct leaf *same; // another body so close that halving does not part them
+    struct leaf *same; // another body, so close that halving the cube does not separate the two
 };
 
 struct cell {
@@ -46,7 +47,8 @@ static struct {
     struct body *bodies;
     uint32_t count, steps, threads;
     struct cube space;
-    struct node *root, *top[TOP]; // the root's grandchildren are the tasks of building and freeing
+    // top[]: the grandchildren of the root. Building or freeing one is a task.
+    struct node *root, *top[TOP];
     uint32_t *order, first[TOP + 1]; // bodies of top[i]: order[first[i]] .. order[first[i + 1] - 1]
     uint32_t next_task;              // atomic
     pthread_barrier_t barrier;
@@ -75,8 +77,8 @@ static void random_direction(double length, double v[3]) {
     v[2] = length * z;
 }
 
-// Plummer's sphere in standard units (total mass 1, energy -1/4), its speeds by rejection from
-// q^2 (1 - q^2)^(7/2); the outermost part is left out.
+// Makes a Plummer sphere in standard units (total mass 1, energy -1/4) without its outermost part.
+// Speeds are drawn from q^2 (1 - q^2)^(7/2) by rejection.
 static void make_bodies(void) {
     const double scale = 3 * M_PI / 16;
     sim.bodies = must(calloc(sim.count, sizeof *sim.bodies));
@@ -138,7 +140,8 @@ static void insert(struct node **place, struct body *b, struct cube c, unsigned 
             l->same = more;
             return;
         }
-        if (n->width == 0) { // a cell takes the place of the leaf, which moves one down
+        // a cell takes the place of the leaf, and the leaf moves one level down
+        if (n->width == 0) {
             struct cell *cell = new_cell(c.width);
             struct cube inner = c;
             cell->child[octant(&inner, ((struct leaf *)n)->body->position)] = n;
@@ -154,7 +157,7 @@ static void gather(struct node *n, const struct node *part) {
     n->mass += part->mass;
 }
 
-static void settle(struct node *n) {
+static void divide_by_mass(struct node *n) {
     for (int d = 0; d < 3; d++)
         n->center[d] /= n->mass;
 }
@@ -178,7 +181,7 @@ static void sum_masses(struct node *n) {
                 gather(n, c->child[i]);
             }
     }
-    settle(n);
+    divide_by_mass(n);
 }
 
 static void free_tree(struct node *n) {
@@ -202,8 +205,8 @@ static unsigned top_of(const double position[3], struct cube *c) {
     return outer * 8 + octant(c, position);
 }
 
-// Finds the cube of all bodies and sorts them by the top subtree they are in; stable, so that each
-// subtree gets its bodies in index order.
+// Finds the cube of all bodies and sorts the bodies by the top subtree that contains them. The sort
+// is stable, so each subtree gets its bodies in index order.
 static void partition(void) {
     double low = INFINITY, high = -INFINITY;
     for (uint32_t i = 0; i < sim.count; i++)
@@ -244,13 +247,13 @@ static void join_tops(void) {
             if ((c->child[j] = sim.top[i * 8 + j]))
                 gather(&c->node, c->child[j]);
         if (c->node.mass > 0) {
-            settle(&c->node);
+            divide_by_mass(&c->node);
             gather(&root->node, root->child[i] = &c->node);
         } else {
             free(c);
         }
     }
-    settle(&root->node);
+    divide_by_mass(&root->node);
     sim.root = &root->node;
 }
 
@@ -305,7 +308,7 @@ static void force_chunk(uint32_t task) {
 
 // ---- Steps.
 
-// The bodies are moved by the first thread alone: that is a thousandth of the work.
+// The first thread alone moves the bodies. That is a thousandth of the work.
 static void kick(double dt) {
     for (uint32_t i = 0; i < sim.count; i++)
         for (int d = 0; d < 3; d++)
@@ -318,7 +321,8 @@ static void drift(double dt) {
             sim.bodies[i].position[d] += dt * sim.bodies[i].velocity[d];
 }
 
-// All threads take tasks until none is left; the first then runs `after` while the others wait.
+// All threads take tasks until none is left. Then the first thread runs `after` while the others
+// wait.
 static void phase(void (*task)(uint32_t), uint32_t tasks, bool first, void (*after)(void)) {
     for (;;) {
         uint32_t i = __atomic_fetch_add(&sim.next_task, 1, __ATOMIC_RELAXED);

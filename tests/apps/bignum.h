@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Natural numbers of any size, as cfrac uses them: each an immutable heap object of just its size with a
-// count of references. Functions borrow their arguments and return a new reference.
+// Natural numbers of any size, for cfrac. Each is an immutable heap object of exactly its size,
+// with a count of references. Functions borrow their arguments and return a new reference.
 #ifndef BIGNUM_H
 #define BIGNUM_H
 
@@ -15,7 +15,7 @@
 
 typedef struct num {
     uint32_t references;
-    uint32_t size;   // limbs in use; the highest one is not 0, zero has none
+    uint32_t size;   // limbs in use. The highest limb is not 0; the number zero has none.
     uint32_t limb[]; // least significant first
 } num;
 
@@ -89,7 +89,7 @@ static num *add(const num *a, const num *b) {
     return trimmed(sum);
 }
 
-// a - b, a not less than b.
+// a - b; a is not less than b.
 static num *subtract(const num *a, const num *b) {
     num *difference = num_new(a->size);
     int64_t borrow = 0;
@@ -155,7 +155,8 @@ static void shift_right(num *a, uint32_t bits) {
     trimmed(a);
 }
 
-// One step of Knuth's algorithm D: the quotient digit of u[0 .. n] by v[0 .. n-1], u reduced by it.
+// One step of Knuth's algorithm D: returns the quotient digit of u[0 .. n] by v[0 .. n-1], and
+// subtracts that multiple of v from u.
 static uint32_t divide_step(uint32_t *u, const uint32_t *v, uint32_t n) {
     uint64_t top = (uint64_t)u[n] << 32 | u[n - 1], digit = top / v[n - 1], rest = top % v[n - 1];
     while (digit >> 32 || digit * v[n - 2] > (rest << 32 | u[n - 2])) {
@@ -175,7 +176,7 @@ static uint32_t divide_step(uint32_t *u, const uint32_t *v, uint32_t n) {
     }
     borrow += (int64_t)u[n] - (int64_t)carry;
     u[n] = (uint32_t)borrow;
-    if (borrow < 0) { // one too many, which is rare
+    if (borrow < 0) { // the digit was one too large, which is rare
         digit--;
         carry = 0;
         for (uint32_t i = 0; i < n; i++) {
@@ -188,7 +189,7 @@ static uint32_t divide_step(uint32_t *u, const uint32_t *v, uint32_t n) {
     return (uint32_t)digit;
 }
 
-// The quotient; *rest, when wanted, gets the remainder.
+// Returns the quotient. *rest, unless NULL, gets the remainder.
 static num *divide(const num *a, const num *b, num **rest) {
     if (b->size == 1) {
         uint32_t r;

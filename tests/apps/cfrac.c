@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Factors a number: small primes by division, the rest by the continued-fraction method of Morrison and
-// Brillhart. Every number is a heap object of just its size with a count of references, so that this
-// is above all a program of very many short-lived small blocks.
+// Factors a number: finds small primes by division, and the others by the continued-fraction method
+// of Morrison and Brillhart. Every number is a heap object of exactly its size, with a count of
+// references. So the program has very many short-lived small blocks.
 #include "bignum.h"
 
 // ---- The continued fraction of sqrt(kN): (-1)^n Q(n) is the square of A(n-1) modulo N.
@@ -12,12 +12,12 @@ enum { MOST_PRIMES = 2000, EARLY_PART = 16 };
 
 struct relation {
     num *a;
-    uint64_t *bits, *history; // the reduced row of the matrix, and the relations it is the sum of
-    uint16_t *factors;        // columns with repetition; column 0 is -1
+    uint64_t *bits, *history; // the reduced row of the matrix; the relations whose sum it is
+    uint16_t *factors;        // the factors as columns, with repetition; column 0 stands for -1
     uint32_t factor_count;
 };
 
-// Neighbours in the base, so that one long division serves to test them all.
+// Neighbouring primes of the base, with their product. One long division by it tests them all.
 struct group {
     uint32_t product, first, end;
 };
@@ -58,7 +58,7 @@ static void form_groups(struct search *s) {
     }
 }
 
-// Fills the base with the primes that can divide a Q: those modulo which kN is a square.
+// Fills the base with the primes that can divide a Q: kN is a square modulo each of them.
 static void choose_base(struct search *s, const num *kn) {
     double size = exp(0.33 * sqrt(s->log_n * log(s->log_n)));
     uint32_t wanted = size < 20 ? 20 : size > MOST_PRIMES ? MOST_PRIMES : (uint32_t)size;
@@ -69,12 +69,14 @@ static void choose_base(struct search *s, const num *kn) {
             s->prime[s->primes++] = p;
     form_groups(s);
     s->early = s->groups / EARLY_PART;
-    // What is left of a Q after the first primes should have lost this much, or is not worth more.
+    // The first primes must divide at least this much out of a Q (as a logarithm). Otherwise the
+    // rest of the primes are not tried.
     s->early_limit = 0.32 * s->log_n;
     s->words = (s->primes + 1 + 63) / 64;
 }
 
-// How well a multiplier k suits: the expected logarithm of the part of Q that small primes make up.
+// The score of a multiplier k: the expected logarithm of the part of Q that consists of small
+// primes.
 static double multiplier_score(const num *n, uint32_t k) {
     num *factor = from(k), *kn = multiply(n, factor);
     double score = -0.5 * log(k);
@@ -94,7 +96,7 @@ static double multiplier_score(const num *n, uint32_t k) {
     return score;
 }
 
-// The factors of q over the base into list; their number, or 0 when q is not smooth.
+// Writes the factors of q in the base to `list`. Returns their number, or 0 when q has others.
 static uint32_t smooth(const struct search *s, num *q, bool negative, uint16_t *list) {
     uint32_t count = 0, rest;
     if (negative)
@@ -140,7 +142,8 @@ static struct relation *new_relation(struct search *s, num *a, const uint16_t *l
     return r;
 }
 
-// Adds rows to make r's bits vanish. True: they did, r's history names relations whose product is a square.
+// Adds rows to r until its bits are zero. True: they are, and the product of the relations in r's
+// history is a square.
 static bool eliminate(struct search *s, struct relation *r) {
     for (uint32_t column = 0; column < s->primes; column++) {
         if (!(r->bits[column / 64] >> column % 64 & 1))
@@ -158,7 +161,7 @@ static bool eliminate(struct search *s, struct relation *r) {
     return true;
 }
 
-// X^2 = Y^2 modulo N: a divisor of N other than 1 and N, or NULL.
+// Uses X^2 = Y^2 modulo N. Returns a divisor of N other than 1 and N, or NULL.
 static num *divisor_from(struct search *s, const uint64_t *history) {
     uint32_t *exponent = must(calloc(s->primes, sizeof *exponent));
     num *x = from(1), *y = from(1);
@@ -196,7 +199,7 @@ static num *use_relation(struct search *s, num *a, const uint16_t *list, uint32_
         return NULL;
     }
     num *d = divisor_from(s, r->history);
-    free_relation(r); // dependent on the others, so of no more use
+    free_relation(r); // its row depends on the others, so it is of no more use
     return d;
 }
 
@@ -204,7 +207,7 @@ struct expansion {
     num *root, *p, *q, *q_before, *a, *a_before;
 };
 
-// From P(n) Q(n) Q(n-1) A(n-1) A(n-2) to the next.
+// Goes from P(n) Q(n) Q(n-1) A(n-1) A(n-2) to the values for n + 1.
 static void advance(struct expansion *x, const num *n) {
     num *sum = add(x->root, x->p), *rest, *digit = divide(sum, x->q, &rest);
     num *p = subtract(x->root, rest), *step, *q;
@@ -241,7 +244,7 @@ static num *search_expansion(struct search *s, const num *kn) {
     x.q = subtract(kn, square);
     x.a = modulo(x.root, s->n);
     drop(square);
-    // Q = 1 ends the period, and Q = 0 comes of a square kN.
+    // Q = 1 ends the period. Q = 0 where kN is a square.
     for (bool negative = true; x.q->size && !is(x.q, 1) && !d; negative = !negative) {
         uint32_t count = smooth(s, x.q, negative, list);
         if (count)
@@ -269,7 +272,7 @@ static num *divisor_with(num *n, uint32_t k) {
     return d;
 }
 
-// The best multipliers first: a short period leaves some without result.
+// Tries the best multipliers first. Some give no result, because their period is short.
 static num *divisor(num *n) {
     enum { MULTIPLIERS = 100 };
     double score[MULTIPLIERS + 1];
@@ -365,7 +368,7 @@ int main(int argc, char **argv) {
     static struct factors f;
     num *n = argc == 2 ? parse(argv[1]) : NULL;
     if (!n || n->size == 0) {
-        fprintf(stderr, "usage: cfrac NUMBER    a positive one, of at most 200 digits\n");
+        fprintf(stderr, "usage: cfrac NUMBER    positive, with at most 200 digits\n");
         return 2;
     }
     if (!factor(&f, n)) {
@@ -389,6 +392,6 @@ int main(int argc, char **argv) {
     drop(product);
     drop(n);
     if (!good)
-        fprintf(stderr, "cfrac: the product is another number\n");
+        fprintf(stderr, "cfrac: the product of the factors is another number\n");
     return good ? 0 : 1;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A chained hash table for each shard. Now and then it moves to a table of another size and salt: the
-// new table, with nodes of its own, is complete before one store replaces the old one, which is then
-// freed node by node. Payloads are shared by both until that store and belong to the new one after it.
+// A chained hash table for each shard. Now and then it moves to a table of another size and salt.
+// The new table, with nodes of its own, is complete before one store replaces the old table. Then
+// the old table is freed node by node. Both tables name the same payloads; after the store these
+// belong to the new table.
 #include "workload.h"
 
 struct node {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A key-value shell: one command a line on standard input, one or more lines of answer.
+// A key-value shell: one command per line on standard input, one or more lines of answer.
 //
-// All data hangs on `store`, an open-addressed table of entries. Each command changes the data by single
-// pointer stores of complete objects, and frees what was replaced only afterwards:
+// All data are reached from `store`, an open-addressed table of entries. A command completes each
+// new object before it stores a pointer to it, and frees the replaced object only afterwards:
 //
 //     store -> table -> slots -> entry (key) -> value (length, checksum, bytes)
 //
-// A new key stores a slot, a new value swaps the entry's pointer, a deletion stores GONE into the slot, and
-// a full table is replaced by a larger one with the same entries.
+// A new key is stored into a slot. A new value replaces the entry's pointer. A deletion stores GONE
+// into the slot. A full table is replaced by a larger one with the same entries.
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@
     } while (0)
 
 struct value {
-    uint64_t check; // of the key and the bytes
+    uint64_t check; // checksum of the key and the bytes
     size_t length;
     char bytes[]; // ends in NUL
 };
@@ -48,10 +48,10 @@ struct store {
 
 struct store *store;
 
-// Where an entry was: searches go on past it.
+// A slot from which an entry was deleted. Searches go on past it.
 #define GONE ((struct entry *)-1)
 
-// Slots that are not NULL. Only a hint for growing, so it is counted anew at each start.
+// The number of slots that are not NULL. It only says when to grow, so each start counts it anew.
 static size_t used;
 
 static void *must(void *p) {
@@ -90,7 +90,7 @@ static void start(void) {
         used += store->table->slot[i] != NULL;
 }
 
-// The slot of the key, or the first never used one of its probe sequence.
+// The slot of the key, or the first slot of its probe sequence that was never used.
 static struct entry **find(struct table *t, const char *key, uint64_t hash) {
     size_t i = hash & (t->slots - 1);
     for (;; i = (i + 1) & (t->slots - 1)) {
@@ -111,7 +111,7 @@ static size_t count_entries(void) {
     return n;
 }
 
-// At most 3/4 of the slots in use, the GONE ones included; they stay behind in the old table.
+// Keeps at most 3/4 of the slots in use, GONE ones included. A new table has no GONE slots.
 static void make_room(void) {
     struct table *old = store->table;
     if ((used + 1) * 4 <= old->slots * 3)
@@ -188,7 +188,8 @@ static void list(const char *prefix) {
     free(all);
 }
 
-// Sets key00000001 to keyN, each to words that depend on the seed; mostly short, some of many kilobytes.
+// Sets key00000001 to keyN. Each value is made of words that depend on the seed. Most values are
+// short, some have many kilobytes.
 static void fill(uint64_t n, uint64_t seed) {
     static const char words[8][6] = {"alder", "birch", "cedar", "elder",
                                      "hazel", "larch", "maple", "rowan"};

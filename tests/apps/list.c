@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A sorted singly linked list for each shard, and besides it one very long list for timing.
-// Insert: the node is complete before one store links it. Drop: one store unlinks it, then it is freed.
+// A sorted, singly linked list for each shard, and a very long list for timing. An insertion
+// completes the node before one store links it. A removal unlinks the node by one store and then
+// frees it.
 #include "workload.h"
 
 #include <time.h>
@@ -13,14 +14,14 @@ struct node {
     uint32_t key;
 };
 
-// The long list, or as many shorter ones as there are lanes: position counts down to 1 at the end, value is a function of
-// position.
+// The long list, or several shorter ones (lanes). `position` counts down to 1 at the end of a list,
+// and `value` follows from it.
 #define LANES 4096
 struct link {
     struct link *next;
     uint64_t position;
     uint64_t value;
-    uint32_t size; // of the whole node, 64 to 128
+    uint32_t size; // bytes of the whole node, 64 to 128
     unsigned char fill[];
 };
 
@@ -94,7 +95,7 @@ static struct link *link_new(uint64_t random) {
     return l;
 }
 
-// Volatile, or the compiler may leave out an allocation that nobody sees.
+// Volatile, because the compiler may otherwise leave out an allocation whose result is never used.
 static void link_leak(uint64_t random) {
     struct link *volatile l = link_new(random);
     l->next = NULL;

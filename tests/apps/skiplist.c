@@ -7,9 +7,10 @@
 //     level 1   head ------> 17 -----------> 40 ------> 58 -------> end
 //     level 0   head -> 9 -> 17 -> 23 -----> 40 -> 51 -> 58 ------> end
 //
-// Invariant: every level holds a subset of the one below, at each instant. So a node is linked from level
-// 0 upward and unlinked from the top downward, a store each. A stop in between leaves a tower short of
-// its height, never a pointer to a freed node; repair() makes the towers whole at the next start.
+// Invariant: at each instant every level holds a subset of the level below. So a node is linked
+// from level 0 upward and unlinked from the top downward, by one store per level. A stop in between
+// leaves a tower of less than its height, never a pointer to a freed node. The next start calls
+// repair(), which completes the towers.
 #include "workload.h"
 
 enum { LEVELS = 12 };
@@ -69,7 +70,8 @@ static bool walk(unsigned s, struct census *c) {
     return walk_upper(s, c, at);
 }
 
-// Fills place[level] with the pointer that leads to the first node not below key.
+// Fills place[level] with the address of the pointer to the first node whose key is not below
+// `key`.
 static struct node *find(unsigned s, uint32_t key, struct node **place[LEVELS]) {
     struct node **links = skip_state->head[s];
     for (unsigned level = LEVELS; level-- > 0;) {
@@ -111,7 +113,8 @@ static struct payload *drop(unsigned s, uint32_t key) {
     return old;
 }
 
-// Empties the upper levels, then appends to each: at any stop they are a sorted part of level 0.
+// Empties the upper levels, then appends nodes to each. At any instant each is a sorted part of
+// level 0.
 static void repair(unsigned s) {
     struct node **tail[LEVELS];
     for (unsigned level = LEVELS; level-- > 1;) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A treap for each shard, updated by copying the path: an update builds new versions of the nodes from the
-// root down to the change, sharing all other subtrees, and one store of the root publishes it. Only then
-// are the replaced nodes freed. Priorities are a function of the key, so the shape depends on the keys alone.
+// A treap for each shard, updated by copying the path. An update makes new versions of the nodes
+// from the root down to the change; old and new version share all other subtrees. One store of the
+// root publishes the new version. Only then are the replaced nodes freed. A priority follows from
+// the key, so the shape depends on the keys alone.
 #include "workload.h"
 
 enum { DEPTH_LIMIT = 256 };
@@ -21,7 +22,7 @@ struct state {
 
 struct state *tree_state;
 
-// An update on its way: the nodes it replaces, and the payload it displaces.
+// An update under way: the nodes it replaces, and the payload it displaces.
 struct update {
     struct node *replaced[2 * DEPTH_LIMIT];
     unsigned count;
@@ -35,7 +36,7 @@ static void build(void) {
 
 static struct model *model(unsigned s) { return tree_state ? &tree_state->model[s] : NULL; }
 
-// Distinct for distinct keys: an odd factor and xor-shifts are invertible.
+// Different keys have different priorities, because odd factors and xor-shifts are invertible.
 static uint32_t priority(uint32_t key) {
     key = (key ^ key >> 16) * 0x85ebca6bu;
     key = (key ^ key >> 13) * 0xc2b2ae35u;
@@ -80,7 +81,7 @@ static void replaces(struct update *u, struct node *n) {
     u->replaced[u->count++] = n;
 }
 
-// Parts the nodes below key from those above it; key itself is not among them.
+// Splits a tree into the nodes below `key` and those above it. `key` itself is not in the tree.
 static void split(struct update *u, struct node *n, uint32_t key, struct node **low,
                   struct node **high) {
     if (!n) {

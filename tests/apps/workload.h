@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The common half of list, skiplist, hashset and tree: payloads that describe themselves, a model of
-// what the structure must hold, and the modes `run`, `check` and `leak`.
+// What list, skiplist, hashset and tree share: payloads that describe themselves, a model of what
+// the structure must hold, and the modes `run`, `check` and `leak`.
 //
-// A program keeps SHARDS structures, each with one writing thread. An operation goes
+// A program keeps SHARDS structures, each with one writing thread. The steps of an operation are:
 //
-//     build the payload -> intent -> publish by ONE pointer store -> expected[key] -> done -> free the old
+//     build the payload -> intent -> publish by ONE pointer store -> expected[key] -> done
+//     -> free the old payload
 //
-// so that wherever the process stops, every key but the one of the pending intent holds exactly the
-// serial the model expects, and that one holds either its old or its new serial.
+// So the process may stop anywhere. Every key holds exactly the serial that the model expects. Only
+// the key of a pending intent may hold its old or its new serial.
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
 
@@ -28,8 +29,8 @@ enum { SHARDS = 2, KEYS = 4096 };
 enum { EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_NO_STATE = 3 };
 enum { PAYLOAD_LIMIT = 4 << 20 };
 
-// Publishes a pointer: everything written before is visible with it, and nothing after (a free, above
-// all) may move before it. A release store alone would not stop the compiler doing the second.
+// Publishes a pointer. Whoever sees it sees all earlier stores. No later store may move before it,
+// above all no free(). A release store alone does not keep the compiler from such a move.
 #define PUBLISH(place, value)                                                                      \
     do {                                                                                           \
         __atomic_store_n((place), (value), __ATOMIC_RELEASE);                                      \
@@ -37,7 +38,7 @@ enum { PAYLOAD_LIMIT = 4 << 20 };
     } while (0)
 
 struct payload {
-    uint32_t crc; // of all that follows, the bytes included
+    uint32_t crc; // of all fields below and the bytes
     uint32_t key;
     uint64_t serial;
     uint32_t shard;
@@ -47,13 +48,14 @@ struct payload {
 
 enum op { OP_PUT = 1, OP_DROP = 2 };
 
-// One writer. An operation is pending iff intent_serial == done + 1.
+// What a shard must hold. One thread writes it. An operation is pending when `intent_serial` is one
+// more than `done`.
 struct model {
     uint64_t done;
-    uint64_t intent_serial; // written last: op and key mean nothing before it
+    uint64_t intent_serial; // written last; op and key mean nothing before that
     uint32_t intent_op;
     uint32_t intent_key;
-    uint64_t expected[KEYS]; // serial of the payload, 0: absent
+    uint64_t expected[KEYS]; // serial of the key's payload; 0: no payload
 };
 
 struct block {
@@ -61,7 +63,7 @@ struct block {
     size_t size;
 };
 
-// What a walk found.
+// What a walk of the structure found.
 struct census {
     uint64_t keys, bytes, ops, digest;
     struct block *blocks;
@@ -70,19 +72,19 @@ struct census {
     char error[160];
 };
 
-// What each program supplies.
+// The functions that each program supplies.
 struct structure {
     const char *name;
-    const char *more_usage;             // lines for modes of its own, or NULL
+    const char *more_usage;             // usage of the program's own modes, or NULL
     void (*build)(void);                // makes the state and publishes the global
     struct model *(*model)(unsigned s); // NULL when there is no state
     bool (*walk)(unsigned s, struct census *c);
-    struct payload *(*put)(unsigned s, uint32_t key,
-                           struct payload *p);         // the displaced one, or NULL
-    struct payload *(*drop)(unsigned s, uint32_t key); // the unlinked one
-    void (*repair)(unsigned s); // after a check that succeeded, before the first operation; or NULL
-    void (*tend)(unsigned s, uint64_t random); // now and then, between operations; or NULL
-    int (*more_modes)(int argc, char **argv);  // -1: not mine; or NULL
+    // put returns the displaced payload, or NULL; drop returns the unlinked payload.
+    struct payload *(*put)(unsigned s, uint32_t key, struct payload *p);
+    struct payload *(*drop)(unsigned s, uint32_t key);
+    void (*repair)(unsigned s); // NULL, or called after a good check and before the first operation
+    void (*tend)(unsigned s, uint64_t random); // NULL, or called now and then between operations
+    int (*more_modes)(int argc, char **argv);  // NULL, or returns -1 for a mode of another program
 };
 
 static inline uint64_t mix64(uint64_t x) {
@@ -147,7 +149,8 @@ static uint32_t payload_crc(const struct payload *p) {
     return crc32_of(&p->key, payload_size(p) - offsetof(struct payload, key));
 }
 
-// 8 to 3000 bytes; one in 128 has 20 KB to 3 MB, each doubling as likely as the next.
+// 8 to 3000 bytes. One payload in 128 has 20 KB to 3 MB, and each doubling in between is equally
+// likely.
 static uint32_t payload_length(uint64_t r) {
     if (r % 128)
         return 8 + (uint32_t)(r >> 8) % 2993;
@@ -155,7 +158,7 @@ static uint32_t payload_length(uint64_t r) {
     return base + (uint32_t)((r >> 16) % (base / 8));
 }
 
-// Mostly malloc, now and then its relatives.
+// Mostly malloc, now and then calloc, realloc or posix_memalign.
 static void *payload_space(size_t size, uint64_t r) {
     void *p = NULL;
     switch (r % 16) {
@@ -193,7 +196,7 @@ static bool payload_good(const struct payload *p, unsigned s, uint32_t key) {
     return p->key == key && p->shard == s && p->length < PAYLOAD_LIMIT && p->crc == payload_crc(p);
 }
 
-// ---- Census: what a walk reports, and the verdict on it.
+// ---- Census: a walk reports what it finds, and this judges it.
 
 __attribute__((format(printf, 2, 3))) static bool census_fail(struct census *c, const char *format,
                                                               ...) {
@@ -214,7 +217,8 @@ static bool census_block(struct census *c, const void *at, size_t size) {
     return true;
 }
 
-// A key may be reported once a shard, which also bounds the walk of a structure bent into a circle.
+// A walk may report each key of a shard once. This also ends the walk of a structure that has
+// become a circle.
 static bool census_entry(struct census *c, unsigned s, uint32_t key, const struct payload *p) {
     if (key >= KEYS)
         return census_fail(c, "shard %u: key %u out of range", s, key);
@@ -299,14 +303,14 @@ static bool census_print(const struct census *c) {
 struct options {
     unsigned threads;
     bool verbose;
-    bool kill; // end by SIGKILL, not by exit
+    bool kill; // end by SIGKILL instead of exit
 };
 
 struct worker {
     const struct structure *structure;
     const struct options *options;
     uint64_t ops, rng[SHARDS];
-    unsigned first, step; // the shards first, first + step, ...
+    unsigned first, step; // the worker's shards: first, first + step, ...
 };
 
 static void operation(const struct structure *t, unsigned s, uint64_t *rng, bool verbose) {
@@ -347,8 +351,8 @@ static void *worker_main(void *argument) {
     return NULL;
 }
 
-// The pending operation happened or not; from now on it is as it was found.
-static void settle(const struct structure *t, const struct census *c) {
+// Ends a pending operation in the model: it has happened when the census found it.
+static void end_pending(const struct structure *t, const struct census *c) {
     for (unsigned s = 0; s < SHARDS; s++) {
         struct model *m = t->model(s);
         if (!model_pending(m))
@@ -362,7 +366,7 @@ static bool resume(const struct structure *t) {
     struct census *c = census_take(t);
     bool good = census_print(c);
     if (good)
-        settle(t, c);
+        end_pending(t, c);
     census_free(c);
     for (unsigned s = 0; good && t->repair && s < SHARDS; s++)
         t->repair(s);
@@ -400,7 +404,7 @@ static int mode_run(const struct structure *t, const struct options *o, uint64_t
     pthread_t id[SHARDS];
     for (unsigned i = 0; i < o->threads; i++) {
         w[i] = (struct worker){.structure = t, .options = o, .first = i, .step = o->threads};
-        // An odd operation goes to shard 0, with any number of threads.
+        // When OPS is odd, the extra operation goes to shard 0, whatever the number of threads.
         w[i].ops = o->threads == 1 ? ops : (ops + SHARDS - 1 - i) / SHARDS;
         for (unsigned s = 0; s < SHARDS; s++)
             w[i].rng[s] = mix64(seed ^ mix64(t->model(s)->done << 1 | s));

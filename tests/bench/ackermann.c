@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Ackermann's function, again and again, each time with six freshly allocated caches of 600 bytes for arguments and
-// values of the recursion.
+// Computes Ackermann's function again and again. Each evaluation allocates six caches of 600 bytes
+// for arguments and values of the recursion.
 #include "bench.h"
 
 enum { CACHES = 6, CACHE_BYTES = 600, ENTRIES = CACHE_BYTES / sizeof(uint32_t) };
 
 static uint64_t evaluations = 1500000;
 
-// caches[m][n] is the value + 1 of (m, n), 0 while it is not known; the last two hold no more than a trace.
+// caches[m][n] is 1 + the value of (m, n), or 0 while it is not known. The last two caches only
+// record a trace of the recursion.
 static uint32_t ackermann(uint32_t *caches[], uint32_t m, uint32_t n) {
     if (n < ENTRIES && caches[m][n])
         return caches[m][n] - 1;
@@ -37,8 +38,8 @@ static uint64_t work(unsigned worker) {
 }
 
 int main(int argc, char **argv) {
-    static const struct bench_option options[] = {{'n', "evaluations of all threads", &evaluations},
-                                                  {0}};
+    static const struct bench_option options[] = {
+        {'n', "evaluations, all threads together", &evaluations}, {0}};
     bench_begin(argc, argv, NULL, options);
     uint64_t answer = 0;
     double seconds = bench_run((unsigned)bench_threads, work, &answer);

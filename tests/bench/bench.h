@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What the benchmark programs share: options, random numbers, threads, time, blocks that check themselves, and
-// the allocator. That one is malloc and free, so whatever is preloaded; or, where BENCH_ALLOCATOR names a
-// shared object (an adapter, see README.md), the functions it exports.
+// What the benchmark programs share: options, random numbers, threads, time, blocks that check
+// themselves, and the allocator. The allocator is whatever provides malloc and free: the C library,
+// or a preloaded library. Where BENCH_ALLOCATOR names an adapter (README.md), the adapter's
+// functions are the allocator.
 //
-// A program prints one line, "answer=HEX ops=N seconds=S ...". The answer depends on the options alone,
-// never on the allocator, nor on how threads take turns: workers' shares are added up.
+// A program prints one line, "answer=HEX ops=N seconds=S ...". The answer depends only on the
+// options, because it is the sum of the workers' shares. It depends neither on the allocator nor on
+// the order in which threads run.
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -31,8 +33,8 @@ static void (*bench_free)(void *p) = free;
 
 static const char *bench_name;
 static uint64_t bench_threads = 1, bench_seed = 1;
-static uint64_t bench_own;  // bytes of the program's own tables, which are no blocks
-static uint64_t bench_live; // most bytes in blocks at a time; 0: not counted
+static uint64_t bench_own;  // bytes of the program's own tables, which are not blocks
+static uint64_t bench_live; // the most bytes that were in blocks at one time; 0: not counted
 
 __attribute__((noreturn, format(printf, 2, 3))) static inline void
 bench_exit(int status, const char *format, ...) {
@@ -57,19 +59,20 @@ static inline uint64_t bench_random(uint64_t *state) {
     return bench_mix(*state += 0x9e3779b97f4a7c15u);
 }
 
-// 0 to limit - 1
+// Returns 0 to limit - 1.
 static inline uint64_t bench_below(uint64_t *state, uint64_t limit) {
     return (uint64_t)((unsigned __int128)bench_random(state) * limit >> 64);
 }
 
-// Each worker's own sequence.
+// The start of the worker's own sequence.
 static inline uint64_t bench_stream(uint64_t worker) {
     return bench_mix(bench_seed * 0x9e3779b97f4a7c15u + worker + 1);
 }
 
 // ---- Memory.
 
-// Zeroed memory for the program's own use. It is not the allocator's, so that only blocks are measured.
+// Zeroed memory for the program's own use. It does not come from the allocator, so that only blocks
+// are measured.
 static inline void *bench_table(size_t bytes) {
     void *p = mmap(NULL, bytes + 1, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -86,8 +89,8 @@ static inline void *bench_block(size_t size) {
     return p;
 }
 
-// A block of at least 16 bytes that knows its size and key, in its first and its last word; every page of
-// it is touched.
+// Makes a block of at least 16 bytes. Its first and last words hold its size and key, and every
+// page is touched.
 static inline void *bench_new(size_t size, uint32_t key) {
     char *p = bench_block(size);
     uint64_t tag = (uint64_t)size << 32 | key, seal = bench_mix(tag);
@@ -100,7 +103,7 @@ static inline void *bench_new(size_t size, uint32_t key) {
 
 static inline size_t bench_size(const void *block) { return *(const uint64_t *)block >> 32; }
 
-// Checks and frees it; its share of the answer.
+// Checks and frees a block. Returns its share of the answer.
 static inline uint64_t bench_drop(void *block) {
     uint64_t tag, seal;
     memcpy(&tag, block, 8);
@@ -116,7 +119,7 @@ static inline uint64_t bench_drop(void *block) {
 struct bench_option {
     char letter;
     const char *help;
-    uint64_t *value; // holds the default
+    uint64_t *value; // the value; it holds the default at first
 };
 
 static inline bool bench_number(const char *text, uint64_t *value) {
@@ -180,7 +183,7 @@ static inline void bench_load_adapter(void) {
         bench_exit(BENCH_USAGE, "bench_setup of BENCH_ALLOCATOR=%s failed", path);
 }
 
-// Reads the command line: [MODE] [-x N]...; returns the mode's index. Loads the adapter.
+// Reads the command line, [MODE] [-x N]..., and loads the adapter. Returns the index of the mode.
 static inline unsigned bench_begin(int argc, char **argv, const char *const *modes,
                                    const struct bench_option *options) {
     const char *slash = strrchr(argv[0], '/');
@@ -228,8 +231,9 @@ static inline void *bench_worker_main(void *argument) {
     return NULL;
 }
 
-// Runs work(0), work(1), ... in `count` threads, started together; *answer gets the sum of what they
-// return. Returns the seconds from the start to the end of the last one. One runs in the calling thread.
+// Runs work(0), work(1), ... in `count` threads that start together; the calling thread is one of
+// them. *answer gets the sum of the results. Returns the seconds from the start to the end of the
+// last thread.
 static inline double bench_run(unsigned count, uint64_t (*work)(unsigned worker),
                                uint64_t *answer) {
     static struct bench_worker workers[BENCH_THREADS];
@@ -256,7 +260,7 @@ static inline double bench_run(unsigned count, uint64_t (*work)(unsigned worker)
     return seconds;
 }
 
-// Worker i's part of `total`.
+// Worker i's share of `total`.
 static inline uint64_t bench_part(uint64_t total, unsigned i) {
     return total / bench_threads + (i < total % bench_threads);
 }

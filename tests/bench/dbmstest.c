@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The buffers of a database: each iteration allocates blocks of 32 to 512 KiB, whose sizes are Poisson distributed
-// in steps of 32 KiB, and then frees nine in ten of all there are, at random.
+// The buffers of a database. Each iteration allocates blocks of 32 to 512 KiB; their sizes are
+// Poisson distributed in steps of 32 KiB. Then it frees nine in ten of all blocks, at random.
 #include <math.h>
 
 #include "bench.h"
@@ -10,7 +10,7 @@
 enum { STEP = 32 << 10, STEPS = 16, MEAN = 4 };
 
 static uint64_t iterations = 80, blocks = 1000;
-static uint64_t threshold[STEPS]; // a random number below threshold[k] gives k + 1 steps
+static uint64_t threshold[STEPS]; // a random number below threshold[k] means k + 1 steps
 static uint64_t ops[BENCH_THREADS];
 
 static void make_thresholds(void) {
@@ -51,7 +51,7 @@ static uint64_t work(unsigned worker) {
 
 int main(int argc, char **argv) {
     static const struct bench_option options[] = {
-        {'i', "iterations", &iterations}, {'n', "blocks of all threads", &blocks}, {0}};
+        {'i', "iterations", &iterations}, {'n', "blocks, all threads together", &blocks}, {0}};
     bench_begin(argc, argv, NULL, options);
     make_thresholds();
     uint64_t answer = 0, total = 0;

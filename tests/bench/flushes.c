@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Cache lines that the allocator flushes, fences, and lines flushed again while no more than three others were in
-// between, counted behind core/persist.h on a heap of its own. Linked with the allocator itself. One line a workload:
+// Counts the cache lines that the allocator flushes, its fences, and its reflushes: flushes of a
+// line that is among the last four lines flushed. The program is linked with the allocator, and
+// replaces the backend of core/media/persist.h. It uses a heap of its own. It prints one line per
+// workload:
 //   NAME ops=N flushes=N fences=N reflushes=N
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "alloc.h"
-#include "persist.h"
-#include "runtime.h"
+#include "media/persist.h"
+#include "process/entry.h"
+#include "process/start.h"
+#include "temporary_heap.h"
 
 enum { LINE = 64, RECENT = 4, HELD = 2000 };
 
 static struct {
     uint64_t flushes, fences, reflushes;
-    uintptr_t recent[RECENT]; // the lines flushed last, all different, the latest first
+    uintptr_t recent[RECENT]; // the lines flushed last, each once, the latest first
 } seen;
 
 static void record_line(uintptr_t line) {
@@ -57,7 +59,8 @@ static void *allocate(size_t size) {
     return p;
 }
 
-// Frees one of the blocks held and allocates another in its place: two operations a time.
+// Frees a block at random and allocates another one in its place, `times` times. Returns the number
+// of operations.
 static uint64_t replace(size_t from, size_t to, unsigned count, unsigned times) {
     for (unsigned i = 0; i < times; i++) {
         unsigned victim = (unsigned)random_between(0, count - 1);
@@ -87,7 +90,7 @@ static void end(const char *name, uint64_t ops) {
            (unsigned long long)seen.reflushes);
 }
 
-// Blocks of these sizes replaced at random, while nothing else goes on.
+// A steady state: blocks of these sizes are replaced at random.
 static void steady(const char *name, size_t from, size_t to, unsigned count, unsigned times) {
     fill(from, to, count);
     replace(from, to, count, times);
@@ -103,7 +106,8 @@ static void growing(const char *name, size_t size, unsigned count) {
     end(name, count);
 }
 
-// Other sizes than before, among the few blocks that are left: what slabs that change their class flush.
+// Blocks of another size, after nine in ten blocks have been freed. This counts what slabs flush
+// when they morph.
 static void changed(const char *name, size_t before, size_t after, unsigned count) {
     void **blocks = calloc(count, sizeof *blocks);
     for (unsigned i = 0; i < count; i++)
@@ -115,21 +119,11 @@ static void changed(const char *name, size_t before, size_t after, unsigned coun
     growing(name, after, count);
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
-    (void)st, (void)flag, (void)ftw;
-    return remove(path);
-}
-
 int main(void) {
-    char root[] = "/dev/shm/pmalloc-flushes-XXXXXX", heap[64];
-    if (!mkdtemp(root)) {
-        perror(root);
+    if (!temporary_heap_name("flushes"))
         return 2;
-    }
-    snprintf(heap, sizeof heap, "%s/heap", root);
-    setenv("PMALLOC_HEAP", heap, 1);
-    setenv("PMALLOC_PERSIST", "line", 1);
-    pm_runtime_start();
+    setenv("PMALLOC_DECAY_MS", "3600000", 1); // what the clock ends is no figure of a workload
+    pm_process_start();
     pm_persist = (struct pm_persist_ops){record_flush, record_drain};
     steady("cached", 64, 64, 1, 100000);
     steady("small", 8, 8000, HELD, 100000);
@@ -138,5 +132,6 @@ int main(void) {
     growing("large-growing", 40000, 1000);
     changed("changed", 100, 130, 200000);
     steady("huge", 3 << 20, 9 << 20, 20, 2000);
-    return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0;
+    steady("large-again", 32768, 32768, 1, 100000);
+    return temporary_heap_remove() ? 0 : 1;
 }

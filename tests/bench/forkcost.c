@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What making a process costs with a heap of so many megabytes: `forkcost MEGABYTES ROUNDS`. For each way, the median
-// of the microseconds from the call until the child has ended, and for a child that goes on, until fork() returns in
-// the parent. One line each: the way, the figure, page faults of parent and children.
+// What making a process costs with a heap of so many megabytes: `forkcost MEGABYTES ROUNDS`. It
+// prints a line for each way of making one: the way, the median of the microseconds, the page
+// faults of parent and children per round. The time ends when the child has ended. For `fork`,
+// whose child goes on, it ends when fork() returns in the parent.
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 
 extern char **environ;
 static char *const arguments[] = {"true", NULL};
-static int started[2]; // a child that goes on waits for its end of this
+static int started[2]; // a child that goes on waits at this pipe
 
 static double now_us(void) {
     struct timespec t;
@@ -53,7 +54,7 @@ static double fork_exit(void) {
     return now_us() - start;
 }
 
-// How long the parent is held up by a child that lives.
+// How long fork() takes in the parent while the child goes on.
 static double fork_lives(void) {
     char byte;
     if (pipe(started) != 0)
@@ -120,7 +121,8 @@ int main(int argc, char **argv) {
     int rounds = argc > 2 ? atoi(argv[2]) : 21;
     if (rounds < 1)
         return 2;
-    static void **kept; // blocks of 100 bytes and of 100,000, as much of each
+    // by turns 100,000 bytes in blocks of 104 bytes and one block of 100,000 bytes
+    static void **kept;
     while (total < megabytes * MIB) {
         size_t size = total / 100000 % 2 ? 100000 : 104;
         void **block = malloc(size);

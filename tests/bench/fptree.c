@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A key-value store: B+-trees of 8-byte keys whose leaves hold, unsorted, a fingerprint, the key and a pointer to a
-// pair of 128 bytes; half of the operations insert, half delete. After a warm-up that is not timed. Leaves and pairs are
-// the allocator's; inner nodes, which can be made anew from the leaves, are the C library's. Threads share the trees
-// but each has keys of its own, so that the answer does not depend on turns.
+// A key-value store of B+-trees with 8-byte keys. A leaf holds, unsorted, for each key a
+// fingerprint, the key and a pointer to a pair of 128 bytes. After a warm-up that is not timed,
+// half of the operations insert and half delete. Leaves and pairs come from the allocator under
+// test. Inner nodes come from malloc, because they can be made anew from the leaves. Threads share
+// the trees, but each has its own keys, so the answer does not depend on the order in which they
+// run.
 #include "bench.h"
 
 enum { FANOUT = 64, TREES = 64, DEPTH = 16, PAIR = 128 };
 
 struct leaf {
-    uint64_t used; // bit i: slot i holds a pair
+    uint64_t used; // bit i is set while slot i holds a pair
     struct leaf *previous, *next;
     uint8_t prints[FANOUT];
     uint64_t keys[FANOUT];
     void *pairs[FANOUT];
 };
 
-// keys[i] bounds child i from below, and child i - 1 from above; keys[0] is not looked at.
+// keys[i] is the lower bound of child i and the upper bound of child i - 1. keys[0] is not used.
 struct inner {
     unsigned count;
     uint64_t keys[FANOUT];
@@ -26,7 +28,7 @@ struct inner {
 
 static struct tree {
     pthread_mutex_t lock;
-    unsigned height; // 0: the root is a leaf
+    unsigned height; // 0 when the root is a leaf
     void *root;
 } trees[TREES];
 
@@ -72,7 +74,8 @@ static int key_order(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Moves the upper half of a full leaf into a new one; its smallest key goes to *bound.
+// Moves the upper half of a full leaf into a new leaf. *bound gets the smallest key of the new
+// leaf.
 static struct leaf *leaf_split(struct leaf *l, uint64_t *bound) {
     uint64_t sorted[FANOUT];
     memcpy(sorted, l->keys, sizeof sorted);
@@ -103,7 +106,7 @@ static struct inner *inner_split(struct inner *n, uint64_t *bound) {
     return upper;
 }
 
-// The child whose range holds the key.
+// Returns the child whose range contains the key.
 static unsigned inner_find(const struct inner *n, uint64_t key) {
     unsigned low = 0, high = n->count;
     while (high - low > 1) {
@@ -117,17 +120,17 @@ static unsigned inner_find(const struct inner *n, uint64_t key) {
 }
 
 static void inner_insert(struct inner *n, unsigned at, uint64_t key, void *child) {
-    unsigned behind = n->count++ - at;
-    memmove(n->keys + at + 1, n->keys + at, behind * sizeof n->keys[0]);
-    memmove(n->children + at + 1, n->children + at, behind * sizeof n->children[0]);
+    unsigned rest = n->count++ - at;
+    memmove(n->keys + at + 1, n->keys + at, rest * sizeof n->keys[0]);
+    memmove(n->children + at + 1, n->children + at, rest * sizeof n->children[0]);
     n->keys[at] = key;
     n->children[at] = child;
 }
 
 static void inner_remove(struct inner *n, unsigned at) {
-    unsigned behind = --n->count - at;
-    memmove(n->keys + at, n->keys + at + 1, behind * sizeof n->keys[0]);
-    memmove(n->children + at, n->children + at + 1, behind * sizeof n->children[0]);
+    unsigned rest = --n->count - at;
+    memmove(n->keys + at, n->keys + at + 1, rest * sizeof n->keys[0]);
+    memmove(n->children + at, n->children + at + 1, rest * sizeof n->children[0]);
 }
 
 static void *split_if_full(void *node, unsigned height, uint64_t *bound) {
@@ -136,7 +139,8 @@ static void *split_if_full(void *node, unsigned height, uint64_t *bound) {
     return ((struct inner *)node)->count == FANOUT ? inner_split(node, bound) : NULL;
 }
 
-// Descends to the leaf for a key, splitting what is full on the way, so that the parent has always room.
+// Descends to the leaf for a key. It splits every full node on the way, so that a parent always has
+// room.
 static struct leaf *leaf_with_room(struct tree *t, uint64_t key) {
     uint64_t bound;
     void *upper = split_if_full(t->root, t->height, &bound);
@@ -163,7 +167,7 @@ static struct leaf *leaf_with_room(struct tree *t, uint64_t key) {
     return node;
 }
 
-// Takes an empty leaf out of its parents, and those that are left without children.
+// Removes an empty leaf from its parent, and then every parent that has no child left.
 static void remove_leaf(struct tree *t, struct leaf *l, struct inner **path, unsigned *places) {
     if (l->previous)
         l->previous->next = l->next;
@@ -184,7 +188,7 @@ static void remove_leaf(struct tree *t, struct leaf *l, struct inner **path, uns
     }
 }
 
-// Returns the pair it replaces, or NULL.
+// Returns the pair that the new one replaces, or NULL.
 static void *tree_insert(struct tree *t, uint64_t key, void *pair) {
     struct leaf *l = leaf_with_room(t, key);
     int i = leaf_find(l, key);
@@ -217,7 +221,7 @@ static void *tree_delete(struct tree *t, uint64_t key) {
     return old;
 }
 
-// One operation; its share of the answer.
+// Makes one operation. Returns its share of the answer.
 static uint64_t operate(uint64_t key, bool insert) {
     struct tree *t = &trees[bench_mix(key) % TREES];
     void *pair = insert ? bench_new(PAIR, (uint32_t)key) : NULL;
@@ -256,7 +260,7 @@ static void free_inner(void *node, unsigned height) {
     free(n);
 }
 
-// Frees a tree from its leaves, which must come in order.
+// Frees a tree, leaf by leaf. The keys of the leaves must rise.
 static uint64_t tree_drop(struct tree *t) {
     uint64_t answer = 0, highest = 0;
     void *node = t->root;
@@ -280,9 +284,10 @@ static uint64_t tree_drop(struct tree *t) {
 }
 
 int main(int argc, char **argv) {
-    static const struct bench_option options[] = {{'w', "pairs inserted before", &warm},
-                                                  {'n', "operations of all threads", &operations},
-                                                  {0}};
+    static const struct bench_option options[] = {
+        {'w', "pairs inserted before the measurement", &warm},
+        {'n', "operations, all threads together", &operations},
+        {0}};
     bench_begin(argc, argv, NULL, options);
     for (unsigned i = 0; i < TREES; i++) {
         pthread_mutex_init(&trees[i].lock, NULL);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Memory after the sizes asked for have changed. Before: allocates FACTOR times LIVE bytes of one distribution
-// of sizes, freeing blocks at random so that no more than LIVE are in use. Delete: frees a share of the blocks
-// at random. After: as before, with the other distribution. Peak memory over peak live bytes is the figure.
+// How much memory an allocator needs after the sizes of requests have changed. Before: allocates
+// FACTOR times LIVE bytes with one distribution of sizes, and frees blocks at random so that at
+// most LIVE bytes are in use. Delete: frees a share of the blocks at random. After: the same as
+// before, with the other distribution. The figure is peak memory divided by peak live bytes.
 #include "bench.h"
 
 struct sizes {
@@ -12,7 +13,7 @@ struct sizes {
 
 static const struct workload {
     struct sizes before;
-    unsigned deleted; // percent
+    unsigned deleted; // percentage of the blocks
     struct sizes after;
 } workloads[] = {
     {{100, 100}, 90, {130, 130}},
@@ -71,13 +72,13 @@ static uint64_t work(unsigned worker) {
 
 int main(int argc, char **argv) {
     static const struct bench_option options[] = {
-        {'l', "bytes in use, at most", &live_limit},
-        {'f', "times that are allocated, before and after", &factor},
+        {'l', "most bytes in use", &live_limit},
+        {'f', "so many times the bytes in use are allocated, before and after", &factor},
         {0}};
     workload = &workloads[bench_begin(argc, argv, modes, options)];
     uint64_t answer = 0, total = 0;
     if (live_limit < 4096 * bench_threads)
-        bench_exit(BENCH_USAGE, "-l is at least 4096 a thread");
+        bench_exit(BENCH_USAGE, "-l is at least 4096 per thread");
     double seconds = bench_run((unsigned)bench_threads, work, &answer);
     for (unsigned i = 0; i < bench_threads; i++) {
         bench_live += peaks[i];

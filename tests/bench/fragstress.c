@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Fragmentation of large blocks: fills memory with blocks of 64 KiB, then frees every other block until half of the
-// bytes are free and allocates as much in blocks of double the size, until they are a sixteenth of the whole. An
-// allocator that cannot use the holes needs ever more. Peak memory over peak live bytes is the figure.
+// Fragmentation of large blocks. Fills memory with blocks of 64 KiB. Then it frees every other
+// block until half of the bytes are free, and allocates as many bytes in blocks of double the size.
+// It goes on until a block is a sixteenth of the memory. An allocator that cannot use the holes
+// needs ever more memory. The figure is peak memory divided by peak live bytes.
 #include "bench.h"
 
 static uint64_t live_limit = 256 << 20, first_size = 64 << 10, repeats = 1;
@@ -28,7 +29,8 @@ static void drop(struct blocks *b, uint64_t i) {
     b->ops++;
 }
 
-// Frees every other block, the oldest first, while more than `limit` is in use; closes the gaps.
+// Frees every other block, the oldest first, while more than `limit` bytes are in use. Then closes
+// the gaps in the array.
 static void thin(struct blocks *b, uint64_t limit) {
     for (uint64_t i = 0; i < b->count && b->live > limit; i += 2)
         drop(b, i);
@@ -40,7 +42,7 @@ static void thin(struct blocks *b, uint64_t limit) {
 }
 
 int main(int argc, char **argv) {
-    static const struct bench_option options[] = {{'l', "bytes in use, at most", &live_limit},
+    static const struct bench_option options[] = {{'l', "most bytes in use", &live_limit},
                                                   {'b', "bytes of the first blocks", &first_size},
                                                   {'r', "repeats", &repeats},
                                                   {0}};

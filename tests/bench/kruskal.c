@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Minimal spanning trees of complete graphs of six nodes, by Kruskal's algorithm, each in a block of 168 bytes that is
-// freed afterwards.
+// Minimal spanning trees of complete graphs with six nodes, by Kruskal's algorithm. Each graph is a
+// block of 168 bytes that is freed afterwards.
 #include "bench.h"
 
 enum { NODES = 6, EDGES = NODES * (NODES - 1) / 2 };
@@ -15,7 +15,7 @@ struct edge {
 };
 
 struct graph {
-    struct edge edges[EDGES]; // by weight
+    struct edge edges[EDGES]; // sorted by weight
     uint8_t group[NODES];
     char rest[168 - EDGES * sizeof(struct edge) - NODES];
 };
@@ -62,7 +62,8 @@ static uint64_t work(unsigned worker) {
 }
 
 int main(int argc, char **argv) {
-    static const struct bench_option options[] = {{'n', "graphs of all threads", &graphs}, {0}};
+    static const struct bench_option options[] = {{'n', "graphs, all threads together", &graphs},
+                                                  {0}};
     bench_begin(argc, argv, NULL, options);
     uint64_t answer = 0;
     double seconds = bench_run((unsigned)bench_threads, work, &answer);

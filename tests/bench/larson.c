@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A server: each thread replaces objects chosen at random by new ones of random size, then hands what it holds to
-// a thread that it starts, and ends. So most objects are freed by another thread than the one that made them.
+// A server. Each thread replaces objects, chosen at random, by new objects of random sizes. Then it
+// starts another thread, hands its objects to it, and ends. So most objects are freed by another
+// thread than the one that made them.
 #include "bench.h"
 
 static const char *const modes[] = {"small", "medium", "large", NULL};
@@ -53,13 +54,13 @@ static uint64_t work(unsigned worker) {
 
 int main(int argc, char **argv) {
     static const struct bench_option options[] = {
-        {'o', "objects held by all threads", &slots},
-        {'r', "rounds: how often a thread is followed by another", &rounds},
-        {'n', "replacements of all threads; 0: as fits the sizes", &replacements},
+        {'o', "objects in use, all threads together", &slots},
+        {'r', "rounds: how often a thread hands its objects to another", &rounds},
+        {'n', "replacements, all threads together; 0: chosen by the sizes", &replacements},
         {0}};
     range = &ranges[bench_begin(argc, argv, modes, options)];
     if (slots < bench_threads || !rounds)
-        bench_exit(BENCH_USAGE, "at least an object a thread, and a round");
+        bench_exit(BENCH_USAGE, "at least one object per thread, and one round");
     if (!replacements)
         replacements = range->replacements;
     uint64_t answer = 0;

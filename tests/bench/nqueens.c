@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Places eight queens, on a board of 128 bytes that is allocated for one solution and then freed.
+// Places eight queens. The board, a block of 128 bytes, is allocated for one solution and then
+// freed.
 #include "bench.h"
 
 enum { QUEENS = 8 };
@@ -9,8 +10,8 @@ enum { QUEENS = 8 };
 static uint64_t boards = 1000000;
 
 struct board {
-    int8_t row[QUEENS];                                    // of the queen in each column
-    int8_t rows[QUEENS], up[2 * QUEENS], down[2 * QUEENS]; // what is under attack
+    int8_t row[QUEENS];                                    // the row of the queen in each column
+    int8_t rows[QUEENS], up[2 * QUEENS], down[2 * QUEENS]; // the rows and diagonals under attack
     char rest[128 - 6 * QUEENS];
 };
 _Static_assert(sizeof(struct board) == 128, "the size that is measured");
@@ -38,7 +39,7 @@ static uint64_t work(unsigned worker) {
         struct board *b = bench_block(sizeof *b);
         memset(b, 0, sizeof *b);
         if (!place(b, 0, (int)bench_below(&random, QUEENS)))
-            bench_exit(BENCH_WRONG, "wrong: eight queens can be placed");
+            bench_exit(BENCH_WRONG, "wrong: no place was found for eight queens");
         for (unsigned column = 0; column < QUEENS; column++)
             answer += (uint64_t)b->row[column] << 4 * column;
         bench_free(b);
@@ -47,7 +48,8 @@ static uint64_t work(unsigned worker) {
 }
 
 int main(int argc, char **argv) {
-    static const struct bench_option options[] = {{'n', "boards of all threads", &boards}, {0}};
+    static const struct bench_option options[] = {{'n', "boards, all threads together", &boards},
+                                                  {0}};
     bench_begin(argc, argv, NULL, options);
     uint64_t answer = 0;
     double seconds = bench_run((unsigned)bench_threads, work, &answer);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Holds COUNT objects of SIZE bytes in a global table, then dies by SIGKILL: what a heap looks like that is in use.
+// Allocates COUNT objects of SIZE bytes in a global table, then ends by SIGKILL. It leaves a heap
+// that is in use.
 //   objects COUNT SIZE
 #include <signal.h>
 #include <stdio.h>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// One path through the allocator and nothing else, COUNT times: what scripts/counters counts. Warm after the first
-// rounds, so two runs that differ only in COUNT differ by that many times the path. With "loop-" before the mode, the loop
-// runs without the calls: that is what has to be subtracted.
-//   pair MODE COUNT SIZE [DEPTH]      DEPTH blocks are held at a time
+// Takes one path through the allocator COUNT times and does nothing else; scripts/counters counts
+// its instructions. The first rounds warm the caches. So two runs with different COUNT differ only
+// in how often they take the path. With "loop-" before the mode, the loop runs without the calls,
+// and its cost can be subtracted.
+//   pair MODE COUNT SIZE [DEPTH]      DEPTH blocks are in use at a time
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -15,7 +16,7 @@
 
 enum { DEPTH_LIMIT = 4096, WARM_UP = 10000 };
 
-// The compiler must take the pointer for used, or it drops the call.
+// Makes the compiler believe that the pointer is used. Otherwise it drops the call.
 #define USE(p) __asm__ volatile("" : "+r"(p) : : "memory")
 
 static void *held[DEPTH_LIMIT];
@@ -23,7 +24,8 @@ static unsigned depth = 1;
 static size_t size;
 static bool calls = true;
 
-// Inlined for calls and for none, so that the loop alone is what is left of the loop with calls.
+// Inlined once with calls and once without. The loop without calls is what remains of the other
+// loop when its calls are taken away, so its cost can be subtracted.
 #define LOOP static inline __attribute__((always_inline)) void
 
 LOOP loop_malloc(unsigned long count, size_t bytes, bool call) {
@@ -60,7 +62,7 @@ LOOP loop_calloc(unsigned long count, size_t bytes, bool call) {
     }
 }
 
-// Between two sizes of one class: nothing has to move.
+// Reallocates between two sizes of one class, so nothing has to move.
 LOOP loop_realloc(unsigned long count, size_t bytes, bool call) {
     void *p = malloc(bytes);
     for (unsigned long i = 0; i < count; i++) {
@@ -101,7 +103,7 @@ static void *free_held(void *count) {
     return NULL;
 }
 
-// Another thread frees what this one allocates.
+// Another thread frees the blocks that this thread allocates.
 static void run_remote(unsigned long count) {
     pthread_t other;
     sem_init(&full, 0, 0);
@@ -120,7 +122,7 @@ static void run_remote(unsigned long count) {
     pthread_join(other, NULL);
 }
 
-// Never frees, and touches every page.
+// Frees nothing and touches every page.
 static void run_grow(unsigned long count) {
     for (unsigned long i = 0; calls && i < count; i++) {
         char *volatile p = malloc(size);

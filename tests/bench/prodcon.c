@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Pairs of threads: one allocates objects, the other frees them. Every free is of another thread's block.
+// Pairs of threads: one allocates objects, the other frees them. So every block is freed by another
+// thread.
 #include <sched.h>
 
 #include "bench.h"
 
 enum { RING = 1024 };
 
-// One producer, one consumer. `head` is written by the producer, `tail` by the consumer.
+// The queue of a pair. Only the producer writes `head`, only the consumer writes `tail`.
 static struct ring {
     _Alignas(64) uint64_t head;
     _Alignas(64) uint64_t tail;
@@ -49,8 +50,9 @@ static uint64_t work(unsigned worker) {
 }
 
 int main(int argc, char **argv) {
-    static const struct bench_option options[] = {
-        {'n', "objects of all pairs", &objects}, {'b', "bytes of one, from 16", &bytes}, {0}};
+    static const struct bench_option options[] = {{'n', "objects, all pairs together", &objects},
+                                                  {'b', "bytes of an object, at least 16", &bytes},
+                                                  {0}};
     bench_begin(argc, argv, NULL, options);
     if (bytes < 16)
         bench_exit(BENCH_USAGE, "-b is at least 16");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Rounds of allocations of random size, 64 bytes to 128 KiB, followed by as many frees in random order. Sizes are
-// uniform, or binomial with a success probability of 0.01 (mean 1.4 KiB) or 0.7 (mean 90 KiB).
+// Rounds of allocations of random size, 64 bytes to 128 KiB, followed by as many frees in random
+// order. Sizes are uniform, or binomial with a success probability of 0.01 (mean 1.4 KiB) or 0.7
+// (mean 90 KiB).
 #include <math.h>
 
 #include "bench.h"
@@ -11,7 +12,7 @@ enum { LEAST = 64, MOST = 128 << 10, STEP = 64, TRIALS = (MOST - LEAST) / STEP }
 
 static const char *const modes[] = {"uniform", "binomial-small", "binomial-large", NULL};
 static const struct {
-    double probability; // 0: uniform
+    double probability; // 0 for the uniform distribution
     uint64_t blocks;
 } mixes[] = {{0, 4000}, {0.01, 120000}, {0.7, 2000}};
 
@@ -61,7 +62,7 @@ static uint64_t work(unsigned worker) {
 int main(int argc, char **argv) {
     static const struct bench_option options[] = {
         {'r', "rounds", &rounds},
-        {'n', "blocks a round, of all threads; 0: as fits the sizes", &blocks},
+        {'n', "blocks per round, all threads together; 0: chosen by the sizes", &blocks},
         {0}};
     unsigned mode = bench_begin(argc, argv, modes, options);
     probability = mixes[mode].probability;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A set of numbers as a sorted linked list, a skip list or a hash table of chains, 256 numbers at first: numbers
-// drawn at random are put in or taken out. Each thread has a set of its own.
+// A set of numbers, as a sorted linked list, a skip list or a hash table of chains. It has 256
+// numbers at first. Random numbers are added or removed. Each thread has a set of its own.
 #include "bench.h"
 
 enum { INITIAL = 256, LEVELS = 16, BUCKETS = 128 };
@@ -12,14 +12,14 @@ static const uint64_t default_operations[] = {3000000, 6000000, 12000000};
 static unsigned mode;
 static uint64_t operations, additions = 50, range = 2 * INITIAL;
 
-// A list has height 1; a skip list's nodes have as many links as their height.
+// A node of a skip list has as many links as its height. A node of a list has one.
 struct node {
     uint64_t key;
     struct node *next[];
 };
 
 struct set {
-    struct node *heads[BUCKETS]; // of the chains; of the levels of a skip list; of the one list
+    struct node *heads[BUCKETS]; // of the chains, of the levels of a skip list, or of the one list
     uint64_t random;
 };
 
@@ -34,7 +34,7 @@ static struct node *node_new(uint64_t key, unsigned height) {
     return n;
 }
 
-// In a chain sorted by key, where the link to `key` is or would be.
+// Finds the place of the link to `key` in a sorted chain: where it is, or where it belongs.
 static struct node **chain_find(struct node **link, uint64_t key) {
     while (*link && (*link)->key < key)
         link = &(*link)->next[0];
@@ -110,9 +110,9 @@ static uint64_t work(unsigned worker) {
 
 int main(int argc, char **argv) {
     static const struct bench_option options[] = {
-        {'n', "operations of all threads; 0: as fits the structure", &operations},
+        {'n', "operations, all threads together; 0: chosen by the structure", &operations},
         {'a', "percentage of additions", &additions},
-        {'k', "numbers are below this", &range},
+        {'k', "all numbers are below this", &range},
         {0}};
     mode = bench_begin(argc, argv, modes, options);
     if (range < INITIAL || additions > 100)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Batches of blocks of 64 to 1000 bytes, the small ones the most, freed in turn in the order of allocation,
-// in the opposite one, and every third first.
+// Batches of blocks of 64 to 1000 bytes; small blocks are the most frequent. By turns a batch is
+// freed in the order of allocation, in the opposite order, and every third block first.
 #include "bench.h"
 
 enum { SMALLEST = 64, LARGEST = 1000, BATCH = 120 };
@@ -35,8 +35,8 @@ static uint64_t work(unsigned worker) {
 }
 
 int main(int argc, char **argv) {
-    static const struct bench_option options[] = {{'i', "iterations of all threads", &iterations},
-                                                  {0}};
+    static const struct bench_option options[] = {
+        {'i', "iterations, all threads together", &iterations}, {0}};
     bench_begin(argc, argv, NULL, options);
     uint64_t answer = 0;
     double seconds = bench_run((unsigned)bench_threads, work, &answer);

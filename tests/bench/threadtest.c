@@ -20,8 +20,8 @@ static uint64_t work(unsigned worker) {
 
 int main(int argc, char **argv) {
     static const struct bench_option options[] = {{'i', "iterations", &iterations},
-                                                  {'n', "objects of all threads", &objects},
-                                                  {'b', "bytes of one, from 16", &bytes},
+                                                  {'n', "objects, all threads together", &objects},
+                                                  {'b', "bytes of an object, at least 16", &bytes},
                                                   {0}};
     bench_begin(argc, argv, NULL, options);
     if (bytes < 16)

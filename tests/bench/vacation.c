@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A travel agency: cars, flights, rooms and customers in search trees, and transactions over them, of which most
-// make reservations, some drop a customer and some change what is offered. Each thread serves its share of the
-// relations, so that the answer does not depend on turns.
+// A travel agency: search trees of cars, flights, rooms and customers, and transactions on them.
+// Most transactions make reservations, some remove a customer, some change what is offered. Each
+// thread serves its own share of the relations, so the answer does not depend on the order in which
+// threads run.
 #include "bench.h"
 
 enum { RESOURCES = 3, QUERIES = 5 };
@@ -15,12 +16,12 @@ struct reservation {
     uint64_t resource, price;
 };
 
-// A treap: a search tree by key and a heap by rank, which is the key's hash.
+// A node of a treap: a search tree by key and a heap by rank. The rank is the key's hash.
 struct node {
     uint64_t key, rank;
     struct node *child[2];
     uint64_t price;
-    struct reservation *reservations; // of a customer
+    struct reservation *reservations; // a customer's reservations
 };
 
 struct agency {
@@ -34,7 +35,7 @@ static struct node *find(struct node *n, uint64_t key) {
     return n;
 }
 
-// Splits a tree in the keys below and above one that it does not hold.
+// Splits a tree into the keys below and above `key`, which is not in the tree.
 static void split(struct node *n, uint64_t key, struct node **below, struct node **above) {
     while (n) {
         struct node ***side = n->key < key ? &below : &above;
@@ -156,8 +157,8 @@ static uint64_t work(unsigned worker) {
 
 int main(int argc, char **argv) {
     static const struct bench_option options[] = {
-        {'r', "relations of each kind, of all threads", &relations},
-        {'n', "transactions of all threads", &transactions},
+        {'r', "relations of each kind, all threads together", &relations},
+        {'n', "transactions, all threads together", &transactions},
         {'q', "percentage of the relations that queries look at", &span},
         {0}};
     bench_begin(argc, argv, NULL, options);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The checker: the allocator as users get it, with a heap directory of its own. For each image it writes the
-// directory anew, and a forked child opens, recovers and checks it.
+// The checker: the allocator as users get it, with a heap directory of its own. It writes each
+// image into the directory, and a forked child opens, recovers and checks the heap.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -20,8 +20,6 @@
 #define TIMEOUT 20 // seconds for one image
 
 struct world *world;
-const char *const file_names[FILES] = {"superblock", "slabs.0",        "booklog.0", "roots",
-                                       "bitmaps.0",  "superblock.new", "morph.0",   "heap.0"};
 static int image_dir = -1, errors = -1;
 
 static void die(const char *what) {
@@ -29,7 +27,7 @@ static void die(const char *what) {
     exit(2);
 }
 
-// ---- the image becomes a directory -------------------------------------------------------------------
+// ---- the image becomes a directory --------------------------------------------------------------
 
 static bool all_zero(const char *page) { return page[0] == 0 && memcmp(page, page + 1, 4095) == 0; }
 
@@ -49,7 +47,7 @@ static void put_pages(int fd, const char *bytes, uint64_t size) {
 }
 
 static int make_file(unsigned file, uint64_t size) {
-    int fd = openat(image_dir, file_names[file], O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = openat(image_dir, file_name(file), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, (off_t)size) != 0)
         die("writing an image");
     return fd;
@@ -61,7 +59,7 @@ static void put_metadata(void) {
     for (unsigned file = 0; file < SHADOWS; file++) {
         const struct shadow *s = &world->shadow[file];
         if (!s->exists) {
-            unlinkat(image_dir, file_names[file], 0);
+            unlinkat(image_dir, file_name(file), 0);
             continue;
         }
         memcpy(bytes, s->media, (s->size + 4095) & ~4095ull);
@@ -74,16 +72,18 @@ static void put_metadata(void) {
     }
 }
 
-// The program's data lie in its own heap file as they are on media.
-static void put_data(void) {
+// Copies a data file of the simulated program. It is on media as it is, because the program's own
+// data are durable at once.
+static void put_data(unsigned file) {
     static char buffer[65536];
     char path[192];
-    if (!world->data_exists) {
-        unlinkat(image_dir, file_names[F_DATA], 0);
+    if (!world->data_exists[file - F_DATA]) {
+        unlinkat(image_dir, file_name(file), 0);
         return;
     }
-    snprintf(path, sizeof path, "%s/heap/%s", world->root, file_names[F_DATA]);
-    int from = open(path, O_RDONLY | O_CLOEXEC), to = make_file(F_DATA, world->data_size);
+    snprintf(path, sizeof path, "%s/heap/%s", world->root, file_name(file));
+    int from = open(path, O_RDONLY | O_CLOEXEC);
+    int to = make_file(file, world->data_size[file - F_DATA]);
     if (from < 0)
         die(path);
     for (off_t at = 0; (at = lseek(from, at, SEEK_DATA)) >= 0;) {
@@ -100,7 +100,7 @@ static void put_data(void) {
     close(to);
 }
 
-// ---- children ----------------------------------------------------------------------------------------
+// ---- children -----------------------------------------------------------------------------------
 
 static int in_child(int (*check)(char *text, size_t len)) {
     pid_t pid = fork();
@@ -116,7 +116,7 @@ static int in_child(int (*check)(char *text, size_t len)) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// What a child that died said last.
+// Puts into the answer how a child ended, and what it wrote last to standard error.
 static void last_words(const char *step, int status) {
     char *text = world->request.text;
     size_t room = sizeof world->request.text, len = strlen(text);
@@ -131,7 +131,8 @@ static bool check(void) {
     const struct request *q = &world->request;
     world->request.text[0] = '\0';
     put_metadata();
-    put_data();
+    for (unsigned file = F_DATA; file < FILES; file++)
+        put_data(file);
     setenv("PMALLOC_COLLECT", world->expect.collect_crash ? "crash" : "always", 1);
     if (ftruncate(errors, 0) != 0 || lseek(errors, 0, SEEK_SET) != 0)
         die("errors");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The system calls that the recorder stands before (ld --wrap): what changes the heap's files is durable at
-// once and in order, and each is a point at which the power may fail before it. Time is the scenario's.
+// The recorder wraps these system calls (ld --wrap). What they change in the heap's files is
+// durable at once and in order. Before each of them the power may fail. The scenario sets the
+// clock.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -24,14 +25,14 @@
     type __wrap_##name(__VA_ARGS__);                                                               \
     type __wrap_##name(__VA_ARGS__)
 
-// After a call that changed a file's length or holes.
+// Records that a call has changed the length or the holes of a file.
 static void changed(int fd, int file) {
     struct stat st;
     if (fstat(fd, &st) != 0)
         return;
     world->data_version++;
-    if (file == F_DATA) {
-        world->data_size = (uint64_t)st.st_size;
+    if (file >= F_DATA) {
+        world->data_size[file - F_DATA] = (uint64_t)st.st_size;
         return;
     }
     struct shadow *s = &world->shadow[file];
@@ -42,7 +43,7 @@ static void changed(int fd, int file) {
 
 WRAP(int, fallocate, int fd, int mode, off_t offset, off_t len) {
     int file = record_file_of(fd);
-    if (file == F_LOG && record_full_log) {
+    if ((file == F_LOG || file == F_LOG_1) && record_full_log) {
         record_full_log--;
         errno = ENOSPC;
         return -1;
@@ -51,7 +52,7 @@ WRAP(int, fallocate, int fd, int mode, off_t offset, off_t len) {
         image_point(SITE_FILE_OP, HERE);
     int status = __real_fallocate(fd, mode, offset, len);
     if (status == 0 && file >= 0) {
-        if (file != F_DATA && (mode & FALLOC_FL_PUNCH_HOLE))
+        if (file < F_DATA && (mode & FALLOC_FL_PUNCH_HOLE))
             media_punch((unsigned)file, (uint64_t)offset, (uint64_t)(offset + len));
         changed(fd, file);
     }
@@ -105,6 +106,10 @@ int __wrap_openat(int dir, const char *path, int flags, ...) {
 
 WRAP(int, renameat, int from_dir, const char *from, int to_dir, const char *to) {
     image_point(SITE_FILE_OP, HERE);
+    if (image_mutated(MUTATE_DROP_RENAME, HERE)) {
+        world->tainted++; // for good: every later image differs
+        return 0;
+    }
     int status = __real_renameat(from_dir, from, to_dir, to);
     record_rescan();
     return status;
@@ -131,7 +136,8 @@ WRAP(int, munmap, void *at, size_t len) {
 
 WRAP(uint64_t, pm_os_now_ms, void) { return record_clock_ms; }
 
-// Threads run one at a time: who would sleep on a futex hands over instead, and looks again when it is back.
+// Threads run one at a time. A thread that would sleep on a futex hands over instead, and tries
+// again when its turn comes.
 WRAP(long, syscall, long number, long a, long b, long c, long d, long e, long f) {
     if (number != SYS_futex)
         return __real_syscall(number, a, b, c, d, e, f);

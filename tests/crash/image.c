@@ -45,7 +45,7 @@ static uint64_t expect_hash(void) {
     return hash;
 }
 
-// Whether this image was tried before in this run, with the program knowing what it knows now.
+// Whether this run has tried the same image before, with the same data and the same world->expect.
 static bool seen(uint64_t hash) {
     hash = mix64(hash ^ mix64(world->data_version) ^ expect_hash()) | 1;
     for (uint64_t at = hash >> 20; world->distinct < SEEN / 2; at++) {
@@ -90,7 +90,7 @@ static void ask(uint64_t index) {
         note_failure(index);
 }
 
-// A mutant is killed by one image.
+// Whether the run has seen enough. For a mutant one failing image is enough.
 static bool enough(void) {
     return world->failures >= (world->mutation ? 1 : FAILURES) ||
            world->images >= world->max_images;
@@ -113,16 +113,18 @@ static bool take(uint64_t index, const uint32_t *prefix, bool loose, void *arg) 
     return !enough();
 }
 
-// The first `quota` visits of each place, then ever fewer: places that come rarely are where the bugs are.
-static bool wanted(const struct site *site) {
+// Whether to take images at this visit. The first `quota` visits of each place are all taken, later
+// ones ever more rarely, because bugs hide in places that are seldom visited.
+static bool wanted(struct site *site) {
     if (!world->taking || enough())
         return false;
     if (world->mutation && !world->tainted)
-        return false; // what is the same without the mutant was tried without it
+        return false; // the mutant has changed nothing here, so the plain runs try these images
+    uint64_t hits = world->mutation ? ++site->tainted : site->hits;
     if (world->replay_point != UINT64_MAX)
         return world->points == world->replay_point;
     uint64_t random = world->seed ^ world->points << 8;
-    return site->hits <= world->quota || draw(&random, site->hits) < world->quota / 4 + 1;
+    return hits <= world->quota || draw(&random, hits) < world->quota / 4 + 1;
 }
 
 static bool take_for_failure(uint64_t index, const uint32_t *prefix, bool loose, void *arg) {
@@ -134,7 +136,7 @@ static bool take_for_failure(uint64_t index, const uint32_t *prefix, bool loose,
     return false;
 }
 
-// The end of this process: the power fails, leaving one of the possible images, or it is killed.
+// Ends this process by power failure, which leaves one of the possible images, or by a kill.
 static void fail_here(void) {
     if (world->fail_power) {
         uint64_t random = world->seed ^ world->points, left = draw(&random, 24);

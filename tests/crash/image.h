@@ -7,12 +7,12 @@
 
 #include "world.h"
 
-#define PHASE_FAILED 77 // exit status of a process that the power failed, or that was killed
+#define PHASE_FAILED 77 // exit status of a process that ended by power failure or by a kill
 
 void image_point(enum site_kind kind, uint64_t pc);
 bool image_mutated(enum mutation mutation, uint64_t pc);
 
-// The checker, at the other end of `fd`.
+// Connects to the checker, which is at the other end of `fd`.
 void image_connect(int fd);
 void image_disconnect(void);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// One run: a scenario with a seed, its processes one after the other, and a checker beside them. Prints what it
-// did as lines of "key value"; tests/crash/run drives it. Exit status 0 good, 1 an image failed, 2 could not run.
+// One run of a scenario with a seed: the processes of the scenario one after the other, and a
+// checker beside them. Prints what it did as lines of "key value", which tests/crash/run reads.
+// Exit status: 0 good, 1 an image failed, 2 could not run.
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -80,8 +81,8 @@ static void run_phase(const struct scenario *s, unsigned phase) {
     _exit(record_complete() ? 0 : 5);
 }
 
-// Runs the phase on a copy of the world to see where it passes, and picks the place and the visit at which it is
-// to end.
+// Chooses where the phase ends. Runs it once on a copy of the world to see which places it visits,
+// and picks a place and a visit.
 static void choose_failure(const struct scenario *s, unsigned phase) {
     uint64_t *hits =
         mmap(NULL, SITES * 8, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -115,8 +116,8 @@ static void choose_failure(const struct scenario *s, unsigned phase) {
     for (unsigned i = 0; i < SITES; i++)
         places += hits[i] != 0, visits += hits[i];
     if (!places)
-        return; // no such place: the phase runs to its end
-    // Each place is as likely as any other; where there are kills, mostly each visit is.
+        return; // the phase visits no place at which it may end, so it runs to its end
+    // Each place is as likely as any other. For kills, three times in four each visit is.
     bool by_visit = s->kill && draw(&random, 4);
     uint64_t pick = draw(&random, by_visit ? visits : places);
     for (unsigned i = 0; i < SITES; i++) {
@@ -176,9 +177,10 @@ static void report(void) {
 }
 
 static void set_mutation(const char *text) {
-    static const char *const names[] = {"none", "drop-flush", "drop-drain", "late-flush"};
+    static const char *const names[] = {"none", "drop-flush", "drop-drain", "late-flush",
+                                        "drop-rename"};
     size_t len = strcspn(text, ":");
-    for (unsigned i = 1; i < 4; i++)
+    for (unsigned i = 1; i < sizeof names / sizeof names[0]; i++)
         if (strlen(names[i]) == len && strncmp(text, names[i], len) == 0)
             world->mutation = (enum mutation)i;
     for (text += len; *text && world->mutant_count < MUTANT_PCS;) {
@@ -196,8 +198,9 @@ static const struct scenario *find(const char *name) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] "
-                    "[replay=POINT:INDEX] [mutate=OP:PC,PC...]\n");
+    fprintf(stderr,
+            "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] [two] "
+            "[replay=POINT:INDEX] [mutate=OP:PC,PC...]\n");
     return 2;
 }
 
@@ -215,6 +218,8 @@ static bool option(const char *text) {
         set_mutation(text + 7);
     else if (strcmp(text, "eadr") == 0)
         world->eadr = true;
+    else if (strcmp(text, "two") == 0)
+        world->two = true;
     else
         return false;
     return true;

@@ -9,10 +9,9 @@
 #define FLUSHES 16384u
 
 struct world *world;
-const char *const file_names[FILES] = {"superblock", "slabs.0",        "booklog.0", "roots",
-                                       "bitmaps.0",  "superblock.new", "morph.0",   "heap.0"};
 
-// Flushed, not drained: stores below `upto` of the line. A thread's flushes die with its process.
+// What each thread has flushed and not yet drained: the stores of a line with numbers below `upto`.
+// It is lost when the process ends.
 static struct flush {
     uint32_t file, line;
     uint64_t upto;
@@ -83,7 +82,7 @@ void media_store(unsigned file, uint32_t word, uint64_t value, uint64_t group) {
         world->max_line_stores = line->count;
 }
 
-// The first `count` pending stores leave the line, `durable` or forgotten.
+// Takes the first `count` pending stores from the line. They become durable, or are forgotten.
 static void retire(unsigned file, struct line *line, uint32_t count, bool durable) {
     for (; count; count--) {
         uint32_t index = line->first;
@@ -156,9 +155,10 @@ void media_punch(unsigned file, uint64_t from, uint64_t to) {
     }
 }
 
-// ---- images ------------------------------------------------------------------------------------------
+// ---- images -------------------------------------------------------------------------------------
 
-// All combinations, as a number with mixed bases.
+// The number of possible images: for each dirty line, any prefix of its pending stores. Stops
+// counting above `limit`.
 static uint64_t combinations(uint64_t limit) {
     uint64_t product = 1;
     for (uint32_t i = 0; i < world->dirty_count && product <= limit; i++) {
@@ -182,7 +182,7 @@ static void choose(uint64_t choice, uint32_t *prefix, uint64_t *random) {
             prefix[i] = choice ? count : 0;
         else if (single)
             prefix[i] = ((choice - 2) / 2 == i) == (choice % 2 == 0) ? count : 0;
-        else // half of them the ends, where most orders break
+        else // half of them none or all of the line's stores: there most wrong orders show
             prefix[i] = (uint32_t)draw(random, 2) ? (uint32_t)draw(random, count + 1)
                                                   : (uint32_t)draw(random, 2) * count;
     }
@@ -200,14 +200,15 @@ void media_images(uint64_t limit, uint64_t seed,
         if (exhaustive)
             for (uint32_t i = 0; i < n; rest /= pending(i) + 1, i++)
                 prefix[i] = (uint32_t)(rest % (pending(i) + 1));
-        else if (n > limit / 4 && choice >= 2) // too many lines: the single ones at random, too
+        else if (n > limit / 4 && choice >= 2) // too many lines to take each alone: some are drawn
             choose(draw(&random, 2) ? 2 + draw(&random, 2ull * n) : UINT64_MAX, prefix, &random);
         else
             choose(choice, prefix, &random);
         if (!take(choice, prefix, false, arg))
             return;
     }
-    // A compiler may reorder plain stores between two releases: some images with any subset of them.
+    // A compiler may reorder plain stores between two barriers. So some images take any subset of
+    // them.
     for (uint64_t i = 0; i < limit / 16 && n && all > 2; i++) {
         choose(UINT64_MAX, prefix, &random);
         if (!take(limit + i, prefix, true, arg))
@@ -215,7 +216,8 @@ void media_images(uint64_t limit, uint64_t seed,
     }
 }
 
-// The group that store number `prefix` is in or would be: [*from, *to).
+// A group is the stores between two compiler barriers. [*from, *to) becomes the group that store
+// number `prefix` of the line belongs to.
 static void group_at(const struct line *line, uint32_t prefix, uint32_t *from, uint32_t *to) {
     uint32_t at = 0;
     *from = 0;
@@ -230,7 +232,8 @@ static void group_at(const struct line *line, uint32_t prefix, uint32_t *from, u
     }
 }
 
-// The stores of a line that are in an image: a prefix, or all earlier groups and any of the last.
+// Which stores of a line are in an image. Without `loose` the first `prefix` stores. With `loose`
+// all groups before the group of store number `prefix`, and any stores of that group.
 static unsigned line_values(const struct line *line, uint32_t prefix, bool loose, uint64_t *random,
                             uint64_t value[LINE_WORDS]) {
     uint32_t from, to, at = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The data of the simulated program, so that whoever finds them can tell whether they are whole: objects with a
-// pattern that follows from their number, and tables of pointers to them. No word of a pattern looks like an
-// address of the heap, so what is reachable is known exactly.
+// The data of the simulated program: objects, and tables of pointers to them. The bytes of an
+// object follow from its number, so a reader can tell whether it is whole. No word of a pattern
+// looks like an address of the heap, so what is reachable is known exactly.
 #ifndef PMALLOC_TESTS_CRASH_OBJECT_H
 #define PMALLOC_TESTS_CRASH_OBJECT_H
 
@@ -31,7 +31,8 @@ struct table {
     struct object *entry[];
 };
 
-// A variable that the program names in PMALLOC_ROOTS. Alone on its pages, for they are captured whole.
+// A variable that the program names in PMALLOC_ROOTS. It is alone on its pages, because whole pages
+// are captured.
 struct captured {
     struct table *table;
     uint64_t value;
@@ -43,7 +44,8 @@ static inline uint64_t object_word(uint64_t id, uint64_t at) {
     return mix64(id * 0x10001 + at) | 0x8000000000000001ull;
 }
 
-// The words of a long object that have the pattern: the first ones, one in 64 KiB, and the last.
+// A long object has the pattern only in its first words, in one word per 64 KiB, and in its last
+// word.
 static inline uint64_t object_next(uint64_t at, uint64_t words) {
     uint64_t next = at + 1;
     if (next > 64 && next < words)

@@ -7,20 +7,22 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc.h"
-#include "extent.h"
+#include "blocks/slab.h"
 #include "image.h"
-#include "pmalloc.h"
+#include "media/shard_make.h"
+#include "pages/extent_take.h"
+#include "preload/pmalloc.h"
+#include "process/entry.h"
+#include "process/start.h"
 #include "record.h"
-#include "runtime.h"
 #include "schedule.h"
-#include "slab.h"
 
 struct captured crash_root_a __attribute__((aligned(4096)));
 struct captured crash_root_b __attribute__((aligned(4096)));
 uint64_t program_random;
+void (*program_constructors)(void);
 
-// A value of its own for every object of every process of a run.
+// A number that no other object has in any process of the run.
 static uint64_t next_id(void) {
     static uint64_t last;
     return ++last + world->points;
@@ -31,7 +33,8 @@ static void broken(const char *what) {
     _exit(4);
 }
 
-// An object whose realloc() was cut short after it had freed it: the program cannot have stored the new address.
+// Whether a realloc() that was cut short had already freed the object. The program could not store
+// the new address yet.
 static bool gone_in_limbo(const struct object *o) {
     bool limbo = false;
     for (unsigned i = 0; i < THREADS; i++)
@@ -69,7 +72,8 @@ static bool registered(const char *name) {
     return false;
 }
 
-// While the roots are captured, those named now may already be registered or not yet.
+// What the checker may expect of the captured roots. Until they are captured (`done`), those that
+// PMALLOC_ROOTS names may be registered or not.
 static void expect_captured(const char *roots, bool done) {
     static const char *const names[CAPTURED] = {"crash_root_a", "crash_root_b"};
     struct expect *e = &world->expect;
@@ -82,6 +86,22 @@ static void expect_captured(const char *roots, bool done) {
     }
 }
 
+// With `world->two` every heap has two shards from the first start on, and extents come from either
+// by chance.
+static void make_two_shards(void) {
+    if (!world->two || pm_heap.shards > 1 || pm_shards_most() < 2)
+        return;
+    pm_lock(&pm_heap.shard[0].lock);
+    if (!pm_shard_make(0))
+        broken("no second shard");
+    pm_unlock(&pm_heap.shard[0].lock);
+}
+
+static void favour_a_shard(void) {
+    if (world->two)
+        pm_extent_favour(rnd(2) % pm_heap.shards);
+}
+
 void program_start(const char *roots, bool collect_crash) {
     char dir[192];
     snprintf(dir, sizeof dir, "%s/heap", world->root);
@@ -89,14 +109,19 @@ void program_start(const char *roots, bool collect_crash) {
     if (roots[0])
         setenv("PMALLOC_ROOTS", roots, 1);
     setenv("PMALLOC_MARKERS", "1", 1);
+    if (world->two && !getenv("PMALLOC_LIMIT"))
+        setenv("PMALLOC_LIMIT", "2T", 1); // addresses for two
     setenv("PMALLOC_COLLECT", collect_crash ? "crash" : "always", 1);
     world->expect.collect_crash = collect_crash;
     world->expect.closed = false;
     record_begin();
-    pm_runtime_start();
+    pm_process_start();
     world->expect.made = true;
     expect_captured(roots, false);
-    pm_runtime_before_main();
+    if (program_constructors)
+        program_constructors();
+    pm_process_before_main();
+    make_two_shards();
     expect_captured(roots, true);
     world->expect.allocated = 0;
     for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++) {
@@ -106,9 +131,10 @@ void program_start(const char *roots, bool collect_crash) {
     }
     count_table(crash_root_a.table);
     count_table(crash_root_b.table);
-    // Marking is conservative: it may keep more, and then a clean close finds that allocated, too.
-    if (world->expect.allocated < pm_runtime_recovery()->live_objects)
-        world->expect.allocated = pm_runtime_recovery()->live_objects;
+    // Marking is conservative and may keep more objects. A clean close then finds these allocated,
+    // too.
+    if (world->expect.allocated < pm_process_recovery()->live_objects)
+        world->expect.allocated = pm_process_recovery()->live_objects;
     memset(world->expect.limbo, 0, sizeof world->expect.limbo);
 }
 
@@ -148,6 +174,7 @@ struct table *program_table(unsigned slot, uint64_t count) {
 
 bool program_put(struct table *t, uint64_t at, uint64_t size) {
     size = size < OBJECT_MIN ? OBJECT_MIN : size;
+    favour_a_shard();
     struct object *o = pm_malloc(size);
     if (!o)
         return false;
@@ -175,7 +202,7 @@ void program_drop_all(struct table *t) {
             program_drop(t, at);
 }
 
-// A smaller size is agreed to before the call, a larger one holds after it.
+// The object's `size` falls before the call and rises after it, so that it never exceeds the block.
 void program_resize(struct table *t, uint64_t at, uint64_t size) {
     struct object *o = t->entry[at];
     if (!o)
@@ -189,6 +216,7 @@ void program_resize(struct table *t, uint64_t at, uint64_t size) {
     }
     uint64_t *limbo = &world->expect.limbo[schedule_self()];
     *limbo = (uint64_t)(uintptr_t)o;
+    favour_a_shard();
     struct object *moved = pm_realloc(o, size);
     if (!moved) {
         *limbo = 0;
@@ -212,8 +240,31 @@ void program_step(struct table *t, uint64_t want, uint64_t from, uint64_t to) {
     record_clock_ms += rnd(40);
 }
 
+void program_steps(struct table *t, unsigned count, uint64_t want, uint64_t from, uint64_t to) {
+    while (count--)
+        program_step(t, want, from, to);
+}
+
+void program_fill_to(struct table *t, uint64_t want, uint64_t size) {
+    uint64_t used = 0;
+    for (uint64_t i = 0; i < t->count; i++)
+        used += t->entry[i] != NULL;
+    for (uint64_t at; used != want; record_clock_ms += 3) {
+        at = rnd(t->count);
+        if (used < want && !t->entry[at]) {
+            program_put(t, at, size + rnd(16));
+            used++;
+        } else if (t->entry[at] && (used > want || rnd(6) == 0)) {
+            program_drop(t, at);
+            used--;
+        }
+        if (rnd(12) == 0)
+            pm_trim();
+    }
+}
+
 void program_close(void) {
-    pm_runtime_exit();
+    pm_process_end();
     if (pm_heap.super->state.state != PM_STATE_CLEAN)
         broken("an unclean heap after its close");
     world->expect.closed = true;

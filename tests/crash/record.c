@@ -12,10 +12,10 @@
 
 #include "image.h"
 #include "media.h"
-#include "persist.h"
+#include "media/persist.h"
 #include "schedule.h"
 
-// A mapping of a metadata file, for writing.
+// The writable mappings of metadata files.
 #define REGIONS 32
 static struct region {
     uintptr_t start, end;
@@ -26,17 +26,18 @@ static unsigned region_count;
 static uintptr_t lowest = UINTPTR_MAX, highest;
 static bool active;
 
-// The last store that was announced: its value shows at the next event.
+// The last store that was announced. The announcement comes before the store, so its value is
+// looked at when the next event comes.
 static struct {
     uintptr_t at;
     size_t len;
 } open_store;
-static uint64_t group; // rises with every compiler barrier
+static uint64_t group; // counts compiler barriers
 
 unsigned record_full_log;
 uint64_t record_clock_ms = 1000;
 
-// ---- stores ------------------------------------------------------------------------------------------
+// ---- stores -------------------------------------------------------------------------------------
 
 static const struct region *region_of(uintptr_t at) {
     if (at < lowest || at >= highest)
@@ -47,7 +48,8 @@ static const struct region *region_of(uintptr_t at) {
     return NULL;
 }
 
-// Looks at [at, at + len): words that differ from what was seen before were stored.
+// Records the stores to [at, at + len): every word there that has changed since it was last looked
+// at.
 static void look(uintptr_t at, size_t len) {
     const struct region *r = region_of(at);
     if (!r)
@@ -66,7 +68,7 @@ static void look(uintptr_t at, size_t len) {
     }
 }
 
-static void settle(void) {
+static void look_at_open_store(void) {
     if (open_store.len) {
         size_t len = open_store.len;
         open_store.len = 0;
@@ -77,7 +79,7 @@ static void settle(void) {
 static void announce(const void *at, size_t len) {
     if (!active)
         return;
-    settle();
+    look_at_open_store();
     if (region_of((uintptr_t)at)) {
         open_store.at = (uintptr_t)at;
         open_store.len = len;
@@ -87,7 +89,7 @@ static void announce(const void *at, size_t len) {
 static void barrier(void) {
     if (!active)
         return;
-    settle();
+    look_at_open_store();
     group++;
 }
 
@@ -105,15 +107,15 @@ void data_store(void *to, const void *from, size_t len) {
                       *(const uint64_t *)(r->start + (word * WORD - r->offset)));
 }
 
-// ---- flush and drain ---------------------------------------------------------------------------------
+// ---- flush and drain ----------------------------------------------------------------------------
 
 static struct late {
     const void *at;
     size_t len;
 } late[64];
-static unsigned late_count; // flushes that a mutant puts behind the drain
+static unsigned late_count; // flushes that a mutant delays until after the drain
 
-// Flushes the lines, or notes that a mutant does not.
+// Records a flush of the lines, or that a mutant has left it out.
 static void each_line(const void *at, size_t len, bool flush) {
     for (uintptr_t from = (uintptr_t)at, end = from + len; from < end;) {
         const struct region *r = region_of(from);
@@ -170,7 +172,7 @@ void __wrap_pm_persist_init(int fd, int forced) {
     pm_persist = (struct pm_persist_ops){record_flush, record_drain};
 }
 
-// ---- files -------------------------------------------------------------------------------------------
+// ---- files --------------------------------------------------------------------------------------
 
 int record_file_of(int fd) {
     if (!active)
@@ -183,14 +185,14 @@ int record_file_of(int fd) {
     if (strncmp(path, world->root, root) != 0 || strncmp(path + root, "/heap/", 6) != 0)
         return -1;
     for (int file = 0; file < FILES; file++)
-        if (strcmp(path + root + 6, file_names[file]) == 0)
+        if (strcmp(path + root + 6, file_name((unsigned)file)) == 0)
             return file;
     return -1;
 }
 
 void record_map(void *at, size_t len, int fd, uint64_t offset) {
     int file = active ? record_file_of(fd) : -1;
-    if (file < 0 || file == F_DATA)
+    if (file < 0 || file >= F_DATA)
         return;
     if (region_count == REGIONS)
         abort();
@@ -210,7 +212,7 @@ void record_unmap(void *at) {
 static void rescan_file(int dir, unsigned file) {
     struct shadow *s = &world->shadow[file];
     struct stat st;
-    int fd = openat(dir, file_names[file], O_RDONLY | O_CLOEXEC);
+    int fd = openat(dir, file_name(file), O_RDONLY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) != 0) {
         media_punch(file, 0, s->size);
         s->exists = false;
@@ -219,7 +221,7 @@ static void rescan_file(int dir, unsigned file) {
     }
     static uint64_t content[SHADOW_WORDS];
     if ((uint64_t)st.st_size > SHADOW_BYTES) {
-        fprintf(stderr, "crash: %s is too long for the simulator\n", file_names[file]);
+        fprintf(stderr, "crash: %s is too long for the simulator\n", file_name(file));
         abort();
     }
     ssize_t got = pread(fd, content, SHADOW_BYTES, 0);
@@ -233,15 +235,17 @@ static void rescan_file(int dir, unsigned file) {
 }
 
 void record_rescan(void) {
-    settle();
+    look_at_open_store();
     char path[192];
     struct stat st;
     snprintf(path, sizeof path, "%s/heap", world->root);
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     for (unsigned file = 0; file < SHADOWS; file++)
         rescan_file(dir, file);
-    world->data_exists = dir >= 0 && fstatat(dir, file_names[F_DATA], &st, 0) == 0;
-    world->data_size = world->data_exists ? (uint64_t)st.st_size : 0;
+    for (unsigned i = 0; i < DATA_FILES; i++) {
+        world->data_exists[i] = dir >= 0 && fstatat(dir, file_name(F_DATA + i), &st, 0) == 0;
+        world->data_size[i] = world->data_exists[i] ? (uint64_t)st.st_size : 0;
+    }
     world->data_version++;
     if (dir >= 0)
         close(dir);
@@ -253,20 +257,20 @@ void record_begin(void) {
 }
 
 bool record_complete(void) {
-    settle();
+    look_at_open_store();
     active = false;
     char path[192];
     static uint64_t content[SHADOW_WORDS];
     for (unsigned file = 0; file < SHADOWS; file++) {
         const struct shadow *s = &world->shadow[file];
-        snprintf(path, sizeof path, "%s/heap/%s", world->root, file_names[file]);
+        snprintf(path, sizeof path, "%s/heap/%s", world->root, file_name(file));
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         ssize_t got = fd < 0 ? 0 : pread(fd, content, SHADOW_BYTES, 0);
         if (fd >= 0)
             close(fd);
         for (uint32_t word = 0; word < (size_t)(got > 0 ? got : 0) / WORD; word++)
             if (content[word] != s->now[word]) {
-                fprintf(stderr, "crash: a store to %s at byte %u was not seen\n", file_names[file],
+                fprintf(stderr, "crash: a store to %s at byte %u was not seen\n", file_name(file),
                         word * 8);
                 return false;
             }
@@ -279,7 +283,7 @@ void record_restore_files(void) {
     active = false;
     for (unsigned file = 0; file < SHADOWS; file++) {
         const struct shadow *s = &world->shadow[file];
-        snprintf(path, sizeof path, "%s/heap/%s", world->root, file_names[file]);
+        snprintf(path, sizeof path, "%s/heap/%s", world->root, file_name(file));
         if (!s->exists)
             continue;
         int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -289,37 +293,22 @@ void record_restore_files(void) {
     }
 }
 
-// ---- what the compiler calls -------------------------------------------------------------------------
+// ---- what the compiler calls --------------------------------------------------------------------
 
-#define TSAN(name, ...)                                                                            \
-    void __tsan_##name(__VA_ARGS__);                                                               \
-    void __tsan_##name(__VA_ARGS__)
+static void on_read(const volatile void *p, size_t n) { (void)p, (void)n; }
+static void on_write(const volatile void *p, size_t n) { announce((const void *)(uintptr_t)p, n); }
+static void on_enter(void) { barrier(), schedule_point(); }
+static void on_leave(void) { barrier(); }
+static void on_fence(void) { barrier(); }
 
-TSAN(init, void) {}
-TSAN(func_entry, void *pc) { (void)pc, barrier(), schedule_point(); }
-TSAN(func_exit, void) { barrier(); }
-TSAN(read_range, void *p, size_t n) { (void)p, (void)n; }
-TSAN(write_range, void *p, size_t n) { announce(p, n); }
-TSAN(vptr_update, void **p, void *v) { (void)v, announce(p, 8); }
-TSAN(vptr_read, void **p) { (void)p; }
-#define ACCESS(n)                                                                                  \
-    TSAN(read##n, void *p) { (void)p; }                                                            \
-    TSAN(write##n, void *p) { announce(p, n); }                                                    \
-    TSAN(unaligned_read##n, void *p) { (void)p; }                                                  \
-    TSAN(unaligned_write##n, void *p) { announce(p, n); }                                          \
-    TSAN(volatile_read##n, void *p) { (void)p; }                                                   \
-    TSAN(volatile_write##n, void *p) { announce(p, n); }                                           \
-    TSAN(unaligned_volatile_read##n, void *p) { (void)p; }                                         \
-    TSAN(unaligned_volatile_write##n, void *p) { announce(p, n); }                                 \
-    TSAN(read_write##n, void *p) { announce(p, n); }                                               \
-    TSAN(unaligned_read_write##n, void *p) { announce(p, n); }
-ACCESS(1)
-ACCESS(2)
-ACCESS(4)
-ACCESS(8)
-ACCESS(16)
+static void before_load(const volatile void *p, size_t n) {
+    (void)p, (void)n;
+    if (active)
+        schedule_point();
+}
 
-static void before_atomic(const volatile void *p) {
+static void before_atomic(const volatile void *p, size_t n) {
+    (void)n;
     if (!active)
         return;
     barrier();
@@ -327,79 +316,11 @@ static void before_atomic(const volatile void *p) {
     announce((const void *)(uintptr_t)p, 8);
 }
 
-#define ATOMIC(n, type)                                                                            \
-    type __tsan_atomic##n##_load(const volatile type *p, int mo);                                  \
-    type __tsan_atomic##n##_load(const volatile type *p, int mo) {                                 \
-        (void)mo;                                                                                  \
-        if (active)                                                                                \
-            schedule_point();                                                                      \
-        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                               \
-    }                                                                                              \
-    void __tsan_atomic##n##_store(volatile type *p, type v, int mo);                               \
-    void __tsan_atomic##n##_store(volatile type *p, type v, int mo) {                              \
-        (void)mo;                                                                                  \
-        before_atomic(p);                                                                          \
-        __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                  \
-    }                                                                                              \
-    int __tsan_atomic##n##_compare_exchange_strong(volatile type *p, type *c, type v, int mo,      \
-                                                   int fail);                                      \
-    int __tsan_atomic##n##_compare_exchange_strong(volatile type *p, type *c, type v, int mo,      \
-                                                   int fail) {                                     \
-        (void)mo, (void)fail;                                                                      \
-        before_atomic(p);                                                                          \
-        return __atomic_compare_exchange_n(p, c, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);        \
-    }                                                                                              \
-    int __tsan_atomic##n##_compare_exchange_weak(volatile type *p, type *c, type v, int mo,        \
-                                                 int fail);                                        \
-    int __tsan_atomic##n##_compare_exchange_weak(volatile type *p, type *c, type v, int mo,        \
-                                                 int fail) {                                       \
-        return __tsan_atomic##n##_compare_exchange_strong(p, c, v, mo, fail);                      \
-    }                                                                                              \
-    type __tsan_atomic##n##_compare_exchange_val(volatile type *p, type c, type v, int mo,         \
-                                                 int fail);                                        \
-    type __tsan_atomic##n##_compare_exchange_val(volatile type *p, type c, type v, int mo,         \
-                                                 int fail) {                                       \
-        __tsan_atomic##n##_compare_exchange_strong(p, &c, v, mo, fail);                            \
-        return c;                                                                                  \
-    }                                                                                              \
-    ATOMIC_RMW(n, type, exchange, __atomic_exchange_n)                                             \
-    ATOMIC_RMW(n, type, fetch_add, __atomic_fetch_add)                                             \
-    ATOMIC_RMW(n, type, fetch_sub, __atomic_fetch_sub)                                             \
-    ATOMIC_RMW(n, type, fetch_and, __atomic_fetch_and)                                             \
-    ATOMIC_RMW(n, type, fetch_or, __atomic_fetch_or)                                               \
-    ATOMIC_RMW(n, type, fetch_xor, __atomic_fetch_xor)
-#define ATOMIC_RMW(n, type, name, builtin)                                                         \
-    type __tsan_atomic##n##_##name(volatile type *p, type v, int mo);                              \
-    type __tsan_atomic##n##_##name(volatile type *p, type v, int mo) {                             \
-        (void)mo;                                                                                  \
-        before_atomic(p);                                                                          \
-        return builtin(p, v, __ATOMIC_SEQ_CST);                                                    \
-    }
-ATOMIC(8, uint8_t)
-ATOMIC(16, uint16_t)
-ATOMIC(32, uint32_t)
-ATOMIC(64, uint64_t)
-TSAN(atomic_thread_fence, int mo) { (void)mo, barrier(); }
-TSAN(atomic_signal_fence, int mo) { (void)mo, barrier(); }
+static void on_cas(const volatile void *p, unsigned bits, uint64_t from, uint64_t to) {
+    (void)p, (void)bits, (void)from, (void)to;
+}
+static void on_exchange(const volatile void *p, unsigned bits, uint64_t to) {
+    (void)p, (void)bits, (void)to;
+}
 
-void *__real_memcpy(void *to, const void *from, size_t n);
-void *__real_memmove(void *to, const void *from, size_t n);
-void *__real_memset(void *to, int c, size_t n);
-#define MEMORY(prefix)                                                                             \
-    void *prefix##memcpy(void *to, const void *from, size_t n);                                    \
-    void *prefix##memcpy(void *to, const void *from, size_t n) {                                   \
-        announce(to, n);                                                                           \
-        return __real_memcpy(to, from, n);                                                         \
-    }                                                                                              \
-    void *prefix##memmove(void *to, const void *from, size_t n);                                   \
-    void *prefix##memmove(void *to, const void *from, size_t n) {                                  \
-        announce(to, n);                                                                           \
-        return __real_memmove(to, from, n);                                                        \
-    }                                                                                              \
-    void *prefix##memset(void *to, int c, size_t n);                                               \
-    void *prefix##memset(void *to, int c, size_t n) {                                              \
-        announce(to, n);                                                                           \
-        return __real_memset(to, c, n);                                                            \
-    }
-MEMORY(__wrap_)
-MEMORY(__tsan_)
+#include "compiler_calls.h"

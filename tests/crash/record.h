@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The recorder. core and gc are compiled with -fsanitize=thread, which puts a call before every store, and are
-// linked with this in place of ThreadSanitizer's runtime. So it sees every store into the metadata files, in
-// program order, and every flush and drain through core/persist.h; see media.h for what becomes of them.
+// The recorder. core and gc are compiled with -fsanitize=thread, which puts a call before every
+// store. They are linked with the recorder in place of ThreadSanitizer's runtime. So it sees every
+// store into the metadata files, in program order, and every flush and drain through
+// core/media/persist.h. media.h says what becomes of them.
 #ifndef PMALLOC_TESTS_CRASH_RECORD_H
 #define PMALLOC_TESTS_CRASH_RECORD_H
 
@@ -11,13 +12,14 @@
 
 #include "world.h"
 
-// Starts to watch the heap directory world->root/heap in this process; its files are taken as they are.
+// Starts to watch the heap directory world->root/heap in this process. What its files hold now
+// counts as durable.
 void record_begin(void);
-// Every store of the process must have been seen: fails where a file is not what was recorded.
+// Compares the files with what was recorded. False: a store was not seen.
 bool record_complete(void);
-// The heap's files become the media, as after a power failure.
+// Writes the state of the media into the heap's files, as after a power failure.
 void record_restore_files(void);
-// The files appeared, changed or went by other means than stores.
+// To be called after files appeared, changed or went by other means than stores.
 void record_rescan(void);
 // Which of the heap's files is open as `fd`; -1: none.
 int record_file_of(int fd);
@@ -31,9 +33,9 @@ static inline void data_store_u64(void *to, uint64_t value) {
     data_store(to, &value, sizeof value);
 }
 
-// How many next growths of the bookkeeping log fail for lack of space.
+// So many times from now on the bookkeeping log cannot grow, because there is no space.
 extern unsigned record_full_log;
-// What the allocator takes for the time, in milliseconds.
+// The allocator's clock, in milliseconds.
 extern uint64_t record_clock_ms;
 
 #endif

@@ -2,37 +2,36 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "scenarios.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc.h"
-#include "extent.h"
-#include "heap.h"
-#include "pmalloc.h"
+#include "blocks/age.h"
+#include "media/heap.h"
+#include "media/heap_dir.h"
+#include "pages/extent_resize.h"
+#include "pages/extent_take.h"
+#include "pages/frontier.h"
+#include "preload/pmalloc.h"
+#include "process/entry.h"
 #include "program.h"
 #include "record.h"
-#include "roots.h"
+#include "roots/root_table.h"
 #include "schedule.h"
 
-static void steps(struct table *t, unsigned count, uint64_t want, uint64_t from, uint64_t to) {
-    while (count--)
-        program_step(t, want, from, to);
-}
+// ---- allocation and free by size ----------------------------------------------------------------
 
-// ---- allocation and free by size ---------------------------------------------------------------------
-
-// Slabs of two kinds: of many blocks, and of a few, which come and go.
+// Small blocks in slabs of two kinds: with many blocks, and with a few. Slabs with a few blocks
+// come and go.
 static void small(unsigned phase) {
     (void)phase;
     program_start("", false);
     struct table *t = program_table(0, 64);
     for (unsigned round = 0; round < 6; round++) {
-        steps(t, 60, 40, 32, 400);
-        steps(t, 60, 60, 5000, 16384);
-        steps(t, 60, 4, 5000, 16384);
+        program_steps(t, 60, 40, 32, 400);
+        program_steps(t, 60, 60, 5000, 16384);
+        program_steps(t, 60, 4, 5000, 16384);
         pm_trim();
     }
     program_drop_all(t);
@@ -40,36 +39,16 @@ static void small(unsigned phase) {
     program_close();
 }
 
-// Puts objects of about one size until `want` entries are in use, or drops until that few are. What the thread's cache
-// holds goes back now and then, so that slabs see what was freed.
-static void fill_to(struct table *t, uint64_t want, uint64_t size) {
-    uint64_t used = 0;
-    for (uint64_t i = 0; i < t->count; i++)
-        used += t->entry[i] != NULL;
-    for (uint64_t at; used != want; record_clock_ms += 3) {
-        at = rnd(t->count);
-        if (used < want && !t->entry[at]) {
-            program_put(t, at, size + rnd(16));
-            used++;
-        } else if (t->entry[at] && (used > want || rnd(6) == 0)) {
-            program_drop(t, at);
-            used--;
-        }
-        if (rnd(12) == 0)
-            pm_trim();
-    }
-}
-
-// Slabs that are filled, run nearly empty and morph: to smaller blocks and to larger ones, and back when the last old
-// one is gone.
+// Slabs are filled, become nearly empty and morph: to smaller classes, to larger ones, and back
+// once the last old block is gone.
 static void morph(unsigned phase) {
     static const uint64_t size[] = {1000, 600, 3000, 250, 2000, 1000};
     setenv("PMALLOC_MORPH", "40", 1);
     program_start("", false);
     struct table *t = program_table(0, 160);
     for (unsigned round = 0; round < 5; round++) {
-        fill_to(t, round % 2 ? 90 : 140, size[(round + phase) % 6]);
-        fill_to(t, 14 + rnd(20), 40);
+        program_fill_to(t, round % 2 ? 90 : 140, size[(round + phase) % 6]);
+        program_fill_to(t, 14 + rnd(20), 40);
         pm_trim();
     }
     if (rnd(2)) {
@@ -79,14 +58,15 @@ static void morph(unsigned phase) {
     program_close();
 }
 
-// Slabs of two sizes for long: old blocks go one at a time, and what they leave is taken up at once.
+// Slabs hold blocks of two classes for a long time. Old blocks go one at a time, and their space is
+// reused at once.
 static void morph_slowly(unsigned phase) {
     setenv("PMALLOC_MORPH", "60", 1);
     program_start("", false);
     struct table *t = program_table(0, 240);
     if (phase == 0) {
-        fill_to(t, 200, 1000);
-        fill_to(t, 70, 40);
+        program_fill_to(t, 200, 1000);
+        program_fill_to(t, 70, 40);
         pm_trim();
     }
     for (unsigned i = 0; i < 240; i++) {
@@ -107,11 +87,28 @@ static void large(unsigned phase) {
     program_start("", false);
     struct table *t = program_table(0, 32);
     for (unsigned round = 0; round < 5; round++) {
-        steps(t, 40, 24, 16385, 300000);
-        steps(t, 20, 20, 300000, 2 << 20);
-        steps(t, 40, 2, 16385, 600000);
-        record_clock_ms += 20000; // what is free goes back to the file system
+        program_steps(t, 40, 24, 16385, 300000);
+        program_steps(t, 20, 20, 300000, 2 << 20);
+        program_steps(t, 40, 2, 16385, 600000);
+        record_clock_ms += 20000; // time for free space to go back to the file system
     }
+    program_close();
+}
+
+// The heap outgrows its first data file and gets another one, in every phase that finds it small.
+static void shards(unsigned phase) {
+    setenv("PMALLOC_SHARD", "4M", 1);
+    setenv("PMALLOC_LIMIT", "8M", 1); // so there are two at most
+    program_start("", false);
+    struct table *t = program_table(0, 64);
+    for (unsigned round = 0; round < 3; round++) {
+        program_fill_to(t, 34, 130000);
+        program_steps(t, 40, 40, 32, 4000);
+        program_fill_to(t, 8, 130000);
+        record_clock_ms += 20000;
+    }
+    if (phase == 1)
+        program_drop_all(t);
     program_close();
 }
 
@@ -120,8 +117,8 @@ static void huge(unsigned phase) {
     program_start("", false);
     struct table *t = program_table(0, 8);
     for (unsigned round = 0; round < 4; round++) {
-        steps(t, 14, 6, 2 << 20, 12 << 20);
-        steps(t, 14, 1, 2 << 20, 5 << 20);
+        program_steps(t, 14, 6, 2 << 20, 12 << 20);
+        program_steps(t, 14, 1, 2 << 20, 5 << 20);
         pm_trim();
     }
     program_close();
@@ -140,21 +137,74 @@ static void resize(unsigned phase) {
     program_close();
 }
 
-// ---- the bookkeeping log -----------------------------------------------------------------------------
+// Large blocks that are freed and handed out again with their entries, which end by age, for need,
+// by trimming and at the close; by turns some of them first.
+static void cached(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 40), *big = program_table(1, 1);
+    for (unsigned round = 0; round < 7; round++) {
+        program_steps(t, 40, 30, 16385, 120000);
+        program_steps(t, 30, 20, 300000, 2 << 20);
+        program_steps(t, 40, round % 2 ? 2 : 16, 16385, 2 << 20);
+        switch (rnd(3)) {
+        case 0: // after two looks at the clock nothing of now is left
+            for (unsigned i = 0; i < 3; i++) {
+                record_clock_ms += 1100;
+                program_steps(t, 70, 4, 16385, 40000);
+            }
+            break;
+        case 1:
+            pm_trim();
+            break;
+        default:
+            program_put(big, 0, 20 << 20);
+            program_drop(big, 0);
+        }
+    }
+    if (phase)
+        program_close();
+}
 
-// So many short-lived extents that the log is collected, first fast, then slowly.
+// Slabs of which few blocks stay give back pages, by trimming or by age, and get them again.
+static void holes(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 200);
+    for (unsigned round = 0; round < 5; round++) {
+        program_steps(t, 160, 160, 512, 6000);
+        program_steps(t, 200, 8, 512, 6000);
+        if (rnd(2))
+            pm_trim();
+        for (unsigned i = 0; i < 3; i++) {
+            record_clock_ms += 6000;
+            pm_age_all();
+            program_steps(t, 10, 20, 512, 6000);
+        }
+    }
+    if (phase)
+        program_close();
+}
+
+// ---- the bookkeeping log ------------------------------------------------------------------------
+
+// Each large block comes from the log and goes back to it.
+static void without_caches(void) { setenv("PMALLOC_DECAY_MS", "0", 1); }
+
+// Short-lived extents fill the log, so that it is compacted and dead chunks are dropped.
 static void log_churn(unsigned phase) {
     (void)phase;
+    without_caches();
     program_start("", false);
     struct table *t = program_table(0, 96);
-    steps(t, 4500, 60, 16385, 40000);
-    steps(t, 3500, 2, 16385, 40000); // so few live that whole chunks die
+    program_steps(t, 4500, 60, 16385, 40000);
+    program_steps(t, 3500, 2, 16385, 40000); // so few stay in use that whole chunks die
     program_close();
 }
 
-// Slow collections that fill their chunks exactly, so that the next one comes from the list just left.
+// Compactions that fill their new chunks exactly. The next compaction reuses the chunks that this
+// one has replaced.
 static void log_exact(unsigned phase) {
     (void)phase;
+    without_caches();
     program_start("", false);
     struct table *t = program_table(0, 128);
     uint64_t spare = PM_CHUNK_ENTRIES + rnd(2) - pm_extent_stats().active;
@@ -168,33 +218,34 @@ static void log_exact(unsigned phase) {
     }
 }
 
-// No room for another chunk: tombstones must do without.
+// The log has no room for another chunk. Entries must be ended without tombstones.
 static void log_full(unsigned phase) {
     (void)phase;
+    without_caches();
     program_start("", false);
     struct table *t = program_table(0, 32);
     for (unsigned round = 0; round < 5; round++) {
         record_full_log = 0;
-        steps(t, 400, 24, 16385, 40000);
-        record_full_log = UINT32_MAX; // until the chunks that there are have filled up, and beyond
-        steps(t, 500, 16, 16385, 40000);
+        program_steps(t, 400, 24, 16385, 40000);
+        record_full_log = UINT32_MAX; // the log cannot grow for the rest of the round
+        program_steps(t, 500, 16, 16385, 40000);
         program_drop_all(t);
     }
     record_full_log = 0;
-    steps(t, 50, 24, 16385, 40000);
+    program_steps(t, 50, 24, 16385, 40000);
     program_close();
 }
 
-// ---- threads -----------------------------------------------------------------------------------------
+// ---- threads ------------------------------------------------------------------------------------
 
 static void worker(void *arg) {
     struct table *t = arg;
-    steps(t, 40, 8, 32, 400);
-    steps(t, 20, 8, 5000, 16384);
-    steps(t, 20, 8, 16385, 70000);
+    program_steps(t, 40, 8, 32, 400);
+    program_steps(t, 20, 8, 5000, 16384);
+    program_steps(t, 20, 8, 16385, 70000);
     for (unsigned i = 0; i < 10; i++)
         program_resize(t, rnd(t->count), 40 + rnd(60000));
-    steps(t, 30, 2, 32, 40000);
+    program_steps(t, 30, 2, 32, 40000);
 }
 
 static void threads_run(unsigned phase) {
@@ -211,121 +262,98 @@ static void threads_run(unsigned phase) {
     program_close();
 }
 
-// ---- roots -------------------------------------------------------------------------------------------
-
-static void slots(unsigned phase) {
-    program_start("", false);
-    for (unsigned round = 0; round < 4; round++) {
-        for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++) {
-            struct table *old = pmalloc_get_root(slot);
-            struct table *fresh = rnd(4) ? program_new_table(8) : NULL;
-            if (fresh)
-                steps(fresh, 12, 6, 32, 40000);
-            program_set_root(slot, fresh);
-            if (old)
-                program_free_table(old);
-        }
-    }
-    if (phase == 1) // a heap without roots is emptied
-        for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++)
-            program_set_root(slot, NULL);
-    if (phase != 2)
-        program_close();
-}
-
-static void fill_captured(struct captured *c) {
-    if (!c->table) {
-        struct table *t = program_new_table(8);
-        data_store_u64(&c->table, (uint64_t)(uintptr_t)t);
-    }
-    steps(c->table, 20, 6, 32, 40000);
-}
-
-static void set_captured(unsigned which, struct captured *c) {
-    uint64_t value = rnd(1u << 30);
-    data_store_u64(&c->value, value);
-    world->expect.captured[which] = value;
-}
-
-static void drop_captured(unsigned which, const char *name) {
-    struct pm_error err;
-    world->expect.may_lack[which] = true;
-    if (pm_roots_drop(name, &err) != PM_OK)
-        fprintf(stderr, "crash: %s\n", err.text), _exit(4);
-    world->expect.may_have[which] = false;
-}
-
-// Registered, with another one beside it, removed, registered again.
-static void capture(unsigned phase) {
-    static const char *const roots[] = {"crash_root_a", "crash_root_b", "", "crash_root_a"};
-    program_start(roots[phase % 4], false);
-    if (world->expect.may_have[0]) {
-        set_captured(0, &crash_root_a);
-        fill_captured(&crash_root_a);
-    }
-    if (world->expect.may_have[1]) {
-        set_captured(1, &crash_root_b);
-        fill_captured(&crash_root_b);
-    }
-    if (phase == 2) {
-        if (world->expect.may_have[1])
-            drop_captured(1, "crash_root_b");
-        if (world->expect.may_have[0])
-            drop_captured(0, "crash_root_a");
-        return;
-    }
-    program_close();
-}
-
-// ---- opening and closing -----------------------------------------------------------------------------
+// ---- opening and closing ------------------------------------------------------------------------
 
 static void create(unsigned phase) {
     (void)phase;
     program_start("", false);
     struct table *t = program_table(0, 16);
-    steps(t, 20, 12, 32, 30000);
+    program_steps(t, 20, 12, 32, 30000);
     program_close();
+}
+
+// A heap is removed, and the next start makes a new one in the same directory. An interrupted
+// removal leaves the whole heap or none.
+static void removed(unsigned phase) {
+    (void)phase;
+    program_start("", false);
+    struct table *t = program_table(0, 8);
+    program_steps(t, 20, 6, 32, 40000);
+    world->expect.made = false;
+    world->expect.slot[0][1] = 0;
+    pm_heap_remove();
 }
 
 static void reopen(unsigned phase) {
     program_start("", phase % 2);
     struct table *t = program_table(0, 32);
-    steps(t, 60, 20, 32, 3000);
-    steps(t, 20, 20, 16385, 100000);
+    program_steps(t, 60, 20, 32, 3000);
+    program_steps(t, 20, 20, 16385, 100000);
     if (phase < 4)
         program_close();
 }
 
-// The last root is taken away and comes back: a heap may only be emptied once that is durable.
+static void come_and_go(void) {
+    void *block[4];
+    for (unsigned i = 0; i < 4; i++)
+        block[i] = pm_malloc(16385 + rnd(60000));
+    for (unsigned i = 0; i < 4; i++)
+        pm_free(block[i]);
+}
+
+// Constructors allocate pages that a killed process was freeing. At that time the record of the
+// program has not been written yet. It drains, and would hide a missing drain of the log.
+static void early(unsigned phase) {
+    without_caches();
+    program_constructors = come_and_go;
+    program_start("", false);
+    struct table *t = program_table(0, 8);
+    program_steps(t, 40, 5, 16385, 80000);
+    if (phase == 3)
+        program_close();
+}
+
+// The last root is removed and set again. A heap may be emptied only once the removal is durable.
 static void unrooted(unsigned phase) {
     program_start("", false);
     struct table *t = program_table(0, 4);
-    steps(t, 4, 3, 32, 40000);
+    program_steps(t, 4, 3, 32, 40000);
     for (unsigned i = 0; i < 24; i++)
         program_set_root(0, i % 2 ? t : NULL);
     if (phase == 2)
         program_close();
 }
 
-// A heap that nothing can reach is emptied even when its log cannot be read.
+// A heap without roots is empty after the next opening, closed or not.
 static void emptied(unsigned phase) {
-    char path[192];
-    static const uint64_t nonsense = 0x6e6f6e73656e7365;
-    snprintf(path, sizeof path, "%s/heap/booklog.0", world->root);
-    int fd = phase == 1 ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    if (fd >= 0 && pwrite(fd, &nonsense, sizeof nonsense, 0) == (ssize_t)sizeof nonsense)
-        close(fd);
-    world->expect.spoilt = phase == 1;
     program_start("", false);
     struct table *t = program_table(0, 8);
-    steps(t, 20, 6, 32, 40000);
+    program_steps(t, 20, 6, 32, 40000);
     program_set_root(0, NULL);
     program_free_table(t);
     if (phase == 2)
         program_close();
 }
 
-// Everything in one, for what comes after a failure.
+// Most entries of the log are dead. Recovery erases them in one step and compacts what is left.
+static void swept(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 24);
+    program_steps(t, 30, 14, 32, 40000);
+    if (phase != 1) {
+        struct table *gone = program_new_table(24); // no root ever names it
+        for (unsigned i = 0; i < 23 * 24; i++)
+            if (gone->entry[i % 24])
+                program_drop(gone, i % 24);
+            else
+                program_put(gone, i % 24, i % 5 ? 16385 : 32 + rnd(3000));
+    }
+    program_steps(t, 30, 14, 32, 40000);
+    if (phase == 2)
+        program_close();
+}
+
+// A little of everything, for the scenarios that interrupt recovery.
 static void mixed(unsigned phase) {
     program_start("", false);
     struct table *t = program_table(0, 24);
@@ -344,47 +372,72 @@ static void mixed(unsigned phase) {
     program_close();
 }
 
-// A log that was longer once, with a larger heap: it has free chunks in plenty when it is collected again, so what
-// an interrupted collection left is not what the next one uses.
+// The log was longer once, while the heap was larger. So it has many free chunks when it is
+// compacted, and the next compaction does not overwrite the chunks that an interrupted one left.
 static void log_then(unsigned phase) {
+    without_caches();
     program_start("", false);
     struct table *t = program_table(0, 96), *big = program_table(1, 1);
     if (phase == 0) {
-        steps(t, 400, 60, 16385, 40000);
+        program_steps(t, 400, 60, 16385, 40000);
         program_put(big, 0, 12 << 20);
-        steps(t, 4800, 60, 16385, 40000);
+        program_steps(t, 4800, 60, 16385, 40000);
         program_drop(big, 0);
         pm_trim();
     }
-    steps(t, phase ? 250 : 9000, 60, 16385, 40000);
+    program_steps(t, phase ? 250 : 9000, 60, 16385, 40000);
     if (phase)
         program_close();
 }
 
 const struct scenario scenarios[] = {
-    {.name = "small", .what = "small blocks; slabs made and given back", 1, .run = small},
+    {.name = "small", .what = "small blocks; slabs made and released", 1, .run = small},
     {.name = "morph", .what = "slabs that take up blocks of another size", 1, .run = morph},
     {.name = "large",
      .what = "large blocks; the heap grows, shrinks, punches holes",
      1,
      .run = large},
+    {.name = "cached",
+     .what = "large blocks handed out again with their entries",
+     2,
+     .run = cached},
+    {.name = "holes",
+     .what = "kills while slabs give back pages without a block",
+     3,
+     2,
+     .kill = true,
+     .run = holes},
     {.name = "huge", .what = "blocks over 2 MiB", 1, .run = huge},
+    {.name = "shards", .what = "the heap gets a second data file", 3, 2, .run = shards},
     {.name = "resize", .what = "realloc, in place and not", 1, .run = resize},
-    {.name = "log",
-     .what = "fast and slow collection of the log, with the flip",
-     1,
-     .run = log_churn},
-    {.name = "logexact", .what = "slow collections into exactly full chunks", 1, .run = log_exact},
+    {.name = "log", .what = "dead chunks dropped, the log compacted", 1, .run = log_churn},
+    {.name = "logexact", .what = "compactions into exactly full chunks", 1, .run = log_exact},
     {.name = "logfull", .what = "no room for the log to grow", 1, .run = log_full},
     {.name = "threads",
-     .what = "threads born and ended, by a seeded scheduler",
+     .what = "threads that start and end, under a seeded scheduler",
      1,
      .run = threads_run},
-    {.name = "slots", .what = "root slots set, replaced, removed; no roots", 4, .run = slots},
-    {.name = "capture", .what = "captured roots registered, replaced, removed", 4, .run = capture},
+    {.name = "slots",
+     .what = "root slots set, replaced, removed; no roots",
+     4,
+     .run = scenario_slots},
+    {.name = "capture",
+     .what = "captured roots registered and removed",
+     4,
+     .run = scenario_capture},
     {.name = "create", .what = "a new heap", 1, .run = create},
-    {.name = "reopen", .what = "clean closes; COLLECT=crash by turns", 5, .run = reopen},
-    {.name = "emptied", .what = "a heap without roots, whatever its log", 3, .run = emptied},
+    {.name = "removed", .what = "a heap removed, and made anew", 2, 1, .run = removed},
+    {.name = "reopen",
+     .what = "clean closes; every other run with COLLECT=crash",
+     5,
+     .run = reopen},
+    {.name = "emptied", .what = "a heap without roots", 3, .run = emptied},
+    {.name = "swept",
+     .what = "recovery of a log that is mostly dead, interrupted twice",
+     4,
+     3,
+     .late = true,
+     .run = swept},
     {.name = "recover", .what = "recovery, interrupted twice", 3, 2, .run = mixed},
     {.name = "recovermorph",
      .what = "recovery of slabs of two sizes, interrupted twice",
@@ -392,7 +445,7 @@ const struct scenario scenarios[] = {
      2,
      .run = morph},
     {.name = "killedmorph",
-     .what = "kills amid a morph, then power failures",
+     .what = "kills during a morph, then power failures",
      4,
      3,
      .kill = true,
@@ -405,25 +458,31 @@ const struct scenario scenarios[] = {
      .kill = true,
      .run = morph_slowly},
     {.name = "killed",
-     .what = "kills amid store and flush, then power failures",
+     .what = "kills between store and flush, then power failures",
      4,
      3,
      .kill = true,
      .run = mixed},
+    {.name = "early",
+     .what = "kills, then allocation before main",
+     4,
+     3,
+     .kill = true,
+     .run = early},
     {.name = "killedcap",
-     .what = "the same with captured roots",
+     .what = "kills between store and flush, with captured roots",
      5,
      4,
      .kill = true,
-     .run = capture},
+     .run = scenario_capture},
     {.name = "unrooted",
-     .what = "kills while the last root goes or comes",
+     .what = "kills while the last root is removed or set",
      3,
      2,
      .kill = true,
      .run = unrooted},
     {.name = "recoverlog",
-     .what = "recovery of a log in collection, interrupted twice",
+     .what = "recovery of a log during compaction, interrupted twice",
      3,
      2,
      .late = true,
@@ -432,6 +491,6 @@ const struct scenario scenarios[] = {
      .what = "opening with captured roots, interrupted",
      5,
      1,
-     .run = capture},
+     .run = scenario_capture},
 };
 const unsigned scenario_count = sizeof scenarios / sizeof scenarios[0];

@@ -5,16 +5,21 @@
 
 #include <stdbool.h>
 
-// A scenario runs in up to `phases` processes, one after the other. Before the last ones, `failures` of them end
-// at a random point, by power failure or by a kill; the first one, where `late`, at a place that it came to late.
+// A scenario runs in up to `phases` processes, one after the other. The first `failures` of them
+// end at a random point, by power failure or by a kill. With `late` the first one ends at a place
+// that it visits late and seldom.
 struct scenario {
     const char *name, *what;
     unsigned phases, failures;
     bool late;
-    bool kill; // never by power failure, and while stores wait to become durable
+    bool kill; // ends only by kills, and only while stores wait to become durable
     void (*run)(unsigned phase);
 };
 extern const struct scenario scenarios[];
 extern const unsigned scenario_count;
+
+// In scenarios_roots.c.
+void scenario_slots(unsigned phase);
+void scenario_capture(unsigned phase);
 
 #endif

@@ -49,7 +49,7 @@ void schedule_point(void) {
         schedule_yield();
 }
 
-// The last destructor of a thread: the key is younger than the allocator's.
+// The last destructor of a thread, because its key was made after the allocator's.
 static void ended(void *unused) {
     (void)unused;
     threads[self].alive = false;

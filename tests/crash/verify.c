@@ -8,17 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc.h"
-#include "booklog.h"
-#include "core/verify.h"
-#include "extent.h"
-#include "morph.h"
-#include "options.h"
-#include "pmalloc.h"
-#include "recover.h"
-#include "roots.h"
-#include "runtime.h"
-#include "slab.h"
+#include "base/options.h"
+#include "blocks/population.h"
+#include "blocks/verify.h"
+#include "media/log.h"
+#include "pages/extent_take.h"
+#include "preload/pmalloc.h"
+#include "process/entry.h"
+#include "process/start.h"
+#include "recovery/offline.h"
+#include "recovery/recover.h"
+#include "roots/root_table.h"
 
 struct captured crash_root_a __attribute__((aligned(4096)));
 struct captured crash_root_b __attribute__((aligned(4096)));
@@ -35,36 +35,34 @@ __attribute__((format(printf, 1, 2))) static void bad(const char *format, ...) {
     _exit(1);
 }
 
-// ---- what is reachable -------------------------------------------------------------------------------
+// ---- what is reachable --------------------------------------------------------------------------
 
 #define REACHED 8192
 static struct reached { uint64_t start, end; } reached[REACHED];
 static unsigned reached_count;
 
-// The allocated block that lies at `offset` of the heap, in a slab of two classes.
-static bool morphed_block(const struct pm_vslab *v, uint64_t offset, struct reached *found) {
-    struct pm_morph_block b;
-    if (!pm_morph_find(v, (uint32_t)(offset % PM_SLAB_SIZE), &b))
+// Finds the block at `offset` of the heap in a slab. True when it is allocated.
+static bool slab_block(const struct pm_vslab *v, uint64_t offset, struct reached *found) {
+    struct pm_slab_block b;
+    if (!pm_slab_find(v, (uint32_t)(offset % PM_SLAB_SIZE), &b))
         return false;
-    uint64_t word = (b.old ? pm_morph_live(v) : v->free)[b.index / 64];
     uint64_t start = pm_base + offset / PM_SLAB_SIZE * PM_SLAB_SIZE, size = pm_classes[b.cls].size;
     *found = (struct reached){start + b.index * size, start + (b.index + 1) * size};
-    return (word >> b.index % 64 & 1) == b.old;
+    return (b.bits[b.index / 64] >> b.index % 64 & 1) == b.old;
+}
+
+static bool below_frontier(uint64_t offset) {
+    const struct pm_shard *s = pm_shard_at(offset);
+    return offset - s->offset < s->frontier;
 }
 
 static bool is_allocated(const void *p) {
-    if (!pm_in_range(p) || pm_heap_offset(p) >= pm_heap.frontier || (uintptr_t)p % 16)
+    if (!pm_in_range(p) || !below_frontier(pm_heap_offset(p)) || (uintptr_t)p % 16)
         return false;
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
-    if (v->size_class && v->old_class) {
-        struct reached block;
-        return morphed_block(v, pm_heap_offset(p), &block) && block.start == (uintptr_t)p;
-    }
     if (v->size_class) {
-        unsigned offset = (unsigned)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
-        unsigned size = pm_classes[v->size_class].size, i = offset / size;
-        return offset % size == 0 && i < pm_classes[v->size_class].blocks &&
-               !(v->free[i / 64] >> i % 64 & 1);
+        struct reached block;
+        return slab_block(v, pm_heap_offset(p), &block) && block.start == (uintptr_t)p;
     }
     uint32_t index = pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
     const struct pm_extent *e = &pm_extents[index];
@@ -83,7 +81,8 @@ static void reach(const void *p, uint64_t size, const char *what) {
     reached[reached_count++] = (struct reached){(uintptr_t)p, (uintptr_t)p + usable};
 }
 
-// An object in realloc() that is gone already; once gone, its memory may serve others.
+// Whether the object was in realloc() and is gone already. It stays gone, even when another object
+// takes its memory.
 static bool gone_in_limbo(const struct object *o) {
     static bool gone[THREADS];
     for (unsigned i = 0; i < THREADS; i++)
@@ -128,7 +127,7 @@ static void no_overlap(void) {
             bad("two live objects overlap at %lx", (unsigned long)reached[i].start);
 }
 
-// ---- roots -------------------------------------------------------------------------------------------
+// ---- roots --------------------------------------------------------------------------------------
 
 static bool has_root(const char *name) {
     const struct pm_root_table *t = &pm_heap.super->roots[pm_heap.super->state.root_epoch & 1];
@@ -165,40 +164,36 @@ static void reach_all(void) {
     no_overlap();
 }
 
-// ---- the allocator's books ---------------------------------------------------------------------------
+// ---- the allocator's books ----------------------------------------------------------------------
 
 static void check_books(void) {
     struct pm_error err;
     if (pm_verify(true, &err) != PM_OK)
         bad("%s", err.text);
-    if (pm_log_stats().live != pm_extent_stats().active)
-        bad("the log has %lu extents, the heap %lu", (unsigned long)pm_log_stats().live,
+    if (pm_log_stats_sum().live != pm_extent_stats().active)
+        bad("the logs have %lu extents, the heap %lu", (unsigned long)pm_log_stats_sum().live,
             (unsigned long)pm_extent_stats().active);
-    if (pm_heap.frontier != pm_heap.data.size ||
-        lseek(pm_heap.data.fd, 0, SEEK_END) != (off_t)pm_heap.data.size)
-        bad("the data file's length is not the heap's");
+    for (unsigned i = 0; i < pm_heap.shards; i++) {
+        const struct pm_file *data = &pm_heap.shard[i].data;
+        if (pm_heap.shard[i].frontier != data->size ||
+            lseek(data->fd, 0, SEEK_END) != (off_t)data->size)
+            bad("%s is not as long as its shard", data->name);
+    }
 }
 
-// The block that an address lies in, when it is allocated.
+// Finds the allocated block that contains an address.
 static bool block_at(uint64_t at, struct reached *block) {
-    if (!pm_in_range((void *)(uintptr_t)at) || at - pm_base >= pm_heap.frontier)
+    if (!pm_in_range((void *)(uintptr_t)at) || !below_frontier(at - pm_base))
         return false;
     const struct pm_vslab *v = &pm_vslabs[pm_slab_of((void *)(uintptr_t)at)];
-    uint64_t start = at, size = 0;
-    if (v->size_class && v->old_class)
-        return morphed_block(v, at - pm_base, block);
-    if (v->size_class) {
-        size = pm_classes[v->size_class].size;
-        start -= (at - pm_base) % PM_SLAB_SIZE % size;
-    } else {
-        uint64_t page = (at - pm_base) >> PM_PAGE_SHIFT;
-        while (page && !pm_page_extent[page])
-            page--;
-        const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
-        start = (uintptr_t)pm_extent_address(e);
-        size = pm_extent_bytes(e);
-    }
-    *block = (struct reached){start, start + size};
+    if (v->size_class)
+        return slab_block(v, at - pm_base, block);
+    uint64_t page = (at - pm_base) >> PM_PAGE_SHIFT;
+    while (page && !pm_page_extent[page])
+        page--;
+    const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+    uint64_t start = (uintptr_t)pm_extent_address(e);
+    *block = (struct reached){start, start + pm_extent_bytes(e)};
     return at < block->end && is_allocated((void *)(uintptr_t)start);
 }
 
@@ -213,8 +208,8 @@ static void add_block(uint64_t word) {
         reached[reached_count++] = block;
 }
 
-// Marking is conservative: what a program before a failure left in memory that is used again may look like a
-// pointer. Adds what is kept for that alone.
+// Marking is conservative: bytes that an earlier process left in reused memory may look like
+// pointers. Adds the blocks that only such words keep alive.
 static void reach_leavings(void) {
     for (unsigned i = 0; i < reached_count; i++)
         for (uint64_t at = reached[i].start; at < reached[i].end; at += 8)
@@ -222,7 +217,7 @@ static void reach_leavings(void) {
 }
 
 static void check_live(void) {
-    const struct pm_recovery *r = pm_runtime_recovery();
+    const struct pm_recovery *r = pm_process_recovery();
     if (world->expect.closed && pm_heap_has_roots() && !r->was_clean)
         bad("the heap was closed, but is not clean");
     if (!pm_heap_has_roots()) {
@@ -240,13 +235,13 @@ static void check_live(void) {
             (unsigned long)r->live_objects, (unsigned long)want);
 }
 
-// ---- the heap at work --------------------------------------------------------------------------------
+// ---- the heap at work ---------------------------------------------------------------------------
 
 #define HELD 96
 static struct object *held[HELD];
 static uint64_t held_id;
 
-// A short spell of work keeps to sizes that cost little; a long one goes through all.
+// Few operations keep to cheap sizes; many operations (`all`) draw any size.
 static uint64_t some_size(uint64_t *random, bool all) {
     switch (draw(random, 16)) {
     case 0:
@@ -273,7 +268,7 @@ static void give_back(unsigned i) {
 static void work(uint32_t operations) {
     uint64_t random = world->seed ^ world->request.image;
     bool all = operations >= 500;
-    uint64_t few[3]; // sizes of a short spell: each one more costs a slab of its own
+    uint64_t few[3]; // the sizes of a short run: each size needs a slab of its own
     for (unsigned i = 0; i < 3; i++)
         few[i] = some_size(&random, all);
     while (operations--) {
@@ -304,9 +299,9 @@ static void work(uint32_t operations) {
 }
 
 static void open_image(void) {
-    pm_runtime_start();
+    pm_process_start();
     if (has_root("crash_root_a") || has_root("crash_root_b"))
-        pm_runtime_before_main();
+        pm_process_before_main();
 }
 
 int verify_image(char *text, size_t len) {
@@ -316,24 +311,24 @@ int verify_image(char *text, size_t len) {
     check_live();
     check_books();
     work(world->request.operations);
-    reach_all(); // the program's objects are as they were
+    reach_all(); // the program's objects have not changed
     for (unsigned i = 0; i < HELD; i++)
         give_back(i);
     check_books();
     if (world->request.reopen)
-        pm_runtime_exit();
+        pm_process_end();
     return 0;
 }
 
 int verify_again(char *text, size_t len) {
     answer = text, answer_len = len;
     open_image();
-    if (pm_heap_has_roots() && !pm_runtime_recovery()->was_clean)
+    if (pm_heap_has_roots() && !pm_process_recovery()->was_clean)
         bad("the heap was closed but is not clean");
     reach_all();
-    if (pm_heap_has_roots() && pm_runtime_recovery()->live_objects < reached_count)
+    if (pm_heap_has_roots() && pm_process_recovery()->live_objects < reached_count)
         bad("after a clean close %lu objects are allocated, %u are reachable",
-            (unsigned long)pm_runtime_recovery()->live_objects, reached_count);
+            (unsigned long)pm_process_recovery()->live_objects, reached_count);
     check_books();
     return 0;
 }
@@ -342,11 +337,11 @@ int verify_look(char *text, size_t len) {
     struct pm_error err;
     struct pm_recovery r;
     answer = text, answer_len = len;
-    if ((!world->expect.made && !world->shadow[F_SUPER].exists) || world->expect.spoilt)
+    if (!world->expect.made && !world->shadow[F_SUPER].exists)
         return 0;
     pm_options_default();
     if (pm_offline_open(getenv("PMALLOC_HEAP"), PM_OPEN_READONLY, &err) != PM_OK ||
-        pm_recover(false, 1, &r, &err) != PM_OK)
+        pm_recover(&(struct pm_recover_options){.mark.markers = 1}, &r, &err) != PM_OK)
         bad("%s", err.text);
     return 0;
 }

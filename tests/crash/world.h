@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What the processes of a simulation share: the state of the media and of the caches over it. Processes of the
-// simulated program come and go (killed, closed, after a power failure); the world stays.
+// The memory that all processes of a simulation share: the state of the media, and of the caches
+// above them. Processes of the simulated program come and go; the world stays.
 //
 //   media   what has certainly reached the media
 //   now     what a load would see: media and every pending store
@@ -13,7 +13,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// The files of a heap directory. The first ones are metadata and have a shadow; heap.0 is the program's data.
+#include "media/heap_files.h"
+
+// The files of a heap directory. The first SHADOWS are metadata, and the simulator keeps a shadow
+// of them. heap.0 and heap.1 hold the program's data.
 enum {
     F_SUPER,
     F_SLABS,
@@ -22,11 +25,32 @@ enum {
     F_BITMAPS,
     F_NEW,
     F_MORPH,
+    F_SLABS_1,
+    F_LOG_1,
+    F_BITMAPS_1,
+    F_MORPH_1,
     SHADOWS,
     F_DATA = SHADOWS,
+    F_DATA_1,
     FILES
 };
-extern const char *const file_names[FILES];
+_Static_assert(FILES == PM_FIRST_FILES - 1 + PM_SHARD_FILES - 1,
+               "of two shards all names but heap.N.new, which stand for nothing");
+#define DATA_FILES (FILES - SHADOWS)
+
+// The rows of shard 1 follow those of every heap, in the order of those of shard 0.
+#define ROW_1(member) (PM_FIRST_FILES + PM_ROW_##member - PM_ROW_data)
+
+static inline const char *file_name(unsigned file) {
+    static const unsigned char row[FILES] = {
+        [F_SUPER] = PM_ROW_super_file, [F_SLABS] = PM_ROW_slabs,       [F_LOG] = PM_ROW_log,
+        [F_ROOTS] = PM_ROW_roots,      [F_BITMAPS] = PM_ROW_bitmaps,   [F_NEW] = PM_ROW_new_super,
+        [F_MORPH] = PM_ROW_morph,      [F_DATA] = PM_ROW_data,         [F_SLABS_1] = ROW_1(slabs),
+        [F_LOG_1] = ROW_1(log),        [F_BITMAPS_1] = ROW_1(bitmaps), [F_MORPH_1] = ROW_1(morph),
+        [F_DATA_1] = ROW_1(data),
+    };
+    return pm_heap_files[row[file]].name;
+}
 
 #define WORD 8u
 #define LINE_WORDS 8u
@@ -46,19 +70,19 @@ extern const char *const file_names[FILES];
 #define CAPTURED 2u
 
 struct store {
-    uint32_t next; // of its line; pool index, 0 is none
-    uint32_t word; // of its file
+    uint32_t next; // the next store of the line: index into the pool, 0: none
+    uint32_t word; // number of the word in its file
     uint64_t value;
-    bool ordered; // after a compiler barrier: everything before it in the line comes first
+    bool ordered; // it comes after a compiler barrier, so after every earlier store of the line
 };
 
 struct line {
     uint32_t first, last; // pending stores
     uint32_t count;
-    uint32_t place; // in world.dirty, + 1
-    uint64_t gone;  // stores made durable so far; numbers the pending ones
+    uint32_t place; // its index in world.dirty, plus 1; 0: not dirty
+    uint64_t gone;  // stores that have left the line; the first pending one has this number
     bool tainted;   // dirty for longer than it would be without the mutant
-    uint64_t group; // of the last store, see media_store()
+    uint64_t group; // the group of the last store, see media_store()
 };
 
 struct shadow {
@@ -77,38 +101,42 @@ struct patch {
     uint64_t value;
 };
 
-// A place in the source that flushes, drains, or otherwise makes a point at which the power may fail.
+// A place in the source at which the power may fail, because it flushes, drains, or changes a file
+// or the program's data.
 enum site_kind { SITE_FLUSH, SITE_DRAIN, SITE_FILE_OP, SITE_DATA, SITE_STORE };
 struct site {
     uint64_t pc;
     uint32_t kind;
     uint64_t hits, images;
-    uint64_t first; // point of the first visit
-    uint64_t dirty; // hits while stores waited to become durable
+    uint64_t first;   // the point (world.points) of the first visit
+    uint64_t dirty;   // hits while stores waited to become durable
+    uint64_t tainted; // hits at which a mutant may have changed what is durable
 };
 
-// What the program knows of its data at this moment: the checker holds the recovered heap against it.
+// What the program knows of its data at this moment. The checker compares the recovered heap with
+// it.
 struct expect {
-    uint64_t slot[PROGRAM_SLOTS][2];             // acceptable values, old and new
-    uint64_t captured[CAPTURED];                 // value in the captured variable
-    bool may_have[CAPTURED], may_lack[CAPTURED]; // its registration
-    // Inside realloc(), by thread: this object may be gone, for the program cannot know yet.
+    uint64_t slot[PROGRAM_SLOTS][2]; // the slot holds the old or the new value
+    uint64_t captured[CAPTURED];     // value of the captured variable
+    // The root may be registered; the root may be unregistered.
+    bool may_have[CAPTURED], may_lack[CAPTURED];
+    // The object that each thread is passing to realloc(). It may be freed already, and the program
+    // cannot know yet.
     uint64_t limbo[THREADS];
     uint64_t allocated; // objects the program has not freed, reachable or not
-    bool spoilt;        // by the scenario: only an opening for writing can do without the log
-    bool made;          // the heap was made: it must open
-    bool closed;        // pm_runtime_exit() returned: the heap is clean
+    bool made;          // the heap is complete, so it must open
+    bool closed;        // pm_process_end() has returned, so the heap is clean
     bool collect_crash; // PMALLOC_COLLECT=crash
 };
 
 struct request {
     uint64_t image;      // running number
-    uint32_t operations; // random ones that the heap has to serve afterwards
-    bool reopen;         // then close cleanly, open and check again
-    bool look;           // first look read-only, as pmalloc-recover --check does
+    uint32_t operations; // random operations on the heap after recovery
+    bool reopen;         // after these close the heap, open it and check again
+    bool look;           // before all else open it read-only, as pmalloc-recover --check does
     uint32_t patch_count;
     struct patch patch[PATCHES];
-    char text[512]; // the answer, when it is no
+    char text[512]; // why the image failed
 };
 
 struct failure {
@@ -116,7 +144,13 @@ struct failure {
     char text[512];
 };
 
-enum mutation { MUTATE_NONE, MUTATE_DROP_FLUSH, MUTATE_DROP_DRAIN, MUTATE_LATE_FLUSH };
+enum mutation {
+    MUTATE_NONE,
+    MUTATE_DROP_FLUSH,
+    MUTATE_DROP_DRAIN,
+    MUTATE_LATE_FLUSH,
+    MUTATE_DROP_RENAME
+};
 
 struct world {
     char root[128]; // heap and image directories of this run lie here
@@ -126,8 +160,8 @@ struct world {
     struct line_ref dirty[DIRTY_MAX];
     uint32_t dirty_count;
     uint64_t media_hash, data_version;
-    uint64_t data_size;
-    bool data_exists;
+    uint64_t data_size[DATA_FILES];
+    bool data_exists[DATA_FILES];
 
     uint64_t seen[SEEN];
     uint64_t points, images, distinct, fences, stores, mutated, reopened, looked, operations;
@@ -139,19 +173,19 @@ struct world {
     struct failure failure[FAILURES];
     uint32_t failures;
 
-    // settings of the run
+    // The settings of the run.
     uint64_t seed, quota, limit, max_images;
     uint64_t replay_point, replay_index; // UINT64_MAX: none
-    bool eadr, taking;                   // images are taken in this phase
+    bool eadr, two, taking; // two: the heap has two shards; taking: this phase takes images
     enum mutation mutation;
     uint64_t mutant_pc[MUTANT_PCS];
     uint32_t mutant_count;
-    uint32_t tainted; // lines
-    // The failure that ends this phase: at hit `fail_hit` of site `fail_site`; by power failure or kill.
+    uint32_t tainted; // number of tainted lines
+    // How this phase ends: at visit `fail_hit` of place `fail_site`, by power failure or by a kill.
     uint32_t fail_site;
     uint64_t fail_hit;
     bool fail_power;
-    bool fail_dirty; // only visits while stores wait to become durable count
+    bool fail_dirty; // count only visits while stores wait to become durable
 };
 
 extern struct world *world;
@@ -163,7 +197,7 @@ static inline uint64_t mix64(uint64_t x) {
     return x ^ x >> 31;
 }
 
-// One stream of random numbers; splitmix64.
+// Random numbers below `below`, by splitmix64.
 static inline uint64_t draw(uint64_t *state, uint64_t below) {
     *state += 0x9e3779b97f4a7c15ull;
     return mix64(*state) % below;

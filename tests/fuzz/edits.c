@@ -7,13 +7,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "booklog.h"
-#include "crc.h"
-#include "heap.h"
-#include "layout.h"
-#include "slab.h"
+#include "base/crc.h"
+#include "blocks/slab.h"
+#include "media/format.h"
+#include "media/heap.h"
+#include "media/log.h"
 
-enum { SUPER, DATA, SLABS, LOG, ROOTS, BITMAPS, MORPH };
+enum {
+    SUPER = PM_ROW_super_file,
+    DATA = PM_ROW_data,
+    SLABS = PM_ROW_slabs,
+    LOG = PM_ROW_log,
+    ROOTS = PM_ROW_roots,
+    BITMAPS = PM_ROW_bitmaps,
+    MORPH = PM_ROW_morph
+};
 #define EDITS_MAX 64
 #define SIZE_MAX_BYTES (16u << 20)
 
@@ -24,7 +32,7 @@ uint64_t take(struct input *in, unsigned bytes) {
     return value;
 }
 
-// Interesting values in few bytes: a width, then the value; widths above 8 name constants.
+// A value in few bytes of input: a width, then the value. Widths above 8 stand for constants.
 static uint64_t take_value(struct input *in) {
     static const uint64_t constants[] = {
         ~0ull,          PM_HEAP_BASE, PM_HEAP_RANGE,    PM_STATE_CLEAN,
@@ -52,7 +60,7 @@ static uint64_t length(int fd) {
 
 static void put_word(int fd, uint64_t at, uint64_t value) { put(fd, &value, 8, at); }
 
-// Changes `width` bytes of a struct somewhere before its last `tail` bytes.
+// Changes 1 to 8 bytes of a struct, somewhere before its last `tail` bytes.
 static void change(struct input *in, void *object, size_t size, size_t tail) {
     size_t at = take(in, 2) % (size - tail);
     uint64_t value = take_value(in);
@@ -61,7 +69,7 @@ static void change(struct input *in, void *object, size_t size, size_t tail) {
     memcpy((char *)object + at, &value, width);
 }
 
-// ---- plain edits -------------------------------------------------------------------------------------
+// ---- plain edits --------------------------------------------------------------------------------
 
 static void edit_bytes(struct input *in, const int fd[FILES]) {
     int file = fd[take(in, 1) % FILES];
@@ -94,8 +102,8 @@ static void edit_copy(struct input *in, const int fd[FILES]) {
 static void edit_directory(struct input *in, const char *directory) {
     char path[256], aside[256];
     unsigned file = take(in, 1) % FILES, how = take(in, 1) % 4;
-    snprintf(path, sizeof path, "%s/%s", directory, file_names[file]);
-    snprintf(aside, sizeof aside, "%s/%s", directory, file_names[take(in, 1) % FILES]);
+    snprintf(path, sizeof path, "%s/%s", directory, pm_heap_files[file].name);
+    snprintf(aside, sizeof aside, "%s/%s", directory, pm_heap_files[take(in, 1) % FILES].name);
     if (how == 0)
         unlink(path);
     else if (how == 1)
@@ -106,7 +114,7 @@ static void edit_directory(struct input *in, const char *directory) {
         mkdir(path, 0700);
 }
 
-// ---- edits that keep checksums right -----------------------------------------------------------------
+// ---- edits that keep checksums right ------------------------------------------------------------
 
 static void edit_super(struct input *in, const int fd[FILES]) {
     struct pm_superblock s;
@@ -180,7 +188,7 @@ static void edit_log_header(struct input *in, const int fd[FILES]) {
     }
 }
 
-// The n-th slot in the order of appending; see booklog.c.
+// The n-th slot in the order of appending; see pm_entry_slot().
 static unsigned slot_of(unsigned k) {
     if (k < 96)
         return k % 16 == 0 ? k / 16 : 6 + (k % 16 - 1) * 8 + k / 16;
@@ -195,7 +203,7 @@ static void put_entry(int fd, uint32_t id, unsigned slot, uint64_t entry) {
     put_word(fd, chunk_offset(id) + 16 + slot * 8, entry | check << PM_ENTRY_CHECK_SHIFT);
 }
 
-// A good entry in place of another, or behind the last one of a chunk.
+// Puts a valid entry in place of another one, or after the last one of a chunk.
 static void edit_entry(struct input *in, const int fd[FILES]) {
     uint32_t id = (uint32_t)take(in, 1);
     unsigned slot = take(in, 1);
@@ -224,16 +232,16 @@ static void edit_slab(struct input *in, const int fd[FILES]) {
     put(fd[SLABS], &h, sizeof h, slab * sizeof h);
 }
 
-// What a slab is now: its class, and the line of its index table.
-static void edit_now(struct input *in, const int fd[FILES]) {
+// Changes the word `current` of a slab header: the slab's class, and the line of its index table.
+static void edit_current(struct input *in, const int fd[FILES]) {
     uint32_t slab = (uint32_t)take(in, 1), cls = (uint32_t)take(in, 1) & 63;
-    uint32_t line = (uint32_t)take_value(in) & ((1u << PM_NOW_SHIFT) - 1);
+    uint32_t line = (uint32_t)take_value(in) & ((1u << PM_CURRENT_SHIFT) - 1);
     if (slab * sizeof(struct pm_slab_header) < length(fd[SLABS]))
         put_word(fd[SLABS], slab * sizeof(struct pm_slab_header) + 8,
-                 pm_seal(cls << PM_NOW_SHIFT | line, PM_SALT_NOW(slab)));
+                 pm_seal(cls << PM_CURRENT_SHIFT | line, PM_SALT_CURRENT(slab)));
 }
 
-// An index table's head, and one of its words.
+// Changes the head of an index table and one of its words.
 static void edit_table(struct input *in, const int fd[FILES]) {
     struct pm_morph_table t;
     uint64_t at = take(in, 1) * PM_MORPH_LINE;
@@ -263,7 +271,7 @@ static void edit_bitmaps(struct input *in, const int fd[FILES]) {
     put(fd[BITMAPS], file, size, 0);
 }
 
-// A word of the program's data, or of its captured roots.
+// Makes a word of the program's data, or of a captured root, an address in the heap.
 static void edit_data(struct input *in, const int fd[FILES]) {
     int file = fd[take(in, 1) & 1 ? DATA : ROOTS];
     uint64_t at = take(in, 3) * 8, value = take_value(in), size = length(file);
@@ -273,9 +281,9 @@ static void edit_data(struct input *in, const int fd[FILES]) {
 
 void edits_apply(struct input *in, const char *directory, const int fd[FILES]) {
     static void (*const edits[])(struct input *, const int *) = {
-        edit_bytes,   edit_length, edit_copy,       edit_super, edit_state,
-        edit_roots,   edit_entry,  edit_entry,      edit_entry, edit_slab,
-        edit_bitmaps, edit_data,   edit_log_header, edit_now,   edit_table,
+        edit_bytes,   edit_length, edit_copy,       edit_super,   edit_state,
+        edit_roots,   edit_entry,  edit_entry,      edit_entry,   edit_slab,
+        edit_bitmaps, edit_data,   edit_log_header, edit_current, edit_table,
     };
     const unsigned count = sizeof edits / sizeof edits[0];
     for (unsigned n = 0; n < EDITS_MAX && in->at < in->end; n++) {

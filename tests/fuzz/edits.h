@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// An input is a seed and a list of edits to it. Plain edits change bytes; most would end at the first checksum, so
-// the others change a field and make its checks right again: they reach what lies behind.
+// An input is the number of a seed and a list of edits. Plain edits change bytes, and a checksum
+// notices most of them. The other edits change a field and correct its checksums, so that they
+// reach the checks after these.
 #ifndef PMALLOC_TESTS_FUZZ_EDITS_H
 #define PMALLOC_TESTS_FUZZ_EDITS_H
 
@@ -12,7 +13,7 @@
 #include "seeds.h"
 
 struct input {
-    const uint8_t *at, *end; // reads as zeroes behind its end
+    const uint8_t *at, *end; // reads as zeroes after `end`
 };
 uint64_t take(struct input *in, unsigned bytes);
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// libFuzzer over whole heap directories: edited heaps through open, recovery, verification and the tools' reading.
-// What must hold for each:
+// The target of libFuzzer: edited heaps go through opening, recovery, verification, and reading by
+// the tools. What must hold for each:
 //
-//   looking changes nothing and needs no luck: what the read-only pass says, the writing pass says too
-//   refused: the files are what they were
-//   accepted: recovery finds what looking found, verifies, closes, and a second look finds the same, clean
+//   looking    changes nothing, and its verdict is the verdict of the recovery
+//   refused    the files stay as they were
+//   accepted   recovery finds what looking found; the heap verifies and closes; a second look finds
+//              the same, and the heap clean
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -17,32 +18,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "arena.h"
+#include "base/options.h"
+#include "blocks/arena.h"
+#include "blocks/verify.h"
 #include "edits.h"
-#include "extent.h"
-#include "options.h"
-#include "recover.h"
+#include "pages/extent_resize.h"
+#include "pages/extent_take.h"
+#include "recovery/close.h"
+#include "recovery/offline.h"
+#include "recovery/recover.h"
 #include "reset.h"
-#include "roots.h"
+#include "roots/root_table.h"
 #include "seeds.h"
 #include "tools/common/census.h"
 #include "tools/common/info_print.h"
-#include "tools/common/pmem.h"
-#include "verify.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char root[64], directory[96];
 
-void pmem_use(void) {} // the tools' libpmem is not under test
-
 static int drop(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
     (void)st, (void)flag, (void)ftw;
     return remove(path);
 }
 
-// Removes the directory when this process is gone, however it went: the pipe's other end closes with it.
+// A child process removes the directory after this process has ended, in whatever way. It notices
+// the end because the other end of the pipe closes.
 static void clean_up_afterwards(void) {
     int ends[2];
     char byte;
@@ -73,19 +75,19 @@ static void wrong(const char *what, const struct pm_error *err) {
     abort();
 }
 
-// A sum over every word of every file but the data that is not zero (a hole or zeroes are the same), and over
-// what the files are.
+// A sum over every word of every file except heap.0, and over the inodes and lengths of all files.
+// Words that are zero do not count, so a hole equals zeroes.
 static uint64_t fingerprint(void) {
     static uint64_t block[8192];
     uint64_t sum = 0;
     for (unsigned f = 0; f < FILES; f++) {
         char path[128];
         struct stat st;
-        snprintf(path, sizeof path, "%s/%s", directory, file_names[f]);
+        snprintf(path, sizeof path, "%s/%s", directory, pm_heap_files[f].name);
         if (lstat(path, &st) != 0)
             continue;
         sum = (sum + st.st_ino) * 0x9e3779b97f4a7c15ull + (uint64_t)st.st_size;
-        int fd = f == 1 || !S_ISREG(st.st_mode) ? -1 : open(path, O_RDONLY);
+        int fd = f == PM_ROW_data || !S_ISREG(st.st_mode) ? -1 : open(path, O_RDONLY);
         ssize_t got;
         for (off_t at = 0; fd >= 0 && (at = lseek(fd, at, SEEK_DATA)) >= 0; at += got) {
             memset(block, 0, sizeof block);
@@ -109,7 +111,7 @@ static int look(struct pm_recovery *found, struct pm_error *err, bool print) {
     pm_options_default();
     int status = pm_offline_open(directory, PM_OPEN_READONLY, err);
     if (status == PM_OK)
-        status = pm_recover(false, 1, found, err);
+        status = pm_recover(&(struct pm_recover_options){.mark.markers = 1}, found, err);
     if (status == PM_OK)
         status = pm_verify(false, err);
     if (status == PM_OK && print) {
@@ -123,20 +125,21 @@ static int look(struct pm_recovery *found, struct pm_error *err, bool print) {
     return status;
 }
 
-// How the writing pass goes, beside the seed in an input's first byte.
+// Options of the recovery. They come from an input's first byte, which also names the seed.
 enum { TRUST = 1, TWO_MARKERS = 2, DROP_ROOT = 4, WORK = 8 };
 
-// A heap that was accepted serves: blocks of every class and extents, all given back.
+// An accepted heap must serve: takes blocks of many classes and extents, fills them, and gives all
+// of them back.
 static void work(struct pm_error *err) {
     void *blocks[4];
     for (unsigned cls = 1; cls <= PM_CLASSES; cls += 5) {
         unsigned got = pm_arena_fill(&pm_arenas[0], cls, blocks, 4);
         for (unsigned i = 0; i < got; i++)
             memset(blocks[i], 0x5a, pm_classes[cls].size);
-        pm_arena_flush(cls, blocks, got);
+        pm_arena_return(cls, blocks, got);
         uint32_t index = pm_extent_take(cls, 1);
         if (!got || !index || !pm_extent_publish(index, false))
-            wrong("recovered, but no memory", err);
+            wrong("recovered, but it has no memory", err);
         memset(pm_extent_address(&pm_extents[index]), 0x5a, pm_extent_bytes(&pm_extents[index]));
         pm_extent_resize(index, cls + 1);
         pm_extent_free_block(pm_extent_address(&pm_extents[index]));
@@ -149,17 +152,18 @@ static int recover(struct pm_recovery *found, struct pm_error *err, uint8_t how)
     pm_options_default();
     if (how & TRUST)
         pm_options.collect.number = PM_COLLECT_CRASH;
+    struct pm_recover_options options = {.write = true, .mark.markers = how & TWO_MARKERS ? 2 : 1};
     int status = pm_offline_open(directory, PM_OPEN_EXISTING, err);
     if (status == PM_OK && how & DROP_ROOT)
         pm_roots_drop("alpha", err);
     if (status == PM_OK)
-        status = pm_recover(true, how & TWO_MARKERS ? 2 : 1, found, err);
+        status = pm_recover(&options, found, err);
     if (status == PM_OK)
         status = pm_verify(true, err);
     if (status == PM_OK && how & WORK)
         work(err);
-    // Where bitmaps.0 is a directory or a link, the heap stays unclean; nothing is lost.
-    if (status == PM_OK && !pm_offline_finish())
+    // Where bitmaps.0 is a directory or a link, the heap cannot be closed cleanly. Nothing is lost.
+    if (status == PM_OK && !pm_close())
         status = pm_fail(err, PM_OPERATIONAL, "not closed");
     reset();
     return status;
@@ -190,28 +194,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             wrong("recovery fails", &other);
     } else if (looked != PM_OK || status != PM_OK) {
         if (looked != status)
-            wrong(looked == PM_OK ? "sound for a look, refused for recovery"
-                                  : "recovered in spite of",
+            wrong(looked == PM_OK ? "accepted by a look, but refused by recovery"
+                                  : "refused by a look, but recovered",
                   looked == PM_OK ? &other : &err);
         if (!oneline(&err) || !oneline(&other))
-            wrong("not one line", &err);
+            wrong("the refusal is not one line", &err);
         if (fingerprint() != before)
-            wrong("refused, but changed", &other);
+            wrong("refused, but the files have changed", &other);
     } else {
-        bool marked = found.marked; // else the close said what is alive
+        bool marked = found.marked; // without marking, the bitmaps said what is alive
         if (marked && !(how & DROP_ROOT) &&
             (found.live_objects != seen.live_objects || found.live_bytes != seen.live_bytes))
-            wrong("recovery found something else than looking", &err);
+            wrong("recovery and looking differ in what is alive", &err);
         if (look(&again, &other, false) != PM_OK || !again.was_clean)
             wrong("after recovery", &other);
-        // Work may put slabs where forged pointers point.
+        // work() may put slabs where forged pointers point.
         if (marked && !(how & WORK) &&
             (again.live_objects != found.live_objects || again.live_bytes != found.live_bytes))
-            wrong("after recovery something else is alive", &other);
+            wrong("a look after recovery differs in what is alive", &other);
     }
-    for (unsigned f = 0; f < FILES; f++) { // also what is a directory now
+    for (unsigned f = 0; f < FILES; f++) { // an edit may have made a file a directory
         char path[128];
-        snprintf(path, sizeof path, "%s/%s", directory, file_names[f]);
+        snprintf(path, sizeof path, "%s/%s", directory, pm_heap_files[f].name);
         struct stat st;
         if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
             remove(path);

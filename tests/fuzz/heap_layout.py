@@ -1,22 +1,50 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The fields of a heap's files, read from core/layout.h itself, so that no second list can drift from it.
+"""The fields of a heap's files, read from core/media/format.h, so that no second list can drift.
 
-Every constant and struct there is parsed; offsets follow from C's rules and are compared with the header's own
-assertions. fields() names what a given heap directory holds:
+Every constant and struct there is parsed. Offsets follow from C's rules and are compared with the
+header's own assertions. fields() names what a given heap directory holds:
 
-    superblock.base   state.root_epoch   slots.slot[3]   roots.table[0].root[1].length   booklog.header.epoch
-    booklog.chunk[3].entry[5]   slabs[7].size_class   bitmaps.header.crc   bitmaps.record[2].word[0]
-    images.word[0]   morph.word[8]   FILE.size
+    superblock.base   state.root_epoch   slots.slot[3]   roots.table[0].root[1].length
+    booklog.header.epoch   booklog.chunk[3].entry[5]   slabs[7].size_class
+    bitmaps.header.crc   bitmaps.record[2].word[0]   images.word[0]   morph.word[8]
+    FILE.size
 """
 
 import os
 import pathlib
 import re
 
-LAYOUT = pathlib.Path(__file__).resolve().parents[2] / "core" / "layout.h"
+CORE = pathlib.Path(__file__).resolve().parents[2] / "core"
+LAYOUT = (CORE / "base" / "geometry.h", CORE / "media" / "format.h")
 SIMPLE = {"char": 1, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "uint64_t": 8}
-FILES = ("superblock", "heap.0", "slabs.0", "booklog.0", "roots", "bitmaps.0", "morph.0")
+TABLE = CORE / "media" / "heap_files.h"
+
+
+class File:
+    """A row of the table of the heap's files; its columns are those of core/media/heap_files.h."""
+
+    def __init__(self, member, name, holds, held, empty, feature, share):
+        self.member, self.name, self.holds = member, name, holds
+        self.held, self.empty, self.feature = held == "true", empty == "true", feature
+        self.share = int(share)
+        self.lasts = holds != "PM_FILE_NOTHING"
+
+
+
+
+def rows():
+    """The rows of the heap's files, with those of shard 0 in their place."""
+    text = TABLE.read_text(encoding="utf-8")
+    shard = re.findall(r"^    X\(n, (.*)\)", text, re.MULTILINE)
+    whole = r"^    (?:X\((?!n,)|PM_SHARD_FILE(?=_TABLE\(SHARD, 0))(.*)\)"
+    for row in re.findall(whole, text, re.MULTILINE):
+        for each in shard if row.startswith("_TABLE") else [row]:
+            yield File(*re.split(r",\s*", re.sub(r'" #n( ")?', "0", each).replace('"', "")))
+
+
+ROWS = list(rows())
+FILES = tuple(row.name for row in ROWS if row.lasts)
 
 
 class Struct:
@@ -25,10 +53,14 @@ class Struct:
 
 
 class Layout:
-    """Constants and structs of layout.h. A member is (name, type, offset, element size, count or None)."""
+    """Constants and structs of geometry.h and format.h.
 
-    def __init__(self, path=LAYOUT):
-        text = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    A member is (name, type, offset, element size, count or None).
+    """
+
+    def __init__(self, paths=LAYOUT):
+        text = "".join(path.read_text(encoding="utf-8") for path in paths)
+        text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
         self.constants, self.structs = {}, {}
         for name, value in re.findall(r"^#define (\w+) (.+)$", text, re.MULTILINE):
             self.constants[name] = value
@@ -37,10 +69,10 @@ class Layout:
         self._compare(text)
 
     def value(self, expression):
-        """An integer expression of the header."""
+        """The value of an integer expression in the header."""
         text = re.sub(r"\(size_t\)", "", expression)
         text = re.sub(r"\b(0x[0-9a-fA-F]+|\d+)(?:ull|u)\b", r"\1", text)
-        text = re.sub(r"[A-Za-z_]\w*", lambda m: f"({self.value(self.constants[m[0]])})", text)
+        text = re.sub(r"\b[A-Za-z_]\w*", lambda m: f"({self.value(self.constants[m[0]])})", text)
         return eval(text.replace("/", "//"), {"__builtins__": {}})  # the project's own header
 
     def _struct(self, name, body):
@@ -66,20 +98,29 @@ class Layout:
         for name, size in re.findall(r"_Static_assert\(sizeof\(struct (\w+)\) == ([^,]+),", text):
             assert self.structs[name].size == self.value(size), name
             checks += 1
-        for name, member, at in re.findall(r"_Static_assert\(offsetof\(struct (\w+), (\w+)\) == ([^,]+),", text):
+        for name, member, at in re.findall(
+            r"_Static_assert\(offsetof\(struct (\w+), (\w+)\) == ([^,]+),", text
+        ):
             assert self.offset(name, member) == self.value(at), (name, member)
         assert checks > 8
 
     def offset(self, struct, member):
-        return next(offset for name, _, offset, _, _ in self.structs[struct].members if name == member)
+        return next(
+            offset for name, _, offset, _, _ in self.structs[struct].members if name == member
+        )
 
     def leaves(self, struct, prefix, at, counts):
-        """(name, offset, bytes, is a number) of all below; `counts` bounds arrays of structs and of words."""
+        """(name, offset, bytes, is a number) of all members, also of members' members.
+
+        `counts` says how many elements of an array are listed.
+        """
         for member, kind, offset, size, count in self.structs[struct].members:
             name = f"{prefix}.{member}" if prefix else member
             if kind in self.structs:
                 for i in range(min(count or 1, counts.get(member, count or 1))):
-                    yield from self.leaves(kind, f"{name}[{i}]" if count else name, at + offset + i * size, counts)
+                    yield from self.leaves(
+                        kind, f"{name}[{i}]" if count else name, at + offset + i * size, counts
+                    )
             elif count and size > 1:
                 for i in range(min(count, counts.get(member, count))):
                     yield f"{name}[{i}]", at + offset + i * size, size, True
@@ -100,7 +141,11 @@ class Field:
 
 def read(heap):
     """The files of a heap, by name."""
-    return {n: bytearray((pathlib.Path(heap) / n).read_bytes()) for n in FILES if os.path.exists(f"{heap}/{n}")}
+    return {
+        n: bytearray((pathlib.Path(heap) / n).read_bytes())
+        for n in FILES
+        if os.path.exists(f"{heap}/{n}")
+    }
 
 
 def number(data, offset, size=8):
@@ -108,8 +153,15 @@ def number(data, offset, size=8):
 
 
 def _bitmaps(layout, data):
-    yield from ((f"bitmaps.{n}", o, s, k) for n, o, s, k in layout.leaves("pm_bitmaps_header", "header", 0, {}))
-    at, i, size = layout.structs["pm_bitmaps_header"].size, 0, layout.structs["pm_bitmap_record"].size
+    yield from (
+        (f"bitmaps.{n}", o, s, k)
+        for n, o, s, k in layout.leaves("pm_bitmaps_header", "header", 0, {})
+    )
+    at, i, size = (
+        layout.structs["pm_bitmaps_header"].size,
+        0,
+        layout.structs["pm_bitmap_record"].size,
+    )
     words = layout.offset("pm_bitmap_record", "words")
     while at + size <= len(data):
         yield from layout.leaves("pm_bitmap_record", f"bitmaps.record[{i}]", at, {})
@@ -133,7 +185,7 @@ def _booklog(layout, data):
 
 
 def fields(files, layout=None):
-    """Every field of the files that read() gave, in order; FILE.size apart."""
+    """Every field of the files that read() returned, in order, except FILE.size."""
     layout = layout or Layout()
     slab = layout.structs["pm_slab_header"].size
     found = {
@@ -146,7 +198,9 @@ def fields(files, layout=None):
         ),
         "roots": ((f"images.word[{i}]", i * 8, 8, True) for i in range(len(files["roots"]) // 8)),
         "bitmaps.0": _bitmaps(layout, files["bitmaps.0"]) if "bitmaps.0" in files else (),
-        "morph.0": ((f"morph.word[{i}]", i * 8, 8, True) for i in range(len(files.get("morph.0", b"")) // 8)),
+        "morph.0": (
+            (f"morph.word[{i}]", i * 8, 8, True) for i in range(len(files.get("morph.0", b"")) // 8)
+        ),
     }
     return [
         Field(name, file, offset, size, is_number)

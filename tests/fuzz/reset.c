@@ -7,21 +7,24 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "heap.h"
+#include "media/heap.h"
+#include "media/heap_open.h"
 
 extern char __start_pm_bss[], __stop_pm_bss[], __start_pm_data[], __stop_pm_data[];
 
 static char *saved;
 
-// Not memcpy: the sections have the sanitizer's red zones in them.
+// Not memcpy: the sections contain red zones, and the sanitizer would report their bytes.
 static void copy(void *to, const void *from, size_t len) {
     __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(len)::"memory");
 }
 
-// ---- tables ------------------------------------------------------------------------------------------
+// ---- tables -------------------------------------------------------------------------------------
 //
-// The library never gives its tables back. Here each keeps its place for the next round; what was touched of it
-// goes back to the kernel. So pm_os_reserve() and munmap() are wrapped by the linker.
+// The library never unmaps its tables. Over thousands of heaps they would fill the address space,
+// and in the end the heap's range. So the linker wraps these calls. A table of pm_os_reserve()
+// keeps its addresses for the next heap, and its memory goes back to the kernel. A table of
+// pm_os_reserve_unused() is unmapped.
 
 #define TABLES 64
 static struct table {
@@ -53,7 +56,8 @@ void *__wrap_pm_os_reserve(size_t bytes) {
 static void empty(struct table *t) {
     madvise(t->at, t->size, MADV_DONTNEED);
     t->used = 0;
-    if (t->size < 16u << 20) { // its size depends on the heap: too many of them
+    // the sizes of small tables differ from heap to heap: keeping all would fill tables[]
+    if (t->size < 16u << 20) {
         __real_munmap(t->at, t->size);
         t->at = NULL;
     }
@@ -68,7 +72,25 @@ int __wrap_munmap(void *at, size_t len) {
     return __real_munmap(at, len);
 }
 
-// ---- all ---------------------------------------------------------------------------------------------
+static struct {
+    void *at;
+    size_t size;
+} unused[TABLES];
+static unsigned unused_count;
+
+void *__real_pm_os_reserve_unused(size_t bytes);
+void *__wrap_pm_os_reserve_unused(size_t bytes);
+void *__wrap_pm_os_reserve_unused(size_t bytes) {
+    if (unused_count == TABLES) {
+        fprintf(stderr, "reset: more than %d tables\n", TABLES);
+        abort();
+    }
+    unused[unused_count].at = __real_pm_os_reserve_unused(bytes);
+    unused[unused_count].size = bytes;
+    return unused[unused_count++].at;
+}
+
+// ---- all ----------------------------------------------------------------------------------------
 
 void reset_init(void) {
     size_t bss = (size_t)(__stop_pm_bss - __start_pm_bss);
@@ -85,6 +107,8 @@ void reset(void) {
     for (int i = 0; i < TABLES; i++)
         if (tables[i].used)
             empty(&tables[i]);
+    for (; unused_count; unused_count--)
+        __real_munmap(unused[unused_count - 1].at, unused[unused_count - 1].size);
     copy(__start_pm_bss, saved, bss);
     copy(__start_pm_data, saved + bss, (size_t)(__stop_pm_data - __start_pm_data));
 }

@@ -11,24 +11,28 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "arena.h"
-#include "crc.h"
-#include "extent.h"
-#include "morph.h"
-#include "options.h"
-#include "persist.h"
-#include "recover.h"
-#include "roots.h"
-#include "roots_table.h"
-#include "slab.h"
+#include "base/crc.h"
+#include "base/options.h"
+#include "blocks/arena.h"
+#include "blocks/morph.h"
+#include "blocks/slab.h"
+#include "blocks/tables.h"
+#include "media/file.h"
+#include "media/heap_open.h"
+#include "media/persist.h"
+#include "pages/extent_adopt.h"
+#include "pages/extent_take.h"
+#include "pages/frontier.h"
+#include "recovery/close.h"
+#include "recovery/offline.h"
+#include "recovery/recover.h"
+#include "roots/root_media.h"
+#include "roots/root_table.h"
 
 #define PAGES_MAX 1024
 #define PAGE 4096
 
-const char *const file_names[FILES] = {"superblock", "heap.0",    "slabs.0", "booklog.0",
-                                       "roots",      "bitmaps.0", "morph.0"};
-
-// A file as its pages that are not zero.
+// A file, kept as those of its pages that are not zero.
 static struct image {
     bool there;
     off_t size;
@@ -45,7 +49,7 @@ static struct image {
         }                                                                                          \
     } while (0)
 
-// ---- what is in them ---------------------------------------------------------------------------------
+// ---- what is in them ----------------------------------------------------------------------------
 
 static void *block(unsigned cls) {
     void *p = NULL;
@@ -60,7 +64,8 @@ static void *extent(uint64_t pages) {
     return pm_extent_address(&pm_extents[index]);
 }
 
-// A list of blocks of several classes; every fourth has an extent with it. Some of everything is garbage.
+// A list of blocks of several classes. Every fourth block names an extent. Beside the list there
+// are garbage blocks and garbage extents.
 static void *graph(unsigned length) {
     void **head = NULL;
     for (unsigned i = 0; i < length; i++) {
@@ -89,17 +94,17 @@ static void root_table(void *p) {
     memset(t, 0, sizeof *t);
     for (t->count = 0; t->count < 2; t->count++) {
         struct pm_root *r = &t->root[t->count];
-        *r = (struct pm_root){
-            .kind = PM_ROOT_SYMBOL + t->count, .length = 64, .image = t->count * 8ull};
+        *r = (struct pm_root){.kind = PM_ROOT_SYMBOL, .length = 64, .image = t->count * 8ull};
         snprintf(r->name, sizeof r->name, "%s", names[t->count]);
     }
     t->area_length = PAGE;
     pm_roots_switch();
 }
 
-// Entries come and go until the log was compacted.
+// Takes and frees extents until the log has been compacted.
 static void churn(void) {
-    for (uint64_t slow = pm_log_stats().slow_gcs, i = 0; pm_log_stats().slow_gcs == slow; i++) {
+    for (uint64_t before = pm_log_stats(&pm_heap.shard[0]).compactions, i = 0;
+         pm_log_stats(&pm_heap.shard[0]).compactions == before; i++) {
         uint32_t index = pm_extent_take(1 + i % 3, 1);
         MUST(index && pm_extent_publish(index, false));
         if (i % 20)
@@ -110,20 +115,21 @@ static void churn(void) {
 static void half_resized(uint64_t to) {
     uint32_t index = pm_extent_take(20, 1);
     MUST(index && pm_extent_publish(index, false));
-    pm_log_append(pm_entry_make(PM_ENTRY_EXTENT, pm_extents[index].page, to));
+    pm_log_append(&pm_heap.shard[0], pm_entry_make(PM_ENTRY_EXTENT, pm_extents[index].page, to),
+                  NULL);
 }
 
-// A list through slabs that hold blocks of two classes.
+// Extends the list by blocks in slabs that hold blocks of two classes.
 static void *morphed(void **head) {
     static const unsigned from[] = {4, 20, 12}, to[] = {9, 17, 24};
     for (unsigned n = 0; n < 3; n++) {
         void *old[PM_SLAB_BLOCKS_MAX], *fresh[4];
-        uint32_t slab = pm_slab_create(from[n], 0) - 1;
+        uint32_t slab = pm_slab_create(from[n], 0, 0) - 1;
         unsigned all = pm_slab_pop(slab, old, PM_SLAB_BLOCKS_MAX), keep = all / 16;
         for (unsigned i = 0; i < all; i++)
             if (i % 16)
                 pm_slab_push(slab, old[i]);
-        MUST(pm_morph(slab, to[n]));
+        MUST(pm_morph(slab, 0, to[n]));
         unsigned got = pm_slab_pop(slab, fresh, 4);
         for (unsigned i = 0; i < keep + got; i++) {
             void **p = i < keep ? old[i * 16] : fresh[i - keep];
@@ -143,10 +149,10 @@ static void fill(unsigned seed) {
     void **p = graph(seed == 5 ? 12 : 24);
     if (seed == 2 || seed == 4)
         p = morphed(p);
-    if (seed >= 3) { // long enough to be marked piece by piece
+    if (seed >= 3) { // long enough to be marked in pieces
         void **big = extent(100);
         big[50000] = p;
-        for (unsigned i = 0; i < 200; i++) { // more of them than a marker's stack holds here
+        for (unsigned i = 0; i < 200; i++) { // more blocks than a mark stack holds in this build
             void **wide = block(3 + i % 4);
             *wide = block(5);
             big[i * 250] = wide;
@@ -166,16 +172,15 @@ static void fill(unsigned seed) {
 static void make(unsigned seed, const char *directory) {
     struct pm_error err;
     pm_options_default();
-    MUST(pm_heap_choose_range() && pm_pagemap_init() && pm_extent_init() && pm_slab_init() &&
-         pm_arenas_init(1));
+    MUST(pm_tables_reserve(1));
     MUST(pm_heap_open(directory, PM_OPEN_CREATE, false, &err) == PM_OK &&
          pm_heap_map(&err) == PM_OK);
-    struct pm_superblock *super = &pm_heap.super->super; // the same in each run
+    struct pm_superblock *super = &pm_heap.super->super; // so that seeds are the same in each run
     super->created = 0;
     memset(super->uuid, 0, sizeof super->uuid);
     super->crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
     pm_heap_dirty();
-    MUST(pm_log_reset());
+    MUST(pm_log_reset(&pm_heap.shard[0]));
     fill(seed);
     pm_heap.super->state.owner_pid = 1;
 }
@@ -185,12 +190,13 @@ static void close_cleanly(unsigned seed, const char *directory) {
     struct pm_error err;
     struct pm_recovery found;
     pm_options_default();
+    struct pm_recover_options how = {.write = true, .mark.markers = 1};
     MUST(pm_offline_open(directory, PM_OPEN_EXISTING, &err) == PM_OK);
-    MUST(pm_recover(true, 1, &found, &err) == PM_OK && pm_offline_finish());
+    MUST(pm_recover(&how, &found, &err) == PM_OK && pm_close());
     pm_heap.super->state.owner_pid = 1;
 }
 
-// ---- keeping them ------------------------------------------------------------------------------------
+// ---- keeping them -------------------------------------------------------------------------------
 
 static void load(struct image *image, const char *directory, const char *name) {
     static const char zeroes[PAGE];
@@ -229,10 +235,10 @@ static void in_child(void (*step)(unsigned, const char *), unsigned seed, const 
 void seeds_make(const char *directory) {
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         in_child(make, seed, directory);
-        if (seed == 1 || seed == 3) // the others stay as a kill would leave them
+        if (seed == 1 || seed == 3) // the others stay unclean, as after a kill
             in_child(close_cleanly, seed, directory);
         for (unsigned f = 0; f < FILES; f++)
-            load(&images[seed][f], directory, file_names[f]);
+            load(&images[seed][f], directory, pm_heap_files[f].name);
         rmdir(directory);
     }
 }
@@ -242,7 +248,7 @@ void seed_write(unsigned seed, const char *directory, int fd[FILES]) {
     mkdir(directory, 0700);
     for (unsigned f = 0; f < FILES; f++) {
         const struct image *image = &images[seed][f];
-        snprintf(path, sizeof path, "%s/%s", directory, file_names[f]);
+        snprintf(path, sizeof path, "%s/%s", directory, pm_heap_files[f].name);
         fd[f] = -1;
         if (!image->there) {
             unlink(path);

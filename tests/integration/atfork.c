@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// pthread_atfork() handlers that allocate and free, registered by a library's constructor, by the program's and in main,
-// in a process whose other threads allocate meanwhile. Parent and child then write what each got in its handlers; neither
-// may see the other's. Built as a library (LIBRARY) and as its program: `atfork ROUNDS THREADS`.
+// pthread_atfork() handlers that allocate and free. A library's constructor registers some, the
+// program's constructor others, and main the rest. Other threads of the process allocate meanwhile.
+// After the fork, parent and child each write to what they got in their handlers; neither may see
+// the other's stores. Built twice: as a library (LIBRARY) and as its program, `atfork ROUNDS
+// THREADS`.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,7 +18,7 @@
 
 enum { BLOCKS = 300 };
 
-// What one set of handlers works on.
+// The state of one set of handlers.
 struct set {
     char *block[BLOCKS];
     size_t size[BLOCKS];
@@ -28,7 +30,7 @@ static void fail(const char *what) {
     _exit(3);
 }
 
-// Sizes for caches, for slabs that have to be made, and for extents.
+// Sizes that a thread cache serves, that need a new slab, and that need an extent.
 static size_t size_of(int i) {
     return i % 50 == 49 ? 300000 : i % 10 == 9 ? 20000 : (size_t)(16 + i * 37);
 }
@@ -65,7 +67,7 @@ static void child(void) {
     check(&early, 'r');
     fill(&early, 'c');
 }
-// As the first thing that happens in the process, before anything asks for memory.
+// Runs first in the process, before anything asks for memory.
 __attribute__((constructor(101))) static void first(void) {
     pthread_atfork(prepare, parent, child);
 }

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Whole processes under the preload: where the build is, a heap of one's own, a clean environment.
+"""What all tests of whole processes share: the build, a heap of one's own, a clean environment.
 
-Every heap lies below a fresh directory in /dev/shm that goes when the test ends, whatever became of
-it. The environment holds nothing of the caller's PMALLOC_ settings or preloads.
-"""
+Every heap lies below a fresh directory in /dev/shm. That directory is removed when the test ends,
+whatever happened to it. The environment holds none of the caller's PMALLOC_ settings and
+preloads."""
 
 import contextlib
 import dataclasses
@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -27,8 +28,8 @@ BUILD = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve()
 CC = os.environ.get("CC") or "gcc"
 SHM = pathlib.Path("/dev/shm")
 DEFAULT_HEAPS = SHM / f"pmalloc-{os.geteuid()}"
-TIMEOUT = 100  # seconds, of a process
-DEADLINE = 200  # of a test
+TIMEOUT = 100  # seconds that a process may take
+DEADLINE = 200  # seconds that a test may take
 
 
 def pytest_configure(config):
@@ -36,8 +37,11 @@ def pytest_configure(config):
 
 
 def environment(preload=True, **settings):
-    """The caller's environment without preloads and settings, then `settings`; HEAP is PMALLOC_HEAP."""
-    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PMALLOC_")}
+    """The caller's environment without preloads and settings, plus `settings`. HEAP stands for
+    PMALLOC_HEAP."""
+    env = {
+        k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PMALLOC_")
+    }
     if preload:
         env["LD_PRELOAD"] = str(BUILD / "libpmalloc_preload.so")
     for name, value in settings.items():
@@ -47,7 +51,7 @@ def environment(preload=True, **settings):
 
 
 def run(argv, preload=True, timeout=TIMEOUT, stdin=None, cwd=None, **settings):
-    """Runs a program to its end; output as text."""
+    """Runs a program to its end. Its output is text."""
     return subprocess.run(
         [str(a) for a in argv],
         env=environment(preload, **settings),
@@ -63,7 +67,7 @@ def run(argv, preload=True, timeout=TIMEOUT, stdin=None, cwd=None, **settings):
 
 
 def start(argv, preload=True, **settings):
-    """Starts a program with pipes; the caller ends it."""
+    """Starts a program with pipes. The caller ends it."""
     return subprocess.Popen(
         [str(a) for a in argv],
         env=environment(preload, **settings),
@@ -75,7 +79,7 @@ def start(argv, preload=True, **settings):
 
 
 def said(done):
-    """All there is to know of a finished run, for the message of an assertion."""
+    """Everything that is known of a finished run, for the message of an assertion."""
     return f"{done.args}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
@@ -85,7 +89,8 @@ def succeeds(done):
 
 
 def refuses(done, *parts):
-    """Exit status 125 with one line of the library that has all of `parts`; returns the line."""
+    """The program ended with status 125 and one line of the library, which has all of `parts`.
+    Returns that line."""
     assert done.returncode == 125, said(done)
     lines = done.stderr.splitlines()
     assert len(lines) == 1 and lines[0].startswith("pmalloc: "), said(done)
@@ -96,7 +101,7 @@ def refuses(done, *parts):
 
 
 def one_message(done, *parts):
-    """One line of the library with all of `parts`, whatever the status."""
+    """The library printed one line, which has all of `parts`. The status may be any."""
     lines = [line for line in done.stderr.splitlines() if line.startswith("pmalloc: ")]
     assert len(lines) == 1, said(done)
     for part in parts:
@@ -120,14 +125,15 @@ def recover(heap, *arguments, preload=False, **settings):
 
 
 def recovered(heap):
-    """Recovers offline; the figures."""
+    """Recovers a heap offline and returns the tool's figures."""
     done = recover(heap, "--json")
     assert done.returncode == 0, said(done)
     return json.loads(done.stdout)
 
 
 def fingerprint(directory):
-    """Names, modes and contents of everything below a directory; holes count as zeroes."""
+    """A digest of names, modes and contents of everything below a directory. Holes count as
+    zeroes."""
     digest = hashlib.sha256()
     for path in sorted(pathlib.Path(directory).rglob("*")):
         info = path.lstat()
@@ -139,13 +145,13 @@ def fingerprint(directory):
 
 
 def on_media(heap):
-    """Bytes the heap takes on the file system."""
+    """How many bytes the heap takes on the file system."""
     return sum(path.stat().st_blocks * 512 for path in pathlib.Path(heap).iterdir())
 
 
 @dataclasses.dataclass
 class Workload:
-    """One of the structures of tests/apps on a heap of its own."""
+    """A structure of tests/apps on a heap of its own."""
 
     name: str
     heap: pathlib.Path
@@ -163,14 +169,14 @@ class Workload:
         return start(self.argv(*arguments), HEAP=self.heap, **settings)
 
     def check(self, *arguments, **settings):
-        """The program's own check, or that of another mode: its figures."""
+        """Runs the program's own check, or another mode, and returns its figures."""
         done = self.run(*(arguments or ("check",)), **settings)
         assert done.returncode == 0 and done.stderr == "", said(done)
         return figures(done.stdout)
 
 
 def figures(text):
-    """Of the last line, "ok keys=1 ...": the numbers."""
+    """The numbers of the last line, "ok keys=1 ..."."""
     words = text.splitlines()[-1].split()
     assert words[0] == "ok", text
     pairs = dict(word.split("=") for word in words[1:])
@@ -188,7 +194,7 @@ ROOTS = {
 
 @pytest.fixture
 def shm():
-    """A directory in shared memory, gone afterwards."""
+    """A directory in shared memory that is removed afterwards."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=SHM))
     yield path
     shutil.rmtree(path, ignore_errors=True)
@@ -210,7 +216,7 @@ def workload(shm):
 
 @pytest.fixture
 def rng(request):
-    """Random numbers; the seed stands in the report of a failure and can be given by PMALLOC_SEED."""
+    """Random numbers. The report of a failure has the seed; PMALLOC_SEED sets it."""
     seed = int(os.environ.get("PMALLOC_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"PMALLOC_SEED={seed}")
     return random.Random(f"{seed} {request.node.name}")
@@ -218,7 +224,7 @@ def rng(request):
 
 @pytest.fixture
 def processes():
-    """Collects started processes and ends what is left of them."""
+    """Collects started processes, and kills those that still run at the end."""
     started = []
     yield started
     for process in started:
@@ -231,20 +237,25 @@ def processes():
 
 
 def compiled(source, *flags, name=None, compiler=None, libraries=()):
-    """A program or library of a source below tests/integration, made again when that is newer."""
-    source = HERE / source
+    """Compiles a program or library from sources in tests/integration, unless it is up to date.
+
+    `source` is one file, or several; the first one gives the name."""
+    sources = [
+        HERE / one for one in ([source] if isinstance(source, (str, pathlib.Path)) else source)
+    ]
+    newest = max(path.stat().st_mtime for path in [*sources, *HERE.glob("*.h")])
     folder = BUILD / "integration"
     folder.mkdir(parents=True, exist_ok=True)
-    out = folder / (name or source.stem)
+    out = folder / (name or sources[0].stem)
     command = [compiler or CC, "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
-    command += ["-o", str(out), str(source), *libraries, "-lpthread", "-ldl"]
+    command += ["-o", str(out), *map(str, sources), *libraries, "-lpthread", "-ldl"]
     stamp = out.with_name(out.name + ".cmd")
     text = " ".join(map(str, command))
     fresh = (
         out.exists()
         and stamp.exists()
         and stamp.read_text() == text
-        and out.stat().st_mtime > source.stat().st_mtime
+        and out.stat().st_mtime > newest
     )
     if not fresh:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -253,12 +264,26 @@ def compiled(source, *flags, name=None, compiler=None, libraries=()):
     return out
 
 
+FORKS = [f"forks{part}.c" for part in ("", "_copying", "_refused", "_clone", "_daemons")]
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """The program of forks*.c."""
+    return compiled(FORKS)
+
+
+def data_files(heap):
+    """How many of heap.0, heap.1, ... lie in a directory."""
+    return sum(re.fullmatch(r"heap\.\d+", path.name) is not None for path in heap.iterdir())
+
+
 @pytest.fixture(autouse=True)
 def deadline():
-    """A hanging test fails; a process it waits for goes with the test's fixtures."""
+    """A test that hangs fails. The test's fixtures end the process that it waits for."""
 
     def late(*_):
-        pytest.fail(f"no end after {DEADLINE} s")
+        pytest.fail(f"the test has not ended after {DEADLINE} s")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(DEADLINE)
@@ -268,7 +293,7 @@ def deadline():
 
 
 def default_heaps():
-    """Default heaps of the programs built here."""
+    """The default heaps of the programs that are built here."""
     folders = [BUILD / "integration", BUILD / "apps"]
     programs = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
     heaps = DEFAULT_HEAPS.iterdir() if DEFAULT_HEAPS.is_dir() else ()
@@ -287,10 +312,10 @@ def remove_unless_busy(heap):
 
 @pytest.fixture(scope="session", autouse=True)
 def no_default_heaps_left():
-    """The suite leaves no default heap behind that was not there before."""
+    """The suite leaves no default heap that was not there before."""
     before = default_heaps()
     yield
     left = default_heaps() - before
     for heap in left:
         remove_unless_busy(heap)
-    assert not left, f"default heaps left behind: {sorted(map(str, left))}"
+    assert not left, f"the suite left default heaps: {sorted(map(str, left))}"

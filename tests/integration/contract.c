@@ -1,90 +1,26 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// malloc(3) and its relatives as an ordinary program sees them. `contract NAME` runs one check, `contract`
-// lists them. Allocations go through volatile pointers, or the compiler would leave them out.
-#define _GNU_SOURCE
-#include <errno.h>
-#include <malloc.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+// malloc(3) and its relatives as an ordinary program sees them. `contract NAME` runs one check,
+// `contract` lists them.
+#include "contract.h"
 
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            printf("%s:%d: %s does not hold (errno %d)\n", __FILE__, __LINE__, #condition, errno); \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+void *(*volatile my_malloc)(size_t) = malloc;
+void *(*volatile my_calloc)(size_t, size_t) = calloc;
+void *(*volatile my_realloc)(void *, size_t) = realloc;
+void *(*volatile my_reallocarray)(void *, size_t, size_t) = reallocarray;
+void *(*volatile my_aligned_alloc)(size_t, size_t) = aligned_alloc;
+void *(*volatile my_memalign)(size_t, size_t) = memalign;
+void (*volatile my_free)(void *) = free;
 
-static void *(*volatile my_malloc)(size_t) = malloc;
-static void *(*volatile my_calloc)(size_t, size_t) = calloc;
-static void *(*volatile my_realloc)(void *, size_t) = realloc;
-static void *(*volatile my_reallocarray)(void *, size_t, size_t) = reallocarray;
-static void *(*volatile my_aligned_alloc)(size_t, size_t) = aligned_alloc;
-static void *(*volatile my_memalign)(size_t, size_t) = memalign;
-static void (*volatile my_free)(void *) = free;
-
-// Around every border between size classes, slabs, regions and huge blocks.
-static const size_t sizes[] = {0,
-                               1,
-                               7,
-                               8,
-                               15,
-                               16,
-                               17,
-                               24,
-                               31,
-                               32,
-                               33,
-                               48,
-                               63,
-                               64,
-                               65,
-                               100,
-                               127,
-                               128,
-                               129,
-                               255,
-                               256,
-                               257,
-                               1000,
-                               1024,
-                               1025,
-                               4000,
-                               4095,
-                               4096,
-                               4097,
-                               8191,
-                               8192,
-                               8193,
-                               12289,
-                               14336,
-                               14337,
-                               16383,
-                               16384,
-                               16385,
-                               20000,
-                               32768,
-                               65535,
-                               65536,
-                               65537,
-                               99999,
-                               262144,
-                               1 << 20,
-                               (2 << 20) - 1,
-                               2 << 20,
-                               (2 << 20) + 1,
-                               (4 << 20) - 1,
-                               4 << 20,
-                               (4 << 20) + 1,
-                               9 << 20};
-enum { SIZES = sizeof sizes / sizeof sizes[0] };
+// clang-format off
+const size_t sizes[SIZES] = {
+    0, 1, 7, 8, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257,
+    1000, 1024, 1025, 4000, 4095, 4096, 4097, 8191, 8192, 8193, 12289, 14336, 14337, 16383,
+    16384, 16385, 20000, 32768, 65535, 65536, 65537, 99999, 262144, 1 << 20, (2 << 20) - 1, 2 <<
+    20, (2 << 20) + 1, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, 9 << 20
+};
+// clang-format on
 
 static uint64_t random_state = 42;
 static uint64_t random_next(void) {
@@ -94,7 +30,7 @@ static uint64_t random_next(void) {
     return x ^ x >> 31;
 }
 
-static int all_are(const void *p, unsigned char value, size_t length) {
+int all_are(const void *p, unsigned char value, size_t length) {
     const unsigned char *c = p;
     for (size_t i = 0; i < length; i++)
         if (c[i] != value)
@@ -102,7 +38,7 @@ static int all_are(const void *p, unsigned char value, size_t length) {
     return 1;
 }
 
-// ---- malloc, free, usable size ---------------------------------------------------------------------
+// ---- malloc, free, usable size ------------------------------------------------------------------
 
 static void malloc_zero(void) {
     enum { N = 1000 };
@@ -122,7 +58,7 @@ static void malloc_zero(void) {
     my_free(NULL);
 }
 
-// Every byte that usable_size promises can be written, and no block lies in another.
+// Every byte that malloc_usable_size() promises can be written, and no block overlaps another.
 static void usable_size(void) {
     unsigned char *p[SIZES];
     CHECK(malloc_usable_size(NULL) == 0);
@@ -146,7 +82,7 @@ static void free_keeps_errno(void) {
         my_free(p);
         CHECK(errno == 4321);
     }
-    // Whole slabs and extents going back to the file system must not be seen either.
+    // The program must not notice either when whole slabs and extents go back to the file system.
     enum { N = 4096 };
     static void *p[N];
     for (int i = 0; i < N; i++)
@@ -157,7 +93,7 @@ static void free_keeps_errno(void) {
     my_free(NULL);
     CHECK(errno == 4321);
     void *q = my_malloc(100);
-    CHECK(q && errno == 4321); // success leaves it alone, too
+    CHECK(q && errno == 4321); // success keeps errno, too
     my_free(q);
 }
 
@@ -191,7 +127,7 @@ static void huge_sizes(void) {
     }
 }
 
-// ---- calloc, realloc -------------------------------------------------------------------------------
+// ---- calloc, realloc ----------------------------------------------------------------------------
 
 static void calloc_overflow(void) {
     static const size_t pair[][2] = {{SIZE_MAX, 2},         {2, SIZE_MAX},
@@ -244,13 +180,13 @@ static void realloc_contents(void) {
 static void realloc_special(void) {
     void *p = my_realloc(NULL, 100);
     CHECK(p);
-    CHECK(my_realloc(p, 0) == NULL); // as glibc: freed
+    CHECK(my_realloc(p, 0) == NULL); // as glibc does: the block is freed
     void *q = my_realloc(NULL, 0);
     CHECK(q);
     my_free(q);
     p = my_malloc(1000);
     CHECK(p && my_realloc(p, 1000) == p && my_realloc(p, 990) == p);
-    CHECK(my_realloc(p, malloc_usable_size(p)) == p); // in place where it fits
+    CHECK(my_realloc(p, malloc_usable_size(p)) == p); // in place while it fits
     p = my_realloc(p, 10);
     CHECK(p);
     my_free(p);
@@ -259,7 +195,7 @@ static void realloc_special(void) {
     my_free(p);
 }
 
-// A large block grows without moving while what lies behind it is free, and shrinks where it is.
+// A large block grows in place while the pages after it are free. It shrinks in place.
 static void realloc_in_place(void) {
     char *p = my_malloc(1 << 20);
     CHECK(p);
@@ -275,7 +211,7 @@ static void realloc_in_place(void) {
     my_free(p);
 }
 
-// ---- alignment -------------------------------------------------------------------------------------
+// ---- alignment ----------------------------------------------------------------------------------
 
 static void alignment(void) {
     for (size_t align = 1; align <= (size_t)64 << 20; align *= 2)
@@ -354,7 +290,7 @@ static void page_alignment(void) {
     }
 }
 
-// ---- introspection ---------------------------------------------------------------------------------
+// ---- introspection ------------------------------------------------------------------------------
 
 static void introspection(void) {
     enum { N = 100 };
@@ -405,12 +341,12 @@ static void trim_gives_back(void) {
     }
     for (int i = 0; i < N; i++)
         my_free(p[i]);
-    CHECK(mallinfo2().keepcost == 0 || malloc_trim(0) == 1); // 0: everything decayed at once
+    CHECK(mallinfo2().keepcost == 0 || malloc_trim(0) == 1); // 0: everything has decayed already
     CHECK(mallinfo2().keepcost == 0);
-    CHECK(malloc_trim(0) == 0); // nothing is left to give
+    CHECK(malloc_trim(0) == 0); // nothing is left to give back
 }
 
-// ---- many of everything ----------------------------------------------------------------------------
+// ---- many of everything -------------------------------------------------------------------------
 
 struct slot {
     unsigned char *p;
@@ -424,7 +360,7 @@ static size_t random_size(void) {
     return r % 64 ? (r >> 8) % 3000 : r % 128 ? (r >> 8) % 200000 : (r >> 8) % 5000000;
 }
 
-// Random calls against what must be in each block; the seed is fixed, so a failure comes again.
+// Random calls, checked against a model of each block. The seed is fixed, so a failure repeats.
 static void random_calls(void) {
     static struct slot slot[SLOTS];
     for (int step = 0; step < 60000; step++) {
@@ -464,189 +400,27 @@ static void random_calls(void) {
         my_free(slot[i].p);
 }
 
-// ---- threads ---------------------------------------------------------------------------------------
-
-static void *mailbox[64];
-
-static void *sender(void *argument) {
-    uint64_t r = (uintptr_t)argument;
-    for (int i = 0; i < 30000; i++) {
-        r = r * 6364136223846793005u + 1442695040888963407u;
-        size_t size = sizeof(size_t) + (r >> 33) % ((r >> 20) % 50 ? 500 : 70000);
-        size_t *p = my_malloc(size);
-        CHECK(p);
-        memset(p, (int)size, size);
-        *p = size;
-        size_t *old = __atomic_exchange_n(&mailbox[r >> 58], p, __ATOMIC_ACQ_REL);
-        if (old) { // allocated by any thread
-            size = *old;
-            CHECK(all_are(old + 1, (unsigned char)size, size - sizeof *old));
-            my_free(old);
-        }
-    }
-    return NULL;
-}
-
-static void threads(void) {
-    for (int round = 0; round < 3; round++) {
-        pthread_t id[6];
-        for (uintptr_t i = 0; i < 6; i++)
-            CHECK(pthread_create(&id[i], NULL, sender, (void *)(i + 1)) == 0);
-        for (int i = 0; i < 6; i++)
-            pthread_join(id[i], NULL);
-    }
-    for (int i = 0; i < 64; i++)
-        my_free(mailbox[i]);
-}
-
-static pthread_key_t key;
-static int destroyed;
-
-// Allocates and frees when the thread's cache may be gone already, and comes again three times.
-static void at_thread_end(void *value) {
-    for (int i = 0; i < 50; i++) {
-        char *p = my_malloc(10 + (size_t)i * 400);
-        CHECK(p);
-        memset(p, 1, 10 + (size_t)i * 400);
-        p = my_realloc(p, 20 + (size_t)i * 500);
-        CHECK(p && all_are(p, 1, 10 + (size_t)i * 400));
-        my_free(p);
-    }
-    uintptr_t left = (uintptr_t)value;
-    if (left > 1)
-        pthread_setspecific(key, (void *)(left - 1));
-    __atomic_fetch_add(&destroyed, 1, __ATOMIC_RELAXED);
-}
-
-static void *with_destructor(void *unused) {
-    my_free(my_malloc(100));
-    pthread_setspecific(key, (void *)3);
-    return unused;
-}
-
-static void tls_destructors(void) {
-    CHECK(pthread_key_create(&key, at_thread_end) == 0);
-    for (int round = 0; round < 50; round++) {
-        pthread_t id[4];
-        for (int i = 0; i < 4; i++)
-            CHECK(pthread_create(&id[i], NULL, with_destructor, NULL) == 0);
-        for (int i = 0; i < 4; i++)
-            pthread_join(id[i], NULL);
-    }
-    CHECK(destroyed == 50 * 4 * 3);
-    // What the destructors freed was not lost: the same again takes no more memory.
-    CHECK(mallinfo2().uordblks < 4 << 20);
-}
-
-static void *idle(void *unused) {
-    my_free(my_malloc(100));
-    my_free(my_malloc(10000));
-    return unused;
-}
-
-static void many_threads(void) {
-    size_t after_first = 0;
-    for (int i = 0; i < 2000; i++) {
-        pthread_t id;
-        CHECK(pthread_create(&id, NULL, idle, NULL) == 0);
-        pthread_join(id, NULL);
-        struct mallinfo2 info = mallinfo2();
-        if (i == 50)
-            after_first = info.arena + info.hblkhd;
-        CHECK(i <= 50 || info.arena + info.hblkhd <= after_first);
-    }
-}
-
-// ---- misuse: each does one wrong thing, then says that it went on ----------------------------------
-
-static void went_on(void) {
-    void *p = my_malloc(100);
-    CHECK(p);
-    my_free(p);
-    printf("went on\n");
-}
-
-static void double_free(size_t size) {
-    char *keep = my_malloc(size), *p = my_malloc(size);
-    CHECK(keep && p);
-    my_free(p);
-    my_free(p);
-    void *a = my_malloc(size), *b = my_malloc(size);
-    CHECK(a && b && a != b); // one free, one block
-    went_on();
-}
-static void double_free_small(void) { double_free(64); }
-static void double_free_large(void) { double_free(100000); }
-static void double_free_huge(void) { double_free(10 << 20); }
-
-static void free_at(size_t size, size_t offset) {
-    char *p = my_malloc(size);
-    CHECK(p);
-    memset(p, 1, size);
-    my_free(p + offset);
-    CHECK(all_are(p, 1, size));
-    my_free(p);
-    went_on();
-}
-static void interior_small(void) { free_at(512, 16); }
-static void interior_large(void) { free_at(100000, 4096); }
-static void interior_huge(void) { free_at(10 << 20, 1 << 20); }
-static void misaligned_small(void) { free_at(64, 8); }
-static void misaligned_large(void) { free_at(100000, 1); }
-
-static void realloc_freed(void) {
-    void *p = my_malloc(64);
-    my_free(p);
-    errno = 0;
-    CHECK(my_realloc(p, 128) == NULL);
-    went_on();
-}
-static void usable_freed(void) {
-    void *p = my_malloc(64);
-    my_free(p);
-    CHECK(malloc_usable_size(p) == 0);
-    went_on();
-}
-static void never_allocated(void) {
-    char *p = my_malloc(64);
-    my_free((char *)((uintptr_t)p & -65536ul) + (512 << 20));
-    went_on();
-}
-static void foreign_stack(void) {
-    char block[64] __attribute__((aligned(16)));
-    memset(block, 1, sizeof block);
-    for (int i = 0; i < 10; i++)
-        my_free(block);
-    CHECK(all_are(block, 1, sizeof block));
-    went_on();
-}
-static void foreign_mapping(void) {
-    char *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(p != MAP_FAILED);
-    my_free(p + 64);
-    CHECK(all_are(p, 0, 4096));
-    went_on();
-}
-
-// ----------------------------------------------------------------------------------------------------
+// ---- the checks by their names ------------------------------------------------------------------
 
 static const struct {
     const char *name;
     void (*run)(void);
 } checks[] = {
-#define ENTRY(f) {#f, f},
-    ENTRY(malloc_zero) ENTRY(usable_size) ENTRY(free_keeps_errno) ENTRY(huge_sizes)
-        ENTRY(calloc_overflow) ENTRY(calloc_zeroes) ENTRY(realloc_contents) ENTRY(realloc_special)
-            ENTRY(realloc_in_place) ENTRY(alignment) ENTRY(posix_memalign_all)
-                ENTRY(posix_memalign_fails) ENTRY(odd_alignment) ENTRY(page_alignment)
-                    ENTRY(introspection) ENTRY(info_xml) ENTRY(trim_gives_back) ENTRY(random_calls)
-                        ENTRY(threads) ENTRY(tls_destructors) ENTRY(many_threads)
-                            ENTRY(double_free_small) ENTRY(double_free_large)
-                                ENTRY(double_free_huge) ENTRY(interior_small) ENTRY(interior_large)
-                                    ENTRY(interior_huge) ENTRY(misaligned_small)
-                                        ENTRY(misaligned_large) ENTRY(realloc_freed)
-                                            ENTRY(usable_freed) ENTRY(never_allocated)
-                                                ENTRY(foreign_stack) ENTRY(foreign_mapping)};
+#define ENTRY(f)                                                                                   \
+    { #f, f }
+    ENTRY(malloc_zero),       ENTRY(usable_size),        ENTRY(free_keeps_errno),
+    ENTRY(huge_sizes),        ENTRY(calloc_overflow),    ENTRY(calloc_zeroes),
+    ENTRY(realloc_contents),  ENTRY(realloc_special),    ENTRY(realloc_in_place),
+    ENTRY(alignment),         ENTRY(posix_memalign_all), ENTRY(posix_memalign_fails),
+    ENTRY(odd_alignment),     ENTRY(page_alignment),     ENTRY(introspection),
+    ENTRY(info_xml),          ENTRY(trim_gives_back),    ENTRY(random_calls),
+    ENTRY(threads),           ENTRY(tls_destructors),    ENTRY(many_threads),
+    ENTRY(double_free_small), ENTRY(double_free_large),  ENTRY(double_free_huge),
+    ENTRY(interior_small),    ENTRY(interior_large),     ENTRY(interior_huge),
+    ENTRY(misaligned_small),  ENTRY(misaligned_large),   ENTRY(realloc_freed),
+    ENTRY(usable_freed),      ENTRY(never_allocated),    ENTRY(foreign_stack),
+    ENTRY(foreign_mapping),
+};
 
 int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// An ordinary C++ program whose state is in globals with constructors and destructors. It knows nothing of persistence:
-// each run adds one to every container and prints how many there are.
+// An ordinary C++ program whose state is in globals with constructors and destructors. It knows
+// nothing of persistence. Each run adds one to every container and prints how many elements there
+// are.
 //
 //     cpp [END]     END: return (the default), exit, thread, quick, kill, signal, busy
 #include <csignal>
@@ -37,7 +38,7 @@ struct Triangle : app::Shape {
 std::unordered_map<int, std::string> names; // file-local
 std::unique_ptr<std::map<int, int>> owner;
 
-// Counts how often a static of a function was constructed in this process.
+// How often the function-local static was constructed in this process.
 int constructed;
 struct Log {
     std::vector<std::string> line{"first"};
@@ -52,7 +53,7 @@ Log &log_of() {
     return log;
 }
 
-// A handler of the program itself still reaches the heap.
+// The program's own handler still reaches the heap.
 static void last_entry() { app::store["exit"].push_back(1); }
 
 static int add() {
@@ -64,7 +65,9 @@ static int add() {
     runs.push_back(n * n);
     for (int i = 0; i < 100; i++)
         app::store["key " + std::to_string(n * 100 + i)] = {i};
-    app::title = app::title.empty() ? "short" : app::title + (n < 2 ? "!" : " and no longer in the object itself");
+    app::title = app::title.empty()
+                     ? "short"
+                     : app::title + (n < 2 ? "!" : " and no longer in the object itself");
     names[n] = "a name that is too long to be stored in the object, " + std::to_string(n);
     if (!owner)
         owner = std::make_unique<std::map<int, int>>();
@@ -90,7 +93,7 @@ static void end(const char *how) {
         signal(SIGTERM, [](int) { exit(0); });
         raise(SIGTERM);
     }
-    if (!strcmp(how, "busy")) // threads that still work when main returns
+    if (!strcmp(how, "busy")) // threads still work when main returns
         for (int i = 0; i < 3; i++)
             std::thread([] {
                 for (;;)
@@ -103,7 +106,8 @@ int main(int argc, char **argv) {
     int count = add(), sides = 0;
     for (auto &shape : app::shapes)
         sides += shape->sides();
-    printf("runs=%d keys=%zu names=%zu owned=%zu shapes=%zu sides=%d exits=%zu lines=%zu built=%d title=%s\n",
+    printf("runs=%d keys=%zu names=%zu owned=%zu shapes=%zu sides=%d exits=%zu lines=%zu built=%d "
+           "title=%s\n",
            count, app::store.size(), names.size(), owner->size(), app::shapes.size(), sides,
            app::store["exit"].size(), log_of().line.size(), constructed, app::title.c_str());
     fflush(stdout);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Allocation before anything else ran: from preinit_array, an IFUNC resolver and the first constructor; and
-// after everything else, from a destructor and atexit. Built as a library (-DLIBRARY) and as a program.
+// Allocations before anything else runs: in preinit_array, an IFUNC resolver and the first
+// constructor. Allocations after everything else: in a destructor and an atexit handler. Built as a
+// library (-DLIBRARY) and as a program.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Preloaded before the library under test: counts the system calls that named objects make, by call site, and
-// fails one of them.
+// A library that is preloaded before the library under test. It counts the system calls that named
+// objects make, per call site, and fails one of them.
 //
-//   FAULT_OBJECTS=NAME[:NAME]   whose calls count, by the last part of the file's name
-//   FAULT_LOG=FILE              a line for each: its number at this call site, function, call site, error or 0
+//   FAULT_OBJECTS=NAME[:NAME]   the objects whose calls count: the last part of the file's name
+//   FAULT_LOG=FILE              a line per call: its number at this call site, the function, the
+//                               call site, and the error or 0
 //   FAULT_SITE=S FAULT_AT=N     the N-th call at site S fails
 //   FAULT_ERRNO=E               with error E; -1: half of a read or write is done
 //   FAULT_KEEP=1                so do all later calls of the same function; 2: all later calls
 //
-// What it catches are calls through the GOT, which is how the library and the tools call libc. Everything is
-// done by plain system calls where it can be, for this runs before libc is ready. Futexes are left alone.
+// It catches calls through the GOT, which is how the library and the tools call libc. It works with
+// plain system calls where it can, because it runs before libc is ready. It leaves futexes alone.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -52,10 +53,10 @@ static long done(long result) {
     return -1;
 }
 
-// ---- settings, from the environment as the kernel gave it ----------------------------------------------
+// ---- settings, from the environment as the kernel gave it ---------------------------------------
 
 static struct {
-    char text[65536]; // NUL-terminated variables
+    char text[65536]; // variables, each ended by NUL
     const char *objects;
     int log;
     unsigned long site;
@@ -99,7 +100,7 @@ static void get_ready(void) {
     set.keep = atol(variable(have, "FAULT_KEEP"));
     set.log = (int)raw(SYS_openat, AT_FDCWD, (long)variable(have, "FAULT_LOG"),
                        O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600, 0, 0);
-    // Out of the way of programs that close or replace what they find.
+    // A high number: the program may close or replace the low ones.
     long high = raw(SYS_fcntl, set.log, F_DUPFD_CLOEXEC, 900, 0, 0, 0);
     if (set.log >= 0 && high >= 0) {
         raw(SYS_close, set.log, 0, 0, 0, 0, 0);
@@ -107,15 +108,15 @@ static void get_ready(void) {
     }
 }
 
-// ---- whose call is it ----------------------------------------------------------------------------------
+// ---- whose call is it ---------------------------------------------------------------------------
 
 static struct object {
-    uintptr_t from, to, base; // of its code; what an address minus base is in the file
+    uintptr_t from, to, base; // the object's code; an address minus base is the address in its file
     bool counts;
 } seen[64];
 static unsigned seen_count;
 
-// Whether the file of a line of maps is in the list.
+// Whether the list names the file of this line of /proc/self/maps.
 static bool named(const char *line) {
     size_t end = strcspn(line, "\n"), start = end;
     while (start > 0 && line[start - 1] != '/')
@@ -149,7 +150,7 @@ static struct {
     long calls;
 } counts[1024];
 
-// Counts a call; its number at the site.
+// Counts a call and returns its number at the site.
 static long count(unsigned long site) {
     unsigned i = 0;
     while (counts[i].site && counts[i].site != site && i < sizeof counts / sizeof counts[0] - 1)
@@ -160,7 +161,7 @@ static long count(unsigned long site) {
 
 static const char *kept;
 
-// The error that this call has to fail with; 0: none.
+// The error with which this call has to fail, or 0.
 static long fault(const char *function, void *site) {
     long error = 0;
     acquire();
@@ -221,7 +222,7 @@ static long fault(const char *function, void *site) {
         return done(raw(SYS_##name, pid, (long)local, (long)locals, (long)remote, (long)remotes,   \
                         (long)flags));                                                             \
     }
-// Reads and writes can also do half of what was asked.
+// A read or write can also do half of what was asked.
 #define TRANSFER(name, number, buffer)                                                             \
     ssize_t name(int fd, buffer data, size_t length) {                                             \
         FAIL_OR(#name, -1)                                                                         \
@@ -257,13 +258,15 @@ CALL2(int, fstatfs, int, struct statfs *)
 CALL3(ssize_t, getrandom, void *, size_t, unsigned)
 CALL2(int, access, const char *, int)
 CALL3(ssize_t, readlink, const char *, char *, size_t)
+CALL4(ssize_t, readlinkat, int, const char *, char *, size_t)
+CALL3(int, symlinkat, const char *, int, const char *)
 CALL4(int, faccessat, int, const char *, int, int)
 CALL1(int, personality, unsigned long)
 TRANSFER(read, SYS_read, void *)
 TRANSFER_AT(pread, SYS_pread64, void *)
 TRANSFER_AT(pwrite, SYS_pwrite64, const void *)
 
-// Where everything fails, it can still be said.
+// The library can still print messages where every call fails.
 ssize_t write(int fd, const void *data, size_t length) {
     long error = fault("write", SITE);
     if (error > 0 && !(fd == STDERR_FILENO && set.keep == 2)) {
@@ -274,7 +277,7 @@ ssize_t write(int fd, const void *data, size_t length) {
     return done(raw(SYS_write, fd, (long)data, (long)length, 0, 0, 0));
 }
 
-// The descriptor is gone even when close() reports an error.
+// close() gives the descriptor back even when it reports an error.
 int close(int fd) {
     long result = raw(SYS_close, fd, 0, 0, 0, 0, 0);
     FAIL_OR("close", -1)
@@ -361,7 +364,7 @@ long syscall(long number, ...) {
     return done(raw(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
-// ---- calls that are more than a system call ------------------------------------------------------------
+// ---- calls that are more than a system call -----------------------------------------------------
 
 #define REAL(name) ((__typeof(&name))(uintptr_t)dlsym(RTLD_NEXT, #name))
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A program that lives with malloc returning NULL: every request may fail, nothing that it has may change.
+// A program that survives malloc returning NULL. Every request may fail; no block that it has may
+// change.
 //
-//   faults_app run SEED     works on what is in `state`, forks once; "done nulls=N blocks=B sum=X"
-//   faults_app kill SEED    the same, then kills itself
-//   faults_app daemon SEED  the same, after closing what it inherited, and again before it ends
-//   faults_app check        "done nulls=0 blocks=B sum=X", or status 3 where there is no state
+//   faults_app run SEED     changes the blocks of `state`, forks once, and prints
+//                           "done nulls=N blocks=B sum=X"
+//   faults_app kill SEED    does the same, then kills itself
+//   faults_app daemon SEED  closes what it inherited, does the same, and closes again at its end
+//   faults_app check        prints "done nulls=0 blocks=B sum=X"; status 3 where there is no state
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
@@ -27,7 +29,9 @@ struct block {
 };
 
 struct state {
-    int moving; // slot + 1 that realloc works on: wherever the program ends, it may be old, new or neither
+    // 1 + the slot that realloc works on. Wherever the program ends, that block may be the old one,
+    // the new one, or neither.
+    int moving;
     struct block slot[SLOTS];
 };
 
@@ -47,7 +51,7 @@ __attribute__((noreturn)) static void wrong(const char *what, long number) {
     exit(1);
 }
 
-// Only the ends and a byte a page: huge blocks stay mostly untouched.
+// Only the ends of a block and one byte per page, so that huge blocks stay mostly untouched.
 static size_t next(size_t at, size_t size) {
     return at < 64 || at + 64 >= size ? at + 1 : at + 4001 < size - 64 ? at + 4001 : size - 64;
 }
@@ -61,7 +65,7 @@ static void fill(struct block *b) {
         b->at[at] = byte_of(at, b->seed);
 }
 
-// The whole block, or its first bytes where `size` is less.
+// Checks the whole block, or its first `size` bytes where that is less.
 static bool good(const struct block *b, size_t size) {
     if (size < b->size && size > 64)
         size = 64;
@@ -153,7 +157,7 @@ static void work(void) {
     malloc_trim(0);
 }
 
-// The child has a copy of its own, or is refused one.
+// Forks. The child gets a copy of its own, or the fork is refused.
 static void bear(void) {
     int status;
     fflush(stdout);
@@ -167,7 +171,7 @@ static void bear(void) {
             memset(p, 1, 100000);
         for (int i = 0; i < SLOTS; i++)
             if (state->slot[i].at)
-                state->slot[i].at[0] ^= 255; // must not be seen by the parent
+                state->slot[i].at[0] ^= 255; // the parent must not see this
         _exit(0);
     }
     while (waitpid(child, &status, 0) < 0)
@@ -177,7 +181,7 @@ static void bear(void) {
         wrong("the child's status is", status);
 }
 
-// All descriptors but the standard ones and the log of faults.c.
+// Closes all descriptors but the standard ones and the log of faults.c.
 static void close_all(void) {
     for (int fd = 3; fd < 1100; fd++)
         if (fd != 900)
@@ -213,7 +217,7 @@ int main(int argc, char **argv) {
     }
     verify();
     if (state->moving)
-        state->slot[state->moving - 1].at = NULL; // leaked
+        state->slot[state->moving - 1].at = NULL; // this block leaks
     state->moving = 0;
     bool daemon_like = strcmp(argv[1], "daemon") == 0;
     if (daemon_like)

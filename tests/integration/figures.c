@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Does what its standard input says and tells what the allocator says of it: "small COUNT SIZE", "large COUNT SIZE", "free",
-// "threads COUNT" (each allocates, frees half and waits), "join", "info", "xml", "stats", "trim". It allocates nothing
-// else between two figures.
+// Reads orders from standard input, carries them out, and prints the allocator's own figures:
+// "small COUNT SIZE", "large COUNT SIZE", "free", "threads COUNT" (each thread allocates, frees
+// half, and waits), "join", "info", "xml", "stats", "trim". It allocates nothing else between two
+// figures.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>

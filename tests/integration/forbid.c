@@ -4,11 +4,13 @@
 // A program in a sandbox: a seccomp filter (BPF) under which system calls fail, or kill.
 //
 //   forbid WHEN HOW CALLS ROUNDS
-//   WHEN    start: the filter is there before the program starts (it executes itself); later: from amid its work
-//   HOW     EPERM, ENOSYS, EACCES: what the calls fail with; kill
-//   CALLS   names, with commas; "+" before them: all others are forbidden
+//   WHEN    start: the filter is there before the program starts (it executes itself);
+//           later: it is set in the middle of the program's work
+//   HOW     EPERM, ENOSYS, EACCES: the error that the calls fail with; kill: they end the process
+//   CALLS   names with commas; with a "+" before them, all other calls are forbidden
 //
-// Says "ok REFUSED": so many requests got NULL. Every block is checked before it is freed, and on the way.
+// It prints "ok REFUSED", the number of requests that got NULL. Every block is checked before it is
+// freed, and now and then before that.
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -115,7 +117,7 @@ static void forbid(const char *how, const char *list) {
     }
 }
 
-// ---- the work ----------------------------------------------------------------------------------------
+// ---- the work -----------------------------------------------------------------------------------
 
 enum { KEPT = 600 };
 struct block {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Several threads fork at once, while others begin, allocate and end. Each child finds the list as it was, adds to it,
-// and takes it apart; the parent's stays.
+// Several threads fork at once, while other threads start, allocate and end. Each child finds the
+// list as it was, adds to it, and takes it apart. The parent's list stays.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static void *forker(void *arg) {
         if (pid == 0)
             _exit(child());
         if (waitpid(pid, &status, 0) != pid || status != 0) {
-            printf("child %d of a thread: wait status %#x\n", i, (unsigned)status);
+            printf("child %d of this thread ended with wait status %#x\n", i, (unsigned)status);
             wrong++;
         }
     }

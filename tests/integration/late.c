@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A list whose library adds to it after everything, in a destructor; its program may do so in a thread that asks for its
-// first memory while the process ends. Built twice, as a library and as its program.
+// A list whose library adds to it in a destructor, after everything else. The program may also add
+// to it, in a thread that asks for its first memory while the process ends. Built twice: as a
+// library and as its program.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ void late_push(void) {
     late_list = node;
 }
 
-// Parent and child take memory at once; the child must not write what is the parent's.
+// Parent and child take memory at once. The child must not write to the parent's.
 static void late_fork(void) {
     enum { BLOCKS = 200, SIZE = 20000 };
     static char *block[BLOCKS];

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Ends that run no destructor. usage: leaving exit|Exit|signal|vfork|atexit|wait
-// Prints whether the default heap is there as long as it is needed.
+// Ends that run no destructor. usage: leaving exit|Exit|signal|vfork|atexit|refused|wait. Prints
+// whether the default heap is there as long as it is needed.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,6 +55,17 @@ int main(int argc, char **argv) {
             memset(malloc((size_t)i * 100), i, (size_t)i * 100);
         free(block);
         return 5;
+    }
+    if (strcmp(how, "refused") ==
+        0) { // PMALLOC_FORK=follow: no memory for what the parent goes on with
+        const struct rlimit none = {1, RLIM_INFINITY};
+        pid_t parent = getpid();
+        if (setrlimit(RLIMIT_DATA, &none) == 0 && fork() == 0) {
+            while (getppid() == parent)
+                usleep(1000);
+            heap_is_there("child");
+            _exit(0);
+        }
     }
     pause();
     return 1;

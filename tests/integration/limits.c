@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A program at the borders: a heap that is full, forks, one enormous object, a heap held while others want it.
+// A program at the limits: a full heap, forks, one enormous object, a heap that it holds while
+// others want it.
 //
 //     limits fill SIZE     allocates until NULL, checks, frees, and must then get as much again
-//     limits hold          says "held PID", waits for the end of its input
-//     limits million       builds an object of a million pointers, or checks the one that is there; ends by SIGKILL
-//     limits fork HOW      HOW: alone, threads, exec: see below
+//     limits hold          prints "held PID" and waits for the end of its input
+//     limits million       builds an object of a million pointers, or checks the one that is there,
+//                          and ends by SIGKILL
+//     limits fork HOW      HOW is alone, threads or exec; see below
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -29,7 +31,7 @@
         }                                                                                          \
     } while (0)
 
-// ---- a full heap -----------------------------------------------------------------------------------
+// ---- a full heap --------------------------------------------------------------------------------
 
 struct block {
     struct block *next;
@@ -75,7 +77,7 @@ static size_t release(void) {
 static int mode_fill(size_t size) {
     size_t first = fill(size, SIZE_MAX), last = first;
     struct block *top = blocks;
-    if (top) { // all the others fail alike, and harm nothing
+    if (top) { // realloc and the others fail like malloc, and harm nothing
         errno = 0;
         NEED(realloc(top, (size_t)300 << 20) == NULL && errno == ENOMEM);
         void *untouched = &first;
@@ -95,7 +97,7 @@ static int mode_fill(size_t size) {
     return 0;
 }
 
-static int mode_grow(size_t size) { // and is killed
+static int mode_grow(size_t size) { // the test kills it
     printf("%zu\n", fill(size, SIZE_MAX));
     fflush(stdout);
     raise(SIGKILL);
@@ -125,7 +127,7 @@ static int mode_hold(void) {
     return 0;
 }
 
-// ---- a million pointers ----------------------------------------------------------------------------
+// ---- a million pointers -------------------------------------------------------------------------
 
 enum { MILLION = 1000000 };
 uint64_t **million;
@@ -137,13 +139,13 @@ static int mode_million(void) {
         for (uint64_t i = 0; i < MILLION; i++) {
             NEED((fresh[i] = malloc(8 + i % 60)));
             *fresh[i] = i * 3;
-            NEED(malloc(24)); // and leaks as much
+            NEED(malloc(24)); // and leaks as many blocks
         }
         million = fresh;
     }
     for (uint64_t i = 0; i < MILLION; i++)
         NEED(*million[i] == i * 3);
-    for (uint64_t i = 0; i < MILLION; i++) { // nothing that is new lies over what was there
+    for (uint64_t i = 0; i < MILLION; i++) { // no new block overlaps an old one
         uint64_t *p = malloc(24);
         NEED(p);
         memset(p, 0xff, 24);
@@ -156,7 +158,7 @@ static int mode_million(void) {
     return 1;
 }
 
-// ---- fork ------------------------------------------------------------------------------------------
+// ---- fork ---------------------------------------------------------------------------------------
 
 struct item {
     struct item *next;
@@ -213,7 +215,7 @@ static void hear(int fd) {
     NEED(read(fd, &byte, 1) == 1);
 }
 
-// Parent and child take turns; neither may see what the other does.
+// Parent and child take turns. Neither may see what the other does.
 static void turns(int way) {
     int to_child[2], to_parent[2], status;
     NEED(pipe(to_child) == 0 && pipe(to_parent) == 0);
@@ -225,7 +227,7 @@ static void turns(int way) {
         change_everything(1000);
         long mine = sum();
         say(to_parent[1]);
-        hear(to_child[0]); // the parent has changed its own meanwhile
+        hear(to_child[0]); // the parent has changed its own memory meanwhile
         NEED(sum() == mine && captured == was + 1000 && large[77] == (char)1000);
         pid_t grandchild = fork();
         NEED(grandchild >= 0);
@@ -276,7 +278,7 @@ static int mode_fork(const char *how) {
         NEED((large = calloc(1, 1 << 20)));
     }
     printf("%ld %ld %d\n", sum(), captured, large[77]);
-    fflush(stdout); // or the children print it again
+    fflush(stdout); // otherwise the children print it again
     pthread_t id[3];
     int threads = !strcmp(how, "threads");
     for (uintptr_t i = 0; threads && i < 3; i++)
@@ -305,7 +307,7 @@ static int mode_fork(const char *how) {
     return 0;
 }
 
-// ----------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "", *more = argc > 2 ? argv[2] : "0";

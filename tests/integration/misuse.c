@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Two threads that allocate all the time, and a shell that does wrong things meanwhile. Commands, one a line, each
-// answered by "ok ...", "null ..." or, where the heap's contents are wrong, "wrong ...":
+// Two threads that allocate all the time, and a shell that does wrong things meanwhile. It reads
+// one command a line. It answers "ok ...", "null ...", or "wrong ..." where the heap's contents are
+// wrong.
 //
 //   double SIZE | interior SIZE | foreign | stack     a bad free
-//   overflow SIZE BY        writes BY bytes over the end of a block into its neighbour, also the program's own
-//   grow MB | drop          blocks of 100000 bytes, kept; all of them freed and trimmed
+//   overflow SIZE BY        writes BY bytes over the end of a block into its neighbour, which is
+//                           the program's own, too
+//   grow MB | drop          keeps blocks of 100000 bytes; frees all of them and trims
 //   closefrom FD | dup2 FD | chdir DIR     what daemons do to what they inherit
 //   fsize MB                setrlimit(RLIMIT_FSIZE), with SIGXFSZ as it is by default
 //   verify | quit
 //
-// Everything hangs on `table`, the root. Before the first command: "ready KEPT", the kept blocks found.
+// Everything hangs on `table`, the root. Before the first command it prints "ready KEPT", the
+// number of kept blocks that it found.
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -71,7 +74,7 @@ static struct block block_new(size_t size) {
     return b;
 }
 
-// ---- the load ------------------------------------------------------------------------------------------
+// ---- the load -----------------------------------------------------------------------------------
 
 static void *worker(void *argument) {
     unsigned me = (unsigned)(uintptr_t)argument;
@@ -96,17 +99,21 @@ static void *worker(void *argument) {
     return NULL;
 }
 
-// Until each thread has done some more: what was done meanwhile was done under load.
+// Waits until each thread has done some more, so that the command before ran under load.
 static void let_work(void) {
     for (unsigned i = 0; i < THREADS; i++)
         for (unsigned long from = operations[i]; operations[i] < from + 2000;)
             usleep(200);
 }
 
-static void verify(void) {
+static void pause_workers(void) {
     paused = true;
     while (resting < THREADS)
         usleep(100);
+}
+
+static void verify(void) {
+    pause_workers();
     for (unsigned t = 0; t < THREADS; t++)
         for (unsigned i = 0; i < SLOTS; i++)
             if (!good(&table->slot[t][i]))
@@ -117,14 +124,17 @@ static void verify(void) {
     paused = false;
 }
 
-// ---- misuse --------------------------------------------------------------------------------------------
+// ---- misuse -------------------------------------------------------------------------------------
 
 static void free_badly(char *volatile p) { free(p); }
 
+// No worker may get the block between the two frees, because the second free would then be right.
 static void twice(size_t size) {
     char *volatile p = malloc(size);
+    pause_workers();
     free_badly(p);
     free_badly(p);
+    paused = false;
 }
 
 static void inside(size_t size) {
@@ -149,7 +159,7 @@ static int by_address(const void *a, const void *b) {
     return (x->at > y->at) - (x->at < y->at);
 }
 
-// Blocks one behind the other, all its own; writes over the end of one into the next.
+// Makes adjacent blocks, all its own, and writes over the end of one into the next.
 static void overflow(size_t size, size_t by) {
     enum { ROW = 64 };
     struct block row[ROW];
@@ -171,7 +181,7 @@ static void overflow(size_t size, size_t by) {
         free(row[i].at);
 }
 
-// ---- commands ------------------------------------------------------------------------------------------
+// ---- commands -----------------------------------------------------------------------------------
 
 static bool grow(size_t megabytes) {
     for (size_t done = 0; done < megabytes << 20 && table->kept < KEPT; done += KEPT_SIZE) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Libraries that come and go under running threads, with thread-local data that the loader asks us for, and with
-// thread-local objects whose constructors and destructors allocate. Built as a library (LIBRARY) and as the program that loads
-// copies of it: `modules MODE ROUNDS LIBRARY...`.
+// Libraries that are loaded and unloaded while threads run. They have thread-local data, for which
+// the loader asks malloc, and thread-local objects whose constructors and destructors allocate.
+// Built as a library (LIBRARY) and as the program that loads copies of it: `modules MODE ROUNDS
+// LIBRARY...`.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +13,7 @@
 
 #ifdef LIBRARY
 namespace {
-// Leaves memory to its destructor, which allocates again: both run inside the thread's end.
+// Leaves memory to its destructor, which allocates again. Both run while the thread ends.
 struct Words {
     std::vector<std::string> list;
     Words() {
@@ -28,7 +29,7 @@ struct Words {
 };
 thread_local Words words;
 thread_local char
-    large[100000]; // the loader takes a block of this size for each thread that touches it
+    large[100000]; // the loader takes a block of this size per thread that touches it
 thread_local long counter = 42;
 } // namespace
 
@@ -100,8 +101,9 @@ void touch_all(const std::vector<Loaded> &all, long want) {
             wrong("thread-local data of a module are not what they were");
 }
 
-// A thread from before the libraries uses what comes and goes, and others do while they are there. Libraries whose
-// thread-local objects wait for their destructors stay loaded until the thread ends; so it comes anew each round.
+// A thread that is older than the libraries uses them as they come and go, and so do threads that
+// start while they are loaded. A library stays loaded while a thread-local object of it waits for
+// its destructor, so the thread is a new one in each round.
 void round(int count, char **names) {
     std::atomic<int> step{0};
     std::vector<Loaded> all;
@@ -127,14 +129,14 @@ void round(int count, char **names) {
             wrong(dlerror());
 }
 
-// The main thread touches nothing, so that nothing of it holds the library.
+// The main thread touches no thread-local object, so that it keeps no library loaded.
 void plain_round(int count, char **names) {
     for (auto &l : load(count, names))
         if (dlclose(l.handle) != 0)
             wrong(dlerror());
 }
 
-// Threads that end in all their destructors while the library stays.
+// Threads that end in all their destructors while the library stays loaded.
 void thread_rounds(int rounds, int count, char **names) {
     auto all = load(count, names);
     for (int i = 0; i < rounds; i++) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Blocks whose sizes change in bulk, so that slabs morph: before a fork, in both processes after it, after a kill.
+// Blocks whose sizes change in bulk, so that slabs morph: before a fork, in both processes after
+// it, and after a kill.
 //
-// usage: morph forks | until-killed      exit 0, or 3 and the block that is not as it was stored
+// usage: morph forks | until-killed
+//
+// Exit status 0, or 3 after naming the block that is not as it was stored.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +27,7 @@ struct store {
 
 static unsigned char byte_of(unsigned i) { return (unsigned char)(i % 250 + 1); }
 
-// Filled, then published by one store; freed only when nothing names it.
+// Fills the block, then publishes it with one store. A block is freed only when nothing names it.
 static void put(unsigned i, uint32_t size) {
     struct block *b = malloc(sizeof *b + size);
     if (!b)

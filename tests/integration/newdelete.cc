@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// C++ on libc's malloc: every form of new and delete, containers, exceptions, and a global with a
-// constructor that must not wipe what was restored.
+// C++ on libc's malloc: every form of new and delete, containers, and exceptions. A global with a
+// constructor, which must not wipe what was restored.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

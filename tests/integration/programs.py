@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Debian's programs, each run twice on the same work: plain, and with the preload on the program itself and so
-on all its descendants. Output, status and the files it makes must be equal, and the start line must have said that the program's
-memory was ours: a test that ran without the preload by mistake fails.
-"""
+"""Debian's programs. Each one does the same work twice: plain, and with the preload on itself and
+all its descendants.
+
+Output, status and the files it makes must be equal. The start line must have said that PMAlloc
+served the program's memory. So a test fails when it runs without the preload by mistake."""
 
 import contextlib
 import dataclasses
@@ -22,16 +23,18 @@ import pytest
 
 from conftest import DEFAULT_HEAPS, ROOT, environment, run, said
 
-UNPACKED = ROOT / "build-programs"  # by scripts/bootstrap --test
+UNPACKED = ROOT / "build-programs"  # made by scripts/bootstrap --test
 PLACES = (pathlib.Path("/"), UNPACKED)
-START_LINE = re.compile(r"pmalloc: (?:heap (\S+) \(.*|volatile memory: nothing is kept.*)$\n?", re.MULTILINE)
-PATIENCE = 60  # seconds that a server gets to be ready, and to be gone
+START_LINE = re.compile(
+    r"pmalloc: (?:heap (\S+) \(.*|volatile memory: nothing is kept.*)$\n?", re.MULTILINE
+)
+PATIENCE = 60  # seconds that a server may take to be ready, and to end
 # The same for both runs, and nothing of the user's: no start-up files, no colours, no locale.
 FIXED = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "TERM": "dumb", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
 
 
 def program(*names):
-    """Debian's binary of one of the names, not what else may be earlier on PATH."""
+    """Debian's binary of one of the names. Another one may come earlier on PATH; it is not used."""
     for name in names:
         for place in PLACES:
             for folder in ("usr/bin", "bin", "usr/sbin"):
@@ -50,16 +53,18 @@ def postgres_folder():
 
 
 def surroundings(preload, home, **settings):
-    """The environment of a run; capitals name PMALLOC_ settings, the rest variables."""
+    """The environment of a run. Capitals name PMALLOC_ settings, other names are variables."""
     variables = settings.pop("variables", {})
     env = environment(preload, **({} if preload is False else settings))
-    for name in [n for n in env if n.startswith(("GIT_", "LC_", "PYTHON", "NODE_", "JAVA", "JDK_"))]:
+    for name in [
+        n for n in env if n.startswith(("GIT_", "LC_", "PYTHON", "NODE_", "JAVA", "JDK_"))
+    ]:
         del env[name]
     return env | FIXED | {"HOME": str(home)} | variables
 
 
 def contents(folder):
-    """Names, kinds, modes and digests of what is below a folder."""
+    """Names, kinds, modes and digests of everything below a folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
@@ -73,7 +78,7 @@ def contents(folder):
 
 
 def without_start_lines(text):
-    """The text, and the names of the heaps that programs said they run on."""
+    """The text without start lines, and the names of the heaps that those lines tell."""
     heaps = [pathlib.Path(m[1]).name if m[1] else "volatile" for m in START_LINE.finditer(text)]
     return START_LINE.sub("", text), heaps
 
@@ -88,8 +93,10 @@ class Result:
 
 
 def once(folder, argv, preload, prepare=None, stdin=None, timeout=120, **settings):
-    """One run in a fresh folder of a fixed name, which it leaves as `plain` or `ours` beside it; or, with `preload`
-    None, in that folder as it is, with the settings and variables given."""
+    """Runs argv once in a fresh folder of a fixed name, and leaves the folder as `plain` or `ours`
+    beside it.
+
+    With `preload` None it runs in that folder as it is, with the settings and variables given."""
     work = folder / "work"
     if preload is not None:
         work.mkdir()
@@ -115,7 +122,8 @@ def once(folder, argv, preload, prepare=None, stdin=None, timeout=120, **setting
 
 
 def runs_on_our_heap(name, argv):
-    """The start line of a short run: for programs that read what others of theirs say on standard error."""
+    """Asserts the start line of a short run. It is for programs whose parents read their standard
+    error."""
     done = run(argv, VERBOSE=1)
     assert name in without_start_lines(done.stderr)[1], said(done)
 
@@ -131,9 +139,12 @@ def same(
     quiet=False,
     **how,
 ):
-    """Runs argv without and with the preload and compares; `on` is the name of the heap that must have been
-    used (that of the program), `meaning` takes from the output what must be equal, `ignore` is a pattern of files
-    that differ by nature; `quiet` is for programs that must not find start lines, see runs_on_our_heap()."""
+    """Runs argv without and with the preload, and compares.
+
+    on        the heap that must have been used; else the program's default heap
+    meaning   takes from the output what must be equal
+    ignore    a pattern of files that differ by nature
+    quiet     for programs that must not find start lines, see runs_on_our_heap()"""
     plain = once(folder, argv, False, **how)
     ours = once(folder, argv, True, **({} if quiet else {"VERBOSE": 1}), **how)
     shown = f"{argv}\n--- plain: {plain.status}\n{plain.out[-2000:]}{plain.err[-3000:]}"
@@ -151,8 +162,11 @@ def same(
         return ours
     SEEN.update(re.sub(r"\.\d+$", "", heap) for heap in ours.heaps)
     name = on or pathlib.Path(argv[0]).resolve().name
-    # NAME.2 and so on while NAME is busy
-    assert any(re.fullmatch(re.escape(name) + r"(\.\d+)?", heap) for heap in ours.heaps), (ours.heaps, shown)
+    # NAME.2 and so on, while NAME is busy.
+    assert any(re.fullmatch(re.escape(name) + r"(\.\d+)?", heap) for heap in ours.heaps), (
+        ours.heaps,
+        shown,
+    )
     return ours
 
 
@@ -160,7 +174,7 @@ def bash(folder, script, **how):
     return same(folder, [program("bash"), "-c", script], **how)
 
 
-# ---- servers -----------------------------------------------------------------------------------------
+# ---- servers -------------------------------------------------------------------------------------
 
 
 def free_port():
@@ -170,14 +184,16 @@ def free_port():
 
 
 def wait_until(ready, what, process=None, log=None, patience=PATIENCE):
-    """Asks again and again; fails with the log when the process ends first or time is up."""
+    """Asks again and again. Fails with the log when the process ends first, or after `patience`."""
     end = time.monotonic() + patience
     while True:
         with contextlib.suppress(OSError):
             if ready():
                 return
         text = log.read_text(errors="replace")[-4000:] if log and log.exists() else ""
-        assert process is None or process.poll() is None, f"{what}: ended, {process.returncode}\n{text}"
+        assert (
+            process is None or process.poll() is None
+        ), f"{what}: ended, {process.returncode}\n{text}"
         assert time.monotonic() < end, f"{what}: not within {patience} s\n{text}"
         time.sleep(0.02)
 
@@ -188,15 +204,15 @@ def answers(port):
 
 
 def on_our_heap(pid, heap=None):
-    """Whether a running process has one of our heaps mapped, this one if given; a forked child's copy is private memory at
-    the heap's address."""
+    """Whether a running process has one of our heaps mapped, `heap` if given. The copy of a forked
+    child is private memory, so it does not count."""
     text = pathlib.Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     wanted = f"{heap}/heap." if heap else "/pmalloc-"
     return any(wanted in line and "heap." in line for line in text.splitlines())
 
 
 def has_our_copy(pid):
-    """Whether a forked child has private memory where the heap lies."""
+    """Whether a forked child has private memory at the heap's addresses."""
     text = pathlib.Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     return any(line.startswith("4000") and " rw-p " in line for line in text.splitlines())
 
@@ -206,7 +222,8 @@ def children(pid):
 
 
 class Server:
-    """A process with a log, in a session of its own; whatever becomes of the test, all of it ends."""
+    """A process with a log, in a session of its own. All of the session ends, whatever happens to
+    the test."""
 
     def __init__(self, name, argv, folder, env, user=None):
         self.name = name
@@ -243,15 +260,17 @@ class Server:
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"{self.name} goes on\n{self.text()}")
-        assert self.process.returncode == status, f"{self.name}: {self.process.returncode}\n{self.text()}"
+            pytest.fail(f"{self.name} has not ended\n{self.text()}")
+        assert (
+            self.process.returncode == status
+        ), f"{self.name}: {self.process.returncode}\n{self.text()}"
 
 
-# ---- default heaps -----------------------------------------------------------------------------------
+# ---- default heaps -------------------------------------------------------------------------------
 
 
 def is_dead(heap):
-    """Whether nobody has the heap open."""
+    """Whether no process has the heap open."""
     try:
         fd = os.open(heap, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -270,12 +289,12 @@ def dead_heaps():
     return {heap for heap in heaps if is_dead(heap)}
 
 
-SEEN = set()  # names of the heaps that programs said they run on
+SEEN = set()  # names of the heaps that programs said they use
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left():
-    """Programs that were killed, or turned into others, leave heaps; later starts take them away."""
+    """Programs that are killed, or that execute others, leave heaps. Later starts remove them."""
     yield
 
     def left():
@@ -285,4 +304,4 @@ def nothing_is_left():
         if not left():
             return
         run([program("true")])
-    pytest.fail(f"default heaps left behind: {sorted(left())}")
+    pytest.fail(f"programs left default heaps: {sorted(left())}")

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Executes itself again and again, each time with children just started that have not executed yet.
+// Executes itself again and again. Each time it has children that have just started and not
+// executed yet.
+//
 //   reexec GENERATIONS
 #include <spawn.h>
 #include <stdio.h>

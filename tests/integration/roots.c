@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A program with several variables that can be roots, some of them side by side in a page. It knows nothing of
-// persistence: it pushes a node on a list wherever told and prints how long all lists are.
+// A program with several variables that can be roots, some of them in the same page. It knows
+// nothing of persistence. It pushes a node on each list that it is told, and prints how long all
+// lists are.
 //
 //     roots [-k] [VARIABLE...]     -k: ends by SIGKILL
 //
-// Built as it is, with -DLIBRARY as a library of one more variable, and with -DENTRIES=N other sizes.
+// Built three ways: as it is, with -DLIBRARY as a library of one more variable, and with
+// -DENTRIES=N for other sizes.
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +21,7 @@ struct node {
     char fill[100];
 };
 
-// The length, or -1 where a node is not what it was.
+// The length of a list, or -1 where a node is not what it was.
 static long length(const struct node *n) {
     long count = 0;
     for (const struct node *at = n; at; at = at->next)
@@ -67,7 +69,7 @@ struct {
     struct node *list[ENTRIES];
 } table = {.generation = 100};
 static struct node *in_bss;
-static char wide[9000]; // a root over three pages, with a pointer amid it
+static char wide[9000]; // a root of three pages, with a pointer in its middle
 struct node **in_wide(void);
 struct node **in_wide(void) {
     return (struct node **)(((uintptr_t)wide + 4500) & -8ul);

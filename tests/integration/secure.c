@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Says what a set-user-ID program gets: AT_SECURE, whether PMAlloc is in it, and whether its heap is persistent.
+// Prints what a set-user-ID program gets: AT_SECURE, whether PMAlloc is in it, and whether its heap
+// is persistent.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

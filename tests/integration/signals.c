@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Signal handlers that allocate and free, again and again, while what they interrupt does the same. Each handler
-// frees what it allocated before it returns, as printf() does; what it may not do is get a block that
-// somebody has. `signals MODE SECONDS [THREADS]`; a block with wrong contents ends it with status 3.
+// Signal handlers that allocate and free all the time, while the code that they interrupt does the
+// same. Each handler frees what it allocated before it returns, as printf() does. It must never get
+// a block that is in use. `signals MODE SECONDS [THREADS]`; status 3: a block has wrong contents.
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -40,7 +40,7 @@ static size_t some_size(unsigned *seed) {
     return size;
 }
 
-// First and last words of each page carry the block's own address.
+// The first and last words of each page hold the block's own address.
 static void mark(char *p, size_t size) {
     for (size_t at = 0; at + 8 <= size; at += at + 8 < size && size > 4096 ? 2040 : 8)
         memcpy(p + at, &p, 8);
@@ -109,8 +109,8 @@ static void *work(void *arg) {
     return NULL;
 }
 
-// Without threads the process is single-threaded, and its timer interrupts it; else each thread is sent a signal
-// whenever the main thread gets to it.
+// Without THREADS the process has one thread, and a timer interrupts it. With THREADS the main
+// thread sends signals to each thread in turn.
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "small";
     int seconds = argc > 2 ? atoi(argv[2]) : 2, threads = argc > 3 ? atoi(argv[3]) : 0;

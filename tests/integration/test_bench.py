@@ -29,7 +29,8 @@ def script(path, text):
 
 @pytest.fixture
 def fake(tmp_path):
-    """Runs the driver on a nqueens that is a shell script, under glibc and a library that is none."""
+    """Runs the driver on an nqueens that is a shell script. The allocators are glibc and a library
+    that is none."""
     (tmp_path / "other.so").write_bytes(b"")
 
     def start(text, *arguments):
@@ -59,8 +60,17 @@ def test_figures_ratios_and_the_best(fake):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_a_run_that_is_ended(number, tmp_path):
-    script(tmp_path / "build/bench/nqueens", "echo $$ > {0}.new; mv {0}.new {0}; exec sleep 60\n".format(tmp_path / "pid"))
-    argv = [sys.executable, ROOT / "scripts/bench", "--programs=nqueens", "--allocators=glibc", "--threads=1"]
+    script(
+        tmp_path / "build/bench/nqueens",
+        "echo $$ > {0}.new; mv {0}.new {0}; exec sleep 60\n".format(tmp_path / "pid"),
+    )
+    argv = [
+        sys.executable,
+        ROOT / "scripts/bench",
+        "--programs=nqueens",
+        "--allocators=glibc",
+        "--threads=1",
+    ]
     argv += [f"--heap-in={tmp_path}", f"--output={tmp_path}/results"]
     reset = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
     env = environment(preload=False) | {"BUILD": str(tmp_path / "build")}
@@ -88,7 +98,12 @@ def test_warming_is_reported(fake):
 def test_plots(tmp_path):
     pytest.importorskip("matplotlib", reason="scripts/bootstrap --bench installs matplotlib")
     script(tmp_path / "build/bench/nqueens", "seconds=1; sleep 0.05; " + ANSWER)
-    options = ["--programs=nqueens", "--allocators=glibc", "--runs=1", f"--output={tmp_path}/results"]
+    options = [
+        "--programs=nqueens",
+        "--allocators=glibc",
+        "--runs=1",
+        f"--output={tmp_path}/results",
+    ]
     done = bench(*options, build=tmp_path / "build", plots=True)
     assert done.returncode == 0, said(done)
     for what in ("time", "memory"):
@@ -190,7 +205,15 @@ def test_every_program_answers_alike(threads, tmp_path):
     )
     assert done.returncode == 0, said(done)
     programs = json.loads((tmp_path / "results.json").read_text())["programs"]
-    expected = {path.stem for path in (ROOT / "tests/bench").glob("*.c")} - {"pair", "objects", "flushes", "forkcost"}
+    expected = {path.stem for path in (ROOT / "tests/bench").glob("*.c")} - {
+        "pair",
+        "objects",
+        "flushes",
+        "contention",
+        "lines",
+        "forkcost",
+        "lockcost",
+    }
     binaries = {name.split("/")[0].split("-")[0] for name in programs}
     assert expected - {"sets"} <= binaries and {"set"} <= binaries
 
@@ -223,7 +246,7 @@ def answer(program, *arguments, **settings):
 
 
 def test_the_tree_loses_no_pair():
-    """What the answer of fptree must be: each pair that was inserted comes out once."""
+    """fptree must return each inserted pair exactly once."""
     warm, operations, seed = 500, 3000, mix((0x9E3779B97F4A7C15 + 1) & MASK)
     keys = 2 * warm + 1
     first, second = Stream(~seed & MASK), Stream(seed)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The benchmark drivers' common half. Needs no build."""
+"""The part that all benchmark drivers share. Needs no build."""
 
 import argparse
 import pathlib
@@ -45,7 +45,11 @@ def test_environment_holds_the_variants_settings_only(monkeypatch):
     monkeypatch.setenv("BENCH_ALLOCATOR", "other.so")
     monkeypatch.setenv("KEPT", "1")
     plain = benchlib.environment(benchlib.Variant("glibc", None), "/f")
-    assert plain["KEPT"] == "1" and not plain.keys() & {"LD_PRELOAD", "PMALLOC_HEAP", "BENCH_ALLOCATOR"}
+    assert plain["KEPT"] == "1" and not plain.keys() & {
+        "LD_PRELOAD",
+        "PMALLOC_HEAP",
+        "BENCH_ALLOCATOR",
+    }
     ours = benchlib.Variant("pmalloc", "/x.so", {"PMALLOC_MARKERS": "1"})
     env = benchlib.environment(ours, "/f")
     assert env["LD_PRELOAD"] == "/x.so" and env["PMALLOC_MARKERS"] == "1"
@@ -73,17 +77,23 @@ def test_what_warms_the_machine_touches_memory_and_gives_it_back():
         "benchlib.warm(0)\n"
         "before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
         "benchlib.warm(benchlib.size('300M'))\n"
-        "own, after = (resource.getrusage(w).ru_maxrss for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))\n"
-        "print(before, own >> 10 < 200, after >> 10 >= 300, benchlib.run(['sleep', '0.1']).peak < 100e6)\n"
+        "own, after = (resource.getrusage(w).ru_maxrss "
+        "for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))\n"
+        "print(before, own >> 10 < 200, after >> 10 >= 300, "
+        "benchlib.run(['sleep', '0.1']).peak < 100e6)\n"
     )
     argv = [sys.executable, "-c", script]
-    done = subprocess.run(argv, env={"PYTHONPATH": str(SCRIPTS)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, env={"PYTHONPATH": str(SCRIPTS)}, capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["0", "True", "True", "True"], done.stderr
     with pytest.raises(benchlib.Failure, match="available"):
         benchlib.warm(1 << 60)
 
 
-@pytest.mark.parametrize("text, bytes_", [("0", 0), ("4096", 4096), ("64k", 65536), ("2G", 2 << 30)])
+@pytest.mark.parametrize(
+    "text, bytes_", [("0", 0), ("4096", 4096), ("64k", 65536), ("2G", 2 << 30)]
+)
 def test_sizes(text, bytes_):
     assert benchlib.size(text) == bytes_
 
@@ -101,8 +111,11 @@ def test_peak_memory_is_the_programs_own():
 
 
 def test_peak_memory_counts_the_files_of_the_heap(tmp_path):
-    # 50 MB that no page of the process is mapped to, and 30 MB of its own.
-    script = "import time; open('f', 'wb').write(bytes(50_000_000)); b = bytearray(30_000_000); time.sleep(0.3)"
+    # 50 MB of a file that the process does not map, and 30 MB of its own memory.
+    script = (
+        "import time; open('f', 'wb').write(bytes(50_000_000)); b = bytearray(30_000_000); "
+        "time.sleep(0.3)"
+    )
     result = benchlib.run([sys.executable, "-c", script], cwd=tmp_path, folder=tmp_path)
     assert 80e6 < result.peak < 150e6
     assert benchlib.file_blocks(tmp_path) >= 50e6

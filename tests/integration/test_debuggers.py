@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Debuggers and tracers around the preload, and programs built as Debian hardens them."""
+"""Debuggers and tracers around the preload, and programs that are built as Debian hardens them."""
 
 import os
 import re
@@ -14,12 +14,20 @@ LIBRARY = BUILD / "libpmalloc_preload.so"
 
 
 def settings(heap):
-    """What README.md says: the program's name keeps shells and tracers out."""
+    """The settings of docs/operations.md. PMALLOC_PROGRAM keeps shells and tracers off the heap."""
     return {"HEAP": heap, "ROOTS": "store", "PROGRAM": "kvshell"}
 
 
 def gdb(*commands, program, preload=True, **more):
-    argv = ["gdb", "-nx", "-q", "-batch", *(word for c in commands for word in ("-ex", c)), "--args", *program]
+    argv = [
+        "gdb",
+        "-nx",
+        "-q",
+        "-batch",
+        *(word for c in commands for word in ("-ex", c)),
+        "--args",
+        *program,
+    ]
     done = run(argv, preload=preload, **more)
     if "ptrace" in done.stdout + done.stderr:
         pytest.skip("ptrace is forbidden here")
@@ -29,19 +37,47 @@ def gdb(*commands, program, preload=True, **more):
 def test_gdb_runs_and_stops_in_malloc(heap, shm):
     (shm / "in").write_text("set a 1\nget a\n")
     done = gdb(
-        "set breakpoint pending on", "break main", f"run < {shm}/in", "break libpmalloc_preload.so:malloc",
-        "break pm_malloc_slow", "continue", "bt", "print pm_heap.persistent", "delete", "continue",
-        program=[app("kvshell")], **settings(heap),
-    )  # fmt: skip
-    assert "Breakpoint 1, main" in done.stdout and re.search(r"#\d+ .* main ", done.stdout), said(done)
-    assert "$1 = true" in done.stdout and "exited normally" in done.stdout, said(done)
+        "set breakpoint pending on",
+        "break main",
+        f"run < {shm}/in",
+        "break libpmalloc_preload.so:malloc",
+        "break pm_malloc_slow",
+        "continue",
+        "bt",
+        "print pm_heap_state_word",
+        "delete",
+        "continue",
+        program=[app("kvshell")],
+        **settings(heap),
+    )
+    assert "Breakpoint 1, main" in done.stdout and re.search(r"#\d+ .* main ", done.stdout), said(
+        done
+    )
+    assert "$1 = 1" in done.stdout and "exited normally" in done.stdout, said(done)
     assert "ok\n" in done.stdout and "\n1\n" in done.stdout, said(done)
 
 
 def test_gdb_through_pmalloc_run(heap):
-    """It replaces itself, so the debugger follows; and the program's addresses are those that the heap knows."""
-    run_it = [tool("pmalloc-run"), "-H", heap, "-r", "store", "-s", "PROGRAM=kvshell", app("kvshell")]
-    script = ("set breakpoint pending on", "break start", "run", "print store", "delete", "continue")
+    """pmalloc-run replaces itself, so the debugger follows. The program gets the addresses that the
+    heap knows."""
+    run_it = [
+        tool("pmalloc-run"),
+        "-H",
+        heap,
+        "-r",
+        "store",
+        "-s",
+        "PROGRAM=kvshell",
+        app("kvshell"),
+    ]
+    script = (
+        "set breakpoint pending on",
+        "break start",
+        "run",
+        "print store",
+        "delete",
+        "continue",
+    )
     seen = []
     for _ in range(2):
         done = gdb(*script, program=run_it, preload=False, stdin="set a 1\n")
@@ -56,7 +92,10 @@ def test_gdb_attaches(heap, processes):
     process.stdin.write("set a 1\n")
     process.stdin.flush()
     assert process.stdout.readline() == "ok\n"
-    done = run(["gdb", "-nx", "-q", "-batch", "-p", process.pid, "-ex", "print *store", "-ex", "detach"], preload=False)
+    done = run(
+        ["gdb", "-nx", "-q", "-batch", "-p", process.pid, "-ex", "print *store", "-ex", "detach"],
+        preload=False,
+    )
     if "ptrace" in done.stdout + done.stderr:
         pytest.skip("ptrace is forbidden here")
     assert "$1 = {" in done.stdout, said(done)
@@ -73,7 +112,9 @@ def test_tracers(heap, shm, tracer):
         done = run(["sh", "-c", script], stdin="get a\nset a 1\n", **settings(heap))
         if "ptrace" in done.stderr:
             pytest.skip("ptrace is forbidden here")
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"{expected}\nok\n", ""), said(done)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{expected}\nok\n", ""), said(
+            done
+        )
     assert "exited" in (shm / "log").read_text()
 
 
@@ -81,7 +122,8 @@ VALGRIND = "valgrind -q --error-exitcode=9 --leak-check=full"
 
 
 def test_valgrind_leaves_a_heap_alone(heap):
-    """Its malloc is valgrind's: a root that is restored or captured would point there in the next run."""
+    """Valgrind replaces malloc. A root that was restored or captured would point into valgrind's
+    memory in the next run."""
     assert succeeds(run([app("kvshell")], stdin="set a 1\n", **settings(heap))) == "ok\n"
     before = fingerprint(heap)
     done = run(["sh", "-c", f"exec {VALGRIND} {app('kvshell')}"], stdin="get a\n", **settings(heap))
@@ -91,40 +133,69 @@ def test_valgrind_leaves_a_heap_alone(heap):
 
 def test_valgrind_on_volatile_memory_checks_the_program(shm):
     source = shm / "bad.c"
-    source.write_text("#include <stdlib.h>\nint main(void) { char *volatile p = malloc(10); p[10] = 1; return 0; }\n")
+    source.write_text(
+        "#include <stdlib.h>\n"
+        "int main(void) { char *volatile p = malloc(10); p[10] = 1; return 0; }\n"
+    )
     subprocess.run(["gcc", "-g", "-o", shm / "bad", source], check=True)
     done = run([*VALGRIND.split(), shm / "bad"], BACKING="volatile")
     assert done.returncode == 9 and "Invalid write of size 1" in done.stderr, said(done)
-    done = run([*VALGRIND.split(), "--trace-children=yes", tool("pmalloc-run"), "-s", "BACKING=volatile", shm / "bad"], False)
+    done = run(
+        [
+            *VALGRIND.split(),
+            "--trace-children=yes",
+            tool("pmalloc-run"),
+            "-s",
+            "BACKING=volatile",
+            shm / "bad",
+        ],
+        False,
+    )
     assert done.returncode == 9 and "Invalid write of size 1" in done.stderr, said(done)
 
 
 def test_valgrind_runs_our_malloc_when_told_to():
     ours = "--soname-synonyms=somalloc=nouserintercepts"
-    done = run(["valgrind", "-q", ours, app("cfrac"), "17545186520507317056371138836327483792736"], BACKING="volatile", STATS=1)
+    done = run(
+        ["valgrind", "-q", ours, app("cfrac"), "17545186520507317056371138836327483792736"],
+        BACKING="volatile",
+        STATS=1,
+    )
     assert " = " in succeeds(done) and "pmalloc: " in done.stderr, said(done)
-    assert not re.search(r"0 objects|0 allocations", done.stderr) and "Invalid" not in done.stderr, said(done)
+    assert (
+        not re.search(r"0 objects|0 allocations", done.stderr) and "Invalid" not in done.stderr
+    ), said(done)
 
 
-# ---- hardening ---------------------------------------------------------------------------------------
+# ---- hardening -----------------------------------------------------------------------------------
 
 
 def hardening():
-    """dpkg-buildflags of hardening=+all, where there is dpkg-dev; the rest as newer Debians have it."""
+    """The flags of hardening=+all from dpkg-buildflags, where there is dpkg-dev, and those that
+    newer Debians add."""
     words = []
     for kind in ("CPPFLAGS", "CFLAGS", "LDFLAGS"):
         env = os.environ | {"DEB_BUILD_MAINT_OPTIONS": "hardening=+all"}
         with_dpkg = ["dpkg-buildflags", "--get", kind]
         done = subprocess.run(with_dpkg, env=env, capture_output=True, text=True, check=True)
         words += done.stdout.split()
-    more = ["-fcf-protection=full", "-fstack-clash-protection", "-ftrivial-auto-var-init=zero", "-U_FORTIFY_SOURCE"]
+    more = [
+        "-fcf-protection=full",
+        "-fstack-clash-protection",
+        "-ftrivial-auto-var-init=zero",
+        "-U_FORTIFY_SOURCE",
+    ]
     return [*words, *more, "-D_FORTIFY_SOURCE=3", "-D_GLIBCXX_ASSERTIONS", "-Wl,-z,separate-code"]
 
 
 @pytest.mark.parametrize("name", ["kvshell", "list", "tree"])
 def test_hardened_programs(heap, name):
-    program = compiled(f"../apps/{name}.c", *hardening(), "-pie", name=f"hardened_{name}", libraries=["-lm"])
-    header = subprocess.run(["readelf", "-dWl", program], capture_output=True, text=True, check=True).stdout
+    program = compiled(
+        f"../apps/{name}.c", *hardening(), "-pie", name=f"hardened_{name}", libraries=["-lm"]
+    )
+    header = subprocess.run(
+        ["readelf", "-dWl", program], capture_output=True, text=True, check=True
+    ).stdout
     assert "BIND_NOW" in header and "GNU_RELRO" in header and "PIE" in header
     where = {"HEAP": heap, "ROOTS": ROOTS[name]}
     if name == "kvshell":
@@ -137,9 +208,11 @@ def test_hardened_programs(heap, name):
 
 
 def test_malloc_object_sizes_of_fortified_code(shm):
-    """_FORTIFY_SOURCE=3 believes what malloc was asked for; malloc_usable_size may say more and must be usable."""
+    """_FORTIFY_SOURCE=3 goes by the size that malloc was asked for. malloc_usable_size() may return
+    more, and all of that must be usable."""
     source = shm / "fortified.c"
-    source.write_text("""
+    source.write_text(
+        """
         #include <malloc.h>
         #include <stdio.h>
         #include <stdlib.h>
@@ -158,7 +231,8 @@ def test_malloc_object_sizes_of_fortified_code(shm):
             memset(small, 0, (size_t)argc * 9);
             puts("not noticed");
         }
-    """)
+    """
+    )
     flags = ["-O2", "-D_FORTIFY_SOURCE=3", "-w"]
     subprocess.run(["gcc", *flags, "-o", shm / "fortified", source], check=True)
     done = run([shm / "fortified"], BACKING="volatile")
@@ -166,8 +240,11 @@ def test_malloc_object_sizes_of_fortified_code(shm):
 
 
 def test_our_own_library_is_hardened():
-    """Full RELRO, no writable and executable segment, no executable stack, no text relocations."""
-    text = subprocess.run(["readelf", "-dlW", LIBRARY], capture_output=True, text=True, check=True).stdout
+    """Full RELRO, no segment that is both writable and executable, no executable stack, no text
+    relocations."""
+    text = subprocess.run(
+        ["readelf", "-dlW", LIBRARY], capture_output=True, text=True, check=True
+    ).stdout
     assert "GNU_RELRO" in text and re.search(r"BIND_NOW|FLAGS.*NOW", text) and "TEXTREL" not in text
     segments = re.findall(r"^ +(LOAD|GNU_STACK) .* ([R ][W ][E ]) 0x", text, re.MULTILINE)
     assert len(segments) > 3 and not [s for s in segments if "W" in s[1] and "E" in s[1]], text

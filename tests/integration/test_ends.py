@@ -1,14 +1,32 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The ends of a process, where others still run: destructors and threads behind the end of the program, exec of
-itself, a namespace with the same process numbers; and what a default heap does when it is in somebody's way."""
+"""The ends of a process.
 
+Destructors and threads that run after the end of the program, in difficult company: threads that do
+not stop, no memory, an allocator that a signal interrupted. Exec of itself, and a namespace with
+the same process numbers. A default heap that is in the way of another process."""
+
+import contextlib
+import os
+import pathlib
 import shutil
 import subprocess
 
 import pytest
 
-from conftest import app, compiled, default_heaps, environment, recover, recovered, run, said, start, succeeds
+from conftest import (
+    app,
+    compiled,
+    default_heaps,
+    environment,
+    one_message,
+    recover,
+    recovered,
+    run,
+    said,
+    start,
+    succeeds,
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +52,116 @@ def test_a_thread_that_works_while_the_program_ends(late, heap, collect):
     for i in range(20):
         done = run([late, 20 * i], HEAP=heap, ROOTS="liblate.so:late_list", COLLECT=collect)
         count = int(succeeds(done))
-        # main and the thread push without a lock, so one may lose what the other pushed: never the first hundred
+        # main and the thread push without a lock, so one may lose what the other pushed, but never
+        # the first hundred.
         assert count == 0 if before is None else before + 100 <= count <= before + 150, said(done)
         before = count
     assert recovered(heap)
 
 
-def test_threads_that_work_while_the_program_ends_leave_what_a_kill_would(heap):
+@pytest.mark.parametrize("threads", ("", "unheard"))
+def test_threads_that_work_while_the_program_ends_leave_what_a_kill_would(heap, threads):
+    """This holds also for threads that block the signal that would stop them."""
     program = compiled("race.c", name="race")
-    for i in range(40):
-        succeeds(run([program, i * 50], HEAP=heap, ROOTS="stack"))
+    for i in range(40 if not threads else 20):
+        succeeds(run([program, i * 50, threads], HEAP=heap, ROOTS="stack"))
         assert not is_clean(heap)
+    assert recovered(heap)
+
+
+@pytest.fixture(scope="module")
+def ending():
+    return compiled("ending.cc", name="ending", compiler="g++")
+
+
+# The message of a process that must end without destructors, because they would free what the heap
+# has to keep.
+LAST_RESORT = {
+    "deaf": "a thread does not stop",
+    "stack-unheard": "a thread does not stop",
+    "no-space": "no memory",
+    "data": "no memory",
+    "alone-data": "no memory",
+    "mappings": "no memory",
+}
+
+
+@pytest.mark.parametrize(
+    "mode",
+    (
+        *("alone", "churn", "unheard", "deaf", "vfork", "traced", "traced-locks", "thousand"),
+        *(
+            "space",
+            "no-space",
+            "data",
+            "alone-tight",
+            "alone-data",
+            "descriptors",
+            "signals",
+            "mappings",
+        ),
+        *("handler", "handler-churn", "stack", "stack-unheard"),
+    ),
+)
+def test_destructors_take_nothing_from_the_heap_whatever_the_end(ending, heap, mode):
+    if mode == "mappings" and int(pathlib.Path("/proc/sys/vm/max_map_count").read_text()) > 100000:
+        pytest.skip("a process may have too many mappings here to take them all")
+    for count in range(0, 1000 if mode.startswith("handler") else 300, 100):
+        done = run(
+            ["setarch", "-R", ending, mode], HEAP=heap, ROOTS="kept", PROGRAM="ending", BUSY="wait"
+        )
+        assert (done.returncode, done.stdout) == (7, f"{count}\n"), said(done)
+        if mode in LAST_RESORT:
+            one_message(done, "without its destructors", LAST_RESORT[mode])
+        else:
+            assert done.stderr == "", said(done)
+    if mode in ("alone", "alone-tight"):
+        assert is_clean(heap)
+    assert recovered(heap)
+
+
+@pytest.fixture(scope="module")
+def twice():
+    return compiled("twice.c", name="twice")
+
+
+@pytest.mark.parametrize("mode", ("handler", "thread"))
+def test_exit_again_while_the_first_one_is_held_up(twice, heap, mode):
+    """Nobody reads the statistics that the first exit prints, so it waits. libc goes on with the
+    next destructor."""
+    for count in range(3):
+        done = run([twice, mode], HEAP=heap, ROOTS="kept", PROGRAM="twice", STATS=1)
+        assert (done.returncode, done.stdout) == (7, f"{count}\n"), said(done)
+    assert recovered(heap)
+
+
+def test_many_threads_exit_at_once(twice, heap):
+    for count in range(40):
+        done = run([twice, "threads"], HEAP=heap, ROOTS="kept", PROGRAM="twice")
+        assert (done.returncode, done.stdout, done.stderr) == (7, f"{count}\n", ""), said(done)
+    assert recovered(heap)
+
+
+def test_a_library_that_a_constructor_loaded_is_unloaded_in_main(twice, heap):
+    """The library's destructors run in main then. That is not the end of the program."""
+    library = compiled("twice.c", "-DLIBRARY", "-shared", "-fPIC", name="libtwice.so")
+    for count in range(3):
+        done = run([twice, "unload", library], HEAP=heap, ROOTS="kept", PROGRAM="twice")
+        assert (done.returncode, done.stdout, done.stderr) == (7, f"{count}\n", ""), said(done)
+        assert is_clean(heap)
+
+
+def test_without_proc_threads_stop_where_they_store(ending, heap):
+    """The threads cannot be listed, so none is asked to stop."""
+    hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec setarch -R "$0" churn']
+    if (
+        run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/proc"], preload=False).returncode
+        != 0
+    ):
+        pytest.skip("no mount namespaces here")
+    for count in range(0, 1000, 100):
+        done = run([*hide, ending], HEAP=heap, ROOTS="kept", PROGRAM="ending")
+        assert (done.returncode, done.stdout, done.stderr) == (7, f"{count}\n", ""), said(done)
     assert recovered(heap)
 
 
@@ -52,8 +169,10 @@ def test_a_child_forked_after_the_end_does_not_write_the_heap(late, heap, monkey
     monkeypatch.setenv("LATE_FORK", "1")
     for count in (0, 100):
         done = run([late], HEAP=heap, ROOTS="liblate.so:late_list")
-        # the line of the destructor goes past stdio
-        assert sorted(succeeds(done).split("\n")) == sorted([str(count), "0 blocks overwritten", ""])
+        # The destructor's line bypasses stdio.
+        assert sorted(succeeds(done).split("\n")) == sorted(
+            [str(count), "0 blocks overwritten", ""]
+        )
         assert is_clean(heap)
     assert recovered(heap)
 
@@ -76,6 +195,38 @@ def test_same_number_in_another_namespace_is_not_taken_for_the_owner(heap, proce
     assert first.stdout.readline() == "ok\n"
     done = run(argv, stdin="set b 2\n", HEAP=heap, ROOTS="store", PROGRAM="kvshell")
     assert done.returncode == 125 and "in use" in done.stderr, said(done)
+
+
+def has(pid, heap):
+    """Whether a process has the heap's directory open."""
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{fd}") == str(heap):
+                return True
+    return False
+
+
+def test_a_child_that_outlives_the_owner_is_not_called_by_its_name(ending, heap, processes):
+    """A child of vfork has the owner's descriptors, and with them its lock."""
+    first = start(
+        ["setarch", "-R", ending, "vfork-stays"], HEAP=heap, ROOTS="kept", PROGRAM="ending"
+    )
+    processes.append(first)
+    assert first.wait(20) == 7
+    child = next(pid for pid in os.listdir("/proc") if pid.isdigit() and has(pid, heap))
+    done = run(["setarch", "-R", ending, "alone"], HEAP=heap, ROOTS="kept", PROGRAM="ending")
+    assert done.returncode == 125, said(done)
+    one_message(
+        done,
+        f"in use by process {child}, although",
+        f"its last owner, process {first.pid}, has ended",
+        "vfork",
+    )
+    first.stdin.close()
+    done = run(
+        ["setarch", "-R", ending, "alone"], HEAP=heap, ROOTS="kept", PROGRAM="ending", BUSY="wait"
+    )
+    assert (done.returncode, done.stdout) == (7, "100\n"), said(done)
 
 
 def test_default_heap_with_roots_is_waited_for_not_doubled(processes):
@@ -111,6 +262,24 @@ def test_damaged_default_heap_does_not_stop_programs_that_ask_nothing_of_it(proc
         shutil.rmtree(heap)
 
 
+def test_what_a_killed_program_left_in_a_rootless_default_heap_keeps_nobody_from_running(processes):
+    """Nobody can reach what is in such a heap, so it is not even looked at."""
+    copy = compiled("../apps/kvshell.c", name="pmtest_kvshell")
+    process = start([copy])
+    processes.append(process)
+    process.stdin.write("fill 100\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    heap = next(path for path in default_heaps() if path.name == "pmtest_kvshell")
+    process.kill()
+    process.wait()
+    with open(heap / "booklog.0", "r+b") as file:
+        file.write(b"\xff" * 8192)
+    done = run([copy], stdin="set b 2\nget b\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n2\n", ""), said(done)
+    assert not heap.exists()
+
+
 def test_own_malloc_is_said_to_whoever_named_roots(heap):
     own = """
         #include <stddef.h>
@@ -127,7 +296,9 @@ def test_own_malloc_is_said_to_whoever_named_roots(heap):
     program = heap.parent / "own"
     subprocess.run(["cc", "-fno-builtin", "-rdynamic", "-o", program, source], check=True)
     done = run([program], HEAP=heap, ROOTS="kept")
-    assert done.returncode == 0 and "own" in done.stderr and done.stderr.count("\n") == 1, said(done)
+    assert done.returncode == 0 and "own" in done.stderr and done.stderr.count("\n") == 1, said(
+        done
+    )
     assert not heap.exists()
     assert "PMALLOC" not in "".join(environment(preload=False))
 
@@ -145,13 +316,22 @@ def heap_of_leaving():
 def test_nothing_is_left_by_a_program_that_runs_no_destructor(leaving, how):
     done = run([leaving, how])
     assert done.returncode == 5 and done.stderr == "", said(done)
-    lines = ["start: there"] + (["after vfork: there", "after fork: there"] if how == "vfork" else [])
+    lines = ["start: there"] + (
+        ["after vfork: there", "after fork: there"] if how == "vfork" else []
+    )
     assert done.stdout.splitlines() == lines, said(done)
     assert not heap_of_leaving()
 
 
+def test_a_parent_that_is_refused_leaves_its_heap_to_the_child(leaving):
+    done = run([leaving, "refused"], FORK="follow")
+    assert (done.returncode, done.stdout) == (125, "start: there\nchild: there\n"), said(done)
+    one_message(done, "no memory")
+    assert not heap_of_leaving()
+
+
 def test_starts_take_away_what_killed_programs_left(leaving, processes):
-    """But not what is in use, nor what has a root."""
+    """A start removes no heap that is in use or has a root."""
     store = compiled("../apps/kvshell.c", name="pmtest_kvshell")
     assert succeeds(run([store], stdin="set a 1\n", ROOTS="store")) == "ok\n"
     victims = [start([leaving, "wait"]) for _ in range(3)]
@@ -174,5 +354,7 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
     finally:
         victims[2].kill()
         victims[2].wait()
-        for heap in heap_of_leaving() | {path for path in default_heaps() if path.name == "pmtest_kvshell"}:
+        for heap in heap_of_leaving() | {
+            path for path in default_heaps() if path.name == "pmtest_kvshell"
+        }:
             shutil.rmtree(heap)

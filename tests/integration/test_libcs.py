@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""C libraries: which glibc the libraries ask for, and PMAlloc built against musl."""
+"""C libraries: the glibc that the libraries need at least, and PMAlloc built against musl."""
 
 import os
 import re
@@ -8,35 +8,50 @@ import subprocess
 
 import pytest
 from conftest import BUILD, ROOT, ROOTS, compiled, figures, recovered, refuses, run, said, succeeds
+from test_locks import SOURCES, TRIED, WAITED
 
-OLDEST = (2, 34)  # as README.md says: Debian 12 has 2.36
+OLDEST = (2, 34)  # as README.md says; Debian 12 has 2.36
 
 
 @pytest.mark.parametrize("name", ["libpmalloc_preload.so", "libpmalloc.so"])
 def test_oldest_glibc(name):
-    done = subprocess.run(["objdump", "-T", BUILD / name], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["objdump", "-T", BUILD / name], capture_output=True, text=True, check=True
+    )
     needed = re.findall(r"\*UND\*.*\(?GLIBC_([\d.]+)\)? +(\w+)", done.stdout)
     assert len(needed) > 40
     newer = {symbol: v for v, symbol in needed if tuple(map(int, v.split("."))) > OLDEST}
-    assert not newer, "not in glibc 2.34"
+    assert not newer, f"glibc 2.34 lacks {newer}"
     assert "GLIBC_PRIVATE" not in done.stdout
 
 
 def test_no_other_library_is_needed():
-    """Whatever else it needed would be loaded into every program."""
-    done = subprocess.run(["readelf", "-d", BUILD / "libpmalloc_preload.so"], capture_output=True, text=True, check=True)
-    assert set(re.findall(r"NEEDED.*\[(.*)\]", done.stdout)) <= {"libc.so.6", "ld-linux-x86-64.so.2"}
+    """Any other library would be loaded into every program, too."""
+    done = subprocess.run(
+        ["readelf", "-d", BUILD / "libpmalloc_preload.so"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(re.findall(r"NEEDED.*\[(.*)\]", done.stdout)) <= {
+        "libc.so.6",
+        "ld-linux-x86-64.so.2",
+    }
 
 
-# ---- musl --------------------------------------------------------------------------------------------
+# ---- musl ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def musl():
-    """Builds libraries and programs as the README says, and runs one of the programs."""
+    """Builds libraries and programs as CONTRIBUTING.md says. Returns a function that runs one of
+    the programs."""
     folder = BUILD / "musl"
     command = ["make", "-s", "-j2", "-C", ROOT, "CC=musl-gcc", f"BUILD={folder}"]
-    command += [folder / "libpmalloc_preload.so", *(folder / "apps" / name for name in ["cfrac", "kvshell", *ROOTS])]
+    command += [
+        folder / "libpmalloc_preload.so",
+        *(folder / "apps" / name for name in ["cfrac", "kvshell", *ROOTS]),
+    ]
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
@@ -50,7 +65,7 @@ def musl():
 
 
 def test_musl_runs_a_program(musl):
-    """cfrac's factors, and that its memory was ours."""
+    """cfrac prints its factors, and PMAlloc served its memory."""
     done = musl("cfrac", "17545186520507317056371138836327483792736", STATS=1, BACKING="volatile")
     assert done.returncode == 0 and " = " in done.stdout, said(done)
     assert done.stdout == run([BUILD / "apps" / "cfrac", *done.args[3:]], preload=False).stdout
@@ -59,7 +74,8 @@ def test_musl_runs_a_program(musl):
 
 @pytest.mark.parametrize("name", ["list", "skiplist", "hashset", "tree"])
 def test_musl_keeps_data(musl, heap, name):
-    """Roots, threads, kills and recovery; the tools are glibc's and know the heap."""
+    """Roots, threads, kills and recovery. The tools are linked with glibc and read the heap of a
+    musl program."""
     where = {"HEAP": heap, "ROOTS": ROOTS[name]}
     assert figures(succeeds(musl(name, "run", 3000, 1, "-t", 2, **where)))["keys"] > 0
     done = musl(name, "run", 3000, 2, "-t", 2, "-k", **where)
@@ -69,11 +85,34 @@ def test_musl_keeps_data(musl, heap, name):
     assert figures(succeeds(musl(name, "check", **where))) == before
 
 
+@pytest.mark.parametrize("place", ["heap", "root"])
+def test_musl_locks_of_the_dead(musl, heap, place):
+    """musl's locks look different. test_locks.py has the details."""
+    program = compiled(
+        SOURCES, "-idirafter", BUILD / "musl/kernel", name="locks_musl", compiler="musl-gcc"
+    )
+    settings = {"ROOTS": "store,root,root_made", "PROGRAM": "locks_musl"}
+    for number, name in enumerate([*TRIED, *WAITED, "sem"]):
+        where = {"HEAP": heap.with_name(f"{name}{number}"), **settings}
+        assert musl(str(program), "hold", place, name, **where).returncode == -9
+        done = musl(str(program), "use", place, name, **where)
+        assert succeeds(done) == ("free\n" if name in TRIED else ""), said(done)
+
+
 def test_musl_fork(musl, heap):
-    program = compiled("limits.c", "-Wno-unused", "-Dmalloc_trim(pad)=0", name="limits_musl", compiler="musl-gcc")
+    program = compiled(
+        "limits.c", "-Wno-unused", "-Dmalloc_trim(pad)=0", name="limits_musl", compiler="musl-gcc"
+    )
     last = None
-    for how in ("alone", "threads"):  # what Debian could execute is of glibc
-        done = musl(str(program), "fork", how, HEAP=heap, ROOTS="items,large,captured", PROGRAM="limits_musl")
+    for how in ("alone", "threads"):  # the programs of Debian that "exec" would start need glibc
+        done = musl(
+            str(program),
+            "fork",
+            how,
+            HEAP=heap,
+            ROOTS="items,large,captured",
+            PROGRAM="limits_musl",
+        )
         found, left = succeeds(done).splitlines()
         assert not done.stderr and last in (None, found), said(done)
         last = left
@@ -83,7 +122,9 @@ def test_musl_fork(musl, heap):
 
 def test_musl_misuse_is_noticed(musl, shm):
     source = shm / "bad.c"
-    source.write_text("#include <stdlib.h>\nint main(void) { char *p = malloc(100); free(p); free(p); }\n")
+    source.write_text(
+        "#include <stdlib.h>\nint main(void) { char *p = malloc(100); free(p); free(p); }\n"
+    )
     subprocess.run(["musl-gcc", "-fno-builtin", "-w", "-o", shm / "bad", source], check=True)
     done = musl(str(shm / "bad"), BACKING="volatile")
     assert done.returncode == -6 and "double free" in done.stderr, said(done)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""What the dynamic linker makes of malloc's name: programs at fixed addresses, and libraries that look elsewhere first."""
+"""What the dynamic linker makes of malloc's name: in programs at fixed addresses, and in libraries
+that look it up elsewhere first."""
 
 import subprocess
 
@@ -79,7 +80,7 @@ def test_a_library_loaded_with_deepbind_uses_our_malloc(tmp_path):
 
 
 def test_dlopen_searches_where_its_caller_would(tmp_path):
-    """By the caller's DT_RUNPATH, not by that of the preloaded library."""
+    """dlopen searches the DT_RUNPATH of its caller, not that of the preloaded library."""
     (tmp_path / "place").mkdir()
     built(tmp_path, "place/libplugin.so", PLUGIN, "-shared", "-fPIC")
     host = built(tmp_path, "host", HOST, "-ldl", "-Wl,-rpath,$ORIGIN/place")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Real programs whose state outlives them: C++ globals and their destructors, pointers into the program, and programs of
-Debian's that keep their state in a global, as their packages have them."""
+"""Real programs whose state outlives them: C++ globals and their destructors, pointers into the
+program, and unchanged programs of Debian that keep their state in a global."""
 
 import re
 import shutil
@@ -9,9 +9,27 @@ import signal
 import subprocess
 
 import pytest
-from conftest import BUILD, compiled, fingerprint, recover, recovered, refuses, run, said, start, succeeds, tool
+from conftest import (
+    BUILD,
+    compiled,
+    fingerprint,
+    recover,
+    recovered,
+    refuses,
+    run,
+    said,
+    start,
+    succeeds,
+    tool,
+)
 
-GLOBALS = ["app::store", "app::shapes", "app::title", "(anonymous namespace)::names", "(anonymous namespace)::owner"]
+GLOBALS = [
+    "app::store",
+    "app::shapes",
+    "app::title",
+    "(anonymous namespace)::names",
+    "(anonymous namespace)::owner",
+]
 MANGLED = ["_ZN3app5storeB5cxx11E", "_ZN3app6shapesE", "_ZN3app5titleB5cxx11E"]
 
 
@@ -26,7 +44,7 @@ def program():
 
 
 def fixed(argv, heap, roots=None, **settings):
-    """Under pmalloc-run, so at the same addresses each time."""
+    """Runs a program by pmalloc-run, so that it gets the same addresses each time."""
     settings.setdefault("HEAP", heap)
     return run([tool("pmalloc-run"), "--", *argv], False, ROOTS=roots, **settings)
 
@@ -40,25 +58,37 @@ def is_clean(heap):
     return recover(heap, "--check").returncode == 0
 
 
-# ---- C++ ---------------------------------------------------------------------------------------------
+# ---- C++ -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["return", "exit", "thread", "quick", "signal", "busy", "kill"])
 def test_cpp_globals(program, heap, end):
-    """Containers, strings in and out of the object, virtual functions; their destructors run and change nothing."""
+    """Containers, strings inside and outside of their object, virtual functions. Their destructors
+    run and change nothing."""
     for count in range(1, 5):
         done = fixed([program, end], heap, ",".join(GLOBALS) if count == 1 else None)
         found = figures(done, -signal.SIGKILL if end == "kill" else 0)
-        exits = 0 if end in ("kill", "quick") else count - 1  # main's own handler still reaches the heap
+        exits = (
+            0 if end in ("kill", "quick") else count - 1
+        )  # main's own handler still reaches the heap
         keys = count * 100 + 1 + (count > 1 and exits > 0 or exits == 0)
-        expected = {"runs": count, "keys": keys, "names": count, "owned": count, "shapes": count, "exits": exits}
+        expected = {
+            "runs": count,
+            "keys": keys,
+            "names": count,
+            "owned": count,
+            "shapes": count,
+            "exits": exits,
+        }
         expected["sides"] = sum(3 if i % 2 else 4 for i in range(count))
         assert {k: int(found[k]) for k in expected} == expected, said(done)
         assert is_clean(heap) == (end in ("return", "exit", "quick", "signal"))
     assert recovered(heap)["roots"] == 5
 
 
-@pytest.mark.parametrize("flags", ["-pie -fPIE", "-no-pie -fno-pie", "-static-libstdc++ -static-libgcc", "-O2"])
+@pytest.mark.parametrize(
+    "flags", ["-pie -fPIE", "-no-pie -fno-pie", "-static-libstdc++ -static-libgcc", "-O2"]
+)
 def test_cpp_however_built(heap, flags):
     program = cpp(*flags.split(), name="pmtest_cpp" + re.sub("[ =]", "_", flags))
     for count in range(1, 4):
@@ -69,24 +99,42 @@ def test_cpp_linked_with_the_library(heap):
     """Without the preload. The root is in a shared library of the program."""
     library = cpp("-shared", "-fPIC", "-Dmain=run", name="libpmtest_cpp.so")
     main = BUILD / "integration" / "pmtest_cpp_main.cc"
-    main.write_text("int run(int, char **);\nint main(int argc, char **argv) { return run(argc, argv); }\n")
+    main.write_text(
+        "int run(int, char **);\nint main(int argc, char **argv) { return run(argc, argv); }\n"
+    )
     program = main.with_suffix("")
     folders = [f"-Wl,-rpath,{library.parent}", f"-L{BUILD}", f"-Wl,-rpath,{BUILD}"]
-    command = ["g++", "-o", program, main, library, *folders, "-Wl,--no-as-needed", "-lpmalloc", "-lpthread"]
+    command = [
+        "g++",
+        "-o",
+        program,
+        main,
+        library,
+        *folders,
+        "-Wl,--no-as-needed",
+        "-lpmalloc",
+        "-lpthread",
+    ]
     subprocess.run(command, check=True)
     for count in range(1, 4):
-        done = run(["setarch", "-R", program], False, HEAP=heap, ROOTS="libpmtest_cpp.so:app::store,app::shapes")
+        done = run(
+            ["setarch", "-R", program],
+            False,
+            HEAP=heap,
+            ROOTS="libpmtest_cpp.so:app::store,app::shapes",
+        )
         assert figures(done)["runs"] == figures(done)["shapes"] == str(count)
         assert is_clean(heap)
 
 
 def test_static_of_a_function(program, heap):
-    """Constructed in the first run only: its guard comes back with it. Its destructor waits for the end of the program."""
+    """The static is constructed in the first run only, because its guard is restored with it. Its
+    destructor waits for the end of the program."""
     for count in range(1, 4):
         found = figures(fixed([program], heap, "log_of()::log"))
         assert (found["lines"], found["built"]) == (str(count + 1), str(int(count == 1)))
         assert is_clean(heap)
-    assert recovered(heap)["roots"] == 1  # the guard is a part of it
+    assert recovered(heap)["roots"] == 1  # the guard is a part of the root
 
 
 def test_static_of_a_function_by_its_symbol_killed(program, heap):
@@ -112,7 +160,7 @@ def test_wrong_cpp_names(program, heap, spec, part):
 
 
 def test_file_local_variables_of_one_name(heap):
-    """In two files: a line with both places, either of which will do."""
+    """Two files have a variable of that name. One line names both places; either may be given."""
     folder = BUILD / "integration"
     sources = []
     for which in "ab":
@@ -135,10 +183,17 @@ def test_file_local_variables_of_one_name(heap):
         )
         sources.append(str(source))
     main = folder / "pmtest_twice.c"
-    main.write_text('#include <stdio.h>\nint a(void), b(void);\nint main(void) { printf("%d %d\\n", a(), b()); }\n')
+    main.write_text(
+        "#include <stdio.h>\nint a(void), b(void);\n"
+        'int main(void) { printf("%d %d\\n", a(), b()); }\n'
+    )
     program = folder / "pmtest_twice"
     subprocess.run(["gcc", "-O1", "-o", program, main, *sources], check=True)
-    line = refuses(run([program], HEAP=heap, ROOTS="list"), "2 variables of that name", "use one of these ranges")
+    line = refuses(
+        run([program], HEAP=heap, ROOTS="list"),
+        "2 variables of that name",
+        "use one of these ranges",
+    )
     ranges = re.findall(r"\+0x[0-9a-f]+/8", line)
     assert len(ranges) == 2
     for count in range(1, 4):
@@ -146,88 +201,116 @@ def test_file_local_variables_of_one_name(heap):
         assert sorted((first, second)) == [1, count]
 
 
-# ---- which program, and where ------------------------------------------------------------------------
+# ---- which program, and where --------------------------------------------------------------------
 
 
 def randomised(program, shm):
-    """Whether programs come to lie elsewhere at each start."""
+    """Whether programs get other addresses at each start."""
     heaps = [shm / f"probe{i}" for i in range(2)]
     lines = []
     for heap in heaps:
         succeeds(run([program, "exit"], HEAP=heap, ROOTS="app::title"))
-        lines.append(re.search("loaded at.*", succeeds(run([tool("pmalloc-info"), heap], False)))[0])
+        lines.append(
+            re.search("loaded at.*", succeeds(run([tool("pmalloc-info"), heap], False)))[0]
+        )
     return lines[0] != lines[1]
 
 
 def test_a_program_that_lies_elsewhere_is_told_where_it_matters(program, heap, shm):
     if not randomised(program, shm):
         pytest.skip("address randomisation is off here")
-    # A pointer to a map of numbers: nothing points into the program, and nothing is said.
+    # The root points to a map of numbers. Nothing points into the program, so nothing is said.
     for count in range(1, 4):
-        assert figures(run([program], HEAP=heap, ROOTS="(anonymous namespace)::owner"))["owned"] == "1"
+        assert (
+            figures(run([program], HEAP=heap, ROOTS="(anonymous namespace)::owner"))["owned"] == "1"
+        )
     shapes = shm / "shapes"
     assert figures(fixed([program], shapes, "app::store,app::shapes"))["shapes"] == "1"
-    for _ in range(2):  # what the words mean stays on record
+    for _ in range(2):  # the heap remembers what the words mean
         done = run([program], HEAP=shapes)
         lines = [line for line in done.stderr.splitlines() if line.startswith("pmalloc: ")]
         assert len(lines) == 1 and "pmalloc-run" in lines[0], said(done)
-        assert re.match(rf"pmalloc: [1-9]\d* words? in {shapes} points? to where {program} lay", lines[0])
+        assert re.match(
+            rf"pmalloc: [1-9]\d* words? in {shapes} points? to where {program} lay", lines[0]
+        )
 
 
 def test_a_rebuilt_program_is_told_what_it_breaks(program, heap):
-    """How many words; or that there are none."""
+    """The message counts the words that point into the program, or says that there are none."""
     other = cpp("-Wl,--build-id=0x1234567890", name="pmtest_cpp_rebuilt")
     assert figures(fixed([program], heap, "app::store,app::shapes"))["shapes"] == "1"
     done = fixed([other, "kill"], heap)
-    assert re.search(r"now 1234567890\): [1-9]\d* words? in the heap points? into the other one", done.stderr), said(done)
+    assert re.search(
+        r"now 1234567890\): [1-9]\d* words? in the heap points? into the other one", done.stderr
+    ), said(done)
     shutil.rmtree(heap)
     assert figures(fixed([program], heap, "(anonymous namespace)::owner"))["owned"] == "1"
     done = fixed([other], heap)
     assert done.returncode == 0 and " owned=1 " in done.stdout, said(done)
-    assert "nothing in the heap points into the other one" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (
+        "nothing in the heap points into the other one" in done.stderr
+        and len(done.stderr.splitlines()) == 1
+    )
     figures(fixed([other], heap))
 
 
-# ---- programs of Debian's ----------------------------------------------------------------------------
+# ---- programs of Debian's ------------------------------------------------------------------------
 
 
 def test_bash_keeps_functions_and_aliases(heap):
-    """Two hash tables behind two pointers, which bash makes where they are NULL. Its symbols are exported."""
+    """Two pointers to hash tables, which bash makes where they are NULL. bash exports their
+    symbols."""
     bash = ["bash", "--norc", "--noprofile"]
-    first = "greet() { echo \"hello $1 $(echo from a subshell)\"; }\nalias say='echo aliased'\nkill -9 $$\n"
+    first = (
+        'greet() { echo "hello $1 $(echo from a subshell)"; }\n'
+        "alias say='echo aliased'\nkill -9 $$\n"
+    )
     done = fixed(bash, heap, "shell_functions,aliases", stdin=first)
     assert done.returncode == -signal.SIGKILL and not done.stderr, said(done)
     for i in range(3):
-        script = f"shopt -s expand_aliases\nsay {i}\ngreet again | cat\nadded{i}() {{ echo {i}; }}\n"
-        script += "".join(f"added{j}\n" for j in range(i + 1)) + ("kill -9 $$\n" if i % 2 else "exit 3\n")
+        script = (
+            f"shopt -s expand_aliases\nsay {i}\ngreet again | cat\nadded{i}() {{ echo {i}; }}\n"
+        )
+        script += "".join(f"added{j}\n" for j in range(i + 1)) + (
+            "kill -9 $$\n" if i % 2 else "exit 3\n"
+        )
         done = fixed(bash, heap, stdin=script)
         assert done.returncode == (-signal.SIGKILL if i % 2 else 3) and not done.stderr, said(done)
         lines = [f"aliased {i}", "hello again from a subshell", *map(str, range(i + 1))]
         assert done.stdout.splitlines() == lines
 
 
-DC_ROOT = "+0xe8c0/8"  # README: dc 1.07.1-3+b1 of Debian 12 for amd64 ...
+DC_ROOT = "+0xe8c0/8"  # docs/guide.md: dc 1.07.1-3+b1 of Debian 12 for amd64 ...
 DC_BUILD_ID = "19856c2d7f0a61f3bba2136ec3ce9a567745ed61"
 
 
 def own_variables(path):
-    """The .bss of a stripped program, behind what it shares with libc: OFFSET/LENGTH."""
-    sections = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True).stdout
-    start, size = (int(word, 16) for word in re.search(r"\.bss +NOBITS +(\w+) +\w+ +(\w+)", sections).groups())
+    """The .bss of a stripped program, after the part that it shares with libc, as OFFSET/LENGTH."""
+    sections = subprocess.run(
+        ["readelf", "-SW", path], capture_output=True, text=True, check=True
+    ).stdout
+    start, size = (
+        int(word, 16) for word in re.search(r"\.bss +NOBITS +(\w+) +\w+ +(\w+)", sections).groups()
+    )
     shared = subprocess.run(["nm", "-DS", path], capture_output=True, text=True, check=True).stdout
-    ends = [int(a, 16) + int(b, 16) for a, b in re.findall(r"^(\w{16}) (\w{16}) [BV] ", shared, re.M)]
+    ends = [
+        int(a, 16) + int(b, 16) for a, b in re.findall(r"^(\w{16}) (\w{16}) [BV] ", shared, re.M)
+    ]
     first = max([end for end in ends if start <= end <= start + size], default=start)
     return f"+{first:#x}/{start + size - first}"
 
 
 @pytest.mark.parametrize("root", ["README", "bss"])
 def test_dc_keeps_its_stack(heap, root, processes):
-    """One static pointer of a stripped program, or all its variables by their place in the file."""
+    """Names one static pointer of a stripped program, or all its variables, by their place in the
+    file."""
     dc = shutil.which("dc")
     assert dc, "scripts/bootstrap installs dc"
-    notes = subprocess.run(["readelf", "-nW", dc], capture_output=True, text=True, check=True).stdout
+    notes = subprocess.run(
+        ["readelf", "-nW", dc], capture_output=True, text=True, check=True
+    ).stdout
     if root == "README" and DC_BUILD_ID not in notes:
-        pytest.skip("another dc than Debian 12's")
+        pytest.skip("dc is not the build of Debian 12")
     spec = DC_ROOT if root == "README" else own_variables(dc)
     stack = ["a string", "3", "2", "1"]
     for power in (100, 101, 102):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Interpreters and virtual machines under the preload and without: equal output and status."""
+"""Interpreters and virtual machines, under the preload and without: equal output and status."""
 
 import re
 
@@ -11,11 +11,13 @@ from programs import nothing_is_left, program, same
 
 PYTHON = r"""
 import collections, decimal, gc, hashlib, json, re, sqlite3, subprocess, sys, threading, zlib
-table = {f"key {i}": [i, str(i) * 3, {"half": i / 2, "set": sorted({i % 7, i % 11})}] for i in range(60000)}
+table = {f"key {i}": [i, str(i) * 3, {"half": i / 2, "set": sorted({i % 7, i % 11})}] for i in
+         range(60000)}
 text = json.dumps(table)
 again = json.loads(text)
 print(len(text), again == table, hashlib.sha256(text.encode()).hexdigest())
-print(sum(int(m[1]) for m in re.finditer(r'"key (\d+)": \[\1', text)), len(zlib.compress(text.encode(), 9)))
+print(sum(int(m[1]) for m in re.finditer(r'"key (\d+)": \[\1', text)),
+      len(zlib.compress(text.encode(), 9)))
 decimal.getcontext().prec = 2000
 print(str(decimal.Decimal(2).sqrt())[-20:], (7 ** 40000).bit_length())
 tree = None
@@ -42,7 +44,7 @@ print(total, sys.getrefcount(None) > 0, gc.collect() >= 0)
 sys.exit(3)
 """
 
-# A module of its own, as spawn and forkserver import it again in the child.
+# A module of its own, because spawn and forkserver import it again in the child.
 PROCESSES = r"""
 import multiprocessing, os, sys
 from multiprocessing import shared_memory
@@ -87,7 +89,8 @@ if __name__ == "__main__":
 """
 
 PERL = r"""
-use strict; use warnings; use List::Util qw(sum reduce); use Digest::MD5 qw(md5_hex); use Storable qw(dclone);
+use strict; use warnings; use List::Util qw(sum reduce); use Digest::MD5 qw(md5_hex);
+use Storable qw(dclone);
 my %h = map { ("key$_" => { n => $_, list => [1 .. $_ % 17] }) } 1 .. 40000;
 my $copy = dclone(\%h);
 print sum(map { scalar @{$_->{list}} } values %$copy), " ", md5_hex(join ",", sort keys %h), "\n";
@@ -95,29 +98,38 @@ my $text = join " ", map { sprintf "%x", $_ * 7919 } 1 .. 60000;
 my $n = () = $text =~ /\b(\w)(\w)\2\1\b/g; print "$n ", length($text =~ s/(\d+)/<$1>/gr), "\n";
 delete @h{grep { /7/ } keys %h}; print scalar(keys %h), "\n";
 my @kids = map { my $i = $_; my $pid = open(my $from, "-|") // die;
-                 if (!$pid) { print sum(map { $_->{n} } values %$copy) + $i, "\n"; exit $i } $from } 1 .. 4;
+                 if (!$pid) { print sum(map { $_->{n} } values %$copy) + $i, "\n"; exit $i }
+                 $from } 1 .. 4;
 for my $kid (@kids) { print <$kid>; close $kid; print $? >> 8, "\n" }
-$| = 1; print `echo from the shell; exit 2`, $? >> 8, "\n"; my $s = "ab"; $s x= 1 << 22; print length $s, "\n";
-local $SIG{ALRM} = sub { print "alarm\n"; exit 6 }; select(undef, undef, undef, 0); alarm 1; while (1) { push @kids, substr($text, rand 1000, 50); @kids = () if @kids > 1000 }
+$| = 1; print `echo from the shell; exit 2`, $? >> 8, "\n"; my $s = "ab"; $s x= 1 << 22;
+print length $s, "\n";
+local $SIG{ALRM} = sub { print "alarm\n"; exit 6 }; select(undef, undef, undef, 0); alarm 1;
+while (1) { push @kids, substr($text, rand 1000, 50); @kids = () if @kids > 1000 }
 """
 
 NODE = r"""
 const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
-const crypto = require('crypto'), zlib = require('zlib'), cp = require('child_process'), fs = require('fs');
+const crypto = require('crypto'), zlib = require('zlib'), fs = require('fs');
+const cp = require('child_process');
 if (!isMainThread) {
   const table = new Map();
   for (let i = 0; i < 50000; i++) table.set('k' + i, Buffer.alloc(i % 300, i % 256));
   let sum = workerData; for (const b of table.values()) sum += b.length;
   parentPort.postMessage({ sum, shared: new Int32Array(64).fill(sum % 1000) });
 } else {
-  const worker = n => new Promise((ok, no) => new Worker(__filename, { workerData: n }).on('message', ok).on('error', no));
+  const worker = n => new Promise((ok, no) =>
+    new Worker(__filename, { workerData: n }).on('message', ok).on('error', no));
   (async () => {
     console.log((await Promise.all([1, 2, 3].map(worker))).map(m => [m.sum, m.shared[63]]));
-    const big = Buffer.concat(Array.from({ length: 2000 }, (_, i) => Buffer.from(String(i).repeat(500))));
-    const packed = zlib.gzipSync(big), text = JSON.stringify(Array.from({ length: 50000 }, (_, i) => ({ i, s: 's' + i })));
-    console.log(zlib.gunzipSync(packed).equals(big), crypto.createHash('sha256').update(big).digest('hex'));
-    console.log(JSON.parse(text).length, text.match(/"s(\d+)9"/g).length, crypto.pbkdf2Sync('p', 's', 1000, 32, 'sha512').toString('hex'));
-    console.log(cp.execFileSync('sh', ['-c', 'seq 1 5 | tr "\\n" " "']).toString(), cp.spawnSync('sh', ['-c', 'exit 3']).status);
+    const some = Array.from({ length: 2000 }, (_, i) => Buffer.from(String(i).repeat(500)));
+    const big = Buffer.concat(some), packed = zlib.gzipSync(big);
+    const text = JSON.stringify(Array.from({ length: 50000 }, (_, i) => ({ i, s: 's' + i })));
+    console.log(zlib.gunzipSync(packed).equals(big),
+                crypto.createHash('sha256').update(big).digest('hex'));
+    console.log(JSON.parse(text).length, text.match(/"s(\d+)9"/g).length,
+                crypto.pbkdf2Sync('p', 's', 1000, 32, 'sha512').toString('hex'));
+    console.log(cp.execFileSync('sh', ['-c', 'seq 1 5 | tr "\\n" " "']).toString(),
+                cp.spawnSync('sh', ['-c', 'exit 3']).status);
     const child = cp.fork(__filename + '.child.js'); child.send({ n: 21 });
     console.log(await new Promise(ok => child.on('message', ok))); child.disconnect();
     await new Promise(ok => child.on('exit', ok));
@@ -127,30 +139,41 @@ if (!isMainThread) {
 }
 """
 NODE_CHILD = (
-    "process.on('message', m => process.send({ twice: m.n * 2, list: Array(5000).fill('x') .length }));\n"
+    "process.on('message', m => process.send({ twice: m.n * 2, "
+    "list: Array(5000).fill('x') .length }));\n"
 )
 
 JAVA = r"""
-import java.nio.*; import java.nio.file.*; import java.util.*; import java.util.concurrent.*; import java.util.stream.*; import java.util.zip.*;
+import java.nio.*; import java.nio.file.*; import java.util.*; import java.util.concurrent.*;
+import java.util.stream.*; import java.util.zip.*;
 public class Work {
     static native void nothing();
     public static void main(String[] args) throws Exception {
         Map<String, List<Integer>> map = new TreeMap<>();
-        for (int i = 0; i < 200000; i++) map.computeIfAbsent("k" + i % 1000, k -> new ArrayList<>()).add(i);
-        System.out.println(map.values().stream().mapToLong(l -> l.stream().mapToLong(x -> x).sum()).sum());
+        for (int i = 0; i < 200000; i++)
+            map.computeIfAbsent("k" + i % 1000, k -> new ArrayList<>()).add(i);
+        System.out.println(map.values().stream()
+            .mapToLong(l -> l.stream().mapToLong(x -> x).sum()).sum());
         ExecutorService pool = Executors.newFixedThreadPool(6);
         List<Future<Long>> all = new ArrayList<>();
         for (int t = 0; t < 12; t++) { final int n = t; all.add(pool.submit(() -> {
-            long sum = 0; for (int i = 0; i < 300; i++) { ByteBuffer b = ByteBuffer.allocateDirect(1000 + i * 64); b.putInt(0, i * n); sum += b.getInt(0) + b.capacity(); }
-            CRC32 crc = new CRC32(); Deflater d = new Deflater(9); d.setInput(new byte[100000]); d.finish(); byte[] out = new byte[1000];
+            long sum = 0;
+            for (int i = 0; i < 300; i++) {
+                ByteBuffer b = ByteBuffer.allocateDirect(1000 + i * 64); b.putInt(0, i * n);
+                sum += b.getInt(0) + b.capacity(); }
+            CRC32 crc = new CRC32(); Deflater d = new Deflater(9); d.setInput(new byte[100000]);
+            d.finish(); byte[] out = new byte[1000];
             crc.update(out, 0, d.deflate(out)); d.end(); return sum + crc.getValue(); })); }
         for (Future<Long> f : all) System.out.print(f.get() + " ");
         pool.shutdown(); System.gc();
         Process p = new ProcessBuilder("sh", "-c", "cat; exit 4").start();
         p.getOutputStream().write("through a child".getBytes()); p.getOutputStream().close();
         System.out.println(new String(p.getInputStream().readAllBytes()) + " " + p.waitFor());
-        Files.writeString(Path.of("out.txt"), IntStream.range(0, 50000).mapToObj(Integer::toString).collect(Collectors.joining(",")));
-        try { byte[][] much = new byte[10000][]; for (int i = 0; ; i++) much[i] = new byte[1 << 22]; } catch (OutOfMemoryError e) { System.out.println("out of memory"); }
+        Files.writeString(Path.of("out.txt"), IntStream.range(0, 50000)
+            .mapToObj(Integer::toString).collect(Collectors.joining(",")));
+        byte[][] much = new byte[10000][];
+        try { for (int i = 0; ; i++) much[i] = new byte[1 << 22]; }
+        catch (OutOfMemoryError e) { System.out.println("out of memory"); }
         System.exit(6);
     }
 }
@@ -158,22 +181,29 @@ public class Work {
 
 RUBY = r"""
 h = (1..60000).to_h { |i| ["key#{i}", [i, i.to_s * 3, {half: i / 2.0}]] }
-puts Marshal.load(Marshal.dump(h)) == h, h.values.sum { |v| v[1].size }, h.keys.join.scan(/(\d)\1/).size
+puts Marshal.load(Marshal.dump(h)) == h, h.values.sum { |v| v[1].size },
+     h.keys.join.scan(/(\d)\1/).size
 GC.start; GC.compact rescue nil
-puts (1..4).map { |n| Thread.new { (1..20000).map { |i| "#{n}#{i}" }.join.sum } }.map(&:value).inspect
+puts (1..4).map { |n| Thread.new { (1..20000).map { |i| "#{n}#{i}" }.join.sum } }
+  .map(&:value).inspect
 r, w = IO.pipe
 pid = fork { r.close; h.delete("key1"); w.puts h.size; exit!(3) }
-w.close; puts r.read; Process.wait pid; puts $?.exitstatus, h.size, `echo shell`, (3 ** 5000).to_s.size
+w.close; puts r.read; Process.wait pid;
+puts $?.exitstatus, h.size, `echo shell`, (3 ** 5000).to_s.size
 exit 2
 """
 
 PHP = r"""
-$h = []; for ($i = 0; $i < 60000; $i++) $h["k$i"] = [$i, str_repeat("x", $i % 90), (object)["n" => $i]];
+$h = [];
+for ($i = 0; $i < 60000; $i++) $h["k$i"] = [$i, str_repeat("x", $i % 90), (object)["n" => $i]];
 echo md5(serialize($h)), " ", count(unserialize(serialize($h))), "\n";
-$j = json_encode($h); echo strlen($j), " ", count(json_decode($j, true)), " ", preg_match_all('/k(\d)\1/', $j), "\n";
+$j = json_encode($h);
+echo strlen($j), " ", count(json_decode($j, true)), " ", preg_match_all('/k(\d)\1/', $j), "\n";
 usort($h, fn($a, $b) => strlen($b[1]) <=> strlen($a[1]) ?: $a[0] <=> $b[0]); echo $h[5][0], "\n";
-function g() { for ($i = 0; $i < 1000; $i++) yield str_repeat((string)$i, 100); } $n = 0; foreach (g() as $s) $n += strlen($s); echo "$n\n";
-echo shell_exec("echo shell"), strlen(gzcompress($j, 9)) > 0, " ", (new PDO('sqlite::memory:') ?? 0) ? "pdo" : "", "\n"; exit(4);
+function g() { for ($i = 0; $i < 1000; $i++) yield str_repeat((string)$i, 100); } $n = 0;
+foreach (g() as $s) $n += strlen($s); echo "$n\n";
+echo shell_exec("echo shell"), strlen(gzcompress($j, 9)) > 0, " ",
+     (new PDO('sqlite::memory:') ?? 0) ? "pdo" : "", "\n"; exit(4);
 """
 
 LUA = r"""
@@ -182,14 +212,16 @@ local parts = {} for i = 1, #t, 7 do parts[#parts + 1] = t[i][2]:rep(2) end
 local s = table.concat(parts, ",") print(#s, select(2, s:gsub("(%d)%1", "<%1>")))
 t = nil collectgarbage() print(collectgarbage("count") < 20000)
 local co = coroutine.wrap(function() for i = 1, 1000 do coroutine.yield(("x"):rep(i * 10)) end end)
-local n = 0 for i = 1, 1000 do n = n + #co() end print(n) print(io.popen("echo shell"):read("a")) os.exit(3)
+local n = 0 for i = 1, 1000 do n = n + #co() end print(n)
+print(io.popen("echo shell"):read("a")) os.exit(3)
 """
 
 TCL = r"""
 for {set i 0} {$i < 60000} {incr i} {dict set d key$i [list $i [string repeat x [expr {$i % 50}]]]}
 puts "[dict size $d] [string length $d] [llength [regexp -all -inline {(\d)\1} $d]]"
 puts [exec -ignorestderr sh -c {echo shell; cat} << "piped [string repeat y 100000]" | wc -c]
-puts [string length [expr {7 ** 20000}]]; puts [lindex [lsort -decreasing [dict keys $d key1*]] 0]; exit 3
+puts [string length [expr {7 ** 20000}]]; puts [lindex [lsort -decreasing [dict keys $d key1*]] 0];
+exit 3
 """
 
 GUILE = r"""
@@ -197,8 +229,10 @@ GUILE = r"""
 (define h (make-hash-table))
 (do ((i 0 (1+ i))) ((= i 100000)) (hash-set! h i (number->string (* i i))))
 (display (hash-fold (lambda (k v sum) (+ sum (string-length v))) 0 h)) (newline)
-(display (apply + (map bytevector-length (map (lambda (i) (make-bytevector (* i 10) 1)) (iota 2000))))) (newline)
-(gc) (display (par-map (lambda (n) (length (list-tabulate (* n 5000) number->string))) '(1 2 3 4))) (newline)
+(display (apply + (map bytevector-length (map (lambda (i) (make-bytevector (* i 10) 1))
+                                         (iota 2000))))) (newline)
+(gc) (display (par-map (lambda (n) (length (list-tabulate (* n 5000) number->string)))
+                       '(1 2 3 4))) (newline)
 (display (string-length (number->string (expt 3 20000)))) (newline) (system "echo shell") (exit 3)
 """
 
@@ -229,9 +263,11 @@ def test_python_processes(tmp_path, method):
 
 
 def test_python_calls_malloc(tmp_path):
-    """Looked up by name in a running process."""
+    """Python looks malloc up by name in the running process."""
     script = "import ctypes; l = ctypes.CDLL(None); l.malloc.restype = ctypes.c_void_p\n"
-    script += "l.free.argtypes = [ctypes.c_void_p]; a = [l.malloc(i * 31) for i in range(1, 3000)]\n"
+    script += (
+        "l.free.argtypes = [ctypes.c_void_p]; a = [l.malloc(i * 31) for i in range(1, 3000)]\n"
+    )
     script += "[l.free(p) for p in a]; print(len(set(a)), all(p % 16 == 0 for p in a))"
     done = same(tmp_path, [program("python3"), "-c", script])
     assert done.out == "2999 True\n"
@@ -252,7 +288,7 @@ def test_node(tmp_path):
 
 @pytest.mark.parametrize("collector", ("Serial", "G1"))
 def test_java(tmp_path, collector):
-    """The source launcher: javac's modules are in Debian's run-time image."""
+    """The source launcher needs javac's modules, which are in Debian's run-time image."""
 
     def prepare(folder):
         (folder / "Work.java").write_text(JAVA)
@@ -266,9 +302,11 @@ def test_ruby(tmp_path):
 
 
 def test_php(tmp_path):
-    """PHP loads its modules with RTLD_DEEPBIND, which puts libc's malloc before everybody else's."""
+    """PHP loads its modules with RTLD_DEEPBIND, so libc's malloc comes first in them."""
     done = same(
-        tmp_path, [program("php"), "-n", "-r", PHP.replace("new PDO('sqlite::memory:')", "1")], status=4
+        tmp_path,
+        [program("php"), "-n", "-r", PHP.replace("new PDO('sqlite::memory:')", "1")],
+        status=4,
     )
     assert "shell" in done.out
     (tmp_path / "modules").mkdir()
@@ -292,15 +330,25 @@ def test_guile(tmp_path):
 
 
 def test_gdb(tmp_path):
-    """The debugger and what it debugs, both under the preload."""
-    argv = [program("gdb"), "-nx", "-batch", *(f"-ex={command}" for command in GDB), "--args", "/bin/true"]
+    """gdb and the program that it debugs both run under the preload."""
+    argv = [
+        program("gdb"),
+        "-nx",
+        "-batch",
+        *(f"-ex={command}" for command in GDB),
+        "--args",
+        "/bin/true",
+    ]
     done = same(tmp_path, argv, meaning=lambda text: re.sub(r"0x[0-9a-f]+", "ADDRESS", text))
     assert "call to syscall exit_group" in done.out and "4999950000 999" in done.out
 
 
 KEEPING = {
     "perl": ("-e", '%h = map { $_ => "v$_" x 3 } 1 .. 50000; print scalar(keys %h), `echo child`'),
-    "python3": ("-c", "print(len({i: str(i) * 3 for i in range(100000)}), [str(i) for i in range(9)])"),
+    "python3": (
+        "-c",
+        "print(len({i: str(i) * 3 for i in range(100000)}), [str(i) for i in range(9)])",
+    ),
     "sqlite3": (
         ":memory:",
         "create table t (x); with recursive c(i) as (select 1 union all select i + 1 from c "
@@ -312,7 +360,8 @@ KEEPING = {
 
 @pytest.mark.parametrize("name", KEEPING)
 def test_on_a_heap_that_keeps_everything(heap, name):
-    """All data of the program are roots: what one run leaves is recovered by the next, which does not mind."""
+    """All data of the program are roots. The next run recovers what one run left, and works as
+    before."""
     argv = [program(name), *KEEPING[name]]
     plain = run(argv, preload=False)
     for before in ("new", "clean", "clean"):

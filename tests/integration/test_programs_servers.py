@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Servers under the preload: what clients get is what they get from a server without it, and each server has
-been seen to have its memory on our heap."""
+"""Servers under the preload: clients get what they get without it. Each server has been seen with
+its memory on our heap."""
 
 import os
-import pwd
 import re
-import shutil
 import signal
 import socket
 import ssl
 import subprocess
-import tempfile
-import pathlib
 import threading
 import urllib.request
 
-import pytest
-
-from conftest import BUILD
-from programs import (
+from programs import (  # noqa: F401
     PATIENCE,
     Server,
     answers,
@@ -28,7 +21,6 @@ from programs import (
     has_our_copy,
     nothing_is_left,
     on_our_heap,
-    postgres_folder,
     program,
     surroundings,
     wait_until,
@@ -36,7 +28,8 @@ from programs import (
 
 
 def modes(test):
-    """The test as a function of `preload`, to be run with and without; compares what it returns."""
+    """Makes the test a function that runs without and with the preload, and compares what both runs
+    return."""
 
     def both(tmp_path):
         results = []
@@ -50,41 +43,37 @@ def modes(test):
     return both
 
 
-# ---- redis -------------------------------------------------------------------------------------------
+# ---- redis ---------------------------------------------------------------------------------------
 
 
 def redis_cli(port, *command, stdin=None):
-    """Client and server are compared as one: the client runs plain."""
+    """Runs the client plain: only the server is under test."""
     argv = [program("redis-cli"), "-p", port, *command]
     done = subprocess.run(
-        [str(a) for a in argv], input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [str(a) for a in argv],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done
     return done.stdout.strip()
 
 
 def redis_server(folder, preload, port):
-    # The server, its checkers and its sentinel are one file; the name it is called by decides.
+    # The server, its checkers and its sentinel are one file. Its name decides which one runs.
     server = folder / "redis-server"
     if not server.exists():
         server.symlink_to(program("redis-check-rdb"))
-    argv = [
-        server,
-        "--port",
-        port,
-        "--bind",
-        "127.0.0.1",
-        "--dir",
-        folder,
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    ]
-    argv += ["--enable-debug-command", "local"]
+    argv = [server, *f"--port {port} --bind 127.0.0.1 --dir {folder} --appendonly no".split()]
+    argv += ["--save", "", "--enable-debug-command", "local"]
     started = Server("redis", argv, folder, surroundings(preload, folder))
     wait_until(
-        lambda: answers(port) and redis_cli(port, "ping") == "PONG", "redis", started.process, started.log
+        lambda: answers(port) and redis_cli(port, "ping") == "PONG",
+        "redis",
+        started.process,
+        started.log,
     )
     assert on_our_heap(started.process.pid) == preload
     return started
@@ -103,43 +92,37 @@ def redis_fill(port):
     redis_cli(port, "--pipe", stdin="\r\n".join(commands) + "\r\n")
 
 
+def redis_benchmark(folder, preload, port):
+    """Runs redis's own benchmark. Its keys are random, so they are removed again."""
+    options = (
+        f"-p {port} -n 20000 -c 20 -P 8 -d 100 -r 5000 -q -t set,get,lpush,sadd,hset,zadd,mset"
+    )
+    done = subprocess.run(
+        [str(program("redis-benchmark")), *options.split()],
+        env=surroundings(preload, folder),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.count("requests per second") == 7, done
+    for key in ("mylist", "myset", "myhash", "myzset", "counter:__rand_int__"):
+        redis_cli(port, "del", key)
+    script = "for _, k in ipairs(redis.call('keys', 'key:0000*')) do redis.call('del', k) end"
+    redis_cli(port, "eval", script, 0)
+
+
 @modes
 def test_redis(folder, preload):
-    """Debian's redis links jemalloc; the preload comes before it, and jemalloc serves nothing. BGSAVE forks."""
+    """Debian's redis is linked with jemalloc. The preload comes before it, so jemalloc serves
+    nothing. BGSAVE forks."""
     port = free_port()
     with redis_server(folder, preload, port) as server:
         redis_fill(port)
-        benchmark = [
-            program("redis-benchmark"),
-            "-p",
-            port,
-            "-n",
-            20000,
-            "-c",
-            20,
-            "-P",
-            8,
-            "-d",
-            100,
-            "-r",
-            5000,
-            "-q",
-        ]
-        done = subprocess.run(
-            [str(a) for a in [*benchmark, "-t", "set,get,lpush,sadd,hset,zadd,mset"]],
-            env=surroundings(preload, folder),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
+        redis_benchmark(folder, preload, port)
+        memory = dict(
+            re.findall(r"^(\w+):(\d+)\r?$", redis_cli(port, "info", "memory"), re.MULTILINE)
         )
-        assert done.returncode == 0 and done.stdout.count("requests per second") == 7, done
-        for key in ("mylist", "myset", "myhash", "myzset", "counter:__rand_int__"):
-            redis_cli(port, "del", key)
-        redis_cli(
-            port, "eval", "for _, k in ipairs(redis.call('keys', 'key:0000*')) do redis.call('del', k) end", 0
-        )
-        memory = dict(re.findall(r"^(\w+):(\d+)\r?$", redis_cli(port, "info", "memory"), re.MULTILINE))
         used, jemalloc = int(memory["used_memory"]), int(memory["allocator_allocated"])
         assert used > 4 << 20 and (jemalloc < used / 4) == preload, memory
         before = redis_cli(port, "debug", "digest")
@@ -155,24 +138,31 @@ def test_redis(folder, preload):
         redis_cli(port, "del", "written")
         sizes = [
             redis_cli(port, *words)
-            for words in (["dbsize"], ["hlen", "hash:7"], ["zrevrange", "board", 0, 3], ["memory", "doctor"])
+            for words in (
+                ["dbsize"],
+                ["hlen", "hash:7"],
+                ["zrevrange", "board", 0, 3],
+                ["memory", "doctor"],
+            )
         ]
         assert redis_cli(port, "debug", "digest") == before
         redis_cli(port, "save")
         redis_cli(port, "shutdown", "nosave")
         server.ends()
     with redis_server(folder, preload, port) as server:
-        assert redis_cli(port, "debug", "digest") == before, "what was saved is not what was there"
+        assert (
+            redis_cli(port, "debug", "digest") == before
+        ), "the saved data differ from the data before"
         redis_cli(port, "shutdown", "nosave")
         server.ends()
     return before, sizes[:3]
 
 
-# ---- memcached ---------------------------------------------------------------------------------------
+# ---- memcached -----------------------------------------------------------------------------------
 
 
 class Memcached:
-    """The text protocol, as far as needed."""
+    """As much of the text protocol as the test needs."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
@@ -205,21 +195,7 @@ class Memcached:
 @modes
 def test_memcached(folder, preload):
     port = free_port()
-    argv = [
-        program("memcached"),
-        "-l",
-        "127.0.0.1",
-        "-p",
-        port,
-        "-U",
-        "0",
-        "-t",
-        "3",
-        "-m",
-        "64",
-        "-u",
-        "root",
-    ]
+    argv = [program("memcached"), *f"-l 127.0.0.1 -p {port} -U 0 -t 3 -m 64 -u root".split()]
     if os.geteuid() != 0:
         argv = argv[:-2]
     with Server("memcached", argv, folder, surroundings(preload, folder)) as server:
@@ -230,7 +206,10 @@ def test_memcached(folder, preload):
         def client(n):
             connection = Memcached(port)
             for i in range(1500):
-                assert connection.set(f"k{n}:{i}", bytes([65 + i % 26]) * (i * 13 % 9000)) == b"STORED\r\n"
+                assert (
+                    connection.set(f"k{n}:{i}", bytes([65 + i % 26]) * (i * 13 % 9000))
+                    == b"STORED\r\n"
+                )
             got = connection.get(*(f"k{n}:{i}" for i in range(0, 1500, 20)), "missing")
             answers_seen.append((n, len(got), sum(len(v) for v in got.values())))
 
@@ -246,7 +225,7 @@ def test_memcached(folder, preload):
     return sorted(answers_seen), stats["curr_items"], stats["cmd_set"], stats["bytes"]
 
 
-# ---- nginx -------------------------------------------------------------------------------------------
+# ---- nginx ---------------------------------------------------------------------------------------
 
 NGINX = """
 worker_processes 2;
@@ -263,7 +242,8 @@ http {{
     server {{
         listen 127.0.0.1:{port};
         root {folder}/www;
-        location /again/ {{ proxy_pass http://127.0.0.1:{port}/; add_header X-Generation {generation}; }}
+        location /again/ {{
+            proxy_pass http://127.0.0.1:{port}/; add_header X-Generation {generation}; }}
     }}
 }}
 {user}
@@ -300,13 +280,17 @@ def test_nginx(folder, preload):
         old = children(master)
         server.wait_until(lambda: [has_our_copy(pid) for pid in old] == [preload] * 2)
         got = [
-            fetch(port, path) for path in ("/small.txt", "/large.bin", "/again/small.txt") for _ in range(20)
+            fetch(port, path)
+            for path in ("/small.txt", "/large.bin", "/again/small.txt")
+            for _ in range(20)
         ]
         got.append(fetch(port, "/small.txt", **{"Accept-Encoding": "gzip"})[0])
         configure(2)
         server.process.send_signal(signal.SIGHUP)
         server.wait_until(lambda: fetch(port, "/again/small.txt")[1] == "2")
-        server.wait_until(lambda: len(children(master)) == 2 and not set(children(master)) & set(old))
+        server.wait_until(
+            lambda: len(children(master)) == 2 and not set(children(master)) & set(old)
+        )
         got += [fetch(port, "/again/large.bin"), [os.path.exists(f"/proc/{pid}") for pid in old]]
         server.process.send_signal(signal.SIGQUIT)
         server.ends()
@@ -315,104 +299,12 @@ def test_nginx(folder, preload):
     return got
 
 
-# ---- postgres ----------------------------------------------------------------------------------------
-
-SQL = """
-create table t (k serial primary key, v text, n numeric); create index on t (v); create index on t using brin (n);
-insert into t (v, n) select md5(i::text), i / 7.0 from generate_series(1, 20000) i;
-update t set v = v || 'x' where k % 3 = 0; delete from t where k % 5 = 0;
-select count(*), sum(length(v)), round(avg(n), 6), max(v) from t;
-select v, count(*) over (partition by k % 4 order by v) from t order by v limit 3;
-with recursive f(a, b) as (values (0::numeric, 1::numeric) union all select b, a + b from f where b < 1e50) select max(b) from f;
-select string_agg(j->>'name', ',' order by 1) from (select jsonb_build_object('name', v) j from t limit 50) x;
-create function f(i int) returns int language plpgsql as $$ begin return case when i < 2 then i else f(i - 1) + f(i - 2) end; end $$;
-select f(15); vacuum analyze t; select count(*) from t a join t b on a.v = b.v;
-select sum(abalance) = (select sum(delta) from pgbench_history) from pgbench_accounts;
-"""
-
-
-@pytest.fixture
-def postgres_home():
-    """A folder, a copy of the library and a user for a server that refuses to run as root."""
-    user = None
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-postgres-", dir="/tmp"))
-    if os.geteuid() == 0:
-        user = pwd.getpwnam("nobody").pw_uid
-        os.chown(folder, user, user)
-    folder.chmod(0o755)
-    library = folder / "libpmalloc_preload.so"
-    shutil.copy(BUILD / "libpmalloc_preload.so", library)
-    yield folder, library, user
-    shutil.rmtree(folder, ignore_errors=True)
-    heaps = pathlib.Path(f"/dev/shm/pmalloc-{os.geteuid() if user is None else user}")
-    if user is not None and heaps.is_dir() and not any(heaps.iterdir()):
-        heaps.rmdir()
-
-
-def postgres_run(home, preload):
-    folder, library, user = home
-    where = folder / ("ours" if preload else "plain")
-    where.mkdir()
-    if user is not None:
-        os.chown(where, user, user)
-    binaries = postgres_folder()
-    env = surroundings(preload, where, variables={"PGHOST": str(where), "PGUSER": "tester", "PGPORT": "5432"})
-    if preload:
-        env["LD_PRELOAD"] = str(library)
-    as_user = {} if user is None else {"user": user, "group": user, "extra_groups": ()}
-
-    def call(name, *arguments, stdin=None):
-        done = subprocess.run(
-            [str(a) for a in (binaries / name, *arguments)],
-            input=stdin,
-            env=env,
-            cwd=where,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            **as_user,
-        )
-        log = where / "log"
-        text = log.read_text()[-3000:] if log.exists() else ""
-        assert done.returncode == 0, f"{done}\n{text}"
-        return done.stdout
-
-    data = where / "data"
-    call("initdb", "-D", data, "-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-    options = f"-k {where} -c listen_addresses= -c fsync=off -c max_parallel_workers_per_gather=2 -c jit=off"
-    options += " -c min_parallel_table_scan_size=0 -c shared_buffers=16MB"
-    call("pg_ctl", "-D", data, "-w", "-t", PATIENCE, "-l", where / "log", "-o", options, "start")
-    try:
-        master = int((data / "postmaster.pid").read_text().split()[0])
-        # pg_ctl's child executes a shell that executes the server: a descendant with a heap of its own
-        assert on_our_heap(master) == preload
-        assert any(has_our_copy(pid) for pid in children(master)) == preload
-        call("pgbench", "-i", "-q", "postgres")
-        done = call("pgbench", "-c", 2, "-j", 2, "-t", 150, "postgres")
-        assert "number of transactions actually processed: 300/300" in done, done
-        result = call("psql", "-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", "postgres", stdin=SQL)
-    finally:
-        call("pg_ctl", "-D", data, "-w", "-t", PATIENCE, "-m", "fast", "stop")
-    log = (where / "log").read_text()
-    assert (
-        "database system is shut down" in log and "PANIC" not in log and "terminated by signal" not in log
-    ), log
-    return result
-
-
-def test_postgres(postgres_home):
-    """initdb, pg_ctl, server, pgbench and psql: processes that fork without exec and share memory."""
-    plain = postgres_run(postgres_home, False)
-    assert postgres_run(postgres_home, True) == plain and plain.endswith("t\n")
-
-
-# ---- openssl -----------------------------------------------------------------------------------------
+# ---- openssl -------------------------------------------------------------------------------------
 
 
 @modes
 def test_openssl_server(folder, preload):
-    """s_server and s_client, and Python's ssl module as a client."""
+    """s_server with s_client as its client, and with Python's ssl module."""
     env = surroundings(preload, folder)
     openssl, port = program("openssl"), free_port()
     request = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
@@ -423,18 +315,8 @@ def test_openssl_server(folder, preload):
         check=True,
         capture_output=True,
     )
-    argv = [
-        openssl,
-        "s_server",
-        "-accept",
-        f"127.0.0.1:{port}",
-        "-key",
-        "key.pem",
-        "-cert",
-        "cert.pem",
-        "-rev",
-        "-quiet",
-    ]
+    options = f"-accept 127.0.0.1:{port} -key key.pem -cert cert.pem -rev -quiet"
+    argv = [openssl, "s_server", *options.split()]
     with Server("openssl", argv, folder, env) as server:
         server.wait_until(lambda: answers(port))
         assert on_our_heap(server.process.pid) == preload

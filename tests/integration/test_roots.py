@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Roots named from outside: by symbol, range, whole object, slot; what is restored and what is not."""
+"""Roots that are named from outside: by symbol, range, whole object or slot. What is restored and
+what is not."""
 
 import shutil
 import subprocess
@@ -19,7 +20,8 @@ from conftest import (
     succeeds,
 )
 
-# A program whose lists are all empty, and whose other variables are as the linker left them, plus one.
+# What the program prints in its first run: all lists are empty, and it has added one to each number
+# that the linker put there.
 FRESH = {
     "head": 0,
     "hidden": 0,
@@ -49,14 +51,14 @@ def prog():
 
 
 def go(argv, heap, roots=None, **settings):
-    """One run; what it printed."""
+    """One run. Returns what it printed."""
     done = run(argv, HEAP=heap, ROOTS=roots, **settings)
     assert done.returncode == (-9 if "-k" in map(str, argv) else 0) and not done.stderr, said(done)
     return {k: int(v) for k, v in (word.split("=") for word in done.stdout.split())}
 
 
 def address(binary, symbol):
-    """Link-time address and size of a symbol, local ones too."""
+    """Link-time address and size of a symbol, which may be local."""
     text = subprocess.run(["nm", "-S", binary], capture_output=True, text=True, check=True).stdout
     for line in text.splitlines():
         words = line.split()
@@ -66,14 +68,16 @@ def address(binary, symbol):
 
 
 @pytest.mark.parametrize("end", ["exit", "kill", "recover"])
-@pytest.mark.parametrize("name", ["head", "hidden", "in_bss", "table", "wide", "lib_head", "lib_hidden"])
+@pytest.mark.parametrize(
+    "name", ["head", "hidden", "in_bss", "table", "wide", "lib_head", "lib_hidden"]
+)
 def test_by_symbol(prog, heap, name, end):
     """Global and file-local variables, of the program and of its library, in .data and .bss."""
     spec = f"{library().name}:{name}" if name.startswith("lib_") else name
     expected = dict(FRESH)
     for count in range(1, 5):
         expected[name] = count
-        if name == "table":  # the whole variable comes back, its other field as well
+        if name == "table":  # the whole variable is restored, including its other field
             expected["generation"] = 100 + count
         arguments = ["-k", name] if end != "exit" else [name]
         assert go([prog, *arguments], heap, spec if count == 1 else None) == expected
@@ -87,9 +91,9 @@ def test_a_symbol_of_a_library_may_go_without_its_name(prog, heap):
 
 
 def test_several_roots_and_their_neighbours_in_the_page(prog, heap):
-    """Only named bytes come back: before, after and hidden lie in the same page as head."""
+    """Only the named bytes are restored. before, after and hidden lie in the same page as head."""
     places = [address(prog, name)[0] for name in ("before", "head", "hidden", "after")]
-    assert len({place >> 12 for place in places}) == 1, "the test needs them in one page"
+    assert len({place >> 12 for place in places}) == 1, "the test needs these variables in one page"
     for count in range(1, 4):
         expected = dict(FRESH, head=count, in_bss=count, hidden=1, lib_head=count)
         argv = [prog, "head", "in_bss", "hidden", "lib_head"]
@@ -149,7 +153,7 @@ def test_by_symbol_pie_and_not(heap, flags):
 
 @pytest.mark.parametrize("object_name", ["", "libpmtest_roots.so:"])
 def test_whole_object_is_scanned_and_not_restored(prog, heap, object_name):
-    """Its variables keep alive what they point to until the next run, which starts with fresh ones."""
+    """Its variables keep alive what they point to, until the next run starts with fresh ones."""
     names = ["lib_head", "lib_hidden"] if object_name else ["head", "hidden", "in_bss", "wide"]
     argv = [prog, "-k", *names * 3]
     expected = dict(FRESH, **{name: 3 for name in names})
@@ -157,7 +161,7 @@ def test_whole_object_is_scanned_and_not_restored(prog, heap, object_name):
     assert recovered(heap)["live_objects"] >= 3 * len(names)
     assert go(argv, heap) == expected
     live = recovered(heap)["live_objects"]
-    assert 3 * len(names) <= live < 3 * 2 * len(names), "those of the run before are gone"
+    assert 3 * len(names) <= live < 3 * 2 * len(names), "the objects of the run before must be gone"
 
 
 def test_whole_object_and_a_symbol_of_it(prog, heap):
@@ -168,7 +172,9 @@ def test_whole_object_and_a_symbol_of_it(prog, heap):
 
 def test_from_a_file(prog, heap, shm):
     file = shm / "roots.txt"
-    file.write_text("# what the program is about\n\nhead   # its list\r\n  libpmtest_roots.so:lib_hidden\n")
+    file.write_text(
+        "# what the program is about\n\nhead   # its list\r\n  libpmtest_roots.so:lib_hidden\n"
+    )
     for count in range(1, 4):
         found = go([prog, "head", "lib_hidden"], heap, f"@{file}")
         assert (found["head"], found["lib_hidden"]) == (count, count)
@@ -225,8 +231,11 @@ def test_another_program_on_a_heap_with_roots(prog, heap):
 
 
 def test_a_rebuilt_program_is_told(prog, heap):
-    """The same variables at other places: the data come back, with a word about pointers into code."""
-    other = program("-O2", "-fno-inline", "-Wl,--build-id=0x1234567890", name="pmtest_roots_rebuilt")
+    """The same variables lie at other places. The data are restored, and a message says how many
+    pointers point into code."""
+    other = program(
+        "-O2", "-fno-inline", "-Wl,--build-id=0x1234567890", name="pmtest_roots_rebuilt"
+    )
     go([prog, "head"], heap, "head")
     done = run([other, "head"], HEAP=heap)
     assert done.returncode == 0 and "head=2 " in done.stdout, said(done)
@@ -235,7 +244,7 @@ def test_a_rebuilt_program_is_told(prog, heap):
 
 
 def test_cpp_global_with_a_constructor(heap):
-    """Restored after the constructors ran, so they do not wipe it."""
+    """It is restored after its constructor ran, so the constructor does not wipe it."""
     if not shutil.which("g++"):
         pytest.skip("no g++")
     prog = compiled("newdelete.cc", "-std=c++17", name="pmtest_newdelete", compiler="g++")
@@ -244,7 +253,7 @@ def test_cpp_global_with_a_constructor(heap):
         assert succeeds(done) == f"{count} 5\n"
 
 
-# ---- slots -------------------------------------------------------------------------------------------
+# ---- slots ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +265,7 @@ def slots():
 @pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize("end", [[], ["-k"]])
 def test_by_slot(slots, heap, preload, end):
-    """Linked with the library; with the preload in front of it as well."""
+    """The program is linked with the library, and also runs with the preload before it."""
     for count in range(1, 5):
         done = run([slots, *end], preload, HEAP=heap)
         assert done.returncode == (-9 if end else 0) and not done.stderr, said(done)
@@ -264,10 +273,16 @@ def test_by_slot(slots, heap, preload, end):
         if end and count % 2:
             figures = recovered(heap)
             assert figures["roots"] == 2 and figures["live_objects"] >= 2 * count
-    # With and without the preload, it is one heap.
+    # Both use one heap, with and without the preload.
     assert succeeds(run([slots], not preload, HEAP=heap)) == f"1 {heap} 5 5\n"
     succeeds(run([slots, "empty"], preload, HEAP=heap))
     assert succeeds(run([slots], preload, HEAP=heap)) == f"1 {heap} 1 1\n"
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_a_cancelled_thread_sets_its_slot(slots, heap, preload):
+    """On a plain file setting a slot calls msync, which is a cancellation point."""
+    succeeds(run([slots, "cancel"], preload, HEAP=heap, PERSIST="page"))
 
 
 def test_slots_on_volatile_memory(slots):
@@ -280,3 +295,17 @@ def test_slots_and_symbols_in_one_heap(slots, prog, heap):
     assert go([prog, "head"], heap, "head")["head"] == 1
     refuses(run([slots], HEAP=heap), "head")
     assert recovered(heap)["roots"] == 3
+
+
+@pytest.mark.parametrize("where", ("memory", "disk"))
+@pytest.mark.parametrize("how", (None, "unheard", "deaf"))
+def test_a_thread_of_a_constructor_stores_while_its_page_is_captured(heap, tmp_path, where, how):
+    """No store of the thread beside the root is lost. If the thread blocks every signal, stores may
+    be lost, but the thread goes on."""
+    lib = compiled("counting.c", "-DLIBRARY", "-fPIC", "-shared", name="libcounting.so")
+    prog = compiled("counting.c", f"-Wl,-rpath,{lib.parent}", name="counting", libraries=(lib,))
+    heap = tmp_path / "heap" if where == "disk" else heap
+    for i in range(1, 21):
+        done = run([prog], HEAP=heap, ROOTS="libcounting.so:root", counting=how)
+        assert (done.stdout, done.stderr) == (f"{i}\n", ""), said(done)
+        assert done.returncode == 0 or (done.returncode == 3 and how == "deaf"), said(done)

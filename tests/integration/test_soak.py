@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The soak driver itself: it runs, it notices, and it says how to run the episode again."""
+"""The soak driver itself: it runs, it notices what is wrong, and it says how to repeat the
+episode."""
 
 import os
 import re
@@ -39,7 +40,7 @@ def test_it_runs(shm):
     ],
 )
 def test_it_notices(shm, crime, found):
-    """With a pmalloc-recover that says what is not so, or destroys what it should recover."""
+    """Uses a pmalloc-recover that says what is not so, or that destroys what it should recover."""
     build = shm / "build"
     build.mkdir()
     for name in ("libpmalloc_preload.so", "apps"):

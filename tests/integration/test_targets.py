@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Programs that a preloaded malloc cannot get into, or must not: what pmalloc-run says of them, what the library
-does in them; and chains of exec."""
+"""Programs that a preloaded malloc cannot or must not get into: what pmalloc-run says of them, and
+what the library does in them. Chains of exec."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def refused(done, *parts):
         assert part in done.stderr, said(done)
 
 
-# ---- what pmalloc-run says ---------------------------------------------------------------------------
+# ---- what pmalloc-run says -----------------------------------------------------------------------
 
 
 def test_a_plain_program_is_taken(shm):
@@ -63,7 +63,9 @@ def test_musl(shm):
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("which, name", [("address", "AddressSanitizer"), ("thread", "ThreadSanitizer")])
+@pytest.mark.parametrize(
+    "which, name", [("address", "AddressSanitizer"), ("thread", "ThreadSanitizer")]
+)
 def test_sanitizers(shm, compiler, which, name):
     program = built(shm, PLAIN, f"-fsanitize={which}", compiler=compiler)
     assert run([program], preload=False).returncode == 7
@@ -76,7 +78,12 @@ def test_own_malloc(shm):
 
 @pytest.mark.parametrize(
     "at, value, part",
-    [(4, 1, "32-bit"), (18, 183, "another processor"), (5, 2, "another architecture"), (16, 4, "neither a program")],
+    [
+        (4, 1, "32-bit"),
+        (18, 183, "another processor"),
+        (5, 2, "another architecture"),
+        (16, 4, "neither a program"),
+    ],
 )
 def test_foreign_elf_files(shm, at, value, part):
     program = built(shm)
@@ -100,17 +107,25 @@ def test_what_is_no_program(shm):
 
 
 def test_dynamic_linker_that_is_not_there(shm):
-    refused(start(built(shm, PLAIN, "-Wl,--dynamic-linker=/no/such/ld.so")), "/no/such/ld.so", "No such file")
+    refused(
+        start(built(shm, PLAIN, "-Wl,--dynamic-linker=/no/such/ld.so")),
+        "/no/such/ld.so",
+        "No such file",
+    )
 
 
 def test_file_capabilities(shm):
     program = built(BUILD / "integration", name="capable")
-    if subprocess.run(["setcap", "cap_net_raw+ep", program], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["setcap", "cap_net_raw+ep", program], check=False, capture_output=True
+    ).returncode:
         pytest.skip("file capabilities need root and a file system that has them")
     refused(start(program), "file capabilities")
 
 
-@pytest.mark.parametrize("bit, part", [(stat.S_ISUID, "set-user-ID"), (stat.S_ISGID, "set-group-ID")])
+@pytest.mark.parametrize(
+    "bit, part", [(stat.S_ISUID, "set-user-ID"), (stat.S_ISGID, "set-group-ID")]
+)
 def test_privileged(shm, bit, part):
     program = built(shm)
     program.chmod(0o755 | bit)
@@ -143,10 +158,12 @@ def test_script_by_env_gets_the_interpreters_heap(shm, heap, monkeypatch):
     for rounds in (1, 2):
         done = run([tool("pmalloc-run"), "-H", heap, "-r", "generations", script], preload=False)
         assert (done.returncode, done.stdout) == (0, f"{rounds}\n"), said(done)
-        assert done.stderr.count("\n") == 1 and "interpreter, reexec (PMALLOC_PROGRAM)" in done.stderr, said(done)
+        assert (
+            done.stderr.count("\n") == 1 and "interpreter, reexec (PMALLOC_PROGRAM)" in done.stderr
+        ), said(done)
 
 
-# ---- what the library does ---------------------------------------------------------------------------
+# ---- what the library does -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", ["address", "thread"])
@@ -170,12 +187,13 @@ def test_own_malloc_is_said_to_whoever_named_a_heap(shm, heap):
         assert (done.returncode, done.stderr) == (7, ""), said(done)
 
 
-# ---- set-user-ID -------------------------------------------------------------------------------------
+# ---- set-user-ID ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def setuid():
-    """Runs a set-user-ID copy of a program as somebody else; skips where that changes nothing."""
+    """Runs a set-user-ID copy of a program as another user. Skips the test where that changes
+    nothing."""
     folder = BUILD / "integration" / "setuid"
     folder.mkdir(exist_ok=True)
 
@@ -196,7 +214,8 @@ def setuid():
         pytest.skip("the build directory cannot be reached by others")
     yield call
     shutil.rmtree(folder)
-    shutil.rmtree("/dev/shm/pmalloc-12345", ignore_errors=True)  # of env(1), which is not set-user-ID
+    # env(1) left it, which is not set-user-ID.
+    shutil.rmtree("/dev/shm/pmalloc-12345", ignore_errors=True)
 
 
 def test_setuid_programs_ignore_a_preload(setuid, heap):
@@ -204,12 +223,24 @@ def test_setuid_programs_ignore_a_preload(setuid, heap):
     assert done.stdout == "secure=1 pmalloc=0 persistent=0\n"
 
 
-BAD = {"HEAP": "/dev/shm/pmalloc-test-setuid", "ROOTS": "no-such-variable", "NONSENSE": "1", "STATS": "1", "VERBOSE": "1"}
+BAD = {
+    "HEAP": "/dev/shm/pmalloc-test-setuid",
+    "ROOTS": "no-such-variable",
+    "NONSENSE": "1",
+    "STATS": "1",
+    "VERBOSE": "1",
+}
 
 
 def test_linked_setuid_programs_ignore_every_setting(setuid):
     folder = BUILD / "integration"
-    program = compiled("secure.c", f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", name="secure_linked", libraries=["-lpmalloc"])
+    program = compiled(
+        "secure.c",
+        f"-L{BUILD}",
+        f"-Wl,-rpath,{BUILD}",
+        name="secure_linked",
+        libraries=["-lpmalloc"],
+    )
     assert folder in program.parents
     done = setuid(program, **BAD)
     assert (done.stdout, done.stderr) == ("secure=1 pmalloc=1 persistent=0\n", ""), said(done)
@@ -217,7 +248,8 @@ def test_linked_setuid_programs_ignore_every_setting(setuid):
 
 
 def test_preload_from_a_trusted_directory_ignores_every_setting(setuid):
-    """Such a library must be set-user-ID itself; it takes another one's place here, for these processes alone."""
+    """Only a library that is set-user-ID itself is preloaded. For these processes alone it takes
+    the place of a trusted library."""
     place = "/lib/x86_64-linux-gnu/libmemusage.so"
     copy = BUILD / "integration" / "libtrusted.so"
     shutil.copy(LIBRARY, copy)
@@ -231,11 +263,11 @@ def test_preload_from_a_trusted_directory_ignores_every_setting(setuid):
     assert not os.path.exists(BAD["HEAP"])
 
 
-# ---- exec --------------------------------------------------------------------------------------------
+# ---- exec ----------------------------------------------------------------------------------------
 
 
 def test_exec_of_others_and_back_keeps_the_heap(heap):
-    """The process is the same all along, so the heap is free each time."""
+    """The process stays the same, so the heap is free each time."""
     program = compiled("reexec.c", name="reexec")
     script = f"{program} 3; exec sh -c 'exec {program} 2'"
     done = run(["sh", "-c", script], HEAP=heap, ROOTS="generations", PROGRAM="reexec")
@@ -248,7 +280,8 @@ def test_grandchildren_inherit_the_environment_but_not_the_heap(heap):
     script = 'sh -c "$0 0; env $0 1"; exec $0 4'
     shell = os.path.basename(os.path.realpath("/bin/sh"))
     done = run(["sh", "-c", script, program], HEAP=heap, ROOTS="generations", PROGRAM=shell)
-    assert done.returncode == 125 and done.stderr.count("\n") == 1, said(done)  # it has no such variable
+    # The shell has no such variable.
+    assert done.returncode == 125 and done.stderr.count("\n") == 1, said(done)
     done = run(["sh", "-c", script, program], HEAP=heap, PROGRAM=shell)
     assert succeeds(done) == "1\n1\n1\n"
     assert recovered(heap)["live_objects"] == 0

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Threads that come, allocate, hand blocks to each other and go in every way there is. `threads MODE [N]` prints what
-// the test compares; a block with wrong contents ends it with status 3.
+// Threads that start, allocate, hand blocks to each other, and end in every way there is. `threads
+// MODE [N]` prints what the test compares; status 3: a block has wrong contents.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,18 +16,18 @@
 
 enum { WAVE = 50, BLOCKS = 40, MAILBOXES = 256 };
 
-void *keep; // a root, so that what is left at the end stays
+void *keep; // a root, so that what is left at the end stays live
 
 static void wrong(const char *what) {
     fprintf(stderr, "threads: %s\n", what);
     _exit(3);
 }
 
-// ---- blocks that check themselves --------------------------------------------------------------------
+// ---- blocks that check themselves ---------------------------------------------------------------
 
 struct block {
     size_t size;
-    uint64_t seal; // of its own address and size
+    uint64_t seal; // made from its own address and size
 };
 
 static uint64_t seal_of(const struct block *b) { return (uint64_t)(uintptr_t)b * 31 + b->size; }
@@ -59,12 +60,19 @@ static void give(struct block *b) {
 
 static _Atomic(struct block *) mailbox[MAILBOXES];
 
-// Half of the blocks are freed here, half by whoever next comes to the mailbox.
+// Of a crowd that meets, every thread holds all its blocks at once: no later crowd needs more
+// caches or a larger heap, however its threads take turns.
+static bool meets;
+static pthread_barrier_t all_hold;
+
+// Frees half of the blocks here. Another thread frees the rest, when it comes to the mailbox.
 static void *work(void *arg) {
     unsigned seed = (unsigned)(uintptr_t)arg;
     struct block *mine[BLOCKS];
     for (int i = 0; i < BLOCKS; i++)
         mine[i] = take(&seed);
+    if (meets)
+        pthread_barrier_wait(&all_hold);
     for (int i = 0; i < BLOCKS; i++)
         give(i % 2 ? mine[i] : atomic_exchange(&mailbox[rand_r(&seed) % MAILBOXES], mine[i]));
     return NULL;
@@ -76,7 +84,7 @@ static void *work_forever(void *arg) {
     return NULL;
 }
 
-// ---- growth ------------------------------------------------------------------------------------------
+// ---- growth -------------------------------------------------------------------------------------
 
 static long field(const char *file, const char *name) {
     char line[256];
@@ -127,15 +135,23 @@ static void crowd(int count, int wave, void *(*fn)(void *)) {
     }
 }
 
+// Whatever is made once is made here.
+static void warm_up(int count, int wave, void *(*fn)(void *)) {
+    pthread_barrier_init(&all_hold, NULL, (unsigned)wave);
+    meets = true;
+    crowd(count, wave, fn);
+    meets = false;
+}
+
 static void grow(int count, int wave) {
-    crowd(count / 10, wave, work); // the first of everything
+    warm_up(count / 10, wave, work);
     say_size("before");
     crowd(count, wave, work);
     say_size("after");
     malloc_info(0, stdout);
 }
 
-// ---- ends --------------------------------------------------------------------------------------------
+// ---- ends ---------------------------------------------------------------------------------------
 
 static void exit_amid(int count) {
     pthread_t thread;
@@ -162,7 +178,7 @@ static void *cancelled(void *arg) {
     return NULL;
 }
 
-// Whoever still can allocate afterwards shows that no lock was left behind.
+// If the other threads can still allocate afterwards, no lock was left held.
 static void cancel(int count, int asynchronous) {
     for (int i = 0; i < count; i++) {
         pthread_t thread[4];
@@ -183,12 +199,12 @@ static void cancel(int count, int asynchronous) {
     malloc_info(0, stdout);
 }
 
-// ---- destructors -------------------------------------------------------------------------------------
+// ---- destructors --------------------------------------------------------------------------------
 
 static pthread_key_t key[4];
 static atomic_long destroyed;
 
-// Comes back as often as POSIX promises, each time with another block, and allocates in between.
+// Runs again as often as POSIX promises, each time with another block, and allocates in between.
 static void destructor(void *value) {
     struct block *old = value;
     unsigned seed = (unsigned)(uintptr_t)value;
@@ -196,7 +212,7 @@ static void destructor(void *value) {
     for (int i = 0; i < BLOCKS; i++)
         give(take(&seed));
     for (int i = 0; again && i < 4; i++)
-        if (!pthread_getspecific(key[i])) { // its own, or one whose round is over
+        if (!pthread_getspecific(key[i])) { // its own key, or one whose round is over
             pthread_setspecific(key[i], take(&seed));
             again--;
             break;
@@ -215,7 +231,7 @@ static void *with_keys(void *arg) {
 static void keys(int count) {
     for (int i = 0; i < 4; i++)
         pthread_key_create(&key[i], destructor);
-    crowd(count / 4, WAVE, with_keys);
+    warm_up(count / 4, WAVE, with_keys);
     say_size("before");
     crowd(count, WAVE, with_keys);
     say_size("after");
@@ -223,7 +239,7 @@ static void keys(int count) {
     malloc_info(0, stdout);
 }
 
-// Ends as a thread of a runtime without libpthread would: no destructor, no cleanup.
+// Ends as a thread of a runtime without libpthread would: without destructor or cleanup.
 static void *without_a_word(void *arg) {
     work(arg);
     return (void *)syscall(SYS_exit, 0);
@@ -233,7 +249,7 @@ static void raw(int count) {
     for (int i = 0; i < count; i++) {
         pthread_t thread;
         start(&thread, without_a_word, (uintptr_t)i);
-        pthread_join(thread, NULL); // the kernel clears the number that it waits for
+        pthread_join(thread, NULL); // the kernel clears the number that this waits for
     }
     crowd(WAVE, WAVE, work);
     empty_mailboxes();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// A model of the bookkeeping log: the set of entries that stand, by page, and where each stands.
+// A model of the bookkeeping log: for each page the entry that stands and its place in the log.
 #ifndef PMALLOC_TESTS_UNIT_BOOKLOG_MODEL_H
 #define PMALLOC_TESTS_UNIT_BOOKLOG_MODEL_H
 
-#include "booklog.h"
 #include "heap_fixture.h"
+#include "media/log.h"
 
 #define MODEL_PAGES 4096
 
@@ -23,8 +23,8 @@ static inline void seen_reset(void) {
     seen_count = seen_twice = 0;
 }
 
-static inline int see(uint64_t entry, pm_log_pos pos, struct pm_error *err) {
-    (void)err;
+static inline int see(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct pm_error *err) {
+    (void)s, (void)err;
     uint64_t page = pm_entry_page(entry);
     if (page >= MODEL_PAGES || seen[page]) {
         seen_twice++;
@@ -36,16 +36,16 @@ static inline int see(uint64_t entry, pm_log_pos pos, struct pm_error *err) {
     return PM_OK;
 }
 
-static inline void model_moved(uint64_t entry, pm_log_pos to) {
+static inline void model_moved(struct pm_shard *s, uint64_t entry, pm_log_pos to) {
+    (void)s;
     CHECK_EQ(model[pm_entry_page(entry)], entry);
     model_pos[pm_entry_page(entry)] = to;
 }
 
-// A new log whose moves the model hears of.
+// Makes a heap with a new, empty log.
 static inline void log_new(void) {
     pm_options_default();
     fixture_new_heap();
-    pm_log_moved = model_moved;
 }
 
 static inline void model_note(uint64_t page, uint64_t entry, pm_log_pos pos) {
@@ -54,19 +54,19 @@ static inline void model_note(uint64_t page, uint64_t entry, pm_log_pos pos) {
     model_live++;
 }
 
-// Entries are told apart by their size, so that an old one of the same page that came back would show.
+// Each entry gets a size of its own. An old entry of the same page that came back would show.
 static inline void model_append(uint64_t page) {
     static uint64_t stamp;
     stamp = stamp % PM_ENTRY_PAGES_MAX + 1;
     enum pm_entry_type type = stamp & 1 ? PM_ENTRY_EXTENT : PM_ENTRY_SLAB;
     uint64_t entry = pm_entry_make(type, page, stamp);
-    pm_log_pos pos = pm_log_append(entry);
+    pm_log_pos pos = pm_log_append(&pm_heap.shard[0], entry, model_moved);
     CHECK(pos != PM_LOG_NOWHERE);
     model_note(page, entry, pos);
 }
 
 static inline void model_end(uint64_t page) {
-    pm_log_end(&model_pos[page]);
+    pm_log_end(&pm_heap.shard[0], &model_pos[page], model_moved);
     model[page] = 0;
     model_live--;
 }
@@ -85,11 +85,11 @@ static inline void step(unsigned want) {
         model_end(page);
 }
 
-// Replays the log as it is on media now, into `seen`.
+// Replays the log as it is on media now. What stands goes into `seen`.
 static inline void replay(void) {
     struct pm_error err = {0};
     seen_reset();
-    int status = pm_log_load(see, &err);
+    int status = pm_log_load(&pm_heap.shard[0], see, &err);
     CHECK_EQ(status, PM_OK);
     if (status != PM_OK)
         fprintf(stderr, "  %s\n", err.text);
@@ -103,18 +103,18 @@ static inline void compare(void) {
     CHECK_EQ(wrong, 0);
 }
 
-// In a child, because replaying takes the log's volatile side with it.
+// Runs in a child, because a replay overwrites the volatile state of the log.
 static inline void model_child(void) {
     replay();
     compare();
 }
 static inline void check_model_matches(void) { CHECK_EQ(in_child(model_child), 0); }
 
-// Closes and opens the log again, as far as it is concerned.
+// Rebuilds the log's volatile state from media, as opening a heap does. The heap stays open.
 static inline void reload(void) {
     replay();
     compare();
-    pm_log_activate();
+    pm_log_activate(&pm_heap.shard[0]);
 }
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Checks for unit tests: a failed one prints file:line and the test goes on; CHECK_DONE ends main.
+// Checks for unit tests. A check that fails prints file and line, and the test goes on. CHECK_DONE
+// gives main's exit status.
 #ifndef PMALLOC_TESTS_UNIT_CHECK_H
 #define PMALLOC_TESTS_UNIT_CHECK_H
 
@@ -18,7 +19,7 @@ static int check_failures;
         }                                                                                          \
     } while (0)
 
-// Integers and, through a cast, pointers.
+// For integers, and for pointers after a cast.
 #define CHECK_EQ(a, b)                                                                             \
     do {                                                                                           \
         unsigned long long check_a = (unsigned long long)(a), check_b = (unsigned long long)(b);   \
@@ -39,7 +40,7 @@ static int check_failures;
         }                                                                                          \
     } while (0)
 
-// The text, an error message for example, has the part in it.
+// The text, for example an error message, contains the part.
 #define CHECK_HAS(text, part)                                                                      \
     do {                                                                                           \
         const char *check_s = (text), *check_t = (part);                                           \
@@ -50,7 +51,7 @@ static int check_failures;
         }                                                                                          \
     } while (0)
 
-// Runs `static void test_NAME(void)` and says so.
+// Runs `static void test_NAME(void)` and prints its verdict.
 #define RUN(name)                                                                                  \
     do {                                                                                           \
         int check_before = check_failures;                                                         \

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// A model of the extents: what is active, stamped at both ends, and what must hold of the partition.
+// A model of the extents: those that are active, each with a stamp in its first and its last word;
+// and checks of the extents that tile the range.
 #ifndef PMALLOC_TESTS_UNIT_EXTENT_MODEL_H
 #define PMALLOC_TESTS_UNIT_EXTENT_MODEL_H
 
@@ -16,7 +17,7 @@ struct held {
     uint64_t stamp;
     bool slab;
 };
-static struct held held[MODEL]; // page numbers and stamps; index 0: unused
+static struct held held[MODEL]; // page and stamp of each; unused where index is 0
 static uint64_t held_pages;
 
 static inline uint64_t *page_word(uint64_t page) { return pm_heap_at(page << PM_PAGE_SHIFT); }
@@ -46,7 +47,7 @@ static inline void model_take(struct held *h, uint64_t pages, uint64_t align, bo
     CHECK_EQ(e->pages, pages);
     CHECK_EQ(e->page % align, 0);
     CHECK_EQ(e->state, PM_EXTENT_ACTIVE);
-    CHECK(e->page + pages <= pm_heap.frontier >> PM_PAGE_SHIFT);
+    CHECK(e->page + pages <= pm_heap.shard[0].frontier >> PM_PAGE_SHIFT);
     if (e->zero)
         CHECK(reads_zero(e->page, pages));
     CHECK(pm_extent_publish(index, slab));
@@ -123,10 +124,11 @@ static inline void model_step_at(struct held *h) {
 
 static inline void model_step(void) { model_step_at(&held[rnd(MODEL)]); }
 
-// The range is partitioned without gaps; only bounds are in the page table; free neighbours of one state are
-// one extent; the sums are right.
+// Extents tile the range without gaps. The page map names only the first and last pages of extents.
+// Free neighbours in the same state are one extent. The statistics are right.
 static inline void check_partition(void) {
-    uint64_t end = pm_heap.frontier >> PM_PAGE_SHIFT, active = 0, active_pages = 0, slab_pages = 0;
+    uint64_t end = pm_heap.shard[0].frontier >> PM_PAGE_SHIFT, active = 0, active_pages = 0,
+             slab_pages = 0;
     uint64_t free_pages[4] = {0}, backed = 0;
     unsigned before = PM_EXTENT_ACTIVE, bad_inside = 0;
     for (uint64_t page = 0; page < end;) {
@@ -155,13 +157,13 @@ static inline void check_partition(void) {
     CHECK_EQ(s.slab_pages, slab_pages);
     CHECK_EQ(s.reclaimed_pages, free_pages[PM_EXTENT_RECLAIMED]);
     CHECK_EQ(s.retained_pages, free_pages[PM_EXTENT_RETAINED]);
-    if (!pm_heap.persistent)
+    if (!pm_heap_on_media())
         return;
-    CHECK_EQ(pm_log_stats().live, active);
+    CHECK_EQ(pm_log_stats(&pm_heap.shard[0]).live, active);
     CHECK(backed << PM_PAGE_SHIFT <= fixture_blocks());
 }
 
-// What the model holds is exactly what is active, and lies where it did, unharmed.
+// Exactly the extents of the model are active, at their places, with both stamps.
 static inline void check_held(void) {
     uint64_t count = 0;
     for (unsigned i = 0; i < MODEL; i++) {

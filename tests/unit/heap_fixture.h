@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// A heap for unit tests of core. There is one heap in a process and its tables are never reset, so each
-// test that opens one runs in a child of its own (RUN_CHILD).
+// A heap for unit tests of core. A process has one heap, and its tables are never reset. So each
+// test that opens a heap runs in a child of its own (RUN_CHILD).
 #ifndef PMALLOC_TESTS_UNIT_HEAP_FIXTURE_H
 #define PMALLOC_TESTS_UNIT_HEAP_FIXTURE_H
 
@@ -18,14 +18,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "arena.h"
+#include "base/options.h"
+#include "blocks/arena.h"
+#include "blocks/morph.h"
+#include "blocks/slab.h"
+#include "blocks/tables.h"
 #include "check.h"
-#include "extent.h"
-#include "heap.h"
-#include "options.h"
-#include "pagemap.h"
-#include "persist.h"
-#include "slab.h"
+#include "media/file.h"
+#include "media/heap.h"
+#include "media/heap_open.h"
+#include "media/persist.h"
+#include "pages/extent_adopt.h"
+#include "pages/extent_resize.h"
+#include "pages/extent_take.h"
+#include "pages/free_extents.h"
+#include "pages/frontier.h"
+#include "pages/pagemap.h"
 
 static char fixture_root[64]; // a directory of this test
 static char fixture_dir[96];  // where the heap is, or will be
@@ -49,7 +57,8 @@ static inline void fixture_drop(void) {
     nftw(fixture_root, fixture_unlink, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-// Runs `fn` in a child and waits for it. Returns its exit status, or 128 + the signal that ended it.
+// Runs `fn` in a child and waits for it. Returns its exit status, or 128 + the signal that ended
+// it.
 static inline int in_child(void (*fn)(void)) {
     fflush(NULL);
     pid_t pid = fork();
@@ -65,7 +74,7 @@ static inline int in_child(void (*fn)(void)) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// RUN, in a child, with an empty fixture_root of its own.
+// Like RUN, but in a child and with an empty fixture_root.
 #define RUN_CHILD(name)                                                                            \
     do {                                                                                           \
         fixture_make();                                                                            \
@@ -86,12 +95,9 @@ static inline int in_child(void (*fn)(void)) {
         }                                                                                          \
     } while (0)
 
-static inline void fixture_tables(void) {
-    MUST(pm_heap_choose_range());
-    MUST(pm_pagemap_init() && pm_extent_init() && pm_slab_init() && pm_arenas_init(2));
-}
+static inline void fixture_tables(void) { MUST(pm_tables_reserve(2)); }
 
-// Tables and a new, empty heap at fixture_dir. Settings must be in place already.
+// Makes the tables, and a new, empty heap at fixture_dir. The caller has set the options before.
 static inline void fixture_new_heap(void) {
     struct pm_error err = {0};
     fixture_tables();
@@ -101,7 +107,7 @@ static inline void fixture_new_heap(void) {
         _exit(2);
     }
     pm_heap_dirty();
-    MUST(pm_log_reset());
+    MUST(pm_log_reset(&pm_heap.shard[0]));
 }
 
 // Opens the existing heap and replays its log, without collecting.
@@ -109,24 +115,28 @@ static inline int fixture_reopen(enum pm_open_mode mode, struct pm_error *err) {
     fixture_tables();
     int status = pm_heap_open(fixture_dir, mode, false, err);
     if (status == PM_OK)
+        status = pm_tables_extend(err);
+    if (status == PM_OK)
         status = pm_heap_map(err);
     if (status == PM_OK)
-        status = pm_log_load(pm_extent_adopt, err);
+        status = pm_extent_cover(err);
+    if (status == PM_OK)
+        status = pm_log_load(&pm_heap.shard[0], pm_extent_adopt, err);
     if (status == PM_OK)
         status = pm_extent_check(err);
     if (status == PM_OK)
         status = pm_extent_fill_gaps(mode != PM_OPEN_READONLY, err);
     if (status == PM_OK && mode != PM_OPEN_READONLY)
-        pm_log_activate();
+        pm_log_activate(&pm_heap.shard[0]);
     return status;
 }
 
 static inline uint64_t fixture_blocks(void) {
     struct stat st;
-    return fstat(pm_heap.data.fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+    return fstat(pm_heap.shard[0].data.fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
-// xorshift: repeatable, the same everywhere.
+// xorshift: the same numbers in every run and on every machine.
 static uint64_t fixture_seed = 88172645463325252ull;
 static inline uint64_t rnd(uint64_t below) {
     fixture_seed ^= fixture_seed << 13;

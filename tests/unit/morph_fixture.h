@@ -5,10 +5,10 @@
 #ifndef PMALLOC_TESTS_UNIT_MORPH_FIXTURE_H
 #define PMALLOC_TESTS_UNIT_MORPH_FIXTURE_H
 
+#include "blocks/morph.h"
+#include "blocks/morph_media.h"
+#include "blocks/verify.h"
 #include "heap_fixture.h"
-#include "morph.h"
-#include "morph_table.h"
-#include "verify.h"
 
 static const unsigned PERCENT = 40;
 
@@ -25,7 +25,7 @@ static inline void good(void) {
 }
 
 static inline struct pm_slab_header *media(uint32_t slab) {
-    return (struct pm_slab_header *)(void *)pm_heap.slabs.map + slab;
+    return (struct pm_slab_header *)(void *)pm_heap.shard[0].slabs.map + slab;
 }
 
 static inline unsigned take(unsigned cls, void **to, unsigned want) {
@@ -35,14 +35,14 @@ static inline unsigned take(unsigned cls, void **to, unsigned want) {
     return got;
 }
 
-// Slabs of `cls` with `keep` blocks in use each, in kept[].
+// Makes slabs of class `cls`. In each `keep` blocks stay in use; kept[] holds them, slab by slab.
 static void *kept[64][PM_SLAB_BLOCKS_MAX];
 static inline void sparse_slabs(unsigned cls, unsigned slabs, unsigned keep) {
     unsigned per = pm_classes[cls].blocks;
     for (unsigned s = 0; s < slabs; s++)
         MUST(take(cls, kept[s], per) == per);
     for (unsigned s = 0; s < slabs; s++)
-        pm_arena_flush(cls, kept[s] + keep, per - keep);
+        pm_arena_return(cls, kept[s] + keep, per - keep);
 }
 
 #endif

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// The allocation functions in volatile mode, against a model with fill patterns; with two threads; libc's
-// contracts. Misuse is test_misuse.c's.
-#include "alloc.h"
+// The allocation functions in volatile mode: against a model with fill patterns, with two threads,
+// and the contracts of malloc(3). Misuse is in test_misuse.c.
+#include "process/entry.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "extent.h"
+#include "blocks/stats.h"
 #include "heap_fixture.h"
-#include "runtime.h"
-#include "stats.h"
+#include "pages/extent_take.h"
+#include "pages/frontier.h"
+#include "process/start.h"
 
 static void start(void) { setenv("PMALLOC_BACKING", "volatile", 1); }
 
@@ -44,7 +45,7 @@ static size_t random_size(uint64_t *seed) {
     }
 }
 
-// The ends and a few places between: enough to see another block's pattern.
+// Fills both ends and a few places between. That is enough to notice a block that overlaps.
 static void fill(struct block *b, size_t from) {
     if (b->size <= 4096) {
         memset(b->p + from, b->fill, b->size - from);
@@ -85,7 +86,7 @@ static void allocate(struct block *b, uint64_t *seed) {
         b->p = pm_calloc(b->size / 8 + 1, 8);
         for (size_t at = 0; b->p && at<b->size; at += b->size> 4096 ? 509 : 1)
             if (b->p[at]) {
-                CHECK(!"calloc gives zeroes");
+                CHECK(!"calloc returned memory that is not zero");
                 break;
             }
         break;
@@ -107,7 +108,7 @@ static void resize(struct block *b, uint64_t *seed) {
     size_t old = b->size, kept = size < old ? size : old;
     b->p = pm_realloc(b->p, size);
     CHECK(b->p != NULL);
-    CHECK_EQ(wrong(b, kept), 0); // by the pattern of the old size
+    CHECK_EQ(wrong(b, kept), 0); // the bytes of the old size kept their pattern
     b->size = size;
     fill(b, 0);
     check_new(b, 16);
@@ -146,7 +147,7 @@ static void test_model(void) {
     CHECK_EQ(s.reclaimed_bytes, 0);
 }
 
-// ---- two threads, freeing each other's blocks --------------------------------------------------------
+// ---- two threads, freeing each other's blocks ---------------------------------------------------
 
 #define SHARED 256
 static _Atomic(struct block *) shared[SHARED];
@@ -193,12 +194,12 @@ static void test_two_threads(void) {
     }
     struct pm_stats s;
     pm_stats_get(&s);
-    CHECK_EQ(s.threads, 1); // the workers' caches went back with them
+    CHECK_EQ(s.threads, 1); // the workers' caches ended with the workers
     CHECK_EQ(s.small_used_bytes, 0);
     CHECK_EQ(s.large_blocks, 0);
 }
 
-// ---- contracts ---------------------------------------------------------------------------------------
+// ---- contracts ----------------------------------------------------------------------------------
 
 static void test_every_small_size(void) {
     start();
@@ -207,7 +208,7 @@ static void test_every_small_size(void) {
         CHECK(p && q && p != q);
         size_t usable = pm_usable_size(p);
         CHECK(usable >= size && usable >= 16);
-        memset(p, 1, usable); // all of it may be used
+        memset(p, 1, usable); // the whole usable size may be written
         memset(q, 2, pm_usable_size(q));
         CHECK(p[0] == 1 && p[usable - 1] == 1);
         pm_free(q);
@@ -297,7 +298,7 @@ static void test_realloc(void) {
     char *less = pm_realloc(large, 500000);
     CHECK(less == large);
     CHECK(pm_usable_size(less) < 1 << 20);
-    // A vector that grows: at the end of the heap it stays where it is most of the time.
+    // A vector that grows. It is the last extent of the heap, so it can mostly grow in place.
     size_t size = 100000;
     unsigned moves = 0;
     for (char *v = pm_malloc(size); size < 50000000; size += size / 2) {
@@ -321,48 +322,50 @@ static void test_blocks_are_in_address_order_when_fresh(void) {
     CHECK(rising >= 990);
 }
 
-// ---- what a signal handler finds ---------------------------------------------------------------------
+// ---- requests in a signal handler ---------------------------------------------------------------
 
-// A request was interrupted between its first and last instruction: the stack stays as it is.
+// The signal interrupted a request on the thread cache. The handler's requests leave the cached
+// stacks as they are.
 static void test_a_handler_leaves_the_stack_alone(void) {
     void *warm = pm_malloc(64);
     pm_free(warm);
     unsigned cls = pm_size_to_class(64);
     struct pm_stack *s = &pm_tcache->stack[cls];
-    void *first = s->slot[0];
-    uint64_t n = pm_stack_seize(s);
-    CHECK(n > 0 && n < PM_STACK_BUSY);
+    void **slot = pm_tcache->slot[cls], *first = slot[0];
+    uint64_t n = s->n;
+    CHECK(pm_stack_seize(s) && n > 0);
     void *block[40];
     for (int i = 0; i < 40; i++) {
         block[i] = pm_malloc(64);
         CHECK(block[i] != NULL);
         for (uint64_t k = 0; k < n; k++)
-            CHECK(s->slot[k] != block[i]);
+            CHECK(slot[k] != block[i]);
         CHECK_EQ(pm_usable_size(block[i]), 64);
         memset(block[i], 0x77, 64);
     }
-    pm_trim(); // leaves out this stack
+    pm_trim(); // does not touch the stack in use
     for (int i = 0; i < 40; i++)
         pm_free(block[i]);
     CHECK_EQ(pm_stack_count(s), n);
-    CHECK_EQ(s->n, n + PM_STACK_BUSY);
-    CHECK(s->slot[0] == first);
-    pm_stack_leave(s, n);
+    CHECK_EQ(s->seized, -1);
+    CHECK(slot[0] == first);
+    pm_stack_leave(s);
     CHECK(pm_malloc(64) == warm);
     pm_free(warm);
 }
 
-// A holder of a lock was interrupted: nothing waits for it, and what is freed meanwhile is freed afterwards.
+// The signal interrupted a thread that held a lock. The handler does not wait for that lock. What
+// the handler frees is freed later, by the thread itself.
 static void test_a_handler_does_not_wait_for_its_thread(void) {
     struct pm_stats before, after;
-    void *small[PM_LATER_MAX / 2], *large[PM_LATER_MAX / 2];
+    void *small[PM_DEFERRED_MAX / 2], *large[PM_DEFERRED_MAX / 2];
     pm_free(pm_malloc(16000));
     pm_stats_get(&before);
-    for (int i = 0; i < PM_LATER_MAX / 2; i++) {
-        small[i] = pm_malloc(16000); // more than a cache holds, so some go through the slow path
+    for (int i = 0; i < PM_DEFERRED_MAX / 2; i++) {
+        small[i] = pm_malloc(16000); // more blocks than a cache holds, so some take the slow path
         large[i] = pm_malloc(100000);
     }
-    pm_lock(&pm_extent_lock, PM_RANK_EXTENT);
+    pm_lock(&pm_heap.shard[0].lock);
     char *p = pm_malloc(300000), *more = pm_realloc(large[0], 200000);
     CHECK(p && more);
     CHECK_EQ(pm_usable_size(large[1]) >= 100000, true);
@@ -370,12 +373,12 @@ static void test_a_handler_does_not_wait_for_its_thread(void) {
     memset(more, 2, 200000);
     pm_free(p);
     pm_free(more);
-    for (int i = 0; i < PM_LATER_MAX / 2; i++) {
+    for (int i = 0; i < PM_DEFERRED_MAX / 2; i++) {
         pm_free(small[i]);
         if (i)
             pm_free(large[i]);
     }
-    pm_unlock(&pm_extent_lock, PM_RANK_EXTENT);
+    pm_unlock(&pm_heap.shard[0].lock);
     pm_free(pm_malloc(100000));
     pm_stats_get(&after);
     CHECK_EQ(after.large_blocks, before.large_blocks);

@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // CRC-32C against published vectors (RFC 3720, appendix B.4) and against a bitwise computation.
-#include "crc.h"
+#include "base/crc.h"
 
 #include "check.h"
 
@@ -54,7 +54,7 @@ static void test_every_flipped_bit_shows(void) {
     }
 }
 
-// Every change of a word by one to three bits is found, and no word passes for one with another salt.
+// A sealed word notices every change of one to three bits, and is not valid with another salt.
 static void test_words_that_check_themselves(void) {
     uint64_t entry = 0x0123456789abcdef;
     for (unsigned a = 0; a < 64; a++)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// C++ names out of symbols, as g++ 12 makes them.
-#include "gc/cxxname.h"
+// C++ names decoded from the symbols that g++ 12 makes.
+#include "roots/cxxname.h"
 
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 static const char *plain(const char *symbol) {
     static char out[256];
-    return cxxname_plain(symbol, strlen(symbol) + 1, out, sizeof out) ? out : "-";
+    return pm_cxxname_plain(symbol, strlen(symbol) + 1, out, sizeof out) ? out : "-";
 }
 
 static void test_names(void) {
@@ -56,10 +56,10 @@ static void test_everything_else(void) {
     for (unsigned i = 0; i < sizeof none / sizeof none[0]; i++)
         CHECK_STR(plain(none[i]), "-");
     char out[64];
-    CHECK(!cxxname_plain("_ZN3app5storeE", 14, out, sizeof out)); // no NUL where the table ends
+    CHECK(!pm_cxxname_plain("_ZN3app5storeE", 14, out, sizeof out)); // 14 bytes: without the NUL
     for (size_t len = 0; len < 11; len++)
-        CHECK(!cxxname_plain("_ZN3app5storeE", 15, out, len));
-    CHECK(cxxname_plain("_ZN3app5storeE", 15, out, 11) && strcmp(out, "app::store") == 0);
+        CHECK(!pm_cxxname_plain("_ZN3app5storeE", 15, out, len));
+    CHECK(pm_cxxname_plain("_ZN3app5storeE", 15, out, 11) && strcmp(out, "app::store") == 0);
 }
 
 int main(void) {

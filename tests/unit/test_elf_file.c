@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// ELF files made here, byte by byte: duplicates, bindings, versions, similar names; then the same
-// file cut at every length and with random bytes changed, which must never crash the reader.
+// The ELF reader, on files made here byte by byte: duplicates, bindings, versions, similar names.
+// Then the same file is cut at every length, and random bytes are changed. The reader must never
+// crash.
 #define _GNU_SOURCE
-#include "gc/elf_file.h"
+#include "roots/elf_file.h"
 #include "tests/unit/check.h"
 
 #include <errno.h>
@@ -19,7 +20,8 @@ static size_t sym_count;
 static char strings[2048];
 static size_t strings_size;
 static int fd;
-static char path[64], err[512];
+static char path[64];
+static struct pm_error err;
 
 static void begin(void) {
     sym_count = strings_size = 1; // the null symbol and the empty string
@@ -95,18 +97,18 @@ static void finish(uint32_t table_type) {
     write_image(image_size);
 }
 
-static struct elf_symbol sym;
+static struct pm_elf_symbol sym;
 
-static enum elf_verdict find(const char *name) {
-    struct elf_file f;
-    err[0] = '\0';
-    if (elf_file_open(&f, path, err, sizeof err) != 0)
-        return (enum elf_verdict)99;
-    int r = elf_file_find(&f, name, ELF_IN_SYMTAB | ELF_IN_DYNSYM, &sym, err, sizeof err);
-    uint8_t id[ELF_BUILD_ID_MAX];
-    CHECK(elf_file_build_id(&f, id) <= ELF_BUILD_ID_MAX);
-    elf_file_close(&f);
-    return r == 0 ? sym.verdict : (enum elf_verdict)98;
+static enum pm_elf_verdict find(const char *name) {
+    struct pm_elf f;
+    err = (struct pm_error){.status = PM_OK};
+    if (pm_elf_open(&f, path, &err) != PM_OK)
+        return (enum pm_elf_verdict)99;
+    int r = pm_elf_find(&f, name, PM_ELF_IN_SYMTAB | PM_ELF_IN_DYNSYM, &sym, &err);
+    uint8_t id[PM_BUILD_ID_MAX];
+    CHECK(pm_elf_build_id(&f, id) <= PM_BUILD_ID_MAX);
+    pm_elf_close(&f);
+    return r == 0 ? sym.verdict : (enum pm_elf_verdict)98;
 }
 
 static void make_usual(void) {
@@ -142,57 +144,57 @@ static void make_usual(void) {
 
 static void test_verdicts(void) {
     make_usual();
-    CHECK_EQ(find("head"), ELF_SYM_FOUND);
+    CHECK_EQ(find("head"), PM_ELF_FOUND);
     CHECK_EQ(sym.value, 0x2000);
     CHECK_EQ(sym.size, 8);
     CHECK(sym.preemptible && sym.have_table);
-    CHECK_EQ(find("twice"), ELF_SYM_AMBIGUOUS);
+    CHECK_EQ(find("twice"), PM_ELF_AMBIGUOUS);
     CHECK_EQ(sym.count, 2);
     CHECK_EQ(sym.value, 0x10);
     CHECK_EQ(sym.second_value, 0x20);
-    CHECK_EQ(find("alias"), ELF_SYM_FOUND);
-    CHECK_EQ(find("weak"), ELF_SYM_FOUND);
+    CHECK_EQ(find("alias"), PM_ELF_FOUND);
+    CHECK_EQ(find("weak"), PM_ELF_FOUND);
     CHECK_EQ(sym.value, 0x40);
-    CHECK_EQ(find("unique"), ELF_SYM_FOUND);
-    CHECK_EQ(find("out"), ELF_SYM_FOUND);
-    CHECK_EQ(find("out@V_1"), ELF_SYM_FOUND);
-    CHECK_EQ(find("out2"), ELF_SYM_FOUND);
-    CHECK_EQ(find("out@V"), ELF_SYM_MISSING);
-    CHECK_EQ(find("both"), ELF_SYM_FOUND);
+    CHECK_EQ(find("unique"), PM_ELF_FOUND);
+    CHECK_EQ(find("out"), PM_ELF_FOUND);
+    CHECK_EQ(find("out@V_1"), PM_ELF_FOUND);
+    CHECK_EQ(find("out2"), PM_ELF_FOUND);
+    CHECK_EQ(find("out@V"), PM_ELF_MISSING);
+    CHECK_EQ(find("both"), PM_ELF_FOUND);
     CHECK_EQ(sym.value, 0x90);
     CHECK(!sym.preemptible);
-    CHECK_EQ(find("fun"), ELF_SYM_FUNCTION);
-    CHECK_EQ(find("tls"), ELF_SYM_TLS);
-    CHECK_EQ(find("abs"), ELF_SYM_ABSOLUTE);
-    CHECK_EQ(find("nosize"), ELF_SYM_NO_SIZE);
+    CHECK_EQ(find("fun"), PM_ELF_FUNCTION);
+    CHECK_EQ(find("tls"), PM_ELF_TLS);
+    CHECK_EQ(find("abs"), PM_ELF_ABSOLUTE);
+    CHECK_EQ(find("nosize"), PM_ELF_NO_SIZE);
     CHECK_EQ(sym.value, 0xa0);
-    CHECK_EQ(find("asmvar"), ELF_SYM_FOUND);
-    CHECK_EQ(find("undef"), ELF_SYM_MISSING);
-    CHECK_EQ(find("a.c"), ELF_SYM_MISSING);
-    CHECK_EQ(find(""), ELF_SYM_MISSING);
+    CHECK_EQ(find("asmvar"), PM_ELF_FOUND);
+    CHECK_EQ(find("undef"), PM_ELF_MISSING);
+    CHECK_EQ(find("a.c"), PM_ELF_MISSING);
+    CHECK_EQ(find(""), PM_ELF_MISSING);
 }
 
 static void test_similar_names(void) {
     make_usual();
-    CHECK_EQ(find("list"), ELF_SYM_MISSING);
+    CHECK_EQ(find("list"), PM_ELF_MISSING);
     CHECK_EQ(sym.near_count, 3);
     CHECK_STR(sym.near_name[0], "LIST");
     CHECK_STR(sym.near_name[1], "list_1");
     CHECK_STR(sym.near_name[2], "list_2");
-    CHECK_EQ(find("list_10"), ELF_SYM_MISSING);
+    CHECK_EQ(find("list_10"), PM_ELF_MISSING);
     CHECK_STR(sym.near_name[0], "list_1");
-    CHECK_EQ(find("FUN"), ELF_SYM_MISSING);
+    CHECK_EQ(find("FUN"), PM_ELF_MISSING);
     CHECK_EQ(sym.near_count, 0);
 }
 
 static void test_tables(void) {
     make_usual();
     finish(SHT_DYNSYM);
-    CHECK_EQ(find("head"), ELF_SYM_FOUND);
-    CHECK_EQ(find("missing"), ELF_SYM_MISSING);
+    CHECK_EQ(find("head"), PM_ELF_FOUND);
+    CHECK_EQ(find("missing"), PM_ELF_MISSING);
     CHECK(!sym.have_table);
     finish(SHT_PROGBITS);
-    CHECK_EQ(find("head"), ELF_SYM_MISSING);
+    CHECK_EQ(find("head"), PM_ELF_MISSING);
     finish(SHT_SYMTAB);
     ElfW(Ehdr) e;
     memcpy(&e, image, sizeof e);
@@ -203,31 +205,31 @@ static void test_tables(void) {
     memcpy(image + e.e_shoff, &s, sizeof s);
     memcpy(image, &e, sizeof e);
     write_image(image_size);
-    CHECK_EQ(find("head"), ELF_SYM_FOUND);
+    CHECK_EQ(find("head"), PM_ELF_FOUND);
     e.e_shoff = 0;
     memcpy(image, &e, sizeof e);
     write_image(image_size);
-    CHECK_EQ(find("head"), ELF_SYM_MISSING);
-    CHECK_STR(err, "");
+    CHECK_EQ(find("head"), PM_ELF_MISSING);
+    CHECK_STR(err.text, "");
 }
 
 static void test_build_id(void) {
-    struct elf_file f;
-    uint8_t id[ELF_BUILD_ID_MAX];
+    struct pm_elf f;
+    uint8_t id[PM_BUILD_ID_MAX];
     make_usual();
-    CHECK_EQ(elf_file_open(&f, path, err, sizeof err), 0);
-    CHECK_EQ(elf_file_build_id(&f, id), 20);
+    CHECK_EQ(pm_elf_open(&f, path, &err), 0);
+    CHECK_EQ(pm_elf_build_id(&f, id), 20);
     CHECK(memcmp(id, "ABCDEFGHIJKLMNOPQRST", 20) == 0);
-    elf_file_close(&f);
+    pm_elf_close(&f);
     ElfW(Nhdr) n[4] = {{4, 0xffffffff, NT_GNU_BUILD_ID}};
-    CHECK_EQ(elf_notes_build_id((unsigned char *)n, sizeof n, 4, id), 0);
+    CHECK_EQ(pm_elf_notes_build_id((unsigned char *)n, sizeof n, 4, id), 0);
     n[0].n_namesz = 0xffffffff;
-    CHECK_EQ(elf_notes_build_id((unsigned char *)n, sizeof n, 8, id), 0);
-    CHECK_EQ(elf_notes_build_id((unsigned char *)n, 3, 4, id), 0);
+    CHECK_EQ(pm_elf_notes_build_id((unsigned char *)n, sizeof n, 8, id), 0);
+    CHECK_EQ(pm_elf_notes_build_id((unsigned char *)n, 3, 4, id), 0);
 }
 
 static void test_not_elf(void) {
-    struct elf_file f;
+    struct pm_elf f;
     static const struct {
         const char *path, *part;
     } bad[] = {{"/nonexistent", "/nonexistent: cannot open: No such file"},
@@ -236,24 +238,24 @@ static void test_not_elf(void) {
                {"/proc/self/maps", "not an ELF file"},
                {"/etc/passwd", "not an ELF file"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        CHECK(elf_file_open(&f, bad[i].path, err, sizeof err) != 0);
-        CHECK_HAS(err, bad[i].part);
+        CHECK(pm_elf_open(&f, bad[i].path, &err) != 0);
+        CHECK_HAS(err.text, bad[i].part);
     }
     make_usual();
     image[EI_CLASS] ^= 3;
     write_image(image_size);
-    CHECK(elf_file_open(&f, path, err, sizeof err) != 0);
-    CHECK_HAS(err, "another architecture");
+    CHECK(pm_elf_open(&f, path, &err) != 0);
+    CHECK_HAS(err.text, "another architecture");
 }
 
 static void test_truncated(void) {
     make_usual();
-    CHECK_EQ(find("head"), ELF_SYM_FOUND);
+    CHECK_EQ(find("head"), PM_ELF_FOUND);
     for (size_t size = 0; size < image_size; size++) {
         write_image(size);
-        enum elf_verdict v = find("head");
+        enum pm_elf_verdict v = find("head");
         CHECK(v == 98 || v == 99);
-        CHECK(err[0] != '\0');
+        CHECK(err.text[0] != '\0');
     }
 }
 
@@ -272,7 +274,7 @@ static void test_damaged(void) {
     make_usual();
     memcpy(good, image, sizeof good);
     for (int round = 0; round < 20000; round++) {
-        // Half of them in the headers, where the offsets are.
+        // Half of the changes hit the headers, where the offsets are.
         for (uint64_t k = rnd() % 8 + 1; k != 0; k--) {
             size_t tail = 3 * sizeof(ElfW(Shdr));
             size_t at = rnd() % 2 ? rnd() % image_size

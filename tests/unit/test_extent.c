@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Extents of a running heap against a model; test_extent_reopen.c opens it again.
+// Extents of an open heap against a model. test_extent_reopen.c opens heaps again.
+#include "blocks/verify.h"
 #include "extent_model.h"
+#include "media/heap_open.h"
 
 static void start(const char *decay_ms) {
     struct pm_error err;
@@ -11,7 +13,7 @@ static void start(const char *decay_ms) {
     fixture_new_heap();
 }
 
-// So that what follows is cut from one free piece, in order.
+// Leaves one free piece. What follows is cut from it, in order.
 static void start_with_one_piece(void) {
     start("3600000");
     uint32_t piece = pm_extent_take(1024, 1);
@@ -27,7 +29,7 @@ static void test_model_keeping_everything(void) {
     check_partition();
     CHECK(pm_extent_purge(true));
     check_partition();
-    CHECK_EQ(pm_heap.frontier, 0);
+    CHECK_EQ(pm_heap.shard[0].frontier, 0);
     CHECK_EQ(fixture_blocks(), 0);
 }
 
@@ -37,7 +39,7 @@ static void test_model_giving_back_at_once(void) {
     CHECK_EQ(pm_extent_stats().reclaimed_pages <= 512 + 16, 1);
     model_release_all();
     check_partition();
-    CHECK_EQ(pm_heap.frontier, 0);
+    CHECK_EQ(pm_heap.shard[0].frontier, 0);
 }
 
 static void test_model_with_strict_reservation(void) {
@@ -61,7 +63,8 @@ static void test_model_in_volatile_memory(void) {
     check_partition();
 }
 
-// Taken pages are really there; a huge extent is only promised.
+// The file system provides the pages of an extent that is taken. Those of a huge extent are only
+// reserved.
 static void test_backing(void) {
     start("3600000");
     uint32_t small = pm_extent_take(300, 1);
@@ -73,7 +76,7 @@ static void test_backing(void) {
     CHECK(huge && pm_extent_publish(huge, false));
     CHECK_EQ(fixture_blocks(), before);
     CHECK(!pm_extents[huge].backed);
-    // Freed untouched and taken again in pieces, the pieces are there.
+    // A huge extent that nobody touched is freed. Extents taken from it get their pages.
     CHECK(pm_extent_free_block(pm_extent_address(&pm_extents[huge])));
     for (int i = 0; i < 20; i++) {
         uint64_t was = fixture_blocks();
@@ -88,11 +91,11 @@ static void test_coalescing(void) {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     start_with_one_piece();
-    struct held guard = {0}, three[3];
+    struct held wall = {0}, three[3];
     for (int order = 0; order < 6; order++) {
         for (int i = 0; i < 3; i++)
             model_take(&three[i], 20, 1, false);
-        model_take(&guard, 1, 1, false);
+        model_take(&wall, 1, 1, false);
         CHECK_EQ(three[1].page, three[0].page + 20);
         CHECK_EQ(three[2].page, three[1].page + 20);
         uint64_t first = three[0].page;
@@ -100,19 +103,19 @@ static void test_coalescing(void) {
             model_release(&three[orders[order][i]]);
         check_partition();
         CHECK(pm_extents[pm_page_extent[first]].pages >= 60);
-        model_release(&guard);
+        model_release(&wall);
     }
 }
 
 static void test_best_fit(void) {
     start_with_one_piece();
-    struct held hole[4], guard[4];
+    struct held hole[4], wall[4];
     static const uint64_t sizes[] = {40, 12, 100, 24};
     for (int i = 0; i < 4; i++) {
         model_take(&hole[i], sizes[i], 1, false);
-        model_take(&guard[i], 1, 1, false);
+        model_take(&wall[i], 1, 1, false);
     }
-    struct held rest; // so that the open end is no match
+    struct held rest; // takes the rest of the piece, so that only the holes are free
     model_take(&rest, 480, 1, false);
     uint64_t at24 = hole[3].page, at12 = hole[1].page;
     for (int i = 0; i < 4; i++)
@@ -132,10 +135,10 @@ static void test_resize_in_place(void) {
     model_take(&b, 100, 1, false);
     model_take(&c, 100, 1, false);
     CHECK_EQ(b.page, a.page + 100);
-    CHECK(!pm_extent_resize(a.index, 101)); // b is in the way
+    CHECK(!pm_extent_resize(a.index, 101)); // b lies there
     model_resize(&a, 60);
     CHECK_EQ(a.pages, 60);
-    model_resize(&a, 100); // into what it gave up
+    model_resize(&a, 100); // into the pages it gave up before
     CHECK_EQ(a.pages, 100);
     model_release(&b);
     model_resize(&a, 150);
@@ -153,7 +156,7 @@ static void test_resize_in_place(void) {
     CHECK(!pm_extent_resize(c.index, 0));
     CHECK(!pm_extent_resize(c.index, PM_ENTRY_PAGES_MAX + 1));
     check_partition();
-    CHECK_EQ(pm_log_stats().live, 2);
+    CHECK_EQ(pm_log_stats(&pm_heap.shard[0]).live, 2);
 }
 
 static void test_purge_gives_blocks_back(void) {
@@ -174,21 +177,22 @@ static void test_purge_gives_blocks_back(void) {
     model_take(&big, 2000, 1, false);
     CHECK(pm_extents[big.index].zero);
     model_release(&big);
-    uint64_t frontier = pm_heap.frontier;
+    uint64_t frontier = pm_heap.shard[0].frontier;
     model_release(&last);
     CHECK(pm_extent_purge(true));
-    CHECK(pm_heap.frontier < frontier);
-    CHECK_EQ(pm_heap.frontier, PM_REGION_SIZE);
+    CHECK(pm_heap.shard[0].frontier < frontier);
+    CHECK_EQ(pm_heap.shard[0].frontier, PM_REGION_SIZE);
     struct stat st;
-    CHECK(fstat(pm_heap.data.fd, &st) == 0 && (uint64_t)st.st_size == pm_heap.frontier);
+    CHECK(fstat(pm_heap.shard[0].data.fd, &st) == 0 &&
+          (uint64_t)st.st_size == pm_heap.shard[0].frontier);
     check_stamp(&first);
 }
 
 static void test_decay_with_time(void) {
-    start("400"); // intervals of 2 ms
-    struct held h, guard;
+    start("400"); // the limit falls every 2 ms
+    struct held h, wall;
     model_take(&h, 1000, 1, false);
-    model_take(&guard, 1, 1, false);
+    model_take(&wall, 1, 1, false);
     model_release(&h);
     for (int i = 0; i < 200 && pm_extent_stats().reclaimed_pages; i++) {
         usleep(10000);
@@ -210,7 +214,7 @@ static void test_limit(void) {
         all[count].index = index;
     }
     CHECK_EQ(count, 128);
-    CHECK_EQ(pm_heap.frontier, 8 << 20);
+    CHECK_EQ(pm_heap.shard[0].frontier, 8 << 20);
     CHECK_EQ(pm_extent_take(1, 1), 0);
     check_partition();
     pm_extent_release(all[64].index);
@@ -225,7 +229,8 @@ static void test_limit(void) {
     check_partition();
 }
 
-// Everything up to the limit can be had, whatever is free at the frontier already.
+// Every page up to the limit can be taken, also where some pages before the frontier are free
+// already.
 static void test_limit_in_odd_pieces(void) {
     struct pm_error err;
     pm_options_default();
@@ -233,18 +238,18 @@ static void test_limit_in_odd_pieces(void) {
     fixture_new_heap();
     uint32_t a = pm_extent_take(600, 1);
     CHECK(a && pm_extent_publish(a, false));
-    uint32_t b = pm_extent_take(4096 - 600, 1); // 424 pages of it are there already
+    uint32_t b = pm_extent_take(4096 - 600, 1); // 424 of its pages lie before the frontier
     CHECK(b && pm_extent_publish(b, false));
     CHECK_EQ(pm_extent_take(1, 1), 0);
     pm_extent_release(b);
     pm_extent_release(a);
-    CHECK(pm_extent_take(4096, 512) != 0); // aligned from the start, so no slack is needed
+    CHECK(pm_extent_take(4096, 512) != 0); // the range starts aligned: no page is lost
 }
 
-// The log has no room for the entry: the extent is given back and nothing has changed.
+// The log has no room for the entry. The extent is given back, and nothing else has changed.
 static void test_log_full(void) {
     start("3600000");
-    pm_heap.log.reach = sizeof(struct pm_log_header) + 4 * PM_CHUNK_SIZE;
+    pm_heap.shard[0].log.reach = sizeof(struct pm_log_header) + 4 * PM_CHUNK_SIZE;
     uint32_t index, last = 0;
     unsigned count = 0;
     for (; (index = pm_extent_take(1, 1)) != 0 && pm_extent_publish(index, false); count++)
@@ -252,15 +257,44 @@ static void test_log_full(void) {
     CHECK(index != 0);
     CHECK_EQ(count, 4 * PM_CHUNK_ENTRIES);
     check_partition();
-    CHECK(!pm_extent_resize(last, 3)); // would need two entries
+    CHECK(!pm_extent_resize(last, 3)); // needs two entries at the same time
     CHECK_EQ(pm_extents[last].pages, 1);
     check_partition();
     pm_extent_release(last);
     check_partition();
     CHECK_EQ(pm_extent_stats().active, count - 1);
-    pm_heap.log.reach = (size_t)1 << 30;
+    pm_heap.shard[0].log.reach = (size_t)1 << 30;
     CHECK((index = pm_extent_take(1, 1)) != 0 && pm_extent_publish(index, false));
     check_partition();
+}
+
+// Resizes until the log is compacted. `entries_before` decides whether that happens while a resize
+// adds its new entry or while it ends the old one.
+static void resize_until_the_log_moves(unsigned entries_before) {
+    enum { MANY = 17 * PM_CHUNK_ENTRIES };
+    static uint32_t index[MANY];
+    struct pm_error err = {0};
+    start("3600000");
+    for (unsigned i = 0; i < MANY; i++)
+        MUST((index[i] = pm_extent_allocate(2, 1)) != 0);
+    for (unsigned i = 0; i < entries_before; i++)
+        MUST(pm_extent_allocate(1, 1));
+    unsigned resized = 0; // every other extent, so that no chunk of the log dies
+    for (; resized < 4 * MANY && pm_log_stats(&pm_heap.shard[0]).compactions == 0; resized++)
+        CHECK(pm_extent_resize(index[2 * resized % MANY], 1 + 2 * resized / MANY % 2));
+    CHECK_EQ(pm_log_stats(&pm_heap.shard[0]).compactions, 1);
+    CHECK_EQ(pm_log_stats(&pm_heap.shard[0]).live, MANY + entries_before);
+    CHECK_EQ(pm_verify(true, &err), PM_OK);
+    CHECK_STR(err.text, "");
+}
+
+static void while_the_new_entry_is_added(void) { resize_until_the_log_moves(0); }
+static void while_the_old_entry_is_ended(void) { resize_until_the_log_moves(1); }
+
+static void test_resize_while_the_log_moves(void) {
+    CHECK_EQ(in_child(while_the_new_entry_is_added), 0);
+    nftw(fixture_dir, fixture_unlink, 16, FTW_DEPTH | FTW_PHYS);
+    CHECK_EQ(in_child(while_the_old_entry_is_ended), 0);
 }
 
 static void test_claim(void) {
@@ -291,6 +325,7 @@ int main(void) {
     RUN_CHILD(limit);
     RUN_CHILD(limit_in_odd_pieces);
     RUN_CHILD(log_full);
+    RUN_CHILD(resize_while_the_log_moves);
     RUN_CHILD(claim);
     return CHECK_DONE();
 }

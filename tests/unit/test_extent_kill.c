@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// SIGKILL at random instants of random operations on extents, and of opening them again: the next session finds exactly what was held,
-// but for the one operation under way, which happened or did not.
+// SIGKILL at random instants: during random operations on extents, and while the heap is opened.
+// The next session finds exactly the extents that were held. The one operation under way has
+// happened completely or not at all.
 #include "extent_model.h"
 
 #define KILLS 150
 
 static struct {
     struct held held[MODEL];
-    int slot; // under way, -1 when none is
+    int slot; // the one that the operation under way changes; -1: none
     struct held was;
     uint64_t steps, sessions;
 } * shared;
@@ -25,7 +26,7 @@ static void adopt_held(struct held *h, struct held from) {
     held_pages += h->pages;
 }
 
-// The operation under way: gone, or there with its old or its new size.
+// What the interrupted operation left: no extent, or one with its old or its new size.
 static void adopt_interrupted(struct held was) {
     uint32_t index = was.index ? pm_page_extent[was.page] : 0;
     const struct pm_extent *e = &pm_extents[index];
@@ -35,16 +36,15 @@ static void adopt_interrupted(struct held was) {
     was.pages = e->pages;
     adopt_held(h, was);
     uint64_t first = page_word(h->page)[0];
-    CHECK(first == was.stamp || is_stamp(first)); // the latter when this was killed, too
+    // Another stamp: an earlier session wrote it here and was killed before it could note it.
+    CHECK(first == was.stamp || is_stamp(first));
     stamp_ends(h);
 }
 
-// A taken extent that nobody had been told of.
+// Frees an extent that was taken, and that the model does not know yet.
 static unsigned release_unknown(void) {
     unsigned unknown = 0;
-    for (uint32_t i = 1; i < pm_extent_top; i++) {
-        if (pm_extents[i].state != PM_EXTENT_ACTIVE)
-            continue;
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
         bool known = false;
         for (unsigned k = 0; k < MODEL; k++)
             known |= held[k].index == i;
@@ -102,7 +102,7 @@ static void session(void) {
 static void test_kill(void) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     MUST(shared != MAP_FAILED);
-    unsigned amid = 0;
+    unsigned during = 0;
     for (int i = 0; i < KILLS && !check_failures; i++) {
         pid_t pid = fork();
         if (pid == 0) {
@@ -111,7 +111,8 @@ static void test_kill(void) {
             fflush(NULL);
             _exit(1); // only a failed check ends a session
         }
-        // Two in three come amid the operations, the others perhaps amid the opening.
+        // Two kills in three come during the operations. The third may come while the heap is
+        // opened.
         uint64_t before = shared->steps;
         for (int wait = 0; wait < 20000 && shared->steps == before && (i == 0 || i % 3); wait++)
             usleep(100);
@@ -120,11 +121,11 @@ static void test_kill(void) {
         int status = 0;
         waitpid(pid, &status, 0);
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-        amid += shared->slot >= 0;
+        during += shared->slot >= 0;
     }
-    printf("  %d kills, %u of them amid an operation, %lu operations\n", KILLS, amid,
+    printf("  %d kills, %u of them during an operation, %lu operations\n", KILLS, during,
            (unsigned long)shared->steps);
-    CHECK(amid > 0);
+    CHECK(during > 0);
 }
 
 int main(void) {

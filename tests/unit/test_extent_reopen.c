@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Opening a heap again: what was active is, everything else is free; interrupted resizes are finished; a log
-// that contradicts itself or the data file is refused.
+// Opening a heap again. The extents in the log are active, everything else is free. Interrupted
+// resizes are finished. A log that contradicts itself or the data file is refused.
 #include "extent_model.h"
+#include "media/heap_space.h"
 
 // What one session leaves to the next, shared by their processes.
 static struct {
@@ -22,7 +23,7 @@ static void leave(void) {
     left->pages = held_pages;
 }
 
-// The indices are this process's; the places are the heap's.
+// An extent keeps its place in the heap, but gets another index in each process.
 static void resume(void) {
     memcpy(held, left->held, sizeof held);
     held_pages = left->pages;
@@ -31,7 +32,7 @@ static void resume(void) {
             continue;
         held[i].index = pm_page_extent[held[i].page];
         CHECK(held[i].index != 0);
-        // An opened heap's tags are the collector's to set.
+        // The collector sets the tags of an opened heap, and none runs here.
         if (!held[i].slab)
             pm_tag[held[i].page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)] = PM_TAG_EXTENT;
     }
@@ -49,8 +50,8 @@ static void session(void) {
     }
     check_partition();
     check_held();
-    // Gaps read as zeroes again.
-    for (uint32_t i = 1; i < pm_extent_top; i++)
+    // Free extents read as zeroes.
+    for (uint32_t i = 1; i < pm_shard_extents[0].top; i++)
         if (pm_extents[i].state == PM_EXTENT_RETAINED)
             CHECK(reads_zero(pm_extents[i].page, pm_extents[i].pages));
     fixture_seed += 1000003 * (left->pages + 1);
@@ -83,7 +84,7 @@ static void test_readonly(void) {
     MUST(stat(path, &before) == 0);
     CHECK_EQ(in_child(look), 0);
     MUST(stat(path, &after) == 0);
-    // not the blocks: tmpfs corrects its count of them by itself
+    // st_blocks is not compared: tmpfs corrects it by itself
     CHECK_EQ(before.st_size, after.st_size);
     CHECK(memcmp(&before.st_mtim, &after.st_mtim, sizeof before.st_mtim) == 0);
     CHECK_EQ(in_child(session), 0);
@@ -94,7 +95,7 @@ static void all_free(void) {
     pm_options_default();
     CHECK_EQ(fixture_reopen(PM_OPEN_EXISTING, &err), PM_OK);
     CHECK_EQ(pm_extent_stats().active, 0);
-    CHECK_EQ(pm_heap.frontier, 0);
+    CHECK_EQ(pm_heap.shard[0].frontier, 0);
     CHECK_EQ(fixture_blocks(), 0);
 }
 
@@ -110,10 +111,10 @@ static void test_unpublished_extents_are_free(void) {
     CHECK_EQ(in_child(all_free), 0);
 }
 
-// ---- interrupted resizes -----------------------------------------------------------------------------
+// ---- interrupted resizes ------------------------------------------------------------------------
 
-static uint64_t second_pages; // the entry that a killed resize left beside the one of 40 pages
-static bool second_first;     // on media before it
+static uint64_t second_pages; // pages of the entry that stands beside the one of 40 pages
+static bool second_first;     // whether that entry was appended first
 
 static void half_resized(void) {
     pm_options_default();
@@ -122,8 +123,8 @@ static void half_resized(void) {
     MUST(index && pm_extents[index].page == 0);
     uint64_t entries[2] = {pm_entry_make(PM_ENTRY_EXTENT, 0, 40),
                            pm_entry_make(PM_ENTRY_EXTENT, 0, second_pages)};
-    pm_log_append(entries[second_first]);
-    pm_log_append(entries[!second_first]);
+    pm_log_append(&pm_heap.shard[0], entries[second_first], NULL);
+    pm_log_append(&pm_heap.shard[0], entries[!second_first], NULL);
 }
 
 static void finished(void) {
@@ -131,7 +132,7 @@ static void finished(void) {
     pm_options_default();
     CHECK_EQ(fixture_reopen(PM_OPEN_EXISTING, &err), PM_OK);
     CHECK_STR(err.text, "");
-    check_partition(); // also: one entry stands in the log
+    check_partition(); // checks also that one entry stands in the log
     CHECK_EQ(pm_extents[pm_page_extent[0]].pages, second_pages > 40 ? second_pages : 40);
     CHECK_EQ(pm_extent_stats().active, 1);
     uint32_t index = pm_page_extent[0];
@@ -139,7 +140,7 @@ static void finished(void) {
     check_partition();
     pm_extent_release(index);
     check_partition();
-    CHECK_EQ(pm_log_stats().live, 0);
+    CHECK_EQ(pm_log_stats(&pm_heap.shard[0]).live, 0);
 }
 
 static void resize_case(uint64_t pages, bool first) {
@@ -165,7 +166,7 @@ static void test_interrupted_resize(void) {
     resize_case(100, false);
 }
 
-// ---- damage ------------------------------------------------------------------------------------------
+// ---- damage -------------------------------------------------------------------------------------
 
 static uint64_t forged[4];
 static const char *complaint;
@@ -173,9 +174,9 @@ static const char *complaint;
 static void forge(void) {
     pm_options_default();
     fixture_new_heap();
-    MUST(pm_heap_set_frontier(PM_REGION_SIZE));
+    MUST(pm_shard_set_frontier(&pm_heap.shard[0], PM_REGION_SIZE));
     for (int i = 0; i < 4 && forged[i]; i++)
-        MUST(pm_log_append(forged[i]) != PM_LOG_NOWHERE);
+        MUST(pm_log_append(&pm_heap.shard[0], forged[i], NULL) != PM_LOG_NOWHERE);
 }
 
 static void refuse(void) {
@@ -185,7 +186,7 @@ static void refuse(void) {
     CHECK_HAS(err.text, complaint);
     CHECK_HAS(err.text, fixture_dir);
     struct stat st;
-    CHECK(fstat(pm_heap.data.fd, &st) == 0 && (size_t)st.st_size == PM_REGION_SIZE);
+    CHECK(fstat(pm_heap.shard[0].data.fd, &st) == 0 && (size_t)st.st_size == PM_REGION_SIZE);
 }
 
 static void damage(const char *text, uint64_t a, uint64_t b, uint64_t c) {
@@ -230,11 +231,12 @@ static void test_side_by_side_is_fine(void) {
     CHECK_EQ(pm_extent_stats().slab_pages, 16);
 }
 
-// slabs.0 ends with the last slab's header, as a power failure may leave it: new slabs have headers all the same.
+// A power failure may leave slabs.0 so short that it ends with the last slab's header. New slabs
+// get headers all the same.
 static void some_slabs(void) {
     pm_options_default();
     fixture_new_heap();
-    MUST(pm_slab_create(3, 0) && pm_slab_create(4, 0));
+    MUST(pm_slab_create(3, 0, 0) && pm_slab_create(4, 0, 0));
 }
 
 static void more_slabs(void) {
@@ -242,7 +244,7 @@ static void more_slabs(void) {
     pm_options_default();
     CHECK_EQ(fixture_reopen(PM_OPEN_EXISTING, &err), PM_OK);
     for (int i = 0; i < 40; i++)
-        MUST(pm_slab_create(5, 0));
+        MUST(pm_slab_create(5, 0, 0));
 }
 
 static void forty_two_slabs(void) {
@@ -250,9 +252,8 @@ static void forty_two_slabs(void) {
     pm_options_default();
     CHECK_EQ(fixture_reopen(PM_OPEN_READONLY, &err), PM_OK);
     CHECK_EQ(pm_extent_stats().slab_pages, 42 * 16);
-    for (uint32_t i = 1; i < pm_extent_top; i++)
-        if (pm_extents[i].slab)
-            CHECK_EQ(pm_slab_adopt((uint32_t)(pm_extents[i].page / 16), i, &err), PM_OK);
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
+        CHECK_EQ(pm_slab_adopt(pm_extent_slab(&pm_extents[i]), i, &err), PM_OK);
 }
 
 static void test_short_slab_headers(void) {
@@ -264,15 +265,16 @@ static void test_short_slab_headers(void) {
     CHECK_EQ(in_child(forty_two_slabs), 0);
 }
 
-// A data file that is far longer than what is in use goes back to it, and nothing is allocated for the rest.
+// heap.0 is far longer than what is in use. Opening truncates it, and takes no space for headers of
+// the part that goes.
 static void shrinks(void) {
     struct pm_error err = {0};
     struct stat st;
     pm_options_default();
     CHECK_EQ(fixture_reopen(PM_OPEN_EXISTING, &err), PM_OK);
-    CHECK_EQ(pm_heap.frontier, PM_REGION_SIZE);
-    CHECK(fstat(pm_heap.data.fd, &st) == 0 && (size_t)st.st_size == PM_REGION_SIZE);
-    CHECK(fstat(pm_heap.slabs.fd, &st) == 0 && st.st_blocks * 512 <= 65536);
+    CHECK_EQ(pm_heap.shard[0].frontier, PM_REGION_SIZE);
+    CHECK(fstat(pm_heap.shard[0].data.fd, &st) == 0 && (size_t)st.st_size == PM_REGION_SIZE);
+    CHECK(fstat(pm_heap.shard[0].slabs.fd, &st) == 0 && st.st_blocks * 512 <= 65536);
     check_partition();
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Marking when the mark stacks overflow: the same is alive, whatever the number of markers.
-#include "alloc.h"
+// Marking when the mark stacks overflow. The same blocks are alive with any number of markers.
+#include "process/entry.h"
 
 #include "heap_fixture.h"
-#include "pmalloc.h"
-#include "runtime.h"
+#include "preload/pmalloc.h"
+#include "process/start.h"
 
 #define ARRAYS 64
-#define LEAVES 32360 // with the nodes behind them, about what a mark stack holds
+#define LEAVES 32360 // together with the nodes about what a mark stack holds
 #define NODES 400
 #define FAN 64
 
@@ -23,7 +23,7 @@ static void *object(size_t size) {
     return p;
 }
 
-// Three levels, so that a range which is dropped or forgotten takes others with it.
+// Three levels: when marking forgets a block, the blocks that only it reaches are missing, too.
 static void **node(void) {
     void **node = object(FAN * sizeof *node);
     for (unsigned i = 0; i < FAN; i++) {
@@ -35,7 +35,7 @@ static void **node(void) {
 
 static void build(void) {
     setenv("PMALLOC_HEAP", fixture_dir, 1);
-    pm_runtime_before_main();
+    pm_process_before_main();
     void ***array = object(ARRAYS * sizeof *array);
     for (unsigned a = 0; a < ARRAYS; a++) {
         array[a] = object((LEAVES + NODES) * sizeof *array[a]);
@@ -52,9 +52,9 @@ static void build(void) {
 static void recovered(void) {
     setenv("PMALLOC_HEAP", fixture_dir, 1);
     setenv("PMALLOC_MARKERS", markers, 1);
-    pm_runtime_before_main();
+    pm_process_before_main();
     void ***array = pmalloc_get_root(0);
-    const struct pm_recovery *r = pm_runtime_recovery();
+    const struct pm_recovery *r = pm_process_recovery();
     CHECK_EQ(r->live_objects, *(uint64_t *)array[0][0]);
     CHECK(r->overflows > 0);
     kill(getpid(), check_failures ? SIGTERM : SIGKILL);

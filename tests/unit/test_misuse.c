@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Bad pointers: each is noticed, named in one line, and ends the program or is ignored, as PMALLOC_CHECK says.
-#include "alloc.h"
+// Bad pointers. Each is noticed and named in one line. PMALLOC_CHECK says whether it ends the
+// program or is ignored.
 #include "heap_fixture.h"
+#include "process/entry.h"
 
-static char said[2048]; // by the last attempt, on standard error
+static char said[2048]; // what the last attempt wrote to standard error
 
-// Runs `fn` under PMALLOC_CHECK=check and keeps what it says. Returns as in_child().
+// Runs `fn` under PMALLOC_CHECK=`check` and keeps its standard error in `said`. Returns what
+// in_child() does.
 static int attempt(const char *check, void (*fn)(void)) {
     int out[2];
     MUST(pipe(out) == 0);
@@ -39,7 +41,7 @@ static void one_line(const char *begin, const char *part) {
     CHECK(end && end[1] == '\0');
 }
 
-// Aborts with the line, and under report only says it.
+// `fn` ends with the line and abort(). Under `report` it prints the line and goes on.
 static void misused(void (*fn)(void), const char *begin, const char *part) {
     CHECK_EQ(attempt("abort", fn), 128 + SIGABRT);
     one_line(begin, part);
@@ -76,11 +78,11 @@ static void off_by_one(void) {
     pm_free(p + 1);
 }
 static void large_twice(void) {
-    char *guard, *p = pm_malloc(100000);
-    guard = pm_malloc(100000);
+    char *next, *p = pm_malloc(100000);
+    next = pm_malloc(100000);
     pm_free(p);
     pm_free(p);
-    pm_free(guard);
+    pm_free(next);
 }
 static void large_interior(void) {
     char *p = pm_malloc(100000);
@@ -125,7 +127,8 @@ static void test_realloc_and_usable_size(void) {
     misused(usable_freed, "pmalloc: malloc_usable_size(0x", "free already");
 }
 
-// Somebody else's memory is left alone and reported once; strict makes it fatal.
+// A pointer to memory outside the heap is left alone and reported once. Under `strict` it ends the
+// program.
 static void foreign(void) {
     static char mine[64];
     char on_stack[64];
@@ -148,7 +151,7 @@ static void test_foreign(void) {
     one_line("pmalloc: free(0x", "outside the heap");
 }
 
-// Ignored requests leave everything usable.
+// Requests that are ignored harm nothing: the heap goes on serving.
 static void report_and_go_on(void) {
     char *p = pm_malloc(64);
     memset(p, 9, 64);

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Slab morphing: slab_before, slab_in and slab_after, to smaller and larger classes; which slab is chosen; caches and
-// threads.
+// Slab morphing: a slab before, during and after it, to smaller and larger classes; which slab is
+// chosen; caches and threads.
 #include <pthread.h>
 
-#include "alloc.h"
+#include "blocks/tcache.h"
 #include "morph_fixture.h"
-#include "tcache.h"
+#include "process/entry.h"
 
-// ---- one slab ----------------------------------------------------------------------------------------
+// ---- one slab -----------------------------------------------------------------------------------
 
 static void *blocks[PM_SLAB_BLOCKS_MAX], *fresh[PM_SLAB_BLOCKS_MAX];
 
-// A slab with the `keep` blocks of blocks[0 .. keep) out, the rest free; spread at random.
+// Makes a slab in which `keep` blocks, spread at random, are handed out: blocks[0 .. keep). The
+// rest is free.
 static uint32_t sparse_slab(unsigned cls, unsigned keep) {
-    uint32_t slab = pm_slab_create(cls, 0) - 1;
+    uint32_t slab = pm_slab_create(cls, 0, 0) - 1;
     unsigned all = pm_slab_pop(slab, blocks, PM_SLAB_BLOCKS_MAX);
     for (unsigned i = 0; i + 1 < all; i++) {
         unsigned j = i + (unsigned)rnd(all - i);
@@ -38,12 +39,13 @@ static bool is_filled(const char *p, unsigned cls, unsigned value) {
     return true;
 }
 
-// Takes all that the slab has, as blocks of `cls`; none may touch blocks[0 .. old).
+// Takes every block of class `cls` that the slab can give. None may share a byte with an old block;
+// these are the first `old` of blocks[].
 static unsigned take_all(uint32_t slab, unsigned cls, unsigned old, unsigned old_class) {
     unsigned got = pm_slab_pop(slab, fresh, PM_SLAB_BLOCKS_MAX);
     for (unsigned i = 0; i < got; i++) {
         for (unsigned k = 0; k < pm_classes[cls].size; k++)
-            CHECK_EQ(((char *)fresh[i])[k], 0); // nothing of an earlier use
+            CHECK_EQ(((char *)fresh[i])[k], 0); // no byte of an earlier use
         fill_with(fresh[i], cls, 1);
     }
     for (unsigned i = 0; i < old; i++)
@@ -51,13 +53,14 @@ static unsigned take_all(uint32_t slab, unsigned cls, unsigned old, unsigned old
     return got;
 }
 
-// Every pair of classes: morph, take everything, give the old blocks back one at a time, take what comes free.
+// For a pair of classes: morph, take all new blocks, give the old blocks back one at a time, take
+// what becomes free.
 static void pass_through(unsigned from, unsigned to, unsigned keep) {
     uint32_t slab = sparse_slab(from, keep);
     struct pm_vslab *v = &pm_vslabs[slab];
     for (unsigned i = 0; i < keep; i++)
         fill_with(blocks[i], from, 2 + i % 100);
-    if (!pm_morph(slab, to)) { // too many of the new blocks would be blocked
+    if (!pm_morph(slab, 0, to)) { // too many of the new blocks would be blocked
         CHECK(v->size_class == from && v->old_class == 0);
         CHECK(keep > 0);
         for (unsigned i = 0; i < keep; i++)
@@ -76,7 +79,8 @@ static void pass_through(unsigned from, unsigned to, unsigned keep) {
     for (unsigned i = 0; i < keep; i++) {
         CHECK(is_filled(blocks[i], from, 2 + i % 100));
         pm_morph_free(slab, blocks[i]);
-        CHECK_EQ(pm_slab_pop(slab, fresh + got, 1), 0); // not before it is durable
+        // not before the freed old block has left the index table
+        CHECK_EQ(pm_slab_pop(slab, fresh + got, 1), 0);
         pm_morph_sync(slab);
         got += pm_slab_pop(slab, fresh + got, PM_SLAB_BLOCKS_MAX);
         CHECK_EQ(got + v->blocked, all);
@@ -103,22 +107,22 @@ static void test_every_pair_of_classes(void) {
                     pass_through(from, to, many);
             }
     CHECK_EQ(pm_extent_stats().slab_pages, 0);
-    CHECK(pm_heap.morph.size <= 4 * PM_PAGE_SIZE); // tables are used again
+    CHECK(pm_heap.shard[0].morph.size <= 4 * PM_PAGE_SIZE); // space of index tables is used again
 }
 
-// What a pointer into the slab means, byte by byte, against the rule spelt out.
+// Which block each byte of the slab belongs to, against the rule written out here.
 static void test_find(void) {
     start();
     unsigned from = 9, to = 14, keep = 30;
     uint32_t slab = sparse_slab(from, keep);
-    MUST(pm_morph(slab, to));
+    MUST(pm_morph(slab, 0, to));
     const struct pm_vslab *v = &pm_vslabs[slab];
     static unsigned char owner[PM_SLAB_SIZE]; // 1: an old block
     for (unsigned i = 0; i < keep; i++)
         memset(owner + ((char *)blocks[i] - pm_slab_start(slab)), 1, pm_classes[from].size);
     for (uint32_t at = 0; at < PM_SLAB_SIZE; at++) {
-        struct pm_morph_block b;
-        bool found = pm_morph_find(v, at, &b);
+        struct pm_slab_block b;
+        bool found = pm_slab_find(v, at, &b);
         unsigned size = pm_classes[to].size, index = at / size;
         bool blocked = index >= pm_classes[to].blocks;
         for (unsigned i = index * size; !blocked && i < (index + 1) * size; i++)
@@ -130,16 +134,16 @@ static void test_find(void) {
     }
 }
 
-// Freed old blocks stay listed until enough have gone.
+// Freed old blocks stay listed until enough of them have been freed.
 static void test_due(void) {
     start();
     uint32_t slab = sparse_slab(9, 80);
     struct pm_vslab *v = &pm_vslabs[slab];
-    MUST(pm_morph(slab, 10));
+    MUST(pm_morph(slab, 0, 10));
     uint64_t before[PM_BITMAP_WORDS], after[PM_BITMAP_WORDS];
     struct pm_error err;
     unsigned old;
-    CHECK_EQ(pm_index_read(v->table, slab, 10, &old, before, &err), PM_OK);
+    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 10, &old, before, &err), PM_OK);
     for (unsigned i = 0; i < 9; i++) {
         CHECK(!pm_morph_is_due(v));
         pm_morph_free(slab, blocks[i]);
@@ -147,15 +151,15 @@ static void test_due(void) {
     CHECK(!pm_morph_is_due(v));
     pm_morph_free(slab, blocks[9]);
     CHECK(pm_morph_is_due(v));
-    CHECK_EQ(pm_index_read(v->table, slab, 10, &old, after, &err), PM_OK);
+    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 10, &old, after, &err), PM_OK);
     CHECK(memcmp(before, after, pm_slab_words(9) * 8) == 0);
     pm_morph_sync(slab);
     CHECK(!pm_morph_is_due(v) && v->old_listed == 70 && v->old_live == 70);
-    CHECK_EQ(pm_index_read(v->table, slab, 10, &old, after, &err), PM_OK);
-    CHECK(old == 9 && memcmp(after, pm_morph_live(v), pm_slab_words(9) * 8) == 0);
+    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 10, &old, after, &err), PM_OK);
+    CHECK(old == 9 && memcmp(after, pm_old_live(v), pm_slab_words(9) * 8) == 0);
 }
 
-// ---- which one ---------------------------------------------------------------------------------------
+// ---- which slab is chosen -----------------------------------------------------------------------
 
 static void test_the_longest_unused_first(void) {
     start();
@@ -164,7 +168,7 @@ static void test_the_longest_unused_first(void) {
     for (unsigned s = 0; s < 5; s++)
         number[s] = pm_slab_of(kept[s][0]);
     good();
-    pm_arena_flush(20, kept[0], 1); // the first one was used since
+    pm_arena_return(20, kept[0], 1); // so the first slab was used last
     void *p[4];
     MUST(take(17, p, 1) == 1);
     CHECK_EQ(pm_slab_of(p[0]), number[1]);
@@ -172,10 +176,10 @@ static void test_the_longest_unused_first(void) {
     CHECK_EQ(pm_slab_of(p[1]), number[2]);
     good();
     CHECK_EQ(pm_arenas[0].bin[20].slabs, 3);
-    CHECK_EQ(pm_arenas[0].bin[20].guests, 6);
+    CHECK_EQ(pm_arenas[0].bin[20].lodged_elsewhere, 6);
     MUST(take(19, p + 2, 1) == 1);
     MUST(take(16, p + 3, 1) == 1);
-    CHECK_EQ(pm_arenas[0].bin[20].slabs, 1); // the last one stays
+    CHECK_EQ(pm_arenas[0].bin[20].slabs, 1); // one slab stays in the bin
     uint64_t pages = pm_extent_stats().slab_pages;
     MUST(take(15, p, 1) == 1);
     CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
@@ -184,13 +188,13 @@ static void test_the_longest_unused_first(void) {
 
 static void test_not_above_the_threshold(void) {
     start();
-    sparse_slabs(20, 4, 26); // 26 of 64 are more than 40%
+    sparse_slabs(20, 4, 26); // 26 of 64 blocks are more than 40%
     void *p;
     uint64_t pages = pm_extent_stats().slab_pages;
     MUST(take(17, &p, 1) == 1);
     CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
     for (unsigned s = 0; s < 4; s++)
-        pm_arena_flush(20, kept[s] + 25, 1); // 25 are less
+        pm_arena_return(20, kept[s] + 25, 1); // 25 of 64 are less
     MUST(take(16, &p, 1) == 1);
     CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
     CHECK_EQ(pm_arenas[0].bin[20].slabs, 3);
@@ -209,14 +213,14 @@ static void test_never_when_off(void) {
     good();
 }
 
-// An entirely free slab that a bin keeps is taken without a table.
+// An empty slab that a bin keeps changes its class without an index table.
 static void test_empty_slab(void) {
     start();
     for (unsigned i = 0; i < 2; i++)
         MUST(take(20, kept[i], 64) == 64);
     uint32_t slab = pm_slab_of(kept[0][0]);
-    pm_arena_flush(20, kept[0], 64);
-    pm_arena_flush(20, kept[1], 63);
+    pm_arena_return(20, kept[0], 64);
+    pm_arena_return(20, kept[1], 63);
     CHECK_EQ(pm_arenas[0].bin[20].empty, 1);
     good();
     void *p;
@@ -230,7 +234,7 @@ static void test_empty_slab(void) {
     CHECK_EQ(line, 0);
 }
 
-// ---- arenas and caches -------------------------------------------------------------------------------
+// ---- arenas and caches --------------------------------------------------------------------------
 
 static void test_blocks_return_to_a_morphed_slab(void) {
     start();
@@ -242,7 +246,7 @@ static void test_blocks_return_to_a_morphed_slab(void) {
     CHECK(v->size_class == 17 && v->old_class == 20 && v->old_live == 5);
     unsigned which = pm_slab_of(kept[0][0]) == slab ? 0 : 1;
     good();
-    pm_arena_flush(20, kept[which], 4); // of class 20, in a slab of class 17
+    pm_arena_return(20, kept[which], 4); // blocks of class 20 in a slab of class 17
     CHECK_EQ(v->old_live, 1);
     good();
     unsigned left = v->free_count;
@@ -251,19 +255,20 @@ static void test_blocks_return_to_a_morphed_slab(void) {
     CHECK(pm_arena_fill(&pm_arenas[0], 17, q + left, 1) == 1 && pm_slab_of(q[left]) == slab);
     CHECK_EQ(v->old_listed, 1);
     good();
-    pm_arena_flush(17, p, 60);
-    pm_arena_flush(17, q, left + 1);
-    CHECK_EQ(v->size_class, 17); // one old block holds it
+    pm_arena_return(17, p, 60);
+    pm_arena_return(17, q, left + 1);
+    CHECK_EQ(v->size_class, 17); // one old block keeps the slab from going back
     good();
     uint64_t pages = pm_extent_stats().slab_pages;
-    pm_arena_flush(20, kept[which] + 4, 1);
+    pm_arena_return(20, kept[which] + 4, 1);
     CHECK(v->old_class == 0 && pm_slab_is_empty(v));
-    CHECK_EQ(pm_extent_stats().slab_pages, pages); // kept as the class's empty one
-    CHECK_EQ(pm_arenas[0].bin[20].guests, 0);
+    CHECK_EQ(pm_extent_stats().slab_pages, pages); // kept: a bin may keep one empty slab
+    CHECK_EQ(pm_arenas[0].bin[20].lodged_elsewhere, 0);
     good();
 }
 
-// Blocks in a tcache are in use: they stay old blocks, may be handed out again, and come back as such.
+// Blocks in a thread cache count as in use. In a slab that morphs they are old blocks: they may be
+// handed out again, and return as old blocks.
 static void test_cached_blocks(void) {
     start();
     struct pm_tcache *t = pm_tcache_create();
@@ -272,7 +277,7 @@ static void test_cached_blocks(void) {
     sparse_slabs(20, 2, 6);
     for (unsigned i = 0; i < 12; i++) {
         void *b = kept[i / 6][i % 6];
-        pm_tag[pm_granule(b)] = 20; // as if malloc had given them
+        pm_tag[pm_granule(b)] = 20; // as malloc tags the blocks it hands out
         CHECK(pm_tcache_push(t, b));
     }
     void *p[4];
@@ -294,12 +299,12 @@ static void test_cached_blocks(void) {
         CHECK(pm_tcache_push(t, kept[2][i]));
     CHECK_EQ(v->old_live, 6);
     good();
-    pm_tcache_flush(t);
+    pm_tcache_return(t);
     CHECK_EQ(v->old_class, 0);
     good();
 }
 
-// ---- threads -----------------------------------------------------------------------------------------
+// ---- threads ------------------------------------------------------------------------------------
 
 #define WORKERS 3
 #define MINE 1500
@@ -313,7 +318,8 @@ static uint64_t step(uint64_t *state) {
 
 static unsigned char mark_of(const void *p) { return (unsigned char)((uintptr_t)p >> 4 | 1); }
 
-// Sizes that change all the time, and blocks that are freed by others than those who took them.
+// Sizes change all the time, and most blocks are freed by another thread than the one that took
+// them.
 static void *worker(void *arg) {
     uint64_t state = (uintptr_t)arg * 7919 + 1;
     static const unsigned sizes[] = {40, 100, 130, 300, 1000, 2000};
@@ -357,11 +363,11 @@ static void test_threads(void) {
         pm_free(shared[i]);
     pm_trim();
     good();
-    unsigned guests = 0;
+    unsigned lodged_elsewhere = 0;
     for (unsigned a = 0; a < pm_arena_count; a++)
         for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
-            guests += pm_arenas[a].bin[cls].guests;
-    CHECK_EQ(guests, 0);
+            lodged_elsewhere += pm_arenas[a].bin[cls].lodged_elsewhere;
+    CHECK_EQ(lodged_elsewhere, 0);
 }
 
 int main(void) {

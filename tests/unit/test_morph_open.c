@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Heaps with slabs that hold blocks of two classes, opened again: recovered, trusted, damaged; and heaps from before
-// there were any.
-#include "alloc.h"
-#include "bitmaps.h"
-#include "crc.h"
+// Heaps with slabs that hold blocks of two classes are opened again: after a kill, with bitmaps
+// instead of marking, and damaged. Also heaps from before slabs could morph.
+#include "base/crc.h"
+#include "blocks/bitmaps.h"
+#include "media/heap_open.h"
 #include "morph_fixture.h"
-#include "recover.h"
+#include "process/entry.h"
+#include "recovery/close.h"
+#include "recovery/offline.h"
+#include "recovery/recover.h"
 
-// ---- opening again -----------------------------------------------------------------------------------
+// ---- opening again ------------------------------------------------------------------------------
 
 static uint32_t morphed_slab;
 
-// A heap with one morphed slab: five old blocks and three new ones in a list that slot 0 names, the old ones first.
+// Makes a heap with one morphed slab. Root slot 0 names a list of five old blocks and then three
+// new ones.
 static void make_morphed(void) {
     start();
     sparse_slabs(20, 2, 5);
@@ -28,8 +32,12 @@ static void make_morphed(void) {
         b[1] = last;
         last = b;
     }
-    pm_heap.super->slots.slot[0] = pm_slot_word(0, (uint64_t)(uintptr_t)(last + 9)); // inside
+    // points into the block, not at its start
+    pm_heap.super->slots.slot[0] = pm_slot_word(0, (uint64_t)(uintptr_t)(last + 9));
 }
+
+static const struct pm_recover_options look_only = {.mark.markers = 1};
+static const struct pm_recover_options write_it = {.write = true, .mark.markers = 1};
 
 static void close_it(void) {
     MUST(pm_bitmaps_write());
@@ -39,7 +47,7 @@ static void close_it(void) {
 static int reopen(struct pm_recovery *r, struct pm_error *err) {
     pm_options_default();
     int status = pm_offline_open(fixture_dir, PM_OPEN_EXISTING, err);
-    return status == PM_OK ? pm_recover(true, 1, r, err) : status;
+    return status == PM_OK ? pm_recover(&write_it, r, err) : status;
 }
 
 static void make_and_close(void) {
@@ -60,14 +68,14 @@ static void test_recovery(void) {
     void **p = (void **)(uintptr_t)pm_heap_slot(0) - 9;
     uint32_t slab = pm_slab_of(p);
     const struct pm_vslab *v = &pm_vslabs[slab];
-    CHECK(v->size_class == 17 && v->old_class == 20 && v->old_live == 5 && v->stale_tags);
+    CHECK(v->size_class == 17 && v->old_class == 20 && v->old_live == 5 && v->untagged);
     for (unsigned i = 0; p; i++, p = p[1]) {
         CHECK_EQ(pm_usable_size(p), i < 5 ? 1024 : 640);
         if (i == 0)
-            CHECK(!v->stale_tags);
+            CHECK(!v->untagged);
     }
     good();
-    CHECK(pm_offline_finish());
+    CHECK(pm_close());
 }
 
 static void test_read_only(void) {
@@ -76,12 +84,12 @@ static void test_read_only(void) {
     struct pm_error err;
     pm_options_default();
     MUST(pm_offline_open(fixture_dir, PM_OPEN_READONLY, &err) == PM_OK);
-    CHECK_EQ(pm_recover(false, 1, &r, &err), PM_OK);
+    CHECK_EQ(pm_recover(&look_only, &r, &err), PM_OK);
     CHECK(r.live_objects == 8 && r.morphing == 1);
     CHECK_EQ(pm_verify(false, &err), PM_OK);
 }
 
-// Only the new blocks are reachable: the slab is slab_after at once. Only the first three old ones: they are left.
+// Cuts the list so that only new blocks or only the first three old blocks are reachable.
 static void cut_list(void) {
     make_morphed();
     void **p = (void **)(uintptr_t)pm_heap_slot(0) - 9;
@@ -121,11 +129,11 @@ static void test_recovery_shortens_a_table(void) {
     good();
 }
 
-// PMALLOC_COLLECT=crash: the bitmaps of both classes stand in for marking.
+// For PMALLOC_COLLECT=crash: the bitmaps of both populations stand in for marking.
 static void close_cleanly(void) {
     struct pm_recovery r;
     struct pm_error err;
-    MUST(reopen(&r, &err) == PM_OK && pm_offline_finish());
+    MUST(reopen(&r, &err) == PM_OK && pm_close());
 }
 
 static void test_trusted_bitmaps(void) {
@@ -136,24 +144,29 @@ static void test_trusted_bitmaps(void) {
     pm_options_default();
     pm_options.collect.number = PM_COLLECT_CRASH;
     MUST(pm_offline_open(fixture_dir, PM_OPEN_EXISTING, &err) == PM_OK);
-    CHECK_EQ(pm_recover(true, 1, &r, &err), PM_OK);
+    CHECK_EQ(pm_recover(&write_it, &r, &err), PM_OK);
     CHECK(!r.marked && r.live_objects == 8 && r.morphing == 1);
     CHECK_EQ(r.live_bytes, 5 * 1024 + 3 * 640);
     good();
 }
 
-// ---- damage ------------------------------------------------------------------------------------------
+// ---- damage -------------------------------------------------------------------------------------
+
+static int adopt(uint32_t extent, struct pm_error *err) {
+    int status = pm_slab_adopt(morphed_slab, extent, err);
+    return status == PM_OK ? pm_morph_adopt(morphed_slab, err) : status;
+}
 
 static int adopt_again(struct pm_error *err) {
     uint32_t extent = pm_vslabs[morphed_slab].extent, line;
     MUST(pm_slab_media_class(morphed_slab, &line) == 17);
-    pm_index_give(line, 20);
+    pm_morph_media_give(line, morphed_slab, 20);
     struct pm_vslab was = pm_vslabs[morphed_slab];
-    int status = pm_slab_adopt(morphed_slab, extent, err);
-    if (status != PM_OK) { // what it took before it failed
+    int status = adopt(extent, err);
+    if (status != PM_OK) { // undo what it did before it failed
         pm_vslabs[morphed_slab] = was;
-        pm_index_give(line, 20);
-        pm_index_claim(line, 20);
+        pm_morph_media_give(line, morphed_slab, 20);
+        pm_morph_media_claim(line, morphed_slab, 20);
     }
     return status;
 }
@@ -162,8 +175,8 @@ static void test_damaged_tables(void) {
     make_morphed();
     struct pm_error err = {0};
     CHECK_EQ(adopt_again(&err), PM_OK);
-    uint32_t line = pm_vslabs[morphed_slab].table;
-    uint8_t *table = (uint8_t *)pm_heap.morph.map + line * PM_MORPH_LINE;
+    uint32_t line = pm_vslabs[morphed_slab].media_line;
+    uint8_t *table = (uint8_t *)pm_heap.shard[0].morph.map + line * PM_MORPH_LINE;
     size_t size = 16 + 2 * 8; // 64 blocks
     for (size_t bit = 0; bit < size * 8; bit++) {
         table[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -175,35 +188,35 @@ static void test_damaged_tables(void) {
     uint64_t *word = (uint64_t *)(void *)(table + 16), was = word[0], second = word[1];
     word[0] = word[1] = pm_seal(0, PM_SALT_MORPH(morphed_slab, 0));
     word[1] = pm_seal(0, PM_SALT_MORPH(morphed_slab, 1));
-    CHECK_EQ(adopt_again(&err), PM_DAMAGE); // lists nothing
+    CHECK_EQ(adopt_again(&err), PM_DAMAGE); // an index table that lists no block
     CHECK_HAS(err.text, "lists 0 blocks");
-    word[0] = pm_seal(~0u, PM_SALT_MORPH(morphed_slab, 0)); // more than there were
+    word[0] = pm_seal(~0u, PM_SALT_MORPH(morphed_slab, 0)); // more blocks than the slab had
     CHECK_EQ(adopt_again(&err), PM_DAMAGE);
     word[0] = was, word[1] = second;
-    size_t length = pm_heap.morph.size;
-    pm_heap.morph.size = line * PM_MORPH_LINE;
+    size_t length = pm_heap.shard[0].morph.size;
+    pm_heap.shard[0].morph.size = line * PM_MORPH_LINE;
     CHECK_EQ(adopt_again(&err), PM_DAMAGE);
     CHECK_HAS(err.text, "truncated");
-    pm_heap.morph.size = length;
-    // two slabs that name one table
-    MUST(pm_slab_create(17, 0));
-    pm_index_claim(line, 20);
-    CHECK_EQ(pm_slab_adopt(morphed_slab, pm_vslabs[morphed_slab].extent, &err), PM_DAMAGE);
+    pm_heap.shard[0].morph.size = length;
+    // two slabs that name one index table
+    MUST(pm_slab_create(17, 0, 0));
+    pm_morph_media_claim(line, morphed_slab, 20);
+    CHECK_EQ(adopt(pm_vslabs[morphed_slab].extent, &err), PM_DAMAGE);
     CHECK_HAS(err.text, "overlaps another's");
-    uint64_t now = media(morphed_slab)->now;
-    media(morphed_slab)->now ^= 1ull << 26;
-    CHECK_EQ(pm_slab_adopt(morphed_slab, 1, &err), PM_DAMAGE);
-    media(morphed_slab)->now = now;
+    uint64_t now = media(morphed_slab)->current;
+    media(morphed_slab)->current ^= 1ull << 26;
+    CHECK_EQ(adopt(1, &err), PM_DAMAGE);
+    media(morphed_slab)->current = now;
 }
 
-// A heap from before there was morphing opens and works; its slabs stay what they are.
+// A heap from before slabs could morph. It opens and works, and its slabs do not morph.
 static void make_old_heap(void) {
     start();
     void *p[10];
     MUST(take(20, p, 10) == 10);
     memset(p[0], 0, 1024);
     pm_heap.super->slots.slot[0] = pm_slot_word(0, (uint64_t)(uintptr_t)p[0]);
-    media(pm_slab_of(p[0]))->now = 0;
+    media(pm_slab_of(p[0]))->current = 0;
     struct pm_superblock *super = &pm_heap.super->super;
     super->incompat = 0;
     super->crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
@@ -217,16 +230,16 @@ static void test_heap_without_morphing(void) {
     pm_options_default();
     pm_options.morph.number = PERCENT;
     CHECK_EQ(pm_offline_open(fixture_dir, PM_OPEN_EXISTING, &err), PM_OK);
-    CHECK_EQ(pm_recover(true, 1, &r, &err), PM_OK);
+    CHECK_EQ(pm_recover(&write_it, &r, &err), PM_OK);
     CHECK_STR(err.text, "");
     CHECK_EQ(r.live_objects, 1);
     sparse_slabs(20, 4, 2);
     void *p;
     MUST(take(17, &p, 1) == 1);
-    CHECK_EQ(media(pm_slab_of(p))->now, 0);
+    CHECK_EQ(media(pm_slab_of(p))->current, 0);
     CHECK_EQ(pm_morph_counters.begun, 0);
     good();
-    CHECK(pm_offline_finish());
+    CHECK(pm_close());
 }
 
 int main(void) {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Every setting: default, good and bad values, bounds; unknown names; messages with variable, value, remedy.
-#include "options.h"
+// Every setting: its default, good and bad values, bounds. Unknown names. Messages name the
+// variable, the value and the remedy.
+#include "base/options.h"
 
 #include "check.h"
 
 static struct pm_error err;
 
-// Not a literal, which the linker might make the same as a default's.
+// Copies the value, because the linker might merge a literal with the default.
 static int set(const char *name, const char *value) {
     static char copy[4096];
     snprintf(copy, sizeof copy, "%s", value);
@@ -23,7 +24,7 @@ static uint64_t number_of(const char *name) {
             memcpy(&value, (char *)&pm_options + pm_option_table[i].offset, sizeof value);
             return value;
         }
-    CHECK(!"such a setting");
+    CHECK(!"a setting of this name");
     return 0;
 }
 
@@ -33,7 +34,7 @@ static void good(const char *name, const char *value, uint64_t number) {
     CHECK_EQ(number_of(name), number);
 }
 
-// Refused with name, value and something to do about it; the setting stays as it was.
+// The value is refused. The message names setting, value and remedy. The setting stays as it was.
 static void bad(const char *name, const char *value) {
     uint64_t before = number_of(name);
     CHECK_EQ(set(name, value), PM_USAGE);
@@ -75,7 +76,7 @@ static void test_table(void) {
         CHECK_EQ(info->offset, i * 8);
         for (size_t j = 0; j < i; j++)
             CHECK(strcmp(info->name, pm_option_table[j].name) != 0);
-        // A default is a value that may be set.
+        // Every default may also be set by hand.
         if (info->type != PM_TYPE_TEXT)
             CHECK_EQ(set(info->name, info->fallback), PM_OK);
     }
@@ -87,11 +88,12 @@ static void test_sizes(void) {
     good("PMALLOC_LIMIT", "4194304", 4 << 20);
     good("PMALLOC_LIMIT", "4096K", 4 << 20);
     good("PMALLOC_LIMIT", "3G", 3ull << 30);
-    good("PMALLOC_LIMIT", "1T", 1ull << 40);
+    good("PMALLOC_LIMIT", "16T", 1ull << 44);
+    good("PMALLOC_SHARD", "1T", 1ull << 40);
     static const char *const wrong[] = {"4194303",
                                         "1M",
-                                        "2T",
-                                        "1099511627777",
+                                        "17T",
+                                        "17592186044417",
                                         "0",
                                         "-1",
                                         "",
@@ -113,12 +115,12 @@ static void test_sizes(void) {
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         bad("PMALLOC_LIMIT", wrong[i]);
     uint64_t value = 7;
-    CHECK_EQ(pm_parse_size("0", &value), 0);
+    CHECK(pm_parse_size("0", &value));
     CHECK_EQ(value, 0);
-    CHECK_EQ(pm_parse_size("18446744073709551615", &value), 0);
+    CHECK(pm_parse_size("18446744073709551615", &value));
     CHECK_EQ(value, UINT64_MAX);
-    CHECK(pm_parse_size("18446744073709551616", &value) != 0);
-    CHECK(pm_parse_size("17179869184G", &value) != 0);
+    CHECK(!pm_parse_size("18446744073709551616", &value));
+    CHECK(!pm_parse_size("17179869184G", &value));
 }
 
 static void test_numbers(void) {
@@ -158,7 +160,7 @@ static void choices(const char *name, const char *const *values) {
         bad(name, text);
     }
     snprintf(text, sizeof text, "%.*s", (int)strlen(values[0]) - 1, values[0]);
-    bad(name, text); // no prefixes
+    bad(name, text); // the first letters of a word are not enough
     snprintf(text, sizeof text, "%sx", values[0]);
     bad(name, text);
 }
@@ -216,7 +218,7 @@ static void test_environment(void) {
     CHECK_EQ(load("PMALLOC_LIMIT=64M", "PMALLOC_HEAP=/tmp/h"), PM_OK);
     CHECK_EQ(pm_options.limit.number, 64 << 20);
     CHECK_STR(pm_options.heap.text, "/tmp/h");
-    CHECK_EQ(load("A=b", "C=d"), PM_OK); // nothing is left of the last time
+    CHECK_EQ(load("A=b", "C=d"), PM_OK); // nothing is left of the last load
     CHECK_EQ(pm_options.limit.number, 1ull << 40);
     CHECK_STR(pm_options.heap.text, "");
     CHECK_EQ(load("A=b", "PMALLOC_LIMITS=64M"), PM_USAGE);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// What is asked of the kernel.
-#include "os.h"
+// The functions that ask something of the kernel.
+#include "base/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 extern char **environ;
 
 static void test_reserve(void) {
-    char *p = pm_os_reserve((size_t)64 << 30); // more than there is memory
+    char *p = pm_os_reserve((size_t)64 << 30); // more address space than the machine has memory
     CHECK(p != NULL);
     if (!p)
         return;
@@ -41,7 +41,7 @@ static void test_fd_high(void) {
     char byte = 0;
     CHECK(write(pair[1], "z", 1) == 1 && read(high, &byte, 1) == 1 && byte == 'z');
     CHECK_EQ(pm_os_fd_high(-1), -1);
-    // Where no high number is to be had, the low one stays.
+    // Where the limit allows no high number, the low one stays.
     struct rlimit limit, low;
     getrlimit(RLIMIT_NOFILE, &limit);
     low = limit;
@@ -63,7 +63,7 @@ static void test_who_maps(void) {
     pm_os_who_maps((uint64_t)(uintptr_t)&test_who_maps, 16, who, sizeof who);
     CHECK_HAS(who, "test_os");
     pm_os_who_maps((uint64_t)(uintptr_t)who, 16, who, sizeof who);
-    CHECK_HAS(who, "[stack]"); // near the end of the list
+    CHECK_HAS(who, "[stack]"); // near the end of /proc/self/maps
     CHECK(strchr(who, '\n') == NULL);
     pm_os_who_maps(0x400000000000, 4096, who, sizeof who);
     CHECK_STR(who, "");
@@ -150,7 +150,8 @@ static void test_environment(const char *self) {
     unsetenv("PMALLOC_TEST_OS");
 }
 
-// As before libc has set `environ`: it is read from the kernel.
+// Before libc has set `environ`, the environment is read from the kernel. This pretends that
+// moment.
 static int read_from_kernel(void) {
     char **kept = environ;
     environ = NULL;
@@ -166,6 +167,30 @@ static int read_from_kernel(void) {
     return count != want;
 }
 
+static void wait_for_state(pid_t pid, char state) {
+    while (pm_os_state(pid) != state)
+        usleep(1000);
+}
+
+// A stopped process is alive. One that was killed and not yet waited for is ending. After that
+// there is none.
+static void test_ending(void) {
+    CHECK(!pm_os_is_ending(getpid()));
+    pid_t child = fork();
+    if (child == 0)
+        for (;;)
+            pause();
+    CHECK(!pm_os_is_ending(child));
+    kill(child, SIGSTOP);
+    wait_for_state(child, 'T');
+    CHECK(!pm_os_is_ending(child));
+    kill(child, SIGKILL);
+    wait_for_state(child, 'Z');
+    CHECK(pm_os_is_ending(child));
+    waitpid(child, NULL, 0);
+    CHECK(!pm_os_is_ending(child));
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "environ") == 0)
         return read_from_kernel();
@@ -174,6 +199,7 @@ int main(int argc, char **argv) {
     RUN(who_maps);
     RUN(clock_and_cores);
     RUN(ancestors);
+    RUN(ending);
     RUN(program_name);
     test_environment("/proc/self/exe");
     return CHECK_DONE();

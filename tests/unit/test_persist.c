@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// The door to durability: what is chosen for which file, what reaches the operations, in which order.
-#include "persist.h"
+// core/media/persist.h: which backend a file gets, and which flushes and drains reach the backend
+// in which order.
+#include "media/persist.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -16,11 +17,11 @@
 
 static char page[4096] __attribute__((aligned(4096)));
 
-// A recorder in place of the operations.
+// A recorder in place of the backend.
 static struct {
     const char *addr;
     size_t len;
-    char first; // what stood there when it was flushed
+    char first; // the first byte as it was when it was flushed
 } flushes[16];
 static unsigned flush_count, drain_count, drained_after;
 
@@ -65,7 +66,7 @@ static void test_commit_stores_then_flushes_then_drains(void) {
     CHECK(flushes[0].addr == (char *)word && flushes[0].len == 8 && flushes[0].first == 42);
 }
 
-// Each backend leaves memory as it is, whatever the range: empty, within a line, across lines, across pages.
+// No backend changes memory, whether a range is empty, within a line, across lines or across pages.
 static void exercise(char *memory, size_t size) {
     for (size_t i = 0; i < size; i++)
         memory[i] = (char)(i * 7);
@@ -102,7 +103,7 @@ static void test_backends(void) {
         CHECK(strlen(pm_persist_guarantee((enum pm_durability)d)) > 20);
     }
     CHECK_HAS(pm_persist_guarantee(PM_DURABLE_NONE), "not a reboot");
-    CHECK_HAS(pm_persist_guarantee(PM_DURABLE_PAGE), "write-back");
+    CHECK_HAS(pm_persist_guarantee(PM_DURABLE_PAGE), "page by page");
     munmap(map, 16384);
     close(fd);
 }
@@ -113,7 +114,7 @@ static void test_probe(void) {
     pm_persist_init(fd, -1);
     CHECK_EQ(pm_durability, PM_DURABLE_NONE);
     close(fd);
-    // Wherever the build directory is, it is no DAX file system; tmpfs perhaps.
+    // The build directory lies on any file system but DAX; it may be tmpfs.
     fd = temporary(".");
     struct statfs fs;
     CHECK_EQ(fstatfs(fd, &fs), 0);
@@ -122,7 +123,7 @@ static void test_probe(void) {
     close(fd);
 }
 
-// A write-back that fails must stop the program: what depends on it must not happen.
+// A write-back that fails must stop the program, because the next step relies on it.
 static void test_failing_write_back_aborts(void) {
     int out[2];
     CHECK_EQ(pipe(out), 0);
@@ -133,7 +134,7 @@ static void test_failing_write_back_aborts(void) {
         pm_persist_init(fd, PM_DURABLE_PAGE);
         char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         munmap(map, 16384);
-        pm_make_durable(map, 64); // not mapped: msync says ENOMEM
+        pm_make_durable(map, 64); // nothing is mapped there: msync fails with ENOMEM
         _exit(0);
     }
     close(out[1]);

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// The life of a persistent heap in one process after another: killed, closed, forked, full, rootless.
-#include "alloc.h"
-
+// The life of a persistent heap in one process after another: killed, closed, forked, full,
+// rootless.
 #include <pthread.h>
 #include <time.h>
 
-#include "heap_fixture.h"
-#include "pmalloc.h"
-#include "runtime.h"
+#include "session.h"
 
 // A kill in so many milliseconds, from the kernel.
 static void alarm_ms(long ms) {
@@ -18,84 +15,6 @@ static void alarm_ms(long ms) {
     struct itimerspec when = {.it_value = {0, ms * 1000000}};
     MUST(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 &&
          timer_settime(timer, 0, &when, NULL) == 0);
-}
-
-struct node {
-    struct node *next;
-    uint64_t value;
-    uint64_t pad[6];
-};
-
-static void settings(void) {
-    setenv("PMALLOC_HEAP", fixture_dir, 1);
-    setenv("PMALLOC_MARKERS", "1", 1);
-}
-
-static struct node *list_add(struct node *list, uint64_t value) {
-    struct node *n = pm_malloc(sizeof *n);
-    MUST(n != NULL);
-    *n = (struct node){.next = list, .value = value};
-    return n;
-}
-
-static uint64_t list_length(const struct node *list) {
-    uint64_t length = 0;
-    for (; list; list = list->next) {
-        if (list->next)
-            CHECK_EQ(list->value, list->next->value + 1);
-        length++;
-    }
-    return length;
-}
-
-// Adds 1000 nodes to the list at slot 0, a large block that only the newest node reaches, and garbage.
-static void add_nodes(void) {
-    struct node *list = pmalloc_get_root(0);
-    CHECK(pmalloc_is_persistent());
-    CHECK_STR(pmalloc_heap_path(), fixture_dir);
-    uint64_t length = list_length(list);
-    if (list) {
-        uint64_t *large = (uint64_t *)(uintptr_t)list->pad[0];
-        CHECK(large[0] == list->value && large[9999] == list->value);
-        CHECK_EQ(pm_usable_size(list), 64);
-        CHECK(pm_usable_size(large) >= 80000);
-        pm_free(large);
-        list->pad[0] = 0; // or whatever is there next would stay alive
-    }
-    for (uint64_t i = 0; i < 1000; i++) {
-        list = list_add(list, length + i);
-        pm_malloc(100);
-        if (i % 50 == 0)
-            pm_malloc(50000);
-    }
-    uint64_t *large = pm_malloc(80000);
-    large[0] = large[9999] = list->value;
-    list->pad[0] = (uint64_t)(uintptr_t)large;
-    CHECK_EQ(pmalloc_set_root(0, list), 0);
-    CHECK(pmalloc_get_root(0) == list);
-}
-
-static uint64_t expected_live;
-
-static void session(void) {
-    settings();
-    pm_runtime_before_main();
-    const struct pm_recovery *r = pm_runtime_recovery();
-    CHECK_EQ(r->live_objects, expected_live);
-    add_nodes();
-}
-
-static void killed_session(void) {
-    session();
-    if (!check_failures)
-        kill(getpid(), SIGKILL);
-}
-
-static void closed_session(void) {
-    session();
-    pm_runtime_exit();
-    CHECK(!pmalloc_is_persistent());
-    CHECK_EQ(pm_heap.super->state.state, PM_STATE_CLEAN);
 }
 
 static void test_killed_again_and_again(void) {
@@ -127,20 +46,20 @@ static void test_killed_and_closed_by_turns(void) {
     }
 }
 
-// ---- without roots -----------------------------------------------------------------------------------
+// ---- without roots ------------------------------------------------------------------------------
 
 static void rootless(void) {
     settings();
-    pm_runtime_before_main();
-    CHECK_EQ(pm_runtime_recovery()->live_objects, 0);
+    pm_process_before_main();
+    CHECK_EQ(pm_process_recovery()->live_objects, 0);
     for (int i = 0; i < 10000; i++)
         memset(pm_malloc(1000), 1, 1000);
-    CHECK(pm_heap.frontier > 8 << 20);
+    CHECK(pm_heap.shard[0].frontier > 8 << 20);
 }
 
 static void rootless_closed(void) {
     rootless();
-    pm_runtime_exit();
+    pm_process_end();
 }
 
 static void test_rootless(void) {
@@ -153,7 +72,7 @@ static void test_rootless(void) {
     CHECK(stat(path, &st) == 0 && st.st_blocks == 0);
 }
 
-// ---- slots -------------------------------------------------------------------------------------------
+// ---- slots --------------------------------------------------------------------------------------
 
 static void slots(void) {
     settings();
@@ -182,11 +101,11 @@ static void test_slots(void) {
     CHECK_EQ(in_child(slots_volatile), 0);
 }
 
-// ---- after a recovery --------------------------------------------------------------------------------
+// ---- after a recovery ---------------------------------------------------------------------------
 
 static void free_everything(void) {
     settings();
-    pm_runtime_before_main();
+    pm_process_before_main();
     struct node *list = pmalloc_get_root(0), *next;
     pm_free((void *)(uintptr_t)list->pad[0]);
     for (; list; list = next) {
@@ -240,7 +159,7 @@ static void test_freeing_everything(void) {
     CHECK_EQ(in_child(free_everything), 0);
 }
 
-// ---- fork --------------------------------------------------------------------------------------------
+// ---- fork ---------------------------------------------------------------------------------------
 
 static void forking(void) {
     session();
@@ -272,148 +191,7 @@ static void test_fork(void) {
     CHECK_EQ(in_child(forking), 0);
 }
 
-// ---- after the end -----------------------------------------------------------------------------------
-
-static struct pm_clean vouched;
-
-// Destructors of other libraries still allocate, free and store, at the same addresses: in memory of their own.
-static void late_requests(void) {
-    session();
-    char *small = pm_malloc(100), *large = pm_malloc(100000), *huge = pm_malloc(8 << 20);
-    memset(small, 3, 100);
-    memset(large, 4, 100000);
-    huge[8 << 19] = 5; // the rest of it was never touched
-    pm_runtime_exit();
-    vouched = pm_heap.super->state.clean;
-    CHECK_EQ(vouched.images_known, 1);
-    CHECK(large[99999] == 4 && huge[8 << 19] == 5 && huge[8 << 18] == 0);
-    struct node *list = pmalloc_get_root(0);
-    CHECK_EQ(list_length(list), 1000);
-    errno = 0;
-    CHECK(pmalloc_set_root(0, small) == -1 && errno == ENOTSUP);
-    for (struct node *n = list, *next; n; n = next) {
-        next = n->next;
-        memset(n, 0x55, sizeof *n);
-        pm_free(n);
-    }
-    pm_free(large);
-    pm_free(huge);
-    pm_trim();
-    char *moved = pm_realloc(small, 5000);
-    CHECK(moved && moved[0] == 3 && moved[99] == 3);
-    for (size_t size = 1; size < 64 << 20; size *= 2) { // beyond the file's end, too
-        char *fresh = pm_calloc(size, 1);
-        MUST(fresh != NULL);
-        CHECK(fresh[0] == 0 && fresh[size - 1] == 0);
-        memset(fresh, 6, size);
-        if (size % 3)
-            pm_free(fresh);
-    }
-    pid_t pid = fork(); // its child outlives it
-    if (pid == 0) {
-        CHECK(pm_heap.super == NULL && moved[99] == 3);
-        pm_free(pm_malloc(100000));
-        _exit(check_failures != 0);
-    }
-    int status = 0;
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-    pm_runtime_exit(); // once is enough
-    CHECK_EQ(pm_heap.super->state.state, PM_STATE_CLEAN);
-    CHECK(memcmp(&vouched, &pm_heap.super->state.clean, sizeof vouched) == 0);
-}
-
-static void test_requests_after_the_end(void) {
-    expected_live = 0;
-    CHECK_EQ(in_child(late_requests), 0);
-    expected_live = 1001; // the nodes, all whole, and the large block
-    CHECK_EQ(in_child(closed_session), 0);
-    expected_live = 0;
-}
-
-// ---- others at the end -------------------------------------------------------------------------------
-
-// Pushes nodes to slot 0. After the end of the program that is refused, and what it then does must not reach the heap.
-static void *pusher(void *arg) {
-    for (bool open = true;;) {
-        struct node *list = pmalloc_get_root(0);
-        list = list_add(list, list ? list->value + 1 : 0);
-        open = open && pmalloc_set_root(0, list) == 0;
-        for (struct node *n = list; n && !open; n = n->next)
-            n->value = ~0ull;
-    }
-    return arg;
-}
-
-static void *sleeper(void *arg) {
-    for (;;)
-        pause();
-    return arg;
-}
-
-static void end_among_others(void) {
-    settings();
-    pm_runtime_before_main();
-    struct node *list = pmalloc_get_root(0);
-    uint64_t before = list_length(list), after;
-    CHECK(before >= expected_live);
-    pthread_t thread;
-    MUST(pthread_create(&thread, NULL, sleeper, NULL) == 0);
-    MUST(pthread_create(&thread, NULL, pusher, NULL) == 0);
-    do {
-        struct node *now = pmalloc_get_root(0);
-        after = now ? now->value + 1 : 0;
-    } while (after < before + 200);
-    pm_runtime_exit();
-    CHECK(!pmalloc_is_persistent());
-    CHECK_EQ(pm_heap.super->state.state, PM_STATE_DIRTY);
-    usleep(2000);
-}
-
-static void test_end_among_other_threads(void) {
-    for (uint64_t i = 0; i < 10 && !check_failures; i++) {
-        expected_live = i * 200;
-        CHECK_EQ(in_child(end_among_others), 0);
-    }
-    expected_live = 0;
-}
-
-// ---- a signal in the midst ---------------------------------------------------------------------------
-
-static void hold(struct pm_lock *lock) {
-    if (lock == &pm_extent_lock)
-        pm_lock_raw(lock);
-}
-
-static void let_go(struct pm_lock *lock) {
-    if (lock == &pm_extent_lock)
-        pm_unlock_raw(lock);
-}
-
-// exit() in a signal handler that has interrupted the allocator: no hang, no close.
-static void end_within_the_allocator(void) {
-    session();
-    pm_runtime_each_lock(hold);
-    pm_runtime_exit();
-    CHECK(pmalloc_is_persistent());
-    CHECK_EQ(pm_heap.super->state.state, PM_STATE_DIRTY);
-    pm_runtime_each_lock(let_go);
-}
-
-static void end_within_the_allocator_among_others(void) {
-    pthread_t thread;
-    MUST(pthread_create(&thread, NULL, sleeper, NULL) == 0);
-    end_within_the_allocator();
-}
-
-static void test_end_within_the_allocator(void) {
-    expected_live = 0;
-    CHECK_EQ(in_child(end_within_the_allocator), 0);
-    expected_live = 1001;
-    CHECK_EQ(in_child(end_within_the_allocator_among_others), 0);
-    expected_live = 0;
-}
-
-// ---- two threads on a heap that gives back at once, killed -------------------------------------------
+// ---- two threads on a heap that gives back at once, killed --------------------------------------
 
 #define SLOTS 64
 
@@ -441,7 +219,7 @@ static void *churn(void *arg) {
 static void churning(void) {
     settings();
     setenv("PMALLOC_DECAY_MS", "0", 1);
-    pm_runtime_before_main();
+    pm_process_before_main();
     uint64_t rooted = 0;
     for (unsigned slot = 0; slot < 2 * SLOTS; slot++) {
         uint64_t *p = pmalloc_get_root(slot);
@@ -452,8 +230,8 @@ static void churning(void) {
         MUST(p[p[0] - 1] == (p[0] ^ (uint64_t)(uintptr_t)p));
     }
     // What else looks alive does so by chance: a word like an address.
-    MUST(pm_runtime_recovery()->live_objects >= rooted);
-    MUST(pm_runtime_recovery()->live_objects <= 2 * rooted);
+    MUST(pm_process_recovery()->live_objects >= rooted);
+    MUST(pm_process_recovery()->live_objects <= 2 * rooted);
     alarm_ms(15);
     pthread_t thread;
     MUST(pthread_create(&thread, NULL, churn, (void *)3) == 0);
@@ -474,9 +252,6 @@ int main(void) {
     RUN_CHILD(recovered_blocks_are_ordinary);
     RUN_CHILD(freeing_everything);
     RUN_CHILD(fork);
-    RUN_CHILD(requests_after_the_end);
-    RUN_CHILD(end_among_other_threads);
-    RUN_CHILD(end_within_the_allocator);
     RUN_CHILD(two_threads_killed);
     return CHECK_DONE();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Size classes: the mapping, the division by multiplication, alignment, large sizes.
-#include "sizeclass.h"
+// Size classes: from size to class, division by multiplication, alignment, large sizes.
+#include "base/sizeclass.h"
 
 #include "check.h"
 
@@ -17,7 +17,7 @@ static void test_table(void) {
         CHECK(c->blocks <= PM_SLAB_BLOCKS_MAX);
         CHECK(c->tcache_cap >= 4 && c->tcache_cap <= 200);
         CHECK(c->tcache_cap == 4 || c->tcache_cap * c->size <= 65536);
-        // at most a quarter is lost to rounding up, from 128 bytes on
+        // over 128 bytes, rounding up loses at most a quarter
         if (c->size > 128)
             CHECK((c->size - pm_classes[cls - 1].size) * 4 <= c->size);
     }
@@ -60,7 +60,7 @@ static void test_aligned_class(void) {
 static void check_large(size_t size) {
     uint64_t bytes = pm_large_pages(size) << PM_PAGE_SHIFT;
     CHECK(bytes >= size && bytes);
-    // an eighth, or less than a page
+    // rounding up adds at most an eighth, or less than a page
     CHECK(bytes - size < PM_PAGE_SIZE || (bytes - size) * 8 <= size);
     CHECK_EQ(pm_large_pages(bytes), bytes >> PM_PAGE_SHIFT);
     CHECK(pm_large_pages(size + 1) >= pm_large_pages(size) || !pm_large_pages(size + 1));

@@ -2,8 +2,10 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // Slabs, arenas and the allocation bitmaps of a clean close.
-#include "bitmaps.h"
-#include "crc.h"
+#include "base/crc.h"
+#include "blocks/bitmaps.h"
+#include "blocks/stats.h"
+#include "blocks/take_back.h"
 #include "heap_fixture.h"
 
 static void start(void) {
@@ -12,15 +14,15 @@ static void start(void) {
 }
 
 static struct pm_slab_header *media(uint32_t slab) {
-    return (struct pm_slab_header *)pm_heap.slabs.map + slab;
+    return (struct pm_slab_header *)pm_heap.shard[0].slabs.map + slab;
 }
 
-// ---- slabs -------------------------------------------------------------------------------------------
+// ---- slabs --------------------------------------------------------------------------------------
 
 static void test_create_pop_push(void) {
     start();
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
-        uint32_t slab = pm_slab_create(cls, 1) - 1;
+        uint32_t slab = pm_slab_create(cls, 1, 0) - 1;
         const struct pm_vslab *v = &pm_vslabs[slab];
         CHECK(slab != UINT32_MAX && v->size_class == cls && v->arena == 1);
         CHECK_EQ(v->free_count, pm_classes[cls].blocks);
@@ -49,13 +51,13 @@ static void test_create_pop_push(void) {
         CHECK_EQ(pm_extent_stats().active, active - 1);
         CHECK_EQ(v->size_class, 0);
     }
-    CHECK_EQ(pm_log_stats().live, 0);
+    CHECK_EQ(pm_log_stats(&pm_heap.shard[0]).live, 0);
 }
 
 static void test_adopt(void) {
     start();
     struct pm_error err = {0};
-    uint32_t slab = pm_slab_create(7, 0) - 1, extent = pm_vslabs[slab].extent;
+    uint32_t slab = pm_slab_create(7, 0, 0) - 1, extent = pm_vslabs[slab].extent;
     memset(&pm_vslabs[slab], 0, sizeof pm_vslabs[slab]);
     CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_OK);
     CHECK(pm_vslabs[slab].size_class == 7 && pm_vslabs[slab].free_count == pm_classes[7].blocks);
@@ -69,7 +71,7 @@ static void test_adopt(void) {
     struct pm_slab_header good = *media(slab), strange[] = {good, good, good, good};
     strange[0].size_class = 0;
     strange[1].size_class = PM_CLASSES + 1;
-    strange[2].now = 0;
+    strange[2].current = 0;
     strange[3].data_offset = 64;
     for (unsigned i = 0; i < 4; i++) {
         strange[i].crc = pm_slab_header_crc(slab, &strange[i]);
@@ -78,22 +80,23 @@ static void test_adopt(void) {
         CHECK_HAS(err.text, i == 2 ? "damaged" : "does not know");
     }
     *media(slab) = good;
-    media(slab)->crc = pm_slab_header_crc(slab + 1, &good); // its neighbour's, misplaced
+    // the checksum of the neighbour's header
+    media(slab)->crc = pm_slab_header_crc(slab + 1, &good);
     CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);
     *media(slab) = good;
-    pm_heap.slabs.size = (slab + 1) * sizeof good - 1;
+    pm_heap.shard[0].slabs.size = (slab + 1) * sizeof good - 1;
     CHECK_EQ(pm_slab_adopt(slab, extent, &err), PM_DAMAGE);
     CHECK_HAS(err.text, "truncated");
 }
 
-// ---- arenas ------------------------------------------------------------------------------------------
+// ---- arenas -------------------------------------------------------------------------------------
 
 static void test_join_the_least_used(void) {
     start();
-    struct pm_arena *a = pm_arena_join(), *b = pm_arena_join(), *c = pm_arena_join();
+    struct pm_arena *a = pm_arena_join(0), *b = pm_arena_join(0), *c = pm_arena_join(0);
     CHECK(a != b && (c == a || c == b));
     pm_arena_leave(b);
-    CHECK(c != a || pm_arena_join() == b);
+    CHECK(c != a || pm_arena_join(0) == b);
 }
 
 static void test_fill_and_flush(void) {
@@ -118,18 +121,124 @@ static void test_fill_and_flush(void) {
     uint32_t slabs = pm_arenas[0].bin[cls].slabs + pm_arenas[1].bin[cls].slabs;
     CHECK(slabs >= MANY / per_slab && slabs <= MANY / per_slab + 2);
     CHECK_EQ(pm_extent_stats().slab_pages, slabs * 16);
-    for (unsigned i = 0; i < MANY; i++) { // any order, both arenas in one call
+    for (unsigned i = 0; i < MANY; i++) { // in any order, and blocks of both arenas in one call
         unsigned j = (unsigned)rnd(MANY);
         void *t = blocks[i];
         blocks[i] = blocks[j], blocks[j] = t;
     }
     for (unsigned i = 0; i < MANY; i += 50)
-        pm_arena_flush(cls, blocks + i, 50);
-    for (unsigned a = 0; a < 2; a++) {
-        CHECK_EQ(pm_arenas[a].bin[cls].slabs, 1); // one empty slab is kept
-        CHECK_EQ(pm_arenas[a].bin[cls].empty, 1);
-    }
-    CHECK_EQ(pm_extent_stats().slab_pages, 32);
+        pm_arena_return(cls, blocks + i, 50);
+    for (unsigned a = 0; a < 2; a++) // the next batch may want them
+        CHECK_EQ(pm_arenas[a].bin[cls].empty, pm_arenas[a].bin[cls].slabs);
+    CHECK_EQ(pm_extent_stats().slab_pages, slabs * 16);
+    CHECK_EQ(pm_arenas_drop_empty(), slabs);
+    CHECK_EQ(pm_arenas[0].bin[cls].slabs + pm_arenas[1].bin[cls].slabs, 0);
+    CHECK_EQ(pm_extent_stats().slab_pages, 0);
+    CHECK_EQ(pm_arenas_drop_empty(), 0);
+}
+
+// ---- empty slabs --------------------------------------------------------------------------------
+
+#define DECAY_MS 3600000u
+
+// Leaves `slabs` empty slabs of a class in arena 0.
+static struct pm_bin *make_empty(unsigned cls, unsigned slabs) {
+    static void *blocks[16 * PM_SLAB_BLOCKS_MAX];
+    unsigned count = slabs * pm_classes[cls].blocks, got = 0;
+    while (got < count)
+        got += pm_arena_fill(&pm_arenas[0], cls, blocks + got, count - got);
+    pm_arena_return(cls, blocks, count);
+    struct pm_bin *bin = &pm_arenas[0].bin[cls];
+    MUST(bin->empty == slabs);
+    return bin;
+}
+
+static void look_at_all(void) {
+    for (unsigned i = 0; i < pm_arena_count * PM_CLASSES; i++)
+        pm_arenas_age();
+}
+
+static void test_empty_slabs_stay_an_interval(void) {
+    start();
+    pm_options.decay_ms.number = DECAY_MS;
+    struct pm_bin *bin = make_empty(20, 8);
+    look_at_all();
+    CHECK_EQ(bin->empty, 8);
+    // Of 8, 3 are needed once in the interval: 5 go at its end.
+    void *blocks[3 * PM_SLAB_BLOCKS_MAX];
+    unsigned count = 3 * pm_classes[20].blocks, got = 0;
+    bin->idle = bin->empty;
+    while (got < count)
+        got += pm_arena_fill(&pm_arenas[0], 20, blocks + got, count - got);
+    CHECK_EQ(bin->empty, 5);
+    pm_arena_return(20, blocks, count);
+    CHECK_EQ(bin->empty, 8);
+    bin->looked_ms -= DECAY_MS;
+    look_at_all();
+    CHECK_EQ(bin->empty, 3);
+    CHECK_EQ(bin->slabs, 3);
+    bin->looked_ms -= DECAY_MS; // nothing was needed since: all but one go
+    look_at_all();
+    CHECK_EQ(bin->empty, 1);
+    look_at_all();
+    CHECK_EQ(bin->empty, 1);
+    CHECK_EQ(pm_extent_stats().slab_pages, 16);
+}
+
+static void test_empty_slabs_go_at_once_without_decay(void) {
+    start();
+    pm_options.decay_ms.number = 0;
+    static void *blocks[8 * PM_SLAB_BLOCKS_MAX];
+    unsigned count = 8 * pm_classes[20].blocks, got = 0;
+    while (got < count)
+        got += pm_arena_fill(&pm_arenas[0], 20, blocks + got, count - got);
+    pm_arena_return(20, blocks, count);
+    CHECK_EQ(pm_arenas[0].bin[20].empty, 1);
+    CHECK_EQ(pm_extent_stats().slab_pages, 16);
+}
+
+static void check_serving_others(const char *morph) {
+    struct pm_error err;
+    pm_options_default();
+    MUST(pm_option_set("PMALLOC_MORPH", morph, &err) == PM_OK);
+    fixture_new_heap();
+    pm_options.decay_ms.number = DECAY_MS;
+    struct pm_bin *bin = make_empty(20, 4), *other = &pm_arenas[0].bin[9];
+    uint64_t pages = pm_extent_stats().slab_pages;
+    void *blocks[PM_SLAB_BLOCKS_MAX];
+    for (unsigned i = 0; i < 3; i++)
+        for (unsigned got = 0; got < pm_classes[9].blocks;)
+            got += pm_arena_fill(&pm_arenas[0], 9, blocks, pm_classes[9].blocks - got);
+    CHECK_EQ(other->slabs, 3);
+    CHECK_EQ(bin->slabs, 1); // its last one stays
+    CHECK_EQ(pm_extent_stats().slab_pages, pages);
+    struct pm_stats stats;
+    pm_stats_get(&stats);
+    CHECK_EQ(stats.morphs, strcmp(morph, "0") == 0 ? 0 : 3);
+}
+
+static void test_empty_slabs_serve_other_classes(void) { check_serving_others("20"); }
+
+static void test_empty_slabs_serve_without_morphing(void) { check_serving_others("0"); }
+
+static void test_empty_slabs_are_found_when_memory_is_out(void) {
+    struct pm_error err;
+    pm_options_default();
+    MUST(pm_option_set("PMALLOC_LIMIT", "4M", &err) == PM_OK);
+    MUST(pm_option_set("PMALLOC_MORPH", "0", &err) == PM_OK);
+    fixture_new_heap();
+    static void *blocks[64 * 4];
+    unsigned got = 0, n;
+    while ((n = pm_arena_fill(&pm_arenas[0], 36, blocks + got, 4)) > 0)
+        got += n;
+    pm_arena_return(36, blocks, got);
+    CHECK(pm_arenas[0].bin[36].empty > 8);
+    unsigned other = 0;
+    CHECK_EQ(pm_arena_fill(&pm_arenas[1], 35, blocks, 4), 0); // none morphs
+    CHECK(pm_take_back());
+    while (other < 64 * 3 && (n = pm_arena_fill(&pm_arenas[1], 35, blocks + other, 4)) > 0)
+        other += n;
+    CHECK_EQ(other, 64 * 3);
 }
 
 static void test_no_memory(void) {
@@ -142,54 +251,59 @@ static void test_no_memory(void) {
     while ((n = pm_arena_fill(&pm_arenas[0], PM_CLASSES, blocks + got, 3)) > 0)
         got += n;
     CHECK_EQ(got, 64 * 4);
-    pm_arena_flush(PM_CLASSES, blocks + 7, 1);
+    pm_arena_return(PM_CLASSES, blocks + 7, 1);
     CHECK_EQ(pm_arena_fill(&pm_arenas[0], PM_CLASSES, blocks + 7, 3), 1);
     CHECK_EQ(pm_arena_fill(&pm_arenas[1], 1, blocks + 8, 1), 0);
 }
 
-// A recovered slab learns its tags when they are first needed.
+// The tags of a recovered slab are written when they are first needed.
 static void test_adopted_slabs(void) {
     start();
-    uint32_t slab = pm_slab_create(4, 0) - 1;
+    uint32_t slab = pm_slab_create(4, 0, 0) - 1;
     void *blocks[10];
     pm_slab_pop(slab, blocks, 10);
     pm_arena_adopt(slab);
     const struct pm_vslab *v = &pm_vslabs[slab];
-    CHECK(v->stale_tags && v->arena == slab % 2);
+    CHECK(v->untagged && v->arena == 2); // of the recovered slabs
     CHECK_EQ(pm_tag[pm_granule(blocks[3])], PM_TAG_NONE);
-    CHECK(pm_arena_refresh(slab));
-    CHECK(!pm_arena_refresh(slab));
+    CHECK(pm_arena_write_tags(slab));
+    CHECK(!pm_arena_write_tags(slab));
     for (unsigned i = 0; i < 10; i++)
         CHECK_EQ(pm_tag[pm_granule(blocks[i])], 4);
     CHECK_EQ(pm_tag[pm_granule((char *)blocks[9] + 64)], PM_TAG_NONE);
     void *more;
-    CHECK_EQ(pm_arena_fill(&pm_arenas[v->arena], 4, &more, 1), 1);
+    CHECK_EQ(pm_arena_fill(&pm_arenas[1], 4, &more, 1), 1);
+    CHECK_EQ(v->arena, 1); // who asks first has it
     CHECK(more == (char *)blocks[9] + 64);
-    CHECK(!pm_arena_refresh(slab + 1));
+    CHECK(!pm_arena_write_tags(slab + 1));
 }
 
-// Blocks handed out of an adopted slab do not count as live before the program has them.
+// Blocks that a thread cache takes from a recovered slab do not count as live before the program
+// has them.
 static void test_adopted_slabs_fill_first(void) {
     start();
-    uint32_t slab = pm_slab_create(4, 0) - 1;
+    uint32_t slab = pm_slab_create(4, 0, 0) - 1;
     void *blocks[10], *fresh[5];
     pm_slab_pop(slab, blocks, 10);
     pm_arena_adopt(slab);
-    CHECK_EQ(pm_arena_fill(&pm_arenas[slab % 2], 4, fresh, 5), 5);
-    CHECK(!pm_arena_refresh(slab));
+    CHECK_EQ(pm_arena_fill(&pm_arenas[0], 4, fresh, 5), 5);
+    CHECK(!pm_arena_write_tags(slab));
     for (unsigned i = 0; i < 10; i++)
         CHECK_EQ(pm_tag[pm_granule(blocks[i])], 4);
     for (unsigned i = 0; i < 5; i++)
         CHECK_EQ(pm_tag[pm_granule(fresh[i])], PM_TAG_NONE);
 }
 
-// ---- bitmaps -----------------------------------------------------------------------------------------
+// ---- bitmaps ------------------------------------------------------------------------------------
 
 static unsigned records;
 static uint32_t last_slab;
 static uint64_t allocated;
 
-static void count(uint32_t slab, unsigned cls, const uint64_t *words, void *arg) {
+static void count(const struct pm_population *p, const uint64_t *words, void *arg) {
+    unsigned cls = p->cls;
+    uint32_t slab = (uint32_t)(((char *)p->bits - (char *)pm_vslabs) / sizeof *pm_vslabs);
+    CHECK(!p->old && p->bits == pm_vslabs[slab].free);
     CHECK(arg == &records && (records == 0 || slab > last_slab));
     CHECK_EQ(cls, pm_vslabs[slab].size_class);
     for (unsigned i = 0; i < pm_classes[cls].blocks; i++) {
@@ -221,13 +335,13 @@ static uint64_t some_slabs(void) {
     return used;
 }
 
-static void ignore(uint32_t slab, unsigned cls, const uint64_t *words, void *arg) {
-    (void)slab, (void)cls, (void)words, (void)arg;
+static void ignore(const struct pm_population *p, const uint64_t *words, void *arg) {
+    (void)p, (void)words, (void)arg;
 }
 
 static void test_bitmaps(void) {
     start();
-    CHECK(!read_bitmaps()); // none yet
+    CHECK(!read_bitmaps()); // no close has written any
     CHECK(pm_bitmaps_write());
     CHECK(read_bitmaps());
     CHECK_EQ(records, 0);
@@ -251,7 +365,7 @@ static void test_damaged_bitmaps(void) {
         MUST(pread(fd, &byte, 1, at) == 1);
         other = byte ^ 0x10;
         MUST(pwrite(fd, &other, 1, at) == 1);
-        if (at < 40 || at >= 64) { // in between nothing is read
+        if (at < 40 || at >= 64) { // no check covers the bytes between
             CHECK(!read_bitmaps());
             CHECK_EQ(records, 0);
         }
@@ -264,10 +378,10 @@ static void test_damaged_bitmaps(void) {
         CHECK(!read_bitmaps());
         CHECK_EQ(records, 0);
     }
-    MUST(ftruncate(fd, st.st_size) == 0); // zeroes now
+    MUST(ftruncate(fd, st.st_size) == 0); // the bytes now read as zeroes
     CHECK(!read_bitmaps());
     CHECK(pm_bitmaps_write());
-    pm_heap.super->state.bitmaps_tag++; // another close's
+    pm_heap.super->state.bitmaps_tag++; // the tag of another close
     CHECK(!read_bitmaps());
     pm_heap.super->state.bitmaps_tag--;
     CHECK(read_bitmaps());
@@ -277,11 +391,11 @@ static void test_damaged_bitmaps(void) {
     CHECK(!pm_bitmaps_write());
 }
 
-// Bitmaps whose checksums are right and whose content is not.
+// Bitmaps with right checksums and wrong content.
 static void test_forged_bitmaps(void) {
     static char file[65536];
     start();
-    MUST(pm_slab_create(3, 0) && pm_slab_create(3, 0)); // 48 bytes: 1365 blocks in 22 words
+    MUST(pm_slab_create(3, 0, 0) && pm_slab_create(3, 0, 0)); // 48 bytes: 1365 blocks in 22 words
     CHECK(pm_bitmaps_write());
     int fd = openat(pm_heap.dir_fd, "bitmaps.0", O_RDWR);
     ssize_t size = pread(fd, file, sizeof file, 0);
@@ -290,12 +404,12 @@ static void test_forged_bitmaps(void) {
     uint64_t *words = (void *)(first + 1);
     struct pm_bitmap_record *second = (void *)(words + 22);
     MUST(size > 0 && h->slabs == 2 && second->size_class == 3);
-    const uint32_t numbers[] = {second->slab, first->slab,
-                                second->slab}; // as it is, twice the same, falling
+    // By round: the slabs in right order, the same slab twice, the slabs in falling order.
+    const uint32_t numbers[] = {second->slab, first->slab, second->slab};
     for (unsigned round = 0; round < 4; round++) {
         second->slab = round < 3 ? numbers[round] : numbers[0];
         first->slab = round == 2 ? numbers[0] + 1 : numbers[1];
-        words[21] = round == 3 ? 1ull << 1365 % 64 : 0; // behind the last block
+        words[21] = round == 3 ? 1ull << 1365 % 64 : 0; // after the slab's last block
         h->crc = pm_crc32c(0, first, h->bytes);
         h->header_crc = pm_crc32c(0, h, offsetof(struct pm_bitmaps_header, header_crc));
         MUST(pwrite(fd, file, (size_t)size, 0) == size);
@@ -309,6 +423,11 @@ int main(void) {
     RUN_CHILD(adopt);
     RUN_CHILD(join_the_least_used);
     RUN_CHILD(fill_and_flush);
+    RUN_CHILD(empty_slabs_stay_an_interval);
+    RUN_CHILD(empty_slabs_go_at_once_without_decay);
+    RUN_CHILD(empty_slabs_serve_other_classes);
+    RUN_CHILD(empty_slabs_serve_without_morphing);
+    RUN_CHILD(empty_slabs_are_found_when_memory_is_out);
     RUN_CHILD(no_memory);
     RUN_CHILD(adopted_slabs);
     RUN_CHILD(adopted_slabs_fill_first);

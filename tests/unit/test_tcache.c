@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Thread caches: the order blocks leave in, refill and trim, what goes back and when.
+// Thread caches: the order in which blocks leave, refill and trim, and which blocks are returned
+// when.
+
+#include "blocks/alloc.h"
+#include "blocks/stats.h"
+#include "blocks/tcache.h"
 #include "heap_fixture.h"
-#include "stats.h"
-#include "tcache.h"
 
 static void start(void) {
     pm_options_default();
@@ -51,7 +54,7 @@ static void test_last_in_first_out(void) {
     CHECK(pm_tcache_pop(t, 5) == b && pm_tcache_pop(t, 5) == a);
 }
 
-// Whatever is no allocated small block takes the slow path.
+// Only an allocated small block may be pushed. Everything else takes the slow path.
 static void test_push_refuses(void) {
     start();
     struct pm_tcache *t = pm_tcache_create();
@@ -66,11 +69,110 @@ static void test_push_refuses(void) {
     CHECK(!pm_tcache_push(t, pm_heap_at(PM_HEAP_RANGE - 16)));
     CHECK(!pm_tcache_push(&pm_no_tcache, p));
     CHECK(pm_tcache_push(t, p));
-    CHECK(!pm_tcache_push(t, p)); // twice
+    CHECK(!pm_tcache_push(t, p)); // a second time
     uint32_t extent = pm_extent_take(10, 1);
     CHECK(pm_extent_publish(extent, false));
     CHECK(!pm_tcache_push(t, pm_extent_address(&pm_extents[extent])));
     CHECK(pm_tcache_pop(&pm_no_tcache, 8) == NULL);
+}
+
+// A request leaves a seized stack alone, and as it found it, however many handlers are nested.
+static void test_a_seized_stack_is_nobody_elses(void) {
+    start();
+    struct pm_tcache *t = pm_tcache_create();
+    void *a = take(t, 5), *b = take(t, 5);
+    struct pm_stack *s = &t->stack[5];
+    CHECK(pm_tcache_push(t, a) && pm_stack_seize(s));
+    uint32_t n = s->n;
+    for (unsigned i = 0; i < 70000; i++) { // more than `seized` counts
+        CHECK(!pm_tcache_pop(t, 5) && !pm_tcache_push(t, b) && !pm_stack_seize(s));
+        if (s->seized != -1)
+            break;
+    }
+    CHECK_EQ(s->seized, -1);
+    CHECK_EQ(s->n, n);
+    pm_stack_leave(s);
+    CHECK(pm_tcache_push(t, b) && pm_tcache_pop(t, 5) == b && pm_tcache_pop(t, 5) == a);
+    // Neither does an empty or a full stack stay seized.
+    while (pm_tcache_pop(t, 5)) {
+    }
+    CHECK_EQ(s->seized, 0);
+    s->cap = 0;
+    CHECK(!pm_tcache_push(t, a) && s->seized == 0);
+}
+
+enum { BATCH = 4096 };
+static void *batch[BATCH];
+
+static void take_and_give(struct pm_tcache *t, unsigned cls, unsigned count) {
+    for (unsigned i = 0; i < count; i++)
+        batch[i] = take(t, cls);
+    for (unsigned i = 0; i < count; i++)
+        give(t, cls, batch[i]);
+}
+
+static void test_a_stack_grows_to_the_batch(void) {
+    start();
+    struct pm_tcache *t = pm_tcache_create();
+    unsigned cls = pm_size_to_class(64), count = 2000;
+    for (unsigned round = 0; round < 16; round++)
+        take_and_give(t, cls, count);
+    const struct pm_bin *bin = &t->arena->bin[cls];
+    uint64_t fills = bin->fills, returns = bin->returns;
+    take_and_give(t, cls, count);
+    CHECK_EQ(bin->fills, fills); // the whole batch fits
+    CHECK_EQ(bin->returns, returns);
+    CHECK(t->stack[cls].cap >= count && t->stack[cls].cap <= 2 * count);
+    // All of it is known and comes back.
+    CHECK_EQ(pm_tcache_held(cls), t->stack[cls].n);
+    pm_tcache_return(t);
+    CHECK_EQ(t->stack[cls].cap, pm_classes[cls].tcache_cap);
+    CHECK_EQ(pm_tcache_held(cls), 0);
+    uint64_t slabs = bin->slabs;
+    CHECK_EQ(pm_arenas_drop_empty(), slabs);
+    CHECK_EQ(pm_extent_stats().active, 0);
+}
+
+static void test_what_stacks_grow_is_bounded(void) {
+    start();
+    struct pm_tcache *t = pm_tcache_create();
+    for (unsigned round = 0; round < 12; round++)
+        for (unsigned cls = 1; cls <= 24; cls++)
+            take_and_give(t, cls, BATCH);
+    uint64_t beyond = 0;
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+        uint64_t cap = t->stack[cls].cap, usual = pm_classes[cls].tcache_cap;
+        CHECK(cap <= 4096 && (cap == usual || cap * pm_classes[cls].size <= 1 << 20));
+        beyond += (cap - usual) * pm_classes[cls].size;
+    }
+    CHECK(beyond > 0 && beyond <= 2 << 20);
+}
+
+static void test_return_tells_of_seized_stacks(void) {
+    start();
+    struct pm_tcache *t = pm_tcache_create();
+    unsigned cls = pm_size_to_class(64);
+    give(t, cls, take(t, cls));
+    uint64_t n = t->stack[cls].n;
+    CHECK(pm_stack_seize(&t->stack[cls])); // as a request that a handler interrupts
+    CHECK(!pm_tcache_return(t));
+    pm_stack_leave(&t->stack[cls]);
+    CHECK(n > 0 && pm_tcache_held(cls) == n);
+    CHECK(pm_tcache_return(t));
+    CHECK_EQ(pm_tcache_held(cls), 0);
+}
+
+static void test_an_idle_stack_shrinks(void) {
+    start();
+    struct pm_tcache *t = pm_tcache_create();
+    unsigned cls = pm_size_to_class(64), other = pm_size_to_class(16384);
+    for (unsigned round = 0; round < 16; round++)
+        take_and_give(t, cls, 2000);
+    CHECK(t->stack[cls].n > pm_classes[cls].tcache_cap);
+    for (unsigned round = 0; round < 100; round++)
+        take_and_give(t, other, 400);
+    CHECK_EQ(t->stack[cls].cap, pm_classes[cls].tcache_cap);
+    CHECK_EQ(t->stack[cls].n, pm_classes[cls].tcache_cap);
 }
 
 static void test_bounded(void) {
@@ -82,16 +184,15 @@ static void test_bounded(void) {
             blocks[i] = take(t, cls);
         for (unsigned i = 0; i < 2000; i++) {
             give(t, cls, blocks[i]);
-            CHECK(t->stack[cls].n <= pm_classes[cls].tcache_cap);
+            CHECK(t->stack[cls].n <= 2 * pm_classes[cls].tcache_cap); // it ran empty once
         }
-        CHECK(pm_tcache_held(cls) <= pm_classes[cls].tcache_cap);
         CHECK_EQ(pm_tcache_held(cls), t->stack[cls].n);
     }
-    // Trimming gives the older half away: the last freed block comes first again.
+    // Trimming returns the older half, so the block freed last still leaves first.
     CHECK(pm_tcache_pop(t, 36) == blocks[1999]);
 }
 
-static void test_flush_and_destroy_return_everything(void) {
+static void test_return_and_destroy_empty_the_cache(void) {
     start();
     static void *blocks[5000];
     static unsigned classes[5000];
@@ -103,9 +204,9 @@ static void test_flush_and_destroy_return_everything(void) {
         blocks[i] = take(i % 2 ? a : b, classes[i]);
         CHECK(blocks[i] != NULL);
     }
-    for (unsigned i = 0; i < 5000; i++) // half of them in the other's cache
+    for (unsigned i = 0; i < 5000; i++) // every other block goes to the other cache
         give(rnd(2) ? a : b, classes[i], blocks[i]);
-    pm_tcache_flush(a);
+    pm_tcache_return(a);
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
         CHECK_EQ(a->stack[cls].n, 0);
     pm_tcache_destroy(a);
@@ -118,15 +219,16 @@ static void test_flush_and_destroy_return_everything(void) {
     uint64_t slabs = 0;
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
         slabs += s.cls[cls].slabs;
-    CHECK(slabs <= 2 * PM_CLASSES); // an empty one for each arena and class at most
     CHECK_EQ(s.slab_bytes, slabs * PM_SLAB_SIZE);
     CHECK_EQ(pm_extent_stats().active, slabs);
-    for (uint64_t g = 0; g < pm_heap.frontier >> PM_GRANULE_SHIFT; g++)
+    CHECK_EQ(pm_arenas_drop_empty(), slabs);
+    CHECK_EQ(pm_extent_stats().active, 0);
+    for (uint64_t g = 0; g < pm_heap.shard[0].frontier >> PM_GRANULE_SHIFT; g++)
         if (pm_tag[g]) {
             CHECK_EQ(pm_tag[g], 0);
             break;
         }
-    struct pm_tcache *again = pm_tcache_create(); // a spare one
+    struct pm_tcache *again = pm_tcache_create(); // uses the spare cache
     CHECK(again == a || again == b);
     CHECK(take(again, 3) != NULL);
 }
@@ -141,16 +243,16 @@ static void test_orphans_of_a_fork(void) {
     CHECK(pm_tcache_push(mine, p));
 }
 
-// A thread that stood within pm_tcache_trim(): what it had returned already was handed out anew.
-static void test_an_orphan_within_a_flush(void) {
+// A fork copies the cache of a thread that was inside pm_tcache_trim(). The blocks it had returned
+// are handed out anew, and must not be returned twice.
+static void test_an_orphan_within_a_trim(void) {
     start();
     struct pm_tcache *mine = pm_tcache_create(), *other = pm_tcache_create();
     void *got[400], *p = take(other, 9);
     CHECK(pm_tcache_push(other, p));
-    struct pm_stack *s = &other->stack[9];
     mine->arena = other->arena;
-    unsigned n = (unsigned)pm_stack_seize(s);
-    pm_arena_flush(9, s->slot, n / 2);
+    CHECK(pm_stack_seize(&other->stack[9]));
+    pm_arena_return(9, other->slot[9], other->stack[9].n / 2);
     for (unsigned i = 0; i < 200; i++)
         got[i] = take(mine, 9);
     pm_tcache_orphans(mine);
@@ -163,6 +265,77 @@ static void test_an_orphan_within_a_flush(void) {
                 CHECK(got[i] != got[j]);
                 return;
             }
+}
+
+// ---- nodes --------------------------------------------------------------------------------------
+
+static void two_nodes(void) {
+    pm_options_default();
+    pm_nodes = (struct pm_nodes){.count = 2, .cores_of = {2, 2}, .injected = true};
+    fixture_new_heap();
+    pm_node_move(0);
+}
+
+static bool cached(const struct pm_tcache *t) {
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+        if (pm_stack_count(&t->stack[cls]))
+            return true;
+    return false;
+}
+
+static void test_a_thread_moves_to_another_node(void) {
+    two_nodes();
+    struct pm_tcache *first = pm_tcache = pm_tcache_create();
+    CHECK(first->node == 0 && first->arena->node == 0);
+    void *p = pm_alloc_small(9);
+    MUST(p && cached(first));
+    pm_node_move(1);
+    while (pm_tcache == first)
+        MUST(pm_alloc_small(20)); // a class that has to be refilled
+    struct pm_tcache *second = pm_tcache;
+    CHECK(second->node == 1 && second->arena->node == 1 && first->parked);
+    CHECK(!cached(first) && cached(second));
+    CHECK_EQ(first->arena->threads, 0);
+    CHECK_EQ(second->arena->threads, 1);
+    CHECK_EQ(pm_tcache_live(), 1);
+    CHECK_EQ(pm_tcache_moves, 1);
+    pm_node_move(0);
+    CHECK(pm_tcache_follow(pm_tcache) == first);
+    CHECK(!first->parked && second->parked && !cached(second));
+    CHECK_EQ(first->arena->threads, 1);
+    pm_tcache = &pm_no_tcache;
+    pm_tcache_destroy(first);
+    CHECK_EQ(pm_tcache_live(), 0);
+    for (unsigned i = 0; i < pm_arena_count; i++)
+        CHECK_EQ(pm_arenas[i].threads, 0);
+    struct pm_tcache *a = pm_tcache_create(), *b = pm_tcache_create();
+    CHECK((a == first && b == second) || (a == second && b == first));
+    CHECK(a->sibling == a && b->sibling == b);
+}
+
+// A block that a signal handler could not free at once moves along.
+static void test_deferred_frees_move_along(void) {
+    two_nodes();
+    struct pm_tcache *t = pm_tcache = pm_tcache_create();
+    void *p = pm_alloc_small(9);
+    t->deferred[t->deferred_count++] = p;
+    pm_node_move(1);
+    struct pm_tcache *to = pm_tcache_follow(t);
+    CHECK(to != t && t->deferred_count == 0);
+    CHECK(to->deferred_count == 1 && to->deferred[0] == p);
+}
+
+// The child of a fork keeps one cache of its thread; those of other nodes become spare.
+static void test_siblings_in_a_fork(void) {
+    two_nodes();
+    struct pm_tcache *first = pm_tcache = pm_tcache_create();
+    pm_node_move(1);
+    struct pm_tcache *second = pm_tcache_follow(first);
+    MUST(second != first);
+    pm_tcache_orphans(second);
+    CHECK(second->sibling == second);
+    CHECK_EQ(pm_tcache_live(), 1);
+    CHECK(pm_tcache_create() == first);
 }
 
 static void test_out_of_memory(void) {
@@ -182,10 +355,18 @@ int main(void) {
     RUN_CHILD(blocks_leave_by_rising_address);
     RUN_CHILD(last_in_first_out);
     RUN_CHILD(push_refuses);
+    RUN_CHILD(a_seized_stack_is_nobody_elses);
+    RUN_CHILD(a_stack_grows_to_the_batch);
+    RUN_CHILD(what_stacks_grow_is_bounded);
+    RUN_CHILD(an_idle_stack_shrinks);
+    RUN_CHILD(return_tells_of_seized_stacks);
     RUN_CHILD(bounded);
-    RUN_CHILD(flush_and_destroy_return_everything);
+    RUN_CHILD(return_and_destroy_empty_the_cache);
     RUN_CHILD(orphans_of_a_fork);
-    RUN_CHILD(an_orphan_within_a_flush);
+    RUN_CHILD(an_orphan_within_a_trim);
+    RUN_CHILD(a_thread_moves_to_another_node);
+    RUN_CHILD(deferred_frees_move_along);
+    RUN_CHILD(siblings_in_a_fork);
     RUN_CHILD(out_of_memory);
     return CHECK_DONE();
 }

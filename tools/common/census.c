@@ -2,56 +2,26 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "census.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "booklog.h"
-#include "extent.h"
-#include "slab.h"
+#include "blocks/population.h"
+#include "media/log.h"
+#include "pages/extent.h"
 
-static void count_files(struct census *c) {
-    static const char *const names[CENSUS_FILES] = {
-        "superblock", "heap.0", "slabs.0", "booklog.0", "roots", "bitmaps.0", "morph.0"};
-    for (unsigned i = 0; i < CENSUS_FILES; i++) {
-        struct stat st;
-        c->file[i].name = names[i];
-        if (fstatat(pm_heap.dir_fd, names[i], &st, AT_SYMLINK_NOFOLLOW) != 0)
-            continue;
-        uint64_t allocated = (uint64_t)st.st_blocks * 512;
-        c->file[i].length = (uint64_t)st.st_size;
-        c->file[i].allocated = allocated;
-        if (strcmp(names[i], "heap.0") == 0)
-            c->data_bytes = allocated;
-        else if (strcmp(names[i], "roots") != 0)
-            c->metadata_bytes += allocated;
-    }
-}
-
-static uint32_t slab_number(const struct pm_extent *e) {
-    return (uint32_t)(e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT);
-}
-
-// Of its present class.
-static unsigned slab_live(const struct pm_vslab *v) {
-    return pm_classes[v->size_class].blocks - v->free_count - v->blocked;
-}
-
-// The sweep has tagged the large blocks that are reachable.
+// Whether a large block is reachable: the sweep has tagged those that are.
 static bool is_live(const struct pm_extent *e) {
     return pm_tag[pm_granule(pm_extent_address(e))] == PM_TAG_EXTENT;
 }
 
 static void count_slab(struct census *c, const struct pm_vslab *v) {
-    struct census_class *cls = &c->cls[v->size_class];
-    cls->slabs++;
-    cls->blocks += pm_classes[v->size_class].blocks - v->blocked;
-    cls->live += slab_live(v);
-    if (v->old_class) {
-        c->cls[v->old_class].blocks += v->old_live;
-        c->cls[v->old_class].live += v->old_live;
-        c->morphing++;
+    struct pm_population population[2];
+    unsigned count = pm_slab_populations(v, population);
+    for (unsigned i = 0; i < count; i++) {
+        c->cls[population[i].cls].blocks += population[i].blocks;
+        c->cls[population[i].cls].live += population[i].used;
     }
+    c->cls[population[0].cls].slabs++;
+    c->morphing += count == 2;
     c->slabs++;
     c->slab_bytes += PM_SLAB_SIZE;
 }
@@ -68,32 +38,31 @@ static void count_extent(struct census *c, const struct pm_extent *e) {
 
 void census_take(struct census *c) {
     memset(c, 0, sizeof *c);
-    count_files(c);
-    c->frontier = pm_heap.frontier;
-    for (uint32_t i = 1; i < pm_extent_top; i++) {
+    files_measure(pm_heap.dir_fd, &c->files);
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        c->frontier += pm_heap.shard[i].frontier;
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
-        if (e->state != PM_EXTENT_ACTIVE)
-            continue;
         c->active_bytes += pm_extent_bytes(e);
         if (e->slab)
-            count_slab(c, &pm_vslabs[slab_number(e)]);
+            count_slab(c, &pm_vslabs[pm_extent_slab(e)]);
         else
             count_extent(c, e);
     }
     c->free_bytes = c->frontier - c->active_bytes;
-    struct pm_log_stats log = pm_log_stats();
+    struct pm_log_stats log = pm_log_stats_sum();
     c->log_chunks = log.chunks;
     c->log_active = log.active;
     c->log_live = log.live;
 }
 
-// ---- the map -----------------------------------------------------------------------------------------
+// ---- the map ------------------------------------------------------------------------------------
 
 enum kind { FREE, SLAB, LARGE, HUGE_ONE, UNREACHABLE, KINDS };
 
 struct cell {
     uint64_t bytes[KINDS];
-    double slab_live; // of bytes[SLAB]
+    double slab_live; // how many of bytes[SLAB] are live
 };
 
 static enum kind kind_of(const struct pm_extent *e) {
@@ -103,14 +72,14 @@ static enum kind kind_of(const struct pm_extent *e) {
 }
 
 static double slab_share(const struct pm_extent *e) {
-    const struct pm_vslab *v = &pm_vslabs[slab_number(e)];
-    unsigned live = slab_live(v) * pm_classes[v->size_class].size;
-    if (v->old_class)
-        live += v->old_live * pm_classes[v->old_class].size;
+    struct pm_population population[2];
+    unsigned live = 0, count = pm_slab_populations(&pm_vslabs[pm_extent_slab(e)], population);
+    for (unsigned i = 0; i < count; i++)
+        live += population[i].used * pm_classes[population[i].cls].size;
     return (double)live / (double)PM_SLAB_SIZE;
 }
 
-// Adds an extent to one cell, as far as it lies in it.
+// Adds the part of an extent that lies in a cell.
 static void add_extent(struct cell *cell, const struct pm_extent *e, uint64_t from, uint64_t to) {
     uint64_t start = e->page << PM_PAGE_SHIFT, end = start + pm_extent_bytes(e);
     uint64_t low = start > from ? start : from, high = end < to ? end : to;
@@ -135,15 +104,16 @@ static char cell_letter(struct cell *cell, uint64_t size) {
     return "0123456789#"[tenths > 10 ? 10 : tenths];
 }
 
-void census_map(char *out, unsigned cells) {
-    uint64_t at = 0;
+static void map_shard(const struct pm_shard *s, char *out, unsigned cells) {
+    uint64_t at = s->offset;
     for (unsigned i = 0; i < cells; i++) {
         struct cell cell = {0};
-        uint64_t from = (uint64_t)((double)pm_heap.frontier * i / cells);
-        uint64_t to = i + 1 == cells ? pm_heap.frontier
-                                     : (uint64_t)((double)pm_heap.frontier * (i + 1) / cells);
-        // Extents partition the range, and each one's first page has its number. `at` is the first that may
-        // reach into this cell.
+        uint64_t from = s->offset + (uint64_t)((double)s->frontier * i / cells);
+        uint64_t to = i + 1 == cells
+                          ? s->offset + s->frontier
+                          : s->offset + (uint64_t)((double)s->frontier * (i + 1) / cells);
+        // Extents tile the range, and the page map has each one's index at its first page. `at` is
+        // the first extent that may reach into this cell.
         while (at < to) {
             const struct pm_extent *e = &pm_extents[pm_page_extent[at >> PM_PAGE_SHIFT]];
             uint64_t end = at + pm_extent_bytes(e);
@@ -154,6 +124,22 @@ void census_map(char *out, unsigned cells) {
             at = end;
         }
         out[i] = cell_letter(&cell, to - from);
+    }
+}
+
+// Each shard gets cells by its length, one after another.
+void census_map(char *out, unsigned cells) {
+    uint64_t total = 0, before = 0;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        total += pm_heap.shard[i].frontier;
+    for (unsigned i = 0, done = 0; i < pm_heap.shards; i++) {
+        const struct pm_shard *s = &pm_heap.shard[i];
+        before += s->frontier;
+        unsigned to = i + 1 == pm_heap.shards || !total
+                          ? cells
+                          : (unsigned)((double)cells * (double)before / (double)total);
+        map_shard(s, out + done, to - done);
+        done = to;
     }
     out[cells] = '\0';
 }

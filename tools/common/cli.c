@@ -9,19 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/message.h"
 #include "cli_pages.h"
-#include "message.h"
-#include "pmalloc.h"
+#include "preload/pmalloc.h"
 
-enum { KEY_HELP = 1000, KEY_MAN, KEY_VERSION };
 enum { OPTIONS_MAX = 32 };
-
-const struct cli_option cli_standard[] = {
-    {KEY_HELP, "help", NULL, "Print this text and exit."},
-    {KEY_MAN, "man", NULL, "Print the manual page, in roff, and exit."},
-    {KEY_VERSION, "version", NULL, "Print the version and exit."},
-    {0},
-};
 
 void cli_wrong(const struct cli_tool *tool, const char *format, ...) {
     char text[512];
@@ -38,7 +30,7 @@ unsigned long cli_number(const struct cli_tool *tool, const char *what, const ch
     char *end;
     errno = 0;
     unsigned long number = strtoul(value, &end, 10);
-    // strtoul takes blanks and signs, too
+    // strtoul() would accept blanks and signs, too
     if (errno || *end || *value < '0' || *value > '9' || number < low || number > high)
         cli_wrong(tool, "%s: '%s' is not a number from %lu to %lu", what, value, low, high);
     return number;
@@ -71,7 +63,8 @@ static void add_options(struct parser *p, const struct cli_option *o) {
     }
 }
 
-// getopt_long() takes any unambiguous beginning of a name; scripts that rely on one break with the next option.
+// Refuses a shortened name. getopt_long() accepts any beginning that fits one option only; a script
+// that uses one would break when an option is added.
 static void demand_full_name(const struct cli_tool *tool, const char *name, char **argv) {
     const char *word = argv[optind - 1];
     if (optarg == word) // the value is a word of its own
@@ -95,9 +88,9 @@ __attribute__((noreturn)) static void complain(const struct cli_tool *tool, int 
 }
 
 static void serve(const struct cli_tool *tool, int key) {
-    if (key == KEY_HELP)
+    if (key == CLI_KEY_HELP)
         cli_help(tool);
-    else if (key == KEY_MAN)
+    else if (key == CLI_KEY_MAN)
         cli_man(tool);
     else
         printf("%s (PMAlloc) %s\n", tool->name, pmalloc_version());
@@ -119,7 +112,7 @@ int cli_parse(const struct cli_tool *tool, int argc, char **argv, cli_take *take
         const char *name = index >= 0 ? p.longs[index].name : NULL;
         if (name)
             demand_full_name(tool, name, argv);
-        if (key >= KEY_HELP)
+        if (key >= CLI_KEY_HELP)
             serve(tool, key);
         else
             take(key, optarg, arg);

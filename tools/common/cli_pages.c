@@ -6,14 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "options.h"
-#include "pmalloc.h"
+#include "base/options.h"
+#include "preload/pmalloc.h"
 
 enum { WIDTH = 79, HELP_COLUMN = 24 };
 
-// ---- plain text --------------------------------------------------------------------------------------
+// ---- plain text ---------------------------------------------------------------------------------
 
-// Breaks `text` into lines between two columns; the first line starts at column `at`.
+// Prints `text`, broken into lines between two columns. The first line starts at column `at`.
 static void wrapped(const char *text, int indent, int at) {
     for (; at < indent; at++)
         putchar(' ');
@@ -34,7 +34,7 @@ static void wrapped(const char *text, int indent, int at) {
     putchar('\n');
 }
 
-// The term, then its text beside or below it.
+// Prints a term, and its text beside it, or below it if the term is too long.
 static void entry(const char *term, const char *text) {
     int at = printf("  %s", term);
     if (at > HELP_COLUMN - 2) {
@@ -97,7 +97,7 @@ void cli_help(const struct cli_tool *tool) {
     }
 }
 
-// ---- roff --------------------------------------------------------------------------------------------
+// ---- roff ---------------------------------------------------------------------------------------
 
 static void roff(const char *text) {
     for (const char *at = text; *at; at++) {
@@ -201,23 +201,17 @@ void cli_man(const struct cli_tool *tool) {
 
 static const char *const library_description[] = {
     "Under libpmalloc_preload.so every malloc and free of an unmodified program is served from a "
-    "heap on "
-    "persistent memory: CXL memory, NVDIMMs, DAX mounts, tmpfs or plain files. After a crash a "
-    "conservative "
-    "parallel collector finds from the roots what is still alive and gives back the rest, before "
-    "main "
-    "or offline with pmalloc-recover(1).",
-    "Programs that cooperate link with libpmalloc and include pmalloc.h; `pkg-config --cflags "
-    "--libs libpmalloc` "
-    "has the flags.",
+    "heap on persistent memory: CXL memory, NVDIMMs, DAX mounts, tmpfs or plain files. After a "
+    "crash a conservative parallel collector finds what the roots still reach and frees the rest. "
+    "This happens before main, or offline by pmalloc-recover(1).",
+    "Programs that cooperate link with libpmalloc and include pmalloc.h. `pkg-config --cflags "
+    "--libs libpmalloc` prints the flags.",
     NULL,
 };
 
 static const char *const roots_description[] = {
-    "PMALLOC_ROOTS names the memory that the collector starts from: SPEC[,SPEC...], or @FILE with "
-    "one SPEC a "
-    "line and # comments. Roots are kept in the heap: registered once, they stay until "
-    "pmalloc-recover "
+    "PMALLOC_ROOTS names the memory from which the collector starts: SPEC[,SPEC...], or @FILE "
+    "with one SPEC a line and # comments. The heap remembers its roots until pmalloc-recover "
     "--drop-root removes them.",
     NULL,
 };
@@ -225,11 +219,11 @@ static const char *const roots_description[] = {
 static const struct cli_example root_kinds[] = {
     {"[object:]symbol",
      "A global variable of the program, or of the named library. Its bytes are restored before "
-     "main. As nm prints it, or as C++ writes it: app::store, (anonymous namespace)::store, and "
-     "Class::function()::store for a static of a function."},
-    {"[object:]*", "All writable data of the program or library; scanned, but not restored."},
+     "main. The name is as nm prints it, or as C++ writes it: app::store, "
+     "(anonymous namespace)::store, Class::function()::store for a static of a function."},
+    {"[object:]*", "All writable data of the program or library. It is scanned, but not restored."},
     {"[object:]+OFFSET/LENGTH",
-     "A range of bytes, by link-time address, for stripped binaries; restored."},
+     "A range of bytes at a link-time address, for stripped programs. It is restored."},
     {0},
 };
 
@@ -242,10 +236,9 @@ void cli_man_settings(void) {
     paragraphs(library_description);
     section("ENVIRONMENT");
     puts(".PP");
-    roff("A value that is not valid, or a PMALLOC_ name that is not listed here, ends the program "
-         "before main "
-         "with one line on standard error and exit status 125. Sizes take the units K, M, G and T. "
-         "Set-user-ID programs ignore all of it.");
+    roff("A value that is not valid ends the program before main, with one line on standard error "
+         "and exit status 125. So does a PMALLOC_ name that is not listed here. Sizes take the "
+         "units K, M, G and T. Set-user-ID programs ignore all settings.");
     man_settings();
     section("ROOTS");
     paragraphs(roots_description);

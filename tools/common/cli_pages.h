@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What --help, --man and --man-env print, on standard output.
+// Prints, on standard output, what --help, --man and --man-env ask for.
 #ifndef PM_TOOLS_CLI_PAGES_H
 #define PM_TOOLS_CLI_PAGES_H
 
-#include "cli.h"
+#include "cli_table.h"
 
 void cli_help(const struct cli_tool *tool);
 void cli_man(const struct cli_tool *tool);

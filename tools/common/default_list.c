@@ -9,7 +9,7 @@
 #include "json.h"
 
 struct list {
-    struct json *json; // NULL: as text
+    struct json *json; // NULL: print text
     bool purging;
     unsigned count, removed, failed;
 };

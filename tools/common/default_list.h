@@ -7,7 +7,7 @@
 
 #include "defaults.h"
 
-// Prints the default heaps, purged as told, and returns the exit status.
+// Prints the default heaps, after removing those that `purge` says. Returns the exit status.
 int default_list(enum default_purge purge, bool json);
 
 #endif

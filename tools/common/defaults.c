@@ -12,8 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "heap.h"
-#include "options.h"
+#include "base/options.h"
+#include "base/os_file.h"
+#include "media/heap.h"
+#include "media/heap_dir.h"
+#include "media/heap_open.h"
 
 const char *defaults_dir(void) {
     static char dir[64];
@@ -21,60 +24,51 @@ const char *defaults_dir(void) {
     return dir;
 }
 
-// ---- one heap ----------------------------------------------------------------------------------------
-
-static uint64_t bytes_in(const char *dir) {
-    uint64_t bytes = 0;
-    DIR *entries = opendir(dir);
-    if (!entries)
-        return 0;
-    for (struct dirent *e; (e = readdir(entries)) != NULL;) {
-        struct stat st;
-        if (fstatat(dirfd(entries), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISREG(st.st_mode))
-            bytes += (uint64_t)st.st_blocks * 512;
-    }
-    closedir(entries);
-    return bytes;
-}
-
-// Without a superblock, and without data or with the mark of a removal that was cut short: nobody can have lost
-// anything in it.
-static bool is_remnant(int dir_fd) {
-    struct stat st;
-    if (fstatat(dir_fd, "superblock", &st, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
-        return false;
-    if (fstatat(dir_fd, "superblock.new", &st, AT_SYMLINK_NOFOLLOW) == 0)
-        return true;
-    return fstatat(dir_fd, "heap.0", &st, AT_SYMLINK_NOFOLLOW) == 0 ? st.st_size == 0
-                                                                    : errno == ENOENT;
-}
+// ---- one heap -----------------------------------------------------------------------------------
 
 static int open_dir(const char *dir) {
     return open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
+struct sum {
+    int fd;
+    uint64_t bytes;
+};
+
+static bool add_bytes(const char *name, void *arg) {
+    struct sum *sum = arg;
+    struct stat st;
+    if (fstatat(sum->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+        sum->bytes += (uint64_t)st.st_blocks * 512;
+    return true;
+}
+
+// Of all files in it, whosever they are.
+static uint64_t bytes_in(const char *dir) {
+    struct sum sum = {.fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    if (sum.fd < 0)
+        return 0;
+    pm_os_each_name(sum.fd, add_bytes, &sum);
+    close(sum.fd);
+    return sum.bytes;
+}
+
 static enum default_state state_without_heap(const char *dir, int status) {
     int fd = open_dir(dir);
-    bool remnant = fd >= 0 && is_remnant(fd);
+    bool remnant = fd >= 0 && pm_dir_is_remnant(fd);
     if (fd >= 0)
         close(fd);
     return remnant ? DEFAULT_REMNANT : status == PM_DAMAGE ? DEFAULT_DAMAGED : DEFAULT_FOREIGN;
 }
 
-// Removes a directory that is no working heap, unless somebody has it.
+// Removes a directory that is no working heap, unless a process has it open.
 static void remove_broken(const struct default_heap *h) {
-    struct stat by_fd, by_path;
     int fd = open_dir(h->dir);
     if (fd < 0)
         return;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &by_fd) == 0 &&
-        lstat(h->dir, &by_path) == 0 && by_fd.st_ino == by_path.st_ino &&
-        (h->state != DEFAULT_REMNANT || is_remnant(fd))) {
-        pm_heap.dir_fd = fd; // the names of a heap's files are core's business
-        snprintf(pm_heap.dir, sizeof pm_heap.dir, "%s", h->dir);
-        pm_heap_remove();
-        pm_heap.dir_fd = -1;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && pm_os_fd_at_path(fd, h->dir) &&
+        (h->state != DEFAULT_REMNANT || pm_dir_is_remnant(fd))) {
+        pm_heap_remove_at(fd, h->dir);
     }
     close(fd);
 }
@@ -95,14 +89,15 @@ static void finish_removal(struct default_heap *h) {
                  "could not be removed: it holds other files, or came into use");
 }
 
-// For a purge the heap is locked as its owner would, from the look at it to its removal.
+// Looks at one heap, and removes it if `purge` says so. For a purge the heap is locked as its owner
+// would lock it, from the first look to the removal.
 static void look(struct default_heap *h, enum default_purge purge) {
     struct pm_error err;
     h->bytes = bytes_in(h->dir);
     int status = pm_heap_open(h->dir, purge == PURGE_NONE ? PM_OPEN_READONLY : PM_OPEN_EXISTING,
                               false, &err);
     if (status == PM_OK) {
-        h->state = pm_heap.super->state.state == PM_STATE_CLEAN ? DEFAULT_CLEAN : DEFAULT_DIRTY;
+        h->state = pm_heap_is_clean() ? DEFAULT_CLEAN : DEFAULT_DIRTY;
         h->roots = pm_heap_has_roots();
         if (wanted(h, purge)) {
             pm_heap_remove();
@@ -123,7 +118,7 @@ static void look(struct default_heap *h, enum default_purge purge) {
     }
 }
 
-// ---- all of them -------------------------------------------------------------------------------------
+// ---- all of them --------------------------------------------------------------------------------
 
 static int no_dot(const struct dirent *e) { return e->d_name[0] != '.'; }
 

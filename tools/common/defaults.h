@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The heaps below /dev/shm/pmalloc-UID, which programs get that name none.
+// The default heaps: programs that name no heap get one below /dev/shm/pmalloc-UID.
 #ifndef PM_TOOLS_DEFAULTS_H
 #define PM_TOOLS_DEFAULTS_H
 
@@ -9,33 +9,35 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "message.h"
+#include "base/message.h"
 
 enum default_state {
     DEFAULT_CLEAN,
     DEFAULT_DIRTY,
     DEFAULT_BUSY,
-    DEFAULT_REMNANT, // of a removal or a start that was interrupted: it never held data, or no longer does
+    // Left by an interrupted start or removal. It holds no data: not yet, or no longer.
+    DEFAULT_REMNANT,
     DEFAULT_DAMAGED,
-    DEFAULT_FOREIGN, // cannot be looked at
+    DEFAULT_FOREIGN, // it could not be looked at; `why` says why
 };
 
 struct default_heap {
     char dir[512];
     enum default_state state;
-    pid_t pid; // busy: by which process, 0 when that is not known
+    pid_t pid; // busy: the process that has it open; 0: not known
     bool roots;
     uint64_t bytes;      // on the file system
-    bool removed, stuck; // stuck: was to be removed, but is still there
+    bool removed, stuck; // stuck: it could not be removed
     char why[512];       // damaged, foreign, stuck: what is wrong
 };
 
 enum default_purge { PURGE_NONE, PURGE_ROOTLESS, PURGE_ALL };
 
-// The directory's name, for the effective user.
+// The name of the directory of the effective user's default heaps.
 const char *defaults_dir(void);
-// Visits every default heap, by name, after removing it where `purge` says so: busy heaps never, those with
-// roots or damage only with PURGE_ALL. PM_OK, also where there is none.
+// Calls `visit` for every default heap, in the order of their names. Before that it removes the
+// heap if `purge` says so. A busy heap is never removed, a heap with roots or damage only with
+// PURGE_ALL. PM_OK, also if there are no heaps.
 int defaults_each(enum default_purge purge,
                   void (*visit)(const struct default_heap *heap, void *arg), void *arg,
                   struct pm_error *err);

@@ -10,7 +10,7 @@ const char *figure_bytes(uint64_t bytes, char out[32]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     unsigned unit = 0;
     double value = (double)bytes;
-    // 1023.95 would print as 1024.0
+    // The next unit from 1023.95 on, which would print as 1024.0.
     for (; value >= 1023.95 && unit < 5; unit++)
         value /= 1024;
     snprintf(out, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Figures as people read them. Each writes into `out`, 32 bytes, and returns it.
+// Figures as people read them. Each function writes to `out` and returns it.
 #ifndef PM_TOOLS_FIGURES_H
 #define PM_TOOLS_FIGURES_H
 

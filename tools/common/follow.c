@@ -31,7 +31,7 @@ static uint64_t free_bytes(const struct look *l) {
 
 static const char *state_of(const struct look *l) { return l->clean ? "clean" : "dirty"; }
 
-// ---- the three forms ---------------------------------------------------------------------------------
+// ---- the three forms ----------------------------------------------------------------------------
 
 static void put_json(const char *heap, const struct look *l) {
     struct json j = {.out = stdout};
@@ -130,7 +130,7 @@ static void put(const char *heap, const struct look *l, bool json, bool screen) 
     fflush(stdout);
 }
 
-// ---- the loop ----------------------------------------------------------------------------------------
+// ---- the loop -----------------------------------------------------------------------------------
 
 static void nap(double seconds) {
     struct timespec rest = {.tv_sec = (time_t)seconds};

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// pmalloc-info --follow: a look at a running heap every so often, until its process ends.
+// pmalloc-info --follow: looks at a heap in use again and again, until its process ends.
 #ifndef PM_TOOLS_FOLLOW_H
 #define PM_TOOLS_FOLLOW_H
 
 #include <stdbool.h>
 
-// On a terminal each look takes the place of the one before; elsewhere it is a line, or a JSON object. `count` 0:
-// as often as there is something to see. Ends at SIGINT, too. The exit status.
+// Looks every `interval` seconds, at most `count` times; 0: no limit. SIGINT ends it too. On a
+// terminal each look replaces the one before. Elsewhere it is a line, or with `json` an object.
+// Returns the exit status.
 int follow(const char *heap, double interval, unsigned long count, bool json);
 
 #endif

@@ -5,8 +5,9 @@
 #include <stdio.h>
 
 #include "json.h"
-#include "offline.h"
-#include "persist.h"
+#include "media/heap.h"
+#include "media/persist.h"
+#include "roots/root_table.h"
 
 static void put_identity(struct json *j, const struct info *info) {
     const struct pm_superblock *super = &pm_heap.super->super;
@@ -20,7 +21,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_text(j, "state", info->found.was_clean ? "clean" : "dirty");
     json_number(j, "opens", state->opens);
     json_number(j, "owner_pid", state->owner_pid);
-    json_text(j, "guarantee", pm_persist_guarantee(pm_durability));
+    json_text(j, "guarantee", pm_persist_row());
     struct pm_program program;
     if (!info_program(&program))
         return;
@@ -52,18 +53,18 @@ static void put_totals(struct json *j, const struct info *info) {
     json_number(j, "log_chunks", c->log_chunks);
     json_number(j, "log_active_chunks", c->log_active);
     json_number(j, "log_live_entries", c->log_live);
-    json_number(j, "metadata_bytes", c->metadata_bytes);
-    json_number(j, "data_bytes", c->data_bytes);
+    json_number(j, "metadata_bytes", c->files.metadata_bytes);
+    json_number(j, "data_bytes", c->files.data_bytes);
     if (f->live_bytes)
-        json_real(j, "metadata_ratio", (double)c->metadata_bytes / (double)f->live_bytes);
+        json_real(j, "metadata_ratio", (double)c->files.metadata_bytes / (double)f->live_bytes);
 }
 
 static void put_files(struct json *j, const struct census *c) {
     json_open(j, "files", '{');
-    for (unsigned i = 0; i < CENSUS_FILES; i++) {
-        json_open(j, c->file[i].name, '{');
-        json_number(j, "length", c->file[i].length);
-        json_number(j, "allocated", c->file[i].allocated);
+    for (unsigned i = 0; i < c->files.count; i++) {
+        json_open(j, c->files.file[i].name, '{');
+        json_number(j, "length", c->files.file[i].length);
+        json_number(j, "allocated", c->files.file[i].allocated);
         json_close(j, '}');
     }
     json_close(j, '}');
@@ -118,9 +119,9 @@ void info_json(const struct info *info) {
     put_classes(&j, &info->census);
     put_extents(&j, &info->census);
     json_open(&j, "root_table", '[');
-    offline_each_root(put_root, &j);
+    pm_roots_list(put_root, &j);
     json_close(&j, ']');
-    json_number(&j, "slots_used", offline_slots_used());
+    json_number(&j, "slots_used", pm_roots_slots_used());
     json_close(&j, '}');
     json_end(&j);
 }

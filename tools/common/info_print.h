@@ -8,7 +8,8 @@
 #include <stdbool.h>
 
 #include "census.h"
-#include "recover.h"
+#include "media/format.h"
+#include "recovery/recover.h"
 
 struct info {
     const char *heap;
@@ -16,13 +17,13 @@ struct info {
     struct census census;
 };
 
-// With the map of the heap where `map` is set, or on a terminal that is wide enough.
+// Prints text. It has the map of the heap if `map` is set, or on a terminal that is wide enough.
 void info_text(const struct info *info, bool map);
 void info_json(const struct info *info);
-// The object that stands for a heap that cannot be shown.
+// Prints the JSON object for a heap that cannot be shown.
 void info_error(const char *heap, const struct pm_error *err);
 
-// The heap's identity as text, for both forms. False where no program is recorded.
+// The heap's identity as text. info_program() returns false if no program is on record.
 void info_uuid(char out[40]);
 bool info_program(struct pm_program *out);
 void info_build_id(const struct pm_program *program, char out[72]);

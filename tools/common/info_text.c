@@ -9,14 +9,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "crc.h"
+#include "base/crc.h"
 #include "figures.h"
-#include "offline.h"
-#include "persist.h"
+#include "media/heap.h"
+#include "media/persist.h"
+#include "roots/root_table.h"
 
 enum { BAR = 20, MAP_CELLS = 64, MAP_ROWS = 8, WIDE_ENOUGH = 80 };
 
-// ---- identity ----------------------------------------------------------------------------------------
+// ---- identity -----------------------------------------------------------------------------------
 
 static char *put_hex(char *at, const uint8_t *bytes, size_t count) {
     for (size_t i = 0; i < count; i++)
@@ -61,7 +62,7 @@ static void print_identity(const struct info *info) {
            info->found.was_clean ? "clean" : "needs recovery", state->opens,
            state->opens == 1 ? "" : "s");
     printf(state->owner_pid ? ", last by process %" PRIu64 "\n" : "\n", state->owner_pid);
-    printf("guarantee  %s\n", pm_persist_guarantee(pm_durability));
+    printf("guarantee  %s\n", pm_persist_row());
     struct pm_program program;
     if (!info_program(&program)) {
         puts("program    none recorded");
@@ -75,9 +76,9 @@ static void print_identity(const struct info *info) {
            program.libc_base);
 }
 
-// ---- totals ------------------------------------------------------------------------------------------
+// ---- totals -------------------------------------------------------------------------------------
 
-// What is not quite all does not round to 100.0.
+// Returns a percentage. Anything less than 100 percent does not print as 100.0.
 static double percent(uint64_t part, uint64_t whole) {
     double share = whole ? 100.0 * (double)part / (double)whole : 0;
     return part < whole && share > 99.9 ? 99.9 : share;
@@ -97,24 +98,25 @@ static void print_totals(const struct info *info) {
     printf(", free %s\n", figure_bytes(c->free_bytes, a));
     printf("log        %" PRIu64 " chunks, %" PRIu64 " active, %s live entries\n", c->log_chunks,
            c->log_active, figure_count(c->log_live, a));
-    printf("metadata   %s", figure_bytes(c->metadata_bytes, a));
+    printf("metadata   %s", figure_bytes(c->files.metadata_bytes, a));
     if (f->live_bytes)
-        printf(", %.2f%% of the live bytes", percent(c->metadata_bytes, f->live_bytes));
-    if (c->data_bytes)
+        printf(", %.2f%% of the live bytes", percent(c->files.metadata_bytes, f->live_bytes));
+    if (c->files.data_bytes)
         printf("; live bytes are %.1f%% of the data on the file system",
-               percent(f->live_bytes, c->data_bytes));
+               percent(f->live_bytes, c->files.data_bytes));
     puts("\n\nfile             length   allocated");
-    for (unsigned i = 0; i < CENSUS_FILES; i++)
-        if (c->file[i].length || c->file[i].allocated)
-            printf("%-12s %10s  %10s\n", c->file[i].name, figure_bytes(c->file[i].length, a),
-                   figure_bytes(c->file[i].allocated, b));
+    for (unsigned i = 0; i < c->files.count; i++)
+        if (c->files.file[i].length || c->files.file[i].allocated)
+            printf("%-12s %10s  %10s\n", c->files.file[i].name,
+                   figure_bytes(c->files.file[i].length, a),
+                   figure_bytes(c->files.file[i].allocated, b));
 }
 
-// ---- tables ------------------------------------------------------------------------------------------
+// ---- tables -------------------------------------------------------------------------------------
 
 static const char *bar(uint64_t part, uint64_t whole, char out[BAR + 1]) {
     uint64_t full = whole ? (part * BAR + whole / 2) / whole : 0;
-    // Neither "some" nor "not all" may look like none or all.
+    // An empty bar means exactly none, a full bar exactly all.
     if (part && !full)
         full = 1;
     if (part < whole && full == BAR)
@@ -163,7 +165,7 @@ static void print_root(const struct pm_root *root, const char *text, void *arg) 
 }
 
 static void print_roots(const struct info *info) {
-    unsigned slots = offline_slots_used();
+    unsigned slots = pm_roots_slots_used();
     puts("");
     if (!info->found.roots) {
         puts("no roots: nothing can reach this heap again, and its next opening empties it");
@@ -171,7 +173,7 @@ static void print_roots(const struct info *info) {
     }
     if (info->found.roots > slots) {
         printf("%12s  %14s  root\n", "bytes", "address");
-        offline_each_root(print_root, NULL);
+        pm_roots_list(print_root, NULL);
     }
     printf("%u of %u root slots in use\n", slots, PM_ROOT_SLOTS);
 }
@@ -186,7 +188,7 @@ static void print_map(const struct census *c) {
     char cells[MAP_CELLS * MAP_ROWS + 1], size[32];
     if (!c->frontier)
         return;
-    // A cell stands for a slab at least.
+    // A cell stands for one slab or more.
     uint64_t count = c->frontier / PM_SLAB_SIZE;
     unsigned shown = count < MAP_CELLS               ? (unsigned)(count ? count : 1)
                      : count >= MAP_CELLS * MAP_ROWS ? MAP_CELLS * MAP_ROWS

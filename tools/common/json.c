@@ -5,7 +5,8 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-// Length of the UTF-8 sequence at `s`, 0 when it is none. Shortest forms only, no surrogates.
+// Returns the length of the UTF-8 sequence at `s`; 0: it is none. Surrogates, and forms longer than
+// needed, are not valid.
 static size_t utf8_length(const unsigned char *s) {
     if (s[0] < 0x80)
         return 1;

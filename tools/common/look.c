@@ -11,26 +11,32 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "booklog.h"
-#include "crc.h"
-#include "heap.h"
-#include "offline.h"
-#include "os.h"
+#include "base/os.h"
+#include "files.h"
+#include "media/heap.h"
+#include "media/heap_open.h"
+#include "media/log.h"
+#include "media/shard_make.h"
+#include "media/volume.h"
 
 enum { TRIES = 50, TRY_NS = 2000000 };
 
-// A file of the heap as it was read, in memory of our own: nothing in it changes any more.
+// A copy of one of the heap's files. The copy does not change any more.
 struct copy {
     char *data;
     size_t size, room;
 };
 
 static struct copy super_copy, log_copy, log_again, slabs_copy;
+static const char *heap_dir;
+static int heap_fd;
 
 int look_open(const char *dir, struct pm_error *err) {
-    snprintf(pm_heap.dir, sizeof pm_heap.dir, "%s", dir);
-    pm_heap.dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (pm_heap.dir_fd < 0)
+    static char first[sizeof pm_heap.dir];
+    snprintf(first, sizeof first, "%.*s", (int)pm_volume_first(dir), dir);
+    heap_dir = dir = first;
+    heap_fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (heap_fd < 0)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap: %s", dir, strerror(errno));
     return PM_OK;
 }
@@ -46,9 +52,9 @@ static bool reserve(struct copy *copy, size_t size) {
     return true;
 }
 
-// As much of the file as there is, up to `most` bytes. False with errno.
+// Reads the file, at most `most` bytes of it. False: it failed, with errno.
 static bool read_file(const char *name, struct copy *copy, size_t most) {
-    int fd = openat(pm_heap.dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = openat(heap_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
     copy->size = 0;
     bool good = fd >= 0 && fstat(fd, &st) == 0;
@@ -74,7 +80,7 @@ static bool read_file(const char *name, struct copy *copy, size_t most) {
     return good;
 }
 
-// ---- owner and files ---------------------------------------------------------------------------------
+// ---- owner and files ----------------------------------------------------------------------------
 
 static void look_at_process(struct look *look) {
     char path[40], line[512] = "";
@@ -84,7 +90,7 @@ static void look_at_process(struct look *look) {
         *line = '\0';
     if (in)
         fclose(in);
-    const char *end = strrchr(line, ')'); // its name may have any characters
+    const char *end = strrchr(line, ')'); // ends the name, which may have any characters
     static const char *const words[][2] = {{"R", "running"}, {"S", "sleeping"}, {"D", "waiting"},
                                            {"T", "stopped"}, {"t", "traced"},   {"Z", "dead"},
                                            {"X", "dead"}};
@@ -98,43 +104,34 @@ static void look_at_process(struct look *look) {
 }
 
 static int look_at_super(struct look *look, struct pm_error *err) {
-    if (!read_file("superblock", &super_copy, sizeof(struct pm_super_file)))
-        return pm_fail(err, PM_OPERATIONAL, "%s/superblock: %s", pm_heap.dir, strerror(errno));
-    struct pm_super_file *file = (struct pm_super_file *)super_copy.data;
-    if (super_copy.size < sizeof *file || file->super.magic != PM_SUPER_MAGIC ||
-        file->super.version != PM_FORMAT_VERSION ||
-        file->super.crc != pm_crc32c(0, &file->super, offsetof(struct pm_superblock, crc)))
-        return pm_fail(err, PM_DAMAGE, "%s/superblock: not that of a heap of version %u",
-                       pm_heap.dir, PM_FORMAT_VERSION);
-    pm_heap.super = file;
+    const char *name = pm_heap.super_file.name;
+    if (!read_file(name, &super_copy, sizeof(struct pm_super_file)))
+        return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", heap_dir, name, strerror(errno));
+    const struct pm_super_file *file = (const struct pm_super_file *)super_copy.data;
+    if (super_copy.size < sizeof *file)
+        return pm_fail(err, PM_DAMAGE, "%s/superblock has %zu bytes, needs %zu", heap_dir,
+                       super_copy.size, sizeof *file);
+    int status = pm_superblock_check(&file->super, heap_dir, err);
+    if (status != PM_OK)
+        return status;
     look->clean = file->state.state == PM_STATE_CLEAN;
     look->opens = file->state.opens;
     look->pid = (pid_t)file->state.owner_pid;
     look->start = file->state.owner_start;
-    look->roots = pm_heap_root_count();
+    look->roots = pm_super_root_count(file);
     look_at_process(look);
     return PM_OK;
 }
 
 static void look_at_files(struct look *look) {
-    static const char *const names[] = {"heap.0",    "superblock", "slabs.0",
-                                        "booklog.0", "bitmaps.0",  "morph.0"};
-    look->metadata_bytes = look->heap_bytes = look->data_bytes = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct stat st;
-        if (fstatat(pm_heap.dir_fd, names[i], &st, AT_SYMLINK_NOFOLLOW) != 0)
-            continue;
-        uint64_t bytes = (uint64_t)st.st_blocks * 512;
-        if (i == 0) {
-            look->heap_bytes = (uint64_t)st.st_size;
-            look->data_bytes = bytes;
-        } else {
-            look->metadata_bytes += bytes;
-        }
-    }
+    struct files files;
+    files_measure(heap_fd, &files);
+    look->heap_bytes = files.heap_bytes;
+    look->data_bytes = files.data_bytes;
+    look->metadata_bytes = files.metadata_bytes;
 }
 
-// ---- extents -----------------------------------------------------------------------------------------
+// ---- extents ------------------------------------------------------------------------------------
 
 static struct look *counting;
 
@@ -143,17 +140,18 @@ static void count_slab(uint64_t page) {
     struct pm_slab_header header = {0};
     if (at + sizeof header <= slabs_copy.size)
         memcpy(&header, slabs_copy.data + at, sizeof header);
-    unsigned cls = header.now ? (uint32_t)header.now >> PM_NOW_SHIFT : header.size_class;
+    unsigned cls =
+        header.current ? (uint32_t)header.current >> PM_CURRENT_SHIFT : header.size_class;
     bool good = header.magic == PM_SLAB_MAGIC && cls <= PM_CLASSES;
     counting->class_slabs[good ? cls : 0]++;
     counting->slabs++;
 }
 
-static int count_entry(uint64_t entry, pm_log_pos pos, struct pm_error *err) {
-    (void)pos;
+static int count_entry(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct pm_error *err) {
+    (void)s, (void)pos;
     uint64_t page = pm_entry_page(entry), pages = pm_entry_pages(entry);
     if ((page + pages) << PM_PAGE_SHIFT > counting->heap_bytes)
-        return pm_fail(err, PM_DAMAGE, "an extent behind the end of the heap"); // grown since
+        return pm_fail(err, PM_DAMAGE, "an extent after the end of the heap"); // it has grown since
     if (pm_entry_type(entry) == PM_ENTRY_SLAB) {
         count_slab(page);
     } else {
@@ -163,23 +161,16 @@ static int count_entry(uint64_t entry, pm_log_pos pos, struct pm_error *err) {
     return PM_OK;
 }
 
-// What the log says, out of a copy that nobody else touches, by the code that opens heaps.
+// Reads the copy of the log with the same code that opens heaps.
 static bool count_log(struct look *look) {
     struct pm_error ignored;
-    if (log_copy.size < sizeof(struct pm_log_header))
-        return false;
-    pm_heap.log.map = log_copy.data;
-    pm_heap.log.size = log_copy.size;
-    pm_heap.log.reach = sizeof(struct pm_log_header) + PM_HEAP_RANGE / PM_PAGE_SIZE * 8;
     counting = look;
-    look->slabs = look->extents = look->extent_bytes = 0;
-    memset(look->class_slabs, 0, sizeof look->class_slabs);
-    if (pm_log_load(count_entry, &ignored) != PM_OK)
+    struct pm_log_stats stats;
+    if (pm_log_read(log_copy.data, log_copy.size, count_entry, &stats, &ignored) != PM_OK)
         return false;
-    struct pm_log_stats stats = pm_log_stats();
-    look->log_chunks = stats.chunks;
-    look->log_active = stats.active;
-    look->log_live = stats.live;
+    look->log_chunks += stats.chunks;
+    look->log_active += stats.active;
+    look->log_live += stats.live;
     return true;
 }
 
@@ -188,14 +179,36 @@ static bool same_log(void) {
            memcmp(log_copy.data, log_again.data, log_copy.size) == 0;
 }
 
-// Twice the same, with the slabs' headers between: then this was the log while they were read.
-static bool try_extents(struct look *look) {
-    if (!read_file("booklog.0", &log_copy, SIZE_MAX / 2) ||
-        !read_file("slabs.0", &slabs_copy, look->heap_bytes / PM_SLAB_SIZE * 64 + 64) ||
-        !read_file("booklog.0", &log_again, SIZE_MAX / 2))
+// The name under which the shard's file lies in one of the heap's directories.
+static bool find(const struct pm_file *file, char name[PM_FILE_NAME]) {
+    for (size_t i = 0; i < PM_HEAP_FILES; i++)
+        if (pm_heap_files[i].file == file)
+            return pm_volume_find(heap_fd, &pm_heap_files[i], name);
+    return false;
+}
+
+// Reads the log, the slab headers, and the log again. If both times the log was the same, it was so
+// while the headers were read.
+static bool try_shard(struct look *look, const struct pm_shard *s) {
+    char log[PM_FILE_NAME], slabs[PM_FILE_NAME];
+    if (!find(&s->log, log) || !find(&s->slabs, slabs) ||
+        !read_file(log, &log_copy, SIZE_MAX / 2) ||
+        !read_file(slabs, &slabs_copy, look->heap_bytes / PM_SLAB_SIZE * 64 + 64) ||
+        !read_file(log, &log_again, SIZE_MAX / 2))
         return false;
     look_at_files(look);
     return same_log() && count_log(look);
+}
+
+static bool try_extents(struct look *look) {
+    unsigned shards = pm_super_shards((const struct pm_super_file *)super_copy.data);
+    bool good = shards != 0;
+    look->slabs = look->extents = look->extent_bytes = 0;
+    look->log_chunks = look->log_active = look->log_live = 0;
+    memset(look->class_slabs, 0, sizeof look->class_slabs);
+    for (unsigned i = 0; i < shards && good; i++)
+        good = try_shard(look, &pm_heap.shard[i]);
+    return good;
 }
 
 static void look_at_extents(struct look *look) {
@@ -217,14 +230,14 @@ int look_take(struct look *look, bool *gone, struct pm_error *err) {
     int status = PM_OK;
     struct stat st;
     *gone = false;
-    for (int i = 0; i < TRIES; i++) { // a heap that is being made has no superblock for a moment
+    for (int i = 0; i < TRIES; i++) { // a heap that is being made may not have its superblock yet
         status = look_at_super(look, err);
         if (status == PM_OK)
             break;
         nanosleep(&pause, NULL);
     }
     if (status != PM_OK) {
-        *gone = fstat(pm_heap.dir_fd, &st) == 0 && st.st_nlink == 0;
+        *gone = fstat(heap_fd, &st) == 0 && st.st_nlink == 0;
         return status;
     }
     look_at_files(look);

@@ -4,7 +4,7 @@
 
 #include <libpmem.h>
 
-#include "persist.h"
+#include "media/persist.h"
 
 void pmem_use(void) {
     if (pm_durability == PM_DURABLE_LINE)

@@ -3,8 +3,8 @@
 #ifndef PM_TOOLS_PMEM_H
 #define PM_TOOLS_PMEM_H
 
-// Where the open heap needs cache lines flushed, from here on libpmem does it: it knows more machines than
-// the built-in backend, and a tool can afford the libraries that it brings.
+// If the open heap needs cache lines flushed, libpmem does that from now on. It knows more machines
+// than the built-in backend. A tool can afford to load the libraries that it needs.
 void pmem_use(void);
 
 #endif

@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "message.h"
-#include "os.h"
-#include "recover.h"
+#include "base/message.h"
+#include "base/os.h"
 
 enum { INTERVAL_MS = 100, BAR = 30 };
 
@@ -18,13 +17,13 @@ static uint64_t started;
 
 static void show(const char *stage, uint64_t done, uint64_t total) {
     uint64_t now = pm_os_now_ms();
-    // A recovery that takes no time needs no picture of it.
+    // Show nothing for a recovery that ends soon.
     if (now - started < INTERVAL_MS || now - shown_at < INTERVAL_MS)
         return;
     shown_at = now;
     double share = total == 0     ? 0
                    : done < total ? (double)done / (double)total
-                                  : 1; // the total is an estimate
+                                  : 1; // `total` is an estimate, so `done` may exceed it
     char bar[BAR + 1];
     for (unsigned i = 0; i < BAR; i++)
         bar[i] = i < (unsigned)(share * BAR) ? '#' : '.';
@@ -32,15 +31,14 @@ static void show(const char *stage, uint64_t done, uint64_t total) {
     fprintf(stderr, "\r%s: %-5s [%s] %3.0f%%\033[K", pm_message_prefix, stage, bar, 100 * share);
 }
 
-void progress_start(void) {
+pm_progress *progress_start(void) {
     if (!isatty(STDERR_FILENO))
-        return;
+        return NULL;
     started = pm_os_now_ms();
-    pm_recover_progress = show;
+    return show;
 }
 
 void progress_end(void) {
-    pm_recover_progress = NULL;
     if (shown_at)
         fputs("\r\033[K", stderr);
     shown_at = 0;

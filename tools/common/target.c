@@ -22,9 +22,9 @@ int target_refuse(int status, char *why, size_t size, const char *format, ...) {
     return status;
 }
 
-// ---- where it is -------------------------------------------------------------------------------------
+// ---- where it is --------------------------------------------------------------------------------
 
-// 0 when the file can be executed, else why not.
+// Returns 0 if the file can be executed, else the errno value that says why not.
 static int executable(const char *path) {
     struct stat st;
     if (stat(path, &st) != 0)
@@ -34,8 +34,8 @@ static int executable(const char *path) {
     return access(path, X_OK) == 0 ? 0 : errno;
 }
 
-// As execvp(3): a name without a slash is looked for in PATH, and one that is there but cannot be executed
-// does not end the search.
+// Searches as execvp(3) does: a name without a slash is searched in PATH. A file that cannot be
+// executed does not end the search.
 static int locate(const char *name, char *path, size_t size) {
     if (strchr(name, '/')) {
         snprintf(path, size, "%s", name);
@@ -57,9 +57,10 @@ static int locate(const char *name, char *path, size_t size) {
     }
 }
 
-// ---- what it is --------------------------------------------------------------------------------------
+// ---- what it is ---------------------------------------------------------------------------------
 
-// The dynamic linker drops preloaded libraries, and the library its settings, in such programs. NULL for others.
+// The dynamic linker ignores preloaded libraries in programs with special rights, and the library
+// ignores its settings there. Returns which rights this program has; NULL: none.
 static const char *privilege(int fd) {
     struct stat st;
     if (fstat(fd, &st) == 0 && (st.st_mode & S_ISUID))
@@ -69,7 +70,7 @@ static const char *privilege(int fd) {
     return fgetxattr(fd, "security.capability", NULL, 0) > 0 ? "has file capabilities" : NULL;
 }
 
-// pread() that goes on after a signal.
+// pread(), repeated when a signal interrupted it.
 static ssize_t read_at(int fd, void *out, size_t size, off_t at) {
     ssize_t got;
     do
@@ -91,14 +92,16 @@ static int check_kind(const char *path, const char *head, char *why, size_t size
                              : "a program for another processor");
 }
 
-// The interpreter of a script, from its first line; a text file without one goes to the shell.
+// Reads a script's interpreter from its first line. A text file that names none is run by the
+// shell.
 static void script_interpreter(const char *head, char *out, size_t size) {
     const char *from = head[0] == '#' && head[1] == '!' ? head + 2 : "/bin/sh";
     from += strspn(from, " \t");
     snprintf(out, size, "%.*s", (int)strcspn(from, " \t\r\n"), from);
 }
 
-// A word of a script's first line behind the interpreter: what env starts. Assignments and options come before it.
+// Finds, in a script's first line, the program that env starts: the first word after env that is
+// neither an option nor an assignment.
 static void env_program(const char *head, char *out, size_t size) {
     const char *at = head + 2 + strspn(head + 2, " \t");
     for (at += strcspn(at, " \t\r\n");; at += strcspn(at, " \t\r\n")) {
@@ -111,7 +114,8 @@ static void env_program(const char *head, char *out, size_t size) {
     }
 }
 
-// Of a file that is opened: 0 with the interpreter, when it is a script, or the status with the reason.
+// Checks an open file. Returns 0, with the interpreter if it is a script; or the status, with the
+// reason.
 static int inspect_open(int fd, const char *path, struct target *out, char *why, size_t size) {
     char head[256] = "";
     ssize_t got = read_at(fd, head, sizeof head - 1, 0);
@@ -139,14 +143,14 @@ static int inspect_open(int fd, const char *path, struct target *out, char *why,
 static int inspect(const char *path, struct target *out, char *why, size_t size) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     out->interpreter[0] = out->env_program[0] = '\0';
-    if (fd < 0) // executable, but not readable: the kernel may know more
+    if (fd < 0) // it can be executed but not read, so it cannot be checked: let the kernel try
         return 0;
     int status = inspect_open(fd, path, out, why, size);
     close(fd);
     return status;
 }
 
-// The program behind env: it is what runs in the end.
+// Checks the program that env starts.
 static int follow_env(struct target *t, char *why, size_t size) {
     char path[sizeof t->path], real[PATH_MAX];
     struct target ignored;
@@ -170,7 +174,7 @@ int target_find(const char *name, struct target *out, char *why, size_t size) {
                              why, size, "%.300s: %s", name, strerror(reason));
     int status = inspect(out->path, out, why, size);
     struct target next = *out;
-    // The kernel follows interpreters that are scripts themselves, five deep; so does what they run on.
+    // An interpreter may be a script itself. The kernel follows five of them, and so does this.
     for (int depth = 0; status == 0 && *next.interpreter && depth < 5; depth++) {
         char at[sizeof next.interpreter];
         memcpy(at, next.interpreter, sizeof at);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What a preloaded malloc cannot get into, by the ELF file alone.
+// Finds out from an ELF file alone whether malloc can be preloaded into the program.
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "gc/elf_file.h"
+#include "roots/elf_file.h"
 #include "target.h"
 
-// What the file holds at an address of the loaded program: a string within it, or "".
-static const char *string_at(const struct elf_file *f, uint64_t address) {
+// Returns the string at an address of the loaded program, as the file has it; "": there is none.
+static const char *string_at(const struct pm_elf *f, uint64_t address) {
     ElfW(Phdr) p;
-    for (size_t i = 0; elf_file_phdr(f, i, &p); i++) {
+    for (size_t i = 0; pm_elf_phdr(f, i, &p); i++) {
         uint64_t at = address - p.p_vaddr;
         if (p.p_type != PT_LOAD || at >= p.p_filesz || p.p_offset > f->size ||
             at >= f->size - p.p_offset)
@@ -23,25 +23,24 @@ static const char *string_at(const struct elf_file *f, uint64_t address) {
     return "";
 }
 
-static bool find_segment(const struct elf_file *f, uint32_t type, ElfW(Phdr) * out) {
-    for (size_t i = 0; elf_file_phdr(f, i, out); i++)
+static bool find_segment(const struct pm_elf *f, uint32_t type, ElfW(Phdr) * out) {
+    for (size_t i = 0; pm_elf_phdr(f, i, out); i++)
         if (out->p_type == type && out->p_offset <= f->size &&
             out->p_filesz <= f->size - out->p_offset)
             return true;
     return false;
 }
 
-// The i-th entry of the dynamic section; false behind the last one.
-static bool dynamic_entry(const struct elf_file *f, const ElfW(Phdr) * p, size_t i,
-                          ElfW(Dyn) * out) {
+// Entry i of the dynamic section; false: it is after the last one.
+static bool dynamic_entry(const struct pm_elf *f, const ElfW(Phdr) * p, size_t i, ElfW(Dyn) * out) {
     if (i >= p->p_filesz / sizeof *out)
         return false;
     memcpy(out, f->map + p->p_offset + i * sizeof *out, sizeof *out);
     return out->d_tag != DT_NULL;
 }
 
-// The sanitizer whose runtime library the program is linked with, or NULL.
-static const char *sanitizer(const struct elf_file *f) {
+// The name of the sanitizer whose library the program is linked with, or NULL.
+static const char *sanitizer(const struct pm_elf *f) {
     static const char *const names[][2] = {
         {"libasan.so", "AddressSanitizer"}, {"libclang_rt.asan", "AddressSanitizer"},
         {"libtsan.so", "ThreadSanitizer"},  {"libclang_rt.tsan", "ThreadSanitizer"},
@@ -63,16 +62,16 @@ static const char *sanitizer(const struct elf_file *f) {
     return NULL;
 }
 
-static bool has_function(const struct elf_file *f, const char *name) {
-    struct elf_symbol symbol;
-    char ignored[300];
-    return elf_file_find(f, name, ELF_IN_DYNSYM, &symbol, ignored, sizeof ignored) == 0 &&
-           symbol.verdict == ELF_SYM_FUNCTION;
+static bool has_function(const struct pm_elf *f, const char *name) {
+    struct pm_elf_symbol symbol;
+    struct pm_error ignored;
+    return pm_elf_find(f, name, PM_ELF_IN_DYNSYM, &symbol, &ignored) == PM_OK &&
+           symbol.verdict == PM_ELF_FUNCTION;
 }
 
-static int check_malloc(const struct elf_file *f, const char *path, char *why, size_t size) {
+static int check_malloc(const struct pm_elf *f, const char *path, char *why, size_t size) {
     const char *what = sanitizer(f);
-    // A runtime that is linked in statically shows by its entry point.
+    // A statically linked sanitizer library is known by the function that starts it.
     if (!what && has_function(f, "__asan_init"))
         what = "AddressSanitizer";
     if (!what && has_function(f, "__tsan_init"))
@@ -90,7 +89,7 @@ static int check_malloc(const struct elf_file *f, const char *path, char *why, s
     return 0;
 }
 
-static int check_linker(const struct elf_file *f, const char *path, char *why, size_t size) {
+static int check_linker(const struct pm_elf *f, const char *path, char *why, size_t size) {
     ElfW(Phdr) p;
     if (!find_segment(f, PT_INTERP, &p) || p.p_filesz == 0 ||
         f->map[p.p_offset + p.p_filesz - 1] != '\0')
@@ -113,13 +112,13 @@ static int check_linker(const struct elf_file *f, const char *path, char *why, s
 }
 
 int target_check_elf(const char *path, char *why, size_t size) {
-    struct elf_file f;
-    char problem[400];
-    if (elf_file_open(&f, path, problem, sizeof problem) != 0)
-        return target_refuse(TARGET_CANNOT_RUN, why, size, "%s", problem);
+    struct pm_elf f;
+    struct pm_error problem;
+    if (pm_elf_open(&f, path, &problem) != PM_OK)
+        return target_refuse(TARGET_CANNOT_RUN, why, size, "%s", problem.text);
     int status = check_linker(&f, path, why, size);
     if (status == 0)
         status = check_malloc(&f, path, why, size);
-    elf_file_close(&f);
+    pm_elf_close(&f);
     return status;
 }

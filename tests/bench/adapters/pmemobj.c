@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// libpmemobj as the allocator of the benchmark programs: atomic allocations in a pool at BENCH_POOL. It wants a place
-// in the pool for each new address, as its interface does; one a thread, in the root object.
+// libpmemobj as the allocator of the benchmark programs: atomic allocations in a pool at
+// BENCH_POOL. Its interface stores each new address in a place in the pool. Each thread has such a
+// place, in the root object.
 #include <dirent.h>
 #include <libpmemobj.h>
 #include <stdio.h>
@@ -31,7 +32,8 @@ static uint64_t pool_id;
 static unsigned threads;
 static __thread PMEMoid *place;
 
-// A pool in a directory: parts are added as it grows, so that it takes the memory it needs, as others do.
+// Makes a pool in a directory. It adds parts as it grows, so it takes only the memory that it
+// needs, as other allocators do.
 static int write_pool_set(const char *path) {
     const char *gigabytes = getenv("BENCH_POOL_GB");
     snprintf(set_path, sizeof set_path, "%s.set", path);

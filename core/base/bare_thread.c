@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "bare_thread.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+
+// The new thread finds the function in a register that clone() does not use.
+static long start(void (*run)(void), void *stack_top, void *own, _Atomic uint32_t *id) {
+    long flags = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                 CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID | (own ? CLONE_SETTLS : 0);
+    register _Atomic uint32_t *tid __asm__("r10") = id;
+    register void *tls __asm__("r8") = own;
+    register void (*function)(void) __asm__("r9") = run;
+    long result;
+    __asm__ volatile("syscall\n\t"
+                     "testq %%rax, %%rax\n\t"
+                     "jnz 1f\n\t"
+                     "xorl %%ebp, %%ebp\n\t"
+                     "callq *%%r9\n\t"
+                     "movl %[leave], %%eax\n\t"
+                     "xorl %%edi, %%edi\n\t"
+                     "syscall\n\t"
+                     "ud2\n"
+                     "1:"
+                     : "=a"(result)
+                     : "a"((long)SYS_clone), "D"(flags), "S"(stack_top), "d"(id), "r"(tid),
+                       "r"(tls), "r"(function), [leave] "i"(SYS_exit)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+long pm_bare_thread(void (*run)(void), void *stack_top, void *tls, _Atomic uint32_t *tid) {
+    uint64_t all = ~0ull, mask; // also libc's internal signals, which libc's functions leave out
+    pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&mask, sizeof mask);
+    long id = start(run, stack_top, tls, tid);
+    pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof mask);
+    return id;
+}

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "cancel.h"
+
+__thread bool pm_cancel_asynchronous __attribute__((tls_model("initial-exec")));

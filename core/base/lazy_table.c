@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "lazy_table.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "os.h"
+
+#define STEP ((size_t)2 << 20) // one huge page
+
+static void *map(void *at, size_t len, int prot, int fixed) {
+    return mmap(at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
+}
+
+static struct pm_range_table *range_tables;
+
+bool pm_lazy_table_reserve(struct pm_lazy_table *t, size_t bytes) {
+    *t = (struct pm_lazy_table){.map = pm_os_reserve_unused(bytes), .reach = bytes};
+    if (!t->map)
+        return false;
+    int saved = errno;
+    pm_os_advise(t->map, bytes, MADV_DONTDUMP);
+    size_t first = STEP < bytes ? STEP : bytes; // now: a sandbox may forbid mprotect() later
+    if (mprotect(t->map, first, PROT_READ | PROT_WRITE) == 0)
+        t->ready = first;
+    // If the program calls mlock(), the kernel maps the reserved part too. With this it uses one
+    // zeroed huge page for every 2 MiB instead of 512 small ones.
+    if (t->ready < bytes)
+        pm_os_advise(t->map + t->ready, bytes - t->ready, MADV_HUGEPAGE);
+    errno = saved;
+    return true;
+}
+
+// Nothing was ever stored there, so a new mapping in the same place is as good as mprotect(), and a
+// sandbox is less likely to forbid it. But the kernel does not count a mapping that replaces
+// another one against RLIMIT_DATA. So ask for as much memory elsewhere first, and keep to the
+// answer. That request may fail because of what is reserved (RLIMIT_AS); then try mprotect(), for
+// which the reserved part does not count.
+static bool make_writable(char *at, size_t len, size_t whole) {
+    const int prot = PROT_READ | PROT_WRITE;
+    void *counted = map(NULL, len, prot, 0);
+    if (counted != MAP_FAILED)
+        munmap(counted, len);
+    return (counted != MAP_FAILED && map(at, len, prot, MAP_FIXED) != MAP_FAILED) ||
+           (pm_os_address_space(whole) && mprotect(at, len, prot) == 0);
+}
+
+bool pm_lazy_table_step(struct pm_lazy_table *t, size_t bytes) {
+    if (bytes > t->reach)
+        return false;
+    size_t to = (bytes + STEP - 1) & ~(STEP - 1);
+    to = to < t->reach ? to : t->reach;
+    int saved = errno;
+    if (!make_writable(t->map + t->ready, to - t->ready, to))
+        return false;
+    if (!t->is_data)
+        pm_os_advise(t->map + t->ready, to - t->ready, MADV_DONTDUMP);
+    errno = saved;
+    t->ready = to;
+    return true;
+}
+
+static size_t bytes_for(const struct pm_range_table *t, uint64_t range) {
+    return ((range + (1ull << t->shift) - 1) >> t->shift) * t->element;
+}
+
+void pm_lazy_table_divide(struct pm_lazy_table *table, size_t stride) {
+    char *map = table[0].map;
+    size_t reach = table[0].reach;
+    table[0].reach = reach < stride ? reach : stride;
+    for (unsigned i = 1; i < PM_SHARDS && i * stride < reach; i++)
+        table[i] = (struct pm_lazy_table){.map = map + i * stride, .reach = stride};
+}
+
+bool pm_range_table_reserve(struct pm_range_table *t, uint64_t range) {
+    bool listed = t->table[0].map != NULL;
+    if (!pm_lazy_table_reserve(&t->table[0], bytes_for(t, range)))
+        return false;
+    pm_lazy_table_divide(t->table, bytes_for(t, PM_SHARD_RANGE));
+    if (!listed) {
+        t->next = range_tables;
+        range_tables = t;
+    }
+    return true;
+}
+
+bool pm_range_tables_cover(unsigned shard, uint64_t bytes) {
+    for (struct pm_range_table *t = range_tables; t; t = t->next)
+        if (!pm_lazy_table_need(&t->table[shard], bytes_for(t, bytes)))
+            return false;
+    return true;
+}

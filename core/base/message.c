@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "message.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+const char *pm_message_prefix = "pmalloc";
+
+// glibc's vsnprintf allocates only for wide characters and huge widths. Our messages use neither.
+__attribute__((format(printf, 1, 0))) static void say(const char *format, va_list args) {
+    int saved = errno;
+    char line[1024];
+    int head = snprintf(line, sizeof line, "%s: ", pm_message_prefix);
+    int body = vsnprintf(line + head, sizeof line - (size_t)head - 1, format, args);
+    size_t len = (size_t)head + (body < 0 ? 0 : (size_t)body);
+    if (len > sizeof line - 2)
+        len = sizeof line - 2;
+    line[len++] = '\n';
+    while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR) {
+    } // any other failure is ignored: there is nowhere left to report it
+    errno = saved;
+}
+
+void pm_say(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
+}
+
+void pm_abort(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
+    abort();
+}
+
+void pm_refuse(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
+    // Not _exit(): PMAlloc's own would remove a default heap, which a forked child may have by now.
+    for (;;)
+        syscall(SYS_exit_group, PM_EXIT_START);
+}
+
+int pm_fail(struct pm_error *err, enum pm_status status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    err->status = (int)status;
+    return (int)status;
+}
+
+// Appends as much as fits. Returns the new length.
+static size_t append(struct pm_error *err, size_t length, const char *more) {
+    size_t room = sizeof err->text - 1 - length, n = strnlen(more, room);
+    memcpy(err->text + length, more, n);
+    err->text[length + n] = '\0';
+    return length + n;
+}
+
+int pm_fail_in(struct pm_error *err, const char *format, ...) {
+    char reason[sizeof err->text];
+    va_list args;
+    memcpy(reason, err->text, sizeof reason);
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    append(err, append(err, strlen(err->text), ": "), reason);
+    return err->status;
+}
+
+const char *pm_strerror(int error) {
+#ifdef __GLIBC__
+    const char *text = strerrordesc_np(error);
+    return text ? text : "unknown error";
+#else
+    return strerror(error);
+#endif
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// One-line messages to standard error, safe inside malloc: no stdio, no allocation, errno kept.
+#ifndef PM_MESSAGE_H
+#define PM_MESSAGE_H
+
+#include <stdarg.h>
+#include <stddef.h>
+
+#define PM_EXIT_START 125 // exit status when the library refuses to start a program
+
+// Why a function failed. The caller owns it; the function that fails fills it.
+struct pm_error {
+    int status; // enum pm_status
+    char text[512];
+};
+
+// Results of functions that fill a pm_error, and exit statuses of the tools.
+enum pm_status {
+    PM_OK = 0,
+    PM_NEEDS_RECOVERY = 1,
+    PM_DAMAGE = 4,
+    PM_OPERATIONAL = 8,
+    PM_USAGE = 16
+};
+
+extern const char *pm_message_prefix; // "pmalloc" in a process, the tool's name in a tool
+
+__attribute__((format(printf, 1, 2))) void pm_say(const char *format, ...);
+// Prints the message and calls abort(3).
+__attribute__((noreturn, format(printf, 1, 2))) void pm_abort(const char *format, ...);
+// Prints the message and ends the process with PM_EXIT_START. No exit handler runs.
+__attribute__((noreturn, format(printf, 1, 2))) void pm_refuse(const char *format, ...);
+// Fills `err` and returns `status`, so that callers can write: return pm_fail(err, PM_DAMAGE, ...).
+__attribute__((format(printf, 3, 4))) int pm_fail(struct pm_error *err, enum pm_status status,
+                                                  const char *format, ...);
+// Adds where it failed: puts "PLACE: " before the reason in `err`. PLACE is made from `format` and
+// what follows it. Returns err->status.
+__attribute__((format(printf, 2, 3))) int pm_fail_in(struct pm_error *err, const char *format, ...);
+// What an errno value means. Unlike strerror(), which translates, this never allocates.
+const char *pm_strerror(int error);
+
+#endif

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The NUMA nodes of the machine: how many there are, and on which one the calling thread runs. A
+// node is a number from 0, in the order of the kernel's. Nodes without processor cores do not
+// count: no thread runs there.
+//
+// Where there is one node, or PMALLOC_NUMA=off says so, all of this costs one load. For tests,
+// PMALLOC_TOPOLOGY names nodes that the machine does not have, and deals the threads to them.
+#ifndef PM_NODES_H
+#define PM_NODES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "message.h"
+
+#define PM_NODES_MAX 16u
+
+struct pm_nodes {
+    unsigned count;
+    unsigned cores;                  // that this process may run on; 0: not known yet
+    uint16_t cores_of[PM_NODES_MAX]; // by node, if there are several; may be 0
+    uint16_t id[PM_NODES_MAX];       // the kernel's number
+    bool injected;                   // by PMALLOC_TOPOLOGY: the kernel knows no such nodes
+};
+extern struct pm_nodes pm_nodes; // one node, until pm_nodes_find()
+
+// Finds out, once, at start; pm_options are set. PM_USAGE: PMALLOC_TOPOLOGY is wrong.
+int pm_nodes_find(struct pm_error *err);
+
+// The slow path of pm_node_now().
+unsigned pm_node_look(void);
+
+// Returns the node that the calling thread runs on. The thread may be on another one at once.
+static inline unsigned pm_node_now(void) { return pm_nodes.count == 1 ? 0 : pm_node_look(); }
+
+// Returns the node of the device that a file system lies on; -1: not known.
+int pm_node_of_device(dev_t device);
+
+// The calling thread, one of PMAlloc's own, runs on cores of this node alone from now on. Does
+// nothing where the machine has one node, or none of the node's cores is this process's.
+void pm_node_stay(unsigned node);
+
+// How many cores this process may run on, at least 1.
+unsigned pm_nodes_cores(void);
+
+// For tests, with an injected topology: the calling thread is on this node from now on.
+void pm_node_move(unsigned node);
+
+#endif

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "options.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INFO(field, env, kind, dflt, allowed, text)                                                \
+    {.name = (env),                                                                                \
+     .fallback = (dflt),                                                                           \
+     .values = (allowed),                                                                          \
+     .help = (text),                                                                               \
+     .type = (kind),                                                                               \
+     .offset = offsetof(struct pm_options, field)},
+const struct pm_option_info pm_option_table[] = {PM_OPTION_TABLE(INFO)};
+const size_t pm_option_count = sizeof pm_option_table / sizeof pm_option_table[0];
+
+struct pm_options pm_options;
+
+bool pm_parse_size(const char *text, uint64_t *out) {
+    if (*text < '0' || *text > '9')
+        return false;
+    char *end;
+    errno = 0;
+    uint64_t value = strtoull(text, &end, 10);
+    if (errno)
+        return false;
+    static const char units[] = "KMGT";
+    unsigned shift = 0;
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    if (unit) {
+        shift = 10 * (unsigned)(unit - units + 1);
+        end++;
+    }
+    if (*end || (shift && value >> (64 - shift)))
+        return false;
+    *out = value << shift;
+    return true;
+}
+
+// The bounds of a SIZE or NUMBER stand in its `values` text as "A to B".
+static bool within(const struct pm_option_info *info, uint64_t value) {
+    char low[24] = "";
+    const char *sep = strstr(info->values, " to ");
+    uint64_t min, max;
+    memcpy(low, info->values, (size_t)(sep - info->values));
+    return pm_parse_size(low, &min) && pm_parse_size(sep + 4, &max) && value >= min && value <= max;
+}
+
+static bool find_choice(const char *choices, const char *value, uint64_t *out) {
+    size_t len = strlen(value);
+    uint64_t index = 0;
+    for (const char *at = choices;; index++) {
+        const char *bar = strchrnul(at, '|');
+        if (len && len == (size_t)(bar - at) && memcmp(at, value, len) == 0) {
+            *out = index;
+            return true;
+        }
+        if (!*bar)
+            return false;
+        at = bar + 1;
+    }
+}
+
+static bool parse(const struct pm_option_info *info, const char *value, uint64_t *out) {
+    switch (info->type) {
+    case PM_TYPE_CHOICE:
+        return find_choice(info->values, value, out);
+    case PM_TYPE_SIZE:
+        return pm_parse_size(value, out) && within(info, *out);
+    case PM_TYPE_NUMBER:
+        // A number is a size without a unit.
+        return value[strspn(value, "0123456789")] == '\0' && pm_parse_size(value, out) &&
+               within(info, *out);
+    case PM_TYPE_TEXT:
+        break;
+    }
+    return false;
+}
+
+static const struct pm_option_info *find(const char *name, size_t len) {
+    for (size_t i = 0; i < pm_option_count; i++)
+        if (strlen(pm_option_table[i].name) == len && !memcmp(pm_option_table[i].name, name, len))
+            return &pm_option_table[i];
+    return NULL;
+}
+
+static int set(const struct pm_option_info *info, const char *value, struct pm_error *err) {
+    char *field = (char *)&pm_options + info->offset;
+    if (info->type == PM_TYPE_TEXT) {
+        if (!*value && value != info->fallback)
+            return pm_fail(err, PM_USAGE, "%s=: is set but empty; give it a value (%s) or unset it",
+                           info->name, info->values);
+        memcpy(field, &value, sizeof value);
+        return PM_OK;
+    }
+    uint64_t number;
+    if (!parse(info, value, &number))
+        return pm_fail(err, PM_USAGE, "%s=%.200s: not a valid value; use %s (default %s)",
+                       info->name, value, info->values, info->fallback);
+    memcpy(field, &number, sizeof number);
+    return PM_OK;
+}
+
+void pm_options_default(void) {
+    struct pm_error ignored;
+    for (size_t i = 0; i < pm_option_count; i++)
+        set(&pm_option_table[i], pm_option_table[i].fallback, &ignored);
+}
+
+int pm_option_set(const char *name, const char *value, struct pm_error *err) {
+    const struct pm_option_info *info = find(name, strlen(name));
+    if (!info)
+        return pm_fail(err, PM_USAGE,
+                       "%.100s=%.200s: no such setting; `pmalloc-run --help` lists them", name,
+                       value);
+    return set(info, value, err);
+}
+
+int pm_options_load(char *const *environ_list, struct pm_error *err) {
+    pm_options_default();
+    for (char *const *var = environ_list; var && *var; var++) {
+        if (strncmp(*var, "PMALLOC_", 8) != 0)
+            continue;
+        const char *equals = strchrnul(*var, '=');
+        char name[128];
+        size_t len = (size_t)(equals - *var);
+        len = len < sizeof name ? len : sizeof name - 1;
+        memcpy(name, *var, len);
+        name[len] = '\0';
+        int status = pm_option_set(name, *equals ? equals + 1 : equals, err);
+        if (status != PM_OK)
+            return status;
+    }
+    return PM_OK;
+}

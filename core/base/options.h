@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Every setting, once. The parser, --help, the manual pages and docs/reference.md are made from
+// this table.
+#ifndef PM_OPTIONS_H
+#define PM_OPTIONS_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "message.h"
+
+enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE };
+
+// X(field, NAME, type, default, choices or "MIN to MAX", help)
+#define PM_OPTION_TABLE(X)                                                                         \
+    X(heap, "PMALLOC_HEAP", PM_TYPE_TEXT, "", "DIR[:DIR...]",                                      \
+      "The heap directory. It is made if it is missing and its parent exists. Further "            \
+      "directories, for other devices, hold further data files. Unset: "                           \
+      "/dev/shm/pmalloc-UID/PROGRAM, or PROGRAM.2, PROGRAM.3, ... while those are in use")         \
+    X(roots, "PMALLOC_ROOTS", PM_TYPE_TEXT, "", "SPEC[,SPEC...]|@FILE",                            \
+      "The memory from which the collector starts: [object:]symbol, [object:]* or "                \
+      "[object:]+OFFSET/LENGTH")                                                                   \
+    X(limit, "PMALLOC_LIMIT", PM_TYPE_SIZE, "1T", "4M to 16T",                                     \
+      "The largest size of the heap. Beyond it malloc fails with ENOMEM")                          \
+    X(shard, "PMALLOC_SHARD", PM_TYPE_SIZE, "1T", "4M to 1T",                                      \
+      "The largest size of one data file. Beyond it the heap gets another one, up to 16. From "    \
+      "then on older versions of PMAlloc refuse the heap")                                         \
+    X(markers, "PMALLOC_MARKERS", PM_TYPE_NUMBER, "0", "0 to 64",                                  \
+      "The number of threads that mark during recovery; 0: one for each core")                     \
+    X(collect, "PMALLOC_COLLECT", PM_TYPE_CHOICE, "always", "always|crash",                        \
+      "When a start marks and sweeps: always, or only after a crash. crash suits programs that "   \
+      "free everything themselves")                                                                \
+    X(check, "PMALLOC_CHECK", PM_TYPE_CHOICE, "abort", "abort|report|strict",                      \
+      "What happens on a bad free or realloc. abort: the program aborts. report: one line, and "   \
+      "the request is ignored. strict: as abort, also for pointers from outside the heap")         \
+    X(reserve, "PMALLOC_RESERVE", PM_TYPE_CHOICE, "lazy", "lazy|strict",                           \
+      "Blocks over 2 MiB. lazy: check that the file system has room. strict: allocate the space "  \
+      "at once")                                                                                   \
+    X(busy, "PMALLOC_BUSY", PM_TYPE_CHOICE, "fail", "fail|wait",                                   \
+      "What a start does if another process has the heap open: fail, or wait for that process")    \
+    X(open, "PMALLOC_OPEN", PM_TYPE_CHOICE, "write", "write|private",                              \
+      "write: one process has the heap and changes it. private: any number of processes share a "  \
+      "cleanly closed heap; each keeps what it stores to itself, and nothing of it is kept")       \
+    X(program, "PMALLOC_PROGRAM", PM_TYPE_TEXT, "", "GLOB",                                        \
+      "Only programs whose name matches use a persistent heap. Others run on volatile memory")     \
+    X(backing, "PMALLOC_BACKING", PM_TYPE_CHOICE, "file", "file|volatile",                         \
+      "What lies under the heap: files, or volatile anonymous memory, of which nothing is kept")   \
+    X(persist, "PMALLOC_PERSIST", PM_TYPE_CHOICE, "auto", "auto|none|cache|line|page",             \
+      "What makes a store durable. auto finds it out; the others force it, for measurements. On "  \
+      "DAX, cache says that the caches are in the power-fail domain, even if the kernel does "     \
+      "not say so")                                                                                \
+    X(decay_ms, "PMALLOC_DECAY_MS", PM_TYPE_NUMBER, "10000", "0 to 3600000",                       \
+      "The milliseconds in which freed space goes back to the file system; 0: at once")            \
+    X(background, "PMALLOC_BACKGROUND", PM_TYPE_CHOICE, "none", "none|decay",                      \
+      "none: freed space goes back while the program asks for memory. decay: a thread of "         \
+      "PMAlloc's gives it back also while the program rests; it sleeps if there is nothing to do") \
+    X(morph, "PMALLOC_MORPH", PM_TYPE_NUMBER, "20", "0 to 90",                                     \
+      "A slab that is less full than this percentage may take up blocks of another size; 0: "      \
+      "never")                                                                                     \
+    X(fork, "PMALLOC_FORK", PM_TYPE_CHOICE, "private", "private|copy|follow",                      \
+      "What a forked child gets. private: private memory at the same addresses. copy: a "          \
+      "persistent heap of its own, HEAP.PID. follow, for daemons: the heap itself; the parent "    \
+      "gets private memory")                                                                       \
+    X(locks, "PMALLOC_LOCKS", PM_TYPE_CHOICE, "reset", "reset|keep",                               \
+      "What becomes of a lock in the heap or in a root that an earlier run held. reset: it is "    \
+      "free at its first use. keep: it stays held")                                                \
+    X(numa, "PMALLOC_NUMA", PM_TYPE_CHOICE, "local", "local|bind|off",                             \
+      "Where a machine has several NUMA nodes, the heap gets a data file for each, and a thread "  \
+      "gets blocks of its own node. local: while that node has memory. bind: also the pages of a " \
+      "data file in memory come from no other node. off: nodes do not count")                      \
+    X(topology, "PMALLOC_TOPOLOGY", PM_TYPE_TEXT, "", "NODESxCORES[/MOVES]",                       \
+      "For tests: as if the machine had so many NUMA nodes with so many cores each. Threads are "  \
+      "dealt to nodes in turn. With MOVES, a thread moves on each time when it has asked its "     \
+      "arena for blocks so often")                                                                 \
+    X(verbose, "PMALLOC_VERBOSE", PM_TYPE_NUMBER, "0", "0 to 1",                                   \
+      "1: print one line at start: heap, guarantee, roots and recovery result, or why there is "   \
+      "no heap")                                                                                   \
+    X(stats, "PMALLOC_STATS", PM_TYPE_NUMBER, "0", "0 to 1",                                       \
+      "1: print heap statistics at exit, as malloc_stats() prints them at any time")
+
+// TEXT fields point into the environment or the caller's argument.
+struct pm_options {
+#define FIELD(field, name, type, dflt, values, help)                                               \
+    union {                                                                                        \
+        const char *text;                                                                          \
+        uint64_t number; /* SIZE: bytes; CHOICE: index into the choices */                         \
+    } field;
+    PM_OPTION_TABLE(FIELD)
+#undef FIELD
+};
+
+// Indices of the choices, in the order of the table.
+enum { PM_COLLECT_ALWAYS, PM_COLLECT_CRASH };
+enum { PM_CHECK_ABORT, PM_CHECK_REPORT, PM_CHECK_STRICT };
+enum { PM_RESERVE_LAZY, PM_RESERVE_STRICT };
+enum { PM_BUSY_FAIL, PM_BUSY_WAIT };
+enum { PM_OPEN_WRITE, PM_OPEN_PRIVATE };
+enum { PM_BACKING_FILE, PM_BACKING_VOLATILE };
+enum { PM_BACKGROUND_NONE, PM_BACKGROUND_DECAY };
+enum { PM_FORK_PRIVATE, PM_FORK_COPY, PM_FORK_FOLLOW };
+enum { PM_LOCKS_RESET, PM_LOCKS_KEEP };
+enum { PM_NUMA_LOCAL, PM_NUMA_BIND, PM_NUMA_OFF };
+enum { PM_PERSIST_AUTO }; // the other choices are enum pm_durability + 1
+
+struct pm_option_info {
+    const char *name, *fallback, *values, *help;
+    enum pm_option_type type;
+    size_t offset;
+};
+extern const struct pm_option_info pm_option_table[];
+extern const size_t pm_option_count;
+
+extern struct pm_options pm_options; // written once at start, read-only afterwards
+
+// Sets every field to its default.
+void pm_options_default(void);
+// Sets one option by its full name. PM_OK; or PM_USAGE, and `err` names variable, value and remedy.
+int pm_option_set(const char *name, const char *value, struct pm_error *err);
+// Sets the defaults, then every PMALLOC_ variable of `environ_list` (NULL-terminated). An unknown
+// name is an error.
+int pm_options_load(char *const *environ_list, struct pm_error *err);
+// Reads "4K", "16M", "1T" or plain bytes. False: the text is none of these.
+bool pm_parse_size(const char *text, uint64_t *out);
+
+#endif

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "os_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at) {
+    for (const char *p = data; len;) {
+        ssize_t put = pwrite(fd, p, len, (off_t)at);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return false;
+        p += put;
+        len -= (size_t)put;
+        at += (uint64_t)put;
+    }
+    return true;
+}
+
+bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino) {
+    struct stat st;
+    return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+}
+
+bool pm_os_fd_at_path(int fd, const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0 && pm_os_fd_is(fd, st.st_dev, st.st_ino);
+}
+
+// Not readdir(), which allocates.
+ssize_t pm_os_read_entries(int fd, char *buffer, size_t size) {
+    return syscall(SYS_getdents64, fd, buffer, size);
+}
+
+const char *pm_os_next_name(const char *buffer, ssize_t got, ssize_t *at) {
+    while (*at < got) {
+        // glibc's and musl's struct dirent is the kernel's struct linux_dirent64.
+        const struct dirent *entry = (const void *)(buffer + *at);
+        *at += entry->d_reclen;
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            return entry->d_name;
+    }
+    return NULL;
+}
+
+bool pm_os_each_name(int fd, bool (*each)(const char *name, void *arg), void *arg) {
+    _Alignas(struct dirent) char buffer[4096];
+    ssize_t got;
+    while ((got = pm_os_read_entries(fd, buffer, sizeof buffer)) > 0) {
+        const char *name;
+        for (ssize_t at = 0; (name = pm_os_next_name(buffer, got, &at)) != NULL;)
+            if (!each(name, arg))
+                return true;
+    }
+    return got == 0;
+}
+
+// ---- who has a file open ------------------------------------------------------------------------
+
+struct search {
+    uint64_t dev, ino;
+    int fds; // /proc/PID/fd
+    int self;
+    bool open;
+    int lowest; // 0: none yet
+};
+
+static bool is_it(const char *name, void *arg) {
+    struct search *s = arg;
+    struct stat st;
+    s->open = fstatat(s->fds, name, &st, 0) == 0 && st.st_dev == s->dev && st.st_ino == s->ino;
+    return !s->open;
+}
+
+static bool look_at_process(const char *name, void *arg) {
+    struct search *s = arg;
+    char path[32];
+    int pid = atoi(name);
+    if (pid <= 0 || pid == s->self || (s->lowest && pid > s->lowest))
+        return true;
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    s->fds = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    s->open = false;
+    if (s->fds < 0)
+        return true;
+    pm_os_each_name(s->fds, is_it, s);
+    close(s->fds);
+    if (s->open)
+        s->lowest = pid;
+    return true;
+}
+
+pid_t pm_os_who_has_open(uint64_t dev, uint64_t ino) {
+    char self[16] = "";
+    struct search search = {.dev = dev, .ino = ino};
+    int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (proc < 0)
+        return 0;
+    if (readlink("/proc/self", self, sizeof self - 1) > 0)
+        search.self = atoi(self);
+    pm_os_each_name(proc, look_at_process, &search);
+    close(proc);
+    return search.lowest;
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Files and directories by their descriptors. None of these allocates, and none goes through a
+// stream: they run inside a stranger's process. Where one fails it reports by errno.
+#ifndef PM_OS_FILE_H
+#define PM_OS_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+// Writes all of it at `at`: goes on after a signal and after a short write. The caller has asked
+// pm_os_file_size() where the file grows.
+bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at);
+
+// Whether the descriptor is this inode. A program may have closed our descriptor, and the number
+// may be that of a file of its own by now.
+bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino);
+// Whether the path still names what the descriptor is. A link in the last place is not followed.
+bool pm_os_fd_at_path(int fd, const char *path);
+
+// Fills the buffer with the directory's next entries, as many as fit. Returns their bytes, 0 at the
+// end, -1 with errno. `size` is at least 512, and the buffer aligned to 8.
+ssize_t pm_os_read_entries(int fd, char *buffer, size_t size);
+// The name at `*at` of such a buffer, and moves `*at` to the next one. NULL at the end. "." and
+// ".." are left out.
+const char *pm_os_next_name(const char *buffer, ssize_t got, ssize_t *at);
+// Calls `each` for every name in the directory, from where its descriptor stands, until that says
+// false. False when the list cannot be read.
+bool pm_os_each_name(int fd, bool (*each)(const char *name, void *arg), void *arg);
+
+// The lowest id of another process that has this inode open, among those that this user may look
+// at. 0: there is none, or it cannot be found out.
+pid_t pm_os_who_has_open(uint64_t dev, uint64_t ino);
+
+#endif

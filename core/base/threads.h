@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The other threads of the process: whether there are any, and how to stop them for a moment. The
+// kernel replaces one mapping at a time. Sometimes several replacements must look like one instant:
+// when a program ends (preload/process/end.c), and when its variables move into the heap
+// (gc/roots/capture.c). No other thread may store anything meanwhile.
+#ifndef PM_THREADS_H
+#define PM_THREADS_H
+
+#include <stdbool.h>
+
+// Whether the calling thread is the only one. False also if it cannot be found out.
+bool pm_threads_none(void);
+// Whether another thread is stopped, by a debugger for example. It may stay so for ever.
+bool pm_threads_stopped(void);
+
+enum pm_threads {
+    PM_THREADS_STILL, // no other thread stores anything
+    PM_THREADS_RUN,   // a thread could not be asked, or has not answered within a fifth of a second
+    PM_THREADS_DEAF,  // the same, and that thread blocks SIGSEGV: a fault would end the process
+};
+
+// Makes every other thread wait in a signal handler. The signal is one that libc uses for itself
+// (to run setuid() in all threads), so hardly any program blocks or handles it. A thread that stays
+// in the kernel longer (vfork, a slow disk, a debugger) counts as still if it must run that handler
+// before anything else.
+//
+// Whatever the result, threads that wait do so until pm_threads_resume(). One of them may hold any
+// lock, so the caller must not wait for a lock before that.
+enum pm_threads pm_threads_stop(void);
+// For threads that still run: makes each one wait at its first store to memory that is not
+// writable, until pm_threads_resume(). The caller makes all memory read-only that must not change,
+// and writable again before pm_threads_resume(). So each thread stops at its first store there, and
+// memory is as a kill at that moment might have left it. A system call of such a thread that would
+// store there fails with EFAULT.
+bool pm_threads_catch(void);
+void pm_threads_resume(void);
+
+#endif

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "alloc.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "age.h"
+#include "base/cancel.h"
+#include "base/options.h"
+#include "extent_cache.h"
+#include "media/heap_space.h"
+#include "pages/extent_resize.h"
+#include "pages/extent_take.h"
+#include "pages/frontier.h"
+#include "population.h"
+#include "returns.h"
+#include "take_back.h"
+
+// ---- bad pointers -------------------------------------------------------------------------------
+
+static _Atomic uint64_t foreign_pointers;
+
+// `p` is outside the heap's range, so PMAlloc never handed it out. Another allocator may have:
+// unless PMALLOC_CHECK=strict, its memory is left alone.
+static void foreign(const char *call, const void *p) {
+    if (pm_options.check.number == PM_CHECK_STRICT)
+        pm_abort("%s(%p): the pointer is outside the heap", call, p);
+    if (atomic_fetch_add_explicit(&foreign_pointers, 1, memory_order_relaxed) != 0)
+        return;
+    pm_say("%s(%p): the pointer is outside the heap and is left alone; reported once", call, p);
+}
+
+static const char *what_is_wrong(const void *p) {
+    if ((uintptr_t)p % 16)
+        return "misaligned pointer";
+    if (pm_heap_offset(p) >> PM_PAGE_SHIFT >= pm_shard_end(pm_shard_at(pm_heap_offset(p))))
+        return "pointer into the heap's unused range";
+    struct pm_population population[2];
+    unsigned count = pm_slab_populations(&pm_vslabs[pm_slab_of(p)], population);
+    uint32_t offset = (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
+    bool starts = false;
+    for (unsigned i = 0; i < count; i++)
+        starts |= offset % pm_classes[population[i].cls].size == 0;
+    if (count)
+        return starts ? "block is free already (double free?)"
+                      : "pointer into the middle of a block";
+    uint32_t extent = pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
+    starts = extent && pm_extents[extent].page << PM_PAGE_SHIFT == pm_heap_offset(p);
+    return starts || !extent ? "block is free already, or pointer into its middle"
+                             : "pointer into the middle of a block";
+}
+
+void pm_misuse(const char *call, const void *p) {
+    if (!pm_in_range(p)) {
+        foreign(call, p);
+        return;
+    }
+    if (pm_options.check.number == PM_CHECK_REPORT)
+        pm_say("%s(%p): %s; request ignored", call, p, what_is_wrong(p));
+    else
+        pm_abort("%s(%p): %s", call, p, what_is_wrong(p));
+}
+
+unsigned pm_alloc_tag(const void *p) {
+    uint64_t granule = pm_granule(p);
+    if (granule >= PM_GRANULES || !pm_tag)
+        return PM_TAG_NONE;
+    unsigned tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+    if (tag == PM_TAG_NONE) {
+        // Read the tag again even if pm_arena_write_tags() did nothing. Another thread may have
+        // written the tags meanwhile, under the same bin lock, so its stores are visible here.
+        if (pm_nested())
+            return PM_TAG_NONE;
+        struct pm_cancel held = pm_cancel_hold();
+        pm_arena_write_tags(pm_slab_of(p));
+        pm_cancel_release(held);
+        tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+    }
+    return tag;
+}
+
+// ---- small --------------------------------------------------------------------------------------
+
+static void *hand_out(void *p, unsigned cls) {
+    if (p)
+        pm_tag[pm_granule(p)] = (uint8_t)cls;
+    return p;
+}
+
+// Past the cache, of the arena's node if it has one.
+static void *small_direct(struct pm_arena *arena, unsigned cls) {
+    void *p = NULL;
+    if (pm_arena_fill(arena, cls, &p, 1) == 0)
+        p = pm_arena_far(arena, cls);
+    return hand_out(p, cls);
+}
+
+// Age has its turn at some of a thread's slow requests.
+#define AGE_EVERY 32u
+
+static void age(const struct pm_tcache *t) {
+    if (t->slow_requests % AGE_EVERY == 0)
+        pm_age();
+}
+
+static void *small_once(unsigned cls) {
+    struct pm_tcache *t = pm_tcache;
+    if (t == &pm_no_tcache)
+        return small_direct(pm_arena_first(pm_node_mine()), cls);
+    pm_tcache_answer(t);
+    pm_age_notice();
+    age(t);
+    t = pm_tcache_follow(t);
+    if (pm_tcache_free_to_use(t, cls)) {
+        if (!t->stack[cls].n && !pm_tcache_refill(t, cls))
+            return hand_out(pm_arena_far(t->arena, cls), cls);
+        void *p = pm_tcache_pop(t, cls);
+        if (p)
+            return p;
+    }
+    return small_direct(t->arena, cls); // an interrupted request or another thread has the stack
+}
+
+// How often a request that finds no memory takes back what is kept, and looks again. Other threads
+// may be faster, or cache what they free: so it does not try for ever.
+#define TRIES 3
+
+// If nothing is kept, but the medium is full, slabs' pages without a block are given back.
+static bool more_room(void) {
+    return pm_take_back() ||
+           (atomic_exchange_explicit(&pm_extent_short, false, memory_order_relaxed) &&
+            pm_age_punch());
+}
+
+static void fail(void) {
+    atomic_fetch_add_explicit(&pm_take_back_counters.failed, 1, memory_order_relaxed);
+}
+
+void *pm_alloc_small(unsigned cls) {
+    void *p = small_once(cls);
+    for (unsigned i = 0; !p && i < TRIES && more_room(); i++)
+        p = small_once(cls);
+    if (!p)
+        fail();
+    return p;
+}
+
+_Atomic uint64_t pm_alloc_far;
+
+// ---- large --------------------------------------------------------------------------------------
+
+// For a huge extent, some of whose pages may have no space yet. [0, end) are the pages that `size`
+// touches. Releases the space after `end`, and allocates space for the last page before it, if that
+// page is used in part. False: a store to that page may fail.
+static bool trim_slack(const struct pm_extent *e, size_t size, uint64_t end) {
+    uint64_t start = e->page << PM_PAGE_SHIFT;
+    struct pm_shard *s = pm_shard_at(start);
+    pm_lock(&s->lock);
+    bool good =
+        end == pm_extent_bytes(e) || pm_heap_release_space(start + end, pm_extent_bytes(e) - end);
+    good =
+        good && (size == end || pm_heap_allocate_space(start + end - PM_PAGE_SIZE, PM_PAGE_SIZE));
+    pm_unlock(&s->lock);
+    return good;
+}
+
+// Clears a reused extent from `size` to its end. The program does not write there, and the
+// collector would take pointers of an earlier use for live ones.
+static void clear_slack(uint32_t index, size_t size) {
+    const struct pm_extent *e = &pm_extents[index];
+    uint64_t end = pm_extent_bytes(e);
+    if (!pm_heap_on_media())
+        return;
+    if (!e->backed) {
+        end = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+        if (!trim_slack(e, size, end))
+            return;
+    }
+    memset((char *)pm_extent_address(e) + size, 0, end - size);
+}
+
+static uint64_t whole_pages(size_t size) { return (size + PM_PAGE_SIZE - 1) >> PM_PAGE_SHIFT; }
+
+// The thread's, or for one without a thread cache that of the node's first arena.
+static struct pm_extent_cache *own_cache(void) {
+    return pm_tcache == &pm_no_tcache ? pm_extent_cache_of(pm_arena_first(pm_node_mine())->number)
+                                      : pm_tcache_follow(pm_tcache)->extents;
+}
+
+// From the caches, whose extents are of the lengths that pm_large_pages() gives, or longer.
+static uint32_t cached(uint64_t pages, uint64_t align_pages) {
+    return pages && pages < PM_HUGE_PAGES ? pm_extent_cache_get(own_cache(), pages, align_pages)
+                                          : 0;
+}
+
+// Of the thread's node, or of others where it has none.
+static uint32_t allocate_once(unsigned node, uint64_t pages, uint64_t align_pages) {
+    uint32_t index = pm_extent_cache_allocate(node, pages, align_pages);
+    for (unsigned i = 1; !index && i < pm_nodes.count; i++) {
+        index = pm_extent_cache_allocate((node + i) % pm_nodes.count, pages, align_pages);
+        if (index)
+            atomic_fetch_add_explicit(&pm_alloc_far, 1, memory_order_relaxed);
+    }
+    return index;
+}
+
+static uint32_t allocate(uint64_t pages, uint64_t align_pages) {
+    unsigned node = own_cache()->node;
+    pm_age_notice();
+    pm_arenas_age();
+    pm_age();
+    uint32_t index = allocate_once(node, pages, align_pages);
+    bool fits = pages << PM_PAGE_SHIFT <= pm_heap.limit;
+    for (unsigned i = 0; !index && fits && i < TRIES && more_room(); i++)
+        index = allocate_once(node, pages, align_pages);
+    return index;
+}
+
+static uint32_t uncached(size_t size, uint64_t pages, uint64_t align_pages) {
+    if (pages >= PM_HUGE_PAGES) {
+        // Huge blocks are not rounded to eighths: up to an eighth of the block would be wasted, and
+        // clearing it costs more than the rounding saves.
+        pages = whole_pages(size);
+        if (align_pages < PM_HUGE_PAGES)
+            align_pages = PM_HUGE_PAGES; // so that the kernel can use 2 MiB pages
+    }
+    return pages ? allocate(pages, align_pages) : 0;
+}
+
+void *pm_alloc_large(size_t size, size_t align, bool *zero) {
+    uint64_t pages = pm_large_pages(size), align_pages = align >> PM_PAGE_SHIFT;
+    if (align_pages == 0)
+        align_pages = 1;
+    *zero = false;
+    uint32_t index = cached(pages, align_pages);
+    if (index)
+        return pm_extent_address(&pm_extents[index]);
+    index = uncached(size, pages, align_pages);
+    if (!index) {
+        fail();
+        return NULL;
+    }
+    *zero = pm_extents[index].zero;
+    // The extent already stands in the log. A crash before the clearing is harmless: no pointer to
+    // the extent exists before we return it.
+    if (!*zero)
+        clear_slack(index, size);
+    return pm_extent_address(&pm_extents[index]);
+}
+
+// ---- free, and blocks as they are ---------------------------------------------------------------
+
+// A block of another node goes to its slab, past the cache.
+static void free_small(void *p, unsigned tag) {
+    struct pm_tcache *t = pm_tcache;
+    bool cacheless = t == &pm_no_tcache;
+    bool local = pm_node_of(p) == (cacheless ? pm_node_mine() : t->node);
+    if (!cacheless) {
+        pm_tcache_answer(t);
+        pm_age_notice();
+        if (local)
+            age(t);
+        if (local && pm_tcache_free_to_use(t, tag) && t->stack[tag].n >= t->stack[tag].cap)
+            pm_tcache_trim(t, tag);
+        // This fails in a handler that interrupted a request of this class, and while another
+        // thread takes the blocks.
+        if (local && pm_tcache_put(t, p, tag))
+            return;
+    }
+    pm_tag[pm_granule(p)] = PM_TAG_NONE;
+    if (local)
+        pm_arena_return(tag, &p, 1);
+    else
+        pm_remote_free(p);
+}
+
+// A block of another node goes to a cache there.
+static bool free_large(const void *p) {
+    struct pm_extent_cache *cache = own_cache();
+    unsigned node = pm_node_of(p);
+    if (node != cache->node)
+        cache = pm_extent_cache_on(cache, node);
+    pm_age_notice();
+    pm_extent_cache_look(cache);
+    return pm_extent_cache_put(cache, pm_granule(p)) || pm_extent_free_block(p);
+}
+
+void pm_alloc_free(void *p, unsigned tag) {
+    if (pm_tag_is_class(tag))
+        free_small(p, tag);
+    else if (tag == PM_TAG_NONE || !free_large(p))
+        pm_misuse("free", p);
+}
+
+uint32_t pm_alloc_extent(const void *p) {
+    if (pm_nested())
+        return pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
+    struct pm_cancel held = pm_cancel_hold();
+    uint32_t index = pm_extent_find(p);
+    pm_cancel_release(held);
+    return index;
+}
+
+bool pm_alloc_resize(uint32_t index, size_t size) {
+    uint64_t pages = pm_large_pages(size), have = pm_extents[index].pages;
+    if (size <= PM_SMALL_MAX)
+        return false;
+    // A cached extent may be up to a quarter longer than what was asked for.
+    if (have >= whole_pages(size) && have <= pages + pages / 4)
+        return true;
+    if (!pages || pm_nested())
+        return false;
+    struct pm_cancel held = pm_cancel_hold();
+    bool resized = pm_extent_resize(index, pages);
+    if (resized)
+        clear_slack(index, size);
+    pm_cancel_release(held);
+    return resized;
+}

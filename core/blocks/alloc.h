@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Pure allocation: blocks from the thread's cache, the arenas and the extents. It knows no process
+// and no libc name. The caller has opened the heap, holds off cancellation, and is not in a signal
+// handler that interrupted the holder of a lock. process/entry.h sees to all three. Functions that
+// may be called in any handler say so.
+#ifndef PM_ALLOC_H
+#define PM_ALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tcache.h"
+
+// Returns a block of class `cls`, from the thread's cache if it has one. NULL: memory is out.
+void *pm_alloc_small(unsigned cls);
+// Returns the address of a new extent for a block over PM_SMALL_MAX. NULL: memory is out. `align`
+// is a power of two. *zero becomes whether the extent reads as zeroes.
+void *pm_alloc_large(size_t size, size_t align, bool *zero);
+
+// The cached path of large blocks: from and to the extent cache of the thread's arena. It takes no
+// lock and does no system call, so cancellation need not be held off, and any handler may take it.
+// NULL, or false and nothing has changed: the slow path has to do it.
+PM_CACHED_PATH void *pm_alloc_cached(size_t size) {
+    return pm_extent_cache_malloc(pm_tcache->extents, size);
+}
+PM_CACHED_PATH bool pm_alloc_free_cached(const void *p) {
+    return pm_extent_cache_free(pm_tcache->extents, p);
+}
+
+// How many large blocks came from another node, because the thread's own had no memory; relaxed.
+extern _Atomic uint64_t pm_alloc_far;
+
+static inline bool pm_tag_is_class(unsigned tag) { return tag >= 1 && tag <= PM_CLASSES; }
+// Returns the tag at `p`. PM_TAG_NONE: no allocated block starts there. First it writes the tags of
+// the slab around `p` if recovery has left them unwritten. It may be called in any handler; there
+// it skips that step and may return PM_TAG_NONE for a block of an untagged slab.
+unsigned pm_alloc_tag(const void *p);
+// Frees the block at `p`, whose tag is `tag`. Reports misuse as PMALLOC_CHECK asks.
+void pm_alloc_free(void *p, unsigned tag);
+// Returns the extent of the large block at `p`; 0: none starts there. It may be called in any
+// handler. There it reads the page map without the extent lock. That is safe because only the owner
+// of a block frees or resizes it, and the owner is the caller.
+uint32_t pm_alloc_extent(const void *p);
+// Grows or shrinks a large block in place. The new length is rounded up to an eighth of a power of
+// two (pm_large_pages()), so that an array which grows in small steps rarely needs the extent lock.
+// False: nothing has changed and the block has to move. It may be called in any handler.
+bool pm_alloc_resize(uint32_t extent, size_t size);
+
+// Reports what is wrong with `p`. Ends the process if PMALLOC_CHECK asks for that.
+void pm_misuse(const char *call, const void *p);
+
+#endif

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "arena.h"
+
+#include "base/nodes.h"
+#include "base/os.h"
+#include "extent_cache.h"
+#include "holes.h"
+#include "morph.h"
+#include "reach.h"
+#include "returns.h"
+
+// ---- arenas of nodes ----------------------------------------------------------------------------
+//
+//   | node 0 ... | node 1 ... | ... | recovered slabs of node 0 | of node 1 | ...
+
+static uint16_t first_of[PM_NODES_MAX + 1]; // arena by node; one more, for the end
+
+static unsigned deal(unsigned cores) {
+    unsigned next = 0;
+    for (unsigned node = 0; node < pm_nodes.count; node++) {
+        bool several = pm_nodes.count > 1 || pm_nodes.injected;
+        unsigned own = several ? pm_nodes.cores_of[node] : cores;
+        first_of[node] = (uint16_t)next;
+        next += own ? own : 1;
+    }
+    first_of[pm_nodes.count] = (uint16_t)next;
+    return next;
+}
+
+static void make_arena(unsigned number, unsigned node) {
+    struct pm_arena *arena = &pm_arenas[number];
+    arena->number = (uint16_t)number;
+    arena->node = (uint16_t)node;
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+        pm_lock_init(&arena->bin[cls].lock, PM_RANK_BIN);
+}
+
+bool pm_arenas_init(unsigned cores) {
+    unsigned joined = deal(cores), all = joined + pm_nodes.count;
+    size_t arenas = all * sizeof *pm_arenas, caches = joined * sizeof(struct pm_extent_cache);
+    pm_arenas = pm_os_reserve(arenas + caches + pm_reach_bytes(all));
+    if (!pm_arenas)
+        return false;
+    pm_extent_caches_init((char *)pm_arenas + arenas, joined);
+    pm_arena_count = all;
+    for (unsigned node = 0; node < pm_nodes.count; node++) {
+        for (unsigned i = first_of[node]; i < first_of[node + 1]; i++)
+            make_arena(i, node);
+        make_arena(joined + node, node);
+        pm_extent_caches_of_node(node, first_of[node], first_of[node + 1] - first_of[node]);
+    }
+    pm_reach_init((char *)pm_arenas + arenas + caches);
+    return true;
+}
+
+struct pm_arena *pm_arena_first(unsigned node) {
+    return &pm_arenas[first_of[node]];
+}
+
+struct pm_arena *pm_arena_join(unsigned node) {
+    // Relaxed: the counts only balance load, so a stale one does no harm.
+    struct pm_arena *best = pm_arena_first(node);
+    uint32_t fewest = UINT32_MAX;
+    for (unsigned i = first_of[node]; i < first_of[node + 1]; i++) {
+        uint32_t threads = atomic_load_explicit(&pm_arenas[i].threads, memory_order_relaxed);
+        if (threads < fewest) {
+            fewest = threads;
+            best = &pm_arenas[i];
+        }
+    }
+    atomic_fetch_add_explicit(&best->threads, 1, memory_order_relaxed);
+    return best;
+}
+
+void pm_arena_leave(struct pm_arena *arena) {
+    atomic_fetch_sub_explicit(&arena->threads, 1, memory_order_relaxed);
+}
+
+// ---- filling ------------------------------------------------------------------------------------
+
+// Whether blocks can be taken from a slab that stands in a list; gives no space to its holes.
+static bool has_space(uint32_t slab) { return !pm_vslabs[slab].holes || pm_holes_spared(slab); }
+
+// The medium is full. Returns the first slab (number + 1) of a list from which blocks can be taken
+// without more space; 0: there is none.
+static uint32_t find_space(uint32_t at) {
+    while (at && !has_space(at - 1))
+        at = pm_vslabs[at - 1].next;
+    return at;
+}
+
+// Returns the slab (number + 1) to take blocks from, in a bin that has some. 0: its free blocks lie
+// on holes, and the medium is full.
+static uint32_t choose(const struct pm_bin *bin, unsigned want) {
+    uint32_t at = bin->list ? bin->list : bin->sparse ? bin->sparse_last : bin->vacant;
+    if (!pm_vslabs[at - 1].holes || pm_holes_ready(at - 1, want) || (at = find_space(bin->list)) ||
+        (at = find_space(bin->sparse)))
+        return at;
+    return find_space(bin->vacant);
+}
+
+// Takes blocks from one slab of a bin that has some. It may get none: then the slab was not what it
+// seemed, and stands in no list any more. False: the medium is full.
+static bool pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, unsigned want,
+                unsigned *got) {
+    uint32_t chosen = choose(bin, want - *got), slab = chosen - 1;
+    if (!chosen)
+        return false;
+    struct pm_vslab *v = &pm_vslabs[slab];
+    if (v->untagged)
+        pm_slab_write_tags(slab);
+    if (v->listed == PM_LISTED_EMPTY) {
+        pm_bin_move(arena, bin, slab, PM_LISTED_FREE);
+        pm_bin_one_empty_less(bin);
+    }
+    if (v->free_count == 0)
+        pm_return_sync(bin, slab);
+    *got += v->holes ? pm_holes_pop(slab, blocks + *got, want - *got)
+                     : pm_slab_pop(slab, blocks + *got, want - *got);
+    pm_bin_touch(arena, v);
+    // A slab that stands in the list stays there while blocks are taken from it, however sparse it
+    // is.
+    enum pm_listed place = pm_bin_place(v);
+    if (place != v->listed && (place == PM_LISTED_NOT || v->listed == PM_LISTED_SPARSE))
+        pm_bin_move(arena, bin, slab, place);
+    return true;
+}
+
+static bool has_free(const struct pm_bin *bin) { return bin->list || bin->sparse || bin->vacant; }
+
+// What other nodes have freed counts when there is nothing else: so many blocks come at once.
+static bool find_free(struct pm_arena *arena, struct pm_bin *bin) {
+    if (!has_free(bin))
+        pm_remote_drain(arena, bin);
+    return has_free(bin);
+}
+
+// `far`: for a thread of another node.
+static unsigned fill(struct pm_arena *arena, unsigned cls, void **blocks, unsigned want, bool far) {
+    struct pm_bin *bin = &arena->bin[cls];
+    enum pm_step step = PM_STEP_OWN;
+    unsigned got = 0;
+    pm_lock(&bin->lock);
+    while (got < want) {
+        if (!bin->list && !bin->sparse && got)
+            break; // empty slabs stay as long as others have blocks
+        if (!find_free(arena, bin) && (step = pm_reach_slab(arena, cls)) == PM_STEP_NONE)
+            break;
+        if (!pop(arena, bin, blocks, want, &got))
+            break;
+    }
+    bin->fills++;
+    if (far && got)
+        step = PM_STEP_FAR;
+    if (step != PM_STEP_OWN)
+        bin->steps[step]++;
+    pm_unlock(&bin->lock);
+    return got;
+}
+
+// Takes free blocks of another arena's bin, where they stand. Waits for its lock, and holds no
+// other.
+static unsigned take_from(struct pm_arena *other, unsigned cls, void **blocks, unsigned want,
+                          enum pm_step step) {
+    struct pm_bin *bin = &other->bin[cls];
+    unsigned got = 0;
+    pm_lock(&bin->lock);
+    if (find_free(other, bin)) {
+        bin->fills++;
+        bin->steps[step]++;
+        while (got == 0 && has_free(bin) && pop(other, bin, blocks, want, &got)) {
+        }
+    }
+    pm_unlock(&bin->lock);
+    return got;
+}
+
+unsigned pm_arena_fill(struct pm_arena *arena, unsigned cls, void **blocks, unsigned want) {
+    unsigned got = fill(arena, cls, blocks, want, false);
+    for (unsigned turn = 0; got == 0 && turn < arena->near; turn++)
+        got = take_from(&pm_arenas[arena->others[turn]], cls, blocks, want, PM_STEP_LEND);
+    return got;
+}
+
+// First what is free in any bin, then what another node's arena can make.
+void *pm_arena_far(const struct pm_arena *arena, unsigned cls) {
+    void *block;
+    for (unsigned turn = arena->near; turn + 1 < pm_arena_count; turn++)
+        if (take_from(&pm_arenas[arena->others[turn]], cls, &block, 1, PM_STEP_FAR))
+            return block;
+    for (unsigned i = 1; i < pm_nodes.count; i++)
+        if (fill(pm_arena_first((arena->node + i) % pm_nodes.count), cls, &block, 1, true))
+            return block;
+    return NULL;
+}
+
+// ---- returning ----------------------------------------------------------------------------------
+
+// Locks the bin that a slab is in and returns its `home`, 0: there is no such slab, and no lock is
+// held. As long as a block of the slab is out, the slab cannot be destroyed. But it may morph or
+// change its arena, and so change bins, until its bin is locked: so `home` is read again under the
+// lock.
+static uint32_t lock_bin_of(uint32_t slab) {
+    uint32_t home;
+    while (pm_home_class(home = pm_slab_home(&pm_vslabs[slab]))) {
+        struct pm_bin *bin = &pm_arenas[pm_home_arena(home)].bin[pm_home_class(home)];
+        pm_lock(&bin->lock);
+        if (pm_slab_home(&pm_vslabs[slab]) == home)
+            return home;
+        pm_unlock(&bin->lock);
+    }
+    return 0;
+}
+
+void pm_arena_return(unsigned cls, void **blocks, unsigned count) {
+    for (unsigned i = 0; i < count;) {
+        uint32_t home = lock_bin_of(pm_slab_of(blocks[i]));
+        struct pm_arena *arena = &pm_arenas[pm_home_arena(home)];
+        struct pm_bin *bin = &arena->bin[pm_home_class(home)];
+        bin->returns++;
+        do
+            i += pm_return_run(arena, bin, cls, blocks + i, count - i);
+        while (i < count && pm_slab_home(&pm_vslabs[pm_slab_of(blocks[i])]) == home);
+        pm_unlock(&bin->lock);
+    }
+}
+
+bool pm_arena_write_tags(uint32_t slab) {
+    uint32_t home = lock_bin_of(slab);
+    if (!home)
+        return false;
+    bool untagged = pm_vslabs[slab].untagged; // pm_morph() writes the tags, too
+    if (untagged)
+        pm_slab_write_tags(slab);
+    pm_unlock(&pm_arenas[pm_home_arena(home)].bin[pm_home_class(home)].lock);
+    return untagged;
+}
+
+void pm_arena_adopt(uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    struct pm_arena *arena = pm_arena_of_recovered(pm_slab_node(slab));
+    struct pm_bin *bin = &arena->bin[v->size_class];
+    pm_slab_set_home(v, arena->number, v->size_class);
+    v->untagged = 1;
+    bin->slabs++;
+    bin->empty += pm_slab_is_empty(v);
+    if (v->old_class) {
+        bin->blocked += v->blocked;
+        pm_bin_lodge(arena, v->old_class, v->old_live);
+    }
+    pm_bin_move(arena, bin, slab, pm_bin_place(v));
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Arenas: as many as processor cores, each with one bin for every size class (bin.h), and one more
+// on each NUMA node for recovered slabs. An arena belongs to a node, and so do its slabs. A new
+// thread joins the arena of its node that has the fewest threads. No thread joins an arena of
+// recovered slabs: they go to whichever arena of the node asks first (reach.h). A slab belongs to
+// one arena at a time. A block that any thread frees returns to its slab.
+//
+// Lock: one for each bin.
+#ifndef PM_ARENA_H
+#define PM_ARENA_H
+
+#include "bin.h"
+
+// Makes an arena for each core, and one for recovered slabs on each node; those are the last. Where
+// there are several nodes, pm_nodes says how many cores each one has.
+bool pm_arenas_init(unsigned cores);
+// Returns the first arena of a node.
+struct pm_arena *pm_arena_first(unsigned node);
+// Returns the arena of the node with the fewest threads and counts the caller in.
+struct pm_arena *pm_arena_join(unsigned node);
+void pm_arena_leave(struct pm_arena *arena);
+
+// Takes up to `want` blocks of a class, all of the arena's node. Blocks of one slab come by rising
+// address. Another slab is sought only when the bin has no block at all (reach.h); so fewer than
+// `want` is normal. 0: there is nothing but what other nodes have, and what thread caches and bins
+// keep; see take_back.h.
+unsigned pm_arena_fill(struct pm_arena *arena, unsigned cls, void **blocks, unsigned want);
+// Takes one block of another node, when the arena's own has none. NULL: there is none.
+void *pm_arena_far(const struct pm_arena *arena, unsigned cls);
+// Returns blocks of one class to their slabs, of whichever arenas. Slabs that become entirely free
+// stay in their bin for a while, and then become free extents.
+void pm_arena_return(unsigned cls, void **blocks, unsigned count);
+// Writes the tags of a slab that is untagged. False: there was nothing to write.
+bool pm_arena_write_tags(uint32_t slab);
+// Adds a slab to its node's arena of recovered slabs. No other thread runs yet.
+void pm_arena_adopt(uint32_t slab);
+
+#endif

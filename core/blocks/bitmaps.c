@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "bitmaps.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/crc.h"
+#include "base/os.h"
+#include "base/os_file.h"
+#include "media/heap_dir.h"
+#include "media/persist.h"
+
+// The `size_class` field of a population's record.
+static uint16_t class_word(const struct pm_population *p) {
+    return (uint16_t)(p->cls | (p->old ? PM_BITMAP_OLD : 0));
+}
+
+// A buffered writer. Records are written in file order. The header needs their checksum, so it is
+// written last.
+struct writer {
+    int fd;
+    bool good;
+    uint32_t crc;
+    uint64_t bytes, slabs;
+    uint64_t at; // where the buffer goes
+    size_t fill;
+    char buffer[16384];
+};
+
+static void write_buffer(struct writer *w) {
+    w->good = w->good && pm_os_file_size(sizeof(struct pm_bitmaps_header) + w->bytes);
+    w->good = w->good && pm_os_write_all(w->fd, w->buffer, w->fill, w->at);
+    w->at += w->fill;
+    w->fill = 0;
+}
+
+static void emit(struct writer *w, const void *data, size_t len) {
+    w->crc = pm_crc32c(w->crc, data, len);
+    w->bytes += len;
+    if (w->fill + len > sizeof w->buffer)
+        write_buffer(w);
+    memcpy(w->buffer + w->fill, data, len);
+    w->fill += len;
+}
+
+static void emit_population(struct writer *w, uint32_t slab, const struct pm_population *p) {
+    uint64_t used[PM_BITMAP_WORDS];
+    unsigned words = pm_slab_words(p->cls);
+    struct pm_bitmap_record record = {pm_slab_on_media(slab), class_word(p), (uint16_t)words};
+    pm_population_used(&pm_vslabs[slab], p, used);
+    emit(w, &record, sizeof record);
+    emit(w, used, words * sizeof used[0]);
+    w->slabs++;
+}
+
+static void emit_slab(struct writer *w, uint32_t slab) {
+    struct pm_population population[2];
+    unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
+    for (unsigned i = 0; i < count; i++)
+        emit_population(w, slab, &population[i]);
+}
+
+static uint32_t first_slab(const struct pm_shard *s) {
+    return (uint32_t)(s->offset >> PM_SLAB_SHIFT);
+}
+
+static bool write_shard(const struct pm_shard *s) {
+    struct writer w = {.good = true, .at = sizeof(struct pm_bitmaps_header)};
+    const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+    w.fd = openat(pm_heap.dir_fd, s->bitmaps.name, flags, 0600);
+    if (w.fd < 0)
+        return false;
+    for (uint64_t slab = 0; slab < s->frontier >> PM_SLAB_SHIFT; slab++)
+        emit_slab(&w, first_slab(s) + (uint32_t)slab);
+    write_buffer(&w);
+    struct pm_bitmaps_header h = {.magic = PM_BITMAPS_MAGIC,
+                                  .tag = pm_heap.super->state.opens,
+                                  .slabs = w.slabs,
+                                  .bytes = w.bytes,
+                                  .crc = w.crc};
+    h.header_crc = pm_crc32c(0, &h, offsetof(struct pm_bitmaps_header, header_crc));
+    w.good = w.good && pm_os_write_all(w.fd, &h, sizeof h, 0) &&
+             (pm_durability == PM_DURABLE_NONE || fsync(w.fd) == 0);
+    close(w.fd);
+    if (!w.good)
+        unlinkat(pm_heap.dir_fd, s->bitmaps.name, 0);
+    return w.good;
+}
+
+bool pm_bitmaps_write(void) {
+    struct pm_state *state = &pm_heap.super->state;
+    bool good = pm_dir_ready();
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = write_shard(&pm_heap.shard[i]);
+    // The files are durable here. The tag needs no flush of its own: it lies in the cache line of
+    // the state word, which is stored and flushed later. Stores to one line become durable in their
+    // order, so a state word "clean" on media has the tag beside it.
+    if (good)
+        __atomic_store_n(&state->bitmaps_tag, state->opens, __ATOMIC_RELEASE);
+    return good;
+}
+
+static const char *next_record(const char *at, const char *end, struct pm_bitmap_record *record) {
+    if ((size_t)(end - at) < sizeof *record)
+        return NULL;
+    memcpy(record, at, sizeof *record);
+    at += sizeof *record;
+    // In the last word, bits after the slab's last block name no block, so they must be 0.
+    unsigned cls = record->size_class & ~PM_BITMAP_OLD;
+    bool good = cls >= 1 && cls <= PM_CLASSES && record->slab < PM_SHARD_SLABS &&
+                record->words == pm_slab_words(cls) &&
+                (size_t)(end - at) >= record->words * sizeof(uint64_t);
+    unsigned last = good ? pm_classes[cls].blocks % 64 : 0;
+    if (last) {
+        uint64_t word;
+        memcpy(&word, at + (record->words - 1) * sizeof word, sizeof word);
+        good = word >> last == 0;
+    }
+    return good ? at : NULL;
+}
+
+static bool whole(const struct pm_bitmaps_header *h, size_t size) {
+    if (size < sizeof *h || h->magic != PM_BITMAPS_MAGIC ||
+        h->header_crc != pm_crc32c(0, h, offsetof(struct pm_bitmaps_header, header_crc)) ||
+        h->tag != pm_heap.super->state.bitmaps_tag || h->bytes != size - sizeof *h ||
+        h->crc != pm_crc32c(0, h + 1, h->bytes))
+        return false;
+    const char *at = (const char *)(h + 1), *end = at + h->bytes;
+    // Slab numbers rise, so that no slab has two records of one kind. A record of old blocks comes
+    // directly after the record of its slab's current class.
+    uint64_t slabs = 0, next = 0;
+    bool may_be_old = false;
+    for (struct pm_bitmap_record record; at < end; slabs++) {
+        at = next_record(at, end, &record);
+        bool old = at && record.size_class & PM_BITMAP_OLD;
+        if (!at || (old ? !may_be_old || record.slab + 1ull != next : record.slab < next))
+            return false;
+        next = record.slab + 1ull;
+        may_be_old = !old;
+        at += record.words * sizeof(uint64_t);
+    }
+    return slabs == h->slabs;
+}
+
+// Calls `each` for the population that a record names. The slab may be of another class now, or
+// gone; then the record names none.
+static void read_record(const struct pm_shard *s, const struct pm_bitmap_record *record,
+                        const uint64_t *words, pm_bitmaps_fn *each, void *arg) {
+    struct pm_population population[2];
+    const struct pm_vslab *v = &pm_vslabs[first_slab(s) + record->slab];
+    for (unsigned n = pm_slab_populations(v, population); n-- > 0;)
+        if (class_word(&population[n]) == record->size_class)
+            each(&population[n], words, arg);
+}
+
+// The file of a shard, mapped; NULL: there is none, or it is damaged.
+static const struct pm_bitmaps_header *map_shard(const struct pm_shard *s) {
+    struct stat st;
+    const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    int fd = openat(pm_heap.dir_fd, s->bitmaps.name, flags);
+    if (fd < 0)
+        return NULL;
+    size_t size = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? (size_t)st.st_size : 0;
+    void *map = size ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    close(fd);
+    if (map == MAP_FAILED)
+        return NULL;
+    if (whole(map, size))
+        return map;
+    munmap(map, size);
+    return NULL;
+}
+
+static void read_shard(const struct pm_shard *s, const struct pm_bitmaps_header *h,
+                       pm_bitmaps_fn *each, void *arg) {
+    struct pm_bitmap_record record;
+    const char *at = (const char *)(h + 1), *end = at + h->bytes;
+    while (at < end) {
+        at = next_record(at, end, &record);
+        read_record(s, &record, (const uint64_t *)(const void *)at, each, arg);
+        at += record.words * sizeof(uint64_t);
+    }
+}
+
+bool pm_bitmaps_read(pm_bitmaps_fn *each, void *arg) {
+    const struct pm_bitmaps_header *h[PM_SHARDS];
+    unsigned mapped = 0;
+    while (mapped < pm_heap.shards && (h[mapped] = map_shard(&pm_heap.shard[mapped])) != NULL)
+        mapped++;
+    bool good = mapped == pm_heap.shards;
+    for (unsigned i = 0; i < mapped; i++) {
+        if (good)
+            read_shard(&pm_heap.shard[i], h[i], each, arg);
+        munmap((void *)(uintptr_t)h[i], sizeof *h[i] + h[i]->bytes);
+    }
+    return good;
+}

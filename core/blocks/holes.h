@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Holes: pages of a slab that hold no space, because no block in use lies on them.
+//
+//   page     | 0   | 1   | 2   | 3   | ...            a slab of 1 KiB blocks
+//   blocks    . . #   . . . . . . . . . . .           one is in use
+//   space      yes    --    --    --   ...            the holes: st_blocks falls
+//
+// Only slabs of classes of PM_HOLES_FROM bytes and more have holes, and only while they hold one
+// population: of smaller blocks there are so many on a page that hardly one is free.
+//
+// A block is handed out only after all its pages have space. If the medium is full, that request
+// goes on to other slabs, and then gets ENOMEM; no store of the program meets a missing page.
+// Punching a page loses nothing. A block that is in use, or in a thread cache, is never on it. What
+// a stale word names there is a free block; its bytes were garbage, and are zeroes now. So a cut
+// before or after the punch leaves the same heap, and nothing of it stands on media.
+//
+// What a slab knows of its pages is volatile:
+//
+//   holes      pages that may have no space. After recovery: pages without data. On tmpfs these
+//              are holes, or pages that have space and were never written; nobody can tell which.
+//   punched    of these, the pages that this process has punched. No block in use is on them.
+//
+// The collector does not read holes (extent_holes.h says why).
+//
+// Lock: the slab's bin, as for struct pm_vslab.
+#ifndef PM_HOLES_H
+#define PM_HOLES_H
+
+#include "slab.h"
+
+#define PM_HOLES_FROM 512u // bytes of a block
+
+static inline bool pm_holes_possible(const struct pm_vslab *v) {
+    return v->size_class && !v->old_class && pm_classes[v->size_class].size >= PM_HOLES_FROM;
+}
+
+// Whether the slab has a free block all of whose pages have space. Else gives their space to the
+// pages of some free blocks, enough for `want` if possible. False: there is no free block, or the
+// medium is full.
+bool pm_holes_ready(uint32_t slab, unsigned want);
+// The first part of that: gives no space to any page.
+bool pm_holes_spared(uint32_t slab);
+// As pm_slab_pop(), and leaves blocks on holes alone.
+unsigned pm_holes_pop(uint32_t slab, void **blocks, unsigned want);
+// Gives all pages of the slab their space. False: the medium is full.
+bool pm_holes_fill(uint32_t slab);
+// Punches the pages without a block in use, if these are `least` at least that are no holes yet.
+// Returns how many it has punched.
+unsigned pm_holes_punch(uint32_t slab, unsigned least);
+// The pages on which blocks in use lie.
+uint16_t pm_holes_used(const struct pm_vslab *v);
+
+// ---- recovery (single-threaded) ----
+// Finds the holes of all slabs, when extents and slabs have been adopted.
+void pm_holes_find(void);
+extern bool pm_holes_found; // there is one
+
+#endif

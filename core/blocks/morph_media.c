@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "morph_media.h"
+
+#include <stddef.h>
+
+#include "base/bits.h"
+#include "base/crc.h"
+#include "base/lazy_table.h"
+#include "media/heap_space.h"
+#include "media/persist.h"
+#include "pages/extent.h"
+
+#define LINES_MAX ((uint32_t)1 << PM_CURRENT_SHIFT)
+
+// The lines of one shard's morph.N. Bit i of `used` is set while line i is in use; line 0 is never
+// used. Lock: the shard's extent lock.
+struct lines {
+    struct pm_lazy_table bits;
+    uint64_t *used;
+    uint32_t cursor; // where the next search begins
+};
+static struct lines shard_lines[PM_SHARDS];
+
+static struct lines *lines_in(const struct pm_shard *s) {
+    return &shard_lines[s->offset >> PM_SHARD_SHIFT];
+}
+
+static bool reserve(struct lines *l) {
+    bool good = pm_lazy_table_reserve(&l->bits, LINES_MAX / 8);
+    l->used = (uint64_t *)(void *)l->bits.map;
+    l->cursor = 1;
+    return good;
+}
+
+bool pm_morph_media_init(void) { return reserve(&shard_lines[0]); }
+
+// Makes `used` writable for every line of the file. Called before lines are marked.
+static bool cover(const struct pm_shard *s) {
+    if (!lines_in(s)->used && !reserve(lines_in(s)))
+        return false;
+    return pm_lazy_table_need(&lines_in(s)->bits,
+                              (s->morph.size / PM_MORPH_LINE + 63) / 64 * sizeof(uint64_t));
+}
+
+static unsigned words_of(unsigned cls) {
+    return (pm_classes[cls].blocks + PM_MORPH_WORD_BLOCKS - 1) / PM_MORPH_WORD_BLOCKS;
+}
+
+static size_t bytes_of(unsigned cls) {
+    return sizeof(struct pm_morph_table) + words_of(cls) * sizeof(uint64_t);
+}
+
+static uint32_t lines_of(unsigned cls) {
+    return (uint32_t)((bytes_of(cls) + PM_MORPH_LINE - 1) / PM_MORPH_LINE);
+}
+
+static struct pm_morph_table *table_at(const struct pm_shard *s, uint32_t line) {
+    return (struct pm_morph_table *)(void *)(s->morph.map + (size_t)line * PM_MORPH_LINE);
+}
+
+static uint64_t *words_at(const struct pm_shard *s, uint32_t line) {
+    return (uint64_t *)(void *)(table_at(s, line) + 1);
+}
+
+// ---- lines --------------------------------------------------------------------------------------
+
+static uint32_t lines_there(const struct pm_shard *s) {
+    size_t lines = s->morph.size / PM_MORPH_LINE;
+    return lines < LINES_MAX ? (uint32_t)lines : LINES_MAX;
+}
+
+static bool is_used(const struct lines *l, uint32_t line) {
+    return l->used[line / 64] >> line % 64 & 1;
+}
+
+static void set_used(struct lines *l, uint32_t line, unsigned old_class, bool to) {
+    for (uint32_t i = line; i < line + lines_of(old_class); i++)
+        if (to)
+            l->used[i / 64] |= 1ull << i % 64;
+        else
+            l->used[i / 64] &= ~(1ull << i % 64);
+}
+
+static uint32_t find(const struct lines *l, uint32_t from, uint32_t to, uint32_t want) {
+    uint32_t run = 0;
+    for (uint32_t line = from; line < to; line++) {
+        if (line % 64 == 0 && l->used[line / 64] == UINT64_MAX) {
+            run = 0;
+            line += 63;
+            continue;
+        }
+        run = is_used(l, line) ? 0 : run + 1;
+        if (run == want)
+            return line + 1 - want;
+    }
+    return 0;
+}
+
+static uint32_t take_lines(struct pm_shard *s, unsigned old_class) {
+    struct lines *l = lines_in(s);
+    if (!l->used && !reserve(l))
+        return 0;
+    uint32_t want = lines_of(old_class), line = find(l, l->cursor, lines_there(s), want);
+    if (!line)
+        line = find(l, 1, lines_there(s), want);
+    if (!line && pm_file_grow(&s->morph, s->morph.size + PM_PAGE_SIZE))
+        line = find(l, 1, lines_there(s), want);
+    if (!line || !cover(s))
+        return 0;
+    set_used(l, line, old_class, true);
+    l->cursor = line + want;
+    return line;
+}
+
+bool pm_morph_media_take(uint32_t slab, unsigned old_class, uint32_t *line) {
+    struct pm_shard *s = pm_shard_of_slab(slab);
+    *line = 0;
+    if (!pm_heap_on_media())
+        return true;
+    pm_lock(&s->lock);
+    *line = take_lines(s, old_class);
+    pm_unlock(&s->lock);
+    return *line != 0;
+}
+
+void pm_morph_media_give(uint32_t line, uint32_t slab, unsigned old_class) {
+    struct pm_shard *s = pm_shard_of_slab(slab);
+    if (!pm_heap_on_media())
+        return;
+    pm_lock(&s->lock);
+    set_used(lines_in(s), line, old_class, false);
+    pm_unlock(&s->lock);
+}
+
+bool pm_morph_media_claim(uint32_t line, uint32_t slab, unsigned old_class) {
+    struct pm_shard *s = pm_shard_of_slab(slab);
+    if (!cover(s))
+        return false;
+    for (uint32_t i = line; i < line + lines_of(old_class); i++)
+        if (is_used(lines_in(s), i))
+            return false;
+    set_used(lines_in(s), line, old_class, true);
+    return true;
+}
+
+// ---- content ------------------------------------------------------------------------------------
+
+static uint32_t crc_of(const struct pm_morph_table *t) {
+    return pm_crc32c(0, t, offsetof(struct pm_morph_table, crc));
+}
+
+static uint32_t half(const uint64_t *bits, unsigned word) {
+    return (uint32_t)(bits[word / 2] >> word % 2 * 32);
+}
+
+static unsigned count_bits(const uint64_t *bits, unsigned cls) {
+    return pm_bits_count(bits, pm_slab_words(cls));
+}
+
+void pm_morph_media_write(uint32_t line, uint32_t slab, unsigned old_class, unsigned new_class,
+                          const uint64_t *bits) {
+    const struct pm_shard *s = pm_shard_of_slab(slab);
+    if (!pm_heap_on_media())
+        return;
+    struct pm_morph_table *t = table_at(s, line);
+    uint64_t *word = words_at(s, line);
+    *t = (struct pm_morph_table){.slab = pm_slab_on_media(slab),
+                                 .old_class = (uint8_t)old_class,
+                                 .new_class = (uint8_t)new_class,
+                                 .old_count = (uint16_t)count_bits(bits, old_class)};
+    t->crc = crc_of(t);
+    for (unsigned w = 0; w < words_of(old_class); w++)
+        word[w] = pm_seal(half(bits, w), PM_SALT_MORPH(pm_slab_on_media(slab), w));
+    pm_make_durable(t, bytes_of(old_class));
+}
+
+void pm_morph_media_change(uint32_t line, uint32_t slab, unsigned old_class, const uint64_t *from,
+                           const uint64_t *to) {
+    const struct pm_shard *s = pm_shard_of_slab(slab);
+    if (!pm_heap_on_media())
+        return;
+    uint64_t *word = words_at(s, line);
+    unsigned first = UINT32_MAX, last = 0;
+    for (unsigned w = 0; w < words_of(old_class); w++) {
+        if (half(from, w) == half(to, w))
+            continue;
+        __atomic_store_n(&word[w], pm_seal(half(to, w), PM_SALT_MORPH(pm_slab_on_media(slab), w)),
+                         __ATOMIC_RELEASE);
+        first = first < w ? first : w;
+        last = w;
+    }
+    if (first <= last)
+        pm_make_durable(&word[first], (last - first + 1) * sizeof *word);
+}
+
+#define WRONG(...) pm_fail(err, PM_DAMAGE, __VA_ARGS__)
+
+static int read_words(uint32_t line, uint32_t slab, unsigned cls, uint64_t *bits,
+                      struct pm_error *err) {
+    const struct pm_shard *s = pm_shard_of_slab(slab);
+    const uint64_t *word = words_at(s, line);
+    for (unsigned i = 0; i < pm_slab_words(cls); i++)
+        bits[i] = 0;
+    for (unsigned w = 0; w < words_of(cls); w++) {
+        if (!pm_sealed(word[w], PM_SALT_MORPH(pm_slab_on_media(slab), w)))
+            return WRONG("%s/%s: word %u of the index table of slab %u (%016lx) does not "
+                         "match its check",
+                         pm_heap.dir, s->morph.name, w, slab, (unsigned long)word[w]);
+        bits[w / 2] |= (uint64_t)pm_unseal(word[w]) << w % 2 * 32;
+    }
+    unsigned blocks = pm_classes[cls].blocks, count = count_bits(bits, cls);
+    if (count == 0 || count > table_at(s, line)->old_count ||
+        (blocks % 64 && bits[blocks / 64] >> blocks % 64))
+        return WRONG("%s/%s: the index table of slab %u lists %u blocks; it had %u", pm_heap.dir,
+                     s->morph.name, slab, count, table_at(s, line)->old_count);
+    return PM_OK;
+}
+
+int pm_morph_media_read(uint32_t line, uint32_t slab, unsigned new_class, unsigned *old_class,
+                        uint64_t bits[PM_BITMAP_WORDS], struct pm_error *err) {
+    const struct pm_shard *s = pm_shard_of_slab(slab);
+    if (line >= lines_there(s))
+        return WRONG("%s/%s has %zu bytes, too few for line %u, the index table of slab %u; "
+                     "was it truncated?",
+                     pm_heap.dir, s->morph.name, s->morph.size, line, slab);
+    const struct pm_morph_table *t = table_at(s, line);
+    if (t->crc != crc_of(t) || t->slab != pm_slab_on_media(slab) || t->new_class != new_class ||
+        t->old_class == 0 || t->old_class > PM_CLASSES || t->old_class == new_class)
+        return WRONG("%s/%s: line %u is not the index table of slab %u", pm_heap.dir, s->morph.name,
+                     line, slab);
+    if (lines_of(t->old_class) > lines_there(s) - line)
+        return WRONG("%s/%s has %zu bytes, too few for the index table of slab %u; was it "
+                     "truncated?",
+                     pm_heap.dir, s->morph.name, s->morph.size, slab);
+    *old_class = t->old_class;
+    return read_words(line, slab, t->old_class, bits, err);
+}

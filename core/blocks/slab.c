@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "slab.h"
+
+#include <string.h>
+
+#include "base/bits.h"
+#include "base/crc.h"
+#include "base/lazy_table.h"
+#include "extent_cache.h"
+#include "media/persist.h"
+#include "pages/extent_take.h"
+
+#define SLAB_PAGES (PM_SLAB_SIZE >> PM_PAGE_SHIFT)
+
+struct pm_vslab *pm_vslabs;
+
+static struct pm_range_table vslabs = {.element = sizeof *pm_vslabs, .shift = PM_SLAB_SHIFT};
+
+bool pm_slab_init(void) {
+    bool good = pm_range_table_reserve(&vslabs, pm_range);
+    pm_vslabs = (struct pm_vslab *)vslabs.table[0].map;
+    return good;
+}
+
+static struct pm_slab_header *media(uint32_t slab) {
+    struct pm_shard *s = pm_shard_of_slab(slab);
+    return (struct pm_slab_header *)s->slabs.map + pm_slab_on_media(slab);
+}
+
+uint32_t pm_slab_header_crc(uint32_t slab, const struct pm_slab_header *h) {
+    struct pm_slab_header whole = *h;
+    uint32_t number = pm_slab_on_media(slab);
+    whole.current = 0;
+    return pm_crc32c(pm_crc32c(0, &number, sizeof number), &whole,
+                     offsetof(struct pm_slab_header, crc));
+}
+
+void pm_slab_all_free(struct pm_vslab *v) {
+    unsigned cls = v->size_class, blocks = pm_classes[cls].blocks;
+    memset(v->free, 0xff, sizeof v->free[0] * pm_slab_words(cls));
+    pm_bits_trim(v->free, blocks);
+    v->free_count = (uint16_t)blocks;
+}
+
+static uint64_t current_word(uint32_t slab, unsigned cls, uint32_t line) {
+    return pm_seal(cls << PM_CURRENT_SHIFT | line, PM_SALT_CURRENT(pm_slab_on_media(slab)));
+}
+
+void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line) {
+    if (pm_heap_on_media())
+        pm_commit_u64(&media(slab)->current, current_word(slab, cls, line));
+}
+
+static void write_header(uint32_t slab, unsigned cls) {
+    if (!pm_heap_on_media())
+        return;
+    struct pm_slab_header *h = media(slab);
+    *h = (struct pm_slab_header){
+        .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = PM_KIND_CONSERVATIVE};
+    h->crc = pm_slab_header_crc(slab, h);
+    h->current = pm_heap_morphs() ? current_word(slab, cls, 0) : 0;
+    pm_make_durable(h, sizeof *h);
+}
+
+static void no_old_blocks(struct pm_vslab *v) {
+    v->old_class = 0;
+    v->media_line = 0;
+    v->old_live = v->old_listed = v->blocked = 0;
+}
+
+uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
+    uint32_t extent = pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES);
+    if (!extent)
+        return 0;
+    uint32_t slab = (uint32_t)(pm_extents[extent].page / SLAB_PAGES);
+    // The program never writes the bytes of a block after those it asked for. Pointers that an
+    // earlier use left there would keep alive for good what they point to.
+    if (!pm_extents[extent].zero)
+        pm_heap_scrub(pm_slab_start(slab), PM_SLAB_SIZE);
+    write_header(slab, cls);
+    if (!pm_extent_publish(extent, true))
+        return 0;
+    struct pm_vslab *v = &pm_vslabs[slab];
+    v->next = v->prev = 0;
+    v->listed = v->untagged = 0;
+    v->holes = v->punched = 0;
+    v->quiet = 0;
+    no_old_blocks(v);
+    v->extent = extent;
+    pm_slab_set_home(v, arena, cls);
+    pm_slab_all_free(v);
+    return slab + 1;
+}
+
+void pm_slab_destroy(uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    pm_slab_set_home(v, 0, 0);
+    pm_extent_release(v->extent);
+}
+
+void pm_slab_forget(uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    pm_slab_set_home(v, 0, 0);
+    pm_extent_forget(v->extent);
+}
+
+// Takes all 64 blocks of a word, which are neighbours.
+static void pop_word(void **blocks, char *first, size_t size) {
+    for (unsigned i = 0; i < 64; i++)
+        blocks[i] = first + i * size;
+}
+
+unsigned pm_slab_pop(uint32_t slab, void **blocks, unsigned want) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    size_t size = pm_classes[v->size_class].size;
+    char *first = pm_slab_start(slab); // of the word
+    unsigned got = 0;
+    for (unsigned word = 0; got < want && got < v->free_count; word++, first += 64 * size) {
+        uint64_t bits = v->free[word];
+        if (bits == UINT64_MAX && want - got >= 64) {
+            pop_word(blocks + got, first, size);
+            got += 64;
+            bits = 0;
+        }
+        for (; bits && got < want; bits &= bits - 1)
+            blocks[got++] = first + (unsigned)__builtin_ctzll(bits) * size;
+        v->free[word] = bits;
+    }
+    v->free_count = (uint16_t)(v->free_count - got);
+    v->quiet = 0;
+    return got;
+}
+
+// Neighbours in `blocks` are often neighbours in the slab, so the bits of one word are collected
+// before they are stored.
+unsigned pm_slab_push_run(uint32_t slab, void *const *blocks, unsigned count) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    const uint64_t reciprocal = pm_classes[v->size_class].reciprocal;
+    const uintptr_t start = (uintptr_t)pm_slab_start(slab);
+    uint64_t bits = 0;
+    unsigned word = 0, i = 0;
+    for (; i < count; i++) {
+        uint64_t offset = (uintptr_t)blocks[i] - start;
+        if (offset >= PM_SLAB_SIZE)
+            break;
+        unsigned index = (unsigned)(offset * reciprocal >> 32);
+        if (word != index / 64) {
+            v->free[word] |= bits;
+            word = index / 64;
+            bits = 0;
+        }
+        bits |= 1ull << index % 64;
+    }
+    v->free[word] |= bits;
+    v->free_count = (uint16_t)(v->free_count + i);
+    v->quiet = 0;
+    return i;
+}
+
+// Returns the current class that a header names; in a heap that does not morph, the class it was
+// made with. 0: `current` is not a word that PMAlloc wrote.
+static unsigned current_class(uint32_t slab, const struct pm_slab_header *h, uint32_t *line) {
+    uint32_t value = pm_unseal(h->current);
+    *line = 0;
+    if (!pm_heap_morphs())
+        return h->current ? 0 : h->size_class;
+    if (!pm_sealed(h->current, PM_SALT_CURRENT(pm_slab_on_media(slab))))
+        return 0;
+    *line = value & ((1u << PM_CURRENT_SHIFT) - 1);
+    return value >> PM_CURRENT_SHIFT;
+}
+
+unsigned pm_slab_media_class(uint32_t slab, uint32_t *line) {
+    const struct pm_slab_header *h = media(slab);
+    uint32_t at;
+    unsigned cls = h->crc == pm_slab_header_crc(slab, h) ? current_class(slab, h, &at) : 0;
+    if (line)
+        *line = cls ? at : 0;
+    return cls;
+}
+
+int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
+    const struct pm_shard *s = pm_shard_of_slab(slab);
+    if ((pm_slab_on_media(slab) + 1ull) * sizeof(struct pm_slab_header) > s->slabs.size)
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/%s has %zu bytes, too few for slab %u; was it truncated?", pm_heap.dir,
+                       s->slabs.name, s->slabs.size, slab);
+    const struct pm_slab_header *h = media(slab);
+    uint32_t line;
+    unsigned cls = current_class(slab, h, &line);
+    if (h->magic != PM_SLAB_MAGIC || h->crc != pm_slab_header_crc(slab, h) || !cls)
+        return pm_fail(err, PM_DAMAGE, "%s/%s: the header of slab %u is damaged", pm_heap.dir,
+                       s->slabs.name, slab);
+    if (h->size_class == 0 || h->size_class > PM_CLASSES || h->data_offset || cls > PM_CLASSES)
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/%s: slab %u has class %u, which this program does not know", pm_heap.dir,
+                       s->slabs.name, slab, cls > PM_CLASSES ? cls : h->size_class);
+    struct pm_vslab *v = &pm_vslabs[slab];
+    v->extent = extent;
+    pm_slab_set_home(v, 0, cls);
+    no_old_blocks(v);
+    v->holes = v->punched = 0;
+    v->media_line = line;
+    pm_slab_all_free(v);
+    return PM_OK;
+}
+
+void pm_slab_flush_inherited(void) {
+    if (!pm_heap_morphs())
+        return; // every header was durable before its log entry, and none has changed since
+    for (unsigned i = 0; i < pm_heap.shards; i++) {
+        const struct pm_shard *s = &pm_heap.shard[i];
+        pm_flush(s->slabs.map, s->slabs.size);
+        pm_flush(s->morph.map, s->morph.size);
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "take_back.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "extent_cache.h"
+#include "returns.h"
+#include "tcache.h"
+
+struct pm_take_back_counters pm_take_back_counters;
+
+static void count(_Atomic uint64_t *counter, uint64_t more) {
+    atomic_fetch_add_explicit(counter, more, memory_order_relaxed);
+}
+
+static bool membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+
+// Every other thread passes a full barrier before this returns. False: the kernel refuses.
+static bool barrier(void) {
+    return membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
+           (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
+            membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
+}
+
+// ---- the caches of other threads; pm_tcache_lock is held ----------------------------------------
+
+// Whose caches: all other threads' or those of idle ones.
+typedef bool may_fn(const struct pm_tcache *t);
+
+static bool is_other(const struct pm_tcache *t) { return t != pm_tcache; }
+
+// A number for the heights of all stacks, 0 if all are empty.
+static uint64_t heights(const struct pm_tcache *t) {
+    uint64_t sum = 0;
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+        uint64_t n = pm_stack_count(&t->stack[cls]);
+        sum += n ? n * (2 * cls + 1) + ((uint64_t)t->slow_requests << 32) : 0;
+    }
+    return sum;
+}
+
+static bool is_idle(const struct pm_tcache *t) {
+    return is_other(t) && t->heights && t->heights == heights(t);
+}
+
+static bool any_cached(may_fn *may_take) {
+    for (const struct pm_tcache *t = pm_tcache_first; t; t = t->next)
+        if (may_take(t) && heights(t))
+            return true;
+    return false;
+}
+
+// Step 1.
+static void mark(struct pm_tcache *t) {
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+        struct pm_stack *s = &t->stack[cls];
+        int16_t open = 0;
+        if (pm_stack_count(s) &&
+            __atomic_compare_exchange_n(&s->seized, &open, PM_STACK_TAKEN, false, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_RELAXED))
+            t->marked |= 1ull << cls;
+    }
+}
+
+// Step 3.
+static uint64_t empty(struct pm_tcache *t) {
+    uint64_t blocks = 0;
+    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+        struct pm_stack *s = &t->stack[cls];
+        if (!(t->marked >> cls & 1) || !pm_stack_taken(s))
+            continue;
+        uint32_t n = __atomic_load_n(&s->n, __ATOMIC_RELAXED);
+        pm_arena_return(cls, t->slot[cls], n);
+        blocks += n;
+        // Release: the owner may use the stack from here.
+        atomic_fetch_or_explicit(&t->emptied, 1ull << cls, memory_order_release);
+    }
+    return blocks;
+}
+
+static uint64_t take(may_fn *may_take) {
+    struct pm_tcache *t;
+    uint64_t blocks = 0;
+    for (t = pm_tcache_first; t; t = t->next) {
+        t->marked = 0;
+        if (may_take(t))
+            mark(t);
+    }
+    // It worked a moment ago. If it did not now, nobody would use the blocks until the next
+    // recovery.
+    if (!barrier())
+        return 0;
+    for (t = pm_tcache_first; t; t = t->next)
+        if (t->marked)
+            blocks += empty(t);
+    return blocks;
+}
+
+static void ask(may_fn *may_take) {
+    for (struct pm_tcache *t = pm_tcache_first; t; t = t->next)
+        if (may_take(t)) {
+            __atomic_store_n(&t->granules, 0, __ATOMIC_RELAXED);
+            count(&pm_take_back_counters.asked, 1);
+        }
+}
+
+// pm_tcache_lock is held.
+static uint64_t take_or_ask(may_fn *may_take) {
+    uint64_t blocks = 0;
+    if (any_cached(may_take)) {
+        if (barrier())
+            blocks = take(may_take);
+        else
+            ask(may_take);
+    }
+    count(&pm_take_back_counters.blocks, blocks);
+    return blocks;
+}
+
+static uint64_t take_from_others(void) {
+    pm_lock(&pm_tcache_lock);
+    uint64_t blocks = take_or_ask(is_other);
+    pm_unlock(&pm_tcache_lock);
+    return blocks;
+}
+
+void pm_take_back_idle(void) {
+    int saved = errno;
+    pm_lock(&pm_tcache_lock);
+    take_or_ask(is_idle);
+    for (struct pm_tcache *t = pm_tcache_first; t; t = t->next)
+        t->heights = heights(t);
+    pm_unlock(&pm_tcache_lock);
+    errno = saved;
+}
+
+// ---- everything ---------------------------------------------------------------------------------
+
+bool pm_take_back(void) {
+    int saved = errno;
+    uint64_t own = 0;
+    if (pm_tcache != &pm_no_tcache) {
+        for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+            own += pm_stack_count(&pm_tcache->stack[cls]);
+        pm_tcache_return(pm_tcache);
+    }
+    uint64_t others = take_from_others();
+    pm_remote_drain_all();
+    uint64_t slabs = pm_arenas_drop_empty();
+    bool any = pm_extent_cache_trim() || own || others || slabs;
+    count(&pm_take_back_counters.times, any);
+    errno = saved;
+    return any;
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "base/os_file.h"
+#include "persist.h"
+
+bool pm_file_is_ours(const struct pm_file *file) {
+    return pm_os_fd_is(file->fd, file->dev, file->ino);
+}
+
+void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
+                  uint64_t offset) {
+    if (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE) {
+        void *map =
+            mmap(at, len, prot, flags | MAP_SHARED_VALIDATE | MAP_SYNC, file->fd, (off_t)offset);
+        // A kernel that does not know MAP_SHARED_VALIDATE says EINVAL.
+        bool refused = map == MAP_FAILED && (errno == EOPNOTSUPP || errno == EINVAL);
+        if (!refused || !pm_persist_refused(file->name))
+            return map;
+    }
+    return mmap(at, len, prot, flags | MAP_SHARED, file->fd, (off_t)offset);
+}
+
+bool pm_file_try(const struct pm_file *file) {
+    void *page = pm_file_map(file, NULL, PM_PAGE_SIZE, PROT_READ, 0, 0);
+    if (page == MAP_FAILED)
+        return false;
+    munmap(page, PM_PAGE_SIZE); // where a sandbox forbids munmap the page stays
+    return true;
+}
+
+bool pm_file_ready(struct pm_file *file) {
+    if (pm_file_is_ours(file))
+        return true;
+    // The program has closed our descriptor, as a daemon does that closes all of them. The number
+    // may be the program's now, so it is left alone, and the file is opened again by its path.
+    char path[sizeof pm_heap.dir + 32];
+    snprintf(path, sizeof path, "%s/%s", pm_heap.dir, file->name);
+    int fd = open(path, (pm_heap.readonly ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_CLOEXEC);
+    if (!pm_os_fd_is(fd, file->dev, file->ino)) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    file->fd = pm_os_fd_high(fd);
+    return true;
+}
+
+int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
+    struct stat st;
+    // O_NONBLOCK: if somebody has put a pipe in the file's place, open() must not wait for its
+    // other end.
+    int fd = openat(pm_heap.dir_fd, file->name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == ENOENT)
+        return pm_fail(err, PM_DAMAGE, "%s/%s is missing; the heap is incomplete, restore the file",
+                       pm_heap.dir, file->name);
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, file->name,
+                       pm_strerror(errno));
+    if (!S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
+        close(fd);
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/%s is not a plain file of user %u; refusing to use it", pm_heap.dir,
+                       file->name, (unsigned)geteuid());
+    }
+    file->fd = pm_os_fd_high(fd);
+    file->dev = st.st_dev;
+    file->ino = st.st_ino;
+    file->size = (size_t)st.st_size;
+    return PM_OK;
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// One file of the heap: how it is opened and mapped, and how it is found again after the program
+// has closed its descriptor.
+#ifndef PM_FILE_H
+#define PM_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "heap.h"
+
+// Maps a file of the heap, shared. Every store to a file goes through a mapping made here. On DAX
+// the mapping has MAP_SYNC: then the file's blocks and length are durable together with the lines
+// written to them. If the kernel refuses MAP_SYNC before pm_heap_map() is done, the heap is used
+// like plain files (pm_persist_refused). A later refusal returns MAP_FAILED with errno, like any
+// other failure. `flags` may add MAP_FIXED or MAP_NORESERVE. It may not add MAP_FIXED_NOREPLACE,
+// which the kernel refuses beside MAP_SYNC.
+void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
+                  uint64_t offset);
+// Asks the kernel the same for a file that is mapped later, or piece by piece. False: the file
+// cannot be mapped.
+bool pm_file_try(const struct pm_file *file);
+
+// Makes sure that file->fd is still this file. Opens the file again if the program has closed our
+// descriptor. False: the file cannot be opened, or another file stands at its path.
+bool pm_file_ready(struct pm_file *file);
+
+// Whether file->fd is still this file. The program may have closed our descriptor, and may use its
+// number for a file of its own.
+bool pm_file_is_ours(const struct pm_file *file);
+// Opens the file called file->name in pm_heap's directory.
+int pm_file_open(struct pm_file *file, int flags, struct pm_error *err);
+
+#endif

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "heap_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/crc.h"
+#include "base/os.h"
+#include "base/os_file.h"
+#include "file.h"
+#include "log.h"
+#include "persist.h"
+#include "volume.h"
+
+#define SUPERBLOCK pm_heap.super_file.name
+#define NEW_SUPERBLOCK pm_heap.new_super.name
+#define REMOVALS 1000
+
+static int reason(struct pm_error *err, const char *what) {
+    return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, what, pm_strerror(errno));
+}
+
+struct names {
+    char stranger[NAME_MAX + 1]; // the first one that is none of a heap's
+    unsigned shards;             // that have a name there: the first ones, or more
+    bool volumes;                // a name of one is there
+};
+
+static bool look_at_name(const char *name, void *arg) {
+    struct names *names = arg;
+    names->volumes |= pm_volume_name(name);
+    for (size_t i = 0; i < PM_HEAP_FILES; i++)
+        if (pm_volume_name(name) || strcmp(name, pm_heap_files[i].name) == 0) {
+            if (names->shards <= pm_heap_files[i].shard)
+                names->shards = pm_heap_files[i].shard + 1;
+            return true;
+        }
+    strcpy(names->stranger, name);
+    return false;
+}
+
+// Refuses to make a heap in a directory that cannot be read, or that holds a file which is none of
+// a heap's.
+static int refuse_strangers(struct names *names, struct pm_error *err) {
+    if (lseek(pm_heap.dir_fd, 0, SEEK_SET) < 0 ||
+        !pm_os_each_name(pm_heap.dir_fd, look_at_name, names))
+        return reason(err, ".");
+    if (!names->stranger[0])
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is not a PMAlloc heap and not empty (it holds '%s'); name an empty or new "
+                   "directory",
+                   pm_heap.dir, names->stranger);
+}
+
+// Refuses a heap that has lost its superblock: its data is there, and no superblock.new. With a
+// superblock.new it is a remnant. Looks at the first `shards` data files.
+static int refuse_headless(int fd, unsigned shards, struct pm_error *err) {
+    struct stat st;
+    if (fstatat(fd, NEW_SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return PM_OK;
+    if (errno != ENOENT)
+        return reason(err, NEW_SUPERBLOCK);
+    for (unsigned i = 0; i < shards; i++) {
+        const char *name = pm_heap.shard[i].data.name;
+        errno = ENOENT;
+        if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_size)
+            return pm_fail(err, PM_DAMAGE,
+                           "%s/superblock is missing, but %s holds data; restore the file, or "
+                           "empty the directory",
+                           pm_heap.dir, name);
+        if (errno != ENOENT)
+            return reason(err, name);
+    }
+    return PM_OK;
+}
+
+bool pm_dir_is_remnant(int fd) {
+    struct stat st;
+    struct pm_error ignored;
+    return fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT &&
+           !pm_volume_is_one(fd) && refuse_headless(fd, PM_SHARDS, &ignored) == PM_OK;
+}
+
+static void fill_superblock(struct pm_superblock *super) {
+    memset(super, 0, sizeof *super);
+    super->magic = PM_SUPER_MAGIC;
+    super->version = PM_FORMAT_VERSION;
+    super->incompat = PM_INCOMPAT_MORPH;
+    super->node_count = 1;
+    super->base = PM_HEAP_BASE;
+    super->range = PM_HEAP_RANGE;
+    super->page_size = PM_PAGE_SIZE;
+    super->slab_size = PM_SLAB_SIZE;
+    super->created = (uint64_t)time(NULL);
+    if (getrandom(super->uuid, sizeof super->uuid, GRND_NONBLOCK) != (ssize_t)sizeof super->uuid)
+        memcpy(super->uuid, &super->created, sizeof super->created);
+    super->node[0] = (struct pm_node_range){0, PM_HEAP_RANGE};
+    super->crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
+}
+
+static int make_file(const char *name) {
+    return openat(pm_heap.dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
+static bool write_log_header(int fd) {
+    struct pm_log_header log;
+    pm_log_header_init(&log);
+    return pm_os_write_all(fd, &log, sizeof log, 0);
+}
+
+static int make_empty(const struct pm_heap_file *f, struct pm_error *err) {
+    int fd = make_file(f->name);
+    bool good = fd >= 0 && (f->file != &pm_heap.shard[0].log || write_log_header(fd));
+    if (fd >= 0)
+        close(fd);
+    return good ? PM_OK : reason(err, f->name);
+}
+
+static bool write_superblock(int fd, const struct pm_superblock *super) {
+    static const char page[PM_PAGE_SIZE]; // the first page of a root table; opening reads it
+    uint64_t state[2] = {PM_STATE_DIRTY, pm_seal(0, PM_SALT_ROOT_EPOCH)};
+    struct pm_slots slots;
+    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
+        slots.slot[i] = pm_slot_word(i, 0);
+    return pm_os_write_all(fd, super, sizeof *super, 0) &&
+           pm_os_write_all(fd, state, sizeof state, offsetof(struct pm_super_file, state)) &&
+           pm_os_write_all(fd, &slots, sizeof slots, offsetof(struct pm_super_file, slots)) &&
+           pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[0])) &&
+           pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[1])) &&
+           ftruncate(fd, sizeof(struct pm_super_file)) == 0 &&
+           (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
+}
+
+// The superblock gets its name last, when everything is complete. So an interruption leaves a heap
+// or a remnant. A remnant with the files of `names` may lie there.
+static int make_files(const struct names *names, struct pm_error *err) {
+    struct pm_superblock super;
+    int status = PM_OK;
+    if (!pm_os_file_size(sizeof(struct pm_super_file)))
+        return reason(err, NEW_SUPERBLOCK);
+    fill_superblock(&super);
+    if (names->volumes)
+        pm_volumes_remove(pm_heap.dir_fd); // the remnant's
+    for (size_t i = PM_FIRST_FILES; i < PM_FIRST_FILES + PM_SHARD_FILES * (names->shards - 1u); i++)
+        unlinkat(pm_heap.dir_fd, pm_heap_files[i].name, 0);
+    unlinkat(pm_heap.dir_fd, pm_heap.shard[0].bitmaps.name, 0);
+    // Unlinked, not truncated, because a forked child may still map it.
+    unlinkat(pm_heap.dir_fd, pm_heap.shard[0].data.name, 0);
+    for (size_t i = 0; i < PM_FIRST_FILES && status == PM_OK; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        if (f->empty && (!f->feature || super.incompat & f->feature))
+            status = make_empty(f, err);
+    }
+    if (status != PM_OK)
+        return status;
+    int fd = make_file(NEW_SUPERBLOCK);
+    bool good = fd >= 0 && write_superblock(fd, &super);
+    if (fd >= 0)
+        close(fd);
+    // The name must be durable before the first store to the heap. Without its name the heap would
+    // be made anew, and the stores would be lost.
+    if (!good || renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, SUPERBLOCK) != 0 ||
+        (pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE && fsync(pm_heap.dir_fd) != 0)) {
+        reason(err, NEW_SUPERBLOCK);
+        unlinkat(pm_heap.dir_fd, NEW_SUPERBLOCK, 0);
+        return err->status;
+    }
+    pm_heap.created = true;
+    return PM_OK;
+}
+
+static bool unlink_file(int fd, const char *name) {
+    return unlinkat(fd, name, 0) == 0 || errno == ENOENT;
+}
+
+// Unlinks every file of the first `shards` shards but the superblock. superblock.new, the mark of a
+// remnant, comes last, and only if all other files are gone.
+static bool unlink_files(int fd, unsigned shards) {
+    bool good = pm_volumes_remove(fd);
+    for (size_t i = 0; i < PM_FIRST_FILES + PM_SHARD_FILES * (shards - 1u); i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        if (f->file != &pm_heap.super_file && f->file != &pm_heap.new_super)
+            good &= unlink_file(fd, f->name);
+    }
+    return good && unlink_file(fd, NEW_SUPERBLOCK);
+}
+
+static bool dir_made; // by this process
+
+// Removes what a failed making has left. May change errno: the error's text already has it.
+static void unmake_files(void) {
+    unlinkat(pm_heap.dir_fd, SUPERBLOCK, 0);
+    unlink_files(pm_heap.dir_fd, PM_SHARDS);
+    if (dir_made)
+        rmdir(pm_heap.dir);
+}
+
+static dev_t dir_dev;
+static ino_t dir_ino;
+
+static bool is_our_dir(int fd) { return pm_os_fd_is(fd, dir_dev, dir_ino); }
+
+void pm_dir_adopt(int fd) {
+    struct stat st;
+    if (fstat(fd, &st) == 0) {
+        dir_dev = st.st_dev;
+        dir_ino = st.st_ino;
+    }
+    pm_heap.dir_fd = fd;
+}
+
+static bool empty_dir(int fd, unsigned shards) {
+    // This one step makes the heap a remnant. So an interruption, or an unlink that fails, leaves
+    // either the whole heap or a remnant.
+    if (renameat(fd, SUPERBLOCK, fd, NEW_SUPERBLOCK) != 0 && errno != ENOENT)
+        return false;
+    return unlink_files(fd, shards);
+}
+
+bool pm_dir_empty(int fd) { return empty_dir(fd, PM_SHARDS); }
+
+void pm_dir_close(void) {
+    if (is_our_dir(pm_heap.dir_fd)) // else the program has closed it, and may use its number
+        close(pm_heap.dir_fd);
+    pm_heap.dir_fd = -1;
+}
+
+bool pm_dir_ready(void) {
+    if (is_our_dir(pm_heap.dir_fd))
+        return true;
+    int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (!is_our_dir(fd)) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    pm_heap.dir_fd = pm_os_fd_high(fd);
+    return true;
+}
+
+static int check_dir(struct pm_error *err) {
+    struct stat st;
+    if (fstat(pm_heap.dir_fd, &st) != 0)
+        return reason(err, ".");
+    dir_dev = st.st_dev;
+    dir_ino = st.st_ino;
+    if (st.st_uid != geteuid())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s belongs to user %u, not to user %u; refusing to use it", pm_heap.dir,
+                       (unsigned)st.st_uid, (unsigned)geteuid());
+    if (!(st.st_mode & 022))
+        return PM_OK;
+    if (faccessat(pm_heap.dir_fd, SUPERBLOCK, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+        return pm_fail(
+            err, PM_OPERATIONAL,
+            "%s can be written by others (mode %03o) and is no heap; name a directory of "
+            "your own",
+            pm_heap.dir, (unsigned)st.st_mode & 0777);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s can be written by others (mode %03o); run: chmod 700 '%s'", pm_heap.dir,
+                   (unsigned)st.st_mode & 0777, pm_heap.dir);
+}
+
+// Reads from the superblock which process has the heap, for the message, and so that descendants of
+// the owner can tell.
+static void find_holder(void) {
+    struct pm_state state;
+    int fd = openat(pm_heap.dir_fd, SUPERBLOCK, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool known = fd >= 0 && pread(fd, &state, sizeof state,
+                                  offsetof(struct pm_super_file, state)) == (ssize_t)sizeof state;
+    if (fd >= 0)
+        close(fd);
+    pm_heap.busy_pid = known ? (pid_t)state.owner_pid : 0;
+    pm_heap.busy_start = known ? state.owner_start : 0;
+}
+
+// Whether the owner has ended although the heap is locked: a process that has inherited the owner's
+// descriptors keeps the lock. The start time tells the owner from a later process with the same
+// number.
+static bool holder_is_gone(void) {
+    uint64_t start = pm_os_start_time(pm_heap.busy_pid);
+    return pm_heap.busy_pid > 0 && pm_heap.busy_start && start != pm_heap.busy_start &&
+           pm_os_start_time(getpid());
+}
+
+// Whether all who hold the lock share it: they look at the heap, or have borrowed it.
+static bool is_lent(int fd) { return flock(fd, LOCK_SH | LOCK_NB) == 0 && flock(fd, LOCK_UN) == 0; }
+
+// The lock is another process's. Says whose, as far as that is known.
+static int say_busy(int fd, struct pm_error *err) {
+    const char *what_now = "wait for it to end, set PMALLOC_BUSY=wait, or use another heap";
+    char who[32] = "another process";
+    struct stat st;
+    if (pm_heap.lent)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is in use by processes that only read it (by PMALLOC_OPEN=private or in "
+                       "a tool; `fuser -v` on the directory names them); %s",
+                       pm_heap.dir,
+                       "wait for them to end, set PMALLOC_BUSY=wait, or use another heap");
+    bool gone = holder_is_gone();
+    pm_heap.busy_other = (gone || pm_heap.busy_pid <= 0) && fstat(fd, &st) == 0
+                             ? pm_os_who_has_open(st.st_dev, st.st_ino)
+                             : 0;
+    pid_t pid = gone || pm_heap.busy_pid <= 0 ? pm_heap.busy_other : pm_heap.busy_pid;
+    if (pid > 0)
+        snprintf(who, sizeof who, "process %d", (int)pid);
+    if (!gone)
+        return pm_fail(err, PM_OPERATIONAL, "%s is in use by %s; %s", pm_heap.dir, who, what_now);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is in use by %s, although its last owner, process %d, has ended; this may "
+                   "be a child of that process (by vfork or clone), a program that is just "
+                   "starting, or one in another PID namespace (`fuser -v` on the directory names "
+                   "it); %s",
+                   pm_heap.dir, who, (int)pm_heap.busy_pid, what_now);
+}
+
+int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    int operation = mode == PM_OPEN_READONLY ? LOCK_SH : LOCK_EX;
+    while (flock(fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
+        if (errno == EINTR)
+            continue;
+        if (errno != EWOULDBLOCK)
+            return reason(err, "lock");
+        pm_heap.busy = true;
+        pm_heap.lent = operation == LOCK_EX && is_lent(fd);
+        find_holder();
+        return say_busy(fd, err);
+    }
+    return PM_OK;
+}
+
+// Makes the directory, but not its parents: a mistyped path must not make a whole tree.
+static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
+    int fd = -1;
+    // Another process may remove the directory between our mkdir and our open: its owner, or one
+    // that takes it for a remnant. Then try again.
+    for (unsigned tries = 0; fd < 0 && tries < REMOVALS; tries++) {
+        dir_made = mode == PM_OPEN_CREATE && mkdir(pm_heap.dir, 0700) == 0;
+        if (mode == PM_OPEN_CREATE && !dir_made && errno != EEXIST)
+            return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the heap directory: %s",
+                           pm_heap.dir, pm_strerror(errno));
+        fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 && (mode != PM_OPEN_CREATE || errno != ENOENT))
+            break;
+    }
+    if (fd < 0) {
+        // With O_DIRECTORY the kernel says ENOTDIR for a symbolic link.
+        int saved = errno;
+        struct stat st;
+        bool link = lstat(pm_heap.dir, &st) == 0 && S_ISLNK(st.st_mode);
+        if (dir_made)
+            rmdir(pm_heap.dir);
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap directory: %s", pm_heap.dir,
+                       link ? "it is a symbolic link, which is not followed" : pm_strerror(saved));
+    }
+    pm_heap.dir_fd = pm_os_fd_high(fd);
+    return PM_OK;
+}
+
+// The owner may have removed the directory between our open and our lock.
+static bool still_there(void) { return pm_os_fd_at_path(pm_heap.dir_fd, pm_heap.dir); }
+
+static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
+    struct stat st;
+    if (fstatat(pm_heap.dir_fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return PM_OK;
+    if (errno != ENOENT)
+        return reason(err, SUPERBLOCK);
+    struct names names = {.shards = 1};
+    bool change = mode == PM_OPEN_CREATE || mode == PM_OPEN_DEAD;
+    int listed = change ? refuse_strangers(&names, err) : PM_OK;
+    if ((listed != PM_OK || !change) && pm_volume_is_one(pm_heap.dir_fd))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is a further directory of a heap, which has its superblock in its "
+                       "first one; name that first",
+                       pm_heap.dir);
+    int status = listed;
+    if (change && status == PM_OK)
+        status = refuse_headless(pm_heap.dir_fd, names.shards, err);
+    if (status != PM_OK)
+        return status;
+    if (mode != PM_OPEN_CREATE) {
+        if (mode == PM_OPEN_DEAD)
+            pm_heap_remove();
+        return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
+                       pm_heap.dir);
+    }
+    if ((status = make_files(&names, err)) != PM_OK)
+        unmake_files();
+    return status;
+}
+
+// Makes the path absolute: files are opened again after the program may have changed its directory.
+static int remember_path(const char *dir, struct pm_error *err) {
+    size_t length = dir == pm_heap.dir ? strlen(dir) : pm_volume_first(dir), before = 0;
+    while (length > 1 && dir[length - 1] == '/') // O_NOFOLLOW follows a link that ends in a slash
+        length--;
+    if (dir != pm_heap.dir && *dir != '/' && getcwd(pm_heap.dir, sizeof pm_heap.dir)) {
+        before = strlen(pm_heap.dir);
+        if (before > 1 && before + 1 < sizeof pm_heap.dir)
+            pm_heap.dir[before++] = '/';
+    }
+    if (before + length >= sizeof pm_heap.dir)
+        return pm_fail(err, PM_OPERATIONAL, "%.60s...: the path is too long", dir);
+    memmove(pm_heap.dir + before, dir, length);
+    pm_heap.dir[before + length] = '\0';
+    return PM_OK;
+}
+
+int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    if (remember_path(dir, err) != PM_OK)
+        return err->status;
+    for (;;) {
+        int status = open_dir_fd(mode, err);
+        if (status != PM_OK)
+            return status;
+        status = check_dir(err);
+        if (status == PM_OK)
+            status = pm_dir_lock(pm_heap.dir_fd, mode, wait, err);
+        if (status == PM_OK && !still_there()) {
+            pm_dir_close();
+            continue;
+        }
+        if (status == PM_OK)
+            status = need_heap(mode, err);
+        // Only with the lock, because another process may be making its heap here. rmdir() removes
+        // an empty directory only.
+        if (status != PM_OK && dir_made && !pm_heap.busy)
+            rmdir(pm_heap.dir);
+        if (status != PM_OK)
+            pm_dir_close();
+        return status;
+    }
+}
+
+// ---- removal ------------------------------------------------------------------------------------
+
+// An open heap has no files but those of its shards (pm_shards_tidy).
+void pm_heap_remove(void) {
+    unsigned shards = pm_heap_is_held() ? pm_heap.shards : PM_SHARDS;
+    if (pm_dir_ready() && empty_dir(pm_heap.dir_fd, shards))
+        rmdir(pm_heap.dir);
+}
+
+void pm_heap_remove_at(int dir_fd, const char *dir) {
+    if (pm_dir_empty(dir_fd))
+        rmdir(dir);
+}

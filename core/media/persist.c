@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "persist.h"
+
+#include <cpuid.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/cancel.h"
+#include "base/message.h"
+#include "base/os.h"
+
+#define LINE 64
+#define PAGE 4096
+
+static void nothing_flush(const void *addr, size_t len) {
+    (void)addr;
+    (void)len;
+    atomic_signal_fence(memory_order_seq_cst);
+}
+
+static void nothing_drain(void) { atomic_signal_fence(memory_order_seq_cst); }
+
+// Also the compiler barrier: no store may move across a fence.
+static void fence_drain(void) { __asm__ volatile("sfence" ::: "memory"); }
+
+#define FLUSH_WITH(name, instruction)                                                              \
+    static void name(const void *addr, size_t len) {                                               \
+        uintptr_t line = (uintptr_t)addr & ~(uintptr_t)(LINE - 1);                                 \
+        for (; line < (uintptr_t)addr + len; line += LINE)                                         \
+            __asm__ volatile(instruction " %0" : "+m"(*(volatile char *)line)::"memory");          \
+    }
+FLUSH_WITH(flush_clwb, "clwb")
+FLUSH_WITH(flush_clflushopt, "clflushopt")
+FLUSH_WITH(flush_clflush, "clflush")
+
+// MS_SYNC makes the pages durable at once, so the drain has nothing left to do. If it fails,
+// metadata that must be durable is not. So the process aborts here, before anything depends on
+// these pages.
+static void flush_pages(const void *addr, size_t len) {
+    int saved = errno;
+    uintptr_t first = (uintptr_t)addr & ~(uintptr_t)(PAGE - 1);
+    size_t bytes = (uintptr_t)addr + len - first;
+    if (len && (pm_cancel_asynchronous ? (int)syscall(SYS_msync, first, bytes, MS_SYNC)
+                                       : msync((void *)first, bytes, MS_SYNC)) != 0)
+        pm_abort("writing heap metadata back failed: %s; the heap is dirty, run pmalloc-recover "
+                 "on it once the file system works again",
+                 pm_strerror(errno));
+    errno = saved;
+}
+
+struct pm_persist_ops pm_persist = {nothing_flush, nothing_drain};
+enum pm_durability pm_durability = PM_DURABLE_NONE;
+_Atomic uint64_t pm_persist_flushes, pm_persist_drains;
+
+struct line_flush {
+    void (*flush)(const void *, size_t);
+    const char *name;
+};
+
+static struct line_flush line_flush(void) {
+    unsigned a, b = 0, c, d;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        if (b & (1u << 24))
+            return (struct line_flush){flush_clwb, "clwb"};
+        if (b & (1u << 23))
+            return (struct line_flush){flush_clflushopt, "clflushopt"};
+    }
+    return (struct line_flush){flush_clflush, "clflush"};
+}
+
+// True if every persistent region says that CPU caches survive. libpmem's test for auto-flush asks
+// the same.
+static bool caches_survive(void) {
+    bool found = false;
+    for (int region = 0; region < 64; region++) {
+        char path[96], text[32] = "";
+        snprintf(path, sizeof path, "/sys/bus/nd/devices/region%d/persistence_domain", region);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+            continue;
+        ssize_t got = read(fd, text, sizeof text - 1);
+        close(fd);
+        if (got <= 0 || strncmp(text, "cpu_cache", 9) != 0)
+            return false;
+        found = true;
+    }
+    return found;
+}
+
+enum pm_durability pm_persist_probe(int fd) {
+    struct statfs fs;
+    if (fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
+        return PM_DURABLE_NONE;
+    void *page = mmap(NULL, PAGE, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
+    if (page == MAP_FAILED)
+        return PM_DURABLE_PAGE;
+    munmap(page, PAGE);
+    return caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE;
+}
+
+static void use(enum pm_durability durability) {
+    pm_durability = durability;
+    switch (durability) {
+    case PM_DURABLE_NONE:
+        pm_persist = (struct pm_persist_ops){nothing_flush, nothing_drain};
+        break;
+    case PM_DURABLE_CACHE:
+        pm_persist = (struct pm_persist_ops){nothing_flush, fence_drain};
+        break;
+    case PM_DURABLE_LINE:
+        pm_persist = (struct pm_persist_ops){line_flush().flush, fence_drain};
+        break;
+    case PM_DURABLE_PAGE:
+        pm_persist = (struct pm_persist_ops){flush_pages, fence_drain};
+        break;
+    }
+}
+
+// What a refusal of MAP_SYNC means: nothing, less durability for all files, or an error.
+static enum { SYNC_OPTIONAL, SYNC_HOPED, SYNC_PROMISED } sync_is = SYNC_OPTIONAL;
+static enum pm_durability medium; // what the data file's medium seemed to give
+static const char *refused_file;  // the first file that was refused MAP_SYNC
+static char row[320];
+
+void pm_persist_init(int fd, int forced) {
+    medium = pm_persist_probe(fd);
+    refused_file = NULL;
+    sync_is = forced >= 0 ? SYNC_OPTIONAL : SYNC_HOPED;
+    use(forced >= 0 ? (enum pm_durability)forced : medium);
+}
+
+bool pm_persist_refused(const char *file) {
+    if (sync_is == SYNC_PROMISED)
+        return false;
+    if (!refused_file)
+        refused_file = file;
+    if (sync_is == SYNC_HOPED)
+        use(PM_DURABLE_PAGE);
+    return true;
+}
+
+void pm_persist_promise(bool promised) {
+    if (sync_is != SYNC_OPTIONAL)
+        sync_is = promised ? SYNC_PROMISED : SYNC_HOPED;
+}
+
+bool pm_persist_dax(void) {
+    return (medium == PM_DURABLE_LINE || medium == PM_DURABLE_CACHE) && !refused_file;
+}
+
+const char *pm_persist_row(void) {
+    static const char *const forced[] = {"none", "cache", "line", "page"};
+    const char *text = pm_persist_guarantee(pm_durability);
+    if (sync_is != SYNC_OPTIONAL && refused_file)
+        snprintf(row, sizeof row, "%s (no DAX: MAP_SYNC is refused for %s)", text, refused_file);
+    else if (sync_is != SYNC_OPTIONAL || pm_durability == medium)
+        return text;
+    else if (pm_persist_dax() && pm_durability == PM_DURABLE_CACHE)
+        snprintf(row, sizeof row, "%s (PMALLOC_PERSIST=cache says so, the kernel does not)", text);
+    else
+        snprintf(row, sizeof row,
+                 "PMALLOC_PERSIST=%s: for measurements; survives the process; nothing is promised "
+                 "for power loss",
+                 forced[pm_durability]);
+    return row;
+}
+
+const char *pm_persist_flush_name(enum pm_durability durability) {
+    switch (durability) {
+    case PM_DURABLE_LINE:
+        return line_flush().name;
+    case PM_DURABLE_PAGE:
+        return "msync";
+    case PM_DURABLE_NONE:
+    case PM_DURABLE_CACHE:
+        break;
+    }
+    return "none";
+}
+
+const char *pm_persist_guarantee(enum pm_durability durability) {
+    switch (durability) {
+    case PM_DURABLE_NONE:
+        return "tmpfs: survives the process, not a reboot or power loss";
+    case PM_DURABLE_CACHE:
+        return "DAX with caches in the power-fail domain: survives power loss with every store";
+    case PM_DURABLE_LINE:
+        return "DAX with ADR: the heap survives power loss, the program's data as far as it "
+               "flushed";
+    case PM_DURABLE_PAGE:
+        return "plain file: the heap survives power loss, the program's data page by page, "
+               "whatever had been written back: not one instant";
+    }
+    return "unknown";
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The only door to durability. What must survive a power failure is stored, then flushed here, then
+// drained here. Only then may anything be stored that depends on it. No other file knows what a
+// cache line flush is. The operations are a table, so that a test can put a recorder or a simulator
+// in their place.
+//
+// Flush and drain mean what they mean in libpmem. We do not link libpmem: it loads ten more
+// libraries and adds about 1.5 ms to the start of every process.
+#ifndef PM_PERSIST_H
+#define PM_PERSIST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// What has to happen for a store to survive power failure.
+enum pm_durability {
+    PM_DURABLE_NONE,  // tmpfs: nothing survives, so nothing is flushed
+    PM_DURABLE_CACHE, // eADR, CXL GPF: the caches survive, so there is no flush; an sfence orders
+    PM_DURABLE_LINE,  // DAX with ADR: flush lines, fence
+    PM_DURABLE_PAGE,  // a plain file: msync the pages
+};
+
+struct pm_persist_ops {
+    // Starts writing back the lines of [addr, addr + len).
+    void (*flush)(const void *addr, size_t len);
+    // On return everything that this thread has flushed is durable.
+    void (*drain)(void);
+};
+
+extern struct pm_persist_ops pm_persist;
+extern enum pm_durability pm_durability;
+
+// Chooses how stores are flushed, for the heap whose data file is `fd`. `forced` is an enum
+// pm_durability, or -1 to go by the medium. On DAX the flush of lines is only enough while the
+// kernel grants MAP_SYNC for every file of the heap. Without MAP_SYNC the file system's own
+// metadata (which block belongs to which file) may be lost, and flushed data then come back as
+// zeroes.
+void pm_persist_init(int fd, int forced);
+// The kernel has refused MAP_SYNC for `file`; the string must stay. True: map the file without it.
+// Unless the durability is forced, all files are written back by page from now on. False: this
+// heap has already promised durable stores, so the refusal is an error.
+bool pm_persist_refused(const char *file);
+// True: the kernel has been asked about every file of the heap, so later refusals are errors.
+// False: other files are about to take their place, so refusals are allowed again.
+void pm_persist_promise(bool promised);
+// Whether the open heap lies on DAX, however its stores are flushed.
+bool pm_persist_dax(void);
+// Finds what a mapping of `fd` needs, without choosing it.
+enum pm_durability pm_persist_probe(int fd);
+// The row of the guarantee table that holds for the open heap, as text. Where it is not the row of
+// the medium, the text says why.
+const char *pm_persist_row(void);
+// A row of the guarantee table.
+const char *pm_persist_guarantee(enum pm_durability durability);
+// How stores are flushed: an instruction, "msync" or "none".
+const char *pm_persist_flush_name(enum pm_durability durability);
+
+extern _Atomic uint64_t pm_persist_flushes, pm_persist_drains; // calls so far, for statistics
+
+static inline void pm_flush(const void *addr, size_t len) {
+    atomic_fetch_add_explicit(&pm_persist_flushes, 1, memory_order_relaxed);
+    pm_persist.flush(addr, len);
+}
+static inline void pm_drain(void) {
+    atomic_fetch_add_explicit(&pm_persist_drains, 1, memory_order_relaxed);
+    pm_persist.drain();
+}
+static inline void pm_make_durable(const void *addr, size_t len) {
+    pm_flush(addr, len);
+    pm_drain();
+}
+
+// A commit point: one aligned 8-byte store, durable on return.
+static inline void pm_commit_u64(uint64_t *word, uint64_t value) {
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    pm_make_durable(word, sizeof *word);
+}
+
+#endif

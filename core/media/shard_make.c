@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// A new shard on media, step by step. Each step is durable before the next:
+//
+//   1  its files, empty, and their names      a cut leaves files that do not count
+//   2  the word `shards` says what there is   it was zero in a heap with one shard
+//   3  the feature bit, then the checksum     older builds refuse the heap from here on
+//   4  the word `shards` counts the new one   the commit
+#include "shard_make.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/crc.h"
+#include "base/nodes.h"
+#include "base/options.h"
+#include "base/os_file.h"
+#include "file.h"
+#include "heap_dir.h"
+#include "heap_space.h"
+#include "log.h"
+#include "log_chunks.h"
+#include "persist.h"
+#include "shard_place.h"
+#include "volume.h"
+
+static struct pm_shard_state *shard_state(void) {
+    return (struct pm_shard_state *)(void *)pm_heap.super->state.reserved;
+}
+
+unsigned pm_super_shards(const struct pm_super_file *file) {
+    const struct pm_shard_state *state = (const void *)file->state.reserved;
+    if (state->shards == 0 && !(file->super.incompat & PM_INCOMPAT_SHARDS))
+        return 1;
+    uint32_t count = pm_unseal(state->shards);
+    return pm_sealed(state->shards, PM_SALT_SHARDS) && count <= PM_SHARDS ? count : 0;
+}
+
+unsigned pm_shards_most(void) {
+    return pm_range < PM_SHARD_RANGE ? 1 : (unsigned)(pm_range >> PM_SHARD_SHIFT);
+}
+
+int pm_shard_recorded_node(unsigned shard) { return shard_state()->node[shard] - 1; }
+
+int pm_shards_read(struct pm_error *err) {
+    unsigned count = pm_super_shards(pm_heap.super);
+    if (count == 0)
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/superblock: the number of shards %016lx does not match its check",
+                       pm_heap.dir, (unsigned long)shard_state()->shards);
+    pm_heap.shards = count;
+    for (unsigned i = 0; i < count; i++) {
+        int recorded = pm_shard_recorded_node(i);
+        pm_heap.shard[i].node = recorded < 0 ? 0 : (uint16_t)((unsigned)recorded % pm_nodes.count);
+    }
+    return PM_OK;
+}
+
+uint64_t pm_shard_room(void) {
+    uint64_t reach = pm_shard_reach(), most = pm_options.shard.number;
+    return (most < reach ? most : reach) & ~(PM_REGION_SIZE - 1);
+}
+
+void pm_shards_limit(void) {
+    pm_heap.limit = pm_options.limit.number & ~(PM_REGION_SIZE - 1);
+    unsigned room = pm_shards_most();
+    for (unsigned i = 0; i < room || i < pm_heap.shards; i++)
+        pm_heap.shard[i].limit = pm_shard_room();
+}
+
+// ---- the files ----------------------------------------------------------------------------------
+
+#define EACH_FILE(f, n)                                                                            \
+    const struct pm_heap_file *f = first_file(n);                                                  \
+    f < first_file(n) + PM_SHARD_FILES;                                                            \
+    f++
+
+static const struct pm_heap_file *first_file(unsigned n) {
+    return &pm_heap_files[PM_FIRST_FILES + PM_SHARD_FILES * (n - 1u)];
+}
+
+static bool is_wanted(const struct pm_heap_file *f) {
+    return f->held && (!f->feature || (pm_heap.super->super.incompat & f->feature) != 0);
+}
+
+static bool make_file(const struct pm_heap_file *f, bool is_log) {
+    const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+    struct pm_log_header log;
+    int fd = openat(pm_heap.dir_fd, f->file->name, flags, 0600);
+    if (fd < 0)
+        return false;
+    pm_log_header_init(&log);
+    bool good = (!is_log || pm_os_write_all(fd, &log, sizeof log, 0)) &&
+                (pm_durability == PM_DURABLE_NONE || fsync(fd) == 0);
+    close(fd);
+    return good;
+}
+
+static bool map_file(const struct pm_heap_file *f, struct pm_shard *s) {
+    struct pm_file *file = f->file;
+    void *at = file == &s->data ? pm_heap_at(s->offset) : NULL;
+    size_t reach = file == &s->data ? pm_shard_reach() : pm_shard_reach() / f->share;
+    int flags = MAP_NORESERVE | (at ? MAP_FIXED : 0);
+    void *map = pm_file_map(file, at, reach, PROT_READ | PROT_WRITE, flags, 0);
+    if (map == MAP_FAILED)
+        return false;
+    file->map = map;
+    file->reach = reach;
+    return true;
+}
+
+static bool make_files(struct pm_shard *s, unsigned n) {
+    struct pm_error ignored;
+    bool good = pm_dir_ready();
+    for (EACH_FILE(f, n))
+        if (good && is_wanted(f))
+            good = make_file(f, f->file == &s->log);
+    good = good && pm_volume_sync(s->volume);
+    for (EACH_FILE(f, n))
+        if (good && is_wanted(f))
+            good = pm_file_open(f->file, O_RDWR, &ignored) == PM_OK && map_file(f, s);
+    return good && pm_chunks_begin(s, 0) && pm_log_reset(s);
+}
+
+// The shard does not count, so nothing in its files does.
+static void drop_files(struct pm_shard *s, unsigned n) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+    for (EACH_FILE(f, n)) {
+        if (f->file->map && f->file == &s->data)
+            mmap(f->file->map, f->file->reach, PROT_NONE, flags, -1, 0);
+        else if (f->file->map)
+            munmap(f->file->map, f->file->reach);
+        if (pm_file_is_ours(f->file))
+            close(f->file->fd);
+        f->file->fd = -1;
+        f->file->map = NULL;
+        unlinkat(pm_heap.dir_fd, f->file->name, 0);
+    }
+    pm_shard_set_volume(n, 0);
+}
+
+void pm_shards_tidy(void) {
+    unsigned n = pm_heap.shards;
+    if (n == PM_SHARDS || !pm_dir_ready())
+        return;
+    for (EACH_FILE(f, n))
+        pm_volumes_unlink(pm_heap.dir_fd, f);
+}
+
+// ---- the commit ---------------------------------------------------------------------------------
+
+static void say_shards(unsigned count) {
+    pm_commit_u64(&shard_state()->shards, pm_seal(count, PM_SALT_SHARDS));
+}
+
+// Both stores again where a cut has come between them.
+static void set_feature(void) {
+    struct pm_superblock *super = &pm_heap.super->super;
+    uint64_t incompat = super->incompat | PM_INCOMPAT_SHARDS;
+    if (super->incompat != incompat)
+        pm_commit_u64(&super->incompat, incompat);
+    uint32_t crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
+    if (super->crc != crc) {
+        __atomic_store_n(&super->crc, crc, __ATOMIC_RELEASE);
+        pm_make_durable(&super->crc, sizeof crc);
+    }
+}
+
+static void commit(unsigned count) {
+    if (shard_state()->shards == 0)
+        say_shards(count - 1);
+    set_feature();
+    say_shards(count);
+}
+
+// The note lies in the cache line of the word that counts the shard, and before it: so it needs no
+// flush of its own. For shard 0, pm_heap_dirty() makes it durable. On a machine with one node there
+// is nothing to tell apart.
+static void note_node(unsigned n, unsigned node) {
+    if (pm_nodes.count > 1)
+        __atomic_store_n(&shard_state()->node[n], (uint8_t)(node + 1), __ATOMIC_RELEASE);
+}
+
+void pm_shard_node_begins(unsigned node) {
+    pm_heap.shard[0].node = (uint16_t)node;
+    if (pm_heap_on_media())
+        note_node(0, node);
+}
+
+bool pm_shard_make(unsigned node) {
+    unsigned n = pm_heap.shards;
+    struct pm_shard *s = &pm_heap.shard[n < PM_SHARDS ? n : 0];
+    int saved = errno;
+    if (n >= pm_shards_most() || pm_heap.readonly)
+        return false;
+    if (pm_heap_on_media())
+        pm_shard_set_volume(n, pm_volume_choose(n, node));
+    if (!pm_heap_on_media()) {
+        pm_shard_is_anonymous(s, 0);
+    } else if (!make_files(s, n)) {
+        drop_files(s, n);
+        errno = saved;
+        return false;
+    } else {
+        note_node(n, node);
+        pm_volume_note(n, s->volume);
+        commit(n + 1);
+    }
+    s->frontier = 0;
+    s->node = (uint16_t)node;
+    pm_shard_place(s);
+    pm_heap.shards = n + 1;
+    if (pm_heap_on_media())
+        pm_shard_dump_used(s);
+    errno = saved;
+    return true;
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "volume.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/crc.h"
+#include "base/nodes.h"
+#include "base/os_file.h"
+#include "persist.h"
+
+#define FILE_NAME "volume"
+#define LINK_NAME 24 // volume.7
+#define EACH_VOLUME(k)                                                                             \
+    unsigned k = 1;                                                                                \
+    k < PM_VOLUMES;                                                                                \
+    k++
+
+static void link_name(unsigned k, char out[LINK_NAME]) {
+    snprintf(out, LINK_NAME, FILE_NAME ".%u", k);
+}
+
+static bool link_exists(int dir_fd, unsigned k) {
+    char name[LINK_NAME];
+    struct stat st;
+    link_name(k, name);
+    return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode);
+}
+
+// Where the link leads; "?" where it cannot be read.
+static void link_target(int dir_fd, unsigned k, char out[PATH_MAX]) {
+    char name[LINK_NAME];
+    link_name(k, name);
+    ssize_t len = readlinkat(dir_fd, name, out, PATH_MAX - 1);
+    strcpy(out + (len > 0 ? len : 0), len > 0 ? "" : "?");
+}
+
+static int open_link(int dir_fd, unsigned k) {
+    char name[LINK_NAME];
+    link_name(k, name);
+    return openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+// ---- names --------------------------------------------------------------------------------------
+
+static size_t first_of(const char *text) { return strcspn(text, ":"); }
+
+size_t pm_volume_first(const char *text) {
+    struct stat st;
+    size_t first = first_of(text);
+    return text[first] && stat(text, &st) == 0 && S_ISDIR(st.st_mode) ? strlen(text) : first;
+}
+
+unsigned pm_volume_count(const char *text) {
+    unsigned count = 1;
+    for (const char *at = text + pm_volume_first(text); *at; at += 1 + first_of(at + 1))
+        count++;
+    return count;
+}
+
+static void file_name(const struct pm_heap_file *f, unsigned volume, char out[PM_FILE_NAME]) {
+    if (volume)
+        snprintf(out, PM_FILE_NAME, FILE_NAME ".%u/%s", volume, f->name);
+    else
+        snprintf(out, PM_FILE_NAME, "%s", f->name);
+}
+
+void pm_shard_set_volume(unsigned shard, unsigned volume) {
+    for (size_t i = 0; i < PM_HEAP_FILES; i++)
+        if (pm_heap_files[i].shard == shard && shard)
+            file_name(&pm_heap_files[i], volume, pm_heap_files[i].file->name);
+    pm_heap.shard[shard].volume = volume;
+}
+
+bool pm_volume_name(const char *name) {
+    return strncmp(name, FILE_NAME ".", sizeof FILE_NAME) == 0 && name[sizeof FILE_NAME] >= '1' &&
+           name[sizeof FILE_NAME] < '0' + (int)PM_VOLUMES && !name[sizeof FILE_NAME + 1];
+}
+
+bool pm_volume_find(int dir_fd, const struct pm_heap_file *f, char name[PM_FILE_NAME]) {
+    struct stat st;
+    for (unsigned volume = 0; volume < PM_VOLUMES; volume++) {
+        file_name(f, volume, name);
+        if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+            return true;
+        if (!f->shard)
+            return false;
+    }
+    file_name(f, 0, name);
+    return false;
+}
+
+bool pm_volumes_unlink(int dir_fd, const struct pm_heap_file *f) {
+    bool good = true;
+    for (unsigned volume = 0; volume < (f->shard ? PM_VOLUMES : 1); volume++) {
+        char name[PM_FILE_NAME];
+        file_name(f, volume, name);
+        good &= unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT;
+    }
+    return good;
+}
+
+// ---- whose it is --------------------------------------------------------------------------------
+
+static struct pm_volume volume_file(const uint8_t uuid[16], unsigned k) {
+    struct pm_volume v = {.magic = PM_VOLUME_MAGIC, .number = k};
+    memcpy(v.uuid, uuid, sizeof v.uuid);
+    v.crc = pm_crc32c(0, &v, offsetof(struct pm_volume, crc));
+    return v;
+}
+
+static bool read_file(int dir_fd, const char *name, void *to, size_t size) {
+    int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool good = fd >= 0 && pread(fd, to, size, 0) == (ssize_t)size;
+    if (fd >= 0)
+        close(fd);
+    return good;
+}
+
+static bool read_volume(int fd, struct pm_volume *v) {
+    return read_file(fd, FILE_NAME, v, sizeof *v) && v->magic == PM_VOLUME_MAGIC &&
+           v->crc == pm_crc32c(0, v, offsetof(struct pm_volume, crc));
+}
+
+bool pm_volume_is_one(int dir_fd) {
+    struct pm_volume v;
+    return read_volume(dir_fd, &v);
+}
+
+static bool is_volume(int fd, const uint8_t uuid[16], unsigned k) {
+    struct pm_volume v, wanted = volume_file(uuid, k);
+    return read_volume(fd, &v) && memcmp(&v, &wanted, sizeof v) == 0;
+}
+
+static int check_owner(int fd, const char *path, struct pm_error *err) {
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, pm_strerror(errno));
+    if (st.st_uid != geteuid() || st.st_mode & 022)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s does not belong to user %u alone (mode %03o); refusing to use it as a "
+                       "directory of the heap %s",
+                       path, (unsigned)geteuid(), (unsigned)st.st_mode & 0777, pm_heap.dir);
+    return PM_OK;
+}
+
+// One guarantee holds for the whole heap.
+static int check_medium(int fd, const char *path, struct pm_error *err) {
+    int file = openat(fd, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    enum pm_durability here = file < 0 ? PM_DURABLE_PAGE : pm_persist_probe(file);
+    if (file >= 0)
+        close(file);
+    if ((here == PM_DURABLE_NONE) == (pm_persist_probe(pm_heap.super_file.fd) == PM_DURABLE_NONE))
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is %s, but %s is %s: the directories of one heap must survive the same "
+                   "failures; name directories of one kind",
+                   path, here == PM_DURABLE_NONE ? "on tmpfs" : "not on tmpfs", pm_heap.dir,
+                   here == PM_DURABLE_NONE ? "not" : "on tmpfs");
+}
+
+static int wrong_volume(int fd, unsigned k, const char *path, struct pm_error *err) {
+    struct pm_volume v;
+    if (!read_volume(fd, &v))
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/volume.%u leads to %s, which has no intact file 'volume'; is its device "
+                       "mounted? If the directory is elsewhere: ln -sfn DIR %s/volume.%u",
+                       pm_heap.dir, k, path, pm_heap.dir, k);
+    if (memcmp(v.uuid, pm_heap.super->super.uuid, sizeof v.uuid) != 0)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s belongs to another heap than %s; name this heap's directory number %u",
+                       path, pm_heap.dir, k + 1);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is directory number %u of the heap %s, and stands at place %u; name the "
+                   "directories in their order, or set the links: ln -sfn DIR %s/volume.%u",
+                   path, v.number + 1, pm_heap.dir, k + 1, pm_heap.dir, k);
+}
+
+static int check_volume(int fd, unsigned k, const char *path, struct pm_error *err) {
+    int status = check_owner(fd, path, err);
+    if (status == PM_OK && !is_volume(fd, pm_heap.super->super.uuid, k))
+        status = wrong_volume(fd, k, path, err);
+    return status == PM_OK ? check_medium(fd, path, err) : status;
+}
+
+static int check_link(unsigned k, struct pm_error *err) {
+    char path[PATH_MAX];
+    link_target(pm_heap.dir_fd, k, path);
+    int fd = open_link(pm_heap.dir_fd, k);
+    if (fd < 0)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/volume.%u leads to %.300s, which cannot be opened (%s); is its device "
+                       "mounted? If the directory is elsewhere: ln -sfn DIR %s/volume.%u",
+                       pm_heap.dir, k, path, pm_strerror(errno), pm_heap.dir, k);
+    int status = check_volume(fd, k, path, err);
+    close(fd);
+    return status;
+}
+
+// ---- making -------------------------------------------------------------------------------------
+
+static bool first_name(const char *name, void *arg) {
+    snprintf(arg, NAME_MAX + 1, "%s", name);
+    return false;
+}
+
+static int check_empty(int fd, const char *path, struct pm_error *err) {
+    char name[NAME_MAX + 1] = "";
+    if (!pm_os_each_name(fd, first_name, name))
+        return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, pm_strerror(errno));
+    if (!name[0])
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is no directory of the heap %s, and not empty (it holds '%s'); name an "
+                   "empty or new directory",
+                   path, pm_heap.dir, name);
+}
+
+static bool durable(int fd) { return pm_durability == PM_DURABLE_NONE || fsync(fd) == 0; }
+
+// The file is there and durable before the link to its directory.
+static bool write_volume(int dir, const struct pm_volume *v) {
+    int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool good = fd >= 0 && pm_os_write_all(fd, v, sizeof *v, 0) && durable(fd);
+    if (fd >= 0)
+        close(fd);
+    return good && durable(dir);
+}
+
+static bool make_link(const char *path, unsigned k) {
+    char name[LINK_NAME];
+    link_name(k, name);
+    return symlinkat(path, pm_heap.dir_fd, name) == 0 && durable(pm_heap.dir_fd);
+}
+
+static int make_volume(const char *path, unsigned k, struct pm_error *err) {
+    const uint8_t *uuid = pm_heap.super->super.uuid;
+    bool made = mkdir(path, 0700) == 0;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot make this directory of the heap: %s", path,
+                       pm_strerror(errno));
+    int status = check_owner(fd, path, err);
+    if (status == PM_OK && !is_volume(fd, uuid, k)) { // else a cut came before its link
+        struct pm_volume v = volume_file(uuid, k);
+        status = pm_volume_is_one(fd) ? wrong_volume(fd, k, path, err) : check_empty(fd, path, err);
+        if (status == PM_OK && !write_volume(fd, &v))
+            status = pm_fail(err, PM_OPERATIONAL, "%s/volume: %s", path, pm_strerror(errno));
+    }
+    if (status == PM_OK)
+        status = check_medium(fd, path, err);
+    if (status == PM_OK && !make_link(path, k))
+        status =
+            pm_fail(err, PM_OPERATIONAL, "%s/volume.%u: %s", pm_heap.dir, k, pm_strerror(errno));
+    if (status != PM_OK && made) {
+        unlinkat(fd, FILE_NAME, 0);
+        rmdir(path);
+    }
+    close(fd);
+    return status;
+}
+
+// ---- opening ------------------------------------------------------------------------------------
+
+// The named directory must be the one to which the link leads.
+static int check_named(const char *path, unsigned k, struct pm_error *err) {
+    char leads[PATH_MAX];
+    struct stat named, linked;
+    int fd = open_link(pm_heap.dir_fd, k);
+    bool same = fd >= 0 && stat(path, &named) == 0 && fstat(fd, &linked) == 0 &&
+                named.st_dev == linked.st_dev && named.st_ino == linked.st_ino;
+    if (fd >= 0)
+        close(fd);
+    if (same)
+        return PM_OK;
+    link_target(pm_heap.dir_fd, k, leads);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%.300s is named as directory number %u of the heap %s, but that is %.300s; "
+                   "name the directories in their order or, if it has moved: ln -sfn DIR "
+                   "%s/volume.%u",
+                   path, k + 1, pm_heap.dir, leads, pm_heap.dir, k);
+}
+
+static int use_named(const char *text, size_t len, unsigned k, enum pm_open_mode mode,
+                     struct pm_error *err) {
+    char path[PATH_MAX] = "";
+    if (*text != '/' && (!getcwd(path, sizeof path) || strlen(path) + 1 >= sizeof path))
+        return pm_fail(err, PM_OPERATIONAL, "%.300s: %s", text, pm_strerror(errno));
+    size_t at = strlen(path);
+    if (at)
+        path[at++] = '/';
+    if (k >= PM_VOLUMES || len == 0 || at + len >= sizeof path)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%.300s: a heap has at most %u directories, each with a name", text,
+                       PM_VOLUMES);
+    memcpy(path + at, text, len);
+    if (k < pm_heap.volumes)
+        return check_named(path, k, err);
+    if (mode != PM_OPEN_CREATE)
+        return pm_fail(err, PM_OPERATIONAL, "%s is no directory of the heap %s, which has %u", path,
+                       pm_heap.dir, pm_heap.volumes);
+    int status = make_volume(path, k, err);
+    pm_heap.volumes = status == PM_OK ? k + 1 : pm_heap.volumes;
+    return status;
+}
+
+static struct pm_shard_state *shard_state(void) {
+    return (struct pm_shard_state *)(void *)pm_heap.super->state.reserved;
+}
+
+static int place_shards(struct pm_error *err) {
+    for (unsigned i = 1; i < pm_heap.shards; i++) {
+        unsigned volume = shard_state()->volume[i];
+        if (volume >= pm_heap.volumes)
+            return pm_fail(err, PM_DAMAGE,
+                           "%s/superblock: data file %u lies in directory number %u of the heap, "
+                           "but %s/volume.%u is missing",
+                           pm_heap.dir, i, volume + 1, pm_heap.dir, volume);
+        pm_shard_set_volume(i, volume);
+    }
+    return PM_OK;
+}
+
+int pm_volumes_open(const char *more, enum pm_open_mode mode, struct pm_error *err) {
+    int status = PM_OK;
+    pm_heap.volumes = 1;
+    while (!pm_heap.created && pm_heap.volumes < PM_VOLUMES &&
+           link_exists(pm_heap.dir_fd, pm_heap.volumes))
+        pm_heap.volumes++;
+    for (unsigned k = 1; k < pm_heap.volumes && status == PM_OK; k++)
+        status = check_link(k, err);
+    for (unsigned k = 1; *more && status == PM_OK; k++) {
+        size_t len = first_of(more);
+        status = use_named(more, len, k, mode, err);
+        more += len + (more[len] != '\0');
+    }
+    return status == PM_OK ? place_shards(err) : status;
+}
+
+// ---- shards -------------------------------------------------------------------------------------
+
+int pm_volume_node(unsigned volume) {
+    struct stat st;
+    if (pm_heap.volumes == 1)
+        return -1;
+    int fd = volume ? open_link(pm_heap.dir_fd, volume) : pm_heap.dir_fd;
+    int node = fd >= 0 && fstat(fd, &st) == 0 ? pm_node_of_device(st.st_dev) : -1;
+    if (volume && fd >= 0)
+        close(fd);
+    return node;
+}
+
+unsigned pm_volume_choose(unsigned shard, unsigned node) {
+    if (pm_nodes.count == 1)
+        return shard % pm_heap.volumes;
+    for (unsigned k = 0; k < pm_heap.volumes; k++)
+        if (pm_volume_node(k) == (int)node)
+            return k;
+    return node % pm_heap.volumes;
+}
+
+void pm_volume_note(unsigned shard, unsigned volume) {
+    __atomic_store_n(&shard_state()->volume[shard], (uint8_t)volume, __ATOMIC_RELEASE);
+}
+
+bool pm_volume_sync(unsigned volume) {
+    if (pm_durability == PM_DURABLE_NONE)
+        return true;
+    int fd = volume ? open_link(pm_heap.dir_fd, volume) : pm_heap.dir_fd;
+    bool good = fd >= 0 && fsync(fd) == 0;
+    if (volume && fd >= 0)
+        close(fd);
+    return good;
+}
+
+// ---- removal ------------------------------------------------------------------------------------
+
+// The superblock has one of its two names.
+static bool read_uuid(int dir_fd, uint8_t uuid[16]) {
+    struct pm_superblock super;
+    bool good = read_file(dir_fd, pm_heap.super_file.name, &super, sizeof super) ||
+                read_file(dir_fd, pm_heap.new_super.name, &super, sizeof super);
+    if (good)
+        memcpy(uuid, super.uuid, sizeof super.uuid);
+    return good && super.magic == PM_SUPER_MAGIC;
+}
+
+// Only a volume of this heap: a link may lead anywhere.
+static bool remove_volume(int dir_fd, unsigned k, const uint8_t uuid[16]) {
+    char path[PATH_MAX], name[LINK_NAME];
+    link_target(dir_fd, k, path);
+    int fd = open_link(dir_fd, k);
+    bool good = true;
+    if (fd >= 0 && is_volume(fd, uuid, k)) {
+        for (size_t i = 0; i < PM_HEAP_FILES; i++)
+            if (pm_heap_files[i].shard)
+                good &= unlinkat(fd, pm_heap_files[i].name, 0) == 0 || errno == ENOENT;
+        good = good && unlinkat(fd, FILE_NAME, 0) == 0;
+        if (good)
+            rmdir(path);
+    }
+    if (fd >= 0)
+        close(fd);
+    link_name(k, name);
+    return good && unlinkat(dir_fd, name, 0) == 0;
+}
+
+bool pm_volumes_remove(int dir_fd) {
+    uint8_t uuid[16] = {0};
+    bool good = true, known = false;
+    if (pm_heap_is_held() && dir_fd == pm_heap.dir_fd && pm_heap.volumes == 1)
+        return true; // a system call less for each possible one
+    for (EACH_VOLUME(k)) {
+        if (!link_exists(dir_fd, k))
+            continue;
+        known = known || read_uuid(dir_fd, uuid);
+        good &= known && remove_volume(dir_fd, k, uuid);
+    }
+    return good;
+}

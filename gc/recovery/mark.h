@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Parallel conservative marking. An aligned word that, taken as an address, points anywhere into an
+// allocated block keeps that block. The marks are the bits of the slabs' populations (population.h)
+// and pm_extent.marked. So the only memory that grows with the heap is 5 bytes for each 64 KiB: an
+// index of 4 bytes, and a byte that notes an overflow.
+//
+// Calls come from one thread, in the order of this file. Nobody else uses the heap meanwhile.
+#ifndef PM_MARK_H
+#define PM_MARK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/message.h"
+#include "roots/program.h"
+
+// Called from time to time by long work, with the name of its stage. `done` of about `total` units
+// are done.
+typedef void pm_progress(const char *stage, uint64_t done, uint64_t total);
+
+struct pm_mark_options {
+    unsigned markers;       // threads; 0: as many as processor cores
+    struct pm_stray *stray; // filled with counts; NULL: nothing is counted
+    pm_progress *progress;  // called from one thread; may be NULL
+};
+
+// Prepares marking. Extents and slabs have been adopted. Clears all marks.
+int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err);
+// Marks what the words of a root point to. `bytes` need not lie in the heap. `restored`: the
+// program will find these words in its variables, so stray words among them are counted.
+void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused);
+// Marks everything reachable. Returns how often a mark stack overflowed.
+uint64_t pm_mark_run(void);
+// Frees what pm_mark_begin() reserved. The marks stay.
+void pm_mark_end(void);
+
+#endif

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "recover.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/lock.h"
+#include "base/nodes.h"
+#include "base/options.h"
+#include "base/os.h"
+#include "blocks/arena.h"
+#include "blocks/bitmaps.h"
+#include "blocks/holes.h"
+#include "blocks/morph.h"
+#include "mark.h"
+#include "media/close_record.h"
+#include "media/file.h"
+#include "media/heap_open.h"
+#include "media/log.h"
+#include "media/persist.h"
+#include "media/shard_make.h"
+#include "pages/extent_adopt.h"
+#include "pages/extent_take.h"
+#include "pages/frontier.h"
+#include "roots/program.h"
+#include "roots/root_table.h"
+#include "workers.h"
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// ---- steps 2 to 4: log, headers, gaps -----------------------------------------------------------
+
+static int adopt_slab(uint32_t slab, uint32_t extent, struct pm_error *err) {
+    int status = pm_slab_adopt(slab, extent, err);
+    return status == PM_OK ? pm_morph_adopt(slab, err) : status;
+}
+
+static int adopt_slabs(const struct pm_shard *s, struct pm_error *err) {
+    int status = PM_OK;
+    for (uint32_t i = pm_index_first(s);
+         status == PM_OK && (i = pm_extent_next_active_in(s, i)) != 0;)
+        if (pm_extents[i].slab)
+            status = adopt_slab(pm_extent_slab(&pm_extents[i]), i, err);
+    return status;
+}
+
+static int check_clean(struct pm_error *err) {
+    const struct pm_clean *clean = &pm_heap.super->state.clean;
+    int status = pm_close_record_check(err);
+    uint32_t crc;
+    if (status != PM_OK || !clean->images_known)
+        return status;
+    if (!pm_roots_images_crc(&crc, err))
+        return err->status;
+    if (crc != clean->images_crc)
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/roots: the captured roots are not what the clean close left",
+                       pm_heap.dir);
+    return PM_OK;
+}
+
+// The last stores of a killed process may be in the processor's caches only. Marking sees them
+// there. A block may then look free although a pointer on media still reaches it, because the store
+// that overwrote the pointer is not durable. If such a block were used again, a power failure would
+// bring the pointer back. So the data is made durable first. A heap without roots has no such
+// pointer.
+static int write_back_data(struct pm_error *err) {
+    if (pm_heap_is_clean() || !pm_heap_has_roots() || pm_durability == PM_DURABLE_NONE ||
+        pm_durability == PM_DURABLE_CACHE)
+        return PM_OK;
+    bool good = pm_file_ready(&pm_heap.roots) && fsync(pm_heap.roots.fd) == 0;
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = pm_file_ready(&pm_heap.shard[i].data) && fsync(pm_heap.shard[i].data.fd) == 0;
+    if (!good)
+        return pm_fail(err, PM_OPERATIONAL, "%s: data cannot be written back: %s", pm_heap.dir,
+                       pm_strerror(errno));
+    return PM_OK;
+}
+
+// The work of one shard. Nothing that it reads or writes is another shard's.
+static void load_shard(unsigned shard, bool caller, void *errors) {
+    struct pm_shard *s = &pm_heap.shard[shard];
+    struct pm_error *err = (struct pm_error *)errors + shard;
+    if (!caller)
+        pm_node_stay(s->node);
+    err->status = pm_log_load(s, pm_extent_adopt, err);
+    if (err->status == PM_OK)
+        err->status = adopt_slabs(s, err);
+}
+
+static int load_shards(unsigned threads, struct pm_error *err) {
+    static struct pm_error errors[PM_SHARDS];
+    pm_workers_run(threads, pm_heap.shards, load_shard, errors);
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        if (errors[i].status != PM_OK) {
+            *err = errors[i];
+            return err->status;
+        }
+    return PM_OK;
+}
+
+// Steps 2 to 4. Everything is read and checked before the first byte is written.
+static int rebuild(const struct pm_recover_options *options, unsigned threads,
+                   struct pm_error *err) {
+    if (!pm_roots_table(err))
+        return err->status;
+    int status = pm_extent_cover(err);
+    if (status == PM_OK)
+        status = load_shards(threads, err);
+    if (status == PM_OK)
+        status = pm_extent_check(err);
+    if (status == PM_OK && pm_heap_is_clean())
+        status = check_clean(err);
+    if (status != PM_OK)
+        return status;
+    if (options->write) {
+        status = write_back_data(err);
+        if (status != PM_OK)
+            return status;
+        if (!pm_heap_is_clean()) {
+            pm_slab_flush_inherited();
+            if (!pm_heap.created)
+                pm_shards_tidy();
+        }
+        pm_heap_dirty();
+        for (unsigned i = 0; i < pm_heap.shards; i++)
+            pm_log_activate(&pm_heap.shard[i]);
+    }
+    status = options->borrow ? pm_extent_bar_gaps(err) : pm_extent_fill_gaps(options->write, err);
+    if (status == PM_OK)
+        pm_holes_find();
+    return status;
+}
+
+// ---- step 5: what is alive ----------------------------------------------------------------------
+
+static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct pm_error *err) {
+    double start = seconds_now();
+    struct pm_mark_options chosen = *how;
+    if (!pm_heap_has_roots())
+        chosen.markers = 1; // there is nothing to mark
+    int status = pm_mark_begin(&chosen, err);
+    if (status != PM_OK)
+        return status;
+    status = pm_roots_each(pm_mark_root, NULL, err);
+    if (status == PM_OK)
+        r->overflows = pm_mark_run();
+    pm_mark_end();
+    r->marked = true;
+    r->mark_seconds = seconds_now() - start;
+    return status;
+}
+
+static void trust_population(const struct pm_population *p, const uint64_t *words, void *covered) {
+    memcpy(p->bits, words, pm_slab_words(p->cls) * sizeof *words);
+    ++*(uint64_t *)covered;
+}
+
+static uint64_t count_populations(void) {
+    struct pm_population population[2];
+    uint64_t count = 0;
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
+        if (pm_extents[i].slab)
+            count += pm_slab_populations(&pm_vslabs[pm_extent_slab(&pm_extents[i])], population);
+    return count;
+}
+
+// Small blocks need nothing: pm_slab_adopt() has set the bits of all that can be in use, and in
+// step 6 a set bit says "live".
+static void keep_all(struct pm_recovery *r) {
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
+        pm_extents[i].marked = !pm_extents[i].slab;
+    r->uncollected = true;
+}
+
+// Takes the bits of the last clean close instead of marking. False: the bitmaps do not have every
+// population of the heap.
+static bool trust_bitmaps(void) {
+    uint64_t covered = 0;
+    if (!pm_bitmaps_read(trust_population, &covered) || covered != count_populations())
+        return false;
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
+        pm_extents[i].marked = !pm_extents[i].slab;
+    return true;
+}
+
+// Counts small blocks that were allocated at the clean close and are not marked.
+static void count_leaks(const struct pm_population *p, const uint64_t *words, void *arg) {
+    struct pm_recovery *r = arg;
+    uint64_t leaked = 0;
+    for (unsigned w = 0; w < pm_slab_words(p->cls); w++)
+        leaked += (uint64_t)__builtin_popcountll(words[w] & ~p->bits[w]);
+    r->leaked_objects += leaked;
+    r->leaked_bytes += leaked * pm_classes[p->cls].size;
+}
+
+// ---- step 6: sweep ------------------------------------------------------------------------------
+
+// Shards are swept side by side, and what they have goes into the bins of one arena.
+static struct pm_lock bins = PM_LOCK(PM_RANK_BIN);
+
+static void adopt_live(uint32_t slab) {
+    pm_lock(&bins);
+    pm_arena_adopt(slab);
+    pm_unlock(&bins);
+}
+
+static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
+                       struct pm_recovery *r) {
+    struct pm_population population[2];
+    unsigned live = 0;
+    pm_slab_swept(&pm_vslabs[slab]);
+    unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
+    for (unsigned i = 0; i < count; i++) {
+        live += population[i].used;
+        r->live_bytes += (uint64_t)population[i].used * pm_classes[population[i].cls].size;
+        r->morphing += population[i].old && population[i].used;
+    }
+    r->live_objects += live;
+    if (options->write)
+        pm_morph_sync(slab);
+    if (live == 0) {
+        r->reclaimed_bytes += PM_SLAB_SIZE;
+        if (options->write)
+            pm_slab_forget(slab);
+        return;
+    }
+    r->slabs++;
+    if (options->write || options->borrow)
+        adopt_live(slab);
+}
+
+static void sweep_extent(uint32_t index, bool write, struct pm_recovery *r) {
+    struct pm_extent *e = &pm_extents[index];
+    uint64_t bytes = pm_extent_bytes(e);
+    if (!e->marked) {
+        r->leaked_objects++;
+        r->leaked_bytes += bytes;
+        r->reclaimed_bytes += bytes;
+        if (write)
+            pm_extent_forget(index);
+        return;
+    }
+    e->marked = 0;
+    r->extents++;
+    r->live_objects++;
+    r->live_bytes += bytes;
+    pm_tag[pm_granule(pm_extent_address(e))] = PM_TAG_EXTENT;
+}
+
+#define INDEX_MASK ((1u << PM_INDEX_SHIFT) - 1)
+
+struct sweeping {
+    const struct pm_recover_options *options;
+    struct pm_recovery found[PM_SHARDS];
+};
+
+static void sweep_shard(unsigned shard, bool caller, void *arg) {
+    struct sweeping *sweeping = arg;
+    const struct pm_recover_options *options = sweeping->options;
+    pm_progress *progress = caller ? options->mark.progress : NULL;
+    struct pm_shard *s = &pm_heap.shard[shard];
+    struct pm_recovery *r = &sweeping->found[shard];
+    if (!caller)
+        pm_node_stay(s->node);
+    for (uint32_t i = pm_index_first(s); (i = pm_extent_next_active_in(s, i)) != 0;) {
+        const struct pm_extent *e = &pm_extents[i];
+        if (e->slab)
+            sweep_slab(pm_extent_slab(e), options, r);
+        else
+            sweep_extent(i, options->write, r);
+        if (progress && i % 4096 == 0)
+            progress("sweep", i & INDEX_MASK, s->extents->top);
+    }
+    if (options->write && r->reclaimed_bytes)
+        pm_extent_forgotten(s);
+}
+
+static void add(struct pm_recovery *r, const struct pm_recovery *found) {
+    r->live_objects += found->live_objects;
+    r->live_bytes += found->live_bytes;
+    r->leaked_objects += found->leaked_objects;
+    r->leaked_bytes += found->leaked_bytes;
+    r->reclaimed_bytes += found->reclaimed_bytes;
+    r->slabs += found->slabs;
+    r->extents += found->extents;
+    r->morphing += found->morphing;
+}
+
+static void sweep(const struct pm_recover_options *options, struct pm_recovery *r) {
+    static struct sweeping sweeping;
+    sweeping = (struct sweeping){.options = options};
+    pm_workers_run(r->markers, pm_heap.shards, sweep_shard, &sweeping);
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        add(r, &sweeping.found[i]);
+    if (!options->write)
+        return;
+    pm_extent_purge_some();
+    r->kept_bytes = pm_extent_stats().reclaimed_pages << PM_PAGE_SHIFT;
+}
+
+// ---- the whole ----------------------------------------------------------------------------------
+
+int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
+               struct pm_error *err) {
+    double start = seconds_now();
+    memset(r, 0, sizeof *r);
+    r->was_clean = pm_heap_is_clean();
+    r->roots = pm_heap_root_count();
+    r->markers = options->mark.markers ? options->mark.markers : pm_nodes_cores();
+    int status = rebuild(options, r->markers, err);
+    if (status != PM_OK)
+        return status;
+    bool trusted = r->was_clean && pm_options.collect.number == PM_COLLECT_CRASH && trust_bitmaps();
+    if (options->borrow) {
+        keep_all(r);
+    } else if (!trusted) {
+        status = mark(&options->mark, r, err);
+        if (status != PM_OK)
+            return status;
+        r->leaks_exact = r->was_clean && pm_bitmaps_read(count_leaks, r);
+    }
+    sweep(options, r);
+    r->seconds = seconds_now() - start;
+    return PM_OK;
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Recovery. The same code runs in a process before main, and offline in the tools.
+//
+//   1 lock, superblock, geometry              pm_heap_open, pm_heap_map
+//   2 read the log and the slab headers, make extents and vslabs of them, check them
+//   3 make the data that a killed process stored durable, then the state word "dirty"
+//   4 make the gaps free extents, finish an interrupted resize
+//   5 mark in parallel from the roots         mark.h
+//   6 sweep: free what is not marked; the log is made durable once, for all of it
+//
+// Steps 1 and 2 write nothing, so a damaged heap is refused unchanged. A crash at any point leaves
+// a heap that the same recovery handles.
+#ifndef PM_RECOVER_H
+#define PM_RECOVER_H
+
+#include <stdbool.h>
+
+#include "mark.h"
+
+// What an opening found and did. Leaked means: allocated at the end of the last run, and not
+// reachable. Extents are always known to have been allocated. Small blocks are known only if a
+// clean close has left bitmaps.
+struct pm_recovery {
+    bool was_clean;
+    bool marked;      // false: under PMALLOC_COLLECT=crash the bitmaps stood in for marking
+    bool uncollected; // nothing was marked or freed: every old block counts as live
+    bool leaks_exact; // leaked small blocks are counted, too
+    unsigned roots, markers;
+    uint64_t live_objects, live_bytes;
+    uint64_t leaked_objects, leaked_bytes;
+    uint64_t reclaimed_bytes; // in extents and whole slabs that this recovery freed
+    uint64_t kept_bytes;      // in all free extents that still hold space
+    uint64_t slabs, extents;  // in use after recovery
+    uint64_t morphing;        // of these slabs, how many have live old blocks
+    uint64_t overflows;       // how often noted stripes were scanned again
+    double seconds, mark_seconds;
+};
+
+struct pm_recover_options {
+    bool write;  // false: nothing on media changes; the result is what a recovery would find
+    bool borrow; // without `write`, for pm_heap_borrow(): see below
+    struct pm_mark_options mark;
+};
+
+// Steps 2 to 6, for a heap that is open and mapped. No other thread uses the heap. If the heap has
+// no roots, nothing is reachable, so everything is freed.
+//
+// For a heap that is to be borrowed nothing is marked. Every block of its slabs and every extent
+// counts as allocated, and is freed when the program frees it. New blocks lie beyond the end of
+// heap.0. So the pages of the file stay shared for as long as possible, and a start takes as long
+// as reading the log and the slab headers.
+int pm_recover(const struct pm_recover_options *options, struct pm_recovery *result,
+               struct pm_error *err);
+
+#endif

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Capture: the pages that hold a root become shared mappings of the heap's file `roots`. From then
+// on the program's own stores to them are as durable as its heap.
+//
+//   process pages   [ other | head | other ]     fresh from the executable and the constructors
+//   old image       [ ....  | HEAD | ....  ]     as the last process left it
+//   new image       [ other | HEAD | other ]     in the file, and then mapped in the process
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fcntl.h>
+
+#include "base/crc.h"
+#include "base/options.h"
+#include "base/os.h"
+#include "base/threads.h"
+#include "locate.h"
+#include "media/adopt.h"
+#include "media/file.h"
+#include "media/heap.h"
+#include "media/heap_space.h"
+#include "media/persist.h"
+#include "program.h"
+#include "root_media.h"
+#include "root_table.h"
+
+// A root of this process: where one part of a spec lies.
+struct part {
+    struct pm_spec spec;
+    uint32_t number;
+    uintptr_t address;
+    uint64_t length;
+};
+// Adjacent captured pages.
+struct run {
+    uintptr_t start, end;
+    uint64_t image; // offset in the roots file
+};
+
+static struct part *parts; // room for PM_ROOT_MAX, from pm_roots_prepare() on
+static unsigned part_count;
+static struct run *runs;
+static unsigned run_count;
+
+#define PAGE_MASK (~(uintptr_t)(PM_PAGE_SIZE - 1))
+
+// ---- prepare ------------------------------------------------------------------------------------
+
+static int resolve_spec(const struct pm_spec *spec, struct pm_error *err) {
+    struct pm_location range[64];
+    size_t n;
+    int status = pm_locate(spec, range, sizeof range / sizeof range[0], &n, err);
+    if (status != PM_OK)
+        return status;
+    for (size_t i = 0; i < n; i++) {
+        if (part_count == PM_ROOT_MAX)
+            return pm_fail(err, PM_USAGE, "more than %u roots", PM_ROOT_MAX);
+        parts[part_count++] = (struct part){*spec, (uint32_t)i, range[i].addr, range[i].length};
+    }
+    return PM_OK;
+}
+
+static const struct part *find_part(const struct pm_spec *spec, uint32_t number) {
+    for (unsigned i = 0; i < part_count; i++)
+        if (parts[i].number == number && pm_spec_equal(&parts[i].spec, spec))
+            return &parts[i];
+    return NULL;
+}
+
+// Whether a root has a guard in the heap but not in this program, or the other way round. A static
+// that is restored without its guard would be constructed again, over its contents.
+static bool guards_differ(const struct pm_root_table *t, const struct pm_root *root,
+                          const struct pm_spec *spec) {
+    bool was = root->part == 1;
+    for (uint32_t i = 0; i < t->count && !was; i++)
+        was = t->root[i].part == 1 && t->root[i].kind == PM_ROOT_SYMBOL &&
+              strcmp(t->root[i].name, root->name) == 0 &&
+              strcmp(t->root[i].object, root->object) == 0;
+    return was != (find_part(spec, 1) != NULL);
+}
+
+// Checks that every root of the heap is in this program too, with the same size.
+static int resolve_registered(const struct pm_root_table *t, struct pm_error *err) {
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct pm_root *root = &t->root[i];
+        struct pm_spec spec;
+        pm_root_spec(root, &spec);
+        if (!find_part(&spec, 0)) {
+            struct pm_error why;
+            if (resolve_spec(&spec, &why) != PM_OK) {
+                char text[PM_SPEC_TEXT_LEN];
+                pm_root_text(root, text, sizeof text);
+                return pm_fail(
+                    err, PM_USAGE,
+                    "%.250s; the heap %.120s has this root: run the program it belongs to, or "
+                    "`pmalloc-recover --drop-root '%.80s' %.120s`",
+                    why.text, pm_heap.dir, text, pm_heap.dir);
+            }
+        }
+        const struct part *part = find_part(&spec, root->part);
+        if (root->kind == PM_ROOT_SYMBOL && guards_differ(t, root, &spec))
+            return pm_fail(err, PM_USAGE,
+                           "root %.160s is not constructed in this program as it was in the heap "
+                           "%.120s (its guard variable); the program has changed",
+                           root->name, pm_heap.dir);
+        if (root->kind == PM_ROOT_SYMBOL && part && part->length != root->length)
+            return pm_fail(
+                err, PM_USAGE,
+                "root %.160s has %lu bytes in this program, but %lu in the heap %.120s; the "
+                "program has changed",
+                root->name, (unsigned long)part->length, (unsigned long)root->length, pm_heap.dir);
+    }
+    return PM_OK;
+}
+
+int pm_roots_prepare(struct pm_error *err) {
+    const struct pm_root_table *t = pm_roots_table(err);
+    if (!t)
+        return err->status;
+    if (!pm_options.roots.text[0] && t->count == 0)
+        return PM_OK;
+    struct pm_spec *specs = pm_os_reserve(PM_ROOT_MAX * sizeof *specs);
+    parts = pm_os_reserve(PM_ROOT_MAX * sizeof *parts);
+    runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs);
+    if (!specs || !parts || !runs)
+        return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
+    size_t n = 0;
+    int status = PM_OK;
+    if (pm_options.roots.text[0]) {
+        status = pm_spec_parse(pm_options.roots.text, specs, PM_ROOT_MAX, &n, err);
+        if (status != PM_OK)
+            pm_fail_in(err, "PMALLOC_ROOTS=%.100s", pm_options.roots.text);
+    }
+    for (size_t i = 0; i < n && status == PM_OK; i++) {
+        status = resolve_spec(&specs[i], err);
+        if (status != PM_OK)
+            pm_fail_in(err, "PMALLOC_ROOTS");
+    }
+    munmap(specs, PM_ROOT_MAX * sizeof *specs);
+    return status == PM_OK ? resolve_registered(t, err) : status;
+}
+
+// ---- capture ------------------------------------------------------------------------------------
+
+// Finds the runs of pages that hold all parts, sorted and merged. There are few parts, so insertion
+// sort will do.
+static void find_runs(void) {
+    run_count = 0;
+    for (unsigned i = 0; i < part_count; i++) {
+        struct run r = {parts[i].address & PAGE_MASK,
+                        (parts[i].address + parts[i].length + PM_PAGE_SIZE - 1) & PAGE_MASK, 0};
+        unsigned at = run_count++;
+        for (; at > 0 && runs[at - 1].start > r.start; at--)
+            runs[at] = runs[at - 1];
+        runs[at] = r;
+    }
+    unsigned kept = 0;
+    for (unsigned i = 1; i < run_count; i++)
+        if (runs[i].start <= runs[kept].end) {
+            if (runs[i].end > runs[kept].end)
+                runs[kept].end = runs[i].end;
+        } else {
+            runs[++kept] = runs[i];
+        }
+    run_count = run_count ? kept + 1 : 0;
+}
+
+// Places the new area at the start of the file if it fits before the old one, else after the old
+// one. The old one stays in force until the switch. Returns the area's length.
+static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
+    uint64_t length = 0;
+    for (unsigned i = 0; i < run_count; i++)
+        length += runs[i].end - runs[i].start;
+    *offset = old->area_offset >= length ? 0 : old->area_offset + old->area_length;
+    uint64_t at = *offset;
+    for (unsigned i = 0; i < run_count; i++) {
+        runs[i].image = at;
+        at += runs[i].end - runs[i].start;
+    }
+    return length;
+}
+
+static uint64_t image_of(uintptr_t address) {
+    for (unsigned i = 0; i < run_count; i++)
+        if (address >= runs[i].start && address < runs[i].end)
+            return runs[i].image + (address - runs[i].start);
+    return 0; // not reached: every part lies in a run
+}
+
+static void fill_table(struct pm_root_table *next, uint64_t offset, uint64_t length) {
+    next->count = part_count;
+    next->area_offset = offset;
+    next->area_length = length;
+    for (unsigned i = 0; i < part_count; i++) {
+        const struct part *p = &parts[i];
+        struct pm_root *r = &next->root[i];
+        memset(r, 0, sizeof *r);
+        r->kind = (uint32_t)p->spec.kind;
+        r->part = p->number;
+        r->spec_offset = p->spec.kind == PM_ROOT_RANGE ? p->spec.offset : 0;
+        r->length = p->length;
+        r->image = image_of(p->address);
+        r->address = p->address;
+        memcpy(r->object, p->spec.object, sizeof r->object);
+        memcpy(r->name, p->spec.name, sizeof r->name);
+    }
+}
+
+// The first byte of a guard says whether the static is constructed. The other bytes say which
+// thread is constructing it (in libstdc++ and libc++abi). If that was a thread of an earlier run,
+// they are cleared, so that this run constructs the static.
+static void reset_guard(char *guard, uint64_t length) {
+    if (!guard[0] && pm_options.locks.number == PM_LOCKS_RESET)
+        memset(guard, 0, length);
+}
+
+static bool is_guard(const struct pm_root *root) {
+    return root->kind == PM_ROOT_SYMBOL && (root->part == 1 || !strncmp(root->name, "_ZGV", 4));
+}
+
+// Copies the old bytes of symbols and ranges over the fresh ones: in the new images or, if `area`
+// is NULL, in the process. Whole objects are not restored.
+static void restore_bytes(const struct pm_root_table *old, const char *old_images, char *area,
+                          uint64_t offset) {
+    for (uint32_t i = 0; i < old->count; i++) {
+        const struct pm_root *root = &old->root[i];
+        struct pm_spec spec;
+        pm_root_spec(root, &spec);
+        const struct part *part = find_part(&spec, root->part);
+        if (root->kind == PM_ROOT_OBJECT || !part)
+            continue;
+        char *to =
+            area ? area + (image_of(part->address) - offset) : (char *)(uintptr_t)part->address;
+        memcpy(to, old_images + (root->image - old->area_offset), root->length);
+        if (is_guard(root))
+            reset_guard(to, root->length);
+    }
+}
+
+// The bytes that restore_bytes() copies may contain locks that an earlier run held. Makes them
+// known as old memory.
+static int tell_old(const struct pm_root_table *old, struct pm_error *err) {
+    int status = PM_OK;
+    for (uint32_t i = 0; i < old->count && status == PM_OK; i++) {
+        struct pm_spec spec;
+        pm_root_spec(&old->root[i], &spec);
+        const struct part *part = find_part(&spec, old->root[i].part);
+        if (old->root[i].kind != PM_ROOT_OBJECT && part)
+            status = pm_old_root(part->address, part->length, err);
+    }
+    return status;
+}
+
+static int write_images(const struct pm_root_table *old, uint64_t offset, uint64_t length,
+                        struct pm_error *err) {
+    const char *old_images = pm_roots_images(old);
+    char *area = pm_file_map(&pm_heap.roots, NULL, length, PROT_READ | PROT_WRITE, 0, offset);
+    if (area == MAP_FAILED || (old->area_length && !old_images))
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
+                       pm_strerror(errno));
+    for (unsigned i = 0; i < run_count; i++)
+        memcpy(area + (runs[i].image - offset), (const void *)runs[i].start,
+               runs[i].end - runs[i].start);
+    if (old_images) {
+        restore_bytes(old, old_images, area, offset);
+        munmap((void *)(uintptr_t)old_images, old->area_length);
+    }
+    // pm_roots_switch() drains after this flush and before the commit.
+    pm_flush(area, length);
+    munmap(area, length);
+    return PM_OK;
+}
+
+static int map_runs(struct pm_error *err) {
+    for (unsigned i = 0; i < run_count; i++)
+        if (pm_file_map(&pm_heap.roots, (void *)runs[i].start, runs[i].end - runs[i].start,
+                        PROT_READ | PROT_WRITE, MAP_FIXED, runs[i].image) == MAP_FAILED)
+            return pm_fail(err, PM_OPERATIONAL, "cannot map the root pages at %lx: %s",
+                           (unsigned long)runs[i].start, pm_strerror(errno));
+    return PM_OK;
+}
+
+// The next start needs as much space again, beside this area. If it needs at most KEPT_READY, that
+// space is kept allocated. Else a heap that has filled its file system could not be opened any
+// more, not even to free something.
+#define KEPT_READY ((uint64_t)1 << 20)
+
+static void tidy_images(uint64_t offset, uint64_t length, uint64_t gone, uint64_t gone_len) {
+    uint64_t next = offset >= length ? 0 : offset + length; // where place_area() will put it
+    bool keep = length <= KEPT_READY;
+    if (gone_len && !(keep && gone == next && gone_len == length)) // best effort
+        (void)!fallocate(pm_heap.roots.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone,
+                         (off_t)gone_len);
+    if (keep && pm_file_grow(&pm_heap.roots, next + length))
+        pm_file_back_with_space(&pm_heap.roots, next, length);
+}
+
+// Copies the pages to the roots file, then maps the file in their place. A store in between would
+// be lost, so no other thread may store to them. What is durable before what: the images, and the
+// file's length and blocks, before the table's epoch.
+static int move_pages(const struct pm_root_table *old, uint64_t offset, uint64_t length,
+                      struct pm_error *err) {
+    int status = pm_options.locks.number == PM_LOCKS_RESET ? tell_old(old, err) : PM_OK;
+    if (status == PM_OK)
+        status = write_images(old, offset, length, err);
+    if (status != PM_OK)
+        return status;
+    if (pm_durability != PM_DURABLE_NONE && fsync(pm_heap.roots.fd) != 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot be written back: %s", pm_heap.dir,
+                       pm_strerror(errno));
+    fill_table(pm_roots_next_table(), offset, length);
+    pm_roots_switch();
+    return map_runs(err);
+}
+
+// Constructors may have started threads, so these are stopped first. If one does not stop, the
+// pages are made read-only, and it waits at its first store to them. But if that thread blocks
+// SIGSEGV, such a store would end the process. So it is not stopped, and a store of it to these
+// pages may be lost. That is better than a program that does not start.
+static int move_pages_among_others(const struct pm_root_table *old, uint64_t offset,
+                                   uint64_t length, struct pm_error *err) {
+    bool held = pm_threads_stop() == PM_THREADS_RUN && pm_threads_catch() && pm_roots_hold(true);
+    int status = move_pages(old, offset, length, err);
+    if (held && status != PM_OK)
+        pm_roots_hold(false);
+    pm_threads_resume();
+    return status;
+}
+
+int pm_roots_capture(struct pm_error *err) {
+    const struct pm_root_table *old = pm_roots_table(err);
+    if (!old)
+        return err->status;
+    if (part_count || pm_heap_has_roots())
+        pm_program_record();
+    if (!part_count)
+        return PM_OK;
+    find_runs();
+    uint64_t offset, length = place_area(old, &offset);
+    uint64_t gone = old->area_offset, gone_len = old->area_length;
+    pm_heap.roots.reach = SIZE_MAX; // the file is mapped in pieces, so no mapping limits its growth
+    if (!pm_file_grow(&pm_heap.roots, offset + length) ||
+        !pm_file_back_with_space(&pm_heap.roots, offset, length))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/roots: no space for %lu bytes of captured roots: %s", pm_heap.dir,
+                       (unsigned long)length, pm_strerror(errno));
+    int status = pm_roots_back_table(part_count, err);
+    if (status == PM_OK)
+        status =
+            (pm_threads_none() ? move_pages : move_pages_among_others)(old, offset, length, err);
+    if (status == PM_OK)
+        tidy_images(offset, length, gone, gone_len);
+    return status;
+}
+
+int pm_roots_restore(struct pm_error *err) {
+    const struct pm_root_table *old = pm_roots_table(err);
+    if (!old)
+        return err->status;
+    if (part_count || pm_heap_has_roots())
+        pm_program_record();
+    if (!part_count || !old->area_length)
+        return PM_OK;
+    const char *images = pm_roots_images(old);
+    if (!images)
+        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
+                       pm_strerror(errno));
+    int status = pm_options.locks.number == PM_LOCKS_RESET ? tell_old(old, err) : PM_OK;
+    if (status == PM_OK)
+        restore_bytes(old, images, NULL, 0);
+    munmap((void *)(uintptr_t)images, old->area_length);
+    return status;
+}
+
+bool pm_roots_captured(const void *p) {
+    for (unsigned i = 0; run_count && i < part_count; i++)
+        if ((uintptr_t)p - parts[i].address < parts[i].length)
+            return true;
+    return false;
+}
+
+// ---- fork ---------------------------------------------------------------------------------------
+
+// Copies the pages of all runs. All copies are made before any is used, so that if memory is out
+// nothing has changed.
+static bool copy_runs(void **copy) {
+    for (unsigned i = 0; i < run_count; i++) {
+        size_t len = runs[i].end - runs[i].start;
+        copy[i] = pm_os_reserve(len);
+        if (!copy[i])
+            return false;
+        memcpy(copy[i], (const void *)runs[i].start, len);
+    }
+    return true;
+}
+
+static unsigned moved; // how many runs are private memory now
+
+bool pm_roots_privatise(void) {
+    void *copy[PM_ROOT_MAX] = {NULL};
+    bool good = copy_runs(copy);
+    for (moved = 0; good && moved < run_count; moved += good) {
+        size_t len = runs[moved].end - runs[moved].start;
+        good = mremap(copy[moved], len, len, MREMAP_MAYMOVE | MREMAP_FIXED,
+                      (void *)runs[moved].start) != MAP_FAILED;
+    }
+    for (unsigned i = moved; i < run_count && copy[i]; i++)
+        munmap(copy[i], runs[i].end - runs[i].start);
+    return good;
+}
+
+// ---- the end of the program ---------------------------------------------------------------------
+
+bool pm_roots_hold(bool on) {
+    for (unsigned i = 0; i < run_count; i++)
+        if (mprotect((void *)runs[i].start, runs[i].end - runs[i].start,
+                     on ? PROT_READ : PROT_READ | PROT_WRITE) != 0)
+            return false;
+    return true;
+}
+
+// Replaces the mappings one by one, which takes no memory. Then makes the kernel copy every page at
+// once: a child that is forked after this may still run when the next process writes the file.
+bool pm_roots_part(void) {
+    if (!pm_file_ready(&pm_heap.roots))
+        return pm_roots_privatise();
+    for (moved = 0; moved < run_count; moved++) {
+        const struct run *run = &runs[moved];
+        if (mmap((void *)run->start, run->end - run->start, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_heap.roots.fd,
+                 (off_t)run->image) == MAP_FAILED)
+            return false;
+    }
+    for (unsigned i = 0; i < run_count; i++)
+        for (uintptr_t page = runs[i].start; page < runs[i].end; page += PM_PAGE_SIZE)
+            pm_os_copy_page((void *)page);
+    return true;
+}
+
+bool pm_roots_rejoin(void) {
+    struct pm_error ignored;
+    return moved == 0 || (pm_file_ready(&pm_heap.roots) && map_runs(&ignored) == PM_OK);
+}
+
+int pm_roots_remap(struct pm_error *err) { return map_runs(err); }
+
+bool pm_roots_fork_exclude(bool on) {
+    bool good = true;
+    for (unsigned i = 0; i < run_count; i++)
+        good &= pm_os_advise((void *)runs[i].start, runs[i].end - runs[i].start,
+                             on ? MADV_DONTFORK : MADV_DOFORK);
+    return good;
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "elf_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cxxname.h"
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define NATIVE_DATA ELFDATA2LSB
+#else
+#define NATIVE_DATA ELFDATA2MSB
+#endif
+#define NATIVE_CLASS (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)
+
+// The only access to the mapping: returns the `len` bytes at `off`, or NULL if they are not all in
+// the file.
+static const unsigned char *bytes_at(const struct pm_elf *f, uint64_t off, uint64_t len) {
+    return off <= f->size && len <= f->size - off ? f->map + off : NULL;
+}
+
+// Copies out entry i of a table at `off` whose entries have `size` bytes. i < 2^32, so i * size
+// does not wrap.
+static bool entry_at(const struct pm_elf *f, uint64_t off, uint64_t i, void *out, size_t size) {
+    uint64_t at;
+    if (__builtin_add_overflow(off, i * size, &at))
+        return false;
+    const unsigned char *p = bytes_at(f, at, size);
+    if (p != NULL)
+        memcpy(out, p, size);
+    return p != NULL;
+}
+
+static const char *header_problem(const struct pm_elf *f) {
+    const ElfW(Ehdr) *e = &f->ehdr;
+    if (memcmp(e->e_ident, ELFMAG, SELFMAG) != 0)
+        return "not an ELF file";
+    if (e->e_ident[EI_CLASS] != NATIVE_CLASS || e->e_ident[EI_DATA] != NATIVE_DATA)
+        return "an ELF file of another architecture";
+    if (e->e_type != ET_EXEC && e->e_type != ET_DYN)
+        return "neither a program nor a shared library";
+    if (e->e_phentsize != sizeof(ElfW(Phdr)) ||
+        (e->e_shoff != 0 && e->e_shentsize != sizeof(ElfW(Shdr))))
+        return "damaged (size of its headers)";
+    if (bytes_at(f, e->e_phoff, (uint64_t)e->e_phnum * sizeof(ElfW(Phdr))) == NULL)
+        return "truncated or damaged (program headers)";
+    return NULL;
+}
+
+int pm_elf_open(struct pm_elf *f, const char *path, struct pm_error *err) {
+    struct stat st;
+    memset(f, 0, sizeof *f);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open: %s", path, pm_strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size < sizeof f->ehdr) {
+        close(fd);
+        return pm_fail(err, PM_OPERATIONAL, "%s: not an ELF file", path);
+    }
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    int problem = errno;
+    close(fd);
+    if (map == MAP_FAILED)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot map: %s", path, pm_strerror(problem));
+    f->map = map;
+    f->size = (size_t)st.st_size;
+    f->ino = st.st_ino;
+    memcpy(&f->ehdr, map, sizeof f->ehdr);
+    const char *what = header_problem(f);
+    if (what == NULL)
+        return 0;
+    pm_elf_close(f);
+    return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, what);
+}
+
+void pm_elf_close(struct pm_elf *f) {
+    if (f->map != NULL)
+        munmap((void *)(uintptr_t)f->map, f->size);
+    f->map = NULL;
+    f->size = 0;
+}
+
+bool pm_elf_phdr(const struct pm_elf *f, size_t i, ElfW(Phdr) * out) {
+    return i < f->ehdr.e_phnum && entry_at(f, f->ehdr.e_phoff, i, out, sizeof *out);
+}
+
+size_t pm_elf_notes_build_id(const unsigned char *notes, size_t size, size_t p_align,
+                             uint8_t id[PM_BUILD_ID_MAX]) {
+    size_t mask = (p_align == 8 ? 8 : 4) - 1;
+    ElfW(Nhdr) h;
+    for (size_t at = 0; size - at >= sizeof h;) {
+        memcpy(&h, notes + at, sizeof h);
+        // The sizes have 32 bits, the sums 64: nothing wraps.
+        uint64_t name = at + sizeof h;
+        uint64_t desc = (name + h.n_namesz + mask) & ~(uint64_t)mask;
+        uint64_t next = (desc + h.n_descsz + mask) & ~(uint64_t)mask;
+        if (desc + h.n_descsz > size)
+            return 0;
+        if (h.n_type == NT_GNU_BUILD_ID && h.n_namesz == 4 && memcmp(notes + name, "GNU", 4) == 0) {
+            size_t len = h.n_descsz < PM_BUILD_ID_MAX ? h.n_descsz : PM_BUILD_ID_MAX;
+            memcpy(id, notes + desc, len);
+            return len;
+        }
+        if (next > size)
+            return 0;
+        at = (size_t)next;
+    }
+    return 0;
+}
+
+size_t pm_elf_build_id(const struct pm_elf *f, uint8_t id[PM_BUILD_ID_MAX]) {
+    ElfW(Phdr) p;
+    for (size_t i = 0, len; pm_elf_phdr(f, i, &p); i++) {
+        if (p.p_type != PT_NOTE)
+            continue;
+        const unsigned char *notes = bytes_at(f, p.p_offset, p.p_filesz);
+        if (notes != NULL && (len = pm_elf_notes_build_id(notes, p.p_filesz, p.p_align, id)) != 0)
+            return len;
+    }
+    return 0;
+}
+
+// ---- symbol tables ------------------------------------------------------------------------------
+
+struct table {
+    const unsigned char *syms;
+    uint64_t count;
+    const char *strings;
+    uint64_t strings_size;
+};
+
+// Finds the first section of that type. 1: *t describes it. 0: there is none. -1: it is damaged.
+static int find_table(const struct pm_elf *f, uint32_t type, struct table *t) {
+    const ElfW(Ehdr) *e = &f->ehdr;
+    ElfW(Shdr) s, str;
+    uint64_t count = e->e_shnum;
+    if (e->e_shoff == 0)
+        return 0;
+    if (!entry_at(f, e->e_shoff, 0, &s, sizeof s))
+        return -1;
+    if (count == 0) // there are more sections than e_shnum can hold
+        count = s.sh_size < UINT32_MAX ? s.sh_size : 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (!entry_at(f, e->e_shoff, i, &s, sizeof s))
+            return -1;
+        if (s.sh_type != type)
+            continue;
+        if (s.sh_entsize != sizeof(ElfW(Sym)) || s.sh_link >= count ||
+            !entry_at(f, e->e_shoff, s.sh_link, &str, sizeof str) || str.sh_type != SHT_STRTAB)
+            return -1;
+        t->syms = bytes_at(f, s.sh_offset, s.sh_size);
+        t->count = s.sh_size / sizeof(ElfW(Sym));
+        t->strings = (const char *)bytes_at(f, str.sh_offset, str.sh_size);
+        t->strings_size = str.sh_size;
+        return t->syms != NULL && t->strings != NULL ? 1 : -1;
+    }
+    return 0;
+}
+
+// Whether the string is the name, perhaps with @VERSION after it. `room` bytes of the string are in
+// the table.
+static bool name_matches(const char *s, uint64_t room, const char *name, size_t len) {
+    return room > len && memcmp(s, name, len) == 0 && (s[len] == '\0' || s[len] == '@');
+}
+
+static unsigned rank_of(const ElfW(Sym) * s) {
+    switch (ELF64_ST_BIND(s->st_info)) {
+    case STB_GLOBAL:
+    case STB_GNU_UNIQUE:
+        return 3;
+    case STB_WEAK:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
+static enum pm_elf_verdict judge(const ElfW(Sym) * s) {
+    switch (ELF64_ST_TYPE(s->st_info)) {
+    case STT_TLS:
+        return PM_ELF_TLS;
+    case STT_FUNC:
+    case STT_GNU_IFUNC:
+        return PM_ELF_FUNCTION;
+    case STT_OBJECT:
+    case STT_COMMON:
+    case STT_NOTYPE: // assembler and linker-script variables
+        if (s->st_shndx == SHN_ABS)
+            return PM_ELF_ABSOLUTE;
+        return s->st_size != 0 ? PM_ELF_FOUND : PM_ELF_NO_SIZE;
+    default: // sections, files
+        return PM_ELF_MISSING;
+    }
+}
+
+// Takes the symbol if it is better than the one found so far. A usable variable is better than
+// anything else, then a higher binding, then the one found first. Aliases (same place and size) are
+// one variable.
+static void consider(struct pm_elf_symbol *out, const ElfW(Sym) * s) {
+    enum pm_elf_verdict v = judge(s);
+    unsigned rank = rank_of(s);
+    bool had = out->verdict == PM_ELF_FOUND || out->verdict == PM_ELF_AMBIGUOUS;
+    if (v == PM_ELF_MISSING || (v != PM_ELF_FOUND && out->verdict != PM_ELF_MISSING))
+        return;
+    if (v == PM_ELF_FOUND && had) {
+        if (rank < out->rank ||
+            (rank == out->rank && out->value == s->st_value && out->size == s->st_size))
+            return;
+        if (rank == out->rank) {
+            if (out->count > 1 && out->second_value == s->st_value)
+                return;
+            out->verdict = PM_ELF_AMBIGUOUS;
+            out->second_value = s->st_value;
+            out->second_size = s->st_size;
+            out->count++;
+            return;
+        }
+    }
+    out->verdict = v;
+    out->value = s->st_value;
+    out->size = s->st_size;
+    out->rank = rank;
+    out->count = 1;
+    out->preemptible = rank > 1 && ELF64_ST_VISIBILITY(s->st_other) == STV_DEFAULT;
+}
+
+// Remembers a variable whose name is like the one asked for: it differs in case only (these come
+// first), or one of the two begins with the other.
+static void consider_near(struct pm_elf_symbol *out, const char *s, uint64_t room, const char *name,
+                          size_t len) {
+    size_t n = strnlen(s, room < PM_ELF_NEAR_LEN ? room : PM_ELF_NEAR_LEN);
+    if (n == PM_ELF_NEAR_LEN || n == room || n < 2 || len < 2)
+        return;
+    bool same = n == len && strncasecmp(s, name, n) == 0;
+    if (!same &&
+        (out->near_count == PM_ELF_NEAR_MAX || strncasecmp(s, name, n < len ? n : len) != 0))
+        return;
+    for (unsigned i = 0; i < out->near_count; i++)
+        if (memcmp(out->near_name[i], s, n + 1) == 0)
+            return;
+    unsigned at = out->near_count;
+    if (same) {
+        at = 0;
+        memmove(out->near_name[1], out->near_name[0], (PM_ELF_NEAR_MAX - 1) * PM_ELF_NEAR_LEN);
+    }
+    memcpy(out->near_name[at], s, n + 1);
+    if (out->near_count < PM_ELF_NEAR_MAX)
+        out->near_count++;
+}
+
+// The same for a C++ variable in a scope, if the name asked for is its name without the scope.
+static void consider_scoped(struct pm_elf_symbol *out, const char *plain, const char *name,
+                            size_t len) {
+    size_t n = strlen(plain);
+    if (n > len + 2 && n < PM_ELF_NEAR_LEN && strcmp(plain + n - len, name) == 0 &&
+        memcmp(plain + n - len - 2, "::", 2) == 0)
+        consider_near(out, plain, n + 1, plain, n);
+}
+
+static void keep_name(struct pm_elf_symbol *out, const char *s, uint64_t room) {
+    size_t n = strnlen(s, room < PM_ELF_NAME_LEN ? room : PM_ELF_NAME_LEN);
+    bool fits = n < PM_ELF_NAME_LEN && n < room;
+    memcpy(out->name, fits ? s : "", fits ? n + 1 : 1);
+    char *version = strchr(out->name, '@');
+    if (version != NULL)
+        *version = '\0';
+}
+
+// Compares every symbol of a table with the name. `plain`: compares C++ names instead of symbols.
+static void scan_table(const struct table *t, const char *name, bool plain,
+                       struct pm_elf_symbol *out) {
+    size_t len = strlen(name);
+    ElfW(Sym) s;
+    for (uint64_t i = 1; i < t->count; i++) {
+        memcpy(&s, t->syms + i * sizeof s, sizeof s);
+        if (s.st_shndx == SHN_UNDEF || s.st_name == 0 || s.st_name >= t->strings_size)
+            continue;
+        const char *str = t->strings + s.st_name;
+        uint64_t room = t->strings_size - s.st_name, before = out->value;
+        bool object = ELF64_ST_TYPE(s.st_info) == STT_OBJECT && s.st_size != 0;
+        char cxx[PM_ELF_NAME_LEN] = "";
+        if (plain && !(object && pm_cxxname_plain(str, room, cxx, sizeof cxx)))
+            continue;
+        if (plain ? strcmp(cxx, name) == 0 : name_matches(str, room, name, len)) {
+            consider(out, &s);
+            if (out->count == 1 && (out->value != before || out->name[0] == '\0'))
+                keep_name(out, str, room);
+        } else if (plain) {
+            consider_scoped(out, cxx, name, len);
+        } else if (object) {
+            consider_near(out, str, room, name, len);
+        }
+    }
+}
+
+int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
+                struct pm_elf_symbol *out, struct pm_error *err) {
+    static const struct {
+        unsigned bit;
+        uint32_t type;
+    } order[] = {{PM_ELF_IN_SYMTAB, SHT_SYMTAB}, {PM_ELF_IN_DYNSYM, SHT_DYNSYM}};
+    memset(out, 0, sizeof *out);
+    for (size_t i = 0; i < 4 && out->verdict == PM_ELF_MISSING; i++) {
+        struct table t;
+        bool plain = i >= 2;
+        int have = (tables & order[i % 2].bit) != 0 ? find_table(f, order[i % 2].type, &t) : 0;
+        if (have < 0)
+            return pm_fail(err, PM_OPERATIONAL, "truncated or damaged ELF file (symbol table)");
+        if (have == 0)
+            continue;
+        if (order[i % 2].bit == PM_ELF_IN_SYMTAB || tables == PM_ELF_IN_DYNSYM)
+            out->have_table = true; // .dynsym alone has only what is exported
+        scan_table(&t, name, plain, out);
+    }
+    return PM_OK;
+}

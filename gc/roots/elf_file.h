@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// ELF files on disk: symbols and build id. The file may be of another architecture, truncated or
+// malicious. So every offset and count is checked against the mapping, and structs are copied out
+// of it, never pointed to. Nothing here calls malloc.
+#ifndef PM_ELF_FILE_H
+#define PM_ELF_FILE_H
+
+#include <link.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/message.h"
+#include "media/format.h"
+
+struct pm_elf {
+    const unsigned char *map;
+    size_t size;
+    uint64_t ino;
+    ElfW(Ehdr) ehdr; // a checked copy
+};
+
+// On failure nothing is open and the message begins with the path.
+int pm_elf_open(struct pm_elf *f, const char *path, struct pm_error *err);
+void pm_elf_close(struct pm_elf *f);
+
+// The i-th program header; false past the end or outside the file.
+bool pm_elf_phdr(const struct pm_elf *f, size_t i, ElfW(Phdr) * out);
+
+// The GNU build id. Returns its length, cut to PM_BUILD_ID_MAX, or 0 when there is none.
+size_t pm_elf_build_id(const struct pm_elf *f, uint8_t id[PM_BUILD_ID_MAX]);
+
+// The same for a block of notes. `p_align` is that of its segment.
+size_t pm_elf_notes_build_id(const unsigned char *notes, size_t size, size_t p_align,
+                             uint8_t id[PM_BUILD_ID_MAX]);
+
+enum pm_elf_verdict {
+    PM_ELF_MISSING = 0,
+    PM_ELF_FOUND,
+    PM_ELF_AMBIGUOUS, // several variables of the same binding
+    // A symbol has the name, but is no variable that can be a root:
+    PM_ELF_FUNCTION,
+    PM_ELF_TLS,
+    PM_ELF_ABSOLUTE,
+    PM_ELF_NO_SIZE,
+};
+
+enum { PM_ELF_NEAR_MAX = 3, PM_ELF_NEAR_LEN = 80, PM_ELF_NAME_LEN = 256 };
+
+struct pm_elf_symbol {
+    enum pm_elf_verdict verdict;
+    uint64_t value, size;               // FOUND, AMBIGUOUS, NO_SIZE
+    uint64_t second_value, second_size; // AMBIGUOUS: of another of the variables
+    unsigned count;                     // AMBIGUOUS: how many variables
+    unsigned rank;                      // of the binding: 1 local, 2 weak, 3 global
+    bool preemptible;                   // the dynamic linker may have bound the name elsewhere
+    char name[PM_ELF_NAME_LEN];         // FOUND: as it stands in the table, "" when too long
+    bool have_table;                    // false: there was nothing to search
+    unsigned near_count;                // variables of a similar name
+    char near_name[PM_ELF_NEAR_MAX][PM_ELF_NEAR_LEN];
+};
+
+enum { PM_ELF_IN_SYMTAB = 1, PM_ELF_IN_DYNSYM = 2 };
+
+// Searches .symtab and then .dynsym for a symbol of that name. A name in the file may have a
+// version after it, name@V. If no symbol has the name, searches both for a variable whose C++ name
+// (cxxname.h) it is. PM_OK and the verdict, or an error if the file is damaged.
+int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
+                struct pm_elf_symbol *out, struct pm_error *err);
+
+#endif

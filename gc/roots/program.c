@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "program.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/crc.h"
+#include "locate.h"
+#include "media/heap.h"
+#include "media/persist.h"
+
+static struct pm_program old, now;
+static bool known;   // a program is on record
+static bool rebuilt; // this is another build
+static bool moved;   // this is the same build at other addresses
+static bool watched; // marking was asked to count
+static struct pm_stray stray;
+
+static bool same_build(void) {
+    if (old.build_id_len || now.build_id_len)
+        return old.build_id_len == now.build_id_len &&
+               memcmp(old.build_id, now.build_id, sizeof old.build_id) == 0;
+    return strcmp(old.path, now.path) == 0; // the linker was told to leave build ids out
+}
+
+static bool compare(void) {
+    const struct pm_state *state = &pm_heap.super->state;
+    if (!pm_locate_program(&now))
+        return false;
+    memcpy(&old, &state->program, sizeof old);
+    known = state->program_crc == pm_crc32c(0, &old, sizeof old) && old.path[0] &&
+            memchr(old.path, 0, sizeof old.path) && old.build_id_len <= sizeof old.build_id;
+    rebuilt = known && !same_build();
+    moved = known && !rebuilt &&
+            (old.main_base != now.main_base || old.libc_base != now.libc_base ||
+             old.libs_start != now.libs_start || old.libs_end != now.libs_end);
+    return true;
+}
+
+struct pm_stray *pm_program_stray(void) {
+    watched = compare() && (rebuilt || moved) && old.main_end;
+    if (!watched)
+        return NULL;
+    bool main_too = rebuilt || old.main_base != now.main_base;
+    bool libs_too = old.libs_start != now.libs_start || old.libs_end != now.libs_end;
+    stray = (struct pm_stray){
+        .start = {old.main_start, old.libs_start},
+        .len = {main_too ? old.main_end - old.main_start : 0,
+                libs_too ? old.libs_end - old.libs_start : 0},
+    };
+    return &stray;
+}
+
+bool pm_program_is_known(void) { return compare() && known && !rebuilt; }
+
+// The first bytes of a build id, enough to tell two builds apart.
+static const char *id_text(const struct pm_program *p, char out[24]) {
+    out[0] = '\0';
+    for (unsigned i = 0; i < 6 && i < p->build_id_len; i++)
+        snprintf(out + 2 * i, 24 - 2 * i, "%02x", p->build_id[i]);
+    return p->build_id_len ? out : "none";
+}
+
+static void say_rebuilt(bool counted, uint64_t words) {
+    char a[24], b[24],
+        count[120] = "pointers from the heap into its code or globals are not valid "
+                     "any more";
+    if (counted && words == 0)
+        snprintf(count, sizeof count, "nothing in the heap points into the other one");
+    else if (counted)
+        snprintf(count, sizeof count,
+                 "%lu word%s in the heap point%s into the other one, not valid any more",
+                 (unsigned long)words, words == 1 ? "" : "s", words == 1 ? "s" : "");
+    pm_say("the program is not the one that last used %.200s (build id differs: %s of %.200s, now "
+           "%s): %s",
+           pm_heap.dir, id_text(&old, a), old.path, id_text(&now, b), count);
+}
+
+static void say_moved(uint64_t words, uint64_t libs) {
+    uint64_t all = words + libs;
+    pm_say("%lu word%s in %.200s point%s to where %.200s lay when they were stored, not valid any "
+           "more (%lu into the program, at %#lx then and %#lx now, %lu into libraries); start it "
+           "with pmalloc-run, which keeps the addresses the same",
+           (unsigned long)all, all == 1 ? "" : "s", pm_heap.dir, all == 1 ? "s" : "", old.path,
+           (unsigned long)words, (unsigned long)old.main_base, (unsigned long)now.main_base,
+           (unsigned long)libs);
+}
+
+void pm_program_record(void) {
+    struct pm_state *state = &pm_heap.super->state;
+    if (!compare())
+        return;
+    bool counted = watched && stray.counted;
+    uint64_t words = stray.words[0] + stray.words[1];
+    if (rebuilt)
+        say_rebuilt(counted, words);
+    if (moved && counted && words)
+        say_moved(stray.words[0], stray.words[1]);
+    // If such words exist, or may exist, the old addresses stay on record: in a later run at the
+    // old addresses these pointers are valid.
+    if ((moved && !(counted && words == 0)) || !pm_heap_on_media())
+        return;
+    memcpy(&state->program, &now, sizeof now);
+    state->program_crc = pm_crc32c(0, &now, sizeof now);
+    pm_make_durable(&state->program, sizeof state->program + sizeof state->program_crc);
+}

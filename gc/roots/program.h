@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Which program the heap belongs to. Pointers from the heap into code, constants and globals are
+// valid only while the program is the same build at the same addresses. If it is another build or
+// lies elsewhere, marking counts such pointers, and a message at the start says how many there are.
+#ifndef PM_PROGRAM_H
+#define PM_PROGRAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// Two ranges of addresses where the recorded program lay: its own segments and its libraries'.
+// Marking counts the words in live objects that point into each.
+struct pm_stray {
+    uint64_t start[2], len[2];
+    uint64_t words[2];
+    bool counted; // false: nothing was marked, so `words` says nothing
+};
+
+// Compares this process with the program on record. Returns what marking has to count, or NULL if
+// this is the same build at the same addresses. The struct stays valid, for pm_program_record().
+struct pm_stray *pm_program_stray(void);
+// Whether this process runs the build on record.
+bool pm_program_is_known(void);
+// Prints in one line which pointers are no longer valid, and records this program on media, unless
+// the heap is borrowed.
+void pm_program_record(void);
+
+#endif

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The root table on media, and the capture of a process's variables into it.
+//
+// Each start writes a new table and new images of the captured pages, beside the old ones. When
+// they are durable, it switches to them with one 8-byte store of pm_state.root_epoch. A crash
+// before that store leaves the old roots, a crash after it the new ones. Both have the same bytes
+// in their restored roots.
+#ifndef PM_ROOT_TABLE_H
+#define PM_ROOT_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/message.h"
+#include "media/format.h"
+
+// Returns the table in force, after a check of its checksum, its epoch, and its fit to the roots
+// file. NULL: it is damaged, and `err` says so. A table without roots is not damaged.
+const struct pm_root_table *pm_roots_table(struct pm_error *err);
+// Calls `fn` for the bytes of every root in its image, and once for all root slots. `restored`: the
+// program will find these bytes in its variables.
+int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, void *arg), void *arg,
+                  struct pm_error *err);
+// Calls `fn` for every root of the table in force. A root of several parts (an object's segments, a
+// static and its guard) is one call, with the sum of their lengths. Returns the number of calls; 0
+// for a damaged table.
+unsigned pm_roots_list(void (*fn)(const struct pm_root *root, const char *text, void *arg),
+                       void *arg);
+// Returns how many root slots are not empty.
+unsigned pm_roots_slots_used(void);
+// Writes the text with which PMALLOC_ROOTS would name a root.
+void pm_root_text(const struct pm_root *root, char *out, size_t outlen);
+// The CRC of all roots' bytes in their images, in the order of the table. False: they cannot be
+// read, and `err` says why.
+bool pm_roots_images_crc(uint32_t *crc, struct pm_error *err);
+// Removes every root whose text is `name`. PM_USAGE: there is none. The heap must be open for
+// writing.
+int pm_roots_drop(const char *name, struct pm_error *err);
+
+// ---- for preload/process/: capture.c ----
+// Finds in this process the roots that PMALLOC_ROOTS names and those that the heap has. Writes
+// nothing.
+int pm_roots_prepare(struct pm_error *err);
+// Captures the pages of these roots and restores the bytes that the last run left in them.
+int pm_roots_capture(struct pm_error *err);
+// For a borrowed heap: restores the bytes in the process's own pages. Nothing is captured.
+int pm_roots_restore(struct pm_error *err);
+// Whether `p` lies in a captured root.
+bool pm_roots_captured(const void *p);
+// The process parts from its heap: private memory with the same contents takes the place of the
+// captured pages. For forks. False: memory is out; the pages may be private in part.
+bool pm_roots_privatise(void);
+// The same for the end of a program: private mappings of the file need no memory until the pages
+// are copied.
+bool pm_roots_part(void);
+// Undoes a pm_roots_part() that failed: maps the file in the place of all captured pages again.
+bool pm_roots_rejoin(void);
+// Makes the captured pages read-only, or writable again.
+bool pm_roots_hold(bool on);
+// For a child that goes on with the heap: maps the file in the place of all captured pages.
+int pm_roots_remap(struct pm_error *err);
+// `on`: children that skip the fork handlers find nothing at the captured pages. Else they find
+// them again.
+bool pm_roots_fork_exclude(bool on);
+
+#endif

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// libc's clone() where it makes a process with memory of its own. Such a child gets the heap as a
+// forked child does. The stack that the program names for the child may lie on the heap, so the
+// child cannot use it before the handlers of fork.h have run. The child runs them on its copy of
+// the parent's stack, as after fork(), and then changes to its own stack:
+//
+//   parent   clone(fn, stack)   before   SYS_clone without a stack   after, in the parent
+//   child                                     \   after, in the child   on `stack`: exit(fn(arg))
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "export.h"
+#include "process/fork.h"
+
+typedef int child_fn(void *);
+
+static _Noreturn void run_on(void *stack, child_fn *fn, void *arg) {
+    uintptr_t top = (uintptr_t)stack & ~(uintptr_t)15;
+    __asm__ volatile("mov %[top], %%rsp\n\t"
+                     "xor %%ebp, %%ebp\n\t"
+                     "call *%[fn]\n\t"
+                     "mov %%eax, %%edi\n\t"
+                     "mov %[exit], %%eax\n\t"
+                     "syscall\n\t"
+                     "hlt"
+                     :
+                     : [top] "d"(top), [fn] "a"(fn), "D"(arg), [exit] "i"(SYS_exit_group)
+                     : "memory");
+    __builtin_unreachable();
+}
+
+typedef int clone_fn(child_fn *, void *, int, void *, ...);
+
+static clone_fn *next_clone(void) {
+    static _Atomic(clone_fn *) next;
+    clone_fn *real = next;
+    if (!real) {
+        *(void **)&real = dlsym(RTLD_NEXT, "clone");
+        next = real;
+    }
+    return real;
+}
+
+EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...);
+EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...) {
+    va_list more; // `flags` say which are there; the others are whatever the registers hold
+    va_start(more, arg);
+    pid_t *parent_tid = va_arg(more, pid_t *);
+    void *tls = va_arg(more, void *);
+    pid_t *child_tid = va_arg(more, pid_t *);
+    va_end(more);
+    if (fn && stack && pm_fork_serves(flags)) {
+        pid_t pid = pm_fork_clone(flags, parent_tid, child_tid);
+        if (pid == 0)
+            run_on(stack, fn, arg);
+        return pid;
+    }
+    clone_fn *real = next_clone();
+    if (real)
+        return real(fn, stack, flags, arg, parent_tid, tls, child_tid);
+    errno = ENOSYS;
+    return -1;
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "background.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/bare_thread.h"
+#include "base/cancel.h"
+#include "base/options.h"
+#include "base/os.h"
+#include "blocks/age.h"
+#include "blocks/tcache.h"
+#include "phase.h"
+
+#define STACK_BYTES ((size_t)64 << 10)
+#define ABOVE ((size_t)16 << 10) // more than libc's own data of a thread
+#define TURNS 16u                // in the decay time
+#define QUIET 2u                 // decay times in which nothing happens before it sleeps
+#define STOP_MS 1000u
+
+static _Atomic uint32_t quit;  // 1: the thread is to end
+static _Atomic uint32_t begun; // 1: it has its name
+
+// ---- the thread ---------------------------------------------------------------------------------
+
+static void wait_for(_Atomic uint32_t *word, uint32_t seen, const struct timespec *timeout) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, timeout, NULL, 0);
+}
+
+static bool is_over(void) { return atomic_load_explicit(&quit, memory_order_acquire); }
+
+// Sleeps until there is a slow request. Whoever comes after the flag is set wakes this thread;
+// whoever came before has changed the activity.
+static void sleep_long(uint64_t seen) {
+    atomic_store(&pm_age_asleep, 1);
+    pm_age_arm();
+    if (!is_over() && pm_age_activity() == seen)
+        wait_for(&pm_age_asleep, 1, NULL);
+    atomic_store(&pm_age_asleep, 0);
+}
+
+static void work(void) {
+    pm_lock(&pm_age_lock);
+    if (!is_over())
+        pm_age_all();
+    pm_unlock(&pm_age_lock);
+}
+
+// It has all thread-local variables of its maker's at first.
+static void be_own_thread(void) {
+    pm_tcache = &pm_no_tcache;
+    pm_locks_held = 0;
+    pm_ranks_forget();
+    pm_cancel_asynchronous = true; // libc's cancellation points would look at its data of a thread
+    syscall(SYS_prctl, PR_SET_NAME, "pmalloc-decay");
+    atomic_store_explicit(&begun, 1, memory_order_release);
+    pm_futex_wake(&begun, 1);
+}
+
+static void run(void) {
+    uint64_t decay = pm_options.decay_ms.number, seen = 0, since = 0;
+    uint64_t pause = decay / TURNS ? decay / TURNS : 1;
+    const struct timespec turn = {(time_t)(pause / 1000), (long)(pause % 1000) * 1000000};
+    be_own_thread();
+    while (!is_over()) {
+        work();
+        uint64_t now = pm_os_now_ms(), activity = pm_age_activity();
+        if (activity != seen || !since)
+            since = now;
+        seen = activity;
+        if (now - since < QUIET * decay) {
+            wait_for(&quit, 0, &turn);
+        } else {
+            sleep_long(seen);
+            since = 0;
+        }
+    }
+}
+
+// ---- its memory ---------------------------------------------------------------------------------
+//
+//   [ no access | stack | thread-local variables | libc's data of a thread ]
+//                                                ^ the thread pointer
+//
+// The thread-local variables that any of our functions use lie below the thread pointer, at the
+// same distance in every thread. They are copied from the maker, down to the lowest of those that
+// are ours or errno's. Of libc's data the thread pointer itself is filled in, and the guard that
+// the compiler compares.
+
+#define GUARD_AT 0x28 // from the thread pointer; part of the ABI
+
+static char *thread_pointer(void) {
+    char *pointer;
+    __asm__("movq %%fs:0, %0" : "=r"(pointer));
+    return pointer;
+}
+
+static size_t bytes_below(const char *pointer) {
+    const void *variable[] = {&pm_tcache, &pm_locks_held, &pm_cancel_asynchronous, &errno};
+    size_t most = 0;
+    for (unsigned i = 0; i < sizeof variable / sizeof *variable; i++) {
+        size_t below = (size_t)(pointer - (const char *)variable[i]);
+        most = below < (size_t)1 << 30 && below > most ? below : most; // musl's errno lies above
+    }
+    return (most + 63) & ~(size_t)63;
+}
+
+static struct {
+    char *stack_top, *pointer; // NULL: not made yet
+} memory;
+
+static bool make_memory(void) {
+    const char *maker = thread_pointer();
+    size_t below = bytes_below(maker);
+    size_t before = STACK_BYTES + ((below + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1));
+    char *area = memory.pointer ? NULL : pm_os_reserve(before + PM_PAGE_SIZE + ABOVE);
+    if (area) {
+        mprotect(area, PM_PAGE_SIZE, PROT_NONE);
+        memory.stack_top = area + STACK_BYTES;
+        memory.pointer = area + before + PM_PAGE_SIZE;
+    }
+    if (!memory.pointer)
+        return false;
+    char *pointer = memory.pointer;
+    memset(pointer, 0, ABOVE);
+    memcpy(pointer - below, maker - below, below);
+    memcpy(pointer + GUARD_AT, maker + GUARD_AT, sizeof(uint64_t));
+    char **word = (char **)(void *)pointer;
+    word[0] = pointer; // as the ABI says
+    word[2] = pointer; // glibc's THREAD_SELF
+    return true;
+}
+
+// ---- start and stop -----------------------------------------------------------------------------
+
+void pm_background_start(void) {
+    int saved = errno;
+    if (pm_options.background.number != PM_BACKGROUND_DECAY || !pm_options.decay_ms.number ||
+        atomic_load_explicit(&pm_os_own_thread, memory_order_acquire))
+        return;
+    atomic_store_explicit(&quit, 0, memory_order_relaxed);
+    atomic_store_explicit(&begun, 0, memory_order_relaxed);
+    long id = make_memory()
+                  ? pm_bare_thread(run, memory.stack_top, memory.pointer, &pm_os_own_thread)
+                  : -ENOMEM;
+    if (id < 0)
+        pm_say("PMALLOC_BACKGROUND=decay: no thread can be made (%s; see `ulimit -u`); free memory "
+               "goes back only while the program asks for memory",
+               pm_strerror((int)-id));
+    while (id > 0 && !atomic_load_explicit(&begun, memory_order_acquire))
+        pm_futex_wait(&begun, 0);
+    errno = saved;
+}
+
+bool pm_background_stop(void) {
+    uint32_t id = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
+    if (!id)
+        return true;
+    const struct timespec look = {0, 10000000};
+    uint64_t until = pm_os_now_ms() + STOP_MS;
+    uint32_t seen;
+    int saved = errno;
+    atomic_store_explicit(&quit, 1, memory_order_release);
+    pm_futex_wake(&quit, 1);
+    // Not FUTEX_WAIT_PRIVATE, because the kernel's wake-up at the end of a thread is not private.
+    while ((seen = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire)) &&
+           pm_os_now_ms() < until) {
+        pm_age_wake();
+        syscall(SYS_futex, &pm_os_own_thread, FUTEX_WAIT, seen, &look, NULL, 0);
+    }
+    // The kernel clears the id a little before the process has a thread less.
+    while (!seen && syscall(SYS_tgkill, getpid(), id, 0) == 0 && pm_os_now_ms() < until)
+        syscall(SYS_sched_yield);
+    errno = saved;
+    return !seen;
+}
+
+bool pm_background_pause(void) {
+    return atomic_load_explicit(&pm_os_own_thread, memory_order_acquire) && pm_background_stop();
+}
+
+void pm_background_go_on(bool paused) {
+    if (paused)
+        pm_background_start();
+}
+
+void pm_background_forked(void) {
+    atomic_store_explicit(&pm_os_own_thread, 0, memory_order_relaxed);
+    atomic_store_explicit(&pm_age_asleep, 0, memory_order_relaxed);
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "choose.h"
+#include "choose_tidy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/options.h"
+#include "base/os.h"
+#include "media/heap.h"
+#include "media/heap_dir.h"
+#include "media/heap_open.h"
+#include "media/heap_patient.h"
+#include "roots/program.h"
+
+#define DEFAULT_HEAPS 10000
+#define DEFAULT_ROOM ((uint64_t)256 << 20)
+#define SELF_TRIES 5000 // milliseconds
+#define GONE_TRIES 500
+
+static int program_name(char *name, size_t size, struct pm_error *err) {
+    if (pm_os_program_name(name, size))
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "cannot find out this program's name: /proc/self/exe: %s; unset PMALLOC_PROGRAM "
+                   "and set PMALLOC_HEAP",
+                   pm_strerror(errno));
+}
+
+int pm_left_out(bool *out, struct pm_error *err) {
+    char name[256];
+    *out = pm_options.backing.number == PM_BACKING_VOLATILE;
+    if (*out || !pm_options.program.text[0])
+        return PM_OK;
+    int status = program_name(name, sizeof name, err);
+    *out = status == PM_OK && fnmatch(pm_options.program.text, name, 0) != 0;
+    return status;
+}
+
+static void explain_left_out(struct pm_chosen *chosen) {
+    char name[256] = "";
+    if (pm_options.backing.number == PM_BACKING_VOLATILE)
+        snprintf(chosen->why, sizeof chosen->why, "PMALLOC_BACKING=volatile");
+    else if (pm_os_program_name(name, sizeof name))
+        snprintf(chosen->why, sizeof chosen->why, "PMALLOC_PROGRAM=%.200s does not match %s",
+                 pm_options.program.text, name);
+}
+
+// Whether the heap has captured roots: without any, its file `roots` is empty.
+static bool keeps_something(const char *dir) {
+    char path[sizeof(struct pm_chosen) + 8];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/roots", dir);
+    return *dir && lstat(path, &st) == 0 && st.st_size > 0;
+}
+
+bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err) {
+    if (err->status != PM_OPERATIONAL || pm_heap_on_media() || !chosen->default_heap ||
+        pm_options.roots.text[0])
+        return false;
+    chosen->without_heap = true;
+    snprintf(chosen->why, sizeof chosen->why, "%s", err->text);
+    if (!pm_options.verbose.number && keeps_something(chosen->own))
+        pm_say("%s; running on volatile memory", err->text);
+    return true;
+}
+
+// Waits while the heap is busy only for a moment, in one of three cases. The owner is this process
+// itself, before it executed this program: a child that it started has the descriptors until the
+// child executes a program, too. Or the owner has ended, and such a child of it is left. Or another
+// start is looking at the heap, because it removes the default heaps of dead programs.
+static int wait_for_exec(const char *dir, enum pm_open_mode mode, int tries, struct pm_error *err) {
+    const struct timespec tick = {.tv_nsec = 1000000};
+    int status = PM_OPERATIONAL;
+    for (; tries > 0 && status != PM_OK; tries--) {
+        nanosleep(&tick, NULL);
+        status = pm_heap_open(dir, mode, false, err);
+        if (status != PM_OK && !pm_heap.busy)
+            return status;
+    }
+    return status;
+}
+
+static int open_named(const char *dir, enum pm_open_mode mode, struct pm_chosen *chosen,
+                      struct pm_error *err) {
+    int status = pm_heap_open_patient(dir, mode, err);
+    if (status == PM_OK || !pm_heap.busy)
+        return status;
+    bool lives = pm_heap.busy_start == pm_os_start_time(pm_heap.busy_pid);
+    if (!lives || pm_heap.busy_pid == getpid()) {
+        status = wait_for_exec(dir, mode, lives ? SELF_TRIES : GONE_TRIES, err);
+        if (status == PM_OK || !pm_heap.busy || lives)
+            return status;
+    }
+    // A descendant of the owner has inherited the settings. It runs on volatile memory, silently.
+    if (pm_os_is_ancestor(pm_heap.busy_pid, pm_heap.busy_start)) {
+        chosen->without_heap = true;
+        snprintf(chosen->why, sizeof chosen->why,
+                 "%.300s is in use by process %d, from which this one descends", dir,
+                 (int)pm_heap.busy_pid);
+        return PM_OK;
+    }
+    bool wait = pm_options.busy.number == PM_BUSY_WAIT;
+    return wait ? pm_heap_open(dir, mode, true, err) : status;
+}
+
+// PMALLOC_OPEN=private. A program that a borrower starts has inherited the settings. If it is the
+// heap's own program, it borrows the heap, too. Else it runs on volatile memory, silently.
+static int open_borrowed(struct pm_chosen *chosen, struct pm_error *err) {
+    const char *dir = pm_options.heap.text;
+    if (!dir[0])
+        return pm_fail(err, PM_USAGE,
+                       "PMALLOC_OPEN=private: no heap is named; set PMALLOC_HEAP to a heap that "
+                       "exists");
+    int status = open_named(dir, PM_OPEN_READONLY, chosen, err);
+    if (status != PM_OK || chosen->without_heap)
+        return status;
+    if (!pm_program_is_known() &&
+        pm_os_ancestor_maps(pm_heap.super_file.name, pm_heap.super_file.ino)) {
+        pm_heap_release();
+        chosen->without_heap = true;
+        snprintf(chosen->why, sizeof chosen->why,
+                 "a process from which this one descends has %.300s open privately", dir);
+        return PM_OK;
+    }
+    if (pm_heap_is_clean())
+        return PM_OK;
+    pm_heap_release();
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%.300s was not closed cleanly, and PMALLOC_OPEN=private does not change it: "
+                   "run `pmalloc-recover %.300s` first",
+                   dir, dir);
+}
+
+// Fills `dir` with the directory of this user's default heaps, makes it if it is missing, and opens
+// it.
+static int default_parent(char *dir, size_t size, int *fd, struct pm_error *err) {
+    unsigned user = geteuid();
+    snprintf(dir, size, "/dev/shm/pmalloc-%u", user);
+    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (*fd < 0 && errno == ENOENT) {
+        if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+            return pm_fail(err, PM_OPERATIONAL,
+                           "%s: cannot make the default heaps' directory: %s; set PMALLOC_HEAP",
+                           dir, pm_strerror(errno));
+        *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    }
+    if (*fd < 0 && errno != ENOTDIR && errno != ELOOP)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: cannot open the default heaps' directory: %s; set PMALLOC_HEAP", dir,
+                       pm_strerror(errno));
+    struct stat st;
+    if (*fd >= 0 && fstat(*fd, &st) == 0 && st.st_uid == user && !(st.st_mode & 022))
+        return PM_OK;
+    if (*fd >= 0)
+        close(*fd);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
+                   user);
+}
+
+// Opens the heap PROGRAM or, while heaps are busy, PROGRAM.2, .3, and so on. A heap that is
+// damaged, or another build's, may hold somebody's data, so it is left as it is. It must not keep
+// programs of that name from running, so the next one is tried.
+static int open_spare(char *dir, size_t room, const char *name, struct pm_error *err) {
+    char *end = dir + strlen(dir);
+    for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
+        if (n > 1)
+            snprintf(end, room, ".%u", n);
+        // If the heap has roots and its owner is just ending, wait for the owner's end.
+        int status = keeps_something(dir) ? pm_heap_open_patient(dir, PM_OPEN_CREATE, err)
+                                          : pm_heap_open(dir, PM_OPEN_CREATE, false, err);
+        if (status == PM_OK && !pm_heap.created && !pm_heap_has_roots()) {
+            // The owner was killed. Without roots nothing can reach what it has left.
+            pm_heap_remove();
+            pm_heap_release();
+            status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
+        }
+        if (status == PM_DAMAGE || pm_heap.foreign)
+            pm_say("%s; left as it is, taking the next default heap", err->text);
+        else if (status == PM_OK || !pm_heap.busy)
+            return status;
+    }
+    return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy; set PMALLOC_HEAP", name);
+}
+
+// A small /dev/shm, as in containers, is soon full. Then the program would run out of memory for
+// the sake of a heap that nothing can reach later.
+static bool little_room(const char *dir) {
+    struct statvfs fs;
+    return statvfs(dir, &fs) == 0 && fs.f_blocks != 0 &&
+           (uint64_t)fs.f_bavail * fs.f_frsize < DEFAULT_ROOM;
+}
+
+static int open_default(struct pm_chosen *chosen, struct pm_error *err) {
+    char name[256], *dir = chosen->own;
+    int fd, status = program_name(name, sizeof name, err);
+    if (status == PM_OK)
+        status = default_parent(dir, sizeof chosen->own, &fd, err);
+    if (status != PM_OK)
+        return status;
+    pm_choose_tidy(fd, dir, name);
+    close(fd);
+    size_t len = strlen(dir);
+    bool small = little_room(dir);
+    len += (size_t)snprintf(dir + len, sizeof chosen->own - len, "/%s", name);
+    if (small && !pm_options.roots.text[0] && access(dir, F_OK) != 0) {
+        chosen->without_heap = true;
+        snprintf(chosen->why, sizeof chosen->why,
+                 "%.300s would have too little room; set PMALLOC_HEAP to use a heap elsewhere",
+                 dir);
+        return PM_OK;
+    }
+    // With roots the program wants its data, not a new heap beside them.
+    if (pm_options.roots.text[0])
+        return open_named(dir, PM_OPEN_CREATE, chosen, err);
+    return open_spare(dir, sizeof chosen->own - len, name, err);
+}
+
+int pm_choose_heap(struct pm_chosen *chosen, struct pm_error *err) {
+    *chosen = (struct pm_chosen){0};
+    int status = pm_left_out(&chosen->without_heap, err);
+    if (chosen->without_heap)
+        explain_left_out(chosen);
+    if (status != PM_OK || chosen->without_heap)
+        return status;
+    if (pm_options.open.number == PM_OPEN_PRIVATE)
+        return open_borrowed(chosen, err);
+    if (pm_options.heap.text[0])
+        return open_named(pm_options.heap.text, PM_OPEN_CREATE, chosen, err);
+    chosen->default_heap = true;
+    return open_default(chosen, err);
+}

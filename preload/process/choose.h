@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Which heap a process gets: the one it names, a default one, or none.
+#ifndef PM_CHOOSE_H
+#define PM_CHOOSE_H
+
+#include <stdbool.h>
+
+#include "base/message.h"
+
+struct pm_chosen {
+    bool without_heap; // the process runs on volatile memory ...
+    char why[512];     // ... for this reason
+    bool default_heap; // nobody named a heap: without roots it is removed at the end
+    char own[512];     // the default heap's directory
+};
+
+// Whether the user left this program out of PMALLOC_PROGRAM, or wants volatile memory.
+int pm_left_out(bool *out, struct pm_error *err);
+// Called after a failure that leaves no heap open: whether the process may run on volatile memory
+// instead. It may if no setting names a heap or roots. Then it runs without its default heap, and
+// only the line of PMALLOC_VERBOSE=1 says so. If that heap has captured roots, a message says so,
+// too.
+bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err);
+// Opens the process's heap as the settings say, and fills `chosen`: locks it, validates it, and
+// makes it where it is missing. On failure nothing is held. Called at the start, with one thread.
+int pm_choose_heap(struct pm_chosen *chosen, struct pm_error *err);
+
+#endif

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The end of a program. In exit() there is one point after the handlers that main and its callees
+// have registered, and before the destructors of what was constructed before main. Every store up
+// to this point reaches the heap. At this point the process parts from its heap and goes on with
+// private memory at the same addresses. The destructors of global containers free what the
+// containers hold; so they cannot change the heap.
+//
+//   one thread       parts, then writes what a clean close leaves: nothing changes any more
+//   other threads    are stopped while this thread parts. The heap stays dirty, as after a kill.
+//   deaf threads     wait at their next store. All memory that holds data is unwritable before the
+//                    first piece of it is replaced.
+//   neither works    (a thread blocks SIGSEGV too, or memory is out) The process ends here, without
+//                    destructors.
+//
+// Parting replaces several mappings, one after the other. A thread that stores meanwhile would do
+// harm, whatever their order: the heap would get its later stores to one mapping and lack its
+// earlier stores to another. For example, a root could point to a block whose contents are missing.
+// So no thread may store to data meanwhile. Metadata may still change: an operation that was
+// interrupted may go on, and leaves there what it might leave before a kill.
+//
+// Two kinds of locks cannot be waited for: one that this thread itself holds, because it is in a
+// signal handler that interrupted the allocator, and one whose holder a debugger has stopped. In
+// these cases the process parts without the locks, and does not read the tables of extents. After
+// that, this thread takes no lock any more. It uses the allocator as a nested request does
+// (cancel.h).
+//
+// While exit() runs, another thread or a signal handler may call it again. libc then goes on with
+// the next handler. So everything that leads to a destructor (preload/names/) calls
+// pm_process_end() first, and passes only when the process has parted:
+//
+//   the first caller, its signals blocked --> ENDING (phase.h) --> ENDED   pass
+//                                                             `--> DOOMED  no destructors
+//   A caller that finds ENDING is one of three:
+//   another thread     It waits with its signals open: it can be stopped, and its handlers wait,
+//                      too. If it holds a lock of ours (it is in a handler), the first caller stops
+//                      waiting for locks.
+//   the same thread    It is in a handler of SIGABRT, which abort() unblocks. The process ends
+//                      without destructors.
+//   another process    It is a child that skipped the fork handlers. It passes, because the heap is
+//                      not its own.
+//
+// A signal handler that interrupts the first caller before ENDING is set becomes the first caller
+// itself.
+#include <errno.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "background.h"
+#include "base/cancel.h"
+#include "base/options.h"
+#include "base/os.h"
+#include "base/threads.h"
+#include "blocks/returns.h"
+#include "blocks/stats.h"
+#include "entry.h"
+#include "media/heap_dir.h"
+#include "media/heap_open.h"
+#include "pages/frontier.h"
+#include "private.h"
+#include "recovery/close.h"
+#include "roots/root_table.h"
+#include "start.h"
+
+static const char no_memory[] =
+    "there is no memory for a private view of it (see `ulimit -d`, `ulimit -v`, "
+    "vm.overcommit_memory and vm.max_map_count)";
+static const char no_stop[] = "a thread does not stop";
+#define KEPT "the heap %s keeps what it has, but %s; so the program ends here"
+
+static bool part(bool tables_whole, bool alone) {
+    if (!pm_heap_on_media()) // a fork in another thread has handed the heap to its child
+        return true;
+    munlockall(); // after mlockall(MCL_FUTURE) the kernel would provide memory for the whole range
+    bool known = tables_whole && pm_private_find(false);
+    // First of all: from here on nothing goes to the log, because the data will not reach the heap.
+    pm_heap_become(PM_HEAP_PARTED);
+    if (pm_roots_part() && pm_private_part(known, tables_whole, alone))
+        return true;
+    if (!pm_roots_rejoin()) // some pages are private and some shared: no thread may store again
+        pm_abort(KEPT, pm_heap.dir, no_memory);
+    pm_heap_become(PM_HEAP_SHARED);
+    return false;
+}
+
+static const char *end_alone(void) {
+    bool rooted = pm_heap_has_roots(), returned = true;
+    if (pm_tcache != &pm_no_tcache) {
+        pm_free_deferred();
+        returned = pm_tcache_return(pm_tcache);
+    }
+    if (rooted) {
+        pm_remote_drain_all();
+        pm_arenas_drop_empty();
+        pm_extent_cache_end();
+        pm_extent_purge_some();
+    }
+    // A thread that has ended without telling us may have left blocks in its cache, and so may a
+    // request of this thread that a signal handler interrupted. Bitmaps would count these blocks as
+    // in use.
+    bool exact = returned && !pm_tcache_lost && pm_tcache_live() <= (pm_tcache != &pm_no_tcache);
+    if (!part(true, true))
+        return rooted ? no_memory : NULL;
+    if (!rooted)
+        pm_close_rootless();
+    else if (exact)
+        pm_close();
+    return NULL;
+}
+
+// ---- among others -------------------------------------------------------------------------------
+
+#define PATIENCE_MS 5000  // a fork copies the heap under the locks
+#define LOOK_AFTER_MS 100 // then look whether a debugger has stopped a thread: it may hold a lock
+
+// A thread that holds a lock of ours waits for this end, so its lock is not waited for.
+static _Atomic bool lock_waits;
+
+static struct {
+    uint64_t look, until;
+    unsigned held;
+    bool late;
+} locks;
+
+static bool is_late(void) {
+    uint64_t now = pm_os_now_ms();
+    if (now >= locks.until || atomic_load_explicit(&lock_waits, memory_order_acquire))
+        return true;
+    if (now < locks.look)
+        return false;
+    locks.look = now + LOOK_AFTER_MS;
+    return pm_threads_stopped();
+}
+
+static void lock_in_time(struct pm_lock *lock) {
+    const struct timespec pause = {0, 50000};
+    bool got = false;
+    while (!locks.late && !(got = pm_trylock_raw(lock))) {
+        locks.late = is_late();
+        nanosleep(&pause, NULL);
+    }
+    locks.held += got;
+}
+
+static void unlock_held(struct pm_lock *lock) {
+    if (locks.held) {
+        locks.held--;
+        pm_unlock_raw(lock);
+    }
+}
+
+// Once all locks are held, no thread is inside the allocator, and its tables are whole.
+static bool lock_all(void) {
+    if (pm_nested())
+        return false;
+    locks.late = false;
+    locks.look = pm_os_now_ms() + LOOK_AFTER_MS;
+    locks.until = locks.look + PATIENCE_MS;
+    pm_process_each_lock(lock_in_time);
+    if (locks.late)
+        pm_process_each_lock(unlock_held);
+    return !locks.late;
+}
+
+// Makes deaf threads wait at their next store. False also if this thread's own stack is in the
+// heap, as a coroutine's may be: this thread would stop itself.
+static bool hold_stores(void) {
+    char here;
+    return pm_heap_offset(&here) >= pm_range && !pm_roots_captured(&here) && pm_threads_catch() &&
+           pm_private_hold(true) && pm_roots_hold(true);
+}
+
+static const char *part_from_others(bool tables_whole, enum pm_threads *threads) {
+    *threads = pm_threads_stop();
+    bool parted = false, held = *threads == PM_THREADS_RUN && hold_stores();
+    if (held || *threads == PM_THREADS_STILL)
+        parted = part(tables_whole, false);
+    // While this thread tried to part, a deaf thread may have changed extents without the log.
+    bool as_before = tables_whole || !held;
+    if (!parted && *threads == PM_THREADS_RUN &&
+        !(as_before && pm_private_hold(false) && pm_roots_hold(false)))
+        pm_abort(KEPT, pm_heap.dir, held ? no_memory : no_stop);
+    pm_threads_resume();
+    if (parted)
+        return NULL;
+    return held || *threads == PM_THREADS_STILL ? no_memory : no_stop;
+}
+
+// A new thread blocks every signal for a moment. Meanwhile it may wait for the thread that makes
+// it, which we have stopped, or for a lock that we hold. So between two tries all threads run on.
+#define DEAF_TRIES 5
+
+static const char *end_among_others(void) {
+    const char *why = NULL;
+    enum pm_threads threads = PM_THREADS_DEAF;
+    if (!pm_heap_has_roots())
+        return NULL; // the next opening empties the heap
+    for (unsigned tries = 0; tries < DEAF_TRIES && threads == PM_THREADS_DEAF; tries++) {
+        bool tables_whole = lock_all();
+        why = part_from_others(tables_whole, &threads);
+        if (tables_whole)
+            pm_process_each_lock(unlock_held);
+        else if (!why)
+            pm_locks_held++; // for good: the holder of a lock may never release it
+    }
+    return why;
+}
+
+// ---- once ---------------------------------------------------------------------------------------
+
+static _Atomic bool gate_awaited;    // set before a waiting thread's last look at the phase
+static _Atomic(const void *) ending; // the first caller's thread, by the address of its pm_tcache
+
+// True for the first caller alone.
+static bool come_first(enum pm_phase next) {
+    enum pm_phase now;
+    while ((now = pm_phase()) == PM_READY || now == PM_RUNNING)
+        if (pm_phase_move(now, next))
+            return true;
+    return false;
+}
+
+// May run in a signal handler. May also run in a child of vfork(): the child shares our memory, but
+// it must not remove our heap.
+void pm_process_leave(void) {
+    if (pm_phase_serves() && pm_heap_on_media() && pm_process_default_heap() &&
+        !pm_heap_has_roots() && pm_heap.super->state.owner_pid == (uint64_t)getpid() &&
+        come_first(PM_ENDED)) // once removed, its name may soon be that of another process's heap
+        pm_heap_remove();
+}
+
+// All signals are blocked, except those that this thread causes itself.
+static const char *end_heap(void) {
+    if (!pm_heap_on_media())
+        return NULL;
+    if (pm_process_default_heap() && !pm_heap_has_roots()) {
+        pm_heap_remove(); // the mapping stays for threads that still run
+        return NULL;
+    }
+    bool alone = !pm_nested() && pm_background_stop() && pm_threads_none();
+    return alone ? end_alone() : end_among_others();
+}
+
+// Sequentially consistent, and so is pass(): a thread that waits is either woken, or has seen the
+// open gate. A thread that passes sees the new mappings.
+static void open_gate(enum pm_phase how) {
+    pm_phase_move(PM_ENDING, how);
+    if (atomic_load(&gate_awaited))
+        pm_futex_wake(&pm_phase_word, 1 << 30);
+}
+
+static bool pass(void) {
+    const struct timespec look = {0, 100000000}; // in a child of vfork() nobody would wake us
+    uint32_t seen;
+    if (pm_nested())
+        atomic_store_explicit(&lock_waits, true, memory_order_release);
+    while ((seen = pm_phase()) == PM_ENDING) {
+        if (atomic_load_explicit(&ending, memory_order_relaxed) == &pm_tcache)
+            return false;
+        if (pm_heap.super->state.owner_pid != (uint64_t)getpid())
+            return true;
+        atomic_store(&gate_awaited, true);
+        syscall(SYS_futex, &pm_phase_word, FUTEX_WAIT_PRIVATE, seen, &look, NULL, 0);
+    }
+    return seen == PM_ENDED;
+}
+
+// Called before signals are blocked, because the reader of this output may be slow and must not
+// delay the end.
+static void say_stats_once(void) {
+    static _Atomic bool said;
+    if (pm_options.stats.number && !pm_nested() && !atomic_exchange(&said, true))
+        pm_stats_say();
+}
+
+static void end_once(void) {
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
+    const char *why = NULL;
+    if (come_first(PM_ENDING)) {
+        atomic_store_explicit(&ending, &pm_tcache, memory_order_relaxed);
+        why = end_heap();
+        if (!why)
+            open_gate(PM_ENDED);
+        sigdelset(&before, SIGSEGV); // see pm_private_part()
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (why) { // print before waking: a thread that is woken may end the process at once
+        pm_say(KEPT ", without its destructors, which would free that", pm_heap.dir, why);
+        open_gate(PM_DOOMED);
+    }
+}
+
+bool pm_process_end(void) {
+    if (!pm_phase_serves())
+        return true;
+    bool first = pm_phase() < PM_ENDING;
+    if (first)
+        say_stats_once();
+    if (!pm_heap_is_held()) // no heap; and a sandbox may forbid the system calls below
+        return true;
+    int saved = errno;
+    struct pm_cancel held = pm_cancel_hold();
+    if (first)
+        end_once();
+    bool good = pass();
+    pm_cancel_release(held);
+    errno = saved;
+    return good;
+}

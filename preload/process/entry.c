@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "entry.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/cancel.h"
+#include "base/fallback.h"
+#include "blocks/age.h"
+#include "blocks/alloc.h"
+#include "blocks/take_back.h"
+#include "pages/extent.h"
+#include "pages/frontier.h"
+#include "start.h"
+
+static void *no_memory(void) {
+    errno = ENOMEM;
+    return NULL;
+}
+
+// ---- routes -------------------------------------------------------------------------------------
+
+// Where a request of this thread goes.
+static enum pm_route route(void) {
+    return pm_tcache != &pm_no_tcache ? PM_ROUTE_CACHE : pm_thread_enter();
+}
+
+// For a signal handler: its free may need a lock that the interrupted code holds, so it is noted
+// for later. If there is no more room for notes, or the thread has no cache, the block is lost
+// until the next recovery.
+static void defer_free(void *p) {
+    struct pm_tcache *t = pm_tcache;
+    if (t != &pm_no_tcache) {
+        // The number first: a handler that interrupts this one may note a block, too.
+        uint32_t n = __atomic_fetch_add(&t->deferred_count, 1, __ATOMIC_RELAXED);
+        if (n < PM_DEFERRED_MAX)
+            t->deferred[n] = p;
+        else
+            __atomic_fetch_sub(&t->deferred_count, 1, __ATOMIC_RELAXED);
+    }
+    pm_extent_cache_look_soon(t->extents); // which is a slow request
+}
+
+static void free_now(void *p) {
+    unsigned tag = pm_alloc_tag(p);
+    if (pm_tag_is_class(tag) && pm_tcache == &pm_no_tcache)
+        pm_thread_enter();
+    pm_alloc_free(p, tag);
+}
+
+// Takes one note; NULL: there is none. A handler must not take the same one: it finds a lock held
+// meanwhile, and so at most adds notes.
+static void *take_deferred(struct pm_tcache *t) {
+    void *p = NULL;
+    pm_locks_held++;
+    atomic_signal_fence(memory_order_seq_cst);
+    uint32_t n = __atomic_load_n(&t->deferred_count, __ATOMIC_RELAXED);
+    do
+        p = n ? t->deferred[n - 1] : NULL;
+    while (n && !__atomic_compare_exchange_n(&t->deferred_count, &n, n - 1, false, __ATOMIC_RELAXED,
+                                             __ATOMIC_RELAXED));
+    atomic_signal_fence(memory_order_seq_cst);
+    pm_locks_held--;
+    return p;
+}
+
+void pm_free_deferred(void) {
+    void *p;
+    while ((p = take_deferred(pm_tcache)) != NULL)
+        free_now(p);
+}
+
+// ---- small --------------------------------------------------------------------------------------
+
+static void *small_fallback(unsigned cls) {
+    return pm_fallback_alloc(pm_classes[cls].size, pm_classes[cls].size & -pm_classes[cls].size);
+}
+
+__attribute__((noinline)) static void *small_slow(unsigned cls) {
+    if (pm_nested())
+        return small_fallback(cls);
+    struct pm_cancel held = pm_cancel_hold();
+    void *p;
+    if (route() == PM_ROUTE_FALLBACK) {
+        p = small_fallback(cls);
+    } else {
+        if (pm_tcache->deferred_count)
+            pm_free_deferred();
+        p = pm_alloc_small(cls);
+    }
+    pm_cancel_release(held);
+    return p;
+}
+
+static void *small(unsigned cls) {
+    void *p = pm_tcache_pop(pm_tcache, cls);
+    if (PM_UNLIKELY(p == NULL))
+        p = small_slow(cls);
+    return p ? p : no_memory();
+}
+
+// ---- large --------------------------------------------------------------------------------------
+
+// If `zero` is not NULL, *zero becomes whether the block reads as zeroes.
+__attribute__((noinline)) static void *large_slow(size_t size, size_t align, bool *zero) {
+    struct pm_cancel held = pm_cancel_hold();
+    bool zeroes = true;
+    void *p = pm_nested() || route() == PM_ROUTE_FALLBACK ? pm_fallback_alloc(size, align)
+                                                          : pm_alloc_large(size, align, &zeroes);
+    if (zero)
+        *zero = zeroes;
+    pm_cancel_release(held);
+    return p ? p : no_memory();
+}
+
+static void *large(size_t size, size_t align, bool *zero) {
+    void *cached = align <= PM_PAGE_SIZE ? pm_alloc_cached(size) : NULL;
+    if (PM_LIKELY(cached != NULL)) {
+        if (zero)
+            *zero = false;
+        return cached;
+    }
+    return large_slow(size, align, zero);
+}
+
+// ---- the functions ------------------------------------------------------------------------------
+
+void *pm_malloc_slow(size_t size) {
+    if (size <= PM_SMALL_MAX)
+        return small(pm_size_to_class(size));
+    void *p = pm_alloc_cached(size);
+    return PM_LIKELY(p != NULL) ? p : large_slow(size, PM_PAGE_SIZE, NULL);
+}
+
+__attribute__((noinline)) static void free_uncached(void *p) {
+    if (!p)
+        return;
+    if (pm_fallback_owns(p)) {
+        pm_fallback_free(p);
+        return;
+    }
+    if (pm_nested()) {
+        defer_free(p);
+        return;
+    }
+    int saved = errno;
+    struct pm_cancel held = pm_cancel_hold();
+    if (pm_tcache->deferred_count)
+        pm_free_deferred();
+    free_now(p);
+    pm_cancel_release(held);
+    errno = saved;
+}
+
+void pm_free_slow(void *p) {
+    if (!pm_alloc_free_cached(p))
+        free_uncached(p);
+}
+
+void *pm_calloc(size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return no_memory();
+    if (bytes <= PM_SMALL_MAX) {
+        void *p = small(pm_size_to_class(bytes));
+        return p ? memset(p, 0, bytes) : NULL;
+    }
+    bool zero;
+    void *p = large(bytes, PM_PAGE_SIZE, &zero);
+    return p && !zero ? memset(p, 0, bytes) : p;
+}
+
+void *pm_memalign(size_t align, size_t size) {
+    if (align <= 16)
+        return pm_malloc(size);
+    unsigned cls = pm_aligned_class(size, align);
+    return cls ? small(cls) : large(size, align, NULL);
+}
+
+size_t pm_usable_size(void *p) {
+    if (!p)
+        return 0;
+    if (pm_fallback_owns(p))
+        return pm_fallback_size(p);
+    unsigned tag = pm_alloc_tag(p);
+    if (pm_tag_is_class(tag))
+        return pm_classes[tag].size;
+    uint32_t extent = tag == PM_TAG_EXTENT ? pm_alloc_extent(p) : 0;
+    if (extent)
+        return pm_extent_bytes(&pm_extents[extent]);
+    pm_misuse("malloc_usable_size", p);
+    return 0;
+}
+
+static void *move(void *p, size_t old, size_t size) {
+    void *fresh = pm_malloc(size);
+    if (!fresh)
+        return NULL;
+    memcpy(fresh, p, old < size ? old : size);
+    pm_free(p);
+    return fresh;
+}
+
+static void *realloc_large(void *p, size_t size) {
+    uint32_t extent = pm_alloc_extent(p);
+    if (!extent) {
+        pm_misuse("realloc", p);
+        return no_memory();
+    }
+    if (pm_alloc_resize(extent, size))
+        return p;
+    return move(p, pm_extent_bytes(&pm_extents[extent]), size);
+}
+
+void *pm_realloc(void *p, size_t size) {
+    if (!p)
+        return pm_malloc(size);
+    if (size == 0) {
+        pm_free(p);
+        return NULL;
+    }
+    if (PM_UNLIKELY(pm_fallback_owns(p)))
+        return move(p, pm_fallback_size(p), size);
+    unsigned tag = pm_alloc_tag(p);
+    if (tag == PM_TAG_EXTENT)
+        return realloc_large(p, size);
+    if (tag == PM_TAG_NONE) {
+        pm_misuse("realloc", p);
+        return no_memory();
+    }
+    // A block stays where it is while at least half of it is used.
+    size_t old = pm_classes[tag].size;
+    return size <= old && size * 2 > old ? p : move(p, old, size);
+}
+
+bool pm_trim(void) {
+    if (!pm_phase_serves() || pm_nested())
+        return false;
+    struct pm_cancel held = pm_cancel_hold();
+    pm_take_back();
+    bool punched = pm_age_punch(), gave = pm_extent_purge(true);
+    pm_cancel_release(held);
+    return gave || punched;
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The one door to the allocator: allocation functions that do what libc promises. preload/names
+// gives them libc's names. The hot path is inline, in tcache.h. The slow path decides here, once:
+// whether the heap has to be opened, whether the thread gets a cache, whether a signal handler has
+// interrupted the allocator, how cancellation and errno are kept, and when deferred frees are made.
+// All functions are thread-safe. On failure they return NULL and set errno to ENOMEM. Those that
+// free keep errno.
+#ifndef PM_ENTRY_H
+#define PM_ENTRY_H
+
+#include <stddef.h>
+
+#include "blocks/tcache.h"
+
+void *pm_malloc_slow(size_t size);
+void pm_free_slow(void *p);
+// Makes the frees that signal handlers of this thread had to defer. The thread must have a cache.
+void pm_free_deferred(void);
+
+static inline void *pm_malloc(size_t size) {
+    if (PM_LIKELY(size <= PM_SMALL_MAX)) {
+        void *p = pm_tcache_pop(pm_tcache, pm_size_to_class(size));
+        if (PM_LIKELY(p != NULL))
+            return p;
+    }
+    return pm_malloc_slow(size);
+}
+
+static inline void pm_free(void *p) {
+    if (PM_UNLIKELY(!pm_tcache_push(pm_tcache, p)))
+        pm_free_slow(p);
+}
+
+void *pm_calloc(size_t count, size_t size);
+// As glibc: realloc(p, 0) frees p and returns NULL.
+void *pm_realloc(void *p, size_t size);
+// `align` is a power of two.
+void *pm_memalign(size_t align, size_t size);
+size_t pm_usable_size(void *p);
+// Returns this thread's cached blocks and releases all free space. True when space was released.
+bool pm_trim(void);
+
+#endif

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "phase.h"
+
+#include "blocks/age.h"
+#include "blocks/tcache.h"
+#include "media/adopt.h"
+#include "pages/extent.h"
+
+_Atomic uint32_t pm_phase_word;
+struct pm_lock pm_process_lock = PM_LOCK(PM_RANK_PROCESS);
+
+const struct pm_machine pm_phase_machine = {
+    .what = "the process",
+    .state = {
+        [PM_COLD] = {"cold", PM_MAY(PM_STARTING)},
+        [PM_STARTING] = {"starting", PM_MAY(PM_READY)},
+        [PM_READY] = {"ready", PM_MAY(PM_RUNNING) | PM_MAY(PM_ENDING) | PM_MAY(PM_ENDED)},
+        [PM_RUNNING] = {"running", PM_MAY(PM_ENDING) | PM_MAY(PM_ENDED)},
+        [PM_ENDING] = {"ending", PM_MAY(PM_ENDED) | PM_MAY(PM_DOOMED) | PM_MAY(PM_RUNNING)},
+        [PM_ENDED] = {"ended", 0},
+        [PM_DOOMED] = {"doomed", 0},
+    }};
+
+bool pm_phase_move(enum pm_phase from, enum pm_phase to) {
+    uint32_t seen = from;
+    pm_machine_check(&pm_phase_machine, from, to);
+    return atomic_compare_exchange_strong(&pm_phase_word, &seen, to);
+}
+
+void pm_phase_forked(void) { pm_phase_move(PM_ENDING, PM_RUNNING); }
+
+static void lock_bins(void (*step)(struct pm_lock *)) {
+    for (unsigned a = 0; a < pm_arena_count; a++)
+        for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+            step(&pm_arenas[a].bin[cls].lock);
+}
+
+void pm_process_each_lock(void (*step)(struct pm_lock *)) {
+    step(&pm_age_lock);
+    step(&pm_process_lock);
+    step(&pm_tcache_lock);
+    lock_bins(step);
+    for (unsigned i = 0; i < PM_SHARDS; i++) // of all that there may be: a thread may make one
+        step(&pm_heap.shard[i].lock);
+    step(&pm_adopt_lock);
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "start.h"
+#include "roots/program.h"
+#include "roots/root_table.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "background.h"
+#include "base/cancel.h"
+#include "base/nodes.h"
+#include "base/options.h"
+#include "base/os.h"
+#include "blocks/age.h"
+#include "blocks/stats.h"
+#include "blocks/tables.h"
+#include "choose.h"
+#include "fork.h"
+#include "media/adopt.h"
+#include "media/file.h"
+#include "media/heap_dir.h"
+#include "media/heap_open.h"
+#include "media/persist.h"
+#include "pages/extent_adopt.h"
+#include "pmalloc.h"
+#include "start_line.h"
+
+static _Atomic(void *) starter; // the thread that opens the heap, by the address of its pm_tcache
+static pthread_key_t thread_key;
+static __thread bool thread_ending __attribute__((tls_model("initial-exec")));
+// A thread that got no cache asks for one again after this many requests. Asking takes long where
+// there is no memory.
+#define CACHELESS 250
+static __thread uint8_t cacheless __attribute__((tls_model("initial-exec")));
+static struct pm_chosen chosen;
+static struct pm_recovery recovery;
+static uint64_t generation;
+
+const struct pm_recovery *pm_process_recovery(void) { return &recovery; }
+
+bool pm_process_is_root(const void *p) { return pm_heap_on_media() && pm_roots_captured(p); }
+
+bool pm_process_default_heap(void) { return chosen.default_heap; }
+
+uint64_t pm_process_generation(void) { return generation; }
+
+// ---- start --------------------------------------------------------------------------------------
+
+// Each shard's extents lie in a row.
+static int keep_account_of_locks(struct pm_error *err) {
+    int status = pm_old_heap(pm_heap.shard[0].frontier, err);
+    for (unsigned i = 1; i < pm_heap.shards && status == PM_OK; i++) {
+        const struct pm_shard *s = &pm_heap.shard[i];
+        if (s->frontier)
+            status = pm_old_root((uintptr_t)pm_heap_at(s->offset), s->frontier, err);
+    }
+    return status;
+}
+
+// Maps the chosen heap and recovers it.
+static int open_persistent(struct pm_error *err) {
+    int status = pm_roots_prepare(err);
+    if (status == PM_OK)
+        status = pm_tables_extend(err);
+    if (status == PM_OK)
+        status = pm_heap_map(err);
+    if (status != PM_OK) {
+        if (pm_heap.created)
+            pm_heap_remove();
+        else if (status != PM_DAMAGE) // for damage refuse() adds this
+            strncat(err->text, "; nothing was changed", sizeof err->text - strlen(err->text) - 1);
+        pm_heap_release();
+        return status;
+    }
+    bool borrow = pm_heap.readonly;
+    struct pm_recover_options how = {
+        .write = !borrow,
+        .borrow = borrow,
+        .mark = {.markers = (unsigned)pm_options.markers.number, .stray = pm_program_stray()}};
+    status = pm_recover(&how, &recovery, err);
+    if (status == PM_OK && borrow)
+        status = pm_heap_borrow(err);
+    if (status == PM_OK && pm_heap_has_roots() && pm_options.locks.number == PM_LOCKS_RESET)
+        status = keep_account_of_locks(err);
+    return status;
+}
+
+static int open_heap(struct pm_error *err) {
+    bool secure = getauxval(AT_SECURE) != 0; // setuid: the environment is not to be trusted
+    int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
+    if (status == PM_OK)
+        status = pm_nodes_find(err);
+    if (status != PM_OK)
+        return status;
+    if (!pm_tables_reserve(pm_nodes.cores))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "no address space for the allocator's tables; is `ulimit -v` or "
+                       "vm.overcommit_memory=2 set?");
+    if (secure)
+        pm_options.backing.number = PM_BACKING_VOLATILE;
+    status = pm_choose_heap(&chosen, err);
+    if (status == PM_OK && !chosen.without_heap)
+        status = open_persistent(err);
+    if (status != PM_OK && pm_choose_volatile(&chosen, err))
+        status = PM_OK;
+    if (status == PM_OK && chosen.without_heap)
+        return pm_heap_volatile(err);
+    // Borrowing is an opening that the heap does not count.
+    if (status == PM_OK)
+        generation = pm_heap.super->state.opens + pm_heap.readonly;
+    return status;
+}
+
+bool pm_process_wanted(void) {
+    struct pm_error ignored;
+    bool out;
+    if (getauxval(AT_SECURE) || pm_options_load(pm_os_environ(), &ignored) != PM_OK ||
+        pm_left_out(&out, &ignored) != PM_OK)
+        return false;
+    return !out && (pm_options.heap.text[0] || pm_options.roots.text[0]);
+}
+
+static void refuse(const struct pm_error *err) {
+    if (err->status == PM_DAMAGE)
+        pm_refuse(
+            "%s; nothing was changed: copy the directory, ask `pmalloc-recover --check`, or set "
+            "PMALLOC_HEAP to another one",
+            err->text);
+    pm_refuse("%s", err->text);
+}
+
+static void thread_exit(void *cache) {
+    pm_cancel_hold(); // for good: a cancellation of the thread may still arrive
+    thread_ending = true;
+    pm_tcache = &pm_no_tcache;
+    pm_tcache_destroy(cache);
+    pm_age_notice();
+    pm_age();
+}
+
+static void start_here(void) {
+    int saved = errno;
+    if (pm_preload_check)
+        pm_preload_check();
+    atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
+    struct pm_error err;
+    if (open_heap(&err) != PM_OK)
+        refuse(&err);
+    // Without a key of ours, pthread_setspecific() would store under somebody else's.
+    if (pthread_key_create(&thread_key, thread_exit) != 0)
+        pm_refuse("no thread-specific key is free for the thread caches; run this program "
+                  "without PMAlloc");
+    pm_fork_init();
+    errno = saved;
+}
+
+void pm_process_start(void) {
+    if (pm_phase_move(PM_COLD, PM_STARTING)) {
+        start_here();
+        pm_phase_move(PM_STARTING, PM_READY);
+        pm_futex_wake(&pm_phase_word, 1 << 30);
+        return;
+    }
+    if (atomic_load_explicit(&starter, memory_order_relaxed) == &pm_tcache)
+        return; // called by start_here(): this very thread opens the heap
+    while (pm_phase() == PM_STARTING)
+        pm_futex_wait(&pm_phase_word, PM_STARTING);
+}
+
+enum pm_route pm_thread_enter(void) {
+    if (pm_phase() <= PM_STARTING)
+        pm_process_start();
+    if (!pm_phase_serves())
+        return PM_ROUTE_FALLBACK;
+    if (thread_ending || (cacheless && cacheless--))
+        return PM_ROUTE_DIRECT;
+    int saved = errno;
+    struct pm_tcache *t = pm_tcache_create();
+    if (!t) {
+        cacheless = CACHELESS;
+        return PM_ROUTE_DIRECT;
+    }
+    if (pm_tcache != &pm_no_tcache) { // meanwhile a signal handler of this thread has got a cache
+        pm_tcache_destroy(t);
+        return PM_ROUTE_CACHE;
+    }
+    pm_tcache = t;
+    pthread_setspecific(thread_key, t); // may allocate: the cache is in place already
+    errno = saved;
+    return PM_ROUTE_CACHE;
+}
+
+// ---- before main --------------------------------------------------------------------------------
+
+void pm_process_before_main(void) {
+    struct pm_error err;
+    pm_process_start();
+    if ((pm_heap_on_media() && pm_roots_capture(&err) != PM_OK) ||
+        (pm_heap_state() == PM_HEAP_BORROWED && pm_roots_restore(&err) != PM_OK)) {
+        if (pm_heap.created)
+            pm_heap_remove();
+        pm_refuse("%s", err.text);
+    }
+    pm_fork_exclude(true);
+    pm_phase_move(PM_READY, PM_RUNNING);
+    pm_background_start();
+    if (pm_options.verbose.number)
+        pm_start_line(&chosen, &recovery);
+}

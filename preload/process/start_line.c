@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "start_line.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "media/heap.h"
+#include "media/persist.h"
+#include "pages/extent_take.h"
+
+// Appends as far as there is room. What does not fit is left out.
+__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
+                                                      ...) {
+    size_t len = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + len, size - len, format, args);
+    va_end(args);
+}
+
+static void add_root(char *text, size_t size, const struct pm_root *root) {
+    const char *between = *text ? ", " : "";
+    add(text, size, "%s%.96s%s", between, root->object, *root->object ? ":" : "");
+    if (root->kind == PM_ROOT_SYMBOL)
+        add(text, size, "%.160s", root->name);
+    else if (root->kind == PM_ROOT_RANGE)
+        add(text, size, "+0x%lx/%lu", (unsigned long)root->spec_offset,
+            (unsigned long)root->length);
+    else
+        add(text, size, "*");
+}
+
+static void name_roots(char *text, size_t size) {
+    const struct pm_root_table *t = &pm_heap.super->roots[pm_heap_root_epoch() & 1];
+    unsigned slots = 0;
+    *text = '\0';
+    for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++)
+        if (t->root[i].part == 0)
+            add_root(text, size, &t->root[i]);
+    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
+        slots += pm_heap_slot(i) != 0;
+    if (slots)
+        add(text, size, "%s%u slots", *text ? ", " : "", slots);
+}
+
+static void say_borrowed(const struct pm_recovery *recovery) {
+    char roots[300];
+    name_roots(roots, sizeof roots);
+    pm_say("heap %.300s, private: nothing that this process stores is kept; roots: %u (%s); clean: "
+           "%lu bytes of slabs and extents, shared until stored to; opened in %.3f s",
+           pm_heap.dir, pm_heap_root_count(), *roots ? roots : "none",
+           (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT), recovery->seconds);
+}
+
+void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *recovery) {
+    if (pm_heap_state() == PM_HEAP_BORROWED) {
+        say_borrowed(recovery);
+        return;
+    }
+    if (!pm_heap_on_media()) {
+        pm_say("volatile memory: nothing is kept: %s", chosen->why);
+        return;
+    }
+    char roots[300], result[200];
+    name_roots(roots, sizeof roots);
+    if (pm_heap.created)
+        snprintf(result, sizeof result, "new");
+    else if (!recovery->roots)
+        snprintf(result, sizeof result, "emptied, because no root reached what was in it");
+    else
+        snprintf(result, sizeof result,
+                 "%s: %lu objects, %lu bytes live, %lu bytes reclaimed in %.3f s",
+                 recovery->was_clean ? "clean" : "recovered", (unsigned long)recovery->live_objects,
+                 (unsigned long)recovery->live_bytes, (unsigned long)recovery->reclaimed_bytes,
+                 recovery->seconds);
+    pm_say("heap %.300s (%s); roots: %u (%s); %s", pm_heap.dir, pm_persist_row(),
+           pm_heap_root_count(), *roots ? roots : "none", result);
+}

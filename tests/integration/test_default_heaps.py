@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""pmalloc-recover without a heap: the list of a user's default heaps, and --purge."""
+
+import json
+import os
+import re
+
+import pytest
+from tool_heaps import BUILD, RECOVER, SHELL, call
+
+
+def private_shm(script):
+    """Runs a shell script with a /dev/shm of its own, empty at first. Returns its output."""
+    inner = f"mount -t tmpfs tmpfs /dev/shm && umask 077 && {{ {script}\n}}"
+    for how in (["unshare", "-m"], ["unshare", "-rm"]):
+        if call(*how, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm").returncode == 0:
+            done = call(*how, "sh", "-ec", inner)
+            assert done.returncode == 0, done
+            return done.stdout
+    return pytest.skip(
+        "no mount namespaces here, and the test must not touch the user's own default heaps"
+    )
+
+
+HEAPS = f"""
+preload="env LD_PRELOAD={BUILD}/libpmalloc_preload.so"
+heaps=/dev/shm/pmalloc-$(id -u)
+printf 'set a b\\nquit\\n' | $preload PMALLOC_ROOTS=store {SHELL} >/dev/null   # clean, with a root
+mkdir $heaps/broken && echo x > $heaps/broken/superblock
+mkdir $heaps/foreign && echo x > $heaps/foreign/letter && echo x > $heaps/foreign/heap.0
+mkfifo /dev/shm/wait
+$preload PMALLOC_ROOTS=store {SHELL} < /dev/shm/wait >/dev/null &   # busy
+exec 3>/dev/shm/wait
+until [ -e $heaps/kvshell/superblock ]; do sleep 0.01; done
+until {RECOVER} --json | grep -q '"busy"'; do sleep 0.01; done
+# Late, because a later start would take both of them away: a dirty heap without roots, a remnant.
+$preload sh -c 'kill -9 $$' 2>/dev/null || :
+mkdir $heaps/remnant && : > $heaps/remnant/heap.0
+finish() {{ exec 3>&-; wait; }}
+"""
+
+
+def states(line):
+    found = json.loads(line)
+    return {
+        os.path.basename(heap["heap"]): (heap["state"], heap["removed"]) for heap in found["heaps"]
+    }
+
+
+def test_list_of_default_heaps():
+    text = private_shm(
+        f"{HEAPS} {RECOVER}; echo =; {RECOVER} --json; finish; {RECOVER} --json; ls $heaps/*"
+    )
+    table, rest = text.split("=\n")
+    first, second, *files = rest.splitlines()
+    assert len(table.splitlines()) == 5
+    assert re.search(r"^busy \(process \d+\) .*/kvshell$", table, re.MULTILINE), table
+    want = {
+        "broken": ("damaged", False),
+        "foreign": ("error", False),
+        "remnant": ("remnant", False),
+        "kvshell": ("busy", False),
+    }
+    shell = os.path.basename(os.path.realpath("/bin/sh"))
+    assert states(first) == {**want, shell: ("dirty", False)}
+    assert states(second)["kvshell"] == ("clean", False)
+    assert "heap.0" in files
+
+
+def test_purge_keeps_what_may_hold_data():
+    text = private_shm(
+        f"{HEAPS} {RECOVER} --purge --json; finish; {RECOVER} --purge=all --json; ls $heaps"
+    )
+    first, second, *left = text.splitlines()
+    shell = os.path.basename(os.path.realpath("/bin/sh"))
+    assert states(first) == {
+        shell: ("dirty", True),
+        "remnant": ("remnant", True),
+        "broken": ("damaged", False),
+        "foreign": ("error", False),
+        "kvshell": ("busy", False),
+    }
+    assert states(second) == {
+        "broken": ("damaged", True),
+        "kvshell": ("clean", True),
+        "foreign": ("error", False),
+    }
+    assert left == ["foreign"]
+
+
+def test_no_default_heaps():
+    text = private_shm(f"{RECOVER}; {RECOVER} --purge; {RECOVER} --json; ls /dev/shm")
+    lines = text.splitlines()
+    assert lines[0].startswith("no default heaps") and lines[1] == lines[0]
+    assert json.loads(lines[2])["heaps"] == [] and len(lines) == 3

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""NUMA nodes that PMALLOC_TOPOLOGY injects: threads that move, kills, heaps that come to a machine
+with another number of nodes, nodes without memory. What pages really do is for scripts/vm-test."""
+
+import json
+import re
+import time
+
+import pytest
+from conftest import (
+    compiled,
+    data_files,
+    fingerprint,
+    on_media,
+    recover,
+    recovered,
+    refuses,
+    run,
+    said,
+    succeeds,
+    tool,
+)
+
+
+@pytest.fixture(scope="module")
+def roam():
+    return compiled("roam.c")
+
+
+def figures(done):
+    """What malloc_stats() says of nodes, and the blocks that the run has found."""
+    assert done.returncode == 0, said(done)
+    line = re.search(
+        r"(\d+) nodes: (\d+) times .*; (\d+) blocks .* (\d+) large .*; caches hold (\d+)",
+        done.stderr,
+    )
+    assert line, said(done)
+    names = ("nodes", "moves", "remote", "large_far", "misplaced")
+    found = dict(zip(names, map(int, line.groups())))
+    found["far"] = int(re.search(r"by other nodes (\d+)", done.stderr)[1])
+    found["found"] = int(re.search(r"found (\d+)", done.stdout)[1])
+    return found
+
+
+@pytest.mark.parametrize("topology", ("2x1/7", "3x2/40", "16x1/3", "2x4"))
+@pytest.mark.parametrize("backing", ("file", "volatile"))
+def test_threads_that_move(roam, heap, topology, backing):
+    where = {"HEAP": heap, "ROOTS": "shared"} if backing == "file" else {"BACKING": "volatile"}
+    found = 0
+    for seed in range(2):
+        got = figures(run([roam, 8, 4000, seed], TOPOLOGY=topology, **where))
+        nodes = int(topology.split("x")[0])
+        assert got["nodes"] == nodes
+        assert got["misplaced"] == 0
+        assert got["far"] == got["large_far"] == 0
+        assert got["remote"] > 1000
+        assert (got["moves"] > 100) == ("/" in topology)
+        assert got["found"] == found
+        found = 256 if backing == "file" else 0
+    if backing == "file":
+        assert data_files(heap) == nodes
+        assert recover(heap, "--check").returncode == 0
+        assert recovered(heap)["live_objects"] >= 256
+
+
+@pytest.mark.parametrize("name", ("list", "hashset"))
+def test_kills(workload, processes, rng, name):
+    """Each run has other nodes than the last one."""
+    work = workload(name)
+    topologies = ("2x1/5", "3x1/9", None, "2x2/30", "16x1/2")
+    for number in range(10):
+        settings = {"TOPOLOGY": topologies[number % 5]} if topologies[number % 5] else {}
+        process = work.start("run", 0, rng.randrange(1 << 30), "-t", 2, **settings)
+        processes.append(process)
+        while "ready" not in process.stdout.readline():
+            assert process.poll() is None, process.stderr.read()
+        time.sleep(rng.uniform(0, 0.2))
+        process.kill()
+        assert process.wait() == -9, process.stderr.read()
+        if number % 3 == 0:
+            recovered(work.heap)
+        work.check("run", 300, rng.randrange(1 << 30), **settings)
+    assert recover(work.heap, "--check").returncode == 0
+    assert data_files(work.heap) >= 3
+    assert recovered(work.heap)["leaked_objects"] <= 5  # stdio's buffers, and the like
+
+
+@pytest.mark.parametrize("collect", ("always", "crash"))
+def test_another_number_of_nodes(roam, heap, collect):
+    where = {"HEAP": heap, "ROOTS": "shared", "COLLECT": collect}
+    two = {"TOPOLOGY": "2x2/20"}
+    assert figures(run([roam, 4, 3000, 1], **where, **two))["found"] == 0
+    assert data_files(heap) == 2
+    done = run([roam, 4, 3000, 2], **where)
+    assert "found 256" in succeeds_with_stats(done)
+    assert data_files(heap) == 2
+    assert figures(run([roam, 4, 3000, 3], **where, **two))["misplaced"] == 0
+    assert data_files(heap) == 2
+    assert figures(run([roam, 4, 3000, 3], **where, TOPOLOGY="4x1/9"))["misplaced"] == 0
+    assert data_files(heap) == 4
+
+
+def succeeds_with_stats(done):
+    assert done.returncode == 0, said(done)
+    return done.stdout
+
+
+def test_a_heap_of_one_node_gets_others(roam, heap):
+    where = {"HEAP": heap, "ROOTS": "shared"}
+    succeeds_with_stats(run([roam, 2, 3000, 1], **where))
+    assert data_files(heap) == 1
+    got = figures(run([roam, 4, 3000, 1], **where, TOPOLOGY="2x2"))
+    assert got["found"] == 256 and got["misplaced"] == 0 and data_files(heap) == 2
+
+
+def test_the_tool(roam, heap):
+    succeeds_with_stats(run([roam, 4, 3000, 1], HEAP=heap, ROOTS="shared", TOPOLOGY="3x1/9"))
+    before, space = fingerprint(heap), on_media(heap)
+    report = json.loads(
+        succeeds(run([tool("pmalloc-info"), "--nodes", "--json", heap], preload=False))
+    )
+    assert sorted(shard["recorded_node"] for shard in report["shards"]) == [0, 1, 2]
+    assert [shard["file"] for shard in report["shards"]] == ["heap.0", "heap.1", "heap.2"]
+    for shard in report["shards"]:
+        assert shard["length"] == (heap / shard["file"]).stat().st_size
+        assert 0 < shard["written_bytes"] <= (heap / shard["file"]).stat().st_blocks * 512
+        assert shard["misplaced_bytes"] == 0 or report["nodes"] > 1
+        assert shard["unknown_pages"] == 0
+    text = succeeds(run([tool("pmalloc-info"), "--nodes", heap], preload=False))
+    assert "recorded" in text and "heap.2" in text
+    assert fingerprint(heap) == before and on_media(heap) == space
+    done = run([tool("pmalloc-info"), "--nodes", "--map", heap], preload=False)
+    assert done.returncode == 16
+
+
+def test_off(roam, heap):
+    done = run([roam, 4, 500, 1], HEAP=heap, ROOTS="shared", TOPOLOGY="2x2/5", NUMA="off")
+    succeeds_with_stats(done)
+    assert "nodes:" not in done.stderr and data_files(heap) == 1
+
+
+def test_a_wrong_topology(roam, heap):
+    refuses(run([roam, 1, 1, 1], HEAP=heap, TOPOLOGY="two"), "PMALLOC_TOPOLOGY=two", "NODESxCORES")
+    assert not heap.exists()
+
+
+@pytest.mark.parametrize("mode", ("elsewhere", "thread", "half"))
+@pytest.mark.parametrize("backing", ("file", "volatile"))
+def test_other_nodes_are_within_reach(heap, mode, backing):
+    """At the limit a thread gets what is free on another node, all of it."""
+    program = compiled("reach.c", "-rdynamic")
+    where = {"HEAP": heap} if backing == "file" else {"BACKING": "volatile"}
+    done = run([program, mode], LIMIT="64M", TOPOLOGY="2x2", **where)
+    assert done.returncode == 0, said(done)
+    assert re.search(r"caches hold 0 blocks of another", done.stderr), said(done)
+    assert int(re.search(r"by other nodes (\d+)", done.stderr)[1]) > 0 or mode == "elsewhere"
+
+
+def test_races_between_nodes(heap):
+    program = compiled("reach.c", "-rdynamic")
+    done = run([program, "race", 6], HEAP=heap, LIMIT="64M", TOPOLOGY="2x2/11")
+    assert done.returncode == 0, said(done)
+
+
+@pytest.mark.parametrize("how", ("private", "copy", "follow"))
+def test_forks(forks, heap, how):
+    program = forks
+    settings = {"HEAP": heap, "ROOTS": "blocks,generation", "TOPOLOGY": "2x2/3"}
+    if how != "follow":
+        succeeds(run([program, "isolation", 20], FORK=how, **settings))
+    else:
+        succeeds(run([program, "isolation", 20], **settings))
+    assert succeeds(run([program, "check", 2], **settings)).endswith("blocks of 2\n")

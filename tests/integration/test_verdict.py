@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""One verdict: `pmalloc-recover --check` says what a recovery by the tool and a start of the
+program would say.
+
+The heaps have forged fields whose checks are right (tests/fuzz/forge.py), so a reader must judge
+the value itself. All readers must agree that a heap is sound, damaged, or another build's. What is
+refused stays as it is. A program may refuse a sound heap for a reason of its own: it lacks a root
+that the heap names.
+
+PMALLOC_VERDICTS sets how many heaps of each kind are forged; PMALLOC_SEED sets which."""
+
+import collections
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+
+import pytest
+from conftest import DEADLINE, ROOT, app, run, said, start, tool
+
+sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
+from forge import forge, groups, near_misses, put_right  # noqa: E402
+from heap_layout import read  # noqa: E402
+
+COUNT = int(os.environ.get("PMALLOC_VERDICTS") or 40)
+KINDS = ("clean", "dirty", "recovered", "unrooted")
+# What the program lacks of a heap's roots. No tool can know that.
+LACKS = re.compile(
+    r"the heap \S+ has this root|in this program, but \d+ in the heap"
+    r"|is not constructed in this program"
+)
+DAMAGE = "nothing was changed: copy the directory"
+FOREIGN = "made by another build of PMAlloc"
+
+
+def shell(heap, commands, kind, **settings):
+    roots = None if kind == "unrooted" else "store"
+    return run(
+        [app("kvshell")], stdin=commands, HEAP=heap, ROOTS=roots, VERBOSE=1, timeout=20, **settings
+    )
+
+
+def morphing():
+    """Commands that leave slabs hardly used, and then need some of them for values of another size.
+    They make extents, too."""
+    yield from (f"set long{i} {'x' * 980}" for i in range(200))
+    yield from (f"del long{i}" for i in range(200) if i % 8)
+    yield from (f"set short{i} {'y' * 600}" for i in range(150))
+    yield from (f"set large{i} {'z' * 30000}" for i in range(12))
+    yield from (f"del large{i}" for i in range(0, 12, 3))
+    yield "get large1"
+
+
+def kill_after(heap, commands, kind):
+    """Kills the program once it has answered the last command, which is a `get`."""
+    roots = None if kind == "unrooted" else "store"
+    process = start([app("kvshell")], HEAP=heap, ROOTS=roots, MORPH=60)
+    process.stdin.write("\n".join(commands) + "\n")
+    process.stdin.flush()
+    while (line := process.stdout.readline()) and "zzzz" not in line:
+        pass
+    assert line
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def original(request, shm):
+    """The files of a heap of each kind."""
+    kind, heap = request.param, shm / "original"
+    # Two processes, so that both root tables are used.
+    assert shell(heap, "fill 200\nquit\n", "clean").returncode == 0
+    if kind == "unrooted":
+        shutil.rmtree(heap)
+    if kind == "clean":
+        # An odd number in all, so that the next root area lies after this one.
+        for commands in ("fill 300 2\nquit\n", "quit\n"):
+            assert shell(heap, commands, kind).returncode == 0
+    else:
+        kill_after(heap, morphing(), kind)
+    if kind == "recovered":
+        assert run([tool("pmalloc-recover"), heap], preload=False).returncode == 0
+    files = read(heap)
+    shutil.rmtree(heap)
+    return kind, files
+
+
+def write(heap, files):
+    shutil.rmtree(heap, ignore_errors=True)
+    heap.mkdir(mode=0o700)
+    for name, data in files.items():
+        with open(heap / name, "wb") as out:
+            for at in range(0, len(data), 65536):  # keeps the file sparse
+                if any(data[at : at + 65536]):
+                    out.seek(at)
+                    out.write(data[at : at + 65536])
+            out.truncate(len(data))
+        (heap / name).chmod(0o600)
+
+
+def verdict_of_tool(done):
+    assert done.returncode in (0, 1, 4, 8), said(done)
+    assert (FOREIGN in done.stderr) == (done.returncode == 8), said(done)
+    return {0: "sound", 1: "sound", 4: "damaged", 8: "foreign"}[done.returncode]
+
+
+def verdict_of_program(done):
+    """A program that has got its heap may end in any way, because its data were forged."""
+    if "pmalloc: heap " in done.stderr:
+        return "sound"
+    assert done.returncode == 125, said(done)
+    verdict = (
+        "lacks" if LACKS.search(done.stderr) else "damaged" if DAMAGE in done.stderr else "foreign"
+    )
+    assert (FOREIGN in done.stderr) == (verdict == "foreign"), said(done)
+    return verdict
+
+
+def judge(heap, files, kind):
+    """The verdict of each reader, and where the verdicts disagree."""
+    says = {}
+    write(heap, files)
+    for name, argv in (("check", ["pmalloc-recover", "--check"]), ("info", ["pmalloc-info"])):
+        says[name] = (
+            done := run([tool(argv[0]), *argv[1:], heap], preload=False, timeout=20),
+            verdict_of_tool(done),
+        )
+    wrong = [] if read(heap) == files else ["a look changed it"]
+    for name in ("recover", "program"):
+        if name == "recover":
+            done = run([tool("pmalloc-recover"), heap], preload=False, timeout=20)
+        else:
+            done = shell(heap, "quit\n", kind)
+        verdict = verdict_of_tool(done) if name == "recover" else verdict_of_program(done)
+        says[name] = (done, verdict)
+        if verdict == "sound":
+            write(heap, files)
+        elif read(heap) != files:
+            wrong.append(f"{name} refused it and changed it")
+    verdicts = {name: verdict for name, (_, verdict) in says.items()}
+    if len(set(verdicts.values()) - {"lacks"}) > 1:
+        wrong.append(str(verdicts))
+    if says["check"][0].returncode == 0 and not says["recover"][0].stdout.count("was clean"):
+        wrong.append("clean for --check alone")
+    texts = "".join(
+        f"  {name}: {(done.stderr.strip() or 'no message')[:300]}\n"
+        for name, (done, _) in says.items()
+    )
+    return verdicts["check"], [f"{text}\n{texts}" for text in wrong]
+
+
+@pytest.mark.parametrize("original", KINDS, indirect=True)
+def test_forged_fields(original, shm, rng):
+    kind, files = original
+    known = groups(files)
+    signal.alarm(max(DEADLINE, 2 * COUNT))
+    base, wrong, tally = rng.randrange(1 << 32), [], collections.Counter()
+    for i in range(COUNT):
+        forged = {name: bytearray(data) for name, data in files.items()}
+        what = forge(forged, known, random.Random(f"{base} {i}"))
+        verdict, bad = judge(shm / "heap", forged, kind)
+        tally[verdict] += 1
+        wrong += [f"{kind} {base} {i}: {what}: {text}" for text in bad]
+    print(kind, dict(tally))
+    assert not wrong, f"{len(wrong)} of {COUNT}:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("original", KINDS, indirect=True)
+def test_measures_wrong_by_little(original, shm):
+    """Changes every length, offset and count by one, and by one bit."""
+    kind, files = original
+    misses = sorted(near_misses(files, groups(files)), key=lambda miss: (miss[0].name, miss[1]))
+    signal.alarm(max(DEADLINE, 2 * len(misses)))
+    wrong, tally = [], collections.Counter()
+    for field, new in misses:
+        forged = {name: bytearray(data) for name, data in files.items()}
+        what = put_right(forged, field, new)
+        verdict, bad = judge(shm / "heap", forged, kind)
+        tally[verdict] += 1
+        wrong += [f"{kind}: {what}: {text}" for text in bad]
+    print(kind, dict(tally))
+    assert len(misses) > 20
+    assert not wrong, f"{len(wrong)} of {len(misses)}:\n" + "\n".join(wrong)

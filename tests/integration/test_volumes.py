@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Heaps in several directories, PMALLOC_HEAP=DIR:DIR. The data files take turns; a directory that
+is missing, another heap's or at another's place is an error that changes nothing."""
+
+import json
+import time
+
+import pytest
+
+from conftest import (
+    fingerprint,
+    recover,
+    recovered,
+    refuses,
+    run,
+    said,
+    succeeds,
+    tool,
+)
+
+BLOCKS = "blocks,generation"
+SMALL = {"SHARD": "8M"}
+
+
+@pytest.fixture
+def places(shm):
+    return [shm / name for name in ("first", "second", "third")]
+
+
+def named(places):
+    return ":".join(map(str, places))
+
+
+def build(forks, places, **settings):
+    done = run([forks, "isolation", 40], HEAP=named(places), ROOTS=BLOCKS, **SMALL, **settings)
+    succeeds(done)
+
+
+def holds(forks, heap, tag=2, **settings):
+    done = run([forks, "check", tag], HEAP=heap, ROOTS=BLOCKS, **settings)
+    assert succeeds(done).endswith(f"blocks of {tag}\n"), said(done)
+
+
+def names(place):
+    return {path.name for path in place.iterdir()}
+
+
+def test_data_files_take_turns(forks, places):
+    build(forks, places)
+    assert {"superblock", "heap.0", "heap.3", "booklog.3", "volume.1"} < names(places[0])
+    assert {"volume", "heap.1", "slabs.1", "booklog.1", "heap.4"} < names(places[1])
+    assert {"volume", "heap.2"} < names(places[2])
+    assert "heap.1" not in names(places[0]) and "heap.0" not in names(places[1])
+    for heap in (named(places), places[0], named(places[:2])):
+        holds(forks, heap)
+        holds(forks, heap, COLLECT="crash")
+
+
+def test_the_tools_need_the_first_only(forks, places):
+    build(forks, places)
+    for heap in (places[0], named(places)):
+        assert recover(heap, "--check").returncode == 0
+        info = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+        assert {"heap.0", "volume.1/heap.1", "volume.2/heap.2", "heap.3"} < set(info["files"])
+        assert info["files"]["volume.1/heap.1"]["length"] == 8 << 20
+        medium = run([tool("pmalloc-info"), "--medium", heap], preload=False)
+        assert "volume.1/slabs.1" in succeeds(medium)
+    assert recovered(places[0])["leaked_objects"] == 0
+    holds(forks, places[0])
+
+
+def test_another_directory_comes_later(forks, places):
+    succeeds(run([forks, "isolation", 4], HEAP=places[0], ROOTS=BLOCKS))
+    holds(forks, places[0])
+    build(forks, places[:2])
+    assert "heap.1" in names(places[1])
+    holds(forks, named(places[:2]))
+
+
+def test_a_missing_directory(forks, places, shm):
+    build(forks, places)
+    moved = shm / "moved"
+    places[1].rename(moved)
+    before = fingerprint(places[0])
+    text = ("second, which cannot be opened", "is its device mounted? If ", "ln -sfn DIR ")
+    refuses(run([forks, "check", 2], HEAP=named(places), ROOTS=BLOCKS), *text)
+    refuses(run([forks, "check", 2], HEAP=places[0], ROOTS=BLOCKS), *text)
+    assert recover(places[0], "--check").returncode == 8
+    assert fingerprint(places[0]) == before and not places[1].exists()
+    link = places[0] / "volume.1"
+    link.unlink()
+    refuses(run([forks, "check", 2], HEAP=places[0], ROOTS=BLOCKS), "volume.1")
+    link.symlink_to(moved)
+    holds(forks, places[0])
+    holds(forks, named([places[0], moved, places[2]]))
+
+
+def test_swapped_directories(forks, places):
+    build(forks, places)
+    before = [fingerprint(place) for place in places]
+    swapped = named([places[0], places[2], places[1]])
+    refuses(run([forks, "check", 2], HEAP=swapped, ROOTS=BLOCKS), "is named as directory number 2")
+    for number, place in ((1, places[2]), (2, places[1])):
+        (places[0] / f"volume.{number}").unlink()
+        (places[0] / f"volume.{number}").symlink_to(place)
+    done = run([forks, "check", 2], HEAP=places[0], ROOTS=BLOCKS)
+    refuses(done, "third is directory number 3 of the heap", "stands at place 2;")
+    assert [fingerprint(place) for place in places[1:]] == before[1:]
+
+
+def test_directories_of_others(forks, places, shm):
+    build(forks, places)
+    before = [fingerprint(place) for place in places]
+    done = run([forks, "isolation", 4], HEAP=named([shm / "new", places[1]]), ROOTS=BLOCKS)
+    refuses(done, "second belongs to another heap")
+    refuses(run([forks, "check", 2], HEAP=places[1]), "is a further directory of a heap")
+    (shm / "full").mkdir()
+    (shm / "full" / "letter").touch()
+    done = run([forks, "isolation", 4], HEAP=named([shm / "new", shm / "full"]), ROOTS=BLOCKS)
+    refuses(done, "not empty (it holds 'letter')")
+    assert [fingerprint(place) for place in places] == before
+    assert names(shm / "full") == {"letter"}
+
+
+@pytest.mark.parametrize("file", ("volume", "heap.1", "booklog.1"))
+def test_damage_there(forks, places, file):
+    build(forks, places)
+    (places[1] / file).unlink()
+    before = [fingerprint(place) for place in places]
+    done = recover(places[0], "--check")
+    assert done.returncode == 4, said(done)
+    assert [fingerprint(place) for place in places] == before
+
+
+@pytest.mark.parametrize("how", ("private", "copy"))
+def test_forks(forks, places, how):
+    build(forks, places, FORK=how)
+    holds(forks, named(places))
+
+
+def test_kills(workload, processes, rng, places):
+    work = workload("tree")
+    work.heap = named(places)
+    for _ in range(6):
+        process = work.start("run", 0, rng.randrange(1 << 30), "-t", 2, SHARD="8M")
+        processes.append(process)
+        while "ready" not in process.stdout.readline():
+            assert process.poll() is None, process.stderr.read()
+        time.sleep(rng.uniform(0, 0.2))
+        process.kill()
+        assert process.wait() == -9, process.stderr.read()
+        work.check("run", 3000, rng.randrange(1 << 30), SHARD="8M")
+    assert "heap.1" in names(places[1])
+    assert recover(places[0], "--check").returncode == 0

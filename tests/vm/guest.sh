@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+#
+# What the guest does with one medium. vm-test writes /job, which calls these functions, and /init
+# runs it. Each medium has a port to the host; ledger.py reads all that is said there.
+
+# Replaces the shell by the program, so that the process in the background is the program itself.
+preloaded() { # HEAP COMMAND...
+    export PMALLOC_HEAP="$1" PMALLOC_ROOTS=state LD_PRELOAD=/lib/libpmalloc_preload.so
+    shift
+    exec "$@"
+}
+
+recover() { # HEAP
+    echo "phase recover"
+    out=$(pmalloc-recover --json "$1" 2>&1)
+    status=$?
+    echo "recover $status" $out
+}
+
+# Checks, recovers and walks the heap. Says what each step answered.
+verify() { # HEAP SEED
+    [ -d "$1" ] || echo "absent"
+    out=$(pmalloc-recover --check "$1" 2>&1)
+    status=$?
+    echo "check $status" $out
+    recover "$1"
+    (preloaded "$1" churn walk "$2")
+    echo "walked $?"
+}
+
+# Runs churn for some time and kills it. On any medium every acknowledged object must be there.
+kill_round() { # HEAP SEED FROM MICROSECONDS [-f]
+    preloaded "$1" churn run $5 "$2" "$3" &
+    worker=$!
+    usleep "$4"
+    kill -9 "$worker"
+    wait "$worker" 2>/dev/null
+    echo "killed"
+    verify "$1" "$2"
+}
+
+# Works until the power is cut.
+work() { # HEAP SEED FROM [-f]
+    echo "phase open"
+    (preloaded "$1" churn run $4 "$2" "$3")
+    echo "ended $?"
+}
+
+# Waits up to 10 seconds until the program that writes FILE is at work. Fails when it is not.
+ready() { # FILE
+    tries=0
+    until grep -qs ready "$1"; do
+        usleep 20000
+        tries=$((tries + 1))
+        [ "$tries" -lt 500 ] || return 1
+    done
+}
+
+# Runs `placed` again and again, in a heap that is closed and killed in turn.
+place() { # HEAP ROUNDS
+    export PMALLOC_HEAP="$1" PMALLOC_ROOTS=kept PMALLOC_STATS=1
+    for round in $(seq "$2"); do
+        LD_PRELOAD=/lib/libpmalloc_preload.so placed 2>&1 | grep -e "^placed" -e "^kept" -e nodes:
+        LD_PRELOAD=/lib/libpmalloc_preload.so placed >/dev/null 2>&1 &
+        worker=$!
+        usleep $((400000 * round))
+        kill -9 "$worker"
+        wait "$worker" 2>/dev/null
+        [ $((round % 2)) = 0 ] || pmalloc-recover "${1%%:*}" >/dev/null
+    done
+    LD_PRELOAD=/lib/libpmalloc_preload.so placed >/dev/null 2>&1
+    echo "ended $?"
+    pmalloc-info --nodes --json "${1%%:*}"
+}
+
+# Kills a program of tests/apps again and again, and lets it check itself. Every other kill may come
+# while the program starts.
+kill_app() { # FOLDER PROGRAM ROOT ROUNDS MICROSECONDS
+    export PMALLOC_HEAP="$1/$2" PMALLOC_ROOTS="$3"
+    out=$1/$2.out
+    for round in $(seq "$4"); do
+        LD_PRELOAD=/lib/libpmalloc_preload.so "$2" run 0 "$round" >"$out" 2>&1 &
+        worker=$!
+        [ $((round % 2)) = 0 ] || ready "$out"
+        usleep $((RANDOM * $5 / 32768))
+        kill -9 "$worker"
+        wait "$worker" 2>/dev/null
+        if [ $((round % 3)) = 0 ] && [ -e "$1/$2" ]; then
+            pmalloc-recover "$1/$2" >/dev/null
+        fi
+        said=$(LD_PRELOAD=/lib/libpmalloc_preload.so "$2" check 2>&1)
+        echo "app $2 $round $?" $said
+    done
+    rm -rf "$1/$2" "$out"
+}

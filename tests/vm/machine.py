@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""The guest: its media, the contents of its first file system, QEMU's command line."""
+
+import dataclasses
+import pathlib
+import shlex
+import shutil
+import subprocess
+
+import images
+import initramfs
+from kernel import Skip
+
+HERE = pathlib.Path(__file__).resolve().parent
+MEMORY = 512  # MiB per NUMA node
+# The guest loads these two lists at the same time.
+MODULES = {
+    "devices": [
+        "virtio_pci",
+        "virtio_blk",
+        "virtio_console",
+        "libnvdimm",
+        "nd_btt",
+        "nd_pmem",
+        "nfit",
+    ],
+    "fs": ["xfs"],
+}
+APPS = {
+    "list": "list_state",
+    "skiplist": "skip_state",
+    "hashset": "hash_state",
+    "tree": "tree_state",
+}
+# In an emulated guest, the self-tests of ciphers and interrupt routing by ACPI take a third of the
+# boot, so they are off. Without the latter the guest has one processor; ONE_CORE leaves it out.
+KERNEL_LINE = (
+    "console=ttyS0 quiet panic=-1 nokaslr mitigations=off sysrq_always_enabled cryptomgr.notests"
+)
+ONE_CORE = " acpi=noirq"
+# QEMU 7.2 emulates cmpxchg16b wrongly, and Linux 6.12 crashes on it. Five levels of page tables
+# only cost time.
+CPU = "max,la57=off,cx16=off"
+QEMU = "qemu-system-x86_64"
+
+
+@dataclasses.dataclass(frozen=True)
+class Medium:
+    name: str
+    device: str  # pmem, disk, or none
+    fs: str
+    options: str
+    node: int = 0
+
+    @property
+    def survives(self):
+        """Whether the medium holds anything after a power cut."""
+        return self.device != "none"
+
+    @property
+    def heap_promised(self):
+        """Whether every acknowledged object must be there after a power cut."""
+        return self.device == "pmem"
+
+    def guarantee(self, domain):
+        """How the guarantee that the tools print for this medium begins."""
+        dax = "DAX with caches in the power-fail domain" if domain == "cpu" else "DAX with ADR"
+        return {"pmem": dax, "disk": "plain file", "none": "tmpfs"}[self.device]
+
+
+MEDIA = {
+    medium.name: medium
+    for medium in (
+        Medium("ext4-dax", "pmem", "ext4", "dax=always", 0),
+        Medium("xfs-dax", "pmem", "xfs", "dax=always", 1),
+        Medium("ext4", "disk", "ext4", "commit=1"),
+        Medium("xfs", "disk", "xfs", "rw"),
+        Medium("tmpfs", "none", "tmpfs", "mpol=bind:1,size=320M", 1),
+    )
+}
+
+
+def make_image(medium, folder):
+    path = folder / f"{medium.name}.img"
+    if medium.device == "pmem":
+        images.make_pmem(path, medium.fs, medium.name)
+    elif medium.device == "disk":
+        images.make_disk(path, medium.fs, medium.name)
+
+
+def base_archive(kernel, build, programs=()):
+    """The archive of all files that are the same in every boot."""
+    found = initramfs.find_modules(kernel.tree)
+    archive = initramfs.Archive()
+    for folder in ("proc", "sys", "dev", "tmp", "mnt", "bin"):
+        archive.folder(folder)
+    busybox = shutil.which("busybox")
+    if not busybox:
+        raise Skip("there is no busybox; run scripts/bootstrap --test")
+    archive.program("bin/busybox", busybox)
+    archive.link("bin/sh", "busybox")
+    tools = ("pmalloc-recover", "pmalloc-info", "pmalloc-run")
+    for name in (*tools, "vm/churn", "vm/placed", "apps/kvshell"):
+        archive.program("bin/" + pathlib.Path(name).name, build / name)
+    for name in APPS:
+        archive.program("bin/" + name, build / "apps" / name)
+    for path in programs:
+        archive.program("bin/" + pathlib.Path(path).name, path)
+    archive.program("lib/libpmalloc_preload.so", build / "libpmalloc_preload.so")
+    numactl = shutil.which("numactl")
+    if numactl:
+        archive.program("bin/numactl", numactl)
+    for group, wanted in MODULES.items():
+        modules = initramfs.in_load_order(
+            wanted, lambda name: initramfs.read_module(found[name]) if name in found else None
+        )
+        for name, data in modules.items():
+            archive.add(f"modules/{name}.ko", data)
+        archive.add(f"modules/{group}", "".join(f"{name}.ko\n" for name in modules))
+    archive.add("init", (HERE / "init").read_bytes())
+    archive.add("guest.sh", (HERE / "guest.sh").read_bytes())
+    return archive.image()
+
+
+def job_archive(media, script):
+    """The archive with the job of a boot: mounts the media and runs `script` as start()."""
+    mounts = "".join(
+        "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options))) + " &\n"
+        for m in media
+    )
+    archive = initramfs.Archive()
+    archive.add("job", f". /guest.sh\n{mounts}start() {{\n{script}\n}}\n")
+    return archive.image()
+
+
+def qemu_command(
+    kernel, folder, media, domain, ports, accelerator="tcg,thread=multi", both_cores=False
+):
+    command = [QEMU, "-accel", accelerator, "-cpu", CPU]
+    command += ["-machine", f"pc,nvdimm=on,nvdimm-persistence={domain}"]
+    command += ["-smp", "2,sockets=2,cores=1,threads=1", "-m", f"{2 * MEMORY}M,slots=4,maxmem=8G"]
+    for node in (0, 1):
+        command += ["-object", f"memory-backend-ram,id=ram{node},size={MEMORY}M"]
+        command += ["-numa", f"node,nodeid={node},cpus={node},memdev=ram{node}"]
+    command += ["-numa", "dist,src=0,dst=1,val=21"]
+    command += ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    command += ["-serial", f"file:{folder}/console.log"]
+    for medium in media:
+        path = folder / f"{medium.name}.img"
+        if medium.device == "pmem":
+            backend = (
+                f"memory-backend-file,id={medium.name}-mem,share=on,mem-path={path},"
+                f"size={images.SIZE}"
+            )
+            command += ["-object", backend]
+            command += [
+                "-device",
+                f"nvdimm,id={medium.name},memdev={medium.name}-mem,node={medium.node}",
+            ]
+        elif medium.device == "disk":
+            command += [
+                "-drive",
+                f"file={path},if=none,id={medium.name},format=raw,cache=writeback",
+            ]
+            command += ["-device", f"virtio-blk-pci,drive={medium.name}"]
+    command += ["-device", "virtio-serial-pci,max_ports=16"]
+    for port in ports:
+        command += ["-chardev", f"file,id=port-{port},path={folder}/{port}.port,append=on"]
+        command += ["-device", f"virtserialport,chardev=port-{port},name={port}"]
+    command += ["-kernel", str(kernel.image), "-initrd", f"{folder}/initrd"]
+    return command + ["-append", KERNEL_LINE + ("" if both_cores else ONE_CORE)]
+
+
+class Boot:
+    """One run of the guest. Its ports are files that are empty at the start."""
+
+    def __init__(self, kernel, base, folder, media, domain, script, ports, both_cores=False):
+        self.folder = folder
+        self.ports = {port: folder / f"{port}.port" for port in ports}
+        for path in (*self.ports.values(), folder / "console.log"):
+            path.write_bytes(b"")
+        (folder / "initrd").write_bytes(base + job_archive(media, script))
+        command = qemu_command(kernel, folder, media, domain, ports, both_cores=both_cores)
+        (folder / "qemu.command").write_text(shlex.join(command) + "\n", encoding="utf-8")
+        with open(folder / "qemu.log", "wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def running(self):
+        return self.process.poll() is None
+
+    def cut(self):
+        """Cuts the power."""
+        self.process.kill()
+        self.process.wait()
+
+    def console(self):
+        return (self.folder / "console.log").read_text(encoding="utf-8", errors="replace")

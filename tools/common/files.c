@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "media/volume.h"
+
+void files_measure(int dir_fd, struct files *files) {
+    *files = (struct files){0};
+    for (size_t i = 0; i < PM_HEAP_FILES; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        struct stat st;
+        if (f->holds == PM_FILE_NOTHING)
+            continue;
+        struct file_space *space = &files->file[files->count];
+        bool there = pm_volume_find(dir_fd, f, space->name);
+        if (!there && f->shard)
+            continue;
+        files->count++;
+        if (!there || fstatat(dir_fd, space->name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        space->length = (uint64_t)st.st_size;
+        space->allocated = (uint64_t)st.st_blocks * 512;
+        if (f->holds == PM_FILE_DATA) {
+            files->heap_bytes += space->length;
+            files->data_bytes += space->allocated;
+        } else if (f->holds == PM_FILE_METADATA) {
+            files->metadata_bytes += space->allocated;
+        }
+    }
+}

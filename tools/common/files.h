@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// What the files of a heap take up, by the table of core/media/heap_files.h.
+#ifndef PM_TOOLS_FILES_H
+#define PM_TOOLS_FILES_H
+
+#include <stdint.h>
+
+#include "media/heap_files.h"
+
+struct files {
+    struct file_space {
+        char name[PM_FILE_NAME];    // seen from the heap's directory
+        uint64_t length, allocated; // bytes; allocated on the file system
+    } file[PM_HEAP_FILES];
+    unsigned count;
+    uint64_t heap_bytes;     // length of the data
+    uint64_t data_bytes;     // allocated by the data
+    uint64_t metadata_bytes; // allocated by all files but the data and the captured roots
+};
+
+// One that is missing has no length.
+void files_measure(int dir_fd, struct files *files);
+
+#endif

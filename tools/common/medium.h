@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// pmalloc-info --medium: what decides which row of the guarantee table holds for a heap, or for one
+// that is to be made in a directory. No heap is changed, locked or mapped, so the heap may be in
+// use.
+#ifndef PM_TOOLS_MEDIUM_H
+#define PM_TOOLS_MEDIUM_H
+
+#include <stdbool.h>
+
+#include "base/message.h"
+#include "media/heap_files.h"
+#include "media/persist.h"
+
+enum { MEDIUM_REGIONS = 64 };
+
+struct medium {
+    const char *path;
+    bool heap;
+    char type[32], source[256], mounted[256];
+    char options[512]; // the mount options that matter
+    struct medium_file {
+        char name[96];
+        // What a mapping of the file needs. LINE or CACHE: MAP_SYNC was granted.
+        enum pm_durability durability;
+    } file[PM_HEAP_FILES];
+    unsigned files;
+    struct medium_region {
+        unsigned number;
+        char domain[32]; // its persistence domain; empty if the kernel does not say
+        bool behind;     // the file system's device lies in this region
+    } region[MEDIUM_REGIONS];
+    unsigned regions;
+    bool on_region; // the file system's device lies in one of them
+    char kernel[144];
+    enum pm_durability durability; // of all files together
+};
+
+int medium_find(const char *path, struct medium *m, struct pm_error *err);
+void medium_text(const struct medium *m);
+void medium_json(const struct medium *m);
+
+#endif

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "nodes_print.h"
+
+#include <linux/mempolicy.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/nodes.h"
+#include "json.h"
+#include "media/heap_space.h"
+#include "media/shard_make.h"
+
+// The kernel's number of the node that a page lies on; -1: it does not tell. Unlike move_pages(2),
+// this answers for DAX, too. It reads the page, so it must not be asked about holes: the kernel
+// would fill them.
+static int node_of(const void *page) {
+    int node = -1;
+    if (syscall(SYS_get_mempolicy, &node, NULL, 0ul, page, MPOL_F_NODE | MPOL_F_ADDR) != 0)
+        return -1;
+    return node;
+}
+
+static void look_at_pages(const struct pm_shard *s, struct node_shard *out) {
+    struct pm_written known = {0};
+    uint64_t at = s->offset, end = s->offset + s->frontier, bytes;
+    for (; (bytes = pm_heap_next_data(&known, &at, end)) != 0; at += bytes)
+        for (uint64_t page = at & ~(PM_PAGE_SIZE - 1); page < at + bytes; page += PM_PAGE_SIZE) {
+            int node = node_of(pm_heap_at(page));
+            out->pages++;
+            out->unknown += node < 0;
+            out->misplaced += node >= 0 && pm_nodes.count > 1 && node != pm_nodes.id[s->node];
+        }
+}
+
+void nodes_take(struct node_shards *out) {
+    *out = (struct node_shards){.count = pm_heap.shards, .nodes = pm_nodes.count};
+    for (unsigned i = 0; i < out->count; i++) {
+        const struct pm_shard *s = &pm_heap.shard[i];
+        out->shard[i] = (struct node_shard){.file = s->data.name,
+                                            .node = s->node,
+                                            .recorded = pm_shard_recorded_node(i),
+                                            .length = s->frontier};
+        look_at_pages(s, &out->shard[i]);
+    }
+}
+
+typedef unsigned long ulong_t; // what %lu takes
+
+void nodes_text(const struct node_shards *n, const char *heap) {
+    printf("heap    %s\n", heap);
+    printf("nodes   this machine has %u\n", n->nodes);
+    printf("%6s %9s %-8s %16s %16s %16s\n", "node", "recorded", "file", "length", "written",
+           "on other nodes");
+    for (unsigned i = 0; i < n->count; i++) {
+        const struct node_shard *s = &n->shard[i];
+        char recorded[12] = "-";
+        if (s->recorded >= 0)
+            snprintf(recorded, sizeof recorded, "%d", s->recorded);
+        printf("%6u %9s %-8s %16lu %16lu %16lu\n", s->node, recorded, s->file, (ulong_t)s->length,
+               (ulong_t)(s->pages << PM_PAGE_SHIFT), (ulong_t)(s->misplaced << PM_PAGE_SHIFT));
+        if (s->unknown)
+            printf("%16s the kernel does not tell where %lu pages lie\n", "", (ulong_t)s->unknown);
+    }
+}
+
+void nodes_json(const struct node_shards *n, const char *heap) {
+    struct json j = {.out = stdout};
+    json_open(&j, NULL, '{');
+    json_text(&j, "heap", heap);
+    json_number(&j, "nodes", n->nodes);
+    json_open(&j, "shards", '[');
+    for (unsigned i = 0; i < n->count; i++) {
+        const struct node_shard *s = &n->shard[i];
+        json_open(&j, NULL, '{');
+        json_text(&j, "file", s->file);
+        json_number(&j, "node", s->node);
+        if (s->recorded >= 0)
+            json_number(&j, "recorded_node", (uint64_t)s->recorded);
+        json_number(&j, "length", s->length);
+        json_number(&j, "written_bytes", s->pages << PM_PAGE_SHIFT);
+        json_number(&j, "misplaced_bytes", s->misplaced << PM_PAGE_SHIFT);
+        json_number(&j, "unknown_pages", s->unknown);
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+    json_end(&j);
+}
