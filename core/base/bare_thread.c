@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 // The new thread finds the function in a register that clone() does not use.
 static long start(void (*run)(void), void *stack_top, void *own, _Atomic uint32_t *id) {
@@ -37,4 +38,16 @@ long pm_bare_thread(void (*run)(void), void *stack_top, void *tls, _Atomic uint3
     long id = start(run, stack_top, tls, tid);
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof mask);
     return id;
+}
+
+#define LEAVE_TRIES 10000
+#define LEAVE_PAUSE_NS 100000
+
+// Sleeps, because the thread may need this core to go on. Bounded, because another thread of the
+// process may have been given the same id.
+void pm_bare_thread_leave(long id) {
+    const struct timespec pause = {0, LEAVE_PAUSE_NS};
+    long pid = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    for (int i = 0; i < LEAVE_TRIES && pm_bare_call(SYS_tgkill, pid, id, 0, 0) == 0; i++)
+        pm_bare_call(SYS_nanosleep, (long)&pause, 0, 0, 0);
 }

@@ -19,6 +19,10 @@
 // Returns the id, or a negative error.
 long pm_bare_thread(void (*run)(void), void *stack_top, void *tls, _Atomic uint32_t *tid);
 
+// For a thread whose *tid is 0: waits until the process has a thread less, too, which is a little
+// later. The kernel refuses some calls until then. At most one second; stores no errno.
+void pm_bare_thread_leave(long id);
+
 // A system call that stores no errno. Returns a negative error.
 static inline long pm_bare_call(long number, long a, long b, long c, long d) {
     register long r10 __asm__("r10") = d;

@@ -174,9 +174,8 @@ bool pm_background_stop(void) {
         pm_age_wake();
         syscall(SYS_futex, &pm_os_own_thread, FUTEX_WAIT, seen, &look, NULL, 0);
     }
-    // The kernel clears the id a little before the process has a thread less.
-    while (!seen && syscall(SYS_tgkill, getpid(), id, 0) == 0 && pm_os_now_ms() < until)
-        syscall(SYS_sched_yield);
+    if (!seen)
+        pm_bare_thread_leave(id);
     errno = saved;
     return !seen;
 }

@@ -68,8 +68,8 @@ void pm_private_copy(void);
 // holds the gate. A child that executes another program or ends before that has copied nothing.
 // False: the thread cannot be started.
 bool pm_private_start_copier(struct pm_fork_gate *gate, unsigned delay_us);
-// Waits until the copier, if there is one, has ended. No page shows the file any more then. Any
-// thread may call this.
+// Waits until the copier, if there is one, has ended, and the process has a thread less. No page
+// shows the file any more then. Any thread may call this.
 void pm_private_await(void);
 // The same, and frees what the copier needed. Called once after pm_private_start_copier(), with all
 // locks held.

@@ -89,6 +89,7 @@ static struct {
     struct pm_fork_gate *gate;
     struct timespec delay;
     _Atomic uint32_t tid;   // the copier's thread id; the kernel stores 0 when the copier has ended
+    _Atomic uint32_t left;  // the same; 0 only when the process has a thread less
     _Atomic uint32_t ready; // 1: the copier holds the gate, so the kernel will report its end
     _Atomic uint32_t hurry; // 1: the copier must not delay any longer
 } copier;
@@ -118,6 +119,7 @@ bool pm_private_start_copier(struct pm_fork_gate *gate, unsigned delay_us) {
     long tid = pm_bare_thread(copier_main, copier.stack + sizeof copier.stack, NULL, &copier.tid);
     while (tid > 0 && atomic_load_explicit(&copier.ready, memory_order_acquire) == 0)
         pm_futex_wait(&copier.ready, 0);
+    atomic_store_explicit(&copier.left, tid > 0 ? (uint32_t)tid : 0, memory_order_relaxed);
     return tid > 0;
 }
 
@@ -133,6 +135,10 @@ void pm_private_await(void) {
         waited |= syscall(SYS_futex, &copier.tid, FUTEX_WAIT, tid, NULL, NULL, 0) == 0;
     if (waited) // the kernel has woken one waiting thread; wake the others
         syscall(SYS_futex, &copier.tid, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if ((tid = atomic_load_explicit(&copier.left, memory_order_relaxed)) != 0) {
+        pm_bare_thread_leave(tid);
+        atomic_store_explicit(&copier.left, 0, memory_order_relaxed);
+    }
     errno = saved;
 }
 
