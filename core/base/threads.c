@@ -122,8 +122,7 @@ struct action {
     uint64_t mask;
 };
 static struct action before, before_fault;
-static bool owed;     // a thread may yet run our handler because of an earlier turn
-static bool catching; // pm_threads_catch() has set our SIGSEGV handler
+static bool owed; // a thread may yet run our handler because of an earlier turn
 
 static long set_action(int number, const struct action *now, struct action *old) {
     return syscall(SYS_rt_sigaction, number, now, old, sizeof now->mask);
@@ -248,14 +247,24 @@ enum pm_threads pm_threads_stop(void) {
     return result;
 }
 
-// The SIGSEGV handler: waits, then lets the thread repeat its store. A fault with another reason
-// waits too, and then comes again under the program's own handler. A SIGSEGV that a process has
+// A thread that has met unwritable memory may be delayed on its way to the handler, until after the
+// end of the turn. So the handler stays. It lets so many threads repeat their store; a fault with
+// another reason comes again at once, uses them up, and then meets the program's own handler.
+#define LATE_FAULTS 4096
+static _Atomic int late_faults;
+
+// The SIGSEGV handler: waits, then lets the thread repeat its store. A SIGSEGV that a process has
 // sent would not come again, so it is sent again.
 static void fault(int number, siginfo_t *info, void *context) {
     (void)context;
     int saved = errno;
-    wait_for_end_of(atomic_load_explicit(&turn, memory_order_acquire));
-    if (info->si_code <= 0)
+    bool sent = info->si_code <= 0;
+    uint32_t now = atomic_load_explicit(&turn, memory_order_acquire);
+    if (now & 1)
+        wait_for_end_of(now);
+    else if (sent || atomic_fetch_sub_explicit(&late_faults, 1, memory_order_relaxed) <= 0)
+        set_action(SIGSEGV, &before_fault, NULL);
+    if (sent)
         syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);
     errno = saved;
 }
@@ -263,14 +272,16 @@ static void fault(int number, siginfo_t *info, void *context) {
 bool pm_threads_catch(void) {
     const struct action ours = {fault, SA_RESTORER | SA_SIGINFO | SA_RESTART | SA_ONSTACK,
                                 pm_threads_return, ~0ull};
-    catching = set_action(SIGSEGV, &ours, &before_fault) == 0;
-    return catching;
+    struct action old;
+    if (set_action(SIGSEGV, NULL, &old) != 0)
+        return false;
+    if (old.handler != fault)
+        before_fault = old;
+    atomic_store_explicit(&late_faults, LATE_FAULTS, memory_order_relaxed);
+    return set_action(SIGSEGV, &ours, NULL) == 0;
 }
 
 void pm_threads_resume(void) {
-    if (catching)
-        set_action(SIGSEGV, &before_fault, NULL);
-    catching = false;
     if (thread && !owed) // else keep our handler: a signal of ours may yet arrive
         set_action(SIGNAL, &before, NULL);
     atomic_fetch_add_explicit(&turn, 1, memory_order_release);

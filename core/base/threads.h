@@ -34,6 +34,7 @@ enum pm_threads pm_threads_stop(void);
 // and writable again before pm_threads_resume(). So each thread stops at its first store there, and
 // memory is as a kill at that moment might have left it. A system call of such a thread that would
 // store there fails with EFAULT.
+// The SIGSEGV handler that this needs stays until the first fault with another reason.
 bool pm_threads_catch(void);
 void pm_threads_resume(void);
 

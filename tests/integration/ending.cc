@@ -39,10 +39,21 @@ std::string value_of(int key) {
 
 } // namespace
 
+// In memory that the process shares with its tracer.
+struct Late {
+    std::atomic<bool> ended, let_go;
+} * late;
+
 struct Kept {
     std::map<int, std::string> entries;
     char *volatile block;
     ~Kept() {
+        if (late) {
+            late->ended = true;
+            while (!late->let_go)
+                usleep(1000);
+            usleep(30000); // for the thread that was let go
+        }
         for (auto &entry : entries)
             entry.second.assign(entry.second.size(), '?');
         entries.clear();
@@ -163,24 +174,51 @@ void traced_locks() {
     }
 }
 
-// Another process stops the thread, as a debugger does.
-void trace(void (*run)()) {
-    int stopped[2];
+void scribble_unheard() {
+    scribbler = static_cast<pid_t>(syscall(SYS_gettid));
+    block(1ull << 32 | 1ull << 33);
+    scribble();
+}
+
+// The thread meets unwritable memory, if it gets a core in time. It has the signal for that only
+// after the program's end.
+void delay_fault() {
+    int status;
+    pid_t met = 0;
+    while (!late->ended) {
+        if (!met)
+            met = waitpid(scribbler, &status, __WALL | WNOHANG);
+        usleep(1000);
+    }
+    must(!met || (met == scribbler && WSTOPSIG(status) == SIGSEGV &&
+                  ptrace(PTRACE_CONT, scribbler, 0, SIGSEGV) == 0));
+    late->let_go = true;
+}
+
+void interrupt() {
+    must(ptrace(PTRACE_INTERRUPT, scribbler, 0, 0) == 0);
+    must(waitpid(scribbler, nullptr, __WALL) == scribbler);
+}
+
+// Another process traces the thread, as a debugger does.
+void trace(void (*run)(), void (*at_once)(), void (*then)()) {
+    int traced[2];
     char byte;
-    must(pipe(stopped) == 0 && prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) <= 0);
+    must(pipe(traced) == 0 && prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) <= 0);
     start(run);
     while (!scribbler)
         usleep(100);
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
         must(ptrace(PTRACE_SEIZE, scribbler, 0, 0) == 0);
-        must(ptrace(PTRACE_INTERRUPT, scribbler, 0, 0) == 0);
-        must(waitpid(scribbler, nullptr, __WALL) == scribbler && write(stopped[1], "", 1) == 1);
+        at_once();
+        must(write(traced[1], "", 1) == 1);
+        then();
         while (getppid() == parent)
             usleep(1000);
         _exit(0);
     }
-    must(read(stopped[0], &byte, 1) == 1);
+    must(read(traced[0], &byte, 1) == 1);
 }
 
 void limit(int resource, rlim_t value) {
@@ -247,8 +285,17 @@ const struct {
     {"deaf", [] { start(churn_deaf); }},
     {"vfork", [] { start(vforks); }},
     {"vfork-stays", [] { start(vforks_for_long); }},
-    {"traced", [] { trace(traced); }},
-    {"traced-locks", [] { trace(traced_locks); }},
+    {"traced", [] { trace(traced, interrupt, [] {}); }},
+    {"traced-locks", [] { trace(traced_locks, interrupt, [] {}); }},
+    {"late",
+     [] {
+         void *shared =
+             mmap(nullptr, sizeof *late, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+         must(shared != MAP_FAILED);
+         late = new (shared) Late();
+         trace(
+             scribble_unheard, [] {}, delay_fault);
+     }},
     {"thousand",
      [] {
          for (int i = 0; i < 1000; i++)

@@ -89,8 +89,9 @@ LAST_RESORT = {
 @pytest.mark.parametrize(
     "mode",
     (
-        *("alone", "churn", "unheard", "deaf", "vfork", "traced", "traced-locks", "thousand"),
+        *("alone", "churn", "unheard", "deaf", "vfork", "traced", "traced-locks", "late"),
         *(
+            "thousand",
             "space",
             "no-space",
             "data",
