@@ -174,7 +174,7 @@ def test_a_read_only_directory(forks, places):
         before = [fingerprint(place) for place in heaps]
         subprocess.run(["mount", "-o", "remount,ro", other], check=True)
         done = run([forks, "check", 2], HEAP=places[0], ROOTS=BLOCKS)
-        refuses(done, "volume.1/heap.1 lies on a file system that is mounted read-only")
+        refuses(done, "volume.1/heap.1: Read-only file system; mount it writable")
         done = run([forks, "isolation", 4], HEAP=named([places[2], other / "new"]))
         refuses(done, "cannot make this directory of the heap: Read-only file system")
         holds(forks, places[0], OPEN="private")
