@@ -11,6 +11,7 @@
 #include "blocks/returns.h"
 #include "blocks/stats.h"
 #include "blocks/take_back.h"
+#include "full_medium.h"
 #include "media/shard_make.h"
 #include "media/shard_nodes.h"
 #include "media/shard_place.h"
@@ -205,15 +206,6 @@ static void test_fewer_nodes(void) {
     CHECK_EQ(in_child(made), 0);
     for (reopen_with = 1; reopen_with <= 3; reopen_with++)
         CHECK_EQ(in_child(reopened), 0);
-}
-
-static bool full;
-int fallocate(int fd, int mode, off_t offset, off_t len) {
-    if (full && !(mode & FALLOC_FL_PUNCH_HOLE)) {
-        errno = ENOSPC;
-        return -1;
-    }
-    return (int)syscall(SYS_fallocate, fd, mode, offset, len);
 }
 
 // A shard of its own would not help a node whose shard has addresses, but no space.
