@@ -202,17 +202,19 @@ def test_forks(forks, places, how):
     holds(forks, named(places))
 
 
-def test_kills(workload, processes, rng, places):
+@pytest.mark.parametrize("settings", (SMALL, {"TOPOLOGY": "2x2/20"}), ids=("turns", "nodes"))
+def test_kills(workload, processes, rng, places, settings):
+    """A heap that two nodes have written also opens where there is one."""
     work = workload("tree")
     work.heap = named(places)
-    for _ in range(6):
-        process = work.start("run", 0, rng.randrange(1 << 30), "-t", 2, SHARD="8M")
+    for round in range(4):
+        process = work.start("run", 0, rng.randrange(1 << 30), "-t", 2, **settings)
         processes.append(process)
         while "ready" not in process.stdout.readline():
             assert process.poll() is None, process.stderr.read()
         time.sleep(rng.uniform(0, 0.2))
         process.kill()
         assert process.wait() == -9, process.stderr.read()
-        work.check("run", 3000, rng.randrange(1 << 30), SHARD="8M")
+        work.check("run", 3000, rng.randrange(1 << 30), **(settings if round % 2 else {}))
     assert "heap.1" in names(places[1])
     assert recover(places[0], "--check").returncode == 0
