@@ -80,6 +80,8 @@ int pm_fail_in(struct pm_error *err, const char *format, ...) {
 }
 
 const char *pm_strerror(int error) {
+    if (error == EMFILE)
+        return "Too many open files; raise `ulimit -n`";
 #ifdef __GLIBC__
     const char *text = strerrordesc_np(error);
     return text ? text : "unknown error";

@@ -30,10 +30,28 @@ PM_CACHED_PATH bool pm_alloc_free_cached(const void *p) {
     return pm_extent_cache_free(pm_tcache->extents, p);
 }
 
+static inline bool pm_tag_is_class(unsigned tag) { return tag >= 1 && tag <= PM_CLASSES; }
+
+// The same for a block, small or large, in a further shard of the thread's node: it is not in the
+// range of addresses that the caches know (pm_node_memory()).
+static inline bool pm_alloc_free_further(void *p) {
+    struct pm_tcache *t = pm_tcache;
+    uint64_t granule = pm_granule(p);
+    // `granules` is 0 in a thread without a cache, and while another thread asks for its blocks.
+    if (pm_nodes.count == 1 || t->granules == 0 || granule >= PM_GRANULES ||
+        pm_node_of(p) != t->node)
+        return false;
+    unsigned tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+    if (pm_tag_is_class(tag))
+        return pm_tcache_put(t, p, tag);
+    return tag == PM_TAG_EXTENT &&
+           atomic_load_explicit(&t->extents->granules, memory_order_acquire) &&
+           pm_extent_cache_put(t->extents, granule);
+}
+
 // How many large blocks came from another node, because the thread's own had no memory; relaxed.
 extern _Atomic uint64_t pm_alloc_far;
 
-static inline bool pm_tag_is_class(unsigned tag) { return tag >= 1 && tag <= PM_CLASSES; }
 // Returns the tag at `p`. PM_TAG_NONE: no allocated block starts there. First it writes the tags of
 // the slab around `p` if recovery has left them unwritten. It may be called in any handler; there
 // it skips that step and may return PM_TAG_NONE for a block of an untagged slab.

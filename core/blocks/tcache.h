@@ -161,14 +161,10 @@ static inline void *pm_tcache_pop(struct pm_tcache *t, uint64_t cls) {
     return p;
 }
 
-// Caches the block at `p`. False: `p` is no allocated small block, or its stack is full or seized.
-static inline bool pm_tcache_push(struct pm_tcache *t, void *p) {
-    uint64_t granule = pm_granule_from(t->base, p);
-    if (PM_UNLIKELY(granule >= t->granules))
-        return false;
-    uint8_t *at = &t->tag[granule];
-    uint64_t tag = __atomic_load_n(at, __ATOMIC_RELAXED);
-    struct pm_stack *s = pm_stack_of(t, tag);
+// Caches the block at `p`, of class `cls`, whose tag is *at and whose stack is `s`. False: the
+// stack is full or seized.
+static inline __attribute__((always_inline)) bool
+pm_stack_push(struct pm_tcache *t, struct pm_stack *s, uint64_t cls, uint8_t *at, void *p) {
     if (PM_UNLIKELY(!pm_stack_seize(s)))
         return false;
     uint64_t n = s->n;
@@ -178,28 +174,27 @@ static inline bool pm_tcache_push(struct pm_tcache *t, void *p) {
         return false;
     }
     __atomic_store_n(at, PM_TAG_NONE, __ATOMIC_RELAXED);
-    t->slot[tag][n] = p;
+    t->slot[cls][n] = p;
     pm_stack_set(s, n + 1);
     pm_stack_leave(s);
     return true;
 }
 
+// Caches the block at `p`. False: `p` is no allocated small block of the range that the cache knows
+// (granules), or its stack is full or seized.
+static inline bool pm_tcache_push(struct pm_tcache *t, void *p) {
+    uint64_t granule = pm_granule_from(t->base, p);
+    if (PM_UNLIKELY(granule >= t->granules))
+        return false;
+    uint8_t *at = &t->tag[granule];
+    uint64_t tag = __atomic_load_n(at, __ATOMIC_RELAXED);
+    return pm_stack_push(t, pm_stack_of(t, tag), tag, at, p);
+}
+
 // Caches a block of class `cls`, wherever the memory of the cache's node lies. False: the stack is
 // full or seized.
 static inline bool pm_tcache_put(struct pm_tcache *t, void *p, unsigned cls) {
-    struct pm_stack *s = &t->stack[cls];
-    if (PM_UNLIKELY(!pm_stack_seize(s)))
-        return false;
-    uint64_t n = s->n;
-    if (PM_UNLIKELY(n >= s->cap)) {
-        pm_stack_leave(s);
-        return false;
-    }
-    __atomic_store_n(&pm_tag[pm_granule(p)], PM_TAG_NONE, __ATOMIC_RELAXED);
-    t->slot[cls][n] = p;
-    pm_stack_set(s, n + 1);
-    pm_stack_leave(s);
-    return true;
+    return pm_stack_push(t, &t->stack[cls], cls, &pm_tag[pm_granule(p)], p);
 }
 
 // Returns a cache for this thread, perhaps the spare cache of an ended one. NULL: memory is out.

@@ -64,6 +64,10 @@ int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
     if (fd < 0 && errno == ENOENT)
         return pm_fail(err, PM_DAMAGE, "%s/%s is missing; the heap is incomplete, restore the file",
                        pm_heap.dir, file->name);
+    if (fd < 0 && errno == EROFS)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/%s: %s; mount it writable, or only read the heap: PMALLOC_OPEN=private",
+                       pm_heap.dir, file->name, pm_strerror(errno));
     if (fd < 0 || fstat(fd, &st) != 0)
         return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, file->name,
                        pm_strerror(errno));

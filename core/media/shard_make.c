@@ -190,18 +190,35 @@ void pm_shard_node_begins(unsigned node) {
         note_node(0, node);
 }
 
+static bool make_files_in(struct pm_shard *s, unsigned n, unsigned volume) {
+    pm_shard_set_volume(n, volume);
+    bool good = make_files(s, n);
+    if (!good)
+        drop_files(s, n);
+    return good;
+}
+
+// If the volume that it should have is full, another one has it, unless the shards there can grow.
+// With several nodes a shard lies on its node's device.
+static bool make_files_somewhere(struct pm_shard *s, unsigned n, unsigned node) {
+    unsigned first = pm_volume_choose(n, node);
+    bool good = make_files_in(s, n, first);
+    for (unsigned i = 1; !good && i < pm_heap.volumes && pm_nodes.count == 1; i++) {
+        unsigned other = (first + i) % pm_heap.volumes;
+        good = pm_volume_addresses(other) < PM_REGION_SIZE && make_files_in(s, n, other);
+    }
+    return good;
+}
+
 bool pm_shard_make(unsigned node) {
     unsigned n = pm_heap.shards;
     struct pm_shard *s = &pm_heap.shard[n < PM_SHARDS ? n : 0];
     int saved = errno;
     if (n >= pm_shards_most() || pm_heap.readonly)
         return false;
-    if (pm_heap_on_media())
-        pm_shard_set_volume(n, pm_volume_choose(n, node));
     if (!pm_heap_on_media()) {
         pm_shard_is_anonymous(s, 0);
-    } else if (!make_files(s, n)) {
-        drop_files(s, n);
+    } else if (!make_files_somewhere(s, n, node)) {
         errno = saved;
         return false;
     } else {

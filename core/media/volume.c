@@ -115,7 +115,9 @@ static struct pm_volume volume_file(const uint8_t uuid[16], unsigned k) {
     return v;
 }
 
+// If it fails with errno 0, the file is there and can be read, but is too short.
 static bool read_file(int dir_fd, const char *name, void *to, size_t size) {
+    errno = 0;
     int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool good = fd >= 0 && pread(fd, to, size, 0) == (ssize_t)size;
     if (fd >= 0)
@@ -150,12 +152,17 @@ static int check_owner(int fd, const char *path, struct pm_error *err) {
     return PM_OK;
 }
 
+static int bad_file(const char *path, struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL, "%s/" FILE_NAME ": %s", path, pm_strerror(errno));
+}
+
 // One guarantee holds for the whole heap.
 static int check_medium(int fd, const char *path, struct pm_error *err) {
     int file = openat(fd, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    enum pm_durability here = file < 0 ? PM_DURABLE_PAGE : pm_persist_probe(file);
-    if (file >= 0)
-        close(file);
+    if (file < 0)
+        return bad_file(path, err);
+    enum pm_durability here = pm_persist_probe(file);
+    close(file);
     if ((here == PM_DURABLE_NONE) == (pm_persist_probe(pm_heap.super_file.fd) == PM_DURABLE_NONE))
         return PM_OK;
     return pm_fail(err, PM_OPERATIONAL,
@@ -167,7 +174,10 @@ static int check_medium(int fd, const char *path, struct pm_error *err) {
 
 static int wrong_volume(int fd, unsigned k, const char *path, struct pm_error *err) {
     struct pm_volume v;
-    if (!read_volume(fd, &v))
+    bool intact = read_volume(fd, &v);
+    if (!intact && errno != 0 && errno != ENOENT) // not damage: descriptors are short, or a disk
+        return bad_file(path, err);
+    if (!intact)
         return pm_fail(err, PM_DAMAGE,
                        "%s/volume.%u leads to %s, which has no intact file 'volume'; is its device "
                        "mounted? If the directory is elsewhere: ln -sfn DIR %s/volume.%u",
@@ -241,27 +251,29 @@ static bool make_link(const char *path, unsigned k) {
 
 static int make_volume(const char *path, unsigned k, struct pm_error *err) {
     const uint8_t *uuid = pm_heap.super->super.uuid;
-    bool made = mkdir(path, 0700) == 0;
+    bool made = mkdir(path, 0700) == 0, written = false;
+    int why = made ? 0 : errno; // ENOENT of open() would hide that the file system is read-only
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot make this directory of the heap: %s", path,
-                       pm_strerror(errno));
+                       pm_strerror(why && why != EEXIST ? why : errno));
     int status = check_owner(fd, path, err);
     if (status == PM_OK && !is_volume(fd, uuid, k)) { // else a cut came before its link
         struct pm_volume v = volume_file(uuid, k);
         status = pm_volume_is_one(fd) ? wrong_volume(fd, k, path, err) : check_empty(fd, path, err);
-        if (status == PM_OK && !write_volume(fd, &v))
-            status = pm_fail(err, PM_OPERATIONAL, "%s/volume: %s", path, pm_strerror(errno));
+        written = status == PM_OK;
+        if (written && !write_volume(fd, &v))
+            status = bad_file(path, err);
     }
     if (status == PM_OK)
         status = check_medium(fd, path, err);
     if (status == PM_OK && !make_link(path, k))
         status =
             pm_fail(err, PM_OPERATIONAL, "%s/volume.%u: %s", pm_heap.dir, k, pm_strerror(errno));
-    if (status != PM_OK && made) {
+    if (status != PM_OK && written) // else it would pass for a directory of a heap that is gone
         unlinkat(fd, FILE_NAME, 0);
+    if (status != PM_OK && made)
         rmdir(path);
-    }
     close(fd);
     return status;
 }
@@ -356,9 +368,29 @@ int pm_volume_node(unsigned volume) {
     return node;
 }
 
+uint64_t pm_volume_addresses(unsigned volume) {
+    uint64_t left = 0;
+    for (unsigned i = 0; i < pm_heap.shards; i++) {
+        const struct pm_shard *s = &pm_heap.shard[i];
+        uint64_t frontier = __atomic_load_n(&s->frontier, __ATOMIC_RELAXED);
+        left += s->volume == volume && s->limit > frontier ? s->limit - frontier : 0;
+    }
+    return left;
+}
+
+// The one whose shards have the fewest addresses left; among equals they take turns.
+static unsigned choose_by_turns(unsigned shard) {
+    unsigned best = shard % pm_heap.volumes;
+    for (unsigned i = 1; i < pm_heap.volumes; i++) {
+        unsigned other = (shard + i) % pm_heap.volumes;
+        best = pm_volume_addresses(other) < pm_volume_addresses(best) ? other : best;
+    }
+    return best;
+}
+
 unsigned pm_volume_choose(unsigned shard, unsigned node) {
     if (pm_nodes.count == 1)
-        return shard % pm_heap.volumes;
+        return choose_by_turns(shard);
     for (unsigned k = 0; k < pm_heap.volumes; k++)
         if (pm_volume_node(k) == (int)node)
             return k;

@@ -32,9 +32,12 @@ int pm_volumes_open(const char *more, enum pm_open_mode mode, struct pm_error *e
 // Sets the names of a shard's files for a volume.
 void pm_shard_set_volume(unsigned shard, unsigned volume);
 // The volume for a new shard of a node: on the node's device where that is known, else by turns.
-// And the note of it. The note lies in the cache line of the word that
-// counts the shard, and before it: so it needs no flush of its own.
+// With one node: the volume whose shards have the fewest addresses left, for the others need none.
 unsigned pm_volume_choose(unsigned shard, unsigned node);
+// How far the frontiers of the volume's shards may still move, all together.
+uint64_t pm_volume_addresses(unsigned volume);
+// Notes a new shard's volume. The note lies in the cache line of the word that counts the shard,
+// and before it: so it needs no flush of its own.
 void pm_volume_note(unsigned shard, unsigned volume);
 // The node of the volume's device, if the heap has several volumes; -1: not known.
 int pm_volume_node(unsigned volume);

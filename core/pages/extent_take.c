@@ -217,17 +217,18 @@ static uint32_t take_locked(struct pm_shard *s, uint64_t pages, uint64_t align_p
 }
 
 // Whether a shard of the node could grow by as much as its limit says. Then only space is short,
-// and another shard would not help, unless it lies in another directory.
+// and another shard would not help. Where shards take turns in several directories, there must be
+// one in each: the others may lie on a full file system.
 static bool has_addresses(unsigned node, uint64_t bytes) {
-    if (pm_nodes.count == 1 && pm_heap.shards < pm_heap.volumes)
-        return false;
+    bool turns = pm_nodes.count == 1 && pm_heap_on_media();
+    unsigned good = 0;
     for (unsigned i = 0; i < pm_heap.shards; i++) {
         const struct pm_shard *s = &pm_heap.shard[i];
         uint64_t used = __atomic_load_n(&s->frontier, __ATOMIC_RELAXED) + PM_REGION_SIZE;
         if (s->node == node && used <= s->limit && s->limit - used >= bytes)
-            return true;
+            good |= 1u << (turns ? s->volume : 0);
     }
-    return false;
+    return good == (1u << (turns ? pm_heap.volumes : 1)) - 1;
 }
 
 // Makes another shard of the node, unless one has come since there were `seen`. A request that no

@@ -65,10 +65,11 @@ static void say_not_in_charge(void) {
 
 extern void __asan_init(void) __attribute__((weak));
 extern void __tsan_init(void) __attribute__((weak));
+extern void __lsan_init(void) __attribute__((weak)); // AddressSanitizer has it, too
 
 // In a sanitized program libc's functions are the sanitizer's. They cannot be called before the
 // sanitizer is ready.
-static bool is_sanitized(void) { return __asan_init || __tsan_init; }
+static bool is_sanitized(void) { return __asan_init || __tsan_init || __lsan_init; }
 
 static void end_somehow(void);
 
@@ -130,6 +131,10 @@ void pm_preload_check(void) {
     if (__tsan_init)
         REFUSE("pmalloc: this program is built with ThreadSanitizer, which needs its own malloc; "
                "run it without PMAlloc, or build it without -fsanitize=thread");
+    // Its threads allocate before pthread_create() returns, and so would wait for our start.
+    if (__lsan_init)
+        REFUSE("pmalloc: this program is built with LeakSanitizer, which needs its own malloc; "
+               "run it without PMAlloc, or build it without -fsanitize=leak");
 }
 
 typedef int main_fn(int, char **, char **);

@@ -135,7 +135,7 @@ void *pm_malloc_slow(size_t size) {
 }
 
 __attribute__((noinline)) static void free_uncached(void *p) {
-    if (!p)
+    if (!p || pm_alloc_free_further(p))
         return;
     if (pm_fallback_owns(p)) {
         pm_fallback_free(p);

@@ -236,6 +236,26 @@ def processes():
                 pipe.close()
 
 
+@contextlib.contextmanager
+def tmpfs(where, pages):
+    """A file system of so many pages, at a directory."""
+    where.mkdir(mode=0o700, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={pages * 4096},mode=700", "tmpfs", where]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting a tmpfs needs root: {done.stderr.strip()}")
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "-l", where], check=True)
+
+
+def room(where):
+    """How many bytes a file system has left."""
+    info = os.statvfs(where)
+    return info.f_bavail * info.f_frsize
+
+
 def compiled(source, *flags, name=None, compiler=None, libraries=()):
     """Compiles a program or library from sources in tests/integration, unless it is up to date.
 

@@ -9,7 +9,7 @@ import sys
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
-from heap_layout import Layout, fields  # noqa: E402
+from heap_layout import FILES, Layout, fields  # noqa: E402
 
 SAMPLES = 1  # random elements of an array, beside the first one and the last one in use
 
@@ -38,8 +38,13 @@ ORDER += [6 + line * 8 + row for row in (6, 7) for line in range(15)]
 
 
 class Case:
-    def __init__(self, heap, files, expected):
-        self.heap, self.files, self.expected = heap, files, expected
+    """`media` are all files of the heap. `files` are those of one shard, under the names that shard
+    0 has for them, and those of the whole heap: so fields have the same names in every shard."""
+
+    def __init__(self, heap, media, expected, shard=0):
+        self.heap, self.media, self.expected, self.shard = heap, media, expected, shard
+        names = {name: self.on_media(name) for name in FILES}
+        self.files = files = {name: media[real] for name, real in names.items() if real in media}
         self.state = heap.name
         layout = Layout()
         number = lambda file, at, size: int.from_bytes(files[file][at : at + size], "little")
@@ -58,6 +63,10 @@ class Case:
             root = f"roots.table[{self.epoch & 1}].root[{i}]"
             first, length = (self.get(f"{root}.{name}") for name in ("image", "length"))
             self.captured |= set(range(first // 8, (first + length - 1) // 8 + 1))
+
+    def on_media(self, name):
+        """The name of the shard's file that is NAME.0 in shard 0."""
+        return re.sub(r"\.0$", f".{self.shard}", name)
 
     def get(self, name):
         field = self.by_name[name]

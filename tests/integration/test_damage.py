@@ -94,7 +94,7 @@ def healthy(done, statuses, what):
 
 
 def same_files(heap, size_only, files):
-    for name in FILES:
+    for name in {*FILES, *files}:
         path = heap / name
         assert path.exists() == (name in files), f"{name} came or went"
         if name in files and name not in size_only:
@@ -133,7 +133,7 @@ def restore(heap, files):
     heap.mkdir(mode=0o700)
     for name, data in files.items():
         with open(heap / name, "wb") as out:
-            if name == "heap.0":  # keep the file sparse
+            if name.startswith("heap."):  # keep the file sparse
                 for at in range(0, len(data), 65536):
                     if any(data[at : at + 65536]):
                         out.seek(at)
@@ -147,25 +147,26 @@ def spoil_all(case, directory, jobs):
     """Tries each (field, value) job on a copy of the heap. Returns what was wrong, and the names of
     the fields whose change was accepted."""
     heap, wrong, accepted = directory / "heap", [], []
-    restore(heap, case.files)
+    restore(heap, case.media)
     for number, (field, value) in enumerate(jobs):
-        what = f"{case.state}: {field.name}={value.hex()}"
-        files = {**case.files, field.file: bytearray(case.files[field.file])}
-        field.put(files[field.file], value)
-        with open(heap / field.file, "r+b") as out:
+        name = case.on_media(field.file)
+        what = f"{case.state}: {field.name} of {name}={value.hex()}"
+        files = {**case.media, name: bytearray(case.media[name])}
+        field.put(files[name], value)
+        with open(heap / name, "r+b") as out:
             out.seek(field.offset)
             out.write(value)
         try:
             if tried(case, heap, what, files, number % 8 == 0):
                 accepted.append(field.name)
-                restore(heap, case.files)
+                restore(heap, case.media)
             else:
-                with open(heap / field.file, "r+b") as out:
+                with open(heap / name, "r+b") as out:
                     out.seek(field.offset)
-                    out.write(field.get(case.files[field.file]))
+                    out.write(field.get(case.media[name]))
         except AssertionError as error:
             wrong.append(str(error))
-            restore(heap, case.files)
+            restore(heap, case.media)
     return wrong, accepted
 
 
@@ -246,6 +247,69 @@ def sizes(name, now):
     )
     if name == "heap.0":  # the whole range, and beyond
         yield from (1 << 40, (1 << 40) + 4096)
+
+
+# ---- the second shard ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_shards(tmp_path_factory):
+    """A heap of two data files, closed by its program, and one whose program was killed."""
+    folder = pathlib.Path("/dev/shm") / f"pmalloc-test-shards-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    cases = {}
+    for state in ("clean", "dirty"):
+        heap, killed = folder / state, state == "dirty"
+        settings = {"HEAP": heap, "TOPOLOGY": "2x1/3", "MORPH": 60 if killed else 0}
+        if killed:
+            call([app("kvshell")], "\n".join([*morphing(), ""]), ROOTS="store", **settings)
+            call([app("kvshell")], "fill 60 60\n", kill=True, ROOTS="store", **settings)
+        else:
+            call([app("list"), "run", 2000, 7], ROOTS="list_state", **settings)
+        media = {path.name: bytearray(path.read_bytes()) for path in heap.iterdir()}
+        cases[state] = Case(heap, media, None, shard=1)
+        assert cases[state].slabs, "no slab in the second data file"
+        done = program(cases[state], heap)
+        assert done[0] == 0 and done[1].count("ok ") == 1, done
+        cases[state].expected = done[1]
+    yield cases
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["clean", "dirty"])
+def test_the_second_shard(two_shards, state, shm, rng):
+    """Some of the fields of its log, slab headers, index tables and bitmaps."""
+    case = two_shards[state]
+    jobs = [
+        (f, v)
+        for f in case.chosen(rng)
+        for v in case.values(f, rng)
+        if f.file.endswith(".0") and not case.unprotected(f, v)
+    ]
+    wrong, accepted = spoil_all(case, shm, rng.sample(jobs, min(len(jobs), 30)))
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
+    unknown = sorted({name for name in accepted if not case.may_change(name)})
+    assert not unknown, f"no reader noticed changes of: {unknown}"
+
+
+@pytest.mark.parametrize("state", ["clean", "dirty"])
+def test_how_many_shards_there_are(two_shards, state, shm):
+    """The word that counts them, the directory of the second one, its files' lengths."""
+    case, heap, layout = two_shards[state], shm / "heap", Layout()
+    shards = case.by_name["state.reserved"].offset
+    volume = shards + layout.offset("pm_shard_state", "volume") + 1
+    now = case.media["superblock"][shards]
+    for at, value in ((shards, bytes(8)), (shards, b"\xff" * 8), (shards, bytes([now ^ 3])),
+                      (volume, b"\x03")):
+        files = {**case.media, "superblock": bytearray(case.media["superblock"])}
+        files["superblock"][at : at + len(value)] = value
+        restore(heap, files)
+        assert not tried(case, heap, f"{state}: superblock[{at}]={value.hex()}", files, True)
+    for name in ("booklog.1", "slabs.1", "heap.1"):
+        restore(heap, case.media)
+        os.truncate(heap / name, 0)
+        assert not tried(case, heap, f"{state}: {name} of 0", case.media, True, {name})
 
 
 @pytest.mark.slow

@@ -18,10 +18,12 @@ from conftest import (
     recover,
     recovered,
     refuses,
+    room,
     run,
     said,
     start,
     succeeds,
+    tmpfs,
 )
 
 MEGABYTE = 1 << 20
@@ -57,24 +59,6 @@ def test_what_is_there_survives_a_lower_limit(limits, heap):
 
 
 # ---- a full file system --------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def tmpfs(where, pages):
-    where.mkdir(mode=0o700, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={pages * 4096},mode=700", "tmpfs", where]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"mounting a tmpfs needs root: {done.stderr.strip()}")
-    try:
-        yield where
-    finally:
-        subprocess.run(["umount", "-l", where], check=True)
-
-
-def room(where):
-    info = os.statvfs(where)
-    return info.f_bavail * info.f_frsize
 
 
 @pytest.mark.parametrize("reserve", ["lazy", "strict"])

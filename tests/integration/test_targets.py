@@ -166,7 +166,7 @@ def test_script_by_env_gets_the_interpreters_heap(shm, heap, monkeypatch):
 # ---- what the library does -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", ["address", "thread"])
+@pytest.mark.parametrize("which", ["address", "thread", "leak"])
 def test_sanitizer_under_the_preload_ends_in_one_line(shm, which, monkeypatch):
     done = run([built(shm, PLAIN, f"-fsanitize={which}")], BACKING="volatile")
     assert done.returncode not in (0, 7, -11, 139), said(done)

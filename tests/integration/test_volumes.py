@@ -4,18 +4,22 @@
 is missing, another heap's or at another's place is an error that changes nothing."""
 
 import json
+import subprocess
 import time
 
 import pytest
 
 from conftest import (
+    compiled,
     fingerprint,
     recover,
     recovered,
     refuses,
+    room,
     run,
     said,
     succeeds,
+    tmpfs,
     tool,
 )
 
@@ -133,23 +137,84 @@ def test_damage_there(forks, places, file):
     assert [fingerprint(place) for place in places] == before
 
 
+def test_few_descriptors_are_no_damage(forks, places):
+    """Whatever the number, one line tells what to raise, or all is well."""
+    build(forks, places[:2])
+    before = [fingerprint(place) for place in places[:2]]
+    check = [tool("pmalloc-recover"), "--check", places[0]]
+    for number in range(4, 60):
+        limited = ["sh", "-c", 'ulimit -n $0; exec "$@"', number, *check]
+        done = run(limited, preload=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == 8 and "raise `ulimit -n`" in done.stderr, said(done)
+        assert done.stderr.count("\n") == 1, said(done)
+    assert number > 12 and done.returncode == 0, said(done)
+    assert [fingerprint(place) for place in places[:2]] == before
+
+
+def test_another_medium(forks, places, tmp_path):
+    """tmp_path is a disk's, the other directory tmpfs. Nothing stays in either."""
+    medium = run([tool("pmalloc-info"), "--medium", "--json", tmp_path], preload=False)
+    if json.loads(succeeds(medium))["file_system"] == "tmpfs":
+        pytest.skip("all directories here are on tmpfs")
+    (tmp_path / "empty").mkdir(mode=0o700)
+    for other in (tmp_path / "empty", tmp_path / "new"):
+        done = run([forks, "isolation", 4], HEAP=named([places[0], other]), ROOTS=BLOCKS)
+        refuses(done, "must survive the same failures; name directories of one kind")
+    assert names(tmp_path) == {"empty"} and not names(tmp_path / "empty")
+    assert not places[0].exists()
+
+
+def test_a_read_only_directory(forks, places):
+    """An error with a remedy, and the heap can still be read."""
+    with tmpfs(places[1], 10000) as other:
+        heaps = [places[0], other / "heap"]
+        build(forks, heaps)
+        before = [fingerprint(place) for place in heaps]
+        subprocess.run(["mount", "-o", "remount,ro", other], check=True)
+        done = run([forks, "check", 2], HEAP=places[0], ROOTS=BLOCKS)
+        refuses(done, "volume.1/heap.1: Read-only file system; mount it writable")
+        done = run([forks, "isolation", 4], HEAP=named([places[2], other / "new"]))
+        refuses(done, "cannot make this directory of the heap: Read-only file system")
+        holds(forks, places[0], OPEN="private")
+        assert [fingerprint(place) for place in heaps] == before and not places[2].exists()
+
+
+def test_a_full_directory(places):
+    """A full file system in one directory keeps nobody from the space in the other one: there more
+    data files are made, although it is not their turn."""
+    program = compiled("limits.c", name="pmtest_limits")
+    with tmpfs(places[0], 12000) as first, tmpfs(places[1], 1500) as second:
+        heaps = [first / "heap", second / "heap"]
+        done = run([program, "grow", 4000], HEAP=named(heaps), ROOTS="blocks", **SMALL)
+        assert done.returncode == -9, said(done)
+        assert room(first) + room(second) < 1 << 20, said(done)
+        assert {"heap.4", "heap.5", "heap.6"} <= names(heaps[0])
+        (second / "filler").write_bytes(bytes(room(second)))
+        count = succeeds(run([program, "count"], HEAP=heaps[0], ROOTS="blocks", **SMALL))
+        assert count == done.stdout
+
+
 @pytest.mark.parametrize("how", ("private", "copy"))
 def test_forks(forks, places, how):
     build(forks, places, FORK=how)
     holds(forks, named(places))
 
 
-def test_kills(workload, processes, rng, places):
+@pytest.mark.parametrize("settings", (SMALL, {"TOPOLOGY": "2x2/20"}), ids=("turns", "nodes"))
+def test_kills(workload, processes, rng, places, settings):
+    """A heap that two nodes have written also opens where there is one."""
     work = workload("tree")
     work.heap = named(places)
-    for _ in range(6):
-        process = work.start("run", 0, rng.randrange(1 << 30), "-t", 2, SHARD="8M")
+    for round in range(4):
+        process = work.start("run", 0, rng.randrange(1 << 30), "-t", 2, **settings)
         processes.append(process)
         while "ready" not in process.stdout.readline():
             assert process.poll() is None, process.stderr.read()
         time.sleep(rng.uniform(0, 0.2))
         process.kill()
         assert process.wait() == -9, process.stderr.read()
-        work.check("run", 3000, rng.randrange(1 << 30), SHARD="8M")
+        work.check("run", 3000, rng.randrange(1 << 30), **(settings if round % 2 else {}))
     assert "heap.1" in names(places[1])
     assert recover(places[0], "--check").returncode == 0

@@ -9,6 +9,7 @@
 
 #include "blocks/age.h"
 #include "blocks/holes.h"
+#include "full_medium.h"
 #include "media/heap_space.h"
 #include "morph_fixture.h"
 #include "pages/extent_holes.h"
@@ -16,23 +17,12 @@
 #include "recovery/recover.h"
 
 static uint64_t clock_ms = 100000000;
-static bool full;
-static unsigned punches;
 
 int clock_gettime(clockid_t id, struct timespec *now) {
     (void)id;
     now->tv_sec = (time_t)(clock_ms / 1000);
     now->tv_nsec = (long)(clock_ms % 1000) * 1000000;
     return 0;
-}
-
-int fallocate(int fd, int mode, off_t offset, off_t len) {
-    punches += mode & FALLOC_FL_PUNCH_HOLE ? 1 : 0;
-    if (full && !(mode & FALLOC_FL_PUNCH_HOLE)) {
-        errno = ENOSPC;
-        return -1;
-    }
-    return (int)syscall(SYS_fallocate, fd, mode, offset, len);
 }
 
 #define KIB 20u // the class of 1 KiB

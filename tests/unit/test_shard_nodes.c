@@ -11,6 +11,7 @@
 #include "blocks/returns.h"
 #include "blocks/stats.h"
 #include "blocks/take_back.h"
+#include "full_medium.h"
 #include "media/shard_make.h"
 #include "media/shard_nodes.h"
 #include "media/shard_place.h"
@@ -39,7 +40,7 @@ static void *get(size_t size) {
 }
 
 static void give(void *p) {
-    if (!pm_tcache_push(pm_tcache, p) && !pm_alloc_free_cached(p))
+    if (!pm_tcache_push(pm_tcache, p) && !pm_alloc_free_cached(p) && !pm_alloc_free_further(p))
         pm_alloc_free(p, pm_alloc_tag(p));
 }
 
@@ -107,14 +108,20 @@ static void test_a_second_shard_of_a_node(void) {
         CHECK_EQ(pm_node_of(p), 0);
     } while (pm_shard_at(pm_heap_offset(p)) == &pm_heap.shard[0]);
     CHECK(pm_shard_at(pm_heap_offset(p)) == &pm_heap.shard[2]);
-    give(p);
+    CHECK(!pm_tcache_push(pm_tcache, p)); // this knows the first shard only
+    CHECK(pm_alloc_free_further(p));
+    CHECK(!pm_alloc_free_further(p)); // of two frees one fails
     CHECK(get(1000) == p);
+    CHECK(!pm_alloc_free_further(other) && !pm_alloc_free_further((char *)p + 16));
     bool zero;
     void *large = pm_alloc_large(50000, PM_PAGE_SIZE, &zero);
     CHECK(pm_shard_at(pm_heap_offset(large)) == &pm_heap.shard[2]);
     uint64_t active = pm_extent_stats().active;
     pm_alloc_free(large, pm_alloc_tag(large));
     CHECK_EQ(pm_extent_stats().active, active); // cached
+    CHECK(pm_alloc_large(50000, PM_PAGE_SIZE, &zero) == large);
+    CHECK(!pm_alloc_free_cached(large) && pm_alloc_free_further(large));
+    CHECK_EQ(pm_extent_stats().active, active);
     CHECK(pm_alloc_large(50000, PM_PAGE_SIZE, &zero) == large);
     CHECK(first && other);
     good();
@@ -205,15 +212,6 @@ static void test_fewer_nodes(void) {
     CHECK_EQ(in_child(made), 0);
     for (reopen_with = 1; reopen_with <= 3; reopen_with++)
         CHECK_EQ(in_child(reopened), 0);
-}
-
-static bool full;
-int fallocate(int fd, int mode, off_t offset, off_t len) {
-    if (full && !(mode & FALLOC_FL_PUNCH_HOLE)) {
-        errno = ENOSPC;
-        return -1;
-    }
-    return (int)syscall(SYS_fallocate, fd, mode, offset, len);
 }
 
 // A shard of its own would not help a node whose shard has addresses, but no space.
