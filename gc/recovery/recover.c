@@ -228,11 +228,14 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
         pm_morph_sync(slab);
     if (live == 0) {
         r->reclaimed_bytes += PM_SLAB_SIZE;
+        r->reclaimed_slabs++;
         if (options->write)
             pm_slab_forget(slab);
         return;
     }
     r->slabs++;
+    r->vacant_bytes +=
+        (uint64_t)pm_vslabs[slab].free_count * pm_classes[pm_vslabs[slab].size_class].size;
     if (options->write || options->borrow)
         adopt_live(slab);
 }
@@ -244,6 +247,7 @@ static void sweep_extent(uint32_t index, bool write, struct pm_recovery *r) {
         r->leaked_objects++;
         r->leaked_bytes += bytes;
         r->reclaimed_bytes += bytes;
+        r->reclaimed_extents++;
         if (write)
             pm_extent_forget(index);
         return;
@@ -289,6 +293,9 @@ static void add(struct pm_recovery *r, const struct pm_recovery *found) {
     r->leaked_objects += found->leaked_objects;
     r->leaked_bytes += found->leaked_bytes;
     r->reclaimed_bytes += found->reclaimed_bytes;
+    r->reclaimed_slabs += found->reclaimed_slabs;
+    r->reclaimed_extents += found->reclaimed_extents;
+    r->vacant_bytes += found->vacant_bytes;
     r->slabs += found->slabs;
     r->extents += found->extents;
     r->morphing += found->morphing;

@@ -30,11 +30,13 @@ struct pm_recovery {
     unsigned roots, markers;
     uint64_t live_objects, live_bytes;
     uint64_t leaked_objects, leaked_bytes;
-    uint64_t reclaimed_bytes; // in extents and whole slabs that this recovery freed
-    uint64_t kept_bytes;      // in all free extents that still hold space
-    uint64_t slabs, extents;  // in use after recovery
-    uint64_t morphing;        // of these slabs, how many have live old blocks
-    uint64_t overflows;       // how often noted stripes were scanned again
+    // Extents and whole slabs that this recovery freed, and their bytes.
+    uint64_t reclaimed_bytes, reclaimed_slabs, reclaimed_extents;
+    uint64_t vacant_bytes;   // in free blocks of the slabs that stay
+    uint64_t kept_bytes;     // in all free extents that still hold space
+    uint64_t slabs, extents; // in use after recovery
+    uint64_t morphing;       // of these slabs, how many have live old blocks
+    uint64_t overflows;      // how often noted stripes were scanned again
     double seconds, mark_seconds;
 };
 
