@@ -372,11 +372,6 @@ static void mixed(unsigned phase) {
     program_close();
 }
 
-static void later(unsigned phase) {
-    program_later = true;
-    (phase % 2 ? morph : mixed)(phase);
-}
-
 // The log was longer once, while the heap was larger. So it has many free chunks when it is
 // compacted, and the next compaction does not overwrite the chunks that an interrupted one left.
 static void log_then(unsigned phase) {
@@ -444,7 +439,7 @@ const struct scenario scenarios[] = {
      .late = true,
      .run = swept},
     {.name = "recover", .what = "recovery, interrupted twice", 3, 2, .run = mixed},
-    {.name = "later", .what = "starts that collect nothing after a crash", 3, 2, .run = later},
+    {.name = "later", .what = "starts that collect nothing", 3, 2, .later = true, .run = mixed},
     {.name = "recovermorph",
      .what = "recovery of slabs of two sizes, interrupted twice",
      3,
