@@ -49,7 +49,7 @@ static const struct cli_option options[] = {
      "Check everything and say whether the heap is clean, needs recovery or is damaged. Nothing is "
      "changed."},
     {KEY_DRY_RUN, "dry-run", NULL,
-     "Report in full what a recovery would find. Nothing is changed."},
+     "Report in full what a recovery would find and reclaim. Nothing is changed."},
     {KEY_JSON, "json", NULL, "Print the report as one JSON object on standard output."},
     {'t', "threads", "N", "Mark with N threads, 1 to 64 (default: one for each core)."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
@@ -160,6 +160,9 @@ static void report_json(const struct report *r) {
     json_number(&j, "leaked_objects", f->leaked_objects);
     json_number(&j, "leaked_bytes", f->leaked_bytes);
     json_number(&j, "reclaimed_bytes", f->reclaimed_bytes);
+    json_number(&j, "reclaimed_slabs", f->reclaimed_slabs);
+    json_number(&j, "reclaimed_extents", f->reclaimed_extents);
+    json_number(&j, "vacant_bytes", f->vacant_bytes);
     json_number(&j, "kept_bytes", f->kept_bytes);
     json_number(&j, "slabs", f->slabs);
     json_number(&j, "morphing", f->morphing);
@@ -211,9 +214,25 @@ static const char *result_text(const struct report *r) {
     return r->found.was_clean ? "was clean, and is" : "recovered: it is clean now";
 }
 
+static void print_reclaimed(const struct report *r) {
+    const struct pm_recovery *f = &r->found;
+    char size[32], slabs[32], extents[32];
+    printf("%-10s %s", r->request->check || r->request->dry_run ? "to reclaim" : "reclaimed",
+           figure_bytes(f->reclaimed_bytes, size));
+    printf(", in %s whole slab%s and %s large block%s", figure_count(f->reclaimed_slabs, slabs),
+           f->reclaimed_slabs == 1 ? "" : "s", figure_count(f->reclaimed_extents, extents),
+           f->reclaimed_extents == 1 ? "" : "s");
+    if (f->vacant_bytes)
+        printf("; slabs that stay have %s free for new blocks",
+               figure_bytes(f->vacant_bytes, size));
+    if (f->kept_bytes)
+        printf("; up to %s stay in the file until a program reuses them or gives them back",
+               figure_bytes(f->kept_bytes, size));
+    putchar('\n');
+}
+
 static void report_text(const struct report *r) {
     const struct pm_recovery *f = &r->found;
-    char size[32];
     printf("heap       %s\n", r->request->heap);
     if (f->was_clean)
         puts("state      cleanly closed");
@@ -225,12 +244,7 @@ static void report_text(const struct report *r) {
     print_objects("leaked", f->leaked_objects, f->leaked_bytes,
                   f->leaks_exact ? ""
                                  : " (large ones; small ones are not on record after a crash)");
-    printf("%-10s %s", r->request->check || r->request->dry_run ? "to reclaim" : "reclaimed",
-           figure_bytes(f->reclaimed_bytes, size));
-    if (f->kept_bytes)
-        printf("; up to %s stay in the file until a program reuses them or gives them back",
-               figure_bytes(f->kept_bytes, size));
-    putchar('\n');
+    print_reclaimed(r);
     print_time(f);
     printf("guarantee  %s\n", pm_persist_row());
     printf("result     %s\n", result_text(r));

@@ -127,6 +127,15 @@ void pm_slab_write_tags(uint32_t slab) {
     v->untagged = 0;
 }
 
+void pm_slab_kept(struct pm_vslab *v) {
+    if (v->old_class) { // its listed blocks count as marked, and so do all that they do not block
+        pm_slab_swept(v);
+        return;
+    }
+    memset(v->free, 0, sizeof v->free[0] * pm_slab_words(v->size_class));
+    v->free_count = 0;
+}
+
 void pm_slab_swept(struct pm_vslab *v) {
     unsigned words = pm_slab_words(v->size_class);
     uint64_t blocked[PM_BITMAP_WORDS];

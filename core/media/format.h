@@ -128,8 +128,9 @@
 //   two heaps exchange names     pm_heap_copy_take_place()          [test_a_daemon_keeps_its_heap]
 //     before  the child's heap under its own name     after  under its parent's
 //
-// More is proved. [holes] makes holes of pages that no block in use lies on: nothing on media
-// speaks of them, so there is no commit word. [threads] does all this from several threads.
+// More is proved. [later] starts again and again without a collection: what is free then is what
+// the log does not name. [holes] makes holes of pages that no block in use lies on: nothing on
+// media speaks of them, so there is no commit word. [threads] does all this from several threads.
 // Recovery is interrupted in [swept recover recovermorph recovercap recoverlog]. The simulator
 // takes changes of names and lengths as durable at once and in order; tests/vm, which cuts the
 // power of a guest, does not.
@@ -248,7 +249,8 @@ struct pm_state {
     uint64_t owner_pid;   // last owner; a hint for messages, the lock is flock(2)
     uint64_t bitmaps_tag; // equals the tag in bitmaps.0 when that file belongs to this close
     uint64_t owner_start; // when it started: tells it from a later process with the same number
-    uint64_t reserved0[2];
+    uint64_t kept;        // a hint, sealed: see gc/recovery/kept.h; 0: nothing was kept
+    uint64_t reserved0;
     struct pm_program program;
     uint32_t program_crc;
     uint8_t reserved1[60];
@@ -383,6 +385,7 @@ _Static_assert(sizeof(struct pm_morph_table) == 16, "frozen");
 #define PM_SALT_LOG_EPOCH 0xfffffffeu
 #define PM_SALT_LOG_CHUNKS 0xfffffffdu
 #define PM_SALT_SHARDS 0xfffffffcu
+#define PM_SALT_KEPT 0xfffffffbu
 #define PM_SALT_CHUNK_EPOCH(id) ((id) << 1)
 #define PM_SALT_CHUNK_GENERATION(id) ((id) << 1 | 1)
 

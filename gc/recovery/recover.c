@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "blocks/bitmaps.h"
 #include "blocks/holes.h"
 #include "blocks/morph.h"
+#include "kept.h"
 #include "mark.h"
 #include "media/close_record.h"
 #include "media/file.h"
@@ -84,6 +86,17 @@ static int write_back_data(struct pm_error *err) {
     return PM_OK;
 }
 
+// Where a shard is mostly slabs, all their vslabs are touched. One call replaces a fault for every
+// page of them. It may fail: then each fault comes by itself.
+static void touch_vslabs(const struct pm_shard *s) {
+    uint64_t first = s->offset >> PM_SLAB_SHIFT, count = s->data.size >> PM_SLAB_SHIFT;
+    uint64_t slabs = s->extents->active.slab_pages / (PM_SLAB_SIZE / PM_PAGE_SIZE);
+    uintptr_t from = (uintptr_t)&pm_vslabs[first] & ~(PM_PAGE_SIZE - 1);
+    uintptr_t to = (uintptr_t)&pm_vslabs[first + count] & ~(PM_PAGE_SIZE - 1);
+    if (slabs > count / 2 && to > from)
+        pm_os_advise((void *)from, to - from, MADV_POPULATE_WRITE);
+}
+
 // The work of one shard. Nothing that it reads or writes is another shard's.
 static void load_shard(unsigned shard, bool caller, void *errors) {
     struct pm_shard *s = &pm_heap.shard[shard];
@@ -91,8 +104,10 @@ static void load_shard(unsigned shard, bool caller, void *errors) {
     if (!caller)
         pm_node_stay(s->node);
     err->status = pm_log_load(s, pm_extent_adopt, err);
-    if (err->status == PM_OK)
-        err->status = adopt_slabs(s, err);
+    if (err->status != PM_OK)
+        return;
+    touch_vslabs(s);
+    err->status = adopt_slabs(s, err);
 }
 
 static int load_shards(unsigned threads, struct pm_error *err) {
@@ -106,22 +121,29 @@ static int load_shards(unsigned threads, struct pm_error *err) {
     return PM_OK;
 }
 
+// Whether this start collects nothing. A heap without roots is emptied by any start.
+static bool may_keep(const struct pm_recover_options *options) {
+    return options->write && pm_options.collect.number >= PM_COLLECT_LATER && pm_heap_has_roots() &&
+           !pm_kept_too_much();
+}
+
 // Steps 2 to 4. Everything is read and checked before the first byte is written.
-static int rebuild(const struct pm_recover_options *options, unsigned threads,
+static int rebuild(const struct pm_recover_options *options, struct pm_recovery *r,
                    struct pm_error *err) {
     if (!pm_roots_table(err))
         return err->status;
     int status = pm_extent_cover(err);
     if (status == PM_OK)
-        status = load_shards(threads, err);
+        status = load_shards(r->markers, err);
     if (status == PM_OK)
         status = pm_extent_check(err);
     if (status == PM_OK && pm_heap_is_clean())
         status = check_clean(err);
     if (status != PM_OK)
         return status;
+    r->uncollected = options->borrow || may_keep(options);
     if (options->write) {
-        status = write_back_data(err);
+        status = r->uncollected ? PM_OK : write_back_data(err);
         if (status != PM_OK)
             return status;
         if (!pm_heap_is_clean()) {
@@ -174,10 +196,9 @@ static uint64_t count_populations(void) {
 
 // Small blocks need nothing: pm_slab_adopt() has set the bits of all that can be in use, and in
 // step 6 a set bit says "live".
-static void keep_all(struct pm_recovery *r) {
+static void keep_all(void) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
         pm_extents[i].marked = !pm_extents[i].slab;
-    r->uncollected = true;
 }
 
 // Takes the bits of the last clean close instead of marking. False: the bitmaps do not have every
@@ -186,8 +207,7 @@ static bool trust_bitmaps(void) {
     uint64_t covered = 0;
     if (!pm_bitmaps_read(trust_population, &covered) || covered != count_populations())
         return false;
-    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        pm_extents[i].marked = !pm_extents[i].slab;
+    keep_all();
     return true;
 }
 
@@ -216,7 +236,7 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
                        struct pm_recovery *r) {
     struct pm_population population[2];
     unsigned live = 0;
-    pm_slab_swept(&pm_vslabs[slab]);
+    (r->uncollected ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count; i++) {
         live += population[i].used;
@@ -228,11 +248,14 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
         pm_morph_sync(slab);
     if (live == 0) {
         r->reclaimed_bytes += PM_SLAB_SIZE;
+        r->reclaimed_slabs++;
         if (options->write)
             pm_slab_forget(slab);
         return;
     }
     r->slabs++;
+    r->vacant_bytes +=
+        (uint64_t)pm_vslabs[slab].free_count * pm_classes[pm_vslabs[slab].size_class].size;
     if (options->write || options->borrow)
         adopt_live(slab);
 }
@@ -244,6 +267,7 @@ static void sweep_extent(uint32_t index, bool write, struct pm_recovery *r) {
         r->leaked_objects++;
         r->leaked_bytes += bytes;
         r->reclaimed_bytes += bytes;
+        r->reclaimed_extents++;
         if (write)
             pm_extent_forget(index);
         return;
@@ -289,6 +313,9 @@ static void add(struct pm_recovery *r, const struct pm_recovery *found) {
     r->leaked_objects += found->leaked_objects;
     r->leaked_bytes += found->leaked_bytes;
     r->reclaimed_bytes += found->reclaimed_bytes;
+    r->reclaimed_slabs += found->reclaimed_slabs;
+    r->reclaimed_extents += found->reclaimed_extents;
+    r->vacant_bytes += found->vacant_bytes;
     r->slabs += found->slabs;
     r->extents += found->extents;
     r->morphing += found->morphing;
@@ -297,16 +324,41 @@ static void add(struct pm_recovery *r, const struct pm_recovery *found) {
 static void sweep(const struct pm_recover_options *options, struct pm_recovery *r) {
     static struct sweeping sweeping;
     sweeping = (struct sweeping){.options = options};
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        sweeping.found[i].uncollected = r->uncollected;
     pm_workers_run(r->markers, pm_heap.shards, sweep_shard, &sweeping);
     for (unsigned i = 0; i < pm_heap.shards; i++)
         add(r, &sweeping.found[i]);
     if (!options->write)
         return;
-    pm_extent_purge_some();
+    if (!r->uncollected) // else nothing was freed, and the start does not wait for the file system
+        pm_extent_purge_some();
     r->kept_bytes = pm_extent_stats().reclaimed_pages << PM_PAGE_SHIFT;
 }
 
 // ---- the whole ----------------------------------------------------------------------------------
+
+// Whether the bitmaps of a clean close have said what is live. Under PMALLOC_COLLECT=later they do
+// so unless this start must collect.
+static bool trusts(struct pm_recovery *r) {
+    bool may = pm_options.collect.number == PM_COLLECT_CRASH || r->uncollected;
+    if (!r->was_clean || !may || !trust_bitmaps())
+        return false;
+    r->uncollected = false;
+    return true;
+}
+
+static int find_live(const struct pm_recover_options *options, struct pm_recovery *r,
+                     struct pm_error *err) {
+    if (r->uncollected) {
+        keep_all();
+        return PM_OK;
+    }
+    int status = mark(&options->mark, r, err);
+    if (status == PM_OK)
+        r->leaks_exact = r->was_clean && pm_bitmaps_read(count_leaks, r);
+    return status;
+}
 
 int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
                struct pm_error *err) {
@@ -315,19 +367,17 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     r->was_clean = pm_heap_is_clean();
     r->roots = pm_heap_root_count();
     r->markers = options->mark.markers ? options->mark.markers : pm_nodes_cores();
-    int status = rebuild(options, r->markers, err);
+    int status = rebuild(options, r, err);
     if (status != PM_OK)
         return status;
-    bool trusted = r->was_clean && pm_options.collect.number == PM_COLLECT_CRASH && trust_bitmaps();
-    if (options->borrow) {
-        keep_all(r);
-    } else if (!trusted) {
-        status = mark(&options->mark, r, err);
+    if (options->borrow || !trusts(r)) {
+        status = find_live(options, r, err);
         if (status != PM_OK)
             return status;
-        r->leaks_exact = r->was_clean && pm_bitmaps_read(count_leaks, r);
     }
     sweep(options, r);
+    if (options->write && (r->marked || pm_options.collect.number >= PM_COLLECT_LATER))
+        pm_kept_record(r->marked);
     r->seconds = seconds_now() - start;
     return PM_OK;
 }

@@ -24,17 +24,19 @@
 // clean close has left bitmaps.
 struct pm_recovery {
     bool was_clean;
-    bool marked;      // false: under PMALLOC_COLLECT=crash the bitmaps stood in for marking
+    bool marked;      // false: the bitmaps of a clean close stood in for marking, or nothing did
     bool uncollected; // nothing was marked or freed: every old block counts as live
     bool leaks_exact; // leaked small blocks are counted, too
     unsigned roots, markers;
     uint64_t live_objects, live_bytes;
     uint64_t leaked_objects, leaked_bytes;
-    uint64_t reclaimed_bytes; // in extents and whole slabs that this recovery freed
-    uint64_t kept_bytes;      // in all free extents that still hold space
-    uint64_t slabs, extents;  // in use after recovery
-    uint64_t morphing;        // of these slabs, how many have live old blocks
-    uint64_t overflows;       // how often noted stripes were scanned again
+    // Extents and whole slabs that this recovery freed, and their bytes.
+    uint64_t reclaimed_bytes, reclaimed_slabs, reclaimed_extents;
+    uint64_t vacant_bytes;   // in free blocks of the slabs that stay
+    uint64_t kept_bytes;     // in all free extents that still hold space
+    uint64_t slabs, extents; // in use after recovery
+    uint64_t morphing;       // of these slabs, how many have live old blocks
+    uint64_t overflows;      // how often noted stripes were scanned again
     double seconds, mark_seconds;
 };
 
@@ -46,6 +48,11 @@ struct pm_recover_options {
 
 // Steps 2 to 6, for a heap that is open and mapped. No other thread uses the heap. If the heap has
 // no roots, nothing is reachable, so everything is freed.
+//
+// Under PMALLOC_COLLECT=later nothing is marked or freed after a crash, unless kept.h says that the
+// start must collect. Every block of the heap's slabs and every extent counts as allocated, whoever
+// freed it before the crash, so nothing that is live is handed out. New blocks come from the gaps
+// between the extents and from the frontier.
 //
 // For a heap that is to be borrowed nothing is marked. Every block of its slabs and every extent
 // counts as allocated, and is freed when the program frees it. New blocks lie beyond the end of

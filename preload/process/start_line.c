@@ -68,6 +68,12 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         snprintf(result, sizeof result, "new");
     else if (!recovery->roots)
         snprintf(result, sizeof result, "emptied, because no root reached what was in it");
+    else if (recovery->uncollected)
+        snprintf(result, sizeof result,
+                 "not collected: all that was allocated is kept, %lu bytes of slabs and extents; "
+                 "opened in %.3f s",
+                 (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT),
+                 recovery->seconds);
     else
         snprintf(result, sizeof result,
                  "%s: %lu objects, %lu bytes live, %lu bytes reclaimed in %.3f s",

@@ -133,7 +133,7 @@ static bool check(void) {
     put_metadata();
     for (unsigned file = F_DATA; file < FILES; file++)
         put_data(file);
-    setenv("PMALLOC_COLLECT", world->expect.collect_crash ? "crash" : "always", 1);
+    setenv("PMALLOC_COLLECT", collect_text(world->expect.collect), 1);
     if (ftruncate(errors, 0) != 0 || lseek(errors, 0, SEEK_SET) != 0)
         die("errors");
     int status = q->look ? in_child(verify_look) : 0;

@@ -142,6 +142,7 @@ static bool phase_of(const struct scenario *s, unsigned phase) {
         choose_failure(s, phase);
     fflush(NULL);
     pid_t pid = fork();
+    program_later = s->later;
     if (pid == 0)
         run_phase(s, phase);
     int status = wait_for(pid);

@@ -21,6 +21,7 @@ struct captured crash_root_a __attribute__((aligned(4096)));
 struct captured crash_root_b __attribute__((aligned(4096)));
 uint64_t program_random;
 void (*program_constructors)(void);
+bool program_later;
 
 // A number that no other object has in any process of the run.
 static uint64_t next_id(void) {
@@ -111,8 +112,10 @@ void program_start(const char *roots, bool collect_crash) {
     setenv("PMALLOC_MARKERS", "1", 1);
     if (world->two && !getenv("PMALLOC_LIMIT"))
         setenv("PMALLOC_LIMIT", "2T", 1); // addresses for two
-    setenv("PMALLOC_COLLECT", collect_crash ? "crash" : "always", 1);
-    world->expect.collect_crash = collect_crash;
+    world->expect.collect = program_later   ? COLLECT_LATER
+                            : collect_crash ? COLLECT_CRASH
+                                            : COLLECT_ALWAYS;
+    setenv("PMALLOC_COLLECT", collect_text(world->expect.collect), 1);
     world->expect.closed = false;
     record_begin();
     pm_process_start();

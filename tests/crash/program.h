@@ -14,6 +14,8 @@ static inline uint64_t rnd(uint64_t below) { return draw(&program_random, below)
 
 // What the program's constructors do, after the heap is open and before main; NULL: nothing.
 extern void (*program_constructors)(void);
+// Starts, the checker's too, run under PMALLOC_COLLECT=later.
+extern bool program_later;
 // Opens the heap as a program does when it starts. `roots` becomes PMALLOC_ROOTS.
 void program_start(const char *roots, bool collect_crash);
 // The table in root slot `slot`. Where there is none, makes one with `count` entries.

@@ -439,6 +439,7 @@ const struct scenario scenarios[] = {
      .late = true,
      .run = swept},
     {.name = "recover", .what = "recovery, interrupted twice", 3, 2, .run = mixed},
+    {.name = "later", .what = "starts that collect nothing", 3, 2, .later = true, .run = mixed},
     {.name = "recovermorph",
      .what = "recovery of slabs of two sizes, interrupted twice",
      3,

@@ -12,7 +12,8 @@ struct scenario {
     const char *name, *what;
     unsigned phases, failures;
     bool late;
-    bool kill; // ends only by kills, and only while stores wait to become durable
+    bool later; // every start runs under PMALLOC_COLLECT=later
+    bool kill;  // ends only by kills, and only while stores wait to become durable
     void (*run)(unsigned phase);
 };
 extern const struct scenario scenarios[];

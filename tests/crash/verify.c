@@ -225,6 +225,12 @@ static void check_live(void) {
             bad("a heap without roots is not empty");
         return;
     }
+    if (r->uncollected) { // everything that the log and the slabs may hold is kept
+        if (r->live_objects < reached_count)
+            bad("%lu objects are kept, %u are reachable", (unsigned long)r->live_objects,
+                reached_count);
+        return;
+    }
     uint64_t want = r->marked ? reached_count : world->expect.allocated;
     if (r->marked && r->live_objects > want) {
         reach_leavings();

@@ -126,8 +126,12 @@ struct expect {
     uint64_t allocated; // objects the program has not freed, reachable or not
     bool made;          // the heap is complete, so it must open
     bool closed;        // pm_process_end() has returned, so the heap is clean
-    bool collect_crash; // PMALLOC_COLLECT=crash
+    enum collect { COLLECT_ALWAYS, COLLECT_CRASH, COLLECT_LATER } collect; // PMALLOC_COLLECT
 };
+
+static inline const char *collect_text(enum collect collect) {
+    return collect == COLLECT_CRASH ? "crash" : collect == COLLECT_LATER ? "later" : "always";
+}
 
 struct request {
     uint64_t image;      // running number

@@ -38,6 +38,9 @@ REPORT = {
     "leaked_objects": int,
     "leaked_bytes": int,
     "reclaimed_bytes": int,
+    "reclaimed_slabs": int,
+    "reclaimed_extents": int,
+    "vacant_bytes": int,
     "kept_bytes": int,
     "slabs": int,
     "morphing": int,
@@ -196,6 +199,9 @@ def test_dry_run_foretells_recovery(dirty):
         "leaked_objects",
         "leaked_bytes",
         "reclaimed_bytes",
+        "reclaimed_slabs",
+        "reclaimed_extents",
+        "vacant_bytes",
         "slabs",
     ):
         assert told[key] == found[key], key

@@ -123,7 +123,8 @@ static void test_state(void) {
     FIELD(pm_state, owner_pid, 24, 8);
     FIELD(pm_state, bitmaps_tag, 32, 8);
     FIELD(pm_state, owner_start, 40, 8);
-    FIELD(pm_state, reserved0, 48, 16);
+    FIELD(pm_state, kept, 48, 8);
+    FIELD(pm_state, reserved0, 56, 8);
     FIELD(pm_state, program, 64, 384);
     FIELD(pm_state, program_crc, 448, 4);
     FIELD(pm_state, reserved1, 452, 60);

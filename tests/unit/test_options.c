@@ -167,7 +167,7 @@ static void choices(const char *name, const char *const *values) {
 #define CHOICES(name, ...) choices(name, (const char *const[]){__VA_ARGS__, NULL})
 
 static void test_choices(void) {
-    CHOICES("PMALLOC_COLLECT", "always", "crash");
+    CHOICES("PMALLOC_COLLECT", "always", "crash", "later");
     CHOICES("PMALLOC_CHECK", "abort", "report", "strict");
     CHOICES("PMALLOC_RESERVE", "lazy", "strict");
     CHOICES("PMALLOC_BUSY", "fail", "wait");

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "kept.h"
+
+#include "base/crc.h"
+#include "media/heap_space.h"
+#include "pages/extent.h"
+
+#define UNIT_PAGES (PM_SLAB_SIZE >> PM_PAGE_SHIFT)
+#define LEAST 1024u // units; a heap that is smaller than this may double many times
+
+static uint64_t pages_in_use(void) {
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        pages += pm_heap.shard[i].extents->active.pages;
+    return pages;
+}
+
+// 0: there is none.
+static uint32_t on_record(void) {
+    uint64_t word = pm_heap.super->state.kept;
+    return pm_sealed(word, PM_SALT_KEPT) ? pm_unseal(word) : 0;
+}
+
+static bool space_is_short(uint64_t bytes) {
+    bool known;
+    uint64_t length = 0;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        length += pm_heap.shard[i].data.size;
+    uint64_t free_below = length - bytes; // between the extents
+    if (pm_heap.limit < bytes + bytes / 8)
+        return true;
+    return free_below < bytes / 8 &&
+           !pm_shard_has_room(&pm_heap.shard[0], bytes / 8 - free_below, 0, &known) && known;
+}
+
+bool pm_kept_too_much(void) {
+    uint64_t pages = pages_in_use(), units = pages / UNIT_PAGES;
+    uint32_t before = on_record();
+    return (before && units > 2ull * before + LEAST) || space_is_short(pages << PM_PAGE_SHIFT);
+}
+
+void pm_kept_record(bool collected) {
+    struct pm_state *state = &pm_heap.super->state;
+    uint64_t units = pages_in_use() / UNIT_PAGES + 1;
+    if (collected ? !state->kept : on_record() != 0)
+        return;
+    // No flush: if the word is lost, the next start without a collection records its own size.
+    __atomic_store_n(&state->kept, pm_seal((uint32_t)units, PM_SALT_KEPT), __ATOMIC_RELEASE);
+}
