@@ -6,6 +6,8 @@
 //
 //   STOP_AT=N     killed at the N-th step, from 1 on
 //   STOP_LOG=FILE at the end of the process: how many steps there were, and the bytes written
+//   STOP_OPS=FILE each change, and each fsync, for a simulated power failure: a line with the name
+//                 of the call, the file's inode, two numbers and names; after a write its bytes
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -40,6 +42,27 @@ __attribute__((destructor)) static void report(void) {
     }
 }
 
+// ---- what was done ------------------------------------------------------------------------------
+
+static unsigned long inode(int fd) {
+    struct stat st;
+    return fstat(fd, &st) == 0 ? (unsigned long)st.st_ino : 0;
+}
+
+static void note(const char *call, int fd, long a, long b, const char *names, const void *data) {
+    static FILE *out;
+    if (!getenv("STOP_OPS"))
+        return;
+    if (!out)
+        out = fopen(getenv("STOP_OPS"), "w");
+    fprintf(out, "%s %lu %ld %ld %s\n", call, inode(fd), a, b, names);
+    if (data)
+        fwrite(data, 1, (size_t)b, out);
+    fflush(out);
+}
+
+// ---- calls --------------------------------------------------------------------------------------
+
 ssize_t pwrite(int fd, const void *data, size_t len, off_t at) {
     step();
     if (len <= 8) { // an aligned word is written whole
@@ -50,24 +73,57 @@ ssize_t pwrite(int fd, const void *data, size_t len, off_t at) {
         raise(SIGKILL);
     }
     written += len;
+    note("write", fd, at, (long)len, "", data);
     return REAL(pwrite)(fd, data, len, at);
 }
 
-#define STEP(type, name, parameters, arguments)                                                    \
-    type name parameters {                                                                         \
-        step();                                                                                    \
-        return REAL(name) arguments;                                                               \
-    }
-STEP(int, ftruncate, (int fd, off_t len), (fd, len))
-STEP(int, fallocate, (int fd, int mode, off_t at, off_t len), (fd, mode, at, len))
-STEP(int, fsync, (int fd), (fd))
-STEP(int, mkdir, (const char *path, mode_t mode), (path, mode))
-STEP(int, rmdir, (const char *path), (path))
-STEP(int, unlinkat, (int fd, const char *name, int flags), (fd, name, flags))
-STEP(int, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to))
-STEP(ssize_t, copy_file_range,
-     (int from, off64_t *in, int to, off64_t *out, size_t len, unsigned flags),
-     (from, in, to, out, len, flags))
+int ftruncate(int fd, off_t len) {
+    step();
+    note("length", fd, len, 0, "", NULL);
+    return REAL(ftruncate)(fd, len);
+}
+
+int fallocate(int fd, int mode, off_t at, off_t len) {
+    step();
+    note("hole", fd, at, len, "", NULL);
+    return REAL(fallocate)(fd, mode, at, len);
+}
+
+int fsync(int fd) {
+    step();
+    note("fsync", fd, 0, 0, "", NULL);
+    return REAL(fsync)(fd);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    step();
+    return REAL(mkdir)(path, mode);
+}
+
+int unlinkat(int dir, const char *name, int flags) {
+    step();
+    note("unlink", dir, 0, 0, name, NULL);
+    return REAL(unlinkat)(dir, name, flags);
+}
+
+int renameat(int a, const char *from, int b, const char *to) {
+    char names[512];
+    step();
+    snprintf(names, sizeof names, "%s %s", from, to);
+    note("rename", a, 0, 0, names, NULL);
+    return REAL(renameat)(a, from, b, to);
+}
+
+ssize_t copy_file_range(int from, off64_t *in, int to, off64_t *out, size_t len, unsigned flags) {
+    step();
+    off_t at = *out;
+    ssize_t done = REAL(copy_file_range)(from, in, to, out, len, flags);
+    char *copy = done > 0 ? malloc((size_t)done) : NULL;
+    if (copy && pread(to, copy, (size_t)done, at) == done)
+        note("write", to, at, done, "", copy);
+    free(copy);
+    return done;
+}
 
 int openat(int dir, const char *path, int flags, ...) {
     va_list args;
@@ -76,5 +132,8 @@ int openat(int dir, const char *path, int flags, ...) {
     va_end(args);
     if (flags & O_CREAT)
         step();
-    return REAL(openat)(dir, path, flags, mode);
+    int fd = REAL(openat)(dir, path, flags, mode);
+    if (flags & O_CREAT)
+        note("make", fd, flags & O_TRUNC ? 1 : 0, 0, path, NULL);
+    return fd;
 }
