@@ -104,7 +104,7 @@ class Disk:
         for op in self.renames[:renames]:
             self.rename(op, names)
         for piece in self.later:
-            if keep():
+            if keep(piece):
                 change(files.setdefault(piece.inode, bytearray()), piece)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
@@ -131,16 +131,21 @@ def cuts(shm, rng, state, argv, check):
     chosen = set(rng.sample(range(len(ops)), min(IMAGES, len(ops))))
     for number, op in enumerate(ops):
         disk.do(op)
-        if op.call in ("rename", "write") and op.b <= 8:  # the commits: all, and nothing else
-            disk.image(backup, lambda: True, len(disk.renames))
+        if op.call in ("rename", "write") and op.b <= 8:
+            # The commits: with all changes before them, with none, and with no name.
+            disk.image(backup, lambda piece: True, len(disk.renames))
             check(number)
-            disk.image(backup, lambda: False, len(disk.renames))
+            commit = disk.later[-1:] if op.call == "write" else []
+            disk.image(backup, lambda piece, only=commit: piece in only, len(disk.renames))
+            check(number)
+            disk.image(backup, lambda piece: True, 0)
             check(number)
         if number in chosen:
             share = rng.random()
-            disk.image(backup, lambda: rng.random() < share, rng.randint(0, len(disk.renames)))
+            renames = rng.randint(0, len(disk.renames))
+            disk.image(backup, lambda piece, most=share: rng.random() < most, renames)
             check(number)
-    disk.image(backup, lambda: False, 0)
+    disk.image(backup, lambda piece: False, 0)
 
 
 @pytest.mark.parametrize("what", ["first", "plain", "layered", "fold"])
