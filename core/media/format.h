@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The format: every byte that PMAlloc writes to media is described here and nowhere else.
+// The format: every byte that PMAlloc writes to media is described here and nowhere else, but for
+// what a backup has beside its heap (backup_format.h).
 //
 //   HEAP/superblock   identity and geometry | state | root slots | two root tables
 //   HEAP/heap.0       the program's data, no metadata; heap offset 0 is PM_HEAP_BASE
@@ -127,6 +128,18 @@
 //     before  a remnant                   after  a dirty heap, the child's
 //   two heaps exchange names     pm_heap_copy_take_place()          [test_a_daemon_keeps_its_heap]
 //     before  the child's heap under its own name     after  under its parent's
+//   a backup gets its name       finish_first()          [test_killed_at_each_step_a_backup_stands]
+//     needs   all its files and checksums (fsync)
+//     before  an unfinished backup, which no program opens      after  a heap
+//   magic of an increment        commit()                [test_killed_at_each_step_a_backup_stands]
+//     needs   its index and data (fsync); the superblock set aside, so that who opens it folds
+//     before  the backup of the round before                    after  the new one
+//   backup.checksums             merge_checksums()   [test_killed_while_many_increments_are_folded]
+//     needs   all increments folded (fsync), the checksums of all rounds under another name (fsync)
+//     before  checksums of the first round, and increments      after  all in one file
+//   the superblock of a backup   pm_backup_fold()        [test_killed_at_each_step_a_backup_stands]
+//     needs   all increments written to the files (fsync); they stay, so folding can be repeated
+//     before  the next opening folds again                      after  a heap
 //
 // More is proved. [later] starts again and again without a collection: what is free then is what
 // the log does not name. [holes] makes holes of pages that no block in use lies on: nothing on

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backup.h"
 #include "base/crc.h"
 #include "base/os.h"
 #include "base/os_file.h"
@@ -33,11 +34,16 @@ struct names {
     char stranger[NAME_MAX + 1]; // the first one that is none of a heap's
     unsigned shards;             // that have a name there: the first ones, or more
     bool volumes;                // a name of one is there
+    bool backup;                 // a name of one is there
 };
 
 static bool look_at_name(const char *name, void *arg) {
     struct names *names = arg;
     names->volumes |= pm_volume_name(name);
+    if (pm_backup_name(name)) {
+        names->backup = true;
+        return true;
+    }
     for (size_t i = 0; i < PM_HEAP_FILES; i++)
         if (pm_volume_name(name) || strcmp(name, pm_heap_files[i].name) == 0) {
             if (names->shards <= pm_heap_files[i].shard)
@@ -88,7 +94,8 @@ bool pm_dir_is_remnant(int fd) {
     struct stat st;
     struct pm_error ignored;
     return fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT &&
-           !pm_volume_is_one(fd) && refuse_headless(fd, PM_SHARDS, &ignored) == PM_OK;
+           !pm_volume_is_one(fd) && pm_backup_state_headless(fd) == PM_BACKUP_IS_NONE &&
+           refuse_headless(fd, PM_SHARDS, &ignored) == PM_OK;
 }
 
 static void fill_superblock(struct pm_superblock *super) {
@@ -153,6 +160,10 @@ static int make_files(const struct names *names, struct pm_error *err) {
         pm_volumes_remove(pm_heap.dir_fd); // the remnant's
     for (size_t i = PM_FIRST_FILES; i < PM_FIRST_FILES + PM_SHARD_FILES * (names->shards - 1u); i++)
         unlinkat(pm_heap.dir_fd, pm_heap_files[i].name, 0);
+    if (names->backup) { // of a heap that was one, and is gone
+        unlinkat(pm_heap.dir_fd, PM_BACKUP_CHECKSUMS, 0);
+        unlinkat(pm_heap.dir_fd, PM_BACKUP_INCREMENTS, 0);
+    }
     unlinkat(pm_heap.dir_fd, pm_heap.shard[0].bitmaps.name, 0);
     // Unlinked, not truncated, because a forked child may still map it.
     unlinkat(pm_heap.dir_fd, pm_heap.shard[0].data.name, 0);
@@ -370,6 +381,29 @@ static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
 // The owner may have removed the directory between our open and our lock.
 static bool still_there(void) { return pm_os_fd_at_path(pm_heap.dir_fd, pm_heap.dir); }
 
+// One reader after the other folds. Each gives up its shared lock to get the exclusive one, so none
+// waits for a lock that the other keeps. The first one does it, for all.
+static int fold_backup(enum pm_open_mode mode, struct pm_error *err) {
+    struct stat st;
+    int fd = pm_heap.dir_fd, status = PM_OK;
+    if (mode == PM_OPEN_READONLY && pm_dir_lock(fd, PM_OPEN_EXISTING, true, err) != PM_OK)
+        return err->status;
+    if (fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        status = pm_backup_fold(fd, pm_heap.dir, err);
+    if (mode == PM_OPEN_READONLY && status == PM_OK)
+        status = pm_dir_lock(fd, mode, true, err);
+    return status;
+}
+
+static int open_backup(enum pm_backup_state state, enum pm_open_mode mode, struct pm_error *err) {
+    if (state == PM_BACKUP_IS_LAYERED)
+        return fold_backup(mode, err);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is an unfinished backup: run pmalloc-backup into it again, or remove the "
+                   "directory",
+                   pm_heap.dir);
+}
+
 static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
     struct stat st;
     if (fstatat(pm_heap.dir_fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0)
@@ -379,6 +413,10 @@ static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
     struct names names = {.shards = 1};
     bool change = mode == PM_OPEN_CREATE || mode == PM_OPEN_DEAD;
     int listed = change ? refuse_strangers(&names, err) : PM_OK;
+    enum pm_backup_state backup =
+        change && !names.backup ? PM_BACKUP_IS_NONE : pm_backup_state_headless(pm_heap.dir_fd);
+    if (backup != PM_BACKUP_IS_NONE)
+        return open_backup(backup, mode, err);
     if ((listed != PM_OK || !change) && pm_volume_is_one(pm_heap.dir_fd))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is a further directory of a heap, which has its superblock in its "

@@ -215,6 +215,11 @@ static long fault(const char *function, void *site) {
         FAIL_OR(#name, -1)                                                                         \
         return (type)done(raw(SYS_##name, (long)a, (long)b, (long)c, (long)d, 0, 0));              \
     }
+#define CALL6(type, name, t1, t2, t3, t4, t5, t6)                                                  \
+    type name(t1 a, t2 b, t3 c, t4 d, t5 e, t6 f) {                                                \
+        FAIL_OR(#name, -1)                                                                         \
+        return (type)done(raw(SYS_##name, (long)a, (long)b, (long)c, (long)d, (long)e, (long)f));  \
+    }
 #define REMOTE(name)                                                                               \
     ssize_t name(pid_t pid, const struct iovec *local, unsigned long locals,                       \
                  const struct iovec *remote, unsigned long remotes, unsigned long flags) {         \
@@ -252,6 +257,7 @@ CALL3(int, mprotect, void *, size_t, int)
 CALL3(int, msync, void *, size_t, int)
 CALL1(int, fsync, int)
 CALL1(int, fdatasync, int)
+CALL6(ssize_t, copy_file_range, int, off64_t *, int, off64_t *, size_t, unsigned)
 CALL1(int, syncfs, int)
 CALL3(off_t, lseek, int, off_t, int)
 CALL2(int, fstatfs, int, struct statfs *)

@@ -18,7 +18,7 @@ def page():
 
 
 def sources():
-    for top in ("core", "gc", "preload"):
+    for top in ("core", "gc", "preload", "tools"):
         yield from sorted((ROOT / top).rglob("*.c"))
 
 

@@ -28,6 +28,7 @@ SEED = 20
 ERRORS = {
     "access": [E.EIO],
     "close": [E.EIO, E.EINTR],
+    "copy_file_range": [E.EIO, E.ENOSPC, E.EXDEV],
     "faccessat": [E.EIO],
     "fallocate": [E.EIO, E.ENOSPC, E.ENOMEM, E.EINTR, E.EOPNOTSUPP],
     "fcntl": [E.EMFILE, E.EINTR],

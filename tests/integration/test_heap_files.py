@@ -66,7 +66,7 @@ def test_the_version_stands_in_one_place():
     ]
     assert version not in (ROOT / "Makefile").read_text(encoding="utf-8")
     assert f"\nVersion: {version}\n" in (BUILD / "libpmalloc.pc").read_text(encoding="utf-8")
-    for name in ("pmalloc-info", "pmalloc-recover", "pmalloc-run"):
+    for name in ("pmalloc-info", "pmalloc-recover", "pmalloc-backup", "pmalloc-run"):
         done = run([tool(name), "--version"], preload=False)
         assert succeeds(done) == f"{name} (PMAlloc) {version}\n"
         done = run([tool(name), "--man"], preload=False)

@@ -26,7 +26,7 @@ from tool_heaps import (
 )  # noqa: F401
 
 # The status of a wrong command line.
-TOOLS = {"pmalloc-recover": 16, "pmalloc-info": 16, "pmalloc-run": 125}
+TOOLS = {"pmalloc-recover": 16, "pmalloc-info": 16, "pmalloc-backup": 16, "pmalloc-run": 125}
 
 REPORT = {
     "heap": str,

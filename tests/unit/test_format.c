@@ -8,6 +8,7 @@
 #include "base/crc.h"
 #include "base/sizeclass.h"
 #include "check.h"
+#include "media/backup_format.h"
 #include "media/heap.h"
 #include "media/log.h"
 
@@ -240,6 +241,29 @@ static void test_bitmaps(void) {
     FIELD(pm_bitmap_record, words, 6, 2);
 }
 
+static void test_backups(void) {
+    CHECK(memcmp(&(uint64_t){PM_BACKUP_MAGIC}, "MBACKUP1", 8) == 0);
+    CHECK_EQ(PM_BACKUP_BLOCK, 4096);
+    CHECK_EQ(PM_BACKUP_HOLE, 0x80000000);
+    SIZE(pm_backup_record, 64);
+    FIELD(pm_backup_record, magic, 0, 8);
+    FIELD(pm_backup_record, uuid, 8, 16);
+    FIELD(pm_backup_record, round, 24, 8);
+    FIELD(pm_backup_record, when, 32, 8);
+    FIELD(pm_backup_record, entries, 40, 8);
+    FIELD(pm_backup_record, files, 48, 4);
+    FIELD(pm_backup_record, reserved, 52, 4);
+    FIELD(pm_backup_record, index_crc, 56, 4);
+    FIELD(pm_backup_record, crc, 60, 4);
+    SIZE(pm_backup_file, 32);
+    FIELD(pm_backup_file, name, 0, 16);
+    FIELD(pm_backup_file, length, 16, 8);
+    FIELD(pm_backup_file, entries, 24, 8);
+    SIZE(pm_backup_entry, 12);
+    FIELD(pm_backup_entry, block, 0, 4);
+    FIELD(pm_backup_entry, sum, 4, 8);
+}
+
 // Sealed words, against values computed before.
 static void test_sealed_words(void) {
     CHECK_EQ(PM_ENTRY_CHECK_SHIFT, 30);
@@ -280,6 +304,7 @@ int main(void) {
     RUN(booklog);
     RUN(log_entries);
     RUN(bitmaps);
+    RUN(backups);
     RUN(sealed_words);
     RUN(classes);
     return CHECK_DONE();

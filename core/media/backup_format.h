@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The format of backups; the rules of format.h hold. A backup is the directory of a heap with these
+// files more (backup.h says which are there when):
+//
+//   backup.checksums     a record: every block that holds data, as the first round copied it
+//   backup.increments    a record for each later round, and after it the blocks that had changed
+//   backup.superblock    the superblock, while increments have to be folded into the other files
+//   backup.unfinished    the superblock, while the first round is being copied
+//
+// A record begins on a block: header, files, entries of the first file, entries of the second, ...
+// In backup.increments the data of those entries that are no hole begin on the next block, in the
+// order of the entries, each a whole block. The magic number is the commit word of the round: until
+// everything else is durable it is zero, and the record does not count.
+#ifndef PM_BACKUP_FORMAT_H
+#define PM_BACKUP_FORMAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PM_BACKUP_MAGIC 0x3150554b4341424dull // "MBACKUP1"
+#define PM_BACKUP_BLOCK 4096u
+
+struct pm_backup_record {
+    uint64_t magic;
+    uint8_t uuid[16]; // of the heap
+    uint64_t round;   // from 1 on, each one more than the round before
+    uint64_t when;    // seconds since the epoch
+    uint64_t entries; // of all files together
+    uint32_t files;
+    uint32_t reserved;
+    uint32_t index_crc; // of files and entries
+    uint32_t crc;       // of all bytes before it
+};
+_Static_assert(sizeof(struct pm_backup_record) == 64, "within one sector");
+
+#define PM_BACKUP_GONE UINT64_MAX
+struct pm_backup_file {
+    char name[16];   // superblock, heap.0, ...
+    uint64_t length; // of the file; PM_BACKUP_GONE: it is no longer there
+    uint64_t entries;
+};
+_Static_assert(sizeof(struct pm_backup_file) == 32, "frozen");
+
+#define PM_BACKUP_HOLE 0x80000000u
+struct pm_backup_entry {
+    uint32_t block; // of the file; with PM_BACKUP_HOLE it has only zeroes, and no data here
+    uint32_t sum[2];
+};
+_Static_assert(sizeof(struct pm_backup_entry) == 12, "frozen");
+
+#endif

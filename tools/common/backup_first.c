@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backup_record.h"
+#include "backup_round.h"
+#include "base/os.h"
+#include "base/os_file.h"
+#include "media/heap.h"
+
+enum { RUN_BLOCKS = 256 };
+
+// A file while it is copied.
+struct copy {
+    const struct target *target;
+    struct record *record;
+    struct round *round;
+    pm_progress *progress;
+    uint64_t total;
+    int fd;
+    uint64_t had;  // length of what an earlier round has left
+    uint64_t next; // the block after the last one that was copied
+    bool good;
+    // Blocks that follow each other and are not written yet.
+    uint64_t first, count;
+    char data[RUN_BLOCKS * PM_BACKUP_BLOCK];
+};
+
+static bool write_run(struct copy *c) {
+    uint64_t len = c->count * PM_BACKUP_BLOCK;
+    c->round->written += len;
+    c->good = c->good && pm_os_write_all(c->fd, c->data, len, c->first * PM_BACKUP_BLOCK);
+    c->count = 0;
+    return c->good;
+}
+
+// The file may have data there from an interrupted round.
+static bool clear_to(struct copy *c, uint64_t block) {
+    uint64_t from = c->next * PM_BACKUP_BLOCK;
+    uint64_t to = block * PM_BACKUP_BLOCK < c->had ? block * PM_BACKUP_BLOCK : c->had;
+    if (from >= to)
+        return true;
+    return fallocate(c->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)from,
+                     (off_t)(to - from)) == 0 ||
+           ftruncate(c->fd, (off_t)from) == 0; // then all that follows is written again
+}
+
+static bool has_it(const struct copy *c, uint64_t block, const char *data) {
+    char there[PM_BACKUP_BLOCK];
+    return block * PM_BACKUP_BLOCK < c->had &&
+           pread(c->fd, there, sizeof there, (off_t)(block * PM_BACKUP_BLOCK)) ==
+               (ssize_t)sizeof there &&
+           memcmp(there, data, sizeof there) == 0;
+}
+
+static bool copy_block(uint64_t block, const char *data, void *arg) {
+    struct copy *c = arg;
+    record_entry(c->record, block, kept_sum(data));
+    c->good = c->good && clear_to(c, block);
+    c->next = block + 1;
+    c->round->changed += PM_BACKUP_BLOCK;
+    if (c->progress)
+        c->progress("copy", c->round->changed, c->total);
+    if (has_it(c, block, data))
+        return c->good;
+    if (c->count && (c->first + c->count != block || c->count == RUN_BLOCKS) && !write_run(c))
+        return false;
+    if (!c->count)
+        c->first = block;
+    memcpy(c->data + c->count++ * PM_BACKUP_BLOCK, data, PM_BACKUP_BLOCK);
+    return c->good;
+}
+
+static const char *name_of(size_t row) {
+    return row == PM_ROW_super_file ? PM_BACKUP_UNFINISHED : pm_heap_files[row].name;
+}
+
+static bool fill_file(const struct source *s, size_t row, struct copy *c, struct pm_error *err) {
+    struct stat st;
+    uint64_t length = s->file[row].length;
+    errno = 0;
+    if (c->fd < 0 || !pm_os_file_size(length) || fstat(c->fd, &st) != 0)
+        return false;
+    c->had = (uint64_t)st.st_size;
+    c->next = c->count = 0;
+    c->good = true;
+    record_file(c->record, row, length);
+    return source_read(s, row, copy_block, c, err) == PM_OK && c->good && write_run(c) &&
+           clear_to(c, UINT64_MAX / PM_BACKUP_BLOCK) && ftruncate(c->fd, (off_t)length) == 0 &&
+           fsync(c->fd) == 0;
+}
+
+static int copy_file(const struct source *s, size_t row, struct copy *c, struct pm_error *err) {
+    err->status = PM_OK;
+    c->fd = openat(c->target->fd, name_of(row), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool good = fill_file(s, row, c, err);
+    if (!good && err->status == PM_OK)
+        target_failed(c->target, name_of(row), err);
+    if (c->fd >= 0)
+        close(c->fd);
+    return good ? PM_OK : err->status;
+}
+
+// The superblock comes first: its name says that the rest is unfinished.
+static int copy_all(const struct source *s, struct copy *c, struct pm_error *err) {
+    int status = PM_OK, dir = c->target->fd;
+    for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++) {
+        if (s->file[row].fd >= 0)
+            status = copy_file(s, row, c, err);
+        else if (faccessat(dir, pm_heap_files[row].name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 &&
+                 unlinkat(dir, pm_heap_files[row].name, 0) != 0)
+            status = target_failed(c->target, pm_heap_files[row].name, err);
+        if (row == PM_ROW_super_file && status == PM_OK && fsync(dir) != 0)
+            status = target_failed(c->target, ".", err);
+    }
+    if (status == PM_OK && c->record->failed)
+        status = pm_fail(err, PM_OPERATIONAL, "no memory for the checksums of the backup");
+    return status;
+}
+
+static bool write_checksums(const struct target *t, const struct record *record, struct round *r) {
+    struct pm_backup_record head = {.round = r->number, .when = (uint64_t)time(NULL)};
+    memcpy(head.uuid, pm_heap.super->super.uuid, sizeof head.uuid);
+    int fd = openat(t->fd, PM_BACKUP_CHECKSUMS, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
+                    0600);
+    bool good =
+        fd >= 0 && record_write(record, fd, 0, &head) && record_commit(fd, 0) && fsync(fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    r->written += pm_backup_record_bytes(record->count, record->used);
+    return good;
+}
+
+// The name of a directory is durable once its parent is.
+static bool sync_parent(const struct target *t) {
+    int fd = openat(t->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool good = fd < 0 || fsync(fd) == 0; // it may not be ours to read
+    if (fd >= 0)
+        close(fd);
+    return good;
+}
+
+static int finish_first(const struct target *t, const struct record *record, struct round *r,
+                        struct pm_error *err) {
+    if (!write_checksums(t, record, r))
+        return target_failed(t, PM_BACKUP_CHECKSUMS, err);
+    if (fsync(t->fd) != 0 ||
+        renameat(t->fd, PM_BACKUP_UNFINISHED, t->fd, pm_heap.super_file.name) != 0 ||
+        fsync(t->fd) != 0 || !sync_parent(t))
+        return target_failed(t, pm_heap.super_file.name, err);
+    return PM_OK;
+}
+
+static uint64_t allocated_in(const struct target *t) {
+    uint64_t bytes = 0;
+    struct stat st;
+    for (size_t row = 0; row < PM_HEAP_FILES; row++)
+        if (fstatat(t->fd, name_of(row), &st, AT_SYMLINK_NOFOLLOW) == 0)
+            bytes += (uint64_t)st.st_blocks * 512;
+    return bytes;
+}
+
+int round_first(const struct source *s, struct target *t, pm_progress *progress, struct round *r,
+                struct pm_error *err) {
+    static struct record record;
+    static struct copy copy;
+    uint64_t there = allocated_in(t), blocks = s->allocated / PM_BACKUP_BLOCK;
+    uint64_t needs = s->allocated + pm_backup_record_bytes(PM_HEAP_FILES, blocks);
+    *r = (struct round){.number = 1, .first = true};
+    copy = (struct copy){
+        .target = t, .record = &record, .round = r, .progress = progress, .total = s->allocated};
+    int status = target_room(t, needs > there ? needs - there : 0, err);
+    if (status == PM_OK)
+        status = copy_all(s, &copy, err);
+    return status == PM_OK ? finish_first(t, &record, r, err) : status;
+}

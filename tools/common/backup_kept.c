@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "backup_kept.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/crc.h"
+
+// ---- checksums ----------------------------------------------------------------------------------
+
+enum { LANES = 4 };
+#define ODD 0x9e3779b97f4a7c15ull
+
+static inline uint64_t stir(uint64_t h, uint64_t word) {
+    h = (h ^ word) * ODD;
+    return h << 29 | h >> 35;
+}
+
+// Each step can be undone, so two blocks that differ in one word never have the same lanes.
+static uint32_t hash(const char *block) {
+    uint64_t lane[LANES] = {1, 2, 3, 4}, h = 0;
+    for (size_t i = 0; i < PM_BACKUP_BLOCK; i += sizeof lane)
+        for (unsigned k = 0; k < LANES; k++) {
+            uint64_t word;
+            memcpy(&word, block + i + k * sizeof word, sizeof word);
+            lane[k] = stir(lane[k], word);
+        }
+    for (unsigned k = 0; k < LANES; k++)
+        h = stir(h, lane[k]);
+    return (uint32_t)(h >> 32);
+}
+
+uint64_t kept_sum(const void *block) {
+    const char *p = block;
+    if (*p == 0 && memcmp(p, p + 1, PM_BACKUP_BLOCK - 1) == 0)
+        return 0;
+    uint64_t sum = (uint64_t)pm_crc32c(0, block, PM_BACKUP_BLOCK) << 32 | hash(block);
+    return sum ? sum : 1;
+}
+
+// ---- loading ------------------------------------------------------------------------------------
+
+static int no_memory(struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL, "no memory for the checksums of the backup");
+}
+
+// Room for `blocks`; those that are new are holes.
+static bool reach(struct kept_file *f, uint64_t blocks) {
+    if (blocks <= f->blocks)
+        return true;
+    uint64_t room = f->blocks ? blocks + blocks / 4 : blocks;
+    uint64_t *sum = calloc(room, sizeof *sum), *place = calloc(room, sizeof *place);
+    if (!sum || !place) {
+        free(sum);
+        free(place);
+        return false;
+    }
+    if (f->blocks) {
+        memcpy(sum, f->sum, f->blocks * sizeof *sum);
+        memcpy(place, f->place, f->blocks * sizeof *place);
+    }
+    free(f->sum);
+    free(f->place);
+    f->sum = sum;
+    f->place = place;
+    f->blocks = room;
+    return true;
+}
+
+static void forget_from(struct kept_file *f, uint64_t block) {
+    for (; block < f->blocks; block++)
+        f->sum[block] = f->place[block] = 0;
+}
+
+static struct kept_file *file_named(struct kept *kept, const char *name) {
+    for (size_t i = 0; i < PM_HEAP_FILES; i++)
+        if (strcmp(pm_heap_files[i].name, name) == 0)
+            return &kept->file[i];
+    return NULL; // pm_backup_read() lets no other name pass
+}
+
+// Takes over what a record says. `data`: where its blocks begin; 0: they lie in the files.
+static bool apply(struct kept *kept, const struct pm_backup_index *x, uint64_t data) {
+    const struct pm_backup_entry *e = x->entries;
+    for (uint32_t i = 0; i < x->head.files; i++) {
+        const struct pm_backup_file *in = &x->files[i];
+        struct kept_file *f = file_named(kept, in->name);
+        f->there = in->length != PM_BACKUP_GONE;
+        f->length = f->there ? in->length : 0;
+        if (!reach(f, kept_blocks(f->length)))
+            return false;
+        forget_from(f, kept_blocks(f->length));
+        for (uint64_t k = 0; k < in->entries; k++, e++) {
+            uint64_t block = e->block & ~PM_BACKUP_HOLE;
+            bool hole = (e->block & PM_BACKUP_HOLE) != 0;
+            f->sum[block] = hole ? 0 : kept_entry_sum(e);
+            f->place[block] = hole ? 0 : data;
+            if (data && !hole)
+                data += PM_BACKUP_BLOCK;
+        }
+    }
+    memcpy(kept->uuid, x->head.uuid, sizeof kept->uuid);
+    kept->round = x->head.round;
+    kept->when = x->head.when;
+    return true;
+}
+
+static int load_checksums(int fd, const char *what, struct kept *kept, struct pm_error *err) {
+    struct pm_backup_index x;
+    int status = pm_backup_read(fd, 0, false, what, &x, err);
+    if (status == PM_NEEDS_RECOVERY)
+        return pm_fail(err, PM_DAMAGE, "%s is empty; make another backup, in another directory",
+                       what);
+    if (status != PM_OK)
+        return status;
+    bool good = apply(kept, &x, 0);
+    pm_backup_close(&x);
+    return good ? PM_OK : no_memory(err);
+}
+
+// Increments of earlier rounds than the checksums may lie there after a cut; they are in these.
+static int load_increments(int fd, const char *what, struct kept *kept, struct pm_error *err) {
+    struct pm_backup_index x;
+    uint64_t round = 0, base = kept->round;
+    int status = PM_OK;
+    for (;; kept->end = x.next, kept->increments++) {
+        status = pm_backup_read(fd, kept->end, true, what, &x, err);
+        if (status != PM_OK)
+            break;
+        bool fits = memcmp(x.head.uuid, kept->uuid, sizeof kept->uuid) == 0 &&
+                    (round ? x.head.round == round + 1 : x.head.round <= base + 1);
+        round = x.head.round;
+        bool good = fits && apply(kept, &x, x.data);
+        pm_backup_close(&x);
+        if (!fits)
+            return pm_fail(err, PM_DAMAGE,
+                           "%s, byte %lu: this round does not belong there; make another backup, "
+                           "in another directory",
+                           what, (unsigned long)kept->end);
+        if (!good)
+            return no_memory(err);
+    }
+    return status == PM_NEEDS_RECOVERY ? PM_OK : status;
+}
+
+static int load_file(int dir_fd, const char *dir, const char *name, struct kept *kept,
+                     int load(int, const char *, struct kept *, struct pm_error *),
+                     struct pm_error *err) {
+    char what[4096 + 32];
+    snprintf(what, sizeof what, "%.400s/%s", dir, name);
+    int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return pm_fail(err, errno == ENOENT ? PM_DAMAGE : PM_OPERATIONAL, "%s: %s", what,
+                       strerror(errno));
+    int status = load(fd, what, kept, err);
+    close(fd);
+    return status;
+}
+
+int kept_load(int fd, const char *dir, struct kept *kept, struct pm_error *err) {
+    memset(kept, 0, sizeof *kept);
+    int status = load_file(fd, dir, PM_BACKUP_CHECKSUMS, kept, load_checksums, err);
+    if (status != PM_OK || faccessat(fd, PM_BACKUP_INCREMENTS, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+        return status;
+    return load_file(fd, dir, PM_BACKUP_INCREMENTS, kept, load_increments, err);
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// A later round. In this order, each arrow an fsync:
+//
+//   index and data of the increment -> the superblock is set aside -> the increment's magic number
+//
+// So nobody opens the backup without folding, and who folds finds the rounds up to the last one
+// that has its magic number.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backup_record.h"
+#include "backup_round.h"
+#include "base/os.h"
+#include "base/os_file.h"
+#include "media/heap.h"
+
+// With so many increments a round first folds, so that opening a backup need not read too many.
+enum { INCREMENTS_MAX = 1000, RUN_BLOCKS = 256 };
+
+struct search {
+    const struct source *source;
+    const struct kept_file *kept;
+    struct record *record;
+    pm_progress *progress;
+    uint64_t read, total;
+    uint64_t next; // the first block that was not compared
+};
+
+// ---- what has changed ---------------------------------------------------------------------------
+
+static void holes_to(struct search *s, uint64_t end) {
+    for (; s->next < end && s->next < s->kept->blocks; s->next++)
+        if (s->kept->sum[s->next])
+            record_entry(s->record, s->next, 0);
+}
+
+static bool compare(uint64_t block, const char *data, void *arg) {
+    struct search *s = arg;
+    uint64_t sum = kept_sum(data);
+    holes_to(s, block);
+    if (sum != kept_sum_of(s->kept, block))
+        record_entry(s->record, block, sum);
+    s->next = block + 1;
+    s->read += PM_BACKUP_BLOCK;
+    if (s->progress)
+        s->progress("read", s->read, s->total);
+    return !s->record->failed;
+}
+
+static int compare_file(struct search *s, const struct kept *kept, size_t row,
+                        struct pm_error *err) {
+    const struct source_file *f = &s->source->file[row];
+    s->kept = &kept->file[row];
+    s->next = 0;
+    if (f->fd < 0) {
+        if (s->kept->there)
+            record_file(s->record, row, PM_BACKUP_GONE);
+        return PM_OK;
+    }
+    record_file(s->record, row, f->length);
+    int status = source_read(s->source, row, compare, s, err);
+    if (status != PM_OK)
+        return status;
+    holes_to(s, kept_blocks(f->length));
+    if (!s->record->files[s->record->count - 1].entries && s->kept->there &&
+        s->kept->length == f->length)
+        record_drop_file(s->record);
+    return PM_OK;
+}
+
+// ---- writing ------------------------------------------------------------------------------------
+
+struct writer {
+    const struct source *source;
+    const struct target *target;
+    const struct record *record;
+    struct round *round;
+    pm_progress *progress;
+    int fd;
+    uint64_t at; // where the record lies
+    uint64_t to; // where the next block goes
+};
+
+static int write_run(struct writer *w, size_t row, const struct pm_backup_entry *e, uint64_t count,
+                     struct pm_error *err) {
+    static char data[RUN_BLOCKS * PM_BACKUP_BLOCK];
+    uint64_t len = count * PM_BACKUP_BLOCK;
+    if (source_read_blocks(w->source, row, e->block, count, data, err) != PM_OK)
+        return err->status;
+    for (uint64_t i = 0; i < count; i++)
+        if (kept_sum(data + i * PM_BACKUP_BLOCK) != kept_entry_sum(&e[i]))
+            return pm_fail(err, PM_OPERATIONAL,
+                           "%.300s/%s changed while it was read, although the heap is locked; who "
+                           "writes to it? The backup stays as it was",
+                           pm_heap.dir, pm_heap_files[row].name);
+    if (!pm_os_write_all(w->fd, data, len, w->to))
+        return target_failed(w->target, PM_BACKUP_INCREMENTS, err);
+    w->to += len;
+    w->round->written += len;
+    if (w->progress)
+        w->progress("write", w->round->written, w->round->changed);
+    return PM_OK;
+}
+
+static int write_file(struct writer *w, uint32_t i, const struct pm_backup_entry *e,
+                      struct pm_error *err) {
+    uint64_t count = w->record->files[i].entries, n;
+    for (uint64_t k = 0; k < count; k += n) {
+        for (n = 1; k + n < count && n < RUN_BLOCKS && e[k + n].block == e[k].block + n; n++) {
+        }
+        if (!(e[k].block & PM_BACKUP_HOLE) &&
+            write_run(w, w->record->rows[i], e + k, n, err) != PM_OK)
+            return err->status;
+    }
+    return PM_OK;
+}
+
+static int write_increment(struct writer *w, struct pm_error *err) {
+    const struct pm_backup_entry *e = w->record->entries;
+    uint64_t index = pm_backup_record_bytes(w->record->count, w->record->used);
+    struct pm_backup_record head = {.round = w->round->number, .when = (uint64_t)time(NULL)};
+    memcpy(head.uuid, w->target->kept.uuid, sizeof head.uuid);
+    w->to = w->at + pm_backup_align(index);
+    w->round->written += index + sizeof(uint64_t); // the magic number is written twice
+    // What an interrupted round has left goes first: nothing but zeroes may follow.
+    if (!pm_os_file_size(w->to + w->record->blocks * PM_BACKUP_BLOCK) ||
+        ftruncate(w->fd, (off_t)w->at) != 0 || ftruncate(w->fd, (off_t)w->to) != 0 ||
+        !record_write(w->record, w->fd, w->at, &head))
+        return target_failed(w->target, PM_BACKUP_INCREMENTS, err);
+    for (uint32_t i = 0; i < w->record->count; i++) {
+        if (write_file(w, i, e, err) != PM_OK)
+            return err->status;
+        e += w->record->files[i].entries;
+    }
+    return fsync(w->fd) == 0 ? PM_OK : target_failed(w->target, PM_BACKUP_INCREMENTS, err);
+}
+
+static int commit(struct writer *w, struct pm_error *err) {
+    const struct target *t = w->target;
+    if (fsync(t->fd) != 0 ||
+        (t->state == PM_BACKUP_IS_PLAIN &&
+         (renameat(t->fd, pm_heap.super_file.name, t->fd, PM_BACKUP_SUPERBLOCK) != 0 ||
+          fsync(t->fd) != 0)))
+        return target_failed(t, PM_BACKUP_SUPERBLOCK, err);
+    if (!record_commit(w->fd, w->at) || fsync(w->fd) != 0)
+        return target_failed(t, PM_BACKUP_INCREMENTS, err);
+    return PM_OK;
+}
+
+static bool release(int fd, uint64_t at, uint64_t len) {
+    return len == 0 ||
+           fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)len) == 0;
+}
+
+// Blocks of earlier increments that this one has replaced. Their space goes back, where the file
+// system can do that. Folding copies what is there in their place, and then the newer block.
+static void release_replaced(const struct writer *w) {
+    const struct pm_backup_entry *e = w->record->entries;
+    uint64_t at = 0, len = 0;
+    bool good = true;
+    for (uint32_t i = 0; i < w->record->count; i++) {
+        const struct kept_file *f = &w->target->kept.file[w->record->rows[i]];
+        for (uint64_t k = 0; good && k < w->record->files[i].entries; k++, e++) {
+            uint64_t block = e->block & ~PM_BACKUP_HOLE;
+            uint64_t place = block < f->blocks ? f->place[block] : 0;
+            if (place && place != at + len) {
+                good = release(w->fd, at, len);
+                at = place;
+                len = 0;
+            }
+            len += place ? PM_BACKUP_BLOCK : 0;
+        }
+    }
+    if (good)
+        release(w->fd, at, len);
+}
+
+static int write_round(struct writer *w, struct pm_error *err) {
+    const struct target *t = w->target;
+    uint64_t index = pm_backup_record_bytes(w->record->count, w->record->used);
+    int status = target_room(t, index + PM_BACKUP_BLOCK + w->round->changed, err);
+    if (status != PM_OK)
+        return status;
+    w->fd = openat(t->fd, PM_BACKUP_INCREMENTS, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (w->fd < 0)
+        return target_failed(t, PM_BACKUP_INCREMENTS, err);
+    w->at = t->kept.end;
+    status = write_increment(w, err);
+    if (status == PM_OK)
+        status = commit(w, err);
+    if (status == PM_OK)
+        release_replaced(w);
+    close(w->fd);
+    return status;
+}
+
+// ---- many increments ----------------------------------------------------------------------------
+
+// The checksums of all rounds take the place of those of the first, under the same name. Then the
+// increments, which are in the files now, are not needed.
+static int merge_checksums(struct target *t, struct pm_error *err) {
+    static struct record all;
+    struct pm_backup_record head = {.round = t->kept.round, .when = t->kept.when};
+    memcpy(head.uuid, t->kept.uuid, sizeof head.uuid);
+    for (size_t row = 0; row < PM_HEAP_FILES; row++) {
+        const struct kept_file *f = &t->kept.file[row];
+        if (f->there)
+            record_file(&all, row, f->length);
+        for (uint64_t i = 0; f->there && i < kept_blocks(f->length); i++)
+            if (kept_sum_of(f, i))
+                record_entry(&all, i, kept_sum_of(f, i));
+    }
+    int fd = openat(t->fd, PM_BACKUP_NEW_CHECKSUMS,
+                    O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool good = !all.failed && fd >= 0 && record_write(&all, fd, 0, &head) &&
+                record_commit(fd, 0) && fsync(fd) == 0 &&
+                renameat(t->fd, PM_BACKUP_NEW_CHECKSUMS, t->fd, PM_BACKUP_CHECKSUMS) == 0 &&
+                fsync(t->fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    free(all.entries);
+    return good ? PM_OK : target_failed(t, PM_BACKUP_CHECKSUMS, err);
+}
+
+static int fold_increments(struct target *t, struct pm_error *err) {
+    int status = t->state == PM_BACKUP_IS_LAYERED ? pm_backup_fold(t->fd, t->dir, err) : PM_OK;
+    if (status == PM_OK)
+        status = merge_checksums(t, err);
+    if (status != PM_OK)
+        return status;
+    t->state = PM_BACKUP_IS_PLAIN;
+    if (unlinkat(t->fd, PM_BACKUP_INCREMENTS, 0) != 0 || fsync(t->fd) != 0)
+        return target_failed(t, PM_BACKUP_INCREMENTS, err);
+    return kept_load(t->fd, t->dir, &t->kept, err);
+}
+
+int round_next(const struct source *s, struct target *t, pm_progress *progress, struct round *r,
+               struct pm_error *err) {
+    static struct record record;
+    int status = t->state == PM_BACKUP_IS_PLAIN ? target_unused(t, err) : PM_OK;
+    if (status == PM_OK && t->kept.increments >= INCREMENTS_MAX)
+        status = fold_increments(t, err);
+    struct search search = {
+        .source = s, .record = &record, .progress = progress, .total = s->allocated};
+    for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++)
+        status = compare_file(&search, &t->kept, row, err);
+    if (status != PM_OK)
+        return status;
+    if (record.failed)
+        return pm_fail(err, PM_OPERATIONAL, "no memory for the checksums of the backup");
+    *r = (struct round){.number = t->kept.round + 1, .changed = record.blocks * PM_BACKUP_BLOCK};
+    r->nothing = record.count == 0;
+    if (r->nothing)
+        r->number--;
+    struct writer writer = {
+        .source = s, .target = t, .record = &record, .round = r, .progress = progress};
+    return r->nothing ? PM_OK : write_round(&writer, err);
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "backup_source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backup_kept.h"
+#include "blocks/verify.h"
+#include "media/heap.h"
+#include "recovery/offline.h"
+
+enum { CHUNK_BLOCKS = 256 };
+
+static int reason(size_t row, struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", pm_heap.dir, pm_heap_files[row].name,
+                   strerror(errno));
+}
+
+// ---- opening ------------------------------------------------------------------------------------
+
+static int check_heap(pm_progress *progress, struct source *s, struct pm_error *err) {
+    struct pm_recover_options how = {.mark = {.progress = progress}};
+    bool clean = pm_heap_is_clean();
+    int status = pm_recover(&how, &s->found, err);
+    if (status == PM_OK)
+        status = pm_verify(false, err);
+    s->found.was_clean = clean;
+    return status;
+}
+
+// A file that is not held open, like bitmaps.0, need not be there.
+static int open_file(struct source *s, size_t row, struct pm_error *err) {
+    const struct pm_heap_file *f = &pm_heap_files[row];
+    struct source_file *file = &s->file[row];
+    struct stat st;
+    file->fd = -1;
+    if (f->holds == PM_FILE_NOTHING || f->shard >= pm_heap.shards)
+        return PM_OK;
+    if (f->held)
+        file->fd = pm_heap_holds(f) ? f->file->fd : -1;
+    else
+        file->fd = openat(pm_heap.dir_fd, f->file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (file->fd < 0)
+        return f->held || errno == ENOENT ? PM_OK : reason(row, err);
+    if (fstat(file->fd, &st) != 0)
+        return reason(row, err);
+    file->length = (uint64_t)st.st_size;
+    file->allocated = (uint64_t)st.st_blocks * 512;
+    s->allocated += file->allocated;
+    return PM_OK;
+}
+
+static int say_busy(struct pm_error *err) {
+    char why[sizeof err->text];
+    strcpy(why, err->text);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%.300s; a heap can be backed up while no process changes it: end the program, "
+                   "or kill it, for a killed heap can be backed up too",
+                   why);
+}
+
+int source_open(const char *heap, pm_progress *progress, struct source *s, struct pm_error *err) {
+    memset(s, 0, sizeof *s);
+    int status = pm_offline_open(heap, PM_OPEN_READONLY, err);
+    if (status != PM_OK)
+        return pm_heap.busy ? say_busy(err) : status;
+    for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++)
+        status = open_file(s, row, err);
+    return status == PM_OK ? check_heap(progress, s, err) : status;
+}
+
+// ---- reading ------------------------------------------------------------------------------------
+
+// A backup has all files in one directory.
+static void drop_volumes(size_t row, uint64_t first, uint64_t count, char *data) {
+    uint64_t at = offsetof(struct pm_super_file, state) + offsetof(struct pm_state, reserved) +
+                  offsetof(struct pm_shard_state, volume);
+    uint64_t from = first * PM_BACKUP_BLOCK;
+    if (row == PM_ROW_super_file && at >= from && at < from + count * PM_BACKUP_BLOCK)
+        memset(data + (at - from), 0, PM_SHARDS);
+}
+
+int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint64_t count,
+                       char *out, struct pm_error *err) {
+    const struct source_file *f = &s->file[row];
+    uint64_t at = block * PM_BACKUP_BLOCK, len = count * PM_BACKUP_BLOCK, have = 0;
+    while (have < len) {
+        ssize_t got = pread(f->fd, out + have, len - have, (off_t)(at + have));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return reason(row, err);
+        if (got == 0)
+            break;
+        have += (uint64_t)got;
+    }
+    if (at + have < f->length && have < len)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%.300s/%s is shorter than it was; did another program cut it?", pm_heap.dir,
+                       pm_heap_files[row].name);
+    memset(out + have, 0, len - have);
+    drop_volumes(row, block, count, out);
+    return PM_OK;
+}
+
+// The next blocks that may hold data, from *block on. False: there are none. A file system that
+// does not know holes has data up to the end.
+static bool next_data(const struct source_file *f, uint64_t *block, uint64_t *end) {
+    off_t at = lseek(f->fd, (off_t)(*block * PM_BACKUP_BLOCK), SEEK_DATA);
+    if (at < 0 && errno == ENXIO)
+        return false;
+    off_t to = at < 0 ? -1 : lseek(f->fd, at, SEEK_HOLE);
+    *block = at < 0 ? *block : (uint64_t)at / PM_BACKUP_BLOCK;
+    *end = kept_blocks(to < 0 || (uint64_t)to > f->length ? f->length : (uint64_t)to);
+    return *block < *end;
+}
+
+int source_read(const struct source *s, size_t row, source_block_fn *each, void *arg,
+                struct pm_error *err) {
+    static char chunk[CHUNK_BLOCKS * PM_BACKUP_BLOCK];
+    uint64_t block = 0, end;
+    while (block < kept_blocks(s->file[row].length) && next_data(&s->file[row], &block, &end)) {
+        uint64_t count = end - block < CHUNK_BLOCKS ? end - block : CHUNK_BLOCKS;
+        if (source_read_blocks(s, row, block, count, chunk, err) != PM_OK)
+            return err->status;
+        for (uint64_t i = 0; i < count; i++) {
+            const char *data = chunk + i * PM_BACKUP_BLOCK;
+            if ((*data || memcmp(data, data + 1, PM_BACKUP_BLOCK - 1) != 0) &&
+                !each(block + i, data, arg))
+                return PM_OK;
+        }
+        block += count;
+    }
+    return PM_OK;
+}
