@@ -39,6 +39,7 @@ REPORT = {
     "leaked_bytes": int,
     "reclaimed_bytes": int,
     "kept_bytes": int,
+    "unfinished": int,
     "slabs": int,
     "morphing": int,
     "extents": int,

@@ -132,6 +132,84 @@ static void test_in_one_call(void) {
     CHECK_EQ(pmalloc_needs_flush(), 0); // tmpfs
 }
 
+// ---- what is durable before what ----------------------------------------------------------------
+
+// Each flush, and where the drains are.
+static struct event {
+    const void *at; // NULL: a drain
+    size_t len;
+} events[64];
+static unsigned event_count;
+
+static void note_flush(const void *at, size_t len) {
+    MUST(event_count < 64 && at);
+    events[event_count++] = (struct event){at, len};
+}
+static void note_drain(void) {
+    MUST(event_count < 64);
+    events[event_count++] = (struct event){NULL, 0};
+}
+
+// The number of drains before the flush of these bytes is drained; 0: they are not flushed.
+static unsigned drained(const void *at, size_t len, unsigned from) {
+    unsigned drains = 0;
+    bool seen = false;
+    for (unsigned i = 0; i < event_count; i++) {
+        drains += events[i].at == NULL;
+        const char *flushed = events[i].at;
+        if (drains >= from && flushed && flushed <= (const char *)at &&
+            flushed + events[i].len >= (const char *)at + len)
+            seen = true;
+        if (seen && !events[i].at)
+            return drains;
+    }
+    return 0;
+}
+
+// tmpfs keeps nothing, so nothing would be flushed here. On DAX the recorder sees all.
+static void test_order(void) {
+    uint64_t *w = words();
+    MUST(pm_lanes_make());
+    for (size_t size = 64; size < 16384; size += 64) // so that no slab is made below
+        pm_free(pm_malloc(size));
+    pm_persist = (struct pm_persist_ops){note_flush, note_drain};
+    pmalloc_op op[4];
+    char *p = pmalloc_reserve(&op[0], 1000, 0, 0), *own = NULL;
+    own = pmalloc_reserve(&op[1], 1000, 0, PMALLOC_FLUSHED);
+    event_count = 0;
+    pmalloc_store(&op[2], &w[20], (uint64_t)(uintptr_t)p);
+    pmalloc_store(&op[3], &w[40], (uint64_t)(uintptr_t)own);
+    CHECK_EQ(pmalloc_publish(op, 4), 0);
+    unsigned lane = 0;
+    while (lane < PM_LANES && !lane_at(lane)->crc)
+        lane++;
+    MUST(lane < PM_LANES);
+    CHECK_EQ(drained(p, 1000, 0), 1);
+    CHECK_EQ(drained(own, 1000, 0), 0);
+    CHECK_EQ(drained(lane_at(lane)->store, 32, 0), 1);
+    CHECK_EQ(drained(&lane_at(lane)->commit, 8, 0), 2);
+    CHECK_EQ(drained(&w[20], 8, 0), 3);
+    CHECK_EQ(drained(&w[40], 8, 0), 3);
+    CHECK_EQ(drained(&lane_at(lane)->commit, 8, 3), 4);
+    CHECK_EQ(event_count, 3 + 2 + 3 + 2); // and nothing else
+
+    event_count = 0; // one store: the block, and then the store
+    p = pmalloc_calloc_to(&w[20], 1, 2000);
+    CHECK(drained(p, 2000, 0) == 1 && drained(&w[20], 8, 0) == 2);
+    CHECK_EQ(event_count, 4);
+    event_count = 0;
+    p[999] = 'x';
+    char *moved = pmalloc_realloc_at(&w[20], 9000);
+    CHECK(moved != p && drained(moved, 2000, 0) == 1 && drained(&w[20], 8, 0) == 2);
+    event_count = 0;
+    CHECK_EQ(pmalloc_free_from(&w[20]), 0);
+    CHECK_EQ(drained(&w[20], 8, 0), 2); // an empty drain comes first
+    event_count = 0;
+    (void)!pmalloc_reserve(&op[0], 64, 0, 0);
+    CHECK_EQ(pmalloc_publish(op, 1), 0);
+    CHECK_EQ(event_count, 2);
+}
+
 // ---- what it refuses ----------------------------------------------------------------------------
 
 static void test_refused(void) {
@@ -300,6 +378,7 @@ int main(void) {
     RUN_CHILD(lanes_come_late);
     RUN_CHILD(cancel);
     RUN_CHILD(in_one_call);
+    RUN_CHILD(order);
     RUN_CHILD(refused);
     RUN_CHILD(volatile);
     RUN_CHILD(finished_by_recovery);
