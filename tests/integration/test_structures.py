@@ -70,6 +70,23 @@ def test_page_flushes_and_a_clean_end(structure, heap):
     assert blocks <= found["live_objects"] < blocks * 1.05 + 50 and found["unfinished"] == 0
 
 
+def test_the_cpp_header(heap):
+    program = compiled(
+        "structure_cxx.cc",
+        "-std=c++17",
+        f"-I{ROOT}",
+        compiler="g++",
+        libraries=[f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lpmalloc"],
+    )
+    for number in range(1, 16):
+        done = run([program], HEAP=heap, preload=False)
+        assert succeeds(done) == f"{min(number, 10)}, top {number}\n"
+    done = run([program, "refused"], HEAP=heap, preload=False)
+    assert done.stdout == "refused\n" and "neither in the heap nor" in done.stderr
+    found = json.loads(recover(heap, "--json").stdout)
+    assert found["live_objects"] == 11  # the stack and ten nodes
+
+
 def test_a_process_without_a_heap_publishes_too(structure):
     done = run([structure, "check"], BACKING="volatile")
     assert succeeds(done) == "ok 0 blocks 0 changes\n"
