@@ -113,6 +113,12 @@ void pmalloc_persist(const void *p, size_t n);
 // not, or the heap is volatile.
 int pmalloc_needs_flush(void);
 
+// Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
+// for. A block in a thread's cache is none. Ends when `fn` returns something else than 0, and
+// returns that. `fn` may free the block that it is given, and allocates nothing. No other thread
+// may allocate or free meanwhile.
+int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg);
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,6 +12,11 @@ struct pair {
     struct pair *next;
 };
 
+static void die(void) {
+    if (!check_failures)
+        kill(getpid(), SIGKILL);
+}
+
 static void begin(void) {
     settings();
     pm_process_before_main();
@@ -60,7 +65,7 @@ static void publish_and_die(void) {
     MUST(pmalloc_reserve(&op[0], 100, 0, 0)); // is forgotten
     MUST(pmalloc_reserve(&op[1], 100000, 0, PMALLOC_FLUSHED));
     pmalloc_store(&op[2], &p->a, 99);
-    kill(getpid(), SIGKILL);
+    die();
 }
 
 static void look_after_it(void) {
@@ -263,6 +268,59 @@ static void test_volatile(void) {
     CHECK_EQ(pmalloc_needs_flush(), 0);
 }
 
+// ---- all blocks ---------------------------------------------------------------------------------
+
+static void *blocks[3000];
+static unsigned block_count;
+
+static int note_block(void *p, size_t size, void *arg) {
+    CHECK_EQ(size, pm_usable_size(p));
+    blocks[block_count++] = p;
+    return block_count == *(unsigned *)arg;
+}
+
+static void check_all_blocks(unsigned want) {
+    unsigned limit = 3000;
+    block_count = 0;
+    CHECK_EQ(pmalloc_each_block(note_block, &limit), 0);
+    CHECK_EQ(block_count, want);
+}
+
+static void fill_and_die(void) {
+    uint64_t *w = words();
+    for (unsigned i = 0; i < 200; i++)
+        w[i] = (uint64_t)(uintptr_t)pm_malloc(16 + i * i * 3);
+    check_all_blocks(201);
+    for (unsigned i = 0; i < 200; i += 2) {
+        pm_free((void *)(uintptr_t)w[i]); // into caches
+        w[i] = 0;
+    }
+    check_all_blocks(101);
+    die();
+}
+
+static int free_block(void *p, size_t size, void *arg) {
+    *(uint64_t *)arg += size;
+    pm_free(p);
+    return 0;
+}
+
+static void walk_again(void) {
+    uint64_t *w = words(), bytes = 0;
+    check_all_blocks(101);
+    unsigned limit = 50;
+    block_count = 0;
+    CHECK(pmalloc_each_block(note_block, &limit) == 1 && block_count == 50);
+    CHECK(w != NULL && pmalloc_set_root(0, NULL) == 0);
+    CHECK(pmalloc_each_block(free_block, &bytes) == 0 && bytes > 200 * 200 * 30);
+    check_all_blocks(0);
+}
+
+static void test_each_block(void) {
+    CHECK_EQ(in_child(fill_and_die), 128 + SIGKILL);
+    CHECK_EQ(in_child(walk_again), 0);
+}
+
 // ---- a publish that was cut short ---------------------------------------------------------------
 
 static uint64_t heap_place(const void *p) {
@@ -287,7 +345,7 @@ static void leave_unfinished(void) {
     commit_by_hand(l, 31, 3);
     lane_at(2)->store[0] = (struct pm_lane_store){heap_place(&w[3]), 77}; // was not committed
     lane_at(2)->commit = pm_seal(0, PM_SALT_LANE(2));
-    kill(getpid(), SIGKILL);
+    die();
 }
 
 static void finished(void) {
@@ -314,7 +372,7 @@ static void leave_damaged(void) {
     l->store[1] = (struct pm_lane_store){heap_place(&w[2]), 11};
     commit_by_hand(l, 4, 2);
     damage(l);
-    kill(getpid(), SIGKILL);
+    die();
 }
 
 static void another_value(struct pm_lane *l) { l->store[1].value++; }
@@ -381,6 +439,7 @@ int main(void) {
     RUN_CHILD(order);
     RUN_CHILD(refused);
     RUN_CHILD(volatile);
+    RUN_CHILD(each_block);
     RUN_CHILD(finished_by_recovery);
     RUN_CHILD(damage);
     return CHECK_DONE();
