@@ -400,7 +400,7 @@ SO_REAL = libpmalloc.so.$(VERSION)
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \
 		libpmalloc.so pkgconfig/libpmalloc.pc) \
-	$(INCLUDEDIR)/pmalloc.h \
+	$(INCLUDEDIR)/pmalloc.h $(INCLUDEDIR)/pmalloc.hpp \
 	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7)))
 
 install: all ## install to $(DESTDIR)$(PREFIX)
@@ -411,7 +411,7 @@ install: all ## install to $(DESTDIR)$(PREFIX)
 	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
 	ln -sf $(SO_REAL) $(DESTDIR)$(LIBDIR)/libpmalloc.so.$(SOVERSION)
 	ln -sf libpmalloc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libpmalloc.so
-	install -m 644 preload/pmalloc.h $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 preload/pmalloc.h preload/pmalloc.hpp $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 $(PC) $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 $(MAN1) $(DESTDIR)$(MANDIR)/man1
 	install -m 644 $(MAN7) $(DESTDIR)$(MANDIR)/man7

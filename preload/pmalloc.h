@@ -7,6 +7,7 @@
 #ifndef PM_PMALLOC_H
 #define PM_PMALLOC_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -35,6 +36,88 @@ const char *pmalloc_heap_path(void);
 uint64_t pmalloc_generation(void);
 // "MAJOR.MINOR.PATCH"
 const char *pmalloc_version(void);
+
+// ---- persistent data structures (docs/structures.md) --------------------------------------------
+//
+// A publish makes several changes at once: after a crash all of them are there, or none. Collect
+// them in an array of pmalloc_op, one element each, in the order in which they are to be made:
+//
+//   pmalloc_op op[3];
+//   struct node *n = pmalloc_reserve(&op[0], sizeof *n, 0, 0);
+//   n->next = list->first;                       // nothing reaches n yet, so fill it as you like
+//   pmalloc_store(&op[1], &list->first, (uintptr_t)n);
+//   pmalloc_store(&op[2], &list->count, list->count + 1);
+//   pmalloc_publish(op, 3);
+//
+// An element lives on the caller's stack. Until the publish it is forgotten by a crash, and a
+// reserved block is then free. All functions are thread-safe, but two publishes that run at the
+// same time may not store to the same word: use a lock of your own, and hold it until the publish
+// returns. They may not be called in a signal handler. On a volatile heap all of them work, and
+// nothing is durable.
+
+typedef struct pmalloc_op {
+    uint64_t kind; // the library's own; 0: the element is empty, and a publish skips it
+    void *at;
+    uint64_t value;
+    uint64_t reserved[5];
+} pmalloc_op;
+
+#define PMALLOC_PUBLISH_STORES 124 // at most so many stores in one publish
+
+#define PMALLOC_ZERO 1u    // the block reads as zeroes
+#define PMALLOC_FLUSHED 2u // the caller makes the block's bytes durable, with pmalloc_flush()
+
+// Returns a block that belongs to the caller from now on: other elements may store pointers to it.
+// `align` is a power of two; 0: as malloc. The publish makes the block's bytes durable, unless
+// PMALLOC_FLUSHED is given. NULL with errno ENOMEM or EINVAL; then the element is empty.
+void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned flags);
+// The publish will store `value` at `where`: an aligned word of 8 bytes in a block of the heap or
+// in a captured root. Returns 0, or -1 with errno EINVAL: `where` is not aligned.
+int pmalloc_store(pmalloc_op *op, void *where, uint64_t value);
+// The publish will store `p` in root slot `slot`, as pmalloc_set_root() does. Returns 0, or -1 with
+// errno EINVAL.
+int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p);
+// The publish will free `p`, after its stores are durable. NULL does nothing.
+void pmalloc_defer_free(pmalloc_op *op, void *p);
+// Makes the changes of the `n` elements: all or none, durable on return. Then the elements are
+// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, too many
+// stores, or a store to what is neither in the heap nor a captured root; a line on standard error
+// says which), ENOSPC or another one of the file system (no space for the lanes, which a heap gets
+// at its first publish of more than one store), EDEADLK (in a signal handler).
+int pmalloc_publish(pmalloc_op *op, size_t n);
+// Frees the blocks that the elements have reserved, and does nothing else. Then they are empty.
+void pmalloc_cancel(pmalloc_op *op, size_t n);
+
+// A publish of one store, in one call. `where` is the address of a pointer, in a block of the heap
+// or in a captured root. They return the block that is stored there, or NULL with errno ENOMEM or
+// EINVAL, and then nothing has changed.
+//
+// The block's bytes are those of malloc(): the pointer is durable, what the caller puts into the
+// block afterwards is not, until it calls pmalloc_persist().
+void *pmalloc_malloc_to(void *where, size_t size);
+// The block's bytes are durable zeroes.
+void *pmalloc_calloc_to(void *where, size_t count, size_t size);
+// The block at *where, made larger or smaller: it stays, or its bytes are durable in another one
+// before *where changes, and then the old one is freed. NULL in *where is a block of no bytes.
+void *pmalloc_realloc_at(void *where, size_t size);
+// Stores NULL, durably, and then frees the block that was there. Returns 0, or -1 with errno.
+int pmalloc_free_from(void *where);
+
+// Durability of the program's own stores to its heap and its captured roots. pmalloc_flush() begins
+// to write [p, p + n) back; after pmalloc_drain() all that this thread has flushed is durable.
+// pmalloc_persist() does both.
+void pmalloc_flush(const void *p, size_t n);
+void pmalloc_drain(void);
+void pmalloc_persist(const void *p, size_t n);
+// 0 when the three have nothing to write back: the processor's caches survive, or the medium does
+// not, or the heap is volatile.
+int pmalloc_needs_flush(void);
+
+// Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
+// for. A block in a thread's cache is none. Ends when `fn` returns something else than 0, and
+// returns that. `fn` may free the block that it is given, and allocates nothing. No other thread
+// may allocate or free meanwhile.
+int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg);
 
 #ifdef __cplusplus
 }

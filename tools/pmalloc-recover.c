@@ -164,6 +164,7 @@ static void report_json(const struct report *r) {
     json_number(&j, "reclaimed_extents", f->reclaimed_extents);
     json_number(&j, "vacant_bytes", f->vacant_bytes);
     json_number(&j, "kept_bytes", f->kept_bytes);
+    json_number(&j, "unfinished", f->unfinished);
     json_number(&j, "slabs", f->slabs);
     json_number(&j, "morphing", f->morphing);
     json_number(&j, "extents", f->extents);
@@ -244,6 +245,9 @@ static void report_text(const struct report *r) {
     print_objects("leaked", f->leaked_objects, f->leaked_bytes,
                   f->leaks_exact ? ""
                                  : " (large ones; small ones are not on record after a crash)");
+    if (f->unfinished)
+        printf("publishes  %u that were cut short %s\n", f->unfinished,
+               r->request->check || r->request->dry_run ? "are to be finished" : "are finished");
     print_reclaimed(r);
     print_time(f);
     printf("guarantee  %s\n", pm_persist_row());

@@ -4,7 +4,7 @@
 // The format: every byte that PMAlloc writes to media is described here and nowhere else, but for
 // what a backup has beside its heap (backup_format.h).
 //
-//   HEAP/superblock   identity and geometry | state | root slots | two root tables
+//   HEAP/superblock   identity and geometry | state | root slots | two root tables [| lanes]
 //   HEAP/heap.0       the program's data, no metadata; heap offset 0 is PM_HEAP_BASE
 //   HEAP/slabs.0      struct pm_slab_header[], indexed by (address - base) / 64 KiB
 //   HEAP/morph.0      index tables of slabs that hold blocks of two classes, in lines of 64 bytes
@@ -44,6 +44,7 @@
 //   morph    index table --> current --> blocks of the new class are handed out
 //   free     tombstone --> the pages are reused, made a hole, or leave the end of heap.0
 //   uncache  all entries erased --> the same of all their pages
+//   publish  blocks, stores of the lane --> its commit --> the stores --> its end --> frees
 //   close    bitmaps.0 --> close record --> all files --> "clean"
 //   remove   the superblock's name ..> the other names
 //
@@ -69,8 +70,8 @@
 //   root epoch                   pm_roots_switch()                  [capture recovercap killedcap]
 //     needs   images (fsync), root table
 //     before  the old roots               after  the new roots
-//   feature bit of shards, crc   set_feature()                                           [shards]
-//     needs   the word `shards`, with the count so far
+//   feature bit, crc             pm_feature_set()                                [shards publish]
+//     needs   the word `shards`, with the count so far; or the space of the lanes (fsync)
 //     before  older builds open the heap   after  they refuse it. Between the two stores the crc is
 //     that of the superblock without the bit, which opening accepts
 //   shards                       say_shards()                                            [shards]
@@ -83,6 +84,12 @@
 //   root slot                    pmalloc_set_root()                               [slots unrooted]
 //     needs   the block's entry, by malloc
 //     before  the old pointer             after  the new pointer
+//   commit of a lane             pm_lanes_publish()               [publish publishers recoverpub]
+//     needs   its stores and their crc; the blocks that they make reachable
+//     before  none of the stores is made  after  all are: recovery makes them again
+//   the same, set to 0 stores    pm_lanes_publish(), pm_lanes_finish()    [publish killedpub]
+//     needs   the stores themselves
+//     before  recovery makes them again   after  the program may change the same words
 //   entry                        pm_log_append() by put()                       [small large huge]
 //     needs   length of heap.0, slab header, the chunk's zeroes and generation
 //     before  the extent is free          after  it stands; recovery frees it if it is unreachable
@@ -178,7 +185,10 @@
 // just before its second shard. The bit and then `crc` are stored durably, so between the two
 // stores `crc` is that of the superblock without the bit, which is good, too.
 #define PM_INCOMPAT_SHARDS 2ull
-#define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_SHARDS)
+// A heap with PM_INCOMPAT_LANES has the lanes after pm_super_file. It gets the bit before its
+// first publish of more than one store, in the same way.
+#define PM_INCOMPAT_LANES 4ull
+#define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES)
 
 // What the collector may assume of the words of a slab's blocks. So far every slab has
 // PM_KIND_CONSERVATIVE.
@@ -344,6 +354,41 @@ struct pm_super_file {
     struct pm_root_table roots[2];
 };
 _Static_assert(sizeof(struct pm_super_file) == 3 * 4096 + 2 * 86016, "frozen");
+
+// ---- lanes --------------------------------------------------------------------------------------
+
+// A lane is the redo log of one publish: stores of 8 bytes that become durable together. The lanes
+// follow pm_super_file in the superblock's file, if the heap has PM_INCOMPAT_LANES.
+#define PM_LANES 32u
+#define PM_LANE_STORES 124u
+#define PM_SALT_LANE(lane) (0xffffff00u + (lane))
+
+// Where a store goes: what it counts from in the highest two bits, and an offset in bytes from
+// there. A slot's value is the word on media (pm_slot_word()).
+enum pm_lane_place {
+    PM_PLACE_HEAP = 1,  // PM_HEAP_BASE
+    PM_PLACE_SLOT = 2,  // the first root slot
+    PM_PLACE_IMAGE = 3, // the first byte of the file `roots`
+};
+#define PM_PLACE_SHIFT 62
+#define PM_PLACE_OFFSET ((1ull << PM_PLACE_SHIFT) - 1)
+
+struct pm_lane_store {
+    uint64_t where;
+    uint64_t value;
+};
+
+// `commit` is sealed: the number of stores that are in force; 0: none. It is a word of zeroes in a
+// lane that was never used. `crc` covers the stores that are in force.
+struct pm_lane {
+    uint64_t commit;
+    uint32_t crc;
+    uint8_t reserved[52];
+    struct pm_lane_store store[PM_LANE_STORES];
+};
+_Static_assert(sizeof(struct pm_lane) == 2048, "frozen");
+_Static_assert(offsetof(struct pm_lane, store) == 64, "the stores begin a line");
+#define PM_LANES_BYTES (PM_LANES * sizeof(struct pm_lane))
 
 // ---- slab headers -------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "feature.h"
 #include "file.h"
 #include "heap_dir.h"
 #include "heap_space.h"
@@ -100,20 +101,11 @@ static int check_build(const struct pm_superblock *super, const char *dir, struc
 
 // Page 0 has its magic and its checksum at the same places in every version. So damage can be told
 // from another build's heap.
-// A cut may have come between the feature bit of the second shard and the checksum (shard_make.c).
-static bool is_whole(const struct pm_superblock *super) {
-    struct pm_superblock before = *super;
-    if (super->crc == pm_crc32c(0, super, offsetof(struct pm_superblock, crc)))
-        return true;
-    before.incompat &= ~PM_INCOMPAT_SHARDS;
-    return super->crc == pm_crc32c(0, &before, offsetof(struct pm_superblock, crc));
-}
-
 int pm_superblock_check(const struct pm_superblock *super, const char *dir, struct pm_error *err) {
     if (super->magic != PM_SUPER_MAGIC)
         return pm_fail(err, PM_DAMAGE, "%s/superblock is not PMAlloc's (magic %016lx)", dir,
                        (unsigned long)super->magic);
-    if (!is_whole(super))
+    if (!pm_superblock_is_whole(super))
         return pm_fail(err, PM_DAMAGE, "%s/superblock: checksum is wrong; restore it from a copy",
                        dir);
     return check_build(super, dir, err);
@@ -218,7 +210,8 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
                        "%s/superblock has %zu bytes, needs %zu; restore it from a copy",
                        pm_heap.dir, pm_heap.super_file.size, sizeof(struct pm_super_file));
     pm_persist_init(pm_heap.shard[0].data.fd, (int)pm_options.persist.number - 1);
-    status = map_file(&pm_heap.super_file, sizeof(struct pm_super_file), err);
+    // With room for the lanes, which a heap may get later.
+    status = map_file(&pm_heap.super_file, sizeof(struct pm_super_file) + PM_LANES_BYTES, err);
     if (status != PM_OK)
         return status;
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;

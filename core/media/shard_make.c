@@ -18,6 +18,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os_file.h"
+#include "feature.h"
 #include "file.h"
 #include "heap_dir.h"
 #include "heap_space.h"
@@ -156,23 +157,10 @@ static void say_shards(unsigned count) {
     pm_commit_u64(&shard_state()->shards, pm_seal(count, PM_SALT_SHARDS));
 }
 
-// Both stores again where a cut has come between them.
-static void set_feature(void) {
-    struct pm_superblock *super = &pm_heap.super->super;
-    uint64_t incompat = super->incompat | PM_INCOMPAT_SHARDS;
-    if (super->incompat != incompat)
-        pm_commit_u64(&super->incompat, incompat);
-    uint32_t crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
-    if (super->crc != crc) {
-        __atomic_store_n(&super->crc, crc, __ATOMIC_RELEASE);
-        pm_make_durable(&super->crc, sizeof crc);
-    }
-}
-
 static void commit(unsigned count) {
     if (shard_state()->shards == 0)
         say_shards(count - 1);
-    set_feature();
+    pm_feature_set(PM_INCOMPAT_SHARDS);
     say_shards(count);
 }
 

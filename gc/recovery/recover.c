@@ -21,6 +21,7 @@
 #include "media/close_record.h"
 #include "media/file.h"
 #include "media/heap_open.h"
+#include "media/lanes.h"
 #include "media/log.h"
 #include "media/persist.h"
 #include "media/shard_make.h"
@@ -73,9 +74,9 @@ static int check_clean(struct pm_error *err) {
 // that overwrote the pointer is not durable. If such a block were used again, a power failure would
 // bring the pointer back. So the data is made durable first. A heap without roots has no such
 // pointer.
-static int write_back_data(struct pm_error *err) {
-    if (pm_heap_is_clean() || !pm_heap_has_roots() || pm_durability == PM_DURABLE_NONE ||
-        pm_durability == PM_DURABLE_CACHE)
+static int write_back_data(bool unfinished, struct pm_error *err) {
+    if (pm_heap_is_clean() || !(pm_heap_has_roots() || unfinished) ||
+        pm_durability == PM_DURABLE_NONE || pm_durability == PM_DURABLE_CACHE)
         return PM_OK;
     bool good = pm_file_ready(&pm_heap.roots) && fsync(pm_heap.roots.fd) == 0;
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
@@ -127,10 +128,41 @@ static bool may_keep(const struct pm_recover_options *options) {
            !pm_kept_too_much();
 }
 
+// A clean heap has an unfinished publish only if a signal handler that had interrupted it called
+// exit().
+static int check_lanes(const struct pm_root_table *table, const struct pm_recover_options *options,
+                       struct pm_recovery *r, struct pm_error *err) {
+    int status = pm_lanes_check(table->area_offset, table->area_length, &r->unfinished, err);
+    if (status == PM_OK && options->borrow && r->unfinished)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s has an unfinished publish, which changes the heap: run pmalloc-recover "
+                       "on it first",
+                       pm_heap.dir);
+    return status;
+}
+
+// The first stores.
+static int begin(const struct pm_recovery *r, struct pm_error *err) {
+    bool unfinished = r->unfinished != 0;
+    int status = r->uncollected && !unfinished ? PM_OK : write_back_data(unfinished, err);
+    if (status != PM_OK)
+        return status;
+    if (!pm_heap_is_clean()) {
+        pm_slab_flush_inherited();
+        if (!pm_heap.created)
+            pm_shards_tidy();
+    }
+    pm_heap_dirty();
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        pm_log_activate(&pm_heap.shard[i]);
+    return pm_lanes_finish(err);
+}
+
 // Steps 2 to 4. Everything is read and checked before the first byte is written.
 static int rebuild(const struct pm_recover_options *options, struct pm_recovery *r,
                    struct pm_error *err) {
-    if (!pm_roots_table(err))
+    const struct pm_root_table *table = pm_roots_table(err);
+    if (!table)
         return err->status;
     int status = pm_extent_cover(err);
     if (status == PM_OK)
@@ -139,22 +171,13 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
         status = pm_extent_check(err);
     if (status == PM_OK && pm_heap_is_clean())
         status = check_clean(err);
+    if (status == PM_OK)
+        status = check_lanes(table, options, r, err);
+    r->uncollected = options->borrow || may_keep(options);
+    if (status == PM_OK && options->write)
+        status = begin(r, err);
     if (status != PM_OK)
         return status;
-    r->uncollected = options->borrow || may_keep(options);
-    if (options->write) {
-        status = r->uncollected ? PM_OK : write_back_data(err);
-        if (status != PM_OK)
-            return status;
-        if (!pm_heap_is_clean()) {
-            pm_slab_flush_inherited();
-            if (!pm_heap.created)
-                pm_shards_tidy();
-        }
-        pm_heap_dirty();
-        for (unsigned i = 0; i < pm_heap.shards; i++)
-            pm_log_activate(&pm_heap.shard[i]);
-    }
     status = options->borrow ? pm_extent_bar_gaps(err) : pm_extent_fill_gaps(options->write, err);
     if (status == PM_OK)
         pm_holes_find();
@@ -162,6 +185,17 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
 }
 
 // ---- step 5: what is alive ----------------------------------------------------------------------
+
+// An unfinished publish of a heap that is only looked at: its blocks count, beside those that it
+// will make unreachable.
+static void mark_lane(const struct pm_lane_store *store, uint32_t count, void *unused) {
+    (void)unused;
+    for (uint32_t i = 0; i < count; i++) {
+        bool slot = store[i].where >> PM_PLACE_SHIFT == PM_PLACE_SLOT;
+        uint64_t word = slot ? store[i].value & PM_SLOT_MAX : store[i].value;
+        pm_mark_root(&word, sizeof word, true, NULL);
+    }
+}
 
 static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct pm_error *err) {
     double start = seconds_now();
@@ -172,6 +206,7 @@ static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct
     if (status != PM_OK)
         return status;
     status = pm_roots_each(pm_mark_root, NULL, err);
+    pm_lanes_each(mark_lane, NULL);
     if (status == PM_OK)
         r->overflows = pm_mark_run();
     pm_mark_end();

@@ -6,7 +6,7 @@
 //   1 lock, superblock, geometry              pm_heap_open, pm_heap_map
 //   2 read the log and the slab headers, make extents and vslabs of them, check them
 //   3 make the data that a killed process stored durable, then the state word "dirty"
-//   4 make the gaps free extents, finish an interrupted resize
+//   4 finish what was published (media/lanes.h); make the gaps free extents, finish a resize
 //   5 mark in parallel from the roots         mark.h
 //   6 sweep: free what is not marked; the log is made durable once, for all of it
 //
@@ -36,6 +36,7 @@ struct pm_recovery {
     uint64_t kept_bytes;     // in all free extents that still hold space
     uint64_t slabs, extents; // in use after recovery
     uint64_t morphing;       // of these slabs, how many have live old blocks
+    unsigned unfinished;     // publishes that were committed and not finished; they are now
     uint64_t overflows;      // how often noted stripes were scanned again
     double seconds, mark_seconds;
 };

@@ -384,6 +384,15 @@ bool pm_roots_captured(const void *p) {
     return false;
 }
 
+bool pm_roots_image_of(const void *p, uint64_t *offset) {
+    for (unsigned i = 0; pm_roots_captured(p) && i < run_count; i++)
+        if ((uintptr_t)p - runs[i].start < runs[i].end - runs[i].start) {
+            *offset = runs[i].image + ((uintptr_t)p - runs[i].start);
+            return true;
+        }
+    return false;
+}
+
 // ---- fork ---------------------------------------------------------------------------------------
 
 // Copies the pages of all runs. All copies are made before any is used, so that if memory is out

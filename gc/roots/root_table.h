@@ -49,6 +49,8 @@ int pm_roots_capture(struct pm_error *err);
 int pm_roots_restore(struct pm_error *err);
 // Whether `p` lies in a captured root.
 bool pm_roots_captured(const void *p);
+// The same, and where the byte lies in the file `roots`.
+bool pm_roots_image_of(const void *p, uint64_t *offset);
 // The process parts from its heap: private memory with the same contents takes the place of the
 // captured pages. For forks. False: memory is out; the pages may be private in part.
 bool pm_roots_privatise(void);

@@ -6,9 +6,12 @@
 #include <stdint.h>
 
 #include "base/cancel.h"
+#include "blocks/alloc.h"
+#include "blocks/arena.h"
 #include "export.h"
 #include "media/heap.h"
 #include "media/persist.h"
+#include "pages/extent.h"
 #include "pmalloc.h"
 #include "start.h"
 #include "version.h"
@@ -60,6 +63,34 @@ EXPORT const char *pmalloc_heap_path(void) {
 EXPORT uint64_t pmalloc_generation(void) {
     pm_process_start();
     return pm_process_generation();
+}
+
+// The tags tell each allocated block, and no other.
+static int each_in(char *at, const char *end, int (*fn)(void *, size_t, void *), void *arg) {
+    int answer = 0;
+    for (; at < end && answer == 0; at += 1u << PM_GRANULE_SHIFT) {
+        unsigned tag = __atomic_load_n(&pm_tag[pm_granule(at)], __ATOMIC_RELAXED);
+        if (pm_tag_is_class(tag))
+            answer = fn(at, pm_classes[tag].size, arg);
+    }
+    return answer;
+}
+
+EXPORT int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg) {
+    int answer = 0;
+    pm_process_start();
+    for (uint32_t i = 0; answer == 0 && (i = pm_extent_next_active(i)) != 0;) {
+        const struct pm_extent *e = &pm_extents[i];
+        char *at = pm_extent_address(e);
+        size_t bytes = pm_extent_bytes(e);
+        if (e->slab)
+            pm_arena_write_tags(pm_slab_of(at));
+        if (e->slab)
+            answer = each_in(at, at + bytes, fn, arg);
+        else if (pm_alloc_tag(at) == PM_TAG_EXTENT)
+            answer = fn(at, bytes, arg);
+    }
+    return answer;
 }
 
 EXPORT const char *pmalloc_version(void) { return PM_VERSION; }

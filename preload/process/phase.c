@@ -5,6 +5,7 @@
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "media/adopt.h"
+#include "media/lanes.h"
 #include "pages/extent.h"
 
 _Atomic uint32_t pm_phase_word;
@@ -41,6 +42,8 @@ void pm_process_each_lock(void (*step)(struct pm_lock *)) {
     step(&pm_process_lock);
     step(&pm_tcache_lock);
     lock_bins(step);
+    for (unsigned i = 0; i < PM_LANES; i++)
+        step(&pm_lane_locks[i]);
     for (unsigned i = 0; i < PM_SHARDS; i++) // of all that there may be: a thread may make one
         step(&pm_heap.shard[i].lock);
     step(&pm_adopt_lock);

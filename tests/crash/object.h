@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "preload/pmalloc.h"
 #include "world.h"
 
 #define OBJECT_MAGIC 0xf00d0b1ec7000001ull
@@ -36,9 +37,18 @@ struct table {
 struct captured {
     struct table *table;
     uint64_t value;
-    char pad[4080];
+    uint64_t word[PUBLISHED]; // what the publish scenarios store
+    char pad[4080 - 8 * PUBLISHED];
 };
 extern struct captured crash_root_a, crash_root_b;
+
+// What a word of a publish holds: in the heap, in the captured variable or, above those, a slot.
+static inline uint64_t published_value(const struct published *p) {
+    if (p->at)
+        return *p->at;
+    return p->word < PUBLISHED ? crash_root_a.word[p->word]
+                               : (uint64_t)(uintptr_t)pmalloc_get_root(p->word - PUBLISHED);
+}
 
 static inline uint64_t object_word(uint64_t id, uint64_t at) {
     return mix64(id * 0x10001 + at) | 0x8000000000000001ull;

@@ -107,6 +107,12 @@ void data_store(void *to, const void *from, size_t len) {
                       *(const uint64_t *)(r->start + (word * WORD - r->offset)));
 }
 
+void data_store_weak(uint64_t *to, uint64_t value) {
+    barrier();
+    *to = value;
+    look((uintptr_t)to, sizeof *to);
+}
+
 // ---- flush and drain ----------------------------------------------------------------------------
 
 static struct late {

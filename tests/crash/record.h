@@ -33,6 +33,9 @@ static inline void data_store_u64(void *to, uint64_t value) {
     data_store(to, &value, sizeof value);
 }
 
+// The same where the program does not flush: a store like those of the library.
+void data_store_weak(uint64_t *to, uint64_t value);
+
 // So many times from now on the bookkeeping log cannot grow, because there is no space.
 extern unsigned record_full_log;
 // The allocator's clock, in milliseconds.

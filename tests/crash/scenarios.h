@@ -22,5 +22,8 @@ extern const unsigned scenario_count;
 // In scenarios_roots.c.
 void scenario_slots(unsigned phase);
 void scenario_capture(unsigned phase);
+// In scenarios_publish.c.
+void scenario_publish(unsigned phase);
+void scenario_publishers(unsigned phase);
 
 #endif

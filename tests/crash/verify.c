@@ -150,8 +150,25 @@ static void reach_captured(unsigned which, const char *name, const struct captur
     reach_table(c->table);
 }
 
+// All of a publish is there, or none of it: `all` and `none` say which it may be.
+static void check_published(const struct publish *p) {
+    bool all = true, none = p->during;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct published *s = &p->store[i];
+        uint64_t value = published_value(s);
+        all &= value == s->fresh;
+        none &= value == s->old || (i < p->early && value == s->fresh);
+        if (!all && !none)
+            bad("store %u of %u of a publish holds %lx: %lx before, %lx after%s", i, p->count,
+                (unsigned long)value, (unsigned long)s->old, (unsigned long)s->fresh,
+                p->during ? "" : ", and the publish had returned");
+    }
+}
+
 static void reach_all(void) {
     reached_count = 0;
+    for (unsigned i = 0; i < THREADS; i++)
+        check_published(&world->expect.publish[i]);
     for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++) {
         struct table *t = pmalloc_get_root(slot);
         const uint64_t *may = world->expect.slot[slot];

@@ -68,6 +68,7 @@ static inline const char *file_name(unsigned file) {
 #define MUTANT_PCS 64u
 #define PROGRAM_SLOTS 4u
 #define CAPTURED 2u
+#define PUBLISHED 16u
 
 struct store {
     uint32_t next; // the next store of the line: index into the pool, 0: none
@@ -123,6 +124,18 @@ struct expect {
     // The object that each thread is passing to realloc(). It may be freed already, and the program
     // cannot know yet.
     uint64_t limbo[THREADS];
+    // What each thread publishes, or has published last: the heap has all of it or, while `during`,
+    // none of it. A store goes to a word of crash_root_a, or to the address.
+    struct publish {
+        bool during;
+        uint32_t early; // of the first stores: these may be made before the others
+        uint32_t count;
+        struct published {
+            uint32_t word;
+            uint64_t *at; // in the heap; NULL: see published_value()
+            uint64_t old, fresh;
+        } store[PUBLISHED];
+    } publish[THREADS];
     uint64_t allocated; // objects the program has not freed, reachable or not
     bool made;          // the heap is complete, so it must open
     bool closed;        // pm_process_end() has returned, so the heap is clean

@@ -170,11 +170,14 @@ def _bitmaps(layout, data):
         at, i = at + size + count * 8, i + 1
 
 
-def _superblock(layout):
+def _superblock(layout, data):
     for member, kind, offset, size, count in layout.structs["pm_super_file"].members:
         for i in range(count or 1):
             name = f"roots.table[{i}]" if count else "superblock" if member == "super" else member
             yield from layout.leaves(kind, name, offset + i * size, {})
+    lane, at = layout.structs["pm_lane"].size, layout.structs["pm_super_file"].size
+    for i in range((len(data) - at) // lane):
+        yield from layout.leaves("pm_lane", f"lane[{i}]", at + i * lane, {"store": 4})
 
 
 def _booklog(layout, data):
@@ -189,7 +192,7 @@ def fields(files, layout=None):
     layout = layout or Layout()
     slab = layout.structs["pm_slab_header"].size
     found = {
-        "superblock": _superblock(layout),
+        "superblock": _superblock(layout, files["superblock"]),
         "booklog.0": _booklog(layout, files["booklog.0"]),
         "slabs.0": (
             leaf

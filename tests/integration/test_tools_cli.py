@@ -42,6 +42,7 @@ REPORT = {
     "reclaimed_extents": int,
     "vacant_bytes": int,
     "kept_bytes": int,
+    "unfinished": int,
     "slabs": int,
     "morphing": int,
     "extents": int,

@@ -226,6 +226,25 @@ static void test_log_entries(void) {
     CHECK_EQ(pm_entry_type(most), PM_ENTRY_TOMBSTONE);
 }
 
+static void test_lanes(void) {
+    SIZE(pm_lane_store, 16);
+    FIELD(pm_lane_store, where, 0, 8);
+    FIELD(pm_lane_store, value, 8, 8);
+    SIZE(pm_lane, 2048);
+    FIELD(pm_lane, commit, 0, 8);
+    FIELD(pm_lane, crc, 8, 4);
+    FIELD(pm_lane, reserved, 12, 52);
+    FIELD(pm_lane, store, 64, 1984);
+    CHECK_EQ(PM_LANES, 32);
+    CHECK_EQ(PM_LANES_BYTES, 65536);
+    CHECK_EQ(PM_INCOMPAT_LANES, 4);
+    CHECK_EQ(PM_PLACE_HEAP, 1);
+    CHECK_EQ(PM_PLACE_SLOT, 2);
+    CHECK_EQ(PM_PLACE_IMAGE, 3);
+    CHECK_EQ(PM_PLACE_SHIFT, 62);
+    CHECK_EQ(PM_SALT_LANE(31u), 0xffffff1f);
+}
+
 static void test_bitmaps(void) {
     SIZE(pm_bitmaps_header, 64);
     FIELD(pm_bitmaps_header, magic, 0, 8);
@@ -297,6 +316,7 @@ int main(void) {
     RUN(superblock);
     RUN(state);
     RUN(volume);
+    RUN(lanes);
     RUN(shard_state);
     RUN(roots);
     RUN(slab_header);

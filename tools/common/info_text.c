@@ -92,6 +92,8 @@ static void print_totals(const struct info *info) {
            figure_bytes(f->live_bytes, b));
     printf("leaked     %s objects, %s%s\n", figure_count(f->leaked_objects, a),
            figure_bytes(f->leaked_bytes, b), f->leaks_exact ? "" : " (large ones only)");
+    if (f->unfinished)
+        printf("publishes  %u were cut short; the next opening finishes them\n", f->unfinished);
     printf("in use     %s of address space: slabs %s, large blocks %s",
            figure_bytes(c->frontier, a), figure_bytes(c->slab_bytes, b),
            figure_bytes(c->active_bytes - c->slab_bytes, d));

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// pmalloc.h: several changes at once. An element is volatile and says what is to be done; only the
+// stores of a publish reach media (media/lanes.h). No pointer on media reaches a reserved block
+// before them, and none reaches a deferred free after them. So recovery frees both by itself, and
+// neither is noted on media.
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/cancel.h"
+#include "entry.h"
+#include "export.h"
+#include "media/heap.h"
+#include "media/lanes.h"
+#include "media/persist.h"
+#include "pmalloc.h"
+#include "roots/root_table.h"
+#include "start.h"
+
+_Static_assert(sizeof(pmalloc_op) == 64, "part of the interface");
+_Static_assert(PMALLOC_PUBLISH_STORES == PM_LANE_STORES, "what fits into a lane");
+
+// Values that no stray memory holds by chance.
+enum op_kind {
+    OP_EMPTY = 0,
+    OP_BLOCK = 0x6f70b10c,   // `at`: the block; `value`: how many of its bytes are to be flushed
+    OP_STORE = 0x6f7057e0,   // `at`, `value`
+    OP_SLOT = 0x6f70510e,    // `at`: the pointer; `value`: the slot
+    OP_DEFERRED = 0x6f70f4ee // `at`: the block
+};
+
+static void set(pmalloc_op *op, enum op_kind kind, void *at, uint64_t value) {
+    *op = (pmalloc_op){.kind = kind, .at = at, .value = value};
+}
+
+static int fail(int error) {
+    errno = error;
+    return -1;
+}
+
+// ---- elements -----------------------------------------------------------------------------------
+
+EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned flags) {
+    set(op, OP_EMPTY, NULL, 0);
+    if (flags & ~(PMALLOC_ZERO | PMALLOC_FLUSHED) || (align & (align - 1)) != 0) {
+        errno = EINVAL;
+        return NULL;
+    }
+    void *p = flags & PMALLOC_ZERO && align <= 16 ? pm_calloc(1, size) : pm_memalign(align, size);
+    if (!p)
+        return NULL;
+    if (flags & PMALLOC_ZERO && align > 16)
+        memset(p, 0, size);
+    set(op, OP_BLOCK, p, flags & PMALLOC_FLUSHED ? 0 : size);
+    return p;
+}
+
+EXPORT int pmalloc_store(pmalloc_op *op, void *where, uint64_t value) {
+    bool good = where && (uintptr_t)where % sizeof(uint64_t) == 0;
+    set(op, good ? OP_STORE : OP_EMPTY, where, value);
+    return good ? 0 : fail(EINVAL);
+}
+
+EXPORT int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p) {
+    bool good = slot < PM_ROOT_SLOTS && (uintptr_t)p <= PM_SLOT_MAX;
+    set(op, good ? OP_SLOT : OP_EMPTY, p, slot);
+    return good ? 0 : fail(EINVAL);
+}
+
+EXPORT void pmalloc_defer_free(pmalloc_op *op, void *p) {
+    set(op, p ? OP_DEFERRED : OP_EMPTY, p, 0);
+}
+
+EXPORT void pmalloc_cancel(pmalloc_op *op, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (op[i].kind == OP_BLOCK)
+            pm_free(op[i].at);
+        op[i].kind = OP_EMPTY;
+    }
+}
+
+// ---- publish ------------------------------------------------------------------------------------
+
+static bool in_heap(const void *at) {
+    uint64_t offset = pm_heap_offset(at);
+    return offset < pm_range &&
+           offset - pm_shard_at(offset)->offset < pm_shard_at(offset)->frontier;
+}
+
+// Finds where a store goes. False: neither the heap nor a captured root is there, so nobody would
+// find the store again.
+static bool aim(const pmalloc_op *op, bool media, struct pm_lane_target *t) {
+    uint64_t offset;
+    t->value = op->value;
+    t->at = op->at;
+    t->where = 0;
+    if (op->kind == OP_SLOT) {
+        t->value = pm_slot_word((unsigned)op->value, (uint64_t)(uintptr_t)op->at);
+        t->where = pm_lane_where(PM_PLACE_SLOT, op->value * sizeof(uint64_t));
+        t->at = &pm_heap.super->slots.slot[op->value];
+    } else if (media && in_heap(op->at)) {
+        t->where = pm_lane_where(PM_PLACE_HEAP, pm_heap_offset(op->at));
+    } else if (media && pm_roots_image_of(op->at, &offset)) {
+        t->where = pm_lane_where(PM_PLACE_IMAGE, offset);
+    } else if (media) {
+        pm_say(
+            "pmalloc_publish: %p is neither in the heap nor in a captured root, so a store there "
+            "would not be durable; nothing was changed",
+            op->at);
+        return false;
+    }
+    return true;
+}
+
+// Collects the stores. -1: they cannot be made, and `errno` says why.
+static int collect(const pmalloc_op *op, size_t n, bool media, struct pm_lane_target *target) {
+    int count = 0;
+    bool slots = media || pm_heap_state() == PM_HEAP_BORROWED; // see pmalloc_set_root()
+    for (size_t i = 0; i < n; i++) {
+        switch (op[i].kind) {
+        case OP_EMPTY:
+        case OP_BLOCK:
+        case OP_DEFERRED:
+            break;
+        case OP_SLOT:
+        case OP_STORE:
+            if (op[i].kind == OP_SLOT && !slots)
+                return fail(ENOTSUP);
+            if (count == PMALLOC_PUBLISH_STORES || !aim(&op[i], media, &target[count]))
+                return fail(EINVAL);
+            count++;
+            break;
+        default:
+            pm_say("pmalloc_publish: element %zu is none; nothing was changed", i);
+            return fail(EINVAL);
+        }
+    }
+    return count;
+}
+
+static void flush_blocks(const pmalloc_op *op, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (op[i].kind == OP_BLOCK && op[i].value)
+            pm_flush(op[i].at, op[i].value);
+}
+
+// The lane's lock makes forks and the end of the program wait: after it the heap may be private.
+static bool publish_locked(unsigned lane, const pmalloc_op *op, size_t n) {
+    struct pm_lane_target target[PMALLOC_PUBLISH_STORES];
+    bool media = pm_heap_on_media();
+    int count = collect(op, n, media, target);
+    if (count < 0)
+        return false;
+    if (!media) {
+        for (int i = 0; i < count; i++)
+            __atomic_store_n(target[i].at, target[i].value, __ATOMIC_RELEASE);
+        return true;
+    }
+    if (count > 1 && !pm_lanes_make())
+        return false;
+    flush_blocks(op, n);
+    if (count == 0)
+        pm_drain();
+    return count == 0 || pm_lanes_publish(lane, target, (unsigned)count);
+}
+
+// A thread's own lane, so that threads seldom meet: the address of its cache pointer differs.
+static unsigned own_lane(void) { return (unsigned)((uintptr_t)&pm_tcache >> 12) * 7u; }
+
+EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
+    pm_process_start();
+    if (pm_nested())
+        return fail(EDEADLK);
+    struct pm_cancel held = pm_cancel_hold();
+    unsigned lane = pm_lane_lock(own_lane());
+    bool good = publish_locked(lane, op, n);
+    pm_lane_unlock(lane);
+    pm_cancel_release(held);
+    if (!good)
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        if (op[i].kind == OP_DEFERRED)
+            pm_free(op[i].at);
+        op[i].kind = OP_EMPTY;
+    }
+    return 0;
+}
+
+// ---- in one call --------------------------------------------------------------------------------
+
+static void *publish_to(pmalloc_op *op, void *where, void *p) {
+    if (p && pmalloc_store(&op[1], where, (uint64_t)(uintptr_t)p) == 0 &&
+        pmalloc_publish(op, 3) == 0)
+        return p;
+    int saved = errno;
+    pmalloc_cancel(op, 3);
+    errno = saved;
+    return NULL;
+}
+
+EXPORT void *pmalloc_malloc_to(void *where, size_t size) {
+    pmalloc_op op[3] = {0};
+    return publish_to(op, where, pmalloc_reserve(&op[0], size, 0, PMALLOC_FLUSHED));
+}
+
+EXPORT void *pmalloc_calloc_to(void *where, size_t count, size_t size) {
+    pmalloc_op op[3] = {0};
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        bytes = SIZE_MAX; // which no block has
+    return publish_to(op, where, pmalloc_reserve(&op[0], bytes, 0, PMALLOC_ZERO));
+}
+
+EXPORT void *pmalloc_realloc_at(void *where, size_t size) {
+    pmalloc_op op[3] = {0};
+    void *old = *(void **)where;
+    size_t room = pm_usable_size(old);
+    if (old && size <= room && size >= room / 2)
+        return old;
+    void *p = pmalloc_reserve(&op[0], size, 0, 0);
+    if (p && old)
+        memcpy(p, old, room < size ? room : size);
+    pmalloc_defer_free(&op[2], old);
+    return publish_to(op, where, p);
+}
+
+EXPORT int pmalloc_free_from(void *where) {
+    pmalloc_op op[2];
+    if (pmalloc_store(&op[0], where, 0) != 0)
+        return -1;
+    pmalloc_defer_free(&op[1], *(void **)where);
+    return pmalloc_publish(op, 2);
+}
+
+// ---- the program's own data ---------------------------------------------------------------------
+
+EXPORT int pmalloc_needs_flush(void) {
+    pm_process_start();
+    return pm_heap_on_media() &&
+           (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_PAGE);
+}
+
+EXPORT void pmalloc_flush(const void *p, size_t n) {
+    if (n == 0 || !pmalloc_needs_flush())
+        return;
+    struct pm_cancel held = pm_cancel_hold(); // msync() is a cancellation point
+    if (in_heap(p) || pm_roots_captured(p))
+        pm_flush(p, n);
+    pm_cancel_release(held);
+}
+
+EXPORT void pmalloc_drain(void) {
+    pm_process_start();
+    pm_drain();
+}
+
+EXPORT void pmalloc_persist(const void *p, size_t n) {
+    pmalloc_flush(p, n);
+    pmalloc_drain();
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The scenarios of publish: 1 to 16 stores to words of a captured variable, to a table in the heap
+// and to a root slot, with blocks that become reachable and others that are freed.
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "preload/pmalloc.h"
+#include "program.h"
+#include "record.h"
+#include "scenarios.h"
+#include "schedule.h"
+
+#define ENTRIES 8u
+
+// The words that are published: of the captured variable; or, in a heap that has only slots, after
+// the entries of the table in slot 3. Stores to the heap are durable at once here. So in such a
+// heap a lane that was not ended in time would undo later stores.
+static uint64_t *words;
+
+static void broken(const char *what) {
+    fprintf(stderr, "crash: the program found %s\n", what);
+    _exit(4);
+}
+
+// What one publish is made of.
+struct draft {
+    pmalloc_op op[PUBLISHED + 4];
+    size_t n;
+    struct publish expect;
+    int64_t allocated; // objects more
+};
+
+static struct published *expect(struct publish *p, uint32_t word, uint64_t *at, uint64_t fresh) {
+    struct published *s = &p->store[p->count++];
+    if (!at && word < PUBLISHED && words != crash_root_a.word)
+        at = &words[word];
+    *s = (struct published){.word = word, .at = at, .fresh = fresh};
+    s->old = published_value(s);
+    return s;
+}
+
+static void add(struct draft *d, uint32_t word, uint64_t *at, uint64_t fresh) {
+    expect(&d->expect, word, at, fresh);
+    if (pmalloc_store(&d->op[d->n++], at ? at : &words[word], fresh) != 0)
+        broken("that a store was refused");
+}
+
+// Another object takes the place of the first one of an entry.
+static void replace(struct draft *d, struct table *t) {
+    struct object **at = &t->entry[rnd(t->count)], *old = *at;
+    uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 40000);
+    struct object *o = pmalloc_reserve(&d->op[d->n++], size, 0, rnd(2) ? PMALLOC_ZERO : 0);
+    if (!o)
+        broken("no memory for an object");
+    object_fill(o, world->points << 8 | d->n, size);
+    o->link = old ? old->link : NULL;
+    add(d, 0, (uint64_t *)(void *)at, (uint64_t)(uintptr_t)o);
+    pmalloc_defer_free(&d->op[d->n++], old);
+    d->allocated += old ? 0 : 1;
+}
+
+// Blocks are freed, and nothing is stored.
+static void publish_frees(void) {
+    pmalloc_op op[2];
+    if (!pmalloc_reserve(&op[0], 32 + rnd(600), 64, 0))
+        broken("no memory for a block");
+    pmalloc_defer_free(&op[1], op[0].at);
+    if (pmalloc_publish(op, 2) != 0)
+        broken("that a publish failed");
+}
+
+static void publish(struct draft *d) {
+    struct publish *now = &world->expect.publish[schedule_self()];
+    d->expect.during = true;
+    *now = d->expect;
+    if (rnd(16) == 0) {
+        pmalloc_cancel(d->op, d->n);
+        for (uint32_t i = 0; i < now->count; i++)
+            now->store[i].fresh = now->store[i].old;
+    } else if (pmalloc_publish(d->op, d->n) != 0) {
+        broken("that a publish failed");
+    } else {
+        world->expect.allocated += (uint64_t)d->allocated;
+    }
+    now->during = false;
+}
+
+// The program flushes a word, and a publish drains: what it stores is durable after that word.
+static void step_after_flush(void) {
+    struct draft d = {.n = 0, .expect = {.early = 1}};
+    struct publish *now = &world->expect.publish[schedule_self()];
+    uint32_t at = (uint32_t)rnd(PUBLISHED), more = (uint32_t)rnd(3);
+    expect(&d.expect, at, NULL, world->points << 8);
+    for (uint32_t i = 1; i <= more; i++)
+        add(&d, (at + i) % PUBLISHED, NULL, world->points << 8 | i);
+    d.expect.during = true;
+    *now = d.expect;
+    data_store_weak(&words[at], d.expect.store[0].fresh);
+    pmalloc_flush(&words[at], sizeof(uint64_t));
+    if (d.n == 0 && rnd(2))
+        pmalloc_drain();
+    else if (pmalloc_publish(d.op, d.n) != 0)
+        broken("that a publish failed");
+    now->during = false;
+}
+
+// A store of the program's own, which no old publish may undo.
+static void store_alone(uint32_t word) {
+    struct publish *now = &world->expect.publish[schedule_self()];
+    *now = (struct publish){.count = 0};
+    uint64_t value = world->points;
+    data_store_u64(&words[word], value);
+    expect(now, word, NULL, value)->old = value;
+}
+
+// The words from `first` on, and the table, are this thread's own.
+static void step(struct table *t, uint32_t first, uint32_t count) {
+    struct draft d = {.n = 0};
+    uint32_t want = 1 + (uint32_t)rnd(count), at = first + (uint32_t)rnd(count);
+    bool before = rnd(2), object = rnd(2) && want < PUBLISHED;
+    if (object && before)
+        replace(&d, t);
+    for (uint32_t i = 0; i < want; i++)
+        add(&d, first + (at - first + i) % count, NULL, world->points << 8 | i);
+    if (object && !before)
+        replace(&d, t);
+    publish(&d);
+    if (rnd(4) == 0)
+        store_alone(at);
+}
+
+// The next process finds all of what its predecessor published, or none of it.
+static void settle(void) {
+    for (unsigned thread = 0; thread < THREADS; thread++) {
+        struct publish *p = &world->expect.publish[thread];
+        for (uint32_t i = 0; i < p->count; i++)
+            p->store[i].old = p->store[i].fresh = published_value(&p->store[i]);
+        p->during = false;
+    }
+}
+
+// A constructor stores to a word before anything drains.
+static void store_early(void) {
+    struct table *t = pmalloc_get_root(3);
+    if (!t)
+        return;
+    settle();
+    words = (uint64_t *)(void *)&t->entry[ENTRIES];
+    store_alone((uint32_t)rnd(PUBLISHED));
+}
+
+static struct table *start(bool captured) {
+    program_constructors = captured ? NULL : store_early;
+    program_start(captured ? "crash_root_a" : "", false);
+    struct table *t = captured ? crash_root_a.table : pmalloc_get_root(3);
+    settle();
+    if (!t) {
+        t = program_new_table(ENTRIES + PUBLISHED);
+        t->count = ENTRIES;
+        if (captured)
+            data_store_u64(&crash_root_a.table, (uint64_t)(uintptr_t)t);
+        else
+            program_set_root(3, t);
+    }
+    words = captured ? crash_root_a.word : (uint64_t *)(void *)&t->entry[ENTRIES];
+    return t;
+}
+
+// A root slot gets a new table, and a word says so.
+static void replace_slot(void) {
+    struct draft d = {.n = 0};
+    struct table *old = pmalloc_get_root(0);
+    struct table *fresh = pmalloc_reserve(&d.op[d.n++], sizeof *fresh + sizeof fresh->entry[0], 0,
+                                          PMALLOC_FLUSHED | PMALLOC_ZERO);
+    if (!fresh)
+        broken("no memory for a table");
+    fresh->magic = TABLE_MAGIC;
+    fresh->count = 1;
+    expect(&d.expect, PUBLISHED, NULL, (uint64_t)(uintptr_t)fresh);
+    if (pmalloc_store_root(&d.op[d.n++], 0, fresh) != 0)
+        broken("that a slot was refused");
+    add(&d, 0, NULL, world->points);
+    if (old && old->entry[0])
+        broken("an entry that nobody made");
+    pmalloc_defer_free(&d.op[d.n++], old);
+    world->expect.slot[0][1] = (uint64_t)(uintptr_t)fresh;
+    world->expect.allocated += !old;
+    world->expect.publish[schedule_self()] = d.expect;
+    world->expect.publish[schedule_self()].during = true;
+    if (pmalloc_publish(d.op, d.n) != 0)
+        broken("that a publish failed");
+    world->expect.publish[schedule_self()].during = false;
+    world->expect.slot[0][0] = world->expect.slot[0][1];
+}
+
+// Every other seed without captured variables, and every fourth with slots alone.
+void scenario_publish(unsigned phase) {
+    struct table *t = start(world->seed % 2);
+    for (unsigned i = 0; i < 24; i++) {
+        if (world->seed % 4 == 2 || i % 4 == 3)
+            replace_slot();
+        if (world->seed % 4 == 2)
+            continue;
+        step(t, 0, PUBLISHED);
+        step_after_flush();
+    }
+    publish_frees();
+    if (phase % 2)
+        program_close();
+}
+
+static void worker(void *arg) {
+    for (unsigned i = 0; i < 8; i++)
+        step(arg, schedule_self() == 1 ? 0 : PUBLISHED / 2, PUBLISHED / 2);
+}
+
+void scenario_publishers(unsigned phase) {
+    (void)phase;
+    start(true);
+    struct table *t[2];
+    memset(world->expect.publish, 0, sizeof world->expect.publish);
+    for (unsigned slot = 0; slot < 2; slot++)
+        t[slot] = program_table(slot, ENTRIES);
+    schedule_start(worker, t[0]);
+    schedule_start(worker, t[1]);
+    schedule_join();
+    program_close();
+}
