@@ -19,6 +19,7 @@
 #include "file.h"
 #include "heap_dir.h"
 #include "heap_space.h"
+#include "lane_format.h"
 #include "persist.h"
 #include "shard_make.h"
 #include "shard_place.h"

@@ -22,7 +22,7 @@
 
 #include "base/lock.h"
 #include "base/message.h"
-#include "format.h"
+#include "lane_format.h"
 
 // A store to be made. `value` is the word as it will be on media.
 struct pm_lane_target {

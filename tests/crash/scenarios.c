@@ -2,9 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "scenarios.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "blocks/age.h"

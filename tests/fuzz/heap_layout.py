@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The fields of a heap's files, read from core/media/format.h, so that no second list can drift.
+"""The fields of a heap's files, read from format.h and lane_format.h in core/media, so that no
+second list can drift.
 
 Every constant and struct there is parsed. Offsets follow from C's rules and are compared with the
 header's own assertions. fields() names what a given heap directory holds:
@@ -16,7 +17,11 @@ import pathlib
 import re
 
 CORE = pathlib.Path(__file__).resolve().parents[2] / "core"
-LAYOUT = (CORE / "base" / "geometry.h", CORE / "media" / "format.h")
+LAYOUT = (
+    CORE / "base" / "geometry.h",
+    CORE / "media" / "format.h",
+    CORE / "media" / "lane_format.h",
+)
 SIMPLE = {"char": 1, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "uint64_t": 8}
 TABLE = CORE / "media" / "heap_files.h"
 

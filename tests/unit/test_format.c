@@ -10,6 +10,7 @@
 #include "check.h"
 #include "media/backup_format.h"
 #include "media/heap.h"
+#include "media/lane_format.h"
 #include "media/log.h"
 
 #define SIZE(type, size) CHECK_EQ(sizeof(struct type), size)

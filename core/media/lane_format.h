@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// A lane is the redo log of one publish: stores of 8 bytes that become durable together. The lanes
+// follow pm_super_file in the superblock's file, if the heap has PM_INCOMPAT_LANES.
+#ifndef PM_LANE_FORMAT_H
+#define PM_LANE_FORMAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PM_LANES 32u
+#define PM_LANE_STORES 124u
+#define PM_SALT_LANE(lane) (0xffffff00u + (lane))
+
+// Where a store goes: what it counts from in the highest two bits, and an offset in bytes from
+// there. A slot's value is the word on media (pm_slot_word()).
+enum pm_lane_place {
+    PM_PLACE_HEAP = 1,  // PM_HEAP_BASE
+    PM_PLACE_SLOT = 2,  // the first root slot
+    PM_PLACE_IMAGE = 3, // the first byte of the file `roots`
+};
+#define PM_PLACE_SHIFT 62
+#define PM_PLACE_OFFSET ((1ull << PM_PLACE_SHIFT) - 1)
+
+struct pm_lane_store {
+    uint64_t where;
+    uint64_t value;
+};
+
+// `commit` is sealed: the number of stores that are in force; 0: none. It is a word of zeroes in a
+// lane that was never used. `crc` covers the stores that are in force.
+struct pm_lane {
+    uint64_t commit;
+    uint32_t crc;
+    uint8_t reserved[52];
+    struct pm_lane_store store[PM_LANE_STORES];
+};
+_Static_assert(sizeof(struct pm_lane) == 2048, "frozen");
+_Static_assert(offsetof(struct pm_lane, store) == 64, "the stores begin a line");
+#define PM_LANES_BYTES (PM_LANES * sizeof(struct pm_lane))
+
+#endif
