@@ -3,6 +3,7 @@
 #include "heap.h"
 
 #include "base/crc.h"
+#include "persist.h"
 
 uint64_t pm_base = PM_HEAP_BASE, pm_range = PM_HEAP_RANGE;
 // The number of a shard gives its place in the range, whether it is there or not.
@@ -55,3 +56,16 @@ unsigned pm_super_root_count(const struct pm_super_file *file) {
 }
 
 unsigned pm_heap_root_count(void) { return pm_super_root_count(pm_heap.super); }
+
+// Both stores again where a cut has come between them.
+void pm_heap_set_feature(uint64_t feature) {
+    struct pm_superblock *super = &pm_heap.super->super;
+    uint64_t incompat = super->incompat | feature;
+    if (super->incompat != incompat)
+        pm_commit_u64(&super->incompat, incompat);
+    uint32_t crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
+    if (super->crc != crc) {
+        __atomic_store_n(&super->crc, crc, __ATOMIC_RELEASE);
+        pm_make_durable(&super->crc, sizeof crc);
+    }
+}

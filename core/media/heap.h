@@ -93,6 +93,8 @@ static inline bool pm_heap_is_clean(void) { return pm_heap.super->state.state ==
 static inline bool pm_heap_morphs(void) {
     return !pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_MORPH) != 0;
 }
+// Gives the heap a feature that it has from now on. Older builds then refuse it.
+void pm_heap_set_feature(uint64_t feature);
 // The number of roots in force: entries of the table (a whole object counts once), and slots that
 // are not empty.
 unsigned pm_heap_root_count(void);

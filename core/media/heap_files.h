@@ -58,7 +58,8 @@ enum pm_file_holds {
     X(super_file, "superblock", PM_FILE_METADATA, true, false, 0, 0)                               \
     X(roots, "roots", PM_FILE_ROOTS, true, true, 0, 0)                                             \
     PM_SHARD_FILE_TABLE(SHARD, 0)                                                                  \
-    X(new_super, "superblock.new", PM_FILE_NOTHING, false, false, 0, 0)
+    X(new_super, "superblock.new", PM_FILE_NOTHING, false, false, 0, 0)                            \
+    X(journal, "journal", PM_FILE_METADATA, false, false, 0, 0)
 
 // The files of the other shards follow those of every heap.
 #define PM_MORE_FILES_TABLE(SHARD)                                                                 \

@@ -18,6 +18,7 @@
 #include "file.h"
 #include "heap_dir.h"
 #include "heap_space.h"
+#include "journal_files.h"
 #include "persist.h"
 #include "shard_make.h"
 #include "shard_place.h"
@@ -99,14 +100,19 @@ static int check_build(const struct pm_superblock *super, const char *dir, struc
 }
 
 // Page 0 has its magic and its checksum at the same places in every version. So damage can be told
-// from another build's heap.
-// A cut may have come between the feature bit of the second shard and the checksum (shard_make.c).
+// from another build's heap. A cut may have come between a feature bit that a heap gets in use and
+// the checksum (pm_heap_set_feature).
 static bool is_whole(const struct pm_superblock *super) {
     struct pm_superblock before = *super;
+    uint64_t later = PM_INCOMPAT_LATER;
     if (super->crc == pm_crc32c(0, super, offsetof(struct pm_superblock, crc)))
         return true;
-    before.incompat &= ~PM_INCOMPAT_SHARDS;
-    return super->crc == pm_crc32c(0, &before, offsetof(struct pm_superblock, crc));
+    for (uint64_t bit = 1; bit <= later; bit <<= 1) {
+        before.incompat = super->incompat & ~(bit & later);
+        if (super->crc == pm_crc32c(0, &before, offsetof(struct pm_superblock, crc)))
+            return true;
+    }
+    return false;
 }
 
 int pm_superblock_check(const struct pm_superblock *super, const char *dir, struct pm_error *err) {
@@ -205,12 +211,30 @@ static int open_held(bool by_superblock, struct pm_error *err) {
     return status;
 }
 
+// The journal may have changed the lengths of files that are open already.
+static void measure(void) {
+    struct stat st;
+    for (size_t i = 0; i < PM_FIRST_FILES; i++)
+        if (pm_heap_files[i].file->fd >= 0 && fstat(pm_heap_files[i].file->fd, &st) == 0)
+            pm_heap_files[i].file->size = (size_t)st.st_size;
+}
+
+// The journal comes before all else: what it holds takes the place of what the files have.
+static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
+    int status = pm_journal_open_heap(mode == PM_OPEN_READONLY, err);
+    if (status == PM_OK)
+        measure();
+    return status;
+}
+
 static int open_files(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int status = open_held(false, err);
     // A daemon that closes all descriptors also closes the directory, and its lock is gone. The
     // lock on the superblock lasts for as long as the file is mapped.
     if (status == PM_OK)
         status = pm_dir_lock(pm_heap.super_file.fd, mode, wait, err);
+    if (status == PM_OK)
+        status = apply_journal(mode, err);
     if (status != PM_OK)
         return status;
     if (pm_heap.super_file.size < sizeof(struct pm_super_file))

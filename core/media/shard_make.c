@@ -94,7 +94,7 @@ static bool make_file(const struct pm_heap_file *f, bool is_log) {
         return false;
     pm_log_header_init(&log);
     bool good = (!is_log || pm_os_write_all(fd, &log, sizeof log, 0)) &&
-                (pm_durability == PM_DURABLE_NONE || fsync(fd) == 0);
+                (!pm_persist_syncs() || fsync(fd) == 0);
     close(fd);
     return good;
 }
@@ -156,23 +156,10 @@ static void say_shards(unsigned count) {
     pm_commit_u64(&shard_state()->shards, pm_seal(count, PM_SALT_SHARDS));
 }
 
-// Both stores again where a cut has come between them.
-static void set_feature(void) {
-    struct pm_superblock *super = &pm_heap.super->super;
-    uint64_t incompat = super->incompat | PM_INCOMPAT_SHARDS;
-    if (super->incompat != incompat)
-        pm_commit_u64(&super->incompat, incompat);
-    uint32_t crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
-    if (super->crc != crc) {
-        __atomic_store_n(&super->crc, crc, __ATOMIC_RELEASE);
-        pm_make_durable(&super->crc, sizeof crc);
-    }
-}
-
 static void commit(unsigned count) {
     if (shard_state()->shards == 0)
         say_shards(count - 1);
-    set_feature();
+    pm_heap_set_feature(PM_INCOMPAT_SHARDS);
     say_shards(count);
 }
 

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/cancel.h"
+#include "commits.h"
 #include "export.h"
 #include "media/heap.h"
 #include "media/persist.h"
@@ -60,6 +61,15 @@ EXPORT const char *pmalloc_heap_path(void) {
 EXPORT uint64_t pmalloc_generation(void) {
     pm_process_start();
     return pm_process_generation();
+}
+
+EXPORT int pmalloc_commit(void) {
+    pm_process_start();
+    int error = pm_commits_make();
+    if (!error)
+        return 0;
+    errno = error;
+    return -1;
 }
 
 EXPORT const char *pmalloc_version(void) { return PM_VERSION; }

@@ -107,7 +107,8 @@ static void admit(const struct fork_state *was) {
 }
 
 bool pm_fork_exclude(bool on) {
-    if (!pm_heap_on_media())
+    // Under PMALLOC_COMMIT what a child stores stays with it anyhow.
+    if (!pm_heap_on_media() || pm_heap_is_journaled())
         return true;
     bool heap =
         pm_os_advise((void *)(uintptr_t)pm_base, pm_range, on ? MADV_DONTFORK : MADV_DOFORK);

@@ -8,6 +8,7 @@
 #include "pages/extent.h"
 
 _Atomic uint32_t pm_phase_word;
+struct pm_lock pm_commit_lock = PM_LOCK(PM_RANK_COMMIT);
 struct pm_lock pm_process_lock = PM_LOCK(PM_RANK_PROCESS);
 
 const struct pm_machine pm_phase_machine = {
@@ -37,6 +38,7 @@ static void lock_bins(void (*step)(struct pm_lock *)) {
 }
 
 void pm_process_each_lock(void (*step)(struct pm_lock *)) {
+    step(&pm_commit_lock);
     step(&pm_age_lock);
     step(&pm_process_lock);
     step(&pm_tcache_lock);
