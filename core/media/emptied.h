@@ -18,11 +18,16 @@ struct pm_emptied {
     uint64_t offset, len; // from pm_base, in one shard
     bool fresh;           // released since the last commit
     bool taken;           // fresh, and in the commit that is being made
+    bool used;            // allocated again: the file must have space when it is mapped there
 };
 
 // Replaces a range by empty memory. Called with the extent lock. False: there are too many ranges,
 // or no memory; nothing has changed.
 bool pm_emptied_add(uint64_t offset, uint64_t len);
+
+// The range is allocated again, in part or whole. Called with the extent lock. False: there are too
+// many ranges.
+bool pm_emptied_use(uint64_t offset, uint64_t len);
 
 // The next three are called with the extent locks of all shards, while no thread stores.
 // Calls `fn` for each fresh range. They are taken into the commit.

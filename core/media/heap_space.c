@@ -329,7 +329,7 @@ bool pm_heap_allocate_space(uint64_t offset, uint64_t len) {
     if (!pm_heap_on_media())
         return true;
     struct pm_shard *s = pm_shard_at(offset);
-    if (!pm_file_ready(&s->data))
+    if (!pm_file_ready(&s->data) || (pm_heap_is_journaled() && !pm_emptied_use(offset, len)))
         return false;
     if (allocate_space(s, offset, len)) {
         touch(offset, len);
