@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cancel.h"
@@ -103,6 +104,18 @@ static int make(void) {
     return pm_commit_finish() ? 0 : errno;
 }
 
+// Waits with the signals open: whoever has the lock may stop this thread.
+static uint64_t take_lock(void) {
+    const struct timespec pause = {0, 200000};
+    for (;;) {
+        uint64_t mask = block_signals();
+        if (pm_trylock_raw(&pm_commit_lock))
+            return mask;
+        restore_signals(mask);
+        syscall(SYS_nanosleep, &pause, NULL);
+    }
+}
+
 int pm_commits_make(void) {
     int saved = errno;
     if (!pm_heap_is_journaled())
@@ -110,11 +123,10 @@ int pm_commits_make(void) {
     if (pm_nested())
         return EDEADLK;
     struct pm_cancel cancel = pm_cancel_hold();
-    uint64_t mask = block_signals();
-    pm_lock(&pm_commit_lock);
+    uint64_t mask = take_lock();
     int error = make();
-    pm_unlock(&pm_commit_lock);
     restore_signals(mask);
+    pm_unlock_raw(&pm_commit_lock);
     pm_cancel_release(cancel);
     errno = saved;
     return error;

@@ -140,11 +140,17 @@ static enum plan make_plan(bool one_thread) {
     return PRIVATE;
 }
 
+static void lock_rest(struct pm_lock *lock) {
+    if (lock != &pm_commit_lock)
+        pm_lock_raw(lock);
+}
+
 static void prepare(void) {
     int saved = errno;
     struct pm_cancel cancel = pm_cancel_hold(); // fork() is no cancellation point, but close() is
     pm_private_await();                         // it may take long, so wait before taking the locks
-    pm_process_each_lock(pm_lock_raw);
+    pm_commit_lock_take();
+    pm_process_each_lock(lock_rest);
     if (stage == PM_STAGE_COPIER_RUNS) { // of our last fork, or of another thread's
         pm_private_finish_copy();
         become(PM_STAGE_NONE);

@@ -2,6 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "phase.h"
 
+#include <time.h>
+
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "media/adopt.h"
@@ -30,6 +32,12 @@ bool pm_phase_move(enum pm_phase from, enum pm_phase to) {
 }
 
 void pm_phase_forked(void) { pm_phase_move(PM_ENDING, PM_RUNNING); }
+
+void pm_commit_lock_take(void) {
+    const struct timespec pause = {0, 200000};
+    while (!pm_trylock_raw(&pm_commit_lock))
+        syscall(SYS_nanosleep, &pause, NULL);
+}
 
 static void lock_bins(void (*step)(struct pm_lock *)) {
     for (unsigned a = 0; a < pm_arena_count; a++)
