@@ -233,8 +233,6 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
     // lock on the superblock lasts for as long as the file is mapped.
     if (status == PM_OK)
         status = pm_dir_lock(pm_heap.super_file.fd, mode, wait, err);
-    if (status == PM_OK)
-        status = apply_journal(mode, err);
     if (status != PM_OK)
         return status;
     if (pm_heap.super_file.size < sizeof(struct pm_super_file))
@@ -247,7 +245,11 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
         return status;
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
     pm_heap_become(PM_HEAP_SHARED);
-    status = pm_superblock_check(&pm_heap.super->super, pm_heap.dir, err);
+    // The bit is there in whatever a torn page of the superblock may hold.
+    if (pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL)
+        status = apply_journal(mode, err);
+    if (status == PM_OK)
+        status = pm_superblock_check(&pm_heap.super->super, pm_heap.dir, err);
     if (status == PM_OK)
         status = pm_shards_read(err);
     if (status == PM_OK)
