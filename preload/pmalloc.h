@@ -34,6 +34,11 @@ const char *pmalloc_heap_path(void);
 // your own: store it in the lock when you take the lock, and treat a lock that holds another number
 // as free.
 uint64_t pmalloc_generation(void);
+// Makes a commit: on return a kill or a power failure goes back to this instant, or to a later
+// commit. Needs PMALLOC_COMMIT. Returns 0, or -1 with errno: ENOTSUP without PMALLOC_COMMIT, ENOSPC
+// and others from the file system, EAGAIN if a thread could not be held. Then the last commit
+// stands, and the call may be repeated. Thread-safe; waits for a commit that is being made.
+int pmalloc_commit(void);
 // "MAJOR.MINOR.PATCH"
 const char *pmalloc_version(void);
 

@@ -18,13 +18,15 @@
 #include <unistd.h>
 
 enum pm_lock_rank {
-    PM_RANK_AGE = 1, // the thread of PMALLOC_BACKGROUND at work
-    PM_RANK_PROCESS, // start, fork, exit
-    PM_RANK_THREADS, // the lists of thread caches
-    PM_RANK_BIN,     // one size class of one arena
-    PM_RANK_LANE,    // a lane, while a publish uses it
-    PM_RANK_EXTENT,  // extents, the page map, lazy tables, the bookkeeping log
-    PM_RANK_ADOPT,   // the first use of a lock in old memory
+    PM_RANK_COMMIT = 1, // one commit at a time
+    PM_RANK_AGE,        // the thread of PMALLOC_BACKGROUND at work
+    PM_RANK_PROCESS,    // start, fork, exit
+    PM_RANK_THREADS,    // the lists of thread caches
+    PM_RANK_BIN,        // one size class of one arena
+    PM_RANK_LANE,       // a lane, while a publish uses it
+    PM_RANK_EXTENT,     // extents, the page map, lazy tables, the bookkeeping log
+    PM_RANK_EMPTIED,    // what was released since the last commit
+    PM_RANK_ADOPT,      // the first use of a lock in old memory
 };
 
 struct pm_lock {

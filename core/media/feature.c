@@ -8,9 +8,6 @@
 #include "heap.h"
 #include "persist.h"
 
-// The bits that are set after a heap was made.
-#define LATER (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES)
-
 static uint32_t crc_of(const struct pm_superblock *super) {
     return pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
 }
@@ -31,7 +28,7 @@ void pm_feature_set(uint64_t bits) {
 // may be newer than the checksum.
 bool pm_superblock_is_whole(const struct pm_superblock *super) {
     struct pm_superblock before = *super;
-    uint64_t later = super->incompat & LATER, without = 0;
+    uint64_t later = super->incompat & PM_INCOMPAT_LATER, without = 0;
     do {
         before.incompat = super->incompat & ~without;
         if (super->crc == crc_of(&before))

@@ -18,8 +18,8 @@ bool pm_file_is_ours(const struct pm_file *file) {
     return pm_os_fd_is(file->fd, file->dev, file->ino);
 }
 
-void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
-                  uint64_t offset) {
+static void *map_shared(const struct pm_file *file, void *at, size_t len, int prot, int flags,
+                        uint64_t offset) {
     if (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE) {
         void *map =
             mmap(at, len, prot, flags | MAP_SHARED_VALIDATE | MAP_SYNC, file->fd, (off_t)offset);
@@ -29,6 +29,17 @@ void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, in
             return map;
     }
     return mmap(at, len, prot, flags | MAP_SHARED, file->fd, (off_t)offset);
+}
+
+void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
+                  uint64_t offset) {
+    if (pm_heap_is_journaled())
+        return mmap(at, len, prot, flags | MAP_PRIVATE | MAP_NORESERVE, file->fd, (off_t)offset);
+    return map_shared(file, at, len, prot, flags, offset);
+}
+
+void *pm_file_map_shared(const struct pm_file *file, size_t len, uint64_t offset) {
+    return map_shared(file, NULL, len, PROT_READ | PROT_WRITE, 0, offset);
 }
 
 bool pm_file_try(const struct pm_file *file) {

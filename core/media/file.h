@@ -20,6 +20,8 @@
 // which the kernel refuses beside MAP_SYNC.
 void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
                   uint64_t offset);
+// Maps a part of a file shared under PMALLOC_COMMIT, too, where pm_file_map() maps private.
+void *pm_file_map_shared(const struct pm_file *file, size_t len, uint64_t offset);
 // Asks the kernel the same for a file that is mapped later, or piece by piece. False: the file
 // cannot be mapped.
 bool pm_file_try(const struct pm_file *file);

@@ -11,6 +11,7 @@
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
+//   HEAP/journal      pages of one commit, under PMALLOC_COMMIT only (journal_format.h)
 //
 // heap.0 and the four files with its number are shard 0. A heap that has outgrown it has heap.1,
 // slabs.1 and so on: shard n lies n * PM_SHARD_RANGE after PM_HEAP_BASE. In its files offsets,
@@ -128,6 +129,12 @@
 //   heap.0 replaced by nothing   discard_data()                                    [emptied slots]
 //     needs   the empty log
 //     before  free pages, which opening gives back     after  an empty file
+//   last group of a journal      pm_commit_finish()                      [test_killed_under_time]
+//     needs   the journal (fsync), all groups. The files of the commit before (fsync)
+//     before  the last commit             after  this one, which opening applies again
+//   length 0 of the journal      pm_journal_retire()                             [test_clean_end]
+//     needs   the files of its commit (fsync)
+//     before  that commit is applied again    after  files may change without a journal
 //   program                      pm_program_record()                                     [capture]
 //     needs   nothing: a hint with its own crc. A torn one counts as none
 //   a fork's copy gets its name  give_name()     [test_copy_killed_on_the_way_leaves_no_half_heap]
@@ -153,7 +160,9 @@
 // media speaks of them, so there is no commit word. [threads] does all this from several threads.
 // Recovery is interrupted in [swept recover recovermorph recovercap recoverlog]. The simulator
 // takes changes of names and lengths as durable at once and in order; tests/vm, which cuts the
-// power of a guest, does not.
+// power of a guest, does not. Under PMALLOC_COMMIT no store reaches media by itself: all words of
+// this page are pages of a journal. tests/unit/test_journal_crash.c tears its pages by sectors, in
+// each order, and cuts its recovery a second time.
 #ifndef PM_FORMAT_H
 #define PM_FORMAT_H
 
@@ -188,7 +197,12 @@
 // A heap with PM_INCOMPAT_LANES has the lanes after pm_super_file. It gets the bit before its
 // first publish of more than one store, in the same way.
 #define PM_INCOMPAT_LANES 4ull
-#define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES)
+// A heap with PM_INCOMPAT_JOURNAL may have a journal, which must be applied before all else. A heap
+// gets the bit, in the same way, before its first commit.
+#define PM_INCOMPAT_JOURNAL 8ull
+// What a heap gets in use.
+#define PM_INCOMPAT_LATER (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL)
+#define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_LATER)
 
 // What the collector may assume of the words of a slab's blocks. So far every slab has
 // PM_KIND_CONSERVATIVE.

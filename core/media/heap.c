@@ -3,6 +3,7 @@
 #include "heap.h"
 
 #include "base/crc.h"
+#include "persist.h"
 
 uint64_t pm_base = PM_HEAP_BASE, pm_range = PM_HEAP_RANGE;
 // The number of a shard gives its place in the range, whether it is there or not.

@@ -28,7 +28,7 @@ enum pm_file_holds {
     PM_FILE_METADATA,
     PM_FILE_DATA,
     PM_FILE_ROOTS,
-    PM_FILE_NOTHING, // the name exists only while another file is made or replaced
+    PM_FILE_NOTHING, // the name exists only while another file is made, replaced or committed to
 };
 
 // Every name that may stand in a heap's directory, once. All code that makes, opens, copies, counts
@@ -58,7 +58,8 @@ enum pm_file_holds {
     X(super_file, "superblock", PM_FILE_METADATA, true, false, 0, 0)                               \
     X(roots, "roots", PM_FILE_ROOTS, true, true, 0, 0)                                             \
     PM_SHARD_FILE_TABLE(SHARD, 0)                                                                  \
-    X(new_super, "superblock.new", PM_FILE_NOTHING, false, false, 0, 0)
+    X(new_super, "superblock.new", PM_FILE_NOTHING, false, false, 0, 0)                            \
+    X(journal, "journal", PM_FILE_NOTHING, false, false, 0, 0)
 
 // The files of the other shards follow those of every heap.
 #define PM_MORE_FILES_TABLE(SHARD)                                                                 \

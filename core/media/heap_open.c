@@ -19,6 +19,7 @@
 #include "file.h"
 #include "heap_dir.h"
 #include "heap_space.h"
+#include "journal_files.h"
 #include "lane_format.h"
 #include "persist.h"
 #include "shard_make.h"
@@ -198,6 +199,22 @@ static int open_held(bool by_superblock, struct pm_error *err) {
     return status;
 }
 
+// The journal may have changed the lengths of files that are open already.
+static void measure(void) {
+    struct stat st;
+    for (size_t i = 0; i < PM_FIRST_FILES; i++)
+        if (pm_heap_files[i].file->fd >= 0 && fstat(pm_heap_files[i].file->fd, &st) == 0)
+            pm_heap_files[i].file->size = (size_t)st.st_size;
+}
+
+// The journal comes before all else: what it holds takes the place of what the files have.
+static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
+    int status = pm_journal_open_heap(mode == PM_OPEN_READONLY, err);
+    if (status == PM_OK)
+        measure();
+    return status;
+}
+
 static int open_files(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int status = open_held(false, err);
     // A daemon that closes all descriptors also closes the directory, and its lock is gone. The
@@ -217,7 +234,11 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
         return status;
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
     pm_heap_become(PM_HEAP_SHARED);
-    status = pm_superblock_check(&pm_heap.super->super, pm_heap.dir, err);
+    // The bit is there in whatever a torn page of the superblock may hold.
+    if (pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL)
+        status = apply_journal(mode, err);
+    if (status == PM_OK)
+        status = pm_superblock_check(&pm_heap.super->super, pm_heap.dir, err);
     if (status == PM_OK)
         status = pm_shards_read(err);
     if (status == PM_OK)

@@ -17,6 +17,7 @@
 #include "base/lazy_table.h"
 #include "base/os.h"
 #include "base/os_file.h"
+#include "emptied.h"
 #include "file.h"
 #include "heap_space.h"
 #include "persist.h"
@@ -204,6 +205,30 @@ bool pm_shard_complete(struct pm_shard *s) {
     return pm_file_grow(&s->slabs, slabs_for(s->frontier));
 }
 
+bool pm_shard_cut(struct pm_shard *s, uint64_t bytes) {
+    if (s->data.size <= bytes)
+        return true;
+    if (!pm_file_ready(&s->data) || !cut_length(s, bytes))
+        return false;
+    s->data.size = bytes;
+    return true;
+}
+
+// Under PMALLOC_COMMIT the file becomes longer at once, which changes nothing that the last commit
+// says. It becomes shorter after the next one.
+static bool set_journaled_length(struct pm_shard *s, uint64_t bytes) {
+    if (bytes < s->frontier)
+        return pm_emptied_add(s->offset + bytes, s->frontier - bytes);
+    if (!pm_file_ready(&s->data) || !pm_os_file_size(bytes) || !pm_os_address_space(bytes) ||
+        !grow_slabs(s, bytes) ||
+        (bytes > s->data.size && !set_length(s->data.fd, s->data.size, bytes)))
+        return false;
+    if (bytes > s->data.size)
+        s->data.size = bytes;
+    dump_up_to(s, bytes);
+    return true;
+}
+
 static bool set_file_length(struct pm_shard *s, uint64_t bytes) {
     bool grows = bytes > s->frontier;
     // A clean close vouches for the data file's length. So that changes last, after everything
@@ -237,8 +262,9 @@ bool pm_shard_set_frontier(struct pm_shard *s, uint64_t bytes) {
     uint64_t less = bytes < s->frontier ? s->frontier - bytes : 0;
     if (more && (bytes > s->limit || !reserve_length(more)))
         return false;
-    bool good =
-        pm_heap_on_media() ? set_file_length(s, bytes) : pm_lazy_table_need(&s->anonymous, bytes);
+    bool good = pm_heap_is_journaled() ? set_journaled_length(s, bytes)
+                : pm_heap_on_media()   ? set_file_length(s, bytes)
+                                       : pm_lazy_table_need(&s->anonymous, bytes);
     if (good)
         s->frontier = bytes;
     atomic_fetch_sub_explicit(&pm_heap.length, good ? less : more, memory_order_relaxed);
@@ -253,8 +279,8 @@ bool pm_shard_set_frontier(struct pm_shard *s, uint64_t bytes) {
 #define SLOW_REST 16u
 
 static bool allocate_huge(struct pm_shard *s, uint64_t offset) {
-    if (pm_durability != PM_DURABLE_NONE || pm_persist_dax() || (s->rest && s->rest--) ||
-        !allocate(s->data.fd, 0, offset - s->offset, PM_PAGE_SIZE))
+    if (pm_durability != PM_DURABLE_NONE || pm_persist_dax() || pm_heap_is_journaled() ||
+        (s->rest && s->rest--) || !allocate(s->data.fd, 0, offset - s->offset, PM_PAGE_SIZE))
         return false;
     *(volatile char *)pm_heap_at(offset) = 0;
     struct timespec before, after;
@@ -272,7 +298,8 @@ static bool allocate_huge(struct pm_shard *s, uint64_t offset) {
 
 static void touch(uint64_t offset, uint64_t len) {
     static _Atomic bool refused; // as no_fallocate
-    if (len >= TOUCH_AT_ONCE && pm_durability == PM_DURABLE_NONE && !refused)
+    if (len >= TOUCH_AT_ONCE && pm_durability == PM_DURABLE_NONE && !pm_heap_is_journaled() &&
+        !refused)
         refused = madvise(pm_heap_at(offset), len, MADV_POPULATE_WRITE) != 0 &&
                   (errno == EINVAL || forbidden()); // an old kernel, a sandbox
 }
@@ -302,7 +329,7 @@ bool pm_heap_allocate_space(uint64_t offset, uint64_t len) {
     if (!pm_heap_on_media())
         return true;
     struct pm_shard *s = pm_shard_at(offset);
-    if (!pm_file_ready(&s->data))
+    if (!pm_file_ready(&s->data) || (pm_heap_is_journaled() && !pm_emptied_use(offset, len)))
         return false;
     if (allocate_space(s, offset, len)) {
         touch(offset, len);
@@ -341,6 +368,8 @@ bool pm_shard_has_room(struct pm_shard *s, uint64_t len, uint64_t promised, bool
 bool pm_heap_release_space(uint64_t offset, uint64_t len) {
     if (pm_heap_state() == PM_HEAP_VOLATILE)
         return madvise(pm_heap_at(offset), len, MADV_DONTNEED) == 0;
+    if (pm_heap_is_journaled())
+        return pm_emptied_add(offset, len);
     // A private mapping of the file would show the file again if its pages were dropped.
     if (!pm_heap_on_media())
         return mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
@@ -353,8 +382,14 @@ bool pm_heap_release_space(uint64_t offset, uint64_t len) {
 }
 
 uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t end) {
+    if (!pm_heap_on_media() || pm_heap_is_journaled())
+        return end - *offset;
+    return pm_heap_next_in_file(known, offset, end);
+}
+
+uint64_t pm_heap_next_in_file(struct pm_written *known, uint64_t *offset, uint64_t end) {
     struct pm_shard *s = pm_shard_at(*offset);
-    if (!pm_heap_on_media() || !pm_file_ready(&s->data))
+    if (!pm_file_ready(&s->data))
         return end - *offset;
     if (*offset < known->from || *offset >= known->to) {
         off_t data = lseek(s->data.fd, (off_t)(*offset - s->offset), SEEK_DATA);

@@ -30,6 +30,8 @@ bool pm_shard_complete(struct pm_shard *s);
 // Moves the frontier to `bytes` after the shard's first byte. False: it would pass a limit, or the
 // file system refuses, or the file would become shorter while it is pinned.
 bool pm_shard_set_frontier(struct pm_shard *s, uint64_t bytes);
+// Under PMALLOC_COMMIT: makes the data file no longer than this.
+bool pm_shard_cut(struct pm_shard *s, uint64_t bytes);
 // The piece of the data file that is best taken and given back whole. On DAX it is 2 MiB: the
 // kernel maps 2 MiB at once if the file system has them in one aligned piece. Elsewhere it is a
 // page. ext4 aligns what is asked for in such units. xfs does so where it was made with a stripe of
@@ -57,6 +59,8 @@ struct pm_written {
 // tell, everything counts as written. No lock is needed. `known` belongs to the caller and is valid
 // until space of the file is released.
 uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t end);
+// The same for what the file has, whatever the process has stored since the last commit.
+uint64_t pm_heap_next_in_file(struct pm_written *known, uint64_t *offset, uint64_t end);
 
 // Makes `file` at least `size` bytes long and allocates space for them.
 bool pm_file_grow(struct pm_file *file, size_t size);

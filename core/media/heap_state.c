@@ -9,7 +9,8 @@ const struct pm_machine pm_heap_machine = {
     .state = {
         [PM_HEAP_CLOSED] = {"closed", PM_MAY(PM_HEAP_SHARED) | PM_MAY(PM_HEAP_VOLATILE)},
         [PM_HEAP_SHARED] = {"shared", PM_MAY(PM_HEAP_CLOSED) | PM_MAY(PM_HEAP_PARTED) |
-                                          PM_MAY(PM_HEAP_BORROWED)},
+                                          PM_MAY(PM_HEAP_BORROWED) | PM_MAY(PM_HEAP_JOURNALED)},
+        [PM_HEAP_JOURNALED] = {"journaled", PM_MAY(PM_HEAP_PARTED)},
         [PM_HEAP_PARTED] = {"parted", PM_MAY(PM_HEAP_SHARED) | PM_MAY(PM_HEAP_PRIVATE)},
         [PM_HEAP_PRIVATE] = {"private", 0},
         [PM_HEAP_VOLATILE] = {"volatile", 0},

@@ -129,6 +129,7 @@ static enum { SYNC_OPTIONAL, SYNC_HOPED, SYNC_PROMISED } sync_is = SYNC_OPTIONAL
 static enum pm_durability medium; // what the data file's medium seemed to give
 static const char *refused_file;  // the first file that was refused MAP_SYNC
 static char row[320];
+static bool journaled; // PMALLOC_COMMIT is at work
 
 void pm_persist_init(int fd, int forced) {
     medium = pm_persist_probe(fd);
@@ -152,12 +153,28 @@ void pm_persist_promise(bool promised) {
         sync_is = promised ? SYNC_PROMISED : SYNC_HOPED;
 }
 
+void pm_persist_journaled(bool on) {
+    static enum pm_durability found;
+    journaled = on;
+    if (on)
+        found = pm_durability;
+    use(on ? PM_DURABLE_NONE : found);
+}
+
+bool pm_persist_syncs(void) { return pm_durability != PM_DURABLE_NONE || journaled; }
+
 bool pm_persist_dax(void) {
     return (medium == PM_DURABLE_LINE || medium == PM_DURABLE_CACHE) && !refused_file;
 }
 
 const char *pm_persist_row(void) {
     static const char *const forced[] = {"none", "cache", "line", "page"};
+    if (journaled)
+        return medium == PM_DURABLE_NONE
+                   ? "commit mode on tmpfs: a kill goes back to the last commit; a reboot or power "
+                     "loss leaves nothing"
+                   : "commit mode: a kill or power loss goes back to the last commit, one instant "
+                     "of all threads";
     const char *text = pm_persist_guarantee(pm_durability);
     if (sync_is != SYNC_OPTIONAL && refused_file)
         snprintf(row, sizeof row, "%s (no DAX: MAP_SYNC is refused for %s)", text, refused_file);

@@ -47,6 +47,11 @@ bool pm_persist_refused(const char *file);
 // True: the kernel has been asked about every file of the heap, so later refusals are errors.
 // False: other files are about to take their place, so refusals are allowed again.
 void pm_persist_promise(bool promised);
+// On: stores reach media with commits (commit.h), so nothing is flushed and the durability is
+// PM_DURABLE_NONE. Off: as it was found.
+void pm_persist_journaled(bool on);
+// Whether files must be synced that are not in the journal.
+bool pm_persist_syncs(void);
 // Whether the open heap lies on DAX, however its stores are flushed.
 bool pm_persist_dax(void);
 // Finds what a mapping of `fd` needs, without choosing it.

@@ -95,7 +95,7 @@ static bool make_file(const struct pm_heap_file *f, bool is_log) {
         return false;
     pm_log_header_init(&log);
     bool good = (!is_log || pm_os_write_all(fd, &log, sizeof log, 0)) &&
-                (pm_durability == PM_DURABLE_NONE || fsync(fd) == 0);
+                (!pm_persist_syncs() || fsync(fd) == 0);
     close(fd);
     return good;
 }

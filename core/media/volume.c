@@ -232,7 +232,7 @@ static int check_empty(int fd, const char *path, struct pm_error *err) {
                    path, pm_heap.dir, name);
 }
 
-static bool durable(int fd) { return pm_durability == PM_DURABLE_NONE || fsync(fd) == 0; }
+static bool durable(int fd) { return !pm_persist_syncs() || fsync(fd) == 0; }
 
 // The file is there and durable before the link to its directory.
 static bool write_volume(int dir, const struct pm_volume *v) {
@@ -402,7 +402,7 @@ void pm_volume_note(unsigned shard, unsigned volume) {
 }
 
 bool pm_volume_sync(unsigned volume) {
-    if (pm_durability == PM_DURABLE_NONE)
+    if (!pm_persist_syncs())
         return true;
     int fd = volume ? open_link(pm_heap.dir_fd, volume) : pm_heap.dir_fd;
     bool good = fd >= 0 && fsync(fd) == 0;

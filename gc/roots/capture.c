@@ -21,6 +21,7 @@
 #include "base/threads.h"
 #include "locate.h"
 #include "media/adopt.h"
+#include "media/commit.h"
 #include "media/file.h"
 #include "media/heap.h"
 #include "media/heap_space.h"
@@ -259,7 +260,8 @@ static int tell_old(const struct pm_root_table *old, struct pm_error *err) {
 static int write_images(const struct pm_root_table *old, uint64_t offset, uint64_t length,
                         struct pm_error *err) {
     const char *old_images = pm_roots_images(old);
-    char *area = pm_file_map(&pm_heap.roots, NULL, length, PROT_READ | PROT_WRITE, 0, offset);
+    // Shared also under PMALLOC_COMMIT: nothing is in force there before the table.
+    char *area = pm_file_map_shared(&pm_heap.roots, length, offset);
     if (area == MAP_FAILED || (old->area_length && !old_images))
         return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
                        pm_strerror(errno));
@@ -277,11 +279,14 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
 }
 
 static int map_runs(struct pm_error *err) {
-    for (unsigned i = 0; i < run_count; i++)
+    pm_commit_forget_roots();
+    for (unsigned i = 0; i < run_count; i++) {
         if (pm_file_map(&pm_heap.roots, (void *)runs[i].start, runs[i].end - runs[i].start,
                         PROT_READ | PROT_WRITE, MAP_FIXED, runs[i].image) == MAP_FAILED)
             return pm_fail(err, PM_OPERATIONAL, "cannot map the root pages at %lx: %s",
                            (unsigned long)runs[i].start, pm_strerror(errno));
+        pm_commit_add_root((void *)runs[i].start, runs[i].end - runs[i].start, runs[i].image);
+    }
     return PM_OK;
 }
 
@@ -293,7 +298,10 @@ static int map_runs(struct pm_error *err) {
 static void tidy_images(uint64_t offset, uint64_t length, uint64_t gone, uint64_t gone_len) {
     uint64_t next = offset >= length ? 0 : offset + length; // where place_area() will put it
     bool keep = length <= KEPT_READY;
-    if (gone_len && !(keep && gone == next && gone_len == length)) // best effort
+    // Under PMALLOC_COMMIT the old area is in force until the first commit. The next start writes
+    // there.
+    if (gone_len && !pm_heap_is_journaled() &&
+        !(keep && gone == next && gone_len == length)) // best effort
         (void)!fallocate(pm_heap.roots.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone,
                          (off_t)gone_len);
     if (keep && pm_file_grow(&pm_heap.roots, next + length))
@@ -310,7 +318,7 @@ static int move_pages(const struct pm_root_table *old, uint64_t offset, uint64_t
         status = write_images(old, offset, length, err);
     if (status != PM_OK)
         return status;
-    if (pm_durability != PM_DURABLE_NONE && fsync(pm_heap.roots.fd) != 0)
+    if (pm_persist_syncs() && fsync(pm_heap.roots.fd) != 0)
         return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot be written back: %s", pm_heap.dir,
                        pm_strerror(errno));
     fill_table(pm_roots_next_table(), offset, length);

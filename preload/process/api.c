@@ -8,6 +8,7 @@
 #include "base/cancel.h"
 #include "blocks/alloc.h"
 #include "blocks/arena.h"
+#include "commits.h"
 #include "export.h"
 #include "media/heap.h"
 #include "media/persist.h"
@@ -91,6 +92,15 @@ EXPORT int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *
             answer = fn(at, bytes, arg);
     }
     return answer;
+}
+
+EXPORT int pmalloc_commit(void) {
+    pm_process_start();
+    int error = pm_commits_make();
+    if (!error)
+        return 0;
+    errno = error;
+    return -1;
 }
 
 EXPORT const char *pmalloc_version(void) { return PM_VERSION; }

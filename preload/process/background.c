@@ -16,6 +16,8 @@
 #include "base/os.h"
 #include "blocks/age.h"
 #include "blocks/tcache.h"
+#include "commits.h"
+#include "media/heap_state.h"
 #include "phase.h"
 
 #define STACK_BYTES ((size_t)64 << 10)
@@ -58,16 +60,23 @@ static void be_own_thread(void) {
     pm_locks_held = 0;
     pm_ranks_forget();
     pm_cancel_asynchronous = true; // libc's cancellation points would look at its data of a thread
-    syscall(SYS_prctl, PR_SET_NAME, "pmalloc-decay");
+    syscall(SYS_prctl, PR_SET_NAME, pm_commits_interval() ? "pmalloc-commit" : "pmalloc-decay");
     atomic_store_explicit(&begun, 1, memory_order_release);
     pm_futex_wake(&begun, 1);
 }
 
-static void run(void) {
+static bool decays(void) {
+    return pm_options.background.number == PM_BACKGROUND_DECAY && pm_options.decay_ms.number;
+}
+
+static void wait_ms(uint64_t ms) {
+    const struct timespec pause = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+    wait_for(&quit, 0, &pause);
+}
+
+static void run_decay(void) {
     uint64_t decay = pm_options.decay_ms.number, seen = 0, since = 0;
     uint64_t pause = decay / TURNS ? decay / TURNS : 1;
-    const struct timespec turn = {(time_t)(pause / 1000), (long)(pause % 1000) * 1000000};
-    be_own_thread();
     while (!is_over()) {
         work();
         uint64_t now = pm_os_now_ms(), activity = pm_age_activity();
@@ -75,12 +84,38 @@ static void run(void) {
             since = now;
         seen = activity;
         if (now - since < QUIET * decay) {
-            wait_for(&quit, 0, &turn);
+            wait_ms(pause);
         } else {
             sleep_long(seen);
             since = 0;
         }
     }
+}
+
+// Commits by time, counted from the end of the last one: a slow medium does not stop the program
+// for good. Between them also what decay asks for.
+static void run_commits(void) {
+    uint64_t interval = pm_commits_interval(), decay = pm_options.decay_ms.number / TURNS + 1;
+    uint64_t pause = decays() && decay < interval ? decay : interval;
+    uint64_t next = pm_os_now_ms() + interval, now;
+    while (!is_over()) {
+        now = pm_os_now_ms();
+        wait_ms(next <= now ? 1 : next - now < pause ? next - now : pause);
+        if (!is_over() && pm_os_now_ms() >= next) {
+            pm_commits_by_time();
+            next = pm_os_now_ms() + interval;
+        }
+        if (decays())
+            work();
+    }
+}
+
+static void run(void) {
+    be_own_thread();
+    if (pm_commits_interval())
+        run_commits();
+    else
+        run_decay();
 }
 
 // ---- its memory ---------------------------------------------------------------------------------
@@ -141,15 +176,19 @@ static bool make_memory(void) {
 
 void pm_background_start(void) {
     int saved = errno;
-    if (pm_options.background.number != PM_BACKGROUND_DECAY || !pm_options.decay_ms.number ||
-        atomic_load_explicit(&pm_os_own_thread, memory_order_acquire))
+    bool commits = pm_commits_interval() && pm_heap_is_journaled();
+    if (!(commits || decays()) || atomic_load_explicit(&pm_os_own_thread, memory_order_acquire))
         return;
     atomic_store_explicit(&quit, 0, memory_order_relaxed);
     atomic_store_explicit(&begun, 0, memory_order_relaxed);
     long id = make_memory()
                   ? pm_bare_thread(run, memory.stack_top, memory.pointer, &pm_os_own_thread)
                   : -ENOMEM;
-    if (id < 0)
+    if (id < 0 && commits)
+        pm_say("PMALLOC_COMMIT: no thread can be made (%s; see `ulimit -u`); there are commits "
+               "only where the program asks for them, and at its end",
+               pm_strerror((int)-id));
+    else if (id < 0)
         pm_say("PMALLOC_BACKGROUND=decay: no thread can be made (%s; see `ulimit -u`); free memory "
                "goes back only while the program asks for memory",
                pm_strerror((int)-id));

@@ -56,7 +56,9 @@
 #include "base/threads.h"
 #include "blocks/returns.h"
 #include "blocks/stats.h"
+#include "commits.h"
 #include "entry.h"
+#include "media/commit.h"
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
 #include "pages/frontier.h"
@@ -71,10 +73,22 @@ static const char no_memory[] =
 static const char no_stop[] = "a thread does not stop";
 #define KEPT "the heap %s keeps what it has, but %s; so the program ends here"
 
+static bool closable = true; // the metadata is shared: a clean close may be written
+
+// Under PMALLOC_COMMIT memory is private already. What is to be kept takes a last commit.
+static bool part_journaled(bool tables_whole, bool alone) {
+    bool kept = tables_whole && pm_commits_end();
+    pm_private_keep(tables_whole);
+    closable = kept && alone && pm_commit_share_metadata();
+    return true;
+}
+
 static bool part(bool tables_whole, bool alone) {
     if (!pm_heap_on_media()) // a fork in another thread has handed the heap to its child
         return true;
     munlockall(); // after mlockall(MCL_FUTURE) the kernel would provide memory for the whole range
+    if (pm_heap_is_journaled())
+        return part_journaled(tables_whole, alone);
     bool known = tables_whole && pm_private_find(false);
     // First of all: from here on nothing goes to the log, because the data will not reach the heap.
     pm_heap_become(PM_HEAP_PARTED);
@@ -104,6 +118,8 @@ static const char *end_alone(void) {
     bool exact = returned && !pm_tcache_lost && pm_tcache_live() <= (pm_tcache != &pm_no_tcache);
     if (!part(true, true))
         return rooted ? no_memory : NULL;
+    if (!closable)
+        return NULL;
     if (!rooted)
         pm_close_rootless();
     else if (exact)

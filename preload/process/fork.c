@@ -107,7 +107,8 @@ static void admit(const struct fork_state *was) {
 }
 
 bool pm_fork_exclude(bool on) {
-    if (!pm_heap_on_media())
+    // Under PMALLOC_COMMIT what a child stores stays with it anyhow.
+    if (!pm_heap_on_media() || pm_heap_is_journaled())
         return true;
     bool heap =
         pm_os_advise((void *)(uintptr_t)pm_base, pm_range, on ? MADV_DONTFORK : MADV_DOFORK);
@@ -139,11 +140,17 @@ static enum plan make_plan(bool one_thread) {
     return PRIVATE;
 }
 
+static void lock_rest(struct pm_lock *lock) {
+    if (lock != &pm_commit_lock)
+        pm_lock_raw(lock);
+}
+
 static void prepare(void) {
     int saved = errno;
     struct pm_cancel cancel = pm_cancel_hold(); // fork() is no cancellation point, but close() is
     pm_private_await();                         // it may take long, so wait before taking the locks
-    pm_process_each_lock(pm_lock_raw);
+    pm_commit_lock_take();
+    pm_process_each_lock(lock_rest);
     if (stage == PM_STAGE_COPIER_RUNS) { // of our last fork, or of another thread's
         pm_private_finish_copy();
         become(PM_STAGE_NONE);

@@ -16,6 +16,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "blocks/holes.h"
+#include "media/commit.h"
 #include "media/file.h"
 #include "media/heap.h"
 #include "media/heap_dir.h"
@@ -129,6 +130,20 @@ static bool allocate_slab(int fd, uint32_t slab, uint64_t at) {
     return true;
 }
 
+static bool is_zero(const char *page) {
+    return page[0] == 0 && memcmp(page, page + 1, PM_PAGE_SIZE - 1) == 0;
+}
+
+// Under PMALLOC_COMMIT nobody knows which pages have no data, so those of zeroes are left out.
+static bool copy_part(int fd, const char *from, uint64_t len, uint64_t at) {
+    if (!pm_heap_is_journaled())
+        return pm_os_write_all(fd, from, len, at);
+    for (uint64_t i = 0; i < len; i += PM_PAGE_SIZE)
+        if (!is_zero(from + i) && !pm_os_write_all(fd, from + i, PM_PAGE_SIZE, at + i))
+            return false;
+    return true;
+}
+
 // Allocates the same space in the copy: where a store to the first heap cannot fail for lack of
 // space, it must not fail in the copy.
 static bool copy_extents(const struct pm_shard *s, int fd) {
@@ -142,7 +157,7 @@ static bool copy_extents(const struct pm_shard *s, int fd) {
                       : !e->backed || allocate(fd, at - s->offset, end - at)))
             return false;
         for (; at < end && (part = pm_heap_next_data(&known, &at, end)) != 0; at += part)
-            if (!pm_os_write_all(fd, pm_heap_at(at), part, at - s->offset))
+            if (!copy_part(fd, pm_heap_at(at), part, at - s->offset))
                 return false;
     }
     return true;
@@ -151,13 +166,15 @@ static bool copy_extents(const struct pm_shard *s, int fd) {
 static bool copy_whole(const struct pm_file *file, int fd) {
     if (file->size == 0)
         return true;
+    if (file->map && pm_heap_is_journaled())
+        return pm_os_write_all(fd, file->map, file->size, 0);
     // A mapping of its own, because the roots file is mapped piece by piece elsewhere.
     void *map = mmap(NULL, file->size, PROT_READ, MAP_SHARED, file->fd, 0);
     if (map == MAP_FAILED)
         return false;
     bool good = pm_os_write_all(fd, map, file->size, 0);
     munmap(map, file->size);
-    return good;
+    return good && (!pm_heap_is_journaled() || pm_commit_write_roots(fd));
 }
 
 // The copy is another heap, this process owns it, and it is dirty.
@@ -193,7 +210,7 @@ static int fill_file(size_t i, struct pm_error *err) {
     }
     if (good && file == &pm_heap.super_file)
         good = write_identity(fd);
-    good = good && (pm_durability == PM_DURABLE_NONE || fsync(fd) == 0);
+    good = good && (!pm_persist_syncs() || fsync(fd) == 0);
     return good ? PM_OK : reason(err, file->name);
 }
 
@@ -203,7 +220,7 @@ static int give_name(struct pm_error *err) {
     if (pm_dir_lock(other.file[PM_ROW_super_file].fd, PM_OPEN_CREATE, false, &why) != PM_OK)
         return reason(err, "lock");
     if (renameat(other.dir_fd, from, other.dir_fd, to) != 0 ||
-        (pm_durability != PM_DURABLE_NONE && fsync(other.dir_fd) != 0))
+        (pm_persist_syncs() && fsync(other.dir_fd) != 0))
         return reason(err, to);
     return PM_OK;
 }
@@ -268,6 +285,8 @@ static int move_in(struct pm_error *err) {
     if (!good)
         pm_refuse("fork: cannot map %s: %s", pm_heap.dir, pm_strerror(errno));
     pm_heap_dump_used();
+    if (pm_heap_is_journaled() && pm_commit_change_heap(err) != PM_OK)
+        pm_refuse("fork: %s", err->text);
     for (unsigned i = 0; i < pm_heap.shards; i++)
         pm_extent_purge_to(&pm_heap.shard[i], 0); // reclaimed extents have no space in the copy
     return PM_OK;
@@ -333,7 +352,7 @@ static bool exchange(char *aside) {
 // A name is durable once its directory is.
 static bool names_durable(void) {
     char parent[sizeof other.dir];
-    if (pm_durability == PM_DURABLE_NONE)
+    if (!pm_persist_syncs())
         return true;
     strcpy(parent, other.dir);
     char *slash = strrchr(parent, '/');

@@ -2,6 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "phase.h"
 
+#include <time.h>
+
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "media/adopt.h"
@@ -9,6 +11,7 @@
 #include "pages/extent.h"
 
 _Atomic uint32_t pm_phase_word;
+struct pm_lock pm_commit_lock = PM_LOCK(PM_RANK_COMMIT);
 struct pm_lock pm_process_lock = PM_LOCK(PM_RANK_PROCESS);
 
 const struct pm_machine pm_phase_machine = {
@@ -31,6 +34,12 @@ bool pm_phase_move(enum pm_phase from, enum pm_phase to) {
 
 void pm_phase_forked(void) { pm_phase_move(PM_ENDING, PM_RUNNING); }
 
+void pm_commit_lock_take(void) {
+    const struct timespec pause = {0, 200000};
+    while (!pm_trylock_raw(&pm_commit_lock))
+        syscall(SYS_nanosleep, &pause, NULL);
+}
+
 static void lock_bins(void (*step)(struct pm_lock *)) {
     for (unsigned a = 0; a < pm_arena_count; a++)
         for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
@@ -38,6 +47,7 @@ static void lock_bins(void (*step)(struct pm_lock *)) {
 }
 
 void pm_process_each_lock(void (*step)(struct pm_lock *)) {
+    step(&pm_commit_lock);
     step(&pm_age_lock);
     step(&pm_process_lock);
     step(&pm_tcache_lock);

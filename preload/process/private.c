@@ -41,11 +41,15 @@ static bool add_run(uint64_t offset, uint64_t len) {
 
 // Of a lazily reserved extent only what was ever written is a run. To read its holes through a
 // mapping would take space on the file system, and the file's owner may fill them later.
+typedef uint64_t pm_next_data_fn(struct pm_written *known, uint64_t *offset, uint64_t end);
+
 static bool add_extent(const struct pm_extent *e, struct pm_written *known) {
     uint64_t offset = e->page << PM_PAGE_SHIFT, end = offset + pm_extent_bytes(e), part;
     if (e->backed)
         return add_run(offset, end - offset);
-    for (; offset < end && (part = pm_heap_next_data(known, &offset, end)) != 0; offset += part)
+    // Under PMALLOC_COMMIT the pages that the process has stored to are its own already.
+    pm_next_data_fn *next = pm_heap_is_journaled() ? pm_heap_next_in_file : pm_heap_next_data;
+    for (; offset < end && (part = next(known, &offset, end)) != 0; offset += part)
         if (!add_run(offset, part))
             return false;
     return true;
@@ -190,12 +194,35 @@ static void be_private(bool tables_whole) {
         pm_heap_become(PM_HEAP_PARTED);
 }
 
+// While these mappings exist nobody makes the files shorter, which would take copied pages, too.
+static bool pin_files(void) {
+    bool good = true;
+    for (unsigned i = 0; i < pm_heap.shards && good; i++) {
+        int fd = pm_shard_pin(&pm_heap.shard[i]);
+        good = fd >= 0 && mmap(NULL, PM_PAGE_SIZE, PROT_NONE, MAP_PRIVATE, fd, 0) != MAP_FAILED;
+        if (fd >= 0)
+            close(fd);
+    }
+    return good;
+}
+
+// Under PMALLOC_COMMIT all is mapped private already.
+static bool map_privately(bool others) {
+    return pm_heap_is_journaled() ? pm_private_find(others) && pin_files() : map_files(others);
+}
+
 bool pm_private_enter(bool others) {
     note_ends();
-    if (!map_files(others) && !copy_all())
+    if (!map_privately(others) && !copy_all())
         return false;
     be_private(true);
     return true;
+}
+
+void pm_private_keep(bool tables_whole) {
+    note_ends();
+    run_count = 0;
+    be_private(tables_whole);
 }
 
 // ---- at the end of the program ------------------------------------------------------------------

@@ -43,6 +43,8 @@ bool pm_private_enter(bool others);
 //                  survive.
 // False: nothing has changed.
 bool pm_private_part(bool known, bool tables_whole, bool alone);
+// The same under PMALLOC_COMMIT: memory is private already, and only its use changes.
+void pm_private_keep(bool tables_whole);
 // Makes the shared mapping unwritable for every thread, or writable again.
 bool pm_private_hold(bool on);
 

@@ -21,8 +21,10 @@
 #include "blocks/stats.h"
 #include "blocks/tables.h"
 #include "choose.h"
+#include "commits.h"
 #include "fork.h"
 #include "media/adopt.h"
+#include "media/commit.h"
 #include "media/file.h"
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
@@ -86,6 +88,8 @@ static int open_persistent(struct pm_error *err) {
     status = pm_recover(&how, &recovery, err);
     if (status == PM_OK && borrow)
         status = pm_heap_borrow(err);
+    if (status == PM_OK && !borrow && pm_commits_wanted())
+        status = pm_heap_journal(err);
     if (status == PM_OK && pm_heap_has_roots() && pm_options.locks.number == PM_LOCKS_RESET)
         status = keep_account_of_locks(err);
     return status;
@@ -94,6 +98,8 @@ static int open_persistent(struct pm_error *err) {
 static int open_heap(struct pm_error *err) {
     bool secure = getauxval(AT_SECURE) != 0; // setuid: the environment is not to be trusted
     int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
+    if (status == PM_OK)
+        status = pm_commits_options(err);
     if (status == PM_OK)
         status = pm_nodes_find(err);
     if (status != PM_OK)
@@ -198,6 +204,14 @@ enum pm_route pm_thread_enter(void) {
 
 // ---- before main --------------------------------------------------------------------------------
 
+// So that the roots are on record, whatever comes later.
+static void first_commit(void) {
+    int error = pm_heap_is_journaled() ? pm_commits_make() : 0;
+    if (error)
+        pm_refuse("PMALLOC_COMMIT: the first commit has failed: %s; nothing of %s is lost",
+                  pm_strerror(error), pm_heap.dir);
+}
+
 void pm_process_before_main(void) {
     struct pm_error err;
     pm_process_start();
@@ -209,6 +223,7 @@ void pm_process_before_main(void) {
     }
     pm_fork_exclude(true);
     pm_phase_move(PM_READY, PM_RUNNING);
+    first_commit();
     pm_background_start();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);

@@ -34,8 +34,8 @@ enum {
     F_DATA_1,
     FILES
 };
-_Static_assert(FILES == PM_FIRST_FILES - 1 + PM_SHARD_FILES - 1,
-               "of two shards all names but heap.N.new, which stand for nothing");
+_Static_assert(FILES == PM_FIRST_FILES - 2 + PM_SHARD_FILES - 1,
+               "of two shards all names but heap.N.new, which stand for nothing, and the journal");
 #define DATA_FILES (FILES - SHADOWS)
 
 // The rows of shard 1 follow those of every heap, in the order of those of shard 0.

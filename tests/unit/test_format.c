@@ -4,6 +4,7 @@
 // The layout of version 1, frozen: every later build reads a heap that an earlier build wrote. A
 // number in this file never changes; a new layout needs a new format version.
 #include "media/format.h"
+#include "media/journal_format.h"
 
 #include "base/crc.h"
 #include "base/sizeclass.h"
@@ -90,6 +91,35 @@ static void test_volume(void) {
     FIELD(pm_volume, number, 24, 4);
     FIELD(pm_volume, crc, 60, 4);
     CHECK_EQ(PM_VOLUME_MAGIC, 0x31454d554c4f564d);
+}
+
+static void test_journal(void) {
+    SIZE(pm_journal_entry, 16);
+    FIELD(pm_journal_entry, first, 0, 8);
+    FIELD(pm_journal_entry, pages, 8, 4);
+    FIELD(pm_journal_entry, kind, 12, 1);
+    FIELD(pm_journal_entry, member, 13, 1);
+    FIELD(pm_journal_entry, shard, 14, 1);
+    SIZE(pm_journal_group, 4096);
+    FIELD(pm_journal_group, magic, 0, 8);
+    FIELD(pm_journal_group, uuid, 8, 16);
+    FIELD(pm_journal_group, epoch, 24, 8);
+    FIELD(pm_journal_group, time, 32, 8);
+    FIELD(pm_journal_group, number, 40, 4);
+    FIELD(pm_journal_group, last, 44, 4);
+    FIELD(pm_journal_group, entries, 48, 4);
+    FIELD(pm_journal_group, pages, 52, 4);
+    FIELD(pm_journal_group, crc, 60, 4);
+    FIELD(pm_journal_group, entry, 64, 4032);
+    CHECK_EQ(PM_JOURNAL_MAGIC, 0x314c4e52554f4a4d);
+    CHECK_EQ(PM_INCOMPAT_JOURNAL, 4);
+    CHECK_EQ(PM_JOURNAL_PAGE * 100 + PM_JOURNAL_ZERO * 10 + PM_JOURNAL_LENGTH, 123);
+    CHECK_EQ(PM_JOURNAL_SUPER, 1);
+    CHECK_EQ(PM_JOURNAL_ROOTS, 2);
+    CHECK_EQ(PM_JOURNAL_DATA, 3);
+    CHECK_EQ(PM_JOURNAL_SLABS, 4);
+    CHECK_EQ(PM_JOURNAL_LOG, 5);
+    CHECK_EQ(PM_JOURNAL_MORPH, 6);
 }
 
 static void test_shard_state(void) {
@@ -318,6 +348,7 @@ int main(void) {
     RUN(state);
     RUN(volume);
     RUN(lanes);
+    RUN(journal);
     RUN(shard_state);
     RUN(roots);
     RUN(slab_header);

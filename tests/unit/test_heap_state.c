@@ -7,6 +7,8 @@
 
 #include "blocks/verify.h"
 #include "heap_fixture.h"
+#include "media/commit.h"
+#include "media/journal_files.h"
 #include "process/private.h"
 #include "recovery/close.h"
 #include "recovery/recover.h"
@@ -17,8 +19,10 @@ static const char *name(enum pm_heap_state state) { return pm_heap_machine.state
 
 static void is(enum pm_heap_state state) {
     CHECK_STR(name(pm_heap_state()), name(state));
-    CHECK_EQ(pm_heap_on_media(), state == PM_HEAP_SHARED);
-    CHECK_EQ(pm_heap_is_held(), state == PM_HEAP_SHARED || state == PM_HEAP_PARTED);
+    bool on_media = state == PM_HEAP_SHARED || state == PM_HEAP_JOURNALED;
+    CHECK_EQ(pm_heap_on_media(), on_media);
+    CHECK_EQ(pm_heap_is_journaled(), state == PM_HEAP_JOURNALED);
+    CHECK_EQ(pm_heap_is_held(), on_media || state == PM_HEAP_PARTED);
     bool there = pm_heap_is_held() || state == PM_HEAP_BORROWED; // what the table says
     CHECK_EQ(pm_heap.super != NULL, there);
     CHECK_EQ(pm_heap.dir_fd >= 0, there);
@@ -160,6 +164,33 @@ static void test_borrow(void) {
     CHECK_EQ(bytes_of("heap.0"), space);
 }
 
+// As under PMALLOC_COMMIT, in a process that then forks. What was not committed stays with it.
+static void test_journal(void) {
+    struct pm_commit_cost cost;
+    pm_options_default();
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    is(PM_HEAP_JOURNALED);
+    pm_heap.super->slots.slot[1] = pm_slot_word(1, 4096);
+    pm_commit_take(true, &cost);
+    CHECK_EQ(cost.pages, 1);
+    CHECK(pm_commit_finish());
+    pm_heap.super->slots.slot[1] = pm_slot_word(1, 8192);
+    CHECK(pm_private_enter(false));
+    is(PM_HEAP_PARTED);
+    pm_heap_release();
+    is(PM_HEAP_PRIVATE);
+}
+
+static void test_journal_is_found(void) {
+    CHECK_EQ(in_child(test_journal), 0);
+    pm_options_default();
+    MUST(pm_heap_open(fixture_dir, PM_OPEN_EXISTING, false, &err) == PM_OK);
+    CHECK_EQ(pm_heap_slot(1), 4096);
+    CHECK(pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL);
+    CHECK(pm_journal_time_found != 0);
+}
+
 // ---- no other edge ------------------------------------------------------------------------------
 
 static enum pm_heap_state wrong_from, wrong_to;
@@ -168,6 +199,7 @@ static int said[2];
 static void take_it(void) {
     static const enum pm_heap_state way[PM_HEAP_STATES][3] = {
         [PM_HEAP_SHARED] = {PM_HEAP_SHARED},
+        [PM_HEAP_JOURNALED] = {PM_HEAP_SHARED, PM_HEAP_JOURNALED},
         [PM_HEAP_PARTED] = {PM_HEAP_SHARED, PM_HEAP_PARTED},
         [PM_HEAP_PRIVATE] = {PM_HEAP_SHARED, PM_HEAP_PARTED, PM_HEAP_PRIVATE},
         [PM_HEAP_VOLATILE] = {PM_HEAP_VOLATILE},
@@ -181,10 +213,11 @@ static void take_it(void) {
 
 static bool drawn(enum pm_heap_state from, enum pm_heap_state to) {
     static const enum pm_heap_state edge[][2] = {
-        {PM_HEAP_CLOSED, PM_HEAP_SHARED},   {PM_HEAP_CLOSED, PM_HEAP_VOLATILE},
-        {PM_HEAP_SHARED, PM_HEAP_CLOSED},   {PM_HEAP_SHARED, PM_HEAP_PARTED},
-        {PM_HEAP_PARTED, PM_HEAP_SHARED},   {PM_HEAP_PARTED, PM_HEAP_PRIVATE},
-        {PM_HEAP_SHARED, PM_HEAP_BORROWED},
+        {PM_HEAP_CLOSED, PM_HEAP_SHARED},    {PM_HEAP_CLOSED, PM_HEAP_VOLATILE},
+        {PM_HEAP_SHARED, PM_HEAP_CLOSED},    {PM_HEAP_SHARED, PM_HEAP_PARTED},
+        {PM_HEAP_PARTED, PM_HEAP_SHARED},    {PM_HEAP_PARTED, PM_HEAP_PRIVATE},
+        {PM_HEAP_SHARED, PM_HEAP_BORROWED},  {PM_HEAP_SHARED, PM_HEAP_JOURNALED},
+        {PM_HEAP_JOURNALED, PM_HEAP_PARTED},
     };
     for (size_t i = 0; i < sizeof edge / sizeof edge[0]; i++)
         if (edge[i][0] == from && edge[i][1] == to)
@@ -219,6 +252,7 @@ int main(void) {
     RUN_CHILD(private);
     RUN_CHILD(cut);
     RUN_CHILD(borrow);
+    RUN_CHILD(journal_is_found);
     RUN_CHILD(no_other_edge);
     return CHECK_DONE();
 }

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "commit.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "base/os_file.h"
+#include "emptied.h"
+#include "feature.h"
+#include "file.h"
+#include "heap_open.h"
+#include "heap_space.h"
+#include "journal_files.h"
+#include "own_pages.h"
+#include "persist.h"
+
+_Atomic uint64_t pm_commit_time, pm_commit_count;
+
+#define STRIDE 64u // pages that are compared with the file at once
+
+static struct pm_journal journal;
+static struct pm_journal_found written; // the commit in the journal; groups is 0: nothing is new
+static char *file_pages;                // STRIDE pages of a file
+static uint64_t epoch;
+static bool unapplied; // `written` counts, and is not in the files yet
+
+// The lengths of the last commit.
+static uint64_t length[PM_SHARDS * PM_JOURNAL_MEMBERS];
+
+static struct root {
+    char *at;
+    size_t len;
+    uint64_t offset;
+} roots[PM_ROOT_MAX];
+static unsigned root_count;
+
+// What is being looked through.
+static struct looking {
+    unsigned file;
+    char *start;     // where the file's first byte would be
+    uint64_t length; // of the file under the last commit: it has no bytes beyond
+    bool drop;
+    struct pm_commit_cost *cost;
+} looking;
+
+void pm_commit_add_root(void *at, size_t len, uint64_t offset) {
+    if (root_count < PM_ROOT_MAX) // there are no more parts of roots than that
+        roots[root_count++] = (struct root){at, len, offset};
+}
+
+void pm_commit_forget_roots(void) { root_count = 0; }
+
+// ---- the instant --------------------------------------------------------------------------------
+
+// Reads what the files have; zeroes beyond their ends.
+static bool read_file(uint64_t at, size_t len) {
+    uint64_t there = at < looking.length ? looking.length - at : 0;
+    if (there < len)
+        memset(file_pages + there, 0, len - there);
+    return there == 0 ||
+           pm_journal_files.read(looking.file, file_pages, there < len ? there : len, at);
+}
+
+static void drop(char *at, size_t len) {
+    enum pm_emptied_is is = PM_EMPTIED_NOT;
+    if (looking.drop && pm_heap_offset(at) < pm_range)
+        is = pm_emptied_map(pm_heap_offset(at), len);
+    if (!looking.drop || is == PM_EMPTIED_KEPT ||
+        (is == PM_EMPTIED_NOT && madvise(at, len, MADV_DONTNEED) != 0))
+        return;
+    looking.cost->dropped += len / PM_PAGE_SIZE;
+    looking.cost->copied -= len / PM_PAGE_SIZE;
+}
+
+// A run of copied pages of at most STRIDE: those that differ from the file go to the journal,
+// others are dropped.
+static void look_at_stride(char *at, size_t len) {
+    uint64_t offset = (uint64_t)(at - looking.start);
+    bool known = read_file(offset, len);
+    for (size_t from = 0, to; from < len; from = to) {
+        bool differs = !known || memcmp(at + from, file_pages + from, PM_PAGE_SIZE) != 0;
+        for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
+            if ((!known || memcmp(at + to, file_pages + to, PM_PAGE_SIZE) != 0) != differs)
+                break;
+        if (differs)
+            pm_journal_add_pages(&journal, looking.file, (offset + from) / PM_PAGE_SIZE, at + from,
+                                 (to - from) / PM_PAGE_SIZE);
+        else
+            drop(at + from, to - from);
+    }
+}
+
+static void look_at_run(char *at, size_t len, void *arg) {
+    (void)arg;
+    looking.cost->copied += len / PM_PAGE_SIZE;
+    for (size_t part; len; at += part, len -= part) {
+        part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
+        look_at_stride(at, part);
+    }
+}
+
+// Of a file, [at, at + len) is mapped from `offset` on.
+static void look_through(unsigned file, char *at, size_t len, uint64_t offset) {
+    looking.file = file;
+    looking.start = at - offset;
+    looking.length = length[file];
+    pm_own_pages(at, len, look_at_run, NULL);
+}
+
+// A range that was released since the last commit, and what of it is not in use again: zeroes.
+static struct zeroing {
+    unsigned file;
+    uint64_t at, end; // from the file's first byte
+    char *start;
+} zeroing;
+
+static void zero_up_to(uint64_t to) {
+    if (to > zeroing.at)
+        pm_journal_add_zeroes(&journal, zeroing.file, zeroing.at / PM_PAGE_SIZE,
+                              (to - zeroing.at) / PM_PAGE_SIZE);
+}
+
+static void step_over(char *at, size_t len, void *arg) {
+    (void)arg;
+    uint64_t offset = (uint64_t)(at - zeroing.start);
+    zero_up_to(offset);
+    if (zeroing.at < offset + len)
+        zeroing.at = offset + len;
+}
+
+static void zero_emptied(const struct pm_emptied *e) {
+    const struct pm_shard *s = pm_shard_at(e->offset);
+    uint64_t from = e->offset - s->offset, end = from + e->len;
+    if (end > s->data.size) // the file may be longer than what is in use
+        end = s->data.size > from ? s->data.size : from;
+    zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from, end,
+                               pm_heap_at(s->offset)};
+    pm_own_pages(pm_heap_at(e->offset), end - from, step_over, NULL);
+    zero_up_to(end);
+}
+
+static uint64_t length_now(unsigned file) {
+    const struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
+    const struct pm_file *f = pm_journal_heap_file(file);
+    return f == &s->data ? s->frontier : f->size;
+}
+
+// Calls `fn` for each file of the open heap that the journal may name.
+static void each_file(void (*fn)(unsigned file)) {
+    fn(pm_journal_file(PM_JOURNAL_SUPER, 0));
+    fn(pm_journal_file(PM_JOURNAL_ROOTS, 0));
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        for (unsigned member = PM_JOURNAL_DATA; member < PM_JOURNAL_MEMBERS; member++)
+            if (pm_journal_heap_file(pm_journal_file(member, i))->map)
+                fn(pm_journal_file(member, i));
+}
+
+static void look_at_file(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        look_through(file, f->map, length_now(file), 0);
+}
+
+static bool lengths_differ;
+
+static void compare_length(unsigned file) { lengths_differ |= length[file] != length_now(file); }
+static void add_length(unsigned file) { pm_journal_add_length(&journal, file, length_now(file)); }
+static void note_length(unsigned file) { length[file] = length_now(file); }
+
+static uint64_t time_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static struct {
+    bool good, anything;
+    int error;
+    uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
+} taken;
+
+void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
+    *cost = (struct pm_commit_cost){0};
+    looking.drop = may_drop;
+    looking.cost = cost;
+    pm_journal_begin(&journal, pm_heap.super->super.uuid, ++epoch, time_now());
+    lengths_differ = false;
+    each_file(compare_length);
+    each_file(look_at_file);
+    for (unsigned i = 0; i < root_count; i++)
+        look_through(pm_journal_file(PM_JOURNAL_ROOTS, 0), roots[i].at, roots[i].len,
+                     roots[i].offset);
+    pm_emptied_take(zero_emptied);
+    taken.anything = lengths_differ || journal.at || journal.group->entries;
+    if (lengths_differ)
+        each_file(add_length);
+    memcpy(taken.lengths, length, sizeof length);
+    if (taken.anything)
+        each_file(note_length);
+    written = (struct pm_journal_found){.epoch = epoch, .time = journal.group->time};
+    taken.good = !taken.anything || pm_journal_end(&journal);
+    taken.error = errno;
+    if (may_drop && taken.good)
+        pm_emptied_map_idle();
+    written.groups = taken.anything ? journal.group->number : 0;
+    written.pages = cost->pages = journal.pages;
+    written.bytes = taken.anything ? journal.at : 0;
+}
+
+// ---- after it -----------------------------------------------------------------------------------
+
+// Data files are cut only as far as nothing has come to lie there meanwhile, and not while another
+// process has them mapped private: that would lose the pages that it has copied.
+static void cut_lengths(void) {
+    for (unsigned i = 0; i < pm_heap.shards; i++) {
+        struct pm_shard *s = &pm_heap.shard[i];
+        uint64_t least = length[pm_journal_file(PM_JOURNAL_DATA, i)];
+        pm_lock(&s->lock);
+        pm_shard_cut(s, s->frontier > least ? s->frontier : least);
+        pm_unlock(&s->lock);
+    }
+}
+
+static bool apply(void) {
+    unapplied = !pm_journal_apply(&pm_journal_files, journal.group, &written, false);
+    if (!unapplied)
+        cut_lengths();
+    return !unapplied;
+}
+
+bool pm_commit_prepare(void) { return !unapplied || apply(); }
+
+// The journal keeps its space for the next commit, up to this.
+#define KEPT_BYTES ((uint64_t)64 << 20)
+
+static bool become_durable(void) {
+    if (!taken.good) {
+        errno = taken.error;
+        return false;
+    }
+    return pm_journal_back_with_space(journal.group, &written) &&
+           pm_journal_files.sync(PM_JOURNAL_SELF);
+}
+
+bool pm_commit_finish(void) {
+    if (taken.anything && !become_durable()) {
+        int saved = errno;
+        memcpy(length, taken.lengths, sizeof length);
+        pm_emptied_taken(false);
+        // The last commit is in the files, so the journal is not needed, and its space may be what
+        // the next commit lacks.
+        pm_journal_retire(&pm_journal_files);
+        errno = saved;
+        return false;
+    }
+    atomic_store_explicit(&pm_commit_time, written.time, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pm_commit_count, 1, memory_order_relaxed);
+    pm_emptied_taken(true);
+    if (!taken.anything)
+        return true;
+    unapplied = true;
+    if (apply() && written.bytes > KEPT_BYTES)
+        pm_journal_files.set_length(PM_JOURNAL_SELF, KEPT_BYTES);
+    return true;
+}
+
+// ---- into the state and out of it ---------------------------------------------------------------
+
+static bool map_private(const struct pm_file *file, size_t len) {
+    return mmap(file->map, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                file->fd, 0) != MAP_FAILED;
+}
+
+static bool map_all_private(void) {
+    bool good = map_private(&pm_heap.super_file, pm_heap.super_file.reach);
+    for (size_t i = 0; i < pm_heap_file_count() && good; i++)
+        if (pm_heap_files[i].share || pm_heap_files[i].holds == PM_FILE_DATA)
+            good = !pm_heap_files[i].file->map ||
+                   map_private(pm_heap_files[i].file, pm_heap_files[i].file->reach);
+    return good;
+}
+
+// What is in the files counts as the first commit. Where a sync fails, the next one says so.
+static void sync_file(unsigned file) { (void)pm_journal_files.sync(file); }
+
+int pm_heap_journal(struct pm_error *err) {
+    journal.io = &pm_journal_files;
+    journal.most = PM_JOURNAL_PAGES;
+    journal.group = pm_os_reserve(PM_JOURNAL_BUFFER);
+    file_pages = pm_os_reserve(STRIDE * PM_PAGE_SIZE);
+    if (!journal.group || !file_pages)
+        return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
+    pm_feature_set(PM_INCOMPAT_JOURNAL);
+    each_file(note_length);
+    if (!pm_journal_open())
+        return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
+    each_file(sync_file);
+    if (!map_all_private())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_COMMIT: its files cannot be mapped private: %s (see `ulimit "
+                       "-d`, `ulimit -v` and vm.overcommit_memory)",
+                       pm_heap.dir, pm_strerror(errno));
+    pm_persist_journaled(true);
+    pm_heap_become(PM_HEAP_JOURNALED);
+    pm_heap_dump_used();
+    return PM_OK;
+}
+
+bool pm_commit_write_roots(int fd) {
+    for (unsigned i = 0; i < root_count; i++)
+        if (!pm_os_write_all(fd, roots[i].at, roots[i].len, roots[i].offset))
+            return false;
+    return true;
+}
+
+int pm_commit_change_heap(struct pm_error *err) {
+    pm_emptied_forget();
+    unapplied = false;
+    each_file(note_length);
+    if (pm_file_is_ours(&pm_heap.journal)) // the parent's
+        close(pm_heap.journal.fd);
+    if (!pm_journal_open())
+        return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
+    return PM_OK;
+}
+
+bool pm_commit_share_metadata(void) {
+    if (unapplied || !pm_journal_remove())
+        return false;
+    pm_persist_journaled(false);
+    bool good = true;
+    for (size_t i = 0; i < pm_heap_file_count() && good; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        if (f->file->map && (f->share || f->file == &pm_heap.super_file))
+            good = pm_file_map(f->file, f->file->map, f->file->reach, PROT_READ | PROT_WRITE,
+                               MAP_FIXED | MAP_NORESERVE, 0) != MAP_FAILED;
+    }
+    return good;
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Ranges of the data that were released under PMALLOC_COMMIT. They are anonymous memory, in place
+// of the private mapping of the file, until the file has the same bytes (commit.h).
+//
+//   released                   anonymous, fresh: the file has old bytes there
+//   a commit                   anonymous: the file has what the memory has, zeroes if nothing else
+//   a later one, if nothing    the file, mapped private
+//   there has changed
+#ifndef PM_EMPTIED_H
+#define PM_EMPTIED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pm_emptied {
+    uint64_t offset, len; // from pm_base, in one shard
+    bool fresh;           // released since the last commit
+    bool taken;           // fresh, and in the commit that is being made
+    bool used;            // allocated again: the file must have space when it is mapped there
+};
+
+// Replaces a range by empty memory. Called with the extent lock. False: there are too many ranges,
+// or no memory; nothing has changed.
+bool pm_emptied_add(uint64_t offset, uint64_t len);
+
+// The range is allocated again, in part or whole. Called with the extent lock. False: there are too
+// many ranges.
+bool pm_emptied_use(uint64_t offset, uint64_t len);
+
+// The next three are called with the extent locks of all shards, while no thread stores.
+// Calls `fn` for each fresh range. They are taken into the commit.
+void pm_emptied_take(void (*fn)(const struct pm_emptied *e));
+enum pm_emptied_is {
+    PM_EMPTIED_NOT,    // no part of the piece was released
+    PM_EMPTIED_MAPPED, // all of it; now the file is mapped there
+    PM_EMPTIED_KEPT,   // some of it, or it is fresh, or it cannot be mapped
+};
+// For a piece that has the same bytes as the file.
+enum pm_emptied_is pm_emptied_map(uint64_t offset, uint64_t len);
+// Maps the file in place of the ranges that are not fresh and in which nothing was stored.
+void pm_emptied_map_idle(void);
+
+// All data files are mapped anew.
+void pm_emptied_forget(void);
+
+// The commit counts that was taken last, or it failed.
+void pm_emptied_taken(bool counts);
+
+#endif

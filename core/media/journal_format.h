@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The part of the format that PMALLOC_COMMIT alone writes: HEAP/journal. format.h has the rest, and
+// the rules.
+#ifndef PM_JOURNAL_FORMAT_H
+#define PM_JOURNAL_FORMAT_H
+
+#include "format.h"
+
+// A commit is a row of groups from the start of the file: a header page, then the contents of the
+// pages that its entries name, in their order. All groups of a commit have one epoch and rising
+// numbers. The commit is in force once all of them are whole, up to the one that says `last`.
+#define PM_JOURNAL_MAGIC 0x314c4e52554f4a4dull // "MJOURNL1"
+#define PM_JOURNAL_ENTRIES 252u
+#define PM_JOURNAL_PAGES 252u // in a group, at most
+
+enum pm_journal_kind { PM_JOURNAL_PAGE = 1, PM_JOURNAL_ZERO = 2, PM_JOURNAL_LENGTH = 3 };
+// Which file of a shard, or of the heap.
+enum pm_journal_member {
+    PM_JOURNAL_SUPER = 1,
+    PM_JOURNAL_ROOTS = 2,
+    PM_JOURNAL_DATA = 3,
+    PM_JOURNAL_SLABS = 4,
+    PM_JOURNAL_LOG = 5,
+    PM_JOURNAL_MORPH = 6
+};
+
+struct pm_journal_entry {
+    uint64_t first; // PM_JOURNAL_LENGTH: the file's bytes; else the number of the first page
+    uint32_t pages;
+    uint8_t kind;   // enum pm_journal_kind
+    uint8_t member; // enum pm_journal_member
+    uint8_t shard;
+    uint8_t reserved;
+};
+_Static_assert(sizeof(struct pm_journal_entry) == 16, "frozen");
+
+struct pm_journal_group {
+    uint64_t magic;
+    uint8_t uuid[16]; // of the superblock
+    uint64_t epoch;   // rises with each commit
+    uint64_t time;    // of the commit: nanoseconds since 1970
+    uint32_t number;
+    uint32_t last;
+    uint32_t entries;
+    uint32_t pages; // that follow
+    uint32_t reserved;
+    uint32_t crc; // of the header, taken as 0 here, and of the pages
+    struct pm_journal_entry entry[PM_JOURNAL_ENTRIES];
+};
+_Static_assert(sizeof(struct pm_journal_group) == 4096, "one page");
+_Static_assert(offsetof(struct pm_journal_group, entry) == 64, "frozen");
+
+#endif

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// PMALLOC_COMMIT: when commits are made (media/commit.h says how), and what they mean at a fork and
+// at the end of the program.
+//
+//   api    when the program calls pmalloc_commit()
+//   TIME   the same, and each TIME by PMAlloc's thread (background.h)
+//
+// There is a commit when the roots are captured, before main. There is one at the end of the
+// program, before the heap is closed.
+#ifndef PM_COMMITS_H
+#define PM_COMMITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/message.h"
+
+// Checks the settings. PM_USAGE: they are wrong.
+int pm_commits_options(struct pm_error *err);
+// Whether PMALLOC_COMMIT is set.
+bool pm_commits_wanted(void);
+// The milliseconds between two commits; 0: none are made by time.
+uint64_t pm_commits_interval(void);
+
+// Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode; EDEADLK in a signal
+// handler that has interrupted the allocator; EAGAIN if a thread could not be held; else what the
+// file system said. Then the last commit stands.
+int pm_commits_make(void);
+// The same for PMAlloc's thread, which must not wait for another commit. Says once that commits
+// fail.
+void pm_commits_by_time(void);
+
+// The last commit, at the end of the program. No thread stores anything. False: the heap stays as
+// an earlier commit left it.
+bool pm_commits_end(void);
+
+#endif

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""PMALLOC_COMMIT: after a kill the heap is as of a commit, one instant of all threads. Programs of
+commit.c check themselves: contents of blocks, and an order between threads that only one instant
+keeps. tests/unit/test_journal_crash.c tries power failures."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+
+import pytest
+from conftest import (
+    BUILD,
+    compiled,
+    environment,
+    on_media,
+    recover,
+    recovered,
+    refuses,
+    run,
+    said,
+    start,
+    succeeds,
+    tool,
+)
+
+ROOTS = "store,tickets"
+
+
+@pytest.fixture(scope="module")
+def program():
+    return compiled("commit.c")
+
+
+@pytest.fixture(params=("tmpfs", "file"))
+def place(request, shm):
+    """A heap on shared memory, and one of plain files."""
+    if request.param == "tmpfs":
+        yield shm / "heap"
+        return
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
+    yield folder / "heap"
+    shutil.rmtree(folder)
+
+
+def checked(program, heap, least=0):
+    """What the heap holds is right. Returns how many tickets there are."""
+    done = run([program, "check", least], HEAP=heap, ROOTS=ROOTS)
+    text = succeeds(done)
+    return int(text.split()[-2]) if text else 0
+
+
+def kill_at(process, seconds):
+    """Kills the program after a while. Returns what it has said."""
+    time.sleep(seconds)
+    process.kill()
+    out, errors = process.communicate()
+    assert errors == "", errors
+    return out
+
+
+@pytest.mark.parametrize("decay", (0, 10000))
+@pytest.mark.parametrize("threads", (1, 3))
+def test_killed_under_time(program, place, rng, processes, threads, decay):
+    made = 0
+    for _ in range(5):
+        process = start(
+            [program, "churn", threads, 20000],
+            HEAP=place,
+            ROOTS=ROOTS,
+            COMMIT="3ms",
+            DECAY_MS=decay,
+        )
+        processes.append(process)
+        kill_at(process, rng.uniform(0.02, 0.4))
+        now = checked(program, place)
+        assert now >= made
+        made = now
+    assert made
+
+
+@pytest.mark.parametrize("threads", (1, 3))
+def test_killed_after_its_own_commits(program, place, rng, processes, threads):
+    """What pmalloc_commit() has returned for is there."""
+    for number in range(5):
+        process = start(
+            [program, "churn", threads, 20000], HEAP=place, ROOTS=ROOTS, COMMIT="api", DECAY_MS=0
+        )
+        processes.append(process)
+        lines = kill_at(process, rng.uniform(0.02, 0.3)).splitlines()
+        # Before a thread's first commit the rows' own lines come: "N blocks, M tickets".
+        said_so = [int(line) for line in lines if re.fullmatch(r"\d+", line)]
+        least = max(said_so, default=0)
+        assert checked(program, place, least) >= least, number
+
+
+def test_clean_end(program, place):
+    done = run([program, "churn", 3, 300], HEAP=place, ROOTS=ROOTS, COMMIT="20ms")
+    last = int(succeeds(done).split()[-2])
+    assert recover(place, "--check").returncode == 0
+    assert not (place / "journal").exists()
+    assert checked(program, place) == last
+
+
+def test_space_goes_back(program, place):
+    """What is released is zero again, leaves the file after a commit, and may be used anew."""
+    done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", DECAY_MS=0)
+    lines = succeeds(done).splitlines()
+    assert all(line == "0 " for line in lines[:-1]), said(done)
+    assert on_media(place) < 40 << 20
+    assert checked(program, place) == 0
+
+
+def test_without_commit_mode(program, heap):
+    done = run([program, "errors"], HEAP=heap, ROOTS=ROOTS)
+    assert succeeds(done) == "-1 Operation not supported\n"
+
+
+@pytest.mark.parametrize("value", ("", "5", "0s", "25h", "apis", "1 s", "-1s"))
+def test_wrong_values(program, heap, value):
+    refuses(run([program, "errors"], HEAP=heap, ROOTS=ROOTS, COMMIT=value), "PMALLOC_COMMIT=")
+    assert not heap.exists()
+
+
+def test_start_line(program, heap):
+    done = run([program, "errors"], HEAP=heap, ROOTS=ROOTS, COMMIT="1s", VERBOSE=1)
+    assert "commit mode" in done.stderr, said(done)
+
+
+@pytest.mark.parametrize("mode", ("private", "copy", "follow"))
+@pytest.mark.parametrize("commit", ("api", "5ms"))
+def test_forks(forks, place, mode, commit):
+    """A child has no part in its parent's commits."""
+    settings = {"HEAP": place, "ROOTS": "blocks,generation", "COMMIT": commit}
+    for name in ("isolation", "hasty") if mode == "private" else ("isolation",):
+        done = run([forks, name, 4], FORK=mode, **settings)
+        assert done.returncode == 0, said(done)
+        for heap in place.parent.glob("heap*"):
+            recovered(heap)
+            shutil.rmtree(heap)
+
+
+def test_full_medium(program, tmp_path):
+    """The program goes on, the last commit stands, one line says so; later commits succeed."""
+    script = r"""
+        mount -t tmpfs -o size=48m tmpfs "$1" || exit 77
+        PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
+            PMALLOC_RESERVE=strict \
+            LD_PRELOAD="$2" "$3" churn 1 20000 2> "$1.errors" &
+        sleep 0.5
+        for i in {1..30}; do
+            dd if=/dev/zero bs=4k 2> /dev/null >> "$1/fill"
+            sleep 0.03
+        done
+        "$3" check 0 > /dev/null
+        rm "$1/fill"
+        sleep 1
+        kill -9 $! || exit 3
+        wait
+        "$4" --json "$1/heap" || exit 4
+        PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets LD_PRELOAD="$2" "$3" check 1 || exit 5
+        cat "$1.errors" >&2
+    """
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    argv = ["unshare", "-rm", "bash", "-c", script, "-", mount]
+    argv += [BUILD / "libpmalloc_preload.so", program, tool("pmalloc-recover")]
+    done = subprocess.run(
+        [str(a) for a in argv],
+        env=environment(False),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode in (1, 77) and "unshare" in done.stderr + "mount" in done.stderr:
+        pytest.skip("needs a namespace of its own")
+    assert done.returncode == 0, said(done)
+    lines = done.stdout.splitlines()
+    assert json.loads(lines[-2])["result"] == "recovered" and "tickets" in lines[-1], said(done)
+    assert 1 <= done.stderr.count("a commit has failed: No space left on device") <= 3, said(done)

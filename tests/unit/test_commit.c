@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// Commits of a heap whose extents come and go: after each, every file holds what the memory holds.
+// Between them no file changes. With each way to find copied pages, and where pages are dropped or
+// not.
+#include "media/commit.h"
+
+#include <sys/resource.h>
+
+#include "blocks/verify.h"
+#include "heap_fixture.h"
+#include "media/journal_files.h"
+#include "media/own_pages.h"
+#include "pages/extent_take.h"
+
+#define HELD 24
+
+static struct pm_error err;
+static enum pm_own_way way;
+
+static bool same_bytes(const struct pm_file *file, const char *memory, size_t len) {
+    static char bytes[1 << 20];
+    for (size_t at = 0, part; at < len; at += part) {
+        part = len - at < sizeof bytes ? len - at : sizeof bytes;
+        if (pread(file->fd, bytes, part, (off_t)at) != (ssize_t)part ||
+            memcmp(bytes, memory + at, part) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void check_files(void) {
+    const struct pm_shard *s = &pm_heap.shard[0];
+    struct stat st;
+    CHECK(same_bytes(&s->data, s->data.map, s->frontier));
+    CHECK(same_bytes(&s->log, s->log.map, s->log.size));
+    CHECK(same_bytes(&s->slabs, s->slabs.map, s->slabs.size));
+    CHECK(same_bytes(&pm_heap.super_file, pm_heap.super_file.map, sizeof(struct pm_super_file)));
+    CHECK(fstat(s->data.fd, &st) == 0 && (uint64_t)st.st_size == s->frontier);
+}
+
+static bool commit(bool drop, struct pm_commit_cost *cost) {
+    CHECK(pm_commit_prepare());
+    pm_commit_take(drop, cost);
+    return pm_commit_finish();
+}
+
+static uint32_t held[HELD];
+
+static void check_zeroes(const struct pm_extent *e) {
+    const char *at = pm_extent_address(e);
+    uint64_t others = 0;
+    for (uint64_t i = 0; i < e->pages * PM_PAGE_SIZE; i += 8)
+        others += at[i] != 0;
+    CHECK_EQ(others, 0);
+}
+
+static void step(void) {
+    unsigned i = (unsigned)rnd(HELD);
+    if (!held[i]) {
+        held[i] = pm_extent_allocate(1 + rnd(400), 1);
+        if (held[i] && pm_extents[held[i]].zero)
+            check_zeroes(&pm_extents[held[i]]);
+        return;
+    }
+    char *at = pm_extent_address(&pm_extents[held[i]]);
+    uint64_t pages = pm_extents[held[i]].pages;
+    if (rnd(3) == 0) {
+        pm_extent_release(held[i]);
+        held[i] = 0;
+        if (rnd(2))
+            pm_extent_purge(rnd(2));
+        return;
+    }
+    for (unsigned n = (unsigned)rnd(6); n; n--)
+        memset(at + rnd(pages) * PM_PAGE_SIZE, (int)rnd(256), 1 + rnd(PM_PAGE_SIZE));
+}
+
+static void test_model(void) {
+    struct pm_commit_cost cost;
+    uint64_t dropped = 0;
+    pm_own_way = way;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    for (unsigned round = 0; round < 40; round++) {
+        for (unsigned n = (unsigned)rnd(20); n; n--)
+            step();
+        CHECK(commit(rnd(4) != 0, &cost));
+        dropped += cost.dropped;
+        check_files();
+        if (pm_verify(false, &err) != PM_OK)
+            CHECK_STR(err.text, "");
+    }
+    CHECK(dropped > 20);
+    CHECK_EQ(pm_own_way, way);
+    commit(true, &cost);
+    commit(true, &cost);
+    CHECK_EQ(cost.pages, 0);
+    CHECK(way == PM_OWN_ALL || cost.copied <= 16); // all else shows the files again
+}
+
+// A kill comes between two commits.
+static void stop_between(void) {
+    struct pm_commit_cost cost;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    uint32_t index = pm_extent_allocate(10, 1);
+    char *at = pm_extent_address(&pm_extents[index]);
+    memset(at, 'a', PM_PAGE_SIZE);
+    pm_heap.super->slots.slot[0] = pm_slot_word(0, (uint64_t)(uintptr_t)at);
+    MUST(commit(true, &cost));
+    memset(at, 'b', PM_PAGE_SIZE);
+    pm_extent_release(index);
+    pm_extent_purge(true);
+    pm_extent_allocate(3000, 1);
+}
+
+static void test_killed(void) {
+    CHECK_EQ(in_child(stop_between), 0);
+    pm_options_default();
+    MUST(fixture_reopen(PM_OPEN_EXISTING, &err) == PM_OK);
+    const char *at = (const char *)(uintptr_t)pm_heap_slot(0);
+    MUST(at);
+    CHECK(at[0] == 'a' && at[PM_PAGE_SIZE - 1] == 'a');
+    CHECK_EQ(pm_extents[pm_page_extent[pm_heap_offset(at) >> PM_PAGE_SHIFT]].state,
+             PM_EXTENT_ACTIVE);
+}
+
+// A limit of file size in the place of a full medium: no signal, the last commit stands, and the
+// next one succeeds once there is room.
+static void test_no_room(void) {
+    struct pm_commit_cost cost;
+    struct rlimit limit;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    uint32_t index = pm_extent_allocate(900, 1);
+    char *at = pm_extent_address(&pm_extents[index]);
+    MUST(commit(true, &cost));
+    memset(at, 'n', 900 * PM_PAGE_SIZE);
+    MUST(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    struct rlimit low = {2 << 20, limit.rlim_max};
+    MUST(setrlimit(RLIMIT_FSIZE, &low) == 0);
+    CHECK(!commit(true, &cost));
+    CHECK_EQ(errno, EFBIG);
+    char byte = 1;
+    CHECK(pread(pm_heap.shard[0].data.fd, &byte, 1, (off_t)pm_heap_offset(at)) == 1 && byte == 0);
+    CHECK_EQ(at[0], 'n');
+    MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK(commit(true, &cost));
+    check_files();
+}
+
+int main(void) {
+    static const enum pm_own_way ways[] = {PM_OWN_SCAN, PM_OWN_PAGEMAP, PM_OWN_ALL};
+    pm_options_default();
+    for (unsigned i = 0; i < 3; i++) {
+        way = ways[i];
+        RUN_CHILD(model);
+    }
+    RUN_CHILD(killed);
+    RUN_CHILD(no_room);
+    return CHECK_DONE();
+}

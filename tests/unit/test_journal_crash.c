@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// The journal under power failure (journal_world.h): commits, full disks, kills, recoveries that
+// are cut a second time, and use of the files without the journal after that. Each image must
+// recover to the state of one commit: the last that counts, or the one that is being made. Then
+// mutants, each of which leaves out a sync or changes an order: some image must show it.
+//
+//   build/unit/test_journal_crash [IMAGES]
+#include "journal_world.h"
+
+static const unsigned files[] = {PM_JOURNAL_SUPER, PM_JOURNAL_DATA, PM_JOURNAL_SLABS};
+#define FILES (sizeof files / sizeof files[0])
+#define PAGES 6u // of each file
+
+// The contents that a commit stands for.
+struct state {
+    unsigned char bytes[FILES][PAGES * PM_PAGE_SIZE];
+    uint64_t size[FILES];
+};
+static struct state before, after; // the last commit that counts; the one that is being made
+static struct state failed;        // one whose sync has failed: it may count until the next one
+static bool counts;                // the one that is being made counts already
+static bool has_failed;
+static uint64_t images, wrong, second_cuts, epoch;
+static const uint8_t uuid[16] = "journal of test";
+static char *buffer, *inner_buffer, *recover_buffer;
+
+static bool is_state(const struct world *w, const struct state *s) {
+    for (unsigned i = 0; i < FILES; i++) {
+        const struct file *f = &w->file[i + 1];
+        if (f->size != s->size[i] || memcmp(f->now, s->bytes[i], s->size[i]) != 0)
+            return false;
+    }
+    return true;
+}
+
+// Recovers an image and compares.
+static void check_image(struct world *image, void *room) {
+    struct pm_journal_found found;
+    struct world *outer = world;
+    world = image;
+    bool good = pm_journal_recover(&w_io, room, uuid, &found);
+    world = outer;
+    good = good && (is_state(image, &after) || (!counts && is_state(image, &before)) ||
+                    (has_failed && is_state(image, &failed)));
+    wrong += !good;
+    images++;
+    free(image);
+}
+
+// Calls `step` without cuts and failures of its own.
+static void aside(void (*step)(void)) {
+    void (*outer)(void) = at_operation;
+    int fails = fail_in;
+    bool inherits = inheriting, retires = retiring;
+    at_operation = NULL;
+    fail_in = -1;
+    inheriting = retiring = false;
+    step();
+    at_operation = outer;
+    fail_in = fails;
+    inheriting = inherits;
+    retiring = retires;
+}
+
+// In the recovery of an image. The images of these cuts are not cut again.
+static void take_second(void) {
+    check_image(world_image(world), inner_buffer);
+    second_cuts++;
+}
+static void cut_recovery(void) {
+    if (rnd(3) == 0)
+        aside(take_second);
+}
+
+static void take_images(void) {
+    for (unsigned i = 0; i < 3; i++) {
+        at_operation = i == 2 ? cut_recovery : NULL;
+        check_image(world_image(world), buffer);
+    }
+}
+static void cut(void) { aside(take_images); }
+
+// ---- commits ------------------------------------------------------------------------------------
+
+static char *group;
+
+static void change_state(void) {
+    counts = false;
+    before = after;
+    for (unsigned i = 0; i < FILES; i++) {
+        if (rnd(4) == 0)
+            after.size[i] = (1 + rnd(PAGES)) * PM_PAGE_SIZE;
+        memset(after.bytes[i] + after.size[i], 0, sizeof after.bytes[i] - after.size[i]);
+        for (unsigned n = (unsigned)rnd(4); n; n--) {
+            unsigned char *page = after.bytes[i] + rnd(after.size[i] / PM_PAGE_SIZE) * PM_PAGE_SIZE;
+            if (rnd(4) == 0)
+                memset(page, 0, PM_PAGE_SIZE);
+            else
+                for (unsigned at = 0; at < PM_PAGE_SIZE; at++)
+                    page[at] = (unsigned char)rnd(256);
+        }
+    }
+}
+
+static void write_changes(struct pm_journal *j) {
+    static const unsigned char zeroes[PM_PAGE_SIZE];
+    for (unsigned i = 0; i < FILES; i++) {
+        pm_journal_add_length(j, files[i], after.size[i]);
+        for (unsigned page = 0; page * PM_PAGE_SIZE < after.size[i]; page++) {
+            const unsigned char *now = after.bytes[i] + page * PM_PAGE_SIZE;
+            if (memcmp(now, before.bytes[i] + page * PM_PAGE_SIZE, PM_PAGE_SIZE) == 0)
+                continue;
+            if (memcmp(now, zeroes, PM_PAGE_SIZE) == 0)
+                pm_journal_add_zeroes(j, files[i], page, 1);
+            else
+                pm_journal_add_pages(j, files[i], page, now, 1);
+        }
+    }
+}
+
+// As commit.c does it. False: no commit was made, or it was not applied.
+static bool commit(bool *unapplied) {
+    struct pm_journal j = {.io = &w_io, .group = (void *)group, .most = 3};
+    struct pm_journal_found found;
+    if (*unapplied) {
+        if (!pm_journal_look(&w_io, recover_buffer, uuid, &found) ||
+            !pm_journal_apply(&w_io, recover_buffer, &found, true))
+            return false;
+        *unapplied = false;
+    }
+    change_state();
+    epoch++;
+    pm_journal_begin(&j, uuid, epoch, epoch);
+    write_changes(&j);
+    bool good = pm_journal_end(&j);
+    if (good && mutant == MUTANT_EARLY && pm_journal_look(&w_io, recover_buffer, uuid, &found))
+        pm_journal_apply(&w_io, recover_buffer, &found, true);
+    good = good && (mutant == MUTANT_NO_SYNC || w_sync(PM_JOURNAL_SELF));
+    if (!good) { // it may be whole, though
+        failed = after;
+        after = before;
+        has_failed = counts = true;
+        return false;
+    }
+    counts = true;
+    has_failed = false;
+    *unapplied = !pm_journal_look(&w_io, recover_buffer, uuid, &found) ||
+                 !pm_journal_apply(&w_io, recover_buffer, &found, true);
+    return !*unapplied;
+}
+
+// Files change in place, each change synced, as without a journal.
+static void go_without(void) {
+    retiring = true;
+    bool good = mutant == MUTANT_NO_RETIRE || pm_journal_retire(&w_io);
+    retiring = has_failed = false;
+    if (!good)
+        return;
+    for (unsigned n = 0; n < 3; n++) {
+        counts = false;
+        before = after;
+        unsigned i = (unsigned)rnd(FILES);
+        uint64_t at = rnd(after.size[i] / PM_PAGE_SIZE) * PM_PAGE_SIZE;
+        memset(after.bytes[i] + at, (int)rnd(256), SECTOR);
+        w_write(files[i], after.bytes[i] + at, SECTOR, at);
+        w_sync(files[i]);
+        counts = true;
+    }
+}
+
+// The process is killed: what is cached stays. The next one recovers, and may be cut.
+static void die_and_recover(void) {
+    struct pm_journal_found found;
+    inheriting = true;
+    if (!pm_journal_recover(&w_io, recover_buffer, uuid, &found))
+        return;
+    if (has_failed && is_state(world, &failed))
+        after = failed;
+    wrong += !is_state(world, &after);
+    has_failed = inheriting = false;
+}
+
+static void one_life(void) {
+    bool unapplied = false;
+    world = world_new();
+    memset(&after, 0, sizeof after);
+    for (unsigned i = 0; i < FILES; i++)
+        world->file[i + 1].size = world->file[i + 1].durable_size = after.size[i] = PM_PAGE_SIZE;
+    before = after;
+    counts = true;
+    has_failed = false;
+    at_operation = cut;
+    for (unsigned n = 0; n < 6; n++) {
+        fail_in = rnd(4) ? -1 : (int)rnd(12);
+        bool made = commit(&unapplied);
+        fail_in = -1;
+        if (rnd(made ? 4 : 2) == 0)
+            die_and_recover(), unapplied = false;
+        else if (rnd(4) == 0 && !unapplied)
+            go_without();
+    }
+    at_operation = NULL;
+    free(world);
+}
+
+static bool run(enum mutant which, uint64_t most, bool until_wrong) {
+    mutant = which;
+    images = wrong = second_cuts = epoch = 0;
+    while (images < most && !(until_wrong && wrong))
+        one_life();
+    return wrong == 0;
+}
+
+int main(int argc, char **argv) {
+    uint64_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000;
+    buffer = malloc(PM_JOURNAL_BUFFER);
+    inner_buffer = malloc(PM_JOURNAL_BUFFER);
+    recover_buffer = malloc(PM_JOURNAL_BUFFER);
+    group = malloc(PM_JOURNAL_BUFFER);
+    CHECK(run(MUTANT_NONE, most, false));
+    printf("images %llu, second cuts %llu, wrong %llu\n", (unsigned long long)images,
+           (unsigned long long)second_cuts, (unsigned long long)wrong);
+    for (enum mutant m = MUTANT_NONE + 1; m < MUTANTS; m++) {
+        bool survived = run(m, 5 * most, true);
+        printf("mutant %d: %s after %llu images\n", (int)m, survived ? "SURVIVED" : "killed",
+               (unsigned long long)images);
+        CHECK(!survived);
+    }
+    return CHECK_DONE();
+}
