@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// Part of a test library that is the whole of libpmalloc_preload.so: holds all threads again and
+// again from a thread of its own. holder_start.c starts it.
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "process/hold.h"
+
+#define PUBLIC __attribute__((visibility("default")))
+
+// The program may look at its memory while it is held.
+PUBLIC void (*holder_check)(void);
+PUBLIC _Atomic unsigned holder_held, holder_failed;
+PUBLIC void holder_start(void);
+
+static uint64_t limit_ms = 2000, pause_us = 1000, hold_us = 200;
+
+static void wait_us(uint64_t us) {
+    const struct timespec time = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+    nanosleep(&time, NULL);
+}
+
+static void *hold(void *unused) {
+    (void)unused;
+    for (;;) {
+        if (pm_hold_all(limit_ms)) {
+            wait_us(hold_us);
+            if (holder_check)
+                holder_check();
+            pm_release_all();
+            holder_held++;
+        } else {
+            holder_failed++;
+        }
+        wait_us(pause_us);
+    }
+    return NULL;
+}
+
+static void set(const char *name, uint64_t *value) {
+    const char *text = getenv(name);
+    if (text)
+        *value = strtoull(text, NULL, 10);
+}
+
+void holder_start(void) {
+    pthread_t thread;
+    set("HOLD_LIMIT_MS", &limit_ms);
+    set("HOLD_PAUSE_US", &pause_us);
+    set("HOLD_US", &hold_us);
+    if (!pm_hold_prepare() || pthread_create(&thread, NULL, hold, NULL) != 0)
+        abort();
+}
