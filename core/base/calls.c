@@ -23,7 +23,7 @@ _Atomic uint32_t pm_calls_word;
 __thread struct pm_call_record *pm_calls_own;
 bool pm_calls_recorded;
 static struct pm_call_record *record; // by thread id
-static long holder_process;
+static long holder_process, holder;
 static uint64_t blocked; // while threads are held
 
 bool pm_calls_record(void) {
@@ -50,12 +50,16 @@ void pm_calls_forked(void) {
 // the holder knows. It may not wait for ever: in a copy the word stays odd.
 static bool is_child(void) { return pm_bare_call(SYS_getpid, 0, 0, 0, 0) != holder_process; }
 
+static bool is_holder(void) { return pm_bare_call(SYS_gettid, 0, 0, 0, 0) == holder; }
+
 // No handler may run while memory stands still, so signals are blocked. One that the holder
 // has sent to this thread before it saw the call is delivered at the end of this function.
 bool pm_calls_rest(struct pm_call_record *own) {
     const struct timespec patience = {0, 50000000};
     uint64_t mask = blocked, before = 0;
     uint32_t now;
+    if (is_holder())
+        return false;
     if (is_child()) {
         now = atomic_load_explicit(&pm_calls_word, memory_order_acquire);
         if (now & 1)
@@ -74,6 +78,7 @@ bool pm_calls_rest(struct pm_call_record *own) {
 
 void pm_calls_hold(uint64_t mask) {
     blocked = mask;
+    holder = pm_bare_call(SYS_gettid, 0, 0, 0, 0);
     holder_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
     atomic_fetch_add(&pm_calls_word, 1);
 }

@@ -55,8 +55,8 @@ extern bool pm_calls_recorded;
 // Switches it on for good. A call that a thread sleeps in already stays unknown. False: no memory.
 bool pm_calls_record(void);
 
-// The cold parts of the two functions below. They store no errno. The child of a vfork() rests a
-// little, and then goes on (false).
+// The cold parts of the two functions below. They store no errno. The holder itself goes on
+// (false), and so does the child of a vfork() after a little.
 struct pm_call_record *pm_calls_find_own(void);
 bool pm_calls_rest(struct pm_call_record *own);
 

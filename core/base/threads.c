@@ -38,6 +38,8 @@ static _Atomic uint32_t turn;
 static _Atomic uint32_t owner;
 // In a turn of pm_threads_hold(): whether a thread may wait where it was interrupted. Else NULL.
 static _Atomic(pm_threads_rests *) may_rest;
+// No handler of the program's runs in the holder either.
+static uint64_t holders_mask;
 
 // ---- which threads there are --------------------------------------------------------------------
 
@@ -262,7 +264,8 @@ bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests) {
     uint64_t end = pm_os_now_ms() + timeout_ms;
     if (!pm_calls_record() || !take_turn(end, true))
         return false;
-    uint64_t ignored = pm_signals_ignored();
+    uint64_t ignored = pm_signals_ignored(), blocked = ~ignored;
+    syscall(SYS_rt_sigprocmask, SIG_BLOCK, &blocked, &holders_mask, sizeof blocked);
     atomic_store_explicit(&may_rest, rests, memory_order_release);
     pm_calls_hold(~ignored);
     if (begin_turn(end, ignored, true) == PM_THREADS_STILL)
@@ -272,10 +275,12 @@ bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests) {
 }
 
 void pm_threads_release(void) {
+    uint64_t mask = holders_mask;
     pm_gates_open();
     atomic_store_explicit(&may_rest, NULL, memory_order_release);
-    end_turn();
     pm_calls_release();
+    end_turn();
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask);
 }
 
 void pm_threads_forked(void) {

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "blocks/age.h"
 #include "process/hold.h"
+#include "process/phase.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -25,11 +27,22 @@ static void wait_us(uint64_t us) {
     nanosleep(&time, NULL);
 }
 
+// No thread rests inside the allocator: the holder can take every lock.
+static void check_lock(struct pm_lock *lock) {
+    if (lock == &pm_age_lock) // pm_hold_all() has taken it
+        return;
+    if (!pm_trylock_raw(lock))
+        abort();
+    pm_unlock_raw(lock);
+}
+
 static void *hold(void *unused) {
     (void)unused;
     for (;;) {
         if (pm_hold_all(limit_ms)) {
-            wait_us(hold_us);
+            pm_process_each_lock(check_lock);
+            if (hold_us)
+                wait_us(hold_us);
             if (holder_check)
                 holder_check();
             pm_release_all();

@@ -73,3 +73,25 @@ def test_calls_sleep_as_long_as_they_should_and_do_not_fail(holding, tmp_path):
     out, held, failed = run(holding, tmp_path, program, 3)
     assert "never" not in out
     assert held > 50 and failed == 0, (held, failed)
+
+
+MODES = {
+    "count": "threads that run",
+    "allocate": "threads inside malloc",
+    "pauses": "signals end pause(), each one once",
+    "handlers": "handlers run in threads that sleep, before, during and after a hold",
+    "dispositions": "the program's handlers and masks are its own",
+    "jumps": "siglongjmp() out of a call",
+    "threads": "threads begin and end, with small stacks",
+    "children": "fork and posix_spawn, which is a vfork",
+    "cancel": "threads are cancelled in a call",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_stands_still(mode, holding, tmp_path):
+    """The holder looks at counters that all threads and handlers raise."""
+    program = compiled("holds_running.c")
+    out, held, failed = run(holding, tmp_path, program, mode, 1, env={"HOLD_US": "0"}.items())
+    assert int(out.split()[1]) > 10, out
+    assert failed <= held // 10, (held, failed)
