@@ -90,7 +90,15 @@ void pm_calls_release(void) {
 
 // What the thread does in the system call whose frame is right below this one's. The kernel shows
 // "running", or the number, six arguments, the stack pointer and the program counter.
-static enum pm_call_look look_below(pid_t id, uintptr_t frame) {
+//
+// A handler may have left the call by longjmp(), and the thread may sleep at this depth again: in a
+// lock, or in another call that is never recorded.
+static bool is_other(long number, bool by_futex) {
+    return (number == SYS_futex) != by_futex || number == SYS_wait4 || number == SYS_waitid ||
+           number == SYS_flock || number == SYS_fcntl || number == SYS_openat;
+}
+
+static enum pm_call_look look_below(pid_t id, uintptr_t frame, bool by_futex) {
     char text[256];
     bool gone;
     if (!pm_task_read(id, "syscall", text, sizeof text, &gone))
@@ -101,7 +109,8 @@ static enum pm_call_look look_below(pid_t id, uintptr_t frame) {
     while (at > text && at[-1] != ' ')
         at--;
     uintptr_t stack = strtoull(at, NULL, 16);
-    return stack <= frame && frame - stack < FRAME ? PM_CALL_ASLEEP : PM_CALL_NONE;
+    bool below = stack <= frame && frame - stack < FRAME;
+    return below && !is_other(atol(text), by_futex) ? PM_CALL_ASLEEP : PM_CALL_NONE;
 }
 
 // Whether a thread spends its time in the program's code and not in the kernel: the call is no
@@ -129,7 +138,8 @@ enum pm_call_look pm_calls_look(pid_t id, bool thorough) {
         return PM_CALL_ASLEEP;
     if (!call)
         return PM_CALL_NONE;
-    enum pm_call_look look = look_below(id, (uintptr_t)call);
+    enum pm_call_look look =
+        look_below(id, (uintptr_t)call, atomic_load_explicit(&of->by_futex, memory_order_relaxed));
     if (look == PM_CALL_AWAKE && thorough && spends_time_outside(of, id))
         return PM_CALL_NONE;
     return look;
@@ -176,7 +186,8 @@ static void each_of_call(const struct memory *m, const struct pm_call *call) {
 
 void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg) {
     const struct memory memory = {each, arg};
-    struct pm_call *call = record ? atomic_load(&record[id].call) : NULL;
+    bool asleep = pm_calls_look(id, false) == PM_CALL_ASLEEP;
+    struct pm_call *call = asleep ? atomic_load(&record[id].call) : NULL;
     for (; call; call = call->outer)
         each_of_call(&memory, call);
 }

@@ -36,6 +36,7 @@ struct pm_call {
     size_t vector_count;
     const struct mmsghdr *messages;
     size_t message_count;
+    bool by_futex; // the call sleeps in a futex, as semaphores do
 };
 
 // Of one thread. It is reached by the thread's id, and stays when the thread ends.
@@ -43,6 +44,7 @@ struct pm_call_record {
     _Atomic(struct pm_call *) call; // NULL: the thread is in no call
     _Atomic uint32_t resting;       // 1: the thread waits for the end of a hold
     uint32_t looked_at;             // the holder's, in pm_calls_look()
+    _Atomic bool by_futex;          // of the call, which may lie on a stack that is no more
 };
 
 // Odd while threads are held. A futex.
@@ -68,6 +70,7 @@ static inline void pm_call_enter(struct pm_call *call) {
     struct pm_call *outer = atomic_load_explicit(&own->call, memory_order_relaxed);
     call->outer = outer && outer <= call && call - outer < (1 << 16) ? NULL : outer;
     // Sequentially consistent, as pm_calls_hold(): see above.
+    atomic_store_explicit(&own->by_futex, call->by_futex, memory_order_relaxed);
     atomic_store(&own->call, call);
     while (__builtin_expect(atomic_load(&pm_calls_word) & 1, 0) && pm_calls_rest(own)) {
     }
@@ -80,6 +83,8 @@ static inline void pm_call_leave(struct pm_call *call) {
     while (__builtin_expect(atomic_load_explicit(&pm_calls_word, memory_order_acquire) & 1, 0) &&
            pm_calls_rest(own)) {
     }
+    if (__builtin_expect(call->outer != NULL, 0))
+        atomic_store_explicit(&own->by_futex, call->outer->by_futex, memory_order_relaxed);
     atomic_store_explicit(&own->call, call->outer, memory_order_release);
 }
 

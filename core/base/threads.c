@@ -210,7 +210,7 @@ static enum pm_threads ask_all(uint32_t now, uint64_t end, bool hold) {
 // no signal for this thread.
 static bool take_turn(uint64_t end, bool hold) {
     uint32_t nobody = 0, self = (uint32_t)syscall(SYS_gettid);
-    struct pm_call call = {0};
+    struct pm_call call = {.by_futex = true};
     while (!atomic_compare_exchange_strong_explicit(&owner, &nobody, self, memory_order_acquire,
                                                     memory_order_relaxed)) {
         const struct timespec look = {0, 10000000};

@@ -46,6 +46,7 @@ typedef size_t len;
                                     {l, l ? sizeof(socklen_t) : 0}}
 #define VECTORS(v, n) .vectors = v, .vector_count = (size_t)(n)
 #define MESSAGES(m, n) .messages = (const void *)m, .message_count = n
+#define SEMAPHORE(s) .memory = {{s, sizeof *s}}, .by_futex = true
 #define NOTHING .outer = NULL
 
 #define READINESS(X)                                                                               \
@@ -61,7 +62,7 @@ typedef size_t len;
       BYTES(e, (size_t)n * sizeof *e))                                                             \
     X(int, epoll_pwait2, (int f, struct epoll_event *e, int n, until t, mask m),                   \
       (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e))                                            \
-    X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t), NOTHING)
+    X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t), .by_futex = true)
 
 #define SLEEPS(X)                                                                                  \
     X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest))                      \
@@ -77,9 +78,9 @@ typedef size_t len;
     X(int, sigtimedwait, (mask m, siginfo_t *i, until t), (m, i, t), ONE(i))
 
 #define QUEUES(X)                                                                                  \
-    X(int, sem_wait, (sem_t *s), (s), ONE(s))                                                      \
-    X(int, sem_timedwait, (sem_t *s, until t), (s, t), ONE(s))                                     \
-    X(int, sem_clockwait, (sem_t *s, clockid_t c, until t), (s, c, t), ONE(s))                     \
+    X(int, sem_wait, (sem_t *s), (s), SEMAPHORE(s))                                                \
+    X(int, sem_timedwait, (sem_t *s, until t), (s, t), SEMAPHORE(s))                               \
+    X(int, sem_clockwait, (sem_t *s, clockid_t c, until t), (s, c, t), SEMAPHORE(s))               \
     X(ssize_t, msgrcv, (int q, void *p, len n, long type, int f), (q, p, n, type, f),              \
       BYTES(p, n + sizeof(long)))                                                                  \
     X(int, msgsnd, (int q, const void *p, len n, int f), (q, p, n, f), NOTHING)                    \
