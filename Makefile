@@ -62,7 +62,12 @@ endif
 # initfirst: our constructor runs before all others. If another library registered a fork handler
 # earlier, that handler would run in the child while the heap is still the parent's.
 SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst -Wl,--gc-sections \
-	-Wl,--no-undefined -Wl,--version-script=preload/preload.map $(LDFLAGS)
+	-Wl,--no-undefined -Wl,--version-script=preload/preload.map \
+	$(INNER_CALLS:%=-Wl,--wrap=%) $(LDFLAGS)
+# Names of preload/names/waits.c that the library also calls itself (preload/names/inner.c).
+INNER_CALLS = read write nanosleep
+print-inner-calls:
+	@echo $(INNER_CALLS)
 
 # --- what there is -----------------------------------------------------------------------------
 
@@ -103,7 +108,7 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	fuzz fuzz-corpus fuzz-coverage format format-check lint check-layers check-style tests-built \
-	pmem-packages soak faults vm FORCE
+	pmem-packages soak faults vm print-inner-calls FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 

@@ -62,6 +62,7 @@ uint64_t pm_os_start_time(pid_t pid);
 // field 2 may hold any characters; the last ')' ends it. 0: there is no such field.
 uint64_t pm_os_stat_number(const char *stat, unsigned field);
 #define PM_STAT_FLAGS 9u         // the field of the flags:
+#define PM_STAT_USER 14u         // the field of the time in the program, in clock ticks
 #define PM_STAT_EXITING 0x4ul    // the thread is exiting
 #define PM_STAT_SIGNALED 0x400ul // a signal has killed it; its core may be being written
 // The state of a process: the letter in /proc/PID/stat ('T': stopped, 'Z': ended). 0: there is no

@@ -3,19 +3,19 @@
 #include "threads.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
+#include "calls.h"
+#include "gates.h"
 #include "lock.h"
 #include "os.h"
-#include "os_file.h"
+#include "tasks.h"
 
 // A signal that hardly any program sends or blocks, because the C library uses it for itself.
 #ifdef __GLIBC__
@@ -25,9 +25,8 @@
 #define SIGNAL 34 // SIGSYNCCALL of musl
 static const bool __libc_single_threaded; // musl has no such variable: false means "not known"
 #endif
-#define THREADS ((size_t)1 << 22) // the kernel's thread ids are less than this
 #define PATIENCE_MS 200
-#define SA_RESTORER 0x04000000
+#define LONGEST_PAUSE_NS 1000000
 
 // By thread id, what was asked of the thread. 0: nothing. 2 * T: to wait in turn T. 2 * T + 1: to
 // wait in turn T, and the thread has heard it. The memory is never freed: a thread may run the
@@ -35,98 +34,40 @@ static const bool __libc_single_threaded; // musl has no such variable: false me
 static _Atomic uint32_t *thread;
 // The number of the turn; a futex. It is odd while threads are to wait.
 static _Atomic uint32_t turn;
+// The thread whose turn it is, 0: nobody's. A futex.
+static _Atomic uint32_t owner;
+// In a turn of pm_threads_hold(): whether a thread may wait where it was interrupted. Else NULL.
+static _Atomic(pm_threads_rests *) may_rest;
+// No handler of the program's runs in the holder either.
+static uint64_t holders_mask;
 
 // ---- which threads there are --------------------------------------------------------------------
 
-static int open_tasks(void) { return open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
-
-struct listing {
-    pid_t self;
-    void (*each)(pid_t id, void *arg);
-    void *arg;
-};
-
-static bool visit(const char *name, void *arg) {
-    const struct listing *list = arg;
-    int id = atoi(name);
-    pid_t own = (pid_t)atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
-    if (id > 0 && (size_t)id < THREADS && id != list->self && id != own)
-        list->each(id, list->arg);
-    return true;
-}
-
-// Calls `each` for every other thread. False: the list cannot be read.
-static bool each_other(void (*each)(pid_t id, void *arg), void *arg) {
-    struct listing list = {.self = (pid_t)syscall(SYS_gettid), .each = each, .arg = arg};
-    int fd = open_tasks();
-    if (fd < 0)
-        return false;
-    bool good = pm_os_each_name(fd, visit, &list);
-    close(fd);
-    return good;
-}
-
-// Reads a file of the thread in /proc. False: it cannot be read; *gone then says whether the thread
-// exists no more.
-static bool read_about(pid_t id, const char *file, char *text, size_t len, bool *gone) {
-    char path[48];
-    snprintf(path, sizeof path, "/proc/self/task/%d/%s", (int)id, file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, len - 1);
-    *gone = got < 0 && errno == (fd < 0 ? ENOENT : ESRCH);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
-    return got > 0;
-}
-
-// Whether the thread will store nothing any more because it is exiting. A thread may still be
-// listed after it was joined. The first thread stays listed after pthread_exit() until the process
-// ends.
-static bool is_dead(pid_t id) {
-    char text[256];
-    bool gone;
-    if (!read_about(id, "stat", text, sizeof text, &gone))
-        return gone;
-    return pm_os_stat_number(text, PM_STAT_FLAGS) & PM_STAT_EXITING;
-}
-
-static void count_living(pid_t id, void *arg) { *(unsigned *)arg += !is_dead(id); }
+static void count_living(pid_t id, void *arg) { *(unsigned *)arg += !pm_task_is_dead(id); }
 
 bool pm_threads_none(void) {
     unsigned living = 0;
     if (__libc_single_threaded)
         return true;
-    return each_other(count_living, &living) && living == 0;
+    return pm_tasks_each_other(count_living, &living) && living == 0;
 }
 
 static void find_stopped(pid_t id, void *arg) {
     char text[256];
     bool gone;
-    const char *at = read_about(id, "stat", text, sizeof text, &gone) ? strrchr(text, ')') : NULL;
+    const char *at = pm_task_read(id, "stat", text, sizeof text, &gone) ? strrchr(text, ')') : NULL;
     *(bool *)arg |= at && at[1] && strchr("Tt", at[2]);
 }
 
 bool pm_threads_stopped(void) {
     bool stopped = false;
-    return each_other(find_stopped, &stopped) && stopped;
+    return pm_tasks_each_other(find_stopped, &stopped) && stopped;
 }
 
 // ---- standing still -----------------------------------------------------------------------------
 
-// The kernel's own struct, for a direct system call: libc's sigaction() refuses this signal.
-struct action {
-    void (*handler)(int, siginfo_t *, void *);
-    unsigned long flags;
-    void (*restorer)(void);
-    uint64_t mask;
-};
-static struct action before, before_fault;
+static struct pm_action before, before_fault;
 static bool owed; // a thread may yet run our handler because of an earlier turn
-
-static long set_action(int number, const struct action *now, struct action *old) {
-    return syscall(SYS_rt_sigaction, number, now, old, sizeof now->mask);
-}
 
 void pm_threads_return(void);
 __asm__(".text\n.hidden pm_threads_return\n.globl pm_threads_return\n"
@@ -144,6 +85,17 @@ static void hear(int number, siginfo_t *info, void *context) {
     int saved = errno;
     pid_t id = (pid_t)syscall(SYS_gettid);
     uint32_t asked = atomic_load_explicit(&thread[id], memory_order_acquire);
+    pm_threads_rests *rests = atomic_load_explicit(&may_rest, memory_order_acquire);
+    if (rests && asked && !(asked & 1)) {
+        pm_calls_tidy((void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP]);
+        // A thread that may not wait here goes on, and is asked again.
+        if (!rests(context) &&
+            atomic_compare_exchange_strong_explicit(&thread[id], &asked, 0, memory_order_release,
+                                                    memory_order_acquire)) {
+            errno = saved;
+            return;
+        }
+    }
     // Release: a thread that sees "heard" (in ask) also sees everything that this thread has
     // stored.
     while (asked && !(asked & 1) &&
@@ -160,11 +112,23 @@ static void hear(int number, siginfo_t *info, void *context) {
 // Whether the thread is in the kernel and our signal is pending for it, so that it runs our handler
 // before it does anything else in the program. Until then the kernel may still store the result of
 // one system call. That does no harm, because the thread stores nothing after it.
-static bool is_held(pid_t id, bool *deaf) {
+//
+// In a hold the store of the kernel's would do harm, and a stopped thread may hold a lock. So a
+// thread may only be in vfork or clone then, where it waits until its child executes.
+static bool waits_for_child(pid_t id) {
+    char text[256];
+    bool gone;
+    if (!pm_task_read(id, "syscall", text, sizeof text, &gone))
+        return gone;
+    long number = text[0] >= '0' && text[0] <= '9' ? atol(text) : -1;
+    return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
+}
+
+static bool is_held(pid_t id, bool hold, bool *deaf) {
     char text[4096];
     bool gone;
     *deaf = false;
-    if (!read_about(id, "status", text, sizeof text, &gone))
+    if (!pm_task_read(id, "status", text, sizeof text, &gone))
         return gone;
     const char *state = strstr(text, "\nState:\t"), *pending = strstr(text, "\nSigPnd:\t");
     const char *blocked = strstr(text, "\nSigBlk:\t");
@@ -172,7 +136,8 @@ static bool is_held(pid_t id, bool *deaf) {
         return false;
     uint64_t deaf_to = strtoull(blocked + 9, NULL, 16), waiting = strtoull(pending + 9, NULL, 16);
     *deaf = deaf_to >> (SIGSEGV - 1) & 1;
-    return strchr("DTt", state[8]) && (waiting & ~deaf_to) >> (SIGNAL - 1) & 1;
+    return strchr("DTt", state[8]) && (waiting & ~deaf_to) >> (SIGNAL - 1) & 1 &&
+           (!hold || (state[8] == 'D' && waits_for_child(id)));
 }
 
 struct round {
@@ -181,11 +146,21 @@ struct round {
     bool deaf;     // one of the running threads blocks SIGSEGV
     bool thorough; // looks in /proc at threads that have not answered
     bool last;     // no more time
+    bool hold;     // threads that sleep in a call are left alone
 };
 
 static void ask(pid_t id, void *arg) {
     struct round *r = arg;
+    enum pm_call_look look = r->hold ? pm_calls_look(id, r->thorough) : PM_CALL_NONE;
     uint32_t seen = atomic_load_explicit(&thread[id], memory_order_acquire), asked = r->turn << 1;
+    if (look == PM_CALL_ASLEEP) { // maybe it was asked before it went to rest
+        owed |= seen && !(seen & 1);
+        return;
+    }
+    if (look == PM_CALL_AWAKE) {
+        r->running += !r->thorough || !pm_task_is_dead(id);
+        return;
+    }
     if (seen == (asked | 1))
         return;
     bool deaf, on_its_way = seen && !(seen & 1); // a signal is pending, maybe of an earlier turn
@@ -194,9 +169,9 @@ static void ask(pid_t id, void *arg) {
                                                 memory_order_acquire) &&
         !on_its_way && syscall(SYS_tgkill, getpid(), id, SIGNAL) != 0)
         atomic_store_explicit(&thread[id], 0, memory_order_release);
-    if (r->thorough && is_dead(id))
+    if (r->thorough && pm_task_is_dead(id))
         return;
-    if (r->thorough && is_held(id, &deaf)) {
+    if (r->thorough && is_held(id, r->hold, &deaf)) {
         owed = true;
         return;
     }
@@ -209,42 +184,110 @@ static void ask(pid_t id, void *arg) {
 
 // A thread that is not listed yet can only have been made by one that runs. So when two rounds in a
 // row find no running thread, there is none.
-static enum pm_threads ask_all(uint32_t now) {
-    uint64_t end = pm_os_now_ms() + PATIENCE_MS;
+static enum pm_threads ask_all(uint32_t now, uint64_t end, bool hold) {
+    struct timespec pause = {0, 50000};
     struct round r = {.turn = now};
     for (unsigned quiet = 0, rounds = 0; !r.last; rounds++) {
         bool last = pm_os_now_ms() >= end;
         bool thorough = last || rounds % LOOK_EVERY >= LOOK_EVERY - 2;
-        r = (struct round){.turn = now, .last = last, .thorough = thorough};
-        if (!each_other(ask, &r))
+        r = (struct round){.turn = now, .last = last, .thorough = thorough, .hold = hold};
+        if (!pm_tasks_each_other(ask, &r))
             return PM_THREADS_RUN;
         quiet = r.running ? 0 : quiet + 1;
         if (quiet == 2)
             return PM_THREADS_STILL;
-        if (r.running) {
-            struct timespec pause = {0, 50000};
-            syscall(SYS_nanosleep, &pause, NULL);
-        }
+        if (!r.running)
+            continue;
+        syscall(SYS_nanosleep, &pause, NULL);
+        if (hold && rounds % LOOK_EVERY == 0 && pause.tv_nsec < LONGEST_PAUSE_NS)
+            pause.tv_nsec *= 2;
     }
     return r.deaf ? PM_THREADS_DEAF : PM_THREADS_RUN;
 }
 
-enum pm_threads pm_threads_stop(void) {
-    const struct action ours = {hear, SA_RESTORER | SA_SIGINFO | SA_RESTART | SA_ONSTACK,
-                                pm_threads_return, 0};
-    struct action old;
+// Takes the turn, or waits for it until `end`. A hold waits in a call, so that another hold needs
+// no signal for this thread.
+static bool take_turn(uint64_t end, bool hold) {
+    uint32_t nobody = 0, self = (uint32_t)syscall(SYS_gettid);
+    struct pm_call call = {.by_futex = true};
+    while (!atomic_compare_exchange_strong_explicit(&owner, &nobody, self, memory_order_acquire,
+                                                    memory_order_relaxed)) {
+        const struct timespec look = {0, 10000000};
+        if (pm_os_now_ms() >= end)
+            return false;
+        if (hold)
+            pm_call_enter(&call);
+        syscall(SYS_futex, &owner, FUTEX_WAIT_PRIVATE, nobody, &look, NULL, 0);
+        if (hold)
+            pm_call_leave(&call);
+        nobody = 0;
+    }
+    return true;
+}
+
+static enum pm_threads begin_turn(uint64_t end, uint64_t ignored, bool hold) {
+    const struct pm_action ours = {hear, PM_SA_RESTORER | SA_SIGINFO | SA_RESTART | SA_ONSTACK,
+                                   pm_threads_return, ~ignored};
+    struct pm_action old;
     uint32_t now = atomic_fetch_add_explicit(&turn, 1, memory_order_release) + 1;
     if (!thread)
-        thread = pm_os_reserve(THREADS * sizeof *thread);
-    if (!thread || set_action(SIGNAL, NULL, &old) != 0)
+        thread = pm_os_reserve(PM_TASKS * sizeof *thread);
+    if (!thread || pm_action_set(SIGNAL, NULL, &old) != 0)
         return PM_THREADS_RUN;
     if (old.handler != hear)
         before = old;
-    if (set_action(SIGNAL, &ours, NULL) != 0)
+    if (pm_action_set(SIGNAL, &ours, NULL) != 0)
         return PM_THREADS_RUN;
-    enum pm_threads result = ask_all(now);
+    enum pm_threads result = ask_all(now, end, hold);
+    if (hold && result == PM_THREADS_STILL) // a handler may have begun before gates were closed
+        result = pm_gates_close(SIGNAL, ignored) ? ask_all(now, end, hold) : PM_THREADS_RUN;
     owed |= result != PM_THREADS_STILL;
     return result;
+}
+
+static void end_turn(void) {
+    if (thread && !owed) // else keep our handler: a signal of ours may yet arrive
+        pm_action_set(SIGNAL, &before, NULL);
+    atomic_fetch_add_explicit(&turn, 1, memory_order_release);
+    pm_futex_wake(&turn, 1 << 30);
+    atomic_store_explicit(&owner, 0, memory_order_release);
+    pm_futex_wake(&owner, 1 << 30);
+}
+
+enum pm_threads pm_threads_stop(void) {
+    take_turn(UINT64_MAX, false);
+    return begin_turn(pm_os_now_ms() + PATIENCE_MS, pm_signals_ignored(), false);
+}
+
+bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests) {
+    uint64_t end = pm_os_now_ms() + timeout_ms;
+    if (!pm_calls_record() || !take_turn(end, true))
+        return false;
+    uint64_t ignored = pm_signals_ignored(), blocked = ~ignored;
+    syscall(SYS_rt_sigprocmask, SIG_BLOCK, &blocked, &holders_mask, sizeof blocked);
+    atomic_store_explicit(&may_rest, rests, memory_order_release);
+    pm_calls_hold(~ignored);
+    if (begin_turn(end, ignored, true) == PM_THREADS_STILL)
+        return true;
+    pm_threads_release();
+    return false;
+}
+
+void pm_threads_release(void) {
+    uint64_t mask = holders_mask;
+    pm_gates_open();
+    atomic_store_explicit(&may_rest, NULL, memory_order_release);
+    pm_calls_release();
+    end_turn();
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask);
+}
+
+void pm_threads_forked(void) {
+    atomic_store_explicit(&may_rest, NULL, memory_order_relaxed);
+    atomic_store_explicit(&owner, 0, memory_order_relaxed);
+    turn += turn & 1;
+    pm_gates_open();
+    pm_calls_forked();
 }
 
 // A thread that has met unwritable memory may be delayed on its way to the handler, until after the
@@ -263,27 +306,22 @@ static void fault(int number, siginfo_t *info, void *context) {
     if (now & 1)
         wait_for_end_of(now);
     else if (sent || atomic_fetch_sub_explicit(&late_faults, 1, memory_order_relaxed) <= 0)
-        set_action(SIGSEGV, &before_fault, NULL);
+        pm_action_set(SIGSEGV, &before_fault, NULL);
     if (sent)
         syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);
     errno = saved;
 }
 
 bool pm_threads_catch(void) {
-    const struct action ours = {fault, SA_RESTORER | SA_SIGINFO | SA_RESTART | SA_ONSTACK,
-                                pm_threads_return, ~0ull};
-    struct action old;
-    if (set_action(SIGSEGV, NULL, &old) != 0)
+    const struct pm_action ours = {fault, PM_SA_RESTORER | SA_SIGINFO | SA_RESTART | SA_ONSTACK,
+                                   pm_threads_return, ~0ull};
+    struct pm_action old;
+    if (pm_action_set(SIGSEGV, NULL, &old) != 0)
         return false;
     if (old.handler != fault)
         before_fault = old;
     atomic_store_explicit(&late_faults, LATE_FAULTS, memory_order_relaxed);
-    return set_action(SIGSEGV, &ours, NULL) == 0;
+    return pm_action_set(SIGSEGV, &ours, NULL) == 0;
 }
 
-void pm_threads_resume(void) {
-    if (thread && !owed) // else keep our handler: a signal of ours may yet arrive
-        set_action(SIGNAL, &before, NULL);
-    atomic_fetch_add_explicit(&turn, 1, memory_order_release);
-    pm_futex_wake(&turn, 1 << 30);
-}
+void pm_threads_resume(void) { end_turn(); }

@@ -9,6 +9,7 @@
 #define PM_THREADS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 // Whether the calling thread is the only one. False also if it cannot be found out.
 bool pm_threads_none(void);
@@ -37,5 +38,16 @@ enum pm_threads pm_threads_stop(void);
 // The SIGSEGV handler that this needs stays until the first fault with another reason.
 bool pm_threads_catch(void);
 void pm_threads_resume(void);
+
+// The same for a program that goes on as if nothing had been: memory stands still, and no call of
+// the program's fails or ends early. A thread that sleeps in a call is left asleep (calls.h).
+// Others wait in the handler, where `rests` allows it: it gets the ucontext_t of the interrupted
+// thread, and runs in its signal handler. The program's own handlers wait, too (gates.h). False: a
+// thread could not be brought to rest in time, and nobody is held. Holders wait for each other.
+typedef bool pm_threads_rests(void *context);
+bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests);
+void pm_threads_release(void);
+// In a forked child, before it has a second thread: nobody holds it.
+void pm_threads_forked(void);
 
 #endif

@@ -14,10 +14,13 @@
 #include "base/options.h"
 #include "base/threads.h"
 #include "blocks/age.h"
+#include "hold.h"
 #include "kernel_stores.h"
 #include "media/commit.h"
 #include "media/heap.h"
+#include "media/heap_open.h"
 #include "phase.h"
+#include "roots/root_table.h"
 
 // ---- settings -----------------------------------------------------------------------------------
 
@@ -58,7 +61,16 @@ int pm_commits_options(struct pm_error *err) {
                    text);
 }
 
+int pm_commits_begin(struct pm_error *err) {
+    if (!pm_hold_prepare())
+        return pm_fail(err, PM_OPERATIONAL, "PMALLOC_COMMIT: no memory to hold threads with");
+    return pm_heap_journal(err);
+}
+
 // ---- one commit ---------------------------------------------------------------------------------
+
+#define PATIENCE_MS                                                                                \
+    1000 // for threads that are in the kernel, without a signal, on behalf of a disk
 
 // Blocks all signals, libc's internal ones too: no handler may come between.
 static uint64_t block_signals(void) {
@@ -76,21 +88,45 @@ static void lock_extents(void (*step)(struct pm_lock *)) {
         step(&pm_heap.shard[i].lock);
 }
 
-// What changes the mappings of the data does so with an extent lock. What other threads are doing
-// else may be half done at the instant, as at a kill.
-static bool take(void) {
+static bool is_data(const void *at) {
+    return pm_heap_offset(at) < pm_range || pm_roots_captured(at);
+}
+
+static void find_data(void *at, size_t len, void *found) {
+    if (len && (is_data(at) || is_data((char *)at + len - 1)))
+        *(bool *)found = true;
+}
+
+// The kernel may store a sleeping call's result at any moment. A page must not be dropped then.
+static bool may_drop(void) {
+    bool awaited = false;
+    pm_hold_each_memory(find_data, &awaited);
+    return !awaited && !pm_kernel_stores();
+}
+
+static void take_alone(void) {
     struct pm_commit_cost cost;
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
-    bool alone = pm_threads_none();
-    bool still = alone || pm_threads_stop() == PM_THREADS_STILL;
-    if (still)
-        pm_commit_take(!pm_kernel_stores(), &cost);
-    if (!alone)
-        pm_threads_resume();
+    pm_commit_take(!pm_kernel_stores(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
-    return still;
+}
+
+// While the threads are held, none of them has a lock, and none is inside the allocator.
+static bool take(void) {
+    struct pm_commit_cost cost;
+    if (pm_threads_none()) {
+        take_alone();
+        return true;
+    }
+    if (!pm_hold_all(PATIENCE_MS))
+        return false;
+    lock_extents(pm_lock_raw);
+    pm_commit_take(may_drop(), &cost);
+    lock_extents(pm_unlock_raw);
+    pm_release_all();
+    return true;
 }
 
 // With the commit lock.

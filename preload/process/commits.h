@@ -21,6 +21,8 @@
 int pm_commits_options(struct pm_error *err);
 // Whether PMALLOC_COMMIT is set.
 bool pm_commits_wanted(void);
+// Once the heap is recovered: from here on all its changes go through commits.
+int pm_commits_begin(struct pm_error *err);
 // The milliseconds between two commits; 0: none are made by time.
 uint64_t pm_commits_interval(void);
 

@@ -17,6 +17,7 @@
 #include "base/cancel.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/threads.h"
 #include "blocks/arena.h"
 #include "blocks/returns.h"
 #include "blocks/tcache.h"
@@ -366,6 +367,7 @@ static void after_in_child(void) {
     struct pm_fork_gate *gate = fork_state.gate;
     pm_process_each_lock(pm_lock_reset);
     pm_background_forked();
+    pm_threads_forked();
     pm_phase_forked();
     follow = fork_state.plan == TAKE ? FORK_OF_TAKER : NO_MORE;
     struct pm_fork_gate_hold hold = {0};

@@ -89,7 +89,7 @@ static int open_persistent(struct pm_error *err) {
     if (status == PM_OK && borrow)
         status = pm_heap_borrow(err);
     if (status == PM_OK && !borrow && pm_commits_wanted())
-        status = pm_heap_journal(err);
+        status = pm_commits_begin(err);
     if (status == PM_OK && pm_heap_has_roots() && pm_options.locks.number == PM_LOCKS_RESET)
         status = keep_account_of_locks(err);
     return status;

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "calls.h"
+
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "bare_thread.h"
+#include "os.h"
+#include "tasks.h"
+
+// libc's function for a call keeps less than this on the stack. The frame of a signal handler needs
+// more: so a handler that sleeps is not taken for the call that it interrupted.
+#define FRAME 1024u
+// What a call's frames on the stack may store: libc's below, the caller's own record above.
+#define STACK_BYTES 4096u
+
+_Atomic uint32_t pm_calls_word;
+__thread struct pm_call_record *pm_calls_own;
+bool pm_calls_recorded;
+static struct pm_call_record *record; // by thread id
+static long holder_process, holder;
+static uint64_t blocked; // while threads are held
+
+bool pm_calls_record(void) {
+    if (!record)
+        record = pm_os_reserve(PM_TASKS * sizeof *record);
+    pm_calls_recorded = record != NULL;
+    return pm_calls_recorded;
+}
+
+struct pm_call_record *pm_calls_find_own(void) {
+    struct pm_call_record *own = &record[pm_bare_call(SYS_gettid, 0, 0, 0, 0)];
+    // An earlier thread with this id may have ended inside a call.
+    atomic_store_explicit(&own->call, NULL, memory_order_relaxed);
+    pm_calls_own = own;
+    return own;
+}
+
+void pm_calls_forked(void) {
+    pm_calls_own = NULL;
+    atomic_store_explicit(&pm_calls_word, 0, memory_order_relaxed);
+}
+
+// A child that shares this memory or has a copy of it (vfork, _Fork) is none of the threads that
+// the holder knows. It may not wait for ever: in a copy the word stays odd.
+static bool is_child(void) { return pm_bare_call(SYS_getpid, 0, 0, 0, 0) != holder_process; }
+
+static bool is_holder(void) { return pm_bare_call(SYS_gettid, 0, 0, 0, 0) == holder; }
+
+// No handler may run while memory stands still, so signals are blocked. One that the holder
+// has sent to this thread before it saw the call is delivered at the end of this function.
+bool pm_calls_rest(struct pm_call_record *own) {
+    const struct timespec patience = {0, 50000000};
+    uint64_t mask = blocked, before = 0;
+    uint32_t now;
+    if (is_holder())
+        return false;
+    if (is_child()) {
+        now = atomic_load_explicit(&pm_calls_word, memory_order_acquire);
+        if (now & 1)
+            pm_bare_call(SYS_futex, (long)&pm_calls_word, FUTEX_WAIT, now, (long)&patience);
+        return false;
+    }
+    pm_bare_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&mask, (long)&before, sizeof mask);
+    // Release: the holder that sees the flag also sees what this thread has stored.
+    atomic_store_explicit(&own->resting, 1, memory_order_release);
+    while ((now = atomic_load_explicit(&pm_calls_word, memory_order_acquire)) & 1)
+        pm_bare_call(SYS_futex, (long)&pm_calls_word, FUTEX_WAIT, now, 0);
+    atomic_store_explicit(&own->resting, 0, memory_order_release);
+    pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof before);
+    return true;
+}
+
+void pm_calls_hold(uint64_t mask) {
+    blocked = mask;
+    holder = pm_bare_call(SYS_gettid, 0, 0, 0, 0);
+    holder_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    atomic_fetch_add(&pm_calls_word, 1);
+}
+
+void pm_calls_release(void) {
+    atomic_fetch_add(&pm_calls_word, 1);
+    pm_bare_call(SYS_futex, (long)&pm_calls_word, FUTEX_WAKE, 1 << 30, 0);
+}
+
+// What the thread does in the system call whose frame is right below this one's. The kernel shows
+// "running", or the number, six arguments, the stack pointer and the program counter.
+//
+// A handler may have left the call by longjmp(), and the thread may sleep at this depth again: in a
+// lock, or in another call that is never recorded.
+static bool is_other(long number, bool by_futex) {
+    return (number == SYS_futex) != by_futex || number == SYS_wait4 || number == SYS_waitid ||
+           number == SYS_flock || number == SYS_fcntl || number == SYS_openat;
+}
+
+static enum pm_call_look look_below(pid_t id, uintptr_t frame, bool by_futex) {
+    char text[256];
+    bool gone;
+    if (!pm_task_read(id, "syscall", text, sizeof text, &gone))
+        return gone ? PM_CALL_ASLEEP : PM_CALL_AWAKE;
+    const char *at = strrchr(text, ' ');
+    if (text[0] < '0' || text[0] > '9' || !at)
+        return PM_CALL_AWAKE;
+    while (at > text && at[-1] != ' ')
+        at--;
+    uintptr_t stack = strtoull(at, NULL, 16);
+    bool below = stack <= frame && frame - stack < FRAME;
+    return below && !is_other(atol(text), by_futex) ? PM_CALL_ASLEEP : PM_CALL_NONE;
+}
+
+// Whether a thread spends its time in the program's code and not in the kernel: the call is no
+// more, or a signal handler runs for long. The first look in a hold notes the time.
+#define TICKS 2u
+#define TICK_BITS 20u
+static bool spends_time_outside(struct pm_call_record *of, pid_t id) {
+    char text[512];
+    bool gone;
+    uint32_t hold = atomic_load_explicit(&pm_calls_word, memory_order_relaxed) << TICK_BITS;
+    if (!pm_task_read(id, "stat", text, sizeof text, &gone))
+        return false;
+    uint32_t ticks = pm_os_stat_number(text, PM_STAT_USER) & ((1u << TICK_BITS) - 1);
+    if ((of->looked_at - hold) >> TICK_BITS)
+        of->looked_at = hold + ticks;
+    return ticks - (of->looked_at - hold) >= TICKS;
+}
+
+enum pm_call_look pm_calls_look(pid_t id, bool thorough) {
+    struct pm_call_record *of = record ? &record[id] : NULL;
+    if (!of)
+        return PM_CALL_NONE;
+    struct pm_call *call = atomic_load(&of->call);
+    if (atomic_load_explicit(&of->resting, memory_order_acquire))
+        return PM_CALL_ASLEEP;
+    if (!call)
+        return PM_CALL_NONE;
+    enum pm_call_look look =
+        look_below(id, (uintptr_t)call, atomic_load_explicit(&of->by_futex, memory_order_relaxed));
+    if (look == PM_CALL_AWAKE && thorough && spends_time_outside(of, id))
+        return PM_CALL_NONE;
+    return look;
+}
+
+void pm_calls_resting(bool rests) {
+    if (pm_calls_own)
+        atomic_store_explicit(&pm_calls_own->resting, rests, memory_order_release);
+}
+
+void pm_calls_tidy(const void *stack) {
+    if (!record)
+        return;
+    struct pm_call_record *own = &record[pm_bare_call(SYS_gettid, 0, 0, 0, 0)];
+    const char *call = (const char *)atomic_load_explicit(&own->call, memory_order_relaxed);
+    if (call && (!pm_calls_own || call < (const char *)stack))
+        atomic_store_explicit(&own->call, NULL, memory_order_relaxed);
+}
+
+struct memory {
+    void (*each)(void *at, size_t len, void *arg);
+    void *arg;
+};
+
+static void each_vector(const struct memory *m, const struct iovec *vectors, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (vectors[i].iov_len)
+            m->each(vectors[i].iov_base, vectors[i].iov_len, m->arg);
+}
+
+static void each_of_call(const struct memory *m, const struct pm_call *call) {
+    m->each((char *)(uintptr_t)call - STACK_BYTES, STACK_BYTES + sizeof *call, m->arg);
+    each_vector(m, call->memory, sizeof call->memory / sizeof *call->memory);
+    each_vector(m, call->vectors, call->vector_count);
+    for (size_t i = 0; i < call->message_count; i++) {
+        const struct msghdr *message = &call->messages[i].msg_hdr;
+        const struct iovec parts[] = {{(void *)(uintptr_t)message, sizeof *message},
+                                      {message->msg_name, message->msg_namelen},
+                                      {message->msg_control, message->msg_controllen}};
+        each_vector(m, parts, 3);
+        each_vector(m, message->msg_iov, message->msg_iovlen);
+    }
+}
+
+void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg) {
+    const struct memory memory = {each, arg};
+    bool asleep = pm_calls_look(id, false) == PM_CALL_ASLEEP;
+    struct pm_call *call = asleep ? atomic_load(&record[id].call) : NULL;
+    for (; call; call = call->outer)
+        each_of_call(&memory, call);
+}

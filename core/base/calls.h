@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Calls of the program that may sleep in the kernel: poll, read, sem_wait, sleep and their kin. A
+// thread that sleeps in one need not be stopped to stand still. It is enough that it waits when the
+// call is over, before it returns to the program. So nobody disturbs the call: it returns no EINTR,
+// transfers no less than it would, and its timeout runs on as it should.
+//
+//   thread     pm_call_enter .. the call, asleep ............. pm_call_leave, waits .. goes on
+//   holder             pm_calls_hold .. looks .. [ memory stands still ] .. pm_calls_release
+//
+// The handshake is Dekker's. A thread that enters stores its call, then reads the word; the holder
+// stores the word, then reads the calls. So a thread that the holder finds outside of a call sees
+// the word before it sleeps: it waits in pm_call_enter(), and a signal for it comes before the call
+// or not at all.
+//
+// The kernel may store what a call returns while threads are held, and libc some bytes of its own
+// around the call. pm_calls_each_memory() tells where.
+#ifndef PM_CALLS_H
+#define PM_CALLS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct pm_call {
+    // The call that was interrupted by a signal handler which has made this one.
+    struct pm_call *outer;
+    // Where the call may store. `vectors` and `messages` are the program's arrays that name more.
+    struct iovec memory[4];
+    const struct iovec *vectors;
+    size_t vector_count;
+    const struct mmsghdr *messages;
+    size_t message_count;
+    bool by_futex; // the call sleeps in a futex, as semaphores do
+};
+
+// Of one thread. It is reached by the thread's id, and stays when the thread ends.
+struct pm_call_record {
+    _Atomic(struct pm_call *) call; // NULL: the thread is in no call
+    _Atomic uint32_t resting;       // 1: the thread waits for the end of a hold
+    uint32_t looked_at;             // the holder's, in pm_calls_look()
+    _Atomic bool by_futex;          // of the call, which may lie on a stack that is no more
+};
+
+// Odd while threads are held. A futex.
+extern _Atomic uint32_t pm_calls_word;
+// The calling thread's record. NULL: it has made no call yet.
+extern __thread struct pm_call_record *pm_calls_own __attribute__((tls_model("initial-exec")));
+
+// Whether calls are recorded. Off until somebody may want to hold threads.
+extern bool pm_calls_recorded;
+// Switches it on for good. A call that a thread sleeps in already stays unknown. False: no memory.
+bool pm_calls_record(void);
+
+// The cold parts of the two functions below. They store no errno. The holder itself goes on
+// (false), and so does the child of a vfork() after a little.
+struct pm_call_record *pm_calls_find_own(void);
+bool pm_calls_rest(struct pm_call_record *own);
+
+// A frame between the call's and its outer one that longjmp() has left is forgotten.
+static inline void pm_call_enter(struct pm_call *call) {
+    struct pm_call_record *own = pm_calls_own;
+    if (__builtin_expect(!own, 0))
+        own = pm_calls_find_own();
+    struct pm_call *outer = atomic_load_explicit(&own->call, memory_order_relaxed);
+    call->outer = outer && outer <= call && call - outer < (1 << 16) ? NULL : outer;
+    // Sequentially consistent, as pm_calls_hold(): see above.
+    atomic_store_explicit(&own->by_futex, call->by_futex, memory_order_relaxed);
+    atomic_store(&own->call, call);
+    while (__builtin_expect(atomic_load(&pm_calls_word) & 1, 0) && pm_calls_rest(own)) {
+    }
+}
+
+// After a call during which the holder may have taken this thread for asleep. It slept after the
+// word was odd then, so it sees that here.
+static inline void pm_call_leave(struct pm_call *call) {
+    struct pm_call_record *own = pm_calls_own;
+    while (__builtin_expect(atomic_load_explicit(&pm_calls_word, memory_order_acquire) & 1, 0) &&
+           pm_calls_rest(own)) {
+    }
+    if (__builtin_expect(call->outer != NULL, 0))
+        atomic_store_explicit(&own->by_futex, call->outer->by_futex, memory_order_relaxed);
+    atomic_store_explicit(&own->call, call->outer, memory_order_release);
+}
+
+// For the holder, one at a time. From here on a thread waits where it enters or leaves a call, and
+// blocks these signals.
+void pm_calls_hold(uint64_t mask);
+void pm_calls_release(void);
+
+enum pm_call_look {
+    PM_CALL_NONE,   // the thread is in no call, or in one that is not recorded
+    PM_CALL_ASLEEP, // it sleeps in one, or waits for the end of the hold
+    PM_CALL_AWAKE,  // it is in one, and does something: maybe it runs a signal handler
+};
+// What another thread does, between hold and release. ASLEEP stays true until the release, as long
+// as no signal handler runs in the thread. Only thorough looks find a call whose thread has left it
+// by longjmp().
+enum pm_call_look pm_calls_look(pid_t id, bool thorough);
+// For a signal handler that itself waits for the end of the hold.
+void pm_calls_resting(bool rests);
+// For a signal handler that interrupted code with this stack pointer: forgets a call whose frame is
+// no more, because longjmp() or the end of an earlier thread with this id has left it.
+void pm_calls_tidy(const void *stack);
+// The memory that the thread's calls may store to meanwhile.
+void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg);
+
+// In a forked child, before it has a second thread.
+void pm_calls_forked(void);
+
+#endif

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The program's signal handlers while its threads are held (threads.h). A signal may still arrive
+// at a thread that sleeps in a call. Then a gate runs in the place of the program's handler: with
+// its flags and its mask, so that the call ends or is repeated as it would be. It waits until
+// threads go on, and calls the program's handler with the same arguments.
+//
+// Threads at rest block signals, and not those that the program ignores. The kernel discards an
+// ignored signal at once, unless the first thread blocks it. Then it wakes another thread for it,
+// and some calls of that thread end with EINTR, although no handler runs.
+#ifndef PM_GATES_H
+#define PM_GATES_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+
+#include "bare_thread.h"
+
+// The kernel's own struct, for direct system calls: libc's sigaction() refuses the signals that
+// libc uses itself.
+struct pm_action {
+    void (*handler)(int, siginfo_t *, void *);
+    unsigned long flags;
+    void (*restorer)(void);
+    uint64_t mask;
+};
+#define PM_SA_RESTORER 0x04000000
+
+// Negative error.
+static inline long pm_action_set(int number, const struct pm_action *now, struct pm_action *old) {
+    return pm_bare_call(SYS_rt_sigaction, number, (long)now, (long)old, sizeof now->mask);
+}
+
+// The signals that the program ignores: bit 0 is signal 1.
+uint64_t pm_signals_ignored(void);
+
+// Called when all threads rest. `own` is the signal of threads.h, which gets no gate. False: the
+// program has a handler now for a signal that it ignored before, so a thread at rest may run that.
+bool pm_gates_close(int own, uint64_t ignored);
+// Before the first thread goes on. Does nothing if gates are open.
+void pm_gates_open(void);
+
+#endif

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The threads of the process as /proc shows them. The kernel calls them tasks.
+#ifndef PM_TASKS_H
+#define PM_TASKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define PM_TASKS ((size_t)1 << 22) // the kernel's thread ids are less than this
+
+// Calls `each` for every other thread of the program: not for PMAlloc's own (pm_os_own_thread).
+// False: the list cannot be read.
+bool pm_tasks_each_other(void (*each)(pid_t id, void *arg), void *arg);
+// Reads a file of the thread in /proc. False: it cannot be read; *gone then says whether the thread
+// exists no more.
+bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone);
+// Whether the thread will store nothing any more because it is exiting. A thread may still be
+// listed after it was joined. The first thread stays listed after pthread_exit() until the process
+// ends.
+bool pm_task_is_dead(pid_t id);
+
+#endif

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The calls of libc that may sleep, by their names. Each is recorded while it lasts (base/calls.h),
+// so that a hold leaves the thread asleep. Here are those that a signal would not leave alone:
+//
+//   ends with EINTR     poll, select, epoll_wait, sleeps, semaphores, message queues, signal waits,
+//                       and sockets with a timeout
+//   transfers less      write, send, sendfile, splice; also read and recv, which may wait for all
+//
+// Others (wait4, flock, the locks of libc) are repeated by the kernel after our signal.
+//
+// The names are given to the assembler, because libc's headers declare some of these functions with
+// types of their own, and define others inline.
+#include <dlfcn.h>
+#include <errno.h>
+#include <mqueue.h>
+#include <poll.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/calls.h"
+#include "export.h"
+
+typedef const struct timespec *until;
+typedef const sigset_t *mask;
+typedef size_t len;
+
+// Result, name, parameters, arguments, where the call stores.
+// clang-format off
+#define FDS(p, n) .memory = {{p, (n) * sizeof(struct pollfd)}}
+#define SETS(n, r, w, e, t) .memory = {{r, r ? SET(n) : 0}, {w, w ? SET(n) : 0},                   \
+                                       {e, e ? SET(n) : 0}, {(void *)t, t ? sizeof *t : 0}}
+#define SET(n) (((size_t)(n) + 63) / 64 * 8)
+#define ONE(p) .memory = {{(void *)p, p ? sizeof *p : 0}}
+#define BYTES(p, n) .memory = {{p, n}}
+#define FROM(p, n, a, l) .memory = {{p, n}, {a, a ? sizeof(struct sockaddr_storage) : 0},          \
+                                    {l, l ? sizeof(socklen_t) : 0}}
+#define VECTORS(v, n) .vectors = v, .vector_count = (size_t)(n)
+#define MESSAGES(m, n) .messages = (const void *)m, .message_count = n
+#define SEMAPHORE(s) .memory = {{s, sizeof *s}}, .by_futex = true
+#define NOTHING .outer = NULL
+
+#define READINESS(X)                                                                               \
+    X(int, poll, (struct pollfd *p, nfds_t n, int t), (p, n, t), FDS(p, n))                        \
+    X(int, ppoll, (struct pollfd *p, nfds_t n, until t, mask m), (p, n, t, m), FDS(p, n))          \
+    X(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *t),                    \
+      (n, r, w, e, t), SETS(n, r, w, e, t))                                                        \
+    X(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, until t, mask m),                     \
+      (n, r, w, e, t, m), SETS(n, r, w, e, t))                                                     \
+    X(int, epoll_wait, (int f, struct epoll_event *e, int n, int t), (f, e, n, t),                 \
+      BYTES(e, (size_t)n * sizeof *e))                                                             \
+    X(int, epoll_pwait, (int f, struct epoll_event *e, int n, int t, mask m), (f, e, n, t, m),     \
+      BYTES(e, (size_t)n * sizeof *e))                                                             \
+    X(int, epoll_pwait2, (int f, struct epoll_event *e, int n, until t, mask m),                   \
+      (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e))                                            \
+    X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t), .by_futex = true)
+
+#define SLEEPS(X)                                                                                  \
+    X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest))                      \
+    X(int, clock_nanosleep, (clockid_t c, int f, until t, struct timespec *rest),                  \
+      (c, f, t, rest), ONE(rest))                                                                  \
+    X(int, thrd_sleep, (until t, struct timespec *rest), (t, rest), ONE(rest))                     \
+    X(unsigned, sleep, (unsigned s), (s), NOTHING)                                                 \
+    X(int, usleep, (useconds_t us), (us), NOTHING)                                                 \
+    X(int, pause, (void), (), NOTHING)                                                             \
+    X(int, sigsuspend, (mask m), (m), NOTHING)                                                     \
+    X(int, sigwait, (mask m, int *s), (m, s), ONE(s))                                              \
+    X(int, sigwaitinfo, (mask m, siginfo_t *i), (m, i), ONE(i))                                    \
+    X(int, sigtimedwait, (mask m, siginfo_t *i, until t), (m, i, t), ONE(i))
+
+#define QUEUES(X)                                                                                  \
+    X(int, sem_wait, (sem_t *s), (s), SEMAPHORE(s))                                                \
+    X(int, sem_timedwait, (sem_t *s, until t), (s, t), SEMAPHORE(s))                               \
+    X(int, sem_clockwait, (sem_t *s, clockid_t c, until t), (s, c, t), SEMAPHORE(s))               \
+    X(ssize_t, msgrcv, (int q, void *p, len n, long type, int f), (q, p, n, type, f),              \
+      BYTES(p, n + sizeof(long)))                                                                  \
+    X(int, msgsnd, (int q, const void *p, len n, int f), (q, p, n, f), NOTHING)                    \
+    X(int, semop, (int s, void *o, len n), (s, o, n), NOTHING)                                     \
+    X(int, semtimedop, (int s, void *o, len n, until t), (s, o, n, t), NOTHING)                    \
+    X(ssize_t, mq_receive, (mqd_t q, char *p, len n, unsigned *prio), (q, p, n, prio),             \
+      .memory = {{p, n}, {prio, prio ? sizeof *prio : 0}})                                         \
+    X(ssize_t, mq_timedreceive, (mqd_t q, char *p, len n, unsigned *prio, until t),                \
+      (q, p, n, prio, t), .memory = {{p, n}, {prio, prio ? sizeof *prio : 0}})                     \
+    X(int, mq_send, (mqd_t q, const char *p, len n, unsigned prio), (q, p, n, prio), NOTHING)      \
+    X(int, mq_timedsend, (mqd_t q, const char *p, len n, unsigned prio, until t),                  \
+      (q, p, n, prio, t), NOTHING)
+
+#define SOCKETS(X)                                                                                 \
+    X(int, accept, (int f, void *a, void *l), (f, a, l), FROM(NULL, 0, a, l))                      \
+    X(int, accept4, (int f, void *a, void *l, int flags), (f, a, l, flags), FROM(NULL, 0, a, l))   \
+    X(int, connect, (int f, const void *a, socklen_t l), (f, a, l), NOTHING)                       \
+    X(ssize_t, recv, (int f, void *p, len n, int flags), (f, p, n, flags), BYTES(p, n))            \
+    X(ssize_t, recvfrom, (int f, void *p, len n, int flags, void *a, void *l),                     \
+      (f, p, n, flags, a, l), FROM(p, n, a, l))                                                    \
+    X(ssize_t, recvmsg, (int f, struct msghdr *m, int flags), (f, m, flags), MESSAGES(m, 1))       \
+    X(int, recvmmsg, (int f, void *m, unsigned n, int flags, void *t), (f, m, n, flags, t),        \
+      BYTES(m, n * sizeof(struct mmsghdr)), MESSAGES(m, n))                                        \
+    X(ssize_t, send, (int f, const void *p, len n, int flags), (f, p, n, flags), NOTHING)          \
+    X(ssize_t, sendto, (int f, const void *p, len n, int flags, const void *a, socklen_t l),       \
+      (f, p, n, flags, a, l), NOTHING)                                                             \
+    X(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), (f, m, flags), NOTHING)        \
+    X(int, sendmmsg, (int f, void *m, unsigned n, int flags), (f, m, n, flags),                    \
+      BYTES(m, n * sizeof(struct mmsghdr)))
+
+#define TRANSFERS(X)                                                                               \
+    X(ssize_t, read, (int f, void *p, len n), (f, p, n), BYTES(p, n))                              \
+    X(ssize_t, readv, (int f, const struct iovec *v, int n), (f, v, n), VECTORS(v, n))             \
+    X(ssize_t, write, (int f, const void *p, len n), (f, p, n), NOTHING)                           \
+    X(ssize_t, writev, (int f, const struct iovec *v, int n), (f, v, n), NOTHING)                  \
+    X(ssize_t, sendfile, (int to, int from, off_t *at, len n), (to, from, at, n), ONE(at))         \
+    X(ssize_t, splice, (int from, off_t *a, int to, off_t *b, len n, unsigned flags),              \
+      (from, a, to, b, n, flags), .memory = {{a, a ? sizeof *a : 0}, {b, b ? sizeof *b : 0}})      \
+    X(ssize_t, tee, (int from, int to, len n, unsigned flags), (from, to, n, flags), NOTHING)      \
+    X(ssize_t, vmsplice, (int f, const struct iovec *v, len n, unsigned flags),                    \
+      (f, v, n, flags), VECTORS(v, n))                                                             \
+    X(ssize_t, copy_file_range, (int from, off_t *a, int to, off_t *b, len n, unsigned flags),     \
+      (from, a, to, b, n, flags), .memory = {{a, a ? sizeof *a : 0}, {b, b ? sizeof *b : 0}})
+
+// glibc's second names: of functions that check the buffer's size, and of large files.
+#ifdef __GLIBC__
+#define SECOND_NAMES(X)                                                                            \
+    X(int, __poll_chk, (struct pollfd *p, nfds_t n, int t, len size), (p, n, t, size), FDS(p, n))  \
+    X(int, __ppoll_chk, (struct pollfd *p, nfds_t n, until t, mask m, len size),                   \
+      (p, n, t, m, size), FDS(p, n))                                                               \
+    X(ssize_t, __read_chk, (int f, void *p, len n, len size), (f, p, n, size), BYTES(p, n))        \
+    X(ssize_t, __recv_chk, (int f, void *p, len n, len size, int flags), (f, p, n, size, flags),   \
+      BYTES(p, n))                                                                                 \
+    X(ssize_t, __recvfrom_chk, (int f, void *p, len n, len size, int flags, void *a, void *l),     \
+      (f, p, n, size, flags, a, l), FROM(p, n, a, l))                                              \
+    X(ssize_t, sendfile64, (int to, int from, off_t *at, len n), (to, from, at, n), ONE(at))
+#else
+#define SECOND_NAMES(X)
+#endif
+// clang-format on
+#define WAITS(X) READINESS(X) SLEEPS(X) QUEUES(X) SOCKETS(X) TRANSFERS(X) SECOND_NAMES(X)
+
+static long no_such_function(void) {
+    errno = ENOSYS;
+    return -1;
+}
+
+// next_NAME points to libc's function. At first it points to first_NAME, which finds libc's.
+#define DEFINE(type, name, parameters, arguments, ...)                                             \
+    typedef type name##_fn parameters;                                                             \
+    static name##_fn first_##name;                                                                 \
+    static name##_fn *_Atomic next_##name = first_##name;                                          \
+    static type first_##name parameters {                                                          \
+        name##_fn *next;                                                                           \
+        *(void **)&next = dlsym(RTLD_NEXT, #name);                                                 \
+        if (!next)                                                                                 \
+            return (type)no_such_function();                                                       \
+        atomic_store_explicit(&next_##name, next, memory_order_relaxed);                           \
+        return next arguments;                                                                     \
+    }                                                                                              \
+    EXPORT type pm_wait_##name parameters __asm__(#name);                                          \
+    EXPORT type pm_wait_##name parameters {                                                        \
+        name##_fn *next = atomic_load_explicit(&next_##name, memory_order_relaxed);                \
+        if (!pm_calls_recorded)                                                                    \
+            return next arguments;                                                                 \
+        struct pm_call call = {__VA_ARGS__};                                                       \
+        pm_call_enter(&call);                                                                      \
+        type result = next arguments;                                                              \
+        pm_call_leave(&call);                                                                      \
+        return result;                                                                             \
+    }
+WAITS(DEFINE)

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Holds the threads of the process without a trace, for a commit or a backup. While they are held,
+// memory stands still: no thread stores, none is inside the allocator, and none holds a lock of
+// ours. The program cannot see it but by a clock. No call of its fails with EINTR, none transfers
+// less than it was asked to, and timeouts run on.
+//
+//   a thread that        rests
+//   runs                 in our signal handler (base/threads.h), all signals blocked
+//   is in the allocator  as soon as it is out of it; it is asked again until then
+//   sleeps in a call     where it is, and at the end of the call (base/calls.h, names/waits.c)
+//   sleeps elsewhere     in the handler; the kernel repeats the call (SA_RESTART)
+//   ran a vfork          in it, until its child executes or ends
+//
+// A signal of the program's that arrives at a sleeping thread would run a handler. While threads
+// are held each such signal has a gate in the place of its handler. The gate waits and then calls
+// the handler with the same arguments, mask and flags.
+//
+// What may still change: what the kernel stores for calls that end now (pm_hold_each_memory), the
+// memory that is shared with other processes, and what an asynchronous request (aio, io_uring)
+// stores.
+#ifndef PM_HOLD_H
+#define PM_HOLD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// From here on threads can be held without a trace. Called before the program has threads, if it is
+// wanted then: a call in which a thread sleeps already is not known. False: no memory.
+bool pm_hold_prepare(void);
+
+// Every other thread of the process rests. False: a thread could not be brought to rest in time;
+// nobody is held. The caller holds no lock of ours. Several callers wait for each other.
+bool pm_hold_all(uint64_t timeout_ms);
+// What the kernel, and libc around a call, may store although everything rests.
+void pm_hold_each_memory(void (*each)(void *at, size_t len, void *arg), void *arg);
+void pm_release_all(void);
+
+#endif

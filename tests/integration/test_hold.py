@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Threads are held without a trace (preload/process/hold.h).
+
+The library under test is the whole of libpmalloc_preload.so, and holder.c in it, which holds all
+threads again and again."""
+
+import os
+import subprocess
+
+import pytest
+from conftest import BUILD, ROOT, compiled
+
+
+@pytest.fixture(scope="session")
+def holding():
+    """What to preload."""
+    exports = BUILD / "integration" / "holder.map"
+    exports.parent.mkdir(parents=True, exist_ok=True)
+    text = (ROOT / "preload" / "preload.map").read_text()
+    more = "holder_start; holder_check; holder_held; holder_failed; pmalloc_version;"
+    exports.write_text(text.replace("pmalloc_version;", more))
+    objects = [
+        path
+        for folder in ("core", "gc", "preload")
+        for path in sorted((BUILD / "obj" / folder).rglob("*.o"))
+        if (ROOT / path.relative_to(BUILD / "obj")).with_suffix(".c").exists()
+    ]
+    inner = subprocess.run(
+        ["make", "-s", "print-inner-calls"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    library = compiled(
+        "holder.c",
+        *["-std=gnu11", "-D_GNU_SOURCE=", "-fPIC", "-shared"],
+        *[f"-iquote{ROOT / folder}" for folder in (".", "core", "preload")],
+        "-Wl,-z,now,-z,relro,-z,nodelete,-z,initfirst",
+        f"-Wl,--version-script={exports}",
+        *[f"-Wl,--wrap={name}" for name in inner],
+        f"-DOBJECTS_OF={max(path.stat().st_mtime_ns for path in objects)}",  # or it looks new
+        name="libholder.so",
+        libraries=objects,
+    )
+    start = compiled("holder_start.c", "-D_GNU_SOURCE=", "-fPIC", "-shared", name="libholdstart.so")
+    return f"{library} {start}"
+
+
+def run(holding, tmp_path, *command, env=(), timeout=60):
+    """Runs the program with its threads held. Returns its output, and how often that was done."""
+    report = tmp_path / "report"
+    done = subprocess.run(
+        [str(part) for part in command],
+        env={
+            **os.environ,
+            "LD_PRELOAD": holding,
+            "HOLD_REPORT": str(report),
+            "HOLD_PROGRAM": os.path.basename(command[0]),
+            "PMALLOC_HEAP": str(tmp_path / "heap"),
+            **dict(env),
+        },
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}"
+    held, failed = map(int, report.read_text().split())
+    return done.stdout, held, failed
+
+
+def test_calls_sleep_as_long_as_they_should_and_do_not_fail(holding, tmp_path):
+    """One thread for each call that may sleep; a hold every millisecond."""
+    program = compiled("holds_sleeping.c", libraries=["-lrt"])
+    out, held, failed = run(holding, tmp_path, program, 3)
+    assert "never" not in out
+    assert held > 0 and failed <= held // 10, (held, failed)
+
+
+MODES = {
+    "count": "threads that run",
+    "allocate": "threads inside malloc",
+    "pauses": "signals end pause(), each one once",
+    "handlers": "handlers run in threads that sleep, before, during and after a hold",
+    "dispositions": "the program's handlers and masks are its own",
+    "jumps": "siglongjmp() out of a call",
+    "threads": "threads begin and end, with small stacks",
+    "children": "fork and posix_spawn, which is a vfork",
+    "cancel": "threads are cancelled in a call",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_stands_still(mode, holding, tmp_path):
+    """The holder looks at counters that all threads and handlers raise."""
+    program = compiled("holds_running.c")
+    out, held, failed = run(holding, tmp_path, program, mode, 1, env={"HOLD_US": "0"}.items())
+    assert int(out.split()[1]) > 0, out
+    assert failed <= held // 10, (held, failed)

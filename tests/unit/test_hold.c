@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// While threads are held, one that runs stands still, one that sleeps in a call stays asleep, and
+// the holder finds where the call may store. tests/integration/test_hold.py tests the rest.
+#include "process/hold.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/calls.h"
+#include "check.h"
+
+#define HOLDS 50
+
+static _Atomic unsigned long counter;
+static _Atomic bool over;
+static char buffer[100];
+static bool found;
+
+static void *count(void *unused) {
+    (void)unused;
+    while (!over)
+        counter++;
+    return NULL;
+}
+
+static void *sleep_in_calls(void *unused) {
+    (void)unused;
+    while (!over) {
+        struct pm_call call = {.memory = {{buffer, sizeof buffer}}};
+        pm_call_enter(&call);
+        CHECK_EQ(poll(NULL, 0, 20), 0);
+        pm_call_leave(&call);
+    }
+    return NULL;
+}
+
+static void look_at(void *at, size_t len, void *arg) {
+    (void)arg;
+    found |= at == buffer && len == sizeof buffer;
+}
+
+static void test_held(void) {
+    CHECK(pm_hold_all(10000));
+    unsigned long before = counter;
+    pm_hold_each_memory(look_at, NULL);
+    errno = 77;
+    CHECK_EQ(poll(NULL, 0, 2), 0);
+    CHECK_EQ(counter, before);
+    pm_release_all();
+    CHECK_EQ(errno, 77);
+}
+
+int main(void) {
+    pthread_t thread[2];
+    CHECK(pm_hold_prepare());
+    pthread_create(&thread[0], NULL, count, NULL);
+    pthread_create(&thread[1], NULL, sleep_in_calls, NULL);
+    for (int i = 0; i < HOLDS; i++)
+        test_held();
+    CHECK(found);
+    over = true;
+    pthread_join(thread[0], NULL);
+    pthread_join(thread[1], NULL);
+    return CHECK_DONE();
+}
