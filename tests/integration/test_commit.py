@@ -115,6 +115,13 @@ def test_space_goes_back(program, place):
     assert checked(program, place) == 0
 
 
+def test_sleeping_calls_do_not_notice(heap):
+    """One thread for each call that may sleep: none fails with EINTR, none sleeps for too long."""
+    program = compiled("holds_sleeping.c", libraries=["-lrt"])
+    done = run([program, 2], HEAP=heap, COMMIT="3ms")
+    assert "never" not in succeeds(done) and done.stderr == "", said(done)
+
+
 def test_without_commit_mode(program, heap):
     done = run([program, "errors"], HEAP=heap, ROOTS=ROOTS)
     assert succeeds(done) == "-1 Operation not supported\n"

@@ -112,7 +112,7 @@ static void test_journal(void) {
     FIELD(pm_journal_group, crc, 60, 4);
     FIELD(pm_journal_group, entry, 64, 4032);
     CHECK_EQ(PM_JOURNAL_MAGIC, 0x314c4e52554f4a4d);
-    CHECK_EQ(PM_INCOMPAT_JOURNAL, 4);
+    CHECK_EQ(PM_INCOMPAT_JOURNAL, 8);
     CHECK_EQ(PM_JOURNAL_PAGE * 100 + PM_JOURNAL_ZERO * 10 + PM_JOURNAL_LENGTH, 123);
     CHECK_EQ(PM_JOURNAL_SUPER, 1);
     CHECK_EQ(PM_JOURNAL_ROOTS, 2);
