@@ -144,8 +144,8 @@ HARMLESS = set(
     dl_iterate_phdr dladdr dladdr1 dlsym dlvsym __environ environ __errno_location _exit ferror
     fflush fnmatch fprintf fwrite getauxval getcpu getcwd getenv geteuid getpid getppid
     getrlimit getsid __gmon_start__ __isoc99_sscanf _ITM_deregisterTMCloneTable
-    _ITM_registerTMCloneTable __lsan_init kill __libc_single_threaded memchr memcmp memcpy memmem memmove
-    memset munlockall nanosleep on_exit pthread_attr_destroy pthread_attr_getstacksize
+    _ITM_registerTMCloneTable __lsan_init kill __libc_single_threaded memchr memcmp memcpy memmem
+    memmove memset munlockall nanosleep on_exit pthread_attr_destroy pthread_attr_getstacksize
     pthread_attr_init pthread_attr_setstack pthread_barrierattr_init
     pthread_barrierattr_setpshared pthread_condattr_init pthread_condattr_setclock
     pthread_condattr_setpshared pthread_join pthread_rwlockattr_init
