@@ -45,9 +45,12 @@ static uint64_t holders_mask;
 
 static void count_living(pid_t id, void *arg) { *(unsigned *)arg += !pm_task_is_dead(id); }
 
+// libc does not count PMAlloc's own thread: what it says is no answer for that thread.
 bool pm_threads_none(void) {
     unsigned living = 0;
-    if (__libc_single_threaded)
+    bool own =
+        syscall(SYS_gettid) == (long)atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
+    if (__libc_single_threaded && !own)
         return true;
     return pm_tasks_each_other(count_living, &living) && living == 0;
 }

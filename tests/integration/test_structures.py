@@ -30,12 +30,12 @@ def checked(line):
     return int(words[1]), int(words[3])
 
 
-def killed_at_work(program, processes, rng, threads, settings):
+def killed_at_work(program, processes, rng, threads, settings, latest=0.03):
     process = start([program, "run", "-t", threads], **settings)
     processes.append(process)
     first, second = process.stdout.readline(), process.stdout.readline()
     assert second == "ready\n", first + second + process.stderr.read()
-    time.sleep(rng.uniform(0, 0.03))
+    time.sleep(rng.uniform(0, latest))
     process.kill()
     assert process.wait() == -9, process.stderr.read()
     assert process.stderr.read() == ""
@@ -57,6 +57,20 @@ def test_killed_at_random_instants(structure, heap, processes, rng, threads):
             # The rest of a reused block may hold old pointers: that keeps a few more.
             assert blocks <= found["live_objects"] < blocks * 1.05 + 50
     assert changes > ROUNDS
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_killed_in_commit_mode(structure, heap, processes, rng, threads):
+    """The heap goes back to an instant, and no publish is half done there."""
+    settings = {"HEAP": heap, "preload": False, "COMMIT": "4ms"}
+    changes = 0
+    for _ in range(6):
+        _, seen = killed_at_work(structure, processes, rng, threads, settings, latest=0.8)
+        assert seen >= changes
+        changes = seen
+    recover(heap)
+    checked(succeeds(run([structure, "check"], HEAP=heap, preload=False)))
+    assert changes > 10
 
 
 def test_page_flushes_and_a_clean_end(structure, heap):
