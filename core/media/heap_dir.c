@@ -196,11 +196,12 @@ static bool unlink_file(int fd, const char *name) {
 
 // Unlinks every file of the first `shards` shards but the superblock. superblock.new, the mark of a
 // remnant, comes last, and only if all other files are gone.
-static bool unlink_files(int fd, unsigned shards) {
+static bool unlink_files(int fd, unsigned shards, uint64_t features) {
     bool good = pm_volumes_remove(fd);
     for (size_t i = 0; i < PM_FIRST_FILES + PM_SHARD_FILES * (shards - 1u); i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
-        if (f->file != &pm_heap.super_file && f->file != &pm_heap.new_super)
+        bool may_be = !f->feature || (f->feature & features);
+        if (may_be && f->file != &pm_heap.super_file && f->file != &pm_heap.new_super)
             good &= unlink_file(fd, f->name);
     }
     return good && unlink_file(fd, NEW_SUPERBLOCK);
@@ -211,7 +212,7 @@ static bool dir_made; // by this process
 // Removes what a failed making has left. May change errno: the error's text already has it.
 static void unmake_files(void) {
     unlinkat(pm_heap.dir_fd, SUPERBLOCK, 0);
-    unlink_files(pm_heap.dir_fd, PM_SHARDS);
+    unlink_files(pm_heap.dir_fd, PM_SHARDS, ~0ull);
     if (dir_made)
         rmdir(pm_heap.dir);
 }
@@ -230,15 +231,15 @@ void pm_dir_adopt(int fd) {
     pm_heap.dir_fd = fd;
 }
 
-static bool empty_dir(int fd, unsigned shards) {
+static bool empty_dir(int fd, unsigned shards, uint64_t features) {
     // This one step makes the heap a remnant. So an interruption, or an unlink that fails, leaves
     // either the whole heap or a remnant.
     if (renameat(fd, SUPERBLOCK, fd, NEW_SUPERBLOCK) != 0 && errno != ENOENT)
         return false;
-    return unlink_files(fd, shards);
+    return unlink_files(fd, shards, features);
 }
 
-bool pm_dir_empty(int fd) { return empty_dir(fd, PM_SHARDS); }
+bool pm_dir_empty(int fd) { return empty_dir(fd, PM_SHARDS, ~0ull); }
 
 void pm_dir_close(void) {
     if (is_our_dir(pm_heap.dir_fd)) // else the program has closed it, and may use its number
@@ -483,11 +484,13 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
 
 // ---- removal ------------------------------------------------------------------------------------
 
-// An open heap has no files but those of its shards (pm_shards_tidy).
+// An open heap has mostly no files but those of its shards (pm_shards_tidy) and features.
 void pm_heap_remove(void) {
-    unsigned shards = pm_heap_is_held() ? pm_heap.shards : PM_SHARDS;
-    if (pm_dir_ready() && empty_dir(pm_heap.dir_fd, shards))
-        rmdir(pm_heap.dir);
+    bool held = pm_heap_is_held();
+    unsigned shards = held ? pm_heap.shards : PM_SHARDS;
+    uint64_t features = held ? pm_heap.super->super.incompat : ~0ull;
+    if (pm_dir_ready() && empty_dir(pm_heap.dir_fd, shards, features) && rmdir(pm_heap.dir) != 0)
+        pm_heap_remove_at(pm_heap.dir_fd, pm_heap.dir);
 }
 
 void pm_heap_remove_at(int dir_fd, const char *dir) {

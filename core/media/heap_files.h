@@ -59,7 +59,7 @@ enum pm_file_holds {
     X(roots, "roots", PM_FILE_ROOTS, true, true, 0, 0)                                             \
     PM_SHARD_FILE_TABLE(SHARD, 0)                                                                  \
     X(new_super, "superblock.new", PM_FILE_NOTHING, false, false, 0, 0)                            \
-    X(journal, "journal", PM_FILE_NOTHING, false, false, 0, 0)
+    X(journal, "journal", PM_FILE_NOTHING, false, false, PM_INCOMPAT_JOURNAL, 0)
 
 // The files of the other shards follow those of every heap.
 #define PM_MORE_FILES_TABLE(SHARD)                                                                 \
