@@ -48,9 +48,8 @@ static void count_living(pid_t id, void *arg) { *(unsigned *)arg += !pm_task_is_
 // libc does not count PMAlloc's own thread: what it says is no answer for that thread.
 bool pm_threads_none(void) {
     unsigned living = 0;
-    bool own =
-        syscall(SYS_gettid) == (long)atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
-    if (__libc_single_threaded && !own)
+    uint32_t own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
+    if (__libc_single_threaded && (!own || syscall(SYS_gettid) != (long)own))
         return true;
     return pm_tasks_each_other(count_living, &living) && living == 0;
 }
