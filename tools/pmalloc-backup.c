@@ -94,6 +94,13 @@ struct report {
     uint64_t verified; // bytes
 };
 
+// Everything of a round is durable when it ends, so the medium matters only if it loses all.
+static const char *guarantee(const struct report *r) {
+    enum pm_durability here = pm_persist_probe(r->target.fd);
+    return here == PM_DURABLE_NONE ? pm_persist_guarantee(here)
+                                   : "survives power loss, as of this round";
+}
+
 static void report_json(const struct report *r) {
     const struct request *q = r->request;
     struct json j = {.out = stdout};
@@ -110,7 +117,7 @@ static void report_json(const struct report *r) {
     }
     if (q->verify)
         json_number(&j, "verified_bytes", r->verified);
-    json_text(&j, "guarantee", pm_persist_guarantee(pm_persist_probe(r->target.fd)));
+    json_text(&j, "guarantee", guarantee(r));
     json_close(&j, '}');
     json_end(&j);
 }
@@ -139,7 +146,7 @@ static void report_text(const struct report *r) {
         printf("round      %lu\n", (unsigned long)r->target.kept.round);
     if (r->request->verify)
         printf("verified   %s: every checksum is right\n", figure_bytes(r->verified, size));
-    printf("guarantee  %s\n", pm_persist_guarantee(pm_persist_probe(r->target.fd)));
+    printf("guarantee  %s\n", guarantee(r));
 }
 
 static int report_error(const struct request *q, const struct pm_error *err) {

@@ -280,7 +280,7 @@ def names(folder):
 
 def kill_at_each_step(shm, source, state, argv, check):
     """`state` is copied to shm/backup before each run. check() sees what stands afterwards, where
-    the names or lengths are others than at the step before."""
+    the names or lengths are others than at the step before. Else every third is verified."""
     killer, before, step, seen = Killer(shm), fingerprint(source), 0, None
     while True:
         step += 1
@@ -293,7 +293,7 @@ def kill_at_each_step(shm, source, state, argv, check):
         if now != seen:
             assert fingerprint(source) == before, step
             check(step)
-        elif "superblock" in str(now):
+        elif "superblock" in str(now) and step % 3 == 0:
             verified(shm / "backup")
         seen = now
     assert step > 5
