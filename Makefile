@@ -4,7 +4,7 @@
 # Plain GNU make. `make help` lists the targets. Sources are found by wildcard, so a new file in
 # core/, gc/, preload/, tools/ or tests/ needs no edit here. Variables worth setting:
 #   CC=clang BUILD=build-clang   CC=musl-gcc BUILD=build-musl
-#   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DESTDIR=
+#   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DATADIR= DESTDIR=
 
 VERSION := $(shell sed -n 's/^\#define PM_VERSION "\(.*\)"/\1/p' preload/version.h)
 SOVERSION = 0
@@ -16,6 +16,7 @@ BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
+DATADIR ?= $(PREFIX)/share
 
 ifeq ($(origin CC),default)
 CC = gcc
@@ -107,6 +108,7 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c)
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
+	installed-files dist deb \
 	fuzz fuzz-corpus fuzz-coverage format format-check lint check-layers check-style tests-built \
 	pmem-packages soak faults vm print-inner-calls FORCE
 .DELETE_ON_ERROR:
@@ -402,15 +404,19 @@ lint: format-check check-style check-layers ## run all three checks and clang's 
 # --- install -----------------------------------------------------------------------------------
 
 SO_REAL = libpmalloc.so.$(VERSION)
+COMPLETIONS = $(DATADIR)/bash-completion/completions
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \
 		libpmalloc.so pkgconfig/libpmalloc.pc) \
 	$(INCLUDEDIR)/pmalloc.h $(INCLUDEDIR)/pmalloc.hpp \
-	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7)))
+	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7))) \
+	$(addprefix $(COMPLETIONS)/,$(notdir $(TOOLS))) $(DATADIR)/pmalloc/persistent-heap.conf
 
-install: all ## install to $(DESTDIR)$(PREFIX)
+installed-files: $(LIBS) $(TOOLS) $(MAN1) $(MAN7) $(PC)
+
+install: installed-files ## install to $(DESTDIR)$(PREFIX)
 	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR) \
-		$(MANDIR)/man1 $(MANDIR)/man7)
+		$(MANDIR)/man1 $(MANDIR)/man7 $(COMPLETIONS) $(DATADIR)/pmalloc)
 	install -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
 	install -m 644 $(BUILD)/libpmalloc_preload.so $(DESTDIR)$(LIBDIR)
 	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
@@ -420,9 +426,18 @@ install: all ## install to $(DESTDIR)$(PREFIX)
 	install -m 644 $(PC) $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 $(MAN1) $(DESTDIR)$(MANDIR)/man1
 	install -m 644 $(MAN7) $(DESTDIR)$(MANDIR)/man7
+	for tool in $(notdir $(TOOLS)); do \
+		install -m 644 tools/completion.bash $(DESTDIR)$(COMPLETIONS)/$$tool || exit 1; done
+	install -m 644 tools/persistent-heap.conf $(DESTDIR)$(DATADIR)/pmalloc
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
+
+dist: ## make build/pmalloc-VERSION.tar.gz
+	scripts/package --output $(BUILD) tarball
+
+deb: ## make Debian's packages, in build/
+	scripts/package --output $(BUILD) deb
 
 clean: ## remove build/, build-clang/ and build-musl/
 	rm -rf $(BUILD) $(BUILD)-clang $(BUILD)-musl

@@ -36,6 +36,8 @@ NOT_RUN = {
     "build/unit/": "part of make unit, and built by it alone",
     "make crash": "part of make test, and takes minutes",
     "make soak": "takes minutes",
+    "make deb": "test_packages.py builds the packages",
+    "apt-get": "installs packages; test_packages.py does that in a system of its own",
     "/usr/bin/python3 -m pytest": "would run this test again, or others of the suite",
     "scripts/counters": "test_counters.py runs it",
     "scripts/bench": "test_bench.py runs it",

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""What people install: Debian's packages in a bare system, the tarball, bash completion, the
+systemd drop-in.
+
+PACKAGES=twice: build the packages a second time, elsewhere and otherwise, and compare the bytes."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+
+from conftest import BUILD, ROOT
+
+PACKAGE = ROOT / "scripts" / "package"
+TOOLS = ("dpkg-buildpackage", "dh", "lintian")
+
+pytestmark = pytest.mark.slow
+
+
+def environment(**more):
+    """Only what a build may depend on; the test's own settings of make do not count."""
+    kept = {name: os.environ[name] for name in ("HOME",) if name in os.environ}
+    return {**kept, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **more}
+
+
+def run(*argv, env=None):
+    return subprocess.run([str(a) for a in argv], capture_output=True, text=True, check=False,
+                          env=env or environment())
+
+
+def succeeds(*argv, env=None):
+    done = run(*argv, env=env)
+    assert done.returncode == 0, done
+    return done
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    for tool in TOOLS:
+        assert shutil.which(tool), f"scripts/bootstrap --test installs {tool}"
+    folder = tmp_path_factory.mktemp("packages")
+    subprocess.run([PACKAGE, "--output", folder, "deb"], check=True, env=environment(),
+                   stdout=subprocess.DEVNULL)
+    return {re.match(r"[^_]*", path.name)[0]: path for path in folder.glob("*.deb")}
+
+
+def test_lintian_finds_nothing(packages):
+    changes = next(packages["pmalloc"].parent.glob("*.changes"))
+    done = run("lintian", "--allow-root", "--info", "--display-info", "--fail-on", "info", changes)
+    assert (done.returncode, done.stdout) == (0, ""), done
+    named = set(packages) - {"libpmalloc0-dbgsym", "pmalloc-dbgsym"}
+    assert named == {"libpmalloc0", "libpmalloc-dev", "pmalloc"}
+
+
+def digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in folder.iterdir() if path.suffix in (".deb", ".gz", ".xz")}
+
+
+@pytest.mark.skipif(os.environ.get("PACKAGES") != "twice", reason="PACKAGES=twice builds again")
+def test_the_same_sources_give_the_same_packages(packages, tmp_path):
+    """Another folder, clock, language, mask and number of processors."""
+    copy = tmp_path / "elsewhere"
+    first = packages["pmalloc"].parent
+    with tarfile.open(next(first.glob("*.orig.tar.gz"))) as tar:
+        tar.extractall(copy)
+    again = next(copy.iterdir()) / "scripts" / "package"
+    out = tmp_path / "out"
+    done = subprocess.run(
+        ["taskset", "1", again, "--output", out, "deb"],
+        capture_output=True,
+        text=True,
+        umask=0o077,
+        env=environment(LC_ALL="C.UTF-8", TZ="Pacific/Kiritimati", USER="someone"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert digests(out) == digests(first)
+
+
+# ---- a bare system ------------------------------------------------------------------------------
+
+
+def copy_packages(packages, root):
+    """Copies the files of installed packages to where a merged /usr has them."""
+    names = succeeds("dpkg-query", "-L", *packages).stdout.splitlines()
+    names = {re.sub(r"^/(bin|sbin|lib|lib64)/", r"/usr/\1/", name)[1:] for name in names if name}
+    files = [name for name in sorted(names) if os.path.lexists(f"/{name}") and
+             not UNNEEDED.match(name) and
+             (os.path.islink(f"/{name}") or os.path.isfile(f"/{name}"))]
+    tar = subprocess.run(["tar", "-C/", "-c", *files], stdout=subprocess.PIPE, check=True)
+    subprocess.run(["tar", "-C", root, "-x"], input=tar.stdout, check=True)
+
+
+def status_of(package):
+    return succeeds("dpkg-query", "-s", package).stdout.rstrip("\n") + "\n\n"
+
+
+UNNEEDED = re.compile(r"usr/share/(?!debconf)|usr/lib/x86_64-linux-gnu/gconv|lib(64)?$|s?bin$")
+BARE = ("libc6", "libgcc-s1", "gcc-12-base", "dash", "coreutils", "libacl1", "libattr1", "libgmp10",
+        "libselinux1", "libpcre2-8-0", "libpmem1", "libdaxctl1", "libndctl6", "libudev1",
+        "libkmod2", "libuuid1", "libzstd1", "liblzma5", "libssl3", "libcrypt1", "zlib1g", "dpkg",
+        "tar", "diffutils", "debconf", "libbz2-1.0", "libmd0", "sed", "grep", "bash", "libtinfo6",
+        "base-files")
+
+
+@pytest.fixture(scope="module")
+def chroot(packages, tmp_path_factory):
+    """A system with a shell, coreutils, dpkg and our packages, which dpkg has installed."""
+    if os.geteuid() != 0:
+        pytest.skip("chroot needs root")
+    root = tmp_path_factory.mktemp("chroot")
+    for name in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "dev/shm", "proc", "tmp",
+                 "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/log"):
+        (root / name).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    here = [p for p in BARE if run("dpkg-query", "-W", p).returncode == 0]
+    copy_packages(here, root)
+    (root / "var/lib/dpkg/status").write_text("".join(map(status_of, here)))
+    (root / "var/lib/dpkg/available").touch()
+    for name in here:
+        (root / "var/lib/dpkg/info" / f"{name}.list").touch()
+    wanted = [str(packages[name]) for name in ("libpmalloc0", "libpmalloc-dev", "pmalloc")]
+    done = run("dpkg", f"--root={root}", "--force-unsafe-io", "--install", *wanted)
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def inside(root, script):
+    return run("unshare", "--mount", "sh", "-c",
+               f'mount -t proc proc "{root}/proc" && mount -t tmpfs tmpfs "{root}/dev/shm" && '
+               f'exec chroot "{root}" sh -ec "$1"', "sh", script)
+
+
+def test_works_in_a_bare_system(chroot):
+    shutil.copy(BUILD / "apps" / "kvshell", chroot / "usr/bin")
+    done = inside(chroot, """
+        test "$(LD_PRELOAD=libpmalloc_preload.so ls -d .)" = .
+        echo 'set colour blue' | pmalloc-run -H /dev/shm/shop -r store kvshell
+        echo 'get colour' | pmalloc-run -H /dev/shm/shop kvshell
+        pmalloc-recover --check /dev/shm/shop | grep result
+        pmalloc-info /dev/shm/shop | grep -c store
+        pmalloc-backup /dev/shm/shop /tmp/copy > /tmp/log
+        pmalloc-recover --check /tmp/copy | grep -o clean
+    """)
+    assert done.returncode == 0, done
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["ok", "blue"] and "clean" in lines[2] and lines[-1] == "clean", lines
+
+
+def test_a_program_is_built_with_the_package(chroot, packages, tmp_path):
+    """By pkg-config alone; it runs where only the library is installed."""
+    source = tmp_path / "generation.c"
+    source.write_text(
+        "#include <pmalloc.h>\n#include <stdio.h>\n"
+        'int main(void) { return !printf("%s %d\\n", pmalloc_version(), !pmalloc_heap_path()); }\n'
+    )
+    env = environment(PKG_CONFIG_SYSROOT_DIR=str(chroot),
+                      PKG_CONFIG_LIBDIR=f"{chroot}/usr/lib/x86_64-linux-gnu/pkgconfig")
+    flags = succeeds("pkg-config", "--cflags", "--libs", "libpmalloc", env=env).stdout.split()
+    program = chroot / "usr/bin/generation"
+    succeeds("gcc", "-Wall", "-Werror", source, "-o", program, *flags)
+    done = inside(chroot, "PMALLOC_HEAP=/dev/shm/own generation; dpkg-query -W libpmalloc0")
+    version = re.search(r"libpmalloc0\S*\s(\S+)-", done.stdout)[1]
+    assert done.stdout.splitlines()[0] == f"{version} 0", done
+
+
+def test_what_is_removed_leaves_nothing(packages, chroot, tmp_path):
+    root = tmp_path / "removed"
+    subprocess.run(["cp", "-a", chroot, root], check=True)
+    done = run("dpkg", f"--root={root}", "--force-unsafe-io", "--purge",
+               "pmalloc", "libpmalloc-dev", "libpmalloc0")
+    assert done.returncode == 0, done.stderr
+    left = [path for path in root.rglob("*pmalloc*") if not path.is_relative_to(root / "var")]
+    assert left == []
+
+
+# ---- what else is installed ---------------------------------------------------------------------
+
+
+def test_make_install_from_the_tarball(tmp_path):
+    """The tarball has all that a build needs, and nothing that is built."""
+    done = succeeds(PACKAGE, "--output", tmp_path, "tarball")
+    with tarfile.open(done.stdout.strip()) as tar:
+        names = tar.getnames()
+        tar.extractall(tmp_path / "tree")
+    assert not [name for name in names if "/build" in name or "/.git" in name and
+                not name.endswith(".gitignore")]
+    tree = next((tmp_path / "tree").iterdir())
+    stage = tmp_path / "stage"
+    made = run("make", "-s", "-C", tree, "-n", "install", "PREFIX=/usr", f"DESTDIR={stage}")
+    assert made.returncode == 0 and "install -m 755" in made.stdout, made
+    for name in ("README.md", "LICENSE", "scripts/test", "tests/unit", "docs/reference.md"):
+        assert (tree / name).exists(), name
+
+
+def complete(*words):
+    """What bash offers for the last word."""
+    script = f"""
+        PATH={BUILD}:$PATH
+        . {ROOT}/tools/completion.bash
+        compopt() {{ :; }}
+        COMP_WORDS=("$@")
+        COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+        _pmalloc "$1"
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    return succeeds("bash", "-c", script, "bash", *words).stdout.split()
+
+
+def test_completion_knows_options_settings_and_places(tmp_path):
+    assert "--dry-run" in complete("pmalloc-recover", "--")
+    assert complete("pmalloc-info", "--med") == ["--medium"]
+    assert complete("pmalloc-run", "-s", "COLL") == ["COLLECT="]
+    (tmp_path / "heap").mkdir()
+    (tmp_path / "hair").touch()
+    assert complete("pmalloc-recover", f"{tmp_path}/h") == [f"{tmp_path}/heap"]
+    assert complete("pmalloc-run", "-H", f"{tmp_path}/h") == [f"{tmp_path}/heap"]
+    assert "sleep" in complete("pmalloc-run", "-H", "x", "slee")
+    assert "sleep" in complete("pmalloc-run", "-s", "BUSY", "=", "wait", "slee")
+    assert "--verify" not in complete("pmalloc-run", "-H", "x", "ls", "--ver")
+
+
+def test_every_tool_is_completed():
+    tools = {path.stem for path in (ROOT / "tools").glob("pmalloc-*.c")}
+    last = (ROOT / "tools" / "completion.bash").read_text().rstrip().rsplit("\n", 1)[1]
+    assert set(last.split()[3:]) == tools
+
+
+def test_systemd_takes_the_drop_in(tmp_path):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd is not installed")
+    unit = tmp_path / "keeper.service"
+    unit.write_text("[Service]\nExecStart=/bin/true\n")
+    (tmp_path / "keeper.service.d").mkdir()
+    shutil.copy(ROOT / "tools" / "persistent-heap.conf", tmp_path / "keeper.service.d")
+    done = run("systemd-analyze", "verify", "--man=no", unit)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+def test_the_version_is_one_everywhere():
+    version = re.search(r'PM_VERSION "(.*)"', (ROOT / "preload/version.h").read_text())[1]
+    newest = re.match(r"pmalloc \((.*)-\d+\)", (ROOT / "scripts/debian/changelog").read_text())[1]
+    assert newest == version

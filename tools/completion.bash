@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+#
+# Completion for bash, of options, settings, heaps and programs. What it knows of a tool comes from
+# the tool's own --help, so it is never older than the tool.
+
+_pmalloc_options() {
+    "$1" --help 2>/dev/null | sed -n '/^Options:/,/^[A-Z].*:$/p' |
+        grep -oE '^  (-[a-zA-Z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+'
+}
+
+# NAME= of each setting, without PMALLOC_; or NAME=WORD where a setting has words as values.
+_pmalloc_settings() {
+    "$1" --help 2>/dev/null | sed -n 's/^  PMALLOC_\([A-Z_]*\) .*/\1=/p'
+}
+
+# The program to run and what it wants to complete, from word $1 on.
+_pmalloc_program() {
+    if declare -F _command_offset >/dev/null; then
+        _command_offset "$1"
+    elif [ "$COMP_CWORD" -eq "$1" ]; then
+        mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}")
+    else
+        compopt -o default
+    fi
+}
+
+# Sets `program` to the index of the first word that is pmalloc-run's operand, if there is one.
+_pmalloc_find_program() {
+    local at
+    program=
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        case ${COMP_WORDS[at]} in
+        -H | --heap | -r | --roots | -s | --set)
+            ((at++))
+            [ "${COMP_WORDS[at]}" != '=' ] || ((at++)) # readline makes a word of it
+            if [ "${COMP_WORDS[at + 1]}" = '=' ]; then ((at += 2)); fi
+            ;;
+        --) program=$((at + 1)) && return ;;
+        -*) ;;
+        *) program=$at && return ;;
+        esac
+    done
+}
+
+_pmalloc() {
+    local tool=$1 word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} program
+    COMPREPLY=()
+    case ${tool##*/} in
+    pmalloc-run)
+        _pmalloc_find_program
+        if [ -n "$program" ]; then
+            _pmalloc_program "$program"
+            return
+        fi
+        ;;
+    esac
+    case $before in
+    -s | --set)
+        mapfile -t COMPREPLY < <(compgen -W "$(_pmalloc_settings "$tool")" -- "$word")
+        compopt -o nospace
+        return
+        ;;
+    esac
+    case $word in
+    -*) mapfile -t COMPREPLY < <(compgen -W "$(_pmalloc_options "$tool")" -- "$word") ;;
+    *)
+        compopt -o filenames
+        if [ "${tool##*/}" = pmalloc-run ] && [[ $before != -H && $before != --heap ]]; then
+            mapfile -t COMPREPLY < <(compgen -c -- "$word")
+        else
+            mapfile -t COMPREPLY < <(compgen -d -- "$word")
+        fi
+        ;;
+    esac
+}
+
+complete -F _pmalloc pmalloc-run pmalloc-recover pmalloc-info pmalloc-backup
