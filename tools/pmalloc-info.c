@@ -9,19 +9,36 @@
 #include "base/options.h"
 #include "common/census.h"
 #include "common/cli.h"
+#include "common/diff.h"
 #include "common/follow.h"
 #include "common/info_print.h"
 #include "common/medium.h"
 #include "common/nodes_print.h"
+#include "common/picture.h"
 #include "common/progress.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 
-enum { KEY_JSON = 256, KEY_MAP, KEY_FOLLOW, KEY_INTERVAL, KEY_COUNT, KEY_MEDIUM, KEY_NODES };
+enum {
+    KEY_JSON = 256,
+    KEY_MAP,
+    KEY_FOLLOW,
+    KEY_INTERVAL,
+    KEY_COUNT,
+    KEY_MEDIUM,
+    KEY_NODES,
+    KEY_SVG,
+    KEY_HTML,
+    KEY_DIFF
+};
 
 static const char *const synopsis[] = {"[--json] [--map] HEAP",
+                                       "--svg|--html HEAP",
                                        "--follow [--interval S] [--count N] [--json] HEAP",
-                                       "--medium [--json] PATH", "--nodes [--json] HEAP", NULL};
+                                       "--diff [--json] BEFORE AFTER",
+                                       "--medium [--json] PATH",
+                                       "--nodes [--json] HEAP",
+                                       NULL};
 
 static const char *const description[] = {
     "Prints what is in the heap in directory HEAP: the program it belongs to, what becomes of it "
@@ -44,6 +61,11 @@ static const char *const description[] = {
     "are flushed, and the guarantee that follows. PATH is a heap, which may be in use, or a "
     "directory for a new heap. In a directory it makes and removes a temporary file. It changes "
     "no heap.",
+    "With --svg it prints a picture of the map and of the size classes. With --html it prints a "
+    "page that contains the picture and needs no other file, and what each root keeps alive: the "
+    "blocks that nothing would reach without it. For that it marks once for each root.",
+    "With --diff it prints what has grown and shrunk between two heaps, such as a heap and its "
+    "backup.",
     "With --nodes it prints the data files: the NUMA node of each on this machine and on record, "
     "how much of it was ever written, and how much of that lies on another node. A dash means that "
     "the file was made where there is one node. It asks the kernel for every page, and changes "
@@ -59,6 +81,9 @@ static const struct cli_option options[] = {
     {KEY_INTERVAL, "interval", "S", "Seconds between two looks, 0.01 to 86400 (default 2)."},
     {KEY_COUNT, "count", "N", "End after N looks."},
     {KEY_MEDIUM, "medium", NULL, "Print what decides which guarantee holds at PATH."},
+    {KEY_SVG, "svg", NULL, "Print a picture of the heap."},
+    {KEY_HTML, "html", NULL, "Print a page for a browser, with what each root keeps alive."},
+    {KEY_DIFF, "diff", NULL, "Print what differs between two heaps."},
     {KEY_NODES, "nodes", NULL, "Print on which NUMA nodes the heap lies."},
     {0},
 };
@@ -75,6 +100,7 @@ static const struct cli_example examples[] = {
     {"pmalloc-info /dev/shm/store", "What is in this heap?"},
     {"pmalloc-info --follow --interval 0.5 /dev/shm/store",
      "What becomes of it while a program uses it?"},
+    {"pmalloc-info --html /dev/shm/store > store.html", "What does each root keep alive?"},
     {"pmalloc-info --medium /mnt/pmem", "What would survive a power failure there?"},
     {0},
 };
@@ -92,7 +118,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool json, map, follow, medium, nodes;
+    bool json, map, follow, medium, nodes, svg, html, diff;
     const char *interval, *count;
 };
 
@@ -107,6 +133,9 @@ static void take(int key, const char *value, void *arg) {
           : key == KEY_MAP    ? &q->map
           : key == KEY_MEDIUM ? &q->medium
           : key == KEY_NODES  ? &q->nodes
+          : key == KEY_SVG    ? &q->svg
+          : key == KEY_HTML   ? &q->html
+          : key == KEY_DIFF   ? &q->diff
                               : &q->follow) = true;
 }
 
@@ -161,23 +190,25 @@ static int show_nodes(const struct request *q, const char *heap) {
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }
 
-int main(int argc, char **argv) {
-    struct request q = {0};
+static int show_picture(const struct request *q, const struct info *info) {
+    static struct picture picture;
     struct pm_error err;
-    pm_message_prefix = tool.name;
-    pm_options_default();
-    int operand = cli_parse(&tool, argc, argv, take, &q);
-    if (argc - operand != 1 || !*argv[operand])
-        cli_wrong(&tool, operand < argc - 1 ? "one heap at a time" : "name the heap's directory");
-    if (q.nodes)
-        return show_nodes(&q, argv[operand]);
-    if (q.medium)
-        return show_medium(&q, argv[operand]);
-    if (q.follow)
-        return follow_as_told(&q, argv[operand]);
-    if (q.interval || q.count)
-        cli_wrong(&tool, "--interval and --count go with --follow");
-    struct info info = {.heap = argv[operand]};
+    int status = picture_take(&picture, info, progress_start(), &err);
+    progress_end();
+    if (status != PM_OK) {
+        pm_say("%s", err.text);
+        return status;
+    }
+    if (q->svg)
+        picture_svg(&picture, true);
+    else
+        picture_html(&picture);
+    return cli_flush(PM_OK, PM_OPERATIONAL);
+}
+
+static int show(const struct request *q, const char *heap) {
+    struct info info = {.heap = heap};
+    struct pm_error err;
     int status = pm_offline_open(info.heap, PM_OPEN_READONLY, &err);
     if (status == PM_OK) {
         struct pm_recover_options how = {.mark.progress = progress_start()};
@@ -186,14 +217,42 @@ int main(int argc, char **argv) {
     }
     if (status != PM_OK) {
         pm_say("%s", err.text);
-        if (q.json)
+        if (q->json)
             info_error(info.heap, &err);
         return cli_flush(status, PM_OPERATIONAL);
     }
     census_take(&info.census);
-    if (q.json)
+    if (q->svg || q->html)
+        return show_picture(q, &info);
+    if (q->json)
         info_json(&info);
     else
-        info_text(&info, q.map);
+        info_text(&info, q->map);
     return cli_flush(PM_OK, PM_OPERATIONAL);
+}
+
+int main(int argc, char **argv) {
+    struct request q = {0};
+    pm_message_prefix = tool.name;
+    pm_options_default();
+    int operand = cli_parse(&tool, argc, argv, take, &q);
+    int heaps = q.diff ? 2 : 1;
+    if (argc - operand != heaps || !*argv[operand] || !*argv[argc - 1])
+        cli_wrong(&tool, q.diff               ? "--diff: name two heaps"
+                         : operand < argc - 1 ? "one heap at a time"
+                                              : "name the heap's directory");
+    bool picture = q.svg || q.html;
+    if (picture + q.json > 1 || (q.svg && q.html) || (picture && q.map))
+        cli_wrong(&tool, "--svg, --html, --json and --map: one of them");
+    if ((picture || q.diff) && (q.nodes || q.medium || q.follow || (q.diff && (picture || q.map))))
+        cli_wrong(&tool, "%s goes with no other kind of report", q.diff ? "--diff" : "a picture");
+    if (q.nodes)
+        return show_nodes(&q, argv[operand]);
+    if (q.medium)
+        return show_medium(&q, argv[operand]);
+    if (q.follow)
+        return follow_as_told(&q, argv[operand]);
+    if (q.interval || q.count)
+        cli_wrong(&tool, "--interval and --count go with --follow");
+    return q.diff ? diff(argv[operand], argv[operand + 1], q.json) : show(&q, argv[operand]);
 }

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// A process opens one heap, once. So a child looks at each heap and writes what it has found to a
+// pipe.
+#include "diff.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "census.h"
+#include "cli.h"
+#include "figures.h"
+#include "info_print.h"
+#include "json.h"
+#include "progress.h"
+#include "recovery/offline.h"
+
+struct findings {
+    int status;
+    struct pm_error err;
+    struct pm_recovery found;
+    struct census census;
+};
+
+static void find(const char *heap, struct findings *f) {
+    f->status = pm_offline_open(heap, PM_OPEN_READONLY, &f->err);
+    if (f->status != PM_OK)
+        return;
+    struct pm_recover_options how = {.mark.progress = progress_start()};
+    f->status = pm_recover(&how, &f->found, &f->err);
+    progress_end();
+    if (f->status == PM_OK)
+        census_take(&f->census);
+}
+
+static bool read_all(int fd, void *to, size_t length) {
+    for (char *at = to; length;) {
+        ssize_t got = read(fd, at, length);
+        if (got <= 0 && errno != EINTR)
+            return false;
+        at += got > 0 ? got : 0;
+        length -= got > 0 ? (size_t)got : 0;
+    }
+    return true;
+}
+
+static _Noreturn void be_child(const char *heap, int fd) {
+    static struct findings mine;
+    find(heap, &mine);
+    const char *at = (const char *)&mine;
+    for (size_t left = sizeof mine; left;) {
+        ssize_t done = write(fd, at, left);
+        if (done < 0 && errno != EINTR)
+            _exit(1);
+        at += done > 0 ? done : 0;
+        left -= done > 0 ? (size_t)done : 0;
+    }
+    _exit(0);
+}
+
+static void find_in_child(const char *heap, struct findings *f) {
+    int ends[2], status;
+    memset(f, 0, sizeof *f);
+    pid_t child = pipe(ends) == 0 ? fork() : -1;
+    if (child < 0) {
+        f->status = pm_fail(&f->err, PM_OPERATIONAL, "%s: cannot start a process: %s", heap,
+                            strerror(errno));
+        return;
+    }
+    if (child == 0)
+        be_child(heap, ends[1]);
+    close(ends[1]);
+    errno = 0;
+    bool whole = read_all(ends[0], f, sizeof *f);
+    close(ends[0]);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (!whole)
+        f->status =
+            pm_fail(&f->err, PM_OPERATIONAL, "%s: the process that looked at it died", heap);
+}
+
+// ---- text ---------------------------------------------------------------------------------------
+
+static const char *change(uint64_t before, uint64_t after, bool bytes, char out[40]) {
+    char size[32];
+    uint64_t by = after > before ? after - before : before - after;
+    snprintf(out, 40, "%s%s",
+             by == 0          ? ""
+             : after > before ? "+"
+                              : "-",
+             bytes ? figure_bytes(by, size) : figure_count(by, size));
+    return out;
+}
+
+static void line(const char *name, uint64_t before, uint64_t after, bool bytes) {
+    char a[32], b[32], by[40];
+    printf(
+        "%-22s %14s %14s %14s\n", name, bytes ? figure_bytes(before, a) : figure_count(before, a),
+        bytes ? figure_bytes(after, b) : figure_count(after, b), change(before, after, bytes, by));
+}
+
+static void print_text(const struct findings *a, const struct findings *b) {
+    char name[64], from[32];
+    printf("%-22s %14s %14s %14s\n", "", "before", "after", "change");
+    line("live objects", a->found.live_objects, b->found.live_objects, false);
+    line("live bytes", a->found.live_bytes, b->found.live_bytes, true);
+    line("leaked bytes", a->found.leaked_bytes, b->found.leaked_bytes, true);
+    line("address space", a->census.frontier, b->census.frontier, true);
+    line("free of it", a->census.free_bytes, b->census.free_bytes, true);
+    line("slabs", a->census.slabs, b->census.slabs, false);
+    line("files, data", a->census.files.data_bytes, b->census.files.data_bytes, true);
+    line("files, metadata", a->census.files.metadata_bytes, b->census.files.metadata_bytes, true);
+    line("roots", a->found.roots, b->found.roots, false);
+    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+        snprintf(name, sizeof name, "live blocks of %u B", pm_classes[i].size);
+        if (a->census.cls[i].live != b->census.cls[i].live)
+            line(name, a->census.cls[i].live, b->census.cls[i].live, false);
+    }
+    for (unsigned i = 0; i < CENSUS_BUCKETS; i++) {
+        snprintf(name, sizeof name, "live from %s", figure_bytes(PM_PAGE_SIZE << i, from));
+        if (a->census.bucket[i].live != b->census.bucket[i].live)
+            line(name, a->census.bucket[i].live, b->census.bucket[i].live, false);
+    }
+}
+
+// ---- JSON ---------------------------------------------------------------------------------------
+
+static void pair(struct json *j, const char *key, uint64_t before, uint64_t after) {
+    json_open(j, key, '{');
+    json_number(j, "before", before);
+    json_number(j, "after", after);
+    json_close(j, '}');
+}
+
+static void print_json(const char *const heap[2], const struct findings *a,
+                       const struct findings *b) {
+    struct json j = {.out = stdout};
+    json_open(&j, NULL, '{');
+    json_text(&j, "before", heap[0]);
+    json_text(&j, "after", heap[1]);
+    pair(&j, "live_objects", a->found.live_objects, b->found.live_objects);
+    pair(&j, "live_bytes", a->found.live_bytes, b->found.live_bytes);
+    pair(&j, "leaked_objects", a->found.leaked_objects, b->found.leaked_objects);
+    pair(&j, "leaked_bytes", a->found.leaked_bytes, b->found.leaked_bytes);
+    pair(&j, "heap_bytes", a->census.frontier, b->census.frontier);
+    pair(&j, "free_bytes", a->census.free_bytes, b->census.free_bytes);
+    pair(&j, "slabs", a->census.slabs, b->census.slabs);
+    pair(&j, "data_bytes", a->census.files.data_bytes, b->census.files.data_bytes);
+    pair(&j, "metadata_bytes", a->census.files.metadata_bytes, b->census.files.metadata_bytes);
+    pair(&j, "roots", a->found.roots, b->found.roots);
+    json_open(&j, "classes", '[');
+    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+        if (!a->census.cls[i].live && !b->census.cls[i].live)
+            continue;
+        json_open(&j, NULL, '{');
+        json_number(&j, "size", pm_classes[i].size);
+        pair(&j, "live", a->census.cls[i].live, b->census.cls[i].live);
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+    json_end(&j);
+}
+
+int diff(const char *before, const char *after, bool json) {
+    static struct findings found[2];
+    const char *const heap[2] = {before, after};
+    for (unsigned i = 0; i < 2; i++) {
+        find_in_child(heap[i], &found[i]);
+        if (found[i].status == PM_OK)
+            continue;
+        pm_say("%s", found[i].err.text);
+        if (json)
+            info_error(heap[i], &found[i].err);
+        return cli_flush(found[i].status, PM_OPERATIONAL);
+    }
+    if (json)
+        print_json(heap, &found[0], &found[1]);
+    else
+        print_text(&found[0], &found[1]);
+    return cli_flush(PM_OK, PM_OPERATIONAL);
+}
