@@ -162,7 +162,8 @@ void pm_calls_tidy(const void *stack) {
 bool pm_calls_within(const void *stack) {
     if (!pm_calls_own)
         return false;
-    const char *call = (const char *)atomic_load_explicit(&pm_calls_own->call, memory_order_relaxed);
+    const char *call =
+        (const char *)atomic_load_explicit(&pm_calls_own->call, memory_order_relaxed);
     return call && (uintptr_t)call - (uintptr_t)stack < FRAME;
 }
 

@@ -16,11 +16,11 @@
 #include <errno.h>
 #include <mqueue.h>
 #include <poll.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/select.h>

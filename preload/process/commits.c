@@ -60,10 +60,10 @@ int pm_commits_options(struct pm_error *err) {
     const char *text = pm_options.commit.text, *time = text;
     if (strncmp(text, idle_time, strlen(idle_time)) == 0)
         time += strlen(idle_time);
-    mode = strcmp(text, "output") == 0                    ? PM_COMMITS_OUTPUT
-           : strcmp(text, idle) == 0 || time != text      ? PM_COMMITS_IDLE
+    mode = strcmp(text, "output") == 0                 ? PM_COMMITS_OUTPUT
+           : strcmp(text, idle) == 0 || time != text   ? PM_COMMITS_IDLE
            : *text == '\0' || strcmp(text, "api") == 0 ? PM_COMMITS_API
-                                                         : PM_COMMITS_TIME;
+                                                       : PM_COMMITS_TIME;
     if (mode == PM_COMMITS_TIME || time != text)
         interval_ms = parse_time(time);
     if (interval_ms || (mode != PM_COMMITS_TIME && time == text))

@@ -47,8 +47,8 @@ void pm_commits_cover(void);
 // Makes a commit if each other thread is in a call that waits. EBUSY: one is not, or another commit
 // is being made and `wait` is false. Says once that commits fail.
 int pm_commits_idle(bool wait);
-// The same as pm_commits_make() for PMAlloc's thread, which must not wait for another commit. Says once that commits
-// fail.
+// The same as pm_commits_make() for PMAlloc's thread, which must not wait for another commit. Says
+// once that commits fail.
 void pm_commits_by_time(void);
 
 // The last commit, at the end of the program. No thread stores anything. False: the heap stays as
