@@ -273,13 +273,17 @@ static void busy_mutex(void) { // the thread waits for a lock: it is in the midd
     pthread_create(&thread, NULL, locking, NULL);
     pause();
 }
+static uint64_t later;
 static void spin_in_handler(int number) {
     (void)number;
+    value = ~later;
     spin();
 }
 static void busy_handler(void) {
+    later = ~value;
+    value = 0;
     signal(SIGALRM, spin_in_handler);
-    ualarm(1, 0);
+    ualarm(200000, 0);
     pause();
 }
 static void busy_poll(void) {
@@ -307,6 +311,7 @@ static void ready_poll(void) {
 
 // ---- modes --------------------------------------------------------------------------------------
 
+// clang-format off
 #define SAYS(X)                                                                                    \
     X(write)                                                                                       \
     X(writev) X(send) X(sendto) X(sendmsg) X(sendmmsg) X(sendfile) X(splice) X(vmsplice) X(tee)    \
@@ -318,6 +323,7 @@ static void ready_poll(void) {
         X(epoll_wait) X(nanosleep) X(clock_nanosleep) X(sleep) X(usleep) X(pause) X(sigsuspend)    \
             X(sigwait) X(sem_wait) X(cond_wait) X(cond_timedwait) X(cnd_wait) X(fgetc) X(getline)  \
                 X(msgrcv) X(waitpid) X(join)
+// clang-format on
 #define ROW(prefix, name) {#name, prefix##_##name},
 #define SAY_ROW(name) ROW(say, name)
 #define WAIT_ROW(name) ROW(wait, name)
