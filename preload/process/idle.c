@@ -15,7 +15,8 @@
 #include "commits.h"
 
 #define BUSY_MS 1000     // so long a program may be busy without a commit
-#define AGAIN_MS 1       // until the next look, when the program was not idle after all
+#define AGAIN_MS 1       // until the next look
+#define AGAIN_MOST_MS 16 // the same, where the program was not idle after all many times
 #define LOOK_MS 100      // a thread that ends tells nobody
 #define FAILED_MS 1000   // until the next try
 #define FOREVER_MS 60000 // nothing is due: somebody will wake us
@@ -37,6 +38,7 @@ enum {
 static uint32_t committed; // entries when the last commit began
 static uint64_t next;      // no commit before this, in milliseconds
 static uint64_t busy_since;
+static uint64_t again = AGAIN_MS;
 
 static void ring(void) {
     atomic_fetch_add(&bell, 1);
@@ -102,8 +104,10 @@ static uint64_t commit(uint64_t now) {
     int error = pm_commits_idle(false);
     if (error == EBUSY) {
         not_idle(now);
-        return AGAIN_MS;
+        again = again < AGAIN_MOST_MS ? again * 2 : again;
+        return again;
     }
+    again = AGAIN_MS;
     busy_since = 0;
     atomic_store(&overdue, false);
     next = pm_os_now_ms() + (error ? FAILED_MS : 0);
