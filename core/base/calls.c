@@ -159,6 +159,19 @@ void pm_calls_tidy(const void *stack) {
         atomic_store_explicit(&own->call, NULL, memory_order_relaxed);
 }
 
+bool pm_calls_within(const void *stack) {
+    if (!pm_calls_own)
+        return false;
+    const char *call =
+        (const char *)atomic_load_explicit(&pm_calls_own->call, memory_order_relaxed);
+    return call && (uintptr_t)call - (uintptr_t)stack < FRAME;
+}
+
+bool pm_calls_waits(pid_t id) {
+    const struct pm_call *call = record ? atomic_load(&record[id].call) : NULL;
+    return call && !call->outer && call->kind == PM_CALL_WAITS;
+}
+
 struct memory {
     void (*each)(void *at, size_t len, void *arg);
     void *arg;

@@ -27,6 +27,14 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+// What the call means to PMALLOC_COMMIT=idle and =output (preload/process/triggers.h).
+enum pm_call_kind {
+    PM_CALL_OTHER,
+    PM_CALL_WAITS, // while it lasts, nothing of the thread's work is half done
+    PM_CALL_READS, // the same, if `fd` is no file
+    PM_CALL_SAYS,  // something leaves the process by `fd`, if it is no file
+};
+
 struct pm_call {
     // The call that was interrupted by a signal handler which has made this one.
     struct pm_call *outer;
@@ -37,6 +45,8 @@ struct pm_call {
     const struct mmsghdr *messages;
     size_t message_count;
     bool by_futex; // the call sleeps in a futex, as semaphores do
+    uint8_t kind;  // an enum pm_call_kind
+    int fd;
 };
 
 // Of one thread. It is reached by the thread's id, and stays when the thread ends.
@@ -107,6 +117,11 @@ void pm_calls_resting(bool rests);
 // For a signal handler that interrupted code with this stack pointer: forgets a call whose frame is
 // no more, because longjmp() or the end of an earlier thread with this id has left it.
 void pm_calls_tidy(const void *stack);
+// For such a handler, too: whether that code is libc's or the kernel's part of the thread's call.
+bool pm_calls_within(const void *stack);
+// Whether the thread, which stands still, is in a call of the kind PM_CALL_WAITS, and the call has
+// not interrupted another one.
+bool pm_calls_waits(pid_t id);
 // The memory that the thread's calls may store to meanwhile.
 void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg);
 

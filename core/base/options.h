@@ -59,10 +59,12 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
     X(background, "PMALLOC_BACKGROUND", PM_TYPE_CHOICE, "none", "none|decay",                      \
       "none: freed space goes back while the program asks for memory. decay: a thread of "         \
       "PMAlloc's gives it back also while the program rests; it sleeps if there is nothing to do") \
-    X(commit, "PMALLOC_COMMIT", PM_TYPE_TEXT, "", "TIME|api",                                      \
+    X(commit, "PMALLOC_COMMIT", PM_TYPE_TEXT, "", "TIME|idle[:TIME]|output|api",                   \
       "After a kill or a power failure the heap is as of the last commit: one instant of all "     \
-      "threads. TIME, such as 100ms, 5s, 2m or 1h: a commit is made that often. api: when the "    \
-      "program calls pmalloc_commit(). Also at the end of the program")                            \
+      "threads. TIME, such as 100ms, 5s, 2m or 1h: a commit is made that often. idle: while the "  \
+      "program waits, but not more often than each TIME. output: before what the program says to " \
+      "a pipe, socket or terminal leaves it. api: when the program calls pmalloc_commit(). Also "  \
+      "at the end of the program")                                                                 \
     X(morph, "PMALLOC_MORPH", PM_TYPE_NUMBER, "20", "0 to 90",                                     \
       "A slab that is less full than this percentage may take up blocks of another size; 0: "      \
       "never")                                                                                     \

@@ -22,6 +22,7 @@
 #include "process/fork.h"
 #include "process/start.h"
 #include "statics.h"
+#include "streams.h"
 
 #ifdef __GLIBC__
 // If a program is linked to a fixed address and takes the address of malloc, it gets the address of
@@ -161,6 +162,7 @@ static void at_end(void) {
 static int main_after_capture(int argc, char **argv, char **env) {
     if (in_charge()) {
         pm_process_before_main();
+        pm_streams_cover();
         (void)!AT_END(at_end); // fails without memory; then our destructor is the end
         (void)!at_quick_exit(end_somehow);
     } else {

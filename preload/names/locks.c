@@ -24,6 +24,7 @@
 #include "lock_state.h"
 #include "locks.h"
 #include "media/adopt.h"
+#include "process/triggers.h"
 
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
@@ -93,13 +94,9 @@ typedef const struct timespec *until;
     X(int, pthread_rwlock_timedwrlock, rwlock, (pthread_rwlock_t *o, until t), (o, t))             \
     X(int, pthread_cond_init, fresh, (pthread_cond_t *o, const pthread_condattr_t *a), (o, a))     \
     X(int, pthread_cond_destroy, cond, (pthread_cond_t *o), (o))                                   \
-    X(int, pthread_cond_wait, cond, (pthread_cond_t *o, pthread_mutex_t *m), (o, m))               \
-    X(int, pthread_cond_timedwait, cond, (pthread_cond_t *o, pthread_mutex_t *m, until t),         \
-      (o, m, t))                                                                                   \
     X(int, pthread_barrier_init, fresh,                                                            \
       (pthread_barrier_t *o, const pthread_barrierattr_t *a, unsigned n), (o, a, n))               \
     X(int, pthread_barrier_destroy, barrier, (pthread_barrier_t *o), (o))                          \
-    X(int, pthread_barrier_wait, barrier, (pthread_barrier_t *o), (o))                             \
     X(int, pthread_spin_init, fresh, (pthread_spinlock_t *o, int shared), (o, shared))             \
     X(int, pthread_spin_lock, spin, (pthread_spinlock_t *o), (o))                                  \
     X(int, pthread_spin_trylock, spin, (pthread_spinlock_t *o), (o))
@@ -112,11 +109,13 @@ typedef const struct timespec *until;
     X(int, pthread_rwlock_clockrdlock, rwlock, (pthread_rwlock_t *o, clockid_t c, until t),        \
       (o, c, t))                                                                                   \
     X(int, pthread_rwlock_clockwrlock, rwlock, (pthread_rwlock_t *o, clockid_t c, until t),        \
-      (o, c, t))                                                                                   \
+      (o, c, t))
+#define CLOCK_WAITS(X)                                                                             \
     X(int, pthread_cond_clockwait, cond,                                                           \
-      (pthread_cond_t *o, pthread_mutex_t *m, clockid_t c, until t), (o, m, c, t))
+      (pthread_cond_t *o, pthread_mutex_t *m, clockid_t c, until t), (o, m, c, t), CONDITION)
 #else
 #define CLOCK_LOCKS(X)
+#define CLOCK_WAITS(X)
 #endif
 
 // <threads.h> has the same objects, and its functions do not come by those above.
@@ -126,12 +125,23 @@ typedef const struct timespec *until;
     X(int, mtx_trylock, mutex, (mtx_t *o), (o))                                                    \
     X(int, mtx_timedlock, mutex, (mtx_t *o, until t), (o, t))                                      \
     X(int, cnd_init, fresh, (cnd_t *o), (o))                                                       \
-    X(int, cnd_wait, cond, (cnd_t *o, mtx_t *m), (o, m))                                           \
-    X(int, cnd_timedwait, cond, (cnd_t *o, mtx_t *m, until t), (o, m, t))                          \
     X(int, cnd_signal, cond, (cnd_t *o), (o))                                                      \
     X(int, cnd_broadcast, cond, (cnd_t *o), (o))                                                   \
     X(void, cnd_destroy, cond, (cnd_t *o), (o))                                                    \
     X(void, call_once, once, (once_flag *o, void (*run)(void)), (o, run))
+
+// Waits for what another thread does, which are a reason for a commit (process/triggers.h). To wait
+// for a lock is none: the thread is in the middle of something.
+#define CONDITION .memory = {{(void *)o, sizeof *o}, {(void *)m, sizeof *m}}
+#define WAITS(X)                                                                                   \
+    X(int, pthread_cond_wait, cond, (pthread_cond_t *o, pthread_mutex_t *m), (o, m), CONDITION)    \
+    X(int, pthread_cond_timedwait, cond, (pthread_cond_t *o, pthread_mutex_t *m, until t),         \
+      (o, m, t), CONDITION)                                                                        \
+    X(int, pthread_barrier_wait, barrier, (pthread_barrier_t *o), (o),                             \
+      .memory = {{(void *)o, sizeof *o}})                                                          \
+    X(int, cnd_wait, cond, (cnd_t *o, mtx_t *m), (o, m), CONDITION)                                \
+    X(int, cnd_timedwait, cond, (cnd_t *o, mtx_t *m, until t), (o, m, t), CONDITION)               \
+    CLOCK_WAITS(X)
 // clang-format on
 #define LOCKS(X) COMMON_LOCKS(X) OTHER_LOCKS(X) CLOCK_LOCKS(X) C11_LOCKS(X)
 
@@ -140,7 +150,7 @@ _Static_assert(sizeof(cnd_t) == sizeof(pthread_cond_t), "one for the other");
 _Static_assert(sizeof(once_flag) == sizeof(pthread_once_t), "one for the other");
 
 // next_NAME points to libc's function. At first it points to first_NAME, which finds libc's.
-#define DEFINE(type, name, reset, parameters, arguments)                                           \
+#define FIRST(type, name, parameters, arguments)                                                   \
     typedef type name##_fn parameters;                                                             \
     static name##_fn first_##name;                                                                 \
     static name##_fn *_Atomic next_##name = first_##name;                                          \
@@ -149,13 +159,33 @@ _Static_assert(sizeof(once_flag) == sizeof(pthread_once_t), "one for the other")
         *(void **)&next = find_or_refuse(#name);                                                   \
         atomic_store_explicit(&next_##name, next, memory_order_relaxed);                           \
         return next arguments;                                                                     \
-    }                                                                                              \
+    }
+#define DEFINE(type, name, reset, parameters, arguments)                                           \
+    FIRST(type, name, parameters, arguments)                                                       \
     EXPORT type name parameters {                                                                  \
         if (UNLIKELY(!pm_surely_adopted((const void *)o)))                                         \
             adopt((void *)o, pm_reset_##reset);                                                    \
         return atomic_load_explicit(&next_##name, memory_order_relaxed) arguments;                 \
     }
 LOCKS(DEFINE)
+
+#define DEFINE_WAIT(type, name, reset, parameters, arguments, ...)                                 \
+    FIRST(type, name, parameters, arguments)                                                       \
+    EXPORT type name parameters {                                                                  \
+        if (UNLIKELY(!pm_surely_adopted((const void *)o)))                                         \
+            adopt((void *)o, pm_reset_##reset);                                                    \
+        name##_fn *next = atomic_load_explicit(&next_##name, memory_order_relaxed);                \
+        if (!UNLIKELY(pm_triggers_on))                                                             \
+            return next arguments;                                                                 \
+        struct pm_call call = {.kind = PM_CALL_WAITS, .by_futex = true, __VA_ARGS__};              \
+        pm_trigger_enter(&call);                                                                   \
+        pm_call_enter(&call);                                                                      \
+        type result = next arguments;                                                              \
+        pm_call_leave(&call);                                                                      \
+        pm_trigger_leave(&call);                                                                   \
+        return result;                                                                             \
+    }
+WAITS(DEFINE_WAIT)
 
 // dlsym() changes what dlerror() tells the program, and a library may take a mutex between an error
 // and its dlerror(). So the common functions are found in advance. Finding the others, too, would

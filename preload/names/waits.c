@@ -16,19 +16,24 @@
 #include <errno.h>
 #include <mqueue.h>
 #include <poll.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/calls.h"
 #include "export.h"
+#include "process/triggers.h"
 
 typedef const struct timespec *until;
 typedef const sigset_t *mask;
@@ -48,100 +53,133 @@ typedef size_t len;
 #define MESSAGES(m, n) .messages = (const void *)m, .message_count = n
 #define SEMAPHORE(s) .memory = {{s, sizeof *s}}, .by_futex = true
 #define NOTHING .outer = NULL
+#define WAITS_IF(t) .kind = t ? PM_CALL_WAITS : PM_CALL_OTHER
+#define LASTS(t) WAITS_IF((!t || t->tv_sec || t->tv_nsec))
+#define WAIT .kind = PM_CALL_WAITS
+#define READ(f) .kind = PM_CALL_READS, .fd = f
+#define RECEIVE(f, flags) .kind = flags & MSG_DONTWAIT ? PM_CALL_OTHER : PM_CALL_READS, .fd = f
+#define SAY(f) .kind = PM_CALL_SAYS, .fd = f
 
 #define READINESS(X)                                                                               \
-    X(int, poll, (struct pollfd *p, nfds_t n, int t), (p, n, t), FDS(p, n))                        \
-    X(int, ppoll, (struct pollfd *p, nfds_t n, until t, mask m), (p, n, t, m), FDS(p, n))          \
+    X(int, poll, (struct pollfd *p, nfds_t n, int t), (p, n, t),                                   \
+      FDS(p, n), WAITS_IF(t))                                                                      \
+    X(int, ppoll, (struct pollfd *p, nfds_t n, until t, mask m), (p, n, t, m),                     \
+      FDS(p, n), LASTS(t))                                                                         \
     X(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *t),                    \
-      (n, r, w, e, t), SETS(n, r, w, e, t))                                                        \
+      (n, r, w, e, t), SETS(n, r, w, e, t), WAITS_IF((!t || t->tv_sec || t->tv_usec)))             \
     X(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, until t, mask m),                     \
-      (n, r, w, e, t, m), SETS(n, r, w, e, t))                                                     \
+      (n, r, w, e, t, m), SETS(n, r, w, e, t), LASTS(t))                                           \
     X(int, epoll_wait, (int f, struct epoll_event *e, int n, int t), (f, e, n, t),                 \
-      BYTES(e, (size_t)n * sizeof *e))                                                             \
+      BYTES(e, (size_t)n * sizeof *e), WAITS_IF(t))                                                \
     X(int, epoll_pwait, (int f, struct epoll_event *e, int n, int t, mask m), (f, e, n, t, m),     \
-      BYTES(e, (size_t)n * sizeof *e))                                                             \
+      BYTES(e, (size_t)n * sizeof *e), WAITS_IF(t))                                                \
     X(int, epoll_pwait2, (int f, struct epoll_event *e, int n, until t, mask m),                   \
-      (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e))                                            \
-    X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t), .by_futex = true)
+      (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e), LASTS(t))                                  \
+    X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t),                   \
+      .by_futex = true, LASTS(t))
 
 #define SLEEPS(X)                                                                                  \
-    X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest))                      \
+    X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest), WAIT)                \
     X(int, clock_nanosleep, (clockid_t c, int f, until t, struct timespec *rest),                  \
-      (c, f, t, rest), ONE(rest))                                                                  \
-    X(int, thrd_sleep, (until t, struct timespec *rest), (t, rest), ONE(rest))                     \
-    X(unsigned, sleep, (unsigned s), (s), NOTHING)                                                 \
-    X(int, usleep, (useconds_t us), (us), NOTHING)                                                 \
-    X(int, pause, (void), (), NOTHING)                                                             \
-    X(int, sigsuspend, (mask m), (m), NOTHING)                                                     \
-    X(int, sigwait, (mask m, int *s), (m, s), ONE(s))                                              \
-    X(int, sigwaitinfo, (mask m, siginfo_t *i), (m, i), ONE(i))                                    \
-    X(int, sigtimedwait, (mask m, siginfo_t *i, until t), (m, i, t), ONE(i))
+      (c, f, t, rest), ONE(rest), WAIT)                                                            \
+    X(int, thrd_sleep, (until t, struct timespec *rest), (t, rest), ONE(rest), WAIT)               \
+    X(unsigned, sleep, (unsigned s), (s), WAIT)                                                    \
+    X(int, usleep, (useconds_t us), (us), WAIT)                                                    \
+    X(int, pause, (void), (), WAIT)                                                                \
+    X(int, sigsuspend, (mask m), (m), WAIT)                                                        \
+    X(int, sigwait, (mask m, int *s), (m, s), ONE(s), WAIT)                                        \
+    X(int, sigwaitinfo, (mask m, siginfo_t *i), (m, i), ONE(i), WAIT)                              \
+    X(int, sigtimedwait, (mask m, siginfo_t *i, until t), (m, i, t), ONE(i), LASTS(t))
 
 #define QUEUES(X)                                                                                  \
-    X(int, sem_wait, (sem_t *s), (s), SEMAPHORE(s))                                                \
-    X(int, sem_timedwait, (sem_t *s, until t), (s, t), SEMAPHORE(s))                               \
-    X(int, sem_clockwait, (sem_t *s, clockid_t c, until t), (s, c, t), SEMAPHORE(s))               \
+    X(int, sem_wait, (sem_t *s), (s), SEMAPHORE(s), WAIT)                                          \
+    X(int, sem_timedwait, (sem_t *s, until t), (s, t), SEMAPHORE(s), WAIT)                         \
+    X(int, sem_clockwait, (sem_t *s, clockid_t c, until t), (s, c, t),                             \
+      SEMAPHORE(s), WAIT)                                                                          \
     X(ssize_t, msgrcv, (int q, void *p, len n, long type, int f), (q, p, n, type, f),              \
-      BYTES(p, n + sizeof(long)))                                                                  \
+      BYTES(p, n + sizeof(long)), WAIT)                                                            \
     X(int, msgsnd, (int q, const void *p, len n, int f), (q, p, n, f), NOTHING)                    \
     X(int, semop, (int s, void *o, len n), (s, o, n), NOTHING)                                     \
     X(int, semtimedop, (int s, void *o, len n, until t), (s, o, n, t), NOTHING)                    \
     X(ssize_t, mq_receive, (mqd_t q, char *p, len n, unsigned *prio), (q, p, n, prio),             \
-      .memory = {{p, n}, {prio, prio ? sizeof *prio : 0}})                                         \
+      .memory = {{p, n}, {prio, prio ? sizeof *prio : 0}}, WAIT)                                   \
     X(ssize_t, mq_timedreceive, (mqd_t q, char *p, len n, unsigned *prio, until t),                \
-      (q, p, n, prio, t), .memory = {{p, n}, {prio, prio ? sizeof *prio : 0}})                     \
+      (q, p, n, prio, t), .memory = {{p, n}, {prio, prio ? sizeof *prio : 0}}, WAIT)               \
     X(int, mq_send, (mqd_t q, const char *p, len n, unsigned prio), (q, p, n, prio), NOTHING)      \
     X(int, mq_timedsend, (mqd_t q, const char *p, len n, unsigned prio, until t),                  \
       (q, p, n, prio, t), NOTHING)
 
 #define SOCKETS(X)                                                                                 \
-    X(int, accept, (int f, void *a, void *l), (f, a, l), FROM(NULL, 0, a, l))                      \
-    X(int, accept4, (int f, void *a, void *l, int flags), (f, a, l, flags), FROM(NULL, 0, a, l))   \
+    X(int, accept, (int f, void *a, void *l), (f, a, l),                                           \
+      FROM(NULL, 0, a, l), READ(f))                                                                \
+    X(int, accept4, (int f, void *a, void *l, int flags), (f, a, l, flags),                        \
+      FROM(NULL, 0, a, l), READ(f))                                                                \
     X(int, connect, (int f, const void *a, socklen_t l), (f, a, l), NOTHING)                       \
-    X(ssize_t, recv, (int f, void *p, len n, int flags), (f, p, n, flags), BYTES(p, n))            \
+    X(ssize_t, recv, (int f, void *p, len n, int flags), (f, p, n, flags),                         \
+      BYTES(p, n), RECEIVE(f, flags))                                                              \
     X(ssize_t, recvfrom, (int f, void *p, len n, int flags, void *a, void *l),                     \
-      (f, p, n, flags, a, l), FROM(p, n, a, l))                                                    \
-    X(ssize_t, recvmsg, (int f, struct msghdr *m, int flags), (f, m, flags), MESSAGES(m, 1))       \
+      (f, p, n, flags, a, l), FROM(p, n, a, l), RECEIVE(f, flags))                                 \
+    X(ssize_t, recvmsg, (int f, struct msghdr *m, int flags), (f, m, flags),                       \
+      MESSAGES(m, 1), RECEIVE(f, flags))                                                           \
     X(int, recvmmsg, (int f, void *m, unsigned n, int flags, void *t), (f, m, n, flags, t),        \
-      BYTES(m, n * sizeof(struct mmsghdr)), MESSAGES(m, n))                                        \
-    X(ssize_t, send, (int f, const void *p, len n, int flags), (f, p, n, flags), NOTHING)          \
+      BYTES(m, n * sizeof(struct mmsghdr)), MESSAGES(m, n), RECEIVE(f, flags))                     \
+    X(ssize_t, send, (int f, const void *p, len n, int flags), (f, p, n, flags), SAY(f))           \
     X(ssize_t, sendto, (int f, const void *p, len n, int flags, const void *a, socklen_t l),       \
-      (f, p, n, flags, a, l), NOTHING)                                                             \
-    X(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), (f, m, flags), NOTHING)        \
+      (f, p, n, flags, a, l), SAY(f))                                                              \
+    X(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), (f, m, flags), SAY(f))         \
     X(int, sendmmsg, (int f, void *m, unsigned n, int flags), (f, m, n, flags),                    \
-      BYTES(m, n * sizeof(struct mmsghdr)))
+      BYTES(m, n * sizeof(struct mmsghdr)), SAY(f))
 
 #define TRANSFERS(X)                                                                               \
-    X(ssize_t, read, (int f, void *p, len n), (f, p, n), BYTES(p, n))                              \
-    X(ssize_t, readv, (int f, const struct iovec *v, int n), (f, v, n), VECTORS(v, n))             \
-    X(ssize_t, write, (int f, const void *p, len n), (f, p, n), NOTHING)                           \
-    X(ssize_t, writev, (int f, const struct iovec *v, int n), (f, v, n), NOTHING)                  \
-    X(ssize_t, sendfile, (int to, int from, off_t *at, len n), (to, from, at, n), ONE(at))         \
+    X(ssize_t, read, (int f, void *p, len n), (f, p, n), BYTES(p, n), READ(f))                     \
+    X(ssize_t, readv, (int f, const struct iovec *v, int n), (f, v, n),                            \
+      VECTORS(v, n), READ(f))                                                                      \
+    X(ssize_t, write, (int f, const void *p, len n), (f, p, n), SAY(f))                            \
+    X(ssize_t, writev, (int f, const struct iovec *v, int n), (f, v, n), SAY(f))                   \
+    X(ssize_t, sendfile, (int to, int from, off_t *at, len n), (to, from, at, n),                  \
+      ONE(at), SAY(to))                                                                            \
     X(ssize_t, splice, (int from, off_t *a, int to, off_t *b, len n, unsigned flags),              \
-      (from, a, to, b, n, flags), .memory = {{a, a ? sizeof *a : 0}, {b, b ? sizeof *b : 0}})      \
-    X(ssize_t, tee, (int from, int to, len n, unsigned flags), (from, to, n, flags), NOTHING)      \
+      (from, a, to, b, n, flags), .memory = {{a, a ? sizeof *a : 0}, {b, b ? sizeof *b : 0}},      \
+      SAY(to))                                                                                     \
+    X(ssize_t, tee, (int from, int to, len n, unsigned flags), (from, to, n, flags), SAY(to))      \
     X(ssize_t, vmsplice, (int f, const struct iovec *v, len n, unsigned flags),                    \
-      (f, v, n, flags), VECTORS(v, n))                                                             \
+      (f, v, n, flags), VECTORS(v, n), SAY(f))                                                     \
     X(ssize_t, copy_file_range, (int from, off_t *a, int to, off_t *b, len n, unsigned flags),     \
       (from, a, to, b, n, flags), .memory = {{a, a ? sizeof *a : 0}, {b, b ? sizeof *b : 0}})
+
+// Other processes and threads.
+#define OTHERS(X)                                                                                  \
+    X(pid_t, wait, (int *s), (s), ONE(s), WAIT)                                                    \
+    X(pid_t, waitpid, (pid_t p, int *s, int o), (p, s, o), ONE(s), WAITS_IF(!(o & WNOHANG)))       \
+    X(pid_t, wait3, (int *s, int o, struct rusage *r), (s, o, r),                                  \
+      .memory = {{s, s ? sizeof *s : 0}, {r, r ? sizeof *r : 0}}, WAITS_IF(!(o & WNOHANG)))        \
+    X(pid_t, wait4, (pid_t p, int *s, int o, struct rusage *r), (p, s, o, r),                      \
+      .memory = {{s, s ? sizeof *s : 0}, {r, r ? sizeof *r : 0}}, WAITS_IF(!(o & WNOHANG)))        \
+    X(int, waitid, (idtype_t t, id_t p, siginfo_t *i, int o), (t, p, i, o), ONE(i),                \
+      WAITS_IF(!(o & WNOHANG)))                                                                    \
+    X(int, pthread_join, (pthread_t t, void **r), (t, r), ONE(r), WAIT, .by_futex = true)          \
+    X(int, thrd_join, (thrd_t t, int *r), (t, r), ONE(r), WAIT, .by_futex = true)
 
 // glibc's second names: of functions that check the buffer's size, and of large files.
 #ifdef __GLIBC__
 #define SECOND_NAMES(X)                                                                            \
-    X(int, __poll_chk, (struct pollfd *p, nfds_t n, int t, len size), (p, n, t, size), FDS(p, n))  \
+    X(int, __poll_chk, (struct pollfd *p, nfds_t n, int t, len size), (p, n, t, size),             \
+      FDS(p, n), WAITS_IF(t))                                                                      \
     X(int, __ppoll_chk, (struct pollfd *p, nfds_t n, until t, mask m, len size),                   \
-      (p, n, t, m, size), FDS(p, n))                                                               \
-    X(ssize_t, __read_chk, (int f, void *p, len n, len size), (f, p, n, size), BYTES(p, n))        \
+      (p, n, t, m, size), FDS(p, n), LASTS(t))                                                     \
+    X(ssize_t, __read_chk, (int f, void *p, len n, len size), (f, p, n, size),                     \
+      BYTES(p, n), READ(f))                                                                        \
     X(ssize_t, __recv_chk, (int f, void *p, len n, len size, int flags), (f, p, n, size, flags),   \
-      BYTES(p, n))                                                                                 \
+      BYTES(p, n), RECEIVE(f, flags))                                                              \
     X(ssize_t, __recvfrom_chk, (int f, void *p, len n, len size, int flags, void *a, void *l),     \
-      (f, p, n, size, flags, a, l), FROM(p, n, a, l))                                              \
-    X(ssize_t, sendfile64, (int to, int from, off_t *at, len n), (to, from, at, n), ONE(at))
+      (f, p, n, size, flags, a, l), FROM(p, n, a, l), RECEIVE(f, flags))                           \
+    X(ssize_t, sendfile64, (int to, int from, off_t *at, len n), (to, from, at, n),                \
+      ONE(at), SAY(to))
 #else
 #define SECOND_NAMES(X)
 #endif
 // clang-format on
-#define WAITS(X) READINESS(X) SLEEPS(X) QUEUES(X) SOCKETS(X) TRANSFERS(X) SECOND_NAMES(X)
+#define WAITS(X) READINESS(X) SLEEPS(X) QUEUES(X) SOCKETS(X) TRANSFERS(X) OTHERS(X) SECOND_NAMES(X)
 
 static long no_such_function(void) {
     errno = ENOSYS;
@@ -167,9 +205,11 @@ static long no_such_function(void) {
         if (!pm_calls_recorded)                                                                    \
             return next arguments;                                                                 \
         struct pm_call call = {__VA_ARGS__};                                                       \
+        pm_trigger_before(&call);                                                                  \
         pm_call_enter(&call);                                                                      \
         type result = next arguments;                                                              \
         pm_call_leave(&call);                                                                      \
+        pm_trigger_after(&call);                                                                   \
         return result;                                                                             \
     }
 WAITS(DEFINE)

@@ -17,6 +17,7 @@
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "commits.h"
+#include "idle.h"
 #include "media/heap_state.h"
 #include "phase.h"
 
@@ -60,7 +61,7 @@ static void be_own_thread(void) {
     pm_locks_held = 0;
     pm_ranks_forget();
     pm_cancel_asynchronous = true; // libc's cancellation points would look at its data of a thread
-    syscall(SYS_prctl, PR_SET_NAME, pm_commits_interval() ? "pmalloc-commit" : "pmalloc-decay");
+    syscall(SYS_prctl, PR_SET_NAME, pm_commits_in_thread() ? "pmalloc-commit" : "pmalloc-decay");
     atomic_store_explicit(&begun, 1, memory_order_release);
     pm_futex_wake(&begun, 1);
 }
@@ -110,9 +111,23 @@ static void run_commits(void) {
     }
 }
 
+static void run_idle(void) {
+    uint64_t pause = pm_options.decay_ms.number / TURNS + 1;
+    while (!is_over()) {
+        uint32_t seen = pm_idle_seen();
+        uint64_t ms = pm_idle_work();
+        if (decays())
+            work();
+        if (!is_over())
+            pm_idle_sleep(seen, decays() && pause < ms ? pause : ms);
+    }
+}
+
 static void run(void) {
     be_own_thread();
-    if (pm_commits_interval())
+    if (pm_commits_mode() == PM_COMMITS_IDLE)
+        run_idle();
+    else if (pm_commits_in_thread())
         run_commits();
     else
         run_decay();
@@ -176,7 +191,7 @@ static bool make_memory(void) {
 
 void pm_background_start(void) {
     int saved = errno;
-    bool commits = pm_commits_interval() && pm_heap_is_journaled();
+    bool commits = pm_commits_in_thread() && pm_heap_is_journaled();
     if (!(commits || decays()) || atomic_load_explicit(&pm_os_own_thread, memory_order_acquire))
         return;
     atomic_store_explicit(&quit, 0, memory_order_relaxed);
@@ -211,6 +226,7 @@ bool pm_background_stop(void) {
     while ((seen = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire)) &&
            pm_os_now_ms() < until) {
         pm_age_wake();
+        pm_idle_wake();
         syscall(SYS_futex, &pm_os_own_thread, FUTEX_WAIT, seen, &look, NULL, 0);
     }
     if (!seen)
@@ -231,4 +247,5 @@ void pm_background_go_on(bool paused) {
 void pm_background_forked(void) {
     atomic_store_explicit(&pm_os_own_thread, 0, memory_order_relaxed);
     atomic_store_explicit(&pm_age_asleep, 0, memory_order_relaxed);
+    pm_idle_forked();
 }

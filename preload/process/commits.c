@@ -3,7 +3,9 @@
 #include "commits.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -24,6 +26,7 @@
 
 // ---- settings -----------------------------------------------------------------------------------
 
+static enum pm_commits_mode mode;
 static uint64_t interval_ms;
 
 #define INTERVAL_MAX ((uint64_t)24 * 3600 * 1000)
@@ -46,18 +49,28 @@ static uint64_t parse_time(const char *text) {
 
 bool pm_commits_wanted(void) { return pm_options.commit.text[0] != '\0'; }
 
+enum pm_commits_mode pm_commits_mode(void) { return mode; }
+
 uint64_t pm_commits_interval(void) { return interval_ms; }
 
+bool pm_commits_in_thread(void) { return mode == PM_COMMITS_TIME || mode == PM_COMMITS_IDLE; }
+
 int pm_commits_options(struct pm_error *err) {
-    const char *text = pm_options.commit.text;
-    if (!*text || strcmp(text, "api") == 0)
-        return PM_OK;
-    interval_ms = parse_time(text);
-    if (interval_ms)
+    static const char idle[] = "idle", idle_time[] = "idle:";
+    const char *text = pm_options.commit.text, *time = text;
+    if (strncmp(text, idle_time, strlen(idle_time)) == 0)
+        time += strlen(idle_time);
+    mode = strcmp(text, "output") == 0                 ? PM_COMMITS_OUTPUT
+           : strcmp(text, idle) == 0 || time != text   ? PM_COMMITS_IDLE
+           : *text == '\0' || strcmp(text, "api") == 0 ? PM_COMMITS_API
+                                                       : PM_COMMITS_TIME;
+    if (mode == PM_COMMITS_TIME || time != text)
+        interval_ms = parse_time(time);
+    if (interval_ms || (mode != PM_COMMITS_TIME && time == text))
         return PM_OK;
     return pm_fail(err, PM_USAGE,
-                   "PMALLOC_COMMIT=%.100s: not a valid value; use api, or a time such as 100ms, "
-                   "5s, 2m or 1h (at most 24h)",
+                   "PMALLOC_COMMIT=%.100s: not a valid value; use output, idle, idle:TIME, api, or "
+                   "TIME, which is such as 100ms, 5s, 2m or 1h (at most 24h)",
                    text);
 }
 
@@ -104,68 +117,99 @@ static bool may_drop(void) {
     return !awaited && !pm_kernel_stores();
 }
 
+// The instants so far, and the last one whose commit counts.
+static _Atomic uint64_t instants, covered;
+// Changes at the end of each commit: a futex.
+static _Atomic uint32_t ends;
+
 static void take_alone(void) {
     struct pm_commit_cost cost;
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
+    atomic_fetch_add(&instants, 1);
     pm_commit_take(!pm_kernel_stores(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
 }
 
-// While the threads are held, none of them has a lock, and none is inside the allocator.
-static bool take(void) {
+// While the threads are held, none of them has a lock, and none is inside the allocator. 0, EAGAIN:
+// a thread does not stop, or EBUSY: `idle`, and a thread is in no wait.
+static int take(bool idle) {
     struct pm_commit_cost cost;
     if (pm_threads_none()) {
         take_alone();
-        return true;
+        return 0;
     }
     if (!pm_hold_all(PATIENCE_MS))
-        return false;
-    lock_extents(pm_lock_raw);
-    pm_commit_take(may_drop(), &cost);
-    lock_extents(pm_unlock_raw);
+        return EAGAIN;
+    int error = idle && !pm_hold_all_wait() ? EBUSY : 0;
+    if (!error) {
+        lock_extents(pm_lock_raw);
+        atomic_fetch_add(&instants, 1);
+        pm_commit_take(may_drop(), &cost);
+        lock_extents(pm_unlock_raw);
+    }
     pm_release_all();
-    return true;
+    return error;
 }
 
 // With the commit lock.
-static int make(void) {
+static int make(bool idle) {
     if (!pm_heap_is_journaled())
         return ENOTSUP;
     if (!pm_commit_prepare())
         return errno;
-    if (!take())
-        return EAGAIN;
-    return pm_commit_finish() ? 0 : errno;
+    int error = take(idle);
+    if (error)
+        return error;
+    if (!pm_commit_finish())
+        return errno;
+    atomic_store(&covered, atomic_load(&instants));
+    return 0;
 }
 
-// Waits with the signals open: whoever has the lock may stop this thread.
-static uint64_t take_lock(void) {
-    const struct timespec pause = {0, 200000};
+static void end_commit(void) {
+    pm_unlock_raw(&pm_commit_lock);
+    atomic_fetch_add(&ends, 1);
+    pm_futex_wake(&ends, 1 << 30);
+}
+
+// Waits with the signals open: whoever has the lock may stop this thread. False: meanwhile a commit
+// has come to count whose instant is later than `before`.
+static bool take_lock(uint64_t before, uint64_t *mask) {
+    const struct timespec pause = {0, 1000000};
     for (;;) {
-        uint64_t mask = block_signals();
+        uint32_t seen = atomic_load(&ends);
+        if (atomic_load(&covered) > before)
+            return false;
+        *mask = block_signals();
         if (pm_trylock_raw(&pm_commit_lock))
-            return mask;
-        restore_signals(mask);
-        syscall(SYS_nanosleep, &pause, NULL);
+            return true;
+        restore_signals(*mask);
+        syscall(SYS_futex, &ends, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0);
     }
 }
 
+static int make_in_turn(bool idle, uint64_t before) {
+    int saved = errno, error = 0;
+    uint64_t mask;
+    struct pm_cancel cancel = pm_cancel_hold();
+    if (take_lock(before, &mask)) {
+        error = make(idle);
+        restore_signals(mask);
+        end_commit();
+    }
+    pm_cancel_release(cancel);
+    errno = saved;
+    return error;
+}
+
 int pm_commits_make(void) {
-    int saved = errno;
     if (!pm_heap_is_journaled())
         return ENOTSUP;
     if (pm_nested())
         return EDEADLK;
-    struct pm_cancel cancel = pm_cancel_hold();
-    uint64_t mask = take_lock();
-    int error = make();
-    restore_signals(mask);
-    pm_unlock_raw(&pm_commit_lock);
-    pm_cancel_release(cancel);
-    errno = saved;
-    return error;
+    return make_in_turn(false, UINT64_MAX);
 }
 
 static void say_failed(int error) {
@@ -174,17 +218,39 @@ static void say_failed(int error) {
            error == EAGAIN ? "a thread does not stop" : pm_strerror(error), pm_heap.dir);
 }
 
-void pm_commits_by_time(void) {
-    static bool failing;
-    if (!pm_trylock_raw(&pm_commit_lock))
-        return;
-    int error = make();
-    pm_unlock_raw(&pm_commit_lock);
-    bool fails = error && error != ENOTSUP;
-    if (fails && !failing)
+// Says it once for a row of failures.
+static int told(int error) {
+    static _Atomic bool failing;
+    bool fails = error && error != ENOTSUP && error != EBUSY;
+    if (error != EBUSY && atomic_exchange(&failing, fails) != fails && fails)
         say_failed(error);
-    failing = fails;
+    return error;
 }
+
+// A thread that got no processor in time may get one yet.
+#define COVER_TRIES 5
+
+void pm_commits_cover(void) {
+    uint64_t before = atomic_load(&instants);
+    int error = EAGAIN;
+    for (unsigned i = 0; i < COVER_TRIES && error == EAGAIN; i++)
+        error = make_in_turn(false, before);
+    told(error);
+}
+
+static int make_if_free(bool idle) {
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return EBUSY;
+    int error = make(idle);
+    end_commit();
+    return error;
+}
+
+int pm_commits_idle(bool wait) {
+    return told(wait ? make_in_turn(true, UINT64_MAX) : make_if_free(true));
+}
+
+void pm_commits_by_time(void) { told(make_if_free(false)); }
 
 // ---- the end of the program ---------------------------------------------------------------------
 

@@ -4,8 +4,10 @@
 // PMALLOC_COMMIT: when commits are made (media/commit.h says how), and what they mean at a fork and
 // at the end of the program.
 //
-//   api    when the program calls pmalloc_commit()
-//   TIME   the same, and each TIME by PMAlloc's thread (background.h)
+//   api          when the program calls pmalloc_commit()
+//   TIME         the same, and each TIME by PMAlloc's thread (background.h)
+//   idle[:TIME]  the same, and by that thread while the program waits (idle.h)
+//   output       the same, and before what the program says leaves the process (triggers.h)
 //
 // There is a commit when the roots are captured, before main. There is one at the end of the
 // program, before the heap is closed.
@@ -23,15 +25,30 @@ int pm_commits_options(struct pm_error *err);
 bool pm_commits_wanted(void);
 // Once the heap is recovered: from here on all its changes go through commits.
 int pm_commits_begin(struct pm_error *err);
-// The milliseconds between two commits; 0: none are made by time.
+enum pm_commits_mode {
+    PM_COMMITS_API,
+    PM_COMMITS_TIME,
+    PM_COMMITS_IDLE,
+    PM_COMMITS_OUTPUT,
+};
+enum pm_commits_mode pm_commits_mode(void);
+// TIME in milliseconds; 0: there is none.
 uint64_t pm_commits_interval(void);
+// Whether PMAlloc's thread makes commits.
+bool pm_commits_in_thread(void);
 
 // Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode; EDEADLK in a signal
 // handler that has interrupted the allocator; EAGAIN if a thread could not be held; else what the
 // file system said. Then the last commit stands.
 int pm_commits_make(void);
-// The same for PMAlloc's thread, which must not wait for another commit. Says once that commits
-// fail.
+// Makes sure that a commit counts whose instant came after this call began: one that another thread
+// makes, if there is one. Says once that commits fail; they are tried again at the next call.
+void pm_commits_cover(void);
+// Makes a commit if each other thread is in a call that waits. EBUSY: one is not, or another commit
+// is being made and `wait` is false. Says once that commits fail.
+int pm_commits_idle(bool wait);
+// The same as pm_commits_make() for PMAlloc's thread, which must not wait for another commit. Says
+// once that commits fail.
 void pm_commits_by_time(void);
 
 // The last commit, at the end of the program. No thread stores anything. False: the heap stays as

@@ -27,6 +27,15 @@ static bool is_program(void) {
     return entry - (uintptr_t)__ehdr_start < (uintptr_t)(etext - __ehdr_start);
 }
 
+// A thread rests in the middle of the program's own code: it waits for nothing.
+static _Atomic bool interrupted;
+
+static bool rests_at(const ucontext_t *context) {
+    if (!pm_calls_within((void *)context->uc_mcontext.gregs[REG_RSP]))
+        atomic_store_explicit(&interrupted, true, memory_order_relaxed);
+    return true;
+}
+
 // Runs in the signal handler of the thread. A slow path holds a lock most of the time, and calls
 // libc. A fast path holds none, and lies in our code.
 static bool is_outside(void *context) {
@@ -35,10 +44,10 @@ static bool is_outside(void *context) {
     if (pm_nested())
         return false;
     if (at - (uintptr_t)__ehdr_start >= (uintptr_t)(etext - __ehdr_start))
-        return true;
+        return rests_at(context);
     if (program < 0)
         program = is_program();
-    return program;
+    return program && rests_at(context);
 }
 
 // ---- hold and release ---------------------------------------------------------------------------
@@ -47,12 +56,23 @@ bool pm_hold_prepare(void) { return pm_calls_record(); }
 
 bool pm_hold_all(uint64_t timeout_ms) {
     int saved = errno;
+    atomic_store_explicit(&interrupted, false, memory_order_relaxed);
     bool held = pm_threads_hold(timeout_ms, is_outside);
     // The thread of PMALLOC_BACKGROUND hears no signal. Of the others none holds a lock.
     if (held)
         pm_lock(&pm_age_lock);
     errno = saved;
     return held;
+}
+
+static void find_busy(pid_t id, void *arg) {
+    *(bool *)arg |= !pm_calls_waits(id) && !pm_task_is_dead(id);
+}
+
+// Each thread's release of its record comes before our acquire of it.
+bool pm_hold_all_wait(void) {
+    bool busy = atomic_load_explicit(&interrupted, memory_order_relaxed);
+    return !busy && pm_tasks_each_other(find_busy, &busy) && !busy;
 }
 
 struct memory {

@@ -37,5 +37,7 @@ bool pm_hold_all(uint64_t timeout_ms);
 // What the kernel, and libc around a call, may store although everything rests.
 void pm_hold_each_memory(void (*each)(void *at, size_t len, void *arg), void *arg);
 void pm_release_all(void);
+// While threads are held: each of them is in a call that waits (PM_CALL_WAITS of base/calls.h).
+bool pm_hold_all_wait(void);
 
 #endif

@@ -32,6 +32,7 @@
 #include "pages/extent_adopt.h"
 #include "pmalloc.h"
 #include "start_line.h"
+#include "triggers.h"
 
 static _Atomic(void *) starter; // the thread that opens the heap, by the address of its pm_tcache
 static pthread_key_t thread_key;
@@ -224,6 +225,7 @@ void pm_process_before_main(void) {
     pm_fork_exclude(true);
     pm_phase_move(PM_READY, PM_RUNNING);
     first_commit();
+    pm_triggers_start();
     pm_background_start();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);

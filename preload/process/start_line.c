@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "media/heap.h"
 #include "media/persist.h"
 #include "pages/extent_take.h"
@@ -80,6 +81,8 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
                  recovery->was_clean ? "clean" : "recovered", (unsigned long)recovery->live_objects,
                  (unsigned long)recovery->live_bytes, (unsigned long)recovery->reclaimed_bytes,
                  recovery->seconds);
-    pm_say("heap %.300s (%s); roots: %u (%s); %s", pm_heap.dir, pm_persist_row(),
+    bool commits = pm_heap_is_journaled();
+    pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, pm_persist_row(),
+           commits ? "; commits: " : "", commits ? pm_options.commit.text : "",
            pm_heap_root_count(), *roots ? roots : "none", result);
 }

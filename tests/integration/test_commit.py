@@ -127,15 +127,19 @@ def test_without_commit_mode(program, heap):
     assert succeeds(done) == "-1 Operation not supported\n"
 
 
-@pytest.mark.parametrize("value", ("", "5", "0s", "25h", "apis", "1 s", "-1s"))
+WRONG = ("", "5", "0s", "25h", "apis", "1 s", "-1s", "idle:", "idle:5", "idle1s", "outputs")
+
+
+@pytest.mark.parametrize("value", WRONG)
 def test_wrong_values(program, heap, value):
     refuses(run([program, "errors"], HEAP=heap, ROOTS=ROOTS, COMMIT=value), "PMALLOC_COMMIT=")
     assert not heap.exists()
 
 
-def test_start_line(program, heap):
-    done = run([program, "errors"], HEAP=heap, ROOTS=ROOTS, COMMIT="1s", VERBOSE=1)
-    assert "commit mode" in done.stderr, said(done)
+@pytest.mark.parametrize("value", ("1s", "idle:1s", "output"))
+def test_start_line(program, heap, value):
+    done = run([program, "errors"], HEAP=heap, ROOTS=ROOTS, COMMIT=value, VERBOSE=1)
+    assert "commit mode" in done.stderr and f"; commits: {value})" in done.stderr, said(done)
 
 
 @pytest.mark.parametrize("mode", ("private", "copy", "follow"))

@@ -7,10 +7,31 @@ import re
 import subprocess
 
 import pytest
-from conftest import BUILD, ROOT, ROOTS, compiled, figures, recovered, refuses, run, said, succeeds
+from conftest import (
+    BUILD,
+    ROOT,
+    ROOTS,
+    compiled,
+    figures,
+    one_message,
+    recovered,
+    refuses,
+    run,
+    said,
+    succeeds,
+)
 from test_locks import SOURCES, TRIED, WAITED
 
 OLDEST = (2, 34)  # as README.md says; Debian 12 has 2.36
+
+
+@pytest.mark.parametrize("commit", ("idle", "output"))
+def test_musl_streams_are_not_followed(musl, heap, commit):
+    """And the program is told so, in one line."""
+    done = musl("kvshell", stdin="set k v\n", HEAP=heap, ROOTS="store", COMMIT=commit)
+    assert succeeds(done) == "ok\n"
+    one_message(done, f"PMALLOC_COMMIT={commit}", "by stdio is not covered")
+    assert succeeds(musl("kvshell", stdin="get k\n", HEAP=heap, ROOTS="store")) == "v\n"
 
 
 @pytest.mark.parametrize("name", ["libpmalloc_preload.so", "libpmalloc.so"])
