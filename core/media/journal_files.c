@@ -75,19 +75,8 @@ static int fd_of(unsigned file) {
 
 static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
     int fd = fd_of(file);
-    if (fd < 0 || !pm_os_file_size(at + len)) // beyond RLIMIT_FSIZE there would be a SIGXFSZ
-        return false;
-    for (const char *p = from; len;) {
-        long put = syscall(SYS_pwrite64, fd, p, len, at);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return false;
-        p += put;
-        len -= (size_t)put;
-        at += (uint64_t)put;
-    }
-    return true;
+    // Beyond RLIMIT_FSIZE there would be a SIGXFSZ.
+    return fd >= 0 && pm_os_file_size(at + len) && pm_os_write_all(fd, from, len, at);
 }
 
 static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
