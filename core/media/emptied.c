@@ -69,16 +69,30 @@ static void join_last(void) {
     range[count++] = e;
 }
 
-bool pm_emptied_add(uint64_t offset, uint64_t len) {
+static bool replace(const struct pm_emptied *e) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+    void *at = pm_heap_at(e->offset);
+    if (count + 2 >= MOST ||
+        mmap(at, e->len, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
+        return false;
+    cut_out_all(e->offset, e->len);
+    range[count++] = *e;
+    return true;
+}
+
+bool pm_emptied_add(uint64_t offset, uint64_t len) {
     pm_lock(&lock);
-    bool good = count + 2 < MOST &&
-                mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE, flags, -1, 0) != MAP_FAILED;
-    if (good) {
-        cut_out_all(offset, len);
-        range[count++] = (struct pm_emptied){offset, len, .fresh = true};
+    bool good = replace(&(struct pm_emptied){offset, len, .fresh = true});
+    if (good)
         join_last();
-    }
+    pm_unlock(&lock);
+    return good;
+}
+
+bool pm_emptied_promise(uint64_t offset, uint64_t len) {
+    pm_lock(&lock);
+    bool good =
+        replace(&(struct pm_emptied){offset, len, .fresh = true, .used = true, .promised = true});
     pm_unlock(&lock);
     return good;
 }
@@ -154,7 +168,7 @@ static void stored(char *at, size_t len, void *arg) {
 void pm_emptied_map_idle(void) {
     for (unsigned i = 0; i < count;) {
         const struct pm_emptied *e = &range[i];
-        bool used = e->fresh;
+        bool used = e->fresh || e->promised;
         if (!used)
             pm_own_pages(pm_heap_at(e->offset), e->len, stored, &used);
         if (!used && map_file(e, e->offset, e->len))

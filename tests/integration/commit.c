@@ -10,9 +10,11 @@
 //                                       commits, and says after each how many tickets there were
 //   commit check LEAST                  all blocks are right, and there are LEAST tickets or more
 //   commit shrink                       takes much, commits, frees it, commits
+//   commit late                         takes a huge block, and fills it once it is told to
 //   commit errors                       what pmalloc_commit() says
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,6 +182,30 @@ static int shrink(void) {
     return check(0);
 }
 
+#define HUGE_BYTES ((size_t)24 << 20)
+
+static int late(void) {
+    make_store();
+    struct block *b = malloc(sizeof *b + HUGE_BYTES);
+    say_commit();
+    fflush(stdout);
+    getchar(); // meanwhile the medium gets full
+    b->size = HUGE_BYTES;
+    b->seed = 4711;
+    for (size_t i = 0; i < b->size; i++)
+        b->bytes[i] = byte_of(b->seed, i);
+    store->row[0]->block[0] = b;
+    tickets = 1;
+    say_commit();
+    fflush(stdout);
+    getchar(); // meanwhile there is room again
+    tickets = 2;
+    say_commit();
+    fflush(stdout);
+    raise(SIGKILL);
+    return 1;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     const char *mode = getenv("PMALLOC_COMMIT");
@@ -190,6 +216,8 @@ int main(int argc, char **argv) {
         return check(strtoull(argv[2], NULL, 10));
     if (strcmp(what, "shrink") == 0)
         return shrink();
+    if (strcmp(what, "late") == 0)
+        return late();
     if (strcmp(what, "errors") == 0) {
         say_commit();
         return 0;

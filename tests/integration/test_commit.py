@@ -151,10 +151,31 @@ def test_forks(forks, place, mode, commit):
             shutil.rmtree(heap)
 
 
+def small_medium(tmp_path, script, program):
+    """Runs a script that has a tmpfs of 48 MiB of its own at $1, where PMAlloc is $2, `program` $3,
+    and pmalloc-recover $4."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    script = 'mount -t tmpfs -o size=48m tmpfs "$1" || exit 77\n' + script
+    argv = ["unshare", "-rm", "bash", "-c", script, "-", mount]
+    argv += [BUILD / "libpmalloc_preload.so", program, tool("pmalloc-recover")]
+    done = subprocess.run(
+        [str(a) for a in argv],
+        env=environment(False),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode in (1, 77) and "unshare" in done.stderr + "mount" in done.stderr:
+        pytest.skip("needs a namespace of its own")
+    assert done.returncode == 0, said(done)
+    return done
+
+
 def test_full_medium(program, tmp_path):
     """The program goes on, the last commit stands, one line says so; later commits succeed."""
     script = r"""
-        mount -t tmpfs -o size=48m tmpfs "$1" || exit 77
         PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
             PMALLOC_RESERVE=strict \
             LD_PRELOAD="$2" "$3" churn 1 20000 2> "$1.errors" &
@@ -172,21 +193,32 @@ def test_full_medium(program, tmp_path):
         PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets LD_PRELOAD="$2" "$3" check 1 || exit 5
         cat "$1.errors" >&2
     """
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    argv = ["unshare", "-rm", "bash", "-c", script, "-", mount]
-    argv += [BUILD / "libpmalloc_preload.so", program, tool("pmalloc-recover")]
-    done = subprocess.run(
-        [str(a) for a in argv],
-        env=environment(False),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if done.returncode in (1, 77) and "unshare" in done.stderr + "mount" in done.stderr:
-        pytest.skip("needs a namespace of its own")
-    assert done.returncode == 0, said(done)
+    done = small_medium(tmp_path, script, program)
     lines = done.stdout.splitlines()
     assert json.loads(lines[-2])["result"] == "recovered" and "tickets" in lines[-1], said(done)
     assert 1 <= done.stderr.count("a commit has failed: No space left on device") <= 3, said(done)
+
+
+def test_huge_block_on_a_full_medium(program, tmp_path):
+    """A block that was given out while there was room is touched when there is none: no SIGBUS. The
+    commit fails, and the next one succeeds."""
+    script = r"""
+        mkfifo "$1/go"
+        PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=api \
+            LD_PRELOAD="$2" "$3" late < "$1/go" > "$1/said" &
+        exec 9> "$1/go"
+        until [ -s "$1/said" ]; do sleep 0.01; done
+        dd if=/dev/zero bs=4k 2> /dev/null > "$1/fill"
+        echo >&9
+        until [ $(wc -l < "$1/said") = 2 ]; do kill -0 $! || exit 3; sleep 0.01; done
+        rm "$1/fill"
+        mount -o remount,size=128m "$1"
+        echo >&9
+        wait
+        cat "$1/said"
+        "$4" --json "$1/heap" || exit 4
+        PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets LD_PRELOAD="$2" "$3" check 2 || exit 5
+    """
+    lines = small_medium(tmp_path, script, program).stdout.splitlines()
+    assert lines[:3] == ["0 ", "-1 No space left on device", "0 "], lines
+    assert lines[-1] == "1 blocks, 2 tickets"
