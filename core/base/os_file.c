@@ -14,7 +14,7 @@
 
 #include "cancel.h"
 
-// libc's function is a cancellation point, and looks at libc's data of the thread. A thread that libc
+// libc's function is a cancellation point, and looks at its data of the thread. A thread that libc
 // does not know makes the call directly.
 static long write_once(int fd, const void *data, size_t len, uint64_t at) {
     return pm_cancel_asynchronous ? syscall(SYS_pwrite64, fd, data, len, at)

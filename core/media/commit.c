@@ -204,6 +204,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     if (taken.anything)
         each_file(note_length);
     written = (struct pm_journal_found){.epoch = epoch, .time = journal.group->time};
+    uint64_t held = (time_now() - journal.group->time) / 1000;
+    journal.held = held < UINT32_MAX ? (uint32_t)held : UINT32_MAX;
     taken.good = !taken.anything || pm_journal_end(&journal);
     taken.error = errno;
     if (may_drop && taken.good)

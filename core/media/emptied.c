@@ -72,8 +72,7 @@ static void join_last(void) {
 static bool replace(const struct pm_emptied *e) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
     void *at = pm_heap_at(e->offset);
-    if (count + 2 >= MOST ||
-        mmap(at, e->len, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
+    if (count + 2 >= MOST || mmap(at, e->len, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
         return false;
     cut_out_all(e->offset, e->len);
     range[count++] = *e;

@@ -19,7 +19,7 @@
 #include "heap_dir.h"
 #include "volume.h"
 
-uint64_t pm_journal_time_found;
+struct pm_journal_opened pm_journal_opened;
 
 // While a heap is being opened its files are not open yet, so they are opened here, by their names.
 // Which volume has a shard's files says the superblock, which may itself be in the journal: so each
@@ -191,25 +191,29 @@ static void close_all(void) {
     opening = false;
 }
 
-static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
-    struct pm_journal_found found;
-    if (looking) {
-        if (!pm_journal_look(&pm_journal_files, buffer, uuid, &found) ||
-            pm_journal_applied(&pm_journal_files, buffer, &found)) {
-            pm_journal_time_found = found.groups ? found.time : 0;
-            return PM_OK;
-        }
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s/journal holds a commit that is not in the other files yet: run "
-                       "`pmalloc-recover %.300s`",
-                       pm_heap.dir, pm_heap.dir);
+static int look_only(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
+    struct pm_journal_found *found = &pm_journal_opened.commit;
+    if (!pm_journal_look(&pm_journal_files, buffer, uuid, found)) {
+        pm_journal_opened.is = PM_JOURNAL_TORN;
+        return PM_OK;
     }
-    if (!pm_journal_recover(&pm_journal_files, buffer, uuid, &found))
+    bool applied = pm_journal_applied(&pm_journal_files, buffer, found);
+    pm_journal_opened.is = applied ? PM_JOURNAL_APPLIED : PM_JOURNAL_WHOLE;
+    return applied ? PM_OK
+                   : pm_fail(err, PM_OPERATIONAL,
+                             "%s/journal holds a commit that is not in the other files yet: run "
+                             "`pmalloc-recover %.300s`",
+                             pm_heap.dir, pm_heap.dir);
+}
+
+static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
+    struct pm_journal_found *found = &pm_journal_opened.commit;
+    if (!pm_journal_recover(&pm_journal_files, buffer, uuid, found))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/journal: its commit cannot be brought into the other files: %s; "
                        "nothing of it is lost: try again once that is mended",
                        pm_heap.dir, pm_strerror(errno));
-    pm_journal_time_found = found.groups ? found.time : 0;
+    pm_journal_opened.is = found->groups ? PM_JOURNAL_APPLIED : PM_JOURNAL_TORN;
     unlinkat(pm_heap.dir_fd, pm_heap.journal.name, 0);
     return PM_OK;
 }
@@ -217,7 +221,7 @@ static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
 int pm_journal_open_heap(bool look, struct pm_error *err) {
     struct pm_superblock super;
     struct stat st;
-    pm_journal_time_found = 0;
+    pm_journal_opened = (struct pm_journal_opened){.is = PM_JOURNAL_NONE};
     for (size_t i = 0; i < sizeof opened / sizeof opened[0]; i++)
         opened[i] = -1;
     if (fstatat(pm_heap.dir_fd, pm_heap.journal.name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
@@ -236,7 +240,7 @@ int pm_journal_open_heap(bool look, struct pm_error *err) {
         status = pm_fail(err, PM_DAMAGE, "%s/superblock cannot be read: %s", pm_heap.dir,
                          pm_strerror(errno));
     else
-        status = recover(super.uuid, buffer, err);
+        status = (looking ? look_only : recover)(super.uuid, buffer, err);
     if (buffer)
         munmap(buffer, PM_JOURNAL_BUFFER);
     close_all();

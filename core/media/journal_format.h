@@ -45,8 +45,8 @@ struct pm_journal_group {
     uint32_t last;
     uint32_t entries;
     uint32_t pages; // that follow
-    uint32_t reserved;
-    uint32_t crc; // of the header, taken as 0 here, and of the pages
+    uint32_t held;  // in the last group: microseconds that the threads stood still; 0: not known
+    uint32_t crc;   // of the header, taken as 0 here, and of the pages
     struct pm_journal_entry entry[PM_JOURNAL_ENTRIES];
 };
 _Static_assert(sizeof(struct pm_journal_group) == 4096, "one page");
