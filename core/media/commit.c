@@ -21,6 +21,7 @@
 #include "persist.h"
 
 _Atomic uint64_t pm_commit_time, pm_commit_count;
+struct pm_commit_cost pm_commit_last;
 
 #define STRIDE 64u // pages that are compared with the file at once
 
@@ -204,8 +205,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     if (taken.anything)
         each_file(note_length);
     written = (struct pm_journal_found){.epoch = epoch, .time = journal.group->time};
-    uint64_t held = (time_now() - journal.group->time) / 1000;
-    journal.held = held < UINT32_MAX ? (uint32_t)held : UINT32_MAX;
+    cost->held_us = (time_now() - journal.group->time) / 1000;
+    journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
     taken.good = !taken.anything || pm_journal_end(&journal);
     taken.error = errno;
     if (may_drop && taken.good)
@@ -213,6 +214,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     written.groups = taken.anything ? journal.group->number : 0;
     written.pages = cost->pages = journal.pages;
     written.bytes = taken.anything ? journal.at : 0;
+    pm_commit_last = *cost;
 }
 
 // ---- after it -----------------------------------------------------------------------------------

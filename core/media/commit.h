@@ -48,6 +48,7 @@ struct pm_commit_cost {
     uint64_t pages;   // in the journal
     uint64_t copied;  // pages that the process has copied and keeps
     uint64_t dropped; // pages given back to the kernel
+    uint64_t held_us; // the time at the instant: no other thread stored
 };
 
 // One commit at a time: the caller holds a lock of its own. Before the instant: finishes what an
@@ -60,5 +61,7 @@ void pm_commit_take(bool drop, struct pm_commit_cost *cost);
 bool pm_commit_finish(void);
 // The time of the last commit that counts, nanoseconds since 1970; and how many there were.
 extern _Atomic uint64_t pm_commit_time, pm_commit_count;
+// What the last one has cost that was taken. Changes with the caller's lock.
+extern struct pm_commit_cost pm_commit_last;
 
 #endif

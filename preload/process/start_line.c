@@ -4,8 +4,11 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include "media/commit.h"
 #include "media/heap.h"
+#include "media/journal_files.h"
 #include "media/persist.h"
 #include "pages/extent_take.h"
 
@@ -44,6 +47,22 @@ static void name_roots(char *text, size_t size) {
         add(text, size, "%s%u slots", *text ? ", " : "", slots);
 }
 
+// Which instant the heap has gone back to, and what a commit of this run costs.
+static void add_commits(char *text, size_t size) {
+    const struct pm_commit_cost *cost = &pm_commit_last;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double age = (double)now.tv_sec + (double)now.tv_nsec / 1e9 -
+                 (double)pm_journal_opened.commit.time / 1e9;
+    if (pm_journal_opened.is == PM_JOURNAL_APPLIED)
+        add(text, size, "; as of a commit %.3f s before", age > 0 ? age : 0);
+    else if (pm_journal_opened.is == PM_JOURNAL_TORN)
+        add(text, size, "; as of the commit before one that was cut short");
+    if (pm_heap_is_journaled())
+        add(text, size, "; first commit: %lu pages, %.1f ms", (unsigned long)cost->pages,
+            (double)cost->held_us / 1000);
+}
+
 static void say_borrowed(const struct pm_recovery *recovery) {
     char roots[300];
     name_roots(roots, sizeof roots);
@@ -62,7 +81,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         pm_say("volatile memory: nothing is kept: %s", chosen->why);
         return;
     }
-    char roots[300], result[200];
+    char roots[300], result[320];
     name_roots(roots, sizeof roots);
     if (pm_heap.created)
         snprintf(result, sizeof result, "new");
@@ -80,6 +99,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
                  recovery->was_clean ? "clean" : "recovered", (unsigned long)recovery->live_objects,
                  (unsigned long)recovery->live_bytes, (unsigned long)recovery->reclaimed_bytes,
                  recovery->seconds);
+    add_commits(result, sizeof result);
     pm_say("heap %.300s (%s); roots: %u (%s); %s", pm_heap.dir, pm_persist_row(),
            pm_heap_root_count(), *roots ? roots : "none", result);
 }

@@ -10,6 +10,7 @@
 //                                       commits, and says after each how many tickets there were
 //   commit check LEAST                  all blocks are right, and there are LEAST tickets or more
 //   commit shrink                       takes much, commits, frees it, commits
+//   commit steps COUNT                  COUNT commits, each of changes to all of 15 MiB
 //   commit late                         takes a huge block, and fills it once it is told to
 //   commit errors                       what pmalloc_commit() says
 #include <errno.h>
@@ -182,6 +183,41 @@ static int shrink(void) {
     return check(0);
 }
 
+#define STEP_BYTES 40000u
+
+// Every row changes in place, and has one block replaced.
+static void change_row(struct row *row, uint64_t *seed) {
+    for (unsigned k = 0; k < BLOCKS; k++) {
+        struct block *b = row->block[k];
+        if (b && rnd(seed) % 8)
+            continue;
+        if (!b || rnd(seed) % 4 == 0) {
+            b = row->block[k] = malloc(sizeof *b + STEP_BYTES);
+            b->size = STEP_BYTES;
+        }
+        b->seed = rnd(seed);
+        for (size_t i = 0; i < b->size; i++)
+            b->bytes[i] = byte_of(b->seed, i);
+    }
+}
+
+static int run_steps(unsigned count) {
+    uint64_t seed = 4711;
+    if (!store)
+        make_store();
+    for (unsigned n = 0; n < count; n++) {
+        for (unsigned i = 0; i < ROWS; i++) {
+            change_row(store->row[i], &seed);
+            store->row[i]->ticket = tickets + 1;
+        }
+        tickets++;
+        if (pmalloc_commit() != 0)
+            return 1;
+        printf("%lu\n", (unsigned long)tickets), fflush(stdout);
+    }
+    return check(count);
+}
+
 #define HUGE_BYTES ((size_t)24 << 20)
 
 static int late(void) {
@@ -216,6 +252,8 @@ int main(int argc, char **argv) {
         return check(strtoull(argv[2], NULL, 10));
     if (strcmp(what, "shrink") == 0)
         return shrink();
+    if (strcmp(what, "steps") == 0 && argc == 3)
+        return run_steps((unsigned)atoi(argv[2]));
     if (strcmp(what, "late") == 0)
         return late();
     if (strcmp(what, "errors") == 0) {
