@@ -53,7 +53,9 @@ def test_killed_at_each_step(program, stopper, shm, rng, directories):
     assert sum(1 for folder in folders for _ in folder.glob("heap.*")) >= 4
     steps = int((shm / "log").read_text())
     seen = set()
-    stops = range(1, steps + 1) if STOPS == "all" else sorted(rng.sample(range(1, steps), int(STOPS)))
+    stops = range(1, steps + 1)
+    if STOPS != "all":
+        stops = sorted(rng.sample(stops, int(STOPS)))
     for stop in stops:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
