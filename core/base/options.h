@@ -63,6 +63,9 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "After a kill or a power failure the heap is as of the last commit: one instant of all "     \
       "threads. TIME, such as 100ms, 5s, 2m or 1h: a commit is made that often. api: when the "    \
       "program calls pmalloc_commit(). Also at the end of the program")                            \
+    X(commit_dir, "PMALLOC_COMMIT_DIR", PM_TYPE_TEXT, "", "DIR[:DIR...]",                          \
+      "With PMALLOC_COMMIT: the heap's directory, on a disk, in place of PMALLOC_HEAP. The "       \
+      "program works on a copy of its data in memory, and commits bring it back there")            \
     X(morph, "PMALLOC_MORPH", PM_TYPE_NUMBER, "20", "0 to 90",                                     \
       "A slab that is less full than this percentage may take up blocks of another size; 0: "      \
       "never")                                                                                     \

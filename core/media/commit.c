@@ -19,6 +19,7 @@
 #include "journal_files.h"
 #include "own_pages.h"
 #include "persist.h"
+#include "work_copy.h"
 
 _Atomic uint64_t pm_commit_time, pm_commit_count;
 struct pm_commit_cost pm_commit_last;
@@ -27,7 +28,7 @@ struct pm_commit_cost pm_commit_last;
 
 static struct pm_journal journal;
 static struct pm_journal_found written; // the commit in the journal; groups is 0: nothing is new
-static char *file_pages;                // STRIDE pages of a file
+static char *file_buffer;               // STRIDE pages of a file
 static uint64_t epoch;
 static bool unapplied; // `written` counts, and is not in the files yet
 
@@ -44,8 +45,9 @@ static unsigned root_count;
 // What is being looked through.
 static struct looking {
     unsigned file;
-    char *start;     // where the file's first byte would be
-    uint64_t length; // of the file under the last commit: it has no bytes beyond
+    char *start;      // where the file's first byte would be
+    uint64_t length;  // of the file under the last commit: it has no bytes beyond
+    const char *copy; // the file's copy in memory, or NULL
     bool drop;
     struct pm_commit_cost *cost;
 } looking;
@@ -59,13 +61,16 @@ void pm_commit_forget_roots(void) { root_count = 0; }
 
 // ---- the instant --------------------------------------------------------------------------------
 
-// Reads what the files have; zeroes beyond their ends.
-static bool read_file(uint64_t at, size_t len) {
+// What the file has; zeroes beyond its end. NULL: it cannot be read.
+static const char *read_file(uint64_t at, size_t len) {
     uint64_t there = at < looking.length ? looking.length - at : 0;
+    if (looking.copy)
+        return looking.copy + at;
     if (there < len)
-        memset(file_pages + there, 0, len - there);
-    return there == 0 ||
-           pm_journal_files.read(looking.file, file_pages, there < len ? there : len, at);
+        memset(file_buffer + there, 0, len - there);
+    bool good = there == 0 ||
+                pm_journal_files.read(looking.file, file_buffer, there < len ? there : len, at);
+    return good ? file_buffer : NULL;
 }
 
 static void drop(char *at, size_t len) {
@@ -83,11 +88,11 @@ static void drop(char *at, size_t len) {
 // others are dropped.
 static void look_at_stride(char *at, size_t len) {
     uint64_t offset = (uint64_t)(at - looking.start);
-    bool known = read_file(offset, len);
+    const char *file = read_file(offset, len);
     for (size_t from = 0, to; from < len; from = to) {
-        bool differs = !known || memcmp(at + from, file_pages + from, PM_PAGE_SIZE) != 0;
+        bool differs = !file || memcmp(at + from, file + from, PM_PAGE_SIZE) != 0;
         for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
-            if ((!known || memcmp(at + to, file_pages + to, PM_PAGE_SIZE) != 0) != differs)
+            if ((!file || memcmp(at + to, file + to, PM_PAGE_SIZE) != 0) != differs)
                 break;
         if (differs)
             pm_journal_add_pages(&journal, looking.file, (offset + from) / PM_PAGE_SIZE, at + from,
@@ -111,6 +116,9 @@ static void look_through(unsigned file, char *at, size_t len, uint64_t offset) {
     looking.file = file;
     looking.start = at - offset;
     looking.length = length[file];
+    looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
+                       ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
+                       : NULL;
     pm_own_pages(at, len, look_at_run, NULL);
 }
 
@@ -278,7 +286,7 @@ bool pm_commit_finish(void) {
 
 static bool map_private(const struct pm_file *file, size_t len) {
     return mmap(file->map, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                file->fd, 0) != MAP_FAILED;
+                pm_work_fd(file), 0) != MAP_FAILED;
 }
 
 static bool map_all_private(void) {
@@ -290,6 +298,13 @@ static bool map_all_private(void) {
     return good;
 }
 
+static bool make_copies(void) {
+    bool good = true;
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = pm_work_make(&pm_heap.shard[i]);
+    return good;
+}
+
 // What is in the files counts as the first commit. Where a sync fails, the next one says so.
 static void sync_file(unsigned file) { (void)pm_journal_files.sync(file); }
 
@@ -297,14 +312,19 @@ int pm_heap_journal(struct pm_error *err) {
     journal.io = &pm_journal_files;
     journal.most = PM_JOURNAL_PAGES;
     journal.group = pm_os_reserve(PM_JOURNAL_BUFFER);
-    file_pages = pm_os_reserve(STRIDE * PM_PAGE_SIZE);
-    if (!journal.group || !file_pages)
+    file_buffer = pm_os_reserve(STRIDE * PM_PAGE_SIZE);
+    if (!journal.group || !file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     pm_feature_set(PM_INCOMPAT_JOURNAL);
     each_file(note_length);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
     each_file(sync_file);
+    if (!make_copies())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_COMMIT_DIR: its data cannot be copied to memory: %s (see "
+                       "`ulimit -v`, `ulimit -f` and `free`)",
+                       pm_heap.dir, pm_strerror(errno));
     if (!map_all_private())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT: its files cannot be mapped private: %s (see `ulimit "
@@ -331,7 +351,14 @@ int pm_commit_change_heap(struct pm_error *err) {
         close(pm_heap.journal.fd);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
-    return PM_OK;
+    if (!pm_work_wanted)
+        return PM_OK;
+    bool good = make_copies();
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = map_private(&pm_heap.shard[i].data, pm_heap.shard[i].data.reach);
+    return good ? PM_OK
+                : pm_fail(err, PM_OPERATIONAL, "%s: its data cannot be copied to memory: %s",
+                          pm_heap.dir, pm_strerror(errno));
 }
 
 bool pm_commit_share_metadata(void) {

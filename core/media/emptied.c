@@ -10,6 +10,7 @@
 #include "file.h"
 #include "heap.h"
 #include "own_pages.h"
+#include "work_copy.h"
 
 // Two mappings each; the kernel allows 65,530 in all.
 #define MOST 2048u
@@ -138,10 +139,10 @@ static bool has_space(int fd, uint64_t at, uint64_t len) {
 // hole needs space, also in a private mapping, and without it there is a SIGBUS.
 static bool map_file(const struct pm_emptied *e, uint64_t offset, uint64_t len) {
     struct pm_shard *s = pm_shard_at(offset);
-    return pm_file_ready(&s->data) &&
+    return pm_file_ready(&s->data) && pm_work_fd(&s->data) >= 0 &&
            (!e->used || has_space(s->data.fd, offset - s->offset, len)) &&
            mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, s->data.fd,
+                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_work_fd(&s->data),
                 (off_t)(offset - s->offset)) != MAP_FAILED;
 }
 

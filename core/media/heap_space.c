@@ -21,6 +21,7 @@
 #include "file.h"
 #include "heap_space.h"
 #include "persist.h"
+#include "work_copy.h"
 
 #define HUGE_PAGE ((uint64_t)2 << 20)
 
@@ -210,6 +211,7 @@ bool pm_shard_cut(struct pm_shard *s, uint64_t bytes) {
         return true;
     if (!pm_file_ready(&s->data) || !cut_length(s, bytes))
         return false;
+    pm_work_empty(s, bytes, s->data.size - bytes);
     s->data.size = bytes;
     return true;
 }

@@ -18,6 +18,7 @@
 #include "file.h"
 #include "heap_dir.h"
 #include "volume.h"
+#include "work_copy.h"
 
 struct pm_journal_opened pm_journal_opened;
 
@@ -73,8 +74,18 @@ static int fd_of(unsigned file) {
 
 // ---- the operations -----------------------------------------------------------------------------
 
+// The shard whose data file this is, if it has a copy in memory, too.
+static const struct pm_shard *copied(unsigned file) {
+    const struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
+    bool copy = !opening && file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA && pm_work_bytes(s);
+    return copy ? s : NULL;
+}
+
 static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
     int fd = fd_of(file);
+    const struct pm_shard *s = copied(file);
+    if (s)
+        memcpy(pm_work_bytes(s) + at, from, len);
     // Beyond RLIMIT_FSIZE there would be a SIGXFSZ.
     return fd >= 0 && pm_os_file_size(at + len) && pm_os_write_all(fd, from, len, at);
 }
@@ -112,6 +123,9 @@ static bool can_not(void) {
 
 static bool zero_at(unsigned file, uint64_t at, uint64_t len) {
     static const char zeroes[PM_PAGE_SIZE];
+    const struct pm_shard *s = copied(file);
+    if (s)
+        pm_work_empty(s, at, len);
     if (change_space(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, len))
         return true;
     bool good = can_not();

@@ -3,7 +3,9 @@
 #include "commits.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -19,6 +21,8 @@
 #include "media/commit.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
+#include "media/volume.h"
+#include "media/work_copy.h"
 #include "phase.h"
 #include "roots/root_table.h"
 
@@ -48,8 +52,34 @@ bool pm_commits_wanted(void) { return pm_options.commit.text[0] != '\0'; }
 
 uint64_t pm_commits_interval(void) { return interval_ms; }
 
+// The directory of the commits takes the place of PMALLOC_HEAP. A heap that lies there already
+// would be passed over, with what it holds.
+static int use_commit_dir(struct pm_error *err) {
+    const char *dir = pm_options.commit_dir.text, *heap = pm_options.heap.text;
+    char path[PATH_MAX];
+    if (!*dir)
+        return PM_OK;
+    if (!pm_commits_wanted())
+        return pm_fail(err, PM_USAGE,
+                       "PMALLOC_COMMIT_DIR=%.200s: there are no commits; set PMALLOC_COMMIT, too",
+                       dir);
+    snprintf(path, sizeof path, "%.*s/%s", (int)pm_volume_first(heap), heap,
+             pm_heap.super_file.name);
+    if (*heap && strcmp(dir, heap) != 0 && access(path, F_OK) == 0)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "PMALLOC_HEAP=%.200s holds a heap, but with PMALLOC_COMMIT_DIR the heap is "
+                       "%.200s: copy it there (`pmalloc-backup HEAP DIR`) and remove it, or unset "
+                       "one of the two",
+                       heap, dir);
+    pm_options.heap.text = dir;
+    pm_work_wanted = true;
+    return PM_OK;
+}
+
 int pm_commits_options(struct pm_error *err) {
     const char *text = pm_options.commit.text;
+    if (use_commit_dir(err) != PM_OK)
+        return err->status;
     if (!*text || strcmp(text, "api") == 0)
         return PM_OK;
     interval_ms = parse_time(text);

@@ -2,7 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A library that is preloaded beside PMAlloc. It kills the program at one of the steps by which a
-// commit changes files: a write (before it, or when half is done), a sync, a length, a hole.
+// commit changes files: a write (before it, or when half is done), a sync, a length, a hole. Steps
+// count from when the journal is there.
 //
 //   stop_at=N   killed at the N-th step, from 1 on; 0 or unset: never
 //   stop_log=FILE   at the end of the process: how many steps there were
@@ -13,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -39,7 +41,18 @@ __attribute__((destructor)) static void report(void) {
     }
 }
 
-static int is_now(void) { return ++steps == last; }
+static int counts;
+
+static int is_now(void) { return counts && ++steps == last; }
+
+int openat(int dir, const char *path, int flags, ...) {
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    counts |= strcmp(path, "journal") == 0 && flags & O_CREAT;
+    return REAL(openat)(dir, path, flags, mode);
+}
 
 ssize_t pwrite(int fd, const void *data, size_t len, off_t at) {
     if (!real_pwrite)
