@@ -21,7 +21,7 @@
 #include "persist.h"
 #include "work_copy.h"
 
-_Atomic uint64_t pm_commit_time, pm_commit_count;
+_Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
 struct pm_commit_cost pm_commit_last;
 
 #define STRIDE 64u // pages that are compared with the file at once
@@ -188,8 +188,12 @@ static uint64_t time_now(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static bool force; // the next one
+
+void pm_commit_force(void) { force = true; }
+
 static struct {
-    bool good, anything;
+    bool good, anything, forced;
     int error;
     uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
 } taken;
@@ -198,6 +202,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
     looking.drop = may_drop;
     looking.cost = cost;
+    taken.forced = force;
+    force = false;
     pm_journal_begin(&journal, pm_heap.super->super.uuid, ++epoch, time_now());
     lengths_differ = false;
     each_file(compare_length);
@@ -215,6 +221,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     written = (struct pm_journal_found){.epoch = epoch, .time = journal.group->time};
     cost->held_us = (time_now() - journal.group->time) / 1000;
     journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
+    journal.forced = taken.forced;
     taken.good = !taken.anything || pm_journal_end(&journal);
     taken.error = errno;
     if (may_drop && taken.good)
@@ -225,12 +232,32 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     pm_commit_last = *cost;
 }
 
+static uint64_t copied;
+
+static void count_pages(char *at, size_t len, void *arg) {
+    (void)at, (void)arg;
+    copied += len / PM_PAGE_SIZE;
+}
+
+// A file becomes longer or shorter meanwhile; its addresses stay.
+static void count_file(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        pm_own_pages(f->map, length_now(file), count_pages, NULL);
+}
+
+uint64_t pm_commit_copied(void) {
+    copied = 0;
+    each_file(count_file);
+    return copied;
+}
+
 // ---- after it -----------------------------------------------------------------------------------
 
 // Data files are cut only as far as nothing has come to lie there meanwhile, and not while another
 // process has them mapped private: that would lose the pages that it has copied.
-static void cut_lengths(void) {
-    for (unsigned i = 0; i < pm_heap.shards; i++) {
+void pm_commit_cut(void) {
+    for (unsigned i = 0; i < pm_heap.shards && !unapplied; i++) {
         struct pm_shard *s = &pm_heap.shard[i];
         uint64_t least = length[pm_journal_file(PM_JOURNAL_DATA, i)];
         pm_lock(&s->lock);
@@ -241,8 +268,6 @@ static void cut_lengths(void) {
 
 static bool apply(void) {
     unapplied = !pm_journal_apply(&pm_journal_files, journal.group, &written, false);
-    if (!unapplied)
-        cut_lengths();
     return !unapplied;
 }
 
@@ -273,6 +298,7 @@ bool pm_commit_finish(void) {
     }
     atomic_store_explicit(&pm_commit_time, written.time, memory_order_relaxed);
     atomic_fetch_add_explicit(&pm_commit_count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pm_commit_forced, taken.forced, memory_order_relaxed);
     pm_emptied_taken(true);
     if (!taken.anything)
         return true;

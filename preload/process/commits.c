@@ -16,6 +16,7 @@
 #include "base/options.h"
 #include "base/threads.h"
 #include "blocks/age.h"
+#include "commit_bound.h"
 #include "hold.h"
 #include "kernel_stores.h"
 #include "media/commit.h"
@@ -68,9 +69,9 @@ static int use_commit_dir(struct pm_error *err) {
     if (*heap && strcmp(dir, heap) != 0 && access(path, F_OK) == 0)
         return pm_fail(err, PM_OPERATIONAL,
                        "PMALLOC_HEAP=%.200s holds a heap, but with PMALLOC_COMMIT_DIR the heap is "
-                       "%.200s: copy it there (`pmalloc-backup HEAP DIR`) and remove it, or unset "
-                       "one of the two",
-                       heap, dir);
+                       "%.200s: run `pmalloc-backup %.200s %.200s` and remove the first, or unset "
+                       "one of the two settings",
+                       heap, dir, heap, dir);
     pm_options.heap.text = dir;
     pm_work_wanted = true;
     return PM_OK;
@@ -167,7 +168,10 @@ static int make(void) {
         return errno;
     if (!take())
         return EAGAIN;
-    return pm_commit_finish() ? 0 : errno;
+    if (!pm_commit_finish())
+        return errno;
+    pm_commit_cut();
+    return 0;
 }
 
 // Waits with the signals open: whoever has the lock may stop this thread.
@@ -204,21 +208,61 @@ static void say_failed(int error) {
            error == EAGAIN ? "a thread does not stop" : pm_strerror(error), pm_heap.dir);
 }
 
-void pm_commits_by_time(void) {
+// Called by PMAlloc's thread alone.
+static void note_failure(int error) {
     static bool failing;
-    if (!pm_trylock_raw(&pm_commit_lock))
-        return;
-    int error = make();
-    pm_unlock_raw(&pm_commit_lock);
     bool fails = error && error != ENOTSUP;
     if (fails && !failing)
         say_failed(error);
     failing = fails;
 }
 
+void pm_commits_by_time(void) {
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return;
+    int error = make();
+    pm_unlock_raw(&pm_commit_lock);
+    note_failure(error);
+}
+
+// Where the program or its calls choose the instant, this one is another: so it is said, once.
+static void say_forced(void) {
+    static bool said;
+    if (!interval_ms && !said)
+        pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit was made that the "
+               "program did not ask for; larger values, or more memory, avoid it");
+    said = true;
+}
+
+// With the commit lock, which a fork takes, too. The second commit gives back what the first one
+// has written, as far as it has not changed since.
+static int make_by_bound(bool *due) {
+    int error = 0;
+    *due = pm_heap_is_journaled() && pm_commit_bound_reached();
+    for (unsigned i = 0; i < 2 && *due && !error; i++) {
+        pm_commit_force();
+        error = make();
+    }
+    if (*due)
+        pm_commit_bound_kept();
+    return error;
+}
+
+void pm_commits_by_bound(void) {
+    bool due;
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return;
+    int error = make_by_bound(&due);
+    pm_unlock_raw(&pm_commit_lock);
+    if (due)
+        note_failure(error);
+    if (due && !error)
+        say_forced();
+}
+
 // ---- the end of the program ---------------------------------------------------------------------
 
-bool pm_commits_end(void) {
+bool pm_commits_end(bool alone) {
     struct pm_commit_cost cost;
     bool good = pm_commit_prepare();
     if (good) {
@@ -226,6 +270,16 @@ bool pm_commits_end(void) {
         good = pm_commit_finish() && pm_commit_prepare();
     }
     if (!good)
-        say_failed(errno);
+        pm_say("PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
+               "of the one before",
+               pm_strerror(errno), pm_heap.dir);
+    else if (alone)
+        pm_commit_cut();
     return good;
+}
+
+void pm_commits_no_end(void) {
+    pm_say("PMALLOC_COMMIT: there is no commit at the end of the program, because it ends within a "
+           "call of the allocator; %s stays as of the one before",
+           pm_heap.dir);
 }

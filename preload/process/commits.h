@@ -34,8 +34,13 @@ int pm_commits_make(void);
 // fail.
 void pm_commits_by_time(void);
 
-// The last commit, at the end of the program. No thread stores anything. False: the heap stays as
-// an earlier commit left it.
-bool pm_commits_end(void);
+// Also for PMAlloc's thread: makes commits if too many pages have changed (commit_bound.h).
+void pm_commits_by_bound(void);
+
+// The last commit, at the end of the program. No thread stores anything. Not `alone`: the caller
+// holds all locks. False: the heap stays as an earlier commit left it, and a line says so.
+bool pm_commits_end(bool alone);
+// There can be none, and a line says so.
+void pm_commits_no_end(void);
 
 #endif

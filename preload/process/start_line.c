@@ -10,6 +10,7 @@
 #include "media/heap.h"
 #include "media/journal_files.h"
 #include "media/persist.h"
+#include "media/work_copy.h"
 #include "pages/extent_take.h"
 
 // Appends as far as there is room. What does not fit is left out.
@@ -58,6 +59,8 @@ static void add_commits(char *text, size_t size) {
         add(text, size, "; as of a commit %.3f s before", age > 0 ? age : 0);
     else if (pm_journal_opened.is == PM_JOURNAL_TORN)
         add(text, size, "; as of the commit before one that was cut short");
+    if (pm_heap_is_journaled() && pm_work_wanted)
+        add(text, size, "; on a copy in memory");
     if (pm_heap_is_journaled())
         add(text, size, "; first commit: %lu pages, %.1f ms", (unsigned long)cost->pages,
             (double)cost->held_us / 1000);

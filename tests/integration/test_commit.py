@@ -33,7 +33,7 @@ ROOTS = "store,tickets"
 
 @pytest.fixture(scope="module")
 def program():
-    return compiled("commit.c")
+    return compiled("commit.c", "-D_GNU_SOURCE")
 
 
 @pytest.fixture(params=("tmpfs", "file"))
@@ -106,6 +106,16 @@ def test_clean_end(program, place):
     assert checked(program, place) == last
 
 
+@pytest.mark.parametrize("commit", ("api", "5ms"))
+def test_end_among_running_threads(program, place, commit):
+    """What they had stored when the program ended is there."""
+    for _ in range(3):
+        done = run([program, "leave", 3, 50], HEAP=place, ROOTS=ROOTS, COMMIT=commit)
+        known = int(succeeds(done).split()[-1])
+        assert done.stderr == "", said(done)
+        assert checked(program, place, known) >= known
+
+
 def test_space_goes_back(program, place):
     """What is released is zero again, leaves the file after a commit, and may be used anew."""
     done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", DECAY_MS=0)
@@ -125,6 +135,20 @@ def test_sleeping_calls_do_not_notice(heap):
 def test_without_commit_mode(program, heap):
     done = run([program, "errors"], HEAP=heap, ROOTS=ROOTS)
     assert succeeds(done) == "-1 Operation not supported\n"
+
+
+@pytest.mark.parametrize("commit", ("api", "1h"))
+def test_too_many_changed_pages(program, place, commit):
+    """Memory is bounded: commits are made that nobody asked for, and count."""
+    settings = {"HEAP": place, "ROOTS": ROOTS, "COMMIT": commit}
+    done = run([program, "sweep"], **settings)
+    assert int(done.stdout) > 60 << 10 and done.stderr == "", said(done)
+    shutil.rmtree(place)
+    done = run([program, "sweep"], COMMIT_PAGES=3000, **settings)
+    assert int(done.stdout) < 45 << 10, said(done)
+    assert done.stderr.count("PMALLOC_COMMIT_PAGES") == (commit == "api"), said(done)
+    commit = json.loads(succeeds(recover(place, "--json")))["commit"]
+    assert commit["journal"] == "torn" or commit["forced"], commit
 
 
 @pytest.mark.parametrize("value", ("", "5", "0s", "25h", "apis", "1 s", "-1s"))
@@ -173,10 +197,12 @@ def small_medium(tmp_path, script, program):
     return done
 
 
-def test_full_medium(program, tmp_path):
+@pytest.mark.parametrize("name", ("HEAP", "COMMIT_DIR"))
+def test_full_medium(program, tmp_path, name):
     """The program goes on, the last commit stands, one line says so; later commits succeed."""
     script = r"""
-        PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
+        export PMALLOC_NAME="$1/heap"
+        PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
             PMALLOC_RESERVE=strict \
             LD_PRELOAD="$2" "$3" churn 1 20000 2> "$1.errors" &
         sleep 0.5
@@ -193,6 +219,8 @@ def test_full_medium(program, tmp_path):
         PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets LD_PRELOAD="$2" "$3" check 1 || exit 5
         cat "$1.errors" >&2
     """
+    script = script.replace("PMALLOC_NAME", f"PMALLOC_{name}")
+    script = script.replace("wait\n", f"wait\n        unset PMALLOC_{name}\n")
     done = small_medium(tmp_path, script, program)
     lines = done.stdout.splitlines()
     assert json.loads(lines[-2])["result"] == "recovered" and "tickets" in lines[-1], said(done)

@@ -20,7 +20,7 @@ STOPS = int(os.environ.get("STOPS", "4"))
 
 @pytest.fixture(scope="module")
 def program():
-    return compiled("commit.c")
+    return compiled("commit.c", "-D_GNU_SOURCE")
 
 
 @pytest.fixture(scope="module")

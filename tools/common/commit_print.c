@@ -46,9 +46,9 @@ const char *commit_when(uint64_t time, char out[96]) {
 
 const char *commit_cost(const struct pm_journal_found *commit, char out[96]) {
     char pages[32];
-    snprintf(out, 96, "%s page%s, threads stood still for %.1f ms",
+    snprintf(out, 96, "%s page%s, threads stood still for %.1f ms%s",
              figure_count(commit->pages, pages), commit->pages == 1 ? "" : "s",
-             commit->held / 1000.0);
+             commit->held / 1000.0, commit->forced ? ", forced" : "");
     return out;
 }
 
@@ -79,6 +79,7 @@ void commit_members(struct json *j, const struct pm_journal_found *commit) {
     json_number(j, "pages", commit->pages);
     json_number(j, "journal_bytes", commit->bytes);
     json_number(j, "held_us", commit->held);
+    json_bool(j, "forced", commit->forced);
 }
 
 void commit_json(struct json *j) {
