@@ -8,6 +8,7 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -250,3 +251,19 @@ def test_huge_block_on_a_full_medium(program, tmp_path):
     lines = small_medium(tmp_path, script, program).stdout.splitlines()
     assert lines[:3] == ["0 ", "-1 No space left on device", "0 "], lines
     assert lines[-1] == "1 blocks, 2 tickets"
+
+
+@pytest.mark.parametrize("how", ("aio", "uring"))
+def test_the_kernel_stores_on_its_own(place, how):
+    """What devices store to heap pages across commits arrives, and the next commit has it."""
+    program = compiled("commit_io.c", "-D_GNU_SOURCE")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
+    settings = {"HEAP": place, "ROOTS": "buffer"}
+    try:
+        done = run([program, how, folder / "file"], COMMIT="api", **settings)
+    finally:
+        shutil.rmtree(folder)
+    if done.returncode == 77:
+        pytest.skip(done.stderr)
+    assert done.returncode == -signal.SIGKILL, said(done)
+    succeeds(run([program, "check"], **settings))
