@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "blocks/verify.h"
 #include "common/cli.h"
+#include "common/commit_print.h"
 #include "common/default_list.h"
 #include "common/figures.h"
 #include "common/json.h"
@@ -171,6 +172,7 @@ static void report_json(const struct report *r) {
     json_number(&j, "markers", f->markers);
     json_real(&j, "seconds", f->seconds);
     json_real(&j, "mark_seconds", f->mark_seconds);
+    commit_json(&j);
     json_text(&j, "guarantee", pm_persist_row());
     json_close(&j, '}');
     json_end(&j);
@@ -240,6 +242,7 @@ static void report_text(const struct report *r) {
     else
         printf("state      not cleanly closed; last opened by process %lu\n",
                (unsigned long)r->owner);
+    commit_text();
     print_roots(f);
     print_objects("live", f->live_objects, f->live_bytes, "");
     print_objects("leaked", f->leaked_objects, f->leaked_bytes,
@@ -266,6 +269,25 @@ static int report_error(const struct request *q, const struct pm_error *err) {
         json_end(&j);
     }
     return cli_flush(err->status, PM_OPERATIONAL);
+}
+
+// What the files hold is no instant yet, so nothing else can be said of them.
+static int report_pending(const struct request *q) {
+    if (q->json) {
+        struct json j = {.out = stdout};
+        json_open(&j, NULL, '{');
+        json_text(&j, "heap", q->heap);
+        json_text(&j, "state", "dirty");
+        json_text(&j, "result", "needs-recovery");
+        commit_json(&j);
+        json_close(&j, '}');
+        json_end(&j);
+    } else {
+        printf("heap       %s\nstate      not cleanly closed\n", q->heap);
+        commit_text();
+        puts("result     needs recovery; nothing was changed");
+    }
+    return cli_flush(PM_NEEDS_RECOVERY, PM_OPERATIONAL);
 }
 
 // ---- the work -----------------------------------------------------------------------------------
@@ -331,7 +353,8 @@ static int recover(const struct request *q) {
     if (status != PM_OK)
         return status;
     if (work(q, &r, &err) != PM_OK)
-        return report_error(q, &err);
+        return q->check && pm_journal_opened.is == PM_JOURNAL_WHOLE ? report_pending(q)
+                                                                    : report_error(q, &err);
     if (q->json)
         report_json(&r);
     else

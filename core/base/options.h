@@ -65,6 +65,13 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "program waits, but not more often than each TIME. output: before what the program says to " \
       "a pipe, socket or terminal leaves it. api: when the program calls pmalloc_commit(). Also "  \
       "at the end of the program")                                                                 \
+    X(commit_dir, "PMALLOC_COMMIT_DIR", PM_TYPE_TEXT, "", "DIR[:DIR...]",                          \
+      "With PMALLOC_COMMIT: the heap's directory, on a disk, in place of PMALLOC_HEAP. The "       \
+      "program works on a copy of its data in memory, and commits bring it back there")            \
+    X(commit_pages, "PMALLOC_COMMIT_PAGES", PM_TYPE_NUMBER, "0", "0 to 4294967295",                \
+      "With PMALLOC_COMMIT: the number of 4 KiB pages that may differ from the files in memory. "  \
+      "When there are more, a commit is made that nothing else asked for; 0: a quarter of the "    \
+      "machine's memory")                                                                          \
     X(morph, "PMALLOC_MORPH", PM_TYPE_NUMBER, "20", "0 to 90",                                     \
       "A slab that is less full than this percentage may take up blocks of another size; 0: "      \
       "never")                                                                                     \

@@ -12,9 +12,18 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cancel.h"
+
+// libc's function is a cancellation point, and looks at its data of the thread. A thread that libc
+// does not know makes the call directly.
+static long write_once(int fd, const void *data, size_t len, uint64_t at) {
+    return pm_cancel_asynchronous ? syscall(SYS_pwrite64, fd, data, len, at)
+                                  : pwrite(fd, data, len, (off_t)at);
+}
+
 bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at) {
     for (const char *p = data; len;) {
-        ssize_t put = pwrite(fd, p, len, (off_t)at);
+        long put = write_once(fd, p, len, at);
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0)

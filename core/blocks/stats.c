@@ -8,6 +8,7 @@
 #include "base/cancel.h"
 #include "base/nodes.h"
 #include "extent_cache.h"
+#include "media/commit.h"
 #include "media/log.h"
 #include "media/persist.h"
 #include "morph.h"
@@ -187,6 +188,16 @@ static void say_media(void) {
            pm_durability == PM_DURABLE_NONE ? ", which cost nothing on this file system" : "");
 }
 
+static void say_commits(void) {
+    const struct pm_commit_cost *cost = &pm_commit_last;
+    if (pm_heap_is_journaled())
+        pm_say("stats: %lu commits, %lu of them forced by PMALLOC_COMMIT_PAGES; the last one wrote "
+               "%lu pages, left %lu copied, and threads stood still for %.1f ms",
+               (ulong_t)atomic_load_explicit(&pm_commit_count, memory_order_relaxed),
+               (ulong_t)atomic_load_explicit(&pm_commit_forced, memory_order_relaxed),
+               (ulong_t)cost->pages, (ulong_t)cost->copied, (double)cost->held_us / 1000);
+}
+
 void pm_stats_say(void) {
     if (pm_nested())
         return;
@@ -199,6 +210,7 @@ void pm_stats_say(void) {
     say_extent_caches(&s);
     say_steps(&s);
     say_media();
+    say_commits();
     pm_say("stats: %lu slabs took up blocks of another size, %lu gave up the last old one",
            (ulong_t)s.morphs, (ulong_t)s.morphs_ended);
     pm_say("stats:    size    slabs     blocks     in use   cached       free");

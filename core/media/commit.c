@@ -19,14 +19,16 @@
 #include "journal_files.h"
 #include "own_pages.h"
 #include "persist.h"
+#include "work_copy.h"
 
-_Atomic uint64_t pm_commit_time, pm_commit_count;
+_Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
+struct pm_commit_cost pm_commit_last;
 
 #define STRIDE 64u // pages that are compared with the file at once
 
 static struct pm_journal journal;
 static struct pm_journal_found written; // the commit in the journal; groups is 0: nothing is new
-static char *file_pages;                // STRIDE pages of a file
+static char *file_buffer;               // STRIDE pages of a file
 static uint64_t epoch;
 static bool unapplied; // `written` counts, and is not in the files yet
 
@@ -43,8 +45,9 @@ static unsigned root_count;
 // What is being looked through.
 static struct looking {
     unsigned file;
-    char *start;     // where the file's first byte would be
-    uint64_t length; // of the file under the last commit: it has no bytes beyond
+    char *start;      // where the file's first byte would be
+    uint64_t length;  // of the file under the last commit: it has no bytes beyond
+    const char *copy; // the file's copy in memory, or NULL
     bool drop;
     struct pm_commit_cost *cost;
 } looking;
@@ -58,13 +61,16 @@ void pm_commit_forget_roots(void) { root_count = 0; }
 
 // ---- the instant --------------------------------------------------------------------------------
 
-// Reads what the files have; zeroes beyond their ends.
-static bool read_file(uint64_t at, size_t len) {
+// What the file has; zeroes beyond its end. NULL: it cannot be read.
+static const char *read_file(uint64_t at, size_t len) {
     uint64_t there = at < looking.length ? looking.length - at : 0;
+    if (looking.copy)
+        return looking.copy + at;
     if (there < len)
-        memset(file_pages + there, 0, len - there);
-    return there == 0 ||
-           pm_journal_files.read(looking.file, file_pages, there < len ? there : len, at);
+        memset(file_buffer + there, 0, len - there);
+    bool good = there == 0 ||
+                pm_journal_files.read(looking.file, file_buffer, there < len ? there : len, at);
+    return good ? file_buffer : NULL;
 }
 
 static void drop(char *at, size_t len) {
@@ -82,11 +88,11 @@ static void drop(char *at, size_t len) {
 // others are dropped.
 static void look_at_stride(char *at, size_t len) {
     uint64_t offset = (uint64_t)(at - looking.start);
-    bool known = read_file(offset, len);
+    const char *file = read_file(offset, len);
     for (size_t from = 0, to; from < len; from = to) {
-        bool differs = !known || memcmp(at + from, file_pages + from, PM_PAGE_SIZE) != 0;
+        bool differs = !file || memcmp(at + from, file + from, PM_PAGE_SIZE) != 0;
         for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
-            if ((!known || memcmp(at + to, file_pages + to, PM_PAGE_SIZE) != 0) != differs)
+            if ((!file || memcmp(at + to, file + to, PM_PAGE_SIZE) != 0) != differs)
                 break;
         if (differs)
             pm_journal_add_pages(&journal, looking.file, (offset + from) / PM_PAGE_SIZE, at + from,
@@ -110,6 +116,9 @@ static void look_through(unsigned file, char *at, size_t len, uint64_t offset) {
     looking.file = file;
     looking.start = at - offset;
     looking.length = length[file];
+    looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
+                       ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
+                       : NULL;
     pm_own_pages(at, len, look_at_run, NULL);
 }
 
@@ -179,8 +188,12 @@ static uint64_t time_now(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static bool force; // the next one
+
+void pm_commit_force(void) { force = true; }
+
 static struct {
-    bool good, anything;
+    bool good, anything, forced;
     int error;
     uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
 } taken;
@@ -189,6 +202,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
     looking.drop = may_drop;
     looking.cost = cost;
+    taken.forced = force;
+    force = false;
     pm_journal_begin(&journal, pm_heap.super->super.uuid, ++epoch, time_now());
     lengths_differ = false;
     each_file(compare_length);
@@ -204,6 +219,9 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     if (taken.anything)
         each_file(note_length);
     written = (struct pm_journal_found){.epoch = epoch, .time = journal.group->time};
+    cost->held_us = (time_now() - journal.group->time) / 1000;
+    journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
+    journal.forced = taken.forced;
     taken.good = !taken.anything || pm_journal_end(&journal);
     taken.error = errno;
     if (may_drop && taken.good)
@@ -211,14 +229,35 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     written.groups = taken.anything ? journal.group->number : 0;
     written.pages = cost->pages = journal.pages;
     written.bytes = taken.anything ? journal.at : 0;
+    pm_commit_last = *cost;
+}
+
+static uint64_t copied;
+
+static void count_pages(char *at, size_t len, void *arg) {
+    (void)at, (void)arg;
+    copied += len / PM_PAGE_SIZE;
+}
+
+// A file becomes longer or shorter meanwhile; its addresses stay.
+static void count_file(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        pm_own_pages(f->map, length_now(file), count_pages, NULL);
+}
+
+uint64_t pm_commit_copied(void) {
+    copied = 0;
+    each_file(count_file);
+    return copied;
 }
 
 // ---- after it -----------------------------------------------------------------------------------
 
 // Data files are cut only as far as nothing has come to lie there meanwhile, and not while another
 // process has them mapped private: that would lose the pages that it has copied.
-static void cut_lengths(void) {
-    for (unsigned i = 0; i < pm_heap.shards; i++) {
+void pm_commit_cut(void) {
+    for (unsigned i = 0; i < pm_heap.shards && !unapplied; i++) {
         struct pm_shard *s = &pm_heap.shard[i];
         uint64_t least = length[pm_journal_file(PM_JOURNAL_DATA, i)];
         pm_lock(&s->lock);
@@ -229,8 +268,6 @@ static void cut_lengths(void) {
 
 static bool apply(void) {
     unapplied = !pm_journal_apply(&pm_journal_files, journal.group, &written, false);
-    if (!unapplied)
-        cut_lengths();
     return !unapplied;
 }
 
@@ -261,6 +298,7 @@ bool pm_commit_finish(void) {
     }
     atomic_store_explicit(&pm_commit_time, written.time, memory_order_relaxed);
     atomic_fetch_add_explicit(&pm_commit_count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pm_commit_forced, taken.forced, memory_order_relaxed);
     pm_emptied_taken(true);
     if (!taken.anything)
         return true;
@@ -274,7 +312,7 @@ bool pm_commit_finish(void) {
 
 static bool map_private(const struct pm_file *file, size_t len) {
     return mmap(file->map, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                file->fd, 0) != MAP_FAILED;
+                pm_work_fd(file), 0) != MAP_FAILED;
 }
 
 static bool map_all_private(void) {
@@ -286,6 +324,13 @@ static bool map_all_private(void) {
     return good;
 }
 
+static bool make_copies(void) {
+    bool good = true;
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = pm_work_make(&pm_heap.shard[i]);
+    return good;
+}
+
 // What is in the files counts as the first commit. Where a sync fails, the next one says so.
 static void sync_file(unsigned file) { (void)pm_journal_files.sync(file); }
 
@@ -293,14 +338,19 @@ int pm_heap_journal(struct pm_error *err) {
     journal.io = &pm_journal_files;
     journal.most = PM_JOURNAL_PAGES;
     journal.group = pm_os_reserve(PM_JOURNAL_BUFFER);
-    file_pages = pm_os_reserve(STRIDE * PM_PAGE_SIZE);
-    if (!journal.group || !file_pages)
+    file_buffer = pm_os_reserve(STRIDE * PM_PAGE_SIZE);
+    if (!journal.group || !file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     pm_feature_set(PM_INCOMPAT_JOURNAL);
     each_file(note_length);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
     each_file(sync_file);
+    if (!make_copies())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_COMMIT_DIR: its data cannot be copied to memory: %s (see "
+                       "`ulimit -v`, `ulimit -f` and `free`)",
+                       pm_heap.dir, pm_strerror(errno));
     if (!map_all_private())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT: its files cannot be mapped private: %s (see `ulimit "
@@ -327,7 +377,14 @@ int pm_commit_change_heap(struct pm_error *err) {
         close(pm_heap.journal.fd);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
-    return PM_OK;
+    if (!pm_work_wanted)
+        return PM_OK;
+    bool good = make_copies();
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = map_private(&pm_heap.shard[i].data, pm_heap.shard[i].data.reach);
+    return good ? PM_OK
+                : pm_fail(err, PM_OPERATIONAL, "%s: its data cannot be copied to memory: %s",
+                          pm_heap.dir, pm_strerror(errno));
 }
 
 bool pm_commit_share_metadata(void) {

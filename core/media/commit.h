@@ -48,6 +48,7 @@ struct pm_commit_cost {
     uint64_t pages;   // in the journal
     uint64_t copied;  // pages that the process has copied and keeps
     uint64_t dropped; // pages given back to the kernel
+    uint64_t held_us; // the time at the instant: no other thread stored
 };
 
 // One commit at a time: the caller holds a lock of its own. Before the instant: finishes what an
@@ -56,9 +57,19 @@ bool pm_commit_prepare(void);
 // At the instant, with the extent locks of all shards. `drop`: unchanged pages may be given back,
 // because the kernel stores to none of them on its own (O_DIRECT, io_uring).
 void pm_commit_take(bool drop, struct pm_commit_cost *cost);
+// The commit that is taken next is not one that the trigger of PMALLOC_COMMIT asks for: memory is
+// to become free (PMALLOC_COMMIT_PAGES).
+void pm_commit_force(void);
 // False, with errno: there is no new commit; the last one stands.
 bool pm_commit_finish(void);
-// The time of the last commit that counts, nanoseconds since 1970; and how many there were.
-extern _Atomic uint64_t pm_commit_time, pm_commit_count;
+// Gives back the ends of data files that the last commit does not need. Takes the extent locks.
+void pm_commit_cut(void);
+// The time of the last commit that counts, nanoseconds since 1970; how many there were, and how
+// many of them were forced.
+extern _Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
+// How many pages the process has copied now, while it runs: about so many.
+uint64_t pm_commit_copied(void);
+// What the last one has cost that was taken. Changes with the caller's lock.
+extern struct pm_commit_cost pm_commit_last;
 
 #endif

@@ -10,6 +10,7 @@
 #include "file.h"
 #include "heap.h"
 #include "own_pages.h"
+#include "work_copy.h"
 
 // Two mappings each; the kernel allows 65,530 in all.
 #define MOST 2048u
@@ -69,16 +70,29 @@ static void join_last(void) {
     range[count++] = e;
 }
 
-bool pm_emptied_add(uint64_t offset, uint64_t len) {
+static bool replace(const struct pm_emptied *e) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+    void *at = pm_heap_at(e->offset);
+    if (count + 2 >= MOST || mmap(at, e->len, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
+        return false;
+    cut_out_all(e->offset, e->len);
+    range[count++] = *e;
+    return true;
+}
+
+bool pm_emptied_add(uint64_t offset, uint64_t len) {
     pm_lock(&lock);
-    bool good = count + 2 < MOST &&
-                mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE, flags, -1, 0) != MAP_FAILED;
-    if (good) {
-        cut_out_all(offset, len);
-        range[count++] = (struct pm_emptied){offset, len, .fresh = true};
+    bool good = replace(&(struct pm_emptied){offset, len, .fresh = true});
+    if (good)
         join_last();
-    }
+    pm_unlock(&lock);
+    return good;
+}
+
+bool pm_emptied_promise(uint64_t offset, uint64_t len) {
+    pm_lock(&lock);
+    bool good =
+        replace(&(struct pm_emptied){offset, len, .fresh = true, .used = true, .promised = true});
     pm_unlock(&lock);
     return good;
 }
@@ -125,10 +139,10 @@ static bool has_space(int fd, uint64_t at, uint64_t len) {
 // hole needs space, also in a private mapping, and without it there is a SIGBUS.
 static bool map_file(const struct pm_emptied *e, uint64_t offset, uint64_t len) {
     struct pm_shard *s = pm_shard_at(offset);
-    return pm_file_ready(&s->data) &&
+    return pm_file_ready(&s->data) && pm_work_fd(&s->data) >= 0 &&
            (!e->used || has_space(s->data.fd, offset - s->offset, len)) &&
            mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, s->data.fd,
+                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_work_fd(&s->data),
                 (off_t)(offset - s->offset)) != MAP_FAILED;
 }
 
@@ -154,7 +168,7 @@ static void stored(char *at, size_t len, void *arg) {
 void pm_emptied_map_idle(void) {
     for (unsigned i = 0; i < count;) {
         const struct pm_emptied *e = &range[i];
-        bool used = e->fresh;
+        bool used = e->fresh || e->promised;
         if (!used)
             pm_own_pages(pm_heap_at(e->offset), e->len, stored, &used);
         if (!used && map_file(e, e->offset, e->len))

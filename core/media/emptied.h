@@ -19,6 +19,7 @@ struct pm_emptied {
     bool fresh;           // released since the last commit
     bool taken;           // fresh, and in the commit that is being made
     bool used;            // allocated again: the file must have space when it is mapped there
+    bool promised;        // used, and has space only where it was stored to
 };
 
 // Replaces a range by empty memory. Called with the extent lock. False: there are too many ranges,
@@ -28,6 +29,12 @@ bool pm_emptied_add(uint64_t offset, uint64_t len);
 // The range is allocated again, in part or whole. Called with the extent lock. False: there are too
 // many ranges.
 bool pm_emptied_use(uint64_t offset, uint64_t len);
+
+// A huge block is allocated that has no space yet (PMALLOC_RESERVE=lazy). Its pages are empty
+// memory until a commit brings what was stored there into the file. So the store itself needs no
+// space: on tmpfs a private mapping of the file would, and there would be a SIGBUS without it.
+// Called with the extent lock. False: as pm_emptied_add().
+bool pm_emptied_promise(uint64_t offset, uint64_t len);
 
 // The next three are called with the extent locks of all shards, while no thread stores.
 // Calls `fn` for each fresh range. They are taken into the commit.

@@ -13,6 +13,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "persist.h"
+#include "work_copy.h"
 
 bool pm_file_is_ours(const struct pm_file *file) {
     return pm_os_fd_is(file->fd, file->dev, file->ino);
@@ -34,7 +35,8 @@ static void *map_shared(const struct pm_file *file, void *at, size_t len, int pr
 void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
                   uint64_t offset) {
     if (pm_heap_is_journaled())
-        return mmap(at, len, prot, flags | MAP_PRIVATE | MAP_NORESERVE, file->fd, (off_t)offset);
+        return mmap(at, len, prot, flags | MAP_PRIVATE | MAP_NORESERVE, pm_work_fd(file),
+                    (off_t)offset);
     return map_shared(file, at, len, prot, flags, offset);
 }
 

@@ -25,6 +25,7 @@
 #include "shard_make.h"
 #include "shard_place.h"
 #include "volume.h"
+#include "work_copy.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -442,6 +443,8 @@ void pm_heap_release(void) {
         file->map = NULL;
     }
     pm_heap.super = NULL;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        pm_work_drop(&pm_heap.shard[i]);
     for (unsigned i = 1; i < pm_heap.shards; i++)
         pm_shard_set_volume(i, 0);
     pm_heap.volumes = 1;

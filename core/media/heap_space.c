@@ -21,6 +21,7 @@
 #include "file.h"
 #include "heap_space.h"
 #include "persist.h"
+#include "work_copy.h"
 
 #define HUGE_PAGE ((uint64_t)2 << 20)
 
@@ -210,6 +211,7 @@ bool pm_shard_cut(struct pm_shard *s, uint64_t bytes) {
         return true;
     if (!pm_file_ready(&s->data) || !cut_length(s, bytes))
         return false;
+    pm_work_empty(s, bytes, s->data.size - bytes);
     s->data.size = bytes;
     return true;
 }
@@ -337,6 +339,12 @@ bool pm_heap_allocate_space(uint64_t offset, uint64_t len) {
     }
     pm_heap_release_space(offset, len); // a full file system may have allocated a part of it
     return false;
+}
+
+// Beyond the ranges that can be kept apart, the space is allocated.
+bool pm_heap_promise_space(uint64_t offset, uint64_t len) {
+    return !pm_heap_is_journaled() || pm_emptied_promise(offset, len) ||
+           pm_heap_allocate_space(offset, len);
 }
 
 #define SPARE ((uint64_t)128 << 10) // for a shard's files of metadata, which grow, too

@@ -26,8 +26,8 @@ static uint32_t group_crc(const struct pm_journal_group *group) {
 
 void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epoch, uint64_t time) {
     struct pm_journal_group *group = j->group;
-    j->at = j->pages = 0;
-    j->failed = false;
+    j->at = j->pages = j->held = 0;
+    j->failed = j->forced = false;
     memset(group, 0, sizeof *group);
     group->magic = PM_JOURNAL_MAGIC;
     memcpy(group->uuid, uuid, sizeof group->uuid);
@@ -38,7 +38,8 @@ void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epo
 static void write_group(struct pm_journal *j, bool last) {
     struct pm_journal_group *group = j->group;
     size_t bytes = group_bytes(group);
-    group->last = last;
+    group->last = !last ? 0 : j->forced ? PM_JOURNAL_LAST_FORCED : PM_JOURNAL_LAST;
+    group->held = last ? j->held : 0;
     group->crc = group_crc(group);
     if (!j->failed && !j->io->write(PM_JOURNAL_SELF, group, bytes, j->at)) {
         j->failed = true;
@@ -147,6 +148,8 @@ bool pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t
         found->groups++;
         found->pages += group->pages;
         found->bytes += group_bytes(group);
+        found->held = group->held;
+        found->forced = group->last == PM_JOURNAL_LAST_FORCED;
         if (group->last)
             return true;
     }

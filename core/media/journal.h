@@ -49,6 +49,8 @@ struct pm_journal {
     uint32_t most;                  // pages in a group: at most PM_JOURNAL_PAGES
     uint64_t at;                    // where the group goes
     uint64_t pages;                 // of all groups
+    uint32_t held;                  // for the last group: see journal_format.h
+    bool forced;                    // the same
     bool failed;                    // a write has failed; errno was `error`
     int error;
 };
@@ -73,6 +75,8 @@ bool pm_journal_end(struct pm_journal *j);
 struct pm_journal_found {
     uint64_t epoch, time;
     uint64_t groups, pages, bytes; // bytes: of the journal
+    uint32_t held;                 // microseconds
+    bool forced;
 };
 
 // Whether the journal holds a whole commit of the heap `uuid`. `buffer`: PM_JOURNAL_BUFFER bytes.

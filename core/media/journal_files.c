@@ -18,8 +18,9 @@
 #include "file.h"
 #include "heap_dir.h"
 #include "volume.h"
+#include "work_copy.h"
 
-uint64_t pm_journal_time_found;
+struct pm_journal_opened pm_journal_opened;
 
 // While a heap is being opened its files are not open yet, so they are opened here, by their names.
 // Which volume has a shard's files says the superblock, which may itself be in the journal: so each
@@ -73,21 +74,20 @@ static int fd_of(unsigned file) {
 
 // ---- the operations -----------------------------------------------------------------------------
 
+// The shard whose data file this is, if it has a copy in memory, too.
+static const struct pm_shard *copied(unsigned file) {
+    const struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
+    bool copy = !opening && file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA && pm_work_bytes(s);
+    return copy ? s : NULL;
+}
+
 static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
     int fd = fd_of(file);
-    if (fd < 0 || !pm_os_file_size(at + len)) // beyond RLIMIT_FSIZE there would be a SIGXFSZ
-        return false;
-    for (const char *p = from; len;) {
-        long put = syscall(SYS_pwrite64, fd, p, len, at);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return false;
-        p += put;
-        len -= (size_t)put;
-        at += (uint64_t)put;
-    }
-    return true;
+    const struct pm_shard *s = copied(file);
+    if (s)
+        memcpy(pm_work_bytes(s) + at, from, len);
+    // Beyond RLIMIT_FSIZE there would be a SIGXFSZ.
+    return fd >= 0 && pm_os_file_size(at + len) && pm_os_write_all(fd, from, len, at);
 }
 
 static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
@@ -123,6 +123,9 @@ static bool can_not(void) {
 
 static bool zero_at(unsigned file, uint64_t at, uint64_t len) {
     static const char zeroes[PM_PAGE_SIZE];
+    const struct pm_shard *s = copied(file);
+    if (s)
+        pm_work_empty(s, at, len);
     if (change_space(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, len))
         return true;
     bool good = can_not();
@@ -202,25 +205,29 @@ static void close_all(void) {
     opening = false;
 }
 
-static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
-    struct pm_journal_found found;
-    if (looking) {
-        if (!pm_journal_look(&pm_journal_files, buffer, uuid, &found) ||
-            pm_journal_applied(&pm_journal_files, buffer, &found)) {
-            pm_journal_time_found = found.groups ? found.time : 0;
-            return PM_OK;
-        }
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s/journal holds a commit that is not in the other files yet: run "
-                       "`pmalloc-recover %.300s`",
-                       pm_heap.dir, pm_heap.dir);
+static int look_only(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
+    struct pm_journal_found *found = &pm_journal_opened.commit;
+    if (!pm_journal_look(&pm_journal_files, buffer, uuid, found)) {
+        pm_journal_opened.is = PM_JOURNAL_TORN;
+        return PM_OK;
     }
-    if (!pm_journal_recover(&pm_journal_files, buffer, uuid, &found))
+    bool applied = pm_journal_applied(&pm_journal_files, buffer, found);
+    pm_journal_opened.is = applied ? PM_JOURNAL_APPLIED : PM_JOURNAL_WHOLE;
+    return applied ? PM_OK
+                   : pm_fail(err, PM_OPERATIONAL,
+                             "%s/journal holds a commit that is not in the other files yet: run "
+                             "`pmalloc-recover %.300s`",
+                             pm_heap.dir, pm_heap.dir);
+}
+
+static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
+    struct pm_journal_found *found = &pm_journal_opened.commit;
+    if (!pm_journal_recover(&pm_journal_files, buffer, uuid, found))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/journal: its commit cannot be brought into the other files: %s; "
                        "nothing of it is lost: try again once that is mended",
                        pm_heap.dir, pm_strerror(errno));
-    pm_journal_time_found = found.groups ? found.time : 0;
+    pm_journal_opened.is = found->groups ? PM_JOURNAL_APPLIED : PM_JOURNAL_TORN;
     unlinkat(pm_heap.dir_fd, pm_heap.journal.name, 0);
     return PM_OK;
 }
@@ -228,7 +235,7 @@ static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
 int pm_journal_open_heap(bool look, struct pm_error *err) {
     struct pm_superblock super;
     struct stat st;
-    pm_journal_time_found = 0;
+    pm_journal_opened = (struct pm_journal_opened){.is = PM_JOURNAL_NONE};
     for (size_t i = 0; i < sizeof opened / sizeof opened[0]; i++)
         opened[i] = -1;
     if (fstatat(pm_heap.dir_fd, pm_heap.journal.name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
@@ -247,7 +254,7 @@ int pm_journal_open_heap(bool look, struct pm_error *err) {
         status = pm_fail(err, PM_DAMAGE, "%s/superblock cannot be read: %s", pm_heap.dir,
                          pm_strerror(errno));
     else
-        status = recover(super.uuid, buffer, err);
+        status = (looking ? look_only : recover)(super.uuid, buffer, err);
     if (buffer)
         munmap(buffer, PM_JOURNAL_BUFFER);
     close_all();

@@ -21,11 +21,22 @@ bool pm_journal_open(void);
 // Retires the open heap's journal and removes it.
 bool pm_journal_remove(void);
 
+// What opening has found in the journal.
+enum pm_journal_is {
+    PM_JOURNAL_NONE,    // there is none, or it is empty
+    PM_JOURNAL_TORN,    // its commit does not count, and is dropped: the one before it stands
+    PM_JOURNAL_APPLIED, // its commit is in the files: it is the one that stands
+    PM_JOURNAL_WHOLE,   // only looking, and not all of its commit is in the files yet
+};
+struct pm_journal_opened {
+    enum pm_journal_is is;
+    struct pm_journal_found commit; // with APPLIED and WHOLE
+};
+extern struct pm_journal_opened pm_journal_opened;
+
 // The first step of opening, when the heap is locked: applies what the journal in the heap's
 // directory holds, and retires it. With `look`: changes nothing, and fails if there is a commit
 // that the files do not hold yet. `super`: the superblock's file is open.
 int pm_journal_open_heap(bool look, struct pm_error *err);
-// The commit that opening has found: its time, nanoseconds since 1970; 0: none.
-extern uint64_t pm_journal_time_found;
 
 #endif

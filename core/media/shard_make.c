@@ -27,6 +27,7 @@
 #include "persist.h"
 #include "shard_place.h"
 #include "volume.h"
+#include "work_copy.h"
 
 static struct pm_shard_state *shard_state(void) {
     return (struct pm_shard_state *)(void *)pm_heap.super->state.reserved;
@@ -122,7 +123,9 @@ static bool make_files(struct pm_shard *s, unsigned n) {
     good = good && pm_volume_sync(s->volume);
     for (EACH_FILE(f, n))
         if (good && is_wanted(f))
-            good = pm_file_open(f->file, O_RDWR, &ignored) == PM_OK && map_file(f, s);
+            good = pm_file_open(f->file, O_RDWR, &ignored) == PM_OK &&
+                   (f->file != &s->data || !pm_heap_is_journaled() || pm_work_make(s)) &&
+                   map_file(f, s);
     return good && pm_chunks_begin(s, 0) && pm_log_reset(s);
 }
 
@@ -140,6 +143,7 @@ static void drop_files(struct pm_shard *s, unsigned n) {
         f->file->map = NULL;
         unlinkat(pm_heap.dir_fd, f->file->name, 0);
     }
+    pm_work_drop(s);
     pm_shard_set_volume(n, 0);
 }
 

@@ -78,7 +78,7 @@ static bool allocate_space(struct pm_shard *s, const struct pm_extent *e, uint64
 
 // Under PMALLOC_RESERVE=lazy a huge block is promised its space, if the file system can say that it
 // has room: the pages get it when they are touched. Else the space is allocated now.
-static bool back_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pages) {
+static bool promise_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pages) {
     struct pm_shard_extents *x = s->extents;
     bool known = false, room = false;
     if (pm_options.reserve.number == PM_RESERVE_LAZY) {
@@ -91,6 +91,12 @@ static bool back_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pa
     if (known)
         __atomic_store_n(&x->promises, true, __ATOMIC_RELAXED);
     return known ? room : allocate_space(s, e, pages);
+}
+
+static bool back_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pages) {
+    return promise_huge(s, e, pages) &&
+           (pm_options.reserve.number != PM_RESERVE_LAZY ||
+            pm_heap_promise_space(e->page << PM_PAGE_SHIFT, pages << PM_PAGE_SHIFT));
 }
 
 // Makes sure that touching the first *pages pages of an extent cannot fail. More than that may be

@@ -16,6 +16,7 @@
 #include "base/os.h"
 #include "blocks/age.h"
 #include "blocks/tcache.h"
+#include "commit_bound.h"
 #include "commits.h"
 #include "idle.h"
 #include "media/heap_state.h"
@@ -61,7 +62,7 @@ static void be_own_thread(void) {
     pm_locks_held = 0;
     pm_ranks_forget();
     pm_cancel_asynchronous = true; // libc's cancellation points would look at its data of a thread
-    syscall(SYS_prctl, PR_SET_NAME, pm_commits_in_thread() ? "pmalloc-commit" : "pmalloc-decay");
+    syscall(SYS_prctl, PR_SET_NAME, pm_commit_bound_wanted() ? "pmalloc-commit" : "pmalloc-decay");
     atomic_store_explicit(&begun, 1, memory_order_release);
     pm_futex_wake(&begun, 1);
 }
@@ -97,14 +98,20 @@ static void run_decay(void) {
 // for good. Between them also what decay asks for.
 static void run_commits(void) {
     uint64_t interval = pm_commits_interval(), decay = pm_options.decay_ms.number / TURNS + 1;
-    uint64_t pause = decays() && decay < interval ? decay : interval;
-    uint64_t next = pm_os_now_ms() + interval, now;
+    uint64_t next = pm_os_now_ms() + interval, look = 0, now;
     while (!is_over()) {
         now = pm_os_now_ms();
-        wait_ms(next <= now ? 1 : next - now < pause ? next - now : pause);
-        if (!is_over() && pm_os_now_ms() >= next) {
+        uint64_t pause = look > now ? look - now : 1;
+        if (interval)
+            pause = next <= now ? 1 : next - now < pause ? next - now : pause;
+        wait_ms(decays() && decay < pause ? decay : pause);
+        if (!is_over() && interval && pm_os_now_ms() >= next) {
             pm_commits_by_time();
             next = pm_os_now_ms() + interval;
+        }
+        if (!is_over() && pm_os_now_ms() >= look) {
+            pm_commits_by_bound();
+            look = pm_os_now_ms() + pm_commit_bound_pause();
         }
         if (decays())
             work();
@@ -112,10 +119,16 @@ static void run_commits(void) {
 }
 
 static void run_idle(void) {
-    uint64_t pause = pm_options.decay_ms.number / TURNS + 1;
+    uint64_t pause = pm_options.decay_ms.number / TURNS + 1, look = 0;
     while (!is_over()) {
         uint32_t seen = pm_idle_seen();
         uint64_t ms = pm_idle_work();
+        if (!is_over() && pm_os_now_ms() >= look) {
+            pm_commits_by_bound();
+            look = pm_os_now_ms() + pm_commit_bound_pause();
+        }
+        if (ms > pm_commit_bound_pause())
+            ms = pm_commit_bound_pause();
         if (decays())
             work();
         if (!is_over())
@@ -125,9 +138,9 @@ static void run_idle(void) {
 
 static void run(void) {
     be_own_thread();
-    if (pm_commits_mode() == PM_COMMITS_IDLE)
+    if (pm_commits_mode() == PM_COMMITS_IDLE && pm_commit_bound_wanted())
         run_idle();
-    else if (pm_commits_in_thread())
+    else if (pm_commit_bound_wanted())
         run_commits();
     else
         run_decay();
@@ -191,7 +204,7 @@ static bool make_memory(void) {
 
 void pm_background_start(void) {
     int saved = errno;
-    bool commits = pm_commits_in_thread() && pm_heap_is_journaled();
+    bool commits = pm_commit_bound_wanted();
     if (!(commits || decays()) || atomic_load_explicit(&pm_os_own_thread, memory_order_acquire))
         return;
     atomic_store_explicit(&quit, 0, memory_order_relaxed);
@@ -217,7 +230,8 @@ bool pm_background_stop(void) {
     if (!id)
         return true;
     const struct timespec look = {0, 10000000};
-    uint64_t until = pm_os_now_ms() + STOP_MS;
+    // A commit that it makes now is awaited: the one at the end of the program comes after it.
+    uint64_t until = pm_heap_is_journaled() ? UINT64_MAX : pm_os_now_ms() + STOP_MS;
     uint32_t seen;
     int saved = errno;
     atomic_store_explicit(&quit, 1, memory_order_release);

@@ -8,6 +8,9 @@
 //   sleeps without a timeout       after twice the decay time in which nothing happened; the next
 //                                  slow request wakes it
 //
+// In commit mode it also makes the commits of PMALLOC_COMMIT=TIME, and those that too many changed
+// pages force (commit_bound.h).
+//
 // The program does not see it. It is a bare thread (base/bare_thread.h) with thread-local storage
 // of its own, so that it can take locks and make system calls as any thread does: libc does not
 // count it, no signal goes to it, and each look that PMAlloc takes at the process's threads leaves

@@ -3,9 +3,11 @@
 #include "commits.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -16,11 +18,14 @@
 #include "base/options.h"
 #include "base/threads.h"
 #include "blocks/age.h"
+#include "commit_bound.h"
 #include "hold.h"
 #include "kernel_stores.h"
 #include "media/commit.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
+#include "media/volume.h"
+#include "media/work_copy.h"
 #include "phase.h"
 #include "roots/root_table.h"
 
@@ -53,9 +58,33 @@ enum pm_commits_mode pm_commits_mode(void) { return mode; }
 
 uint64_t pm_commits_interval(void) { return interval_ms; }
 
-bool pm_commits_in_thread(void) { return mode == PM_COMMITS_TIME || mode == PM_COMMITS_IDLE; }
+// The directory of the commits takes the place of PMALLOC_HEAP. A heap that lies there already
+// would be passed over, with what it holds.
+static int use_commit_dir(struct pm_error *err) {
+    const char *dir = pm_options.commit_dir.text, *heap = pm_options.heap.text;
+    char path[PATH_MAX];
+    if (!*dir)
+        return PM_OK;
+    if (!pm_commits_wanted())
+        return pm_fail(err, PM_USAGE,
+                       "PMALLOC_COMMIT_DIR=%.200s: there are no commits; set PMALLOC_COMMIT, too",
+                       dir);
+    snprintf(path, sizeof path, "%.*s/%s", (int)pm_volume_first(heap), heap,
+             pm_heap.super_file.name);
+    if (*heap && strcmp(dir, heap) != 0 && access(path, F_OK) == 0)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "PMALLOC_HEAP=%.200s holds a heap, but with PMALLOC_COMMIT_DIR the heap is "
+                       "%.200s: run `pmalloc-backup %.200s %.200s` and remove the first, or unset "
+                       "one of the two settings",
+                       heap, dir, heap, dir);
+    pm_options.heap.text = dir;
+    pm_work_wanted = true;
+    return PM_OK;
+}
 
 int pm_commits_options(struct pm_error *err) {
+    if (use_commit_dir(err) != PM_OK)
+        return err->status;
     static const char idle[] = "idle", idle_time[] = "idle:";
     const char *text = pm_options.commit.text, *time = text;
     if (strncmp(text, idle_time, strlen(idle_time)) == 0)
@@ -164,6 +193,7 @@ static int make(bool idle) {
         return error;
     if (!pm_commit_finish())
         return errno;
+    pm_commit_cut();
     atomic_store(&covered, atomic_load(&instants));
     return 0;
 }
@@ -252,9 +282,44 @@ int pm_commits_idle(bool wait) {
 
 void pm_commits_by_time(void) { told(make_if_free(false)); }
 
+// Where the program or its calls choose the instant, this one is another: so it is said, once.
+static void say_forced(void) {
+    static bool said;
+    if (mode != PM_COMMITS_TIME && !said)
+        pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit was made that the "
+               "program did not ask for; larger values, or more memory, avoid it");
+    said = true;
+}
+
+// With the commit lock, which a fork takes, too. The second commit gives back what the first one
+// has written, as far as it has not changed since.
+static int make_by_bound(bool *due) {
+    int error = 0;
+    *due = pm_heap_is_journaled() && pm_commit_bound_reached();
+    for (unsigned i = 0; i < 2 && *due && !error; i++) {
+        pm_commit_force();
+        error = make(false);
+    }
+    if (*due)
+        pm_commit_bound_kept();
+    return error;
+}
+
+void pm_commits_by_bound(void) {
+    bool due;
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return;
+    int error = make_by_bound(&due);
+    end_commit();
+    if (due)
+        told(error);
+    if (due && !error)
+        say_forced();
+}
+
 // ---- the end of the program ---------------------------------------------------------------------
 
-bool pm_commits_end(void) {
+bool pm_commits_end(bool alone) {
     struct pm_commit_cost cost;
     bool good = pm_commit_prepare();
     if (good) {
@@ -262,6 +327,16 @@ bool pm_commits_end(void) {
         good = pm_commit_finish() && pm_commit_prepare();
     }
     if (!good)
-        say_failed(errno);
+        pm_say("PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
+               "of the one before",
+               pm_strerror(errno), pm_heap.dir);
+    else if (alone)
+        pm_commit_cut();
     return good;
+}
+
+void pm_commits_no_end(void) {
+    pm_say("PMALLOC_COMMIT: there is no commit at the end of the program, because it ends within a "
+           "call of the allocator; %s stays as of the one before",
+           pm_heap.dir);
 }

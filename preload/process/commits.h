@@ -34,8 +34,6 @@ enum pm_commits_mode {
 enum pm_commits_mode pm_commits_mode(void);
 // TIME in milliseconds; 0: there is none.
 uint64_t pm_commits_interval(void);
-// Whether PMAlloc's thread makes commits.
-bool pm_commits_in_thread(void);
 
 // Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode; EDEADLK in a signal
 // handler that has interrupted the allocator; EAGAIN if a thread could not be held; else what the
@@ -51,8 +49,13 @@ int pm_commits_idle(bool wait);
 // once that commits fail.
 void pm_commits_by_time(void);
 
-// The last commit, at the end of the program. No thread stores anything. False: the heap stays as
-// an earlier commit left it.
-bool pm_commits_end(void);
+// Also for PMAlloc's thread: makes commits if too many pages have changed (commit_bound.h).
+void pm_commits_by_bound(void);
+
+// The last commit, at the end of the program. No thread stores anything. Not `alone`: the caller
+// holds all locks. False: the heap stays as an earlier commit left it, and a line says so.
+bool pm_commits_end(bool alone);
+// There can be none, and a line says so.
+void pm_commits_no_end(void);
 
 #endif

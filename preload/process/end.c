@@ -77,7 +77,9 @@ static bool closable = true; // the metadata is shared: a clean close may be wri
 
 // Under PMALLOC_COMMIT memory is private already. What is to be kept takes a last commit.
 static bool part_journaled(bool tables_whole, bool alone) {
-    bool kept = tables_whole && pm_commits_end();
+    bool kept = tables_whole && pm_commits_end(alone);
+    if (!tables_whole)
+        pm_commits_no_end();
     pm_private_keep(tables_whole);
     closable = kept && alone && pm_commit_share_metadata();
     return true;

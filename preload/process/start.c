@@ -130,7 +130,8 @@ bool pm_process_wanted(void) {
     if (getauxval(AT_SECURE) || pm_options_load(pm_os_environ(), &ignored) != PM_OK ||
         pm_left_out(&out, &ignored) != PM_OK)
         return false;
-    return !out && (pm_options.heap.text[0] || pm_options.roots.text[0]);
+    return !out &&
+           (pm_options.heap.text[0] || pm_options.commit_dir.text[0] || pm_options.roots.text[0]);
 }
 
 static void refuse(const struct pm_error *err) {

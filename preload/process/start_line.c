@@ -4,10 +4,14 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/options.h"
+#include "media/commit.h"
 #include "media/heap.h"
+#include "media/journal_files.h"
 #include "media/persist.h"
+#include "media/work_copy.h"
 #include "pages/extent_take.h"
 
 // Appends as far as there is room. What does not fit is left out.
@@ -45,6 +49,24 @@ static void name_roots(char *text, size_t size) {
         add(text, size, "%s%u slots", *text ? ", " : "", slots);
 }
 
+// Which instant the heap has gone back to, and what a commit of this run costs.
+static void add_commits(char *text, size_t size) {
+    const struct pm_commit_cost *cost = &pm_commit_last;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double age = (double)now.tv_sec + (double)now.tv_nsec / 1e9 -
+                 (double)pm_journal_opened.commit.time / 1e9;
+    if (pm_journal_opened.is == PM_JOURNAL_APPLIED)
+        add(text, size, "; as of a commit %.3f s before", age > 0 ? age : 0);
+    else if (pm_journal_opened.is == PM_JOURNAL_TORN)
+        add(text, size, "; as of the commit before one that was cut short");
+    if (pm_heap_is_journaled() && pm_work_wanted)
+        add(text, size, "; on a copy in memory");
+    if (pm_heap_is_journaled())
+        add(text, size, "; first commit: %lu pages, %.1f ms", (unsigned long)cost->pages,
+            (double)cost->held_us / 1000);
+}
+
 static void say_borrowed(const struct pm_recovery *recovery) {
     char roots[300];
     name_roots(roots, sizeof roots);
@@ -63,7 +85,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         pm_say("volatile memory: nothing is kept: %s", chosen->why);
         return;
     }
-    char roots[300], result[200];
+    char roots[300], result[320];
     name_roots(roots, sizeof roots);
     if (pm_heap.created)
         snprintf(result, sizeof result, "new");
@@ -82,6 +104,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
                  (unsigned long)recovery->live_bytes, (unsigned long)recovery->reclaimed_bytes,
                  recovery->seconds);
     bool commits = pm_heap_is_journaled();
+    add_commits(result, sizeof result);
     pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, pm_persist_row(),
            commits ? "; commits: " : "", commits ? pm_options.commit.text : "",
            pm_heap_root_count(), *roots ? roots : "none", result);

@@ -8,11 +8,18 @@
 //
 //   commit churn THREADS MILLISECONDS   until it is killed, or the time is over; with api it makes
 //                                       commits, and says after each how many tickets there were
+//   commit bare MILLISECONDS            the same as `churn 1`, with all descriptors closed first
+//   commit leave THREADS MILLISECONDS   ends while its threads run; says how many tickets
 //   commit check LEAST                  all blocks are right, and there are LEAST tickets or more
 //   commit shrink                       takes much, commits, frees it, commits
+//   commit steps COUNT                  COUNT commits, each of changes to all of 15 MiB
+//   commit sweep                        stores to each page of 64 MiB once; says how much memory is
+//                                       private, and is killed
+//   commit late                         takes a huge block, and fills it once it is told to
 //   commit errors                       what pmalloc_commit() says
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +133,7 @@ static int check(uint64_t least) {
     return tickets < least ? 2 : 0;
 }
 
-static int run_churn(unsigned threads, unsigned ms) {
+static int run_churn(unsigned threads, unsigned ms, int leaves) {
     pthread_t thread[ROWS];
     if (!store)
         make_store();
@@ -135,8 +142,14 @@ static int run_churn(unsigned threads, unsigned ms) {
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += ms / 1000;
     until.tv_nsec += ms % 1000 * 1000000L;
+    until.tv_sec += leaves ? 60 : 0;
     for (unsigned i = 0; i < threads; i++)
         pthread_create(&thread[i], NULL, churn, store->row[i]);
+    if (leaves) {
+        usleep(ms * 1000);
+        printf("%lu\n", (unsigned long)__atomic_load_n(&tickets, __ATOMIC_SEQ_CST));
+        exit(0);
+    }
     for (unsigned i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
     return check(0);
@@ -180,16 +193,112 @@ static int shrink(void) {
     return check(0);
 }
 
+#define STEP_BYTES 40000u
+
+// Every row changes in place, and has one block replaced.
+static void change_row(struct row *row, uint64_t *seed) {
+    for (unsigned k = 0; k < BLOCKS; k++) {
+        struct block *b = row->block[k];
+        if (b && rnd(seed) % 8)
+            continue;
+        if (!b || rnd(seed) % 4 == 0) {
+            b = row->block[k] = malloc(sizeof *b + STEP_BYTES);
+            b->size = STEP_BYTES;
+        }
+        b->seed = rnd(seed);
+        for (size_t i = 0; i < b->size; i++)
+            b->bytes[i] = byte_of(b->seed, i);
+    }
+}
+
+static int run_steps(unsigned count) {
+    uint64_t seed = 4711;
+    if (!store)
+        make_store();
+    for (unsigned n = 0; n < count; n++) {
+        for (unsigned i = 0; i < ROWS; i++) {
+            change_row(store->row[i], &seed);
+            store->row[i]->ticket = tickets + 1;
+        }
+        tickets++;
+        if (pmalloc_commit() != 0)
+            return 1;
+        printf("%lu\n", (unsigned long)tickets), fflush(stdout);
+    }
+    return check(count);
+}
+
+static int sweep(void) {
+    char line[256];
+    make_store();
+    struct block *b = malloc((64u << 20) - 64);
+    store->row[0]->block[0] = b;
+    b->size = 0;
+    for (size_t at = 0; at < (64u << 20) - 4096; at += 4096) {
+        b->bytes[at] = 1;
+        if (at % (1u << 20) == 0)
+            usleep(4000);
+    }
+    unsigned long least = ~0ul;
+    for (int i = 0; i < 100 && least > 45 << 10; i++, usleep(20000)) {
+        FILE *status = fopen("/proc/self/status", "r");
+        while (status && fgets(line, sizeof line, status))
+            if (strncmp(line, "RssAnon:", 8) == 0 && strtoul(line + 8, NULL, 10) < least)
+                least = strtoul(line + 8, NULL, 10);
+        fclose(status);
+    }
+    printf("%lu\n", least);
+    fflush(stdout);
+    raise(SIGKILL);
+    return 1;
+}
+
+#define HUGE_BYTES ((size_t)24 << 20)
+
+static int late(void) {
+    make_store();
+    struct block *b = malloc(sizeof *b + HUGE_BYTES);
+    say_commit();
+    fflush(stdout);
+    getchar(); // meanwhile the medium gets full
+    b->size = HUGE_BYTES;
+    b->seed = 4711;
+    for (size_t i = 0; i < b->size; i++)
+        b->bytes[i] = byte_of(b->seed, i);
+    store->row[0]->block[0] = b;
+    tickets = 1;
+    say_commit();
+    fflush(stdout);
+    getchar(); // meanwhile there is room again
+    tickets = 2;
+    say_commit();
+    fflush(stdout);
+    raise(SIGKILL);
+    return 1;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     const char *mode = getenv("PMALLOC_COMMIT");
-    says = mode && strcmp(mode, "api") == 0;
+    says = mode && strcmp(mode, "api") == 0 && strcmp(what, "leave") != 0;
     if (strcmp(what, "churn") == 0 && argc == 4)
-        return run_churn((unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]));
+        return run_churn((unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]), 0);
+    if (strcmp(what, "leave") == 0 && argc == 4)
+        return run_churn((unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]), 1);
     if (strcmp(what, "check") == 0 && argc == 3)
         return check(strtoull(argv[2], NULL, 10));
     if (strcmp(what, "shrink") == 0)
         return shrink();
+    if (strcmp(what, "bare") == 0 && argc == 3) {
+        close_range(3, ~0u, 0);
+        return run_churn(1, (unsigned)atoi(argv[2]), 0);
+    }
+    if (strcmp(what, "steps") == 0 && argc == 3)
+        return run_steps((unsigned)atoi(argv[2]));
+    if (strcmp(what, "sweep") == 0)
+        return sweep();
+    if (strcmp(what, "late") == 0)
+        return late();
     if (strcmp(what, "errors") == 0) {
         say_commit();
         return 0;

@@ -8,6 +8,7 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -33,7 +34,7 @@ ROOTS = "store,tickets"
 
 @pytest.fixture(scope="module")
 def program():
-    return compiled("commit.c")
+    return compiled("commit.c", "-D_GNU_SOURCE")
 
 
 @pytest.fixture(params=("tmpfs", "file"))
@@ -106,6 +107,16 @@ def test_clean_end(program, place):
     assert checked(program, place) == last
 
 
+@pytest.mark.parametrize("commit", ("api", "5ms"))
+def test_end_among_running_threads(program, place, commit):
+    """What they had stored when the program ended is there."""
+    for _ in range(3):
+        done = run([program, "leave", 3, 50], HEAP=place, ROOTS=ROOTS, COMMIT=commit)
+        known = int(succeeds(done).split()[-1])
+        assert done.stderr == "", said(done)
+        assert checked(program, place, known) >= known
+
+
 def test_space_goes_back(program, place):
     """What is released is zero again, leaves the file after a commit, and may be used anew."""
     done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", DECAY_MS=0)
@@ -125,6 +136,20 @@ def test_sleeping_calls_do_not_notice(heap):
 def test_without_commit_mode(program, heap):
     done = run([program, "errors"], HEAP=heap, ROOTS=ROOTS)
     assert succeeds(done) == "-1 Operation not supported\n"
+
+
+@pytest.mark.parametrize("commit", ("api", "1h"))
+def test_too_many_changed_pages(program, place, commit):
+    """Memory is bounded: commits are made that nobody asked for, and count."""
+    settings = {"HEAP": place, "ROOTS": ROOTS, "COMMIT": commit}
+    done = run([program, "sweep"], **settings)
+    assert int(done.stdout) > 60 << 10 and done.stderr == "", said(done)
+    shutil.rmtree(place)
+    done = run([program, "sweep"], COMMIT_PAGES=3000, **settings)
+    assert int(done.stdout) < 55 << 10, said(done)
+    assert done.stderr.count("PMALLOC_COMMIT_PAGES") == (commit == "api"), said(done)
+    commit = json.loads(succeeds(recover(place, "--json")))["commit"]
+    assert commit["journal"] == "torn" or commit["forced"], commit
 
 
 WRONG = ("", "5", "0s", "25h", "apis", "1 s", "-1s", "idle:", "idle:5", "idle1s", "outputs")
@@ -155,11 +180,34 @@ def test_forks(forks, place, mode, commit):
             shutil.rmtree(heap)
 
 
-def test_full_medium(program, tmp_path):
+def small_medium(tmp_path, script, program):
+    """Runs a script that has a tmpfs of 48 MiB of its own at $1, where PMAlloc is $2, `program` $3,
+    and pmalloc-recover $4."""
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    script = 'mount -t tmpfs -o size=48m tmpfs "$1" || exit 77\n' + script
+    argv = ["unshare", "-rm", "bash", "-c", script, "-", mount]
+    argv += [BUILD / "libpmalloc_preload.so", program, tool("pmalloc-recover")]
+    done = subprocess.run(
+        [str(a) for a in argv],
+        env=environment(False),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode in (1, 77) and "unshare" in done.stderr + "mount" in done.stderr:
+        pytest.skip("needs a namespace of its own")
+    assert done.returncode == 0, said(done)
+    return done
+
+
+@pytest.mark.parametrize("name", ("HEAP", "COMMIT_DIR"))
+def test_full_medium(program, tmp_path, name):
     """The program goes on, the last commit stands, one line says so; later commits succeed."""
     script = r"""
-        mount -t tmpfs -o size=48m tmpfs "$1" || exit 77
-        PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
+        export PMALLOC_NAME="$1/heap"
+        PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
             PMALLOC_RESERVE=strict \
             LD_PRELOAD="$2" "$3" churn 1 20000 2> "$1.errors" &
         sleep 0.5
@@ -176,21 +224,50 @@ def test_full_medium(program, tmp_path):
         PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets LD_PRELOAD="$2" "$3" check 1 || exit 5
         cat "$1.errors" >&2
     """
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    argv = ["unshare", "-rm", "bash", "-c", script, "-", mount]
-    argv += [BUILD / "libpmalloc_preload.so", program, tool("pmalloc-recover")]
-    done = subprocess.run(
-        [str(a) for a in argv],
-        env=environment(False),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if done.returncode in (1, 77) and "unshare" in done.stderr + "mount" in done.stderr:
-        pytest.skip("needs a namespace of its own")
-    assert done.returncode == 0, said(done)
+    script = script.replace("PMALLOC_NAME", f"PMALLOC_{name}")
+    script = script.replace("wait\n", f"wait\n        unset PMALLOC_{name}\n")
+    done = small_medium(tmp_path, script, program)
     lines = done.stdout.splitlines()
     assert json.loads(lines[-2])["result"] == "recovered" and "tickets" in lines[-1], said(done)
     assert 1 <= done.stderr.count("a commit has failed: No space left on device") <= 3, said(done)
+
+
+def test_huge_block_on_a_full_medium(program, tmp_path):
+    """A block that was given out while there was room is touched when there is none: no SIGBUS. The
+    commit fails, and the next one succeeds."""
+    script = r"""
+        mkfifo "$1/go"
+        PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=api \
+            LD_PRELOAD="$2" "$3" late < "$1/go" > "$1/said" &
+        exec 9> "$1/go"
+        until [ -s "$1/said" ]; do sleep 0.01; done
+        dd if=/dev/zero bs=4k 2> /dev/null > "$1/fill"
+        echo >&9
+        until [ $(wc -l < "$1/said") = 2 ]; do kill -0 $! || exit 3; sleep 0.01; done
+        rm "$1/fill"
+        mount -o remount,size=128m "$1"
+        echo >&9
+        wait
+        cat "$1/said"
+        "$4" --json "$1/heap" || exit 4
+        PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=store,tickets LD_PRELOAD="$2" "$3" check 2 || exit 5
+    """
+    lines = small_medium(tmp_path, script, program).stdout.splitlines()
+    assert lines[:3] == ["0 ", "-1 No space left on device", "0 "], lines
+    assert lines[-1] == "1 blocks, 2 tickets"
+
+
+@pytest.mark.parametrize("how", ("aio", "uring"))
+def test_the_kernel_stores_on_its_own(place, how):
+    """What devices store to heap pages across commits arrives, and the next commit has it."""
+    program = compiled("commit_io.c", "-D_GNU_SOURCE")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
+    settings = {"HEAP": place, "ROOTS": "buffer"}
+    try:
+        done = run([program, how, folder / "file"], COMMIT="api", **settings)
+    finally:
+        shutil.rmtree(folder)
+    if done.returncode == 77:
+        pytest.skip(done.stderr)
+    assert done.returncode == -signal.SIGKILL, said(done)
+    succeeds(run([program, "check"], **settings))

@@ -12,6 +12,7 @@
 #include "heap_fixture.h"
 #include "media/journal_files.h"
 #include "media/own_pages.h"
+#include "media/work_copy.h"
 #include "pages/extent_take.h"
 
 #define HELD 24
@@ -37,13 +38,16 @@ static void check_files(void) {
     CHECK(same_bytes(&s->log, s->log.map, s->log.size));
     CHECK(same_bytes(&s->slabs, s->slabs.map, s->slabs.size));
     CHECK(same_bytes(&pm_heap.super_file, pm_heap.super_file.map, sizeof(struct pm_super_file)));
+    CHECK(!pm_work_wanted || memcmp(pm_work_bytes(s), s->data.map, s->frontier) == 0);
     CHECK(fstat(s->data.fd, &st) == 0 && (uint64_t)st.st_size == s->frontier);
 }
 
 static bool commit(bool drop, struct pm_commit_cost *cost) {
     CHECK(pm_commit_prepare());
     pm_commit_take(drop, cost);
-    return pm_commit_finish();
+    bool good = pm_commit_finish();
+    pm_commit_cut();
+    return good;
 }
 
 static uint32_t held[HELD];
@@ -155,6 +159,13 @@ int main(void) {
     static const enum pm_own_way ways[] = {PM_OWN_SCAN, PM_OWN_PAGEMAP, PM_OWN_ALL};
     pm_options_default();
     for (unsigned i = 0; i < 3; i++) {
+        way = ways[i];
+        RUN_CHILD(model);
+    }
+    RUN_CHILD(killed);
+    RUN_CHILD(no_room);
+    pm_work_wanted = true; // PMALLOC_COMMIT_DIR
+    for (unsigned i = 0; i < 2; i++) {
         way = ways[i];
         RUN_CHILD(model);
     }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "commit_print.h"
 #include "figures.h"
 #include "info_print.h"
 #include "json.h"
@@ -55,6 +56,11 @@ static void put_json(const char *heap, const struct look *l) {
     json_number(&j, "log_chunks", l->log_chunks);
     json_number(&j, "log_active_chunks", l->log_active);
     json_number(&j, "log_live_entries", l->log_live);
+    if (l->commit.groups) {
+        json_open(&j, "commit", '{');
+        commit_members(&j, &l->commit);
+        json_close(&j, '}');
+    }
     json_open(&j, "classes", '[');
     for (unsigned i = 1; i <= PM_CLASSES; i++) {
         if (!l->class_slabs[i])
@@ -76,17 +82,27 @@ static void clock_text(char out[16]) {
         strcpy(out, "?");
 }
 
+// What a kill at this moment would take the heap back to.
+static void put_commit(const struct look *l, const char *before, const char *after) {
+    char when[96], cost[96];
+    if (l->commit.groups)
+        printf("%scommit of %s: %s%s", before, commit_when(l->commit.time, when),
+               commit_cost(&l->commit, cost), after);
+}
+
 static void put_line(const struct look *l) {
     char now[16], heap[32], data[32], slabs[32], large[32], unused[32];
     clock_text(now);
     printf("%s process %d %s; heap %s, on media %s; %lu slabs %s, %lu large %s, free %s; log %lu "
-           "entries in %lu chunks; roots %u%s\n",
+           "entries in %lu chunks; roots %u%s",
            now, (int)l->pid, l->pid ? l->process : "gone", figure_bytes(l->heap_bytes, heap),
            figure_bytes(l->data_bytes + l->metadata_bytes, data), (unsigned long)l->slabs,
            figure_bytes(slab_bytes(l), slabs), (unsigned long)l->extents,
            figure_bytes(l->extent_bytes, large), figure_bytes(free_bytes(l), unused),
            (unsigned long)l->log_live, (unsigned long)l->log_active, l->roots,
            l->settled ? "" : " (changing too fast: slabs, large and log are of an earlier look)");
+    put_commit(l, "; ", "");
+    putchar('\n');
 }
 
 static void put_bytes(const char *what, uint64_t count, uint64_t bytes) {
@@ -112,6 +128,7 @@ static void put_screen(const char *heap, const struct look *l) {
     put_bytes("metadata", UINT64_MAX, l->metadata_bytes);
     printf("log          %10lu entries in %lu of %lu chunks\n\n", (unsigned long)l->log_live,
            (unsigned long)l->log_active, (unsigned long)l->log_chunks);
+    put_commit(l, "", "\n\n");
     printf("block size   slabs   (how full they are, only the process knows)\n");
     for (unsigned i = 1; i <= PM_CLASSES; i++)
         if (l->class_slabs[i])

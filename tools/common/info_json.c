@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "commit_print.h"
 #include "json.h"
 #include "media/heap.h"
 #include "media/persist.h"
@@ -21,6 +22,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_text(j, "state", info->found.was_clean ? "clean" : "dirty");
     json_number(j, "opens", state->opens);
     json_number(j, "owner_pid", state->owner_pid);
+    commit_json(j);
     json_text(j, "guarantee", pm_persist_row());
     struct pm_program program;
     if (!info_program(&program))

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/crc.h"
+#include "commit_print.h"
 #include "figures.h"
 #include "media/heap.h"
 #include "media/persist.h"
@@ -62,6 +63,7 @@ static void print_identity(const struct info *info) {
            info->found.was_clean ? "clean" : "needs recovery", state->opens,
            state->opens == 1 ? "" : "s");
     printf(state->owner_pid ? ", last by process %" PRIu64 "\n" : "\n", state->owner_pid);
+    commit_text();
     printf("guarantee  %s\n", pm_persist_row());
     struct pm_program program;
     if (!info_program(&program)) {

@@ -225,6 +225,29 @@ static void look_at_extents(struct look *look) {
     }
 }
 
+// ---- the last commit ----------------------------------------------------------------------------
+
+static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
+    int fd = openat(heap_fd, pm_heap.journal.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool good = file == PM_JOURNAL_SELF && fd >= 0 && pread(fd, to, len, (off_t)at) == (ssize_t)len;
+    if (fd >= 0)
+        close(fd);
+    return good;
+}
+
+// While the next one is being written, nothing can be read of either.
+static void look_at_commit(struct look *look) {
+    static const struct pm_journal_io io = {.read = read_journal};
+    static char *buffer;
+    const struct pm_superblock *super = (const struct pm_superblock *)super_copy.data;
+    struct pm_journal_found found;
+    if (!(super->incompat & PM_INCOMPAT_JOURNAL) ||
+        (!buffer && !(buffer = malloc(PM_JOURNAL_BUFFER))))
+        return;
+    if (pm_journal_look(&io, buffer, super->uuid, &found))
+        look->commit = found;
+}
+
 int look_take(struct look *look, bool *gone, struct pm_error *err) {
     const struct timespec pause = {.tv_nsec = TRY_NS};
     int status = PM_OK;
@@ -242,5 +265,6 @@ int look_take(struct look *look, bool *gone, struct pm_error *err) {
     }
     look_at_files(look);
     look_at_extents(look);
+    look_at_commit(look);
     return PM_OK;
 }

@@ -17,6 +17,7 @@
 
 #include "base/message.h"
 #include "base/sizeclass.h"
+#include "media/journal.h"
 
 struct look {
     pid_t pid;           // the owner; 0: there is none
@@ -32,6 +33,7 @@ struct look {
     uint64_t slabs, extents, extent_bytes;
     uint64_t log_chunks, log_active, log_live;
     uint64_t class_slabs[PM_CLASSES + 1]; // slabs of each class; [0]: the class is not known
+    struct pm_journal_found commit;       // the last one that could be read; groups is 0: none
 };
 
 // Opens the heap's directory. PM_OK, PM_OPERATIONAL.

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// The kernel stores to heap memory on its own, across commits: by direct reads that are under way
+// (io_submit), or through pages that an io_uring has registered. The contents alternate, so a page
+// that a commit gave back at the wrong time is seen. The root is `buffer`. Raw system calls.
+//
+//   commit_io aio FILE     reads FILE, which is made, again and again; the last one is committed;
+//   commit_io uring FILE   then it is killed. Status 77: the kernel does not allow it
+//   commit_io check        the last contents are there
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <linux/io_uring.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+int pmalloc_commit(void) __attribute__((weak));
+
+#define BYTES ((size_t)1 << 20)
+#define ROUNDS 40
+
+char *buffer;
+
+static unsigned char byte_of(unsigned round, size_t i) {
+    return (unsigned char)(round * 7 + i / 512);
+}
+
+static void fill(char *to, unsigned round) {
+    for (size_t i = 0; i < BYTES; i++)
+        to[i] = (char)byte_of(round, i);
+}
+
+static int is_right(unsigned round) {
+    for (size_t i = 0; i < BYTES; i++)
+        if ((unsigned char)buffer[i] != byte_of(round, i)) {
+            printf("round %u: byte %zu is wrong\n", round, i);
+            return 0;
+        }
+    return 1;
+}
+
+static void must(int good, const char *what) {
+    if (!good) {
+        perror(what);
+        exit(77);
+    }
+}
+
+// Writes the contents of a round to the file, past the page cache's memory of it.
+static void write_file(const char *path, unsigned round) {
+    char *bytes = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    fill(bytes, round);
+    must(fd >= 0 && pwrite(fd, bytes, BYTES, 0) == (ssize_t)BYTES && fsync(fd) == 0, path);
+    close(fd);
+    munmap(bytes, BYTES);
+}
+
+static void commit_twice(void) {
+    if (pmalloc_commit() != 0 || pmalloc_commit() != 0)
+        exit(1);
+}
+
+static void run_aio(const char *path) {
+    aio_context_t context = 0;
+    write_file(path, 0);
+    int fd = open(path, O_RDONLY | O_DIRECT);
+    must(fd >= 0 && syscall(SYS_io_setup, 1, &context) == 0, "O_DIRECT and io_setup");
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        struct iocb request = {.aio_lio_opcode = IOCB_CMD_PREAD,
+                               .aio_fildes = (uint32_t)fd,
+                               .aio_buf = (uintptr_t)buffer,
+                               .aio_nbytes = BYTES};
+        struct iocb *list[] = {&request};
+        struct io_event event;
+        write_file(path, round);
+        commit_twice();
+        must(syscall(SYS_io_submit, context, 1, list) == 1, "io_submit");
+        commit_twice();
+        must(syscall(SYS_io_getevents, context, 1, 1, &event, NULL) == 1, "io_getevents");
+        if (event.res != (int64_t)BYTES || !is_right(round))
+            exit(1);
+    }
+}
+
+static struct ring {
+    int fd;
+    unsigned *head, *tail, *array;
+    struct io_uring_sqe *sqe;
+    unsigned *done_head, *done_tail;
+    struct io_uring_cqe *cqe;
+} ring;
+
+static void *map_ring(size_t len, uint64_t offset) {
+    void *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, ring.fd, (off_t)offset);
+    must(at != MAP_FAILED, "io_uring: mmap");
+    return at;
+}
+
+static void make_ring(void) {
+    struct io_uring_params p = {0};
+    ring.fd = (int)syscall(SYS_io_uring_setup, 1, &p);
+    must(ring.fd >= 0, "io_uring_setup");
+    char *sq = map_ring(p.sq_off.array + 64, IORING_OFF_SQ_RING);
+    char *cq = map_ring(p.cq_off.cqes + p.cq_entries * sizeof *ring.cqe, IORING_OFF_CQ_RING);
+    ring.sqe = map_ring(sizeof *ring.sqe, IORING_OFF_SQES);
+    ring.head = (unsigned *)(void *)(sq + p.sq_off.head);
+    ring.tail = (unsigned *)(void *)(sq + p.sq_off.tail);
+    ring.array = (unsigned *)(void *)(sq + p.sq_off.array);
+    ring.done_head = (unsigned *)(void *)(cq + p.cq_off.head);
+    ring.done_tail = (unsigned *)(void *)(cq + p.cq_off.tail);
+    ring.cqe = (struct io_uring_cqe *)(void *)(cq + p.cq_off.cqes);
+}
+
+static void read_fixed(int fd) {
+    *ring.sqe = (struct io_uring_sqe){
+        .opcode = IORING_OP_READ_FIXED, .fd = fd, .addr = (uintptr_t)buffer, .len = BYTES};
+    ring.array[0] = 0;
+    __atomic_store_n(ring.tail, *ring.tail + 1, __ATOMIC_RELEASE);
+    while (syscall(SYS_io_uring_enter, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0)
+        must(errno == EINTR, "io_uring_enter");
+    unsigned head = *ring.done_head;
+    must(head != __atomic_load_n(ring.done_tail, __ATOMIC_ACQUIRE), "io_uring: no answer");
+    if (ring.cqe[head & 1].res != (int)BYTES)
+        exit(1);
+    __atomic_store_n(ring.done_head, head + 1, __ATOMIC_RELEASE);
+}
+
+static void run_uring(const char *path) {
+    struct iovec all = {buffer, BYTES};
+    write_file(path, 0);
+    int fd = open(path, O_RDONLY);
+    make_ring();
+    must(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &all, 1) == 0,
+         "io_uring_register");
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        write_file(path, round);
+        commit_twice(); // the buffer does not change between the two
+        read_fixed(fd);
+        if (!is_right(round))
+            exit(1);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2)
+        return buffer && is_right(ROUNDS - 1) ? 0 : 1;
+    buffer = aligned_alloc(4096, BYTES);
+    fill(buffer, 99);
+    commit_twice();
+    (strcmp(argv[1], "aio") == 0 ? run_aio : run_uring)(argv[2]);
+    if (pmalloc_commit() != 0)
+        return 1;
+    raise(SIGKILL);
+    return 1;
+}

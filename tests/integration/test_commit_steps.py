@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""PMALLOC_COMMIT on heaps of several data files, in one directory and in two: the program is killed
+between any two steps by which a commit changes files, or in the midst of a write (stop_commit.c).
+The heap is then as of the last commit that the program knew of, or of the one being made. The tools
+say which, and what the next opening has to do. STOPS is the number of steps tried."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+from conftest import BUILD, compiled, environment, recover, run, said, succeeds
+
+ROOTS = "store,tickets"
+STOPS = int(os.environ.get("STOPS", "4"))
+
+
+@pytest.fixture(scope="module")
+def program():
+    return compiled("commit.c", "-D_GNU_SOURCE")
+
+
+@pytest.fixture(scope="module")
+def stopper():
+    return compiled("stop_commit.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="stop_commit.so")
+
+
+def stopped(program, stopper, heap, name, **stop):
+    env = environment(False, ROOTS=ROOTS, COMMIT="api", SHARD="4M", **{name: heap})
+    env |= {name: str(value) for name, value in stop.items()}
+    env["LD_PRELOAD"] = f"{stopper}:{BUILD / 'libpmalloc_preload.so'}"
+    argv = [program, "steps", "3"]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def state_of(heap):
+    """What --check says of a heap that was killed, and --json of its journal."""
+    done = recover(heap, "--check", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == (1 if answer["result"] == "needs-recovery" else 0), said(done)
+    return answer.get("commit", {"journal": "none"})
+
+
+@pytest.mark.parametrize("name, directories", (("HEAP", 1), ("HEAP", 2), ("COMMIT_DIR", 2)))
+def test_killed_at_each_step(program, stopper, shm, rng, name, directories):
+    folders = [shm / f"heap{i}" for i in range(directories)]
+    heap = ":".join(map(str, folders))
+    done = stopped(program, stopper, heap, name, stop_log=shm / "log")
+    succeeds(done)
+    assert sum(1 for folder in folders for _ in folder.glob("heap.*")) >= 4
+    steps = int((shm / "log").read_text())
+    seen = set()
+    for stop in sorted(rng.sample(range(1, steps + 1), min(STOPS, steps))):
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        done = stopped(program, stopper, heap, name, stop_at=stop)
+        assert done.returncode == -signal.SIGKILL, said(done)
+        known = max(map(int, done.stdout.split()), default=0)
+        found = state_of(folders[0])
+        seen.add(found["journal"])
+        check = run([program, "check", known], HEAP=heap, ROOTS=ROOTS, VERBOSE=1)
+        assert check.returncode == 0, (stop, said(check))
+        now = int(check.stdout.split()[-2]) if check.stdout else 0
+        assert known <= now <= known + 1, (stop, said(check))
+        if found["journal"] in ("applied", "pending"):
+            assert "as of a commit" in check.stderr, (stop, said(check))
+    assert {"torn", "applied", "pending"} <= seen or STOPS < 100, seen
