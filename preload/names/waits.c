@@ -62,7 +62,8 @@ typedef size_t len;
       BYTES(e, (size_t)n * sizeof *e))                                                             \
     X(int, epoll_pwait2, (int f, struct epoll_event *e, int n, until t, mask m),                   \
       (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e))                                            \
-    X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t), .by_futex = true)
+    X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t), .by_futex = true) \
+    X(ssize_t, getrandom, (void *p, len n, unsigned flags), (p, n, flags), BYTES(p, n))
 
 #define SLEEPS(X)                                                                                  \
     X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest))                      \
@@ -72,6 +73,7 @@ typedef size_t len;
     X(unsigned, sleep, (unsigned s), (s), NOTHING)                                                 \
     X(int, usleep, (useconds_t us), (us), NOTHING)                                                 \
     X(int, pause, (void), (), NOTHING)                                                             \
+    X(int, sigpause, (int m), (m), NOTHING)                                                        \
     X(int, sigsuspend, (mask m), (m), NOTHING)                                                     \
     X(int, sigwait, (mask m, int *s), (m, s), ONE(s))                                              \
     X(int, sigwaitinfo, (mask m, siginfo_t *i), (m, i), ONE(i))                                    \
@@ -136,6 +138,11 @@ typedef size_t len;
       BYTES(p, n))                                                                                 \
     X(ssize_t, __recvfrom_chk, (int f, void *p, len n, len size, int flags, void *a, void *l),     \
       (f, p, n, size, flags, a, l), FROM(p, n, a, l))                                              \
+    X(int, __xpg_sigpause, (int s), (s), NOTHING)                                                  \
+    X(int, aio_suspend64, (const void *const *list, int n, until t), (list, n, t),                 \
+      .by_futex = true)                                                                            \
+    X(int, gai_suspend, (const void *const *list, int n, until t), (list, n, t),                   \
+      .by_futex = true)                                                                            \
     X(ssize_t, sendfile64, (int to, int from, off_t *at, len n), (to, from, at, n), ONE(at))
 #else
 #define SECOND_NAMES(X)

@@ -6,10 +6,18 @@ The library under test is the whole of libpmalloc_preload.so, and holder.c in it
 threads again and again."""
 
 import os
+import re
 import subprocess
 
 import pytest
 from conftest import BUILD, ROOT, compiled
+
+
+def library_path(name):
+    """Where ld.so finds a library; None if it is not installed."""
+    text = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    found = re.search(rf"{re.escape(name)} \(.*x86-64.*\) => (.*)", text.stdout)
+    return found and found.group(1)
 
 
 @pytest.fixture(scope="session")
@@ -67,10 +75,22 @@ def run(holding, tmp_path, *command, env=(), timeout=60):
     return done.stdout, held, failed
 
 
-def test_calls_sleep_as_long_as_they_should_and_do_not_fail(holding, tmp_path):
+RINGS = [library_path(name) for name in ("libaio.so.1", "liburing.so.2")]
+MODULE = ("holds_module.c", "-fPIC", "-shared")
+SLEEPING = {
+    "sleeping": "calls of libc by their names",
+    "waiting": "what libc and the kernel resume by themselves",
+    "raw": "system calls by their numbers",
+}
+
+
+@pytest.mark.parametrize("what", SLEEPING)
+def test_calls_sleep_as_long_as_they_should_and_do_not_fail(what, holding, tmp_path):
     """One thread for each call that may sleep; a hold every millisecond."""
-    program = compiled("holds_sleeping.c", libraries=["-lrt"])
-    out, held, failed = run(holding, tmp_path, program, 3)
+    program = compiled(f"holds_{what}.c", libraries=["-lrt", "-lresolv"])
+    module = [compiled(*MODULE, name="holds_module.so", libraries=RINGS)] if all(RINGS) else []
+    more = ["", *module] if what == "raw" else []
+    out, held, failed = run(holding, tmp_path, program, 3, *more)
     assert "never" not in out
     assert held > 0 and failed <= held // 10, (held, failed)
 
