@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "base/calls.h"
+#include "base/threads.h"
 #include "export.h"
 
 // Younger than the oldest headers that this is built with.
@@ -170,7 +171,12 @@ static __attribute__((noinline)) long recorded(syscall_fn *next, long number,
     if (of)
         return sleep_in(of, next, argument);
     const long *a = argument;
-    return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    bool executes = number == SYS_execve || number == SYS_execveat; // as execs.c does
+    bool kept_off = executes && pm_threads_keep_off();
+    long result = next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (kept_off)
+        pm_threads_let_on();
+    return result;
 }
 
 // All six arguments are passed on, whether the caller gave them or not, as libc's function does.

@@ -7,6 +7,7 @@ threads again and again."""
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -52,7 +53,7 @@ def holding():
     return f"{library} {start}"
 
 
-def run(holding, tmp_path, *command, env=(), timeout=60):
+def run(holding, tmp_path, *command, env=(), timeout=60, name=None):
     """Runs the program with its threads held. Returns its output, and how often that was done."""
     report = tmp_path / "report"
     done = subprocess.run(
@@ -61,7 +62,7 @@ def run(holding, tmp_path, *command, env=(), timeout=60):
             **os.environ,
             "LD_PRELOAD": holding,
             "HOLD_REPORT": str(report),
-            "HOLD_PROGRAM": os.path.basename(command[0]),
+            "HOLD_PROGRAM": os.path.basename(name or command[0]),
             "PMALLOC_HEAP": str(tmp_path / "heap"),
             **dict(env),
         },
@@ -115,3 +116,45 @@ def test_memory_stands_still(mode, holding, tmp_path):
     out, held, failed = run(holding, tmp_path, program, mode, 1, env={"HOLD_US": "0"}.items())
     assert int(out.split()[1]) > 0, out
     assert failed <= held // 10, (held, failed)
+
+
+ODD = {
+    "interrupt": "a signal ends one call and runs one handler, as without holds",
+    "restart": "the same where the kernel repeats the call",
+    "stop": "SIGSTOP and SIGCONT",
+    "setuid": "libc runs setuid() in all threads, by the signal of holds",
+    "block": "a thread blocks all signals: no hold meanwhile",
+    "coroutines": "swapcontext() between calls",
+    "end": "threads end in destructors, in pthread_exit, cancelled at any instruction",
+    "clone": "threads that libc does not know",
+    "many": "1,000 threads",
+    "exec": "a program executes another one",
+}
+
+
+@pytest.mark.parametrize("mode", ODD)
+def test_odd_threads_and_signals(mode, holding, tmp_path):
+    program = compiled("holds_odd.c")
+    out, held, _ = run(holding, tmp_path, program, mode, 0.6)
+    assert int(out.split()[1]) > 0 and held > 0, (out, held)
+
+
+@pytest.mark.parametrize("tracer", ["strace", "gdb"])
+def test_a_debugger_sees_a_program_that_works(tracer, holding, tmp_path):
+    """strace stops each thread at each call; gdb at a breakpoint, again and again."""
+    if not shutil.which(tracer):
+        pytest.skip(f"no {tracer} here")
+    program = compiled("holds_odd.c")
+    if tracer == "strace":
+        preload = f"-ELD_PRELOAD={holding}"
+        command = [tracer, "-f", "-o", tmp_path / "trace", preload, program, "interrupt", 0.3]
+    else:
+        # gdb runs the program without a shell, which would have the threads held as well.
+        script = ["set startup-with-shell off", f"set environment LD_PRELOAD {holding}"]
+        script += ["set breakpoint pending on", "handle SIGUSR1 nostop noprint pass"]
+        script += ["break on_signal", "commands", "silent", "continue", "end", "run interrupt 0.3"]
+        lines = tmp_path / "script"
+        lines.write_text("\n".join(script) + "\n")
+        command = [tracer, "-nx", "-batch", "-x", lines, program]
+    out, held, _ = run(holding, tmp_path, *command, env={"LD_PRELOAD": ""}.items(), name=program)
+    assert "turns" in out and held > 0, (out, held)
