@@ -65,8 +65,8 @@ endif
 SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst -Wl,--gc-sections \
 	-Wl,--no-undefined -Wl,--version-script=preload/preload.map \
 	$(INNER_CALLS:%=-Wl,--wrap=%) $(LDFLAGS)
-# Names of preload/names/waits.c that the library also calls itself (preload/names/inner.c).
-INNER_CALLS = read write nanosleep
+# Names of preload/names/ that the library also calls itself (preload/names/inner.c).
+INNER_CALLS = read write nanosleep syscall
 print-inner-calls:
 	@echo $(INNER_CALLS)
 

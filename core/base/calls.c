@@ -22,6 +22,7 @@
 _Atomic uint32_t pm_calls_word;
 __thread struct pm_call_record *pm_calls_own;
 bool pm_calls_recorded;
+long pm_calls_process;
 static struct pm_call_record *record; // by thread id
 static long holder_process, holder;
 static uint64_t blocked; // while threads are held
@@ -29,6 +30,7 @@ static uint64_t blocked; // while threads are held
 bool pm_calls_record(void) {
     if (!record)
         record = pm_os_reserve(PM_TASKS * sizeof *record);
+    pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
     pm_calls_recorded = record != NULL;
     return pm_calls_recorded;
 }
@@ -42,6 +44,8 @@ struct pm_call_record *pm_calls_find_own(void) {
 }
 
 void pm_calls_forked(void) {
+    if (record)
+        pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
     pm_calls_own = NULL;
     atomic_store_explicit(&pm_calls_word, 0, memory_order_relaxed);
 }

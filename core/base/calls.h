@@ -64,6 +64,8 @@ extern __thread struct pm_call_record *pm_calls_own __attribute__((tls_model("in
 
 // Whether calls are recorded. Off until somebody may want to hold threads.
 extern bool pm_calls_recorded;
+// The process whose threads they are: not that of a vfork()'s child.
+extern long pm_calls_process;
 // Switches it on for good. A call that a thread sleeps in already stays unknown. False: no memory.
 bool pm_calls_record(void);
 

@@ -284,6 +284,21 @@ void pm_threads_release(void) {
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask);
 }
 
+// A signal that was sent before the turn ended is delivered at the end of a system call.
+bool pm_threads_keep_off(void) {
+    if (pm_calls_process != pm_bare_call(SYS_getpid, 0, 0, 0, 0) || !take_turn(UINT64_MAX, true))
+        return false;
+    pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    return true;
+}
+
+void pm_threads_let_on(void) {
+    int saved = errno;
+    atomic_store_explicit(&owner, 0, memory_order_release);
+    pm_futex_wake(&owner, 1 << 30);
+    errno = saved;
+}
+
 void pm_threads_forked(void) {
     atomic_store_explicit(&may_rest, NULL, memory_order_relaxed);
     atomic_store_explicit(&owner, 0, memory_order_relaxed);

@@ -47,6 +47,12 @@ void pm_threads_resume(void);
 typedef bool pm_threads_rests(void *context);
 bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests);
 void pm_threads_release(void);
+// Before this thread executes another program: nobody stops or holds threads from here on, and no
+// signal of ours is pending for this thread. False, and nothing to do: this process is a child that
+// shares memory (vfork), or has a copy of it without pm_threads_forked().
+bool pm_threads_keep_off(void);
+// The program could not be executed.
+void pm_threads_let_on(void);
 // In a forked child, before it has a second thread: nobody holds it.
 void pm_threads_forked(void);
 

@@ -1,12 +1,33 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Calls that this library makes itself, of names that waits.c defines. The linker leads them here
-// (--wrap in the Makefile), so they are never recorded as calls of the program's.
+// Calls that this library makes itself, of names that waits.c and raw_calls.c define. The linker
+// leads them here (--wrap in the Makefile), so they are never recorded as calls of the program's.
+#include <errno.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
+
+#define ERRORS 4096ul // the kernel returns an error as a number from -4095 to -1
+
+// Callers know the declaration of unistd.h. Arguments that they do not give are whatever the
+// registers hold.
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f) {
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    if ((unsigned long)result <= -ERRORS)
+        return result;
+    errno = (int)-result;
+    return -1;
+}
 
 ssize_t __wrap_read(int fd, void *to, size_t len);
 ssize_t __wrap_read(int fd, void *to, size_t len) { return syscall(SYS_read, fd, to, len); }

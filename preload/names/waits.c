@@ -76,7 +76,8 @@ typedef size_t len;
     X(int, epoll_pwait2, (int f, struct epoll_event *e, int n, until t, mask m),                   \
       (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e), LASTS(t))                                  \
     X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t),                   \
-      .by_futex = true, LASTS(t))
+      .by_futex = true, LASTS(t)) \
+    X(ssize_t, getrandom, (void *p, len n, unsigned flags), (p, n, flags), BYTES(p, n))
 
 #define SLEEPS(X)                                                                                  \
     X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest), WAIT)                \
@@ -86,6 +87,7 @@ typedef size_t len;
     X(unsigned, sleep, (unsigned s), (s), WAIT)                                                    \
     X(int, usleep, (useconds_t us), (us), WAIT)                                                    \
     X(int, pause, (void), (), WAIT)                                                                \
+    X(int, sigpause, (int m), (m), WAIT) \
     X(int, sigsuspend, (mask m), (m), WAIT)                                                        \
     X(int, sigwait, (mask m, int *s), (m, s), ONE(s), WAIT)                                        \
     X(int, sigwaitinfo, (mask m, siginfo_t *i), (m, i), ONE(i), WAIT)                              \
@@ -173,6 +175,9 @@ typedef size_t len;
       BYTES(p, n), RECEIVE(f, flags))                                                              \
     X(ssize_t, __recvfrom_chk, (int f, void *p, len n, len size, int flags, void *a, void *l),     \
       (f, p, n, size, flags, a, l), FROM(p, n, a, l), RECEIVE(f, flags))                           \
+    X(int, __xpg_sigpause, (int s), (s), WAIT) \
+    X(int, aio_suspend64, (const void *const *list, int n, until t), (list, n, t), .by_futex = true, LASTS(t)) \
+    X(int, gai_suspend, (const void *const *list, int n, until t), (list, n, t), .by_futex = true, LASTS(t)) \
     X(ssize_t, sendfile64, (int to, int from, off_t *at, len n), (to, from, at, n),                \
       ONE(at), SAY(to))
 #else

@@ -4,6 +4,7 @@
 // Part of a test library that is the whole of libpmalloc_preload.so: holds all threads again and
 // again from a thread of its own. holder_start.c starts it.
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -36,8 +37,12 @@ static void check_lock(struct pm_lock *lock) {
     pm_unlock_raw(lock);
 }
 
+// Like PMAlloc's own threads, this one blocks all signals: they are for the program's threads.
 static void *hold(void *unused) {
+    sigset_t all;
     (void)unused;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
     for (;;) {
         if (pm_hold_all(limit_ms)) {
             pm_process_each_lock(check_lock);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Each thread sleeps in one call, again and again, while all threads are held thousands of times.
-// No call fails with EINTR, no timeout ends early, none lasts for ever. SECONDS, [NAME].
+// Calls of libc that may sleep, by their names (preload/names/waits.c). SECONDS, [NAME].
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
@@ -27,22 +26,7 @@
 #include <threads.h>
 #include <unistd.h>
 
-#include "holds.h"
-
-#define MS 70
-#define LATE 3.0 // seconds; a timeout that begins anew after each hold never ends
-
-static const struct timespec rest = {0, MS * 1000000L};
-static const struct timeval rest_val = {0, MS * 1000};
-
-static struct timespec at(clockid_t clock) {
-    struct timespec time;
-    clock_gettime(clock, &time);
-    time.tv_nsec += MS * 1000000L;
-    time.tv_sec += time.tv_nsec / 1000000000;
-    time.tv_nsec %= 1000000000;
-    return time;
-}
+#include "holds_kinds.h"
 
 static int made_pipe[2]; // nothing ever comes out of it
 static struct pollfd nothing(void) { return (struct pollfd){made_pipe[0], POLLIN, 0}; }
@@ -96,6 +80,17 @@ static void in_epoll_pwait(void) {
     int fd = new_epoll();
     sigemptyset(&none);
     REQUIRE(epoll_pwait(fd, &event, 1, MS, &none) == 0);
+    close(fd);
+}
+
+static void in_epoll_pwait2(void) {
+    struct epoll_event event;
+    int fd = epoll_create1(0);
+    int got = epoll_pwait2(fd, &event, 1, &rest, NULL);
+    if (got == -1 && errno == ENOSYS)
+        usleep(MS * 1000);
+    else
+        REQUIRE(got == 0);
     close(fd);
 }
 
@@ -216,25 +211,6 @@ static void in_accept_and_connect(void) {
 }
 
 // ---- calls that somebody ends after a while -----------------------------------------------------
-
-struct later {
-    pthread_t thread;
-    void (*run)(int id);
-    int id;
-};
-
-static void *run_later(void *arg) {
-    struct later *later = arg;
-    struct timespec left = rest;
-    REQUIRE(nanosleep(&left, NULL) == 0);
-    later->run(later->id);
-    return NULL;
-}
-
-static void begin_later(struct later *later, void (*run)(int id), int id) {
-    *later = (struct later){.run = run, .id = id};
-    REQUIRE(pthread_create(&later->thread, NULL, run_later, later) == 0);
-}
 
 static void write_byte(int fd) { REQUIRE(write(fd, "x", 1) == 1); }
 static void write_line(int fd) { REQUIRE(write(fd, "x\n", 2) == 2); }
@@ -419,73 +395,47 @@ static void in_flock(void) {
 
 // ---- all at once --------------------------------------------------------------------------------
 
-#define CALL(name)                                                                                 \
-    { #name, in_##name, 0 }
-static struct kind {
-    const char *name;
-    void (*run)(void);
-    unsigned rounds;
-} kinds[] = {
-    CALL(poll),           CALL(ppoll),
-    CALL(select),         CALL(pselect),
-    CALL(epoll_wait),     CALL(epoll_pwait),
-    CALL(nanosleep),      CALL(usleep),
-    CALL(thrd_sleep),     CALL(clock_nanosleep),
-    CALL(sem_timedwait),  CALL(clock_nanosleep_until),
-    CALL(cond_timedwait), CALL(mutex_timedlock),
-    CALL(semtimedop),     CALL(sigtimedwait),
-    CALL(recv),           CALL(mq_timedreceive),
-    CALL(send),           CALL(accept_and_connect),
-    CALL(read_of_pipe),   CALL(getc_of_terminal),
-    CALL(long_write),     CALL(recv_of_all),
-    CALL(msgrcv),         CALL(msgsnd),
-    CALL(semop),          CALL(sem_wait),
-    CALL(futex),          CALL(waitpid),
+static const struct kind kinds[] = {
+    CALL(poll),
+    CALL(ppoll),
+    CALL(select),
+    CALL(pselect),
+    CALL(epoll_pwait2),
+    CALL(epoll_wait),
+    CALL(epoll_pwait),
+    CALL(nanosleep),
+    CALL(usleep),
+    CALL(thrd_sleep),
+    CALL(clock_nanosleep),
+    CALL(sem_timedwait),
+    CALL(clock_nanosleep_until),
+    CALL(cond_timedwait),
+    CALL(mutex_timedlock),
+    CALL(semtimedop),
+    CALL(sigtimedwait),
+    CALL(recv),
+    CALL(mq_timedreceive),
+    CALL(send),
+    CALL(accept_and_connect),
+    CALL(read_of_pipe),
+    CALL(getc_of_terminal),
+    CALL(long_write),
+    CALL(recv_of_all),
+    CALL(msgrcv),
+    CALL(msgsnd),
+    CALL(semop),
+    CALL(sem_wait),
+    CALL_EARLY(futex),
+    CALL(waitpid),
     CALL(flock),
 };
-#define KINDS (sizeof kinds / sizeof *kinds)
-static double end;
-
-static void *repeat(void *arg) {
-    struct kind *kind = arg;
-    while (now() < end) {
-        double begin = now();
-        kind->run();
-        double took = now() - begin;
-        if (took < MS / 1000.0 && kind->run != in_futex) {
-            fprintf(stderr, "%s ended early, after %f s\n", kind->name, took);
-            abort();
-        }
-        if (took > LATE) {
-            fprintf(stderr, "%s ended late, after %f s\n", kind->name, took);
-            abort();
-        }
-        kind->rounds++;
-    }
-    return NULL;
-}
 
 int main(int argc, char **argv) {
-    pthread_t thread[KINDS];
-    bool chosen[KINDS] = {0};
     sigset_t blocked;
-    REQUIRE(argc >= 2 && pipe(made_pipe) == 0);
+    REQUIRE(pipe(made_pipe) == 0);
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &blocked, NULL);
     sem_init(&posted, 0, 0);
-    end = now() + atof(argv[1]);
-    for (size_t i = 0; i < KINDS; i++) {
-        chosen[i] = argc < 3 || strcmp(argv[2], kinds[i].name) == 0;
-        if (chosen[i])
-            REQUIRE(pthread_create(&thread[i], NULL, repeat, &kinds[i]) == 0);
-    }
-    for (size_t i = 0; i < KINDS; i++) {
-        if (chosen[i])
-            pthread_join(thread[i], NULL);
-        if (chosen[i] && !kinds[i].rounds)
-            printf("never: %s\n", kinds[i].name);
-    }
-    printf("%u\n", &holder_held ? holder_held : 0);
-    return 0;
+    return run_kinds(argc, argv, kinds, sizeof kinds / sizeof *kinds);
 }

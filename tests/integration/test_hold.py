@@ -6,10 +6,19 @@ The library under test is the whole of libpmalloc_preload.so, and holder.c in it
 threads again and again."""
 
 import os
+import re
+import shutil
 import subprocess
 
 import pytest
 from conftest import BUILD, ROOT, compiled
+
+
+def library_path(name):
+    """Where ld.so finds a library; None if it is not installed."""
+    text = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    found = re.search(rf"{re.escape(name)} \(.*x86-64.*\) => (.*)", text.stdout)
+    return found and found.group(1)
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +53,7 @@ def holding():
     return f"{library} {start}"
 
 
-def run(holding, tmp_path, *command, env=(), timeout=60):
+def run(holding, tmp_path, *command, env=(), timeout=60, name=None):
     """Runs the program with its threads held. Returns its output, and how often that was done."""
     report = tmp_path / "report"
     done = subprocess.run(
@@ -53,7 +62,7 @@ def run(holding, tmp_path, *command, env=(), timeout=60):
             **os.environ,
             "LD_PRELOAD": holding,
             "HOLD_REPORT": str(report),
-            "HOLD_PROGRAM": os.path.basename(command[0]),
+            "HOLD_PROGRAM": os.path.basename(name or command[0]),
             "PMALLOC_HEAP": str(tmp_path / "heap"),
             **dict(env),
         },
@@ -67,10 +76,22 @@ def run(holding, tmp_path, *command, env=(), timeout=60):
     return done.stdout, held, failed
 
 
-def test_calls_sleep_as_long_as_they_should_and_do_not_fail(holding, tmp_path):
+RINGS = [library_path(name) for name in ("libaio.so.1", "liburing.so.2")]
+MODULE = ("holds_module.c", "-fPIC", "-shared")
+SLEEPING = {
+    "sleeping": "calls of libc by their names",
+    "waiting": "what libc and the kernel resume by themselves",
+    "raw": "system calls by their numbers",
+}
+
+
+@pytest.mark.parametrize("what", SLEEPING)
+def test_calls_sleep_as_long_as_they_should_and_do_not_fail(what, holding, tmp_path):
     """One thread for each call that may sleep; a hold every millisecond."""
-    program = compiled("holds_sleeping.c", libraries=["-lrt"])
-    out, held, failed = run(holding, tmp_path, program, 3)
+    program = compiled(f"holds_{what}.c", libraries=["-lrt", "-lresolv"])
+    module = [compiled(*MODULE, name="holds_module.so", libraries=RINGS)] if all(RINGS) else []
+    more = ["", *module] if what == "raw" else []
+    out, held, failed = run(holding, tmp_path, program, 3, *more)
     assert "never" not in out
     assert held > 0 and failed <= held // 10, (held, failed)
 
@@ -95,3 +116,45 @@ def test_memory_stands_still(mode, holding, tmp_path):
     out, held, failed = run(holding, tmp_path, program, mode, 1, env={"HOLD_US": "0"}.items())
     assert int(out.split()[1]) > 0, out
     assert failed <= held // 10, (held, failed)
+
+
+ODD = {
+    "interrupt": "a signal ends one call and runs one handler, as without holds",
+    "restart": "the same where the kernel repeats the call",
+    "stop": "SIGSTOP and SIGCONT",
+    "setuid": "libc runs setuid() in all threads, by the signal of holds",
+    "block": "a thread blocks all signals: no hold meanwhile",
+    "coroutines": "swapcontext() between calls",
+    "end": "threads end in destructors, in pthread_exit, cancelled at any instruction",
+    "clone": "threads that libc does not know",
+    "many": "1,000 threads",
+    "exec": "a program executes another one",
+}
+
+
+@pytest.mark.parametrize("mode", ODD)
+def test_odd_threads_and_signals(mode, holding, tmp_path):
+    program = compiled("holds_odd.c")
+    out, held, _ = run(holding, tmp_path, program, mode, 0.6)
+    assert int(out.split()[1]) > 0 and held > 0, (out, held)
+
+
+@pytest.mark.parametrize("tracer", ["strace", "gdb"])
+def test_a_debugger_sees_a_program_that_works(tracer, holding, tmp_path):
+    """strace stops each thread at each call; gdb at a breakpoint, again and again."""
+    if not shutil.which(tracer):
+        pytest.skip(f"no {tracer} here")
+    program = compiled("holds_odd.c")
+    if tracer == "strace":
+        preload = f"-ELD_PRELOAD={holding}"
+        command = [tracer, "-f", "-o", tmp_path / "trace", preload, program, "interrupt", 0.3]
+    else:
+        # gdb runs the program without a shell, which would have the threads held as well.
+        script = ["set startup-with-shell off", f"set environment LD_PRELOAD {holding}"]
+        script += ["set breakpoint pending on", "handle SIGUSR1 nostop noprint pass"]
+        script += ["break on_signal", "commands", "silent", "continue", "end", "run interrupt 0.3"]
+        lines = tmp_path / "script"
+        lines.write_text("\n".join(script) + "\n")
+        command = [tracer, "-nx", "-batch", "-x", lines, program]
+    out, held, _ = run(holding, tmp_path, *command, env={"LD_PRELOAD": ""}.items(), name=program)
+    assert "turns" in out and held > 0, (out, held)

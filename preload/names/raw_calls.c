@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// libc's syscall(), for programs that name a system call by its number: the locks of Rust and of
+// libstdc++, libuv, io_uring. A call that may sleep is recorded while it lasts, as those of waits.c
+// are. The table says which calls these are, and what they may store.
+#include <dlfcn.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "base/calls.h"
+#include "base/threads.h"
+#include "export.h"
+
+// Younger than the oldest headers that this is built with.
+#define NR_FUTEX_WAITV 449
+#define NR_FUTEX_WAIT 455
+#define NR_EPOLL_PWAIT2 441
+#define IO_EVENT_BYTES 32u
+
+// Arguments count from 1; 0 is none.
+struct stored {
+    uint8_t at;     // the argument that points there
+    uint8_t count;  // the argument that says how many
+    uint8_t header; // bytes before the first one
+    uint8_t size;   // bytes of one; 0: the count is of bits, in words of 64
+};
+
+struct sleeper {
+    short number;
+    struct stored stored[4];
+    uint8_t vectors, messages; // the arguments that point to them
+    uint8_t count;             // the argument that says how many; 0: one
+};
+
+#define N(at, count, bytes)                                                                        \
+    { at, count, 0, bytes }
+#define ONE(at, type)                                                                              \
+    { at, 0, 0, sizeof(type) }
+#define BITS(at)                                                                                   \
+    { at, 1, 0, 0 }
+#define TIME(at) ONE(at, struct timespec)
+#define ADDRESS(at, len) ONE(at, struct sockaddr_storage), ONE(len, socklen_t)
+
+// Sorted by how often programs make them.
+static const struct sleeper sleepers[] = {
+    {SYS_futex, {{0}}, 0, 0, 0},
+    {SYS_io_uring_enter, {{0}}, 0, 0, 0},
+    {SYS_io_getevents, {N(4, 3, IO_EVENT_BYTES)}, 0, 0, 0},
+    {SYS_io_pgetevents, {N(4, 3, IO_EVENT_BYTES)}, 0, 0, 0},
+    {SYS_getrandom, {N(1, 2, 1)}, 0, 0, 0},
+    {SYS_read, {N(2, 3, 1)}, 0, 0, 0},
+    {SYS_write, {{0}}, 0, 0, 0},
+    {SYS_readv, {{0}}, 2, 0, 3},
+    {SYS_writev, {{0}}, 0, 0, 0},
+    {SYS_preadv2, {{0}}, 2, 0, 3},
+    {SYS_pwritev2, {{0}}, 0, 0, 0},
+    {SYS_poll, {N(1, 2, sizeof(struct pollfd))}, 0, 0, 0},
+    {SYS_ppoll, {N(1, 2, sizeof(struct pollfd)), TIME(3)}, 0, 0, 0},
+    {SYS_select, {BITS(2), BITS(3), BITS(4), TIME(5)}, 0, 0, 0},
+    {SYS_pselect6, {BITS(2), BITS(3), BITS(4), TIME(5)}, 0, 0, 0},
+    {SYS_epoll_wait, {N(2, 3, sizeof(struct epoll_event))}, 0, 0, 0},
+    {SYS_epoll_pwait, {N(2, 3, sizeof(struct epoll_event))}, 0, 0, 0},
+    {NR_EPOLL_PWAIT2, {N(2, 3, sizeof(struct epoll_event))}, 0, 0, 0},
+    {SYS_nanosleep, {TIME(2)}, 0, 0, 0},
+    {SYS_clock_nanosleep, {TIME(4)}, 0, 0, 0},
+    {SYS_pause, {{0}}, 0, 0, 0},
+    {SYS_rt_sigsuspend, {{0}}, 0, 0, 0},
+    {SYS_rt_sigtimedwait, {ONE(2, siginfo_t)}, 0, 0, 0},
+    {SYS_accept, {ADDRESS(2, 3)}, 0, 0, 0},
+    {SYS_accept4, {ADDRESS(2, 3)}, 0, 0, 0},
+    {SYS_connect, {{0}}, 0, 0, 0},
+    {SYS_recvfrom, {N(2, 3, 1), ADDRESS(5, 6)}, 0, 0, 0},
+    {SYS_recvmsg, {{0}}, 0, 2, 0},
+    {SYS_recvmmsg, {N(2, 3, sizeof(struct mmsghdr)), TIME(5)}, 0, 2, 3},
+    {SYS_sendto, {{0}}, 0, 0, 0},
+    {SYS_sendmsg, {{0}}, 0, 0, 0},
+    {SYS_sendmmsg, {N(2, 3, sizeof(struct mmsghdr))}, 0, 0, 0},
+    {SYS_sendfile, {ONE(3, off_t)}, 0, 0, 0},
+    {SYS_splice, {ONE(2, off_t), ONE(4, off_t)}, 0, 0, 0},
+    {SYS_tee, {{0}}, 0, 0, 0},
+    {SYS_vmsplice, {{0}}, 2, 0, 3},
+    {SYS_copy_file_range, {ONE(2, off_t), ONE(4, off_t)}, 0, 0, 0},
+    {SYS_msgrcv, {{2, 3, sizeof(long), 1}}, 0, 0, 0},
+    {SYS_msgsnd, {{0}}, 0, 0, 0},
+    {SYS_semop, {{0}}, 0, 0, 0},
+    {SYS_semtimedop, {{0}}, 0, 0, 0},
+    {SYS_mq_timedreceive, {N(2, 3, 1), ONE(4, unsigned)}, 0, 0, 0},
+    {SYS_mq_timedsend, {{0}}, 0, 0, 0},
+    {NR_FUTEX_WAITV, {{0}}, 0, 0, 0},
+    {NR_FUTEX_WAIT, {{0}}, 0, 0, 0},
+};
+
+#define ARGUMENTS 6
+#define WORD_BITS 64
+
+static const struct sleeper *find(long number, const long *argument) {
+    if (number == SYS_futex) {
+        int command = (int)argument[1] & FUTEX_CMD_MASK;
+        if (command == FUTEX_WAKE || command == FUTEX_REQUEUE || command == FUTEX_CMP_REQUEUE ||
+            command == FUTEX_WAKE_OP || command == FUTEX_WAKE_BITSET || command == FUTEX_UNLOCK_PI)
+            return NULL;
+    }
+    for (size_t i = 0; i < sizeof sleepers / sizeof *sleepers; i++)
+        if (sleepers[i].number == number)
+            return &sleepers[i];
+    return NULL;
+}
+
+static struct iovec memory_of(const struct stored *stored, const long *argument) {
+    void *at = stored->at ? (void *)argument[stored->at - 1] : NULL;
+    size_t count = stored->count ? (size_t)argument[stored->count - 1] : 1;
+    size_t bytes = stored->size ? count * stored->size
+                                : (count + WORD_BITS - 1) / WORD_BITS * sizeof(uint64_t);
+    return (struct iovec){at, at ? stored->header + bytes : 0};
+}
+
+static void describe(const struct sleeper *of, const long *argument, struct pm_call *call) {
+    size_t count = of->count ? (size_t)argument[of->count - 1] : 1;
+    for (size_t i = 0; i < sizeof of->stored / sizeof *of->stored; i++)
+        call->memory[i] = memory_of(&of->stored[i], argument);
+    if (of->vectors) {
+        call->vectors = (const struct iovec *)argument[of->vectors - 1];
+        call->vector_count = count;
+    }
+    if (of->messages) {
+        call->messages = (const struct mmsghdr *)argument[of->messages - 1];
+        call->message_count = count;
+    }
+    call->by_futex = of->number == SYS_futex;
+}
+
+typedef long syscall_fn(long, long, long, long, long, long, long);
+static syscall_fn first_syscall;
+static syscall_fn *_Atomic next_syscall = first_syscall;
+
+static long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
+    syscall_fn *next;
+    *(void **)&next = dlsym(RTLD_NEXT, "syscall");
+    if (!next) {
+        errno = ENOSYS;
+        return -1;
+    }
+    atomic_store_explicit(&next_syscall, next, memory_order_relaxed);
+    return next(number, a, b, c, d, e, f);
+}
+
+static __attribute__((noinline)) long sleep_in(const struct sleeper *of, syscall_fn *next,
+                                               const long *a) {
+    struct pm_call call = {0};
+    describe(of, a, &call);
+    pm_call_enter(&call);
+    long result = next(of->number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    pm_call_leave(&call);
+    return result;
+}
+
+static __attribute__((noinline)) long recorded(syscall_fn *next, long number,
+                                               const long *argument) {
+    const struct sleeper *of = find(number, argument);
+    if (of)
+        return sleep_in(of, next, argument);
+    const long *a = argument;
+    bool executes = number == SYS_execve || number == SYS_execveat; // as execs.c does
+    bool kept_off = executes && pm_threads_keep_off();
+    long result = next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (kept_off)
+        pm_threads_let_on();
+    return result;
+}
+
+// All six arguments are passed on, whether the caller gave them or not, as libc's function does.
+EXPORT syscall_fn pm_wait_syscall __asm__("syscall");
+EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e, long f) {
+    syscall_fn *next = atomic_load_explicit(&next_syscall, memory_order_relaxed);
+    if (!pm_calls_recorded)
+        return next(number, a, b, c, d, e, f);
+    return recorded(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
+}

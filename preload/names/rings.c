@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The calls of libaio and liburing that wait for requests, by their names. These libraries make
+// their system calls themselves, so raw_calls.c does not see them, and the kernel ends such a call
+// with EINTR after any signal. Each is recorded while it lasts, as those of waits.c are.
+//
+// A program may have loaded the library where RTLD_NEXT does not look. Then it is found by its file
+// name.
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "base/calls.h"
+#include "export.h"
+
+struct io_event {
+    unsigned long long words[4];
+};
+struct ring;
+struct cqe;
+typedef const struct timespec *until;
+
+#define EVENTS(p, n) .memory = {{p, (size_t)(n) * sizeof *p}}
+#define ONE(p) .memory = {{p, p ? sizeof *p : 0}}
+#define NOTHING .outer = NULL
+
+// Name, parameters, arguments, where the call stores.
+// clang-format off
+#define LIBAIO(X)                                                                                  \
+    X(io_getevents, (void *c, long least, long n, struct io_event *e, until t),                    \
+      (c, least, n, e, t), EVENTS(e, n))                                                           \
+    X(io_pgetevents, (void *c, long least, long n, struct io_event *e, until t, const void *mask), \
+      (c, least, n, e, t, mask), EVENTS(e, n))
+#define LIBURING(X)                                                                                \
+    X(io_uring_enter, (unsigned f, unsigned n, unsigned least, unsigned flags, const void *mask),  \
+      (f, n, least, flags, mask), NOTHING)                                                         \
+    X(io_uring_enter2,                                                                             \
+      (unsigned f, unsigned n, unsigned least, unsigned flags, const void *mask, size_t len),      \
+      (f, n, least, flags, mask, len), NOTHING)                                                    \
+    X(io_uring_submit, (struct ring *r), (r), NOTHING)                                             \
+    X(io_uring_submit_and_wait, (struct ring *r, unsigned n), (r, n), NOTHING)                     \
+    X(io_uring_submit_and_get_events, (struct ring *r), (r), NOTHING)                              \
+    X(io_uring_submit_and_wait_timeout,                                                            \
+      (struct ring *r, struct cqe **c, unsigned n, void *t, const void *mask), (r, c, n, t, mask), \
+      ONE(c))                                                                                      \
+    X(io_uring_wait_cqes, (struct ring *r, struct cqe **c, unsigned n, void *t, const void *mask), \
+      (r, c, n, t, mask), ONE(c))                                                                  \
+    X(io_uring_wait_cqe_timeout, (struct ring *r, struct cqe **c, void *t), (r, c, t), ONE(c))     \
+    X(__io_uring_get_cqe,                                                                          \
+      (struct ring *r, struct cqe **c, unsigned n, unsigned least, const void *mask),              \
+      (r, c, n, least, mask), ONE(c))                                                              \
+    X(__io_uring_sqring_wait, (struct ring *r), (r), NOTHING)
+// clang-format on
+
+// A library that is found by its file name stays loaded, so that the function does.
+static void *find(const char *name, const char *const *file) {
+    void *found = dlsym(RTLD_NEXT, name);
+    for (; !found && *file; file++) {
+        void *library = dlopen(*file, RTLD_LAZY | RTLD_NOLOAD);
+        found = library ? dlsym(library, name) : NULL;
+    }
+    return found;
+}
+
+static const char *const libaio[] = {"libaio.so.1", "libaio.so.1t64", NULL};
+static const char *const liburing[] = {"liburing.so.2", "liburing.so.1", NULL};
+
+#define DEFINE(files, name, parameters, arguments, ...)                                            \
+    typedef int name##_fn parameters;                                                              \
+    EXPORT int pm_wait_##name parameters __asm__(#name);                                           \
+    EXPORT int pm_wait_##name parameters {                                                         \
+        static name##_fn *_Atomic known;                                                           \
+        name##_fn *next = atomic_load_explicit(&known, memory_order_relaxed);                      \
+        if (!next) {                                                                               \
+            *(void **)&next = find(#name, files);                                                  \
+            if (!next)                                                                             \
+                return -ENOSYS;                                                                    \
+            atomic_store_explicit(&known, next, memory_order_relaxed);                             \
+        }                                                                                          \
+        if (!pm_calls_recorded)                                                                    \
+            return next arguments;                                                                 \
+        struct pm_call call = {__VA_ARGS__};                                                       \
+        pm_call_enter(&call);                                                                      \
+        int result = next arguments;                                                               \
+        pm_call_leave(&call);                                                                      \
+        return result;                                                                             \
+    }
+#define OF_LIBAIO(...) DEFINE(libaio, __VA_ARGS__)
+#define OF_LIBURING(...) DEFINE(liburing, __VA_ARGS__)
+LIBAIO(OF_LIBAIO)
+LIBURING(OF_LIBURING)
