@@ -168,7 +168,7 @@ def test_start_line(program, heap, value):
 
 
 @pytest.mark.parametrize("mode", ("private", "copy", "follow"))
-@pytest.mark.parametrize("commit", ("api", "5ms"))
+@pytest.mark.parametrize("commit", ("api", "5ms", "idle", "output"))
 def test_forks(forks, place, mode, commit):
     """A child has no part in its parent's commits."""
     settings = {"HEAP": place, "ROOTS": "blocks,generation", "COMMIT": commit}

@@ -83,7 +83,11 @@ def test_what_is_said_is_kept(program, heap, name):
         COMMIT="output",
     )
     try:
-        heard = ours.recv(100) if ours else os.read(process.stdout.fileno(), 100)
+        heard = b""
+        while b"\n" not in heard:
+            more = ours.recv(100) if ours else os.read(process.stdout.fileno(), 100)
+            assert more, heard
+            heard += more
         assert heard.startswith(str(number).encode())
     finally:
         kill_all([process])
