@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/options.h"
 #include "common/backup_round.h"
@@ -75,6 +76,7 @@ static const struct cli_tool tool = {
 struct request {
     bool verify, json;
     const char *heap, *dir; // without a heap: look at the backup
+    char **argv;
 };
 
 static void take(int key, const char *value, void *arg) {
@@ -101,13 +103,22 @@ static const char *guarantee(const struct report *r) {
                                    : "survives power loss, as of this round";
 }
 
+static const char *state_of(const struct source *s) {
+    return s->owner ? "in use" : s->found.was_clean ? "clean" : "dirty";
+}
+
 static void report_json(const struct report *r) {
     const struct request *q = r->request;
     struct json j = {.out = stdout};
     json_open(&j, NULL, '{');
     if (q->heap) {
         json_text(&j, "heap", q->heap);
-        json_text(&j, "state", r->source.found.was_clean ? "clean" : "dirty");
+        json_text(&j, "state", state_of(&r->source));
+    }
+    if (q->heap && r->source.owner) {
+        json_number(&j, "owner_pid", (uint64_t)r->source.owner);
+        json_number(&j, "pause_us", r->source.pause_ns / 1000);
+        json_bool(&j, "recorded", r->source.recorded);
     }
     json_text(&j, "backup", q->dir);
     json_number(&j, "round", q->heap ? r->round.number : r->target.kept.round);
@@ -125,9 +136,15 @@ static void report_json(const struct report *r) {
 static void report_round(const struct report *r) {
     char changed[32], written[32];
     printf("heap       %s\n", r->request->heap);
-    printf("state      %s\n", r->source.found.was_clean
-                                  ? "cleanly closed"
-                                  : "not cleanly closed: the backup is recovered at its first use");
+    if (r->source.owner)
+        printf("state      in use by process %d, which was held for %.1f ms%s\n",
+               (int)r->source.owner, (double)r->source.pause_ns / 1e6,
+               r->source.recorded ? "" : " (its kernel keeps no record of stores)");
+    else
+        printf("state      %s\n",
+               r->source.found.was_clean
+                   ? "cleanly closed"
+                   : "not cleanly closed: the backup is recovered at its first use");
     printf("round      %lu: ", (unsigned long)r->round.number);
     if (r->round.nothing)
         puts("nothing has changed since");
@@ -208,6 +225,11 @@ static int work(const struct request *q) {
             status = verify(&r, progress, &err);
     }
     progress_end();
+    // The process that had the heap has ended or has given it up: the heap's next state counts.
+    if (status == PM_NEEDS_RECOVERY)
+        execv("/proc/self/exe", q->argv);
+    if (status == PM_NEEDS_RECOVERY)
+        status = pm_fail(&err, PM_OPERATIONAL, "%.300s has changed hands: try again", q->heap);
     if (status != PM_OK) {
         target_give_up(&r.target);
         return report_error(q, &err);
@@ -220,7 +242,7 @@ static int work(const struct request *q) {
 }
 
 int main(int argc, char **argv) {
-    struct request q = {0};
+    struct request q = {.argv = argv};
     pm_message_prefix = tool.name;
     pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q), operands = argc - operand;
