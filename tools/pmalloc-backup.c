@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/options.h"
+#include "common/backup_live.h"
 #include "common/backup_round.h"
 #include "common/backup_verify.h"
 #include "common/cli.h"
@@ -199,6 +200,8 @@ static int back_up(struct report *r, pm_progress *progress, struct pm_error *err
     const struct request *q = r->request;
     struct target *t = &r->target;
     int status = source_open(q->heap, progress, &r->source, err);
+    if (status != PM_OK && pm_heap.busy)
+        status = live_open(q->heap, &r->source, err);
     if (status == PM_OK)
         status = target_open_for_heap(q->dir, t, err);
     if (status != PM_OK)

@@ -3,9 +3,10 @@
 //
 // For test_backup_live.py: a program whose heap tells whether a copy of it is of one instant.
 //
-//   run THREADS PAGES [filter]    works until standard input ends; then prints how many calls have
+//   run THREADS PAGES [filter] [nap]
+//                                 works until standard input ends; then prints how many calls have
 //                                 failed that must not, and how far it has come. `filter`: under
-//                                 seccomp
+//                                 seccomp. `nap`: a thread sleeps before each count
 //   check                         looks at the heap that an earlier run has left, and prints how
 //                                 far that had come
 //
@@ -55,6 +56,7 @@ struct world {
 struct world *world; // the root
 
 static atomic_bool over;
+static bool naps;
 static atomic_ulong interrupted, slept;
 
 // ---- checking -----------------------------------------------------------------------------------
@@ -123,6 +125,8 @@ static void *work(void *arg) {
     while (!atomic_load(&over)) {
         uint64_t limit = k ? atomic_load(&c[-1].count)
                            : atomic_load(&world->counter[world->threads - 1].count) + AHEAD;
+        if (naps)
+            usleep(1);
         if (number < limit)
             step(c, ++number);
         else
@@ -219,8 +223,11 @@ static int run(unsigned threads, uint64_t count) {
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "check") == 0)
         return check();
-    if (argc == 5 && strcmp(argv[4], "filter") == 0)
-        filter();
+    for (int i = 4; i < argc; i++) {
+        naps |= strcmp(argv[i], "nap") == 0;
+        if (strcmp(argv[i], "filter") == 0)
+            filter();
+    }
     if (argc >= 4 && strcmp(argv[1], "run") == 0)
         return run((unsigned)atoi(argv[2]), strtoull(argv[3], NULL, 10));
     return 2;

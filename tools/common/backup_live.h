@@ -17,7 +17,8 @@
 #include "backup_source.h"
 #include "recovery/mark.h"
 
-// Opens the heap `heap` that another process has open. *s gets its files and s->owner.
+// Opens the heap `heap` that another process has open, after source_open() has found that. *s gets
+// its files and s->owner. The heap is not checked: it was, when that process opened it.
 int live_open(const char *heap, struct source *s, struct pm_error *err);
 
 // Fills s->image with what the heap has at one instant. `base` is what the backup has, `dir` its

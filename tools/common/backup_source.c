@@ -10,7 +10,6 @@
 
 #include "backup_image.h"
 #include "backup_kept.h"
-#include "backup_live.h"
 #include "blocks/verify.h"
 #include "media/heap.h"
 #include "media/shard_make.h"
@@ -91,7 +90,7 @@ int source_open(const char *heap, pm_progress *progress, struct source *s, struc
         s->file[row].fd = -1;
     int status = pm_offline_open(heap, PM_OPEN_READONLY, err);
     if (status != PM_OK)
-        return pm_heap.busy ? live_open(heap, s, err) : status;
+        return status;
     for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++)
         status = open_file(s, row, err);
     return status == PM_OK ? check_heap(progress, s, err) : status;
