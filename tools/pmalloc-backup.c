@@ -30,9 +30,13 @@ static const char *const description[] = {
     "DIR is a heap like any other: to restore, name it as the heap, or copy or rename it. A "
     "program that opens it for writing makes a heap of its own of it; from then on it is no "
     "backup, and the next round is refused.",
-    "The heap must not be in use. A heap whose program was killed is copied as it is, and is "
-    "recovered when the copy is first used. A damaged heap is refused, so it never takes the place "
-    "of a good backup. Nothing in HEAP is changed.",
+    "A heap in use is copied as of one instant of its program, which goes on. The program is held "
+    "for the moment in which what has changed during the copy is looked at, and notices nothing "
+    "else. This needs the permission to trace it (ptrace(2)). In commit mode the instant is that "
+    "of the last commit.",
+    "The backup of a heap in use, or of one whose program was killed, is recovered when it is "
+    "first used. A damaged heap is refused, so it never takes the place of a good backup. Nothing "
+    "in HEAP is changed.",
     "If a round is interrupted in any way, the backup of the round before stands. Run the command "
     "again.",
     NULL,
@@ -47,10 +51,12 @@ static const struct cli_option options[] = {
 };
 
 static const struct cli_status statuses[] = {
-    {0, "DIR is a backup of HEAP as it is now. With --verify: every checksum is right."},
+    {0, "DIR is a backup of HEAP as it is now, or was at an instant of the run. With --verify: "
+        "every checksum is right."},
     {4, "The heap or the backup is damaged. The backup stands as it was."},
-    {8, "There is no new backup: HEAP is in use, DIR is not a backup of HEAP, there is too little "
-        "space, or the file system failed. The backup stands as it was."},
+    {8, "There is no new backup: HEAP is in use and its program cannot be held, DIR is not a "
+        "backup of HEAP, there is too little space, or the file system failed. The backup stands "
+        "as it was."},
     {16, "The command line is wrong."},
     {0},
 };
