@@ -219,6 +219,18 @@ static int back_up(struct report *r, pm_progress *progress, struct pm_error *err
     return status == PM_OK && q->verify ? verify(r, progress, err) : status;
 }
 
+#define TRIES "PMALLOC_BACKUP_TRIES"
+
+// The process that had the heap has ended or has given it up: the heap's next state counts. Comes
+// back if that has happened too often.
+static void begin_anew(const struct request *q) {
+    enum { MOST = 9 };
+    const char *tries = getenv(TRIES);
+    char next[2] = {(char)((tries ? *tries : '0') + 1), '\0'};
+    if (next[0] <= '0' + MOST && setenv(TRIES, next, 1) == 0)
+        execv("/proc/self/exe", q->argv);
+}
+
 static int work(const struct request *q) {
     static struct report r;
     struct pm_error err;
@@ -234,9 +246,8 @@ static int work(const struct request *q) {
             status = verify(&r, progress, &err);
     }
     progress_end();
-    // The process that had the heap has ended or has given it up: the heap's next state counts.
     if (status == PM_NEEDS_RECOVERY)
-        execv("/proc/self/exe", q->argv);
+        begin_anew(q);
     if (status == PM_NEEDS_RECOVERY)
         status = pm_fail(&err, PM_OPERATIONAL, "%.300s has changed hands: try again", q->heap);
     if (status != PM_OK) {

@@ -3,10 +3,12 @@
 """pmalloc-backup of a heap in use: each backup is of one instant, and the program notices nothing.
 
 backup_instants.c works in the heap with several threads. What it has stored tells whether a copy is
-of one instant. LIVE_ROUNDS=N makes N rounds instead of a few, LIVE_KILLS=N so many kills."""
+of one instant. LIVE_ROUNDS=N makes N rounds instead of a few, LIVE_KILLS=N so many kills, and
+LIVE_FAULTS=N fails calls at so many places."""
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -21,6 +23,7 @@ from tool_heaps import RECOVER, RUN, call, clean_environment, one_line, start_sh
 
 ROUNDS = int(os.environ.get("LIVE_ROUNDS", "4"))
 KILLS = int(os.environ.get("LIVE_KILLS", "12"))
+FAULTS = int(os.environ.get("LIVE_FAULTS", "12"))
 
 
 def application():
@@ -183,6 +186,46 @@ def test_a_round_writes_what_has_changed_and_one_percent(shm):
     owner.kill()
     owner.communicate()
     assert shell(shm / "backup", "verify\n") == ["ok 5000 keys"]
+
+
+# ---- calls that fail
+
+
+def faulty(shm, **settings):
+    """Runs the tool with faults.c, and returns what it did and the calls it made."""
+    layer = compiled("faults.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="faults.so")
+    log = shm / "log"
+    log.unlink(missing_ok=True)
+    env = {"LD_PRELOAD": str(layer), "FAULT_OBJECTS": "pmalloc-backup", "FAULT_LOG": str(log)}
+    done = call(BACKUP, shm / "heap", shm / "backup", **env, **settings)
+    return done, [line.split() for line in log.read_text().splitlines()]
+
+
+def test_any_call_of_the_tool_may_fail(shm, rng):
+    """A round succeeds or says in one line why not. The old backup stands, the program goes on."""
+    with running(shm / "heap", pages=50) as process:
+        for rounds in (0, 1):
+            for _ in range(rounds):
+                assert faulty(shm)[0].returncode == 0
+            old = copied(shm / "backup", shm / "old") if rounds else None
+            done, calls = faulty(shm)
+            assert done.returncode == 0, done
+            sites = sorted({(function, site) for _, function, site, _ in calls})
+            for function, site in rng.sample(sites, min(FAULTS, len(sites))):
+                shutil.rmtree(shm / "backup", ignore_errors=True)
+                if old:
+                    copied(old, shm / "backup")
+                at = rng.choice([number for number, *where, _ in calls if where == [function, site]])
+                error = str(errno.EINTR if function == "waitpid" else errno.EIO)
+                done, _ = faulty(shm, FAULT_SITE=site, FAULT_AT=at, FAULT_ERRNO=error)
+                what = (function, site, at, done)
+                assert done.returncode in (0, 4, 8), what
+                assert len(done.stderr.splitlines()) == (done.returncode != 0), what
+                if (shm / "backup").exists() and any((shm / "backup").iterdir()):
+                    stands_or_unfinished(shm, shm / "backup")
+                elif old:
+                    raise AssertionError(what)
+        end(process)
 
 
 # ---- refusals

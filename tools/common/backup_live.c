@@ -268,6 +268,11 @@ static int hold(struct source *s, struct pm_error *err) {
 
 static int finish(struct source *s, int status, struct pm_error *err) {
     written_close(&live.written);
+    if (status == PM_NEEDS_RECOVERY && still_owned())
+        status = pm_fail(err, PM_OPERATIONAL,
+                         "process %d, which uses %.300s, could not be looked at; nothing was "
+                         "changed: try again",
+                         (int)s->owner, pm_heap.dir);
     if (status == PM_OK && live.image.failed)
         status = pm_fail(err, PM_OPERATIONAL, "no room for what has changed in %.300s: %s",
                          pm_heap.dir, strerror(live.image.error));
