@@ -215,7 +215,8 @@ def test_any_call_of_the_tool_may_fail(shm, rng):
                 shutil.rmtree(shm / "backup", ignore_errors=True)
                 if old:
                     copied(old, shm / "backup")
-                at = rng.choice([number for number, *where, _ in calls if where == [function, site]])
+                here = [number for number, *where, _ in calls if where == [function, site]]
+                at = rng.choice(here)
                 error = str(errno.EINTR if function == "waitpid" else errno.EIO)
                 done, _ = faulty(shm, FAULT_SITE=site, FAULT_AT=at, FAULT_ERRNO=error)
                 what = (function, site, at, done)
