@@ -2,7 +2,7 @@
 # Copyright (c) 2026 The PMAlloc authors
 """pmalloc-backup of a heap in use: each backup is of one instant, and the program notices nothing.
 
-backup_instants.c works in the heap with several threads. What it has stored tells whether a copy is
+moments.c works in the heap with several threads. What it has stored tells whether a copy is
 of one instant. LIVE_ROUNDS=N makes N rounds instead of a few, LIVE_KILLS=N so many kills, and
 LIVE_FAULTS=N fails calls at so many places."""
 
@@ -27,7 +27,7 @@ FAULTS = int(os.environ.get("LIVE_FAULTS", "12"))
 
 
 def application():
-    return compiled("backup_instants.c", "-D_GNU_SOURCE", "-rdynamic")
+    return compiled("moments.c", "-D_GNU_SOURCE", "-rdynamic")
 
 
 @contextlib.contextmanager
