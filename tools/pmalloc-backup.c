@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/options.h"
+#include "common/backup_live.h"
 #include "common/backup_round.h"
 #include "common/backup_verify.h"
 #include "common/cli.h"
@@ -28,9 +30,13 @@ static const char *const description[] = {
     "DIR is a heap like any other: to restore, name it as the heap, or copy or rename it. A "
     "program that opens it for writing makes a heap of its own of it; from then on it is no "
     "backup, and the next round is refused.",
-    "The heap must not be in use. A heap whose program was killed is copied as it is, and is "
-    "recovered when the copy is first used. A damaged heap is refused, so it never takes the place "
-    "of a good backup. Nothing in HEAP is changed.",
+    "A heap in use is copied as of one instant of its program, which goes on. The program is held "
+    "for the moment in which what has changed during the copy is looked at, and notices nothing "
+    "else. This needs the permission to trace it (ptrace(2)). In commit mode the instant is that "
+    "of the last commit.",
+    "The backup of a heap in use, or of one whose program was killed, is recovered when it is "
+    "first used. A damaged heap is refused, so it never takes the place of a good backup. Nothing "
+    "in HEAP is changed.",
     "If a round is interrupted in any way, the backup of the round before stands. Run the command "
     "again.",
     NULL,
@@ -45,10 +51,12 @@ static const struct cli_option options[] = {
 };
 
 static const struct cli_status statuses[] = {
-    {0, "DIR is a backup of HEAP as it is now. With --verify: every checksum is right."},
+    {0, "DIR is a backup of HEAP as it is now, or was at an instant of the run. With --verify: "
+        "every checksum is right."},
     {4, "The heap or the backup is damaged. The backup stands as it was."},
-    {8, "There is no new backup: HEAP is in use, DIR is not a backup of HEAP, there is too little "
-        "space, or the file system failed. The backup stands as it was."},
+    {8, "There is no new backup: HEAP is in use and its program cannot be held, DIR is not a "
+        "backup of HEAP, there is too little space, or the file system failed. The backup stands "
+        "as it was."},
     {16, "The command line is wrong."},
     {0},
 };
@@ -75,6 +83,7 @@ static const struct cli_tool tool = {
 struct request {
     bool verify, json;
     const char *heap, *dir; // without a heap: look at the backup
+    char **argv;
 };
 
 static void take(int key, const char *value, void *arg) {
@@ -101,13 +110,22 @@ static const char *guarantee(const struct report *r) {
                                    : "survives power loss, as of this round";
 }
 
+static const char *state_of(const struct source *s) {
+    return s->owner ? "in use" : s->found.was_clean ? "clean" : "dirty";
+}
+
 static void report_json(const struct report *r) {
     const struct request *q = r->request;
     struct json j = {.out = stdout};
     json_open(&j, NULL, '{');
     if (q->heap) {
         json_text(&j, "heap", q->heap);
-        json_text(&j, "state", r->source.found.was_clean ? "clean" : "dirty");
+        json_text(&j, "state", state_of(&r->source));
+    }
+    if (q->heap && r->source.owner) {
+        json_number(&j, "owner_pid", (uint64_t)r->source.owner);
+        json_number(&j, "pause_us", r->source.pause_ns / 1000);
+        json_bool(&j, "recorded", r->source.recorded);
     }
     json_text(&j, "backup", q->dir);
     json_number(&j, "round", q->heap ? r->round.number : r->target.kept.round);
@@ -125,9 +143,15 @@ static void report_json(const struct report *r) {
 static void report_round(const struct report *r) {
     char changed[32], written[32];
     printf("heap       %s\n", r->request->heap);
-    printf("state      %s\n", r->source.found.was_clean
-                                  ? "cleanly closed"
-                                  : "not cleanly closed: the backup is recovered at its first use");
+    if (r->source.owner)
+        printf("state      in use by process %d, which was held for %.1f ms%s\n",
+               (int)r->source.owner, (double)r->source.pause_ns / 1e6,
+               r->source.recorded ? "" : " (its kernel keeps no record of stores)");
+    else
+        printf("state      %s\n",
+               r->source.found.was_clean
+                   ? "cleanly closed"
+                   : "not cleanly closed: the backup is recovered at its first use");
     printf("round      %lu: ", (unsigned long)r->round.number);
     if (r->round.nothing)
         puts("nothing has changed since");
@@ -182,6 +206,8 @@ static int back_up(struct report *r, pm_progress *progress, struct pm_error *err
     const struct request *q = r->request;
     struct target *t = &r->target;
     int status = source_open(q->heap, progress, &r->source, err);
+    if (status != PM_OK && pm_heap.busy)
+        status = live_open(q->heap, &r->source, err);
     if (status == PM_OK)
         status = target_open_for_heap(q->dir, t, err);
     if (status != PM_OK)
@@ -191,6 +217,18 @@ static int back_up(struct report *r, pm_progress *progress, struct pm_error *err
     if (status == PM_OK && q->verify)
         status = read_again(t, err);
     return status == PM_OK && q->verify ? verify(r, progress, err) : status;
+}
+
+#define TRIES "PMALLOC_BACKUP_TRIES"
+
+// The process that had the heap has ended or has given it up: the heap's next state counts. Comes
+// back if that has happened too often.
+static void begin_anew(const struct request *q) {
+    enum { MOST = 9 };
+    const char *tries = getenv(TRIES);
+    char next[2] = {(char)((tries ? *tries : '0') + 1), '\0'};
+    if (next[0] <= '0' + MOST && setenv(TRIES, next, 1) == 0)
+        execv("/proc/self/exe", q->argv);
 }
 
 static int work(const struct request *q) {
@@ -208,6 +246,10 @@ static int work(const struct request *q) {
             status = verify(&r, progress, &err);
     }
     progress_end();
+    if (status == PM_NEEDS_RECOVERY)
+        begin_anew(q);
+    if (status == PM_NEEDS_RECOVERY)
+        status = pm_fail(&err, PM_OPERATIONAL, "%.300s has changed hands: try again", q->heap);
     if (status != PM_OK) {
         target_give_up(&r.target);
         return report_error(q, &err);
@@ -220,7 +262,7 @@ static int work(const struct request *q) {
 }
 
 int main(int argc, char **argv) {
-    struct request q = {0};
+    struct request q = {.argv = argv};
     pm_message_prefix = tool.name;
     pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q), operands = argc - operand;

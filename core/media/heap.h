@@ -29,12 +29,13 @@ enum pm_open_mode {
     PM_OPEN_EXISTING, // fails if it is missing
     PM_OPEN_DEAD,     // fails if it is missing; removes a remnant
     PM_OPEN_READONLY, // fails if it is missing; nothing is ever written
+    PM_OPEN_LOOK,     // the same without a lock: its owner goes on; never to be mapped
 };
 
 struct pm_heap {
     char dir[4096];
     int dir_fd;                  // holds the lock
-    bool readonly;               // opened with PM_OPEN_READONLY
+    bool readonly;               // opened with PM_OPEN_READONLY or PM_OPEN_LOOK
     bool created;                // this process has made the heap
     bool busy;                   // pm_heap_open() failed because another process has the lock
     bool lent;                   // if busy: only processes that do not change the heap have it

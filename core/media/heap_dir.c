@@ -338,7 +338,7 @@ static int say_busy(int fd, struct pm_error *err) {
 
 int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int operation = mode == PM_OPEN_READONLY ? LOCK_SH : LOCK_EX;
-    while (flock(fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
+    while (mode != PM_OPEN_LOOK && flock(fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
         if (errno == EINTR)
             continue;
         if (errno != EWOULDBLOCK)
@@ -397,7 +397,7 @@ static int fold_backup(enum pm_open_mode mode, struct pm_error *err) {
 }
 
 static int open_backup(enum pm_backup_state state, enum pm_open_mode mode, struct pm_error *err) {
-    if (state == PM_BACKUP_IS_LAYERED)
+    if (state == PM_BACKUP_IS_LAYERED && mode != PM_OPEN_LOOK)
         return fold_backup(mode, err);
     return pm_fail(err, PM_OPERATIONAL,
                    "%s is an unfinished backup: run pmalloc-backup into it again, or remove the "

@@ -236,7 +236,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
     pm_heap_become(PM_HEAP_SHARED);
     // The bit is there in whatever a torn page of the superblock may hold.
-    if (pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL)
+    if (mode != PM_OPEN_LOOK && pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL)
         status = apply_journal(mode, err);
     if (status == PM_OK)
         status = pm_superblock_check(&pm_heap.super->super, pm_heap.dir, err);
@@ -253,7 +253,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
 
 int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     pm_heap.busy = pm_heap.lent = pm_heap.foreign = pm_heap.created = false;
-    pm_heap.readonly = mode == PM_OPEN_READONLY;
+    pm_heap.readonly = mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK;
     int status = pm_dir_open(dir, mode, wait, err);
     if (status != PM_OK)
         return status;

@@ -37,6 +37,10 @@ static void test_lock_busy(void) {
     CHECK_EQ(pm_heap.busy_pid, pid);
     CHECK_HAS(err.text, "PMALLOC_BUSY=wait");
     refused(PM_OPEN_READONLY, PM_OPERATIONAL, "in use");
+    CHECK_EQ(open_it(PM_OPEN_LOOK), PM_OK); // beside the owner, and without a lock
+    CHECK(pm_heap.readonly && pm_heap.super->state.owner_pid == (uint64_t)pid);
+    pm_heap_release();
+    refused(PM_OPEN_READONLY, PM_OPERATIONAL, "in use");
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     CHECK_EQ(open_it(PM_OPEN_EXISTING), PM_OK);

@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "backup_live.h"
 #include "backup_record.h"
 #include "backup_round.h"
 #include "base/os.h"
@@ -124,6 +126,96 @@ static int copy_all(const struct source *s, struct copy *c, struct pm_error *err
     return status;
 }
 
+// ---- a heap in use ------------------------------------------------------------------------------
+//
+// All files are copied while the program runs. Then the image of one instant is taken, and what it
+// has that the copy has not is copied, too.
+
+// What was copied, as if it were a backup.
+static bool take_over(const struct record *record, struct kept *kept) {
+    const struct pm_backup_entry *e = record->entries;
+    for (uint32_t i = 0; i < record->count && !record->failed; i++) {
+        struct kept_file *f = &kept->file[record->rows[i]];
+        f->there = true;
+        f->length = record->files[i].length;
+        if (record->files[i].entries)
+            f->blocks = (uint64_t)e[record->files[i].entries - 1].block + 1;
+        f->sum = calloc(f->blocks + 1, sizeof *f->sum);
+        for (uint64_t k = 0; f->sum && k < record->files[i].entries; k++)
+            f->sum[e[k].block] = kept_entry_sum(&e[k]);
+        if (!f->sum)
+            return false;
+        e += record->files[i].entries;
+    }
+    return !record->failed;
+}
+
+// Blocks that the copy has and the instant has not become holes.
+static bool correct_file(const struct source *s, struct copy *c, const struct kept_file *copied,
+                         size_t row, struct pm_error *err) {
+    const struct image_file *f = &s->image->file[row];
+    uint64_t blocks = kept_blocks(f->length);
+    if (c->fd < 0 || !pm_os_file_size(f->length))
+        return false;
+    c->had = UINT64_MAX;
+    c->count = 0;
+    c->good = true;
+    record_file(c->record, row, f->length);
+    for (uint64_t b = 0; b < blocks && c->good && !c->record->failed; b++) {
+        bool hole = !f->sum[b] && kept_sum_of(copied, b);
+        if (f->sum[b])
+            record_entry(c->record, b, f->sum[b]);
+        c->next = b;
+        if (hole)
+            c->good = clear_to(c, b + 1);
+        if (!f->slot[b])
+            continue;
+        if (c->count && (c->first + c->count != b || c->count == RUN_BLOCKS) && !write_run(c))
+            return false;
+        if (!c->count)
+            c->first = b;
+        if (source_read_blocks(s, row, b, 1, c->data + c->count++ * PM_BACKUP_BLOCK, err) != PM_OK)
+            return false;
+    }
+    return c->good && write_run(c) && ftruncate(c->fd, (off_t)f->length) == 0 && fsync(c->fd) == 0;
+}
+
+static int correct_all(const struct source *s, struct copy *c, const struct kept *copied,
+                       struct pm_error *err) {
+    int dir = c->target->fd;
+    bool good = true;
+    err->status = PM_OK;
+    for (size_t row = 0; row < PM_HEAP_FILES && good; row++) {
+        const char *name = name_of(row);
+        if (!s->image->file[row].there) {
+            good = unlinkat(dir, name, 0) == 0 || errno == ENOENT;
+        } else {
+            c->fd = openat(dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+            good = correct_file(s, c, &copied->file[row], row, err);
+            if (!good && err->status == PM_OK)
+                target_failed(c->target, name, err);
+            if (c->fd >= 0)
+                close(c->fd);
+        }
+        if (!good && err->status == PM_OK)
+            target_failed(c->target, name, err);
+    }
+    c->round->changed = c->record->blocks * PM_BACKUP_BLOCK;
+    return good ? PM_OK : err->status;
+}
+
+static int take_instant(struct source *s, struct copy *c, struct pm_error *err) {
+    static struct kept copied;
+    if (!take_over(c->record, &copied))
+        return pm_fail(err, PM_OPERATIONAL, "no memory for the checksums of the backup");
+    int status = live_take(s, &copied, c->target->fd, true, c->progress, err);
+    c->record->count = 0;
+    c->record->used = c->record->blocks = 0;
+    return status == PM_OK ? correct_all(s, c, &copied, err) : status;
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
 static bool write_checksums(const struct target *t, const struct record *record, struct round *r) {
     struct pm_backup_record head = {.round = r->number, .when = (uint64_t)time(NULL)};
     memcpy(head.uuid, pm_heap.super->super.uuid, sizeof head.uuid);
@@ -166,7 +258,7 @@ static uint64_t allocated_in(const struct target *t) {
     return bytes;
 }
 
-int round_first(const struct source *s, struct target *t, pm_progress *progress, struct round *r,
+int round_first(struct source *s, struct target *t, pm_progress *progress, struct round *r,
                 struct pm_error *err) {
     static struct record record;
     static struct copy copy;
@@ -178,5 +270,7 @@ int round_first(const struct source *s, struct target *t, pm_progress *progress,
     int status = target_room(t, needs > there ? needs - there : 0, err);
     if (status == PM_OK)
         status = copy_all(s, &copy, err);
+    if (status == PM_OK && s->owner)
+        status = take_instant(s, &copy, err);
     return status == PM_OK ? finish_first(t, &record, r, err) : status;
 }

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backup_live.h"
 #include "backup_record.h"
 #include "backup_round.h"
 #include "base/os.h"
@@ -73,6 +74,24 @@ static int compare_file(struct search *s, const struct kept *kept, size_t row,
         s->kept->length == f->length)
         record_drop_file(s->record);
     return PM_OK;
+}
+
+// The same for a heap in use, of which the image has all checksums.
+static void compare_image(struct record *record, const struct image *image, const struct kept *kept,
+                          size_t row) {
+    const struct image_file *f = &image->file[row];
+    const struct kept_file *k = &kept->file[row];
+    if (!f->there) {
+        if (k->there)
+            record_file(record, row, PM_BACKUP_GONE);
+        return;
+    }
+    record_file(record, row, f->length);
+    for (uint64_t b = 0; b < kept_blocks(f->length) && !record->failed; b++)
+        if (f->sum[b] != kept_sum_of(k, b))
+            record_entry(record, b, f->sum[b]);
+    if (!record->files[record->count - 1].entries && k->there && k->length == f->length)
+        record_drop_file(record);
 }
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -241,7 +260,7 @@ static int fold_increments(struct target *t, struct pm_error *err) {
     return kept_load(t->fd, t->dir, &t->kept, err);
 }
 
-int round_next(const struct source *s, struct target *t, pm_progress *progress, struct round *r,
+int round_next(struct source *s, struct target *t, pm_progress *progress, struct round *r,
                struct pm_error *err) {
     static struct record record;
     int status = t->state == PM_BACKUP_IS_PLAIN ? target_unused(t, err) : PM_OK;
@@ -249,8 +268,14 @@ int round_next(const struct source *s, struct target *t, pm_progress *progress, 
         status = fold_increments(t, err);
     struct search search = {
         .source = s, .record = &record, .progress = progress, .total = s->allocated};
-    for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++)
-        status = compare_file(&search, &t->kept, row, err);
+    if (status == PM_OK && s->owner)
+        status = live_take(s, &t->kept, t->fd, false, progress, err);
+    for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++) {
+        if (s->owner)
+            compare_image(&record, s->image, &t->kept, row);
+        else
+            status = compare_file(&search, &t->kept, row, err);
+    }
     if (status != PM_OK)
         return status;
     if (record.failed)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// One round of a backup.
+// One round of a backup. Of a heap in use it holds the program for a moment (backup_live.h).
 #ifndef PM_TOOLS_BACKUP_ROUND_H
 #define PM_TOOLS_BACKUP_ROUND_H
 
@@ -21,10 +21,10 @@ struct round {
 
 // Copies everything into an empty directory or an unfinished backup. What an earlier, interrupted
 // round has copied is compared, and not written again.
-int round_first(const struct source *s, struct target *t, pm_progress *progress, struct round *r,
+int round_first(struct source *s, struct target *t, pm_progress *progress, struct round *r,
                 struct pm_error *err);
 // Appends what has changed. Until the last step the backup of the round before stands.
-int round_next(const struct source *s, struct target *t, pm_progress *progress, struct round *r,
+int round_next(struct source *s, struct target *t, pm_progress *progress, struct round *r,
                struct pm_error *err);
 
 #endif

@@ -8,9 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backup_image.h"
 #include "backup_kept.h"
 #include "blocks/verify.h"
 #include "media/heap.h"
+#include "media/shard_make.h"
+#include "media/volume.h"
 #include "recovery/offline.h"
 
 enum { CHUNK_BLOCKS = 256 };
@@ -32,12 +35,22 @@ static int check_heap(pm_progress *progress, struct source *s, struct pm_error *
     return status;
 }
 
+static int measure(struct source_file *file, struct source *s) {
+    struct stat st;
+    if (fstat(file->fd, &st) != 0)
+        return -1;
+    file->length = (uint64_t)st.st_size;
+    file->allocated = (uint64_t)st.st_blocks * 512;
+    file->dev = st.st_dev;
+    file->ino = st.st_ino;
+    s->allocated += file->allocated;
+    return 0;
+}
+
 // A file that is not held open, like bitmaps.0, need not be there.
 static int open_file(struct source *s, size_t row, struct pm_error *err) {
     const struct pm_heap_file *f = &pm_heap_files[row];
     struct source_file *file = &s->file[row];
-    struct stat st;
-    file->fd = -1;
     if (f->holds == PM_FILE_NOTHING || f->shard >= pm_heap.shards)
         return PM_OK;
     if (f->held)
@@ -46,28 +59,38 @@ static int open_file(struct source *s, size_t row, struct pm_error *err) {
         file->fd = openat(pm_heap.dir_fd, f->file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (file->fd < 0)
         return f->held || errno == ENOENT ? PM_OK : reason(row, err);
-    if (fstat(file->fd, &st) != 0)
-        return reason(row, err);
-    file->length = (uint64_t)st.st_size;
-    file->allocated = (uint64_t)st.st_blocks * 512;
-    s->allocated += file->allocated;
-    return PM_OK;
+    return measure(file, s) == 0 ? PM_OK : reason(row, err);
 }
 
-static int say_busy(struct pm_error *err) {
-    char why[sizeof err->text];
-    strcpy(why, err->text);
-    return pm_fail(err, PM_OPERATIONAL,
-                   "%.300s; a heap can be backed up while no process changes it: end the program, "
-                   "or kill it, for a killed heap can be backed up too",
-                   why);
+int source_open_files(struct source *s, struct pm_error *err) {
+    unsigned shards = pm_super_shards(pm_heap.super);
+    char name[PM_FILE_NAME];
+    s->allocated = 0;
+    for (size_t row = 0; row < PM_HEAP_FILES; row++) {
+        const struct pm_heap_file *f = &pm_heap_files[row];
+        struct source_file *file = &s->file[row];
+        if (file->fd >= 0)
+            close(file->fd);
+        file->fd = -1;
+        if (f->holds == PM_FILE_NOTHING || f->shard >= shards)
+            continue;
+        pm_volume_find(pm_heap.dir_fd, f, name);
+        file->fd = openat(pm_heap.dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (file->fd < 0 && errno != ENOENT)
+            return reason(row, err);
+        if (file->fd >= 0 && measure(file, s) != 0)
+            return reason(row, err);
+    }
+    return PM_OK;
 }
 
 int source_open(const char *heap, pm_progress *progress, struct source *s, struct pm_error *err) {
     memset(s, 0, sizeof *s);
+    for (size_t row = 0; row < PM_HEAP_FILES; row++)
+        s->file[row].fd = -1;
     int status = pm_offline_open(heap, PM_OPEN_READONLY, err);
     if (status != PM_OK)
-        return pm_heap.busy ? say_busy(err) : status;
+        return status;
     for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++)
         status = open_file(s, row, err);
     return status == PM_OK ? check_heap(progress, s, err) : status;
@@ -75,19 +98,41 @@ int source_open(const char *heap, pm_progress *progress, struct source *s, struc
 
 // ---- reading ------------------------------------------------------------------------------------
 
-// A backup has all files in one directory.
-static void drop_volumes(size_t row, uint64_t first, uint64_t count, char *data) {
-    uint64_t at = offsetof(struct pm_super_file, state) + offsetof(struct pm_state, reserved) +
-                  offsetof(struct pm_shard_state, volume);
+// Zeroes a part of the state page, if that is among the blocks.
+static void drop(size_t at, size_t len, uint64_t first, uint64_t count, char *data) {
     uint64_t from = first * PM_BACKUP_BLOCK;
-    if (row == PM_ROW_super_file && at >= from && at < from + count * PM_BACKUP_BLOCK)
-        memset(data + (at - from), 0, PM_SHARDS);
+    at += offsetof(struct pm_super_file, state);
+    if (at >= from && at < from + count * PM_BACKUP_BLOCK)
+        memset(data + (at - from), 0, len);
+}
+
+// A backup has all files in one directory, and no owner that is running.
+static void make_own(const struct source *s, size_t row, uint64_t first, uint64_t count,
+                     char *data) {
+    if (row != PM_ROW_super_file)
+        return;
+    drop(offsetof(struct pm_state, reserved) + offsetof(struct pm_shard_state, volume), PM_SHARDS,
+         first, count, data);
+    if (!s->owner)
+        return;
+    drop(offsetof(struct pm_state, owner_pid), sizeof(uint64_t), first, count, data);
+    drop(offsetof(struct pm_state, owner_start), sizeof(uint64_t), first, count, data);
+}
+
+static int read_image(const struct source *s, size_t row, uint64_t block, uint64_t count, char *out,
+                      struct pm_error *err) {
+    for (uint64_t i = 0; i < count; i++)
+        if (!image_read(s->image, row, block + i, out + i * PM_BACKUP_BLOCK))
+            return reason(row, err);
+    return PM_OK;
 }
 
 int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint64_t count,
                        char *out, struct pm_error *err) {
     const struct source_file *f = &s->file[row];
     uint64_t at = block * PM_BACKUP_BLOCK, len = count * PM_BACKUP_BLOCK, have = 0;
+    if (s->image)
+        return read_image(s, row, block, count, out, err);
     while (have < len) {
         ssize_t got = pread(f->fd, out + have, len - have, (off_t)(at + have));
         if (got < 0 && errno == EINTR)
@@ -98,18 +143,17 @@ int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint6
             break;
         have += (uint64_t)got;
     }
-    if (at + have < f->length && have < len)
+    if (at + have < f->length && have < len && !s->owner)
         return pm_fail(err, PM_OPERATIONAL,
                        "%.300s/%s is shorter than it was; did another program cut it?", pm_heap.dir,
                        pm_heap_files[row].name);
     memset(out + have, 0, len - have);
-    drop_volumes(row, block, count, out);
+    make_own(s, row, block, count, out);
     return PM_OK;
 }
 
-// The next blocks that may hold data, from *block on. False: there are none. A file system that
-// does not know holes has data up to the end.
-static bool next_data(const struct source_file *f, uint64_t *block, uint64_t *end) {
+// A file system that does not know holes has data up to the end.
+bool source_next_data(const struct source_file *f, uint64_t *block, uint64_t *end) {
     off_t at = lseek(f->fd, (off_t)(*block * PM_BACKUP_BLOCK), SEEK_DATA);
     if (at < 0 && errno == ENXIO)
         return false;
@@ -123,7 +167,8 @@ int source_read(const struct source *s, size_t row, source_block_fn *each, void 
                 struct pm_error *err) {
     static char chunk[CHUNK_BLOCKS * PM_BACKUP_BLOCK];
     uint64_t block = 0, end;
-    while (block < kept_blocks(s->file[row].length) && next_data(&s->file[row], &block, &end)) {
+    while (block < kept_blocks(s->file[row].length) &&
+           source_next_data(&s->file[row], &block, &end)) {
         uint64_t count = end - block < CHUNK_BLOCKS ? end - block : CHUNK_BLOCKS;
         if (source_read_blocks(s, row, block, count, chunk, err) != PM_OK)
             return err->status;

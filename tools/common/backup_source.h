@@ -2,13 +2,15 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The heap that is backed up: its files, block by block. Holes are not read. Nothing is written to
-// it. A shared lock keeps its owner away meanwhile.
+// it. If nobody uses it, a shared lock keeps its owner away meanwhile. If a process uses it, see
+// backup_live.h.
 #ifndef PM_TOOLS_BACKUP_SOURCE_H
 #define PM_TOOLS_BACKUP_SOURCE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "media/backup.h"
 #include "media/heap_files.h"
@@ -18,16 +20,23 @@ struct source_file {
     int fd; // -1: the heap has no such file
     uint64_t length;
     uint64_t allocated; // bytes on the file system
+    uint64_t dev, ino;
 };
+
+struct image;
 
 struct source {
     struct source_file file[PM_HEAP_FILES]; // by the rows of the table
     struct pm_recovery found;               // what a recovery of it would find
     uint64_t allocated;
+    pid_t owner;               // the process that uses the heap; 0: nobody does
+    const struct image *image; // NULL until the instant is taken. Then blocks come from there
+    uint64_t pause_ns;         // how long the owner was held
+    bool recorded;             // the kernel has recorded the owner's stores
 };
 
 // Opens and checks the heap as a recovery would. A damaged heap is refused: it must not take the
-// place of a good backup.
+// place of a good backup. If a process uses it, pm_heap.busy is set: then live_open() is for it.
 int source_open(const char *heap, pm_progress *progress, struct source *s, struct pm_error *err);
 
 // Called for each block that does not consist of zeroes, by rising number. The last block of a file
@@ -37,6 +46,10 @@ typedef bool source_block_fn(uint64_t block, const char *data, void *arg);
 int source_read(const struct source *s, size_t row, source_block_fn *each, void *arg,
                 struct pm_error *err);
 // Reads `count` blocks from `block` on into `out`, as source_read() shows them.
+// Opens the files that a heap in use has now, by their names.
+int source_open_files(struct source *s, struct pm_error *err);
+// The next blocks of a file that may hold data, from *block on. False: there are none.
+bool source_next_data(const struct source_file *f, uint64_t *block, uint64_t *end);
 int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint64_t count,
                        char *out, struct pm_error *err);
 

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""pmalloc-backup of a heap in use: each backup is of one instant, and the program notices nothing.
+
+moments.c works in the heap with several threads. What it has stored tells whether a copy is
+of one instant. LIVE_ROUNDS=N makes N rounds instead of a few, LIVE_KILLS=N so many kills, and
+LIVE_FAULTS=N fails calls at so many places."""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+from conftest import compiled
+from test_backup import BACKUP, BLOCK, back_up, changed_blocks, copied, shell, verified
+from tool_heaps import RECOVER, RUN, call, clean_environment, one_line, start_shell
+
+ROUNDS = int(os.environ.get("LIVE_ROUNDS", "4"))
+KILLS = int(os.environ.get("LIVE_KILLS", "12"))
+FAULTS = int(os.environ.get("LIVE_FAULTS", "12"))
+
+
+def application():
+    return compiled("moments.c", "-D_GNU_SOURCE", "-rdynamic")
+
+
+@contextlib.contextmanager
+def running(heap, *options, words=(), threads=3, pages=400):
+    """The application at work. Ends it, unless that was done."""
+    argv = [RUN, "-H", heap, "-r", "world", *options, "--", application(), "run", threads, pages]
+    with subprocess.Popen(
+        [str(a) for a in argv + list(words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=clean_environment(),
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "runs\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def end(process):
+    """How far it has come. No call of its has failed."""
+    out, _ = process.communicate(timeout=60)
+    words = out.replace(",", "").split()
+    assert words[1] == "0" and words[3] != "0", out
+    return int(words[-1])
+
+
+def counted(shm, backup, begun=True):
+    """How far the program was at the instant of the backup, which is checked."""
+    used = copied(backup, shm / "used")
+    done = call(RUN, "-H", used, "-r", "world", "--", application(), "check")
+    assert done.returncode == 0 or (not begun and done.stdout == "nothing\n"), done
+    assert call(RECOVER, "--check", used).returncode == 0
+    shutil.rmtree(used)
+    return 0 if done.returncode else int(done.stdout)
+
+
+MODES = {
+    "shared": {},
+    "filtered": {"words": ["filter"]},  # no record of stores: everything is compared
+    # Asleep whenever one looks, and yet at work.
+    "napping": {"words": ["filter", "nap"], "threads": 1, "pages": 3000},
+    "commit": {"options": ["-s", "COMMIT=20ms"]},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_round_is_one_instant(shm, mode):
+    how = dict(MODES[mode])
+    with running(shm / "heap", *how.pop("options", []), **how) as process:
+        last = 0
+        for number in range(1, ROUNDS + 1):
+            report = back_up(shm / "heap", shm / "backup", "--verify")
+            assert report["round"] == number and report["state"] == "in use"
+            assert report["recorded"] or mode != "shared" or not can_record()
+            assert not report["recorded"] or "words" not in MODES[mode]
+            # The first commit is made before main.
+            count = counted(shm, shm / "backup", begun=mode != "commit" or last)
+            assert count > last or (mode == "commit" and count == last)
+            last = count
+        assert end(process) >= last
+    assert back_up(shm / "heap", shm / "backup", "--verify")["state"] == "clean"
+    assert counted(shm, shm / "backup") >= last
+
+
+def can_record():
+    """Whether this kernel keeps a record of stores: Linux 6.7 or later."""
+    return tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 7)
+
+
+# ---- the ends of tool and program
+
+
+def stands_or_unfinished(shm, backup):
+    """A backup that verifies, and is of one instant; or none yet."""
+    done = call(BACKUP, "--verify", backup)
+    if done.returncode == 8:
+        assert "unfinished" in done.stderr or "is empty" in done.stderr, done
+        return
+    assert done.returncode == 0, done
+    counted(shm, backup)
+
+
+def start_tool(shm):
+    return subprocess.Popen(
+        [BACKUP, "--json", str(shm / "heap"), str(shm / "backup")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        text=True,
+    )
+
+
+def test_the_tool_is_killed_and_the_program_goes_on(shm, rng):
+    with running(shm / "heap") as process:
+        begin = time.monotonic()
+        back_up(shm / "heap", shm / "other")
+        usual = time.monotonic() - begin
+        for number in range(KILLS):
+            if number == KILLS // 2:
+                back_up(shm / "heap", shm / "backup")
+            with start_tool(shm) as tool:
+                time.sleep(rng.uniform(0, usual))
+                tool.kill()
+            if (shm / "backup").exists():
+                stands_or_unfinished(shm, shm / "backup")
+        # Every thread goes on, and nobody traces any.
+        before = back_up(shm / "heap", shm / "backup")
+        count = counted(shm, shm / "backup")
+        time.sleep(0.2)
+        assert back_up(shm / "heap", shm / "backup")["round"] == before["round"] + 1
+        assert counted(shm, shm / "backup") > count
+        end(process)
+
+
+@pytest.mark.parametrize("how", ["kill", "end"])
+def test_the_program_ends_during_a_backup(shm, rng, how):
+    for _ in range(max(KILLS // 3, 2)):
+        with running(shm / "heap") as process:
+            if rng.random() < 0.5:
+                back_up(shm / "heap", shm / "backup")
+            with start_tool(shm) as tool:
+                time.sleep(rng.uniform(0, 0.1))
+                if how == "kill":
+                    process.kill()
+                else:
+                    process.stdin.close()
+                out, err = tool.communicate(timeout=60)
+            assert tool.returncode == 0, (out, err)
+            process.wait(60)
+        verified(shm / "backup")
+        counted(shm, shm / "backup")
+        assert json.loads(out)["state"] in ("in use", "dirty", "clean")
+
+
+# ---- what a round writes
+
+
+def test_a_round_writes_what_has_changed_and_one_percent(shm):
+    stop = compiled("stop.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="stop.so")
+    owner = start_shell(shm / "heap", "fill 5000 7\n")
+    back_up(shm / "heap", shm / "backup")
+    old = copied(shm / "heap", shm / "old")
+    owner.stdin.write("fill 3000 8\n")
+    owner.stdin.flush()
+    assert owner.stdout.readline()
+    log = shm / "log"
+    report = back_up(shm / "heap", shm / "backup", LD_PRELOAD=str(stop), STOP_LOG=str(log))
+    written = int(log.read_text().split()[1])
+    changed = changed_blocks(old, shm / "heap") * BLOCK
+    assert report["state"] == "in use" and report["changed_bytes"] == changed > 0
+    assert written == report["written_bytes"] <= changed * 1.01 + 300
+    assert back_up(shm / "heap", shm / "backup")["written_bytes"] == 0
+    verified(shm / "backup")
+    owner.kill()
+    owner.communicate()
+    assert shell(shm / "backup", "verify\n") == ["ok 5000 keys"]
+
+
+# ---- calls that fail
+
+
+def faulty(shm, **settings):
+    """Runs the tool with faults.c, and returns what it did and the calls it made."""
+    layer = compiled("faults.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="faults.so")
+    log = shm / "log"
+    log.unlink(missing_ok=True)
+    env = {"LD_PRELOAD": str(layer), "FAULT_OBJECTS": "pmalloc-backup", "FAULT_LOG": str(log)}
+    done = call(BACKUP, shm / "heap", shm / "backup", **env, **settings)
+    return done, [line.split() for line in log.read_text().splitlines()]
+
+
+def test_any_call_of_the_tool_may_fail(shm, rng):
+    """A round succeeds or says in one line why not. The old backup stands, the program goes on."""
+    with running(shm / "heap", pages=50) as process:
+        for rounds in (0, 1):
+            for _ in range(rounds):
+                assert faulty(shm)[0].returncode == 0
+            old = copied(shm / "backup", shm / "old") if rounds else None
+            done, calls = faulty(shm)
+            assert done.returncode == 0, done
+            sites = sorted({(function, site) for _, function, site, _ in calls})
+            for function, site in rng.sample(sites, min(FAULTS, len(sites))):
+                shutil.rmtree(shm / "backup", ignore_errors=True)
+                if old:
+                    copied(old, shm / "backup")
+                here = [number for number, *where, _ in calls if where == [function, site]]
+                at = rng.choice(here)
+                error = str(errno.EINTR if function == "waitpid" else errno.EIO)
+                done, _ = faulty(shm, FAULT_SITE=site, FAULT_AT=at, FAULT_ERRNO=error)
+                what = (function, site, at, done)
+                assert done.returncode in (0, 4, 8), what
+                assert len(done.stderr.splitlines()) == (done.returncode != 0), what
+                if (shm / "backup").exists() and any((shm / "backup").iterdir()):
+                    stands_or_unfinished(shm, shm / "backup")
+                elif old:
+                    raise AssertionError(what)
+        end(process)
+
+
+# ---- refusals
+
+
+def test_refusals(shm):
+    heap = shm / "heap"
+    shell(heap, "set a b\n")
+    back_up(heap, shm / "backup")
+    with running(shm / "another") as process:
+        with open(shm / "another" / "roots", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            argv = [BACKUP, shm / "another", shm / "new"]
+            one_line(call(*argv), "pmalloc-backup", 8, "another pmalloc-backup", "wait")
+        one_line(call(BACKUP, shm / "another", shm / "backup"), "pmalloc-backup", 8, "another heap")
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.ptrace(0x4206, process.pid, None, None) == 0:  # PTRACE_SEIZE; until this test ends
+            me = f"process {os.getpid()} traces it"
+            one_line(call(*argv), "pmalloc-backup", 8, f"process {process.pid}", me)
+        assert not (shm / "new").exists()

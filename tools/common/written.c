@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "written.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "remote_call.h"
+
+// As linux/userfaultfd.h and linux/fs.h have it from Linux 6.7 on. Older headers lack it, so the
+// names are ours.
+#define USER_MODE_ONLY 1
+#define FEATURE_WRITE_PROTECT ((uint64_t)1 << 0)
+#define FEATURE_WRITE_PROTECT_FILES ((uint64_t)1 << 12)
+#define FEATURE_WRITE_PROTECT_ASYNC ((uint64_t)1 << 15)
+#define MODE_WRITE_PROTECT ((uint64_t)1 << 1)
+struct fault_api {
+    uint64_t api, features, ioctls;
+};
+struct fault_register {
+    uint64_t start, len, mode, ioctls;
+};
+#define FAULT_API _IOWR(0xaa, 0x3f, struct fault_api)
+#define FAULT_REGISTER _IOWR(0xaa, 0x00, struct fault_register)
+
+struct scan_region {
+    uint64_t start, end, categories;
+};
+struct scan {
+    uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+    uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+#define SCAN_CALL _IOWR('f', 16, struct scan)
+#define SCAN_PROTECT 1u    // what is reported is protected again, in the same step
+#define SCAN_MUST_WATCH 2u // fails where stores are not recorded
+#define SCAN_WRITTEN ((uint64_t)1 << 1)
+enum { REGIONS = 512 };
+
+// A process under seccomp might be killed for a call that it would not make.
+static bool has_filter(pid_t pid) {
+    char path[32], line[256];
+    bool filter = true;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *in = fopen(path, "re");
+    while (in && fgets(line, sizeof line, in))
+        if (strncmp(line, "Seccomp:", 8) == 0)
+            filter = atoi(line + 8) != 0;
+    if (in)
+        fclose(in);
+    return filter;
+}
+
+bool written_open(struct written *w, pid_t pid) {
+    char path[32];
+    struct fault_api api = {.api = 0xaa,
+                            .features = FEATURE_WRITE_PROTECT | FEATURE_WRITE_PROTECT_FILES |
+                                        FEATURE_WRITE_PROTECT_ASYNC};
+    *w = (struct written){.faults = -1, .pagemap = -1};
+    if (has_filter(pid))
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/pagemap", (int)pid);
+    w->faults = remote_userfaultfd(pid, O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY);
+    w->pagemap = w->faults < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (w->pagemap >= 0 && ioctl(w->faults, FAULT_API, &api) == 0)
+        return true;
+    written_close(w);
+    return false;
+}
+
+void written_close(struct written *w) {
+    if (w->faults >= 0)
+        close(w->faults);
+    if (w->pagemap >= 0)
+        close(w->pagemap);
+    free(w->range);
+    *w = (struct written){.faults = -1, .pagemap = -1};
+}
+
+// Ranges are put together where they meet, because the process may divide its mappings otherwise.
+static bool is_watched(const struct written *w, uint64_t start, uint64_t end) {
+    for (uint64_t i = 0; i < w->count; i++)
+        if (w->range[i].start <= start && end <= w->range[i].end)
+            return true;
+    return false;
+}
+
+static bool note(struct written *w, uint64_t start, uint64_t end) {
+    for (uint64_t i = 0; i < w->count; i++)
+        if (w->range[i].end == start) {
+            w->range[i].end = end;
+            return true;
+        }
+    if (w->count == w->room) {
+        uint64_t room = w->room ? w->room * 2 : 16;
+        struct written_range *more = realloc(w->range, room * sizeof *more);
+        if (!more)
+            return false;
+        w->range = more;
+        w->room = room;
+    }
+    w->range[w->count++] = (struct written_range){start, end};
+    return true;
+}
+
+bool written_watch(struct written *w, uint64_t start, uint64_t end) {
+    struct fault_register range = {.start = start, .len = end - start, .mode = MODE_WRITE_PROTECT};
+    if (w->faults < 0 || ioctl(w->faults, FAULT_REGISTER, &range) != 0)
+        return false;
+    return note(w, start, end) && written_look(w, start, end, NULL, NULL);
+}
+
+// Only what was registered by this process: another one's record must not be disturbed.
+bool written_look(struct written *w, uint64_t start, uint64_t end, written_fn *fn, void *arg) {
+    static struct scan_region region[REGIONS];
+    struct scan s = {.size = sizeof s,
+                     .flags = SCAN_PROTECT | SCAN_MUST_WATCH,
+                     .start = start,
+                     .end = end,
+                     .vec = (uintptr_t)region,
+                     .vec_len = REGIONS,
+                     .category_mask = SCAN_WRITTEN,
+                     .return_mask = SCAN_WRITTEN};
+    if (w->faults < 0 || !is_watched(w, start, end))
+        return false;
+    while (s.start < s.end) {
+        int found = ioctl(w->pagemap, SCAN_CALL, &s);
+        if (found < 0 && errno == EINTR)
+            continue;
+        if (found < 0 || s.walk_end <= s.start)
+            return false;
+        for (int i = 0; i < found && fn; i++)
+            fn(region[i].start, region[i].end, arg);
+        s.start = s.walk_end;
+    }
+    return true;
+}
