@@ -71,6 +71,14 @@ typedef struct pmalloc_op {
 
 #define PMALLOC_ZERO 1u    // the block reads as zeroes
 #define PMALLOC_FLUSHED 2u // the caller makes the block's bytes durable, with pmalloc_flush()
+// The block holds no pointers: the collector keeps it if something reaches it, and does not look
+// for pointers in it. Versions of PMAlloc from before this flag refuse a heap with such blocks.
+#define PMALLOC_POINTER_FREE 4u
+
+// A block as malloc() gives it, with flags. `align` is a power of two; 0: as malloc. NULL with
+// errno ENOMEM or EINVAL (a line on standard error names a flag that is unknown). The flags stay
+// with the block when realloc() moves it.
+void *pmalloc_alloc(size_t size, size_t align, unsigned flags);
 
 // Returns a block that belongs to the caller from now on: other elements may store pointers to it.
 // `align` is a power of two; 0: as malloc. The publish makes the block's bytes durable, unless
@@ -119,9 +127,12 @@ void pmalloc_persist(const void *p, size_t n);
 int pmalloc_needs_flush(void);
 
 // Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
-// for. A block in a thread's cache is none. Ends when `fn` returns something else than 0, and
-// returns that. `fn` may free the block that it is given, and allocates nothing. No other thread
-// may allocate or free meanwhile.
+// for and the flags that stay with it (PMALLOC_POINTER_FREE). A block in a thread's cache is none.
+// Ends when `fn` returns something else than 0, and returns that. `fn` may free the block that it
+// is given, and allocates nothing. No other thread may allocate or free meanwhile.
+typedef int pmalloc_walk_fn(void *p, size_t size, unsigned flags, void *arg);
+int pmalloc_walk(pmalloc_walk_fn *fn, void *arg);
+// The same without the flags.
 int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg);
 
 #ifdef __cplusplus

@@ -53,7 +53,7 @@ struct pm_vslab {
     uint16_t old_listed; // old blocks listed in the index table; all that are live, and maybe more
     uint16_t blocked;    // blocks of size_class that a listed old block blocks
     uint8_t old_class;
-    uint8_t reserved;
+    uint8_t kind; // enum pm_kind; never changes
     // By the arena's clock: when the slab was last put into the queue, and when a block was last
     // taken from it or returned to it.
     uint32_t queued, used;

@@ -311,7 +311,7 @@ static void sweep_extent(uint32_t index, bool write, struct pm_recovery *r) {
     r->extents++;
     r->live_objects++;
     r->live_bytes += bytes;
-    pm_tag[pm_granule(pm_extent_address(e))] = PM_TAG_EXTENT;
+    pm_tag[pm_granule(pm_extent_address(e))] = pm_extent_tag(e);
 }
 
 #define INDEX_MASK ((1u << PM_INDEX_SHIFT) - 1)

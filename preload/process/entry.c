@@ -179,6 +179,16 @@ void *pm_memalign(size_t align, size_t size) {
     return cls ? small(cls) : large(size, align, NULL);
 }
 
+void *pm_malloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
+    if (pm_nested())
+        return no_memory();
+    struct pm_cancel held = pm_cancel_hold();
+    bool fallback = route() == PM_ROUTE_FALLBACK;
+    void *p = fallback ? NULL : pm_alloc_of_kind(kind, size, align);
+    pm_cancel_release(held);
+    return fallback ? pm_memalign(align, size) : p ? p : no_memory();
+}
+
 size_t pm_usable_size(void *p) {
     if (!p)
         return 0;
@@ -187,6 +197,8 @@ size_t pm_usable_size(void *p) {
     unsigned tag = pm_alloc_tag(p);
     if (pm_tag_is_class(tag))
         return pm_classes[tag].size;
+    if (tag == PM_TAG_KIND)
+        return pm_alloc_size_of_kind(p);
     uint32_t extent = tag == PM_TAG_EXTENT ? pm_alloc_extent(p) : 0;
     if (extent)
         return pm_extent_bytes(&pm_extents[extent]);
@@ -195,7 +207,8 @@ size_t pm_usable_size(void *p) {
 }
 
 static void *move(void *p, size_t old, size_t size) {
-    void *fresh = pm_malloc(size);
+    enum pm_kind kind = pm_alloc_kind(p);
+    void *fresh = kind ? pm_malloc_of_kind(kind, size, 0) : pm_malloc(size);
     if (!fresh)
         return NULL;
     memcpy(fresh, p, old < size ? old : size);
@@ -231,7 +244,7 @@ void *pm_realloc(void *p, size_t size) {
         return no_memory();
     }
     // A block stays where it is while at least half of it is used.
-    size_t old = pm_classes[tag].size;
+    size_t old = tag == PM_TAG_KIND ? pm_alloc_size_of_kind(p) : pm_classes[tag].size;
     return size <= old && size * 2 > old ? p : move(p, old, size);
 }
 
