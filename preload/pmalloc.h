@@ -39,6 +39,16 @@ uint64_t pmalloc_generation(void);
 // and others from the file system, EAGAIN if a thread could not be held. Then the last commit
 // stands, and the call may be repeated. Thread-safe; waits for a commit that is being made.
 int pmalloc_commit(void);
+// Under PMALLOC_COLLECT=api a start keeps every block that was allocated, reachable or not, until
+// this call frees those that nothing reaches. So the program may first finish what a log of its own
+// says, with pointers that only the log has, in whatever form. Alive are what root slots, captured
+// roots and all blocks allocated since the start reach, and what is reached from there. A block
+// that is older than the start, and that only registers, stacks or variables which are no roots
+// point to, is freed. Call it while no other thread allocates or frees. The second call does
+// nothing. Returns 0, or -1 with errno, and nothing has been freed: ENOTSUP without
+// PMALLOC_COLLECT=api, on a volatile or private heap, and under PMALLOC_COMMIT; ENOMEM if there is
+// no memory to mark with; EDEADLK in a signal handler.
+int pmalloc_collect(void);
 // "MAJOR.MINOR.PATCH"
 const char *pmalloc_version(void);
 

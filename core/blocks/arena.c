@@ -305,6 +305,10 @@ void pm_arena_adopt(uint32_t slab) {
         pm_arenas_add_kinds();
         arena = &pm_arenas[pm_kind_arena((enum pm_kind)v->kind, pm_slab_node(slab))];
     }
+    if (v->held) {
+        pm_arenas_add_kinds();
+        arena = &pm_arenas[pm_held_arena(pm_slab_node(slab))];
+    }
     struct pm_bin *bin = &arena->bin[v->size_class];
     pm_slab_set_home(v, arena->number, v->size_class);
     v->untagged = 1;

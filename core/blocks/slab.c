@@ -86,7 +86,7 @@ uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
     v->next = v->prev = 0;
     v->listed = v->untagged = 0;
     v->holes = v->punched = 0;
-    v->quiet = 0;
+    v->quiet = v->held = 0;
     v->kind = (uint8_t)pm_kind_of_arena(arena);
     no_old_blocks(v);
     v->extent = extent;
@@ -203,6 +203,7 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
                        pm_heap.dir, s->slabs.name, slab, h->kind);
     struct pm_vslab *v = &pm_vslabs[slab];
     v->kind = h->kind;
+    v->held = 0;
     v->extent = extent;
     pm_slab_set_home(v, 0, cls);
     no_old_blocks(v);

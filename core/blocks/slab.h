@@ -61,6 +61,7 @@ struct pm_vslab {
     // none for certain, and no block in use; the extent counts them (holes.h).
     uint16_t holes, punched;
     uint8_t quiet; // looks in a row between which no block was taken or returned (age.h)
+    uint8_t held;  // none of its blocks is handed out before pmalloc_collect() (kinds.h)
     uint64_t free[PM_BITMAP_WORDS]; // bit i: block i is not handed out, cached or blocked
 } __attribute__((aligned(64)));     // slabs side by side may belong to different threads
 

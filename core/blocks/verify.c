@@ -167,7 +167,7 @@ static int verify_tags(uint32_t slab, const struct pm_population *p, bool alone,
     for (unsigned i = 0; i < cls->blocks; i++) {
         unsigned tag = pm_tag[pm_granule(pm_slab_start(slab) + (size_t)i * cls->size)];
         bool in_use = pm_bit(used, i);
-        unsigned own = pm_vslabs[slab].kind ? PM_TAG_KIND : p->cls;
+        unsigned own = pm_vslabs[slab].kind || pm_vslabs[slab].held ? PM_TAG_KIND : p->cls;
         if (in_use ? tag && tag != own : tag && (alone || (tag == own && own == p->cls)))
             return WRONG("slab %u: block %u of %u bytes is %s but tagged %u", slab, i, cls->size,
                          in_use ? "in use" : "free", tag);
@@ -219,7 +219,7 @@ static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_err
     uint64_t blocked[PM_BITMAP_WORDS];
     uint32_t line = 0;
     if (v->size_class == 0 || v->size_class > PM_CLASSES || v->extent != extent ||
-        (swept && v->kind != pm_kind_of_arena(v->arena)))
+        (swept && !v->held && v->kind != pm_kind_of_arena(v->arena)))
         return WRONG("slab %u: its volatile header is of class %u, extent %u", slab, v->size_class,
                      v->extent);
     struct pm_population population[2];

@@ -310,6 +310,7 @@ void pm_extent_free(struct pm_shard *s, uint32_t index) {
     e->holes = 0;
     e->slab = 0;
     e->kind = PM_KIND_CONSERVATIVE;
+    e->held = 0;
     e->zero = 0;
     pm_free_coalesce(s, index, PM_EXTENT_RECLAIMED);
 }

@@ -61,7 +61,7 @@ struct marker {
 
 static struct marker *markers;
 static unsigned marker_count;
-static bool parallel;
+static bool parallel, held_only;
 static pm_progress *progress;
 static uint64_t base, frontier; // copies of pm_base and of the end of the last shard
 
@@ -131,8 +131,8 @@ static void consider_extent(struct marker *m, uint64_t offset, uint32_t index) {
         if (page < e->page)
             return;
         if (page < e->page + e->pages) {
-            if (e->state == PM_EXTENT_ACTIVE && !e->slab && set_extent_mark(e) &&
-                e->kind != PM_KIND_POINTER_FREE)
+            if (e->state == PM_EXTENT_ACTIVE && !e->slab && (!held_only || e->held) &&
+                set_extent_mark(e) && e->kind != PM_KIND_POINTER_FREE)
                 push(m, e->page << PM_PAGE_SHIFT, pm_extent_bytes(e));
             return;
         }
@@ -419,6 +419,8 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     if (marker_count > MAX_MARKERS)
         marker_count = MAX_MARKERS;
     parallel = marker_count > 1;
+    held_only = options->held;
+    atomic_store_explicit(&pool.idle, 0, memory_order_relaxed); // pm_mark_block() gives nothing
     overflowed = false;
     markers = pm_os_reserve(marker_count * sizeof *markers);
     stripe_index = pm_os_reserve(stripes * sizeof *stripe_index + 1);
@@ -426,10 +428,10 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     if (!markers || !stripe_index || !stripe_noted)
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (pm_extents[i].slab)
-            index_slab(pm_extent_slab(&pm_extents[i]));
-        else
+        if (!pm_extents[i].slab)
             index_extent(i);
+        else if (!held_only || pm_vslabs[pm_extent_slab(&pm_extents[i])].held)
+            index_slab(pm_extent_slab(&pm_extents[i]));
     return PM_OK;
 }
 
@@ -443,6 +445,11 @@ void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused) 
     if (len > skip)
         scan_words(&markers[0], (const char *)bytes + skip, len - skip);
     stray = counted;
+}
+
+void pm_mark_block(const void *block, uint64_t len) {
+    push(&markers[0], pm_heap_offset(block), len);
+    work_off(&markers[0]);
 }
 
 uint64_t pm_mark_run(void) {

@@ -6,6 +6,8 @@
 #include <stdint.h>
 
 #include "base/cancel.h"
+#include "base/options.h"
+#include "blocks/age.h"
 #include "blocks/alloc.h"
 #include "blocks/arena.h"
 #include "blocks/population.h"
@@ -15,6 +17,7 @@
 #include "media/persist.h"
 #include "pages/extent.h"
 #include "pmalloc.h"
+#include "recovery/collect.h"
 #include "start.h"
 #include "version.h"
 
@@ -123,6 +126,32 @@ EXPORT int pmalloc_commit(void) {
     if (!error)
         return 0;
     errno = error;
+    return -1;
+}
+
+EXPORT int pmalloc_collect(void) {
+    struct pm_mark_options how = {.markers = (unsigned)pm_options.markers.number};
+    struct pm_recovery found;
+    struct pm_error err;
+    pm_process_start();
+    if (pm_options.collect.number != PM_COLLECT_API || !pm_heap_on_media() ||
+        pm_heap_is_journaled()) {
+        errno = ENOTSUP;
+        return -1;
+    }
+    if (pm_nested()) {
+        errno = EDEADLK;
+        return -1;
+    }
+    struct pm_cancel held = pm_cancel_hold();
+    pm_lock(&pm_age_lock);
+    int status = pm_collect(&how, &found, &err);
+    pm_unlock(&pm_age_lock);
+    pm_cancel_release(held);
+    if (status == PM_OK)
+        return 0;
+    pm_say("pmalloc_collect: %s; nothing was freed", err.text);
+    errno = ENOMEM;
     return -1;
 }
 
