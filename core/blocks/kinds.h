@@ -12,7 +12,7 @@
 // held slab that has a tag is old, and the program has not freed it. Held extents are freed past
 // the extent caches for the same reason.
 //
-// These arenas count in pm_arena_count only from the first such block on. So a program that has none
+// These arenas count in pm_arena_count only from the first such block on. So a program without any
 // pays nothing for them.
 #ifndef PM_KINDS_H
 #define PM_KINDS_H
