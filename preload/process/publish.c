@@ -48,7 +48,7 @@ static int fail(int error) {
 static bool flags_are_known(unsigned flags) {
     unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE;
     if (flags & ~known)
-        pm_say("pmalloc: flags %#x are unknown to version %s; nothing was allocated",
+        pm_say("pmalloc_alloc: flags %#x are unknown to version %s; nothing was allocated",
                flags & ~known, PM_VERSION);
     return !(flags & ~known);
 }
@@ -185,8 +185,14 @@ static bool publish_locked(unsigned lane, const pmalloc_op *op, size_t n) {
     return count == 0 || pm_lanes_publish(lane, target, (unsigned)count);
 }
 
-// A thread's own lane, so that threads seldom meet: the address of its cache pointer differs.
-static unsigned own_lane(void) { return (unsigned)((uintptr_t)&pm_tcache >> 12) * 7u; }
+// A thread's own lanes, so that threads seldom meet: the address of its cache pointer differs. It
+// takes them in turn: a line that was flushed a moment ago is slow to store to and to flush again,
+// on Optane as much as on CXL memory.
+#define TURNS 4u
+static unsigned own_lane(void) {
+    static __thread unsigned turn __attribute__((tls_model("initial-exec")));
+    return (unsigned)((uintptr_t)&pm_tcache >> 12) * 7u + turn++ % TURNS;
+}
 
 EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
     pm_process_start();
