@@ -136,6 +136,17 @@ void pmalloc_persist(const void *p, size_t n);
 // not, or the heap is volatile.
 int pmalloc_needs_flush(void);
 
+// From now on `taker` is called for each block of the heap that the program frees, by whatever
+// name, and also for the old block of a realloc() that moves. If it returns 0, the block is freed
+// as ever. Else the block stays as it is, and the caller of free() notices nothing: `taker` frees
+// it later with pmalloc_free_now(), for which it is not asked. So a transaction library holds frees
+// back until its transaction is durable. A crash meanwhile loses nothing: the collector finds the
+// block if nothing reaches it. Not asked about: frees of a publish and of a cancel, and those of
+// signal handlers that interrupt the allocator. Set it before the program starts threads. Each free
+// then takes a slower path. NULL ends it.
+void pmalloc_set_free_callback(int (*taker)(void *p));
+void pmalloc_free_now(void *p);
+
 // Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
 // for and the flags that stay with it (PMALLOC_POINTER_FREE). A block in a thread's cache is none.
 // Ends when `fn` returns something else than 0, and returns that. `fn` may free the block that it

@@ -12,6 +12,7 @@
 #include "blocks/arena.h"
 #include "blocks/population.h"
 #include "commits.h"
+#include "entry.h"
 #include "export.h"
 #include "media/heap.h"
 #include "media/persist.h"
@@ -128,6 +129,13 @@ EXPORT int pmalloc_commit(void) {
     errno = error;
     return -1;
 }
+
+EXPORT void pmalloc_set_free_callback(int (*taker)(void *p)) {
+    pm_process_start();
+    pm_frees_watch(taker);
+}
+
+EXPORT void pmalloc_free_now(void *p) { pm_free_now(p); }
 
 EXPORT int pmalloc_collect(void) {
     struct pm_mark_options how = {.markers = (unsigned)pm_options.markers.number};

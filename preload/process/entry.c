@@ -20,6 +20,8 @@ static void *no_memory(void) {
     return NULL;
 }
 
+static int (*_Atomic free_taker)(void *p);
+
 // ---- routes -------------------------------------------------------------------------------------
 
 // Where a request of this thread goes.
@@ -134,8 +136,14 @@ void *pm_malloc_slow(size_t size) {
     return PM_LIKELY(p != NULL) ? p : large_slow(size, PM_PAGE_SIZE, NULL);
 }
 
-__attribute__((noinline)) static void free_uncached(void *p) {
-    if (!p || pm_alloc_free_further(p))
+// A handler that has interrupted the allocator cannot call the program's function.
+static bool taken_over(void *p) {
+    int (*taker)(void *) = atomic_load_explicit(&free_taker, memory_order_acquire);
+    return taker && pm_in_range(p) && !pm_nested() && taker(p) != 0;
+}
+
+__attribute__((noinline)) static void free_uncached(void *p, bool ask) {
+    if (!p || (ask && taken_over(p)) || pm_alloc_free_further(p))
         return;
     if (pm_fallback_owns(p)) {
         pm_fallback_free(p);
@@ -156,7 +164,18 @@ __attribute__((noinline)) static void free_uncached(void *p) {
 
 void pm_free_slow(void *p) {
     if (!pm_alloc_free_cached(p))
-        free_uncached(p);
+        free_uncached(p, true);
+}
+
+void pm_free_now(void *p) {
+    if (!pm_tcache_push(pm_tcache, p) && !pm_alloc_free_cached(p))
+        free_uncached(p, false);
+}
+
+void pm_frees_watch(int (*taker)(void *p)) {
+    atomic_store_explicit(&free_taker, taker, memory_order_release);
+    if (taker && !atomic_load_explicit(&pm_frees_watched, memory_order_relaxed))
+        pm_tcaches_watch();
 }
 
 void *pm_calloc(size_t count, size_t size) {

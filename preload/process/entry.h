@@ -34,6 +34,12 @@ static inline void pm_free(void *p) {
         pm_free_slow(p);
 }
 
+// Past the function that watches frees.
+void pm_free_now(void *p);
+// From here on `taker` is asked about each free of a block of the heap; see
+// pmalloc_set_free_callback(). NULL: it is asked no more.
+void pm_frees_watch(int (*taker)(void *p));
+
 void *pm_calloc(size_t count, size_t size);
 // As glibc: realloc(p, 0) frees p and returns NULL.
 void *pm_realloc(void *p, size_t size);

@@ -95,7 +95,7 @@ EXPORT void pmalloc_defer_free(pmalloc_op *op, void *p) {
 EXPORT void pmalloc_cancel(pmalloc_op *op, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (op[i].kind == OP_BLOCK)
-            pm_free(op[i].at);
+            pm_free_now(op[i].at);
         op[i].kind = OP_EMPTY;
     }
 }
@@ -207,7 +207,7 @@ EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
         return -1;
     for (size_t i = 0; i < n; i++) {
         if (op[i].kind == OP_DEFERRED)
-            pm_free(op[i].at);
+            pm_free_now(op[i].at);
         op[i].kind = OP_EMPTY;
     }
     return 0;
