@@ -167,6 +167,8 @@ void pm_extent_cache_look(struct pm_extent_cache *cache) {
     pm_extent_cache_age();
 }
 
+_Atomic bool pm_frees_watched;
+
 void pm_extent_caches_watch(void) {
     for (unsigned i = 0; i < cache_count; i++)
         atomic_store_explicit(&caches[i].granules, 0, memory_order_relaxed);

@@ -18,7 +18,6 @@ static struct pm_tcache *spare;
 static unsigned live_count, parked_count;
 _Atomic uint64_t pm_tcache_moves;
 bool pm_tcache_lost;
-_Atomic bool pm_frees_watched;
 
 // ---- capacities --------------------------------------------------------------------------------
 //
