@@ -39,6 +39,16 @@ uint64_t pmalloc_generation(void);
 // and others from the file system, EAGAIN if a thread could not be held. Then the last commit
 // stands, and the call may be repeated. Thread-safe; waits for a commit that is being made.
 int pmalloc_commit(void);
+// Under PMALLOC_COLLECT=api a start keeps every block that was allocated, reachable or not, until
+// this call frees those that nothing reaches. So the program may first finish what a log of its own
+// says, with pointers that only the log has, in whatever form. Alive are what root slots, captured
+// roots and all blocks allocated since the start reach, and what is reached from there. A block
+// that is older than the start, and that only registers, stacks or variables which are no roots
+// point to, is freed. Call it while no other thread allocates or frees. The second call does
+// nothing. Returns 0, or -1 with errno, and nothing has been freed: ENOTSUP without
+// PMALLOC_COLLECT=api, on a volatile or private heap, and under PMALLOC_COMMIT; ENOMEM if there is
+// no memory to mark with; EDEADLK in a signal handler.
+int pmalloc_collect(void);
 // "MAJOR.MINOR.PATCH"
 const char *pmalloc_version(void);
 
@@ -71,6 +81,14 @@ typedef struct pmalloc_op {
 
 #define PMALLOC_ZERO 1u    // the block reads as zeroes
 #define PMALLOC_FLUSHED 2u // the caller makes the block's bytes durable, with pmalloc_flush()
+// The block holds no pointers: the collector keeps it if something reaches it, and does not look
+// for pointers in it. Versions of PMAlloc from before this flag refuse a heap with such blocks.
+#define PMALLOC_POINTER_FREE 4u
+
+// A block as malloc() gives it, with flags. `align` is a power of two; 0: as malloc. NULL with
+// errno ENOMEM or EINVAL (a line on standard error names a flag that is unknown). The flags stay
+// with the block when realloc() moves it.
+void *pmalloc_alloc(size_t size, size_t align, unsigned flags);
 
 // Returns a block that belongs to the caller from now on: other elements may store pointers to it.
 // `align` is a power of two; 0: as malloc. The publish makes the block's bytes durable, unless
@@ -118,10 +136,24 @@ void pmalloc_persist(const void *p, size_t n);
 // not, or the heap is volatile.
 int pmalloc_needs_flush(void);
 
+// From now on `taker` is called for each block of the heap that the program frees, by whatever
+// name, and also for the old block of a realloc() that moves. If it returns 0, the block is freed
+// as ever. Else the block stays as it is, and the caller of free() notices nothing: `taker` frees
+// it later with pmalloc_free_now(), for which it is not asked. So a transaction library holds frees
+// back until its transaction is durable. A crash meanwhile loses nothing: the collector finds the
+// block if nothing reaches it. Not asked about: frees of a publish and of a cancel, and those of
+// signal handlers that interrupt the allocator. Set it before the program starts threads. Each free
+// then takes a slower path. NULL ends it.
+void pmalloc_set_free_callback(int (*taker)(void *p));
+void pmalloc_free_now(void *p);
+
 // Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
-// for. A block in a thread's cache is none. Ends when `fn` returns something else than 0, and
-// returns that. `fn` may free the block that it is given, and allocates nothing. No other thread
-// may allocate or free meanwhile.
+// for and the flags that stay with it (PMALLOC_POINTER_FREE). A block in a thread's cache is none.
+// Ends when `fn` returns something else than 0, and returns that. `fn` may free the block that it
+// is given, and allocates nothing. No other thread may allocate or free meanwhile.
+typedef int pmalloc_walk_fn(void *p, size_t size, unsigned flags, void *arg);
+int pmalloc_walk(pmalloc_walk_fn *fn, void *arg);
+// The same without the flags.
 int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg);
 
 #ifdef __cplusplus

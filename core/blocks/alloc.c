@@ -9,6 +9,8 @@
 #include "base/cancel.h"
 #include "base/options.h"
 #include "extent_cache.h"
+#include "kinds.h"
+#include "media/feature.h"
 #include "media/heap_space.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_take.h"
@@ -286,10 +288,83 @@ static bool free_large(const void *p) {
     return pm_extent_cache_put(cache, pm_granule(p)) || pm_extent_free_block(p);
 }
 
+// ---- blocks of a kind ---------------------------------------------------------------------------
+
+static void ready_for_kinds(void) {
+    if (__atomic_load_n(&pm_arena_count, __ATOMIC_ACQUIRE) == pm_kinds_first_arena) {
+        pm_lock(&pm_tcache_lock);
+        pm_arenas_add_kinds();
+        pm_unlock(&pm_tcache_lock);
+    }
+    pm_feature_need(PM_INCOMPAT_KINDS);
+}
+
+static void *large_of_kind(enum pm_kind kind, size_t size, size_t align) {
+    uint64_t pages = whole_pages(size), align_pages = align >> PM_PAGE_SHIFT;
+    unsigned node = pm_node_mine();
+    if (size > PM_KIND_PAGES_MAX << PM_PAGE_SHIFT)
+        return NULL;
+    uint32_t index = pm_extent_cache_take(node, pages, align_pages ? align_pages : 1);
+    for (unsigned i = 1; !index && i < pm_nodes.count; i++)
+        index =
+            pm_extent_cache_take((node + i) % pm_nodes.count, pages, align_pages ? align_pages : 1);
+    if (!index)
+        return NULL;
+    pm_extents[index].kind = (uint8_t)kind;
+    return pm_extent_publish(index, false) ? pm_extent_address(&pm_extents[index]) : NULL;
+}
+
+static void *of_kind_once(enum pm_kind kind, size_t size, size_t align) {
+    unsigned cls = size > PM_SMALL_MAX ? 0
+                   : align <= 16       ? pm_size_to_class(size)
+                                       : pm_aligned_class(size, align);
+    return cls ? pm_arena_take_kind(kind, cls) : large_of_kind(kind, size ? size : 1, align);
+}
+
+void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
+    ready_for_kinds();
+    pm_age_notice();
+    void *p = of_kind_once(kind, size, align);
+    for (unsigned i = 0; !p && i < TRIES && more_room(); i++)
+        p = of_kind_once(kind, size, align);
+    if (!p)
+        fail();
+    return p;
+}
+
+enum pm_kind pm_alloc_kind(const void *p) {
+    if (pm_alloc_tag(p) != PM_TAG_KIND)
+        return PM_KIND_CONSERVATIVE;
+    const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
+    uint32_t index = pm_home_class(pm_slab_home(v)) ? 0 : pm_alloc_extent(p);
+    return index ? (enum pm_kind)pm_extents[index].kind : (enum pm_kind)v->kind;
+}
+
+static bool free_of_kind(void *p) {
+    bool small = pm_home_class(pm_slab_home(&pm_vslabs[pm_slab_of(p)])) != 0;
+    return small ? pm_arena_return_kind(p) : pm_extent_free_block(p);
+}
+
+size_t pm_alloc_size_of_kind(void *p) {
+    struct pm_cancel held = pm_cancel_hold();
+    bool small = pm_home_class(pm_slab_home(&pm_vslabs[pm_slab_of(p)])) != 0;
+    uint32_t index = small ? 0 : pm_extent_find(p);
+    size_t size = small   ? pm_classes[pm_arena_class_of_kind(p)].size
+                  : index ? pm_extent_bytes(&pm_extents[index])
+                          : 0;
+    pm_cancel_release(held);
+    return size;
+}
+
+// ---- free ---------------------------------------------------------------------------------------
+
 void pm_alloc_free(void *p, unsigned tag) {
     if (pm_tag_is_class(tag))
         free_small(p, tag);
-    else if (tag == PM_TAG_NONE || !free_large(p))
+    else if (tag == PM_TAG_KIND) {
+        if (!free_of_kind(p))
+            pm_misuse("free", p);
+    } else if (tag == PM_TAG_NONE || !free_large(p))
         pm_misuse("free", p);
 }
 

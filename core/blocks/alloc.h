@@ -56,6 +56,13 @@ extern _Atomic uint64_t pm_alloc_far;
 // the slab around `p` if recovery has left them unwritten. It may be called in any handler; there
 // it skips that step and may return PM_TAG_NONE for a block of an untagged slab.
 unsigned pm_alloc_tag(const void *p);
+// Returns a block of a kind other than PM_KIND_CONSERVATIVE. `align` is a power of two or 0. It may
+// hold anything. NULL: memory is out.
+void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align);
+// The kind of an allocated block, and for a block with the tag PM_TAG_KIND its size; 0: there is
+// none at `p`.
+enum pm_kind pm_alloc_kind(const void *p);
+size_t pm_alloc_size_of_kind(void *p);
 // Frees the block at `p`, whose tag is `tag`. Reports misuse as PMALLOC_CHECK asks.
 void pm_alloc_free(void *p, unsigned tag);
 // Returns the extent of the large block at `p`; 0: none starts there. It may be called in any

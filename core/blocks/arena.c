@@ -6,6 +6,8 @@
 #include "base/os.h"
 #include "extent_cache.h"
 #include "holes.h"
+#include "kinds.h"
+#include "media/shard_nodes.h"
 #include "morph.h"
 #include "reach.h"
 #include "returns.h"
@@ -38,12 +40,15 @@ static void make_arena(unsigned number, unsigned node) {
 
 bool pm_arenas_init(unsigned cores) {
     unsigned joined = deal(cores), all = joined + pm_nodes.count;
-    size_t arenas = all * sizeof *pm_arenas, caches = joined * sizeof(struct pm_extent_cache);
+    unsigned with_kinds = all + PM_KINDS_APART * pm_nodes.count;
+    size_t arenas = with_kinds * sizeof *pm_arenas,
+           caches = joined * sizeof(struct pm_extent_cache);
     pm_arenas = pm_os_reserve(arenas + caches + pm_reach_bytes(all));
     if (!pm_arenas)
         return false;
     pm_extent_caches_init((char *)pm_arenas + arenas, joined);
     pm_arena_count = all;
+    pm_kinds_first_arena = (uint16_t)all;
     for (unsigned node = 0; node < pm_nodes.count; node++) {
         for (unsigned i = first_of[node]; i < first_of[node + 1]; i++)
             make_arena(i, node);
@@ -52,6 +57,18 @@ bool pm_arenas_init(unsigned cores) {
     }
     pm_reach_init((char *)pm_arenas + arenas + caches);
     return true;
+}
+
+// pm_tcache_lock, which a fork holds while it holds the locks of all bins, is held; or no other
+// thread runs.
+void pm_arenas_add_kinds(void) {
+    unsigned first = pm_kinds_first_arena, end = first + PM_KINDS_APART * pm_nodes.count;
+    if (pm_arena_count == end)
+        return;
+    for (unsigned i = first; i < end; i++)
+        make_arena(i, (i - first) % pm_nodes.count);
+    // Release: who sees the count finds the arenas made.
+    __atomic_store_n(&pm_arena_count, end, __ATOMIC_RELEASE);
 }
 
 struct pm_arena *pm_arena_first(unsigned node) {
@@ -186,7 +203,7 @@ unsigned pm_arena_fill(struct pm_arena *arena, unsigned cls, void **blocks, unsi
 // First what is free in any bin, then what another node's arena can make.
 void *pm_arena_far(const struct pm_arena *arena, unsigned cls) {
     void *block;
-    for (unsigned turn = arena->near; turn + 1 < pm_arena_count; turn++)
+    for (unsigned turn = arena->near; turn + 1 < pm_kinds_first_arena; turn++)
         if (take_from(&pm_arenas[arena->others[turn]], cls, &block, 1, PM_STEP_FAR))
             return block;
     for (unsigned i = 1; i < pm_nodes.count; i++)
@@ -226,6 +243,50 @@ void pm_arena_return(unsigned cls, void **blocks, unsigned count) {
     }
 }
 
+// ---- blocks of a kind ---------------------------------------------------------------------------
+//
+// No thread cache has them: their tag does not say their class, so a free of one finds a stack of
+// capacity 0 and gets here.
+
+void *pm_arena_take_kind(enum pm_kind kind, unsigned cls) {
+    unsigned mine = pm_node_mine();
+    void *p = NULL;
+    for (unsigned i = 0; i < pm_nodes.count; i++) {
+        unsigned node = (mine + i) % pm_nodes.count;
+        if (fill(&pm_arenas[pm_kind_arena(kind, node)], cls, &p, 1, i > 0)) {
+            pm_tag[pm_granule(p)] = PM_TAG_KIND;
+            return p;
+        }
+    }
+    return NULL;
+}
+
+// Looks at the tag under the bin's lock, so of two frees of a block one fails.
+static unsigned block_of_kind(void *p, bool give) {
+    uint32_t slab = pm_slab_of(p), home = lock_bin_of(slab);
+    if (!home)
+        return 0;
+    struct pm_arena *arena = &pm_arenas[pm_home_arena(home)];
+    struct pm_bin *bin = &arena->bin[pm_home_class(home)];
+    uint32_t offset = (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
+    struct pm_slab_block block;
+    bool good =
+        pm_tag[pm_granule(p)] == PM_TAG_KIND && pm_slab_find(&pm_vslabs[slab], offset, &block);
+    if (good && give) {
+        pm_tag[pm_granule(p)] = PM_TAG_NONE;
+        bin->returns++;
+        pm_return_run(arena, bin, block.cls, &p, 1);
+    }
+    pm_unlock(&bin->lock);
+    return good ? block.cls : 0;
+}
+
+bool pm_arena_return_kind(void *p) { return block_of_kind(p, true) != 0; }
+
+unsigned pm_arena_class_of_kind(void *p) { return block_of_kind(p, false); }
+
+// ---- recovery -----------------------------------------------------------------------------------
+
 bool pm_arena_write_tags(uint32_t slab) {
     uint32_t home = lock_bin_of(slab);
     if (!home)
@@ -240,6 +301,14 @@ bool pm_arena_write_tags(uint32_t slab) {
 void pm_arena_adopt(uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
     struct pm_arena *arena = pm_arena_of_recovered(pm_slab_node(slab));
+    if (v->kind) {
+        pm_arenas_add_kinds();
+        arena = &pm_arenas[pm_kind_arena((enum pm_kind)v->kind, pm_slab_node(slab))];
+    }
+    if (v->held) {
+        pm_arenas_add_kinds();
+        arena = &pm_arenas[pm_held_arena(pm_slab_node(slab))];
+    }
     struct pm_bin *bin = &arena->bin[v->size_class];
     pm_slab_set_home(v, arena->number, v->size_class);
     v->untagged = 1;

@@ -32,6 +32,14 @@ void *pm_arena_far(const struct pm_arena *arena, unsigned cls);
 // Returns blocks of one class to their slabs, of whichever arenas. Slabs that become entirely free
 // stay in their bin for a while, and then become free extents.
 void pm_arena_return(unsigned cls, void **blocks, unsigned count);
+// The same for a block of a kind, from its arenas; pm_arenas_add_kinds() has been called.
+void *pm_arena_take_kind(enum pm_kind kind, unsigned cls);
+// Returns a block of a kind to its slab. False: `p` is none.
+bool pm_arena_return_kind(void *p);
+// The class of a block of a kind; 0: `p` is none.
+unsigned pm_arena_class_of_kind(void *p);
+// Makes the arenas of the kinds count (kinds.h). pm_tcache_lock is held, or no other thread runs.
+void pm_arenas_add_kinds(void);
 // Writes the tags of a slab that is untagged. False: there was nothing to write.
 bool pm_arena_write_tags(uint32_t slab);
 // Adds a slab to its node's arena of recovered slabs. No other thread runs yet.

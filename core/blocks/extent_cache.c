@@ -161,8 +161,17 @@ void pm_extent_cache_age(void) {
 void pm_extent_cache_look(struct pm_extent_cache *cache) {
     if (!atomic_load_explicit(&cache->granules, memory_order_relaxed))
         fill_in(cache);
+    if (atomic_load_explicit(&pm_frees_watched, memory_order_relaxed))
+        atomic_store_explicit(&cache->granules, 0, memory_order_relaxed);
     set_limit(cache);
     pm_extent_cache_age();
+}
+
+_Atomic bool pm_frees_watched;
+
+void pm_extent_caches_watch(void) {
+    for (unsigned i = 0; i < cache_count; i++)
+        atomic_store_explicit(&caches[i].granules, 0, memory_order_relaxed);
 }
 
 void pm_extent_caches_look_soon(void) {

@@ -71,6 +71,8 @@ struct pm_extent_cache {
 extern _Atomic uint32_t pm_cached_clock; // in tenths of the decay time
 
 extern struct pm_extent_cache pm_no_extent_cache; // empty, and without room
+// Frees are watched (process/entry.h): no cached path takes them. Set once, and for good.
+extern _Atomic bool pm_frees_watched;
 // One for each arena, in zeroed memory of the caller's. Then says which arenas are of a node.
 void pm_extent_caches_init(void *zeroed, unsigned arenas);
 void pm_extent_caches_of_node(unsigned node, unsigned first, unsigned count);
@@ -157,6 +159,8 @@ static inline void pm_extent_cache_look_soon(struct pm_extent_cache *cache) {
 
 // Looks at the clock, and frees what has been cached for too long.
 void pm_extent_cache_look(struct pm_extent_cache *cache);
+// The cached path of free finds no block any more. pm_frees_watched has been set.
+void pm_extent_caches_watch(void);
 // Makes the next free into each cache look.
 void pm_extent_caches_look_soon(void);
 // Frees what has been cached for too long, in all caches.

@@ -110,9 +110,10 @@ bool pm_slab_find(const struct pm_vslab *v, uint32_t offset, struct pm_slab_bloc
 // ---- recovery ----------------------------------------------------------------------------------
 
 static void set_tags(uint32_t slab, unsigned cls, const uint64_t *used) {
+    unsigned tag = pm_vslabs[slab].kind || pm_vslabs[slab].held ? PM_TAG_KIND : cls;
     PM_EACH_BIT(i, used, pm_slab_words(cls)) {
         const char *block = pm_slab_start(slab) + (size_t)i * pm_classes[cls].size;
-        pm_tag[pm_granule(block)] = (uint8_t)cls;
+        pm_tag[pm_granule(block)] = (uint8_t)tag;
     }
 }
 

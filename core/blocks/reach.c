@@ -4,6 +4,7 @@
 
 #include "base/nodes.h"
 #include "base/options.h"
+#include "kinds.h"
 #include "morph.h"
 #include "returns.h"
 
@@ -15,11 +16,11 @@
 // ---- the order of arenas ------------------------------------------------------------------------
 
 struct pm_arena *pm_arena_of_recovered(unsigned node) {
-    return &pm_arenas[pm_arena_count - pm_nodes.count + node];
+    return &pm_arenas[pm_kinds_first_arena - pm_nodes.count + node];
 }
 
 bool pm_arena_recovers(const struct pm_arena *arena) {
-    return arena->number >= pm_arena_count - pm_nodes.count;
+    return arena->number >= pm_kinds_first_arena - pm_nodes.count;
 }
 
 static unsigned distance(const struct pm_arena *own, const struct pm_arena *other) {

@@ -8,6 +8,7 @@
 #include "base/crc.h"
 #include "base/lazy_table.h"
 #include "extent_cache.h"
+#include "kinds.h"
 #include "media/persist.h"
 #include "pages/extent_take.h"
 
@@ -52,12 +53,12 @@ void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line) {
         pm_commit_u64(&media(slab)->current, current_word(slab, cls, line));
 }
 
-static void write_header(uint32_t slab, unsigned cls) {
+static void write_header(uint32_t slab, unsigned cls, enum pm_kind kind) {
     if (!pm_heap_on_media())
         return;
     struct pm_slab_header *h = media(slab);
     *h = (struct pm_slab_header){
-        .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = PM_KIND_CONSERVATIVE};
+        .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = (uint8_t)kind};
     h->crc = pm_slab_header_crc(slab, h);
     h->current = pm_heap_morphs() ? current_word(slab, cls, 0) : 0;
     pm_make_durable(h, sizeof *h);
@@ -78,14 +79,15 @@ uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
     // earlier use left there would keep alive for good what they point to.
     if (!pm_extents[extent].zero)
         pm_heap_scrub(pm_slab_start(slab), PM_SLAB_SIZE);
-    write_header(slab, cls);
+    write_header(slab, cls, pm_kind_of_arena(arena));
     if (!pm_extent_publish(extent, true))
         return 0;
     struct pm_vslab *v = &pm_vslabs[slab];
     v->next = v->prev = 0;
     v->listed = v->untagged = 0;
     v->holes = v->punched = 0;
-    v->quiet = 0;
+    v->quiet = v->held = 0;
+    v->kind = (uint8_t)pm_kind_of_arena(arena);
     no_old_blocks(v);
     v->extent = extent;
     pm_slab_set_home(v, arena, cls);
@@ -196,7 +198,12 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
         return pm_fail(err, PM_DAMAGE,
                        "%s/%s: slab %u has class %u, which this program does not know", pm_heap.dir,
                        s->slabs.name, slab, cls > PM_CLASSES ? cls : h->size_class);
+    if (!pm_kind_is_known(h->kind))
+        return pm_fail(err, PM_DAMAGE, "%s/%s: slab %u is of kind %u, which this heap cannot have",
+                       pm_heap.dir, s->slabs.name, slab, h->kind);
     struct pm_vslab *v = &pm_vslabs[slab];
+    v->kind = h->kind;
+    v->held = 0;
     v->extent = extent;
     pm_slab_set_home(v, 0, cls);
     no_old_blocks(v);

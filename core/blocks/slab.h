@@ -53,7 +53,7 @@ struct pm_vslab {
     uint16_t old_listed; // old blocks listed in the index table; all that are live, and maybe more
     uint16_t blocked;    // blocks of size_class that a listed old block blocks
     uint8_t old_class;
-    uint8_t reserved;
+    uint8_t kind; // enum pm_kind; never changes
     // By the arena's clock: when the slab was last put into the queue, and when a block was last
     // taken from it or returned to it.
     uint32_t queued, used;
@@ -61,6 +61,7 @@ struct pm_vslab {
     // none for certain, and no block in use; the extent counts them (holes.h).
     uint16_t holes, punched;
     uint8_t quiet; // looks in a row between which no block was taken or returned (age.h)
+    uint8_t held;  // none of its blocks is handed out before pmalloc_collect() (kinds.h)
     uint64_t free[PM_BITMAP_WORDS]; // bit i: block i is not handed out, cached or blocked
 } __attribute__((aligned(64)));     // slabs side by side may belong to different threads
 

@@ -197,7 +197,20 @@ static void set_range(struct pm_tcache *t, unsigned node) {
     struct pm_node_memory range = pm_node_memory(node);
     t->tag = pm_tag + (range.offset >> PM_GRANULE_SHIFT);
     t->base = pm_base + range.offset;
-    t->granules = t->all_granules = range.bytes >> PM_GRANULE_SHIFT;
+    bool watched = atomic_load_explicit(&pm_frees_watched, memory_order_relaxed);
+    t->granules = t->all_granules = watched ? 0 : range.bytes >> PM_GRANULE_SHIFT;
+}
+
+// `all_granules` before `granules`, which the owner may set again from it.
+void pm_tcaches_watch(void) {
+    pm_lock(&pm_tcache_lock);
+    atomic_store_explicit(&pm_frees_watched, true, memory_order_relaxed);
+    for (struct pm_tcache *t = pm_tcache_first; t; t = t->next) {
+        __atomic_store_n(&t->all_granules, 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&t->granules, 0, __ATOMIC_SEQ_CST);
+    }
+    pm_extent_caches_watch();
+    pm_unlock(&pm_tcache_lock);
 }
 
 // pm_tcache_lock is held. The cache is complete before it is listed. A forked child may find it in

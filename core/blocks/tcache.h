@@ -233,13 +233,15 @@ uint64_t pm_tcache_misplaced(void);
 // drops the blocks in them. Their slabs count these blocks as in use.
 void pm_tcache_orphans(struct pm_tcache *mine);
 extern bool pm_tcache_lost; // pm_tcache_orphans() has dropped blocks
+// From here on every free takes the slow path (process/entry.h).
+void pm_tcaches_watch(void);
 // Covers the lists of live and spare caches.
 extern struct pm_lock pm_tcache_lock;
 extern struct pm_tcache *pm_tcache_first; // of the live ones
 
 // Does what another thread has asked of the owner, who calls this at the start of a slow request.
 static inline void pm_tcache_answer(struct pm_tcache *t) {
-    if (PM_UNLIKELY(t->granules == 0)) {
+    if (PM_UNLIKELY(t->granules == 0) && t->all_granules) {
         __atomic_store_n(&t->granules, t->all_granules, __ATOMIC_RELAXED);
         pm_tcache_return(t);
     }

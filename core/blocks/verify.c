@@ -6,6 +6,7 @@
 #include "base/bits.h"
 #include "extent_cache.h"
 #include "holes.h"
+#include "kinds.h"
 #include "media/log.h"
 #include "morph.h"
 #include "morph_media.h"
@@ -101,10 +102,10 @@ static int verify_entry(struct pm_shard *s, uint64_t entry, pm_log_pos pos, stru
     uint32_t index = page < pm_shard_end(s) ? pm_page_extent[page] : 0;
     const struct pm_extent *e = &pm_extents[index];
     if (!index || e->state != PM_EXTENT_ACTIVE || e->page != page ||
-        e->pages != pm_entry_pages(entry) || e->log != pos ||
-        e->slab != (pm_entry_type(entry) == PM_ENTRY_SLAB))
+        e->pages != pm_entry_length(entry) || e->log != pos || e->slab != pm_entry_is_slab(entry) ||
+        e->kind != pm_entry_kind(entry))
         return WRONG("log: the entry at position %u (page %lu, %lu pages) is no extent in use", pos,
-                     (unsigned long)page, (unsigned long)pm_entry_pages(entry));
+                     (unsigned long)page, (unsigned long)pm_entry_length(entry));
     entries_seen++;
     return PM_OK;
 }
@@ -166,7 +167,8 @@ static int verify_tags(uint32_t slab, const struct pm_population *p, bool alone,
     for (unsigned i = 0; i < cls->blocks; i++) {
         unsigned tag = pm_tag[pm_granule(pm_slab_start(slab) + (size_t)i * cls->size)];
         bool in_use = pm_bit(used, i);
-        if (in_use ? tag && tag != p->cls : tag && (alone || tag == p->cls))
+        unsigned own = pm_vslabs[slab].kind || pm_vslabs[slab].held ? PM_TAG_KIND : p->cls;
+        if (in_use ? tag && tag != own : tag && (alone || (tag == own && own == p->cls)))
             return WRONG("slab %u: block %u of %u bytes is %s but tagged %u", slab, i, cls->size,
                          in_use ? "in use" : "free", tag);
     }
@@ -216,7 +218,8 @@ static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_err
     const struct pm_vslab *v = &pm_vslabs[slab];
     uint64_t blocked[PM_BITMAP_WORDS];
     uint32_t line = 0;
-    if (v->size_class == 0 || v->size_class > PM_CLASSES || v->extent != extent)
+    if (v->size_class == 0 || v->size_class > PM_CLASSES || v->extent != extent ||
+        (swept && !v->held && v->kind != pm_kind_of_arena(v->arena)))
         return WRONG("slab %u: its volatile header is of class %u, extent %u", slab, v->size_class,
                      v->extent);
     struct pm_population population[2];

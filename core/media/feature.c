@@ -24,6 +24,15 @@ void pm_feature_set(uint64_t bits) {
     }
 }
 
+void pm_feature_need(uint64_t bits) {
+    struct pm_lock *lock = &pm_heap.shard[0].lock;
+    if (!pm_heap_on_media() || (pm_heap.super->super.incompat & bits) == bits)
+        return;
+    pm_lock(lock);
+    pm_feature_set(bits);
+    pm_unlock(lock);
+}
+
 // A cut between the two stores may be followed by another one, at the next bit: so any of the bits
 // may be newer than the checksum.
 bool pm_superblock_is_whole(const struct pm_superblock *super) {

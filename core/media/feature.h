@@ -13,6 +13,8 @@
 // Sets bits of `incompat` in the open heap, durably, and then the checksum. The caller has the
 // extent lock of shard 0. Both stores again where a cut has come between them.
 void pm_feature_set(uint64_t bits);
+// The same, if the heap is on media and lacks one of them. Takes that lock.
+void pm_feature_need(uint64_t bits);
 // Whether the checksum is right, or was so before the last bit was set.
 bool pm_superblock_is_whole(const struct pm_superblock *super);
 

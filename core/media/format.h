@@ -72,7 +72,7 @@
 //     needs   images (fsync), root table
 //     before  the old roots               after  the new roots
 //   feature bit, crc             pm_feature_set()                                [shards publish]
-//     needs   the word `shards`, with the count so far; or the space of the lanes (fsync)
+//     needs   the word `shards`, with the count; the space of the lanes (fsync); kinds: nothing
 //     before  older builds open the heap   after  they refuse it. Between the two stores the crc is
 //     that of the superblock without the bit, which opening accepts
 //   shards                       say_shards()                                            [shards]
@@ -200,13 +200,13 @@
 // A heap with PM_INCOMPAT_JOURNAL may have a journal, which must be applied before all else. A heap
 // gets the bit, in the same way, before its first commit.
 #define PM_INCOMPAT_JOURNAL 8ull
+// A heap with PM_INCOMPAT_KINDS may have blocks of several kinds (kind_format.h). It gets the bit,
+// in the same way, before the first of them.
+#define PM_INCOMPAT_KINDS 16ull
 // What a heap gets in use.
-#define PM_INCOMPAT_LATER (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL)
+#define PM_INCOMPAT_LATER_1 (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL)
+#define PM_INCOMPAT_LATER (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS)
 #define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_LATER)
-
-// What the collector may assume of the words of a slab's blocks. So far every slab has
-// PM_KIND_CONSERVATIVE.
-enum pm_kind { PM_KIND_CONSERVATIVE = 0, PM_KIND_POINTER_FREE = 1, PM_KIND_TYPED = 2 };
 
 // ---- superblock ---------------------------------------------------------------------------------
 
@@ -379,7 +379,7 @@ _Static_assert(sizeof(struct pm_super_file) == 3 * 4096 + 2 * 86016, "frozen");
 struct pm_slab_header {
     uint16_t magic;
     uint8_t size_class; // 1 .. PM_CLASSES, as it was made
-    uint8_t kind;       // enum pm_kind
+    uint8_t kind;       // enum pm_kind; a slab that morphs keeps it
     uint32_t data_offset;
     // Sealed: size class << 26 | first line of the index table in morph.0, or 0 where there is
     // none.
@@ -458,7 +458,7 @@ _Static_assert(offsetof(struct pm_log_chunk, entry) < 64, "the first entry is in
 enum pm_entry_type {
     PM_ENTRY_NONE = 0,
     PM_ENTRY_EXTENT = 1,
-    PM_ENTRY_SLAB = 2,
+    PM_ENTRY_SLAB = 2, // or a large block of a kind (kind_format.h)
     PM_ENTRY_TOMBSTONE = 3
 };
 #define PM_ENTRY_CHECK_SHIFT 30

@@ -22,6 +22,7 @@
 #include "format.h"
 #include "heap_files.h"
 #include "heap_state.h"
+#include "kind_format.h"
 #include "shard.h"
 
 enum pm_open_mode {
@@ -93,6 +94,12 @@ static inline bool pm_heap_is_clean(void) { return pm_heap.super->state.state ==
 // Whether slabs may morph in this heap; see PM_INCOMPAT_MORPH.
 static inline bool pm_heap_morphs(void) {
     return !pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_MORPH) != 0;
+}
+// Whether the heap may have blocks of a kind; see PM_INCOMPAT_KINDS.
+static inline bool pm_kind_is_known(unsigned kind) {
+    return kind == PM_KIND_CONSERVATIVE ||
+           (kind == PM_KIND_POINTER_FREE &&
+            (!pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_KINDS) != 0));
 }
 // The number of roots in force: entries of the table (a whole object counts once), and slots that
 // are not empty.

@@ -5,9 +5,11 @@
 #ifndef PM_LOG_ENTRY_H
 #define PM_LOG_ENTRY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "format.h"
+#include "kind_format.h"
 
 // A position: chunk * 128 + entry.
 typedef uint32_t pm_log_pos;
@@ -21,6 +23,24 @@ static inline uint64_t pm_entry_make(enum pm_entry_type type, uint64_t page, uin
 static inline enum pm_entry_type pm_entry_type(uint64_t e) { return (enum pm_entry_type)(e & 3); }
 static inline uint64_t pm_entry_page(uint64_t e) { return e >> 2 & ((1ull << 28) - 1); }
 static inline uint64_t pm_entry_pages(uint64_t e) { return e >> 38; }
+
+// An extent of a kind other than the first is no slab (kind_format.h).
+static inline enum pm_kind pm_entry_kind(uint64_t e) {
+    return pm_entry_type(e) == PM_ENTRY_SLAB ? (enum pm_kind)(e >> (38 + PM_ENTRY_KIND_SHIFT))
+                                             : PM_KIND_CONSERVATIVE;
+}
+static inline bool pm_entry_is_slab(uint64_t e) {
+    return pm_entry_type(e) == PM_ENTRY_SLAB && pm_entry_kind(e) == PM_KIND_CONSERVATIVE;
+}
+static inline uint64_t pm_entry_length(uint64_t e) {
+    return pm_entry_pages(e) - ((uint64_t)pm_entry_kind(e) << PM_ENTRY_KIND_SHIFT);
+}
+// `slab`: then the kind stands in the slab's header.
+static inline uint64_t pm_entry_of(bool slab, enum pm_kind kind, uint64_t page, uint64_t pages) {
+    bool plain = slab || kind == PM_KIND_CONSERVATIVE;
+    return pm_entry_make(slab || !plain ? PM_ENTRY_SLAB : PM_ENTRY_EXTENT, page,
+                         plain ? pages : pages | (uint64_t)kind << PM_ENTRY_KIND_SHIFT);
+}
 
 struct pm_shard;
 

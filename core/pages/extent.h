@@ -67,6 +67,8 @@ struct pm_extent {
     uint32_t older, newer; // reclaimed: neighbours by time of freeing; cached: `older` says when
     uint16_t marked;       // for the collector
     uint16_t holes;        // a slab's pages that hold no space for certain (extent_holes.h)
+    uint8_t kind;          // active, no slab: enum pm_kind of the block in it
+    uint8_t held;          // the same: it was there when the heap was opened (blocks/kinds.h)
 } __attribute__((aligned(64))); // those of two threads' blocks share no cache line
 
 // An index names an extent; 0 is no extent.
@@ -87,10 +89,16 @@ static inline uint32_t pm_extent_slab(const struct pm_extent *e) {
     return (uint32_t)(e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT);
 }
 
+// The tag of a large block.
+static inline uint8_t pm_extent_tag(const struct pm_extent *e) {
+    return e->kind == PM_KIND_CONSERVATIVE && !e->held ? PM_TAG_EXTENT : PM_TAG_KIND;
+}
+
 // Whether an active extent is cached: the block in it is freed, and its entry still stands in the
 // log (blocks/extent_cache.h). The tag decides: it stands exactly while a large block is in use.
 static inline bool pm_extent_is_cached(const struct pm_extent *e) {
-    return e->state == PM_EXTENT_ACTIVE && !e->slab && e->log != PM_LOG_NOWHERE &&
+    return e->state == PM_EXTENT_ACTIVE && !e->slab && !e->kind && !e->held &&
+           e->log != PM_LOG_NOWHERE &&
            __atomic_load_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)],
                            __ATOMIC_RELAXED) == PM_TAG_NONE;
 }

@@ -46,8 +46,9 @@ int pm_extent_cover(struct pm_error *err) {
 }
 
 int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct pm_error *err) {
-    uint64_t page = pm_entry_page(entry), pages = pm_entry_pages(entry);
-    bool slab = pm_entry_type(entry) == PM_ENTRY_SLAB;
+    uint64_t page = pm_entry_page(entry), pages = pm_entry_length(entry);
+    bool slab = pm_entry_is_slab(entry);
+    enum pm_kind kind = pm_entry_kind(entry);
     uint64_t shard_pages = s->data.size >> PM_PAGE_SHIFT, slab_len = PM_SLAB_SIZE / PM_PAGE_SIZE;
     if (pages == 0 || page + pages > shard_pages)
         return pm_fail(err, PM_DAMAGE,
@@ -57,12 +58,17 @@ int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct p
                        (unsigned long)shard_pages);
     page = pm_extent_entry_page(s, entry);
     s->extents->promises |= pages > PM_HUGE_PAGES; // it may have no space yet
+    if (!pm_kind_is_known(kind))
+        return pm_fail(err, PM_DAMAGE,
+                       "%s: the log has an extent of kind %u at page %lu, which this heap cannot "
+                       "have",
+                       pm_heap.dir, kind, (unsigned long)page);
     if (slab && (page % slab_len || pages != slab_len))
         return pm_fail(err, PM_DAMAGE, "%s: the log has a slab at page %lu of %lu pages",
                        pm_heap.dir, (unsigned long)page, (unsigned long)pages);
     uint32_t other = pm_page_extent[page];
     if (other && pm_extents[other].page == page && !slab && !pm_extents[other].slab &&
-        finish_resize(s, other, pages, pos))
+        pm_extents[other].kind == kind && finish_resize(s, other, pages, pos))
         return PM_OK;
     if (other || pm_page_extent[page + pages - 1])
         return pm_fail(err, PM_DAMAGE, "%s: two extents overlap at page %lu", pm_heap.dir,
@@ -74,6 +80,7 @@ int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct p
     struct pm_extent *e = &pm_extents[index];
     e->state = PM_EXTENT_ACTIVE;
     e->slab = slab;
+    e->kind = (uint8_t)kind;
     e->log = pos;
     pm_bounds_set(e, index);
     struct pm_active *active = &s->extents->active;

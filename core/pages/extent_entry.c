@@ -8,7 +8,7 @@ void pm_extent_entry_moved(struct pm_shard *s, uint64_t entry, pm_log_pos to) {
     struct pm_resize *resizing = &s->extents->resizing;
     uint64_t page = pm_extent_entry_page(s, entry);
     if (resizing->under_way && page == resizing->page &&
-        pm_entry_pages(entry) == resizing->old_pages)
+        pm_entry_length(entry) == resizing->old_pages)
         resizing->old = to;
     else
         pm_extents[pm_page_extent[page]].log = to;

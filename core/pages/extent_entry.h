@@ -14,8 +14,8 @@ pm_log_moved_fn pm_extent_entry_moved;
 
 // Appends the extent's entry; it is durable on return. False: the log has no room.
 static inline bool pm_extent_log(struct pm_shard *s, struct pm_extent *e) {
-    enum pm_entry_type type = e->slab ? PM_ENTRY_SLAB : PM_ENTRY_EXTENT;
-    e->log = pm_log_append(s, pm_entry_make(type, e->page, e->pages), pm_extent_entry_moved);
+    uint64_t entry = pm_entry_of(e->slab, (enum pm_kind)e->kind, e->page, e->pages);
+    e->log = pm_log_append(s, entry, pm_extent_entry_moved);
     return e->log != PM_LOG_NOWHERE;
 }
 // Replaces the entry of an extent whose length was `old_pages` and has changed in memory. False:

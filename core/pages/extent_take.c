@@ -315,6 +315,8 @@ void pm_extent_free(struct pm_shard *s, uint32_t index) {
     }
     e->holes = 0;
     e->slab = 0;
+    e->kind = PM_KIND_CONSERVATIVE;
+    e->held = 0;
     e->zero = 0;
     pm_free_coalesce(s, index, PM_EXTENT_RECLAIMED);
 }
@@ -327,7 +329,7 @@ static bool publish_locked(struct pm_shard *s, uint32_t index, bool slab) {
     if (!good)
         pm_extent_free(s, index);
     else if (!slab)
-        __atomic_store_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)], PM_TAG_EXTENT,
+        __atomic_store_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)], pm_extent_tag(e),
                          __ATOMIC_RELAXED);
     return good;
 }
@@ -399,9 +401,12 @@ void pm_extent_forgotten(struct pm_shard *s) { pm_log_forgotten(s, pm_extent_ent
 
 // Returns the extent of the large block at a granule, 0: there is none. The lock is held.
 static uint32_t block_at(uint64_t granule) {
-    return pm_tag[granule] == PM_TAG_EXTENT
-               ? pm_page_extent[granule >> (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)]
-               : 0;
+    uint64_t page = granule >> (PM_PAGE_SHIFT - PM_GRANULE_SHIFT);
+    unsigned tag = pm_tag[granule];
+    uint32_t index = tag == PM_TAG_EXTENT || tag == PM_TAG_KIND ? pm_page_extent[page] : 0;
+    // A small block of a kind has the same tag as a large one.
+    bool large = index && !pm_extents[index].slab && pm_extents[index].page == page;
+    return large ? index : 0;
 }
 
 uint32_t pm_extent_find(const void *p) {
@@ -423,8 +428,8 @@ bool pm_extent_free_block(const void *p) {
     pm_lock(&s->lock);
     uint32_t index = block_at(granule);
     // By exchange: the cached path of free takes no lock (blocks/extent_cache.h).
-    if (index &&
-        __atomic_exchange_n(&pm_tag[granule], PM_TAG_NONE, __ATOMIC_RELAXED) != PM_TAG_EXTENT)
+    if (index && __atomic_exchange_n(&pm_tag[granule], PM_TAG_NONE, __ATOMIC_RELAXED) !=
+                     pm_extent_tag(&pm_extents[index]))
         index = 0;
     if (index)
         release_locked(s, index);

@@ -33,6 +33,7 @@ enum {
     PM_TAG_NONE = 0,
     // 1 .. PM_CLASSES: a small block of that class
     PM_TAG_EXTENT = PM_CLASSES + 1,
+    PM_TAG_KIND, // a block, small or large, of another kind than PM_KIND_CONSERVATIVE, or held
     PM_TAGS
 };
 

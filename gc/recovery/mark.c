@@ -61,13 +61,13 @@ struct marker {
 
 static struct marker *markers;
 static unsigned marker_count;
-static bool parallel;
+static bool parallel, held_only;
 static pm_progress *progress;
 static uint64_t base, frontier; // copies of pm_base and of the end of the last shard
 
 // For each stripe what lies in it. 0: nothing allocated. 1 .. PM_CLASSES: a slab of that class.
-// MIXED: a slab of two populations. Else EXTENTS + the first active extent that overlaps the
-// stripe.
+// MIXED: a slab of two populations, or of a kind. Else EXTENTS + the first active extent that
+// overlaps the stripe.
 #define EXTENTS 64u
 #define MIXED 63u
 _Static_assert(PM_CLASSES < MIXED, "a class of its own");
@@ -116,7 +116,8 @@ static void consider_mixed(struct marker *m, uint64_t offset) {
     const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
     struct pm_slab_block block;
     if (!pm_slab_find(v, (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &block) ||
-        !set_bit(&block.bits[block.index / 64], 1ull << block.index % 64))
+        !set_bit(&block.bits[block.index / 64], 1ull << block.index % 64) ||
+        v->kind == PM_KIND_POINTER_FREE)
         return;
     uint32_t size = pm_classes[block.cls].size;
     push(m, (offset & ~(uint64_t)(PM_SLAB_SIZE - 1)) + (uint64_t)block.index * size, size);
@@ -130,7 +131,8 @@ static void consider_extent(struct marker *m, uint64_t offset, uint32_t index) {
         if (page < e->page)
             return;
         if (page < e->page + e->pages) {
-            if (e->state == PM_EXTENT_ACTIVE && !e->slab && set_extent_mark(e))
+            if (e->state == PM_EXTENT_ACTIVE && !e->slab && (!held_only || e->held) &&
+                set_extent_mark(e) && e->kind != PM_KIND_POINTER_FREE)
                 push(m, e->page << PM_PAGE_SHIFT, pm_extent_bytes(e));
             return;
         }
@@ -212,7 +214,7 @@ __attribute__((noinline)) static void scan_pages(struct marker *m, struct range 
 // The holes of the slab that a range lies in.
 static uint16_t holes_around(struct range r) {
     uint32_t slab = (uint32_t)(r.offset >> PM_SLAB_SHIFT), kind = stripe_index[slab];
-    return kind - 1 < PM_CLASSES ? pm_vslabs[slab].holes : 0;
+    return kind - 1 < MIXED ? pm_vslabs[slab].holes : 0;
 }
 
 static void scan(struct marker *m, struct range r) {
@@ -346,7 +348,7 @@ static void rescan_population(struct marker *m, uint64_t slab, const struct pm_p
 static void rescan_slab(struct marker *m, uint32_t slab) {
     struct pm_population population[2];
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
-    for (unsigned i = 0; i < count; i++)
+    for (unsigned i = 0; i < count && pm_vslabs[slab].kind != PM_KIND_POINTER_FREE; i++)
         rescan_population(m, (uint64_t)slab << PM_SLAB_SHIFT, &population[i]);
 }
 
@@ -359,7 +361,8 @@ static void rescan_extents(struct marker *m, uint64_t stripe, uint32_t index) {
         uint64_t start = e->page << PM_PAGE_SHIFT, end = start + pm_extent_bytes(e);
         if (start >= to)
             return;
-        if (e->state == PM_EXTENT_ACTIVE && !e->slab && e->marked && end > from) {
+        if (e->state == PM_EXTENT_ACTIVE && !e->slab && e->marked && end > from &&
+            e->kind != PM_KIND_POINTER_FREE) {
             uint64_t at = start > from ? start : from;
             for (uint64_t len; at < end && (len = pm_heap_next_data(&m->known, &at, end)) != 0;
                  at += len)
@@ -388,7 +391,7 @@ static void rescan(struct marker *m) {
 static void index_slab(uint32_t slab) {
     struct pm_population population[2];
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
-    stripe_index[slab] = count == 1 ? population[0].cls : MIXED;
+    stripe_index[slab] = count == 1 && !pm_vslabs[slab].kind ? population[0].cls : MIXED;
     for (unsigned i = 0; i < count; i++)
         memset(population[i].bits, 0, pm_slab_words(population[i].cls) * sizeof(uint64_t));
 }
@@ -416,6 +419,8 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     if (marker_count > MAX_MARKERS)
         marker_count = MAX_MARKERS;
     parallel = marker_count > 1;
+    held_only = options->held;
+    atomic_store_explicit(&pool.idle, 0, memory_order_relaxed); // pm_mark_block() gives nothing
     overflowed = false;
     markers = pm_os_reserve(marker_count * sizeof *markers);
     stripe_index = pm_os_reserve(stripes * sizeof *stripe_index + 1);
@@ -423,10 +428,10 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     if (!markers || !stripe_index || !stripe_noted)
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (pm_extents[i].slab)
-            index_slab(pm_extent_slab(&pm_extents[i]));
-        else
+        if (!pm_extents[i].slab)
             index_extent(i);
+        else if (!held_only || pm_vslabs[pm_extent_slab(&pm_extents[i])].held)
+            index_slab(pm_extent_slab(&pm_extents[i]));
     return PM_OK;
 }
 
@@ -440,6 +445,11 @@ void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused) 
     if (len > skip)
         scan_words(&markers[0], (const char *)bytes + skip, len - skip);
     stray = counted;
+}
+
+void pm_mark_block(const void *block, uint64_t len) {
+    push(&markers[0], pm_heap_offset(block), len);
+    work_off(&markers[0]);
 }
 
 uint64_t pm_mark_run(void) {

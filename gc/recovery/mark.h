@@ -24,6 +24,7 @@ struct pm_mark_options {
     unsigned markers;       // threads; 0: as many as processor cores
     struct pm_stray *stray; // filled with counts; NULL: nothing is counted
     pm_progress *progress;  // called from one thread; may be NULL
+    bool held;              // marks held slabs and extents alone (blocks/kinds.h)
 };
 
 // Prepares marking. Extents and slabs have been adopted. Clears all marks.
@@ -31,6 +32,8 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err);
 // Marks what the words of a root point to. `bytes` need not lie in the heap. `restored`: the
 // program will find these words in its variables, so stray words among them are counted.
 void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused);
+// The same for a block of the heap that is not held.
+void pm_mark_block(const void *block, uint64_t len);
 // Marks everything reachable. Returns how often a mark stack overflowed.
 uint64_t pm_mark_run(void);
 // Frees what pm_mark_begin() reserved. The marks stay.

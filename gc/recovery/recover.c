@@ -74,7 +74,7 @@ static int check_clean(struct pm_error *err) {
 // that overwrote the pointer is not durable. If such a block were used again, a power failure would
 // bring the pointer back. So the data is made durable first. A heap without roots has no such
 // pointer.
-static int write_back_data(bool unfinished, struct pm_error *err) {
+int pm_write_back_data(bool unfinished, struct pm_error *err) {
     if (pm_heap_is_clean() || !(pm_heap_has_roots() || unfinished) ||
         pm_durability == PM_DURABLE_NONE || pm_durability == PM_DURABLE_CACHE)
         return PM_OK;
@@ -125,7 +125,7 @@ static int load_shards(unsigned threads, struct pm_error *err) {
 // Whether this start collects nothing. A heap without roots is emptied by any start.
 static bool may_keep(const struct pm_recover_options *options) {
     return options->write && pm_options.collect.number >= PM_COLLECT_LATER && pm_heap_has_roots() &&
-           !pm_kept_too_much();
+           (pm_options.collect.number == PM_COLLECT_API || !pm_kept_too_much());
 }
 
 // A clean heap has an unfinished publish only if a signal handler that had interrupted it called
@@ -144,7 +144,7 @@ static int check_lanes(const struct pm_root_table *table, const struct pm_recove
 // The first stores.
 static int begin(const struct pm_recovery *r, struct pm_error *err) {
     bool unfinished = r->unfinished != 0;
-    int status = r->uncollected && !unfinished ? PM_OK : write_back_data(unfinished, err);
+    int status = r->uncollected && !unfinished ? PM_OK : pm_write_back_data(unfinished, err);
     if (status != PM_OK)
         return status;
     if (!pm_heap_is_clean()) {
@@ -291,11 +291,12 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
     r->slabs++;
     r->vacant_bytes +=
         (uint64_t)pm_vslabs[slab].free_count * pm_classes[pm_vslabs[slab].size_class].size;
+    pm_vslabs[slab].held = options->hold;
     if (options->write || options->borrow)
         adopt_live(slab);
 }
 
-static void sweep_extent(uint32_t index, bool write, struct pm_recovery *r) {
+static void sweep_extent(uint32_t index, bool write, bool hold, struct pm_recovery *r) {
     struct pm_extent *e = &pm_extents[index];
     uint64_t bytes = pm_extent_bytes(e);
     if (!e->marked) {
@@ -308,10 +309,11 @@ static void sweep_extent(uint32_t index, bool write, struct pm_recovery *r) {
         return;
     }
     e->marked = 0;
+    e->held = hold;
     r->extents++;
     r->live_objects++;
     r->live_bytes += bytes;
-    pm_tag[pm_granule(pm_extent_address(e))] = PM_TAG_EXTENT;
+    pm_tag[pm_granule(pm_extent_address(e))] = pm_extent_tag(e);
 }
 
 #define INDEX_MASK ((1u << PM_INDEX_SHIFT) - 1)
@@ -334,7 +336,7 @@ static void sweep_shard(unsigned shard, bool caller, void *arg) {
         if (e->slab)
             sweep_slab(pm_extent_slab(e), options, r);
         else
-            sweep_extent(i, options->write, r);
+            sweep_extent(i, options->write, options->hold, r);
         if (progress && i % 4096 == 0)
             progress("sweep", i & INDEX_MASK, s->extents->top);
     }
@@ -410,7 +412,10 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
         if (status != PM_OK)
             return status;
     }
-    sweep(options, r);
+    // Also where the bitmaps of a clean close have said what is live.
+    struct pm_recover_options held = *options;
+    held.hold = options->write && pm_options.collect.number == PM_COLLECT_API && !r->marked;
+    sweep(&held, r);
     if (options->write && (r->marked || pm_options.collect.number >= PM_COLLECT_LATER))
         pm_kept_record(r->marked);
     r->seconds = seconds_now() - start;

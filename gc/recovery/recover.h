@@ -44,6 +44,7 @@ struct pm_recovery {
 struct pm_recover_options {
     bool write;  // false: nothing on media changes; the result is what a recovery would find
     bool borrow; // without `write`, for pm_heap_borrow(): see below
+    bool hold;   // set by pm_recover() itself: what it finds is held (blocks/kinds.h)
     struct pm_mark_options mark;
 };
 
@@ -61,5 +62,10 @@ struct pm_recover_options {
 // as reading the log and the slab headers.
 int pm_recover(const struct pm_recover_options *options, struct pm_recovery *result,
                struct pm_error *err);
+
+// Makes durable what was stored in the heap and its root images. A power failure could still undo
+// such stores, and bring back pointers to blocks that nothing reaches now. `unfinished`: also if
+// there are no roots.
+int pm_write_back_data(bool unfinished, struct pm_error *err);
 
 #endif

@@ -6,14 +6,19 @@
 #include <stdint.h>
 
 #include "base/cancel.h"
+#include "base/options.h"
+#include "blocks/age.h"
 #include "blocks/alloc.h"
 #include "blocks/arena.h"
+#include "blocks/population.h"
 #include "commits.h"
+#include "entry.h"
 #include "export.h"
 #include "media/heap.h"
 #include "media/persist.h"
 #include "pages/extent.h"
 #include "pmalloc.h"
+#include "recovery/collect.h"
 #include "start.h"
 #include "version.h"
 
@@ -67,31 +72,53 @@ EXPORT uint64_t pmalloc_generation(void) {
 }
 
 // The tags tell each allocated block, and no other.
-static int each_in(char *at, const char *end, int (*fn)(void *, size_t, void *), void *arg) {
+static int walk_slab(uint32_t slab, pmalloc_walk_fn *fn, void *arg) {
+    struct pm_population population[2];
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned flags = v->kind == PM_KIND_POINTER_FREE ? PMALLOC_POINTER_FREE : 0;
     int answer = 0;
-    for (; at < end && answer == 0; at += 1u << PM_GRANULE_SHIFT) {
-        unsigned tag = __atomic_load_n(&pm_tag[pm_granule(at)], __ATOMIC_RELAXED);
-        if (pm_tag_is_class(tag))
-            answer = fn(at, pm_classes[tag].size, arg);
+    pm_arena_write_tags(slab);
+    for (uint32_t at = 0; at < PM_SLAB_SIZE && answer == 0; at += 1u << PM_GRANULE_SHIFT) {
+        char *p = pm_slab_start(slab) + at;
+        unsigned tag = __atomic_load_n(&pm_tag[pm_granule(p)], __ATOMIC_RELAXED);
+        size_t size = tag == PM_TAG_KIND     ? pm_alloc_size_of_kind(p)
+                      : pm_tag_is_class(tag) ? pm_classes[tag].size
+                                             : 0;
+        if (size)
+            answer = fn(p, size, flags, arg);
+        // The last block may have been freed, and the slab with it.
+        if (pm_slab_populations(v, population) == 0)
+            break;
     }
     return answer;
 }
 
-EXPORT int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg) {
+EXPORT int pmalloc_walk(pmalloc_walk_fn *fn, void *arg) {
     int answer = 0;
     pm_process_start();
     for (uint32_t i = 0; answer == 0 && (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
-        char *at = pm_extent_address(e);
-        size_t bytes = pm_extent_bytes(e);
+        unsigned flags = e->kind == PM_KIND_POINTER_FREE ? PMALLOC_POINTER_FREE : 0;
         if (e->slab)
-            pm_arena_write_tags(pm_slab_of(at));
-        if (e->slab)
-            answer = each_in(at, at + bytes, fn, arg);
-        else if (pm_alloc_tag(at) == PM_TAG_EXTENT)
-            answer = fn(at, bytes, arg);
+            answer = walk_slab(pm_extent_slab(e), fn, arg);
+        else if (pm_alloc_tag(pm_extent_address(e)) == pm_extent_tag(e))
+            answer = fn(pm_extent_address(e), pm_extent_bytes(e), flags, arg);
     }
     return answer;
+}
+
+struct each {
+    int (*fn)(void *, size_t, void *);
+    void *arg;
+};
+
+static int each_block(void *p, size_t size, unsigned flags, void *each) {
+    (void)flags;
+    return ((const struct each *)each)->fn(p, size, ((const struct each *)each)->arg);
+}
+
+EXPORT int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg) {
+    return pmalloc_walk(each_block, &(struct each){fn, arg});
 }
 
 EXPORT int pmalloc_commit(void) {
@@ -100,6 +127,39 @@ EXPORT int pmalloc_commit(void) {
     if (!error)
         return 0;
     errno = error;
+    return -1;
+}
+
+EXPORT void pmalloc_set_free_callback(int (*taker)(void *p)) {
+    pm_process_start();
+    pm_frees_watch(taker);
+}
+
+EXPORT void pmalloc_free_now(void *p) { pm_free_now(p); }
+
+EXPORT int pmalloc_collect(void) {
+    struct pm_mark_options how = {.markers = (unsigned)pm_options.markers.number};
+    struct pm_recovery found;
+    struct pm_error err;
+    pm_process_start();
+    if (pm_options.collect.number != PM_COLLECT_API || !pm_heap_on_media() ||
+        pm_heap_is_journaled()) {
+        errno = ENOTSUP;
+        return -1;
+    }
+    if (pm_nested()) {
+        errno = EDEADLK;
+        return -1;
+    }
+    struct pm_cancel held = pm_cancel_hold();
+    pm_lock(&pm_age_lock);
+    int status = pm_collect(&how, &found, &err);
+    pm_unlock(&pm_age_lock);
+    pm_cancel_release(held);
+    if (status == PM_OK)
+        return 0;
+    pm_say("pmalloc_collect: %s; nothing was freed", err.text);
+    errno = ENOMEM;
     return -1;
 }
 

@@ -20,6 +20,8 @@ static void *no_memory(void) {
     return NULL;
 }
 
+static int (*_Atomic free_taker)(void *p);
+
 // ---- routes -------------------------------------------------------------------------------------
 
 // Where a request of this thread goes.
@@ -134,8 +136,14 @@ void *pm_malloc_slow(size_t size) {
     return PM_LIKELY(p != NULL) ? p : large_slow(size, PM_PAGE_SIZE, NULL);
 }
 
-__attribute__((noinline)) static void free_uncached(void *p) {
-    if (!p || pm_alloc_free_further(p))
+// A handler that has interrupted the allocator cannot call the program's function.
+static bool taken_over(void *p) {
+    int (*taker)(void *) = atomic_load_explicit(&free_taker, memory_order_acquire);
+    return taker && pm_in_range(p) && !pm_nested() && taker(p) != 0;
+}
+
+__attribute__((noinline)) static void free_uncached(void *p, bool ask) {
+    if (!p || (ask && taken_over(p)) || pm_alloc_free_further(p))
         return;
     if (pm_fallback_owns(p)) {
         pm_fallback_free(p);
@@ -156,7 +164,18 @@ __attribute__((noinline)) static void free_uncached(void *p) {
 
 void pm_free_slow(void *p) {
     if (!pm_alloc_free_cached(p))
-        free_uncached(p);
+        free_uncached(p, true);
+}
+
+void pm_free_now(void *p) {
+    if (!pm_tcache_push(pm_tcache, p) && !pm_alloc_free_cached(p))
+        free_uncached(p, false);
+}
+
+void pm_frees_watch(int (*taker)(void *p)) {
+    atomic_store_explicit(&free_taker, taker, memory_order_release);
+    if (taker && !atomic_load_explicit(&pm_frees_watched, memory_order_relaxed))
+        pm_tcaches_watch();
 }
 
 void *pm_calloc(size_t count, size_t size) {
@@ -179,6 +198,16 @@ void *pm_memalign(size_t align, size_t size) {
     return cls ? small(cls) : large(size, align, NULL);
 }
 
+void *pm_malloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
+    if (pm_nested())
+        return no_memory();
+    struct pm_cancel held = pm_cancel_hold();
+    bool fallback = route() == PM_ROUTE_FALLBACK;
+    void *p = fallback ? NULL : pm_alloc_of_kind(kind, size, align);
+    pm_cancel_release(held);
+    return fallback ? pm_memalign(align, size) : p ? p : no_memory();
+}
+
 size_t pm_usable_size(void *p) {
     if (!p)
         return 0;
@@ -187,6 +216,8 @@ size_t pm_usable_size(void *p) {
     unsigned tag = pm_alloc_tag(p);
     if (pm_tag_is_class(tag))
         return pm_classes[tag].size;
+    if (tag == PM_TAG_KIND)
+        return pm_alloc_size_of_kind(p);
     uint32_t extent = tag == PM_TAG_EXTENT ? pm_alloc_extent(p) : 0;
     if (extent)
         return pm_extent_bytes(&pm_extents[extent]);
@@ -195,7 +226,8 @@ size_t pm_usable_size(void *p) {
 }
 
 static void *move(void *p, size_t old, size_t size) {
-    void *fresh = pm_malloc(size);
+    enum pm_kind kind = pm_alloc_kind(p);
+    void *fresh = kind ? pm_malloc_of_kind(kind, size, 0) : pm_malloc(size);
     if (!fresh)
         return NULL;
     memcpy(fresh, p, old < size ? old : size);
@@ -231,7 +263,7 @@ void *pm_realloc(void *p, size_t size) {
         return no_memory();
     }
     // A block stays where it is while at least half of it is used.
-    size_t old = pm_classes[tag].size;
+    size_t old = tag == PM_TAG_KIND ? pm_alloc_size_of_kind(p) : pm_classes[tag].size;
     return size <= old && size * 2 > old ? p : move(p, old, size);
 }
 

@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #include "blocks/tcache.h"
+#include "media/kind_format.h"
 
 void *pm_malloc_slow(size_t size);
 void pm_free_slow(void *p);
@@ -33,11 +34,19 @@ static inline void pm_free(void *p) {
         pm_free_slow(p);
 }
 
+// Past the function that watches frees.
+void pm_free_now(void *p);
+// From here on `taker` is asked about each free of a block of the heap; see
+// pmalloc_set_free_callback(). NULL: it is asked no more.
+void pm_frees_watch(int (*taker)(void *p));
+
 void *pm_calloc(size_t count, size_t size);
 // As glibc: realloc(p, 0) frees p and returns NULL.
 void *pm_realloc(void *p, size_t size);
 // `align` is a power of two.
 void *pm_memalign(size_t align, size_t size);
+// A block of a kind other than PM_KIND_CONSERVATIVE; not in a signal handler. `align` may be 0.
+void *pm_malloc_of_kind(enum pm_kind kind, size_t size, size_t align);
 size_t pm_usable_size(void *p);
 // Returns this thread's cached blocks and releases all free space. True when space was released.
 bool pm_trim(void);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/cancel.h"
+#include "blocks/alloc.h"
 #include "entry.h"
 #include "export.h"
 #include "media/heap.h"
@@ -19,6 +20,7 @@
 #include "pmalloc.h"
 #include "roots/root_table.h"
 #include "start.h"
+#include "version.h"
 
 _Static_assert(sizeof(pmalloc_op) == 64, "part of the interface");
 _Static_assert(PMALLOC_PUBLISH_STORES == PM_LANE_STORES, "what fits into a lane");
@@ -43,17 +45,33 @@ static int fail(int error) {
 
 // ---- elements -----------------------------------------------------------------------------------
 
-EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned flags) {
-    set(op, OP_EMPTY, NULL, 0);
-    if (flags & ~(PMALLOC_ZERO | PMALLOC_FLUSHED) || (align & (align - 1)) != 0) {
+static bool flags_are_known(unsigned flags) {
+    unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE;
+    if (flags & ~known)
+        pm_say("pmalloc_alloc: flags %#x are unknown to version %s; nothing was allocated",
+               flags & ~known, PM_VERSION);
+    return !(flags & ~known);
+}
+
+EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
+    pm_process_start();
+    if (!flags_are_known(flags) || (align & (align - 1)) != 0) {
         errno = EINVAL;
         return NULL;
     }
-    void *p = flags & PMALLOC_ZERO && align <= 16 ? pm_calloc(1, size) : pm_memalign(align, size);
+    bool zero = flags & PMALLOC_ZERO, apart = flags & PMALLOC_POINTER_FREE;
+    if (!apart && zero && align <= 16)
+        return pm_calloc(1, size);
+    void *p =
+        apart ? pm_malloc_of_kind(PM_KIND_POINTER_FREE, size, align) : pm_memalign(align, size);
+    return p && zero ? memset(p, 0, size) : p;
+}
+
+EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned flags) {
+    set(op, OP_EMPTY, NULL, 0);
+    void *p = pmalloc_alloc(size, align, flags);
     if (!p)
         return NULL;
-    if (flags & PMALLOC_ZERO && align > 16)
-        memset(p, 0, size);
     set(op, OP_BLOCK, p, flags & PMALLOC_FLUSHED ? 0 : size);
     return p;
 }
@@ -77,7 +95,7 @@ EXPORT void pmalloc_defer_free(pmalloc_op *op, void *p) {
 EXPORT void pmalloc_cancel(pmalloc_op *op, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (op[i].kind == OP_BLOCK)
-            pm_free(op[i].at);
+            pm_free_now(op[i].at);
         op[i].kind = OP_EMPTY;
     }
 }
@@ -167,8 +185,14 @@ static bool publish_locked(unsigned lane, const pmalloc_op *op, size_t n) {
     return count == 0 || pm_lanes_publish(lane, target, (unsigned)count);
 }
 
-// A thread's own lane, so that threads seldom meet: the address of its cache pointer differs.
-static unsigned own_lane(void) { return (unsigned)((uintptr_t)&pm_tcache >> 12) * 7u; }
+// A thread's own lanes, so that threads seldom meet: the address of its cache pointer differs. It
+// takes them in turn: a line that was flushed a moment ago is slow to store to and to flush again,
+// on Optane as much as on CXL memory.
+#define TURNS 4u
+static unsigned own_lane(void) {
+    static __thread unsigned turn __attribute__((tls_model("initial-exec")));
+    return (unsigned)((uintptr_t)&pm_tcache >> 12) * 7u + turn++ % TURNS;
+}
 
 EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
     pm_process_start();
@@ -183,7 +207,7 @@ EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
         return -1;
     for (size_t i = 0; i < n; i++) {
         if (op[i].kind == OP_DEFERRED)
-            pm_free(op[i].at);
+            pm_free_now(op[i].at);
         op[i].kind = OP_EMPTY;
     }
     return 0;
@@ -220,7 +244,8 @@ EXPORT void *pmalloc_realloc_at(void *where, size_t size) {
     size_t room = pm_usable_size(old);
     if (old && size <= room && size >= room / 2)
         return old;
-    void *p = pmalloc_reserve(&op[0], size, 0, 0);
+    unsigned flags = old && pm_alloc_kind(old) == PM_KIND_POINTER_FREE ? PMALLOC_POINTER_FREE : 0;
+    void *p = pmalloc_reserve(&op[0], size, 0, flags);
     if (p && old)
         memcpy(p, old, room < size ? room : size);
     pmalloc_defer_free(&op[2], old);

@@ -8,9 +8,11 @@
 //   NAME ops=N flushes=N fences=N reflushes=N
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "media/persist.h"
+#include "preload/pmalloc.h"
 #include "process/entry.h"
 #include "process/start.h"
 #include "temporary_heap.h"
@@ -119,6 +121,26 @@ static void changed(const char *name, size_t before, size_t after, unsigned coun
     growing(name, after, count);
 }
 
+// Publishes of two stores: a node of 48 bytes takes the place of the first in one of many lists.
+static void publishing(const char *name, unsigned lists, unsigned times) {
+    uint64_t **list = allocate(lists * sizeof *list);
+    uint64_t *counts = allocate(lists * 64);
+    memset(list, 0, lists * sizeof *list);
+    begin();
+    for (unsigned i = 0; i < times; i++) {
+        pmalloc_op op[4] = {0};
+        unsigned at = (unsigned)random_between(0, lists - 1);
+        uint64_t *n = pmalloc_reserve(&op[0], 48, 0, 0);
+        n[0] = i;
+        pmalloc_store(&op[1], &list[at], (uint64_t)(uintptr_t)n);
+        pmalloc_store(&op[2], &counts[at * 8], i);
+        pmalloc_defer_free(&op[3], list[at]);
+        if (pmalloc_publish(op, 4) != 0)
+            exit(1);
+    }
+    end(name, times);
+}
+
 int main(void) {
     if (!temporary_heap_name("flushes"))
         return 2;
@@ -133,5 +155,6 @@ int main(void) {
     changed("changed", 100, 130, 200000);
     steady("huge", 3 << 20, 9 << 20, 20, 2000);
     steady("large-again", 32768, 32768, 1, 100000);
+    publishing("publish", 4096, 20000);
     return temporary_heap_remove() ? 0 : 1;
 }

@@ -52,7 +52,10 @@ static void add(struct draft *d, uint32_t word, uint64_t *at, uint64_t fresh) {
 static void replace(struct draft *d, struct table *t) {
     struct object **at = &t->entry[rnd(t->count)], *old = *at;
     uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 40000);
-    struct object *o = pmalloc_reserve(&d->op[d->n++], size, 0, rnd(2) ? PMALLOC_ZERO : 0);
+    // An object with a link has a pointer.
+    unsigned flags = (rnd(2) ? PMALLOC_ZERO : 0) |
+                     (!(old && old->link) && rnd(3) == 0 ? PMALLOC_POINTER_FREE : 0);
+    struct object *o = pmalloc_reserve(&d->op[d->n++], size, 0, flags);
     if (!o)
         broken("no memory for an object");
     object_fill(o, world->points << 8 | d->n, size);

@@ -60,8 +60,8 @@ static void set(struct change *c, void *where, uint64_t value) {
 static void point(struct change *c, void *where, const void *to) {
     set(c, where, (uint64_t)(uintptr_t)to);
 }
-static void *take(struct change *c, size_t size) {
-    void *p = pmalloc_reserve(&c->op[c->n++], size, 0, 0);
+static void *take(struct change *c, size_t size, unsigned flags) {
+    void *p = pmalloc_reserve(&c->op[c->n++], size, 0, flags);
     if (!p)
         wrong("no memory");
     return p;
@@ -74,7 +74,7 @@ static void publish(struct change *c, struct map *m) {
 
 static char *new_text(struct change *c, uint64_t key, unsigned *seed) {
     size_t size = 24 + (size_t)rand_r(seed) % (rand_r(seed) % 64 ? 300 : 60000);
-    char *text = take(c, size);
+    char *text = take(c, size, PMALLOC_POINTER_FREE);
     memset(text, 'a' + (int)(key % 26), size);
     snprintf(text, 24, "%lu", (unsigned long)key);
     return text;
@@ -82,7 +82,7 @@ static char *new_text(struct change *c, uint64_t key, unsigned *seed) {
 
 static void insert(struct map *m, uint64_t key, unsigned *seed) {
     struct change c = {.n = 0};
-    struct node **at = place_of(m, key), *n = take(&c, sizeof *n);
+    struct node **at = place_of(m, key), *n = take(&c, sizeof *n, 0);
     *n = (struct node){.key = key, .check = mixed(key), .older = m->youngest};
     n->text = new_text(&c, key, seed);
     point(&c, at, n);

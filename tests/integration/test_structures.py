@@ -82,6 +82,9 @@ def test_page_flushes_and_a_clean_end(structure, heap):
     assert changes == 9000
     found = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
     assert blocks <= found["live_objects"] < blocks * 1.05 + 50 and found["unfinished"] == 0
+    texts = blocks // 2 - 2  # each node has one, and there are four maps
+    assert texts <= found["pointer_free"] < texts * 1.05 + 50
+    assert "are pointer-free" in succeeds(run([tool("pmalloc-info"), heap], preload=False))
 
 
 def test_the_cpp_header(heap):

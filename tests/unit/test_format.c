@@ -257,6 +257,22 @@ static void test_log_entries(void) {
     CHECK_EQ(pm_entry_type(most), PM_ENTRY_TOMBSTONE);
 }
 
+static void test_kinds(void) {
+    CHECK_EQ(PM_INCOMPAT_KINDS, 16);
+    CHECK_EQ(PM_KIND_POINTER_FREE, 1);
+    CHECK_EQ(PM_KIND_TYPED, 2);
+    uint64_t e = pm_entry_of(false, PM_KIND_POINTER_FREE, 5, 9);
+    CHECK_EQ(e, pm_entry_make(PM_ENTRY_SLAB, 5, 9 | 1 << 23));
+    CHECK(!pm_entry_is_slab(e) && pm_entry_kind(e) == PM_KIND_POINTER_FREE);
+    CHECK_EQ(pm_entry_length(e), 9);
+    e = pm_entry_of(true, PM_KIND_POINTER_FREE, 16, 16); // the header says the kind
+    CHECK_EQ(e, pm_entry_make(PM_ENTRY_SLAB, 16, 16));
+    CHECK(pm_entry_is_slab(e) && pm_entry_length(e) == 16);
+    e = pm_entry_of(false, PM_KIND_CONSERVATIVE, 5, PM_ENTRY_PAGES_MAX);
+    CHECK(!pm_entry_is_slab(e) && pm_entry_kind(e) == PM_KIND_CONSERVATIVE);
+    CHECK_EQ(pm_entry_length(e), PM_ENTRY_PAGES_MAX);
+}
+
 static void test_lanes(void) {
     SIZE(pm_lane_store, 16);
     FIELD(pm_lane_store, where, 0, 8);
@@ -348,6 +364,7 @@ int main(void) {
     RUN(state);
     RUN(volume);
     RUN(lanes);
+    RUN(kinds);
     RUN(journal);
     RUN(shard_state);
     RUN(roots);

@@ -10,7 +10,7 @@
 
 // Whether a large block is reachable: the sweep has tagged those that are.
 static bool is_live(const struct pm_extent *e) {
-    return pm_tag[pm_granule(pm_extent_address(e))] == PM_TAG_EXTENT;
+    return pm_tag[pm_granule(pm_extent_address(e))] == pm_extent_tag(e);
 }
 
 static void count_slab(struct census *c, const struct pm_vslab *v) {
@@ -19,6 +19,11 @@ static void count_slab(struct census *c, const struct pm_vslab *v) {
     for (unsigned i = 0; i < count; i++) {
         c->cls[population[i].cls].blocks += population[i].blocks;
         c->cls[population[i].cls].live += population[i].used;
+        if (v->kind == PM_KIND_POINTER_FREE) {
+            c->pointer_free += population[i].used;
+            c->pointer_free_bytes +=
+                (uint64_t)population[i].used * pm_classes[population[i].cls].size;
+        }
     }
     c->cls[population[0].cls].slabs++;
     c->morphing += count == 2;
@@ -34,6 +39,10 @@ static void count_extent(struct census *c, const struct pm_extent *e) {
     b->live += is_live(e);
     b->live_bytes += is_live(e) ? bytes : 0;
     c->extents++;
+    if (e->kind == PM_KIND_POINTER_FREE && is_live(e)) {
+        c->pointer_free++;
+        c->pointer_free_bytes += bytes;
+    }
 }
 
 void census_take(struct census *c) {

@@ -94,6 +94,9 @@ static void print_totals(const struct info *info) {
            figure_bytes(f->live_bytes, b));
     printf("leaked     %s objects, %s%s\n", figure_count(f->leaked_objects, a),
            figure_bytes(f->leaked_bytes, b), f->leaks_exact ? "" : " (large ones only)");
+    if (c->pointer_free)
+        printf("kinds      %s of the live objects, %s, are pointer-free\n",
+               figure_count(c->pointer_free, a), figure_bytes(c->pointer_free_bytes, b));
     if (f->unfinished)
         printf("publishes  %u were cut short; the next opening finishes them\n", f->unfinished);
     printf("in use     %s of address space: slabs %s, large blocks %s",

@@ -149,10 +149,10 @@ static void count_slab(uint64_t page) {
 
 static int count_entry(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct pm_error *err) {
     (void)s, (void)pos;
-    uint64_t page = pm_entry_page(entry), pages = pm_entry_pages(entry);
+    uint64_t page = pm_entry_page(entry), pages = pm_entry_length(entry);
     if ((page + pages) << PM_PAGE_SHIFT > counting->heap_bytes)
         return pm_fail(err, PM_DAMAGE, "an extent after the end of the heap"); // it has grown since
-    if (pm_entry_type(entry) == PM_ENTRY_SLAB) {
+    if (pm_entry_is_slab(entry)) {
         count_slab(page);
     } else {
         counting->extents++;
