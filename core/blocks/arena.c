@@ -4,6 +4,7 @@
 
 #include "base/nodes.h"
 #include "base/os.h"
+#include "base/own_memory.h"
 #include "extent_cache.h"
 #include "holes.h"
 #include "morph.h"
@@ -39,7 +40,7 @@ static void make_arena(unsigned number, unsigned node) {
 bool pm_arenas_init(unsigned cores) {
     unsigned joined = deal(cores), all = joined + pm_nodes.count;
     size_t arenas = all * sizeof *pm_arenas, caches = joined * sizeof(struct pm_extent_cache);
-    pm_arenas = pm_os_reserve(arenas + caches + pm_reach_bytes(all));
+    pm_arenas = pm_own_reserve(arenas + caches + pm_reach_bytes(all));
     if (!pm_arenas)
         return false;
     pm_extent_caches_init((char *)pm_arenas + arenas, joined);

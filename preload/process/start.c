@@ -23,6 +23,7 @@
 #include "choose.h"
 #include "commits.h"
 #include "fork.h"
+#include "leaks.h"
 #include "media/adopt.h"
 #include "media/commit.h"
 #include "media/file.h"
@@ -100,6 +101,8 @@ static int open_heap(struct pm_error *err) {
     int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
     if (status == PM_OK)
         status = pm_commits_options(err);
+    if (status == PM_OK)
+        status = pm_leaks_begin(err);
     if (status == PM_OK)
         status = pm_nodes_find(err);
     if (status != PM_OK)
