@@ -10,6 +10,7 @@
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/follow.h"
+#include "common/heap_leaks.h"
 #include "common/info_print.h"
 #include "common/medium.h"
 #include "common/nodes_print.h"
@@ -17,11 +18,21 @@
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 
-enum { KEY_JSON = 256, KEY_MAP, KEY_FOLLOW, KEY_INTERVAL, KEY_COUNT, KEY_MEDIUM, KEY_NODES };
+enum {
+    KEY_JSON = 256,
+    KEY_MAP,
+    KEY_FOLLOW,
+    KEY_INTERVAL,
+    KEY_COUNT,
+    KEY_MEDIUM,
+    KEY_NODES,
+    KEY_LEAKS
+};
 
-static const char *const synopsis[] = {"[--json] [--map] HEAP",
-                                       "--follow [--interval S] [--count N] [--json] HEAP",
-                                       "--medium [--json] PATH", "--nodes [--json] HEAP", NULL};
+static const char *const synopsis[] = {
+    "[--json] [--map] HEAP",  "--follow [--interval S] [--count N] [--json] HEAP",
+    "--medium [--json] PATH", "--nodes [--json] HEAP",
+    "--leaks [--json] HEAP",  NULL};
 
 static const char *const description[] = {
     "Prints what is in the heap in directory HEAP: the program it belongs to, what becomes of it "
@@ -49,6 +60,9 @@ static const char *const description[] = {
     "the file was made where there is one node. It asks the kernel for every page, and changes "
     "nothing. Arenas and thread caches exist only in a running process; ask it by "
     "malloc_stats(3).",
+    "With --leaks it prints how many blocks of each size no root reaches, and the address of one of "
+    "them. The next recovery frees them. After a crash only large blocks are counted. It changes "
+    "nothing. For a running program see PMALLOC_LEAKS in libpmalloc(7).",
     NULL,
 };
 
@@ -60,6 +74,7 @@ static const struct cli_option options[] = {
     {KEY_COUNT, "count", "N", "End after N looks."},
     {KEY_MEDIUM, "medium", NULL, "Print what decides which guarantee holds at PATH."},
     {KEY_NODES, "nodes", NULL, "Print on which NUMA nodes the heap lies."},
+    {KEY_LEAKS, "leaks", NULL, "Print which blocks no root reaches, by size."},
     {0},
 };
 
@@ -92,7 +107,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool json, map, follow, medium, nodes;
+    bool json, map, follow, medium, nodes, leaks;
     const char *interval, *count;
 };
 
@@ -107,6 +122,7 @@ static void take(int key, const char *value, void *arg) {
           : key == KEY_MAP    ? &q->map
           : key == KEY_MEDIUM ? &q->medium
           : key == KEY_NODES  ? &q->nodes
+          : key == KEY_LEAKS  ? &q->leaks
                               : &q->follow) = true;
 }
 
@@ -115,8 +131,8 @@ static int follow_as_told(const struct request *q, const char *heap) {
     double seconds = q->interval ? strtod(q->interval, &end) : 2;
     if (q->interval && (*end || end == q->interval || !(seconds >= 0.01 && seconds <= 86400)))
         cli_wrong(&tool, "--interval %s: seconds, from 0.01 to 86400", q->interval);
-    if (q->map)
-        cli_wrong(&tool, "--follow shows no map");
+    if (q->map || q->leaks)
+        cli_wrong(&tool, "--follow shows no %s", q->map ? "map" : "leaks");
     unsigned long count = q->count ? cli_number(&tool, "--count", q->count, 1, 1000000000) : 0;
     return follow(heap, seconds, count, q->json);
 }
@@ -124,7 +140,7 @@ static int follow_as_told(const struct request *q, const char *heap) {
 static int show_medium(const struct request *q, const char *path) {
     struct medium medium;
     struct pm_error err;
-    if (q->map || q->follow || q->interval || q->count)
+    if (q->map || q->follow || q->interval || q->count || q->leaks)
         cli_wrong(&tool, "--medium goes with --json only");
     int status = medium_find(path, &medium, &err);
     if (status != PM_OK) {
@@ -142,7 +158,7 @@ static int show_medium(const struct request *q, const char *path) {
 static int show_nodes(const struct request *q, const char *heap) {
     struct node_shards nodes;
     struct pm_error err;
-    if (q->map || q->follow || q->interval || q->count || q->medium)
+    if (q->map || q->follow || q->interval || q->count || q->medium || q->leaks)
         cli_wrong(&tool, "--nodes goes with --json only");
     int status = pm_nodes_find(&err);
     if (status == PM_OK)
@@ -158,6 +174,13 @@ static int show_nodes(const struct request *q, const char *heap) {
         nodes_json(&nodes, heap);
     else
         nodes_text(&nodes, heap);
+    return cli_flush(PM_OK, PM_OPERATIONAL);
+}
+
+static int show_leaks(const struct request *q, const struct info *info) {
+    static struct pm_leaks leaks;
+    bool exact = heap_leaks_find(&leaks);
+    heap_leaks_print(info->heap, &leaks, exact, &info->found, q->json);
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }
 
@@ -177,6 +200,8 @@ int main(int argc, char **argv) {
         return follow_as_told(&q, argv[operand]);
     if (q.interval || q.count)
         cli_wrong(&tool, "--interval and --count go with --follow");
+    if (q.leaks && q.map)
+        cli_wrong(&tool, "--leaks goes with --json only");
     struct info info = {.heap = argv[operand]};
     int status = pm_offline_open(info.heap, PM_OPEN_READONLY, &err);
     if (status == PM_OK) {
@@ -190,6 +215,8 @@ int main(int argc, char **argv) {
             info_error(info.heap, &err);
         return cli_flush(status, PM_OPERATIONAL);
     }
+    if (q.leaks)
+        return show_leaks(&q, &info);
     census_take(&info.census);
     if (q.json)
         info_json(&info);

@@ -16,7 +16,8 @@ void pm_leaks_add(struct pm_leaks *leaks, const void *block, size_t bytes) {
     struct pm_leak_row *row = &leaks->row[row_of(bytes)];
     row->blocks++;
     row->bytes += bytes;
-    row->example = block;
+    if (block)
+        row->example = block;
     leaks->sum.blocks++;
     leaks->sum.bytes += bytes;
 }

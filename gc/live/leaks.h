@@ -16,13 +16,14 @@
 
 struct pm_leak_row {
     uint64_t blocks, bytes;
-    const void *example; // the last that was added
+    const void *example; // the last that was added; NULL: its address is not known
 };
 
 struct pm_leaks {
     struct pm_leak_row row[PM_LEAK_ROWS], sum;
 };
 
+// `block` may be NULL.
 void pm_leaks_add(struct pm_leaks *leaks, const void *block, size_t bytes);
 // The smallest size of a row, and whether the row has larger blocks, too.
 size_t pm_leaks_size(unsigned row, bool *and_more);

@@ -59,18 +59,23 @@ static void give_touched(const struct search *s, uintptr_t at, uintptr_t end) {
         syscall(SYS_close, fd);
 }
 
-static bool holds_roots(const char *name) {
+// Whether a mapping is of a file of the heap. Captured roots are all in one of them. In the others
+// stand addresses that mean nothing, such as where the heap begins.
+static bool is_heaps(const char *name, bool *roots) {
     size_t len = strlen(pm_heap.dir);
-    return len && strncmp(name, pm_heap.dir, len) == 0 && strcmp(name + len, "/roots") == 0;
+    bool found = len && strncmp(name, pm_heap.dir, len) == 0 && name[len] == '/';
+    *roots = found && strcmp(name + len, "/roots") == 0;
+    return found;
 }
 
 static void give(const struct search *s, const struct mapping *m, uintptr_t from, uintptr_t to) {
-    if (from >= to)
+    bool roots;
+    if (from >= to || (is_heaps(m->name, &roots) && !roots))
         return;
-    if (!m->shared)
-        pm_own_pages((char *)from, to - from, give_own, (void *)(uintptr_t)s);
-    else if (pm_heap_on_media() && holds_roots(m->name))
+    if (roots)
         s->each((void *)from, to - from, s->arg);
+    else if (!m->shared)
+        pm_own_pages((char *)from, to - from, give_own, (void *)(uintptr_t)s);
     else
         give_touched(s, from, to);
 }
