@@ -40,25 +40,37 @@ __attribute__((noinline)) static void clear_stack(void) {
 
 // ---- other threads ------------------------------------------------------------------------------
 
+// These three never return, and leave the pointer in the one place, nothing in the red zone.
+#define CLEAR_RED_ZONE                                                                             \
+    "leaq -128(%%rsp), %%rdi\n\tmovl $16, %%ecx\n\txorl %%eax, %%eax\n\trep stosq\n\t"
+
 static void in_register(void *p) {
-    __asm__ volatile("movq %0, %%r12\n\txorl %k0, %k0\n1:\tpause\n\tjmp 1b" : "+r"(p) : : "r12");
+    __asm__ volatile("movq %0, %%r12\n\t" CLEAR_RED_ZONE "xorl %k0, %k0\n1:\tpause\n\tjmp 1b"
+                     :
+                     : "b"(p)
+                     : "r12", "rdi", "rcx", "rax", "memory");
 }
 
 static void in_vector(void *p) {
-    __asm__ volatile("movq %0, %%xmm9\n\txorl %k0, %k0\n1:\tpause\n\tjmp 1b" : "+r"(p) : : "xmm9");
+    __asm__ volatile("movq %0, %%xmm9\n\t" CLEAR_RED_ZONE "xorl %k0, %k0\n1:\tpause\n\tjmp 1b"
+                     :
+                     : "b"(p)
+                     : "xmm9", "rdi", "rcx", "rax", "memory");
 }
 
 // In a register that calls preserve, while the thread sleeps in one.
 static void in_sleep(void *p) {
-    __asm__ volatile("movq %0, %%rbx\n\txorl %k0, %k0\n\txorl %%edi, %%edi\n\tandq $-16, %%rsp\n"
-                     "1:\tmovl $1000, %%edi\n\tcall sleep@PLT\n\tjmp 1b"
-                     : "+r"(p)
+    __asm__ volatile("andq $-16, %%rsp\n1:\tmovl $1000, %%edi\n\tcall sleep@PLT\n\tjmp 1b"
                      :
-                     : "rbx", "rdi", "memory");
+                     : "b"(p)
+                     : "rdi", "memory");
 }
 
 static void in_red_zone(void *p) {
-    __asm__ volatile("movq %0, -120(%%rsp)\n\txorl %k0, %k0\n1:\tpause\n\tjmp 1b" : "+r"(p));
+    __asm__ volatile(CLEAR_RED_ZONE "movq %0, -120(%%rsp)\n\txorl %k0, %k0\n1:\tpause\n\tjmp 1b"
+                     :
+                     : "b"(p)
+                     : "rdi", "rcx", "rax", "memory");
 }
 
 static void in_tls(void *p) {
@@ -102,11 +114,10 @@ static void (*how)(void *);
 
 static void *thread(void *unused) {
     (void)unused;
-    void *p = malloc(KEPT);
     if (how != on_altstack)
         pthread_barrier_wait(&ready);
-    how(p);
-    return p;
+    how(malloc(KEPT));
+    return NULL;
 }
 
 static void in_thread(void (*function)(void *)) {
@@ -115,7 +126,7 @@ static void in_thread(void (*function)(void *)) {
     pthread_barrier_init(&ready, NULL, 2);
     pthread_create(&id, NULL, thread, NULL);
     pthread_barrier_wait(&ready);
-    usleep(20000); // until it is where it stays; if it is not yet there, its stack has the pointer
+    usleep(20000); // until it is where it stays; on its way it has the pointer, too
 }
 
 // ---- this thread --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// pmalloc-info --leaks: blocks of a heap at rest that no root reaches. The next recovery frees them.
+// pmalloc-info --leaks: blocks of a heap at rest that no root reaches. The next recovery frees
+// them.
 #ifndef PM_TOOLS_HEAP_LEAKS_H
 #define PM_TOOLS_HEAP_LEAKS_H
 
