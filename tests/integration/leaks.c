@@ -60,10 +60,11 @@ static void in_vector(void *p) {
 
 // In a register that calls preserve, while the thread sleeps in one.
 static void in_sleep(void *p) {
-    __asm__ volatile("andq $-16, %%rsp\n1:\tmovl $1000, %%edi\n\tcall sleep@PLT\n\tjmp 1b"
+    __asm__ volatile("movq %0, %%r15\n\txorl %k0, %k0\n\tandq $-16, %%rsp\n"
+                     "1:\tmovl $1000, %%edi\n\tcall sleep@PLT\n\tjmp 1b"
                      :
                      : "b"(p)
-                     : "rdi", "memory");
+                     : "r15", "rdi", "memory");
 }
 
 static void in_red_zone(void *p) {

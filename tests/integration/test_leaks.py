@@ -114,8 +114,9 @@ def test_a_heap_at_rest(leaks, heap, end):
     done = run([leaks, way], HEAP=heap, ROOTS="global")
     assert done.returncode == (0 if end == "exit" else -9), said(done)
     before = fingerprint(heap)
-    found = json.loads(succeeds(run([tool("pmalloc-info"), "--leaks", "--json", heap], preload=False)))
-    text = succeeds(run([tool("pmalloc-info"), "--leaks", heap], preload=False))
+    info = [tool("pmalloc-info"), "--leaks"]
+    found = json.loads(succeeds(run([*info, "--json", heap], preload=False)))
+    text = succeeds(run([*info, heap], preload=False))
     sizes = {row["from"]: (row["blocks"], row["bytes"]) for row in found["sizes"]}
     assert found["exact"] == (end == "exit") == ("not on record" not in text)
     assert sizes == {size: row for size, row in LOST.items() if size > 112 or found["exact"]}
@@ -123,5 +124,5 @@ def test_a_heap_at_rest(leaks, heap, end):
     assert text.startswith(f"no root reaches {found['blocks']} blocks, {found['bytes']} bytes; ")
     assert fingerprint(heap) == before
     assert recover(heap).returncode == 0
-    wrong = run([tool("pmalloc-info"), "--leaks", "--map", heap], preload=False)
+    wrong = run([*info, "--map", heap], preload=False)
     assert wrong.returncode == 16 and "--leaks goes with --json only" in wrong.stderr
