@@ -60,9 +60,9 @@ static const char *const description[] = {
     "the file was made where there is one node. It asks the kernel for every page, and changes "
     "nothing. Arenas and thread caches exist only in a running process; ask it by "
     "malloc_stats(3).",
-    "With --leaks it prints how many blocks of each size no root reaches, and where one of them is. "
-    "The next recovery frees them. After a crash only large blocks are counted. It changes nothing. "
-    "For a running program see PMALLOC_LEAKS in libpmalloc(7).",
+    "With --leaks it prints how many blocks of each size no root reaches, and where one of them "
+    "is. The next recovery frees them. After a crash only large blocks are counted. It changes "
+    "nothing. For a running program see PMALLOC_LEAKS in libpmalloc(7).",
     NULL,
 };
 
