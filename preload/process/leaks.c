@@ -24,8 +24,10 @@
 #include "hold.h"
 #include "live/process_memory.h"
 #include "media/heap.h"
+#include "stacks.h"
 
 #define PATIENCE_MS 5000
+#define SITES_SAID 20u
 #define THREADS 65536u
 
 // What is known of the threads: from their signal handlers, from the calls that they sleep in, or
@@ -129,7 +131,18 @@ static int find_roots(struct pm_error *err) {
 
 // ---- with everything held -----------------------------------------------------------------------
 
-static void add(void *block, size_t bytes, void *leaks) { pm_leaks_add(leaks, block, bytes); }
+// By site, where stacks are recorded.
+static struct pm_leak_row *site;
+
+static void add(void *block, size_t bytes, void *leaks) {
+    pm_leaks_add(leaks, block, bytes);
+    if (!site)
+        return;
+    struct pm_leak_row *row = &site[pm_stacks_site(block)];
+    row->blocks++;
+    row->bytes += bytes;
+    row->example = block;
+}
 
 static int mark_and_count(struct pm_leaks *leaks, struct pm_live_sum *in_use,
                           struct pm_error *err) {
@@ -204,6 +217,33 @@ int pm_leaks_begin(struct pm_error *err) {
 
 static void say_line(const char *line) { pm_say("leaks: %s", line); }
 
+static uint32_t most(void) {
+    uint32_t found = 0;
+    for (uint32_t i = 1; i < PM_STACKS; i++)
+        if (site[i].bytes > site[found].bytes)
+            found = i;
+    return found;
+}
+
+// The sites with the most bytes first.
+static void say_sites(void) {
+    for (unsigned n = 0; n < SITES_SAID; n++) {
+        uint32_t i = most();
+        if (!site[i].blocks)
+            return;
+        pm_say("leaks: %lu bytes in %lu blocks, one at %p, allocated by%s",
+               (unsigned long)site[i].bytes, (unsigned long)site[i].blocks, site[i].example,
+               i ? ":" : " what is not on record");
+        pm_stacks_say(i);
+        site[i] = (struct pm_leak_row){0};
+    }
+    uint64_t rest = 0;
+    for (uint32_t i = 0; i < PM_STACKS; i++)
+        rest += site[i].bytes;
+    if (rest)
+        pm_say("leaks: %lu bytes more, allocated in other places", (unsigned long)rest);
+}
+
 static void report(void) {
     static struct pm_leaks leaks;
     struct pm_live_sum in_use;
@@ -218,6 +258,8 @@ static void report(void) {
            leaks.sum.blocks ? ":" : "");
     if (leaks.sum.blocks)
         pm_leaks_lines(&leaks, say_line);
+    if (site)
+        say_sites();
 }
 
 void pm_leaks_report(void) {
@@ -225,6 +267,7 @@ void pm_leaks_report(void) {
     if (pm_options.leaks.number == PM_LEAKS_OFF || pm_nested() || atomic_exchange(&said, true))
         return;
     struct pm_cancel held = pm_cancel_hold();
+    site = pm_stacks_on ? pm_os_reserve(PM_STACKS * sizeof *site) : NULL;
     report();
     pm_cancel_release(held);
 }

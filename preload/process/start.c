@@ -32,6 +32,7 @@
 #include "media/persist.h"
 #include "pages/extent_adopt.h"
 #include "pmalloc.h"
+#include "stacks.h"
 #include "start_line.h"
 
 static _Atomic(void *) starter; // the thread that opens the heap, by the address of its pm_tcache
@@ -71,6 +72,8 @@ static int open_persistent(struct pm_error *err) {
     int status = pm_roots_prepare(err);
     if (status == PM_OK)
         status = pm_tables_extend(err);
+    if (status == PM_OK)
+        status = pm_stacks_begin(err);
     if (status == PM_OK)
         status = pm_heap_map(err);
     if (status != PM_OK) {
@@ -118,6 +121,8 @@ static int open_heap(struct pm_error *err) {
         status = open_persistent(err);
     if (status != PM_OK && pm_choose_volatile(&chosen, err))
         status = PM_OK;
+    if (status == PM_OK && chosen.without_heap)
+        status = pm_stacks_begin(err);
     if (status == PM_OK && chosen.without_heap)
         return pm_heap_volatile(err);
     // Borrowing is an opening that the heap does not count.
@@ -187,7 +192,7 @@ enum pm_route pm_thread_enter(void) {
         pm_process_start();
     if (!pm_phase_serves())
         return PM_ROUTE_FALLBACK;
-    if (thread_ending || (cacheless && cacheless--))
+    if (thread_ending || pm_stacks_on || (cacheless && cacheless--))
         return PM_ROUTE_DIRECT;
     int saved = errno;
     struct pm_tcache *t = pm_tcache_create();
@@ -226,6 +231,7 @@ void pm_process_before_main(void) {
     }
     pm_fork_exclude(true);
     pm_phase_move(PM_READY, PM_RUNNING);
+    pm_stacks_record();
     first_commit();
     pm_background_start();
     if (pm_options.verbose.number)

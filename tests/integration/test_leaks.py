@@ -17,7 +17,7 @@ THREADS = "register vector sleep red-zone thread-tls thread-key alternate-stack"
 
 @pytest.fixture(scope="module")
 def leaks():
-    return compiled("leaks.c", "-O1")
+    return compiled("leaks.c", "-O1", "-g", "-fno-inline")
 
 
 def report(done):
@@ -126,3 +126,35 @@ def test_a_heap_at_rest(leaks, heap, end):
     assert recover(heap).returncode == 0
     wrong = run([*info, "--map", heap], preload=False)
     assert wrong.returncode == 16 and "--leaks goes with --json only" in wrong.stderr
+
+
+def sites(done):
+    """Of each place that has allocated leaks: the bytes, and its calls as (object, offset)."""
+    head = r"leaks: (\d+) bytes in \d+ blocks, one at 0x\w+, allocated by:\n"
+    parts = re.split(head, done.stderr)
+    calls = [re.findall(r"leaks:     #\d+ (\S+)\+(0x[0-9a-f]+)", part) for part in parts[2::2]]
+    return dict(zip((int(n) for n in parts[1::2]), calls))
+
+
+@pytest.mark.parametrize("backing", ["volatile", "file", "shards"])
+def test_where_leaks_were_allocated(leaks, heap, backing):
+    settings = {"BACKING": "volatile"} if backing == "volatile" else {"HEAP": heap}
+    if backing == "shards":
+        settings["SHARD"] = "4M"
+    done = run([leaks, "sleep"], LEAKS="stack", **settings)
+    assert report(done) == LOST
+    found = sites(done)
+    assert sorted(found) == sorted(size for _, size in LOST.values()), said(done)
+    for calls in found.values():
+        addresses = [hex(int(at, 16) - 1) for file, at in calls if file == str(leaks)]
+        names = succeeds(run(["addr2line", "-f", "-e", leaks, *addresses], preload=False))
+        assert names.splitlines()[:4:2] == ["lose", "main"], names
+
+
+def test_stacks_of_a_threaded_program(leaks):
+    program = "import threading; t = [threading.Thread(target=dict) for _ in range(9)]; " + (
+        "[x.start() for x in t]; [x.join() for x in t]; print(len(t))"
+    )
+    done = run(["/usr/bin/python3", "-c", program], LEAKS="stack", BACKING="volatile")
+    assert succeeds(done) == "9\n"
+    assert re.search(r"leaks: nothing reaches \d+ of \d+ blocks", done.stderr), said(done)
