@@ -11,6 +11,7 @@
 #include "common/cli.h"
 #include "common/diff.h"
 #include "common/follow.h"
+#include "common/heap_leaks.h"
 #include "common/info_print.h"
 #include "common/medium.h"
 #include "common/nodes_print.h"
@@ -29,7 +30,8 @@ enum {
     KEY_NODES,
     KEY_SVG,
     KEY_HTML,
-    KEY_DIFF
+    KEY_DIFF,
+    KEY_LEAKS
 };
 
 static const char *const synopsis[] = {"[--json] [--map] HEAP",
@@ -38,6 +40,7 @@ static const char *const synopsis[] = {"[--json] [--map] HEAP",
                                        "--diff [--json] BEFORE AFTER",
                                        "--medium [--json] PATH",
                                        "--nodes [--json] HEAP",
+                                       "--leaks [--json] HEAP",
                                        NULL};
 
 static const char *const description[] = {
@@ -71,6 +74,9 @@ static const char *const description[] = {
     "the file was made where there is one node. It asks the kernel for every page, and changes "
     "nothing. Arenas and thread caches exist only in a running process; ask it by "
     "malloc_stats(3).",
+    "With --leaks it prints how many blocks of each size no root reaches, and where one of them "
+    "is. The next recovery frees them. After a crash only large blocks are counted. It changes "
+    "nothing. For a running program see PMALLOC_LEAKS in libpmalloc(7).",
     NULL,
 };
 
@@ -85,6 +91,7 @@ static const struct cli_option options[] = {
     {KEY_HTML, "html", NULL, "Print a page for a browser, with what each root keeps alive."},
     {KEY_DIFF, "diff", NULL, "Print what differs between two heaps."},
     {KEY_NODES, "nodes", NULL, "Print on which NUMA nodes the heap lies."},
+    {KEY_LEAKS, "leaks", NULL, "Print which blocks no root reaches, by size."},
     {0},
 };
 
@@ -118,7 +125,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool json, map, follow, medium, nodes, svg, html, diff;
+    bool json, map, follow, medium, nodes, svg, html, diff, leaks;
     const char *interval, *count;
 };
 
@@ -136,6 +143,7 @@ static void take(int key, const char *value, void *arg) {
           : key == KEY_SVG    ? &q->svg
           : key == KEY_HTML   ? &q->html
           : key == KEY_DIFF   ? &q->diff
+          : key == KEY_LEAKS  ? &q->leaks
                               : &q->follow) = true;
 }
 
@@ -144,8 +152,8 @@ static int follow_as_told(const struct request *q, const char *heap) {
     double seconds = q->interval ? strtod(q->interval, &end) : 2;
     if (q->interval && (*end || end == q->interval || !(seconds >= 0.01 && seconds <= 86400)))
         cli_wrong(&tool, "--interval %s: seconds, from 0.01 to 86400", q->interval);
-    if (q->map)
-        cli_wrong(&tool, "--follow shows no map");
+    if (q->map || q->leaks)
+        cli_wrong(&tool, "--follow shows no %s", q->map ? "map" : "leaks");
     unsigned long count = q->count ? cli_number(&tool, "--count", q->count, 1, 1000000000) : 0;
     return follow(heap, seconds, count, q->json);
 }
@@ -153,7 +161,7 @@ static int follow_as_told(const struct request *q, const char *heap) {
 static int show_medium(const struct request *q, const char *path) {
     struct medium medium;
     struct pm_error err;
-    if (q->map || q->follow || q->interval || q->count)
+    if (q->map || q->follow || q->interval || q->count || q->leaks)
         cli_wrong(&tool, "--medium goes with --json only");
     int status = medium_find(path, &medium, &err);
     if (status != PM_OK) {
@@ -171,7 +179,7 @@ static int show_medium(const struct request *q, const char *path) {
 static int show_nodes(const struct request *q, const char *heap) {
     struct node_shards nodes;
     struct pm_error err;
-    if (q->map || q->follow || q->interval || q->count || q->medium)
+    if (q->map || q->follow || q->interval || q->count || q->medium || q->leaks)
         cli_wrong(&tool, "--nodes goes with --json only");
     int status = pm_nodes_find(&err);
     if (status == PM_OK)
@@ -187,6 +195,13 @@ static int show_nodes(const struct request *q, const char *heap) {
         nodes_json(&nodes, heap);
     else
         nodes_text(&nodes, heap);
+    return cli_flush(PM_OK, PM_OPERATIONAL);
+}
+
+static int show_leaks(const struct request *q, const struct info *info) {
+    static struct pm_leaks leaks;
+    bool exact = heap_leaks_find(&leaks);
+    heap_leaks_print(info->heap, &leaks, exact, &info->found, q->json);
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }
 
@@ -221,6 +236,8 @@ static int show(const struct request *q, const char *heap) {
             info_error(info.heap, &err);
         return cli_flush(status, PM_OPERATIONAL);
     }
+    if (q->leaks)
+        return show_leaks(q, &info);
     census_take(&info.census);
     if (q->svg || q->html)
         return show_picture(q, &info);
@@ -241,6 +258,8 @@ int main(int argc, char **argv) {
         cli_wrong(&tool, q.diff               ? "--diff: name two heaps"
                          : operand < argc - 1 ? "one heap at a time"
                                               : "name the heap's directory");
+    if (q.leaks && (q.map || q.svg || q.html || q.diff))
+        cli_wrong(&tool, "--leaks goes with --json only");
     bool picture = q.svg || q.html;
     if (picture + q.json > 1 || (q.svg && q.html) || (picture && q.map))
         cli_wrong(&tool, "--svg, --html, --json and --map: one of them");

@@ -201,6 +201,10 @@ static void each_of_call(const struct memory *m, const struct pm_call *call) {
     }
 }
 
+const void *pm_calls_frame(pid_t id) {
+    return atomic_load_explicit(&record[id].call, memory_order_acquire);
+}
+
 void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg) {
     const struct memory memory = {each, arg};
     bool asleep = pm_calls_look(id, false) == PM_CALL_ASLEEP;

@@ -47,6 +47,9 @@ struct pm_call {
     bool by_futex; // the call sleeps in a futex, as semaphores do
     uint8_t kind;  // an enum pm_call_kind
     int fd;
+    // What the program kept in the registers that calls preserve: in the kernel, it would be out of
+    // sight for the live collector (gc/live).
+    uintptr_t preserved[6];
 };
 
 // Of one thread. It is reached by the thread's id, and stays when the thread ends.
@@ -76,6 +79,11 @@ bool pm_calls_rest(struct pm_call_record *own);
 
 // A frame between the call's and its outer one that longjmp() has left is forgotten.
 static inline void pm_call_enter(struct pm_call *call) {
+    __asm__ volatile("movq %%rbx, 0(%0)\n\tmovq %%rbp, 8(%0)\n\tmovq %%r12, 16(%0)\n\t"
+                     "movq %%r13, 24(%0)\n\tmovq %%r14, 32(%0)\n\tmovq %%r15, 40(%0)"
+                     :
+                     : "r"(call->preserved)
+                     : "memory");
     struct pm_call_record *own = pm_calls_own;
     if (__builtin_expect(!own, 0))
         own = pm_calls_find_own();
@@ -124,6 +132,9 @@ bool pm_calls_within(const void *stack);
 // Whether the thread, which stands still, is in a call of the kind PM_CALL_WAITS, and the call has
 // not interrupted another one.
 bool pm_calls_waits(pid_t id);
+// The frame of the call that another thread sleeps in, or waits at; NULL: it is in none. All that
+// the program has on this stack lies at and above it.
+const void *pm_calls_frame(pid_t id);
 // The memory that the thread's calls may store to meanwhile.
 void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg);
 

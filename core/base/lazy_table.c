@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "os.h"
+#include "own_memory.h"
 
 #define STEP ((size_t)2 << 20) // one huge page
 
@@ -19,6 +20,7 @@ bool pm_lazy_table_reserve(struct pm_lazy_table *t, size_t bytes) {
     *t = (struct pm_lazy_table){.map = pm_os_reserve_unused(bytes), .reach = bytes};
     if (!t->map)
         return false;
+    pm_own_note(t->map, bytes);
     int saved = errno;
     pm_os_advise(t->map, bytes, MADV_DONTDUMP);
     size_t first = STEP < bytes ? STEP : bytes; // now: a sandbox may forbid mprotect() later

@@ -95,7 +95,11 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "1: print one line at start: heap, guarantee, roots and recovery result, or why there is "   \
       "no heap")                                                                                   \
     X(stats, "PMALLOC_STATS", PM_TYPE_NUMBER, "0", "0 to 1",                                       \
-      "1: print heap statistics at exit, as malloc_stats() prints them at any time")
+      "1: print heap statistics at exit, as malloc_stats() prints them at any time")               \
+    X(leaks, "PMALLOC_LEAKS", PM_TYPE_CHOICE, "0", "0|1|stack",                                    \
+      "Print at exit which blocks nothing in the program points to any more. 1: by size. stack: "  \
+      "also by the calls that have allocated them, for which malloc takes much longer. Nothing "   \
+      "is freed")
 
 // TEXT fields point into the environment or the caller's argument.
 struct pm_options {
@@ -118,6 +122,7 @@ enum { PM_BACKING_FILE, PM_BACKING_VOLATILE };
 enum { PM_BACKGROUND_NONE, PM_BACKGROUND_DECAY };
 enum { PM_FORK_PRIVATE, PM_FORK_COPY, PM_FORK_FOLLOW };
 enum { PM_LOCKS_RESET, PM_LOCKS_KEEP };
+enum { PM_LEAKS_OFF, PM_LEAKS_SIZES, PM_LEAKS_STACKS };
 enum { PM_NUMA_LOCAL, PM_NUMA_BIND, PM_NUMA_OFF };
 enum { PM_PERSIST_AUTO }; // the other choices are enum pm_durability + 1
 

@@ -4,6 +4,7 @@
 
 #include "base/nodes.h"
 #include "base/os.h"
+#include "base/own_memory.h"
 #include "extent_cache.h"
 #include "holes.h"
 #include "kinds.h"
@@ -43,7 +44,7 @@ bool pm_arenas_init(unsigned cores) {
     unsigned with_kinds = all + PM_KINDS_APART * pm_nodes.count;
     size_t arenas = with_kinds * sizeof *pm_arenas,
            caches = joined * sizeof(struct pm_extent_cache);
-    pm_arenas = pm_os_reserve(arenas + caches + pm_reach_bytes(all));
+    pm_arenas = pm_own_reserve(arenas + caches + pm_reach_bytes(all));
     if (!pm_arenas)
         return false;
     pm_extent_caches_init((char *)pm_arenas + arenas, joined);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/os.h"
+#include "base/own_memory.h"
 
 struct pm_tcache pm_no_tcache = {.extents = &pm_no_extent_cache};
 __thread struct pm_tcache *pm_tcache __attribute__((tls_model("initial-exec"))) = &pm_no_tcache;
@@ -137,10 +138,10 @@ static void age_cap(struct pm_tcache *t) {
 static void *space_for(size_t bytes) {
     static char *next;
     static unsigned left;
-    if (!left && (next = pm_os_reserve(CACHES_AT_ONCE * bytes)))
+    if (!left && (next = pm_own_reserve(CACHES_AT_ONCE * bytes)))
         left = CACHES_AT_ONCE;
     if (!left)
-        return pm_os_reserve(bytes); // address space is short
+        return pm_own_reserve(bytes); // address space is short
     char *space = next;
     next += bytes;
     left--;

@@ -11,6 +11,7 @@
 
 #include "base/os.h"
 #include "base/os_file.h"
+#include "base/own_memory.h"
 #include "emptied.h"
 #include "feature.h"
 #include "file.h"
@@ -337,8 +338,8 @@ static void sync_file(unsigned file) { (void)pm_journal_files.sync(file); }
 int pm_heap_journal(struct pm_error *err) {
     journal.io = &pm_journal_files;
     journal.most = PM_JOURNAL_PAGES;
-    journal.group = pm_os_reserve(PM_JOURNAL_BUFFER);
-    file_buffer = pm_os_reserve(STRIDE * PM_PAGE_SIZE);
+    journal.group = pm_own_reserve(PM_JOURNAL_BUFFER);
+    file_buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     if (!journal.group || !file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     pm_feature_set(PM_INCOMPAT_JOURNAL);

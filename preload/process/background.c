@@ -14,6 +14,7 @@
 #include "base/cancel.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/own_memory.h"
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "commit_bound.h"
@@ -182,7 +183,7 @@ static bool make_memory(void) {
     const char *maker = thread_pointer();
     size_t below = bytes_below(maker);
     size_t before = STACK_BYTES + ((below + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1));
-    char *area = memory.pointer ? NULL : pm_os_reserve(before + PM_PAGE_SIZE + ABOVE);
+    char *area = memory.pointer ? NULL : pm_own_reserve(before + PM_PAGE_SIZE + ABOVE);
     if (area) {
         mprotect(area, PM_PAGE_SIZE, PROT_NONE);
         memory.stack_top = area + STACK_BYTES;

@@ -58,6 +58,7 @@
 #include "blocks/stats.h"
 #include "commits.h"
 #include "entry.h"
+#include "leaks.h"
 #include "media/commit.h"
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
@@ -288,8 +289,9 @@ static bool pass(void) {
 
 // Called before signals are blocked, because the reader of this output may be slow and must not
 // delay the end.
-static void say_stats_once(void) {
+static void say_once(void) {
     static _Atomic bool said;
+    pm_leaks_report();
     if (pm_options.stats.number && !pm_nested() && !atomic_exchange(&said, true))
         pm_stats_say();
 }
@@ -318,7 +320,7 @@ bool pm_process_end(void) {
         return true;
     bool first = pm_phase() < PM_ENDING;
     if (first)
-        say_stats_once();
+        say_once();
     if (!pm_heap_is_held()) // no heap; and a sandbox may forbid the system calls below
         return true;
     int saved = errno;

@@ -13,6 +13,7 @@
 #include "blocks/take_back.h"
 #include "pages/extent.h"
 #include "pages/frontier.h"
+#include "stacks.h"
 #include "start.h"
 
 static void *no_memory(void) {
@@ -93,7 +94,7 @@ __attribute__((noinline)) static void *small_slow(unsigned cls) {
         p = pm_alloc_small(cls);
     }
     pm_cancel_release(held);
-    return p;
+    return pm_stacks_note(p);
 }
 
 static void *small(unsigned cls) {
@@ -114,7 +115,7 @@ __attribute__((noinline)) static void *large_slow(size_t size, size_t align, boo
     if (zero)
         *zero = zeroes;
     pm_cancel_release(held);
-    return p ? p : no_memory();
+    return p ? pm_stacks_note(p) : no_memory();
 }
 
 static void *large(size_t size, size_t align, bool *zero) {

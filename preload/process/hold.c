@@ -54,10 +54,21 @@ static bool is_outside(void *context) {
 
 bool pm_hold_prepare(void) { return pm_calls_record(); }
 
-bool pm_hold_all(uint64_t timeout_ms) {
+// Changed by a holder alone, and there is one at a time (leaks.c).
+static _Atomic(void (*)(const void *)) noting;
+
+static bool notes(void *context) {
+    void (*rests)(const void *) = atomic_load_explicit(&noting, memory_order_acquire);
+    if (!is_outside(context))
+        return false;
+    rests(context);
+    return true;
+}
+
+static bool hold(uint64_t timeout_ms, pm_threads_rests *rests) {
     int saved = errno;
     atomic_store_explicit(&interrupted, false, memory_order_relaxed);
-    bool held = pm_threads_hold(timeout_ms, is_outside);
+    bool held = pm_threads_hold(timeout_ms, rests);
     // The thread of PMALLOC_BACKGROUND hears no signal. Of the others none holds a lock.
     if (held)
         pm_lock(&pm_age_lock);
@@ -73,6 +84,13 @@ static void find_busy(pid_t id, void *arg) {
 bool pm_hold_all_wait(void) {
     bool busy = atomic_load_explicit(&interrupted, memory_order_relaxed);
     return !busy && pm_tasks_each_other(find_busy, &busy) && !busy;
+}
+
+bool pm_hold_all(uint64_t timeout_ms) { return hold(timeout_ms, is_outside); }
+
+bool pm_hold_all_and(uint64_t timeout_ms, void (*rests)(const void *context)) {
+    atomic_store_explicit(&noting, rests, memory_order_release);
+    return hold(timeout_ms, notes);
 }
 
 struct memory {

@@ -34,6 +34,9 @@ bool pm_hold_prepare(void);
 // Every other thread of the process rests. False: a thread could not be brought to rest in time;
 // nobody is held. The caller holds no lock of ours. Several callers wait for each other.
 bool pm_hold_all(uint64_t timeout_ms);
+// The same. `rests` is called in the signal handler of each thread that waits there, with its
+// ucontext_t, once it waits.
+bool pm_hold_all_and(uint64_t timeout_ms, void (*rests)(const void *context));
 // What the kernel, and libc around a call, may store although everything rests.
 void pm_hold_each_memory(void (*each)(void *at, size_t len, void *arg), void *arg);
 void pm_release_all(void);

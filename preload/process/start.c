@@ -23,6 +23,7 @@
 #include "choose.h"
 #include "commits.h"
 #include "fork.h"
+#include "leaks.h"
 #include "media/adopt.h"
 #include "media/commit.h"
 #include "media/file.h"
@@ -31,6 +32,7 @@
 #include "media/persist.h"
 #include "pages/extent_adopt.h"
 #include "pmalloc.h"
+#include "stacks.h"
 #include "start_line.h"
 #include "triggers.h"
 
@@ -72,6 +74,8 @@ static int open_persistent(struct pm_error *err) {
     if (status == PM_OK)
         status = pm_tables_extend(err);
     if (status == PM_OK)
+        status = pm_stacks_begin(err);
+    if (status == PM_OK)
         status = pm_heap_map(err);
     if (status != PM_OK) {
         if (pm_heap.created)
@@ -102,6 +106,8 @@ static int open_heap(struct pm_error *err) {
     if (status == PM_OK)
         status = pm_commits_options(err);
     if (status == PM_OK)
+        status = pm_leaks_begin(err);
+    if (status == PM_OK)
         status = pm_nodes_find(err);
     if (status != PM_OK)
         return status;
@@ -116,6 +122,8 @@ static int open_heap(struct pm_error *err) {
         status = open_persistent(err);
     if (status != PM_OK && pm_choose_volatile(&chosen, err))
         status = PM_OK;
+    if (status == PM_OK && chosen.without_heap)
+        status = pm_stacks_begin(err);
     if (status == PM_OK && chosen.without_heap)
         return pm_heap_volatile(err);
     // Borrowing is an opening that the heap does not count.
@@ -186,7 +194,7 @@ enum pm_route pm_thread_enter(void) {
         pm_process_start();
     if (!pm_phase_serves())
         return PM_ROUTE_FALLBACK;
-    if (thread_ending || (cacheless && cacheless--))
+    if (thread_ending || pm_stacks_on || (cacheless && cacheless--))
         return PM_ROUTE_DIRECT;
     int saved = errno;
     struct pm_tcache *t = pm_tcache_create();
@@ -225,6 +233,7 @@ void pm_process_before_main(void) {
     }
     pm_fork_exclude(true);
     pm_phase_move(PM_READY, PM_RUNNING);
+    pm_stacks_record();
     first_commit();
     pm_triggers_start();
     pm_background_start();

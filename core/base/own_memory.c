@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "own_memory.h"
+
+#include <stdatomic.h>
+#include <sys/auxv.h>
+
+#include "os.h"
+
+#define RECORDS 256u // thread caches come by eight
+
+static struct { uintptr_t from, to; } record[RECORDS];
+static _Atomic unsigned count;
+
+// Another thread that reads the record meanwhile may see it empty: both bounds 0.
+void pm_own_note(const void *at, size_t bytes) {
+    unsigned i = atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+    if (i >= RECORDS) {
+        atomic_store_explicit(&count, RECORDS, memory_order_relaxed);
+        return;
+    }
+    record[i].from = (uintptr_t)at;
+    record[i].to = (uintptr_t)at + bytes;
+}
+
+void *pm_own_reserve(size_t bytes) {
+    void *at = pm_os_reserve(bytes);
+    if (at)
+        pm_own_note(at, bytes);
+    return at;
+}
+
+// The linker's names for the start and the end of this library.
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern const char _end[] __attribute__((visibility("hidden")));
+
+void pm_own_note_library(void) {
+    size_t bytes = (size_t)((uintptr_t)_end - (uintptr_t)__ehdr_start);
+    if (getauxval(AT_ENTRY) - (uintptr_t)__ehdr_start >= bytes)
+        pm_own_note(__ehdr_start, bytes);
+}
+
+uintptr_t pm_own_end(uintptr_t at, uintptr_t *next) {
+    unsigned most = atomic_load_explicit(&count, memory_order_relaxed);
+    uintptr_t end = 0;
+    *next = UINTPTR_MAX;
+    for (unsigned i = 0; i < RECORDS && i < most; i++) {
+        if (at >= record[i].from && at < record[i].to)
+            end = record[i].to > end ? record[i].to : end;
+        else if (record[i].from > at && record[i].from < *next)
+            *next = record[i].from;
+    }
+    return end;
+}

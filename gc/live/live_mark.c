@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "live_mark.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+
+#include "base/os.h"
+#include "blocks/arena.h"
+#include "blocks/population.h"
+#include "media/heap_space.h"
+#include "media/own_pages.h"
+#include "pages/extent.h"
+
+#ifndef LIVE_STACK // tests make it small, so that it overflows
+#define LIVE_STACK 65536u
+#endif
+#define MARK 0x80u
+_Static_assert(PM_TAGS <= MARK, "the top bit of a tag is free");
+#define PIECE ((uint64_t)1 << 20) // longer extents are scanned where they hold data
+
+struct range {
+    uint64_t offset, len; // from pm_base
+};
+
+static uint64_t base, frontier; // copies of pm_base and of the end of the last shard
+static uint64_t stripes;
+// For each stripe of 64 KiB the first large block that overlaps it, 0: none. Slabs need no entry:
+// pm_vslabs has one for each stripe.
+static uint32_t *large_at;
+static struct range *stack;
+static uint32_t depth;
+static bool overflowed; // marked blocks were not pushed: all marked blocks are scanned once more
+
+// ---- marks --------------------------------------------------------------------------------------
+
+static uint8_t *tag_of(uint64_t offset) { return &pm_tag[offset >> PM_GRANULE_SHIFT]; }
+
+static void push(uint64_t offset, uint64_t len) {
+    if (depth < LIVE_STACK)
+        stack[depth++] = (struct range){offset, len};
+    else
+        overflowed = true;
+}
+
+// Marks the block that begins at `offset`, if it is in use and has no mark.
+static void reach(uint64_t offset, uint64_t len) {
+    uint8_t *tag = tag_of(offset);
+    if (*tag == PM_TAG_NONE || *tag & MARK)
+        return;
+    *tag |= MARK;
+    push(offset, len);
+}
+
+static void consider_slab(uint32_t slab, uint32_t offset) {
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    struct pm_slab_block block;
+    if (!pm_slab_find(v, offset, &block))
+        return;
+    uint32_t size = pm_classes[block.cls].size;
+    reach(((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)block.index * size, size);
+}
+
+static void consider_large(uint64_t offset, uint32_t index) {
+    uint64_t page = offset >> PM_PAGE_SHIFT;
+    // `index` is the first of the stripe. Go on from there, also over free extents.
+    while (index && pm_extents[index].page <= page) {
+        const struct pm_extent *e = &pm_extents[index];
+        uint64_t next = e->page + e->pages;
+        if (page < next) {
+            if (e->state == PM_EXTENT_ACTIVE && !e->slab)
+                reach(e->page << PM_PAGE_SHIFT, pm_extent_bytes(e));
+            return;
+        }
+        index = next << PM_PAGE_SHIFT < frontier ? pm_page_extent[next] : 0;
+    }
+}
+
+static inline void consider(uint64_t word) {
+    uint64_t offset = word - base;
+    if (offset >= frontier)
+        return;
+    uint32_t stripe = (uint32_t)(offset >> PM_SLAB_SHIFT);
+    if (pm_vslabs[stripe].size_class)
+        consider_slab(stripe, (uint32_t)(offset & (PM_SLAB_SIZE - 1)));
+    else if (large_at[stripe])
+        consider_large(offset, large_at[stripe]);
+}
+
+// ---- scanning -----------------------------------------------------------------------------------
+
+static void scan_words(const void *bytes, uint64_t len) {
+    const uint64_t *word = bytes, *end = word + len / sizeof *word;
+    for (; word < end; word++)
+        consider(__atomic_load_n(word, __ATOMIC_RELAXED));
+}
+
+static void scan_own(char *at, size_t len, void *unused) {
+    (void)unused;
+    scan_words(at, len);
+}
+
+// A large block may be mostly memory that was never stored to. Reading it would take memory.
+static void scan_large(struct range r) {
+    struct pm_written known = {0, 0};
+    uint64_t at = r.offset, end = r.offset + r.len, len;
+    if (pm_heap_state() == PM_HEAP_VOLATILE) {
+        pm_own_pages(pm_heap_at(at), r.len, scan_own, NULL);
+        return;
+    }
+    for (; at < end && (len = pm_heap_next_data(&known, &at, end)) != 0; at += len)
+        scan_words(pm_heap_at(at), len);
+}
+
+// A block that was allocated before a crash may have pages without space (blocks/holes.h).
+static void scan_pages(struct range r, uint16_t holes) {
+    for (uint64_t at = r.offset, end = r.offset + r.len, to; at < end; at = to) {
+        to = (at | (PM_PAGE_SIZE - 1)) + 1;
+        to = to < end ? to : end;
+        if (!(holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1))
+            scan_words(pm_heap_at(at), to - at);
+    }
+}
+
+static void scan(struct range r) {
+    const struct pm_vslab *v = &pm_vslabs[r.offset >> PM_SLAB_SHIFT];
+    if (r.len > PIECE)
+        scan_large(r);
+    else if (v->size_class && v->holes)
+        scan_pages(r, v->holes);
+    else
+        scan_words(pm_heap_at(r.offset), r.len);
+}
+
+static void work_off(void) {
+    while (depth)
+        scan(stack[--depth]);
+}
+
+// ---- all blocks in use --------------------------------------------------------------------------
+
+typedef void each_fn(uint64_t offset, uint64_t len, void *arg);
+
+static void each_in_slab(uint32_t slab, each_fn *each, void *arg) {
+    uint64_t from = (uint64_t)slab << PM_SLAB_SHIFT;
+    for (uint64_t at = from; at < from + PM_SLAB_SIZE; at += (uint64_t)1 << PM_GRANULE_SHIFT) {
+        unsigned cls = *tag_of(at) & ~MARK;
+        if (cls)
+            each(at, pm_classes[cls].size, arg);
+    }
+}
+
+static void each_in_use(each_fn *each, void *arg) {
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
+        const struct pm_extent *e = &pm_extents[i];
+        if (e->slab)
+            each_in_slab(pm_extent_slab(e), each, arg);
+        else if (*tag_of(e->page << PM_PAGE_SHIFT))
+            each(e->page << PM_PAGE_SHIFT, pm_extent_bytes(e), arg);
+    }
+}
+
+static void scan_marked(uint64_t offset, uint64_t len, void *unused) {
+    (void)unused;
+    if (!(*tag_of(offset) & MARK))
+        return;
+    scan((struct range){offset, len});
+    work_off();
+}
+
+struct unreached {
+    pm_live_fn *each;
+    void *arg;
+    struct pm_live_sum sum;
+};
+
+static void clear_mark(uint64_t offset, uint64_t len, void *arg) {
+    struct unreached *u = arg;
+    uint8_t *tag = tag_of(offset);
+    u->sum.blocks++;
+    u->sum.bytes += len;
+    if (*tag & MARK)
+        *tag &= (uint8_t)~MARK;
+    else
+        u->each(pm_heap_at(offset), len, u->arg);
+}
+
+// ---- begin, mark, end ---------------------------------------------------------------------------
+
+static void index_large(uint32_t i) {
+    const struct pm_extent *e = &pm_extents[i];
+    uint64_t first = e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
+    uint64_t last = (e->page + e->pages - 1) << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
+    for (uint64_t stripe = first; stripe <= last; stripe++) {
+        uint32_t old = large_at[stripe];
+        if (!old || pm_extents[old].page > e->page)
+            large_at[stripe] = i;
+    }
+}
+
+int pm_live_begin(struct pm_error *err) {
+    base = pm_base;
+    frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
+    stripes = (frontier >> PM_SLAB_SHIFT) + 1;
+    depth = 0;
+    overflowed = false;
+    large_at = pm_os_reserve(stripes * sizeof *large_at);
+    stack = pm_os_reserve(LIVE_STACK * sizeof *stack);
+    if (!large_at || !stack) {
+        int error = errno;
+        pm_live_end();
+        return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(error));
+    }
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
+        if (!pm_extents[i].slab)
+            index_large(i);
+        else if (pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
+            pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
+    return PM_OK;
+}
+
+void pm_live_root(const void *from, size_t len) {
+    uint64_t skip = -(uint64_t)(uintptr_t)from & 7;
+    if (len > skip)
+        scan_words((const char *)from + skip, len - skip);
+}
+
+// Marks are only ever set, so this ends.
+void pm_live_mark(void) {
+    work_off();
+    while (overflowed) {
+        overflowed = false;
+        each_in_use(scan_marked, NULL);
+    }
+}
+
+struct pm_live_sum pm_live_unreached(pm_live_fn *each, void *arg) {
+    struct unreached u = {.each = each, .arg = arg};
+    each_in_use(clear_mark, &u);
+    return u.sum;
+}
+
+void pm_live_end(void) {
+    if (large_at)
+        munmap(large_at, stripes * sizeof *large_at);
+    if (stack)
+        munmap(stack, LIVE_STACK * sizeof *stack);
+    large_at = NULL;
+    stack = NULL;
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// PMALLOC_LEAKS: which blocks nothing reaches, at the end of the program. All threads are held
+// while gc/live marks what their stacks and registers, thread-local storage and the data of all
+// objects reach. Nothing is freed.
+#ifndef PM_PROCESS_LEAKS_H
+#define PM_PROCESS_LEAKS_H
+
+#include "base/message.h"
+#include "live/leaks.h"
+#include "live/live_mark.h"
+
+// What PMALLOC_LEAKS needs from the start on.
+int pm_leaks_begin(struct pm_error *err);
+// Counts the leaks of this moment. The caller holds no lock of ours, and is not in a signal handler
+// that has interrupted the allocator. `in_use`: all blocks.
+int pm_leaks_find(struct pm_leaks *leaks, struct pm_live_sum *in_use, struct pm_error *err);
+// Prints the report, if PMALLOC_LEAKS asks for one.
+void pm_leaks_report(void);
+
+#endif

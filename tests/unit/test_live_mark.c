@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// Marking in a heap that is in use: what a root reaches, whatever its size and depth; what is free
+// or cached is no block in use; no mark stays.
+#include "live/live_mark.h"
+
+#include "base/own_memory.h"
+#include "heap_fixture.h"
+#include "live/leaks.h"
+#include "process/entry.h"
+#include "process/start.h"
+
+static struct pm_leaks leaks;
+static struct pm_live_sum sum;
+
+static void add(void *block, size_t bytes, void *unused) {
+    (void)unused;
+    pm_leaks_add(&leaks, block, bytes);
+}
+
+// Marks from one word. Returns how many blocks nothing reaches.
+static uint64_t unreached_from(const void *root) {
+    struct pm_error err;
+    leaks = (struct pm_leaks){0};
+    MUST(pm_live_begin(&err) == PM_OK);
+    pm_live_root(&root, sizeof root);
+    pm_live_mark();
+    sum = pm_live_unreached(add, NULL);
+    pm_live_end();
+    return leaks.sum.blocks;
+}
+
+static void begin(void) {
+    setenv("PMALLOC_BACKING", "volatile", 1);
+    pm_process_before_main();
+}
+
+static void test_sizes(void) {
+    static const size_t size[] = {16, 48, 1000, 14000, 16385, 100000, 3 << 20};
+    const unsigned count = sizeof size / sizeof size[0];
+    begin();
+    void **root = pm_calloc(count, sizeof *root);
+    for (unsigned i = 0; i < count; i++)
+        root[i] = (char *)pm_calloc(1, size[i]) + size[i] - 1; // their last bytes
+    CHECK_EQ(unreached_from(root), 0);
+    CHECK_EQ(sum.blocks, count + 1);
+    CHECK_EQ(unreached_from(NULL), count + 1);
+    CHECK_EQ(leaks.sum.bytes, sum.bytes);
+    for (unsigned i = 0; i < count; i++) { // no mark stays: a tag with one frees nothing
+        pm_free((char *)root[i] - size[i] + 1);
+        CHECK_EQ(unreached_from(root), 0);
+        CHECK_EQ(sum.blocks, count - i);
+    }
+}
+
+// More blocks at once than the stack takes.
+static void test_overflow(void) {
+    const unsigned count = 300000;
+    begin();
+    void ***root = pm_calloc(count, sizeof *root);
+    for (unsigned i = 0; i < count; i++) {
+        root[i] = pm_calloc(2, sizeof **root);
+        root[i][1] = pm_calloc(1, 16);
+    }
+    CHECK_EQ(unreached_from(root), 0);
+    CHECK_EQ(sum.blocks, 2 * count + 1);
+    root[count / 2][1] = NULL;
+    CHECK_EQ(unreached_from(root), 1);
+    CHECK_EQ(leaks.sum.bytes, 16);
+}
+
+static void test_ring(void) {
+    begin();
+    void **first = pm_calloc(1, 64), **second = pm_calloc(1, 64);
+    *first = second;
+    *second = first;
+    CHECK_EQ(unreached_from(second + 7), 0);
+    CHECK_EQ(unreached_from(NULL), 2);
+}
+
+static void test_own(void) {
+    uintptr_t next;
+    char *at = pm_own_reserve(8192);
+    MUST(at != NULL);
+    CHECK_EQ(pm_own_end((uintptr_t)at, &next), (uintptr_t)at + 8192);
+    CHECK_EQ(pm_own_end((uintptr_t)at + 8191, &next), (uintptr_t)at + 8192);
+    CHECK_EQ(pm_own_end((uintptr_t)at - 1, &next), 0);
+    CHECK_EQ(next, (uintptr_t)at);
+    for (unsigned i = 0; i < 1000; i++) // more than there is room for
+        pm_own_note(at, 16);
+    CHECK_EQ(pm_own_end((uintptr_t)at + 100, &next), (uintptr_t)at + 8192);
+}
+
+int main(void) {
+    RUN_CHILD(sizes);
+    RUN_CHILD(overflow);
+    RUN_CHILD(ring);
+    RUN_CHILD(own);
+    return CHECK_DONE();
+}

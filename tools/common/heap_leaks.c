@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "heap_leaks.h"
+
+#include <stdio.h>
+
+#include "base/bits.h"
+#include "blocks/bitmaps.h"
+#include "json.h"
+#include "pages/extent.h"
+
+// The slab of a population of the current class: the bits lie in its vslab.
+static uint32_t slab_of(const struct pm_population *p) {
+    return (uint32_t)((size_t)((const char *)p->bits - (const char *)pm_vslabs) /
+                      sizeof *pm_vslabs);
+}
+
+static void add_small(const struct pm_population *p, const uint64_t *allocated, void *leaks) {
+    uint64_t used[PM_BITMAP_WORDS], lost[PM_BITMAP_WORDS];
+    unsigned words = pm_slab_words(p->cls);
+    uint32_t slab = p->old ? 0 : slab_of(p), size = pm_classes[p->cls].size;
+    pm_population_used(&pm_vslabs[slab], p, used);
+    for (unsigned w = 0; w < words; w++)
+        lost[w] = allocated[w] & ~used[w];
+    PM_EACH_BIT(i, lost, words)
+    pm_leaks_add(leaks, p->old ? NULL : pm_slab_start(slab) + (size_t)i * size, size);
+}
+
+bool heap_leaks_find(struct pm_leaks *leaks) {
+    *leaks = (struct pm_leaks){0};
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
+        const struct pm_extent *e = &pm_extents[i];
+        char *at = pm_extent_address(e);
+        if (!e->slab && pm_tag[pm_granule(at)] != PM_TAG_EXTENT) // the sweep tags what is reached
+            pm_leaks_add(leaks, at, pm_extent_bytes(e));
+    }
+    return pm_bitmaps_read(add_small, leaks);
+}
+
+static void print_json(const char *heap, const struct pm_leaks *leaks, bool exact,
+                       const struct pm_recovery *found) {
+    struct json j = {.out = stdout};
+    bool and_more;
+    json_open(&j, NULL, '{');
+    json_text(&j, "heap", heap);
+    json_bool(&j, "exact", exact);
+    json_number(&j, "blocks", leaks->sum.blocks);
+    json_number(&j, "bytes", leaks->sum.bytes);
+    json_number(&j, "live_blocks", found->live_objects);
+    json_number(&j, "live_bytes", found->live_bytes);
+    json_open(&j, "sizes", '[');
+    for (unsigned i = 1; i < PM_LEAK_ROWS; i++) {
+        const struct pm_leak_row *row = &leaks->row[i];
+        if (!row->blocks)
+            continue;
+        json_open(&j, NULL, '{');
+        json_number(&j, "from", pm_leaks_size(i, &and_more));
+        json_number(&j, "blocks", row->blocks);
+        json_number(&j, "bytes", row->bytes);
+        json_number(&j, "example", (uintptr_t)row->example);
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+    json_end(&j);
+}
+
+static void print_line(const char *line) { puts(line); }
+
+void heap_leaks_print(const char *heap, const struct pm_leaks *leaks, bool exact,
+                      const struct pm_recovery *found, bool json) {
+    if (json) {
+        print_json(heap, leaks, exact, found);
+        return;
+    }
+    printf("no root reaches %lu blocks, %lu bytes; %lu blocks, %lu bytes are live\n",
+           (unsigned long)leaks->sum.blocks, (unsigned long)leaks->sum.bytes,
+           (unsigned long)found->live_objects, (unsigned long)found->live_bytes);
+    if (leaks->sum.blocks)
+        pm_leaks_lines(leaks, print_line);
+    if (!exact)
+        puts("only large blocks are counted: after a crash, small ones are not on record");
+}
