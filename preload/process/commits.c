@@ -14,6 +14,7 @@
 #include "base/options.h"
 #include "base/threads.h"
 #include "blocks/age.h"
+#include "commit_cost.h"
 #include "hold.h"
 #include "kernel_stores.h"
 #include "media/commit.h"
@@ -106,11 +107,13 @@ static bool may_drop(void) {
 
 static void take_alone(void) {
     struct pm_commit_cost cost;
+    uint64_t since = pm_commit_clock();
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
     pm_commit_take(!pm_kernel_stores(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
+    pm_commit_was_held(since, cost.pages);
 }
 
 // While the threads are held, none of them has a lock, and none is inside the allocator.
@@ -120,12 +123,14 @@ static bool take(void) {
         take_alone();
         return true;
     }
+    uint64_t since = pm_commit_clock();
     if (!pm_hold_all(PATIENCE_MS))
         return false;
     lock_extents(pm_lock_raw);
     pm_commit_take(may_drop(), &cost);
     lock_extents(pm_unlock_raw);
     pm_release_all();
+    pm_commit_was_held(since, cost.pages);
     return true;
 }
 
@@ -133,11 +138,15 @@ static bool take(void) {
 static int make(void) {
     if (!pm_heap_is_journaled())
         return ENOTSUP;
+    uint64_t since = pm_commit_clock();
     if (!pm_commit_prepare())
         return errno;
     if (!take())
         return EAGAIN;
-    return pm_commit_finish() ? 0 : errno;
+    if (!pm_commit_finish())
+        return errno;
+    pm_commit_was_made(since);
+    return 0;
 }
 
 // Waits with the signals open: whoever has the lock may stop this thread.

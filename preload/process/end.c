@@ -56,6 +56,7 @@
 #include "base/threads.h"
 #include "blocks/returns.h"
 #include "blocks/stats.h"
+#include "commit_cost.h"
 #include "commits.h"
 #include "entry.h"
 #include "media/commit.h"
@@ -288,8 +289,10 @@ static bool pass(void) {
 // delay the end.
 static void say_stats_once(void) {
     static _Atomic bool said;
-    if (pm_options.stats.number && !pm_nested() && !atomic_exchange(&said, true))
+    if (pm_options.stats.number && !pm_nested() && !atomic_exchange(&said, true)) {
         pm_stats_say();
+        pm_commit_cost_say();
+    }
 }
 
 static void end_once(void) {

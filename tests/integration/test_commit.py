@@ -106,6 +106,19 @@ def test_clean_end(program, place):
     assert checked(program, place) == last
 
 
+def test_statistics_say_what_commits_cost(program, place):
+    done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", STATS=1)
+    line = re.search(
+        r"stats: commits: (\d+) of (\d+) pages in all; microseconds: (\d+) for one, (\d+) of them "
+        r"with the threads held, at most (\d+)",
+        done.stderr,
+    )
+    made, pages, took, held, longest = map(int, line.groups())
+    assert made >= 9 and pages > 16384 and longest >= held > 0 and took > 0, said(done)
+    done = run([program, "errors"], HEAP=place, ROOTS=ROOTS, STATS=1)
+    assert "stats: commits" not in done.stderr, said(done)
+
+
 def test_space_goes_back(program, place):
     """What is released is zero again, leaves the file after a commit, and may be used anew."""
     done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", DECAY_MS=0)
