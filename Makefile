@@ -195,6 +195,10 @@ $(BUILD)/bench/adapters/%.so: tests/bench/adapters/%.c $(BUILD)/.flags
 DAX_UNITS = unit/test_sync unit/test_units
 $(DAX_UNITS:%=$(BUILD)/%) $(DAX_UNITS:%=$(BUILD)/asan/%): WRAP = mmap fstatfs fstatvfs fallocate
 
+# Each change of a file is seen, and the power may fail before it.
+$(BUILD)/unit/test_commit_crash $(BUILD)/asan/unit/test_commit_crash: \
+	WRAP = syscall fdatasync fsync ftruncate fallocate unlinkat
+
 # Signals, short writes and full media at will.
 $(BUILD)/unit/test_os_file $(BUILD)/asan/unit/test_os_file: WRAP = pwrite
 
@@ -328,11 +332,13 @@ CRASH_RUN = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/
 crash: crash-built ## simulate power failures: 60,000 images, about two minutes
 	$(CRASH_RUN) --images 60000
 
-crash-long: crash-built ## simulate power failures: 1,000,000 images, then the mutants
+COMMIT_CRASH = $(BUILD)/unit/test_commit_crash $(BUILD)/unit/test_journal_crash
+crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 images, mutants
 	$(CRASH_RUN) --images 1000000 --quota 40
+	$(BUILD)/unit/test_commit_crash 200000
 	$(CRASH_RUN) --mutate
 
-crash-mutants: crash-built ## leave out each flush, fence and rename: the simulator must notice
+crash-mutants: crash-built $(COMMIT_CRASH) ## leave out each flush, fence, rename, sync in turn
 	$(CRASH_RUN) --mutate
 
 # What fails has one more chance: on a shared machine a process may be starved for as long as a test

@@ -202,9 +202,9 @@ static bool apply_entry(const struct pm_journal_io *io, const struct pm_journal_
     struct applying *a = arg;
     unsigned file = pm_journal_file(e->member, e->shard);
     uint64_t at = e->first * PM_PAGE_SIZE, bytes = (uint64_t)e->pages * PM_PAGE_SIZE;
+    a->touched[file] = true; // a length must be durable, too, before the journal says another one
     if (e->kind == PM_JOURNAL_LENGTH && !a->lengths)
         return true;
-    a->touched[file] = true;
     switch ((enum pm_journal_kind)e->kind) {
     case PM_JOURNAL_PAGE:
         return io->write(file, from, bytes, at);

@@ -15,6 +15,7 @@
 #include "blocks/stats.h"
 #include "export.h"
 #include "marker.h"
+#include "process/commit_cost.h"
 #include "process/entry.h"
 #include "process/start.h"
 
@@ -141,8 +142,10 @@ EXPORT struct mallinfo mallinfo(void) {
 
 EXPORT void malloc_stats(void);
 EXPORT void malloc_stats(void) {
-    if (pm_phase_serves())
+    if (pm_phase_serves()) {
         pm_stats_say();
+        pm_commit_cost_say();
+    }
 }
 
 static void info_of_reach(FILE *out, const struct pm_stats *s) {

@@ -19,6 +19,7 @@
 #include "base/threads.h"
 #include "blocks/age.h"
 #include "commit_bound.h"
+#include "commit_cost.h"
 #include "hold.h"
 #include "kernel_stores.h"
 #include "media/commit.h"
@@ -153,12 +154,14 @@ static _Atomic uint32_t ends;
 
 static void take_alone(void) {
     struct pm_commit_cost cost;
+    uint64_t since = pm_commit_clock();
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
     pm_commit_take(!pm_kernel_stores(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
+    pm_commit_was_held(since, cost.pages);
 }
 
 // While the threads are held, none of them has a lock, and none is inside the allocator. 0, EAGAIN:
@@ -169,6 +172,7 @@ static int take(bool idle) {
         take_alone();
         return 0;
     }
+    uint64_t since = pm_commit_clock();
     if (!pm_hold_all(PATIENCE_MS))
         return EAGAIN;
     int error = idle && !pm_hold_all_wait() ? EBUSY : 0;
@@ -179,6 +183,8 @@ static int take(bool idle) {
         lock_extents(pm_unlock_raw);
     }
     pm_release_all();
+    if (!error)
+        pm_commit_was_held(since, cost.pages);
     return error;
 }
 
@@ -186,6 +192,7 @@ static int take(bool idle) {
 static int make(bool idle) {
     if (!pm_heap_is_journaled())
         return ENOTSUP;
+    uint64_t since = pm_commit_clock();
     if (!pm_commit_prepare())
         return errno;
     int error = take(idle);
@@ -194,6 +201,7 @@ static int make(bool idle) {
     if (!pm_commit_finish())
         return errno;
     pm_commit_cut();
+    pm_commit_was_made(since);
     atomic_store(&covered, atomic_load(&instants));
     return 0;
 }

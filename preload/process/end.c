@@ -56,6 +56,7 @@
 #include "base/threads.h"
 #include "blocks/returns.h"
 #include "blocks/stats.h"
+#include "commit_cost.h"
 #include "commits.h"
 #include "entry.h"
 #include "leaks.h"
@@ -292,8 +293,10 @@ static bool pass(void) {
 static void say_once(void) {
     static _Atomic bool said;
     pm_leaks_report();
-    if (pm_options.stats.number && !pm_nested() && !atomic_exchange(&said, true))
+    if (pm_options.stats.number && !pm_nested() && !atomic_exchange(&said, true)) {
         pm_stats_say();
+        pm_commit_cost_say();
+    }
 }
 
 static void end_once(void) {

@@ -211,6 +211,7 @@ def test_every_program_answers_alike(threads, tmp_path):
         "flushes",
         "contention",
         "lines",
+        "commitcost",
         "forkcost",
         "lockcost",
     }

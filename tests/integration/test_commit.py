@@ -107,6 +107,19 @@ def test_clean_end(program, place):
     assert checked(program, place) == last
 
 
+def test_statistics_say_what_commits_cost(program, place):
+    done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", STATS=1)
+    line = re.search(
+        r"stats: commits: (\d+) of (\d+) pages in all; microseconds: (\d+) for one, (\d+) of them "
+        r"with the threads held, at most (\d+)",
+        done.stderr,
+    )
+    made, pages, took, held, longest = map(int, line.groups())
+    assert made >= 9 and pages > 16384 and longest >= held > 0 and took > 0, said(done)
+    done = run([program, "errors"], HEAP=place, ROOTS=ROOTS, STATS=1)
+    assert "stats: commits" not in done.stderr, said(done)
+
+
 @pytest.mark.parametrize("commit", ("api", "5ms"))
 def test_end_among_running_threads(program, place, commit):
     """What they had stored when the program ended is there."""

@@ -47,6 +47,23 @@ work() { # HEAP SEED FROM [-f]
     echo "ended $?"
 }
 
+# Works in commit mode until the power is cut. pmalloc-recover brings in the last commit, or the
+# start of the program does.
+commit_work() { # HEAP SEED recover|open
+    echo "phase $3"
+    [ "$3" != recover ] || [ ! -d "$1" ] || recover "$1"
+    export PMALLOC_COMMIT=api PMALLOC_DECAY_MS=0
+    (preloaded "$1" instants run "$2")
+    echo "ended $?"
+}
+
+# Says which instant the heap holds.
+commit_check() { # HEAP SEED
+    [ -d "$1" ] || echo "absent"
+    recover "$1"
+    (preloaded "$1" instants check "$2")
+}
+
 # Waits up to 10 seconds until the program that writes FILE is at work. Fails when it is not.
 ready() { # FILE
     tries=0

@@ -101,7 +101,7 @@ def base_archive(kernel, build, programs=()):
     archive.program("bin/busybox", busybox)
     archive.link("bin/sh", "busybox")
     tools = ("pmalloc-recover", "pmalloc-info", "pmalloc-run")
-    for name in (*tools, "vm/churn", "vm/placed", "apps/kvshell"):
+    for name in (*tools, "vm/churn", "vm/instants", "vm/placed", "apps/kvshell"):
         archive.program("bin/" + pathlib.Path(name).name, build / name)
     for name in APPS:
         archive.program("bin/" + name, build / "apps" / name)

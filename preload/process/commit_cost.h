@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// What the commits of this process have cost: a line of PMALLOC_STATS=1 and malloc_stats().
+#ifndef PM_COMMIT_COST_H
+#define PM_COMMIT_COST_H
+
+#include <stdint.h>
+
+// Nanoseconds of a clock.
+uint64_t pm_commit_clock(void);
+// With the commit lock. The threads were held from `since` until now; so many pages differed.
+void pm_commit_was_held(uint64_t since, uint64_t pages);
+// With the commit lock. A commit that was begun at `since` counts, and is in the files.
+void pm_commit_was_made(uint64_t since);
+// Nothing where there was no commit.
+void pm_commit_cost_say(void);
+
+#endif

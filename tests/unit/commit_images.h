@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// Of test_commit_crash: what an image must recover to, and mutants of recovery.
+#ifndef PMALLOC_TESTS_UNIT_COMMIT_IMAGES_H
+#define PMALLOC_TESTS_UNIT_COMMIT_IMAGES_H
+
+#include "base/crc.h"
+#include "page_cache.h"
+
+enum mutant {
+    MUTANT_NONE,
+    NO_SYNC_SUPER, // of a member, after a commit was brought into it: its number
+    NO_SYNC_ROOTS,
+    NO_SYNC_DATA,
+    NO_SYNC_SLABS,
+    NO_SYNC_LOG,
+    NO_SYNC_MORPH,
+    NO_SYNC_JOURNAL,   // before the commit counts
+    LATE_SYNC_JOURNAL, // after the first sync of another file
+    LATE_SYNC_FILES,   // after the next commit has written the journal
+    NO_FIRST_SYNC,     // of what is in the files when commit mode begins
+    NO_NAME_SYNC,      // of the directory, when the journal is made
+    EARLY_RETIRE,      // recovery empties the journal before its commit's files are synced
+    NO_INHERITED_SYNC, // of a journal that a killed process left
+    NO_CRC,            // the checksum of a group is not looked at
+    NO_EPOCH,          // nor is its epoch
+    MUTANTS
+};
+static const char *const mutant_name[] = {"none",
+                                          "no sync of the superblock",
+                                          "no sync of roots",
+                                          "no sync of heap.0",
+                                          "no sync of slabs.0",
+                                          "no sync of booklog.0",
+                                          "no sync of morph.0",
+                                          "no sync of the journal",
+                                          "sync of the journal after that of a file",
+                                          "sync of files after the journal was written anew",
+                                          "no sync when commit mode begins",
+                                          "no sync of the directory",
+                                          "journal emptied before files are synced",
+                                          "no sync of an inherited journal",
+                                          "no checksum",
+                                          "no epoch"};
+
+// The contents that a commit stands for.
+struct state {
+    uint64_t size[FILES];
+    unsigned char *bytes[FILES];
+};
+
+// What outlives a process of the test.
+static struct shared {
+    uint64_t images, again, third, wrong, commits, opened;
+    unsigned most_images, before, after; // states
+    enum mutant mutant;
+    bool counts;  // the commit that is being made counts already
+    bool failed;  // state 2 is one whose sync has failed: it may count until the next one does
+    bool goes_on; // the files are an image
+    bool much;    // there was a commit of more than 64 MiB
+    uint64_t seed;
+} * shared;
+static struct state *states; // three of them, shared
+
+static const char *const file_name[FILES] = {"journal", "superblock", "roots",  "heap.0",
+                                             "slabs.0", "booklog.0",  "morph.0"};
+
+// ---- an image: recovery, and what must be there -------------------------------------------------
+
+static struct world *image; // that is being recovered
+static void check_image(struct world *w);
+
+// Before each change by a recovery.
+static void cut_recovery(void) {
+    struct world *outer = image;
+    if (outer == &worlds[DEPTH - 1] || rnd(outer == &worlds[1] ? 4 : 8))
+        return;
+    check_image(image_of(outer));
+    shared->again++;
+    shared->third += outer != &worlds[1];
+    image = outer;
+}
+
+static bool is_left_out(unsigned file) {
+    return file != PM_JOURNAL_SELF && shared->mutant == (enum mutant)file;
+}
+
+static bool i_write(unsigned file, const void *from, size_t len, uint64_t at) {
+    cut_recovery();
+    cache_write(image, file, from, len, at);
+    return true;
+}
+static bool i_read(unsigned file, void *to, size_t len, uint64_t at) {
+    return cache_read(image, file, to, len, at);
+}
+static bool i_zero(unsigned file, uint64_t at, uint64_t len) {
+    uint64_t size = image->file[file].size;
+    cut_recovery();
+    if (at < size)
+        cache_write(image, file, NULL, at + len < size ? len : size - at, at);
+    return true;
+}
+static bool i_set_length(unsigned file, uint64_t bytes) {
+    cut_recovery();
+    cache_set_length(image, file, bytes);
+    return true;
+}
+static bool i_sync(unsigned file) {
+    static unsigned late;
+    cut_recovery();
+    if (is_left_out(file) || (shared->mutant == NO_INHERITED_SYNC && file == PM_JOURNAL_SELF &&
+                              image->file[file].size != 0))
+        return true;
+    if (shared->mutant == EARLY_RETIRE && file != PM_JOURNAL_SELF) {
+        late |= 1u << file;
+        return true;
+    }
+    cache_sync(image, file);
+    if (shared->mutant != EARLY_RETIRE || image->file[file].size != 0)
+        return true;
+    cut_recovery();
+    for (unsigned i = 1; i < FILES; i++)
+        if (late & (1u << i))
+            cache_sync(image, i);
+    late = 0;
+    return true;
+}
+static const struct pm_journal_io image_io = {i_write, i_read, i_zero, i_set_length, i_sync};
+
+// A mutant that does not look at checksums, or at epochs: the image has right ones.
+static void mend_groups(struct world *w, struct pm_journal_group *group) {
+    uint64_t at = 0, epoch = 0;
+    while (cache_read(w, PM_JOURNAL_SELF, group, sizeof *group, at) &&
+           group->magic == PM_JOURNAL_MAGIC && group->pages <= PM_JOURNAL_PAGES) {
+        size_t bytes = (1 + (size_t)group->pages) * PM_PAGE_SIZE;
+        uint32_t was = group->crc, now;
+        if (!cache_read(w, PM_JOURNAL_SELF, group, bytes, at))
+            return;
+        group->crc = 0;
+        now = pm_crc32c(0, group, bytes);
+        if (shared->mutant == NO_EPOCH && now == was) {
+            epoch = at ? epoch : group->epoch;
+            group->epoch = epoch;
+            now = pm_crc32c(0, group, bytes);
+        }
+        group->crc = shared->mutant == NO_CRC || now != was ? now : was;
+        if (shared->mutant == NO_EPOCH && group->epoch != epoch)
+            return;
+        cache_write(w, PM_JOURNAL_SELF, &group->crc, sizeof group->crc,
+                    at + offsetof(struct pm_journal_group, crc));
+        cache_write(w, PM_JOURNAL_SELF, &group->epoch, sizeof group->epoch,
+                    at + offsetof(struct pm_journal_group, epoch));
+        at += bytes;
+    }
+    cache_sync(w, PM_JOURNAL_SELF);
+}
+
+static bool file_is(const struct world *w, const struct state *s, unsigned file) {
+    uint64_t size = s->size[file];
+    // Opening cuts off what lies beyond; a file that is shorter would be damage.
+    if (w->file[file].size < size)
+        return false;
+    for (uint64_t at = 0; at < size; at += PM_PAGE_SIZE) {
+        uint64_t part = size - at < PM_PAGE_SIZE ? size - at : PM_PAGE_SIZE;
+        if (memcmp(page_now(w, file, at / PM_PAGE_SIZE), s->bytes[file] + at, part) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool is_state(const struct world *w, unsigned number) {
+    for (unsigned file = 1; file < FILES; file++)
+        if (!file_is(w, &states[number], file))
+            return false;
+    return true;
+}
+
+static char *buffers[DEPTH];
+
+static bool is_right(const struct world *w) {
+    return is_state(w, shared->after) || (!shared->counts && is_state(w, shared->before)) ||
+           (shared->failed && is_state(w, 2));
+}
+
+static void check_image(struct world *w) {
+    struct pm_journal_found found;
+    struct pm_super_file *super = (void *)states[shared->after].bytes[PM_JOURNAL_SUPER];
+    char *buffer = buffers[w - worlds];
+    if (shared->mutant == NO_CRC || shared->mutant == NO_EPOCH)
+        mend_groups(w, (void *)buffer);
+    image = w;
+    bool good = pm_journal_recover(&image_io, buffer, super->super.uuid, &found);
+    shared->wrong += !good || !is_right(w);
+    shared->images++;
+}
+
+// The files become what the power failure has left; the next process opens them.
+static void go_on_with(const struct world *w) {
+    char path[160];
+    for (unsigned i = 0; i < FILES; i++) {
+        snprintf(path, sizeof path, "%s/%s", fixture_dir, file_name[i]);
+        if (i == PM_JOURNAL_SELF && !w->named) {
+            unlink(path);
+            continue;
+        }
+        int fd = open(path, O_RDWR | O_CREAT, 0600);
+        MUST(fd >= 0 && ftruncate(fd, 0) == 0 && ftruncate(fd, (off_t)w->file[i].size) == 0);
+        for (uint64_t page = 0; page * PM_PAGE_SIZE < w->file[i].size; page++) {
+            uint64_t at = page * PM_PAGE_SIZE, left = w->file[i].size - at;
+            const unsigned char *bytes = page_now(w, i, page);
+            if (memcmp(bytes, zero_page, PM_PAGE_SIZE) != 0)
+                MUST(pwrite(fd, bytes, left < PM_PAGE_SIZE ? left : PM_PAGE_SIZE, (off_t)at) > 0);
+        }
+        close(fd);
+    }
+    shared->goes_on = true;
+    shared->seed = fixture_seed;
+    _exit(check_failures != 0);
+}
+
+#endif

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// Commits of a real heap under power failure (page_cache.h). commit.c, journal.c and
+// journal_files.c work on files; their system calls are seen here, and noted in a model of the page
+// cache. Before each of them the power may fail. Each image is recovered, and that recovery is cut
+// again, and once more. What is left must be what the memory held at the instant of one commit:
+// the last one that counts, or the one that is being made. Some images are written to files; the
+// next process opens them and goes on.
+//
+//   build/unit/test_commit_crash [IMAGES]
+//   build/unit/test_commit_crash mutants    each leaves out a sync or a check, or changes an order,
+//                                           and some image must show it (tests/crash/run --mutate)
+#include "commit_images.h"
+
+#include <stdarg.h>
+#include <sys/syscall.h>
+
+#include "blocks/verify.h"
+#include "media/commit.h"
+
+static struct pm_error err;
+static bool watching;       // calls are noted
+static bool taking;         // images are taken
+static unsigned thin = 4;   // at one call of so many
+static bool first_syncs;    // commit mode begins
+static bool committing;     // the next sync of the journal makes the commit count
+static bool late_journal;   // LATE_SYNC_JOURNAL
+static unsigned late_files; // LATE_SYNC_FILES: a bit for each
+static int fail_in = -1;    // the call after so many fails, as on a full disk
+
+// Before each call that changes files.
+static void cut(void) {
+    if (!taking || rnd(thin))
+        return;
+    watching = false;
+    for (unsigned n = rnd(2) ? 1 : 3; n; n--) {
+        check_image(image_of(&worlds[0]));
+        if (rnd(4) == 0)
+            check_image(inherited_from(&worlds[0]));
+    }
+    if (rnd(100) == 0)
+        go_on_with(image_of(&worlds[0]));
+    watching = true;
+}
+
+// ---- the calls of the library -------------------------------------------------------------------
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd);
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __real_ftruncate(int fd, off_t length);
+int __wrap_ftruncate(int fd, off_t length);
+int __real_fallocate(int fd, int mode, off_t at, off_t len);
+int __wrap_fallocate(int fd, int mode, off_t at, off_t len);
+
+static ino_t inodes[FILES];
+
+static void note_inodes(void) {
+    struct stat st;
+    char path[160];
+    for (unsigned i = 0; i < FILES; i++) {
+        snprintf(path, sizeof path, "%s/%s", fixture_dir, file_name[i]);
+        inodes[i] = stat(path, &st) == 0 ? st.st_ino : 0;
+    }
+}
+
+// -1: none of the heap's.
+static int file_of(int fd) {
+    struct stat st;
+    if (!watching || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+        return -1;
+    for (unsigned tries = 0; tries < 2; tries++, note_inodes())
+        for (unsigned i = 0; i < FILES; i++)
+            if (inodes[i] == st.st_ino)
+                return (int)i;
+    return -1;
+}
+
+static bool fails(void) {
+    if (fail_in < 0 || fail_in-- > 0)
+        return false;
+    errno = ENOSPC;
+    return true;
+}
+
+// The file, as the model does not know it yet: it was changed through a shared mapping.
+static void note_file(unsigned i) {
+    static unsigned char bytes[PM_PAGE_SIZE];
+    char path[160];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", fixture_dir, file_name[i]);
+    int fd = open(path, O_RDONLY);
+    uint64_t size = fd >= 0 && fstat(fd, &st) == 0 ? (uint64_t)st.st_size : 0;
+    cache_set_length(&worlds[0], i, size);
+    for (uint64_t at = 0; at < size; at += PM_PAGE_SIZE) {
+        memset(bytes, 0, sizeof bytes);
+        MUST(pread(fd, bytes, sizeof bytes, (off_t)at) > 0);
+        if (memcmp(bytes, page_now(&worlds[0], i, at / PM_PAGE_SIZE), sizeof bytes) != 0)
+            memcpy(next_version(&worlds[0], i, at / PM_PAGE_SIZE), bytes, sizeof bytes);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void sync_late_files(void) {
+    for (unsigned i = 1; i < FILES; i++)
+        if (late_files & (1u << i))
+            cache_sync(&worlds[0], i);
+    late_files = 0;
+}
+
+static void note_sync(unsigned file) {
+    struct world *w = &worlds[0];
+    if (file == PM_JOURNAL_SELF) {
+        sync_late_files();
+        if (shared->mutant == LATE_SYNC_JOURNAL)
+            late_journal = true;
+        else if (shared->mutant != NO_SYNC_JOURNAL || w->file[file].size == 0)
+            cache_sync(w, file);
+        if (w->file[file].size == 0)
+            shared->failed = false;
+        else if (committing) {
+            committing = false;
+            shared->counts = true;
+            shared->failed = false;
+        }
+        return;
+    }
+    if (first_syncs)
+        note_file(file);
+    if (is_left_out(file) || (first_syncs && shared->mutant == NO_FIRST_SYNC))
+        return;
+    if (shared->mutant == LATE_SYNC_FILES && !first_syncs) {
+        late_files |= 1u << file;
+        return;
+    }
+    cache_sync(w, file);
+    if (late_journal)
+        cache_sync(w, PM_JOURNAL_SELF);
+    late_journal = false;
+}
+
+static int sync_call(int fd) {
+    int file = file_of(fd);
+    if (!watching || (file < 0 && fd != pm_heap.dir_fd))
+        return 0;
+    cut();
+    if (fails())
+        return -1;
+    if (file >= 0)
+        note_sync((unsigned)file);
+    else if (shared->mutant != NO_NAME_SYNC)
+        worlds[0].name_durable = true;
+    return 0;
+}
+
+static long write_call(int fd, const void *from, size_t len, uint64_t at) {
+    int file = file_of(fd);
+    if (watching && file >= 0) {
+        cut();
+        if (fails()) { // as write() may: a part has been written
+            len = (len / 2) & ~(size_t)(SECTOR - 1);
+            if (len && __real_syscall(SYS_pwrite64, fd, from, len, at) == (long)len)
+                cache_write(&worlds[0], (unsigned)file, from, len, at);
+            errno = ENOSPC;
+            return -1;
+        }
+        cache_write(&worlds[0], (unsigned)file, from, len, at);
+    }
+    return __real_syscall(SYS_pwrite64, fd, from, len, at);
+}
+
+static long space_call(int fd, int mode, uint64_t at, uint64_t len) {
+    int file = file_of(fd);
+    if (watching && file >= 0) {
+        struct cached_file *f = &worlds[0].file[file];
+        cut();
+        if (fails())
+            return -1;
+        if (mode & FALLOC_FL_PUNCH_HOLE && at < f->size)
+            cache_write(&worlds[0], (unsigned)file, NULL, at + len < f->size ? len : f->size - at,
+                        at);
+        else if (!(mode & FALLOC_FL_KEEP_SIZE) && f->size < at + len)
+            f->size = at + len;
+    }
+    return __real_syscall(SYS_fallocate, fd, mode, at, len);
+}
+
+static long length_call(int fd, uint64_t bytes) {
+    int file = file_of(fd);
+    if (watching && file >= 0) {
+        cut();
+        if (fails())
+            return -1;
+        cache_set_length(&worlds[0], (unsigned)file, bytes);
+    }
+    return __real_syscall(SYS_ftruncate, fd, bytes);
+}
+
+long __wrap_syscall(long number, ...) {
+    long a[6];
+    va_list args;
+    va_start(args, number);
+    for (unsigned i = 0; i < 6; i++)
+        a[i] = va_arg(args, long);
+    va_end(args);
+    switch (number) {
+    case SYS_pwrite64:
+        return write_call((int)a[0], (const void *)a[1], (size_t)a[2], (uint64_t)a[3]);
+    case SYS_fallocate:
+        return space_call((int)a[0], (int)a[1], (uint64_t)a[2], (uint64_t)a[3]);
+    case SYS_ftruncate:
+        return length_call((int)a[0], (uint64_t)a[1]);
+    case SYS_fdatasync:
+    case SYS_fsync:
+        return sync_call((int)a[0]);
+    }
+    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+int __wrap_fdatasync(int fd) { return sync_call(fd); }
+int __wrap_fsync(int fd) { return sync_call(fd); }
+int __wrap_ftruncate(int fd, off_t length) { return (int)length_call(fd, (uint64_t)length); }
+int __wrap_fallocate(int fd, int mode, off_t at, off_t len) {
+    return (int)space_call(fd, mode, (uint64_t)at, (uint64_t)len);
+}
+
+// Opening has done with the journal. From here on files change in other ways, too.
+int __real_unlinkat(int dir, const char *name, int flags);
+int __wrap_unlinkat(int dir, const char *name, int flags);
+int __wrap_unlinkat(int dir, const char *name, int flags) {
+    if (watching && strcmp(name, "journal") == 0)
+        watching = taking = false;
+    return __real_unlinkat(dir, name, flags);
+}
+
+// ---- a process ----------------------------------------------------------------------------------
+
+#define HELD 12
+
+static uint32_t held[HELD];
+static char *root_pages;
+
+static char *map_of(unsigned file) {
+    struct pm_shard *s = &pm_heap.shard[0];
+    switch (file) {
+    case PM_JOURNAL_SUPER:
+        return pm_heap.super_file.map;
+    case PM_JOURNAL_ROOTS:
+        return root_pages;
+    case PM_JOURNAL_DATA:
+        return s->data.map;
+    case PM_JOURNAL_SLABS:
+        return s->slabs.map;
+    case PM_JOURNAL_LOG:
+        return s->log.map;
+    }
+    return s->morph.map;
+}
+
+static uint64_t length_of(unsigned file) {
+    const struct pm_shard *s = &pm_heap.shard[0];
+    const uint64_t lengths[FILES] = {0,
+                                     pm_heap.super_file.size,
+                                     root_pages ? pm_heap.roots.size : 0,
+                                     s->frontier,
+                                     s->slabs.size,
+                                     s->log.size,
+                                     s->morph.map ? s->morph.size : 0};
+    return lengths[file];
+}
+
+// What the memory holds.
+static void capture(unsigned number) {
+    for (unsigned file = 1; file < FILES; file++) {
+        states[number].size[file] = length_of(file);
+        memcpy(states[number].bytes[file], map_of(file), length_of(file));
+    }
+}
+
+static void step(void) {
+    unsigned i = (unsigned)rnd(HELD);
+    if (!held[i]) {
+        held[i] = pm_extent_allocate(1 + rnd(rnd(8) ? 30 : 300), 1);
+        return;
+    }
+    char *at = pm_extent_address(&pm_extents[held[i]]);
+    uint64_t pages = pm_extents[held[i]].pages;
+    if (rnd(3) == 0) {
+        pm_extent_release(held[i]);
+        held[i] = 0;
+        if (rnd(2))
+            pm_extent_purge(rnd(2));
+        return;
+    }
+    for (unsigned n = (unsigned)rnd(6); n; n--)
+        memset(at + rnd(pages) * PM_PAGE_SIZE, (int)rnd(256), 1 + rnd(PM_PAGE_SIZE));
+    if (root_pages)
+        root_pages[rnd(pm_heap.roots.size)] = (char)rnd(256);
+}
+
+static void commit(void) {
+    struct pm_commit_cost cost;
+    if (!pm_commit_prepare())
+        return;
+    unsigned fresh = !shared->after;
+    capture(fresh);
+    shared->before = shared->after;
+    shared->after = fresh;
+    shared->counts = false;
+    committing = true;
+    pm_commit_take(rnd(4) != 0, &cost);
+    bool good = pm_commit_finish();
+    committing = false;
+    shared->commits += good;
+    if (!good) { // it may be whole, though
+        struct state other = states[2];
+        states[2] = states[fresh];
+        states[fresh] = other;
+        shared->failed = worlds[0].file[PM_JOURNAL_SELF].size != 0;
+        shared->after = shared->before;
+    }
+    shared->counts = true;
+}
+
+// A commit whose journal is longer than what is kept of it.
+static void commit_much(void) {
+    const uint64_t pages = 17000;
+    shared->much = true;
+    thin = 60;
+    uint32_t index = pm_extent_allocate(pages, 1);
+    MUST(index);
+    memset(pm_extent_address(&pm_extents[index]), 'm', pages * PM_PAGE_SIZE);
+    commit();
+    CHECK_EQ(worlds[0].file[PM_JOURNAL_SELF].size, 64 << 20);
+    pm_extent_release(index);
+    pm_extent_purge(true);
+    commit();
+    thin = 4;
+}
+
+static void begin_commits(void) {
+    watching = first_syncs = true;
+    worlds[0].named = true;
+    worlds[0].name_durable = false;
+    note_inodes();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    if (pm_file_ready(&pm_heap.roots) && pm_heap.roots.size) {
+        root_pages = mmap(NULL, pm_heap.roots.size, PROT_READ | PROT_WRITE, MAP_PRIVATE,
+                          pm_heap.roots.fd, 0);
+        MUST(root_pages != MAP_FAILED);
+        pm_commit_add_root(root_pages, pm_heap.roots.size, 0);
+    }
+    first_syncs = false;
+    capture(shared->after);
+    shared->counts = true;
+    shared->failed = false;
+    taking = true;
+}
+
+static void take_up_extents(void) {
+    unsigned n = 0;
+    for (uint64_t page = 0; page * PM_PAGE_SIZE < pm_heap.shard[0].frontier && n < HELD;) {
+        uint32_t index = pm_page_extent[page];
+        if (pm_extents[index].state == PM_EXTENT_ACTIVE)
+            held[n++] = index;
+        page += pm_extents[index].pages;
+    }
+}
+
+static void one_life(void) {
+    fixture_seed = shared->seed;
+    for (unsigned file = 0; file < FILES && shared->goes_on; file++) {
+        note_file(file);
+        cache_sync(&worlds[0], file);
+    }
+    if (shared->goes_on) {
+        note_inodes();
+        taking = watching = worlds[0].file[PM_JOURNAL_SELF].size != 0;
+        if (fixture_reopen(PM_OPEN_EXISTING, &err) != PM_OK || pm_verify(false, &err) != PM_OK) {
+            shared->wrong++;
+            CHECK_STR(shared->mutant ? "" : err.text, "");
+            _exit(check_failures != 0);
+        }
+        shared->opened++;
+        take_up_extents();
+    } else {
+        fixture_new_heap();
+        MUST(ftruncate(pm_heap.roots.fd, 2 * PM_PAGE_SIZE) == 0);
+        pm_heap.roots.size = 2 * PM_PAGE_SIZE;
+    }
+    shared->goes_on = false;
+    begin_commits();
+    if (shared->images > 20000 && !shared->much && !shared->mutant)
+        commit_much();
+    // Commits of several groups, which lie in the same places.
+    bool wide = shared->mutant == NO_EPOCH || rnd(8) == 0;
+    uint32_t index = wide ? pm_extent_allocate(400, 1) : 0;
+    for (unsigned n = 0; n < 8 && shared->images < shared->most_images; n++) {
+        if (wide)
+            memset(pm_extent_address(&pm_extents[index]), 1 + (int)rnd(255), 400 * PM_PAGE_SIZE);
+        for (unsigned k = (unsigned)rnd(12); k; k--)
+            step();
+        fail_in = rnd(4) ? -1 : (int)rnd(40);
+        commit();
+        fail_in = -1;
+    }
+    shared->seed = fixture_seed;
+}
+
+// ---- all ----------------------------------------------------------------------------------------
+
+static void *share_memory(size_t bytes) {
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE,
+                    -1, 0);
+    MUST(at != MAP_FAILED);
+    return at;
+}
+
+// Until there are so many images, or (a mutant) one is wrong. Returns whether none was wrong.
+static bool run(enum mutant mutant, unsigned most) {
+    uint64_t seed = shared->seed;
+    *shared = (struct shared){.most_images = most, .mutant = mutant, .seed = seed ? seed : 1};
+    while (shared->images < most && !shared->wrong) {
+        if (!shared->goes_on)
+            fixture_make();
+        int status = in_child(one_life);
+        CHECK(status == 0 || mutant);
+        shared->wrong += status != 0;
+        if (!shared->goes_on || shared->wrong)
+            fixture_drop();
+    }
+    if (shared->goes_on)
+        fixture_drop();
+    return !shared->wrong;
+}
+
+static void run_mutants(void) {
+    for (enum mutant m = MUTANT_NONE + 1; m < MUTANTS; m++) {
+        if (m == NO_SYNC_MORPH) // the same call as of the others; this test makes no slabs
+            continue;
+        bool survived = run(m, 30000);
+        printf("%-8s %s: after %lu images\n", survived ? "SURVIVED" : "killed", mutant_name[m],
+               (unsigned long)shared->images);
+        fflush(stdout);
+        CHECK(!survived);
+    }
+}
+
+int main(int argc, char **argv) {
+    pm_options_default();
+    worlds_make();
+    shared = share_memory(sizeof *shared);
+    states = share_memory(3 * sizeof *states);
+    for (unsigned i = 0; i < 3; i++)
+        for (unsigned file = 1; file < FILES; file++)
+            states[i].bytes[file] = share_memory(LARGEST);
+    for (unsigned d = 0; d < DEPTH; d++)
+        buffers[d] = reserve_memory(PM_JOURNAL_BUFFER);
+    if (argc > 1 && strcmp(argv[1], "mutants") == 0) {
+        run_mutants();
+        return CHECK_DONE();
+    }
+    CHECK(run(MUTANT_NONE, argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 4000));
+    printf("images %lu, second cuts %lu, third cuts %lu, commits %lu, opened by the library %lu, "
+           "wrong %lu\n",
+           (unsigned long)shared->images, (unsigned long)shared->again,
+           (unsigned long)shared->third, (unsigned long)shared->commits,
+           (unsigned long)shared->opened, (unsigned long)shared->wrong);
+    return CHECK_DONE();
+}
