@@ -24,6 +24,7 @@ struct pm_mark_options {
     unsigned markers;       // threads; 0: as many as processor cores
     struct pm_stray *stray; // filled with counts; NULL: nothing is counted
     pm_progress *progress;  // called from one thread; may be NULL
+    bool beside;            // marks the snapshot (beside.h): by pm_mark_some(), without counts
 };
 
 // Prepares marking. Extents and slabs have been adopted. Clears all marks.
@@ -33,7 +34,9 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err);
 void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused);
 // Marks everything reachable. Returns how often a mark stack overflowed.
 uint64_t pm_mark_run(void);
-// Frees what pm_mark_begin() reserved. The marks stay.
+// The same in steps, for `beside`: scans about so many bytes. False: everything is marked.
+bool pm_mark_some(uint64_t bytes);
+// Frees what pm_mark_begin() reserved. The marks stay, but those of `beside`.
 void pm_mark_end(void);
 
 #endif

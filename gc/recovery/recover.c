@@ -125,7 +125,7 @@ static int load_shards(unsigned threads, struct pm_error *err) {
 // Whether this start collects nothing. A heap without roots is emptied by any start.
 static bool may_keep(const struct pm_recover_options *options) {
     return options->write && pm_options.collect.number >= PM_COLLECT_LATER && pm_heap_has_roots() &&
-           !pm_kept_too_much();
+           !pm_kept_too_much(options->beside);
 }
 
 // A clean heap has an unfinished publish only if a signal handler that had interrupted it called
@@ -374,10 +374,11 @@ static void sweep(const struct pm_recover_options *options, struct pm_recovery *
 // ---- the whole ----------------------------------------------------------------------------------
 
 // Whether the bitmaps of a clean close have said what is live. Under PMALLOC_COLLECT=later they do
-// so unless this start must collect.
-static bool trusts(struct pm_recovery *r) {
+// so unless this start must collect, or garbage of an earlier one is to be collected beside the
+// program.
+static bool trusts(struct pm_recovery *r, bool beside) {
     bool may = pm_options.collect.number == PM_COLLECT_CRASH || r->uncollected;
-    if (!r->was_clean || !may || !trust_bitmaps())
+    if (!r->was_clean || !may || (beside && pm_kept_garbage()) || !trust_bitmaps())
         return false;
     r->uncollected = false;
     return true;
@@ -405,14 +406,16 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     int status = rebuild(options, r, err);
     if (status != PM_OK)
         return status;
-    if (options->borrow || !trusts(r)) {
+    if (options->borrow || !trusts(r, options->beside)) {
         status = find_live(options, r, err);
         if (status != PM_OK)
             return status;
     }
     sweep(options, r);
     if (options->write && (r->marked || pm_options.collect.number >= PM_COLLECT_LATER))
-        pm_kept_record(r->marked);
+        pm_kept_record(r->marked        ? PM_KEPT_COLLECTED
+                       : r->uncollected ? PM_KEPT_ALL
+                                        : PM_KEPT_TRUSTED);
     r->seconds = seconds_now() - start;
     return PM_OK;
 }

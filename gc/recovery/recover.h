@@ -44,6 +44,7 @@ struct pm_recovery {
 struct pm_recover_options {
     bool write;  // false: nothing on media changes; the result is what a recovery would find
     bool borrow; // without `write`, for pm_heap_borrow(): see below
+    bool beside; // PMALLOC_COLLECT=background: what is kept is collected later (beside.h)
     struct pm_mark_options mark;
 };
 

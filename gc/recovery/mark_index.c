@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "mark_index.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/os.h"
+#include "blocks/holes.h"
+#include "blocks/population.h"
+#include "media/snapshot.h"
+#include "pages/extent.h"
+
+struct pm_mark_index pm_marks;
+
+// As many as there may be: every active extent.
+static uint64_t room(void) {
+    uint64_t count = 1;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        count += pm_heap.shard[i].extents->active.count;
+    return count;
+}
+
+static uint64_t rooms; // room() when the index was made
+
+static size_t slabs_bytes(void) {
+    return (pm_marks.stripes + 1) * PM_BITMAP_WORDS * sizeof(uint64_t);
+}
+
+static bool reserve(void) {
+    struct pm_mark_index *x = &pm_marks;
+    rooms = room();
+    x->kind = pm_os_reserve(x->stripes * sizeof *x->kind + 1);
+    x->noted = pm_os_reserve(x->stripes + 1);
+    x->large = pm_os_reserve(rooms * sizeof *x->large);
+    if (!x->beside)
+        return x->kind && x->noted && x->large;
+    x->bits = pm_os_reserve(slabs_bytes());
+    if (pm_holes_found)
+        x->holes = pm_os_reserve((x->stripes + 1) * sizeof *x->holes);
+    return x->kind && x->noted && x->large && x->bits && (x->holes || !pm_holes_found);
+}
+
+static void add_large(const struct pm_extent *e, bool mixed) {
+    struct pm_mark_index *x = &pm_marks;
+    uint64_t first = e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
+    uint64_t last = (e->page + e->pages - 1) << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
+    x->large[x->larges] = (struct pm_large){.page = e->page, .pages = e->pages, .mixed = mixed};
+    for (uint64_t stripe = first; stripe <= last; stripe++)
+        if (!x->kind[stripe])
+            x->kind[stripe] = PM_STRIPE_LARGE + x->larges;
+    x->larges++;
+}
+
+static void add_slab(const struct pm_extent *e) {
+    struct pm_mark_index *x = &pm_marks;
+    struct pm_population population[2];
+    uint32_t slab = pm_extent_slab(e);
+    unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
+    if (x->beside && count > 1) {
+        add_large(e, true);
+        return;
+    }
+    x->kind[slab] = count == 1 ? population[0].cls : PM_STRIPE_MIXED;
+    if (x->holes)
+        x->holes[slab] = pm_vslabs[slab].holes;
+    for (unsigned i = 0; i < count && !x->beside; i++)
+        memset(population[i].bits, 0, pm_slab_words(population[i].cls) * sizeof(uint64_t));
+}
+
+static void add_shard(const struct pm_shard *s) {
+    uint64_t end = pm_shard_end(s);
+    for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
+        const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        if (e->state == PM_EXTENT_ACTIVE && e->slab)
+            add_slab(e);
+        else if (e->state == PM_EXTENT_ACTIVE)
+            add_large(e, false);
+        page = e->page + e->pages;
+    }
+}
+
+int pm_mark_index_make(bool beside, struct pm_error *err) {
+    struct pm_mark_index *x = &pm_marks;
+    *x = (struct pm_mark_index){.base = pm_base, .beside = beside};
+    x->frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
+    x->stripes = (x->frontier + PM_SLAB_SIZE - 1) >> PM_SLAB_SHIFT;
+    x->bytes = beside ? pm_snapshot : pm_heap_at(0);
+    x->bits = (char *)pm_vslabs + offsetof(struct pm_vslab, free);
+    x->bits_stride = beside ? PM_BITMAP_WORDS * sizeof(uint64_t) : sizeof *pm_vslabs;
+    if (!reserve())
+        return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        add_shard(&pm_heap.shard[i]);
+    return PM_OK;
+}
+
+void pm_mark_index_publish(void) {
+    for (uint32_t i = 0; i < pm_marks.larges; i++) {
+        const struct pm_large *l = &pm_marks.large[i];
+        pm_extents[pm_page_extent[l->page]].marked = l->marked;
+    }
+}
+
+static void give_back(void *at, size_t len) {
+    if (at)
+        munmap(at, len);
+}
+
+void pm_mark_index_drop(void) {
+    struct pm_mark_index *x = &pm_marks;
+    give_back(x->kind, x->stripes * sizeof *x->kind + 1);
+    give_back(x->noted, x->stripes + 1);
+    give_back(x->large, rooms * sizeof *x->large);
+    if (x->beside)
+        give_back(x->bits, slabs_bytes());
+    give_back(x->holes, (x->stripes + 1) * sizeof *x->holes);
+    *x = (struct pm_mark_index){.base = 0};
+}
