@@ -14,9 +14,9 @@
 #include "pages/extent_take.h"
 #include "roots/root_table.h"
 
-#define STEP_BYTES ((uint64_t)512 << 10) // scanned in one step
-#define STEP_SLABS 256u                  // swept in one step
-#define STEP_STRIPES 65536u              // looked at for slabs in one step
+// What the sweep takes for as long as marking a byte.
+#define SLAB_BYTES 2048u // for a slab, or a large block that it frees
+#define STRIPE_BYTES 16u // for a look at a stripe
 
 struct pm_beside_counters pm_beside_counters;
 
@@ -51,29 +51,28 @@ static void count(uint64_t blocks, uint64_t bytes) {
 }
 
 // False: there are no more.
-static bool sweep_slabs(void) {
-    uint64_t last = next_stripe + STEP_STRIPES;
-    unsigned swept = 0;
-    last = last < pm_marks.stripes ? last : pm_marks.stripes;
-    for (; next_stripe < last && swept < STEP_SLABS; next_stripe++) {
+static bool sweep_slabs(uint64_t bytes) {
+    for (uint64_t done = 0; next_stripe < pm_marks.stripes && done < bytes; next_stripe++) {
         uint32_t slab = (uint32_t)next_stripe, cls = pm_marks.kind[slab];
+        done += STRIPE_BYTES;
         if (cls - 1 >= PM_CLASSES)
             continue;
         unsigned blocks = pm_arena_reclaim(slab, cls, pm_mark_bits(slab));
         count(blocks, (uint64_t)blocks * pm_classes[cls].size);
-        swept++;
+        done += SLAB_BYTES;
     }
     return next_stripe < pm_marks.stripes;
 }
 
-static bool sweep_large(void) {
-    for (unsigned swept = 0; next_large < pm_marks.larges && swept < STEP_SLABS; next_large++) {
+static bool sweep_large(uint64_t bytes) {
+    for (uint64_t done = 0; next_large < pm_marks.larges && done < bytes; next_large++) {
         const struct pm_large *l = &pm_marks.large[next_large];
+        done += STRIPE_BYTES;
         if (l->marked || l->mixed)
             continue;
         if (pm_extent_free_block(pm_heap_at(l->page << PM_PAGE_SHIFT)))
             count(1, (uint64_t)l->pages << PM_PAGE_SHIFT);
-        swept++;
+        done += SLAB_BYTES;
     }
     return next_large < pm_marks.larges;
 }
@@ -87,13 +86,14 @@ static void end(void) {
     become(PM_BESIDE_DONE);
 }
 
-void pm_beside_step(void) {
+void pm_beside_step(uint64_t bytes) {
     int saved = errno;
     if (!pm_heap_is_journaled())
         pm_beside_stop();
-    else if (pm_beside_counters.stage == PM_BESIDE_MARK && !pm_mark_some(STEP_BYTES))
+    else if (pm_beside_counters.stage == PM_BESIDE_MARK && !pm_mark_some(bytes))
         become(PM_BESIDE_SWEEP);
-    else if (pm_beside_counters.stage == PM_BESIDE_SWEEP && !sweep_slabs() && !sweep_large())
+    else if (pm_beside_counters.stage == PM_BESIDE_SWEEP && !sweep_slabs(bytes) &&
+             !sweep_large(bytes))
         end();
     errno = saved;
 }

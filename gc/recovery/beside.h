@@ -45,9 +45,10 @@ static inline bool pm_beside_is_on(void) {
     uint32_t stage = atomic_load_explicit(&pm_beside_counters.stage, memory_order_relaxed);
     return stage == PM_BESIDE_MARK || stage == PM_BESIDE_SWEEP;
 }
-// Does a part of it that takes about a millisecond. The caller holds a lock that keeps forks, the
-// end of the program, and commits' instants away.
-void pm_beside_step(void);
+// Does a part of it: about as much as reading so many bytes. The caller holds locks that keep away
+// forks and the end of the program; in the sweep commits, too.
+#define PM_BESIDE_STEP ((uint64_t)512 << 10) // less than a millisecond
+void pm_beside_step(uint64_t bytes);
 // The process ends, or parts from the heap. No step is under way.
 void pm_beside_stop(void);
 // In a forked child.

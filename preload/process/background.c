@@ -91,7 +91,7 @@ static void collect_step(void) {
     }
     pm_lock(&pm_age_lock);
     if (!is_over())
-        pm_beside_step();
+        pm_beside_step(PM_BESIDE_STEP);
     bool awaited = atomic_load_explicit(&pm_age_lock.word, memory_order_relaxed) == 2;
     pm_unlock(&pm_age_lock);
     if (!commits)
