@@ -25,8 +25,8 @@
 // NULL: there is no snapshot. Else where byte 0 from pm_base stands in it.
 extern char *pm_snapshot;
 
-// Takes it now. The heap is PM_HEAP_JOURNALED, and no commit is being applied. False, with errno: no
-// memory or no descriptor.
+// Takes it now. The heap is PM_HEAP_JOURNALED, and no commit is being applied. False, with errno:
+// no memory or no descriptor.
 bool pm_snapshot_take(void);
 void pm_snapshot_drop(void);
 // In a forked child: the mapping is not there, and the parent's lock is given up.

@@ -13,6 +13,7 @@
 #include "figures.h"
 #include "media/heap.h"
 #include "media/persist.h"
+#include "recovery/kept.h"
 #include "roots/root_table.h"
 
 enum { BAR = 20, MAP_CELLS = 64, MAP_ROWS = 8, WIDE_ENOUGH = 80 };
@@ -62,6 +63,8 @@ static void print_identity(const struct info *info) {
            info->found.was_clean ? "clean" : "needs recovery", state->opens,
            state->opens == 1 ? "" : "s");
     printf(state->owner_pid ? ", last by process %" PRIu64 "\n" : "\n", state->owner_pid);
+    if (pm_kept_garbage())
+        puts("           not collected since a start kept everything: some of it may be garbage");
     printf("guarantee  %s\n", pm_persist_row());
     struct pm_program program;
     if (!info_program(&program)) {
