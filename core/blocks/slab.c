@@ -202,7 +202,7 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
     no_old_blocks(v);
     v->holes = v->punched = 0;
     v->media_line = line;
-    pm_slab_all_free(v);
+    v->free_count = 0; // the bits are as the table was made: 0
     return PM_OK;
 }
 

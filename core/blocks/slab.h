@@ -122,7 +122,7 @@ uint32_t pm_slab_header_crc(uint32_t slab, const struct pm_slab_header *header);
 // NULL, *line becomes the first line of the index table, 0 if there is none.
 unsigned pm_slab_media_class(uint32_t slab, uint32_t *line);
 // For recovery: checks the header of a slab that the log names, and fills its vslab with every
-// block of the current class free. PM_DAMAGE: the header is wrong. Where the header names an index
+// block of the current class in use. PM_DAMAGE: the header is wrong. Where the header names an index
 // table, pm_morph_adopt() adds the old blocks.
 int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err);
 // For recovery after a kill: the last stores of the killed process may be in the processor's caches

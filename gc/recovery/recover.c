@@ -88,14 +88,20 @@ static int write_back_data(bool unfinished, struct pm_error *err) {
 }
 
 // Where a shard is mostly slabs, all their vslabs are touched. One call replaces a fault for every
-// page of them. It may fail: then each fault comes by itself.
+// page of them, and in a large heap huge pages replace the many small ones. It may fail: then each
+// fault comes by itself.
+#define HUGE_FROM ((size_t)16 << 20)
+
 static void touch_vslabs(const struct pm_shard *s) {
     uint64_t first = s->offset >> PM_SLAB_SHIFT, count = s->data.size >> PM_SLAB_SHIFT;
     uint64_t slabs = s->extents->active.slab_pages / (PM_SLAB_SIZE / PM_PAGE_SIZE);
     uintptr_t from = (uintptr_t)&pm_vslabs[first] & ~(PM_PAGE_SIZE - 1);
     uintptr_t to = (uintptr_t)&pm_vslabs[first + count] & ~(PM_PAGE_SIZE - 1);
-    if (slabs > count / 2 && to > from)
+    if (slabs > count / 2 && to > from) {
+        if (to - from >= HUGE_FROM)
+            pm_os_advise((void *)from, to - from, MADV_HUGEPAGE);
         pm_os_advise((void *)from, to - from, MADV_POPULATE_WRITE);
+    }
 }
 
 // The work of one shard. Nothing that it reads or writes is another shard's.
@@ -220,17 +226,21 @@ static void trust_population(const struct pm_population *p, const uint64_t *word
     ++*(uint64_t *)covered;
 }
 
-static uint64_t count_populations(void) {
+static uint64_t count_populations(bool clear) {
     struct pm_population population[2];
     uint64_t count = 0;
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (pm_extents[i].slab)
-            count += pm_slab_populations(&pm_vslabs[pm_extent_slab(&pm_extents[i])], population);
+        if (pm_extents[i].slab) {
+            struct pm_vslab *v = &pm_vslabs[pm_extent_slab(&pm_extents[i])];
+            count += pm_slab_populations(v, population);
+            if (clear && !v->old_class)
+                memset(v->free, 0, sizeof v->free[0] * pm_slab_words(v->size_class));
+        }
     return count;
 }
 
-// Small blocks need nothing: pm_slab_adopt() has set the bits of all that can be in use, and in
-// step 6 a set bit says "live".
+// Small blocks need nothing: step 6 takes all that pm_slab_adopt() has found for blocks in use
+// (pm_slab_kept), or the bits of the close.
 static void keep_all(void) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
         pm_extents[i].marked = !pm_extents[i].slab;
@@ -240,8 +250,10 @@ static void keep_all(void) {
 // population of the heap.
 static bool trust_bitmaps(void) {
     uint64_t covered = 0;
-    if (!pm_bitmaps_read(trust_population, &covered) || covered != count_populations())
+    if (!pm_bitmaps_read(trust_population, &covered) || covered != count_populations(false)) {
+        count_populations(true);
         return false;
+    }
     keep_all();
     return true;
 }

@@ -239,7 +239,7 @@ void pm_process_before_main(void) {
     pm_fork_exclude(true);
     pm_phase_move(PM_READY, PM_RUNNING);
     first_commit();
-    pm_background_start();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);
+    pm_background_start();
 }
