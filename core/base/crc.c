@@ -49,8 +49,8 @@ uint32_t pm_crc32c_by_table(uint32_t crc, const void *data, size_t len) {
     return ~by_table(~crc, data, len);
 }
 
-// The sum of what each four bits of the word add, which do not wait for each other: an opening checks
-// each entry of the log.
+// The sum of what each four bits of the word add. The steps do not wait for each other: an opening
+// checks each entry of the log.
 uint8_t pm_crc8(uint8_t crc, uint64_t word) {
     static const uint8_t of[16][16] = {
         // by the place of the four bits, from the lowest
