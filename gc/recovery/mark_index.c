@@ -22,24 +22,37 @@ static uint64_t room(void) {
     return count;
 }
 
-static uint64_t rooms; // room() when the index was made
+// All tables lie in one area, those of the largest elements first.
+static struct {
+    char *start;
+    size_t size;
+} area;
 
-static size_t slabs_bytes(void) {
-    return (pm_marks.stripes + 1) * PM_BITMAP_WORDS * sizeof(uint64_t);
+static void *carve(size_t bytes) {
+    size_t at = area.size;
+    area.size += bytes;
+    return area.start ? area.start + at : NULL;
+}
+
+static void lay_out(void) {
+    struct pm_mark_index *x = &pm_marks;
+    uint64_t count = x->stripes + 1;
+    area.size = 0;
+    if (x->beside)
+        x->bits = carve(count * x->bits_stride);
+    x->large = carve(room() * sizeof *x->large);
+    x->kind = carve(count * sizeof *x->kind);
+    if (x->beside && pm_holes_found)
+        x->holes = carve(count * sizeof *x->holes);
+    x->noted = carve(count);
 }
 
 static bool reserve(void) {
-    struct pm_mark_index *x = &pm_marks;
-    rooms = room();
-    x->kind = pm_os_reserve(x->stripes * sizeof *x->kind + 1);
-    x->noted = pm_os_reserve(x->stripes + 1);
-    x->large = pm_os_reserve(rooms * sizeof *x->large);
-    if (!x->beside)
-        return x->kind && x->noted && x->large;
-    x->bits = pm_os_reserve(slabs_bytes());
-    if (pm_holes_found)
-        x->holes = pm_os_reserve((x->stripes + 1) * sizeof *x->holes);
-    return x->kind && x->noted && x->large && x->bits && (x->holes || !pm_holes_found);
+    area.start = NULL;
+    lay_out();
+    area.start = pm_os_reserve(area.size);
+    lay_out();
+    return area.start;
 }
 
 static void add_large(const struct pm_extent *e, bool mixed) {
@@ -103,18 +116,9 @@ void pm_mark_index_publish(void) {
     }
 }
 
-static void give_back(void *at, size_t len) {
-    if (at)
-        munmap(at, len);
-}
-
 void pm_mark_index_drop(void) {
-    struct pm_mark_index *x = &pm_marks;
-    give_back(x->kind, x->stripes * sizeof *x->kind + 1);
-    give_back(x->noted, x->stripes + 1);
-    give_back(x->large, rooms * sizeof *x->large);
-    if (x->beside)
-        give_back(x->bits, slabs_bytes());
-    give_back(x->holes, (x->stripes + 1) * sizeof *x->holes);
-    *x = (struct pm_mark_index){.base = 0};
+    if (area.start)
+        munmap(area.start, area.size);
+    area.start = NULL;
+    pm_marks = (struct pm_mark_index){.base = 0};
 }
