@@ -187,6 +187,8 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
                        "%s/%s has %zu bytes, too few for slab %u; was it truncated?", pm_heap.dir,
                        s->slabs.name, s->slabs.size, slab);
     const struct pm_slab_header *h = media(slab);
+    __builtin_prefetch(h + 8);
+    pm_slab_prefetch(slab);
     uint32_t line;
     unsigned cls = current_class(slab, h, &line);
     if (h->magic != PM_SLAB_MAGIC || h->crc != pm_slab_header_crc(slab, h) || !cls)

@@ -283,6 +283,7 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
                        struct pm_recovery *r) {
     struct pm_population population[2];
     unsigned live = 0;
+    pm_slab_prefetch(slab);
     (r->uncollected ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count; i++) {
