@@ -10,6 +10,7 @@
 
 #include "base/options.h"
 #include "blocks/verify.h"
+#include "common/census.h"
 #include "common/cli.h"
 #include "common/commit_print.h"
 #include "common/default_list.h"
@@ -146,7 +147,40 @@ struct report {
     struct pm_recovery found;
     uint64_t owner; // the last process before this one that had the heap open
     const char *result;
+    struct census census; // with --dry-run
 };
+
+// The blocks of a size that nothing reaches: garbage, or free already. A crash leaves no record of
+// which.
+static uint64_t unreached(const struct report *r, unsigned cls) {
+    return r->census.cls[cls].blocks - r->census.cls[cls].live;
+}
+
+static void put_classes(struct json *j, const struct report *r) {
+    json_open(j, "classes", '[');
+    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+        if (!r->census.cls[i].blocks)
+            continue;
+        json_open(j, NULL, '{');
+        json_number(j, "size", pm_classes[i].size);
+        json_number(j, "slabs", r->census.cls[i].slabs);
+        json_number(j, "live", r->census.cls[i].live);
+        json_number(j, "free", unreached(r, i));
+        json_number(j, "free_bytes", unreached(r, i) * pm_classes[i].size);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void print_classes(const struct report *r) {
+    char live[32], left[32], size[32];
+    for (unsigned i = 1; i <= PM_CLASSES; i++)
+        if (unreached(r, i))
+            printf("           of %u bytes: %s blocks live, %s free or to reclaim, %s\n",
+                   pm_classes[i].size, figure_count(r->census.cls[i].live, live),
+                   figure_count(unreached(r, i), left),
+                   figure_bytes(unreached(r, i) * pm_classes[i].size, size));
+}
 
 static void report_json(const struct report *r) {
     const struct pm_recovery *f = &r->found;
@@ -173,6 +207,8 @@ static void report_json(const struct report *r) {
     json_real(&j, "seconds", f->seconds);
     json_real(&j, "mark_seconds", f->mark_seconds);
     commit_json(&j);
+    if (r->request->dry_run)
+        put_classes(&j, r);
     json_text(&j, "guarantee", pm_persist_row());
     json_close(&j, '}');
     json_end(&j);
@@ -252,6 +288,7 @@ static void report_text(const struct report *r) {
         printf("publishes  %u that were cut short %s\n", f->unfinished,
                r->request->check || r->request->dry_run ? "are to be finished" : "are finished");
     print_reclaimed(r);
+    print_classes(r);
     print_time(f);
     printf("guarantee  %s\n", pm_persist_row());
     printf("result     %s\n", result_text(r));
@@ -335,6 +372,8 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
     if (status == PM_OK)
         status = pm_verify(write, err);
     progress_end();
+    if (status == PM_OK && q->dry_run)
+        census_take(&r->census);
     r->found.was_clean = was_clean; // before a root was dropped
     if (status == PM_OK && write && !pm_close())
         status = pm_fail(

@@ -31,10 +31,11 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "then on older versions of PMAlloc refuse the heap")                                         \
     X(markers, "PMALLOC_MARKERS", PM_TYPE_NUMBER, "0", "0 to 64",                                  \
       "The number of threads that mark during recovery; 0: one for each core")                     \
-    X(collect, "PMALLOC_COLLECT", PM_TYPE_CHOICE, "always", "always|crash|later|api",              \
+    X(collect, "PMALLOC_COLLECT", PM_TYPE_CHOICE, "always", "always|crash|later|background|api",   \
       "When a start marks and sweeps: always, or only after a crash. crash suits programs that "   \
       "free everything themselves. later: a start after a crash does not wait for it either; all " \
-      "that was allocated stays so, and what leaked waits for a later collection. api: the same, " \
+      "that was allocated stays so, and what leaked waits for a later collection. background: as " \
+      "later, and under PMALLOC_COMMIT the collection runs beside the program. api: as later, "    \
       "until the program calls pmalloc_collect()")                                                 \
     X(check, "PMALLOC_CHECK", PM_TYPE_CHOICE, "abort", "abort|report|strict",                      \
       "What happens on a bad free or realloc. abort: the program aborts. report: one line, and "   \
@@ -113,7 +114,13 @@ struct pm_options {
 };
 
 // Indices of the choices, in the order of the table.
-enum { PM_COLLECT_ALWAYS, PM_COLLECT_CRASH, PM_COLLECT_LATER, PM_COLLECT_API };
+enum {
+    PM_COLLECT_ALWAYS,
+    PM_COLLECT_CRASH,
+    PM_COLLECT_LATER,
+    PM_COLLECT_BACKGROUND,
+    PM_COLLECT_API
+};
 enum { PM_CHECK_ABORT, PM_CHECK_REPORT, PM_CHECK_STRICT };
 enum { PM_RESERVE_LAZY, PM_RESERVE_STRICT };
 enum { PM_BUSY_FAIL, PM_BUSY_WAIT };

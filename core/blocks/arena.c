@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "arena.h"
 
+#include "base/bits.h"
 #include "base/nodes.h"
 #include "base/os.h"
 #include "base/own_memory.h"
@@ -242,6 +243,75 @@ void pm_arena_return(unsigned cls, void **blocks, unsigned count) {
         while (i < count && pm_slab_home(&pm_vslabs[pm_slab_of(blocks[i])]) == home);
         pm_unlock(&bin->lock);
     }
+}
+
+// ---- what a collection beside the program frees -------------------------------------------------
+
+// While the slab is untagged nobody has freed or got a block of it. Its tags need not be written.
+static unsigned reclaim_untouched(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab,
+                                  const uint64_t *alive) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned words = pm_slab_words(v->size_class);
+    for (unsigned w = 0; w < words; w++)
+        v->free[w] = ~alive[w];
+    pm_bits_trim(v->free, pm_classes[v->size_class].blocks);
+    unsigned freed = pm_bits_count(v->free, words);
+    v->free_count = (uint16_t)freed;
+    v->quiet = 0;
+    pm_bin_touch(arena, v);
+    enum pm_listed place = pm_bin_place(v);
+    pm_bin_move(arena, bin, slab, place);
+    if (place == PM_LISTED_EMPTY) {
+        bin->empty++;
+        pm_bin_age(bin);
+    }
+    return freed;
+}
+
+static unsigned reclaim_word(struct pm_arena *arena, struct pm_bin *bin, unsigned cls, char *first,
+                             uint64_t garbage) {
+    void *blocks[64];
+    unsigned count = 0, size = pm_classes[cls].size;
+    for (; garbage; garbage &= garbage - 1) {
+        char *block = first + (size_t)__builtin_ctzll(garbage) * size;
+        if (pm_tag[pm_granule(block)] != cls) // it is none that was in use
+            continue;
+        pm_tag[pm_granule(block)] = PM_TAG_NONE;
+        blocks[count++] = block;
+    }
+    for (unsigned i = 0; i < count;)
+        i += pm_return_run(arena, bin, cls, blocks + i, count - i);
+    return count;
+}
+
+// The last block of the last word may end the slab.
+static unsigned reclaim_blocks(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab,
+                               unsigned cls, const uint64_t *alive) {
+    unsigned freed = 0, blocks = pm_classes[cls].blocks;
+    for (unsigned w = 0; w < pm_slab_words(cls); w++) {
+        uint64_t garbage = ~alive[w];
+        if (blocks - w * 64 < 64)
+            garbage &= (1ull << (blocks - w * 64)) - 1;
+        char *first = pm_slab_start(slab) + (size_t)w * 64 * pm_classes[cls].size;
+        freed += garbage ? reclaim_word(arena, bin, cls, first, garbage) : 0;
+    }
+    return freed;
+}
+
+unsigned pm_arena_reclaim(uint32_t slab, unsigned cls, const uint64_t *alive) {
+    const unsigned blocks = pm_classes[cls].blocks;
+    if (pm_bits_count(alive, pm_slab_words(cls)) == blocks)
+        return 0; // the slab may be gone
+    uint32_t home = lock_bin_of(slab);
+    if (!home)
+        return 0;
+    struct pm_arena *arena = &pm_arenas[pm_home_arena(home)];
+    struct pm_bin *bin = &arena->bin[pm_home_class(home)];
+    bin->returns++;
+    unsigned freed = pm_vslabs[slab].untagged ? reclaim_untouched(arena, bin, slab, alive)
+                                              : reclaim_blocks(arena, bin, slab, cls, alive);
+    pm_unlock(&bin->lock);
+    return freed;
 }
 
 // ---- blocks of a kind ---------------------------------------------------------------------------

@@ -40,6 +40,11 @@ bool pm_arena_return_kind(void *p);
 unsigned pm_arena_class_of_kind(void *p);
 // Makes the arenas of the kinds count (kinds.h). pm_tcache_lock is held, or no other thread runs.
 void pm_arenas_add_kinds(void);
+// Frees the blocks of class `cls` that a collection beside the program has found to be garbage: bit
+// i of `alive` is clear. All blocks of the slab were in use when the marking began. So one that is
+// garbage still is: no thread has its address, and the slab is there because of it. Other blocks
+// may have come and gone. Returns how many it has freed.
+unsigned pm_arena_reclaim(uint32_t slab, unsigned cls, const uint64_t *alive);
 // Writes the tags of a slab that is untagged. False: there was nothing to write.
 bool pm_arena_write_tags(uint32_t slab);
 // Adds a slab to its node's arena of recovered slabs. No other thread runs yet.

@@ -98,6 +98,7 @@ static void find_in(uint32_t slab, struct pm_written *known) {
     struct pm_vslab *v = &pm_vslabs[slab];
     uint64_t start = (uint64_t)slab << PM_SLAB_SHIFT, end = start + PM_SLAB_SIZE, len;
     uint16_t data = 0;
+    pm_slab_prefetch(slab);
     if (!pm_holes_possible(v))
         return;
     for (uint64_t at = start; at < end && (len = pm_heap_next_data(known, &at, end)) != 0;

@@ -133,8 +133,7 @@ void pm_slab_kept(struct pm_vslab *v) {
         pm_slab_swept(v);
         return;
     }
-    memset(v->free, 0, sizeof v->free[0] * pm_slab_words(v->size_class));
-    v->free_count = 0;
+    v->free_count = 0; // the bits are 0, as pm_slab_adopt() has left them
 }
 
 void pm_slab_swept(struct pm_vslab *v) {

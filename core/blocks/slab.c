@@ -189,6 +189,8 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
                        "%s/%s has %zu bytes, too few for slab %u; was it truncated?", pm_heap.dir,
                        s->slabs.name, s->slabs.size, slab);
     const struct pm_slab_header *h = media(slab);
+    __builtin_prefetch(h + 8);
+    pm_slab_prefetch(slab);
     uint32_t line;
     unsigned cls = current_class(slab, h, &line);
     if (h->magic != PM_SLAB_MAGIC || h->crc != pm_slab_header_crc(slab, h) || !cls)
@@ -209,7 +211,7 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
     no_old_blocks(v);
     v->holes = v->punched = 0;
     v->media_line = line;
-    pm_slab_all_free(v);
+    v->free_count = 0; // the bits are as the table was made: 0
     return PM_OK;
 }
 

@@ -20,6 +20,7 @@
 #include "journal_files.h"
 #include "own_pages.h"
 #include "persist.h"
+#include "snapshot.h"
 #include "work_copy.h"
 
 _Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
@@ -267,8 +268,22 @@ void pm_commit_cut(void) {
     }
 }
 
+static bool keep_entry(const struct pm_journal_io *io, const struct pm_journal_entry *e,
+                       const char *from, void *arg) {
+    (void)io, (void)from, (void)arg;
+    if (e->member == PM_JOURNAL_DATA && e->kind != PM_JOURNAL_LENGTH)
+        pm_snapshot_keep(e->shard, e->first, e->pages);
+    return true;
+}
+
+static bool keep_snapshot(void) {
+    return !pm_snapshot ||
+           pm_journal_each(&pm_journal_files, journal.group, &written, keep_entry, NULL);
+}
+
 static bool apply(void) {
-    unapplied = !pm_journal_apply(&pm_journal_files, journal.group, &written, false);
+    unapplied =
+        !keep_snapshot() || !pm_journal_apply(&pm_journal_files, journal.group, &written, false);
     return !unapplied;
 }
 

@@ -16,11 +16,17 @@ static uint64_t pages_in_use(void) {
     return pages;
 }
 
-// 0: there is none.
-static uint32_t on_record(void) {
+#define GARBAGE (1u << 31) // beside the number of units
+
+static uint32_t word_on_record(void) {
     uint64_t word = pm_heap.super->state.kept;
     return pm_sealed(word, PM_SALT_KEPT) ? pm_unseal(word) : 0;
 }
+
+// 0: there is none.
+static uint32_t on_record(void) { return word_on_record() & ~GARBAGE; }
+
+bool pm_kept_garbage(void) { return word_on_record() & GARBAGE; }
 
 static bool space_is_short(uint64_t bytes) {
     bool known;
@@ -34,17 +40,20 @@ static bool space_is_short(uint64_t bytes) {
            !pm_shard_has_room(&pm_heap.shard[0], bytes / 8 - free_below, 0, &known) && known;
 }
 
-bool pm_kept_too_much(void) {
+bool pm_kept_too_much(bool beside) {
     uint64_t pages = pages_in_use(), units = pages / UNIT_PAGES;
     uint32_t before = on_record();
-    return (before && units > 2ull * before + LEAST) || space_is_short(pages << PM_PAGE_SHIFT);
+    return (!beside && before && units > 2ull * before + LEAST) ||
+           space_is_short(pages << PM_PAGE_SHIFT);
 }
 
-void pm_kept_record(bool collected) {
+void pm_kept_record(enum pm_kept_how how) {
     struct pm_state *state = &pm_heap.super->state;
-    uint64_t units = pages_in_use() / UNIT_PAGES + 1;
-    if (collected ? !state->kept : on_record() != 0)
+    uint32_t before = on_record(), after = (uint32_t)(pages_in_use() / UNIT_PAGES + 1);
+    if (how == PM_KEPT_COLLECTED ? !state->kept : how == PM_KEPT_TRUSTED && before)
         return;
+    if (how == PM_KEPT_ALL)
+        after = (before ? before : after) | GARBAGE;
     // No flush: if the word is lost, the next start without a collection records its own size.
-    __atomic_store_n(&state->kept, pm_seal((uint32_t)units, PM_SALT_KEPT), __ATOMIC_RELEASE);
+    __atomic_store_n(&state->kept, pm_seal(after, PM_SALT_KEPT), __ATOMIC_RELEASE);
 }

@@ -9,16 +9,23 @@
 //   space is short                   less than an eighth of the heap's size is left, below its
 //                                    limit or on the file system. The program may need what leaked.
 //
-// The size is on media in pm_state.kept, in units of 64 KiB. It is a hint: a wrong word counts as
-// none. It is written only by starts that keep, and by collections after one.
+// A start that is to collect beside the program (beside.h) does not heed the first.
+//
+// The size is on media in pm_state.kept, in units of 64 KiB; a bit of the word says that nobody has
+// collected since a start kept everything. It is a hint: a wrong word counts as none. It is written
+// only by starts that keep, and by collections after one.
 #ifndef PM_KEPT_H
 #define PM_KEPT_H
 
 #include <stdbool.h>
 
 // Whether the start must collect. The log has been read, and nothing has been written.
-bool pm_kept_too_much(void);
-// After the sweep, in a heap open for writing. `collected`: by this start; else it kept everything.
-void pm_kept_record(bool collected);
+bool pm_kept_too_much(bool beside);
+// After the sweep, in a heap open for writing.
+enum pm_kept_how { PM_KEPT_COLLECTED, PM_KEPT_TRUSTED, PM_KEPT_ALL };
+void pm_kept_record(enum pm_kept_how how);
+// Whether what is garbage may still count as in use, because nobody has collected it since a start
+// kept everything.
+bool pm_kept_garbage(void);
 
 #endif

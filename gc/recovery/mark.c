@@ -14,7 +14,9 @@
 #include "base/os.h"
 #include "blocks/holes.h"
 #include "blocks/population.h"
+#include "mark_index.h"
 #include "media/heap_space.h"
+#include "media/snapshot.h"
 #include "pages/extent.h"
 #include "workers.h"
 
@@ -54,6 +56,7 @@ struct marker {
     uint32_t count; // stack[0 .. count)
     uint32_t ring_head, ring_count;
     uint64_t scanned, reported;
+    uint64_t pause_at; // it rests when it has scanned so much (pm_mark_some)
     struct pm_written known;
     struct range ring[RING];
     struct range stack[STACK];
@@ -61,19 +64,8 @@ struct marker {
 
 static struct marker *markers;
 static unsigned marker_count;
-static bool parallel, held_only;
+static bool parallel;
 static pm_progress *progress;
-static uint64_t base, frontier; // copies of pm_base and of the end of the last shard
-
-// For each stripe what lies in it. 0: nothing allocated. 1 .. PM_CLASSES: a slab of that class.
-// MIXED: a slab of two populations, or of a kind. Else EXTENTS + the first active extent that
-// overlaps the stripe.
-#define EXTENTS 64u
-#define MIXED 63u
-_Static_assert(PM_CLASSES < MIXED, "a class of its own");
-static uint32_t *stripe_index;
-static uint8_t *stripe_noted; // 1: a range that begins in this stripe was dropped
-static uint64_t stripes;
 static _Atomic bool overflowed;
 
 static struct {
@@ -92,7 +84,7 @@ static void push(struct marker *m, uint64_t offset, uint64_t len) {
         m->stack[m->count++] = (struct range){offset, len};
         return;
     }
-    __atomic_store_n(&stripe_noted[offset >> PM_SLAB_SHIFT], 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&pm_marks.noted[offset >> PM_SLAB_SHIFT], 1, __ATOMIC_RELAXED);
     atomic_store_explicit(&overflowed, true, memory_order_relaxed);
 }
 
@@ -107,9 +99,9 @@ static bool set_bit(uint64_t *word, uint64_t bit) {
     return !(__atomic_fetch_or(word, bit, __ATOMIC_RELAXED) & bit);
 }
 
-static bool set_extent_mark(struct pm_extent *e) {
-    return !__atomic_load_n(&e->marked, __ATOMIC_RELAXED) &&
-           !__atomic_exchange_n(&e->marked, 1, __ATOMIC_RELAXED);
+static bool set_large_mark(struct pm_large *l) {
+    return !__atomic_load_n(&l->marked, __ATOMIC_RELAXED) &&
+           !__atomic_exchange_n(&l->marked, 1, __ATOMIC_RELAXED);
 }
 
 static void consider_mixed(struct marker *m, uint64_t offset) {
@@ -123,37 +115,34 @@ static void consider_mixed(struct marker *m, uint64_t offset) {
     push(m, (offset & ~(uint64_t)(PM_SLAB_SIZE - 1)) + (uint64_t)block.index * size, size);
 }
 
-static void consider_extent(struct marker *m, uint64_t offset, uint32_t index) {
+// `number` is the first large block of the stripe. Others may follow.
+static void consider_large(struct marker *m, uint64_t offset, uint32_t number) {
     uint64_t page = offset >> PM_PAGE_SHIFT;
-    // `index` is the first extent of the stripe. Go on from there, also over free extents.
-    while (index) {
-        struct pm_extent *e = &pm_extents[index];
-        if (page < e->page)
+    for (; number < pm_marks.larges; number++) {
+        struct pm_large *l = &pm_marks.large[number];
+        if (page < l->page)
             return;
-        if (page < e->page + e->pages) {
-            if (e->state == PM_EXTENT_ACTIVE && !e->slab && (!held_only || e->held) &&
-                set_extent_mark(e) && e->kind != PM_KIND_POINTER_FREE)
-                push(m, e->page << PM_PAGE_SHIFT, pm_extent_bytes(e));
-            return;
-        }
-        uint64_t next = e->page + e->pages;
-        index = next << PM_PAGE_SHIFT < frontier ? pm_page_extent[next] : 0;
+        if (page >= l->page + l->pages)
+            continue;
+        if (set_large_mark(l) && !l->pointer_free)
+            push(m, l->page << PM_PAGE_SHIFT, (uint64_t)l->pages << PM_PAGE_SHIFT);
+        return;
     }
 }
 
 __attribute__((noinline)) static void consider_other(struct marker *m, uint64_t offset,
                                                      uint32_t kind) {
-    if (kind == MIXED)
+    if (kind == PM_STRIPE_MIXED)
         consider_mixed(m, offset);
     else
-        consider_extent(m, offset, kind - EXTENTS);
+        consider_large(m, offset, kind - PM_STRIPE_LARGE);
 }
 
 static inline void consider(struct marker *m, uint64_t word) {
-    uint64_t offset = word - base;
-    if (offset >= frontier)
+    uint64_t offset = word - pm_marks.base;
+    if (offset >= pm_marks.frontier)
         return;
-    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = stripe_index[slab];
+    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = pm_marks.kind[slab];
     if (kind - 1 >= PM_CLASSES) {
         if (kind)
             consider_other(m, offset, kind);
@@ -161,7 +150,7 @@ static inline void consider(struct marker *m, uint64_t word) {
     }
     const struct pm_class *cls = &pm_classes[kind];
     uint32_t index = (uint32_t)((offset & (PM_SLAB_SIZE - 1)) * cls->reciprocal >> 32);
-    if (index < cls->blocks && set_bit(&pm_vslabs[slab].free[index / 64], 1ull << index % 64))
+    if (index < cls->blocks && set_bit(&pm_mark_bits(slab)[index / 64], 1ull << index % 64))
         push(m, ((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)index * cls->size, cls->size);
 }
 
@@ -188,17 +177,24 @@ static void scan_words(struct marker *m, const void *bytes, uint64_t len) {
     m->scanned += len;
 }
 
+static inline const char *at_offset(uint64_t offset) { return pm_marks.bytes + offset; }
+
+static uint64_t next_data(struct marker *m, uint64_t *offset, uint64_t end) {
+    return pm_marks.beside ? pm_snapshot_next_data(&m->known, offset, end)
+                           : pm_heap_next_data(&m->known, offset, end);
+}
+
 // Scans the first piece of a long range and pushes the rest. Skips what was never written, because
 // reading a hole would fill it with memory.
 static void scan_piece(struct marker *m, uint64_t offset, uint64_t len) {
     uint64_t end = offset + len;
-    uint64_t data_len = pm_heap_next_data(&m->known, &offset, end);
+    uint64_t data_len = next_data(m, &offset, end);
     if (data_len == 0)
         return;
     uint64_t piece = data_len < PIECE ? data_len : PIECE;
     if (offset + piece < end)
         push(m, offset + piece, end - offset - piece);
-    scan_words(m, pm_heap_at(offset), piece);
+    scan_words(m, at_offset(offset), piece);
 }
 
 // Scans a block in a slab with holes, page by page, and does not read the holes.
@@ -207,14 +203,14 @@ __attribute__((noinline)) static void scan_pages(struct marker *m, struct range 
         to = (at | (PM_PAGE_SIZE - 1)) + 1;
         to = to < end ? to : end;
         if (!(holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1))
-            scan_words(m, pm_heap_at(at), to - at);
+            scan_words(m, at_offset(at), to - at);
     }
 }
 
 // The holes of the slab that a range lies in.
 static uint16_t holes_around(struct range r) {
-    uint32_t slab = (uint32_t)(r.offset >> PM_SLAB_SHIFT), kind = stripe_index[slab];
-    return kind - 1 < MIXED ? pm_vslabs[slab].holes : 0;
+    uint32_t slab = (uint32_t)(r.offset >> PM_SLAB_SHIFT), kind = pm_marks.kind[slab];
+    return kind - 1 < PM_STRIPE_MIXED ? pm_mark_holes(slab) : 0;
 }
 
 static void scan(struct marker *m, struct range r) {
@@ -224,7 +220,7 @@ static void scan(struct marker *m, struct range r) {
     else if (pm_holes_found && r.len >= PM_HOLES_FROM && (holes = holes_around(r)) != 0)
         scan_pages(m, r, holes);
     else
-        scan_words(m, pm_heap_at(r.offset), r.len);
+        scan_words(m, at_offset(r.offset), r.len);
 }
 
 // ---- sharing ------------------------------------------------------------------------------------
@@ -278,18 +274,18 @@ static bool take_shared(struct marker *m) {
 static void report(struct marker *m) {
     m->reported = m->scanned;
     if (progress && m == &markers[0])
-        progress("mark", m->scanned * marker_count, frontier);
+        progress("mark", m->scanned * marker_count, pm_marks.frontier);
 }
 
 static void prefetch(uint64_t offset) {
-    const char *p = pm_heap_at(offset);
+    const char *p = at_offset(offset);
     __builtin_prefetch(p);
     __builtin_prefetch(p + 64);
 }
 
-// Scans until the marker's stack and ring are empty.
+// Scans until the marker's stack and ring are empty, or until it is to rest.
 static void work_off(struct marker *m) {
-    for (;;) {
+    while (m->scanned < m->pause_at) {
         while (m->count && m->ring_count < RING) {
             struct range r = m->stack[--m->count];
             prefetch(r.offset);
@@ -338,101 +334,75 @@ static void run_all(void) {
 
 // ---- overflow -----------------------------------------------------------------------------------
 
-static void rescan_population(struct marker *m, uint64_t slab, const struct pm_population *p) {
-    uint32_t size = pm_classes[p->cls].size;
-    for (unsigned i = 0; i < pm_classes[p->cls].blocks; i++)
-        if (pm_bit(p->bits, i))
-            scan(m, (struct range){slab + (uint64_t)i * size, size});
+static void rescan_population(struct marker *m, uint32_t slab, unsigned cls, const uint64_t *bits) {
+    uint32_t size = pm_classes[cls].size;
+    for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
+        if (pm_bit(bits, i))
+            scan(m, (struct range){((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)i * size, size});
 }
 
-static void rescan_slab(struct marker *m, uint32_t slab) {
+static void rescan_mixed(struct marker *m, uint32_t slab) {
     struct pm_population population[2];
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count && pm_vslabs[slab].kind != PM_KIND_POINTER_FREE; i++)
-        rescan_population(m, (uint64_t)slab << PM_SLAB_SHIFT, &population[i]);
+        rescan_population(m, slab, population[i].cls, population[i].bits);
 }
 
-// The dropped range may be a piece of an extent that reaches to its end. So the extent is scanned
+// The dropped range may be a piece of a block that reaches to its end. So the block is scanned
 // again from this stripe to its end.
-static void rescan_extents(struct marker *m, uint64_t stripe, uint32_t index) {
+static void rescan_large(struct marker *m, uint64_t stripe, uint32_t number) {
     uint64_t from = stripe << PM_SLAB_SHIFT, to = from + PM_SLAB_SIZE;
-    while (index) {
-        const struct pm_extent *e = &pm_extents[index];
-        uint64_t start = e->page << PM_PAGE_SHIFT, end = start + pm_extent_bytes(e);
+    for (; number < pm_marks.larges; number++) {
+        const struct pm_large *l = &pm_marks.large[number];
+        uint64_t start = l->page << PM_PAGE_SHIFT, end = (l->page + l->pages) << PM_PAGE_SHIFT;
         if (start >= to)
             return;
-        if (e->state == PM_EXTENT_ACTIVE && !e->slab && e->marked && end > from &&
-            e->kind != PM_KIND_POINTER_FREE) {
-            uint64_t at = start > from ? start : from;
-            for (uint64_t len; at < end && (len = pm_heap_next_data(&m->known, &at, end)) != 0;
-                 at += len)
-                scan_words(m, pm_heap_at(at), len);
-        }
-        index = end < frontier ? pm_page_extent[end >> PM_PAGE_SHIFT] : 0;
+        uint64_t at = start > from ? start : from;
+        for (uint64_t len;
+             l->marked && !l->pointer_free && at < end && (len = next_data(m, &at, end)) != 0;
+             at += len)
+            scan_words(m, at_offset(at), len);
     }
 }
 
-static void rescan(struct marker *m) {
-    for (uint64_t stripe = 0; stripe < stripes; stripe++) {
-        if (!stripe_noted[stripe])
-            continue;
-        stripe_noted[stripe] = 0;
-        uint32_t kind = stripe_index[stripe];
-        if (kind >= EXTENTS)
-            rescan_extents(m, stripe, kind - EXTENTS);
-        else if (kind)
-            rescan_slab(m, (uint32_t)stripe);
-        work_off(m);
-    }
+static uint64_t next_noted; // no stripe before it is noted, but those that were noted since
+
+// Scans the marked objects of the next noted stripe. False: there is none.
+static bool rescan(struct marker *m) {
+    while (next_noted < pm_marks.stripes && !pm_marks.noted[next_noted])
+        next_noted++;
+    if (next_noted >= pm_marks.stripes)
+        return false;
+    uint64_t stripe = next_noted++;
+    pm_marks.noted[stripe] = 0;
+    uint32_t slab = (uint32_t)stripe, kind = pm_marks.kind[stripe];
+    if (kind >= PM_STRIPE_LARGE)
+        rescan_large(m, stripe, kind - PM_STRIPE_LARGE);
+    else if (kind == PM_STRIPE_MIXED)
+        rescan_mixed(m, slab);
+    else if (kind)
+        rescan_population(m, slab, kind, pm_mark_bits(slab));
+    return true;
 }
 
 // ---- begin, run, end ----------------------------------------------------------------------------
 
-static void index_slab(uint32_t slab) {
-    struct pm_population population[2];
-    unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
-    stripe_index[slab] = count == 1 && !pm_vslabs[slab].kind ? population[0].cls : MIXED;
-    for (unsigned i = 0; i < count; i++)
-        memset(population[i].bits, 0, pm_slab_words(population[i].cls) * sizeof(uint64_t));
-}
-
-static void index_extent(uint32_t i) {
-    const struct pm_extent *e = &pm_extents[i];
-    uint64_t first = e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
-    uint64_t last = (e->page + e->pages - 1) << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
-    for (uint64_t stripe = first; stripe <= last; stripe++) {
-        uint32_t old = stripe_index[stripe];
-        if (!old || pm_extents[old - EXTENTS].page > e->page)
-            stripe_index[stripe] = EXTENTS + i;
-    }
-}
-
 int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
-    base = pm_base;
-    frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
-    stripes = frontier >> PM_SLAB_SHIFT;
-    if (frontier & (PM_SLAB_SIZE - 1))
-        stripes++;
     stray = options->stray;
     progress = options->progress;
-    marker_count = options->markers ? options->markers : pm_nodes_cores();
+    marker_count = options->beside ? 1 : options->markers ? options->markers : pm_nodes_cores();
     if (marker_count > MAX_MARKERS)
         marker_count = MAX_MARKERS;
     parallel = marker_count > 1;
-    held_only = options->held;
     atomic_store_explicit(&pool.idle, 0, memory_order_relaxed); // pm_mark_block() gives nothing
     overflowed = false;
     markers = pm_os_reserve(marker_count * sizeof *markers);
-    stripe_index = pm_os_reserve(stripes * sizeof *stripe_index + 1);
-    stripe_noted = pm_os_reserve(stripes + 1);
-    if (!markers || !stripe_index || !stripe_noted)
+    if (!markers)
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
-    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (!pm_extents[i].slab)
-            index_extent(i);
-        else if (!held_only || pm_vslabs[pm_extent_slab(&pm_extents[i])].held)
-            index_slab(pm_extent_slab(&pm_extents[i]));
-    return PM_OK;
+    for (unsigned i = 0; i < marker_count; i++)
+        markers[i].pause_at = UINT64_MAX;
+    next_noted = UINT64_MAX;
+    return pm_mark_index_make(options->beside, options->held, err);
 }
 
 void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused) {
@@ -461,14 +431,30 @@ uint64_t pm_mark_run(void) {
     parallel = false; // the other markers have ended
     while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
         overflows++;
-        rescan(&markers[0]);
+        for (next_noted = 0; rescan(&markers[0]);)
+            work_off(&markers[0]);
     }
     return overflows;
 }
 
+bool pm_mark_some(uint64_t bytes) {
+    struct marker *m = &markers[0];
+    m->pause_at = m->scanned + bytes;
+    while (m->scanned < m->pause_at) {
+        work_off(m);
+        if (m->count || m->ring_count || rescan(m))
+            continue;
+        if (!atomic_exchange_explicit(&overflowed, false, memory_order_relaxed))
+            return false;
+        next_noted = 0;
+    }
+    return true;
+}
+
 void pm_mark_end(void) {
+    if (!pm_marks.beside)
+        pm_mark_index_publish();
     munmap(markers, marker_count * sizeof *markers);
-    munmap(stripe_index, stripes * sizeof *stripe_index + 1);
-    munmap(stripe_noted, stripes + 1);
     markers = NULL;
+    pm_mark_index_drop();
 }

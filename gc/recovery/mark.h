@@ -25,6 +25,7 @@ struct pm_mark_options {
     struct pm_stray *stray; // filled with counts; NULL: nothing is counted
     pm_progress *progress;  // called from one thread; may be NULL
     bool held;              // marks held slabs and extents alone (blocks/kinds.h)
+    bool beside;            // marks the snapshot (beside.h): by pm_mark_some(), without counts
 };
 
 // Prepares marking. Extents and slabs have been adopted. Clears all marks.
@@ -36,7 +37,9 @@ void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused);
 void pm_mark_block(const void *block, uint64_t len);
 // Marks everything reachable. Returns how often a mark stack overflowed.
 uint64_t pm_mark_run(void);
-// Frees what pm_mark_begin() reserved. The marks stay.
+// The same in steps, for `beside`: scans about so many bytes. False: everything is marked.
+bool pm_mark_some(uint64_t bytes);
+// Frees what pm_mark_begin() reserved. The marks stay, but those of `beside`.
 void pm_mark_end(void);
 
 #endif

@@ -88,14 +88,20 @@ int pm_write_back_data(bool unfinished, struct pm_error *err) {
 }
 
 // Where a shard is mostly slabs, all their vslabs are touched. One call replaces a fault for every
-// page of them. It may fail: then each fault comes by itself.
+// page of them, and in a large heap huge pages replace the many small ones. It may fail: then each
+// fault comes by itself.
+#define HUGE_FROM ((size_t)16 << 20)
+
 static void touch_vslabs(const struct pm_shard *s) {
     uint64_t first = s->offset >> PM_SLAB_SHIFT, count = s->data.size >> PM_SLAB_SHIFT;
     uint64_t slabs = s->extents->active.slab_pages / (PM_SLAB_SIZE / PM_PAGE_SIZE);
     uintptr_t from = (uintptr_t)&pm_vslabs[first] & ~(PM_PAGE_SIZE - 1);
     uintptr_t to = (uintptr_t)&pm_vslabs[first + count] & ~(PM_PAGE_SIZE - 1);
-    if (slabs > count / 2 && to > from)
+    if (slabs > count / 2 && to > from) {
+        if (to - from >= HUGE_FROM)
+            pm_os_advise((void *)from, to - from, MADV_HUGEPAGE);
         pm_os_advise((void *)from, to - from, MADV_POPULATE_WRITE);
+    }
 }
 
 // The work of one shard. Nothing that it reads or writes is another shard's.
@@ -125,7 +131,7 @@ static int load_shards(unsigned threads, struct pm_error *err) {
 // Whether this start collects nothing. A heap without roots is emptied by any start.
 static bool may_keep(const struct pm_recover_options *options) {
     return options->write && pm_options.collect.number >= PM_COLLECT_LATER && pm_heap_has_roots() &&
-           (pm_options.collect.number == PM_COLLECT_API || !pm_kept_too_much());
+           (pm_options.collect.number == PM_COLLECT_API || !pm_kept_too_much(options->beside));
 }
 
 // A clean heap has an unfinished publish only if a signal handler that had interrupted it called
@@ -220,17 +226,21 @@ static void trust_population(const struct pm_population *p, const uint64_t *word
     ++*(uint64_t *)covered;
 }
 
-static uint64_t count_populations(void) {
+static uint64_t count_populations(bool clear) {
     struct pm_population population[2];
     uint64_t count = 0;
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (pm_extents[i].slab)
-            count += pm_slab_populations(&pm_vslabs[pm_extent_slab(&pm_extents[i])], population);
+        if (pm_extents[i].slab) {
+            struct pm_vslab *v = &pm_vslabs[pm_extent_slab(&pm_extents[i])];
+            count += pm_slab_populations(v, population);
+            if (clear && !v->old_class)
+                memset(v->free, 0, sizeof v->free[0] * pm_slab_words(v->size_class));
+        }
     return count;
 }
 
-// Small blocks need nothing: pm_slab_adopt() has set the bits of all that can be in use, and in
-// step 6 a set bit says "live".
+// Small blocks need nothing: step 6 takes all that pm_slab_adopt() has found for blocks in use
+// (pm_slab_kept), or the bits of the close.
 static void keep_all(void) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
         pm_extents[i].marked = !pm_extents[i].slab;
@@ -240,8 +250,10 @@ static void keep_all(void) {
 // population of the heap.
 static bool trust_bitmaps(void) {
     uint64_t covered = 0;
-    if (!pm_bitmaps_read(trust_population, &covered) || covered != count_populations())
+    if (!pm_bitmaps_read(trust_population, &covered) || covered != count_populations(false)) {
+        count_populations(true);
         return false;
+    }
     keep_all();
     return true;
 }
@@ -271,6 +283,7 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
                        struct pm_recovery *r) {
     struct pm_population population[2];
     unsigned live = 0;
+    pm_slab_prefetch(slab);
     (r->uncollected ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count; i++) {
@@ -376,10 +389,11 @@ static void sweep(const struct pm_recover_options *options, struct pm_recovery *
 // ---- the whole ----------------------------------------------------------------------------------
 
 // Whether the bitmaps of a clean close have said what is live. Under PMALLOC_COLLECT=later they do
-// so unless this start must collect.
-static bool trusts(struct pm_recovery *r) {
+// so unless this start must collect, or garbage of an earlier one is to be collected beside the
+// program.
+static bool trusts(struct pm_recovery *r, bool beside) {
     bool may = pm_options.collect.number == PM_COLLECT_CRASH || r->uncollected;
-    if (!r->was_clean || !may || !trust_bitmaps())
+    if (!r->was_clean || !may || (beside && pm_kept_garbage()) || !trust_bitmaps())
         return false;
     r->uncollected = false;
     return true;
@@ -407,7 +421,7 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     int status = rebuild(options, r, err);
     if (status != PM_OK)
         return status;
-    if (options->borrow || !trusts(r)) {
+    if (options->borrow || !trusts(r, options->beside)) {
         status = find_live(options, r, err);
         if (status != PM_OK)
             return status;
@@ -417,7 +431,9 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     held.hold = options->write && pm_options.collect.number == PM_COLLECT_API && !r->marked;
     sweep(&held, r);
     if (options->write && (r->marked || pm_options.collect.number >= PM_COLLECT_LATER))
-        pm_kept_record(r->marked);
+        pm_kept_record(r->marked        ? PM_KEPT_COLLECTED
+                       : r->uncollected ? PM_KEPT_ALL
+                                        : PM_KEPT_TRUSTED);
     r->seconds = seconds_now() - start;
     return PM_OK;
 }

@@ -22,12 +22,15 @@
 #include "idle.h"
 #include "media/heap_state.h"
 #include "phase.h"
+#include "recovery/beside.h"
 
 #define STACK_BYTES ((size_t)64 << 10)
 #define ABOVE ((size_t)16 << 10) // more than libc's own data of a thread
 #define TURNS 16u                // in the decay time
 #define QUIET 2u                 // decay times in which nothing happens before it sleeps
 #define STOP_MS 1000u
+#define COMMIT_US 500u  // between two looks whether a commit is over
+#define AWAITED_US 100u // for who waits for a lock that a step has held
 
 static _Atomic uint32_t quit;  // 1: the thread is to end
 static _Atomic uint32_t begun; // 1: it has its name
@@ -57,6 +60,10 @@ static void work(void) {
     pm_unlock(&pm_age_lock);
 }
 
+static bool decays(void) {
+    return pm_options.background.number == PM_BACKGROUND_DECAY && pm_options.decay_ms.number;
+}
+
 // It has all thread-local variables of its maker's at first.
 static void be_own_thread(void) {
     pm_tcache = &pm_no_tcache;
@@ -68,13 +75,50 @@ static void be_own_thread(void) {
     pm_futex_wake(&begun, 1);
 }
 
-static bool decays(void) {
-    return pm_options.background.number == PM_BACKGROUND_DECAY && pm_options.decay_ms.number;
+static void wait_us(uint64_t us) {
+    const struct timespec pause = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+    wait_for(&quit, 0, &pause);
 }
 
+// Marking only needs that forks and the end of the program stay away. A step of the sweep changes
+// the heap, so no commit may have its instant meanwhile; and the snapshot goes with the last step,
+// which no commit may be about to use.
+static void collect_step(void) {
+    bool commits = pm_beside_counters.stage == PM_BESIDE_MARK;
+    if (!commits && !pm_trylock_raw(&pm_commit_lock)) {
+        wait_us(COMMIT_US);
+        return;
+    }
+    pm_lock(&pm_age_lock);
+    if (!is_over())
+        pm_beside_step(PM_BESIDE_STEP);
+    bool awaited = atomic_load_explicit(&pm_age_lock.word, memory_order_relaxed) == 2;
+    pm_unlock(&pm_age_lock);
+    if (!commits)
+        pm_unlock_raw(&pm_commit_lock);
+    if (awaited || !commits) // the lock is not fair, and who wants to commit only looks at times
+        wait_us(AWAITED_US);
+}
+
+static void say_collected(void) {
+    if (pm_options.verbose.number && pm_beside_counters.stage == PM_BESIDE_DONE)
+        pm_say("heap %.300s: collected beside the program: %lu blocks, %lu bytes were garbage at "
+               "the start; done after %.3f s",
+               pm_heap.dir, (unsigned long)pm_beside_counters.blocks,
+               (unsigned long)pm_beside_counters.bytes,
+               1e-3 * (double)pm_beside_counters.milliseconds);
+}
+
+// Rests for so long, or collects.
 static void wait_ms(uint64_t ms) {
-    const struct timespec pause = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-    wait_for(&quit, 0, &pause);
+    uint64_t until = pm_os_now_ms() + ms, now;
+    bool on = pm_beside_is_on();
+    while (!is_over() && pm_beside_is_on() && pm_os_now_ms() < until)
+        collect_step();
+    if (on && !pm_beside_is_on())
+        say_collected();
+    if (!is_over() && (now = pm_os_now_ms()) < until)
+        wait_us((until - now) * 1000);
 }
 
 static void run_decay(void) {
@@ -86,7 +130,7 @@ static void run_decay(void) {
         if (activity != seen || !since)
             since = now;
         seen = activity;
-        if (now - since < QUIET * decay) {
+        if (now - since < QUIET * decay || pm_beside_is_on()) {
             wait_ms(pause);
         } else {
             sleep_long(seen);
@@ -132,19 +176,22 @@ static void run_idle(void) {
             ms = pm_commit_bound_pause();
         if (decays())
             work();
+        bool collects = pm_beside_is_on();
+        if (collects)
+            wait_ms(1);
         if (!is_over())
-            pm_idle_sleep(seen, decays() && pause < ms ? pause : ms);
+            pm_idle_sleep(seen, collects ? 0 : decays() && pause < ms ? pause : ms);
     }
 }
 
 static void run(void) {
     be_own_thread();
-    if (pm_commits_mode() == PM_COMMITS_IDLE && pm_commit_bound_wanted())
-        run_idle();
-    else if (pm_commit_bound_wanted())
-        run_commits();
-    else
+    if (!pm_commit_bound_wanted())
         run_decay();
+    else if (pm_commits_mode() == PM_COMMITS_IDLE)
+        run_idle();
+    else
+        run_commits();
 }
 
 // ---- its memory ---------------------------------------------------------------------------------
@@ -217,10 +264,16 @@ void pm_background_start(void) {
         pm_say("PMALLOC_COMMIT: no thread can be made (%s; see `ulimit -u`); there are commits "
                "only where the program asks for them, and at its end",
                pm_strerror((int)-id));
-    else if (id < 0)
+    else if (id < 0 && decays())
         pm_say("PMALLOC_BACKGROUND=decay: no thread can be made (%s; see `ulimit -u`); free memory "
                "goes back only while the program asks for memory",
                pm_strerror((int)-id));
+    if (id < 0 && pm_beside_is_on()) {
+        pm_say("PMALLOC_COLLECT=background: no thread can be made (%s; see `ulimit -u`); all that "
+               "was allocated is kept, as under later",
+               pm_strerror((int)-id));
+        pm_beside_stop();
+    }
     while (id > 0 && !atomic_load_explicit(&begun, memory_order_acquire))
         pm_futex_wait(&begun, 0);
     errno = saved;
@@ -263,4 +316,5 @@ void pm_background_forked(void) {
     atomic_store_explicit(&pm_os_own_thread, 0, memory_order_relaxed);
     atomic_store_explicit(&pm_age_asleep, 0, memory_order_relaxed);
     pm_idle_forked();
+    pm_beside_forked();
 }

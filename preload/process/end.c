@@ -65,6 +65,7 @@
 #include "media/heap_open.h"
 #include "pages/frontier.h"
 #include "private.h"
+#include "recovery/beside.h"
 #include "recovery/close.h"
 #include "roots/root_table.h"
 #include "start.h"
@@ -79,6 +80,8 @@ static bool closable = true; // the metadata is shared: a clean close may be wri
 
 // Under PMALLOC_COMMIT memory is private already. What is to be kept takes a last commit.
 static bool part_journaled(bool tables_whole, bool alone) {
+    if (tables_whole) // then it is not amid a step
+        pm_beside_stop();
     bool kept = tables_whole && pm_commits_end(alone);
     if (!tables_whole)
         pm_commits_no_end();

@@ -32,6 +32,7 @@
 #include "media/persist.h"
 #include "pages/extent_adopt.h"
 #include "pmalloc.h"
+#include "recovery/beside.h"
 #include "stacks.h"
 #include "start_line.h"
 #include "triggers.h"
@@ -68,6 +69,17 @@ static int keep_account_of_locks(struct pm_error *err) {
     return status;
 }
 
+// Only where the start has collected nothing. Roots are as the last run left them.
+static void collect_beside(void) {
+    struct pm_error err = {.text = "it needs PMALLOC_COMMIT, because without that the program "
+                                   "stores to what is to be marked"};
+    if (recovery.uncollected && pm_options.collect.number == PM_COLLECT_BACKGROUND &&
+        !(pm_heap_is_journaled() && pm_beside_begin(&err)))
+        pm_say("PMALLOC_COLLECT=background: no collection beside the program: %s; all that was "
+               "allocated is kept, as under later",
+               err.text);
+}
+
 // Maps the chosen heap and recovers it.
 static int open_persistent(struct pm_error *err) {
     int status = pm_roots_prepare(err);
@@ -89,12 +101,15 @@ static int open_persistent(struct pm_error *err) {
     struct pm_recover_options how = {
         .write = !borrow,
         .borrow = borrow,
+        .beside = pm_commits_wanted() && pm_options.collect.number == PM_COLLECT_BACKGROUND,
         .mark = {.markers = (unsigned)pm_options.markers.number, .stray = pm_program_stray()}};
     status = pm_recover(&how, &recovery, err);
     if (status == PM_OK && borrow)
         status = pm_heap_borrow(err);
     if (status == PM_OK && !borrow && pm_commits_wanted())
         status = pm_commits_begin(err);
+    if (status == PM_OK)
+        collect_beside();
     if (status == PM_OK && pm_heap_has_roots() && pm_options.locks.number == PM_LOCKS_RESET)
         status = keep_account_of_locks(err);
     return status;
@@ -236,7 +251,7 @@ void pm_process_before_main(void) {
     pm_stacks_record();
     first_commit();
     pm_triggers_start();
-    pm_background_start();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);
+    pm_background_start();
 }

@@ -13,6 +13,7 @@
 #include "media/persist.h"
 #include "media/work_copy.h"
 #include "pages/extent_take.h"
+#include "recovery/beside.h"
 
 // Appends as far as there is room. What does not fit is left out.
 __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
@@ -93,8 +94,9 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         snprintf(result, sizeof result, "emptied, because no root reached what was in it");
     else if (recovery->uncollected)
         snprintf(result, sizeof result,
-                 "not collected: all that was allocated is kept, %lu bytes of slabs and extents; "
+                 "%s: all that was allocated is kept, %lu bytes of slabs and extents; "
                  "opened in %.3f s",
+                 pm_beside_is_on() ? "collecting beside the program" : "not collected",
                  (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT),
                  recovery->seconds);
     else

@@ -43,6 +43,12 @@ def test_it_foretells_what_is_reclaimed(leaked):
         told["reclaimed_slabs"],
         told["reclaimed_extents"],
     ]
+    classes = told["classes"]
+    assert sum(c["live"] for c in classes) <= told["live_objects"]
+    assert all(f"of {c['size']} bytes: " in text for c in classes if c["free"]), text
+    whole = told["reclaimed_slabs"] * 65536 * 0.9
+    assert sum(c["free_bytes"] for c in classes) >= told["vacant_bytes"] + whole
+    assert sum(c["slabs"] for c in classes) == told["slabs"] + told["reclaimed_slabs"]
     found = recovered(work.heap)
     for key in told:
         if key.startswith(("reclaimed", "vacant", "live", "leaked")):

@@ -8,6 +8,7 @@
 #include "json.h"
 #include "media/heap.h"
 #include "media/persist.h"
+#include "recovery/kept.h"
 #include "roots/root_table.h"
 
 static void put_identity(struct json *j, const struct info *info) {
@@ -20,6 +21,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_text(j, "uuid", text);
     json_number(j, "created", super->created);
     json_text(j, "state", info->found.was_clean ? "clean" : "dirty");
+    json_text(j, "collected", pm_kept_garbage() ? "no" : "yes");
     json_number(j, "opens", state->opens);
     json_number(j, "owner_pid", state->owner_pid);
     commit_json(j);

@@ -14,6 +14,7 @@
 #include "figures.h"
 #include "media/heap.h"
 #include "media/persist.h"
+#include "recovery/kept.h"
 #include "roots/root_table.h"
 
 enum { BAR = 20, MAP_CELLS = 64, MAP_ROWS = 8, WIDE_ENOUGH = 80 };
@@ -64,6 +65,8 @@ static void print_identity(const struct info *info) {
            state->opens == 1 ? "" : "s");
     printf(state->owner_pid ? ", last by process %" PRIu64 "\n" : "\n", state->owner_pid);
     commit_text();
+    if (pm_kept_garbage())
+        puts("           not collected since a start kept everything: some of it may be garbage");
     printf("guarantee  %s\n", pm_persist_row());
     struct pm_program program;
     if (!info_program(&program)) {
