@@ -54,8 +54,9 @@ static const char *const description[] = {
     "With --follow it looks at a heap that a process is using, every S seconds. It ends with that "
     "process, after N looks, or when it is interrupted. It shows what the process is doing, how "
     "much of the heap is slabs, large blocks and free, what is on media, and the number of slabs "
-    "of each block size. Only the process itself knows which blocks of a slab are in use; ask it "
-    "by malloc_stats(3) or PMALLOC_STATS=1. On a terminal each look replaces the one before. "
+    "of each block size; in commit mode also the last commit. Only the process itself knows which "
+    "blocks of a slab are in use; ask it by malloc_stats(3) or "
+    "PMALLOC_STATS=1. On a terminal each look replaces the one before. "
     "Otherwise a look is one line, with --json one object on a line. It only reads the files, so "
     "the process is not disturbed.",
     "With --medium it prints what decides how much of the heap survives a power failure, line by "

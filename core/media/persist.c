@@ -173,6 +173,9 @@ const char *pm_persist_row(void) {
         return medium == PM_DURABLE_NONE
                    ? "commit mode on tmpfs: a kill goes back to the last commit; a reboot or power "
                      "loss leaves nothing"
+               : pm_persist_dax()
+                   ? "commit mode on DAX, by writes and fsync: a kill or power loss goes back to "
+                     "the last commit, one instant of all threads"
                    : "commit mode: a kill or power loss goes back to the last commit, one instant "
                      "of all threads";
     const char *text = pm_persist_guarantee(pm_durability);

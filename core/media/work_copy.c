@@ -72,7 +72,7 @@ static bool fits_in_memory(const struct pm_shard *s) {
         return false;
     }
     errno = ENOMEM;
-    return sysinfo(&info) != 0 ||
+    return syscall(SYS_sysinfo, &info) != 0 ||
            (uint64_t)st.st_blocks * 512 < (uint64_t)info.totalram * info.mem_unit;
 }
 

@@ -180,6 +180,23 @@ def test_start_line(program, heap, value):
     assert "commit mode" in done.stderr and f"; commits: {value})" in done.stderr, said(done)
 
 
+def test_the_tools_say_which_commit(program, place, processes):
+    """Of a heap in use, and after a kill; the next start says it, too."""
+    settings = {"HEAP": place, "ROOTS": ROOTS}
+    process = start([program, "churn", 1, 20000], COMMIT="20ms", **settings)
+    processes.append(process)
+    argv = [tool("pmalloc-info"), "--follow", "--json", "--interval", 0.05, "--count", 40, place]
+    for _ in range(10):
+        looks = [json.loads(line) for line in run(argv, preload=False).stdout.splitlines()]
+        numbers = [look["commit"]["number"] for look in looks if "commit" in look]
+        if len(set(numbers)) > 1:
+            break
+    assert len(set(numbers)) > 1 and numbers == sorted(numbers), numbers
+    kill_at(process, 0)
+    done = run([program, "check", 0], VERBOSE=1, **settings)
+    assert re.search(r"as of (a commit \d|the commit before)", done.stderr), said(done)
+
+
 @pytest.mark.parametrize("mode", ("private", "copy", "follow"))
 @pytest.mark.parametrize("commit", ("api", "5ms", "idle", "output"))
 def test_forks(forks, place, mode, commit):
