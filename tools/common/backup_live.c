@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/os.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "media/journal_files.h"
@@ -71,6 +72,10 @@ static int find_owner(struct source *s, struct pm_error *err) {
     s->owner = owner_find(s, &live.maps);
     if (s->owner)
         return PM_OK;
+    // A process that is ending gives up its memory first, and its locks later.
+    if (pm_os_is_ending((pid_t)pm_heap.super->state.owner_pid) ||
+        flock(s->file[PM_ROW_super_file].fd, LOCK_SH | LOCK_NB) == 0)
+        return PM_NEEDS_RECOVERY;
     return pm_fail(err, PM_OPERATIONAL,
                    "%.300s is in use by a process that cannot be looked at from here (process %d, "
                    "if that is right); run pmalloc-backup where that runs (in its container), as "

@@ -19,6 +19,7 @@
 
 // Opens the heap `heap` that another process has open, after source_open() has found that. *s gets
 // its files and s->owner. The heap is not checked: it was, when that process opened it.
+// PM_NEEDS_RECOVERY: as below.
 int live_open(const char *heap, struct source *s, struct pm_error *err);
 
 // Fills s->image with what the heap has at one instant. `base` is what the backup has, `dir` its

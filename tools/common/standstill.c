@@ -159,11 +159,13 @@ void standstill_mend(pid_t thread) {
     ptrace(PTRACE_SETREGS, thread, NULL, &regs);
 }
 
+// The kernel's own threads in the process (io_uring's) cannot be traced. They come to rest by
+// themselves.
 static void look_refused(struct hold *h, struct thread *t) {
     if (errno == ESRCH)
         t->switches = UINT64_MAX;
     else if (standstill_allowed(h->pid, h->err))
-        fail(h, STANDSTILL_GONE);
+        begins_to_sleep(h, t);
     else
         fail(h, STANDSTILL_REFUSED);
 }
