@@ -341,16 +341,15 @@ crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 im
 crash-mutants: crash-built $(COMMIT_CRASH) ## leave out each flush, fence, rename, sync in turn
 	$(CRASH_RUN) --mutate
 
-# What fails has one more chance: on a shared machine a process may be starved for as long as a test
-# waits. What fails once stays in the output, and is a fault to be looked for (CONTRIBUTING.md).
+# With WORKERS=2 and the right to mount, two files of tests at a time.
+WORKERS ?= 1
 integration: all $(CONTENTION) ## run whole processes under pytest
-	$(PYTEST) tests/integration || { [ $$? = 1 ] && echo "integration: once more, the above" && \
-	$(PYTEST) -x --last-failed tests/integration; }
+	@BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/run-integration --workers $(WORKERS)
 
 vm: all ## cut the power of a guest with NVDIMMs; skipped if qemu is missing
 	BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/vm-test --quick
 
-# In this order, whatever -j says; pytest's closing line is the last one.
+# In this order, whatever -j says; a closing line as pytest's is the last one.
 test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) format-check
 	@$(MAKE) check-style

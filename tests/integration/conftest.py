@@ -271,16 +271,18 @@ def compiled(source, *flags, name=None, compiler=None, libraries=()):
     command += ["-o", str(out), *map(str, sources), *libraries, "-lpthread", "-ldl"]
     stamp = out.with_name(out.name + ".cmd")
     text = " ".join(map(str, command))
-    fresh = (
-        out.exists()
-        and stamp.exists()
-        and stamp.read_text() == text
-        and out.stat().st_mtime > newest
-    )
-    if not fresh:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{text}\n{done.stderr}"
-        stamp.write_text(text)
+    with open(out.with_name(out.name + ".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # scripts/run-integration runs several of this process
+        fresh = (
+            out.exists()
+            and stamp.exists()
+            and stamp.read_text() == text
+            and out.stat().st_mtime > newest
+        )
+        if not fresh:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{text}\n{done.stderr}"
+            stamp.write_text(text)
     return out
 
 

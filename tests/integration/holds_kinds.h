@@ -13,7 +13,7 @@
 #include "holds.h"
 
 #define MS 70
-#define LATE 3.0 // seconds; a timeout that begins anew after each hold never ends
+#define LATE 10.0 // seconds; a timeout that begins anew after each hold never ends
 
 static const struct timespec rest = {0, MS * 1000000L};
 static const struct timeval rest_val = {0, MS * 1000};

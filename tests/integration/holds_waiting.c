@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -205,6 +206,7 @@ static void open_fifo(int flags) {
     REQUIRE(mkfifo(path, 0600) == 0);
     pid_t child = fork();
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         usleep(MS * 1000);
         int fd = open(path, other); // stays open until the parent has it too
         usleep(100000);
@@ -297,7 +299,7 @@ static void in_aio_suspend(void) {
     REQUIRE(pipe(fd) == 0);
     struct aiocb request = {.aio_fildes = fd[0], .aio_buf = &byte, .aio_nbytes = 1};
     const struct aiocb *list[] = {&request};
-    const struct timespec longer = {2, 0};
+    const struct timespec longer = {30, 0};
     REQUIRE(aio_read(&request) == 0);
     begin_later(&later, write_byte, fd[1]);
     REQUIRE(aio_suspend(list, 1, &longer) == 0);
