@@ -253,6 +253,24 @@ static void test_refused(void) {
     pm_locks_held--;
 }
 
+// A child has the elements of its parent, and publishes them to its own copy of the memory.
+static void test_after_fork(void) {
+    uint64_t *w = words();
+    pmalloc_op op[3];
+    uint64_t *p = pmalloc_reserve(&op[0], 500, 0, 0);
+    pmalloc_store(&op[1], &w[0], 1);
+    pmalloc_store(&op[2], &w[1], (uint64_t)(uintptr_t)p);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool good = pmalloc_publish(op, 3) == 0 && w[0] == 1 && w[1] == (uint64_t)(uintptr_t)p;
+        _exit(!good || pmalloc_is_persistent());
+    }
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(w[0] == 0 && w[1] == 0 && !has_lanes());
+    CHECK(pmalloc_publish(op, 3) == 0 && w[0] == 1 && has_lanes());
+}
+
 static void test_volatile(void) {
     setenv("PMALLOC_BACKING", "volatile", 1);
     pm_process_before_main();
@@ -438,6 +456,7 @@ int main(void) {
     RUN_CHILD(in_one_call);
     RUN_CHILD(order);
     RUN_CHILD(refused);
+    RUN_CHILD(after_fork);
     RUN_CHILD(volatile);
     RUN_CHILD(each_block);
     RUN_CHILD(finished_by_recovery);
