@@ -68,13 +68,14 @@ static const char *const file_name[FILES] = {"journal", "superblock", "roots",  
 
 // ---- an image: recovery, and what must be there -------------------------------------------------
 
+static unsigned thin = 4;   // the power fails at one call of so many
 static struct world *image; // that is being recovered
 static void check_image(struct world *w);
 
 // Before each change by a recovery.
 static void cut_recovery(void) {
     struct world *outer = image;
-    if (outer == &worlds[DEPTH - 1] || rnd(outer == &worlds[1] ? 4 : 8))
+    if (outer == &worlds[DEPTH - 1] || rnd(outer == &worlds[1] ? thin : 2 * thin))
         return;
     check_image(image_of(outer));
     shared->again++;

@@ -22,7 +22,6 @@
 static struct pm_error err;
 static bool watching;       // calls are noted
 static bool taking;         // images are taken
-static unsigned thin = 4;   // at one call of so many
 static bool first_syncs;    // commit mode begins
 static bool committing;     // the next sync of the journal makes the commit count
 static bool late_journal;   // LATE_SYNC_JOURNAL
