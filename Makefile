@@ -262,7 +262,8 @@ FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sec
 	$(LIB_CFLAGS)) $(FUZZ_FLAGS)
 FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
 	$(wildcard core/*/*.c gc/*/*.c preload/process/*.c) \
-	$(addprefix tools/common/,census.c figures.c files.c info_json.c info_text.c json.c))
+	$(addprefix tools/common/,census.c commit_print.c figures.c files.c info_json.c info_text.c \
+		json.c))
 FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(wildcard tests/fuzz/*.c))
 FUZZER := $(BUILD)/fuzz/fuzz_heap
 FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 $(FUZZER) -timeout=20 \

@@ -22,8 +22,8 @@
 #include "blocks/slab.h"
 
 // 0: nothing is allocated in the stripe. 1 .. PM_CLASSES: a slab of that class. PM_STRIPE_MIXED: a
-// slab of two populations, or of a kind. Else PM_STRIPE_LARGE + the number of the first large block that overlaps
-// the stripe.
+// slab of two populations, or of a kind. Else PM_STRIPE_LARGE + the number of the first large block
+// that overlaps the stripe.
 #define PM_STRIPE_MIXED 63u
 #define PM_STRIPE_LARGE 64u
 _Static_assert(PM_CLASSES < PM_STRIPE_MIXED, "a class of its own");

@@ -175,9 +175,11 @@ typedef size_t len;
       BYTES(p, n), RECEIVE(f, flags))                                                              \
     X(ssize_t, __recvfrom_chk, (int f, void *p, len n, len size, int flags, void *a, void *l),     \
       (f, p, n, size, flags, a, l), FROM(p, n, a, l), RECEIVE(f, flags))                           \
-    X(int, __xpg_sigpause, (int s), (s), WAIT) \
-    X(int, aio_suspend64, (const void *const *list, int n, until t), (list, n, t), .by_futex = true, LASTS(t)) \
-    X(int, gai_suspend, (const void *const *list, int n, until t), (list, n, t), .by_futex = true, LASTS(t)) \
+    X(int, __xpg_sigpause, (int s), (s), WAIT)                                                     \
+    X(int, aio_suspend64, (const void *const *list, int n, until t), (list, n, t),                 \
+      .by_futex = true, LASTS(t))                                                                  \
+    X(int, gai_suspend, (const void *const *list, int n, until t), (list, n, t),                   \
+      .by_futex = true, LASTS(t))                                                                  \
     X(ssize_t, sendfile64, (int to, int from, off_t *at, len n), (to, from, at, n),                \
       ONE(at), SAY(to))
 #else
