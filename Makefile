@@ -197,7 +197,7 @@ $(DAX_UNITS:%=$(BUILD)/%) $(DAX_UNITS:%=$(BUILD)/asan/%): WRAP = mmap fstatfs fs
 
 # Each change of a file is seen, and the power may fail before it.
 $(BUILD)/unit/test_commit_crash $(BUILD)/asan/unit/test_commit_crash: \
-	WRAP = syscall fdatasync fsync ftruncate fallocate unlinkat
+	WRAP = pwrite syscall fdatasync fsync ftruncate fallocate unlinkat
 
 # Signals, short writes and full media at will.
 $(BUILD)/unit/test_os_file $(BUILD)/asan/unit/test_os_file: WRAP = pwrite
@@ -342,8 +342,8 @@ crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 im
 crash-mutants: crash-built $(COMMIT_CRASH) ## leave out each flush, fence, rename, sync in turn
 	$(CRASH_RUN) --mutate
 
-# With WORKERS=2 and the right to mount, two files of tests at a time.
-WORKERS ?= 1
+# Two files of tests at a time, where there is the right to mount.
+WORKERS ?= 2
 integration: all $(CONTENTION) ## run whole processes under pytest
 	@BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/run-integration --workers $(WORKERS)
 

@@ -48,6 +48,7 @@ static void cut(void) {
 long __real_syscall(long number, ...);
 long __wrap_syscall(long number, ...);
 int __real_fdatasync(int fd);
+ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at);
 int __wrap_fdatasync(int fd);
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
@@ -220,6 +221,9 @@ long __wrap_syscall(long number, ...) {
     }
     return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
+ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at) {
+    return write_call(fd, from, len, (uint64_t)at);
+}
 int __wrap_fdatasync(int fd) { return sync_call(fd); }
 int __wrap_fsync(int fd) { return sync_call(fd); }
 int __wrap_ftruncate(int fd, off_t length) { return (int)length_call(fd, (uint64_t)length); }
@@ -313,6 +317,8 @@ static void commit(void) {
     committing = true;
     pm_commit_take(rnd(4) != 0, &cost);
     bool good = pm_commit_finish();
+    if (good)
+        pm_commit_cut();
     committing = false;
     shared->commits += good;
     if (!good) { // it may be whole, though
