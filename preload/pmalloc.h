@@ -153,8 +153,6 @@ void pmalloc_free_now(void *p);
 // is given, and allocates nothing. No other thread may allocate or free meanwhile.
 typedef int pmalloc_walk_fn(void *p, size_t size, unsigned flags, void *arg);
 int pmalloc_walk(pmalloc_walk_fn *fn, void *arg);
-// The same without the flags.
-int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg);
 
 #ifdef __cplusplus
 }

@@ -107,20 +107,6 @@ EXPORT int pmalloc_walk(pmalloc_walk_fn *fn, void *arg) {
     return answer;
 }
 
-struct each {
-    int (*fn)(void *, size_t, void *);
-    void *arg;
-};
-
-static int each_block(void *p, size_t size, unsigned flags, void *each) {
-    (void)flags;
-    return ((const struct each *)each)->fn(p, size, ((const struct each *)each)->arg);
-}
-
-EXPORT int pmalloc_each_block(int (*fn)(void *p, size_t size, void *arg), void *arg) {
-    return pmalloc_walk(each_block, &(struct each){fn, arg});
-}
-
 EXPORT int pmalloc_commit(void) {
     pm_process_start();
     int error = pm_commits_make();

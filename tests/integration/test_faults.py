@@ -140,7 +140,7 @@ def source_of(objects, sites):
 # a process that ends.
 HARMLESS = set(
     """
-    abort __asan_init bcmp clock_gettime __cxa_at_quick_exit __cxa_atexit __cxa_finalize
+    abort __asan_init backtrace bcmp clock_gettime __cxa_at_quick_exit __cxa_atexit __cxa_finalize
     dl_iterate_phdr dladdr dladdr1 dlsym dlvsym __environ environ __errno_location _exit ferror
     fflush fnmatch fprintf fwrite getauxval getcpu getcwd getenv geteuid getpid getppid
     getrlimit getsid __gmon_start__ __isoc99_sscanf _ITM_deregisterTMCloneTable
@@ -154,7 +154,7 @@ HARMLESS = set(
     __register_atfork __rseq_offset __rseq_size __sched_cpucount sched_getaffinity
     sched_setaffinity sched_yield secure_getenv sigaction sigdelset sigemptyset sigfillset
     sigprocmask snprintf stpcpy strchr strchrnul strcmp strcpy strcspn strerror strerrordesc_np
-    strlen strncasecmp strncat strncmp strnlen strrchr strspn strstr strtol strtoul strtoull
+    strlen strncasecmp strncat strncmp strnlen strpbrk strrchr strspn strstr strtol strtoul strtoull
     time __tsan_init vsnprintf __x86_get_cpuid_feature_leaf
     """.split()
 )

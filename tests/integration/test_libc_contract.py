@@ -9,7 +9,8 @@ import signal
 import subprocess
 
 import pytest
-from conftest import BUILD, DEFAULT_HEAPS, ROOT, compiled, one_message, run, said, succeeds
+from conftest import BUILD, CC, DEFAULT_HEAPS, HERE, ROOT
+from conftest import compiled, one_message, run, said, succeeds
 
 MISUSE = {
     "double_free_small": "free",
@@ -175,11 +176,33 @@ def test_exports_are_libcs_names_and_our_own():
         - {"__libc_start_main", "__cxa_atexit", "__cxa_finalize", "dlopen", "_exit", "_Exit"}
     )
     others -= {"unshare", "setns", "clone", "call_once"}
+    others -= {"dprintf", "vdprintf", "__dprintf_chk", "__vdprintf_chk"}  # streams.c
     waits = (ROOT / "preload" / "names" / "waits.c").read_text()
     others -= {"syscall", *re.findall(r"\bX\(\w+, (\w+),", waits)}  # the calls that may sleep
     rings = (ROOT / "preload" / "names" / "rings.c").read_text()
     others -= set(re.findall(r"\bX\((\w+),", rings))
     execs = (ROOT / "preload" / "names" / "execs.c").read_text()
     others -= set(re.findall(r"(?:\bX|DEFINE_LISTED)\((exec\w+|fexecve),", execs))
-    ours = ("pmalloc_", "pthread_", "mtx_", "cnd_")
-    assert all(name.startswith(ours) for name in others), others
+    ours = {name for name in others if name.startswith("pmalloc_") or name == "PMALLOC_1.0"}
+    assert all("@@PMALLOC_1.0" in name for name in ours - {"PMALLOC_1.0"}), ours
+    assert not any("@" in name for name in names - ours), "libc's names have no version"
+    others -= ours
+    assert all(name.startswith(("pthread_", "mtx_", "cnd_")) for name in others), others
+
+
+def test_the_interface_is_that_of_version_1():
+    """Programs that were linked with 1.0 find every name and its type as they were. A line of
+    abi_1_0.h may never change; new names come into another file."""
+    frozen = (HERE / "abi_1_0.h").read_text()
+    names = set(re.findall(r"\b(pmalloc_\w+)\(", frozen))
+    versions = (ROOT / "preload" / "preload.map").read_text()
+    assert names == set(re.findall(r"\b(pmalloc_\w+);", versions))
+    listed = (ROOT / "scripts" / "debian" / "libpmalloc0.symbols").read_text()
+    assert names == set(re.findall(r"^ (pmalloc_\w+)@PMALLOC_1.0 ", listed, re.MULTILINE))
+    for source in ("#include <pmalloc.h>\n" + frozen, frozen + "#include <pmalloc.h>\n"):
+        done = subprocess.run(
+            [CC, "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-xc", "-",
+             "-I", ROOT / "preload"],
+            input=source, text=True, capture_output=True, check=False,
+        )
+        assert done.returncode == 0, done.stderr

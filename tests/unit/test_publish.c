@@ -291,7 +291,8 @@ static void test_volatile(void) {
 static void *blocks[3000];
 static unsigned block_count;
 
-static int note_block(void *p, size_t size, void *arg) {
+static int note_block(void *p, size_t size, unsigned flags, void *arg) {
+    CHECK_EQ(flags, 0);
     CHECK_EQ(size, pm_usable_size(p));
     blocks[block_count++] = p;
     return block_count == *(unsigned *)arg;
@@ -300,7 +301,7 @@ static int note_block(void *p, size_t size, void *arg) {
 static void check_all_blocks(unsigned want) {
     unsigned limit = 3000;
     block_count = 0;
-    CHECK_EQ(pmalloc_each_block(note_block, &limit), 0);
+    CHECK_EQ(pmalloc_walk(note_block, &limit), 0);
     CHECK_EQ(block_count, want);
 }
 
@@ -317,7 +318,8 @@ static void fill_and_die(void) {
     die();
 }
 
-static int free_block(void *p, size_t size, void *arg) {
+static int free_block(void *p, size_t size, unsigned flags, void *arg) {
+    CHECK_EQ(flags, 0);
     *(uint64_t *)arg += size;
     pm_free(p);
     return 0;
@@ -328,13 +330,13 @@ static void walk_again(void) {
     check_all_blocks(101);
     unsigned limit = 50;
     block_count = 0;
-    CHECK(pmalloc_each_block(note_block, &limit) == 1 && block_count == 50);
+    CHECK(pmalloc_walk(note_block, &limit) == 1 && block_count == 50);
     CHECK(w != NULL && pmalloc_set_root(0, NULL) == 0);
-    CHECK(pmalloc_each_block(free_block, &bytes) == 0 && bytes > 200 * 200 * 30);
+    CHECK(pmalloc_walk(free_block, &bytes) == 0 && bytes > 200 * 200 * 30);
     check_all_blocks(0);
 }
 
-static void test_each_block(void) {
+static void test_walk(void) {
     CHECK_EQ(in_child(fill_and_die), 128 + SIGKILL);
     CHECK_EQ(in_child(walk_again), 0);
 }
@@ -458,7 +460,7 @@ int main(void) {
     RUN_CHILD(refused);
     RUN_CHILD(after_fork);
     RUN_CHILD(volatile);
-    RUN_CHILD(each_block);
+    RUN_CHILD(walk);
     RUN_CHILD(finished_by_recovery);
     RUN_CHILD(damage);
     return CHECK_DONE();
