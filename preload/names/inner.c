@@ -12,8 +12,9 @@
 #define ERRORS 4096ul // the kernel returns an error as a number from -4095 to -1
 
 // Callers know the declaration of unistd.h. Arguments that they do not give are whatever the
-// registers hold.
-long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
+// registers hold. The section tells hold.c that a thread is in a call here, as it would be in libc.
+__attribute__((section("pm_inner_calls"))) long __wrap_syscall(long number, long a, long b, long c,
+                                                               long d, long e, long f);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f) {
     register long r10 __asm__("r10") = d;
     register long r8 __asm__("r8") = e;

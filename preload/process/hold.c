@@ -20,12 +20,17 @@
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char etext[];
 
+// Calls that this library makes itself (names/inner.c). Where they are libc's, there are none.
+extern const char __start_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
+extern const char __stop_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
+
+static bool lies_within(uintptr_t at, const char *start, const char *end) {
+    return at - (uintptr_t)start < (uintptr_t)end - (uintptr_t)start;
+}
+
 // Whether this is a program that the allocator is linked into, as unit tests are. Then its code
 // tells nothing.
-static bool is_program(void) {
-    uintptr_t entry = getauxval(AT_ENTRY);
-    return entry - (uintptr_t)__ehdr_start < (uintptr_t)(etext - __ehdr_start);
-}
+static bool is_program(void) { return lies_within(getauxval(AT_ENTRY), __ehdr_start, etext); }
 
 // A thread rests in the middle of the program's own code: it waits for nothing.
 static _Atomic bool interrupted;
@@ -36,14 +41,15 @@ static bool rests_at(const ucontext_t *context) {
     return true;
 }
 
-// Runs in the signal handler of the thread. A slow path holds a lock most of the time, and calls
-// libc. A fast path holds none, and lies in our code.
+// Runs in the signal handler of the thread. A slow path holds a lock most of the time, and makes
+// system calls, through libc or without it. A fast path holds none, and lies in our code.
 static bool is_outside(void *context) {
     static _Atomic int program = -1;
     uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     if (pm_nested())
         return false;
-    if (at - (uintptr_t)__ehdr_start >= (uintptr_t)(etext - __ehdr_start))
+    if (!lies_within(at, __ehdr_start, etext) ||
+        lies_within(at, __start_pm_inner_calls, __stop_pm_inner_calls))
         return rests_at(context);
     if (program < 0)
         program = is_program();

@@ -75,7 +75,9 @@ static void by_recv(void) {
 }
 static void by_msgrcv(void) {
     long message[2];
-    interrupted(msgrcv(queue, message, sizeof(long), 0, 0));
+    long result = msgrcv(queue, message, sizeof(long), 0, 0);
+    if (result >= 0 || errno != EIDRM) // else main has done with it
+        interrupted(result);
 }
 static void by_waitpid(void) {
     static pid_t child;

@@ -48,11 +48,11 @@ def running(heap, *options, words=(), threads=3, pages=400):
             process.kill()
 
 
-def end(process):
-    """How far it has come. No call of its has failed."""
+def end(process, killed=0):
+    """How far it has come. No call of its has failed, but where a tool was killed that held it."""
     out, _ = process.communicate(timeout=60)
     words = out.replace(",", "").split()
-    assert words[1] == "0" and words[3] != "0", out
+    assert int(words[1]) <= killed and words[3] != "0", out
     return int(words[-1])
 
 
@@ -141,7 +141,7 @@ def test_the_tool_is_killed_and_the_program_goes_on(shm, rng):
         time.sleep(0.2)
         assert back_up(shm / "heap", shm / "backup")["round"] == before["round"] + 1
         assert counted(shm, shm / "backup") > count
-        end(process)
+        end(process, killed=KILLS)
 
 
 @pytest.mark.parametrize("how", ["kill", "end"])

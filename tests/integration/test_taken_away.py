@@ -202,7 +202,7 @@ def test_address_space_limit(session, heap, size):
     work = session(limits=[(resource.RLIMIT_AS, size)])
     line = work.answer()
     status, said_there = work.end()
-    if not line.startswith("ready"):
+    if not line.startswith("ready") and status != 5:  # 5: no room for its threads' stacks
         assert (
             status == 125 and "ulimit -v" in said_there and said_there.count("\n") == 1
         ), said_there
