@@ -28,6 +28,7 @@ INFORMATIVE = [
     (r"roots\.table\[OTHER\].*|roots\.table\[\d\]\.pad", ALL, "the table that is not in force"),
     (r"roots\.table\[\d\]\.root\[FREE\].*", ALL, "after the last root"),
     (r"images\.word\[OTHER\]", ALL, "no root's bytes"),
+    (r"superblock\.incompat", ALL, "may name a feature that is known and not used"),
     (r"superblock\.size", ALL, "bytes after the last field"),
     (r"(slabs\.0|morph\.0|booklog\.0|roots|bitmaps\.0)\.size", ALL, "longer than it needs to be"),
     (r"heap\.0\.size", DIRTY, "free pages come and go at its end"),

@@ -60,8 +60,13 @@ static int open_beside_owner(const char *heap, struct pm_error *err) {
 // The records of two backups would disturb each other.
 static int lock_out_others(const struct source *s, struct pm_error *err) {
     int fd = fcntl(s->file[PM_ROW_roots].fd, F_DUPFD_CLOEXEC, 0); // until the tool ends
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-        return PM_OK;
+    // Another one that was killed may not be quite gone.
+    for (unsigned i = 0; fd >= 0 && i < TRIES; i++, pause_for(TRY_NS / 5)) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return PM_OK;
+        if (errno != EWOULDBLOCK)
+            break;
+    }
     if (errno != EWOULDBLOCK)
         return pm_fail(err, PM_OPERATIONAL, "%.300s/roots: %s", pm_heap.dir, strerror(errno));
     return pm_fail(err, PM_OPERATIONAL,

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,10 +21,12 @@
 #include "base/os_file.h"
 #include "standstill.h"
 
-enum { PATIENCE_MS = 200, TICK_NS = 20000 };
+// While the thread has other registers nobody gives up early: the machine may be slow.
+enum { PATIENCE_MS = 200, MORE_PATIENCE_MS = 60000, TICK_NS = 20000, TRIES = 1000 };
 // Older headers lack these.
 #define CALL_PIDFD_OPEN 434
 #define CALL_PIDFD_GETFD 438
+#define CALL_CLOSE_RANGE 436
 #define RSEQ_CONFIGURATION 0x420f
 
 struct caller {
@@ -148,10 +149,10 @@ static pid_t choose(pid_t pid) {
 
 #define AT_EVENT 1 // a stop that we have asked for
 #define AT_CALL 2  // before or after a system call
-static int await(struct caller *c) {
+static int await(struct caller *c, uint64_t patience_ms) {
     const struct timespec tick = {.tv_nsec = TICK_NS};
     int status;
-    for (uint64_t spent = 0; spent < PATIENCE_MS * 1000000ull; spent += TICK_NS) {
+    for (uint64_t spent = 0; spent < patience_ms * 1000000ull; spent += TICK_NS) {
         pid_t id = waitpid(c->id, &status, __WALL | WNOHANG);
         if (id < 0 || (id > 0 && !WIFSTOPPED(status)))
             return 0;
@@ -185,26 +186,29 @@ static bool in_sequence(const struct caller *c) {
 // instruction of the program's. False: it is not; it has the registers that it had.
 static bool call(struct caller *c, const struct user_regs_struct *old, long number, long arg,
                  long *result) {
+    const struct timespec tick = {.tv_nsec = TICK_NS};
     struct user_regs_struct regs = *old;
     regs.rip = c->gate;
     regs.rax = (unsigned long)number;
     regs.orig_rax = ~0ull; // no call is to begin again now
     regs.rdi = (unsigned long)arg;
-    bool good = ptrace(PTRACE_SETREGS, c->id, NULL, &regs) == 0 &&
-                ptrace(PTRACE_SYSCALL, c->id, NULL, NULL) == 0 && await(c) == AT_CALL &&
-                ptrace(PTRACE_SYSCALL, c->id, NULL, NULL) == 0 && await(c) == AT_CALL &&
-                ptrace(PTRACE_GETREGS, c->id, NULL, &regs) == 0 &&
-                ptrace(PTRACE_INTERRUPT, c->id, NULL, NULL) == 0 &&
-                ptrace(PTRACE_CONT, c->id, NULL, NULL) == 0 && await(c) == AT_EVENT;
+    bool good =
+        ptrace(PTRACE_SETREGS, c->id, NULL, &regs) == 0 &&
+        ptrace(PTRACE_SYSCALL, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_CALL &&
+        ptrace(PTRACE_SYSCALL, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_CALL &&
+        ptrace(PTRACE_GETREGS, c->id, NULL, &regs) == 0 &&
+        ptrace(PTRACE_INTERRUPT, c->id, NULL, NULL) == 0 &&
+        ptrace(PTRACE_CONT, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_EVENT;
     *result = (long)regs.rax;
-    ptrace(PTRACE_SETREGS, c->id, NULL, old);
+    for (unsigned i = 0; i < TRIES && ptrace(PTRACE_SETREGS, c->id, NULL, old) != 0; i++)
+        nanosleep(&tick, NULL);
     return good;
 }
 
 static void make_calls(struct caller *c) {
     struct user_regs_struct regs;
     long there, ignored;
-    if (await(c) != AT_EVENT)
+    if (await(c, PATIENCE_MS) != AT_EVENT)
         return;
     standstill_mend(c->id);
     if (in_sequence(c) || ptrace(PTRACE_GETREGS, c->id, NULL, &regs) != 0 ||
@@ -214,27 +218,104 @@ static void make_calls(struct caller *c) {
     call(c, &regs, SYS_close, there, &ignored);
 }
 
-static void *run(void *arg) {
-    struct caller *c = arg;
+static void trace(struct caller *c) {
     if (ptrace(PTRACE_SEIZE, c->id, NULL, (void *)PTRACE_O_TRACESYSGOOD) != 0)
-        return NULL;
+        return;
     if (ptrace(PTRACE_INTERRUPT, c->id, NULL, NULL) == 0)
         make_calls(c);
     ptrace(PTRACE_DETACH, c->id, NULL, (void *)(uintptr_t)c->signal);
-    return NULL;
+}
+
+// ---- the guardian -------------------------------------------------------------------------------
+//
+// Amid the call the thread has registers that are not its own. Would the process that traces it die
+// then, the kernel would let it go on with these. So a process of its own does it, which no signal
+// to the tool or to its group reaches, and which lives for some milliseconds.
+
+union control {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int))];
+};
+
+static void give(int socket, int fd) {
+    char byte = 0;
+    struct iovec bytes = {&byte, 1};
+    union control control = {{0}};
+    struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
+    if (fd < 0)
+        return;
+    message.msg_control = &control;
+    message.msg_controllen = sizeof control;
+    struct cmsghdr *item = CMSG_FIRSTHDR(&message);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(item), &fd, sizeof fd);
+    sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+static int receive(int socket) {
+    char byte;
+    int fd = -1;
+    struct iovec bytes = {&byte, 1};
+    union control control = {{0}};
+    struct msghdr message = {.msg_iov = &bytes,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    ssize_t got;
+    do
+        got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    const struct cmsghdr *item = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (item && item->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(item), sizeof fd);
+    return fd;
+}
+
+// The locks of the tool must end with the tool.
+static void close_others(int a, int b) {
+    unsigned low = (unsigned)(a < b ? a : b), high = (unsigned)(a < b ? b : a);
+    syscall(CALL_CLOSE_RANGE, 0, low - 1, 0);
+    if (low + 1 < high)
+        syscall(CALL_CLOSE_RANGE, low + 1, high - 1, 0);
+    syscall(CALL_CLOSE_RANGE, high + 1, ~0u, 0);
+}
+
+static _Noreturn void guard(struct caller *c, int socket) {
+    sigset_t all;
+    close_others(socket, c->memory);
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    setsid();
+    trace(c);
+    give(socket, c->fd);
+    _exit(0);
+}
+
+static int call_by_guardian(struct caller *c) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return -1;
+    pid_t guardian = fork();
+    if (guardian == 0)
+        guard(c, ends[1]);
+    close(ends[1]);
+    int fd = guardian > 0 ? receive(ends[0]) : -1;
+    close(ends[0]);
+    while (guardian > 0 && waitpid(guardian, NULL, 0) < 0 && errno == EINTR)
+        continue;
+    return fd;
 }
 
 int remote_userfaultfd(pid_t pid, long flags) {
     char path[32];
-    pthread_t thread;
     struct caller c = {.pid = pid, .flags = flags, .fd = -1, .id = choose(pid)};
     snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
     c.memory = open(path, O_RDONLY | O_CLOEXEC);
     c.gate = c.memory < 0 ? 0 : find_gate(pid, c.memory);
-    // The end of a thread lets its tracees go, whatever state they are in.
-    if (c.id && c.gate && pthread_create(&thread, NULL, run, &c) == 0)
-        pthread_join(thread, NULL);
+    int fd = c.id && c.gate ? call_by_guardian(&c) : -1;
     if (c.memory >= 0)
         close(c.memory);
-    return c.fd;
+    return fd;
 }
