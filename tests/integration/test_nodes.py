@@ -83,8 +83,8 @@ def test_kills(workload, processes, rng, name):
         work.check("run", 300, rng.randrange(1 << 30), **settings)
     assert recover(work.heap, "--check").returncode == 0
     assert data_files(work.heap) >= 3
-    # At the recovery after a kill a stale word may keep a chain of dead nodes. What the run after it
-    # overwrites makes them leaks: now and then some hundred.
+    # At the recovery after a kill a stale word may keep a chain of dead nodes. When the run after
+    # it overwrites that word they are leaks: now and then some hundred.
     found = recovered(work.heap)
     assert found["leaked_objects"] <= found["live_objects"] // 10
 

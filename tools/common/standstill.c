@@ -324,7 +324,7 @@ static void *hold_all(void *arg) {
 
 // ---- from outside -------------------------------------------------------------------------------
 
-// Who traces the process. A guardian of another pmalloc-backup (remote_call.c) ends soon. 0: nobody.
+// Who traces the process; 0: nobody. A guardian (remote_call.c) of another tool ends soon.
 static int tracer_of(pid_t pid) {
     const struct timespec tick = {.tv_nsec = 1000000};
     char text[4096];
