@@ -24,16 +24,20 @@ long pm_bare_thread(void (*run)(void), void *stack_top, void *tls, _Atomic uint3
 void pm_bare_thread_leave(long id);
 
 // A system call that stores no errno. Returns a negative error.
-static inline long pm_bare_call(long number, long a, long b, long c, long d) {
+__attribute__((always_inline)) static inline long pm_bare_call6(long number, long a, long b, long c,
+                                                                long d, long e, long f) {
     register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = 0;
-    register long r9 __asm__("r9") = 0;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
     long result;
     __asm__ volatile("syscall"
                      : "=a"(result)
                      : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
                      : "rcx", "r11", "memory");
     return result;
+}
+static inline long pm_bare_call(long number, long a, long b, long c, long d) {
+    return pm_bare_call6(number, a, b, c, d, 0, 0);
 }
 
 #endif

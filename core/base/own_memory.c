@@ -3,8 +3,8 @@
 #include "own_memory.h"
 
 #include <stdatomic.h>
-#include <sys/auxv.h>
 
+#include "library.h"
 #include "os.h"
 
 #define RECORDS 256u // thread caches come by eight
@@ -30,14 +30,9 @@ void *pm_own_reserve(size_t bytes) {
     return at;
 }
 
-// The linker's names for the start and the end of this library.
-extern const char __ehdr_start[] __attribute__((visibility("hidden")));
-extern const char _end[] __attribute__((visibility("hidden")));
-
 void pm_own_note_library(void) {
-    size_t bytes = (size_t)((uintptr_t)_end - (uintptr_t)__ehdr_start);
-    if (getauxval(AT_ENTRY) - (uintptr_t)__ehdr_start >= bytes)
-        pm_own_note(__ehdr_start, bytes);
+    if (!pm_library_is_program())
+        pm_own_note(__ehdr_start, (size_t)(_end - __ehdr_start));
 }
 
 uintptr_t pm_own_end(uintptr_t at, uintptr_t *next) {

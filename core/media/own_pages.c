@@ -4,55 +4,34 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/ioctl.h>
-#include <linux/types.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/geometry.h"
+#include "base/pagemap_scan.h"
 
 enum pm_own_way pm_own_way = PM_OWN_SCAN;
 
-// As linux/fs.h has it from Linux 6.7 on. Older headers lack it, so the names are ours.
-struct scan_region {
-    uint64_t start, end, categories;
+struct each {
+    pm_own_fn *fn;
+    void *arg;
 };
-struct scan {
-    uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-    uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-#define SCAN_CALL _IOWR('f', 16, struct scan)
-#define SCAN_FILE ((uint64_t)1 << 2)
-#define SCAN_PRESENT ((uint64_t)1 << 3)
-#define SCAN_SWAPPED ((uint64_t)1 << 4)
-#define REGIONS 128
+
+static void found_run(uint64_t start, uint64_t end, void *each) {
+    const struct each *e = each;
+    e->fn((char *)(uintptr_t)start, end - start, e->arg);
+}
 
 // Copied pages are in memory or swapped out, and not a file's.
 static bool scan(int fd, char *at, size_t len, pm_own_fn *fn, void *arg) {
-    struct scan_region region[REGIONS];
-    struct scan s = {.size = sizeof s,
-                     .start = (uintptr_t)at,
-                     .end = (uintptr_t)at + len,
-                     .vec = (uintptr_t)region,
-                     .vec_len = REGIONS,
-                     .category_inverted = SCAN_FILE,
-                     .category_mask = SCAN_FILE,
-                     .category_anyof_mask = SCAN_PRESENT | SCAN_SWAPPED,
-                     .return_mask = SCAN_PRESENT};
-    while (s.start < s.end) {
-        long found = syscall(SYS_ioctl, fd, SCAN_CALL, &s);
-        if (found < 0 && errno == EINTR)
-            continue;
-        if (found < 0)
-            return false;
-        for (long i = 0; i < found; i++)
-            fn((char *)(uintptr_t)region[i].start, region[i].end - region[i].start, arg);
-        if (s.walk_end <= s.start)
-            return false;
-        s.start = s.walk_end;
-    }
-    return true;
+    struct pm_pagemap_scan s = {.start = (uintptr_t)at,
+                                .end = (uintptr_t)at + len,
+                                .category_inverted = PM_SCAN_FILE,
+                                .category_mask = PM_SCAN_FILE,
+                                .category_anyof_mask = PM_SCAN_PRESENT | PM_SCAN_SWAPPED,
+                                .return_mask = PM_SCAN_PRESENT};
+    return pm_pagemap_scan(fd, &s, found_run, &(struct each){fn, arg});
 }
 
 #define BIT_PRESENT ((uint64_t)1 << 63)

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bare_thread.h"
+
 #define ERRORS 4096ul // the kernel returns an error as a number from -4095 to -1
 
 // Callers know the declaration of unistd.h. Arguments that they do not give are whatever the
@@ -16,14 +18,7 @@
 __attribute__((section("pm_inner_calls"))) long __wrap_syscall(long number, long a, long b, long c,
                                                                long d, long e, long f);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f) {
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    register long r9 __asm__("r9") = f;
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
+    long result = pm_bare_call6(number, a, b, c, d, e, f);
     if ((unsigned long)result <= -ERRORS)
         return result;
     errno = (int)-result;

@@ -130,7 +130,7 @@ static void run_decay(void) {
         if (activity != seen || !since)
             since = now;
         seen = activity;
-        if (now - since < QUIET * decay || pm_beside_is_on()) {
+        if (now - since < QUIET * decay) {
             wait_ms(pause);
         } else {
             sleep_long(seen);
@@ -264,7 +264,7 @@ void pm_background_start(void) {
         pm_say("PMALLOC_COMMIT: no thread can be made (%s; see `ulimit -u`); there are commits "
                "only where the program asks for them, and at its end",
                pm_strerror((int)-id));
-    else if (id < 0 && decays())
+    else if (id < 0)
         pm_say("PMALLOC_BACKGROUND=decay: no thread can be made (%s; see `ulimit -u`); free memory "
                "goes back only while the program asks for memory",
                pm_strerror((int)-id));

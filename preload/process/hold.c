@@ -4,11 +4,11 @@
 
 #include <errno.h>
 #include <stdatomic.h>
-#include <sys/auxv.h>
 #include <ucontext.h>
 
 #include "base/calls.h"
 #include "base/cancel.h"
+#include "base/library.h"
 #include "base/lock.h"
 #include "base/tasks.h"
 #include "base/threads.h"
@@ -16,21 +16,9 @@
 
 // ---- where a thread may wait --------------------------------------------------------------------
 
-// The linker's names for the start of this library, and the end of its code.
-extern const char __ehdr_start[] __attribute__((visibility("hidden")));
-extern const char etext[];
-
 // Calls that this library makes itself (names/inner.c). Where they are libc's, there are none.
 extern const char __start_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
 extern const char __stop_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
-
-static bool lies_within(uintptr_t at, const char *start, const char *end) {
-    return at - (uintptr_t)start < (uintptr_t)end - (uintptr_t)start;
-}
-
-// Whether this is a program that the allocator is linked into, as unit tests are. Then its code
-// tells nothing.
-static bool is_program(void) { return lies_within(getauxval(AT_ENTRY), __ehdr_start, etext); }
 
 // A thread rests in the middle of the program's own code: it waits for nothing.
 static _Atomic bool interrupted;
@@ -48,11 +36,10 @@ static bool is_outside(void *context) {
     uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     if (pm_nested())
         return false;
-    if (!lies_within(at, __ehdr_start, etext) ||
-        lies_within(at, __start_pm_inner_calls, __stop_pm_inner_calls))
+    if (!pm_library_runs(at) || pm_lies_within(at, __start_pm_inner_calls, __stop_pm_inner_calls))
         return rests_at(context);
     if (program < 0)
-        program = is_program();
+        program = pm_library_is_program(); // as in unit tests: then its code tells nothing
     return program && rests_at(context);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/cancel.h"
 #include "base/lazy_table.h"
+#include "base/library.h"
 #include "base/options.h"
 #include "base/own_memory.h"
 #include "pages/pagemap.h"
@@ -29,14 +30,6 @@ static bool recording;
 static struct stack *stacks;
 static struct pm_range_table sites = {.element = sizeof(uint32_t), .shift = PM_GRANULE_SHIFT};
 static __thread bool inside __attribute__((tls_model("initial-exec")));
-
-// The linker's names for the start and the end of this library.
-extern const char __ehdr_start[] __attribute__((visibility("hidden")));
-extern const char _end[] __attribute__((visibility("hidden")));
-
-static bool is_ours(const void *at) {
-    return (uintptr_t)at - (uintptr_t)__ehdr_start < (uintptr_t)(_end - __ehdr_start);
-}
 
 int pm_stacks_begin(struct pm_error *err) {
     if (pm_options.leaks.number != PM_LEAKS_STACKS)
@@ -59,7 +52,7 @@ static unsigned find_frames(void *frame[FRAMES]) {
     void *all[FRAMES + OURS];
     int found = backtrace(all, (int)(FRAMES + OURS));
     for (int i = 0; i < found && count < FRAMES; i++)
-        if (count || !is_ours(all[i]))
+        if (count || !pm_library_has((uintptr_t)all[i]))
             frame[count++] = all[i];
 #else
     (void)frame;

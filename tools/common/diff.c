@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A process opens one heap, once. So a child looks at each heap and writes what it has found to a
-// pipe.
+// A process opens one heap, once. So a child looks at each heap.
 #include "diff.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,51 +38,29 @@ static void find(const char *heap, struct findings *f) {
         census_take(&f->census);
 }
 
-static bool read_all(int fd, void *to, size_t length) {
-    for (char *at = to; length;) {
-        ssize_t got = read(fd, at, length);
-        if (got <= 0 && errno != EINTR)
-            return false;
-        at += got > 0 ? got : 0;
-        length -= got > 0 ? (size_t)got : 0;
+// The child writes where this process reads.
+static struct findings *find_in_child(const char *heap) {
+    int status = 0;
+    struct findings *f =
+        mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (f == MAP_FAILED)
+        return NULL;
+    pid_t child = fork();
+    if (child == 0) {
+        find(heap, f);
+        _exit(0);
     }
-    return true;
-}
-
-static _Noreturn void be_child(const char *heap, int fd) {
-    static struct findings mine;
-    find(heap, &mine);
-    const char *at = (const char *)&mine;
-    for (size_t left = sizeof mine; left;) {
-        ssize_t done = write(fd, at, left);
-        if (done < 0 && errno != EINTR)
-            _exit(1);
-        at += done > 0 ? done : 0;
-        left -= done > 0 ? (size_t)done : 0;
-    }
-    _exit(0);
-}
-
-static void find_in_child(const char *heap, struct findings *f) {
-    int ends[2], status;
-    memset(f, 0, sizeof *f);
-    pid_t child = pipe(ends) == 0 ? fork() : -1;
     if (child < 0) {
         f->status = pm_fail(&f->err, PM_OPERATIONAL, "%s: cannot start a process: %s", heap,
                             strerror(errno));
-        return;
+        return f;
     }
-    if (child == 0)
-        be_child(heap, ends[1]);
-    close(ends[1]);
-    errno = 0;
-    bool whole = read_all(ends[0], f, sizeof *f);
-    close(ends[0]);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
-    if (!whole)
+    if (status != 0)
         f->status =
             pm_fail(&f->err, PM_OPERATIONAL, "%s: the process that looked at it died", heap);
+    return f;
 }
 
 // ---- text ---------------------------------------------------------------------------------------
@@ -169,20 +147,24 @@ static void print_json(const char *const heap[2], const struct findings *a,
 }
 
 int diff(const char *before, const char *after, bool json) {
-    static struct findings found[2];
+    struct findings *found[2];
     const char *const heap[2] = {before, after};
     for (unsigned i = 0; i < 2; i++) {
-        find_in_child(heap[i], &found[i]);
-        if (found[i].status == PM_OK)
+        found[i] = find_in_child(heap[i]);
+        if (!found[i]) {
+            pm_say("%s: no memory to look at it: %s", heap[i], strerror(errno));
+            return cli_flush(PM_OPERATIONAL, PM_OPERATIONAL);
+        }
+        if (found[i]->status == PM_OK)
             continue;
-        pm_say("%s", found[i].err.text);
+        pm_say("%s", found[i]->err.text);
         if (json)
-            info_error(heap[i], &found[i].err);
-        return cli_flush(found[i].status, PM_OPERATIONAL);
+            info_error(heap[i], &found[i]->err);
+        return cli_flush(found[i]->status, PM_OPERATIONAL);
     }
     if (json)
-        print_json(heap, &found[0], &found[1]);
+        print_json(heap, found[0], found[1]);
     else
-        print_text(&found[0], &found[1]);
+        print_text(found[0], found[1]);
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }

@@ -10,9 +10,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/pagemap_scan.h"
 #include "remote_call.h"
 
-// As linux/userfaultfd.h and linux/fs.h have it from Linux 6.7 on. Older headers lack it, so the
+// As linux/userfaultfd.h has it from Linux 6.7 on. Older headers lack it, so the
 // names are ours.
 #define USER_MODE_ONLY 1
 #define FEATURE_WRITE_PROTECT ((uint64_t)1 << 0)
@@ -27,19 +28,6 @@ struct fault_register {
 };
 #define FAULT_API _IOWR(0xaa, 0x3f, struct fault_api)
 #define FAULT_REGISTER _IOWR(0xaa, 0x00, struct fault_register)
-
-struct scan_region {
-    uint64_t start, end, categories;
-};
-struct scan {
-    uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-    uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-#define SCAN_CALL _IOWR('f', 16, struct scan)
-#define SCAN_PROTECT 1u    // what is reported is protected again, in the same step
-#define SCAN_MUST_WATCH 2u // fails where stores are not recorded
-#define SCAN_WRITTEN ((uint64_t)1 << 1)
-enum { REGIONS = 512 };
 
 // A process under seccomp might be killed for a call that it would not make.
 static bool has_filter(pid_t pid) {
@@ -116,26 +104,10 @@ bool written_watch(struct written *w, uint64_t start, uint64_t end) {
 
 // Only what was registered by this process: another one's record must not be disturbed.
 bool written_look(struct written *w, uint64_t start, uint64_t end, written_fn *fn, void *arg) {
-    static struct scan_region region[REGIONS];
-    struct scan s = {.size = sizeof s,
-                     .flags = SCAN_PROTECT | SCAN_MUST_WATCH,
-                     .start = start,
-                     .end = end,
-                     .vec = (uintptr_t)region,
-                     .vec_len = REGIONS,
-                     .category_mask = SCAN_WRITTEN,
-                     .return_mask = SCAN_WRITTEN};
-    if (w->faults < 0 || !is_watched(w, start, end))
-        return false;
-    while (s.start < s.end) {
-        int found = ioctl(w->pagemap, SCAN_CALL, &s);
-        if (found < 0 && errno == EINTR)
-            continue;
-        if (found < 0 || s.walk_end <= s.start)
-            return false;
-        for (int i = 0; i < found && fn; i++)
-            fn(region[i].start, region[i].end, arg);
-        s.start = s.walk_end;
-    }
-    return true;
+    struct pm_pagemap_scan s = {.flags = PM_SCAN_PROTECT | PM_SCAN_MUST_WATCH,
+                                .start = start,
+                                .end = end,
+                                .category_mask = PM_SCAN_WRITTEN,
+                                .return_mask = PM_SCAN_WRITTEN};
+    return w->faults >= 0 && is_watched(w, start, end) && pm_pagemap_scan(w->pagemap, &s, fn, arg);
 }
