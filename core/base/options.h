@@ -20,7 +20,8 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
     X(heap, "PMALLOC_HEAP", PM_TYPE_TEXT, "", "DIR[:DIR...]",                                      \
       "The heap directory. It is made if it is missing and its parent exists. Further "            \
       "directories, for other devices, hold further data files. Unset: "                           \
-      "/dev/shm/pmalloc-UID/PROGRAM, or PROGRAM.2, PROGRAM.3, ... while those are in use")         \
+      "/dev/shm/pmalloc-UID/PROGRAM, or PROGRAM.2, PROGRAM.3, ... while those are in use; "        \
+      "volatile memory if there are no roots either")                                              \
     X(roots, "PMALLOC_ROOTS", PM_TYPE_TEXT, "", "SPEC[,SPEC...]|@FILE",                            \
       "The memory from which the collector starts: [object:]symbol, [object:]* or "                \
       "[object:]+OFFSET/LENGTH")                                                                   \

@@ -7,6 +7,7 @@
 
 #include "age.h"
 #include "base/cancel.h"
+#include "base/fallback.h"
 #include "base/options.h"
 #include "extent_cache.h"
 #include "kinds.h"
@@ -36,6 +37,8 @@ static void foreign(const char *call, const void *p) {
 static const char *what_is_wrong(const void *p) {
     if ((uintptr_t)p % 16)
         return "misaligned pointer";
+    if (pm_fallback_owns(p))
+        return "block is free already, or pointer into its middle";
     if (pm_heap_offset(p) >> PM_PAGE_SHIFT >= pm_shard_end(pm_shard_at(pm_heap_offset(p))))
         return "pointer into the heap's unused range";
     struct pm_population population[2];
@@ -54,7 +57,7 @@ static const char *what_is_wrong(const void *p) {
 }
 
 void pm_misuse(const char *call, const void *p) {
-    if (!pm_in_range(p)) {
+    if (!pm_in_range(p) && !pm_fallback_owns(p)) {
         foreign(call, p);
         return;
     }

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/library.h"
 #include "base/message.h"
 #include "export.h"
 #include "locks.h"
@@ -38,14 +39,13 @@ static bool is_stub(void *function) { return function == NULL; }
 #endif
 
 static bool in_charge(void) {
-    Dl_info ours, theirs;
-    if (is_stub((void *)(uintptr_t)&malloc)) { // only a call shows where it leads
-        void *volatile p = malloc(1);
-        free(p);
-        return pm_phase() != PM_COLD;
-    }
-    return dladdr(pm_marker, &ours) && dladdr((void *)(uintptr_t)&malloc, &theirs) &&
-           ours.dli_fbase == theirs.dli_fbase && malloc_usable_size(pm_marker) == PM_MARK;
+    if (pm_library_has((uintptr_t)&malloc))
+        return malloc_usable_size(pm_marker) == PM_MARK;
+    if (!is_stub((void *)(uintptr_t)&malloc))
+        return false;
+    void *volatile p = malloc(1); // only a call shows where it leads
+    free(p);
+    return pm_phase() != PM_COLD;
 }
 
 // A program that brings its own malloc never asks us for memory. If somebody has named a heap or
@@ -90,7 +90,7 @@ __attribute__((constructor)) static void on_load(int argc, char **argv, char **e
     if (!is_sanitized())
         pm_locks_find();
     if (in_charge())
-        pm_process_start();
+        pm_process_begin();
 }
 
 // Shells end by _exit(), which runs no destructor. libc's own exit() does not call this function.

@@ -108,6 +108,7 @@ EXPORT int malloc_trim(size_t pad) {
 EXPORT struct mallinfo2 mallinfo2(void) {
     struct mallinfo2 info;
     memset(&info, 0, sizeof info);
+    pm_process_start();
     if (!pm_phase_serves())
         return info;
     struct pm_stats s;
@@ -142,6 +143,7 @@ EXPORT struct mallinfo mallinfo(void) {
 
 EXPORT void malloc_stats(void);
 EXPORT void malloc_stats(void) {
+    pm_process_start();
     if (pm_phase_serves()) {
         pm_stats_say();
         pm_commit_cost_say();
@@ -167,6 +169,7 @@ EXPORT int malloc_info(int options, FILE *out) {
     }
     struct pm_stats s;
     memset(&s, 0, sizeof s);
+    pm_process_start();
     if (pm_phase_serves())
         pm_stats_get(&s);
     fprintf(out, "<malloc version=\"pmalloc-1\">\n<sizes>\n");

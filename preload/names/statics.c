@@ -74,7 +74,7 @@ EXPORT int __cxa_atexit(destructor *run, void *object, void *dso) {
         atomic_store_explicit(&next, real, memory_order_relaxed);
     }
     struct registered *gate = NULL;
-    if (pm_phase() < PM_RUNNING)
+    if (!pm_process_main_runs())
         gate = add(gated, COUNT(gated), &gated_count, run, object);
     if (!real)
         return -1;

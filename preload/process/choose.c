@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <link.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -140,6 +141,50 @@ static int open_borrowed(struct pm_chosen *chosen, struct pm_error *err) {
                    dir, dir);
 }
 
+// ---- without a heap -----------------------------------------------------------------------------
+
+static int is_ours(struct dl_phdr_info *object, size_t size, void *unused) {
+    const char *slash = strrchr(object->dlpi_name, '/');
+    (void)size, (void)unused;
+    return strncmp(slash ? slash + 1 : object->dlpi_name, "libpmalloc.so", 13) == 0;
+}
+
+// Whether the program is linked with libpmalloc.so. If so, it may set a root at any time, and what
+// it has allocated by then must be in a heap.
+static bool may_set_roots(void) { return dl_iterate_phdr(is_ours, NULL) != 0; }
+
+static bool names_something(void) {
+    return pm_options.heap.text[0] || pm_options.roots.text[0] || pm_options.commit.text[0] ||
+           pm_options.commit_dir.text[0] || pm_options.open.number == PM_OPEN_PRIVATE;
+}
+
+// A default heap that is there may have roots.
+static bool has_default_heap(void) {
+    char name[256], dir[300];
+    if (!pm_os_program_name(name, sizeof name))
+        return false;
+    snprintf(dir, sizeof dir, "/dev/shm/pmalloc-%u/%s", (unsigned)geteuid(), name);
+    return access(dir, F_OK) == 0;
+}
+
+static void go_without(struct pm_chosen *chosen) {
+    chosen->without_heap = true;
+    snprintf(chosen->why, sizeof chosen->why,
+             "neither PMALLOC_HEAP nor PMALLOC_ROOTS is set, so no later run could find a heap");
+}
+
+int pm_choose_none(struct pm_chosen *chosen, struct pm_error *err) {
+    *chosen = (struct pm_chosen){0};
+    int status = pm_left_out(&chosen->without_heap, err);
+    if (chosen->without_heap)
+        explain_left_out(chosen);
+    else if (status == PM_OK && !names_something() && !may_set_roots() && !has_default_heap())
+        go_without(chosen);
+    return status;
+}
+
+// ---- a default heap -----------------------------------------------------------------------------
+
 // Fills `dir` with the directory of this user's default heaps, makes it if it is missing, and opens
 // it.
 static int default_parent(char *dir, size_t size, int *fd, struct pm_error *err) {
@@ -170,11 +215,16 @@ static int default_parent(char *dir, size_t size, int *fd, struct pm_error *err)
 // Opens the heap PROGRAM or, while heaps are busy, PROGRAM.2, .3, and so on. A heap that is
 // damaged, or another build's, may hold somebody's data, so it is left as it is. It must not keep
 // programs of that name from running, so the next one is tried.
-static int open_spare(char *dir, size_t room, const char *name, struct pm_error *err) {
-    char *end = dir + strlen(dir);
+static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_error *err) {
+    char *dir = chosen->own, *end = dir + strlen(dir);
+    bool make = names_something() || may_set_roots();
     for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
         if (n > 1)
-            snprintf(end, room, ".%u", n);
+            snprintf(end, sizeof chosen->own - (size_t)(end - dir), ".%u", n);
+        if (!make && access(dir, F_OK) != 0) {
+            go_without(chosen);
+            return PM_OK;
+        }
         // If the heap has roots and its owner is just ending, wait for the owner's end.
         int status = keeps_something(dir) ? pm_heap_open_patient(dir, PM_OPEN_CREATE, err)
                                           : pm_heap_open(dir, PM_OPEN_CREATE, false, err);
@@ -182,6 +232,10 @@ static int open_spare(char *dir, size_t room, const char *name, struct pm_error 
             // The owner was killed. Without roots nothing can reach what it has left.
             pm_heap_remove();
             pm_heap_release();
+            if (!make) {
+                go_without(chosen);
+                return PM_OK;
+            }
             status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
         }
         if (status == PM_DAMAGE || pm_heap.foreign)
@@ -222,16 +276,10 @@ static int open_default(struct pm_chosen *chosen, struct pm_error *err) {
     // With roots the program wants its data, not a new heap beside them.
     if (pm_options.roots.text[0])
         return open_named(dir, PM_OPEN_CREATE, chosen, err);
-    return open_spare(dir, sizeof chosen->own - len, name, err);
+    return open_spare(chosen, name, err);
 }
 
 int pm_choose_heap(struct pm_chosen *chosen, struct pm_error *err) {
-    *chosen = (struct pm_chosen){0};
-    int status = pm_left_out(&chosen->without_heap, err);
-    if (chosen->without_heap)
-        explain_left_out(chosen);
-    if (status != PM_OK || chosen->without_heap)
-        return status;
     if (pm_options.open.number == PM_OPEN_PRIVATE)
         return open_borrowed(chosen, err);
     if (pm_options.heap.text[0])

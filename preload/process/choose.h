@@ -23,7 +23,10 @@ int pm_left_out(bool *out, struct pm_error *err);
 // only the line of PMALLOC_VERBOSE=1 says so. If that heap has captured roots, a message says so,
 // too.
 bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err);
-// Opens the process's heap as the settings say, and fills `chosen`: locks it, validates it, and
+// Whether the process does without a heap, before one is looked for: it is left out, or nothing
+// could ever find the heap again that it would make. Fills `chosen`.
+int pm_choose_none(struct pm_chosen *chosen, struct pm_error *err);
+// After pm_choose_none(). Opens the process's heap as the settings say, and fills `chosen`: locks it, validates it, and
 // makes it where it is missing. On failure nothing is held. Called at the start, with one thread.
 int pm_choose_heap(struct pm_chosen *chosen, struct pm_error *err);
 

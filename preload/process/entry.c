@@ -48,6 +48,8 @@ static void defer_free(void *p) {
 
 static void free_now(void *p) {
     unsigned tag = pm_alloc_tag(p);
+    if (tag == PM_TAG_NONE && !pm_nested()) // a mistake: to tell which one takes the tables
+        pm_process_start();
     if (pm_tag_is_class(tag) && pm_tcache == &pm_no_tcache)
         pm_thread_enter();
     pm_alloc_free(p, tag);
@@ -110,6 +112,8 @@ static void *small(unsigned cls) {
 __attribute__((noinline)) static void *large_slow(size_t size, size_t align, bool *zero) {
     struct pm_cancel held = pm_cancel_hold();
     bool zeroes = true;
+    if (!pm_nested())
+        pm_process_start();
     void *p = pm_nested() || route() == PM_ROUTE_FALLBACK ? pm_fallback_alloc(size, align)
                                                           : pm_alloc_large(size, align, &zeroes);
     if (zero)
@@ -143,11 +147,27 @@ static bool taken_over(void *p) {
     return taker && pm_in_range(p) && !pm_nested() && taker(p) != 0;
 }
 
+// To tell what is wrong takes the allocator's tables.
+static void misuse(const char *call, const void *p) {
+    if (!pm_nested())
+        pm_process_start();
+    pm_misuse(call, p);
+}
+
+// Of an address that the fallback arena owns.
+static bool is_fallback_block(const char *call, const void *p) {
+    bool is = pm_fallback_is_block(p);
+    if (!is)
+        misuse(call, p);
+    return is;
+}
+
 __attribute__((noinline)) static void free_uncached(void *p, bool ask) {
     if (!p || (ask && taken_over(p)) || pm_alloc_free_further(p))
         return;
     if (pm_fallback_owns(p)) {
-        pm_fallback_free(p);
+        if (is_fallback_block("free", p))
+            pm_fallback_free(p);
         return;
     }
     if (pm_nested()) {
@@ -213,7 +233,7 @@ size_t pm_usable_size(void *p) {
     if (!p)
         return 0;
     if (pm_fallback_owns(p))
-        return pm_fallback_size(p);
+        return is_fallback_block("malloc_usable_size", p) ? pm_fallback_size(p) : 0;
     unsigned tag = pm_alloc_tag(p);
     if (pm_tag_is_class(tag))
         return pm_classes[tag].size;
@@ -222,7 +242,7 @@ size_t pm_usable_size(void *p) {
     uint32_t extent = tag == PM_TAG_EXTENT ? pm_alloc_extent(p) : 0;
     if (extent)
         return pm_extent_bytes(&pm_extents[extent]);
-    pm_misuse("malloc_usable_size", p);
+    misuse("malloc_usable_size", p);
     return 0;
 }
 
@@ -239,7 +259,7 @@ static void *move(void *p, size_t old, size_t size) {
 static void *realloc_large(void *p, size_t size) {
     uint32_t extent = pm_alloc_extent(p);
     if (!extent) {
-        pm_misuse("realloc", p);
+        misuse("realloc", p);
         return no_memory();
     }
     if (pm_alloc_resize(extent, size))
@@ -254,17 +274,19 @@ void *pm_realloc(void *p, size_t size) {
         pm_free(p);
         return NULL;
     }
-    if (PM_UNLIKELY(pm_fallback_owns(p)))
-        return move(p, pm_fallback_size(p), size);
-    unsigned tag = pm_alloc_tag(p);
+    bool fallback = pm_fallback_owns(p);
+    unsigned tag = fallback ? PM_TAG_NONE : pm_alloc_tag(p);
     if (tag == PM_TAG_EXTENT)
         return realloc_large(p, size);
-    if (tag == PM_TAG_NONE) {
-        pm_misuse("realloc", p);
+    if (tag == PM_TAG_NONE && !(fallback && is_fallback_block("realloc", p))) {
+        if (!fallback)
+            misuse("realloc", p);
         return no_memory();
     }
     // A block stays where it is while at least half of it is used.
-    size_t old = tag == PM_TAG_KIND ? pm_alloc_size_of_kind(p) : pm_classes[tag].size;
+    size_t old = fallback             ? pm_fallback_size(p)
+                 : tag == PM_TAG_KIND ? pm_alloc_size_of_kind(p)
+                                      : pm_classes[tag].size;
     return size <= old && size * 2 > old ? p : move(p, old, size);
 }
 

@@ -4,8 +4,9 @@
 // How far the process is in its life, and all locks of the allocator. One word holds the phase.
 // pm_phase_move() alone changes it.
 //
-//   COLD ------ pm_process_start() -------> STARTING
-//   STARTING -- pm_process_start() -------> READY
+//   COLD ------ start.c: advance() -------> STARTING
+//   STARTING -- start.c: advance() -------> READY or WAITING
+//   WAITING --- start.c: advance() -------> STARTING
 //   READY ----- pm_process_before_main() -> RUNNING
 //   READY, RUNNING -- end.c: end_once() --> ENDING
 //   READY, RUNNING -- pm_process_leave() -> ENDED
@@ -13,6 +14,8 @@
 //   ENDING ---- pm_phase_forked() --------> RUNNING    a child lacks the thread that was ending
 //
 //   COLD      Nothing has asked for memory yet.
+//   WAITING   The settings are read. No heap of this program could ever be found again, and it has
+//             asked for little so far, so there is none yet. The fallback arena serves it.
 //   STARTING  One thread opens the heap. Its own requests go to the fallback arena; other threads
 //             wait.
 //   READY     The heap is open. Constructors run. Roots are not captured yet.
@@ -36,6 +39,7 @@
 // In the order of a life, so phases may be compared with < and >=.
 enum pm_phase {
     PM_COLD,
+    PM_WAITING,
     PM_STARTING,
     PM_READY,
     PM_RUNNING,
@@ -43,7 +47,7 @@ enum pm_phase {
     PM_ENDED,
     PM_DOOMED,
 };
-#define PM_PHASES 7
+#define PM_PHASES 8
 
 // An enum pm_phase. Also a futex: threads wait on it while one thread opens the heap or ends the
 // program. pm_phase_move() alone writes it.

@@ -14,6 +14,7 @@
 
 #include "background.h"
 #include "base/cancel.h"
+#include "base/fallback.h"
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
@@ -115,13 +116,21 @@ static int open_persistent(struct pm_error *err) {
     return status;
 }
 
-static int open_heap(struct pm_error *err) {
+// Reads the settings, and whether they leave the process without a heap.
+static int decide(struct pm_error *err) {
     bool secure = getauxval(AT_SECURE) != 0; // setuid: the environment is not to be trusted
     int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
     if (status == PM_OK)
         status = pm_commits_options(err);
+    if (secure)
+        pm_options.backing.number = PM_BACKING_VOLATILE;
     if (status == PM_OK)
-        status = pm_leaks_begin(err);
+        status = pm_choose_none(&chosen, err);
+    return status;
+}
+
+static int open_heap(struct pm_error *err) {
+    int status = pm_leaks_begin(err);
     if (status == PM_OK)
         status = pm_nodes_find(err);
     if (status != PM_OK)
@@ -130,9 +139,8 @@ static int open_heap(struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL,
                        "no address space for the allocator's tables; is `ulimit -v` or "
                        "vm.overcommit_memory=2 set?");
-    if (secure)
-        pm_options.backing.number = PM_BACKING_VOLATILE;
-    status = pm_choose_heap(&chosen, err);
+    if (!chosen.without_heap)
+        status = pm_choose_heap(&chosen, err);
     if (status == PM_OK && !chosen.without_heap)
         status = open_persistent(err);
     if (status != PM_OK && pm_choose_volatile(&chosen, err))
@@ -175,38 +183,104 @@ static void thread_exit(void *cache) {
     pm_age();
 }
 
-static void start_here(void) {
-    int saved = errno;
-    if (pm_preload_check)
-        pm_preload_check();
-    atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
+// ---- waiting ------------------------------------------------------------------------------------
+
+// Opening even a volatile heap costs as much as a small program's whole start. So it waits until
+// the program has made so many requests, or uses half of the fallback arena's small part.
+#define FEW_REQUESTS 500
+
+static _Atomic unsigned requests;
+static _Atomic bool hopeless; // there was no room for the heap when it was to be opened
+static _Atomic bool main_runs;
+
+bool pm_process_main_runs(void) { return atomic_load_explicit(&main_runs, memory_order_relaxed); }
+
+// A setting that says or does something at the start or at the end does not wait.
+static bool may_wait(void) {
+    const struct pm_options *o = &pm_options;
+    return chosen.without_heap && !o->verbose.number && !o->stats.number && !o->leaks.number &&
+           !o->background.number && !o->topology.text[0];
+}
+
+static bool asks_for_little(void) {
+    return atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed) < FEW_REQUESTS &&
+           pm_fallback_has_room(PM_FALLBACK_SMALL / 2);
+}
+
+// ---- the start ----------------------------------------------------------------------------------
+
+// False: a process that has waited has no room for a heap any more. Its requests are served while
+// the fallback arena lasts, and then fail.
+static bool open_here(bool first) {
     struct pm_error err;
-    if (open_heap(&err) != PM_OK)
+    hopeless = open_heap(&err) != PM_OK;
+    if (hopeless && first)
         refuse(&err);
+    if (hopeless)
+        return false;
     // Without a key of ours, pthread_setspecific() would store under somebody else's.
     if (pthread_key_create(&thread_key, thread_exit) != 0)
         pm_refuse("no thread-specific key is free for the thread caches; run this program "
                   "without PMAlloc");
     pm_fork_init();
+    return true;
+}
+
+// By the thread that has moved the phase to STARTING.
+static void start_here(bool first, bool patient) {
+    int saved = errno;
+    struct pm_error err;
+    enum pm_phase next = PM_WAITING;
+    if (first && pm_preload_check)
+        pm_preload_check();
+    if (first && decide(&err) != PM_OK)
+        refuse(&err);
+    if (!(patient && may_wait()) && open_here(first))
+        next = PM_READY;
+    pm_phase_move(PM_STARTING, next);
+    if (next == PM_READY && pm_process_main_runs()) // it has waited beyond pm_process_before_main()
+        pm_phase_move(PM_READY, PM_RUNNING);
+    pm_futex_wake(&pm_phase_word, 1 << 30);
     errno = saved;
 }
 
-void pm_process_start(void) {
-    if (pm_phase_move(PM_COLD, PM_STARTING)) {
-        start_here();
-        pm_phase_move(PM_STARTING, PM_READY);
-        pm_futex_wake(&pm_phase_word, 1 << 30);
-        return;
-    }
-    if (atomic_load_explicit(&starter, memory_order_relaxed) == &pm_tcache)
-        return; // called by start_here(): this very thread opens the heap
-    while (pm_phase() == PM_STARTING)
-        pm_futex_wait(&pm_phase_word, PM_STARTING);
+// Becomes the thread that starts. A signal handler must not come in between: it would wait for its
+// own thread. With a lock held, its requests go to the fallback arena.
+static bool claim(enum pm_phase seen) {
+    pm_locks_held++;
+    atomic_signal_fence(memory_order_seq_cst);
+    bool mine = pm_phase_move(seen, PM_STARTING);
+    if (mine)
+        atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    pm_locks_held--;
+    return mine;
 }
 
+// `patient`: whether WAITING is far enough. One thread starts, others wait for it.
+static void advance(bool patient) {
+    enum pm_phase seen;
+    while ((seen = pm_phase()) < PM_READY) {
+        if (seen == PM_STARTING) {
+            if (atomic_load_explicit(&starter, memory_order_relaxed) == &pm_tcache)
+                return; // called by start_here(): this very thread opens the heap
+            pm_futex_wait(&pm_phase_word, PM_STARTING);
+        } else if (seen == PM_WAITING && (hopeless || (patient && asks_for_little()))) {
+            return;
+        } else if (claim(seen)) {
+            start_here(seen == PM_COLD, patient && seen == PM_COLD);
+            return;
+        }
+    }
+}
+
+void pm_process_start(void) { advance(false); }
+
+void pm_process_begin(void) { advance(true); }
+
 enum pm_route pm_thread_enter(void) {
-    if (pm_phase() <= PM_STARTING)
-        pm_process_start();
+    if (!pm_phase_serves())
+        pm_process_begin();
     if (!pm_phase_serves())
         return PM_ROUTE_FALLBACK;
     if (thread_ending || pm_stacks_on || (cacheless && cacheless--))
@@ -239,7 +313,10 @@ static void first_commit(void) {
 
 void pm_process_before_main(void) {
     struct pm_error err;
-    pm_process_start();
+    atomic_store_explicit(&main_runs, true, memory_order_relaxed);
+    pm_process_begin();
+    if (pm_phase() == PM_WAITING)
+        return; // without a heap there is nothing to capture
     if ((pm_heap_on_media() && pm_roots_capture(&err) != PM_OK) ||
         (pm_heap_state() == PM_HEAP_BORROWED && pm_roots_restore(&err) != PM_OK)) {
         if (pm_heap.created)

@@ -25,6 +25,9 @@ enum pm_route pm_thread_enter(void);
 // Opens the heap, unless an earlier call has done so. Ends the process (exit status 125) if the
 // settings or the heap are bad.
 void pm_process_start(void);
+// The same, but a program whose heap nothing could find again gets none before it has asked for
+// more than a little (phase.h: WAITING). Most small programs end before that.
+void pm_process_begin(void);
 // The preload check: the library looks at the process before anything of libc is used, and ends a
 // process in which PMAlloc cannot work. The one weak reference: tools and tests do not have it.
 void pm_preload_check(void) __attribute__((weak));
@@ -32,6 +35,8 @@ void pm_preload_check(void) __attribute__((weak));
 bool pm_process_wanted(void);
 // Captures and restores roots. Called once, after all constructors.
 void pm_process_before_main(void);
+// Whether that is done.
+bool pm_process_main_runs(void);
 // The end of the program: see end.c. Later calls do nothing. False: the process could not part from
 // the heap and must end at once, because what runs on would store to the heap.
 bool pm_process_end(void);

@@ -28,6 +28,7 @@ BUILD = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve()
 CC = os.environ.get("CC") or "gcc"
 SHM = pathlib.Path("/dev/shm")
 DEFAULT_HEAPS = SHM / f"pmalloc-{os.geteuid()}"
+API = "libpmalloc.so"
 TIMEOUT = 100  # seconds that a process may take
 DEADLINE = 200  # seconds that a test may take
 
@@ -38,12 +39,14 @@ def pytest_configure(config):
 
 def environment(preload=True, **settings):
     """The caller's environment without preloads and settings, plus `settings`. HEAP stands for
-    PMALLOC_HEAP."""
+    PMALLOC_HEAP. `preload` may name the library: API has a default heap, because a program that is
+    linked with it may set a root."""
     env = {
         k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PMALLOC_")
     }
     if preload:
-        env["LD_PRELOAD"] = str(BUILD / "libpmalloc_preload.so")
+        library = "libpmalloc_preload.so" if preload is True else preload
+        env["LD_PRELOAD"] = str(BUILD / library)
     for name, value in settings.items():
         if value is not None:
             env["PMALLOC_" + name if name.isupper() else name] = str(value)

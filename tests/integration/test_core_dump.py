@@ -12,15 +12,15 @@ import shutil
 import signal
 
 import pytest
-from conftest import DEFAULT_HEAPS, compiled, run, said, start
+from conftest import API, DEFAULT_HEAPS, compiled, run, said, start
 
 MB = 1 << 20
 SPARE = 32 * MB  # libraries, stacks, and the steps in which tables grow
 PATTERN = pathlib.Path("/proc/sys/kernel/core_pattern").read_text().strip()
 FILES_TOO = "0x3b"  # coredump_filter with bit 3: shared file mappings, too
 HEAPS = {
-    "default": {},
-    "volatile": {"BACKING": "volatile"},
+    "default": {"preload": API},
+    "without": {},
     "named": {"HEAP": "heap"},
     "with a root": {"HEAP": "heap", "ROOTS": "first,last"},
 }
@@ -105,7 +105,7 @@ def test_gdb_reads_the_heap(dumping, program, shm, kind, megabytes):
     first, last = seen_by_gdb(program, core)
     assert first == "item 0" and last.startswith("item ")
     assert (int(last.split()[1]) > 1000) == (megabytes > 0)
-    in_core = megabytes * MB if kind == "volatile" else 0
+    in_core = megabytes * MB if kind == "without" else 0
     assert in_core <= core.stat().st_size <= in_core * 5 / 4 + SPARE
     assert core.stat().st_blocks * 512 <= in_core * 5 / 4 + SPARE
 
@@ -159,7 +159,7 @@ def test_reserved_memory_is_not_looked_at(program, shm, processes, kind, megabyt
             private += size if "w" in mode or anonymous else 0
         elif name.startswith("/dev/shm"):
             files += size
-    in_files = 0 if kind == "volatile" else megabytes * MB
+    in_files = 0 if kind == "without" else megabytes * MB
     assert private <= (megabytes * MB - in_files) * 5 / 4 + SPARE
     assert in_files <= files <= in_files * 5 / 4 + SPARE
 

@@ -15,6 +15,7 @@ import subprocess
 import pytest
 
 from conftest import (
+    API,
     app,
     compiled,
     default_heaps,
@@ -266,7 +267,7 @@ def test_damaged_default_heap_does_not_stop_programs_that_ask_nothing_of_it(proc
 def test_what_a_killed_program_left_in_a_rootless_default_heap_keeps_nobody_from_running(processes):
     """Nobody can reach what is in such a heap, so it is not even looked at."""
     copy = compiled("../apps/kvshell.c", name="pmtest_kvshell")
-    process = start([copy])
+    process = start([copy], API)
     processes.append(process)
     process.stdin.write("fill 100\n")
     process.stdin.flush()
@@ -315,7 +316,7 @@ def heap_of_leaving():
 
 @pytest.mark.parametrize("how", ("exit", "Exit", "signal", "atexit", "vfork"))
 def test_nothing_is_left_by_a_program_that_runs_no_destructor(leaving, how):
-    done = run([leaving, how])
+    done = run([leaving, how], API)
     assert done.returncode == 5 and done.stderr == "", said(done)
     lines = ["start: there"] + (
         ["after vfork: there", "after fork: there"] if how == "vfork" else []
@@ -325,7 +326,7 @@ def test_nothing_is_left_by_a_program_that_runs_no_destructor(leaving, how):
 
 
 def test_a_parent_that_is_refused_leaves_its_heap_to_the_child(leaving):
-    done = run([leaving, "refused"], FORK="follow")
+    done = run([leaving, "refused"], API, FORK="follow")
     assert (done.returncode, done.stdout) == (125, "start: there\nchild: there\n"), said(done)
     one_message(done, "no memory")
     assert not heap_of_leaving()
@@ -335,7 +336,7 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
     """A start removes no heap that is in use or has a root."""
     store = compiled("../apps/kvshell.c", name="pmtest_kvshell")
     assert succeeds(run([store], stdin="set a 1\n", ROOTS="store")) == "ok\n"
-    victims = [start([leaving, "wait"]) for _ in range(3)]
+    victims = [start([leaving, "wait"], API) for _ in range(3)]
     processes += victims
     for victim in victims:
         assert victim.stdout.readline() == "start: there\n" or victim is not victims[0]
@@ -347,9 +348,9 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
         for _ in range(2000):
             if len(heap_of_leaving()) == 1:
                 break
-            succeeds(run([shutil.which("true")]))
+            succeeds(run([shutil.which("true")], API))
         for _ in range(30):
-            succeeds(run([shutil.which("true")]))
+            succeeds(run([shutil.which("true")], API))
         assert len(heap_of_leaving()) == 1, heap_of_leaving()
         assert succeeds(run([store], stdin="get a\n", ROOTS="store")) == "1\n"
     finally:

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from conftest import (
+    API,
     DEADLINE,
     DEFAULT_HEAPS,
     compiled,
@@ -44,7 +45,8 @@ def test_heap_at_its_limit(limits, heap, backing, size):
     where = {"HEAP": heap} if backing == "file" else {"BACKING": "volatile"}
     count = int(succeeds(run([limits, "fill", size], LIMIT="64M", **where)))
     used = count * (size or 1500 * 0.99 + 450_000 * 0.01)
-    assert 0.6 * 64 * MEGABYTE <= used <= 64 * MEGABYTE
+    small = 0 if backing == "file" else 128 << 10  # what it gets before there is a heap
+    assert 0.6 * 64 * MEGABYTE <= used <= 64 * MEGABYTE + small
     if backing == "file":
         assert on_media(heap) < MEGABYTE, "exit has not given back the blocks that no root reaches"
 
@@ -195,7 +197,7 @@ def test_waiting_for_a_busy_heap(limits, holder, heap, processes):
 
 
 def test_default_heaps_of_one_program_do_not_meet(limits, processes):
-    first, second = (start([limits, "hold"]) for _ in range(2))
+    first, second = (start([limits, "hold"], API) for _ in range(2))
     processes += [first, second]
     for process in (first, second):
         assert process.stdout.readline() == f"held {process.pid}\n"

@@ -13,6 +13,7 @@ import subprocess
 
 import pytest
 from conftest import (
+    API,
     BUILD,
     app,
     compiled,
@@ -306,7 +307,7 @@ def test_too_few_descriptors(heap):
     assert not heap.exists()
     done = limited(["true"], {resource.RLIMIT_NOFILE: 5})
     assert (done.returncode, done.stderr) == (0, ""), said(done)
-    done = limited(["true"], {resource.RLIMIT_NOFILE: 5}, VERBOSE=1)
+    done = limited(["true"], {resource.RLIMIT_NOFILE: 5}, preload=API, VERBOSE=1)
     assert done.returncode == 0, said(done)
     one_message(done, "volatile memory: nothing is kept", "Too many open files")
 
@@ -351,9 +352,9 @@ def test_locked_memory(shm, heap, backing):
 # ---- containers ----------------------------------------------------------------------------------
 
 
-def inside(script, *arguments, **settings):
+def inside(script, *arguments, library="libpmalloc_preload.so", **settings):
     """Runs a shell script with mounts of its own. The script sets the preload itself."""
-    preload = BUILD / "libpmalloc_preload.so"
+    preload = BUILD / library
     done = run(
         ["unshare", "-m", "sh", "-c", script, "sh", *arguments],
         preload=False,
@@ -378,8 +379,10 @@ def test_small_shm(size):
         f"mount -t tmpfs -o size={size},mode=1777 tmpfs /dev/shm && export LD_PRELOAD=$PMALLOC_P; "
         "unset PMALLOC_P; "
     )
-    done = inside(script + PYTHON + "; ls -A /dev/shm/pmalloc-*")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1999000 9000\n", ""), said(done)
+    for library in ("libpmalloc_preload.so", API):
+        done = inside(script + PYTHON + "; ls -A /dev/shm/pmalloc-* || :", library=library)
+        assert (done.returncode, done.stdout) == (0, "1999000 9000\n"), said(done)
+        assert "pmalloc:" not in done.stderr, said(done)
 
 
 @pytest.mark.parametrize("size", ["12k", "1m", "16m"])
@@ -409,10 +412,10 @@ def test_no_shm():
     script = (
         "mount -t tmpfs -o size=64k tmpfs /dev && export LD_PRELOAD=$PMALLOC_P; unset PMALLOC_P; "
     )
-    done = inside(script + PYTHON)
+    done = inside(script + PYTHON, library=API)
     assert succeeds(done) == "1999000 9000\n" and not done.stderr, said(done)
     one_message(
-        inside(script + "export PMALLOC_VERBOSE=1; exec ls /"),
+        inside(script + "export PMALLOC_VERBOSE=1; exec ls /", library=API),
         "/dev/shm",
         "No such file",
         "volatile memory",
@@ -429,7 +432,7 @@ def test_read_only_shm():
     done = inside(script + "exec ls /dev/shm")
     assert succeeds(done) == "" and not done.stderr, said(done)
     one_message(
-        inside(script + "PMALLOC_VERBOSE=1 exec ls /dev/shm"),
+        inside(script + "PMALLOC_VERBOSE=1 exec ls /dev/shm", library=API),
         "Read-only file system",
         "volatile memory",
     )

@@ -12,6 +12,7 @@
 
 static void test_blocks(void) {
     char *last_end = NULL;
+    unsigned parts = 1;
     CHECK(!pm_fallback_owns(NULL));
     for (size_t align = 1; align <= 65536; align *= 2)
         for (size_t size = 0; size < 200; size += 13) {
@@ -22,7 +23,10 @@ static void test_blocks(void) {
             CHECK_EQ((uintptr_t)p % (align < 16 ? 16 : align), 0);
             CHECK(pm_fallback_owns(p) && pm_fallback_owns(p + size));
             CHECK_EQ(pm_fallback_size(p), size);
-            CHECK(p >= last_end);
+            parts += p < last_end; // the second part may lie anywhere
+            CHECK(parts <= 2);
+            CHECK(pm_fallback_is_block(p));
+            CHECK(!pm_fallback_is_block(p + 16) && !pm_fallback_is_block(p + 1));
             for (size_t i = 0; i < size; i++)
                 CHECK(p[i] == 0);
             memset(p, 0xee, size);
@@ -37,6 +41,7 @@ static void test_free(void) {
     char *below = pm_fallback_alloc(100, 16), *first = pm_fallback_alloc(1000, 4096), *second;
     memset(first, 0xee, 1000);
     pm_fallback_free(below);
+    CHECK(!pm_fallback_is_block(below) && pm_fallback_is_block(first));
     second = pm_fallback_alloc(10, 16);
     CHECK(second > first);
     pm_fallback_free(first);

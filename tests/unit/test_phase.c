@@ -71,10 +71,10 @@ static void test_starting(void) {
 
 static bool drawn(enum pm_phase from, enum pm_phase to) {
     static const enum pm_phase edge[][2] = {
-        {PM_COLD, PM_STARTING},  {PM_STARTING, PM_READY}, {PM_READY, PM_RUNNING},
-        {PM_READY, PM_ENDING},   {PM_READY, PM_ENDED},    {PM_RUNNING, PM_ENDING},
-        {PM_RUNNING, PM_ENDED},  {PM_ENDING, PM_ENDED},   {PM_ENDING, PM_DOOMED},
-        {PM_ENDING, PM_RUNNING},
+        {PM_COLD, PM_STARTING},    {PM_STARTING, PM_READY},   {PM_READY, PM_RUNNING},
+        {PM_STARTING, PM_WAITING}, {PM_WAITING, PM_STARTING}, {PM_READY, PM_ENDING},
+        {PM_READY, PM_ENDED},      {PM_RUNNING, PM_ENDING},   {PM_RUNNING, PM_ENDED},
+        {PM_ENDING, PM_ENDED},     {PM_ENDING, PM_DOOMED},    {PM_ENDING, PM_RUNNING},
     };
     for (size_t i = 0; i < sizeof edge / sizeof edge[0]; i++)
         if (edge[i][0] == from && edge[i][1] == to)

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Calls by which a process takes addresses or memory from itself. Without a heap so far (phase.h:
+// WAITING), it gets its heap before, while there is room for one.
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "export.h"
+#include "process/start.h"
+
+// Beside glibc's header, which gives the parameters of some of these a type of their own.
+int pm_names_setrlimit(int which, const struct rlimit *new) __asm__("setrlimit");
+int pm_names_setrlimit64(int which, const struct rlimit *new) __asm__("setrlimit64");
+int pm_names_prlimit(pid_t pid, int which, const struct rlimit *new,
+                     struct rlimit *old) __asm__("prlimit");
+int pm_names_prlimit64(pid_t pid, int which, const struct rlimit *new,
+                       struct rlimit *old) __asm__("prlimit64");
+
+EXPORT int pm_names_prlimit(pid_t pid, int which, const struct rlimit *new, struct rlimit *old) {
+    if (new &&pm_phase() == PM_WAITING)
+        pm_process_start();
+    return (int)syscall(SYS_prlimit64, pid, which, new, old);
+}
+
+EXPORT int pm_names_prlimit64(pid_t pid, int which, const struct rlimit *new, struct rlimit *old) {
+    return pm_names_prlimit(pid, which, new, old);
+}
+
+EXPORT int pm_names_setrlimit(int which, const struct rlimit *new) {
+    return pm_names_prlimit(0, which, new, NULL);
+}
+
+EXPORT int pm_names_setrlimit64(int which, const struct rlimit *new) {
+    return pm_names_prlimit(0, which, new, NULL);
+}
