@@ -62,8 +62,9 @@ endif
 
 # initfirst: our constructor runs before all others. If another library registered a fork handler
 # earlier, that handler would run in the child while the heap is still the parent's.
-SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst -Wl,--gc-sections -Wl,--sort-section=alignment \
-	-Wl,--no-undefined -Wl,--version-script=preload/preload.map \
+# sort-section: small variables lie together, so a start touches fewer pages.
+SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst -Wl,--gc-sections \
+	-Wl,--sort-section=alignment -Wl,--no-undefined -Wl,--version-script=preload/preload.map \
 	$(INNER_CALLS:%=-Wl,--wrap=%) $(LDFLAGS)
 # Names of preload/names/ that the library also calls itself (preload/names/inner.c).
 INNER_CALLS = read write nanosleep syscall

@@ -31,7 +31,7 @@ def calls_at_start(**settings):
     true = shutil.which("true")
     counts = []
     for env in (environment(preload=False), environment(**settings)):
-        given = [f"-E{name}={value}" for name, value in env.items() if name.startswith(("LD", "PM"))]
+        given = [f"-E{k}={env[k]}" for k in env if k.startswith(("LD_", "PMALLOC_"))]
         done = subprocess.run(
             ["strace", "-f", *given, true], capture_output=True, text=True, check=False
         )
