@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "geometry.h"
 #include "library.h"
 #include "os.h"
 
@@ -30,9 +31,11 @@ void *pm_own_reserve(size_t bytes) {
     return at;
 }
 
+// Up to the end of the last page: its rest is nobody's.
 void pm_own_note_library(void) {
+    size_t bytes = (size_t)(_end - __ehdr_start);
     if (!pm_library_is_program())
-        pm_own_note(__ehdr_start, (size_t)(_end - __ehdr_start));
+        pm_own_note(__ehdr_start, (bytes + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1));
 }
 
 uintptr_t pm_own_end(uintptr_t at, uintptr_t *next) {

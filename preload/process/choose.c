@@ -90,12 +90,14 @@ static int wait_for_exec(const char *dir, enum pm_open_mode mode, int tries, str
     return status;
 }
 
+static bool owner_lives(void) { return pm_heap.busy_start == pm_os_start_time(pm_heap.busy_pid); }
+
 static int open_named(const char *dir, enum pm_open_mode mode, struct pm_chosen *chosen,
                       struct pm_error *err) {
     int status = pm_heap_open_patient(dir, mode, err);
     if (status == PM_OK || !pm_heap.busy)
         return status;
-    bool lives = pm_heap.busy_start == pm_os_start_time(pm_heap.busy_pid);
+    bool lives = owner_lives();
     if (!lives || pm_heap.busy_pid == getpid()) {
         status = wait_for_exec(dir, mode, lives ? SELF_TRIES : GONE_TRIES, err);
         if (status == PM_OK || !pm_heap.busy || lives)
@@ -225,9 +227,10 @@ static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_erro
             go_without(chosen);
             return PM_OK;
         }
-        // If the heap has roots and its owner is just ending, wait for the owner's end.
-        int status = keeps_something(dir) ? pm_heap_open_patient(dir, PM_OPEN_CREATE, err)
-                                          : pm_heap_open(dir, PM_OPEN_CREATE, false, err);
+        // It may have roots. So if its owner is just ending, wait for that.
+        int status = pm_heap_open_patient(dir, PM_OPEN_CREATE, err);
+        if (status != PM_OK && pm_heap.busy && !owner_lives())
+            status = wait_for_exec(dir, PM_OPEN_CREATE, GONE_TRIES, err);
         if (status == PM_OK && !pm_heap.created && !pm_heap_has_roots()) {
             // The owner was killed. Without roots nothing can reach what it has left.
             pm_heap_remove();

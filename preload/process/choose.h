@@ -27,7 +27,8 @@ bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err);
 // could ever find the heap again that it would make. Fills `chosen`.
 int pm_choose_none(struct pm_chosen *chosen, struct pm_error *err);
 // After pm_choose_none(). Opens the process's heap as the settings say, and fills `chosen`: locks
-// it, validates it, and makes it where it is missing. On failure nothing is held. Called at the start, with one thread.
+// it, validates it, and makes it where it is missing. On failure nothing is held. Called at the
+// start, with one thread.
 int pm_choose_heap(struct pm_chosen *chosen, struct pm_error *err);
 
 #endif

@@ -13,7 +13,8 @@ import time
 
 import pytest
 
-from conftest import BUILD, FORKS, compiled, recover, recovered, run, said, start, succeeds
+from conftest import API, BUILD, FORKS
+from conftest import compiled, recover, recovered, run, said, start, succeeds
 
 ROOTS = "blocks,generation"
 # Cases at whose end the parent's blocks have tag 2, or 1 where the parent only looked.
@@ -274,7 +275,7 @@ def test_a_daemon_on_a_default_heap(processes, shm, kind):
     """The heap has no roots, so its first owner would remove it at its end."""
     copy = compiled(FORKS, name="pmtest_forks")
     heap = pathlib.Path(f"/dev/shm/pmalloc-{os.geteuid()}/pmtest_forks")
-    process = start([copy, f"daemon_{kind}", 4, shm / "ready"], FORK="follow", VERBOSE=1)
+    process = start([copy, f"daemon_{kind}", 4, shm / "ready"], API, FORK="follow", VERBOSE=1)
     processes.append(process)
     pid = serving(shm / "ready", process)
     try:
