@@ -84,9 +84,9 @@ def test_linked_with_the_library(heap, processes):
         #include <pmalloc.h>
         int main(void) {
             char *kept = strdup("kept"), *old = pmalloc_get_root(0);
+            if (pmalloc_set_root(0, kept)) return 1;
             printf("%s\\n", old ? old : "new");
             fflush(stdout);
-            if (pmalloc_set_root(0, kept)) return 1;
             return getchar() == 'x';
         }
     """
