@@ -291,12 +291,16 @@ static bool take_turn(uint64_t end, bool hold) {
     return true;
 }
 
-static enum pm_threads begin_turn(uint64_t end, uint64_t ignored, bool hold) {
-    uint32_t now = atomic_fetch_add_explicit(&turn, 1, memory_order_release) + 1;
+bool pm_threads_prepare(void) {
     if (!thread)
         thread = pm_os_reserve(PM_TASKS * sizeof *thread);
+    return thread != NULL;
+}
+
+static enum pm_threads begin_turn(uint64_t end, uint64_t ignored, bool hold) {
+    uint32_t now = atomic_fetch_add_explicit(&turn, 1, memory_order_release) + 1;
     listening.mask = ~ignored;
-    if (!thread || !put_handler())
+    if (!pm_threads_prepare() || !put_handler())
         return PM_THREADS_RUN;
     enum pm_threads result = ask_all(now, end, hold);
     if (hold && result == PM_THREADS_STILL) // a handler may have begun before gates were closed
