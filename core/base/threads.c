@@ -68,7 +68,10 @@ bool pm_threads_stopped(void) {
 
 // ---- standing still -----------------------------------------------------------------------------
 
-static struct pm_action before, before_fault;
+static struct pm_action before_fault;
+// What libc does at the signal, where our handler lies in its place.
+static _Atomic(void (*)(int, siginfo_t *, void *)) libcs;
+static struct pm_action before;
 static bool owed; // a thread may yet run our handler because of an earlier turn
 
 void pm_threads_return(void);
@@ -81,12 +84,35 @@ static void wait_for_end_of(uint32_t now) {
         pm_futex_wait(&turn, now);
 }
 
-// The handler. If nothing was asked of this thread, libc sent the signal, so libc's handler is
-// called.
+// Where threads may be held, our signal has a code of its own. libc may put its handler in the
+// place of ours at any moment: glibc in the first pthread_create(), musl in setuid() and its kin.
+// Their handlers ignore a signal with this code, and our handler knows theirs.
+static long signal_to(pid_t id) {
+    pid_t self = getpid();
+    siginfo_t info = {.si_signo = SIGNAL, .si_code = SI_QUEUE};
+    info.si_pid = self;
+    info.si_value.sival_ptr = &thread;
+    return pm_calls_recorded ? syscall(SYS_rt_tgsigqueueinfo, self, id, SIGNAL, &info)
+                             : syscall(SYS_tgkill, self, id, SIGNAL);
+}
+
+static bool is_ours(const siginfo_t *info) {
+    return info->si_code == SI_QUEUE && info->si_value.sival_ptr == &thread;
+}
+
+static void pass_on(int number, siginfo_t *info, void *context) {
+    void (*handler)(int, siginfo_t *, void *) = atomic_load_explicit(&libcs, memory_order_acquire);
+    if ((uintptr_t)handler > 1) // SIG_DFL, SIG_IGN
+        handler(number, info, context);
+}
+
+// The handler. libc's own signal goes on to libc's handler.
 static void hear(int number, siginfo_t *info, void *context) {
     int saved = errno;
     pid_t id = (pid_t)syscall(SYS_gettid);
-    uint32_t asked = atomic_load_explicit(&thread[id], memory_order_acquire);
+    bool ours = is_ours(info);
+    uint32_t asked =
+        ours || !pm_calls_recorded ? atomic_load_explicit(&thread[id], memory_order_acquire) : 0;
     pm_threads_rests *rests = atomic_load_explicit(&may_rest, memory_order_acquire);
     if (rests && asked && !(asked & 1)) {
         pm_calls_tidy((void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP]);
@@ -106,9 +132,35 @@ static void hear(int number, siginfo_t *info, void *context) {
     }
     if (asked && !(asked & 1))
         wait_for_end_of(asked >> 1);
-    else if ((uintptr_t)before.handler > 1) // SIG_DFL, SIG_IGN
-        before.handler(number, info, context);
+    else if (!ours)
+        pass_on(number, info, context);
     errno = saved;
+}
+
+static struct pm_action listening = {
+    .handler = hear,
+    .flags = PM_SA_RESTORER | SA_SIGINFO | SA_RESTART | SA_ONSTACK,
+    .restorer = pm_threads_return,
+};
+
+static void note(const struct pm_action *old) {
+    if (old->handler == hear)
+        return;
+    before = *old;
+    atomic_store_explicit(&libcs, old->handler, memory_order_release);
+}
+
+// Puts our handler in its place. First it notes whose was there, because ours may need that at
+// once, and then once more, because libc may have put another one there meanwhile.
+static bool put_handler(void) {
+    struct pm_action old;
+    if (pm_action_set(SIGNAL, NULL, &old) != 0)
+        return false;
+    note(&old);
+    if (pm_action_set(SIGNAL, &listening, &old) != 0)
+        return false;
+    note(&old);
+    return true;
 }
 
 // Whether the thread is in the kernel and our signal is pending for it, so that it runs our handler
@@ -126,10 +178,15 @@ static bool waits_for_child(pid_t id) {
     return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
 }
 
-static bool is_held(pid_t id, bool hold, bool *deaf) {
+struct look {
+    bool deaf; // blocks SIGSEGV
+    bool lost; // our signal is not pending any more
+};
+
+static bool is_held(pid_t id, bool hold, struct look *look) {
     char text[4096];
     bool gone;
-    *deaf = false;
+    *look = (struct look){0};
     if (!pm_task_read(id, "status", text, sizeof text, &gone))
         return gone;
     const char *state = strstr(text, "\nState:\t"), *pending = strstr(text, "\nSigPnd:\t");
@@ -137,7 +194,8 @@ static bool is_held(pid_t id, bool hold, bool *deaf) {
     if (!state || !pending || !blocked)
         return false;
     uint64_t deaf_to = strtoull(blocked + 9, NULL, 16), waiting = strtoull(pending + 9, NULL, 16);
-    *deaf = deaf_to >> (SIGSEGV - 1) & 1;
+    look->deaf = deaf_to >> (SIGSEGV - 1) & 1;
+    look->lost = !(waiting >> (SIGNAL - 1) & 1);
     return strchr("DTt", state[8]) && (waiting & ~deaf_to) >> (SIGNAL - 1) & 1 &&
            (!hold || (state[8] == 'D' && waits_for_child(id)));
 }
@@ -165,19 +223,25 @@ static void ask(pid_t id, void *arg) {
     }
     if (seen == (asked | 1))
         return;
-    bool deaf, on_its_way = seen && !(seen & 1); // a signal is pending, maybe of an earlier turn
+    bool on_its_way = seen && !(seen & 1); // a signal is pending, maybe of an earlier turn
+    struct look about = {0};
     if (seen != asked &&
         atomic_compare_exchange_strong_explicit(&thread[id], &seen, asked, memory_order_acq_rel,
                                                 memory_order_acquire) &&
-        !on_its_way && syscall(SYS_tgkill, getpid(), id, SIGNAL) != 0)
+        !on_its_way && signal_to(id) != 0)
         atomic_store_explicit(&thread[id], 0, memory_order_release);
     if (r->thorough && pm_task_is_dead(id))
         return;
-    if (r->thorough && is_held(id, r->hold, &deaf)) {
+    if (r->thorough && is_held(id, r->hold, &about)) {
         owed = true;
         return;
     }
-    r->deaf |= r->thorough && deaf;
+    // Libc's handler has met the signal, or the signal was for an earlier thread with this id. So
+    // the next round asks again. Our handler may have begun, too: it is called once more then.
+    if (about.lost && pm_calls_recorded)
+        atomic_compare_exchange_strong_explicit(&thread[id], &asked, 0, memory_order_acq_rel,
+                                                memory_order_acquire);
+    r->deaf |= about.deaf;
     r->running++;
 }
 
@@ -193,7 +257,7 @@ static enum pm_threads ask_all(uint32_t now, uint64_t end, bool hold) {
         bool last = pm_os_now_ms() >= end;
         bool thorough = last || rounds % LOOK_EVERY >= LOOK_EVERY - 2;
         r = (struct round){.turn = now, .last = last, .thorough = thorough, .hold = hold};
-        if (!pm_tasks_each_other(ask, &r))
+        if ((thorough && !put_handler()) || !pm_tasks_each_other(ask, &r))
             return PM_THREADS_RUN;
         quiet = r.running ? 0 : quiet + 1;
         if (quiet == 2)
@@ -227,18 +291,16 @@ static bool take_turn(uint64_t end, bool hold) {
     return true;
 }
 
-static enum pm_threads begin_turn(uint64_t end, uint64_t ignored, bool hold) {
-    const struct pm_action ours = {hear, PM_SA_RESTORER | SA_SIGINFO | SA_RESTART | SA_ONSTACK,
-                                   pm_threads_return, ~ignored};
-    struct pm_action old;
-    uint32_t now = atomic_fetch_add_explicit(&turn, 1, memory_order_release) + 1;
+bool pm_threads_prepare(void) {
     if (!thread)
         thread = pm_os_reserve(PM_TASKS * sizeof *thread);
-    if (!thread || pm_action_set(SIGNAL, NULL, &old) != 0)
-        return PM_THREADS_RUN;
-    if (old.handler != hear)
-        before = old;
-    if (pm_action_set(SIGNAL, &ours, NULL) != 0)
+    return thread != NULL;
+}
+
+static enum pm_threads begin_turn(uint64_t end, uint64_t ignored, bool hold) {
+    uint32_t now = atomic_fetch_add_explicit(&turn, 1, memory_order_release) + 1;
+    listening.mask = ~ignored;
+    if (!pm_threads_prepare() || !put_handler())
         return PM_THREADS_RUN;
     enum pm_threads result = ask_all(now, end, hold);
     if (hold && result == PM_THREADS_STILL) // a handler may have begun before gates were closed
@@ -248,7 +310,9 @@ static enum pm_threads begin_turn(uint64_t end, uint64_t ignored, bool hold) {
 }
 
 static void end_turn(void) {
-    if (thread && !owed) // else keep our handler: a signal of ours may yet arrive
+    // Where threads are held again and again our handler stays: so it cannot take the place of one
+    // that libc puts there. It stays, too, while a signal of ours may yet arrive.
+    if (thread && !owed && !pm_calls_recorded)
         pm_action_set(SIGNAL, &before, NULL);
     atomic_fetch_add_explicit(&turn, 1, memory_order_release);
     pm_futex_wake(&turn, 1 << 30);

@@ -44,6 +44,7 @@ void pm_threads_resume(void);
 // Others wait in the handler, where `rests` allows it: it gets the ucontext_t of the interrupted
 // thread, and runs in its signal handler. The program's own handlers wait, too (gates.h). False: a
 // thread could not be brought to rest in time, and nobody is held. Holders wait for each other.
+bool pm_threads_prepare(void); // takes the memory for it; later a limit may forbid that
 typedef bool pm_threads_rests(void *context);
 bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests);
 void pm_threads_release(void);

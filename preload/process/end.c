@@ -78,13 +78,23 @@ static const char no_stop[] = "a thread does not stop";
 
 static bool closable = true; // the metadata is shared: a clean close may be written
 
-// Under PMALLOC_COMMIT memory is private already. What is to be kept takes a last commit.
+static bool stores_held; // all memory that holds data is unwritable
+
+static bool hold_memory(bool on) {
+    stores_held = on;
+    return pm_private_hold(on) && pm_roots_hold(on);
+}
+
+// Under PMALLOC_COMMIT memory is private already. What is to be kept takes a last commit. No new
+// mapping takes the place of an unwritable one here.
 static bool part_journaled(bool tables_whole, bool alone) {
     if (tables_whole) // then it is not amid a step
         pm_beside_stop();
     bool kept = tables_whole && pm_commits_end(alone);
     if (!tables_whole)
         pm_commits_no_end();
+    if (stores_held && !hold_memory(false))
+        pm_abort(KEPT, pm_heap.dir, no_memory);
     pm_private_keep(tables_whole);
     closable = kept && alone && pm_commit_share_metadata();
     return true;
@@ -193,7 +203,7 @@ static bool lock_all(void) {
 static bool hold_stores(void) {
     char here;
     return pm_heap_offset(&here) >= pm_range && !pm_roots_captured(&here) && pm_threads_catch() &&
-           pm_private_hold(true) && pm_roots_hold(true);
+           hold_memory(true);
 }
 
 static const char *part_from_others(bool tables_whole, enum pm_threads *threads) {
@@ -203,8 +213,7 @@ static const char *part_from_others(bool tables_whole, enum pm_threads *threads)
         parted = part(tables_whole, false);
     // While this thread tried to part, a deaf thread may have changed extents without the log.
     bool as_before = tables_whole || !held;
-    if (!parted && *threads == PM_THREADS_RUN &&
-        !(as_before && pm_private_hold(false) && pm_roots_hold(false)))
+    if (!parted && *threads == PM_THREADS_RUN && !(as_before && hold_memory(false)))
         pm_abort(KEPT, pm_heap.dir, held ? no_memory : no_stop);
     pm_threads_resume();
     if (parted)

@@ -45,7 +45,7 @@ static bool is_outside(void *context) {
 
 // ---- hold and release ---------------------------------------------------------------------------
 
-bool pm_hold_prepare(void) { return pm_calls_record(); }
+bool pm_hold_prepare(void) { return pm_threads_prepare() && pm_calls_record(); }
 
 // Changed by a holder alone, and there is one at a time (leaks.c).
 static _Atomic(void (*)(const void *)) noting;

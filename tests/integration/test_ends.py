@@ -122,6 +122,26 @@ def test_destructors_take_nothing_from_the_heap_whatever_the_end(ending, heap, m
     assert recovered(heap)
 
 
+COMMITS = ("churn", "unheard", "deaf", "traced", "late", "no-space", "data", "stack")
+
+
+@pytest.mark.parametrize("mode", COMMITS)
+def test_destructors_run_in_commit_mode(ending, heap, mode):
+    """The last commit is made while nobody stores. Then memory can be written again, also where a
+    thread could be stopped only by taking that away."""
+    for count in (0, 100, 200):
+        done = run(
+            ["setarch", "-R", ending, mode], HEAP=heap, ROOTS="kept", PROGRAM="ending", COMMIT="api"
+        )
+        if mode == "deaf":
+            assert (done.returncode, done.stdout) == (7, "0\n"), said(done)
+            one_message(done, "without its destructors", "a thread does not stop")
+        else:
+            assert (done.returncode, done.stdout) == (7, f"{count}\n"), said(done)
+            assert done.stderr == "", said(done)
+    assert recovered(heap)
+
+
 @pytest.fixture(scope="module")
 def twice():
     return compiled("twice.c", name="twice")

@@ -11,7 +11,8 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import BUILD, ROOT, compiled
+from conftest import BUILD, ROOT, compiled, said, succeeds
+from conftest import run as run_program
 
 
 def library_path(name):
@@ -137,6 +138,16 @@ def test_odd_threads_and_signals(mode, holding, tmp_path):
     program = compiled("holds_odd.c")
     out, held, _ = run(holding, tmp_path, program, mode, 0.6)
     assert int(out.split()[1]) > 0 and held > 0, (out, held)
+
+
+@pytest.mark.parametrize("where", ["", "child"])
+def test_the_first_thread_is_made_amid_a_hold(where, heap):
+    """glibc puts its handler in the place of ours, and our signal is on its way."""
+    program = compiled("holds_first.c")
+    settings = {"HEAP": heap, "ROOTS": "stores", "COMMIT": "1ms", "FORK": "copy"}
+    done = run_program([program, where], **settings)
+    assert int(succeeds(done)) > 0
+    assert "does not stop" not in done.stderr, said(done)
 
 
 @pytest.mark.parametrize("tracer", ["strace", "gdb"])
