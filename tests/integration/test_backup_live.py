@@ -94,6 +94,22 @@ def test_each_round_is_one_instant(shm, mode):
     assert counted(shm, shm / "backup") >= last
 
 
+def test_many_processes_look_at_the_backup_of_a_living_program(shm):
+    """PMALLOC_OPEN=private needs no recovery, so the rounds go on."""
+    last = 0
+    with running(shm / "heap") as process:
+        for number in range(1, 4):
+            assert back_up(shm / "heap", shm / "backup", "--verify")["round"] == number
+            argv = [RUN, "-H", shm / "backup", "-s", "OPEN=private", "--", application(), "check"]
+            done = [call(*argv) for _ in range(2)]
+            assert [d.returncode for d in done] == [0, 0] and done[0].stdout == done[1].stdout, done
+            assert int(done[0].stdout) > last
+            last = int(done[0].stdout)
+            verified(shm / "backup")
+        end(process)
+    assert counted(shm, shm / "backup") == last
+
+
 def can_record():
     """Whether this kernel keeps a record of stores: Linux 6.7 or later."""
     return tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 7)
