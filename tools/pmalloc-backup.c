@@ -125,7 +125,9 @@ static void report_json(const struct report *r) {
     if (q->heap && r->source.owner) {
         json_number(&j, "owner_pid", (uint64_t)r->source.owner);
         json_number(&j, "pause_us", r->source.pause_ns / 1000);
-        json_bool(&j, "recorded", r->source.recorded);
+        json_bool(&j, "recorded", !r->source.unrecorded);
+        if (r->source.unrecorded)
+            json_text(&j, "unrecorded_because", r->source.unrecorded);
     }
     json_text(&j, "backup", q->dir);
     json_number(&j, "round", q->heap ? r->round.number : r->target.kept.round);
@@ -144,9 +146,10 @@ static void report_round(const struct report *r) {
     char changed[32], written[32];
     printf("heap       %s\n", r->request->heap);
     if (r->source.owner)
-        printf("state      in use by process %d, which was held for %.1f ms%s\n",
+        printf("state      in use by process %d, which was held for %.1f ms%s%s%s\n",
                (int)r->source.owner, (double)r->source.pause_ns / 1e6,
-               r->source.recorded ? "" : " (its kernel keeps no record of stores)");
+               r->source.unrecorded ? " (" : "", r->source.unrecorded ? r->source.unrecorded : "",
+               r->source.unrecorded ? ")" : "");
     else
         printf("state      %s\n",
                r->source.found.was_clean

@@ -48,7 +48,7 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "What a start does if another process has the heap open: fail, or wait for that process")    \
     X(open, "PMALLOC_OPEN", PM_TYPE_CHOICE, "write", "write|private",                              \
       "write: one process has the heap and changes it. private: any number of processes share a "  \
-      "cleanly closed heap; each keeps what it stores to itself, and nothing of it is kept")       \
+      "heap; each keeps what it stores to itself, and nothing of it is kept")                      \
     X(program, "PMALLOC_PROGRAM", PM_TYPE_TEXT, "", "GLOB",                                        \
       "Only programs whose name matches use a persistent heap. Others run on volatile memory")     \
     X(backing, "PMALLOC_BACKING", PM_TYPE_CHOICE, "file", "file|volatile",                         \

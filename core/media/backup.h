@@ -69,7 +69,41 @@ static inline uint64_t pm_backup_align(uint64_t bytes) {
     return (bytes + PM_BACKUP_BLOCK - 1) & ~(uint64_t)(PM_BACKUP_BLOCK - 1);
 }
 
-// LAYERED becomes PLAIN. The caller holds the directory's exclusive lock. `dir` is for messages.
+// A block's checksum: 64 bits, of which the upper ones are a CRC-32C and the lower ones a hash that
+// has nothing in common with it. A block of zeroes has 0, and no other block has.
+uint64_t pm_backup_sum(const void *block);
+static inline uint64_t pm_backup_entry_sum(const struct pm_backup_entry *e) {
+    return (uint64_t)e->sum[1] << 32 | e->sum[0];
+}
+
+// What backup.checksums says of the rounds that count.
+struct pm_backup_rounds {
+    uint8_t uuid[16];
+    uint64_t base; // the last round that is in the checksums themselves
+    bool known;    // there is a ledger. Else an older version has made the backup
+    struct pm_backup_ledger ledger;
+    uint64_t at; // where it lies
+};
+// PM_DAMAGE: there is a ledger, and no slot of it is whole; or no file.
+int pm_backup_read_rounds(int dir_fd, const char *dir, struct pm_backup_rounds *r,
+                          struct pm_error *err);
+// Checks the increment `x` at `at`: it follows the one of the round `before` (0: it is the first),
+// and is what the ledger says.
+int pm_backup_check_round(const struct pm_backup_rounds *r, const struct pm_backup_index *x,
+                          uint64_t before, uint64_t at, const char *what, struct pm_error *err);
+// The increments end at `at`, with the round `last`.
+int pm_backup_check_last(const struct pm_backup_rounds *r, uint64_t last, uint64_t at,
+                         const char *what, struct pm_error *err);
+// Writes a slot. The caller makes it durable.
+bool pm_backup_write_ledger(int fd, uint64_t at, const uint8_t uuid[16], uint64_t round,
+                            uint64_t end, uint32_t head_crc);
+
+// "FILE, byte N: why; make another backup". PM_DAMAGE.
+int pm_backup_damaged(const char *what, uint64_t at, const char *why, struct pm_error *err);
+
+// LAYERED becomes PLAIN. Before the first byte is written, each block that counts is compared with
+// its checksum. PM_DAMAGE: nothing was changed. The caller holds the directory's exclusive
+// lock. `dir` is for messages.
 int pm_backup_fold(int dir_fd, const char *dir, struct pm_error *err);
 
 #endif

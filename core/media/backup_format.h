@@ -13,6 +13,12 @@
 // In backup.increments the data of those entries that are no hole begin on the next block, in the
 // order of the entries, each a whole block. The magic number is the commit word of the round: until
 // everything else is durable it is zero, and the record does not count.
+//
+// A record that reads as zero is therefore no proof that its round was never made. So after its
+// commit word each round is entered in the ledger of backup.checksums, which begins on the block
+// after the record there: two slots in sectors of their own, written in turn, so that a torn one
+// leaves the other. A round may be missing there that the increments have, because the tool was
+// killed in between; never the other way around.
 #ifndef PM_BACKUP_FORMAT_H
 #define PM_BACKUP_FORMAT_H
 
@@ -29,7 +35,7 @@ struct pm_backup_record {
     uint64_t when;    // seconds since the epoch
     uint64_t entries; // of all files together
     uint32_t files;
-    uint32_t reserved;
+    uint32_t ledger;    // of backup.checksums: 1 if a ledger follows it. Older versions wrote 0
     uint32_t index_crc; // of files and entries
     uint32_t crc;       // of all bytes before it
 };
@@ -49,5 +55,19 @@ struct pm_backup_entry {
     uint32_t sum[2];
 };
 _Static_assert(sizeof(struct pm_backup_entry) == 12, "frozen");
+
+#define PM_BACKUP_LEDGER_MAGIC 0x3152454744454c4dull // "MLEDGER1"
+#define PM_BACKUP_LEDGER_SLOTS 2u
+#define PM_BACKUP_LEDGER_STRIDE 512u
+struct pm_backup_ledger {
+    uint64_t magic;
+    uint8_t uuid[16];  // of the heap
+    uint64_t round;    // the last one that counts; its slot is the one of its lowest bit
+    uint64_t end;      // where its increment ends in backup.increments; 0: it has none
+    uint32_t head_crc; // of its increment
+    uint32_t reserved[4];
+    uint32_t crc; // of all bytes before it
+};
+_Static_assert(sizeof(struct pm_backup_ledger) == 64, "within one sector");
 
 #endif

@@ -148,6 +148,9 @@
 //   magic of an increment        commit()                [test_killed_at_each_step_a_backup_stands]
 //     needs   its index and data (fsync); the superblock set aside, so that who opens it folds
 //     before  the backup of the round before                    after  the new one
+//   a slot of a backup's ledger  pm_backup_write_ledger()           [test_lost_rounds_are_noticed]
+//     needs   the increment of its round (fsync), which counts already
+//     before  who reads it lets the newest round be missing     after  it may not be
 //   backup.checksums             merge_checksums()   [test_killed_while_many_increments_are_folded]
 //     needs   all increments folded (fsync), the checksums of all rounds under another name (fsync)
 //     before  checksums of the first round, and increments      after  all in one file

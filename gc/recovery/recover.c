@@ -141,9 +141,10 @@ static int check_lanes(const struct pm_root_table *table, const struct pm_recove
     int status = pm_lanes_check(table->area_offset, table->area_length, &r->unfinished, err);
     if (status == PM_OK && options->borrow && r->unfinished)
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s has an unfinished publish, which changes the heap: run pmalloc-recover "
-                       "on it first",
-                       pm_heap.dir);
+                       "%.200s was killed within a publish, and to finish that changes it: copy it "
+                       "(`cp -a --sparse=always %.200s COPY`), run `pmalloc-recover COPY`, and "
+                       "name the copy",
+                       pm_heap.dir, pm_heap.dir);
     return status;
 }
 

@@ -60,7 +60,8 @@ struct pm_recover_options {
 // For a heap that is to be borrowed nothing is marked. Every block of its slabs and every extent
 // counts as allocated, and is freed when the program frees it. New blocks lie beyond the end of
 // heap.0. So the pages of the file stay shared for as long as possible, and a start takes as long
-// as reading the log and the slab headers.
+// as reading the log and the slab headers. This needs no clean heap: as under PMALLOC_COLLECT=later
+// nothing that was live at a kill is handed out.
 int pm_recover(const struct pm_recover_options *options, struct pm_recovery *result,
                struct pm_error *err);
 

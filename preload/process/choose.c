@@ -134,13 +134,7 @@ static int open_borrowed(struct pm_chosen *chosen, struct pm_error *err) {
                  "a process from which this one descends has %.300s open privately", dir);
         return PM_OK;
     }
-    if (pm_heap_is_clean())
-        return PM_OK;
-    pm_heap_release();
-    return pm_fail(err, PM_OPERATIONAL,
-                   "%.300s was not closed cleanly, and PMALLOC_OPEN=private does not change it: "
-                   "run `pmalloc-recover %.300s` first",
-                   dir, dir);
+    return PM_OK;
 }
 
 // ---- without a heap -----------------------------------------------------------------------------

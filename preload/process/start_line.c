@@ -71,9 +71,10 @@ static void add_commits(char *text, size_t size) {
 static void say_borrowed(const struct pm_recovery *recovery) {
     char roots[300];
     name_roots(roots, sizeof roots);
-    pm_say("heap %.300s, private: nothing that this process stores is kept; roots: %u (%s); clean: "
+    pm_say("heap %.300s, private: nothing that this process stores is kept; roots: %u (%s); %s: "
            "%lu bytes of slabs and extents, shared until stored to; opened in %.3f s",
            pm_heap.dir, pm_heap_root_count(), *roots ? roots : "none",
+           recovery->was_clean ? "clean" : "as a kill has left it",
            (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT), recovery->seconds);
 }
 

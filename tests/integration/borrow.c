@@ -9,6 +9,7 @@
 //     borrow leave         the same in a forked child, whose parent ends
 //     borrow churn SEED    threads store to old blocks, free them and allocate others; a forked
 //                          child does, too; neither sees the other. Ends by executing `check`.
+//     borrow work SEED     prints "ready" and replaces blocks until it is killed
 //     borrow double        frees an old block twice
 //     borrow slot          pmalloc.h: a root slot is set and read
 //     borrow spawn COMMAND runs the command by the shell, then checks
@@ -181,6 +182,18 @@ static void churn_all(uint64_t seed) {
         check_block(table->block[i]);
 }
 
+// Whole at each instant: a new block is filled before it takes the place of the old one.
+static void work(uint64_t seed) {
+    puts("ready");
+    fflush(stdout);
+    for (;;) {
+        struct block **place = &table->block[next(&seed) % table->count], *old = *place;
+        struct block *new = made(&seed);
+        __atomic_store_n(place, new, __ATOMIC_RELEASE);
+        free(old);
+    }
+}
+
 static uint64_t digest(void) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < table->count; i++)
@@ -238,6 +251,8 @@ int main(int argc, char **argv) {
         leave();
     else if (!strcmp(what, "churn") && argc > 2)
         churn(strtoull(argv[2], NULL, 10));
+    else if (!strcmp(what, "work") && argc > 2)
+        work(strtoull(argv[2], NULL, 10));
     else if (!strcmp(what, "double"))
         free_twice();
     else if (!strcmp(what, "slot"))

@@ -251,6 +251,32 @@ def test_too_little_space_is_said_before_writing(source, shm):
     assert done.stderr.count("this round needs") == 2, done
 
 
+# ---- what is on media (core/media/backup_format.h)
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def ledger_of(folder):
+    """Where the ledger begins in backup.checksums."""
+    head = (folder / "backup.checksums").read_bytes()[:64]
+    entries, files = struct.unpack("<QI", head[40:52])
+    return -(-(64 + files * 32 + entries * 12) // BLOCK) * BLOCK
+
+
+def enter(folder, uuid, number, end, head):
+    """Enters a round in the ledger. `head` is the header of its increment."""
+    slot = struct.pack("<8s16sQQ4s16x", b"MLEDGER1", uuid, number, end, head[60:64])
+    slot += struct.pack("<I", crc32c(slot))
+    patch(folder / "backup.checksums", ledger_of(folder) + number % 2 * 512, slot)
+
+
 # ---- killed at each step
 
 
@@ -305,28 +331,17 @@ def stands(shm, *allowed):
 
 def empty_increments(folder, count):
     """Appends so many increments without a change."""
-    table = [0] * 256
-    for i in range(256):
-        value = i
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table[i] = value
-
-    def crc32c(data):
-        crc = 0xFFFFFFFF
-        for byte in data:
-            crc = table[(crc ^ byte) & 255] ^ crc >> 8
-        return crc ^ 0xFFFFFFFF
-
     path = folder / "backup.increments"
     data = path.read_bytes()
     magic, uuid, number, when = struct.unpack("<Q16sQQ", data[:40])
     with open(path, "r+b") as file:
         for i in range(1, count + 1):
             head = struct.pack("<Q16sQQQIII", magic, uuid, number + i, when, 0, 0, 0, 0)
+            head += struct.pack("<I", crc32c(head))
             file.seek(len(data) + (i - 1) * BLOCK)
-            file.write(head + struct.pack("<I", crc32c(head)))
+            file.write(head)
         file.truncate(len(data) + count * BLOCK)
+    enter(folder, uuid, number + count, len(data) + count * BLOCK, head)
 
 
 def test_killed_at_each_step_a_backup_stands(source, shm):

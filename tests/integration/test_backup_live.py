@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 
@@ -92,6 +93,48 @@ def test_each_round_is_one_instant(shm, mode):
         assert end(process) >= last
     assert back_up(shm / "heap", shm / "backup", "--verify")["state"] == "clean"
     assert counted(shm, shm / "backup") >= last
+
+
+def test_many_processes_look_at_the_backup_of_a_living_program(shm):
+    """PMALLOC_OPEN=private needs no recovery, so the rounds go on."""
+    last = 0
+    with running(shm / "heap") as process:
+        for number in range(1, 4):
+            assert back_up(shm / "heap", shm / "backup", "--verify")["round"] == number
+            argv = [RUN, "-H", shm / "backup", "-s", "OPEN=private", "--", application(), "check"]
+            done = [call(*argv) for _ in range(2)]
+            assert [d.returncode for d in done] == [0, 0] and done[0].stdout == done[1].stdout, done
+            assert int(done[0].stdout) > last
+            last = int(done[0].stdout)
+            verified(shm / "backup")
+        end(process)
+    assert counted(shm, shm / "backup") == last
+
+
+REASONS = {
+    "shared": None,
+    "filtered": "it runs under seccomp",
+    "stopped": "it is stopped",
+    "commit": "in commit mode",
+}
+
+
+@pytest.mark.parametrize("mode", REASONS)
+def test_the_report_says_why_all_was_compared(shm, mode):
+    how = dict(MODES.get(mode, {}))
+    with running(shm / "heap", *how.pop("options", []), **how) as process:
+        if mode == "stopped":
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        done = call(BACKUP, shm / "heap", shm / "backup")
+        process.send_signal(signal.SIGCONT)
+        assert done.returncode == 0, done
+        state = next(line for line in done.stdout.splitlines() if line.startswith("state"))
+        why = REASONS[mode]
+        if why and mode != "commit" and not can_record():
+            why = "this kernel keeps no record of stores"
+        assert (why in state) if why else ("(" not in state or not can_record()), state
+        end(process, killed=99 if mode == "stopped" else 0)  # a stop may show
 
 
 def can_record():

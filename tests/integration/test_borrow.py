@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""PMALLOC_OPEN=private: many processes on one clean heap, each with private pages that end with
+"""PMALLOC_OPEN=private: many processes on one heap, each with private pages that end with
 it."""
 
 import os
@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 from conftest import (
@@ -226,20 +227,48 @@ def test_a_child_keeps_the_lock(program, lent, processes):
     succeeds(run([program, "check"], HEAP=lent, BUSY="wait"))
 
 
-# ---- heaps that cannot be borrowed ---------------------------------------------------------------
+def kill(process):
+    process.send_signal(signal.SIGKILL)
+    process.wait()
 
 
-def test_an_unclean_heap(program, lent, processes):
+def test_a_heap_that_was_killed(program, lent, processes):
+    """Several at once, each working with old and new blocks. The kill's traces stay."""
     writer = start([program, "hold"], HEAP=lent)
     processes.append(writer)
     assert writer.stdout.readline() == "ready\n"
-    writer.send_signal(signal.SIGKILL)
-    writer.wait()
+    kill(writer)
     before = traces(lent)
-    refuses(borrow(program, lent, "check"), "not closed cleanly", f"pmalloc-recover {lent}")
+    assert not is_clean(lent)
+    held = [hold(program, lent, processes) for _ in range(3)]
+    expected = succeeds(borrow(program, lent, "check"))
+    assert succeeds(borrow(program, lent, "churn", 1)) == expected
+    line = borrow(program, lent, "check", VERBOSE=1).stderr
+    assert "as a kill has left it: " in line, line
+    for process in held:
+        ends_well(process)
     assert traces(lent) == before
     assert recover(lent).returncode == 0
-    assert succeeds(borrow(program, lent, "check")).startswith("ok ")
+    assert succeeds(borrow(program, lent, "check")) == expected
+
+
+def test_heaps_killed_while_they_change(program, heap, processes, rng):
+    """A writer is killed anywhere. Borrowers find what a recovery finds."""
+    build(program, heap, 2)
+    for number in range(3):
+        writer = start([program, "work", number + 1], HEAP=heap)
+        processes.append(writer)
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0, 0.1))
+        kill(writer)
+        before = traces(heap)
+        found = succeeds(borrow(program, heap, "churn", number + 1))
+        assert found == succeeds(borrow(program, heap, "check"))
+        assert traces(heap) == before
+        assert succeeds(run([program, "check"], HEAP=heap)) == found
+
+
+# ---- heaps that cannot be borrowed ---------------------------------------------------------------
 
 
 def test_a_missing_heap_is_not_made(program, heap):

@@ -318,9 +318,17 @@ static void test_backups(void) {
     FIELD(pm_backup_record, when, 32, 8);
     FIELD(pm_backup_record, entries, 40, 8);
     FIELD(pm_backup_record, files, 48, 4);
-    FIELD(pm_backup_record, reserved, 52, 4);
+    FIELD(pm_backup_record, ledger, 52, 4);
     FIELD(pm_backup_record, index_crc, 56, 4);
     FIELD(pm_backup_record, crc, 60, 4);
+    SIZE(pm_backup_ledger, 64);
+    FIELD(pm_backup_ledger, magic, 0, 8);
+    FIELD(pm_backup_ledger, uuid, 8, 16);
+    FIELD(pm_backup_ledger, round, 24, 8);
+    FIELD(pm_backup_ledger, end, 32, 8);
+    FIELD(pm_backup_ledger, head_crc, 40, 4);
+    FIELD(pm_backup_ledger, reserved, 44, 16);
+    FIELD(pm_backup_ledger, crc, 60, 4);
     SIZE(pm_backup_file, 32);
     FIELD(pm_backup_file, name, 0, 16);
     FIELD(pm_backup_file, length, 16, 8);

@@ -63,7 +63,7 @@ static bool has_it(const struct copy *c, uint64_t block, const char *data) {
 
 static bool copy_block(uint64_t block, const char *data, void *arg) {
     struct copy *c = arg;
-    record_entry(c->record, block, kept_sum(data));
+    record_entry(c->record, block, pm_backup_sum(data));
     c->good = c->good && clear_to(c, block);
     c->next = block + 1;
     c->round->changed += PM_BACKUP_BLOCK;
@@ -142,7 +142,7 @@ static bool take_over(const struct record *record, struct kept *kept) {
             f->blocks = (uint64_t)e[record->files[i].entries - 1].block + 1;
         f->sum = calloc(f->blocks + 1, sizeof *f->sum);
         for (uint64_t k = 0; f->sum && k < record->files[i].entries; k++)
-            f->sum[e[k].block] = kept_entry_sum(&e[k]);
+            f->sum[e[k].block] = pm_backup_entry_sum(&e[k]);
         if (!f->sum)
             return false;
         e += record->files[i].entries;
@@ -221,11 +221,11 @@ static bool write_checksums(const struct target *t, const struct record *record,
     memcpy(head.uuid, pm_heap.super->super.uuid, sizeof head.uuid);
     int fd = openat(t->fd, PM_BACKUP_CHECKSUMS, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
                     0600);
-    bool good =
-        fd >= 0 && record_write(record, fd, 0, &head) && record_commit(fd, 0) && fsync(fd) == 0;
+    bool good = fd >= 0 && record_write_checksums(record, fd, &head) && fsync(fd) == 0;
     if (fd >= 0)
         close(fd);
     r->written += pm_backup_record_bytes(record->count, record->used);
+    r->written += sizeof(uint64_t) + sizeof(struct pm_backup_ledger);
     return good;
 }
 

@@ -112,7 +112,7 @@ void image_file(struct image *i, size_t row, bool there, uint64_t length) {
 
 bool image_block(struct image *i, size_t row, uint64_t block, const char *data) {
     struct image_file *f = &i->file[row];
-    uint64_t sum = kept_sum(data);
+    uint64_t sum = pm_backup_sum(data);
     if (i->failed || block >= f->room)
         return false;
     bool wanted = sum && sum != kept_sum_of(&i->base->file[row], block);

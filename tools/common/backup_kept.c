@@ -9,40 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/crc.h"
-
-// ---- checksums ----------------------------------------------------------------------------------
-
-enum { LANES = 4 };
-#define ODD 0x9e3779b97f4a7c15ull
-
-static inline uint64_t stir(uint64_t h, uint64_t word) {
-    h = (h ^ word) * ODD;
-    return h << 29 | h >> 35;
-}
-
-// Each step can be undone, so two blocks that differ in one word never have the same lanes.
-static uint32_t hash(const char *block) {
-    uint64_t lane[LANES] = {1, 2, 3, 4}, h = 0;
-    for (size_t i = 0; i < PM_BACKUP_BLOCK; i += sizeof lane)
-        for (unsigned k = 0; k < LANES; k++) {
-            uint64_t word;
-            memcpy(&word, block + i + k * sizeof word, sizeof word);
-            lane[k] = stir(lane[k], word);
-        }
-    for (unsigned k = 0; k < LANES; k++)
-        h = stir(h, lane[k]);
-    return (uint32_t)(h >> 32);
-}
-
-uint64_t kept_sum(const void *block) {
-    const char *p = block;
-    if (*p == 0 && memcmp(p, p + 1, PM_BACKUP_BLOCK - 1) == 0)
-        return 0;
-    uint64_t sum = (uint64_t)pm_crc32c(0, block, PM_BACKUP_BLOCK) << 32 | hash(block);
-    return sum ? sum : 1;
-}
-
 // ---- loading ------------------------------------------------------------------------------------
 
 static int no_memory(struct pm_error *err) {
@@ -98,7 +64,7 @@ static bool apply(struct kept *kept, const struct pm_backup_index *x, uint64_t d
         for (uint64_t k = 0; k < in->entries; k++, e++) {
             uint64_t block = e->block & ~PM_BACKUP_HOLE;
             bool hole = (e->block & PM_BACKUP_HOLE) != 0;
-            f->sum[block] = hole ? 0 : kept_entry_sum(e);
+            f->sum[block] = hole ? 0 : pm_backup_entry_sum(e);
             f->place[block] = hole ? 0 : data;
             if (data && !hole)
                 data += PM_BACKUP_BLOCK;
@@ -126,26 +92,24 @@ static int load_checksums(int fd, const char *what, struct kept *kept, struct pm
 // Increments of earlier rounds than the checksums may lie there after a cut; they are in these.
 static int load_increments(int fd, const char *what, struct kept *kept, struct pm_error *err) {
     struct pm_backup_index x;
-    uint64_t round = 0, base = kept->round;
+    uint64_t round = 0;
     int status = PM_OK;
     for (;; kept->end = x.next, kept->increments++) {
         status = pm_backup_read(fd, kept->end, true, what, &x, err);
         if (status != PM_OK)
             break;
-        bool fits = memcmp(x.head.uuid, kept->uuid, sizeof kept->uuid) == 0 &&
-                    (round ? x.head.round == round + 1 : x.head.round <= base + 1);
+        status = pm_backup_check_round(&kept->rounds, &x, round, kept->end, what, err);
         round = x.head.round;
-        bool good = fits && apply(kept, &x, x.data);
+        kept->head_crc = x.head.crc;
+        if (status == PM_OK && !apply(kept, &x, x.data))
+            status = no_memory(err);
         pm_backup_close(&x);
-        if (!fits)
-            return pm_fail(err, PM_DAMAGE,
-                           "%s, byte %lu: this round does not belong there; make another backup, "
-                           "in another directory",
-                           what, (unsigned long)kept->end);
-        if (!good)
-            return no_memory(err);
+        if (status != PM_OK)
+            return status;
     }
-    return status == PM_NEEDS_RECOVERY ? PM_OK : status;
+    return status == PM_NEEDS_RECOVERY
+               ? pm_backup_check_last(&kept->rounds, round, kept->end, what, err)
+               : status;
 }
 
 static int load_file(int dir_fd, const char *dir, const char *name, struct kept *kept,
@@ -163,9 +127,15 @@ static int load_file(int dir_fd, const char *dir, const char *name, struct kept 
 }
 
 int kept_load(int fd, const char *dir, struct kept *kept, struct pm_error *err) {
+    char what[4096 + 32];
     memset(kept, 0, sizeof *kept);
     int status = load_file(fd, dir, PM_BACKUP_CHECKSUMS, kept, load_checksums, err);
-    if (status != PM_OK || faccessat(fd, PM_BACKUP_INCREMENTS, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+    if (status == PM_OK)
+        status = pm_backup_read_rounds(fd, dir, &kept->rounds, err);
+    if (status != PM_OK)
         return status;
-    return load_file(fd, dir, PM_BACKUP_INCREMENTS, kept, load_increments, err);
+    if (faccessat(fd, PM_BACKUP_INCREMENTS, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return load_file(fd, dir, PM_BACKUP_INCREMENTS, kept, load_increments, err);
+    snprintf(what, sizeof what, "%.400s/" PM_BACKUP_INCREMENTS, dir);
+    return pm_backup_check_last(&kept->rounds, 0, 0, what, err);
 }

@@ -25,15 +25,11 @@ struct kept {
     uint64_t round, when;
     uint64_t increments; // how many
     uint64_t end;        // of the last one, in backup.increments
+    uint32_t head_crc;   // of the last one
+    struct pm_backup_rounds rounds;
     struct kept_file file[PM_HEAP_FILES];
 };
 
-// A block's checksum: 64 bits, of which the upper ones are a CRC-32C and the lower ones a hash that
-// has nothing in common with it. A block of zeroes has 0, and no other block has.
-uint64_t kept_sum(const void *block);
-static inline uint64_t kept_entry_sum(const struct pm_backup_entry *e) {
-    return (uint64_t)e->sum[1] << 32 | e->sum[0];
-}
 static inline uint64_t kept_sum_of(const struct kept_file *f, uint64_t block) {
     return block < f->blocks ? f->sum[block] : 0;
 }

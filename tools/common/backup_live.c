@@ -88,6 +88,14 @@ static int find_owner(struct source *s, struct pm_error *err) {
                    pm_heap.dir, (int)pm_heap.super->state.owner_pid);
 }
 
+// In commit mode the program has its files mapped private, and no store of its reaches them.
+static bool commits(void) {
+    for (size_t i = 0; i < live.maps.count; i++)
+        if (live.maps.map[i].row == PM_ROW_super_file)
+            return !live.maps.map[i].shared;
+    return false;
+}
+
 // The part of a mapping that shows [from, to) of its file. False: it shows nothing of it.
 static bool clip(const struct owner_map *m, uint64_t from, uint64_t to, uint64_t *start,
                  uint64_t *end) {
@@ -128,7 +136,11 @@ int live_open(const char *heap, struct source *s, struct pm_error *err) {
         status = err->status;
     if (status != PM_OK)
         return status;
-    s->recorded = written_open(&live.written, s->owner);
+    live.written = (struct written){.faults = -1, .pagemap = -1};
+    if (commits())
+        s->unrecorded = "in commit mode all is compared";
+    else if (!written_open(&live.written, s->owner))
+        s->unrecorded = live.written.why;
     for (size_t row = 0; row < PM_HEAP_FILES; row++)
         watch(row);
     return PM_OK;

@@ -4,6 +4,7 @@
 // A later round. In this order, each arrow an fsync:
 //
 //   index and data of the increment -> the superblock is set aside -> the increment's magic number
+//   -> the ledger in backup.checksums
 //
 // So nobody opens the backup without folding, and who folds finds the rounds up to the last one
 // that has its magic number.
@@ -44,7 +45,7 @@ static void holes_to(struct search *s, uint64_t end) {
 
 static bool compare(uint64_t block, const char *data, void *arg) {
     struct search *s = arg;
-    uint64_t sum = kept_sum(data);
+    uint64_t sum = pm_backup_sum(data);
     holes_to(s, block);
     if (sum != kept_sum_of(s->kept, block))
         record_entry(s->record, block, sum);
@@ -105,6 +106,7 @@ struct writer {
     int fd;
     uint64_t at; // where the record lies
     uint64_t to; // where the next block goes
+    uint32_t head_crc;
 };
 
 static int write_run(struct writer *w, size_t row, const struct pm_backup_entry *e, uint64_t count,
@@ -114,7 +116,7 @@ static int write_run(struct writer *w, size_t row, const struct pm_backup_entry 
     if (source_read_blocks(w->source, row, e->block, count, data, err) != PM_OK)
         return err->status;
     for (uint64_t i = 0; i < count; i++)
-        if (kept_sum(data + i * PM_BACKUP_BLOCK) != kept_entry_sum(&e[i]))
+        if (pm_backup_sum(data + i * PM_BACKUP_BLOCK) != pm_backup_entry_sum(&e[i]))
             return pm_fail(err, PM_OPERATIONAL,
                            "%.300s/%s changed while it was read, although the heap is locked; who "
                            "writes to it? The backup stays as it was",
@@ -153,12 +155,39 @@ static int write_increment(struct writer *w, struct pm_error *err) {
         ftruncate(w->fd, (off_t)w->at) != 0 || ftruncate(w->fd, (off_t)w->to) != 0 ||
         !record_write(w->record, w->fd, w->at, &head))
         return target_failed(w->target, PM_BACKUP_INCREMENTS, err);
+    w->head_crc = head.crc;
     for (uint32_t i = 0; i < w->record->count; i++) {
         if (write_file(w, i, e, err) != PM_OK)
             return err->status;
         e += w->record->files[i].entries;
     }
     return fsync(w->fd) == 0 ? PM_OK : target_failed(w->target, PM_BACKUP_INCREMENTS, err);
+}
+
+// Enters a round in the ledger, durably. A backup of an older version has none until it is folded.
+static int enter(struct writer *w, uint64_t round, uint64_t end, uint32_t head_crc,
+                 struct pm_error *err) {
+    const struct target *t = w->target;
+    const struct pm_backup_rounds *r = &t->kept.rounds;
+    if (!r->known)
+        return PM_OK;
+    int fd = openat(t->fd, PM_BACKUP_CHECKSUMS, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    bool good = fd >= 0 && pm_backup_write_ledger(fd, r->at, t->kept.uuid, round, end, head_crc) &&
+                fsync(fd) == 0;
+    w->round->written += sizeof(struct pm_backup_ledger);
+    if (!good)
+        target_failed(t, PM_BACKUP_CHECKSUMS, err);
+    if (fd >= 0)
+        close(fd);
+    return good ? PM_OK : err->status;
+}
+
+// The tool may have been killed before it entered the round before.
+static int catch_up(struct writer *w, struct pm_error *err) {
+    const struct kept *kept = &w->target->kept;
+    return kept->rounds.ledger.round < kept->round
+               ? enter(w, kept->round, kept->end, kept->head_crc, err)
+               : PM_OK;
 }
 
 static int commit(struct writer *w, struct pm_error *err) {
@@ -213,7 +242,11 @@ static int write_round(struct writer *w, struct pm_error *err) {
     w->at = t->kept.end;
     status = write_increment(w, err);
     if (status == PM_OK)
+        status = catch_up(w, err);
+    if (status == PM_OK)
         status = commit(w, err);
+    if (status == PM_OK)
+        status = enter(w, w->round->number, w->to, w->head_crc, err);
     if (status == PM_OK)
         release_replaced(w);
     close(w->fd);
@@ -238,8 +271,8 @@ static int merge_checksums(struct target *t, struct pm_error *err) {
     }
     int fd = openat(t->fd, PM_BACKUP_NEW_CHECKSUMS,
                     O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    bool good = !all.failed && fd >= 0 && record_write(&all, fd, 0, &head) &&
-                record_commit(fd, 0) && fsync(fd) == 0 &&
+    bool good = !all.failed && fd >= 0 && record_write_checksums(&all, fd, &head) &&
+                fsync(fd) == 0 &&
                 renameat(t->fd, PM_BACKUP_NEW_CHECKSUMS, t->fd, PM_BACKUP_CHECKSUMS) == 0 &&
                 fsync(t->fd) == 0;
     if (fd >= 0)

@@ -47,9 +47,9 @@ static struct pm_backup_record whole(const struct record *r, const struct pm_bac
     return h;
 }
 
-bool record_write(const struct record *r, int fd, uint64_t at,
-                  const struct pm_backup_record *head) {
+bool record_write(const struct record *r, int fd, uint64_t at, struct pm_backup_record *head) {
     struct pm_backup_record h = whole(r, head);
+    *head = h;
     uint64_t files = r->count * sizeof *r->files;
     h.magic = 0;
     return pm_os_write_all(fd, &h, sizeof h, at) &&
@@ -60,4 +60,12 @@ bool record_write(const struct record *r, int fd, uint64_t at,
 bool record_commit(int fd, uint64_t at) {
     uint64_t magic = PM_BACKUP_MAGIC;
     return pm_os_write_all(fd, &magic, sizeof magic, at);
+}
+
+bool record_write_checksums(const struct record *r, int fd, struct pm_backup_record *head) {
+    uint64_t ledger = pm_backup_align(pm_backup_record_bytes(r->count, r->used));
+    head->ledger = 1;
+    return record_write(r, fd, 0, head) &&
+           pm_backup_write_ledger(fd, ledger, head->uuid, head->round, 0, 0) &&
+           record_commit(fd, 0);
 }

@@ -29,9 +29,11 @@ void record_drop_file(struct record *r);
 void record_entry(struct record *r, uint64_t block, uint64_t sum);
 
 // Writes the record at `at`, with uuid, round and time of `head`, but not the first word, the magic
-// number. Without it the record does not count ...
-bool record_write(const struct record *r, int fd, uint64_t at, const struct pm_backup_record *head);
+// number. Without it the record does not count. `head` becomes the whole header ...
+bool record_write(const struct record *r, int fd, uint64_t at, struct pm_backup_record *head);
 // ... and writes that.
 bool record_commit(int fd, uint64_t at);
+// Writes backup.checksums: the record, and a ledger without an increment.
+bool record_write_checksums(const struct record *r, int fd, struct pm_backup_record *head);
 
 #endif

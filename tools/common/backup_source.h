@@ -32,7 +32,7 @@ struct source {
     pid_t owner;               // the process that uses the heap; 0: nobody does
     const struct image *image; // NULL until the instant is taken. Then blocks come from there
     uint64_t pause_ns;         // how long the owner was held
-    bool recorded;             // the kernel has recorded the owner's stores
+    const char *unrecorded;    // why all was compared while the owner was held; NULL: it was not
 };
 
 // Opens and checks the heap as a recovery would. A damaged heap is refused: it must not take the

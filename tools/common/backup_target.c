@@ -198,7 +198,7 @@ int target_unused(const struct target *t, struct pm_error *err) {
     bool same = fd >= 0;
     for (uint64_t i = 0; same && i < kept_blocks(kept->length); i++)
         same = pread(fd, block, sizeof block, (off_t)(i * sizeof block)) == sizeof block &&
-               kept_sum(block) == kept_sum_of(kept, i);
+               pm_backup_sum(block) == kept_sum_of(kept, i);
     if (fd >= 0)
         close(fd);
     if (same)

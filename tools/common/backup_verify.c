@@ -54,7 +54,7 @@ static int check_block(struct check *c, const struct kept_file *f, uint64_t bloc
     *c->read += PM_BACKUP_BLOCK;
     if (c->progress)
         c->progress("check", *c->read, c->total);
-    return kept_sum(data) == f->sum[block]
+    return pm_backup_sum(data) == f->sum[block]
                ? PM_OK
                : wrong(c, "the checksum of a block is wrong", block, err);
 }
@@ -72,7 +72,7 @@ static int check_holes(const struct check *c, const struct kept_file *f, struct 
                 continue;
             if (!read_block(c->fd, b * PM_BACKUP_BLOCK, data))
                 return target_failed(c->target, c->name, err);
-            if (kept_sum(data))
+            if (pm_backup_sum(data))
                 return wrong(c, "data where there was a hole", b, err);
         }
     }

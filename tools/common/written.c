@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/pagemap_scan.h"
@@ -43,20 +44,51 @@ static bool has_filter(pid_t pid) {
     return filter;
 }
 
-bool written_open(struct written *w, pid_t pid) {
-    char path[32];
+static bool has_state(pid_t pid, char wanted) {
+    char path[32], line[256], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *in = fopen(path, "re");
+    while (in && !state && fgets(line, sizeof line, in))
+        sscanf(line, "State:\t%c", &state);
+    if (in)
+        fclose(in);
+    return state == wanted;
+}
+
+static bool has_features(int faults) {
     struct fault_api api = {.api = 0xaa,
                             .features = FEATURE_WRITE_PROTECT | FEATURE_WRITE_PROTECT_FILES |
                                         FEATURE_WRITE_PROTECT_ASYNC};
+    return ioctl(faults, FAULT_API, &api) == 0;
+}
+
+// What this process would get says what the kernel can do.
+static bool kernel_records(void) {
+    int faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY);
+    bool good = faults >= 0 && has_features(faults);
+    if (faults >= 0)
+        close(faults);
+    return good;
+}
+
+bool written_open(struct written *w, pid_t pid) {
+    char path[32];
     *w = (struct written){.faults = -1, .pagemap = -1};
-    if (has_filter(pid))
+    if (!kernel_records())
+        w->why = "this kernel keeps no record of stores, Linux 6.7 or later does";
+    else if (has_filter(pid))
+        w->why = "it runs under seccomp, which might not allow a record of stores";
+    else if (has_state(pid, 'T'))
+        w->why = "it is stopped, so it could not ask for a record of stores";
+    if (w->why)
         return false;
     snprintf(path, sizeof path, "/proc/%d/pagemap", (int)pid);
     w->faults = remote_userfaultfd(pid, O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY);
     w->pagemap = w->faults < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    if (w->pagemap >= 0 && ioctl(w->faults, FAULT_API, &api) == 0)
+    if (w->pagemap >= 0 && has_features(w->faults))
         return true;
     written_close(w);
+    w->why = "none of its threads could ask for a record of stores";
     return false;
 }
 

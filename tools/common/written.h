@@ -19,11 +19,12 @@ struct written_range {
 
 struct written {
     int faults, pagemap; // -1: nothing can be recorded
+    const char *why;     // nothing can be recorded, in words
     struct written_range *range;
     uint64_t count, room;
 };
 
-// Prepares to record. False: this kernel or that process does not allow it.
+// Prepares to record. False: this kernel or that process does not allow it; `why` says which.
 bool written_open(struct written *w, pid_t pid);
 void written_close(struct written *w);
 // From here on stores to [start, end) are recorded. False: they are not.
