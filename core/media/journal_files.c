@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -134,12 +135,29 @@ static bool zero_at(unsigned file, uint64_t at, uint64_t len) {
     return good;
 }
 
+// Truncating a data file discards even the pages that a private mapping has copied. A process that
+// has such a mapping shares a lock (pm_shard_pin). Then the file stays as long, and is empty there:
+// a heap may be longer than its last commit says.
+static bool empty_instead(unsigned file, int fd, uint64_t bytes, bool *done) {
+    struct stat st;
+    if (file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA || fstat(fd, &st) != 0 ||
+        (uint64_t)st.st_size <= bytes || flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return false;
+    *done = zero_at(file, bytes, ((uint64_t)st.st_size - bytes) & ~(PM_PAGE_SIZE - 1));
+    return true;
+}
+
 static bool set_length(unsigned file, uint64_t bytes) {
     int fd = fd_of(file);
     long status = -1;
+    bool done;
+    if (empty_instead(file, fd, bytes, &done))
+        return done;
     while (fd >= 0 && pm_os_file_size(bytes) && (status = syscall(SYS_ftruncate, fd, bytes)) != 0 &&
            errno == EINTR) {
     }
+    if (fd >= 0 && file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA)
+        flock(fd, LOCK_UN);
     return status == 0;
 }
 

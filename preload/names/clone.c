@@ -18,6 +18,7 @@
 
 #include "export.h"
 #include "process/fork.h"
+#include "process/triggers.h"
 
 typedef int child_fn(void *);
 
@@ -63,6 +64,8 @@ EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...) {
         return pid;
     }
     clone_fn *real = next_clone();
+    if (!(flags & CLONE_THREAD))
+        pm_trigger_tells();
     if (real)
         return real(fn, stack, flags, arg, parent_tid, tls, child_tid);
     errno = ENOSYS;

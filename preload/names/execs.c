@@ -3,7 +3,8 @@
 //
 // libc's functions that execute another program. The signal of a hold (base/threads.h) must not be
 // pending then: the new program has no handler for it, and it would end that. So no hold is under
-// way while a thread executes, and none begins.
+// way while a thread executes, and none begins. Under PMALLOC_COMMIT=output what the new
+// program is told comes after a commit.
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@
 #include "base/calls.h"
 #include "base/threads.h"
 #include "export.h"
+#include "process/triggers.h"
 
 typedef char *const *list;
 
@@ -38,6 +40,7 @@ typedef char *const *list;
             errno = ENOSYS;                                                                        \
             return -1;                                                                             \
         }                                                                                          \
+        pm_trigger_tells();                                                                        \
         bool kept_off = pm_calls_recorded && pm_threads_keep_off();                                \
         int result = next arguments;                                                               \
         if (kept_off)                                                                              \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Calls that this library makes itself, of names that waits.c and raw_calls.c define. The linker
+// Calls that this library makes itself, of names that other files here define. The linker
 // leads them here (--wrap in the Makefile), so they are never recorded as calls of the program's.
 #include <errno.h>
 #include <sys/syscall.h>
@@ -32,6 +32,14 @@ ssize_t __wrap_write(int fd, const void *from, size_t len);
 ssize_t __wrap_write(int fd, const void *from, size_t len) {
     return syscall(SYS_write, fd, from, len);
 }
+
+ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at);
+ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at) {
+    return syscall(SYS_pwrite64, fd, from, len, at);
+}
+
+int __wrap_kill(pid_t to, int number);
+int __wrap_kill(pid_t to, int number) { return (int)syscall(SYS_kill, to, number); }
 
 int __wrap_nanosleep(const struct timespec *time, struct timespec *rest);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *rest) {

@@ -3,11 +3,13 @@
 //
 // libc's syscall(), for programs that name a system call by its number: the locks of Rust and of
 // libstdc++, libuv, io_uring. A call that may sleep is recorded while it lasts, as those of waits.c
-// are. The table says which calls these are, and what they may store.
+// are. The table says which calls these are, and what they may store. A second table says which
+// calls tell somebody something, for PMALLOC_COMMIT=output.
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,15 +19,19 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/calls.h"
 #include "base/threads.h"
 #include "export.h"
+#include "process/triggers.h"
 
 // Younger than the oldest headers that this is built with.
 #define NR_FUTEX_WAITV 449
 #define NR_FUTEX_WAIT 455
 #define NR_EPOLL_PWAIT2 441
+#define NR_PIDFD_SEND_SIGNAL 424
+#define NR_CLONE3 435
 #define IO_EVENT_BYTES 32u
 
 // Arguments count from 1; 0 is none.
@@ -140,6 +146,73 @@ static void describe(const struct sleeper *of, const long *argument, struct pm_c
     call->by_futex = of->number == SYS_futex;
 }
 
+// What says something by a descriptor, and which argument that is; or in any case (0).
+static const struct {
+    short number;
+    uint8_t fd;
+} speakers[] = {
+    {SYS_write, 1},
+    {SYS_pwrite64, 1},
+    {SYS_writev, 1},
+    {SYS_pwritev, 1},
+    {SYS_pwritev2, 1},
+    {SYS_sendto, 1},
+    {SYS_sendmsg, 1},
+    {SYS_sendmmsg, 1},
+    {SYS_sendfile, 1},
+    {SYS_splice, 3},
+    {SYS_tee, 2},
+    {SYS_vmsplice, 1},
+    {SYS_connect, 0},
+    {SYS_shutdown, 1},
+    {SYS_io_uring_enter, 0},
+    {SYS_io_submit, 0},
+    {SYS_msgsnd, 0},
+    {SYS_semop, 0},
+    {SYS_semtimedop, 0},
+    {SYS_mq_timedsend, 0},
+    {SYS_kill, 0},
+    {SYS_tkill, 0},
+    {SYS_tgkill, 0},
+    {SYS_rt_sigqueueinfo, 0},
+    {SYS_rt_tgsigqueueinfo, 0},
+    {NR_PIDFD_SEND_SIGNAL, 0},
+    {SYS_fork, 0},
+    {SYS_clone, 0},
+    {NR_CLONE3, 0},
+    {SYS_execve, 0},
+    {SYS_execveat, 0},
+    {SYS_exit_group, 0},
+};
+
+// Signals to this process, threads, and io_uring without a request.
+static bool is_silent(long number, const long *argument) {
+    switch (number) {
+    case SYS_kill:
+    case SYS_tgkill:
+    case SYS_rt_sigqueueinfo:
+    case SYS_rt_tgsigqueueinfo:
+        return argument[0] == getpid();
+    case SYS_clone:
+        return argument[0] & CLONE_THREAD;
+    case SYS_io_uring_enter:
+        return argument[1] == 0;
+    }
+    return false;
+}
+
+static void say(long number, const long *argument) {
+    for (size_t i = 0; i < sizeof speakers / sizeof *speakers; i++) {
+        if (speakers[i].number != number || is_silent(number, argument))
+            continue;
+        unsigned fd = speakers[i].fd;
+        struct pm_call call = {.kind = fd ? PM_CALL_SAYS : PM_CALL_TELLS,
+                               .fd = fd ? (int)argument[fd - 1] : -1};
+        pm_trigger_enter(&call);
+        return;
+    }
+}
+
 typedef long syscall_fn(long, long, long, long, long, long, long);
 static syscall_fn first_syscall;
 static syscall_fn *_Atomic next_syscall = first_syscall;
@@ -167,6 +240,8 @@ static __attribute__((noinline)) long sleep_in(const struct sleeper *of, syscall
 
 static __attribute__((noinline)) long recorded(syscall_fn *next, long number,
                                                const long *argument) {
+    if (pm_triggers_on)
+        say(number, argument);
     const struct sleeper *of = find(number, argument);
     if (of)
         return sleep_in(of, next, argument);

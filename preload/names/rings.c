@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The calls of libaio and liburing that wait for requests, by their names. These libraries make
-// their system calls themselves, so raw_calls.c does not see them, and the kernel ends such a call
-// with EINTR after any signal. Each is recorded while it lasts, as those of waits.c are.
+// The calls of libaio and liburing that submit requests or wait for them, by their names. These
+// libraries make their system calls themselves, so raw_calls.c does not see them, and the kernel
+// ends such a call with EINTR after any signal. Each is recorded while it lasts, as those of
+// waits.c are.
 //
 // A program may have loaded the library where RTLD_NEXT does not look. Then it is found by its file
 // name.
@@ -15,6 +16,7 @@
 
 #include "base/calls.h"
 #include "export.h"
+#include "process/triggers.h"
 
 struct io_event {
     unsigned long long words[4];
@@ -25,34 +27,40 @@ typedef const struct timespec *until;
 
 #define EVENTS(p, n) .memory = {{p, (size_t)(n) * sizeof *p}}
 #define ONE(p) .memory = {{p, p ? sizeof *p : 0}}
-#define NOTHING .outer = NULL
+// What the requests do is not looked at.
+#define TELL .kind = PM_CALL_TELLS
+#define TELL_IF(n) .kind = n ? PM_CALL_TELLS : PM_CALL_OTHER
 
 // Name, parameters, arguments, where the call stores.
 // clang-format off
 #define LIBAIO(X)                                                                                  \
+    X(io_submit, (void *c, long n, void **list), (c, n, list), TELL_IF(n))                         \
     X(io_getevents, (void *c, long least, long n, struct io_event *e, until t),                    \
       (c, least, n, e, t), EVENTS(e, n))                                                           \
     X(io_pgetevents, (void *c, long least, long n, struct io_event *e, until t, const void *mask), \
       (c, least, n, e, t, mask), EVENTS(e, n))
 #define LIBURING(X)                                                                                \
     X(io_uring_enter, (unsigned f, unsigned n, unsigned least, unsigned flags, const void *mask),  \
-      (f, n, least, flags, mask), NOTHING)                                                         \
+      (f, n, least, flags, mask), TELL_IF(n))                                                      \
     X(io_uring_enter2,                                                                             \
       (unsigned f, unsigned n, unsigned least, unsigned flags, const void *mask, size_t len),      \
-      (f, n, least, flags, mask, len), NOTHING)                                                    \
-    X(io_uring_submit, (struct ring *r), (r), NOTHING)                                             \
-    X(io_uring_submit_and_wait, (struct ring *r, unsigned n), (r, n), NOTHING)                     \
-    X(io_uring_submit_and_get_events, (struct ring *r), (r), NOTHING)                              \
+      (f, n, least, flags, mask, len), TELL_IF(n))                                                 \
+    X(io_uring_submit, (struct ring *r), (r), TELL)                                                \
+    X(io_uring_submit_and_wait, (struct ring *r, unsigned n), (r, n), TELL)                        \
+    X(io_uring_submit_and_get_events, (struct ring *r), (r), TELL)                                 \
     X(io_uring_submit_and_wait_timeout,                                                            \
       (struct ring *r, struct cqe **c, unsigned n, void *t, const void *mask), (r, c, n, t, mask), \
-      ONE(c))                                                                                      \
+      ONE(c), TELL)                                                                                \
+    X(io_uring_submit_and_wait_min_timeout,                                                        \
+      (struct ring *r, struct cqe **c, unsigned n, void *t, unsigned least, const void *mask),     \
+      (r, c, n, t, least, mask), ONE(c), TELL)                                                     \
     X(io_uring_wait_cqes, (struct ring *r, struct cqe **c, unsigned n, void *t, const void *mask), \
       (r, c, n, t, mask), ONE(c))                                                                  \
     X(io_uring_wait_cqe_timeout, (struct ring *r, struct cqe **c, void *t), (r, c, t), ONE(c))     \
     X(__io_uring_get_cqe,                                                                          \
       (struct ring *r, struct cqe **c, unsigned n, unsigned least, const void *mask),              \
-      (r, c, n, least, mask), ONE(c))                                                              \
-    X(__io_uring_sqring_wait, (struct ring *r), (r), NOTHING)
+      (r, c, n, least, mask), ONE(c), TELL_IF(n))                                                  \
+    X(__io_uring_sqring_wait, (struct ring *r), (r), TELL)
 // clang-format on
 
 // A library that is found by its file name stays loaded, so that the function does.
@@ -83,9 +91,11 @@ static const char *const liburing[] = {"liburing.so.2", "liburing.so.1", NULL};
         if (!pm_calls_recorded)                                                                    \
             return next arguments;                                                                 \
         struct pm_call call = {__VA_ARGS__};                                                       \
+        pm_trigger_before(&call);                                                                  \
         pm_call_enter(&call);                                                                      \
         int result = next arguments;                                                               \
         pm_call_leave(&call);                                                                      \
+        pm_trigger_after(&call);                                                                   \
         return result;                                                                             \
     }
 #define OF_LIBAIO(...) DEFINE(libaio, __VA_ARGS__)

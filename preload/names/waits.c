@@ -52,13 +52,13 @@ typedef size_t len;
 #define VECTORS(v, n) .vectors = v, .vector_count = (size_t)(n)
 #define MESSAGES(m, n) .messages = (const void *)m, .message_count = n
 #define SEMAPHORE(s) .memory = {{s, sizeof *s}}, .by_futex = true
-#define NOTHING .outer = NULL
 #define WAITS_IF(t) .kind = t ? PM_CALL_WAITS : PM_CALL_OTHER
 #define LASTS(t) WAITS_IF((!t || t->tv_sec || t->tv_nsec))
 #define WAIT .kind = PM_CALL_WAITS
 #define READ(f) .kind = PM_CALL_READS, .fd = f
 #define RECEIVE(f, flags) .kind = flags & MSG_DONTWAIT ? PM_CALL_OTHER : PM_CALL_READS, .fd = f
 #define SAY(f) .kind = PM_CALL_SAYS, .fd = f
+#define TELL .kind = PM_CALL_TELLS
 
 #define READINESS(X)                                                                               \
     X(int, poll, (struct pollfd *p, nfds_t n, int t), (p, n, t),                                   \
@@ -100,23 +100,23 @@ typedef size_t len;
       SEMAPHORE(s), WAIT)                                                                          \
     X(ssize_t, msgrcv, (int q, void *p, len n, long type, int f), (q, p, n, type, f),              \
       BYTES(p, n + sizeof(long)), WAIT)                                                            \
-    X(int, msgsnd, (int q, const void *p, len n, int f), (q, p, n, f), NOTHING)                    \
-    X(int, semop, (int s, void *o, len n), (s, o, n), NOTHING)                                     \
-    X(int, semtimedop, (int s, void *o, len n, until t), (s, o, n, t), NOTHING)                    \
+    X(int, msgsnd, (int q, const void *p, len n, int f), (q, p, n, f), TELL)                       \
+    X(int, semop, (int s, void *o, len n), (s, o, n), TELL)                                        \
+    X(int, semtimedop, (int s, void *o, len n, until t), (s, o, n, t), TELL)                       \
     X(ssize_t, mq_receive, (mqd_t q, char *p, len n, unsigned *prio), (q, p, n, prio),             \
       .memory = {{p, n}, {prio, prio ? sizeof *prio : 0}}, WAIT)                                   \
     X(ssize_t, mq_timedreceive, (mqd_t q, char *p, len n, unsigned *prio, until t),                \
       (q, p, n, prio, t), .memory = {{p, n}, {prio, prio ? sizeof *prio : 0}}, WAIT)               \
-    X(int, mq_send, (mqd_t q, const char *p, len n, unsigned prio), (q, p, n, prio), NOTHING)      \
+    X(int, mq_send, (mqd_t q, const char *p, len n, unsigned prio), (q, p, n, prio), TELL)         \
     X(int, mq_timedsend, (mqd_t q, const char *p, len n, unsigned prio, until t),                  \
-      (q, p, n, prio, t), NOTHING)
+      (q, p, n, prio, t), TELL)
 
 #define SOCKETS(X)                                                                                 \
     X(int, accept, (int f, void *a, void *l), (f, a, l),                                           \
       FROM(NULL, 0, a, l), READ(f))                                                                \
     X(int, accept4, (int f, void *a, void *l, int flags), (f, a, l, flags),                        \
       FROM(NULL, 0, a, l), READ(f))                                                                \
-    X(int, connect, (int f, const void *a, socklen_t l), (f, a, l), NOTHING)                       \
+    X(int, connect, (int f, const void *a, socklen_t l), (f, a, l), TELL)                          \
     X(ssize_t, recv, (int f, void *p, len n, int flags), (f, p, n, flags),                         \
       BYTES(p, n), RECEIVE(f, flags))                                                              \
     X(ssize_t, recvfrom, (int f, void *p, len n, int flags, void *a, void *l),                     \
@@ -138,6 +138,12 @@ typedef size_t len;
       VECTORS(v, n), READ(f))                                                                      \
     X(ssize_t, write, (int f, const void *p, len n), (f, p, n), SAY(f))                            \
     X(ssize_t, writev, (int f, const struct iovec *v, int n), (f, v, n), SAY(f))                   \
+    X(ssize_t, preadv2, (int f, const struct iovec *v, int n, off_t at, int flags),                \
+      (f, v, n, at, flags), VECTORS(v, n), READ(f))                                                \
+    X(ssize_t, pwritev2, (int f, const struct iovec *v, int n, off_t at, int flags),               \
+      (f, v, n, at, flags), SAY(f))                                                                \
+    X(int, eventfd_read, (int f, uint64_t *n), (f, n), ONE(n), READ(f))                            \
+    X(int, eventfd_write, (int f, uint64_t n), (f, n), SAY(f))                                     \
     X(ssize_t, sendfile, (int to, int from, off_t *at, len n), (to, from, at, n),                  \
       ONE(at), SAY(to))                                                                            \
     X(ssize_t, splice, (int from, off_t *a, int to, off_t *b, len n, unsigned flags),              \
@@ -180,6 +186,10 @@ typedef size_t len;
       .by_futex = true, LASTS(t))                                                                  \
     X(int, gai_suspend, (const void *const *list, int n, until t), (list, n, t),                   \
       .by_futex = true, LASTS(t))                                                                  \
+    X(ssize_t, preadv64v2, (int f, const struct iovec *v, int n, off_t at, int flags),             \
+      (f, v, n, at, flags), VECTORS(v, n), READ(f))                                                \
+    X(ssize_t, pwritev64v2, (int f, const struct iovec *v, int n, off_t at, int flags),            \
+      (f, v, n, at, flags), SAY(f))                                                                \
     X(ssize_t, sendfile64, (int to, int from, off_t *at, len n), (to, from, at, n),                \
       ONE(at), SAY(to))
 #else

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <limits.h>
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,8 +19,10 @@
 #include "base/os.h"
 #include "media/heap.h"
 #include "media/heap_dir.h"
+#include "media/heap_files.h"
 #include "media/heap_open.h"
 #include "media/heap_patient.h"
+#include "media/volume.h"
 #include "roots/program.h"
 
 #define DEFAULT_HEAPS 10000
@@ -92,8 +95,28 @@ static int wait_for_exec(const char *dir, enum pm_open_mode mode, int tries, str
 
 static bool owner_lives(void) { return pm_heap.busy_start == pm_os_start_time(pm_heap.busy_pid); }
 
-static int open_named(const char *dir, enum pm_open_mode mode, struct pm_chosen *chosen,
-                      struct pm_error *err) {
+// Whether a program from which this one descends has had the heap, and has a private copy of it
+// since its first fork (PMALLOC_FORK=follow). Under `private` that program still owns the heap.
+static bool descends_from_copy(const char *dir) {
+    const char *data = pm_heap_files[PM_ROW_data].name;
+    char path[PATH_MAX];
+    struct stat st;
+    if (pm_options.fork.number != PM_FORK_FOLLOW)
+        return false;
+    snprintf(path, sizeof path, "%.*s/%s", (int)pm_volume_first(dir), dir, data);
+    return stat(path, &st) == 0 && pm_os_ancestor_maps(data, st.st_ino);
+}
+
+// A child of a program has inherited the settings, and executes another program: that one runs on
+// volatile memory, silently.
+static void descend(const char *dir, struct pm_chosen *chosen) {
+    chosen->without_heap = true;
+    snprintf(chosen->why, sizeof chosen->why,
+             "%.300s is the heap of a program from which this one descends", dir);
+}
+
+static int open_or_descend(const char *dir, enum pm_open_mode mode, struct pm_chosen *chosen,
+                           struct pm_error *err) {
     int status = pm_heap_open_patient(dir, mode, err);
     if (status == PM_OK || !pm_heap.busy)
         return status;
@@ -111,8 +134,24 @@ static int open_named(const char *dir, enum pm_open_mode mode, struct pm_chosen 
                  (int)pm_heap.busy_pid);
         return PM_OK;
     }
+    if (descends_from_copy(dir)) {
+        descend(dir, chosen);
+        return PM_OK;
+    }
     bool wait = pm_options.busy.number == PM_BUSY_WAIT;
     return wait ? pm_heap_open(dir, mode, true, err) : status;
+}
+
+static int open_named(const char *dir, enum pm_open_mode mode, struct pm_chosen *chosen,
+                      struct pm_error *err) {
+    int status = open_or_descend(dir, mode, chosen, err);
+    // Under `follow` the child has taken the heap before it has executed this program.
+    if (status != PM_OK || chosen->without_heap || mode != PM_OPEN_CREATE || pm_heap.created ||
+        !pm_heap_has_roots() || pm_program_is_known() || !descends_from_copy(dir))
+        return status;
+    pm_heap_release();
+    descend(dir, chosen);
+    return PM_OK;
 }
 
 // PMALLOC_OPEN=private. A program that a borrower starts has inherited the settings. If it is the

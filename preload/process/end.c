@@ -69,6 +69,7 @@
 #include "recovery/close.h"
 #include "roots/root_table.h"
 #include "start.h"
+#include "triggers.h"
 
 static const char no_memory[] =
     "there is no memory for a private view of it (see `ulimit -d`, `ulimit -v`, "
@@ -258,6 +259,7 @@ static bool come_first(enum pm_phase next) {
 // May run in a signal handler. May also run in a child of vfork(): the child shares our memory, but
 // it must not remove our heap.
 void pm_process_leave(void) {
+    pm_trigger_tells(); // the status of this process
     if (pm_phase_serves() && pm_heap_on_media() && pm_process_default_heap() &&
         !pm_heap_has_roots() && pm_heap.super->state.owner_pid == (uint64_t)getpid() &&
         come_first(PM_ENDED)) // once removed, its name may soon be that of another process's heap

@@ -30,6 +30,7 @@
 #include "private.h"
 #include "recovery/recover.h"
 #include "roots/root_table.h"
+#include "triggers.h"
 
 // If less than this is in use, a copier costs more than copying at once.
 #define COPY_AT_ONCE ((uint64_t)512 << 10)
@@ -149,6 +150,7 @@ static void lock_rest(struct pm_lock *lock) {
 static void prepare(void) {
     int saved = errno;
     struct pm_cancel cancel = pm_cancel_hold(); // fork() is no cancellation point, but close() is
+    pm_trigger_tells();                         // the child, which may say all that it finds
     pm_private_await();                         // it may take long, so wait before taking the locks
     pm_commit_lock_take();
     pm_process_each_lock(lock_rest);

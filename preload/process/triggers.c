@@ -25,12 +25,13 @@ void pm_triggers_start(void) {
 // /dev/null, /dev/zero and their kin.
 #define MEMORY_DEVICES 1
 
-// Whether another process or a person is at the other end.
+// Whether another process or a person may be at the other end. An eventfd and its kin have a mode
+// without a type.
 static bool is_conversation(int fd) {
     struct stat st;
     if (fstat(fd, &st) != 0)
         return false;
-    return S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) ||
+    return S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || !(st.st_mode & S_IFMT) ||
            (S_ISCHR(st.st_mode) && major(st.st_rdev) != MEMORY_DEVICES);
 }
 
@@ -46,10 +47,14 @@ static bool may_commit(void) {
            pm_heap.super->state.owner_pid == (uint64_t)getpid();
 }
 
+static bool leaves(const struct pm_call *call) {
+    return call->kind == PM_CALL_TELLS || (call->kind == PM_CALL_SAYS && is_conversation(call->fd));
+}
+
 void pm_trigger_enter(struct pm_call *call) {
     int saved = errno;
     bool idle = pm_commits_mode() == PM_COMMITS_IDLE;
-    if (call->kind == PM_CALL_SAYS && !idle && is_conversation(call->fd) && may_commit())
+    if (!idle && leaves(call) && may_commit())
         pm_commits_cover();
     if (call->kind == PM_CALL_READS)
         call->kind = idle && waits_for_data(call->fd) ? PM_CALL_WAITS : PM_CALL_OTHER;

@@ -4,9 +4,9 @@
 // PMALLOC_COMMIT=idle and =output: calls of the program that are a reason for a commit. The names
 // (preload/names/) tell of each such call before it is made.
 //
-//   output   Before a call that says something to a pipe, a socket or a device (PM_CALL_SAYS):
-//            a commit whose instant comes after the call was asked for. Several threads that say
-//            something at once share one.
+//   output   Before a call that says something to a pipe, a socket or a device (PM_CALL_SAYS), or
+//            to another process in another way (PM_CALL_TELLS): a commit whose instant comes after
+//            the call was asked for. Several threads that say something at once share one.
 //   idle     The program is idle while each of its threads is in a call that waits. The thread
 //            `pmalloc-commit` then makes a commit (idle.h).
 //
@@ -35,6 +35,12 @@ static inline void pm_trigger_before(struct pm_call *call) {
 static inline void pm_trigger_after(const struct pm_call *call) {
     if (__builtin_expect(pm_triggers_on, 0))
         pm_trigger_leave(call);
+}
+
+// Before something that tells others something, and is no call that may sleep.
+static inline void pm_trigger_tells(void) {
+    struct pm_call call = {.kind = PM_CALL_TELLS};
+    pm_trigger_before(&call);
 }
 
 #endif

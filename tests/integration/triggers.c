@@ -137,7 +137,11 @@ static void say_nothing(void) {
     (void)!write(fd, text, length);
     fd = file_with_text();
     (void)!write(fd, text, length);
-    syscall(1, OUT, text, length); // SYS_write, round libc: not covered
+    long number = 1; // SYS_write, round libc: not covered
+    __asm__ volatile("syscall"
+                     : "+a"(number)
+                     : "D"(OUT), "S"(text), "d"(length)
+                     : "rcx", "r11", "memory");
 }
 
 // ---- what waits ---------------------------------------------------------------------------------
