@@ -101,7 +101,10 @@ CRASH_CHECKER_OBJS := $(CRASH_CHECKER:%=$(BUILD)/crash/obj/tests/crash/%.o)
 
 ARCHIVE := $(if $(CORE_OBJS),$(BUILD)/libpmalloc_core.a)
 ASAN_ARCHIVE := $(if $(ASAN_OBJS),$(BUILD)/asan/libpmalloc_core.a)
+BOEHM_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/boehm/*.c))
 LIBS := $(if $(PRELOAD_OBJS),$(BUILD)/libpmalloc_preload.so $(BUILD)/libpmalloc.so)
+# glibc only: programs that are linked with musl have another libgc. Not installed yet.
+GC_LIB := $(if $(MUSL_KERNEL),,$(BUILD)/libpmalloc_gc.so)
 MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
@@ -116,7 +119,8 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 .SECONDARY:
 
 all: ## build libraries, tools, test programs, man pages
-all: $(ARCHIVE) $(LIBS) $(TOOLS) $(APPS) $(BENCHES) $(FLUSHES) $(ADAPTERS) $(MAN1) $(MAN7) $(PC)
+all: $(ARCHIVE) $(LIBS) $(GC_LIB) $(TOOLS) $(APPS) $(BENCHES) $(FLUSHES) $(ADAPTERS)
+all: $(MAN1) $(MAN7) $(PC)
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' \
@@ -158,6 +162,13 @@ $(BUILD)/libpmalloc_preload.so:
 $(BUILD)/libpmalloc.so:
 	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F).$(SOVERSION) -o $@ $(filter %.o,$^) -lpthread
 	ln -sf $(@F) $@.$(SOVERSION)
+
+# Programs look for it by libgc's name, and C++ programs by libgccpp's, too.
+GC_NAMES = libgc.so.1 libgccpp.so.1
+$(BUILD)/libpmalloc_gc.so: $(BOEHM_OBJS) $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
+	@mkdir -p $(BUILD)/pmalloc-libgc
+	$(LINK) $(SO_LDFLAGS) -Wl,-soname,libgc.so.1 -o $@ $(filter %.o,$^) -lpthread
+	for name in $(GC_NAMES); do ln -sf ../$(@F) $(BUILD)/pmalloc-libgc/$$name || exit 1; done
 
 # --- tools, manual pages, programs of the tests ------------------------------------------------
 

@@ -22,11 +22,13 @@ enum { KEY_MAN_ENV = 256 };
 enum { OWN_FAILURE = 125 };
 
 #define LIBRARY "libpmalloc_preload.so"
+#define GC_LIBRARY "libpmalloc_gc.so"
+#define GC_NAMES "pmalloc-libgc" // a folder beside it: libgc.so.1 and libgccpp.so.1 are links to it
 
 extern char **environ;
 
 static const char *const synopsis[] = {
-    "[-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", NULL};
+    "[-g] [-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", NULL};
 
 static const char *const description[] = {
     "Starts PROGRAM under libpmalloc_preload.so, with its heap in directory DIR. Address "
@@ -49,6 +51,9 @@ static const struct cli_option options[] = {
     {'H', "heap", "DIR", "The heap directory (PMALLOC_HEAP); it is made if it is missing."},
     {'r', "roots", "ROOTS",
      "The roots, which keep data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE."},
+    {'g', "gc", NULL,
+     "Stand in for the Boehm collector (libgc.so.1 and libgccpp.so.1) too: PROGRAM's collected "
+     "objects lie in the heap, and are collected there."},
     {'s', "set", "NAME=VALUE",
      "Any setting, with or without PMALLOC_ before NAME. It may be repeated."},
     {KEY_MAN_ENV, "man-env", NULL, "Print the manual page libpmalloc(7), in roff, and exit."},
@@ -144,6 +149,8 @@ static void set_pair(const char *pair) {
     set(name, pair + length + 1);
 }
 
+static bool with_gc;
+
 static void take(int key, const char *value, void *arg) {
     (void)arg;
     switch (key) {
@@ -152,6 +159,9 @@ static void take(int key, const char *value, void *arg) {
         break;
     case 'r':
         set("PMALLOC_ROOTS", value);
+        break;
+    case 'g':
+        with_gc = true;
         break;
     case 's':
         set_pair(value);
@@ -169,6 +179,7 @@ static void take(int key, const char *value, void *arg) {
 static const char *find_library(void) {
     static const char *const places[] = {"", "../lib/", "../lib64/", "../lib/x86_64-linux-gnu/"};
     static char path[PATH_MAX + 64];
+    const char *library = with_gc ? GC_LIBRARY : LIBRARY;
     char self[PATH_MAX];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length > 0)
@@ -177,11 +188,11 @@ static const char *find_library(void) {
         fail("cannot find out where pmalloc-run is: /proc/self/exe: %s", strerror(errno));
     *(strrchr(self, '/') + 1) = '\0';
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        snprintf(path, sizeof path, "%s%s" LIBRARY, self, places[i]);
+        snprintf(path, sizeof path, "%s%s%s", self, places[i], library);
         if (access(path, R_OK) == 0)
             return path;
     }
-    fail(LIBRARY " is neither in %.300s nor in ../lib beside it; build or install it", self);
+    fail("%s is neither in %.300s nor in ../lib beside it; build or install it", library, self);
 }
 
 static bool in_list(const char *list, const char *path) {
@@ -195,12 +206,26 @@ static bool in_list(const char *list, const char *path) {
     return false;
 }
 
+// Programs find libgc by the preload, because that has its name. libgccpp they look for in a path.
+static void stand_in(const char *path) {
+    const char *others = getenv("LD_LIBRARY_PATH");
+    char *list;
+    int folder = (int)(strrchr(path, '/') - path) + 1;
+    if (asprintf(&list, "%.*s" GC_NAMES "%s%s", folder, path, others && *others ? ":" : "",
+                 others ? others : "") < 0 ||
+        setenv("LD_LIBRARY_PATH", list, 1) != 0)
+        fail("out of memory");
+    free(list);
+}
+
 static void preload(void) {
     const char *path = find_library();
     const char *others = getenv("LD_PRELOAD");
     char *list;
     if (strpbrk(path, ": "))
         fail("%.300s: LD_PRELOAD cannot name a path with a blank or colon in it; move it", path);
+    if (with_gc)
+        stand_in(path);
     if (others && in_list(others, path))
         return;
     if (asprintf(&list, "%s%s%s", path, others && *others ? ":" : "", others ? others : "") < 0 ||

@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "blocks/arena.h"
 #include "blocks/population.h"
+#include "large_index.h"
 #include "media/heap_space.h"
 #include "media/own_pages.h"
 #include "pages/extent.h"
@@ -25,10 +26,6 @@ struct range {
 };
 
 static uint64_t base, frontier; // copies of pm_base and of the end of the last shard
-static uint64_t stripes;
-// For each stripe of 64 KiB the first large block that overlaps it, 0: none. Slabs need no entry:
-// pm_vslabs has one for each stripe.
-static uint32_t *large_at;
 static struct range *stack;
 static uint32_t depth;
 static bool overflowed; // marked blocks were not pushed: all marked blocks are scanned once more
@@ -62,30 +59,15 @@ static void consider_slab(uint32_t slab, uint32_t offset) {
     reach(((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)block.index * size, size);
 }
 
-static void consider_large(uint64_t offset, uint32_t index) {
-    uint64_t page = offset >> PM_PAGE_SHIFT;
-    // `index` is the first of the stripe. Go on from there, also over free extents.
-    while (index && pm_extents[index].page <= page) {
-        const struct pm_extent *e = &pm_extents[index];
-        uint64_t next = e->page + e->pages;
-        if (page < next) {
-            if (e->state == PM_EXTENT_ACTIVE && !e->slab)
-                reach(e->page << PM_PAGE_SHIFT, pm_extent_bytes(e));
-            return;
-        }
-        index = next << PM_PAGE_SHIFT < frontier ? pm_page_extent[next] : 0;
-    }
-}
-
 static inline void consider(uint64_t word) {
     uint64_t offset = word - base;
     if (offset >= frontier)
         return;
-    uint32_t stripe = (uint32_t)(offset >> PM_SLAB_SHIFT);
+    uint32_t stripe = (uint32_t)(offset >> PM_SLAB_SHIFT), large;
     if (pm_vslabs[stripe].size_class)
         consider_slab(stripe, (uint32_t)(offset & (PM_SLAB_SIZE - 1)));
-    else if (large_at[stripe])
-        consider_large(offset, large_at[stripe]);
+    else if ((large = pm_large_index_find(offset)) != 0)
+        reach(pm_extents[large].page << PM_PAGE_SHIFT, pm_extent_bytes(&pm_extents[large]));
 }
 
 // ---- scanning -----------------------------------------------------------------------------------
@@ -188,34 +170,19 @@ static void clear_mark(uint64_t offset, uint64_t len, void *arg) {
 
 // ---- begin, mark, end ---------------------------------------------------------------------------
 
-static void index_large(uint32_t i) {
-    const struct pm_extent *e = &pm_extents[i];
-    uint64_t first = e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
-    uint64_t last = (e->page + e->pages - 1) << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
-    for (uint64_t stripe = first; stripe <= last; stripe++) {
-        uint32_t old = large_at[stripe];
-        if (!old || pm_extents[old].page > e->page)
-            large_at[stripe] = i;
-    }
-}
-
 int pm_live_begin(struct pm_error *err) {
     base = pm_base;
     frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
-    stripes = (frontier >> PM_SLAB_SHIFT) + 1;
     depth = 0;
     overflowed = false;
-    large_at = pm_os_reserve(stripes * sizeof *large_at);
     stack = pm_os_reserve(LIVE_STACK * sizeof *stack);
-    if (!large_at || !stack) {
+    if (!stack || !pm_large_index_make(frontier)) {
         int error = errno;
         pm_live_end();
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(error));
     }
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (!pm_extents[i].slab)
-            index_large(i);
-        else if (pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
+        if (pm_extents[i].slab && pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
             pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
     return PM_OK;
 }
@@ -242,10 +209,8 @@ struct pm_live_sum pm_live_unreached(pm_live_fn *each, void *arg) {
 }
 
 void pm_live_end(void) {
-    if (large_at)
-        munmap(large_at, stripes * sizeof *large_at);
+    pm_large_index_drop();
     if (stack)
         munmap(stack, LIVE_STACK * sizeof *stack);
-    large_at = NULL;
     stack = NULL;
 }

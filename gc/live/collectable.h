@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Blocks that belong to a collector in the living process (preload/boehm), beside those that the
+// program frees itself. One byte for each 16 of the heap says so. It stands at the first granule of
+// a block, and only while the block is handed out:
+//
+//   0                       no block, or one of malloc(): explicit. The collector never frees it,
+//                           and all explicit blocks are roots
+//   kind | OWNED            uncollectable: the same, but of a kind
+//   kind | OWNED | MORTAL   freed when nothing reaches it
+//
+//          marked by the collector         not marked
+//   world stopped      MARK                (nothing)
+//   then        MARK is removed            DEAD: the sweep frees it
+//
+// The world goes on before the sweep: nothing reaches a dead block, so nobody else looks at it, and
+// a block that is handed out meanwhile has neither bit. The sweep ends before the next marking.
+//
+// Writers: the thread that hands the block out or frees it; the collector. Threads are held only
+// outside this library (preload/process/hold.c), so that no thread is between a block and its byte.
+#ifndef PM_COLLECTABLE_H
+#define PM_COLLECTABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pages/pagemap.h"
+
+#define PM_COL_KINDS 16u
+#define PM_COL_KIND 0x0fu
+#define PM_COL_OWNED 0x10u
+#define PM_COL_MORTAL 0x20u
+#define PM_COL_DEAD 0x40u
+#define PM_COL_MARK 0x80u
+
+// NULL: there is no collector in this process.
+extern uint8_t *pm_col;
+
+// How blocks of a kind are scanned: a descriptor of the mark interface (trace.h).
+struct pm_col_kind {
+    uint64_t descriptor;
+    bool add_size; // the block's size is added to the descriptor
+    bool clear;    // new blocks are zeroes
+    bool mortal;
+};
+extern struct pm_col_kind pm_col_kinds[PM_COL_KINDS];
+
+// Reserves the table; the heap is open. False: there is no address space.
+bool pm_col_init(void);
+
+static inline uint8_t pm_col_at(const void *p) {
+    uint64_t granule = pm_granule(p);
+    return pm_col && granule < PM_GRANULES ? pm_col[granule] : 0;
+}
+static inline void pm_col_set(const void *p, unsigned kind) {
+    pm_col[pm_granule(p)] =
+        (uint8_t)(kind | PM_COL_OWNED | (pm_col_kinds[kind].mortal ? PM_COL_MORTAL : 0));
+}
+
+// The block around `p`, which may point into it. `size`: what it has room for.
+struct pm_col_block {
+    char *base;
+    size_t size;
+    uint8_t byte;
+};
+// False: there is no block that a collector owns. Where the world runs, `p` must keep its block.
+bool pm_col_find(const void *p, struct pm_col_block *block);
+
+#endif

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "sweep.h"
+
+#include <string.h>
+
+#include "base/own_memory.h"
+#include "blocks/slab.h"
+#include "collectable.h"
+#include "pages/extent.h"
+
+#define EIGHT(bits) ((bits)*0x0101010101010101ull)
+
+// The slabs and large blocks with dead blocks, by their stripes of 64 KiB or their first pages.
+static struct piece {
+    uint64_t offset;
+    uint32_t large; // bytes in pages; 0: a slab
+} * pieces;
+static uint64_t count, next;
+static bool killing;
+
+bool pm_sweep_begin(void) {
+    if (!pieces)
+        pieces = pm_own_reserve((pm_range >> PM_PAGE_SHIFT) * sizeof *pieces);
+    return pieces != NULL;
+}
+
+static void count_live(struct pm_sweep_sum *sum, uint8_t byte, uint64_t size) {
+    const struct pm_col_kind *kind = &pm_col_kinds[byte & PM_COL_KIND];
+    if (kind->descriptor || kind->add_size)
+        sum->composite += size;
+    else
+        sum->atomic += size;
+}
+
+static void turn(struct pm_sweep_sum *sum, uint8_t *byte, uint64_t size) {
+    if (!(*byte & PM_COL_MORTAL))
+        return;
+    if (*byte & PM_COL_MARK) {
+        *byte &= (uint8_t)~PM_COL_MARK;
+        count_live(sum, *byte, size);
+    } else if (killing) {
+        *byte |= PM_COL_DEAD;
+        sum->dead += size;
+        sum->dead_blocks++;
+    }
+}
+
+// Most bytes are 0. `size` is that of the current class: old blocks of a morph are few.
+static bool turn_slab(struct pm_sweep_sum *sum, uint64_t offset, uint64_t size) {
+    uint8_t *bytes = &pm_col[offset >> PM_GRANULE_SHIFT];
+    uint64_t dead = sum->dead_blocks, eight;
+    for (unsigned i = 0; i < PM_SLAB_BLOCKS_MAX; i += 8) {
+        memcpy(&eight, bytes + i, sizeof eight);
+        for (eight &= EIGHT(PM_COL_MORTAL); eight; eight &= eight - 1)
+            turn(sum, bytes + i + (unsigned)__builtin_ctzll(eight) / 8, size);
+    }
+    return sum->dead_blocks != dead;
+}
+
+struct pm_sweep_sum pm_sweep_list(bool kill) {
+    struct pm_sweep_sum sum = {0};
+    count = next = 0;
+    killing = kill;
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
+        const struct pm_extent *e = &pm_extents[i];
+        uint64_t offset = e->page << PM_PAGE_SHIFT, before = sum.dead_blocks;
+        if (e->slab) {
+            if (turn_slab(&sum, offset,
+                          pm_classes[pm_vslabs[offset >> PM_SLAB_SHIFT].size_class].size))
+                pieces[count++] = (struct piece){offset, 0};
+            continue;
+        }
+        turn(&sum, &pm_col[offset >> PM_GRANULE_SHIFT], pm_extent_bytes(e));
+        if (sum.dead_blocks != before)
+            pieces[count++] = (struct piece){offset, e->pages};
+    }
+    return sum;
+}
+
+static uint64_t release_one(uint64_t offset, pm_sweep_fn *release) {
+    pm_col[offset >> PM_GRANULE_SHIFT] = 0;
+    release(pm_heap_at(offset));
+    return 1;
+}
+
+static uint64_t sweep_slab(uint64_t offset, pm_sweep_fn *release) {
+    uint8_t *bytes = &pm_col[offset >> PM_GRANULE_SHIFT];
+    uint64_t freed = 0, eight;
+    uint64_t size = pm_classes[pm_vslabs[offset >> PM_SLAB_SHIFT].size_class].size;
+    for (unsigned i = 0; i < PM_SLAB_BLOCKS_MAX; i += 8) {
+        memcpy(&eight, bytes + i, sizeof eight);
+        for (eight &= EIGHT(PM_COL_DEAD); eight; eight &= eight - 1) {
+            uint64_t granule = i + (uint64_t)__builtin_ctzll(eight) / 8;
+            freed += size * release_one(offset + (granule << PM_GRANULE_SHIFT), release);
+        }
+    }
+    return freed;
+}
+
+bool pm_sweep(uint64_t bytes, pm_sweep_fn *release) {
+    uint64_t freed = 0;
+    while (next < count && freed < bytes) {
+        struct piece p = pieces[next++];
+        if (!p.large)
+            freed += sweep_slab(p.offset, release);
+        else
+            freed += ((uint64_t)p.large << PM_PAGE_SHIFT) * release_one(p.offset, release);
+    }
+    return next < count;
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Blocks of the collector's by their names in gc.h. They come from the heap as malloc's do; a byte
+// in pm_col makes them the collector's (gc/live/collectable.h).
+#include <errno.h>
+#include <string.h>
+
+#include "blocks/alloc.h"
+#include "boehm.h"
+#include "live/trace.h"
+#include "process/entry.h"
+#include "settings.h"
+
+extern void (*GC_same_obj_print_proc)(void *, void *);
+
+#define FREED_KEPT 32768l // at most so much of what a thread frees counts against what it allocates
+
+// A pointer to the first byte after an object keeps it alive, if pointers into it do.
+size_t pm_gc_padded(size_t size) {
+    return size + (GC_all_interior_pointers != 0 && size != SIZE_MAX);
+}
+
+// ---- one block ----------------------------------------------------------------------------------
+
+// A heap on media knows which blocks hold no pointers, so that recovery does not look there.
+static void *block(size_t size, size_t align, unsigned kind) {
+    const struct pm_col_kind *k = &pm_col_kinds[kind];
+    if (!k->descriptor && !k->add_size && pm_heap_on_media())
+        return pm_malloc_of_kind(PM_KIND_POINTER_FREE, size, align);
+    if (!k->clear)
+        return align > 16 ? pm_memalign(align, size) : pm_malloc(size);
+    if (align > 16) {
+        void *p = pm_memalign(align, size);
+        return p ? memset(p, 0, size) : NULL;
+    }
+    if (size > PM_SMALL_MAX)
+        return pm_calloc(1, size);
+    void *p = pm_malloc(size);
+    return p ? memset(p, 0, pm_classes[pm_size_to_class(size)].size) : NULL;
+}
+
+// Memory of the fallback arena is never freed by the collector.
+static void *owned(void *p, unsigned kind) {
+    if (p && pm_granule(p) < PM_GRANULES)
+        pm_col_set(p, kind);
+    return p;
+}
+
+static bool over_limit(size_t size) {
+    return pm_gc_settings.max_heap &&
+           pm_gc_figures.live + pm_gc_bytes_since() + size > pm_gc_settings.max_heap;
+}
+
+// A last collection, and what it finds.
+__attribute__((noinline)) static void *none_left(size_t size, size_t align, unsigned kind,
+                                                 size_t asked) {
+    pm_gc_collect(pm_gc_settings.stop);
+    pm_gc_sweep_all();
+    void *p = over_limit(size) ? NULL : owned(block(size, align, kind), kind);
+    return p ? p : GC_oom_fn(asked);
+}
+
+static inline void *get(size_t size, size_t align, unsigned kind, size_t asked) {
+    if (__builtin_expect((pm_gc_budget -= (long)size) < 0, 0)) {
+        pm_gc_tick();
+        if (over_limit(size))
+            return none_left(size, align, kind, asked);
+    }
+    void *p = block(size, align, kind);
+    return p ? owned(p, kind) : none_left(size, align, kind, asked);
+}
+
+void *pm_gc_alloc(size_t size, unsigned kind) {
+    pm_gc_init();
+    return get(pm_gc_padded(size ? size : 1), 0, kind, size);
+}
+
+void *pm_gc_alloc_aligned(size_t size, size_t align, unsigned kind) {
+    pm_gc_init();
+    return get(pm_gc_padded(size ? size : 1), align, kind, size);
+}
+
+void pm_gc_free(void *p) {
+    uint8_t byte = p ? pm_col_at(p) : 0;
+    if (byte & PM_COL_OWNED) {
+        pm_gc_finalizer_forget(p);
+        long size = (long)pm_usable_size(p);
+        pm_gc_figures.freed_since += (uint64_t)size;
+        pm_gc_budget += pm_gc_budget + size > FREED_KEPT ? 0 : size;
+        pm_col[pm_granule(p)] = 0;
+    }
+    pm_free(p);
+}
+
+// While it moves, the block is explicit, and so alive.
+static void *moved(void *p, size_t old, size_t size, unsigned kind) {
+    pm_col[pm_granule(p)] = 0;
+    void *q = pm_realloc(p, size);
+    if (!q) {
+        pm_col_set(p, kind);
+        return GC_oom_fn(size);
+    }
+    size_t room = pm_usable_size(q);
+    if (pm_col_kinds[kind].clear && room > old)
+        memset((char *)q + old, 0, room - old);
+    pm_gc_budget -= room > old ? (long)(room - old) : 0;
+    return owned(q, kind);
+}
+
+// A typed block becomes one of which nothing is known: its descriptor stands at its old end.
+EXPORT void *GC_realloc(void *p, size_t size) {
+    if (!p)
+        return pm_gc_alloc(size, KIND_NORMAL);
+    if (!size) {
+        pm_gc_free(p);
+        return NULL;
+    }
+    uint8_t byte = pm_col_at(p);
+    unsigned kind = byte & PM_COL_KIND;
+    if (!(byte & PM_COL_OWNED))
+        return pm_realloc(p, size);
+    size_t old = pm_usable_size(p), padded = pm_gc_padded(size);
+    if (kind == KIND_TYPED) {
+        kind = KIND_NORMAL;
+        old -= sizeof(gc_word);
+        memset((char *)p + old, 0, sizeof(gc_word));
+        pm_col_set(p, kind);
+    }
+    if (padded <= old && padded * 2 > old)
+        return p;
+    if (pm_gc_budget < 0)
+        pm_gc_tick();
+    return moved(p, old < padded ? old : padded, padded, kind);
+}
+
+// ---- names --------------------------------------------------------------------------------------
+
+#define ALLOCATE(name, kind)                                                                       \
+    EXPORT void *name(size_t size) { return pm_gc_alloc(size, kind); }
+ALLOCATE(GC_malloc, KIND_NORMAL)
+ALLOCATE(GC_malloc_atomic, KIND_ATOMIC)
+ALLOCATE(GC_malloc_uncollectable, KIND_UNCOLLECTABLE)
+ALLOCATE(GC_malloc_atomic_uncollectable, KIND_ATOMIC_UNCOLLECTABLE)
+// Pointers to all pages of a block count anyway.
+ALLOCATE(GC_malloc_ignore_off_page, KIND_NORMAL)
+ALLOCATE(GC_malloc_atomic_ignore_off_page, KIND_ATOMIC)
+ALLOCATE(GC_malloc_stubborn, KIND_NORMAL)
+
+EXPORT void GC_free(void *p) { pm_gc_free(p); }
+
+EXPORT void *GC_memalign(size_t align, size_t size) {
+    return pm_gc_alloc_aligned(size, align, KIND_NORMAL);
+}
+
+EXPORT int GC_posix_memalign(void **out, size_t align, size_t size) {
+    if (!align || align & (align - 1) || align % sizeof(void *))
+        return EINVAL;
+    void *p = pm_gc_alloc_aligned(size, align, KIND_NORMAL);
+    if (!p)
+        return ENOMEM;
+    *out = p;
+    return 0;
+}
+
+EXPORT char *GC_strndup(const char *text, size_t most) {
+    size_t len = strnlen(text, most);
+    char *copy = pm_gc_alloc(len + 1, KIND_ATOMIC);
+    if (copy) {
+        memcpy(copy, text, len);
+        copy[len] = '\0';
+    }
+    return copy;
+}
+EXPORT char *GC_strdup(const char *text) { return text ? GC_strndup(text, SIZE_MAX - 1) : NULL; }
+
+// ---- what an address belongs to -----------------------------------------------------------------
+
+EXPORT void *GC_base(void *p) {
+    struct pm_col_block b;
+    return pm_col_find(p, &b) ? b.base : NULL;
+}
+EXPORT int GC_is_heap_ptr(const void *p) {
+    struct pm_col_block b;
+    return pm_col_find(p, &b);
+}
+EXPORT size_t GC_size(const void *p) { return pm_usable_size((void *)(uintptr_t)p); }
+EXPORT int GC_get_kind_and_size(const void *p, size_t *size) {
+    struct pm_col_block b = {0};
+    pm_col_find(p, &b);
+    if (size)
+        *size = b.size;
+    return b.byte & PM_COL_KIND;
+}
+
+// All memory that the program can store to is looked at.
+EXPORT void *GC_is_visible(void *p) { return p; }
+EXPORT void *GC_is_valid_displacement(void *p) { return p; }
+
+EXPORT void *GC_same_obj(void *p, void *q) {
+    struct pm_col_block a = {0}, b = {0};
+    pm_col_find(p, &a);
+    pm_col_find(q, &b);
+    if (a.base != b.base)
+        GC_same_obj_print_proc(p, q);
+    return p;
+}
+EXPORT void *GC_pre_incr(void **p, ptrdiff_t by) {
+    *p = GC_same_obj((char *)*p + by, *p);
+    return *p;
+}
+EXPORT void *GC_post_incr(void **p, ptrdiff_t by) {
+    void *old = *p;
+    GC_pre_incr(p, by);
+    return old;
+}
+EXPORT void GC_end_stubborn_change(const void *p) { (void)p; }
+EXPORT void GC_change_stubborn(const void *p) { (void)p; }
+EXPORT void GC_ptr_store_and_dirty(void *p, const void *q) { *(const void **)p = q; }
+EXPORT void GC_noop1(gc_word x) { __asm__ volatile("" : : "r"(x)); }
+EXPORT void *GC_clear_stack(void *p) { return p; }
+EXPORT int GC_expand_hp(size_t bytes) {
+    pm_gc_init();
+    return !over_limit(bytes);
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "settings.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/message.h"
+
+#define DIVISOR 3
+#define UNLIMITED 999999ul // GC_TIME_UNLIMITED
+
+EXPORT gc_word GC_gc_no, GC_non_gc_bytes, GC_free_space_divisor = DIVISOR, GC_max_retries;
+EXPORT unsigned long GC_time_limit = UNLIMITED;
+EXPORT int GC_parallel, GC_find_leak, GC_all_interior_pointers = 1, GC_finalize_on_demand;
+EXPORT int GC_java_finalization = 1, GC_dont_expand, GC_dont_gc, GC_dont_precollect;
+EXPORT int GC_full_freq = 19, GC_no_dls, GC_use_entire_heap;
+EXPORT void (*GC_on_heap_resize)(gc_word);
+EXPORT void (*GC_finalizer_notifier)(void);
+EXPORT void (*GC_push_other_roots)(void);
+EXPORT void *GC_least_plausible_heap_addr = (void *)UINTPTR_MAX;
+EXPORT void *GC_greatest_plausible_heap_addr;
+
+static void *no_memory(size_t bytes) {
+    (void)bytes;
+    errno = ENOMEM;
+    return NULL;
+}
+EXPORT void *(*GC_oom_fn)(size_t) = no_memory;
+
+static void say(char *format, gc_word arg) {
+    char text[400];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(text, sizeof text, format, arg);
+#pragma GCC diagnostic pop
+    text[strcspn(text, "\n")] = '\0';
+    pm_say("GC warning: %s", text);
+}
+
+static int never(void) { return 0; }
+static void silent(const char *what) { (void)what; }
+
+struct pm_gc_settings pm_gc_settings = {
+    .stop = never, .warn = say, .abort = silent, .min_allocated = 1};
+
+void pm_gc_warn(const char *format, gc_word arg) {
+    pm_gc_settings.warn((char *)(uintptr_t)format, arg);
+}
+
+void pm_gc_abort(const char *what) {
+    pm_gc_settings.abort(what);
+    pm_abort("%s", what);
+}
+
+// "12", "12k", "12M", "12G"; 0: it is none.
+static uint64_t size_of(const char *text) {
+    char *end;
+    uint64_t size = text ? strtoull(text, &end, 10) : 0;
+    if (!size)
+        return 0;
+    const char *units = "kmg", *unit = *end ? strchr(units, *end | 32) : NULL;
+    return unit ? size << (10 * (unit - units + 1)) : size;
+}
+
+void pm_gc_settings_read(void) {
+    const char *divisor = secure_getenv("GC_FREE_SPACE_DIVISOR");
+    if (secure_getenv("GC_DONT_GC"))
+        GC_dont_gc = 1;
+    if (divisor && atoi(divisor) > 0)
+        GC_free_space_divisor = (gc_word)atoi(divisor);
+    uint64_t max = size_of(secure_getenv("GC_MAXIMUM_HEAP_SIZE"));
+    if (max)
+        pm_gc_settings.max_heap = max;
+}
+
+// ---- variables with two functions each ----------------------------------------------------------
+
+#define VARIABLE(type, name)                                                                       \
+    EXPORT void GC_set_##name(type value) { GC_##name = value; }                                   \
+    EXPORT type GC_get_##name(void) { return GC_##name; }
+VARIABLE(int, find_leak)
+VARIABLE(int, all_interior_pointers)
+VARIABLE(int, finalize_on_demand)
+VARIABLE(int, java_finalization)
+VARIABLE(int, dont_expand)
+VARIABLE(int, dont_precollect)
+VARIABLE(int, full_freq)
+VARIABLE(int, no_dls)
+VARIABLE(gc_word, non_gc_bytes)
+VARIABLE(gc_word, free_space_divisor)
+VARIABLE(gc_word, max_retries)
+VARIABLE(unsigned long, time_limit)
+
+// Callbacks by typedef: a macro cannot name a function type in the middle.
+typedef void *oom_fn(size_t);
+typedef void resize_fn(gc_word);
+typedef void plain_fn(void);
+typedef void event_fn(int);
+typedef void thread_event_fn(int, void *);
+typedef int stop_fn(void);
+typedef void warn_fn(char *, gc_word);
+typedef void abort_fn(const char *);
+typedef void block_fn(void *);
+typedef int toggle_fn(void *);
+VARIABLE(oom_fn *, oom_fn)
+VARIABLE(resize_fn *, on_heap_resize)
+VARIABLE(plain_fn *, finalizer_notifier)
+VARIABLE(plain_fn *, push_other_roots)
+
+#define FIELD(type, name, field)                                                                   \
+    EXPORT void GC_set_##name(type value) {                                                        \
+        pm_gc_lock();                                                                              \
+        pm_gc_settings.field = value;                                                              \
+        pm_gc_unlock();                                                                            \
+    }                                                                                              \
+    EXPORT type GC_get_##name(void) { return pm_gc_settings.field; }
+FIELD(event_fn *, on_collection_event, on_event)
+FIELD(thread_event_fn *, on_thread_event, on_thread)
+FIELD(stop_fn *, stop_func, stop)
+FIELD(plain_fn *, start_callback, start)
+FIELD(warn_fn *, warn_proc, warn)
+FIELD(abort_fn *, abort_func, abort)
+FIELD(block_fn *, await_finalize_proc, await_finalize)
+FIELD(toggle_fn *, toggleref_func, toggle)
+FIELD(int, disable_automatic_collection, manual)
+FIELD(size_t, min_bytes_allocd, min_allocated)
+
+EXPORT void GC_ignore_warn_proc(char *format, gc_word arg) {
+    (void)format;
+    (void)arg;
+}
+EXPORT void GC_set_max_heap_size(gc_word bytes) { pm_gc_settings.max_heap = bytes; }
+EXPORT void GC_abort_on_oom(void) { pm_gc_abort("Insufficient memory for the allocation"); }
+
+// ---- kept, but without a meaning here -----------------------------------------------------------
+// They tune what this collector does otherwise: incremental marking in steps, marker threads,
+// several attempts.
+
+#define KEPT(type, name, first)                                                                    \
+    static type kept_##name = first;                                                               \
+    EXPORT void GC_set_##name(type value) { kept_##name = value; }                                 \
+    EXPORT type GC_get_##name(void) { return kept_##name; }
+KEPT(gc_word, allocd_bytes_per_finalizer, 10000)
+KEPT(int, pages_executable, 0)
+KEPT(int, rate, 10)
+KEPT(int, max_prior_attempts, 1)
+KEPT(int, manual_vdb_allowed, 0)
+KEPT(int, force_unmap_on_gcollect, 0)
+
+struct time_limit {
+    unsigned long milliseconds, nanoseconds;
+};
+static struct time_limit limit = {UNLIMITED, 0};
+EXPORT void GC_set_time_limit_tv(struct time_limit value) { limit = value; }
+EXPORT struct time_limit GC_get_time_limit_tv(void) { return limit; }
+EXPORT void GC_set_markers_count(unsigned count) { (void)count; }
+EXPORT void GC_set_handle_fork(int value) { (void)value; }
+EXPORT void GC_set_log_fd(int fd) { (void)fd; }
+EXPORT void GC_start_mark_threads(void) {}
+EXPORT int GC_get_parallel(void) { return GC_parallel; }
+EXPORT unsigned GC_get_version(void) { return 8u << 16 | 2u << 8 | 2u; }
+EXPORT gc_word GC_get_gc_no(void) { return GC_gc_no; }

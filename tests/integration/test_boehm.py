@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""libpmalloc_gc.so in the place of libgc: programs compiled with Debian's gc.h, and Debian's own
+programs. What they do must be what they do with Debian's libgc."""
+
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+from conftest import BUILD, compiled, recover, run, said, tool
+
+CASES = (
+    "churn sizes large chain interiors typed kinds lists uncollectable threads dlopened calls "
+    "limit forked finalizers order self on_demand weak long_links toggles"
+).split()
+HEADER = pathlib.Path("/usr/include/gc/gc.h")
+LIBGC = next(pathlib.Path("/usr/lib").glob("*/libgc.so.1"), None)
+
+needs_headers = pytest.mark.skipif(not HEADER.exists(), reason="libgc-dev is missing")
+
+
+@pytest.fixture(scope="module")
+def boehm():
+    return compiled(["boehm.c", "boehm_weak.c"], libraries=["-lgc"])
+
+
+@pytest.fixture(scope="module")
+def library():
+    return compiled("boehm_library.c", "-fPIC", "-shared", name="boehm_library.so")
+
+
+def with_gc(argv, **settings):
+    settings.setdefault("BACKING", None if "HEAP" in settings else "volatile")
+    return run([tool("pmalloc-run"), "--gc", "--", *argv], preload=False, **settings)
+
+
+@needs_headers
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_of_gc_h(boehm, library, case):
+    for done in (
+        run([boehm, case], preload=False, boehm_library=library),
+        with_gc([boehm, case], boehm_library=library),
+    ):
+        assert done.returncode == 0 and done.stdout == "right\n", said(done)
+
+
+# Blocks without pointers lie in slabs of their own there.
+@needs_headers
+@pytest.mark.parametrize("case", ["churn", "sizes", "threads", "weak", "typed", "forked"])
+def test_on_media(boehm, heap, case):
+    done = with_gc([boehm, case], HEAP=heap)
+    assert done.returncode == 0 and done.stdout == "right\n", said(done)
+    assert recover(heap, "--check").returncode in (0, 1)
+
+
+@needs_headers
+def test_a_persistent_list_is_killed_and_goes_on(heap):
+    program, length = compiled("boehm_list.c", libraries=["-lgc"]), 0
+    for _ in range(3):
+        done = with_gc([program, 200_000], HEAP=heap, ROOTS="list")
+        found = re.findall(r"^(\d+)$", done.stdout, re.M)
+        assert done.returncode == -9 and len(found) == 2, said(done)
+        assert int(found[0]) == length, said(done)
+        length = int(found[1])
+
+
+def exported(path):
+    text = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in text.splitlines()]
+    return {row[-1] for row in rows if row[-2] not in "Uw" and "GC_" in row[-1]}
+
+
+@pytest.mark.skipif(LIBGC is None, reason="libgc1 is missing")
+def test_every_name_of_libgc_is_there():
+    theirs = exported(LIBGC)
+    assert len(theirs) > 280
+    assert theirs <= exported(BUILD / "libpmalloc_gc.so")
+
+
+@needs_headers
+def test_what_is_not_served_says_so(tmp_path):
+    source = tmp_path / "unserved.c"
+    source.write_text(
+        "#include <gc/gc.h>\n#include <gc/gc_disclaim.h>\n"
+        "int main(void) { GC_INIT(); GC_init_finalized_malloc(); return 0; }\n"
+    )
+    done = with_gc([compiled(source, libraries=["-lgc"])])
+    assert done.returncode == -6, said(done)
+    assert done.stderr.count("\n") == 1 and "GC_init_finalized_malloc: PMAlloc" in done.stderr
+
+
+GUILE = """
+(define (loop n) (let lp ((i 0) (s 0)) (if (= i n) s (lp (+ i 1) (+ s (vector-length
+    (make-vector 10 i)))))))
+(display (loop 300000)) (newline)
+(define table (make-weak-key-hash-table))
+(let lp ((i 0)) (when (< i 20000) (hash-set! table (cons i i) i) (lp (+ i 1))))
+(gc) (gc)
+(display (< (hash-count (const #t) table) 20000)) (newline)
+(define g (make-guardian))
+(display (string-length (object->string (map (lambda (i) (make-string i #\\a)) (iota 500)))))
+"""
+ECL = """(progn (let ((s 0)) (dotimes (i 300000) (incf s (length (list i i)))) (print s))
+    (ext:gc t) (print (length (loop for i below 10000 collect (make-string 5)))) (ext:quit))"""
+PROGRAMS = {
+    "guile": ["--no-auto-compile", "-c", GUILE],
+    "ecl": ["-norc", "-eval", ECL],
+    "w3m": ["-dump", "-T", "text/html", "PAGE"],
+    "mmv": ["-n", "/etc/host*", "/etc/#1"],
+    "neko": [],
+    "poke": ["--version"],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_of_debian(name, tmp_path, monkeypatch):
+    path = pathlib.Path("/usr/bin") / name
+    if not path.exists():
+        pytest.skip(f"{name} is missing: run scripts/bootstrap --test")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    page = tmp_path / "page.html"
+    page.write_text("<table><tr><td>a<td>b</table><p>hello &eacute;<ul><li>one<li>two</ul>" * 50)
+    argv = [path, *(str(page) if one == "PAGE" else one for one in PROGRAMS[name])]
+    plain, ours = run(argv, preload=False), with_gc(argv)
+    assert plain.stdout and ours.stdout == plain.stdout, said(ours)
+    assert ours.returncode == plain.returncode, said(ours)
+    assert ours.stderr == plain.stderr, said(ours)
