@@ -185,6 +185,7 @@ static bool become_durable(void) {
     if (mutant == MUTANT_EARLY)
         pm_checkpoint_write_through(&journal, &written);
     if (rnd(10) == 0) { // what it has written is there, and not durable
+        fail_in = -1;
         die_and_recover();
         return true;
     }
