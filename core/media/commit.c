@@ -12,6 +12,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/own_memory.h"
+#include "checkpoint.h"
 #include "emptied.h"
 #include "feature.h"
 #include "file.h"
@@ -29,7 +30,7 @@ struct pm_commit_cost pm_commit_last;
 #define STRIDE 64u // pages that are compared with the file at once
 
 static struct pm_journal journal;
-static struct pm_journal_found written; // the commit in the journal; groups is 0: nothing is new
+static struct pm_journal_found written; // the last commit in the journal
 static char *file_buffer;               // STRIDE pages of a file
 static uint64_t epoch;
 static bool unapplied; // `written` counts, and is not in the files yet
@@ -214,23 +215,24 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         look_through(pm_journal_file(PM_JOURNAL_ROOTS, 0), roots[i].at, roots[i].len,
                      roots[i].offset);
     pm_emptied_take(zero_emptied);
-    taken.anything = lengths_differ || journal.at || journal.group->entries;
+    taken.anything = lengths_differ || pm_journal_has_any(&journal);
     if (lengths_differ)
         each_file(add_length);
     memcpy(taken.lengths, length, sizeof length);
     if (taken.anything)
         each_file(note_length);
-    written = (struct pm_journal_found){.epoch = epoch, .time = journal.group->time};
-    cost->held_us = (time_now() - journal.group->time) / 1000;
+    uint64_t time = journal.group->time;
+    cost->held_us = (time_now() - time) / 1000;
     journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
     journal.forced = taken.forced;
     taken.good = !taken.anything || pm_journal_end(&journal);
     taken.error = errno;
     if (may_drop && taken.good)
         pm_emptied_map_idle();
-    written.groups = taken.anything ? journal.group->number : 0;
-    written.pages = cost->pages = journal.pages;
-    written.bytes = taken.anything ? journal.at : 0;
+    if (taken.anything)
+        written = pm_journal_found_last(&journal);
+    written.time = time;
+    cost->pages = journal.pages;
     pm_commit_last = *cost;
 }
 
@@ -282,21 +284,18 @@ static bool keep_snapshot(void) {
 }
 
 static bool apply(void) {
-    unapplied =
-        !keep_snapshot() || !pm_journal_apply(&pm_journal_files, journal.group, &written, false);
+    unapplied = !keep_snapshot() || !pm_checkpoint_write_through(&journal, &written);
     return !unapplied;
 }
 
-bool pm_commit_prepare(void) { return !unapplied || apply(); }
-
-// The journal keeps its space for the next commit, up to this.
-#define KEPT_BYTES ((uint64_t)64 << 20)
+bool pm_commit_prepare(void) { return (!unapplied || apply()) && pm_checkpoint_prepare(&journal); }
 
 static bool become_durable(void) {
     if (!taken.good) {
         errno = taken.error;
         return false;
     }
+    pm_checkpoint_make_room(&journal);
     return pm_journal_back_with_space(journal.group, &written) &&
            pm_journal_files.sync(PM_JOURNAL_SELF);
 }
@@ -306,9 +305,8 @@ bool pm_commit_finish(void) {
         int saved = errno;
         memcpy(length, taken.lengths, sizeof length);
         pm_emptied_taken(false);
-        // The last commit is in the files, so the journal is not needed, and its space may be what
-        // the next commit lacks.
-        pm_journal_retire(&pm_journal_files);
+        // Where the files hold all, the journal's space may be what the next commit lacks.
+        (void)pm_checkpoint_retire(&journal);
         errno = saved;
         return false;
     }
@@ -319,8 +317,9 @@ bool pm_commit_finish(void) {
     if (!taken.anything)
         return true;
     unapplied = true;
-    if (apply() && written.bytes > KEPT_BYTES)
-        pm_journal_files.set_length(PM_JOURNAL_SELF, KEPT_BYTES);
+    pm_journal_count(&journal);
+    if (apply())
+        pm_checkpoint_cut(&journal);
     return true;
 }
 
@@ -357,10 +356,11 @@ int pm_heap_journal(struct pm_error *err) {
     file_buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     if (!journal.group || !file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
-    pm_feature_set(PM_INCOMPAT_JOURNAL);
+    pm_feature_set(PM_INCOMPAT_JOURNAL | PM_INCOMPAT_LAPS);
     each_file(note_length);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
+    pm_checkpoint_begin(&journal);
     each_file(sync_file);
     if (!make_copies())
         return pm_fail(err, PM_OPERATIONAL,
@@ -393,6 +393,7 @@ int pm_commit_change_heap(struct pm_error *err) {
         close(pm_heap.journal.fd);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
+    pm_checkpoint_begin(&journal);
     if (!pm_work_wanted)
         return PM_OK;
     bool good = make_copies();
@@ -404,8 +405,9 @@ int pm_commit_change_heap(struct pm_error *err) {
 }
 
 bool pm_commit_share_metadata(void) {
-    if (unapplied || !pm_journal_remove())
+    if (unapplied || !pm_checkpoint_retire(&journal))
         return false;
+    pm_journal_remove();
     pm_persist_journaled(false);
     bool good = true;
     for (size_t i = 0; i < pm_heap_file_count() && good; i++) {

@@ -11,7 +11,7 @@
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
-//   HEAP/journal      pages of one commit, under PMALLOC_COMMIT only (journal_format.h)
+//   HEAP/journal      pages of commits, under PMALLOC_COMMIT only (journal_format.h)
 //
 // heap.0 and the four files with its number are shard 0. A heap that has outgrown it has heap.1,
 // slabs.1 and so on: shard n lies n * PM_SHARD_RANGE after PM_HEAP_BASE. In its files offsets,
@@ -129,12 +129,15 @@
 //   heap.0 replaced by nothing   discard_data()                                    [emptied slots]
 //     needs   the empty log
 //     before  free pages, which opening gives back     after  an empty file
-//   last group of a journal      pm_commit_finish()                      [test_killed_under_time]
-//     needs   the journal (fsync), all groups. The files of the commit before (fsync)
+//   last group of a commit       pm_commit_finish()                      [test_killed_under_time]
+//     needs   the journal (fsync), all groups of it and of the commits before it in its lap
 //     before  the last commit             after  this one, which opening applies again
+//   first header of the journal  pm_journal_end_lap()                         [test_commit_crash]
+//     needs   the files of all commits in it (fsync)
+//     before  these are applied again     after  the journal may be written from its start
 //   length 0 of the journal      pm_journal_retire()                             [test_clean_end]
-//     needs   the files of its commit (fsync)
-//     before  that commit is applied again    after  files may change without a journal
+//     needs   the files of all commits in it (fsync)
+//     before  these are applied again     after  files may change without a journal
 //   program                      pm_program_record()                                     [capture]
 //     needs   nothing: a hint with its own crc. A torn one counts as none
 //   a fork's copy gets its name  give_name()     [test_copy_killed_on_the_way_leaves_no_half_heap]
@@ -206,9 +209,12 @@
 // A heap with PM_INCOMPAT_KINDS may have blocks of several kinds (kind_format.h). It gets the bit,
 // in the same way, before the first of them.
 #define PM_INCOMPAT_KINDS 16ull
+// The journal of a heap with PM_INCOMPAT_LAPS may hold several commits, and its files need not be
+// durable between them (journal_format.h). A heap gets the bit with PM_INCOMPAT_JOURNAL.
+#define PM_INCOMPAT_LAPS 64ull
 // What a heap gets in use.
 #define PM_INCOMPAT_LATER_1 (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL)
-#define PM_INCOMPAT_LATER (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS)
+#define PM_INCOMPAT_LATER (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS | PM_INCOMPAT_LAPS)
 #define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_LATER)
 
 // ---- superblock ---------------------------------------------------------------------------------

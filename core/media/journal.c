@@ -26,13 +26,16 @@ static uint32_t group_crc(const struct pm_journal_group *group) {
 
 void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epoch, uint64_t time) {
     struct pm_journal_group *group = j->group;
-    j->at = j->pages = j->held = 0;
+    j->pages = j->held = 0;
+    j->at = j->lap.end;
     j->failed = j->forced = false;
     memset(group, 0, sizeof *group);
     group->magic = PM_JOURNAL_MAGIC;
     memcpy(group->uuid, uuid, sizeof group->uuid);
     group->epoch = epoch;
     group->time = time;
+    group->lap = j->lap.id ? j->lap.id : time + epoch; // no other lap has both
+    group->before = j->lap.before;
 }
 
 static void write_group(struct pm_journal *j, bool last) {
@@ -48,6 +51,7 @@ static void write_group(struct pm_journal *j, bool last) {
     j->at += bytes;
     j->pages += group->pages;
     group->number++;
+    group->before = group->crc;
     memset(group->entry, 0, group->entries * sizeof group->entry[0]);
     group->entries = group->pages = 0;
 }
@@ -90,10 +94,36 @@ void pm_journal_add_length(struct pm_journal *j, unsigned file, uint64_t bytes) 
     add(j, PM_JOURNAL_LENGTH, file, bytes);
 }
 
+bool pm_journal_has_any(const struct pm_journal *j) {
+    return j->at != j->lap.end || j->group->entries != 0;
+}
+
 bool pm_journal_end(struct pm_journal *j) {
     write_group(j, true);
+    j->next = (struct pm_journal_lap){.id = j->group->lap,
+                                      .commits = j->lap.commits + 1,
+                                      .groups = j->lap.groups + j->group->number,
+                                      .end = j->at,
+                                      .before = j->group->before};
     errno = j->failed ? j->error : errno;
     return !j->failed;
+}
+
+void pm_journal_count(struct pm_journal *j) { j->lap = j->next; }
+
+// One commit needs no such thing. Cut or overwritten in part, it is torn, or it is whole
+// and says what the files hold. But a part of several commits would undo the last ones.
+static bool end_lap(const struct pm_journal_io *io, uint64_t commits) {
+    static const char zeroes[PM_PAGE_SIZE];
+    return commits <= 1 ||
+           (io->write(PM_JOURNAL_SELF, zeroes, sizeof zeroes, 0) && io->sync(PM_JOURNAL_SELF));
+}
+
+bool pm_journal_end_lap(struct pm_journal *j) {
+    if (!end_lap(j->io, j->lap.commits))
+        return false;
+    j->lap = (struct pm_journal_lap){0};
+    return true;
 }
 
 // ---- reading ------------------------------------------------------------------------------------
@@ -111,90 +141,140 @@ static bool entry_fits(const struct pm_journal_entry *e) {
 }
 
 static bool entries_fit(const struct pm_journal_group *group) {
+    const struct pm_journal_entry *e = pm_journal_entries(group);
     uint64_t pages = 0;
     for (uint32_t i = 0; i < group->entries; i++) {
-        if (!entry_fits(&group->entry[i]))
+        if (!entry_fits(&e[i]))
             return false;
-        if (group->entry[i].kind == PM_JOURNAL_PAGE)
-            pages += group->entry[i].pages;
+        if (e[i].kind == PM_JOURNAL_PAGE)
+            pages += e[i].pages;
     }
     return pages == group->pages;
 }
 
-// Reads the group at `at`. False: it is torn, or not group `number` of this epoch.
-static bool read_group(const struct pm_journal_io *io, struct pm_journal_group *group, uint64_t at,
-                       uint64_t epoch, uint32_t number) {
-    return io->read(PM_JOURNAL_SELF, group, sizeof *group, at) &&
-           group->magic == PM_JOURNAL_MAGIC && group->epoch == epoch && group->number == number &&
-           group->entries <= PM_JOURNAL_ENTRIES && group->pages <= PM_JOURNAL_PAGES &&
-           (group->pages == 0 ||
-            io->read(PM_JOURNAL_SELF, contents(group), group_bytes(group) - sizeof *group,
-                     at + sizeof *group)) &&
-           group->crc == group_crc(group) && entries_fit(group);
+static bool is_first_version(const struct pm_journal_group *group) {
+    return group->magic == PM_JOURNAL_MAGIC_1;
 }
 
+// Whether the group, which may be torn, says that it comes next.
+static bool continues(const struct pm_journal_reading *r) {
+    const struct pm_journal_group *group = r->group;
+    bool old = is_first_version(group);
+    if ((group->magic != PM_JOURNAL_MAGIC && !old) || group->number != r->number ||
+        group->entries > (old ? PM_JOURNAL_ENTRIES_1 : PM_JOURNAL_ENTRIES) ||
+        group->pages > PM_JOURNAL_PAGES ||
+        (r->number ? group->epoch != r->epoch : group->epoch <= r->epoch))
+        return false;
+    if (old || r->old)
+        return old && (r->number ? r->old : r->at == 0);
+    return group->before == r->before && (r->at == 0 || group->lap == r->lap);
+}
+
+struct pm_journal_reading pm_journal_read_from(const struct pm_journal_io *io, void *buffer,
+                                               const struct pm_journal_found *found) {
+    return (struct pm_journal_reading){
+        .io = io, .group = buffer, .at = found->at, .lap = found->lap, .before = found->before};
+}
+
+bool pm_journal_read_next(struct pm_journal_reading *r) {
+    struct pm_journal_group *group = r->group;
+    if (!r->io->read(PM_JOURNAL_SELF, group, sizeof *group, r->at) || !continues(r) ||
+        (group->pages && !r->io->read(PM_JOURNAL_SELF, contents(group),
+                                      group_bytes(group) - sizeof *group, r->at + sizeof *group)) ||
+        group->crc != group_crc(group) || !entries_fit(group))
+        return false;
+    r->at += group_bytes(group);
+    r->epoch = group->epoch;
+    r->lap = group->lap;
+    r->before = group->crc;
+    r->number = group->last ? 0 : group->number + 1;
+    r->old = is_first_version(group);
+    return true;
+}
+
+// A commit is found when its last group is.
 bool pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                      struct pm_journal_found *found) {
     struct pm_journal_group *group = buffer;
+    uint64_t groups = 0, pages = 0;
     *found = (struct pm_journal_found){0};
-    if (!io->read(PM_JOURNAL_SELF, group, sizeof *group, 0))
-        return false;
-    found->epoch = group->epoch;
-    found->time = group->time;
-    for (uint32_t number = 0;; number++) {
-        if (!read_group(io, group, found->bytes, found->epoch, number) ||
-            memcmp(group->uuid, uuid, sizeof group->uuid) != 0)
-            return false;
-        found->groups++;
-        found->pages += group->pages;
-        found->bytes += group_bytes(group);
-        found->held = group->held;
-        found->forced = group->last == PM_JOURNAL_LAST_FORCED;
+    struct pm_journal_reading r = pm_journal_read_from(io, buffer, found);
+    while (pm_journal_read_next(&r) && memcmp(group->uuid, uuid, sizeof group->uuid) == 0) {
+        groups++;
+        pages = group->number ? pages + group->pages : group->pages;
         if (group->last)
-            return true;
+            *found = (struct pm_journal_found){.epoch = group->epoch,
+                                               .time = group->time,
+                                               .pages = pages,
+                                               .held = group->held,
+                                               .forced = group->last == PM_JOURNAL_LAST_FORCED,
+                                               .commits = found->commits + 1,
+                                               .groups = groups,
+                                               .bytes = r.at};
+        if (group->last && is_first_version(group))
+            break;
     }
+    return found->groups != 0;
 }
 
-bool pm_journal_retire(const struct pm_journal_io *io) {
-    return io->set_length(PM_JOURNAL_SELF, 0) && io->sync(PM_JOURNAL_SELF);
+struct pm_journal_found pm_journal_found_last(const struct pm_journal *j) {
+    return (struct pm_journal_found){.epoch = j->group->epoch,
+                                     .time = j->group->time,
+                                     .pages = j->pages,
+                                     .held = j->held,
+                                     .forced = j->forced,
+                                     .commits = 1,
+                                     .groups = j->group->number,
+                                     .bytes = j->at,
+                                     .at = j->lap.end,
+                                     .lap = j->lap.id,
+                                     .before = j->lap.before};
+}
+
+struct pm_journal_found pm_journal_found_lap(const struct pm_journal *j) {
+    return (struct pm_journal_found){
+        .commits = j->lap.commits, .groups = j->lap.groups, .bytes = j->lap.end};
+}
+
+bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits) {
+    return end_lap(io, commits) && io->set_length(PM_JOURNAL_SELF, 0) && io->sync(PM_JOURNAL_SELF);
 }
 
 bool pm_journal_recover(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                         struct pm_journal_found *found) {
-    bool whole = pm_journal_look(io, buffer, uuid, found);
-    if (!whole)
-        found->groups = 0;
-    // A killed process may have left a whole commit that is not durable yet. Without this sync a
-    // cut could leave a part of it applied and the journal torn.
-    return (!whole || (io->sync(PM_JOURNAL_SELF) && pm_journal_apply(io, buffer, found, true))) &&
-           pm_journal_retire(io);
+    struct pm_journal_touched touched = {0};
+    // A killed process may have left whole commits that are not durable yet. Without the sync of
+    // the journal a cut could leave a part of one applied and the journal torn.
+    return (!pm_journal_look(io, buffer, uuid, found) ||
+            (io->sync(PM_JOURNAL_SELF) &&
+             pm_journal_write_through(io, buffer, found, true, &touched) &&
+             pm_journal_sync_touched(io, &touched))) &&
+           pm_journal_retire(io, found->commits);
 }
 
 bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
                      const struct pm_journal_found *found, pm_journal_fn *fn, void *arg) {
-    struct pm_journal_group *group = buffer;
-    uint64_t at = 0;
-    for (uint32_t number = 0; number < found->groups; number++) {
-        if (!read_group(io, group, at, found->epoch, number)) {
+    struct pm_journal_reading r = pm_journal_read_from(io, buffer, found);
+    for (uint64_t n = 0; n < found->groups; n++) {
+        if (!pm_journal_read_next(&r)) {
             errno = EIO; // it was whole when it was found
             return false;
         }
-        const char *from = contents(group);
-        for (uint32_t i = 0; i < group->entries; i++) {
-            const struct pm_journal_entry *e = &group->entry[i];
-            if (!fn(io, e, from, arg))
+        const char *from = contents(r.group);
+        const struct pm_journal_entry *e = pm_journal_entries(r.group);
+        for (uint32_t i = 0; i < r.group->entries; i++) {
+            if (!fn(io, &e[i], from, arg))
                 return false;
-            if (e->kind == PM_JOURNAL_PAGE)
-                from += (size_t)e->pages * PM_PAGE_SIZE;
+            if (e[i].kind == PM_JOURNAL_PAGE)
+                from += (size_t)e[i].pages * PM_PAGE_SIZE;
         }
-        at += group_bytes(group);
     }
     return true;
 }
 
 struct applying {
     bool lengths;
-    bool touched[PM_SHARDS * PM_JOURNAL_MEMBERS];
+    struct pm_journal_touched *touched;
 };
 
 static bool apply_entry(const struct pm_journal_io *io, const struct pm_journal_entry *e,
@@ -202,7 +282,7 @@ static bool apply_entry(const struct pm_journal_io *io, const struct pm_journal_
     struct applying *a = arg;
     unsigned file = pm_journal_file(e->member, e->shard);
     uint64_t at = e->first * PM_PAGE_SIZE, bytes = (uint64_t)e->pages * PM_PAGE_SIZE;
-    a->touched[file] = true; // a length must be durable, too, before the journal says another one
+    a->touched->file[file] = true; // a length must be durable, too, before the lap ends
     if (e->kind == PM_JOURNAL_LENGTH && !a->lengths)
         return true;
     switch ((enum pm_journal_kind)e->kind) {
@@ -216,31 +296,18 @@ static bool apply_entry(const struct pm_journal_io *io, const struct pm_journal_
     return false;
 }
 
-bool pm_journal_apply(const struct pm_journal_io *io, void *buffer,
-                      const struct pm_journal_found *found, bool lengths) {
-    struct applying a = {.lengths = lengths};
-    bool good = pm_journal_each(io, buffer, found, apply_entry, &a);
-    for (unsigned file = 0; file < PM_SHARDS * PM_JOURNAL_MEMBERS && good; file++)
-        good = !a.touched[file] || io->sync(file);
-    return good;
+bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
+                              const struct pm_journal_found *found, bool lengths,
+                              struct pm_journal_touched *touched) {
+    struct applying a = {lengths, touched};
+    return pm_journal_each(io, buffer, found, apply_entry, &a);
 }
 
-static bool same_entry(const struct pm_journal_io *io, const struct pm_journal_entry *e,
-                       const char *from, void *arg) {
-    static const char zeroes[PM_PAGE_SIZE];
-    char *page = arg;
-    unsigned file = pm_journal_file(e->member, e->shard);
-    for (uint64_t i = 0; i < e->pages; i++) {
-        const char *wanted = e->kind == PM_JOURNAL_PAGE ? from + i * PM_PAGE_SIZE : zeroes;
-        if (!io->read(file, page, PM_PAGE_SIZE, (e->first + i) * PM_PAGE_SIZE) ||
-            memcmp(page, wanted, PM_PAGE_SIZE) != 0)
+bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_touched *touched) {
+    for (unsigned file = 0; file < PM_JOURNAL_FILES; file++) {
+        if (touched->file[file] && !io->sync(file))
             return false;
+        touched->file[file] = false;
     }
     return true;
-}
-
-bool pm_journal_applied(const struct pm_journal_io *io, void *buffer,
-                        const struct pm_journal_found *found) {
-    char page[PM_PAGE_SIZE];
-    return pm_journal_each(io, buffer, found, same_entry, page);
 }

@@ -2,17 +2,22 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The journal: how all changes of a commit reach the heap's files, or none does. It is a redo
-// journal in one file, and a commit takes one sync before it counts:
+// journal in one file, and a commit takes one sync:
 //
-//   begin, add ..., end --> sync of the journal --> apply --> sync of the files
-//                           the commit counts       and the journal may be written anew
+//   begin, add ..., end --> sync of the journal --> written through: into the files, not synced
+//                           the commit counts       and the next commit may follow, behind it
+//   a lap ends          --> sync of the files   --> its first header zeroed, sync of the journal
+//   (checkpoint.h)          they hold it all        the journal may be written from its start
 //
-//   a cut before it counts   some group is torn: the commit is dropped. The files are those of the
-//                            commit before, because that was applied and synced before begin.
-//   a cut after that         the commit is applied again. What is applied already stays as it is.
+//   a cut before it counts   some group is torn: the commit is dropped, and the ones before it in
+//                            the journal are applied again.
+//   a cut after that         the same, with this commit as the last. The files hold, durably, what
+//                            the commits before the lap said, and of each page that a commit of the
+//                            lap changes anything at all. So all of the lap are applied, in order.
+//   a cut at a lap's end     the lap is whole, and changes nothing; or it has no start, so nothing
+//                            is applied. The files hold it all.
 //
-// Nothing needs to be written to end a commit: the journal of a commit that is applied and synced
-// says what the files hold anyhow. Before files change in another way, the journal is retired.
+// Before files change in another way, the journal is retired.
 #ifndef PM_JOURNAL_H
 #define PM_JOURNAL_H
 
@@ -25,6 +30,7 @@
 // A file as the journal names it. PM_JOURNAL_SELF is the journal.
 #define PM_JOURNAL_SELF 0u
 #define PM_JOURNAL_MEMBERS 7u
+#define PM_JOURNAL_FILES (PM_SHARDS * PM_JOURNAL_MEMBERS)
 static inline unsigned pm_journal_file(enum pm_journal_member member, unsigned shard) {
     return shard * PM_JOURNAL_MEMBERS + member;
 }
@@ -42,22 +48,32 @@ struct pm_journal_io {
 
 // ---- writing ------------------------------------------------------------------------------------
 
+// The commits in the journal that count.
+struct pm_journal_lap {
+    uint64_t id; // 0: there are none, and the next one begins a lap
+    uint64_t commits, groups;
+    uint64_t end;    // in the file
+    uint32_t before; // crc of the last group
+};
+
 // A commit that is being written. `group` with its pages lies in memory of the caller's.
 struct pm_journal {
     const struct pm_journal_io *io;
-    struct pm_journal_group *group; // room for 1 + PM_JOURNAL_PAGES pages
-    uint32_t most;                  // pages in a group: at most PM_JOURNAL_PAGES
-    uint64_t at;                    // where the group goes
-    uint64_t pages;                 // of all groups
-    uint32_t held;                  // for the last group: see journal_format.h
-    bool forced;                    // the same
-    bool failed;                    // a write has failed; errno was `error`
+    struct pm_journal_group *group;  // room for 1 + PM_JOURNAL_PAGES pages
+    uint32_t most;                   // pages in a group: at most PM_JOURNAL_PAGES
+    struct pm_journal_lap lap, next; // before this commit, and with it
+    uint64_t at;                     // where the group goes
+    uint64_t pages;                  // of all groups
+    uint32_t held;                   // for the last group: see journal_format.h
+    bool forced;                     // the same
+    bool failed;                     // a write has failed; errno was `error`
     int error;
 };
 
 // The bytes that `group` needs.
 #define PM_JOURNAL_BUFFER ((size_t)(1 + PM_JOURNAL_PAGES) * PM_PAGE_SIZE)
 
+// `epoch` is larger than those of all commits that were begun before.
 void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epoch, uint64_t time);
 // Adds pages of a file. Their contents are taken over at once.
 void pm_journal_add_pages(struct pm_journal *j, unsigned file, uint64_t first, const void *from,
@@ -66,40 +82,86 @@ void pm_journal_add_pages(struct pm_journal *j, unsigned file, uint64_t first, c
 void pm_journal_add_zeroes(struct pm_journal *j, unsigned file, uint64_t first, uint64_t pages);
 // Adds the length that the file has under this commit.
 void pm_journal_add_length(struct pm_journal *j, unsigned file, uint64_t bytes);
+// Whether anything was added.
+bool pm_journal_has_any(const struct pm_journal *j);
 // Writes the last group. False, with errno: this or an earlier write has failed, so this is no
 // commit. On true the caller syncs the journal.
 bool pm_journal_end(struct pm_journal *j);
+// After that sync: the commit counts, and the next one goes behind it.
+void pm_journal_count(struct pm_journal *j);
+// When the files hold, durably, what all commits in the journal say: the next one goes to its
+// start. False, with errno: it goes behind them still.
+bool pm_journal_end_lap(struct pm_journal *j);
 
 // ---- reading ------------------------------------------------------------------------------------
 
+// Commits in a row.
 struct pm_journal_found {
-    uint64_t epoch, time;
-    uint64_t groups, pages, bytes; // bytes: of the journal
-    uint32_t held;                 // microseconds
-    bool forced;
+    uint64_t epoch, time;     // of the last one
+    uint64_t pages;           // the same
+    uint32_t held;            // microseconds; the same
+    bool forced;              // the same
+    uint64_t commits, groups; // of all
+    uint64_t bytes;           // where the last one ends
+    // Before the first one; all is 0 at the start of the journal.
+    uint64_t at, lap;
+    uint32_t before;
 };
 
-// Whether the journal holds a whole commit of the heap `uuid`. `buffer`: PM_JOURNAL_BUFFER bytes.
+// The commits that the journal of the heap `uuid` holds. False: not one whole one. `buffer`:
+// PM_JOURNAL_BUFFER bytes.
 bool pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                      struct pm_journal_found *found);
-// Brings a whole commit into the files, and syncs them. `lengths`: sets lengths, too. False, with
-// errno: it may be tried again.
-bool pm_journal_apply(const struct pm_journal_io *io, void *buffer,
-                      const struct pm_journal_found *found, bool lengths);
-// What is done with each entry of a commit; false ends it. `from`: the contents of its pages.
+// After pm_journal_end(): that commit alone. After pm_journal_count(): all that count.
+struct pm_journal_found pm_journal_found_last(const struct pm_journal *j);
+struct pm_journal_found pm_journal_found_lap(const struct pm_journal *j);
+
+// Files that have changed, and are not synced.
+struct pm_journal_touched {
+    bool file[PM_JOURNAL_FILES];
+};
+// Brings commits into the files. `lengths`: sets lengths, too. False, with errno: it may be tried
+// again, from the same or an earlier commit on.
+bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
+                              const struct pm_journal_found *found, bool lengths,
+                              struct pm_journal_touched *touched);
+// Syncs the files, which are not touched any more then. False, with errno: a part of what was
+// written may be lost, although later syncs succeed; so it is to be written again.
+bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_touched *touched);
+// What is done with each entry of commits; false ends it. `from`: the contents of its pages.
 typedef bool pm_journal_fn(const struct pm_journal_io *io, const struct pm_journal_entry *e,
                            const char *from, void *arg);
 bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
                      const struct pm_journal_found *found, pm_journal_fn *fn, void *arg);
-// Empties the journal, durably. From then on the files may change without it.
-bool pm_journal_retire(const struct pm_journal_io *io);
-// What opening does first: applies a whole commit, drops a torn one, and retires the journal.
+// Empties the journal of so many commits, durably. From then on the files may change without it.
+bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits);
+// What opening does first: applies all whole commits, drops a torn one, and retires the journal.
 // found->groups is 0 if there was no whole one. False, with errno: nothing is lost, and it may be
 // tried again.
 bool pm_journal_recover(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                         struct pm_journal_found *found);
-// Whether the files hold the commit already.
+// Whether the files hold all commits of the journal already (journal_applied.c).
 bool pm_journal_applied(const struct pm_journal_io *io, void *buffer,
                         const struct pm_journal_found *found);
+
+// ---- for these functions ------------------------------------------------------------------------
+
+// Goes through groups. `group` is one that was read.
+struct pm_journal_reading {
+    const struct pm_journal_io *io;
+    struct pm_journal_group *group;
+    uint64_t at, epoch, lap;
+    uint32_t number, before;
+    bool old; // in a commit of the first version
+};
+struct pm_journal_reading pm_journal_read_from(const struct pm_journal_io *io, void *buffer,
+                                               const struct pm_journal_found *found);
+// Reads the next group. False: it is torn, or does not continue.
+bool pm_journal_read_next(struct pm_journal_reading *r);
+static inline const struct pm_journal_entry *
+pm_journal_entries(const struct pm_journal_group *group) {
+    const char *entries = (const char *)group + offsetof(struct pm_journal_group, entry);
+    return (const struct pm_journal_entry *)entries;
+}
 
 #endif

@@ -207,12 +207,7 @@ bool pm_journal_open(void) {
     return true;
 }
 
-bool pm_journal_remove(void) {
-    if (!pm_journal_retire(&pm_journal_files))
-        return false;
-    unlinkat(pm_heap.dir_fd, pm_heap.journal.name, 0);
-    return true;
-}
+void pm_journal_remove(void) { unlinkat(pm_heap.dir_fd, pm_heap.journal.name, 0); }
 
 // ---- the journal of a heap that is being opened -------------------------------------------------
 

@@ -18,8 +18,8 @@ bool pm_journal_back_with_space(void *buffer, const struct pm_journal_found *fou
 
 // Makes the open heap's journal, or takes the one that is there.
 bool pm_journal_open(void);
-// Retires the open heap's journal and removes it.
-bool pm_journal_remove(void);
+// Removes the open heap's journal, which is retired.
+void pm_journal_remove(void);
 
 // What opening has found in the journal.
 enum pm_journal_is {

@@ -8,11 +8,23 @@
 
 #include "format.h"
 
-// A commit is a row of groups from the start of the file: a header page, then the contents of the
-// pages that its entries name, in their order. All groups of a commit have one epoch and rising
-// numbers. The commit is in force once all of them are whole, up to the one that says `last`.
-#define PM_JOURNAL_MAGIC 0x314c4e52554f4a4dull // "MJOURNL1"
-#define PM_JOURNAL_ENTRIES 252u
+// A commit is a row of groups: a header page, then the contents of the pages that its entries name,
+// in their order. All groups of a commit have one epoch and rising numbers. The commit is in force
+// once all of them are whole, up to the one that says `last`.
+//
+// Commits follow one upon another from the start of the file: a lap. All of a lap have its id and
+// rising epochs, and each group has the checksum of the one before it. So what a former lap, or a
+// commit that failed, has left in a place never continues a lap. Opening applies all of a lap, in
+// order, up to the first group that is not whole or does not continue it. The next lap begins when
+// the files hold durably what this one says, and after its first header is durably zeroes: else a
+// part of this lap might be taken, after the start of it was partly overwritten.
+//
+// The first version (PM_JOURNAL_MAGIC_1) has one commit, at the start. Its groups have an entry
+// more in the place of `lap`.
+#define PM_JOURNAL_MAGIC 0x324c4e52554f4a4dull   // "MJOURNL2"
+#define PM_JOURNAL_MAGIC_1 0x314c4e52554f4a4dull // "MJOURNL1"
+#define PM_JOURNAL_ENTRIES 251u
+#define PM_JOURNAL_ENTRIES_1 252u
 #define PM_JOURNAL_PAGES 252u // in a group, at most
 
 enum pm_journal_kind { PM_JOURNAL_PAGE = 1, PM_JOURNAL_ZERO = 2, PM_JOURNAL_LENGTH = 3 };
@@ -50,8 +62,12 @@ struct pm_journal_group {
     uint32_t held;  // in the last group: microseconds that the threads stood still; 0: not known
     uint32_t crc;   // of the header, taken as 0 here, and of the pages
     struct pm_journal_entry entry[PM_JOURNAL_ENTRIES];
+    uint64_t lap;    // differs from lap to lap
+    uint32_t before; // crc of the group before it in the lap; 0: it is the first one
+    uint32_t reserved;
 };
 _Static_assert(sizeof(struct pm_journal_group) == 4096, "one page");
 _Static_assert(offsetof(struct pm_journal_group, entry) == 64, "frozen");
+_Static_assert(offsetof(struct pm_journal_group, lap) == 4080, "frozen");
 
 #endif

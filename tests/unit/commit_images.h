@@ -5,7 +5,7 @@
 #ifndef PMALLOC_TESTS_UNIT_COMMIT_IMAGES_H
 #define PMALLOC_TESTS_UNIT_COMMIT_IMAGES_H
 
-#include "base/crc.h"
+#include "journal_wrong.h"
 #include "page_cache.h"
 
 enum mutant {
@@ -18,13 +18,17 @@ enum mutant {
     NO_SYNC_MORPH,
     NO_SYNC_JOURNAL,   // before the commit counts
     LATE_SYNC_JOURNAL, // after the first sync of another file
-    LATE_SYNC_FILES,   // after the next commit has written the journal
+    LATE_SYNC_FILES,   // after the journal was changed for the next lap
+    NO_END,            // the header of a lap that ends is left as it is
+    NO_END_SYNC,       // it is zeroed, but that is not durable
     NO_FIRST_SYNC,     // of what is in the files when commit mode begins
     NO_NAME_SYNC,      // of the directory, when the journal is made
     EARLY_RETIRE,      // recovery empties the journal before its commit's files are synced
     NO_INHERITED_SYNC, // of a journal that a killed process left
-    NO_CRC,            // the checksum of a group is not looked at
-    NO_EPOCH,          // nor is its epoch
+    SKIPS,             // see journal_wrong.h
+    ORDER,
+    NO_CHAIN,
+    NO_CRC,
     MUTANTS
 };
 static const char *const mutant_name[] = {"none",
@@ -37,17 +41,22 @@ static const char *const mutant_name[] = {"none",
                                           "no sync of the journal",
                                           "sync of the journal after that of a file",
                                           "sync of files after the journal was written anew",
+                                          "no end of a lap",
+                                          "no sync of the end of a lap",
                                           "no sync when commit mode begins",
                                           "no sync of the directory",
                                           "journal emptied before files are synced",
                                           "no sync of an inherited journal",
-                                          "no checksum",
-                                          "no epoch"};
+                                          "a commit of several is left out",
+                                          "commits in another order",
+                                          "groups of other commits",
+                                          "no checksum"};
 
 // The contents that a commit stands for.
 struct state {
     uint64_t size[FILES];
     unsigned char *bytes[FILES];
+    uint64_t *hash[FILES]; // of each whole page
 };
 
 // What outlives a process of the test.
@@ -58,7 +67,7 @@ static struct shared {
     bool counts;  // the commit that is being made counts already
     bool failed;  // state 2 is one whose sync has failed: it may count until the next one does
     bool goes_on; // the files are an image
-    bool much;    // there was a commit of more than 64 MiB
+    bool much;    // there was a commit of more than the journal keeps
     uint64_t seed;
 } * shared;
 static struct state *states; // three of them, shared
@@ -107,11 +116,17 @@ static bool i_set_length(unsigned file, uint64_t bytes) {
     cache_set_length(image, file, bytes);
     return true;
 }
+// The sync of the journal makes it end, and no commit count.
+static bool has_ended(const struct world *w) {
+    const struct cached_file *f = &w->file[PM_JOURNAL_SELF];
+    return f->size == 0 || memcmp(page_now(w, PM_JOURNAL_SELF, 0), zero_page, PM_PAGE_SIZE) == 0;
+}
+
 static bool i_sync(unsigned file) {
     static unsigned late;
     cut_recovery();
-    if (is_left_out(file) || (shared->mutant == NO_INHERITED_SYNC && file == PM_JOURNAL_SELF &&
-                              image->file[file].size != 0))
+    if (is_left_out(file) ||
+        (shared->mutant == NO_INHERITED_SYNC && file == PM_JOURNAL_SELF && !has_ended(image)))
         return true;
     if (shared->mutant == EARLY_RETIRE && file != PM_JOURNAL_SELF) {
         late |= 1u << file;
@@ -129,34 +144,6 @@ static bool i_sync(unsigned file) {
 }
 static const struct pm_journal_io image_io = {i_write, i_read, i_zero, i_set_length, i_sync};
 
-// A mutant that does not look at checksums, or at epochs: the image has right ones.
-static void mend_groups(struct world *w, struct pm_journal_group *group) {
-    uint64_t at = 0, epoch = 0;
-    while (cache_read(w, PM_JOURNAL_SELF, group, sizeof *group, at) &&
-           group->magic == PM_JOURNAL_MAGIC && group->pages <= PM_JOURNAL_PAGES) {
-        size_t bytes = (1 + (size_t)group->pages) * PM_PAGE_SIZE;
-        uint32_t was = group->crc, now;
-        if (!cache_read(w, PM_JOURNAL_SELF, group, bytes, at))
-            return;
-        group->crc = 0;
-        now = pm_crc32c(0, group, bytes);
-        if (shared->mutant == NO_EPOCH && now == was) {
-            epoch = at ? epoch : group->epoch;
-            group->epoch = epoch;
-            now = pm_crc32c(0, group, bytes);
-        }
-        group->crc = shared->mutant == NO_CRC || now != was ? now : was;
-        if (shared->mutant == NO_EPOCH && group->epoch != epoch)
-            return;
-        cache_write(w, PM_JOURNAL_SELF, &group->crc, sizeof group->crc,
-                    at + offsetof(struct pm_journal_group, crc));
-        cache_write(w, PM_JOURNAL_SELF, &group->epoch, sizeof group->epoch,
-                    at + offsetof(struct pm_journal_group, epoch));
-        at += bytes;
-    }
-    cache_sync(w, PM_JOURNAL_SELF);
-}
-
 static bool file_is(const struct world *w, const struct state *s, unsigned file) {
     uint64_t size = s->size[file];
     // Opening cuts off what lies beyond; a file that is shorter would be damage.
@@ -164,7 +151,9 @@ static bool file_is(const struct world *w, const struct state *s, unsigned file)
         return false;
     for (uint64_t at = 0; at < size; at += PM_PAGE_SIZE) {
         uint64_t part = size - at < PM_PAGE_SIZE ? size - at : PM_PAGE_SIZE;
-        if (memcmp(page_now(w, file, at / PM_PAGE_SIZE), s->bytes[file] + at, part) != 0)
+        const unsigned char *page = page_now(w, file, at / PM_PAGE_SIZE);
+        if (part == PM_PAGE_SIZE ? page_hash(page) != s->hash[file][at / PM_PAGE_SIZE]
+                                 : memcmp(page, s->bytes[file] + at, part) != 0)
             return false;
     }
     return true;
@@ -188,10 +177,11 @@ static void check_image(struct world *w) {
     struct pm_journal_found found;
     struct pm_super_file *super = (void *)states[shared->after].bytes[PM_JOURNAL_SUPER];
     char *buffer = buffers[w - worlds];
-    if (shared->mutant == NO_CRC || shared->mutant == NO_EPOCH)
-        mend_groups(w, (void *)buffer);
     image = w;
-    bool good = pm_journal_recover(&image_io, buffer, super->super.uuid, &found);
+    bool good = shared->mutant >= SKIPS
+                    ? wrong_recover(&image_io, buffer, super->super.uuid,
+                                    (enum wrong_way)(shared->mutant - SKIPS))
+                    : pm_journal_recover(&image_io, buffer, super->super.uuid, &found);
     shared->wrong += !good || !is_right(w);
     shared->images++;
 }

@@ -16,11 +16,12 @@
 
 #define SECTOR 512u
 #define SECTORS (PM_PAGE_SIZE / SECTOR)
-#define FILE_PAGES 28u
+#define FILE_PAGES 56u
 #define VERSIONS 4u
 
 // The journal, and three files of a heap.
 enum { W_JOURNAL, W_SUPER, W_DATA, W_SLABS, W_FILES };
+static const unsigned most_pages[W_FILES] = {FILE_PAGES, 6, 6, 6};
 
 struct version {
     unsigned char bytes[PM_PAGE_SIZE];
@@ -52,9 +53,17 @@ enum mutant {
     MUTANT_NO_RETIRE,      // the journal is not emptied before files change in another way
     MUTANT_NO_RETIRE_SYNC, // it is, but that is not durable
     MUTANT_NO_KILL_SYNC,   // of a journal that a killed process has left
+    MUTANT_NO_CHECKPOINT,  // a lap ends, and no file is synced
+    MUTANT_NO_END,         // the header of a lap that ends is left as it is
+    MUTANT_NO_END_SYNC,    // it is zeroed, but that is not durable
+    MUTANT_SKIPS,          // see journal_wrong.h
+    MUTANT_ORDER,
+    MUTANT_NO_CHAIN,
+    MUTANT_NO_CRC,
     MUTANTS
 };
-static bool retiring, inheriting; // the journal's next sync is one of the last two
+static bool retiring, inheriting; // the journal's next sync is one of those
+static bool ending;               // a lap ends: the same
 static enum mutant mutant;
 
 static uint64_t rnd(uint64_t below) {
@@ -108,10 +117,12 @@ static void change(struct file *f, const void *from, size_t len, uint64_t at) {
 
 static bool w_write(unsigned file, const void *from, size_t len, uint64_t at) {
     struct file *f = &world->file[world_file(file)];
-    if (at + len > sizeof f->now) {
+    if (at + len > most_pages[world_file(file)] * PM_PAGE_SIZE) {
         errno = ENOSPC;
         return false;
     }
+    if (mutant == MUTANT_NO_END && ending && file == PM_JOURNAL_SELF)
+        return true;
     if (!operation()) { // as write() may: a part has been written
         size_t part = (len / 2) & ~(size_t)(SECTOR - 1);
         if (part)
@@ -136,7 +147,8 @@ static bool w_zero(unsigned file, uint64_t at, uint64_t len) {
     struct file *f = &world->file[world_file(file)];
     if (!operation())
         return false;
-    uint64_t end = at + len > sizeof f->now ? sizeof f->now : at + len;
+    uint64_t most = most_pages[world_file(file)] * PM_PAGE_SIZE;
+    uint64_t end = at + len > most ? most : at + len;
     if (at < end)
         change(f, NULL, end - at, at);
     return true;
@@ -162,11 +174,15 @@ static bool w_sync(unsigned file) {
                     (mutant == MUTANT_NO_DATA_SYNC && file == PM_JOURNAL_DATA) ||
                     (mutant == MUTANT_NO_SLABS_SYNC && file == PM_JOURNAL_SLABS) ||
                     (mutant == MUTANT_NO_RETIRE_SYNC && retiring) ||
-                    (mutant == MUTANT_NO_KILL_SYNC && inheriting);
+                    (mutant == MUTANT_NO_KILL_SYNC && inheriting) ||
+                    (mutant == MUTANT_NO_CHECKPOINT && ending && file != PM_JOURNAL_SELF) ||
+                    (mutant == MUTANT_NO_END_SYNC && ending && file == PM_JOURNAL_SELF);
     inheriting = false;
     if (left_out)
         return true;
-    for (unsigned page = 0; page < FILE_PAGES; page++) {
+    for (unsigned page = 0; page < most_pages[world_file(file)]; page++) {
+        if (f->versions[page] == 1)
+            continue;
         memcpy(f->version[page][0].bytes, f->now + page * PM_PAGE_SIZE, PM_PAGE_SIZE);
         f->versions[page] = 1;
     }
@@ -179,8 +195,7 @@ static const struct pm_journal_io w_io = {w_write, w_read, w_zero, w_set_length,
 static struct world *world_new(void) {
     mallopt(M_MMAP_THRESHOLD, 1 << 28); // images come and go: keep their memory
     mallopt(M_TRIM_THRESHOLD, 1 << 28);
-    struct world *w = malloc(sizeof *w);
-    memset(w, 0, sizeof *w);
+    struct world *w = calloc(1, sizeof *w);
     for (unsigned i = 0; i < W_FILES; i++)
         for (unsigned page = 0; page < FILE_PAGES; page++)
             w->file[i].versions[page] = 1;
@@ -213,14 +228,16 @@ static void choose_page(struct file *to, const struct file *from, unsigned page,
 // What a power failure at this moment may leave.
 static struct world *world_image(const struct world *from) {
     struct world *w = malloc(sizeof *w);
-    unsigned way = (unsigned)rnd(4); // all pages old, all new, or each as it comes
+    unsigned way = (unsigned)rnd(6); // all pages old, all new, a part of the file, or as it comes
     for (unsigned i = 0; i < W_FILES; i++) {
         struct file *to = &w->file[i];
         const struct file *f = &from->file[i];
         bool longer = rnd(2);
+        unsigned limit = (unsigned)rnd(f->size / PM_PAGE_SIZE + 1);
         to->size = to->durable_size = way == 0 || (way > 1 && longer) ? f->durable_size : f->size;
-        for (unsigned page = 0; page < FILE_PAGES; page++) {
-            choose_page(to, f, page, way < 2 ? way : (unsigned)rnd(6));
+        for (unsigned page = 0; page < most_pages[i]; page++) {
+            unsigned part = (page < limit) == (way == 2);
+            choose_page(to, f, page, way < 2 ? way : way < 4 ? part : (unsigned)rnd(6));
             if (page * PM_PAGE_SIZE >= to->size)
                 memset(to->now + page * PM_PAGE_SIZE, 0, PM_PAGE_SIZE);
             memcpy(to->version[page][0].bytes, to->now + page * PM_PAGE_SIZE, PM_PAGE_SIZE);

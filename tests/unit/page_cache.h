@@ -20,9 +20,15 @@
 #define SECTORS (PM_PAGE_SIZE / SECTOR)
 #define VERSIONS 4u
 #define FILES PM_JOURNAL_MEMBERS // PM_JOURNAL_SELF, and the members of shard 0
-#define LARGEST ((uint64_t)96 << 20)
+#define LARGEST ((uint64_t)32 << 20)
 #define MOST_PAGES (LARGEST / PM_PAGE_SIZE)
 #define DEPTH 4u // a world, and images of images
+
+// A page of a pool has the hash of its contents behind it, once somebody has asked; 0: nobody has.
+struct pooled {
+    unsigned char bytes[PM_PAGE_SIZE];
+    uint64_t hash;
+};
 
 struct cached {
     unsigned char *version[VERSIONS]; // 0 is durable; NULL: as the world has it that was cut
@@ -51,12 +57,34 @@ static unsigned char *free_pages[1 << 16];
 static unsigned free_count;
 
 static unsigned char *new_page(struct world *w) {
-    if (w == &worlds[0] && free_count)
-        return free_pages[--free_count];
-    MUST(w->used < POOL);
     unsigned char *page = w->pool + w->used;
-    w->used += PM_PAGE_SIZE;
+    if (w == &worlds[0] && free_count) {
+        page = free_pages[--free_count];
+    } else {
+        MUST(w->used + sizeof(struct pooled) <= POOL);
+        w->used += sizeof(struct pooled);
+    }
+    ((struct pooled *)(void *)page)->hash = 0;
     return page;
+}
+
+static uint64_t hash_of(const unsigned char *bytes) {
+    uint64_t hash = 1, word;
+    for (unsigned at = 0; at < PM_PAGE_SIZE; at += sizeof word) {
+        memcpy(&word, bytes + at, sizeof word);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 29;
+    }
+    return hash | 1;
+}
+
+// Of a page that changes no more.
+static uint64_t page_hash(const unsigned char *page) {
+    static uint64_t zero_hash;
+    uint64_t *hash = page == zero_page ? &zero_hash : &((struct pooled *)(uintptr_t)page)->hash;
+    if (!*hash)
+        *hash = hash_of(page);
+    return *hash;
 }
 
 static void drop_page(struct world *w, unsigned char *page) {
@@ -216,6 +244,19 @@ static struct world *image_begin(const struct world *from) {
     return w;
 }
 
+// A file that becomes longer again shows zeroes there, whatever its pages were.
+static void empty_beyond_end(struct world *w, unsigned file, uint64_t end) {
+    struct cached_file *f = &w->file[file];
+    for (uint64_t page = (f->size + PM_PAGE_SIZE - 1) / PM_PAGE_SIZE; page * PM_PAGE_SIZE < end;
+         page++) {
+        if (durable_page(w, file, page) == zero_page)
+            continue;
+        unsigned char *empty = new_page(w);
+        memset(empty, 0, PM_PAGE_SIZE);
+        entry_of(w, file, page)->version[0] = empty;
+    }
+}
+
 // What a power failure at this moment may leave.
 static struct world *image_of(const struct world *from) {
     struct world *w = image_begin(from);
@@ -236,6 +277,7 @@ static struct world *image_of(const struct world *from) {
             choose_page(from, i, page, how, chosen);
             entry_of(w, i, page)->version[0] = chosen;
         }
+        empty_beyond_end(w, i, f->size > f->durable_size ? f->size : f->durable_size);
     }
     if (!w->named)
         w->file[PM_JOURNAL_SELF].size = w->file[PM_JOURNAL_SELF].durable_size = 0;

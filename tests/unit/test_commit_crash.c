@@ -17,7 +17,12 @@
 #include <sys/syscall.h>
 
 #include "blocks/verify.h"
+#include "media/checkpoint.h"
 #include "media/commit.h"
+
+// So short that some commits make a lap; and a commit may be longer than what is kept.
+#define LAP ((uint64_t)128 << 10)
+#define KEPT ((uint64_t)2 << 20)
 
 static struct pm_error err;
 static bool watching;       // calls are noted
@@ -116,18 +121,19 @@ static void sync_late_files(void) {
 static void note_sync(unsigned file) {
     struct world *w = &worlds[0];
     if (file == PM_JOURNAL_SELF) {
+        bool counts = committing && !has_ended(w);
         sync_late_files();
-        if (shared->mutant == LATE_SYNC_JOURNAL)
+        if (counts && shared->mutant == LATE_SYNC_JOURNAL)
             late_journal = true;
-        else if (shared->mutant != NO_SYNC_JOURNAL || w->file[file].size == 0)
+        else if (counts ? shared->mutant != NO_SYNC_JOURNAL
+                        : shared->mutant != NO_END_SYNC || w->file[file].size == 0)
             cache_sync(w, file);
-        if (w->file[file].size == 0)
-            shared->failed = false;
-        else if (committing) {
+        if (counts) {
             committing = false;
             shared->counts = true;
-            shared->failed = false;
         }
+        if (counts || w->file[file].size == 0)
+            shared->failed = false;
         return;
     }
     if (first_syncs)
@@ -169,7 +175,9 @@ static long write_call(int fd, const void *from, size_t len, uint64_t at) {
             errno = ENOSPC;
             return -1;
         }
-        cache_write(&worlds[0], (unsigned)file, from, len, at);
+        if (shared->mutant != NO_END || file != PM_JOURNAL_SELF || at || len != PM_PAGE_SIZE ||
+            memcmp(from, zero_page, PM_PAGE_SIZE) != 0)
+            cache_write(&worlds[0], (unsigned)file, from, len, at);
     }
     return __real_syscall(SYS_pwrite64, fd, from, len, at);
 }
@@ -281,6 +289,9 @@ static void capture(unsigned number) {
     for (unsigned file = 1; file < FILES; file++) {
         states[number].size[file] = length_of(file);
         memcpy(states[number].bytes[file], map_of(file), length_of(file));
+        for (uint64_t page = 0; page < length_of(file) / PM_PAGE_SIZE; page++)
+            states[number].hash[file][page] =
+                hash_of(states[number].bytes[file] + page * PM_PAGE_SIZE);
     }
 }
 
@@ -333,14 +344,14 @@ static void commit(void) {
 
 // A commit whose journal is longer than what is kept of it.
 static void commit_much(void) {
-    const uint64_t pages = 17000;
+    const uint64_t pages = KEPT / PM_PAGE_SIZE + 100;
     shared->much = true;
-    thin = 60;
+    thin = 20;
     uint32_t index = pm_extent_allocate(pages, 1);
     MUST(index);
     memset(pm_extent_address(&pm_extents[index]), 'm', pages * PM_PAGE_SIZE);
     commit();
-    CHECK_EQ(worlds[0].file[PM_JOURNAL_SELF].size, 64 << 20);
+    CHECK_EQ(worlds[0].file[PM_JOURNAL_SELF].size, KEPT);
     pm_extent_release(index);
     pm_extent_purge(true);
     commit();
@@ -399,12 +410,12 @@ static void one_life(void) {
     }
     shared->goes_on = false;
     begin_commits();
-    if (shared->images > 20000 && !shared->much && !shared->mutant)
+    if ((!shared->much || rnd(20) == 0) && !shared->mutant)
         commit_much();
     // Commits of several groups, which lie in the same places.
-    bool wide = shared->mutant == NO_EPOCH || rnd(8) == 0;
+    bool wide = rnd(8) == 0;
     uint32_t index = wide ? pm_extent_allocate(400, 1) : 0;
-    for (unsigned n = 0; n < 8 && shared->images < shared->most_images; n++) {
+    for (unsigned n = 0; n < 10 && shared->images < shared->most_images; n++) {
         if (wide)
             memset(pm_extent_address(&pm_extents[index]), 1 + (int)rnd(255), 400 * PM_PAGE_SIZE);
         for (unsigned k = (unsigned)rnd(12); k; k--)
@@ -428,7 +439,9 @@ static void *share_memory(size_t bytes) {
 // Until there are so many images, or (a mutant) one is wrong. Returns whether none was wrong.
 static bool run(enum mutant mutant, unsigned most) {
     uint64_t seed = shared->seed;
-    *shared = (struct shared){.most_images = most, .mutant = mutant, .seed = seed ? seed : 1};
+    bool much = shared->much;
+    *shared = (struct shared){
+        .most_images = most, .mutant = mutant, .seed = seed ? seed : 1, .much = much};
     while (shared->images < most && !shared->wrong) {
         if (!shared->goes_on)
             fixture_make();
@@ -461,10 +474,14 @@ int main(int argc, char **argv) {
     shared = share_memory(sizeof *shared);
     states = share_memory(3 * sizeof *states);
     for (unsigned i = 0; i < 3; i++)
-        for (unsigned file = 1; file < FILES; file++)
+        for (unsigned file = 1; file < FILES; file++) {
             states[i].bytes[file] = share_memory(LARGEST);
+            states[i].hash[file] = share_memory(MOST_PAGES * sizeof(uint64_t));
+        }
     for (unsigned d = 0; d < DEPTH; d++)
         buffers[d] = reserve_memory(PM_JOURNAL_BUFFER);
+    pm_checkpoint_lap = LAP;
+    pm_checkpoint_kept = KEPT;
     if (argc > 1 && strcmp(argv[1], "mutants") == 0) {
         run_mutants();
         return CHECK_DONE();

@@ -110,9 +110,14 @@ static void test_journal(void) {
     FIELD(pm_journal_group, entries, 48, 4);
     FIELD(pm_journal_group, pages, 52, 4);
     FIELD(pm_journal_group, crc, 60, 4);
-    FIELD(pm_journal_group, entry, 64, 4032);
-    CHECK_EQ(PM_JOURNAL_MAGIC, 0x314c4e52554f4a4d);
+    FIELD(pm_journal_group, entry, 64, 4016);
+    FIELD(pm_journal_group, lap, 4080, 8);
+    FIELD(pm_journal_group, before, 4088, 4);
+    FIELD(pm_journal_group, reserved, 4092, 4);
+    CHECK_EQ(PM_JOURNAL_MAGIC, 0x324c4e52554f4a4d);
+    CHECK_EQ(PM_JOURNAL_MAGIC_1, 0x314c4e52554f4a4d);
     CHECK_EQ(PM_INCOMPAT_JOURNAL, 8);
+    CHECK_EQ(PM_INCOMPAT_LAPS, 64);
     CHECK_EQ(PM_JOURNAL_PAGE * 100 + PM_JOURNAL_ZERO * 10 + PM_JOURNAL_LENGTH, 123);
     CHECK_EQ(PM_JOURNAL_SUPER, 1);
     CHECK_EQ(PM_JOURNAL_ROOTS, 2);

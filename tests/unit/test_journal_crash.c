@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// The journal under power failure (journal_world.h): commits, full disks, kills, recoveries that
-// are cut a second time, and use of the files without the journal after that. Each image must
+// The journal under power failure (journal_world.h): commits in laps, full disks, kills, recoveries
+// that are cut a second time, and use of the files without the journal after that. Each image must
 // recover to the state of one commit: the last that counts, or the one that is being made. Then
 // mutants, each of which leaves out a sync or changes an order: some image must show it.
 //
 //   build/unit/test_journal_crash [IMAGES]
 #include "journal_world.h"
+#include "journal_wrong.h"
+#include "media/checkpoint.h"
 
 static const unsigned files[] = {PM_JOURNAL_SUPER, PM_JOURNAL_DATA, PM_JOURNAL_SLABS};
 #define FILES (sizeof files / sizeof files[0])
 #define PAGES 6u // of each file
+#define LAP (10 * PM_PAGE_SIZE)
 
 // The contents that a commit stands for.
 struct state {
@@ -29,7 +32,8 @@ static char *buffer, *inner_buffer, *recover_buffer;
 static bool is_state(const struct world *w, const struct state *s) {
     for (unsigned i = 0; i < FILES; i++) {
         const struct file *f = &w->file[i + 1];
-        if (f->size != s->size[i] || memcmp(f->now, s->bytes[i], s->size[i]) != 0)
+        // Opening cuts off what lies beyond.
+        if (f->size < s->size[i] || memcmp(f->now, s->bytes[i], s->size[i]) != 0)
             return false;
     }
     return true;
@@ -40,7 +44,9 @@ static void check_image(struct world *image, void *room) {
     struct pm_journal_found found;
     struct world *outer = world;
     world = image;
-    bool good = pm_journal_recover(&w_io, room, uuid, &found);
+    bool good = mutant >= MUTANT_SKIPS
+                    ? wrong_recover(&w_io, room, uuid, (enum wrong_way)(mutant - MUTANT_SKIPS))
+                    : pm_journal_recover(&w_io, room, uuid, &found);
     world = outer;
     good = good && (is_state(image, &after) || (!counts && is_state(image, &before)) ||
                     (has_failed && is_state(image, &failed)));
@@ -53,15 +59,16 @@ static void check_image(struct world *image, void *room) {
 static void aside(void (*step)(void)) {
     void (*outer)(void) = at_operation;
     int fails = fail_in;
-    bool inherits = inheriting, retires = retiring;
+    bool inherits = inheriting, retires = retiring, ends = ending;
     at_operation = NULL;
     fail_in = -1;
-    inheriting = retiring = false;
+    inheriting = retiring = ending = false;
     step();
     at_operation = outer;
     fail_in = fails;
     inheriting = inherits;
     retiring = retires;
+    ending = ends;
 }
 
 // In the recovery of an image. The images of these cuts are not cut again.
@@ -117,44 +124,102 @@ static void write_changes(struct pm_journal *j) {
             else
                 pm_journal_add_pages(j, files[i], page, now, 1);
         }
+        if (after.size[i] < before.size[i])
+            pm_journal_add_zeroes(j, files[i], after.size[i] / PM_PAGE_SIZE,
+                                  (before.size[i] - after.size[i]) / PM_PAGE_SIZE);
     }
 }
 
-// As commit.c does it. False: no commit was made, or it was not applied.
-static bool commit(bool *unapplied) {
-    struct pm_journal j = {.io = &w_io, .group = (void *)group, .most = 3};
+// A file becomes longer before the commit, and shorter after it.
+static bool set_lengths(bool longer) {
+    bool good = true;
+    for (unsigned i = 0; i < FILES && good; i++)
+        if (longer ? world->file[i + 1].size < after.size[i]
+                   : world->file[i + 1].size > after.size[i])
+            good = w_set_length(files[i], after.size[i]);
+    return good;
+}
+
+static struct pm_journal journal;
+static struct pm_journal_found written;
+static bool unapplied;
+
+static bool write_through(void) {
+    unapplied = !pm_checkpoint_write_through(&journal, &written);
+    return !unapplied;
+}
+
+static bool prepare(void) {
+    if (unapplied && !write_through())
+        return false;
+    ending = true;
+    bool good = pm_checkpoint_prepare(&journal);
+    ending = false;
+    return good;
+}
+
+static void begin_process(void) {
+    journal = (struct pm_journal){.io = &w_io, .group = (void *)group, .most = 3};
+    pm_checkpoint_begin(&journal);
+    unapplied = false;
+}
+
+// The process is killed: what is cached stays. The next one recovers, and may be cut.
+static void die_and_recover(void) {
     struct pm_journal_found found;
-    if (*unapplied) {
-        if (!pm_journal_look(&w_io, recover_buffer, uuid, &found) ||
-            !pm_journal_apply(&w_io, recover_buffer, &found, true))
-            return false;
-        *unapplied = false;
+    inheriting = true;
+    if (!pm_journal_recover(&w_io, recover_buffer, uuid, &found))
+        return;
+    if (has_failed && is_state(world, &failed))
+        after = failed;
+    wrong += !is_state(world, &after);
+    has_failed = inheriting = false;
+    begin_process();
+}
+
+static bool become_durable(void) {
+    if (!pm_journal_end(&journal))
+        return false;
+    written = pm_journal_found_last(&journal);
+    pm_checkpoint_make_room(&journal);
+    if (mutant == MUTANT_EARLY)
+        pm_checkpoint_write_through(&journal, &written);
+    if (rnd(10) == 0) { // what it has written is there, and not durable
+        fail_in = -1;
+        die_and_recover();
+        return true;
     }
+    return mutant == MUTANT_NO_SYNC || w_sync(PM_JOURNAL_SELF);
+}
+
+// As commit.c does it. False: no commit was made, or it was not applied.
+static bool commit(void) {
+    if (!prepare())
+        return false;
     change_state();
     epoch++;
-    pm_journal_begin(&j, uuid, epoch, epoch);
-    write_changes(&j);
-    bool good = pm_journal_end(&j);
-    if (good && mutant == MUTANT_EARLY && pm_journal_look(&w_io, recover_buffer, uuid, &found))
-        pm_journal_apply(&w_io, recover_buffer, &found, true);
-    good = good && (mutant == MUTANT_NO_SYNC || w_sync(PM_JOURNAL_SELF));
-    if (!good) { // it may be whole, though
+    pm_journal_begin(&journal, uuid, epoch, epoch);
+    write_changes(&journal);
+    if (!set_lengths(true) || !become_durable()) { // it may be whole, though
         failed = after;
         after = before;
-        has_failed = counts = true;
+        counts = has_failed = true;
+        has_failed = !pm_checkpoint_retire(&journal);
         return false;
     }
     counts = true;
     has_failed = false;
-    *unapplied = !pm_journal_look(&w_io, recover_buffer, uuid, &found) ||
-                 !pm_journal_apply(&w_io, recover_buffer, &found, true);
-    return !*unapplied;
+    if (!journal.at) // it was killed
+        return true;
+    pm_journal_count(&journal);
+    return write_through() && set_lengths(false);
 }
 
 // Files change in place, each change synced, as without a journal.
 static void go_without(void) {
+    bool good = pm_checkpoint_make(&journal);
     retiring = true;
-    bool good = mutant == MUTANT_NO_RETIRE || pm_journal_retire(&w_io);
+    good = good && (mutant == MUTANT_NO_RETIRE || pm_checkpoint_retire(&journal));
     retiring = has_failed = false;
     if (!good)
         return;
@@ -170,20 +235,8 @@ static void go_without(void) {
     }
 }
 
-// The process is killed: what is cached stays. The next one recovers, and may be cut.
-static void die_and_recover(void) {
-    struct pm_journal_found found;
-    inheriting = true;
-    if (!pm_journal_recover(&w_io, recover_buffer, uuid, &found))
-        return;
-    if (has_failed && is_state(world, &failed))
-        after = failed;
-    wrong += !is_state(world, &after);
-    has_failed = inheriting = false;
-}
-
 static void one_life(void) {
-    bool unapplied = false;
+    begin_process();
     world = world_new();
     memset(&after, 0, sizeof after);
     for (unsigned i = 0; i < FILES; i++)
@@ -192,13 +245,13 @@ static void one_life(void) {
     counts = true;
     has_failed = false;
     at_operation = cut;
-    for (unsigned n = 0; n < 6; n++) {
-        fail_in = rnd(4) ? -1 : (int)rnd(12);
-        bool made = commit(&unapplied);
+    for (unsigned n = 0; n < 12; n++) {
+        fail_in = rnd(6) ? -1 : (int)rnd(12);
+        bool made = commit();
         fail_in = -1;
-        if (rnd(made ? 4 : 2) == 0)
-            die_and_recover(), unapplied = false;
-        else if (rnd(4) == 0 && !unapplied)
+        if (rnd(made ? 8 : 2) == 0)
+            die_and_recover();
+        else if (rnd(8) == 0 && !unapplied)
             go_without();
     }
     at_operation = NULL;
@@ -214,16 +267,18 @@ static bool run(enum mutant which, uint64_t most, bool until_wrong) {
 }
 
 int main(int argc, char **argv) {
-    uint64_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : 20000;
+    uint64_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : 8000;
     buffer = malloc(PM_JOURNAL_BUFFER);
     inner_buffer = malloc(PM_JOURNAL_BUFFER);
     recover_buffer = malloc(PM_JOURNAL_BUFFER);
     group = malloc(PM_JOURNAL_BUFFER);
+    pm_checkpoint_lap = LAP;
+    pm_checkpoint_kept = LAP + 8 * PM_PAGE_SIZE;
     CHECK(run(MUTANT_NONE, most, false));
     printf("images %llu, second cuts %llu, wrong %llu\n", (unsigned long long)images,
            (unsigned long long)second_cuts, (unsigned long long)wrong);
     for (enum mutant m = MUTANT_NONE + 1; m < MUTANTS; m++) {
-        bool survived = run(m, 5 * most, true);
+        bool survived = run(m, 10 * most, true);
         printf("mutant %d: %s after %llu images\n", (int)m, survived ? "SURVIVED" : "killed",
                (unsigned long long)images);
         CHECK(!survived);

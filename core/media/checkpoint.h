@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// How the commits of the open heap reach its files for good. A commit that counts is written to the
+// files, which are not synced; what it says is durable in the journal. A checkpoint syncs them. It
+// is made when the journal is long, before it is cut or retired, and before its space is needed.
+//
+//   journal   |<-- the lap ------------->|<-- zeroes: room for the next ones -->|
+//              commit  commit  ... commit
+//
+// The room is written in advance, so that the sync of a commit has no metadata to write.
+//
+// One thread at a time, as for commits.
+#ifndef PM_CHECKPOINT_H
+#define PM_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "journal.h"
+
+// A lap ends before the commit that would begin behind this many bytes. The longer, the fewer
+// checkpoints, and the more an opening after a kill has to apply.
+extern uint64_t pm_checkpoint_lap;
+// The journal keeps its space for the next lap, up to this many bytes.
+extern uint64_t pm_checkpoint_kept;
+
+// For a heap whose journal was just made.
+void pm_checkpoint_begin(struct pm_journal *j);
+// Before a commit: whether one may be made. False, with errno.
+bool pm_checkpoint_prepare(struct pm_journal *j);
+// Makes room behind what was just written to the journal, which is not synced yet.
+void pm_checkpoint_make_room(struct pm_journal *j);
+// Brings the commit into the files. False, with errno: it may be tried again.
+bool pm_checkpoint_write_through(struct pm_journal *j, const struct pm_journal_found *commit);
+// All commits become durable in the files, and the next one goes to the journal's start.
+bool pm_checkpoint_make(struct pm_journal *j);
+// The same, and the journal becomes empty, durably.
+bool pm_checkpoint_retire(struct pm_journal *j);
+// Where the journal is longer than it may stay, a checkpoint is made and it is cut.
+void pm_checkpoint_cut(struct pm_journal *j);
+
+#endif
