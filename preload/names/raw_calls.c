@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -24,6 +25,7 @@
 #include "base/calls.h"
 #include "base/threads.h"
 #include "export.h"
+#include "filters.h"
 #include "process/triggers.h"
 
 // Younger than the oldest headers that this is built with.
@@ -254,10 +256,21 @@ static __attribute__((noinline)) long recorded(syscall_fn *next, long number,
     return result;
 }
 
+static __attribute__((noinline)) long install_filter(syscall_fn *next, long number, const long *a) {
+    struct pm_sandbox s;
+    bool filters = pm_filters_before(&s, number, a);
+    long result = next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (filters)
+        pm_filters_after(&s, number, a, result);
+    return result;
+}
+
 // All six arguments are passed on, whether the caller gave them or not, as libc's function does.
 EXPORT syscall_fn pm_wait_syscall __asm__("syscall");
 EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e, long f) {
     syscall_fn *next = atomic_load_explicit(&next_syscall, memory_order_relaxed);
+    if (number == SYS_seccomp || (number == SYS_prctl && a == PR_SET_SECCOMP))
+        return install_filter(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
     if (!pm_calls_recorded)
         return next(number, a, b, c, d, e, f);
     return recorded(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});

@@ -110,6 +110,12 @@ int pm_commits_begin(struct pm_error *err) {
     return pm_heap_journal(err);
 }
 
+static _Atomic bool stopped; // changes with the commit lock
+
+bool pm_commits_are_stopped(void) { return atomic_load_explicit(&stopped, memory_order_relaxed); }
+
+static bool may_be_made(void) { return pm_heap_is_journaled() && !pm_commits_are_stopped(); }
+
 // ---- one commit ---------------------------------------------------------------------------------
 
 #define PATIENCE_MS                                                                                \
@@ -190,7 +196,7 @@ static int take(bool idle) {
 
 // With the commit lock.
 static int make(bool idle) {
-    if (!pm_heap_is_journaled())
+    if (!may_be_made())
         return ENOTSUP;
     uint64_t since = pm_commit_clock();
     if (!pm_commit_prepare())
@@ -206,6 +212,20 @@ static int make(bool idle) {
     return 0;
 }
 
+// Waits for a commit to end, a little, in a call where this thread may be held.
+static void await_end(uint32_t seen) {
+    const struct timespec pause = {0, 1000000};
+    syscall(SYS_futex, &ends, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0);
+}
+
+void pm_commits_stop(bool on) {
+    uint32_t seen = atomic_load(&ends);
+    for (; !pm_trylock_raw(&pm_commit_lock); seen = atomic_load(&ends))
+        await_end(seen);
+    atomic_store_explicit(&stopped, on, memory_order_relaxed);
+    pm_unlock_raw(&pm_commit_lock);
+}
+
 static void end_commit(void) {
     pm_unlock_raw(&pm_commit_lock);
     atomic_fetch_add(&ends, 1);
@@ -215,7 +235,6 @@ static void end_commit(void) {
 // Waits with the signals open: whoever has the lock may stop this thread. False: meanwhile a commit
 // has come to count whose instant is later than `before`.
 static bool take_lock(uint64_t before, uint64_t *mask) {
-    const struct timespec pause = {0, 1000000};
     for (;;) {
         uint32_t seen = atomic_load(&ends);
         if (atomic_load(&covered) > before)
@@ -224,7 +243,7 @@ static bool take_lock(uint64_t before, uint64_t *mask) {
         if (pm_trylock_raw(&pm_commit_lock))
             return true;
         restore_signals(*mask);
-        syscall(SYS_futex, &ends, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0);
+        await_end(seen);
     }
 }
 
@@ -243,7 +262,7 @@ static int make_in_turn(bool idle, uint64_t before) {
 }
 
 int pm_commits_make(void) {
-    if (!pm_heap_is_journaled())
+    if (!may_be_made())
         return ENOTSUP;
     if (pm_nested())
         return EDEADLK;
@@ -271,9 +290,10 @@ static int told(int error) {
 void pm_commits_cover(void) {
     uint64_t before = atomic_load(&instants);
     int error = EAGAIN;
-    for (unsigned i = 0; i < COVER_TRIES && error == EAGAIN; i++)
+    for (unsigned i = 0; i < COVER_TRIES && error == EAGAIN && may_be_made(); i++)
         error = make_in_turn(false, before);
-    told(error);
+    if (may_be_made())
+        told(error);
 }
 
 static int make_if_free(bool idle) {
@@ -285,6 +305,8 @@ static int make_if_free(bool idle) {
 }
 
 int pm_commits_idle(bool wait) {
+    if (!may_be_made())
+        return ENOTSUP;
     return told(wait ? make_in_turn(true, UINT64_MAX) : make_if_free(true));
 }
 
@@ -303,7 +325,7 @@ static void say_forced(void) {
 // has written, as far as it has not changed since.
 static int make_by_bound(bool *due) {
     int error = 0;
-    *due = pm_heap_is_journaled() && pm_commit_bound_reached();
+    *due = may_be_made() && pm_commit_bound_reached();
     for (unsigned i = 0; i < 2 && *due && !error; i++) {
         pm_commit_force();
         error = make(false);

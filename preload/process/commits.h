@@ -35,7 +35,8 @@ enum pm_commits_mode pm_commits_mode(void);
 // TIME in milliseconds; 0: there is none.
 uint64_t pm_commits_interval(void);
 
-// Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode; EDEADLK in a signal
+// Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode, or a
+// seccomp filter has ended that (sandbox.h); EDEADLK in a signal
 // handler that has interrupted the allocator; EAGAIN if a thread could not be held; else what the
 // file system said. Then the last commit stands.
 int pm_commits_make(void);
@@ -51,6 +52,10 @@ void pm_commits_by_time(void);
 
 // Also for PMAlloc's thread: makes commits if too many pages have changed (commit_bound.h).
 void pm_commits_by_bound(void);
+
+// No commit is being made when this returns, and there are none from here on; or there are again.
+void pm_commits_stop(bool on);
+bool pm_commits_are_stopped(void);
 
 // The last commit, at the end of the program. No thread stores anything. Not `alone`: the caller
 // holds all locks. False: the heap stays as an earlier commit left it, and a line says so.

@@ -68,6 +68,7 @@
 #include "recovery/beside.h"
 #include "recovery/close.h"
 #include "roots/root_table.h"
+#include "sandbox.h"
 #include "start.h"
 #include "triggers.h"
 
@@ -261,7 +262,8 @@ static bool come_first(enum pm_phase next) {
 void pm_process_leave(void) {
     pm_trigger_tells(); // the status of this process
     if (pm_phase_serves() && pm_heap_on_media() && pm_process_default_heap() &&
-        !pm_heap_has_roots() && pm_heap.super->state.owner_pid == (uint64_t)getpid() &&
+        !pm_sandbox_forbids_end() && !pm_heap_has_roots() &&
+        pm_heap.super->state.owner_pid == (uint64_t)getpid() &&
         come_first(PM_ENDED)) // once removed, its name may soon be that of another process's heap
         pm_heap_remove();
 }
@@ -332,9 +334,23 @@ static void end_once(void) {
     }
 }
 
+// Makes no system call, where the filter forbids so much that there are no commits any more. In
+// commit mode memory is private, and what destructors do to it is never committed.
+static bool end_in_sandbox(void) {
+    bool journaled = pm_heap_is_journaled();
+    if (journaled && !pm_commits_are_stopped())
+        pm_commits_stop(true);
+    bool good = journaled || !pm_heap_on_media() || !pm_heap_has_roots();
+    if (!good)
+        pm_sandbox_say_end();
+    return good;
+}
+
 bool pm_process_end(void) {
     if (!pm_phase_serves())
         return true;
+    if (pm_sandbox_forbids_end())
+        return end_in_sandbox();
     bool first = pm_phase() < PM_ENDING;
     if (first)
         say_once();

@@ -18,7 +18,7 @@ def waiting():
     return compiled("waiting.c", "-pthread", name="pmtest_waiting")
 
 
-@pytest.mark.parametrize("how", ["threads", "signals", "forks", "large"])
+@pytest.mark.parametrize("how", ["threads", "signals", "forks", "large", "strict"])
 def test_the_heap_comes_while_others_ask_for_memory(waiting, how):
     for _ in range(RUNS):
         assert succeeds(run([waiting, how])) == "ok\n"

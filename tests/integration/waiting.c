@@ -2,12 +2,15 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A process that gets its heap late, while threads, a signal handler or children ask for memory.
-// usage: waiting threads|signals|forks|large. Every block keeps what was stored to it. Prints "ok".
+// usage: waiting threads|signals|forks|large|strict. Every block keeps what was stored to it. Prints "ok".
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,6 +116,17 @@ static void large(void) {
     check_and_free(blocks[0], 10, 1);
 }
 
+// After this the process may only read, write and exit.
+static void strict(void) {
+    fill(blocks[0], 10, 1);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0);
+    fill(blocks[1], BLOCKS, 2);
+    check_and_free(blocks[0], 10, 1);
+    check_and_free(blocks[1], BLOCKS, 2);
+    CHECK(write(STDOUT_FILENO, "ok\n", 3) == 3);
+    syscall(SYS_exit, 0);
+}
+
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "";
     if (!strcmp(how, "threads"))
@@ -123,6 +137,8 @@ int main(int argc, char **argv) {
         forks();
     else if (!strcmp(how, "large"))
         large();
+    else if (!strcmp(how, "strict"))
+        strict();
     else
         return 2;
     puts("ok");

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "sandbox.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "background.h"
+#include "base/calls.h"
+#include "base/filter.h"
+#include "base/message.h"
+#include "commits.h"
+#include "media/heap.h"
+#include "media/heap_open.h"
+#include "phase.h"
+#include "start.h"
+#include "triggers.h"
+
+// ---- what we need -------------------------------------------------------------------------------
+
+struct need {
+    const char *name;
+    long number;
+    uint64_t second; // argument
+};
+#define CALL(name)                                                                                 \
+    { #name, SYS_##name, 0 }
+#ifdef __GLIBC__
+#define FSTAT CALL(newfstatat)
+#else
+#define FSTAT CALL(fstat)
+#endif
+
+// A thread that is held, or waits at the end of a call.
+static const struct need holds[] = {CALL(rt_sigreturn),
+                                    CALL(gettid),
+                                    CALL(getpid),
+                                    CALL(rt_sigprocmask),
+                                    {"futex", SYS_futex, FUTEX_WAIT},
+                                    {"futex", SYS_futex, FUTEX_WAKE},
+                                    {"futex", SYS_futex, FUTEX_WAIT_PRIVATE},
+                                    {"futex", SYS_futex, FUTEX_WAKE_PRIVATE}};
+// The thread that makes a commit, and a call that is a reason for one.
+static const struct need commits[] = {CALL(rt_tgsigqueueinfo),
+                                      CALL(rt_sigaction),
+                                      CALL(nanosleep),
+                                      CALL(openat),
+                                      CALL(close),
+                                      CALL(getdents64),
+                                      CALL(read),
+                                      CALL(readlink),
+                                      CALL(fcntl),
+                                      CALL(ioctl),
+                                      CALL(pread64),
+                                      CALL(pwrite64),
+                                      CALL(fallocate),
+                                      CALL(ftruncate),
+                                      CALL(fdatasync),
+                                      CALL(fsync),
+                                      CALL(mmap),
+                                      CALL(munmap),
+                                      CALL(madvise),
+                                      FSTAT};
+// The end of the program. What fails does no harm there.
+static const struct need ends[] = {
+    CALL(rt_sigaction), CALL(rt_sigreturn), CALL(rt_sigprocmask), CALL(tgkill),   CALL(nanosleep),
+    CALL(openat),       CALL(close),        CALL(getdents64),     CALL(read),     CALL(lseek),
+    CALL(pwrite64),     CALL(mmap),         CALL(munmap),         CALL(madvise),  CALL(munlockall),
+    CALL(futex),        CALL(gettid),       CALL(getpid),         CALL(unlinkat), FSTAT};
+
+// A call in the list for which the filter says this or worse. NULL: there is none.
+static const char *missed(const struct sock_fprog *filter, const struct need *list, size_t count,
+                          enum pm_filter_verdict bad) {
+    for (size_t i = 0; i < count; i++)
+        if (pm_filter_asks(filter, list[i].number, list[i].second) >= bad)
+            return list[i].name;
+    return NULL;
+}
+#define MISSED(filter, list, bad) missed(filter, list, sizeof list / sizeof *list, bad)
+
+// ---- what follows from it -----------------------------------------------------------------------
+
+static _Atomic(const char *) end_misses;
+static _Atomic bool mute;          // a filter forbids to say something
+static _Atomic bool no_own_commit; // an earlier filter forbids it to the program's threads
+
+bool pm_sandbox_forbids_end(void) {
+    return atomic_load_explicit(&end_misses, memory_order_relaxed);
+}
+
+static bool concerns_us(void) {
+    return pm_phase() == PM_RUNNING && pm_heap_on_media() &&
+           !(pm_sandbox_forbids_end() && (!pm_heap_is_journaled() || pm_commits_are_stopped())) &&
+           pm_heap.super->state.owner_pid == (uint64_t)getpid();
+}
+
+static void stop_commits(const struct pm_sandbox *s, bool here) {
+    bool made = here && pm_commits_make() == 0;
+    pm_commits_stop(true);
+    pm_say("PMALLOC_COMMIT: a seccomp filter forbids %s, which commits need; so there are no more, "
+           "and %s stays as of the one %s; allow that call, or unset PMALLOC_COMMIT",
+           s->commits, pm_heap.dir, made ? "made just before the filter" : "before");
+}
+
+static void say_no_last(const struct pm_sandbox *s) {
+    pm_say("PMALLOC_COMMIT: a seccomp filter forbids %s, which the end of the program needs; so "
+           "there is no commit at the end, and %s stays as of the one before",
+           s->end, pm_heap.dir);
+}
+
+void pm_sandbox_say_end(void) {
+    const char *call = atomic_load_explicit(&end_misses, memory_order_relaxed);
+    if (call && !atomic_load_explicit(&mute, memory_order_relaxed))
+        pm_say("a seccomp filter forbids %s, which exit() needs to part from the heap %s; so the "
+               "program ends here, without its destructors, which would free what is there",
+               call, pm_heap.dir);
+}
+
+void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
+    int saved = errno;
+    *s = (struct pm_sandbox){0};
+    if (pm_phase() == PM_WAITING) // the filter may forbid it later
+        pm_process_start();
+    if (!concerns_us())
+        return;
+    bool journaled = pm_heap_is_journaled() && !pm_commits_are_stopped();
+    bool here = !atomic_load_explicit(&no_own_commit, memory_order_relaxed);
+    const char *own = MISSED(filter, commits, PM_FILTER_FAILS);
+    if (journaled)
+        s->commits = MISSED(filter, holds, PM_FILTER_FAILS);
+    if (journaled && !s->commits && (all || pm_commits_mode() != PM_COMMITS_TIME))
+        s->commits = own;
+    s->end = MISSED(filter, ends, PM_FILTER_ENDS);
+    if (pm_heap_is_journaled() && !s->end)
+        s->end = s->commits ? s->commits : own;
+    if (s->commits)
+        stop_commits(s, here);
+    else if (s->end && journaled && !pm_sandbox_forbids_end())
+        say_no_last(s);
+    // Its work is over; the filter may end it, too; and after SYS_exit, the only end in strict
+    // mode, it would keep the process alive.
+    if (s->commits || !filter || (s->end && all))
+        s->paused = pm_background_pause();
+    s->mute = pm_filter_asks(filter, SYS_write, STDERR_FILENO) != PM_FILTER_ALLOWS;
+    if (own)
+        atomic_store_explicit(&no_own_commit, true, memory_order_relaxed);
+    errno = saved;
+}
+
+// Nothing here makes a system call after a filter that forbids it.
+void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
+    int saved = errno;
+    if (refused && s->commits) {
+        pm_commits_stop(false);
+        atomic_store_explicit(&no_own_commit, false, memory_order_relaxed);
+        pm_say("PMALLOC_COMMIT: the filter was refused: commits go on");
+    }
+    if (refused) {
+        pm_background_go_on(s->paused);
+    } else {
+        if (s->commits)
+            pm_triggers_on = pm_calls_recorded = false;
+        if (s->end)
+            atomic_store_explicit(&end_misses, s->end, memory_order_relaxed);
+        if (s->mute)
+            atomic_store_explicit(&mute, true, memory_order_relaxed);
+    }
+    errno = saved;
+}
