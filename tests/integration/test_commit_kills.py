@@ -47,6 +47,28 @@ def test_what_is_right():
     assert ledger.tally["of the last acknowledged commit"] == 1, "half a line says nothing"
 
 
+def answered(*lines):
+    ledger = Ledger(exact=False, promised=True)
+    ledger.feed("".join(line + "\n" for line in ("instant 0 5 5 5", *lines)))
+    return ledger
+
+
+def test_what_was_said_is_there():
+    ledger = answered("said 1 6", "said 1 7", "said 0 6")
+    ledger.feed("instant 0 6 8 5\n")
+    with pytest.raises(Wrong, match="at the last commit"):
+        answered("said 1 6", "said 1 7").feed("instant 0 9 6 9\n")
+    ledger = answered("said 2 6")
+    ledger.feed("pmalloc: PMALLOC_COMMIT: a commit has failed: a thread does not stop; ...\n")
+    ledger.feed("said 2 7\n")
+    ledger.cut()
+    ledger.feed("instant 0 5 5 6\nsaid 2 7\n")
+    with pytest.raises(Wrong, match="at the last commit"):
+        ledger.feed("instant 0 5 5 6\n")
+    ledger = Ledger(exact=False)
+    ledger.feed("instant 0 5 5 5\nsaid 1 9\ninstant 0 5 6 5\n")  # idle promises no answer
+
+
 @pytest.mark.parametrize(
     "line, message",
     [

@@ -6,17 +6,22 @@
 //
 //     instants run SEED      says "instant ..." of what it finds, then works for ever, and says
 //                            "commit ..." after each commit that it makes
-//     instants check SEED    says "instant ..." only
+//     instants answer SEED   makes no commit itself, and says "said ..." after each operation
+//     instants wait SEED     the same, and each thread waits after each operation. No operation may
+//                            be half done in what it finds
+//     instants check SEED    says "instant ..." only; `checkwait` as `wait` does
 //
 //     instant COMMITS DONE...           the heap has so many commits, and so many operations of
 //                                       each thread
 //     commit COMMITS BEFORE... AFTER... how many operations there were before and after it
+//     said THREAD DONE                  this operation of this thread was done
 //
 // Operation N of a thread replaces an object, fills a page with N, and notes how far it has seen
 // the other threads. All of it follows from SEED, the thread and N. So from the number of a
 // thread's last operation follows what all its objects and pages hold, to the byte, but for one
 // operation that is under way. No thread may have seen another one further than it is.
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -51,6 +56,7 @@ struct state {
 struct state *state;
 
 static uint64_t seed;
+static bool whole; // no operation may be half done
 
 static uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
@@ -137,6 +143,16 @@ static void *work(void *arg) {
     return NULL;
 }
 
+static void *answer(void *arg) {
+    unsigned thread = (unsigned)(uintptr_t)arg;
+    for (uint64_t n = state->row[thread]->done + 1;; n++) {
+        operate(thread, n);
+        say("said %u %lu\n", thread, (unsigned long)n);
+        poll(NULL, 0, (int)(dice(thread, n) % (whole ? 30 : 5)));
+    }
+    return NULL;
+}
+
 static void read_done(uint64_t done[THREADS]) {
     for (unsigned t = 0; t < THREADS; t++)
         done[t] = __atomic_load_n(&state->row[t]->done, __ATOMIC_SEQ_CST);
@@ -203,14 +219,15 @@ static bool row_is_right(unsigned thread) {
     uint64_t done = row->done, next = done + 1;
     for (unsigned s = 0; s < SLOTS; s++) {
         bool right = object_is(row->slot[s], thread, last_of(done, SLOTS, s)) ||
-                     (next % SLOTS == s && object_is(row->slot[s], thread, next));
+                     (!whole && next % SLOTS == s && object_is(row->slot[s], thread, next));
         if (!right) {
             say("wrong: thread %u, %lu operations, slot %u\n", thread, (unsigned long)done, s);
             return false;
         }
     }
     for (unsigned p = 0; p < PAGES; p++) {
-        bool filling = next % PAGES == p && object_is(row->slot[next % SLOTS], thread, next);
+        bool filling =
+            !whole && next % PAGES == p && object_is(row->slot[next % SLOTS], thread, next);
         if (!page_is(row->page[p], last_of(done, PAGES, p), filling ? next : 0)) {
             say("wrong: thread %u, %lu operations, page %u\n", thread, (unsigned long)done, p);
             return false;
@@ -238,15 +255,23 @@ static bool check(void) {
     return true;
 }
 
+static int usage(void) {
+    fprintf(stderr, "usage: instants run|answer|wait|check|checkwait SEED\n");
+    return EXIT_USAGE;
+}
+
 int main(int argc, char **argv) {
-    if (argc != 3 || (strcmp(argv[1], "run") != 0 && strcmp(argv[1], "check") != 0)) {
-        fprintf(stderr, "usage: instants run SEED | instants check SEED\n");
-        return EXIT_USAGE;
-    }
+    if (argc != 3)
+        return usage();
+    const char *mode = argv[1];
+    bool commits = strcmp(mode, "run") == 0, checks = strncmp(mode, "check", 5) == 0;
+    whole = strcmp(mode, "wait") == 0 || strcmp(mode, "checkwait") == 0;
+    if (!commits && !whole && strcmp(mode, "answer") != 0 && strcmp(mode, "check") != 0)
+        return usage();
     seed = strtoull(argv[2], NULL, 10);
     if (!check())
         return EXIT_WRONG;
-    if (strcmp(argv[1], "check") == 0)
+    if (checks)
         return 0;
     if (!pmalloc_commit) {
         fprintf(stderr, "instants: run it under libpmalloc_preload.so\n");
@@ -256,8 +281,11 @@ int main(int argc, char **argv) {
         make_state();
     for (uintptr_t t = 0; t < THREADS; t++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, work, (void *)t) != 0)
+        if (pthread_create(&thread, NULL, commits ? work : answer, (void *)t) != 0)
             return 1;
     }
-    commit_for_ever();
+    if (commits)
+        commit_for_ever();
+    for (;;)
+        pause();
 }
