@@ -29,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { THREADS = 3, SLOTS = 64, PAGES = 48, WORDS = 512 };
@@ -122,13 +123,25 @@ static struct object *make_object(unsigned thread, uint64_t n) {
     return o;
 }
 
+// An operation takes its time, so that a commit in its midst is likely if it is possible.
+static void linger(void) {
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - begun.tv_sec) * 1000000000 + now.tv_nsec - begun.tv_nsec < 3000000);
+}
+
 static void operate(unsigned thread, uint64_t n) {
     struct row *row = state->row[thread];
     struct object *old = row->slot[n % SLOTS], *fresh = make_object(thread, n);
     __atomic_store_n(&row->slot[n % SLOTS], fresh, __ATOMIC_RELEASE);
     volatile uint64_t *page = row->page[n % PAGES];
-    for (unsigned i = 0; i < WORDS; i++) // in this order
+    for (unsigned i = 0; i < WORDS; i++) { // in this order
+        if (whole && i == WORDS / 2)
+            linger();
         page[i] = n;
+    }
     for (unsigned t = 0; t < THREADS; t++)
         row->seen[t] = __atomic_load_n(&state->row[t]->done, __ATOMIC_SEQ_CST);
     __atomic_store_n(&row->done, n, __ATOMIC_SEQ_CST);
