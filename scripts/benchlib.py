@@ -63,6 +63,14 @@ def built(name):
     return path
 
 
+def compiled(name, program, *flags):
+    """Compiles tests/bench/NAME.c, which needs a library that may be missing; then None."""
+    source = ROOT / "tests" / "bench" / f"{name}.c"
+    command = [os.environ.get("CC", "gcc"), "-O2", "-o", str(program), str(source), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return str(program) if done.returncode == 0 else None
+
+
 def _first_line(path):
     try:
         return pathlib.Path(path).read_text(encoding="utf-8").strip()

@@ -47,6 +47,48 @@ def test_what_is_right():
     assert ledger.tally["of the last acknowledged commit"] == 1, "half a line says nothing"
 
 
+def found_after_a_kill(heap, commit):
+    """What `instants wait` says of a heap in which it was killed."""
+    env = environment(True, HEAP=heap, ROOTS="state", COMMIT=commit)
+    program = BUILD / "vm/instants"
+    with subprocess.Popen([program, "wait", "7"], env=env, stdout=subprocess.PIPE) as process:
+        for _ in range(30):
+            process.stdout.readline()
+        process.kill()
+    done = subprocess.run([program, "checkwait", "7"], env=env, capture_output=True, check=False)
+    assert done.stderr == b""
+    return done.stdout.split()[0]
+
+
+def test_half_an_operation_is_noticed(shm):
+    """Commits by time come in the midst of operations. Those of `idle` do not."""
+    found = [found_after_a_kill(shm / f"time-{n}", "5ms") for n in range(8)]
+    assert b"wrong:" in found
+    assert {found_after_a_kill(shm / f"idle-{n}", "idle") for n in range(4)} == {b"instant"}
+
+
+def answered(*lines):
+    ledger = Ledger(exact=False, promised=True)
+    ledger.feed("".join(line + "\n" for line in ("instant 0 5 5 5", *lines)))
+    return ledger
+
+
+def test_what_was_said_is_there():
+    ledger = answered("said 1 6", "said 1 7", "said 0 6")
+    ledger.feed("instant 0 6 8 5\n")
+    with pytest.raises(Wrong, match="at the last commit"):
+        answered("said 1 6", "said 1 7").feed("instant 0 9 6 9\n")
+    ledger = answered("said 2 6")
+    ledger.feed("pmalloc: PMALLOC_COMMIT: a commit has failed: a thread does not stop; ...\n")
+    ledger.feed("said 2 7\n")
+    ledger.cut()
+    ledger.feed("instant 0 5 5 6\nsaid 2 7\n")
+    with pytest.raises(Wrong, match="at the last commit"):
+        ledger.feed("instant 0 5 5 6\n")
+    ledger = Ledger(exact=False)
+    ledger.feed("instant 0 5 5 5\nsaid 1 9\ninstant 0 5 6 5\n")  # idle promises no answer
+
+
 @pytest.mark.parametrize(
     "line, message",
     [

@@ -225,6 +225,16 @@ def test_a_kill_is_strict_on_any_medium():
         ledger.feed(lines(*walk_lines(table(39), 40)), 0.0)
 
 
+def test_a_line_that_a_kill_has_cut_short_says_nothing():
+    """A write to a file stops between two pages when its process is killed."""
+    ledger = Ledger(SEED, False, INTERVAL)
+    ledger.feed(lines("new", "go 0", *(f"ack {n}" for n in range(1, 13))), 0.0)
+    ledger.feed("ack 1\x18\nkilled\n", 0.0)
+    assert ledger.number == 12 and ledger.event == "kill" and not ledger.noise
+    ledger.feed("\x18\nkilled\n", 0.0)
+    assert ledger.tally["kills"] == 2 and not ledger.noise
+
+
 # ---- the program and the ledger agree
 
 

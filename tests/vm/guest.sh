@@ -36,7 +36,8 @@ kill_round() { # HEAP SEED FROM MICROSECONDS [-f]
     usleep "$4"
     kill -9 "$worker"
     wait "$worker" 2>/dev/null
-    echo "killed"
+    # A kill may cut a line short: where the port is a file, at the end of a page of it.
+    printf '\030\nkilled\n'
     verify "$1" "$2"
 }
 
@@ -49,19 +50,19 @@ work() { # HEAP SEED FROM [-f]
 
 # Works in commit mode until the power is cut. pmalloc-recover brings in the last commit, or the
 # start of the program does.
-commit_work() { # HEAP SEED recover|open
+commit_work() { # HEAP SEED recover|open TRIGGER MODE
     echo "phase $3"
     [ "$3" != recover ] || [ ! -d "$1" ] || recover "$1"
-    export PMALLOC_COMMIT=api PMALLOC_DECAY_MS=0
-    (preloaded "$1" instants run "$2")
-    echo "ended $?"
+    export PMALLOC_COMMIT="$4" PMALLOC_DECAY_MS=0
+    (preloaded "$1" instants "$5" "$2")
+    echo "ended $?: $(dmesg | grep segfault | tail -n 1)"
 }
 
 # Says which instant the heap holds.
-commit_check() { # HEAP SEED
-    [ -d "$1" ] || echo "absent"
+commit_check() { # HEAP SEED MODE
+    [ -d "$1" ] || { echo "absent" && return; }
     recover "$1"
-    (preloaded "$1" instants check "$2")
+    (preloaded "$1" instants "$3" "$2")
 }
 
 # Waits up to 10 seconds until the program that writes FILE is at work. Fails when it is not.

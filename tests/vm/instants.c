@@ -6,17 +6,22 @@
 //
 //     instants run SEED      says "instant ..." of what it finds, then works for ever, and says
 //                            "commit ..." after each commit that it makes
-//     instants check SEED    says "instant ..." only
+//     instants answer SEED   makes no commit itself, and says "said ..." after each operation
+//     instants wait SEED     the same, and each thread waits after each operation. No operation may
+//                            be half done in what it finds
+//     instants check SEED    says "instant ..." only; `checkwait` as `wait` does
 //
 //     instant COMMITS DONE...           the heap has so many commits, and so many operations of
 //                                       each thread
 //     commit COMMITS BEFORE... AFTER... how many operations there were before and after it
+//     said THREAD DONE                  this operation of this thread was done
 //
 // Operation N of a thread replaces an object, fills a page with N, and notes how far it has seen
 // the other threads. All of it follows from SEED, the thread and N. So from the number of a
 // thread's last operation follows what all its objects and pages hold, to the byte, but for one
 // operation that is under way. No thread may have seen another one further than it is.
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -24,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { THREADS = 3, SLOTS = 64, PAGES = 48, WORDS = 512 };
@@ -51,6 +57,7 @@ struct state {
 struct state *state;
 
 static uint64_t seed;
+static bool whole; // no operation may be half done
 
 static uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
@@ -116,13 +123,25 @@ static struct object *make_object(unsigned thread, uint64_t n) {
     return o;
 }
 
+// An operation takes its time, so that a commit in its midst is likely if it is possible.
+static void linger(void) {
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - begun.tv_sec) * 1000000000 + now.tv_nsec - begun.tv_nsec < 3000000);
+}
+
 static void operate(unsigned thread, uint64_t n) {
     struct row *row = state->row[thread];
     struct object *old = row->slot[n % SLOTS], *fresh = make_object(thread, n);
     __atomic_store_n(&row->slot[n % SLOTS], fresh, __ATOMIC_RELEASE);
     volatile uint64_t *page = row->page[n % PAGES];
-    for (unsigned i = 0; i < WORDS; i++) // in this order
+    for (unsigned i = 0; i < WORDS; i++) { // in this order
+        if (whole && i == WORDS / 2)
+            linger();
         page[i] = n;
+    }
     for (unsigned t = 0; t < THREADS; t++)
         row->seen[t] = __atomic_load_n(&state->row[t]->done, __ATOMIC_SEQ_CST);
     __atomic_store_n(&row->done, n, __ATOMIC_SEQ_CST);
@@ -134,6 +153,16 @@ static void *work(void *arg) {
     for (uint64_t n = state->row[thread]->done + 1;; n++)
         if (operate(thread, n), n % 16 == 0)
             usleep((useconds_t)(dice(thread, n) % 4000));
+    return NULL;
+}
+
+static void *answer(void *arg) {
+    unsigned thread = (unsigned)(uintptr_t)arg;
+    for (uint64_t n = state->row[thread]->done + 1;; n++) {
+        operate(thread, n);
+        say("said %u %lu\n", thread, (unsigned long)n);
+        poll(NULL, 0, (int)(dice(thread, n) % (whole ? 30 : 5)));
+    }
     return NULL;
 }
 
@@ -203,14 +232,15 @@ static bool row_is_right(unsigned thread) {
     uint64_t done = row->done, next = done + 1;
     for (unsigned s = 0; s < SLOTS; s++) {
         bool right = object_is(row->slot[s], thread, last_of(done, SLOTS, s)) ||
-                     (next % SLOTS == s && object_is(row->slot[s], thread, next));
+                     (!whole && next % SLOTS == s && object_is(row->slot[s], thread, next));
         if (!right) {
             say("wrong: thread %u, %lu operations, slot %u\n", thread, (unsigned long)done, s);
             return false;
         }
     }
     for (unsigned p = 0; p < PAGES; p++) {
-        bool filling = next % PAGES == p && object_is(row->slot[next % SLOTS], thread, next);
+        bool filling =
+            !whole && next % PAGES == p && object_is(row->slot[next % SLOTS], thread, next);
         if (!page_is(row->page[p], last_of(done, PAGES, p), filling ? next : 0)) {
             say("wrong: thread %u, %lu operations, page %u\n", thread, (unsigned long)done, p);
             return false;
@@ -238,15 +268,23 @@ static bool check(void) {
     return true;
 }
 
+static int usage(void) {
+    fprintf(stderr, "usage: instants run|answer|wait|check|checkwait SEED\n");
+    return EXIT_USAGE;
+}
+
 int main(int argc, char **argv) {
-    if (argc != 3 || (strcmp(argv[1], "run") != 0 && strcmp(argv[1], "check") != 0)) {
-        fprintf(stderr, "usage: instants run SEED | instants check SEED\n");
-        return EXIT_USAGE;
-    }
+    if (argc != 3)
+        return usage();
+    const char *mode = argv[1];
+    bool commits = strcmp(mode, "run") == 0, checks = strncmp(mode, "check", 5) == 0;
+    whole = strcmp(mode, "wait") == 0 || strcmp(mode, "checkwait") == 0;
+    if (!commits && !whole && strcmp(mode, "answer") != 0 && strcmp(mode, "check") != 0)
+        return usage();
     seed = strtoull(argv[2], NULL, 10);
     if (!check())
         return EXIT_WRONG;
-    if (strcmp(argv[1], "check") == 0)
+    if (checks)
         return 0;
     if (!pmalloc_commit) {
         fprintf(stderr, "instants: run it under libpmalloc_preload.so\n");
@@ -256,8 +294,11 @@ int main(int argc, char **argv) {
         make_state();
     for (uintptr_t t = 0; t < THREADS; t++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, work, (void *)t) != 0)
+        if (pthread_create(&thread, NULL, commits ? work : answer, (void *)t) != 0)
             return 1;
     }
-    commit_for_ever();
+    if (commits)
+        commit_for_ever();
+    for (;;)
+        pause();
 }

@@ -4,13 +4,24 @@
 that is older than the last acknowledged one. tests/soak/commit-kills uses the same ledger."""
 
 import collections
+import copy
 import random
 import shutil
 import time
 
-from machine import MEDIA, Boot, make_image
+import copies
+import saved
+from machine import MEDIA, make_image
 
 PLACES = ("ext4", "xfs", "ext4-dax", "xfs-dax")
+# PMALLOC_COMMIT, and what instants.c does under it: at work, and as a check.
+TRIGGERS = {
+    "api": ("run", "check"),
+    "idle": ("wait", "checkwait"),
+    "output": ("answer", "check"),
+}
+TIME = ("run", "check")
+AT_WORK = ("commit", "said")  # a program that has said this works
 PATIENCE = 240  # a boot that says nothing for so many seconds hangs
 PANICS = 3  # more deaths of the guest's own kernel than these end the run
 
@@ -23,10 +34,11 @@ class Ledger:
     """What a heap must hold, from what its program has said.
 
     `exact`: only the program's own commits make instants (PMALLOC_COMMIT=api).
+    `promised`: what it has said is there (PMALLOC_COMMIT=output).
     """
 
-    def __init__(self, exact=True):
-        self.exact = exact
+    def __init__(self, exact=True, promised=False):
+        self.exact, self.promised = exact, promised
         self.tally = collections.Counter()
         self.rest = ""
         self.forget()
@@ -35,6 +47,7 @@ class Ledger:
         """There is a new heap."""
         self.commits, self.least, self.most = 0, None, None
         self.made = False  # there is a commit
+        self.kept = True  # the promise holds: no commit of this run has failed
 
     def feed(self, text):
         """Reads lines; half a line is kept for the next time. Returns the first words."""
@@ -45,6 +58,8 @@ class Ledger:
             words.append(word)
             if word == "commit":
                 self.commit(list(map(int, rest)))
+            elif word == "said":
+                self.said(*map(int, rest))
             elif word == "instant":
                 self.instant(list(map(int, rest)))
             elif word == "recover" and rest[:1] != ["0"]:
@@ -52,21 +67,28 @@ class Ledger:
             elif word == "absent":
                 if self.made:
                     raise Wrong("the heap is gone")
-            elif word == "again":
+            elif word == "again" or "a thread does not stop" in line:
                 self.tally["again"] += 1
-            elif word not in ("phase", "recover", ""):
+                self.kept = self.kept and word == "again"  # on a machine that is overloaded
+            elif word not in ("phase", "recover", "Segmentation", ""):  # "ended" comes after that
                 raise Wrong(f"{line}")
         return words
 
     def cut(self):
         """The power has failed, or the program was killed: half a line was never said."""
-        self.rest = ""
+        self.rest, self.kept = "", True
 
     def commit(self, numbers):
         threads = (len(numbers) - 1) // 2
         self.commits, self.made = numbers[0], True
         self.least, self.most = numbers[1 : threads + 1], numbers[threads + 1 :]
         self.tally["commits"] += 1
+
+    def said(self, thread, done):
+        self.tally["said"] += 1
+        if self.promised and self.kept:
+            self.made = True
+            self.least[thread] = max(self.least[thread], done)
 
     def instant(self, numbers):
         commits, done = numbers[0], numbers[1:]
@@ -84,54 +106,72 @@ class Ledger:
 
 
 class Slot:
-    """One medium of the guest."""
+    """A heap on one medium of the guest, with its trigger."""
 
-    def __init__(self, medium, seed):
-        self.medium, self.seed = medium, seed
-        self.ledger = Ledger()
-        self.cuts = 0
-        self.heap = f"/mnt/{medium.name}/instants"
+    def __init__(self, medium, trigger, seed):
+        self.medium, self.trigger, self.seed = medium, trigger, seed
+        self.ledger = Ledger(exact=trigger == "api", promised=trigger == "output")
+        self.cuts = self.copies = self.newest = 0
+        self.heap = f"/mnt/{medium.name}/{trigger}"
+
+    def job(self, port, how):
+        """`how`: recover or open; "" only checks."""
+        work, check = TRIGGERS.get(self.trigger, TIME)
+        if how:
+            command = f"commit_work {self.heap} {self.seed} {how} {self.trigger} {work}"
+        else:
+            command = f"commit_check {self.heap} {self.seed} {check}"
+        return f"( exec >/dev/port/{port} 2>&1\n{command}\n) &"
 
 
 class Rig:
     """Boots the guest, cuts its power, and looks at what is left."""
 
     def __init__(self, kernel, base, folder, options):
-        self.kernel, self.base, self.folder, self.options = kernel, base, folder, options
+        self.folder, self.options = folder, options
         self.rng = random.Random(f"commit {options.seed} {kernel.version}")
-        chosen = [MEDIA[name] for name in PLACES if name in options.media]
-        self.slots = {m.name: Slot(m, self.rng.randrange(1 << 32)) for m in chosen}
+        self.media = [MEDIA[name] for name in PLACES if name in options.media]
+        self.slots = [
+            Slot(medium, trigger, self.rng.randrange(1 << 32))
+            for medium in self.media
+            for trigger in options.triggers
+        ]
         self.span = 1.0  # seconds from the first word of a boot until all are at work
         self.boots = self.panics = 0
         self.longest = 0.0
         folder.mkdir(parents=True, exist_ok=True)
-        for medium in chosen:
+        for medium in self.media:
             make_image(medium, folder)
+        self.programs = min(options.programs, len(options.triggers))
+        ports = [f"{m.name}.{n}" for m in self.media for n in range(self.programs)]
+        self.guest = saved.Guest(kernel, base, folder, self.media, "mem-ctrl", ports)
 
-    def job(self, last):
-        lines = []
-        for name, slot in self.slots.items():
-            how = "check" if last else self.rng.choice(("recover", "open"))
-            work = f"commit_{'check' if last else 'work'} {slot.heap} {slot.seed} {how}"
-            lines.append(f"( exec >/dev/port/{name} 2>&1\n{work}\n) &")
-        return "\n".join([*lines, "wait"])
+    def turn(self):
+        """The heaps of the next boot by port. Media begin with different triggers."""
+        chosen = {}
+        for number, medium in enumerate(self.media):
+            mine = [slot for slot in self.slots if slot.medium is medium]
+            for n in range(self.programs):
+                at = number + self.boots * self.programs + n
+                chosen[f"{medium.name}.{n}"] = mine[at % len(mine)]
+        return chosen
 
     def boot(self, last=False):
-        """One boot, and its cut. The last one checks, and ends by itself."""
+        """One boot, and its cut. The last ones check, and end by themselves."""
+        slots = self.turn()
         self.boots += 1
         started = time.monotonic()
-        ports = list(self.slots)
-        media = [slot.medium for slot in self.slots.values()]
-        boot = Boot(
-            self.kernel, self.base, self.folder, media, "mem-ctrl", self.job(last), ports
-        )
-        files = {name: open(path, "rb") for name, path in boot.ports.items()}
+        hows = ("",) if last else ("recover", "open")
+        jobs = [slot.job(port, self.rng.choice(hows)) for port, slot in slots.items()]
+        boot = self.guest.boot("\n".join([*jobs, "wait"]))
+        files = {name: (slots[name], open(path, "rb")) for name, path in boot.ports.items()}
         try:
-            self.watch(boot, files, last)
+            if self.watch(boot, files, last):
+                self.copy(boot, files)
         finally:
             boot.cut()
             self.read(files, collections.defaultdict(dict), None)
-            for file in files.values():
+            for _, file in files.values():
                 file.close()
         console = boot.console()
         if "Kernel panic" in console or "init: cannot" in console:
@@ -139,26 +179,72 @@ class Rig:
             shutil.copy(self.folder / "console.log", self.folder / f"panic-{self.panics}.log")
             if self.panics > PANICS:
                 raise Wrong(f"the guest does not work: {console[-1500:]}")
-        for slot in self.slots.values():
+        for slot in slots.values():
             slot.ledger.cut()
             slot.cuts += not last
         self.longest = max(self.longest, time.monotonic() - started)
 
+    def copy(self, boot, files):
+        """All programs are at work. Takes copies of the media at random instants."""
+        for _ in range(self.options.copies):
+            late = time.monotonic() + self.rng.random() * self.options.work
+            while time.monotonic() < late and boot.running():
+                time.sleep(0.005)
+                self.read(files, collections.defaultdict(dict), None)
+            if not boot.running():
+                return
+            boot.monitor.ask("stop")
+            self.read(files, collections.defaultdict(dict), None)
+            copies.take(self.media, self.folder)
+            for slot, _ in files.values():
+                self.verify(slot)
+            self.progress()
+            boot.monitor.ask("cont")
+
+    def verify(self, slot):
+        """What the heap of this copy holds, by what was said until then."""
+        ledger = copy.deepcopy(slot.ledger)
+        ledger.cut()
+        text = copies.verify(
+            slot, TRIGGERS.get(slot.trigger, TIME)[1], self.folder, copies.build_folder()
+        )
+        before = ledger.tally["verified"]
+        try:
+            ledger.feed(text)
+        except Wrong as wrong:
+            raise Wrong(f"boot {self.boots}, a copy of {slot.heap}: {wrong}: {text}") from None
+        if ledger.tally["verified"] == before and ledger.made:
+            raise Wrong(f"boot {self.boots}, a copy of {slot.heap} said nothing: {text}")
+        slot.copies += 1
+        slot.newest += ledger.tally["of the last acknowledged commit"] - slot.ledger.tally[
+            "of the last acknowledged commit"
+        ]
+
+    def progress(self):
+        if self.options.long or self.options.commit:
+            taken = max(sum(s.copies for s in self.slots if s.medium is m) for m in self.media)
+            print(f"vm-test: commit mode: {self.boots} boots, {taken} copies", end="\r", flush=True)
+
+    def check(self):
+        """Boots without a cut, until each heap had its turn."""
+        for _ in range(-(-len(self.options.triggers) // self.programs)):
+            self.boot(last=True)
+
     def read(self, files, seen, now):
         """Notes when a medium has said a word for the first time. Returns whether one spoke."""
         spoke = False
-        for name, file in files.items():
+        for name, (slot, file) in files.items():
             text = file.read().decode("utf-8", "replace")
             spoke |= bool(text)
             try:
-                for word in self.slots[name].ledger.feed(text):
-                    seen[word].setdefault(name, now)
+                for word in slot.ledger.feed(text):
+                    seen["work" if word in AT_WORK else word].setdefault(name, now)
             except Wrong as wrong:
-                raise Wrong(f"boot {self.boots}, {name}: {wrong}") from None
+                raise Wrong(f"boot {self.boots}, {slot.heap}: {wrong}") from None
         return spoke
 
     def watch(self, boot, files, last):
-        """Reads what the guest says, until the instant of the cut."""
+        """Reads what the guest says, until the instant of the cut. True: all are at work."""
         seen = collections.defaultdict(dict)
         heard = time.monotonic()
         early, luck = self.rng.random() < 0.3 and self.boots > 1, self.rng.random()
@@ -173,21 +259,28 @@ class Rig:
                 continue
             first = min(seen["phase"].values())
             if early and now - first > luck * self.span:
-                return
-            if len(seen["commit"]) == len(files):
-                begun = max(seen["commit"].values())
+                return False
+            if len(seen["work"]) == len(files):
+                begun = max(seen["work"].values())
                 self.span = begun - first
                 if now - begun > luck * self.options.work:
-                    return
+                    return not last
+        return False
 
     def line(self):
         parts = []
-        for name, slot in self.slots.items():
+        for slot in self.slots:
             t = slot.ledger.tally
+            extra = {
+                "api": f"{t['of the last acknowledged commit'] + slot.newest} of the last "
+                f"acknowledged commit, {t['commits']} commits",
+                "idle": f"{t['said']} operations",
+                "output": f"{t['said']} answers promised",
+            }.get(slot.trigger, f"{t['commits']} commits of the program's own")
+            again = f", {t['again']} put off" if t["again"] else ""
             parts.append(
-                f"{name}: {slot.cuts} cuts, {t['verified']} instants verified "
-                f"({t['of the last acknowledged commit']} of the last acknowledged commit), "
-                f"{t['commits']} commits, {t['again']} put off"
+                f"{slot.medium.name:9}{slot.trigger:7}{slot.cuts:4} cuts, {slot.copies:4} copies, "
+                f"{t['verified'] + slot.copies:4} instants verified, {extra}{again}"
             )
         return "\n".join(parts)
 
@@ -195,17 +288,19 @@ class Rig:
 def cut(kernel, base, folder, options, cuts, late):
     """Cuts the power so often, or until `late(seconds)` says that a boot would take too long.
     Returns what is wrong, and the report."""
+    begun = time.monotonic()
     rig = Rig(kernel, base, folder, options)
-    complaints = []
+    complaints, made = [], 0
     try:
-        while rig.boots < cuts and not (rig.boots and late(2 * rig.longest)):
+        while made < cuts and not (rig.boots and late(2 * rig.longest)):
             rig.boot()
-            if options.long or options.commit:
-                print(f"vm-test: commit mode: {rig.boots} cuts", end="\r", flush=True)
-        rig.boot(last=True)
+            made += 1
+            rig.progress()
+        rig.check()
     except Wrong as wrong:
         complaints.append(str(wrong))
     except KeyboardInterrupt:
         pass
     died = f"; the guest's kernel died {rig.panics} times" if rig.panics else ""
-    return complaints, f"commit mode, Linux {kernel.version}{died}\n{rig.line()}"
+    head = f"commit mode, Linux {kernel.version}: {made} cuts of each medium"
+    return complaints, f"{head}, {time.monotonic() - begun:.0f} s{died}\n{rig.line()}"

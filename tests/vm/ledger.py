@@ -13,6 +13,7 @@ import re
 
 SLOTS = 256
 MASK = (1 << 64) - 1
+CUT_OFF = "\x18"  # a line that ends so was cut short by a kill (guest.sh)
 
 
 def mix(x):
@@ -212,6 +213,8 @@ class Ledger:
         self.text = lines.pop()
         words = []
         for line in lines:
+            if line.endswith(CUT_OFF):
+                continue
             word, _, rest = line.partition(" ")
             reader = getattr(self, "on_" + word, None)
             if reader:

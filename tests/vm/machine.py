@@ -14,18 +14,10 @@ from kernel import Skip
 
 HERE = pathlib.Path(__file__).resolve().parent
 MEMORY = 512  # MiB per NUMA node
-# The guest loads these two lists at the same time.
+# The guest loads these two lists one after the other. No device is seen before the second one.
 MODULES = {
-    "devices": [
-        "virtio_pci",
-        "virtio_blk",
-        "virtio_console",
-        "libnvdimm",
-        "nd_btt",
-        "nd_pmem",
-        "nfit",
-    ],
-    "fs": ["xfs"],
+    "drivers": ["xfs", "virtio_blk", "virtio_console", "libnvdimm", "nd_btt", "nd_pmem"],
+    "buses": ["virtio_pci", "nfit"],
 }
 APPS = {
     "list": "list_state",
@@ -111,26 +103,35 @@ def base_archive(kernel, build, programs=()):
     numactl = shutil.which("numactl")
     if numactl:
         archive.program("bin/numactl", numactl)
-    for group, wanted in MODULES.items():
-        modules = initramfs.in_load_order(
-            wanted, lambda name: initramfs.read_module(found[name]) if name in found else None
-        )
-        for name, data in modules.items():
-            archive.add(f"modules/{name}.ko", data)
-        archive.add(f"modules/{group}", "".join(f"{name}.ko\n" for name in modules))
+    modules = initramfs.in_load_order(
+        [name for group in MODULES.values() for name in group],
+        lambda name: initramfs.read_module(found[name]) if name in found else None,
+    )
+    for name, data in modules.items():
+        archive.add(f"modules/{name}.ko", data)
+    buses = [name for name in modules if name in MODULES["buses"]]
+    for group, names in (
+        ("drivers", [name for name in modules if name not in buses]),
+        ("buses", buses),
+    ):
+        archive.add(f"modules/{group}", "".join(f"{name}.ko\n" for name in names))
     archive.add("init", (HERE / "init").read_bytes())
     archive.add("guest.sh", (HERE / "guest.sh").read_bytes())
     return archive.image()
 
 
-def job_archive(media, script):
-    """The archive with the job of a boot: mounts the media and runs `script` as start()."""
+def job_text(media, script):
+    """The job of a boot: mounts the media and runs `script` as start()."""
     mounts = "".join(
         "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options))) + " &\n"
         for m in media
     )
+    return f". /guest.sh\n{mounts}start() {{\n{script}\n}}\n"
+
+
+def job_archive(media, script):
     archive = initramfs.Archive()
-    archive.add("job", f". /guest.sh\n{mounts}start() {{\n{script}\n}}\n")
+    archive.add("job", job_text(media, script))
     return archive.image()
 
 
@@ -164,7 +165,7 @@ def qemu_command(
                 f"file={path},if=none,id={medium.name},format=raw,cache=writeback",
             ]
             command += ["-device", f"virtio-blk-pci,drive={medium.name}"]
-    command += ["-device", "virtio-serial-pci,max_ports=16"]
+    command += ["-device", "virtio-serial-pci,max_ports=31"]
     for port in ports:
         command += ["-chardev", f"file,id=port-{port},path={folder}/{port}.port,append=on"]
         command += ["-device", f"virtserialport,chardev=port-{port},name={port}"]
@@ -184,9 +185,10 @@ class Boot:
         command = qemu_command(kernel, folder, media, domain, ports, both_cores=both_cores)
         (folder / "qemu.command").write_text(shlex.join(command) + "\n", encoding="utf-8")
         with open(folder / "qemu.log", "wb") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            self.process = self.start(command, log)
+
+    def start(self, command, log):
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def running(self):
         return self.process.poll() is None
