@@ -141,9 +141,8 @@ static bool has(const char *name, const char *value) {
     uint64_t word = word_of(info), number;
     if (value && *value)
         return parse(info, value, &number) && word == number;
-    bool set = info->type == PM_TYPE_TEXT
-                   ? *(const char *)(uintptr_t)word != '\0'
-                   : parse(info, info->fallback, &number) && word != number;
+    bool set = info->type == PM_TYPE_TEXT ? *(const char *)(uintptr_t)word != '\0'
+                                          : parse(info, info->fallback, &number) && word != number;
     return set == (value == NULL);
 }
 
