@@ -118,6 +118,57 @@ int pm_option_set(const char *name, const char *value, struct pm_error *err) {
     return set(info, value, err);
 }
 
+#define NO_COMMITS "there are no commits; set PMALLOC_COMMIT, too"
+#define NOT_WRITTEN "a heap that is opened private is not written; unset one of the two"
+const struct pm_option_pair pm_option_pairs[] = {
+    {"PMALLOC_COMMIT_DIR", NULL, "PMALLOC_COMMIT", "", NO_COMMITS},
+    {"PMALLOC_COMMIT_PAGES", NULL, "PMALLOC_COMMIT", "", NO_COMMITS},
+    {"PMALLOC_COMMIT", NULL, "PMALLOC_OPEN", "private", NOT_WRITTEN},
+    {"PMALLOC_FORK", "copy", "PMALLOC_OPEN", "private", NOT_WRITTEN},
+    {"PMALLOC_FORK", "follow", "PMALLOC_OPEN", "private", NOT_WRITTEN},
+};
+const size_t pm_option_pair_count = sizeof pm_option_pairs / sizeof pm_option_pairs[0];
+
+static uint64_t word_of(const struct pm_option_info *info) {
+    uint64_t word;
+    memcpy(&word, (char *)&pm_options + info->offset, sizeof word);
+    return word;
+}
+
+// Whether the setting has this value; NULL: another one than the default, "": the default.
+static bool has(const char *name, const char *value) {
+    const struct pm_option_info *info = find(name, strlen(name));
+    uint64_t word = word_of(info), number;
+    if (value && *value)
+        return parse(info, value, &number) && word == number;
+    bool set = info->type == PM_TYPE_TEXT ? *(const char *)(uintptr_t)word != '\0'
+                                          : parse(info, info->fallback, &number) && word != number;
+    return set == (value == NULL);
+}
+
+// As it was set, for the message.
+static const char *value_of(char *const *environ_list, const char *name) {
+    size_t len = strlen(name);
+    for (char *const *var = environ_list; var && *var; var++)
+        if (strncmp(*var, name, len) == 0 && (*var)[len] == '=')
+            return *var + len + 1;
+    return "";
+}
+
+static int check_pairs(char *const *environ_list, struct pm_error *err) {
+    for (size_t i = 0; i < pm_option_pair_count; i++) {
+        const struct pm_option_pair *pair = &pm_option_pairs[i];
+        if (!has(pair->name, pair->value) || !has(pair->other, pair->against))
+            continue;
+        const char *value = value_of(environ_list, pair->name);
+        if (!*pair->against)
+            return pm_fail(err, PM_USAGE, "%s=%.200s: %s", pair->name, value, pair->remedy);
+        return pm_fail(err, PM_USAGE, "%s=%.200s: %s=%.100s: %s", pair->name, value, pair->other,
+                       value_of(environ_list, pair->other), pair->remedy);
+    }
+    return PM_OK;
+}
+
 int pm_options_load(char *const *environ_list, struct pm_error *err) {
     pm_options_default();
     for (char *const *var = environ_list; var && *var; var++) {
@@ -133,5 +184,5 @@ int pm_options_load(char *const *environ_list, struct pm_error *err) {
         if (status != PM_OK)
             return status;
     }
-    return PM_OK;
+    return check_pairs(environ_list, err);
 }

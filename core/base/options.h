@@ -142,6 +142,16 @@ struct pm_option_info {
 extern const struct pm_option_info pm_option_table[];
 extern const size_t pm_option_count;
 
+// Two settings of which one would be passed over without a word. PMALLOC_BACKING=volatile is none
+// of them: it switches all off that is about media.
+struct pm_option_pair {
+    const char *name, *value;    // set to this; NULL: to anything but the default
+    const char *other, *against; // the same; "": not set
+    const char *remedy;
+};
+extern const struct pm_option_pair pm_option_pairs[];
+extern const size_t pm_option_pair_count;
+
 extern struct pm_options pm_options; // written once at start, read-only afterwards
 
 // Sets every field to its default.
@@ -149,7 +159,7 @@ void pm_options_default(void);
 // Sets one option by its full name. PM_OK; or PM_USAGE, and `err` names variable, value and remedy.
 int pm_option_set(const char *name, const char *value, struct pm_error *err);
 // Sets the defaults, then every PMALLOC_ variable of `environ_list` (NULL-terminated). An unknown
-// name is an error.
+// name is an error, and so is a pair that contradicts itself.
 int pm_options_load(char *const *environ_list, struct pm_error *err);
 // Reads "4K", "16M", "1T" or plain bytes. False: the text is none of these.
 bool pm_parse_size(const char *text, uint64_t *out);

@@ -215,14 +215,41 @@ static int check_link(unsigned k, struct pm_error *err) {
 
 // ---- making -------------------------------------------------------------------------------------
 
+// Whether a cut has left a part of this file `volume`: each byte that is there is zero or as
+// wanted.
+static bool is_torn(int dir, const struct pm_volume *wanted) {
+    char found[sizeof *wanted + 1];
+    const char *good = (const char *)wanted;
+    struct stat st;
+    int fd = openat(dir, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool plain = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    ssize_t len = plain ? pread(fd, found, sizeof found, 0) : -1;
+    bool torn = len >= 0 && len <= (ssize_t)sizeof *wanted;
+    for (ssize_t i = 0; i < len && torn; i++)
+        torn = found[i] == 0 || found[i] == good[i];
+    if (fd >= 0)
+        close(fd);
+    return torn;
+}
+
+struct first {
+    char name[NAME_MAX + 1];
+    bool torn; // there may be a file `volume`
+};
+
 static bool first_name(const char *name, void *arg) {
-    snprintf(arg, NAME_MAX + 1, "%s", name);
+    struct first *first = arg;
+    if (first->torn && strcmp(name, FILE_NAME) == 0)
+        return true;
+    snprintf(first->name, sizeof first->name, "%s", name);
     return false;
 }
 
-static int check_empty(int fd, const char *path, struct pm_error *err) {
-    char name[NAME_MAX + 1] = "";
-    if (!pm_os_each_name(fd, first_name, name))
+static int check_empty(int fd, const struct pm_volume *wanted, const char *path,
+                       struct pm_error *err) {
+    struct first first = {.torn = is_torn(fd, wanted)};
+    const char *name = first.name;
+    if (!pm_os_each_name(fd, first_name, &first))
         return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, pm_strerror(errno));
     if (!name[0])
         return PM_OK;
@@ -260,7 +287,8 @@ static int make_volume(const char *path, unsigned k, struct pm_error *err) {
     int status = check_owner(fd, path, err);
     if (status == PM_OK && !is_volume(fd, uuid, k)) { // else a cut came before its link
         struct pm_volume v = volume_file(uuid, k);
-        status = pm_volume_is_one(fd) ? wrong_volume(fd, k, path, err) : check_empty(fd, path, err);
+        status =
+            pm_volume_is_one(fd) ? wrong_volume(fd, k, path, err) : check_empty(fd, &v, path, err);
         written = status == PM_OK;
         if (written && !write_volume(fd, &v))
             status = bad_file(path, err);

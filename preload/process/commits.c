@@ -66,10 +66,6 @@ static int use_commit_dir(struct pm_error *err) {
     char path[PATH_MAX];
     if (!*dir)
         return PM_OK;
-    if (!pm_commits_wanted())
-        return pm_fail(err, PM_USAGE,
-                       "PMALLOC_COMMIT_DIR=%.200s: there are no commits; set PMALLOC_COMMIT, too",
-                       dir);
     snprintf(path, sizeof path, "%.*s/%s", (int)pm_volume_first(heap), heap,
              pm_heap.super_file.name);
     if (*heap && strcmp(dir, heap) != 0 && access(path, F_OK) == 0)
@@ -312,10 +308,11 @@ int pm_commits_idle(bool wait) {
 
 void pm_commits_by_time(void) { told(make_if_free(false)); }
 
-// Where the program or its calls choose the instant, this one is another: so it is said, once.
+// Where the program chooses the instant, or an instant is at rest, this one is another: so it is
+// said, once. Under `output` the promise is about what came before, so one more does no harm.
 static void say_forced(void) {
     static bool said;
-    if (mode != PM_COMMITS_TIME && !said)
+    if ((mode == PM_COMMITS_API || mode == PM_COMMITS_IDLE) && !said)
         pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit was made that the "
                "program did not ask for; larger values, or more memory, avoid it");
     said = true;

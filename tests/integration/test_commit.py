@@ -160,7 +160,9 @@ def test_too_many_changed_pages(program, place, commit):
     shutil.rmtree(place)
     done = run([program, "sweep"], COMMIT_PAGES=3000, **settings)
     assert int(done.stdout) < 55 << 10, said(done)
-    assert done.stderr.count("PMALLOC_COMMIT_PAGES") == (commit == "api"), said(done)
+    # Under idle it may lie within an operation, under api the program chooses the instant.
+    told = commit in ("api", "idle")
+    assert done.stderr.count("PMALLOC_COMMIT_PAGES") == told, said(done)
     commit = json.loads(succeeds(recover(place, "--json")))["commit"]
     assert commit["journal"] == "torn" or commit["forced"], commit
 

@@ -4,13 +4,19 @@
 is missing, another heap's or at another's place is an error that changes nothing."""
 
 import json
+import pathlib
+import shutil
+import signal
 import subprocess
+import tempfile
 import time
 
 import pytest
 
 from conftest import (
+    BUILD,
     compiled,
+    environment,
     fingerprint,
     recover,
     recovered,
@@ -218,3 +224,66 @@ def test_kills(workload, processes, rng, places, settings):
         work.check("run", 3000, rng.randrange(1 << 30), **(settings if round % 2 else {}))
     assert "heap.1" in names(places[1])
     assert recover(places[0], "--check").returncode == 0
+
+
+# ---- a cut while directories are made ------------------------------------------------------------
+
+
+def killed_at(forks, places, call, count):
+    """Makes a heap, and kills at the start of its `count`th such system call. False: there are not
+    so many."""
+    inject = f"inject={call}:signal=KILL:when={count}"
+    argv = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={call}", "-e", inject]
+    env = [f"{k}={v}" for k, v in environment(True, HEAP=named(places), ROOTS=BLOCKS).items()
+           if k == "LD_PRELOAD" or k.startswith("PMALLOC_")]
+    done = run([*argv, "env", *env, forks, "isolation", 2], preload=False)
+    assert done.returncode in (0, -signal.SIGKILL, 128 + signal.SIGKILL), said(done)
+    return done.returncode != 0
+
+
+@pytest.fixture
+def disk():
+    folder = pathlib.Path(tempfile.mkdtemp(dir=BUILD))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+@pytest.mark.parametrize("call", ("mkdir", "pwrite64", "symlinkat", "fsync"))
+def test_a_start_after_a_cut_makes_the_rest(forks, disk, call):
+    """Killed at each such call of a start that makes a heap of three directories."""
+    killed = 0
+    while True:
+        folder = disk / f"{call}.{killed}"
+        folder.mkdir()
+        some = [folder / name for name in ("first", "second", "third")]
+        if not killed_at(forks, some, call, killed + 1):
+            break
+        made = (some[0] / "volume.2").is_symlink()
+        succeeds(run([forks, "isolation", 2], HEAP=named(some), ROOTS=BLOCKS))
+        assert all((place / "volume").stat().st_size == 64 for place in some[1:])
+        shutil.rmtree(folder)
+        killed += 1
+        if made:
+            break
+    assert killed >= 2
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+def test_a_torn_volume_is_made_anew(forks, places):
+    """Of the file `volume` a power failure may leave any part; nothing else is overwritten."""
+    assert killed_at(forks, places, "symlinkat", 1)
+    volume = places[1] / "volume"
+    whole = volume.read_bytes()
+    assert len(whole) == 64 and "volume.1" not in names(places[0])
+    zeroes = bytes(64)
+    for torn in (b"", whole[:1], whole[:40], whole[:63], zeroes, zeroes[:24] + whole[24:]):
+        volume.write_bytes(torn)
+        succeeds(run([forks, "isolation", 2], HEAP=named(places), ROOTS=BLOCKS))
+        assert volume.read_bytes() == whole
+        (places[0] / "volume.1").unlink()
+        (places[0] / "volume.2").unlink(missing_ok=True)
+    for other in (b"mine", whole[:8] + b"x" * 56, b"x" + whole[1:]):
+        volume.write_bytes(other)
+        refuses(run([forks, "isolation", 2], HEAP=named(places), ROOTS=BLOCKS), "not empty")
+        assert volume.read_bytes() == other

@@ -237,6 +237,39 @@ static void test_environment(void) {
     CHECK_EQ(pm_options_load((char *[]){NULL}, &err), PM_OK);
 }
 
+static char *sample(const char *name, const char *value, char *room) {
+    const struct pm_option_info *info = pm_option_table;
+    while (strcmp(info->name, name) != 0)
+        info++;
+    if (!value)
+        value = info->type == PM_TYPE_TEXT ? "1s" : "5";
+    snprintf(room, 200, "%s=%s", name, value);
+    return room;
+}
+
+// Each pair of settings that contradict each other: together they are refused, alone they are good.
+static void test_pairs(void) {
+    char one[200], other[200], expected[210];
+    CHECK(pm_option_pair_count >= 5);
+    for (size_t i = 0; i < pm_option_pair_count; i++) {
+        const struct pm_option_pair *pair = &pm_option_pairs[i];
+        bool needs = !*pair->against;
+        sample(pair->name, pair->value, one);
+        sample(pair->other, needs ? NULL : pair->against, other);
+        CHECK_EQ(load(one, needs ? "A=b" : other), PM_USAGE);
+        snprintf(expected, sizeof expected, "%s: ", one);
+        CHECK(strncmp(err.text, expected, strlen(expected)) == 0);
+        CHECK_HAS(err.text, pair->other);
+        CHECK_HAS(err.text, pair->remedy);
+        CHECK_EQ(load(one, needs ? other : "A=b"), PM_OK);
+        CHECK_EQ(load(other, "A=b"), PM_OK);
+        // What is said of a default, nobody has set.
+        sample(pair->name, "0", one);
+        if (!pair->value && strstr(pair->name, "PAGES"))
+            CHECK_EQ(load(one, "A=b"), PM_OK);
+    }
+}
+
 int main(void) {
     RUN(defaults);
     RUN(table);
@@ -246,5 +279,6 @@ int main(void) {
     RUN(text);
     RUN(unknown_names);
     RUN(environment);
+    RUN(pairs);
     return CHECK_DONE();
 }
