@@ -19,6 +19,7 @@
 #define COLLECT_STACK ((size_t)1 << 26)
 #endif
 #define PIECE ((uint64_t)1 << 20) // longer ranges are scanned where they hold data
+#define AHEAD 8u                  // blocks that are fetched ahead
 #define BYTES_HIGH 0x8080808080808080ull
 
 struct grey {
@@ -47,7 +48,6 @@ static inline void mark(uint64_t offset, uint64_t size) {
         overflowed = true;
         return;
     }
-    __builtin_prefetch((const void *)(base + offset));
     stack[depth++] = (struct grey){offset, size};
 }
 
@@ -178,9 +178,19 @@ static void scan_block(uint64_t offset, uint64_t size) {
         scan_bytes(offset, size);
 }
 
+// A few blocks wait in a ring, so that each has time to come from memory.
 static void work_off(void) {
-    while (depth) {
-        struct grey g = stack[--depth];
+    struct grey ring[AHEAD];
+    unsigned first = 0, waiting = 0;
+    while (depth || waiting) {
+        for (; waiting < AHEAD && depth; waiting++) {
+            struct grey g = stack[--depth];
+            __builtin_prefetch((const void *)(base + g.offset));
+            ring[(first + waiting) % AHEAD] = g;
+        }
+        struct grey g = ring[first];
+        first = (first + 1) % AHEAD;
+        waiting--;
         scan_block(g.offset, g.size);
     }
 }

@@ -30,7 +30,7 @@
 
 #define TICK PM_GC_TICK
 #define SWEPT_PER_TICK (4 * TICK) // bytes
-#define LEAST ((uint64_t)3 << 20) // bytes between two collections
+#define LEAST ((uint64_t)3 << 19) // bytes between two collections
 
 static uint64_t due = LEAST;
 static _Atomic bool swept = true;

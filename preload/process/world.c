@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -139,13 +140,32 @@ static int work_among_others(pm_world_fn *work, void *arg, struct pm_error *err)
     return status;
 }
 
+// The process whose turn it is; 0: none. A child does not wait for a thread that only its parent has.
+static _Atomic pid_t busy;
+
+// Sleeps outside of this library, so that whose turn it is can hold this thread.
+static void wait_for_turn(void) {
+    const struct timespec pause = {0, 200000};
+    pid_t own = getpid(), other = 0;
+    while (!atomic_compare_exchange_strong_explicit(&busy, &other, own, memory_order_acquire,
+                                                    memory_order_relaxed) &&
+           other == own) {
+        syscall(SYS_nanosleep, &pause, NULL);
+        other = 0;
+    }
+    atomic_store_explicit(&busy, own, memory_order_relaxed);
+}
+
 static int hold_from(uintptr_t stack, pm_world_fn *work, void *arg, struct pm_error *err) {
-    known = pm_os_reserve(sizeof *known);
-    if (!known)
+    struct known *mine = pm_os_reserve(sizeof *known);
+    if (!mine)
         return pm_fail(err, PM_OPERATIONAL, "no memory: %s", pm_strerror(errno));
+    wait_for_turn();
+    known = mine;
     know((pid_t)syscall(SYS_gettid), stack, NULL);
     int status = (pm_threads_none() ? work_alone : work_among_others)(work, arg, err);
-    munmap(known, sizeof *known);
+    atomic_store_explicit(&busy, 0, memory_order_release);
+    munmap(mine, sizeof *known);
     return status;
 }
 

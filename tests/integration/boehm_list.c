@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A list of gc.h that outlives its program: prints its length, adds nodes among much garbage, prints
-// the length, and is killed.
+// A list of gc.h that outlives its program: prints its length, adds nodes among much garbage,
+// prints the length, and is killed.
 #include <gc/gc.h>
 #include <signal.h>
 #include <stdio.h>
