@@ -14,6 +14,7 @@
 #include "base/filter.h"
 #include "base/message.h"
 #include "commits.h"
+#include "entry.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "phase.h"
@@ -123,8 +124,10 @@ void pm_sandbox_say_end(void) {
 void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
     int saved = errno;
     *s = (struct pm_sandbox){0};
-    if (pm_phase() == PM_WAITING) // the filter may forbid it later
+    if (pm_phase() == PM_WAITING) { // the filter may forbid later what that takes
         pm_process_start();
+        pm_free(pm_malloc(1)); // and what the thread's cache takes
+    }
     if (!concerns_us())
         return;
     bool journaled = pm_heap_is_journaled() && !pm_commits_are_stopped();
