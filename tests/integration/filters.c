@@ -91,6 +91,7 @@ int main(int argc, char **argv) {
     }
     bool strict = strcmp(argv[1], "strict") == 0, broken = argc > 3 && !strcmp(argv[3], "broken");
     block = malloc(sizeof *block);
+    free(malloc(200)); // what more memory needs is another matter
     value = *block = 1;
     if (filter(argv[1], argv[2], broken) != 0 && !broken)
         return 3;
