@@ -461,7 +461,7 @@ static void run_mutants(void) {
     for (enum mutant m = MUTANT_NONE + 1; m < MUTANTS; m++) {
         if (m == NO_SYNC_MORPH) // the same call as of the others; this test makes no slabs
             continue;
-        bool survived = run(m, 30000);
+        bool survived = run(m, 60000);
         printf("%-8s %s: after %lu images\n", survived ? "SURVIVED" : "killed", mutant_name[m],
                (unsigned long)shared->images);
         fflush(stdout);
