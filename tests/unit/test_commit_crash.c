@@ -22,7 +22,8 @@
 
 // So short that some commits make a lap; and a commit may be longer than what is kept.
 #define LAP ((uint64_t)128 << 10)
-#define KEPT ((uint64_t)2 << 20)
+#define KEPT ((uint64_t)1 << 20)
+#define WIDE 280 // pages, more than a group has
 
 static struct pm_error err;
 static bool watching;       // calls are noted
@@ -410,14 +411,14 @@ static void one_life(void) {
     }
     shared->goes_on = false;
     begin_commits();
-    if ((!shared->much || rnd(20) == 0) && !shared->mutant)
+    if ((!shared->much || rnd(40) == 0) && !shared->mutant)
         commit_much();
     // Commits of several groups, which lie in the same places.
-    bool wide = rnd(8) == 0;
-    uint32_t index = wide ? pm_extent_allocate(400, 1) : 0;
+    bool wide = rnd(24) == 0;
+    uint32_t index = wide ? pm_extent_allocate(WIDE, 1) : 0;
     for (unsigned n = 0; n < 10 && shared->images < shared->most_images; n++) {
         if (wide)
-            memset(pm_extent_address(&pm_extents[index]), 1 + (int)rnd(255), 400 * PM_PAGE_SIZE);
+            memset(pm_extent_address(&pm_extents[index]), 1 + (int)rnd(255), WIDE * PM_PAGE_SIZE);
         for (unsigned k = (unsigned)rnd(12); k; k--)
             step();
         fail_in = rnd(4) ? -1 : (int)rnd(40);
@@ -460,7 +461,7 @@ static void run_mutants(void) {
     for (enum mutant m = MUTANT_NONE + 1; m < MUTANTS; m++) {
         if (m == NO_SYNC_MORPH) // the same call as of the others; this test makes no slabs
             continue;
-        bool survived = run(m, 30000);
+        bool survived = run(m, 60000);
         printf("%-8s %s: after %lu images\n", survived ? "SURVIVED" : "killed", mutant_name[m],
                (unsigned long)shared->images);
         fflush(stdout);

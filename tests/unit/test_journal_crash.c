@@ -266,6 +266,35 @@ static bool run(enum mutant which, uint64_t most, bool until_wrong) {
     return wrong == 0;
 }
 
+// A journal as older versions wrote it: one commit. What lies behind it does not count.
+static void check_first_version(void) {
+    static unsigned char old[PM_PAGE_SIZE], later[PM_PAGE_SIZE];
+    struct pm_journal_group *header = (void *)buffer;
+    struct pm_journal_found found;
+    world = world_new();
+    begin_process();
+    memset(old, 'o', sizeof old);
+    memset(later, 'l', sizeof later);
+    for (unsigned n = 0; n < 2; n++) {
+        pm_journal_begin(&journal, uuid, n + 1, n + 1);
+        pm_journal_add_pages(&journal, PM_JOURNAL_DATA, n, n ? later : old, 1);
+        CHECK(pm_journal_end(&journal));
+        pm_journal_count(&journal);
+    }
+    CHECK(w_read(PM_JOURNAL_SELF, header, 2 * sizeof *header, 0));
+    header->magic = PM_JOURNAL_MAGIC_1;
+    header->lap = header->before = 0;
+    header->crc = wrong_crc(header);
+    CHECK(w_write(PM_JOURNAL_SELF, header, sizeof *header, 0));
+    CHECK(pm_journal_recover(&w_io, buffer, uuid, &found));
+    CHECK_EQ(found.commits, 1);
+    CHECK_EQ(found.epoch, 1);
+    CHECK_EQ(world->file[W_DATA].size, PM_PAGE_SIZE);
+    CHECK(memcmp(world->file[W_DATA].now, old, PM_PAGE_SIZE) == 0);
+    CHECK_EQ(world->file[W_JOURNAL].size, 0);
+    free(world);
+}
+
 int main(int argc, char **argv) {
     uint64_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : 8000;
     buffer = malloc(PM_JOURNAL_BUFFER);
@@ -274,6 +303,7 @@ int main(int argc, char **argv) {
     group = malloc(PM_JOURNAL_BUFFER);
     pm_checkpoint_lap = LAP;
     pm_checkpoint_kept = LAP + 8 * PM_PAGE_SIZE;
+    check_first_version();
     CHECK(run(MUTANT_NONE, most, false));
     printf("images %llu, second cuts %llu, wrong %llu\n", (unsigned long long)images,
            (unsigned long long)second_cuts, (unsigned long long)wrong);
