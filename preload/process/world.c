@@ -140,7 +140,8 @@ static int work_among_others(pm_world_fn *work, void *arg, struct pm_error *err)
     return status;
 }
 
-// The process whose turn it is; 0: none. A child does not wait for a thread that only its parent has.
+// The process whose turn it is; 0: none. A child does not wait for a thread that only its parent
+// has.
 static _Atomic pid_t busy;
 
 // Sleeps outside of this library, so that whose turn it is can hold this thread.
