@@ -229,6 +229,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     if (may_drop && taken.good)
         pm_emptied_map_idle();
     written.groups = taken.anything ? journal.group->number : 0;
+    epoch -= !taken.anything; // who follows the journal sees no gap
     written.pages = cost->pages = journal.pages;
     written.bytes = taken.anything ? journal.at : 0;
     pm_commit_last = *cost;
