@@ -29,7 +29,8 @@ CC = os.environ.get("CC") or "gcc"
 SHM = pathlib.Path("/dev/shm")
 DEFAULT_HEAPS = SHM / f"pmalloc-{os.geteuid()}"
 TIMEOUT = 100  # seconds that a process may take
-DEADLINE = 200  # seconds that a test may take
+# Seconds that a test may take. Long proofs (LIVE_KILLS=300) need more.
+DEADLINE = int(os.environ.get("TEST_SECONDS", "200"))
 
 
 def pytest_configure(config):

@@ -4,7 +4,7 @@
 
 moments.c works in the heap with several threads. What it has stored tells whether a copy is
 of one instant. LIVE_ROUNDS=N makes N rounds instead of a few, LIVE_KILLS=N so many kills, and
-LIVE_FAULTS=N fails calls at so many places."""
+LIVE_FAULTS=N fails calls at so many places. Such runs need TEST_SECONDS=3600 or so."""
 
 import contextlib
 import ctypes
