@@ -231,6 +231,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         pm_emptied_map_idle();
     if (taken.anything)
         written = pm_journal_found_last(&journal);
+    else
+        epoch--; // who follows the journal sees no gap
     written.time = time;
     cost->pages = journal.pages;
     pm_commit_last = *cost;

@@ -30,7 +30,8 @@ SHM = pathlib.Path("/dev/shm")
 DEFAULT_HEAPS = SHM / f"pmalloc-{os.geteuid()}"
 API = "libpmalloc.so"
 TIMEOUT = 100  # seconds that a process may take
-DEADLINE = 200  # seconds that a test may take
+# Seconds that a test may take. Long proofs (LIVE_KILLS=300) need more.
+DEADLINE = int(os.environ.get("TEST_SECONDS", "200"))
 
 
 def pytest_configure(config):

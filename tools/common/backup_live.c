@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "commit_follow.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "media/journal_files.h"
@@ -20,6 +21,7 @@
 enum {
     TRIES = 100,
     TRY_NS = 5000000,
+    PATIENT_TRIES = 10,
     ROUNDS = 8,       // looks at what was written meanwhile, at most
     FEW_BLOCKS = 256, // so few changed blocks are left for the pause
     CHUNK_BLOCKS = 256,
@@ -31,6 +33,9 @@ static struct live {
     struct image image;
     struct owner_maps maps;
     struct written written;
+    unsigned undecided;              // instants at which a commit was being written
+    bool commits;                    // the owner is in commit mode,
+    bool followed[PM_HEAP_FILES];    // and its journal says what changes in these
     uint64_t watched[PM_HEAP_FILES]; // bytes from the beginning to which stores are recorded
     pm_progress *progress;
     uint64_t seen, total; // blocks looked at
@@ -127,6 +132,8 @@ int live_open(const char *heap, struct source *s, struct pm_error *err) {
     live.source = s;
     int status = open_beside_owner(heap, err);
     if (status == PM_OK)
+        follow_begin();
+    if (status == PM_OK)
         status = source_open_files(s, err);
     if (status == PM_OK)
         status = lock_out_others(s, err);
@@ -137,10 +144,16 @@ int live_open(const char *heap, struct source *s, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     live.written = (struct written){.faults = -1, .pagemap = -1};
-    if (commits())
-        s->unrecorded = "in commit mode all is compared";
-    else if (!written_open(&live.written, s->owner))
-        s->unrecorded = live.written.why;
+    live.commits = commits();
+    if (!live.commits) {
+        follow_end();
+        if (!written_open(&live.written, s->owner))
+            s->unrecorded = live.written.why;
+    }
+    for (size_t row = 0; row < PM_HEAP_FILES && live.commits; row++) {
+        live.followed[row] = s->file[row].fd >= 0 && follow_covers(row);
+        follow_file(row, kept_blocks(s->file[row].length));
+    }
     for (size_t row = 0; row < PM_HEAP_FILES; row++)
         watch(row);
     return PM_OK;
@@ -203,6 +216,28 @@ static bool see_written(size_t row, uint64_t *blocks) {
     return good;
 }
 
+// At the instant: what commits have written since the last look. False: some were missed, or the
+// file is new.
+static bool see_committed(size_t row, uint64_t *blocks) {
+    if (!live.followed[row] || !follow_knows())
+        return false;
+    *blocks += follow_each(row, kept_blocks(live.source->file[row].length), true, see_blocks);
+    return true;
+}
+
+// While the program runs. The files may be longer or shorter now.
+static void see_commits(uint64_t *blocks) {
+    live.status = source_open_files(live.source, &live.err);
+    for (size_t row = 0; row < PM_HEAP_FILES && live.status == PM_OK; row++) {
+        const struct source_file *f = &live.source->file[row];
+        if (!live.followed[row] || f->fd < 0)
+            continue;
+        image_file(&live.image, row, true, f->length);
+        follow_file(row, kept_blocks(f->length));
+        *blocks += follow_each(row, kept_blocks(f->length), false, see_blocks);
+    }
+}
+
 // While the program runs. What is seen may be torn; it counts as written and is seen again.
 static void look_ahead(bool equal) {
     const struct source *s = live.source;
@@ -214,7 +249,9 @@ static void look_ahead(bool equal) {
     }
     for (unsigned round = 0; round < ROUNDS && live.status == PM_OK; round++) {
         uint64_t blocks = 0;
-        for (size_t row = 0; row < PM_HEAP_FILES; row++)
+        if (live.commits)
+            see_commits(&blocks);
+        for (size_t row = 0; row < PM_HEAP_FILES && !live.commits; row++)
             see_written(row, &blocks);
         if (blocks <= FEW_BLOCKS || blocks > before / 2)
             break;
@@ -250,15 +287,18 @@ static void see_instant(void *arg) {
         live.status = PM_NEEDS_RECOVERY;
     if (live.status != PM_OK)
         return;
-    *again = !between_commits();
+    *again =
+        !between_commits() || (live.commits && !follow_instant(live.undecided++ < PATIENT_TRIES));
     if (*again)
         return;
     live.progress = NULL;
+    if (live.commits && !follow_knows())
+        s->unrecorded = "its commits came too fast to be followed";
     for (size_t row = 0; row < PM_HEAP_FILES && live.status == PM_OK; row++) {
         const struct source_file *f = &s->file[row];
         image_file(&live.image, row, f->fd >= 0, f->length);
         if (f->fd >= 0)
-            see_file(row, !see_written(row, &blocks));
+            see_file(row, !(live.commits ? see_committed : see_written)(row, &blocks));
     }
 }
 

@@ -11,6 +11,7 @@
 #include "backup_image.h"
 #include "backup_kept.h"
 #include "blocks/verify.h"
+#include "commit_follow.h"
 #include "media/heap.h"
 #include "media/shard_make.h"
 #include "media/volume.h"
@@ -133,6 +134,7 @@ int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint6
     uint64_t at = block * PM_BACKUP_BLOCK, len = count * PM_BACKUP_BLOCK, have = 0;
     if (s->image)
         return read_image(s, row, block, count, out, err);
+    follow_look();
     while (have < len) {
         ssize_t got = pread(f->fd, out + have, len - have, (off_t)(at + have));
         if (got < 0 && errno == EINTR)

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "commit_follow.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "media/heap.h"
+#include "media/journal.h"
+#include "media/journal_files.h"
+
+enum { TRIES = 100, TRY_NS = 1000000 };
+// Of a block: a commit that is in the files has written it, or the last commit.
+enum { UNCHANGED, EARLIER, LAST };
+
+static struct {
+    bool begun;
+    int fd; // the journal
+    void *buffer;
+    struct pm_journal_found seen; // the last commit that was seen: its epoch and its end
+    bool lost;
+    uint8_t *changed[PM_HEAP_FILES]; // by blocks
+    uint64_t blocks[PM_HEAP_FILES];
+} follow;
+
+// Once lost, it is not found again.
+static void lose(void) { follow.lost = true; }
+
+// ---- the journal --------------------------------------------------------------------------------
+
+static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
+    (void)file;
+    return pread(follow.fd, to, len, (off_t)at) == (ssize_t)len;
+}
+
+static const struct pm_journal_io io = {.read = read_journal};
+
+static size_t row_of(const struct pm_journal_entry *e) {
+    const struct pm_file *file = pm_journal_heap_file(pm_journal_file(e->member, e->shard));
+    size_t row = 0;
+    while (row < PM_HEAP_FILES && pm_heap_files[row].file != file)
+        row++;
+    return row;
+}
+
+static bool reach(size_t row, uint64_t blocks) {
+    if (blocks <= follow.blocks[row])
+        return true;
+    uint64_t room = blocks + blocks / 4;
+    uint8_t *more = realloc(follow.changed[row], room);
+    if (!more)
+        return false;
+    memset(more + follow.blocks[row], 0, room - follow.blocks[row]);
+    follow.changed[row] = more;
+    follow.blocks[row] = room;
+    return true;
+}
+
+// What lies beyond a file's new length reads as zeroes when the file is longer again.
+static bool note(const struct pm_journal_entry *e) {
+    size_t row = row_of(e);
+    uint64_t block = e->first, end = e->first + e->pages;
+    if (row == PM_HEAP_FILES)
+        return false;
+    if (e->kind == PM_JOURNAL_LENGTH) {
+        block = e->first / PM_PAGE_SIZE;
+        end = follow.blocks[row];
+    }
+    if (block < end && !reach(row, end))
+        return false;
+    if (block < end)
+        memset(follow.changed[row] + block, LAST, end - block);
+    return true;
+}
+
+// A commit is in the files before the next one is written to the journal.
+static void age(void) {
+    for (size_t row = 0; row < PM_HEAP_FILES; row++)
+        for (uint64_t b = 0; b < follow.blocks[row]; b++)
+            if (follow.changed[row][b] == LAST)
+                follow.changed[row][b] = EARLIER;
+}
+
+static bool note_group(const struct pm_journal_group *group) {
+    const struct pm_journal_entry *e = pm_journal_entries(group);
+    for (uint32_t i = 0; i < group->entries; i++)
+        if (!note(e + i))
+            return false;
+    return true;
+}
+
+// Notes the whole commits behind those that were seen. What one that is not whole yet has marked
+// does no harm. False: they cannot be noted.
+static bool note_further(void) {
+    struct pm_journal_found from = follow.seen;
+    struct pm_journal_reading r = pm_journal_read_from(&io, follow.buffer, &from);
+    while (pm_journal_read_next(&r)) {
+        if (r.group->number == 0) {
+            if (from.epoch && r.group->epoch != from.epoch + 1)
+                return false;
+            age();
+        }
+        if (!note_group(r.group))
+            return false;
+        from = (struct pm_journal_found){
+            .epoch = r.group->epoch, .at = r.at, .lap = r.lap, .before = r.before};
+        if (r.group->last)
+            follow.seen = from;
+    }
+    return true;
+}
+
+// In another lap the commits begin anew. Between two laps the start of the journal is zeroes.
+void follow_look(void) {
+    struct pm_journal_group head;
+    if (!follow.begun || follow.lost)
+        return;
+    if (!read_journal(PM_JOURNAL_SELF, &head, sizeof head, 0))
+        lose(); // a commit has failed, or the heap is being closed
+    else if (head.magic != PM_JOURNAL_MAGIC)
+        return;
+    if (head.lap != follow.seen.lap)
+        follow.seen = (struct pm_journal_found){.epoch = follow.seen.epoch};
+    if (!note_further())
+        lose();
+}
+
+// Where the journal has no start, a lap has ended; whether all of it was seen cannot be told before
+// the next one begins.
+bool follow_instant(bool patient) {
+    struct pm_journal_group head;
+    follow_look();
+    if (follow.lost)
+        return true;
+    bool known = read_journal(PM_JOURNAL_SELF, &head, sizeof head, 0) &&
+                 head.magic == PM_JOURNAL_MAGIC && head.lap == follow.seen.lap;
+    if (!known && !patient)
+        lose();
+    return known || !patient;
+}
+
+// ---- from outside -------------------------------------------------------------------------------
+
+static void forget_earlier(void) {
+    for (size_t row = 0; row < PM_HEAP_FILES; row++)
+        for (uint64_t b = 0; b < follow.blocks[row]; b++)
+            if (follow.changed[row][b] == EARLIER)
+                follow.changed[row][b] = UNCHANGED;
+}
+
+// A commit that is being written counts in a moment.
+void follow_begin(void) {
+    const struct timespec pause = {.tv_nsec = TRY_NS};
+    follow.begun = true;
+    follow.fd = openat(pm_heap.dir_fd, pm_heap.journal.name,
+                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    follow.buffer = malloc(PM_JOURNAL_BUFFER);
+    if (follow.fd < 0 || !follow.buffer)
+        lose();
+    for (unsigned i = 0; !follow.lost && !follow.seen.epoch; i++) {
+        if (i > 0)
+            nanosleep(&pause, NULL);
+        if (i > TRIES)
+            lose();
+        follow_look();
+    }
+    forget_earlier();
+}
+
+void follow_end(void) { follow.begun = false; }
+
+bool follow_knows(void) { return follow.begun && !follow.lost; }
+
+void follow_file(size_t row, uint64_t blocks) {
+    if (follow.begun && !reach(row, blocks))
+        lose();
+}
+
+bool follow_covers(size_t row) {
+    const struct pm_file *file = pm_heap_files[row].file;
+    for (unsigned i = 1; i < PM_SHARDS * PM_JOURNAL_MEMBERS; i++)
+        if (i % PM_JOURNAL_MEMBERS != PM_JOURNAL_SELF && pm_journal_heap_file(i) == file)
+            return true;
+    return false;
+}
+
+// fn() may see a commit, so the marks go first.
+uint64_t follow_each(size_t row, uint64_t blocks, bool all, follow_fn *fn) {
+    uint64_t count = 0;
+    blocks = blocks < follow.blocks[row] ? blocks : follow.blocks[row];
+    for (uint64_t block = 0, end; block < blocks; block = end) {
+        uint8_t is = follow.changed[row][block];
+        for (end = block; end < blocks && follow.changed[row][end] == is; end++) {
+        }
+        if (is == UNCHANGED || (is == LAST && !all))
+            continue;
+        if (is == EARLIER)
+            memset(follow.changed[row] + block, UNCHANGED, end - block);
+        count += end - block;
+        fn(row, block, end);
+    }
+    return count;
+}
