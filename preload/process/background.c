@@ -204,8 +204,8 @@ static void run(void) {
 // are ours or errno's. Of libc's data the thread pointer itself is filled in, and the guard that
 // the compiler compares.
 
-// libc's other variables around errno, such as its locale, which numbers are read by. glibc 2.36 has
-// 144 bytes of them; it leaves room for more below all of them.
+// libc's other variables around errno, such as its locale, which numbers are read by. glibc 2.36
+// has 144 bytes of them; it leaves room for more below all of them.
 #define LIBC_TLS 192u
 #define GUARD_AT 0x28 // from the thread pointer; part of the ABI
 
