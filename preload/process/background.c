@@ -204,6 +204,9 @@ static void run(void) {
 // are ours or errno's. Of libc's data the thread pointer itself is filled in, and the guard that
 // the compiler compares.
 
+// libc's other variables around errno, such as its locale, which numbers are read by. glibc 2.36
+// has 144 bytes of them; it leaves room for more below all of them.
+#define LIBC_TLS 192u
 #define GUARD_AT 0x28 // from the thread pointer; part of the ABI
 
 static char *thread_pointer(void) {
@@ -219,7 +222,7 @@ static size_t bytes_below(const char *pointer) {
         size_t below = (size_t)(pointer - (const char *)variable[i]);
         most = below < (size_t)1 << 30 && below > most ? below : most; // musl's errno lies above
     }
-    return (most + 63) & ~(size_t)63;
+    return (most + LIBC_TLS + 63) & ~(size_t)63;
 }
 
 static struct {

@@ -55,6 +55,13 @@ def test_on_media(boehm, heap, case):
     assert recover(heap, "--check").returncode in (0, 1)
 
 
+# The thread that commits has thread-local variables of libc, wherever this library's lie.
+@needs_headers
+def test_in_commit_mode(boehm, heap):
+    done = with_gc([boehm, "churn"], HEAP=heap, COMMIT="20ms")
+    assert done.returncode == 0 and done.stdout == "right\n", said(done)
+
+
 @needs_headers
 def test_a_persistent_list_is_killed_and_goes_on(heap):
     program, length = compiled("boehm_list.c", libraries=["-lgc"]), 0
