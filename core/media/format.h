@@ -88,6 +88,9 @@
 //   commit of a lane             pm_lanes_publish()               [publish publishers recoverpub]
 //     needs   its stores and their crc; the blocks that they make reachable
 //     before  none of the stores is made  after  all are: recovery makes them again
+//   word of pinned blocks        pm_pin_change(), by pm_pin() and pm_unpin()             [publish]
+//     needs   the slab's table and entry, or the large block's header and entry
+//     before  the block is free, or still allocated     after  it is allocated, or free
 //   the same, set to 0 stores    pm_lanes_publish(), pm_lanes_finish()    [publish killedpub]
 //     needs   the stores themselves
 //     before  recovery makes them again   after  the program may change the same words
@@ -203,9 +206,12 @@
 // A heap with PM_INCOMPAT_KINDS may have blocks of several kinds (kind_format.h). It gets the bit,
 // in the same way, before the first of them.
 #define PM_INCOMPAT_KINDS 16ull
+// A heap with PM_INCOMPAT_PINNED may have pinned blocks, which are alive without roots. It gets the
+// bit, in the same way, before the first of them, and keeps it.
+#define PM_INCOMPAT_PINNED 32ull
 // What a heap gets in use.
 #define PM_INCOMPAT_LATER_1 (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL)
-#define PM_INCOMPAT_LATER (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS)
+#define PM_INCOMPAT_LATER (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS | PM_INCOMPAT_PINNED)
 #define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_LATER)
 
 // ---- superblock ---------------------------------------------------------------------------------
