@@ -65,7 +65,7 @@ bool pm_pinned_make(uint32_t slab, unsigned cls, uint32_t *line) {
     t->crc = crc_of(t);
     for (unsigned word = 0; word < words_of(cls); word++)
         pm_pin_write(word_place(slab, *line, word), 0);
-    pm_make_durable(t, (size_t)lines_of(cls) * PM_PINNED_LINE);
+    pm_flush(t, (size_t)lines_of(cls) * PM_PINNED_LINE);
     return true;
 }
 

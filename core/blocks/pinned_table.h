@@ -11,8 +11,8 @@
 
 #include "base/message.h"
 
-// Takes lines and makes a table without a set bit, durably. False: there is no room. Off media it
-// does nothing, and the line is 0.
+// Takes lines, makes a table without a set bit, and flushes it: it is durable when the header of
+// the slab is. False: there is no room. Off media it does nothing, and the line is 0.
 bool pm_pinned_make(uint32_t slab, unsigned cls, uint32_t *line);
 // Makes the lines free. The slab's log entry has been ended durably. Line 0: does nothing.
 void pm_pinned_drop(uint32_t slab, unsigned cls, uint32_t line);
