@@ -2,7 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A process that gets its heap late, while threads, a signal handler or children ask for memory.
-// usage: waiting threads|signals|forks|large|strict. Every block keeps what was stored to it. Prints "ok".
+// usage: waiting threads|signals|forks|large|strict. Every block keeps what was stored to it.
+// Prints "ok".
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
