@@ -280,7 +280,7 @@ void pm_process_begin(void) { advance(true); }
 
 enum pm_route pm_thread_enter(void) {
     if (!pm_phase_serves())
-        pm_process_begin();
+        advance(pm_phase() == PM_WAITING);
     if (!pm_phase_serves())
         return PM_ROUTE_FALLBACK;
     if (thread_ending || pm_stacks_on || (cacheless && cacheless--))
@@ -314,7 +314,7 @@ static void first_commit(void) {
 void pm_process_before_main(void) {
     struct pm_error err;
     atomic_store_explicit(&main_runs, true, memory_order_relaxed);
-    pm_process_begin();
+    advance(pm_phase() == PM_WAITING);
     if (pm_phase() == PM_WAITING)
         return; // without a heap there is nothing to capture
     if ((pm_heap_on_media() && pm_roots_capture(&err) != PM_OK) ||

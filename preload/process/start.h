@@ -25,8 +25,8 @@ enum pm_route pm_thread_enter(void);
 // Opens the heap, unless an earlier call has done so. Ends the process (exit status 125) if the
 // settings or the heap are bad.
 void pm_process_start(void);
-// The same, but a program whose heap nothing could find again gets none before it has asked for
-// more than a little (phase.h: WAITING). Most small programs end before that.
+// The same when the library is loaded, but a program whose heap nothing could find again gets none
+// before it has asked for more than a little (phase.h: WAITING). Most small programs end before.
 void pm_process_begin(void);
 // The preload check: the library looks at the process before anything of libc is used, and ends a
 // process in which PMAlloc cannot work. The one weak reference: tools and tests do not have it.
