@@ -52,6 +52,7 @@ static struct looking {
     uint64_t length;  // of the file under the last commit: it has no bytes beyond
     const char *copy; // the file's copy in memory, or NULL
     bool drop;
+    int pagemap; // of pm_own_open()
     struct pm_commit_cost *cost;
 } looking;
 
@@ -122,7 +123,7 @@ static void look_through(unsigned file, char *at, size_t len, uint64_t offset) {
     looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
                        ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
                        : NULL;
-    pm_own_pages(at, len, look_at_run, NULL);
+    pm_own_pages_by(looking.pagemap, at, len, look_at_run, NULL);
 }
 
 // A range that was released since the last commit, and what of it is not in use again: zeroes.
@@ -153,7 +154,7 @@ static void zero_emptied(const struct pm_emptied *e) {
         end = s->data.size > from ? s->data.size : from;
     zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from, end,
                                pm_heap_at(s->offset)};
-    pm_own_pages(pm_heap_at(e->offset), end - from, step_over, NULL);
+    pm_own_pages_by(looking.pagemap, pm_heap_at(e->offset), end - from, step_over, NULL);
     zero_up_to(end);
 }
 
@@ -205,6 +206,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
     looking.drop = may_drop;
     looking.cost = cost;
+    looking.pagemap = pm_own_open();
     taken.forced = force;
     force = false;
     pm_journal_begin(&journal, pm_heap.super->super.uuid, ++epoch, time_now());
@@ -215,6 +217,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         look_through(pm_journal_file(PM_JOURNAL_ROOTS, 0), roots[i].at, roots[i].len,
                      roots[i].offset);
     pm_emptied_take(zero_emptied);
+    pm_own_close(looking.pagemap);
     taken.anything = lengths_differ || pm_journal_has_any(&journal);
     if (lengths_differ)
         each_file(add_length);

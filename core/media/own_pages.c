@@ -70,24 +70,39 @@ static bool read_bits(int fd, char *at, size_t len, pm_own_fn *fn, void *arg) {
     return true;
 }
 
+int pm_own_open(void) {
+    if (pm_own_way == PM_OWN_ALL)
+        return -1;
+    return (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+}
+
+void pm_own_close(int fd) {
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+}
+
 // A way that has failed half way has reported some pages already. Reporting a page twice does no
 // harm.
-void pm_own_pages(char *at, size_t len, pm_own_fn *fn, void *arg) {
+void pm_own_pages_by(int fd, char *at, size_t len, pm_own_fn *fn, void *arg) {
     if (!len)
         return;
-    long fd = -1;
-    if (pm_own_way != PM_OWN_ALL)
-        fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+    if (fd < 0 || pm_own_way == PM_OWN_ALL) {
         fn(at, len, arg);
         return;
     }
-    bool done = pm_own_way == PM_OWN_SCAN && scan((int)fd, at, len, fn, arg);
+    bool done = pm_own_way == PM_OWN_SCAN && scan(fd, at, len, fn, arg);
     if (!done && pm_own_way == PM_OWN_SCAN)
         pm_own_way = PM_OWN_PAGEMAP;
-    if (!done && !read_bits((int)fd, at, len, fn, arg)) {
+    if (!done && !read_bits(fd, at, len, fn, arg)) {
         pm_own_way = PM_OWN_ALL;
         fn(at, len, arg);
     }
-    syscall(SYS_close, fd);
+}
+
+void pm_own_pages(char *at, size_t len, pm_own_fn *fn, void *arg) {
+    if (!len)
+        return;
+    int fd = pm_own_open();
+    pm_own_pages_by(fd, at, len, fn, arg);
+    pm_own_close(fd);
 }

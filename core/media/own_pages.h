@@ -20,5 +20,10 @@ typedef void pm_own_fn(char *at, size_t len, void *arg);
 // Calls `fn` for each run of copied pages in [at, at + len), by rising address. May report a page
 // that is not copied. Where no other thread stores to the range, it misses none.
 void pm_own_pages(char *at, size_t len, pm_own_fn *fn, void *arg);
+// The same in steps, for many ranges in a row. pm_own_open() gives what the others take; where it
+// gives -1, every page counts as copied.
+int pm_own_open(void);
+void pm_own_pages_by(int fd, char *at, size_t len, pm_own_fn *fn, void *arg);
+void pm_own_close(int fd);
 
 #endif

@@ -142,9 +142,17 @@ static void find_data(void *at, size_t len, void *found) {
         *(bool *)found = true;
 }
 
+// What the last commit has left copied. To find out whether dropping is allowed takes as long as
+// looking at so many pages again.
+#define WORTH_DROPPING 16
+
+static bool worth_dropping(void) { return pm_commit_last.copied >= WORTH_DROPPING; }
+
 // The kernel may store a sleeping call's result at any moment. A page must not be dropped then.
 static bool may_drop(void) {
     bool awaited = false;
+    if (!worth_dropping())
+        return false;
     pm_hold_each_memory(find_data, &awaited);
     return !awaited && !pm_kernel_stores();
 }
@@ -160,7 +168,7 @@ static void take_alone(void) {
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
-    pm_commit_take(!pm_kernel_stores(), &cost);
+    pm_commit_take(worth_dropping() && !pm_kernel_stores(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
     pm_commit_was_held(since, cost.pages);
