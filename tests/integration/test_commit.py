@@ -236,7 +236,8 @@ def small_medium(tmp_path, script, program):
 
 @pytest.mark.parametrize("name", ("HEAP", "COMMIT_DIR"))
 def test_full_medium(program, tmp_path, name):
-    """The program goes on, the last commit stands, one line says so; later commits succeed."""
+    """The program goes on, the last commit stands, one line says so; later commits succeed. A failed
+    commit makes room, which the next one uses until the medium is filled again: a line each."""
     script = r"""
         export PMALLOC_NAME="$1/heap"
         PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
@@ -261,7 +262,7 @@ def test_full_medium(program, tmp_path, name):
     done = small_medium(tmp_path, script, program)
     lines = done.stdout.splitlines()
     assert json.loads(lines[-2])["result"] == "recovered" and "tickets" in lines[-1], said(done)
-    assert 1 <= done.stderr.count("a commit has failed: No space left on device") <= 3, said(done)
+    assert 1 <= done.stderr.count("a commit has failed: No space left on device") <= 30, said(done)
 
 
 def test_huge_block_on_a_full_medium(program, tmp_path):
