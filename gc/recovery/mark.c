@@ -405,18 +405,25 @@ static bool rescan(struct marker *m) {
 
 // Pinned blocks are roots. Beside the program their slabs may soon be others, so they are scanned
 // now, before the program runs, and then count as nothing.
+static void push_pinned_slab(struct marker *m, uint32_t slab) {
+    uint64_t offset = (uint64_t)slab << PM_SLAB_SHIFT;
+    if (pm_marks.kind[slab] != PM_STRIPE_PINNED)
+        return;
+    if (!pm_marks.beside) {
+        push(m, offset, PM_SLAB_SIZE);
+        return;
+    }
+    scan_pinned(m, offset);
+    pm_marks.kind[slab] = 0;
+}
+
 static void push_pinned(void) {
     struct marker *m = &markers[0];
-    for (uint64_t stripe = 0; stripe < pm_marks.stripes; stripe++) {
-        if (pm_marks.kind[stripe] != PM_STRIPE_PINNED)
-            continue;
-        if (!pm_marks.beside) {
-            push(m, stripe << PM_SLAB_SHIFT, PM_SLAB_SIZE);
-            continue;
-        }
-        scan_pinned(m, stripe << PM_SLAB_SHIFT);
-        pm_marks.kind[stripe] = 0;
-    }
+    if (!(pm_heap.super->super.incompat & PM_INCOMPAT_PINNED))
+        return;
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
+        if (pm_extents[i].slab)
+            push_pinned_slab(m, pm_extent_slab(&pm_extents[i]));
     for (uint32_t i = 0; i < pm_marks.larges; i++) {
         const struct pm_large *l = &pm_marks.large[i];
         if (l->pinned && l->marked && !l->pointer_free)
