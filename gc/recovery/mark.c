@@ -213,13 +213,16 @@ static uint16_t holes_around(struct range r) {
     return kind - 1 < PM_STRIPE_MIXED ? pm_mark_holes(slab) : 0;
 }
 
-static void scan_population(struct marker *m, uint32_t slab, unsigned cls, const uint64_t *bits);
+static void scan(struct marker *m, struct range r);
 
-// All pinned blocks of a slab are one range.
-static bool is_pinned(struct range r) {
-    return pm_marks.kind[r.offset >> PM_SLAB_SHIFT] == PM_STRIPE_PINNED;
+static void scan_population(struct marker *m, uint32_t slab, unsigned cls, const uint64_t *bits) {
+    uint32_t size = pm_classes[cls].size;
+    for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
+        if (pm_bit(bits, i))
+            scan(m, (struct range){((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)i * size, size});
 }
 
+// All pinned blocks of a slab are one range.
 static void scan_pinned(struct marker *m, uint64_t offset) {
     uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT);
     scan_population(m, slab, pm_vslabs[slab].size_class, pm_mark_bits(slab));
@@ -229,7 +232,7 @@ static void scan(struct marker *m, struct range r) {
     uint16_t holes;
     if (r.len > PIECE)
         scan_piece(m, r.offset, r.len);
-    else if (r.len == PM_SLAB_SIZE && is_pinned(r))
+    else if (r.len == PM_SLAB_SIZE && pm_marks.kind[r.offset >> PM_SLAB_SHIFT] == PM_STRIPE_PINNED)
         scan_pinned(m, r.offset);
     else if (pm_holes_found && r.len >= PM_HOLES_FROM && (holes = holes_around(r)) != 0)
         scan_pages(m, r, holes);
@@ -348,13 +351,6 @@ static void run_all(void) {
 
 // ---- overflow -----------------------------------------------------------------------------------
 
-static void scan_population(struct marker *m, uint32_t slab, unsigned cls, const uint64_t *bits) {
-    uint32_t size = pm_classes[cls].size;
-    for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
-        if (pm_bit(bits, i))
-            scan(m, (struct range){((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)i * size, size});
-}
-
 static void rescan_mixed(struct marker *m, uint32_t slab) {
     struct pm_population population[2];
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
@@ -406,15 +402,12 @@ static bool rescan(struct marker *m) {
 // Pinned blocks are roots. Beside the program their slabs may soon be others, so they are scanned
 // now, before the program runs, and then count as nothing.
 static void push_pinned_slab(struct marker *m, uint32_t slab) {
-    uint64_t offset = (uint64_t)slab << PM_SLAB_SHIFT;
-    if (pm_marks.kind[slab] != PM_STRIPE_PINNED)
-        return;
-    if (!pm_marks.beside) {
-        push(m, offset, PM_SLAB_SIZE);
-        return;
+    if (pm_marks.kind[slab] == PM_STRIPE_PINNED && !pm_marks.beside) {
+        push(m, (uint64_t)slab << PM_SLAB_SHIFT, PM_SLAB_SIZE);
+    } else if (pm_marks.kind[slab] == PM_STRIPE_PINNED) {
+        scan_pinned(m, (uint64_t)slab << PM_SLAB_SHIFT);
+        pm_marks.kind[slab] = 0;
     }
-    scan_pinned(m, offset);
-    pm_marks.kind[slab] = 0;
 }
 
 static void push_pinned(void) {

@@ -236,8 +236,8 @@ def small_medium(tmp_path, script, program):
 
 @pytest.mark.parametrize("name", ("HEAP", "COMMIT_DIR"))
 def test_full_medium(program, tmp_path, name):
-    """The program goes on, the last commit stands, one line says so; later commits succeed. A failed
-    commit makes room, which the next one uses until the medium is filled again: a line each."""
+    """The program goes on, the last commit stands, one line says so; later commits succeed. A
+    failed commit makes room for the next one, until the medium is filled again: a line each."""
     script = r"""
         export PMALLOC_NAME="$1/heap"
         PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
