@@ -212,6 +212,12 @@ def prose(page):
     return re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("page", PAGES + READMES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_paragraphs_end(page):
+    # a slip of an editor left a sentence as "it may lie\nX\n"
+    assert not re.search(r"(?m)^\w+\n\n", prose(page))
+
+
 def anchors(page):
     """The anchors of a page's headings, as GitHub makes them."""
     for heading in re.findall(r"(?m)^#+ (.*)$", prose(page)):
