@@ -16,23 +16,34 @@
 static struct arena {
     _Atomic(char *) map;
     _Atomic size_t used;
-    const size_t bytes;
+    _Atomic size_t bytes;
 } arenas[2] = {{.bytes = PM_FALLBACK_SMALL}, {.bytes = PM_FALLBACK_LARGE}};
+
+// As much as there is room for, under `ulimit -d`.
+static char *reserve_most(size_t *bytes) {
+    char *fresh;
+    while (!(fresh = pm_os_reserve(*bytes)) && *bytes > PM_FALLBACK_SMALL)
+        *bytes /= 2;
+    return fresh;
+}
 
 static char *arena_map(struct arena *a) {
     char *map = atomic_load_explicit(&a->map, memory_order_acquire);
     if (map)
         return map;
     int saved = errno;
-    char *fresh = pm_os_reserve(a->bytes);
-    if (fresh && a->bytes > DUMP_STEP)
-        pm_os_advise(fresh + DUMP_STEP, a->bytes - DUMP_STEP, MADV_DONTDUMP);
+    size_t most = atomic_load_explicit(&a->bytes, memory_order_relaxed), bytes = most;
+    char *fresh = reserve_most(&bytes);
+    if (fresh && bytes > DUMP_STEP)
+        pm_os_advise(fresh + DUMP_STEP, bytes - DUMP_STEP, MADV_DONTDUMP);
     errno = saved;
+    if (fresh && bytes < most)
+        atomic_store_explicit(&a->bytes, bytes, memory_order_relaxed);
     // Release: a thread that sees the pointer sees mapped memory. If another thread was faster, use
     // its memory and unmap ours.
     if (fresh && !atomic_compare_exchange_strong_explicit(
                      &a->map, &map, fresh, memory_order_acq_rel, memory_order_acquire)) {
-        munmap(fresh, a->bytes);
+        munmap(fresh, bytes);
         return map;
     }
     return fresh;

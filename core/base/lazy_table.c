@@ -4,11 +4,24 @@
 
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "os.h"
 #include "own_memory.h"
 
 #define STEP ((size_t)2 << 20) // one huge page
+#define SMALL_STEP ((size_t)128 << 10)
+#define LITTLE_DATA ((rlim_t)128 << 20)
+
+// What a step makes writable counts against `ulimit -d`, touched or not.
+static size_t step_size(void) {
+    static size_t size;
+    struct rlimit data;
+    if (!size)
+        size =
+            getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur < LITTLE_DATA ? SMALL_STEP : STEP;
+    return size;
+}
 
 static void *map(void *at, size_t len, int prot, int fixed) {
     return mmap(at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
@@ -23,7 +36,8 @@ bool pm_lazy_table_reserve(struct pm_lazy_table *t, size_t bytes) {
     pm_own_note(t->map, bytes);
     int saved = errno;
     pm_os_advise(t->map, bytes, MADV_DONTDUMP);
-    size_t first = STEP < bytes ? STEP : bytes; // now: a sandbox may forbid mprotect() later
+    size_t step = step_size();
+    size_t first = step < bytes ? step : bytes; // now: a sandbox may forbid mprotect() later
     if (mprotect(t->map, first, PROT_READ | PROT_WRITE) == 0)
         t->ready = first;
     // If the program calls mlock(), the kernel maps the reserved part too. With this it uses one
@@ -51,7 +65,7 @@ static bool make_writable(char *at, size_t len, size_t whole) {
 bool pm_lazy_table_step(struct pm_lazy_table *t, size_t bytes) {
     if (bytes > t->reach)
         return false;
-    size_t to = (bytes + STEP - 1) & ~(STEP - 1);
+    size_t step = step_size(), to = (bytes + step - 1) & ~(step - 1);
     to = to < t->reach ? to : t->reach;
     int saved = errno;
     if (!make_writable(t->map + t->ready, to - t->ready, to))

@@ -23,9 +23,12 @@ struct fold {
     struct pm_backup_rounds rounds;
     // By the rows of the table: where in the increments a file's blocks lie last. Blocks that a
     // later increment has replaced are not looked at: their space was given back.
-    uint64_t *place[PM_HEAP_FILES];
+    uint64_t *place[PM_HEAP_FILES]; // BY_HOLE: an increment has made it a hole; 0: none names it
     uint64_t blocks[PM_HEAP_FILES]; // of `place`
+    uint64_t cut[PM_HEAP_FILES];    // what lies beyond was cut off by an increment; 0: nothing was
 };
+#define BY_HOLE 1u
+#define CUT_ALL 1u
 
 // ---- writing ------------------------------------------------------------------------------------
 
@@ -154,11 +157,14 @@ static int note_places(struct fold *fold, const struct pm_backup_index *x, struc
     for (uint32_t i = 0; i < x->head.files; i++) {
         const struct pm_backup_file *f = &x->files[i];
         size_t row = row_of(f->name);
+        uint64_t cut = f->length == PM_BACKUP_GONE || f->length == 0 ? CUT_ALL : f->length;
+        if (!fold->cut[row] || cut < fold->cut[row])
+            fold->cut[row] = cut;
         if (f->entries && !reach(fold, row, pm_backup_align(f->length) / PM_BACKUP_BLOCK))
             return fold_failed(fold->dir, f->name, err);
         for (uint64_t k = 0; k < f->entries; k++, e++) {
             bool hole = (e->block & PM_BACKUP_HOLE) != 0;
-            fold->place[row][e->block & ~PM_BACKUP_HOLE] = hole ? 0 : data;
+            fold->place[row][e->block & ~PM_BACKUP_HOLE] = hole ? BY_HOLE : data;
             data += hole ? 0 : PM_BACKUP_BLOCK;
         }
     }
@@ -196,6 +202,75 @@ static int check_blocks(struct fold *fold, const struct pm_backup_index *x, stru
     return status;
 }
 
+// ---- the first round ----------------------------------------------------------------------------
+
+// The last block of a file is filled up with zeroes. False: the file ends before it.
+static bool read_base(int fd, uint64_t at, char block[PM_BACKUP_BLOCK]) {
+    ssize_t got;
+    do
+        got = pread(fd, block, PM_BACKUP_BLOCK, (off_t)at);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0)
+        return false;
+    memset(block + got, 0, PM_BACKUP_BLOCK - (size_t)got);
+    return true;
+}
+
+// Whether the block is still what the first round has copied. A fold that was cut short may have
+// changed the others.
+static bool stands(const struct fold *fold, size_t row, uint64_t block) {
+    return (!fold->cut[row] || block * PM_BACKUP_BLOCK < fold->cut[row]) &&
+           !(block < fold->blocks[row] && fold->place[row][block]);
+}
+
+static int check_base_file(const struct fold *fold, const struct pm_backup_file *f,
+                           const struct pm_backup_entry *e, struct pm_error *err) {
+    char what[sizeof fold->what], block[PM_BACKUP_BLOCK];
+    const char *name = layered_name(f->name);
+    size_t row = row_of(f->name);
+    int status = PM_OK, fd = openat(fold->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT)
+        return fold_failed(fold->dir, name, err);
+    snprintf(what, sizeof what, "%.300s/%s", fold->dir, name);
+    for (uint64_t i = 0; i < f->entries && status == PM_OK; i++, e++) {
+        uint64_t at = (uint64_t)e->block * PM_BACKUP_BLOCK;
+        if (e->block & PM_BACKUP_HOLE || !stands(fold, row, e->block))
+            continue;
+        if (fd < 0)
+            status = pm_backup_damaged(what, at, "the file is missing", err);
+        else if (!read_base(fd, at, block))
+            status = pm_backup_damaged(what, at, "the file is too short", err);
+        else if (pm_backup_sum(block) != pm_backup_entry_sum(e))
+            status = pm_backup_damaged(what, at, "the checksum of a block is wrong", err);
+    }
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+// What no increment has replaced.
+static int check_base(const struct fold *fold, struct pm_error *err) {
+    char what[sizeof fold->what];
+    struct pm_backup_index x;
+    int fd = openat(fold->dir_fd, PM_BACKUP_CHECKSUMS, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return fold_failed(fold->dir, PM_BACKUP_CHECKSUMS, err);
+    snprintf(what, sizeof what, "%.300s/" PM_BACKUP_CHECKSUMS, fold->dir);
+    int status = pm_backup_read(fd, 0, false, what, &x, err);
+    close(fd);
+    if (status != PM_OK)
+        return status == PM_NEEDS_RECOVERY ? pm_backup_damaged(what, 0, "it is empty", err)
+                                           : status;
+    const struct pm_backup_entry *e = x.entries;
+    for (uint32_t i = 0; i < x.head.files && status == PM_OK; i++) {
+        if (x.files[i].length != PM_BACKUP_GONE)
+            status = check_base_file(fold, &x.files[i], e, err);
+        e += x.files[i].entries;
+    }
+    pm_backup_close(&x);
+    return status;
+}
+
 // ---- all increments -----------------------------------------------------------------------------
 
 typedef int step_fn(struct fold *fold, const struct pm_backup_index *x, struct pm_error *err);
@@ -222,10 +297,15 @@ static int each_increment(struct fold *fold, step_fn *step, struct pm_error *err
 }
 
 static int fold_all(struct fold *fold, struct pm_error *err) {
-    step_fn *const steps[] = {note_places, check_blocks, fold_increment};
     int status = pm_backup_read_rounds(fold->dir_fd, fold->dir, &fold->rounds, err);
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == PM_OK; i++)
-        status = each_increment(fold, steps[i], err);
+    if (status == PM_OK)
+        status = each_increment(fold, note_places, err);
+    if (status == PM_OK)
+        status = each_increment(fold, check_blocks, err);
+    if (status == PM_OK)
+        status = check_base(fold, err);
+    if (status == PM_OK)
+        status = each_increment(fold, fold_increment, err);
     for (size_t row = 0; row < PM_HEAP_FILES; row++)
         if (fold->place[row])
             munmap(fold->place[row], fold->blocks[row] * sizeof *fold->place[row]);

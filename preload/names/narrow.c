@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "export.h"
-#include "process/start.h"
+#include "process/entry.h"
 
 // Beside glibc's header, which gives the parameters of some of these a type of their own.
 int pm_names_setrlimit(int which, const struct rlimit *new) __asm__("setrlimit");
@@ -19,8 +19,8 @@ int pm_names_prlimit64(pid_t pid, int which, const struct rlimit *new,
                        struct rlimit *old) __asm__("prlimit64");
 
 EXPORT int pm_names_prlimit(pid_t pid, int which, const struct rlimit *new, struct rlimit *old) {
-    if (new &&pm_phase() == PM_WAITING)
-        pm_process_start();
+    if (new)
+        pm_settle();
     return (int)syscall(SYS_prlimit64, pid, which, new, old);
 }
 

@@ -200,6 +200,13 @@ void pm_frees_watch(int (*taker)(void *p)) {
         pm_tcaches_watch();
 }
 
+void pm_settle(void) {
+    if (pm_phase() != PM_WAITING || pm_nested())
+        return;
+    pm_process_start();
+    pm_free(pm_malloc(1));
+}
+
 void *pm_calloc(size_t count, size_t size) {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes))

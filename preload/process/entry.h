@@ -34,6 +34,9 @@ static inline void pm_free(void *p) {
         pm_free_slow(p);
 }
 
+// Called when the process is about to take addresses, memory or system calls from itself: one that
+// waits for its heap (phase.h: WAITING) gets it, and this thread what its first request takes.
+void pm_settle(void);
 // Past the function that watches frees.
 void pm_free_now(void *p);
 // From here on `taker` is asked about each free of a block of the heap; see

@@ -124,10 +124,7 @@ void pm_sandbox_say_end(void) {
 void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
     int saved = errno;
     *s = (struct pm_sandbox){0};
-    if (pm_phase() == PM_WAITING) { // the filter may forbid later what that takes
-        pm_process_start();
-        pm_free(pm_malloc(1)); // and what the thread's cache takes
-    }
+    pm_settle();
     if (!concerns_us())
         return;
     bool journaled = pm_heap_is_journaled() && !pm_commits_are_stopped();

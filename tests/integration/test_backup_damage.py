@@ -112,6 +112,34 @@ def test_a_damaged_block_is_not_folded_in(source, shm, ends):
     assert shell(backup, "get round\n") == [str(ROUNDS)]
 
 
+BASE = {
+    "gone": (lambda path: path.unlink(), "the file is missing"),
+    "short": (lambda path: cut(path, 0), "the file is too short"),
+    "changed": (lambda path: flip(path), "the checksum of a block is wrong"),
+}
+
+
+def flip(path):
+    """Changes every block that holds data, also those that later rounds have replaced."""
+    data = path.read_bytes()
+    blocks = [at for at in range(0, len(data), BLOCK) if data[at : at + BLOCK].strip(b"\0")]
+    for at in blocks:
+        patch(path, at + 7, bytes([data[at + 7] ^ 1]))
+
+
+@pytest.mark.parametrize("how", BASE)
+def test_what_the_first_round_copied_is_looked_at(source, shm, ends, how):
+    """Also by those who open the backup, before they write to it."""
+    backup = shm / "backup"
+    damage, why = BASE[how]
+    damage(backup / "heap.0")
+    before = fingerprint(backup)
+    one_line(call(RECOVER, "--check", backup), "pmalloc-recover", 4, "heap.0, byte ", why)
+    done = call(RUN, "-H", backup, "-r", "store", "-s", "OPEN=private", SHELL)
+    assert done.returncode == 125 and why in done.stderr, done
+    assert fingerprint(backup) == before
+
+
 def test_a_damaged_ledger(source, shm, ends):
     """One slot may be torn: then the other counts. Without both the backup is refused."""
     backup = shm / "backup"
