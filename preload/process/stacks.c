@@ -56,7 +56,6 @@ static unsigned find_frames(void *frame[FRAMES]) {
             frame[count++] = all[i];
 #else
     (void)frame;
-    (void)is_ours;
 #endif
     return count;
 }
