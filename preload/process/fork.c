@@ -46,6 +46,7 @@
 
 enum plan {
     NOTHING,        // there is no heap
+    NOT_OPEN,       // there is none yet; the child goes on waiting as its parent does
     PRIVATE,        // the child goes private
     COPY,           // the child makes a heap copy
     TAKE,           // follow: the child goes on with the heap, the parent goes private
@@ -148,6 +149,10 @@ static void lock_rest(struct pm_lock *lock) {
 }
 
 static void prepare(void) {
+    if (pm_phase_hold_start()) {
+        fork_state.plan = NOT_OPEN;
+        return;
+    }
     int saved = errno;
     struct pm_cancel cancel = pm_cancel_hold(); // fork() is no cancellation point, but close() is
     pm_trigger_tells();                         // the child, which may say all that it finds
@@ -257,7 +262,16 @@ static void hand_over(struct pm_fork_gate *gate) {
                   "over; " SEE_LIMITS);
 }
 
+static bool was_not_open(void) {
+    if (fork_state.plan != NOT_OPEN)
+        return false;
+    pm_phase_release_start();
+    return true;
+}
+
 static void after_in_parent(void) {
+    if (was_not_open())
+        return;
     bool forked = errno == 0;
     int saved = forked ? fork_state.saved_errno : errno;
     if (fork_state.gate && !forked)
@@ -366,6 +380,8 @@ static void child_copy_then_take(struct pm_fork_gate *gate, struct pm_fork_gate_
 }
 
 static void after_in_child(void) {
+    if (was_not_open())
+        return;
     struct pm_fork_gate *gate = fork_state.gate;
     pm_process_each_lock(pm_lock_reset);
     pm_background_forked();
@@ -376,6 +392,7 @@ static void after_in_child(void) {
     if (gate && fork_state.plan != TAKE)
         hold = take(gate);
     switch (fork_state.plan) {
+    case NOT_OPEN:
     case NOTHING:
         break;
     case PRIVATE:

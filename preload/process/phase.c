@@ -35,6 +35,57 @@ bool pm_phase_move(enum pm_phase from, enum pm_phase to) {
 
 void pm_phase_forked(void) { pm_phase_move(PM_ENDING, PM_RUNNING); }
 
+// ---- who starts ---------------------------------------------------------------------------------
+
+static _Atomic(void *) starter; // the thread that starts, by the address of its pm_tcache
+
+// With a lock held, the requests of a signal handler go to the fallback arena.
+bool pm_phase_claim(enum pm_phase seen) {
+    pm_locks_held++;
+    atomic_signal_fence(memory_order_seq_cst);
+    bool mine = pm_phase_move(seen, PM_STARTING);
+    if (mine)
+        atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    pm_locks_held--;
+    return mine;
+}
+
+bool pm_phase_starts_here(void) {
+    return atomic_load_explicit(&starter, memory_order_relaxed) == &pm_tcache;
+}
+
+void pm_phase_started(enum pm_phase next) {
+    pm_phase_move(PM_STARTING, next);
+    pm_futex_wake(&pm_phase_word, 1 << 30);
+}
+
+static bool held; // STARTING is held for a fork. Written by the thread that starts.
+
+bool pm_phase_hold_start(void) {
+    enum pm_phase seen;
+    while ((seen = pm_phase()) < PM_READY) {
+        if (seen == PM_STARTING && pm_phase_starts_here())
+            return true; // a signal handler of the thread that opens the heap has forked
+        if (seen == PM_STARTING)
+            pm_futex_wait(&pm_phase_word, PM_STARTING);
+        else if (seen == PM_WAITING && pm_phase_claim(seen))
+            return held = true;
+        else if (seen == PM_COLD)
+            return true;
+    }
+    return false;
+}
+
+void pm_phase_release_start(void) {
+    if (!held)
+        return;
+    held = false;
+    pm_phase_started(PM_WAITING);
+}
+
+// ---- locks --------------------------------------------------------------------------------------
+
 void pm_commit_lock_take(void) {
     const struct timespec pause = {0, 200000};
     while (!pm_trylock_raw(&pm_commit_lock))

@@ -6,7 +6,7 @@
 //
 //   COLD ------ start.c: advance() -------> STARTING
 //   STARTING -- start.c: advance() -------> READY or WAITING
-//   WAITING --- start.c: advance() -------> STARTING
+//   WAITING --- pm_phase_claim() ---------> STARTING    to open the heap, or for a fork
 //   READY ----- pm_process_before_main() -> RUNNING
 //   READY, RUNNING -- end.c: end_once() --> ENDING
 //   READY, RUNNING -- pm_process_leave() -> ENDED
@@ -16,8 +16,8 @@
 //   COLD      Nothing has asked for memory yet.
 //   WAITING   The settings are read. No heap of this program could ever be found again, and it has
 //             asked for little so far, so there is none yet. The fallback arena serves it.
-//   STARTING  One thread opens the heap. Its own requests go to the fallback arena; other threads
-//             wait.
+//   STARTING  One thread opens the heap, or forks while there is none. Its own requests go to the
+//             fallback arena; other threads wait.
 //   READY     The heap is open. Constructors run. Roots are not captured yet.
 //   RUNNING   Roots are captured. main runs, or is called next.
 //   ENDING    One thread has come to the end of the program (end.c). Other threads run on; one that
@@ -65,6 +65,20 @@ extern const struct pm_machine pm_phase_machine;
 // Takes an edge of the drawing. If several threads try, one succeeds. False: the phase is not
 // `from`. An edge that is not drawn ends the process. Sequentially consistent, for end.c.
 bool pm_phase_move(enum pm_phase from, enum pm_phase to);
+
+// Makes this thread the one that starts: from `seen` to STARTING. No signal handler of its own
+// comes in between: it would wait for its own thread.
+bool pm_phase_claim(enum pm_phase seen);
+// Whether it is this thread that starts.
+bool pm_phase_starts_here(void);
+// Ends STARTING, and wakes the threads that wait for that.
+void pm_phase_started(enum pm_phase next);
+// For a fork. True: the heap is not open, and nobody opens it before pm_phase_release_start(): a
+// child would lack that thread. False: the heap is open; nothing is held.
+bool pm_phase_hold_start(void);
+// In both processes.
+void pm_phase_release_start(void);
+
 // In a forked child: no thread is ending it, even if one was ending its parent.
 void pm_phase_forked(void);
 

@@ -38,7 +38,6 @@
 #include "start_line.h"
 #include "triggers.h"
 
-static _Atomic(void *) starter; // the thread that opens the heap, by the address of its pm_tcache
 static pthread_key_t thread_key;
 static __thread bool thread_ending __attribute__((tls_model("initial-exec")));
 // A thread that got no cache asks for one again after this many requests. Asking takes long where
@@ -222,7 +221,6 @@ static bool open_here(bool first) {
     if (pthread_key_create(&thread_key, thread_exit) != 0)
         pm_refuse("no thread-specific key is free for the thread caches; run this program "
                   "without PMAlloc");
-    pm_fork_init();
     return true;
 }
 
@@ -233,28 +231,16 @@ static void start_here(bool first, bool patient) {
     enum pm_phase next = PM_WAITING;
     if (first && pm_preload_check)
         pm_preload_check();
+    if (first)
+        pm_fork_init();
     if (first && decide(&err) != PM_OK)
         refuse(&err);
     if (!(patient && may_wait()) && open_here(first))
         next = PM_READY;
-    pm_phase_move(PM_STARTING, next);
+    pm_phase_started(next);
     if (next == PM_READY && pm_process_main_runs()) // it has waited beyond pm_process_before_main()
         pm_phase_move(PM_READY, PM_RUNNING);
-    pm_futex_wake(&pm_phase_word, 1 << 30);
     errno = saved;
-}
-
-// Becomes the thread that starts. A signal handler must not come in between: it would wait for its
-// own thread. With a lock held, its requests go to the fallback arena.
-static bool claim(enum pm_phase seen) {
-    pm_locks_held++;
-    atomic_signal_fence(memory_order_seq_cst);
-    bool mine = pm_phase_move(seen, PM_STARTING);
-    if (mine)
-        atomic_store_explicit(&starter, &pm_tcache, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst);
-    pm_locks_held--;
-    return mine;
 }
 
 // `patient`: whether WAITING is far enough. One thread starts, others wait for it.
@@ -262,12 +248,12 @@ static void advance(bool patient) {
     enum pm_phase seen;
     while ((seen = pm_phase()) < PM_READY) {
         if (seen == PM_STARTING) {
-            if (atomic_load_explicit(&starter, memory_order_relaxed) == &pm_tcache)
+            if (pm_phase_starts_here())
                 return; // called by start_here(): this very thread opens the heap
             pm_futex_wait(&pm_phase_word, PM_STARTING);
         } else if (seen == PM_WAITING && (hopeless || (patient && asks_for_little()))) {
             return;
-        } else if (claim(seen)) {
+        } else if (pm_phase_claim(seen)) {
             start_here(seen == PM_COLD, patient && seen == PM_COLD);
             return;
         }

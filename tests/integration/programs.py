@@ -21,7 +21,7 @@ import time
 
 import pytest
 
-from conftest import DEFAULT_HEAPS, ROOT, environment, run, said
+from conftest import API, DEFAULT_HEAPS, ROOT, environment, run, said
 
 UNPACKED = ROOT / "build-programs"  # made by scripts/bootstrap --test
 PLACES = (pathlib.Path("/"), UNPACKED)
@@ -55,7 +55,9 @@ def postgres_folder():
 def surroundings(preload, home, **settings):
     """The environment of a run. Capitals name PMALLOC_ settings, other names are variables."""
     variables = settings.pop("variables", {})
-    env = environment(preload, **({} if preload is False else settings))
+    # Without PMALLOC_HEAP a program would run on volatile memory.
+    library = API if preload is True and "HEAP" not in settings else preload
+    env = environment(library, **({} if preload is False else settings))
     for name in [
         n for n in env if n.startswith(("GIT_", "LC_", "PYTHON", "NODE_", "JAVA", "JDK_"))
     ]:
@@ -124,7 +126,7 @@ def once(folder, argv, preload, prepare=None, stdin=None, timeout=120, **setting
 def runs_on_our_heap(name, argv):
     """Asserts the start line of a short run. It is for programs whose parents read their standard
     error."""
-    done = run(argv, VERBOSE=1)
+    done = run(argv, API, VERBOSE=1)
     assert name in without_start_lines(done.stderr)[1], said(done)
 
 

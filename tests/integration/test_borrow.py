@@ -86,13 +86,17 @@ def test_nothing_reaches_the_heap(program, lent):
     assert succeeds(run([program, "check"], HEAP=lent)) == expected
 
 
-@pytest.mark.parametrize("fork", ["private", "copy", "follow"])
-def test_fork(program, lent, fork):
-    """Whatever PMALLOC_FORK says, both processes have private pages."""
+def test_fork(program, lent):
+    """Both processes have private pages."""
     before = traces(lent)
-    assert succeeds(borrow(program, lent, "churn", 7, FORK=fork)).startswith("ok ")
+    assert succeeds(borrow(program, lent, "churn", 7)).startswith("ok ")
     assert traces(lent) == before
     assert [p.name for p in lent.parent.iterdir()] == [lent.name]
+
+
+@pytest.mark.parametrize("fork", ["copy", "follow"])
+def test_forks_that_write_the_heap_are_refused(program, lent, fork):
+    refuses(borrow(program, lent, "churn", 7, FORK=fork), f"PMALLOC_FORK={fork}", "PMALLOC_OPEN")
 
 
 def test_space_of_the_file_system_is_not_used(program, lent):

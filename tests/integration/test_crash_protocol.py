@@ -39,6 +39,10 @@ def integration_tests():
     return set(re.findall(r"^def (test_\w+)\(", text, re.MULTILINE))
 
 
+def unit_tests():
+    return {path.stem for path in (ROOT / "tests/unit").glob("test_*.c")}
+
+
 def functions():
     """(function, whether it commits) for every function of the library."""
     for path in sources():
@@ -56,7 +60,8 @@ def complaints(text):
     names, every = named(text), scenarios()
     known = {name for name, _ in functions()}
     called = set(re.findall(r"\b(\w+)\(\)", text))
-    found = [f"{name}: no such scenario" for name in names - every - integration_tests()]
+    proofs = every | integration_tests() | unit_tests()
+    found = [f"{name}: no such scenario" for name in names - proofs]
     found += [f"{name}: not on the page" for name in every - names]
     found += [f"{name}(): no such function" for name in called - known]
     found += [

@@ -349,7 +349,7 @@ def cut(path, size):
 WRONG_HEAPS = {
     "foreign magic": (lambda h: spoil_byte(h / "superblock", 0), "superblock"),
     "another version": (lambda h: spoil_sealed(h / "superblock", 8, 77), "version"),
-    "unknown feature": (lambda h: spoil_sealed(h / "superblock", 24, 0x40), "feature"),
+    "unknown feature": (lambda h: spoil_sealed(h / "superblock", 27, 0x80), "feature"),
     "checksum": (lambda h: spoil_byte(h / "superblock", 64), "checksum"),
     "state": (lambda h: spoil_byte(h / "superblock", 4096), "state"),
     "short superblock": (lambda h: cut(h / "superblock", 5000), "superblock"),

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 import pytest
-from conftest import BUILD
+from conftest import API, BUILD
 from programs import (  # noqa: F401
     PATIENCE,
     children,
@@ -50,8 +50,8 @@ def postgres_home():
         user = pwd.getpwnam("nobody").pw_uid
         os.chown(folder, user, user)
     folder.chmod(0o755)
-    library = folder / "libpmalloc_preload.so"
-    shutil.copy(BUILD / "libpmalloc_preload.so", library)
+    library = folder / API
+    shutil.copy(BUILD / API, library)
     yield folder, library, user
     shutil.rmtree(folder, ignore_errors=True)
     heaps = pathlib.Path(f"/dev/shm/pmalloc-{os.geteuid() if user is None else user}")

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 import pytest
-from conftest import BUILD, environment, one_message, run, said, succeeds
+from conftest import API, BUILD, environment, one_message, run, said, succeeds
 from figures_program import Figures, program  # noqa: F401
 
 
@@ -103,7 +103,7 @@ def test_start_line_where_the_range_is_taken(shm, program):
     )
     taker = shm / "taker.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-z,initfirst", "-o", taker, source], check=True)
-    env = environment(VERBOSE=1)
+    env = environment(API, VERBOSE=1)
     env["LD_PRELOAD"] += f":{taker}"  # loaded last, so its constructor runs first
     done = subprocess.run(
         [program], env=env, input="", capture_output=True, text=True, timeout=60, check=False
