@@ -1,82 +1,121 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A library that is preloaded beside PMAlloc. It kills the program at one of the steps by which a
-// commit changes files: a write (before it, or when half is done), a sync, a length, a hole. Steps
-// count from when the journal is there.
+// Runs a program and kills it at one of the steps by which a commit changes files: a write (before
+// it, or when half is done), a sync, a length, a hole. Steps count from when the journal is made.
+// It traces system calls, so it sees them however the library makes them.
 //
-//   stop_at=N   killed at the N-th step, from 1 on; 0 or unset: never
-//   stop_log=FILE   at the end of the process: how many steps there were
-#include <dlfcn.h>
+//   stop_commit N FILE PROGRAM...   N: killed at the N-th step, from 1 on; 0: never.
+//                                   FILE gets the number of steps that there were
+#define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#define TRACED (PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL)
+
+static pid_t program;
 static unsigned long steps, last;
+static bool counts; // the journal is there
+static bool halved; // the call that runs now is the last step: half a write
 
-#define REAL(name) ((__typeof(&name))(uintptr_t)dlsym(RTLD_NEXT, #name))
+static bool step(void) { return counts && ++steps == last; }
 
-static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
-static long (*real_syscall)(long, ...);
-
-__attribute__((constructor)) static void begin(void) {
-    const char *at = getenv("stop_at");
-    real_pwrite = REAL(pwrite);
-    real_syscall = REAL(syscall);
-    last = at ? strtoul(at, NULL, 10) : 0;
+static bool makes_journal(pid_t thread, const struct user_regs_struct *regs) {
+    char path[8] = "";
+    struct iovec here = {path, sizeof path}, there = {(void *)regs->rsi, sizeof path};
+    if (regs->orig_rax != SYS_openat || !(regs->rdx & O_CREAT))
+        return false;
+    process_vm_readv(thread, &here, 1, &there, 1, 0);
+    return memcmp(path, "journal", sizeof path) == 0;
 }
 
-__attribute__((destructor)) static void report(void) {
-    const char *log = getenv("stop_log");
-    int fd = log ? open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
-    if (fd >= 0) {
-        dprintf(fd, "%lu\n", steps);
-        close(fd);
+// At the entry of a call. True: the program is killed here.
+static bool enter(pid_t thread) {
+    struct user_regs_struct regs;
+    ptrace(PTRACE_GETREGS, thread, NULL, &regs);
+    switch (regs.orig_rax) {
+    case SYS_pwrite64:
+        if (step())
+            return true;
+        if (!step())
+            return false;
+        halved = true;
+        regs.rdx /= 2;
+        ptrace(PTRACE_SETREGS, thread, NULL, &regs);
+        return false;
+    case SYS_fdatasync:
+    case SYS_fsync:
+    case SYS_fallocate:
+    case SYS_ftruncate:
+        return step();
+    default:
+        counts |= makes_journal(thread, &regs);
+        return false;
     }
 }
 
-static int counts;
-
-static int is_now(void) { return counts && ++steps == last; }
-
-int openat(int dir, const char *path, int flags, ...) {
-    va_list args;
-    va_start(args, flags);
-    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
-    va_end(args);
-    counts |= strcmp(path, "journal") == 0 && flags & O_CREAT;
-    return REAL(openat)(dir, path, flags, mode);
+static bool is_entry(pid_t thread) {
+    struct __ptrace_syscall_info info = {0};
+    ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof info, &info);
+    return info.op == PTRACE_SYSCALL_INFO_ENTRY;
 }
 
-ssize_t pwrite(int fd, const void *data, size_t len, off_t at) {
-    if (!real_pwrite)
-        begin();
-    if (is_now())
-        raise(SIGKILL);
-    if (is_now()) {
-        real_pwrite(fd, data, len / 2, at);
-        raise(SIGKILL);
+// A thread has stopped. The signal that it is to go on with; SIGKILL: the program ends here.
+static int go_on_with(pid_t thread, int status) {
+    int stop = WSTOPSIG(status);
+    if (stop == (SIGTRAP | 0x80))
+        return is_entry(thread) ? (enter(thread) ? SIGKILL : 0) : halved ? SIGKILL : 0;
+    return status >> 16 || stop == SIGSTOP || stop == SIGTRAP ? 0 : stop;
+}
+
+static int follow(void) {
+    for (;;) {
+        int status;
+        pid_t thread = waitpid(-1, &status, __WALL);
+        if (thread < 0)
+            return 1;
+        if (thread == program && !WIFSTOPPED(status))
+            return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        if (!WIFSTOPPED(status))
+            continue;
+        int with = go_on_with(thread, status);
+        if (with == SIGKILL)
+            kill(program, SIGKILL);
+        else
+            ptrace(PTRACE_SYSCALL, thread, NULL, (void *)(long)with);
     }
-    return real_pwrite(fd, data, len, at);
 }
 
-long syscall(long number, ...) {
-    long a[6];
-    va_list args;
-    va_start(args, number);
-    for (int i = 0; i < 6; i++)
-        a[i] = va_arg(args, long);
-    va_end(args);
-    if (!real_syscall)
-        begin();
-    int changes = number == SYS_fdatasync || number == SYS_fallocate || number == SYS_ftruncate;
-    if (changes && is_now())
-        raise(SIGKILL);
-    return real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+int main(int argc, char **argv) {
+    if (argc < 4)
+        return 2;
+    last = strtoul(argv[1], NULL, 10);
+    program = fork();
+    if (program == 0) {
+        setenv("LD_PRELOAD", getenv("preload"), 1);
+        raise(SIGSTOP);
+        execv(argv[3], argv + 3);
+        _exit(127);
+    }
+    waitpid(program, NULL, WUNTRACED);
+    if (ptrace(PTRACE_SEIZE, program, NULL, TRACED) != 0)
+        return 2;
+    ptrace(PTRACE_SYSCALL, program, NULL, NULL);
+    kill(program, SIGCONT);
+    int status = follow();
+    FILE *out = fopen(argv[2], "w");
+    if (!out || fprintf(out, "%lu\n", steps) < 0 || fclose(out) != 0)
+        return 2;
+    return status;
 }

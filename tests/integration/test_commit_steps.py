@@ -25,14 +25,13 @@ def program():
 
 @pytest.fixture(scope="module")
 def stopper():
-    return compiled("stop_commit.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="stop_commit.so")
+    return compiled("stop_commit.c")
 
 
-def stopped(program, stopper, heap, name, **stop):
+def stopped(program, stopper, heap, name, log, at=0):
     env = environment(False, ROOTS=ROOTS, COMMIT="api", SHARD="4M", **{name: heap})
-    env |= {name: str(value) for name, value in stop.items()}
-    env["LD_PRELOAD"] = f"{stopper}:{BUILD / 'libpmalloc_preload.so'}"
-    argv = [program, "steps", "3"]
+    env["preload"] = str(BUILD / "libpmalloc_preload.so")
+    argv = [stopper, str(at), log, program, "steps", "3"]
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -48,16 +47,17 @@ def state_of(heap):
 def test_killed_at_each_step(program, stopper, shm, rng, name, directories):
     folders = [shm / f"heap{i}" for i in range(directories)]
     heap = ":".join(map(str, folders))
-    done = stopped(program, stopper, heap, name, stop_log=shm / "log")
+    done = stopped(program, stopper, heap, name, shm / "log")
     succeeds(done)
     assert sum(1 for folder in folders for _ in folder.glob("heap.*")) >= 4
     steps = int((shm / "log").read_text())
+    assert steps > 100
     seen = set()
     for stop in sorted(rng.sample(range(1, steps + 1), min(STOPS, steps))):
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        done = stopped(program, stopper, heap, name, stop_at=stop)
-        assert done.returncode == -signal.SIGKILL, said(done)
+        done = stopped(program, stopper, heap, name, shm / "log", stop)
+        assert done.returncode == 128 + signal.SIGKILL, said(done)
         known = max(map(int, done.stdout.split()), default=0)
         found = state_of(folders[0])
         seen.add(found["journal"])

@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
 """Kills programs under PMALLOC_COMMIT and compares what is there after with what they had answered.
