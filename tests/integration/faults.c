@@ -11,9 +11,11 @@
 //   FAULT_ERRNO=E               with error E; -1: half of a read or write is done
 //   FAULT_KEEP=1                so do all later calls of the same function; 2: all later calls
 //
-// It catches calls through the GOT, which is how the library and the tools call libc. It works with
-// plain system calls where it can, because it runs before libc is ready. It leaves futexes alone.
+// It catches calls through the GOT, which is how the library and the tools call libc. What the
+// library calls without libc (preload/names/inner.c) it leads here by a jump. It works with plain
+// system calls where it can, because it runs before libc is ready. It leaves futexes alone.
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -24,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -108,6 +111,52 @@ static void get_ready(void) {
     }
 }
 
+// ---- the library's own calls --------------------------------------------------------------------
+
+static void jump(uintptr_t from, uintptr_t to) {
+    unsigned char code[] = {0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0}; // mov to, %rax; jmp
+    uintptr_t page = from & ~4095ul;
+    memcpy(code + 2, &to, sizeof to);
+    raw(SYS_mprotect, (long)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC, 0, 0, 0);
+    memcpy((void *)from, code, sizeof code);
+    raw(SYS_mprotect, (long)page, 8192, PROT_READ | PROT_EXEC, 0, 0, 0);
+}
+
+// The library's functions of these names become jumps to ours.
+static void lead_here(const char *file, uintptr_t base) {
+    static const struct {
+        const char *name;
+        uintptr_t to;
+    } inner[] = {{"__wrap_pwrite", (uintptr_t)pwrite}, {"__wrap_read", (uintptr_t)read}};
+    const char *head = (const char *)base;
+    const Elf64_Ehdr *elf = (const void *)head;
+    const Elf64_Shdr *part = (const void *)(file + elf->e_shoff);
+    for (unsigned i = 0; i < elf->e_shnum; i++) {
+        if (part[i].sh_type != SHT_SYMTAB)
+            continue;
+        const Elf64_Sym *symbol = (const void *)(file + part[i].sh_offset);
+        const char *names = file + part[part[i].sh_link].sh_offset;
+        for (unsigned n = 0; n < part[i].sh_size / sizeof *symbol; n++)
+            for (unsigned k = 0; k < sizeof inner / sizeof inner[0]; k++)
+                if (strcmp(names + symbol[n].st_name, inner[k].name) == 0)
+                    jump(base + symbol[n].st_value, inner[k].to);
+    }
+}
+
+// `line` is the first one of the library in /proc/self/maps, which is where its file begins.
+static void catch_inner_calls(const char *line) {
+    char path[4096];
+    struct stat facts;
+    sscanf(line, "%*s %*s %*s %*s %*s %4095[^\n]", path);
+    long fd = raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
+    if (raw(SYS_fstat, fd, (long)&facts, 0, 0, 0, 0) != 0)
+        return;
+    const char *file = (const char *)raw(SYS_mmap, 0, facts.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    raw(SYS_close, fd, 0, 0, 0, 0, 0);
+    lead_here(file, strtoul(line, NULL, 16));
+    raw(SYS_munmap, (long)file, facts.st_size, 0, 0, 0, 0);
+}
+
 // ---- whose call is it ---------------------------------------------------------------------------
 
 static struct object {
@@ -127,8 +176,18 @@ static bool named(const char *line) {
     return false;
 }
 
+static char maps[262144];
+
+static void find_library(void) {
+    slurp("/proc/self/maps", maps, sizeof maps);
+    for (char *line = maps; *line; line += strcspn(line, "\n"), line += *line == '\n')
+        if (named(line) && strstr(line, "libpmalloc")) {
+            catch_inner_calls(line);
+            return;
+        }
+}
+
 static const struct object *object_of(uintptr_t pc) {
-    static char maps[262144];
     for (unsigned i = 0; i < seen_count; i++)
         if (pc >= seen[i].from && pc < seen[i].to)
             return &seen[i];
@@ -167,6 +226,7 @@ static long fault(const char *function, void *site) {
     acquire();
     if (!atomic_load(&ready)) {
         get_ready();
+        find_library();
         atomic_store(&ready, true);
     }
     const struct object *o = object_of((uintptr_t)site);
