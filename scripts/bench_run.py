@@ -53,7 +53,8 @@ class Watch(threading.Thread):
             self.look()
             pause = min(1.2 * pause, 0.01)
             if time.monotonic() >= self.deadline:
-                self.process.kill()
+                # Popen.kill() may reap it.
+                os.kill(self.process.pid, signal.SIGKILL)
 
     def look(self):
         try:

@@ -50,10 +50,11 @@ def running(heap, *options, words=(), threads=3, pages=400):
 
 
 def end(process, killed=0):
-    """How far it has come. No call of its has failed, but where a tool was killed that held it."""
+    """How far it has come. No call of its has failed, but where a tool was killed that held it, or
+    where it was stopped, perhaps before any."""
     out, _ = process.communicate(timeout=60)
     words = out.replace(",", "").split()
-    assert int(words[1]) <= killed and words[3] != "0", out
+    assert int(words[1]) <= killed and (killed or words[3] != "0"), out
     return int(words[-1])
 
 
