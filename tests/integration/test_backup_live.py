@@ -113,6 +113,18 @@ def test_many_processes_look_at_the_backup_of_a_living_program(shm):
     assert counted(shm, shm / "backup") == last
 
 
+def test_frequent_commits_are_followed(shm):
+    """What was missed is read again while the program runs, so the hold stays short."""
+    compared = []
+    with running(shm / "heap", "-s", "COMMIT=10ms") as process:
+        for number in range(1, 13):
+            report = back_up(shm / "heap", shm / "backup")
+            compared += [] if report["recorded"] else [number]
+        count = counted(shm, shm / "backup")
+        assert end(process) >= count
+    assert len(compared) <= 1, compared
+
+
 REASONS = {
     "shared": None,
     "filtered": "it runs under seccomp",
@@ -233,6 +245,29 @@ def test_a_round_writes_what_has_changed_and_one_percent(shm):
     owner.kill()
     owner.communicate()
     assert shell(shm / "backup", "verify\n") == ["ok 5000 keys"]
+
+
+@pytest.mark.parametrize("memory", ["enough", "little"])
+@pytest.mark.parametrize("mode", ["shared", "commit", "filtered"])
+def test_the_first_round_of_a_busy_program_writes_its_data_once(shm, mode, memory):
+    """With little memory also what has changed since it was copied, and that once."""
+    stop = compiled("stop.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="stop.so")
+    how = dict(MODES[mode])
+    little = ["prlimit", "--data=160000000"] if memory == "little" else []
+    how["pages"] = 2000 if little else 400
+    with running(shm / "heap", *how.pop("options", []), **how) as process:
+        time.sleep(0.1)
+        log = shm / "log"
+        argv = [*little, BACKUP, "--json", shm / "heap", shm / "backup"]
+        done = call(*argv, LD_PRELOAD=str(stop), STOP_LOG=str(log))
+        assert done.returncode == 0, done
+        report = json.loads(done.stdout)
+        assert int(log.read_text().split()[1]) == report["written_bytes"]
+        most = report["changed_bytes"] * 1.01 + 300
+        assert report["written_bytes"] <= (2 * most if little else most), report
+        verified(shm / "backup")
+        count = counted(shm, shm / "backup", begun=mode != "commit")
+        assert end(process) >= count
 
 
 # ---- calls that fail

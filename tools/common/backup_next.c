@@ -319,5 +319,6 @@ int round_next(struct source *s, struct target *t, pm_progress *progress, struct
         r->number--;
     struct writer writer = {
         .source = s, .target = t, .record = &record, .round = r, .progress = progress};
+    r->written += s->image ? s->image->spilled : 0;
     return r->nothing ? PM_OK : write_round(&writer, err);
 }

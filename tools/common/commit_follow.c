@@ -27,7 +27,6 @@ static struct {
     uint64_t blocks[PM_HEAP_FILES];
 } follow;
 
-// Once lost, it is not found again.
 static void lose(void) { follow.lost = true; }
 
 // ---- the journal --------------------------------------------------------------------------------
@@ -94,8 +93,8 @@ static bool note_group(const struct pm_journal_group *group) {
 }
 
 // Notes the whole commits behind those that were seen. What one that is not whole yet has marked
-// does no harm. False: they cannot be noted.
-static bool note_further(void) {
+// does no harm; then *part is set. False: they cannot be noted.
+static bool note_further(bool *part) {
     struct pm_journal_found from = follow.seen;
     struct pm_journal_reading r = pm_journal_read_from(&io, follow.buffer, &from);
     while (pm_journal_read_next(&r)) {
@@ -111,33 +110,43 @@ static bool note_further(void) {
         if (r.group->last)
             follow.seen = from;
     }
+    *part = r.number != 0;
     return true;
 }
 
-// In another lap the commits begin anew. Between two laps the start of the journal is zeroes.
+// In another lap the commits begin anew. What the lap before had at its end stays behind them until
+// they reach it, and is read first: the checksums and epochs tell whether all of it was still there.
+// Between two laps the start of the journal is zeroes, and nothing of the lap is overwritten.
+static bool look(struct pm_journal_group *head, bool *part) {
+    if (!read_journal(PM_JOURNAL_SELF, head, sizeof *head, 0))
+        return false; // a commit has failed, or the heap is being closed
+    bool begun = head->magic == PM_JOURNAL_MAGIC;
+    if (follow.seen.lap && !note_further(part))
+        return false;
+    if (!begun || head->lap == follow.seen.lap)
+        return true;
+    follow.seen = (struct pm_journal_found){.epoch = follow.seen.epoch};
+    return note_further(part);
+}
+
 void follow_look(void) {
     struct pm_journal_group head;
-    if (!follow.begun || follow.lost)
-        return;
-    if (!read_journal(PM_JOURNAL_SELF, &head, sizeof head, 0))
-        lose(); // a commit has failed, or the heap is being closed
-    else if (head.magic != PM_JOURNAL_MAGIC)
-        return;
-    if (head.lap != follow.seen.lap)
-        follow.seen = (struct pm_journal_found){.epoch = follow.seen.epoch};
-    if (!note_further())
+    bool part;
+    if (follow.begun && !follow.lost && !look(&head, &part))
         lose();
 }
 
-// Where the journal has no start, a lap has ended; whether all of it was seen cannot be told before
-// the next one begins.
+// A journal without a start has a lap that has ended. All of it was seen, unless its last commit was
+// longer than the journal may stay, and was cut: then a part of it is left. No other commit begins
+// where the journal may be cut.
 bool follow_instant(bool patient) {
     struct pm_journal_group head;
-    follow_look();
-    if (follow.lost)
+    bool part = false;
+    if (!follow.begun || follow.lost || !look(&head, &part)) {
+        lose();
         return true;
-    bool known = read_journal(PM_JOURNAL_SELF, &head, sizeof head, 0) &&
-                 head.magic == PM_JOURNAL_MAGIC && head.lap == follow.seen.lap;
+    }
+    bool known = head.magic == PM_JOURNAL_MAGIC ? head.lap == follow.seen.lap : !part;
     if (!known && !patient)
         lose();
     return known || !patient;
@@ -153,14 +162,8 @@ static void forget_earlier(void) {
 }
 
 // A commit that is being written counts in a moment.
-void follow_begin(void) {
+static void find_last(void) {
     const struct timespec pause = {.tv_nsec = TRY_NS};
-    follow.begun = true;
-    follow.fd = openat(pm_heap.dir_fd, pm_heap.journal.name,
-                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    follow.buffer = malloc(PM_JOURNAL_BUFFER);
-    if (follow.fd < 0 || !follow.buffer)
-        lose();
     for (unsigned i = 0; !follow.lost && !follow.seen.epoch; i++) {
         if (i > 0)
             nanosleep(&pause, NULL);
@@ -169,6 +172,25 @@ void follow_begin(void) {
         follow_look();
     }
     forget_earlier();
+}
+
+void follow_begin(void) {
+    follow.begun = true;
+    follow.fd = openat(pm_heap.dir_fd, pm_heap.journal.name,
+                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    follow.buffer = malloc(PM_JOURNAL_BUFFER);
+    if (follow.fd < 0 || !follow.buffer)
+        lose();
+    find_last();
+}
+
+void follow_again(void) {
+    follow.lost = follow.fd < 0 || !follow.buffer;
+    follow.seen = (struct pm_journal_found){0};
+    for (size_t row = 0; row < PM_HEAP_FILES; row++)
+        if (follow.blocks[row])
+            memset(follow.changed[row], UNCHANGED, follow.blocks[row]);
+    find_last();
 }
 
 void follow_end(void) { follow.begun = false; }
