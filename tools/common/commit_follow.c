@@ -115,7 +115,7 @@ static bool note_further(bool *part) {
 }
 
 // In another lap the commits begin anew. What the lap before had at its end stays behind them until
-// they reach it, and is read first: the checksums and epochs tell whether all of it was still there.
+// they reach it, and is read first: checksums and epochs tell whether all of it was still there.
 // Between two laps the start of the journal is zeroes, and nothing of the lap is overwritten.
 static bool look(struct pm_journal_group *head, bool *part) {
     if (!read_journal(PM_JOURNAL_SELF, head, sizeof *head, 0))
@@ -136,9 +136,9 @@ void follow_look(void) {
         lose();
 }
 
-// A journal without a start has a lap that has ended. All of it was seen, unless its last commit was
-// longer than the journal may stay, and was cut: then a part of it is left. No other commit begins
-// where the journal may be cut.
+// A journal without a start has a lap that has ended. All of it was seen, unless its last commit
+// was longer than the journal may stay, and was cut: then a part of it is left. No other commit
+// begins where the journal may be cut.
 bool follow_instant(bool patient) {
     struct pm_journal_group head;
     bool part = false;
