@@ -73,13 +73,16 @@ MODES = {
     # Asleep whenever one looks, and yet at work.
     "napping": {"words": ["filter", "nap"], "threads": 1, "pages": 3000},
     "commit": {"options": ["-s", "COMMIT=50ms"]},
-    "often": {"options": ["-s", "COMMIT=1ms"]},  # commits are missed: everything is compared
+    "often": {"options": ["-s", "COMMIT=1ms"]},  # commits are missed: everything is read again
+    "idle": {"options": ["-s", "COMMIT=idle"]},
+    "output": {"options": ["-s", "COMMIT=output"], "words": ["tell"]},
+    "api": {"options": ["-s", "COMMIT=api"], "words": ["ask"]},
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_round_is_one_instant(shm, mode):
-    how, commits = dict(MODES[mode]), mode in ("commit", "often")
+    how, commits = dict(MODES[mode]), "options" in MODES[mode]
     with running(shm / "heap", *how.pop("options", []), **how) as process:
         last = 0
         for number in range(1, ROUNDS + 1):
@@ -87,7 +90,7 @@ def test_each_round_is_one_instant(shm, mode):
             report = back_up(shm / "heap", shm / "backup", "--verify")
             assert report["round"] == number and report["state"] == "in use"
             assert report["recorded"] or mode != "shared" or not can_record()
-            assert not report["recorded"] or "words" not in MODES[mode]
+            assert not report["recorded"] or "filter" not in MODES[mode].get("words", [])
             # The first commit is made before main.
             count = counted(shm, shm / "backup", begun=not commits or last)
             assert count > last or (commits and count == last)
@@ -161,14 +164,14 @@ def can_record():
 # ---- the ends of tool and program
 
 
-def stands_or_unfinished(shm, backup):
+def stands_or_unfinished(shm, backup, begun=True):
     """A backup that verifies, and is of one instant; or none yet."""
     done = call(BACKUP, "--verify", backup)
     if done.returncode == 8:
         assert "unfinished" in done.stderr or "is empty" in done.stderr, done
         return
     assert done.returncode == 0, done
-    counted(shm, backup)
+    counted(shm, backup, begun)
 
 
 def start_tool(shm):
@@ -181,26 +184,28 @@ def start_tool(shm):
     )
 
 
-def test_the_tool_is_killed_and_the_program_goes_on(shm, rng):
-    with running(shm / "heap") as process:
+@pytest.mark.parametrize("mode", ["shared", "commit", "idle", "output", "api"])
+def test_the_tool_is_killed_and_the_program_goes_on(shm, rng, mode):
+    how, kills = dict(MODES[mode]), max(KILLS if mode == "shared" else KILLS // 3, 2)
+    with running(shm / "heap", *how.pop("options", []), **how) as process:
         begin = time.monotonic()
         back_up(shm / "heap", shm / "other")
         usual = time.monotonic() - begin
-        for number in range(KILLS):
-            if number == KILLS // 2:
+        for number in range(kills):
+            if number == kills // 2:
                 back_up(shm / "heap", shm / "backup")
             with start_tool(shm) as tool:
                 time.sleep(rng.uniform(0, usual))
                 tool.kill()
             if (shm / "backup").exists():
-                stands_or_unfinished(shm, shm / "backup")
+                stands_or_unfinished(shm, shm / "backup", begun=mode == "shared")
         # Every thread goes on, and nobody traces any.
         before = back_up(shm / "heap", shm / "backup")
         count = counted(shm, shm / "backup")
-        time.sleep(0.2)
+        time.sleep(0.2 if mode == "shared" else 1.5)  # for the next commit
         assert back_up(shm / "heap", shm / "backup")["round"] == before["round"] + 1
         assert counted(shm, shm / "backup") > count
-        end(process, killed=KILLS)
+        end(process, killed=kills)
 
 
 @pytest.mark.parametrize("how", ["kill", "end"])
