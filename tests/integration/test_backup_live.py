@@ -20,7 +20,7 @@ import time
 import pytest
 from conftest import compiled
 from test_backup import BACKUP, BLOCK, back_up, changed_blocks, copied, shell, verified
-from tool_heaps import RECOVER, RUN, call, clean_environment, one_line, start_shell
+from tool_heaps import BUILD, RECOVER, RUN, call, clean_environment, one_line, start_shell
 
 ROUNDS = int(os.environ.get("LIVE_ROUNDS", "4"))
 KILLS = int(os.environ.get("LIVE_KILLS", "12"))
@@ -32,9 +32,10 @@ def application():
 
 
 @contextlib.contextmanager
-def running(heap, *options, words=(), threads=3, pages=400):
+def running(heap, *options, words=(), threads=3, pages=400, before=()):
     """The application at work. Ends it, unless that was done."""
-    argv = [RUN, "-H", heap, "-r", "world", *options, "--", application(), "run", threads, pages]
+    work = [application(), "run", threads, pages]
+    argv = [*before, RUN, "-H", heap, "-r", "world", *options, "--", *work]
     with subprocess.Popen(
         [str(a) for a in argv + list(words)],
         stdin=subprocess.PIPE,
@@ -334,3 +335,46 @@ def test_refusals(shm):
             me = f"process {os.getpid()} traces it"
             one_line(call(*argv), "pmalloc-backup", 8, f"process {process.pid}", me)
         assert not (shm / "new").exists()
+
+
+OTHER = "--reuid 12345 --regid 12345 --clear-groups"
+RIGHTS = {
+    # The user of the tool, what ptrace_scope says ("": this kernel has none), and the line.
+    "children": (12345, "1", ["ptrace_scope is 1; set it to 0", "CAP_SYS_PTRACE"]),
+    "root": (12345, "2", ["ptrace_scope is 2; set it to 0", "CAP_SYS_PTRACE"]),
+    "nobody": (12345, "3", ["ptrace_scope is 3", "nobody may trace", "has ended"]),
+    "unknown": (12345, "", ["does not let this user trace it", "CAP_SYS_PTRACE"]),
+    "unseen": (12345, "1", ["cannot be looked at from here", "as the same user"]),
+    "other": (12346, "1", ["belongs to user 12345, not to user 12346"]),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes other users")
+@pytest.mark.parametrize("how", RIGHTS)
+def test_a_user_who_may_not_hold_the_program(shm, how):
+    """What a kernel with Yama refuses is mounted over, as this one may have none."""
+    user, scope, words = RIGHTS[how]
+    reach = ["setpriv", *OTHER.split(), "test", "-x", BUILD]
+    if subprocess.run([str(a) for a in reach], check=False).returncode:
+        pytest.skip("the build directory cannot be reached by others")
+    os.chmod(shm, 0o777)
+    with running(shm / "heap", before=["setpriv", *OTHER.split()]) as process:
+        subprocess.run(["chmod", "-R", "a+rX", shm / "heap"], check=True)
+        hidden = "maps" if how == "unseen" else f"task/{process.pid}/syscall"
+        (shm / "fake" / "yama").mkdir(parents=True)
+        (shm / "fake" / "yama" / "ptrace_scope").write_text(scope or "0")
+        (shm / "closed").touch(0)
+        script = f"""
+            [ -z "{scope}" ] || mount --bind {shm}/fake /proc/sys/kernel || exit 99
+            for file in {hidden}; do
+                mount --bind {shm}/closed /proc/{process.pid}/$file || exit 99
+            done
+            exec setpriv --reuid {user} --regid 12345 --clear-groups {BACKUP} {shm}/heap {shm}/new
+        """
+        done = call("unshare", "-m", "sh", "-c", script)
+        if done.returncode == 99:
+            pytest.skip("mounting is forbidden")
+        one_line(done, "pmalloc-backup", 8, *words)
+        assert how == "other" or f"process {process.pid}" in done.stderr
+        assert not (shm / "new").exists()
+        end(process)

@@ -91,7 +91,7 @@ static int find_owner(struct source *s, struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL,
                    "%.300s is in use by a process that cannot be looked at from here (process %d, "
                    "if that is right); run pmalloc-backup where that runs (in its container), as "
-                   "the same user or as root",
+                   "the same user",
                    pm_heap.dir, (int)pm_heap.super->state.owner_pid);
 }
 

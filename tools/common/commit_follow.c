@@ -93,8 +93,8 @@ static bool note_group(const struct pm_journal_group *group) {
 }
 
 // Notes the whole commits behind those that were seen. What one that is not whole yet has marked
-// does no harm; then *part is set. False: they cannot be noted.
-static bool note_further(bool *part) {
+// does no harm. False: they cannot be noted.
+static bool note_further(void) {
     struct pm_journal_found from = follow.seen;
     struct pm_journal_reading r = pm_journal_read_from(&io, follow.buffer, &from);
     while (pm_journal_read_next(&r)) {
@@ -110,43 +110,60 @@ static bool note_further(bool *part) {
         if (r.group->last)
             follow.seen = from;
     }
-    *part = r.number != 0;
     return true;
+}
+
+// The epoch of the last commit that was begun. Nothing overwrites it before the next one. A page of
+// the heap may look like a header, too: then the answer is too large, and some commit seems missed.
+static uint64_t newest_epoch(void) {
+    uint64_t newest = 0, at = 0;
+    ssize_t got;
+    while ((got = pread(follow.fd, follow.buffer, PM_JOURNAL_BUFFER, (off_t)at)) > 0) {
+        const struct pm_journal_group *g = follow.buffer;
+        const struct pm_superblock *super = &pm_heap.super->super;
+        for (uint64_t n = (uint64_t)got / sizeof *g; n--; g++)
+            if (g->magic == PM_JOURNAL_MAGIC && g->epoch > newest &&
+                memcmp(g->uuid, super->uuid, sizeof g->uuid) == 0)
+                newest = g->epoch;
+        at += (uint64_t)got;
+    }
+    return newest;
 }
 
 // In another lap the commits begin anew. What the lap before had at its end stays behind them until
 // they reach it, and is read first: checksums and epochs tell whether all of it was still there.
-// Between two laps the start of the journal is zeroes, and nothing of the lap is overwritten.
-static bool look(struct pm_journal_group *head, bool *part) {
+// Between two laps the start of the journal is zeroes, and the files hold all.
+static bool look(struct pm_journal_group *head) {
     if (!read_journal(PM_JOURNAL_SELF, head, sizeof *head, 0))
         return false; // a commit has failed, or the heap is being closed
-    bool begun = head->magic == PM_JOURNAL_MAGIC;
-    if (follow.seen.lap && !note_further(part))
+    if (follow.seen.lap && !note_further())
         return false;
-    if (!begun || head->lap == follow.seen.lap)
+    if (head->magic != PM_JOURNAL_MAGIC) {
+        if (!follow.seen.epoch)
+            follow.seen.epoch = newest_epoch();
+        return true;
+    }
+    if (head->lap == follow.seen.lap)
         return true;
     follow.seen = (struct pm_journal_found){.epoch = follow.seen.epoch};
-    return note_further(part);
+    return note_further();
 }
 
 void follow_look(void) {
     struct pm_journal_group head;
-    bool part;
-    if (follow.begun && !follow.lost && !look(&head, &part))
+    if (follow.begun && !follow.lost && !look(&head))
         lose();
 }
 
-// A journal without a start has a lap that has ended. All of it was seen, unless its last commit
-// was longer than the journal may stay, and was cut: then a part of it is left. No other commit
-// begins where the journal may be cut.
+// A journal without a start has a lap that has ended, which need not be the one that was seen.
 bool follow_instant(bool patient) {
     struct pm_journal_group head;
-    bool part = false;
-    if (!follow.begun || follow.lost || !look(&head, &part)) {
+    if (!follow.begun || follow.lost || !look(&head)) {
         lose();
         return true;
     }
-    bool known = head.magic == PM_JOURNAL_MAGIC ? head.lap == follow.seen.lap : !part;
+    bool known = head.magic == PM_JOURNAL_MAGIC ? head.lap == follow.seen.lap
+                                                : newest_epoch() == follow.seen.epoch;
     if (!known && !patient)
         lose();
     return known || !patient;
