@@ -3,10 +3,11 @@
 //
 // For test_backup_live.py: a program whose heap tells whether a copy of it is of one instant.
 //
-//   run THREADS PAGES [filter] [nap]
+//   run THREADS PAGES [filter] [nap] [tell] [ask]
 //                                 works until standard input ends; then prints how many calls have
 //                                 failed that must not, and how far it has come. `filter`: under
-//                                 seccomp. `nap`: a thread sleeps before each count
+//                                 seccomp. `nap`: a thread sleeps before each count. `tell`: what
+//                                 is said to a socket, `ask`: pmalloc_commit() from time to time
 //   check                         looks at the heap that an earlier run has left, and prints how
 //                                 far that had come
 //
@@ -56,7 +57,7 @@ struct world {
 struct world *world; // the root
 
 static atomic_bool over;
-static bool naps;
+static bool naps, tells, asks;
 static atomic_ulong interrupted, slept;
 
 // ---- checking -----------------------------------------------------------------------------------
@@ -118,6 +119,8 @@ static void step(struct counter *c, uint64_t number) {
     free(old);
 }
 
+int pmalloc_commit(void) __attribute__((weak));
+
 static void *work(void *arg) {
     struct counter *c = arg;
     unsigned k = (unsigned)(c - world->counter);
@@ -127,6 +130,8 @@ static void *work(void *arg) {
                            : atomic_load(&world->counter[world->threads - 1].count) + AHEAD;
         if (naps)
             usleep(1);
+        if (asks && k == 0 && number % 500 == 0 && pmalloc_commit)
+            pmalloc_commit();
         if (number < limit)
             step(c, ++number);
         else
@@ -183,6 +188,8 @@ static void *sleep_in_others(void *arg) {
         return NULL;
     setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
     while (!atomic_load(&over)) {
+        if (tells)
+            note(send(pair[1], "x", 1, 0), 0);
         note(recv(pair[0], &byte, 1, 0), EAGAIN);
         if (set >= 0)
             note(semtimedop(set, &take, 1, &two_ms), EAGAIN);
@@ -225,6 +232,8 @@ int main(int argc, char **argv) {
         return check();
     for (int i = 4; i < argc; i++) {
         naps |= strcmp(argv[i], "nap") == 0;
+        tells |= strcmp(argv[i], "tell") == 0;
+        asks |= strcmp(argv[i], "ask") == 0;
         if (strcmp(argv[i], "filter") == 0)
             filter();
     }

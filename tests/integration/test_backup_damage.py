@@ -4,6 +4,7 @@
 
 import shutil
 import struct
+import subprocess
 
 import pytest
 from conftest import fingerprint
@@ -138,6 +139,74 @@ def test_what_the_first_round_copied_is_looked_at(source, shm, ends, how):
     done = call(RUN, "-H", backup, "-r", "store", "-s", "OPEN=private", SHELL)
     assert done.returncode == 125 and why in done.stderr, done
     assert fingerprint(backup) == before
+
+
+def data_blocks(path):
+    data = path.read_bytes()
+    return [at for at in range(0, len(data), BLOCK) if data[at : at + BLOCK].strip(b"\0")]
+
+
+def hole(path, at):
+    subprocess.run(["fallocate", "-p", "-o", str(at), "-l", str(BLOCK), path], check=True)
+
+
+def grow(path, length, data=b""):
+    size = path.stat().st_size
+    cut(path, size + length)
+    patch(path, size, data)
+
+
+def data_in_a_hole(path):
+    blocks = set(data_blocks(path))
+    holes = [at for at in range(0, path.stat().st_size - BLOCK, BLOCK) if at not in blocks]
+    if holes:
+        patch(path, holes[len(holes) // 2] + 100, b"x")
+
+
+SPOILED = {
+    "cut by a byte": lambda path: cut(path, path.stat().st_size - 1),
+    "cut by a page": lambda path: cut(path, max(path.stat().st_size - BLOCK, 0)),
+    "cut to its data": lambda path: cut(path, data_blocks(path)[-1] + BLOCK),
+    "cut in half": lambda path: cut(path, path.stat().st_size // 2),
+    "longer": lambda path: grow(path, BLOCK),
+    "longer by data": lambda path: grow(path, 100, b"x" * 100),
+    "hole": lambda path: hole(path, data_blocks(path)[-1]),
+    "zeroes": lambda path: zero(path, data_blocks(path)[-1], BLOCK),
+    "data in a hole": data_in_a_hole,
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_lengths_and_holes_of_every_file(source, shm, ends, how):
+    """Before the increments are folded in, and after it. Damage that folding undoes may pass."""
+    for folded in (False, True):
+        good = copied(shm / "backup", shm / f"good{folded}")
+        if folded:
+            assert call(RECOVER, "--check", good).returncode == 0
+        seen = []
+        for path in sorted(good.iterdir()):
+            if path.name.startswith("backup.") and path.name != "backup.superblock":
+                continue
+            if not data_blocks(path) and how != "longer":
+                continue
+            bad = copied(good, shm / "bad")
+            SPOILED[how](bad / path.name)
+            if (bad / path.name).read_bytes() != path.read_bytes():
+                done = call(BACKUP, "--verify", bad)
+                if done.returncode == 8 and path.name == "superblock":
+                    seen.append(path.name)  # a heap's superblock looks otherwise, too
+                elif done.returncode:
+                    one_line(done, "pmalloc-backup", 4, f"{path.name}, byte ", "damaged")
+                    seen.append(path.name)
+                else:
+                    assert not folded, path.name
+                    assert call(RECOVER, "--check", bad).returncode == 0
+                    once = copied(good, shm / "once")
+                    assert call(RECOVER, "--check", once).returncode == 0
+                    assert fingerprint(once) == fingerprint(bad), path.name
+                    shutil.rmtree(once)
+            shutil.rmtree(bad)
+        assert "heap.0" in seen or (how in ("hole", "zeroes") and not folded), seen
 
 
 def test_a_damaged_ledger(source, shm, ends):

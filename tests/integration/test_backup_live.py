@@ -20,7 +20,7 @@ import time
 import pytest
 from conftest import compiled
 from test_backup import BACKUP, BLOCK, back_up, changed_blocks, copied, shell, verified
-from tool_heaps import RECOVER, RUN, call, clean_environment, one_line, start_shell
+from tool_heaps import BUILD, RECOVER, RUN, call, clean_environment, one_line, start_shell
 
 ROUNDS = int(os.environ.get("LIVE_ROUNDS", "4"))
 KILLS = int(os.environ.get("LIVE_KILLS", "12"))
@@ -32,9 +32,10 @@ def application():
 
 
 @contextlib.contextmanager
-def running(heap, *options, words=(), threads=3, pages=400):
+def running(heap, *options, words=(), threads=3, pages=400, before=()):
     """The application at work. Ends it, unless that was done."""
-    argv = [RUN, "-H", heap, "-r", "world", *options, "--", application(), "run", threads, pages]
+    work = [application(), "run", threads, pages]
+    argv = [*before, RUN, "-H", heap, "-r", "world", *options, "--", *work]
     with subprocess.Popen(
         [str(a) for a in argv + list(words)],
         stdin=subprocess.PIPE,
@@ -74,13 +75,16 @@ MODES = {
     # Asleep whenever one looks, and yet at work.
     "napping": {"words": ["filter", "nap"], "threads": 1, "pages": 3000},
     "commit": {"options": ["-s", "COMMIT=50ms"]},
-    "often": {"options": ["-s", "COMMIT=1ms"]},  # commits are missed: everything is compared
+    "often": {"options": ["-s", "COMMIT=1ms"]},  # commits are missed: everything is read again
+    "idle": {"options": ["-s", "COMMIT=idle"]},
+    "output": {"options": ["-s", "COMMIT=output"], "words": ["tell"]},
+    "api": {"options": ["-s", "COMMIT=api"], "words": ["ask"]},
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_round_is_one_instant(shm, mode):
-    how, commits = dict(MODES[mode]), mode in ("commit", "often")
+    how, commits = dict(MODES[mode]), "options" in MODES[mode]
     with running(shm / "heap", *how.pop("options", []), **how) as process:
         last = 0
         for number in range(1, ROUNDS + 1):
@@ -88,7 +92,7 @@ def test_each_round_is_one_instant(shm, mode):
             report = back_up(shm / "heap", shm / "backup", "--verify")
             assert report["round"] == number and report["state"] == "in use"
             assert report["recorded"] or mode != "shared" or not can_record()
-            assert not report["recorded"] or "words" not in MODES[mode]
+            assert not report["recorded"] or "filter" not in MODES[mode].get("words", [])
             # The first commit is made before main.
             count = counted(shm, shm / "backup", begun=not commits or last)
             assert count > last or (commits and count == last)
@@ -112,6 +116,18 @@ def test_many_processes_look_at_the_backup_of_a_living_program(shm):
             verified(shm / "backup")
         end(process)
     assert counted(shm, shm / "backup") == last
+
+
+def test_frequent_commits_are_followed(shm):
+    """What was missed is read again while the program runs, so the hold stays short."""
+    compared = []
+    with running(shm / "heap", "-s", "COMMIT=10ms") as process:
+        for number in range(1, 13):
+            report = back_up(shm / "heap", shm / "backup")
+            compared += [] if report["recorded"] else [number]
+        count = counted(shm, shm / "backup")
+        assert end(process) >= count
+    assert len(compared) <= 1, compared
 
 
 REASONS = {
@@ -150,14 +166,14 @@ def can_record():
 # ---- the ends of tool and program
 
 
-def stands_or_unfinished(shm, backup):
+def stands_or_unfinished(shm, backup, begun=True):
     """A backup that verifies, and is of one instant; or none yet."""
     done = call(BACKUP, "--verify", backup)
     if done.returncode == 8:
         assert "unfinished" in done.stderr or "is empty" in done.stderr, done
         return
     assert done.returncode == 0, done
-    counted(shm, backup)
+    counted(shm, backup, begun)
 
 
 def start_tool(shm):
@@ -170,26 +186,28 @@ def start_tool(shm):
     )
 
 
-def test_the_tool_is_killed_and_the_program_goes_on(shm, rng):
-    with running(shm / "heap") as process:
+@pytest.mark.parametrize("mode", ["shared", "commit", "idle", "output", "api"])
+def test_the_tool_is_killed_and_the_program_goes_on(shm, rng, mode):
+    how, kills = dict(MODES[mode]), max(KILLS if mode == "shared" else KILLS // 3, 2)
+    with running(shm / "heap", *how.pop("options", []), **how) as process:
         begin = time.monotonic()
         back_up(shm / "heap", shm / "other")
         usual = time.monotonic() - begin
-        for number in range(KILLS):
-            if number == KILLS // 2:
+        for number in range(kills):
+            if number == kills // 2:
                 back_up(shm / "heap", shm / "backup")
             with start_tool(shm) as tool:
                 time.sleep(rng.uniform(0, usual))
                 tool.kill()
             if (shm / "backup").exists():
-                stands_or_unfinished(shm, shm / "backup")
+                stands_or_unfinished(shm, shm / "backup", begun=mode == "shared")
         # Every thread goes on, and nobody traces any.
         before = back_up(shm / "heap", shm / "backup")
         count = counted(shm, shm / "backup")
-        time.sleep(0.2)
+        time.sleep(0.2 if mode == "shared" else 1.5)  # for the next commit
         assert back_up(shm / "heap", shm / "backup")["round"] == before["round"] + 1
         assert counted(shm, shm / "backup") > count
-        end(process, killed=KILLS)
+        end(process, killed=kills)
 
 
 @pytest.mark.parametrize("how", ["kill", "end"])
@@ -234,6 +252,29 @@ def test_a_round_writes_what_has_changed_and_one_percent(shm):
     owner.kill()
     owner.communicate()
     assert shell(shm / "backup", "verify\n") == ["ok 5000 keys"]
+
+
+@pytest.mark.parametrize("memory", ["enough", "little"])
+@pytest.mark.parametrize("mode", ["shared", "commit", "filtered"])
+def test_the_first_round_of_a_busy_program_writes_its_data_once(shm, mode, memory):
+    """With little memory also what has changed since it was copied, and that once."""
+    stop = compiled("stop.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="stop.so")
+    how = dict(MODES[mode])
+    little = ["prlimit", "--data=160000000"] if memory == "little" else []
+    how["pages"] = 2000 if little else 400
+    with running(shm / "heap", *how.pop("options", []), **how) as process:
+        time.sleep(0.1)
+        log = shm / "log"
+        argv = [*little, BACKUP, "--json", shm / "heap", shm / "backup"]
+        done = call(*argv, LD_PRELOAD=str(stop), STOP_LOG=str(log))
+        assert done.returncode == 0, done
+        report = json.loads(done.stdout)
+        assert int(log.read_text().split()[1]) == report["written_bytes"]
+        most = report["changed_bytes"] * 1.01 + 300
+        assert report["written_bytes"] <= (2 * most if little else most), report
+        verified(shm / "backup")
+        count = counted(shm, shm / "backup", begun=mode != "commit")
+        assert end(process) >= count
 
 
 # ---- calls that fail
@@ -295,3 +336,46 @@ def test_refusals(shm):
             me = f"process {os.getpid()} traces it"
             one_line(call(*argv), "pmalloc-backup", 8, f"process {process.pid}", me)
         assert not (shm / "new").exists()
+
+
+OTHER = "--reuid 12345 --regid 12345 --clear-groups"
+RIGHTS = {
+    # The user of the tool, what ptrace_scope says ("": this kernel has none), and the line.
+    "children": (12345, "1", ["ptrace_scope is 1; set it to 0", "CAP_SYS_PTRACE"]),
+    "root": (12345, "2", ["ptrace_scope is 2; set it to 0", "CAP_SYS_PTRACE"]),
+    "nobody": (12345, "3", ["ptrace_scope is 3", "nobody may trace", "has ended"]),
+    "unknown": (12345, "", ["does not let this user trace it", "CAP_SYS_PTRACE"]),
+    "unseen": (12345, "1", ["cannot be looked at from here", "as the same user"]),
+    "other": (12346, "1", ["belongs to user 12345, not to user 12346"]),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes other users")
+@pytest.mark.parametrize("how", RIGHTS)
+def test_a_user_who_may_not_hold_the_program(shm, how):
+    """What a kernel with Yama refuses is mounted over, as this one may have none."""
+    user, scope, words = RIGHTS[how]
+    reach = ["setpriv", *OTHER.split(), "test", "-x", BUILD]
+    if subprocess.run([str(a) for a in reach], check=False).returncode:
+        pytest.skip("the build directory cannot be reached by others")
+    os.chmod(shm, 0o777)
+    with running(shm / "heap", before=["setpriv", *OTHER.split()]) as process:
+        subprocess.run(["chmod", "-R", "a+rX", shm / "heap"], check=True)
+        hidden = "maps" if how == "unseen" else f"task/{process.pid}/syscall"
+        (shm / "fake" / "yama").mkdir(parents=True)
+        (shm / "fake" / "yama" / "ptrace_scope").write_text(scope or "0")
+        (shm / "closed").touch(0)
+        script = f"""
+            [ -z "{scope}" ] || mount --bind {shm}/fake /proc/sys/kernel || exit 99
+            for file in {hidden}; do
+                mount --bind {shm}/closed /proc/{process.pid}/$file || exit 99
+            done
+            exec setpriv --reuid {user} --regid 12345 --clear-groups {BACKUP} {shm}/heap {shm}/new
+        """
+        done = call("unshare", "-m", "sh", "-c", script)
+        if done.returncode == 99:
+            pytest.skip("mounting is forbidden")
+        one_line(done, "pmalloc-backup", 8, *words)
+        assert how == "other" or f"process {process.pid}" in done.stderr
+        assert not (shm / "new").exists()
+        end(process)

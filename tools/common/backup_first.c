@@ -83,9 +83,31 @@ static const char *name_of(size_t row) {
     return row == PM_ROW_super_file ? PM_BACKUP_UNFINISHED : pm_heap_files[row].name;
 }
 
+static bool is_there(const struct source *s, size_t row) {
+    return s->image ? s->image->file[row].there : s->file[row].fd >= 0;
+}
+
+static int copy_image(const struct source *s, size_t row, struct copy *c, struct pm_error *err) {
+    const struct image_file *f = &s->image->file[row];
+    char data[PM_BACKUP_BLOCK];
+    for (uint64_t b = 0; b < kept_blocks(f->length); b++) {
+        if (!f->sum[b])
+            continue;
+        if (source_read_blocks(s, row, b, 1, data, err) != PM_OK)
+            return err->status;
+        if (!copy_block(b, data, c))
+            break;
+    }
+    return PM_OK;
+}
+
+static int copy_blocks(const struct source *s, size_t row, struct copy *c, struct pm_error *err) {
+    return s->image ? copy_image(s, row, c, err) : source_read(s, row, copy_block, c, err);
+}
+
 static bool fill_file(const struct source *s, size_t row, struct copy *c, struct pm_error *err) {
     struct stat st;
-    uint64_t length = s->file[row].length;
+    uint64_t length = s->image ? s->image->file[row].length : s->file[row].length;
     errno = 0;
     if (c->fd < 0 || !pm_os_file_size(length) || fstat(c->fd, &st) != 0)
         return false;
@@ -93,7 +115,7 @@ static bool fill_file(const struct source *s, size_t row, struct copy *c, struct
     c->next = c->count = 0;
     c->good = true;
     record_file(c->record, row, length);
-    return source_read(s, row, copy_block, c, err) == PM_OK && c->good && write_run(c) &&
+    return copy_blocks(s, row, c, err) == PM_OK && c->good && write_run(c) &&
            clear_to(c, UINT64_MAX / PM_BACKUP_BLOCK) && ftruncate(c->fd, (off_t)length) == 0 &&
            fsync(c->fd) == 0;
 }
@@ -113,7 +135,7 @@ static int copy_file(const struct source *s, size_t row, struct copy *c, struct 
 static int copy_all(const struct source *s, struct copy *c, struct pm_error *err) {
     int status = PM_OK, dir = c->target->fd;
     for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++) {
-        if (s->file[row].fd >= 0)
+        if (is_there(s, row))
             status = copy_file(s, row, c, err);
         else if (faccessat(dir, pm_heap_files[row].name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 &&
                  unlinkat(dir, pm_heap_files[row].name, 0) != 0)
@@ -128,7 +150,10 @@ static int copy_all(const struct source *s, struct copy *c, struct pm_error *err
 
 // ---- a heap in use ------------------------------------------------------------------------------
 //
-// All files are copied while the program runs. Then the image of one instant is taken, and what it
+// The image of one instant is taken, in memory, and copied. So each block is written once, however
+// busy the program is.
+//
+// What is too large for that is copied while the program runs. Then the image is taken, and what it
 // has that the copy has not is copied, too.
 
 // What was copied, as if it were a backup.
@@ -214,6 +239,18 @@ static int take_instant(struct source *s, struct copy *c, struct pm_error *err) 
     return status == PM_OK ? correct_all(s, c, &copied, err) : status;
 }
 
+// A heap may grow meanwhile, so half of the room must do.
+static bool fits_in_memory(const struct source *s) { return s->allocated <= image_memory() / 2; }
+
+static int copy_in_use(struct source *s, struct copy *c, struct pm_error *err) {
+    static const struct kept nothing;
+    bool fits = fits_in_memory(s);
+    int status = fits ? live_take(s, &nothing, c->target->fd, false, c->progress, err) : PM_OK;
+    if (status == PM_OK)
+        status = copy_all(s, c, err);
+    return status == PM_OK && !fits ? take_instant(s, c, err) : status;
+}
+
 // ---- the end ------------------------------------------------------------------------------------
 
 static bool write_checksums(const struct target *t, const struct record *record, struct round *r) {
@@ -269,8 +306,7 @@ int round_first(struct source *s, struct target *t, pm_progress *progress, struc
         .target = t, .record = &record, .round = r, .progress = progress, .total = s->allocated};
     int status = target_room(t, needs > there ? needs - there : 0, err);
     if (status == PM_OK)
-        status = copy_all(s, &copy, err);
-    if (status == PM_OK && s->owner)
-        status = take_instant(s, &copy, err);
+        status = s->owner ? copy_in_use(s, &copy, err) : copy_all(s, &copy, err);
+    r->written += s->image ? s->image->spilled : 0;
     return status == PM_OK ? finish_first(t, &record, r, err) : status;
 }

@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/os_file.h"
 
-// What the slots in memory may take of the machine's memory.
+// What the slots in memory may take of the machine's memory, and of what this process may have.
 enum { SHARE = 4 };
 
 static bool fail(struct image *i, int error) {
@@ -36,6 +37,7 @@ static bool put_slot(struct image *i, uint32_t slot, const char *data) {
         i->spill = openat(i->dir, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (i->spill < 0 || !pm_os_write_all(i->spill, data, PM_BACKUP_BLOCK, spill_at(i, slot)))
         return fail(i, errno);
+    i->spilled += PM_BACKUP_BLOCK;
     return true;
 }
 
@@ -83,8 +85,16 @@ static bool reach(struct image *i, struct image_file *f, uint64_t blocks) {
     return true;
 }
 
+uint64_t image_memory(void) {
+    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    struct rlimit most;
+    if (getrlimit(RLIMIT_DATA, &most) == 0 && most.rlim_cur < bytes)
+        bytes = most.rlim_cur;
+    return bytes / SHARE;
+}
+
 bool image_begin(struct image *i, const struct kept *base, int dir, bool equal) {
-    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / SHARE;
+    uint64_t bytes = image_memory();
     *i = (struct image){.base = base, .dir = dir, .spill = -1};
     i->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

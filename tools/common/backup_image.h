@@ -26,12 +26,15 @@ struct image {
     int dir;                 // of the backup, for what does not fit into memory
     char *memory;            // slots from 1 to in_memory
     uint64_t in_memory;
-    int spill; // a file without a name, with the other slots; -1: not needed yet
+    int spill;        // a file without a name, with the other slots; -1: not needed yet
+    uint64_t spilled; // bytes written to it
     uint32_t used, free_count, free_room, *free_slot;
     bool failed; // no memory or no room, with `error`
     int error;
 };
 
+// How many bytes of contents are kept in memory, at most.
+uint64_t image_memory(void);
 // `base` and `dir` are the backup's. `equal`: the heap has what the backup has, until more is seen.
 bool image_begin(struct image *i, const struct kept *base, int dir, bool equal);
 

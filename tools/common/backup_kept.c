@@ -50,6 +50,22 @@ static struct kept_file *file_named(struct kept *kept, const char *name) {
     return NULL; // pm_backup_read() lets no other name pass
 }
 
+bool kept_stands(const struct kept_file *f, uint64_t block) {
+    return block * PM_BACKUP_BLOCK < f->cut && !(block < f->blocks && f->place[block]);
+}
+
+static void note_length(struct kept_file *f, uint64_t length, bool increment) {
+    bool known = f->first || f->named;
+    f->shortest = known && f->shortest < length ? f->shortest : length;
+    f->longest = known && f->longest > length ? f->longest : length;
+    if (!known)
+        f->cut = UINT64_MAX;
+    if (increment)
+        f->cut = f->cut < length ? f->cut : length;
+    f->first |= !increment;
+    f->named |= increment;
+}
+
 // Takes over what a record says. `data`: where its blocks begin; 0: they lie in the files.
 static bool apply(struct kept *kept, const struct pm_backup_index *x, uint64_t data) {
     const struct pm_backup_entry *e = x->entries;
@@ -58,6 +74,7 @@ static bool apply(struct kept *kept, const struct pm_backup_index *x, uint64_t d
         struct kept_file *f = file_named(kept, in->name);
         f->there = in->length != PM_BACKUP_GONE;
         f->length = f->there ? in->length : 0;
+        note_length(f, f->length, data != 0);
         if (!reach(f, kept_blocks(f->length)))
             return false;
         forget_from(f, kept_blocks(f->length));
@@ -65,7 +82,7 @@ static bool apply(struct kept *kept, const struct pm_backup_index *x, uint64_t d
             uint64_t block = e->block & ~PM_BACKUP_HOLE;
             bool hole = (e->block & PM_BACKUP_HOLE) != 0;
             f->sum[block] = hole ? 0 : pm_backup_entry_sum(e);
-            f->place[block] = hole ? 0 : data;
+            f->place[block] = hole && data ? KEPT_BY_HOLE : data;
             if (data && !hole)
                 data += PM_BACKUP_BLOCK;
         }

@@ -18,7 +18,13 @@ struct kept_file {
     uint64_t blocks; // room of the arrays; blocks beyond it are holes
     uint64_t *sum;   // 0: the block is a hole
     uint64_t *place; // where it lies in backup.increments; 0: in the file itself
+    // What the file itself may be before the increments are folded in, or when that was cut short.
+    bool first, named;          // the checksums have it; an increment names it
+    uint64_t shortest, longest; // of all its lengths; 0 is one of them if it was gone once
+    uint64_t cut;               // increments have cut off what lies beyond
 };
+// A place: an increment has made it a hole.
+#define KEPT_BY_HOLE 1u
 
 struct kept {
     uint8_t uuid[16];
@@ -36,6 +42,9 @@ static inline uint64_t kept_sum_of(const struct kept_file *f, uint64_t block) {
 
 // `fd` is the directory `dir`, and a backup.
 int kept_load(int fd, const char *dir, struct kept *kept, struct pm_error *err);
+
+// Whether the block lies in the file itself, as the checksums have it.
+bool kept_stands(const struct kept_file *f, uint64_t block);
 
 // Blocks of a file of this length.
 static inline uint64_t kept_blocks(uint64_t length) {

@@ -22,6 +22,7 @@ enum {
     TRIES = 100,
     TRY_NS = 5000000,
     PATIENT_TRIES = 10,
+    ANEW = 8,         // so often all is read once more because commits were missed
     ROUNDS = 8,       // looks at what was written meanwhile, at most
     FEW_BLOCKS = 256, // so few changed blocks are left for the pause
     CHUNK_BLOCKS = 256,
@@ -34,6 +35,7 @@ static struct live {
     struct owner_maps maps;
     struct written written;
     unsigned undecided;              // instants at which a commit was being written
+    unsigned anew;                   // how often all was read because commits were missed
     bool commits;                    // the owner is in commit mode,
     bool followed[PM_HEAP_FILES];    // and its journal says what changes in these
     uint64_t watched[PM_HEAP_FILES]; // bytes from the beginning to which stores are recorded
@@ -89,7 +91,7 @@ static int find_owner(struct source *s, struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL,
                    "%.300s is in use by a process that cannot be looked at from here (process %d, "
                    "if that is right); run pmalloc-backup where that runs (in its container), as "
-                   "the same user or as root",
+                   "the same user",
                    pm_heap.dir, (int)pm_heap.super->state.owner_pid);
 }
 
@@ -238,15 +240,37 @@ static void see_commits(uint64_t *blocks) {
     }
 }
 
-// While the program runs. What is seen may be torn; it counts as written and is seen again.
-static void look_ahead(bool equal) {
+static void see_all(void) {
     const struct source *s = live.source;
-    uint64_t before = UINT64_MAX;
-    for (size_t row = 0; row < PM_HEAP_FILES && !equal; row++) {
+    for (size_t row = 0; row < PM_HEAP_FILES && live.status == PM_OK; row++) {
         image_file(&live.image, row, s->file[row].fd >= 0, s->file[row].length);
         if (s->file[row].fd >= 0)
             see_file(row, true);
     }
+}
+
+// Commits were missed. Reading all once more takes time, but not the program's.
+static bool may_begin_anew(void) { return live.commits && !follow_knows() && live.anew < ANEW; }
+
+static void begin_anew(void) {
+    live.anew++;
+    live.undecided = 0;
+    follow_again();
+    live.status = source_open_files(live.source, &live.err);
+    for (size_t row = 0; row < PM_HEAP_FILES; row++) {
+        live.followed[row] = live.source->file[row].fd >= 0 && follow_covers(row);
+        follow_file(row, kept_blocks(live.source->file[row].length));
+    }
+    see_all();
+}
+
+// While the program runs. What is seen may be torn; it counts as written and is seen again.
+static void look_ahead(bool equal) {
+    uint64_t before = UINT64_MAX;
+    if (!equal)
+        see_all();
+    while (live.status == PM_OK && may_begin_anew())
+        begin_anew();
     for (unsigned round = 0; round < ROUNDS && live.status == PM_OK; round++) {
         uint64_t blocks = 0;
         if (live.commits)
@@ -287,8 +311,9 @@ static void see_instant(void *arg) {
         live.status = PM_NEEDS_RECOVERY;
     if (live.status != PM_OK)
         return;
-    *again =
-        !between_commits() || (live.commits && !follow_instant(live.undecided++ < PATIENT_TRIES));
+    *again = !between_commits() ||
+             (live.commits && !follow_instant(live.undecided++ < PATIENT_TRIES)) ||
+             may_begin_anew();
     if (*again)
         return;
     live.progress = NULL;
@@ -316,7 +341,9 @@ static int hold(struct source *s, struct pm_error *err) {
         }
         if (live.status != PM_OK)
             break;
-        if (again)
+        if (again && may_begin_anew())
+            look_ahead(true);
+        else if (again)
             pause_for(TRY_NS);
     }
     if (again && live.status == PM_OK)

@@ -15,9 +15,12 @@ struct check {
     pm_progress *progress;
     int increments; // -1: there are none
     int fd;         // of the file
+    bool missing;   // all of it is in the increments
     const char *name;
     uint64_t *read, total;
 };
+
+static bool is_layered(const struct check *c) { return c->target->state == PM_BACKUP_IS_LAYERED; }
 
 static int wrong(const struct check *c, const char *what, uint64_t block, struct pm_error *err) {
     return pm_fail(err, PM_DAMAGE,
@@ -47,7 +50,7 @@ static bool read_block(int fd, uint64_t at, char out[PM_BACKUP_BLOCK]) {
 static int check_block(struct check *c, const struct kept_file *f, uint64_t block,
                        struct pm_error *err) {
     char data[PM_BACKUP_BLOCK];
-    bool layered = c->target->state == PM_BACKUP_IS_LAYERED && f->place[block];
+    bool layered = is_layered(c) && f->place[block];
     uint64_t at = layered ? f->place[block] : block * PM_BACKUP_BLOCK;
     if (!read_block(layered ? c->increments : c->fd, at, data))
         return target_failed(c->target, layered ? PM_BACKUP_INCREMENTS : c->name, err);
@@ -59,7 +62,8 @@ static int check_block(struct check *c, const struct kept_file *f, uint64_t bloc
                : wrong(c, "the checksum of a block is wrong", block, err);
 }
 
-// Where the checksums have a hole, the file has one, or zeroes.
+// Where the checksums have a hole, the file has one, or zeroes. Blocks that increments have
+// replaced or cut off do not count until these are folded in.
 static int check_holes(const struct check *c, const struct kept_file *f, struct pm_error *err) {
     char data[PM_BACKUP_BLOCK];
     off_t at = 0, end;
@@ -68,7 +72,7 @@ static int check_holes(const struct check *c, const struct kept_file *f, struct 
         if (end < 0)
             return target_failed(c->target, c->name, err);
         for (uint64_t b = (uint64_t)at / PM_BACKUP_BLOCK; b < kept_blocks((uint64_t)end); b++) {
-            if (kept_sum_of(f, b))
+            if (kept_sum_of(f, b) || (is_layered(c) && !kept_stands(f, b)))
                 continue;
             if (!read_block(c->fd, b * PM_BACKUP_BLOCK, data))
                 return target_failed(c->target, c->name, err);
@@ -79,29 +83,36 @@ static int check_holes(const struct check *c, const struct kept_file *f, struct 
     return errno == ENXIO ? PM_OK : target_failed(c->target, c->name, err);
 }
 
+// Folding that was cut short leaves any length that some round has had, or one in between.
+static bool length_fits(const struct check *c, const struct kept_file *f, uint64_t length) {
+    return is_layered(c) && f->named
+               ? length >= f->shortest && length <= pm_backup_align(f->longest)
+               : length == f->length;
+}
+
 static int check_open_file(struct check *c, const struct kept_file *f, struct pm_error *err) {
     struct stat st;
-    bool plain = c->target->state == PM_BACKUP_IS_PLAIN;
     int status = PM_OK;
     if (fstat(c->fd, &st) != 0)
         return target_failed(c->target, c->name, err);
-    if (plain && (uint64_t)st.st_size != f->length)
+    if (!c->missing && !length_fits(c, f, (uint64_t)st.st_size))
         return wrong(c, "the length of the file is wrong", kept_blocks((uint64_t)st.st_size), err);
     for (uint64_t b = 0; b < kept_blocks(f->length) && status == PM_OK; b++)
         if (kept_sum_of(f, b))
             status = check_block(c, f, b, err);
-    return status == PM_OK && plain ? check_holes(c, f, err) : status;
+    return status == PM_OK && !c->missing ? check_holes(c, f, err) : status;
 }
 
 static int check_file(struct check *c, size_t row, struct pm_error *err) {
     const struct kept_file *f = &c->target->kept.file[row];
-    bool layered = c->target->state == PM_BACKUP_IS_LAYERED;
+    bool layered = is_layered(c);
     c->name = layered && row == PM_ROW_super_file ? PM_BACKUP_SUPERBLOCK : pm_heap_files[row].name;
     if (!f->there)
         return PM_OK;
     c->fd = openat(c->target->fd, c->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool in_increments = c->fd < 0 && errno == ENOENT && layered; // it came after the first round
-    if (in_increments)
+    // It came after the first round, or was gone once.
+    c->missing = c->fd < 0 && errno == ENOENT && layered && (!f->first || !f->shortest);
+    if (c->missing)
         c->fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (c->fd < 0)
         return errno == ENOENT ? wrong(c, "the file is missing", 0, err)

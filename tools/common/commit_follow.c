@@ -27,7 +27,6 @@ static struct {
     uint64_t blocks[PM_HEAP_FILES];
 } follow;
 
-// Once lost, it is not found again.
 static void lose(void) { follow.lost = true; }
 
 // ---- the journal --------------------------------------------------------------------------------
@@ -114,30 +113,57 @@ static bool note_further(void) {
     return true;
 }
 
-// In another lap the commits begin anew. Between two laps the start of the journal is zeroes.
+// The epoch of the last commit that was begun. Nothing overwrites it before the next one. A page of
+// the heap may look like a header, too: then the answer is too large, and some commit seems missed.
+static uint64_t newest_epoch(void) {
+    uint64_t newest = 0, at = 0;
+    ssize_t got;
+    while ((got = pread(follow.fd, follow.buffer, PM_JOURNAL_BUFFER, (off_t)at)) > 0) {
+        const struct pm_journal_group *g = follow.buffer;
+        const struct pm_superblock *super = &pm_heap.super->super;
+        for (uint64_t n = (uint64_t)got / sizeof *g; n--; g++)
+            if (g->magic == PM_JOURNAL_MAGIC && g->epoch > newest &&
+                memcmp(g->uuid, super->uuid, sizeof g->uuid) == 0)
+                newest = g->epoch;
+        at += (uint64_t)got;
+    }
+    return newest;
+}
+
+// In another lap the commits begin anew. What the lap before had at its end stays behind them until
+// they reach it, and is read first: checksums and epochs tell whether all of it was still there.
+// Between two laps the start of the journal is zeroes, and the files hold all.
+static bool look(struct pm_journal_group *head) {
+    if (!read_journal(PM_JOURNAL_SELF, head, sizeof *head, 0))
+        return false; // a commit has failed, or the heap is being closed
+    if (follow.seen.lap && !note_further())
+        return false;
+    if (head->magic != PM_JOURNAL_MAGIC) {
+        if (!follow.seen.epoch)
+            follow.seen.epoch = newest_epoch();
+        return true;
+    }
+    if (head->lap == follow.seen.lap)
+        return true;
+    follow.seen = (struct pm_journal_found){.epoch = follow.seen.epoch};
+    return note_further();
+}
+
 void follow_look(void) {
     struct pm_journal_group head;
-    if (!follow.begun || follow.lost)
-        return;
-    if (!read_journal(PM_JOURNAL_SELF, &head, sizeof head, 0))
-        lose(); // a commit has failed, or the heap is being closed
-    else if (head.magic != PM_JOURNAL_MAGIC)
-        return;
-    if (head.lap != follow.seen.lap)
-        follow.seen = (struct pm_journal_found){.epoch = follow.seen.epoch};
-    if (!note_further())
+    if (follow.begun && !follow.lost && !look(&head))
         lose();
 }
 
-// Where the journal has no start, a lap has ended; whether all of it was seen cannot be told before
-// the next one begins.
+// A journal without a start has a lap that has ended, which need not be the one that was seen.
 bool follow_instant(bool patient) {
     struct pm_journal_group head;
-    follow_look();
-    if (follow.lost)
+    if (!follow.begun || follow.lost || !look(&head)) {
+        lose();
         return true;
-    bool known = read_journal(PM_JOURNAL_SELF, &head, sizeof head, 0) &&
-                 head.magic == PM_JOURNAL_MAGIC && head.lap == follow.seen.lap;
+    }
+    bool known = head.magic == PM_JOURNAL_MAGIC ? head.lap == follow.seen.lap
+                                                : newest_epoch() == follow.seen.epoch;
     if (!known && !patient)
         lose();
     return known || !patient;
@@ -153,14 +179,8 @@ static void forget_earlier(void) {
 }
 
 // A commit that is being written counts in a moment.
-void follow_begin(void) {
+static void find_last(void) {
     const struct timespec pause = {.tv_nsec = TRY_NS};
-    follow.begun = true;
-    follow.fd = openat(pm_heap.dir_fd, pm_heap.journal.name,
-                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    follow.buffer = malloc(PM_JOURNAL_BUFFER);
-    if (follow.fd < 0 || !follow.buffer)
-        lose();
     for (unsigned i = 0; !follow.lost && !follow.seen.epoch; i++) {
         if (i > 0)
             nanosleep(&pause, NULL);
@@ -169,6 +189,25 @@ void follow_begin(void) {
         follow_look();
     }
     forget_earlier();
+}
+
+void follow_begin(void) {
+    follow.begun = true;
+    follow.fd = openat(pm_heap.dir_fd, pm_heap.journal.name,
+                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    follow.buffer = malloc(PM_JOURNAL_BUFFER);
+    if (follow.fd < 0 || !follow.buffer)
+        lose();
+    find_last();
+}
+
+void follow_again(void) {
+    follow.lost = follow.fd < 0 || !follow.buffer;
+    follow.seen = (struct pm_journal_found){0};
+    for (size_t row = 0; row < PM_HEAP_FILES; row++)
+        if (follow.blocks[row])
+            memset(follow.changed[row], UNCHANGED, follow.blocks[row]);
+    find_last();
 }
 
 void follow_end(void) { follow.begun = false; }

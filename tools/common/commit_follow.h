@@ -2,9 +2,9 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The commits of another process: which blocks of its heap's files they write. Each commit is in
-// the journal before it reaches the files, and stays there to the end of its lap. So who looks at
-// least once in each lap, and after its last commit, knows all blocks that have changed. Epochs
-// follow each other without a gap: a commit that was missed is noticed.
+// the journal before it reaches the files, and stays there until the next lap overwrites it. So who
+// looks often enough knows all blocks that have changed. Epochs follow each other without a gap: a
+// commit that was missed is noticed.
 #ifndef PM_TOOLS_COMMIT_FOLLOW_H
 #define PM_TOOLS_COMMIT_FOLLOW_H
 
@@ -16,6 +16,8 @@
 // From here on the commits of the heap that is open are followed. What the last one wrote counts as
 // changed. The files are measured after that.
 void follow_begin(void);
+// The same once more, after commits were missed: what the files have is to be read again then.
+void follow_again(void);
 // The file was found to have so many blocks.
 void follow_file(size_t row, uint64_t blocks);
 void follow_end(void);

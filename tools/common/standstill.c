@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/os_file.h"
+#include "trace_rights.h"
 
 enum { PATIENCE_MS = 2000, AGAIN_MAX = 1000, TICK_NS = 20000 };
 
@@ -353,11 +354,7 @@ bool standstill_allowed(pid_t pid, struct pm_error *err) {
     }
     if (read_text(pid, pid, "syscall", text, sizeof text) || (errno != EACCES && errno != EPERM))
         return true;
-    pm_fail(err, PM_OPERATIONAL,
-            "process %d cannot be held: the kernel does not let this user trace it; run "
-            "pmalloc-backup as root (in a container: as its root), or set the sysctl "
-            "kernel.yama.ptrace_scope to 0, or end the program",
-            (int)pid);
+    trace_refused(pid, err);
     return false;
 }
 
