@@ -12,11 +12,13 @@
 
 #include "base/cancel.h"
 #include "blocks/alloc.h"
+#include "blocks/pinned.h"
 #include "entry.h"
 #include "export.h"
 #include "media/heap.h"
 #include "media/lanes.h"
 #include "media/persist.h"
+#include "media/pinned.h"
 #include "pmalloc.h"
 #include "roots/root_table.h"
 #include "start.h"
@@ -28,10 +30,13 @@ _Static_assert(PMALLOC_PUBLISH_STORES == PM_LANE_STORES, "what fits into a lane"
 // Values that no stray memory holds by chance.
 enum op_kind {
     OP_EMPTY = 0,
-    OP_BLOCK = 0x6f70b10c,   // `at`: the block; `value`: how many of its bytes are to be flushed
-    OP_STORE = 0x6f7057e0,   // `at`, `value`
-    OP_SLOT = 0x6f70510e,    // `at`: the pointer; `value`: the slot
-    OP_DEFERRED = 0x6f70f4ee // `at`: the block
+    OP_BLOCK = 0x6f70b10c,    // `at`: the block; `value`: how many of its bytes are to be flushed
+    OP_STORE = 0x6f7057e0,    // `at`, `value`
+    OP_SLOT = 0x6f70510e,     // `at`: the pointer; `value`: the slot
+    OP_DEFERRED = 0x6f70f4ee, // `at`: the block
+    // The same two for pinned blocks. Their bits on media are stores of the publish.
+    OP_PINNED = 0x6f70919d,
+    OP_UNPINNED = 0x6f7091e0,
 };
 
 static void set(pmalloc_op *op, enum op_kind kind, void *at, uint64_t value) {
@@ -46,33 +51,52 @@ static int fail(int error) {
 // ---- elements -----------------------------------------------------------------------------------
 
 static bool flags_are_known(unsigned flags) {
-    unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE;
+    unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE | PMALLOC_PINNED;
     if (flags & ~known)
         pm_say("pmalloc_alloc: flags %#x are unknown to version %s; nothing was allocated",
                flags & ~known, PM_VERSION);
     return !(flags & ~known);
 }
 
-EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
+static enum pm_kind kind_of(unsigned flags) {
+    return (flags & PMALLOC_POINTER_FREE ? PM_KIND_POINTER_FREE : 0) |
+           (flags & PMALLOC_PINNED ? PM_KIND_PINNED : 0);
+}
+
+static unsigned flags_of(enum pm_kind kind) {
+    return (pm_kind_has_pointers(kind) ? 0 : PMALLOC_POINTER_FREE) |
+           (pm_kind_is_pinned(kind) ? PMALLOC_PINNED : 0);
+}
+
+// A pinned block without its bit on media.
+static void *alloc(size_t size, size_t align, unsigned flags) {
     pm_process_start();
     if (!flags_are_known(flags) || (align & (align - 1)) != 0) {
         errno = EINVAL;
         return NULL;
     }
-    bool zero = flags & PMALLOC_ZERO, apart = flags & PMALLOC_POINTER_FREE;
-    if (!apart && zero && align <= 16)
+    bool zero = flags & PMALLOC_ZERO;
+    enum pm_kind kind = kind_of(flags);
+    if (!kind && zero && align <= 16)
         return pm_calloc(1, size);
-    void *p =
-        apart ? pm_malloc_of_kind(PM_KIND_POINTER_FREE, size, align) : pm_memalign(align, size);
+    void *p = kind ? pm_malloc_of_kind(kind, size, align) : pm_memalign(align, size);
     return p && zero ? memset(p, 0, size) : p;
+}
+
+EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
+    void *p = alloc(size, align, flags);
+    if (p && flags & PMALLOC_PINNED)
+        pm_pin_now(p);
+    return p;
 }
 
 EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned flags) {
     set(op, OP_EMPTY, NULL, 0);
-    void *p = pmalloc_alloc(size, align, flags);
+    void *p = alloc(size, align, flags);
     if (!p)
         return NULL;
-    set(op, OP_BLOCK, p, flags & PMALLOC_FLUSHED ? 0 : size);
+    bool pinned = flags & PMALLOC_PINNED && pm_alloc_kind(p);
+    set(op, pinned ? OP_PINNED : OP_BLOCK, p, flags & PMALLOC_FLUSHED ? 0 : size);
     return p;
 }
 
@@ -89,12 +113,13 @@ EXPORT int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p) {
 }
 
 EXPORT void pmalloc_defer_free(pmalloc_op *op, void *p) {
-    set(op, p ? OP_DEFERRED : OP_EMPTY, p, 0);
+    bool pinned = p && pm_kind_is_pinned(pm_alloc_kind(p));
+    set(op, pinned ? OP_UNPINNED : p ? OP_DEFERRED : OP_EMPTY, p, 0);
 }
 
 EXPORT void pmalloc_cancel(pmalloc_op *op, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (op[i].kind == OP_BLOCK)
+        if (op[i].kind == OP_BLOCK || op[i].kind == OP_PINNED)
             pm_free_now(op[i].at);
         op[i].kind = OP_EMPTY;
     }
@@ -133,6 +158,22 @@ static bool aim(const pmalloc_op *op, bool media, struct pm_lane_target *t) {
     return true;
 }
 
+static void aim_pinned(const pmalloc_op *op, struct pm_lane_target *t) {
+    struct pm_pin pin = pm_pin_of(op->at);
+    uint64_t value = op->kind == OP_PINNED ? PM_PIN_SET(pin.mask) : PM_PIN_CLEAR(pin.mask);
+    *t = (struct pm_lane_target){NULL, pin.place, value};
+}
+
+static bool is_full(int count) {
+    if (count < PMALLOC_PUBLISH_STORES)
+        return false;
+    pm_say(
+        "pmalloc_publish: more than %u stores, pinned blocks and frees of pinned blocks; nothing "
+        "was changed",
+        PMALLOC_PUBLISH_STORES);
+    return true;
+}
+
 // Collects the stores. -1: they cannot be made, and `errno` says why.
 static int collect(const pmalloc_op *op, size_t n, bool media, struct pm_lane_target *target) {
     int count = 0;
@@ -143,11 +184,18 @@ static int collect(const pmalloc_op *op, size_t n, bool media, struct pm_lane_ta
         case OP_BLOCK:
         case OP_DEFERRED:
             break;
+        case OP_PINNED:
+        case OP_UNPINNED:
+            if (media && is_full(count))
+                return fail(EINVAL);
+            if (media)
+                aim_pinned(&op[i], &target[count++]);
+            break;
         case OP_SLOT:
         case OP_STORE:
             if (op[i].kind == OP_SLOT && !slots)
                 return fail(ENOTSUP);
-            if (count == PMALLOC_PUBLISH_STORES || !aim(&op[i], media, &target[count]))
+            if (is_full(count) || !aim(&op[i], media, &target[count]))
                 return fail(EINVAL);
             count++;
             break;
@@ -161,7 +209,7 @@ static int collect(const pmalloc_op *op, size_t n, bool media, struct pm_lane_ta
 
 static void flush_blocks(const pmalloc_op *op, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (op[i].kind == OP_BLOCK && op[i].value)
+        if ((op[i].kind == OP_BLOCK || op[i].kind == OP_PINNED) && op[i].value)
             pm_flush(op[i].at, op[i].value);
 }
 
@@ -206,7 +254,7 @@ EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
     if (!good)
         return -1;
     for (size_t i = 0; i < n; i++) {
-        if (op[i].kind == OP_DEFERRED)
+        if (op[i].kind == OP_DEFERRED || op[i].kind == OP_UNPINNED)
             pm_free_now(op[i].at);
         op[i].kind = OP_EMPTY;
     }
@@ -244,7 +292,7 @@ EXPORT void *pmalloc_realloc_at(void *where, size_t size) {
     size_t room = pm_usable_size(old);
     if (old && size <= room && size >= room / 2)
         return old;
-    unsigned flags = old && pm_alloc_kind(old) == PM_KIND_POINTER_FREE ? PMALLOC_POINTER_FREE : 0;
+    unsigned flags = old ? flags_of(pm_alloc_kind(old)) : 0;
     void *p = pmalloc_reserve(&op[0], size, 0, flags);
     if (p && old)
         memcpy(p, old, room < size ? room : size);

@@ -8,6 +8,14 @@
 #include "media/log.h"
 #include "pages/extent.h"
 
+static void count_kind(struct census *c, unsigned kind, uint64_t blocks, uint64_t bytes) {
+    bool words = pm_kind_has_pointers(kind), pinned = pm_kind_is_pinned(kind);
+    c->pointer_free += words ? 0 : blocks;
+    c->pointer_free_bytes += words ? 0 : bytes;
+    c->pinned += pinned ? blocks : 0;
+    c->pinned_bytes += pinned ? bytes : 0;
+}
+
 // Whether a large block is reachable: the sweep has tagged those that are.
 static bool is_live(const struct pm_extent *e) {
     return pm_tag[pm_granule(pm_extent_address(e))] == pm_extent_tag(e);
@@ -19,11 +27,8 @@ static void count_slab(struct census *c, const struct pm_vslab *v) {
     for (unsigned i = 0; i < count; i++) {
         c->cls[population[i].cls].blocks += population[i].blocks;
         c->cls[population[i].cls].live += population[i].used;
-        if (v->kind == PM_KIND_POINTER_FREE) {
-            c->pointer_free += population[i].used;
-            c->pointer_free_bytes +=
-                (uint64_t)population[i].used * pm_classes[population[i].cls].size;
-        }
+        count_kind(c, v->kind, population[i].used,
+                   (uint64_t)population[i].used * pm_classes[population[i].cls].size);
     }
     c->cls[population[0].cls].slabs++;
     c->morphing += count == 2;
@@ -39,10 +44,8 @@ static void count_extent(struct census *c, const struct pm_extent *e) {
     b->live += is_live(e);
     b->live_bytes += is_live(e) ? bytes : 0;
     c->extents++;
-    if (e->kind == PM_KIND_POINTER_FREE && is_live(e)) {
-        c->pointer_free++;
-        c->pointer_free_bytes += bytes;
-    }
+    if (is_live(e))
+        count_kind(c, e->kind, 1, bytes);
 }
 
 void census_take(struct census *c) {
