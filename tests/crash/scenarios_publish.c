@@ -67,7 +67,8 @@ static void replace(struct draft *d, struct table *t) {
 }
 
 // The same without a publish: a pinned object that is allocated durably on return, and an old one
-// that is freed durably on return. The program's stores are durable at once.
+// that is freed durably on return. The program's stores are durable at once. Between the calls one
+// object is allocated that no entry has: a failure leaves it so, until free_loose().
 static void replace_pinned(struct table *t) {
     struct object **at = &t->entry[rnd(t->count)], *old = *at;
     uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 90000);
@@ -81,6 +82,32 @@ static void replace_pinned(struct table *t) {
     data_store_u64(at, (uint64_t)(uintptr_t)o);
     world->expect.allocated += !old;
     pm_free(old);
+    world->expect.loose = 0;
+}
+
+static bool has(const struct table *t, const void *p) {
+    for (uint64_t i = 0; t && i < t->count; i++)
+        for (const struct object *o = t->entry[i]; o; o = o->link)
+            if (o == p)
+                return true;
+    return false;
+}
+
+static int free_if_loose(void *p, size_t size, unsigned flags, void *unused) {
+    (void)size, (void)unused;
+    bool known = has(crash_root_a.table, p);
+    for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++)
+        known |= has(pmalloc_get_root(slot), p);
+    if (flags & PMALLOC_PINNED && !known)
+        pm_free(p);
+    return 0;
+}
+
+// Frees the object of a replace_pinned() that was cut short, as a program does that allocates
+// pinned blocks without a publish.
+static void free_loose(void) {
+    if (world->expect.loose)
+        pmalloc_walk(free_if_loose, NULL);
     world->expect.loose = 0;
 }
 
@@ -188,6 +215,7 @@ static struct table *start(bool captured) {
             program_set_root(3, t);
     }
     words = captured ? crash_root_a.word : (uint64_t *)(void *)&t->entry[ENTRIES];
+    free_loose();
     return t;
 }
 
