@@ -8,6 +8,7 @@ PINNED_KILLS=200 kills so often in each of the tests that kill."""
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import time
@@ -51,6 +52,13 @@ def info(heap):
     return json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
 
 
+def map_of(heap):
+    text = succeeds(run([tool("pmalloc-info"), "--map", heap], preload=False))
+    legend, cells = re.search(r"^(map: .*)\n((?:  \S+\n?)+)", text, re.MULTILINE).groups()
+    assert "P pinned" in legend
+    return cells
+
+
 @pytest.fixture(params=KINDS)
 def lists(request, pinned, heap, processes, rng):
     class Lists:
@@ -88,11 +96,12 @@ def lists(request, pinned, heap, processes, rng):
             # The rest of a reused node may have an old pointer to a text.
             assert nodes <= before["pointer_free"] < nodes * 1.05 + 5
             lists = before["live_objects"] - nodes - before["pointer_free"]
+            assert "P" in map_of(heap)
             assert 0 < lists <= 4 and figures["live_objects"] >= before["live_objects"]
             succeeds(self.run("empty", **settings))
             after = info(heap)
             assert after["leaked_objects"] <= before["pointer_free"] - nodes  # such texts
-            assert after["pinned"] == 0 and after["live_objects"] == 4
+            assert "P" not in map_of(heap) and after["pinned"] == 0 and after["live_objects"] == 4
             return nodes, changes
 
     return Lists()

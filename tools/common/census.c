@@ -70,7 +70,7 @@ void census_take(struct census *c) {
 
 // ---- the map ------------------------------------------------------------------------------------
 
-enum kind { FREE, SLAB, LARGE, HUGE_ONE, UNREACHABLE, KINDS };
+enum kind { FREE, SLAB, PINNED, LARGE, HUGE_ONE, UNREACHABLE, KINDS };
 
 struct cell {
     uint64_t bytes[KINDS];
@@ -79,7 +79,9 @@ struct cell {
 
 static enum kind kind_of(const struct pm_extent *e) {
     if (e->slab)
-        return SLAB;
+        return pm_kind_is_pinned(pm_vslabs[pm_extent_slab(e)].kind) ? PINNED : SLAB;
+    if (is_live(e) && pm_kind_is_pinned(e->kind))
+        return PINNED;
     return !is_live(e) ? UNREACHABLE : e->pages > PM_HUGE_PAGES ? HUGE_ONE : LARGE;
 }
 
@@ -111,7 +113,7 @@ static char cell_letter(struct cell *cell, uint64_t size) {
         if (cell->bytes[k] > cell->bytes[most])
             most = k;
     if (most != SLAB)
-        return ".?LH?"[most];
+        return ".?PLH?"[most];
     unsigned tenths = (unsigned)(10 * cell->slab_live / (double)cell->bytes[SLAB] + 0.5);
     return "0123456789#"[tenths > 10 ? 10 : tenths];
 }

@@ -207,8 +207,8 @@ static void print_map(const struct census *c) {
                      : count >= MAP_CELLS * MAP_ROWS ? MAP_CELLS * MAP_ROWS
                                                      : (unsigned)(count / MAP_CELLS * MAP_CELLS);
     census_map(cells, shown);
-    printf("\nmap: a character is %s; . free, 0-9# slabs by live tenths, L large, H huge, ? "
-           "unreachable\n",
+    printf("\nmap: a character is %s; . free, 0-9# slabs by live tenths, L large, H huge, P "
+           "pinned, ? unreachable\n",
            figure_bytes(c->frontier / shown, size));
     for (unsigned at = 0; at < shown; at += MAP_CELLS)
         printf("  %.*s\n", MAP_CELLS, cells + at);
