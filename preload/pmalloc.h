@@ -94,10 +94,11 @@ typedef struct pmalloc_op {
 #define PMALLOC_PINNED 8u
 
 // A block as malloc() gives it, with flags. `align` is a power of two; 0: as malloc. NULL with
-// errno ENOMEM or EINVAL (a line on standard error names a flag that is unknown). The flags stay
-// with the block when realloc() moves it. A pinned block is allocated durably on return; a crash
-// before the program has noted where it is leaves it allocated for good, so pmalloc_reserve() and
-// pmalloc_realloc_at() are the better choice there.
+// errno ENOMEM, EINVAL (a line on standard error says which argument is wrong) or ENOTSUP (pinned
+// blocks, in a heap of a version of PMAlloc from before slabs could morph). The flags stay with the
+// block when realloc() moves it. A pinned block is allocated durably on return; a crash before the
+// program has noted where it is leaves it allocated for good. So pmalloc_reserve() and
+// pmalloc_realloc_at() are the better choice there, or pmalloc_walk() after a start.
 void *pmalloc_alloc(size_t size, size_t align, unsigned flags);
 
 // Returns a block that belongs to the caller from now on: other elements may store pointers to it.
@@ -113,9 +114,9 @@ int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p);
 // The publish will free `p`, after its stores are durable. NULL does nothing.
 void pmalloc_defer_free(pmalloc_op *op, void *p);
 // Makes the changes of the `n` elements: all or none, durable on return. Then the elements are
-// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, too many
-// stores, or a store to what is neither in the heap nor a captured root; a line on standard error
-// says which), ENOSPC or another one of the file system (no space for the lanes, which a heap gets
+// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, or about a
+// block that is not allocated; too many stores; a store to what is neither in the heap nor a
+// captured root; a line on standard error says which), ENOSPC or another one of the file system (no space for the lanes, which a heap gets
 // at its first publish of more than one store), EDEADLK (in a signal handler).
 int pmalloc_publish(pmalloc_op *op, size_t n);
 // Frees the blocks that the elements have reserved, and does nothing else. Then they are empty.

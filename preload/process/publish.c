@@ -50,12 +50,24 @@ static int fail(int error) {
 
 // ---- elements -----------------------------------------------------------------------------------
 
-static bool flags_are_known(unsigned flags) {
+static bool can_be_asked_for(size_t align, unsigned flags) {
     unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE | PMALLOC_PINNED;
     if (flags & ~known)
         pm_say("pmalloc_alloc: flags %#x are unknown to version %s; nothing was allocated",
                flags & ~known, PM_VERSION);
-    return !(flags & ~known);
+    else if (align & (align - 1))
+        pm_say("pmalloc_alloc: alignment %zu is not a power of two; nothing was allocated", align);
+    return !(flags & ~known) && !(align & (align - 1));
+}
+
+// A heap from before slabs could morph has no file for the tables of pinned blocks.
+static bool is_too_old(unsigned flags) {
+    if (!(flags & PMALLOC_PINNED) || pm_heap_morphs())
+        return false;
+    pm_say("pmalloc_alloc: %s was made by a version of PMAlloc without pinned blocks and cannot "
+           "have them; nothing was allocated: use a new heap",
+           pm_heap.dir);
+    return true;
 }
 
 static enum pm_kind kind_of(unsigned flags) {
@@ -71,8 +83,9 @@ static unsigned flags_of(enum pm_kind kind) {
 // A pinned block without its bit on media.
 static void *alloc(size_t size, size_t align, unsigned flags) {
     pm_process_start();
-    if (!flags_are_known(flags) || (align & (align - 1)) != 0) {
-        errno = EINVAL;
+    bool good = can_be_asked_for(align, flags);
+    if (!good || is_too_old(flags)) {
+        errno = good ? ENOTSUP : EINVAL;
         return NULL;
     }
     bool zero = flags & PMALLOC_ZERO;
@@ -103,12 +116,20 @@ EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned
 EXPORT int pmalloc_store(pmalloc_op *op, void *where, uint64_t value) {
     bool good = where && (uintptr_t)where % sizeof(uint64_t) == 0;
     set(op, good ? OP_STORE : OP_EMPTY, where, value);
+    if (!good)
+        pm_say("pmalloc_store: %p is not the address of an aligned word of 8 bytes; the element is "
+               "empty",
+               where);
     return good ? 0 : fail(EINVAL);
 }
 
 EXPORT int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p) {
     bool good = slot < PM_ROOT_SLOTS && (uintptr_t)p <= PM_SLOT_MAX;
     set(op, good ? OP_SLOT : OP_EMPTY, p, slot);
+    if (!good)
+        pm_say("pmalloc_store_root: slot %u of %u, pointer %p: no such slot, or not an address; "
+               "the element is empty",
+               slot, PM_ROOT_SLOTS, p);
     return good ? 0 : fail(EINVAL);
 }
 
@@ -174,11 +195,30 @@ static bool is_full(int count) {
     return true;
 }
 
+// Whether a block is there that the element reserved, or is to free. The caller may have copied the
+// element, and published or cancelled the copy. For a pinned block this must come first: where no
+// block is, no bit on media is either, and the word in its place is something else.
+static bool has_its_block(const pmalloc_op *op, size_t number) {
+    bool pinned = op->kind == OP_PINNED || op->kind == OP_UNPINNED;
+    if (!pinned && op->kind != OP_BLOCK && op->kind != OP_DEFERRED)
+        return true;
+    // Others' blocks, from outside the heap, are free()'s affair.
+    if (pinned ? pm_kind_is_pinned(pm_alloc_kind(op->at))
+               : !pm_in_range(op->at) || pm_alloc_tag(op->at) != PM_TAG_NONE)
+        return true;
+    pm_say("pmalloc_publish: element %zu is about a block at %p, which is not allocated; was it "
+           "published, cancelled or freed before? nothing was changed",
+           number, op->at);
+    return false;
+}
+
 // Collects the stores. -1: they cannot be made, and `errno` says why.
 static int collect(const pmalloc_op *op, size_t n, bool media, struct pm_lane_target *target) {
     int count = 0;
     bool slots = media || pm_heap_state() == PM_HEAP_BORROWED; // see pmalloc_set_root()
     for (size_t i = 0; i < n; i++) {
+        if (!has_its_block(&op[i], i))
+            return fail(EINVAL);
         switch (op[i].kind) {
         case OP_EMPTY:
         case OP_BLOCK:

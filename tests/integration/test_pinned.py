@@ -19,6 +19,7 @@ from conftest import (
     ROOT,
     compiled,
     fingerprint,
+    one_message,
     recover,
     recovered,
     run,
@@ -198,3 +199,46 @@ def test_page_flushes(lists):
     for _ in range(2):
         lists.kill("run", 1, PERSIST="page")
     lists.end(PERSIST="page")
+
+
+# ---- misuse --------------------------------------------------------------------------------------
+
+NOT_THERE = "which is not allocated; was it published, cancelled or freed before? nothing was"
+BLOCKS = ["", "large ", "pinned ", "large pinned "]
+# What the program says, what the library says on standard error.
+MISUSES = {
+    **{f"twice {b}": ("first 0 \nagain -1 EINVAL\n1 0\n", NOT_THERE) for b in BLOCKS},
+    **{f"cancelled {b}": ("after -1 EINVAL\n0 0\n", NOT_THERE) for b in BLOCKS},
+    **{f"freed {b}": ("after -1 EINVAL\n0 0\n", NOT_THERE) for b in BLOCKS},
+    "flags": ("block -1 EINVAL\n0 0\n", "flags 0x40 are unknown to version"),
+    "alignment": ("block -1 EINVAL\n0 0\n", "alignment 24 is not a power of two"),
+    "unaligned": ("store -1 EINVAL\n0 0\n", "is not the address of an aligned word"),
+    "slot": ("store -1 EINVAL\n0 0\n", "slot 512 of 512, pointer 0x4"),
+    "foreign": ("publish -1 EINVAL\n0 0\n", "is neither in the heap nor in a captured root"),
+    "none": ("publish -1 EINVAL\n0 0\n", "element 0 is none; nothing was changed"),
+}
+
+
+@pytest.fixture(scope="module")
+def misuse():
+    return compiled(
+        "pinned_misuse.c",
+        f"-I{ROOT}",
+        "-D_GNU_SOURCE",
+        libraries=[f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lpmalloc"],
+    )
+
+
+@pytest.mark.parametrize("what", MISUSES)
+def test_misuse_is_refused_in_one_line(misuse, heap, what):
+    output, line = MISUSES[what]
+    done = run([misuse, what], HEAP=heap, preload=False)
+    assert succeeds(done) == output, said(done)
+    one_message(done, line)
+    assert info(heap)["pinned"] == 0 and recover(heap, "--check").returncode == 0
+
+
+def test_elements_of_a_finished_publish_are_empty(misuse, heap):
+    done = run([misuse, "used again"], HEAP=heap, preload=False)
+    assert succeeds(done) == "first 0 \nagain 0 \n7\n7 0\n" and done.stderr == "", said(done)
+    assert info(heap)["pinned"] == 1
