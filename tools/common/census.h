@@ -44,7 +44,8 @@ void census_take(struct census *c);
 // the most bytes in its part of the heap:
 //
 //   '.' free   '0'-'9', '#' slabs, by tenths of live blocks   'L' large   'H' huge
-//   'P' slabs of pinned blocks, and large pinned ones   '?' a large or huge block that nothing reaches
+//   'P' slabs of pinned blocks, and large pinned ones
+//   '?' a large or huge block that nothing reaches
 void census_map(char *out, unsigned cells);
 
 #endif
