@@ -114,10 +114,11 @@ int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p);
 // The publish will free `p`, after its stores are durable. NULL does nothing.
 void pmalloc_defer_free(pmalloc_op *op, void *p);
 // Makes the changes of the `n` elements: all or none, durable on return. Then the elements are
-// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, or about a
-// block that is not allocated; too many stores; a store to what is neither in the heap nor a
-// captured root; a line on standard error says which), ENOSPC or another one of the file system (no space for the lanes, which a heap gets
-// at its first publish of more than one store), EDEADLK (in a signal handler).
+// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, or about
+// a block that is not allocated; too many stores; a store to what is neither in the heap nor a
+// captured root; a line on standard error says which), ENOSPC or another one of the file system (no
+// space for the lanes, which a heap gets at its first publish of more than one store), EDEADLK (in
+// a signal handler).
 int pmalloc_publish(pmalloc_op *op, size_t n);
 // Frees the blocks that the elements have reserved, and does nothing else. Then they are empty.
 void pmalloc_cancel(pmalloc_op *op, size_t n);
