@@ -8,6 +8,7 @@
 //   pinned xor|tagged run N     checks them, says "ready", and N threads change them until killed
 //   pinned xor|tagged forks     as run 1, and children check and change what they inherit
 //   pinned xor|tagged daemon    as run 1, in a child whose parent ends
+//   pinned xor|tagged hang      checks them, and waits for its end
 //   pinned xor|tagged leave     checks them, changes them for a while, and ends
 //   pinned xor|tagged empty     removes all nodes
 //
@@ -274,6 +275,8 @@ int main(int argc, char **argv) {
         printf("ready %d\n", (int)getpid());
     for (unsigned i = 0; strcmp(what, "forks") == 0; i++)
         fork_and_go_on(i);
+    if (strcmp(what, "hang") == 0)
+        pause();
     if (strcmp(what, "leave") == 0)
         some(2000, seed_of(0));
     for (unsigned slot = 0; slot < LISTS && strcmp(what, "empty") == 0; slot++)
