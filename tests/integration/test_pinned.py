@@ -85,7 +85,9 @@ def lists(request, pinned, heap, processes, rng):
             time.sleep(rng.uniform(0, latest))
             process.kill()
             assert process.wait() == -signal.SIGKILL, process.stderr.read()
-            assert process.stderr.read() == ""
+            # On a busy machine a commit may be put off.
+            lines = process.stderr.read().splitlines()
+            assert all("later ones try again" in line for line in lines), lines
             return seen
 
         def end(self, **settings):
