@@ -77,17 +77,28 @@ typedef struct pmalloc_op {
     uint64_t reserved[5];
 } pmalloc_op;
 
-#define PMALLOC_PUBLISH_STORES 124 // at most so many stores in one publish
+// At most so many stores in one publish. A pinned block that it allocates or frees is one of them.
+#define PMALLOC_PUBLISH_STORES 124
 
 #define PMALLOC_ZERO 1u    // the block reads as zeroes
 #define PMALLOC_FLUSHED 2u // the caller makes the block's bytes durable, with pmalloc_flush()
 // The block holds no pointers: the collector keeps it if something reaches it, and does not look
 // for pointers in it. Versions of PMAlloc from before this flag refuse a heap with such blocks.
 #define PMALLOC_POINTER_FREE 4u
+// The block is alive until it is freed, whatever points to it: for programs that keep offsets, or
+// pointers with tags in their high bits, or combined by XOR. What it points to with plain pointers
+// is alive, too. Media say that it is allocated: each allocation and each free flushes a line,
+// unless a publish does it. A block that was reserved is free after a crash before the publish. A
+// heap that has had such a block counts as one with roots from then on. Versions of PMAlloc from
+// before this flag refuse such a heap.
+#define PMALLOC_PINNED 8u
 
 // A block as malloc() gives it, with flags. `align` is a power of two; 0: as malloc. NULL with
-// errno ENOMEM or EINVAL (a line on standard error names a flag that is unknown). The flags stay
-// with the block when realloc() moves it.
+// errno ENOMEM, EINVAL (a line on standard error says which argument is wrong) or ENOTSUP (pinned
+// blocks, in a heap of a version of PMAlloc from before slabs could morph). The flags stay with the
+// block when realloc() moves it. A pinned block is allocated durably on return; a crash before the
+// program has noted where it is leaves it allocated for good. So pmalloc_reserve() and
+// pmalloc_realloc_at() are the better choice there, or pmalloc_walk() after a start.
 void *pmalloc_alloc(size_t size, size_t align, unsigned flags);
 
 // Returns a block that belongs to the caller from now on: other elements may store pointers to it.
@@ -103,10 +114,11 @@ int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p);
 // The publish will free `p`, after its stores are durable. NULL does nothing.
 void pmalloc_defer_free(pmalloc_op *op, void *p);
 // Makes the changes of the `n` elements: all or none, durable on return. Then the elements are
-// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, too many
-// stores, or a store to what is neither in the heap nor a captured root; a line on standard error
-// says which), ENOSPC or another one of the file system (no space for the lanes, which a heap gets
-// at its first publish of more than one store), EDEADLK (in a signal handler).
+// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, or about
+// a block that is not allocated; too many stores; a store to what is neither in the heap nor a
+// captured root; a line on standard error says which), ENOSPC or another one of the file system (no
+// space for the lanes, which a heap gets at its first publish of more than one store), EDEADLK (in
+// a signal handler).
 int pmalloc_publish(pmalloc_op *op, size_t n);
 // Frees the blocks that the elements have reserved, and does nothing else. Then they are empty.
 void pmalloc_cancel(pmalloc_op *op, size_t n);
@@ -148,7 +160,7 @@ void pmalloc_set_free_callback(int (*taker)(void *p));
 void pmalloc_free_now(void *p);
 
 // Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
-// for and the flags that stay with it (PMALLOC_POINTER_FREE). A block in a thread's cache is none.
+// for and the flags that stay with it (POINTER_FREE, PINNED). A block in a thread's cache is none.
 // Ends when `fn` returns something else than 0, and returns that. `fn` may free the block that it
 // is given, and allocates nothing. No other thread may allocate or free meanwhile.
 typedef int pmalloc_walk_fn(void *p, size_t size, unsigned flags, void *arg);

@@ -50,7 +50,8 @@ static const char *const description[] = {
     "live. It changes nothing, even in a heap that needs recovery.",
     "In the map each character is an equal part of the heap, up to the end of what is in use. A "
     "dot is free. A digit is slabs by tenths of live blocks; # means full. L and H are large and "
-    "huge blocks. A question mark is a large block that nothing reaches.",
+    "huge blocks. P is pinned blocks, small or large. A question mark is a large block that "
+    "nothing reaches.",
     "With --follow it looks at a heap that a process is using, every S seconds. It ends with that "
     "process, after N looks, or when it is interrupted. It shows what the process is doing, how "
     "much of the heap is slabs, large blocks and free, what is on media, and the number of slabs "

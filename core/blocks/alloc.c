@@ -16,6 +16,7 @@
 #include "pages/extent_resize.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"
+#include "pinned.h"
 #include "population.h"
 #include "returns.h"
 #include "take_back.h"
@@ -293,18 +294,20 @@ static bool free_large(const void *p) {
 
 // ---- blocks of a kind ---------------------------------------------------------------------------
 
-static void ready_for_kinds(void) {
+static void ready_for_kinds(enum pm_kind kind) {
     if (__atomic_load_n(&pm_arena_count, __ATOMIC_ACQUIRE) == pm_kinds_first_arena) {
         pm_lock(&pm_tcache_lock);
         pm_arenas_add_kinds();
         pm_unlock(&pm_tcache_lock);
     }
-    pm_feature_need(PM_INCOMPAT_KINDS);
+    pm_feature_need(PM_INCOMPAT_KINDS | (pm_kind_is_pinned(kind) ? PM_INCOMPAT_PINNED : 0));
 }
 
 static void *large_of_kind(enum pm_kind kind, size_t size, size_t align) {
     uint64_t pages = whole_pages(size), align_pages = align >> PM_PAGE_SHIFT;
     unsigned node = pm_node_mine();
+    if (pm_kind_is_pinned(kind) && align_pages < PM_SLAB_SIZE / PM_PAGE_SIZE)
+        align_pages = PM_SLAB_SIZE / PM_PAGE_SIZE; // its header has a place in slabs.N
     if (size > PM_KIND_PAGES_MAX << PM_PAGE_SHIFT)
         return NULL;
     uint32_t index = pm_extent_cache_take(node, pages, align_pages ? align_pages : 1);
@@ -314,6 +317,8 @@ static void *large_of_kind(enum pm_kind kind, size_t size, size_t align) {
     if (!index)
         return NULL;
     pm_extents[index].kind = (uint8_t)kind;
+    if (pm_kind_is_pinned(kind))
+        pm_pinned_make_large(&pm_extents[index]);
     return pm_extent_publish(index, false) ? pm_extent_address(&pm_extents[index]) : NULL;
 }
 
@@ -325,7 +330,9 @@ static void *of_kind_once(enum pm_kind kind, size_t size, size_t align) {
 }
 
 void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
-    ready_for_kinds();
+    if (pm_kind_is_pinned(kind) && !pm_heap_morphs())
+        return NULL; // a heap from before there were tables
+    ready_for_kinds(kind);
     pm_age_notice();
     void *p = of_kind_once(kind, size, align);
     for (unsigned i = 0; !p && i < TRIES && more_room(); i++)

@@ -11,6 +11,7 @@
 #include "kinds.h"
 #include "media/shard_nodes.h"
 #include "morph.h"
+#include "pinned.h"
 #include "reach.h"
 #include "returns.h"
 
@@ -135,8 +136,9 @@ static bool pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, unsig
     }
     if (v->free_count == 0)
         pm_return_sync(bin, slab);
-    *got += v->holes ? pm_holes_pop(slab, blocks + *got, want - *got)
-                     : pm_slab_pop(slab, blocks + *got, want - *got);
+    *got += v->holes                     ? pm_holes_pop(slab, blocks + *got, want - *got)
+            : pm_kind_is_pinned(v->kind) ? pm_pinned_pop(slab, blocks + *got, want - *got)
+                                         : pm_slab_pop(slab, blocks + *got, want - *got);
     pm_bin_touch(arena, v);
     // A slab that stands in the list stays there while blocks are taken from it, however sparse it
     // is.
@@ -346,6 +348,8 @@ static unsigned block_of_kind(void *p, bool give) {
     if (good && give) {
         pm_tag[pm_granule(p)] = PM_TAG_NONE;
         bin->returns++;
+        if (pm_kind_is_pinned(pm_vslabs[slab].kind))
+            pm_unpin(p); // before anybody can get it
         pm_return_run(arena, bin, block.cls, &p, 1);
     }
     pm_unlock(&bin->lock);

@@ -5,7 +5,8 @@
 // kind. So each kind has arenas of its own, one for each NUMA node; they come after the arenas that
 // threads join, and a thread never joins them:
 //
-//   | arenas of threads | of recovered slabs | kind 1 of node 0, 1 ... | held, of node 0, 1 ... |
+//   | of threads | of recovered slabs | pointer-free, of node 0, 1 ... | pinned, of node 0, 1 ... |
+//   | pinned and pointer-free, of node 0, 1 ... | held, of node 0, 1 ... |
 //
 // Held slabs (PMALLOC_COLLECT=api) are those that the heap had when it was opened, until
 // pmalloc_collect(). What is freed of them returns to them, and nobody takes it. So a block of a
@@ -23,19 +24,24 @@
 #include "media/kind_format.h"
 
 // Groups of slabs that have arenas of their own; the last is the held one.
-#define PM_KINDS_APART 2u
+#define PM_KINDS_APART 4u
 
 // The number of the first arena of a kind.
 extern uint16_t pm_kinds_first_arena;
 
 static inline enum pm_kind pm_kind_of_arena(unsigned arena) {
-    return arena < pm_kinds_first_arena ? PM_KIND_CONSERVATIVE : PM_KIND_POINTER_FREE;
+    static const uint8_t kind[PM_KINDS_APART] = {PM_KIND_POINTER_FREE, PM_KIND_PINNED,
+                                                 PM_KIND_PINNED_POINTER_FREE, 0};
+    return arena < pm_kinds_first_arena
+               ? PM_KIND_CONSERVATIVE
+               : (enum pm_kind)kind[(arena - pm_kinds_first_arena) / pm_nodes.count];
 }
 static inline unsigned pm_held_arena(unsigned node) {
     return pm_kinds_first_arena + (PM_KINDS_APART - 1) * pm_nodes.count + node;
 }
 static inline unsigned pm_kind_arena(enum pm_kind kind, unsigned node) {
-    return pm_kinds_first_arena + ((unsigned)kind - 1) * pm_nodes.count + node;
+    unsigned group = pm_kind_is_pinned(kind) ? 1 + !pm_kind_has_pointers(kind) : 0;
+    return pm_kinds_first_arena + group * pm_nodes.count + node;
 }
 
 #endif

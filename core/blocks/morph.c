@@ -7,6 +7,7 @@
 #include "base/bits.h"
 #include "base/options.h"
 #include "holes.h"
+#include "media_lines.h"
 #include "morph_media.h"
 
 // A morph must free one in YIELD blocks of the new class, else it is not worth its flushes.
@@ -24,7 +25,7 @@ bool pm_morph_init(void) {
         pm_sparse_free[cls] = (uint16_t)(blocks - most + 1);
         pm_quiet_below[cls] = percent ? pm_sparse_free[cls] : (uint16_t)blocks;
     }
-    return pm_population_init() && pm_morph_media_init();
+    return pm_population_init() && pm_media_lines_init();
 }
 
 // ---- morphing -----------------------------------------------------------------------------------
@@ -64,6 +65,8 @@ bool pm_morph(uint32_t slab, uint16_t arena, unsigned cls) {
     struct pm_vslab *v = &pm_vslabs[slab];
     unsigned old = v->size_class, blocks = pm_classes[old].blocks, count = blocks - v->free_count;
     uint64_t used[PM_BITMAP_WORDS], blocked[PM_BITMAP_WORDS];
+    if (pm_kind_is_pinned(v->kind))
+        return false;
     for (unsigned i = 0; i < pm_slab_words(old); i++)
         used[i] = ~v->free[i];
     pm_bits_trim(used, blocks);

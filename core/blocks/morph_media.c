@@ -6,42 +6,8 @@
 
 #include "base/bits.h"
 #include "base/crc.h"
-#include "base/lazy_table.h"
-#include "media/heap_space.h"
 #include "media/persist.h"
-#include "pages/extent.h"
-
-#define LINES_MAX ((uint32_t)1 << PM_CURRENT_SHIFT)
-
-// The lines of one shard's morph.N. Bit i of `used` is set while line i is in use; line 0 is never
-// used. Lock: the shard's extent lock.
-struct lines {
-    struct pm_lazy_table bits;
-    uint64_t *used;
-    uint32_t cursor; // where the next search begins
-};
-static struct lines shard_lines[PM_SHARDS];
-
-static struct lines *lines_in(const struct pm_shard *s) {
-    return &shard_lines[s->offset >> PM_SHARD_SHIFT];
-}
-
-static bool reserve(struct lines *l) {
-    bool good = pm_lazy_table_reserve(&l->bits, LINES_MAX / 8);
-    l->used = (uint64_t *)(void *)l->bits.map;
-    l->cursor = 1;
-    return good;
-}
-
-bool pm_morph_media_init(void) { return reserve(&shard_lines[0]); }
-
-// Makes `used` writable for every line of the file. Called before lines are marked.
-static bool cover(const struct pm_shard *s) {
-    if (!lines_in(s)->used && !reserve(lines_in(s)))
-        return false;
-    return pm_lazy_table_need(&lines_in(s)->bits,
-                              (s->morph.size / PM_MORPH_LINE + 63) / 64 * sizeof(uint64_t));
-}
+#include "media_lines.h"
 
 static unsigned words_of(unsigned cls) {
     return (pm_classes[cls].blocks + PM_MORPH_WORD_BLOCKS - 1) / PM_MORPH_WORD_BLOCKS;
@@ -63,85 +29,19 @@ static uint64_t *words_at(const struct pm_shard *s, uint32_t line) {
     return (uint64_t *)(void *)(table_at(s, line) + 1);
 }
 
-// ---- lines --------------------------------------------------------------------------------------
-
-static uint32_t lines_there(const struct pm_shard *s) {
-    size_t lines = s->morph.size / PM_MORPH_LINE;
-    return lines < LINES_MAX ? (uint32_t)lines : LINES_MAX;
-}
-
-static bool is_used(const struct lines *l, uint32_t line) {
-    return l->used[line / 64] >> line % 64 & 1;
-}
-
-static void set_used(struct lines *l, uint32_t line, unsigned old_class, bool to) {
-    for (uint32_t i = line; i < line + lines_of(old_class); i++)
-        if (to)
-            l->used[i / 64] |= 1ull << i % 64;
-        else
-            l->used[i / 64] &= ~(1ull << i % 64);
-}
-
-static uint32_t find(const struct lines *l, uint32_t from, uint32_t to, uint32_t want) {
-    uint32_t run = 0;
-    for (uint32_t line = from; line < to; line++) {
-        if (line % 64 == 0 && l->used[line / 64] == UINT64_MAX) {
-            run = 0;
-            line += 63;
-            continue;
-        }
-        run = is_used(l, line) ? 0 : run + 1;
-        if (run == want)
-            return line + 1 - want;
-    }
-    return 0;
-}
-
-static uint32_t take_lines(struct pm_shard *s, unsigned old_class) {
-    struct lines *l = lines_in(s);
-    if (!l->used && !reserve(l))
-        return 0;
-    uint32_t want = lines_of(old_class), line = find(l, l->cursor, lines_there(s), want);
-    if (!line)
-        line = find(l, 1, lines_there(s), want);
-    if (!line && pm_file_grow(&s->morph, s->morph.size + PM_PAGE_SIZE))
-        line = find(l, 1, lines_there(s), want);
-    if (!line || !cover(s))
-        return 0;
-    set_used(l, line, old_class, true);
-    l->cursor = line + want;
-    return line;
-}
-
 bool pm_morph_media_take(uint32_t slab, unsigned old_class, uint32_t *line) {
-    struct pm_shard *s = pm_shard_of_slab(slab);
     *line = 0;
-    if (!pm_heap_on_media())
-        return true;
-    pm_lock(&s->lock);
-    *line = take_lines(s, old_class);
-    pm_unlock(&s->lock);
-    return *line != 0;
+    return !pm_heap_on_media() ||
+           pm_media_lines_take(pm_shard_of_slab(slab), lines_of(old_class), line);
 }
 
 void pm_morph_media_give(uint32_t line, uint32_t slab, unsigned old_class) {
-    struct pm_shard *s = pm_shard_of_slab(slab);
-    if (!pm_heap_on_media())
-        return;
-    pm_lock(&s->lock);
-    set_used(lines_in(s), line, old_class, false);
-    pm_unlock(&s->lock);
+    if (pm_heap_on_media())
+        pm_media_lines_give(pm_shard_of_slab(slab), line, lines_of(old_class));
 }
 
 bool pm_morph_media_claim(uint32_t line, uint32_t slab, unsigned old_class) {
-    struct pm_shard *s = pm_shard_of_slab(slab);
-    if (!cover(s))
-        return false;
-    for (uint32_t i = line; i < line + lines_of(old_class); i++)
-        if (is_used(lines_in(s), i))
-            return false;
-    set_used(lines_in(s), line, old_class, true);
-    return true;
+    return pm_media_lines_claim(pm_shard_of_slab(slab), line, lines_of(old_class));
 }
 
 // ---- content ------------------------------------------------------------------------------------
@@ -220,7 +120,7 @@ static int read_words(uint32_t line, uint32_t slab, unsigned cls, uint64_t *bits
 int pm_morph_media_read(uint32_t line, uint32_t slab, unsigned new_class, unsigned *old_class,
                         uint64_t bits[PM_BITMAP_WORDS], struct pm_error *err) {
     const struct pm_shard *s = pm_shard_of_slab(slab);
-    if (line >= lines_there(s))
+    if (line >= pm_media_lines_there(s))
         return WRONG("%s/%s has %zu bytes, too few for line %u, the index table of slab %u; "
                      "was it truncated?",
                      pm_heap.dir, s->morph.name, s->morph.size, line, slab);
@@ -229,7 +129,7 @@ int pm_morph_media_read(uint32_t line, uint32_t slab, unsigned new_class, unsign
         t->old_class == 0 || t->old_class > PM_CLASSES || t->old_class == new_class)
         return WRONG("%s/%s: line %u is not the index table of slab %u", pm_heap.dir, s->morph.name,
                      line, slab);
-    if (lines_of(t->old_class) > lines_there(s) - line)
+    if (lines_of(t->old_class) > pm_media_lines_there(s) - line)
         return WRONG("%s/%s has %zu bytes, too few for the index table of slab %u; was it "
                      "truncated?",
                      pm_heap.dir, s->morph.name, s->morph.size, slab);

@@ -16,7 +16,6 @@
 #include "base/message.h"
 #include "slab.h"
 
-bool pm_morph_media_init(void);
 // A line is one of morph.N of the slab's shard.
 // Off media the four that follow do nothing.
 // Takes lines for a table over the slab's blocks of `old_class`. *line is the first of them, off

@@ -11,6 +11,7 @@
 #include "kinds.h"
 #include "media/persist.h"
 #include "pages/extent_take.h"
+#include "pinned_table.h"
 
 #define SLAB_PAGES (PM_SLAB_SIZE >> PM_PAGE_SHIFT)
 
@@ -53,14 +54,14 @@ void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line) {
         pm_commit_u64(&media(slab)->current, current_word(slab, cls, line));
 }
 
-static void write_header(uint32_t slab, unsigned cls, enum pm_kind kind) {
+static void write_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_t line) {
     if (!pm_heap_on_media())
         return;
     struct pm_slab_header *h = media(slab);
     *h = (struct pm_slab_header){
         .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = (uint8_t)kind};
     h->crc = pm_slab_header_crc(slab, h);
-    h->current = pm_heap_morphs() ? current_word(slab, cls, 0) : 0;
+    h->current = pm_heap_morphs() ? current_word(slab, cls, line) : 0;
     pm_make_durable(h, sizeof *h);
 }
 
@@ -79,32 +80,54 @@ uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
     // earlier use left there would keep alive for good what they point to.
     if (!pm_extents[extent].zero)
         pm_heap_scrub(pm_slab_start(slab), PM_SLAB_SIZE);
-    write_header(slab, cls, pm_kind_of_arena(arena));
-    if (!pm_extent_publish(extent, true))
+    enum pm_kind kind = pm_kind_of_arena(arena);
+    uint32_t line = 0;
+    if (pm_kind_is_pinned(kind) && !pm_pinned_make(slab, cls, &line)) {
+        pm_extent_untake(extent);
         return 0;
+    }
+    write_header(slab, cls, kind, line);
+    if (!pm_extent_publish(extent, true)) {
+        pm_pinned_drop(slab, cls, line);
+        return 0;
+    }
     struct pm_vslab *v = &pm_vslabs[slab];
     v->next = v->prev = 0;
     v->listed = v->untagged = 0;
     v->holes = v->punched = 0;
-    v->quiet = v->held = 0;
-    v->kind = (uint8_t)pm_kind_of_arena(arena);
+    v->quiet = v->held = v->stripe = 0;
+    v->kind = (uint8_t)kind;
     no_old_blocks(v);
+    v->media_line = line;
     v->extent = extent;
     pm_slab_set_home(v, arena, cls);
     pm_slab_all_free(v);
     return slab + 1;
 }
 
-void pm_slab_destroy(uint32_t slab) {
-    struct pm_vslab *v = &pm_vslabs[slab];
-    pm_slab_set_home(v, 0, 0);
-    pm_extent_release(v->extent);
+// After the end of the entry: the lines serve other tables then. As soon as the extent is free, the
+// vslab may be another slab's, so its line is a parameter.
+static void drop_table(uint32_t slab, unsigned cls, unsigned kind, uint32_t line) {
+    if (pm_kind_is_pinned(kind) && pm_heap_on_media())
+        pm_pinned_drop(slab, cls, line);
 }
 
+void pm_slab_destroy(uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned cls = v->size_class, kind = v->kind;
+    uint32_t line = v->media_line;
+    pm_slab_set_home(v, 0, 0);
+    pm_extent_release(v->extent);
+    drop_table(slab, cls, kind, line);
+}
+
+// No table is made before recovery has ended the entries.
 void pm_slab_forget(uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned cls = v->size_class;
     pm_slab_set_home(v, 0, 0);
     pm_extent_forget(v->extent);
+    drop_table(slab, cls, v->kind, v->media_line);
 }
 
 // Takes all 64 blocks of a word, which are neighbours.
@@ -205,7 +228,7 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
                        pm_heap.dir, s->slabs.name, slab, h->kind);
     struct pm_vslab *v = &pm_vslabs[slab];
     v->kind = h->kind;
-    v->held = 0;
+    v->held = v->stripe = 0;
     v->extent = extent;
     pm_slab_set_home(v, 0, cls);
     no_old_blocks(v);

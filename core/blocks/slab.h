@@ -48,7 +48,7 @@ struct pm_vslab {
     uint8_t listed;   // enum pm_listed
     uint8_t untagged; // recovered, and the tags of its blocks in use are not written yet
     // The next five are 0 unless the slab morphs (population.h).
-    uint32_t media_line; // on media: the first line of its index table
+    uint32_t media_line; // on media: the first line of its index table, or of its pinned blocks
     uint16_t old_live;   // old blocks in use
     uint16_t old_listed; // old blocks listed in the index table; all that are live, and maybe more
     uint16_t blocked;    // blocks of size_class that a listed old block blocks
@@ -60,8 +60,9 @@ struct pm_vslab {
     // Bit p is page p. `holes`: pages that may hold no space. `punched`: those of them that hold
     // none for certain, and no block in use; the extent counts them (holes.h).
     uint16_t holes, punched;
-    uint8_t quiet; // looks in a row between which no block was taken or returned (age.h)
-    uint8_t held;  // none of its blocks is handed out before pmalloc_collect() (kinds.h)
+    uint8_t quiet;  // looks in a row between which no block was taken or returned (age.h)
+    uint8_t held;   // none of its blocks is handed out before pmalloc_collect() (kinds.h)
+    uint8_t stripe; // of pinned blocks: of the next one (pinned.h)
     uint64_t free[PM_BITMAP_WORDS]; // bit i: block i is not handed out, cached or blocked
 } __attribute__((aligned(64)));     // slabs side by side may belong to different threads
 

@@ -14,6 +14,7 @@
 #include "pages/extent_entry.h"
 #include "pages/extent_take.h"
 #include "pages/free_extents.h"
+#include "pinned.h"
 
 #define WRONG(...) pm_fail(err, PM_DAMAGE, __VA_ARGS__)
 
@@ -214,6 +215,19 @@ static int verify_holes(uint32_t slab, struct pm_error *err) {
     return PM_OK;
 }
 
+// A block that is in use and has no bit is reserved.
+static int verify_pinned(uint32_t slab, uint32_t line, struct pm_error *err) {
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    uint64_t pinned[PM_BITMAP_WORDS];
+    if (line != v->media_line)
+        return WRONG("slab %u: its pinned blocks on media are at another line", slab);
+    pm_pinned_used(slab, pinned);
+    for (unsigned i = 0; i < pm_slab_words(v->size_class); i++)
+        if (pinned[i] & v->free[i])
+            return WRONG("slab %u: a pinned block is free", slab);
+    return PM_OK;
+}
+
 static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_error *err) {
     const struct pm_vslab *v = &pm_vslabs[slab];
     uint64_t blocked[PM_BITMAP_WORDS];
@@ -224,8 +238,8 @@ static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_err
                      v->extent);
     struct pm_population population[2];
     unsigned count = pm_slab_populations(v, population);
-    if (pm_heap_on_media() &&
-        (pm_slab_media_class(slab, &line) != v->size_class || (line != 0) != (count == 2)))
+    if (pm_heap_on_media() && (pm_slab_media_class(slab, &line) != v->size_class ||
+                               (line != 0) != (count == 2 || pm_kind_is_pinned(v->kind))))
         return WRONG("slab %u: its header on media is of another class", slab);
     unsigned blocks = pm_classes[v->size_class].blocks;
     unsigned unused = count_bits(v->free, v->size_class);
@@ -235,6 +249,8 @@ static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_err
         return WRONG("slab %u: %u free bits and %u blocked of %u blocks, the counts say %u and %u",
                      slab, unused, out, blocks, v->free_count, v->blocked);
     int status = count == 2 ? verify_old(slab, population[1].cls, line, blocked, err) : PM_OK;
+    if (status == PM_OK && pm_kind_is_pinned(v->kind) && pm_heap_on_media())
+        status = verify_pinned(slab, line, err);
     if (status == PM_OK)
         status = verify_holes(slab, err);
     if (!swept || status != PM_OK)

@@ -24,12 +24,16 @@
 // A heap with PM_INCOMPAT_KINDS may have blocks of several kinds (kind_format.h). It gets the bit,
 // in the same way, before the first of them.
 #define PM_INCOMPAT_KINDS 16ull
+// A heap with PM_INCOMPAT_PINNED may have pinned blocks, which are alive without roots. It gets the
+// bit, in the same way, before the first of them, and keeps it.
+#define PM_INCOMPAT_PINNED 32ull
 // The journal of a heap with PM_INCOMPAT_LAPS may hold several commits, and its files need not be
 // durable between them (journal_format.h). A heap gets the bit with PM_INCOMPAT_JOURNAL.
 #define PM_INCOMPAT_LAPS 64ull
 // What a heap gets in use.
 #define PM_INCOMPAT_LATER_1 (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL)
-#define PM_INCOMPAT_LATER (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS | PM_INCOMPAT_LAPS)
+#define PM_INCOMPAT_LATER                                                                          \
+    (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS | PM_INCOMPAT_PINNED | PM_INCOMPAT_LAPS)
 #define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_LATER)
 
 #endif

@@ -88,6 +88,9 @@
 //   commit of a lane             pm_lanes_publish()               [publish publishers recoverpub]
 //     needs   its stores and their crc; the blocks that they make reachable
 //     before  none of the stores is made  after  all are: recovery makes them again
+//   word of pinned blocks        pm_pin_change(), by pm_pin() and pm_unpin()             [publish]
+//     needs   the slab's table and entry, or the large block's header and entry
+//     before  the block is free, or still allocated     after  it is allocated, or free
 //   the same, set to 0 stores    pm_lanes_publish(), pm_lanes_finish()    [publish killedpub]
 //     needs   the stores themselves
 //     before  recovery makes them again   after  the program may change the same words

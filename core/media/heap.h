@@ -99,12 +99,17 @@ static inline bool pm_heap_morphs(void) {
 static inline bool pm_kind_is_known(unsigned kind) {
     return kind == PM_KIND_CONSERVATIVE ||
            (kind == PM_KIND_POINTER_FREE &&
-            (!pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_KINDS) != 0));
+            (!pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_KINDS) != 0)) ||
+           ((kind == PM_KIND_PINNED || kind == PM_KIND_PINNED_POINTER_FREE) &&
+            (!pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_PINNED) != 0));
 }
 // The number of roots in force: entries of the table (a whole object counts once), and slots that
 // are not empty.
 unsigned pm_heap_root_count(void);
-static inline bool pm_heap_has_roots(void) { return pm_heap_root_count() != 0; }
+// Whether anything may be alive when no program runs: through a root, or because it is pinned.
+static inline bool pm_heap_has_roots(void) {
+    return (pm_heap.super->super.incompat & PM_INCOMPAT_PINNED) || pm_heap_root_count() != 0;
+}
 // The epoch of the root table in force.
 static inline uint32_t pm_heap_root_epoch(void) {
     return (uint32_t)pm_heap.super->state.root_epoch;

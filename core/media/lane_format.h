@@ -14,11 +14,12 @@
 #define PM_SALT_LANE(lane) (0xffffff00u + (lane))
 
 // Where a store goes: what it counts from in the highest two bits, and an offset in bytes from
-// there. A slot's value is the word on media (pm_slot_word()).
+// there. A slot's value is the word on media (pm_slot_word()). A pinned block's are pinned.h's.
 enum pm_lane_place {
-    PM_PLACE_HEAP = 1,  // PM_HEAP_BASE
-    PM_PLACE_SLOT = 2,  // the first root slot
-    PM_PLACE_IMAGE = 3, // the first byte of the file `roots`
+    PM_PLACE_PINNED = 0, // bits of a word; only in a heap with PM_INCOMPAT_PINNED
+    PM_PLACE_HEAP = 1,   // PM_HEAP_BASE
+    PM_PLACE_SLOT = 2,   // the first root slot
+    PM_PLACE_IMAGE = 3,  // the first byte of the file `roots`
 };
 #define PM_PLACE_SHIFT 62
 #define PM_PLACE_OFFSET ((1ull << PM_PLACE_SHIFT) - 1)

@@ -12,6 +12,7 @@
 #include "heap.h"
 #include "heap_space.h"
 #include "persist.h"
+#include "pinned.h"
 
 struct pm_lock pm_lane_locks[PM_LANES] = {[0 ... PM_LANES - 1] = PM_LOCK(PM_RANK_LANE)};
 
@@ -62,6 +63,10 @@ bool pm_lanes_make(void) {
 
 static void make_stores(const struct pm_lane_target *target, unsigned count) {
     for (unsigned i = 0; i < count; i++) {
+        if (!target[i].at) {
+            pm_pin_change(target[i].where, target[i].value);
+            continue;
+        }
         // Release: who reads a pointer finds what it points to.
         __atomic_store_n(target[i].at, target[i].value, __ATOMIC_RELEASE);
         pm_flush(target[i].at, sizeof(uint64_t));
@@ -93,11 +98,20 @@ bool pm_lanes_publish(unsigned lane, const struct pm_lane_target *target, unsign
 
 static uint32_t committed(unsigned lane) { return pm_unseal(lane_at(lane)->commit); }
 
+static bool pinned_is_good(const struct pm_lane_store *store) {
+    bool good = (pm_heap.super->super.incompat & PM_INCOMPAT_PINNED) != 0;
+    if (good && pm_pin_word(store->where))
+        pm_pin_read(store->where, &good);
+    return good && pm_pin_word(store->where);
+}
+
 static bool offset_is_good(const struct pm_lane_store *store, uint64_t images, uint64_t length) {
     uint64_t offset = store->where & PM_PLACE_OFFSET;
     if (offset % sizeof(uint64_t))
         return false;
     switch (store->where >> PM_PLACE_SHIFT) {
+    case PM_PLACE_PINNED:
+        return pinned_is_good(store);
     case PM_PLACE_HEAP:
         return offset >> PM_SHARD_SHIFT < pm_heap.shards &&
                (offset & (PM_SHARD_RANGE - 1)) < pm_shard_at(offset)->frontier;
@@ -131,8 +145,11 @@ static int check_lane(unsigned lane, uint64_t images, uint64_t length, struct pm
     return PM_OK;
 }
 
+static bool pending; // there are publishes to finish
+
 int pm_lanes_check(uint64_t images, uint64_t length, unsigned *unfinished, struct pm_error *err) {
     *unfinished = 0;
+    pending = false;
     if (!has_lanes())
         return PM_OK;
     if (pm_heap.super_file.size < sizeof(struct pm_super_file) + PM_LANES_BYTES)
@@ -144,6 +161,7 @@ int pm_lanes_check(uint64_t images, uint64_t length, unsigned *unfinished, struc
             return err->status;
         *unfinished += committed(lane) != 0;
     }
+    pending = *unfinished != 0;
     return PM_OK;
 }
 
@@ -165,6 +183,10 @@ static bool finish(const struct pm_lane *l, uint32_t count) {
     for (uint32_t i = 0; i < count && good; i++) {
         uint64_t offset = l->store[i].where & PM_PLACE_OFFSET, value = l->store[i].value;
         unsigned place = (unsigned)(l->store[i].where >> PM_PLACE_SHIFT);
+        if (place == PM_PLACE_PINNED) {
+            pm_pin_change(l->store[i].where, value);
+            continue;
+        }
         if (place == PM_PLACE_IMAGE) {
             good = store_in_image(offset, value);
             continue;
@@ -195,7 +217,18 @@ int pm_lanes_finish(struct pm_error *err) {
                            pm_heap.dir, pm_strerror(errno));
         pm_commit_u64(&l->commit, pm_seal(0, PM_SALT_LANE(lane)));
     }
+    pending = false;
     return PM_OK;
+}
+
+uint32_t pm_lanes_pinned(uint64_t place, uint32_t bits) {
+    for (unsigned lane = 0; pending && lane < PM_LANES; lane++)
+        for (uint32_t i = 0; i < committed(lane); i++) {
+            const struct pm_lane_store *store = &lane_at(lane)->store[i];
+            if (store->where == place)
+                bits = (bits | (uint32_t)store->value) & ~(uint32_t)(store->value >> 32);
+        }
+    return bits;
 }
 
 void pm_lanes_each(void (*fn)(const struct pm_lane_store *store, uint32_t count, void *arg),

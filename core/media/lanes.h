@@ -26,7 +26,7 @@
 
 // A store to be made. `value` is the word as it will be on media.
 struct pm_lane_target {
-    uint64_t *at;   // in this process
+    uint64_t *at;   // in this process; NULL: PM_PLACE_PINNED
     uint64_t where; // on media, see pm_lane_store
     uint64_t value;
 };
@@ -59,5 +59,8 @@ int pm_lanes_finish(struct pm_error *err);
 // Calls `fn` for the stores of each of these publishes.
 void pm_lanes_each(void (*fn)(const struct pm_lane_store *store, uint32_t count, void *arg),
                    void *arg);
+// The bits of the pinned blocks' word at `place`, as they will be when these publishes are
+// finished; `bits` are those on media.
+uint32_t pm_lanes_pinned(uint64_t place, uint32_t bits);
 
 #endif

@@ -342,6 +342,13 @@ bool pm_extent_publish(uint32_t index, bool slab) {
     return good;
 }
 
+void pm_extent_untake(uint32_t index) {
+    struct pm_shard *s = pm_shard_of_extent(index);
+    pm_lock(&s->lock);
+    pm_extent_free(s, index);
+    pm_unlock(&s->lock);
+}
+
 static uint32_t allocate_locked(struct pm_shard *s, uint64_t pages, uint64_t align_pages,
                                 bool grow) {
     uint32_t index = take_locked(s, pages, align_pages, grow);

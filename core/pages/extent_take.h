@@ -25,6 +25,8 @@ void pm_extent_favour(unsigned shard);
 // Appends a taken extent's entry to the log; it is durable on return. False: the log has no room,
 // and the extent is free again.
 bool pm_extent_publish(uint32_t index, bool slab);
+// Frees a taken extent that stands in no log.
+void pm_extent_untake(uint32_t index);
 // Frees an active extent. The end of its entry is durable before its pages can be taken again.
 void pm_extent_release(uint32_t index);
 // Frees the active extents from `first` on, linked by `next`. The ends of their entries become

@@ -126,8 +126,12 @@ typedef void each_fn(uint64_t offset, uint64_t len, void *arg);
 
 static void each_in_slab(uint32_t slab, each_fn *each, void *arg) {
     uint64_t from = (uint64_t)slab << PM_SLAB_SHIFT;
+    const struct pm_vslab *v = &pm_vslabs[slab];
     for (uint64_t at = from; at < from + PM_SLAB_SIZE; at += (uint64_t)1 << PM_GRANULE_SHIFT) {
         unsigned cls = *tag_of(at) & ~MARK;
+        struct pm_slab_block block; // the tag of a kind is no class
+        if (cls == PM_TAG_KIND)
+            cls = pm_slab_find(v, (uint32_t)(at - from), &block) ? block.cls : 0;
         if (cls)
             each(at, pm_classes[cls].size, arg);
     }
@@ -170,6 +174,15 @@ static void clear_mark(uint64_t offset, uint64_t len, void *arg) {
 
 // ---- begin, mark, end ---------------------------------------------------------------------------
 
+// Pinned blocks are in use whatever reaches them.
+static void reach_pinned(uint64_t offset, uint64_t len, void *unused) {
+    const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
+    uint32_t extent = v->size_class ? 0 : pm_page_extent[offset >> PM_PAGE_SHIFT];
+    (void)unused;
+    if (pm_kind_is_pinned(extent ? pm_extents[extent].kind : v->size_class ? v->kind : 0))
+        reach(offset, len);
+}
+
 int pm_live_begin(struct pm_error *err) {
     base = pm_base;
     frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
@@ -184,6 +197,7 @@ int pm_live_begin(struct pm_error *err) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
         if (pm_extents[i].slab && pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
             pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
+    each_in_use(reach_pinned, NULL);
     return PM_OK;
 }
 

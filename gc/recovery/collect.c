@@ -50,9 +50,9 @@ static void mark_new(uint32_t extent, void *unused) {
     const struct pm_extent *e = &pm_extents[extent];
     (void)unused;
     pm_extents[extent].marked = !e->slab; // so that a part of it that was dropped is scanned again
-    if (e->slab && pm_vslabs[pm_extent_slab(e)].kind != PM_KIND_POINTER_FREE)
+    if (e->slab && pm_kind_has_pointers(pm_vslabs[pm_extent_slab(e)].kind))
         mark_new_slab(pm_extent_slab(e));
-    else if (!e->slab && e->kind != PM_KIND_POINTER_FREE && !pm_extent_is_cached(e))
+    else if (!e->slab && pm_kind_has_pointers(e->kind) && !pm_extent_is_cached(e))
         pm_mark_block(pm_extent_address(e), pm_extent_bytes(e));
 }
 

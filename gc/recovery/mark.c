@@ -109,7 +109,7 @@ static void consider_mixed(struct marker *m, uint64_t offset) {
     struct pm_slab_block block;
     if (!pm_slab_find(v, (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &block) ||
         !set_bit(&block.bits[block.index / 64], 1ull << block.index % 64) ||
-        v->kind == PM_KIND_POINTER_FREE)
+        !pm_kind_has_pointers(v->kind))
         return;
     uint32_t size = pm_classes[block.cls].size;
     push(m, (offset & ~(uint64_t)(PM_SLAB_SIZE - 1)) + (uint64_t)block.index * size, size);
@@ -124,7 +124,7 @@ static void consider_large(struct marker *m, uint64_t offset, uint32_t number) {
             return;
         if (page >= l->page + l->pages)
             continue;
-        if (set_large_mark(l) && !l->pointer_free)
+        if (!l->pinned && set_large_mark(l) && !l->pointer_free)
             push(m, l->page << PM_PAGE_SHIFT, (uint64_t)l->pages << PM_PAGE_SHIFT);
         return;
     }
@@ -134,7 +134,7 @@ __attribute__((noinline)) static void consider_other(struct marker *m, uint64_t 
                                                      uint32_t kind) {
     if (kind == PM_STRIPE_MIXED)
         consider_mixed(m, offset);
-    else
+    else if (kind != PM_STRIPE_PINNED) // what is pinned is marked, or free
         consider_large(m, offset, kind - PM_STRIPE_LARGE);
 }
 
@@ -213,10 +213,27 @@ static uint16_t holes_around(struct range r) {
     return kind - 1 < PM_STRIPE_MIXED ? pm_mark_holes(slab) : 0;
 }
 
+static void scan(struct marker *m, struct range r);
+
+static void scan_population(struct marker *m, uint32_t slab, unsigned cls, const uint64_t *bits) {
+    uint32_t size = pm_classes[cls].size;
+    for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
+        if (pm_bit(bits, i))
+            scan(m, (struct range){((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)i * size, size});
+}
+
+// All pinned blocks of a slab are one range.
+static void scan_pinned(struct marker *m, uint64_t offset) {
+    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT);
+    scan_population(m, slab, pm_vslabs[slab].size_class, pm_mark_bits(slab));
+}
+
 static void scan(struct marker *m, struct range r) {
     uint16_t holes;
     if (r.len > PIECE)
         scan_piece(m, r.offset, r.len);
+    else if (r.len == PM_SLAB_SIZE && pm_marks.kind[r.offset >> PM_SLAB_SHIFT] == PM_STRIPE_PINNED)
+        scan_pinned(m, r.offset);
     else if (pm_holes_found && r.len >= PM_HOLES_FROM && (holes = holes_around(r)) != 0)
         scan_pages(m, r, holes);
     else
@@ -334,18 +351,11 @@ static void run_all(void) {
 
 // ---- overflow -----------------------------------------------------------------------------------
 
-static void rescan_population(struct marker *m, uint32_t slab, unsigned cls, const uint64_t *bits) {
-    uint32_t size = pm_classes[cls].size;
-    for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
-        if (pm_bit(bits, i))
-            scan(m, (struct range){((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)i * size, size});
-}
-
 static void rescan_mixed(struct marker *m, uint32_t slab) {
     struct pm_population population[2];
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
-    for (unsigned i = 0; i < count && pm_vslabs[slab].kind != PM_KIND_POINTER_FREE; i++)
-        rescan_population(m, slab, population[i].cls, population[i].bits);
+    for (unsigned i = 0; i < count && pm_kind_has_pointers(pm_vslabs[slab].kind); i++)
+        scan_population(m, slab, population[i].cls, population[i].bits);
 }
 
 // The dropped range may be a piece of a block that reaches to its end. So the block is scanned
@@ -380,12 +390,39 @@ static bool rescan(struct marker *m) {
         rescan_large(m, stripe, kind - PM_STRIPE_LARGE);
     else if (kind == PM_STRIPE_MIXED)
         rescan_mixed(m, slab);
+    else if (kind == PM_STRIPE_PINNED)
+        scan_pinned(m, stripe << PM_SLAB_SHIFT);
     else if (kind)
-        rescan_population(m, slab, kind, pm_mark_bits(slab));
+        scan_population(m, slab, kind, pm_mark_bits(slab));
     return true;
 }
 
 // ---- begin, run, end ----------------------------------------------------------------------------
+
+// Pinned blocks are roots. Beside the program their slabs may soon be others, so they are scanned
+// now, before the program runs, and then count as nothing.
+static void push_pinned_slab(struct marker *m, uint32_t slab) {
+    if (pm_marks.kind[slab] == PM_STRIPE_PINNED && !pm_marks.beside) {
+        push(m, (uint64_t)slab << PM_SLAB_SHIFT, PM_SLAB_SIZE);
+    } else if (pm_marks.kind[slab] == PM_STRIPE_PINNED) {
+        scan_pinned(m, (uint64_t)slab << PM_SLAB_SHIFT);
+        pm_marks.kind[slab] = 0;
+    }
+}
+
+static void push_pinned(void) {
+    struct marker *m = &markers[0];
+    if (!(pm_heap.super->super.incompat & PM_INCOMPAT_PINNED))
+        return;
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
+        if (pm_extents[i].slab)
+            push_pinned_slab(m, pm_extent_slab(&pm_extents[i]));
+    for (uint32_t i = 0; i < pm_marks.larges; i++) {
+        const struct pm_large *l = &pm_marks.large[i];
+        if (l->pinned && l->marked && !l->pointer_free)
+            push(m, l->page << PM_PAGE_SHIFT, (uint64_t)l->pages << PM_PAGE_SHIFT);
+    }
+}
 
 int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     stray = options->stray;
@@ -402,7 +439,10 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     for (unsigned i = 0; i < marker_count; i++)
         markers[i].pause_at = UINT64_MAX;
     next_noted = UINT64_MAX;
-    return pm_mark_index_make(options->beside, options->held, err);
+    int status = pm_mark_index_make(options->beside, options->held, err);
+    if (status == PM_OK)
+        push_pinned();
+    return status;
 }
 
 void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused) {

@@ -8,6 +8,7 @@
 
 #include "base/os.h"
 #include "blocks/holes.h"
+#include "blocks/pinned.h"
 #include "blocks/population.h"
 #include "media/snapshot.h"
 #include "pages/extent.h"
@@ -56,7 +57,7 @@ static bool reserve(void) {
 }
 
 static bool is_pointer_free(const struct pm_extent *e) {
-    return (e->slab ? pm_vslabs[pm_extent_slab(e)].kind : e->kind) == PM_KIND_POINTER_FREE;
+    return !pm_kind_has_pointers(e->slab ? pm_vslabs[pm_extent_slab(e)].kind : e->kind);
 }
 
 static void add_large(const struct pm_extent *e, bool mixed) {
@@ -65,10 +66,23 @@ static void add_large(const struct pm_extent *e, bool mixed) {
     uint64_t last = (e->page + e->pages - 1) << PM_PAGE_SHIFT >> PM_SLAB_SHIFT;
     x->large[x->larges] = (struct pm_large){
         .page = e->page, .pages = e->pages, .mixed = mixed, .pointer_free = is_pointer_free(e)};
+    if (!e->slab && pm_kind_is_pinned(e->kind)) {
+        x->large[x->larges].pinned = 1;
+        x->large[x->larges].marked = pm_pinned_large_is_used(e);
+    }
     for (uint64_t stripe = first; stripe <= last; stripe++)
         if (!x->kind[stripe])
             x->kind[stripe] = PM_STRIPE_LARGE + x->larges;
     x->larges++;
+}
+
+// The bits say from the start what media say.
+static void add_pinned(uint32_t slab) {
+    if (pm_kind_has_pointers(pm_vslabs[slab].kind))
+        pm_marks.kind[slab] = PM_STRIPE_PINNED;
+    pm_pinned_used(slab, pm_mark_bits(slab));
+    if (pm_marks.holes)
+        pm_marks.holes[slab] = pm_vslabs[slab].holes;
 }
 
 static void add_slab(const struct pm_extent *e) {
@@ -77,6 +91,10 @@ static void add_slab(const struct pm_extent *e) {
     uint32_t slab = pm_extent_slab(e);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     bool plain = count == 1 && !pm_vslabs[slab].kind;
+    if (pm_kind_is_pinned(pm_vslabs[slab].kind)) {
+        add_pinned(slab);
+        return;
+    }
     if (x->beside && !plain) {
         add_large(e, true);
         return;

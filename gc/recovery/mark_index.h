@@ -10,6 +10,7 @@
 //     slabs         populations
 //   two populations each block by itself    the slab is one large block, and is not swept
 //   or of a kind
+//   pinned blocks   marked from the start   scanned when marking begins, and not swept
 //
 // Beside the program nothing here is shared with it, so marking takes no lock.
 #ifndef PM_MARK_INDEX_H
@@ -21,17 +22,19 @@
 #include "base/message.h"
 #include "blocks/slab.h"
 
-// 0: nothing is allocated in the stripe. 1 .. PM_CLASSES: a slab of that class. PM_STRIPE_MIXED: a
-// slab of two populations, or of a kind. Else PM_STRIPE_LARGE + the number of the first large block
-// that overlaps the stripe.
+// 0: nothing is allocated in the stripe, or a slab of pinned blocks without pointers.
+// 1 .. PM_CLASSES: a slab of that class. PM_STRIPE_PINNED: a slab of pinned blocks that may hold
+// pointers. PM_STRIPE_MIXED: a slab of two populations, or of a kind. Else PM_STRIPE_LARGE + the
+// number of the first large block that overlaps the stripe.
+#define PM_STRIPE_PINNED 62u
 #define PM_STRIPE_MIXED 63u
 #define PM_STRIPE_LARGE 64u
-_Static_assert(PM_CLASSES < PM_STRIPE_MIXED, "a class of its own");
+_Static_assert(PM_CLASSES < PM_STRIPE_PINNED, "a class of its own");
 
 struct pm_large {
     uint64_t page;
     uint32_t pages;
-    uint8_t marked, mixed, pointer_free;
+    uint8_t marked, mixed, pointer_free, pinned;
 };
 
 struct pm_mark_index {

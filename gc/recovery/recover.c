@@ -16,6 +16,7 @@
 #include "blocks/bitmaps.h"
 #include "blocks/holes.h"
 #include "blocks/morph.h"
+#include "blocks/pinned.h"
 #include "kept.h"
 #include "mark.h"
 #include "media/close_record.h"
@@ -42,7 +43,10 @@ static double seconds_now(void) {
 
 static int adopt_slab(uint32_t slab, uint32_t extent, struct pm_error *err) {
     int status = pm_slab_adopt(slab, extent, err);
-    return status == PM_OK ? pm_morph_adopt(slab, err) : status;
+    if (status != PM_OK)
+        return status;
+    return pm_kind_is_pinned(pm_vslabs[slab].kind) ? pm_pinned_adopt(slab, err)
+                                                   : pm_morph_adopt(slab, err);
 }
 
 static int adopt_slabs(const struct pm_shard *s, struct pm_error *err) {
@@ -51,6 +55,8 @@ static int adopt_slabs(const struct pm_shard *s, struct pm_error *err) {
          status == PM_OK && (i = pm_extent_next_active_in(s, i)) != 0;)
         if (pm_extents[i].slab)
             status = adopt_slab(pm_extent_slab(&pm_extents[i]), i, err);
+        else if (pm_kind_is_pinned(pm_extents[i].kind))
+            status = pm_pinned_adopt_large(&pm_extents[i], err);
     return status;
 }
 
@@ -285,7 +291,10 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
     struct pm_population population[2];
     unsigned live = 0;
     pm_slab_prefetch(slab);
-    (r->uncollected ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
+    bool pinned = pm_kind_is_pinned(pm_vslabs[slab].kind);
+    if (pinned) // media say it, whatever else has been marked or kept
+        pm_pinned_used(slab, pm_vslabs[slab].free);
+    (r->uncollected && !pinned ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count; i++) {
         live += population[i].used;
@@ -305,7 +314,7 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
     r->slabs++;
     r->vacant_bytes +=
         (uint64_t)pm_vslabs[slab].free_count * pm_classes[pm_vslabs[slab].size_class].size;
-    pm_vslabs[slab].held = options->hold;
+    pm_vslabs[slab].held = options->hold && !pinned;
     if (options->write || options->borrow)
         adopt_live(slab);
 }
@@ -313,6 +322,9 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
 static void sweep_extent(uint32_t index, bool write, bool hold, struct pm_recovery *r) {
     struct pm_extent *e = &pm_extents[index];
     uint64_t bytes = pm_extent_bytes(e);
+    bool pinned = pm_kind_is_pinned(e->kind);
+    if (pinned)
+        e->marked = pm_pinned_large_is_used(e);
     if (!e->marked) {
         r->leaked_objects++;
         r->leaked_bytes += bytes;
@@ -323,7 +335,7 @@ static void sweep_extent(uint32_t index, bool write, bool hold, struct pm_recove
         return;
     }
     e->marked = 0;
-    e->held = hold;
+    e->held = hold && !pinned;
     r->extents++;
     r->live_objects++;
     r->live_bytes += bytes;

@@ -71,11 +71,16 @@ EXPORT uint64_t pmalloc_generation(void) {
     return pm_process_generation();
 }
 
+static unsigned flags_of(unsigned kind) {
+    return (pm_kind_has_pointers(kind) ? 0 : PMALLOC_POINTER_FREE) |
+           (pm_kind_is_pinned(kind) ? PMALLOC_PINNED : 0);
+}
+
 // The tags tell each allocated block, and no other.
 static int walk_slab(uint32_t slab, pmalloc_walk_fn *fn, void *arg) {
     struct pm_population population[2];
     const struct pm_vslab *v = &pm_vslabs[slab];
-    unsigned flags = v->kind == PM_KIND_POINTER_FREE ? PMALLOC_POINTER_FREE : 0;
+    unsigned flags = flags_of(v->kind);
     int answer = 0;
     pm_arena_write_tags(slab);
     for (uint32_t at = 0; at < PM_SLAB_SIZE && answer == 0; at += 1u << PM_GRANULE_SHIFT) {
@@ -98,7 +103,7 @@ EXPORT int pmalloc_walk(pmalloc_walk_fn *fn, void *arg) {
     pm_process_start();
     for (uint32_t i = 0; answer == 0 && (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
-        unsigned flags = e->kind == PM_KIND_POINTER_FREE ? PMALLOC_POINTER_FREE : 0;
+        unsigned flags = flags_of(e->kind);
         if (e->slab)
             answer = walk_slab(pm_extent_slab(e), fn, arg);
         else if (pm_alloc_tag(pm_extent_address(e)) == pm_extent_tag(e))

@@ -10,6 +10,7 @@
 #include "base/fallback.h"
 #include "blocks/age.h"
 #include "blocks/alloc.h"
+#include "blocks/pinned.h"
 #include "blocks/take_back.h"
 #include "pages/extent.h"
 #include "pages/frontier.h"
@@ -236,6 +237,13 @@ void *pm_malloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
     return fallback ? pm_memalign(align, size) : p ? p : no_memory();
 }
 
+void pm_pin_now(void *p) {
+    struct pm_cancel held = pm_cancel_hold();
+    if (pm_in_range(p)) // else it came from the fallback
+        pm_pin(p);
+    pm_cancel_release(held);
+}
+
 size_t pm_usable_size(void *p) {
     if (!p)
         return 0;
@@ -259,6 +267,8 @@ static void *move(void *p, size_t old, size_t size) {
     if (!fresh)
         return NULL;
     memcpy(fresh, p, old < size ? old : size);
+    if (pm_kind_is_pinned(kind))
+        pm_pin_now(fresh);
     pm_free(p);
     return fresh;
 }

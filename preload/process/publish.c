@@ -12,11 +12,13 @@
 
 #include "base/cancel.h"
 #include "blocks/alloc.h"
+#include "blocks/pinned.h"
 #include "entry.h"
 #include "export.h"
 #include "media/heap.h"
 #include "media/lanes.h"
 #include "media/persist.h"
+#include "media/pinned.h"
 #include "pmalloc.h"
 #include "roots/root_table.h"
 #include "start.h"
@@ -28,10 +30,13 @@ _Static_assert(PMALLOC_PUBLISH_STORES == PM_LANE_STORES, "what fits into a lane"
 // Values that no stray memory holds by chance.
 enum op_kind {
     OP_EMPTY = 0,
-    OP_BLOCK = 0x6f70b10c,   // `at`: the block; `value`: how many of its bytes are to be flushed
-    OP_STORE = 0x6f7057e0,   // `at`, `value`
-    OP_SLOT = 0x6f70510e,    // `at`: the pointer; `value`: the slot
-    OP_DEFERRED = 0x6f70f4ee // `at`: the block
+    OP_BLOCK = 0x6f70b10c,    // `at`: the block; `value`: how many of its bytes are to be flushed
+    OP_STORE = 0x6f7057e0,    // `at`, `value`
+    OP_SLOT = 0x6f70510e,     // `at`: the pointer; `value`: the slot
+    OP_DEFERRED = 0x6f70f4ee, // `at`: the block
+    // The same two for pinned blocks. Their bits on media are stores of the publish.
+    OP_PINNED = 0x6f70919d,
+    OP_UNPINNED = 0x6f7091e0,
 };
 
 static void set(pmalloc_op *op, enum op_kind kind, void *at, uint64_t value) {
@@ -45,56 +50,97 @@ static int fail(int error) {
 
 // ---- elements -----------------------------------------------------------------------------------
 
-static bool flags_are_known(unsigned flags) {
-    unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE;
+static bool can_be_asked_for(size_t align, unsigned flags) {
+    unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE | PMALLOC_PINNED;
     if (flags & ~known)
         pm_say("pmalloc_alloc: flags %#x are unknown to version %s; nothing was allocated",
                flags & ~known, PM_VERSION);
-    return !(flags & ~known);
+    else if (align & (align - 1))
+        pm_say("pmalloc_alloc: alignment %zu is not a power of two; nothing was allocated", align);
+    return !(flags & ~known) && !(align & (align - 1));
+}
+
+// A heap from before slabs could morph has no file for the tables of pinned blocks.
+static bool is_too_old(unsigned flags) {
+    if (!(flags & PMALLOC_PINNED) || pm_heap_morphs())
+        return false;
+    pm_say("pmalloc_alloc: %s was made by a version of PMAlloc without pinned blocks and cannot "
+           "have them; nothing was allocated: use a new heap",
+           pm_heap.dir);
+    return true;
+}
+
+static enum pm_kind kind_of(unsigned flags) {
+    return (flags & PMALLOC_POINTER_FREE ? PM_KIND_POINTER_FREE : 0) |
+           (flags & PMALLOC_PINNED ? PM_KIND_PINNED : 0);
+}
+
+static unsigned flags_of(enum pm_kind kind) {
+    return (pm_kind_has_pointers(kind) ? 0 : PMALLOC_POINTER_FREE) |
+           (pm_kind_is_pinned(kind) ? PMALLOC_PINNED : 0);
+}
+
+// A pinned block without its bit on media.
+static void *alloc(size_t size, size_t align, unsigned flags) {
+    pm_process_start();
+    bool good = can_be_asked_for(align, flags);
+    if (!good || is_too_old(flags)) {
+        errno = good ? ENOTSUP : EINVAL;
+        return NULL;
+    }
+    bool zero = flags & PMALLOC_ZERO;
+    enum pm_kind kind = kind_of(flags);
+    if (!kind && zero && align <= 16)
+        return pm_calloc(1, size);
+    void *p = kind ? pm_malloc_of_kind(kind, size, align) : pm_memalign(align, size);
+    return p && zero ? memset(p, 0, size) : p;
 }
 
 EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
-    pm_process_start();
-    if (!flags_are_known(flags) || (align & (align - 1)) != 0) {
-        errno = EINVAL;
-        return NULL;
-    }
-    bool zero = flags & PMALLOC_ZERO, apart = flags & PMALLOC_POINTER_FREE;
-    if (!apart && zero && align <= 16)
-        return pm_calloc(1, size);
-    void *p =
-        apart ? pm_malloc_of_kind(PM_KIND_POINTER_FREE, size, align) : pm_memalign(align, size);
-    return p && zero ? memset(p, 0, size) : p;
+    void *p = alloc(size, align, flags);
+    if (p && flags & PMALLOC_PINNED)
+        pm_pin_now(p);
+    return p;
 }
 
 EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned flags) {
     set(op, OP_EMPTY, NULL, 0);
-    void *p = pmalloc_alloc(size, align, flags);
+    void *p = alloc(size, align, flags);
     if (!p)
         return NULL;
-    set(op, OP_BLOCK, p, flags & PMALLOC_FLUSHED ? 0 : size);
+    bool pinned = flags & PMALLOC_PINNED && pm_alloc_kind(p);
+    set(op, pinned ? OP_PINNED : OP_BLOCK, p, flags & PMALLOC_FLUSHED ? 0 : size);
     return p;
 }
 
 EXPORT int pmalloc_store(pmalloc_op *op, void *where, uint64_t value) {
     bool good = where && (uintptr_t)where % sizeof(uint64_t) == 0;
     set(op, good ? OP_STORE : OP_EMPTY, where, value);
+    if (!good)
+        pm_say("pmalloc_store: %p is not the address of an aligned word of 8 bytes; the element is "
+               "empty",
+               where);
     return good ? 0 : fail(EINVAL);
 }
 
 EXPORT int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p) {
     bool good = slot < PM_ROOT_SLOTS && (uintptr_t)p <= PM_SLOT_MAX;
     set(op, good ? OP_SLOT : OP_EMPTY, p, slot);
+    if (!good)
+        pm_say("pmalloc_store_root: slot %u of %u, pointer %p: no such slot, or not an address; "
+               "the element is empty",
+               slot, PM_ROOT_SLOTS, p);
     return good ? 0 : fail(EINVAL);
 }
 
 EXPORT void pmalloc_defer_free(pmalloc_op *op, void *p) {
-    set(op, p ? OP_DEFERRED : OP_EMPTY, p, 0);
+    bool pinned = p && pm_kind_is_pinned(pm_alloc_kind(p));
+    set(op, pinned ? OP_UNPINNED : p ? OP_DEFERRED : OP_EMPTY, p, 0);
 }
 
 EXPORT void pmalloc_cancel(pmalloc_op *op, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (op[i].kind == OP_BLOCK)
+        if (op[i].kind == OP_BLOCK || op[i].kind == OP_PINNED)
             pm_free_now(op[i].at);
         op[i].kind = OP_EMPTY;
     }
@@ -133,21 +179,63 @@ static bool aim(const pmalloc_op *op, bool media, struct pm_lane_target *t) {
     return true;
 }
 
+static void aim_pinned(const pmalloc_op *op, struct pm_lane_target *t) {
+    struct pm_pin pin = pm_pin_of(op->at);
+    uint64_t value = op->kind == OP_PINNED ? PM_PIN_SET(pin.mask) : PM_PIN_CLEAR(pin.mask);
+    *t = (struct pm_lane_target){NULL, pin.place, value};
+}
+
+static bool is_full(int count) {
+    if (count < PMALLOC_PUBLISH_STORES)
+        return false;
+    pm_say(
+        "pmalloc_publish: more than %u stores, pinned blocks and frees of pinned blocks; nothing "
+        "was changed",
+        PMALLOC_PUBLISH_STORES);
+    return true;
+}
+
+// Whether a block is there that the element reserved, or is to free. The caller may have copied the
+// element, and published or cancelled the copy. For a pinned block this must come first: where no
+// block is, no bit on media is either, and the word in its place is something else.
+static bool has_its_block(const pmalloc_op *op, size_t number) {
+    bool pinned = op->kind == OP_PINNED || op->kind == OP_UNPINNED;
+    if (!pinned && op->kind != OP_BLOCK && op->kind != OP_DEFERRED)
+        return true;
+    // Others' blocks, from outside the heap, are free()'s affair.
+    if (pinned ? pm_kind_is_pinned(pm_alloc_kind(op->at))
+               : !pm_in_range(op->at) || pm_alloc_tag(op->at) != PM_TAG_NONE)
+        return true;
+    pm_say("pmalloc_publish: element %zu is about a block at %p, which is not allocated; was it "
+           "published, cancelled or freed before? nothing was changed",
+           number, op->at);
+    return false;
+}
+
 // Collects the stores. -1: they cannot be made, and `errno` says why.
 static int collect(const pmalloc_op *op, size_t n, bool media, struct pm_lane_target *target) {
     int count = 0;
     bool slots = media || pm_heap_state() == PM_HEAP_BORROWED; // see pmalloc_set_root()
     for (size_t i = 0; i < n; i++) {
+        if (!has_its_block(&op[i], i))
+            return fail(EINVAL);
         switch (op[i].kind) {
         case OP_EMPTY:
         case OP_BLOCK:
         case OP_DEFERRED:
             break;
+        case OP_PINNED:
+        case OP_UNPINNED:
+            if (media && is_full(count))
+                return fail(EINVAL);
+            if (media)
+                aim_pinned(&op[i], &target[count++]);
+            break;
         case OP_SLOT:
         case OP_STORE:
             if (op[i].kind == OP_SLOT && !slots)
                 return fail(ENOTSUP);
-            if (count == PMALLOC_PUBLISH_STORES || !aim(&op[i], media, &target[count]))
+            if (is_full(count) || !aim(&op[i], media, &target[count]))
                 return fail(EINVAL);
             count++;
             break;
@@ -161,7 +249,7 @@ static int collect(const pmalloc_op *op, size_t n, bool media, struct pm_lane_ta
 
 static void flush_blocks(const pmalloc_op *op, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (op[i].kind == OP_BLOCK && op[i].value)
+        if ((op[i].kind == OP_BLOCK || op[i].kind == OP_PINNED) && op[i].value)
             pm_flush(op[i].at, op[i].value);
 }
 
@@ -206,7 +294,7 @@ EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
     if (!good)
         return -1;
     for (size_t i = 0; i < n; i++) {
-        if (op[i].kind == OP_DEFERRED)
+        if (op[i].kind == OP_DEFERRED || op[i].kind == OP_UNPINNED)
             pm_free_now(op[i].at);
         op[i].kind = OP_EMPTY;
     }
@@ -244,7 +332,7 @@ EXPORT void *pmalloc_realloc_at(void *where, size_t size) {
     size_t room = pm_usable_size(old);
     if (old && size <= room && size >= room / 2)
         return old;
-    unsigned flags = old && pm_alloc_kind(old) == PM_KIND_POINTER_FREE ? PMALLOC_POINTER_FREE : 0;
+    unsigned flags = old ? flags_of(pm_alloc_kind(old)) : 0;
     void *p = pmalloc_reserve(&op[0], size, 0, flags);
     if (p && old)
         memcpy(p, old, room < size ? room : size);

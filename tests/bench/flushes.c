@@ -141,6 +141,38 @@ static void publishing(const char *name, unsigned lists, unsigned times) {
     end(name, times);
 }
 
+// Pinned blocks of 64 to 128 bytes: allocated in a row; then one at random freed and another
+// allocated; then the same by publishes, with the store of a word that has the block's offset.
+static void pinning(unsigned count, unsigned times) {
+    char **blocks = calloc(count, sizeof *blocks);
+    uint64_t *words = allocate(count * sizeof *words);
+    begin();
+    for (unsigned i = 0; i < count; i++)
+        blocks[i] = pmalloc_alloc(random_between(64, 128), 0, PMALLOC_PINNED);
+    end("pinned-growing", count);
+    begin();
+    for (unsigned i = 0; i < times; i++) {
+        unsigned at = (unsigned)random_between(0, count - 1);
+        pm_free(blocks[at]);
+        blocks[at] = pmalloc_alloc(random_between(64, 128), 0, PMALLOC_PINNED);
+    }
+    end("pinned", 2ull * times);
+    begin();
+    for (unsigned i = 0; i < times; i++) {
+        pmalloc_op op[3] = {0};
+        unsigned at = (unsigned)random_between(0, count - 1);
+        char *p =
+            pmalloc_reserve(&op[0], random_between(64, 128), 0, PMALLOC_PINNED | PMALLOC_FLUSHED);
+        pmalloc_store(&op[1], &words[at], (uint64_t)(p - (char *)words));
+        pmalloc_defer_free(&op[2], blocks[at]);
+        blocks[at] = p;
+        if (pmalloc_publish(op, 3) != 0)
+            exit(1);
+    }
+    end("pinned-publish", times);
+    free(blocks);
+}
+
 int main(void) {
     if (!temporary_heap_name("flushes"))
         return 2;
@@ -156,5 +188,6 @@ int main(void) {
     steady("huge", 3 << 20, 9 << 20, 20, 2000);
     steady("large-again", 32768, 32768, 1, 100000);
     publishing("publish", 4096, 20000);
+    pinning(200000, 100000);
     return temporary_heap_remove() ? 0 : 1;
 }

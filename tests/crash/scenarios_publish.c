@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "preload/pmalloc.h"
+#include "process/entry.h"
 #include "program.h"
 #include "record.h"
 #include "scenarios.h"
@@ -53,7 +54,7 @@ static void replace(struct draft *d, struct table *t) {
     struct object **at = &t->entry[rnd(t->count)], *old = *at;
     uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 40000);
     // An object with a link has a pointer.
-    unsigned flags = (rnd(2) ? PMALLOC_ZERO : 0) |
+    unsigned flags = (rnd(2) ? PMALLOC_ZERO : 0) | (rnd(2) ? PMALLOC_PINNED : 0) |
                      (!(old && old->link) && rnd(3) == 0 ? PMALLOC_POINTER_FREE : 0);
     struct object *o = pmalloc_reserve(&d->op[d->n++], size, 0, flags);
     if (!o)
@@ -65,10 +66,55 @@ static void replace(struct draft *d, struct table *t) {
     d->allocated += old ? 0 : 1;
 }
 
+// The same without a publish: a pinned object that is allocated durably on return, and an old one
+// that is freed durably on return. The program's stores are durable at once. Between the calls one
+// object is allocated that no entry has: a failure leaves it so, until free_loose().
+static void replace_pinned(struct table *t) {
+    struct object **at = &t->entry[rnd(t->count)], *old = *at;
+    uint64_t size = OBJECT_MIN + rnd(rnd(8) ? 600 : 90000);
+    world->expect.publish[schedule_self()] = (struct publish){.count = 0};
+    world->expect.loose = 1;
+    struct object *o = pmalloc_alloc(size, 0, PMALLOC_PINNED);
+    if (!o)
+        broken("no memory for an object");
+    object_fill(o, world->points << 8, size);
+    o->link = old ? old->link : NULL;
+    data_store_u64(at, (uint64_t)(uintptr_t)o);
+    world->expect.allocated += !old;
+    pm_free(old);
+    world->expect.loose = 0;
+}
+
+static bool has(const struct table *t, const void *p) {
+    for (uint64_t i = 0; t && i < t->count; i++)
+        for (const struct object *o = t->entry[i]; o; o = o->link)
+            if (o == p)
+                return true;
+    return false;
+}
+
+static int free_if_loose(void *p, size_t size, unsigned flags, void *unused) {
+    (void)size, (void)unused;
+    bool known = has(crash_root_a.table, p);
+    for (unsigned slot = 0; slot < PROGRAM_SLOTS; slot++)
+        known |= has(pmalloc_get_root(slot), p);
+    if (flags & PMALLOC_PINNED && !known)
+        pm_free(p);
+    return 0;
+}
+
+// Frees the object of a replace_pinned() that was cut short, as a program does that allocates
+// pinned blocks without a publish.
+static void free_loose(void) {
+    if (world->expect.loose)
+        pmalloc_walk(free_if_loose, NULL);
+    world->expect.loose = 0;
+}
+
 // Blocks are freed, and nothing is stored.
 static void publish_frees(void) {
     pmalloc_op op[2];
-    if (!pmalloc_reserve(&op[0], 32 + rnd(600), 64, 0))
+    if (!pmalloc_reserve(&op[0], 32 + rnd(600), 64, rnd(2) ? PMALLOC_PINNED : 0))
         broken("no memory for a block");
     pmalloc_defer_free(&op[1], op[0].at);
     if (pmalloc_publish(op, 2) != 0)
@@ -169,6 +215,7 @@ static struct table *start(bool captured) {
             program_set_root(3, t);
     }
     words = captured ? crash_root_a.word : (uint64_t *)(void *)&t->entry[ENTRIES];
+    free_loose();
     return t;
 }
 
@@ -209,6 +256,8 @@ void scenario_publish(unsigned phase) {
             continue;
         step(t, 0, PUBLISHED);
         step_after_flush();
+        if (i % 3 == 0)
+            replace_pinned(t);
     }
     publish_frees();
     if (phase % 2)

@@ -233,6 +233,30 @@ static void reach_leavings(void) {
             add_block(*(const uint64_t *)(uintptr_t)at);
 }
 
+static bool is_reached(const void *p) {
+    for (unsigned i = 0; i < reached_count; i++)
+        if (reached[i].start == (uintptr_t)p)
+            return true;
+    return false;
+}
+
+static int add_loose(void *p, size_t size, unsigned flags, void *count) {
+    (void)size;
+    if (!(flags & PMALLOC_PINNED) || is_reached(p))
+        return 0;
+    if (++*(uint64_t *)count > world->expect.loose)
+        bad("pinned object at %p is allocated, and no entry has it", p);
+    add_block((uintptr_t)p);
+    return 0;
+}
+
+// Pinned blocks are alive although nothing reaches them. The program knows of those that it had not
+// entered yet, or had not freed yet. Whatever their bytes look like, the collector scans them.
+static void reach_loose(void) {
+    uint64_t count = 0;
+    pmalloc_walk(add_loose, &count);
+}
+
 static void check_live(void) {
     const struct pm_recovery *r = pm_process_recovery();
     if (world->expect.closed && pm_heap_has_roots() && !r->was_clean)
@@ -250,6 +274,7 @@ static void check_live(void) {
     }
     uint64_t want = r->marked ? reached_count : world->expect.allocated;
     if (r->marked && r->live_objects > want) {
+        reach_loose();
         reach_leavings();
         want = reached_count;
     }

@@ -137,6 +137,7 @@ struct expect {
         } store[PUBLISHED];
     } publish[THREADS];
     uint64_t allocated; // objects the program has not freed, reachable or not
+    uint64_t loose;     // pinned objects that may be alive although nothing reaches them
     bool made;          // the heap is complete, so it must open
     bool closed;        // pm_process_end() has returned, so the heap is clean
     enum collect { COLLECT_ALWAYS, COLLECT_CRASH, COLLECT_LATER } collect; // PMALLOC_COLLECT

@@ -124,9 +124,29 @@ def _bitmaps(data, name):
     _put(data, at, crc32c(data[:at]), 4)
 
 
+def _pinned(data, word):
+    """The same in a table of pinned blocks (core/media/kind_format.h): a head of one line, then
+    lines of sealed words. Returns whether the word is in one."""
+    for line in range(word // 8, -1, -1):
+        at = line * 64
+        blocks = number(data, at + 2, 2)
+        lines = 1 + 6 * -(-(-(-blocks // 6)) // 256)
+        if number(data, at, 2) != 0x4E50 or word // 8 >= line + lines:
+            continue
+        if word // 8 == line:
+            _put(data, at + 60, crc32c(data[at : at + 60]), 4)
+            return True
+        if number(data, at + 60, 4) == crc32c(data[at : at + 60]):
+            _sealed(data, word * 8, 0x60000000 | word)
+            return True
+    return False
+
+
 def _morph(data, name):
     """A word is half of a table's head, or one of its sealed words. The slab headers say which."""
     word = int(re.match(r"morph\.word\[(\d+)\]", name)[1])
+    if _pinned(data, word):
+        return
     for first in range(word, max(word - 130, -1), -1):
         at = first * 8
         if (

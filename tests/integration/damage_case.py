@@ -24,6 +24,7 @@ INFORMATIVE = [
     (r"booklog\.chunk\[FREE\].*", ALL, "not in the log"),
     (r"slabs\[FREE\].*", ALL, "of no slab"),
     (r"morph\.word\[FREE\]", ALL, "of no slab's index table"),
+    (r"lane\[\d+\]\..*", ALL, "of no publish that was cut short"),
     (r"bitmaps\..*", ALL, "rebuilt by marking"),
     (r"roots\.table\[OTHER\].*|roots\.table\[\d\]\.pad", ALL, "the table that is not in force"),
     (r"roots\.table\[\d\]\.root\[FREE\].*", ALL, "after the last root"),
@@ -38,12 +39,17 @@ ORDER = [6 + (line - 1) * 8 + row if line else row for row in range(6) for line 
 ORDER += [6 + line * 8 + row for row in (6, 7) for line in range(15)]
 
 
+# Of core/media/kind_format.h.
+PINNED_KIND, PINNED_MAGIC, STRIPES = 4, 0x4E50, 6
+
+
 class Case:
     """`media` are all files of the heap. `files` are those of one shard, under the names that shard
     0 has for them, and those of the whole heap: so fields have the same names in every shard."""
 
     def __init__(self, heap, media, expected, shard=0):
         self.heap, self.media, self.expected, self.shard = heap, media, expected, shard
+        self.argv = None  # of a program that checks the heap; else one of tests/apps does
         names = {name: self.on_media(name) for name in FILES}
         self.files = files = {name: media[real] for name, real in names.items() if real in media}
         self.state = heap.name
@@ -91,12 +97,20 @@ class Case:
         """The words of morph.0 that a slab's header names: the head of the index table, then one
         word per 32 old blocks."""
         first = (self.get(f"slabs[{slab}].current") & 0x3FFFFFF) * 8
-        if not first:
+        if not first or self.get(f"slabs[{slab}].magic") == PINNED_MAGIC:
             return range(0)
+        if self.get(f"slabs[{slab}].kind") & PINNED_KIND:
+            return self.pinned_table(first)
         old_class = self.files["morph.0"][first * 8 + 4]
         step = max(0, (old_class - 5) // 4)
         size = 16 * old_class if old_class <= 8 else 16 * (old_class - 4 * step) << step
         return range(first, first + 2 + -(-(65536 // size) // 32))
+
+    def pinned_table(self, first):
+        """The same of a slab of pinned blocks: a line for the head, and six stripes of lines."""
+        blocks = int.from_bytes(self.files["morph.0"][first * 8 + 2 : first * 8 + 4], "little")
+        lines = 1 + STRIPES * -(-(-(-blocks // STRIPES)) // 256)
+        return range(first, first + lines * 8)
 
     def shape(self, name):
         """The name of a field, with the meaning of its indices in their place."""

@@ -10,6 +10,7 @@ finds exactly the data it had."""
 
 import concurrent.futures
 import fcntl
+import json
 import os
 import pathlib
 import random
@@ -21,7 +22,7 @@ import sys
 import threading
 
 import pytest
-from conftest import ROOT, app, environment, on_media, succeeds, tool
+from conftest import API, BUILD, ROOT, app, compiled, environment, on_media, succeeds, tool
 from damage_case import Case
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
@@ -36,12 +37,12 @@ SECONDS = 20
 # ---- running -------------------------------------------------------------------------------------
 
 
-def call(argv, stdin="", kill=False, **settings):
+def call(argv, stdin="", kill=False, preload=None, **settings):
     """Runs a process that must end by itself, or is killed after an answer. Returns status, output,
     errors and peak memory in KiB."""
     process = subprocess.Popen(
         [str(a) for a in argv],
-        env=environment(preload=bool(settings), **settings),
+        env=environment(preload or bool(settings), **settings),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -72,6 +73,8 @@ def look(arguments, heap):
 
 
 def program(case, heap):
+    if case.argv:
+        return call(case.argv, HEAP=heap, preload=API)
     if case.state == "dirty":
         return call([app("kvshell")], "list\nverify\nquit\n", HEAP=heap, ROOTS="store")
     return call([app("list"), "check"], HEAP=heap, ROOTS="list_state")
@@ -214,6 +217,26 @@ def originals(tmp_path_factory):
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="module")
+def pinned():
+    """A heap of pinned blocks, small and large, whose program was killed before a publish."""
+    argv = [compiled("pinned.c", f"-I{ROOT}", libraries=[f"-L{BUILD}", "-lpmalloc"]), "tagged"]
+    folder = pathlib.Path("/dev/shm") / f"pmalloc-test-pinned-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    heap = folder / "dirty"
+    call([*argv, "leave"], HEAP=heap, preload=API)
+    call([*argv, "hang"], kill=True, HEAP=heap, preload=API)
+    assert json.loads(look([tool("pmalloc-info"), "--json"], heap)[1])["pinned"] > 500
+    case = Case(heap, read(heap), None)
+    assert case.tables
+    case.argv = [*argv, "check"]
+    done = program(case, heap)
+    assert done[0] == 0 and done[1].startswith("ok "), done
+    case.expected = done[1]
+    yield case
+    shutil.rmtree(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["clean", "dirty", "recovered"])
 def test_every_field(originals, state, shm, rng):
@@ -247,6 +270,24 @@ def sizes(name, now):
     )
     if name == "heap.0":  # the whole range, and beyond
         yield from (1 << 40, (1 << 40) + 4096)
+
+
+@pytest.mark.slow
+def test_pinned_blocks(pinned, shm, rng):
+    """Some words of their tables, their slabs' headers and their log entries."""
+    jobs = [
+        (f, v)
+        for f in pinned.chosen(rng)
+        for v in pinned.values(f, rng)
+        if "FREE" not in pinned.shape(f.name) and not pinned.unprotected(f, v)
+    ]
+    tables = [job for job in jobs if job[0].file == "morph.0"]
+    wanted = lambda f: f.file in ("slabs.0", "booklog.0") or f.name.startswith("lane")
+    others = [job for job in jobs if wanted(job[0])]
+    wrong, accepted = spoil_all(pinned, shm, tables + rng.sample(others, 30))
+    assert not wrong and len(tables) > 5, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
+    unknown = sorted({name for name in accepted if not pinned.may_change(name)})
+    assert not unknown, f"no reader noticed changes of: {unknown}"
 
 
 # ---- the second shard ----------------------------------------------------------------------------

@@ -283,7 +283,7 @@ def test_info_text_and_map(dirty):
     assert "store" in plain and "format version 1" in plain and "tmpfs" in plain
     assert "\nmap: " not in plain
     cells = mapped.split("\nmap: ")[1].splitlines()[1:]
-    assert cells and all(re.fullmatch(r"  [.0-9#LH?]{1,64}", line) for line in cells)
+    assert cells and all(re.fullmatch(r"  [.0-9#LHP?]{1,64}", line) for line in cells)
 
 
 @pytest.mark.parametrize("argv", [[RECOVER, "--check"], [RECOVER], [INFO], [INFO, "--json"]])

@@ -19,14 +19,14 @@ import signal
 import sys
 
 import pytest
-from conftest import DEADLINE, ROOT, app, run, said, start, tool
+from conftest import API, BUILD, DEADLINE, ROOT, app, compiled, run, said, start, tool
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
 from forge import forge, groups, near_misses, put_right  # noqa: E402
 from heap_layout import read  # noqa: E402
 
 COUNT = int(os.environ.get("PMALLOC_VERDICTS") or 40)
-KINDS = ("clean", "dirty", "recovered", "unrooted")
+KINDS = ("clean", "dirty", "recovered", "unrooted", "pinned")
 # What the program lacks of a heap's roots. No tool can know that.
 LACKS = re.compile(
     r"the heap \S+ has this root|in this program, but \d+ in the heap"
@@ -37,7 +37,7 @@ FOREIGN = "made by another build of PMAlloc"
 
 
 def shell(heap, commands, kind, **settings):
-    roots = None if kind == "unrooted" else "store"
+    roots = None if kind in ("unrooted", "pinned") else "store"
     return run(
         [app("kvshell")], stdin=commands, HEAP=heap, ROOTS=roots, VERBOSE=1, timeout=20, **settings
     )
@@ -67,18 +67,31 @@ def kill_after(heap, commands, kind):
     process.communicate()
 
 
+def make_pinned(heap):
+    """Lists of pinned nodes, of a program that was killed."""
+    program = compiled("pinned.c", f"-I{ROOT}", libraries=[f"-L{BUILD}", "-lpmalloc"])
+    argv = [program, "xor"]
+    assert run([*argv, "leave"], preload=API, HEAP=heap).returncode == 0
+    process = start([*argv, "hang"], preload=API, HEAP=heap)
+    assert process.stdout.readline().startswith("ok ")
+    process.kill()
+    process.communicate()
+
+
 @pytest.fixture
 def original(request, shm):
     """The files of a heap of each kind."""
     kind, heap = request.param, shm / "original"
     # Two processes, so that both root tables are used.
     assert shell(heap, "fill 200\nquit\n", "clean").returncode == 0
-    if kind == "unrooted":
+    if kind in ("unrooted", "pinned"):
         shutil.rmtree(heap)
     if kind == "clean":
         # An odd number in all, so that the next root area lies after this one.
         for commands in ("fill 300 2\nquit\n", "quit\n"):
             assert shell(heap, commands, kind).returncode == 0
+    elif kind == "pinned":
+        make_pinned(heap)
     else:
         kill_after(heap, morphing(), kind)
     if kind == "recovered":

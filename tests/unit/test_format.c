@@ -11,6 +11,7 @@
 #include "check.h"
 #include "media/backup_format.h"
 #include "media/heap.h"
+#include "media/kind_format.h"
 #include "media/lane_format.h"
 #include "media/log.h"
 
@@ -264,6 +265,8 @@ static void test_log_entries(void) {
 
 static void test_kinds(void) {
     CHECK_EQ(PM_INCOMPAT_KINDS, 16);
+    CHECK_EQ(PM_INCOMPAT_PINNED, 32);
+    CHECK_EQ(sizeof(struct pm_pinned_table), 64);
     CHECK_EQ(PM_KIND_POINTER_FREE, 1);
     CHECK_EQ(PM_KIND_TYPED, 2);
     uint64_t e = pm_entry_of(false, PM_KIND_POINTER_FREE, 5, 9);

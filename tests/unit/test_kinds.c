@@ -302,7 +302,7 @@ static void forge_entry(void) {
     uint64_t entry = pm_entry_of(false, PM_KIND_POINTER_FREE, pm_extents[index].page, 8);
     if (unknown) {
         pm_feature_need(PM_INCOMPAT_KINDS);
-        entry = pm_entry_of(false, (enum pm_kind)5, pm_extents[index].page, 8);
+        entry = pm_entry_of(false, (enum pm_kind)6, pm_extents[index].page, 8);
     }
     MUST(pm_log_append(s, entry, pm_extent_entry_moved) != PM_LOG_NOWHERE);
     die();

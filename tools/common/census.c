@@ -8,6 +8,14 @@
 #include "media/log.h"
 #include "pages/extent.h"
 
+static void count_kind(struct census *c, unsigned kind, uint64_t blocks, uint64_t bytes) {
+    bool words = pm_kind_has_pointers(kind), pinned = pm_kind_is_pinned(kind);
+    c->pointer_free += words ? 0 : blocks;
+    c->pointer_free_bytes += words ? 0 : bytes;
+    c->pinned += pinned ? blocks : 0;
+    c->pinned_bytes += pinned ? bytes : 0;
+}
+
 // Whether a large block is reachable: the sweep has tagged those that are.
 static bool is_live(const struct pm_extent *e) {
     return pm_tag[pm_granule(pm_extent_address(e))] == pm_extent_tag(e);
@@ -19,11 +27,8 @@ static void count_slab(struct census *c, const struct pm_vslab *v) {
     for (unsigned i = 0; i < count; i++) {
         c->cls[population[i].cls].blocks += population[i].blocks;
         c->cls[population[i].cls].live += population[i].used;
-        if (v->kind == PM_KIND_POINTER_FREE) {
-            c->pointer_free += population[i].used;
-            c->pointer_free_bytes +=
-                (uint64_t)population[i].used * pm_classes[population[i].cls].size;
-        }
+        count_kind(c, v->kind, population[i].used,
+                   (uint64_t)population[i].used * pm_classes[population[i].cls].size);
     }
     c->cls[population[0].cls].slabs++;
     c->morphing += count == 2;
@@ -39,10 +44,8 @@ static void count_extent(struct census *c, const struct pm_extent *e) {
     b->live += is_live(e);
     b->live_bytes += is_live(e) ? bytes : 0;
     c->extents++;
-    if (e->kind == PM_KIND_POINTER_FREE && is_live(e)) {
-        c->pointer_free++;
-        c->pointer_free_bytes += bytes;
-    }
+    if (is_live(e))
+        count_kind(c, e->kind, 1, bytes);
 }
 
 void census_take(struct census *c) {
@@ -67,7 +70,7 @@ void census_take(struct census *c) {
 
 // ---- the map ------------------------------------------------------------------------------------
 
-enum kind { FREE, SLAB, LARGE, HUGE_ONE, UNREACHABLE, KINDS };
+enum kind { FREE, SLAB, PINNED, LARGE, HUGE_ONE, UNREACHABLE, KINDS };
 
 struct cell {
     uint64_t bytes[KINDS];
@@ -76,7 +79,9 @@ struct cell {
 
 static enum kind kind_of(const struct pm_extent *e) {
     if (e->slab)
-        return SLAB;
+        return pm_kind_is_pinned(pm_vslabs[pm_extent_slab(e)].kind) ? PINNED : SLAB;
+    if (is_live(e) && pm_kind_is_pinned(e->kind))
+        return PINNED;
     return !is_live(e) ? UNREACHABLE : e->pages > PM_HUGE_PAGES ? HUGE_ONE : LARGE;
 }
 
@@ -108,7 +113,7 @@ static char cell_letter(struct cell *cell, uint64_t size) {
         if (cell->bytes[k] > cell->bytes[most])
             most = k;
     if (most != SLAB)
-        return ".?LH?"[most];
+        return ".?PLH?"[most];
     unsigned tenths = (unsigned)(10 * cell->slab_live / (double)cell->bytes[SLAB] + 0.5);
     return "0123456789#"[tenths > 10 ? 10 : tenths];
 }

@@ -31,6 +31,8 @@ struct census {
     uint64_t log_chunks, log_active, log_live;
     uint64_t pointer_free; // live blocks, and in the next line their bytes
     uint64_t pointer_free_bytes;
+    uint64_t pinned; // the same
+    uint64_t pinned_bytes;
     struct census_class cls[PM_CLASSES + 1];
     // Extents that hold one block: bucket i counts sizes from 2^i pages to less than 2^(i+1).
     struct census_bucket bucket[CENSUS_BUCKETS];
@@ -42,6 +44,7 @@ void census_take(struct census *c);
 // the most bytes in its part of the heap:
 //
 //   '.' free   '0'-'9', '#' slabs, by tenths of live blocks   'L' large   'H' huge
+//   'P' slabs of pinned blocks, and large pinned ones
 //   '?' a large or huge block that nothing reaches
 void census_map(char *out, unsigned cells);
 

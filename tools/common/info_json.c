@@ -54,6 +54,8 @@ static void put_totals(struct json *j, const struct info *info) {
     json_number(j, "morphing", c->morphing);
     json_number(j, "pointer_free", c->pointer_free);
     json_number(j, "pointer_free_bytes", c->pointer_free_bytes);
+    json_number(j, "pinned", c->pinned);
+    json_number(j, "pinned_bytes", c->pinned_bytes);
     json_number(j, "extents", c->extents);
     json_number(j, "extent_bytes", c->active_bytes - c->slab_bytes);
     json_number(j, "free_bytes", c->free_bytes);

@@ -100,6 +100,9 @@ static void print_totals(const struct info *info) {
     if (c->pointer_free)
         printf("kinds      %s of the live objects, %s, are pointer-free\n",
                figure_count(c->pointer_free, a), figure_bytes(c->pointer_free_bytes, b));
+    if (c->pinned)
+        printf("pinned     %s of the live objects, %s, are alive without a root\n",
+               figure_count(c->pinned, a), figure_bytes(c->pinned_bytes, b));
     if (f->unfinished)
         printf("publishes  %u were cut short; the next opening finishes them\n", f->unfinished);
     printf("in use     %s of address space: slabs %s, large blocks %s",
@@ -204,8 +207,8 @@ static void print_map(const struct census *c) {
                      : count >= MAP_CELLS * MAP_ROWS ? MAP_CELLS * MAP_ROWS
                                                      : (unsigned)(count / MAP_CELLS * MAP_CELLS);
     census_map(cells, shown);
-    printf("\nmap: a character is %s; . free, 0-9# slabs by live tenths, L large, H huge, ? "
-           "unreachable\n",
+    printf("\nmap: a character is %s; . free, 0-9# slabs by live tenths, L large, H huge, P "
+           "pinned, ? unreachable\n",
            figure_bytes(c->frontier / shown, size));
     for (unsigned at = 0; at < shown; at += MAP_CELLS)
         printf("  %.*s\n", MAP_CELLS, cells + at);

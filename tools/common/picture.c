@@ -13,8 +13,8 @@ enum { WIDTH = 880, COLUMNS = 64, CELL = WIDTH / COLUMNS, MARGIN = 10, LINE = 20
 enum { BAR_WIDTH = 420 };
 
 static const char free_colour[] = "#e8e8e8", large_colour[] = "#e0a030", huge_colour[] = "#c05028",
-                  leaked_colour[] = "#9040a0", live_colour[] = "#2f6db5",
-                  empty_colour[] = "#c9dcf2";
+                  leaked_colour[] = "#9040a0", pinned_colour[] = "#3f8f4f",
+                  live_colour[] = "#2f6db5", empty_colour[] = "#c9dcf2";
 
 int picture_take(struct picture *p, const struct info *info, pm_progress *progress,
                  struct pm_error *err) {
@@ -43,10 +43,11 @@ void picture_text(const char *text) {
 static const char *colour_of(char cell, char out[8]) {
     static const unsigned pale[] = {0xdc, 0xe9, 0xf8}, dark[] = {0x10, 0x40, 0x85};
     unsigned rgb[3], tenths = cell == '#' ? 10 : (unsigned)(cell - '0');
-    if (cell == '.' || cell == 'L' || cell == 'H' || cell == '?')
+    if (cell == '.' || cell == 'L' || cell == 'H' || cell == 'P' || cell == '?')
         return cell == '.'   ? free_colour
                : cell == 'L' ? large_colour
                : cell == 'H' ? huge_colour
+               : cell == 'P' ? pinned_colour
                              : leaked_colour;
     for (unsigned i = 0; i < 3; i++)
         rgb[i] = (pale[i] * (10 - tenths) + dark[i] * tenths) / 10;
@@ -58,6 +59,7 @@ static const char *meaning(char cell) {
     return cell == '.'   ? "free"
            : cell == 'L' ? "large blocks"
            : cell == 'H' ? "huge blocks"
+           : cell == 'P' ? "pinned blocks"
            : cell == '?' ? "large blocks that nothing reaches"
                          : "slabs";
 }
@@ -81,12 +83,12 @@ static void draw_cells(const struct picture *p, unsigned top) {
 }
 
 static void draw_legend(unsigned top) {
-    static const char shown[] = {'.', '0', '5', '#', 'L', 'H', '?'};
-    static const char *const names[] = {"free",  "slab, empty", "half live",  "full",
-                                        "large", "huge",        "unreachable"};
+    static const char shown[] = {'.', '0', '5', '#', 'L', 'H', 'P', '?'};
+    static const char *const names[] = {"free",  "slab, empty", "half live", "full",
+                                        "large", "huge",        "pinned",    "unreachable"};
     char colour[8];
     for (unsigned i = 0; i < sizeof shown; i++) {
-        unsigned x = MARGIN + i * 120;
+        unsigned x = MARGIN + i * 108;
         printf("<rect x=\"%u\" y=\"%u\" width=\"12\" height=\"12\" fill=\"%s\"/>"
                "<text x=\"%u\" y=\"%u\">%s</text>\n",
                x, top, colour_of(shown[i], colour), x + 18, top + 11, names[i]);
