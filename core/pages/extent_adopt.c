@@ -45,6 +45,18 @@ int pm_extent_cover(struct pm_error *err) {
                           pm_heap.dir, pm_strerror(errno));
 }
 
+// A page of the page map is for 4 MiB of the heap. Where the log has several extents for each, all
+// of these pages are touched.
+void pm_extent_expect(struct pm_shard *s) {
+    uint64_t count = pm_log_stats(s).live, first = s->offset >> PM_PAGE_SHIFT;
+    uint64_t pages = s->data.size >> PM_PAGE_SHIFT, shares = PM_PAGE_SIZE / sizeof *pm_page_extent;
+    struct pm_extent *header = &pm_extents[pm_index_first(s)];
+    if (count && pm_lazy_table_need(&s->extents->headers, (count + 1) * sizeof *header))
+        pm_table_touch(header, header + count + 1);
+    if (count > 4 * pages / shares)
+        pm_table_touch(&pm_page_extent[first], &pm_page_extent[first + pages]);
+}
+
 int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct pm_error *err) {
     uint64_t page = pm_entry_page(entry), pages = pm_entry_length(entry);
     bool slab = pm_entry_is_slab(entry);

@@ -4,14 +4,12 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/lock.h"
 #include "base/nodes.h"
 #include "base/options.h"
-#include "base/os.h"
 #include "blocks/arena.h"
 #include "blocks/bitmaps.h"
 #include "blocks/holes.h"
@@ -87,21 +85,12 @@ int pm_write_back_data(bool unfinished, struct pm_error *err) {
     return PM_OK;
 }
 
-// Where a shard is mostly slabs, all their vslabs are touched. One call replaces a fault for every
-// page of them, and in a large heap huge pages replace the many small ones. It may fail: then each
-// fault comes by itself.
-#define HUGE_FROM ((size_t)16 << 20)
-
+// Where a shard is mostly slabs, all their vslabs are touched.
 static void touch_vslabs(const struct pm_shard *s) {
     uint64_t first = s->offset >> PM_SLAB_SHIFT, count = s->data.size >> PM_SLAB_SHIFT;
     uint64_t slabs = s->extents->active.slab_pages / (PM_SLAB_SIZE / PM_PAGE_SIZE);
-    uintptr_t from = (uintptr_t)&pm_vslabs[first] & ~(PM_PAGE_SIZE - 1);
-    uintptr_t to = (uintptr_t)&pm_vslabs[first + count] & ~(PM_PAGE_SIZE - 1);
-    if (slabs > count / 2 && to > from) {
-        if (to - from >= HUGE_FROM)
-            pm_os_advise((void *)from, to - from, MADV_HUGEPAGE);
-        pm_os_advise((void *)from, to - from, MADV_POPULATE_WRITE);
-    }
+    if (slabs > count / 2)
+        pm_table_touch(&pm_vslabs[first], &pm_vslabs[first + count]);
 }
 
 // The work of one shard. Nothing that it reads or writes is another shard's.
@@ -110,7 +99,11 @@ static void load_shard(unsigned shard, bool caller, void *errors) {
     struct pm_error *err = (struct pm_error *)errors + shard;
     if (!caller)
         pm_node_stay(s->node);
-    err->status = pm_log_load(s, pm_extent_adopt, err);
+    err->status = pm_log_load(s, NULL, err);
+    if (err->status != PM_OK)
+        return;
+    pm_extent_expect(s);
+    err->status = pm_log_each(s, pm_extent_adopt, err);
     if (err->status != PM_OK)
         return;
     touch_vslabs(s);
@@ -235,7 +228,7 @@ static uint64_t count_populations(bool clear) {
             struct pm_vslab *v = &pm_vslabs[pm_extent_slab(&pm_extents[i])];
             count += pm_slab_populations(v, population);
             if (clear && !v->old_class)
-                memset(v->free, 0, sizeof v->free[0] * pm_slab_words(v->size_class));
+                memset(pm_free_bits(v), 0, sizeof(uint64_t) * pm_slab_words(v->size_class));
         }
     return count;
 }
