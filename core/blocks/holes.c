@@ -116,6 +116,7 @@ static void find_in_shard(const struct pm_shard *s) {
     struct pm_written known = {0};
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
         const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        pm_extent_prefetch(e);
         if (e->state == PM_EXTENT_ACTIVE && e->slab)
             find_in(pm_extent_slab(e), &known);
         page = e->page + e->pages;

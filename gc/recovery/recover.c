@@ -233,13 +233,6 @@ static uint64_t count_populations(bool clear) {
     return count;
 }
 
-// Small blocks need nothing: step 6 takes all that pm_slab_adopt() has found for blocks in use
-// (pm_slab_kept), or the bits of the close.
-static void keep_all(void) {
-    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        pm_extents[i].marked = !pm_extents[i].slab;
-}
-
 // Takes the bits of the last clean close instead of marking. False: the bitmaps do not have every
 // population of the heap.
 static bool trust_bitmaps(void) {
@@ -248,7 +241,6 @@ static bool trust_bitmaps(void) {
         count_populations(true);
         return false;
     }
-    keep_all();
     return true;
 }
 
@@ -303,10 +295,11 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
         adopt_live(slab);
 }
 
+// Without marking every large block counts as in use.
 static void sweep_extent(uint32_t index, bool write, bool hold, struct pm_recovery *r) {
     struct pm_extent *e = &pm_extents[index];
     uint64_t bytes = pm_extent_bytes(e);
-    if (!e->marked) {
+    if (r->marked && !e->marked) {
         r->leaked_objects++;
         r->leaked_bytes += bytes;
         r->reclaimed_bytes += bytes;
@@ -369,7 +362,8 @@ static void sweep(const struct pm_recover_options *options, struct pm_recovery *
     static struct sweeping sweeping;
     sweeping = (struct sweeping){.options = options};
     for (unsigned i = 0; i < pm_heap.shards; i++)
-        sweeping.found[i].uncollected = r->uncollected;
+        sweeping.found[i] =
+            (struct pm_recovery){.marked = r->marked, .uncollected = r->uncollected};
     pm_workers_run(r->markers, pm_heap.shards, sweep_shard, &sweeping);
     for (unsigned i = 0; i < pm_heap.shards; i++)
         add(r, &sweeping.found[i]);
@@ -377,7 +371,8 @@ static void sweep(const struct pm_recover_options *options, struct pm_recovery *
         return;
     if (!r->uncollected) // else nothing was freed, and the start does not wait for the file system
         pm_extent_purge_some();
-    r->kept_bytes = pm_extent_stats().reclaimed_pages << PM_PAGE_SHIFT;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        r->kept_bytes += pm_heap.shard[i].extents->reclaimed.pages << PM_PAGE_SHIFT;
 }
 
 // ---- the whole ----------------------------------------------------------------------------------
@@ -395,10 +390,8 @@ static bool trusts(struct pm_recovery *r, bool beside) {
 
 static int find_live(const struct pm_recover_options *options, struct pm_recovery *r,
                      struct pm_error *err) {
-    if (r->uncollected) {
-        keep_all();
-        return PM_OK;
-    }
+    if (r->uncollected)
+        return PM_OK; // small blocks are as pm_slab_adopt() has left them: all in use
     int status = mark(&options->mark, r, err);
     if (status == PM_OK)
         r->leaks_exact = r->was_clean && pm_bitmaps_read(count_leaks, r);
