@@ -31,11 +31,18 @@ static uint32_t by_table(uint32_t crc, const uint8_t *p, size_t len) {
 __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const uint8_t *p,
                                                                  size_t len) {
     uint64_t wide = crc, word;
+    uint32_t half;
     for (; len >= sizeof word; p += sizeof word, len -= sizeof word) {
         memcpy(&word, p, sizeof word);
         wide = __builtin_ia32_crc32di(wide, word);
     }
     crc = (uint32_t)wide;
+    if (len >= sizeof half) {
+        memcpy(&half, p, sizeof half);
+        crc = __builtin_ia32_crc32si(crc, half);
+        p += sizeof half;
+        len -= sizeof half;
+    }
     while (len--)
         crc = __builtin_ia32_crc32qi(crc, *p++);
     return crc;

@@ -29,13 +29,20 @@ static void *map(void *at, size_t len, int prot, int fixed) {
 
 static struct pm_range_table *range_tables;
 
-bool pm_lazy_table_reserve(struct pm_lazy_table *t, size_t bytes) {
-    *t = (struct pm_lazy_table){.map = pm_os_reserve_unused(bytes), .reach = bytes};
-    if (!t->map)
-        return false;
-    pm_own_note(t->map, bytes);
+static char *reserve(size_t bytes) {
+    char *map = pm_os_reserve_unused(bytes);
     int saved = errno;
-    pm_os_advise(t->map, bytes, MADV_DONTDUMP);
+    if (!map)
+        return NULL;
+    pm_own_note(map, bytes);
+    pm_os_advise(map, bytes, MADV_DONTDUMP);
+    errno = saved;
+    return map;
+}
+
+static void begin(struct pm_lazy_table *t, char *map, size_t bytes) {
+    *t = (struct pm_lazy_table){.map = map, .reach = bytes};
+    int saved = errno;
     size_t step = step_size();
     size_t first = step < bytes ? step : bytes; // now: a sandbox may forbid mprotect() later
     if (mprotect(t->map, first, PROT_READ | PROT_WRITE) == 0)
@@ -45,7 +52,13 @@ bool pm_lazy_table_reserve(struct pm_lazy_table *t, size_t bytes) {
     if (t->ready < bytes)
         pm_os_advise(t->map + t->ready, bytes - t->ready, MADV_HUGEPAGE);
     errno = saved;
-    return true;
+}
+
+bool pm_lazy_table_reserve(struct pm_lazy_table *t, size_t bytes) {
+    char *map = reserve(bytes);
+    if (map)
+        begin(t, map, bytes);
+    return map != NULL;
 }
 
 // Nothing was ever stored there, so a new mapping in the same place is as good as mprotect(), and a
@@ -89,16 +102,26 @@ void pm_lazy_table_divide(struct pm_lazy_table *table, size_t stride) {
         table[i] = (struct pm_lazy_table){.map = map + i * stride, .reach = stride};
 }
 
-bool pm_range_table_reserve(struct pm_range_table *t, uint64_t range) {
+static void place(struct pm_range_table *t, char *map, uint64_t range) {
     bool listed = t->table[0].map != NULL;
-    if (!pm_lazy_table_reserve(&t->table[0], bytes_for(t, range)))
-        return false;
+    begin(&t->table[0], map, bytes_for(t, range));
     pm_lazy_table_divide(t->table, bytes_for(t, PM_SHARD_RANGE));
     if (!listed) {
         t->next = range_tables;
         range_tables = t;
     }
-    return true;
+}
+
+bool pm_range_tables_reserve(struct pm_range_table *first, unsigned count, uint64_t range) {
+    size_t bytes = 0;
+    for (unsigned i = 0; i < count; i++)
+        bytes += (bytes_for(&first[i], range) + STEP - 1) & ~(STEP - 1);
+    char *map = reserve(bytes);
+    for (unsigned i = 0; map && i < count; i++) {
+        place(&first[i], map, range);
+        map += (bytes_for(&first[i], range) + STEP - 1) & ~(STEP - 1);
+    }
+    return map != NULL;
 }
 
 bool pm_range_tables_cover(unsigned shard, uint64_t bytes) {
@@ -106,4 +129,17 @@ bool pm_range_tables_cover(unsigned shard, uint64_t bytes) {
         if (!pm_lazy_table_need(&t->table[shard], bytes_for(t, bytes)))
             return false;
     return true;
+}
+
+// From here on huge pages replace small ones: a table this long belongs to a heap of gigabytes.
+#define HUGE_FROM ((size_t)4 << 20)
+
+void pm_table_touch(void *from, void *to) {
+    uintptr_t start = (uintptr_t)from & ~(PM_PAGE_SIZE - 1);
+    uintptr_t end = ((uintptr_t)to + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+    int saved = errno;
+    if (end - start >= HUGE_FROM)
+        pm_os_advise((void *)start, end - start, MADV_HUGEPAGE);
+    pm_os_advise((void *)start, end - start, MADV_POPULATE_WRITE);
+    errno = saved;
 }

@@ -45,11 +45,18 @@ struct pm_range_table {
     struct pm_range_table *next; // the list of all range tables that are reserved
 };
 
-// Reserves a table for a range of `range` bytes. False: there is no address space for it.
-bool pm_range_table_reserve(struct pm_range_table *t, uint64_t range);
+// Reserves `count` tables side by side for a range of `range` bytes. One reservation takes fewer
+// system calls than several. False: there is no address space for it.
+bool pm_range_tables_reserve(struct pm_range_table *first, unsigned count, uint64_t range);
+static inline bool pm_range_table_reserve(struct pm_range_table *t, uint64_t range) {
+    return pm_range_tables_reserve(t, 1, range);
+}
 // Makes all range tables writable for the first `bytes` of a shard. False: memory is out. Lock: the
 // shard's extent lock, except while the process has one thread.
 bool pm_range_tables_cover(unsigned shard, uint64_t bytes);
+// For bytes of a table, writable, all of which are about to be stored to. One call replaces a fault
+// for every page of them. It may fail: then each fault comes by itself.
+void pm_table_touch(void *from, void *to);
 // Divides table[0], which was reserved for several shards with `stride` bytes each, into an array
 // of PM_SHARDS tables. table[0] keeps the first shard's bytes.
 void pm_lazy_table_divide(struct pm_lazy_table *table, size_t stride);

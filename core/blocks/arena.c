@@ -253,11 +253,12 @@ void pm_arena_return(unsigned cls, void **blocks, unsigned count) {
 static unsigned reclaim_untouched(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab,
                                   const uint64_t *alive) {
     struct pm_vslab *v = &pm_vslabs[slab];
+    uint64_t *free = pm_slab_bits[slab];
     unsigned words = pm_slab_words(v->size_class);
     for (unsigned w = 0; w < words; w++)
-        v->free[w] = ~alive[w];
-    pm_bits_trim(v->free, pm_classes[v->size_class].blocks);
-    unsigned freed = pm_bits_count(v->free, words);
+        free[w] = ~alive[w];
+    pm_bits_trim(free, pm_classes[v->size_class].blocks);
+    unsigned freed = pm_bits_count(free, words);
     v->free_count = (uint16_t)freed;
     v->quiet = 0;
     pm_bin_touch(arena, v);

@@ -16,7 +16,7 @@ uint16_t pm_holes_used(const struct pm_vslab *v) {
     unsigned cls = v->size_class;
     uint16_t used = 0;
     for (unsigned i = 0; i < pm_classes[cls].blocks; i++)
-        if (!pm_bit(v->free, i))
+        if (!pm_bit(pm_free_bits(v), i))
             used |= pages_of(cls, i);
     return used;
 }
@@ -25,7 +25,7 @@ uint16_t pm_holes_used(const struct pm_vslab *v) {
 
 bool pm_holes_spared(uint32_t slab) {
     const struct pm_vslab *v = &pm_vslabs[slab];
-    PM_EACH_BIT(i, v->free, pm_slab_words(v->size_class))
+    PM_EACH_BIT(i, pm_free_bits(v), pm_slab_words(v->size_class))
     if (!(pages_of(v->size_class, i) & v->holes))
         return true;
     return false;
@@ -55,7 +55,7 @@ bool pm_holes_ready(uint32_t slab, unsigned want) {
     uint16_t need = 0;
     if (pm_holes_spared(slab))
         return true;
-    PM_EACH_BIT(i, v->free, pm_slab_words(v->size_class))
+    PM_EACH_BIT(i, pm_free_bits(v), pm_slab_words(v->size_class))
     if (want && want--)
         need |= pages_of(v->size_class, i);
     return need && (back(slab, need & v->holes) || pm_holes_spared(slab));
@@ -64,10 +64,10 @@ bool pm_holes_ready(uint32_t slab, unsigned want) {
 unsigned pm_holes_pop(uint32_t slab, void **blocks, unsigned want) {
     struct pm_vslab *v = &pm_vslabs[slab];
     unsigned cls = v->size_class, got = 0;
-    PM_EACH_BIT(i, v->free, pm_slab_words(cls)) {
+    PM_EACH_BIT(i, pm_free_bits(v), pm_slab_words(cls)) {
         if (got == want || pages_of(cls, i) & v->holes)
             continue;
-        pm_bit_clear(v->free, i);
+        pm_bit_clear(pm_free_bits(v), i);
         blocks[got++] = pm_slab_start(slab) + (size_t)i * pm_classes[cls].size;
     }
     v->free_count = (uint16_t)(v->free_count - got);
@@ -116,6 +116,7 @@ static void find_in_shard(const struct pm_shard *s) {
     struct pm_written known = {0};
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
         const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        pm_extent_prefetch(e);
         if (e->state == PM_EXTENT_ACTIVE && e->slab)
             find_in(pm_extent_slab(e), &known);
         page = e->page + e->pages;

@@ -52,7 +52,7 @@ static void become(struct pm_vslab *v, uint16_t arena, unsigned cls, unsigned ol
     v->old_live = v->old_listed = (uint16_t)count;
     pm_slab_all_free(v);
     for (unsigned i = 0; i < words; i++)
-        v->free[i] &= ~blocked[i];
+        pm_free_bits(v)[i] &= ~blocked[i];
     v->blocked = (uint16_t)out;
     v->free_count = (uint16_t)(pm_classes[cls].blocks - out);
     if (!count)
@@ -68,7 +68,7 @@ bool pm_morph(uint32_t slab, uint16_t arena, unsigned cls) {
     if (pm_kind_is_pinned(v->kind))
         return false;
     for (unsigned i = 0; i < pm_slab_words(old); i++)
-        used[i] = ~v->free[i];
+        used[i] = ~pm_free_bits(v)[i];
     pm_bits_trim(used, blocks);
     unsigned out = pm_blocked_by(used, old, cls, blocked);
     if ((pm_classes[cls].blocks - out) * YIELD < pm_classes[cls].blocks)
@@ -113,9 +113,9 @@ static void unblock(uint32_t slab) {
             continue;
         struct pm_span s = pm_span_of(old, i, cls);
         for (unsigned j = s.first; j < s.end; j++) {
-            if (pm_bit(v->free, j) || pm_span_any(live, pm_span_of(cls, j, old)))
+            if (pm_bit(pm_free_bits(v), j) || pm_span_any(live, pm_span_of(cls, j, old)))
                 continue;
-            pm_bit_set(v->free, j);
+            pm_bit_set(pm_free_bits(v), j);
             v->free_count++;
             v->blocked--;
             pm_heap_scrub(pm_slab_start(slab) + j * size, size);

@@ -95,7 +95,7 @@ static uint64_t stripe_bits(unsigned stripe, unsigned w) {
 // The first free block of a stripe; the number of blocks: there is none.
 static unsigned first_of(const struct pm_vslab *v, unsigned stripe) {
     for (unsigned w = 0; w < pm_slab_words(v->size_class); w++) {
-        uint64_t bits = v->free[w] & stripe_bits(stripe, w);
+        uint64_t bits = pm_free_bits(v)[w] & stripe_bits(stripe, w);
         if (bits)
             return w * 64 + (unsigned)__builtin_ctzll(bits);
     }
@@ -111,7 +111,7 @@ unsigned pm_pinned_pop(uint32_t slab, void **blocks, unsigned want) {
         v->stripe = (uint8_t)((v->stripe + 1u) % PM_PINNED_STRIPES);
         if (block == cls->blocks)
             continue;
-        pm_bit_clear(v->free, block);
+        pm_bit_clear(pm_free_bits(v), block);
         v->free_count--;
         blocks[got++] = pm_slab_start(slab) + (size_t)block * cls->size;
     }

@@ -7,7 +7,7 @@
 #include "base/bits.h"
 #include "base/lazy_table.h"
 
-// By slab number: the sets live and listed of slabs whose pm_vslab.free has no room for them.
+// By slab number: the sets live and listed of slabs whose free bits leave no room for them.
 static uint64_t (*apart)[2][PM_BITMAP_WORDS];
 static struct pm_range_table rest = {.element = sizeof *apart, .shift = PM_SLAB_SHIFT};
 
@@ -17,15 +17,13 @@ bool pm_population_init(void) {
     return good;
 }
 
-static uint64_t *present_bits(const struct pm_vslab *v) { return pm_vslabs[v - pm_vslabs].free; }
-
 // ---- old blocks --------------------------------------------------------------------------------
 
 static uint64_t *old_bits(const struct pm_vslab *v, unsigned which) {
     unsigned before = pm_slab_words(v->size_class), each = pm_slab_words(v->old_class);
     if (before + 2 * each > PM_BITMAP_WORDS)
         return apart[v - pm_vslabs][which];
-    return present_bits(v) + before + which * each;
+    return pm_free_bits(v) + before + which * each;
 }
 
 uint64_t *pm_old_live(const struct pm_vslab *v) { return old_bits(v, 0); }
@@ -72,7 +70,7 @@ unsigned pm_slab_populations(const struct pm_vslab *v, struct pm_population out[
     if (!cls)
         return 0;
     unsigned blocks = pm_classes[cls].blocks - v->blocked;
-    out[0] = (struct pm_population){cls, blocks, blocks - v->free_count, false, present_bits(v)};
+    out[0] = (struct pm_population){cls, blocks, blocks - v->free_count, false, pm_free_bits(v)};
     if (!old)
         return 1;
     out[1] = (struct pm_population){old, v->old_live, v->old_live, true, pm_old_live(v)};
@@ -94,7 +92,7 @@ void pm_population_used(const struct pm_vslab *v, const struct pm_population *p,
 
 bool pm_slab_find(const struct pm_vslab *v, uint32_t offset, struct pm_slab_block *block) {
     unsigned cls = v->size_class, old = v->old_class, i = pm_block_index(cls, offset);
-    *block = (struct pm_slab_block){cls, i, false, present_bits(v)};
+    *block = (struct pm_slab_block){cls, i, false, pm_free_bits(v)};
     bool inside = i < pm_classes[cls].blocks;
     if (!old)
         return inside;
@@ -138,12 +136,12 @@ void pm_slab_kept(struct pm_vslab *v) {
 
 void pm_slab_swept(struct pm_vslab *v) {
     unsigned words = pm_slab_words(v->size_class);
-    uint64_t blocked[PM_BITMAP_WORDS];
+    uint64_t *free = pm_free_bits(v), blocked[PM_BITMAP_WORDS];
     v->blocked = (uint16_t)pm_population_blocked(v, blocked);
     for (unsigned w = 0; w < words; w++)
-        v->free[w] = ~(v->free[w] | blocked[w]);
-    pm_bits_trim(v->free, pm_classes[v->size_class].blocks);
-    v->free_count = (uint16_t)pm_bits_count(v->free, words);
+        free[w] = ~(free[w] | blocked[w]);
+    pm_bits_trim(free, pm_classes[v->size_class].blocks);
+    v->free_count = (uint16_t)pm_bits_count(free, words);
     if (!v->old_class)
         return;
     uint64_t *live = pm_old_live(v);

@@ -16,12 +16,17 @@
 #define SLAB_PAGES (PM_SLAB_SIZE >> PM_PAGE_SHIFT)
 
 struct pm_vslab *pm_vslabs;
+uint64_t (*pm_slab_bits)[PM_BITMAP_WORDS];
 
-static struct pm_range_table vslabs = {.element = sizeof *pm_vslabs, .shift = PM_SLAB_SHIFT};
+static struct pm_range_table tables[] = {
+    {.element = sizeof *pm_vslabs, .shift = PM_SLAB_SHIFT},
+    {.element = sizeof *pm_slab_bits, .shift = PM_SLAB_SHIFT},
+};
 
 bool pm_slab_init(void) {
-    bool good = pm_range_table_reserve(&vslabs, pm_range);
-    pm_vslabs = (struct pm_vslab *)vslabs.table[0].map;
+    bool good = pm_range_tables_reserve(tables, 2, pm_range);
+    pm_vslabs = (struct pm_vslab *)(void *)tables[0].table[0].map;
+    pm_slab_bits = (void *)tables[1].table[0].map;
     return good;
 }
 
@@ -40,8 +45,9 @@ uint32_t pm_slab_header_crc(uint32_t slab, const struct pm_slab_header *h) {
 
 void pm_slab_all_free(struct pm_vslab *v) {
     unsigned cls = v->size_class, blocks = pm_classes[cls].blocks;
-    memset(v->free, 0xff, sizeof v->free[0] * pm_slab_words(cls));
-    pm_bits_trim(v->free, blocks);
+    uint64_t *free = pm_free_bits(v);
+    memset(free, 0xff, sizeof *free * pm_slab_words(cls));
+    pm_bits_trim(free, blocks);
     v->free_count = (uint16_t)blocks;
 }
 
@@ -138,19 +144,20 @@ static void pop_word(void **blocks, char *first, size_t size) {
 
 unsigned pm_slab_pop(uint32_t slab, void **blocks, unsigned want) {
     struct pm_vslab *v = &pm_vslabs[slab];
+    uint64_t *free = pm_slab_bits[slab];
     size_t size = pm_classes[v->size_class].size;
     char *first = pm_slab_start(slab); // of the word
     unsigned got = 0;
     for (unsigned word = 0; got < want && got < v->free_count; word++, first += 64 * size) {
-        uint64_t bits = v->free[word];
-        if (bits == UINT64_MAX && want - got >= 64) {
+        uint64_t set = free[word];
+        if (set == UINT64_MAX && want - got >= 64) {
             pop_word(blocks + got, first, size);
             got += 64;
-            bits = 0;
+            set = 0;
         }
-        for (; bits && got < want; bits &= bits - 1)
-            blocks[got++] = first + (unsigned)__builtin_ctzll(bits) * size;
-        v->free[word] = bits;
+        for (; set && got < want; set &= set - 1)
+            blocks[got++] = first + (unsigned)__builtin_ctzll(set) * size;
+        free[word] = set;
     }
     v->free_count = (uint16_t)(v->free_count - got);
     v->quiet = 0;
@@ -161,9 +168,10 @@ unsigned pm_slab_pop(uint32_t slab, void **blocks, unsigned want) {
 // before they are stored.
 unsigned pm_slab_push_run(uint32_t slab, void *const *blocks, unsigned count) {
     struct pm_vslab *v = &pm_vslabs[slab];
+    uint64_t *free = pm_slab_bits[slab];
     const uint64_t reciprocal = pm_classes[v->size_class].reciprocal;
     const uintptr_t start = (uintptr_t)pm_slab_start(slab);
-    uint64_t bits = 0;
+    uint64_t set = 0;
     unsigned word = 0, i = 0;
     for (; i < count; i++) {
         uint64_t offset = (uintptr_t)blocks[i] - start;
@@ -171,13 +179,13 @@ unsigned pm_slab_push_run(uint32_t slab, void *const *blocks, unsigned count) {
             break;
         unsigned index = (unsigned)(offset * reciprocal >> 32);
         if (word != index / 64) {
-            v->free[word] |= bits;
+            free[word] |= set;
             word = index / 64;
-            bits = 0;
+            set = 0;
         }
-        bits |= 1ull << index % 64;
+        set |= 1ull << index % 64;
     }
-    v->free[word] |= bits;
+    free[word] |= set;
     v->free_count = (uint16_t)(v->free_count + i);
     v->quiet = 0;
     return i;

@@ -25,7 +25,8 @@ enum pm_listed {
     PM_LISTED_EMPTY,  // the list of those entirely free
 };
 
-// A vslab: what is known of a slab in volatile memory. They lie in a flat table by slab number.
+// A vslab: what is known of a slab in volatile memory, beside its free bits. They lie in a flat
+// table by slab number.
 //
 // Lock: the bin of the slab's arena and current class. Two fields are also read without it. `home`
 // is read to find the bin, relaxed, and again under the lock. `queued` is read by other bins as a
@@ -63,10 +64,18 @@ struct pm_vslab {
     uint8_t quiet;  // looks in a row between which no block was taken or returned (age.h)
     uint8_t held;   // none of its blocks is handed out before pmalloc_collect() (kinds.h)
     uint8_t stripe; // of pinned blocks: of the next one (pinned.h)
-    uint64_t free[PM_BITMAP_WORDS]; // bit i: block i is not handed out, cached or blocked
-} __attribute__((aligned(64)));     // slabs side by side may belong to different threads
+} __attribute__((aligned(64))); // slabs side by side may belong to different threads
 
 extern struct pm_vslab *pm_vslabs;
+
+// The free bits lie in a table of their own: bit i says that block i is not handed out, cached or
+// blocked. They are eight times as long as the vslab. A start that collects nothing makes a vslab
+// for each slab of the heap, all blocks in use, and touches no bits: this table begins as zeroes.
+extern uint64_t (*pm_slab_bits)[PM_BITMAP_WORDS];
+
+static inline uint64_t *pm_free_bits(const struct pm_vslab *v) {
+    return pm_slab_bits[v - pm_vslabs];
+}
 
 static inline uint32_t pm_slab_home(const struct pm_vslab *v) {
     return __atomic_load_n(&v->home, __ATOMIC_RELAXED);

@@ -198,7 +198,7 @@ static int verify_old(uint32_t slab, unsigned old, uint32_t line, const uint64_t
         return WRONG("slab %u: %u old blocks of %u listed, the counts say %u of %u", slab,
                      count_bits(live, old), count_bits(listed, old), v->old_live, v->old_listed);
     for (unsigned i = 0; i < pm_slab_words(v->size_class); i++)
-        if (v->free[i] & blocked[i])
+        if (pm_free_bits(v)[i] & blocked[i])
             return WRONG("slab %u: a free block lies on an old one", slab);
     return PM_OK;
 }
@@ -223,7 +223,7 @@ static int verify_pinned(uint32_t slab, uint32_t line, struct pm_error *err) {
         return WRONG("slab %u: its pinned blocks on media are at another line", slab);
     pm_pinned_used(slab, pinned);
     for (unsigned i = 0; i < pm_slab_words(v->size_class); i++)
-        if (pinned[i] & v->free[i])
+        if (pinned[i] & pm_free_bits(v)[i])
             return WRONG("slab %u: a pinned block is free", slab);
     return PM_OK;
 }
@@ -242,10 +242,10 @@ static int verify_slab(uint32_t slab, uint32_t extent, bool swept, struct pm_err
                                (line != 0) != (count == 2 || pm_kind_is_pinned(v->kind))))
         return WRONG("slab %u: its header on media is of another class", slab);
     unsigned blocks = pm_classes[v->size_class].blocks;
-    unsigned unused = count_bits(v->free, v->size_class);
+    unsigned unused = count_bits(pm_free_bits(v), v->size_class);
     unsigned out = pm_population_blocked(v, blocked);
     if (unused != v->free_count || unused > blocks || out != v->blocked ||
-        (blocks % 64 && v->free[blocks / 64] >> blocks % 64))
+        (blocks % 64 && pm_free_bits(v)[blocks / 64] >> blocks % 64))
         return WRONG("slab %u: %u free bits and %u blocked of %u blocks, the counts say %u and %u",
                      slab, unused, out, blocks, v->free_count, v->blocked);
     int status = count == 2 ? verify_old(slab, population[1].cls, line, blocked, err) : PM_OK;

@@ -157,7 +157,7 @@ int pm_log_load(struct pm_shard *s, pm_log_each_fn *each, struct pm_error *err) 
     for (uint32_t id = 0; id < s->chunks.count && status == PM_OK; id++)
         if (s->chunks.v[id].active)
             status = load_tombstones(s, id, err);
-    return status == PM_OK ? pm_log_each(s, each, err) : status;
+    return status == PM_OK && each ? pm_log_each(s, each, err) : status;
 }
 
 // A compaction that did not reach its commit leaves chunks of the next epoch. The commit of a later

@@ -36,7 +36,8 @@ struct pm_log_stats {
 typedef int pm_log_each_fn(struct pm_shard *s, uint64_t entry, pm_log_pos pos,
                            struct pm_error *err);
 
-// Reads the log and calls `each` for every entry that stands. Nothing is written.
+// Reads the log and calls `each`, which may be NULL, for every entry that stands. Nothing is
+// written.
 int pm_log_load(struct pm_shard *s, pm_log_each_fn *each, struct pm_error *err);
 // The same for a copy of some shard's log in the caller's own memory. *stats says what is in it.
 // The shard that `each` gets stands for the copy and has no files.

@@ -45,6 +45,18 @@ int pm_extent_cover(struct pm_error *err) {
                           pm_heap.dir, pm_strerror(errno));
 }
 
+// A page of the page map is for 4 MiB of the heap. Where the log has several extents for each, all
+// of these pages are touched.
+void pm_extent_expect(struct pm_shard *s) {
+    uint64_t count = pm_log_stats(s).live, first = s->offset >> PM_PAGE_SHIFT;
+    uint64_t pages = s->data.size >> PM_PAGE_SHIFT, shares = PM_PAGE_SIZE / sizeof *pm_page_extent;
+    struct pm_extent *header = &pm_extents[pm_index_first(s)];
+    if (count && pm_lazy_table_need(&s->extents->headers, (count + 1) * sizeof *header))
+        pm_table_touch(header, header + count + 1);
+    if (count > 4 * pages / shares)
+        pm_table_touch(&pm_page_extent[first], &pm_page_extent[first + pages]);
+}
+
 int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct pm_error *err) {
     uint64_t page = pm_entry_page(entry), pages = pm_entry_length(entry);
     bool slab = pm_entry_is_slab(entry);
@@ -144,21 +156,40 @@ static bool add_gaps(struct pm_shard *s, uint64_t page, uint64_t to, enum gap ho
            (end == to || add_gap(s, end, to - end, GAP_KEEP));
 }
 
+static int overlap_at(uint64_t page, struct pm_error *err) {
+    return pm_fail(err, PM_DAMAGE, "%s: two extents overlap near page %lu", pm_heap.dir,
+                   (unsigned long)page);
+}
+
+// The first extent that begins or ends inside another one.
+static int overlap_in(const struct pm_shard *s, struct pm_error *err) {
+    uint64_t end = pm_shard_end(s), page = s->offset >> PM_PAGE_SHIFT;
+    while ((page = next_bound(page, end)) < end) {
+        const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        uint64_t last = e->page + e->pages - 1;
+        if (last != page && next_bound(page + 1, last) != last)
+            break;
+        page = last + 1;
+    }
+    return overlap_at(page, err);
+}
+
+// Goes from extent to extent, past the inner pages. Those it meets do not overlap each other. An
+// extent that it does not meet lies in one of them.
 static int check_shard(struct pm_shard *s, struct pm_error *err) {
     s->frontier = s->data.size;
-    uint64_t end = pm_shard_end(s), page = s->offset >> PM_PAGE_SHIFT;
-    for (page = next_bound(page, end); page < end; page = next_bound(page, end)) {
+    uint64_t end = pm_shard_end(s), page = s->offset >> PM_PAGE_SHIFT, met = 0;
+    while ((page = next_bound(page, end)) < end) {
         uint32_t index = pm_page_extent[page];
         const struct pm_extent *e = &pm_extents[index];
         uint64_t last = e->page + e->pages - 1;
-        bool alone = e->page == page && pm_page_extent[last] == index &&
-                     (last == page || next_bound(page + 1, last) == last);
-        if (!alone)
-            return pm_fail(err, PM_DAMAGE, "%s: two extents overlap near page %lu", pm_heap.dir,
-                           (unsigned long)page);
+        pm_extent_prefetch(e);
+        if (e->page != page || pm_page_extent[last] != index)
+            return overlap_at(page, err);
         page = last + 1;
+        met++;
     }
-    return PM_OK;
+    return met == s->extents->active.count ? PM_OK : overlap_in(s, err);
 }
 
 int pm_extent_check(struct pm_error *err) {
@@ -183,6 +214,7 @@ static int fill_gaps(struct pm_shard *s, enum gap inner, enum gap last, struct p
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
         uint32_t index = pm_page_extent[page];
         if (index) {
+            pm_extent_prefetch(&pm_extents[index]);
             page += pm_extents[index].pages;
             continue;
         }

@@ -12,7 +12,9 @@
 
 // Makes the tables writable for the length of the heap.
 int pm_extent_cover(struct pm_error *err);
-// The three steps for every shard.
+// The steps for every shard.
+// Touches the tables' part for the extents that a loaded log has, before they are made.
+void pm_extent_expect(struct pm_shard *s);
 // Makes an active extent from an entry that stands in the log. PM_DAMAGE: it lies outside the heap,
 // or begins or ends where another extent does (other than by an interrupted resize).
 pm_log_each_fn pm_extent_adopt;

@@ -7,12 +7,14 @@
 uint8_t *pm_tag;
 uint32_t *pm_page_extent;
 
-static struct pm_range_table tags = {.element = sizeof *pm_tag, .shift = PM_GRANULE_SHIFT};
-static struct pm_range_table pages = {.element = sizeof *pm_page_extent, .shift = PM_PAGE_SHIFT};
+static struct pm_range_table tables[] = {
+    {.element = sizeof *pm_tag, .shift = PM_GRANULE_SHIFT},
+    {.element = sizeof *pm_page_extent, .shift = PM_PAGE_SHIFT},
+};
 
 bool pm_pagemap_init(void) {
-    bool good = pm_range_table_reserve(&tags, pm_range) && pm_range_table_reserve(&pages, pm_range);
-    pm_tag = (uint8_t *)tags.table[0].map;
-    pm_page_extent = (uint32_t *)(void *)pages.table[0].map;
+    bool good = pm_range_tables_reserve(tables, 2, pm_range);
+    pm_tag = (uint8_t *)tables[0].table[0].map;
+    pm_page_extent = (uint32_t *)(void *)tables[1].table[0].map;
     return good;
 }

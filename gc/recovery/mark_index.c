@@ -40,7 +40,7 @@ static void lay_out(void) {
     uint64_t count = x->stripes + 1;
     area.size = 0;
     if (x->beside)
-        x->bits = carve(count * x->bits_stride);
+        x->bits = carve(count * sizeof *x->bits);
     x->large = carve(room() * sizeof *x->large);
     x->kind = carve(count * sizeof *x->kind);
     if (x->beside && pm_holes_found)
@@ -129,8 +129,7 @@ int pm_mark_index_make(bool beside, bool held, struct pm_error *err) {
     x->frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
     x->stripes = (x->frontier + PM_SLAB_SIZE - 1) >> PM_SLAB_SHIFT;
     x->bytes = beside ? pm_snapshot : pm_heap_at(0);
-    x->bits = (char *)pm_vslabs + offsetof(struct pm_vslab, free);
-    x->bits_stride = beside ? PM_BITMAP_WORDS * sizeof(uint64_t) : sizeof *pm_vslabs;
+    x->bits = pm_slab_bits;
     if (!reserve())
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
     for (unsigned i = 0; i < pm_heap.shards; i++)

@@ -4,14 +4,12 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/lock.h"
 #include "base/nodes.h"
 #include "base/options.h"
-#include "base/os.h"
 #include "blocks/arena.h"
 #include "blocks/bitmaps.h"
 #include "blocks/holes.h"
@@ -93,21 +91,12 @@ int pm_write_back_data(bool unfinished, struct pm_error *err) {
     return PM_OK;
 }
 
-// Where a shard is mostly slabs, all their vslabs are touched. One call replaces a fault for every
-// page of them, and in a large heap huge pages replace the many small ones. It may fail: then each
-// fault comes by itself.
-#define HUGE_FROM ((size_t)16 << 20)
-
+// Where a shard is mostly slabs, all their vslabs are touched.
 static void touch_vslabs(const struct pm_shard *s) {
     uint64_t first = s->offset >> PM_SLAB_SHIFT, count = s->data.size >> PM_SLAB_SHIFT;
     uint64_t slabs = s->extents->active.slab_pages / (PM_SLAB_SIZE / PM_PAGE_SIZE);
-    uintptr_t from = (uintptr_t)&pm_vslabs[first] & ~(PM_PAGE_SIZE - 1);
-    uintptr_t to = (uintptr_t)&pm_vslabs[first + count] & ~(PM_PAGE_SIZE - 1);
-    if (slabs > count / 2 && to > from) {
-        if (to - from >= HUGE_FROM)
-            pm_os_advise((void *)from, to - from, MADV_HUGEPAGE);
-        pm_os_advise((void *)from, to - from, MADV_POPULATE_WRITE);
-    }
+    if (slabs > count / 2)
+        pm_table_touch(&pm_vslabs[first], &pm_vslabs[first + count]);
 }
 
 // The work of one shard. Nothing that it reads or writes is another shard's.
@@ -116,7 +105,11 @@ static void load_shard(unsigned shard, bool caller, void *errors) {
     struct pm_error *err = (struct pm_error *)errors + shard;
     if (!caller)
         pm_node_stay(s->node);
-    err->status = pm_log_load(s, pm_extent_adopt, err);
+    err->status = pm_log_load(s, NULL, err);
+    if (err->status != PM_OK)
+        return;
+    pm_extent_expect(s);
+    err->status = pm_log_each(s, pm_extent_adopt, err);
     if (err->status != PM_OK)
         return;
     touch_vslabs(s);
@@ -241,16 +234,9 @@ static uint64_t count_populations(bool clear) {
             struct pm_vslab *v = &pm_vslabs[pm_extent_slab(&pm_extents[i])];
             count += pm_slab_populations(v, population);
             if (clear && !v->old_class)
-                memset(v->free, 0, sizeof v->free[0] * pm_slab_words(v->size_class));
+                memset(pm_free_bits(v), 0, sizeof(uint64_t) * pm_slab_words(v->size_class));
         }
     return count;
-}
-
-// Small blocks need nothing: step 6 takes all that pm_slab_adopt() has found for blocks in use
-// (pm_slab_kept), or the bits of the close.
-static void keep_all(void) {
-    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        pm_extents[i].marked = !pm_extents[i].slab;
 }
 
 // Takes the bits of the last clean close instead of marking. False: the bitmaps do not have every
@@ -261,7 +247,6 @@ static bool trust_bitmaps(void) {
         count_populations(true);
         return false;
     }
-    keep_all();
     return true;
 }
 
@@ -293,7 +278,7 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
     pm_slab_prefetch(slab);
     bool pinned = pm_kind_is_pinned(pm_vslabs[slab].kind);
     if (pinned) // media say it, whatever else has been marked or kept
-        pm_pinned_used(slab, pm_vslabs[slab].free);
+        pm_pinned_used(slab, pm_free_bits(&pm_vslabs[slab]));
     (r->uncollected && !pinned ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count; i++) {
@@ -319,13 +304,13 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
         adopt_live(slab);
 }
 
+// Without marking every large block counts as in use. Of pinned ones media say it.
 static void sweep_extent(uint32_t index, bool write, bool hold, struct pm_recovery *r) {
     struct pm_extent *e = &pm_extents[index];
     uint64_t bytes = pm_extent_bytes(e);
     bool pinned = pm_kind_is_pinned(e->kind);
-    if (pinned)
-        e->marked = pm_pinned_large_is_used(e);
-    if (!e->marked) {
+    bool used = pinned ? pm_pinned_large_is_used(e) : !r->marked || e->marked;
+    if (!used) {
         r->leaked_objects++;
         r->leaked_bytes += bytes;
         r->reclaimed_bytes += bytes;
@@ -388,7 +373,8 @@ static void sweep(const struct pm_recover_options *options, struct pm_recovery *
     static struct sweeping sweeping;
     sweeping = (struct sweeping){.options = options};
     for (unsigned i = 0; i < pm_heap.shards; i++)
-        sweeping.found[i].uncollected = r->uncollected;
+        sweeping.found[i] =
+            (struct pm_recovery){.marked = r->marked, .uncollected = r->uncollected};
     pm_workers_run(r->markers, pm_heap.shards, sweep_shard, &sweeping);
     for (unsigned i = 0; i < pm_heap.shards; i++)
         add(r, &sweeping.found[i]);
@@ -396,7 +382,8 @@ static void sweep(const struct pm_recover_options *options, struct pm_recovery *
         return;
     if (!r->uncollected) // else nothing was freed, and the start does not wait for the file system
         pm_extent_purge_some();
-    r->kept_bytes = pm_extent_stats().reclaimed_pages << PM_PAGE_SHIFT;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        r->kept_bytes += pm_heap.shard[i].extents->reclaimed.pages << PM_PAGE_SHIFT;
 }
 
 // ---- the whole ----------------------------------------------------------------------------------
@@ -414,10 +401,8 @@ static bool trusts(struct pm_recovery *r, bool beside) {
 
 static int find_live(const struct pm_recover_options *options, struct pm_recovery *r,
                      struct pm_error *err) {
-    if (r->uncollected) {
-        keep_all();
-        return PM_OK;
-    }
+    if (r->uncollected)
+        return PM_OK; // small blocks are as pm_slab_adopt() has left them: all in use
     int status = mark(&options->mark, r, err);
     if (status == PM_OK)
         r->leaks_exact = r->was_clean && pm_bitmaps_read(count_leaks, r);

@@ -121,7 +121,11 @@ static inline int fixture_reopen(enum pm_open_mode mode, struct pm_error *err) {
     if (status == PM_OK)
         status = pm_extent_cover(err);
     if (status == PM_OK)
-        status = pm_log_load(&pm_heap.shard[0], pm_extent_adopt, err);
+        status = pm_log_load(&pm_heap.shard[0], NULL, err);
+    if (status == PM_OK) {
+        pm_extent_expect(&pm_heap.shard[0]);
+        status = pm_log_each(&pm_heap.shard[0], pm_extent_adopt, err);
+    }
     if (status == PM_OK)
         status = pm_extent_check(err);
     if (status == PM_OK)

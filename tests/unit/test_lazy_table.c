@@ -72,6 +72,21 @@ static void test_along_the_range(void) {
     munmap(large.table[0].map, large.table[0].reach);
 }
 
+// Tables of one reservation are as good as apart.
+static void test_side_by_side(void) {
+    static struct pm_range_table t[] = {{.element = 24, .shift = 16}, {.element = 8, .shift = 12}};
+    CHECK(pm_range_tables_reserve(t, 2, GIB));
+    CHECK(t[0].table[0].reach == GIB / 65536 * 24 && t[1].table[0].reach == GIB / 4096 * 8);
+    CHECK(t[1].table[0].map >= t[0].table[0].map + t[0].table[0].reach);
+    CHECK(pm_range_tables_cover(0, GIB));
+    for (unsigned i = 0; i < 2; i++) {
+        char *end = t[i].table[0].map + t[i].table[0].reach;
+        CHECK(can_write(end - 1));
+        pm_table_touch(t[i].table[0].map + 1, end - 1);
+        CHECK(t[i].table[0].map[0] == 0 && end[-2] == 0);
+    }
+}
+
 // What the limit counts already. Under ASan it is much.
 static size_t data_bytes(void) {
     char line[256];
@@ -103,6 +118,7 @@ static void test_limited(void) {
 int main(void) {
     RUN(steps);
     RUN(along_the_range);
+    RUN(side_by_side);
     RUN(limited);
     return CHECK_DONE();
 }

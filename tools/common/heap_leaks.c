@@ -9,10 +9,9 @@
 #include "json.h"
 #include "pages/extent.h"
 
-// The slab of a population of the current class: the bits lie in its vslab.
+// The slab of a population of the current class: the bits are its free bits.
 static uint32_t slab_of(const struct pm_population *p) {
-    return (uint32_t)((size_t)((const char *)p->bits - (const char *)pm_vslabs) /
-                      sizeof *pm_vslabs);
+    return (uint32_t)((size_t)(p->bits - pm_slab_bits[0]) / PM_BITMAP_WORDS);
 }
 
 static void add_small(const struct pm_population *p, const uint64_t *allocated, void *leaks) {
