@@ -59,22 +59,21 @@ bool halt_stopped(struct halt_thread *t) {
     return t->stopped;
 }
 
-static bool await(struct halt_thread *t) {
+bool halt_await(struct halt_thread *t) {
     for (unsigned i = 0; i < PATIENCE_TICKS && !halt_stopped(t) && !t->dead; i++)
         halt_nap(TICK_NS);
     return t->stopped;
 }
 
-bool halt_run(struct halt_thread *t, long run_ns) {
+void halt_go_on(struct halt_thread *t) {
     t->stopped = false;
-    if (ptrace(PTRACE_CONT, t->id, NULL, (void *)(uintptr_t)t->signal) != 0) {
-        t->dead = true;
-        return false;
-    }
+    t->dead = ptrace(PTRACE_CONT, t->id, NULL, (void *)(uintptr_t)t->signal) != 0;
     t->signal = 0;
-    halt_nap(run_ns);
-    ptrace(PTRACE_INTERRUPT, t->id, NULL, NULL);
-    return await(t);
+}
+
+void halt_recall(struct halt_thread *t) {
+    if (!t->stopped && !t->dead)
+        ptrace(PTRACE_INTERRUPT, t->id, NULL, NULL);
 }
 
 // ---- all ----------------------------------------------------------------------------------------
@@ -135,7 +134,6 @@ bool halt_begin(struct halt *h, struct pm_error *err) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/task", (int)h->pid);
     struct pass p = {.h = h, .err = err, .grown = true};
-    h->count = 0;
     while (p.grown) {
         p.grown = false;
         int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -150,7 +148,7 @@ bool halt_begin(struct halt *h, struct pm_error *err) {
         }
         for (size_t i = 0; i < h->count; i++) {
             struct halt_thread *t = &h->thread[i];
-            if (t->dead || t->stopped || await(t) || t->dead)
+            if (t->dead || t->stopped || halt_await(t) || t->dead)
                 continue;
             pm_fail(err, PM_OPERATIONAL,
                     "process %d cannot be held: its thread %d does not stop (it waits for a "

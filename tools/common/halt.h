@@ -32,11 +32,13 @@ struct halt {
     size_t count, room;
 };
 
-// False: not all threads have stopped, and `err` says why; halt_end() is due in any case.
+// Stops those that are not stopped yet, also new ones. False: not all have stopped, and `err` says
+// why; halt_end() is due in any case.
 bool halt_begin(struct halt *h, struct pm_error *err);
-// One thread goes on until it has stopped again, which is asked of it after `run_ns`. False: it has
-// ended, or does not stop.
-bool halt_run(struct halt_thread *t, long run_ns);
+// A stopped thread goes on; it is asked to stop; it is awaited (false: it does not, or is dead).
+void halt_go_on(struct halt_thread *t);
+void halt_recall(struct halt_thread *t);
+bool halt_await(struct halt_thread *t);
 // A look whether it has stopped, at once.
 bool halt_stopped(struct halt_thread *t);
 void halt_end(struct halt *h);

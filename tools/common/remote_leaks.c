@@ -19,8 +19,9 @@
 
 #include "halt.h"
 
-// How long threads of the allocator are let on alone, and how long all are let go in between.
-enum { PATIENCE_MS = 5000, INSIDE_TRIES = 300, INSIDE_NS = 20000, PAUSE_NS = 3000000 };
+// How long threads in the allocator go on alone, and all of them between two tries. Both double.
+enum { PATIENCE_MS = 10000, INSIDE_NS = 20000, MOST_NS = 2000000, TRY_NS = 20000000 };
+enum { MOST_TRY_NS = 200000000 };
 enum { STATE_ROOM = 65536, STACK = 256 << 10, LOOK_NS = 50000, CALL_TRIES = 100000 };
 // Older headers lack these.
 #define CALL_CLOSE_RANGE 436
@@ -88,23 +89,31 @@ static bool is_inside(const struct halt_thread *t, uint32_t own) {
            !lies_in(t->regs.rip, d->inner, d->inner_end);
 }
 
-// They go on alone, until all have come out. One that waits for a lock waits for one of these.
-static bool let_out(void) {
+// They go on alone, until all have come out, for longer and longer. One that waits for a lock waits
+// for one of these. One that makes a commit may wait for those that stand still: then all must go.
+static bool let_out(uint64_t patience_ns) {
     uint32_t own = 0;
-    unsigned inside = 1;
+    uint64_t end = now_ns() + patience_ns;
+    struct halt *h = &job.halt;
     reads((uintptr_t)job.door->own, &own, sizeof own);
-    for (unsigned i = 0; i < INSIDE_TRIES && inside; i++) {
-        inside = 0;
-        for (size_t n = 0; n < job.halt.count; n++) {
-            struct halt_thread *t = &job.halt.thread[n];
-            if (!is_inside(t, own))
-                continue;
-            inside++;
-            if (!halt_run(t, INSIDE_NS) && !t->dead)
+    for (long run_ns = INSIDE_NS; now_ns() < end;
+         run_ns = run_ns < MOST_NS ? run_ns * 2 : MOST_NS) {
+        bool inside = false;
+        for (size_t i = 0; i < h->count; i++)
+            if (is_inside(&h->thread[i], own)) {
+                halt_go_on(&h->thread[i]);
+                inside = true;
+            }
+        if (!inside)
+            return true;
+        halt_nap(run_ns);
+        for (size_t i = 0; i < h->count; i++)
+            halt_recall(&h->thread[i]);
+        for (size_t i = 0; i < h->count; i++)
+            if (!h->thread[i].stopped && !halt_await(&h->thread[i]) && !h->thread[i].dead)
                 return false;
-        }
     }
-    return !inside;
+    return false;
 }
 
 // ---- which thread works -------------------------------------------------------------------------
@@ -327,14 +336,23 @@ static enum pm_leaks_answer work(void) {
 // then, the kernel would let it go on with these. So a process of its own does it, which no signal
 // to the tool or to its group reaches, and which lives as long as the marking takes.
 
-static enum pm_leaks_answer try(void) {
+// A thread that has come out may have made another one.
+static enum pm_leaks_answer try(long patience_ns) {
     uint64_t began = now_ns();
-    enum pm_leaks_answer found = PM_LEAKS_BUSY;
-    if (!halt_begin(&job.halt, &job.out->err))
+    enum pm_leaks_answer found = PM_LEAKS_FAILED;
+    struct halt *h = &job.halt;
+    bool all = false;
+    while (!all && halt_begin(h, &job.out->err)) {
+        size_t count = h->count;
+        found = PM_LEAKS_BUSY;
+        if (!let_out((uint64_t)patience_ns))
+            break;
         found = PM_LEAKS_FAILED;
-    else if (let_out() && choose())
-        found = work();
-    halt_end(&job.halt);
+        all = halt_begin(h, &job.out->err) && h->count == count;
+    }
+    if (all)
+        found = choose() ? work() : PM_LEAKS_BUSY;
+    halt_end(h);
     job.out->held_ns = now_ns() - began;
     return found;
 }
@@ -342,8 +360,11 @@ static enum pm_leaks_answer try(void) {
 static void try_for_long(void) {
     uint64_t end = now_ns() + PATIENCE_MS * 1000000ull;
     enum pm_leaks_answer found;
-    while ((found = try()) == PM_LEAKS_BUSY && now_ns() < end)
-        halt_nap(PAUSE_NS);
+    long patience = TRY_NS;
+    while ((found = try(patience)) == PM_LEAKS_BUSY && now_ns() < end) {
+        halt_nap(patience);
+        patience = patience < MOST_TRY_NS ? patience * 2 : patience;
+    }
     if (found == PM_LEAKS_BUSY)
         found = failed("its threads do not come out of the allocator; nothing was changed: "
                        "try again");
