@@ -17,8 +17,8 @@ import pytest
 from conftest import compiled, environment, run, said, start, succeeds, tool
 from test_leaks import LOST, THREADS, WAYS
 
-KILLS = int(os.environ.get("LEAK_KILLS", "20"))
-LOOKS = int(os.environ.get("LEAK_LOOKS", "10"))
+KILLS = int(os.environ.get("LEAK_KILLS", "50"))
+LOOKS = int(os.environ.get("LEAK_LOOKS", "50"))
 
 
 @pytest.fixture(scope="module")
