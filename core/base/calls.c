@@ -96,8 +96,11 @@ void pm_calls_release(void) {
 // "running", or the number, six arguments, the stack pointer and the program counter.
 //
 // A handler may have left the call by longjmp(), and the thread may sleep at this depth again: in a
-// lock, or in another call that is never recorded.
+// lock, or in another call that is never recorded. A call that has begun again after a stop, by a
+// debugger or SIGSTOP, is shown as restart_syscall whatever it was; locks never are.
 static bool is_other(long number, bool by_futex) {
+    if (number == SYS_restart_syscall)
+        return false;
     return (number == SYS_futex) != by_futex || number == SYS_wait4 || number == SYS_waitid ||
            number == SYS_flock || number == SYS_fcntl || number == SYS_openat;
 }

@@ -17,14 +17,36 @@
 // By site, where stacks are recorded.
 static struct pm_leak_row *site;
 
-static void add(void *block, size_t bytes, void *leaks) {
-    pm_leaks_add(leaks, block, bytes);
-    if (!site)
+static void add(void *block, size_t bytes, void *arg) {
+    const struct pm_leaks_found *found = arg;
+    pm_leaks_add(found->leaks, block, bytes);
+    if (!found->site)
         return;
-    struct pm_leak_row *row = &site[pm_stacks_site(block)];
+    struct pm_leak_row *row = &found->site[pm_stacks_site(block)];
     row->blocks++;
     row->bytes += bytes;
     row->example = block;
+}
+
+int pm_leaks_mark(struct pm_leaks_found *found, int roots(struct pm_error *),
+                  struct pm_error *err) {
+    int status = pm_live_begin(err);
+    if (status != PM_OK)
+        return status;
+    status = roots(err);
+    pm_live_mark();
+    *found->in_use = pm_live_unreached(add, found); // also after a failure: removes marks
+    pm_live_end();
+    return status;
+}
+
+static void ignore(void *block, size_t bytes, void *unused) {
+    (void)block, (void)bytes, (void)unused;
+}
+
+void pm_leaks_unmark(void) {
+    pm_live_unreached(ignore, NULL);
+    pm_live_end();
 }
 
 static void root(const void *at, size_t len, void *unused) {
@@ -32,25 +54,14 @@ static void root(const void *at, size_t len, void *unused) {
     pm_live_root(at, len);
 }
 
-struct found {
-    struct pm_leaks *leaks;
-    struct pm_live_sum *in_use;
-};
+static int all_roots(struct pm_error *err) { return pm_world_roots(root, NULL, err); }
 
-static int mark_and_count(void *arg, struct pm_error *err) {
-    struct found *found = arg;
-    int status = pm_live_begin(err);
-    if (status != PM_OK)
-        return status;
-    status = pm_world_roots(root, NULL, err);
-    pm_live_mark();
-    *found->in_use = pm_live_unreached(add, found->leaks); // also after a failure: removes marks
-    pm_live_end();
-    return status;
+static int mark_and_count(void *found, struct pm_error *err) {
+    return pm_leaks_mark(found, all_roots, err);
 }
 
 int pm_leaks_find(struct pm_leaks *leaks, struct pm_live_sum *in_use, struct pm_error *err) {
-    struct found found = {leaks, in_use};
+    struct pm_leaks_found found = {leaks, in_use, site};
     *leaks = (struct pm_leaks){0};
     return pm_world_hold(mark_and_count, &found, err);
 }

@@ -16,6 +16,17 @@ int pm_leaks_begin(struct pm_error *err);
 // Counts the leaks of this moment. The caller holds no lock of ours, and is not in a signal handler
 // that has interrupted the allocator. `in_use`: all blocks.
 int pm_leaks_find(struct pm_leaks *leaks, struct pm_live_sum *in_use, struct pm_error *err);
+
+// The same while all other threads stand still already. `roots` gives all roots to pm_live_root().
+struct pm_leaks_found {
+    struct pm_leaks *leaks;
+    struct pm_live_sum *in_use;
+    struct pm_leak_row *site; // one row for each of PM_STACKS; NULL: no stacks are recorded
+};
+int pm_leaks_mark(struct pm_leaks_found *found, int roots(struct pm_error *), struct pm_error *err);
+// Removes the marks of one that a fault has ended.
+void pm_leaks_unmark(void);
+
 // Prints the report, if PMALLOC_LEAKS asks for one.
 void pm_leaks_report(void);
 

@@ -16,7 +16,7 @@
 #include "base/own_memory.h"
 #include "pages/pagemap.h"
 
-#define FRAMES 14u
+#define FRAMES PM_STACK_FRAMES
 #define OURS 8u // frames of PMAlloc's own that may lie below the program's
 #define TRIES 16u
 
@@ -116,6 +116,8 @@ void pm_stacks_store(void *block) {
 // ---- the report ---------------------------------------------------------------------------------
 
 uint32_t pm_stacks_site(const void *block) { return *site_of(block); }
+
+void *const *pm_stacks_frames(uint32_t site) { return stacks[site].frame; }
 
 static void say_frame(unsigned number, void *at) {
     Dl_info info;

@@ -19,6 +19,7 @@
 #include "base/message.h"
 
 #define PM_STACKS 65536u
+#define PM_STACK_FRAMES 14u
 
 extern bool pm_stacks_on;
 
@@ -38,6 +39,8 @@ static inline void *pm_stacks_note(void *block) {
 }
 
 uint32_t pm_stacks_site(const void *block);
+// The calls of a site, innermost first, up to the first that is NULL; PM_STACK_FRAMES at most.
+void *const *pm_stacks_frames(uint32_t site);
 // Prints the calls of a site, innermost first, one on a line.
 void pm_stacks_say(uint32_t site);
 

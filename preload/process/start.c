@@ -25,6 +25,7 @@
 #include "commits.h"
 #include "fork.h"
 #include "leaks.h"
+#include "leaks_asked.h"
 #include "media/adopt.h"
 #include "media/commit.h"
 #include "media/file.h"
@@ -129,6 +130,7 @@ static int decide(struct pm_error *err) {
 }
 
 static int open_heap(struct pm_error *err) {
+    pm_leaks_open_door();
     int status = pm_leaks_begin(err);
     if (status == PM_OK)
         status = pm_nodes_find(err);

@@ -103,6 +103,15 @@ static void root_registers(const void *context, pm_memory_fn *root, void *arg) {
     root(state, extended[0] == FX_MAGIC ? extended[4] : FX_BYTES, arg);
 }
 
+int pm_world_memory(const uintptr_t *stacks, unsigned count, pm_memory_fn *root, void *arg,
+                    struct pm_error *err) {
+    for (unsigned i = 0; pm_heap_is_held() && i < PM_ROOT_SLOTS; i++) {
+        uint64_t slot = pm_heap_slot(i);
+        root(&slot, sizeof slot, arg);
+    }
+    return pm_process_memory(stacks, count, root, arg, err);
+}
+
 int pm_world_roots(pm_memory_fn *root, void *arg, struct pm_error *err) {
     unsigned count = known_count();
     for (unsigned i = 0; i < count; i++) {
@@ -112,11 +121,7 @@ int pm_world_roots(pm_memory_fn *root, void *arg, struct pm_error *err) {
         if (known->thread[i].context)
             root_registers(known->thread[i].context, root, arg);
     }
-    for (unsigned i = 0; pm_heap_is_held() && i < PM_ROOT_SLOTS; i++) {
-        uint64_t slot = pm_heap_slot(i);
-        root(&slot, sizeof slot, arg);
-    }
-    return pm_process_memory(known->stacks, count, root, arg, err);
+    return pm_world_memory(known->stacks, count, root, arg, err);
 }
 
 // ---- hold ---------------------------------------------------------------------------------------

@@ -18,5 +18,8 @@ typedef int pm_world_fn(void *arg, struct pm_error *err);
 int pm_world_hold(pm_world_fn *work, void *arg, struct pm_error *err);
 // For `work`: calls `root` for each piece of memory that is a root.
 int pm_world_roots(pm_memory_fn *root, void *arg, struct pm_error *err);
+// The same without registers, for threads that somebody else holds: by their stack pointers.
+int pm_world_memory(const uintptr_t *stacks, unsigned count, pm_memory_fn *root, void *arg,
+                    struct pm_error *err);
 
 #endif

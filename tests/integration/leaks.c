@@ -3,10 +3,12 @@
 
 // Blocks that are reached in one way each, by the first argument, and blocks that nothing reaches:
 // LOST of 112 bytes, 3 of 20,000 and 2 of 300,000. The block that is reached in the way under test
-// has 5,000 bytes, and is the only one of this size.
+// has 5,000 bytes, and is the only one of this size. With "stay" as the last argument the program
+// then says a line, and ends when it is told something.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,6 +161,13 @@ static void in_library(const char *path) {
         *data = malloc(KEPT);
 }
 
+// Says a line, and ends when it is told something.
+static void stay_on(void) {
+    char byte = '\n';
+    if (write(STDOUT_FILENO, &byte, 1) == 1 && read(STDIN_FILENO, &byte, 1) < 0)
+        perror("read");
+}
+
 static void keep(const char *way, const char *library) {
     if (strcmp(way, "global") == 0) {
         global = malloc(KEPT);
@@ -200,6 +209,9 @@ static const char *const names[] = {"register",   "vector",     "sleep",        
 
 int main(int argc, char **argv) {
     const char *way = argc > 1 ? argv[1] : "global";
+    bool stay = argc > 1 && strcmp(argv[argc - 1], "stay") == 0;
+    if (stay)
+        free(global = malloc(1 << 20)); // a program that has asked for little has no heap yet
     if (strcmp(way, "child") == 0) {
         pid_t child = fork();
         if (child)
@@ -216,5 +228,7 @@ int main(int argc, char **argv) {
     if (strcmp(way, "killed") == 0)
         kill(getpid(), SIGKILL);
     fflush(stdout);
+    if (stay)
+        stay_on();
     exit(0);
 }

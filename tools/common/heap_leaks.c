@@ -6,7 +6,6 @@
 
 #include "base/bits.h"
 #include "blocks/bitmaps.h"
-#include "json.h"
 #include "pages/extent.h"
 
 // The slab of a population of the current class: the bits are its free bits.
@@ -36,10 +35,26 @@ bool heap_leaks_find(struct pm_leaks *leaks) {
     return pm_bitmaps_read(add_small, leaks);
 }
 
+void heap_leaks_sizes(struct json *j, const struct pm_leaks *leaks) {
+    bool and_more;
+    json_open(j, "sizes", '[');
+    for (unsigned i = 1; i < PM_LEAK_ROWS; i++) {
+        const struct pm_leak_row *row = &leaks->row[i];
+        if (!row->blocks)
+            continue;
+        json_open(j, NULL, '{');
+        json_number(j, "from", pm_leaks_size(i, &and_more));
+        json_number(j, "blocks", row->blocks);
+        json_number(j, "bytes", row->bytes);
+        json_number(j, "example", (uintptr_t)row->example);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
 static void print_json(const char *heap, const struct pm_leaks *leaks, bool exact,
                        const struct pm_recovery *found) {
     struct json j = {.out = stdout};
-    bool and_more;
     json_open(&j, NULL, '{');
     json_text(&j, "heap", heap);
     json_bool(&j, "exact", exact);
@@ -47,24 +62,12 @@ static void print_json(const char *heap, const struct pm_leaks *leaks, bool exac
     json_number(&j, "bytes", leaks->sum.bytes);
     json_number(&j, "live_blocks", found->live_objects);
     json_number(&j, "live_bytes", found->live_bytes);
-    json_open(&j, "sizes", '[');
-    for (unsigned i = 1; i < PM_LEAK_ROWS; i++) {
-        const struct pm_leak_row *row = &leaks->row[i];
-        if (!row->blocks)
-            continue;
-        json_open(&j, NULL, '{');
-        json_number(&j, "from", pm_leaks_size(i, &and_more));
-        json_number(&j, "blocks", row->blocks);
-        json_number(&j, "bytes", row->bytes);
-        json_number(&j, "example", (uintptr_t)row->example);
-        json_close(&j, '}');
-    }
-    json_close(&j, ']');
+    heap_leaks_sizes(&j, leaks);
     json_close(&j, '}');
     json_end(&j);
 }
 
-static void print_line(const char *line) { puts(line); }
+void heap_leaks_line(const char *line) { puts(line); }
 
 void heap_leaks_print(const char *heap, const struct pm_leaks *leaks, bool exact,
                       const struct pm_recovery *found, bool json) {
@@ -76,7 +79,7 @@ void heap_leaks_print(const char *heap, const struct pm_leaks *leaks, bool exact
            (unsigned long)leaks->sum.blocks, (unsigned long)leaks->sum.bytes,
            (unsigned long)found->live_objects, (unsigned long)found->live_bytes);
     if (leaks->sum.blocks)
-        pm_leaks_lines(leaks, print_line);
+        pm_leaks_lines(leaks, heap_leaks_line);
     if (!exact)
         puts("only large blocks are counted: after a crash, small ones are not on record");
 }

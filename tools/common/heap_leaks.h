@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "json.h"
 #include "live/leaks.h"
 #include "recovery/recover.h"
 
@@ -16,5 +17,8 @@
 bool heap_leaks_find(struct pm_leaks *leaks);
 void heap_leaks_print(const char *heap, const struct pm_leaks *leaks, bool exact,
                       const struct pm_recovery *found, bool json);
+// The sizes as an array; a line of a table.
+void heap_leaks_sizes(struct json *j, const struct pm_leaks *leaks);
+void heap_leaks_line(const char *line);
 
 #endif

@@ -335,7 +335,7 @@ static int tracer_of(pid_t pid) {
             return 0; // it is gone, which is found out elsewhere
         tracer = (int)number_after(text, "\nTracerPid:");
         if (!tracer || !read_text(tracer, tracer, "comm", text, sizeof text) ||
-            strncmp(text, "pmalloc-backup", 14) != 0)
+            (strncmp(text, "pmalloc-backup", 14) != 0 && strncmp(text, "pmalloc-info", 12) != 0))
             break;
         nanosleep(&tick, NULL);
     }
@@ -348,8 +348,8 @@ bool standstill_allowed(pid_t pid, struct pm_error *err) {
     if (tracer) {
         pm_fail(err, PM_OPERATIONAL,
                 "process %d cannot be held: process %d traces it (a debugger, strace, or another "
-                "pmalloc-backup); end that first",
-                (int)pid, tracer);
+                "%s); end that first",
+                (int)pid, tracer, pm_message_prefix);
         return false;
     }
     if (read_text(pid, pid, "syscall", text, sizeof text) || (errno != EACCES && errno != EPERM))

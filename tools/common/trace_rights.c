@@ -21,18 +21,18 @@ int trace_refused(pid_t pid, struct pm_error *err) {
     if (scope >= 3)
         return pm_fail(err, PM_OPERATIONAL,
                        "process %d cannot be held: the sysctl kernel.yama.ptrace_scope is %d, so "
-                       "nobody may trace any process until this machine starts anew; back the heap "
-                       "up when the program has ended",
+                       "nobody may trace any process until this machine starts anew; try again "
+                       "when the program has ended",
                        (int)pid, scope);
     if (scope >= 1)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "process %d cannot be held: the sysctl kernel.yama.ptrace_scope is %d; set "
-                       "it to 0, or run pmalloc-backup with CAP_SYS_PTRACE (setpriv --ambient-caps "
-                       "+sys_ptrace)",
-                       (int)pid, scope);
+        return pm_fail(
+            err, PM_OPERATIONAL,
+            "process %d cannot be held: the sysctl kernel.yama.ptrace_scope is %d; set "
+            "it to 0, or run %s with CAP_SYS_PTRACE (setpriv --ambient-caps +sys_ptrace)",
+            (int)pid, scope, pm_message_prefix);
     return pm_fail(err, PM_OPERATIONAL,
                    "process %d cannot be held: the kernel does not let this user trace it; run "
-                   "pmalloc-backup with CAP_SYS_PTRACE (setpriv --ambient-caps +sys_ptrace), or "
-                   "end the program",
-                   (int)pid);
+                   "%s with CAP_SYS_PTRACE (setpriv --ambient-caps +sys_ptrace), or end the "
+                   "program",
+                   (int)pid, pm_message_prefix);
 }

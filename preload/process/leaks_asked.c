@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "leaks_asked.h"
+
+#include <errno.h>
+
+#include "base/library.h"
+#include "base/lock.h"
+#include "base/os.h"
+#include "base/own_memory.h"
+#include "leaks.h"
+#include "live/leaks_door.h"
+#include "phase.h"
+#include "stacks.h"
+#include "world.h"
+
+_Static_assert(PM_LEAKS_SITE_ROOM == PM_STACKS && PM_LEAK_FRAMES == PM_STACK_FRAMES, "one size");
+
+extern const char __start_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
+extern const char __stop_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
+
+// ---- the answer: all other threads stand still, anywhere in the program -------------------------
+
+static bool busy;
+
+static void look_at_lock(struct pm_lock *lock) {
+    busy |= atomic_load_explicit(&lock->word, memory_order_acquire) != 0;
+}
+
+// The tool has seen that no thread is in our code. One that holds a lock may be in libc's.
+static bool is_busy(void) {
+    busy = false;
+    pm_process_each_lock(look_at_lock);
+    return busy;
+}
+
+static struct pm_leaks_asked *asked;
+
+// The piece holds no roots but the registers. The kernel may have joined it to other memory.
+static void root_but_piece(const void *at, size_t len, void *unused) {
+    uintptr_t from = (uintptr_t)at, end = from + len;
+    uintptr_t piece = (uintptr_t)asked, piece_end = piece + asked->piece_bytes;
+    (void)unused;
+    if (end <= piece || from >= piece_end) {
+        pm_live_root(at, len);
+        return;
+    }
+    if (from < piece)
+        pm_live_root(at, piece - from);
+    if (end > piece_end)
+        pm_live_root((const void *)piece_end, end - piece_end);
+}
+
+static int roots(struct pm_error *err) {
+    pm_live_root(asked->registers, asked->register_bytes);
+    return pm_world_memory(asked->stacks, asked->threads, root_but_piece, NULL, err);
+}
+
+// The sites with the most bytes first.
+static void take_sites(void) {
+    struct pm_leak_row *row = asked->sites;
+    for (unsigned n = 0; n < PM_LEAK_SITES; n++) {
+        uint32_t most = 0;
+        for (uint32_t i = 1; i < PM_STACKS; i++)
+            if (row[i].bytes > row[most].bytes)
+                most = i;
+        asked->site[n].row = row[most];
+        for (unsigned f = 0; most && f < PM_STACK_FRAMES; f++)
+            asked->site[n].frame[f] = pm_stacks_frames(most)[f];
+        row[most] = (struct pm_leak_row){0};
+    }
+    for (uint32_t i = 0; i < PM_STACKS; i++)
+        asked->other_bytes += row[i].bytes;
+}
+
+static enum pm_leaks_answer find(void) {
+    uintptr_t next;
+    enum pm_phase phase = pm_phase();
+    if (phase == PM_COLD || phase == PM_WAITING)
+        return PM_LEAKS_NO_HEAP;
+    if (phase > PM_ENDING)
+        return PM_LEAKS_AT_END;
+    if (phase == PM_STARTING || phase == PM_ENDING || is_busy())
+        return PM_LEAKS_BUSY;
+    if (!pm_own_end((uintptr_t)__ehdr_start, &next))
+        pm_own_note_library();
+    asked->with_stacks = pm_stacks_on;
+    struct pm_leaks_found found = {&asked->leaks, &asked->in_use,
+                                   pm_stacks_on ? asked->sites : NULL};
+    if (pm_leaks_mark(&found, roots, &asked->err) != PM_OK)
+        return PM_LEAKS_FAILED;
+    if (pm_stacks_on)
+        take_sites();
+    return PM_LEAKS_FOUND;
+}
+
+// Runs in a thread that is anywhere in the program, on the stack of the piece.
+__attribute__((noinline)) static void answer(struct pm_leaks_asked *piece) {
+    int saved = errno;
+    enum pm_leaks_answer found = PM_LEAKS_FAILED;
+    asked = piece;
+    if (piece->command == PM_LEAKS_UNDO)
+        pm_leaks_unmark();
+    else
+        found = find();
+    errno = saved;
+    atomic_store_explicit(&piece->answer, found, memory_order_release);
+}
+
+// ---- the door -----------------------------------------------------------------------------------
+
+__attribute__((naked, noinline)) static void enter(void) {
+    __asm__ volatile("cld\n\txorl %%ebp, %%ebp\n\tcall %P0\n1:\tpause\n\tjmp 1b" : : "i"(answer));
+}
+
+__attribute__((naked, noinline)) static void call(void) {
+    __asm__ volatile("syscall\n1:\tpause\n\tjmp 1b");
+}
+
+static struct pm_leaks_door door __attribute__((used)) = {
+    .magic_a = PM_LEAKS_MAGIC_A,
+    .magic_b = PM_LEAKS_MAGIC_B,
+    .self = &door,
+    .layout = PM_LEAKS_LAYOUT,
+    .answer = enter,
+    .call = call,
+    .text = __ehdr_start,
+    .text_end = etext,
+    .inner = __start_pm_inner_calls,
+    .inner_end = __stop_pm_inner_calls,
+    .own = &pm_os_own_thread,
+    .phase = &pm_phase_word,
+};
+
+void pm_leaks_open_door(void) {
+    const char *pointer;
+    __asm__("movq %%fs:0, %0" : "=r"(pointer));
+    door.locks = (const char *)&pm_locks_held - pointer;
+}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""pmalloc-info --leaks PID: what nothing reaches in a program that runs, and that the program does
+not notice. The programs are leaks.c, as in test_leaks, and leaks_running.c."""
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import compiled, environment, run, said, start, succeeds, tool
+from test_leaks import LOST, THREADS, WAYS
+
+KILLS = int(os.environ.get("LEAK_KILLS", "50"))
+LOOKS = int(os.environ.get("LEAK_LOOKS", "50"))
+
+
+@pytest.fixture(scope="module")
+def leaks():
+    return compiled("leaks.c", "-O1", "-g", "-fno-inline")
+
+
+@pytest.fixture(scope="module")
+def running():
+    return compiled("leaks_running.c", "-O2", "-D_GNU_SOURCE")
+
+
+@contextlib.contextmanager
+def begun(argv, **settings):
+    """A program that has said its line. It is told something at the end, and must end well."""
+    process = start(argv, **settings)
+    try:
+        assert process.stdout.readline() in ("\n", "busy\n"), process.stderr.read()
+        yield process
+        output, errors = process.communicate("x", timeout=60)
+        assert process.returncode == 0 and "wrong" not in output, (output, errors)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def look(pid, *arguments):
+    return run([tool("pmalloc-info"), "--leaks", *arguments, pid], preload=False)
+
+
+def found(pid):
+    report = json.loads(succeeds(look(pid, "--json")))
+    assert report["blocks"] == sum(row["blocks"] for row in report["sizes"])
+    assert report["bytes"] == sum(row["bytes"] for row in report["sizes"])
+    assert report["process"] == pid
+    return report
+
+
+def sizes(report):
+    return {row["from"]: (row["blocks"], row["bytes"]) for row in report["sizes"]}
+
+
+@pytest.mark.parametrize("way", WAYS + THREADS)
+def test_the_same_as_at_the_end(leaks, way):
+    with begun([leaks, way, "stay"], BACKING="volatile") as process:
+        assert sizes(found(process.pid)) == LOST
+        assert sizes(found(process.pid)) == LOST  # nothing was freed, no mark is left
+
+
+def test_what_is_lost_is_a_leak(leaks):
+    with begun([leaks, "lost", "stay"], BACKING="volatile") as process:
+        assert sizes(found(process.pid)) == {**LOST, 5120: (1, 5120)}
+        text = succeeds(look(process.pid))
+        head = rf"nothing reaches 13 of \d+ blocks, \d+ of \d+ bytes of process {process.pid}\n"
+        assert re.match(head, text) and re.search(r"\n +5120 +1 +5120  0x\w+\n", text), text
+
+
+@pytest.mark.parametrize("way", ["chain", "sleep", "register"])
+@pytest.mark.parametrize("settings", [{}, {"ROOTS": "global"}, {"COMMIT": "20ms"}], ids=str)
+def test_a_heap_on_media(leaks, heap, way, settings):
+    with begun([leaks, way, "stay"], HEAP=heap, **settings) as process:
+        assert sizes(found(process.pid)) == LOST
+
+
+def test_where_they_were_allocated(leaks):
+    with begun([leaks, "sleep", "stay"], BACKING="volatile", LEAKS="stack") as process:
+        report = found(process.pid)
+        text = succeeds(look(process.pid))
+    assert sizes(report) == LOST
+    assert sorted(site["bytes"] for site in report["sites"]) == sorted(n for _, n in LOST.values())
+    for site in report["sites"]:
+        calls = [c["offset"] - 1 for c in site["calls"] if c["object"] == str(leaks)]
+        addresses = [hex(at) for at in calls]
+        names = succeeds(run(["addr2line", "-f", "-e", leaks, *addresses], preload=False))
+        assert names.splitlines()[:4:2] == ["lose", "main"], names
+    assert re.search(rf"allocated by:\n    #0 {leaks}\+0x[0-9a-f]+\n", text), text
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_forked_child(leaks, heap, persistent):
+    """The child has lost some blocks, its parent none."""
+    settings = {"HEAP": heap} if persistent else {"BACKING": "volatile"}
+    with begun([leaks, "child", "stay"], **settings) as process:
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as children:
+            child = int(children.read())
+        assert sizes(found(child)) == LOST
+        assert sizes(found(process.pid)) == {}
+
+
+# ---- the program does not notice -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sleepers", "busy"])
+@pytest.mark.parametrize("settings", [{}, {"COMMIT": "20ms"}], ids=str)
+def test_looks_again_and_again(running, heap, mode, settings):
+    """No call fails with EINTR, no signal is lost, no register or block changes."""
+    with begun([running, mode], HEAP=heap, **settings) as process:
+        for _ in range(LOOKS):
+            assert found(process.pid)["in_use_blocks"] >= 64
+
+
+@pytest.mark.parametrize("mode", ["sleepers", "busy"])
+def test_kills_of_the_tool(running, mode):
+    """At any instant. What it has begun is ended by a process of its own."""
+    with begun([running, mode], BACKING="volatile") as process:
+        for _ in range(KILLS):
+            argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]
+            with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as one:
+                time.sleep(random.uniform(0, 0.02))
+                one.send_signal(random.choice([signal.SIGKILL, signal.SIGINT, signal.SIGTERM]))
+        found(process.pid)
+
+
+def test_two_at_once(running):
+    with begun([running, "sleepers"], BACKING="volatile") as process:
+        argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]
+        tools = [subprocess.Popen(argv, stdout=-1, stderr=-1, text=True) for _ in range(4)]
+        for one in tools:
+            output, errors = one.communicate(timeout=60)
+            assert one.returncode in (0, 8), errors
+            assert "nothing reaches" in output or "cannot be held" in errors, errors
+        found(process.pid)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def refused(pid, *parts):
+    done = look(pid)
+    assert done.returncode == 8 and done.stdout == "", said(done)
+    assert len(done.stderr.splitlines()) == 1, said(done)
+    for part in parts:
+        assert part in done.stderr, said(done)
+    error = json.loads(look(pid, "--json").stdout)["error"]
+    assert done.stderr == f"pmalloc-info: {error}\n"
+
+
+def test_no_such_process():
+    refused(4194303, "there is no process 4194303")
+
+
+def test_a_program_without_the_library(running):
+    with begun([running, "busy"], preload=False) as process:
+        refused(process.pid, "does not run under PMAlloc")
+
+
+def test_another_build(running):
+    with begun([running, "other"], preload=False) as process:
+        refused(process.pid, "under another build of PMAlloc")
+
+
+def test_a_filter(running):
+    with begun([running, "filtered"], BACKING="volatile") as process:
+        refused(process.pid, "has a seccomp filter")
+
+
+def test_a_stopped_process(running):
+    with begun([running, "busy"], BACKING="volatile") as process:
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        refused(process.pid, "is stopped", f"kill -CONT {process.pid}")
+        process.send_signal(signal.SIGCONT)
+
+
+def test_a_debugged_process(running):
+    seize, detach, interrupt = 0x4206, 17, 0x4207
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    with begun([running, "busy"], BACKING="volatile") as process:
+        assert ptrace(seize, process.pid, None, None) == 0
+        refused(process.pid, f"process {os.getpid()} traces it")
+        ptrace(interrupt, process.pid, None, None)
+        os.waitpid(process.pid, 0x40000000)
+        assert ptrace(detach, process.pid, None, None) == 0
+
+
+def test_another_users_process(running):
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    with begun([running, "busy"], BACKING="volatile") as process:
+        other = ["setpriv", "--reuid=65534", "--clear-groups"]
+        done = run([*other, tool("pmalloc-info"), "--leaks", process.pid], preload=False)
+        if done.returncode == 127 or "setpriv" in done.stderr:
+            pytest.skip("another user cannot run the tool here")
+        assert done.returncode == 8 and "CAP_SYS_PTRACE" in done.stderr, done
+
+
+def test_a_program_that_has_no_heap_yet():
+    with subprocess.Popen(["sleep", "60"], env=environment()) as process:
+        time.sleep(0.2)
+        try:
+            done = look(process.pid)
+            assert "has no heap yet" in succeeds(done), said(done)
+            assert found(process.pid)["heap"] is False
+        finally:
+            process.kill()
+
+
+def test_a_directory_goes_first(leaks, heap):
+    """A number is a heap where there is a directory of this name."""
+    with begun([leaks, "none", "stay"], BACKING="volatile") as process:
+        pid = str(process.pid)
+        succeeds(run([leaks, "none"], HEAP=heap.parent / pid, ROOTS="global"))
+        argv = [tool("pmalloc-info"), "--leaks", pid]
+        text = succeeds(run(argv, preload=False, cwd=heap.parent))
+        assert text.startswith("no root reaches 12 "), text
