@@ -160,7 +160,7 @@ def test_damage(clean, name, offset, data, part):
     "field, value, part",
     [
         ("version", 2, "its format version is 0x2, this one has 0x1"),
-        ("incompat", 0x21, "its set of features is 0x21, this one has 0x1"),
+        ("incompat", 1 << 63 | 1, "its set of features is 0x8000000000000001, this one has 0x1"),
         ("range", 2 << 40, "its range is 2 TiB, this one has 1 TiB"),
         ("node_count", 2, "its number of nodes is 0x2, this one has 0x1"),
     ],
