@@ -100,7 +100,8 @@ static void look_at(struct search *s, uint64_t at) {
     if (pread(s->memory, &door, sizeof door, (off_t)at) != (ssize_t)sizeof door ||
         (uintptr_t)door.self != at)
         return;
-    pread(s->memory, &phase, sizeof phase, (off_t)(uintptr_t)door.phase);
+    if (pread(s->memory, &phase, sizeof phase, (off_t)(uintptr_t)door.phase) != sizeof phase)
+        phase = 0;
     if (s->found && (s->served || !phase))
         return;
     s->door = door;
