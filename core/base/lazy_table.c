@@ -23,6 +23,8 @@ static size_t step_size(void) {
     return size;
 }
 
+static size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) & ~(step - 1); }
+
 static void *map(void *at, size_t len, int prot, int fixed) {
     return mmap(at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
 }
@@ -78,7 +80,7 @@ static bool make_writable(char *at, size_t len, size_t whole) {
 bool pm_lazy_table_step(struct pm_lazy_table *t, size_t bytes) {
     if (bytes > t->reach)
         return false;
-    size_t step = step_size(), to = (bytes + step - 1) & ~(step - 1);
+    size_t to = round_up(bytes, step_size());
     to = to < t->reach ? to : t->reach;
     int saved = errno;
     if (!make_writable(t->map + t->ready, to - t->ready, to))
@@ -115,11 +117,11 @@ static void place(struct pm_range_table *t, char *map, uint64_t range) {
 bool pm_range_tables_reserve(struct pm_range_table *first, unsigned count, uint64_t range) {
     size_t bytes = 0;
     for (unsigned i = 0; i < count; i++)
-        bytes += (bytes_for(&first[i], range) + STEP - 1) & ~(STEP - 1);
+        bytes += round_up(bytes_for(&first[i], range), STEP);
     char *map = reserve(bytes);
     for (unsigned i = 0; map && i < count; i++) {
         place(&first[i], map, range);
-        map += (bytes_for(&first[i], range) + STEP - 1) & ~(STEP - 1);
+        map += round_up(bytes_for(&first[i], range), STEP);
     }
     return map != NULL;
 }
@@ -136,7 +138,7 @@ bool pm_range_tables_cover(unsigned shard, uint64_t bytes) {
 
 void pm_table_touch(void *from, void *to) {
     uintptr_t start = (uintptr_t)from & ~(PM_PAGE_SIZE - 1);
-    uintptr_t end = ((uintptr_t)to + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+    uintptr_t end = round_up((uintptr_t)to, PM_PAGE_SIZE);
     int saved = errno;
     if (end - start >= HUGE_FROM)
         pm_os_advise((void *)start, end - start, MADV_HUGEPAGE);

@@ -15,12 +15,18 @@
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char etext[];
 extern const char _end[] __attribute__((visibility("hidden")));
+// The code of system calls that this library makes itself. Where they are libc's, there is none.
+extern const char __start_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
+extern const char __stop_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
 
 static inline bool pm_lies_within(uintptr_t at, const char *start, const char *end) {
     return at - (uintptr_t)start < (uintptr_t)end - (uintptr_t)start;
 }
 static inline bool pm_library_has(uintptr_t at) { return pm_lies_within(at, __ehdr_start, _end); }
 static inline bool pm_library_runs(uintptr_t at) { return pm_lies_within(at, __ehdr_start, etext); }
+static inline bool pm_library_calls(uintptr_t at) {
+    return pm_lies_within(at, __start_pm_inner_calls, __stop_pm_inner_calls);
+}
 static inline bool pm_library_is_program(void) { return pm_library_has(getauxval(AT_ENTRY)); }
 
 #endif

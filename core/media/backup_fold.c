@@ -23,11 +23,11 @@ struct fold {
     struct pm_backup_rounds rounds;
     // By the rows of the table: where in the increments a file's blocks lie last. Blocks that a
     // later increment has replaced are not looked at: their space was given back.
-    uint64_t *place[PM_HEAP_FILES]; // BY_HOLE: an increment has made it a hole; 0: none names it
+    uint64_t *place
+        [PM_HEAP_FILES]; // PM_BACKUP_BY_HOLE: an increment has made it a hole; 0: none names it
     uint64_t blocks[PM_HEAP_FILES]; // of `place`
     uint64_t cut[PM_HEAP_FILES];    // what lies beyond was cut off by an increment; 0: nothing was
 };
-#define BY_HOLE 1u
 #define CUT_ALL 1u
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -164,20 +164,25 @@ static int note_places(struct fold *fold, const struct pm_backup_index *x, struc
             return fold_failed(fold->dir, f->name, err);
         for (uint64_t k = 0; k < f->entries; k++, e++) {
             bool hole = (e->block & PM_BACKUP_HOLE) != 0;
-            fold->place[row][e->block & ~PM_BACKUP_HOLE] = hole ? BY_HOLE : data;
+            fold->place[row][e->block & ~PM_BACKUP_HOLE] = hole ? PM_BACKUP_BY_HOLE : data;
             data += hole ? 0 : PM_BACKUP_BLOCK;
         }
     }
     return PM_OK;
 }
 
+static ssize_t read_block(int fd, uint64_t at, char block[PM_BACKUP_BLOCK]) {
+    ssize_t got;
+    do
+        got = pread(fd, block, PM_BACKUP_BLOCK, (off_t)at);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
 static int check_block(const struct fold *fold, const struct pm_backup_entry *e, uint64_t at,
                        struct pm_error *err) {
     char block[PM_BACKUP_BLOCK];
-    ssize_t got;
-    do
-        got = pread(fold->from, block, sizeof block, (off_t)at);
-    while (got < 0 && errno == EINTR);
+    ssize_t got = read_block(fold->from, at, block);
     if (got < 0)
         return fold_failed(fold->dir, PM_BACKUP_INCREMENTS, err);
     return got == (ssize_t)sizeof block && pm_backup_sum(block) == pm_backup_entry_sum(e)
@@ -206,10 +211,7 @@ static int check_blocks(struct fold *fold, const struct pm_backup_index *x, stru
 
 // The last block of a file is filled up with zeroes. False: the file ends before it.
 static bool read_base(int fd, uint64_t at, char block[PM_BACKUP_BLOCK]) {
-    ssize_t got;
-    do
-        got = pread(fd, block, PM_BACKUP_BLOCK, (off_t)at);
-    while (got < 0 && errno == EINTR);
+    ssize_t got = read_block(fd, at, block);
     if (got <= 0)
         return false;
     memset(block + got, 0, PM_BACKUP_BLOCK - (size_t)got);

@@ -16,10 +16,6 @@
 
 // ---- where a thread may wait --------------------------------------------------------------------
 
-// Calls that this library makes itself (names/inner.c). Where they are libc's, there are none.
-extern const char __start_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
-extern const char __stop_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
-
 // A thread rests in the middle of the program's own code: it waits for nothing.
 static _Atomic bool interrupted;
 
@@ -36,7 +32,7 @@ static bool is_outside(void *context) {
     uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     if (pm_nested())
         return false;
-    if (!pm_library_runs(at) || pm_lies_within(at, __start_pm_inner_calls, __stop_pm_inner_calls))
+    if (!pm_library_runs(at) || pm_library_calls(at))
         return rests_at(context);
     if (program < 0)
         program = pm_library_is_program(); // as in unit tests: then its code tells nothing

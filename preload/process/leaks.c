@@ -9,10 +9,9 @@
 #include "base/os.h"
 #include "base/own_memory.h"
 #include "hold.h"
+#include "live/leaks_door.h"
 #include "stacks.h"
 #include "world.h"
-
-#define SITES_SAID 20u
 
 // By site, where stacks are recorded.
 static struct pm_leak_row *site;
@@ -49,6 +48,25 @@ void pm_leaks_unmark(void) {
     pm_live_end();
 }
 
+uint64_t pm_leaks_sites(struct pm_leak_row *row,
+                        void each(uint32_t site, const struct pm_leak_row *row, void *arg),
+                        void *arg) {
+    uint64_t rest = 0;
+    for (unsigned n = 0; n < PM_LEAK_SITES; n++) {
+        uint32_t most = 0;
+        for (uint32_t i = 1; i < PM_STACKS; i++)
+            if (row[i].bytes > row[most].bytes)
+                most = i;
+        if (!row[most].blocks)
+            return 0;
+        each(most, &row[most], arg);
+        row[most] = (struct pm_leak_row){0};
+    }
+    for (uint32_t i = 0; i < PM_STACKS; i++)
+        rest += row[i].bytes;
+    return rest;
+}
+
 static void root(const void *at, size_t len, void *unused) {
     (void)unused;
     pm_live_root(at, len);
@@ -79,29 +97,15 @@ int pm_leaks_begin(struct pm_error *err) {
 
 static void say_line(const char *line) { pm_say("leaks: %s", line); }
 
-static uint32_t most(void) {
-    uint32_t found = 0;
-    for (uint32_t i = 1; i < PM_STACKS; i++)
-        if (site[i].bytes > site[found].bytes)
-            found = i;
-    return found;
+static void say_site(uint32_t i, const struct pm_leak_row *row, void *unused) {
+    (void)unused;
+    pm_say("leaks: %lu bytes in %lu blocks, one at %p, allocated by%s", (unsigned long)row->bytes,
+           (unsigned long)row->blocks, row->example, i ? ":" : " what is not on record");
+    pm_stacks_say(i);
 }
 
-// The sites with the most bytes first.
 static void say_sites(void) {
-    for (unsigned n = 0; n < SITES_SAID; n++) {
-        uint32_t i = most();
-        if (!site[i].blocks)
-            return;
-        pm_say("leaks: %lu bytes in %lu blocks, one at %p, allocated by%s",
-               (unsigned long)site[i].bytes, (unsigned long)site[i].blocks, site[i].example,
-               i ? ":" : " what is not on record");
-        pm_stacks_say(i);
-        site[i] = (struct pm_leak_row){0};
-    }
-    uint64_t rest = 0;
-    for (uint32_t i = 0; i < PM_STACKS; i++)
-        rest += site[i].bytes;
+    uint64_t rest = pm_leaks_sites(site, say_site, NULL);
     if (rest)
         pm_say("leaks: %lu bytes more, allocated in other places", (unsigned long)rest);
 }

@@ -26,6 +26,11 @@ struct pm_leaks_found {
 int pm_leaks_mark(struct pm_leaks_found *found, int roots(struct pm_error *), struct pm_error *err);
 // Removes the marks of one that a fault has ended.
 void pm_leaks_unmark(void);
+// Calls `each` for the sites with the most bytes, those first, and empties their rows. Returns the
+// bytes of the others.
+uint64_t pm_leaks_sites(struct pm_leak_row *row,
+                        void each(uint32_t site, const struct pm_leak_row *row, void *arg),
+                        void *arg);
 
 // Prints the report, if PMALLOC_LEAKS asks for one.
 void pm_leaks_report(void);

@@ -16,9 +16,6 @@
 
 _Static_assert(PM_LEAKS_SITE_ROOM == PM_STACKS && PM_LEAK_FRAMES == PM_STACK_FRAMES, "one size");
 
-extern const char __start_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
-extern const char __stop_pm_inner_calls[] __attribute__((weak, visibility("hidden")));
-
 // ---- the answer: all other threads stand still, anywhere in the program -------------------------
 
 static bool busy;
@@ -56,21 +53,11 @@ static int roots(struct pm_error *err) {
     return pm_world_memory(asked->stacks, asked->threads, root_but_piece, NULL, err);
 }
 
-// The sites with the most bytes first.
-static void take_sites(void) {
-    struct pm_leak_row *row = asked->sites;
-    for (unsigned n = 0; n < PM_LEAK_SITES; n++) {
-        uint32_t most = 0;
-        for (uint32_t i = 1; i < PM_STACKS; i++)
-            if (row[i].bytes > row[most].bytes)
-                most = i;
-        asked->site[n].row = row[most];
-        for (unsigned f = 0; most && f < PM_STACK_FRAMES; f++)
-            asked->site[n].frame[f] = pm_stacks_frames(most)[f];
-        row[most] = (struct pm_leak_row){0};
-    }
-    for (uint32_t i = 0; i < PM_STACKS; i++)
-        asked->other_bytes += row[i].bytes;
+static void take_site(uint32_t i, const struct pm_leak_row *row, void *arg) {
+    struct pm_leak_site **next = arg, *site = (*next)++;
+    site->row = *row;
+    for (unsigned f = 0; i && f < PM_STACK_FRAMES; f++)
+        site->frame[f] = pm_stacks_frames(i)[f];
 }
 
 static enum pm_leaks_answer find(void) {
@@ -89,8 +76,9 @@ static enum pm_leaks_answer find(void) {
                                    pm_stacks_on ? asked->sites : NULL};
     if (pm_leaks_mark(&found, roots, &asked->err) != PM_OK)
         return PM_LEAKS_FAILED;
+    struct pm_leak_site *site = asked->site;
     if (pm_stacks_on)
-        take_sites();
+        asked->other_bytes = pm_leaks_sites(asked->sites, take_site, &site);
     return PM_LEAKS_FOUND;
 }
 

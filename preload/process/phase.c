@@ -65,14 +65,11 @@ static bool held; // STARTING is held for a fork. Written by the thread that sta
 bool pm_phase_hold_start(void) {
     enum pm_phase seen;
     while ((seen = pm_phase()) < PM_READY) {
+        if (seen == PM_WAITING && pm_phase_claim(seen))
+            return held = true;
         if (seen == PM_STARTING && pm_phase_starts_here())
             return true; // a signal handler of the thread that opens the heap has forked
-        if (seen == PM_STARTING)
-            pm_futex_wait(&pm_phase_word, PM_STARTING);
-        else if (seen == PM_WAITING && pm_phase_claim(seen))
-            return held = true;
-        else if (seen == PM_COLD)
-            return true;
+        pm_futex_wait(&pm_phase_word, PM_STARTING);
     }
     return false;
 }

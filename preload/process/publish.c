@@ -57,7 +57,9 @@ static bool can_be_asked_for(size_t align, unsigned flags) {
                flags & ~known, PM_VERSION);
     else if (align & (align - 1))
         pm_say("pmalloc_alloc: alignment %zu is not a power of two; nothing was allocated", align);
-    return !(flags & ~known) && !(align & (align - 1));
+    else
+        return true;
+    return false;
 }
 
 // A heap from before slabs could morph has no file for the tables of pinned blocks.

@@ -290,6 +290,19 @@ def compiled(source, *flags, name=None, compiler=None, libraries=()):
     return out
 
 
+def linked(source, *flags, **options):
+    """The same of a program that is linked with libpmalloc."""
+    libraries = [f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lpmalloc"]
+    return compiled(source, f"-I{ROOT}", *flags, libraries=libraries, **options)
+
+
+def counted(line):
+    """Blocks and changes that structure.c and pinned.c count in a line of their own."""
+    words = line.split()
+    assert words[0] == "ok", line
+    return int(words[1]), int(words[3])
+
+
 FORKS = [f"forks{part}.c" for part in ("", "_copying", "_refused", "_clone", "_daemons")]
 
 

@@ -22,7 +22,7 @@ import sys
 import threading
 
 import pytest
-from conftest import API, BUILD, ROOT, app, compiled, environment, on_media, succeeds, tool
+from conftest import API, ROOT, app, environment, linked, on_media, succeeds, tool
 from damage_case import Case
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
@@ -220,7 +220,7 @@ def originals(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pinned():
     """A heap of pinned blocks, small and large, whose program was killed before a publish."""
-    argv = [compiled("pinned.c", f"-I{ROOT}", libraries=[f"-L{BUILD}", "-lpmalloc"]), "tagged"]
+    argv = [linked("pinned.c"), "tagged"]
     folder = pathlib.Path("/dev/shm") / f"pmalloc-test-pinned-{os.getpid()}"
     folder.mkdir(mode=0o700)
     heap = folder / "dirty"

@@ -15,10 +15,9 @@ import time
 
 import pytest
 from conftest import (
-    BUILD,
-    ROOT,
-    compiled,
+    counted,
     fingerprint,
+    linked,
     one_message,
     recover,
     recovered,
@@ -35,18 +34,7 @@ KILLS = int(os.environ.get("PINNED_KILLS", "0"))
 
 @pytest.fixture(scope="module")
 def pinned():
-    return compiled(
-        "pinned.c",
-        f"-I{ROOT}",
-        libraries=[f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lpmalloc"],
-    )
-
-
-def checked(line):
-    """The nodes and the changes that the program counts."""
-    words = line.split()
-    assert words[0] == "ok", line
-    return int(words[1]), int(words[3])
+    return linked("pinned.c")
 
 
 def info(heap):
@@ -69,7 +57,7 @@ def lists(request, pinned, heap, processes, rng):
             return run([pinned, self.kind, *arguments], HEAP=HEAP, preload=False, **settings)
 
         def check(self, **settings):
-            return checked(succeeds(self.run("check", **settings)))
+            return counted(succeeds(self.run("check", **settings)))
 
         def start(self, *arguments, **settings):
             """Returns the process, its line of figures, and the process id that works."""
@@ -78,7 +66,7 @@ def lists(request, pinned, heap, processes, rng):
             processes.append(process)
             first, second = process.stdout.readline(), process.stdout.readline()
             assert second.startswith("ready "), first + second + process.stderr.read()
-            return process, checked(first), int(second.split()[1])
+            return process, counted(first), int(second.split()[1])
 
         def kill(self, *arguments, latest=0.03, **settings):
             process, seen, _ = self.start(*arguments, **settings)
@@ -223,12 +211,7 @@ MISUSES = {
 
 @pytest.fixture(scope="module")
 def misuse():
-    return compiled(
-        "pinned_misuse.c",
-        f"-I{ROOT}",
-        "-D_GNU_SOURCE",
-        libraries=[f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lpmalloc"],
-    )
+    return linked("pinned_misuse.c", "-D_GNU_SOURCE")
 
 
 @pytest.mark.parametrize("what", MISUSES)

@@ -8,7 +8,7 @@ import json
 import time
 
 import pytest
-from conftest import BUILD, ROOT, compiled, recover, run, start, succeeds, tool
+from conftest import counted, linked, recover, run, start, succeeds, tool
 
 THREADS = [1, 4]
 ROUNDS = 25
@@ -16,18 +16,7 @@ ROUNDS = 25
 
 @pytest.fixture(scope="module")
 def structure():
-    return compiled(
-        "structure.c",
-        f"-I{ROOT}",
-        libraries=[f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lpmalloc"],
-    )
-
-
-def checked(line):
-    """Blocks and changes that the program counts in a line of its own."""
-    words = line.split()
-    assert words[0] == "ok", line
-    return int(words[1]), int(words[3])
+    return linked("structure.c")
 
 
 def killed_at_work(program, processes, rng, threads, settings, latest=0.03):
@@ -39,7 +28,7 @@ def killed_at_work(program, processes, rng, threads, settings, latest=0.03):
     process.kill()
     assert process.wait() == -9, process.stderr.read()
     assert process.stderr.read() == ""
-    return checked(first)
+    return counted(first)
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -53,7 +42,7 @@ def test_killed_at_random_instants(structure, heap, processes, rng, threads):
         if number % 5 == 0:
             found = json.loads(recover(heap, "--json").stdout)
             unfinished += found["unfinished"]
-            blocks, _ = checked(succeeds(run([structure, "check"], **settings)))
+            blocks, _ = counted(succeeds(run([structure, "check"], **settings)))
             # The rest of a reused block may hold old pointers: that keeps a few more.
             assert blocks <= found["live_objects"] < blocks * 1.05 + 50
     assert changes > ROUNDS
@@ -69,7 +58,7 @@ def test_killed_in_commit_mode(structure, heap, processes, rng, threads):
         assert seen >= changes
         changes = seen
     recover(heap)
-    checked(succeeds(run([structure, "check"], HEAP=heap, preload=False)))
+    counted(succeeds(run([structure, "check"], HEAP=heap, preload=False)))
     assert changes > 10
 
 
@@ -78,7 +67,7 @@ def test_page_flushes_and_a_clean_end(structure, heap):
     settings = {"HEAP": heap, "PERSIST": "page"}
     for _ in range(3):
         succeeds(run([structure, "leave"], **settings))
-    blocks, changes = checked(succeeds(run([structure, "check"], **settings)))
+    blocks, changes = counted(succeeds(run([structure, "check"], **settings)))
     assert changes == 9000
     found = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
     assert blocks <= found["live_objects"] < blocks * 1.05 + 50 and found["unfinished"] == 0
@@ -88,13 +77,7 @@ def test_page_flushes_and_a_clean_end(structure, heap):
 
 
 def test_the_cpp_header(heap):
-    program = compiled(
-        "structure_cxx.cc",
-        "-std=c++17",
-        f"-I{ROOT}",
-        compiler="g++",
-        libraries=[f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lpmalloc"],
-    )
+    program = linked("structure_cxx.cc", "-std=c++17", compiler="g++")
     for number in range(1, 16):
         done = run([program], HEAP=heap, preload=False)
         assert succeeds(done) == f"{min(number, 10)}, top {number}\n"

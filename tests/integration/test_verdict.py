@@ -19,7 +19,7 @@ import signal
 import sys
 
 import pytest
-from conftest import API, BUILD, DEADLINE, ROOT, app, compiled, run, said, start, tool
+from conftest import API, DEADLINE, ROOT, app, linked, run, said, start, tool
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
 from forge import forge, groups, near_misses, put_right  # noqa: E402
@@ -69,7 +69,7 @@ def kill_after(heap, commands, kind):
 
 def make_pinned(heap):
     """Lists of pinned nodes, of a program that was killed."""
-    program = compiled("pinned.c", f"-I{ROOT}", libraries=[f"-L{BUILD}", "-lpmalloc"])
+    program = linked("pinned.c")
     argv = [program, "xor"]
     assert run([*argv, "leave"], preload=API, HEAP=heap).returncode == 0
     process = start([*argv, "hang"], preload=API, HEAP=heap)

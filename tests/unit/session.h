@@ -6,6 +6,7 @@
 #ifndef PMALLOC_TESTS_UNIT_SESSION_H
 #define PMALLOC_TESTS_UNIT_SESSION_H
 
+#include "blocks/verify.h"
 #include "heap_fixture.h"
 #include "preload/pmalloc.h"
 #include "process/entry.h"
@@ -20,6 +21,18 @@ struct node {
 static inline void settings(void) {
     setenv("PMALLOC_HEAP", fixture_dir, 1);
     setenv("PMALLOC_MARKERS", "1", 1);
+}
+
+static inline void die(void) {
+    if (!check_failures)
+        kill(getpid(), SIGKILL);
+}
+
+static inline void verify(void) {
+    struct pm_error err = {0};
+    CHECK_EQ(pm_verify(true, &err), PM_OK);
+    if (err.status != PM_OK)
+        printf("  %s\n", err.text);
 }
 
 static inline struct node *list_add(struct node *list, uint64_t value) {
@@ -79,8 +92,7 @@ static inline void session(void) {
 
 static inline void killed_session(void) {
     session();
-    if (!check_failures)
-        kill(getpid(), SIGKILL);
+    die();
 }
 
 static inline void closed_session(void) {

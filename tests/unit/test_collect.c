@@ -8,22 +8,10 @@
 
 #define NODES 3000u
 
-static void die(void) {
-    if (!check_failures)
-        kill(getpid(), SIGKILL);
-}
-
 static void begin(const char *collect) {
     settings();
     setenv("PMALLOC_COLLECT", collect, 1);
     pm_process_before_main();
-}
-
-static void verify(void) {
-    struct pm_error err = {0};
-    CHECK_EQ(pm_verify(true, &err), PM_OK);
-    if (err.status != PM_OK)
-        printf("  %s\n", err.text);
 }
 
 // What the program keeps beside its list: a log with an address that does not look like one.

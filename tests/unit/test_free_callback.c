@@ -23,13 +23,6 @@ static int taker(void *p) {
     return 1;
 }
 
-static void verify(void) {
-    struct pm_error err = {0};
-    CHECK_EQ(pm_verify(true, &err), PM_OK);
-    if (err.status != PM_OK)
-        printf("  %s\n", err.text);
-}
-
 static size_t size_of(unsigned i) { return i % 10 ? 8 + i % 3000 : 20000 + i * 100; }
 
 static void begin(void) {

@@ -14,22 +14,10 @@
 #define BLOCKS 400000u // of 16 to 64 bytes: 250 slabs
 #define THREADS 4u
 
-static void die(void) {
-    if (!check_failures)
-        kill(getpid(), SIGKILL);
-}
-
 static void begin(const char *collect) {
     setenv("PMALLOC_COLLECT", collect, 1);
     settings();
     pm_process_before_main();
-}
-
-static void verify(void) {
-    struct pm_error err = {0};
-    CHECK_EQ(pm_verify(true, &err), PM_OK);
-    if (err.status != PM_OK)
-        printf("  %s\n", err.text);
 }
 
 static size_t size_of(unsigned i) { return 16 + i % 4 * 16; }

@@ -13,21 +13,9 @@
 
 #define BLOCKS 60u
 
-static void die(void) {
-    if (!check_failures)
-        kill(getpid(), SIGKILL);
-}
-
 static void begin(void) {
     settings();
     pm_process_before_main();
-}
-
-static void verify(void) {
-    struct pm_error err = {0};
-    CHECK_EQ(pm_verify(true, &err), PM_OK);
-    if (err.status != PM_OK)
-        printf("  %s\n", err.text);
 }
 
 // From 16 bytes to 300 KB.

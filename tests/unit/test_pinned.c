@@ -14,21 +14,9 @@
 #include "pages/extent_entry.h"
 #include "session.h"
 
-static void die(void) {
-    if (!check_failures)
-        kill(getpid(), SIGKILL);
-}
-
 static void begin(void) {
     settings();
     pm_process_before_main();
-}
-
-static void verify(void) {
-    struct pm_error err = {0};
-    CHECK_EQ(pm_verify(true, &err), PM_OK);
-    if (err.status != PM_OK)
-        printf("  %s\n", err.text);
 }
 
 // What a child tells the next: it has no roots to keep it in.

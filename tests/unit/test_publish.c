@@ -12,11 +12,6 @@ struct pair {
     struct pair *next;
 };
 
-static void die(void) {
-    if (!check_failures)
-        kill(getpid(), SIGKILL);
-}
-
 static void begin(void) {
     settings();
     pm_process_before_main();

@@ -82,7 +82,7 @@ static bool apply(struct kept *kept, const struct pm_backup_index *x, uint64_t d
             uint64_t block = e->block & ~PM_BACKUP_HOLE;
             bool hole = (e->block & PM_BACKUP_HOLE) != 0;
             f->sum[block] = hole ? 0 : pm_backup_entry_sum(e);
-            f->place[block] = hole && data ? KEPT_BY_HOLE : data;
+            f->place[block] = hole && data ? PM_BACKUP_BY_HOLE : data;
             if (data && !hole)
                 data += PM_BACKUP_BLOCK;
         }

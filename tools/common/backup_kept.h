@@ -17,14 +17,14 @@ struct kept_file {
     uint64_t length;
     uint64_t blocks; // room of the arrays; blocks beyond it are holes
     uint64_t *sum;   // 0: the block is a hole
-    uint64_t *place; // where it lies in backup.increments; 0: in the file itself
+    // Where it lies in backup.increments; PM_BACKUP_BY_HOLE: one has made it a hole; 0: in the file
+    // itself.
+    uint64_t *place;
     // What the file itself may be before the increments are folded in, or when that was cut short.
     bool first, named;          // the checksums have it; an increment names it
     uint64_t shortest, longest; // of all its lengths; 0 is one of them if it was gone once
     uint64_t cut;               // increments have cut off what lies beyond
 };
-// A place: an increment has made it a hole.
-#define KEPT_BY_HOLE 1u
 
 struct kept {
     uint8_t uuid[16];

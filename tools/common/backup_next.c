@@ -218,12 +218,12 @@ static void release_replaced(const struct writer *w) {
         for (uint64_t k = 0; good && k < w->record->files[i].entries; k++, e++) {
             uint64_t block = e->block & ~PM_BACKUP_HOLE;
             uint64_t place = block < f->blocks ? f->place[block] : 0;
-            if (place > KEPT_BY_HOLE && place != at + len) {
+            if (place > PM_BACKUP_BY_HOLE && place != at + len) {
                 good = release(w->fd, at, len);
                 at = place;
                 len = 0;
             }
-            len += place > KEPT_BY_HOLE ? PM_BACKUP_BLOCK : 0;
+            len += place > PM_BACKUP_BY_HOLE ? PM_BACKUP_BLOCK : 0;
         }
     }
     if (good)

@@ -116,11 +116,11 @@ static bool note_further(void) {
 // The epoch of the last commit that was begun. Nothing overwrites it before the next one. A page of
 // the heap may look like a header, too: then the answer is too large, and some commit seems missed.
 static uint64_t newest_epoch(void) {
+    const struct pm_superblock *super = &pm_heap.super->super;
     uint64_t newest = 0, at = 0;
     ssize_t got;
     while ((got = pread(follow.fd, follow.buffer, PM_JOURNAL_BUFFER, (off_t)at)) > 0) {
         const struct pm_journal_group *g = follow.buffer;
-        const struct pm_superblock *super = &pm_heap.super->super;
         for (uint64_t n = (uint64_t)got / sizeof *g; n--; g++)
             if (g->magic == PM_JOURNAL_MAGIC && g->epoch > newest &&
                 memcmp(g->uuid, super->uuid, sizeof g->uuid) == 0)

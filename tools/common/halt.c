@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/os_file.h"
+#include "program_status.h"
 #include "standstill.h"
 
 enum { PATIENCE_TICKS = 50000, TICK_NS = 20000 }; // a second, and more where naps are long
@@ -29,13 +30,8 @@ void halt_nap(long ns) {
 
 // The letter of its state, and the flags; 0: it is no more.
 static char state_of(pid_t pid, pid_t id, unsigned long *flags) {
-    char path[64], text[1024], state = 0;
-    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)id);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
+    char text[1024], state = 0;
+    program_text(pid, id, "stat", text, sizeof text);
     const char *at = strrchr(text, ')');
     if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %lu", &state, flags) != 2)
         return 0;

@@ -12,9 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/os.h"
 #include "heap_leaks.h"
 #include "json.h"
 #include "program_maps.h"
+#include "program_status.h"
 #include "remote_leaks.h"
 #include "standstill.h"
 
@@ -28,41 +30,19 @@ pid_t live_leaks_process(const char *operand) {
 
 // ---- whether it can be asked --------------------------------------------------------------------
 
-static int status_field(pid_t pid, const char *name) {
-    char path[32], line[256];
-    int value = -1;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    FILE *in = fopen(path, "re");
-    while (in && value < 0 && fgets(line, sizeof line, in))
-        if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ':')
-            value = (unsigned char)strchr(line, ':')[2] >= '0' ? atoi(strchr(line, ':') + 2) : -1;
-    if (in)
-        fclose(in);
-    return value;
-}
-
-static char state_of(pid_t pid) {
-    char path[32], line[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *in = fopen(path, "re");
-    const char *at = in && fgets(line, sizeof line, in) ? strrchr(line, ')') : NULL;
-    char state = '\0';
-    if (at && at[1])
-        state = at[2];
-    if (in)
-        fclose(in);
-    return state;
-}
-
 // A filter may end the program for a system call that the library makes for us.
 static bool is_filtered(pid_t pid) {
-    int filters = status_field(pid, "Seccomp_filters"), mode = status_field(pid, "Seccomp");
-    return mode == 1 || filters > status_field(getpid(), "Seccomp_filters") ||
-           (filters < 0 && mode > status_field(getpid(), "Seccomp"));
+    char own[4096], text[4096];
+    program_text(getpid(), getpid(), "status", own, sizeof own);
+    program_text(pid, pid, "status", text, sizeof text);
+    int64_t mode = program_number(text, "Seccomp", -1);
+    int64_t filters = program_number(text, "Seccomp_filters", -1);
+    return mode == 1 || filters > program_number(own, "Seccomp_filters", -1) ||
+           (filters < 0 && mode > program_number(own, "Seccomp", -1));
 }
 
 static int check(pid_t pid, struct pm_error *err) {
-    char state = state_of(pid);
+    char state = pm_os_state(pid);
     if (!state && kill(pid, 0) != 0 && errno == ESRCH)
         return pm_fail(err, PM_OPERATIONAL, "there is no process %d", (int)pid);
     if (!state)
@@ -127,10 +107,7 @@ static void look_in(const struct program_map *m, void *arg) {
 }
 
 static int find_door(pid_t pid, struct pm_leaks_door *door, struct pm_error *err) {
-    char path[32];
-    struct search s = {0};
-    snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
-    s.memory = open(path, O_RDONLY | O_CLOEXEC);
+    struct search s = {.memory = program_memory(pid, O_RDONLY)};
     if (s.memory < 0 || !program_maps_each(pid, look_in, &s)) {
         int error = errno;
         if (s.memory >= 0)

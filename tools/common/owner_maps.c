@@ -3,15 +3,14 @@
 #include "owner_maps.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include "base/os.h"
 #include "base/os_file.h"
 #include "media/heap.h"
+#include "program_maps.h"
 
 // Some file systems show other device numbers in the maps than in stat(2). There the name decides.
 static bool is_row(const struct source_file *f, size_t row, dev_t dev, uint64_t inode,
@@ -35,41 +34,33 @@ static bool add(struct owner_maps *m, const struct owner_map *map) {
     return true;
 }
 
-static bool take_line(struct owner_maps *m, char *line, const struct source *s) {
-    unsigned long start, end, offset, inode;
-    unsigned major_number, minor_number;
-    char rights[5];
-    int path = 0;
-    if (sscanf(line, "%lx-%lx %4s %lx %x:%x %lu %n", &start, &end, rights, &offset, &major_number,
-               &minor_number, &inode, &path) < 7 ||
-        !inode || !path)
-        return true;
-    line[strcspn(line, "\n")] = '\0';
-    for (size_t row = 0; row < PM_HEAP_FILES; row++) {
-        if (!is_row(&s->file[row], row, makedev(major_number, minor_number), inode, line + path))
+struct reading {
+    struct owner_maps *maps;
+    const struct source *source;
+    bool failed;
+};
+
+static void take(const struct program_map *m, void *arg) {
+    struct reading *r = arg;
+    for (size_t row = 0; m->inode && !r->failed && row < PM_HEAP_FILES; row++) {
+        if (!is_row(&r->source->file[row], row, m->dev, m->inode, m->name))
             continue;
-        m->super |= row == PM_ROW_super_file;
-        struct owner_map map = {start, end, offset, row, rights[3] == 's'};
-        return add(m, &map);
+        r->maps->super |= row == PM_ROW_super_file;
+        struct owner_map map = {m->start, m->end, m->offset, row, !m->private};
+        r->failed = !add(r->maps, &map);
+        return;
     }
-    return true;
 }
 
 bool owner_maps_read(struct owner_maps *m, pid_t pid, const struct source *s) {
-    char path[32], line[4096 + 256];
-    bool good = true;
-    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
-    FILE *in = fopen(path, "re");
+    struct reading r = {m, s, false};
     m->count = 0;
     m->super = false;
-    if (!in)
+    if (!program_maps_each(pid, take, &r))
         return false;
-    while (good && fgets(line, sizeof line, in))
-        good = take_line(m, line, s);
-    if (!good)
+    if (r.failed)
         errno = ENOMEM;
-    fclose(in);
-    return good;
+    return !r.failed;
 }
 
 static bool has_it(const struct source *s, struct owner_maps *m, pid_t pid) {

@@ -19,6 +19,9 @@
 #include <unistd.h>
 
 #include "base/os_file.h"
+#include "guardian.h"
+#include "program_maps.h"
+#include "program_status.h"
 #include "standstill.h"
 
 // While the thread has other registers nobody gives up early: the machine may be slow.
@@ -26,8 +29,6 @@ enum { PATIENCE_MS = 200, MORE_PATIENCE_MS = 60000, TICK_NS = 20000, TRIES = 100
 // Older headers lack these.
 #define CALL_PIDFD_OPEN 434
 #define CALL_PIDFD_GETFD 438
-#define CALL_CLOSE_RANGE 436
-#define RSEQ_CONFIGURATION 0x420f
 
 struct caller {
     pid_t pid, id;
@@ -41,24 +42,15 @@ struct caller {
 // ---- where --------------------------------------------------------------------------------------
 
 // The kernel's own code in every process has such an instruction.
-static uint64_t find_gate(pid_t pid, int memory) {
-    char path[32], line[512];
+static void look_for_gate(const struct program_map *m, void *arg) {
     static char code[65536];
-    unsigned long start = 0, end = 0;
-    bool found = false;
-    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
-    FILE *in = fopen(path, "re");
-    while (in && !found && fgets(line, sizeof line, in))
-        found = strstr(line, "[vdso]") && sscanf(line, "%lx-%lx", &start, &end) == 2;
-    if (in)
-        fclose(in);
-    if (!found || end - start > sizeof code)
-        return 0;
-    ssize_t got = pread(memory, code, end - start, (off_t)start);
-    for (ssize_t i = 0; i + 1 < got; i++)
+    struct caller *c = arg;
+    if (strcmp(m->name, "[vdso]") != 0 || m->end - m->start > sizeof code)
+        return;
+    ssize_t got = pread(c->memory, code, m->end - m->start, (off_t)m->start);
+    for (ssize_t i = 0; i + 1 < got && !c->gate; i++)
         if (code[i] == 0x0f && code[i + 1] == 0x05)
-            return start + (uint64_t)i;
-    return 0;
+            c->gate = m->start + (uint64_t)i;
 }
 
 // ---- which thread -------------------------------------------------------------------------------
@@ -169,19 +161,6 @@ static int await(struct caller *c, uint64_t patience_ms) {
     return 0;
 }
 
-// A restartable sequence would no longer be aborted after its thread was elsewhere.
-static bool in_sequence(const struct caller *c) {
-    struct {
-        uint64_t at;
-        uint32_t size, signature, flags, pad;
-    } rseq = {0};
-    uint64_t section = 0;
-    if (ptrace((int)RSEQ_CONFIGURATION, c->id, (void *)sizeof rseq, &rseq) <= 0 || !rseq.at)
-        return false;
-    return pread(c->memory, &section, sizeof section, (off_t)(rseq.at + 8)) != sizeof section ||
-           section != 0;
-}
-
 // The thread is at an event stop, and is at one again afterwards, before it has run any
 // instruction of the program's. False: it is not; it has the registers that it had.
 static bool call(struct caller *c, const struct user_regs_struct *old, long number, long arg,
@@ -211,7 +190,8 @@ static void make_calls(struct caller *c) {
     if (await(c, PATIENCE_MS) != AT_EVENT)
         return;
     standstill_mend(c->id);
-    if (in_sequence(c) || ptrace(PTRACE_GETREGS, c->id, NULL, &regs) != 0 ||
+    if (standstill_in_sequence(c->id, c->memory) ||
+        ptrace(PTRACE_GETREGS, c->id, NULL, &regs) != 0 ||
         !call(c, &regs, SYS_userfaultfd, c->flags, &there) || there < 0)
         return;
     c->fd = fetch(c->pid, there);
@@ -227,10 +207,6 @@ static void trace(struct caller *c) {
 }
 
 // ---- the guardian -------------------------------------------------------------------------------
-//
-// Amid the call the thread has registers that are not its own. Would the process that traces it die
-// then, the kernel would let it go on with these. So a process of its own does it, which no signal
-// to the tool or to its group reaches, and which lives for some milliseconds.
 
 union control {
     struct cmsghdr header;
@@ -273,49 +249,20 @@ static int receive(int socket) {
     return fd;
 }
 
-// The locks of the tool must end with the tool.
-static void close_others(int a, int b) {
-    unsigned low = (unsigned)(a < b ? a : b), high = (unsigned)(a < b ? b : a);
-    syscall(CALL_CLOSE_RANGE, 0, low - 1, 0);
-    if (low + 1 < high)
-        syscall(CALL_CLOSE_RANGE, low + 1, high - 1, 0);
-    syscall(CALL_CLOSE_RANGE, high + 1, ~0u, 0);
-}
-
-static _Noreturn void guard(struct caller *c, int socket) {
-    sigset_t all;
-    close_others(socket, c->memory);
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
-    setsid();
-    trace(c);
+static void work(int socket, void *arg) {
+    struct caller *c = arg;
+    c->memory = program_memory(c->pid, O_RDONLY);
+    if (c->memory >= 0 && program_maps_each(c->pid, look_for_gate, c) && c->gate)
+        trace(c);
     give(socket, c->fd);
-    _exit(0);
-}
-
-static int call_by_guardian(struct caller *c) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        return -1;
-    pid_t guardian = fork();
-    if (guardian == 0)
-        guard(c, ends[1]);
-    close(ends[1]);
-    int fd = guardian > 0 ? receive(ends[0]) : -1;
-    close(ends[0]);
-    while (guardian > 0 && waitpid(guardian, NULL, 0) < 0 && errno == EINTR)
-        continue;
-    return fd;
 }
 
 int remote_userfaultfd(pid_t pid, long flags) {
-    char path[32];
     struct caller c = {.pid = pid, .flags = flags, .fd = -1, .id = choose(pid)};
-    snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
-    c.memory = open(path, O_RDONLY | O_CLOEXEC);
-    c.gate = c.memory < 0 ? 0 : find_gate(pid, c.memory);
-    int fd = c.id && c.gate ? call_by_guardian(&c) : -1;
-    if (c.memory >= 0)
-        close(c.memory);
+    struct guardian guardian;
+    if (!c.id || !guardian_begin(&guardian, work, &c))
+        return -1;
+    int fd = receive(guardian.end);
+    guardian_end(&guardian);
     return fd;
 }

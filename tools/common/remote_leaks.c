@@ -11,28 +11,35 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "guardian.h"
 #include "halt.h"
+#include "program_status.h"
+#include "standstill.h"
 
 // How long threads in the allocator go on alone, and all of them between two tries. Both double.
 enum { PATIENCE_MS = 10000, INSIDE_NS = 20000, MOST_NS = 2000000, TRY_NS = 20000000 };
 enum { MOST_TRY_NS = 200000000 };
 enum { STATE_ROOM = 65536, STACK = 256 << 10, LOOK_NS = 50000, CALL_TRIES = 100000 };
 // Older headers lack these.
-#define CALL_CLOSE_RANGE 436
 #define GET_MASK 0x420a
 #define SET_MASK 0x420b
-#define RSEQ_CONFIGURATION 0x420f
 
 #define CODE_64 0x33
 #define FAULTS                                                                                     \
     (1ull << (SIGSEGV - 1) | 1ull << (SIGBUS - 1) | 1ull << (SIGILL - 1) | 1ull << (SIGFPE - 1) |  \
      1ull << (SIGTRAP - 1) | 1ull << (SIGSYS - 1))
+
+struct vector_state {
+    char bytes[STATE_ROOM];
+    size_t len;
+};
 
 static struct {
     pid_t pid;
@@ -42,19 +49,12 @@ static struct {
     // The thread that works for us, and what it had.
     struct halt_thread *worker;
     uint64_t mask;
-    char state[STATE_ROOM];
-    size_t state_bytes;
+    struct vector_state state;
     // The piece of memory in the process.
     uint64_t piece, piece_bytes;
     struct pm_leaks_asked asked;
     struct remote_leaks *out;
 } job;
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static enum pm_leaks_answer failed(const char *what) {
     pm_fail(&job.out->err, PM_OPERATIONAL, "process %d: %s", (int)job.pid, what);
@@ -93,10 +93,10 @@ static bool is_inside(const struct halt_thread *t, uint32_t own) {
 // for one of these. One that makes a commit may wait for those that stand still: then all must go.
 static bool let_out(uint64_t patience_ns) {
     uint32_t own = 0;
-    uint64_t end = now_ns() + patience_ns;
+    uint64_t end = standstill_now_ns() + patience_ns;
     struct halt *h = &job.halt;
     reads((uintptr_t)job.door->own, &own, sizeof own);
-    for (long run_ns = INSIDE_NS; now_ns() < end;
+    for (long run_ns = INSIDE_NS; standstill_now_ns() < end;
          run_ns = run_ns < MOST_NS ? run_ns * 2 : MOST_NS) {
         bool inside = false;
         for (size_t i = 0; i < h->count; i++)
@@ -118,18 +118,6 @@ static bool let_out(uint64_t patience_ns) {
 
 // ---- which thread works -------------------------------------------------------------------------
 
-// A restartable sequence would no longer be aborted after its thread was elsewhere.
-static bool in_sequence(const struct halt_thread *t) {
-    struct {
-        uint64_t at;
-        uint32_t size, signature, flags, pad;
-    } rseq = {0};
-    uint64_t section = 0;
-    if (ptrace((int)RSEQ_CONFIGURATION, t->id, (void *)sizeof rseq, &rseq) <= 0 || !rseq.at)
-        return false;
-    return !reads(rseq.at + 8, &section, sizeof section) || section != 0;
-}
-
 // One with the thread-local storage that the library expects: the first of the process, if it is
 // still there.
 static bool choose(void) {
@@ -139,7 +127,8 @@ static bool choose(void) {
     for (size_t i = 0; i < job.halt.count; i++) {
         struct halt_thread *t = &job.halt.thread[i];
         if (t->clean && t->stopped && (uint32_t)t->id != own && t->regs.cs == CODE_64 &&
-            t->regs.fs_base && !in_sequence(t) && (!job.worker || t->id == job.pid))
+            t->regs.fs_base && !standstill_in_sequence(t->id, job.memory) &&
+            (!job.worker || t->id == job.pid))
             job.worker = t;
     }
     return job.worker != NULL;
@@ -147,17 +136,17 @@ static bool choose(void) {
 
 // ---- the work -----------------------------------------------------------------------------------
 
-static bool take_state(pid_t id) {
-    struct iovec state = {job.state, sizeof job.state};
+static bool take_state(pid_t id, struct vector_state *s) {
+    struct iovec state = {s->bytes, sizeof s->bytes};
     if (ptrace(PTRACE_GETREGSET, id, (void *)NT_X86_XSTATE, &state) != 0 &&
         ptrace(PTRACE_GETREGSET, id, (void *)NT_PRFPREG, &state) != 0)
         return false;
-    job.state_bytes = state.iov_len;
+    s->len = state.iov_len;
     return true;
 }
 
-static void give_state(pid_t id) {
-    struct iovec state = {job.state, job.state_bytes};
+static void give_state(pid_t id, struct vector_state *s) {
+    struct iovec state = {s->bytes, s->len};
     if (ptrace(PTRACE_SETREGSET, id, (void *)NT_X86_XSTATE, &state) != 0)
         ptrace(PTRACE_SETREGSET, id, (void *)NT_PRFPREG, &state);
 }
@@ -250,19 +239,17 @@ static enum event answer(uint32_t command, uint64_t stack_top) {
 // ---- the piece ----------------------------------------------------------------------------------
 
 static bool write_registers(uint64_t stacks, uint64_t registers, uint64_t each) {
+    static struct vector_state state;
     for (size_t i = 0, n = 0; i < job.halt.count; i++) {
         const struct halt_thread *t = &job.halt.thread[i];
-        struct iovec state = {job.state, sizeof job.state};
         if (t->dead)
             continue;
         uint64_t stack = t->regs.rsp, at = registers + n * each;
         if (!writes(stacks + n++ * sizeof stack, &stack, sizeof stack) ||
             !writes(at, &t->regs, sizeof t->regs))
             return false;
-        if ((ptrace(PTRACE_GETREGSET, t->id, (void *)NT_X86_XSTATE, &state) != 0 &&
-             ptrace(PTRACE_GETREGSET, t->id, (void *)NT_PRFPREG, &state) != 0) ||
-            state.iov_len > each - sizeof t->regs ||
-            !writes(at + sizeof t->regs, job.state, state.iov_len))
+        if (!take_state(t->id, &state) || state.len > each - sizeof t->regs ||
+            !writes(at + sizeof t->regs, state.bytes, state.len))
             return false;
     }
     return true;
@@ -288,7 +275,7 @@ static bool ask(uint64_t each, uint64_t threads) {
 
 static enum pm_leaks_answer work_in_piece(uint64_t each, uint64_t threads) {
     uint64_t top = job.piece + job.piece_bytes;
-    if (!ask(each, threads) || !take_state(job.worker->id))
+    if (!ask(each, threads))
         return failed("its registers cannot be read");
     enum event event = answer(PM_LEAKS_FIND, top);
     if (event == EVENT_FAULT) {
@@ -308,9 +295,9 @@ static enum pm_leaks_answer work(void) {
     struct halt_thread *t = job.worker;
     for (size_t i = 0; i < job.halt.count; i++)
         threads += !job.halt.thread[i].dead;
-    if (!take_state(t->id) || ptrace((int)GET_MASK, t->id, (void *)8, &job.mask) != 0)
+    if (!take_state(t->id, &job.state) || ptrace((int)GET_MASK, t->id, (void *)8, &job.mask) != 0)
         return failed("its registers cannot be read");
-    uint64_t each = (sizeof t->regs + job.state_bytes + 63) & ~63ull;
+    uint64_t each = (sizeof t->regs + job.state.len + 63) & ~63ull;
     job.piece_bytes = round_up(sizeof job.asked) + round_up(threads * sizeof(uint64_t)) +
                       round_up(threads * each) +
                       round_up(PM_LEAKS_SITE_ROOM * sizeof(struct pm_leak_row)) + STACK;
@@ -323,7 +310,7 @@ static enum pm_leaks_answer work(void) {
         found = work_in_piece(each, threads);
         call(SYS_munmap, job.piece, job.piece_bytes);
     }
-    give_state(t->id);
+    give_state(t->id, &job.state);
     ptrace((int)SET_MASK, t->id, (void *)8, &job.mask);
     while (ptrace(PTRACE_SETREGS, t->id, NULL, &t->regs) != 0 && errno != ESRCH)
         halt_nap(LOOK_NS);
@@ -331,14 +318,10 @@ static enum pm_leaks_answer work(void) {
 }
 
 // ---- the guardian -------------------------------------------------------------------------------
-//
-// Amid the work a thread has registers that are not its own. Would the process that traces it die
-// then, the kernel would let it go on with these. So a process of its own does it, which no signal
-// to the tool or to its group reaches, and which lives as long as the marking takes.
 
 // A thread that has come out may have made another one.
 static enum pm_leaks_answer try(long patience_ns) {
-    uint64_t began = now_ns();
+    uint64_t began = standstill_now_ns();
     enum pm_leaks_answer found = PM_LEAKS_FAILED;
     struct halt *h = &job.halt;
     bool all = false;
@@ -353,15 +336,15 @@ static enum pm_leaks_answer try(long patience_ns) {
     if (all)
         found = choose() ? work() : PM_LEAKS_BUSY;
     halt_end(h);
-    job.out->held_ns = now_ns() - began;
+    job.out->held_ns = standstill_now_ns() - began;
     return found;
 }
 
 static void try_for_long(void) {
-    uint64_t end = now_ns() + PATIENCE_MS * 1000000ull;
+    uint64_t end = standstill_now_ns() + PATIENCE_MS * 1000000ull;
     enum pm_leaks_answer found;
     long patience = TRY_NS;
-    while ((found = try(patience)) == PM_LEAKS_BUSY && now_ns() < end) {
+    while ((found = try(patience)) == PM_LEAKS_BUSY && standstill_now_ns() < end) {
         halt_nap(patience);
         patience = patience < MOST_TRY_NS ? patience * 2 : patience;
     }
@@ -373,7 +356,7 @@ static void try_for_long(void) {
 
 static void send_all(int to, const void *from, size_t len) {
     for (const char *at = from; len > 0;) {
-        ssize_t put = write(to, at, len);
+        ssize_t put = send(to, at, len, MSG_NOSIGNAL);
         if (put <= 0)
             return; // nobody reads any more
         at += put;
@@ -394,43 +377,28 @@ static bool receive_all(int from, void *to, size_t len) {
     return true;
 }
 
-static _Noreturn void guard(int out) {
-    char path[32];
-    sigset_t all;
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
-    setsid();
-    if (out > 0)
-        syscall(CALL_CLOSE_RANGE, 0, out - 1, 0);
-    syscall(CALL_CLOSE_RANGE, out + 1, ~0u, 0);
-    snprintf(path, sizeof path, "/proc/%d/mem", (int)job.pid);
-    job.memory = open(path, O_RDWR | O_CLOEXEC);
+static void work_apart(int end, void *unused) {
+    (void)unused;
+    job.memory = program_memory(job.pid, O_RDWR);
     if (job.memory < 0)
         job.out->found.answer = failed(strerror(errno));
     else
         try_for_long();
-    send_all(out, job.out, sizeof *job.out);
-    _exit(0);
+    send_all(end, job.out, sizeof *job.out);
 }
 
 void remote_leaks(pid_t pid, const struct pm_leaks_door *door, struct remote_leaks *out) {
-    int ends[2];
+    struct guardian guardian;
     job.pid = pid;
     job.halt.pid = pid;
     job.door = door;
     job.out = out;
-    pid_t guardian = pipe2(ends, O_CLOEXEC) == 0 ? fork() : -1;
-    if (guardian == 0)
-        guard(ends[1]);
-    if (guardian > 0)
-        close(ends[1]);
-    if (guardian < 0)
+    if (!guardian_begin(&guardian, work_apart, NULL)) {
         out->found.answer = failed(strerror(errno));
-    else if (!receive_all(ends[0], out, sizeof *out))
+        return;
+    }
+    if (!receive_all(guardian.end, out, sizeof *out))
         out->found.answer = failed("the process of this tool that has held it was killed; the "
                                    "program may be broken");
-    if (guardian > 0)
-        close(ends[0]);
-    while (guardian > 0 && waitpid(guardian, NULL, 0) < 0 && errno == EINTR)
-        continue;
+    guardian_end(&guardian);
 }

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/os_file.h"
+#include "program_status.h"
 #include "trace_rights.h"
 
 enum { PATIENCE_MS = 2000, AGAIN_MAX = 1000, TICK_NS = 20000 };
@@ -44,7 +45,7 @@ struct hold {
     uint64_t began, ended;
 };
 
-static uint64_t now_ns(void) {
+uint64_t standstill_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -57,28 +58,10 @@ static void fail(struct hold *h, enum standstill_result result) {
 
 // ---- what a thread does -------------------------------------------------------------------------
 
-static bool read_text(pid_t pid, pid_t id, const char *file, char *out, size_t len) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)pid, (int)id, file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, out, len - 1);
-    int saved = errno;
-    if (fd >= 0)
-        close(fd);
-    errno = saved;
-    out[got > 0 ? got : 0] = '\0';
-    return got > 0;
-}
-
-static uint64_t number_after(const char *text, const char *name) {
-    const char *at = strstr(text, name);
-    return at ? strtoull(at + strlen(name), NULL, 10) : 0;
-}
-
 // The kernel prints the call only after it has waited until the thread is off its processor.
 bool standstill_asleep(pid_t pid, pid_t thread, struct standstill_call *call) {
     char text[256], *at = text;
-    if (!read_text(pid, thread, "syscall", text, sizeof text) || !strncmp(text, "running", 7))
+    if (!program_text(pid, thread, "syscall", text, sizeof text) || !strncmp(text, "running", 7))
         return false;
     call->number = strtol(at, &at, 10);
     for (unsigned i = 0; i < 6; i++)
@@ -88,10 +71,10 @@ bool standstill_asleep(pid_t pid, pid_t thread, struct standstill_call *call) {
 
 static bool read_switches(const struct hold *h, pid_t id, uint64_t *switches) {
     char text[4096];
-    if (!read_text(h->pid, id, "status", text, sizeof text))
+    if (!program_text(h->pid, id, "status", text, sizeof text))
         return false;
-    *switches = number_after(text, "\nvoluntary_ctxt_switches:") +
-                number_after(text, "\nnonvoluntary_ctxt_switches:");
+    *switches = (uint64_t)(program_number(text, "voluntary_ctxt_switches", 0) +
+                           program_number(text, "nonvoluntary_ctxt_switches", 0));
     const char *state = strstr(text, "\nState:\t");
     if (state && strchr("ZX", state[8]))
         *switches = UINT64_MAX; // dead: it never runs again
@@ -148,6 +131,21 @@ static bool may_begin_again(long call) {
     }
 }
 
+// Older headers lack it.
+#define RSEQ_CONFIGURATION 0x420f
+
+bool standstill_in_sequence(pid_t thread, int memory) {
+    struct {
+        uint64_t at;
+        uint32_t size, signature, flags, pad;
+    } rseq = {0};
+    uint64_t section = 0;
+    if (ptrace((int)RSEQ_CONFIGURATION, thread, (void *)sizeof rseq, &rseq) <= 0 || !rseq.at)
+        return false;
+    return pread(memory, &section, sizeof section, (off_t)(rseq.at + 8)) != sizeof section ||
+           section != 0;
+}
+
 // The kernel's own errors for this purpose: the call begins again unless a handler runs.
 #define RESTART_IF_NO_HANDLER 514
 
@@ -173,7 +171,7 @@ static void look_refused(struct hold *h, struct thread *t) {
 
 static void stop(struct hold *h, struct thread *t) {
     if (!h->began)
-        h->began = now_ns();
+        h->began = standstill_now_ns();
     if (ptrace(PTRACE_SEIZE, t->id, NULL, NULL) != 0) {
         look_refused(h, t);
         return;
@@ -270,11 +268,11 @@ static bool look_at_all(struct hold *h) {
 // seen all threads.
 static bool gather(struct hold *h) {
     const struct timespec tick = {.tv_nsec = TICK_NS};
-    uint64_t end = now_ns() + PATIENCE_MS * 1000000ull;
+    uint64_t end = standstill_now_ns() + PATIENCE_MS * 1000000ull;
     for (unsigned quiet = 0; quiet < 2; quiet = h->restless ? 0 : quiet + 1) {
         if (!look_at_all(h))
             return false;
-        if (h->restless && now_ns() > end) {
+        if (h->restless && standstill_now_ns() > end) {
             pm_fail(h->err, PM_OPERATIONAL,
                     "the threads of process %d do not come to rest; nothing was changed: try again",
                     (int)h->pid);
@@ -297,7 +295,7 @@ static void let_go(struct hold *h) {
             ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)t->signal);
     }
     if (h->began)
-        h->ended = now_ns();
+        h->ended = standstill_now_ns();
 }
 
 // A thread of its own: the kernel lets all threads go that it has stopped when it ends.
@@ -331,10 +329,10 @@ static int tracer_of(pid_t pid) {
     char text[4096];
     int tracer = 0;
     for (unsigned i = 0; i < 1000; i++) {
-        if (!read_text(pid, pid, "status", text, sizeof text))
+        if (!program_text(pid, pid, "status", text, sizeof text))
             return 0; // it is gone, which is found out elsewhere
-        tracer = (int)number_after(text, "\nTracerPid:");
-        if (!tracer || !read_text(tracer, tracer, "comm", text, sizeof text) ||
+        tracer = (int)program_number(text, "TracerPid", 0);
+        if (!tracer || !program_text(tracer, tracer, "comm", text, sizeof text) ||
             (strncmp(text, "pmalloc-backup", 14) != 0 && strncmp(text, "pmalloc-info", 12) != 0))
             break;
         nanosleep(&tick, NULL);
@@ -352,7 +350,7 @@ bool standstill_allowed(pid_t pid, struct pm_error *err) {
                 (int)pid, tracer, pm_message_prefix);
         return false;
     }
-    if (read_text(pid, pid, "syscall", text, sizeof text) || (errno != EACCES && errno != EPERM))
+    if (program_text(pid, pid, "syscall", text, sizeof text) || (errno != EACCES && errno != EPERM))
         return true;
     trace_refused(pid, err);
     return false;

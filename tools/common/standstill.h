@@ -45,5 +45,10 @@ struct standstill_call {
 bool standstill_asleep(pid_t pid, pid_t thread, struct standstill_call *call);
 // In a thread that has just been stopped: a call that would return EINTR begins again instead.
 void standstill_mend(pid_t thread);
+// Whether a stopped thread is in a restartable sequence. That would no longer be aborted after the
+// thread was elsewhere. `memory`: /proc/PID/mem.
+bool standstill_in_sequence(pid_t thread, int memory);
+// Of the monotonic clock.
+uint64_t standstill_now_ns(void);
 
 #endif

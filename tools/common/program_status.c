@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "program_status.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool program_text(pid_t pid, pid_t thread, const char *file, char *out, size_t len) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)pid, (int)thread, file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read(fd, out, len - 1);
+    int saved = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = saved;
+    out[got > 0 ? got : 0] = '\0';
+    return got > 0;
+}
+
+int64_t program_number(const char *text, const char *name, int64_t otherwise) {
+    size_t len = strlen(name);
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, name, len) == 0 && line[len] == ':')
+            return strtoll(line + len + 1, NULL, 10);
+    }
+    return otherwise;
+}
+
+int program_memory(pid_t pid, int how) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
+    return open(path, how | O_CLOEXEC);
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// What /proc says of a thread of another process, and the memory of that process.
+#ifndef PM_TOOLS_PROGRAM_STATUS_H
+#define PM_TOOLS_PROGRAM_STATUS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+// Reads a file of a thread into `out`, with a 0 behind it. False: it cannot be read, with errno.
+bool program_text(pid_t pid, pid_t thread, const char *file, char *out, size_t len);
+// The number behind this name at the beginning of a line of such a text.
+int64_t program_number(const char *text, const char *name, int64_t otherwise);
+// Opens /proc/PID/mem. -1 with errno.
+int program_memory(pid_t pid, int how);
+
+#endif
