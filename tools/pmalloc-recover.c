@@ -308,25 +308,6 @@ static int report_error(const struct request *q, const struct pm_error *err) {
     return cli_flush(err->status, PM_OPERATIONAL);
 }
 
-// What the files hold is no instant yet, so nothing else can be said of them.
-static int report_pending(const struct request *q) {
-    if (q->json) {
-        struct json j = {.out = stdout};
-        json_open(&j, NULL, '{');
-        json_text(&j, "heap", q->heap);
-        json_text(&j, "state", "dirty");
-        json_text(&j, "result", "needs-recovery");
-        commit_json(&j);
-        json_close(&j, '}');
-        json_end(&j);
-    } else {
-        printf("heap       %s\nstate      not cleanly closed\n", q->heap);
-        commit_text();
-        puts("result     needs recovery; nothing was changed");
-    }
-    return cli_flush(PM_NEEDS_RECOVERY, PM_OPERATIONAL);
-}
-
 // ---- the work -----------------------------------------------------------------------------------
 
 // Dropping a root is the one write that comes before a recovery's checks. So all checks run first,
@@ -392,8 +373,7 @@ static int recover(const struct request *q) {
     if (status != PM_OK)
         return status;
     if (work(q, &r, &err) != PM_OK)
-        return q->check && pm_journal_opened.is == PM_JOURNAL_WHOLE ? report_pending(q)
-                                                                    : report_error(q, &err);
+        return report_error(q, &err);
     if (q->json)
         report_json(&r);
     else

@@ -20,6 +20,7 @@
 #include "heap_dir.h"
 #include "heap_space.h"
 #include "journal_files.h"
+#include "journal_over.h"
 #include "lane_format.h"
 #include "persist.h"
 #include "shard_make.h"
@@ -213,7 +214,7 @@ static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
     int status = pm_journal_open_heap(mode == PM_OPEN_READONLY, err);
     if (status == PM_OK)
         measure();
-    return status;
+    return status == PM_OK ? pm_journal_over_super(err) : status;
 }
 
 static int open_files(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
@@ -247,6 +248,8 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
     if (status == PM_OK)
         status = open_held(true, err);
     if (status == PM_OK)
+        status = pm_journal_over_sizes(err);
+    if (status == PM_OK)
         status = check_sizes(err);
     return status == PM_OK ? check_state(err) : status;
 }
@@ -254,6 +257,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
 int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     pm_heap.busy = pm_heap.lent = pm_heap.foreign = pm_heap.created = false;
     pm_heap.readonly = mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK;
+    pm_journal_opened.is = PM_JOURNAL_NONE;
     int status = pm_dir_open(dir, mode, wait, err);
     if (status != PM_OK)
         return status;
@@ -338,6 +342,8 @@ int pm_heap_map(struct pm_error *err) {
     if (status == PM_OK && !pm_file_try(&pm_heap.roots))
         status = pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map it: %s", pm_heap.dir,
                          pm_strerror(errno));
+    if (status == PM_OK)
+        status = pm_journal_over_files(err);
     pm_persist_promise(true);
     if (status == PM_OK)
         pm_heap_dump_used();
@@ -368,7 +374,7 @@ int pm_heap_borrow(struct pm_error *err) {
     bool good = map_private(pm_heap.super, pm_heap.super_file.reach, pm_heap.super_file.fd);
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = borrow_shard(&pm_heap.shard[i]);
-    if (!good)
+    if (!good || !pm_journal_over_borrowed())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: %lu bytes cannot be mapped private: %s (see `ulimit -d`, `ulimit -v`, "
                        "vm.overcommit_memory and vm.max_map_count)",

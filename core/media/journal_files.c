@@ -218,19 +218,14 @@ static void close_all(void) {
     opening = false;
 }
 
-static int look_only(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
+static void look_only(const uint8_t uuid[16], void *buffer) {
     struct pm_journal_found *found = &pm_journal_opened.commit;
-    if (!pm_journal_look(&pm_journal_files, buffer, uuid, found)) {
+    if (!pm_journal_look(&pm_journal_files, buffer, uuid, found))
         pm_journal_opened.is = PM_JOURNAL_TORN;
-        return PM_OK;
-    }
-    bool applied = pm_journal_applied(&pm_journal_files, buffer, found);
-    pm_journal_opened.is = applied ? PM_JOURNAL_APPLIED : PM_JOURNAL_WHOLE;
-    return applied ? PM_OK
-                   : pm_fail(err, PM_OPERATIONAL,
-                             "%s/journal holds a commit that is not in the other files yet: run "
-                             "`pmalloc-recover %.300s`",
-                             pm_heap.dir, pm_heap.dir);
+    else if (pm_journal_applied(&pm_journal_files, buffer, found))
+        pm_journal_opened.is = PM_JOURNAL_APPLIED;
+    else
+        pm_journal_opened.is = PM_JOURNAL_WHOLE;
 }
 
 static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
@@ -266,8 +261,10 @@ int pm_journal_open_heap(bool look, struct pm_error *err) {
     else if (!read_at(PM_JOURNAL_SUPER, &super, sizeof super, 0))
         status = pm_fail(err, PM_DAMAGE, "%s/superblock cannot be read: %s", pm_heap.dir,
                          pm_strerror(errno));
+    else if (looking)
+        look_only(super.uuid, buffer);
     else
-        status = (looking ? look_only : recover)(super.uuid, buffer, err);
+        status = recover(super.uuid, buffer, err);
     if (buffer)
         munmap(buffer, PM_JOURNAL_BUFFER);
     close_all();

@@ -26,7 +26,7 @@ enum pm_journal_is {
     PM_JOURNAL_NONE,    // there is none, or it is empty
     PM_JOURNAL_TORN,    // its commit does not count, and is dropped: the one before it stands
     PM_JOURNAL_APPLIED, // its commit is in the files: it is the one that stands
-    PM_JOURNAL_WHOLE,   // only looking, and not all of its commit is in the files yet
+    PM_JOURNAL_WHOLE,   // only looking, and the files do not hold it all: see journal_over.h
 };
 struct pm_journal_opened {
     enum pm_journal_is is;
@@ -35,8 +35,8 @@ struct pm_journal_opened {
 extern struct pm_journal_opened pm_journal_opened;
 
 // The first step of opening, when the heap is locked: applies what the journal in the heap's
-// directory holds, and retires it. With `look`: changes nothing, and fails if there is a commit
-// that the files do not hold yet. `super`: the superblock's file is open.
+// directory holds, and retires it. With `look`: changes nothing, and says what there is
+// (journal_over.h goes on). `super`: the superblock's file is open.
 int pm_journal_open_heap(bool look, struct pm_error *err);
 
 #endif

@@ -14,6 +14,7 @@
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "media/heap_space.h"
+#include "media/journal_over.h"
 #include "media/persist.h"
 #include "root_media.h"
 #include "spec.h"
@@ -85,9 +86,7 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err) {
 const void *pm_roots_images(const struct pm_root_table *t) {
     if (t->area_length == 0 || !pm_file_ready(&pm_heap.roots))
         return NULL;
-    void *map =
-        mmap(NULL, t->area_length, PROT_READ, MAP_SHARED, pm_heap.roots.fd, (off_t)t->area_offset);
-    return map == MAP_FAILED ? NULL : map;
+    return pm_journal_over_map_roots(t->area_offset, t->area_length);
 }
 
 int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, void *arg), void *arg,

@@ -12,7 +12,18 @@ import signal
 import subprocess
 
 import pytest
-from conftest import BUILD, compiled, environment, recover, run, said, succeeds
+from conftest import (
+    BUILD,
+    compiled,
+    environment,
+    fingerprint,
+    recover,
+    recovered,
+    run,
+    said,
+    succeeds,
+    tool,
+)
 
 ROOTS = "store,tickets"
 STOPS = int(os.environ.get("STOPS", "4"))
@@ -68,3 +79,51 @@ def test_killed_at_each_step(program, stopper, shm, rng, name, directories):
         if found["journal"] in ("applied", "pending"):
             assert "as of a commit" in check.stderr, (stop, said(check))
     assert {"torn", "applied", "pending"} <= seen or STOPS < 100, seen
+
+
+def pending(program, stopper, folders, log, rng):
+    """Heaps whose last commit counts, and is not in the files, or in part of them only."""
+    heap = ":".join(map(str, folders))
+    succeeds(stopped(program, stopper, heap, "HEAP", log))
+    steps = int(log.read_text())
+    for stop in rng.sample(range(1, steps + 1), steps):
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        done = stopped(program, stopper, heap, "HEAP", log, stop)
+        if state_of(folders[0])["journal"] == "pending":
+            yield max(map(int, done.stdout.split()), default=0)
+
+
+def info(heap, *options):
+    return succeeds(run([tool("pmalloc-info"), *options, heap], preload=False))
+
+
+def looks(heap):
+    """What each tool says of a heap that it only looks at."""
+    texts = [recover(heap, "--check").stdout, recover(heap, "--dry-run").stdout]
+    texts += [info(heap, *how) for how in ((), ("--map",), ("--html",), ("--leaks",))]
+    assert all(len(text) > 50 for text in texts), texts
+    check = recover(heap, "--check", "--json")
+    assert check.returncode == 1, said(check)
+    dry = json.loads(succeeds(recover(heap, "--dry-run", "--json")))
+    return json.loads(check.stdout), dry, json.loads(info(heap, "--json"))
+
+
+@pytest.mark.parametrize("directories", (1, 2))
+def test_a_look_sees_what_a_recovery_would_make(program, stopper, shm, rng, directories):
+    folders = [shm / f"heap{i}" for i in range(directories)]
+    known = next(pending(program, stopper, folders, shm / "log", rng))
+    heap, before = folders[0], fingerprint(shm)
+    check, dry, shown = looks(heap)
+    borrowed = run([program, "check", known], HEAP=heap, ROOTS=ROOTS, OPEN="private")
+    assert borrowed.returncode == 0, said(borrowed)
+    assert fingerprint(shm) == before
+    assert check["commit"]["journal"] == dry["commit"]["journal"] == "pending"
+    found = recovered(heap)
+    after = json.loads(info(heap, "--json"))
+    for key in ("live_objects", "live_bytes", "reclaimed_bytes", "reclaimed_slabs", "vacant_bytes"):
+        assert check[key] == dry[key] == found[key], key
+    for key in ("roots", "live_objects", "live_bytes"):
+        assert shown[key] == after[key], key
+    check = run([program, "check", known], HEAP=heap, ROOTS=ROOTS)
+    assert check.returncode == 0 and check.stdout == borrowed.stdout, said(check)

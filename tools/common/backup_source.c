@@ -13,6 +13,7 @@
 #include "blocks/verify.h"
 #include "commit_follow.h"
 #include "media/heap.h"
+#include "media/journal_files.h"
 #include "media/shard_make.h"
 #include "media/volume.h"
 #include "recovery/offline.h"
@@ -92,6 +93,11 @@ int source_open(const char *heap, pm_progress *progress, struct source *s, struc
     int status = pm_offline_open(heap, PM_OPEN_READONLY, err);
     if (status != PM_OK)
         return status;
+    if (pm_journal_opened.is == PM_JOURNAL_WHOLE) // the bytes of the files are what is copied
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%.300s/journal holds a commit that is not in the other files yet: run "
+                       "`pmalloc-recover %.300s`",
+                       pm_heap.dir, pm_heap.dir);
     for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++)
         status = open_file(s, row, err);
     return status == PM_OK ? check_heap(progress, s, err) : status;

@@ -67,7 +67,7 @@ void commit_text(void) {
         printf("commit     the heap is as of %s (%s)\n", when, cost);
         break;
     case PM_JOURNAL_WHOLE:
-        printf("commit     of %s (%s): a recovery brings it into the files\n", when, cost);
+        printf("commit     as of %s (%s); a recovery brings it into the files\n", when, cost);
         break;
     }
 }
