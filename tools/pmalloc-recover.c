@@ -18,7 +18,6 @@
 #include "common/json.h"
 #include "common/pmem.h"
 #include "common/progress.h"
-#include "media/persist.h"
 #include "recovery/close.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
@@ -209,7 +208,7 @@ static void report_json(const struct report *r) {
     commit_json(&j);
     if (r->request->dry_run)
         put_classes(&j, r);
-    json_text(&j, "guarantee", pm_persist_row());
+    json_text(&j, "guarantee", commit_guarantee());
     json_close(&j, '}');
     json_end(&j);
 }
@@ -290,7 +289,7 @@ static void report_text(const struct report *r) {
     print_reclaimed(r);
     print_classes(r);
     print_time(f);
-    printf("guarantee  %s\n", pm_persist_row());
+    printf("guarantee  %s\n", commit_guarantee());
     printf("result     %s\n", result_text(r));
 }
 

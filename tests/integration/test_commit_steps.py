@@ -101,6 +101,7 @@ def info(heap, *options):
 def looks(heap):
     """What each tool says of a heap that it only looks at."""
     texts = [recover(heap, "--check").stdout, recover(heap, "--dry-run").stdout]
+    assert all("guarantee  commit mode: the heap goes back to the commit of " in t for t in texts)
     texts += [info(heap, *how) for how in ((), ("--map",), ("--html",), ("--leaks",))]
     assert all(len(text) > 50 for text in texts), texts
     check = recover(heap, "--check", "--json")

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "figures.h"
+#include "media/persist.h"
 
 #define SECOND 1000000000u
 
@@ -70,6 +71,30 @@ void commit_text(void) {
         printf("commit     as of %s (%s); a recovery brings it into the files\n", when, cost);
         break;
     }
+}
+
+const char *commit_guarantee(void) {
+    static char text[256];
+    const char *lasts = pm_durability == PM_DURABLE_NONE ? "; on tmpfs: not after a reboot" : "";
+    char when[96];
+    switch (pm_journal_opened.is) {
+    case PM_JOURNAL_NONE:
+        break;
+    case PM_JOURNAL_TORN:
+        snprintf(text, sizeof text,
+                 "commit mode: the heap goes back to the commit before the one that was cut short, "
+                 "one instant of all threads%s",
+                 lasts);
+        return text;
+    case PM_JOURNAL_APPLIED:
+    case PM_JOURNAL_WHOLE:
+        snprintf(text, sizeof text,
+                 "commit mode: the heap goes back to the commit of %s, one instant of all "
+                 "threads%s",
+                 commit_when(pm_journal_opened.commit.time, when), lasts);
+        return text;
+    }
+    return pm_persist_row();
 }
 
 void commit_members(struct json *j, const struct pm_journal_found *commit) {

@@ -18,6 +18,8 @@ const char *commit_cost(const struct pm_journal_found *commit, char out[96]);
 // For the heap that was opened: a line, or an object `commit`. Nothing if there was no journal.
 void commit_text(void);
 void commit_json(struct json *j);
+// What a kill or a power failure leaves of it: pm_persist_row(), but in commit mode the instant.
+const char *commit_guarantee(void);
 // The members of such an object.
 void commit_members(struct json *j, const struct pm_journal_found *commit);
 

@@ -7,7 +7,6 @@
 #include "commit_print.h"
 #include "json.h"
 #include "media/heap.h"
-#include "media/persist.h"
 #include "recovery/kept.h"
 #include "roots/root_table.h"
 
@@ -25,7 +24,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_number(j, "opens", state->opens);
     json_number(j, "owner_pid", state->owner_pid);
     commit_json(j);
-    json_text(j, "guarantee", pm_persist_row());
+    json_text(j, "guarantee", commit_guarantee());
     struct pm_program program;
     if (!info_program(&program))
         return;

@@ -13,7 +13,6 @@
 #include "commit_print.h"
 #include "figures.h"
 #include "media/heap.h"
-#include "media/persist.h"
 #include "recovery/kept.h"
 #include "roots/root_table.h"
 
@@ -67,7 +66,7 @@ static void print_identity(const struct info *info) {
     commit_text();
     if (pm_kept_garbage())
         puts("           not collected since a start kept everything: some of it may be garbage");
-    printf("guarantee  %s\n", pm_persist_row());
+    printf("guarantee  %s\n", commit_guarantee());
     struct pm_program program;
     if (!info_program(&program)) {
         puts("program    none recorded");

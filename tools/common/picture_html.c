@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "commit_print.h"
 #include "figures.h"
-#include "media/persist.h"
 #include "picture.h"
 
 static const char style[] =
@@ -27,7 +27,7 @@ static void put_facts(const struct info *info) {
     struct pm_program program;
     puts("<table id=\"facts\">");
     row("state", info->found.was_clean ? "clean" : "needs recovery");
-    row("guarantee", pm_persist_row());
+    row("guarantee", commit_guarantee());
     row("program", info_program(&program) ? program.path : "none recorded");
     snprintf(text, sizeof text, "%s objects, %s", figure_count(f->live_objects, a),
              figure_bytes(f->live_bytes, b));
