@@ -119,11 +119,13 @@ int pm_option_set(const char *name, const char *value, struct pm_error *err) {
 }
 
 #define NO_COMMITS "there are no commits; set PMALLOC_COMMIT, too"
+#define NOT_COLLECTED "a heap that is opened private is never collected; unset one of the two"
 #define NOT_WRITTEN "a heap that is opened private is not written; unset one of the two"
 const struct pm_option_pair pm_option_pairs[] = {
     {"PMALLOC_COMMIT_DIR", NULL, "PMALLOC_COMMIT", "", NO_COMMITS},
     {"PMALLOC_COMMIT_PAGES", NULL, "PMALLOC_COMMIT", "", NO_COMMITS},
     {"PMALLOC_COMMIT", NULL, "PMALLOC_OPEN", "private", NOT_WRITTEN},
+    {"PMALLOC_COLLECT", "background", "PMALLOC_OPEN", "private", NOT_COLLECTED},
     {"PMALLOC_FORK", "copy", "PMALLOC_OPEN", "private", NOT_WRITTEN},
     {"PMALLOC_FORK", "follow", "PMALLOC_OPEN", "private", NOT_WRITTEN},
 };

@@ -250,7 +250,7 @@ static char *sample(const char *name, const char *value, char *room) {
 // Each pair of settings that contradict each other: together they are refused, alone they are good.
 static void test_pairs(void) {
     char one[200], other[200], expected[210];
-    CHECK(pm_option_pair_count >= 5);
+    CHECK(pm_option_pair_count >= 6);
     for (size_t i = 0; i < pm_option_pair_count; i++) {
         const struct pm_option_pair *pair = &pm_option_pairs[i];
         bool needs = !*pair->against;
@@ -268,6 +268,9 @@ static void test_pairs(void) {
         if (!pair->value && strstr(pair->name, "PAGES"))
             CHECK_EQ(load(one, "A=b"), PM_OK);
     }
+    // A heap that is opened private is as under `later` anyway.
+    CHECK_EQ(load("PMALLOC_COLLECT=background", "PMALLOC_OPEN=private"), PM_USAGE);
+    CHECK_EQ(load("PMALLOC_COLLECT=later", "PMALLOC_OPEN=private"), PM_OK);
 }
 
 int main(void) {
