@@ -297,7 +297,8 @@ static bool still_owned(void) {
 static bool between_commits(void) {
     struct pm_error ignored;
     return !(pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL) ||
-           pm_journal_open_heap(true, &ignored) == PM_OK;
+           (pm_journal_open_heap(true, &ignored) == PM_OK &&
+            pm_journal_opened.is != PM_JOURNAL_WHOLE);
 }
 
 // Called while no thread of the owner runs.
