@@ -22,6 +22,7 @@ static struct window {
     char *at; // NULL: there is none
     uint64_t offset, len;
     uint64_t end; // of the part that has memory: beyond the file's end a mapping has none
+    uint64_t full_from, full_to; // of the file: there is no hole
 } window[PM_JOURNAL_FILES];
 
 static uint64_t most[PM_JOURNAL_FILES]; // the largest length on the way; 0: no commit names it
@@ -82,10 +83,16 @@ static bool cut(struct window *w, uint64_t at) {
     return fresh(w, next, w->end) && reach_to(w, at);
 }
 
-// A store to a hole would make the kernel fill the hole in the file, if that lies in memory.
+// A store to a hole would make the kernel fill the hole in the file, if that lies in memory. tmpfs
+// looks at each page up to the next hole. So the answer is kept.
 static bool has_hole(unsigned file, uint64_t at, uint64_t len) {
-    off_t hole = lseek(pm_journal_heap_file(file)->fd, (off_t)at, SEEK_HOLE);
-    return hole < 0 || (uint64_t)hole < at + len;
+    struct window *w = &window[file];
+    if (at < w->full_from || at + len > w->full_to) {
+        off_t hole = lseek(pm_journal_heap_file(file)->fd, (off_t)at, SEEK_HOLE);
+        w->full_from = at;
+        w->full_to = hole < 0 ? at : (uint64_t)hole;
+    }
+    return at + len > w->full_to;
 }
 
 static bool lay_pages(unsigned file, const struct pm_journal_entry *e, const char *from) {
@@ -132,7 +139,8 @@ static bool open_window(unsigned file, char *at, uint64_t offset, uint64_t len) 
         return false;
     uint64_t there = page_up((uint64_t)st.st_size);
     there = there > offset ? there - offset : 0;
-    window[file] = (struct window){map, offset, len, there < len ? there : len};
+    window[file] =
+        (struct window){.at = map, .offset = offset, .len = len, .end = there < len ? there : len};
     return true;
 }
 

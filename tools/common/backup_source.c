@@ -174,9 +174,10 @@ bool source_next_data(const struct source_file *f, uint64_t *block, uint64_t *en
 int source_read(const struct source *s, size_t row, source_block_fn *each, void *arg,
                 struct pm_error *err) {
     static char chunk[CHUNK_BLOCKS * PM_BACKUP_BLOCK];
-    uint64_t block = 0, end;
+    uint64_t block = 0,
+             end = 0; // of data; to find the next hole, tmpfs looks at each page before it
     while (block < kept_blocks(s->file[row].length) &&
-           source_next_data(&s->file[row], &block, &end)) {
+           (block < end || source_next_data(&s->file[row], &block, &end))) {
         uint64_t count = end - block < CHUNK_BLOCKS ? end - block : CHUNK_BLOCKS;
         if (source_read_blocks(s, row, block, count, chunk, err) != PM_OK)
             return err->status;
