@@ -177,19 +177,24 @@ static int overlap_in(const struct pm_shard *s, struct pm_error *err) {
 // Goes from extent to extent, past the inner pages. Those it meets do not overlap each other. An
 // extent that it does not meet lies in one of them.
 static int check_shard(struct pm_shard *s, struct pm_error *err) {
+    struct pm_shard_extents *x = s->extents;
     s->frontier = s->data.size;
-    uint64_t end = pm_shard_end(s), page = s->offset >> PM_PAGE_SHIFT, met = 0;
-    while ((page = next_bound(page, end)) < end) {
-        uint32_t index = pm_page_extent[page];
+    uint64_t end = pm_shard_end(s), page = s->offset >> PM_PAGE_SHIFT, next, met = 0;
+    x->first_gap = end;
+    for (; (next = next_bound(page, end)) < end; met++) {
+        uint32_t index = pm_page_extent[next];
         const struct pm_extent *e = &pm_extents[index];
         uint64_t last = e->page + e->pages - 1;
         pm_extent_prefetch(e);
-        if (e->page != page || pm_page_extent[last] != index)
-            return overlap_at(page, err);
+        if (e->page != next || pm_page_extent[last] != index)
+            return overlap_at(next, err);
+        if (page < next && x->first_gap == end)
+            x->first_gap = page;
         page = last + 1;
-        met++;
     }
-    return met == s->extents->active.count ? PM_OK : overlap_in(s, err);
+    if (page < end && x->first_gap == end)
+        x->first_gap = page;
+    return met == x->active.count ? PM_OK : overlap_in(s, err);
 }
 
 int pm_extent_check(struct pm_error *err) {
@@ -211,7 +216,7 @@ static void shrink_end(struct pm_shard *s) {
 
 static int fill_gaps(struct pm_shard *s, enum gap inner, enum gap last, struct pm_error *err) {
     uint64_t end = pm_shard_end(s);
-    for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
+    for (uint64_t page = s->extents->first_gap; page < end;) {
         uint32_t index = pm_page_extent[page];
         if (index) {
             pm_extent_prefetch(&pm_extents[index]);

@@ -59,6 +59,7 @@ struct pm_shard_extents {
     // under the lock; other shards read it without (extent_take.c).
     _Atomic uint64_t asked;
     struct pm_resize resizing;
+    uint64_t first_gap; // a page: pm_extent_check() has seen that extents lie on all before it
     // The position of the shorter entry of an interrupted resize, until pm_extent_fill_gaps()
     // erases it. An opening that may not write keeps it. PM_LOG_NOWHERE: there is none.
     pm_log_pos unfinished_resize;
