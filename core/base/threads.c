@@ -27,6 +27,7 @@ static const bool __libc_single_threaded; // musl has no such variable: false me
 #endif
 #define PATIENCE_MS 200
 #define LONGEST_PAUSE_NS 1000000
+#define LONG_PAUSE_MS 50 // no pause of ours is so long
 
 // By thread id, what was asked of the thread. 0: nothing. 2 * T: to wait in turn T. 2 * T + 1: to
 // wait in turn T, and the thread has heard it. The memory is never freed: a thread may run the
@@ -248,13 +249,20 @@ static void ask(pid_t id, void *arg) {
 // A look at a thread in /proc takes longer than most threads need to answer.
 #define LOOK_EVERY 16
 
+// A debugger, a backup or SIGSTOP stops all threads, this one too. Such time does not count: the
+// others had none to answer in.
+static uint64_t time_lost(uint64_t since_ms) {
+    uint64_t passed = pm_os_now_ms() - since_ms;
+    return passed > LONG_PAUSE_MS ? passed : 0;
+}
+
 // A thread that is not listed yet can only have been made by one that runs. So when two rounds in a
 // row find no running thread, there is none.
-static enum pm_threads ask_all(uint32_t now, uint64_t end, bool hold) {
+static enum pm_threads ask_all(uint32_t now, uint64_t *end, bool hold) {
     struct timespec pause = {0, 50000};
     struct round r = {.turn = now};
     for (unsigned quiet = 0, rounds = 0; !r.last; rounds++) {
-        bool last = pm_os_now_ms() >= end;
+        bool last = pm_os_now_ms() >= *end;
         bool thorough = last || rounds % LOOK_EVERY >= LOOK_EVERY - 2;
         r = (struct round){.turn = now, .last = last, .thorough = thorough, .hold = hold};
         if ((thorough && !put_handler()) || !pm_tasks_each_other(ask, &r))
@@ -264,7 +272,9 @@ static enum pm_threads ask_all(uint32_t now, uint64_t end, bool hold) {
             return PM_THREADS_STILL;
         if (!r.running)
             continue;
+        uint64_t before_pause = pm_os_now_ms();
         syscall(SYS_nanosleep, &pause, NULL);
+        *end += time_lost(before_pause);
         if (hold && rounds % LOOK_EVERY == 0 && pause.tv_nsec < LONGEST_PAUSE_NS)
             pause.tv_nsec *= 2;
     }
@@ -302,9 +312,9 @@ static enum pm_threads begin_turn(uint64_t end, uint64_t ignored, bool hold) {
     listening.mask = ~ignored;
     if (!pm_threads_prepare() || !put_handler())
         return PM_THREADS_RUN;
-    enum pm_threads result = ask_all(now, end, hold);
+    enum pm_threads result = ask_all(now, &end, hold);
     if (hold && result == PM_THREADS_STILL) // a handler may have begun before gates were closed
-        result = pm_gates_close(SIGNAL, ignored) ? ask_all(now, end, hold) : PM_THREADS_RUN;
+        result = pm_gates_close(SIGNAL, ignored) ? ask_all(now, &end, hold) : PM_THREADS_RUN;
     owed |= result != PM_THREADS_STILL;
     return result;
 }

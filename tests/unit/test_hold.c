@@ -8,12 +8,17 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/calls.h"
 #include "check.h"
 
 #define HOLDS 50
+#define STOPS 8
+#define STOP_MS 300
 
 static _Atomic unsigned long counter;
 static _Atomic bool over;
@@ -54,6 +59,25 @@ static void test_held(void) {
     CHECK_EQ(errno, 77);
 }
 
+// A debugger or a backup stops the whole process, holder and all. The holder's patience does not
+// end meanwhile.
+static void test_stopped_amid_a_hold(void) {
+    pid_t pid = getpid(), stopper = fork();
+    if (stopper == 0) {
+        for (int i = 0; i < STOPS; i++) {
+            usleep(50000);
+            kill(pid, SIGSTOP);
+            usleep(STOP_MS * 1000);
+            kill(pid, SIGCONT);
+        }
+        _exit(0);
+    }
+    while (waitpid(stopper, NULL, WNOHANG) == 0) {
+        CHECK(pm_hold_all(STOP_MS / 2));
+        pm_release_all();
+    }
+}
+
 int main(void) {
     pthread_t thread[2];
     CHECK(pm_hold_prepare());
@@ -62,6 +86,7 @@ int main(void) {
     for (int i = 0; i < HOLDS; i++)
         test_held();
     CHECK(found);
+    test_stopped_amid_a_hold();
     over = true;
     pthread_join(thread[0], NULL);
     pthread_join(thread[1], NULL);
