@@ -162,7 +162,8 @@ bool pm_file_back_with_space(struct pm_file *file, uint64_t offset, uint64_t len
 static bool length_durable(const struct pm_shard *s) {
     int fd = s->data.fd;
     return pm_durability == PM_DURABLE_NONE ||
-           (pm_cancel_asynchronous ? (int)syscall(SYS_fdatasync, fd) : fdatasync(fd)) == 0;
+           (pm_cancel_asynchronous ? (int)syscall(SYS_fdatasync, fd) : fdatasync(fd)) == 0 ||
+           pm_persist_forbidden("fdatasync");
 }
 
 static size_t slabs_for(uint64_t bytes) {
