@@ -374,6 +374,7 @@ int pm_heap_borrow(struct pm_error *err) {
                        "vm.overcommit_memory and vm.max_map_count)",
                        pm_heap.dir, (unsigned long)pm_heap.length, pm_strerror(errno));
     pm_heap_become(PM_HEAP_BORROWED);
+    pm_heap_dump_used();
     return PM_OK;
 }
 
@@ -386,6 +387,7 @@ int pm_heap_volatile(struct pm_error *err) {
     pm_shard_is_anonymous(s, 0);
     pm_shard_node_begins(pm_node_now());
     if (take_range(PROT_NONE, err) == PM_OK) {
+        pm_heap_dump_used();
         pm_shard_place(s);
         return PM_OK;
     }
@@ -399,6 +401,7 @@ int pm_heap_volatile(struct pm_error *err) {
     if (last->limit > pm_shard_reach() - PM_REGION_SIZE)
         last->limit = pm_shard_reach() - PM_REGION_SIZE;
     pm_shard_is_anonymous(s, 0);
+    pm_heap_dump_used();
     pm_shard_place(s);
     return PM_OK;
 }
