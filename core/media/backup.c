@@ -65,7 +65,8 @@ static bool is_sound(const struct pm_backup_index *x) {
         const struct pm_backup_file *f = &x->files[i];
         bool known = false, gone = f->length == PM_BACKUP_GONE;
         for (size_t row = 0; row < PM_HEAP_FILES && f->name[sizeof f->name - 1] == 0; row++)
-            known |= strcmp(pm_heap_files[row].name, f->name) == 0;
+            known |= strcmp(pm_heap_files[row].name, f->name) == 0 &&
+                     !(gone && row == PM_ROW_super_file); // no heap without it
         if (!known || f->entries > x->head.entries - seen || (gone && f->entries) ||
             (!gone && f->length > PM_SHARD_RANGE))
             return false;
