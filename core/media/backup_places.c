@@ -34,13 +34,13 @@ static void use(struct pm_backup_places *p, uint64_t block) {
     p->used = p->used > block ? p->used : block + 1;
 }
 
-// What lies beyond is lost, whatever the length becomes later.
+// What lies beyond is lost, whatever the length becomes later. For blocks in the file, p->cut has
+// it.
 static void cut(struct pm_backup_places *p, uint64_t length) {
     uint64_t last = length / PM_BACKUP_BLOCK, rest = length & BYTES;
-    if (last < p->blocks && rest) {
+    if (last < p->used && rest && p->word[last]) {
         uint64_t old = p->word[last] & BYTES;
         p->word[last] = (p->word[last] & ~BYTES) | (old && old < rest ? old : rest);
-        use(p, last);
     }
     for (uint64_t keep = last + (rest != 0); p->used > keep; p->used--)
         if (p->word[p->used - 1])
@@ -49,10 +49,15 @@ static void cut(struct pm_backup_places *p, uint64_t length) {
     p->named = true;
 }
 
+uint64_t pm_backup_blocks_of(const struct pm_backup_file *f, const struct pm_backup_entry *e) {
+    return f->entries ? (uint64_t)(e[f->entries - 1].block & ~PM_BACKUP_HOLE) + 1 : 0;
+}
+
 bool pm_backup_note(struct pm_backup_places *p, const struct pm_backup_file *f,
                     const struct pm_backup_entry *e, uint64_t *data) {
     uint64_t length = f->length == PM_BACKUP_GONE ? 0 : f->length;
-    if (!reach(p, pm_backup_align(length) / PM_BACKUP_BLOCK))
+    // Not by the length: a wrong one may be a million times what is there.
+    if (!reach(p, pm_backup_blocks_of(f, e)))
         return false;
     for (uint64_t i = 0; i < f->entries; i++) {
         bool hole = (e[i].block & PM_BACKUP_HOLE) != 0;
@@ -68,6 +73,8 @@ bool pm_backup_note(struct pm_backup_places *p, const struct pm_backup_file *f,
 struct pm_backup_place pm_backup_place(const struct pm_backup_places *p, uint64_t block) {
     uint64_t word = block < p->blocks ? p->word[block] : 0;
     uint32_t bytes = (uint32_t)(word & BYTES);
+    if (!word && p->named && block == p->cut / PM_BACKUP_BLOCK)
+        bytes = (uint32_t)(p->cut & BYTES);
     return (struct pm_backup_place){word & ~BYTES, bytes ? bytes : PM_BACKUP_BLOCK};
 }
 

@@ -28,6 +28,8 @@ struct pm_backup_place {
     uint32_t bytes; // of the block. An increment has cut the file within it: the others are zeroes
 };
 
+// The last block that the entries of a file name, and one more.
+uint64_t pm_backup_blocks_of(const struct pm_backup_file *f, const struct pm_backup_entry *e);
 // Takes over what an increment says of the file. *data: where its blocks begin; moves on. False: no
 // memory.
 bool pm_backup_note(struct pm_backup_places *p, const struct pm_backup_file *f,

@@ -57,11 +57,7 @@ static bool apply_file(struct kept_file *f, const struct pm_backup_file *in,
     f->missing = data ? f->missing || !f->there : !f->there;
     note_length(f, f->length, !data);
     // Not by the length: a wrong one may be a million times what is there.
-    uint64_t blocks = 0;
-    for (uint64_t i = 0; i < in->entries; i++)
-        if ((e[i].block & ~PM_BACKUP_HOLE) >= blocks)
-            blocks = (uint64_t)(e[i].block & ~PM_BACKUP_HOLE) + 1;
-    if ((data && !pm_backup_note(&f->places, in, e, data)) || !reach(f, blocks))
+    if ((data && !pm_backup_note(&f->places, in, e, data)) || !reach(f, pm_backup_blocks_of(in, e)))
         return false;
     forget_from(f, kept_blocks(f->length));
     for (uint64_t i = 0; i < in->entries; i++) {
