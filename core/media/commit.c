@@ -332,7 +332,7 @@ bool pm_commit_finish(void) {
 
 static bool map_private(const struct pm_file *file, size_t len) {
     return mmap(file->map, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                pm_work_fd(file), 0) != MAP_FAILED;
+                pm_work_fd(file), (off_t)pm_work_offset(file, 0)) != MAP_FAILED;
 }
 
 static bool map_all_private(void) {

@@ -21,22 +21,22 @@ bool pm_file_is_ours(const struct pm_file *file) {
 
 static void *map_shared(const struct pm_file *file, void *at, size_t len, int prot, int flags,
                         uint64_t offset) {
+    off_t in_fd = (off_t)(file->at + offset);
     if (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE) {
-        void *map =
-            mmap(at, len, prot, flags | MAP_SHARED_VALIDATE | MAP_SYNC, file->fd, (off_t)offset);
+        void *map = mmap(at, len, prot, flags | MAP_SHARED_VALIDATE | MAP_SYNC, file->fd, in_fd);
         // A kernel that does not know MAP_SHARED_VALIDATE says EINVAL.
         bool refused = map == MAP_FAILED && (errno == EOPNOTSUPP || errno == EINVAL);
         if (!refused || !pm_persist_refused(file->name))
             return map;
     }
-    return mmap(at, len, prot, flags | MAP_SHARED, file->fd, (off_t)offset);
+    return mmap(at, len, prot, flags | MAP_SHARED, file->fd, in_fd);
 }
 
 void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
                   uint64_t offset) {
     if (pm_heap_is_journaled())
         return mmap(at, len, prot, flags | MAP_PRIVATE | MAP_NORESERVE, pm_work_fd(file),
-                    (off_t)offset);
+                    (off_t)pm_work_offset(file, offset));
     return map_shared(file, at, len, prot, flags, offset);
 }
 
@@ -48,8 +48,18 @@ bool pm_file_try(const struct pm_file *file) {
     void *page = pm_file_map(file, NULL, PM_PAGE_SIZE, PROT_READ, 0, 0);
     if (page == MAP_FAILED)
         return false;
-    munmap(page, PM_PAGE_SIZE); // where a sandbox forbids munmap the page stays
+    pm_file_unmap(file, page, PM_PAGE_SIZE); // where a sandbox forbids munmap the page stays
     return true;
+}
+
+const void *pm_file_view(const struct pm_file *file, size_t len, uint64_t offset) {
+    void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, file->fd, (off_t)(file->at + offset));
+    return map == MAP_FAILED ? NULL : map;
+}
+
+void pm_file_unmap(const struct pm_file *file, const void *at, size_t len) {
+    (void)file;
+    munmap((void *)(uintptr_t)at, len);
 }
 
 bool pm_file_ready(struct pm_file *file) {
@@ -68,6 +78,14 @@ bool pm_file_ready(struct pm_file *file) {
     file->fd = pm_os_fd_high(fd);
     return true;
 }
+
+void pm_file_close(struct pm_file *file) {
+    if (pm_file_is_ours(file))
+        close(file->fd);
+    file->fd = -1;
+}
+
+bool pm_file_sync(struct pm_file *file) { return pm_file_ready(file) && fsync(file->fd) == 0; }
 
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
     struct stat st;

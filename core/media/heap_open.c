@@ -346,16 +346,17 @@ int pm_heap_map(struct pm_error *err) {
     return status;
 }
 
-static bool map_private(void *at, size_t len, int fd) {
-    return len == 0 || mmap(at, len, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED;
+static bool map_private(void *at, size_t len, const struct pm_file *file) {
+    const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+    return len == 0 ||
+           mmap(at, len, PROT_READ | PROT_WRITE, flags, file->fd, (off_t)file->at) != MAP_FAILED;
 }
 
 // The data file is mapped private up to its end. Beyond it lie the addresses of new extents.
 static bool borrow_shard(struct pm_shard *s) {
     char *base = pm_heap_at(s->offset);
     uint64_t size = s->data.size;
-    if (!map_private(base, size, s->data.fd) ||
+    if (!map_private(base, size, &s->data) ||
         mmap(base + size, s->data.reach - size, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
         return false;
@@ -365,7 +366,7 @@ static bool borrow_shard(struct pm_shard *s) {
 
 // The mapping of a data file is the only one that is likely to fail: `ulimit -d` counts it whole.
 int pm_heap_borrow(struct pm_error *err) {
-    bool good = map_private(pm_heap.super, pm_heap.super_file.reach, pm_heap.super_file.fd);
+    bool good = map_private(pm_heap.super, pm_heap.super_file.reach, &pm_heap.super_file);
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = borrow_shard(&pm_heap.shard[i]);
     if (!good)
@@ -422,8 +423,7 @@ bool pm_heap_clean(void) {
             return false;
     if (pm_durability != PM_DURABLE_NONE)
         for (size_t i = 0; i < pm_heap_file_count(); i++) {
-            struct pm_file *file = pm_heap_files[i].file;
-            if (pm_heap_holds(&pm_heap_files[i]) && (!pm_file_ready(file) || fsync(file->fd) != 0))
+            if (pm_heap_holds(&pm_heap_files[i]) && !pm_file_sync(pm_heap_files[i].file))
                 return false;
         }
     pm_commit_u64(&pm_heap.super->state.state, PM_STATE_CLEAN);
@@ -436,10 +436,8 @@ void pm_heap_release(void) {
     for (size_t i = 0; i < pm_heap_file_count(); i++) {
         struct pm_file *file = pm_heap_files[i].file;
         if (file->map && pm_heap_files[i].holds != PM_FILE_DATA)
-            munmap(file->map, file->reach);
-        if (pm_file_is_ours(file))
-            close(file->fd);
-        file->fd = -1;
+            pm_file_unmap(file, file->map, file->reach);
+        pm_file_close(file);
         file->map = NULL;
     }
     pm_heap.super = NULL;

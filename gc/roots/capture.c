@@ -270,11 +270,11 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
                runs[i].end - runs[i].start);
     if (old_images) {
         restore_bytes(old, old_images, area, offset);
-        munmap((void *)(uintptr_t)old_images, old->area_length);
+        pm_file_unmap(&pm_heap.roots, old_images, old->area_length);
     }
     // pm_roots_switch() drains after this flush and before the commit.
     pm_flush(area, length);
-    munmap(area, length);
+    pm_file_unmap(&pm_heap.roots, area, length);
     return PM_OK;
 }
 
@@ -318,7 +318,7 @@ static int move_pages(const struct pm_root_table *old, uint64_t offset, uint64_t
         status = write_images(old, offset, length, err);
     if (status != PM_OK)
         return status;
-    if (pm_persist_syncs() && fsync(pm_heap.roots.fd) != 0)
+    if (pm_persist_syncs() && !pm_file_sync(&pm_heap.roots))
         return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot be written back: %s", pm_heap.dir,
                        pm_strerror(errno));
     fill_table(pm_roots_next_table(), offset, length);
@@ -381,7 +381,7 @@ int pm_roots_restore(struct pm_error *err) {
     int status = pm_options.locks.number == PM_LOCKS_RESET ? tell_old(old, err) : PM_OK;
     if (status == PM_OK)
         restore_bytes(old, images, NULL, 0);
-    munmap((void *)(uintptr_t)images, old->area_length);
+    pm_file_unmap(&pm_heap.roots, images, old->area_length);
     return status;
 }
 
@@ -450,7 +450,7 @@ bool pm_roots_part(void) {
         const struct run *run = &runs[moved];
         if (mmap((void *)run->start, run->end - run->start, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_heap.roots.fd,
-                 (off_t)run->image) == MAP_FAILED)
+                 (off_t)(pm_heap.roots.at + run->image)) == MAP_FAILED)
             return false;
     }
     for (unsigned i = 0; i < run_count; i++)

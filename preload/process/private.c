@@ -94,7 +94,8 @@ static void note_ends(void) {
 // Maps a private piece of a shard's file; anonymous memory if `fd` is -1.
 static bool map_piece(uint64_t offset, uint64_t end, int prot, int fd) {
     int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
-    off_t at = fd < 0 ? 0 : (off_t)(offset - pm_shard_at(offset)->offset);
+    const struct pm_shard *s = pm_shard_at(offset);
+    off_t at = fd < 0 ? 0 : (off_t)(s->data.at + offset - s->offset);
     return offset == end ||
            mmap(pm_heap_at(offset), end - offset, prot, flags, fd, at) != MAP_FAILED;
 }
@@ -231,7 +232,8 @@ bool pm_private_hold(bool on) {
     int prot = on ? PROT_READ : PROT_READ | PROT_WRITE;
     bool good = true;
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
-        good = mprotect(pm_heap_at(pm_heap.shard[i].offset), pm_shard_reach(), prot) == 0;
+        good =
+            mprotect(pm_heap_at(pm_heap.shard[i].offset), pm_heap.shard[i].data.reach, prot) == 0;
     return good;
 }
 
@@ -276,7 +278,7 @@ static void open_piece(int number, siginfo_t *info, void *context) {
 
 static bool map_shared(struct pm_shard *s) {
     return pm_file_ready(&s->data) &&
-           pm_file_map(&s->data, pm_heap_at(s->offset), pm_shard_reach(), PROT_READ | PROT_WRITE,
+           pm_file_map(&s->data, pm_heap_at(s->offset), s->data.reach, PROT_READ | PROT_WRITE,
                        MAP_FIXED | MAP_NORESERVE, 0) != MAP_FAILED;
 }
 
@@ -296,10 +298,9 @@ static bool part_file(struct pm_shard *s, int prot) {
     uint64_t end = shard_end[pm_shard_number(s)];
     int pin = pm_shard_pin(s); // fails where no descriptor is free
     int fd = pin < 0 && pm_file_ready(&s->data) ? s->data.fd : pin;
-    bool good =
-        fd >= 0 &&
-        (map_piece(s->offset, end, prot, fd) ||
-         (prot & PROT_WRITE && map_piece(s->offset, s->offset + pm_shard_reach(), prot, fd)));
+    bool good = fd >= 0 &&
+                (map_piece(s->offset, end, prot, fd) ||
+                 (prot & PROT_WRITE && map_piece(s->offset, s->offset + s->data.reach, prot, fd)));
     if (pin >= 0)
         close(pin);
     return good;
