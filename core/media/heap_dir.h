@@ -32,9 +32,4 @@ void pm_dir_adopt(int fd);
 bool pm_dir_is_remnant(int fd);
 // Unlinks the files of a heap. If one of them cannot be unlinked, a remnant is left.
 bool pm_dir_empty(int fd);
-// Locks a directory or a superblock: shared for PM_OPEN_READONLY, not for PM_OPEN_LOOK, else
-// exclusively. If another process has the lock, waits if `wait` is set, else fails and sets
-// pm_heap.busy.
-int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err);
-
 #endif

@@ -18,6 +18,7 @@
 #include "feature.h"
 #include "file.h"
 #include "heap_dir.h"
+#include "heap_lock.h"
 #include "heap_space.h"
 #include "journal_files.h"
 #include "lane_format.h"

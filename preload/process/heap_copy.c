@@ -20,6 +20,7 @@
 #include "media/file.h"
 #include "media/heap.h"
 #include "media/heap_dir.h"
+#include "media/heap_lock.h"
 #include "media/heap_space.h"
 #include "media/persist.h"
 #include "media/volume.h"
