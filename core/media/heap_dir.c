@@ -14,6 +14,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "file.h"
+#include "fixed_open.h"
 #include "heap_lock.h"
 #include "log.h"
 #include "persist.h"
@@ -222,12 +223,15 @@ static bool empty_dir(int fd, unsigned shards, uint64_t features) {
 bool pm_dir_empty(int fd) { return empty_dir(fd, PM_SHARDS, ~0ull); }
 
 void pm_dir_close(void) {
+    pm_fixed_close();
     if (is_our_dir(pm_heap.dir_fd)) // else the program has closed it, and may use its number
         close(pm_heap.dir_fd);
     pm_heap.dir_fd = -1;
 }
 
 bool pm_dir_ready(void) {
+    if (pm_fixed_is_open())
+        return false;
     if (is_our_dir(pm_heap.dir_fd))
         return true;
     int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -240,8 +244,12 @@ bool pm_dir_ready(void) {
     return true;
 }
 
+static bool no_dir; // pm_heap.dir is a fixed medium
+
 static int check_dir(struct pm_error *err) {
     struct stat st;
+    if (no_dir)
+        return PM_OK;
     if (fstat(pm_heap.dir_fd, &st) != 0)
         return reason(err, ".");
     dir_dev = st.st_dev;
@@ -266,6 +274,7 @@ static int check_dir(struct pm_error *err) {
 // Makes the directory, but not its parents: a mistyped path must not make a whole tree.
 static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
     int fd = -1;
+    no_dir = false;
     // Another process may remove the directory between our mkdir and our open: its owner, or one
     // that takes it for a remnant. Then try again.
     for (unsigned tries = 0; fd < 0 && tries < REMOVALS; tries++) {
@@ -282,6 +291,15 @@ static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
         int saved = errno;
         struct stat st;
         bool link = lstat(pm_heap.dir, &st) == 0 && S_ISLNK(st.st_mode);
+        int status =
+            dir_made || saved != ENOTDIR || link
+                ? PM_NO_FIXED
+                : pm_fixed_find(mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK, &fd, err);
+        no_dir = status != PM_NO_FIXED;
+        if (no_dir) {
+            pm_dir_adopt(fd);
+            return status;
+        }
         if (dir_made)
             rmdir(pm_heap.dir);
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap directory: %s", pm_heap.dir,
@@ -319,6 +337,8 @@ static int open_backup(enum pm_backup_state state, enum pm_open_mode mode, struc
 
 static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
     struct stat st;
+    if (no_dir)
+        return pm_fixed_open(err);
     if (fstatat(pm_heap.dir_fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0)
         return PM_OK;
     if (errno != ENOENT)
@@ -373,8 +393,10 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
         return err->status;
     for (;;) {
         int status = open_dir_fd(mode, err);
-        if (status != PM_OK)
+        if (status != PM_OK) {
+            pm_dir_close();
             return status;
+        }
         status = check_dir(err);
         if (status == PM_OK)
             status = pm_dir_lock(pm_heap.dir_fd, mode, wait, err);

@@ -11,11 +11,17 @@
 
 #include "base/os.h"
 #include "base/os_file.h"
+#include "fixed.h"
 
 // Reads from the superblock which process has the heap, for the message, and so that descendants of
 // the owner can tell.
 static void find_holder(void) {
     struct pm_state state;
+    if (pm_fixed_read_state(pm_heap.dir_fd, &state)) {
+        pm_heap.busy_pid = (pid_t)state.owner_pid;
+        pm_heap.busy_start = state.owner_start;
+        return;
+    }
     int fd = openat(pm_heap.dir_fd, pm_heap.super_file.name,
                     O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool known = fd >= 0 && pread(fd, &state, sizeof state,

@@ -17,6 +17,7 @@
 #include "base/os.h"
 #include "feature.h"
 #include "file.h"
+#include "fixed.h"
 #include "heap_dir.h"
 #include "heap_lock.h"
 #include "heap_space.h"
@@ -178,6 +179,8 @@ static int check_state(struct pm_error *err) {
 }
 
 static int map_file(struct pm_file *file, size_t reach, struct pm_error *err) {
+    if (file->length)
+        return PM_OK; // with the head of its medium
     int prot = PROT_READ | (pm_heap.readonly ? 0 : PROT_WRITE);
     void *map = pm_file_map(file, NULL, reach, prot, MAP_NORESERVE, 0);
     if (map == MAP_FAILED)
@@ -205,7 +208,8 @@ static int open_held(bool by_superblock, struct pm_error *err) {
 static void measure(void) {
     struct stat st;
     for (size_t i = 0; i < PM_FIRST_FILES; i++)
-        if (pm_heap_files[i].file->fd >= 0 && fstat(pm_heap_files[i].file->fd, &st) == 0)
+        if (pm_heap_files[i].file->fd >= 0 && !pm_heap_files[i].file->length &&
+            fstat(pm_heap_files[i].file->fd, &st) == 0)
             pm_heap_files[i].file->size = (size_t)st.st_size;
 }
 
@@ -221,7 +225,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
     int status = open_held(false, err);
     // A daemon that closes all descriptors also closes the directory, and its lock is gone. The
     // lock on the superblock lasts for as long as the file is mapped.
-    if (status == PM_OK)
+    if (status == PM_OK && !pm_heap.super_file.length) // the head of a fixed medium does the same
         status = pm_dir_lock(pm_heap.super_file.fd, mode, wait, err);
     if (status != PM_OK)
         return status;
@@ -314,7 +318,7 @@ static int map_data(struct pm_error *err) {
     for (unsigned i = 0; i < pm_heap.shards && status == PM_OK; i++) {
         struct pm_shard *s = &pm_heap.shard[i];
         void *want = pm_heap_at(s->offset);
-        s->data.reach = pm_shard_reach();
+        s->data.reach = s->data.length ? s->data.room : pm_shard_reach();
         s->data.map =
             pm_file_map(&s->data, want, s->data.reach, prot, MAP_FIXED | MAP_NORESERVE, 0);
         if (s->data.map != MAP_FAILED)
@@ -367,6 +371,11 @@ static bool borrow_shard(struct pm_shard *s) {
 
 // The mapping of a data file is the only one that is likely to fail: `ulimit -d` counts it whole.
 int pm_heap_borrow(struct pm_error *err) {
+    if (pm_fixed_is_open() && pm_fixed.device)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_OPEN=private: a device cannot be mapped private; copy it with "
+                       "pmalloc-backup, and name the copy",
+                       pm_heap.dir);
     bool good = map_private(pm_heap.super, pm_heap.super_file.reach, &pm_heap.super_file);
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = borrow_shard(&pm_heap.shard[i]);
@@ -452,7 +461,10 @@ void pm_heap_release(void) {
     pm_dir_close();
 }
 
+// A part of a fixed medium stays as long, and what is in it. Nothing in the log speaks of it.
 static bool discard_data(const struct pm_shard *s) {
+    if (s->data.length)
+        return true;
     const char *fresh = s->new_data.name;
     if (!pm_dir_ready())
         return false;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -100,8 +101,12 @@ enum pm_durability pm_persist_probe(int fd) {
     if (fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
         return PM_DURABLE_NONE;
     void *page = mmap(NULL, PAGE, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
-    if (page == MAP_FAILED)
+    struct stat st;
+    // A device DAX is mapped in units larger than a page.
+    if (page == MAP_FAILED && (errno != EINVAL || fstat(fd, &st) != 0 || !S_ISCHR(st.st_mode)))
         return PM_DURABLE_PAGE;
+    if (page == MAP_FAILED)
+        return caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE;
     munmap(page, PAGE);
     return caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE;
 }

@@ -23,6 +23,7 @@
 #include "media/adopt.h"
 #include "media/commit.h"
 #include "media/file.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_space.h"
 #include "media/persist.h"
@@ -300,7 +301,7 @@ static void tidy_images(uint64_t offset, uint64_t length, uint64_t gone, uint64_
     bool keep = length <= KEPT_READY;
     // Under PMALLOC_COMMIT the old area is in force until the first commit. The next start writes
     // there.
-    if (gone_len && !pm_heap_is_journaled() &&
+    if (gone_len && !pm_heap_is_journaled() && !pm_heap.roots.length &&
         !(keep && gone == next && gone_len == length)) // best effort
         (void)!fallocate(pm_heap.roots.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone,
                          (off_t)gone_len);
@@ -348,6 +349,12 @@ int pm_roots_capture(struct pm_error *err) {
         pm_program_record();
     if (!part_count)
         return PM_OK;
+    if (pm_heap.roots.length && pm_fixed.granule > PM_PAGE_SIZE)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is mapped in units of %lu KiB, and captured roots need pages of 4 KiB: "
+                       "make the device with an alignment of 4096, or set roots by "
+                       "pmalloc_set_root()",
+                       pm_heap.dir, (unsigned long)pm_fixed.granule >> 10);
     find_runs();
     uint64_t offset, length = place_area(old, &offset);
     uint64_t gone = old->area_offset, gone_len = old->area_length;
