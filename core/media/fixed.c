@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/crc.h"
+#include "base/options.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "journal_format.h"
@@ -93,6 +94,14 @@ int pm_layout_check(const struct pm_layout *layout, const char *path, struct pm_
         if (!part_is_good(layout, part))
             return pm_fail(err, PM_DAMAGE, "%s/layout: part %u lies nowhere", path, part);
     return PM_OK;
+}
+
+void pm_fixed_persist(int fd) {
+    int forced = (int)pm_options.persist.number - 1;
+    if (pm_fixed.device)
+        pm_persist_init_device(forced);
+    else
+        pm_persist_init(fd, forced);
 }
 
 bool pm_fixed_read_state(int fd, struct pm_state *state) {

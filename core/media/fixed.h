@@ -56,6 +56,8 @@ int pm_layout_check(const struct pm_layout *layout, const char *path, struct pm_
 // Maps the first PM_FIXED_ALIGN bytes, to read only. NULL, with errno; ENODATA: it has fewer.
 const struct pm_layout *pm_fixed_peek(int fd);
 void pm_fixed_unpeek(const struct pm_layout *layout);
+// Chooses how stores to it are flushed; pm_fixed.device says whether it is a device.
+void pm_fixed_persist(int fd);
 // Reads who has the heap.
 bool pm_fixed_read_state(int fd, struct pm_state *state);
 

@@ -232,7 +232,8 @@ static int write_heap(uint64_t bytes, bool zeroed, struct pm_fixed_made *made,
                                    .zeroed = zeroed,
                                    .data = layout.part[PM_JOURNAL_DATA].room,
                                    .head = layout.part[PM_JOURNAL_DATA].at};
-    pm_persist_init(medium.fd, (int)pm_options.persist.number - 1);
+    pm_fixed.device = is_device;
+    pm_fixed_persist(medium.fd);
     char *head = pm_file_map(&medium, NULL, made->head, PROT_READ | PROT_WRITE, 0, 0);
     if (head == MAP_FAILED)
         return failed("cannot map it", err);

@@ -131,7 +131,7 @@ int pm_fixed_open(struct pm_error *err) {
                        pm_heap.dir, (unsigned long)there, (unsigned long)found.bytes);
     if (status != PM_OK)
         return status;
-    pm_persist_init(fd, (int)pm_options.persist.number - 1);
+    pm_fixed_persist(fd);
     if (!map_head(found.part[PM_JOURNAL_DATA].at))
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot map its head: %s", pm_heap.dir,
                        pm_strerror(errno));

@@ -233,7 +233,8 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock has %zu bytes, needs %zu; restore it from a copy",
                        pm_heap.dir, pm_heap.super_file.size, sizeof(struct pm_super_file));
-    pm_persist_init(pm_heap.shard[0].data.fd, (int)pm_options.persist.number - 1);
+    if (!pm_heap.super_file.length)
+        pm_persist_init(pm_heap.shard[0].data.fd, (int)pm_options.persist.number - 1);
     // With room for the lanes, which a heap may get later.
     status = map_file(&pm_heap.super_file, sizeof(struct pm_super_file) + PM_LANES_BYTES, err);
     if (status != PM_OK)

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -101,12 +100,8 @@ enum pm_durability pm_persist_probe(int fd) {
     if (fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
         return PM_DURABLE_NONE;
     void *page = mmap(NULL, PAGE, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
-    struct stat st;
-    // A device DAX is mapped in units larger than a page.
-    if (page == MAP_FAILED && (errno != EINVAL || fstat(fd, &st) != 0 || !S_ISCHR(st.st_mode)))
-        return PM_DURABLE_PAGE;
     if (page == MAP_FAILED)
-        return caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE;
+        return PM_DURABLE_PAGE;
     munmap(page, PAGE);
     return caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE;
 }
@@ -136,11 +131,17 @@ static const char *refused_file;  // the first file that was refused MAP_SYNC
 static char row[320];
 static bool journaled; // PMALLOC_COMMIT is at work
 
-void pm_persist_init(int fd, int forced) {
-    medium = pm_persist_probe(fd);
+static void init(enum pm_durability found, int forced) {
+    medium = found;
     refused_file = NULL;
     sync_is = forced >= 0 ? SYNC_OPTIONAL : SYNC_HOPED;
     use(forced >= 0 ? (enum pm_durability)forced : medium);
+}
+
+void pm_persist_init(int fd, int forced) { init(pm_persist_probe(fd), forced); }
+
+void pm_persist_init_device(int forced) {
+    init(caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE, forced);
 }
 
 bool pm_persist_refused(const char *file) {

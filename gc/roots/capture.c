@@ -451,7 +451,8 @@ bool pm_roots_hold(bool on) {
 // Replaces the mappings one by one, which takes no memory. Then makes the kernel copy every page at
 // once: a child that is forked after this may still run when the next process writes the file.
 bool pm_roots_part(void) {
-    if (!pm_file_ready(&pm_heap.roots))
+    bool device = pm_heap.roots.length && pm_fixed.device; // cannot be mapped private
+    if (device || !pm_file_ready(&pm_heap.roots))
         return pm_roots_privatise();
     for (moved = 0; moved < run_count; moved++) {
         const struct run *run = &runs[moved];

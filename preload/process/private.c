@@ -11,6 +11,7 @@
 #include "base/message.h"
 #include "base/os.h"
 #include "media/file.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_space.h"
 #include "pages/extent.h"
@@ -115,9 +116,12 @@ static bool map_runs(const struct pm_shard *s, unsigned *run, int fd) {
     return map_piece(at, last, prot, -1);
 }
 
+// A device cannot be mapped private. The kernel says so after it has unmapped what was there.
+static bool may_map(void) { return !(pm_fixed_is_open() && pm_fixed.device); }
+
 static bool map_files(bool others) {
     unsigned run = 0;
-    bool good = pm_private_find(others);
+    bool good = may_map() && pm_private_find(others);
     for (unsigned i = 0; i < pm_heap.shards && good; i++) {
         int fd = pm_shard_pin(&pm_heap.shard[i]);
         good = fd >= 0 && map_runs(&pm_heap.shard[i], &run, fd);
@@ -309,6 +313,8 @@ static bool part_file(struct pm_shard *s, int prot) {
 // All shards or none.
 static bool part_files(int prot) {
     unsigned count = pm_heap.shards, done = 0;
+    if (!may_map())
+        return false;
     while (done < count && part_file(&pm_heap.shard[done], prot))
         done++;
     if (done < count)

@@ -19,6 +19,7 @@ MODULES = {
     "drivers": ["xfs", "virtio_blk", "virtio_console", "libnvdimm", "nd_btt", "nd_pmem"],
     "buses": ["virtio_pci", "nfit"],
 }
+DEVICE_MODULES = ["device_dax", "dax_pmem"]
 APPS = {
     "list": "list_state",
     "skiplist": "skip_state",
@@ -40,7 +41,7 @@ QEMU = "qemu-system-x86_64"
 @dataclasses.dataclass(frozen=True)
 class Medium:
     name: str
-    device: str  # pmem, disk, or none
+    device: str  # pmem, dax (a device without a file system), disk, or none
     fs: str
     options: str
     node: int = 0
@@ -73,9 +74,21 @@ MEDIA = {
 }
 
 
+# An NVDIMM as /dev/dax*; `options` is its alignment. They are named by --media alone.
+DEVICES = {
+    medium.name: medium
+    for medium in (
+        Medium("dax-2m", "dax", "", str(2 << 20), 0),
+        Medium("dax-4k", "dax", "", "4096", 1),
+    )
+}
+
+
 def make_image(medium, folder):
     path = folder / f"{medium.name}.img"
-    if medium.device == "pmem":
+    if medium.device == "dax":
+        images.make_device(path, int(medium.options))
+    elif medium.device == "pmem":
         images.make_pmem(path, medium.fs, medium.name)
     elif medium.device == "disk":
         images.make_disk(path, medium.fs, medium.name)
@@ -104,7 +117,8 @@ def base_archive(kernel, build, programs=()):
     if numactl:
         archive.program("bin/numactl", numactl)
     modules = initramfs.in_load_order(
-        [name for group in MODULES.values() for name in group],
+        [name for group in MODULES.values() for name in group]
+        + [name for name in DEVICE_MODULES if name in found],
         lambda name: initramfs.read_module(found[name]) if name in found else None,
     )
     for name, data in modules.items():
@@ -125,6 +139,7 @@ def job_text(media, script):
     mounts = "".join(
         "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options))) + " &\n"
         for m in media
+        if m.device != "dax"
     )
     return f". /guest.sh\n{mounts}start() {{\n{script}\n}}\n"
 
@@ -149,7 +164,7 @@ def qemu_command(
     command += ["-serial", f"file:{folder}/console.log"]
     for medium in media:
         path = folder / f"{medium.name}.img"
-        if medium.device == "pmem":
+        if medium.device in ("pmem", "dax"):
             backend = (
                 f"memory-backend-file,id={medium.name}-mem,share=on,mem-path={path},"
                 f"size={images.SIZE}"
