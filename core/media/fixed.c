@@ -19,7 +19,7 @@
 #include "journal_format.h"
 #include "persist.h"
 
-struct pm_fixed pm_fixed = {.fd = -1};
+struct pm_fixed pm_fixed = {.fd = -1, .gate = -1};
 
 // ---- the medium ---------------------------------------------------------------------------------
 
@@ -137,7 +137,9 @@ void pm_fixed_close(void) {
         munmap(pm_fixed.head, pm_fixed.head_len);
     if (pm_os_fd_is(pm_fixed.fd, pm_fixed.dev, pm_fixed.ino))
         close(pm_fixed.fd);
-    pm_fixed.fd = -1;
+    if (pm_fixed.gate >= 0 && pm_os_fd_is(pm_fixed.gate, pm_fixed.gate_dev, pm_fixed.gate_ino))
+        close(pm_fixed.gate);
+    pm_fixed.fd = pm_fixed.gate = -1;
     pm_fixed.head = NULL;
     pm_fixed.lengths = NULL;
 }

@@ -22,11 +22,12 @@
 
 struct pm_fixed {
     int fd; // of the parts
-    uint64_t dev, ino;
+    uint64_t dev, ino, gate_dev, gate_ino;
     bool readonly;
     bool device;
     bool zeroed;      // space beyond the end of heap.0 reads as zeroes
     uint64_t granule; // the smallest piece that can be mapped: a page, or more on a device
+    int gate;         // a device's folder in /sys: its lock holds for all nodes of it; or -1
     char *head;       // the mapping of everything before heap.0
     size_t head_len;
     struct pm_lengths *lengths; // in it; NULL: no heap on a fixed medium is open

@@ -4,8 +4,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/crc.h"
@@ -44,6 +46,19 @@ static int check_magic(int fd, struct pm_error *err) {
     return status;
 }
 
+// A flock belongs to an inode, and each node of a device (mknod, a container's /dev) is one.
+static void open_gate(const struct stat *st) {
+    char path[64];
+    struct stat gate;
+    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/", major(st->st_rdev), minor(st->st_rdev));
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &gate) != 0)
+        return;
+    pm_fixed.gate = pm_os_fd_high(fd);
+    pm_fixed.gate_dev = gate.st_dev;
+    pm_fixed.gate_ino = gate.st_ino;
+}
+
 int pm_fixed_find(bool readonly, int *out, struct pm_error *err) {
     struct stat st;
     *out = -1;
@@ -61,6 +76,8 @@ int pm_fixed_find(bool readonly, int *out, struct pm_error *err) {
     pm_fixed.ino = st.st_ino;
     uint64_t align = pm_fixed.device ? pm_fixed_device_number(fd, "align") : 0;
     pm_fixed.granule = pm_fixed.device ? (align ? align : PM_FIXED_ALIGN) : PM_PAGE_SIZE;
+    if (pm_fixed.device)
+        open_gate(&st);
     int status = check_owner(&st, err);
     if (status == PM_OK && pm_fixed.granule > PM_FIXED_ALIGN)
         status = pm_fail(err, PM_OPERATIONAL,

@@ -400,6 +400,8 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
         status = check_dir(err);
         if (status == PM_OK)
             status = pm_dir_lock(pm_heap.dir_fd, mode, wait, err);
+        if (status == PM_OK && no_dir && pm_fixed.gate >= 0)
+            status = pm_dir_lock(pm_fixed.gate, mode, wait, err);
         if (status == PM_OK && !still_there()) {
             pm_dir_close();
             continue;
