@@ -54,12 +54,12 @@ class Medium:
     @property
     def heap_promised(self):
         """Whether every acknowledged object must be there after a power cut."""
-        return self.device == "pmem"
+        return self.device in ("pmem", "dax")
 
     def guarantee(self, domain):
         """How the guarantee that the tools print for this medium begins."""
         dax = "DAX with caches in the power-fail domain" if domain == "cpu" else "DAX with ADR"
-        return {"pmem": dax, "disk": "plain file", "none": "tmpfs"}[self.device]
+        return {"pmem": dax, "dax": dax, "disk": "plain file", "none": "tmpfs"}[self.device]
 
 
 MEDIA = {
@@ -74,7 +74,8 @@ MEDIA = {
 }
 
 
-# An NVDIMM as /dev/dax*; `options` is its alignment. They are named by --media alone.
+# NVDIMMs as devices; `options` is the alignment. Only --media names them. The guest gives each a
+# node of its name in /dev.
 DEVICES = {
     medium.name: medium
     for medium in (
@@ -82,6 +83,9 @@ DEVICES = {
         Medium("dax-4k", "dax", "", "4096", 1),
     )
 }
+
+
+ALL = MEDIA | DEVICES
 
 
 def make_image(medium, folder):
@@ -137,9 +141,10 @@ def base_archive(kernel, build, programs=()):
 def job_text(media, script):
     """The job of a boot: mounts the media and runs `script` as start()."""
     mounts = "".join(
-        "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options))) + " &\n"
+        f"make_device {m.name} {m.options} &\n"
+        if m.device == "dax"
+        else "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options))) + " &\n"
         for m in media
-        if m.device != "dax"
     )
     return f". /guest.sh\n{mounts}start() {{\n{script}\n}}\n"
 
