@@ -363,9 +363,11 @@ static bool borrow_shard(struct pm_shard *s) {
     char *base = pm_heap_at(s->offset);
     uint64_t size = s->data.size;
     if (!map_private(base, size, &s->data) ||
-        mmap(base + size, s->data.reach - size, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+        (s->data.reach > size &&
+         mmap(base + size, s->data.reach - size, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED))
         return false;
+    s->limit = pm_shard_room(); // not the medium's
     pm_shard_is_anonymous(s, size);
     return true;
 }

@@ -14,6 +14,7 @@
 #include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_space.h"
+#include "media/shard_make.h"
 #include "pages/extent.h"
 
 static struct pm_private_run runs[PM_PRIVATE_RUNS_MAX];
@@ -190,6 +191,8 @@ static void be_private(bool tables_whole) {
         // One call for the rest of the last shard and what lies behind it.
         uint64_t rest = i + 1 < pm_heap.shards ? s->offset + PM_SHARD_RANGE : pm_range;
         uint64_t writable = tables_whole ? shard_size(i) : pm_shard_reach();
+        if (s->data.length)
+            s->limit = pm_shard_room(); // not the medium's
         if (!map_piece(shard_end[i], rest, prot, -1))
             s->limit = writable = shard_size(i);
         pm_shard_is_anonymous(s, writable);

@@ -8,10 +8,14 @@
 //   fill     Allocates until there is nothing left, then checks every byte that it got. Prints how
 //            many MiB there were.
 //   check    Checks what `fill` has left.
+//   more     The same, and then gets 300 MB that the medium does not have.
+//   child    The same in a forked child. The parent, which has the heap, gets none.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 struct block {
     struct block *next;
@@ -91,13 +95,38 @@ static void fill(void) {
     }
 }
 
+static void *get_more(void) {
+    const size_t size = (size_t)300 << 20;
+    char *p = malloc(size);
+    for (size_t at = 0; p && at < size; at += 4096)
+        p[at] = 1;
+    return p;
+}
+
+static void child(void) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        check();
+        _exit(get_more() ? 0 : 1);
+    }
+    int status = 1;
+    if (waitpid(pid, &status, 0) != pid || status != 0)
+        fail("the child has no memory of its own");
+    if (get_more())
+        fail("the parent has more than the medium");
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "zeroes") == 0)
         zeroes();
     else if (strcmp(what, "fill") == 0)
         fill();
-    else if (strcmp(what, "check") != 0)
+    else if (strcmp(what, "more") == 0 && !get_more())
+        fail("no memory beside the medium");
+    else if (strcmp(what, "child") == 0)
+        child();
+    else if (strcmp(what, "check") != 0 && strcmp(what, "more") != 0)
         return 2;
     printf("%zu MiB\n", check() >> 20);
     return 0;

@@ -171,6 +171,8 @@ def test_a_full_one(program, fixed):
     assert int(filled.split()[0]) > 80
     assert state(fixed) == 0
     assert succeeds(keeps(program, fixed, "check")) == filled
+    assert succeeds(keeps(program, fixed, "more", OPEN="private")) == filled
+    assert succeeds(keeps(program, fixed, "child")) == filled
     succeeds(keeps(program, fixed, "fill"))
     assert fixed.stat().st_size == size
 
