@@ -95,7 +95,8 @@ static bool map_head(uint64_t len) {
         return false;
     uintptr_t spare = -(uintptr_t)room & (PM_FIXED_ALIGN - 1);
     int prot = PROT_READ | (pm_fixed.readonly ? 0 : PROT_WRITE);
-    const struct pm_file all = {.name = "layout", .fd = pm_heap.dir_fd};
+    static struct pm_file all = {.name = "layout"}; // its name stays (pm_persist_refused)
+    all.fd = pm_heap.dir_fd;
     void *map = pm_file_map(&all, room + spare, len, prot, MAP_FIXED, 0);
     if (spare)
         munmap(room, spare);
