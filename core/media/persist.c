@@ -131,11 +131,17 @@ static const char *refused_file;  // the first file that was refused MAP_SYNC
 static char row[320];
 static bool journaled; // PMALLOC_COMMIT is at work
 
-void pm_persist_init(int fd, int forced) {
-    medium = pm_persist_probe(fd);
+static void init(enum pm_durability found, int forced) {
+    medium = found;
     refused_file = NULL;
     sync_is = forced >= 0 ? SYNC_OPTIONAL : SYNC_HOPED;
     use(forced >= 0 ? (enum pm_durability)forced : medium);
+}
+
+void pm_persist_init(int fd, int forced) { init(pm_persist_probe(fd), forced); }
+
+void pm_persist_init_device(int forced) {
+    init(caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE, forced);
 }
 
 bool pm_persist_refused(const char *file) {

@@ -85,9 +85,7 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err) {
 const void *pm_roots_images(const struct pm_root_table *t) {
     if (t->area_length == 0 || !pm_file_ready(&pm_heap.roots))
         return NULL;
-    void *map =
-        mmap(NULL, t->area_length, PROT_READ, MAP_SHARED, pm_heap.roots.fd, (off_t)t->area_offset);
-    return map == MAP_FAILED ? NULL : map;
+    return pm_file_view(&pm_heap.roots, t->area_length, t->area_offset);
 }
 
 int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, void *arg), void *arg,
@@ -103,7 +101,7 @@ int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, voi
         fn(images + (t->root[i].image - t->area_offset), t->root[i].length,
            t->root[i].kind != PM_ROOT_OBJECT, arg);
     if (images)
-        munmap((void *)(uintptr_t)images, t->area_length);
+        pm_file_unmap(&pm_heap.roots, images, t->area_length);
     uint64_t slots[PM_ROOT_SLOTS];
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
         slots[i] = pm_heap_slot(i);
@@ -124,7 +122,7 @@ bool pm_roots_images_crc(uint32_t *crc, struct pm_error *err) {
     for (uint32_t i = 0; i < t->count; i++)
         *crc = pm_crc32c(*crc, images + (t->root[i].image - t->area_offset), t->root[i].length);
     if (images)
-        munmap((void *)(uintptr_t)images, t->area_length);
+        pm_file_unmap(&pm_heap.roots, images, t->area_length);
     return true;
 }
 
