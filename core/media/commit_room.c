@@ -18,6 +18,10 @@
 // the commit is being made.
 #define BOUNDS 2u
 #define UNSEEN ((uint64_t)16 << 20)
+// A large medium keeps a part of itself free for a commit, and no more: commits of many gigabytes
+// are rare, and one that fails for want of room is made later.
+#define PART 8u
+#define PART_LEAST ((uint64_t)64 << 20)
 
 // As preload/process/commit_bound.c has it: by default a quarter of the memory.
 static uint64_t bound(void) {
@@ -55,21 +59,25 @@ static uint64_t needed(uint64_t fresh) {
     return bytes + bytes / 16 + SPARE;
 }
 
-// How long the journal may become, in bytes. False: there is no end, or the system does not tell.
-static bool room(uint64_t *bytes) {
+// How long the journal may become, and how much the medium has in all, in bytes. False: there is no
+// end, or the system does not tell.
+static bool room(uint64_t *bytes, uint64_t *all) {
     struct statvfs fs;
     struct stat st;
     if (!pm_file_ready(&pm_heap.journal) || fstatvfs(pm_heap.journal.fd, &fs) != 0 ||
         fs.f_blocks == 0 || fstat(pm_heap.journal.fd, &st) != 0)
         return false;
     *bytes = (uint64_t)fs.f_bavail * fs.f_frsize + (uint64_t)st.st_blocks * 512;
+    *all = (uint64_t)fs.f_blocks * fs.f_frsize;
     return true;
 }
 
 bool pm_commit_has_room(uint64_t fresh, uint64_t taken) {
-    uint64_t has;
+    uint64_t has, all;
     int saved = errno;
-    bool good = !room(&has) || has >= taken + needed(fresh);
+    bool good =
+        !room(&has, &all) ||
+        has >= taken + least(needed(fresh), all / PART > PART_LEAST ? all / PART : PART_LEAST);
     errno = saved;
     return good;
 }
