@@ -98,9 +98,6 @@ static void find_in(uint32_t slab, struct pm_written *known) {
     struct pm_vslab *v = &pm_vslabs[slab];
     uint64_t start = (uint64_t)slab << PM_SLAB_SHIFT, end = start + PM_SLAB_SIZE, len;
     uint16_t data = 0;
-    pm_slab_prefetch(slab);
-    if (!pm_holes_possible(v))
-        return;
     for (uint64_t at = start; at < end && (len = pm_heap_next_data(known, &at, end)) != 0;
          at += len) {
         unsigned first = (unsigned)((at - start) >> PM_PAGE_SHIFT);
@@ -111,21 +108,31 @@ static void find_in(uint32_t slab, struct pm_written *known) {
     pm_holes_found |= v->holes != 0;
 }
 
-static void find_in_shard(const struct pm_shard *s) {
+static void find_in_shard(const struct pm_shard *s, bool held) {
     uint64_t end = pm_shard_end(s);
     struct pm_written known = {0};
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
         const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
-        pm_extent_prefetch(e);
-        if (e->state == PM_EXTENT_ACTIVE && e->slab)
-            find_in(pm_extent_slab(e), &known);
         page = e->page + e->pages;
+        pm_extent_prefetch(e);
+        if (e->state != PM_EXTENT_ACTIVE || !e->slab)
+            continue;
+        const struct pm_vslab *v = &pm_vslabs[pm_extent_slab(e)];
+        pm_slab_prefetch(pm_extent_slab(e));
+        if (pm_holes_possible(v) && (!held || v->held))
+            find_in(pm_extent_slab(e), &known);
     }
 }
 
 // By rising address, so that the file system goes over each file once.
-void pm_holes_find(void) {
+void pm_holes_find(bool held) {
     pm_holes_found = false;
     for (unsigned i = 0; i < pm_heap.shards; i++)
-        find_in_shard(&pm_heap.shard[i]);
+        find_in_shard(&pm_heap.shard[i], held);
+}
+
+void pm_holes_suppose(uint32_t slab) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    if (pm_holes_possible(v) && pm_heap_shows_holes())
+        v->holes = UINT16_MAX;
 }

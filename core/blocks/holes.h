@@ -20,9 +20,12 @@
 //
 //   holes      pages that may have no space. After recovery: pages without data. On tmpfs these
 //              are holes, or pages that have space and were never written; nobody can tell which.
+//              Or nobody has asked, since tmpfs looks at every page for an answer: then all pages.
 //   punched    of these, the pages that this process has punched. No block in use is on them.
 //
-// The collector does not read holes (extent_holes.h says why).
+// A block in use may lie on such a page: it was never written before the crash, or only a stale
+// word keeps it alive. Nobody writes to a heap while it is recovered, so recovery does not read
+// these pages (extent_holes.h says why). A collection in the living process reads every block.
 //
 // Lock: the slab's bin, as for struct pm_vslab.
 #ifndef PM_HOLES_H
@@ -53,8 +56,11 @@ unsigned pm_holes_punch(uint32_t slab, unsigned least);
 uint16_t pm_holes_used(const struct pm_vslab *v);
 
 // ---- recovery (single-threaded) ----
-// Finds the holes of all slabs, when extents and slabs have been adopted.
-void pm_holes_find(void);
+// Finds the pages without data, when extents and slabs have been adopted: of all slabs, or of those
+// that are held.
+void pm_holes_find(bool held);
 extern bool pm_holes_found; // there is one
+// Nobody has asked: each page may be one.
+void pm_holes_suppose(uint32_t slab);
 
 #endif

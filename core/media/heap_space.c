@@ -431,6 +431,10 @@ bool pm_heap_released_is_zero(void) { return !pm_heap_is_fixed() || pm_heap_is_j
 
 bool pm_heap_fresh_is_zero(void) { return !pm_heap_is_fixed() || pm_fixed.zeroed; }
 
+bool pm_heap_shows_holes(void) {
+    return pm_heap_on_media() && !pm_heap_is_journaled() && !pm_heap_is_fixed();
+}
+
 uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t end) {
     if (!pm_heap_on_media() || pm_heap_is_journaled())
         return end - *offset;

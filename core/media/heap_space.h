@@ -66,6 +66,8 @@ struct pm_written {
 // tell, everything counts as written. No lock is needed. `known` belongs to the caller and is valid
 // until space of the file is released.
 uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t end);
+// Whether it may find a page that was never written.
+bool pm_heap_shows_holes(void);
 // The same for what the file has, whatever the process has stored since the last commit.
 uint64_t pm_heap_next_in_file(struct pm_written *known, uint64_t *offset, uint64_t end);
 

@@ -180,7 +180,7 @@ static int check_shard(struct pm_shard *s, struct pm_error *err) {
     struct pm_shard_extents *x = s->extents;
     s->frontier = s->data.size;
     uint64_t end = pm_shard_end(s), page = s->offset >> PM_PAGE_SHIFT, next, met = 0;
-    x->first_gap = end;
+    unsigned gaps = 0;
     for (; (next = next_bound(page, end)) < end; met++) {
         uint32_t index = pm_page_extent[next];
         const struct pm_extent *e = &pm_extents[index];
@@ -188,12 +188,12 @@ static int check_shard(struct pm_shard *s, struct pm_error *err) {
         pm_extent_prefetch(e);
         if (e->page != next || pm_page_extent[last] != index)
             return overlap_at(next, err);
-        if (page < next && x->first_gap == end)
-            x->first_gap = page;
+        if (page < next && gaps < PM_GAPS_KNOWN)
+            x->gap[gaps++] = page;
         page = last + 1;
     }
-    if (page < end && x->first_gap == end)
-        x->first_gap = page;
+    for (; gaps < PM_GAPS_KNOWN; page = end)
+        x->gap[gaps++] = page;
     return met == x->active.count ? PM_OK : overlap_in(s, err);
 }
 
@@ -214,13 +214,21 @@ static void shrink_end(struct pm_shard *s) {
     }
 }
 
+// The next gap from `page` on, if it is known; else `page`.
+static uint64_t skip_to_gap(const struct pm_shard_extents *x, uint64_t page) {
+    unsigned i = 0;
+    while (i < PM_GAPS_KNOWN && x->gap[i] < page)
+        i++;
+    return i < PM_GAPS_KNOWN ? x->gap[i] : page;
+}
+
 static int fill_gaps(struct pm_shard *s, enum gap inner, enum gap last, struct pm_error *err) {
     uint64_t end = pm_shard_end(s);
-    for (uint64_t page = s->extents->first_gap; page < end;) {
+    for (uint64_t page = skip_to_gap(s->extents, 0); page < end;) {
         uint32_t index = pm_page_extent[page];
         if (index) {
             pm_extent_prefetch(&pm_extents[index]);
-            page += pm_extents[index].pages;
+            page = skip_to_gap(s->extents, page + pm_extents[index].pages);
             continue;
         }
         uint64_t to = next_bound(page, end);

@@ -6,7 +6,7 @@
 // lock of the shard. The caller holds the lock that covers the slab.
 //
 // A hole reads as zeroes. On tmpfs, reading it through the mapping gives it space again, or raises
-// SIGBUS if the file system is full. So nobody reads a hole, and a store to it comes only after
+// SIGBUS if the file system is full. So recovery reads no hole, and a store to it comes only after
 // pm_extent_back().
 #ifndef PM_EXTENT_HOLES_H
 #define PM_EXTENT_HOLES_H

@@ -17,6 +17,8 @@
 // Up to 7 pages there is one list for each length; above, eight lists for each doubling of it.
 #define PM_SIZE_LISTS 224
 
+#define PM_GAPS_KNOWN 8
+
 // The free extents of one state, in lists by length. `some` has a bit for each list, set while the
 // list is not empty. `pages` is the sum of all lengths.
 struct pm_free_set {
@@ -59,7 +61,9 @@ struct pm_shard_extents {
     // under the lock; other shards read it without (extent_take.c).
     _Atomic uint64_t asked;
     struct pm_resize resizing;
-    uint64_t first_gap; // a page: pm_extent_check() has seen that extents lie on all before it
+    // The first pages of the first gaps between extents, as pm_extent_check() saw them, rising;
+    // unused places: the shard's end.
+    uint64_t gap[PM_GAPS_KNOWN];
     // The position of the shorter entry of an interrupted resize, until pm_extent_fill_gaps()
     // erases it. An opening that may not write keeps it. PM_LOG_NOWHERE: there is none.
     pm_log_pos unfinished_resize;

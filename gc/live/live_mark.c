@@ -95,22 +95,9 @@ static void scan_large(struct range r) {
         scan_words(pm_heap_at(at), len);
 }
 
-// A block that was allocated before a crash may have pages without space (blocks/holes.h).
-static void scan_pages(struct range r, uint16_t holes) {
-    for (uint64_t at = r.offset, end = r.offset + r.len, to; at < end; at = to) {
-        to = (at | (PM_PAGE_SIZE - 1)) + 1;
-        to = to < end ? to : end;
-        if (!(holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1))
-            scan_words(pm_heap_at(at), to - at);
-    }
-}
-
 static void scan(struct range r) {
-    const struct pm_vslab *v = &pm_vslabs[r.offset >> PM_SLAB_SHIFT];
     if (r.len > PIECE)
         scan_large(r);
-    else if (v->size_class && v->holes)
-        scan_pages(r, v->holes);
     else
         scan_words(pm_heap_at(r.offset), r.len);
 }

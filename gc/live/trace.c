@@ -106,22 +106,9 @@ static void scan_large(uint64_t at, uint64_t len) {
         scan_words(pm_heap_at(at), len);
 }
 
-// A block that was allocated before a crash may have pages without space (blocks/holes.h).
-static void scan_pages(uint64_t at, uint64_t end, uint16_t holes) {
-    for (uint64_t to; at < end; at = to) {
-        to = (at | (PM_PAGE_SIZE - 1)) + 1;
-        to = to < end ? to : end;
-        if (!(holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1))
-            scan_words(pm_heap_at(at), to - at);
-    }
-}
-
 static inline void scan_bytes(uint64_t offset, uint64_t len) {
-    const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
     if (__builtin_expect(len > PIECE, 0))
         scan_large(offset, len);
-    else if (__builtin_expect(v->size_class && v->holes, 0))
-        scan_pages(offset, offset + len, v->holes);
     else
         scan_words(pm_heap_at(offset), len);
 }

@@ -6,6 +6,7 @@
 
 #include "base/bits.h"
 #include "blocks/arena.h"
+#include "blocks/holes.h"
 #include "blocks/kinds.h"
 #include "blocks/morph.h"
 #include "kept.h"
@@ -157,6 +158,7 @@ int pm_collect(const struct pm_mark_options *how, struct pm_recovery *r, struct 
     if (!held)
         return PM_OK;
     int status = pm_write_back_data(true, err);
+    pm_holes_find(true);
     if (status == PM_OK)
         status = mark(&chosen, r, err);
     if (status != PM_OK)

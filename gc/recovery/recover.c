@@ -185,8 +185,8 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
     if (status != PM_OK)
         return status;
     status = options->borrow ? pm_extent_bar_gaps(err) : pm_extent_fill_gaps(options->write, err);
-    if (status == PM_OK)
-        pm_holes_find();
+    if (status == PM_OK && !r->uncollected)
+        pm_holes_find(false);
     return status;
 }
 
@@ -280,6 +280,8 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
     if (pinned) // media say it, whatever else has been marked or kept
         pm_pinned_used(slab, pm_free_bits(&pm_vslabs[slab]));
     (r->uncollected && !pinned ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
+    if (options->unasked)
+        pm_holes_suppose(slab);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count; i++) {
         live += population[i].used;
@@ -419,6 +421,7 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     int status = rebuild(options, r, err);
     if (status != PM_OK)
         return status;
+    bool unasked = r->uncollected; // that would take longer than all else
     if (options->borrow || !trusts(r, options->beside)) {
         status = find_live(options, r, err);
         if (status != PM_OK)
@@ -427,6 +430,7 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     // Also where the bitmaps of a clean close have said what is live.
     struct pm_recover_options held = *options;
     held.hold = options->write && pm_options.collect.number == PM_COLLECT_API && !r->marked;
+    held.unasked = unasked;
     sweep(&held, r);
     if (options->write && (r->marked || pm_options.collect.number >= PM_COLLECT_LATER))
         pm_kept_record(r->marked        ? PM_KEPT_COLLECTED

@@ -108,6 +108,12 @@ static void link_publish(struct link **place, struct link *l, struct link *next)
     PUBLISH(place, l);
 }
 
+// A block of each larger size, so that the heap begins with them.
+static void lose_others(void) {
+    for (size_t size = 512; size <= 16384; size *= 2)
+        must(malloc(size));
+}
+
 static void grow_in_order(uint64_t count, uint64_t leak_every, uint64_t lanes) {
     uint64_t rng = 7;
     for (uint64_t i = 1; i <= count; i++) {
@@ -194,6 +200,8 @@ static int mode_grow(int argc, char **argv) {
     for (int i = 3; i < argc; i++) {
         if (!strcmp(argv[i], "shuffle"))
             shuffle = true;
+        else if (!strcmp(argv[i], "-o"))
+            lose_others();
         else if (!strcmp(argv[i], "-l") && i + 1 < argc && parse_number(argv[i + 1], &leak_every))
             i++;
         else if (!strcmp(argv[i], "-w") && i + 1 < argc && parse_number(argv[i + 1], &lanes) &&
@@ -219,8 +227,9 @@ static int more_modes(int argc, char **argv) {
 int main(int argc, char **argv) {
     static const struct structure list = {
         .name = "list",
-        .more_usage = "       list grow N [shuffle] [-l K] [-w W] [-k]    -l: leak a node for "
-                      "every K, -w: W lists\n"
+        .more_usage = "       list grow N [shuffle] [-o] [-l K] [-w W] [-k]    -o: first lose "
+                      "larger blocks,\n"
+                      "       -l: leak a node for every K, -w: W lists\n"
                       "       list walk\n",
         .build = build,
         .model = model,

@@ -13,6 +13,7 @@
 #include "media/heap_space.h"
 #include "morph_fixture.h"
 #include "pages/extent_holes.h"
+#include "recovery/collect.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 
@@ -284,12 +285,70 @@ static void use_recovered(void) {
     good();
 }
 
-static void test_killed(void) {
+static bool asks;
+
+off_t lseek(int fd, off_t offset, int whence) {
+    asks |= whence == SEEK_HOLE || whence == SEEK_DATA;
+    return (off_t)syscall(SYS_lseek, fd, offset, whence);
+}
+
+static void keep_killed(uint64_t collect) {
+    struct pm_error err = {0};
+    struct pm_recovery found;
+    struct pm_recover_options how = {.write = true, .mark = {.markers = 2}};
+    pm_options_default();
+    pm_options.collect.number = collect;
+    MUST(pm_offline_open(fixture_dir, PM_OPEN_EXISTING, &err) == PM_OK);
+    CHECK_EQ(pm_recover(&how, &found, &err), PM_OK);
+    CHECK(found.uncollected && !asks);
+    good();
+}
+
+// Under `later` nobody asks for holes, and each block of an old slab gets its page nevertheless.
+static void use_kept(void) {
+    keep_killed(PM_COLLECT_LATER);
+    void *block[1] = {shared->head}, *again[1];
+    pm_arena_return(KIB, block, 1);
+    good();
+    full = true;
+    CHECK_EQ(take(KIB, again, 1), 0);
+    full = false;
+    CHECK_EQ(take(KIB, again, 1), 1);
+    CHECK(again[0] == block[0]);
+    write_stamp(block[0], 1);
+    good();
+}
+
+// A collection of what was kept asks first, reads no hole, and hands none out.
+static void collect_kept(void) {
+    keep_killed(PM_COLLECT_API);
+    struct pm_error err = {0};
+    struct pm_recovery found;
+    struct pm_mark_options how = {.markers = 2};
+    void *block[SLABS * PER];
+    uint64_t before = fixture_blocks();
+    CHECK_EQ(pm_collect(&how, &found, &err), PM_OK);
+    CHECK(asks);
+    CHECK_EQ(found.live_objects, SLABS + 1);
+    CHECK(fixture_blocks() <= before);
+    good();
+    full = true;
+    CHECK_EQ(take(KIB, block, SLABS * PER), SLABS * 3);
+    full = false;
+    CHECK_EQ(take(KIB, block, 1), 1);
+    good();
+}
+
+static void after_a_kill(void (*use)(void)) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     MUST(shared != MAP_FAILED);
     CHECK_EQ(in_child(leave_killed), 0);
-    CHECK_EQ(in_child(use_recovered), 0);
+    CHECK_EQ(in_child(use), 0);
 }
+
+static void test_killed(void) { after_a_kill(use_recovered); }
+static void test_killed_and_kept(void) { after_a_kill(use_kept); }
+static void test_killed_and_collected(void) { after_a_kill(collect_kept); }
 
 // ---- off media ----------------------------------------------------------------------------------
 
@@ -329,6 +388,8 @@ int main(void) {
     RUN_CHILD(age);
     RUN_CHILD(last_empty_slab);
     RUN_CHILD(killed);
+    RUN_CHILD(killed_and_kept);
+    RUN_CHILD(killed_and_collected);
     RUN_CHILD(volatile);
     return CHECK_DONE();
 }
