@@ -184,10 +184,7 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
         status = begin(r, err);
     if (status != PM_OK)
         return status;
-    status = options->borrow ? pm_extent_bar_gaps(err) : pm_extent_fill_gaps(options->write, err);
-    if (status == PM_OK && !r->uncollected)
-        pm_holes_find(false);
-    return status;
+    return options->borrow ? pm_extent_bar_gaps(err) : pm_extent_fill_gaps(options->write, err);
 }
 
 // ---- step 5: what is alive ----------------------------------------------------------------------
@@ -208,6 +205,7 @@ static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct
     struct pm_mark_options chosen = *how;
     if (!pm_heap_has_roots())
         chosen.markers = 1; // there is nothing to mark
+    pm_holes_find(false);
     int status = pm_mark_begin(&chosen, err);
     if (status != PM_OK)
         return status;
@@ -280,7 +278,7 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
     if (pinned) // media say it, whatever else has been marked or kept
         pm_pinned_used(slab, pm_free_bits(&pm_vslabs[slab]));
     (r->uncollected && !pinned ? pm_slab_kept : pm_slab_swept)(&pm_vslabs[slab]);
-    if (options->unasked)
+    if (!r->marked) // else the file system has been asked, which takes longer than all else here
         pm_holes_suppose(slab);
     unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
     for (unsigned i = 0; i < count; i++) {
@@ -421,7 +419,6 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     int status = rebuild(options, r, err);
     if (status != PM_OK)
         return status;
-    bool unasked = r->uncollected; // that would take longer than all else
     if (options->borrow || !trusts(r, options->beside)) {
         status = find_live(options, r, err);
         if (status != PM_OK)
@@ -430,7 +427,6 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     // Also where the bitmaps of a clean close have said what is live.
     struct pm_recover_options held = *options;
     held.hold = options->write && pm_options.collect.number == PM_COLLECT_API && !r->marked;
-    held.unasked = unasked;
     sweep(&held, r);
     if (options->write && (r->marked || pm_options.collect.number >= PM_COLLECT_LATER))
         pm_kept_record(r->marked        ? PM_KEPT_COLLECTED

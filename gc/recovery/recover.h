@@ -44,8 +44,7 @@ struct pm_recovery {
 struct pm_recover_options {
     bool write;  // false: nothing on media changes; the result is what a recovery would find
     bool borrow; // without `write`, for pm_heap_borrow(): see below
-    // Set by pm_recover() itself: what it finds is held (blocks/kinds.h), and may lie on holes.
-    bool hold, unasked;
+    bool hold;   // set by pm_recover() itself: what it finds is held (blocks/kinds.h)
     bool beside; // PMALLOC_COLLECT=background: what is kept is collected later (beside.h)
     struct pm_mark_options mark;
 };
