@@ -93,9 +93,12 @@
 //   word of pinned blocks        pm_pin_change(), by pm_pin() and pm_unpin()             [publish]
 //     needs   the slab's table and entry, or the large block's header and entry
 //     before  the block is free, or still allocated     after  it is allocated, or free
-//   the same, set to 0 stores    pm_lanes_publish(), pm_lanes_finish()    [publish killedpub]
+//   the same, set to 0 stores    pm_lanes_publish()                           [publish killedpub]
 //     needs   the stores themselves
 //     before  recovery makes them again   after  the program may change the same words
+//   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]
+//     needs   the stores themselves
+//     before  the next recovery makes them again     after  every thread may change the same words
 //   entry                        pm_log_append() by put()                       [small large huge]
 //     needs   length of heap.0, slab header, the chunk's zeroes and generation
 //     before  the extent is free          after  it stands; recovery frees it if it is unreachable

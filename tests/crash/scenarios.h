@@ -25,5 +25,6 @@ void scenario_capture(unsigned phase);
 // In scenarios_publish.c.
 void scenario_publish(unsigned phase);
 void scenario_publishers(unsigned phase);
+void scenario_heir(unsigned phase);
 
 #endif

@@ -157,12 +157,16 @@ static void step_after_flush(void) {
 }
 
 // A store of the program's own, which no old publish may undo.
-static void store_alone(uint32_t word) {
-    struct publish *now = &world->expect.publish[schedule_self()];
-    *now = (struct publish){.count = 0};
+static void store_more(struct publish *now, uint32_t word) {
     uint64_t value = world->points;
     data_store_u64(&words[word], value);
     expect(now, word, NULL, value)->old = value;
+}
+
+static void store_alone(uint32_t word) {
+    struct publish *now = &world->expect.publish[schedule_self()];
+    *now = (struct publish){.count = 0};
+    store_more(now, word);
 }
 
 // The words from `first` on, and the table, are this thread's own.
@@ -191,18 +195,26 @@ static void settle(void) {
     }
 }
 
-// A constructor stores to a word before anything drains.
-static void store_early(void) {
+// Finds the words of a heap that has only slots. False: it has none yet.
+static bool find_words(void) {
     struct table *t = pmalloc_get_root(3);
     if (!t)
-        return;
+        return false;
     settle();
     words = (uint64_t *)(void *)&t->entry[ENTRIES];
-    store_alone((uint32_t)rnd(PUBLISHED));
+    return true;
 }
 
-static struct table *start(bool captured) {
-    program_constructors = captured ? NULL : store_early;
+// A constructor stores to a word before anything drains.
+static void store_early(void) {
+    if (find_words())
+        store_alone((uint32_t)rnd(PUBLISHED));
+}
+
+// Without a constructor the variable is captured.
+static struct table *start(void (*constructor)(void)) {
+    bool captured = !constructor;
+    program_constructors = constructor;
     program_start(captured ? "crash_root_a" : "", false);
     struct table *t = captured ? crash_root_a.table : pmalloc_get_root(3);
     settle();
@@ -248,7 +260,7 @@ static void replace_slot(void) {
 
 // Every other seed without captured variables, and every fourth with slots alone.
 void scenario_publish(unsigned phase) {
-    struct table *t = start(world->seed % 2);
+    struct table *t = start(world->seed % 2 ? NULL : store_early);
     for (unsigned i = 0; i < 24; i++) {
         if (world->seed % 4 == 2 || i % 4 == 3)
             replace_slot();
@@ -269,11 +281,43 @@ static void worker(void *arg) {
         step(arg, schedule_self() == 1 ? 0 : PUBLISHED / 2, PUBLISHED / 2);
 }
 
+// From now on other threads store to the words of these.
+static void forget_publishes(void) {
+    memset(world->expect.publish, 0, sizeof world->expect.publish);
+}
+
+static void heir(void *unused) {
+    (void)unused;
+    for (uint32_t word = 0; word < PUBLISHED; word++)
+        store_more(&world->expect.publish[schedule_self()], word);
+    pmalloc_drain();
+}
+
+static void send_heir(void) {
+    if (!find_words())
+        return;
+    forget_publishes();
+    schedule_start(heir, NULL);
+    schedule_join();
+}
+
+// A process is killed within a publish. The next one finishes that, and then a thread that a
+// constructor starts stores to all the words. What this thread drains is what it has flushed
+// itself. So only the start's drain keeps the old publish from being made a second time, over the
+// new stores.
+void scenario_heir(unsigned phase) {
+    (void)phase;
+    struct table *t = start(send_heir);
+    forget_publishes();
+    for (unsigned i = 0; i < 5; i++)
+        step(t, 0, PUBLISHED);
+}
+
 void scenario_publishers(unsigned phase) {
     (void)phase;
-    start(true);
+    start(NULL);
     struct table *t[2];
-    memset(world->expect.publish, 0, sizeof world->expect.publish);
+    forget_publishes();
     for (unsigned slot = 0; slot < 2; slot++)
         t[slot] = program_table(slot, ENTRIES);
     schedule_start(worker, t[0]);
