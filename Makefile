@@ -320,12 +320,16 @@ fuzz-coverage: $(COVERED) ## show which lines of opening and recovery the corpus
 
 # --- tests -------------------------------------------------------------------------------------
 
+# How many tests, or files of them, run at a time.
+WORKERS ?= 2
+# Begun first, so that no worker is left with one of them in the end.
+LONG_UNITS = test_commit_crash test_journal_crash test_take_back test_log_crash test_commit
 # Runs every program of a list, shows the output of those that fail, fails if any did.
 define run_each
-@failed=0; for t in $(1); do \
-	if timeout 300 $$t > $$t.log 2>&1; then echo "ok   $$t"; \
-	else echo "FAIL $$t (status $$?)"; cat $$t.log; failed=1; fi; \
-done; exit $$failed
+@printf '%s\n' $(filter $(LONG_UNITS:%=\%/%),$(1)) $(filter-out $(LONG_UNITS:%=\%/%),$(1)) | \
+	xargs -P $(WORKERS) -I @ sh -c 'timeout 300 @ > @.log 2>&1; status=$$?; \
+	if [ $$status = 0 ]; then echo "ok   @"; \
+	else printf "FAIL %s (status %s)\n%s\n" @ $$status "$$(cat @.log)"; exit 1; fi'
 endef
 
 PYTEST = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q \
@@ -354,8 +358,7 @@ crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 im
 crash-mutants: crash-built $(COMMIT_CRASH) ## leave out each flush, fence, rename, sync in turn
 	$(CRASH_RUN) --mutate
 
-# Two files of tests at a time, where there is the right to mount.
-WORKERS ?= 2
+# WORKERS files of tests at a time, where there is the right to mount.
 integration: all $(CONTENTION) ## run whole processes under pytest
 	@BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/run-integration --workers $(WORKERS)
 

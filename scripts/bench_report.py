@@ -4,6 +4,7 @@
 
 import os
 
+import bench_page
 import bench_programs
 import benchlib
 from benchlib import geometric_mean, median
@@ -199,7 +200,7 @@ class Output:
 
     def __init__(self, options):
         self.folder = options.output or str(benchlib.build_dir() / "results")
-        self.machine = benchlib.machine_line()
+        self.machine, self.facts = benchlib.machine_line(), benchlib.machine()
         try:
             os.makedirs(self.folder, exist_ok=True)
         except OSError as error:
@@ -217,11 +218,28 @@ class Output:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def text(self, options, variants, comparison, full):
+    def how(self, options):
         warm = f"; {options.warm >> 20} MB touched before each" if options.warm else ""
+        return f"{options.runs} runs each, medians; scale {options.scale}{warm}"
+
+    def page(self, options, variants, comparison):
+        base = comparison.base
+        sections = [
+            (f"Time over {base}", ratios(comparison, "time")),
+            (f"Peak memory over {base}", ratios(comparison, "memory")),
+            ("Peak memory over live bytes", of_live(comparison)),
+            ("Every figure", every_figure(comparison)),
+            ("Runs that do not count", "\n".join(failures(comparison.cases))),
+        ]
+        names = ("time.svg", "memory.svg") if self.plots else ()
+        plots = {title: name for (title, _), name in zip(sections, names)}
+        versions = {variant.name: benchlib.version(variant) for variant in variants}
+        return bench_page.page(self.facts, versions, self.how(options), sections, plots)
+
+    def text(self, options, variants, comparison, full):
         lines = [self.machine]
         lines += [f"{variant.name}: {benchlib.version(variant)}" for variant in variants]
-        lines += [f"{options.runs} runs each, medians; scale {options.scale}{warm}", ""]
+        lines += [self.how(options), ""]
         if full:
             lines += [every_figure(comparison), ""]
         lines += [f"Time over {comparison.base}", ratios(comparison, "time"), ""]
@@ -229,14 +247,18 @@ class Output:
         lines += ["", of_live(comparison)] if of_live(comparison) else []
         return "\n".join(lines + failures(comparison.cases)) + "\n"
 
+    def put(self, name, text):
+        try:
+            with open(self.path(name), "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise benchlib.Failure(f"cannot write {self.path(name)}: {error.strerror}") from error
+
     def write(self, options, variants, cases):
         comparison = Comparison(variants, cases)
         print(self.text(options, variants, comparison, full=False), end="")
-        try:
-            with open(self.path("table.txt"), "w", encoding="utf-8") as file:
-                file.write(self.text(options, variants, comparison, full=True))
-        except OSError as error:
-            raise benchlib.Failure(f"cannot write {file.name}: {error.strerror}") from error
+        self.put("table.txt", self.text(options, variants, comparison, full=True))
+        self.put("README.md", self.page(options, variants, comparison))
         benchlib.write_json(self.path("results.json"), self.data(options, variants, comparison))
         if self.plots:
             plot(comparison, "time", self.machine, self.path("time"))

@@ -15,6 +15,7 @@ header's own assertions. fields() names what a given heap directory holds:
 import os
 import pathlib
 import re
+import shutil
 
 CORE = pathlib.Path(__file__).resolve().parents[2] / "core"
 LAYOUT = (
@@ -151,6 +152,24 @@ def read(heap):
         for n in FILES
         if os.path.exists(f"{heap}/{n}")
     }
+
+
+HOLE = bytes(65536)
+
+
+def write(heap, files):
+    """Makes the directory anew, of these files. Where they are zero they have holes."""
+    shutil.rmtree(heap, ignore_errors=True)
+    heap.mkdir(mode=0o700)
+    for name, data in files.items():
+        with open(heap / name, "wb") as out:
+            for at in range(0, len(data), len(HOLE)):
+                chunk = data[at : at + len(HOLE)]
+                if chunk != HOLE[: len(chunk)]:
+                    out.seek(at)
+                    out.write(chunk)
+            out.truncate(len(data))
+        (heap / name).chmod(0o600)
 
 
 def number(data, offset, size=8):

@@ -2,6 +2,8 @@
 # Copyright (c) 2026 The PMAlloc authors
 """scripts/bench on made-up programs, and the programs of tests/bench under the preload."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import signal
@@ -106,9 +108,31 @@ def test_plots(tmp_path):
     ]
     done = bench(*options, build=tmp_path / "build", plots=True)
     assert done.returncode == 0, said(done)
+    page = (tmp_path / "results/README.md").read_text()
     for what in ("time", "memory"):
         assert (tmp_path / f"results/{what}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / f"results/{what}.svg").read_text()
+        assert f"({what}.svg)" in page
+
+
+def test_the_page_describes_the_machine(fake, tmp_path):
+    done = fake('seconds=1; [ -z "$LD_PRELOAD" ] || exit 3;' + ANSWER)
+    assert done.returncode == 1, said(done)
+    page, machine = (tmp_path / "results/README.md").read_text(), fake.report()["machine"]
+    assert "Made by `scripts/bench --no-plots --programs=nqueens" in page
+    for name in ("cpu", "kernel", "libc", "dev_shm"):
+        assert machine[name] in page
+    assert "nqueens/1: other: FAILED: exit status 3" in page and "svg" not in page
+
+
+def test_all_writes_docs_benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    loader = importlib.machinery.SourceFileLoader("bench_driver", str(ROOT / "scripts/bench"))
+    driver = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(driver)
+    chosen = lambda *words: driver.parse_arguments(words).output
+    assert chosen("--all") == str(ROOT / "docs/benchmarks")
+    assert chosen("--all", "--output=/tmp/x") == "/tmp/x" and chosen() is None
 
 
 @pytest.mark.parametrize(

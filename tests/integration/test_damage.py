@@ -26,7 +26,7 @@ from conftest import API, ROOT, app, environment, linked, on_media, succeeds, to
 from damage_case import Case
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
-from heap_layout import FILES, Layout, read  # noqa: E402
+from heap_layout import FILES, Layout, read, write  # noqa: E402
 
 # Peak memory that any process may reach; a heap here has 4 MiB. The kernel counts a process from
 # before its exec, when it was a copy of this one: healthy() allows for that.
@@ -131,26 +131,11 @@ def tried(case, heap, what, files, everything, size_only=()):
     return True
 
 
-def restore(heap, files):
-    shutil.rmtree(heap, ignore_errors=True)
-    heap.mkdir(mode=0o700)
-    for name, data in files.items():
-        with open(heap / name, "wb") as out:
-            if name.startswith("heap."):  # keep the file sparse
-                for at in range(0, len(data), 65536):
-                    if any(data[at : at + 65536]):
-                        out.seek(at)
-                        out.write(data[at : at + 65536])
-                out.truncate(len(data))
-            else:
-                out.write(data)
-
-
 def spoil_all(case, directory, jobs):
     """Tries each (field, value) job on a copy of the heap. Returns what was wrong, and the names of
     the fields whose change was accepted."""
     heap, wrong, accepted = directory / "heap", [], []
-    restore(heap, case.media)
+    write(heap, case.media)
     for number, (field, value) in enumerate(jobs):
         name = case.on_media(field.file)
         what = f"{case.state}: {field.name} of {name}={value.hex()}"
@@ -162,14 +147,14 @@ def spoil_all(case, directory, jobs):
         try:
             if tried(case, heap, what, files, number % 8 == 0):
                 accepted.append(field.name)
-                restore(heap, case.media)
+                write(heap, case.media)
             else:
                 with open(heap / name, "r+b") as out:
                     out.seek(field.offset)
                     out.write(field.get(case.media[name]))
         except AssertionError as error:
             wrong.append(str(error))
-            restore(heap, case.media)
+            write(heap, case.media)
     return wrong, accepted
 
 
@@ -345,10 +330,10 @@ def test_how_many_shards_there_are(two_shards, state, shm):
                       (volume, b"\x03")):
         files = {**case.media, "superblock": bytearray(case.media["superblock"])}
         files["superblock"][at : at + len(value)] = value
-        restore(heap, files)
+        write(heap, files)
         assert not tried(case, heap, f"{state}: superblock[{at}]={value.hex()}", files, True)
     for name in ("booklog.1", "slabs.1", "heap.1"):
-        restore(heap, case.media)
+        write(heap, case.media)
         os.truncate(heap / name, 0)
         assert not tried(case, heap, f"{state}: {name} of 0", case.media, True, {name})
 
@@ -359,7 +344,7 @@ def test_every_length(originals, state, shm):
     case, heap = originals[state], shm / "heap"
     for name, data in case.files.items():
         for size in dict.fromkeys(sizes(name, len(data))):
-            restore(heap, case.files)
+            write(heap, case.files)
             os.truncate(heap / name, size)
             what = f"{state}: {name}.size={size}"
             if tried(case, heap, what, case.files, True, {name}):
@@ -382,7 +367,7 @@ def test_files_replaced(originals, name, shm):
         # These hold the program's own data, and only the program can judge them.
         if name in ("heap.0", "roots"):
             continue
-        restore(heap, case.files)
+        write(heap, case.files)
         (heap / name).write_bytes(other)
         for argv in [["pmalloc-recover", "--check"], *LOOKS]:
             healthy(
@@ -398,7 +383,7 @@ def test_captured_roots_are_vouched_for_by_a_clean_close(originals, state, shm):
     """If zeroes were accepted, every variable would be new, and the next opening would free all
     data."""
     case, heap = originals[state], shm / "heap"
-    restore(heap, case.files)
+    write(heap, case.files)
     (heap / "roots").write_bytes(bytes(len(case.files["roots"])))
     before = read(heap)
     for argv in [["pmalloc-recover", "--check"], *LOOKS]:
@@ -414,7 +399,7 @@ def test_captured_roots_are_vouched_for_by_a_clean_close(originals, state, shm):
 def test_pipes_in_the_place_of_files(originals, name, shm):
     """No tool waits for the other end of a pipe."""
     case, heap = originals["clean"], shm / "heap"
-    restore(heap, case.files)
+    write(heap, case.files)
     (heap / name).unlink()
     os.mkfifo(heap / name, 0o600)
     accepted = (0,) if name == "bitmaps.0" else (8,)
@@ -426,7 +411,7 @@ def test_pipes_in_the_place_of_files(originals, name, shm):
 def test_a_pipe_in_the_place_of_a_busy_heap_s_superblock(originals, shm):
     """A tool that asks who holds the heap does not wait for a pipe either."""
     case, heap = originals["clean"], shm / "heap"
-    restore(heap, case.files)
+    write(heap, case.files)
     (heap / "superblock").unlink()
     os.mkfifo(heap / "superblock", 0o600)
     held = os.open(heap, os.O_RDONLY)
@@ -445,7 +430,7 @@ SPOIL = ROOT / "tests" / "fuzz" / "spoil"
 
 def test_spoil(originals, shm):
     case, heap = originals["clean"], shm / "heap"
-    restore(heap, case.files)
+    write(heap, case.files)
     listed = dict(line.split("=") for line in succeeds(spoil(heap)).splitlines())
     assert listed["superblock.base"] == "0x400000000000" and listed["heap.0.size"] == str(
         len(case.files["heap.0"])

@@ -23,7 +23,7 @@ from conftest import API, DEADLINE, ROOT, app, linked, run, said, start, tool
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
 from forge import forge, groups, near_misses, put_right  # noqa: E402
-from heap_layout import read  # noqa: E402
+from heap_layout import read, write  # noqa: E402
 
 COUNT = int(os.environ.get("PMALLOC_VERDICTS") or 40)
 KINDS = ("clean", "dirty", "recovered", "unrooted", "pinned")
@@ -99,19 +99,6 @@ def original(request, shm):
     files = read(heap)
     shutil.rmtree(heap)
     return kind, files
-
-
-def write(heap, files):
-    shutil.rmtree(heap, ignore_errors=True)
-    heap.mkdir(mode=0o700)
-    for name, data in files.items():
-        with open(heap / name, "wb") as out:
-            for at in range(0, len(data), 65536):  # keeps the file sparse
-                if any(data[at : at + 65536]):
-                    out.seek(at)
-                    out.write(data[at : at + 65536])
-            out.truncate(len(data))
-        (heap / name).chmod(0o600)
 
 
 def verdict_of_tool(done):

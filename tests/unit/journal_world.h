@@ -8,7 +8,6 @@
 #define PMALLOC_TESTS_UNIT_JOURNAL_WORLD_H
 
 #include <errno.h>
-#include <malloc.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -192,10 +191,25 @@ static bool w_sync(unsigned file) {
 
 static const struct pm_journal_io w_io = {w_write, w_read, w_zero, w_set_length, w_sync};
 
+// Worlds that nobody uses. Images come and go by the ten thousand, each of some MiB, and
+// AddressSanitizer's free() gives so much memory back to the system.
+static struct world *spare[4];
+static unsigned spares;
+
+static struct world *world_room(void) {
+    return spares ? spare[--spares] : malloc(sizeof(struct world));
+}
+
+static void world_free(struct world *w) {
+    if (spares < sizeof spare / sizeof spare[0])
+        spare[spares++] = w;
+    else
+        free(w);
+}
+
 static struct world *world_new(void) {
-    mallopt(M_MMAP_THRESHOLD, 1 << 28); // images come and go: keep their memory
-    mallopt(M_TRIM_THRESHOLD, 1 << 28);
-    struct world *w = calloc(1, sizeof *w);
+    struct world *w = world_room();
+    memset(w, 0, sizeof *w);
     for (unsigned i = 0; i < W_FILES; i++)
         for (unsigned page = 0; page < FILE_PAGES; page++)
             w->file[i].versions[page] = 1;
@@ -227,7 +241,7 @@ static void choose_page(struct file *to, const struct file *from, unsigned page,
 
 // What a power failure at this moment may leave.
 static struct world *world_image(const struct world *from) {
-    struct world *w = malloc(sizeof *w);
+    struct world *w = world_room();
     unsigned way = (unsigned)rnd(6); // all pages old, all new, a part of the file, or as it comes
     for (unsigned i = 0; i < W_FILES; i++) {
         struct file *to = &w->file[i];

@@ -52,7 +52,7 @@ static void check_image(struct world *image, void *room) {
                     (has_failed && is_state(image, &failed)));
     wrong += !good;
     images++;
-    free(image);
+    world_free(image);
 }
 
 // Calls `step` without cuts and failures of its own.
@@ -255,7 +255,7 @@ static void one_life(void) {
             go_without();
     }
     at_operation = NULL;
-    free(world);
+    world_free(world);
 }
 
 static bool run(enum mutant which, uint64_t most, bool until_wrong) {
@@ -292,7 +292,7 @@ static void check_first_version(void) {
     CHECK_EQ(world->file[W_DATA].size, PM_PAGE_SIZE);
     CHECK(memcmp(world->file[W_DATA].now, old, PM_PAGE_SIZE) == 0);
     CHECK_EQ(world->file[W_JOURNAL].size, 0);
-    free(world);
+    world_free(world);
 }
 
 int main(int argc, char **argv) {
