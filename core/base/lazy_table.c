@@ -68,13 +68,13 @@ bool pm_lazy_table_reserve(struct pm_lazy_table *t, size_t bytes) {
 // another one against RLIMIT_DATA. So ask for as much memory elsewhere first, and keep to the
 // answer. That request may fail because of what is reserved (RLIMIT_AS); then try mprotect(), for
 // which the reserved part does not count.
-static bool make_writable(char *at, size_t len, size_t whole) {
+static bool make_writable(char *at, size_t len, size_t whole, bool *replaced) {
     const int prot = PROT_READ | PROT_WRITE;
     void *counted = map(NULL, len, prot, 0);
     if (counted != MAP_FAILED)
         munmap(counted, len);
-    return (counted != MAP_FAILED && map(at, len, prot, MAP_FIXED) != MAP_FAILED) ||
-           (pm_os_address_space(whole) && mprotect(at, len, prot) == 0);
+    *replaced = counted != MAP_FAILED && map(at, len, prot, MAP_FIXED) != MAP_FAILED;
+    return *replaced || (pm_os_address_space(whole) && mprotect(at, len, prot) == 0);
 }
 
 bool pm_lazy_table_step(struct pm_lazy_table *t, size_t bytes) {
@@ -83,10 +83,14 @@ bool pm_lazy_table_step(struct pm_lazy_table *t, size_t bytes) {
     size_t to = round_up(bytes, step_size());
     to = to < t->reach ? to : t->reach;
     int saved = errno;
-    if (!make_writable(t->map + t->ready, to - t->ready, to))
+    bool replaced;
+    if (!make_writable(t->map + t->ready, to - t->ready, to, &replaced))
         return false;
+    // Of data, what is reserved is left out of core dumps. A new mapping is in them already.
     if (!t->is_data)
         pm_os_advise(t->map + t->ready, to - t->ready, MADV_DONTDUMP);
+    else if (!replaced)
+        pm_os_advise(t->map + t->ready, to - t->ready, MADV_DODUMP);
     errno = saved;
     t->ready = to;
     return true;

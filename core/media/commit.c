@@ -197,7 +197,7 @@ static bool force; // the next one
 void pm_commit_force(void) { force = true; }
 
 static struct {
-    bool good, anything, forced;
+    bool good, anything, forced, again;
     int error;
     uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
 } taken;
@@ -305,13 +305,20 @@ static bool become_durable(void) {
            pm_journal_files.sync(PM_JOURNAL_SELF);
 }
 
+bool pm_commit_again(int error) {
+    bool again = taken.again;
+    taken.again = false;
+    return again && (error == ENOSPC || error == EDQUOT || error == EFBIG);
+}
+
 bool pm_commit_finish(void) {
     if (taken.anything && !become_durable()) {
         int saved = errno;
         memcpy(length, taken.lengths, sizeof length);
         pm_emptied_taken(false);
         // Where the files hold all, the journal's space may be what the next commit lacks.
-        (void)pm_checkpoint_retire(&journal);
+        bool others = journal.lap.commits != 0;
+        taken.again = pm_checkpoint_retire(&journal) && others;
         errno = saved;
         return false;
     }

@@ -62,6 +62,9 @@ void pm_commit_take(bool drop, struct pm_commit_cost *cost);
 void pm_commit_force(void);
 // False, with errno: there is no new commit; the last one stands.
 bool pm_commit_finish(void);
+// After that: the medium was full, and since then the journal has given up the room of earlier
+// commits. So another one may be taken at once.
+bool pm_commit_again(int error);
 // Gives back the ends of data files that the last commit does not need. Takes the extent locks.
 void pm_commit_cut(void);
 // The time of the last commit that counts, nanoseconds since 1970; how many there were, and how

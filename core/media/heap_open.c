@@ -229,7 +229,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock has %zu bytes, needs %zu; restore it from a copy",
                        pm_heap.dir, pm_heap.super_file.size, sizeof(struct pm_super_file));
-    pm_persist_init(pm_heap.shard[0].data.fd, (int)pm_options.persist.number - 1);
+    pm_persist_init(pm_heap.shard[0].data.fd, (int)pm_options.persist.number - 1, pm_heap.dir);
     // With room for the lanes, which a heap may get later.
     status = map_file(&pm_heap.super_file, sizeof(struct pm_super_file) + PM_LANES_BYTES, err);
     if (status != PM_OK)
@@ -380,6 +380,7 @@ int pm_heap_borrow(struct pm_error *err) {
                        "vm.overcommit_memory and vm.max_map_count)",
                        pm_heap.dir, (unsigned long)pm_heap.length, pm_strerror(errno));
     pm_heap_become(PM_HEAP_BORROWED);
+    pm_heap_dump_used();
     return PM_OK;
 }
 
@@ -392,6 +393,7 @@ int pm_heap_volatile(struct pm_error *err) {
     pm_shard_is_anonymous(s, 0);
     pm_shard_node_begins(pm_node_now());
     if (take_range(PROT_NONE, err) == PM_OK) {
+        pm_heap_dump_used();
         pm_shard_place(s);
         return PM_OK;
     }
@@ -405,6 +407,7 @@ int pm_heap_volatile(struct pm_error *err) {
     if (last->limit > pm_shard_reach() - PM_REGION_SIZE)
         last->limit = pm_shard_reach() - PM_REGION_SIZE;
     pm_shard_is_anonymous(s, 0);
+    pm_heap_dump_used();
     pm_shard_place(s);
     return PM_OK;
 }

@@ -17,6 +17,7 @@
 #include "base/lazy_table.h"
 #include "base/os.h"
 #include "base/os_file.h"
+#include "commit_room.h"
 #include "emptied.h"
 #include "file.h"
 #include "heap_space.h"
@@ -162,7 +163,8 @@ bool pm_file_back_with_space(struct pm_file *file, uint64_t offset, uint64_t len
 static bool length_durable(const struct pm_shard *s) {
     int fd = s->data.fd;
     return pm_durability == PM_DURABLE_NONE ||
-           (pm_cancel_asynchronous ? (int)syscall(SYS_fdatasync, fd) : fdatasync(fd)) == 0;
+           (pm_cancel_asynchronous ? (int)syscall(SYS_fdatasync, fd) : fdatasync(fd)) == 0 ||
+           pm_persist_forbidden("fdatasync");
 }
 
 static size_t slabs_for(uint64_t bytes) {
@@ -327,11 +329,19 @@ static bool allocate_space(struct pm_shard *s, uint64_t offset, uint64_t len) {
     return allocate_small(s, huge, end - huge);
 }
 
+// The shard is about to take so much.
+static bool journal_has_room(const struct pm_shard *s, uint64_t taken) {
+    bool together = s->data.dev == pm_heap.journal.dev;
+    return !pm_heap_is_journaled() || pm_commit_has_room(taken, together ? taken : 0);
+}
+
 bool pm_heap_allocate_space(uint64_t offset, uint64_t len) {
     if (!pm_heap_on_media())
         return true;
     struct pm_shard *s = pm_shard_at(offset);
-    if (!pm_file_ready(&s->data) || (pm_heap_is_journaled() && !pm_emptied_use(offset, len)))
+    // First: what the file has taken it gives back at a commit, for which there might be no room.
+    if (!pm_file_ready(&s->data) || !journal_has_room(s, len) ||
+        (pm_heap_is_journaled() && !pm_emptied_use(offset, len)))
         return false;
     if (allocate_space(s, offset, len)) {
         touch(offset, len);
@@ -368,9 +378,11 @@ bool pm_shard_has_room(struct pm_shard *s, uint64_t len, uint64_t promised, bool
         *known = !forbidden();
         return false;
     }
-    uint64_t outstanding = pm_shard_outstanding(s, promised), spare = SPARE * pm_heap.shards;
+    uint64_t more = len + pm_shard_outstanding(s, promised) + SPARE * pm_heap.shards;
     // tmpfs without a size limit reports a total of 0 blocks.
-    return fs.f_blocks == 0 || len + outstanding + spare <= (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (fs.f_blocks != 0 && more > (uint64_t)fs.f_bavail * fs.f_frsize)
+        return false;
+    return journal_has_room(s, more);
 }
 
 bool pm_heap_release_space(uint64_t offset, uint64_t len) {

@@ -13,8 +13,9 @@
 #include "heap.h"
 
 // Some core dumps hold file mappings (bit 3 of /proc/PID/coredump_filter, or a file without a
-// name), and the kernel then looks at every page of them. This leaves metadata out of core dumps,
-// and data from a little after the frontier on. Called after each mapping of the data file.
+// name), and the kernel then looks at every page of them. gdb's gcore writes out anonymous memory
+// that was never touched, too. This leaves metadata out of core dumps, and data from a little after
+// the frontier on. Called after each mapping of the data.
 void pm_heap_dump_used(void);
 void pm_shard_dump_used(struct pm_shard *s); // the same for one shard
 

@@ -41,6 +41,23 @@ FLUSH_WITH(flush_clwb, "clwb")
 FLUSH_WITH(flush_clflushopt, "clflushopt")
 FLUSH_WITH(flush_clflush, "clflush")
 
+static const char *heap_dir = "the heap"; // of the open heap
+
+static _Atomic(const char *) forbidden; // the first call that a sandbox forbids
+
+bool pm_persist_forbidden(const char *call) {
+    const char *none = NULL;
+    int why = errno;
+    if (why != EPERM && why != EACCES && why != ENOSYS)
+        return false;
+    if (atomic_compare_exchange_strong(&forbidden, &none, call))
+        pm_say("a sandbox forbids %s (%s), so after a power failure %.300s may be damaged (under "
+               "PMALLOC_COMMIT only if it was being opened or closed); a kill does no harm; allow "
+               "%s, or keep the heap on tmpfs",
+               call, pm_strerror(why), heap_dir, call);
+    return true;
+}
+
 // MS_SYNC makes the pages durable at once, so the drain has nothing left to do. If it fails,
 // metadata that must be durable is not. So the process aborts here, before anything depends on
 // these pages.
@@ -48,11 +65,13 @@ static void flush_pages(const void *addr, size_t len) {
     int saved = errno;
     uintptr_t first = (uintptr_t)addr & ~(uintptr_t)(PAGE - 1);
     size_t bytes = (uintptr_t)addr + len - first;
-    if (len && (pm_cancel_asynchronous ? (int)syscall(SYS_msync, first, bytes, MS_SYNC)
-                                       : msync((void *)first, bytes, MS_SYNC)) != 0)
-        pm_abort("writing heap metadata back failed: %s; the heap is dirty, run pmalloc-recover "
-                 "on it once the file system works again",
-                 pm_strerror(errno));
+    if (len &&
+        (pm_cancel_asynchronous ? (int)syscall(SYS_msync, first, bytes, MS_SYNC)
+                                : msync((void *)first, bytes, MS_SYNC)) != 0 &&
+        !pm_persist_forbidden("msync"))
+        pm_abort("writing heap metadata back failed: %s; %.300s is dirty, run pmalloc-recover on "
+                 "it once the file system works again",
+                 pm_strerror(errno), heap_dir);
     errno = saved;
 }
 
@@ -131,7 +150,8 @@ static const char *refused_file;  // the first file that was refused MAP_SYNC
 static char row[320];
 static bool journaled; // PMALLOC_COMMIT is at work
 
-void pm_persist_init(int fd, int forced) {
+void pm_persist_init(int fd, int forced, const char *heap) {
+    heap_dir = heap;
     medium = pm_persist_probe(fd);
     refused_file = NULL;
     sync_is = forced >= 0 ? SYNC_OPTIONAL : SYNC_HOPED;
@@ -179,6 +199,9 @@ const char *pm_persist_row(void) {
                    : "commit mode: a kill or power loss goes back to the last commit, one instant "
                      "of all threads";
     const char *text = pm_persist_guarantee(pm_durability);
+    if (pm_durability == PM_DURABLE_PAGE && atomic_load(&forbidden))
+        return "plain file, and a sandbox forbids to sync it: survives the process; a power loss "
+               "may damage it";
     if (sync_is != SYNC_OPTIONAL && refused_file)
         snprintf(row, sizeof row, "%s (no DAX: MAP_SYNC is refused for %s)", text, refused_file);
     else if (sync_is != SYNC_OPTIONAL || pm_durability == medium)

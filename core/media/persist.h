@@ -34,12 +34,12 @@ struct pm_persist_ops {
 extern struct pm_persist_ops pm_persist;
 extern enum pm_durability pm_durability;
 
-// Chooses how stores are flushed, for the heap whose data file is `fd`. `forced` is an enum
-// pm_durability, or -1 to go by the medium. On DAX the flush of lines is only enough while the
-// kernel grants MAP_SYNC for every file of the heap. Without MAP_SYNC the file system's own
-// metadata (which block belongs to which file) may be lost, and flushed data then come back as
-// zeroes.
-void pm_persist_init(int fd, int forced);
+// Chooses how stores are flushed, for the heap whose data file is `fd`. `heap` is its directory,
+// for messages; the string must stay. `forced` is an enum pm_durability, or -1 to go by the medium.
+// On DAX the flush of lines is only enough while the kernel grants MAP_SYNC for every file of the
+// heap. Without MAP_SYNC the file system's own metadata (which block belongs to which file) may be
+// lost, and flushed data then come back as zeroes.
+void pm_persist_init(int fd, int forced, const char *heap);
 // The kernel has refused MAP_SYNC for `file`; the string must stay. True: map the file without it.
 // Unless the durability is forced, all files are written back by page from now on. False: this
 // heap has already promised durable stores, so the refusal is an error.
@@ -50,6 +50,10 @@ void pm_persist_promise(bool promised);
 // On: stores reach media with commits (commit.h), so nothing is flushed and the durability is
 // PM_DURABLE_NONE. Off: as it was found.
 void pm_persist_journaled(bool on);
+// A call that makes something durable has failed with errno. True: a sandbox forbids it (seccomp).
+// Then the process goes on without, because a kill needs no order of stores, and one line says what
+// a power failure may do. False: it is another failure.
+bool pm_persist_forbidden(const char *call);
 // Whether files must be synced that are not in the journal.
 bool pm_persist_syncs(void);
 // Whether the open heap lies on DAX, however its stores are flushed.

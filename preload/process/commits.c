@@ -198,18 +198,25 @@ static int take(bool idle) {
     return error;
 }
 
-// With the commit lock.
-static int make(bool idle) {
-    if (!may_be_made())
-        return ENOTSUP;
-    uint64_t since = pm_commit_clock();
+static int take_and_finish(bool idle) {
     if (!pm_commit_prepare())
         return errno;
     int error = take(idle);
     if (error)
         return error;
-    if (!pm_commit_finish())
-        return errno;
+    return pm_commit_finish() ? 0 : errno;
+}
+
+// With the commit lock.
+static int make(bool idle) {
+    if (!may_be_made())
+        return ENOTSUP;
+    uint64_t since = pm_commit_clock();
+    int error = take_and_finish(idle);
+    if (pm_commit_again(error))
+        error = take_and_finish(idle);
+    if (error)
+        return error;
     pm_commit_cut();
     pm_commit_was_made(since);
     atomic_store(&covered, atomic_load(&instants));
@@ -354,13 +361,16 @@ void pm_commits_by_bound(void) {
 
 // ---- the end of the program ---------------------------------------------------------------------
 
-bool pm_commits_end(bool alone) {
+static bool make_last(void) {
     struct pm_commit_cost cost;
-    bool good = pm_commit_prepare();
-    if (good) {
-        pm_commit_take(false, &cost);
-        good = pm_commit_finish() && pm_commit_prepare();
-    }
+    if (!pm_commit_prepare())
+        return false;
+    pm_commit_take(false, &cost);
+    return pm_commit_finish();
+}
+
+bool pm_commits_end(bool alone) {
+    bool good = (make_last() || (pm_commit_again(errno) && make_last())) && pm_commit_prepare();
     if (!good)
         pm_say("PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
                "of the one before",

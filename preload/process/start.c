@@ -291,12 +291,19 @@ enum pm_route pm_thread_enter(void) {
 
 // ---- before main --------------------------------------------------------------------------------
 
+static const char *advice(int error) {
+    bool sandbox = error == EPERM || error == EACCES || error == ENOSYS;
+    return sandbox ? "; does a seccomp filter forbid fdatasync? allow it, or unset PMALLOC_COMMIT"
+           : error == ENOSPC || error == EDQUOT ? "; make room on its disk, and start again"
+                                                : "";
+}
+
 // So that the roots are on record, whatever comes later.
 static void first_commit(void) {
     int error = pm_heap_is_journaled() ? pm_commits_make() : 0;
     if (error)
-        pm_refuse("PMALLOC_COMMIT: the first commit has failed: %s; nothing of %s is lost",
-                  pm_strerror(error), pm_heap.dir);
+        pm_refuse("PMALLOC_COMMIT: the first commit has failed: %s; nothing of %s is lost%s",
+                  pm_strerror(error), pm_heap.dir, advice(error));
 }
 
 void pm_process_before_main(void) {

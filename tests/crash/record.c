@@ -171,9 +171,9 @@ static void record_drain(void) {
     schedule_point();
 }
 
-void __wrap_pm_persist_init(int fd, int forced);
-void __wrap_pm_persist_init(int fd, int forced) {
-    (void)fd, (void)forced;
+void __wrap_pm_persist_init(int fd, int forced, const char *heap);
+void __wrap_pm_persist_init(int fd, int forced, const char *heap) {
+    (void)fd, (void)forced, (void)heap;
     pm_durability = PM_DURABLE_LINE;
     pm_persist = (struct pm_persist_ops){record_flush, record_drain};
 }

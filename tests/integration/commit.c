@@ -16,6 +16,9 @@
 //   commit sweep                        stores to each page of 64 MiB once; says how much memory is
 //                                       private, and is killed
 //   commit late                         takes a huge block, and fills it once it is told to
+//   commit fill BYTES ROUNDS            takes blocks until there is no memory, and commits; then
+//                                       changes some, commits, changes all, commits, and frees
+//                                       every second one; again
 //   commit errors                       what pmalloc_commit() says
 #include <errno.h>
 #include <pthread.h>
@@ -253,7 +256,7 @@ static int sweep(void) {
     return 1;
 }
 
-#define HUGE_BYTES ((size_t)24 << 20)
+#define HUGE_BYTES ((size_t)16 << 20)
 
 static int late(void) {
     make_store();
@@ -273,6 +276,56 @@ static int late(void) {
     tickets = 2;
     say_commit();
     fflush(stdout);
+    raise(SIGKILL);
+    return 1;
+}
+
+static void fill_block(struct block *b, size_t size, uint64_t seed) {
+    b->size = size;
+    b->seed = seed;
+    for (size_t i = 0; i < size; i++)
+        b->bytes[i] = byte_of(seed, i);
+}
+
+static void change_blocks(unsigned count, uint64_t seed) {
+    for (unsigned at = 0; at < count; at++) {
+        struct block *b = store->row[at / BLOCKS]->block[at % BLOCKS];
+        if (b)
+            fill_block(b, b->size, at + seed);
+    }
+}
+
+// Too little to end a lap of the journal: the commit of all blocks would go behind it.
+#define PART_BYTES ((size_t)3900 << 10)
+
+// Says how many blocks there are, and what three commits have said.
+static int fill(size_t size, unsigned rounds) {
+    if (!store)
+        make_store();
+    for (unsigned n = 0; n < rounds; n++) {
+        unsigned blocks = 0;
+        for (unsigned at = 0; at < ROWS * BLOCKS; at++, blocks++) {
+            struct block **place = &store->row[at / BLOCKS]->block[at % BLOCKS];
+            struct block *b = *place ? *place : malloc(sizeof *b + size);
+            if (!b)
+                break;
+            if (!*place)
+                fill_block(b, size, at + 4711);
+            *place = b;
+        }
+        printf("%u ", blocks);
+        say_commit();
+        change_blocks(PART_BYTES / size, n);
+        say_commit();
+        change_blocks(ROWS * BLOCKS, n + 1);
+        tickets++;
+        say_commit();
+        fflush(stdout);
+        for (unsigned at = 0; at < ROWS * BLOCKS && n + 1 < rounds; at += 2) {
+            free(store->row[at / BLOCKS]->block[at % BLOCKS]);
+            store->row[at / BLOCKS]->block[at % BLOCKS] = NULL;
+        }
+    }
     raise(SIGKILL);
     return 1;
 }
@@ -299,6 +352,8 @@ int main(int argc, char **argv) {
         return sweep();
     if (strcmp(what, "late") == 0)
         return late();
+    if (strcmp(what, "fill") == 0 && argc == 4)
+        return fill(strtoul(argv[2], NULL, 10), (unsigned)atoi(argv[3]));
     if (strcmp(what, "errors") == 0) {
         say_commit();
         return 0;

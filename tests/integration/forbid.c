@@ -4,7 +4,8 @@
 // A program in a sandbox: a seccomp filter (BPF) under which system calls fail, or kill.
 //
 //   forbid WHEN HOW CALLS ROUNDS
-//   WHEN    start: the filter is there before the program starts (it executes itself);
+//   WHEN    start: the filter is there before the program starts (it executes itself, with
+//           FORBID_PRELOAD as its LD_PRELOAD, if that is set);
 //           later: it is set in the middle of the program's work
 //   HOW     EPERM, ENOSYS, EACCES: the error that the calls fail with; kill: they end the process
 //   CALLS   names with commas; with a "+" before them, all other calls are forbidden
@@ -31,13 +32,18 @@ static const struct {
     const char *name;
     int number;
 } calls[] = {CALL(access),
+             CALL(arch_prctl),
              CALL(brk),
              CALL(clock_gettime),
+             CALL(clock_nanosleep),
              CALL(clone),
              CALL(clone3),
              CALL(close),
+             CALL(dup),
              CALL(exit),
              CALL(exit_group),
+             CALL(faccessat),
+             CALL(fadvise64),
              CALL(fallocate),
              CALL(fcntl),
              CALL(fdatasync),
@@ -47,37 +53,66 @@ static const struct {
              CALL(fsync),
              CALL(ftruncate),
              CALL(futex),
+             CALL(getcpu),
+             CALL(getcwd),
              CALL(getdents64),
              CALL(geteuid),
              CALL(getpid),
              CALL(getppid),
              CALL(getrandom),
+             CALL(gettid),
+             CALL(getuid),
+             CALL(ioctl),
+             CALL(kill),
              CALL(lseek),
+             CALL(lstat),
              CALL(madvise),
+             CALL(mbind),
+             CALL(membarrier),
              CALL(mkdir),
+             CALL(mkdirat),
+             CALL(mlock),
              CALL(mmap),
              CALL(mprotect),
              CALL(mremap),
              CALL(msync),
+             CALL(munlockall),
              CALL(munmap),
+             CALL(nanosleep),
              CALL(newfstatat),
              CALL(openat),
+             CALL(personality),
              CALL(pipe2),
+             CALL(poll),
+             CALL(prctl),
              CALL(pread64),
+             CALL(preadv),
              CALL(prlimit64),
              CALL(pwrite64),
              CALL(read),
              CALL(readlink),
+             CALL(readlinkat),
+             CALL(rename),
              CALL(renameat),
              CALL(rseq),
+             CALL(rt_sigaction),
              CALL(rt_sigprocmask),
+             CALL(rt_sigreturn),
+             CALL(rt_tgsigqueueinfo),
              CALL(sched_getaffinity),
+             CALL(sched_yield),
              CALL(set_robust_list),
+             CALL(set_tid_address),
              CALL(sigaltstack),
+             CALL(stat),
+             CALL(statfs),
              CALL(statx),
              CALL(syncfs),
              CALL(sysinfo),
+             CALL(tgkill),
+             CALL(uname),
              CALL(unlinkat),
+             CALL(wait4),
              CALL(write)};
 #define CALLS (sizeof calls / sizeof calls[0])
 
@@ -171,6 +206,8 @@ int main(int argc, char **argv) {
     long rounds = atol(argv[4]);
     if (strcmp(argv[1], "start") == 0) {
         argv[1] = "started";
+        if (getenv("FORBID_PRELOAD"))
+            setenv("LD_PRELOAD", getenv("FORBID_PRELOAD"), 1);
         forbid(argv[2], argv[3]);
         execv("/proc/self/exe", argv);
         return 4;

@@ -164,6 +164,31 @@ def test_reserved_memory_is_not_looked_at(program, shm, processes, kind, megabyt
     assert in_files <= files <= in_files * 5 / 4 + SPARE
 
 
+@pytest.mark.parametrize("kind", [*HEAPS, "private"])
+def test_gcore_writes_no_reserved_memory(program, shm, processes, kind):
+    """gdb writes each mapping that is not marked, whether anything was stored there or not."""
+    settings = placed(HEAPS["named" if kind == "private" else kind], shm)
+    if kind == "private":
+        assert run([program, "none", 30], ROOTS="first,last", **settings).returncode < 0
+        settings = {**settings, "OPEN": "private"}
+    process = start([program, "wait", 30], **settings)
+    processes.append(process)
+    assert process.stdout.readline().strip().isdigit()
+    private = sum(size for _, mode, size, _ in mappings(process.pid) if mode[3] == "p")
+    assert private <= 90 * MB
+    written = sum(anonymous for *_, anonymous in mappings(process.pid))
+    assert written >= 30 * MB or kind not in ("without", "private")
+    core = shm / "core"
+    argv = ["gdb", "-nx", "-batch", "-p", process.pid, "-ex", f"gcore {core}"]
+    done = run(argv, preload=False)
+    if "ptrace" in done.stderr:
+        pytest.skip("ptrace is forbidden here")
+    assert core.stat().st_size <= 130 * MB, said(done)
+    if kind == "without":
+        first, last = seen_by_gdb(program, core)
+        assert first == "item 0" and last.startswith("item "), said(done)
+
+
 def test_second_start_holds_no_more(program, shm, processes):
     """Several threads recover a heap that exists already. Neither their stacks nor their
     allocations remain in the core file."""

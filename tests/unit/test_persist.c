@@ -97,7 +97,7 @@ static void test_backends(void) {
     int fd = temporary("/dev/shm");
     char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     for (int d = PM_DURABLE_NONE; d <= PM_DURABLE_PAGE; d++) {
-        pm_persist_init(fd, d);
+        pm_persist_init(fd, d, "heap");
         CHECK_EQ(pm_durability, d);
         exercise(map, 16384);
         CHECK(strlen(pm_persist_guarantee((enum pm_durability)d)) > 20);
@@ -111,7 +111,7 @@ static void test_backends(void) {
 static void test_probe(void) {
     int fd = temporary("/dev/shm");
     CHECK_EQ(pm_persist_probe(fd), PM_DURABLE_NONE);
-    pm_persist_init(fd, -1);
+    pm_persist_init(fd, -1, "heap");
     CHECK_EQ(pm_durability, PM_DURABLE_NONE);
     close(fd);
     // The build directory lies on any file system but DAX; it may be tmpfs.
@@ -131,7 +131,7 @@ static void test_failing_write_back_aborts(void) {
     if (pid == 0) {
         dup2(out[1], 2);
         int fd = temporary("/dev/shm");
-        pm_persist_init(fd, PM_DURABLE_PAGE);
+        pm_persist_init(fd, PM_DURABLE_PAGE, "heap");
         char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         munmap(map, 16384);
         pm_make_durable(map, 64); // nothing is mapped there: msync fails with ENOMEM

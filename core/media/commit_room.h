@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Room on the medium for the next commit. Under PMALLOC_COMMIT a page that has changed needs room
+// twice: in its file, and in the journal. What the heap grows by takes the first at once. If it
+// took the second as well, no commit could be made any more. So the heap grows only as long as the
+// journal has room for a commit of all its pages, or of somewhat more than PMALLOC_COMMIT_PAGES, if
+// that is less. Then requests fail, and commits go on.
+//
+//   the medium   | the heap's files | other files | the journal |           free           |
+//                                                  <-- at least what a commit may write -->
+//
+// Nothing is reserved: other programs may take the room. Then a commit fails (commit.h).
+#ifndef PM_COMMIT_ROOM_H
+#define PM_COMMIT_ROOM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// Whether the journal keeps its room when `fresh` bytes of the heap get space that have none yet.
+// `taken`: how much of that will come from the journal's medium, with what goes with it. The heap
+// is as long already as it will be. True also if the system does not tell.
+bool pm_commit_has_room(uint64_t fresh, uint64_t taken);
+
+#endif
