@@ -16,6 +16,7 @@
 #include "common/default_list.h"
 #include "common/figures.h"
 #include "common/json.h"
+#include "common/make.h"
 #include "common/pmem.h"
 #include "common/progress.h"
 #include "recovery/close.h"
@@ -23,12 +24,22 @@
 #include "recovery/recover.h"
 #include "roots/root_table.h"
 
-enum { KEY_CHECK = 256, KEY_DRY_RUN, KEY_JSON, KEY_PURGE, KEY_DROP_ROOT };
+enum {
+    KEY_CHECK = 256,
+    KEY_DRY_RUN,
+    KEY_JSON,
+    KEY_PURGE,
+    KEY_DROP_ROOT,
+    KEY_MAKE,
+    KEY_SIZE,
+    KEY_FORCE
+};
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
     "[--check|--dry-run] [--drop-root NAME] [--threads N] [--json] HEAP",
     "[--purge[=all]] [--json]",
+    "--make [--size SIZE] [--force] [--json] FILE|DEVICE",
     NULL,
 };
 
@@ -58,6 +69,12 @@ static const struct cli_option options[] = {
     {KEY_PURGE, "purge", "[all]",
      "Remove the default heaps that no process uses. Heaps with roots and damaged heaps are kept, "
      "unless `all` is given."},
+    {KEY_MAKE, "make", NULL,
+     "Make an empty heap in FILE, which has all its space, or in a device /dev/daxX.Y. It must "
+     "hold zeroes."},
+    {KEY_SIZE, "size", "SIZE",
+     "With --make: use so many bytes of it, at least 16M. A FILE that is missing is made."},
+    {KEY_FORCE, "force", NULL, "With --make: overwrite what it holds."},
     {0},
 };
 
@@ -77,6 +94,7 @@ static const struct cli_example examples[] = {
     {"pmalloc-recover /dev/shm/store", "Recover the heap of a killed program."},
     {"pmalloc-recover --check --json /dev/shm/store",
      "Ask for the state of a heap, from a script."},
+    {"pmalloc-recover --make /dev/dax0.0", "Make a heap that fills a device."},
     {"pmalloc-recover --purge", "Remove the default heaps that killed programs have left."},
     {0},
 };
@@ -94,7 +112,8 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool check, dry_run, json, purge, purge_all;
+    bool check, dry_run, json, purge, purge_all, make, force;
+    uint64_t size;
     unsigned threads;
     const char *drop_root, *heap;
 };
@@ -114,6 +133,17 @@ static void take(int key, const char *value, void *arg) {
     case KEY_DROP_ROOT:
         q->drop_root = value;
         break;
+    case KEY_MAKE:
+        q->make = true;
+        break;
+    case KEY_FORCE:
+        q->force = true;
+        break;
+    case KEY_SIZE:
+        if (!pm_parse_size(value, &q->size) || q->size == 0)
+            cli_wrong(&tool, "--size: '%s' is no size; give bytes, or a number with K, M, G or T",
+                      value);
+        break;
     case KEY_PURGE:
         if (value && strcmp(value, "all") != 0)
             cli_wrong(&tool, "--purge=%s: only `all` can be given", value);
@@ -126,6 +156,12 @@ static void take(int key, const char *value, void *arg) {
 }
 
 static void check_request(const struct request *q) {
+    if ((q->size || q->force) && !q->make)
+        cli_wrong(&tool, "--size and --force are for --make");
+    if (q->make && (q->check || q->dry_run || q->drop_root || q->purge || q->threads))
+        cli_wrong(&tool, "--make makes a heap, and goes with --size, --force and --json alone");
+    if (q->make && !q->heap)
+        cli_wrong(&tool, "--make: name the file or device");
     if (q->check && q->dry_run)
         cli_wrong(&tool, "--check and --dry-run exclude each other; give one of them");
     if (q->drop_root && (q->check || q->dry_run))
@@ -391,6 +427,8 @@ int main(int argc, char **argv) {
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);
     q.heap = argv[operand];
     check_request(&q);
+    if (q.make)
+        return make_heap(q.heap, q.size, q.force, q.json);
     if (q.heap)
         return recover(&q);
     return default_list(q.purge_all ? PURGE_ALL : q.purge ? PURGE_ROOTLESS : PURGE_NONE, q.json);

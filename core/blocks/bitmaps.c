@@ -11,6 +11,7 @@
 #include "base/crc.h"
 #include "base/os.h"
 #include "base/os_file.h"
+#include "media/fixed.h"
 #include "media/heap_dir.h"
 #include "media/persist.h"
 
@@ -93,6 +94,8 @@ static bool write_shard(const struct pm_shard *s) {
 
 bool pm_bitmaps_write(void) {
     struct pm_state *state = &pm_heap.super->state;
+    if (pm_fixed_is_open()) // has no room for them: after a clean close recovery marks, too
+        return true;
     bool good = pm_dir_ready();
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = write_shard(&pm_heap.shard[i]);

@@ -39,7 +39,7 @@ static void write_record(const struct pm_shard *s, uint64_t bytes, const uint32_
 void pm_close_record_write(bool empty, const uint32_t *images_crc) {
     for (unsigned i = 0; i < pm_heap.shards; i++) {
         const struct pm_shard *s = &pm_heap.shard[i];
-        write_record(s, empty ? 0 : s->data.size, images_crc);
+        write_record(s, empty && !s->data.length ? 0 : s->data.size, images_crc);
     }
 }
 

@@ -16,6 +16,7 @@
 #include "emptied.h"
 #include "feature.h"
 #include "file.h"
+#include "fixed.h"
 #include "heap_open.h"
 #include "heap_space.h"
 #include "journal_files.h"
@@ -339,7 +340,7 @@ bool pm_commit_finish(void) {
 
 static bool map_private(const struct pm_file *file, size_t len) {
     return mmap(file->map, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                pm_work_fd(file), 0) != MAP_FAILED;
+                pm_work_fd(file), (off_t)pm_work_offset(file, 0)) != MAP_FAILED;
 }
 
 static bool map_all_private(void) {
@@ -362,6 +363,11 @@ static bool make_copies(void) {
 static void sync_file(unsigned file) { (void)pm_journal_files.sync(file); }
 
 int pm_heap_journal(struct pm_error *err) {
+    if (pm_fixed_is_open())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_COMMIT needs a heap in a directory; copy it to one with "
+                       "pmalloc-backup, or unset PMALLOC_COMMIT",
+                       pm_heap.dir);
     journal.io = &pm_journal_files;
     journal.most = PM_JOURNAL_PAGES;
     journal.group = pm_own_reserve(PM_JOURNAL_BUFFER);

@@ -143,7 +143,7 @@ static bool map_file(const struct pm_emptied *e, uint64_t offset, uint64_t len) 
            (!e->used || has_space(s->data.fd, offset - s->offset, len)) &&
            mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_work_fd(&s->data),
-                (off_t)(offset - s->offset)) != MAP_FAILED;
+                (off_t)pm_work_offset(&s->data, offset - s->offset)) != MAP_FAILED;
 }
 
 enum pm_emptied_is pm_emptied_map(uint64_t offset, uint64_t len) {

@@ -12,6 +12,7 @@
 
 #include "base/os.h"
 #include "base/os_file.h"
+#include "fixed.h"
 #include "persist.h"
 #include "work_copy.h"
 
@@ -19,24 +20,31 @@ bool pm_file_is_ours(const struct pm_file *file) {
     return pm_os_fd_is(file->fd, file->dev, file->ino);
 }
 
+// A part of a fixed medium is mapped with its head. Under PMALLOC_COMMIT that mapping is private.
+static char *in_head(const struct pm_file *file, uint64_t offset) {
+    return file->length && file->map && !pm_heap_is_journaled() ? file->map + offset : NULL;
+}
+
 static void *map_shared(const struct pm_file *file, void *at, size_t len, int prot, int flags,
                         uint64_t offset) {
+    off_t in_fd = (off_t)(file->at + offset);
+    if (!at && in_head(file, offset))
+        return in_head(file, offset);
     if (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE) {
-        void *map =
-            mmap(at, len, prot, flags | MAP_SHARED_VALIDATE | MAP_SYNC, file->fd, (off_t)offset);
+        void *map = mmap(at, len, prot, flags | MAP_SHARED_VALIDATE | MAP_SYNC, file->fd, in_fd);
         // A kernel that does not know MAP_SHARED_VALIDATE says EINVAL.
         bool refused = map == MAP_FAILED && (errno == EOPNOTSUPP || errno == EINVAL);
         if (!refused || !pm_persist_refused(file->name))
             return map;
     }
-    return mmap(at, len, prot, flags | MAP_SHARED, file->fd, (off_t)offset);
+    return mmap(at, len, prot, flags | MAP_SHARED, file->fd, in_fd);
 }
 
 void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
                   uint64_t offset) {
     if (pm_heap_is_journaled())
         return mmap(at, len, prot, flags | MAP_PRIVATE | MAP_NORESERVE, pm_work_fd(file),
-                    (off_t)offset);
+                    (off_t)pm_work_offset(file, offset));
     return map_shared(file, at, len, prot, flags, offset);
 }
 
@@ -48,13 +56,28 @@ bool pm_file_try(const struct pm_file *file) {
     void *page = pm_file_map(file, NULL, PM_PAGE_SIZE, PROT_READ, 0, 0);
     if (page == MAP_FAILED)
         return false;
-    munmap(page, PM_PAGE_SIZE); // where a sandbox forbids munmap the page stays
+    pm_file_unmap(file, page, PM_PAGE_SIZE); // where a sandbox forbids munmap the page stays
     return true;
+}
+
+const void *pm_file_view(const struct pm_file *file, size_t len, uint64_t offset) {
+    if (in_head(file, offset))
+        return in_head(file, offset);
+    void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, file->fd, (off_t)(file->at + offset));
+    return map == MAP_FAILED ? NULL : map;
+}
+
+void pm_file_unmap(const struct pm_file *file, const void *at, size_t len) {
+    bool head = file->length && (uintptr_t)at - (uintptr_t)file->map < file->room;
+    if (!head)
+        munmap((void *)(uintptr_t)at, len);
 }
 
 bool pm_file_ready(struct pm_file *file) {
     if (pm_file_is_ours(file))
         return true;
+    if (file->length)
+        return (file->fd = pm_fixed_fd()) >= 0;
     // The program has closed our descriptor, as a daemon does that closes all of them. The number
     // may be the program's now, so it is left alone, and the file is opened again by its path.
     char path[sizeof pm_heap.dir + 32];
@@ -69,8 +92,23 @@ bool pm_file_ready(struct pm_file *file) {
     return true;
 }
 
+void pm_file_close(struct pm_file *file) {
+    if (!file->length && pm_file_is_ours(file))
+        close(file->fd);
+    file->fd = -1;
+    file->length = NULL;
+    file->at = file->room = 0;
+}
+
+// A device has no cache but the processor's: flushed lines are durable, and it knows no fsync.
+bool pm_file_sync(struct pm_file *file) {
+    return (file->length && pm_fixed.device) || (pm_file_ready(file) && fsync(file->fd) == 0);
+}
+
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
     struct stat st;
+    if (file->length)
+        return PM_OK;
     // O_NONBLOCK: if somebody has put a pipe in the file's place, open() must not wait for its
     // other end.
     int fd = openat(pm_heap.dir_fd, file->name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);

@@ -20,8 +20,12 @@
 // which the kernel refuses beside MAP_SYNC.
 void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
                   uint64_t offset);
-// Maps a part of a file shared under PMALLOC_COMMIT, too, where pm_file_map() maps private.
+// Maps a piece of a file shared under PMALLOC_COMMIT, too, where pm_file_map() maps private.
 void *pm_file_map_shared(const struct pm_file *file, size_t len, uint64_t offset);
+// The same, to read only. NULL: it cannot be mapped.
+const void *pm_file_view(const struct pm_file *file, size_t len, uint64_t offset);
+// Unmaps what these functions have mapped at an address of the kernel's choice.
+void pm_file_unmap(const struct pm_file *file, const void *at, size_t len);
 // Asks the kernel the same for a file that is mapped later, or piece by piece. False: the file
 // cannot be mapped.
 bool pm_file_try(const struct pm_file *file);
@@ -35,5 +39,9 @@ bool pm_file_ready(struct pm_file *file);
 bool pm_file_is_ours(const struct pm_file *file);
 // Opens the file called file->name in pm_heap's directory.
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err);
+// Closes it, if it is still this file.
+void pm_file_close(struct pm_file *file);
+// fsync: makes durable what was stored to it, and its length. False, with errno.
+bool pm_file_sync(struct pm_file *file);
 
 #endif

@@ -13,6 +13,8 @@
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
 //   HEAP/journal      pages of commits, under PMALLOC_COMMIT only (journal_format.h)
 //
+// On a fixed medium HEAP is one file or device, and these are parts of it (fixed_format.h).
+//
 // heap.0 and the four files with its number are shard 0. A heap that has outgrown it has heap.1,
 // slabs.1 and so on: shard n lies n * PM_SHARD_RANGE after PM_HEAP_BASE. In its files offsets,
 // pages and slabs count from the shard's first byte, so they look as those of shard 0 do.
@@ -132,6 +134,12 @@
 //   heap.0 replaced by nothing   discard_data()                                    [emptied slots]
 //     needs   the empty log
 //     before  free pages, which opening gives back     after  an empty file
+//   magic of a fixed medium      fill_head()                   [test_a_making_that_is_interrupted]
+//     needs   everything before heap.0 (fsync)
+//     before  no heap                     after  an empty, dirty heap
+//   length of a part of one      pm_fixed_set_length()                   [test_killed_at_any_time]
+//     needs   nothing: beyond the old one nothing counts
+//     before  the old length              after  the new one, for what comes to lie there
 //   last group of a commit       pm_commit_finish()                      [test_killed_under_time]
 //     needs   the journal (fsync), all groups of it and of the commits before it in its lap
 //     before  the last commit             after  this one, which opening applies again

@@ -7,19 +7,18 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "backup.h"
-#include "base/crc.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "file.h"
+#include "fixed_open.h"
+#include "heap_lock.h"
 #include "log.h"
 #include "persist.h"
+#include "superblock.h"
 #include "volume.h"
 
 #define SUPERBLOCK pm_heap.super_file.name
@@ -98,23 +97,6 @@ bool pm_dir_is_remnant(int fd) {
            refuse_headless(fd, PM_SHARDS, &ignored) == PM_OK;
 }
 
-static void fill_superblock(struct pm_superblock *super) {
-    memset(super, 0, sizeof *super);
-    super->magic = PM_SUPER_MAGIC;
-    super->version = PM_FORMAT_VERSION;
-    super->incompat = PM_INCOMPAT_MORPH;
-    super->node_count = 1;
-    super->base = PM_HEAP_BASE;
-    super->range = PM_HEAP_RANGE;
-    super->page_size = PM_PAGE_SIZE;
-    super->slab_size = PM_SLAB_SIZE;
-    super->created = (uint64_t)time(NULL);
-    if (getrandom(super->uuid, sizeof super->uuid, GRND_NONBLOCK) != (ssize_t)sizeof super->uuid)
-        memcpy(super->uuid, &super->created, sizeof super->created);
-    super->node[0] = (struct pm_node_range){0, PM_HEAP_RANGE};
-    super->crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
-}
-
 static int make_file(const char *name) {
     return openat(pm_heap.dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 }
@@ -135,12 +117,11 @@ static int make_empty(const struct pm_heap_file *f, struct pm_error *err) {
 
 static bool write_superblock(int fd, const struct pm_superblock *super) {
     static const char page[PM_PAGE_SIZE]; // the first page of a root table; opening reads it
-    uint64_t state[2] = {PM_STATE_DIRTY, pm_seal(0, PM_SALT_ROOT_EPOCH)};
+    struct pm_state_words state = pm_state_new();
     struct pm_slots slots;
-    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
-        slots.slot[i] = pm_slot_word(i, 0);
+    pm_slots_new(&slots);
     return pm_os_write_all(fd, super, sizeof *super, 0) &&
-           pm_os_write_all(fd, state, sizeof state, offsetof(struct pm_super_file, state)) &&
+           pm_os_write_all(fd, &state, sizeof state, offsetof(struct pm_super_file, state)) &&
            pm_os_write_all(fd, &slots, sizeof slots, offsetof(struct pm_super_file, slots)) &&
            pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[0])) &&
            pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[1])) &&
@@ -155,7 +136,7 @@ static int make_files(const struct names *names, struct pm_error *err) {
     int status = PM_OK;
     if (!pm_os_file_size(sizeof(struct pm_super_file)))
         return reason(err, NEW_SUPERBLOCK);
-    fill_superblock(&super);
+    pm_superblock_new(&super);
     if (names->volumes)
         pm_volumes_remove(pm_heap.dir_fd); // the remnant's
     for (size_t i = PM_FIRST_FILES; i < PM_FIRST_FILES + PM_SHARD_FILES * (names->shards - 1u); i++)
@@ -242,12 +223,15 @@ static bool empty_dir(int fd, unsigned shards, uint64_t features) {
 bool pm_dir_empty(int fd) { return empty_dir(fd, PM_SHARDS, ~0ull); }
 
 void pm_dir_close(void) {
+    pm_fixed_close();
     if (is_our_dir(pm_heap.dir_fd)) // else the program has closed it, and may use its number
         close(pm_heap.dir_fd);
     pm_heap.dir_fd = -1;
 }
 
 bool pm_dir_ready(void) {
+    if (pm_fixed_is_open())
+        return false;
     if (is_our_dir(pm_heap.dir_fd))
         return true;
     int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -260,8 +244,12 @@ bool pm_dir_ready(void) {
     return true;
 }
 
+static bool no_dir; // pm_heap.dir is a fixed medium
+
 static int check_dir(struct pm_error *err) {
     struct stat st;
+    if (no_dir)
+        return PM_OK;
     if (fstat(pm_heap.dir_fd, &st) != 0)
         return reason(err, ".");
     dir_dev = st.st_dev;
@@ -283,77 +271,10 @@ static int check_dir(struct pm_error *err) {
                    (unsigned)st.st_mode & 0777, pm_heap.dir);
 }
 
-// Reads from the superblock which process has the heap, for the message, and so that descendants of
-// the owner can tell.
-static void find_holder(void) {
-    struct pm_state state;
-    int fd = openat(pm_heap.dir_fd, SUPERBLOCK, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool known = fd >= 0 && pread(fd, &state, sizeof state,
-                                  offsetof(struct pm_super_file, state)) == (ssize_t)sizeof state;
-    if (fd >= 0)
-        close(fd);
-    pm_heap.busy_pid = known ? (pid_t)state.owner_pid : 0;
-    pm_heap.busy_start = known ? state.owner_start : 0;
-}
-
-// Whether the owner has ended although the heap is locked: a process that has inherited the owner's
-// descriptors keeps the lock. The start time tells the owner from a later process with the same
-// number.
-static bool holder_is_gone(void) {
-    uint64_t start = pm_os_start_time(pm_heap.busy_pid);
-    return pm_heap.busy_pid > 0 && pm_heap.busy_start && start != pm_heap.busy_start &&
-           pm_os_start_time(getpid());
-}
-
-// Whether all who hold the lock share it: they look at the heap, or have borrowed it.
-static bool is_lent(int fd) { return flock(fd, LOCK_SH | LOCK_NB) == 0 && flock(fd, LOCK_UN) == 0; }
-
-// The lock is another process's. Says whose, as far as that is known.
-static int say_busy(int fd, struct pm_error *err) {
-    const char *what_now = "wait for it to end, set PMALLOC_BUSY=wait, or use another heap";
-    char who[32] = "another process";
-    struct stat st;
-    if (pm_heap.lent)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s is in use by processes that only read it (by PMALLOC_OPEN=private or in "
-                       "a tool; `fuser -v` on the directory names them); %s",
-                       pm_heap.dir,
-                       "wait for them to end, set PMALLOC_BUSY=wait, or use another heap");
-    bool gone = holder_is_gone();
-    pm_heap.busy_other = (gone || pm_heap.busy_pid <= 0) && fstat(fd, &st) == 0
-                             ? pm_os_who_has_open(st.st_dev, st.st_ino)
-                             : 0;
-    pid_t pid = gone || pm_heap.busy_pid <= 0 ? pm_heap.busy_other : pm_heap.busy_pid;
-    if (pid > 0)
-        snprintf(who, sizeof who, "process %d", (int)pid);
-    if (!gone)
-        return pm_fail(err, PM_OPERATIONAL, "%s is in use by %s; %s", pm_heap.dir, who, what_now);
-    return pm_fail(err, PM_OPERATIONAL,
-                   "%s is in use by %s, although its last owner, process %d, has ended; this may "
-                   "be a child of that process (by vfork or clone), a program that is just "
-                   "starting, or one in another PID namespace (`fuser -v` on the directory names "
-                   "it); %s",
-                   pm_heap.dir, who, (int)pm_heap.busy_pid, what_now);
-}
-
-int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err) {
-    int operation = mode == PM_OPEN_READONLY ? LOCK_SH : LOCK_EX;
-    while (mode != PM_OPEN_LOOK && flock(fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
-        if (errno == EINTR)
-            continue;
-        if (errno != EWOULDBLOCK)
-            return reason(err, "lock");
-        pm_heap.busy = true;
-        pm_heap.lent = operation == LOCK_EX && is_lent(fd);
-        find_holder();
-        return say_busy(fd, err);
-    }
-    return PM_OK;
-}
-
 // Makes the directory, but not its parents: a mistyped path must not make a whole tree.
 static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
     int fd = -1;
+    no_dir = false;
     // Another process may remove the directory between our mkdir and our open: its owner, or one
     // that takes it for a remnant. Then try again.
     for (unsigned tries = 0; fd < 0 && tries < REMOVALS; tries++) {
@@ -370,6 +291,15 @@ static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
         int saved = errno;
         struct stat st;
         bool link = lstat(pm_heap.dir, &st) == 0 && S_ISLNK(st.st_mode);
+        int status =
+            dir_made || saved != ENOTDIR || link
+                ? PM_NO_FIXED
+                : pm_fixed_find(mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK, &fd, err);
+        no_dir = status != PM_NO_FIXED;
+        if (no_dir) {
+            pm_dir_adopt(fd);
+            return status;
+        }
         if (dir_made)
             rmdir(pm_heap.dir);
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap directory: %s", pm_heap.dir,
@@ -407,6 +337,8 @@ static int open_backup(enum pm_backup_state state, enum pm_open_mode mode, struc
 
 static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
     struct stat st;
+    if (no_dir)
+        return pm_fixed_open(err);
     if (fstatat(pm_heap.dir_fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0)
         return PM_OK;
     if (errno != ENOENT)
@@ -461,11 +393,15 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
         return err->status;
     for (;;) {
         int status = open_dir_fd(mode, err);
-        if (status != PM_OK)
+        if (status != PM_OK) {
+            pm_dir_close();
             return status;
+        }
         status = check_dir(err);
         if (status == PM_OK)
             status = pm_dir_lock(pm_heap.dir_fd, mode, wait, err);
+        if (status == PM_OK && no_dir && pm_fixed.gate >= 0)
+            status = pm_dir_lock(pm_fixed.gate, mode, wait, err);
         if (status == PM_OK && !still_there()) {
             pm_dir_close();
             continue;

@@ -23,7 +23,8 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
 void pm_dir_close(void);
 // Makes sure that pm_heap.dir_fd is still the heap's directory, as pm_file_ready() does for files.
 // Call it before using a name in the directory: the program may have closed the descriptor and may
-// use its number for a file of its own.
+// use its number for a file of its own. False: it has gone, or the heap lies on a fixed medium,
+// which has no names.
 bool pm_dir_ready(void);
 // From now on `fd` is the heap's directory.
 void pm_dir_adopt(int fd);
@@ -32,9 +33,4 @@ void pm_dir_adopt(int fd);
 bool pm_dir_is_remnant(int fd);
 // Unlinks the files of a heap. If one of them cannot be unlinked, a remnant is left.
 bool pm_dir_empty(int fd);
-// Locks a directory or a superblock: shared for PM_OPEN_READONLY, not for PM_OPEN_LOOK, else
-// exclusively. If another process has the lock, waits if `wait` is set, else fails and sets
-// pm_heap.busy.
-int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err);
-
 #endif

@@ -21,6 +21,10 @@ struct pm_file {
     size_t size;  // of the file
     char *map;    // NULL until mapped
     size_t reach; // bytes mapped, beyond the end of the file
+    // A part of a fixed medium (fixed.h) shares its descriptor with the other parts:
+    uint64_t at;      // its first byte there; 0: it is a file of its own
+    uint64_t room;    // how long it can become
+    uint64_t *length; // the word on media that has its length; NULL: it is a file of its own
 };
 
 // What a file holds: pmalloc-info counts its space there.

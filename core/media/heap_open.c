@@ -17,7 +17,9 @@
 #include "base/os.h"
 #include "feature.h"
 #include "file.h"
+#include "fixed.h"
 #include "heap_dir.h"
+#include "heap_lock.h"
 #include "heap_space.h"
 #include "journal_files.h"
 #include "journal_over.h"
@@ -178,6 +180,8 @@ static int check_state(struct pm_error *err) {
 }
 
 static int map_file(struct pm_file *file, size_t reach, struct pm_error *err) {
+    if (file->length)
+        return PM_OK; // with the head of its medium
     int prot = PROT_READ | (pm_heap.readonly ? 0 : PROT_WRITE);
     void *map = pm_file_map(file, NULL, reach, prot, MAP_NORESERVE, 0);
     if (map == MAP_FAILED)
@@ -205,7 +209,8 @@ static int open_held(bool by_superblock, struct pm_error *err) {
 static void measure(void) {
     struct stat st;
     for (size_t i = 0; i < PM_FIRST_FILES; i++)
-        if (pm_heap_files[i].file->fd >= 0 && fstat(pm_heap_files[i].file->fd, &st) == 0)
+        if (pm_heap_files[i].file->fd >= 0 && !pm_heap_files[i].file->length &&
+            fstat(pm_heap_files[i].file->fd, &st) == 0)
             pm_heap_files[i].file->size = (size_t)st.st_size;
 }
 
@@ -221,7 +226,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
     int status = open_held(false, err);
     // A daemon that closes all descriptors also closes the directory, and its lock is gone. The
     // lock on the superblock lasts for as long as the file is mapped.
-    if (status == PM_OK)
+    if (status == PM_OK && !pm_heap.super_file.length) // the head of a fixed medium does the same
         status = pm_dir_lock(pm_heap.super_file.fd, mode, wait, err);
     if (status != PM_OK)
         return status;
@@ -229,7 +234,8 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock has %zu bytes, needs %zu; restore it from a copy",
                        pm_heap.dir, pm_heap.super_file.size, sizeof(struct pm_super_file));
-    pm_persist_init(pm_heap.shard[0].data.fd, (int)pm_options.persist.number - 1, pm_heap.dir);
+    if (!pm_heap.super_file.length)
+        pm_persist_init(pm_heap.shard[0].data.fd, (int)pm_options.persist.number - 1, pm_heap.dir);
     // With room for the lanes, which a heap may get later.
     status = map_file(&pm_heap.super_file, sizeof(struct pm_super_file) + PM_LANES_BYTES, err);
     if (status != PM_OK)
@@ -317,7 +323,7 @@ static int map_data(struct pm_error *err) {
     for (unsigned i = 0; i < pm_heap.shards && status == PM_OK; i++) {
         struct pm_shard *s = &pm_heap.shard[i];
         void *want = pm_heap_at(s->offset);
-        s->data.reach = pm_shard_reach();
+        s->data.reach = s->data.length ? s->data.room : pm_shard_reach();
         s->data.map =
             pm_file_map(&s->data, want, s->data.reach, prot, MAP_FIXED | MAP_NORESERVE, 0);
         if (s->data.map != MAP_FAILED)
@@ -352,26 +358,34 @@ int pm_heap_map(struct pm_error *err) {
     return status;
 }
 
-static bool map_private(void *at, size_t len, int fd) {
-    return len == 0 || mmap(at, len, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) != MAP_FAILED;
+static bool map_private(void *at, size_t len, const struct pm_file *file) {
+    const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+    return len == 0 ||
+           mmap(at, len, PROT_READ | PROT_WRITE, flags, file->fd, (off_t)file->at) != MAP_FAILED;
 }
 
 // The data file is mapped private up to its end. Beyond it lie the addresses of new extents.
 static bool borrow_shard(struct pm_shard *s) {
     char *base = pm_heap_at(s->offset);
     uint64_t size = s->data.size;
-    if (!map_private(base, size, s->data.fd) ||
-        mmap(base + size, s->data.reach - size, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+    if (!map_private(base, size, &s->data) ||
+        (s->data.reach > size &&
+         mmap(base + size, s->data.reach - size, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED))
         return false;
+    s->limit = pm_shard_room(); // not the medium's
     pm_shard_is_anonymous(s, size);
     return true;
 }
 
 // The mapping of a data file is the only one that is likely to fail: `ulimit -d` counts it whole.
 int pm_heap_borrow(struct pm_error *err) {
-    bool good = map_private(pm_heap.super, pm_heap.super_file.reach, pm_heap.super_file.fd);
+    if (pm_fixed_is_open() && pm_fixed.device)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_OPEN=private: a device cannot be mapped private; copy it with "
+                       "pmalloc-backup, and name the copy",
+                       pm_heap.dir);
+    bool good = map_private(pm_heap.super, pm_heap.super_file.reach, &pm_heap.super_file);
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = borrow_shard(&pm_heap.shard[i]);
     if (!good || !pm_journal_over_borrowed())
@@ -431,8 +445,7 @@ bool pm_heap_clean(void) {
             return false;
     if (pm_durability != PM_DURABLE_NONE)
         for (size_t i = 0; i < pm_heap_file_count(); i++) {
-            struct pm_file *file = pm_heap_files[i].file;
-            if (pm_heap_holds(&pm_heap_files[i]) && (!pm_file_ready(file) || fsync(file->fd) != 0))
+            if (pm_heap_holds(&pm_heap_files[i]) && !pm_file_sync(pm_heap_files[i].file))
                 return false;
         }
     pm_commit_u64(&pm_heap.super->state.state, PM_STATE_CLEAN);
@@ -445,10 +458,8 @@ void pm_heap_release(void) {
     for (size_t i = 0; i < pm_heap_file_count(); i++) {
         struct pm_file *file = pm_heap_files[i].file;
         if (file->map && pm_heap_files[i].holds != PM_FILE_DATA)
-            munmap(file->map, file->reach);
-        if (pm_file_is_ours(file))
-            close(file->fd);
-        file->fd = -1;
+            pm_file_unmap(file, file->map, file->reach);
+        pm_file_close(file);
         file->map = NULL;
     }
     pm_heap.super = NULL;
@@ -462,7 +473,10 @@ void pm_heap_release(void) {
     pm_dir_close();
 }
 
+// A part of a fixed medium stays as long, and what is in it. Nothing in the log speaks of it.
 static bool discard_data(const struct pm_shard *s) {
+    if (s->data.length)
+        return true;
     const char *fresh = s->new_data.name;
     if (!pm_dir_ready())
         return false;

@@ -20,6 +20,7 @@
 #include "commit_room.h"
 #include "emptied.h"
 #include "file.h"
+#include "fixed.h"
 #include "heap_space.h"
 #include "persist.h"
 #include "work_copy.h"
@@ -138,6 +139,8 @@ static bool set_length(int fd, uint64_t from, uint64_t size) {
 static bool grow_within_limit(struct pm_file *file, size_t size) {
     if (size <= file->size)
         return true;
+    if (file->length)
+        return pm_fixed_set_length(file, size);
     size = (size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
     if (size > file->reach || !pm_file_ready(file))
         return false;
@@ -151,10 +154,13 @@ static bool grow_within_limit(struct pm_file *file, size_t size) {
 }
 
 bool pm_file_grow(struct pm_file *file, size_t size) {
-    return size <= file->size || (pm_os_file_size(size) && grow_within_limit(file, size));
+    return size <= file->size ||
+           ((file->length || pm_os_file_size(size)) && grow_within_limit(file, size));
 }
 
 bool pm_file_back_with_space(struct pm_file *file, uint64_t offset, uint64_t len) {
+    if (file->length)
+        return offset + len <= file->room;
     return pm_file_ready(file) && back_with_space(file, offset, len);
 }
 
@@ -183,10 +189,12 @@ int pm_shard_pin(struct pm_shard *s) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", s->data.fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        snprintf(path, sizeof path, "%s/%s", pm_heap.dir, s->data.name);
+        snprintf(path, sizeof path, s->data.length ? "%s" : "%s/%s", pm_heap.dir, s->data.name);
         fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     }
-    if (pm_os_fd_is(fd, s->data.dev, s->data.ino) && flock(fd, LOCK_SH | LOCK_NB) == 0)
+    // The length of a fixed medium is nobody's to change, and this lock would be the heap's.
+    if (pm_os_fd_is(fd, s->data.dev, s->data.ino) &&
+        (s->data.length || flock(fd, LOCK_SH | LOCK_NB) == 0))
         return fd;
     if (fd >= 0)
         close(fd);
@@ -209,7 +217,7 @@ bool pm_shard_complete(struct pm_shard *s) {
 }
 
 bool pm_shard_cut(struct pm_shard *s, uint64_t bytes) {
-    if (s->data.size <= bytes)
+    if (s->data.size <= bytes || s->data.length)
         return true;
     if (!pm_file_ready(&s->data) || !cut_length(s, bytes))
         return false;
@@ -233,8 +241,19 @@ static bool set_journaled_length(struct pm_shard *s, uint64_t bytes) {
     return true;
 }
 
+// That of a part never falls: so what lies beyond it was never in use.
+static bool set_part_length(struct pm_shard *s, uint64_t bytes) {
+    bool good = bytes > s->frontier && pm_os_address_space(bytes) && grow_slabs(s, bytes) &&
+                pm_fixed_set_length(&s->data, bytes);
+    if (good)
+        dump_up_to(s, bytes);
+    return good;
+}
+
 static bool set_file_length(struct pm_shard *s, uint64_t bytes) {
     bool grows = bytes > s->frontier;
+    if (s->data.length)
+        return set_part_length(s, bytes);
     // A clean close vouches for the data file's length. So that changes last, after everything
     // else that may fail.
     if (!pm_file_ready(&s->data) ||
@@ -309,7 +328,7 @@ static void touch(uint64_t offset, uint64_t len) {
 }
 
 uint64_t pm_heap_unit(void) {
-    return pm_heap_on_media() && pm_persist_dax() ? HUGE_PAGE : PM_PAGE_SIZE;
+    return pm_heap_on_media() && pm_persist_dax() && !pm_heap_is_fixed() ? HUGE_PAGE : PM_PAGE_SIZE;
 }
 
 static bool allocate_small(struct pm_shard *s, uint64_t offset, uint64_t len) {
@@ -343,6 +362,8 @@ bool pm_heap_allocate_space(uint64_t offset, uint64_t len) {
     if (!pm_file_ready(&s->data) || !journal_has_room(s, len) ||
         (pm_heap_is_journaled() && !pm_emptied_use(offset, len)))
         return false;
+    if (s->data.length)
+        return true;
     if (allocate_space(s, offset, len)) {
         touch(offset, len);
         return true;
@@ -361,7 +382,8 @@ bool pm_heap_promise_space(uint64_t offset, uint64_t len) {
 
 uint64_t pm_shard_outstanding(struct pm_shard *s, uint64_t promised) {
     struct stat st;
-    if (!pm_heap_on_media() || !pm_file_ready(&s->data) || fstat(s->data.fd, &st) != 0)
+    if (!pm_heap_on_media() || s->data.length || !pm_file_ready(&s->data) ||
+        fstat(s->data.fd, &st) != 0)
         return 0;
     uint64_t used = (uint64_t)st.st_blocks * 512;
     return promised > used ? promised - used : 0;
@@ -371,6 +393,8 @@ bool pm_shard_has_room(struct pm_shard *s, uint64_t len, uint64_t promised, bool
     *known = true;
     if (!pm_heap_on_media())
         return true;
+    if (s->data.length)
+        return len <= s->limit - s->frontier;
     struct statvfs fs;
     if (!pm_file_ready(&s->data))
         return false;
@@ -395,11 +419,17 @@ bool pm_heap_release_space(uint64_t offset, uint64_t len) {
         return mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
     struct pm_shard *s = pm_shard_at(offset);
+    if (s->data.length)
+        return true;
     const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     return pm_file_ready(&s->data) &&
            (allocate(s->data.fd, punch, offset - s->offset, len) ||
             (no_fallocate && madvise(pm_heap_at(offset), len, MADV_REMOVE) == 0));
 }
+
+bool pm_heap_released_is_zero(void) { return !pm_heap_is_fixed() || pm_heap_is_journaled(); }
+
+bool pm_heap_fresh_is_zero(void) { return !pm_heap_is_fixed() || pm_fixed.zeroed; }
 
 uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t end) {
     if (!pm_heap_on_media() || pm_heap_is_journaled())
@@ -409,7 +439,7 @@ uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t 
 
 uint64_t pm_heap_next_in_file(struct pm_written *known, uint64_t *offset, uint64_t end) {
     struct pm_shard *s = pm_shard_at(*offset);
-    if (!pm_file_ready(&s->data))
+    if (s->data.length || !pm_file_ready(&s->data))
         return end - *offset;
     if (*offset < known->from || *offset >= known->to) {
         off_t data = lseek(s->data.fd, (off_t)(*offset - s->offset), SEEK_DATA);

@@ -48,8 +48,12 @@ uint64_t pm_shard_outstanding(struct pm_shard *s, uint64_t promised);
 // `promised` bytes, of which some may have no space yet. *known becomes false if the system does
 // not tell.
 bool pm_shard_has_room(struct pm_shard *s, uint64_t len, uint64_t promised, bool *known);
-// Releases the space. The range then reads as zeroes. False when the file system cannot.
+// Releases the space. The range then reads as zeroes. False when the file system cannot. On a fixed
+// medium there is nothing to release, and the bytes stay.
 bool pm_heap_release_space(uint64_t offset, uint64_t len);
+// Whether released space reads as zeroes, and space from beyond the frontier.
+bool pm_heap_released_is_zero(void);
+bool pm_heap_fresh_is_zero(void);
 
 // A piece of the data file that is known to have no holes; all zero at first. The file system finds
 // the end of a piece page by page. Without this note it would do so again for every part of a long

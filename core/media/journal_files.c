@@ -18,6 +18,7 @@
 #include "base/os_file.h"
 #include "file.h"
 #include "heap_dir.h"
+#include "heap_part.h"
 #include "volume.h"
 #include "work_copy.h"
 
@@ -30,24 +31,7 @@ static bool opening, looking;
 static int opened[PM_SHARDS * PM_JOURNAL_MEMBERS];
 
 struct pm_file *pm_journal_heap_file(unsigned file) {
-    struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
-    switch (file % PM_JOURNAL_MEMBERS) {
-    case PM_JOURNAL_SELF:
-        return &pm_heap.journal;
-    case PM_JOURNAL_SUPER:
-        return &pm_heap.super_file;
-    case PM_JOURNAL_ROOTS:
-        return &pm_heap.roots;
-    case PM_JOURNAL_DATA:
-        return &s->data;
-    case PM_JOURNAL_SLABS:
-        return &s->slabs;
-    case PM_JOURNAL_LOG:
-        return &s->log;
-    case PM_JOURNAL_MORPH:
-        return &s->morph;
-    }
-    return NULL;
+    return pm_heap_part(file);
 }
 
 static int open_by_name(unsigned file) {

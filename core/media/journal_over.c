@@ -184,12 +184,9 @@ bool pm_journal_over_borrowed(void) {
     return good && (!is_over() || lay_over(true));
 }
 
-void *pm_journal_over_map_roots(uint64_t offset, uint64_t len) {
-    int fd = pm_heap.roots.fd;
-    if (!is_over()) {
-        void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, (off_t)offset);
-        return map == MAP_FAILED ? NULL : map;
-    }
+const void *pm_journal_over_map_roots(uint64_t offset, uint64_t len) {
+    if (!is_over())
+        return pm_file_view(&pm_heap.roots, len, offset);
     if (!open_window(PM_JOURNAL_ROOTS, NULL, offset, len))
         return NULL;
     void *map = window[PM_JOURNAL_ROOTS].at;

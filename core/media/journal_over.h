@@ -27,6 +27,6 @@ int pm_journal_over_files(struct pm_error *err);
 // and the data. False, with errno.
 bool pm_journal_over_borrowed(void);
 // A new mapping of the roots file, to be read; NULL, with errno.
-void *pm_journal_over_map_roots(uint64_t offset, uint64_t len);
+const void *pm_journal_over_map_roots(uint64_t offset, uint64_t len);
 
 #endif

@@ -46,7 +46,7 @@ static bool make_space(void) {
     const size_t old = sizeof(struct pm_super_file);
     return pm_file_grow(file, old + PM_LANES_BYTES) &&
            pm_file_back_with_space(file, old, PM_LANES_BYTES) &&
-           (pm_durability == PM_DURABLE_NONE || fsync(file->fd) == 0);
+           (pm_durability == PM_DURABLE_NONE || pm_file_sync(file));
 }
 
 bool pm_lanes_make(void) {
@@ -174,7 +174,7 @@ static bool store_in_image(uint64_t offset, uint64_t value) {
     uint64_t *at = (uint64_t *)(void *)(map + (offset - page));
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
     pm_flush(at, sizeof *at);
-    munmap(map, PM_PAGE_SIZE);
+    pm_file_unmap(&pm_heap.roots, map, PM_PAGE_SIZE);
     return true;
 }
 

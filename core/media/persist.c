@@ -150,12 +150,20 @@ static const char *refused_file;  // the first file that was refused MAP_SYNC
 static char row[320];
 static bool journaled; // PMALLOC_COMMIT is at work
 
-void pm_persist_init(int fd, int forced, const char *heap) {
+static void init(enum pm_durability found, int forced, const char *heap) {
     heap_dir = heap;
-    medium = pm_persist_probe(fd);
+    medium = found;
     refused_file = NULL;
     sync_is = forced >= 0 ? SYNC_OPTIONAL : SYNC_HOPED;
     use(forced >= 0 ? (enum pm_durability)forced : medium);
+}
+
+void pm_persist_init(int fd, int forced, const char *heap) {
+    init(pm_persist_probe(fd), forced, heap);
+}
+
+void pm_persist_init_device(int forced, const char *heap) {
+    init(caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE, forced, heap);
 }
 
 bool pm_persist_refused(const char *file) {

@@ -40,6 +40,8 @@ extern enum pm_durability pm_durability;
 // heap. Without MAP_SYNC the file system's own metadata (which block belongs to which file) may be
 // lost, and flushed data then come back as zeroes.
 void pm_persist_init(int fd, int forced, const char *heap);
+// The same for a device DAX, whose file in /dev says nothing of it.
+void pm_persist_init_device(int forced, const char *heap);
 // The kernel has refused MAP_SYNC for `file`; the string must stay. True: map the file without it.
 // Unless the durability is forced, all files are written back by page from now on. False: this
 // heap has already promised durable stores, so the refusal is an error.

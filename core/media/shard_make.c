@@ -20,6 +20,7 @@
 #include "base/os_file.h"
 #include "feature.h"
 #include "file.h"
+#include "fixed.h"
 #include "heap_dir.h"
 #include "heap_space.h"
 #include "log.h"
@@ -71,6 +72,9 @@ void pm_shards_limit(void) {
     unsigned room = pm_shards_most();
     for (unsigned i = 0; i < room || i < pm_heap.shards; i++)
         pm_heap.shard[i].limit = pm_shard_room();
+    struct pm_shard *first = &pm_heap.shard[0];
+    if (pm_heap_is_fixed() && first->limit > first->data.room)
+        first->limit = first->data.room & ~(PM_REGION_SIZE - 1);
 }
 
 // ---- the files ----------------------------------------------------------------------------------
@@ -206,7 +210,7 @@ bool pm_shard_make(unsigned node) {
     unsigned n = pm_heap.shards;
     struct pm_shard *s = &pm_heap.shard[n < PM_SHARDS ? n : 0];
     int saved = errno;
-    if (n >= pm_shards_most() || pm_heap.readonly)
+    if (n >= pm_shards_most() || pm_heap.readonly || pm_heap_is_fixed())
         return false;
     if (!pm_heap_on_media()) {
         pm_shard_is_anonymous(s, 0);

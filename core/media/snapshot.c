@@ -31,9 +31,9 @@ static bool map_shard(unsigned i, char *at) {
     struct pm_shard *s = &pm_heap.shard[i];
     length[i] = s->frontier < s->data.size ? s->frontier : s->data.size;
     pins[i] = pm_shard_pin(s) + 1;
-    return pins[i] && (!length[i] ||
-                       mmap(at + s->offset, length[i], PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, s->data.fd, 0) != MAP_FAILED);
+    return pins[i] && (!length[i] || mmap(at + s->offset, length[i], PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, s->data.fd,
+                                          (off_t)s->data.at) != MAP_FAILED);
 }
 
 bool pm_snapshot_take(void) {

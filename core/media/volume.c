@@ -13,6 +13,7 @@
 #include "base/crc.h"
 #include "base/nodes.h"
 #include "base/os_file.h"
+#include "fixed.h"
 #include "persist.h"
 
 #define FILE_NAME "volume"
@@ -370,6 +371,12 @@ static int place_shards(struct pm_error *err) {
 int pm_volumes_open(const char *more, enum pm_open_mode mode, struct pm_error *err) {
     int status = PM_OK;
     pm_heap.volumes = 1;
+    if (pm_fixed_is_open())
+        return *more ? pm_fail(err, PM_OPERATIONAL,
+                               "%s:%.300s: a heap in a file or device has no other one; name it "
+                               "alone",
+                               pm_heap.dir, more)
+                     : PM_OK;
     while (!pm_heap.created && pm_heap.volumes < PM_VOLUMES &&
            link_exists(pm_heap.dir_fd, pm_heap.volumes))
         pm_heap.volumes++;

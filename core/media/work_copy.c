@@ -34,6 +34,13 @@ int pm_work_fd(const struct pm_file *file) {
     return file->fd;
 }
 
+uint64_t pm_work_offset(const struct pm_file *file, uint64_t offset) {
+    for (unsigned i = 0; file->at && i < PM_SHARDS; i++)
+        if (file == &pm_heap.shard[i].data && work[i].bytes)
+            return offset;
+    return file->at + offset;
+}
+
 void pm_work_drop(struct pm_shard *s) {
     struct work *w = work_of(s);
     if (!w->bytes)
@@ -76,9 +83,9 @@ static bool fits_in_memory(const struct pm_shard *s) {
            (uint64_t)st.st_blocks * 512 < (uint64_t)info.totalram * info.mem_unit;
 }
 
-static bool read_piece(int fd, char *to, uint64_t at, uint64_t end) {
+static bool read_piece(const struct pm_file *file, char *to, uint64_t at, uint64_t end) {
     while (at < end) {
-        ssize_t got = pread(fd, to + at, end - at, (off_t)at);
+        ssize_t got = pread(file->fd, to + at, end - at, (off_t)(file->at + at));
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
@@ -100,7 +107,7 @@ static bool read_data(const struct pm_shard *s, char *to) {
         uint64_t from = data < 0 ? at : (uint64_t)data;
         off_t hole = data < 0 ? -1 : lseek(s->data.fd, data, SEEK_HOLE);
         uint64_t end = hole < 0 || (uint64_t)hole > size ? size : (uint64_t)hole;
-        if (!read_piece(s->data.fd, to, from, end))
+        if (!read_piece(&s->data, to, from, end))
             return false;
         at = end;
     }

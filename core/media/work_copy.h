@@ -26,6 +26,8 @@ void pm_work_drop(struct pm_shard *s);
 
 // What is to be mapped private for the shard's data file; -1: the program has closed it.
 int pm_work_fd(const struct pm_file *file);
+// Where an offset in the data file lies there.
+uint64_t pm_work_offset(const struct pm_file *file, uint64_t offset);
 // The copy's bytes, shared; NULL: the shard has none.
 char *pm_work_bytes(const struct pm_shard *s);
 // The range of the data file reads as zeroes, or lies beyond its end.

@@ -132,7 +132,7 @@ static bool add_gap(struct pm_shard *s, uint64_t page, uint64_t pages, enum gap 
     bool holes =
         how == GAP_LOOK || (how != GAP_LATER && !kept && pm_heap_release_space(offset, len));
     s->extents->gaps_unpromised |= how == GAP_LATER;
-    pm_extents[index].zero = holes;
+    pm_extents[index].zero = holes && pm_heap_released_is_zero();
     pm_extents[index].backed = kept;
     pm_free_coalesce(s, index, holes ? PM_EXTENT_RETAINED : PM_EXTENT_RECLAIMED);
     return true;

@@ -23,7 +23,7 @@ static struct run first_run(const struct pm_extent *e, uint16_t pages) {
 }
 
 bool pm_extent_may_punch(void) {
-    return pm_heap_unit() == PM_PAGE_SIZE &&
+    return pm_heap_unit() == PM_PAGE_SIZE && pm_heap_released_is_zero() &&
            (pm_heap_on_media() || pm_heap_state() == PM_HEAP_VOLATILE);
 }
 

@@ -21,7 +21,7 @@ bool pm_frontier_grow(struct pm_shard *s, uint64_t pages) {
         pm_header_drop(s, index);
         return false;
     }
-    pm_extents[index].zero = 1;
+    pm_extents[index].zero = pm_heap_fresh_is_zero();
     pm_free_coalesce(s, index, PM_EXTENT_RETAINED);
     return true;
 }
@@ -68,7 +68,7 @@ static bool purge_part(struct pm_shard *s, uint32_t index, uint64_t from, uint64
         pm_free_coalesce(s, index, PM_EXTENT_RECLAIMED);
         return false;
     }
-    e->zero = 1;
+    e->zero = pm_heap_released_is_zero();
     e->backed = 0;
     pm_frontier_shrink(s, pm_free_coalesce(s, index, PM_EXTENT_RETAINED));
     return true;

@@ -82,9 +82,9 @@ int pm_write_back_data(bool unfinished, struct pm_error *err) {
     if (pm_heap_is_clean() || !(pm_heap_has_roots() || unfinished) ||
         pm_durability == PM_DURABLE_NONE || pm_durability == PM_DURABLE_CACHE)
         return PM_OK;
-    bool good = pm_file_ready(&pm_heap.roots) && fsync(pm_heap.roots.fd) == 0;
+    bool good = pm_file_sync(&pm_heap.roots);
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
-        good = pm_file_ready(&pm_heap.shard[i].data) && fsync(pm_heap.shard[i].data.fd) == 0;
+        good = pm_file_sync(&pm_heap.shard[i].data);
     if (!good)
         return pm_fail(err, PM_OPERATIONAL, "%s: data cannot be written back: %s", pm_heap.dir,
                        pm_strerror(errno));

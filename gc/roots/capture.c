@@ -23,6 +23,7 @@
 #include "media/adopt.h"
 #include "media/commit.h"
 #include "media/file.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_space.h"
 #include "media/persist.h"
@@ -270,11 +271,11 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
                runs[i].end - runs[i].start);
     if (old_images) {
         restore_bytes(old, old_images, area, offset);
-        munmap((void *)(uintptr_t)old_images, old->area_length);
+        pm_file_unmap(&pm_heap.roots, old_images, old->area_length);
     }
     // pm_roots_switch() drains after this flush and before the commit.
     pm_flush(area, length);
-    munmap(area, length);
+    pm_file_unmap(&pm_heap.roots, area, length);
     return PM_OK;
 }
 
@@ -300,7 +301,7 @@ static void tidy_images(uint64_t offset, uint64_t length, uint64_t gone, uint64_
     bool keep = length <= KEPT_READY;
     // Under PMALLOC_COMMIT the old area is in force until the first commit. The next start writes
     // there.
-    if (gone_len && !pm_heap_is_journaled() &&
+    if (gone_len && !pm_heap_is_journaled() && !pm_heap.roots.length &&
         !(keep && gone == next && gone_len == length)) // best effort
         (void)!fallocate(pm_heap.roots.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gone,
                          (off_t)gone_len);
@@ -318,7 +319,7 @@ static int move_pages(const struct pm_root_table *old, uint64_t offset, uint64_t
         status = write_images(old, offset, length, err);
     if (status != PM_OK)
         return status;
-    if (pm_persist_syncs() && fsync(pm_heap.roots.fd) != 0)
+    if (pm_persist_syncs() && !pm_file_sync(&pm_heap.roots))
         return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot be written back: %s", pm_heap.dir,
                        pm_strerror(errno));
     fill_table(pm_roots_next_table(), offset, length);
@@ -348,6 +349,12 @@ int pm_roots_capture(struct pm_error *err) {
         pm_program_record();
     if (!part_count)
         return PM_OK;
+    if (pm_heap.roots.length && pm_fixed.granule > PM_PAGE_SIZE)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is mapped in units of %lu KiB, and captured roots need pages of 4 KiB: "
+                       "make the device with an alignment of 4096, or set roots by "
+                       "pmalloc_set_root()",
+                       pm_heap.dir, (unsigned long)pm_fixed.granule >> 10);
     find_runs();
     uint64_t offset, length = place_area(old, &offset);
     uint64_t gone = old->area_offset, gone_len = old->area_length;
@@ -381,7 +388,7 @@ int pm_roots_restore(struct pm_error *err) {
     int status = pm_options.locks.number == PM_LOCKS_RESET ? tell_old(old, err) : PM_OK;
     if (status == PM_OK)
         restore_bytes(old, images, NULL, 0);
-    munmap((void *)(uintptr_t)images, old->area_length);
+    pm_file_unmap(&pm_heap.roots, images, old->area_length);
     return status;
 }
 
@@ -444,13 +451,14 @@ bool pm_roots_hold(bool on) {
 // Replaces the mappings one by one, which takes no memory. Then makes the kernel copy every page at
 // once: a child that is forked after this may still run when the next process writes the file.
 bool pm_roots_part(void) {
-    if (!pm_file_ready(&pm_heap.roots))
+    bool device = pm_heap.roots.length && pm_fixed.device; // cannot be mapped private
+    if (device || !pm_file_ready(&pm_heap.roots))
         return pm_roots_privatise();
     for (moved = 0; moved < run_count; moved++) {
         const struct run *run = &runs[moved];
         if (mmap((void *)run->start, run->end - run->start, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_heap.roots.fd,
-                 (off_t)run->image) == MAP_FAILED)
+                 (off_t)(pm_heap.roots.at + run->image)) == MAP_FAILED)
             return false;
     }
     for (unsigned i = 0; i < run_count; i++)

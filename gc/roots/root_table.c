@@ -102,7 +102,7 @@ int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, voi
         fn(images + (t->root[i].image - t->area_offset), t->root[i].length,
            t->root[i].kind != PM_ROOT_OBJECT, arg);
     if (images)
-        munmap((void *)(uintptr_t)images, t->area_length);
+        pm_file_unmap(&pm_heap.roots, images, t->area_length);
     uint64_t slots[PM_ROOT_SLOTS];
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
         slots[i] = pm_heap_slot(i);
@@ -123,7 +123,7 @@ bool pm_roots_images_crc(uint32_t *crc, struct pm_error *err) {
     for (uint32_t i = 0; i < t->count; i++)
         *crc = pm_crc32c(*crc, images + (t->root[i].image - t->area_offset), t->root[i].length);
     if (images)
-        munmap((void *)(uintptr_t)images, t->area_length);
+        pm_file_unmap(&pm_heap.roots, images, t->area_length);
     return true;
 }
 

@@ -18,8 +18,10 @@
 #include "blocks/holes.h"
 #include "media/commit.h"
 #include "media/file.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_dir.h"
+#include "media/heap_lock.h"
 #include "media/heap_space.h"
 #include "media/persist.h"
 #include "media/volume.h"
@@ -293,6 +295,10 @@ static int move_in(struct pm_error *err) {
 }
 
 int pm_heap_copy_make(struct pm_error *err) {
+    if (pm_fixed_is_open())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_FORK=copy: there is no second heap in a file or device",
+                       pm_heap.dir);
     (void)pm_dir_ready(); // a daemon may have closed the descriptor; move_in() needs it
     other.dir_fd = -1;
     for (size_t i = 0; i < PM_HEAP_FILES; i++)

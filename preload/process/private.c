@@ -11,8 +11,10 @@
 #include "base/message.h"
 #include "base/os.h"
 #include "media/file.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_space.h"
+#include "media/shard_make.h"
 #include "pages/extent.h"
 
 static struct pm_private_run runs[PM_PRIVATE_RUNS_MAX];
@@ -94,7 +96,8 @@ static void note_ends(void) {
 // Maps a private piece of a shard's file; anonymous memory if `fd` is -1.
 static bool map_piece(uint64_t offset, uint64_t end, int prot, int fd) {
     int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
-    off_t at = fd < 0 ? 0 : (off_t)(offset - pm_shard_at(offset)->offset);
+    const struct pm_shard *s = pm_shard_at(offset);
+    off_t at = fd < 0 ? 0 : (off_t)(s->data.at + offset - s->offset);
     return offset == end ||
            mmap(pm_heap_at(offset), end - offset, prot, flags, fd, at) != MAP_FAILED;
 }
@@ -114,9 +117,12 @@ static bool map_runs(const struct pm_shard *s, unsigned *run, int fd) {
     return map_piece(at, last, prot, -1);
 }
 
+// A device cannot be mapped private. The kernel says so after it has unmapped what was there.
+static bool may_map(void) { return !(pm_fixed_is_open() && pm_fixed.device); }
+
 static bool map_files(bool others) {
     unsigned run = 0;
-    bool good = pm_private_find(others);
+    bool good = may_map() && pm_private_find(others);
     for (unsigned i = 0; i < pm_heap.shards && good; i++) {
         int fd = pm_shard_pin(&pm_heap.shard[i]);
         good = fd >= 0 && map_runs(&pm_heap.shard[i], &run, fd);
@@ -185,6 +191,8 @@ static void be_private(bool tables_whole) {
         // One call for the rest of the last shard and what lies behind it.
         uint64_t rest = i + 1 < pm_heap.shards ? s->offset + PM_SHARD_RANGE : pm_range;
         uint64_t writable = tables_whole ? shard_size(i) : pm_shard_reach();
+        if (s->data.length)
+            s->limit = pm_shard_room(); // not the medium's
         if (!map_piece(shard_end[i], rest, prot, -1))
             s->limit = writable = shard_size(i);
         pm_shard_is_anonymous(s, writable);
@@ -231,7 +239,8 @@ bool pm_private_hold(bool on) {
     int prot = on ? PROT_READ : PROT_READ | PROT_WRITE;
     bool good = true;
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
-        good = mprotect(pm_heap_at(pm_heap.shard[i].offset), pm_shard_reach(), prot) == 0;
+        good =
+            mprotect(pm_heap_at(pm_heap.shard[i].offset), pm_heap.shard[i].data.reach, prot) == 0;
     return good;
 }
 
@@ -276,7 +285,7 @@ static void open_piece(int number, siginfo_t *info, void *context) {
 
 static bool map_shared(struct pm_shard *s) {
     return pm_file_ready(&s->data) &&
-           pm_file_map(&s->data, pm_heap_at(s->offset), pm_shard_reach(), PROT_READ | PROT_WRITE,
+           pm_file_map(&s->data, pm_heap_at(s->offset), s->data.reach, PROT_READ | PROT_WRITE,
                        MAP_FIXED | MAP_NORESERVE, 0) != MAP_FAILED;
 }
 
@@ -296,10 +305,9 @@ static bool part_file(struct pm_shard *s, int prot) {
     uint64_t end = shard_end[pm_shard_number(s)];
     int pin = pm_shard_pin(s); // fails where no descriptor is free
     int fd = pin < 0 && pm_file_ready(&s->data) ? s->data.fd : pin;
-    bool good =
-        fd >= 0 &&
-        (map_piece(s->offset, end, prot, fd) ||
-         (prot & PROT_WRITE && map_piece(s->offset, s->offset + pm_shard_reach(), prot, fd)));
+    bool good = fd >= 0 &&
+                (map_piece(s->offset, end, prot, fd) ||
+                 (prot & PROT_WRITE && map_piece(s->offset, s->offset + s->data.reach, prot, fd)));
     if (pin >= 0)
         close(pin);
     return good;
@@ -308,6 +316,8 @@ static bool part_file(struct pm_shard *s, int prot) {
 // All shards or none.
 static bool part_files(int prot) {
     unsigned count = pm_heap.shards, done = 0;
+    if (!may_map())
+        return false;
     while (done < count && part_file(&pm_heap.shard[done], prot))
         done++;
     if (done < count)

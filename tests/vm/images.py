@@ -23,14 +23,14 @@ def fletcher64(block):
     return high << 32 | low
 
 
-def info_block(size):
-    """Describes a namespace without labels as fsdax, with its page structs in RAM.
+def info_block(size, signature=b"NVDIMM_PFN_INFO", align=PMEM_DATA):
+    """Describes a namespace without labels as fsdax or devdax, with its page structs in RAM.
 
     drivers/nvdimm/pfn.h in Linux has the layout.
     """
     fields = struct.pack(
         "<16s16s16sIHHQQIIIIIHH",
-        b"NVDIMM_PFN_INFO",
+        signature,
         uuid.uuid4().bytes,
         bytes(16),  # no parent: there are no labels
         0,  # flags
@@ -41,7 +41,7 @@ def info_block(size):
         1,  # page structs in RAM
         0,
         0,
-        PMEM_DATA,  # alignment
+        align,
         4096,  # page size
         64,  # size of a page struct
         0,
@@ -95,6 +95,14 @@ def make_disk(path, fs, label):
     with open(path, "wb") as disk:
         disk.truncate(SIZE)
     make_fs(path, fs, label)
+
+
+def make_device(path, align):
+    """An NVDIMM that becomes a device /dev/dax*, of zeroes."""
+    with open(path, "wb") as pmem:
+        pmem.truncate(SIZE)
+        pmem.seek(INFO_BLOCK)
+        pmem.write(info_block(SIZE, b"NVDIMM_DAX_INFO", align))
 
 
 def make_pmem(path, fs, label):

@@ -19,6 +19,7 @@ MODULES = {
     "drivers": ["xfs", "virtio_blk", "virtio_console", "libnvdimm", "nd_btt", "nd_pmem"],
     "buses": ["virtio_pci", "nfit"],
 }
+DEVICE_MODULES = ["device_dax", "dax_pmem"]
 APPS = {
     "list": "list_state",
     "skiplist": "skip_state",
@@ -40,7 +41,7 @@ QEMU = "qemu-system-x86_64"
 @dataclasses.dataclass(frozen=True)
 class Medium:
     name: str
-    device: str  # pmem, disk, or none
+    device: str  # pmem, dax (a device without a file system), disk, or none
     fs: str
     options: str
     node: int = 0
@@ -53,12 +54,12 @@ class Medium:
     @property
     def heap_promised(self):
         """Whether every acknowledged object must be there after a power cut."""
-        return self.device == "pmem"
+        return self.device in ("pmem", "dax")
 
     def guarantee(self, domain):
         """How the guarantee that the tools print for this medium begins."""
         dax = "DAX with caches in the power-fail domain" if domain == "cpu" else "DAX with ADR"
-        return {"pmem": dax, "disk": "plain file", "none": "tmpfs"}[self.device]
+        return {"pmem": dax, "dax": dax, "disk": "plain file", "none": "tmpfs"}[self.device]
 
 
 MEDIA = {
@@ -73,9 +74,25 @@ MEDIA = {
 }
 
 
+# NVDIMMs as devices; `options` is the alignment. Only --media names them. The guest gives each a
+# node of its name in /dev.
+DEVICES = {
+    medium.name: medium
+    for medium in (
+        Medium("dax-2m", "dax", "", str(2 << 20), 0),
+        Medium("dax-4k", "dax", "", "4096", 1),
+    )
+}
+
+
+ALL = MEDIA | DEVICES
+
+
 def make_image(medium, folder):
     path = folder / f"{medium.name}.img"
-    if medium.device == "pmem":
+    if medium.device == "dax":
+        images.make_device(path, int(medium.options))
+    elif medium.device == "pmem":
         images.make_pmem(path, medium.fs, medium.name)
     elif medium.device == "disk":
         images.make_disk(path, medium.fs, medium.name)
@@ -104,7 +121,8 @@ def base_archive(kernel, build, programs=()):
     if numactl:
         archive.program("bin/numactl", numactl)
     modules = initramfs.in_load_order(
-        [name for group in MODULES.values() for name in group],
+        [name for group in MODULES.values() for name in group]
+        + [name for name in DEVICE_MODULES if name in found],
         lambda name: initramfs.read_module(found[name]) if name in found else None,
     )
     for name, data in modules.items():
@@ -123,7 +141,9 @@ def base_archive(kernel, build, programs=()):
 def job_text(media, script):
     """The job of a boot: mounts the media and runs `script` as start()."""
     mounts = "".join(
-        "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options))) + " &\n"
+        f"make_device {m.name} {m.options} &\n"
+        if m.device == "dax"
+        else "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options))) + " &\n"
         for m in media
     )
     return f". /guest.sh\n{mounts}start() {{\n{script}\n}}\n"
@@ -149,7 +169,7 @@ def qemu_command(
     command += ["-serial", f"file:{folder}/console.log"]
     for medium in media:
         path = folder / f"{medium.name}.img"
-        if medium.device == "pmem":
+        if medium.device in ("pmem", "dax"):
             backend = (
                 f"memory-backend-file,id={medium.name}-mem,share=on,mem-path={path},"
                 f"size={images.SIZE}"

@@ -47,6 +47,8 @@ class Slot:
         self.broken = False  # a check failed: the rest of this boot is not read
 
     def heap(self, later=0):
+        if self.medium.device == "dax":
+            return f"/dev/{self.medium.name}"
         return f"/mnt/{self.medium.name}/heap-{self.ledger.heap_number + later}"
 
 
@@ -65,6 +67,11 @@ class Rig:
         folder.mkdir(parents=True, exist_ok=True)
         for medium in media:
             machine.make_image(medium, folder)
+
+    def possible(self, kind):
+        """The kind of cut that will do: a heap on a device is made once."""
+        device = any(slot.medium.device == "dax" for slot in self.slots.values())
+        return "run" if device and kind == "create" else kind
 
     # ---- the job of a boot
 
@@ -111,7 +118,7 @@ class Rig:
         return "\n".join(lines)
 
     def apps_part(self, slot):
-        if slot.medium.device == "disk":
+        if slot.medium.device in ("disk", "dax"):
             return ""
         rounds, pause = self.options.rounds, 200_000
         lines = [

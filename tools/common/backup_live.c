@@ -11,6 +11,7 @@
 
 #include "base/os.h"
 #include "commit_follow.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "media/journal_files.h"
@@ -57,6 +58,11 @@ static int open_beside_owner(const char *heap, struct pm_error *err) {
     int status = PM_OK;
     for (unsigned i = 0; i < TRIES; i++) {
         status = pm_heap_open(heap, PM_OPEN_LOOK, false, err);
+        if (status == PM_OK && pm_fixed_is_open())
+            return pm_fail(err, PM_OPERATIONAL,
+                           "%.300s is in use: a heap in a file or device is backed up while no "
+                           "process uses it; wait for process %d to end",
+                           heap, (int)pm_heap.super->state.owner_pid);
         if (status == PM_OK || pm_heap.foreign)
             break;
         pause_for(TRY_NS);

@@ -12,6 +12,7 @@
 #include "backup_kept.h"
 #include "blocks/verify.h"
 #include "commit_follow.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/journal_files.h"
 #include "media/shard_make.h"
@@ -49,12 +50,28 @@ static int measure(struct source_file *file, struct source *s) {
     return 0;
 }
 
+// What lies on a fixed medium is mapped. All its space counts as data.
+static void take_part(struct source *s, const struct pm_heap_file *f, struct source_file *file) {
+    if (!f->held || !pm_heap_holds(f))
+        return;
+    file->fd = f->file->fd;
+    file->length = file->allocated = f->file->size;
+    file->dev = f->file->dev;
+    file->ino = f->file->ino;
+    file->bytes = f->file->map;
+    s->allocated += file->allocated;
+}
+
 // A file that is not held open, like bitmaps.0, need not be there.
 static int open_file(struct source *s, size_t row, struct pm_error *err) {
     const struct pm_heap_file *f = &pm_heap_files[row];
     struct source_file *file = &s->file[row];
     if (f->holds == PM_FILE_NOTHING || f->shard >= pm_heap.shards)
         return PM_OK;
+    if (pm_fixed_is_open()) {
+        take_part(s, f, file);
+        return PM_OK;
+    }
     if (f->held)
         file->fd = pm_heap_holds(f) ? f->file->fd : -1;
     else
@@ -140,8 +157,13 @@ int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint6
     uint64_t at = block * PM_BACKUP_BLOCK, len = count * PM_BACKUP_BLOCK, have = 0;
     if (s->image)
         return read_image(s, row, block, count, out, err);
+    if (f->bytes) {
+        uint64_t there = at < f->length ? f->length - at : 0;
+        have = there < len ? there : len;
+        memcpy(out, f->bytes + at, have);
+    }
     follow_look();
-    while (have < len) {
+    while (!f->bytes && have < len) {
         ssize_t got = pread(f->fd, out + have, len - have, (off_t)(at + have));
         if (got < 0 && errno == EINTR)
             continue;
@@ -162,6 +184,10 @@ int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint6
 
 // A file system that does not know holes has data up to the end.
 bool source_next_data(const struct source_file *f, uint64_t *block, uint64_t *end) {
+    if (f->bytes) {
+        *end = kept_blocks(f->length);
+        return *block < *end;
+    }
     off_t at = lseek(f->fd, (off_t)(*block * PM_BACKUP_BLOCK), SEEK_DATA);
     if (at < 0 && errno == ENXIO)
         return false;

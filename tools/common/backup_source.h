@@ -21,6 +21,7 @@ struct source_file {
     uint64_t length;
     uint64_t allocated; // bytes on the file system
     uint64_t dev, ino;
+    const char *bytes; // of a part of a fixed medium, which may know no read; NULL: it is a file
 };
 
 struct image;

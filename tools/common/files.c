@@ -3,12 +3,41 @@
 #include "files.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 
+#include "media/fixed.h"
 #include "media/volume.h"
+
+static void sum_up(struct files *files, const struct pm_heap_file *f, struct file_space *space) {
+    if (f->holds == PM_FILE_DATA) {
+        files->heap_bytes += space->length;
+        files->data_bytes += space->allocated;
+    } else if (f->holds == PM_FILE_METADATA) {
+        files->metadata_bytes += space->allocated;
+    }
+}
+
+// The parts of a fixed medium have all their space for good. What counts is how much was in use.
+static void measure_parts(struct files *files) {
+    for (size_t i = 0; i < PM_HEAP_FILES; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        struct file_space *space = &files->file[files->count];
+        if (f->holds == PM_FILE_NOTHING || !f->file->length)
+            continue;
+        files->count++;
+        snprintf(space->name, sizeof space->name, "%s", f->name);
+        space->length = space->allocated = f->file->size;
+        sum_up(files, f, space);
+    }
+}
 
 void files_measure(int dir_fd, struct files *files) {
     *files = (struct files){0};
+    if (pm_fixed_is_open()) {
+        measure_parts(files);
+        return;
+    }
     for (size_t i = 0; i < PM_HEAP_FILES; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         struct stat st;
@@ -23,11 +52,6 @@ void files_measure(int dir_fd, struct files *files) {
             continue;
         space->length = (uint64_t)st.st_size;
         space->allocated = (uint64_t)st.st_blocks * 512;
-        if (f->holds == PM_FILE_DATA) {
-            files->heap_bytes += space->length;
-            files->data_bytes += space->allocated;
-        } else if (f->holds == PM_FILE_METADATA) {
-            files->metadata_bytes += space->allocated;
-        }
+        sum_up(files, f, space);
     }
 }

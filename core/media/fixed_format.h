@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The part of the format that a heap on a fixed medium alone has: one file or device, which is made
+// once in its full size. format.h has the rest, and the rules.
+//
+//   0         struct pm_layout     where each part lies; written once, when the heap is made
+//   4 KiB     struct pm_lengths    how much of each part is in use: what a file system would know
+//   8 KiB     superblock | roots | slabs.0 | booklog.0 | morph.0 | journal     whole pages each
+//   aligned   heap.0, up to the end, from a multiple of 2 MiB on
+//
+// A part holds what the file of its name would hold. Its number is the one that journals use.
+#ifndef PM_FIXED_FORMAT_H
+#define PM_FIXED_FORMAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PM_LAYOUT_MAGIC 0x3144455849464c4dull // "MLFIXED1"
+#define PM_LAYOUT_VERSION 1u
+#define PM_PARTS 16u
+#define PM_FIXED_ALIGN ((uint64_t)2 << 20)
+#define PM_FIXED_LEAST ((uint64_t)16 << 20) // bytes of the smallest heap
+
+// Bytes of heap.0 that were never in use are zeroes.
+#define PM_LAYOUT_ZEROED 1ull
+
+struct pm_part_range {
+    uint64_t at;   // from the medium's first byte
+    uint64_t room; // bytes; 0: there is no such part
+};
+
+// Page 0. `magic` is stored last, when everything else of the heap is durable.
+struct pm_layout {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t parts;   // PM_PARTS
+    uint64_t bytes;   // of the medium that the heap takes up
+    uint64_t flags;   // PM_LAYOUT_*; a reader must know every bit
+    uint8_t uuid[16]; // of the superblock
+    struct pm_part_range part[PM_PARTS];
+    uint8_t reserved[4096 - 48 - 16 * PM_PARTS - 8];
+    uint32_t reserved_tail;
+    uint32_t crc; // of all bytes before it
+};
+_Static_assert(sizeof(struct pm_layout) == 4096, "one page");
+_Static_assert(offsetof(struct pm_layout, part) == 48, "frozen");
+_Static_assert(offsetof(struct pm_layout, crc) == 4092, "frozen");
+
+// Page 1. Each word is a commit word of its own: it is durable before anything stored there counts.
+// That of heap.0 never falls, so what lies beyond it was never in use.
+struct pm_lengths {
+    uint64_t pages[PM_PARTS]; // sealed
+    uint8_t reserved[4096 - 8 * PM_PARTS];
+};
+_Static_assert(sizeof(struct pm_lengths) == 4096, "one page");
+#define PM_SALT_LENGTH(part) (0xfffffe00u + (part))
+
+#endif

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Makes a heap on a fixed medium (fixed.h).
+#ifndef PM_FIXED_MAKE_H
+#define PM_FIXED_MAKE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/message.h"
+
+struct pm_fixed_made {
+    bool created;  // the file, too
+    bool device;   // else it is a file
+    bool zeroed;   // what the program gets for the first time is zeroes
+    uint64_t data; // bytes of it
+    uint64_t head; // bytes of everything else
+};
+
+// Makes an empty heap at `path`: in all of the file or device, or in its first `size` bytes. With
+// `size` a file that is missing is made, too. What is not zeroes is refused unless `force` is set.
+// An interruption leaves no heap.
+int pm_fixed_make(const char *path, uint64_t size, bool force, struct pm_fixed_made *made,
+                  struct pm_error *err);
+
+#endif
