@@ -327,7 +327,7 @@ LONG_UNITS = test_commit_crash test_journal_crash test_take_back test_log_crash 
 # Runs every program of a list, shows the output of those that fail, fails if any did.
 define run_each
 @printf '%s\n' $(filter $(LONG_UNITS:%=\%/%),$(1)) $(filter-out $(LONG_UNITS:%=\%/%),$(1)) | \
-	xargs -P $(WORKERS) -I @ sh -c 'timeout 300 @ > @.log 2>&1; status=$$?; \
+	xargs -P $(WORKERS) -I @ sh -c 'timeout 600 @ > @.log 2>&1; status=$$?; \
 	if [ $$status = 0 ]; then echo "ok   @"; \
 	else printf "FAIL %s (status %s)\n%s\n" @ $$status "$$(cat @.log)"; exit 1; fi'
 endef
