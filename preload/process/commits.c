@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -59,16 +60,23 @@ enum pm_commits_mode pm_commits_mode(void) { return mode; }
 
 uint64_t pm_commits_interval(void) { return interval_ms; }
 
-// The directory of the commits takes the place of PMALLOC_HEAP. A heap that lies there already
-// would be passed over, with what it holds.
-static int use_commit_dir(struct pm_error *err) {
-    const char *dir = pm_options.commit_dir.text, *heap = pm_options.heap.text;
+// Whether a heap lies in the directory, or the first one of several. `st`: of its superblock.
+static bool lies_in(const char *heap, struct stat *st) {
     char path[PATH_MAX];
-    if (!*dir)
-        return PM_OK;
     snprintf(path, sizeof path, "%.*s/%s", (int)pm_volume_first(heap), heap,
              pm_heap.super_file.name);
-    if (*heap && strcmp(dir, heap) != 0 && access(path, F_OK) == 0)
+    return stat(path, st) == 0;
+}
+
+// The directory of the commits takes the place of PMALLOC_HEAP. Another heap that lies there would
+// be passed over, with what it holds.
+static int use_commit_dir(struct pm_error *err) {
+    const char *dir = pm_options.commit_dir.text, *heap = pm_options.heap.text;
+    struct stat passed, used;
+    if (!*dir)
+        return PM_OK;
+    if (*heap && lies_in(heap, &passed) &&
+        !(lies_in(dir, &used) && used.st_ino == passed.st_ino && used.st_dev == passed.st_dev))
         return pm_fail(err, PM_OPERATIONAL,
                        "PMALLOC_HEAP=%.200s holds a heap, but with PMALLOC_COMMIT_DIR the heap is "
                        "%.200s: run `pmalloc-backup %.200s %.200s` and remove the first, or unset "
@@ -102,7 +110,10 @@ int pm_commits_options(struct pm_error *err) {
 
 int pm_commits_begin(struct pm_error *err) {
     if (!pm_hold_prepare())
-        return pm_fail(err, PM_OPERATIONAL, "PMALLOC_COMMIT: no memory to hold threads with");
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_COMMIT: no memory to hold threads with; see `ulimit -d`, "
+                       "`ulimit -v` and vm.overcommit_memory, or unset PMALLOC_COMMIT",
+                       pm_heap.dir);
     return pm_heap_journal(err);
 }
 
@@ -280,10 +291,14 @@ int pm_commits_make(void) {
     return make_in_turn(false, UINT64_MAX);
 }
 
+const char *pm_commits_reason(int error) {
+    return error == EAGAIN ? "a thread does not stop" : pm_strerror(error);
+}
+
 static void say_failed(int error) {
     pm_say("PMALLOC_COMMIT: a commit has failed: %s; the program goes on, %s stays as of the last "
            "commit, and later ones try again",
-           error == EAGAIN ? "a thread does not stop" : pm_strerror(error), pm_heap.dir);
+           pm_commits_reason(error), pm_heap.dir);
 }
 
 // Says it once for a row of failures.

@@ -43,6 +43,8 @@ int pm_commits_make(void);
 // Makes sure that a commit counts whose instant came after this call began: one that another thread
 // makes, if there is one. Says once that commits fail; they are tried again at the next call.
 void pm_commits_cover(void);
+// Why a commit has failed.
+const char *pm_commits_reason(int error);
 // Makes a commit if each other thread is in a call that waits. EBUSY: one is not, or another commit
 // is being made and `wait` is false. Says once that commits fail.
 int pm_commits_idle(bool wait);

@@ -295,7 +295,10 @@ static const char *advice(int error) {
     bool sandbox = error == EPERM || error == EACCES || error == ENOSYS;
     return sandbox ? "; does a seccomp filter forbid fdatasync? allow it, or unset PMALLOC_COMMIT"
            : error == ENOSPC || error == EDQUOT ? "; make room on its disk, and start again"
-                                                : "";
+           : error == EFBIG                     ? "; raise `ulimit -f`"
+           : error == EAGAIN
+               ? "; does it block all signals, or is `ulimit -n` too low to look for it?"
+               : "";
 }
 
 // So that the roots are on record, whatever comes later.
@@ -303,7 +306,7 @@ static void first_commit(void) {
     int error = pm_heap_is_journaled() ? pm_commits_make() : 0;
     if (error)
         pm_refuse("PMALLOC_COMMIT: the first commit has failed: %s; nothing of %s is lost%s",
-                  pm_strerror(error), pm_heap.dir, advice(error));
+                  pm_commits_reason(error), pm_heap.dir, advice(error));
 }
 
 void pm_process_before_main(void) {

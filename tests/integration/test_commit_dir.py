@@ -87,6 +87,16 @@ def test_refusals(program, heap, folder):
     assert "tickets" in succeeds(run([program, "check", 1], **with_dir(heap, folder, "api")))
 
 
+def test_the_same_directory_by_another_path(program, folder):
+    """PMALLOC_HEAP does no harm then. The line of another heap says that it may be removed."""
+    where = folder / "heap"
+    succeeds(run([program, "churn", 1, 50], HEAP=where, ROOTS=ROOTS))
+    (folder / "link").symlink_to(folder)
+    for other in (f"{where}/", folder / "link" / "heap"):
+        settings = with_dir(other, folder, "api")
+        assert "tickets" in succeeds(run([program, "check", 1], **settings))
+
+
 def test_no_address_space(program, folder):
     """The copy needs as many addresses as the heap may come to have."""
     script = f'ulimit -f 1000; exec "{program}" errors'

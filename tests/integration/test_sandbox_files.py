@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
 """seccomp filters and plain files: what cannot be made durable is said, once, and the program goes
-on. Filters that a program in commit mode was started with."""
+on. Filters and limits that a program in commit mode was started with."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import shutil
 import tempfile
 
 import pytest
-from conftest import BUILD, compiled, one_message, recovered, refuses, run, said, succeeds
+from conftest import BUILD, app, compiled, one_message, recovered, refuses, run, said, succeeds
 
 SYNCS = ("msync", "fdatasync")
 
@@ -77,3 +77,21 @@ def test_a_filter_that_is_older_than_pmalloc(forbid, files, calls, monkeypatch):
     assert succeeds(done) == "ok 0\n", said(done)
     one_message(done, "a sandbox forbids", str(files))
     assert recovered(files)["roots"] == 1
+
+
+LIMITS = [(f"-n {n}", "ulimit -n") for n in (9, 10, 11, 12, 13, 14)]
+LIMITS += [("-f 1", "ulimit -f"), ("-d 100000", "ulimit -d"), ("-v 60000", "ulimit -v")]
+
+
+@pytest.mark.parametrize("limit, hint", LIMITS)
+def test_commit_mode_under_limits(files, limit, hint):
+    """It works, or the line says what to do."""
+    settings = {"HEAP": files, "ROOTS": "store", "COMMIT": "output", "PROGRAM": "kvshell"}
+    succeeds(run([app("kvshell")], stdin="set a 1\n", **settings))
+    script = f"ulimit {limit}; exec {app('kvshell')}"
+    done = run(["bash", "-c", script], stdin="get a\n", **settings)
+    if done.returncode == 0:
+        assert (done.stdout, done.stderr) == ("1\n", ""), said(done)
+    else:
+        refuses(done, str(files) if hint != "ulimit -n" else "", hint)
+    assert succeeds(run([app("kvshell")], stdin="get a\n", **settings)) == "1\n"
