@@ -113,7 +113,8 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	installed-files dist deb \
-	fuzz fuzz-corpus fuzz-coverage format format-check lint check-layers check-style tests-built \
+	fuzz fuzz-backup fuzz-corpus fuzz-corpus-backup fuzz-coverage format format-check lint \
+	check-layers check-style tests-built \
 	pmem-packages soak faults vm print-inner-calls FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -276,11 +277,19 @@ FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
 	$(wildcard core/*/*.c gc/*/*.c preload/process/*.c) \
 	$(addprefix tools/common/,census.c commit_print.c figures.c files.c info_json.c info_text.c \
 		json.c))
-FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(wildcard tests/fuzz/*.c))
+FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,\
+	$(filter-out tests/fuzz/fuzz_backup.c,$(wildcard tests/fuzz/*.c)))
 FUZZER := $(BUILD)/fuzz/fuzz_heap
-FUZZ_RUN = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 $(FUZZER) -timeout=20 \
-	-rss_limit_mb=2048
+FUZZ_OPTIONS = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+FUZZ_RUN = $(FUZZ_OPTIONS) $(FUZZER) -timeout=20 -rss_limit_mb=2048
 CORPUS = tests/fuzz/corpus
+# Backups need no heap, so nothing is wrapped.
+FUZZ_BACKUP_OBJS := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,$(wildcard core/base/*.c core/media/*.c) \
+	$(addprefix tools/common/,backup_kept.c backup_target.c backup_verify.c figures.c)) \
+	$(BUILD)/fuzz/obj/tests/fuzz/fuzz_backup.o
+BACKUP_FUZZER := $(BUILD)/fuzz/fuzz_backup
+BACKUP_FUZZ_RUN = $(FUZZ_OPTIONS) $(BACKUP_FUZZER) -timeout=20 -rss_limit_mb=2048
+BACKUP_CORPUS = tests/fuzz/corpus-backup
 SECONDS ?= 60
 
 $(BUILD)/fuzz/lib/%.o: %.c tests/fuzz/sections.h $(BUILD)/.flags
@@ -295,15 +304,29 @@ $(FUZZER): $(FUZZ_LIB) $(FUZZ_OBJS)
 	$(CLANG) -fsanitize=fuzzer,address,undefined $(FUZZ_LINK) -Wl,--wrap=pm_os_reserve \
 		-Wl,--wrap=pm_os_reserve_unused -Wl,--wrap=munmap -o $@ $^ -lpthread
 
-fuzz-corpus: $(FUZZER) ## run the fuzzer on each input of its corpus, once
+$(BACKUP_FUZZER): $(FUZZ_BACKUP_OBJS)
+	$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ -lpthread
+
+fuzz-corpus: $(FUZZER) fuzz-corpus-backup ## run the fuzzers on each input of their corpus, once
 	@$(FUZZ_RUN) -runs=0 $(CORPUS) > $(BUILD)/fuzz/corpus.log 2>&1 || \
 		{ tail -n 40 $(BUILD)/fuzz/corpus.log; exit 1; }
 	@echo "ok   $(FUZZER): $$(ls $(CORPUS) | wc -l) inputs"
+
+fuzz-corpus-backup: $(BACKUP_FUZZER)
+	@$(BACKUP_FUZZ_RUN) -runs=0 $(BACKUP_CORPUS) > $(BUILD)/fuzz/backup.log 2>&1 || \
+		{ tail -n 40 $(BUILD)/fuzz/backup.log; exit 1; }
+	@echo "ok   $(BACKUP_FUZZER): $$(ls $(BACKUP_CORPUS) | wc -l) inputs"
 
 fuzz: $(FUZZER) ## look for new inputs, for SECONDS=60; findings stay in build/fuzz
 	@mkdir -p $(BUILD)/fuzz/found
 	$(FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=256 -len_control=0 -print_final_stats=1 \
 		-artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/found $(CORPUS)
+
+fuzz-backup: $(BACKUP_FUZZER) ## the same for forged backups
+	@mkdir -p $(BUILD)/fuzz/found-backup
+	$(BACKUP_FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=96 -len_control=0 \
+		-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/backup- \
+		$(BUILD)/fuzz/found-backup $(BACKUP_CORPUS)
 
 COVERED = $(addprefix core/media/,heap_open.c heap_dir.c log.c log_chunks.c log_compact.c) \
 	core/media/close_record.c core/pages/extent_adopt.c gc/roots/root_table.c \

@@ -58,21 +58,41 @@ static int read_failed(const char *what, struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL, "%s: %s", what, pm_strerror(errno));
 }
 
-// Where the files of the increment say that no block lies, nothing may be written.
+// The row of the table that has this name; PM_HEAP_FILES: none has.
+static size_t row_of(const struct pm_backup_file *f) {
+    size_t row = 0;
+    if (f->name[sizeof f->name - 1] != 0)
+        return PM_HEAP_FILES;
+    while (row < PM_HEAP_FILES && strcmp(pm_heap_files[row].name, f->name) != 0)
+        row++;
+    return row;
+}
+
+// Each block once, in order, and none where the file has none: nothing may be written there.
+static bool in_order(const struct pm_backup_file *f, const struct pm_backup_entry *e) {
+    uint64_t next = 0;
+    for (uint64_t i = 0; i < f->entries; i++) {
+        uint64_t block = e[i].block & ~PM_BACKUP_HOLE;
+        if (block < next || block * PM_BACKUP_BLOCK >= f->length)
+            return false;
+        next = block + 1;
+    }
+    return true;
+}
+
+// Each file once, in the order of the table. No heap is without its superblock.
 static bool is_sound(const struct pm_backup_index *x) {
     uint64_t seen = 0;
+    size_t next = 0;
     for (uint32_t i = 0; i < x->head.files; i++) {
         const struct pm_backup_file *f = &x->files[i];
-        bool known = false, gone = f->length == PM_BACKUP_GONE;
-        for (size_t row = 0; row < PM_HEAP_FILES && f->name[sizeof f->name - 1] == 0; row++)
-            known |= strcmp(pm_heap_files[row].name, f->name) == 0;
-        if (!known || f->entries > x->head.entries - seen || (gone && f->entries) ||
-            (!gone && f->length > PM_SHARD_RANGE))
+        size_t row = row_of(f);
+        bool gone = f->length == PM_BACKUP_GONE;
+        if (row < next || row == PM_HEAP_FILES || f->entries > x->head.entries - seen ||
+            (gone && (f->entries || row == PM_ROW_super_file)) ||
+            (!gone && f->length > PM_SHARD_RANGE) || !in_order(f, x->entries + seen))
             return false;
-        for (uint64_t k = 0; k < f->entries; k++)
-            if ((uint64_t)(x->entries[seen + k].block & ~PM_BACKUP_HOLE) * PM_BACKUP_BLOCK >=
-                f->length)
-                return false;
+        next = row + 1;
         seen += f->entries;
     }
     return seen == x->head.entries;

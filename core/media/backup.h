@@ -55,8 +55,6 @@ struct pm_backup_index {
     void *map;
     size_t map_len;
 };
-// In the place of where a block's data lies in backup.increments: one of them has made it a hole.
-#define PM_BACKUP_BY_HOLE 1u
 // Reads and checks the record at `at`. PM_OK; PM_NEEDS_RECOVERY: there is none, the end; PM_DAMAGE
 // or PM_OPERATIONAL. `has_data`: it is one of backup.increments. `what` is the path, for messages.
 int pm_backup_read(int fd, uint64_t at, bool has_data, const char *what,

@@ -7,10 +7,10 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "backup.h"
+#include "backup_places.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "heap.h"
@@ -21,14 +21,10 @@ struct fold {
     const char *dir;
     char what[sizeof pm_heap.dir + 32]; // the path of the increments
     struct pm_backup_rounds rounds;
-    // By the rows of the table: where in the increments a file's blocks lie last. Blocks that a
-    // later increment has replaced are not looked at: their space was given back.
-    uint64_t *place
-        [PM_HEAP_FILES]; // PM_BACKUP_BY_HOLE: an increment has made it a hole; 0: none names it
-    uint64_t blocks[PM_HEAP_FILES]; // of `place`
-    uint64_t cut[PM_HEAP_FILES];    // what lies beyond was cut off by an increment; 0: nothing was
+    // By the rows of the table. Blocks that a later increment has replaced are not looked at: their
+    // space was given back.
+    struct pm_backup_places places[PM_HEAP_FILES];
 };
-#define CUT_ALL 1u
 
 // ---- writing ------------------------------------------------------------------------------------
 
@@ -135,59 +131,27 @@ static size_t row_of(const char *name) {
     return row;
 }
 
-static bool reach(struct fold *fold, size_t row, uint64_t blocks) {
-    uint64_t *old = fold->place[row], had = fold->blocks[row];
-    if (blocks <= had)
-        return true;
-    uint64_t *place = pm_os_reserve(blocks * sizeof *place);
-    if (!place)
-        return false;
-    if (old) {
-        memcpy(place, old, had * sizeof *place);
-        munmap(old, had * sizeof *place);
-    }
-    fold->place[row] = place;
-    fold->blocks[row] = blocks;
-    return true;
-}
-
 static int note_places(struct fold *fold, const struct pm_backup_index *x, struct pm_error *err) {
     const struct pm_backup_entry *e = x->entries;
     uint64_t data = x->data;
     for (uint32_t i = 0; i < x->head.files; i++) {
         const struct pm_backup_file *f = &x->files[i];
-        size_t row = row_of(f->name);
-        uint64_t cut = f->length == PM_BACKUP_GONE || f->length == 0 ? CUT_ALL : f->length;
-        if (!fold->cut[row] || cut < fold->cut[row])
-            fold->cut[row] = cut;
-        if (f->entries && !reach(fold, row, pm_backup_align(f->length) / PM_BACKUP_BLOCK))
+        if (!pm_backup_note(&fold->places[row_of(f->name)], f, e, &data))
             return fold_failed(fold->dir, f->name, err);
-        for (uint64_t k = 0; k < f->entries; k++, e++) {
-            bool hole = (e->block & PM_BACKUP_HOLE) != 0;
-            fold->place[row][e->block & ~PM_BACKUP_HOLE] = hole ? PM_BACKUP_BY_HOLE : data;
-            data += hole ? 0 : PM_BACKUP_BLOCK;
-        }
+        e += f->entries;
     }
     return PM_OK;
 }
 
-static ssize_t read_block(int fd, uint64_t at, char block[PM_BACKUP_BLOCK]) {
-    ssize_t got;
-    do
-        got = pread(fd, block, PM_BACKUP_BLOCK, (off_t)at);
-    while (got < 0 && errno == EINTR);
-    return got;
-}
-
-static int check_block(const struct fold *fold, const struct pm_backup_entry *e, uint64_t at,
-                       struct pm_error *err) {
+static int check_block(const struct fold *fold, const struct pm_backup_entry *e,
+                       struct pm_backup_place place, struct pm_error *err) {
     char block[PM_BACKUP_BLOCK];
-    ssize_t got = read_block(fold->from, at, block);
+    ssize_t got = pm_backup_read_block(fold->from, place.at, place, block);
     if (got < 0)
         return fold_failed(fold->dir, PM_BACKUP_INCREMENTS, err);
     return got == (ssize_t)sizeof block && pm_backup_sum(block) == pm_backup_entry_sum(e)
                ? PM_OK
-               : pm_backup_damaged(fold->what, at, "the checksum of a block is wrong", err);
+               : pm_backup_damaged(fold->what, place.at, "the checksum of a block is wrong", err);
 }
 
 static int check_blocks(struct fold *fold, const struct pm_backup_index *x, struct pm_error *err) {
@@ -195,12 +159,13 @@ static int check_blocks(struct fold *fold, const struct pm_backup_index *x, stru
     uint64_t data = x->data;
     int status = PM_OK;
     for (uint32_t i = 0; i < x->head.files; i++) {
-        const uint64_t *place = fold->place[row_of(x->files[i].name)];
+        const struct pm_backup_places *places = &fold->places[row_of(x->files[i].name)];
         for (uint64_t k = 0; k < x->files[i].entries && status == PM_OK; k++, e++) {
             if (e->block & PM_BACKUP_HOLE)
                 continue;
-            if (place[e->block] == data)
-                status = check_block(fold, e, data, err);
+            struct pm_backup_place place = pm_backup_place(places, e->block);
+            if (place.at == data)
+                status = check_block(fold, e, place, err);
             data += PM_BACKUP_BLOCK;
         }
     }
@@ -209,38 +174,23 @@ static int check_blocks(struct fold *fold, const struct pm_backup_index *x, stru
 
 // ---- the first round ----------------------------------------------------------------------------
 
-// The last block of a file is filled up with zeroes. False: the file ends before it.
-static bool read_base(int fd, uint64_t at, char block[PM_BACKUP_BLOCK]) {
-    ssize_t got = read_block(fd, at, block);
-    if (got <= 0)
-        return false;
-    memset(block + got, 0, PM_BACKUP_BLOCK - (size_t)got);
-    return true;
-}
-
-// Whether the block is still what the first round has copied. A fold that was cut short may have
-// changed the others.
-static bool stands(const struct fold *fold, size_t row, uint64_t block) {
-    return (!fold->cut[row] || block * PM_BACKUP_BLOCK < fold->cut[row]) &&
-           !(block < fold->blocks[row] && fold->place[row][block]);
-}
-
 static int check_base_file(const struct fold *fold, const struct pm_backup_file *f,
                            const struct pm_backup_entry *e, struct pm_error *err) {
     char what[sizeof fold->what], block[PM_BACKUP_BLOCK];
     const char *name = layered_name(f->name);
-    size_t row = row_of(f->name);
+    const struct pm_backup_places *places = &fold->places[row_of(f->name)];
     int status = PM_OK, fd = openat(fold->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno != ENOENT)
         return fold_failed(fold->dir, name, err);
     snprintf(what, sizeof what, "%.300s/%s", fold->dir, name);
     for (uint64_t i = 0; i < f->entries && status == PM_OK; i++, e++) {
         uint64_t at = (uint64_t)e->block * PM_BACKUP_BLOCK;
-        if (e->block & PM_BACKUP_HOLE || !stands(fold, row, e->block))
+        if (e->block & PM_BACKUP_HOLE || !pm_backup_stands(places, e->block))
             continue;
+        struct pm_backup_place place = pm_backup_place(places, e->block);
         if (fd < 0)
             status = pm_backup_damaged(what, at, "the file is missing", err);
-        else if (!read_base(fd, at, block))
+        else if (pm_backup_read_block(fd, at, place, block) <= 0)
             status = pm_backup_damaged(what, at, "the file is too short", err);
         else if (pm_backup_sum(block) != pm_backup_entry_sum(e))
             status = pm_backup_damaged(what, at, "the checksum of a block is wrong", err);
@@ -309,8 +259,7 @@ static int fold_all(struct fold *fold, struct pm_error *err) {
     if (status == PM_OK)
         status = each_increment(fold, fold_increment, err);
     for (size_t row = 0; row < PM_HEAP_FILES; row++)
-        if (fold->place[row])
-            munmap(fold->place[row], fold->blocks[row] * sizeof *fold->place[row]);
+        pm_backup_forget(&fold->places[row]);
     return status;
 }
 

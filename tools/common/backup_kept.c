@@ -20,27 +20,21 @@ static bool reach(struct kept_file *f, uint64_t blocks) {
     if (blocks <= f->blocks)
         return true;
     uint64_t room = f->blocks ? blocks + blocks / 4 : blocks;
-    uint64_t *sum = calloc(room, sizeof *sum), *place = calloc(room, sizeof *place);
-    if (!sum || !place) {
-        free(sum);
-        free(place);
+    uint64_t *sum = calloc(room, sizeof *sum);
+    if (!sum)
         return false;
-    }
-    if (f->blocks) {
+    if (f->blocks)
         memcpy(sum, f->sum, f->blocks * sizeof *sum);
-        memcpy(place, f->place, f->blocks * sizeof *place);
-    }
     free(f->sum);
-    free(f->place);
     f->sum = sum;
-    f->place = place;
     f->blocks = room;
     return true;
 }
 
 static void forget_from(struct kept_file *f, uint64_t block) {
     for (; block < f->blocks; block++)
-        f->sum[block] = f->place[block] = 0;
+        if (f->sum[block])
+            f->sum[block] = 0;
 }
 
 static struct kept_file *file_named(struct kept *kept, const char *name) {
@@ -50,43 +44,37 @@ static struct kept_file *file_named(struct kept *kept, const char *name) {
     return NULL; // pm_backup_read() lets no other name pass
 }
 
-bool kept_stands(const struct kept_file *f, uint64_t block) {
-    return block * PM_BACKUP_BLOCK < f->cut && !(block < f->blocks && f->place[block]);
+static void note_length(struct kept_file *f, uint64_t length, bool first) {
+    f->shortest = first || length < f->shortest ? length : f->shortest;
+    f->longest = length > f->longest ? length : f->longest;
 }
 
-static void note_length(struct kept_file *f, uint64_t length, bool increment) {
-    bool known = f->first || f->named;
-    f->shortest = known && f->shortest < length ? f->shortest : length;
-    f->longest = known && f->longest > length ? f->longest : length;
-    if (!known)
-        f->cut = UINT64_MAX;
-    if (increment)
-        f->cut = f->cut < length ? f->cut : length;
-    f->first |= !increment;
-    f->named |= increment;
+// `data`: where its blocks begin; NULL: they lie in the files.
+static bool apply_file(struct kept_file *f, const struct pm_backup_file *in,
+                       const struct pm_backup_entry *e, uint64_t *data) {
+    f->there = in->length != PM_BACKUP_GONE;
+    f->length = f->there ? in->length : 0;
+    f->missing = data ? f->missing || !f->there : !f->there;
+    note_length(f, f->length, !data);
+    // Not by the length: a wrong one may be a million times what is there.
+    if ((data && !pm_backup_note(&f->places, in, e, data)) || !reach(f, pm_backup_blocks_of(in, e)))
+        return false;
+    forget_from(f, kept_blocks(f->length));
+    for (uint64_t i = 0; i < in->entries; i++) {
+        bool hole = (e[i].block & PM_BACKUP_HOLE) != 0;
+        f->sum[e[i].block & ~PM_BACKUP_HOLE] = hole ? 0 : pm_backup_entry_sum(&e[i]);
+    }
+    return true;
 }
 
 // Takes over what a record says. `data`: where its blocks begin; 0: they lie in the files.
 static bool apply(struct kept *kept, const struct pm_backup_index *x, uint64_t data) {
     const struct pm_backup_entry *e = x->entries;
-    for (uint32_t i = 0; i < x->head.files; i++) {
-        const struct pm_backup_file *in = &x->files[i];
-        struct kept_file *f = file_named(kept, in->name);
-        f->there = in->length != PM_BACKUP_GONE;
-        f->length = f->there ? in->length : 0;
-        note_length(f, f->length, data != 0);
-        if (!reach(f, kept_blocks(f->length)))
+    for (size_t row = 0; row < PM_HEAP_FILES && !data; row++)
+        kept->file[row].missing = true;
+    for (uint32_t i = 0; i < x->head.files; e += x->files[i++].entries)
+        if (!apply_file(file_named(kept, x->files[i].name), &x->files[i], e, data ? &data : NULL))
             return false;
-        forget_from(f, kept_blocks(f->length));
-        for (uint64_t k = 0; k < in->entries; k++, e++) {
-            uint64_t block = e->block & ~PM_BACKUP_HOLE;
-            bool hole = (e->block & PM_BACKUP_HOLE) != 0;
-            f->sum[block] = hole ? 0 : pm_backup_entry_sum(e);
-            f->place[block] = hole && data ? PM_BACKUP_BY_HOLE : data;
-            if (data && !hole)
-                data += PM_BACKUP_BLOCK;
-        }
-    }
     memcpy(kept->uuid, x->head.uuid, sizeof kept->uuid);
     kept->round = x->head.round;
     kept->when = x->head.when;
@@ -155,4 +143,12 @@ int kept_load(int fd, const char *dir, struct kept *kept, struct pm_error *err) 
         return load_file(fd, dir, PM_BACKUP_INCREMENTS, kept, load_increments, err);
     snprintf(what, sizeof what, "%.400s/" PM_BACKUP_INCREMENTS, dir);
     return pm_backup_check_last(&kept->rounds, 0, 0, what, err);
+}
+
+void kept_free(struct kept *kept) {
+    for (size_t row = 0; row < PM_HEAP_FILES; row++) {
+        free(kept->file[row].sum);
+        pm_backup_forget(&kept->file[row].places);
+        kept->file[row] = (struct kept_file){0};
+    }
 }

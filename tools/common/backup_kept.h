@@ -10,20 +10,18 @@
 #include <stdint.h>
 
 #include "media/backup.h"
+#include "media/backup_places.h"
 #include "media/heap_files.h"
 
 struct kept_file {
     bool there;
     uint64_t length;
-    uint64_t blocks; // room of the arrays; blocks beyond it are holes
+    uint64_t blocks; // room of `sum`; blocks beyond it are holes
     uint64_t *sum;   // 0: the block is a hole
-    // Where it lies in backup.increments; PM_BACKUP_BY_HOLE: one has made it a hole; 0: in the file
-    // itself.
-    uint64_t *place;
+    struct pm_backup_places places;
     // What the file itself may be before the increments are folded in, or when that was cut short.
-    bool first, named;          // the checksums have it; an increment names it
-    uint64_t shortest, longest; // of all its lengths; 0 is one of them if it was gone once
-    uint64_t cut;               // increments have cut off what lies beyond
+    bool missing;               // it may be missing
+    uint64_t shortest, longest; // of all its lengths; 0 is one of them if it was missing once
 };
 
 struct kept {
@@ -42,9 +40,7 @@ static inline uint64_t kept_sum_of(const struct kept_file *f, uint64_t block) {
 
 // `fd` is the directory `dir`, and a backup.
 int kept_load(int fd, const char *dir, struct kept *kept, struct pm_error *err);
-
-// Whether the block lies in the file itself, as the checksums have it.
-bool kept_stands(const struct kept_file *f, uint64_t block);
+void kept_free(struct kept *kept);
 
 // Blocks of a file of this length.
 static inline uint64_t kept_blocks(uint64_t length) {

@@ -217,13 +217,15 @@ static void release_replaced(const struct writer *w) {
         const struct kept_file *f = &w->target->kept.file[w->record->rows[i]];
         for (uint64_t k = 0; good && k < w->record->files[i].entries; k++, e++) {
             uint64_t block = e->block & ~PM_BACKUP_HOLE;
-            uint64_t place = block < f->blocks ? f->place[block] : 0;
-            if (place > PM_BACKUP_BY_HOLE && place != at + len) {
+            uint64_t place = pm_backup_place(&f->places, block).at;
+            if (place == PM_BACKUP_IN_FILE || place == PM_BACKUP_BY_HOLE)
+                continue;
+            if (place != at + len) {
                 good = release(w->fd, at, len);
                 at = place;
                 len = 0;
             }
-            len += place > PM_BACKUP_BY_HOLE ? PM_BACKUP_BLOCK : 0;
+            len += PM_BACKUP_BLOCK;
         }
     }
     if (good)
@@ -290,6 +292,7 @@ static int fold_increments(struct target *t, struct pm_error *err) {
     t->state = PM_BACKUP_IS_PLAIN;
     if (unlinkat(t->fd, PM_BACKUP_INCREMENTS, 0) != 0 || fsync(t->fd) != 0)
         return target_failed(t, PM_BACKUP_INCREMENTS, err);
+    kept_free(&t->kept);
     return kept_load(t->fd, t->dir, &t->kept, err);
 }
 

@@ -193,11 +193,12 @@ int target_open_for_heap(const char *dir, struct target *t, struct pm_error *err
 
 int target_unused(const struct target *t, struct pm_error *err) {
     _Alignas(8) char block[PM_BACKUP_BLOCK];
+    const struct pm_backup_place whole = {.bytes = PM_BACKUP_BLOCK};
     const struct kept_file *kept = &t->kept.file[PM_ROW_super_file];
     int fd = openat(t->fd, pm_heap.super_file.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     bool same = fd >= 0;
     for (uint64_t i = 0; same && i < kept_blocks(kept->length); i++)
-        same = pread(fd, block, sizeof block, (off_t)(i * sizeof block)) == sizeof block &&
+        same = pm_backup_read_block(fd, i * sizeof block, whole, block) > 0 &&
                pm_backup_sum(block) == kept_sum_of(kept, i);
     if (fd >= 0)
         close(fd);

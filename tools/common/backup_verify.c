@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,30 +28,16 @@ static int wrong(const struct check *c, const char *what, uint64_t block, struct
                    c->target->dir, c->name, (unsigned long)(block * PM_BACKUP_BLOCK), what);
 }
 
-// The last block of a file is filled up with zeroes.
-static bool read_block(int fd, uint64_t at, char out[PM_BACKUP_BLOCK]) {
-    size_t have = 0;
-    while (have < PM_BACKUP_BLOCK) {
-        ssize_t got = pread(fd, out + have, PM_BACKUP_BLOCK - have, (off_t)(at + have));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return false;
-        if (got == 0)
-            break;
-        have += (size_t)got;
-    }
-    memset(out + have, 0, PM_BACKUP_BLOCK - have);
-    return true;
-}
-
 // Once the increments are folded in, every block lies in the file itself.
 static int check_block(struct check *c, const struct kept_file *f, uint64_t block,
                        struct pm_error *err) {
     char data[PM_BACKUP_BLOCK];
-    bool layered = is_layered(c) && f->place[block];
-    uint64_t at = layered ? f->place[block] : block * PM_BACKUP_BLOCK;
-    if (!read_block(layered ? c->increments : c->fd, at, data))
+    struct pm_backup_place place = pm_backup_place(&f->places, block);
+    bool layered = is_layered(c) && place.at != PM_BACKUP_IN_FILE;
+    uint64_t at = layered ? place.at : block * PM_BACKUP_BLOCK;
+    if (!is_layered(c))
+        place.bytes = PM_BACKUP_BLOCK;
+    if (pm_backup_read_block(layered ? c->increments : c->fd, at, place, data) < 0)
         return target_failed(c->target, layered ? PM_BACKUP_INCREMENTS : c->name, err);
     *c->read += PM_BACKUP_BLOCK;
     if (c->progress)
@@ -66,15 +51,16 @@ static int check_block(struct check *c, const struct kept_file *f, uint64_t bloc
 // replaced or cut off do not count until these are folded in.
 static int check_holes(const struct check *c, const struct kept_file *f, struct pm_error *err) {
     char data[PM_BACKUP_BLOCK];
+    struct pm_backup_place whole = {.bytes = PM_BACKUP_BLOCK};
     off_t at = 0, end;
     for (; (at = lseek(c->fd, at, SEEK_DATA)) >= 0; at = end) {
         end = lseek(c->fd, at, SEEK_HOLE);
         if (end < 0)
             return target_failed(c->target, c->name, err);
         for (uint64_t b = (uint64_t)at / PM_BACKUP_BLOCK; b < kept_blocks((uint64_t)end); b++) {
-            if (kept_sum_of(f, b) || (is_layered(c) && !kept_stands(f, b)))
+            if (kept_sum_of(f, b) || (is_layered(c) && !pm_backup_stands(&f->places, b)))
                 continue;
-            if (!read_block(c->fd, b * PM_BACKUP_BLOCK, data))
+            if (pm_backup_read_block(c->fd, b * PM_BACKUP_BLOCK, whole, data) < 0)
                 return target_failed(c->target, c->name, err);
             if (pm_backup_sum(data))
                 return wrong(c, "data where there was a hole", b, err);
@@ -85,7 +71,7 @@ static int check_holes(const struct check *c, const struct kept_file *f, struct 
 
 // Folding that was cut short leaves any length that some round has had, or one in between.
 static bool length_fits(const struct check *c, const struct kept_file *f, uint64_t length) {
-    return is_layered(c) && f->named
+    return is_layered(c) && f->places.named
                ? length >= f->shortest && length <= pm_backup_align(f->longest)
                : length == f->length;
 }
@@ -97,7 +83,7 @@ static int check_open_file(struct check *c, const struct kept_file *f, struct pm
         return target_failed(c->target, c->name, err);
     if (!c->missing && !length_fits(c, f, (uint64_t)st.st_size))
         return wrong(c, "the length of the file is wrong", kept_blocks((uint64_t)st.st_size), err);
-    for (uint64_t b = 0; b < kept_blocks(f->length) && status == PM_OK; b++)
+    for (uint64_t b = 0; b < f->blocks && status == PM_OK; b++)
         if (kept_sum_of(f, b))
             status = check_block(c, f, b, err);
     return status == PM_OK && !c->missing ? check_holes(c, f, err) : status;
@@ -110,8 +96,8 @@ static int check_file(struct check *c, size_t row, struct pm_error *err) {
     if (!f->there)
         return PM_OK;
     c->fd = openat(c->target->fd, c->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    // It came after the first round, or was gone once.
-    c->missing = c->fd < 0 && errno == ENOENT && layered && (!f->first || !f->shortest);
+    // It came after the first round, or was gone once. Folding makes it.
+    c->missing = c->fd < 0 && errno == ENOENT && layered && f->missing;
     if (c->missing)
         c->fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (c->fd < 0)
