@@ -42,6 +42,8 @@ static inline bool pm_heap_is_fixed(void) { return pm_heap_on_media() && pm_fixe
 // The descriptor of the parts, opened again if the program has closed it; -1: it cannot be.
 int pm_fixed_fd(void);
 void pm_fixed_close(void);
+// Reads the lengths of all parts, which the journal may have changed.
+int pm_fixed_measure(struct pm_error *err);
 // Makes the part so long, durably; whole pages. False, with errno ENOSPC: it has no room for that.
 bool pm_fixed_set_length(struct pm_file *file, uint64_t bytes);
 

@@ -218,7 +218,7 @@ static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
     int status = pm_journal_open_heap(mode == PM_OPEN_READONLY, err);
     if (status == PM_OK)
         measure();
-    return status;
+    return status == PM_OK && pm_fixed_is_open() ? pm_fixed_measure(err) : status;
 }
 
 static int open_files(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
