@@ -35,6 +35,7 @@ enum {
     KEY_GROW,
     KEY_SIZE,
     KEY_JOURNAL,
+    KEY_FROM,
     KEY_FORCE
 };
 enum { MARKERS_MAX = 64 };
@@ -42,7 +43,7 @@ enum { MARKERS_MAX = 64 };
 static const char *const synopsis[] = {
     "[--check|--dry-run] [--drop-root NAME] [--threads N] [--json] HEAP",
     "[--purge[=all]] [--json]",
-    "--make [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE",
+    "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE",
     "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
     NULL,
 };
@@ -84,6 +85,8 @@ static const struct cli_option options[] = {
      "missing is made."},
     {KEY_JOURNAL, "journal", "SIZE",
      "With --make: keep so many bytes for the commits of PMALLOC_COMMIT (default: none)."},
+    {KEY_FROM, "from", "HEAP",
+     "With --make: put the heap of the directory HEAP there, such as a backup, not an empty one."},
     {KEY_FORCE, "force", NULL, "With --make and --grow: overwrite what it holds."},
     {0},
 };
@@ -125,7 +128,7 @@ struct request {
     bool check, dry_run, json, purge, purge_all, make, grow, force;
     uint64_t size, journal;
     unsigned threads;
-    const char *drop_root, *heap;
+    const char *drop_root, *from, *heap;
 };
 
 static uint64_t size_of(const char *option, const char *value) {
@@ -163,6 +166,9 @@ static void take(int key, const char *value, void *arg) {
     case KEY_SIZE:
         q->size = size_of("size", value);
         break;
+    case KEY_FROM:
+        q->from = value;
+        break;
     case KEY_JOURNAL:
         q->journal = size_of("journal", value);
         break;
@@ -180,11 +186,14 @@ static void take(int key, const char *value, void *arg) {
 static void check_request(const struct request *q) {
     const char *make = q->make ? "--make" : "--grow";
     bool makes = q->make || q->grow;
-    if (((q->size || q->force) && !makes) || (q->journal && !q->make) || (q->make && q->grow))
-        cli_wrong(&tool, "--size and --force are for --make or --grow, --journal is for --make");
+    if (((q->size || q->force) && !makes) || ((q->journal || q->from) && !q->make) ||
+        (q->make && q->grow))
+        cli_wrong(
+            &tool,
+            "--size and --force are for --make or --grow, --journal and --from are for --make");
     if (makes && (q->check || q->dry_run || q->drop_root || q->purge || q->threads))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
-                  q->make ? "--journal, " : "");
+                  q->make ? "--from, --journal, " : "");
     if (makes && !q->heap)
         cli_wrong(&tool, "%s: name the file or device", make);
     if (q->check && q->dry_run)
@@ -474,7 +483,7 @@ int main(int argc, char **argv) {
     check_request(&q);
     if (q.make || q.grow)
         return make_heap(
-            &(struct make_request){q.heap, q.size, q.journal, q.grow, q.force, q.json});
+            &(struct make_request){q.heap, q.from, q.size, q.journal, q.grow, q.force, q.json});
     if (q.heap)
         return recover(&q);
     return default_list(q.purge_all ? PURGE_ALL : q.purge ? PURGE_ROOTLESS : PURGE_NONE, q.json);

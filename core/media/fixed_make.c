@@ -15,6 +15,7 @@
 #include "base/os.h"
 #include "file.h"
 #include "fixed.h"
+#include "fixed_copy.h"
 #include "journal.h"
 #include "lane_format.h"
 #include "log.h"
@@ -62,11 +63,18 @@ static int open_there(const struct stat *st, struct pm_error *err) {
     return medium.fd < 0 ? failed("cannot open it", err) : PM_OK;
 }
 
+// A device may have several nodes, and so several locks; this one is of them all (fixed_open.c). It
+// is held until the tool ends.
+static bool lock_gate(const struct stat *st) {
+    int fd = S_ISCHR(st->st_mode) ? pm_fixed_open_gate(st) : -1;
+    return fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
 static int check_medium(const struct stat *st, bool force, struct pm_error *err) {
     if (S_ISREG(st->st_mode) && st->st_uid != geteuid())
         return pm_fail(err, PM_OPERATIONAL, "%s belongs to user %u, not to user %u", path,
                        (unsigned)st->st_uid, (unsigned)geteuid());
-    if (flock(medium.fd, LOCK_EX | LOCK_NB) != 0)
+    if (flock(medium.fd, LOCK_EX | LOCK_NB) != 0 || !lock_gate(st))
         return pm_fail(err, PM_OPERATIONAL, "%s is in use by another process", path);
     if (S_ISREG(st->st_mode) && (uint64_t)st->st_blocks * 512 < (uint64_t)st->st_size && !force)
         return pm_fail(err, PM_OPERATIONAL,
@@ -209,18 +217,22 @@ static bool be_durable(const char *at, size_t len) {
     return pm_durability == PM_DURABLE_NONE || is_device || fsync(medium.fd) == 0;
 }
 
-static bool fill_head(char *head, struct pm_layout *layout) {
+static bool begin_heap(char *head) {
+    pm_commit_u64((uint64_t *)(void *)head, 0); // magic of a heap that is overwritten
+    return be_durable(head, PM_PAGE_SIZE);
+}
+
+static bool fill_head(char *head, struct pm_layout *layout, bool copy) {
     uint64_t len = layout->part[PM_JOURNAL_DATA].at;
     struct pm_layout *there = (struct pm_layout *)(void *)head;
-    pm_commit_u64(&there->magic, 0); // of a heap that is overwritten
-    if (!be_durable(head, PM_PAGE_SIZE))
-        return false;
     memset(head + sizeof there->magic, 0, len - sizeof there->magic);
     fill_lengths((struct pm_lengths *)(void *)(head + sizeof *layout));
     struct pm_super_file *super =
         (struct pm_super_file *)(void *)(head + layout->part[PM_JOURNAL_SUPER].at);
     fill_super(super);
     pm_log_header_init((struct pm_log_header *)(void *)(head + layout->part[PM_JOURNAL_LOG].at));
+    if (copy && !pm_fixed_copy_head(head, layout))
+        return false;
     memcpy(layout->uuid, super->super.uuid, sizeof layout->uuid);
     layout->magic = PM_LAYOUT_MAGIC;
     layout->crc = pm_layout_crc(layout);
@@ -232,10 +244,13 @@ static bool fill_head(char *head, struct pm_layout *layout) {
     return be_durable(head, PM_PAGE_SIZE);
 }
 
-static int write_heap(uint64_t bytes, uint64_t journal, bool zeroed, struct pm_fixed_made *made,
+static int write_heap(uint64_t bytes, const struct pm_fixed_wish *wish, struct pm_fixed_made *made,
                       struct pm_error *err) {
     struct pm_layout layout;
-    lay_out(&layout, bytes, journal, zeroed);
+    bool zeroed = !wish->force;
+    lay_out(&layout, bytes, wish->journal, zeroed);
+    if (wish->copy && pm_fixed_copy_check(&layout, path, err) != PM_OK)
+        return err->status;
     *made = (struct pm_fixed_made){.created = made->created,
                                    .device = made->device,
                                    .zeroed = zeroed,
@@ -247,7 +262,9 @@ static int write_heap(uint64_t bytes, uint64_t journal, bool zeroed, struct pm_f
     char *head = pm_file_map(&medium, NULL, made->head, PROT_READ | PROT_WRITE, 0, 0);
     if (head == MAP_FAILED)
         return failed("cannot map it", err);
-    int status = fill_head(head, &layout) ? PM_OK : failed("cannot be written", err);
+    bool good = begin_heap(head) && (!wish->copy || pm_fixed_copy_data(&medium, &layout));
+    int status =
+        good && fill_head(head, &layout, wish->copy) ? PM_OK : failed("cannot be written", err);
     munmap(head, made->head);
     return status;
 }
@@ -263,26 +280,26 @@ static int check_journal(uint64_t bytes, uint64_t journal, struct pm_error *err)
                    (unsigned long)bytes);
 }
 
-int pm_fixed_make(const char *where, uint64_t size, uint64_t journal, bool force,
-                  struct pm_fixed_made *made, struct pm_error *err) {
+int pm_fixed_make(const char *where, const struct pm_fixed_wish *wish, struct pm_fixed_made *made,
+                  struct pm_error *err) {
     struct stat st;
     uint64_t bytes = 0;
     path = where;
     *made = (struct pm_fixed_made){.created = lstat(path, &st) != 0 && errno == ENOENT};
-    int status = made->created ? create(size, err) : open_there(&st, err);
+    int status = made->created ? create(wish->size, err) : open_there(&st, err);
     if (status == PM_OK && fstat(medium.fd, &st) != 0)
         status = failed("cannot be read", err);
     if (status == PM_OK)
-        status = check_medium(&st, force, err);
+        status = check_medium(&st, wish->force, err);
     made->device = is_device = status == PM_OK && S_ISCHR(st.st_mode);
     if (status == PM_OK)
-        status = find_size(size, &bytes, err);
+        status = find_size(wish->size, &bytes, err);
     if (status == PM_OK)
-        status = check_journal(bytes, journal, err);
-    if (status == PM_OK && !force && !made->created)
+        status = check_journal(bytes, wish->journal, err);
+    if (status == PM_OK && !wish->force && !made->created)
         status = check_zeroes(0, bytes, err);
     if (status == PM_OK)
-        status = write_heap(bytes, journal, !force, made, err);
+        status = write_heap(bytes, wish, made, err);
     if (status != PM_OK && made->created && medium.fd >= 0)
         unlink(path);
     if (medium.fd >= 0)

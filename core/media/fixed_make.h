@@ -22,8 +22,13 @@ struct pm_fixed_made {
 // Makes an empty heap at `path`: in all of the file or device, or in its first `size` bytes. With
 // `size` a file that is missing is made, too. What is not zeroes is refused unless `force` is set.
 // With room for `journal` bytes of commits. An interruption leaves no heap.
-int pm_fixed_make(const char *path, uint64_t size, uint64_t journal, bool force,
-                  struct pm_fixed_made *made, struct pm_error *err);
+struct pm_fixed_wish {
+    uint64_t size, journal;
+    bool force;
+    bool copy; // the open heap, which is in a directory and read only: not an empty one
+};
+int pm_fixed_make(const char *path, const struct pm_fixed_wish *wish, struct pm_fixed_made *made,
+                  struct pm_error *err);
 // The heap at `path`, which no process has open, takes up all of the file or device, or its first
 // `size` bytes. What is new must be zeroes, unless the heap does not count on it; with `force` it
 // is zeroed. An interruption leaves the heap as it was.

@@ -4,10 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/crc.h"
@@ -48,10 +46,8 @@ static int check_magic(int fd, struct pm_error *err) {
 
 // A flock belongs to an inode, and each node of a device (mknod, a container's /dev) is one.
 static void open_gate(const struct stat *st) {
-    char path[64];
     struct stat gate;
-    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/", major(st->st_rdev), minor(st->st_rdev));
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = pm_fixed_open_gate(st);
     if (fd < 0 || fstat(fd, &gate) != 0)
         return;
     pm_fixed.gate = pm_os_fd_high(fd);

@@ -262,3 +262,36 @@ def test_a_size_that_is_damaged(fixed):
     assert done.returncode == 4 and "its size" in done.stderr, said(done)
     done = recover_tool(fixed, "--grow")
     assert done.returncode == 4, said(done)
+
+
+# ---- a heap that comes from a directory
+
+
+@pytest.mark.parametrize("dirty", [False, True])
+def test_a_heap_from_a_directory(shm, dirty):
+    path, folder = shm / "medium", shm / "heap"
+    succeeds(work(folder, "run", 3000, 1))
+    if dirty:
+        assert work(folder, "run", 500, 2, "-k").returncode == -signal.SIGKILL
+    done = recover_tool(path, "--make", "--size", "16M", "--from", folder)
+    assert done.returncode == 8 and "give more space" in done.stderr, said(done)
+    assert not path.exists()
+    path.write_bytes(b"\xa5" * (96 * MIB))
+    succeeds(recover_tool(path, "--make", "--force", "--from", folder))
+    assert recover(path, "--check").returncode == (1 if dirty else 0)
+    assert succeeds(work(path, "check")) == succeeds(work(folder, "check"))
+    succeeds(work(path, "run", 3000, 3))
+    succeeds(run([tool("pmalloc-backup"), path, shm / "back"], preload=False))
+    other = shm / "other"
+    succeeds(recover_tool(other, "--make", "--size", "96M", "--from", shm / "back"))
+    assert succeeds(work(other, "check")) == succeeds(work(path, "check"))
+
+
+def test_what_cannot_be_the_source(fixed, shm):
+    succeeds(work(fixed, "run", 100, 1))
+    new = shm / "new"
+    done = recover_tool(new, "--make", "--size", "64M", "--from", fixed)
+    assert done.returncode == 8 and "a heap in one directory" in done.stderr, said(done)
+    done = recover_tool(new, "--make", "--size", "64M", "--from", shm / "none")
+    assert done.returncode == 8 and len(done.stderr.splitlines()) == 1, said(done)
+    assert not new.exists()

@@ -4,11 +4,14 @@
 
 #include <stdio.h>
 
+#include "blocks/verify.h"
 #include "cli.h"
 #include "figures.h"
 #include "json.h"
 #include "media/fixed_make.h"
 #include "media/persist.h"
+#include "recovery/offline.h"
+#include "recovery/recover.h"
 
 static void report_json(const struct make_request *q, const struct pm_fixed_made *made) {
     struct json j = {.out = stdout};
@@ -38,11 +41,24 @@ static void report_text(const struct make_request *q, const struct pm_fixed_made
     printf("\nguarantee  %s\nnext       PMALLOC_HEAP=%s\n", pm_persist_row(), q->path);
 }
 
+// Held, so that nobody changes it. All of it is checked before the medium is touched.
+static int open_source(const char *from, struct pm_error *err) {
+    struct pm_recover_options how = {0};
+    struct pm_recovery found;
+    int status = pm_offline_open(from, PM_OPEN_READONLY, err);
+    if (status == PM_OK)
+        status = pm_recover(&how, &found, err);
+    return status == PM_OK ? pm_verify(false, err) : status;
+}
+
 int make_heap(const struct make_request *q) {
     struct pm_fixed_made made;
     struct pm_error err;
-    int status = q->grow ? pm_fixed_grow(q->path, q->size, q->force, &made, &err)
-                         : pm_fixed_make(q->path, q->size, q->journal, q->force, &made, &err);
+    struct pm_fixed_wish wish = {q->size, q->journal, q->force, q->from != NULL};
+    int status = q->from ? open_source(q->from, &err) : PM_OK;
+    if (status == PM_OK)
+        status = q->grow ? pm_fixed_grow(q->path, q->size, q->force, &made, &err)
+                         : pm_fixed_make(q->path, &wish, &made, &err);
     if (status != PM_OK) {
         pm_say("%s", err.text);
         return err.status;

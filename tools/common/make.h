@@ -10,6 +10,7 @@
 
 struct make_request {
     const char *path;
+    const char *from; // --make: the heap in this directory; NULL: an empty one
     uint64_t size, journal;
     bool grow, force, json;
 };
