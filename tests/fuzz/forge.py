@@ -108,11 +108,11 @@ def _booklog(data, name):
 
 def _slabs(data, name):
     slab = int(re.match(r"slabs\[(\d+)\]", name)[1])
-    at, now = slab * 64, LAYOUT.offset("pm_slab_header", "current")
-    if name.endswith(".now"):
-        _sealed(data, at + now, 0x80000000 | slab)
+    at, current = slab * 64, LAYOUT.offset("pm_slab_header", "current")
+    if name.endswith(".current"):
+        _sealed(data, at + current, 0x80000000 | slab)
     header = bytearray(data[at : at + 60])
-    header[now : now + 8] = bytes(8)
+    header[current : current + 8] = bytes(8)
     _put(data, at + 60, crc32c(slab.to_bytes(4, "little") + header), 4)
 
 

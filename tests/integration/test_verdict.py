@@ -22,7 +22,7 @@ import pytest
 from conftest import API, DEADLINE, ROOT, app, linked, run, said, start, tool
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
-from forge import forge, groups, near_misses, put_right  # noqa: E402
+from forge import forge, groups, near_misses, number, put_right, seal  # noqa: E402
 from heap_layout import read, write  # noqa: E402
 
 COUNT = int(os.environ.get("PMALLOC_VERDICTS") or 40)
@@ -150,6 +150,17 @@ def judge(heap, files, kind):
         for name, (done, _) in says.items()
     )
     return verdicts["check"], [f"{text}\n{texts}" for text in wrong]
+
+
+@pytest.mark.parametrize("original", ["clean"], indirect=True)
+def test_forged_class_is_sealed(original):
+    """Else readers see a wrong check, and never judge the value."""
+    _, files = original
+    forged = {name: bytearray(data) for name, data in files.items()}
+    field = next(f for f in groups(files)["slabs[].current"] if any(f.get(files[f.file])))
+    value, salt = 5 << 26, 0x80000000 | field.offset // 64
+    put_right(forged, field, value)
+    assert number(forged[field.file], field.offset) == seal(value, salt)
 
 
 @pytest.mark.parametrize("original", KINDS, indirect=True)
