@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -249,20 +250,41 @@ static void ask(pid_t id, void *arg) {
 // A look at a thread in /proc takes longer than most threads need to answer.
 #define LOOK_EVERY 16
 
-// A debugger, a backup or SIGSTOP stops all threads, this one too. Such time does not count: the
-// others had none to answer in.
-static uint64_t time_lost(uint64_t since_ms) {
-    uint64_t passed = pm_os_now_ms() - since_ms;
-    return passed > LONG_PAUSE_MS ? passed : 0;
+// A debugger, a backup or SIGSTOP stops all threads, this one too. Time in which it could not run
+// does not count: the others had none to answer in.
+struct patience {
+    uint64_t end;        // milliseconds
+    uint64_t seen, used; // at the last look: the time, and how much this thread had run
+};
+
+static uint64_t used_ms(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000 + (uint64_t)used.tv_nsec / 1000000;
+}
+
+static struct patience patience_of(uint64_t ms) {
+    uint64_t now = pm_os_now_ms();
+    return (struct patience){.end = now + ms, .seen = now, .used = used_ms()};
+}
+
+static bool is_over(struct patience *p) {
+    uint64_t now = pm_os_now_ms(), used = used_ms();
+    uint64_t passed = now - p->seen, ran = used - p->used;
+    if (passed > ran + LONG_PAUSE_MS)
+        p->end += passed - ran;
+    p->seen = now;
+    p->used = used;
+    return now >= p->end;
 }
 
 // A thread that is not listed yet can only have been made by one that runs. So when two rounds in a
 // row find no running thread, there is none.
-static enum pm_threads ask_all(uint32_t now, uint64_t *end, bool hold) {
+static enum pm_threads ask_all(uint32_t now, struct patience *patience, bool hold) {
     struct timespec pause = {0, 50000};
     struct round r = {.turn = now};
     for (unsigned quiet = 0, rounds = 0; !r.last; rounds++) {
-        bool last = pm_os_now_ms() >= *end;
+        bool last = is_over(patience);
         bool thorough = last || rounds % LOOK_EVERY >= LOOK_EVERY - 2;
         r = (struct round){.turn = now, .last = last, .thorough = thorough, .hold = hold};
         if ((thorough && !put_handler()) || !pm_tasks_each_other(ask, &r))
@@ -272,24 +294,22 @@ static enum pm_threads ask_all(uint32_t now, uint64_t *end, bool hold) {
             return PM_THREADS_STILL;
         if (!r.running)
             continue;
-        uint64_t before_pause = pm_os_now_ms();
         syscall(SYS_nanosleep, &pause, NULL);
-        *end += time_lost(before_pause);
         if (hold && rounds % LOOK_EVERY == 0 && pause.tv_nsec < LONGEST_PAUSE_NS)
             pause.tv_nsec *= 2;
     }
     return r.deaf ? PM_THREADS_DEAF : PM_THREADS_RUN;
 }
 
-// Takes the turn, or waits for it until `end`. A hold waits in a call, so that another hold needs
-// no signal for this thread.
-static bool take_turn(uint64_t end, bool hold) {
+// Takes the turn, or waits for it as long as patience lasts (NULL: for ever). A hold waits in a
+// call, so that another hold needs no signal for this thread.
+static bool take_turn(struct patience *patience, bool hold) {
     uint32_t nobody = 0, self = (uint32_t)syscall(SYS_gettid);
     struct pm_call call = {.by_futex = true};
     while (!atomic_compare_exchange_strong_explicit(&owner, &nobody, self, memory_order_acquire,
                                                     memory_order_relaxed)) {
         const struct timespec look = {0, 10000000};
-        if (pm_os_now_ms() >= end)
+        if (patience && is_over(patience))
             return false;
         if (hold)
             pm_call_enter(&call);
@@ -307,14 +327,14 @@ bool pm_threads_prepare(void) {
     return thread != NULL;
 }
 
-static enum pm_threads begin_turn(uint64_t end, uint64_t ignored, bool hold) {
+static enum pm_threads begin_turn(struct patience *patience, uint64_t ignored, bool hold) {
     uint32_t now = atomic_fetch_add_explicit(&turn, 1, memory_order_release) + 1;
     listening.mask = ~ignored;
     if (!pm_threads_prepare() || !put_handler())
         return PM_THREADS_RUN;
-    enum pm_threads result = ask_all(now, &end, hold);
+    enum pm_threads result = ask_all(now, patience, hold);
     if (hold && result == PM_THREADS_STILL) // a handler may have begun before gates were closed
-        result = pm_gates_close(SIGNAL, ignored) ? ask_all(now, &end, hold) : PM_THREADS_RUN;
+        result = pm_gates_close(SIGNAL, ignored) ? ask_all(now, patience, hold) : PM_THREADS_RUN;
     owed |= result != PM_THREADS_STILL;
     return result;
 }
@@ -331,19 +351,20 @@ static void end_turn(void) {
 }
 
 enum pm_threads pm_threads_stop(void) {
-    take_turn(UINT64_MAX, false);
-    return begin_turn(pm_os_now_ms() + PATIENCE_MS, pm_signals_ignored(), false);
+    take_turn(NULL, false);
+    struct patience patience = patience_of(PATIENCE_MS);
+    return begin_turn(&patience, pm_signals_ignored(), false);
 }
 
 bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests) {
-    uint64_t end = pm_os_now_ms() + timeout_ms;
-    if (!pm_calls_record() || !take_turn(end, true))
+    struct patience patience = patience_of(timeout_ms);
+    if (!pm_calls_record() || !take_turn(&patience, true))
         return false;
     uint64_t ignored = pm_signals_ignored(), blocked = ~ignored;
     syscall(SYS_rt_sigprocmask, SIG_BLOCK, &blocked, &holders_mask, sizeof blocked);
     atomic_store_explicit(&may_rest, rests, memory_order_release);
     pm_calls_hold(~ignored);
-    if (begin_turn(end, ignored, true) == PM_THREADS_STILL)
+    if (begin_turn(&patience, ignored, true) == PM_THREADS_STILL)
         return true;
     pm_threads_release();
     return false;
@@ -360,7 +381,7 @@ void pm_threads_release(void) {
 
 // A signal that was sent before the turn ended is delivered at the end of a system call.
 bool pm_threads_keep_off(void) {
-    if (pm_calls_process != pm_bare_call(SYS_getpid, 0, 0, 0, 0) || !take_turn(UINT64_MAX, true))
+    if (pm_calls_process != pm_bare_call(SYS_getpid, 0, 0, 0, 0) || !take_turn(NULL, true))
         return false;
     pm_bare_call(SYS_getpid, 0, 0, 0, 0);
     return true;
