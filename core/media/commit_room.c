@@ -6,7 +6,9 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include "base/options.h"
 #include "file.h"
@@ -24,7 +26,7 @@ static uint64_t bound(void) {
     if (pm_options.commit_pages.number)
         return pm_options.commit_pages.number * PM_PAGE_SIZE;
     uint64_t bytes = atomic_load_explicit(&by_default, memory_order_relaxed);
-    if (!bytes && sysinfo(&info) == 0) {
+    if (!bytes && syscall(SYS_sysinfo, &info) == 0) {
         bytes = (uint64_t)info.totalram * info.mem_unit / 4;
         atomic_store_explicit(&by_default, bytes, memory_order_relaxed);
     }
