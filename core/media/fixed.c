@@ -37,6 +37,12 @@ uint64_t pm_fixed_device_number(int fd, const char *name) {
     return got > 0 ? strtoull(text, NULL, 0) : 0;
 }
 
+int pm_fixed_open_gate(const struct stat *st) {
+    char path[64];
+    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/", major(st->st_rdev), minor(st->st_rdev));
+    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
 uint64_t pm_fixed_bytes(int fd) {
     struct stat st;
     if (fstat(fd, &st) != 0)

@@ -42,6 +42,8 @@ static inline bool pm_heap_is_fixed(void) { return pm_heap_on_media() && pm_fixe
 // The descriptor of the parts, opened again if the program has closed it; -1: it cannot be.
 int pm_fixed_fd(void);
 void pm_fixed_close(void);
+// Reads the lengths of all parts, which the journal may have changed.
+int pm_fixed_measure(struct pm_error *err);
 // Makes the part so long, durably; whole pages. False, with errno ENOSPC: it has no room for that.
 bool pm_fixed_set_length(struct pm_file *file, uint64_t bytes);
 
@@ -49,7 +51,10 @@ bool pm_fixed_set_length(struct pm_file *file, uint64_t bytes);
 
 // The bytes of a file or device; 0: not known.
 uint64_t pm_fixed_bytes(int fd);
-// The number in a file of the device's folder in /sys; 0: there is none.
+// The device's folder in /sys, which all of its nodes share; -1: there is none.
+struct stat;
+int pm_fixed_open_gate(const struct stat *st);
+// The number in a file of that folder; 0: there is none.
 uint64_t pm_fixed_device_number(int fd, const char *name);
 uint32_t pm_layout_crc(const struct pm_layout *layout);
 // Whether a layout can be used; `path` is for the message.

@@ -6,10 +6,12 @@
 //
 //   0         struct pm_layout     where each part lies; written once, when the heap is made
 //   4 KiB     struct pm_lengths    how much of each part is in use: what a file system would know
-//   8 KiB     superblock | roots | slabs.0 | booklog.0 | morph.0 | journal     whole pages each
+//   8 KiB     superblock | roots | slabs.0 | booklog.0 | morph.0 | bitmaps.0 | journal
+//             whole pages each
 //   aligned   heap.0, up to the end, from a multiple of 2 MiB on
 //
-// A part holds what the file of its name would hold. Its number is the one that journals use.
+// A part holds what the file of its name would hold. Its number is the one that journals use;
+// bitmaps.0, which they never name, has one of its own.
 #ifndef PM_FIXED_FORMAT_H
 #define PM_FIXED_FORMAT_H
 
@@ -19,6 +21,7 @@
 #define PM_LAYOUT_MAGIC 0x3144455849464c4dull // "MLFIXED1"
 #define PM_LAYOUT_VERSION 1u
 #define PM_PARTS 16u
+#define PM_PART_BITMAPS 7u
 #define PM_FIXED_ALIGN ((uint64_t)2 << 20)
 #define PM_FIXED_LEAST ((uint64_t)16 << 20) // bytes of the smallest heap
 
@@ -51,9 +54,13 @@ _Static_assert(offsetof(struct pm_layout, crc) == 4092, "frozen");
 // That of heap.0 never falls, so what lies beyond it was never in use.
 struct pm_lengths {
     uint64_t pages[PM_PARTS]; // sealed
-    uint8_t reserved[4096 - 8 * PM_PARTS];
+    // Sealed: pages that the heap takes up since it was made larger; heap.0 has the new ones. 0: as
+    // many as pm_layout.bytes.
+    uint64_t grown;
+    uint8_t reserved[4096 - 8 * PM_PARTS - 8];
 };
 _Static_assert(sizeof(struct pm_lengths) == 4096, "one page");
 #define PM_SALT_LENGTH(part) (0xfffffe00u + (part))
+#define PM_SALT_GROWN PM_SALT_LENGTH(PM_PARTS)
 
 #endif

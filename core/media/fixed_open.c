@@ -4,10 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/crc.h"
@@ -48,10 +46,8 @@ static int check_magic(int fd, struct pm_error *err) {
 
 // A flock belongs to an inode, and each node of a device (mknod, a container's /dev) is one.
 static void open_gate(const struct stat *st) {
-    char path[64];
     struct stat gate;
-    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/", major(st->st_rdev), minor(st->st_rdev));
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = pm_fixed_open_gate(st);
     if (fd < 0 || fstat(fd, &gate) != 0)
         return;
     pm_fixed.gate = pm_os_fd_high(fd);
@@ -112,25 +108,51 @@ static bool map_head(uint64_t len) {
     return true;
 }
 
-static int take_part(unsigned part, const struct pm_part_range *r, struct pm_error *err) {
-    struct pm_file *file = pm_heap_part(pm_journal_file(part, 0));
-    uint64_t *word = &pm_fixed.lengths->pages[part];
-    uint64_t bytes = (uint64_t)pm_unseal(*word) << PM_PAGE_SHIFT;
+static struct pm_file *file_of(unsigned part) {
+    return part == PM_PART_BITMAPS ? &pm_heap.shard[0].bitmaps : pm_heap_part(part);
+}
+
+static void take_part(unsigned part, const struct pm_part_range *r) {
+    struct pm_file *file = file_of(part);
     if (!file || !r->room)
-        return PM_OK;
-    if (!pm_sealed(*word, PM_SALT_LENGTH(part)) || bytes > r->room)
-        return pm_fail(err, PM_DAMAGE,
-                       "%s/layout: the length of %s (%016lx) does not match its "
-                       "check",
-                       pm_heap.dir, file->name, (unsigned long)*word);
+        return;
     file->fd = pm_fixed.fd;
     file->dev = pm_fixed.dev;
     file->ino = pm_fixed.ino;
     file->at = r->at;
-    file->size = bytes;
     file->reach = file->room = r->room;
     file->map = part == PM_JOURNAL_DATA ? NULL : pm_fixed.head + r->at;
-    file->length = word;
+    file->length = &pm_fixed.lengths->pages[part];
+}
+
+int pm_fixed_measure(struct pm_error *err) {
+    for (unsigned part = 0; part < PM_PARTS; part++) {
+        struct pm_file *file = file_of(part);
+        uint64_t word = pm_fixed.lengths->pages[part];
+        uint64_t bytes = (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT;
+        if (!file || file->length != &pm_fixed.lengths->pages[part])
+            continue;
+        if (!pm_sealed(word, PM_SALT_LENGTH(part)) || bytes > file->room)
+            return pm_fail(err, PM_DAMAGE,
+                           "%s/layout: the length of %s (%016lx) does not match its check",
+                           pm_heap.dir, file->name, (unsigned long)word);
+        file->size = bytes;
+    }
+    return PM_OK;
+}
+
+// A heap that was made larger has the rest of the medium, up to the new end, in heap.0.
+static int check_grown(struct pm_layout *layout, uint64_t there, struct pm_error *err) {
+    uint64_t word = pm_fixed.lengths->grown;
+    uint64_t bytes = word ? (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT : layout->bytes;
+    if ((word && !pm_sealed(word, PM_SALT_GROWN)) || bytes < layout->bytes ||
+        bytes % PM_FIXED_ALIGN)
+        return pm_fail(err, PM_DAMAGE, "%s/layout: its size (%016lx) does not match its check",
+                       pm_heap.dir, (unsigned long)word);
+    if (bytes > there)
+        return pm_fail(err, PM_DAMAGE, "%s has %lu bytes, its heap needs %lu; was it cut?",
+                       pm_heap.dir, (unsigned long)there, (unsigned long)bytes);
+    layout->part[PM_JOURNAL_DATA].room += bytes - layout->bytes;
     return PM_OK;
 }
 
@@ -155,8 +177,11 @@ int pm_fixed_open(struct pm_error *err) {
                        pm_strerror(errno));
     pm_fixed.lengths = (struct pm_lengths *)(void *)(pm_fixed.head + sizeof found);
     pm_fixed.zeroed = found.flags & PM_LAYOUT_ZEROED;
+    status = check_grown(&found, there, err);
     for (unsigned part = 0; part < PM_PARTS && status == PM_OK; part++)
-        status = take_part(part, &found.part[part], err);
+        take_part(part, &found.part[part]);
+    if (status == PM_OK)
+        status = pm_fixed_measure(err);
     // All space is there from the start: so a promise of it costs nothing.
     pm_options.reserve.number = PM_RESERVE_STRICT;
     return status;

@@ -219,6 +219,8 @@ static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
     int status = pm_journal_open_heap(mode == PM_OPEN_READONLY, err);
     if (status == PM_OK)
         measure();
+    if (status == PM_OK && pm_fixed_is_open())
+        status = pm_fixed_measure(err);
     return status == PM_OK ? pm_journal_over_super(err) : status;
 }
 

@@ -226,14 +226,19 @@ bool pm_shard_cut(struct pm_shard *s, uint64_t bytes) {
     return true;
 }
 
+static bool make_longer(struct pm_shard *s, uint64_t bytes) {
+    return s->data.length ? pm_fixed_set_length(&s->data, bytes)
+                          : set_length(s->data.fd, s->data.size, bytes);
+}
+
 // Under PMALLOC_COMMIT the file becomes longer at once, which changes nothing that the last commit
 // says. It becomes shorter after the next one.
 static bool set_journaled_length(struct pm_shard *s, uint64_t bytes) {
     if (bytes < s->frontier)
         return pm_emptied_add(s->offset + bytes, s->frontier - bytes);
-    if (!pm_file_ready(&s->data) || !pm_os_file_size(bytes) || !pm_os_address_space(bytes) ||
-        !grow_slabs(s, bytes) ||
-        (bytes > s->data.size && !set_length(s->data.fd, s->data.size, bytes)))
+    if (!pm_file_ready(&s->data) || (!s->data.length && !pm_os_file_size(bytes)) ||
+        !pm_os_address_space(bytes) || !grow_slabs(s, bytes) ||
+        (bytes > s->data.size && !make_longer(s, bytes)))
         return false;
     if (bytes > s->data.size)
         s->data.size = bytes;
@@ -427,7 +432,7 @@ bool pm_heap_release_space(uint64_t offset, uint64_t len) {
             (no_fallocate && madvise(pm_heap_at(offset), len, MADV_REMOVE) == 0));
 }
 
-bool pm_heap_released_is_zero(void) { return !pm_heap_is_fixed() || pm_heap_is_journaled(); }
+bool pm_heap_released_is_zero(void) { return !pm_heap_is_fixed(); }
 
 bool pm_heap_fresh_is_zero(void) { return !pm_heap_is_fixed() || pm_fixed.zeroed; }
 

@@ -19,7 +19,7 @@ static struct pm_error err;
 static void make(void) {
     struct pm_fixed_made made;
     pm_options_default();
-    MUST(pm_fixed_make(fixture_dir, BYTES, false, &made, &err) == PM_OK);
+    MUST(pm_fixed_make(fixture_dir, &(struct pm_fixed_wish){.size = BYTES}, &made, &err) == PM_OK);
     CHECK(made.created && !made.device && made.zeroed);
     CHECK_EQ(made.data + made.head, BYTES);
 }
