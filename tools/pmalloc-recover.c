@@ -42,7 +42,7 @@ enum { MARKERS_MAX = 64 };
 static const char *const synopsis[] = {
     "[--check|--dry-run] [--drop-root NAME] [--threads N] [--json] HEAP",
     "[--purge[=all]] [--json]",
-    "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE",
+    "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE...",
     "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
     NULL,
 };
@@ -75,12 +75,12 @@ static const struct cli_option options[] = {
      "unless `all` is given."},
     {KEY_MAKE, "make", NULL,
      "Make an empty heap in FILE, which has all its space, or in a device /dev/daxX.Y. It must "
-     "hold zeroes."},
+     "hold zeroes. With several of them one heap lies in all, up to 8; it is named FILE:FILE."},
     {KEY_GROW, "grow", NULL,
      "The heap in FILE or DEVICE takes up all of it, after that was made longer. What is new must "
      "hold zeroes."},
     {KEY_SIZE, "size", "SIZE",
-     "With --make and --grow: use so many bytes of it, at least 16M. With --make a FILE that is "
+     "With --make and --grow: use so many bytes of each, at least 16M. With --make a FILE that is "
      "missing is made."},
     {KEY_JOURNAL, "journal", "SIZE",
      "With --make: keep so many bytes for the commits of PMALLOC_COMMIT (default: none)."},
@@ -456,13 +456,13 @@ int main(int argc, char **argv) {
     pm_message_prefix = tool.name;
     pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q);
-    if (argc - operand > 1)
+    if (argc - operand > 1 && !q.make)
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);
     q.heap = argv[operand];
     check_request(&q);
     if (q.make || q.grow)
-        return make_heap(
-            &(struct make_request){q.heap, q.from, q.size, q.journal, q.grow, q.force, q.json});
+        return make_heap(&(struct make_request){(const char *const *)argv + operand, q.from, q.size,
+                                                q.journal, q.grow, q.force, q.json});
     if (q.heap)
         return recover(&q);
     return default_list(q.purge_all ? PURGE_ALL : q.purge ? PURGE_ROOTLESS : PURGE_NONE, q.json);

@@ -117,10 +117,11 @@ static bool write_part(struct pm_shard *s) {
 bool pm_bitmaps_write(void) {
     struct pm_state *state = &pm_heap.super->state;
     bool fixed = pm_fixed_is_open(), good = fixed || pm_dir_ready();
-    if (fixed && !write_part(&pm_heap.shard[0]))
-        return true; // too little room: after this clean close recovery marks, too
-    for (unsigned i = 0; i < pm_heap.shards && good && !fixed; i++)
-        good = write_shard(&pm_heap.shard[i]);
+    for (unsigned i = 0; i < pm_heap.shards && good; i++) {
+        if (fixed && !write_part(&pm_heap.shard[i]))
+            return true; // too little room: after this clean close recovery marks, too
+        good = fixed || write_shard(&pm_heap.shard[i]);
+    }
     // The files are durable here. The tag needs no flush of its own: it lies in the cache line of
     // the state word, which is stored and flushed later. Stores to one line become durable in their
     // order, so a state word "clean" on media has the tag beside it.

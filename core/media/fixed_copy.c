@@ -17,18 +17,24 @@
 #define WINDOW ((uint64_t)64 << 20)
 
 // The file that a part has the contents of; NULL: none.
-static const struct pm_file *source_of(unsigned part) {
-    const struct pm_file *f =
-        part == PM_JOURNAL_SELF || part >= PM_JOURNAL_MEMBERS ? NULL : pm_heap_part(part);
-    return f && f->fd >= 0 ? f : NULL;
+static const struct pm_file *source_of(const struct pm_layout *layout, unsigned part) {
+    unsigned shard = layout->place.shard;
+    if (part == PM_JOURNAL_SELF || part >= PM_JOURNAL_MEMBERS || shard >= pm_heap.shards ||
+        !layout->part[part].room)
+        return NULL;
+    const struct pm_file *f = pm_heap_part(pm_journal_file(part, shard));
+    return f->fd >= 0 ? f : NULL;
 }
 
 int pm_fixed_copy_check(const struct pm_layout *layout, const char *path, struct pm_error *err) {
-    if (pm_fixed_is_open() || pm_heap.shards > 1)
+    if (pm_fixed_is_open())
+        return pm_fail(err, PM_OPERATIONAL, "%s: --from takes a heap in a directory", pm_heap.dir);
+    if (pm_heap.shards > layout->place.media)
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s: --from takes a heap in one directory, of one shard", pm_heap.dir);
+                       "%s has %u data files; name as many files or devices for it", pm_heap.dir,
+                       pm_heap.shards);
     for (unsigned part = 0; part < PM_JOURNAL_MEMBERS; part++) {
-        const struct pm_file *f = source_of(part);
+        const struct pm_file *f = source_of(layout, part);
         if (f && f->size > layout->part[part].room)
             return pm_fail(err, PM_OPERATIONAL,
                            "%s/%s has %zu bytes, but there would be room for %lu in %s; give more "
@@ -65,7 +71,7 @@ bool pm_fixed_copy_head(char *head, const struct pm_layout *layout) {
     struct pm_lengths *lengths = (struct pm_lengths *)(void *)(head + sizeof *layout);
     bool good = true;
     for (unsigned part = 0; part < PM_JOURNAL_MEMBERS && good; part++) {
-        const struct pm_file *f = source_of(part);
+        const struct pm_file *f = source_of(layout, part);
         if (!f)
             continue;
         if (part != PM_JOURNAL_DATA)
@@ -77,15 +83,15 @@ bool pm_fixed_copy_head(char *head, const struct pm_layout *layout) {
 }
 
 // Holes are zeroes of the program, so they are stored, too.
-bool pm_fixed_copy_data(const struct pm_file *medium, const struct pm_layout *layout) {
-    const struct pm_file *f = source_of(PM_JOURNAL_DATA);
-    bool good = f != NULL;
-    for (uint64_t at = 0; good && at < f->size; at += WINDOW) {
+bool pm_fixed_copy_data(int medium, const struct pm_layout *layout) {
+    const struct pm_file *f = source_of(layout, PM_JOURNAL_DATA);
+    bool good = true;
+    for (uint64_t at = 0; f && good && at < f->size; at += WINDOW) {
         uint64_t rest = (f->size - at + PM_FIXED_ALIGN - 1) & ~(PM_FIXED_ALIGN - 1);
         uint64_t len = rest < WINDOW ? rest : WINDOW;
         uint64_t used = f->size - at < len ? f->size - at : len;
-        char *map = pm_file_map(medium, NULL, len, PROT_READ | PROT_WRITE, 0,
-                                layout->part[PM_JOURNAL_DATA].at + at);
+        char *map = pm_medium_map(medium, NULL, len, PROT_READ | PROT_WRITE,
+                                  layout->part[PM_JOURNAL_DATA].at + at);
         if (map == MAP_FAILED)
             return false;
         good = read_file(f, map, used, at);

@@ -9,11 +9,12 @@
 #include "fixed_format.h"
 #include "heap.h"
 
-// Whether the open heap, which is in a directory and read only, fits into the layout.
+// Whether the open heap, which is in a directory and read only, fits onto the medium with this
+// layout, as far as that has parts of it. A medium after its last shard has an empty one.
 int pm_fixed_copy_check(const struct pm_layout *layout, const char *path, struct pm_error *err);
-// Stores the parts before heap.0, and all lengths, into `head`, which the caller makes durable.
+// Stores the parts before heap.N, and all lengths, into `head`, which the caller makes durable.
 bool pm_fixed_copy_head(char *head, const struct pm_layout *layout);
-// Stores heap.0 into its part of the medium; flushed, and not synced. False, with errno.
-bool pm_fixed_copy_data(const struct pm_file *medium, const struct pm_layout *layout);
+// Stores heap.N into its part of the medium; flushed, and not synced. False, with errno.
+bool pm_fixed_copy_data(int medium, const struct pm_layout *layout);
 
 #endif

@@ -382,11 +382,12 @@ static bool borrow_shard(struct pm_shard *s) {
 
 // The mapping of a data file is the only one that is likely to fail: `ulimit -d` counts it whole.
 int pm_heap_borrow(struct pm_error *err) {
-    if (pm_fixed_is_open() && pm_fixed.device)
+    const struct pm_medium *device = pm_fixed_device();
+    if (device)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_OPEN=private: a device cannot be mapped private; copy it with "
                        "pmalloc-backup, and name the copy",
-                       pm_heap.dir);
+                       device->path);
     bool good = map_private(pm_heap.super, pm_heap.super_file.reach, &pm_heap.super_file);
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = borrow_shard(&pm_heap.shard[i]);

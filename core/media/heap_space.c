@@ -189,7 +189,10 @@ int pm_shard_pin(struct pm_shard *s) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", s->data.fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        snprintf(path, sizeof path, s->data.length ? "%s" : "%s/%s", pm_heap.dir, s->data.name);
+        if (s->data.length)
+            snprintf(path, sizeof path, "%s", pm_medium_of(&s->data)->path);
+        else
+            snprintf(path, sizeof path, "%s/%s", pm_heap.dir, s->data.name);
         fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     }
     // The length of a fixed medium is nobody's to change, and this lock would be the heap's.

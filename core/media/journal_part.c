@@ -51,11 +51,12 @@ bool pm_journal_part_set_length(struct pm_file *part, unsigned file, uint64_t by
 int pm_journal_part_check(struct pm_error *err) {
     if (!pm_fixed_is_open())
         return PM_OK;
-    if (pm_fixed.device)
+    const struct pm_medium *device = pm_fixed_device();
+    if (device)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT: a device cannot be mapped private; unset it, or use a "
                        "file on a file system with DAX, or a heap in a directory",
-                       pm_heap.dir);
+                       device->path);
     if (!pm_heap.journal.length)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT: this heap has no room for a journal; copy it with "

@@ -291,7 +291,7 @@ def test_what_cannot_be_the_source(fixed, shm):
     succeeds(work(fixed, "run", 100, 1))
     new = shm / "new"
     done = recover_tool(new, "--make", "--size", "64M", "--from", fixed)
-    assert done.returncode == 8 and "a heap in one directory" in done.stderr, said(done)
+    assert done.returncode == 8 and "takes a heap in a directory" in done.stderr, said(done)
     done = recover_tool(new, "--make", "--size", "64M", "--from", shm / "none")
     assert done.returncode == 8 and len(done.stderr.splitlines()) == 1, said(done)
     assert not new.exists()

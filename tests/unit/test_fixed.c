@@ -7,6 +7,7 @@
 #include "base/crc.h"
 #include "heap_fixture.h"
 #include "media/fixed.h"
+#include "media/fixed_layout.h"
 #include "media/fixed_make.h"
 #include "media/heap_space.h"
 #include "media/journal_format.h"
@@ -17,9 +18,10 @@
 static struct pm_error err;
 
 static void make(void) {
+    const char *path[] = {fixture_dir};
     struct pm_fixed_made made;
     pm_options_default();
-    MUST(pm_fixed_make(fixture_dir, &(struct pm_fixed_wish){.size = BYTES}, &made, &err) == PM_OK);
+    MUST(pm_fixed_make(path, 1, &(struct pm_fixed_wish){.size = BYTES}, &made, &err) == PM_OK);
     CHECK(made.created && !made.device && made.zeroed);
     CHECK_EQ(made.data + made.head, BYTES);
 }

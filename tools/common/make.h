@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// pmalloc-recover --make and --grow: a heap on a fixed medium.
+// pmalloc-recover --make and --grow: a heap on fixed media.
 #ifndef PM_TOOLS_MAKE_H
 #define PM_TOOLS_MAKE_H
 
@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 struct make_request {
-    const char *path;
-    const char *from; // --make: the heap in this directory; NULL: an empty one
+    const char *const *paths; // each PATH or PATH:PATH...; NULL after the last one
+    const char *from;         // --make: the heap in this directory; NULL: an empty one
     uint64_t size, journal;
     bool grow, force, json;
 };
-// Makes it, or makes it larger, and reports. Returns the exit status.
+// Makes it, or makes one of its media larger, and reports. Returns the exit status.
 int make_heap(const struct make_request *q);
 
 #endif
