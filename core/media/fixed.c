@@ -17,7 +17,6 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "base/os_file.h"
-#include "file.h"
 #include "fixed_layout.h"
 #include "heap_part.h"
 #include "journal.h"
@@ -66,12 +65,6 @@ const struct pm_layout *pm_fixed_peek(int fd) {
 
 void pm_fixed_unpeek(const struct pm_layout *layout) {
     munmap((void *)(uintptr_t)layout, PM_FIXED_ALIGN);
-}
-
-void *pm_medium_map(int fd, void *at, size_t len, int prot, uint64_t offset) {
-    static struct pm_file all = {.name = "layout"}; // its name stays (pm_persist_refused)
-    all.fd = fd;
-    return pm_file_map(&all, at, len, prot, at ? MAP_FIXED : 0, offset);
 }
 
 // ---- what survives ------------------------------------------------------------------------------
@@ -164,16 +157,21 @@ static void close_one(int fd, uint64_t dev, uint64_t ino) {
         close(fd);
 }
 
+static void forget(struct pm_file *part) {
+    part->fd = -1;
+    part->map = NULL;
+    part->length = NULL;
+    part->at = part->room = 0;
+}
+
 // pm_heap.dir_fd, the lock of the first one, is the caller's to close.
 void pm_fixed_close(void) {
     for (unsigned i = pm_fixed.count; i-- > 0;) {
         struct pm_medium *m = &pm_fixed.medium[i];
         for (unsigned part = 0; part < PM_PARTS; part++) {
             struct pm_file *file = pm_medium_part(i, part);
-            if (!file || !file->length || pm_medium_of(file) != m)
-                continue;
-            pm_file_close(file);
-            file->map = NULL;
+            if (file && file->length && pm_medium_of(file) == m)
+                forget(file);
         }
         if (m->head)
             munmap(m->head, m->head_len);

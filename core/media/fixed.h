@@ -67,8 +67,6 @@ struct pm_medium *pm_medium_of(const struct pm_file *part);
 struct pm_file *pm_medium_part(unsigned medium, unsigned part);
 // The descriptor of the parts, opened again if the program has closed it; -1: it cannot be.
 int pm_medium_fd(struct pm_medium *m);
-// Maps bytes of it, shared, by the descriptor `fd`. MAP_FAILED, with errno.
-void *pm_medium_map(int fd, void *at, size_t len, int prot, uint64_t offset);
 // The node of the medium that has a shard: the device's, or what the superblock says, or by turns.
 unsigned pm_fixed_node(unsigned shard, int recorded);
 

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/crc.h"
-#include "file.h"
 #include "fixed.h"
+#include "fixed_map.h"
 #include "heap_part.h"
 #include "journal.h"
 #include "persist.h"

@@ -9,6 +9,7 @@
 #include "base/crc.h"
 #include "fixed_layout.h"
 #include "fixed_make.h"
+#include "fixed_map.h"
 #include "fixed_target.h"
 #include "journal.h"
 #include "persist.h"

@@ -68,6 +68,10 @@ int pm_layout_check_place(const struct pm_layout *layout, const struct pm_layout
                        "%s belongs to another heap than %.300s; name the file or device that is "
                        "number %u of that heap",
                        path, named->path, place + 1);
+    if (is->media != named->media && is->media == 1)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is the only file or device of its heap, and %u are named; name it alone",
+                       path, named->media);
     if (is->media != named->media)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is number %u of the %u files or devices of its heap, and %u %s named; "

@@ -18,6 +18,7 @@
 #include "lane_format.h"
 #include "log.h"
 #include "persist.h"
+#include "shard_make.h"
 #include "superblock.h"
 
 static struct pm_medium media[PM_MEDIA];
@@ -102,12 +103,14 @@ static void fill_super(struct pm_super_file *file) {
     pm_slots_new(&file->slots);
 }
 
-// As many shards as media; none of them in another directory.
+// As many shards as media; none of them in another directory. One that is new has no record of the
+// last clean close: so that heap is recovered when it is opened.
 static void set_shards(struct pm_super_file *file, unsigned count) {
     struct pm_shard_state *state = (struct pm_shard_state *)(void *)file->state.reserved;
     memset(state->volume, 0, sizeof state->volume);
-    if (count == 1)
+    if (count == pm_super_shards(file))
         return;
+    file->state.state = PM_STATE_DIRTY;
     state->shards = pm_seal(count, PM_SALT_SHARDS);
     file->super.incompat |= PM_INCOMPAT_SHARDS;
     file->super.crc = pm_crc32c(0, &file->super, offsetof(struct pm_superblock, crc));

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "fixed_map.h"
 #include "persist.h"
 
 int pm_target_failed(const struct pm_fixed_target *t, const char *what, struct pm_error *err) {
