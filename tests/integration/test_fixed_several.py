@@ -325,10 +325,9 @@ def test_forks(forks, pair):
     succeeds(run([forks, "isolation", 4], FORK="follow", **settings))
 
 
-def test_a_daemon_that_closes_all_descriptors(forks, pair, shm):
-    """Mappings of both files keep the locks."""
+def test_a_daemon_has_both(forks, pair, shm):
     ready = shm / "ready"
-    process = start([forks, "daemon_closing", 4, ready], HEAP=pair, ROOTS=FORKED, FORK="follow")
+    process = start([forks, "daemon_single", 4, ready], HEAP=pair, ROOTS=FORKED, FORK="follow")
     assert process.wait(20) == 0
     for _ in range(1000):
         if ready.exists():
