@@ -190,6 +190,12 @@ static void note_node(unsigned n, unsigned node) {
         __atomic_store_n(&shard_state()->node[n], (uint8_t)(node + 1), __ATOMIC_RELEASE);
 }
 
+void pm_shards_note_nodes(void) {
+    for (unsigned i = 0; i < pm_heap.shards && pm_fixed_is_open(); i++)
+        if (pm_shard_recorded_node(i) != pm_heap.shard[i].node)
+            note_node(i, pm_heap.shard[i].node);
+}
+
 void pm_shard_node_begins(unsigned node) {
     pm_heap.shard[0].node = (uint16_t)node;
     if (pm_heap_on_media())
