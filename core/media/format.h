@@ -140,7 +140,7 @@
 //   length of a part of one      pm_fixed_set_length()                   [test_killed_at_any_time]
 //     needs   nothing: beyond the old one nothing counts
 //     before  the old length              after  the new one, for what comes to lie there
-//   grown size of one            grow_heap()                                         [test_growth]
+//   grown size of one            grow_medium()                                       [test_growth]
 //     needs   zeroes in what is new, if the heap counts on them (fsync)
 //     before  the old size                after  the new one, for heap.0
 //   last group of a commit       pm_commit_finish()                      [test_killed_under_time]
