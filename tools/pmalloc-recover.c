@@ -31,7 +31,10 @@ enum {
     KEY_PURGE,
     KEY_DROP_ROOT,
     KEY_MAKE,
+    KEY_GROW,
     KEY_SIZE,
+    KEY_JOURNAL,
+    KEY_FROM,
     KEY_FORCE
 };
 enum { MARKERS_MAX = 64 };
@@ -39,7 +42,8 @@ enum { MARKERS_MAX = 64 };
 static const char *const synopsis[] = {
     "[--check|--dry-run] [--drop-root NAME] [--threads N] [--json] HEAP",
     "[--purge[=all]] [--json]",
-    "--make [--size SIZE] [--force] [--json] FILE|DEVICE",
+    "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE...",
+    "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
     NULL,
 };
 
@@ -71,10 +75,18 @@ static const struct cli_option options[] = {
      "unless `all` is given."},
     {KEY_MAKE, "make", NULL,
      "Make an empty heap in FILE, which has all its space, or in a device /dev/daxX.Y. It must "
+     "hold zeroes. With several of them one heap lies in all, up to 8; it is named FILE:FILE."},
+    {KEY_GROW, "grow", NULL,
+     "The heap in FILE or DEVICE takes up all of it, after that was made longer. What is new must "
      "hold zeroes."},
     {KEY_SIZE, "size", "SIZE",
-     "With --make: use so many bytes of it, at least 16M. A FILE that is missing is made."},
-    {KEY_FORCE, "force", NULL, "With --make: overwrite what it holds."},
+     "With --make and --grow: use so many bytes of each, at least 16M. With --make a FILE that is "
+     "missing is made."},
+    {KEY_JOURNAL, "journal", "SIZE",
+     "With --make: keep so many bytes for the commits of PMALLOC_COMMIT (default: none)."},
+    {KEY_FROM, "from", "HEAP",
+     "With --make: put the heap of the directory HEAP there, such as a backup, not an empty one."},
+    {KEY_FORCE, "force", NULL, "With --make and --grow: overwrite what it holds."},
     {0},
 };
 
@@ -112,11 +124,19 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool check, dry_run, json, purge, purge_all, make, force;
-    uint64_t size;
+    bool check, dry_run, json, purge, purge_all, make, grow, force;
+    uint64_t size, journal;
     unsigned threads;
-    const char *drop_root, *heap;
+    const char *drop_root, *from, *heap;
 };
+
+static uint64_t size_of(const char *option, const char *value) {
+    uint64_t size;
+    if (!pm_parse_size(value, &size) || size == 0)
+        cli_wrong(&tool, "--%s: '%s' is no size; give bytes, or a number with K, M, G or T", option,
+                  value);
+    return size;
+}
 
 static void take(int key, const char *value, void *arg) {
     struct request *q = arg;
@@ -139,10 +159,17 @@ static void take(int key, const char *value, void *arg) {
     case KEY_FORCE:
         q->force = true;
         break;
+    case KEY_GROW:
+        q->grow = true;
+        break;
     case KEY_SIZE:
-        if (!pm_parse_size(value, &q->size) || q->size == 0)
-            cli_wrong(&tool, "--size: '%s' is no size; give bytes, or a number with K, M, G or T",
-                      value);
+        q->size = size_of("size", value);
+        break;
+    case KEY_FROM:
+        q->from = value;
+        break;
+    case KEY_JOURNAL:
+        q->journal = size_of("journal", value);
         break;
     case KEY_PURGE:
         if (value && strcmp(value, "all") != 0)
@@ -156,12 +183,18 @@ static void take(int key, const char *value, void *arg) {
 }
 
 static void check_request(const struct request *q) {
-    if ((q->size || q->force) && !q->make)
-        cli_wrong(&tool, "--size and --force are for --make");
-    if (q->make && (q->check || q->dry_run || q->drop_root || q->purge || q->threads))
-        cli_wrong(&tool, "--make makes a heap, and goes with --size, --force and --json alone");
-    if (q->make && !q->heap)
-        cli_wrong(&tool, "--make: name the file or device");
+    const char *make = q->make ? "--make" : "--grow";
+    bool makes = q->make || q->grow;
+    if (((q->size || q->force) && !makes) || ((q->journal || q->from) && !q->make) ||
+        (q->make && q->grow))
+        cli_wrong(
+            &tool,
+            "--size and --force are for --make or --grow, --journal and --from are for --make");
+    if (makes && (q->check || q->dry_run || q->drop_root || q->purge || q->threads))
+        cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
+                  q->make ? "--from, --journal, " : "");
+    if (makes && !q->heap)
+        cli_wrong(&tool, "%s: name the file or device", make);
     if (q->check && q->dry_run)
         cli_wrong(&tool, "--check and --dry-run exclude each other; give one of them");
     if (q->drop_root && (q->check || q->dry_run))
@@ -423,12 +456,13 @@ int main(int argc, char **argv) {
     pm_message_prefix = tool.name;
     pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q);
-    if (argc - operand > 1)
+    if (argc - operand > 1 && !q.make)
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);
     q.heap = argv[operand];
     check_request(&q);
-    if (q.make)
-        return make_heap(q.heap, q.size, q.force, q.json);
+    if (q.make || q.grow)
+        return make_heap(&(struct make_request){(const char *const *)argv + operand, q.from, q.size,
+                                                q.journal, q.grow, q.force, q.json});
     if (q.heap)
         return recover(&q);
     return default_list(q.purge_all ? PURGE_ALL : q.purge ? PURGE_ROOTLESS : PURGE_NONE, q.json);

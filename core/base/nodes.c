@@ -105,16 +105,25 @@ static void add_node(unsigned id, void *arg) {
         pm_nodes.id[node] = (uint16_t)id;
 }
 
-int pm_node_of_device(dev_t device) {
-    char path[80], text[16], *end;
-    if (pm_nodes.count == 1 || pm_nodes.injected)
-        return -1;
-    snprintf(path, sizeof path, "/sys/dev/block/%u:%u/device/numa_node", major(device),
-             minor(device));
-    if (!read_text(path, text, sizeof text))
+static int node_in(const char *path) {
+    char text[16], *end;
+    if (pm_nodes.count == 1 || pm_nodes.injected || !read_text(path, text, sizeof text))
         return -1;
     long id = strtol(text, &end, 10);
     return end != text && id >= 0 && id < KERNEL_NODES ? node_of_id[id] : -1;
+}
+
+int pm_node_of_device(dev_t device) {
+    char path[80];
+    snprintf(path, sizeof path, "/sys/dev/block/%u:%u/device/numa_node", major(device),
+             minor(device));
+    return node_in(path);
+}
+
+int pm_node_of_dax(dev_t device) {
+    char path[80];
+    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/numa_node", major(device), minor(device));
+    return node_in(path);
 }
 
 static void read_machine(void) {

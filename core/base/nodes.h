@@ -38,6 +38,8 @@ static inline unsigned pm_node_now(void) { return pm_nodes.count == 1 ? 0 : pm_n
 
 // Returns the node of the device that a file system lies on; -1: not known.
 int pm_node_of_device(dev_t device);
+// The same of a device /dev/daxX.Y.
+int pm_node_of_dax(dev_t device);
 
 // The calling thread, one of PMAlloc's own, runs on cores of this node alone from now on. Does
 // nothing where the machine has one node, or none of the node's cores is this process's.

@@ -24,6 +24,7 @@ static uint16_t class_word(const struct pm_population *p) {
 // written last.
 struct writer {
     int fd;
+    const struct pm_file *part; // of a fixed medium: it is written there; or NULL
     bool good;
     uint32_t crc;
     uint64_t bytes, slabs;
@@ -32,9 +33,18 @@ struct writer {
     char buffer[16384];
 };
 
+static bool write_at(const struct writer *w, const void *from, size_t len, uint64_t at) {
+    if (!w->part)
+        return pm_os_file_size(at + len) && pm_os_write_all(w->fd, from, len, at);
+    if (at + len > w->part->room)
+        return false;
+    memcpy(w->part->map + at, from, len);
+    pm_flush(w->part->map + at, len);
+    return true;
+}
+
 static void write_buffer(struct writer *w) {
-    w->good = w->good && pm_os_file_size(sizeof(struct pm_bitmaps_header) + w->bytes);
-    w->good = w->good && pm_os_write_all(w->fd, w->buffer, w->fill, w->at);
+    w->good = w->good && write_at(w, w->buffer, w->fill, w->at);
     w->at += w->fill;
     w->fill = 0;
 }
@@ -69,36 +79,49 @@ static uint32_t first_slab(const struct pm_shard *s) {
     return (uint32_t)(s->offset >> PM_SLAB_SHIFT);
 }
 
+static bool write_records(struct writer *w, const struct pm_shard *s) {
+    for (uint64_t slab = 0; slab < s->frontier >> PM_SLAB_SHIFT; slab++)
+        emit_slab(w, first_slab(s) + (uint32_t)slab);
+    write_buffer(w);
+    struct pm_bitmaps_header h = {.magic = PM_BITMAPS_MAGIC,
+                                  .tag = pm_heap.super->state.opens,
+                                  .slabs = w->slabs,
+                                  .bytes = w->bytes,
+                                  .crc = w->crc};
+    h.header_crc = pm_crc32c(0, &h, offsetof(struct pm_bitmaps_header, header_crc));
+    return w->good && write_at(w, &h, sizeof h, 0);
+}
+
 static bool write_shard(const struct pm_shard *s) {
     struct writer w = {.good = true, .at = sizeof(struct pm_bitmaps_header)};
     const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
     w.fd = openat(pm_heap.dir_fd, s->bitmaps.name, flags, 0600);
     if (w.fd < 0)
         return false;
-    for (uint64_t slab = 0; slab < s->frontier >> PM_SLAB_SHIFT; slab++)
-        emit_slab(&w, first_slab(s) + (uint32_t)slab);
-    write_buffer(&w);
-    struct pm_bitmaps_header h = {.magic = PM_BITMAPS_MAGIC,
-                                  .tag = pm_heap.super->state.opens,
-                                  .slabs = w.slabs,
-                                  .bytes = w.bytes,
-                                  .crc = w.crc};
-    h.header_crc = pm_crc32c(0, &h, offsetof(struct pm_bitmaps_header, header_crc));
-    w.good = w.good && pm_os_write_all(w.fd, &h, sizeof h, 0) &&
-             (pm_durability == PM_DURABLE_NONE || fsync(w.fd) == 0);
+    bool good = write_records(&w, s) && (pm_durability == PM_DURABLE_NONE || fsync(w.fd) == 0);
     close(w.fd);
-    if (!w.good)
+    if (!good)
         unlinkat(pm_heap.dir_fd, s->bitmaps.name, 0);
-    return w.good;
+    return good;
+}
+
+// The state is dirty, so what is overwritten counts no more. Its sync is that of the other parts,
+// which all come before the state. Where it has too little room, its tag is none of this close.
+static bool write_part(struct pm_shard *s) {
+    struct writer w = {.good = true, .part = &s->bitmaps, .at = sizeof(struct pm_bitmaps_header)};
+    bool good = s->bitmaps.length && write_records(&w, s) && pm_fixed_set_length(&s->bitmaps, w.at);
+    pm_drain();
+    return good;
 }
 
 bool pm_bitmaps_write(void) {
     struct pm_state *state = &pm_heap.super->state;
-    if (pm_fixed_is_open()) // has no room for them: after a clean close recovery marks, too
-        return true;
-    bool good = pm_dir_ready();
-    for (unsigned i = 0; i < pm_heap.shards && good; i++)
-        good = write_shard(&pm_heap.shard[i]);
+    bool fixed = pm_fixed_is_open(), good = fixed || pm_dir_ready();
+    for (unsigned i = 0; i < pm_heap.shards && good; i++) {
+        if (fixed && !write_part(&pm_heap.shard[i]))
+            return true; // too little room: after this clean close recovery marks, too
+        good = fixed || write_shard(&pm_heap.shard[i]);
+    }
     // The files are durable here. The tag needs no flush of its own: it lies in the cache line of
     // the state word, which is stored and flushed later. Stores to one line become durable in their
     // order, so a state word "clean" on media has the tag beside it.
@@ -126,10 +149,16 @@ static const char *next_record(const char *at, const char *end, struct pm_bitmap
     return good ? at : NULL;
 }
 
-static bool whole(const struct pm_bitmaps_header *h, size_t size) {
+// A part of a fixed medium has whole pages.
+static bool fills(const struct pm_bitmaps_header *h, size_t size, bool part) {
+    size_t room = size - sizeof *h;
+    return part ? h->bytes <= room : h->bytes == room;
+}
+
+static bool whole(const struct pm_bitmaps_header *h, size_t size, bool part) {
     if (size < sizeof *h || h->magic != PM_BITMAPS_MAGIC ||
         h->header_crc != pm_crc32c(0, h, offsetof(struct pm_bitmaps_header, header_crc)) ||
-        h->tag != pm_heap.super->state.bitmaps_tag || h->bytes != size - sizeof *h ||
+        h->tag != pm_heap.super->state.bitmaps_tag || !fills(h, size, part) ||
         h->crc != pm_crc32c(0, h + 1, h->bytes))
         return false;
     const char *at = (const char *)(h + 1), *end = at + h->bytes;
@@ -164,6 +193,9 @@ static void read_record(const struct pm_shard *s, const struct pm_bitmap_record 
 static const struct pm_bitmaps_header *map_shard(const struct pm_shard *s) {
     struct stat st;
     const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    const void *part = s->bitmaps.map;
+    if (s->bitmaps.length)
+        return whole(part, s->bitmaps.size, true) ? part : NULL;
     int fd = openat(pm_heap.dir_fd, s->bitmaps.name, flags);
     if (fd < 0)
         return NULL;
@@ -172,7 +204,7 @@ static const struct pm_bitmaps_header *map_shard(const struct pm_shard *s) {
     close(fd);
     if (map == MAP_FAILED)
         return NULL;
-    if (whole(map, size))
+    if (whole(map, size, false))
         return map;
     munmap(map, size);
     return NULL;
@@ -198,7 +230,8 @@ bool pm_bitmaps_read(pm_bitmaps_fn *each, void *arg) {
     for (unsigned i = 0; i < mapped; i++) {
         if (good)
             read_shard(&pm_heap.shard[i], h[i], each, arg);
-        munmap((void *)(uintptr_t)h[i], sizeof *h[i] + h[i]->bytes);
+        if (!pm_heap.shard[i].bitmaps.length)
+            munmap((void *)(uintptr_t)h[i], sizeof *h[i] + h[i]->bytes);
     }
     return good;
 }

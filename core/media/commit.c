@@ -16,10 +16,10 @@
 #include "emptied.h"
 #include "feature.h"
 #include "file.h"
-#include "fixed.h"
 #include "heap_open.h"
 #include "heap_space.h"
 #include "journal_files.h"
+#include "journal_part.h"
 #include "own_pages.h"
 #include "persist.h"
 #include "snapshot.h"
@@ -363,11 +363,8 @@ static bool make_copies(void) {
 static void sync_file(unsigned file) { (void)pm_journal_files.sync(file); }
 
 int pm_heap_journal(struct pm_error *err) {
-    if (pm_fixed_is_open())
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s: PMALLOC_COMMIT needs a heap in a directory; copy it to one with "
-                       "pmalloc-backup, or unset PMALLOC_COMMIT",
-                       pm_heap.dir);
+    if (pm_journal_part_check(err) != PM_OK)
+        return err->status;
     journal.io = &pm_journal_files;
     journal.most = PM_JOURNAL_PAGES;
     journal.group = pm_own_reserve(PM_JOURNAL_BUFFER);

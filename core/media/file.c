@@ -77,7 +77,7 @@ bool pm_file_ready(struct pm_file *file) {
     if (pm_file_is_ours(file))
         return true;
     if (file->length)
-        return (file->fd = pm_fixed_fd()) >= 0;
+        return (file->fd = pm_medium_fd(pm_medium_of(file))) >= 0;
     // The program has closed our descriptor, as a daemon does that closes all of them. The number
     // may be the program's now, so it is left alone, and the file is opened again by its path.
     char path[sizeof pm_heap.dir + 32];
@@ -102,7 +102,8 @@ void pm_file_close(struct pm_file *file) {
 
 // A device has no cache but the processor's: flushed lines are durable, and it knows no fsync.
 bool pm_file_sync(struct pm_file *file) {
-    return (file->length && pm_fixed.device) || (pm_file_ready(file) && fsync(file->fd) == 0);
+    return (file->length && pm_medium_of(file)->device) ||
+           (pm_file_ready(file) && fsync(file->fd) == 0);
 }
 
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {

@@ -13,13 +13,16 @@
 #include <unistd.h>
 
 #include "base/crc.h"
+#include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
 #include "base/os_file.h"
-#include "journal_format.h"
+#include "fixed_layout.h"
+#include "heap_part.h"
+#include "journal.h"
 #include "persist.h"
 
-struct pm_fixed pm_fixed = {.fd = -1, .gate = -1};
+struct pm_fixed pm_fixed;
 
 // ---- the medium ---------------------------------------------------------------------------------
 
@@ -35,6 +38,12 @@ uint64_t pm_fixed_device_number(int fd, const char *name) {
     if (file >= 0)
         close(file);
     return got > 0 ? strtoull(text, NULL, 0) : 0;
+}
+
+int pm_fixed_open_gate(const struct stat *st) {
+    char path[64];
+    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/", major(st->st_rdev), minor(st->st_rdev));
+    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 uint64_t pm_fixed_bytes(int fd) {
@@ -58,50 +67,30 @@ void pm_fixed_unpeek(const struct pm_layout *layout) {
     munmap((void *)(uintptr_t)layout, PM_FIXED_ALIGN);
 }
 
-// ---- the layout ---------------------------------------------------------------------------------
+// ---- what survives ------------------------------------------------------------------------------
 
-uint32_t pm_layout_crc(const struct pm_layout *layout) {
-    return pm_crc32c(0, layout, offsetof(struct pm_layout, crc));
-}
-
-static bool part_is_good(const struct pm_layout *layout, unsigned part) {
-    const struct pm_part_range *r = &layout->part[part];
-    uint64_t align = part == PM_JOURNAL_DATA ? PM_FIXED_ALIGN : PM_PAGE_SIZE;
-    uint64_t head = layout->part[PM_JOURNAL_DATA].at;
-    return r->at % align == 0 && r->room % align == 0 && r->room <= PM_SHARD_RANGE &&
-           r->at <= layout->bytes && r->room <= layout->bytes - r->at &&
-           (part == PM_JOURNAL_DATA || r->at + r->room <= head);
-}
-
-int pm_layout_check(const struct pm_layout *layout, const char *path, struct pm_error *err) {
-    if (layout->magic != PM_LAYOUT_MAGIC)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s: Not a directory, and it holds no heap; name a directory, or make a "
-                       "heap in it: `pmalloc-recover --make %s`",
-                       path, path);
-    if (layout->crc != pm_layout_crc(layout))
-        return pm_fail(err, PM_DAMAGE, "%s/layout: checksum is wrong; restore it from a backup",
-                       path);
-    if (layout->version != PM_LAYOUT_VERSION || layout->parts != PM_PARTS ||
-        layout->flags & ~PM_LAYOUT_ZEROED) {
-        pm_heap.foreign = true;
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s/layout was made by another build of PMAlloc (version %u); it is not "
-                       "damaged, and nothing was changed",
-                       path, layout->version);
-    }
-    for (unsigned part = 0; part < PM_PARTS; part++)
-        if (!part_is_good(layout, part))
-            return pm_fail(err, PM_DAMAGE, "%s/layout: part %u lies nowhere", path, part);
-    return PM_OK;
-}
-
-void pm_fixed_persist(int fd) {
+static enum pm_durability choose_flush(const struct pm_medium *m) {
     int forced = (int)pm_options.persist.number - 1;
-    if (pm_fixed.device)
-        pm_persist_init_device(forced, pm_heap.dir);
+    if (m->device)
+        pm_persist_init_device(forced, m->path);
     else
-        pm_persist_init(fd, forced, pm_heap.dir);
+        pm_persist_init(m->fd >= 0 ? m->fd : m->lock, forced, m->path);
+    return pm_durability;
+}
+
+// The first one comes last, so that it gives its name to what is said later.
+int pm_fixed_persist(const struct pm_medium *medium, unsigned count, struct pm_error *err) {
+    enum pm_durability found[PM_MEDIA];
+    for (unsigned i = count; i-- > 0;)
+        found[i] = choose_flush(&medium[i]);
+    for (unsigned i = 1; i < count; i++)
+        if (found[i] != found[0])
+            return pm_fail(err, PM_OPERATIONAL,
+                           "%s and %.300s are of different kinds (%s; %s): the files and devices "
+                           "of one heap must survive the same failures",
+                           medium[i].path, medium[0].path, pm_persist_guarantee(found[i]),
+                           pm_persist_guarantee(found[0]));
+    return PM_OK;
 }
 
 bool pm_fixed_read_state(int fd, struct pm_state *state) {
@@ -111,7 +100,7 @@ bool pm_fixed_read_state(int fd, struct pm_state *state) {
         return false;
     uint64_t at = layout->part[PM_JOURNAL_SUPER].at + offsetof(struct pm_super_file, state);
     bool good = pm_layout_check(layout, pm_heap.dir, &ignored) == PM_OK &&
-                at + sizeof *state <= PM_FIXED_ALIGN;
+                layout->part[PM_JOURNAL_SUPER].room && at + sizeof *state <= PM_FIXED_ALIGN;
     if (good)
         memcpy(state, (const char *)layout + at, sizeof *state);
     pm_fixed_unpeek(layout);
@@ -120,33 +109,84 @@ bool pm_fixed_read_state(int fd, struct pm_state *state) {
 
 // ---- the open heap ------------------------------------------------------------------------------
 
-int pm_fixed_fd(void) {
-    if (pm_os_fd_is(pm_fixed.fd, pm_fixed.dev, pm_fixed.ino))
-        return pm_fixed.fd;
-    int fd = open(pm_heap.dir, (pm_fixed.readonly ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_CLOEXEC);
-    if (!pm_os_fd_is(fd, pm_fixed.dev, pm_fixed.ino)) {
+const struct pm_medium *pm_fixed_device(void) {
+    for (PM_EACH_MEDIUM(m))
+        if (pm_fixed.open && m->device)
+            return m;
+    return NULL;
+}
+
+struct pm_medium *pm_medium_of(const struct pm_file *part) {
+    for (PM_EACH_MEDIUM(m))
+        if ((uintptr_t)part->length - (uintptr_t)m->lengths < sizeof *m->lengths)
+            return m;
+    return pm_fixed.medium;
+}
+
+struct pm_file *pm_medium_part(unsigned medium, unsigned part) {
+    if (part == PM_PART_BITMAPS)
+        return &pm_heap.shard[medium].bitmaps;
+    return part < PM_JOURNAL_MEMBERS ? pm_heap_part(pm_journal_file(part, medium)) : NULL;
+}
+
+int pm_medium_fd(struct pm_medium *m) {
+    if (pm_os_fd_is(m->fd, m->dev, m->ino))
+        return m->fd;
+    int fd = open(m->path, (pm_fixed.readonly ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_CLOEXEC);
+    if (!pm_os_fd_is(fd, m->dev, m->ino)) {
         if (fd >= 0)
             close(fd);
         return -1;
     }
-    return pm_fixed.fd = pm_os_fd_high(fd);
+    return m->fd = pm_os_fd_high(fd);
 }
 
+unsigned pm_fixed_node(unsigned shard, int recorded) {
+    struct stat st;
+    struct pm_medium *m = &pm_fixed.medium[shard];
+    bool known = fstat(m->fd, &st) == 0;
+    int node = !known ? -1 : m->device ? pm_node_of_dax(st.st_rdev) : pm_node_of_device(st.st_dev);
+    return (node >= 0       ? (unsigned)node
+            : recorded >= 0 ? (unsigned)recorded
+                            : shard) %
+           pm_nodes.count;
+}
+
+static void close_one(int fd, uint64_t dev, uint64_t ino) {
+    if (pm_os_fd_is(fd, dev, ino)) // else the program has closed it, and may use its number
+        close(fd);
+}
+
+static void forget(struct pm_file *part) {
+    part->fd = -1;
+    part->map = NULL;
+    part->length = NULL;
+    part->at = part->room = 0;
+}
+
+// pm_heap.dir_fd, the lock of the first one, is the caller's to close.
 void pm_fixed_close(void) {
-    if (pm_fixed.head)
-        munmap(pm_fixed.head, pm_fixed.head_len);
-    if (pm_os_fd_is(pm_fixed.fd, pm_fixed.dev, pm_fixed.ino))
-        close(pm_fixed.fd);
-    if (pm_fixed.gate >= 0 && pm_os_fd_is(pm_fixed.gate, pm_fixed.gate_dev, pm_fixed.gate_ino))
-        close(pm_fixed.gate);
-    pm_fixed.fd = pm_fixed.gate = -1;
-    pm_fixed.head = NULL;
-    pm_fixed.lengths = NULL;
+    for (unsigned i = pm_fixed.count; i-- > 0;) {
+        struct pm_medium *m = &pm_fixed.medium[i];
+        for (unsigned part = 0; part < PM_PARTS; part++) {
+            struct pm_file *file = pm_medium_part(i, part);
+            if (file && file->length && pm_medium_of(file) == m)
+                forget(file);
+        }
+        if (m->head)
+            munmap(m->head, m->head_len);
+        close_one(m->fd, m->dev, m->ino);
+        close_one(m->gate, m->gate_dev, m->gate_ino);
+        if (i)
+            close_one(m->lock, m->dev, m->ino);
+    }
+    pm_fixed.count = 0;
+    pm_fixed.open = false;
 }
 
 bool pm_fixed_set_length(struct pm_file *file, uint64_t bytes) {
     bytes = (bytes + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
-    unsigned part = (unsigned)(file->length - pm_fixed.lengths->pages);
+    unsigned part = (unsigned)(file->length - pm_medium_of(file)->lengths->pages);
     if (bytes > file->room) {
         errno = ENOSPC;
         return false;

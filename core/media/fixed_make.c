@@ -1,136 +1,29 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
+//
+// The media of a new heap, step by step. Each step is durable before the next:
+//
+//   1  the magic of each, the first one's first, is zero: a heap that lay there is gone
+//   2  everything else, but for the magics
+//   3  the magic of each, the first one's last: now the heap is there
 #include "fixed_make.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/crc.h"
-#include "base/options.h"
-#include "base/os.h"
-#include "file.h"
-#include "fixed.h"
+#include "fixed_copy.h"
+#include "fixed_layout.h"
+#include "fixed_target.h"
 #include "journal.h"
 #include "lane_format.h"
 #include "log.h"
 #include "persist.h"
+#include "shard_make.h"
 #include "superblock.h"
 
-static const char *path;
-static bool is_device;
-static struct pm_file medium = {.name = "layout", .fd = -1};
-
-static int failed(const char *what, struct pm_error *err) {
-    return pm_fail(err, PM_OPERATIONAL, "%s: %s: %s", path, what, pm_strerror(errno));
-}
-
-// ---- the file or device -------------------------------------------------------------------------
-
-// Only in a file that did not exist is anything allocated.
-static int create(uint64_t size, struct pm_error *err) {
-    if (size == 0)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s does not exist; name a file or device, or give --size to make a file",
-                       path);
-    medium.fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (medium.fd < 0)
-        return failed("cannot be made", err);
-    int status = -1;
-    while ((status = fallocate(medium.fd, 0, 0, (off_t)size)) != 0 && errno == EINTR) {
-    }
-    if (status == 0)
-        return PM_OK;
-    failed("its space cannot be allocated", err);
-    unlink(path);
-    return err->status;
-}
-
-static int open_there(const struct stat *st, struct pm_error *err) {
-    if (S_ISDIR(st->st_mode))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s is a directory: a heap there is made by the first program that uses it; "
-                       "name a file or device",
-                       path);
-    if (!S_ISREG(st->st_mode) && !S_ISCHR(st->st_mode))
-        return pm_fail(err, PM_OPERATIONAL, "%s is neither a file nor a DAX device", path);
-    medium.fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    return medium.fd < 0 ? failed("cannot open it", err) : PM_OK;
-}
-
-static int check_medium(const struct stat *st, bool force, struct pm_error *err) {
-    if (S_ISREG(st->st_mode) && st->st_uid != geteuid())
-        return pm_fail(err, PM_OPERATIONAL, "%s belongs to user %u, not to user %u", path,
-                       (unsigned)st->st_uid, (unsigned)geteuid());
-    if (flock(medium.fd, LOCK_EX | LOCK_NB) != 0)
-        return pm_fail(err, PM_OPERATIONAL, "%s is in use by another process", path);
-    if (S_ISREG(st->st_mode) && (uint64_t)st->st_blocks * 512 < (uint64_t)st->st_size && !force)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s has %lu bytes, but space for %lu only; allocate it: `fallocate -l %lu "
-                       "%s`, or give --force if its file system keeps no holes",
-                       path, (unsigned long)st->st_size, (unsigned long)st->st_blocks * 512,
-                       (unsigned long)st->st_size, path);
-    return PM_OK;
-}
-
-static int find_size(uint64_t size, uint64_t *bytes, struct pm_error *err) {
-    uint64_t there = pm_fixed_bytes(medium.fd);
-    if (there == 0)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s is no DAX device, or is empty; its size is not known", path);
-    if (size > there)
-        return pm_fail(err, PM_OPERATIONAL, "%s has %lu bytes, less than the %lu of --size", path,
-                       (unsigned long)there, (unsigned long)size);
-    *bytes = (size ? size : there) & ~(PM_FIXED_ALIGN - 1);
-    if (*bytes < PM_FIXED_LEAST)
-        return pm_fail(err, PM_OPERATIONAL, "%s: %lu bytes are too few for a heap, which needs %lu",
-                       path, (unsigned long)(size ? size : there), (unsigned long)PM_FIXED_LEAST);
-    return PM_OK;
-}
-
-// ---- what it holds ------------------------------------------------------------------------------
-
-#define WINDOW ((uint64_t)64 << 20)
-
-// The first byte that is not zero, or `len`.
-static uint64_t first_byte(const char *at, uint64_t len) {
-    uint64_t i = 0;
-    for (const uint64_t *word = (const void *)at; i < len && *word == 0; i += sizeof *word)
-        word++;
-    while (i < len && at[i] == 0)
-        i++;
-    return i;
-}
-
-static int say_found(const char *at, uint64_t offset, uint64_t byte, struct pm_error *err) {
-    uint64_t magic;
-    memcpy(&magic, at, sizeof magic);
-    if (offset == 0 && magic == PM_LAYOUT_MAGIC)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s holds a heap already; --force makes a new one and loses it", path);
-    return pm_fail(err, PM_OPERATIONAL,
-                   "%s is not empty: its byte %lu is not zero; --force overwrites what it holds",
-                   path, (unsigned long)(offset + byte));
-}
-
-static int check_zeroes(uint64_t bytes, struct pm_error *err) {
-    for (uint64_t at = 0; at < bytes; at += WINDOW) {
-        uint64_t len = bytes - at < WINDOW ? bytes - at : WINDOW;
-        char *map = mmap(NULL, len, PROT_READ, MAP_SHARED, medium.fd, (off_t)at);
-        if (map == MAP_FAILED)
-            return failed("cannot map it", err);
-        uint64_t byte = first_byte(map, len);
-        int status = byte < len ? say_found(map, at, byte, err) : PM_OK;
-        munmap(map, len);
-        if (status != PM_OK)
-            return status;
-    }
-    return PM_OK;
-}
+static struct pm_medium media[PM_MEDIA];
+static struct pm_fixed_target target[PM_MEDIA];
+static struct pm_layout layouts[PM_MEDIA];
 
 // ---- the layout ---------------------------------------------------------------------------------
 
@@ -139,9 +32,12 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most) {
     return (value + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
 }
 
-// Room for each part, for so many bytes of data. slabs.0 has a header for every slab; the log's
+// Room for each part, for so many bytes of data. slabs.N has a header for every slab; the log's
 // entries are of at least 16 KiB each, and a compaction needs them twice. The others are a guess at
-// what programs need: without room in them slabs do not morph, and roots are refused.
+// what programs need: without room in them slabs do not morph, roots are refused, and recovery
+// marks after a clean close, too. Bitmaps fill theirs where all blocks have 16 bytes. The parts do
+// not move when the heap becomes larger, so they have room for GROWTH times as much.
+#define GROWTH 4u
 static uint64_t room_of(unsigned part, uint64_t bytes) {
     const uint64_t kib = 1024, mib = kib * kib;
     switch (part) {
@@ -150,32 +46,44 @@ static uint64_t room_of(unsigned part, uint64_t bytes) {
     case PM_JOURNAL_ROOTS:
         return between(512 * kib, bytes / 64, 64 * mib);
     case PM_JOURNAL_SLABS:
-        return between(PM_PAGE_SIZE, bytes / 1024, bytes);
+        return between(PM_PAGE_SIZE, GROWTH * bytes / 1024, bytes);
     case PM_JOURNAL_LOG:
-        return between(0, bytes / 1024 + 128 * kib, bytes);
+        return between(0, GROWTH * bytes / 1024 + 128 * kib, bytes);
     case PM_JOURNAL_MORPH:
-        return between(64 * kib, bytes / 512, bytes);
+        return between(64 * kib, GROWTH * bytes / 512, bytes);
+    case PM_PART_BITMAPS:
+        return between(64 * kib, bytes / 120, bytes);
     default:
         return 0;
     }
 }
 
-static void lay_out(struct pm_layout *layout, uint64_t bytes, bool zeroed) {
+// The superblock and the roots lie on the first medium. The journal comes last there: the
+// superblock must lie in what pm_fixed_peek() maps.
+static void lay_out(struct pm_layout *layout, const struct pm_layout_place *place, uint64_t bytes,
+                    const struct pm_fixed_wish *wish) {
     uint64_t at = sizeof(struct pm_layout) + sizeof(struct pm_lengths);
+    uint64_t journal = place->number ? 0 : (wish->journal + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
     *layout = (struct pm_layout){.version = PM_LAYOUT_VERSION,
                                  .parts = PM_PARTS,
                                  .bytes = bytes,
-                                 .flags = zeroed ? PM_LAYOUT_ZEROED : 0};
+                                 .flags = wish->force ? 0 : PM_LAYOUT_ZEROED,
+                                 .place = *place};
     for (unsigned part = 0; part < PM_PARTS; part++) {
-        uint64_t room = room_of(part, bytes);
+        bool shared = part == PM_JOURNAL_SUPER || part == PM_JOURNAL_ROOTS;
+        uint64_t room = shared && place->number ? 0 : room_of(part, bytes);
         if (room)
             layout->part[part] = (struct pm_part_range){at, room};
         at += room;
     }
-    at = (at + PM_FIXED_ALIGN - 1) & ~(PM_FIXED_ALIGN - 1);
+    if (journal)
+        layout->part[PM_JOURNAL_SELF] = (struct pm_part_range){at, journal};
+    at = (at + journal + PM_FIXED_ALIGN - 1) & ~(PM_FIXED_ALIGN - 1);
     uint64_t room = bytes - at < PM_SHARD_RANGE ? bytes - at : PM_SHARD_RANGE;
     layout->part[PM_JOURNAL_DATA] = (struct pm_part_range){at, room};
 }
+
+static uint64_t head_of(unsigned i) { return layouts[i].part[PM_JOURNAL_DATA].at; }
 
 // ---- writing it ---------------------------------------------------------------------------------
 
@@ -195,74 +103,130 @@ static void fill_super(struct pm_super_file *file) {
     pm_slots_new(&file->slots);
 }
 
-static bool be_durable(const char *at, size_t len) {
-    pm_make_durable(at, len);
-    return pm_durability == PM_DURABLE_NONE || is_device || fsync(medium.fd) == 0;
+// As many shards as media; none of them in another directory. One that is new has no record of the
+// last clean close: so that heap is recovered when it is opened.
+static void set_shards(struct pm_super_file *file, unsigned count) {
+    struct pm_shard_state *state = (struct pm_shard_state *)(void *)file->state.reserved;
+    memset(state->volume, 0, sizeof state->volume);
+    if (count == pm_super_shards(file))
+        return;
+    file->state.state = PM_STATE_DIRTY;
+    state->shards = pm_seal(count, PM_SALT_SHARDS);
+    file->super.incompat |= PM_INCOMPAT_SHARDS;
+    file->super.crc = pm_crc32c(0, &file->super, offsetof(struct pm_superblock, crc));
 }
 
-static bool fill_head(char *head, struct pm_layout *layout) {
-    uint64_t len = layout->part[PM_JOURNAL_DATA].at;
-    struct pm_layout *there = (struct pm_layout *)(void *)head;
-    pm_commit_u64(&there->magic, 0); // of a heap that is overwritten
-    if (!be_durable(head, PM_PAGE_SIZE))
-        return false;
-    memset(head + sizeof there->magic, 0, len - sizeof there->magic);
+static bool store_magic(unsigned i, uint64_t magic) {
+    pm_commit_u64((uint64_t *)(void *)target[i].head, magic);
+    return pm_target_sync(&target[i], target[i].head, PM_PAGE_SIZE);
+}
+
+// Fills the head of a medium, but for its magic. The first one comes first, and makes the heap's
+// identity.
+static bool fill_head(unsigned i, unsigned count, bool copy) {
+    struct pm_layout *layout = &layouts[i];
+    char *head = target[i].head;
+    uint64_t len = head_of(i);
+    memset(head + sizeof layout->magic, 0, len - sizeof layout->magic);
     fill_lengths((struct pm_lengths *)(void *)(head + sizeof *layout));
     struct pm_super_file *super =
-        (struct pm_super_file *)(void *)(head + layout->part[PM_JOURNAL_SUPER].at);
-    fill_super(super);
+        (struct pm_super_file *)(void *)(target[0].head + layouts[0].part[PM_JOURNAL_SUPER].at);
+    if (i == 0)
+        fill_super(super);
     pm_log_header_init((struct pm_log_header *)(void *)(head + layout->part[PM_JOURNAL_LOG].at));
+    if (copy && !pm_fixed_copy_head(head, layout))
+        return false;
+    if (i == 0)
+        set_shards(super, count);
     memcpy(layout->uuid, super->super.uuid, sizeof layout->uuid);
     layout->magic = PM_LAYOUT_MAGIC;
     layout->crc = pm_layout_crc(layout);
-    memcpy(head + sizeof there->magic, (const char *)layout + sizeof there->magic,
-           sizeof *layout - sizeof there->magic);
-    if (!be_durable(head, len))
-        return false;
-    pm_commit_u64(&there->magic, PM_LAYOUT_MAGIC);
-    return be_durable(head, PM_PAGE_SIZE);
+    memcpy(head + sizeof layout->magic, (const char *)layout + sizeof layout->magic,
+           sizeof *layout - sizeof layout->magic);
+    return pm_target_sync(&target[i], head, len);
 }
 
-static int write_heap(uint64_t bytes, bool zeroed, struct pm_fixed_made *made,
-                      struct pm_error *err) {
-    struct pm_layout layout;
-    lay_out(&layout, bytes, zeroed);
-    *made = (struct pm_fixed_made){.created = made->created,
-                                   .device = made->device,
-                                   .zeroed = zeroed,
-                                   .data = layout.part[PM_JOURNAL_DATA].room,
-                                   .head = layout.part[PM_JOURNAL_DATA].at};
-    pm_fixed.device = is_device;
-    pm_fixed_persist(medium.fd);
-    char *head = pm_file_map(&medium, NULL, made->head, PROT_READ | PROT_WRITE, 0, 0);
-    if (head == MAP_FAILED)
-        return failed("cannot map it", err);
-    int status = fill_head(head, &layout) ? PM_OK : failed("cannot be written", err);
-    munmap(head, made->head);
+static int write_heap(unsigned count, bool copy, struct pm_error *err) {
+    unsigned i = 0;
+    bool good = true;
+    for (unsigned k = 0; k < count && good; k++)
+        good = store_magic(i = k, 0);
+    for (unsigned k = 0; k < count && good; k++)
+        good = (!copy || pm_fixed_copy_data(target[i = k].medium->lock, &layouts[k])) &&
+               fill_head(i = k, count, copy);
+    for (unsigned k = count; k-- > 0 && good;)
+        good = store_magic(i = k, PM_LAYOUT_MAGIC);
+    return good ? PM_OK : pm_target_failed(&target[i], "cannot be written", err);
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
+// Less than that leaves no room for a commit beside those of a lap.
+#define LEAST_JOURNAL ((uint64_t)1 << 20)
+
+static int check_journal(uint64_t journal, struct pm_error *err) {
+    if (!journal || (journal >= LEAST_JOURNAL && journal <= target[0].bytes / 2))
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s: --journal takes from 1 MiB to half of the %lu bytes of the heap",
+                   media[0].path, (unsigned long)target[0].bytes);
+}
+
+static int open_all(const char *const path[], unsigned count, const struct pm_fixed_wish *wish,
+                    struct pm_error *err) {
+    int status = PM_OK;
+    for (unsigned i = 0; i < count; i++) {
+        target[i] = (struct pm_fixed_target){.medium = &media[i]};
+        media[i] = (struct pm_medium){.fd = -1, .lock = -1, .gate = -1};
+    }
+    for (unsigned i = 0; i < count && status == PM_OK; i++)
+        status = pm_target_open(&target[i], path[i], wish->size, true, wish->force, err);
+    if (status == PM_OK)
+        status = pm_fixed_persist(media, count, err);
+    if (status == PM_OK)
+        status = check_journal(wish->journal, err);
+    for (unsigned i = 0; i < count && status == PM_OK; i++)
+        if (!wish->force && !target[i].created)
+            status = pm_target_check_zeroes(&target[i], 0, target[i].bytes, err);
     return status;
 }
 
-int pm_fixed_make(const char *where, uint64_t size, bool force, struct pm_fixed_made *made,
-                  struct pm_error *err) {
-    struct stat st;
-    uint64_t bytes = 0;
-    path = where;
-    *made = (struct pm_fixed_made){.created = lstat(path, &st) != 0 && errno == ENOENT};
-    int status = made->created ? create(size, err) : open_there(&st, err);
-    if (status == PM_OK && fstat(medium.fd, &st) != 0)
-        status = failed("cannot be read", err);
+static int lay_out_all(unsigned count, const struct pm_fixed_wish *wish, struct pm_fixed_made *made,
+                       struct pm_error *err) {
+    int status = PM_OK;
+    for (unsigned i = 0; i < count && status == PM_OK; i++) {
+        struct pm_layout_place place = {.number = (uint16_t)i,
+                                        .media = (uint16_t)count,
+                                        .shard = (uint16_t)i,
+                                        .shards = (uint16_t)count};
+        struct pm_layout *layout = &layouts[i];
+        lay_out(layout, &place, target[i].bytes, wish);
+        uint64_t room = layout->part[PM_JOURNAL_DATA].room;
+        made[i] = (struct pm_fixed_made){.created = target[i].created,
+                                         .device = media[i].device,
+                                         .zeroed = !wish->force,
+                                         .data = room,
+                                         .head = head_of(i),
+                                         .journal = layout->part[PM_JOURNAL_SELF].room,
+                                         .beyond = target[i].bytes - head_of(i) - room,
+                                         .number = i,
+                                         .media = count};
+        if (wish->copy)
+            status = pm_fixed_copy_check(layout, media[i].path, err);
+    }
+    return status;
+}
+
+int pm_fixed_make(const char *const path[], unsigned count, const struct pm_fixed_wish *wish,
+                  struct pm_fixed_made *made, struct pm_error *err) {
+    int status = open_all(path, count, wish, err);
     if (status == PM_OK)
-        status = check_medium(&st, force, err);
-    made->device = is_device = status == PM_OK && S_ISCHR(st.st_mode);
+        status = lay_out_all(count, wish, made, err);
+    for (unsigned i = 0; i < count && status == PM_OK; i++)
+        status = pm_target_map_head(&target[i], head_of(i), err);
     if (status == PM_OK)
-        status = find_size(size, &bytes, err);
-    if (status == PM_OK && !force && !made->created)
-        status = check_zeroes(bytes, err);
-    if (status == PM_OK)
-        status = write_heap(bytes, !force, made, err);
-    if (status != PM_OK && made->created && medium.fd >= 0)
-        unlink(path);
-    if (medium.fd >= 0)
-        close(medium.fd); // and unlocks it
+        status = write_heap(count, wish->copy, err);
+    for (unsigned i = 0; i < count; i++)
+        pm_target_close(&target[i], status != PM_OK);
     return status;
 }

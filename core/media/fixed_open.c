@@ -5,99 +5,201 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/crc.h"
 #include "base/options.h"
 #include "base/os.h"
-#include "file.h"
-#include "heap_part.h"
+#include "base/os_file.h"
+#include "fixed_layout.h"
+#include "fixed_map.h"
+#include "heap_lock.h"
 #include "journal.h"
 #include "persist.h"
 
-// ---- finding it ---------------------------------------------------------------------------------
+// ---- finding them -------------------------------------------------------------------------------
 
 // Devices and files belong to root where an administrator has made them for a user.
-static int check_owner(const struct stat *st, struct pm_error *err) {
+static int check_owner(const char *path, const struct stat *st, struct pm_error *err) {
     if (st->st_uid != geteuid() && !(S_ISCHR(st->st_mode) && st->st_uid == 0))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s belongs to user %u, not to user %u; refusing to "
                        "use it",
-                       pm_heap.dir, (unsigned)st->st_uid, (unsigned)geteuid());
+                       path, (unsigned)st->st_uid, (unsigned)geteuid());
     if (st->st_mode & (S_ISCHR(st->st_mode) ? 002u : 022u))
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s can be written by others (mode %03o); run: chmod go-w '%s'", pm_heap.dir,
-                       (unsigned)st->st_mode & 0777, pm_heap.dir);
+                       "%s can be written by others (mode %03o); run: chmod go-w '%s'", path,
+                       (unsigned)st->st_mode & 0777, path);
     return PM_OK;
 }
 
-static int check_magic(int fd, struct pm_error *err) {
-    static const struct pm_layout nothing;
-    const struct pm_layout *layout = pm_fixed_peek(fd);
-    if (!layout && errno != ENODATA)
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot map it: %s", pm_heap.dir,
-                       pm_strerror(errno));
-    int status = pm_layout_check(layout ? layout : &nothing, pm_heap.dir, err);
-    if (layout)
-        pm_fixed_unpeek(layout);
-    return status;
+// A medium without a heap has a layout of zeroes.
+static int read_layout(const struct pm_medium *m, int fd, struct pm_layout *out,
+                       struct pm_error *err) {
+    const struct pm_layout *there = pm_fixed_peek(fd);
+    if (!there && errno != ENODATA)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot map it: %s", m->path, pm_strerror(errno));
+    memset(out, 0, sizeof *out);
+    if (there) {
+        *out = *there;
+        pm_fixed_unpeek(there);
+    }
+    return pm_layout_check(out, m->path, err);
 }
 
 // A flock belongs to an inode, and each node of a device (mknod, a container's /dev) is one.
-static void open_gate(const struct stat *st) {
-    char path[64];
+static void open_gate(struct pm_medium *m, const struct stat *st) {
     struct stat gate;
-    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/", major(st->st_rdev), minor(st->st_rdev));
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = pm_fixed_open_gate(st);
     if (fd < 0 || fstat(fd, &gate) != 0)
         return;
-    pm_fixed.gate = pm_os_fd_high(fd);
-    pm_fixed.gate_dev = gate.st_dev;
-    pm_fixed.gate_ino = gate.st_ino;
+    m->gate = pm_os_fd_high(fd);
+    m->gate_dev = gate.st_dev;
+    m->gate_ino = gate.st_ino;
 }
 
-int pm_fixed_find(bool readonly, int *out, struct pm_error *err) {
+// Under one name or two: a device by its numbers.
+static bool is_same(const struct pm_medium *a, const struct pm_medium *b) {
+    struct stat x, y;
+    return (a->dev == b->dev && a->ino == b->ino) ||
+           (a->device && b->device && fstat(a->lock, &x) == 0 && fstat(b->lock, &y) == 0 &&
+            x.st_rdev == y.st_rdev);
+}
+
+static int check_twice(const struct pm_medium *m, struct pm_error *err) {
+    for (const struct pm_medium *other = pm_fixed.medium; other < m; other++)
+        if (is_same(other, m))
+            return pm_fail(err, PM_OPERATIONAL,
+                           "%s and %.300s are one and the same; name each file or device of the "
+                           "heap once",
+                           m->path, other->path);
+    return PM_OK;
+}
+
+static int open_medium(struct pm_medium *m, struct stat *st, struct pm_error *err) {
+    int flags = pm_fixed.readonly ? O_RDONLY : O_RDWR;
+    int fd = open(m->path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, st) != 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open it: %s", m->path, pm_strerror(errno));
+    m->lock = fd = pm_os_fd_high(fd);
+    m->device = S_ISCHR(st->st_mode);
+    m->dev = st->st_dev;
+    m->ino = st->st_ino;
+    uint64_t align = m->device ? pm_fixed_device_number(fd, "align") : 0;
+    m->granule = m->device ? (align ? align : PM_FIXED_ALIGN) : PM_PAGE_SIZE;
+    if (m->device)
+        open_gate(m, st);
+    if (m->granule > PM_FIXED_ALIGN)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is mapped in units of %lu bytes; make it with an alignment of 2 MiB",
+                       m->path, (unsigned long)m->granule);
+    return check_owner(m->path, st, err);
+}
+
+// `text` as an absolute path: the program may change its directory.
+static int set_path(struct pm_medium *m, const char *text, size_t len, struct pm_error *err) {
+    char dir[sizeof m->path] = "";
+    if (*text != '/' && !getcwd(dir, sizeof dir))
+        return pm_fail(err, PM_OPERATIONAL, "%.300s: %s", text, pm_strerror(errno));
+    size_t before = strlen(dir);
+    if (before && dir[before - 1] != '/')
+        dir[before++] = '/';
+    if (len == 0 || before + len >= sizeof m->path)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%.300s: a file or device has no name, or too long a "
+                       "one",
+                       text);
+    memcpy(m->path, dir, before);
+    memcpy(m->path + before, text, len);
+    m->path[before + len] = '\0';
+    return PM_OK;
+}
+
+// Gives the next medium its path. PM_NO_FIXED: the first is neither file nor device.
+static int add_medium(const char *text, size_t len, struct pm_error *err) {
     struct stat st;
-    *out = -1;
-    if (lstat(pm_heap.dir, &st) != 0 || !(S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
+    if (pm_fixed.count == PM_MEDIA)
+        return pm_fail(err, PM_OPERATIONAL, "%.300s: a heap has at most %u files and devices", text,
+                       PM_MEDIA);
+    struct pm_medium *m = &pm_fixed.medium[pm_fixed.count];
+    int status = set_path(m, text, len, err);
+    if (status != PM_OK)
+        return status;
+    m->fd = m->lock = m->gate = -1;
+    m->head = NULL;
+    m->lengths = NULL;
+    bool there = lstat(m->path, &st) == 0;
+    if (!(there && (S_ISREG(st.st_mode) || S_ISCHR(st.st_mode))) && pm_fixed.count == 0)
         return PM_NO_FIXED;
-    int flags = readonly ? O_RDONLY : O_RDWR;
-    int fd = open(pm_heap.dir, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) != 0)
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open it: %s", pm_heap.dir,
-                       pm_strerror(errno));
-    *out = fd = pm_os_fd_high(fd);
+    if (there && !S_ISREG(st.st_mode) && !S_ISCHR(st.st_mode))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is neither a file nor a DAX device, as %.300s is; a heap lies in "
+                       "directories, or in files and devices",
+                       m->path, pm_heap.dir);
+    pm_fixed.count++;
+    return open_medium(m, &st, err);
+}
+
+static struct pm_layout layout[PM_MEDIA];
+
+// They may have been made anew before they were locked.
+static int check_all(struct pm_error *err) {
+    struct pm_layout_named named = {layout, pm_fixed.medium[0].path, pm_fixed.count};
+    int status = PM_OK;
+    for (unsigned i = 0; i < pm_fixed.count && status == PM_OK; i++) {
+        struct pm_medium *m = &pm_fixed.medium[i];
+        status = read_layout(m, m->lock, &layout[i], err);
+        if (status == PM_OK)
+            status = check_twice(m, err);
+        if (status == PM_OK)
+            status = pm_layout_check_place(&layout[i], &named, i, m->path, err);
+    }
+    return status;
+}
+
+int pm_fixed_find(const char *more, bool readonly, int *out, struct pm_error *err) {
     pm_fixed.readonly = readonly;
-    pm_fixed.device = S_ISCHR(st.st_mode);
-    pm_fixed.dev = st.st_dev;
-    pm_fixed.ino = st.st_ino;
-    uint64_t align = pm_fixed.device ? pm_fixed_device_number(fd, "align") : 0;
-    pm_fixed.granule = pm_fixed.device ? (align ? align : PM_FIXED_ALIGN) : PM_PAGE_SIZE;
-    if (pm_fixed.device)
-        open_gate(&st);
-    int status = check_owner(&st, err);
-    if (status == PM_OK && pm_fixed.granule > PM_FIXED_ALIGN)
-        status = pm_fail(err, PM_OPERATIONAL,
-                         "%s is mapped in units of %lu bytes; make it with an alignment of 2 MiB",
-                         pm_heap.dir, (unsigned long)pm_fixed.granule);
-    return status == PM_OK ? check_magic(fd, err) : status;
+    int status = add_medium(pm_heap.dir, strlen(pm_heap.dir), err);
+    *out = pm_fixed.count ? pm_fixed.medium[0].lock : -1;
+    while (*more && status == PM_OK) {
+        size_t len = strcspn(more, ":");
+        status = add_medium(more, len, err);
+        more += len + (more[len] != '\0');
+    }
+    return status == PM_OK ? check_all(err) : status;
+}
+
+int pm_fixed_lock(enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    int status = PM_OK;
+    for (PM_EACH_MEDIUM(m)) {
+        if (status == PM_OK)
+            status = pm_dir_lock(m->lock, mode, wait, err);
+        if (status == PM_OK && m->gate >= 0)
+            status = pm_dir_lock(m->gate, mode, wait, err);
+    }
+    return status;
+}
+
+bool pm_fixed_still_there(void) {
+    bool good = true;
+    for (PM_EACH_MEDIUM(m))
+        good = good && pm_os_fd_at_path(m->lock, m->path);
+    return good;
 }
 
 // ---- opening ------------------------------------------------------------------------------------
 
 // The address is a multiple of 2 MiB, as the part's place is: so the kernel can map 2 MiB at once.
-static bool map_head(uint64_t len) {
+static bool map_head(struct pm_medium *m, uint64_t len) {
     char *room = pm_os_reserve_unused(len + PM_FIXED_ALIGN);
     if (!room)
         return false;
     uintptr_t spare = -(uintptr_t)room & (PM_FIXED_ALIGN - 1);
     int prot = PROT_READ | (pm_fixed.readonly ? 0 : PROT_WRITE);
-    static struct pm_file all = {.name = "layout"}; // its name stays (pm_persist_refused)
-    all.fd = pm_heap.dir_fd;
-    void *map = pm_file_map(&all, room + spare, len, prot, MAP_FIXED, 0);
+    void *map = pm_medium_map(m->lock, room + spare, len, prot, 0);
     if (spare)
         munmap(room, spare);
     if (PM_FIXED_ALIGN > spare)
@@ -107,56 +209,86 @@ static bool map_head(uint64_t len) {
         return false;
     }
     pm_os_advise(map, len, MADV_DONTDUMP);
-    pm_fixed.head = map;
-    pm_fixed.head_len = len;
+    m->head = map;
+    m->head_len = len;
     return true;
 }
 
-static int take_part(unsigned part, const struct pm_part_range *r, struct pm_error *err) {
-    struct pm_file *file = pm_heap_part(pm_journal_file(part, 0));
-    uint64_t *word = &pm_fixed.lengths->pages[part];
-    uint64_t bytes = (uint64_t)pm_unseal(*word) << PM_PAGE_SHIFT;
+static void take_part(struct pm_medium *m, unsigned part, const struct pm_part_range *r) {
+    struct pm_file *file = pm_medium_part((unsigned)(m - pm_fixed.medium), part);
     if (!file || !r->room)
-        return PM_OK;
-    if (!pm_sealed(*word, PM_SALT_LENGTH(part)) || bytes > r->room)
-        return pm_fail(err, PM_DAMAGE,
-                       "%s/layout: the length of %s (%016lx) does not match its "
-                       "check",
-                       pm_heap.dir, file->name, (unsigned long)*word);
-    file->fd = pm_fixed.fd;
-    file->dev = pm_fixed.dev;
-    file->ino = pm_fixed.ino;
+        return;
+    file->fd = m->fd;
+    file->dev = m->dev;
+    file->ino = m->ino;
     file->at = r->at;
-    file->size = bytes;
     file->reach = file->room = r->room;
-    file->map = part == PM_JOURNAL_DATA ? NULL : pm_fixed.head + r->at;
-    file->length = word;
+    file->map = part == PM_JOURNAL_DATA ? NULL : m->head + r->at;
+    file->length = &m->lengths->pages[part];
+}
+
+static int measure(const struct pm_medium *m, struct pm_error *err) {
+    for (unsigned part = 0; part < PM_PARTS; part++) {
+        struct pm_file *file = pm_medium_part((unsigned)(m - pm_fixed.medium), part);
+        uint64_t word = m->lengths->pages[part];
+        uint64_t bytes = (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT;
+        if (!file || file->length != &m->lengths->pages[part])
+            continue;
+        if (!pm_sealed(word, PM_SALT_LENGTH(part)) || bytes > file->room)
+            return pm_fail(err, PM_DAMAGE,
+                           "%s/layout: the length of %s (%016lx) does not match its check", m->path,
+                           file->name, (unsigned long)word);
+        file->size = bytes;
+    }
     return PM_OK;
 }
 
-int pm_fixed_open(struct pm_error *err) {
-    int status = PM_OK, fd = pm_fixed_fd();
-    const struct pm_layout *layout = fd < 0 ? NULL : pm_fixed_peek(fd);
-    if (!layout)
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot map it: %s", pm_heap.dir,
+int pm_fixed_measure(struct pm_error *err) {
+    int status = PM_OK;
+    for (PM_EACH_MEDIUM(m))
+        if (status == PM_OK)
+            status = measure(m, err);
+    return status;
+}
+
+// A heap that was made larger has the rest of the medium, up to the new end, in heap.N.
+static int check_grown(const struct pm_medium *m, struct pm_layout *found, uint64_t there,
+                       struct pm_error *err) {
+    uint64_t word = m->lengths->grown;
+    uint64_t bytes = word ? (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT : found->bytes;
+    if ((word && !pm_sealed(word, PM_SALT_GROWN)) || bytes < found->bytes || bytes % PM_FIXED_ALIGN)
+        return pm_fail(err, PM_DAMAGE, "%s/layout: its size (%016lx) does not match its check",
+                       m->path, (unsigned long)word);
+    if (bytes > there)
+        return pm_fail(err, PM_DAMAGE, "%s has %lu bytes, its heap needs %lu; was it cut?", m->path,
+                       (unsigned long)there, (unsigned long)bytes);
+    found->part[PM_JOURNAL_DATA].room += bytes - found->bytes;
+    return PM_OK;
+}
+
+static int use_medium(struct pm_medium *m, struct pm_layout *found, struct pm_error *err) {
+    uint64_t there = pm_fixed_bytes(m->lock);
+    if (found->bytes > there)
+        return pm_fail(err, PM_DAMAGE, "%s has %lu bytes, its heap needs %lu; was it cut?", m->path,
+                       (unsigned long)there, (unsigned long)found->bytes);
+    if (pm_medium_fd(m) < 0 || !map_head(m, found->part[PM_JOURNAL_DATA].at))
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot map its head: %s", m->path,
                        pm_strerror(errno));
-    struct pm_layout found = *layout;
-    pm_fixed_unpeek(layout);
-    status = pm_layout_check(&found, pm_heap.dir, err);
-    uint64_t there = pm_fixed_bytes(fd);
-    if (status == PM_OK && found.bytes > there)
-        return pm_fail(err, PM_DAMAGE, "%s has %lu bytes, its heap needs %lu; was it cut?",
-                       pm_heap.dir, (unsigned long)there, (unsigned long)found.bytes);
-    if (status != PM_OK)
-        return status;
-    pm_fixed_persist(fd);
-    if (!map_head(found.part[PM_JOURNAL_DATA].at))
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot map its head: %s", pm_heap.dir,
-                       pm_strerror(errno));
-    pm_fixed.lengths = (struct pm_lengths *)(void *)(pm_fixed.head + sizeof found);
-    pm_fixed.zeroed = found.flags & PM_LAYOUT_ZEROED;
+    m->lengths = (struct pm_lengths *)(void *)(m->head + sizeof *found);
+    pm_fixed.zeroed = pm_fixed.zeroed && found->flags & PM_LAYOUT_ZEROED;
+    int status = check_grown(m, found, there, err);
     for (unsigned part = 0; part < PM_PARTS && status == PM_OK; part++)
-        status = take_part(part, &found.part[part], err);
+        take_part(m, part, &found->part[part]);
+    return status == PM_OK ? measure(m, err) : status;
+}
+
+int pm_fixed_open(struct pm_error *err) {
+    int status = check_all(err);
+    if (status == PM_OK)
+        status = pm_fixed_persist(pm_fixed.medium, pm_fixed.count, err);
+    pm_fixed.open = pm_fixed.zeroed = true;
+    for (unsigned i = 0; i < pm_fixed.count && status == PM_OK; i++)
+        status = use_medium(&pm_fixed.medium[i], &layout[i], err);
     // All space is there from the start: so a promise of it costs nothing.
     pm_options.reserve.number = PM_RESERVE_STRICT;
     return status;

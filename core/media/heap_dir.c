@@ -244,7 +244,7 @@ bool pm_dir_ready(void) {
     return true;
 }
 
-static bool no_dir; // pm_heap.dir is a fixed medium
+static bool no_dir; // the heap lies on fixed media
 
 static int check_dir(struct pm_error *err) {
     struct stat st;
@@ -272,7 +272,7 @@ static int check_dir(struct pm_error *err) {
 }
 
 // Makes the directory, but not its parents: a mistyped path must not make a whole tree.
-static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
+static int open_dir_fd(const char *more, enum pm_open_mode mode, struct pm_error *err) {
     int fd = -1;
     no_dir = false;
     // Another process may remove the directory between our mkdir and our open: its owner, or one
@@ -294,7 +294,7 @@ static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
         int status =
             dir_made || saved != ENOTDIR || link
                 ? PM_NO_FIXED
-                : pm_fixed_find(mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK, &fd, err);
+                : pm_fixed_find(more, mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK, &fd, err);
         no_dir = status != PM_NO_FIXED;
         if (no_dir) {
             pm_dir_adopt(fd);
@@ -310,7 +310,9 @@ static int open_dir_fd(enum pm_open_mode mode, struct pm_error *err) {
 }
 
 // The owner may have removed the directory between our open and our lock.
-static bool still_there(void) { return pm_os_fd_at_path(pm_heap.dir_fd, pm_heap.dir); }
+static bool still_there(void) {
+    return no_dir ? pm_fixed_still_there() : pm_os_fd_at_path(pm_heap.dir_fd, pm_heap.dir);
+}
 
 // One reader after the other folds. Each gives up its shared lock to get the exclusive one, so none
 // waits for a lock that the other keeps. The first one does it, for all.
@@ -389,19 +391,20 @@ static int remember_path(const char *dir, struct pm_error *err) {
 }
 
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    const char *more = dir + pm_volume_first(dir);
+    more += dir != pm_heap.dir && *more;
     if (remember_path(dir, err) != PM_OK)
         return err->status;
     for (;;) {
-        int status = open_dir_fd(mode, err);
+        int status = open_dir_fd(more, mode, err);
         if (status != PM_OK) {
             pm_dir_close();
             return status;
         }
         status = check_dir(err);
         if (status == PM_OK)
-            status = pm_dir_lock(pm_heap.dir_fd, mode, wait, err);
-        if (status == PM_OK && no_dir && pm_fixed.gate >= 0)
-            status = pm_dir_lock(pm_fixed.gate, mode, wait, err);
+            status = no_dir ? pm_fixed_lock(mode, wait, err)
+                            : pm_dir_lock(pm_heap.dir_fd, mode, wait, err);
         if (status == PM_OK && !still_there()) {
             pm_dir_close();
             continue;

@@ -206,19 +206,20 @@ static int open_held(bool by_superblock, struct pm_error *err) {
 }
 
 // The journal may have changed the lengths of files that are open already.
-static void measure(void) {
+static int measure(struct pm_error *err) {
     struct stat st;
     for (size_t i = 0; i < PM_FIRST_FILES; i++)
         if (pm_heap_files[i].file->fd >= 0 && !pm_heap_files[i].file->length &&
             fstat(pm_heap_files[i].file->fd, &st) == 0)
             pm_heap_files[i].file->size = (size_t)st.st_size;
+    return pm_fixed_is_open() ? pm_fixed_measure(err) : PM_OK;
 }
 
 // The journal comes before all else: what it holds takes the place of what the files have.
 static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
     int status = pm_journal_open_heap(mode == PM_OPEN_READONLY, err);
     if (status == PM_OK)
-        measure();
+        status = measure(err);
     return status == PM_OK ? pm_journal_over_super(err) : status;
 }
 
@@ -380,11 +381,12 @@ static bool borrow_shard(struct pm_shard *s) {
 
 // The mapping of a data file is the only one that is likely to fail: `ulimit -d` counts it whole.
 int pm_heap_borrow(struct pm_error *err) {
-    if (pm_fixed_is_open() && pm_fixed.device)
+    const struct pm_medium *device = pm_fixed_device();
+    if (device)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_OPEN=private: a device cannot be mapped private; copy it with "
                        "pmalloc-backup, and name the copy",
-                       pm_heap.dir);
+                       device->path);
     bool good = map_private(pm_heap.super, pm_heap.super_file.reach, &pm_heap.super_file);
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = borrow_shard(&pm_heap.shard[i]);
@@ -436,6 +438,7 @@ void pm_heap_dirty(void) {
     __atomic_store_n(&state->opens, state->opens + 1, __ATOMIC_RELEASE);
     __atomic_store_n(&state->owner_pid, (uint64_t)getpid(), __ATOMIC_RELEASE);
     __atomic_store_n(&state->owner_start, pm_os_start_time(getpid()), __ATOMIC_RELEASE);
+    pm_shards_note_nodes();
     pm_make_durable(state, sizeof *state + sizeof(struct pm_slots));
 }
 

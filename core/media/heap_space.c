@@ -189,7 +189,10 @@ int pm_shard_pin(struct pm_shard *s) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", s->data.fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        snprintf(path, sizeof path, s->data.length ? "%s" : "%s/%s", pm_heap.dir, s->data.name);
+        if (s->data.length)
+            snprintf(path, sizeof path, "%s", pm_medium_of(&s->data)->path);
+        else
+            snprintf(path, sizeof path, "%s/%s", pm_heap.dir, s->data.name);
         fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     }
     // The length of a fixed medium is nobody's to change, and this lock would be the heap's.
@@ -226,14 +229,19 @@ bool pm_shard_cut(struct pm_shard *s, uint64_t bytes) {
     return true;
 }
 
+static bool make_longer(struct pm_shard *s, uint64_t bytes) {
+    return s->data.length ? pm_fixed_set_length(&s->data, bytes)
+                          : set_length(s->data.fd, s->data.size, bytes);
+}
+
 // Under PMALLOC_COMMIT the file becomes longer at once, which changes nothing that the last commit
 // says. It becomes shorter after the next one.
 static bool set_journaled_length(struct pm_shard *s, uint64_t bytes) {
     if (bytes < s->frontier)
         return pm_emptied_add(s->offset + bytes, s->frontier - bytes);
-    if (!pm_file_ready(&s->data) || !pm_os_file_size(bytes) || !pm_os_address_space(bytes) ||
-        !grow_slabs(s, bytes) ||
-        (bytes > s->data.size && !set_length(s->data.fd, s->data.size, bytes)))
+    if (!pm_file_ready(&s->data) || (!s->data.length && !pm_os_file_size(bytes)) ||
+        !pm_os_address_space(bytes) || !grow_slabs(s, bytes) ||
+        (bytes > s->data.size && !make_longer(s, bytes)))
         return false;
     if (bytes > s->data.size)
         s->data.size = bytes;
@@ -427,7 +435,7 @@ bool pm_heap_release_space(uint64_t offset, uint64_t len) {
             (no_fallocate && madvise(pm_heap_at(offset), len, MADV_REMOVE) == 0));
 }
 
-bool pm_heap_released_is_zero(void) { return !pm_heap_is_fixed() || pm_heap_is_journaled(); }
+bool pm_heap_released_is_zero(void) { return !pm_heap_is_fixed(); }
 
 bool pm_heap_fresh_is_zero(void) { return !pm_heap_is_fixed() || pm_fixed.zeroed; }
 

@@ -19,6 +19,7 @@
 #include "file.h"
 #include "heap_dir.h"
 #include "heap_part.h"
+#include "journal_part.h"
 #include "volume.h"
 #include "work_copy.h"
 
@@ -71,13 +72,17 @@ static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
     const struct pm_shard *s = copied(file);
     if (s)
         memcpy(pm_work_bytes(s) + at, from, len);
+    struct pm_file *part = pm_journal_part(file);
+    if (part && !pm_journal_part_store(part, file, len, &at))
+        return false;
     // Beyond RLIMIT_FSIZE there would be a SIGXFSZ.
     return fd >= 0 && pm_os_file_size(at + len) && pm_os_write_all(fd, from, len, at);
 }
 
 static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
     int fd = fd_of(file);
-    if (fd < 0)
+    const struct pm_file *part = pm_journal_part(file);
+    if (fd < 0 || (part && !pm_journal_part_load(part, len, &at)))
         return false;
     for (char *p = to; len;) {
         long got = syscall(SYS_pread64, fd, p, len, at);
@@ -97,6 +102,10 @@ static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
 static bool change_space(unsigned file, int mode, uint64_t at, uint64_t len) {
     int fd = fd_of(file);
     long status = -1;
+    if (pm_journal_part(file)) {
+        errno = EOPNOTSUPP;
+        return false;
+    }
     while (fd >= 0 && (status = syscall(SYS_fallocate, fd, mode, at, len)) != 0 && errno == EINTR) {
     }
     return status == 0;
@@ -135,6 +144,9 @@ static bool set_length(unsigned file, uint64_t bytes) {
     int fd = fd_of(file);
     long status = -1;
     bool done;
+    struct pm_file *part = pm_journal_part(file);
+    if (part)
+        return pm_journal_part_set_length(part, file, bytes, zero_at);
     if (empty_instead(file, fd, bytes, &done))
         return done;
     while (fd >= 0 && pm_os_file_size(bytes) && (status = syscall(SYS_ftruncate, fd, bytes)) != 0 &&
@@ -177,6 +189,8 @@ static bool sync_dir(void) { return syscall(SYS_fsync, pm_heap.dir_fd) == 0 || e
 bool pm_journal_open(void) {
     struct pm_file *file = &pm_heap.journal;
     struct stat st;
+    if (file->length)
+        return pm_file_ready(file);
     if (!pm_dir_ready())
         return false;
     int fd = openat(pm_heap.dir_fd, file->name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -191,7 +205,10 @@ bool pm_journal_open(void) {
     return true;
 }
 
-void pm_journal_remove(void) { unlinkat(pm_heap.dir_fd, pm_heap.journal.name, 0); }
+void pm_journal_remove(void) {
+    if (!pm_heap.journal.length)
+        unlinkat(pm_heap.dir_fd, pm_heap.journal.name, 0);
+}
 
 // ---- the journal of a heap that is being opened -------------------------------------------------
 
@@ -220,8 +237,17 @@ static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
                        "nothing of it is lost: try again once that is mended",
                        pm_heap.dir, pm_strerror(errno));
     pm_journal_opened.is = found->groups ? PM_JOURNAL_APPLIED : PM_JOURNAL_TORN;
-    unlinkat(pm_heap.dir_fd, pm_heap.journal.name, 0);
+    pm_journal_remove();
     return PM_OK;
+}
+
+// Whether there is one, and it is not empty. Parts of a fixed medium are open already.
+static bool has_journal(struct stat *st) {
+    if (!pm_heap.super_file.length)
+        return fstatat(pm_heap.dir_fd, pm_heap.journal.name, st, AT_SYMLINK_NOFOLLOW) == 0 &&
+               st->st_size != 0;
+    *st = (struct stat){.st_mode = S_IFREG, .st_uid = geteuid()};
+    return pm_heap.journal.length && pm_heap.journal.size != 0;
 }
 
 int pm_journal_open_heap(bool look, struct pm_error *err) {
@@ -230,10 +256,9 @@ int pm_journal_open_heap(bool look, struct pm_error *err) {
     pm_journal_opened = (struct pm_journal_opened){.is = PM_JOURNAL_NONE};
     for (size_t i = 0; i < sizeof opened / sizeof opened[0]; i++)
         opened[i] = -1;
-    if (fstatat(pm_heap.dir_fd, pm_heap.journal.name, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
-        st.st_size == 0)
+    if (!has_journal(&st))
         return PM_OK;
-    opening = true;
+    opening = !pm_heap.super_file.length;
     looking = look;
     void *buffer = pm_os_reserve(PM_JOURNAL_BUFFER);
     int status = PM_OK;

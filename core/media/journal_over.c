@@ -11,6 +11,7 @@
 
 #include "base/os.h"
 #include "file.h"
+#include "fixed.h"
 #include "heap.h"
 #include "journal_files.h"
 
@@ -29,8 +30,9 @@ static uint64_t most[PM_JOURNAL_FILES]; // the largest length on the way; 0: no 
 
 static uint64_t page_up(uint64_t bytes) { return (bytes + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1); }
 
+// On a fixed medium recovery alone reads the journal (pm_journal_over_super).
 static bool is_there(void) {
-    return pm_heap.readonly &&
+    return pm_heap.readonly && !pm_fixed_is_open() &&
            (pm_journal_opened.is == PM_JOURNAL_WHOLE || pm_journal_opened.is == PM_JOURNAL_APPLIED);
 }
 static bool is_over(void) { return pm_heap.readonly && pm_journal_opened.is == PM_JOURNAL_WHOLE; }
@@ -155,6 +157,11 @@ static bool lay_over(bool writable) {
 
 int pm_journal_over_super(struct pm_error *err) {
     const struct pm_file *f = &pm_heap.super_file;
+    if (is_over() && pm_fixed_is_open())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: its journal holds a commit that the other parts do not hold yet: run "
+                       "`pmalloc-recover %.300s`",
+                       pm_heap.dir, pm_heap.dir);
     if (!is_over() || (open_window(PM_JOURNAL_SUPER, f->map, 0, f->reach) && lay_over(false)))
         return PM_OK;
     return failed(err);

@@ -48,17 +48,26 @@ unsigned pm_shards_most(void) {
 
 int pm_shard_recorded_node(unsigned shard) { return shard_state()->node[shard] - 1; }
 
+static unsigned node_of(unsigned shard) {
+    int recorded = pm_shard_recorded_node(shard);
+    if (pm_fixed_is_open())
+        return pm_fixed_node(shard, recorded);
+    return recorded < 0 ? 0 : (unsigned)recorded % pm_nodes.count;
+}
+
 int pm_shards_read(struct pm_error *err) {
     unsigned count = pm_super_shards(pm_heap.super);
     if (count == 0)
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock: the number of shards %016lx does not match its check",
                        pm_heap.dir, (unsigned long)shard_state()->shards);
+    if (pm_fixed_is_open() && count != pm_fixed.count)
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/superblock: it tells of %u shards, but the heap has %u files or devices",
+                       pm_heap.dir, count, pm_fixed.count);
     pm_heap.shards = count;
-    for (unsigned i = 0; i < count; i++) {
-        int recorded = pm_shard_recorded_node(i);
-        pm_heap.shard[i].node = recorded < 0 ? 0 : (uint16_t)((unsigned)recorded % pm_nodes.count);
-    }
+    for (unsigned i = 0; i < count; i++)
+        pm_heap.shard[i].node = (uint16_t)node_of(i);
     return PM_OK;
 }
 
@@ -70,11 +79,12 @@ uint64_t pm_shard_room(void) {
 void pm_shards_limit(void) {
     pm_heap.limit = pm_options.limit.number & ~(PM_REGION_SIZE - 1);
     unsigned room = pm_shards_most();
-    for (unsigned i = 0; i < room || i < pm_heap.shards; i++)
-        pm_heap.shard[i].limit = pm_shard_room();
-    struct pm_shard *first = &pm_heap.shard[0];
-    if (pm_heap_is_fixed() && first->limit > first->data.room)
-        first->limit = first->data.room & ~(PM_REGION_SIZE - 1);
+    for (unsigned i = 0; i < room || i < pm_heap.shards; i++) {
+        struct pm_shard *s = &pm_heap.shard[i];
+        s->limit = pm_shard_room();
+        if (pm_heap_is_fixed() && s->data.length && s->limit > s->data.room)
+            s->limit = s->data.room & ~(PM_REGION_SIZE - 1);
+    }
 }
 
 // ---- the files ----------------------------------------------------------------------------------
@@ -178,6 +188,12 @@ static void commit(unsigned count) {
 static void note_node(unsigned n, unsigned node) {
     if (pm_nodes.count > 1)
         __atomic_store_n(&shard_state()->node[n], (uint8_t)(node + 1), __ATOMIC_RELEASE);
+}
+
+void pm_shards_note_nodes(void) {
+    for (unsigned i = 0; i < pm_heap.shards && pm_fixed_is_open(); i++)
+        if (pm_shard_recorded_node(i) != pm_heap.shard[i].node)
+            note_node(i, pm_heap.shard[i].node);
 }
 
 void pm_shard_node_begins(unsigned node) {

@@ -55,7 +55,7 @@ static size_t first_of(const char *text) { return strcspn(text, ":"); }
 size_t pm_volume_first(const char *text) {
     struct stat st;
     size_t first = first_of(text);
-    return text[first] && stat(text, &st) == 0 && S_ISDIR(st.st_mode) ? strlen(text) : first;
+    return text[first] && stat(text, &st) == 0 ? strlen(text) : first;
 }
 
 unsigned pm_volume_count(const char *text) {
@@ -371,12 +371,8 @@ static int place_shards(struct pm_error *err) {
 int pm_volumes_open(const char *more, enum pm_open_mode mode, struct pm_error *err) {
     int status = PM_OK;
     pm_heap.volumes = 1;
-    if (pm_fixed_is_open())
-        return *more ? pm_fail(err, PM_OPERATIONAL,
-                               "%s:%.300s: a heap in a file or device has no other one; name it "
-                               "alone",
-                               pm_heap.dir, more)
-                     : PM_OK;
+    if (pm_fixed_is_open()) // its media were found and checked with the first
+        return PM_OK;
     while (!pm_heap.created && pm_heap.volumes < PM_VOLUMES &&
            link_exists(pm_heap.dir_fd, pm_heap.volumes))
         pm_heap.volumes++;

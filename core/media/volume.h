@@ -19,7 +19,8 @@
 
 #define PM_VOLUMES 8u // at most, with the first
 
-// Of DIR[:DIR...] the length of the first DIR. A directory that exists under the whole text is one.
+// Of DIR[:DIR...] the length of the first DIR. What exists under the whole text is one: a
+// directory, or a fixed medium (fixed.h).
 size_t pm_volume_first(const char *text);
 // How many directories a text names.
 unsigned pm_volume_count(const char *text);

@@ -100,6 +100,8 @@ static bool read_piece(const struct pm_file *file, char *to, uint64_t at, uint64
 // Holes stay holes.
 static bool read_data(const struct pm_shard *s, char *to) {
     uint64_t size = s->data.size;
+    if (s->data.length) // has none
+        return read_piece(&s->data, to, 0, size);
     for (uint64_t at = 0; at < size;) {
         off_t data = lseek(s->data.fd, (off_t)at, SEEK_DATA);
         if (data < 0 && errno == ENXIO)

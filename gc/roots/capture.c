@@ -349,12 +349,12 @@ int pm_roots_capture(struct pm_error *err) {
         pm_program_record();
     if (!part_count)
         return PM_OK;
-    if (pm_heap.roots.length && pm_fixed.granule > PM_PAGE_SIZE)
+    if (pm_heap.roots.length && pm_medium_of(&pm_heap.roots)->granule > PM_PAGE_SIZE)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is mapped in units of %lu KiB, and captured roots need pages of 4 KiB: "
                        "make the device with an alignment of 4096, or set roots by "
                        "pmalloc_set_root()",
-                       pm_heap.dir, (unsigned long)pm_fixed.granule >> 10);
+                       pm_heap.dir, (unsigned long)pm_medium_of(&pm_heap.roots)->granule >> 10);
     find_runs();
     uint64_t offset, length = place_area(old, &offset);
     uint64_t gone = old->area_offset, gone_len = old->area_length;
@@ -451,7 +451,8 @@ bool pm_roots_hold(bool on) {
 // Replaces the mappings one by one, which takes no memory. Then makes the kernel copy every page at
 // once: a child that is forked after this may still run when the next process writes the file.
 bool pm_roots_part(void) {
-    bool device = pm_heap.roots.length && pm_fixed.device; // cannot be mapped private
+    bool device =
+        pm_heap.roots.length && pm_medium_of(&pm_heap.roots)->device; // cannot be mapped private
     if (device || !pm_file_ready(&pm_heap.roots))
         return pm_roots_privatise();
     for (moved = 0; moved < run_count; moved++) {

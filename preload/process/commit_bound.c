@@ -13,6 +13,7 @@
 #include "base/options.h"
 #include "media/commit.h"
 #include "media/heap_state.h"
+#include "media/journal_part.h"
 
 // As fast as some threads together make the kernel copy pages.
 #define PAGES_PER_MS 500u
@@ -36,6 +37,8 @@ static uint64_t default_limit(void) {
 
 static void find_limit(void) {
     limit = pm_options.commit_pages.number ? pm_options.commit_pages.number : default_limit();
+    if (limit > pm_journal_part_pages())
+        limit = pm_journal_part_pages();
     due_at = limit;
 }
 

@@ -118,7 +118,7 @@ static bool map_runs(const struct pm_shard *s, unsigned *run, int fd) {
 }
 
 // A device cannot be mapped private. The kernel says so after it has unmapped what was there.
-static bool may_map(void) { return !(pm_fixed_is_open() && pm_fixed.device); }
+static bool may_map(void) { return !pm_fixed_device(); }
 
 static bool map_files(bool others) {
     unsigned run = 0;

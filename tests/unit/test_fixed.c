@@ -7,6 +7,7 @@
 #include "base/crc.h"
 #include "heap_fixture.h"
 #include "media/fixed.h"
+#include "media/fixed_layout.h"
 #include "media/fixed_make.h"
 #include "media/heap_space.h"
 #include "media/journal_format.h"
@@ -17,14 +18,33 @@
 static struct pm_error err;
 
 static void make(void) {
+    const char *path[] = {fixture_dir};
     struct pm_fixed_made made;
     pm_options_default();
-    MUST(pm_fixed_make(fixture_dir, BYTES, false, &made, &err) == PM_OK);
+    MUST(pm_fixed_make(path, 1, &(struct pm_fixed_wish){.size = BYTES}, &made, &err) == PM_OK);
     CHECK(made.created && !made.device && made.zeroed);
     CHECK_EQ(made.data + made.head, BYTES);
 }
 
 static struct pm_shard *shard(void) { return &pm_heap.shard[0]; }
+
+// A heap on two media, the second of `more` bytes more. Returns PMALLOC_HEAP.
+static const char *make_two(uint64_t more) {
+    static char second[sizeof pm_heap.dir], both[2 * sizeof pm_heap.dir];
+    struct pm_fixed_made made[2];
+    snprintf(second, sizeof second, "%.4000s.2", fixture_dir);
+    snprintf(both, sizeof both, "%s:%s", fixture_dir, second);
+    const char *path[] = {fixture_dir, second};
+    int fd = open(second, O_RDWR | O_CREAT | O_EXCL, 0600);
+    MUST(fd >= 0 && posix_fallocate(fd, 0, (off_t)(BYTES + more)) == 0 && close(fd) == 0);
+    fd = open(fixture_dir, O_RDWR | O_CREAT | O_EXCL, 0600);
+    MUST(fd >= 0 && posix_fallocate(fd, 0, BYTES) == 0 && close(fd) == 0);
+    pm_options_default();
+    MUST(pm_fixed_make(path, 2, &(struct pm_fixed_wish){0}, made, &err) == PM_OK);
+    CHECK(made[0].head >= made[1].head && made[1].data + made[1].head == BYTES + more);
+    CHECK(made[1].number == 1 && made[1].media == 2 && made[1].journal == 0);
+    return both;
+}
 
 // ---- what is durable ----------------------------------------------------------------------------
 
@@ -100,6 +120,35 @@ static void test_descriptors_closed_by_the_program(void) {
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
+static bool is_locked(const char *path) {
+    int fd = open(path, O_RDONLY);
+    bool locked = flock(fd, LOCK_EX | LOCK_NB) != 0;
+    close(fd);
+    return locked;
+}
+
+static void test_several_media(void) {
+    const char *both = make_two(4 * PM_FIXED_ALIGN), *second = both + strlen(fixture_dir) + 1;
+    MUST(pm_tables_reserve(2) && pm_heap_open(both, PM_OPEN_EXISTING, false, &err) == PM_OK);
+    MUST(pm_heap_map(&err) == PM_OK);
+    CHECK_EQ(pm_heap.shards, 2);
+    CHECK_EQ(pm_heap.volumes, 1);
+    struct pm_shard *s = &pm_heap.shard[1];
+    CHECK(s->data.map == pm_heap_at(PM_SHARD_RANGE) && !pm_fixed_device());
+    CHECK(s->limit > BYTES && s->limit > shard()->limit && s->limit <= s->data.room);
+    CHECK(pm_medium_of(&s->log) == &pm_fixed.medium[1]);
+    CHECK(pm_medium_of(&pm_heap.roots) == &pm_fixed.medium[0]);
+    MUST(pm_fixed_set_length(&s->data, PM_REGION_SIZE));
+    CHECK(pm_sealed(*s->data.length, PM_SALT_LENGTH(PM_JOURNAL_DATA)));
+    MUST(close_range(3, ~0u, 0) == 0);
+    CHECK(pm_file_ready(&s->data) && pm_file_ready(&pm_heap.roots));
+    CHECK(is_locked(fixture_dir) && is_locked(second)); // by the mappings of the heads
+    pm_heap_release();
+    CHECK(!is_locked(fixture_dir) && !is_locked(second));
+    CHECK(!pm_fixed_is_open() && !s->data.length && !s->log.length && s->log.fd < 0);
+    unlink(second);
+}
+
 // ---- space --------------------------------------------------------------------------------------
 
 static void test_released_space_stays(void) {
@@ -161,12 +210,55 @@ static void test_layouts_that_are_refused(void) {
     CHECK_EQ(check(l), PM_DAMAGE);
 }
 
+static void test_the_place_of_a_layout(void) {
+    make();
+    struct pm_layout l = layout();
+    l.place = (struct pm_layout_place){2, 3, 2, 3, 0};
+    CHECK_EQ(check(l), PM_DAMAGE); // superblock and roots on a medium that is not the first
+    for (unsigned part = 0; part < PM_JOURNAL_DATA; part++)
+        l.part[part] = (struct pm_part_range){0, 0};
+    CHECK_EQ(check(l), PM_OK);
+    struct pm_layout_place wrong[] = {{3, 3, 3, 3, 0}, {2, PM_MEDIA + 1, 2, PM_MEDIA + 1, 0}};
+    for (unsigned i = 0; i < 2; i++) {
+        l.place = wrong[i];
+        CHECK_EQ(check(l), PM_DAMAGE);
+    }
+    // Several shards on a medium: of a later build.
+    struct pm_layout_place later[] = {{0, 1, 0, 2, 1ull << 40}, {0, 1, 1, 1, 0}, {0, 1, 0, 2, 0}};
+    for (unsigned i = 0; i < 3; i++) {
+        l.place = later[i];
+        pm_heap.foreign = false;
+        CHECK_EQ(check(l), PM_OPERATIONAL);
+        CHECK(pm_heap.foreign);
+    }
+}
+
+static void test_media_that_are_refused(void) {
+    struct pm_layout first = {.uuid = {1}, .place = {0, 3, 0, 3, 0}}, l = first;
+    struct pm_layout_named named = {&first, "/first", 3};
+    l.place.number = 1;
+    CHECK_EQ(pm_layout_check_place(&first, &named, 0, "/first", &err), PM_OK);
+    CHECK_EQ(pm_layout_check_place(&l, &named, 1, "/it", &err), PM_OK);
+    CHECK_EQ(pm_layout_check_place(&l, &named, 2, "/it", &err), PM_OPERATIONAL);
+    CHECK(strstr(err.text, "/it is number 2") && strstr(err.text, "stands at place 3"));
+    named.media = 2;
+    CHECK_EQ(pm_layout_check_place(&l, &named, 1, "/it", &err), PM_OPERATIONAL);
+    CHECK(strstr(err.text, "number 2 of the 3") && strstr(err.text, "2 are named"));
+    named.media = 3;
+    l.uuid[15] ^= 1;
+    CHECK_EQ(pm_layout_check_place(&l, &named, 1, "/it", &err), PM_OPERATIONAL);
+    CHECK(strstr(err.text, "/it belongs to another heap than /first"));
+}
+
 static void test_frozen(void) {
     CHECK_EQ(sizeof(struct pm_layout), 4096);
     CHECK_EQ(sizeof(struct pm_lengths), 4096);
     CHECK_EQ(offsetof(struct pm_layout, bytes), 16);
     CHECK_EQ(offsetof(struct pm_layout, uuid), 32);
     CHECK_EQ(PM_FIXED_ALIGN, 2 << 20);
+    CHECK_EQ(offsetof(struct pm_layout, place), 304);
+    CHECK_EQ(offsetof(struct pm_layout_place, next), 8);
+    CHECK_EQ(PM_LAYOUT_VERSION, 2);
 }
 
 int main(void) {
@@ -174,8 +266,11 @@ int main(void) {
     RUN_CHILD(it_ends_where_the_medium_ends);
     RUN_CHILD(the_length_is_there_again);
     RUN_CHILD(descriptors_closed_by_the_program);
+    RUN_CHILD(several_media);
     RUN_CHILD(released_space_stays);
     RUN_CHILD(layouts_that_are_refused);
+    RUN_CHILD(the_place_of_a_layout);
+    RUN_CHILD(media_that_are_refused);
     RUN_CHILD(frozen);
     return CHECK_DONE();
 }

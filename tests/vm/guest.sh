@@ -85,11 +85,11 @@ place() { # HEAP ROUNDS
         usleep $((400000 * round))
         kill -9 "$worker"
         wait "$worker" 2>/dev/null
-        [ $((round % 2)) = 0 ] || pmalloc-recover "${1%%:*}" >/dev/null
+        [ $((round % 2)) = 0 ] || pmalloc-recover "$1" >/dev/null
     done
     LD_PRELOAD=/lib/libpmalloc_preload.so placed >/dev/null 2>&1
     echo "ended $?"
-    pmalloc-info --nodes --json "${1%%:*}"
+    pmalloc-info --nodes --json "$1"
 }
 
 # Kills a program of tests/apps again and again, and lets it check itself. Every other kill may come

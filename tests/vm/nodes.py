@@ -6,7 +6,7 @@ import json
 import re
 import time
 
-from machine import Boot, Medium, make_image
+from machine import DEVICES, Boot, Medium, make_image
 
 ROUNDS = 3
 SECONDS = 300
@@ -15,12 +15,15 @@ MEDIA = [
     Medium("nodes", "none", "tmpfs", "size=400M"),
     Medium("dax-0", "pmem", "ext4", "dax=always", 0),
     Medium("dax-1", "pmem", "ext4", "dax=always", 1),
+    *DEVICES.values(),
 ]
 HEAPS = {
     "tmpfs": "/mnt/nodes/heap",
     "dax": "/mnt/dax-0/heap:/mnt/dax-1/heap",
     "dax-other": "/mnt/dax-1/other:/mnt/dax-0/other",
+    "devices": "/dev/dax-4k:/dev/dax-2m",  # captured roots need 4 KiB
 }
+MAKE = f"pmalloc-recover --make --force {HEAPS['devices']} >/dev/port/devices 2>&1\n"
 VISITS = 8  # of one run of placed, of both nodes
 
 
@@ -70,7 +73,9 @@ def check(kernel, base, folder):
     folder.mkdir()
     for medium in MEDIA:
         make_image(medium, folder)
-    script = "\n".join(f"place {HEAPS[name]} {ROUNDS} >/dev/port/{name} 2>&1" for name in HEAPS)
+    script = MAKE + "\n".join(
+        f"place {HEAPS[name]} {ROUNDS} >>/dev/port/{name} 2>&1" for name in HEAPS
+    )
     boot = Boot(kernel, base, folder, MEDIA, "cpu", script, list(HEAPS), both_cores=True)
     end = time.monotonic() + SECONDS
     while boot.running() and time.monotonic() < end:

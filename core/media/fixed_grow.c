@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Makes one medium of a heap larger. Who uses the heap has locked all of its media: so the lock of
+// this one is enough.
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/crc.h"
+#include "fixed_layout.h"
+#include "fixed_make.h"
+#include "fixed_map.h"
+#include "fixed_target.h"
+#include "journal.h"
+#include "persist.h"
+
+static bool zero_range(const struct pm_fixed_target *t, uint64_t from, uint64_t to) {
+    bool good = true;
+    for (uint64_t at = from; at < to && good; at += PM_TARGET_WINDOW) {
+        uint64_t len = to - at < PM_TARGET_WINDOW ? to - at : PM_TARGET_WINDOW;
+        char *map = pm_medium_map(t->medium->lock, NULL, len, PROT_READ | PROT_WRITE, at);
+        if (map == MAP_FAILED)
+            return false;
+        memset(map, 0, len);
+        good = pm_target_sync(t, map, len);
+        munmap(map, len);
+    }
+    return good;
+}
+
+// What the heap is, and how large. The headers of slabs are as many as their part has room for.
+static int check_growth(const struct pm_fixed_target *t, uint64_t *now, struct pm_error *err) {
+    const struct pm_layout *layout = (const void *)t->head;
+    const char *path = t->medium->path;
+    uint64_t word = ((const struct pm_lengths *)(const void *)(layout + 1))->grown;
+    *now = word ? (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT : layout->bytes;
+    uint64_t most = layout->part[PM_JOURNAL_DATA].at + layout->part[PM_JOURNAL_SLABS].room /
+                                                           sizeof(struct pm_slab_header) *
+                                                           PM_SLAB_SIZE;
+    if (word && !pm_sealed(word, PM_SALT_GROWN))
+        return pm_fail(err, PM_DAMAGE, "%s/layout: its size does not match its check", path);
+    if (t->bytes < *now)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: its heap has %lu bytes; it can become larger, not smaller", path,
+                       (unsigned long)*now);
+    if (t->bytes <= most)
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s: its heap has metadata for %lu bytes, less than %lu; give --size %lu, or "
+                   "make a new heap",
+                   path, (unsigned long)most, (unsigned long)t->bytes,
+                   (unsigned long)(most & ~(PM_FIXED_ALIGN - 1)));
+}
+
+static int grow_medium(struct pm_fixed_target *t, bool force, struct pm_fixed_made *made,
+                       struct pm_error *err) {
+    const struct pm_layout *layout = (const void *)t->head;
+    struct pm_lengths *lengths = (struct pm_lengths *)(void *)(t->head + sizeof *layout);
+    uint64_t now;
+    int status = pm_layout_check(layout, t->medium->path, err);
+    if (status == PM_OK)
+        status = check_growth(t, &now, err);
+    if (status != PM_OK)
+        return status;
+    made->zeroed = layout->flags & PM_LAYOUT_ZEROED;
+    made->head = layout->part[PM_JOURNAL_DATA].at;
+    made->journal = layout->part[PM_JOURNAL_SELF].room;
+    made->data = t->bytes - made->head;
+    made->number = layout->place.number;
+    made->media = layout->place.media;
+    if (made->zeroed && force && !zero_range(t, now, t->bytes))
+        return pm_target_failed(t, "cannot be written", err);
+    if (made->zeroed && !force)
+        status = pm_target_check_zeroes(t, now, t->bytes, err);
+    if (status != PM_OK || t->bytes == now)
+        return status;
+    pm_commit_u64(&lengths->grown, pm_seal((uint32_t)(t->bytes >> PM_PAGE_SHIFT), PM_SALT_GROWN));
+    return pm_target_sync(t, t->head, PM_FIXED_ALIGN)
+               ? PM_OK
+               : pm_target_failed(t, "cannot be written", err);
+}
+
+int pm_fixed_grow(const char *path, uint64_t size, bool force, struct pm_fixed_made *made,
+                  struct pm_error *err) {
+    static struct pm_medium medium; // static, because the message of a failed flush has its path
+    struct pm_fixed_target t = {.medium = &medium};
+    *made = (struct pm_fixed_made){0};
+    int status = pm_target_open(&t, path, size, false, force, err);
+    if (status == PM_OK)
+        status = pm_fixed_persist(&medium, 1, err);
+    made->device = medium.device;
+    if (status == PM_OK)
+        status = pm_target_map_head(&t, PM_FIXED_ALIGN, err);
+    if (status == PM_OK)
+        status = grow_medium(&t, force, made, err);
+    pm_target_close(&t, false);
+    return status;
+}
