@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
 """PMALLOC_COMMIT on heaps of several data files, in one directory and in two, and on a fixed medium
-(0 directories): the program is killed between any two steps by which a commit changes files, or in the midst of a write (stop_commit.c).
-The heap is then as of the last commit that the program knew of, or of the one being made. The tools
-say which, and what the next opening has to do. STOPS is the number of steps tried."""
+(0 directories): the program is killed between any two steps by which a commit changes files, or in
+the midst of a write (stop_commit.c). The heap is then as of the last commit that the program knew
+of, or of the one being made. The tools say which, and what the next opening has to do. STOPS is the
+number of steps tried."""
 
 import json
 import os

@@ -192,7 +192,8 @@ def test_commits_change_bytes_alone(fixed, shm):
         text = trace.read_text()
         assert "pwrite64" in text
         lines = [line for line in text.splitlines() if str(fixed) in line]
-        assert all(re.match(r"\d+ +(pwrite64|<\.\.\.)", line) for line in lines), lines[:5]
+        others = [line for line in lines if not re.match(r"\d+ +(pwrite64|<\.\.\.)", line)]
+        assert not others
 
 
 # ---- growth
@@ -294,7 +295,7 @@ def test_a_making_over_another_heap(shm):
     succeeds(recover_tool(old, "--make", "--size", "32M"))
     succeeds(work(old, "run", 1000, 1))
     succeeds(work(folder, "run", 2000, 2))
-    digests = {succeeds(work(heap, "check")): name for heap, name in ((old, "old"), (folder, "new"))}
+    digests = {succeeds(work(old, "check")): "old", succeeds(work(folder, "check")): "new"}
     watch = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=munmap"]
     command = [tool("pmalloc-recover"), "--make", "--force", "--from", folder, path]
     seen = set()
