@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/crc.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/journal.h"
 #include "media/journal_files.h"
@@ -34,9 +34,7 @@ static void lose(void) { follow.lost = true; }
 
 // The part of a fixed medium ends where its length says, as a file does.
 static ssize_t read_part(const struct pm_file *part, void *to, size_t len, uint64_t at) {
-    uint64_t word = __atomic_load_n(part->length, __ATOMIC_ACQUIRE);
-    uint64_t end = (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT;
-    end = end < part->room ? end : part->room;
+    uint64_t end = pm_fixed_length(part);
     if (at >= end)
         return 0;
     len = len < end - at ? len : end - at;
