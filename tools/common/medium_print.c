@@ -16,7 +16,9 @@ static void print_regions(const struct medium *m) {
     for (unsigned i = 0; i < m->regions; i++) {
         const struct medium_region *r = &m->region[i];
         printf("domain       region%u: %s%s\n", r->number, *r->domain ? r->domain : "not told",
-               r->behind ? ", this file system's" : "");
+               !r->behind  ? ""
+               : m->device ? ", this device's"
+                           : ", this file system's");
     }
     if (m->durability == PM_DURABLE_LINE && m->regions)
         puts("             caches count as safe only where every region says cpu_cache");
