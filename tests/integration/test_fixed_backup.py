@@ -72,6 +72,17 @@ def test_each_round_is_one_instant(shm, fixed, mode):
     assert counted(shm, shm / "backup") >= last
 
 
+def test_commits_are_followed_in_the_journal(shm, fixed):
+    """So little is left for the moment in which the program is held."""
+    compared = 0
+    with running(fixed, "-s", "COMMIT=20ms") as process:
+        for _ in range(6):
+            compared += not back_up(fixed, shm / "backup")["recorded"]
+        count = counted(shm, shm / "backup")
+        assert end(process) >= count
+    assert compared <= 1
+
+
 def test_a_round_writes_what_has_changed(shm, fixed):
     with running(fixed, threads=1, pages=100) as process:
         first = back_up(fixed, shm / "backup")
