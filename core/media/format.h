@@ -134,13 +134,13 @@
 //   heap.0 replaced by nothing   discard_data()                                    [emptied slots]
 //     needs   the empty log
 //     before  free pages, which opening gives back     after  an empty file
-//   magic of a fixed medium      fill_head()                   [test_a_making_that_is_interrupted]
+//   magic of a fixed medium      fill_head()                                         [remade from]
 //     needs   everything before heap.0 (fsync)
 //     before  no heap                     after  an empty, dirty heap
-//   length of a part of one      pm_fixed_set_length()                   [test_killed_at_any_time]
+//   length of a part of one      pm_fixed_set_length()                                   [full log]
 //     needs   nothing: beyond the old one nothing counts
 //     before  the old length              after  the new one, for what comes to lie there
-//   grown size of one            grow_heap()                                         [test_growth]
+//   grown size of one            grow_heap()                                               [grown]
 //     needs   zeroes in what is new, if the heap counts on them (fsync)
 //     before  the old size                after  the new one, for heap.0
 //   last group of a commit       pm_commit_finish()                      [test_killed_under_time]
