@@ -113,7 +113,8 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	installed-files dist deb \
-	fuzz fuzz-backup fuzz-corpus fuzz-corpus-backup fuzz-coverage format format-check lint \
+	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-corpus-backup fuzz-corpus-medium \
+	fuzz-coverage format format-check lint \
 	check-layers check-style tests-built \
 	pmem-packages soak faults vm print-inner-calls FORCE
 .DELETE_ON_ERROR:
@@ -280,9 +281,12 @@ FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
 FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,\
 	$(filter-out tests/fuzz/fuzz_backup.c,$(wildcard tests/fuzz/*.c)))
 FUZZER := $(BUILD)/fuzz/fuzz_heap
+MEDIUM_FUZZER := $(BUILD)/fuzz/fuzz_medium
 FUZZ_OPTIONS = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 FUZZ_RUN = $(FUZZ_OPTIONS) $(FUZZER) -timeout=20 -rss_limit_mb=2048
 CORPUS = tests/fuzz/corpus
+MEDIUM_FUZZ_RUN = $(FUZZ_OPTIONS) $(MEDIUM_FUZZER) -timeout=20 -rss_limit_mb=2048
+MEDIUM_CORPUS = tests/fuzz/corpus-medium
 # Backups need no heap, so nothing is wrapped.
 FUZZ_BACKUP_OBJS := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,$(wildcard core/base/*.c core/media/*.c) \
 	$(addprefix tools/common/,backup_kept.c backup_target.c backup_verify.c figures.c)) \
@@ -304,13 +308,22 @@ $(FUZZER): $(FUZZ_LIB) $(FUZZ_OBJS)
 	$(CLANG) -fsanitize=fuzzer,address,undefined $(FUZZ_LINK) -Wl,--wrap=pm_os_reserve \
 		-Wl,--wrap=pm_os_reserve_unused -Wl,--wrap=munmap -o $@ $^ -lpthread
 
+# The same program, which goes by its name.
+$(MEDIUM_FUZZER): $(FUZZER)
+	@ln -f $< $@
+
 $(BACKUP_FUZZER): $(FUZZ_BACKUP_OBJS)
 	$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ -lpthread
 
-fuzz-corpus: $(FUZZER) fuzz-corpus-backup ## run the fuzzers on each input of their corpus, once
+fuzz-corpus: $(FUZZER) fuzz-corpus-medium fuzz-corpus-backup ## run the fuzzers on each input of their corpus, once
 	@$(FUZZ_RUN) -runs=0 $(CORPUS) > $(BUILD)/fuzz/corpus.log 2>&1 || \
 		{ tail -n 40 $(BUILD)/fuzz/corpus.log; exit 1; }
 	@echo "ok   $(FUZZER): $$(ls $(CORPUS) | wc -l) inputs"
+
+fuzz-corpus-medium: $(MEDIUM_FUZZER)
+	@$(MEDIUM_FUZZ_RUN) -runs=0 $(CORPUS) $(MEDIUM_CORPUS) > $(BUILD)/fuzz/medium.log 2>&1 || \
+		{ tail -n 40 $(BUILD)/fuzz/medium.log; exit 1; }
+	@echo "ok   $(MEDIUM_FUZZER): $$(ls $(CORPUS) $(MEDIUM_CORPUS) | grep -c -) inputs"
 
 fuzz-corpus-backup: $(BACKUP_FUZZER)
 	@$(BACKUP_FUZZ_RUN) -runs=0 $(BACKUP_CORPUS) > $(BUILD)/fuzz/backup.log 2>&1 || \
@@ -321,6 +334,12 @@ fuzz: $(FUZZER) ## look for new inputs, for SECONDS=60; findings stay in build/f
 	@mkdir -p $(BUILD)/fuzz/found
 	$(FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=256 -len_control=0 -print_final_stats=1 \
 		-artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/found $(CORPUS)
+
+fuzz-medium: $(MEDIUM_FUZZER) ## the same for heaps on a fixed medium
+	@mkdir -p $(BUILD)/fuzz/found-medium
+	$(MEDIUM_FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=256 -len_control=0 \
+		-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/medium- \
+		$(BUILD)/fuzz/found-medium $(MEDIUM_CORPUS) $(CORPUS)
 
 fuzz-backup: $(BACKUP_FUZZER) ## the same for forged backups
 	@mkdir -p $(BUILD)/fuzz/found-backup
