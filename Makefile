@@ -113,8 +113,7 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	installed-files dist deb \
-	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-corpus-backup fuzz-corpus-medium \
-	fuzz-coverage format format-check lint \
+	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style tests-built \
 	pmem-packages soak faults vm print-inner-calls FORCE
 .DELETE_ON_ERROR:
@@ -283,16 +282,14 @@ FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,\
 FUZZER := $(BUILD)/fuzz/fuzz_heap
 MEDIUM_FUZZER := $(BUILD)/fuzz/fuzz_medium
 FUZZ_OPTIONS = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
-FUZZ_RUN = $(FUZZ_OPTIONS) $(FUZZER) -timeout=20 -rss_limit_mb=2048
+FUZZ_BOUNDS = -timeout=20 -rss_limit_mb=2048
 CORPUS = tests/fuzz/corpus
-MEDIUM_FUZZ_RUN = $(FUZZ_OPTIONS) $(MEDIUM_FUZZER) -timeout=20 -rss_limit_mb=2048
 MEDIUM_CORPUS = tests/fuzz/corpus-medium
 # Backups need no heap, so nothing is wrapped.
 FUZZ_BACKUP_OBJS := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,$(wildcard core/base/*.c core/media/*.c) \
 	$(addprefix tools/common/,backup_kept.c backup_target.c backup_verify.c figures.c)) \
 	$(BUILD)/fuzz/obj/tests/fuzz/fuzz_backup.o
 BACKUP_FUZZER := $(BUILD)/fuzz/fuzz_backup
-BACKUP_FUZZ_RUN = $(FUZZ_OPTIONS) $(BACKUP_FUZZER) -timeout=20 -rss_limit_mb=2048
 BACKUP_CORPUS = tests/fuzz/corpus-backup
 SECONDS ?= 60
 
@@ -315,37 +312,30 @@ $(MEDIUM_FUZZER): $(FUZZER)
 $(BACKUP_FUZZER): $(FUZZ_BACKUP_OBJS)
 	$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ -lpthread
 
-fuzz-corpus: $(FUZZER) fuzz-corpus-medium fuzz-corpus-backup ## run the fuzzers on each input of their corpus, once
-	@$(FUZZ_RUN) -runs=0 $(CORPUS) > $(BUILD)/fuzz/corpus.log 2>&1 || \
-		{ tail -n 40 $(BUILD)/fuzz/corpus.log; exit 1; }
-	@echo "ok   $(FUZZER): $$(ls $(CORPUS) | wc -l) inputs"
+# $(call once,PROGRAM,CORPORA) and $(call look_for,PROGRAM,NAME-,LENGTH,CORPORA)
+define once
+@$(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -runs=0 $2 > $1.log 2>&1 || { tail -n 40 $1.log; exit 1; }
+@echo "ok   $1: $$(find $2 -type f | wc -l) inputs"
+endef
+define look_for
+@mkdir -p $(BUILD)/fuzz/$2found
+$(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -max_total_time=$(SECONDS) -max_len=$3 -len_control=0 \
+	-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$2 $(BUILD)/fuzz/$2found $4
+endef
 
-fuzz-corpus-medium: $(MEDIUM_FUZZER)
-	@$(MEDIUM_FUZZ_RUN) -runs=0 $(CORPUS) $(MEDIUM_CORPUS) > $(BUILD)/fuzz/medium.log 2>&1 || \
-		{ tail -n 40 $(BUILD)/fuzz/medium.log; exit 1; }
-	@echo "ok   $(MEDIUM_FUZZER): $$(ls $(CORPUS) $(MEDIUM_CORPUS) | grep -c -) inputs"
-
-fuzz-corpus-backup: $(BACKUP_FUZZER)
-	@$(BACKUP_FUZZ_RUN) -runs=0 $(BACKUP_CORPUS) > $(BUILD)/fuzz/backup.log 2>&1 || \
-		{ tail -n 40 $(BUILD)/fuzz/backup.log; exit 1; }
-	@echo "ok   $(BACKUP_FUZZER): $$(ls $(BACKUP_CORPUS) | wc -l) inputs"
+fuzz-corpus: $(FUZZER) $(MEDIUM_FUZZER) $(BACKUP_FUZZER) ## run each fuzzer once on its corpus
+	$(call once,$(FUZZER),$(CORPUS))
+	$(call once,$(MEDIUM_FUZZER),$(CORPUS) $(MEDIUM_CORPUS))
+	$(call once,$(BACKUP_FUZZER),$(BACKUP_CORPUS))
 
 fuzz: $(FUZZER) ## look for new inputs, for SECONDS=60; findings stay in build/fuzz
-	@mkdir -p $(BUILD)/fuzz/found
-	$(FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=256 -len_control=0 -print_final_stats=1 \
-		-artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/found $(CORPUS)
+	$(call look_for,$(FUZZER),,256,$(CORPUS))
 
 fuzz-medium: $(MEDIUM_FUZZER) ## the same for heaps on a fixed medium
-	@mkdir -p $(BUILD)/fuzz/found-medium
-	$(MEDIUM_FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=256 -len_control=0 \
-		-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/medium- \
-		$(BUILD)/fuzz/found-medium $(MEDIUM_CORPUS) $(CORPUS)
+	$(call look_for,$(MEDIUM_FUZZER),medium-,256,$(MEDIUM_CORPUS) $(CORPUS))
 
 fuzz-backup: $(BACKUP_FUZZER) ## the same for forged backups
-	@mkdir -p $(BUILD)/fuzz/found-backup
-	$(BACKUP_FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=96 -len_control=0 \
-		-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/backup- \
-		$(BUILD)/fuzz/found-backup $(BACKUP_CORPUS)
+	$(call look_for,$(BACKUP_FUZZER),backup-,96,$(BACKUP_CORPUS))
 
 COVERED = $(addprefix core/media/,heap_open.c heap_dir.c log.c log_chunks.c log_compact.c) \
 	core/media/close_record.c core/pages/extent_adopt.c gc/roots/root_table.c \

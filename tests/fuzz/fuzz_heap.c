@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The target of libFuzzer. Under the name fuzz_medium it puts each heap on a fixed medium. Edited
-// heaps go through opening, recovery, verification, and reading by
-// the tools. What must hold for each:
+// heaps go through opening, recovery, verification, and reading by the tools. What must hold for
+// each:
 //
 //   looking    changes nothing, and its verdict is the verdict of the recovery
 //   refused    the files stay as they were
@@ -83,8 +83,8 @@ static void wrong(const char *what, const struct pm_error *err) {
     abort();
 }
 
-// A sum over every word before heap.0 of a medium, or of every file except heap.0, and over the inodes and lengths of all files.
-// Words that are zero do not count, so a hole equals zeroes.
+// A sum over every word before heap.0 of a medium, or of every file except heap.0, and over the
+// inodes and lengths of all files. Words that are zero do not count, so a hole equals zeroes.
 static uint64_t fingerprint(void) {
     static uint64_t block[8192];
     uint64_t sum = 0;
