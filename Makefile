@@ -113,7 +113,7 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	installed-files dist deb \
-	fuzz fuzz-backup fuzz-corpus fuzz-corpus-backup fuzz-coverage format format-check lint \
+	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style tests-built \
 	pmem-packages soak faults vm print-inner-calls FORCE
 .DELETE_ON_ERROR:
@@ -230,8 +230,8 @@ $(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
 CRASH_TSAN = -fsanitize=thread -fno-builtin-memset -fno-builtin-memcpy -fno-builtin-memmove \
 	$(if $(findstring clang,$(CC)),-mllvm -simplifycfg-sink-common=false \
 	-mllvm -enable-tail-merge=0,-fno-crossjumping -fno-tree-tail-merge)
-CRASH_WRAP = pm_persist_init pm_os_now_ms fallocate ftruncate pwrite write openat renameat \
-	unlinkat mmap munmap syscall memcpy memmove memset
+CRASH_WRAP = pm_persist_init pm_os_now_ms getrandom fallocate ftruncate pread pwrite write \
+	openat renameat unlinkat mmap munmap syscall memcpy memmove memset
 CRASH_CFLAGS = $(filter-out $(LTO_FLAGS),$(LIB_CFLAGS)) -iquote tests/crash -fno-pic -fno-pie
 
 $(CRASH_CORE_OBJS): $(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags Makefile
@@ -280,15 +280,16 @@ FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
 FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,\
 	$(filter-out tests/fuzz/fuzz_backup.c,$(wildcard tests/fuzz/*.c)))
 FUZZER := $(BUILD)/fuzz/fuzz_heap
+MEDIUM_FUZZER := $(BUILD)/fuzz/fuzz_medium
 FUZZ_OPTIONS = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
-FUZZ_RUN = $(FUZZ_OPTIONS) $(FUZZER) -timeout=20 -rss_limit_mb=2048
+FUZZ_BOUNDS = -timeout=20 -rss_limit_mb=2048
 CORPUS = tests/fuzz/corpus
+MEDIUM_CORPUS = tests/fuzz/corpus-medium
 # Backups need no heap, so nothing is wrapped.
 FUZZ_BACKUP_OBJS := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,$(wildcard core/base/*.c core/media/*.c) \
 	$(addprefix tools/common/,backup_kept.c backup_target.c backup_verify.c figures.c)) \
 	$(BUILD)/fuzz/obj/tests/fuzz/fuzz_backup.o
 BACKUP_FUZZER := $(BUILD)/fuzz/fuzz_backup
-BACKUP_FUZZ_RUN = $(FUZZ_OPTIONS) $(BACKUP_FUZZER) -timeout=20 -rss_limit_mb=2048
 BACKUP_CORPUS = tests/fuzz/corpus-backup
 SECONDS ?= 60
 
@@ -304,29 +305,37 @@ $(FUZZER): $(FUZZ_LIB) $(FUZZ_OBJS)
 	$(CLANG) -fsanitize=fuzzer,address,undefined $(FUZZ_LINK) -Wl,--wrap=pm_os_reserve \
 		-Wl,--wrap=pm_os_reserve_unused -Wl,--wrap=munmap -o $@ $^ -lpthread
 
+# The same program, which goes by its name.
+$(MEDIUM_FUZZER): $(FUZZER)
+	@ln -f $< $@
+
 $(BACKUP_FUZZER): $(FUZZ_BACKUP_OBJS)
 	$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ -lpthread
 
-fuzz-corpus: $(FUZZER) fuzz-corpus-backup ## run the fuzzers on each input of their corpus, once
-	@$(FUZZ_RUN) -runs=0 $(CORPUS) > $(BUILD)/fuzz/corpus.log 2>&1 || \
-		{ tail -n 40 $(BUILD)/fuzz/corpus.log; exit 1; }
-	@echo "ok   $(FUZZER): $$(ls $(CORPUS) | wc -l) inputs"
+# $(call once,PROGRAM,CORPORA) and $(call look_for,PROGRAM,NAME-,LENGTH,CORPORA)
+define once
+@$(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -runs=0 $2 > $1.log 2>&1 || { tail -n 40 $1.log; exit 1; }
+@echo "ok   $1: $$(find $2 -type f | wc -l) inputs"
+endef
+define look_for
+@mkdir -p $(BUILD)/fuzz/$2found
+$(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -max_total_time=$(SECONDS) -max_len=$3 -len_control=0 \
+	-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$2 $(BUILD)/fuzz/$2found $4
+endef
 
-fuzz-corpus-backup: $(BACKUP_FUZZER)
-	@$(BACKUP_FUZZ_RUN) -runs=0 $(BACKUP_CORPUS) > $(BUILD)/fuzz/backup.log 2>&1 || \
-		{ tail -n 40 $(BUILD)/fuzz/backup.log; exit 1; }
-	@echo "ok   $(BACKUP_FUZZER): $$(ls $(BACKUP_CORPUS) | wc -l) inputs"
+fuzz-corpus: $(FUZZER) $(MEDIUM_FUZZER) $(BACKUP_FUZZER) ## run each fuzzer once on its corpus
+	$(call once,$(FUZZER),$(CORPUS))
+	$(call once,$(MEDIUM_FUZZER),$(CORPUS) $(MEDIUM_CORPUS))
+	$(call once,$(BACKUP_FUZZER),$(BACKUP_CORPUS))
 
 fuzz: $(FUZZER) ## look for new inputs, for SECONDS=60; findings stay in build/fuzz
-	@mkdir -p $(BUILD)/fuzz/found
-	$(FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=256 -len_control=0 -print_final_stats=1 \
-		-artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/found $(CORPUS)
+	$(call look_for,$(FUZZER),,256,$(CORPUS))
+
+fuzz-medium: $(MEDIUM_FUZZER) ## the same for heaps on a fixed medium
+	$(call look_for,$(MEDIUM_FUZZER),medium-,256,$(MEDIUM_CORPUS) $(CORPUS))
 
 fuzz-backup: $(BACKUP_FUZZER) ## the same for forged backups
-	@mkdir -p $(BUILD)/fuzz/found-backup
-	$(BACKUP_FUZZ_RUN) -max_total_time=$(SECONDS) -max_len=96 -len_control=0 \
-		-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/backup- \
-		$(BUILD)/fuzz/found-backup $(BACKUP_CORPUS)
+	$(call look_for,$(BACKUP_FUZZER),backup-,96,$(BACKUP_CORPUS))
 
 COVERED = $(addprefix core/media/,heap_open.c heap_dir.c log.c log_chunks.c log_compact.c) \
 	core/media/close_record.c core/pages/extent_adopt.c gc/roots/root_table.c \

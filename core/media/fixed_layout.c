@@ -17,6 +17,19 @@ static bool may_have(const struct pm_layout *layout, unsigned part) {
     return layout->place.number == 0 || part >= PM_JOURNAL_DATA;
 }
 
+static bool overlap(const struct pm_part_range *a, const struct pm_part_range *b) {
+    return a->room && b->room && a->at < b->at + b->room && b->at < a->at + a->room;
+}
+
+// No part has a byte of another one, or of the first two pages.
+static bool part_is_alone(const struct pm_layout *layout, unsigned part) {
+    const struct pm_part_range *r = layout->part;
+    bool alone = !r[part].room || r[part].at >= sizeof *layout + sizeof(struct pm_lengths);
+    for (unsigned other = 0; other < part; other++)
+        alone = alone && !overlap(&r[part], &r[other]);
+    return alone;
+}
+
 static bool part_is_good(const struct pm_layout *layout, unsigned part) {
     const struct pm_part_range *r = &layout->part[part];
     uint64_t align = part == PM_JOURNAL_DATA ? PM_FIXED_ALIGN : PM_PAGE_SIZE;
@@ -57,6 +70,9 @@ int pm_layout_check(const struct pm_layout *layout, const char *path, struct pm_
     for (unsigned part = 0; part < PM_PARTS; part++)
         if (!part_is_good(layout, part))
             return pm_fail(err, PM_DAMAGE, "%s/layout: part %u lies nowhere", path, part);
+    for (unsigned part = 0; part < PM_PARTS; part++) // none of them wraps around
+        if (!part_is_alone(layout, part))
+            return pm_fail(err, PM_DAMAGE, "%s/layout: part %u lies over another one", path, part);
     return PM_OK;
 }
 

@@ -137,16 +137,16 @@
 //   heap.0 replaced by nothing   discard_data()                                    [emptied slots]
 //     needs   the empty log
 //     before  free pages, which opening gives back     after  an empty file
-//   magic of a fixed medium      store_magic()                 [test_a_making_that_is_interrupted]
+//   magic of a fixed medium      store_magic()                                        [remade from]
 //     needs   everything before heap.N (fsync); that of the first medium: those of the others
 //     before  no heap                     after  an empty, dirty heap
 //   the same, set to 0           begin_heap()                    [test_a_making_over_another_heap]
 //     needs   nothing: nothing of the old heap is overwritten before it (fsync)
 //     before  the heap that is overwritten   after  no heap
-//   length of a part of one      pm_fixed_set_length()                   [test_killed_at_any_time]
+//   length of a part of one      pm_fixed_set_length()                                   [full log]
 //     needs   nothing: beyond the old one nothing counts
 //     before  the old length              after  the new one, for what comes to lie there
-//   grown size of one            grow_medium()                                       [test_growth]
+//   grown size of one            grow_medium()                                              [grown]
 //     needs   zeroes in what is new, if the heap counts on them (fsync)
 //     before  the old size                after  the new one, for heap.0
 //   last group of a commit       pm_commit_finish()                      [test_killed_under_time]

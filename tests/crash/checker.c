@@ -32,14 +32,14 @@ static void die(const char *what) {
 static bool all_zero(const char *page) { return page[0] == 0 && memcmp(page, page + 1, 4095) == 0; }
 
 // Pages of zeroes stay holes.
-static void put_pages(int fd, const char *bytes, uint64_t size) {
+static void put_pages(int fd, const char *bytes, uint64_t size, off_t to) {
     for (uint64_t at = 0; at < size;) {
         uint64_t end = at;
         while (end < size && !all_zero(bytes + end))
             end += 4096;
         if (end > at) {
             uint64_t len = (end < size ? end : size) - at;
-            if (pwrite(fd, bytes + at, len, (off_t)at) != (ssize_t)len)
+            if (pwrite(fd, bytes + at, len, to + (off_t)at) != (ssize_t)len)
                 die("writing an image");
         }
         at = end + 4096;
@@ -53,12 +53,38 @@ static int make_file(unsigned file, uint64_t size) {
     return fd;
 }
 
+// Copies what lies beyond `at` in a file of the simulated program. It is on media as it is, because
+// the program's own data are durable at once.
+static void copy_data(int to, unsigned file, uint64_t size, off_t at) {
+    static char buffer[65536];
+    char path[192];
+    snprintf(path, sizeof path, "%s/heap/%s", world->root, file_name(file));
+    int from = open(path, O_RDONLY | O_CLOEXEC);
+    if (from < 0 || ftruncate(to, (off_t)size) != 0)
+        die(path);
+    for (; (at = lseek(from, at, SEEK_DATA)) >= 0;) {
+        off_t end = lseek(from, at, SEEK_HOLE);
+        while (at < end) {
+            size_t want = (size_t)(end - at) < sizeof buffer ? (size_t)(end - at) : sizeof buffer;
+            ssize_t got = pread(from, buffer, want, at);
+            if (got <= 0)
+                die("copying the data");
+            put_pages(to, buffer, (uint64_t)got, at);
+            at += got;
+        }
+    }
+    close(from);
+}
+
+// An image is the heap that the program uses alone: the files of a directory, or the medium.
+static bool heap_has(unsigned file) { return world->fixed == (file == F_MEDIUM); }
+
 static void put_metadata(void) {
     static uint64_t bytes[SHADOW_WORDS + 512];
     const struct request *q = &world->request;
     for (unsigned file = 0; file < SHADOWS; file++) {
         const struct shadow *s = &world->shadow[file];
-        if (!s->exists) {
+        if (!s->exists || !heap_has(file)) {
             unlinkat(image_dir, file_name(file), 0);
             continue;
         }
@@ -67,36 +93,20 @@ static void put_metadata(void) {
             if (q->patch[i].file == file)
                 bytes[q->patch[i].word] = q->patch[i].value;
         int fd = make_file(file, s->size);
-        put_pages(fd, (const char *)bytes, s->size);
+        put_pages(fd, (const char *)bytes, s->size, 0);
+        if (file == F_MEDIUM)
+            copy_data(fd, file, world->medium_bytes, s->size);
         close(fd);
     }
 }
 
-// Copies a data file of the simulated program. It is on media as it is, because the program's own
-// data are durable at once.
 static void put_data(unsigned file) {
-    static char buffer[65536];
-    char path[192];
-    if (!world->data_exists[file - F_DATA]) {
+    if (!world->data_exists[file - F_DATA] || world->fixed) {
         unlinkat(image_dir, file_name(file), 0);
         return;
     }
-    snprintf(path, sizeof path, "%s/heap/%s", world->root, file_name(file));
-    int from = open(path, O_RDONLY | O_CLOEXEC);
-    int to = make_file(file, world->data_size[file - F_DATA]);
-    if (from < 0)
-        die(path);
-    for (off_t at = 0; (at = lseek(from, at, SEEK_DATA)) >= 0;) {
-        off_t end = lseek(from, at, SEEK_HOLE);
-        while (at < end) {
-            size_t want = (size_t)(end - at) < sizeof buffer ? (size_t)(end - at) : sizeof buffer;
-            ssize_t got = pread(from, buffer, want, at);
-            if (got <= 0 || pwrite(to, buffer, (size_t)got, at) != got)
-                die("copying the data");
-            at += got;
-        }
-    }
-    close(from);
+    int to = make_file(file, 0);
+    copy_data(to, file, world->data_size[file - F_DATA], 0);
     close(to);
 }
 
@@ -133,6 +143,9 @@ static bool check(void) {
     put_metadata();
     for (unsigned file = F_DATA; file < FILES; file++)
         put_data(file);
+    char path[192];
+    heap_path(path, sizeof path, "image");
+    setenv("PMALLOC_HEAP", path, 1);
     setenv("PMALLOC_COLLECT", collect_text(world->expect.collect), 1);
     if (ftruncate(errors, 0) != 0 || lseek(errors, 0, SEEK_SET) != 0)
         die("errors");
@@ -168,7 +181,6 @@ int main(int argc, char **argv) {
     errors = memfd_create("errors", MFD_CLOEXEC);
     if (image_dir < 0 || errors < 0)
         die(path);
-    setenv("PMALLOC_HEAP", path, 1);
     setenv("PMALLOC_MARKERS", "1", 1);
     setenv("PMALLOC_PERSIST", "cache", 1);
     for (char byte; read(end, &byte, 1) == 1;) {

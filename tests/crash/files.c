@@ -36,9 +36,11 @@ static void changed(int fd, int file) {
         return;
     }
     struct shadow *s = &world->shadow[file];
-    if ((uint64_t)st.st_size < s->size)
-        media_punch((unsigned)file, (uint64_t)st.st_size, s->size);
-    s->size = (uint64_t)st.st_size;
+    uint64_t size = shadow_size((unsigned)file, (uint64_t)st.st_size);
+    if (size < s->size)
+        media_punch((unsigned)file, size, s->size);
+    s->exists = true;
+    s->size = size;
 }
 
 WRAP(int, fallocate, int fd, int mode, off_t offset, off_t len) {
@@ -57,6 +59,22 @@ WRAP(int, fallocate, int fd, int mode, off_t offset, off_t len) {
         changed(fd, file);
     }
     return status;
+}
+
+// The tool reads a heap's files into the medium. The kernel's stores are like those of the library.
+WRAP(ssize_t, pread, int fd, void *to, size_t len, off_t at) {
+    ssize_t got = __real_pread(fd, to, len, at);
+    if (got > 0)
+        record_stored(to, (size_t)got);
+    return got;
+}
+
+// It may fill a superblock that is mapped.
+WRAP(ssize_t, getrandom, void *to, size_t len, unsigned flags) {
+    ssize_t got = __real_getrandom(to, len, flags);
+    if (got > 0)
+        record_stored(to, (size_t)got);
+    return got;
 }
 
 WRAP(int, ftruncate, int fd, off_t size) {

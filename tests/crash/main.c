@@ -46,6 +46,7 @@ static void make_world(const char *root) {
         die(path);
     snprintf(path, sizeof path, "%s/image", world->root);
     mkdir(path, 0700);
+    world->medium_shadow = MEDIUM_HEAD;
     snprintf(path, sizeof path, "%s/dry", world->root);
     mkdir(path, 0700);
 }
@@ -201,7 +202,7 @@ static const struct scenario *find(const char *name) {
 static int usage(void) {
     fprintf(stderr,
             "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] [two] "
-            "[replay=POINT:INDEX] [mutate=OP:PC,PC...]\n");
+            "[fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...]\n");
     return 2;
 }
 
@@ -221,15 +222,19 @@ static bool option(const char *text) {
         world->eadr = true;
     else if (strcmp(text, "two") == 0)
         world->two = true;
+    else if (strcmp(text, "fixed") == 0)
+        world->fixed = true;
     else
         return false;
     return true;
 }
 
 int main(int argc, char **argv) {
+    static const char *const places[] = {"anywhere", "directory", "medium"};
     if (argc == 2 && strcmp(argv[1], "list") == 0) {
         for (unsigned i = 0; i < scenario_count; i++)
-            printf("%s\t%s\n", scenarios[i].name, scenarios[i].what);
+            printf("%s\t%s\t%s\n", scenarios[i].name, scenarios[i].what,
+                   places[scenarios[i].place]);
         return 0;
     }
     const struct scenario *s = argc >= 5 ? find(argv[3]) : NULL;
@@ -244,6 +249,7 @@ int main(int argc, char **argv) {
     for (int i = 5; i < argc; i++)
         if (!option(argv[i]))
             return usage();
+    world->fixed = s->place == MEDIUM || (world->fixed && s->place == ANYWHERE);
     start_checker(argv[1]);
     for (unsigned phase = 0;
          phase < s->phases && world->failures < (world->mutation ? 1 : FAILURES); phase++)

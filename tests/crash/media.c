@@ -282,6 +282,6 @@ void media_become(const struct patch *patch, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         set_media(patch[i].file, patch[i].word, patch[i].value);
     for (unsigned file = 0; file < SHADOWS; file++)
-        memcpy(world->shadow[file].now, world->shadow[file].media, SHADOW_BYTES);
+        memcpy(world->shadow[file].now, world->shadow[file].media, world->shadow[file].size);
     memset(flush_count, 0, sizeof flush_count);
 }

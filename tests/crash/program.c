@@ -10,6 +10,7 @@
 #include "blocks/slab.h"
 #include "image.h"
 #include "media/shard_make.h"
+#include "medium.h"
 #include "pages/extent_take.h"
 #include "preload/pmalloc.h"
 #include "process/entry.h"
@@ -90,7 +91,7 @@ static void expect_captured(const char *roots, bool done) {
 // With `world->two` every heap has two shards from the first start on, and extents come from either
 // by chance.
 static void make_two_shards(void) {
-    if (!world->two || pm_heap.shards > 1 || pm_shards_most() < 2)
+    if (!world->two || world->fixed || pm_heap.shards > 1 || pm_shards_most() < 2)
         return;
     pm_lock(&pm_heap.shard[0].lock);
     if (!pm_shard_make(0))
@@ -99,18 +100,18 @@ static void make_two_shards(void) {
 }
 
 static void favour_a_shard(void) {
-    if (world->two)
+    if (pm_heap.shards > 1)
         pm_extent_favour(rnd(2) % pm_heap.shards);
 }
 
 void program_start(const char *roots, bool collect_crash) {
-    char dir[192];
-    snprintf(dir, sizeof dir, "%s/heap", world->root);
-    setenv("PMALLOC_HEAP", dir, 1);
+    char path[192];
+    heap_path(path, sizeof path, "heap");
+    setenv("PMALLOC_HEAP", path, 1);
     if (roots[0])
         setenv("PMALLOC_ROOTS", roots, 1);
     setenv("PMALLOC_MARKERS", "1", 1);
-    if (world->two && !getenv("PMALLOC_LIMIT"))
+    if (world->two && !world->fixed && !getenv("PMALLOC_LIMIT"))
         setenv("PMALLOC_LIMIT", "2T", 1); // addresses for two
     world->expect.collect = program_later   ? COLLECT_LATER
                             : collect_crash ? COLLECT_CRASH
@@ -118,6 +119,8 @@ void program_start(const char *roots, bool collect_crash) {
     setenv("PMALLOC_COLLECT", collect_text(world->expect.collect), 1);
     world->expect.closed = false;
     record_begin();
+    if (world->fixed)
+        medium_need();
     pm_process_start();
     world->expect.made = true;
     expect_captured(roots, false);

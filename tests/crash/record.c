@@ -93,6 +93,13 @@ static void barrier(void) {
     group++;
 }
 
+void record_stored(const void *at, size_t len) {
+    if (!active)
+        return;
+    barrier();
+    look((uintptr_t)at, len);
+}
+
 void data_store(void *to, const void *from, size_t len) {
     barrier();
     image_point(SITE_DATA, (uint64_t)(uintptr_t)__builtin_return_address(0));
@@ -200,6 +207,10 @@ void record_map(void *at, size_t len, int fd, uint64_t offset) {
     int file = active ? record_file_of(fd) : -1;
     if (file < 0 || file >= F_DATA)
         return;
+    if (file == F_MEDIUM && offset >= world->medium_shadow)
+        return;
+    if (file == F_MEDIUM && len > world->medium_shadow - offset)
+        len = world->medium_shadow - offset;
     if (region_count == REGIONS)
         abort();
     uintptr_t start = (uintptr_t)at;
@@ -215,6 +226,18 @@ void record_unmap(void *at) {
             regions[i] = regions[--region_count];
 }
 
+uint64_t shadow_size(unsigned file, uint64_t bytes) {
+    if (file == F_MEDIUM) {
+        world->medium_bytes = bytes;
+        return bytes < world->medium_shadow ? bytes : world->medium_shadow;
+    }
+    if (bytes > SHADOW_BYTES) {
+        fprintf(stderr, "crash: %s is too long for the simulator\n", file_name(file));
+        abort();
+    }
+    return bytes;
+}
+
 static void rescan_file(int dir, unsigned file) {
     struct shadow *s = &world->shadow[file];
     struct stat st;
@@ -226,16 +249,16 @@ static void rescan_file(int dir, unsigned file) {
         return;
     }
     static uint64_t content[SHADOW_WORDS];
-    if ((uint64_t)st.st_size > SHADOW_BYTES) {
-        fprintf(stderr, "crash: %s is too long for the simulator\n", file_name(file));
-        abort();
-    }
-    ssize_t got = pread(fd, content, SHADOW_BYTES, 0);
+    uint64_t before = s->size, size = shadow_size(file, (uint64_t)st.st_size);
+    uint64_t bytes = (size > before ? size : before) + WORD - 1;
+    memset(content, 0, bytes);
+    bool good = pread(fd, content, size, 0) == (ssize_t)size;
     close(fd);
-    memset((char *)content + (got > 0 ? got : 0), 0, SHADOW_BYTES - (size_t)(got > 0 ? got : 0));
+    if (!good)
+        abort();
     s->exists = true;
-    s->size = (uint64_t)st.st_size;
-    for (uint32_t word = 0; word < SHADOW_WORDS; word++)
+    s->size = size;
+    for (uint32_t word = 0; word < bytes / WORD; word++)
         if (content[word] != s->now[word])
             media_durable(file, word, content[word]);
 }
@@ -271,7 +294,7 @@ bool record_complete(void) {
         const struct shadow *s = &world->shadow[file];
         snprintf(path, sizeof path, "%s/heap/%s", world->root, file_name(file));
         int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t got = fd < 0 ? 0 : pread(fd, content, SHADOW_BYTES, 0);
+        ssize_t got = fd < 0 ? 0 : pread(fd, content, s->size, 0);
         if (fd >= 0)
             close(fd);
         for (uint32_t word = 0; word < (size_t)(got > 0 ? got : 0) / WORD; word++)

@@ -23,9 +23,13 @@ void record_restore_files(void);
 void record_rescan(void);
 // Which of the heap's files is open as `fd`; -1: none.
 int record_file_of(int fd);
+// How much of a file of so many bytes has a shadow.
+uint64_t shadow_size(unsigned file, uint64_t bytes);
 // A mapping for writing came or went.
 void record_map(void *at, size_t len, int fd, uint64_t offset);
 void record_unmap(void *at);
+// Memory was stored to that may be a mapping.
+void record_stored(const void *at, size_t len);
 
 // The program's own data: durable at once, as if it flushed after every store.
 void data_store(void *to, const void *from, size_t len);

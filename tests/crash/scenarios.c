@@ -216,6 +216,14 @@ static void log_exact(unsigned phase) {
     }
 }
 
+// The log cannot grow for now: the file system is full, or the log's part of a fixed medium.
+static void fill_log(bool full) {
+    struct pm_file *log = &pm_heap.shard[0].log;
+    record_full_log = full ? UINT32_MAX : 0;
+    if (log->length)
+        log->room = full ? log->size : log->reach;
+}
+
 // The log has no room for another chunk. Entries must be ended without tombstones.
 static void log_full(unsigned phase) {
     (void)phase;
@@ -223,13 +231,13 @@ static void log_full(unsigned phase) {
     program_start("", false);
     struct table *t = program_table(0, 32);
     for (unsigned round = 0; round < 5; round++) {
-        record_full_log = 0;
+        fill_log(false);
         program_steps(t, 400, 24, 16385, 40000);
-        record_full_log = UINT32_MAX; // the log cannot grow for the rest of the round
+        fill_log(true);
         program_steps(t, 500, 16, 16385, 40000);
         program_drop_all(t);
     }
-    record_full_log = 0;
+    fill_log(false);
     program_steps(t, 50, 24, 16385, 40000);
     program_close();
 }
@@ -311,28 +319,6 @@ static void early(unsigned phase) {
         program_close();
 }
 
-// The last root is removed and set again. A heap may be emptied only once the removal is durable.
-static void unrooted(unsigned phase) {
-    program_start("", false);
-    struct table *t = program_table(0, 4);
-    program_steps(t, 4, 3, 32, 40000);
-    for (unsigned i = 0; i < 24; i++)
-        program_set_root(0, i % 2 ? t : NULL);
-    if (phase == 2)
-        program_close();
-}
-
-// A heap without roots is empty after the next opening, closed or not.
-static void emptied(unsigned phase) {
-    program_start("", false);
-    struct table *t = program_table(0, 8);
-    program_steps(t, 20, 6, 32, 40000);
-    program_set_root(0, NULL);
-    program_free_table(t);
-    if (phase == 2)
-        program_close();
-}
-
 // Most entries of the log are dead. Recovery erases them in one step and compacts what is left.
 static void swept(unsigned phase) {
     program_start("", false);
@@ -406,7 +392,12 @@ const struct scenario scenarios[] = {
      .kill = true,
      .run = holes},
     {.name = "huge", .what = "blocks over 2 MiB", 1, .run = huge},
-    {.name = "shards", .what = "the heap gets a second data file", 3, 2, .run = shards},
+    {.name = "shards",
+     .what = "the heap gets a second data file",
+     3,
+     2,
+     .place = DIRECTORY,
+     .run = shards},
     {.name = "resize", .what = "realloc, in place and not", 1, .run = resize},
     {.name = "log", .what = "dead chunks dropped, the log compacted", 1, .run = log_churn},
     {.name = "logexact", .what = "compactions into exactly full chunks", 1, .run = log_exact},
@@ -429,12 +420,17 @@ const struct scenario scenarios[] = {
     {.name = "killedpub", .what = "kills within it", 4, 3, .kill = true, .run = scenario_publish},
     {.name = "heirpub", .what = "stores after them", 4, 3, .kill = true, .run = scenario_heir},
     {.name = "create", .what = "a new heap", 1, .run = create},
-    {.name = "removed", .what = "a heap removed, and made anew", 2, 1, .run = removed},
+    {.name = "removed",
+     .what = "a heap removed, and made anew",
+     2,
+     1,
+     .place = DIRECTORY,
+     .run = removed},
     {.name = "reopen",
      .what = "clean closes; every other run with COLLECT=crash",
      5,
      .run = reopen},
-    {.name = "emptied", .what = "a heap without roots", 3, .run = emptied},
+    {.name = "emptied", .what = "a heap without roots", 3, .run = scenario_emptied},
     {.name = "swept",
      .what = "recovery of a log that is mostly dead, interrupted twice",
      4,
@@ -484,7 +480,7 @@ const struct scenario scenarios[] = {
      3,
      2,
      .kill = true,
-     .run = unrooted},
+     .run = scenario_unrooted},
     {.name = "recoverlog",
      .what = "recovery of a log during compaction, interrupted twice",
      3,
@@ -496,5 +492,9 @@ const struct scenario scenarios[] = {
      5,
      1,
      .run = scenario_capture},
+    {.name = "remade", .what = "--make", 4, 3, .place = MEDIUM, .run = scenario_remade},
+    {.name = "from", .what = "--make --from", 5, 3, .place = MEDIUM, .run = scenario_from},
+    {.name = "grown", .what = "--grow", 4, 3, .place = MEDIUM, .run = scenario_grown},
+    {.name = "full", .what = "no space, no memory", 3, 2, .place = MEDIUM, .run = scenario_full},
 };
 const unsigned scenario_count = sizeof scenarios / sizeof scenarios[0];

@@ -75,3 +75,25 @@ void scenario_capture(unsigned phase) {
     }
     program_close();
 }
+
+// The last root is removed and set again. A heap may be emptied only once the removal is durable.
+void scenario_unrooted(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 4);
+    program_steps(t, 4, 3, 32, 40000);
+    for (unsigned i = 0; i < 24; i++)
+        program_set_root(0, i % 2 ? t : NULL);
+    if (phase == 2)
+        program_close();
+}
+
+// A heap without roots is empty after the next opening, closed or not.
+void scenario_emptied(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 8);
+    program_steps(t, 20, 6, 32, 40000);
+    program_set_root(0, NULL);
+    program_free_table(t);
+    if (phase == 2)
+        program_close();
+}

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "verify.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 #include "base/options.h"
 #include "blocks/population.h"
 #include "blocks/verify.h"
+#include "media/fixed_format.h"
+#include "media/fixed_make.h"
 #include "media/log.h"
 #include "pages/extent_take.h"
 #include "preload/pmalloc.h"
@@ -193,7 +196,7 @@ static void check_books(void) {
     for (unsigned i = 0; i < pm_heap.shards; i++) {
         const struct pm_file *data = &pm_heap.shard[i].data;
         if (pm_heap.shard[i].frontier != data->size ||
-            lseek(data->fd, 0, SEEK_END) != (off_t)data->size)
+            (!world->fixed && lseek(data->fd, 0, SEEK_END) != (off_t)data->size))
             bad("%s is not as long as its shard", data->name);
     }
 }
@@ -313,6 +316,27 @@ static void give_back(unsigned i) {
     held[i] = NULL;
 }
 
+// A fixed medium does not become larger.
+static bool is_full(uint64_t size) {
+    return world->fixed && pm_heap.shard[0].frontier + size + (4u << 20) > pm_heap.shard[0].limit;
+}
+
+static void get(unsigned i, uint64_t size, bool zeroed) {
+    struct object *o = held[i]  ? pm_realloc(held[i], size)
+                       : zeroed ? pm_calloc(1, size)
+                                : pm_malloc(size);
+    if (!o && !is_full(size))
+        bad("%s of %lu bytes failed", held[i] ? "realloc" : "malloc", (unsigned long)size);
+    if (!o)
+        return;
+    for (uint64_t at = 0; !held[i] && zeroed && at < size; at++)
+        if (((const char *)o)[at])
+            bad("calloc of %lu bytes: byte %lu is not zero", (unsigned long)size,
+                (unsigned long)at);
+    object_fill(o, held[i] ? held[i]->id : ++held_id, size);
+    held[i] = o;
+}
+
 static void work(uint32_t operations) {
     uint64_t random = world->seed ^ world->request.image;
     bool all = operations >= 500;
@@ -322,19 +346,10 @@ static void work(uint32_t operations) {
     while (operations--) {
         unsigned i = (unsigned)draw(&random, HELD);
         uint64_t size = all ? some_size(&random, all) : few[draw(&random, 3)];
-        if (held[i] && draw(&random, 4) == 0) {
-            held[i] = pm_realloc(held[i], size);
-            if (!held[i])
-                bad("realloc of %lu bytes failed", (unsigned long)size);
-            object_fill(held[i], held[i]->id, size);
-        } else if (held[i]) {
+        if (held[i] && draw(&random, 4) != 0)
             give_back(i);
-        } else {
-            held[i] = pm_malloc(size);
-            if (!held[i])
-                bad("malloc of %lu bytes failed", (unsigned long)size);
-            object_fill(held[i], ++held_id, size);
-        }
+        else
+            get(i, size, draw(&random, 4) == 0);
     }
     for (unsigned i = 0; i < HELD; i++) {
         if (!held[i])
@@ -346,6 +361,37 @@ static void work(uint32_t operations) {
     }
 }
 
+static bool holds_heap(void) {
+    uint64_t magic = 0;
+    int fd = open(getenv("PMALLOC_HEAP"), O_RDONLY | O_CLOEXEC);
+    bool good = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == sizeof magic;
+    if (fd >= 0)
+        close(fd);
+    return good && magic == PM_LAYOUT_MAGIC;
+}
+
+// A medium may hold nothing until the tool has ended. Then it can be made again.
+static bool is_no_heap(void) {
+    struct pm_fixed_made made;
+    struct pm_error err;
+    const char *path = getenv("PMALLOC_HEAP");
+    const struct pm_fixed_wish wish = {.force = true};
+    if (!world->fixed || holds_heap())
+        return false;
+    if (world->expect.made)
+        bad("the medium holds no heap");
+    if (world->medium_bytes < MEDIUM_BYTES)
+        return true;
+    pm_options_default();
+    if (pm_fixed_make(&path, 1, &wish, &made, &err) != PM_OK)
+        bad("%s", err.text);
+    world->request.reopen = false;
+    pm_process_start();
+    work(world->request.operations);
+    check_books();
+    return true;
+}
+
 static void open_image(void) {
     pm_process_start();
     if (has_root("crash_root_a") || has_root("crash_root_b"))
@@ -354,6 +400,8 @@ static void open_image(void) {
 
 int verify_image(char *text, size_t len) {
     answer = text, answer_len = len;
+    if (is_no_heap())
+        return 0;
     open_image();
     reach_all();
     check_live();
@@ -385,7 +433,7 @@ int verify_look(char *text, size_t len) {
     struct pm_error err;
     struct pm_recovery r;
     answer = text, answer_len = len;
-    if (!world->expect.made && !world->shadow[F_SUPER].exists)
+    if (!world->expect.made && (world->fixed ? !holds_heap() : !world->shadow[F_SUPER].exists))
         return 0;
     pm_options_default();
     if (pm_offline_open(getenv("PMALLOC_HEAP"), PM_OPEN_READONLY, &err) != PM_OK ||

@@ -12,11 +12,13 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "media/heap_files.h"
 
 // The files of a heap directory. The first SHADOWS are metadata, and the simulator keeps a shadow
-// of them. heap.0 and heap.1 hold the program's data.
+// of them. heap.0 and heap.1 hold the program's data. Beside them lies the fixed medium, if
+// there is one: its first bytes, all but heap.0, have a shadow.
 enum {
     F_SUPER,
     F_SLABS,
@@ -29,12 +31,13 @@ enum {
     F_LOG_1,
     F_BITMAPS_1,
     F_MORPH_1,
+    F_MEDIUM,
     SHADOWS,
     F_DATA = SHADOWS,
     F_DATA_1,
     FILES
 };
-_Static_assert(FILES == PM_FIRST_FILES - 2 + PM_SHARD_FILES - 1,
+_Static_assert(FILES - 1 == PM_FIRST_FILES - 2 + PM_SHARD_FILES - 1,
                "of two shards all names but heap.N.new, which stand for nothing, and the journal");
 #define DATA_FILES (FILES - SHADOWS)
 
@@ -49,12 +52,14 @@ static inline const char *file_name(unsigned file) {
         [F_LOG_1] = ROW_1(log),        [F_BITMAPS_1] = ROW_1(bitmaps), [F_MORPH_1] = ROW_1(morph),
         [F_DATA_1] = ROW_1(data),
     };
-    return pm_heap_files[row[file]].name;
+    return file == F_MEDIUM ? "medium" : pm_heap_files[row[file]].name;
 }
 
 #define WORD 8u
 #define LINE_WORDS 8u
-#define SHADOW_BYTES (512u << 10)
+#define SHADOW_BYTES (3u << 20)
+#define MEDIUM_BYTES (32ull << 20) // of a fixed medium
+#define MEDIUM_HEAD (2u << 20)     // of which before heap.0
 #define SHADOW_WORDS (SHADOW_BYTES / WORD)
 #define SHADOW_LINES (SHADOW_WORDS / LINE_WORDS)
 
@@ -88,7 +93,7 @@ struct line {
 
 struct shadow {
     bool exists;
-    uint64_t size;
+    uint64_t size; // of a fixed medium: the part that has a shadow
     uint64_t media[SHADOW_WORDS], now[SHADOW_WORDS];
     struct line line[SHADOW_LINES];
 };
@@ -180,6 +185,7 @@ struct world {
     uint64_t media_hash, data_version;
     uint64_t data_size[DATA_FILES];
     bool data_exists[DATA_FILES];
+    uint64_t medium_bytes, medium_shadow; // of the fixed medium; how many of these have a shadow
 
     uint64_t seen[SEEN];
     uint64_t points, images, distinct, fences, stores, mutated, reopened, looked, operations;
@@ -194,7 +200,9 @@ struct world {
     // The settings of the run.
     uint64_t seed, quota, limit, max_images;
     uint64_t replay_point, replay_index; // UINT64_MAX: none
-    bool eadr, two, taking; // two: the heap has two shards; taking: this phase takes images
+    // two: the heap has two shards; fixed: it lies on a fixed medium; taking: this phase takes
+    // images
+    bool eadr, two, fixed, taking;
     enum mutation mutation;
     uint64_t mutant_pc[MUTANT_PCS];
     uint32_t mutant_count;
@@ -207,6 +215,11 @@ struct world {
 };
 
 extern struct world *world;
+
+// PMALLOC_HEAP of a heap below this folder of the run.
+static inline void heap_path(char *path, size_t len, const char *folder) {
+    snprintf(path, len, "%s/%s%s", world->root, folder, world->fixed ? "/medium" : "");
+}
 
 static inline uint64_t mix64(uint64_t x) {
     x += 0x9e3779b97f4a7c15ull;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The target of libFuzzer: edited heaps go through opening, recovery, verification, and reading by
-// the tools. What must hold for each:
+// The target of libFuzzer. Under the name fuzz_medium it puts each heap on a fixed medium. Edited
+// heaps go through opening, recovery, verification, and reading by the tools. What must hold for
+// each:
 //
 //   looking    changes nothing, and its verdict is the verdict of the recovery
 //   refused    the files stay as they were
@@ -22,6 +23,8 @@
 #include "blocks/arena.h"
 #include "blocks/verify.h"
 #include "edits.h"
+#include "media/fixed_format.h"
+#include "medium.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_take.h"
 #include "recovery/close.h"
@@ -36,7 +39,9 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char root[64], directory[96];
+static char root[64], directory[96], medium[96];
+static const char *heap = directory; // or medium
+static bool on_medium;
 
 static int drop(const char *path, const struct stat *st, int flag, struct FTW *ftw) {
     (void)st, (void)flag, (void)ftw;
@@ -59,11 +64,14 @@ static void clean_up_afterwards(void) {
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc, (void)argv;
+    (void)argc;
+    on_medium = strstr((*argv)[0], "fuzz_medium") != NULL;
     snprintf(root, sizeof root, "/dev/shm/pmalloc-fuzz-XXXXXX");
     if (!mkdtemp(root) || !freopen("/dev/null", "w", stdout))
         abort();
     snprintf(directory, sizeof directory, "%s/heap", root);
+    snprintf(medium, sizeof medium, "%s/medium", root);
+    heap = on_medium ? medium : directory;
     reset_init();
     seeds_make(directory);
     clean_up_afterwards();
@@ -75,21 +83,23 @@ static void wrong(const char *what, const struct pm_error *err) {
     abort();
 }
 
-// A sum over every word of every file except heap.0, and over the inodes and lengths of all files.
-// Words that are zero do not count, so a hole equals zeroes.
+// A sum over every word before heap.0 of a medium, or of every file except heap.0, and over the
+// inodes and lengths of all files. Words that are zero do not count, so a hole equals zeroes.
 static uint64_t fingerprint(void) {
     static uint64_t block[8192];
     uint64_t sum = 0;
-    for (unsigned f = 0; f < FILES; f++) {
+    for (unsigned f = 0; f < (on_medium ? 1 : FILES); f++) {
         char path[128];
         struct stat st;
-        snprintf(path, sizeof path, "%s/%s", directory, pm_heap_files[f].name);
+        snprintf(path, sizeof path, on_medium ? "%s" : "%s/%s", heap, pm_heap_files[f].name);
         if (lstat(path, &st) != 0)
             continue;
+        off_t end = on_medium ? (off_t)PM_FIXED_ALIGN : st.st_size;
         sum = (sum + st.st_ino) * 0x9e3779b97f4a7c15ull + (uint64_t)st.st_size;
-        int fd = f == PM_ROW_data || !S_ISREG(st.st_mode) ? -1 : open(path, O_RDONLY);
+        bool skip = (f == PM_ROW_data && !on_medium) || !S_ISREG(st.st_mode);
+        int fd = skip ? -1 : open(path, O_RDONLY);
         ssize_t got;
-        for (off_t at = 0; fd >= 0 && (at = lseek(fd, at, SEEK_DATA)) >= 0; at += got) {
+        for (off_t at = 0; fd >= 0 && (at = lseek(fd, at, SEEK_DATA)) >= 0 && at < end; at += got) {
             memset(block, 0, sizeof block);
             got = pread(fd, block, sizeof block, at);
             for (ssize_t i = 0; i * 8 < got; i++)
@@ -109,14 +119,14 @@ static bool oneline(const struct pm_error *err) {
 
 static int look(struct pm_recovery *found, struct pm_error *err, bool print) {
     pm_options_default();
-    int status = pm_offline_open(directory, PM_OPEN_READONLY, err);
+    int status = pm_offline_open(heap, PM_OPEN_READONLY, err);
     if (status == PM_OK)
         status = pm_recover(&(struct pm_recover_options){.mark.markers = 1}, found, err);
     if (status == PM_OK)
         status = pm_verify(false, err);
     if (status == PM_OK && print) {
         static struct info info;
-        info = (struct info){.heap = directory, .found = *found};
+        info = (struct info){.heap = heap, .found = *found};
         census_take(&info.census);
         info_json(&info);
         info_text(&info, true);
@@ -138,6 +148,8 @@ static void work(struct pm_error *err) {
             memset(blocks[i], 0x5a, pm_classes[cls].size);
         pm_arena_return(cls, blocks, got);
         uint32_t index = pm_extent_take(cls, 1);
+        if (on_medium && (!got || !index))
+            break; // a forged length may leave no room
         if (!got || !index || !pm_extent_publish(index, false))
             wrong("recovered, but it has no memory", err);
         memset(pm_extent_address(&pm_extents[index]), 0x5a, pm_extent_bytes(&pm_extents[index]));
@@ -153,7 +165,7 @@ static int recover(struct pm_recovery *found, struct pm_error *err, uint8_t how)
     if (how & TRUST)
         pm_options.collect.number = PM_COLLECT_CRASH;
     struct pm_recover_options options = {.write = true, .mark.markers = how & TWO_MARKERS ? 2 : 1};
-    int status = pm_offline_open(directory, PM_OPEN_EXISTING, err);
+    int status = pm_offline_open(heap, PM_OPEN_EXISTING, err);
     if (status == PM_OK && how & DROP_ROOT)
         pm_roots_drop("alpha", err);
     if (status == PM_OK)
@@ -174,9 +186,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct pm_recovery seen = {0}, found = {0}, again = {0};
     struct pm_error err = {0}, other = {0};
     int fd[FILES];
+    struct input layout = {in.end, in.end};
+    if (on_medium)
+        layout = medium_edits(&in);
     uint8_t first = (uint8_t)take(&in, 1);
     seed_write(first % SEEDS, directory, fd);
     edits_apply(&in, directory, fd);
+    if (on_medium)
+        medium_lay(medium, fd, &layout);
     for (unsigned f = 0; f < FILES; f++)
         if (fd[f] >= 0)
             close(fd[f]);
@@ -186,7 +203,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         wrong("looking changed the files", &err);
     uint8_t how = first / SEEDS & (looked == PM_OK ? 15 : TRUST);
     int status = recover(&found, &other, how);
-    if (looked == PM_OK && status == PM_OPERATIONAL) {
+    if (looked == PM_OK && status == PM_OPERATIONAL && !on_medium) {
         struct stat st;
         char path[128];
         snprintf(path, sizeof path, "%s/bitmaps.0", directory);

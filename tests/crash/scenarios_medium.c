@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The scenarios that only a fixed medium has: it is made, given the heap of a directory, grown, and
+// filled to its end.
+#include "medium.h"
+#include "preload/pmalloc.h"
+#include "process/entry.h"
+#include "program.h"
+#include "record.h"
+#include "scenarios.h"
+
+// A heap with objects is overwritten by an empty one: the old heap is there, none, or the new one.
+void scenario_remade(unsigned phase) {
+    if (phase == 1 || phase == 2) {
+        world->expect.made = world->expect.closed = false;
+        world->expect.slot[0][1] = 0;
+        record_begin();
+        medium_make_anew();
+    }
+    program_start("", false);
+    struct table *t = program_table(0, 16);
+    program_steps(t, 40, 12, 32, 30000);
+    if (phase == 3)
+        program_close();
+}
+
+// A heap in a directory, then the tool, interrupted, then a program on the copy.
+void scenario_from(unsigned phase) {
+    world->fixed = phase > 1;
+    if (phase == 2 || phase == 3) {
+        world->expect.made = false;
+        record_begin();
+        medium_copy();
+        world->expect.made = true;
+        return;
+    }
+    program_start("", false);
+    struct table *t = program_table(0, 24);
+    program_steps(t, phase ? 20 : 80, 16, 32, 60000);
+    if (phase)
+        program_close();
+}
+
+// The medium becomes larger, step by step, and what is new is used.
+void scenario_grown(unsigned phase) {
+    world->expect.made = phase > 0;
+    if (phase == 1 || phase == 2) {
+        record_begin();
+        medium_grow(MEDIUM_BYTES + (16u << 20), world->seed % 2);
+    }
+    program_start("", false);
+    struct table *t = program_table(0, 64);
+    program_steps(t, 80, 60, 1 << 20, 2 << 20);
+    program_steps(t, 60, 40, 32, 60000);
+    if (phase == 3)
+        program_close();
+}
+
+// Nothing is left of the medium, again and again.
+void scenario_full(unsigned phase) {
+    program_start("", false);
+    struct table *t = program_table(0, 256);
+    for (unsigned round = 0; round < 3; round++) {
+        static const uint64_t size[] = {1 << 20, 100000, 9000, 600};
+        for (unsigned i = 0; i < 4; i++)
+            for (unsigned tries = 0; tries < 40; tries++)
+                program_put(t, rnd(t->count), size[i] + rnd(size[i]));
+        program_steps(t, 200, 40, 32, 100000);
+        pm_trim();
+    }
+    program_drop_all(t);
+    if (phase == 2)
+        program_close();
+}
