@@ -176,7 +176,7 @@ static int open_all(const char *const path[], unsigned count, const struct pm_fi
                     struct pm_error *err) {
     int status = PM_OK;
     for (unsigned i = 0; i < count; i++) {
-        target[i] = (struct pm_fixed_target){.medium = &media[i]};
+        target[i] = (struct pm_fixed_target){.medium = &media[i], .one_of_several = count > 1};
         media[i] = (struct pm_medium){.fd = -1, .lock = -1, .gate = -1};
     }
     for (unsigned i = 0; i < count && status == PM_OK; i++)

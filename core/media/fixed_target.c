@@ -66,8 +66,8 @@ static int check_medium(const struct pm_fixed_target *t, const struct stat *st, 
         return pm_fail(err, PM_OPERATIONAL, "%s belongs to user %u, not to user %u", path,
                        (unsigned)st->st_uid, (unsigned)geteuid());
     if (flock(t->medium->lock, LOCK_EX | LOCK_NB) != 0 || !lock_gate(st))
-        return pm_fail(err, PM_OPERATIONAL, "%s is in use by another process, or is named twice",
-                       path);
+        return pm_fail(err, PM_OPERATIONAL, "%s is in use by another process%s", path,
+                       t->one_of_several ? ", or is named twice" : "");
     if (S_ISREG(st->st_mode) && (uint64_t)st->st_blocks * 512 < (uint64_t)st->st_size && !force)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s has %lu bytes, but space for %lu only; allocate it: `fallocate -l %lu "

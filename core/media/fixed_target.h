@@ -10,6 +10,7 @@
 
 struct pm_fixed_target {
     struct pm_medium *medium; // path, lock and device are set; the lock is for the parts, too
+    bool one_of_several;      // that are opened; the caller sets it
     bool created;             // the file
     uint64_t there;           // bytes that it has
     uint64_t bytes;           // of which the heap takes up

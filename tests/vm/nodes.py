@@ -9,7 +9,7 @@ import time
 from machine import DEVICES, Boot, Medium, make_image
 
 ROUNDS = 3
-SECONDS = 300
+SECONDS = 420
 # The kernel places the files of a heap on tmpfs by mbind(2). On DAX each lies on its device.
 MEDIA = [
     Medium("nodes", "none", "tmpfs", "size=400M"),
