@@ -76,8 +76,8 @@ MEDIA = {
 }
 
 
-# Fixed media; only --media names them. NVDIMMs as devices: `options` is the alignment, and the guest
-# gives each a node of its name in /dev. Files with all their space; on tmpfs as on famfs.
+# Fixed media; only --media names them. NVDIMMs as devices: `options` is the alignment, and the
+# guest gives each a node of its name in /dev. Files with all their space; on tmpfs as on famfs.
 FIXED = {
     medium.name: medium
     for medium in (
