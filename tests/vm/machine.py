@@ -102,7 +102,7 @@ def make_image(medium, folder):
         images.make_disk(path, medium.fs, medium.name)
 
 
-def base_archive(kernel, build, programs=()):
+def base_archive(kernel, build, programs=(), modules=None):
     """The archive of all files that are the same in every boot."""
     found = initramfs.find_modules(kernel.tree)
     archive = initramfs.Archive()
@@ -124,14 +124,15 @@ def base_archive(kernel, build, programs=()):
     numactl = shutil.which("numactl")
     if numactl:
         archive.program("bin/numactl", numactl)
+    groups = modules or MODULES
     modules = initramfs.in_load_order(
-        [name for group in MODULES.values() for name in group]
+        [name for group in groups.values() for name in group]
         + [name for name in DEVICE_MODULES if name in found],
         lambda name: initramfs.read_module(found[name]) if name in found else None,
     )
     for name, data in modules.items():
         archive.add(f"modules/{name}.ko", data)
-    buses = [name for name in modules if name in MODULES["buses"]]
+    buses = [name for name in modules if name in groups["buses"]]
     for group, names in (
         ("drivers", [name for name in modules if name not in buses]),
         ("buses", buses),
