@@ -44,9 +44,10 @@ void scenario_from(unsigned phase) {
 
 // The medium becomes larger, step by step, and what is new is used.
 void scenario_grown(unsigned phase) {
-    world->expect.made = phase > 0;
     if (phase == 1 || phase == 2) {
         record_begin();
+        medium_need();
+        world->expect.made = true;
         medium_grow(MEDIUM_BYTES + (16u << 20), world->seed % 2);
     }
     program_start("", false);

@@ -20,7 +20,7 @@ recover() { # HEAP
 
 # Checks, recovers and walks the heap. Says what each step answered.
 verify() { # HEAP SEED
-    [ -d "$1" ] || [ -c "$1" ] || echo "absent"
+    [ -e "$1" ] || echo "absent"
     out=$(pmalloc-recover --check "$1" 2>&1)
     status=$?
     echo "check $status" $out

@@ -20,6 +20,7 @@ MODULES = {
     "buses": ["virtio_pci", "nfit"],
 }
 DEVICE_MODULES = ["device_dax", "dax_pmem"]
+FILE_SIZE = "200M"  # of a fixed medium on a file system
 APPS = {
     "list": "list_state",
     "skiplist": "skip_state",
@@ -45,6 +46,7 @@ class Medium:
     fs: str
     options: str
     node: int = 0
+    fixed: bool = False  # the heap is one file on the file system; a device always is
 
     @property
     def survives(self):
@@ -74,18 +76,20 @@ MEDIA = {
 }
 
 
-# NVDIMMs as devices; `options` is the alignment. Only --media names them. The guest gives each a
-# node of its name in /dev.
-DEVICES = {
+# Fixed media; only --media names them. NVDIMMs as devices: `options` is the alignment, and the
+# guest gives each a node of its name in /dev. Files with all their space; on tmpfs as on famfs.
+FIXED = {
     medium.name: medium
     for medium in (
         Medium("dax-2m", "dax", "", str(2 << 20), 0),
         Medium("dax-4k", "dax", "", "4096", 1),
+        Medium("ext4-dax-file", "pmem", "ext4", "dax=always", 0, fixed=True),
+        Medium("tmpfs-file", "none", "tmpfs", "huge=always,size=320M", fixed=True),
     )
 }
 
 
-ALL = MEDIA | DEVICES
+ALL = MEDIA | FIXED
 
 
 def make_image(medium, folder):
@@ -98,7 +102,7 @@ def make_image(medium, folder):
         images.make_disk(path, medium.fs, medium.name)
 
 
-def base_archive(kernel, build, programs=()):
+def base_archive(kernel, build, programs=(), modules=None):
     """The archive of all files that are the same in every boot."""
     found = initramfs.find_modules(kernel.tree)
     archive = initramfs.Archive()
@@ -110,7 +114,7 @@ def base_archive(kernel, build, programs=()):
     archive.program("bin/busybox", busybox)
     archive.link("bin/sh", "busybox")
     tools = ("pmalloc-recover", "pmalloc-info", "pmalloc-run")
-    for name in (*tools, "vm/churn", "vm/instants", "vm/placed", "apps/kvshell"):
+    for name in (*tools, "vm/churn", "vm/instants", "vm/placed", "vm/pages", "apps/kvshell"):
         archive.program("bin/" + pathlib.Path(name).name, build / name)
     for name in APPS:
         archive.program("bin/" + name, build / "apps" / name)
@@ -120,14 +124,15 @@ def base_archive(kernel, build, programs=()):
     numactl = shutil.which("numactl")
     if numactl:
         archive.program("bin/numactl", numactl)
+    groups = modules or MODULES
     modules = initramfs.in_load_order(
-        [name for group in MODULES.values() for name in group]
+        [name for group in groups.values() for name in group]
         + [name for name in DEVICE_MODULES if name in found],
         lambda name: initramfs.read_module(found[name]) if name in found else None,
     )
     for name, data in modules.items():
         archive.add(f"modules/{name}.ko", data)
-    buses = [name for name in modules if name in MODULES["buses"]]
+    buses = [name for name in modules if name in groups["buses"]]
     for group, names in (
         ("drivers", [name for name in modules if name not in buses]),
         ("buses", buses),
@@ -143,7 +148,9 @@ def job_text(media, script):
     mounts = "".join(
         f"make_device {m.name} {m.options} &\n"
         if m.device == "dax"
-        else "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options))) + " &\n"
+        else "mount_medium " + " ".join(map(shlex.quote, (m.name, m.fs, m.options)))
+        + (f" && make_file {m.name} {FILE_SIZE}" if m.fixed else "")
+        + " &\n"
         for m in media
     )
     return f". /guest.sh\n{mounts}start() {{\n{script}\n}}\n"

@@ -49,6 +49,8 @@ class Slot:
     def heap(self, later=0):
         if self.medium.device == "dax":
             return f"/dev/{self.medium.name}"
+        if self.medium.fixed:
+            return f"/mnt/{self.medium.name}/medium"
         return f"/mnt/{self.medium.name}/heap-{self.ledger.heap_number + later}"
 
 
@@ -69,9 +71,9 @@ class Rig:
             machine.make_image(medium, folder)
 
     def possible(self, kind):
-        """The kind of cut that will do: a heap on a device is made once."""
-        device = any(slot.medium.device == "dax" for slot in self.slots.values())
-        return "run" if device and kind == "create" else kind
+        """The kind of cut that will do: a heap on a fixed medium is made once."""
+        fixed = any(name in machine.FIXED for name in self.slots)
+        return "run" if fixed and kind == "create" else kind
 
     # ---- the job of a boot
 
