@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@ static int check_in_child(struct pm_error *err) {
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
     long pid = told == MAP_FAILED ? -1 : syscall(SYS_clone, 0L, NULL, NULL, NULL, 0L);
     if (pid == 0) {
+        syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL); // it shares the lock
         told->status = check(told);
         syscall(SYS_exit_group, 0);
     }

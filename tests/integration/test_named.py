@@ -71,9 +71,14 @@ def named():
 def kill_often(argv, heap, processes, rng):
     """Returns how many entries there were before the last kill."""
     seen = 0
-    for _ in range(KILLS):
+    for number in range(KILLS):
         process = start([*argv, heap], preload=False)
         processes.append(process)
+        if number % 3 == 2:  # in the opening, or before it
+            time.sleep(rng.uniform(0, rng.choice((0.005, 0.06))))
+            process.kill()
+            process.wait()
+            continue
         line = process.stdout.readline()
         assert line, process.stderr.read()
         assert int(line) >= seen
