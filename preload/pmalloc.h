@@ -52,6 +52,38 @@ int pmalloc_collect(void);
 // "MAJOR.MINOR.PATCH"
 const char *pmalloc_version(void);
 
+// ---- a heap by a call, in place of PMALLOC_HEAP -------------------------------------------------
+
+#define PMALLOC_EXISTING 1u // the heap is not made if it is missing
+
+// Opens the heap at `path`, as PMALLOC_HEAP names one; makes it if it is missing and its parent
+// exists. Once it returns, malloc() and the functions of this header use it. A program that was
+// linked with this name gets no heap at its start. What it allocates before the call is volatile,
+// stays valid, and can be freed as ever. There is room for 32 MiB of it, freed blocks are seldom
+// reused, and a block may have 8 MiB. Whoever looks the name up with dlsym() calls it before any
+// other function of this header.
+//
+// Roots are the root slots: variables are captured before main alone, by PMALLOC_ROOTS. So the heap
+// must have no captured roots. PMALLOC_HEAP, PMALLOC_ROOTS, PMALLOC_COMMIT, PMALLOC_COMMIT_DIR and
+// PMALLOC_OPEN=private open a heap at the start of any program: then this call succeeds only for
+// that very heap, and does nothing. One process opens one heap, once. Other threads may run.
+//
+// Returns 0, or -1 with a line on standard error, the process is as before, and the call may be
+// repeated, for this heap or another one. errno: EINVAL (no path, unknown flags), ENAMETOOLONG,
+// EBUSY (another process has the heap; this one has or had a heap; or it is on volatile memory
+// already, because it has allocated too much), ENOTSUP (captured roots; another build's heap; the
+// user keeps this program without a heap), EIO (the heap is damaged), EDEADLK (in a signal handler
+// that interrupts the allocator), and those of the file system.
+int pmalloc_open(const char *path, unsigned flags);
+// Ends what pmalloc_open() began, as the end of the program would: the heap is clean and durable,
+// and other processes may open it. A heap without roots is emptied. The blocks stay where they are,
+// as private copies: what is stored there from now on is lost with the process, and so is what
+// malloc() gives. Each page of the heap that is in use is copied. Returns 0, or -1 with errno and
+// nothing has changed: EINVAL (no heap is open by pmalloc_open(), or this process is a forked child
+// without it), EBUSY (another thread runs), EDEADLK (in a signal handler),
+// EPERM (a seccomp filter forbids what it takes).
+int pmalloc_close(void);
+
 // ---- persistent data structures (docs/structures.md) --------------------------------------------
 //
 // A publish makes several changes at once: after a crash all of them are there, or none. Collect

@@ -111,10 +111,14 @@ void *pm_fallback_alloc(size_t size, size_t align) {
     return p ? p : alloc_in(&arenas[1], size, by);
 }
 
-bool pm_fallback_has_room(size_t bytes) {
-    size_t used = atomic_load_explicit(&arenas[0].used, memory_order_relaxed);
-    return used + bytes <= arenas[0].bytes && arena_map(&arenas[0]);
+static bool has_room(struct arena *a, size_t bytes) {
+    size_t used = atomic_load_explicit(&a->used, memory_order_relaxed);
+    return arena_map(a) && used + bytes <= a->bytes;
 }
+
+bool pm_fallback_has_room(size_t bytes) { return has_room(&arenas[0], bytes); }
+
+bool pm_fallback_has_large_room(size_t bytes) { return has_room(&arenas[1], bytes); }
 
 void pm_fallback_free(void *p) {
     struct arena *a = arena_of(p);

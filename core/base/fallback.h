@@ -20,6 +20,8 @@
 void *pm_fallback_alloc(size_t size, size_t align);
 // Whether the small part has room for so many bytes.
 bool pm_fallback_has_room(size_t bytes);
+// The same of the large part.
+bool pm_fallback_has_large_room(size_t bytes);
 // Makes the memory of a block free again if no other block was made after it. That is the usual
 // case in a signal handler. Else the memory stays used for ever.
 void pm_fallback_free(void *p);

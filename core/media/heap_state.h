@@ -7,7 +7,7 @@
 //   CLOSED -- pm_heap_open() -------> SHARED
 //   SHARED -- pm_heap_release() ----> CLOSED     also if opening fails half way
 //   SHARED -- pm_private_enter() ---> PARTED     one side of a fork
-//   SHARED -- end.c: part() --------> PARTED     the end of the program
+//   SHARED -- end.c: part() --------> PARTED     the end of the program, or pmalloc_close()
 //   PARTED -- end.c: part() --------> SHARED     it could not part
 //   PARTED -- pm_heap_release() ----> PRIVATE
 //   CLOSED -- pm_heap_volatile() ---> VOLATILE

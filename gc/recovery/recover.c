@@ -179,6 +179,8 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
         status = check_clean(err);
     if (status == PM_OK)
         status = check_lanes(table, options, r, err);
+    if (status == PM_OK && options->check)
+        return PM_OK;
     r->uncollected = options->borrow || may_keep(options);
     if (status == PM_OK && options->write)
         status = begin(r, err);
@@ -417,7 +419,7 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     r->roots = pm_heap_root_count();
     r->markers = options->mark.markers ? options->mark.markers : pm_nodes_cores();
     int status = rebuild(options, r, err);
-    if (status != PM_OK)
+    if (status != PM_OK || options->check)
         return status;
     if (options->borrow || !trusts(r, options->beside)) {
         status = find_live(options, r, err);

@@ -45,6 +45,7 @@ struct pm_recover_options {
     bool write;  // false: nothing on media changes; the result is what a recovery would find
     bool borrow; // without `write`, for pm_heap_borrow(): see below
     bool hold;   // set by pm_recover() itself: what it finds is held (blocks/kinds.h)
+    bool check;  // without `write`: only steps 1 and 2, and what the publishes say
     bool beside; // PMALLOC_COLLECT=background: what is kept is collected later (beside.h)
     struct pm_mark_options mark;
 };

@@ -4,6 +4,7 @@
 // pmalloc.h: what programs that cooperate call.
 #include <errno.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/cancel.h"
 #include "base/options.h"
@@ -16,6 +17,7 @@
 #include "export.h"
 #include "media/heap.h"
 #include "media/persist.h"
+#include "named_close.h"
 #include "pages/extent.h"
 #include "pmalloc.h"
 #include "recovery/collect.h"
@@ -23,7 +25,7 @@
 #include "version.h"
 
 EXPORT int pmalloc_set_root(unsigned slot, void *p) {
-    pm_process_start();
+    pm_process_ask();
     if (slot >= PM_ROOT_SLOTS || (uintptr_t)p > PM_SLOT_MAX) {
         errno = EINVAL;
         return -1;
@@ -49,7 +51,7 @@ EXPORT int pmalloc_set_root(unsigned slot, void *p) {
 }
 
 EXPORT void *pmalloc_get_root(unsigned slot) {
-    pm_process_start();
+    pm_process_ask();
     bool there = pm_heap_is_held() || pm_heap_state() == PM_HEAP_BORROWED; // also after the end
     if (slot >= PM_ROOT_SLOTS || !there)
         return NULL;
@@ -57,17 +59,17 @@ EXPORT void *pmalloc_get_root(unsigned slot) {
 }
 
 EXPORT int pmalloc_is_persistent(void) {
-    pm_process_start();
+    pm_process_ask();
     return pm_heap_on_media();
 }
 
 EXPORT const char *pmalloc_heap_path(void) {
-    pm_process_start();
+    pm_process_ask();
     return pm_heap_on_media() ? pm_heap.dir : "";
 }
 
 EXPORT uint64_t pmalloc_generation(void) {
-    pm_process_start();
+    pm_process_ask();
     return pm_process_generation();
 }
 
@@ -152,6 +154,56 @@ EXPORT int pmalloc_collect(void) {
     pm_say("pmalloc_collect: %s; nothing was freed", err.text);
     errno = ENOMEM;
     return -1;
+}
+
+// errno is what the last call that failed has left, or says what kind of failure it is.
+static int why(const struct pm_error *err) {
+    return pm_heap.busy || errno == EBUSY ? EBUSY
+           : pm_heap.foreign              ? ENOTSUP
+           : err->status == PM_DAMAGE     ? EIO
+           : err->status == PM_USAGE      ? EINVAL
+           : errno == ENODATA             ? ENOTDIR // a file that holds no heap
+           : errno                        ? errno
+                                          : EIO;
+}
+
+static int refused(int error, const char *text) {
+    pm_say("pmalloc_open: %s", text);
+    errno = error;
+    return -1;
+}
+
+EXPORT int pmalloc_open(const char *path, unsigned flags) {
+    struct pm_error err;
+    if (!path || !path[0])
+        return refused(EINVAL, "no heap is named");
+    if (strlen(path) >= sizeof pm_heap.dir)
+        return refused(ENAMETOOLONG, "the name of the heap is too long");
+    if (flags & ~PMALLOC_EXISTING)
+        return refused(EINVAL, "unknown flags");
+    if (pm_nested())
+        return refused(EDEADLK, "not in a signal handler that interrupts the allocator");
+    int saved = errno;
+    struct pm_cancel held = pm_cancel_hold();
+    errno = 0;
+    int status = pm_process_open(path, flags & PMALLOC_EXISTING, &err);
+    int error = status == PM_OK ? 0 : why(&err);
+    pm_cancel_release(held);
+    if (status != PM_OK)
+        return refused(error, err.text);
+    errno = saved;
+    return 0;
+}
+
+EXPORT int pmalloc_close(void) {
+    if (pm_nested()) {
+        errno = EDEADLK;
+        return -1;
+    }
+    struct pm_cancel held = pm_cancel_hold();
+    bool good = pm_process_close();
+    pm_cancel_release(held);
+    return good ? 0 : -1;
 }
 
 EXPORT const char *pmalloc_version(void) { return PM_VERSION; }

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "choose.h"
 #include "choose_tidy.h"
+#include "imports.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -208,12 +209,23 @@ static void go_without(struct pm_chosen *chosen) {
              "neither PMALLOC_HEAP nor PMALLOC_ROOTS is set, so no later run could find a heap");
 }
 
-int pm_choose_none(struct pm_chosen *chosen, struct pm_error *err) {
+static void wait_for_call(struct pm_chosen *chosen) {
+    chosen->without_heap = chosen->by_call = true;
+    snprintf(chosen->why, sizeof chosen->why,
+             "the program opens its heap by pmalloc_open(), and has not done so");
+}
+
+int pm_choose_none(struct pm_chosen *chosen, bool by_call, struct pm_error *err) {
     *chosen = (struct pm_chosen){0};
-    int status = pm_left_out(&chosen->without_heap, err);
-    if (chosen->without_heap)
+    bool linked = may_set_roots();
+    int status = pm_left_out(&chosen->left_out, err);
+    chosen->without_heap = chosen->left_out;
+    if (chosen->left_out)
         explain_left_out(chosen);
-    else if (status == PM_OK && !names_something() && !may_set_roots() && !has_default_heap())
+    else if (status == PM_OK && !names_something() &&
+             (by_call || (linked && pm_imports("pmalloc_open"))))
+        wait_for_call(chosen);
+    else if (status == PM_OK && !names_something() && !linked && !has_default_heap())
         go_without(chosen);
     return status;
 }
@@ -322,4 +334,10 @@ int pm_choose_heap(struct pm_chosen *chosen, struct pm_error *err) {
         return open_named(pm_options.heap.text, PM_OPEN_CREATE, chosen, err);
     chosen->default_heap = true;
     return open_default(chosen, err);
+}
+
+int pm_choose_called(const char *dir, bool existing, struct pm_error *err) {
+    struct pm_chosen chosen = {0};
+    int status = open_named(dir, existing ? PM_OPEN_EXISTING : PM_OPEN_CREATE, &chosen, err);
+    return chosen.without_heap ? pm_fail(err, PM_OPERATIONAL, "%s", chosen.why) : status;
 }

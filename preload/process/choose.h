@@ -12,6 +12,8 @@
 struct pm_chosen {
     bool without_heap; // the process runs on volatile memory ...
     char why[512];     // ... for this reason
+    bool left_out;     // the user wants it so
+    bool by_call;      // it opens its heap itself, by pmalloc_open(), and has none until then
     bool default_heap; // nobody named a heap: without roots it is removed at the end
     char own[512];     // the default heap's directory
 };
@@ -24,11 +26,14 @@ int pm_left_out(bool *out, struct pm_error *err);
 // too.
 bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err);
 // Whether the process does without a heap, before one is looked for: it is left out, or nothing
-// could ever find the heap again that it would make. Fills `chosen`.
-int pm_choose_none(struct pm_chosen *chosen, struct pm_error *err);
+// could ever find the heap again that it would make, or it will open one by pmalloc_open(), because
+// it has called that (`by_call`) or has the name. Fills `chosen`.
+int pm_choose_none(struct pm_chosen *chosen, bool by_call, struct pm_error *err);
 // After pm_choose_none(). Opens the process's heap as the settings say, and fills `chosen`: locks
 // it, validates it, and makes it where it is missing. On failure nothing is held. Called at the
 // start, with one thread.
 int pm_choose_heap(struct pm_chosen *chosen, struct pm_error *err);
+// The same for the heap that pmalloc_open() names.
+int pm_choose_called(const char *dir, bool existing, struct pm_error *err);
 
 #endif

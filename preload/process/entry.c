@@ -114,7 +114,7 @@ __attribute__((noinline)) static void *large_slow(size_t size, size_t align, boo
     struct pm_cancel held = pm_cancel_hold();
     bool zeroes = true;
     if (!pm_nested())
-        pm_process_start();
+        pm_process_start_for(size);
     void *p = pm_nested() || route() == PM_ROUTE_FALLBACK ? pm_fallback_alloc(size, align)
                                                           : pm_alloc_large(size, align, &zeroes);
     if (zero)

@@ -7,7 +7,7 @@
 //   COLD ------ start.c: advance() -------> STARTING
 //   STARTING -- start.c: advance() -------> READY or WAITING
 //   WAITING --- pm_phase_claim() ---------> STARTING    to open the heap, or for a fork
-//   READY ----- pm_process_before_main() -> RUNNING
+//   READY ----- start.c: begin_main() ----> RUNNING
 //   READY, RUNNING -- end.c: end_once() --> ENDING
 //   READY, RUNNING -- pm_process_leave() -> ENDED
 //   ENDING ---- end.c: open_gate() -------> ENDED or DOOMED
@@ -15,14 +15,16 @@
 //
 //   COLD      Nothing has asked for memory yet.
 //   WAITING   The settings are read. No heap of this program could ever be found again, and it has
-//             asked for little so far, so there is none yet. The fallback arena serves it.
+//             asked for little so far, so there is none yet. Or the program will open its heap by
+//             pmalloc_open(). The fallback arena serves it.
 //   STARTING  One thread opens the heap, or forks while there is none. Its own requests go to the
 //             fallback arena; other threads wait.
 //   READY     The heap is open. Constructors run. Roots are not captured yet.
 //   RUNNING   Roots are captured. main runs, or is called next.
 //   ENDING    One thread has come to the end of the program (end.c). Other threads run on; one that
 //             also comes to the end waits there.
-//   ENDED     The end is over. Requests are served as before, and destructors may run.
+//   ENDED     The end is over, or pmalloc_close() has done the same. Requests are served as before,
+//             and destructors may run.
 //   DOOMED    The process could not part from its heap, so it ends without destructors.
 //
 // media/heap_state.h says whether there is a heap and what it is to this process.

@@ -353,7 +353,7 @@ EXPORT int pmalloc_free_from(void *where) {
 // ---- the program's own data ---------------------------------------------------------------------
 
 EXPORT int pmalloc_needs_flush(void) {
-    pm_process_start();
+    pm_process_ask();
     return pm_heap_on_media() &&
            (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_PAGE);
 }
@@ -368,7 +368,7 @@ EXPORT void pmalloc_flush(const void *p, size_t n) {
 }
 
 EXPORT void pmalloc_drain(void) {
-    pm_process_start();
+    pm_process_ask();
     pm_drain();
 }
 

@@ -32,6 +32,7 @@
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
 #include "media/persist.h"
+#include "open_check.h"
 #include "pages/extent_adopt.h"
 #include "pmalloc.h"
 #include "recovery/beside.h"
@@ -117,6 +118,8 @@ static int open_persistent(struct pm_error *err) {
 }
 
 // Reads the settings, and whether they leave the process without a heap.
+static bool called; // pmalloc_open() was called before anything else
+
 static int decide(struct pm_error *err) {
     bool secure = getauxval(AT_SECURE) != 0; // setuid: the environment is not to be trusted
     int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
@@ -125,11 +128,15 @@ static int decide(struct pm_error *err) {
     if (secure)
         pm_options.backing.number = PM_BACKING_VOLATILE;
     if (status == PM_OK)
-        status = pm_choose_none(&chosen, err);
+        status = pm_choose_none(&chosen, called, err);
     return status;
 }
 
-static int open_heap(struct pm_error *err) {
+// What every heap needs, once.
+static int make_ready(struct pm_error *err) {
+    static bool ready;
+    if (ready)
+        return PM_OK;
     pm_leaks_open_door();
     int status = pm_leaks_begin(err);
     if (status == PM_OK)
@@ -140,6 +147,14 @@ static int open_heap(struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL,
                        "no address space for the allocator's tables; is `ulimit -v` or "
                        "vm.overcommit_memory=2 set?");
+    ready = true;
+    return PM_OK;
+}
+
+static int open_heap(struct pm_error *err) {
+    int status = make_ready(err);
+    if (status != PM_OK)
+        return status;
     if (!chosen.without_heap)
         status = pm_choose_heap(&chosen, err);
     if (status == PM_OK && !chosen.without_heap)
@@ -199,16 +214,25 @@ bool pm_process_main_runs(void) { return atomic_load_explicit(&main_runs, memory
 // A setting that says or does something at the start or at the end does not wait.
 static bool may_wait(void) {
     const struct pm_options *o = &pm_options;
-    return chosen.without_heap && !o->verbose.number && !o->stats.number && !o->leaks.number &&
-           !o->background.number && !o->topology.text[0];
+    return chosen.by_call || (chosen.without_heap && !o->verbose.number && !o->stats.number &&
+                              !o->leaks.number && !o->background.number && !o->topology.text[0]);
 }
 
 static bool asks_for_little(void) {
+    if (chosen.by_call)
+        return pm_fallback_has_large_room(PM_FALLBACK_LARGE / 2);
     return atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed) < FEW_REQUESTS &&
            pm_fallback_has_room(PM_FALLBACK_SMALL / 2);
 }
 
 // ---- the start ----------------------------------------------------------------------------------
+
+// Without a key of ours, pthread_setspecific() would store under somebody else's.
+static void make_key(void) {
+    if (pthread_key_create(&thread_key, thread_exit) != 0)
+        pm_refuse("no thread-specific key is free for the thread caches; run this program "
+                  "without PMAlloc");
+}
 
 // False: a process that has waited has no room for a heap any more. Its requests are served while
 // the fallback arena lasts, and then fail.
@@ -217,13 +241,9 @@ static bool open_here(bool first) {
     hopeless = open_heap(&err) != PM_OK;
     if (hopeless && first)
         refuse(&err);
-    if (hopeless)
-        return false;
-    // Without a key of ours, pthread_setspecific() would store under somebody else's.
-    if (pthread_key_create(&thread_key, thread_exit) != 0)
-        pm_refuse("no thread-specific key is free for the thread caches; run this program "
-                  "without PMAlloc");
-    return true;
+    if (!hopeless)
+        make_key();
+    return !hopeless;
 }
 
 // By the thread that has moved the phase to STARTING.
@@ -237,7 +257,7 @@ static void start_here(bool first, bool patient) {
         pm_fork_init();
     if (first && decide(&err) != PM_OK)
         refuse(&err);
-    if (!(patient && may_wait()) && open_here(first))
+    if (!((patient || (first && chosen.by_call)) && may_wait()) && open_here(first))
         next = PM_READY;
     pm_phase_started(next);
     if (next == PM_READY && pm_process_main_runs()) // it has waited beyond pm_process_before_main()
@@ -265,6 +285,18 @@ static void advance(bool patient) {
 void pm_process_start(void) { advance(false); }
 
 void pm_process_begin(void) { advance(true); }
+
+#define NOT_MUCH ((size_t)8 << 20)
+
+void pm_process_start_for(size_t bytes) {
+    if (!pm_phase_serves())
+        advance(chosen.by_call && bytes <= NOT_MUCH);
+}
+
+void pm_process_ask(void) {
+    if (!pm_phase_serves())
+        advance(chosen.by_call);
+}
 
 enum pm_route pm_thread_enter(void) {
     if (!pm_phase_serves())
@@ -309,12 +341,8 @@ static void first_commit(void) {
                   pm_commits_reason(error), pm_heap.dir, advice(error));
 }
 
-void pm_process_before_main(void) {
+static void begin_main(void) {
     struct pm_error err;
-    atomic_store_explicit(&main_runs, true, memory_order_relaxed);
-    advance(pm_phase() == PM_WAITING);
-    if (pm_phase() == PM_WAITING)
-        return; // without a heap there is nothing to capture
     if ((pm_heap_on_media() && pm_roots_capture(&err) != PM_OK) ||
         (pm_heap_state() == PM_HEAP_BORROWED && pm_roots_restore(&err) != PM_OK)) {
         if (pm_heap.created)
@@ -330,3 +358,94 @@ void pm_process_before_main(void) {
         pm_start_line(&chosen, &recovery);
     pm_background_start();
 }
+
+void pm_process_before_main(void) {
+    atomic_store_explicit(&main_runs, true, memory_order_relaxed);
+    advance(pm_phase() == PM_WAITING);
+    if (pm_phase() != PM_WAITING) // else there is no heap, and nothing to capture
+        begin_main();
+}
+
+// ---- by a call ----------------------------------------------------------------------------------
+
+static int open_called(const char *dir, bool existing, struct pm_error *err) {
+    int status = make_ready(err);
+    if (status == PM_OK)
+        status = pm_choose_called(dir, existing, err);
+    if (status != PM_OK)
+        return status;
+    status = pm_open_check(err);
+    if (status != PM_OK) {
+        int saved = errno;
+        pm_heap_release();
+        errno = saved;
+        return status;
+    }
+    status = open_persistent(err);
+    if (status != PM_OK && pm_heap_state() != PM_HEAP_CLOSED)
+        refuse(err); // it has begun to change the heap
+    return status;
+}
+
+static bool by_call; // the open heap was opened so
+
+// By the thread that has moved the phase to STARTING.
+static int open_in_its_turn(const char *dir, bool existing, struct pm_error *err) {
+    static char path[sizeof pm_heap.dir];
+    const char *named = pm_options.heap.text;
+    strcpy(path, dir);
+    pm_options.heap.text = path;
+    int status = open_called(path, existing, err);
+    if (status != PM_OK) {
+        pm_options.heap.text = named;
+        pm_phase_started(PM_WAITING);
+        return status;
+    }
+    chosen = (struct pm_chosen){0};
+    generation = pm_heap.super->state.opens;
+    by_call = true;
+    make_key();
+    pm_phase_started(PM_READY);
+    begin_main();
+    return PM_OK;
+}
+
+static int is_open_already(const char *dir, struct pm_error *err) {
+    struct stat its, ours;
+    if (pm_heap_on_media() && stat(dir, &its) == 0 && stat(pm_heap.dir, &ours) == 0 &&
+        its.st_dev == ours.st_dev && its.st_ino == ours.st_ino)
+        return PM_OK;
+    errno = EBUSY;
+    if (pm_heap_on_media())
+        return pm_fail(err, PM_OPERATIONAL, "this process has the heap %s open already",
+                       pm_heap.dir);
+    return pm_fail(err, PM_OPERATIONAL,
+                   by_call ? "this process has had a heap already"
+                           : "this process is on volatile memory already; call pmalloc_open() "
+                             "earlier, or name the heap in PMALLOC_HEAP");
+}
+
+int pm_process_open(const char *dir, bool existing, struct pm_error *err) {
+    enum pm_phase seen = pm_phase();
+    if (seen == PM_COLD)
+        called = true;
+    pm_process_begin();
+    while ((seen = pm_phase()) < PM_READY) {
+        if (seen == PM_WAITING && chosen.left_out) {
+            errno = ENOTSUP;
+            return pm_fail(err, PM_OPERATIONAL, "no heap for this program: %s", chosen.why);
+        }
+        if (seen == PM_STARTING && pm_phase_starts_here()) {
+            errno = EDEADLK;
+            return pm_fail(err, PM_OPERATIONAL, "in a signal handler that interrupts an opening");
+        }
+        if (seen == PM_WAITING && pm_phase_claim(seen))
+            return open_in_its_turn(dir, existing, err);
+        pm_futex_wait(&pm_phase_word, PM_STARTING);
+    }
+    return is_open_already(dir, err);
+}
+
+bool pm_process_opened_by_call(void) { return by_call; }
+
+void pm_process_forget_heap(void) { generation = 0; }

@@ -28,6 +28,19 @@ void pm_process_start(void);
 // The same when the library is loaded, but a program whose heap nothing could find again gets none
 // before it has asked for more than a little (phase.h: WAITING). Most small programs end before.
 void pm_process_begin(void);
+// The same for a request of so many bytes. A program that will open its heap by pmalloc_open() gets
+// small requests from the fallback arena until then, up to half of its large part.
+void pm_process_start_for(size_t bytes);
+// As pm_process_start(), but such a program goes on waiting: for questions about a heap.
+void pm_process_ask(void);
+// pmalloc_open(): opens the heap at `dir`, if the process is cold or waiting. On failure the
+// process is as before, and errno says what kind of failure it is, if pm_heap and *err do not. The
+// process ends (exit status 125) only if a heap that has been checked cannot be recovered.
+int pm_process_open(const char *dir, bool existing, struct pm_error *err);
+// Whether the heap that is open was opened so.
+bool pm_process_opened_by_call(void);
+// It is closed, so it has no generation any more.
+void pm_process_forget_heap(void);
 // The preload check: the library looks at the process before anything of libc is used, and ends a
 // process in which PMAlloc cannot work. The one weak reference: tools and tests do not have it.
 void pm_preload_check(void) __attribute__((weak));

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The same as the end of the program (end.c), and then what a forked child does: it copies all
+// pages that still show the file, and leaves the heap to others.
+#include "named_close.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include "background.h"
+#include "base/message.h"
+#include "base/threads.h"
+#include "media/heap.h"
+#include "media/heap_open.h"
+#include "phase.h"
+#include "private.h"
+#include "sandbox.h"
+#include "start.h"
+
+static bool is_ours(void) {
+    return pm_process_opened_by_call() && pm_phase() == PM_RUNNING && pm_heap_on_media() &&
+           pm_heap.super->state.owner_pid == (uint64_t)getpid();
+}
+
+bool pm_process_close(void) {
+    int error = !is_ours() ? EINVAL : pm_sandbox_forbids_end() ? EPERM : 0;
+    bool paused = !error && pm_background_pause();
+    // Another thread may be amid a request, and its stores could not be told from later ones.
+    if (!error && !pm_threads_none()) {
+        pm_background_go_on(paused);
+        error = EBUSY;
+    }
+    if (error) {
+        errno = error;
+        return false;
+    }
+    if (!pm_process_end())
+        pm_refuse("pmalloc_close: there is no memory for what the program does after it");
+    pm_process_forget_heap();
+    pm_private_copy(); // before another process may change the files
+    pm_heap_release();
+    return true;
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// A program that opens its heap by a call (pmalloc.h), in different ways.
+//
+//   named list HEAP            adds to a list by publishes until it is killed
+//   named check HEAP [COMMAND] counts the list, adds an entry, closes the heap, runs the command
+//   named try HEAP...          opens one after the other, and says what became of each
+//   named early HEAP           blocks from before the call
+//   named fork HEAP            forks before the call, and after it
+//   named threads HEAP         closes while a thread runs
+//   named late HEAP            allocates too much before the call
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "preload/pmalloc.h"
+
+struct entry {
+    struct entry *next;
+    uint64_t number, check;
+};
+
+struct list {
+    struct entry *first;
+    uint64_t count;
+};
+
+static void must(int good, const char *what) {
+    if (good)
+        return;
+    printf("not so: %s (errno %d)\n", what, errno);
+    exit(3);
+}
+
+static struct list *the_list(void) {
+    struct list *list = pmalloc_get_root(0);
+    pmalloc_op op[2];
+    if (list)
+        return list;
+    list = pmalloc_reserve(&op[0], sizeof *list, 0, PMALLOC_ZERO);
+    must(list && pmalloc_store_root(&op[1], 0, list) == 0 && pmalloc_publish(op, 2) == 0, "a list");
+    return list;
+}
+
+static void add(struct list *list) {
+    pmalloc_op op[3];
+    struct entry *e = pmalloc_reserve(&op[0], sizeof *e, 0, 0);
+    must(e != NULL, "an entry");
+    *e = (struct entry){list->first, list->count, ~list->count};
+    pmalloc_store(&op[1], &list->first, (uintptr_t)e);
+    pmalloc_store(&op[2], &list->count, list->count + 1);
+    must(pmalloc_publish(op, 3) == 0, "a publish");
+}
+
+static uint64_t counted(const struct list *list) {
+    uint64_t n = list->count;
+    for (const struct entry *e = list->first; e; e = e->next)
+        must(e->number == --n && e->check == ~n, "an entry is whole");
+    must(n == 0, "the count is right");
+    return list->count;
+}
+
+static void grow(const char *heap) {
+    must(pmalloc_open(heap, 0) == 0, "open");
+    struct list *list = the_list();
+    printf("%lu\n", (unsigned long)counted(list));
+    fflush(stdout);
+    for (;;)
+        add(list);
+}
+
+static void check(const char *heap, const char *command) {
+    must(pmalloc_open(heap, PMALLOC_EXISTING) == 0, "open");
+    must(pmalloc_is_persistent() && pmalloc_generation() > 0, "it is persistent");
+    must(strcmp(pmalloc_heap_path(), heap) == 0, "it is this heap");
+    struct list *list = the_list();
+    uint64_t count = counted(list);
+    add(list);
+    must(pmalloc_close() == 0, "close");
+    must(!pmalloc_is_persistent() && !pmalloc_get_root(0) && !pmalloc_generation(), "no heap");
+    must(pmalloc_heap_path()[0] == '\0', "no path");
+    must(!command || system(command) == 0, "another process changes the heap");
+    must(counted(list) == count + 1, "the blocks are copies");
+    add(list); // to private memory
+    free(list->first);
+    for (unsigned i = 0; i < 100; i++)
+        must(malloc(i * 1000 + 1) != NULL, "memory after the close");
+    must(pmalloc_close() == -1 && errno == EINVAL, "a second close");
+    must(pmalloc_open(heap, 0) == -1 && errno == EBUSY, "no second open");
+    printf("%lu\n", (unsigned long)count);
+}
+
+static void try(char **heap) {
+    must(pmalloc_close() == -1 && errno == EINVAL, "close without open");
+    must(pmalloc_open(NULL, 0) == -1 && errno == EINVAL, "no path");
+    must(pmalloc_open("x", 64) == -1 && errno == EINVAL, "unknown flags");
+    for (; *heap; heap++) {
+        char *p = malloc(100);
+        int status = pmalloc_open(*heap, PMALLOC_EXISTING), error = errno;
+        printf("%d %s %d\n", status, status ? strerror(error) : "-", pmalloc_is_persistent());
+        free(p);
+    }
+}
+
+static void early(const char *heap) {
+    char *p = strdup("early"), *q = malloc(1 << 20), *r = malloc(100), *s = malloc(200);
+    memset(q, 7, 1 << 20);
+    must(!pmalloc_is_persistent() && !pmalloc_get_root(0) && pmalloc_set_root(0, p) == -1, "none");
+    must(pmalloc_open(heap, 0) == 0, "open");
+    must(strcmp(p, "early") == 0 && q[(1 << 20) - 1] == 7, "blocks stay");
+    uintptr_t was = (uintptr_t)p;
+    p = realloc(p, 100000);
+    must((uintptr_t)p != was && strcmp(p, "early") == 0, "realloc moves it into the heap");
+    free(q);
+    free(r);
+    free(s);
+    must(pmalloc_set_root(0, p) == 0 && pmalloc_get_root(0) == p, "a root");
+}
+
+static int child(const char *heap, int expected) {
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        status = pmalloc_open(heap, 0);
+        int good = expected ? status == -1 && errno == expected : status == 0 && malloc(100);
+        must(expected || pmalloc_close() == 0, "close in a child");
+        exit(good ? 0 : 1);
+    }
+    must(waitpid(pid, &status, 0) == pid, "a child");
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static void forks(const char *heap) {
+    must(child(heap, 0), "a child opens and closes it");
+    must(pmalloc_open(heap, 0) == 0, "its parent opens it then");
+    struct list *list = the_list();
+    add(list);
+    must(child(heap, EBUSY), "a child has had it");
+    pid_t pid = fork();
+    int status;
+    if (pid == 0)
+        exit(pmalloc_close() == -1 && errno == EINVAL ? 0 : 1);
+    must(waitpid(pid, &status, 0) == pid && status == 0, "a child has nothing to close");
+    must(pmalloc_close() == 0, "close");
+    must(child(heap, EBUSY) && counted(list) == 1, "a child after the close");
+}
+
+static void *wait_for(void *mutex) {
+    free(malloc(1000));
+    pthread_mutex_lock(mutex);
+    return NULL;
+}
+
+static void threads(const char *heap) {
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t id;
+    pthread_mutex_lock(&mutex);
+    must(pthread_create(&id, NULL, wait_for, &mutex) == 0, "a thread");
+    must(pmalloc_open(heap, 0) == 0, "open beside a thread");
+    struct list *list = the_list();
+    must(pmalloc_close() == -1 && errno == EBUSY, "no close beside a thread");
+    add(list);
+    pthread_mutex_unlock(&mutex);
+    pthread_join(id, NULL);
+    must(pmalloc_close() == 0, "close");
+}
+
+static void late(const char *heap) {
+    char *p = malloc(20 << 20);
+    must(p != NULL, "memory");
+    must(pmalloc_open(heap, 0) == -1 && errno == EBUSY, "too late");
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 2 ? argv[1] : "";
+    if (strcmp(what, "list") == 0)
+        grow(argv[2]);
+    else if (strcmp(what, "check") == 0)
+        check(argv[2], argv[3]);
+    else if (strcmp(what, "try") == 0)
+        try(argv + 2);
+    else if (strcmp(what, "early") == 0)
+        early(argv[2]);
+    else if (strcmp(what, "fork") == 0)
+        forks(argv[2]);
+    else if (strcmp(what, "threads") == 0)
+        threads(argv[2]);
+    else if (strcmp(what, "late") == 0)
+        late(argv[2]);
+    else
+        return 2;
+    puts("ok");
+    return 0;
+}
