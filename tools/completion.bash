@@ -70,6 +70,8 @@ _pmalloc() {
             mapfile -t COMPREPLY < <(compgen -c -- "$word")
         else
             mapfile -t COMPREPLY < <(compgen -d -- "$word")
+            # A heap may also lie in a file or device.
+            [ "${#COMPREPLY[@]}" -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "$word")
         fi
         ;;
     esac

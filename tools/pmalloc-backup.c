@@ -24,9 +24,9 @@ static const char *const synopsis[] = {"[--verify] [--json] HEAP DIR", "--verify
                                        NULL};
 
 static const char *const description[] = {
-    "Copies the heap in directory HEAP into directory DIR. The first round copies all of it and "
-    "makes DIR if it is missing. Later rounds into the same DIR read the heap, compare it with the "
-    "checksums in DIR, and write only what has changed. Holes stay holes.",
+    "Copies HEAP, a directory, file or device, into directory DIR. The first round copies all of "
+    "it and makes DIR if it is missing. Later rounds into the same DIR read the heap, compare it "
+    "with the checksums in DIR, and write only what has changed. Holes stay holes.",
     "DIR is a heap like any other: to restore, name it as the heap, or copy or rename it. A "
     "program that opens it for writing makes a heap of its own of it; from then on it is no "
     "backup, and the next round is refused.",

@@ -45,10 +45,10 @@ static const char *const synopsis[] = {"[--json] [--map] HEAP",
                                        NULL};
 
 static const char *const description[] = {
-    "Prints what is in the heap in directory HEAP: the program it belongs to, what becomes of it "
-    "in a power failure, the space its files take, how full the slabs of each size class are, the "
-    "large blocks by size, and the roots. It marks from the roots to find the blocks that are "
-    "live. It changes nothing, even in a heap that needs recovery.",
+    "Prints what is in HEAP, a directory, file or device: the program it belongs to, what becomes "
+    "of it in a power failure, the space its files take, how full the slabs of each size class "
+    "are, the large blocks by size, and the roots. It marks from the roots to find the blocks that "
+    "are live. It changes nothing, even in a heap that needs recovery.",
     "In the map each character is an equal part of the heap, up to the end of what is in use. A "
     "dot is free. A digit is slabs by tenths of live blocks; # means full. L and H are large and "
     "huge blocks. P is pinned blocks, small or large. A question mark is a large block that "
@@ -65,8 +65,8 @@ static const char *const description[] = {
     "line: the file system and its relevant mount options, the files for which the kernel grants "
     "MAP_SYNC, the persistence domains of the machine's persistent memory, the kernel, how stores "
     "are flushed, and the guarantee that follows. PATH is a heap, which may be in use, or a "
-    "directory for a new heap. In a directory it makes and removes a temporary file. It changes "
-    "no heap.",
+    "directory, file or device for a new heap. In a directory it makes and removes a temporary "
+    "file. It changes no heap.",
     "With --svg it prints a picture of the map and of the size classes. With --html it prints a "
     "page that contains the picture and needs no other file, and what each root keeps alive: the "
     "blocks that nothing would reach without it. For that it marks once for each root.",

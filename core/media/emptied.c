@@ -136,11 +136,12 @@ static bool has_space(int fd, uint64_t at, uint64_t len) {
 }
 
 // A commit may have made holes in a range that was allocated again meanwhile. On tmpfs a store to a
-// hole needs space, also in a private mapping, and without it there is a SIGBUS.
+// hole needs space, also in a private mapping, and without it there is a SIGBUS. A fixed medium has
+// all its space.
 static bool map_file(const struct pm_emptied *e, uint64_t offset, uint64_t len) {
     struct pm_shard *s = pm_shard_at(offset);
     return pm_file_ready(&s->data) && pm_work_fd(&s->data) >= 0 &&
-           (!e->used || has_space(s->data.fd, offset - s->offset, len)) &&
+           (!e->used || s->data.length || has_space(s->data.fd, offset - s->offset, len)) &&
            mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_work_fd(&s->data),
                 (off_t)pm_work_offset(&s->data, offset - s->offset)) != MAP_FAILED;

@@ -21,6 +21,7 @@
 #ifndef PM_FIXED_H
 #define PM_FIXED_H
 
+#include "base/crc.h"
 #include "fixed_format.h"
 #include "heap.h"
 
@@ -73,6 +74,12 @@ unsigned pm_fixed_node(unsigned shard, int recorded);
 void pm_fixed_close(void);
 // Reads the lengths of all parts, which the journal may have changed.
 int pm_fixed_measure(struct pm_error *err);
+// How long a part is, also while another process changes that.
+static inline uint64_t pm_fixed_length(const struct pm_file *part) {
+    uint64_t word = __atomic_load_n(part->length, __ATOMIC_ACQUIRE);
+    uint64_t bytes = (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT;
+    return bytes < part->room ? bytes : part->room;
+}
 // Makes the part so long, durably; whole pages. False, with errno ENOSPC: it has no room for that.
 bool pm_fixed_set_length(struct pm_file *file, uint64_t bytes);
 

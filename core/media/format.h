@@ -137,6 +137,9 @@
 //   magic of a fixed medium      store_magic()                 [test_a_making_that_is_interrupted]
 //     needs   everything before heap.N (fsync); that of the first medium: those of the others
 //     before  no heap                     after  an empty, dirty heap
+//   the same, set to 0           begin_heap()                    [test_a_making_over_another_heap]
+//     needs   nothing: nothing of the old heap is overwritten before it (fsync)
+//     before  the heap that is overwritten   after  no heap
 //   length of a part of one      pm_fixed_set_length()                   [test_killed_at_any_time]
 //     needs   nothing: beyond the old one nothing counts
 //     before  the old length              after  the new one, for what comes to lie there

@@ -11,7 +11,6 @@
 
 #include "base/os.h"
 #include "file.h"
-#include "fixed.h"
 #include "heap.h"
 #include "journal_files.h"
 
@@ -30,9 +29,8 @@ static uint64_t most[PM_JOURNAL_FILES]; // the largest length on the way; 0: no 
 
 static uint64_t page_up(uint64_t bytes) { return (bytes + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1); }
 
-// On a fixed medium recovery alone reads the journal (pm_journal_over_super).
 static bool is_there(void) {
-    return pm_heap.readonly && !pm_fixed_is_open() &&
+    return pm_heap.readonly &&
            (pm_journal_opened.is == PM_JOURNAL_WHOLE || pm_journal_opened.is == PM_JOURNAL_APPLIED);
 }
 static bool is_over(void) { return pm_heap.readonly && pm_journal_opened.is == PM_JOURNAL_WHOLE; }
@@ -47,9 +45,11 @@ static bool each(pm_journal_fn *fn) {
     int saved = errno;
     if (buffer)
         munmap(buffer, PM_JOURNAL_BUFFER);
-    if (journal->fd >= 0)
-        close(journal->fd);
-    journal->fd = -1;
+    if (!journal->length) {
+        if (journal->fd >= 0)
+            close(journal->fd);
+        journal->fd = -1;
+    }
     errno = saved;
     return good;
 }
@@ -90,9 +90,10 @@ static bool cut(struct window *w, uint64_t at) {
 static bool has_hole(unsigned file, uint64_t at, uint64_t len) {
     struct window *w = &window[file];
     if (at < w->full_from || at + len > w->full_to) {
-        off_t hole = lseek(pm_journal_heap_file(file)->fd, (off_t)at, SEEK_HOLE);
+        const struct pm_file *f = pm_journal_heap_file(file);
+        off_t hole = lseek(f->fd, (off_t)(f->at + at), SEEK_HOLE);
         w->full_from = at;
-        w->full_to = hole < 0 ? at : (uint64_t)hole;
+        w->full_to = hole < 0 ? at : (uint64_t)hole - f->at;
     }
     return at + len > w->full_to;
 }
@@ -118,6 +119,11 @@ static bool lay_pages(unsigned file, const struct pm_journal_entry *e, const cha
     return true;
 }
 
+// Space that heap.0 of a fixed medium gives back stays in it, with what it holds.
+static bool keeps_length(unsigned file) {
+    return file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA && pm_journal_heap_file(file)->length;
+}
+
 static bool lay(const struct pm_journal_io *io, const struct pm_journal_entry *e, const char *from,
                 void *arg) {
     (void)io, (void)arg;
@@ -127,6 +133,8 @@ static bool lay(const struct pm_journal_io *io, const struct pm_journal_entry *e
         return true;
     if (e->kind != PM_JOURNAL_LENGTH)
         return lay_pages(file, e, from);
+    if (keeps_length(file))
+        return true;
     uint64_t limit = w->offset + w->len, at = e->first < limit ? e->first : limit;
     return cut(w, at > w->offset ? at - w->offset : 0);
 }
@@ -136,10 +144,10 @@ static bool open_window(unsigned file, char *at, uint64_t offset, uint64_t len) 
     const struct pm_file *f = pm_journal_heap_file(file);
     struct stat st;
     const int flags = MAP_PRIVATE | MAP_NORESERVE | (at ? MAP_FIXED : 0);
-    void *map = mmap(at, len, PROT_READ | PROT_WRITE, flags, f->fd, (off_t)offset);
+    void *map = mmap(at, len, PROT_READ | PROT_WRITE, flags, f->fd, (off_t)(f->at + offset));
     if (map == MAP_FAILED || fstat(f->fd, &st) != 0)
         return false;
-    uint64_t there = page_up((uint64_t)st.st_size);
+    uint64_t there = f->length ? f->room : page_up((uint64_t)st.st_size);
     there = there > offset ? there - offset : 0;
     window[file] =
         (struct window){.at = map, .offset = offset, .len = len, .end = there < len ? there : len};
@@ -157,11 +165,6 @@ static bool lay_over(bool writable) {
 
 int pm_journal_over_super(struct pm_error *err) {
     const struct pm_file *f = &pm_heap.super_file;
-    if (is_over() && pm_fixed_is_open())
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s: its journal holds a commit that the other parts do not hold yet: run "
-                       "`pmalloc-recover %.300s`",
-                       pm_heap.dir, pm_heap.dir);
     if (!is_over() || (open_window(PM_JOURNAL_SUPER, f->map, 0, f->reach) && lay_over(false)))
         return PM_OK;
     return failed(err);
@@ -205,7 +208,7 @@ const void *pm_journal_over_map_roots(uint64_t offset, uint64_t len) {
 
 // ---- the lengths --------------------------------------------------------------------------------
 
-// What pm_journal_write_through() would do to the length.
+// What pm_journal_write_through() would do to the length. Pages of a part do not make it longer.
 static bool lengthen(const struct pm_journal_io *io, const struct pm_journal_entry *e,
                      const char *from, void *arg) {
     (void)io, (void)from, (void)arg;
@@ -214,9 +217,9 @@ static bool lengthen(const struct pm_journal_io *io, const struct pm_journal_ent
     uint64_t end = (e->first + e->pages) * PM_PAGE_SIZE;
     if (f->fd < 0)
         return true;
-    if (e->kind == PM_JOURNAL_LENGTH)
-        f->size = e->first;
-    else if (e->kind == PM_JOURNAL_PAGE && end > f->size)
+    if (e->kind == PM_JOURNAL_LENGTH && (e->first > f->size || !keeps_length(file)))
+        f->size = f->length ? page_up(e->first) : e->first;
+    else if (e->kind == PM_JOURNAL_PAGE && end > f->size && !f->length)
         f->size = end;
     most[file] = most[file] > f->size ? most[file] : f->size;
     return true;

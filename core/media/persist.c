@@ -162,8 +162,12 @@ void pm_persist_init(int fd, int forced, const char *heap) {
     init(pm_persist_probe(fd), forced, heap);
 }
 
+enum pm_durability pm_persist_probe_device(void) {
+    return caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE;
+}
+
 void pm_persist_init_device(int forced, const char *heap) {
-    init(caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE, forced, heap);
+    init(pm_persist_probe_device(), forced, heap);
 }
 
 bool pm_persist_refused(const char *file) {

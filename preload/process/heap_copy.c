@@ -297,7 +297,8 @@ static int move_in(struct pm_error *err) {
 int pm_heap_copy_make(struct pm_error *err) {
     if (pm_fixed_is_open())
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s: PMALLOC_FORK=copy: there is no second heap in a file or device",
+                       "%s: there is no second heap in a file or device, for the copy that this "
+                       "PMALLOC_FORK wants; use a heap in a directory for it",
                        pm_heap.dir);
     (void)pm_dir_ready(); // a daemon may have closed the descriptor; move_in() needs it
     other.dir_fd = -1;

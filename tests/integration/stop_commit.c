@@ -2,7 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Runs a program and kills it at one of the steps by which a commit changes files: a write (before
-// it, or when half is done), a sync, a length, a hole. Steps count from when the journal is made.
+// it, or when half is done), a sync, a length, a hole. Steps count from when the journal is made,
+// or from the first write if the heap is on a fixed medium, a file that is called "medium".
 // It traces system calls, so it sees them however the library makes them.
 //
 //   stop_commit N FILE PROGRAM...   N: killed at the N-th step, from 1 on; 0: never.
@@ -27,6 +28,7 @@
 static pid_t program;
 static unsigned long steps, last;
 static bool counts; // the journal is there
+static bool fixed;
 static bool halved; // the call that runs now is the last step: half a write
 
 static bool step(void) { return counts && ++steps == last; }
@@ -46,6 +48,7 @@ static bool enter(pid_t thread) {
     ptrace(PTRACE_GETREGS, thread, NULL, &regs);
     switch (regs.orig_rax) {
     case SYS_pwrite64:
+        counts |= fixed;
         if (step())
             return true;
         if (!step())
@@ -101,6 +104,8 @@ int main(int argc, char **argv) {
     if (argc < 4)
         return 2;
     last = strtoul(argv[1], NULL, 10);
+    const char *heap = getenv("PMALLOC_HEAP"), *name = heap ? strrchr(heap, '/') : NULL;
+    fixed = name && strcmp(name, "/medium") == 0;
     program = fork();
     if (program == 0) {
         setenv("LD_PRELOAD", getenv("preload"), 1);

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""PMALLOC_COMMIT on heaps of several data files, in one directory and in two: the program is killed
-between any two steps by which a commit changes files, or in the midst of a write (stop_commit.c).
-The heap is then as of the last commit that the program knew of, or of the one being made. The tools
-say which, and what the next opening has to do. STOPS is the number of steps tried."""
+"""PMALLOC_COMMIT on heaps of several data files, in one directory and in two, and on a fixed medium
+(0 directories): the program is killed between any two steps by which a commit changes files, or in
+the midst of a write (stop_commit.c). The heap is then as of the last commit that the program knew
+of, or of the one being made. The tools say which, and what the next opening has to do. STOPS is the
+number of steps tried."""
 
 import json
 import os
@@ -40,7 +41,8 @@ def stopper():
 
 
 def stopped(program, stopper, heap, name, log, at=0):
-    env = environment(False, ROOTS=ROOTS, COMMIT="api", SHARD="4M", **{name: heap})
+    shard = {} if heap.endswith("medium") else {"SHARD": "4M"}
+    env = environment(False, ROOTS=ROOTS, COMMIT="api", **shard, **{name: heap})
     env["preload"] = str(BUILD / "libpmalloc_preload.so")
     argv = [stopper, str(at), log, program, "steps", "3"]
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -54,19 +56,36 @@ def state_of(heap):
     return answer.get("commit", {"journal": "none"})
 
 
-@pytest.mark.parametrize("name, directories", (("HEAP", 1), ("HEAP", 2), ("COMMIT_DIR", 2)))
+def places(shm, directories):
+    return [shm / f"heap{i}" for i in range(directories)] or [shm / "medium"]
+
+
+def begin_anew(folders):
+    for place in folders:
+        if place.name != "medium":
+            shutil.rmtree(place, ignore_errors=True)
+            continue
+        place.unlink(missing_ok=True)
+        how = ("--make", "--size", "96M", "--journal", "44M")
+        succeeds(run([tool("pmalloc-recover"), *how, place], preload=False))
+
+
+@pytest.mark.parametrize(
+    "name, directories", (("HEAP", 1), ("HEAP", 2), ("COMMIT_DIR", 2), ("HEAP", 0))
+)
 def test_killed_at_each_step(program, stopper, shm, rng, name, directories):
-    folders = [shm / f"heap{i}" for i in range(directories)]
+    folders = places(shm, directories)
     heap = ":".join(map(str, folders))
+    begin_anew(folders)
     done = stopped(program, stopper, heap, name, shm / "log")
     succeeds(done)
-    assert sum(1 for folder in folders for _ in folder.glob("heap.*")) >= 4
+    if directories:
+        assert sum(1 for folder in folders for _ in folder.glob("heap.*")) >= 4
     steps = int((shm / "log").read_text())
     assert steps > 100
     seen = set()
     for stop in sorted(rng.sample(range(1, steps + 1), min(STOPS, steps))):
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        begin_anew(folders)
         done = stopped(program, stopper, heap, name, shm / "log", stop)
         assert done.returncode == 128 + signal.SIGKILL, said(done)
         known = max(map(int, done.stdout.split()), default=0)
@@ -84,11 +103,11 @@ def test_killed_at_each_step(program, stopper, shm, rng, name, directories):
 def pending(program, stopper, folders, log, rng):
     """Heaps whose last commit counts, and is not in the files, or in part of them only."""
     heap = ":".join(map(str, folders))
+    begin_anew(folders)
     succeeds(stopped(program, stopper, heap, "HEAP", log))
     steps = int(log.read_text())
     for stop in rng.sample(range(1, steps + 1), steps):
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        begin_anew(folders)
         done = stopped(program, stopper, heap, "HEAP", log, stop)
         if state_of(folders[0])["journal"] == "pending":
             yield max(map(int, done.stdout.split()), default=0)
@@ -110,9 +129,9 @@ def looks(heap):
     return json.loads(check.stdout), dry, json.loads(info(heap, "--json"))
 
 
-@pytest.mark.parametrize("directories", (1, 2))
+@pytest.mark.parametrize("directories", (1, 2, 0))
 def test_a_look_sees_what_a_recovery_would_make(program, stopper, shm, rng, directories):
-    folders = [shm / f"heap{i}" for i in range(directories)]
+    folders = places(shm, directories)
     known = next(pending(program, stopper, folders, shm / "log", rng))
     heap, before = folders[0], fingerprint(shm)
     check, dry, shown = looks(heap)

@@ -99,9 +99,10 @@ def test_medium_of_plain_files(clean):
 
 
 def test_medium_of_what_is_not_there(shm, clean):
+    os.mkfifo(shm / "pipe")
     for path, status, part in (
         (shm / "none", 8, "name a heap, or the directory"),
-        (clean / "heap.0", 8, "Not a directory"),
+        (shm / "pipe", 8, "neither a directory nor a file"),
         ("/proc/self/fdinfo", 8, "no file can be made there"),
     ):
         one_line(call(INFO, "--medium", path), "pmalloc-info", status, str(path), part)

@@ -221,6 +221,7 @@ def test_completion_knows_options_settings_and_places(tmp_path):
     (tmp_path / "hair").touch()
     assert complete("pmalloc-recover", f"{tmp_path}/h") == [f"{tmp_path}/heap"]
     assert complete("pmalloc-run", "-H", f"{tmp_path}/h") == [f"{tmp_path}/heap"]
+    assert complete("pmalloc-info", f"{tmp_path}/ha") == [f"{tmp_path}/hair"]
     assert "sleep" in complete("pmalloc-run", "-H", "x", "slee")
     assert "sleep" in complete("pmalloc-run", "-s", "BUSY", "=", "wait", "slee")
     assert "--verify" not in complete("pmalloc-run", "-H", "x", "ls", "--ver")

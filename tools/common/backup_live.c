@@ -58,11 +58,6 @@ static int open_beside_owner(const char *heap, struct pm_error *err) {
     int status = PM_OK;
     for (unsigned i = 0; i < TRIES; i++) {
         status = pm_heap_open(heap, PM_OPEN_LOOK, false, err);
-        if (status == PM_OK && pm_fixed_is_open())
-            return pm_fail(err, PM_OPERATIONAL,
-                           "%.300s is in use: a heap in a file or device is backed up while no "
-                           "process uses it; wait for process %d to end",
-                           heap, (int)pm_heap.super->state.owner_pid);
         if (status == PM_OK || pm_heap.foreign)
             break;
         pause_for(TRY_NS);
@@ -70,12 +65,26 @@ static int open_beside_owner(const char *heap, struct pm_error *err) {
     return status;
 }
 
+// A fixed medium has the owner's flock, so there it is a lock of fcntl(2), and wants a descriptor
+// that may write. It is held until the tool ends.
+static int open_lock(const struct source *s) {
+    return pm_fixed_is_open() ? open(pm_heap.dir, O_RDWR | O_NOFOLLOW | O_CLOEXEC)
+                              : fcntl(s->file[PM_ROW_roots].fd, F_DUPFD_CLOEXEC, 0);
+}
+
+static bool lock(int fd, const struct source *s) {
+    struct flock first = {
+        .l_type = F_WRLCK, .l_start = (off_t)s->file[PM_ROW_roots].at, .l_len = 1};
+    return pm_fixed_is_open() ? fcntl(fd, F_OFD_SETLK, &first) == 0
+                              : flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
 // The records of two backups would disturb each other.
 static int lock_out_others(const struct source *s, struct pm_error *err) {
-    int fd = fcntl(s->file[PM_ROW_roots].fd, F_DUPFD_CLOEXEC, 0); // until the tool ends
+    int fd = open_lock(s);
     // Another one that was killed may not be quite gone.
     for (unsigned i = 0; fd >= 0 && i < TRIES; i++, pause_for(TRY_NS / 5)) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        if (lock(fd, s))
             return PM_OK;
         if (errno != EWOULDBLOCK)
             break;
@@ -121,11 +130,12 @@ static bool clip(const struct owner_map *m, uint64_t from, uint64_t to, uint64_t
 }
 
 // From here on stores to the file are recorded, up to its present length. Not further: for what is
-// watched the kernel makes page tables, and files are mapped far beyond their ends.
+// watched the kernel makes page tables, and files are mapped far beyond their ends. The roots part
+// of a fixed medium is mapped by two, and of a mapping that is gone nothing would tell.
 static void watch(size_t row) {
     const struct source_file *f = &live.source->file[row];
     uint64_t from = live.watched[row], to = pm_backup_align(f->length), start, end;
-    if (f->fd < 0 || f->length <= SMALL_BYTES || from >= to)
+    if (f->fd < 0 || f->length <= SMALL_BYTES || from >= to || (f->room && row == PM_ROW_roots))
         return;
     for (size_t i = 0; i < live.maps.count; i++) {
         const struct owner_map *m = &live.maps.map[i];

@@ -12,6 +12,7 @@
 #include "backup_kept.h"
 #include "blocks/verify.h"
 #include "commit_follow.h"
+#include "media/file.h"
 #include "media/fixed.h"
 #include "media/heap.h"
 #include "media/journal_files.h"
@@ -50,16 +51,41 @@ static int measure(struct source_file *file, struct source *s) {
     return 0;
 }
 
-// What lies on a fixed medium is mapped. All its space counts as data.
-static void take_part(struct source *s, const struct pm_heap_file *f, struct source_file *file) {
-    if (!f->held || !pm_heap_holds(f))
-        return;
-    file->fd = f->file->fd;
-    file->length = file->allocated = f->file->size;
-    file->dev = f->file->dev;
-    file->ino = f->file->ino;
-    file->bytes = f->file->map;
+// The data of a heap in use are mapped here, as far as they may ever reach.
+static const char *map_part(size_t row) {
+    static const char *map[PM_HEAP_FILES];
+    const struct pm_file *part = pm_heap_files[row].file;
+    if (part->map)
+        return part->map;
+    if (!map[row])
+        map[row] = pm_file_view(part, part->room, 0);
+    return map[row];
+}
+
+// All space of a part counts as data.
+static int take_part(struct source *s, size_t row, struct pm_error *err) {
+    const struct pm_heap_file *f = &pm_heap_files[row];
+    struct source_file *file = &s->file[row];
+    if (!f->held || f->shard >= pm_heap.shards || !pm_heap_holds(f))
+        return PM_OK;
+    *file = (struct source_file){.fd = f->file->fd,
+                                 .length = f->file->size,
+                                 .allocated = f->file->size,
+                                 .dev = f->file->dev,
+                                 .ino = f->file->ino,
+                                 .bytes = map_part(row),
+                                 .at = f->file->at,
+                                 .room = f->file->room};
     s->allocated += file->allocated;
+    return file->bytes ? PM_OK : reason(row, err);
+}
+
+static int take_parts(struct source *s, struct pm_error *err) {
+    int status = pm_fixed_measure(err);
+    s->allocated = 0;
+    for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++)
+        status = take_part(s, row, err);
+    return status;
 }
 
 // A file that is not held open, like bitmaps.0, need not be there.
@@ -68,10 +94,8 @@ static int open_file(struct source *s, size_t row, struct pm_error *err) {
     struct source_file *file = &s->file[row];
     if (f->holds == PM_FILE_NOTHING || f->shard >= pm_heap.shards)
         return PM_OK;
-    if (pm_fixed_is_open()) {
-        take_part(s, f, file);
-        return PM_OK;
-    }
+    if (pm_fixed_is_open())
+        return take_part(s, row, err);
     if (f->held)
         file->fd = pm_heap_holds(f) ? f->file->fd : -1;
     else
@@ -84,6 +108,8 @@ static int open_file(struct source *s, size_t row, struct pm_error *err) {
 int source_open_files(struct source *s, struct pm_error *err) {
     unsigned shards = pm_super_shards(pm_heap.super);
     char name[PM_FILE_NAME];
+    if (pm_fixed_is_open())
+        return take_parts(s, err);
     s->allocated = 0;
     for (size_t row = 0; row < PM_HEAP_FILES; row++) {
         const struct pm_heap_file *f = &pm_heap_files[row];

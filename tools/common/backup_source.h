@@ -21,7 +21,9 @@ struct source_file {
     uint64_t length;
     uint64_t allocated; // bytes on the file system
     uint64_t dev, ino;
-    const char *bytes; // of a part of a fixed medium, which may know no read; NULL: it is a file
+    // A part of a fixed medium lies there in so much room, mapped: a device knows no read.
+    const char *bytes; // NULL: it is a file
+    uint64_t at, room;
 };
 
 struct image;
@@ -46,11 +48,11 @@ typedef bool source_block_fn(uint64_t block, const char *data, void *arg);
 // PM_OK also if `each` has ended it.
 int source_read(const struct source *s, size_t row, source_block_fn *each, void *arg,
                 struct pm_error *err);
-// Reads `count` blocks from `block` on into `out`, as source_read() shows them.
-// Opens the files that a heap in use has now, by their names.
+// Opens the files that a heap in use has now, by their names. Parts of a fixed medium are measured.
 int source_open_files(struct source *s, struct pm_error *err);
 // The next blocks of a file that may hold data, from *block on. False: there are none.
 bool source_next_data(const struct source_file *f, uint64_t *block, uint64_t *end);
+// Reads `count` blocks from `block` on into `out`, as source_read() shows them.
 int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint64_t count,
                        char *out, struct pm_error *err);
 

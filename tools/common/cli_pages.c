@@ -80,8 +80,10 @@ static void help_settings(void) {
 }
 
 void cli_help(const struct cli_tool *tool) {
-    for (size_t i = 0; tool->synopsis[i]; i++)
-        printf("%s %s %s\n", i ? "      " : "usage:", tool->name, tool->synopsis[i]);
+    for (size_t i = 0; tool->synopsis[i]; i++) {
+        int at = printf("%s %s ", i ? "      " : "usage:", tool->name);
+        wrapped(tool->synopsis[i], at, at);
+    }
     putchar('\n');
     wrapped(tool->summary, 0, 0);
     printf("\nOptions:\n");

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/journal.h"
 #include "media/journal_files.h"
@@ -31,9 +32,24 @@ static void lose(void) { follow.lost = true; }
 
 // ---- the journal --------------------------------------------------------------------------------
 
+// The part of a fixed medium ends where its length says, as a file does.
+static ssize_t read_part(const struct pm_file *part, void *to, size_t len, uint64_t at) {
+    uint64_t end = pm_fixed_length(part);
+    if (at >= end)
+        return 0;
+    len = len < end - at ? len : end - at;
+    memcpy(to, part->map + at, len);
+    return (ssize_t)len;
+}
+
+static ssize_t read_some(void *to, size_t len, uint64_t at) {
+    const struct pm_file *journal = &pm_heap.journal;
+    return journal->length ? read_part(journal, to, len, at) : pread(follow.fd, to, len, (off_t)at);
+}
+
 static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
     (void)file;
-    return pread(follow.fd, to, len, (off_t)at) == (ssize_t)len;
+    return read_some(to, len, at) == (ssize_t)len;
 }
 
 static const struct pm_journal_io io = {.read = read_journal};
@@ -119,7 +135,7 @@ static uint64_t newest_epoch(void) {
     const struct pm_superblock *super = &pm_heap.super->super;
     uint64_t newest = 0, at = 0;
     ssize_t got;
-    while ((got = pread(follow.fd, follow.buffer, PM_JOURNAL_BUFFER, (off_t)at)) > 0) {
+    while ((got = read_some(follow.buffer, PM_JOURNAL_BUFFER, at)) > 0) {
         const struct pm_journal_group *g = follow.buffer;
         for (uint64_t n = (uint64_t)got / sizeof *g; n--; g++)
             if (g->magic == PM_JOURNAL_MAGIC && g->epoch > newest &&
@@ -193,8 +209,9 @@ static void find_last(void) {
 
 void follow_begin(void) {
     follow.begun = true;
-    follow.fd = openat(pm_heap.dir_fd, pm_heap.journal.name,
-                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    follow.fd = pm_heap.journal.length ? pm_heap.journal.fd
+                                       : openat(pm_heap.dir_fd, pm_heap.journal.name,
+                                                O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     follow.buffer = malloc(PM_JOURNAL_BUFFER);
     if (follow.fd < 0 || !follow.buffer)
         lose();

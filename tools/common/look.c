@@ -13,6 +13,7 @@
 
 #include "base/os.h"
 #include "files.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "media/log.h"
@@ -31,11 +32,27 @@ static struct copy super_copy, log_copy, log_again, slabs_copy;
 static const char *heap_dir;
 static int heap_fd;
 
+// A heap that is being made or opened is not whole at times.
+static int open_medium(const char *path, struct pm_error *err) {
+    const struct timespec pause = {.tv_nsec = TRY_NS};
+    int status = PM_OK;
+    for (int i = 0; i < TRIES; i++) {
+        status = pm_heap_open(path, PM_OPEN_LOOK, false, err);
+        if (status == PM_OK || pm_heap.foreign)
+            break;
+        nanosleep(&pause, NULL);
+    }
+    heap_fd = pm_heap.dir_fd;
+    return status;
+}
+
 int look_open(const char *dir, struct pm_error *err) {
     static char first[sizeof pm_heap.dir];
     snprintf(first, sizeof first, "%.*s", (int)pm_volume_first(dir), dir);
     heap_dir = dir = first;
     heap_fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (heap_fd < 0 && errno == ENOTDIR)
+        return open_medium(dir, err);
     if (heap_fd < 0)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap: %s", dir, strerror(errno));
     return PM_OK;
@@ -52,8 +69,23 @@ static bool reserve(struct copy *copy, size_t size) {
     return true;
 }
 
+static bool read_part(const struct pm_file *part, struct copy *copy, size_t most) {
+    size_t size = pm_fixed_length(part);
+    size = size < most ? size : most;
+    copy->size = 0;
+    if (!reserve(copy, size)) {
+        errno = ENOMEM;
+        return false;
+    }
+    memcpy(copy->data, part->map, copy->size = size);
+    return true;
+}
+
 // Reads the file, at most `most` bytes of it. False: it failed, with errno.
-static bool read_file(const char *name, struct copy *copy, size_t most) {
+static bool read_file(const struct pm_file *file, const char *name, struct copy *copy,
+                      size_t most) {
+    if (file->length)
+        return read_part(file, copy, most);
     int fd = openat(heap_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
     copy->size = 0;
@@ -105,7 +137,7 @@ static void look_at_process(struct look *look) {
 
 static int look_at_super(struct look *look, struct pm_error *err) {
     const char *name = pm_heap.super_file.name;
-    if (!read_file(name, &super_copy, sizeof(struct pm_super_file)))
+    if (!read_file(&pm_heap.super_file, name, &super_copy, sizeof(struct pm_super_file)))
         return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", heap_dir, name, strerror(errno));
     const struct pm_super_file *file = (const struct pm_super_file *)super_copy.data;
     if (super_copy.size < sizeof *file)
@@ -125,6 +157,9 @@ static int look_at_super(struct look *look, struct pm_error *err) {
 
 static void look_at_files(struct look *look) {
     struct files files;
+    struct pm_error ignored;
+    if (pm_fixed_is_open())
+        (void)pm_fixed_measure(&ignored);
     files_measure(heap_fd, &files);
     look->heap_bytes = files.heap_bytes;
     look->data_bytes = files.data_bytes;
@@ -179,8 +214,10 @@ static bool same_log(void) {
            memcmp(log_copy.data, log_again.data, log_copy.size) == 0;
 }
 
-// The name under which the shard's file lies in one of the heap's directories.
+// The name under which the shard's file lies in one of the heap's directories. Parts have none.
 static bool find(const struct pm_file *file, char name[PM_FILE_NAME]) {
+    if (file->length)
+        return true;
     for (size_t i = 0; i < PM_HEAP_FILES; i++)
         if (pm_heap_files[i].file == file)
             return pm_volume_find(heap_fd, &pm_heap_files[i], name);
@@ -190,11 +227,11 @@ static bool find(const struct pm_file *file, char name[PM_FILE_NAME]) {
 // Reads the log, the slab headers, and the log again. If both times the log was the same, it was so
 // while the headers were read.
 static bool try_shard(struct look *look, const struct pm_shard *s) {
-    char log[PM_FILE_NAME], slabs[PM_FILE_NAME];
+    char log[PM_FILE_NAME] = "", slabs[PM_FILE_NAME] = "";
     if (!find(&s->log, log) || !find(&s->slabs, slabs) ||
-        !read_file(log, &log_copy, SIZE_MAX / 2) ||
-        !read_file(slabs, &slabs_copy, look->heap_bytes / PM_SLAB_SIZE * 64 + 64) ||
-        !read_file(log, &log_again, SIZE_MAX / 2))
+        !read_file(&s->log, log, &log_copy, SIZE_MAX / 2) ||
+        !read_file(&s->slabs, slabs, &slabs_copy, look->heap_bytes / PM_SLAB_SIZE * 64 + 64) ||
+        !read_file(&s->log, log, &log_again, SIZE_MAX / 2))
         return false;
     look_at_files(look);
     return same_log() && count_log(look);
@@ -228,7 +265,14 @@ static void look_at_extents(struct look *look) {
 // ---- the last commit ----------------------------------------------------------------------------
 
 static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
-    int fd = openat(heap_fd, pm_heap.journal.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const struct pm_file *journal = &pm_heap.journal;
+    if (journal->length) {
+        bool there = file == PM_JOURNAL_SELF && at + len <= pm_fixed_length(journal);
+        if (there)
+            memcpy(to, journal->map + at, len);
+        return there;
+    }
+    int fd = openat(heap_fd, journal->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     bool good = file == PM_JOURNAL_SELF && fd >= 0 && pread(fd, to, len, (off_t)at) == (ssize_t)len;
     if (fd >= 0)
         close(fd);

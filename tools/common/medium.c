@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/volume.h"
 
@@ -123,12 +125,13 @@ static void read_line(const char *path, char *out, size_t size) {
     out[strcspn(out, "\n")] = '\0';
 }
 
-// The region in which the block device "98:0" lies. The device's path in sysfs names it. -1: none.
-static int region_of(const char *device) {
+// The region in which the device "98:0" lies. Its path in sysfs names it. -1: none, or one of CXL,
+// which has numbers of its own.
+static int region_of(const char *device, bool character) {
     char link[64], path[PATH_MAX];
     int number = -1;
-    snprintf(link, sizeof link, "/sys/dev/block/%.31s", device);
-    if (!*device || !realpath(link, path))
+    snprintf(link, sizeof link, "/sys/dev/%s/%.31s", character ? "char" : "block", device);
+    if (!*device || !realpath(link, path) || (character && !strstr(path, "/ndbus")))
         return -1;
     for (const char *at = path; number < 0 && (at = strstr(at, "/region")) != NULL; at++)
         sscanf(at, "/region%d/", &number);
@@ -136,7 +139,7 @@ static int region_of(const char *device) {
 }
 
 static void find_regions(struct medium *m, const char *device) {
-    int behind = region_of(device);
+    int behind = region_of(device, m->device);
     for (unsigned i = 0; i < MEDIUM_REGIONS; i++) {
         char path[96];
         snprintf(path, sizeof path, "/sys/bus/nd/devices/region%u/persistence_domain", i);
@@ -199,6 +202,57 @@ static int ask_directory(struct medium *m, int dir, struct pm_error *err) {
     return PM_OK;
 }
 
+static int ask(struct medium *m, int dir, char device[32], struct pm_error *err) {
+    struct stat st;
+    m->heap = fstatat(dir, pm_heap.super_file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    find_mount(m, dir, device);
+    return m->heap ? ask_heap(m, dir, err) : ask_directory(m, dir, err);
+}
+
+// ---- one file or device -------------------------------------------------------------------------
+
+static int wrong(const struct medium *m, const char *why, struct pm_error *err) {
+    return pm_fail(
+        err, PM_OPERATIONAL,
+        "%.300s: %s; name a heap, the directory in which one is to be made, or a file or "
+        "DAX device for it",
+        m->path, why);
+}
+
+static bool holds_heap(int fd) {
+    const struct pm_layout *layout = pm_fixed_peek(fd);
+    bool good = layout && layout->magic == PM_LAYOUT_MAGIC;
+    if (layout)
+        pm_fixed_unpeek(layout);
+    return good;
+}
+
+// A file is asked as others are. A device maps the medium itself, always.
+static int ask_fixed(struct medium *m, int fd, char device[32], struct pm_error *err) {
+    const char *name = strrchr(m->path, '/');
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return wrong(m, strerror(errno), err);
+    m->fixed = true;
+    m->device = S_ISCHR(st.st_mode);
+    if (!S_ISREG(st.st_mode) && !m->device)
+        return wrong(m, "it is neither a directory nor a file or device", err);
+    if (pm_fixed_bytes(fd) == 0)
+        return wrong(m, m->device ? "it is no DAX device" : "it is empty", err);
+    m->heap = holds_heap(fd);
+    add_file(m, name ? name + 1 : m->path, fd);
+    if (!m->device) {
+        find_mount(m, fd, device);
+        return PM_OK;
+    }
+    m->file[0].durability = pm_persist_probe_device();
+    snprintf(m->type, sizeof m->type, "none: device DAX");
+    snprintf(device, 32, "%u:%u", major(st.st_rdev), minor(st.st_rdev));
+    return PM_OK;
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
 // Decides as opening a heap does: if MAP_SYNC is refused for one file, it counts as refused for
 // all.
 static enum pm_durability durability_of_all(const struct medium *m) {
@@ -218,18 +272,17 @@ int medium_find(const char *path, struct medium *m, struct pm_error *err) {
     static char first[PATH_MAX];
     snprintf(first, sizeof first, "%.*s", (int)pm_volume_first(path), path);
     *m = (struct medium){.path = path = first};
-    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir < 0)
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
         return pm_fail(err, PM_OPERATIONAL,
                        "%.300s: %s; name a heap, or the directory in which one is to be made", path,
                        strerror(errno));
-    m->heap = fstatat(dir, pm_heap.super_file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-    find_mount(m, dir, device);
+    int status = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) ? ask(m, fd, device, err)
+                                                            : ask_fixed(m, fd, device, err);
     find_regions(m, device);
     if (uname(&name) == 0)
         snprintf(m->kernel, sizeof m->kernel, "%s %s", name.sysname, name.release);
-    int status = m->heap ? ask_heap(m, dir, err) : ask_directory(m, dir, err);
-    close(dir);
+    close(fd);
     if (status == PM_OK)
         m->durability = durability_of_all(m);
     return status;

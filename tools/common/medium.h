@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // pmalloc-info --medium: what decides which row of the guarantee table holds for a heap, or for one
-// that is to be made in a directory. No heap is changed, locked or mapped, so the heap may be in
-// use.
+// that is to be made in a directory, file or device. No heap is changed, locked or mapped, so the
+// heap may be in use.
 #ifndef PM_TOOLS_MEDIUM_H
 #define PM_TOOLS_MEDIUM_H
 
@@ -18,6 +18,7 @@ enum { MEDIUM_REGIONS = 64 };
 struct medium {
     const char *path;
     bool heap;
+    bool fixed, device; // it is one file or device of a fixed size
     char type[32], source[256], mounted[256];
     char options[512]; // the mount options that matter
     struct medium_file {

@@ -16,21 +16,31 @@ static void print_regions(const struct medium *m) {
     for (unsigned i = 0; i < m->regions; i++) {
         const struct medium_region *r = &m->region[i];
         printf("domain       region%u: %s%s\n", r->number, *r->domain ? r->domain : "not told",
-               r->behind ? ", this file system's" : "");
+               !r->behind  ? ""
+               : m->device ? ", this device's"
+                           : ", this file system's");
     }
     if (m->durability == PM_DURABLE_LINE && m->regions)
         puts("             caches count as safe only where every region says cpu_cache");
 }
 
+static const char *what_it_is(const struct medium *m) {
+    const char *fixed = m->device ? "a device" : "a file";
+    return m->heap ? "a heap" : m->fixed ? fixed : "a directory";
+}
+
+static const char *answer(const struct medium *m, enum pm_durability durability) {
+    return m->device ? "a device needs none" : granted(durability) ? "granted" : "refused";
+}
+
 void medium_text(const struct medium *m) {
-    printf("path         %s (%s)\n", m->path, m->heap ? "a heap" : "a directory");
+    printf("path         %s (%s)\n", m->path, what_it_is(m));
     printf("file system  %s", m->type);
     if (*m->source)
         printf(" on %s, mounted at %s", m->source, m->mounted);
     printf("\noptions      %s\n", *m->options ? m->options : "not known");
     for (unsigned i = 0; i < m->files; i++)
-        printf("MAP_SYNC     %s: %s\n", m->file[i].name,
-               granted(m->file[i].durability) ? "granted" : "refused");
+        printf("MAP_SYNC     %s: %s\n", m->file[i].name, answer(m, m->file[i].durability));
     if (m->on_region && !granted(m->durability))
         puts("             this is persistent memory: a mount with dax=always may grant it");
     print_regions(m);
@@ -65,7 +75,8 @@ void medium_json(const struct medium *m) {
     json_text(&j, "options", m->options);
     json_open(&j, "map_sync", '{');
     for (unsigned i = 0; i < m->files; i++)
-        json_bool(&j, m->heap ? m->file[i].name : "temporary file", granted(m->file[i].durability));
+        json_bool(&j, m->heap || m->fixed ? m->file[i].name : "temporary file",
+                  granted(m->file[i].durability));
     json_close(&j, '}');
     put_regions(&j, m);
     json_text(&j, "kernel", m->kernel);

@@ -17,8 +17,22 @@ static bool is_row(const struct source_file *f, size_t row, dev_t dev, uint64_t 
                    const char *path) {
     if (f->fd < 0 || inode != f->ino)
         return false;
-    const char *name = strrchr(path, '/');
-    return dev == f->dev || (name && strcmp(name + 1, pm_heap_files[row].name) == 0);
+    const char *name = strrchr(path, '/'), *medium = strrchr(pm_heap.dir, '/');
+    const char *wanted = f->room && medium ? medium + 1 : pm_heap_files[row].name;
+    return dev == f->dev || (name && strcmp(name + 1, wanted) == 0);
+}
+
+// Leaves of a mapping of a fixed medium what shows the part. False: it shows nothing of it.
+static bool clip_to_part(const struct source_file *f, struct owner_map *map) {
+    uint64_t last = map->offset + (map->end - map->start);
+    uint64_t from = map->offset > f->at ? map->offset : f->at;
+    uint64_t to = f->at + f->room < last ? f->at + f->room : last;
+    if (from >= to)
+        return false;
+    map->end = map->start + (to - map->offset);
+    map->start += from - map->offset;
+    map->offset = from - f->at;
+    return true;
 }
 
 static bool add(struct owner_maps *m, const struct owner_map *map) {
@@ -40,15 +54,18 @@ struct reading {
     bool failed;
 };
 
+// A mapping of a fixed medium may show several parts.
 static void take(const struct program_map *m, void *arg) {
     struct reading *r = arg;
     for (size_t row = 0; m->inode && !r->failed && row < PM_HEAP_FILES; row++) {
-        if (!is_row(&r->source->file[row], row, m->dev, m->inode, m->name))
+        const struct source_file *f = &r->source->file[row];
+        struct owner_map map = {m->start, m->end, m->offset, row, !m->private};
+        if (!is_row(f, row, m->dev, m->inode, m->name) || (f->room && !clip_to_part(f, &map)))
             continue;
         r->maps->super |= row == PM_ROW_super_file;
-        struct owner_map map = {m->start, m->end, m->offset, row, !m->private};
         r->failed = !add(r->maps, &map);
-        return;
+        if (!f->room)
+            return;
     }
 }
 

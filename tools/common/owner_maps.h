@@ -13,7 +13,7 @@
 
 struct owner_map {
     uint64_t start, end;
-    uint64_t offset; // of `start`, in the file
+    uint64_t offset; // of `start`, in the file or part
     size_t row;
     bool shared;
 };
