@@ -361,6 +361,22 @@ def test_a_backup_and_back(pair, shm):
         assert state(again) == 0
 
 
+@pytest.mark.parametrize("settings", [{}, {"COMMIT": "5ms"}], ids=["plain", "commit"])
+def test_looks_and_a_backup_while_it_runs(pair, shm, settings):
+    child = start([LIST, "run", 0, 5], HEAP=pair, ROOTS="list_state", TOPOLOGY="2x1/7", **settings)
+    assert child.stdout.readline().startswith(("ready", "ok "))
+    time.sleep(0.2)
+    look = [tool("pmalloc-info"), "--follow", "--count", 1, pair]
+    assert f"process {child.pid}" in succeeds(run(look, preload=False))
+    for _ in range(2):
+        succeeds(run([tool("pmalloc-backup"), pair, shm / "copy"], preload=False))
+    child.kill()
+    child.communicate()
+    succeeds(work(shm / "copy", "check"))
+    assert {"heap.0", "heap.1"} < set(os.listdir(shm / "copy"))
+    succeeds(work(pair, "check"))
+
+
 def test_one_becomes_larger(program, pair):
     filled = succeeds(keeps(program, pair, "fill"))
     a, b = pair.files

@@ -49,10 +49,11 @@ static int open_medium(const char *path, struct pm_error *err) {
 int look_open(const char *dir, struct pm_error *err) {
     static char first[sizeof pm_heap.dir];
     snprintf(first, sizeof first, "%.*s", (int)pm_volume_first(dir), dir);
+    const char *all = dir;
     heap_dir = dir = first;
     heap_fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (heap_fd < 0 && errno == ENOTDIR)
-        return open_medium(dir, err);
+        return open_medium(all, err);
     if (heap_fd < 0)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap: %s", dir, strerror(errno));
     return PM_OK;

@@ -9,6 +9,7 @@
 
 #include "base/os.h"
 #include "base/os_file.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "program_maps.h"
 
@@ -17,8 +18,9 @@ static bool is_row(const struct source_file *f, size_t row, dev_t dev, uint64_t 
                    const char *path) {
     if (f->fd < 0 || inode != f->ino)
         return false;
-    const char *name = strrchr(path, '/'), *medium = strrchr(pm_heap.dir, '/');
-    const char *wanted = f->room && medium ? medium + 1 : pm_heap_files[row].name;
+    const char *name = strrchr(path, '/'), *wanted = pm_heap_files[row].name;
+    if (f->room)
+        wanted = strrchr(pm_medium_of(pm_heap_files[row].file)->path, '/') + 1;
     return dev == f->dev || (name && strcmp(name + 1, wanted) == 0);
 }
 
