@@ -93,7 +93,7 @@
 //   word of pinned blocks        pm_pin_change(), by pm_pin() and pm_unpin()             [publish]
 //     needs   the slab's table and entry, or the large block's header and entry
 //     before  the block is free, or still allocated     after  it is allocated, or free
-//   the same, set to 0 stores    pm_lanes_publish()                           [publish killedpub]
+//   the same, set to 0           store_magic()                                             [remade]
 //     needs   the stores themselves
 //     before  recovery makes them again   after  the program may change the same words
 //   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]

@@ -93,9 +93,9 @@ void medium_lay(const char *path, const int fd[FILES], struct input *edits) {
     uint64_t at = sizeof head;
     int to = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     memset(&head, 0, sizeof head);
-    head.layout = (struct pm_layout){PM_LAYOUT_MAGIC, PM_LAYOUT_VERSION, PM_PARTS, BYTES,
-                                     .flags = PM_LAYOUT_ZEROED,
-                                     .place = {.media = 1, .shards = 1}};
+    head.layout = (struct pm_layout){
+        PM_LAYOUT_MAGIC, PM_LAYOUT_VERSION,         PM_PARTS,
+        BYTES,           .flags = PM_LAYOUT_ZEROED, .place = {.media = 1, .shards = 1}};
     if (to < 0 || ftruncate(to, (off_t)BYTES) != 0)
         abort();
     for (unsigned i = 0; i < sizeof parts / sizeof parts[0]; i++) {
