@@ -93,7 +93,7 @@
 //   word of pinned blocks        pm_pin_change(), by pm_pin() and pm_unpin()             [publish]
 //     needs   the slab's table and entry, or the large block's header and entry
 //     before  the block is free, or still allocated     after  it is allocated, or free
-//   the same, set to 0           store_magic()                                             [remade]
+//   the same, set to 0 stores    pm_lanes_publish()                           [publish killedpub]
 //     needs   the stores themselves
 //     before  recovery makes them again   after  the program may change the same words
 //   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]
@@ -140,7 +140,7 @@
 //   magic of a fixed medium      store_magic()                                        [remade from]
 //     needs   everything before heap.N (fsync); that of the first medium: those of the others
 //     before  no heap                     after  an empty, dirty heap
-//   the same, set to 0           begin_heap()                    [test_a_making_over_another_heap]
+//   the same, set to 0           store_magic()                                             [remade]
 //     needs   nothing: nothing of the old heap is overwritten before it (fsync)
 //     before  the heap that is overwritten   after  no heap
 //   length of a part of one      pm_fixed_set_length()                                   [full log]
