@@ -279,7 +279,13 @@ static int use_medium(struct pm_medium *m, struct pm_layout *found, struct pm_er
     int status = check_grown(m, found, there, err);
     for (unsigned part = 0; part < PM_PARTS && status == PM_OK; part++)
         take_part(m, part, &found->part[part]);
-    return status == PM_OK ? measure(m, err) : status;
+    if (status == PM_OK)
+        status = measure(m, err);
+    // A process that was killed, or a tool, may have left the last of these words in the caches
+    // alone. They become durable before anything is stored that relies on them.
+    if (status == PM_OK && !pm_fixed.readonly)
+        pm_make_durable(m->head, sizeof *found + sizeof *m->lengths);
+    return status;
 }
 
 int pm_fixed_open(struct pm_error *err) {
