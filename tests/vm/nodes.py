@@ -6,7 +6,7 @@ import json
 import re
 import time
 
-from machine import DEVICES, Boot, Medium, make_image
+from machine import FIXED, Boot, Medium, make_image
 
 ROUNDS = 3
 SECONDS = 420
@@ -15,7 +15,7 @@ MEDIA = [
     Medium("nodes", "none", "tmpfs", "size=400M"),
     Medium("dax-0", "pmem", "ext4", "dax=always", 0),
     Medium("dax-1", "pmem", "ext4", "dax=always", 1),
-    *DEVICES.values(),
+    *(medium for medium in FIXED.values() if medium.device == "dax"),
 ]
 HEAPS = {
     "tmpfs": "/mnt/nodes/heap",
