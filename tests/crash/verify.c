@@ -380,12 +380,12 @@ static bool is_no_heap(void) {
         return false;
     if (world->expect.made)
         bad("the medium holds no heap");
+    world->request.reopen = false; // a name that is missing would become a directory
     if (world->medium_bytes < MEDIUM_BYTES)
         return true;
     pm_options_default();
     if (pm_fixed_make(&path, 1, &wish, &made, &err) != PM_OK)
         bad("%s", err.text);
-    world->request.reopen = false;
     pm_process_start();
     work(world->request.operations);
     check_books();
