@@ -48,7 +48,9 @@ static const char *const description[] = {
 };
 
 static const struct cli_option options[] = {
-    {'H', "heap", "DIR", "The heap directory (PMALLOC_HEAP); it is made if it is missing."},
+    {'H', "heap", "HEAP",
+     "The heap (PMALLOC_HEAP): a directory, which is made if it is missing, or a file or device of "
+     "pmalloc-recover --make."},
     {'r', "roots", "ROOTS",
      "The roots, which keep data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE."},
     {'g', "gc", NULL,

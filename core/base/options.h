@@ -17,9 +17,10 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
 
 // X(field, NAME, type, default, choices or "MIN to MAX", help)
 #define PM_OPTION_TABLE(X)                                                                         \
-    X(heap, "PMALLOC_HEAP", PM_TYPE_TEXT, "", "DIR[:DIR...]",                                      \
-      "The heap directory. It is made if it is missing and its parent exists. Further "            \
-      "directories, for other devices, hold further data files. Unset: "                           \
+    X(heap, "PMALLOC_HEAP", PM_TYPE_TEXT, "", "PATH[:PATH...]",                                    \
+      "The heap directory. It is made if it is missing and its parent exists. Or a preallocated "  \
+      "file, or a DAX device, that pmalloc-recover --make has laid out. Further paths of the "     \
+      "same sort, for other devices, hold further data files. Unset: "                             \
       "/dev/shm/pmalloc-UID/PROGRAM, or PROGRAM.2, PROGRAM.3, ... while those are in use; "        \
       "volatile memory if there are no roots either")                                              \
     X(roots, "PMALLOC_ROOTS", PM_TYPE_TEXT, "", "SPEC[,SPEC...]|@FILE",                            \

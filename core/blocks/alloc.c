@@ -3,7 +3,6 @@
 #include "alloc.h"
 
 #include <stdint.h>
-#include <string.h>
 
 #include "age.h"
 #include "base/cancel.h"
@@ -13,6 +12,7 @@
 #include "kinds.h"
 #include "media/feature.h"
 #include "media/heap_space.h"
+#include "media/persist.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"
@@ -183,7 +183,7 @@ static void clear_slack(uint32_t index, size_t size) {
         if (!trim_slack(e, size, end))
             return;
     }
-    memset((char *)pm_extent_address(e) + size, 0, end - size);
+    pm_zero((char *)pm_extent_address(e) + size, end - size);
 }
 
 static uint64_t whole_pages(size_t size) { return (size + PM_PAGE_SIZE - 1) >> PM_PAGE_SHIFT; }

@@ -3,7 +3,6 @@
 //
 // Makes one medium of a heap larger. Who uses the heap has locked all of its media: so the lock of
 // this one is enough.
-#include <string.h>
 #include <sys/mman.h>
 
 #include "base/crc.h"
@@ -21,7 +20,7 @@ static bool zero_range(const struct pm_fixed_target *t, uint64_t from, uint64_t 
         char *map = pm_medium_map(t->medium->lock, NULL, len, PROT_READ | PROT_WRITE, at);
         if (map == MAP_FAILED)
             return false;
-        memset(map, 0, len);
+        pm_zero(map, len);
         good = pm_target_sync(t, map, len);
         munmap(map, len);
     }

@@ -3,6 +3,7 @@
 #include "persist.h"
 
 #include <cpuid.h>
+#include <emmintrin.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -78,6 +79,29 @@ static void flush_pages(const void *addr, size_t len) {
 struct pm_persist_ops pm_persist = {nothing_flush, nothing_drain};
 enum pm_durability pm_durability = PM_DURABLE_NONE;
 _Atomic uint64_t pm_persist_flushes, pm_persist_drains;
+
+#define PAST_CACHES ((size_t)1 << 20)
+
+static void zero_past_caches(char *at, char *end) {
+    const __m128i zeroes = _mm_setzero_si128();
+    for (; at < end; at += LINE)
+        for (unsigned i = 0; i < LINE; i += sizeof zeroes)
+            _mm_stream_si128((__m128i *)(void *)(at + i), zeroes);
+    _mm_sfence();
+}
+
+void pm_zero(void *addr, size_t len) {
+    bool dax = pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE;
+    char *from = addr, *to = from + len;
+    if (!dax || len < PAST_CACHES) {
+        memset(from, 0, len);
+        return;
+    }
+    size_t before = -(uintptr_t)from % LINE, after = (uintptr_t)to % LINE;
+    memset(from, 0, before);
+    zero_past_caches(from + before, to - after);
+    memset(to - after, 0, after);
+}
 
 struct line_flush {
     void (*flush)(const void *, size_t);

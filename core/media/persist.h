@@ -86,6 +86,12 @@ static inline void pm_make_durable(const void *addr, size_t len) {
     pm_drain();
 }
 
+// Zeroes memory that a program gets, [addr, addr + len) in the heap; nothing is flushed. On DAX a
+// range that is larger than a core's own cache is stored past the caches: else each of its lines
+// would be read from the medium, and would push out what the program works with. Such stores are
+// fenced here, so that they have their place among the thread's others.
+void pm_zero(void *addr, size_t len);
+
 // A commit point: one aligned 8-byte store, durable on return.
 static inline void pm_commit_u64(uint64_t *word, uint64_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);

@@ -12,6 +12,7 @@
 #include "blocks/alloc.h"
 #include "blocks/pinned.h"
 #include "blocks/take_back.h"
+#include "media/persist.h"
 #include "pages/extent.h"
 #include "pages/frontier.h"
 #include "stacks.h"
@@ -217,7 +218,9 @@ void *pm_calloc(size_t count, size_t size) {
     }
     bool zero;
     void *p = large(bytes, PM_PAGE_SIZE, &zero);
-    return p && !zero ? memset(p, 0, bytes) : p;
+    if (p && !zero)
+        pm_zero(p, bytes);
+    return p;
 }
 
 void *pm_memalign(size_t align, size_t size) {

@@ -95,7 +95,9 @@ static void *alloc(size_t size, size_t align, unsigned flags) {
     if (!kind && zero && align <= 16)
         return pm_calloc(1, size);
     void *p = kind ? pm_malloc_of_kind(kind, size, align) : pm_memalign(align, size);
-    return p && zero ? memset(p, 0, size) : p;
+    if (p && zero)
+        pm_zero(p, size);
+    return p;
 }
 
 EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {

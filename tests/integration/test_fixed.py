@@ -70,6 +70,25 @@ def test_a_file_that_is_made(shm):
     assert state(path) == 1  # empty, and not closed by anybody
 
 
+@pytest.mark.parametrize("how", ["file", "--size"])
+def test_the_least_size(shm, how):
+    """Programs can use 16 MiB, be killed and recovered; one page less is refused."""
+    least, path = 16 * MIB, shm / "least"
+    path.write_bytes(bytes(least - 4096 if how == "file" else 2 * least))
+    options = ("--size", str(least - 4096)) if how == "--size" else ()
+    done = make(path, *options)
+    assert done.returncode == 8 and f"{least - 4096} bytes are too few" in done.stderr, said(done)
+    assert not any(path.read_bytes())
+    path.write_bytes(bytes(least if how == "file" else 2 * least))
+    succeeds(make(path, *(("--size", str(least)) if how == "--size" else ())))
+    assert work(path, "run", 300, 1, "-k").returncode == -signal.SIGKILL
+    assert recovered(path)["live_objects"] > 50
+    assert not any(path.read_bytes()[least:])
+    with open(path, "r+b") as file:
+        file.truncate(least - 4096)
+    refuses(work(path, "check"), str(path))
+
+
 def test_what_is_there_is_not_overwritten(fixed, shm):
     before = fixed.read_bytes()
     done = make(fixed)
@@ -183,8 +202,8 @@ def test_what_must_be_zero(program, shm, junk):
     path = shm / "medium"
     path.write_bytes((b"\xa5" if junk else b"\0") * (128 * MIB))
     succeeds(make(path, *(["--force"] if junk else [])))
-    succeeds(keeps(program, path, "zeroes"))
-    succeeds(keeps(program, path, "zeroes"))
+    for persist in ("none", "line"):  # on DAX, stores past the caches
+        succeeds(keeps(program, path, "zeroes", PERSIST=persist))
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")

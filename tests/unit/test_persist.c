@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/statfs.h>
 #include <sys/wait.h>
@@ -151,10 +152,34 @@ static void test_failing_write_back_aborts(void) {
     CHECK_HAS(text, "pmalloc-recover");
 }
 
+// Zeroes the range and nothing beside it, by stores into the caches or past them.
+static void test_zeroes_a_range_and_nothing_else(void) {
+    static const size_t edges[] = {0, 1, 15, 16, 63};
+    static const size_t sizes[] = {0, 1, 100, ((size_t)1 << 20) - 1, ((size_t)1 << 20) + 77};
+    static const enum pm_durability rows[] = {PM_DURABLE_NONE, PM_DURABLE_CACHE, PM_DURABLE_LINE,
+                                              PM_DURABLE_PAGE};
+    enum pm_durability saved = pm_durability;
+    size_t room = (size_t)1 << 21, wrong = 0;
+    char *memory = malloc(room);
+    CHECK(memory != NULL);
+    for (size_t i = 0; i < 4 * 5 * 5; i++) {
+        size_t from = 256 + edges[i % 5], len = sizes[i / 5 % 5];
+        pm_durability = rows[i / 25];
+        memset(memory, 7, room);
+        pm_zero(memory + from, len);
+        for (size_t b = 0; b < room; b++)
+            wrong += memory[b] != (b >= from && b < from + len ? 0 : 7);
+    }
+    CHECK_EQ(wrong, 0);
+    pm_durability = saved;
+    free(memory);
+}
+
 int main(void) {
     RUN(the_operations_can_be_replaced);
     RUN(commit_stores_then_flushes_then_drains);
     RUN(backends);
+    RUN(zeroes_a_range_and_nothing_else);
     RUN(probe);
     RUN(failing_write_back_aborts);
     return CHECK_DONE();
