@@ -252,7 +252,8 @@ static int check_grown(const struct pm_medium *m, struct pm_layout *found, uint6
                        struct pm_error *err) {
     uint64_t word = m->lengths->grown;
     uint64_t bytes = word ? (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT : found->bytes;
-    if ((word && !pm_sealed(word, PM_SALT_GROWN)) || bytes < found->bytes || bytes % PM_FIXED_ALIGN)
+    if ((word && !pm_sealed(word, PM_SALT_GROWN)) || bytes < found->bytes ||
+        bytes % PM_FIXED_ALIGN || (bytes > found->bytes && bytes > pm_layout_most(found)))
         return pm_fail(err, PM_DAMAGE, "%s/layout: its size (%016lx) does not match its check",
                        m->path, (unsigned long)word);
     if (bytes > there)
