@@ -66,11 +66,20 @@ void pm_commit_forget_roots(void) { root_count = 0; }
 
 // ---- the instant --------------------------------------------------------------------------------
 
-// What the file has; zeroes beyond its end. NULL: it cannot be read.
+// Beyond its end a file has zeroes. A fixed medium that was not empty has anything where the data
+// come to lie.
+static bool is_known(uint64_t end) {
+    return end <= looking.length || looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA ||
+           pm_heap_fresh_is_zero();
+}
+
+// What the file has. NULL: it cannot be read, or is not known.
 static const char *read_file(uint64_t at, size_t len) {
     uint64_t there = at < looking.length ? looking.length - at : 0;
     if (looking.copy)
         return looking.copy + at;
+    if (!is_known(at + len))
+        return NULL;
     if (there < len)
         memset(file_buffer + there, 0, len - there);
     bool good = there == 0 ||

@@ -5,6 +5,7 @@
 //
 //   zeroes   Blocks of all sizes are filled and freed; calloc gives zeroes for the same space.
 //            Again and again, so that freed space comes back in other sizes.
+//   later    Zeroes of calloc are still there when commits have been made.
 //   fill     Allocates until there is nothing left, then checks every byte that it got. Prints how
 //            many MiB there were.
 //   check    Checks what `fill` has left.
@@ -64,6 +65,17 @@ static void zeroes(void) {
         free(held[i]);
 }
 
+static void zeroes_later(void) {
+    enum { SIZE = 3 << 20 };
+    for (int i = 0; i < BLOCKS / 8; i++) {
+        char *p = calloc(1, SIZE);
+        if (!p)
+            fail("no memory");
+        usleep(50000);
+        check_zeroes(p, SIZE);
+    }
+}
+
 // ---- fill and check -----------------------------------------------------------------------------
 
 static size_t check(void) {
@@ -120,6 +132,8 @@ int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "zeroes") == 0)
         zeroes();
+    else if (strcmp(what, "later") == 0)
+        zeroes_later();
     else if (strcmp(what, "fill") == 0)
         fill();
     else if (strcmp(what, "more") == 0 && !get_more())

@@ -174,6 +174,14 @@ def test_what_must_be_zero_under_commits(program, shm, junk):
         succeeds(run([program, "zeroes"], HEAP=path, ROOTS="kept", **settings))
 
 
+def test_zeroes_that_are_older_than_a_commit(program, shm):
+    """A page of zeroes is no page of the medium's, where the heap has not been yet."""
+    path = shm / "medium"
+    path.write_bytes(b"\xa5" * (64 * MIB))
+    succeeds(recover_tool(path, "--make", "--journal", "16M", "--force"))
+    succeeds(run([program, "later"], HEAP=path, ROOTS="kept", COMMIT="5ms"))
+
+
 @pytest.mark.parametrize("case", ["isolation", "stopped"])
 def test_forks_under_commits(forks, fixed, case):
     succeeds(run([forks, case, 20], HEAP=fixed, ROOTS=FORKED, COMMIT="10ms"))
