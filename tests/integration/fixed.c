@@ -65,14 +65,21 @@ static void zeroes(void) {
         free(held[i]);
 }
 
+int pmalloc_commit(void) __attribute__((weak));
+
+// So large that the heap grows for it. The first commit after that has to keep zeroes that the
+// medium does not have, the second one gives them back.
 static void zeroes_later(void) {
-    enum { SIZE = 3 << 20 };
-    for (int i = 0; i < BLOCKS / 8; i++) {
+    enum { SIZE = 24 << 20 };
+    for (int i = 0; i < 3; i++) {
         char *p = calloc(1, SIZE);
         if (!p)
             fail("no memory");
-        usleep(50000);
-        check_zeroes(p, SIZE);
+        for (int commits = 0; commits < 2; commits++) {
+            if (pmalloc_commit() != 0)
+                fail("no commit");
+            check_zeroes(p, SIZE);
+        }
     }
 }
 

@@ -177,9 +177,9 @@ def test_what_must_be_zero_under_commits(program, shm, junk):
 def test_zeroes_that_are_older_than_a_commit(program, shm):
     """A page of zeroes is no page of the medium's, where the heap has not been yet."""
     path = shm / "medium"
-    path.write_bytes(b"\xa5" * (64 * MIB))
-    succeeds(recover_tool(path, "--make", "--journal", "16M", "--force"))
-    succeeds(run([program, "later"], HEAP=path, ROOTS="kept", COMMIT="5ms"))
+    path.write_bytes(b"\xa5" * (96 * MIB))
+    succeeds(recover_tool(path, "--make", "--journal", "8M", "--force"))
+    succeeds(run([program, "later"], HEAP=path, ROOTS="kept", COMMIT="api"))
 
 
 @pytest.mark.parametrize("case", ["isolation", "stopped"])
