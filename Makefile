@@ -68,6 +68,7 @@ SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst -W
 	$(INNER_CALLS:%=-Wl,--wrap=%) $(LDFLAGS)
 # Names of preload/names/ that the library also calls itself (preload/names/inner.c).
 INNER_CALLS = read write pwrite kill nanosleep syscall
+.DEFAULT_GOAL := all
 print-inner-calls:
 	@echo $(INNER_CALLS)
 

@@ -52,6 +52,7 @@ static struct looking {
     char *start;      // where the file's first byte would be
     uint64_t length;  // of the file under the last commit: it has no bytes beyond
     const char *copy; // the file's copy in memory, or NULL
+    bool part;        // of a fixed medium
     bool drop;
     int pagemap; // of pm_own_open()
     struct pm_commit_cost *cost;
@@ -66,11 +67,20 @@ void pm_commit_forget_roots(void) { root_count = 0; }
 
 // ---- the instant --------------------------------------------------------------------------------
 
-// What the file has; zeroes beyond its end. NULL: it cannot be read.
+// Beyond its end a file has zeroes. A fixed medium that was not empty has anything where the data
+// come to lie.
+static bool is_known(uint64_t end) {
+    return end <= looking.length || looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA ||
+           pm_heap_fresh_is_zero();
+}
+
+// What the file has. NULL: it cannot be read, or is not known.
 static const char *read_file(uint64_t at, size_t len) {
     uint64_t there = at < looking.length ? looking.length - at : 0;
     if (looking.copy)
         return looking.copy + at;
+    if (!is_known(at + len))
+        return NULL;
     if (there < len)
         memset(file_buffer + there, 0, len - there);
     bool good = there == 0 ||
@@ -89,21 +99,32 @@ static void drop(char *at, size_t len) {
     looking.cost->copied -= len / PM_PAGE_SIZE;
 }
 
+// On a fixed medium zeroes need little of the journal. Elsewhere they would cost the file the space
+// of a block that is in use.
+static enum page_is { SAME, DIFFERS, ZEROES } look_at_page(const char *page, const char *file) {
+    static const char zeroes[PM_PAGE_SIZE];
+    if (file && memcmp(page, file, PM_PAGE_SIZE) == 0)
+        return SAME;
+    return looking.part && memcmp(page, zeroes, PM_PAGE_SIZE) == 0 ? ZEROES : DIFFERS;
+}
+
 // A run of copied pages of at most STRIDE: those that differ from the file go to the journal,
 // others are dropped.
 static void look_at_stride(char *at, size_t len) {
     uint64_t offset = (uint64_t)(at - looking.start);
     const char *file = read_file(offset, len);
     for (size_t from = 0, to; from < len; from = to) {
-        bool differs = !file || memcmp(at + from, file + from, PM_PAGE_SIZE) != 0;
+        enum page_is is = look_at_page(at + from, file ? file + from : NULL);
         for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
-            if ((!file || memcmp(at + to, file + to, PM_PAGE_SIZE) != 0) != differs)
+            if (look_at_page(at + to, file ? file + to : NULL) != is)
                 break;
-        if (differs)
-            pm_journal_add_pages(&journal, looking.file, (offset + from) / PM_PAGE_SIZE, at + from,
-                                 (to - from) / PM_PAGE_SIZE);
-        else
+        uint64_t first = (offset + from) / PM_PAGE_SIZE, pages = (to - from) / PM_PAGE_SIZE;
+        if (is == SAME)
             drop(at + from, to - from);
+        else if (is == ZEROES)
+            pm_journal_add_zeroes(&journal, looking.file, first, pages);
+        else
+            pm_journal_add_pages(&journal, looking.file, first, at + from, pages);
     }
 }
 
@@ -121,6 +142,7 @@ static void look_through(unsigned file, char *at, size_t len, uint64_t offset) {
     looking.file = file;
     looking.start = at - offset;
     looking.length = length[file];
+    looking.part = pm_journal_part(file);
     looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
                        ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
                        : NULL;

@@ -26,6 +26,29 @@ struct pm_fixed pm_fixed;
 
 // ---- the medium ---------------------------------------------------------------------------------
 
+// Devices and files belong to root where an administrator has made them for a user.
+int pm_fixed_check_owner(const char *path, const struct stat *st, struct pm_error *err) {
+    if (st->st_uid != geteuid() && !(S_ISCHR(st->st_mode) && st->st_uid == 0))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s belongs to user %u, not to user %u; refusing to use it", path,
+                       (unsigned)st->st_uid, (unsigned)geteuid());
+    if (st->st_mode & (S_ISCHR(st->st_mode) ? 002u : 022u))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s can be written by others (mode %03o); run: chmod go-w '%s'", path,
+                       (unsigned)st->st_mode & 0777, path);
+    return PM_OK;
+}
+
+#define DEVICES "/dev/dax"
+
+int pm_fixed_check_name(const char *path, struct pm_error *err) {
+    struct stat st;
+    if (strncmp(path, DEVICES, sizeof DEVICES - 1) != 0 || lstat(path, &st) == 0 || errno != ENOENT)
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s: there is no such device; `daxctl list` names those that there are", path);
+}
+
 uint64_t pm_fixed_device_number(int fd, const char *name) {
     char path[96], text[32] = "";
     struct stat st;

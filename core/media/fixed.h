@@ -85,6 +85,11 @@ bool pm_fixed_set_length(struct pm_file *file, uint64_t bytes);
 
 // ---- for media whose heap need not be open ------------------------------------------------------
 
+// Whether a user may have a heap there: the file or device is the user's, and no other's to write.
+int pm_fixed_check_owner(const char *path, const struct stat *st, struct pm_error *err);
+// Refuses the name of a device /dev/daxX.Y that is missing: a directory or file of that name would
+// lie in memory.
+int pm_fixed_check_name(const char *path, struct pm_error *err);
 // The bytes of a file or device; 0: not known.
 uint64_t pm_fixed_bytes(int fd);
 // The device's folder in /sys, which all of its nodes share; -1: there is none.

@@ -12,6 +12,7 @@
 #include "fixed_map.h"
 #include "heap_part.h"
 #include "journal.h"
+#include "journal_files.h"
 #include "persist.h"
 
 #define WINDOW ((uint64_t)64 << 20)
@@ -29,6 +30,11 @@ static const struct pm_file *source_of(const struct pm_layout *layout, unsigned 
 int pm_fixed_copy_check(const struct pm_layout *layout, const char *path, struct pm_error *err) {
     if (pm_fixed_is_open())
         return pm_fail(err, PM_OPERATIONAL, "%s: --from takes a heap in a directory", pm_heap.dir);
+    if (pm_journal_opened.is == PM_JOURNAL_WHOLE) // the bytes of the files are what is copied
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%.300s/journal holds a commit that is not in the other files yet: run "
+                       "`pmalloc-recover %.300s`",
+                       pm_heap.dir, pm_heap.dir);
     if (pm_heap.shards > layout->place.media)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s has %u data files; name as many files or devices for it", pm_heap.dir,

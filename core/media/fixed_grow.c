@@ -27,28 +27,31 @@ static bool zero_range(const struct pm_fixed_target *t, uint64_t from, uint64_t 
     return good;
 }
 
-// What the heap is, and how large. The headers of slabs are as many as their part has room for.
-static int check_growth(const struct pm_fixed_target *t, uint64_t *now, struct pm_error *err) {
+// How large the heap is, and shall be: `t->bytes`.
+static int check_growth(struct pm_fixed_target *t, uint64_t *now, struct pm_error *err) {
     const struct pm_layout *layout = (const void *)t->head;
     const char *path = t->medium->path;
     uint64_t word = ((const struct pm_lengths *)(const void *)(layout + 1))->grown;
+    uint64_t full = layout->part[PM_JOURNAL_DATA].at + PM_SHARD_RANGE;
+    uint64_t most = pm_layout_most(layout);
     *now = word ? (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT : layout->bytes;
-    uint64_t most = layout->part[PM_JOURNAL_DATA].at + layout->part[PM_JOURNAL_SLABS].room /
-                                                           sizeof(struct pm_slab_header) *
-                                                           PM_SLAB_SIZE;
     if (word && !pm_sealed(word, PM_SALT_GROWN))
         return pm_fail(err, PM_DAMAGE, "%s/layout: its size does not match its check", path);
+    if (t->there < *now)
+        return pm_fail(err, PM_DAMAGE, "%s has %lu bytes, its heap needs %lu; was it cut?", path,
+                       (unsigned long)t->there, (unsigned long)*now);
+    if (t->bytes > full)
+        t->bytes = *now > full ? *now : full;
     if (t->bytes < *now)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: its heap has %lu bytes; it can become larger, not smaller", path,
                        (unsigned long)*now);
-    if (t->bytes <= most)
+    if (t->bytes <= most || t->bytes == *now)
         return PM_OK;
     return pm_fail(err, PM_OPERATIONAL,
                    "%s: its heap has metadata for %lu bytes, less than %lu; give --size %lu, or "
                    "make a new heap",
-                   path, (unsigned long)most, (unsigned long)t->bytes,
-                   (unsigned long)(most & ~(PM_FIXED_ALIGN - 1)));
+                   path, (unsigned long)most, (unsigned long)t->bytes, (unsigned long)most);
 }
 
 static int grow_medium(struct pm_fixed_target *t, bool force, struct pm_fixed_made *made,
@@ -64,14 +67,16 @@ static int grow_medium(struct pm_fixed_target *t, bool force, struct pm_fixed_ma
     made->zeroed = layout->flags & PM_LAYOUT_ZEROED;
     made->head = layout->part[PM_JOURNAL_DATA].at;
     made->journal = layout->part[PM_JOURNAL_SELF].room;
-    made->data = t->bytes - made->head;
+    made->data = layout->part[PM_JOURNAL_DATA].room + (t->bytes - layout->bytes);
+    made->beyond = made->data < PM_SHARD_RANGE ? 0 : t->there - made->head - made->data;
+    made->same = t->bytes == now;
     made->number = layout->place.number;
     made->media = layout->place.media;
     if (made->zeroed && force && !zero_range(t, now, t->bytes))
         return pm_target_failed(t, "cannot be written", err);
     if (made->zeroed && !force)
         status = pm_target_check_zeroes(t, now, t->bytes, err);
-    if (status != PM_OK || t->bytes == now)
+    if (status != PM_OK || made->same)
         return status;
     pm_commit_u64(&lengths->grown, pm_seal((uint32_t)(t->bytes >> PM_PAGE_SHIFT), PM_SALT_GROWN));
     return pm_target_sync(t, t->head, PM_FIXED_ALIGN)

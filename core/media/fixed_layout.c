@@ -76,6 +76,12 @@ int pm_layout_check(const struct pm_layout *layout, const char *path, struct pm_
     return PM_OK;
 }
 
+uint64_t pm_layout_most(const struct pm_layout *layout) {
+    uint64_t headers = layout->part[PM_JOURNAL_SLABS].room / sizeof(struct pm_slab_header);
+    uint64_t data = headers << PM_SLAB_SHIFT & ~(PM_FIXED_ALIGN - 1);
+    return layout->part[PM_JOURNAL_DATA].at + (data < PM_SHARD_RANGE ? data : PM_SHARD_RANGE);
+}
+
 int pm_layout_check_place(const struct pm_layout *layout, const struct pm_layout_named *named,
                           unsigned place, const char *path, struct pm_error *err) {
     const struct pm_layout_place *is = &layout->place;

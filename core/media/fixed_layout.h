@@ -14,6 +14,10 @@ uint32_t pm_layout_crc(const struct pm_layout *layout);
 // Whether a layout can be used; `path` is for the message.
 int pm_layout_check(const struct pm_layout *layout, const char *path, struct pm_error *err);
 
+// How much of a medium its heap can take up: there is a header for every slab, and a shard has at
+// most 1 TiB. What --make has laid out may be more, but is not used.
+uint64_t pm_layout_most(const struct pm_layout *layout);
+
 // What is named: the first medium's layout and path, and of how many media.
 struct pm_layout_named {
     const struct pm_layout *first;

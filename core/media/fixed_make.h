@@ -14,6 +14,7 @@
 struct pm_fixed_made {
     bool created;     // the file, too
     bool device;      // else it is a file
+    bool same;        // it is as large as before
     bool zeroed;      // what the program gets for the first time is zeroes
     uint64_t data;    // bytes of it
     uint64_t head;    // bytes of everything else

@@ -22,31 +22,18 @@
 
 // ---- finding them -------------------------------------------------------------------------------
 
-// Devices and files belong to root where an administrator has made them for a user.
-static int check_owner(const char *path, const struct stat *st, struct pm_error *err) {
-    if (st->st_uid != geteuid() && !(S_ISCHR(st->st_mode) && st->st_uid == 0))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s belongs to user %u, not to user %u; refusing to "
-                       "use it",
-                       path, (unsigned)st->st_uid, (unsigned)geteuid());
-    if (st->st_mode & (S_ISCHR(st->st_mode) ? 002u : 022u))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s can be written by others (mode %03o); run: chmod go-w '%s'", path,
-                       (unsigned)st->st_mode & 0777, path);
-    return PM_OK;
-}
-
-// A medium without a heap has a layout of zeroes.
 static int read_layout(const struct pm_medium *m, int fd, struct pm_layout *out,
                        struct pm_error *err) {
     const struct pm_layout *there = pm_fixed_peek(fd);
     if (!there && errno != ENODATA)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot map it: %s", m->path, pm_strerror(errno));
-    memset(out, 0, sizeof *out);
-    if (there) {
-        *out = *there;
-        pm_fixed_unpeek(there);
-    }
+    if (!there)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: Not a directory, and its %lu bytes are too few for a heap, which needs "
+                       "%lu; was it cut? Name a directory, or a file or device with a heap",
+                       m->path, (unsigned long)pm_fixed_bytes(fd), (unsigned long)PM_FIXED_LEAST);
+    *out = *there;
+    pm_fixed_unpeek(there);
     return pm_layout_check(out, m->path, err);
 }
 
@@ -90,13 +77,16 @@ static int open_medium(struct pm_medium *m, struct stat *st, struct pm_error *er
     m->ino = st->st_ino;
     uint64_t align = m->device ? pm_fixed_device_number(fd, "align") : 0;
     m->granule = m->device ? (align ? align : PM_FIXED_ALIGN) : PM_PAGE_SIZE;
+    if (m->device && pm_fixed_bytes(fd) == 0)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is no DAX device, or /sys does not say how large it is", m->path);
     if (m->device)
         open_gate(m, st);
     if (m->granule > PM_FIXED_ALIGN)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is mapped in units of %lu bytes; make it with an alignment of 2 MiB",
                        m->path, (unsigned long)m->granule);
-    return check_owner(m->path, st, err);
+    return pm_fixed_check_owner(m->path, st, err);
 }
 
 // `text` as an absolute path: the program may change its directory.
@@ -126,6 +116,8 @@ static int add_medium(const char *text, size_t len, struct pm_error *err) {
                        PM_MEDIA);
     struct pm_medium *m = &pm_fixed.medium[pm_fixed.count];
     int status = set_path(m, text, len, err);
+    if (status == PM_OK && pm_fixed.count)
+        status = pm_fixed_check_name(m->path, err);
     if (status != PM_OK)
         return status;
     m->fd = m->lock = m->gate = -1;
@@ -134,6 +126,10 @@ static int add_medium(const char *text, size_t len, struct pm_error *err) {
     bool there = lstat(m->path, &st) == 0;
     if (!(there && (S_ISREG(st.st_mode) || S_ISCHR(st.st_mode))) && pm_fixed.count == 0)
         return PM_NO_FIXED;
+    if (there && S_ISLNK(st.st_mode))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is a symbolic link, which is not followed; name what it points to",
+                       m->path);
     if (there && !S_ISREG(st.st_mode) && !S_ISCHR(st.st_mode))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is neither a file nor a DAX device, as %.300s is; a heap lies in "
@@ -256,7 +252,8 @@ static int check_grown(const struct pm_medium *m, struct pm_layout *found, uint6
                        struct pm_error *err) {
     uint64_t word = m->lengths->grown;
     uint64_t bytes = word ? (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT : found->bytes;
-    if ((word && !pm_sealed(word, PM_SALT_GROWN)) || bytes < found->bytes || bytes % PM_FIXED_ALIGN)
+    if ((word && !pm_sealed(word, PM_SALT_GROWN)) || bytes < found->bytes ||
+        bytes % PM_FIXED_ALIGN || (bytes > found->bytes && bytes > pm_layout_most(found)))
         return pm_fail(err, PM_DAMAGE, "%s/layout: its size (%016lx) does not match its check",
                        m->path, (unsigned long)word);
     if (bytes > there)

@@ -24,6 +24,8 @@ int pm_target_failed(const struct pm_fixed_target *t, const char *what, struct p
 // Only in a file that did not exist is anything allocated.
 static int create_file(struct pm_fixed_target *t, uint64_t size, struct pm_error *err) {
     const char *path = t->medium->path;
+    if (pm_fixed_check_name(path, err) != PM_OK)
+        return err->status;
     if (size == 0)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s does not exist; name a file or device, or give --size to make a file",
@@ -46,8 +48,13 @@ static int open_there(struct pm_fixed_target *t, const struct stat *st, struct p
                        "%s is a directory: a heap there is made by the first program that uses it; "
                        "name a file or device",
                        path);
+    if (S_ISLNK(st->st_mode))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is a symbolic link, which is not followed; name what it points to",
+                       path);
     if (!S_ISREG(st->st_mode) && !S_ISCHR(st->st_mode))
-        return pm_fail(err, PM_OPERATIONAL, "%s is neither a file nor a DAX device", path);
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is neither a file nor a DAX device; name one of these", path);
     t->medium->lock = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     return t->medium->lock < 0 ? pm_target_failed(t, "cannot open it", err) : PM_OK;
 }
@@ -62,9 +69,11 @@ static bool lock_gate(const struct stat *st) {
 static int check_medium(const struct pm_fixed_target *t, const struct stat *st, bool force,
                         struct pm_error *err) {
     const char *path = t->medium->path;
-    if (S_ISREG(st->st_mode) && st->st_uid != geteuid())
-        return pm_fail(err, PM_OPERATIONAL, "%s belongs to user %u, not to user %u", path,
-                       (unsigned)st->st_uid, (unsigned)geteuid());
+    if (S_ISCHR(st->st_mode) && pm_fixed_bytes(t->medium->lock) == 0)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is no DAX device, or /sys does not say how large it is", path);
+    if (pm_fixed_check_owner(path, st, err) != PM_OK)
+        return err->status;
     if (flock(t->medium->lock, LOCK_EX | LOCK_NB) != 0 || !lock_gate(st))
         return pm_fail(err, PM_OPERATIONAL, "%s is in use by another process%s", path,
                        t->one_of_several ? ", or is named twice" : "");
@@ -82,7 +91,9 @@ static int find_size(struct pm_fixed_target *t, uint64_t size, struct pm_error *
     t->there = pm_fixed_bytes(t->medium->lock);
     if (t->there == 0)
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s is no DAX device, or is empty; its size is not known", path);
+                       "%s is empty; give it its space: `fallocate -l SIZE %s`, or remove it and "
+                       "give --size",
+                       path, path);
     if (size > t->there)
         return pm_fail(err, PM_OPERATIONAL, "%s has %lu bytes, less than the %lu of --size", path,
                        (unsigned long)t->there, (unsigned long)size);
@@ -124,13 +135,22 @@ void pm_target_close(struct pm_fixed_target *t, bool remove) {
     t->medium->lock = -1;
 }
 
+// --force takes a file with holes, whose file system may have no space for them. A store there
+// would raise SIGBUS.
+static bool may_store(char *map, size_t len) {
+    if (madvise(map, len, MADV_POPULATE_WRITE) == 0 || errno != EFAULT)
+        return true;
+    errno = ENOSPC;
+    return false;
+}
+
 int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *err) {
     char *head = pm_medium_map(t->medium->lock, NULL, len, PROT_READ | PROT_WRITE, 0);
     if (head == MAP_FAILED)
         return pm_target_failed(t, "cannot map it", err);
     t->head = head;
     t->head_len = len;
-    return PM_OK;
+    return may_store(head, len) ? PM_OK : pm_target_failed(t, "cannot be written", err);
 }
 
 bool pm_target_sync(const struct pm_fixed_target *t, const void *at, size_t len) {

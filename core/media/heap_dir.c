@@ -275,6 +275,8 @@ static int check_dir(struct pm_error *err) {
 static int open_dir_fd(const char *more, enum pm_open_mode mode, struct pm_error *err) {
     int fd = -1;
     no_dir = false;
+    if (mode == PM_OPEN_CREATE && pm_fixed_check_name(pm_heap.dir, err) != PM_OK)
+        return err->status;
     // Another process may remove the directory between our mkdir and our open: its owner, or one
     // that takes it for a remnant. Then try again.
     for (unsigned tries = 0; fd < 0 && tries < REMOVALS; tries++) {

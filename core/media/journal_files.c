@@ -116,15 +116,17 @@ static bool can_not(void) {
 }
 
 static bool zero_at(unsigned file, uint64_t at, uint64_t len) {
-    static const char zeroes[PM_PAGE_SIZE];
+    static char zeroes[16 * PM_PAGE_SIZE]; // never stored to, so without memory
     const struct pm_shard *s = copied(file);
     if (s)
         pm_work_empty(s, at, len);
     if (change_space(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, len))
         return true;
     bool good = can_not();
-    for (; len && good; at += PM_PAGE_SIZE, len -= PM_PAGE_SIZE)
-        good = write_at(file, zeroes, sizeof zeroes, at);
+    for (size_t part; len && good; at += part, len -= part) {
+        part = len < sizeof zeroes ? len : sizeof zeroes;
+        good = write_at(file, zeroes, part, at);
+    }
     return good;
 }
 

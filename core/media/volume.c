@@ -279,6 +279,8 @@ static bool make_link(const char *path, unsigned k) {
 
 static int make_volume(const char *path, unsigned k, struct pm_error *err) {
     const uint8_t *uuid = pm_heap.super->super.uuid;
+    if (pm_fixed_check_name(path, err) != PM_OK)
+        return err->status;
     bool made = mkdir(path, 0700) == 0, written = false;
     int why = made ? 0 : errno; // ENOENT of open() would hide that the file system is read-only
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -42,6 +42,8 @@ static void find_limit(void) {
     due_at = limit;
 }
 
+bool pm_commit_bound_of_journal(void) { return limit == pm_journal_part_pages(); }
+
 static const char *read_number(const char *at, uint64_t *number) {
     for (*number = 0; *at >= '0' && *at <= '9'; at++)
         *number = *number * 10 + (uint64_t)(*at - '0');

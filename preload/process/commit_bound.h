@@ -19,6 +19,8 @@
 bool pm_commit_bound_wanted(void);
 // Looks. With the commit lock, as what follows. True: a commit is due.
 bool pm_commit_bound_reached(void);
+// Whether the bound is what the journal of a fixed medium has room for.
+bool pm_commit_bound_of_journal(void);
 // It was made, or has failed. Looks how many pages are left.
 void pm_commit_bound_kept(void);
 // The milliseconds until the next look.

@@ -24,6 +24,7 @@
 #include "hold.h"
 #include "kernel_stores.h"
 #include "media/commit.h"
+#include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "media/volume.h"
@@ -292,6 +293,9 @@ int pm_commits_make(void) {
 }
 
 const char *pm_commits_reason(int error) {
+    if (error == ENOSPC && pm_fixed_is_open())
+        return "No space left on device: its journal is too small for what has changed (see "
+               "`pmalloc-recover --make --journal`)";
     return error == EAGAIN ? "a thread does not stop" : pm_strerror(error);
 }
 
@@ -344,7 +348,10 @@ static void say_forced(void) {
     static bool said;
     if ((mode == PM_COMMITS_API || mode == PM_COMMITS_IDLE) && !said)
         pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit was made that the "
-               "program did not ask for; larger values, or more memory, avoid it");
+               "program did not ask for; %s it",
+               pm_commit_bound_of_journal()
+                   ? "a larger journal (`pmalloc-recover --make --journal`) avoids"
+                   : "larger values, or more memory, avoid");
     said = true;
 }
 
@@ -389,7 +396,7 @@ bool pm_commits_end(bool alone) {
     if (!good)
         pm_say("PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
                "of the one before",
-               pm_strerror(errno), pm_heap.dir);
+               pm_commits_reason(errno), pm_heap.dir);
     else if (alone)
         pm_commit_cut();
     return good;

@@ -183,10 +183,9 @@ bool pm_process_wanted(void) {
 
 static void refuse(const struct pm_error *err) {
     if (err->status == PM_DAMAGE)
-        pm_refuse(
-            "%s; nothing was changed: copy the directory, ask `pmalloc-recover --check`, or set "
-            "PMALLOC_HEAP to another one",
-            err->text);
+        pm_refuse("%s; nothing was changed: copy the heap, ask `pmalloc-recover --check`, or set "
+                  "PMALLOC_HEAP to another one",
+                  err->text);
     pm_refuse("%s", err->text);
 }
 

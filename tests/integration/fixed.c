@@ -5,6 +5,7 @@
 //
 //   zeroes   Blocks of all sizes are filled and freed; calloc gives zeroes for the same space.
 //            Again and again, so that freed space comes back in other sizes.
+//   later    Zeroes of calloc are still there when commits have been made.
 //   fill     Allocates until there is nothing left, then checks every byte that it got. Prints how
 //            many MiB there were.
 //   check    Checks what `fill` has left.
@@ -64,6 +65,24 @@ static void zeroes(void) {
         free(held[i]);
 }
 
+int pmalloc_commit(void) __attribute__((weak));
+
+// So large that the heap grows for it. The first commit after that has to keep zeroes that the
+// medium does not have, the second one gives them back.
+static void zeroes_later(void) {
+    enum { SIZE = 24 << 20 };
+    for (int i = 0; i < 3; i++) {
+        char *p = calloc(1, SIZE);
+        if (!p)
+            fail("no memory");
+        for (int commits = 0; commits < 2; commits++) {
+            if (pmalloc_commit() != 0)
+                fail("no commit");
+            check_zeroes(p, SIZE);
+        }
+    }
+}
+
 // ---- fill and check -----------------------------------------------------------------------------
 
 static size_t check(void) {
@@ -120,6 +139,8 @@ int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "zeroes") == 0)
         zeroes();
+    else if (strcmp(what, "later") == 0)
+        zeroes_later();
     else if (strcmp(what, "fill") == 0)
         fill();
     else if (strcmp(what, "more") == 0 && !get_more())

@@ -147,3 +147,19 @@ def test_a_look_sees_what_a_recovery_would_make(program, stopper, shm, rng, dire
         assert shown[key] == after[key], key
     check = run([program, "check", known], HEAP=heap, ROOTS=ROOTS)
     assert check.returncode == 0 and check.stdout == borrowed.stdout, said(check)
+
+
+def test_what_is_not_in_the_files_is_not_copied_without(program, stopper, shm, rng):
+    """A backup and --make --from copy files. So the commit must be brought into them before."""
+    folders = places(shm, 1)
+    known = next(pending(program, stopper, folders, shm / "log", rng))
+    heap, media = folders[0], [shm / f"medium{i}" for i in range(5)]
+    made = [tool("pmalloc-recover"), "--make", "--size", "16M", "--from", heap, *media]
+    for argv in (made, [tool("pmalloc-backup"), heap, shm / "backup"]):
+        done = run(argv, preload=False)
+        assert done.returncode == 8 and f"run `pmalloc-recover {heap}`" in done.stderr, said(done)
+        assert len(done.stderr.splitlines()) == 1 and not media[0].exists()
+    recovered(heap)
+    succeeds(run(made, preload=False))
+    check = run([program, "check", known], HEAP=":".join(map(str, media)), ROOTS=ROOTS)
+    assert check.returncode == 0, said(check)

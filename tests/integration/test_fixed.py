@@ -22,6 +22,7 @@ from conftest import (
     said,
     start,
     succeeds,
+    tmpfs,
     tool,
 )
 from test_fork import serving
@@ -122,6 +123,11 @@ def test_a_making_that_is_interrupted(fixed):
         ("zeroes", ("--size", "1G"), "less than the"),
         ("folder", (), "is a directory"),
         ("pipe", (), "neither a file nor"),
+        ("link", (), "is a symbolic link"),
+        ("others", (), "chmod go-w"),
+        ("empty", (), "fallocate -l SIZE"),
+        ("/dev/null", (), "no DAX device"),
+        ("/dev/dax99.7", ("--size", "16M"), "no such device"),
     ],
 )
 def test_what_is_no_medium_is_refused(shm, name, options, part):
@@ -131,10 +137,37 @@ def test_what_is_no_medium_is_refused(shm, name, options, part):
     (shm / "zeroes").write_bytes(bytes(32 * MIB))
     (shm / "folder").mkdir()
     os.mkfifo(shm / "pipe")
+    (shm / "link").symlink_to(shm / "zeroes")
+    (shm / "others").write_bytes(bytes(16 * MIB))
+    (shm / "others").chmod(0o666)
+    (shm / "empty").touch()
     done = make(shm / name, *options)
     assert done.returncode == 8 and part in done.stderr, said(done)
     assert len(done.stderr.splitlines()) == 1
     assert not (shm / "none").exists()
+
+
+def test_without_space_for_a_file_with_holes(shm):
+    with tmpfs(shm / "small", 256) as small:
+        (small / "medium").touch()
+        os.truncate(small / "medium", 16 * MIB)
+        done = make(small / "medium", "--force")
+    assert done.returncode == 8 and "No space left" in done.stderr, said(done)
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("/dev/null", "is no DAX device"),
+        ("/dev/dax99.7", "there is no such device"),
+        ("heap:/dev/dax99.7", "there is no such device"),
+    ],
+)
+def test_devices_that_are_none(shm, path, what):
+    """No directory takes the name of a missing device: the heap would lie in memory."""
+    heap = path.replace("heap", str(shm / "heap"))
+    refuses(run([LIST, "run", 10, 1], HEAP=heap, ROOTS="list_state"), what)
+    assert not os.path.exists("/dev/dax99.7")
 
 
 def test_a_file_without_a_heap_is_refused(shm):
@@ -142,6 +175,8 @@ def test_a_file_without_a_heap_is_refused(shm):
     path.write_bytes(bytes(32 * MIB))
     refuses(run(["true"], HEAP=path, ROOTS="x"), "holds no heap", "--make")
     assert path.read_bytes() == bytes(32 * MIB)
+    path.write_bytes(bytes(MIB))
+    refuses(run(["true"], HEAP=path, ROOTS="x"), "too few for a heap", "was it cut?")
 
 
 # ---- a program's data

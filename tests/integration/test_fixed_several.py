@@ -202,6 +202,7 @@ def test_wrong_files_are_refused(pair, shm):
     alone = made(shm, "one", options=("--size", "32M"))
     os.link(pair.files[0], shm / "again")
     (shm / "folder").mkdir()
+    (shm / "link").symlink_to(pair.files[1])
     (shm / "zeroes").write_bytes(bytes(32 * MIB))
     a, b = pair.files
     before = pair.bytes() + other.bytes()
@@ -217,6 +218,7 @@ def test_wrong_files_are_refused(pair, shm):
         ([a, b, other.files[0]], a, "and 3 are named"),
         ([a, shm / "none"], shm / "none", "No such file"),
         ([a, shm / "zeroes"], shm / "zeroes", "holds no heap"),
+        ([a, shm / "link"], shm / "link", "is a symbolic link"),
         ([a, shm / "folder"], shm / "folder", "neither a file nor a DAX device"),
         ([shm / "folder", b], b, "Not a directory"),
     ):

@@ -32,7 +32,7 @@ LACKS = re.compile(
     r"the heap \S+ has this root|in this program, but \d+ in the heap"
     r"|is not constructed in this program"
 )
-DAMAGE = "nothing was changed: copy the directory"
+DAMAGE = "nothing was changed: copy the heap"
 FOREIGN = "made by another build of PMAlloc"
 
 

@@ -210,6 +210,27 @@ static void test_layouts_that_are_refused(void) {
     CHECK_EQ(check(l), PM_DAMAGE);
 }
 
+static void test_how_large_it_can_become(void) {
+    make();
+    struct pm_layout l = layout();
+    uint64_t head = l.part[PM_JOURNAL_DATA].at, most = pm_layout_most(&l);
+    CHECK(most % PM_FIXED_ALIGN == 0 && most > 2 * BYTES && most < 8 * BYTES);
+    l.part[PM_JOURNAL_SLABS].room = PM_SHARD_RANGE; // headers for more than a shard can have
+    CHECK_EQ(pm_layout_most(&l), head + PM_SHARD_RANGE);
+    int fd = open(fixture_dir, O_RDWR);
+    MUST(fd >= 0 && posix_fallocate(fd, 0, 8 * BYTES) == 0);
+    for (unsigned beyond = 0; beyond <= 1; beyond++) {
+        uint64_t bytes = most + beyond * PM_FIXED_ALIGN;
+        uint64_t grown = pm_seal((uint32_t)(bytes >> PM_PAGE_SHIFT), PM_SALT_GROWN);
+        off_t at = sizeof l + offsetof(struct pm_lengths, grown);
+        MUST(pwrite(fd, &grown, sizeof grown, at) == sizeof grown);
+        int status = pm_heap_open(fixture_dir, PM_OPEN_READONLY, false, &err);
+        CHECK_EQ(status, beyond ? PM_DAMAGE : PM_OK);
+        pm_heap_release();
+    }
+    close(fd);
+}
+
 static void test_the_place_of_a_layout(void) {
     make();
     struct pm_layout l = layout();
@@ -269,6 +290,7 @@ int main(void) {
     RUN_CHILD(several_media);
     RUN_CHILD(released_space_stays);
     RUN_CHILD(layouts_that_are_refused);
+    RUN_CHILD(how_large_it_can_become);
     RUN_CHILD(the_place_of_a_layout);
     RUN_CHILD(media_that_are_refused);
     RUN_CHILD(frozen);

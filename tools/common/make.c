@@ -82,7 +82,7 @@ static void report_json(const struct make_request *q, const struct pm_fixed_made
     struct json j = {.out = stdout};
     json_open(&j, NULL, '{');
     json_text(&j, "heap", heap_name());
-    json_text(&j, "result", q->grow ? "grown" : "made");
+    json_text(&j, "result", made->same ? "unchanged" : q->grow ? "grown" : "made");
     if (count == 1)
         medium_json(&j, made);
     else
@@ -103,7 +103,8 @@ static void report_json(const struct make_request *q, const struct pm_fixed_made
 static void medium_text(const struct make_request *q, unsigned i,
                         const struct pm_fixed_made *made) {
     char data[32], head[32], journal[32], beyond[32];
-    printf("%-10s %s in ", i ? "" : "result", q->grow ? "grown" : "made");
+    const char *what = made->same ? "as large as before," : q->grow ? "grown" : "made";
+    printf("%-10s %s in ", i ? "" : "result", what);
     if (count > 1)
         printf("%s", path[i]);
     else
