@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import recovered
+from conftest import recovered, run, succeeds, tool
 from programs import (  # noqa: F401
     PATIENCE,
     Server,
@@ -111,13 +111,21 @@ class ByPort:
 
 
 def contents(heap):
-    return b"".join(path.read_bytes() for path in heap.glob("heap.*"))
+    return b"".join(path.read_bytes() for path in heap.glob("heap.*")) or heap.read_bytes()
 
 
-@pytest.mark.parametrize("commit", ("output", "idle"))
+def medium(path):
+    how = ("--make", "--size", "256M", "--journal", "64M")
+    succeeds(run([tool("pmalloc-recover"), *how, path], preload=False))
+    return path
+
+
+@pytest.mark.parametrize(
+    "commit, where", (("output", "heap"), ("idle", "heap"), ("output", medium))
+)
 @pytest.mark.parametrize("name", ("redis", "memcached", "sqlite3", "python3"))
-def test_answered(name, commit, shm, tmp_path):
-    heap = shm / "heap"
+def test_answered(name, commit, where, shm, tmp_path):
+    heap = where(shm / "medium") if where == medium else shm / where
     settings = {"HEAP": heap, "ROOTS": "*", "COMMIT": commit}
     settings["variables"] = {"PYTHONMALLOC": "malloc"}  # else its small objects are elsewhere
     kind = Program if name in Program.ARGV else ByPort
