@@ -230,7 +230,7 @@ static bool option(const char *text) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const places[] = {"anywhere", "directory", "medium"};
+    static const char *const places[] = {"anywhere", "directory", "medium", "media"};
     if (argc == 2 && strcmp(argv[1], "list") == 0) {
         for (unsigned i = 0; i < scenario_count; i++)
             printf("%s\t%s\t%s\n", scenarios[i].name, scenarios[i].what,
@@ -249,7 +249,8 @@ int main(int argc, char **argv) {
     for (int i = 5; i < argc; i++)
         if (!option(argv[i]))
             return usage();
-    world->fixed = s->place == MEDIUM || (world->fixed && s->place == ANYWHERE);
+    world->fixed = s->place >= MEDIUM || (world->fixed && s->place == ANYWHERE);
+    world->two |= s->place == PAIR;
     start_checker(argv[1]);
     for (unsigned phase = 0;
          phase < s->phases && world->failures < (world->mutation ? 1 : FAILURES); phase++)

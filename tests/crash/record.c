@@ -207,9 +207,10 @@ void record_map(void *at, size_t len, int fd, uint64_t offset) {
     int file = active ? record_file_of(fd) : -1;
     if (file < 0 || file >= F_DATA)
         return;
-    if (file == F_MEDIUM && offset >= world->medium_shadow)
+    bool medium = is_medium((unsigned)file);
+    if (medium && offset >= world->medium_shadow)
         return;
-    if (file == F_MEDIUM && len > world->medium_shadow - offset)
+    if (medium && len > world->medium_shadow - offset)
         len = world->medium_shadow - offset;
     if (region_count == REGIONS)
         abort();
@@ -227,8 +228,8 @@ void record_unmap(void *at) {
 }
 
 uint64_t shadow_size(unsigned file, uint64_t bytes) {
-    if (file == F_MEDIUM) {
-        world->medium_bytes = bytes;
+    if (is_medium(file)) {
+        world->medium_bytes[file - F_MEDIUM] = bytes;
         return bytes < world->medium_shadow ? bytes : world->medium_shadow;
     }
     if (bytes > SHADOW_BYTES) {
