@@ -202,7 +202,7 @@ static const struct scenario *find(const char *name) {
 static int usage(void) {
     fprintf(stderr,
             "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] [two] "
-            "[fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...]\n");
+            "[fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...] [second]\n");
     return 2;
 }
 
@@ -218,6 +218,8 @@ static bool option(const char *text) {
         world->replay_point = a, world->replay_index = b;
     else if (strncmp(text, "mutate=", 7) == 0)
         set_mutation(text + 7);
+    else if (strcmp(text, "second") == 0)
+        world->mutant_second = true;
     else if (strcmp(text, "eadr") == 0)
         world->eadr = true;
     else if (strcmp(text, "two") == 0)

@@ -214,7 +214,8 @@ struct world {
     enum mutation mutation;
     uint64_t mutant_pc[MUTANT_PCS];
     uint32_t mutant_count;
-    uint32_t tainted; // number of tainted lines
+    bool mutant_second; // it leaves out only what concerns the second medium
+    uint32_t tainted;   // number of tainted lines
     // How this phase ends: at visit `fail_hit` of place `fail_site`, by power failure or by a kill.
     uint32_t fail_site;
     uint64_t fail_hit;
