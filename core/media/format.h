@@ -137,13 +137,13 @@
 //   heap.0 replaced by nothing   discard_data()                                    [emptied slots]
 //     needs   the empty log
 //     before  free pages, which opening gives back     after  an empty file
-//   magic of a fixed medium      store_magic()                                        [remade from]
+//   magic of a fixed medium      store_magic()                                   [remade from pair]
 //     needs   everything before heap.N (fsync); that of the first medium: those of the others
 //     before  no heap                     after  an empty, dirty heap
 //   the same, set to 0           store_magic()                                             [remade]
 //     needs   nothing: nothing of the old heap is overwritten before it (fsync)
 //     before  the heap that is overwritten   after  no heap
-//   length of a part of one      pm_fixed_set_length()                                   [full log]
+//   length of a part of one      pm_fixed_set_length()                        [full log killedpair]
 //     needs   nothing: beyond the old one nothing counts
 //     before  the old length              after  the new one, for what comes to lie there
 //   grown size of one            grow_medium()                                              [grown]

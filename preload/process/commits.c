@@ -347,7 +347,7 @@ void pm_commits_by_time(void) { told(make_if_free(false)); }
 static void say_forced(void) {
     static bool said;
     if ((mode == PM_COMMITS_API || mode == PM_COMMITS_IDLE) && !said)
-        pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit was made that the "
+        pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit is made that the "
                "program did not ask for; %s it",
                pm_commit_bound_of_journal()
                    ? "a larger journal (`pmalloc-recover --make --journal`) avoids"
@@ -357,15 +357,13 @@ static void say_forced(void) {
 
 // With the commit lock, which a fork takes, too. The second commit gives back what the first one
 // has written, as far as it has not changed since.
-static int make_by_bound(bool *due) {
+static int make_by_bound(void) {
     int error = 0;
-    *due = may_be_made() && pm_commit_bound_reached();
-    for (unsigned i = 0; i < 2 && *due && !error; i++) {
+    for (unsigned i = 0; i < 2 && !error && may_be_made(); i++) {
         pm_commit_force();
         error = make(false);
     }
-    if (*due)
-        pm_commit_bound_kept();
+    pm_commit_bound_kept();
     return error;
 }
 
@@ -373,12 +371,16 @@ void pm_commits_by_bound(void) {
     bool due;
     if (!pm_trylock_raw(&pm_commit_lock))
         return;
-    int error = make_by_bound(&due);
+    due = may_be_made() && pm_commit_bound_reached();
     end_commit();
-    if (due)
-        told(error);
-    if (due && !error)
-        say_forced();
+    if (!due)
+        return;
+    say_forced(); // first: a kill may come between the commit and a later line
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return; // another commit is under way
+    int error = make_by_bound();
+    end_commit();
+    told(error);
 }
 
 // ---- the end of the program ---------------------------------------------------------------------

@@ -76,8 +76,8 @@ static void copy_data(int to, unsigned file, uint64_t size, off_t at) {
     close(from);
 }
 
-// An image is the heap that the program uses alone: the files of a directory, or the medium.
-static bool heap_has(unsigned file) { return world->fixed == (file == F_MEDIUM); }
+// An image is the heap that the program uses alone: the files of a directory, or the media.
+static bool heap_has(unsigned file) { return world->fixed == is_medium(file); }
 
 static void put_metadata(void) {
     static uint64_t bytes[SHADOW_WORDS + 512];
@@ -94,8 +94,8 @@ static void put_metadata(void) {
                 bytes[q->patch[i].word] = q->patch[i].value;
         int fd = make_file(file, s->size);
         put_pages(fd, (const char *)bytes, s->size, 0);
-        if (file == F_MEDIUM)
-            copy_data(fd, file, world->medium_bytes, s->size);
+        if (is_medium(file))
+            copy_data(fd, file, world->medium_bytes[file - F_MEDIUM], s->size);
         close(fd);
     }
 }
@@ -143,8 +143,8 @@ static bool check(void) {
     put_metadata();
     for (unsigned file = F_DATA; file < FILES; file++)
         put_data(file);
-    char path[192];
-    heap_path(path, sizeof path, "image");
+    char path[HEAP_PATH];
+    heap_path(path, "image");
     setenv("PMALLOC_HEAP", path, 1);
     setenv("PMALLOC_COLLECT", collect_text(world->expect.collect), 1);
     if (ftruncate(errors, 0) != 0 || lseek(errors, 0, SEEK_SET) != 0)

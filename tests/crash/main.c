@@ -202,7 +202,7 @@ static const struct scenario *find(const char *name) {
 static int usage(void) {
     fprintf(stderr,
             "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] [two] "
-            "[fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...]\n");
+            "[fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...] [second]\n");
     return 2;
 }
 
@@ -218,6 +218,8 @@ static bool option(const char *text) {
         world->replay_point = a, world->replay_index = b;
     else if (strncmp(text, "mutate=", 7) == 0)
         set_mutation(text + 7);
+    else if (strcmp(text, "second") == 0)
+        world->mutant_second = true;
     else if (strcmp(text, "eadr") == 0)
         world->eadr = true;
     else if (strcmp(text, "two") == 0)
@@ -230,7 +232,7 @@ static bool option(const char *text) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const places[] = {"anywhere", "directory", "medium"};
+    static const char *const places[] = {"anywhere", "directory", "medium", "media"};
     if (argc == 2 && strcmp(argv[1], "list") == 0) {
         for (unsigned i = 0; i < scenario_count; i++)
             printf("%s\t%s\t%s\n", scenarios[i].name, scenarios[i].what,
@@ -249,7 +251,8 @@ int main(int argc, char **argv) {
     for (int i = 5; i < argc; i++)
         if (!option(argv[i]))
             return usage();
-    world->fixed = s->place == MEDIUM || (world->fixed && s->place == ANYWHERE);
+    world->fixed = s->place >= MEDIUM || (world->fixed && s->place == ANYWHERE);
+    world->two |= s->place == PAIR;
     start_checker(argv[1]);
     for (unsigned phase = 0;
          phase < s->phases && world->failures < (world->mutation ? 1 : FAILURES); phase++)

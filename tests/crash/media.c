@@ -146,6 +146,13 @@ void media_taint_flushed(unsigned thread) {
         taint(&world->shadow[flushes[thread][i].file].line[flushes[thread][i].line]);
 }
 
+bool media_flushed(unsigned thread, unsigned file) {
+    bool found = false;
+    for (uint32_t i = 0; i < flush_count[thread]; i++)
+        found |= flushes[thread][i].file == file;
+    return found;
+}
+
 void media_punch(unsigned file, uint64_t from, uint64_t to) {
     for (uint64_t word = from / WORD; word < to / WORD && word < SHADOW_WORDS; word++) {
         struct line *line = &world->shadow[file].line[word / LINE_WORDS];

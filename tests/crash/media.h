@@ -27,6 +27,8 @@ void media_drain(unsigned thread);
 // should.
 void media_taint(unsigned file, uint32_t first_line, uint32_t last_line);
 void media_taint_flushed(unsigned thread);
+// Whether the next drain of this thread makes stores to the file durable.
+bool media_flushed(unsigned thread, unsigned file);
 // From now on the file's bytes [from, to) read as zeroes.
 void media_punch(unsigned file, uint64_t from, uint64_t to);
 

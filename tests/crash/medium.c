@@ -15,7 +15,7 @@
 #include "record.h"
 #include "recovery/offline.h"
 
-static char path[192];
+static char paths[MEDIA][192];
 
 static void done(int status, const struct pm_error *err) {
     if (status == PM_OK)
@@ -24,17 +24,18 @@ static void done(int status, const struct pm_error *err) {
     _exit(4);
 }
 
-// From here on so many bytes of the medium have a shadow.
+// From here on so many bytes of each medium have a shadow.
 static void set_shadow(uint64_t bytes) {
-    const struct shadow *s = &world->shadow[F_MEDIUM];
-    if (bytes < s->size)
-        media_punch(F_MEDIUM, bytes, s->size);
+    for (unsigned file = F_MEDIUM; file < F_MEDIUM + MEDIA; file++)
+        if (bytes < world->shadow[file].size)
+            media_punch(file, bytes, world->shadow[file].size);
     world->medium_shadow = bytes;
     record_rescan();
 }
 
 static void begin(void) {
-    snprintf(path, sizeof path, "%s/heap/medium", world->root);
+    for (unsigned i = 0; i < MEDIA; i++)
+        medium_path(paths[i], sizeof paths[i], "heap", i);
     set_shadow(SHADOW_BYTES);
     pm_options_default();
 }
@@ -45,7 +46,7 @@ static void end(void) {
 }
 
 // An interruption may leave a file without its space, which nobody can use.
-static bool usable(void) {
+static bool usable(const char *path) {
     struct stat st;
     if (stat(path, &st) != 0)
         return false;
@@ -57,16 +58,18 @@ static bool usable(void) {
 }
 
 static void make(bool copy) {
-    struct pm_fixed_made made;
+    struct pm_fixed_made made[MEDIA];
     struct pm_error err;
-    const char *where = path;
-    const struct pm_fixed_wish wish = {.size = MEDIUM_BYTES, .force = usable(), .copy = copy};
-    done(pm_fixed_make(&where, 1, &wish, &made, &err), &err);
+    const char *const where[MEDIA] = {paths[0], paths[1]};
+    struct pm_fixed_wish wish = {.size = MEDIUM_BYTES, .copy = copy};
+    for (unsigned i = 0; i < media_count(); i++)
+        wish.force |= usable(paths[i]);
+    done(pm_fixed_make(where, media_count(), &wish, made, &err), &err);
 }
 
 static bool holds_heap(void) {
     uint64_t magic = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(paths[0], O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
     bool good = pread(fd, &magic, sizeof magic, 0) == sizeof magic && magic == PM_LAYOUT_MAGIC;
@@ -101,10 +104,12 @@ void medium_grow(uint64_t bytes, bool force) {
     struct pm_fixed_made made;
     struct pm_error err;
     begin();
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0 || fallocate(fd, 0, 0, (off_t)bytes) != 0) // a copy of the medium may have holes
-        _exit(4);
-    close(fd);
-    done(pm_fixed_grow(path, bytes, force, &made, &err), &err);
+    for (unsigned i = 0; i < media_count(); i++) {
+        int fd = open(paths[i], O_RDWR | O_CLOEXEC);
+        if (fd < 0 || fallocate(fd, 0, 0, (off_t)bytes) != 0) // a copy of a medium may have holes
+            _exit(4);
+        close(fd);
+        done(pm_fixed_grow(paths[i], bytes, force, &made, &err), &err);
+    }
     end();
 }

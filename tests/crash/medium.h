@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A fixed medium, and what pmalloc-recover does with it: --make, --make --from and --grow.
-// Meanwhile its first bytes of data have a shadow, too.
+// The fixed media of a heap, one or two, and what pmalloc-recover does with them: --make,
+// --make --from and --grow. Meanwhile their first bytes of data have a shadow, too.
 #ifndef PMALLOC_TESTS_CRASH_MEDIUM_H
 #define PMALLOC_TESTS_CRASH_MEDIUM_H
 
@@ -14,7 +14,7 @@ void medium_need(void);
 void medium_make_anew(void);
 // Puts the heap of the directory there.
 void medium_copy(void);
-// The file, and then the heap, takes up so many bytes.
+// Each file, and then the heap on it, takes up so many bytes.
 void medium_grow(uint64_t bytes, bool force);
 
 #endif

@@ -30,7 +30,7 @@ static uint64_t next_id(void) {
     return ++last + world->points;
 }
 
-static void broken(const char *what) {
+void program_broken(const char *what) {
     fprintf(stderr, "crash: the program found %s\n", what);
     _exit(4);
 }
@@ -53,7 +53,7 @@ static void count_links(struct object **at) {
         *at = NULL;
     for (const struct object *o = *at; o; o = o->link) {
         if (object_wrong(o))
-            broken(object_wrong(o));
+            program_broken(object_wrong(o));
         world->expect.allocated++;
     }
 }
@@ -95,7 +95,7 @@ static void make_two_shards(void) {
         return;
     pm_lock(&pm_heap.shard[0].lock);
     if (!pm_shard_make(0))
-        broken("no second shard");
+        program_broken("no second shard");
     pm_unlock(&pm_heap.shard[0].lock);
 }
 
@@ -105,8 +105,8 @@ static void favour_a_shard(void) {
 }
 
 void program_start(const char *roots, bool collect_crash) {
-    char path[192];
-    heap_path(path, sizeof path, "heap");
+    char path[HEAP_PATH];
+    heap_path(path, "heap");
     setenv("PMALLOC_HEAP", path, 1);
     if (roots[0])
         setenv("PMALLOC_ROOTS", roots, 1);
@@ -147,7 +147,7 @@ void program_start(const char *roots, bool collect_crash) {
 struct table *program_new_table(uint64_t count) {
     struct table *t = pm_malloc(sizeof *t + count * sizeof t->entry[0]);
     if (!t)
-        broken("no memory for a table");
+        program_broken("no memory for a table");
     t->magic = TABLE_MAGIC;
     t->count = count;
     for (uint64_t i = 0; i < count; i++)
@@ -165,7 +165,7 @@ void program_free_table(struct table *t) {
 void program_set_root(unsigned slot, struct table *t) {
     world->expect.slot[slot][1] = (uint64_t)(uintptr_t)t;
     if (pmalloc_set_root(slot, t) != 0)
-        broken("no persistent heap");
+        program_broken("no persistent heap");
     world->expect.slot[slot][0] = (uint64_t)(uintptr_t)t;
 }
 
@@ -272,7 +272,7 @@ void program_fill_to(struct table *t, uint64_t want, uint64_t size) {
 void program_close(void) {
     pm_process_end();
     if (pm_heap.super->state.state != PM_STATE_CLEAN)
-        broken("an unclean heap after its close");
+        program_broken("an unclean heap after its close");
     world->expect.closed = true;
     image_point(SITE_DATA, 0);
 }

@@ -40,5 +40,7 @@ void program_steps(struct table *t, unsigned count, uint64_t want, uint64_t from
 // memory for all.
 void program_fill_to(struct table *t, uint64_t want, uint64_t size);
 void program_close(void);
+// The program has found what must not be.
+void program_broken(const char *what);
 
 #endif

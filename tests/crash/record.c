@@ -153,8 +153,11 @@ static void record_flush(const void *at, size_t len) {
         return;
     schedule_point();
     image_point(SITE_FLUSH, pc);
-    bool dropped = image_mutated(MUTATE_DROP_FLUSH, pc);
-    bool delayed = image_mutated(MUTATE_LATE_FLUSH, pc) && late_count < sizeof late / sizeof *late;
+    const struct region *r = region_of((uintptr_t)at);
+    bool any = !world->mutant_second || (r && r->file == F_MEDIUM_1);
+    bool dropped = any && image_mutated(MUTATE_DROP_FLUSH, pc);
+    bool delayed =
+        any && image_mutated(MUTATE_LATE_FLUSH, pc) && late_count < sizeof late / sizeof *late;
     if (delayed)
         late[late_count++] = (struct late){at, len};
     each_line(at, len, !dropped && !delayed);
@@ -167,7 +170,8 @@ static void record_drain(void) {
         return;
     world->fences++;
     image_point(SITE_DRAIN, pc);
-    if (image_mutated(MUTATE_DROP_DRAIN, pc))
+    bool any = !world->mutant_second || media_flushed(schedule_self(), F_MEDIUM_1);
+    if (any && image_mutated(MUTATE_DROP_DRAIN, pc))
         media_taint_flushed(schedule_self());
     else
         media_drain(schedule_self());
@@ -207,9 +211,10 @@ void record_map(void *at, size_t len, int fd, uint64_t offset) {
     int file = active ? record_file_of(fd) : -1;
     if (file < 0 || file >= F_DATA)
         return;
-    if (file == F_MEDIUM && offset >= world->medium_shadow)
+    bool medium = is_medium((unsigned)file);
+    if (medium && offset >= world->medium_shadow)
         return;
-    if (file == F_MEDIUM && len > world->medium_shadow - offset)
+    if (medium && len > world->medium_shadow - offset)
         len = world->medium_shadow - offset;
     if (region_count == REGIONS)
         abort();
@@ -227,8 +232,8 @@ void record_unmap(void *at) {
 }
 
 uint64_t shadow_size(unsigned file, uint64_t bytes) {
-    if (file == F_MEDIUM) {
-        world->medium_bytes = bytes;
+    if (is_medium(file)) {
+        world->medium_bytes[file - F_MEDIUM] = bytes;
         return bytes < world->medium_shadow ? bytes : world->medium_shadow;
     }
     if (bytes > SHADOW_BYTES) {

@@ -8,14 +8,14 @@
 // A scenario runs in up to `phases` processes, one after the other. The first `failures` of them
 // end at a random point, by power failure or by a kill. With `late` the first one ends at a place
 // that it visits late and seldom. The heap may lie anywhere, or only in a directory, or only on a
-// fixed medium.
+// fixed medium, or on two of them.
 struct scenario {
     const char *name, *what;
     unsigned phases, failures;
     bool late;
     bool later; // every start runs under PMALLOC_COLLECT=later
     bool kill;  // ends only by kills, and only while stores wait to become durable
-    enum place { ANYWHERE, DIRECTORY, MEDIUM } place;
+    enum place { ANYWHERE, DIRECTORY, MEDIUM, PAIR } place;
     void (*run)(unsigned phase);
 };
 extern const struct scenario scenarios[];
@@ -35,5 +35,6 @@ void scenario_remade(unsigned phase);
 void scenario_from(unsigned phase);
 void scenario_grown(unsigned phase);
 void scenario_full(unsigned phase);
+void scenario_pair(unsigned phase);
 
 #endif

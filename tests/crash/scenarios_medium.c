@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The scenarios that only a fixed medium has: it is made, given the heap of a directory, grown, and
-// filled to its end.
+// The scenarios that only fixed media have: they are made, given the heap of a directory, grown,
+// and filled to their end; one, or two with one heap.
 #include "medium.h"
 #include "preload/pmalloc.h"
 #include "process/entry.h"
@@ -72,5 +72,24 @@ void scenario_full(unsigned phase) {
     }
     program_drop_all(t);
     if (phase == 2)
+        program_close();
+}
+
+// One heap on two media. It is made, first of all. Every table has a root slot of its own, and
+// objects on both media. Small blocks, so slabs, and large ones come and go on either.
+void scenario_pair(unsigned phase) {
+    program_start("", false);
+    if (pm_heap.shards != MEDIA)
+        program_broken("a heap without its second medium");
+    for (unsigned slot = 0; slot < 2; slot++) {
+        struct table *t = program_table(slot, 24);
+        program_steps(t, 30, 14, 32, 4000);
+        program_steps(t, 30, 14, 16385, 90000);
+        for (unsigned i = 0; i < 8; i++)
+            program_resize(t, rnd(t->count), 40 + rnd(60000));
+        program_steps(t, 20, 4, 32, 90000);
+    }
+    pm_trim();
+    if (phase % 2)
         program_close();
 }

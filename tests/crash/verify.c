@@ -318,7 +318,10 @@ static void give_back(unsigned i) {
 
 // A fixed medium does not become larger.
 static bool is_full(uint64_t size) {
-    return world->fixed && pm_heap.shard[0].frontier + size + (4u << 20) > pm_heap.shard[0].limit;
+    bool full = world->fixed;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        full = full && pm_heap.shard[i].frontier + size + (4u << 20) > pm_heap.shard[i].limit;
+    return full;
 }
 
 static void get(unsigned i, uint64_t size, bool zeroed) {
@@ -361,9 +364,12 @@ static void work(uint32_t operations) {
     }
 }
 
+// The magic of the first medium comes last: so with it the others hold theirs.
 static bool holds_heap(void) {
     uint64_t magic = 0;
-    int fd = open(getenv("PMALLOC_HEAP"), O_RDONLY | O_CLOEXEC);
+    char path[192];
+    medium_path(path, sizeof path, "image", 0);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     bool good = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == sizeof magic;
     if (fd >= 0)
         close(fd);
@@ -372,19 +378,24 @@ static bool holds_heap(void) {
 
 // A medium may hold nothing until the tool has ended. Then it can be made again.
 static bool is_no_heap(void) {
-    struct pm_fixed_made made;
+    struct pm_fixed_made made[MEDIA];
     struct pm_error err;
-    const char *path = getenv("PMALLOC_HEAP");
+    char text[MEDIA][192];
+    const char *path[MEDIA];
     const struct pm_fixed_wish wish = {.force = true};
     if (!world->fixed || holds_heap())
         return false;
     if (world->expect.made)
         bad("the medium holds no heap");
     world->request.reopen = false; // a name that is missing would become a directory
-    if (world->medium_bytes < MEDIUM_BYTES)
-        return true;
+    for (unsigned i = 0; i < media_count(); i++) {
+        medium_path(text[i], sizeof text[i], "image", i);
+        path[i] = text[i];
+        if (world->medium_bytes[i] < MEDIUM_BYTES)
+            return true;
+    }
     pm_options_default();
-    if (pm_fixed_make(&path, 1, &wish, &made, &err) != PM_OK)
+    if (pm_fixed_make(path, media_count(), &wish, made, &err) != PM_OK)
         bad("%s", err.text);
     pm_process_start();
     work(world->request.operations);

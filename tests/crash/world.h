@@ -13,12 +13,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "media/heap_files.h"
 
 // The files of a heap directory. The first SHADOWS are metadata, and the simulator keeps a shadow
-// of them. heap.0 and heap.1 hold the program's data. Beside them lies the fixed medium, if
-// there is one: its first bytes, all but heap.0, have a shadow.
+// of them. heap.0 and heap.1 hold the program's data. Beside them lie the fixed media, if there are
+// any: their first bytes, all but heap.N, have a shadow.
+#define MEDIA 2u // fixed media of a heap, at most
 enum {
     F_SUPER,
     F_SLABS,
@@ -32,12 +34,13 @@ enum {
     F_BITMAPS_1,
     F_MORPH_1,
     F_MEDIUM,
+    F_MEDIUM_1,
     SHADOWS,
     F_DATA = SHADOWS,
     F_DATA_1,
     FILES
 };
-_Static_assert(FILES - 1 == PM_FIRST_FILES - 2 + PM_SHARD_FILES - 1,
+_Static_assert(FILES - MEDIA == PM_FIRST_FILES - 2 + PM_SHARD_FILES - 1,
                "of two shards all names but heap.N.new, which stand for nothing, and the journal");
 #define DATA_FILES (FILES - SHADOWS)
 
@@ -52,8 +55,12 @@ static inline const char *file_name(unsigned file) {
         [F_LOG_1] = ROW_1(log),        [F_BITMAPS_1] = ROW_1(bitmaps), [F_MORPH_1] = ROW_1(morph),
         [F_DATA_1] = ROW_1(data),
     };
-    return file == F_MEDIUM ? "medium" : pm_heap_files[row[file]].name;
+    return file == F_MEDIUM     ? "medium"
+           : file == F_MEDIUM_1 ? "medium.1"
+                                : pm_heap_files[row[file]].name;
 }
+
+static inline bool is_medium(unsigned file) { return file == F_MEDIUM || file == F_MEDIUM_1; }
 
 #define WORD 8u
 #define LINE_WORDS 8u
@@ -185,7 +192,8 @@ struct world {
     uint64_t media_hash, data_version;
     uint64_t data_size[DATA_FILES];
     bool data_exists[DATA_FILES];
-    uint64_t medium_bytes, medium_shadow; // of the fixed medium; how many of these have a shadow
+    uint64_t medium_bytes[MEDIA]; // of each fixed medium
+    uint64_t medium_shadow;       // how many of these have a shadow
 
     uint64_t seen[SEEN];
     uint64_t points, images, distinct, fences, stores, mutated, reopened, looked, operations;
@@ -200,13 +208,14 @@ struct world {
     // The settings of the run.
     uint64_t seed, quota, limit, max_images;
     uint64_t replay_point, replay_index; // UINT64_MAX: none
-    // two: the heap has two shards; fixed: it lies on a fixed medium; taking: this phase takes
-    // images
+    // two: the heap has two shards; fixed: it lies on a fixed medium, with both: on two of them;
+    // taking: this phase takes images
     bool eadr, two, fixed, taking;
     enum mutation mutation;
     uint64_t mutant_pc[MUTANT_PCS];
     uint32_t mutant_count;
-    uint32_t tainted; // number of tainted lines
+    bool mutant_second; // it leaves out only what concerns the second medium
+    uint32_t tainted;   // number of tainted lines
     // How this phase ends: at visit `fail_hit` of place `fail_site`, by power failure or by a kill.
     uint32_t fail_site;
     uint64_t fail_hit;
@@ -216,9 +225,24 @@ struct world {
 
 extern struct world *world;
 
+// The fixed media that the heap has.
+static inline unsigned media_count(void) { return !world->fixed ? 0 : world->two ? MEDIA : 1; }
+
+// The path of one of them below this folder of the run.
+static inline void medium_path(char *path, size_t len, const char *folder, unsigned i) {
+    snprintf(path, len, "%s/%s/%s", world->root, folder, file_name(F_MEDIUM + i));
+}
+
 // PMALLOC_HEAP of a heap below this folder of the run.
-static inline void heap_path(char *path, size_t len, const char *folder) {
-    snprintf(path, len, "%s/%s%s", world->root, folder, world->fixed ? "/medium" : "");
+#define HEAP_PATH 384u
+static inline void heap_path(char path[HEAP_PATH], const char *folder) {
+    snprintf(path, HEAP_PATH, "%s/%s", world->root, folder);
+    for (unsigned i = 0; i < media_count(); i++) {
+        size_t at = i ? strlen(path) : 0;
+        medium_path(path + at + (i > 0), HEAP_PATH - at - 1, folder, i);
+        if (i)
+            path[at] = ':';
+    }
 }
 
 static inline uint64_t mix64(uint64_t x) {

@@ -19,8 +19,9 @@
 #define VERSIONS 4u
 
 // The journal, and three files of a heap.
-enum { W_JOURNAL, W_SUPER, W_DATA, W_SLABS, W_FILES };
-static const unsigned most_pages[W_FILES] = {FILE_PAGES, 6, 6, 6};
+// On a fixed medium also the page of their lengths (journal_on_part.h).
+enum { W_JOURNAL, W_SUPER, W_DATA, W_SLABS, W_FILES, W_LENGTHS = W_FILES, W_ALL };
+static const unsigned most_pages[W_ALL] = {FILE_PAGES, 6, 6, 6, 1};
 
 struct version {
     unsigned char bytes[PM_PAGE_SIZE];
@@ -33,12 +34,13 @@ struct file {
     unsigned versions[FILE_PAGES];
 };
 struct world {
-    struct file file[W_FILES];
+    struct file file[W_ALL];
 };
 
 static struct world *world;
 static uint64_t seed = 1;
 static void (*at_operation)(void); // before each operation on a file
+static bool on_part;               // the files are parts of a fixed medium
 static int fail_in = -1;           // the operation after so many fails, as on a full disk
 
 // What a mutant leaves out.
@@ -55,6 +57,10 @@ enum mutant {
     MUTANT_NO_CHECKPOINT,  // a lap ends, and no file is synced
     MUTANT_NO_END,         // the header of a lap that ends is left as it is
     MUTANT_NO_END_SYNC,    // it is zeroed, but that is not durable
+    MUTANT_PART_KEEPS,     // on a medium: the first page of an emptied journal
+    MUTANT_PART_STALE,     // what lies beyond the new end of another part
+    MUTANT_PART_LENGTHS,   // a sync of the lengths, ever
+    MUTANT_PART_NO_SYNC,   // of any part but the journal
     MUTANT_SKIPS,          // see journal_wrong.h
     MUTANT_ORDER,
     MUTANT_NO_CHAIN,
@@ -165,27 +171,35 @@ static bool w_set_length(unsigned file, uint64_t bytes) {
     return true;
 }
 
-static bool w_sync(unsigned file) {
-    struct file *f = &world->file[world_file(file)];
-    if (!operation())
-        return false;
+static bool sync_left_out(unsigned file) {
     bool left_out = (mutant == MUTANT_NO_SUPER_SYNC && file == PM_JOURNAL_SUPER) ||
                     (mutant == MUTANT_NO_DATA_SYNC && file == PM_JOURNAL_DATA) ||
                     (mutant == MUTANT_NO_SLABS_SYNC && file == PM_JOURNAL_SLABS) ||
                     (mutant == MUTANT_NO_RETIRE_SYNC && retiring) ||
+                    (mutant == MUTANT_PART_NO_SYNC && file != PM_JOURNAL_SELF) ||
                     (mutant == MUTANT_NO_KILL_SYNC && inheriting) ||
                     (mutant == MUTANT_NO_CHECKPOINT && ending && file != PM_JOURNAL_SELF) ||
                     (mutant == MUTANT_NO_END_SYNC && ending && file == PM_JOURNAL_SELF);
     inheriting = false;
-    if (left_out)
-        return true;
-    for (unsigned page = 0; page < most_pages[world_file(file)]; page++) {
+    return left_out;
+}
+
+static void make_durable(unsigned i) {
+    struct file *f = &world->file[i];
+    for (unsigned page = 0; page < most_pages[i]; page++) {
         if (f->versions[page] == 1)
             continue;
         memcpy(f->version[page][0].bytes, f->now + page * PM_PAGE_SIZE, PM_PAGE_SIZE);
         f->versions[page] = 1;
     }
     f->durable_size = f->size;
+}
+
+static bool w_sync(unsigned file) {
+    if (!operation())
+        return false;
+    if (!sync_left_out(file))
+        make_durable(world_file(file));
     return true;
 }
 
@@ -210,7 +224,7 @@ static void world_free(struct world *w) {
 static struct world *world_new(void) {
     struct world *w = world_room();
     memset(w, 0, sizeof *w);
-    for (unsigned i = 0; i < W_FILES; i++)
+    for (unsigned i = 0; i < W_ALL; i++)
         for (unsigned page = 0; page < FILE_PAGES; page++)
             w->file[i].versions[page] = 1;
     return w;
@@ -243,7 +257,7 @@ static void choose_page(struct file *to, const struct file *from, unsigned page,
 static struct world *world_image(const struct world *from) {
     struct world *w = world_room();
     unsigned way = (unsigned)rnd(6); // all pages old, all new, a part of the file, or as it comes
-    for (unsigned i = 0; i < W_FILES; i++) {
+    for (unsigned i = 0; i < W_ALL; i++) {
         struct file *to = &w->file[i];
         const struct file *f = &from->file[i];
         bool longer = rnd(2);
@@ -252,7 +266,7 @@ static struct world *world_image(const struct world *from) {
         for (unsigned page = 0; page < most_pages[i]; page++) {
             unsigned part = (page < limit) == (way == 2);
             choose_page(to, f, page, way < 2 ? way : way < 4 ? part : (unsigned)rnd(6));
-            if (page * PM_PAGE_SIZE >= to->size)
+            if (page * PM_PAGE_SIZE >= to->size && !on_part)
                 memset(to->now + page * PM_PAGE_SIZE, 0, PM_PAGE_SIZE);
             memcpy(to->version[page][0].bytes, to->now + page * PM_PAGE_SIZE, PM_PAGE_SIZE);
             to->versions[page] = 1;

@@ -4,10 +4,11 @@
 // The journal under power failure (journal_world.h): commits in laps, full disks, kills, recoveries
 // that are cut a second time, and use of the files without the journal after that. Each image must
 // recover to the state of one commit: the last that counts, or the one that is being made. Then
-// mutants, each of which leaves out a sync or changes an order: some image must show it.
+// mutants, each of which leaves out a sync or changes an order: some image must show it. All of it
+// for files of a directory, and again for parts of a fixed medium.
 //
 //   build/unit/test_journal_crash [IMAGES]
-#include "journal_world.h"
+#include "journal_on_part.h"
 #include "journal_wrong.h"
 #include "media/checkpoint.h"
 
@@ -28,6 +29,14 @@ static bool has_failed;
 static uint64_t images, wrong, second_cuts, epoch;
 static const uint8_t uuid[16] = "journal of test";
 static char *buffer, *inner_buffer, *recover_buffer;
+static const struct pm_journal_io *io;
+
+static struct world *image_of(const struct world *from) {
+    struct world *w = world_image(from);
+    if (on_part)
+        p_image(w);
+    return w;
+}
 
 static bool is_state(const struct world *w, const struct state *s) {
     for (unsigned i = 0; i < FILES; i++) {
@@ -45,8 +54,8 @@ static void check_image(struct world *image, void *room) {
     struct world *outer = world;
     world = image;
     bool good = mutant >= MUTANT_SKIPS
-                    ? wrong_recover(&w_io, room, uuid, (enum wrong_way)(mutant - MUTANT_SKIPS))
-                    : pm_journal_recover(&w_io, room, uuid, &found);
+                    ? wrong_recover(io, room, uuid, (enum wrong_way)(mutant - MUTANT_SKIPS))
+                    : pm_journal_recover(io, room, uuid, &found);
     world = outer;
     good = good && (is_state(image, &after) || (!counts && is_state(image, &before)) ||
                     (has_failed && is_state(image, &failed)));
@@ -73,7 +82,7 @@ static void aside(void (*step)(void)) {
 
 // In the recovery of an image. The images of these cuts are not cut again.
 static void take_second(void) {
-    check_image(world_image(world), inner_buffer);
+    check_image(image_of(world), inner_buffer);
     second_cuts++;
 }
 static void cut_recovery(void) {
@@ -84,7 +93,7 @@ static void cut_recovery(void) {
 static void take_images(void) {
     for (unsigned i = 0; i < 3; i++) {
         at_operation = i == 2 ? cut_recovery : NULL;
-        check_image(world_image(world), buffer);
+        check_image(image_of(world), buffer);
     }
 }
 static void cut(void) { aside(take_images); }
@@ -136,7 +145,7 @@ static bool set_lengths(bool longer) {
     for (unsigned i = 0; i < FILES && good; i++)
         if (longer ? world->file[i + 1].size < after.size[i]
                    : world->file[i + 1].size > after.size[i])
-            good = w_set_length(files[i], after.size[i]);
+            good = io->set_length(files[i], after.size[i]);
     return good;
 }
 
@@ -159,7 +168,7 @@ static bool prepare(void) {
 }
 
 static void begin_process(void) {
-    journal = (struct pm_journal){.io = &w_io, .group = (void *)group, .most = 3};
+    journal = (struct pm_journal){.io = io, .group = (void *)group, .most = 3};
     pm_checkpoint_begin(&journal);
     unapplied = false;
 }
@@ -168,7 +177,7 @@ static void begin_process(void) {
 static void die_and_recover(void) {
     struct pm_journal_found found;
     inheriting = true;
-    if (!pm_journal_recover(&w_io, recover_buffer, uuid, &found))
+    if (!pm_journal_recover(io, recover_buffer, uuid, &found))
         return;
     if (has_failed && is_state(world, &failed))
         after = failed;
@@ -189,7 +198,7 @@ static bool become_durable(void) {
         die_and_recover();
         return true;
     }
-    return mutant == MUTANT_NO_SYNC || w_sync(PM_JOURNAL_SELF);
+    return mutant == MUTANT_NO_SYNC || io->sync(PM_JOURNAL_SELF);
 }
 
 // As commit.c does it. False: no commit was made, or it was not applied.
@@ -215,7 +224,8 @@ static bool commit(void) {
     return write_through() && set_lengths(false);
 }
 
-// Files change in place, each change synced, as without a journal.
+// Files change in place, each change synced, as without a journal. On a medium it is flushed, which
+// makes nothing else durable.
 static void go_without(void) {
     bool good = pm_checkpoint_make(&journal);
     retiring = true;
@@ -229,8 +239,11 @@ static void go_without(void) {
         unsigned i = (unsigned)rnd(FILES);
         uint64_t at = rnd(after.size[i] / PM_PAGE_SIZE) * PM_PAGE_SIZE;
         memset(after.bytes[i] + at, (int)rnd(256), SECTOR);
-        w_write(files[i], after.bytes[i] + at, SECTOR, at);
-        w_sync(files[i]);
+        io->write(files[i], after.bytes[i] + at, SECTOR, at);
+        if (on_part)
+            p_flush(files[i], at);
+        else
+            io->sync(files[i]);
         counts = true;
     }
 }
@@ -241,6 +254,8 @@ static void one_life(void) {
     memset(&after, 0, sizeof after);
     for (unsigned i = 0; i < FILES; i++)
         world->file[i + 1].size = world->file[i + 1].durable_size = after.size[i] = PM_PAGE_SIZE;
+    if (on_part)
+        p_begin();
     before = after;
     counts = true;
     has_failed = false;
@@ -281,18 +296,40 @@ static void check_first_version(void) {
         CHECK(pm_journal_end(&journal));
         pm_journal_count(&journal);
     }
-    CHECK(w_read(PM_JOURNAL_SELF, header, 2 * sizeof *header, 0));
+    CHECK(io->read(PM_JOURNAL_SELF, header, 2 * sizeof *header, 0));
     header->magic = PM_JOURNAL_MAGIC_1;
     header->lap = header->before = 0;
     header->crc = wrong_crc(header);
-    CHECK(w_write(PM_JOURNAL_SELF, header, sizeof *header, 0));
-    CHECK(pm_journal_recover(&w_io, buffer, uuid, &found));
+    CHECK(io->write(PM_JOURNAL_SELF, header, sizeof *header, 0));
+    CHECK(pm_journal_recover(io, buffer, uuid, &found));
     CHECK_EQ(found.commits, 1);
     CHECK_EQ(found.epoch, 1);
     CHECK_EQ(world->file[W_DATA].size, PM_PAGE_SIZE);
     CHECK(memcmp(world->file[W_DATA].now, old, PM_PAGE_SIZE) == 0);
     CHECK_EQ(world->file[W_JOURNAL].size, 0);
     world_free(world);
+}
+
+// A sync of one part is one of all: so it does no harm to leave out a single one.
+static bool is_for(enum mutant m) {
+    bool of_parts = m >= MUTANT_PART_KEEPS && m <= MUTANT_PART_NO_SYNC;
+    bool of_files = m >= MUTANT_NO_SUPER_SYNC && m <= MUTANT_NO_SLABS_SYNC;
+    return on_part ? !of_files : !of_parts;
+}
+
+static void run_all(uint64_t most) {
+    io = on_part ? &p_io : &w_io;
+    CHECK(run(MUTANT_NONE, most, false));
+    printf("%s: images %llu, second cuts %llu, wrong %llu\n", on_part ? "parts" : "files",
+           (unsigned long long)images, (unsigned long long)second_cuts, (unsigned long long)wrong);
+    for (enum mutant m = MUTANT_NONE + 1; m < MUTANTS; m++) {
+        if (!is_for(m))
+            continue;
+        bool survived = run(m, (on_part ? 25 : 10) * most, true);
+        printf("mutant %d: %s after %llu images\n", (int)m, survived ? "SURVIVED" : "killed",
+               (unsigned long long)images);
+        CHECK(!survived);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -303,15 +340,10 @@ int main(int argc, char **argv) {
     group = malloc(PM_JOURNAL_BUFFER);
     pm_checkpoint_lap = LAP;
     pm_checkpoint_kept = LAP + 8 * PM_PAGE_SIZE;
+    io = &w_io;
     check_first_version();
-    CHECK(run(MUTANT_NONE, most, false));
-    printf("images %llu, second cuts %llu, wrong %llu\n", (unsigned long long)images,
-           (unsigned long long)second_cuts, (unsigned long long)wrong);
-    for (enum mutant m = MUTANT_NONE + 1; m < MUTANTS; m++) {
-        bool survived = run(m, 10 * most, true);
-        printf("mutant %d: %s after %llu images\n", (int)m, survived ? "SURVIVED" : "killed",
-               (unsigned long long)images);
-        CHECK(!survived);
-    }
+    run_all(most);
+    on_part = true;
+    run_all(most);
     return CHECK_DONE();
 }

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""What `run` accepts: call sites that no scenario reaches, and mutants that survive; each with the
+reason. The texts are those of the source lines."""
+
+# Call sites that no scenario can reach: (function, text of the line) -> reason.
+UNREACHED = {
+    (
+        "give_name",
+        "if (renameat(other.dir_fd, from, other.dir_fd, to) != 0 ||",
+    ): "the copy of a fork; tests/integration/test_fork.py kills it at random instants",
+    (
+        "pm_backup_fold",
+        "(fsync(dir_fd) != 0 || renameat(dir_fd, PM_BACKUP_SUPERBLOCK, dir_fd, super) != 0 ||",
+    ): "of a backup; tests/integration/test_backup_power.py cuts the power there",
+}
+
+# Mutants that survive: (operation, function, text of the line) -> why that is harmless.
+FUTURE = (
+    "drop_future_chunks",
+    "pm_commit_u64(&pm_chunk_at(s, id)->epoch, pm_chunk_free_epoch(id));",
+)
+ERASE = ("pm_log_erase", "pm_make_durable(mark_erased(s, pos), sizeof(uint64_t));")
+PROGRAM = (
+    "pm_program_record",
+    "pm_make_durable(&state->program, sizeof state->program + sizeof state->program_crc);",
+)
+DIRTY = (
+    "pm_heap_dirty",
+    "pm_make_durable(state, sizeof *state + sizeof(struct pm_slots));",
+)
+INHERITED = ("pm_slab_flush_inherited", "pm_flush(s->slabs.map, s->slabs.size);")
+INHERITED_TABLES = ("pm_slab_flush_inherited", "pm_flush(s->morph.map, s->morph.size);")
+CHECKSUM = ("pm_feature_set", "pm_make_durable(&super->crc, sizeof crc);")
+FEATURE = ("pm_lanes_finish", "pm_flush(&pm_heap.super->super, sizeof pm_heap.super->super);")
+BLOCKS = ("flush_blocks", "pm_flush(op[i].at, op[i].value);")
+OLD_CHECKSUM = "the checksum without the feature bit is accepted, too"
+OWN_DATA = "blocks are durable at once here; tests/unit/test_publish.c sees each flush"
+HINT = "a hint with a checksum of its own: without it only a warning is missing"
+NEXT_DRAIN = "the next drain comes before the commit that could bring the chunk into force"
+NO_ROOM = "the log had no room, so the next entry first needs a new chunk, and that drains"
+DRAINED_NEXT = "nothing is stored before the drain of the log, or in pm_roots_drop() of the table"
+COPIED = ("pm_fixed_copy_data", "pm_make_durable(map, used);")
+TWICE = "pm_target_sync() flushes and drains the same line after it"
+SITES = (
+    ("store_magic", "pm_commit_u64((uint64_t *)(void *)target[i].head, magic);"),
+    (
+        "grow_medium",
+        "pm_commit_u64(&lengths->grown, pm_seal((uint32_t)(t->bytes >> PM_PAGE_SHIFT), "
+        "PM_SALT_GROWN));",
+    ),
+)
+BEFORE_MAGIC = "the drain of the head comes before the magic is stored"
+HARMLESS = {
+    **{(op, *site): TWICE for op in ("drop-flush", "drop-drain", "late-flush") for site in SITES},
+    ("drop-drain", *COPIED): BEFORE_MAGIC,
+    ("late-flush", *COPIED): BEFORE_MAGIC,
+    ("drop-drain", *DIRTY): DRAINED_NEXT,
+    ("late-flush", *DIRTY): DRAINED_NEXT,
+    ("late-flush", *INHERITED): "the log's drain comes before anything is freed",
+    ("late-flush", *INHERITED_TABLES): "the log's drain comes before anything is freed",
+    ("drop-drain", *FUTURE): NEXT_DRAIN,
+    ("late-flush", *FUTURE): NEXT_DRAIN,
+    ("drop-drain", *ERASE): NO_ROOM,
+    ("late-flush", *ERASE): NO_ROOM,
+    ("drop-drain", *CHECKSUM): OLD_CHECKSUM,
+    ("drop-flush", *CHECKSUM): OLD_CHECKSUM,
+    ("late-flush", *CHECKSUM): OLD_CHECKSUM,
+    ("late-flush", *FEATURE): "the next drain comes before a lane is used",
+    ("drop-flush", *BLOCKS): OWN_DATA,
+    ("late-flush", *BLOCKS): OWN_DATA,
+    ("drop-flush", *PROGRAM): HINT,
+    ("drop-drain", *PROGRAM): HINT,
+    ("late-flush", *PROGRAM): HINT,
+}
