@@ -238,7 +238,9 @@ def small_medium(tmp_path, script, program):
 @pytest.mark.parametrize("name", ("HEAP", "COMMIT_DIR"))
 def test_full_medium(program, tmp_path, name):
     """The program goes on, the last commit stands, one line says so; later commits succeed. A
-    failed commit makes room for the next one, until the medium is filled again: a line each."""
+    failed commit makes room for the next one, until the medium is filled again: a line each. None
+    fails if the journal is as long as they need before the medium is full, as on a busy machine;
+    one that must fail is in test_triggers."""
     script = r"""
         export PMALLOC_NAME="$1/heap"
         PMALLOC_ROOTS=store,tickets PMALLOC_COMMIT=5ms PMALLOC_DECAY_MS=0 \
@@ -263,7 +265,8 @@ def test_full_medium(program, tmp_path, name):
     done = small_medium(tmp_path, script, program)
     lines = done.stdout.splitlines()
     assert json.loads(lines[-2])["result"] == "recovered" and "tickets" in lines[-1], said(done)
-    assert 1 <= done.stderr.count("a commit has failed: No space left on device") <= 30, said(done)
+    failed = re.findall("a commit has failed: (.*?);", done.stderr)
+    assert len(failed) <= 30 and set(failed) <= {"No space left on device"}, said(done)
 
 
 def test_huge_block_on_a_full_medium(program, tmp_path):
