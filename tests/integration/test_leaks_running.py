@@ -183,16 +183,33 @@ def test_a_stopped_process(running):
         process.send_signal(signal.SIGCONT)
 
 
-def test_a_debugged_process(running):
-    seize, detach, interrupt = 0x4206, 17, 0x4207
+@contextlib.contextmanager
+def traced(thread):
+    """A thread that this process traces, as a debugger does."""
+    seize, interrupt, detach, any_thread = 0x4206, 0x4207, 17, 0x40000000
     ptrace = ctypes.CDLL(None, use_errno=True).ptrace
     ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    with begun([running, "busy"], BACKING="volatile") as process:
-        assert ptrace(seize, process.pid, None, None) == 0
+    assert ptrace(seize, thread, None, None) == 0
+    yield
+    ptrace(interrupt, thread, None, None)
+    os.waitpid(thread, any_thread)
+    assert ptrace(detach, thread, None, None) == 0
+
+
+def test_a_debugged_process(running):
+    with begun([running, "busy"], BACKING="volatile") as process, traced(process.pid):
         refused(process.pid, f"process {os.getpid()} traces it")
-        ptrace(interrupt, process.pid, None, None)
-        os.waitpid(process.pid, 0x40000000)
-        assert ptrace(detach, process.pid, None, None) == 0
+
+
+def test_a_thread_that_is_traced(running):
+    """The tool gives up at this thread. It has asked others to stop, whose calls go on."""
+    with begun([running, "sleepers"], BACKING="volatile") as process:
+        last = max(int(name) for name in os.listdir(f"/proc/{process.pid}/task"))
+        with traced(last):
+            for _ in range(LOOKS):
+                done = look(process.pid)
+                assert done.returncode == 8, said(done)
+                assert f"cannot be held: its thread {last}" in done.stderr, said(done)
 
 
 def test_another_users_process(running):

@@ -156,9 +156,14 @@ bool halt_begin(struct halt *h, struct pm_error *err) {
     return true;
 }
 
+// Who gives up has asked some to stop that have not come to it yet. Their calls fail with EINTR if
+// nobody mends that.
 void halt_end(struct halt *h) {
+    struct standstill_call call;
     for (size_t i = 0; i < h->count; i++) {
         struct halt_thread *t = &h->thread[i];
+        if (!halt_stopped(t) && !t->dead && !standstill_asleep(h->pid, t->id, &call))
+            halt_await(t);
         if (t->stopped)
             ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)t->signal);
     }

@@ -285,12 +285,22 @@ static bool gather(struct hold *h) {
     return true;
 }
 
-// Those that have not come to their stop yet are let go by the end of this thread.
+// Who gives up has asked some to stop that have not come to it yet. Their calls fail with EINTR if
+// nobody mends that. One that is asleep does not hear it (watch()), and is let go by the end of
+// this thread.
 static void let_go(struct hold *h) {
+    const struct timespec tick = {.tv_nsec = TICK_NS};
+    const uint64_t end = standstill_now_ns() + PATIENCE_MS * 1000000ull;
+    struct standstill_call call;
     for (size_t i = 0; i < h->count; i++) {
         struct thread *t = &h->thread[i];
         if (t->traced && !t->stopped)
             await_stop(t);
+        while (t->traced && !t->stopped && standstill_now_ns() < end &&
+               !standstill_asleep(h->pid, t->id, &call)) {
+            nanosleep(&tick, NULL);
+            await_stop(t);
+        }
         if (t->stopped)
             ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)t->signal);
     }
