@@ -399,10 +399,8 @@ uint64_t pm_shard_outstanding(struct pm_shard *s, uint64_t promised) {
 
 bool pm_shard_has_room(struct pm_shard *s, uint64_t len, uint64_t promised, bool *known) {
     *known = true;
-    if (!pm_heap_on_media())
+    if (!pm_heap_on_media() || s->data.length) // a part of a medium has the space of its addresses
         return true;
-    if (s->data.length)
-        return len <= s->limit - s->frontier;
     struct statvfs fs;
     if (!pm_file_ready(&s->data))
         return false;

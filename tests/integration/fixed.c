@@ -8,6 +8,7 @@
 //   later    Zeroes of calloc are still there when commits have been made.
 //   fill     Allocates until there is nothing left, then checks every byte that it got. Prints how
 //            many MiB there were.
+//   thin     Frees every second block of those.
 //   check    Checks what `fill` has left.
 //   more     The same, and then gets 300 MB that the medium does not have.
 //   child    The same in a forked child. The parent, which has the heap, gets none.
@@ -114,6 +115,14 @@ static void fill(void) {
     }
 }
 
+static void thin(void) {
+    for (struct block *b = kept; b && b->next; b = b->next) {
+        struct block *gone = b->next;
+        b->next = gone->next;
+        free(gone);
+    }
+}
+
 static void *get_more(void) {
     const size_t size = (size_t)300 << 20;
     char *p = malloc(size);
@@ -143,6 +152,8 @@ int main(int argc, char **argv) {
         zeroes_later();
     else if (strcmp(what, "fill") == 0)
         fill();
+    else if (strcmp(what, "thin") == 0)
+        thin();
     else if (strcmp(what, "more") == 0 && !get_more())
         fail("no memory beside the medium");
     else if (strcmp(what, "child") == 0)

@@ -232,6 +232,15 @@ def test_a_full_one(program, fixed):
     assert fixed.stat().st_size == size
 
 
+def test_what_was_freed_is_there_again(program, fixed):
+    """For blocks of all sizes, although the heap cannot grow and has huge blocks."""
+    filled = int(succeeds(keeps(program, fixed, "fill")).split()[0])
+    left = int(succeeds(keeps(program, fixed, "thin")).split()[0])
+    assert left < filled * 2 // 3
+    again = int(succeeds(keeps(program, fixed, "fill")).split()[0])
+    assert again > filled * 9 // 10
+
+
 @pytest.mark.parametrize("junk", [False, True])
 def test_what_must_be_zero(program, shm, junk):
     path = shm / "medium"
