@@ -11,7 +11,7 @@
 #include "media/persist.h"
 #include "media_lines.h"
 
-#define TABLES_MAX (1u << 16)
+#define TABLES_MAX (1u << 17)
 #define CHECK_BITS(word) ((word) & ~(~0ull << PM_LINK_CHECK_SHIFT))
 #define FLAGS (PM_LINK_IN_USE | PM_LINK_LONG | PM_LINK_ROOT)
 #define OBJECT_UNIT 16u

@@ -26,8 +26,8 @@ _Static_assert(sizeof(struct pm_link_state) == 64, "frozen");
 #define PM_SALT_LINKS 0xfffffffau
 
 #define PM_LINK_MAGIC 0x4b4cu
-#define PM_LINK_LINES 64u
-#define PM_LINK_ENTRIES 126u
+#define PM_LINK_LINES 32u // half a page, so that they fit beside line 0
+#define PM_LINK_ENTRIES 62u
 
 struct pm_link_head {
     uint16_t magic;
