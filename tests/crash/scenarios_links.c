@@ -29,8 +29,9 @@ static struct pm_link link_of(uint32_t k, uint64_t object) {
 static void hold(uint32_t k, uint64_t value) {
     if (of(k)->object[0])
         program_broken("a link in the way");
-    of(k)->value[0] = of(k)->value[1] = value;
+    of(k)->value[1] = value;
     data_store_u64(linked_word(k), value);
+    of(k)->value[0] = value;
 }
 
 static void settle(uint32_t k) {
@@ -87,10 +88,15 @@ static void move(uint32_t from, uint32_t to) {
     settle(from);
 }
 
-// As a collection does it that has found the object dead.
+// As a collection does it that has found the object dead: that of bdwgc's interface, or that of
+// pmalloc_collect().
 static void clear(uint32_t k) {
+    struct pm_link link = link_of(k, of(k)->object[0]);
     of(k)->clearing = true;
-    pm_links_clear_word(linked_word(k));
+    if (!link.in_root || rnd(2))
+        pm_links_clear_word(linked_word(k));
+    else if (!pm_root_word_store((struct pm_root_word){link.root, link.at}, 0))
+        program_broken("that a captured word cannot be stored to");
     pm_links_settle();
     of(k)->value[0] = of(k)->value[1] = 0;
     withdraw(k);
