@@ -7,7 +7,8 @@
 //   HEAP/superblock   identity and geometry | state | root slots | two root tables [| lanes]
 //   HEAP/heap.0       the program's data, no metadata; heap offset 0 is PM_HEAP_BASE
 //   HEAP/slabs.0      struct pm_slab_header[], indexed by (address - base) / 64 KiB
-//   HEAP/morph.0      index tables of slabs that hold blocks of two classes, in lines of 64 bytes
+//   HEAP/morph.0      index tables of slabs that hold blocks of two classes, in lines of 64 bytes;
+//                     tables of pinned blocks and of disappearing links
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
@@ -47,6 +48,7 @@
 //   morph    index table --> current --> blocks of the new class are handed out
 //   free     tombstone --> the pages are reused, made a hole, or leave the end of heap.0
 //   uncache  all entries erased --> the same of all their pages
+//   link     the word --> the link; to clear: 0 in the word --> the link is free
 //   publish  blocks, stores of the lane --> its commit --> the stores --> its end --> frees
 //   close    bitmaps.0 --> close record --> all files --> "clean"
 //   remove   the superblock's name ..> the other names
@@ -99,6 +101,20 @@
 //   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]
 //     needs   the stores themselves
 //     before  the next recovery makes them again     after  every thread may change the same words
+//   first table of links         make_table()                                   [links killedlinks]
+//     needs   the table, empty; the feature bit
+//     before  the tables before it        after  it, too
+//   link                         pm_links_add()                                 [links killedlinks]
+//     needs   object and root, which share its line and are stored before it
+//     before  the word is the program's   after  recovery clears it if its object is dead
+//   the same, of another word    pm_links_move()                                [links killedlinks]
+//     needs   nothing: what is in the new word is the program's
+//     before  the old word is cleared     after  the new one is
+//   the same, free               pm_links_erase(), pm_links_weed()              [links killedlinks]
+//     needs   0 in the word, if its object is dead
+//     before  recovery finds the object dead again    after  the word is the program's
+//   object of a link             pm_links_set_object()                          [links killedlinks]
+//     before  it is about the old object  after  it is about the new one
 //   entry                        pm_log_append() by put()                       [small large huge]
 //     needs   length of heap.0, slab header, the chunk's zeroes and generation
 //     before  the extent is free          after  it stands; recovery frees it if it is unreachable
@@ -302,7 +318,7 @@ _Static_assert(sizeof(struct pm_state) == 4096, "state is one page");
 _Static_assert(offsetof(struct pm_state, program) == 64, "frozen; the words before are one line");
 _Static_assert(offsetof(struct pm_state, clean) == 512, "a line of its own");
 
-// At the beginning of pm_state.reserved. All zero in a heap that was never opened on a machine with
+// At the beginning of pm_state.reserved, before pm_link_state (link_format.h). All zero in a heap that was never opened on a machine with
 // several NUMA nodes, and never had a second shard.
 struct pm_shard_state {
     uint64_t shards;           // sealed: how many there are; 0 only without PM_INCOMPAT_SHARDS: one

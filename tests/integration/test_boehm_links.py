@@ -8,8 +8,12 @@ import sys
 
 import pytest
 
-from conftest import compiled, fingerprint, recover, run, said, tool
+from conftest import ROOT, compiled, fingerprint, recover, run, said, tool
 from test_boehm import needs_headers
+
+sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
+
+from forge import crc32c, link_word  # noqa: E402
 
 pytestmark = needs_headers
 
@@ -222,10 +226,6 @@ def test_killed_again_and_again(program, heap, rng):
 # ---- damage
 
 
-sys.path.insert(0, str(__import__("pathlib").Path(__file__).parents[1] / "fuzz"))
-from forge import crc32c  # noqa: E402
-
-
 def tables(data):
     """Offsets of the tables of links in morph.0."""
     return [at for at in range(0, len(data), 64) if data[at : at + 2] == b"LK"]
@@ -233,17 +233,9 @@ def tables(data):
 
 def checked(data, at, value):
     """The word at an offset of morph.0 that has this value and the right check."""
-    salt = 0x40000000 | at // 8
-    return value | crc32c_from(salt, value.to_bytes(8, "little")) >> 12 << 44
-
-
-def crc32c_from(crc, data):
-    crc ^= 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
+    word = bytearray(data)
+    word[at : at + 8] = value.to_bytes(8, "little")
+    return link_word(word, at // 8)
 
 
 def forge(heap, place, value):
