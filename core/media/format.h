@@ -7,8 +7,7 @@
 //   HEAP/superblock   identity and geometry | state | root slots | two root tables [| lanes]
 //   HEAP/heap.0       the program's data, no metadata; heap offset 0 is PM_HEAP_BASE
 //   HEAP/slabs.0      struct pm_slab_header[], indexed by (address - base) / 64 KiB
-//   HEAP/morph.0      index tables of slabs that hold blocks of two classes, in lines of 64 bytes;
-//                     tables of pinned blocks and of disappearing links
+//   HEAP/morph.0      index tables of slabs of two classes, tables of pinned blocks and of links
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
@@ -103,18 +102,9 @@
 //     before  the next recovery makes them again     after  every thread may change the same words
 //   first table of links         make_table()                                   [links killedlinks]
 //     needs   the table, empty; the feature bit
-//     before  the tables before it        after  it, too
-//   link                         pm_links_add()                                 [links killedlinks]
-//     needs   object and root, which share its line and are stored before it
-//     before  the word is the program's   after  recovery clears it if its object is dead
-//   the same, of another word    pm_links_move()                                [links killedlinks]
-//     needs   nothing: what is in the new word is the program's
-//     before  the old word is cleared     after  the new one is
-//   the same, free               pm_links_erase(), pm_links_weed()              [links killedlinks]
-//     needs   0 in the word, if its object is dead
-//     before  recovery finds the object dead again    after  the word is the program's
-//   object of a link             pm_links_set_object()                          [links killedlinks]
-//     before  it is about the old object  after  it is about the new one
+//   word of a link     pm_links_add(), pm_links_move(), pm_links_set_object() [links killedlinks]
+//     needs   the words before it in its line; to be erased: 0 in the word of the dead object
+//     before  the old link, or none       after  the new one, or none
 //   entry                        pm_log_append() by put()                       [small large huge]
 //     needs   length of heap.0, slab header, the chunk's zeroes and generation
 //     before  the extent is free          after  it stands; recovery frees it if it is unreachable
@@ -198,13 +188,12 @@
 //     before  the next opening folds again                      after  a heap
 //
 // More is proved. [later] starts again and again without a collection: what is free then is what
-// the log does not name. [holes] makes holes of pages that no block in use lies on: nothing on
-// media speaks of them, so there is no commit word. [threads] does all this from several threads.
-// Recovery is interrupted in [swept recover recovermorph recovercap recoverlog]. The simulator
-// takes changes of names and lengths as durable at once and in order; tests/vm, which cuts the
-// power of a guest, does not. Under PMALLOC_COMMIT no store reaches media by itself: all words of
-// this page are pages of a journal. tests/unit/test_journal_crash.c tears its pages by sectors, in
-// each order, and cuts its recovery a second time.
+// the log does not name. [holes] makes holes of pages that no block in use lies on: of them nothing
+// stands on media. [threads] does all this from several threads. Recovery is interrupted in [swept
+// recover recovermorph recovercap recoverlog]. The simulator takes changes of names and lengths as
+// durable at once and in order; tests/vm, which cuts the power of a guest, does not. Under
+// PMALLOC_COMMIT all words of this page are pages of a journal: tests/unit/test_journal_crash.c
+// tears them by sectors, in each order, and cuts its recovery a second time.
 #ifndef PM_FORMAT_H
 #define PM_FORMAT_H
 
@@ -318,7 +307,7 @@ _Static_assert(sizeof(struct pm_state) == 4096, "state is one page");
 _Static_assert(offsetof(struct pm_state, program) == 64, "frozen; the words before are one line");
 _Static_assert(offsetof(struct pm_state, clean) == 512, "a line of its own");
 
-// At the beginning of pm_state.reserved, before pm_link_state (link_format.h). All zero in a heap that was never opened on a machine with
+// At the beginning of pm_state.reserved. All zero in a heap that was never opened on a machine with
 // several NUMA nodes, and never had a second shard.
 struct pm_shard_state {
     uint64_t shards;           // sealed: how many there are; 0 only without PM_INCOMPAT_SHARDS: one

@@ -203,8 +203,7 @@ int pm_lanes_finish(struct pm_error *err) {
     if (!has_lanes())
         return PM_OK;
     // A power failure could still undo the last stores of a killed process: a commit on which the
-    // stores below build, the end of a lane on which the program will build, and the feature.
-    pm_flush(&pm_heap.super->super, sizeof pm_heap.super->super);
+    // stores below build, and the end of a lane on which the program will build.
     pm_flush(lane_at(0), PM_LANES_BYTES);
     pm_drain();
     for (unsigned lane = 0; lane < PM_LANES; lane++) {

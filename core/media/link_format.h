@@ -47,8 +47,8 @@ _Static_assert(sizeof(struct pm_link_head) == PM_MORPH_LINE, "a line of its own"
 //
 // `where` of an object counts units of 16 bytes from PM_HEAP_BASE, that of a link units of 8 bytes
 // from there or, with `root`, bytes of the captured root that `root` names. The check is a CRC of
-// the other bits and of the word's place. In a free entry the other words mean nothing; one that was
-// never used is all zeroes.
+// the other bits and of the word's place. In a free entry the other words mean nothing. One that
+// was never used is all zeroes.
 struct pm_link_entry {
     uint64_t link;
     uint64_t object;

@@ -20,6 +20,7 @@
 #include "links.h"
 #include "mark.h"
 #include "media/close_record.h"
+#include "media/feature.h"
 #include "media/file.h"
 #include "media/heap_open.h"
 #include "media/lanes.h"
@@ -163,6 +164,7 @@ static int begin(const struct pm_recovery *r, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     if (!pm_heap_is_clean()) {
+        pm_feature_flush_inherited();
         pm_slab_flush_inherited();
         if (!pm_heap.created)
             pm_shards_tidy();

@@ -3,7 +3,7 @@
 //
 // Words of captured roots by names that outlast a start: the next start may have other roots beside
 // them, other addresses and other places in the file `roots`. A root is named by a CRC of what it
-// is in the root table; a word, by its offset in it. Roots that are not restored have no such words.
+// is in the root table; a word, by its offset in it. Roots that are not restored have none.
 #ifndef PM_ROOT_WORDS_H
 #define PM_ROOT_WORDS_H
 

@@ -287,7 +287,7 @@ static void check_live(void) {
             (unsigned long)r->live_objects, (unsigned long)want);
 }
 
-// ---- disappearing links --------------------------------------------------------------------------
+// ---- disappearing links -------------------------------------------------------------------------
 
 // Whether a word's link is as one of the two that it may be: as before what the program was doing,
 // or as after it.
