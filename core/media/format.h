@@ -192,7 +192,7 @@
 // stands on media. [threads] does all this from several threads. Recovery is interrupted in [swept
 // recover recovermorph recovercap recoverlog]. The simulator takes changes of names and lengths as
 // durable at once and in order; tests/vm, which cuts the power of a guest, does not. Under
-// PMALLOC_COMMIT all words here are pages of a journal, which tests/unit/test_journal_crash.c tears.
+// PMALLOC_COMMIT all words are pages of a journal: tests/unit/test_journal_crash.c tears them.
 #ifndef PM_FORMAT_H
 #define PM_FORMAT_H
 

@@ -16,8 +16,8 @@
 
 #include "notes.h"
 
-// Reads the short and the long links that media have, unless the notes have them all: when the
-// collector starts, when roots were captured since, or when pmalloc_collect() has cleared some.
+// Reads the short and the long links that media have, unless the notes have them all: at the first
+// call, when roots were captured since, or when pmalloc_collect() has cleared some.
 void pm_gc_links_read(struct notes links[2]);
 
 // The note is new, or about another block. False: there is no room.

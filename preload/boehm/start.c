@@ -43,7 +43,6 @@ __attribute__((noinline)) static void start(void) {
         GC_greatest_plausible_heap_addr = (void *)(pm_base + pm_range - 1);
         pm_gc_settings_read();
         pthread_atfork(pm_gc_lock, forked, forked);
-        pm_gc_links_load();
         pm_gc_ready = true;
     }
     pm_gc_unlock();
