@@ -17,7 +17,7 @@ struct heap {
 void *variable; // a link in the program's own data, if it is a root
 struct scanned {
     struct node *link;
-} *scanned;
+} * scanned;
 
 static bool is_hidden(long i) { return i & 2; }
 static bool is_long(long i) { return i % 3 == 0; }
