@@ -352,8 +352,7 @@ static void print_links(const struct report *r) {
                (unsigned long)l->cleared, r->request->dry_run ? "are to be " : "",
                (unsigned long)l->lost);
     if (l->foreign)
-        printf(", %lu of dead objects in words that have another value",
-               (unsigned long)l->foreign);
+        printf(", %lu of dead objects in words that have another value", (unsigned long)l->foreign);
     puts("");
 }
 
