@@ -27,7 +27,22 @@ static bool in_slab(uint64_t offset, bool held, struct block *b) {
     return true;
 }
 
+// Where the bitmaps of a clean close stand in for marking, every large block is in use. Only the
+// first page of an extent names it.
+static bool in_extent(uint64_t offset, struct block *b) {
+    uint64_t page = offset >> PM_PAGE_SHIFT, first = pm_shard_at(offset)->offset >> PM_PAGE_SHIFT;
+    while (page > first && !pm_page_extent[page])
+        page--;
+    const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+    b->start = e->page << PM_PAGE_SHIFT;
+    b->size = pm_extent_bytes(e);
+    b->alive = true;
+    return e->state == PM_EXTENT_ACTIVE && offset - b->start < b->size;
+}
+
 static bool in_large(uint64_t offset, struct block *b) {
+    if (!pm_marks.kind)
+        return in_extent(offset, b);
     uint32_t kind = pm_marks.kind[offset >> PM_SLAB_SHIFT];
     for (uint32_t i = kind - PM_STRIPE_LARGE; kind >= PM_STRIPE_LARGE && i < pm_marks.larges; i++) {
         const struct pm_large *l = &pm_marks.large[i];

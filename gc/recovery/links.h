@@ -25,8 +25,10 @@ struct pm_links_found {
     uint64_t foreign;    // of dead objects, but the word has another value: it is left as it is
 };
 
-// Between pm_mark_run() and pm_mark_end(). Without `write` it counts only. `held`: only what lies
-// in held slabs and extents may be dead. PM_OPERATIONAL: the images of roots cannot be mapped.
+// Between pm_mark_run() and pm_mark_end(); or before the sweep that believes the bitmaps of a clean
+// close: then the links of what the program had freed itself go. Without `write` it counts only.
+// `held`: only what lies in held slabs and extents may be dead. PM_OPERATIONAL: the images of roots
+// cannot be mapped.
 int pm_links_weed(bool write, bool held, struct pm_links_found *found, struct pm_error *err);
 
 #endif

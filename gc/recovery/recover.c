@@ -438,13 +438,15 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     int status = rebuild(options, r, err);
     if (status != PM_OK || options->check)
         return status;
-    if (options->borrow || !trusts(r, options->beside)) {
+    if (!options->borrow && trusts(r, options->beside)) {
+        status = pm_links_weed(options->write, false, &r->links, err);
+    } else {
         if (options->beside && pm_links_count())
             r->uncollected = false; // the bitmaps of a clean close were not there
         status = find_live(options, r, err);
-        if (status != PM_OK)
-            return status;
     }
+    if (status != PM_OK)
+        return status;
     // Also where the bitmaps of a clean close have said what is live.
     struct pm_recover_options held = *options;
     held.hold = options->write && pm_options.collect.number == PM_COLLECT_API && !r->marked;

@@ -204,6 +204,14 @@ def test_a_private_heap_has_links_of_its_own(program, heap):
     assert fingerprint(heap) == before
 
 
+# Its blocks went with the close, so links of the next process are new, and no old one is left.
+def test_a_heap_without_roots_has_no_links_of_the_last_process(program, heap):
+    for _ in range(2):
+        steps(program, heap, "make=500", killed=False, roots=None, COLLECT="crash")
+    assert report(heap)["links"] in (0, 500)
+    assert info(heap)["links"] == 0
+
+
 @pytest.mark.parametrize("fork", ["private", "copy"])
 def test_a_child_withdraws_links_of_its_own(program, heap, fork):
     steps(program, heap, "make=100", "fork", FORK=fork)
