@@ -239,9 +239,10 @@ static int adopt(uint32_t line, struct pm_error *err) {
 
 int pm_links_adopt(struct pm_error *err) {
     tables = spares = 0;
-    if (!(pm_heap.super->super.incompat & PM_INCOMPAT_LINKS) || !state()->first)
+    bool known = pm_heap.super->super.incompat & PM_INCOMPAT_LINKS && pm_heap_morphs();
+    if (!state()->first)
         return PM_OK;
-    if (!pm_sealed(state()->first, PM_SALT_LINKS) || !pm_heap_morphs())
+    if (!pm_sealed(state()->first, PM_SALT_LINKS) || !known)
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock: the word that names the tables of links is damaged",
                        pm_heap.dir);
