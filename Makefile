@@ -105,7 +105,9 @@ ASAN_ARCHIVE := $(if $(ASAN_OBJS),$(BUILD)/asan/libpmalloc_core.a)
 BOEHM_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/boehm/*.c))
 LIBS := $(if $(PRELOAD_OBJS),$(BUILD)/libpmalloc_preload.so $(BUILD)/libpmalloc.so)
 # glibc only: programs that are linked with musl have another libgc. Not installed yet.
-GC_LIB := $(if $(MUSL_KERNEL),,$(BUILD)/libpmalloc_gc.so)
+# In a folder that no linker searches by itself, because it has libgc's name.
+GC_DIR = pmalloc-libgc
+GC_LIB := $(if $(MUSL_KERNEL),,$(BUILD)/$(GC_DIR)/libpmalloc_gc.so)
 MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
@@ -167,10 +169,10 @@ $(BUILD)/libpmalloc.so:
 
 # Programs look for it by libgc's name, and C++ programs by libgccpp's, too.
 GC_NAMES = libgc.so.1 libgccpp.so.1
-$(BUILD)/libpmalloc_gc.so: $(BOEHM_OBJS) $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
-	@mkdir -p $(BUILD)/pmalloc-libgc
+$(GC_LIB): $(BOEHM_OBJS) $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
+	@mkdir -p $(@D)
 	$(LINK) $(SO_LDFLAGS) -Wl,-soname,libgc.so.1 -o $@ $(filter %.o,$^) -lpthread
-	for name in $(GC_NAMES); do ln -sf ../$(@F) $(BUILD)/pmalloc-libgc/$$name || exit 1; done
+	for name in $(GC_NAMES); do ln -sf $(@F) $(@D)/$$name || exit 1; done
 
 # --- tools, manual pages, programs of the tests ------------------------------------------------
 
@@ -458,15 +460,16 @@ lint: format-check check-style check-layers ## run all three checks and clang's 
 # --- install -----------------------------------------------------------------------------------
 
 SO_REAL = libpmalloc.so.$(VERSION)
+GC_FILES = $(if $(GC_LIB),$(notdir $(GC_LIB)) $(GC_NAMES))
 COMPLETIONS = $(DATADIR)/bash-completion/completions
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \
-		libpmalloc.so pkgconfig/libpmalloc.pc) \
+		libpmalloc.so pkgconfig/libpmalloc.pc $(GC_FILES:%=$(GC_DIR)/%)) \
 	$(INCLUDEDIR)/pmalloc.h $(INCLUDEDIR)/pmalloc.hpp \
 	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7))) \
 	$(addprefix $(COMPLETIONS)/,$(notdir $(TOOLS))) $(DATADIR)/pmalloc/persistent-heap.conf
 
-installed-files: $(LIBS) $(TOOLS) $(MAN1) $(MAN7) $(PC)
+installed-files: $(LIBS) $(GC_LIB) $(TOOLS) $(MAN1) $(MAN7) $(PC)
 
 install: installed-files ## install to $(DESTDIR)$(PREFIX)
 	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR) \
@@ -476,6 +479,12 @@ install: installed-files ## install to $(DESTDIR)$(PREFIX)
 	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
 	ln -sf $(SO_REAL) $(DESTDIR)$(LIBDIR)/libpmalloc.so.$(SOVERSION)
 	ln -sf libpmalloc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libpmalloc.so
+ifneq ($(GC_LIB),)
+	install -d $(DESTDIR)$(LIBDIR)/$(GC_DIR)
+	install -m 644 $(GC_LIB) $(DESTDIR)$(LIBDIR)/$(GC_DIR)
+	for name in $(GC_NAMES); do \
+		ln -sf $(notdir $(GC_LIB)) $(DESTDIR)$(LIBDIR)/$(GC_DIR)/$$name || exit 1; done
+endif
 	install -m 644 preload/pmalloc.h preload/pmalloc.hpp $(DESTDIR)$(INCLUDEDIR)
 	install -m 644 $(PC) $(DESTDIR)$(LIBDIR)/pkgconfig
 	install -m 644 $(MAN1) $(DESTDIR)$(MANDIR)/man1
@@ -486,6 +495,7 @@ install: installed-files ## install to $(DESTDIR)$(PREFIX)
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
+	[ ! -d $(DESTDIR)$(LIBDIR)/$(GC_DIR) ] || rmdir $(DESTDIR)$(LIBDIR)/$(GC_DIR)
 
 dist: ## make build/pmalloc-VERSION.tar.gz
 	scripts/package --output $(BUILD) tarball

@@ -83,7 +83,7 @@ def exported(path):
 def test_every_name_of_libgc_is_there():
     theirs = exported(LIBGC)
     assert len(theirs) > 280
-    assert theirs <= exported(BUILD / "libpmalloc_gc.so")
+    assert theirs <= exported(BUILD / "pmalloc-libgc" / "libpmalloc_gc.so")
 
 
 @needs_headers
