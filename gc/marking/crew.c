@@ -20,10 +20,9 @@ void pm_crew_make(struct pm_crew *c, void *memory, unsigned markers, uint32_t ro
     c->markers = markers;
     c->room = room;
     c->parallel = false;
-    c->most = 1;
     pm_lock_init(&c->lock, PM_RANK_PROCESS);
     c->pool_room = pool_room;
-    c->pooled = 0;
+    c->pooled = c->most_pooled = 0;
     c->pool = (struct pm_range *)(void *)((char *)memory + bytes_of(markers, room));
     struct pm_range *stacks = (struct pm_range *)(void *)(c->marker + markers);
     for (unsigned i = 0; i < markers; i++)
@@ -46,6 +45,7 @@ bool pm_crew_give(struct pm_marker *m) {
     memcpy(c->pool + c->pooled, m->stack, give * sizeof *m->stack);
     memmove(m->stack, m->stack + give, (m->count - give) * sizeof *m->stack);
     c->pooled += give;
+    c->most_pooled = c->pooled > c->most_pooled ? c->pooled : c->most_pooled;
     m->count -= give;
     pm_unlock(&c->lock);
     if (give && c->parallel)
@@ -110,5 +110,4 @@ void pm_crew_run(struct pm_crew *c) {
         c->join(i);
     c->parallel = false;
     atomic_store_explicit(&c->idle, 0, memory_order_relaxed);
-    c->most = started > c->most ? started : c->most;
 }

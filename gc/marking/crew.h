@@ -62,14 +62,13 @@ struct pm_crew {
     unsigned markers;
     uint32_t room; // of each stack
     bool parallel; // several markers run
-    unsigned most; // so many have run at once, all in all
 
     // The pool.
     struct pm_lock lock;
     _Atomic uint32_t turn; // a futex; rises when ranges arrive or marking is done
     _Atomic uint32_t idle; // markers without work; changed under the lock
     bool done;
-    uint32_t pool_room, pooled;
+    uint32_t pool_room, pooled, most_pooled;
     struct pm_range *pool;
 };
 

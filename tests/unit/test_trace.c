@@ -3,7 +3,9 @@
 
 // Marking and sweeping of collectable blocks, each as its kind says. The stack of grey blocks is
 // small here, so that it overflows.
-#define COLLECT_STACK ((size_t)16)
+#define COLLECT_STACK 16u
+#define COLLECT_POOL 16u
+#define ALONE 256u
 #include "live/trace.c"
 
 #include <stdlib.h>
