@@ -110,7 +110,8 @@ pm_crew_work_off(struct pm_marker *m, const char *bytes, pm_scan_fn *scan) {
         while (m->count && m->ring_count < PM_CREW_RING) {
             struct pm_range r = m->stack[--m->count];
             __builtin_prefetch(bytes + r.offset);
-            __builtin_prefetch(bytes + r.offset + 64);
+            if ((r.offset & 63) + r.len > 64) // each prefetch may wait for the TLB
+                __builtin_prefetch(bytes + r.offset + 64);
             m->ring[(m->ring_head + m->ring_count++) % PM_CREW_RING] = r;
         }
         if (m->ring_count == 0)
