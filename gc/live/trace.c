@@ -50,15 +50,40 @@ static void push(struct pm_marker *m, uint64_t offset, uint64_t len) {
 
 // Nothing else in the byte changes now. Two markers that come at once store the same, and both scan
 // the block.
-static inline void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
+static inline void mark_now(struct pm_marker *m, uint64_t offset, uint64_t size) {
     uint8_t *at = &pm_col[offset >> PM_GRANULE_SHIFT];
     uint8_t byte = __atomic_load_n(at, __ATOMIC_RELAXED);
     if (!(byte & PM_COL_MORTAL) || byte & PM_COL_MARK)
         return;
     __atomic_store_n(at, byte | PM_COL_MARK, __ATOMIC_RELAXED);
     const struct pm_col_kind *kind = &pm_col_kinds[byte & PM_COL_KIND];
-    if (kind->descriptor || kind->add_size)
+    if (!kind->descriptor && kind->add_size)
+        push(m, offset, size | WORDS);
+    else if (kind->descriptor)
         push(m, offset, size);
+}
+
+// A block's byte is mostly not in the cache. It is fetched while others are looked at.
+static inline void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
+    struct pm_range *next = &m->fresh[m->oldest], old = *next;
+    __builtin_prefetch(&pm_col[offset >> PM_GRANULE_SHIFT], 1);
+    *next = (struct pm_range){offset, size};
+    m->oldest = (m->oldest + 1) % PM_CREW_FRESH;
+    if (old.len)
+        mark_now(m, old.offset, old.len);
+}
+
+// Marks what was found last. False: there is nothing.
+static bool mark_found(struct pm_marker *m) {
+    bool any = false;
+    for (unsigned i = 0; i < PM_CREW_FRESH; i++) {
+        struct pm_range r = m->fresh[i];
+        m->fresh[i].len = 0;
+        any |= r.len != 0;
+        if (r.len)
+            mark_now(m, r.offset, r.len);
+    }
+    return any;
 }
 
 static inline void consider_slab(struct pm_marker *m, const struct pm_vslab *v, uint64_t slab,
@@ -202,7 +227,11 @@ static void scan(struct pm_marker *m, struct pm_range r) {
 
 // ---- the markers --------------------------------------------------------------------------------
 
-static void work_off(struct pm_marker *m) { pm_crew_work_off(m, (const char *)base, scan); }
+static void work_off(struct pm_marker *m) {
+    do
+        pm_crew_work_off(m, (const char *)base, scan);
+    while (m->scanned < m->pause_at && mark_found(m));
+}
 
 static void follow(unsigned number) { pm_crew_follow(&crew, number); }
 
@@ -221,8 +250,9 @@ static void run(void) {
         scan_later();
         m->pause_at = m->scanned + ALONE;
         work_off(m);
+        bool done = m->scanned < m->pause_at && !crew.pooled;
         m->pause_at = UINT64_MAX;
-        if (pm_crew_has_work(m) || crew.pooled)
+        if (!done)
             pm_crew_run(&crew);
     } while (later_count);
 }

@@ -31,6 +31,7 @@
 #include "media/heap_space.h"
 
 #define PM_CREW_RING 8u
+#define PM_CREW_FRESH 16u
 #define PM_CREW_MAX 64u                  // markers
 #define PM_CREW_LONG ((uint64_t)1 << 16) // a range of so many bytes is worth giving alone
 #define PM_CREW_KEEP 32u                 // a shorter stack is not shared
@@ -48,6 +49,10 @@ struct pm_marker {
     uint64_t scanned;        // bytes; counted by `scan`
     uint64_t pause_at;       // it rests when it has scanned so much
     struct pm_written known; // for `scan`, of files with holes
+    // For `scan`: what was found last, and waits for its mark to come from memory. Round; len 0:
+    // nothing.
+    uint32_t oldest;
+    struct pm_range fresh[PM_CREW_FRESH];
     struct pm_range ring[PM_CREW_RING];
 } __attribute__((aligned(64)));
 
