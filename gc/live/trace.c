@@ -22,9 +22,12 @@
 #define COLLECT_POOL (1u << 26)
 #define ALONE ((uint64_t)1 << 20) // bytes that are scanned before others are woken
 #endif
-#define PIECE ((uint64_t)1 << 20) // longer ranges are scanned in pieces, and where they hold data
+#define PIECE ((uint64_t)1 << 20) // longer ranges are scanned where they hold data
+#define STEP ((uint64_t)64 << 10) // and in steps; fewer words than a stack holds
 #define LATER (1u << 16)          // blocks with mark procedures that helpers have met
-#define WORDS 1u                  // in a range's length: it is words, and not a block of a kind
+// In a range's length. It is words, and not a block of a kind; and all of it was stored to.
+#define WORDS 1u
+#define WRITTEN 3u
 #define BYTES_HIGH 0x8080808080808080ull
 
 pm_trace_proc *pm_trace_procs[PM_TRACE_PROCS];
@@ -124,10 +127,26 @@ static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
     m->scanned += len;
 }
 
-static void scan_own(char *at, size_t len, void *marker) { scan_words(marker, at, len); }
+// The rest of a long range is pushed first, for others to take. There is room for it (crew.h).
+// Blocks that were found in a step are scanned before the next step, so a long array of pointers
+// does not fill the stack.
+static inline void scan_step(struct pm_marker *m, uint64_t offset, uint64_t len) {
+    if (__builtin_expect(len > STEP, 0)) {
+        push(m, offset + STEP, (len - STEP) | WRITTEN);
+        len = STEP;
+    }
+    scan_words(m, pm_heap_at(offset), len);
+}
+
+static void scan_own(char *at, size_t len, void *marker) {
+    if (self_size || len <= STEP)
+        scan_words(marker, at, len);
+    else
+        push(marker, pm_heap_offset(at), len | WRITTEN);
+}
 
 // A large block may be mostly memory that was never stored to. Reading it would take memory.
-static void scan_written(struct pm_marker *m, uint64_t at, uint64_t len) {
+static void scan_large(struct pm_marker *m, uint64_t at, uint64_t len) {
     uint64_t end = at + len;
     if (pm_heap_state() == PM_HEAP_VOLATILE) {
         pm_own_pages(pm_heap_at(at), len & ~(PM_PAGE_SIZE - 1), scan_own, m);
@@ -136,19 +155,22 @@ static void scan_written(struct pm_marker *m, uint64_t at, uint64_t len) {
         return;
     }
     for (; at < end && (len = pm_heap_next_data(&m->known, &at, end)) != 0; at += len)
-        scan_words(m, pm_heap_at(at), len);
+        scan_own(pm_heap_at(at), len, m);
 }
 
-// The rest of a long range is pushed first, for others to take. There is room for it (crew.h). It
-// is scanned later, when `self` means nothing any more.
+// Where pointers into the block itself do not count, all of it is scanned in this call.
 static inline void scan_bytes(struct pm_marker *m, uint64_t offset, uint64_t len) {
-    if (__builtin_expect(len <= PIECE, 1)) {
+    if (__builtin_expect(len <= STEP, 1)) {
         scan_words(m, pm_heap_at(offset), len);
-    } else if (self_size) {
-        scan_written(m, offset, len);
-    } else {
+    } else if (len > PIECE && !self_size) {
         push(m, offset + PIECE, (len - PIECE) | WORDS);
-        scan_written(m, offset, PIECE);
+        scan_large(m, offset, PIECE);
+    } else if (len > PIECE) {
+        scan_large(m, offset, len);
+    } else if (self_size) {
+        scan_words(m, pm_heap_at(offset), len);
+    } else {
+        scan_step(m, offset, len);
     }
 }
 
@@ -219,7 +241,9 @@ static void scan_block(struct pm_marker *m, uint64_t offset, uint64_t size) {
 }
 
 static void scan(struct pm_marker *m, struct pm_range r) {
-    if (r.len & WORDS)
+    if ((r.len & WRITTEN) == WRITTEN)
+        scan_step(m, r.offset, r.len & ~(uint64_t)WRITTEN);
+    else if (r.len & WORDS)
         scan_bytes(m, r.offset, r.len & ~(uint64_t)WORDS);
     else
         scan_block(m, r.offset, r.len);
@@ -390,6 +414,7 @@ void pm_trace_only(const void *p) {
 void pm_trace_all(void) {
     run();
     while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
+        each_block(roots_of, scan_root);
         each_block(marked_of, push_root);
         run();
     }
