@@ -8,35 +8,22 @@
 
 #include "base/os.h"
 #include "base/own_memory.h"
-#include "blocks/arena.h"
-#include "blocks/population.h"
 #include "helpers.h"
-#include "large_index.h"
-#include "marking/crew.h"
-#include "media/heap_space.h"
-#include "media/own_pages.h"
-#include "pages/extent.h"
+#include "scan.h"
 
 #ifndef COLLECT_STACK // tests make these small
 #define COLLECT_STACK 32768u
 #define COLLECT_POOL (1u << 26)
-#define ALONE ((uint64_t)1 << 20) // bytes that are scanned before others are woken
+#define ALONE PM_SCAN_ALONE
 #endif
-#define PIECE ((uint64_t)1 << 20) // longer ranges are scanned where they hold data
-#define STEP ((uint64_t)64 << 10) // and in steps; fewer words than a stack holds
-#define LATER (1u << 16)          // blocks with mark procedures that helpers have met
-// In a range's length. It is words, and not a block of a kind; and all of it was stored to.
-#define WORDS 1u
-#define WRITTEN 3u
+#define LATER (1u << 16) // blocks with mark procedures that helpers have met
 #define BYTES_HIGH 0x8080808080808080ull
 
 pm_trace_proc *pm_trace_procs[PM_TRACE_PROCS];
 unsigned pm_trace_wanted;
 
 static struct pm_crew crew;
-static uint64_t base, frontier; // copies of pm_base and of the end of the last shard
-static _Atomic bool
-    overflowed; // marked blocks were not pushed: all marked blocks are scanned again
+static _Atomic bool overflowed;  // ranges were not pushed: all that is alive is scanned again
 static uint64_t self, self_size; // pointers into this block do not count
 static struct pm_range *later;
 static _Atomic unsigned later_count;
@@ -53,7 +40,7 @@ static void push(struct pm_marker *m, uint64_t offset, uint64_t len) {
 
 // Nothing else in the byte changes now. Two markers that come at once store the same, and both scan
 // the block.
-static inline void mark_now(struct pm_marker *m, uint64_t offset, uint64_t size) {
+static void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
     uint8_t *at = &pm_col[offset >> PM_GRANULE_SHIFT];
     uint8_t byte = __atomic_load_n(at, __ATOMIC_RELAXED);
     if (!(byte & PM_COL_MORTAL) || byte & PM_COL_MARK)
@@ -61,124 +48,37 @@ static inline void mark_now(struct pm_marker *m, uint64_t offset, uint64_t size)
     __atomic_store_n(at, byte | PM_COL_MARK, __ATOMIC_RELAXED);
     const struct pm_col_kind *kind = &pm_col_kinds[byte & PM_COL_KIND];
     if (!kind->descriptor && kind->add_size)
-        push(m, offset, size | WORDS);
+        push(m, offset, size | PM_WORDS);
     else if (kind->descriptor)
         push(m, offset, size);
 }
 
-// A block's byte is mostly not in the cache. It is fetched while others are looked at.
-static inline void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
-    struct pm_range *next = &m->fresh[m->oldest], old = *next;
-    __builtin_prefetch(&pm_col[offset >> PM_GRANULE_SHIFT], 1);
-    *next = (struct pm_range){offset, size};
-    m->oldest = (m->oldest + 1) % PM_CREW_FRESH;
-    if (old.len)
-        mark_now(m, old.offset, old.len);
-}
-
-// Marks what was found last. False: there is nothing.
-static bool mark_found(struct pm_marker *m) {
-    bool any = false;
-    for (unsigned i = 0; i < PM_CREW_FRESH; i++) {
-        struct pm_range r = m->fresh[i];
-        m->fresh[i].len = 0;
-        any |= r.len != 0;
-        if (r.len)
-            mark_now(m, r.offset, r.len);
-    }
-    return any;
-}
-
-static inline void consider_slab(struct pm_marker *m, const struct pm_vslab *v, uint64_t slab,
-                                 uint32_t offset) {
-    unsigned cls = v->size_class;
-    if (__builtin_expect(!v->old_class, 1)) {
-        unsigned i = pm_block_index(cls, offset);
-        if (i < pm_classes[cls].blocks)
-            mark(m, slab + (uint64_t)i * pm_classes[cls].size, pm_classes[cls].size);
-        return;
-    }
-    struct pm_slab_block b;
-    if (pm_slab_find(v, offset, &b))
-        mark(m, slab + (uint64_t)b.index * pm_classes[b.cls].size, pm_classes[b.cls].size);
-}
-
-static inline void consider(struct pm_marker *m, uint64_t word) {
-    uint64_t offset = word - base;
-    if (__builtin_expect(offset >= frontier, 1) || offset - self < self_size)
-        return;
-    const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
-    uint32_t in_slab = (uint32_t)(offset & (PM_SLAB_SIZE - 1));
-    if (v->size_class) {
-        consider_slab(m, v, offset - in_slab, in_slab);
-        return;
-    }
-    uint32_t i = pm_large_index_find(offset);
-    if (i)
-        mark(m, pm_extents[i].page << PM_PAGE_SHIFT, pm_extent_bytes(&pm_extents[i]));
+static inline void found(struct pm_marker *m, uint64_t offset, uint64_t size) {
+    if (offset - self >= self_size)
+        pm_scan_found(m, &pm_col[offset >> PM_GRANULE_SHIFT], offset, size, mark);
 }
 
 // ---- scanning -----------------------------------------------------------------------------------
 
 static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
-    const uint64_t *word = bytes, *end = word + len / sizeof *word;
-    for (; word < end; word++)
-        consider(m, __atomic_load_n(word, __ATOMIC_RELAXED));
-    m->scanned += len;
-}
-
-// The rest of a long range is pushed first, for others to take. There is room for it (crew.h).
-// Blocks that were found in a step are scanned before the next step, so a long array of pointers
-// does not fill the stack.
-static inline void scan_step(struct pm_marker *m, uint64_t offset, uint64_t len) {
-    if (__builtin_expect(len > STEP, 0)) {
-        push(m, offset + STEP, (len - STEP) | WRITTEN);
-        len = STEP;
-    }
-    scan_words(m, pm_heap_at(offset), len);
-}
-
-static void scan_own(char *at, size_t len, void *marker) {
-    if (self_size || len <= STEP)
-        scan_words(marker, at, len);
-    else
-        push(marker, pm_heap_offset(at), len | WRITTEN);
-}
-
-// A large block may be mostly memory that was never stored to. Reading it would take memory.
-static void scan_large(struct pm_marker *m, uint64_t at, uint64_t len) {
-    uint64_t end = at + len;
-    if (pm_heap_state() == PM_HEAP_VOLATILE) {
-        pm_own_pages(pm_heap_at(at), len & ~(PM_PAGE_SIZE - 1), scan_own, m);
-        uint64_t rest = len & (PM_PAGE_SIZE - 1);
-        scan_words(m, pm_heap_at(end - rest), rest);
-        return;
-    }
-    for (; at < end && (len = pm_heap_next_data(&m->known, &at, end)) != 0; at += len)
-        scan_own(pm_heap_at(at), len, m);
+    pm_scan_words(m, bytes, len, found);
 }
 
 // Where pointers into the block itself do not count, all of it is scanned in this call.
 static inline void scan_bytes(struct pm_marker *m, uint64_t offset, uint64_t len) {
-    if (__builtin_expect(len <= STEP, 1)) {
+    if (__builtin_expect(len <= PM_STEP, 1))
         scan_words(m, pm_heap_at(offset), len);
-    } else if (len > PIECE && !self_size) {
-        push(m, offset + PIECE, (len - PIECE) | WORDS);
-        scan_large(m, offset, PIECE);
-    } else if (len > PIECE) {
-        scan_large(m, offset, len);
-    } else if (self_size) {
-        scan_words(m, pm_heap_at(offset), len);
-    } else {
-        scan_step(m, offset, len);
-    }
+    else if (self_size)
+        pm_scan_whole(m, offset, len, scan_words);
+    else
+        pm_scan_long(m, offset, len, scan_words);
 }
 
 static void scan_bitmap(struct pm_marker *m, uint64_t offset, uint64_t size, uint64_t bits) {
     const uint64_t *word = pm_heap_at(offset);
     for (bits &= ~3ull; bits && size >= sizeof *word; bits <<= 1, word++, size -= sizeof *word)
         if (bits >> 63)
-            consider(m, __atomic_load_n(word, __ATOMIC_RELAXED));
+            pm_scan_word(m, __atomic_load_n(word, __ATOMIC_RELAXED), found);
 }
 
 // What a type's table says of a block that is just being filled: nothing yet.
@@ -241,25 +141,21 @@ static void scan_block(struct pm_marker *m, uint64_t offset, uint64_t size) {
 }
 
 static void scan(struct pm_marker *m, struct pm_range r) {
-    if ((r.len & WRITTEN) == WRITTEN)
-        scan_step(m, r.offset, r.len & ~(uint64_t)WRITTEN);
-    else if (r.len & WORDS)
-        scan_bytes(m, r.offset, r.len & ~(uint64_t)WORDS);
-    else
+    if (!(r.len & PM_WRITTEN))
         scan_block(m, r.offset, r.len);
+    else if (r.len > PM_STEP)
+        pm_scan_long(m, r.offset, r.len, scan_words);
+    else
+        scan_words(m, pm_heap_at(r.offset), r.len & ~(uint64_t)PM_WRITTEN);
 }
 
 // ---- the markers --------------------------------------------------------------------------------
 
 static void work_off(struct pm_marker *m) {
     do
-        pm_crew_work_off(m, (const char *)base, scan);
-    while (m->scanned < m->pause_at && mark_found(m));
+        pm_crew_work_off(m, (const char *)pm_scan.base, scan);
+    while (m->scanned < m->pause_at && pm_scan_rest(m, mark));
 }
-
-static void follow(unsigned number) { pm_crew_follow(&crew, number); }
-
-static bool start_helper(unsigned number) { return pm_helper_start(number, follow); }
 
 static void scan_later(void) {
     unsigned count = atomic_exchange_explicit(&later_count, 0, memory_order_relaxed);
@@ -267,21 +163,14 @@ static void scan_later(void) {
         scan_block(crew.marker, later[i].offset, later[i].len);
 }
 
-// Scans all that is pushed. The others are woken only when there is much of it.
 static void run(void) {
-    struct pm_marker *m = crew.marker;
     do {
         scan_later();
-        m->pause_at = m->scanned + ALONE;
-        work_off(m);
-        bool done = m->scanned < m->pause_at && !crew.pooled;
-        m->pause_at = UINT64_MAX;
-        if (!done)
-            pm_crew_run(&crew);
+        pm_scan_run(&crew, ALONE);
     } while (later_count);
 }
 
-// For ranges and blocks that are roots, and so have no mark: they must not be lost.
+// For blocks that are roots, and so have no mark.
 static void push_root(uint64_t offset, uint64_t len) {
     if (crew.marker->count == crew.room)
         run();
@@ -365,7 +254,7 @@ static bool make_crew(void) {
     }
     if (!memory)
         return false;
-    crew = (struct pm_crew){.work = work_off, .start = start_helper, .join = pm_helper_join};
+    crew = (struct pm_crew){.work = work_off};
     pm_crew_make(&crew, memory, markers, COLLECT_STACK, COLLECT_POOL);
     later =
         (struct pm_range *)(void *)(memory + pm_crew_bytes(markers, COLLECT_STACK, COLLECT_POOL));
@@ -373,15 +262,10 @@ static bool make_crew(void) {
 }
 
 int pm_trace_begin(struct pm_error *err) {
-    base = pm_base;
-    frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
     overflowed = false;
-    if (!make_crew() || !pm_large_index_make(frontier))
+    if (!make_crew())
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
-    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (pm_extents[i].slab && pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
-            pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
-    return PM_OK;
+    return pm_scan_begin(err);
 }
 
 void pm_trace_range(const void *from, size_t len) {
@@ -390,7 +274,7 @@ void pm_trace_range(const void *from, size_t len) {
         scan_words(crew.marker, (const char *)from + skip, len - skip);
 }
 
-void pm_trace_pointer(const void *p) { consider(crew.marker, (uintptr_t)p); }
+void pm_trace_pointer(const void *p) { pm_scan_word(crew.marker, (uintptr_t)p, found); }
 
 void pm_trace_children(const void *block, bool not_itself) {
     struct pm_col_block b;
@@ -435,5 +319,5 @@ unsigned pm_trace_took_part(void) {
 void pm_trace_end(void) {
     if (crew.most_pooled)
         pm_os_advise(crew.pool, crew.most_pooled * sizeof *crew.pool, MADV_DONTNEED);
-    pm_large_index_drop();
+    pm_scan_end();
 }

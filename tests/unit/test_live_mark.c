@@ -23,7 +23,7 @@ static void add(void *block, size_t bytes, void *unused) {
 static uint64_t unreached_from(const void *root) {
     struct pm_error err;
     leaks = (struct pm_leaks){0};
-    MUST(pm_live_begin(&err) == PM_OK);
+    MUST(pm_live_begin(0, &err) == PM_OK);
     pm_live_root(&root, sizeof root);
     pm_live_mark();
     sum = pm_live_unreached(add, NULL);
