@@ -3,108 +3,64 @@
 #include "live_mark.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <sys/mman.h>
 
 #include "base/os.h"
-#include "blocks/arena.h"
-#include "blocks/population.h"
-#include "large_index.h"
-#include "media/heap_space.h"
-#include "media/own_pages.h"
-#include "pages/extent.h"
+#include "helpers.h"
+#include "scan.h"
 
-#ifndef LIVE_STACK // tests make it small, so that it overflows
-#define LIVE_STACK 65536u
+#ifndef LIVE_STACK // tests make these small
+#define LIVE_STACK 32768u
+#define LIVE_POOL (1u << 20)
+#define ALONE PM_SCAN_ALONE
 #endif
 #define MARK 0x80u
 _Static_assert(PM_TAGS <= MARK, "the top bit of a tag is free");
-#define PIECE ((uint64_t)1 << 20) // longer extents are scanned where they hold data
 
-struct range {
-    uint64_t offset, len; // from pm_base
-};
-
-static uint64_t base, frontier; // copies of pm_base and of the end of the last shard
-static struct range *stack;
-static uint32_t depth;
-static bool overflowed; // marked blocks were not pushed: all marked blocks are scanned once more
+static struct pm_crew crew;
+static void *memory; // the crew's
+static size_t memory_bytes;
+static _Atomic bool overflowed; // ranges were not pushed: all marked blocks are scanned once more
 
 // ---- marks --------------------------------------------------------------------------------------
 
 static uint8_t *tag_of(uint64_t offset) { return &pm_tag[offset >> PM_GRANULE_SHIFT]; }
 
-static void push(uint64_t offset, uint64_t len) {
-    if (depth < LIVE_STACK)
-        stack[depth++] = (struct range){offset, len};
-    else
-        overflowed = true;
+// Marks the block that begins at `offset`, if it is in use and has no mark. Two markers that come
+// at once store the same, and both scan the block.
+static void reach(struct pm_marker *m, uint64_t offset, uint64_t len) {
+    uint8_t *at = tag_of(offset), tag = __atomic_load_n(at, __ATOMIC_RELAXED);
+    if (tag == PM_TAG_NONE || tag & MARK)
+        return;
+    __atomic_store_n(at, tag | MARK, __ATOMIC_RELAXED);
+    while (!pm_crew_push(m, offset, len))
+        if (!pm_crew_give(m)) {
+            atomic_store_explicit(&overflowed, true, memory_order_relaxed);
+            return;
+        }
 }
 
-// Marks the block that begins at `offset`, if it is in use and has no mark.
-static void reach(uint64_t offset, uint64_t len) {
-    uint8_t *tag = tag_of(offset);
-    if (*tag == PM_TAG_NONE || *tag & MARK)
-        return;
-    *tag |= MARK;
-    push(offset, len);
-}
-
-static void consider_slab(uint32_t slab, uint32_t offset) {
-    const struct pm_vslab *v = &pm_vslabs[slab];
-    struct pm_slab_block block;
-    if (!pm_slab_find(v, offset, &block))
-        return;
-    uint32_t size = pm_classes[block.cls].size;
-    reach(((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)block.index * size, size);
-}
-
-static inline void consider(uint64_t word) {
-    uint64_t offset = word - base;
-    if (offset >= frontier)
-        return;
-    uint32_t stripe = (uint32_t)(offset >> PM_SLAB_SHIFT), large;
-    if (pm_vslabs[stripe].size_class)
-        consider_slab(stripe, (uint32_t)(offset & (PM_SLAB_SIZE - 1)));
-    else if ((large = pm_large_index_find(offset)) != 0)
-        reach(pm_extents[large].page << PM_PAGE_SHIFT, pm_extent_bytes(&pm_extents[large]));
+static inline void found(struct pm_marker *m, uint64_t offset, uint64_t len) {
+    pm_scan_found(m, tag_of(offset), offset, len, reach);
 }
 
 // ---- scanning -----------------------------------------------------------------------------------
 
-static void scan_words(const void *bytes, uint64_t len) {
-    const uint64_t *word = bytes, *end = word + len / sizeof *word;
-    for (; word < end; word++)
-        consider(__atomic_load_n(word, __ATOMIC_RELAXED));
+static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
+    pm_scan_words(m, bytes, len, found);
 }
 
-static void scan_own(char *at, size_t len, void *unused) {
-    (void)unused;
-    scan_words(at, len);
-}
-
-// A large block may be mostly memory that was never stored to. Reading it would take memory.
-static void scan_large(struct range r) {
-    struct pm_written known = {0, 0};
-    uint64_t at = r.offset, end = r.offset + r.len, len;
-    if (pm_heap_state() == PM_HEAP_VOLATILE) {
-        pm_own_pages(pm_heap_at(at), r.len, scan_own, NULL);
-        return;
-    }
-    for (; at < end && (len = pm_heap_next_data(&known, &at, end)) != 0; at += len)
-        scan_words(pm_heap_at(at), len);
-}
-
-static void scan(struct range r) {
-    if (r.len > PIECE)
-        scan_large(r);
+static void scan(struct pm_marker *m, struct pm_range r) {
+    if (r.len > PM_STEP)
+        pm_scan_long(m, r.offset, r.len, scan_words);
     else
-        scan_words(pm_heap_at(r.offset), r.len);
+        scan_words(m, pm_heap_at(r.offset), r.len & ~(uint64_t)PM_WRITTEN);
 }
 
-static void work_off(void) {
-    while (depth)
-        scan(stack[--depth]);
+static void work_off(struct pm_marker *m) {
+    do
+        pm_crew_work_off(m, (const char *)pm_scan.base, scan);
+    while (m->scanned < m->pause_at && pm_scan_rest(m, reach));
 }
 
 // ---- all blocks in use --------------------------------------------------------------------------
@@ -138,8 +94,9 @@ static void scan_marked(uint64_t offset, uint64_t len, void *unused) {
     (void)unused;
     if (!(*tag_of(offset) & MARK))
         return;
-    scan((struct range){offset, len});
-    work_off();
+    if (crew.marker->count == crew.room)
+        pm_scan_run(&crew, ALONE);
+    pm_crew_push(crew.marker, offset, len);
 }
 
 struct unreached {
@@ -167,39 +124,38 @@ static void reach_pinned(uint64_t offset, uint64_t len, void *unused) {
     uint32_t extent = v->size_class ? 0 : pm_page_extent[offset >> PM_PAGE_SHIFT];
     (void)unused;
     if (pm_kind_is_pinned(extent ? pm_extents[extent].kind : v->size_class ? v->kind : 0))
-        reach(offset, len);
+        reach(crew.marker, offset, len);
 }
 
-int pm_live_begin(struct pm_error *err) {
-    base = pm_base;
-    frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
-    depth = 0;
+int pm_live_begin(unsigned markers, struct pm_error *err) {
+    markers = pm_helpers_markers(markers);
     overflowed = false;
-    stack = pm_os_reserve(LIVE_STACK * sizeof *stack);
-    if (!stack || !pm_large_index_make(frontier)) {
-        int error = errno;
+    memory_bytes = pm_crew_bytes(markers, LIVE_STACK, LIVE_POOL);
+    memory = pm_os_reserve(memory_bytes);
+    if (!memory)
+        return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
+    crew = (struct pm_crew){.work = work_off};
+    pm_crew_make(&crew, memory, markers, LIVE_STACK, LIVE_POOL);
+    int status = pm_scan_begin(err);
+    if (status != PM_OK)
         pm_live_end();
-        return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(error));
-    }
-    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (pm_extents[i].slab && pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
-            pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
-    each_in_use(reach_pinned, NULL);
-    return PM_OK;
+    else
+        each_in_use(reach_pinned, NULL);
+    return status;
 }
 
 void pm_live_root(const void *from, size_t len) {
     uint64_t skip = -(uint64_t)(uintptr_t)from & 7;
     if (len > skip)
-        scan_words((const char *)from + skip, len - skip);
+        scan_words(crew.marker, (const char *)from + skip, len - skip);
 }
 
 // Marks are only ever set, so this ends.
 void pm_live_mark(void) {
-    work_off();
-    while (overflowed) {
-        overflowed = false;
+    pm_scan_run(&crew, ALONE);
+    while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
         each_in_use(scan_marked, NULL);
+        pm_scan_run(&crew, ALONE);
     }
 }
 
@@ -210,8 +166,8 @@ struct pm_live_sum pm_live_unreached(pm_live_fn *each, void *arg) {
 }
 
 void pm_live_end(void) {
-    pm_large_index_drop();
-    if (stack)
-        munmap(stack, LIVE_STACK * sizeof *stack);
-    stack = NULL;
+    pm_scan_end();
+    if (memory)
+        munmap(memory, memory_bytes);
+    memory = NULL;
 }

@@ -20,8 +20,9 @@
 
 #include "base/message.h"
 
-// Reserves memory to mark with.
-int pm_live_begin(struct pm_error *err);
+// Reserves memory to mark with. `markers`: how many threads, with this one; 0: as many as processor
+// cores. Others are made only where there is much to mark (helpers.h).
+int pm_live_begin(unsigned markers, struct pm_error *err);
 // Marks the blocks that aligned words of [from, from + len) point to, or into.
 void pm_live_root(const void *from, size_t len);
 // Marks everything that they reach.

@@ -8,116 +8,77 @@
 
 #include "base/os.h"
 #include "base/own_memory.h"
-#include "blocks/arena.h"
-#include "blocks/population.h"
-#include "large_index.h"
-#include "media/heap_space.h"
-#include "media/own_pages.h"
-#include "pages/extent.h"
+#include "helpers.h"
+#include "scan.h"
 
-#ifndef COLLECT_STACK // tests make it small, so that it overflows
-#define COLLECT_STACK ((size_t)1 << 26)
+#ifndef COLLECT_STACK // tests make these small
+#define COLLECT_STACK 32768u
+#define COLLECT_POOL (1u << 26)
+#define ALONE PM_SCAN_ALONE
 #endif
-#define PIECE ((uint64_t)1 << 20) // longer ranges are scanned where they hold data
-#define AHEAD 8u                  // blocks that are fetched ahead
+#define LATER (1u << 16) // blocks with mark procedures that helpers have met
 #define BYTES_HIGH 0x8080808080808080ull
 
-struct grey {
-    uint64_t offset, size; // of a marked block, from pm_base
-};
-
 pm_trace_proc *pm_trace_procs[PM_TRACE_PROCS];
+unsigned pm_trace_wanted;
 
-static uint64_t base, frontier; // copies of pm_base and of the end of the last shard
-static struct grey *stack;
-static size_t depth;
-static bool overflowed; // marked blocks were not pushed: all marked blocks are scanned once more
+static struct pm_crew crew;
+static _Atomic bool overflowed;  // ranges were not pushed: all that is alive is scanned again
 static uint64_t self, self_size; // pointers into this block do not count
+static struct pm_range *later;
+static _Atomic unsigned later_count;
 
 // ---- marks --------------------------------------------------------------------------------------
 
-static inline void mark(uint64_t offset, uint64_t size) {
-    uint8_t *byte = &pm_col[offset >> PM_GRANULE_SHIFT];
-    if (!(*byte & PM_COL_MORTAL) || *byte & PM_COL_MARK)
-        return;
-    *byte |= PM_COL_MARK;
-    const struct pm_col_kind *kind = &pm_col_kinds[*byte & PM_COL_KIND];
-    if (!kind->descriptor && !kind->add_size)
-        return;
-    if (depth == COLLECT_STACK) {
-        overflowed = true;
-        return;
-    }
-    stack[depth++] = (struct grey){offset, size};
+static void push(struct pm_marker *m, uint64_t offset, uint64_t len) {
+    while (__builtin_expect(!pm_crew_push(m, offset, len), 0))
+        if (!pm_crew_give(m)) {
+            atomic_store_explicit(&overflowed, true, memory_order_relaxed);
+            return;
+        }
 }
 
-static inline void consider_slab(const struct pm_vslab *v, uint64_t slab, uint32_t offset) {
-    unsigned cls = v->size_class;
-    if (__builtin_expect(!v->old_class, 1)) {
-        unsigned i = pm_block_index(cls, offset);
-        if (i < pm_classes[cls].blocks)
-            mark(slab + (uint64_t)i * pm_classes[cls].size, pm_classes[cls].size);
+// Nothing else in the byte changes now. Two markers that come at once store the same, and both scan
+// the block.
+static void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
+    uint8_t *at = &pm_col[offset >> PM_GRANULE_SHIFT];
+    uint8_t byte = __atomic_load_n(at, __ATOMIC_RELAXED);
+    if (!(byte & PM_COL_MORTAL) || byte & PM_COL_MARK)
         return;
-    }
-    struct pm_slab_block b;
-    if (pm_slab_find(v, offset, &b))
-        mark(slab + (uint64_t)b.index * pm_classes[b.cls].size, pm_classes[b.cls].size);
+    __atomic_store_n(at, byte | PM_COL_MARK, __ATOMIC_RELAXED);
+    const struct pm_col_kind *kind = &pm_col_kinds[byte & PM_COL_KIND];
+    if (!kind->descriptor && kind->add_size)
+        push(m, offset, size | PM_WORDS);
+    else if (kind->descriptor)
+        push(m, offset, size);
 }
 
-static inline void consider(uint64_t word) {
-    uint64_t offset = word - base;
-    if (__builtin_expect(offset >= frontier, 1) || offset - self < self_size)
-        return;
-    const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
-    uint32_t in_slab = (uint32_t)(offset & (PM_SLAB_SIZE - 1));
-    if (v->size_class) {
-        consider_slab(v, offset - in_slab, in_slab);
-        return;
-    }
-    uint32_t i = pm_large_index_find(offset);
-    if (i)
-        mark(pm_extents[i].page << PM_PAGE_SHIFT, pm_extent_bytes(&pm_extents[i]));
+static inline void found(struct pm_marker *m, uint64_t offset, uint64_t size) {
+    if (offset - self >= self_size)
+        pm_scan_found(m, &pm_col[offset >> PM_GRANULE_SHIFT], offset, size, mark);
 }
 
 // ---- scanning -----------------------------------------------------------------------------------
 
-static void scan_words(const void *bytes, uint64_t len) {
-    const uint64_t *word = bytes, *end = word + len / sizeof *word;
-    for (; word < end; word++)
-        consider(__atomic_load_n(word, __ATOMIC_RELAXED));
+static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
+    pm_scan_words(m, bytes, len, found);
 }
 
-static void scan_own(char *at, size_t len, void *unused) {
-    (void)unused;
-    scan_words(at, len);
-}
-
-// A large block may be mostly memory that was never stored to. Reading it would take memory.
-static void scan_large(uint64_t at, uint64_t len) {
-    struct pm_written known = {0, 0};
-    uint64_t end = at + len;
-    if (pm_heap_state() == PM_HEAP_VOLATILE) {
-        pm_own_pages(pm_heap_at(at), len & ~(PM_PAGE_SIZE - 1), scan_own, NULL);
-        uint64_t rest = len & (PM_PAGE_SIZE - 1);
-        scan_words(pm_heap_at(end - rest), rest);
-        return;
-    }
-    for (; at < end && (len = pm_heap_next_data(&known, &at, end)) != 0; at += len)
-        scan_words(pm_heap_at(at), len);
-}
-
-static inline void scan_bytes(uint64_t offset, uint64_t len) {
-    if (__builtin_expect(len > PIECE, 0))
-        scan_large(offset, len);
+// Where pointers into the block itself do not count, all of it is scanned in this call.
+static inline void scan_bytes(struct pm_marker *m, uint64_t offset, uint64_t len) {
+    if (__builtin_expect(len <= PM_STEP, 1))
+        scan_words(m, pm_heap_at(offset), len);
+    else if (self_size)
+        pm_scan_whole(m, offset, len, scan_words);
     else
-        scan_words(pm_heap_at(offset), len);
+        pm_scan_long(m, offset, len, scan_words);
 }
 
-static void scan_bitmap(uint64_t offset, uint64_t size, uint64_t bits) {
+static void scan_bitmap(struct pm_marker *m, uint64_t offset, uint64_t size, uint64_t bits) {
     const uint64_t *word = pm_heap_at(offset);
     for (bits &= ~3ull; bits && size >= sizeof *word; bits <<= 1, word++, size -= sizeof *word)
         if (bits >> 63)
-            consider(__atomic_load_n(word, __ATOMIC_RELAXED));
+            pm_scan_word(m, __atomic_load_n(word, __ATOMIC_RELAXED), found);
 }
 
 // What a type's table says of a block that is just being filled: nothing yet.
@@ -136,50 +97,84 @@ static uint64_t descriptor_in(uint64_t offset, uint64_t descriptor) {
     return found;
 }
 
-static void scan_as(uint64_t offset, uint64_t size, uint64_t descriptor) {
+// A mark procedure is the program's: it runs in the thread that collects.
+static void call_proc(struct pm_marker *m, uint64_t offset, uint64_t size, uint64_t descriptor) {
+    pm_trace_proc *proc = pm_trace_procs[(descriptor >> 2) % PM_TRACE_PROCS];
+    if (!proc)
+        return;
+    if (m == crew.marker) {
+        proc(pm_heap_at(offset), crew.marker, crew.marker + 1, descriptor >> 8);
+        return;
+    }
+    unsigned i = atomic_fetch_add_explicit(&later_count, 1, memory_order_relaxed);
+    if (i < LATER)
+        later[i] = (struct pm_range){offset, size};
+    else
+        atomic_store_explicit(&overflowed, true, memory_order_relaxed);
+}
+
+static void scan_as(struct pm_marker *m, uint64_t offset, uint64_t size, uint64_t descriptor) {
     if ((descriptor & 3) == PM_TRACE_PER_OBJECT)
         descriptor = descriptor_in(offset, descriptor);
-    unsigned proc = (unsigned)(descriptor >> 2) % PM_TRACE_PROCS;
     switch (descriptor & 3) {
     case PM_TRACE_LENGTH:
-        scan_bytes(offset, descriptor < size ? descriptor : size);
+        scan_bytes(m, offset, descriptor < size ? descriptor : size);
         break;
     case PM_TRACE_BITMAP:
-        scan_bitmap(offset, size, descriptor);
+        scan_bitmap(m, offset, size, descriptor);
         break;
     case PM_TRACE_PROC:
-        if (pm_trace_procs[proc])
-            pm_trace_procs[proc](pm_heap_at(offset), stack, stack + 1, descriptor >> 8);
+        call_proc(m, offset, size, descriptor);
         break;
     default: // a descriptor that leads to another one: none does
-        scan_bytes(offset, size);
+        scan_bytes(m, offset, size);
     }
 }
 
-static void scan_block(uint64_t offset, uint64_t size) {
-    uint8_t byte = pm_col[offset >> PM_GRANULE_SHIFT];
+static void scan_block(struct pm_marker *m, uint64_t offset, uint64_t size) {
+    uint8_t byte = __atomic_load_n(&pm_col[offset >> PM_GRANULE_SHIFT], __ATOMIC_RELAXED);
     const struct pm_col_kind *kind = &pm_col_kinds[byte & PM_COL_KIND];
     if (byte & PM_COL_OWNED)
-        scan_as(offset, size, kind->descriptor + (kind->add_size ? size : 0));
+        scan_as(m, offset, size, kind->descriptor + (kind->add_size ? size : 0));
     else
-        scan_bytes(offset, size);
+        scan_bytes(m, offset, size);
 }
 
-// A few blocks wait in a ring, so that each has time to come from memory.
-static void work_off(void) {
-    struct grey ring[AHEAD];
-    unsigned first = 0, waiting = 0;
-    while (depth || waiting) {
-        for (; waiting < AHEAD && depth; waiting++) {
-            struct grey g = stack[--depth];
-            __builtin_prefetch((const void *)(base + g.offset));
-            ring[(first + waiting) % AHEAD] = g;
-        }
-        struct grey g = ring[first];
-        first = (first + 1) % AHEAD;
-        waiting--;
-        scan_block(g.offset, g.size);
-    }
+static void scan(struct pm_marker *m, struct pm_range r) {
+    if (!(r.len & PM_WRITTEN))
+        scan_block(m, r.offset, r.len);
+    else if (r.len > PM_STEP)
+        pm_scan_long(m, r.offset, r.len, scan_words);
+    else
+        scan_words(m, pm_heap_at(r.offset), r.len & ~(uint64_t)PM_WRITTEN);
+}
+
+// ---- the markers --------------------------------------------------------------------------------
+
+static void work_off(struct pm_marker *m) {
+    do
+        pm_crew_work_off(m, (const char *)pm_scan.base, scan);
+    while (m->scanned < m->pause_at && pm_scan_rest(m, mark));
+}
+
+static void scan_later(void) {
+    unsigned count = atomic_exchange_explicit(&later_count, 0, memory_order_relaxed);
+    for (unsigned i = 0; i < count && i < LATER; i++)
+        scan_block(crew.marker, later[i].offset, later[i].len);
+}
+
+static void run(void) {
+    do {
+        scan_later();
+        pm_scan_run(&crew, ALONE);
+    } while (later_count);
+}
+
+// For blocks that are roots, and so have no mark.
+static void push_root(uint64_t offset, uint64_t len) {
+    if (crew.marker->count == crew.room)
+        run();
+    push(crew.marker, offset, len);
 }
 
 // ---- all blocks ---------------------------------------------------------------------------------
@@ -238,42 +233,48 @@ static void scan_root(uint64_t offset, uint64_t size) {
                                       : (enum pm_kind)pm_extents[pm_large_index_find(offset)].kind;
     if (!pm_col[offset >> PM_GRANULE_SHIFT] && kind == PM_KIND_POINTER_FREE)
         return;
-    scan_block(offset, size);
-    work_off();
+    push_root(offset, size);
 }
 
-void pm_trace_explicit(void) { each_block(roots_of, scan_root); }
-
-static void scan_again(uint64_t offset, uint64_t size) {
-    scan_block(offset, size);
-    work_off();
+void pm_trace_explicit(void) {
+    each_block(roots_of, scan_root);
+    run();
 }
 
 // ---- begin, mark, end ---------------------------------------------------------------------------
 
+// Its memory stays.
+static bool make_crew(void) {
+    static char *memory;
+    static unsigned markers;
+    if (!memory) {
+        markers = pm_helpers_markers(pm_trace_wanted);
+        memory = pm_own_reserve(pm_crew_bytes(markers, COLLECT_STACK, COLLECT_POOL) +
+                                LATER * sizeof *later);
+    }
+    if (!memory)
+        return false;
+    crew = (struct pm_crew){.work = work_off};
+    pm_crew_make(&crew, memory, markers, COLLECT_STACK, COLLECT_POOL);
+    later =
+        (struct pm_range *)(void *)(memory + pm_crew_bytes(markers, COLLECT_STACK, COLLECT_POOL));
+    return true;
+}
+
 int pm_trace_begin(struct pm_error *err) {
-    base = pm_base;
-    frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
-    depth = 0;
     overflowed = false;
-    if (!stack)
-        stack = pm_own_reserve(COLLECT_STACK * sizeof *stack);
-    if (!stack || !pm_large_index_make(frontier))
+    if (!make_crew())
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
-    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
-        if (pm_extents[i].slab && pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
-            pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
-    return PM_OK;
+    return pm_scan_begin(err);
 }
 
 void pm_trace_range(const void *from, size_t len) {
     uint64_t skip = -(uint64_t)(uintptr_t)from & 7;
     if (len > skip)
-        scan_words((const char *)from + skip, len - skip);
-    work_off();
+        scan_words(crew.marker, (const char *)from + skip, len - skip);
 }
 
-void pm_trace_pointer(const void *p) { consider((uintptr_t)p); }
+void pm_trace_pointer(const void *p) { pm_scan_word(crew.marker, (uintptr_t)p, found); }
 
 void pm_trace_children(const void *block, bool not_itself) {
     struct pm_col_block b;
@@ -282,9 +283,9 @@ void pm_trace_children(const void *block, bool not_itself) {
     uint64_t offset = pm_heap_offset(b.base);
     self = not_itself ? offset : 0;
     self_size = not_itself ? b.size : 0;
-    scan_block(offset, b.size);
+    scan_block(crew.marker, offset, b.size);
     self_size = 0;
-    work_off();
+    run();
 }
 
 void pm_trace_only(const void *p) {
@@ -295,10 +296,11 @@ void pm_trace_only(const void *p) {
 
 // Marks are only ever set, so this ends.
 void pm_trace_all(void) {
-    work_off();
-    while (overflowed) {
-        overflowed = false;
-        each_block(marked_of, scan_again);
+    run();
+    while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
+        each_block(roots_of, scan_root);
+        each_block(marked_of, push_root);
+        run();
     }
 }
 
@@ -307,4 +309,15 @@ bool pm_trace_is_alive(const void *p) {
     return !pm_col_find(p, &b) || !(b.byte & PM_COL_MORTAL) || b.byte & PM_COL_MARK;
 }
 
-void pm_trace_end(void) { pm_large_index_drop(); }
+unsigned pm_trace_took_part(void) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < crew.markers; i++)
+        count += crew.marker[i].scanned > 0;
+    return count;
+}
+
+void pm_trace_end(void) {
+    if (crew.most_pooled)
+        pm_os_advise(crew.pool, crew.most_pooled * sizeof *crew.pool, MADV_DONTNEED);
+    pm_scan_end();
+}

@@ -12,7 +12,8 @@
 //                  block's first word points to
 //
 // A pointer is an aligned word with an address of the first byte of a block or into it. All calls
-// come from one thread, while all others are held. Nothing here allocates.
+// come from one thread, while all others are held. Where there is much to scan, it has helpers
+// (helpers.h). Nothing here allocates.
 #ifndef PM_TRACE_H
 #define PM_TRACE_H
 
@@ -36,11 +37,13 @@
 typedef void *pm_trace_proc(uint64_t *block, void *entries, void *limit, uint64_t argument);
 extern pm_trace_proc *pm_trace_procs[PM_TRACE_PROCS];
 
+// How many markers there are to be, before the first call; 0: as many as processor cores.
+extern unsigned pm_trace_wanted;
 // Reserves memory, at the first call. Indexes the large blocks.
 int pm_trace_begin(struct pm_error *err);
 // The blocks of malloc() and those that are uncollectable are roots.
 void pm_trace_explicit(void);
-// Marks what the aligned words of [from, from + len) point to, and all that is reached from there.
+// Marks what the aligned words of [from, from + len) point to.
 void pm_trace_range(const void *from, size_t len);
 // The same for one pointer.
 void pm_trace_pointer(const void *p);
@@ -49,8 +52,10 @@ void pm_trace_pointer(const void *p);
 void pm_trace_children(const void *block, bool not_itself);
 // Marks the block at `p`, without what it reaches.
 void pm_trace_only(const void *p);
-// Finishes what is begun.
+// Marks all that is reached from what is marked.
 void pm_trace_all(void);
+// How many markers have scanned something since pm_trace_begin().
+unsigned pm_trace_took_part(void);
 
 // Whether the block around `p` is alive: marked, or no block that could die.
 bool pm_trace_is_alive(const void *p);

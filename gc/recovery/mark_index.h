@@ -21,7 +21,7 @@
 
 #include "base/message.h"
 #include "blocks/slab.h"
-#include "words.h"
+#include "marking/words.h"
 
 // 0: nothing is allocated in the stripe, or a slab of pinned blocks without pointers.
 // 1 .. PM_CLASSES: a slab of that class. PM_STRIPE_PINNED: a slab of pinned blocks that may hold

@@ -39,6 +39,16 @@ static bool compare(void) {
     return true;
 }
 
+void pm_stray_count(struct pm_stray *s, const uint64_t *word, const uint64_t *end) {
+    uint64_t found[2] = {0, 0};
+    for (; word < end; word++)
+        for (unsigned i = 0; i < 2; i++)
+            found[i] += *word - s->start[i] < s->len[i];
+    for (unsigned i = 0; i < 2; i++)
+        if (found[i])
+            __atomic_fetch_add(&s->words[i], found[i], __ATOMIC_RELAXED);
+}
+
 struct pm_stray *pm_program_stray(void) {
     watched = compare() && (rebuilt || moved) && old.main_end;
     if (!watched)

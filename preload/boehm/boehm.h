@@ -72,6 +72,7 @@ struct pm_gc_figures {
     uint64_t live, dead;          // of the last collection
     uint64_t roots;               // bytes of roots
     uint64_t milliseconds;
+    unsigned markers; // that took part in the last collection
 };
 extern struct pm_gc_figures pm_gc_figures;
 uint64_t pm_gc_bytes_since(void);

@@ -90,6 +90,7 @@ static int mark(void *stop, struct pm_error *err) {
         settle_the_dead();
     struct pm_sweep_sum sum = pm_sweep_list(status == PM_OK);
     count(&sum);
+    pm_gc_figures.markers = pm_trace_took_part();
     pm_trace_end();
     pm_gc_event(EVENT_PRE_START_WORLD);
     return status;

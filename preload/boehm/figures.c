@@ -60,7 +60,7 @@ EXPORT size_t GC_get_prof_stats(void *out, size_t size) {
                        pm_gc_figures.before,
                        GC_non_gc_bytes,
                        GC_gc_no,
-                       0,
+                       (gc_word)GC_parallel,
                        pm_gc_figures.dead,
                        0,
                        pm_gc_figures.freed_since,
@@ -75,10 +75,11 @@ EXPORT size_t GC_get_prof_stats_unsafe(void *out, size_t size) {
 }
 
 EXPORT void GC_dump_named(const char *name) {
-    pm_say("GC: %s%scollections %lu, %lu ms; alive %lu bytes, dead %lu; roots %lu; since %lu",
+    pm_say("GC: %s%scollections %lu, %lu ms; the last by %u of %d markers; alive %lu bytes, "
+           "dead %lu; roots %lu; since %lu",
            name ? name : "", name ? ": " : "", GC_gc_no, (gc_word)pm_gc_figures.milliseconds,
-           (gc_word)pm_gc_figures.live, (gc_word)pm_gc_figures.dead, (gc_word)pm_gc_figures.roots,
-           (gc_word)pm_gc_bytes_since());
+           pm_gc_figures.markers, GC_parallel + 1, (gc_word)pm_gc_figures.live,
+           (gc_word)pm_gc_figures.dead, (gc_word)pm_gc_figures.roots, (gc_word)pm_gc_bytes_since());
 }
 EXPORT void GC_dump(void) { GC_dump_named(NULL); }
 EXPORT void GC_dump_regions(void) { GC_dump(); }

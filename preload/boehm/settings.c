@@ -8,8 +8,11 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "live/helpers.h"
+#include "live/trace.h"
 
 #define DIVISOR 3
+#define MARKERS_MAX (PM_HELPERS + 1)
 #define UNLIMITED 999999ul // GC_TIME_UNLIMITED
 
 EXPORT gc_word GC_gc_no, GC_non_gc_bytes, GC_free_space_divisor = DIVISOR, GC_max_retries;
@@ -65,10 +68,35 @@ static uint64_t size_of(const char *text) {
     return unit ? size << (10 * (unit - units + 1)) : size;
 }
 
+static unsigned asked_markers; // by GC_set_markers_count(); 0: it was not called
+
+EXPORT void GC_set_markers_count(unsigned count) {
+    if (!pm_gc_ready)
+        asked_markers = count < MARKERS_MAX ? count : MARKERS_MAX;
+}
+
+// As bdwgc: GC_MARKERS counts before the call, and that before GC_NPROCS.
+static void read_markers(void) {
+    const char *text = secure_getenv("GC_MARKERS"), *cores = secure_getenv("GC_NPROCS");
+    long wanted = text ? atol(text) : 0;
+    if (text && (wanted <= 0 || wanted > (long)MARKERS_MAX)) {
+        pm_gc_warn("Too big or invalid number of mark threads: %ld; using maximum threads\n",
+                   (gc_word)wanted);
+        wanted = MARKERS_MAX;
+    }
+    if (!text)
+        wanted = asked_markers;
+    if (!wanted && cores && atol(cores) > 0)
+        wanted = atol(cores);
+    pm_trace_wanted = wanted < (long)MARKERS_MAX ? (unsigned)wanted : MARKERS_MAX;
+    GC_parallel = (int)pm_helpers_markers(pm_trace_wanted) - 1;
+}
+
 void pm_gc_settings_read(void) {
     const char *divisor = secure_getenv("GC_FREE_SPACE_DIVISOR");
     if (secure_getenv("GC_DONT_GC"))
         GC_dont_gc = 1;
+    read_markers();
     if (divisor && atoi(divisor) > 0)
         GC_free_space_divisor = (gc_word)atoi(divisor);
     uint64_t max = size_of(secure_getenv("GC_MAXIMUM_HEAP_SIZE"));
@@ -136,8 +164,7 @@ EXPORT void GC_set_max_heap_size(gc_word bytes) { pm_gc_settings.max_heap = byte
 EXPORT void GC_abort_on_oom(void) { pm_gc_abort("Insufficient memory for the allocation"); }
 
 // ---- kept, but without a meaning here -----------------------------------------------------------
-// They tune what this collector does otherwise: incremental marking in steps, marker threads,
-// several attempts.
+// They tune what this collector does otherwise: incremental marking in steps, several attempts.
 
 #define KEPT(type, name, first)                                                                    \
     static type kept_##name = first;                                                               \
@@ -156,7 +183,6 @@ struct time_limit {
 static struct time_limit limit = {UNLIMITED, 0};
 EXPORT void GC_set_time_limit_tv(struct time_limit value) { limit = value; }
 EXPORT struct time_limit GC_get_time_limit_tv(void) { return limit; }
-EXPORT void GC_set_markers_count(unsigned count) { (void)count; }
 EXPORT void GC_set_handle_fork(int value) { (void)value; }
 EXPORT void GC_set_log_fd(int fd) { (void)fd; }
 EXPORT void GC_start_mark_threads(void) {}

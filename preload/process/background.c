@@ -4,8 +4,6 @@
 
 #include <errno.h>
 #include <stdint.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,7 +12,7 @@
 #include "base/cancel.h"
 #include "base/options.h"
 #include "base/os.h"
-#include "base/own_memory.h"
+#include "base/thread_memory.h"
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "commit_bound.h"
@@ -25,9 +23,8 @@
 #include "recovery/beside.h"
 
 #define STACK_BYTES ((size_t)64 << 10)
-#define ABOVE ((size_t)16 << 10) // more than libc's own data of a thread
-#define TURNS 16u                // in the decay time
-#define QUIET 2u                 // decay times in which nothing happens before it sleeps
+#define TURNS 16u // in the decay time
+#define QUIET 2u  // decay times in which nothing happens before it sleeps
 #define STOP_MS 1000u
 #define COMMIT_US 500u  // between two looks whether a commit is over
 #define AWAITED_US 100u // for who waits for a lock that a step has held
@@ -194,64 +191,14 @@ static void run(void) {
         run_commits();
 }
 
-// ---- its memory ---------------------------------------------------------------------------------
-//
-//   [ no access | stack | thread-local variables | libc's data of a thread ]
-//                                                ^ the thread pointer
-//
-// The thread-local variables that any of our functions use lie below the thread pointer, at the
-// same distance in every thread. They are copied from the maker, down to the lowest of those that
-// are ours or errno's. Of libc's data the thread pointer itself is filled in, and the guard that
-// the compiler compares.
+// ---- start and stop -----------------------------------------------------------------------------
 
-// libc's other variables around errno, such as its locale, which numbers are read by. glibc 2.36
-// has 144 bytes of them; it leaves room for more below all of them.
-#define LIBC_TLS 192u
-#define GUARD_AT 0x28 // from the thread pointer; part of the ABI
-
-static char *thread_pointer(void) {
-    char *pointer;
-    __asm__("movq %%fs:0, %0" : "=r"(pointer));
-    return pointer;
-}
-
-static size_t bytes_below(const char *pointer) {
-    const void *variable[] = {&pm_tcache, &pm_locks_held, &pm_cancel_asynchronous, &errno};
-    size_t most = 0;
-    for (unsigned i = 0; i < sizeof variable / sizeof *variable; i++) {
-        size_t below = (size_t)(pointer - (const char *)variable[i]);
-        most = below < (size_t)1 << 30 && below > most ? below : most; // musl's errno lies above
-    }
-    return (most + LIBC_TLS + 63) & ~(size_t)63;
-}
-
-static struct {
-    char *stack_top, *pointer; // NULL: not made yet
-} memory;
+static struct pm_thread_memory memory;
 
 static bool make_memory(void) {
-    const char *maker = thread_pointer();
-    size_t below = bytes_below(maker);
-    size_t before = STACK_BYTES + ((below + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1));
-    char *area = memory.pointer ? NULL : pm_own_reserve(before + PM_PAGE_SIZE + ABOVE);
-    if (area) {
-        mprotect(area, PM_PAGE_SIZE, PROT_NONE);
-        memory.stack_top = area + STACK_BYTES;
-        memory.pointer = area + before + PM_PAGE_SIZE;
-    }
-    if (!memory.pointer)
-        return false;
-    char *pointer = memory.pointer;
-    memset(pointer, 0, ABOVE);
-    memcpy(pointer - below, maker - below, below);
-    memcpy(pointer + GUARD_AT, maker + GUARD_AT, sizeof(uint64_t));
-    char **word = (char **)(void *)pointer;
-    word[0] = pointer; // as the ABI says
-    word[2] = pointer; // glibc's THREAD_SELF
-    return true;
+    const void *used[] = {&pm_tcache, &pm_locks_held, &pm_cancel_asynchronous};
+    return pm_thread_memory(&memory, STACK_BYTES, used, sizeof used / sizeof *used);
 }
-
-// ---- start and stop -----------------------------------------------------------------------------
 
 void pm_background_start(void) {
     int saved = errno;

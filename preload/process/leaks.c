@@ -29,7 +29,7 @@ static void add(void *block, size_t bytes, void *arg) {
 
 int pm_leaks_mark(struct pm_leaks_found *found, int roots(struct pm_error *),
                   struct pm_error *err) {
-    int status = pm_live_begin(err);
+    int status = pm_live_begin(found->markers, err);
     if (status != PM_OK)
         return status;
     status = roots(err);
@@ -79,7 +79,7 @@ static int mark_and_count(void *found, struct pm_error *err) {
 }
 
 int pm_leaks_find(struct pm_leaks *leaks, struct pm_live_sum *in_use, struct pm_error *err) {
-    struct pm_leaks_found found = {leaks, in_use, site};
+    struct pm_leaks_found found = {leaks, in_use, 0, site};
     *leaks = (struct pm_leaks){0};
     return pm_world_hold(mark_and_count, &found, err);
 }

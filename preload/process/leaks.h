@@ -21,6 +21,7 @@ int pm_leaks_find(struct pm_leaks *leaks, struct pm_live_sum *in_use, struct pm_
 struct pm_leaks_found {
     struct pm_leaks *leaks;
     struct pm_live_sum *in_use;
+    unsigned markers;         // of pm_live_begin()
     struct pm_leak_row *site; // one row for each of PM_STACKS; NULL: no stacks are recorded
 };
 int pm_leaks_mark(struct pm_leaks_found *found, int roots(struct pm_error *), struct pm_error *err);

@@ -72,7 +72,8 @@ static enum pm_leaks_answer find(void) {
     if (!pm_own_end((uintptr_t)__ehdr_start, &next))
         pm_own_note_library();
     asked->with_stacks = pm_stacks_on;
-    struct pm_leaks_found found = {&asked->leaks, &asked->in_use,
+    // The tool holds the threads that it knows. One that was made now would escape it.
+    struct pm_leaks_found found = {&asked->leaks, &asked->in_use, 1,
                                    pm_stacks_on ? asked->sites : NULL};
     if (pm_leaks_mark(&found, roots, &asked->err) != PM_OK)
         return PM_LEAKS_FAILED;

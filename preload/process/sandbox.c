@@ -15,6 +15,7 @@
 #include "base/message.h"
 #include "commits.h"
 #include "entry.h"
+#include "live/helpers.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "phase.h"
@@ -73,6 +74,13 @@ static const struct need ends[] = {
     CALL(pwrite64),     CALL(mmap),         CALL(munmap),         CALL(madvise),  CALL(munlockall),
     CALL(futex),        CALL(gettid),       CALL(getpid),         CALL(unlinkat), FSTAT};
 
+// A thread that helps to mark (gc/live/helpers.h), beside what the one that collects calls, too.
+static const struct need helpers[] = {CALL(clone),
+                                      CALL(exit),
+                                      {"futex", SYS_futex, FUTEX_WAIT},
+                                      {"futex", SYS_futex, FUTEX_WAIT_PRIVATE},
+                                      {"futex", SYS_futex, FUTEX_WAKE_PRIVATE}};
+
 // A call in the list for which the filter says this or worse. NULL: there is none.
 static const char *missed(const struct sock_fprog *filter, const struct need *list, size_t count,
                           enum pm_filter_verdict bad) {
@@ -123,7 +131,7 @@ void pm_sandbox_say_end(void) {
 
 void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
     int saved = errno;
-    *s = (struct pm_sandbox){0};
+    *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS)};
     pm_settle();
     if (!concerns_us())
         return;
@@ -162,6 +170,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
     if (refused) {
         pm_background_go_on(s->paused);
     } else {
+        if (s->no_helpers)
+            atomic_store_explicit(&pm_helpers_forbidden, true, memory_order_relaxed);
         if (s->commits)
             pm_triggers_on = pm_calls_recorded = false;
         if (s->end)

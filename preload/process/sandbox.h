@@ -11,6 +11,9 @@
 //                                   the last commit. In shared mode the destructors are left out,
 //                                   because they would free what is in the heap
 //
+//   threads need that help to mark   the live collector marks in the thread that collects alone;
+//                                   no line says that
+//
 // One line says it: of commits at once, else at the end. PMAlloc makes no system call for these
 // after that. A filter that the program was started with is not seen.
 #ifndef PM_SANDBOX_H
@@ -22,7 +25,7 @@
 struct pm_sandbox {
     const char *commits; // the first call that they would miss, or NULL
     const char *end;
-    bool paused, mute;
+    bool paused, mute, no_helpers;
 };
 
 // Before the call and after it, with errno kept. `filter` NULL: the strict mode. `all`: TSYNC.

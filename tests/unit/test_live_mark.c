@@ -2,8 +2,12 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // Marking in a heap that is in use: what a root reaches, whatever its size and depth; what is free
-// or cached is no block in use; no mark stays.
-#include "live/live_mark.h"
+// or cached is no block in use; no mark stays. Stack and pool are small here, so that they
+// overflow, and helpers come early.
+#define LIVE_STACK 16u
+#define LIVE_POOL 64u
+#define ALONE 4096u
+#include "live/live_mark.c"
 
 #include "base/own_memory.h"
 #include "heap_fixture.h"
@@ -23,7 +27,7 @@ static void add(void *block, size_t bytes, void *unused) {
 static uint64_t unreached_from(const void *root) {
     struct pm_error err;
     leaks = (struct pm_leaks){0};
-    MUST(pm_live_begin(&err) == PM_OK);
+    MUST(pm_live_begin(0, &err) == PM_OK);
     pm_live_root(&root, sizeof root);
     pm_live_mark();
     sum = pm_live_unreached(add, NULL);

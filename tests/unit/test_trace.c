@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Marking and sweeping of collectable blocks, each as its kind says. The stack of grey blocks is
-// small here, so that it overflows.
-#define COLLECT_STACK ((size_t)16)
+// Marking and sweeping of collectable blocks, each as its kind says; by any number of markers.
+// Stacks and pool are small here, so that they overflow, but where a test says otherwise. Helpers
+// come early.
+#include <stdint.h>
+static uint32_t stack_room = 16, pool_room = 16;
+#define COLLECT_STACK stack_room
+#define COLLECT_POOL pool_room
+#define ALONE 256u
 #include "live/trace.c"
 
 #include <stdlib.h>
 
+#include "base/tasks.h"
 #include "heap_fixture.h"
 #include "live/sweep.h"
 #include "process/entry.h"
@@ -15,7 +21,7 @@
 
 enum { ATOMIC, NORMAL, UNCOLLECTABLE, BITMAP, TYPED, PROC, INDIRECT };
 
-static unsigned swept;
+static unsigned swept, most_took_part;
 
 static void release(void *block) {
     swept++;
@@ -63,6 +69,8 @@ static unsigned collect(const void *root) {
     pm_trace_range(&root, sizeof root);
     pm_trace_explicit();
     pm_trace_all();
+    unsigned took_part = pm_trace_took_part();
+    most_took_part = took_part > most_took_part ? took_part : most_took_part;
     struct pm_sweep_sum sum = pm_sweep_list(true);
     pm_trace_end();
     while (pm_sweep(1000, release)) {
@@ -163,11 +171,150 @@ static void test_children(void) {
     CHECK_EQ(collect(NULL), 2);
 }
 
+// ---- a random graph -----------------------------------------------------------------------------
+
+#define NODES 60000u
+#define WORDS_MAX 8u
+#define WIDE 200000u // words of an array: more than a piece
+#define CHAIN 20000u // the first nodes are also a list
+
+static struct node {
+    uint64_t *at;
+    unsigned kind, words;
+    bool reached;
+    uint32_t to[WORDS_MAX]; // NODES: nothing
+} node[NODES];
+static uint64_t *wide[2]; // arrays of nodes; the first one's are reached
+static uint32_t seed;
+static unsigned markers;
+
+static uint32_t random_below(uint32_t n) {
+    seed = seed * 1664525u + 1013904223u;
+    return (uint32_t)(((uint64_t)seed * n) >> 32);
+}
+
+static bool counts(const struct node *n, unsigned word) {
+    switch (n->kind) {
+    case ATOMIC:
+        return false;
+    case BITMAP:
+        return word == 0 || word == 2;
+    case TYPED:
+        return word < 2;
+    case PROC:
+        return word == 1;
+    default:
+        return true;
+    }
+}
+
+static void build_graph(void) {
+    static const unsigned kind[] = {NORMAL, NORMAL, NORMAL, ATOMIC, BITMAP, TYPED, PROC};
+    for (struct node *n = node; n < node + NODES; n++) {
+        *n = (struct node){.kind = n < node + CHAIN ? NORMAL : kind[random_below(7)],
+                           .words = 4 + random_below(WORDS_MAX - 4)};
+        n->at = get(n->kind, n->words * sizeof *n->at);
+    }
+    for (unsigned i = 0; i < NODES; i++) {
+        struct node *n = &node[i];
+        size_t last = pm_usable_size(n->at) / sizeof *n->at - 1;
+        for (unsigned w = 0; w < WORDS_MAX; w++) {
+            n->to[w] = w < n->words && random_below(5) == 0 ? random_below(NODES) : NODES;
+            if (w == 0 && i + 1 < CHAIN)
+                n->to[w] = i + 1;
+            if (n->to[w] < NODES) // the first byte, or into the block
+                n->at[w] = (uintptr_t)node[n->to[w]].at + random_below(2) * 9;
+        }
+        if (n->kind == TYPED) {
+            n->at[last] = 3ull << 62 | PM_TRACE_BITMAP;
+            for (size_t w = last; w < WORDS_MAX; w++)
+                n->to[w] = NODES;
+        }
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        wide[i] = get(NORMAL, WIDE * sizeof *wide[i]);
+        for (unsigned w = 0; w < WIDE; w += 1000)
+            wide[i][w] = (uintptr_t)node[CHAIN + random_below(NODES - CHAIN)].at;
+    }
+}
+
+// What should be alive, by a walk of the test's own.
+static unsigned walk(void) {
+    static uint32_t todo[NODES];
+    unsigned count = 0, depth = 0;
+    for (unsigned w = 0; w < WIDE; w += 1000)
+        for (unsigned i = CHAIN; i < NODES; i++)
+            if (wide[0][w] == (uintptr_t)node[i].at && !node[i].reached) {
+                node[i].reached = true;
+                todo[depth++] = i;
+            }
+    while (depth) {
+        const struct node *n = &node[todo[--depth]];
+        count++;
+        for (unsigned w = 0; w < n->words; w++) {
+            if (n->to[w] == NODES || !counts(n, w) || node[n->to[w]].reached)
+                continue;
+            node[n->to[w]].reached = true;
+            todo[depth++] = n->to[w];
+        }
+    }
+    return count;
+}
+
+static void count_task(pid_t id, void *count) {
+    (void)id;
+    ++*(unsigned *)count;
+}
+
+static void check_graph(void) {
+    unsigned wrong = 0;
+    pm_trace_wanted = markers;
+    begin();
+    seed = 20260 + markers;
+    build_graph();
+    unsigned alive = walk();
+    CHECK(alive > NODES / 10 && alive < NODES);
+    CHECK_EQ(collect(wide[0]), NODES + 1 - alive);
+    for (const struct node *n = node; n < node + NODES; n++)
+        wrong += (pm_col_at(n->at) != 0) != n->reached;
+    CHECK_EQ(wrong, 0);
+    for (unsigned i = 0; i < 200 && most_took_part < 2; i++)
+        CHECK_EQ(collect(wide[0]), 0);
+    CHECK_EQ(markers > 1, most_took_part > 1);
+    CHECK_EQ(pm_tasks_each_other(count_task, &wrong), true);
+    CHECK_EQ(wrong, 0);
+    CHECK_EQ(collect(NULL), alive + 1);
+}
+
+static void test_graph(void) {
+    static const unsigned counts[] = {1, 2, 3, 4, 8, 16};
+    for (unsigned i = 0; i < 2 * sizeof counts / sizeof counts[0]; i++) {
+        markers = counts[i / 2];
+        stack_room = i % 2 ? 32768 : 16;
+        pool_room = i % 2 ? 1u << 20 : 16;
+        CHECK_EQ(in_child(check_graph), 0);
+    }
+}
+
+// Where threads cannot be made, one marks.
+static void test_alone(void) {
+    atomic_store(&pm_helpers_forbidden, true);
+    markers = 4;
+    begin();
+    seed = 7;
+    build_graph();
+    unsigned alive = walk();
+    CHECK_EQ(collect(wide[0]), NODES + 1 - alive);
+    CHECK_EQ(most_took_part, 1);
+}
+
 int main(void) {
     RUN_CHILD(sizes);
     RUN_CHILD(kinds);
     RUN_CHILD(explicit);
     RUN_CHILD(overflow);
     RUN_CHILD(children);
+    RUN_CHILD(graph);
+    RUN_CHILD(alone);
     return CHECK_DONE();
 }

@@ -2,9 +2,10 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // Words that may be pointers: four at a time as one by one.
-#include "recovery/words.h"
+#include "marking/words.h"
 
 #include "check.h"
+#include "roots/program.h"
 
 static uint64_t seed = 7;
 static uint64_t next(void) {
@@ -62,9 +63,9 @@ static void test_words_near(void) {
 static void test_stray_words(void) {
     struct pm_stray stray = {.start = {1000, 1ull << 40}, .len = {10, 1}};
     const uint64_t words[] = {999, 1000, 1009, 1010, 1ull << 40, 1 + (1ull << 40), 0};
-    pm_words_count_stray(&stray, words, words + 7);
+    pm_stray_count(&stray, words, words + 7);
     CHECK(stray.words[0] == 2 && stray.words[1] == 1);
-    pm_words_count_stray(&stray, words, words + 2);
+    pm_stray_count(&stray, words, words + 2);
     CHECK(stray.words[0] == 3 && stray.words[1] == 1 && !stray.counted);
 }
 

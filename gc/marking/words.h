@@ -8,8 +8,6 @@
 #include <emmintrin.h>
 #include <stdint.h>
 
-#include "roots/program.h"
-
 // Under `mask`, the high halves of all addresses in a range have this value. Those of others near
 // by may have it, too.
 struct pm_high_halves {
@@ -33,8 +31,5 @@ static inline unsigned pm_words_near(const uint64_t *word, struct pm_high_halves
     __m128i equal = _mm_cmpeq_epi32(masked, _mm_set1_epi32((int)high.value));
     return (unsigned)_mm_movemask_ps(_mm_castsi128_ps(equal));
 }
-
-// Counts words that point to what the last run of the program had elsewhere.
-void pm_words_count_stray(struct pm_stray *stray, const uint64_t *word, const uint64_t *end);
 
 #endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "scan.h"
+
+#include <errno.h>
+
+#include "blocks/arena.h"
+#include "helpers.h"
+#include "media/own_pages.h"
+
+#define PIECE ((uint64_t)1 << 20) // of longer ranges it is asked which parts hold data
+
+struct pm_scan pm_scan;
+
+// ---- marks --------------------------------------------------------------------------------------
+
+bool pm_scan_rest(struct pm_marker *m, pm_found_fn *marks) {
+    bool any = false;
+    for (unsigned i = 0; i < PM_CREW_FRESH; i++) {
+        struct pm_range r = m->fresh[i];
+        m->fresh[i].len = 0;
+        any |= r.len != 0;
+        if (r.len)
+            marks(m, r.offset, r.len);
+    }
+    return any;
+}
+
+// ---- long ranges --------------------------------------------------------------------------------
+
+struct written {
+    struct pm_marker *m;
+    pm_words_fn *words;
+    bool whole;
+};
+
+static void found_written(char *at, size_t len, void *arg) {
+    const struct written *w = arg;
+    if (w->whole || len <= PM_STEP || !pm_crew_push(w->m, pm_heap_offset(at), len | PM_WRITTEN))
+        w->words(w->m, at, len);
+}
+
+// Reading memory that was never stored to would take memory.
+static void each_written(struct written *w, uint64_t at, uint64_t len) {
+    uint64_t end = at + len;
+    if (pm_heap_state() == PM_HEAP_VOLATILE) {
+        pm_own_pages(pm_heap_at(at), len & ~(PM_PAGE_SIZE - 1), found_written, w);
+        uint64_t rest = len & (PM_PAGE_SIZE - 1);
+        w->words(w->m, pm_heap_at(end - rest), rest);
+        return;
+    }
+    for (; at < end && (len = pm_heap_next_data(&w->m->known, &at, end)) != 0; at += len)
+        found_written(pm_heap_at(at), len, w);
+}
+
+void pm_scan_long(struct pm_marker *m, uint64_t offset, uint64_t len, pm_words_fn *words) {
+    bool written = (len & PM_WRITTEN) == PM_WRITTEN;
+    len &= ~(uint64_t)PM_WRITTEN;
+    if (written || len <= PIECE) {
+        uint64_t step =
+            len > PM_STEP && pm_crew_push(m, offset + PM_STEP, (len - PM_STEP) | PM_WRITTEN)
+                ? PM_STEP
+                : len;
+        words(m, pm_heap_at(offset), step);
+        return;
+    }
+    struct written w = {m, words, false};
+    uint64_t piece = pm_crew_push(m, offset + PIECE, (len - PIECE) | PM_WORDS) ? PIECE : len;
+    each_written(&w, offset, piece);
+}
+
+void pm_scan_whole(struct pm_marker *m, uint64_t offset, uint64_t len, pm_words_fn *words) {
+    if (len > PIECE)
+        each_written(&(struct written){m, words, true}, offset, len);
+    else
+        words(m, pm_heap_at(offset), len);
+}
+
+// ---- the crew -----------------------------------------------------------------------------------
+
+static struct pm_crew *led;
+
+static void follow(unsigned number) { pm_crew_follow(led, number); }
+
+static bool start(unsigned number) { return pm_helper_start(number, follow); }
+
+// Making a thread takes about as long as scanning some ten thousand words.
+void pm_scan_run(struct pm_crew *c, uint64_t alone) {
+    struct pm_marker *m = c->marker;
+    m->pause_at = m->scanned + alone;
+    c->work(m);
+    bool done = m->scanned < m->pause_at && !c->pooled;
+    m->pause_at = UINT64_MAX;
+    if (done)
+        return;
+    led = c;
+    c->start = start;
+    c->join = pm_helper_join;
+    pm_crew_run(c);
+}
+
+// ---- begin and end ------------------------------------------------------------------------------
+
+int pm_scan_begin(struct pm_error *err) {
+    pm_scan.base = pm_base;
+    pm_scan.frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
+    pm_scan.high = pm_high_halves(pm_base, pm_scan.frontier + 1);
+    if (!pm_large_index_make(pm_scan.frontier))
+        return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
+    for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
+        if (pm_extents[i].slab && pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
+            pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
+    return PM_OK;
+}
+
+void pm_scan_end(void) { pm_large_index_drop(); }
