@@ -8,6 +8,7 @@
 #define SLABS_MOST 16u   // of one class in a group
 #define EXTENTS_MOST 32u // of one length in a group ...
 #define PAGES_MOST 1024u // ... and their pages
+#define ALWAYS 128u      // so many pages of the length that was asked for, however much is cached
 
 static uint8_t doubled(uint8_t want, unsigned most) {
     unsigned twice = want ? 2u * want : 1;
@@ -96,8 +97,10 @@ static bool list_has_run_out(struct pm_extent_cache *cache, unsigned list) {
 }
 
 static void plan(struct extents *group, struct pm_extent_cache *cache, unsigned list) {
-    group->room = pm_extent_cache_spare(cache);
+    uint64_t spare = pm_extent_cache_spare(cache);
+    group->room = spare > ALWAYS ? spare : ALWAYS;
     add_extents(group, list, raise(cache, list) - 1);
+    group->room = spare > ALWAYS ? group->room : 0;
     for (unsigned other = 1; other < PM_CACHED_LISTS; other++)
         if (other != list && list_has_run_out(cache, other))
             add_extents(group, other, raise(cache, other));

@@ -127,7 +127,7 @@ static bool cut(struct group group, uint32_t age, enum reason reason) {
         for (unsigned list = 0; list < PM_CACHED_LISTS; list++) {
             int64_t pages = cut_list(&caches[i].list[list], age, &chain);
             pm_cached_add_room(&caches[i], pages);
-            if (pages)
+            if (pages && reason != NEEDED)
                 atomic_store_explicit(&caches[i].want[list], 0, memory_order_relaxed);
         }
     atomic_fetch_add_explicit(&gone[reason], chain.count, memory_order_relaxed);
@@ -215,11 +215,11 @@ static uint64_t used_pages(void) {
 // With so much cached the heap does not grow. Where a flush waits, what is made ahead counts, too,
 // and some of it is of another size than what is wanted.
 static uint64_t too_much(void) {
-    return PM_REGION_PAGES + (pm_persist_waits() ? used_pages() / 8 : 0);
+    return PM_REGION_PAGES + (pm_persist_waits() ? PM_REGION_PAGES + used_pages() / 4 : 0);
 }
 
 uint64_t pm_extent_cache_spare(const struct pm_extent_cache *cache) {
-    uint64_t most = PM_REGION_PAGES / 4 + used_pages() / 16;
+    uint64_t most = PM_REGION_PAGES + used_pages() / 8;
     uint64_t cached = cached_pages(of_node[cache->node]);
     return most > cached ? most - cached : 0;
 }
