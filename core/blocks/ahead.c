@@ -53,8 +53,7 @@ bool pm_ahead_slabs(struct pm_arena *arena, unsigned cls) {
     uint32_t slab[PM_GROUP_MAX];
     add_slabs(&group, &arena->bin[cls], cls);
     add_others(&group, arena, cls);
-    unsigned made =
-        pm_slab_create_group(group.cls, group.count, arena->number, arena->node, slab);
+    unsigned made = pm_slab_create_group(group.cls, group.count, arena->number, arena->node, slab);
     for (unsigned i = 0; i < made; i++)
         pm_bin_add_empty(&arena->bin[group.cls[i]], slab[i]);
     for (; group.locked; group.locked &= group.locked - 1)

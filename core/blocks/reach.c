@@ -194,8 +194,7 @@ static bool can_spare_empty(const struct pm_bin *bin, bool all) {
     if (!all && empty <= __atomic_load_n(&bin->want, __ATOMIC_RELAXED))
         return false;
     return __atomic_load_n(&bin->vacant, __ATOMIC_RELAXED) &&
-           (all || empty > 1 ||
-            __atomic_load_n(&bin->list, __ATOMIC_RELAXED) ||
+           (all || empty > 1 || __atomic_load_n(&bin->list, __ATOMIC_RELAXED) ||
             __atomic_load_n(&bin->sparse, __ATOMIC_RELAXED));
 }
 

@@ -56,9 +56,18 @@ static uint64_t current_word(uint32_t slab, unsigned cls, uint32_t line) {
     return pm_seal(cls << PM_CURRENT_SHIFT | line, PM_SALT_CURRENT(pm_slab_on_media(slab)));
 }
 
+void pm_slab_store_class(uint32_t slab, unsigned cls, uint32_t line, struct pm_gather *stored) {
+    if (!pm_heap_on_media())
+        return;
+    uint64_t *current = &media(slab)->current;
+    __atomic_store_n(current, current_word(slab, cls, line), __ATOMIC_RELEASE);
+    pm_gather_add(stored, current, sizeof *current);
+}
+
 void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line) {
-    if (pm_heap_on_media())
-        pm_commit_u64(&media(slab)->current, current_word(slab, cls, line));
+    struct pm_gather stored = {0};
+    pm_slab_store_class(slab, cls, line, &stored);
+    pm_gather_durable(&stored);
 }
 
 static void store_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_t line) {
@@ -127,7 +136,8 @@ uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
 unsigned pm_slab_create_group(const uint8_t *cls, unsigned count, uint16_t arena, unsigned node,
                               uint32_t *slab) {
     static const uint16_t pages[PM_GROUP_MAX] = {[0 ... PM_GROUP_MAX - 1] = SLAB_PAGES};
-    uint32_t extent[PM_GROUP_MAX], low = UINT32_MAX, high = 0;
+    uint32_t extent[PM_GROUP_MAX];
+    struct pm_gather headers = {0};
     extent[0] = pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES);
     if (!extent[0])
         return 0;
@@ -136,10 +146,9 @@ unsigned pm_slab_create_group(const uint8_t *cls, unsigned count, uint16_t arena
         slab[i] = pm_extent_slab(&pm_extents[extent[i]]);
         clear(extent[i]);
         store_header(slab[i], cls[i], PM_KIND_CONSERVATIVE, 0);
-        low = slab[i] < low ? slab[i] : low;
-        high = slab[i] > high ? slab[i] : high;
+        pm_gather_add(&headers, media(slab[i]), sizeof *media(slab[i]));
     }
-    pm_make_durable(media(low), (size_t)(high - low + 1) * sizeof *media(low));
+    pm_gather_durable(&headers);
     count = pm_extent_publish_group(extent, count, true);
     for (unsigned i = 0; i < count; i++)
         begin(slab[i], extent[i], cls[i], arena, 0);

@@ -13,6 +13,7 @@
 #include "base/message.h"
 #include "base/sizeclass.h"
 #include "media/heap.h"
+#include "media/persist.h"
 #include "pages/pagemap.h"
 
 #define PM_BITMAP_WORDS (PM_SLAB_BLOCKS_MAX / 64)
@@ -134,6 +135,8 @@ static inline void pm_slab_push(uint32_t slab, void *block) { pm_slab_push_run(s
 // Sets the free bits of all blocks, and their count.
 void pm_slab_all_free(struct pm_vslab *v);
 
+// Stores what pm_slab_commit_class() does; it is in force as soon as it is durable.
+void pm_slab_store_class(uint32_t slab, unsigned cls, uint32_t line, struct pm_gather *stored);
 // Commits a slab's class `cls` and the first line of its index table (0: none) to media. Durable on
 // return. Off media it does nothing.
 void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line);

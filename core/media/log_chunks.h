@@ -20,9 +20,9 @@
 struct pm_vchunk {
     uint64_t live[2];   // bit i: entry i stands
     uint64_t erased[2]; // bit i: it is a place that another may take (log_places.h)
-    uint16_t used;    // entries appended, in interleaved order
-    uint16_t pins;    // tombstones here that end an entry of another chunk of the log
-    bool active;      // in the log
+    uint16_t used;      // entries appended, in interleaved order
+    uint16_t pins;      // tombstones here that end an entry of another chunk of the log
+    bool active;        // in the log
     uint32_t next_free;
     uint32_t ended_by[PM_CHUNK_ENTRIES]; // chunk + 1 of the tombstone that ended entry i
 };

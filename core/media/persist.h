@@ -88,6 +88,20 @@ static inline void pm_make_durable(const void *addr, size_t len) {
     pm_drain();
 }
 
+// Stores that become durable with one flush: the range from the first of them to the last.
+struct pm_gather {
+    const char *from, *to;
+};
+static inline void pm_gather_add(struct pm_gather *g, const void *addr, size_t len) {
+    const char *from = addr, *to = from + len;
+    g->from = !g->from || from < g->from ? from : g->from;
+    g->to = to > g->to ? to : g->to;
+}
+static inline void pm_gather_durable(const struct pm_gather *g) {
+    if (g->from)
+        pm_make_durable(g->from, (size_t)(g->to - g->from));
+}
+
 // Zeroes memory that a program gets, [addr, addr + len) in the heap; nothing is flushed. On DAX a
 // range that is larger than a core's own cache is stored past the caches: else each of its lines
 // would be read from the medium, and would push out what the program works with. Such stores are
