@@ -108,7 +108,7 @@ static void test_as_many_blocks_fit(void) {
     static const size_t sizes[][2] = {
         {20 * KB, 1500 * KB}, {60 * KB, 64},        {300 * KB, 40 * KB},
         {100, 2000 * KB},     {4000, 8000},         {8000, 100 * KB},
-        {500 * KB, 3 << 20},  {200 * KB, 200 * KB}, {64, 64}};
+        {500 * KB, 1 << 20},  {200 * KB, 200 * KB}, {64, 64}};
     counted = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         first_size = sizes[i][0];
