@@ -14,7 +14,9 @@
 //
 // How many of a size are made: as many as last time and as many again, if those were all taken;
 // one, if some have aged. A group is for all sizes of the arena that have run out: the next request
-// of them would make the next group. With PMALLOC_DECAY_MS=0 nothing is made ahead.
+// of them would make the next group. With PMALLOC_DECAY_MS=0 nothing is made ahead,
+// nor while the heap is longer than half of its limit: what lies between the blocks in use decides
+// there whether a long one still fits.
 #ifndef PM_AHEAD_H
 #define PM_AHEAD_H
 
@@ -26,7 +28,8 @@
 #include "media/persist.h"
 
 static inline bool pm_makes_ahead(void) {
-    return pm_persist_waits() && pm_heap_on_media() && pm_options.decay_ms.number;
+    return pm_persist_waits() && pm_heap_on_media() && pm_options.decay_ms.number &&
+           atomic_load_explicit(&pm_heap.length, memory_order_relaxed) <= pm_heap.limit / 2;
 }
 
 // Adds a slab of class `cls` to the arena's bin, whose lock is held, and more to the bins that have

@@ -11,11 +11,17 @@
 
 // Where the new length has to be written to a disk, with all that is dirty in the file, it is made
 // for twice the heap. The new pages take no space until they are used.
+// Other shards may need what the limit leaves.
+#define SHARE_AHEAD 4
 #define AHEAD_PAGES_MAX ((256ull << 20) >> PM_PAGE_SHIFT)
 
 static uint64_t ahead(const struct pm_shard *s) {
     uint64_t pages = s->frontier >> PM_PAGE_SHIFT;
-    return pages < AHEAD_PAGES_MAX ? pages : AHEAD_PAGES_MAX;
+    pages = pages < AHEAD_PAGES_MAX ? pages : AHEAD_PAGES_MAX;
+    return pm_heap.shards == 1 ||
+                   pm_heap.length + (pages << PM_PAGE_SHIFT) <= pm_heap.limit / SHARE_AHEAD
+               ? pages
+               : 0;
 }
 
 static bool waits(void) { return pm_persist_waits() && pm_heap_on_media(); }

@@ -103,7 +103,8 @@ static size_t first_size, then_size;
 static void ordered(void) { count_on("line", first_size, then_size); }
 static void ahead(void) { count_on("page", first_size, then_size); }
 
-// What was made ahead of one size serves requests of another size.
+// What was made ahead of one size serves requests of another size. Blocks may lie elsewhere, so the
+// gaps between them may hold one more or less.
 static void test_as_many_blocks_fit(void) {
     static const size_t sizes[][2] = {
         {20 * KB, 1500 * KB}, {60 * KB, 64},        {300 * KB, 40 * KB},
@@ -121,7 +122,7 @@ static void test_as_many_blocks_fit(void) {
         mkdir(fixture_root, 0700);
         CHECK_EQ(in_child(ahead), 0);
         printf("  %zu then %zu: %u, made ahead %u\n", first_size, then_size, before, *counted);
-        CHECK(*counted + before / 50 >= before);
+        CHECK(*counted + before / 50 + 1 >= before);
     }
 }
 
