@@ -103,7 +103,8 @@ static void chain_add(struct chain *chain, uint32_t index) {
     chain->count++;
 }
 
-// What is in a list for `age` ticks or longer, its end, leaves: it was not wanted. Returns how many pages it has.
+// What is in a list for `age` ticks or longer, its end, leaves: it was not wanted.
+// Returns how many pages it has.
 static int64_t cut_list(pm_extent_list *list, uint32_t age, struct chain *chain) {
     uint32_t now = atomic_load_explicit(&pm_cached_clock, memory_order_relaxed);
     uint32_t first = pm_list_seize(list), kept = 0, at = first;

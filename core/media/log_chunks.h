@@ -79,8 +79,8 @@ static inline void pm_chunk_push_free(struct pm_shard *s, uint32_t id) {
 bool pm_chunks_begin(struct pm_shard *s, uint32_t in_use);
 // A chunk that is not in the log, with all entries zero. PM_NO_CHUNK when the file cannot grow.
 uint32_t pm_chunk_fresh(struct pm_shard *s);
-// Makes a chunk a part of the log. All else of it must be durable already. The epoch is durable with
-// the chunk's first entry, and until then nothing depends on the chunk.
+// Makes a chunk a part of the log. All else of it must be durable already. The epoch becomes so
+// with the chunk's first entry. Until then nothing depends on the chunk.
 void pm_chunk_enter(struct pm_shard *s, uint32_t id);
 // Makes the header count every chunk, durable with the next drain. The chunks must be durable
 // already, as free ones.

@@ -49,7 +49,8 @@ bool pm_persist_refused(const char *file);
 // True: the kernel has been asked about every file of the heap, so later refusals are errors.
 // False: other files are about to take their place, so refusals are allowed again.
 void pm_persist_promise(bool promised);
-// Whether each flush waits until a disk has written: then what can share a flush is worth gathering.
+// Whether each flush waits until a disk has written: then it pays to make several stores durable
+// with one.
 static inline bool pm_persist_waits(void) { return pm_durability == PM_DURABLE_PAGE; }
 // On: stores reach media with commits (commit.h), so nothing is flushed and the durability is
 // PM_DURABLE_NONE. Off: as it was found.

@@ -200,10 +200,9 @@ static const struct scenario *find(const char *name) {
 }
 
 static int usage(void) {
-    fprintf(
-        stderr,
-        "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] [plain] [two] "
-        "[fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...] [second]\n");
+    fprintf(stderr,
+            "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] [plain] "
+            "[two] [fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...] [second]\n");
     return 2;
 }
 
