@@ -118,7 +118,7 @@
 //     needs   nothing: recovery has found these extents unreachable, or they are cached
 //     before  any of the entries stand, to be found again   after  all are free
 //   epoch of a chunk             enter_chunk()                                               [log]
-//     needs   the chunk, empty, or (pm_places_more()) of erased entries; the first entry's flush has it
+//     needs   the chunk, empty, or (pm_places_more()) erased; its first entry shares the flush
 //     before  the chunk is free           after  it is of the log
 //   the same, set to free        drop_chunk(), drop_future_chunks()           [logfull recoverlog]
 //     needs   nothing in it stands, and no tombstone in it is needed
