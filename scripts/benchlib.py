@@ -37,7 +37,8 @@ FOREIGN_SETTINGS = ("PMALLOC_", "MALLOC_", "MIMALLOC_", "TCMALLOC_", "GLIBC_TUNA
 LIBC = "glibc"
 OURS = "pmalloc"
 VOLATILE = "volatile"  # ours over anonymous memory
-PERSISTENT = (OURS, VOLATILE)
+DISK = "disk"  # ours on plain files, where temporary files are (TMPDIR)
+PERSISTENT = (OURS, VOLATILE, DISK)
 # Debian's allocators, by the names of their libraries.
 DEBIAN = {
     "jemalloc": "libjemalloc.so.?",
@@ -166,7 +167,7 @@ def size(text):
 
 
 def add_variant_options(parser, adapters=False, default=f"{OURS}, {LIBC}, and Debian's"):
-    known = [OURS, VOLATILE, LIBC, *DEBIAN] + ([PMEMOBJ] if adapters else [])
+    known = [*PERSISTENT, LIBC, *DEBIAN] + ([PMEMOBJ] if adapters else [])
     parser.add_argument(
         "--allocators",
         metavar="A,B,...",
@@ -219,7 +220,7 @@ def variant(name, settings=()):
             raise Failure(f"{adapter} is missing: run scripts/bootstrap --bench, then make")
         return Variant(name, None, {"PMEM_IS_PMEM_FORCE": "1"}, str(adapter))
     if name not in DEBIAN:
-        known = " ".join([OURS, VOLATILE, LIBC, *DEBIAN, PMEMOBJ])
+        known = " ".join([*PERSISTENT, LIBC, *DEBIAN, PMEMOBJ])
         raise Failure(f"{name!r} is no allocator known here: {known}; for others: --lib NAME=PATH")
     library = debian_library(name)
     if not library:
@@ -256,7 +257,7 @@ def environment(variant, folder=None):
         env["LD_PRELOAD"] = variant.preload
     if variant.adapter:
         env["BENCH_ALLOCATOR"] = variant.adapter
-    if folder and variant.name == OURS:
+    if folder and variant.name in (OURS, DISK):
         env["PMALLOC_HEAP"] = os.path.join(folder, "heap")
     if folder and variant.adapter:
         env["BENCH_POOL"] = os.path.join(folder, "pool")

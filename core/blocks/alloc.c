@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "age.h"
+#include "ahead.h"
 #include "base/cancel.h"
 #include "base/fallback.h"
 #include "base/options.h"
@@ -200,11 +201,17 @@ static uint32_t cached(uint64_t pages, uint64_t align_pages) {
                                           : 0;
 }
 
+static uint32_t allocate_on(unsigned node, uint64_t pages, uint64_t align_pages) {
+    return pm_makes_ahead() && pages < PM_HUGE_PAGES
+               ? pm_ahead_extents(own_cache(), node, pages, align_pages)
+               : pm_extent_cache_allocate(node, pages, align_pages);
+}
+
 // Of the thread's node, or of others where it has none.
 static uint32_t allocate_once(unsigned node, uint64_t pages, uint64_t align_pages) {
-    uint32_t index = pm_extent_cache_allocate(node, pages, align_pages);
+    uint32_t index = allocate_on(node, pages, align_pages);
     for (unsigned i = 1; !index && i < pm_nodes.count; i++) {
-        index = pm_extent_cache_allocate((node + i) % pm_nodes.count, pages, align_pages);
+        index = allocate_on((node + i) % pm_nodes.count, pages, align_pages);
         if (index)
             atomic_fetch_add_explicit(&pm_alloc_far, 1, memory_order_relaxed);
     }

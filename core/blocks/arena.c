@@ -135,7 +135,7 @@ static bool pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, unsig
         pm_bin_one_empty_less(bin);
     }
     if (v->free_count == 0)
-        pm_return_sync(bin, slab);
+        pm_return_sync(arena, bin, slab);
     *got += v->holes                     ? pm_holes_pop(slab, blocks + *got, want - *got)
             : pm_kind_is_pinned(v->kind) ? pm_pinned_pop(slab, blocks + *got, want - *got)
                                          : pm_slab_pop(slab, blocks + *got, want - *got);

@@ -4,7 +4,9 @@
 
 #include "base/options.h"
 #include "base/os.h"
+#include "media/persist.h"
 #include "morph.h"
+#include "pages/extent_take.h"
 
 struct pm_arena *pm_arenas;
 unsigned pm_arena_count;
@@ -131,12 +133,19 @@ void pm_bin_take_empty(struct pm_bin *bin, uint32_t slab) {
     pm_bin_one_empty_less(bin);
 }
 
+// Where a flush waits, the entries of all end with one.
 static void destroy_empty(struct pm_bin *bin, uint32_t keep) {
+    uint32_t chain = 0;
     while (bin->empty > keep) {
         uint32_t slab = bin->vacant - 1;
         pm_bin_take_empty(bin, slab);
-        pm_slab_destroy(slab);
+        __atomic_store_n(&bin->want, 0, __ATOMIC_RELAXED);
+        if (pm_persist_waits() && !pm_kind_is_pinned(pm_vslabs[slab].kind))
+            pm_slab_leave(slab, &chain);
+        else
+            pm_slab_destroy(slab);
     }
+    pm_extent_release_all(chain);
 }
 
 // How many empty slabs stay at least. Without decay looks are not spaced in time.

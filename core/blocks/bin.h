@@ -54,6 +54,7 @@ struct pm_bin {
     // After looks for a slab to morph that found only slabs not worth it, `skip` slabs are made
     // before the next look. `skipped` of them have been made.
     uint16_t skip, skipped;
+    uint8_t want; // slabs of this class in the next group (ahead.h); read without the lock
     // Blocks of this class that are old blocks in slabs of other bins of this arena. Changed under
     // the locks of those bins, so it is atomic; relaxed, because it is a figure alone.
     _Atomic uint32_t lodged_elsewhere;

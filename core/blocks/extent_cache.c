@@ -5,6 +5,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "media/persist.h"
 #include "media/shard_nodes.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"
@@ -77,6 +78,17 @@ uint32_t pm_extent_cache_get(struct pm_extent_cache *cache, uint64_t pages, uint
     return index;
 }
 
+void pm_extent_cache_adopt(struct pm_extent_cache *cache, const uint32_t *index, unsigned count) {
+    if (count && !cache->extents)
+        pm_extent_cache_look(cache); // fills in what the cached path reads
+    for (unsigned i = 0; i < count; i++) {
+        struct pm_extent *e = &pm_extents[index[i]];
+        e->older = atomic_load_explicit(&pm_cached_clock, memory_order_relaxed);
+        pm_cached_add_room(cache, -(int64_t)e->pages);
+        pm_list_push(&cache->list[pm_size_list(e->pages)], index[i], e);
+    }
+}
+
 // ---- what leaves the caches ---------------------------------------------------------------------
 
 // Extents on their way out, linked by `next`; a first one of 0: none.
@@ -91,7 +103,8 @@ static void chain_add(struct chain *chain, uint32_t index) {
     chain->count++;
 }
 
-// What is in a list for `age` ticks or longer, its end, leaves. Returns how many pages it has.
+// What is in a list for `age` ticks or longer, its end, leaves: it was not wanted.
+// Returns how many pages it has.
 static int64_t cut_list(pm_extent_list *list, uint32_t age, struct chain *chain) {
     uint32_t now = atomic_load_explicit(&pm_cached_clock, memory_order_relaxed);
     uint32_t first = pm_list_seize(list), kept = 0, at = first;
@@ -112,8 +125,12 @@ static struct group everything(void) { return (struct group){0, cache_count}; }
 static bool cut(struct group group, uint32_t age, enum reason reason) {
     struct chain chain = {0};
     for (unsigned i = group.first; i < group.first + group.count; i++)
-        for (unsigned list = 0; list < PM_CACHED_LISTS; list++)
-            pm_cached_add_room(&caches[i], cut_list(&caches[i].list[list], age, &chain));
+        for (unsigned list = 0; list < PM_CACHED_LISTS; list++) {
+            int64_t pages = cut_list(&caches[i].list[list], age, &chain);
+            pm_cached_add_room(&caches[i], pages);
+            if (pages && reason != NEEDED)
+                atomic_store_explicit(&caches[i].want[list], 0, memory_order_relaxed);
+        }
     atomic_fetch_add_explicit(&gone[reason], chain.count, memory_order_relaxed);
     pm_extent_release_all(chain.first);
     return chain.count != 0;
@@ -189,13 +206,32 @@ static uint64_t cached_pages(struct group group) {
     return pages > 0 ? (uint64_t)pages : 0;
 }
 
+static uint64_t used_pages(void) {
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        pages += __atomic_load_n(&pm_heap.shard[i].extents->active.pages, __ATOMIC_RELAXED);
+    return pages;
+}
+
+// With so much cached the heap does not grow. Where a flush waits, what is made ahead counts, too,
+// and some of it is of another size than what is wanted.
+static uint64_t too_much(void) {
+    return PM_REGION_PAGES + (pm_persist_waits() ? PM_REGION_PAGES + used_pages() / 4 : 0);
+}
+
+uint64_t pm_extent_cache_spare(const struct pm_extent_cache *cache) {
+    uint64_t most = PM_REGION_PAGES + used_pages() / 8;
+    uint64_t cached = cached_pages(of_node[cache->node]);
+    return most > cached ? most - cached : 0;
+}
+
 typedef uint32_t ask_fn(unsigned node, uint64_t pages, uint64_t align_pages, bool grow);
 
 static uint32_t ask(ask_fn *take, unsigned node, uint64_t pages, uint64_t align_pages) {
     struct group group = of_node[node];
     pm_extent_cache_age();
     uint32_t index = take(node, pages, align_pages, false);
-    if (!index && cached_pages(group) >= PM_REGION_PAGES && cut(group, 0, NEEDED))
+    if (!index && cached_pages(group) >= too_much() && cut(group, 0, NEEDED))
         index = take(node, pages, align_pages, false);
     if (!index)
         index = take(node, pages, align_pages, true);

@@ -66,6 +66,7 @@ struct pm_extent_cache {
     _Atomic uint64_t stolen; // requests that another arena's cache has answered
     _Atomic uint64_t misses; // requests that no cache could answer
     pm_extent_list list[PM_CACHED_LISTS];
+    _Atomic uint8_t want[PM_CACHED_LISTS]; // of each length in the next group (ahead.h)
 } __attribute__((aligned(64)));
 
 extern _Atomic uint32_t pm_cached_clock; // in tenths of the decay time
@@ -172,6 +173,10 @@ uint32_t pm_extent_cache_get(struct pm_extent_cache *cache, uint64_t pages, uint
 // all that the node's caches hold becomes free.
 uint32_t pm_extent_cache_allocate(unsigned node, uint64_t pages, uint64_t align_pages);
 uint32_t pm_extent_cache_take(unsigned node, uint64_t pages, uint64_t align_pages);
+// How many more pages may be made ahead for the node of the cache (ahead.h).
+uint64_t pm_extent_cache_spare(const struct pm_extent_cache *cache);
+// Takes extents that no block has been in yet; their entries stand, and they have no tag.
+void pm_extent_cache_adopt(struct pm_extent_cache *cache, const uint32_t *index, unsigned count);
 // Frees all that is cached, for malloc_trim. True: there was something.
 bool pm_extent_cache_trim(void);
 

@@ -125,23 +125,37 @@ static void unblock(uint32_t slab) {
     v->old_listed = v->old_live;
 }
 
-void pm_morph_sync(uint32_t slab) {
+static void end_sync(uint32_t slab) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    if (v->old_live == v->old_listed)
-        return;
-    bool release = v->old_live == 0;
-    if (release)
-        pm_slab_commit_class(slab, v->size_class, 0);
-    else
-        pm_morph_media_change(v->media_line, slab, v->old_class, pm_old_listed(v), pm_old_live(v));
     unblock(slab);
     atomic_fetch_add_explicit(&pm_morph_counters.syncs, 1, memory_order_relaxed);
-    if (!release)
+    if (v->old_live)
         return;
     pm_morph_media_give(v->media_line, slab, v->old_class);
     v->media_line = 0;
     v->old_class = 0;
     atomic_fetch_add_explicit(&pm_morph_counters.ended, 1, memory_order_relaxed);
+}
+
+void pm_morph_sync_all(const uint32_t *slab, unsigned count) {
+    struct pm_gather tables = {0}, headers = {0};
+    for (unsigned i = 0; i < count; i++) {
+        struct pm_vslab *v = &pm_vslabs[slab[i]];
+        if (v->old_live)
+            pm_morph_media_change(v->media_line, slab[i], v->old_class, pm_old_listed(v),
+                                  pm_old_live(v), &tables);
+        else
+            pm_slab_store_class(slab[i], v->size_class, 0, &headers);
+    }
+    pm_gather_durable(&tables);
+    pm_gather_durable(&headers);
+    for (unsigned i = 0; i < count; i++)
+        end_sync(slab[i]);
+}
+
+void pm_morph_sync(uint32_t slab) {
+    if (pm_morph_may_sync(&pm_vslabs[slab]))
+        pm_morph_sync_all(&slab, 1);
 }
 
 // ---- recovery -----------------------------------------------------------------------------------

@@ -76,8 +76,14 @@ static inline bool pm_morph_is_due(const struct pm_vslab *v) {
     unsigned gone = (unsigned)(v->old_listed - v->old_live);
     return v->old_class && gone && gone * 8 >= v->old_listed;
 }
+// Whether any listed old block has been freed.
+static inline bool pm_morph_may_sync(const struct pm_vslab *v) {
+    return v->old_live != v->old_listed;
+}
 // Takes freed old blocks out of the table and gives their bytes to the current class.
 void pm_morph_sync(uint32_t slab);
+// The same for slabs of one shard that may be synced: they share their flushes.
+void pm_morph_sync_all(const uint32_t *slab, unsigned count);
 
 // ---- recovery (single-threaded) ----
 // Called after pm_slab_adopt(). If the slab's header names an index table, every block listed in it

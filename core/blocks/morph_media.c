@@ -76,22 +76,18 @@ void pm_morph_media_write(uint32_t line, uint32_t slab, unsigned old_class, unsi
 }
 
 void pm_morph_media_change(uint32_t line, uint32_t slab, unsigned old_class, const uint64_t *from,
-                           const uint64_t *to) {
+                           const uint64_t *to, struct pm_gather *stored) {
     const struct pm_shard *s = pm_shard_of_slab(slab);
     if (!pm_heap_on_media())
         return;
     uint64_t *word = words_at(s, line);
-    unsigned first = UINT32_MAX, last = 0;
     for (unsigned w = 0; w < words_of(old_class); w++) {
         if (half(from, w) == half(to, w))
             continue;
         __atomic_store_n(&word[w], pm_seal(half(to, w), PM_SALT_MORPH(pm_slab_on_media(slab), w)),
                          __ATOMIC_RELEASE);
-        first = first < w ? first : w;
-        last = w;
+        pm_gather_add(stored, &word[w], sizeof *word);
     }
-    if (first <= last)
-        pm_make_durable(&word[first], (last - first + 1) * sizeof *word);
 }
 
 #define WRONG(...) pm_fail(err, PM_DAMAGE, __VA_ARGS__)

@@ -26,9 +26,10 @@ void pm_morph_media_give(uint32_t line, uint32_t slab, unsigned old_class);
 // Writes a table; it is durable on return. A set bit in `bits`: the block is listed.
 void pm_morph_media_write(uint32_t line, uint32_t slab, unsigned old_class, unsigned new_class,
                           const uint64_t *bits);
-// Changes a table's bits from `from` to `to`, which only clears some. Durable on return.
+// Changes a table's bits from `from` to `to`, which only clears some. The caller makes *stored
+// durable.
 void pm_morph_media_change(uint32_t line, uint32_t slab, unsigned old_class, const uint64_t *from,
-                           const uint64_t *to);
+                           const uint64_t *to, struct pm_gather *stored);
 // Reads the table that a slab of `new_class` names. PM_DAMAGE and the reason if `line` does not
 // hold that slab's table.
 int pm_morph_media_read(uint32_t line, uint32_t slab, unsigned new_class, unsigned *old_class,

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "reach.h"
 
+#include "ahead.h"
 #include "base/nodes.h"
 #include "base/options.h"
 #include "kinds.h"
@@ -187,10 +188,13 @@ static bool add_morphed(struct pm_arena *from, struct pm_arena *to, unsigned cls
     return false;
 }
 
+// What was made ahead is not morphed one by one: a group of new slabs costs as many flushes.
 static bool can_spare_empty(const struct pm_bin *bin, bool all) {
+    uint32_t empty = __atomic_load_n(&bin->empty, __ATOMIC_RELAXED);
+    if (!all && empty <= __atomic_load_n(&bin->want, __ATOMIC_RELAXED))
+        return false;
     return __atomic_load_n(&bin->vacant, __ATOMIC_RELAXED) &&
-           (all || __atomic_load_n(&bin->empty, __ATOMIC_RELAXED) > 1 ||
-            __atomic_load_n(&bin->list, __ATOMIC_RELAXED) ||
+           (all || empty > 1 || __atomic_load_n(&bin->list, __ATOMIC_RELAXED) ||
             __atomic_load_n(&bin->sparse, __ATOMIC_RELAXED));
 }
 
@@ -258,6 +262,8 @@ static enum pm_step look_for_morph(struct pm_arena *own, unsigned cls) {
 
 static bool grow(struct pm_arena *own, unsigned cls) {
     pm_arenas_age();
+    if (pm_makes_ahead() && pm_kind_of_arena(own->number) == PM_KIND_CONSERVATIVE)
+        return pm_ahead_slabs(own, cls);
     uint32_t slab = pm_slab_create(cls, own->number, own->node);
     if (!slab)
         return false;

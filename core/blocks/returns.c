@@ -5,24 +5,62 @@
 #include "base/bits.h"
 #include "base/lazy_table.h"
 #include "base/nodes.h"
+#include "media/persist.h"
 #include "morph.h"
 #include "population.h"
 
 // ---- under the bin's lock -----------------------------------------------------------------------
 
-void pm_return_sync(struct pm_bin *bin, uint32_t slab) {
-    struct pm_vslab *v = &pm_vslabs[slab];
-    uint16_t before = v->blocked;
-    pm_morph_sync(slab);
-    bin->blocked -= (uint32_t)(before - v->blocked);
+#define GROUP 32u  // slabs that are synced at once ...
+#define TRIED 128u // ... of those that stand first in the list
+
+static uint32_t blocked_in(const uint32_t *slab, unsigned count) {
+    uint32_t sum = 0;
+    for (unsigned i = 0; i < count; i++)
+        sum += pm_vslabs[slab[i]].blocked;
+    return sum;
 }
 
-static void push_old(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab, const void *block) {
+static unsigned add_others(const struct pm_bin *bin, uint32_t *slab) {
+    unsigned count = 1, tries = TRIED;
+    for (uint32_t at = bin->list; at && count < GROUP && tries--; at = pm_vslabs[at - 1].next)
+        if (at - 1 != slab[0] && pm_morph_may_sync(&pm_vslabs[at - 1]) &&
+            pm_shard_of_slab(at - 1) == pm_shard_of_slab(slab[0]))
+            slab[count++] = at - 1;
+    return count;
+}
+
+// A slab of the list may have no free block even now, or be entirely free.
+static void place_anew(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab) {
+    enum pm_listed place = pm_bin_place(&pm_vslabs[slab]);
+    if (place == PM_LISTED_NOT || place == PM_LISTED_EMPTY)
+        pm_bin_move(arena, bin, slab, place);
+    bin->empty += place == PM_LISTED_EMPTY;
+}
+
+void pm_return_sync(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab) {
+    uint32_t group[GROUP] = {slab};
+    if (!pm_morph_may_sync(&pm_vslabs[slab]))
+        return;
+    unsigned count = pm_persist_waits() ? add_others(bin, group) : 1;
+    uint32_t before = blocked_in(group, count);
+    pm_morph_sync_all(group, count);
+    bin->blocked -= before - blocked_in(group, count);
+    for (unsigned i = 1; i < count; i++)
+        place_anew(arena, bin, group[i]);
+}
+
+// Whether the last old block is gone, and with it the slab's last use. Where a flush waits, a slab
+// in use ends its morph when it needs blocks.
+static bool ends_morph(const struct pm_vslab *v) {
+    return v->old_class && v->old_live == 0 &&
+           (!pm_persist_waits() || v->free_count + v->blocked == pm_classes[v->size_class].blocks);
+}
+
+static void push_old(struct pm_arena *arena, uint32_t slab, const void *block) {
     struct pm_vslab *v = &pm_vslabs[slab];
     pm_bin_lodge(arena, v->old_class, 0u - 1);
     pm_morph_free(slab, block);
-    if (v->old_live == 0)
-        pm_return_sync(bin, slab);
 }
 
 unsigned pm_return_run(struct pm_arena *arena, struct pm_bin *bin, unsigned cls, void **blocks,
@@ -36,8 +74,10 @@ unsigned pm_return_run(struct pm_arena *arena, struct pm_bin *bin, unsigned cls,
         if (v->listed == PM_LISTED_FREE && v->free_count < pm_quiet_below[cls])
             return given;
     } else {
-        push_old(arena, bin, slab, blocks[0]);
+        push_old(arena, slab, blocks[0]);
     }
+    if (ends_morph(v))
+        pm_return_sync(arena, bin, slab);
     pm_bin_touch(arena, v);
     enum pm_listed place = pm_bin_place(v);
     if (place != v->listed)

@@ -31,8 +31,9 @@
 // They are all of class `cls`. An entirely free slab may be destroyed at once.
 unsigned pm_return_run(struct pm_arena *arena, struct pm_bin *bin, unsigned cls, void **blocks,
                        unsigned count);
-// Makes blocks of the current class out of old blocks that have been freed (morph.h).
-void pm_return_sync(struct pm_bin *bin, uint32_t slab);
+// Makes blocks of the current class out of old blocks that have been freed (morph.h). Where a flush
+// waits, also in other slabs of the bin's list.
+void pm_return_sync(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab);
 
 // ---- from another node --------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@
 #include "extent_cache.h"
 #include "kinds.h"
 #include "media/persist.h"
+#include "pages/extent_group.h"
 #include "pages/extent_take.h"
 #include "pinned_table.h"
 
@@ -55,20 +56,33 @@ static uint64_t current_word(uint32_t slab, unsigned cls, uint32_t line) {
     return pm_seal(cls << PM_CURRENT_SHIFT | line, PM_SALT_CURRENT(pm_slab_on_media(slab)));
 }
 
-void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line) {
-    if (pm_heap_on_media())
-        pm_commit_u64(&media(slab)->current, current_word(slab, cls, line));
-}
-
-static void write_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_t line) {
+void pm_slab_store_class(uint32_t slab, unsigned cls, uint32_t line, struct pm_gather *stored) {
     if (!pm_heap_on_media())
         return;
+    uint64_t *current = &media(slab)->current;
+    __atomic_store_n(current, current_word(slab, cls, line), __ATOMIC_RELEASE);
+    pm_gather_add(stored, current, sizeof *current);
+}
+
+void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line) {
+    struct pm_gather stored = {0};
+    pm_slab_store_class(slab, cls, line, &stored);
+    pm_gather_durable(&stored);
+}
+
+static void store_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_t line) {
     struct pm_slab_header *h = media(slab);
     *h = (struct pm_slab_header){
         .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = (uint8_t)kind};
     h->crc = pm_slab_header_crc(slab, h);
     h->current = pm_heap_morphs() ? current_word(slab, cls, line) : 0;
-    pm_make_durable(h, sizeof *h);
+}
+
+static void write_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_t line) {
+    if (!pm_heap_on_media())
+        return;
+    store_header(slab, cls, kind, line);
+    pm_make_durable(media(slab), sizeof *media(slab));
 }
 
 static void no_old_blocks(struct pm_vslab *v) {
@@ -77,15 +91,33 @@ static void no_old_blocks(struct pm_vslab *v) {
     v->old_live = v->old_listed = v->blocked = 0;
 }
 
+// The program never writes the bytes of a block after those it asked for. Pointers that an earlier
+// use left there would keep alive for good what they point to.
+static void clear(uint32_t extent) {
+    if (!pm_extents[extent].zero)
+        pm_heap_scrub(pm_extent_address(&pm_extents[extent]), PM_SLAB_SIZE);
+}
+
+static void begin(uint32_t slab, uint32_t extent, unsigned cls, uint16_t arena, uint32_t line) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    v->next = v->prev = 0;
+    v->listed = v->untagged = 0;
+    v->holes = v->punched = 0;
+    v->quiet = v->held = v->stripe = 0;
+    v->kind = (uint8_t)pm_kind_of_arena(arena);
+    no_old_blocks(v);
+    v->media_line = line;
+    v->extent = extent;
+    pm_slab_set_home(v, arena, cls);
+    pm_slab_all_free(v);
+}
+
 uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
     uint32_t extent = pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES);
     if (!extent)
         return 0;
     uint32_t slab = (uint32_t)(pm_extents[extent].page / SLAB_PAGES);
-    // The program never writes the bytes of a block after those it asked for. Pointers that an
-    // earlier use left there would keep alive for good what they point to.
-    if (!pm_extents[extent].zero)
-        pm_heap_scrub(pm_slab_start(slab), PM_SLAB_SIZE);
+    clear(extent);
     enum pm_kind kind = pm_kind_of_arena(arena);
     uint32_t line = 0;
     if (pm_kind_is_pinned(kind) && !pm_pinned_make(slab, cls, &line)) {
@@ -97,18 +129,30 @@ uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
         pm_pinned_drop(slab, cls, line);
         return 0;
     }
-    struct pm_vslab *v = &pm_vslabs[slab];
-    v->next = v->prev = 0;
-    v->listed = v->untagged = 0;
-    v->holes = v->punched = 0;
-    v->quiet = v->held = v->stripe = 0;
-    v->kind = (uint8_t)kind;
-    no_old_blocks(v);
-    v->media_line = line;
-    v->extent = extent;
-    pm_slab_set_home(v, arena, cls);
-    pm_slab_all_free(v);
+    begin(slab, extent, cls, arena, line);
     return slab + 1;
+}
+
+unsigned pm_slab_create_group(const uint8_t *cls, unsigned count, uint16_t arena, unsigned node,
+                              uint32_t *slab) {
+    static const uint16_t pages[PM_GROUP_MAX] = {[0 ... PM_GROUP_MAX - 1] = SLAB_PAGES};
+    uint32_t extent[PM_GROUP_MAX];
+    struct pm_gather headers = {0};
+    extent[0] = pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES);
+    if (!extent[0])
+        return 0;
+    count = 1 + pm_extent_take_more(extent[0], pages, count - 1, SLAB_PAGES, extent + 1);
+    for (unsigned i = 0; i < count; i++) {
+        slab[i] = pm_extent_slab(&pm_extents[extent[i]]);
+        clear(extent[i]);
+        store_header(slab[i], cls[i], PM_KIND_CONSERVATIVE, 0);
+        pm_gather_add(&headers, media(slab[i]), sizeof *media(slab[i]));
+    }
+    pm_gather_durable(&headers);
+    count = pm_extent_publish_group(extent, count, true);
+    for (unsigned i = 0; i < count; i++)
+        begin(slab[i], extent[i], cls[i], arena, 0);
+    return count;
 }
 
 // After the end of the entry: the lines serve other tables then. As soon as the extent is free, the
@@ -116,6 +160,14 @@ uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
 static void drop_table(uint32_t slab, unsigned cls, unsigned kind, uint32_t line) {
     if (pm_kind_is_pinned(kind) && pm_heap_on_media())
         pm_pinned_drop(slab, cls, line);
+}
+
+void pm_slab_leave(uint32_t slab, uint32_t *chain) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    uint32_t extent = v->extent;
+    pm_slab_set_home(v, 0, 0);
+    pm_extents[extent].next = *chain;
+    *chain = extent;
 }
 
 void pm_slab_destroy(uint32_t slab) {

@@ -13,6 +13,7 @@
 #include "base/message.h"
 #include "base/sizeclass.h"
 #include "media/heap.h"
+#include "media/persist.h"
 #include "pages/pagemap.h"
 
 #define PM_BITMAP_WORDS (PM_SLAB_BLOCKS_MAX / 64)
@@ -111,8 +112,16 @@ static inline unsigned pm_slab_node(uint32_t slab) { return pm_shard_of_slab(sla
 // header durable, then appends the log entry, which is the commit: a header that no entry stands
 // for means nothing. Returns slab number + 1; 0: memory is out.
 uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node);
+// Makes slabs of the classes cls[i] for an arena. All headers become durable with one flush, then
+// all entries with another one. slab[i] becomes the number of each. Returns how many there are,
+// from the first on.
+unsigned pm_slab_create_group(const uint8_t *cls, unsigned count, uint16_t arena, unsigned node,
+                              uint32_t *slab);
 // Makes an entirely free slab a free extent.
 void pm_slab_destroy(uint32_t slab);
+// The same for slabs without pinned blocks: puts each extent into a chain, whose first is *chain,
+// for pm_extent_release_all().
+void pm_slab_leave(uint32_t slab, uint32_t *chain);
 // The same for a slab that recovery found empty; see pm_extent_forget().
 void pm_slab_forget(uint32_t slab);
 // Takes up to `want` free blocks, by rising address. Bin lock held.
@@ -126,6 +135,8 @@ static inline void pm_slab_push(uint32_t slab, void *block) { pm_slab_push_run(s
 // Sets the free bits of all blocks, and their count.
 void pm_slab_all_free(struct pm_vslab *v);
 
+// Stores what pm_slab_commit_class() does; it is in force as soon as it is durable.
+void pm_slab_store_class(uint32_t slab, unsigned cls, uint32_t line, struct pm_gather *stored);
 // Commits a slab's class `cls` and the first line of its index table (0: none) to media. Durable on
 // return. Off media it does nothing.
 void pm_slab_commit_class(uint32_t slab, unsigned cls, uint32_t line);

@@ -44,6 +44,7 @@
 //   roots    images, next table --> root epoch --> stores to the roots
 //   grow     length of heap.0 --> entry
 //   malloc   slab header, chunk --> entry --> the pointer is handed out
+//   ahead    headers of a group --> its entries --> one is handed out, the others later
 //   morph    index table --> current --> blocks of the new class are handed out
 //   free     tombstone --> the pages are reused, made a hole, or leave the end of heap.0
 //   uncache  all entries erased --> the same of all their pages
@@ -108,6 +109,9 @@
 //   entry                        pm_log_append() by put()                       [small large huge]
 //     needs   length of heap.0, slab header, the chunk's zeroes and generation
 //     before  the extent is free          after  it stands; recovery frees it if it is unreachable
+//   entry over an erased one     pm_log_append_group(), on a plain file    [small large log cached]
+//     needs   the same; the chunk's erased entries instead of its zeroes
+//     before  any of the group's extents are free   after  all stand
 //   two entries, one start       pm_extent_relog()                                        [resize]
 //     needs   the entry with the new length, before the tombstone of the old one
 //     between them, both stand: opening keeps the longer and erases the other
@@ -120,7 +124,7 @@
 //     needs   nothing: recovery has found these extents unreachable, or they are cached
 //     before  any of the entries stand, to be found again   after  all are free
 //   epoch of a chunk             enter_chunk()                                               [log]
-//     needs   the chunk, empty; it shares a line with the chunk's first entry, which follows it
+//     needs   the chunk, empty, or (pm_places_more()) erased; its first entry shares the flush
 //     before  the chunk is free           after  it is of the log
 //   the same, set to free        drop_chunk(), drop_future_chunks()           [logfull recoverlog]
 //     needs   nothing in it stands, and no tombstone in it is needed

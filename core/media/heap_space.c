@@ -164,10 +164,22 @@ bool pm_file_back_with_space(struct pm_file *file, uint64_t offset, uint64_t len
     return pm_file_ready(file) && back_with_space(file, offset, len);
 }
 
+// On a plain file the last page alone is synced, which nobody has stored to yet: the file system
+// makes durable what it needs to find that page, and so the length. fdatasync would write all that
+// the program has stored so far.
+static bool last_page_durable(const struct pm_shard *s, uint64_t bytes) {
+    char *page = pm_heap_at(s->offset + bytes - PM_PAGE_SIZE);
+    return (pm_cancel_asynchronous ? (int)syscall(SYS_msync, page, PM_PAGE_SIZE, MS_SYNC)
+                                   : msync(page, PM_PAGE_SIZE, MS_SYNC)) == 0 ||
+           pm_persist_forbidden("msync");
+}
+
 // The log must not name pages beyond the durable end of the file. After a power failure the heap
 // would look truncated.
-static bool length_durable(const struct pm_shard *s) {
+static bool length_durable(const struct pm_shard *s, uint64_t bytes) {
     int fd = s->data.fd;
+    if (pm_persist_waits())
+        return last_page_durable(s, bytes);
     return pm_durability == PM_DURABLE_NONE ||
            (pm_cancel_asynchronous ? (int)syscall(SYS_fdatasync, fd) : fdatasync(fd)) == 0 ||
            pm_persist_forbidden("fdatasync");
@@ -269,7 +281,7 @@ static bool set_file_length(struct pm_shard *s, uint64_t bytes) {
          !(pm_os_file_size(bytes) && pm_os_address_space(bytes) && grow_slabs(s, bytes))) ||
         !(bytes < s->frontier ? cut_length(s, bytes) : set_length(s->data.fd, s->data.size, bytes)))
         return false;
-    if (grows && !length_durable(s)) {
+    if (grows && !length_durable(s, bytes)) {
         s->length_unknown = !set_length(s->data.fd, bytes, s->data.size);
         return false;
     }

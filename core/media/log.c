@@ -7,12 +7,12 @@
 #include "heap.h"
 #include "log_chunks.h"
 #include "log_compact.h"
+#include "log_places.h"
 #include "persist.h"
 
 #define GENERATION_MASK ((1u << 26) - 1)
 #define MIN_CHUNKS 16 // a log with fewer chunks is never shortened ...
 #define MIN_COMPACT 4 // ... except by recovery, where nobody else waits for the log
-#define ERASED (PM_ENTRY_PAGES_MAX << 38 | PM_ENTRY_NONE)
 
 static uint32_t epoch_of(const struct pm_shard *s, uint32_t id) {
     return pm_unseal(pm_chunk_at(s, id)->epoch);
@@ -74,7 +74,8 @@ static int check_chunk(const struct pm_shard *s, uint32_t id, struct pm_error *e
 
 static int check_entry(const struct pm_shard *s, uint32_t id, unsigned slot, struct pm_error *err) {
     uint64_t word = pm_chunk_at(s, id)->entry[slot], e = pm_entry_at(s, id, slot);
-    if (word == pm_entry_seal(s, id, slot, e) && (pm_entry_type(e) != PM_ENTRY_NONE || e == ERASED))
+    if (word == pm_entry_seal(s, id, slot, e) &&
+        (pm_entry_type(e) != PM_ENTRY_NONE || e == PM_ENTRY_ERASED))
         return PM_OK;
     return pm_fail(err, PM_DAMAGE, "%s/%s: chunk %u entry %u is no entry (%016lx)", pm_heap.dir,
                    s->log.name, id, slot, (unsigned long)word);
@@ -100,6 +101,8 @@ static int load_entries(struct pm_shard *s, uint32_t id, struct pm_error *err) {
         enum pm_entry_type type = pm_entry_type(pm_entry_at(s, id, slot));
         if (type == PM_ENTRY_EXTENT || type == PM_ENTRY_SLAB)
             set_live(s, v, slot);
+        else if (type == PM_ENTRY_NONE)
+            pm_place_add(s, id, slot);
     }
     if (v->used == PM_CHUNK_ENTRIES)
         return PM_OK;
@@ -202,16 +205,12 @@ bool pm_log_reset(struct pm_shard *s) {
 // ---- chunks -------------------------------------------------------------------------------------
 
 // The chunk's empty entries and its generation are durable before the epoch that makes it part of
-// the log. The epoch needs no flush of its own. The first entry goes to the same cache line, after
-// the epoch, and until there is an entry nothing depends on the chunk.
+// the log. The epoch needs no flush of its own: the first entry goes to the same cache line after
+// it.
 static void enter_chunk(struct pm_shard *s, uint32_t id) {
     pm_make_durable(pm_chunk_at(s, id), PM_CHUNK_SIZE);
     pm_chunks_count(s);
-    uint32_t epoch = pm_unseal(pm_log_head(s)->epoch);
-    __atomic_store_n(&pm_chunk_at(s, id)->epoch, pm_seal(epoch, PM_SALT_CHUNK_EPOCH(id)),
-                     __ATOMIC_RELEASE);
-    s->chunks.v[id].active = true;
-    s->chunks.active++;
+    pm_chunk_enter(s, id);
 }
 
 // ---- keeping it short ---------------------------------------------------------------------------
@@ -252,6 +251,13 @@ static bool make_room(struct pm_shard *s, pm_log_moved_fn *moved) {
     return true;
 }
 
+// Makes whole chunks durable, and what lies between them too: on a plain file each flush waits for
+// the disk (as in log_compact.c).
+static void flush_between(struct pm_shard *s, pm_log_pos low, pm_log_pos high) {
+    uint32_t first = low >> PM_POS_SHIFT, last = high >> PM_POS_SHIFT;
+    pm_make_durable(pm_chunk_at(s, first), (size_t)(last - first + 1) * PM_CHUNK_SIZE);
+}
+
 static unsigned put(struct pm_shard *s, uint64_t entry) {
     unsigned slot = pm_entry_slot(s->chunks.v[s->chunks.current].used++);
     pm_commit_u64(&pm_chunk_at(s, s->chunks.current)->entry[slot],
@@ -262,6 +268,10 @@ static unsigned put(struct pm_shard *s, uint64_t entry) {
 pm_log_pos pm_log_append(struct pm_shard *s, uint64_t entry, pm_log_moved_fn *moved) {
     if (!pm_heap_on_media())
         return 0;
+    if (pm_persist_waits()) {
+        pm_log_pos pos;
+        return pm_log_append_group(s, &entry, &pos, 1, moved) ? pos : PM_LOG_NOWHERE;
+    }
     if (!make_room(s, moved))
         return PM_LOG_NOWHERE;
     unsigned slot = put(s, entry);
@@ -269,12 +279,46 @@ pm_log_pos pm_log_append(struct pm_shard *s, uint64_t entry, pm_log_moved_fn *mo
     return s->chunks.current << PM_POS_SHIFT | slot;
 }
 
+// Room for the group is made before its first entry is stored, because that may move entries.
+static uint64_t make_places(struct pm_shard *s, unsigned count, pm_log_moved_fn *moved) {
+    if (s->chunks.places < count)
+        shorten(s, moved);
+    bool more = true;
+    while (more && s->chunks.places < count)
+        more = pm_places_more(s);
+    if (!more && !s->chunks.places) { // the file cannot grow, but dropping may free a chunk
+        pm_log_drop_dead_chunks(s);
+        pm_places_more(s);
+    }
+    return s->chunks.places < count ? s->chunks.places : count;
+}
+
+unsigned pm_log_append_group(struct pm_shard *s, const uint64_t *entry, pm_log_pos *pos,
+                             unsigned count, pm_log_moved_fn *moved) {
+    pm_log_pos low = PM_LOG_NOWHERE, high = 0;
+    unsigned room = (unsigned)make_places(s, count, moved);
+    for (unsigned i = 0; i < room; i++) {
+        pos[i] = pm_place_take(s);
+        uint32_t id = pos[i] >> PM_POS_SHIFT;
+        unsigned slot = pos[i] & 127;
+        __atomic_store_n(&pm_chunk_at(s, id)->entry[slot], pm_entry_seal(s, id, slot, entry[i]),
+                         __ATOMIC_RELEASE);
+        set_live(s, &s->chunks.v[id], slot);
+        low = pos[i] < low ? pos[i] : low;
+        high = pos[i] > high ? pos[i] : high;
+    }
+    if (room)
+        flush_between(s, low, high);
+    return room;
+}
+
 static uint64_t *mark_erased(struct pm_shard *s, pm_log_pos pos) {
     uint32_t id = pos >> PM_POS_SHIFT;
     unsigned slot = pos & 127;
     uint64_t *entry = &pm_chunk_at(s, id)->entry[slot];
     clear_live(s, &s->chunks.v[id], slot);
-    __atomic_store_n(entry, pm_entry_seal(s, id, slot, ERASED), __ATOMIC_RELEASE);
+    __atomic_store_n(entry, pm_entry_seal(s, id, slot, PM_ENTRY_ERASED), __ATOMIC_RELEASE);
+    pm_place_add(s, id, slot);
     return entry;
 }
 
@@ -284,12 +328,10 @@ void pm_log_erase(struct pm_shard *s, pm_log_pos pos) {
 
 void pm_log_forget(struct pm_shard *s, pm_log_pos pos) { mark_erased(s, pos); }
 
-// Makes whole chunks durable, and what lies between them too: on a plain file each flush waits for
-// the disk (as in log_compact.c). A power failure before the drain leaves any subset of the entries
-// erased on media. No entry depends on an erased one, so the log is good in each case.
+// A power failure before the drain leaves any subset of the entries erased on media. No entry
+// depends on an erased one, so the log is good in each case.
 void pm_log_forgotten_between(struct pm_shard *s, pm_log_pos low, pm_log_pos high) {
-    uint32_t first = low >> PM_POS_SHIFT, last = high >> PM_POS_SHIFT;
-    pm_make_durable(pm_chunk_at(s, first), (size_t)(last - first + 1) * PM_CHUNK_SIZE);
+    flush_between(s, low, high);
 }
 
 // A power failure in here leaves any subset of these entries erased on media. Each of them is that
@@ -306,6 +348,10 @@ void pm_log_forgotten(struct pm_shard *s, pm_log_moved_fn *moved) {
 void pm_log_end(struct pm_shard *s, const pm_log_pos *pos, pm_log_moved_fn *moved) {
     if (!pm_heap_on_media())
         return;
+    if (pm_persist_waits()) {
+        pm_log_erase(s, *pos);
+        return;
+    }
     bool room = make_room(s, moved);
     uint32_t target = *pos >> PM_POS_SHIFT;
     unsigned slot = *pos & 127;

@@ -56,6 +56,10 @@ bool pm_log_reset(struct pm_shard *s);
 
 // Appends an entry. PM_LOG_NOWHERE when the file system has no room for another chunk.
 pm_log_pos pm_log_append(struct pm_shard *s, uint64_t entry, pm_log_moved_fn *moved);
+// Appends several entries with one flush, where flushes wait (pm_persist_waits). pos[i] becomes the
+// position of entry[i]. Returns for how many the log has room, from the first on.
+unsigned pm_log_append_group(struct pm_shard *s, const uint64_t *entry, pm_log_pos *pos,
+                             unsigned count, pm_log_moved_fn *moved);
 // Ends the entry at *pos; never fails. `pos` is a pointer to the caller's own note of the position,
 // because making room may move the entry first.
 void pm_log_end(struct pm_shard *s, const pm_log_pos *pos, pm_log_moved_fn *moved);

@@ -17,7 +17,8 @@ bool pm_chunks_begin(struct pm_shard *s, uint32_t in_use) {
         return false;
     s->chunks.count = in_use;
     s->chunks.active = 0;
-    s->chunks.live = 0;
+    s->chunks.live = s->chunks.places = 0;
+    s->chunks.place_at = 0;
     s->chunks.current = s->chunks.free_head = PM_NO_CHUNK;
     for (uint32_t id = 0; id < s->chunks.count; id++)
         s->chunks.v[id] = (struct pm_vchunk){0};
@@ -43,6 +44,14 @@ uint32_t pm_chunk_fresh(struct pm_shard *s) {
                      __ATOMIC_RELAXED);
     s->chunks.v[id] = (struct pm_vchunk){0};
     return id;
+}
+
+void pm_chunk_enter(struct pm_shard *s, uint32_t id) {
+    uint32_t epoch = pm_unseal(pm_log_head(s)->epoch);
+    __atomic_store_n(&pm_chunk_at(s, id)->epoch, pm_seal(epoch, PM_SALT_CHUNK_EPOCH(id)),
+                     __ATOMIC_RELEASE);
+    s->chunks.v[id].active = true;
+    s->chunks.active++;
 }
 
 void pm_chunks_count(struct pm_shard *s) {

@@ -13,14 +13,16 @@
 #define PM_POS_SHIFT 7
 #define PM_NO_CHUNK UINT32_MAX
 #define PM_EPOCH_MAX (UINT32_MAX - 1)
+#define PM_ENTRY_ERASED (PM_ENTRY_PAGES_MAX << 38 | PM_ENTRY_NONE)
 #define PM_CHECK_MASK (0xffull << PM_ENTRY_CHECK_SHIFT)
 
 // The volatile side of a chunk.
 struct pm_vchunk {
-    uint64_t live[2]; // bit i: entry i stands
-    uint16_t used;    // entries appended, in interleaved order
-    uint16_t pins;    // tombstones here that end an entry of another chunk of the log
-    bool active;      // in the log
+    uint64_t live[2];   // bit i: entry i stands
+    uint64_t erased[2]; // bit i: it is a place that another may take (log_places.h)
+    uint16_t used;      // entries appended, in interleaved order
+    uint16_t pins;      // tombstones here that end an entry of another chunk of the log
+    bool active;        // in the log
     uint32_t next_free;
     uint32_t ended_by[PM_CHUNK_ENTRIES]; // chunk + 1 of the tombstone that ended entry i
 };
@@ -77,6 +79,9 @@ static inline void pm_chunk_push_free(struct pm_shard *s, uint32_t id) {
 bool pm_chunks_begin(struct pm_shard *s, uint32_t in_use);
 // A chunk that is not in the log, with all entries zero. PM_NO_CHUNK when the file cannot grow.
 uint32_t pm_chunk_fresh(struct pm_shard *s);
+// Makes a chunk a part of the log. All else of it must be durable already. The epoch becomes so
+// with the chunk's first entry. Until then nothing depends on the chunk.
+void pm_chunk_enter(struct pm_shard *s, uint32_t id);
 // Makes the header count every chunk, durable with the next drain. The chunks must be durable
 // already, as free ones.
 void pm_chunks_count(struct pm_shard *s);

@@ -3,6 +3,7 @@
 #include "log_compact.h"
 
 #include "log_chunks.h"
+#include "log_places.h"
 #include "persist.h"
 
 static bool is_dead(struct pm_shard *s, uint32_t id) {
@@ -12,6 +13,7 @@ static bool is_dead(struct pm_shard *s, uint32_t id) {
 
 static void drop_chunk(struct pm_shard *s, uint32_t id) {
     pm_commit_u64(&pm_chunk_at(s, id)->epoch, pm_chunk_free_epoch(id));
+    pm_places_drop(s, id);
     s->chunks.v[id].active = false;
     s->chunks.active--;
     // The tombstones of its entries are not needed any more. That may let their chunks go in turn.
@@ -36,6 +38,7 @@ void pm_log_drop_dead_chunks(struct pm_shard *s) {
 static void retire_chunk(struct pm_shard *s, uint32_t id) {
     s->chunks.v[id].active = false;
     s->chunks.v[id].live[0] = s->chunks.v[id].live[1] = 0;
+    pm_places_drop(s, id);
     pm_chunk_push_free(s, id);
 }
 
@@ -103,6 +106,8 @@ void pm_log_compact(struct pm_shard *s, pm_log_moved_fn *moved) {
     for (uint32_t id = 0; id < old_chunks && whole; id++)
         if (s->chunks.v[id].active)
             whole = copy_live(s, id, &to, &list);
+    if (to != PM_NO_CHUNK && pm_persist_waits())
+        pm_places_fill(s, to);
     void *from;
     size_t length = span_of(s, list, &from);
     pm_make_durable(from, length);

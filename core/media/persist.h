@@ -49,6 +49,9 @@ bool pm_persist_refused(const char *file);
 // True: the kernel has been asked about every file of the heap, so later refusals are errors.
 // False: other files are about to take their place, so refusals are allowed again.
 void pm_persist_promise(bool promised);
+// Whether each flush waits until a disk has written: then it pays to make several stores durable
+// with one.
+static inline bool pm_persist_waits(void) { return pm_durability == PM_DURABLE_PAGE; }
 // On: stores reach media with commits (commit.h), so nothing is flushed and the durability is
 // PM_DURABLE_NONE. Off: as it was found.
 void pm_persist_journaled(bool on);
@@ -84,6 +87,20 @@ static inline void pm_drain(void) {
 static inline void pm_make_durable(const void *addr, size_t len) {
     pm_flush(addr, len);
     pm_drain();
+}
+
+// Stores that become durable with one flush: the range from the first of them to the last.
+struct pm_gather {
+    const char *from, *to;
+};
+static inline void pm_gather_add(struct pm_gather *g, const void *addr, size_t len) {
+    const char *from = addr, *to = from + len;
+    g->from = !g->from || from < g->from ? from : g->from;
+    g->to = to > g->to ? to : g->to;
+}
+static inline void pm_gather_durable(const struct pm_gather *g) {
+    if (g->from)
+        pm_make_durable(g->from, (size_t)(g->to - g->from));
 }
 
 // Zeroes memory that a program gets, [addr, addr + len) in the heap; nothing is flushed. On DAX a

@@ -37,6 +37,8 @@ struct pm_chunks {
     uint32_t current;           // where entries are appended
     uint32_t free_head;         // then by `next_free`
     uint64_t live;              // entries that stand
+    uint64_t places;            // erased entries that others may overwrite (log_places.h)
+    uint32_t place_at;          // where the search for the next one begins
     uint64_t chunk_drops, compactions;
 };
 

@@ -94,6 +94,11 @@ static inline uint8_t pm_extent_tag(const struct pm_extent *e) {
     return e->kind == PM_KIND_CONSERVATIVE && !e->held ? PM_TAG_EXTENT : PM_TAG_KIND;
 }
 
+static inline void pm_extent_set_tag(const struct pm_extent *e) {
+    __atomic_store_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)], pm_extent_tag(e),
+                     __ATOMIC_RELAXED);
+}
+
 // Whether an active extent is cached: the block in it is freed, and its entry still stands in the
 // log (blocks/extent_cache.h). The tag decides: it stands exactly while a large block is in use.
 static inline bool pm_extent_is_cached(const struct pm_extent *e) {

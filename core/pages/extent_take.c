@@ -329,8 +329,7 @@ static bool publish_locked(struct pm_shard *s, uint32_t index, bool slab) {
     if (!good)
         pm_extent_free(s, index);
     else if (!slab)
-        __atomic_store_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)], pm_extent_tag(e),
-                         __ATOMIC_RELAXED);
+        pm_extent_set_tag(e);
     return good;
 }
 

@@ -7,8 +7,26 @@
 #include "base/os.h"
 #include "free_extents.h"
 #include "media/heap_space.h"
+#include "media/persist.h"
 
-bool pm_frontier_grow(struct pm_shard *s, uint64_t pages) {
+// Where the new length has to be written to a disk, with all that is dirty in the file, it is made
+// for twice the heap. The new pages take no space until they are used.
+// Other shards may need what the limit leaves.
+#define SHARE_AHEAD 4
+#define AHEAD_PAGES_MAX ((256ull << 20) >> PM_PAGE_SHIFT)
+
+static uint64_t ahead(const struct pm_shard *s) {
+    uint64_t pages = s->frontier >> PM_PAGE_SHIFT;
+    pages = pages < AHEAD_PAGES_MAX ? pages : AHEAD_PAGES_MAX;
+    return pm_heap.shards == 1 ||
+                   pm_heap.length + (pages << PM_PAGE_SHIFT) <= pm_heap.limit / SHARE_AHEAD
+               ? pages
+               : 0;
+}
+
+static bool waits(void) { return pm_persist_waits() && pm_heap_on_media(); }
+
+static bool grow(struct pm_shard *s, uint64_t pages) {
     uint64_t from = s->frontier >> PM_PAGE_SHIFT;
     uint64_t to = (from + pages + PM_REGION_PAGES - 1) / PM_REGION_PAGES * PM_REGION_PAGES;
     uint32_t index =
@@ -24,6 +42,10 @@ bool pm_frontier_grow(struct pm_shard *s, uint64_t pages) {
     pm_extents[index].zero = pm_heap_fresh_is_zero();
     pm_free_coalesce(s, index, PM_EXTENT_RETAINED);
     return true;
+}
+
+bool pm_frontier_grow(struct pm_shard *s, uint64_t pages) {
+    return (waits() && pages < ahead(s) && grow(s, ahead(s))) || grow(s, pages);
 }
 
 void pm_frontier_shrink(struct pm_shard *s, uint32_t index) {
@@ -70,7 +92,9 @@ static bool purge_part(struct pm_shard *s, uint32_t index, uint64_t from, uint64
     }
     e->zero = pm_heap_released_is_zero();
     e->backed = 0;
-    pm_frontier_shrink(s, pm_free_coalesce(s, index, PM_EXTENT_RETAINED));
+    uint32_t merged = pm_free_coalesce(s, index, PM_EXTENT_RETAINED);
+    if (!waits() || pm_extents[merged].pages > ahead(s) / 2) // the heap may grow again
+        pm_frontier_shrink(s, merged);
     return true;
 }
 

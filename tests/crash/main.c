@@ -201,8 +201,8 @@ static const struct scenario *find(const char *name) {
 
 static int usage(void) {
     fprintf(stderr,
-            "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] [two] "
-            "[fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...] [second]\n");
+            "usage: crash CHECKER DIR SCENARIO SEED [quota=N] [limit=N] [images=N] [eadr] [plain] "
+            "[two] [fixed] [replay=POINT:INDEX] [mutate=OP:PC,PC...] [second]\n");
     return 2;
 }
 
@@ -222,6 +222,8 @@ static bool option(const char *text) {
         world->mutant_second = true;
     else if (strcmp(text, "eadr") == 0)
         world->eadr = true;
+    else if (strcmp(text, "plain") == 0)
+        world->plain = true;
     else if (strcmp(text, "two") == 0)
         world->two = true;
     else if (strcmp(text, "fixed") == 0)

@@ -185,7 +185,7 @@ static void record_drain(void) {
 void __wrap_pm_persist_init(int fd, int forced, const char *heap);
 void __wrap_pm_persist_init(int fd, int forced, const char *heap) {
     (void)fd, (void)forced, (void)heap;
-    pm_durability = PM_DURABLE_LINE;
+    pm_durability = world->plain ? PM_DURABLE_PAGE : PM_DURABLE_LINE;
     pm_persist = (struct pm_persist_ops){record_flush, record_drain};
 }
 

@@ -218,7 +218,7 @@ struct world {
     uint64_t replay_point, replay_index; // UINT64_MAX: none
     // two: the heap has two shards; fixed: it lies on a fixed medium, with both: on two of them;
     // taking: this phase takes images
-    bool eadr, two, fixed, taking;
+    bool eadr, plain, two, fixed, taking;
     enum mutation mutation;
     uint64_t mutant_pc[MUTANT_PCS];
     uint32_t mutant_count;

@@ -8,11 +8,15 @@ tests/apps/README.md."""
 
 import pathlib
 import shutil
+import tempfile
 import time
 
 import pytest
 from conftest import (
+    BUILD,
     DEFAULT_HEAPS,
+    ROOTS,
+    Workload,
     compiled,
     on_media,
     recover,
@@ -34,9 +38,9 @@ MEGABYTE = 1 << 20
 SLACK = 24 * MEGABYTE
 
 
-def killed_at_work(workload, processes, rng, threads, longest=0.03):
+def killed_at_work(workload, processes, rng, threads, longest=0.03, **settings):
     """Starts the program, lets it work a while, kills it."""
-    process = workload.start("run", 0, rng.randrange(1 << 30), "-t", threads)
+    process = workload.start("run", 0, rng.randrange(1 << 30), "-t", threads, **settings)
     processes.append(process)
     lines = [process.stdout.readline()]
     if lines[0].startswith("ok "):  # it has checked what it found
@@ -102,8 +106,8 @@ def test_one_whose_first_thread_has_ended_is_not_going(heap, processes):
     assert time.monotonic() - began < 5
 
 
-def goes_on(workload, rng):
-    return workload.check("run", 300, rng.randrange(1 << 30), "-t", rng.choice("12"))
+def goes_on(workload, rng, **settings):
+    return workload.check("run", 300, rng.randrange(1 << 30), "-t", rng.choice("12"), **settings)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -133,6 +137,37 @@ def test_kill_at_random_instants(workload, processes, rng, name, threads):
         # growing number is not.
         assert on_media(work.heap) <= found["bytes"] * 1.3 + 2 * SLACK, f"round {number}: {found}"
     assert ops > 0
+
+
+@pytest.fixture
+def on_disk():
+    path = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_kill_on_a_plain_file(on_disk, processes, rng, name):
+    """Slabs and large blocks are made ahead there. Kills come before, amid and after a group. What
+    was made ahead is given back, and a heap may change to another medium and back."""
+    work = Workload(name, on_disk / name, ROOTS[name])
+    work.check("run", 500, rng.randrange(1 << 30))
+    ops = 0
+    for number in range(8):
+        persist = "line" if number % 4 == 3 else "page"
+        print(f"round {number}, {persist}")
+        killed_at_work(work, processes, rng, 1 + number % 2, longest=0.1, PERSIST=persist)
+        if number % 2:
+            assert recovered(work.heap)["result"] == "recovered"
+            assert recover(work.heap, "--check").returncode == 0
+            found = work.check(PERSIST=persist)
+        else:
+            found = goes_on(work, rng, PERSIST=persist)
+        assert found["ops"] >= ops, f"{found} after {ops} operations"
+        ops = found["ops"]
+        figures = recovered(work.heap)
+        assert figures["state"] == "clean"
+        assert on_media(work.heap) <= found["bytes"] * 1.3 + 2 * SLACK, f"round {number}: {found}"
 
 
 @pytest.mark.parametrize("name", ["list", "tree"])

@@ -20,6 +20,10 @@ static unsigned crashes;
 // The operation under way. After a crash its page is as before the operation or as after it.
 static uint64_t op_page = UINT64_MAX, op_before, op_after;
 
+// The same for a group of entries.
+static uint64_t group_page[64], group_after[64];
+static unsigned group_count;
+
 static void record_flush(const void *addr, size_t len) {
     uint64_t at = (uint64_t)((const char *)addr - pm_heap.shard[0].log.map);
     if (at >= IMAGE)
@@ -61,6 +65,10 @@ static void after_crash(void) {
         bool before = seen[op_page] == op_before, after = seen[op_page] == op_after;
         CHECK(before || after);
         model[op_page] = seen[op_page];
+    }
+    for (unsigned i = 0; i < group_count; i++) {
+        CHECK(seen[group_page[i]] == 0 || seen[group_page[i]] == group_after[i]);
+        model[group_page[i]] = seen[group_page[i]];
     }
     for (unsigned page = 0; page < MODEL_PAGES; page++)
         model_pos[page] = seen_pos[page];
@@ -171,7 +179,76 @@ static void test_crash_while_growing(void) {
     printf("  %u crashes\n", crashes);
 }
 
+// ---- groups, where a flush waits ----------------------------------------------------------------
+
+#define GROUP 40u
+
+// Appends entries of pages that have none. A power failure may leave any of them.
+static void crashing_group(unsigned want) {
+    uint64_t entry[GROUP];
+    pm_log_pos pos[GROUP];
+    group_count = 0;
+    for (unsigned tries = 0; tries < 3 * GROUP && group_count < 1 + want % GROUP; tries++) {
+        uint64_t page = rnd(MODEL_PAGES / 2);
+        bool twice = model[page] != 0;
+        for (unsigned i = 0; i < group_count; i++)
+            twice |= group_page[i] == page;
+        if (twice)
+            continue;
+        entry[group_count] = pm_entry_make(PM_ENTRY_EXTENT, page, 1 + rnd(9000));
+        group_page[group_count] = page;
+        group_after[group_count] = entry[group_count];
+        group_count++;
+    }
+    unsigned count = group_count;
+    CHECK_EQ(pm_log_append_group(&pm_heap.shard[0], entry, pos, count, model_moved), count);
+    group_count = 0;
+    for (unsigned i = 0; i < count; i++)
+        model_note(group_page[i], entry[i], pos[i]);
+}
+
+static void churn_groups(unsigned steps, unsigned most) {
+    for (unsigned i = 0; i < steps && !check_failures; i++) {
+        if (model_live < most)
+            crashing_group((unsigned)rnd(GROUP));
+        for (unsigned ends = (unsigned)rnd(GROUP); ends && model_live; ends--)
+            crashing_step(1);
+    }
+}
+
+static void test_crash_amid_groups(void) {
+    log_new();
+    pm_durability = PM_DURABLE_PAGE;
+    one_in = 40;
+    arm();
+    churn_groups(900, 500);
+    uint64_t chunks = pm_log_stats(&pm_heap.shard[0]).chunks;
+    CHECK(chunks < 16);
+    CHECK_EQ(pm_log_stats(&pm_heap.shard[0]).compactions, 0);
+    printf("  %u crashes, %lu chunks\n", crashes, (unsigned long)chunks);
+}
+
+// A heap is copied from a disk to other media and back.
+static void test_crash_as_media_change(void) {
+    log_new();
+    one_in = 60;
+    arm();
+    for (unsigned round = 0; round < 12 && !check_failures; round++) {
+        pm_durability = round % 2 ? PM_DURABLE_PAGE : PM_DURABLE_LINE;
+        if (round % 2)
+            churn_groups(100, 600);
+        else
+            churn(1500, 300);
+        armed = false;
+        reload();
+        arm();
+    }
+    printf("  %u crashes\n", crashes);
+}
+
 int main(void) {
+    RUN_CHILD(crash_amid_groups);
+    RUN_CHILD(crash_as_media_change);
     RUN_CHILD(crash_at_any_drain);
     RUN_CHILD(crash_with_short_lives);
     RUN_CHILD(crash_while_growing);
