@@ -13,8 +13,12 @@
 
 #include "base/crc.h"
 #include "base/options.h"
+#include "blocks/alloc.h"
 #include "blocks/arena.h"
+#include "blocks/kinds.h"
+#include "blocks/link_table.h"
 #include "blocks/morph.h"
+#include "blocks/pinned.h"
 #include "blocks/slab.h"
 #include "blocks/tables.h"
 #include "media/file.h"
@@ -143,9 +147,65 @@ static void *morphed(void **head) {
     return head;
 }
 
+// Blocks of a kind, small and large, in slabs of their own. Some are freed again.
+static void *of_kind(enum pm_kind kind, void *head) {
+    static const uint16_t size[] = {16, 48, 200, 1000, 5000, 20000};
+    for (unsigned i = 0; i < 60; i++) {
+        void **p = pm_alloc_of_kind(kind, size[i % 6], 0);
+        MUST(p);
+        memset(p, 0, 16);
+        if (pm_kind_is_pinned(kind))
+            pm_pin(p);
+        if (i % 7 == 3) {
+            pm_alloc_free(p, pm_alloc_tag(p));
+        } else if (i % 3) {
+            void **link = block(2);
+            link[0] = head;
+            link[1] = p;
+            head = link;
+        }
+    }
+    return head;
+}
+
+// Of blocks that something reaches, and of others.
+static void links(void **at) {
+    for (unsigned i = 0; i < 80; i++) {
+        void **word = block(3), **object = block(4);
+        word[0] = i % 2 ? object : NULL;
+        word[1] = (void *)~(uintptr_t)object;
+        at[i * 2] = i % 5 ? word : NULL;
+        at[i * 2 + 1] = i % 3 ? object : NULL;
+        struct pm_link link = {.at = pm_heap_offset(word + 1), .object = pm_heap_offset(object)};
+        uint32_t number;
+        MUST(pm_links_add(&link, &number));
+        if (i % 11 == 0)
+            pm_links_erase(number);
+    }
+    pm_links_settle();
+}
+
+static void fill_kinds(unsigned seed) {
+    void *p = graph(8), **all;
+    if (seed < 8) {
+        p = of_kind(PM_KIND_POINTER_FREE, p);
+        p = of_kind(PM_KIND_PINNED, p);
+        set_slot(3, of_kind(PM_KIND_PINNED_POINTER_FREE, p));
+        return;
+    }
+    all = extent(2);
+    all[200] = of_kind(PM_KIND_POINTER_FREE, p);
+    links(all);
+    set_slot(3, all);
+}
+
 static void fill(unsigned seed) {
     if (seed == 0)
         return;
+    if (seed >= PLAIN_SEEDS) {
+        fill_kinds(seed);
+        return;
+    }
     void **p = graph(seed == 5 ? 12 : 24);
     if (seed == 2 || seed == 4)
         p = morphed(p);
@@ -235,7 +295,7 @@ static void in_child(void (*step)(unsigned, const char *), unsigned seed, const 
 void seeds_make(const char *directory) {
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         in_child(make, seed, directory);
-        if (seed == 1 || seed == 3) // the others stay unclean, as after a kill
+        if (seed == 1 || seed == 3 || seed == 7) // the others stay unclean, as after a kill
             in_child(close_cleanly, seed, directory);
         for (unsigned f = 0; f < FILES; f++)
             load(&images[seed][f], directory, pm_heap_files[f].name);
