@@ -107,11 +107,24 @@ bool pm_slab_find(const struct pm_vslab *v, uint32_t offset, struct pm_slab_bloc
 
 // ---- recovery ----------------------------------------------------------------------------------
 
+unsigned pm_slab_stride(const struct pm_vslab *v) {
+    uint32_t sizes = 256 | pm_classes[v->size_class].size;
+    if (v->old_class)
+        sizes |= pm_classes[v->old_class].size;
+    return sizes & -sizes;
+}
+
+void pm_slab_clear_tags(uint32_t slab) {
+    unsigned rows = pm_slab_stride(&pm_vslabs[slab]) >> PM_GRANULE_SHIFT;
+    for (unsigned row = 0; row < PM_TAG_ROWS; row += rows)
+        memset(&pm_tag[pm_tag_run(slab, row)], PM_TAG_NONE, PM_TAG_RUN);
+}
+
 static void set_tags(uint32_t slab, unsigned cls, const uint64_t *used) {
     unsigned tag = pm_vslabs[slab].kind || pm_vslabs[slab].held ? PM_TAG_KIND : cls;
     PM_EACH_BIT(i, used, pm_slab_words(cls)) {
         const char *block = pm_slab_start(slab) + (size_t)i * pm_classes[cls].size;
-        pm_tag[pm_granule(block)] = (uint8_t)tag;
+        *pm_tag_at(block) = (uint8_t)tag;
     }
 }
 

@@ -50,6 +50,13 @@ struct pm_slab_block {
 };
 bool pm_slab_find(const struct pm_vslab *v, uint32_t offset, struct pm_slab_block *block);
 
+// The largest power of two up to 256 that divides the distance of every block from the slab's start.
+// So a search for tags skips rows (pages/pagemap.h) that no block touches, and takes no memory.
+unsigned pm_slab_stride(const struct pm_vslab *v);
+
+// Clears all tags of a slab.
+void pm_slab_clear_tags(uint32_t slab);
+
 // Writes the tags of all blocks in use of a recovered slab. The bin's lock is held. This happens
 // before any block of the slab is handed out or returned.
 void pm_slab_write_tags(uint32_t slab);

@@ -99,8 +99,7 @@ static inline uint8_t pm_extent_tag(const struct pm_extent *e) {
 static inline bool pm_extent_is_cached(const struct pm_extent *e) {
     return e->state == PM_EXTENT_ACTIVE && !e->slab && !e->kind && !e->held &&
            e->log != PM_LOG_NOWHERE &&
-           __atomic_load_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)],
-                           __ATOMIC_RELAXED) == PM_TAG_NONE;
+           __atomic_load_n(pm_tag_of_page(e->page), __ATOMIC_RELAXED) == PM_TAG_NONE;
 }
 
 // For loops over all extents by address: each step waits for what the one before has read. The next

@@ -29,7 +29,7 @@ bool heap_leaks_find(struct pm_leaks *leaks) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
         char *at = pm_extent_address(e);
-        if (!e->slab && pm_tag[pm_granule(at)] != PM_TAG_EXTENT) // the sweep tags what is reached
+        if (!e->slab && *pm_tag_at(at) != PM_TAG_EXTENT) // the sweep tags what is reached
             pm_leaks_add(leaks, at, pm_extent_bytes(e));
     }
     return pm_bitmaps_read(add_small, leaks);
