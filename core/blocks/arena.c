@@ -253,7 +253,7 @@ void pm_arena_return(unsigned cls, void **blocks, unsigned count) {
 static unsigned reclaim_untouched(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab,
                                   const uint64_t *alive) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    uint64_t *free = pm_slab_bits[slab];
+    uint64_t *free = pm_free_bits(v);
     unsigned words = pm_slab_words(v->size_class);
     for (unsigned w = 0; w < words; w++)
         free[w] = ~alive[w];

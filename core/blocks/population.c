@@ -21,7 +21,8 @@ bool pm_population_init(void) {
 
 static uint64_t *old_bits(const struct pm_vslab *v, unsigned which) {
     unsigned before = pm_slab_words(v->size_class), each = pm_slab_words(v->old_class);
-    if (before + 2 * each > PM_BITMAP_WORDS)
+    unsigned room = pm_slab_is_narrow(v->size_class) ? PM_NARROW_WORDS : PM_BITMAP_WORDS;
+    if (before + 2 * each > room)
         return apart[v - pm_vslabs][which];
     return pm_free_bits(v) + before + which * each;
 }
@@ -69,11 +70,13 @@ unsigned pm_slab_populations(const struct pm_vslab *v, struct pm_population out[
     unsigned cls = v->size_class, old = v->old_class;
     if (!cls)
         return 0;
+    uint32_t slab = (uint32_t)(v - pm_vslabs);
     unsigned blocks = pm_classes[cls].blocks - v->blocked;
-    out[0] = (struct pm_population){cls, blocks, blocks - v->free_count, false, pm_free_bits(v)};
+    out[0] =
+        (struct pm_population){slab, cls, blocks, blocks - v->free_count, false, pm_free_bits(v)};
     if (!old)
         return 1;
-    out[1] = (struct pm_population){old, v->old_live, v->old_live, true, pm_old_live(v)};
+    out[1] = (struct pm_population){slab, old, v->old_live, v->old_live, true, pm_old_live(v)};
     return 2;
 }
 

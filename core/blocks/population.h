@@ -19,6 +19,7 @@
 #include "slab.h"
 
 struct pm_population {
+    uint32_t slab;
     unsigned cls;
     unsigned blocks; // blocks that can be in use: all but the blocked ones
     unsigned used;   // of these, handed out or in a thread cache

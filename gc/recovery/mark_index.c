@@ -40,7 +40,7 @@ static void lay_out(void) {
     uint64_t count = x->stripes + 1;
     area.size = 0;
     if (x->beside)
-        x->bits = carve(count * sizeof *x->bits);
+        x->bits = carve(((count >> PM_BITS_SHIFT) + 1) * sizeof *x->bits);
     x->large = carve(room() * sizeof *x->large);
     x->kind = carve(count * sizeof *x->kind);
     if (x->beside && pm_holes_found)
@@ -80,7 +80,7 @@ static void add_large(const struct pm_extent *e, bool mixed) {
 static void add_pinned(uint32_t slab) {
     if (pm_kind_has_pointers(pm_vslabs[slab].kind))
         pm_marks.kind[slab] = PM_STRIPE_PINNED;
-    pm_pinned_used(slab, pm_mark_bits(slab));
+    pm_pinned_used(slab, pm_mark_bits(slab, pm_vslabs[slab].size_class));
     if (pm_marks.holes)
         pm_marks.holes[slab] = pm_vslabs[slab].holes;
 }

@@ -302,12 +302,13 @@ static uint64_t allocated;
 
 static void count(const struct pm_population *p, const uint64_t *words, void *arg) {
     unsigned cls = p->cls;
-    uint32_t slab = (uint32_t)((size_t)(p->bits - pm_slab_bits[0]) / PM_BITMAP_WORDS);
-    CHECK(!p->old && p->bits == pm_slab_bits[slab]);
+    uint32_t slab = p->slab;
+    const uint64_t *free = pm_free_bits(&pm_vslabs[slab]);
+    CHECK(!p->old && p->bits == free);
     CHECK(arg == &records && (records == 0 || slab > last_slab));
     CHECK_EQ(cls, pm_vslabs[slab].size_class);
     for (unsigned i = 0; i < pm_classes[cls].blocks; i++) {
-        bool is = words[i / 64] >> i % 64 & 1, is_free = pm_slab_bits[slab][i / 64] >> i % 64 & 1;
+        bool is = words[i / 64] >> i % 64 & 1, is_free = free[i / 64] >> i % 64 & 1;
         CHECK(is != is_free);
         allocated += is;
     }
