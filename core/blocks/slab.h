@@ -68,8 +68,8 @@ struct pm_vslab {
 
 extern struct pm_vslab *pm_vslabs;
 
-// A bit for each block of 32 slabs. Blocks of 64 bytes and more need a quarter of the words at most,
-// and nobody touches the others: the narrow bits of 32 slabs are a page of their own.
+// A bit for each block of 32 slabs. Blocks of 64 bytes and more need a quarter of the words at
+// most, and nobody touches the others: the narrow bits of 32 slabs are a page of their own.
 #define PM_NARROW_WORDS (PM_BITMAP_WORDS / 4)
 #define PM_BITS_SHIFT 5
 struct pm_slab_bits {
@@ -87,8 +87,8 @@ static inline uint64_t *pm_bits_of(struct pm_slab_bits *table, uint32_t slab, un
 }
 
 // The free bits lie in a table of their own: bit i says that block i is not handed out, cached or
-// blocked. They are longer than the vslab. A start that collects nothing makes a vslab for each slab
-// of the heap, all blocks in use, and touches no bits: this table begins as zeroes.
+// blocked. They are longer than the vslab. A start that collects nothing makes a vslab for each
+// slab of the heap, all blocks in use, and touches no bits: this table begins as zeroes.
 extern struct pm_slab_bits *pm_slab_bits;
 
 static inline uint64_t *pm_free_bits(const struct pm_vslab *v) {

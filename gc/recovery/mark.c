@@ -224,8 +224,7 @@ static void scan_population(struct marker *m, uint32_t slab, unsigned cls, const
 
 // All pinned blocks of a slab are one range.
 static void scan_pinned(struct marker *m, uint64_t offset) {
-    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT);
-    unsigned cls = pm_vslabs[slab].size_class;
+    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), cls = pm_vslabs[slab].size_class;
     scan_population(m, slab, cls, pm_mark_bits(slab, cls));
 }
 
