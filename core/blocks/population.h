@@ -51,8 +51,8 @@ struct pm_slab_block {
 };
 bool pm_slab_find(const struct pm_vslab *v, uint32_t offset, struct pm_slab_block *block);
 
-// The largest power of two up to 256 on whose multiples all blocks start. A search for tags takes such steps. It
-// skips rows (pages/pagemap.h) that no block touches, and takes no memory.
+// The largest power of two up to 256 on whose multiples all blocks start. A search for tags takes
+// such steps: it skips rows (pages/pagemap.h) that no block touches, and takes no memory.
 unsigned pm_slab_stride(const struct pm_vslab *v);
 
 // Clears all tags of a slab.
