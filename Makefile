@@ -105,7 +105,9 @@ ASAN_ARCHIVE := $(if $(ASAN_OBJS),$(BUILD)/asan/libpmalloc_core.a)
 BOEHM_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/boehm/*.c))
 LIBS := $(if $(PRELOAD_OBJS),$(BUILD)/libpmalloc_preload.so $(BUILD)/libpmalloc.so)
 # glibc only: programs that are linked with musl have another libgc. Not installed yet.
-GC_LIB := $(if $(MUSL_KERNEL),,$(BUILD)/libpmalloc_gc.so)
+# In a folder that no linker searches by itself, because it has libgc's name.
+GC_DIR = pmalloc-libgc
+GC_LIB := $(if $(MUSL_KERNEL),,$(BUILD)/$(GC_DIR)/libpmalloc_gc.so)
 MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
@@ -126,7 +128,7 @@ all: $(MAN1) $(MAN7) $(PC)
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' \
-		$(firstword $(MAKEFILE_LIST))
+		$(filter-out %.d,$(MAKEFILE_LIST))
 
 # --- objects and libraries ---------------------------------------------------------------------
 
@@ -167,10 +169,10 @@ $(BUILD)/libpmalloc.so:
 
 # Programs look for it by libgc's name, and C++ programs by libgccpp's, too.
 GC_NAMES = libgc.so.1 libgccpp.so.1
-$(BUILD)/libpmalloc_gc.so: $(BOEHM_OBJS) $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
-	@mkdir -p $(BUILD)/pmalloc-libgc
+$(GC_LIB): $(BOEHM_OBJS) $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
+	@mkdir -p $(@D)
 	$(LINK) $(SO_LDFLAGS) -Wl,-soname,libgc.so.1 -o $@ $(filter %.o,$^) -lpthread
-	for name in $(GC_NAMES); do ln -sf ../$(@F) $(BUILD)/pmalloc-libgc/$$name || exit 1; done
+	for name in $(GC_NAMES); do ln -sf $(@F) $(@D)/$$name || exit 1; done
 
 # --- tools, manual pages, programs of the tests ------------------------------------------------
 
@@ -455,37 +457,9 @@ lint: format-check check-style check-layers ## run all three checks and clang's 
 			$$f || exit 1; \
 	done
 
-# --- install -----------------------------------------------------------------------------------
+# --- install and packages ----------------------------------------------------------------------
 
-SO_REAL = libpmalloc.so.$(VERSION)
-COMPLETIONS = $(DATADIR)/bash-completion/completions
-INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
-	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \
-		libpmalloc.so pkgconfig/libpmalloc.pc) \
-	$(INCLUDEDIR)/pmalloc.h $(INCLUDEDIR)/pmalloc.hpp \
-	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7))) \
-	$(addprefix $(COMPLETIONS)/,$(notdir $(TOOLS))) $(DATADIR)/pmalloc/persistent-heap.conf
-
-installed-files: $(LIBS) $(TOOLS) $(MAN1) $(MAN7) $(PC)
-
-install: installed-files ## install to $(DESTDIR)$(PREFIX)
-	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR) \
-		$(MANDIR)/man1 $(MANDIR)/man7 $(COMPLETIONS) $(DATADIR)/pmalloc)
-	install -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
-	install -m 644 $(BUILD)/libpmalloc_preload.so $(DESTDIR)$(LIBDIR)
-	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
-	ln -sf $(SO_REAL) $(DESTDIR)$(LIBDIR)/libpmalloc.so.$(SOVERSION)
-	ln -sf libpmalloc.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libpmalloc.so
-	install -m 644 preload/pmalloc.h preload/pmalloc.hpp $(DESTDIR)$(INCLUDEDIR)
-	install -m 644 $(PC) $(DESTDIR)$(LIBDIR)/pkgconfig
-	install -m 644 $(MAN1) $(DESTDIR)$(MANDIR)/man1
-	install -m 644 $(MAN7) $(DESTDIR)$(MANDIR)/man7
-	for tool in $(notdir $(TOOLS)); do \
-		install -m 644 tools/completion.bash $(DESTDIR)$(COMPLETIONS)/$$tool || exit 1; done
-	install -m 644 tools/persistent-heap.conf $(DESTDIR)$(DATADIR)/pmalloc
-
-uninstall: ## remove what install put there
-	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
+include scripts/install.mk
 
 dist: ## make build/pmalloc-VERSION.tar.gz
 	scripts/package --output $(BUILD) tarball

@@ -22,8 +22,8 @@ enum { KEY_MAN_ENV = 256 };
 enum { OWN_FAILURE = 125 };
 
 #define LIBRARY "libpmalloc_preload.so"
-#define GC_LIBRARY "libpmalloc_gc.so"
-#define GC_NAMES "pmalloc-libgc" // a folder beside it: libgc.so.1 and libgccpp.so.1 are links to it
+// Its folder also has libgc.so.1 and libgccpp.so.1, which are links to it.
+#define GC_LIBRARY "pmalloc-libgc/libpmalloc_gc.so"
 
 extern char **environ;
 
@@ -212,8 +212,8 @@ static bool in_list(const char *list, const char *path) {
 static void stand_in(const char *path) {
     const char *others = getenv("LD_LIBRARY_PATH");
     char *list;
-    int folder = (int)(strrchr(path, '/') - path) + 1;
-    if (asprintf(&list, "%.*s" GC_NAMES "%s%s", folder, path, others && *others ? ":" : "",
+    int folder = (int)(strrchr(path, '/') - path);
+    if (asprintf(&list, "%.*s%s%s", folder, path, others && *others ? ":" : "",
                  others ? others : "") < 0 ||
         setenv("LD_LIBRARY_PATH", list, 1) != 0)
         fail("out of memory");

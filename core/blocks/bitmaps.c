@@ -92,7 +92,7 @@ static bool write_records(struct writer *w, const struct pm_shard *s) {
     return w->good && write_at(w, &h, sizeof h, 0);
 }
 
-static bool write_shard(const struct pm_shard *s) {
+static bool write_shard(struct pm_shard *s) {
     struct writer w = {.good = true, .at = sizeof(struct pm_bitmaps_header)};
     const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
     w.fd = openat(pm_heap.dir_fd, s->bitmaps.name, flags, 0600);
@@ -116,18 +116,17 @@ static bool write_part(struct pm_shard *s) {
 
 bool pm_bitmaps_write(void) {
     struct pm_state *state = &pm_heap.super->state;
-    bool fixed = pm_fixed_is_open(), good = fixed || pm_dir_ready();
-    for (unsigned i = 0; i < pm_heap.shards && good; i++) {
-        if (fixed && !write_part(&pm_heap.shard[i]))
+    bool fixed = pm_fixed_is_open();
+    if (!fixed && !pm_dir_ready())
+        return false;
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        if (!(fixed ? write_part : write_shard)(&pm_heap.shard[i]))
             return true; // too little room: after this clean close recovery marks, too
-        good = fixed || write_shard(&pm_heap.shard[i]);
-    }
     // The files are durable here. The tag needs no flush of its own: it lies in the cache line of
     // the state word, which is stored and flushed later. Stores to one line become durable in their
     // order, so a state word "clean" on media has the tag beside it.
-    if (good)
-        __atomic_store_n(&state->bitmaps_tag, state->opens, __ATOMIC_RELEASE);
-    return good;
+    __atomic_store_n(&state->bitmaps_tag, state->opens, __ATOMIC_RELEASE);
+    return true;
 }
 
 static const char *next_record(const char *at, const char *end, struct pm_bitmap_record *record) {

@@ -12,8 +12,9 @@
 
 #include "population.h"
 
-// Writes which blocks of every slab are in use, and puts the file's tag into the state page. No
-// other thread may allocate.
+// Writes which blocks of every slab are in use, and puts the file's tag into the state page. Where
+// there is too little room it does neither: recovery then marks after the clean close, too. False:
+// this process may not write to the heap's directory. No other thread may allocate.
 bool pm_bitmaps_write(void);
 // Called with what a record says about a slab's population. A set bit: the block is in use. The
 // pointers are valid only during the call.

@@ -33,6 +33,10 @@ void pm_feature_need(uint64_t bits) {
     pm_unlock(lock);
 }
 
+void pm_feature_flush_inherited(void) {
+    pm_flush(&pm_heap.super->super, sizeof pm_heap.super->super);
+}
+
 // A cut between the two stores may be followed by another one, at the next bit: so any of the bits
 // may be newer than the checksum.
 bool pm_superblock_is_whole(const struct pm_superblock *super) {

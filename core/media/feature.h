@@ -15,6 +15,9 @@
 void pm_feature_set(uint64_t bits);
 // The same, if the heap is on media and lacks one of them. Takes that lock.
 void pm_feature_need(uint64_t bits);
+// Flushes what a killed process may have left in the caches, so that nobody builds on a bit that is
+// not durable. The caller drains.
+void pm_feature_flush_inherited(void);
 // Whether the checksum is right, or was so before the last bit was set.
 bool pm_superblock_is_whole(const struct pm_superblock *super);
 

@@ -30,10 +30,14 @@
 // The journal of a heap with PM_INCOMPAT_LAPS may hold several commits, and its files need not be
 // durable between them (journal_format.h). A heap gets the bit with PM_INCOMPAT_JOURNAL.
 #define PM_INCOMPAT_LAPS 64ull
+// A heap with PM_INCOMPAT_LINKS may have disappearing links (link_format.h), which who opens it has
+// to clear. It gets the bit, in the same way, before the first table of them, and keeps it.
+#define PM_INCOMPAT_LINKS 128ull
 // What a heap gets in use.
 #define PM_INCOMPAT_LATER_1 (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL)
 #define PM_INCOMPAT_LATER                                                                          \
-    (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS | PM_INCOMPAT_PINNED | PM_INCOMPAT_LAPS)
+    (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS | PM_INCOMPAT_PINNED | PM_INCOMPAT_LAPS |             \
+     PM_INCOMPAT_LINKS)
 #define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_LATER)
 
 #endif

@@ -7,7 +7,7 @@
 //   HEAP/superblock   identity and geometry | state | root slots | two root tables [| lanes]
 //   HEAP/heap.0       the program's data, no metadata; heap offset 0 is PM_HEAP_BASE
 //   HEAP/slabs.0      struct pm_slab_header[], indexed by (address - base) / 64 KiB
-//   HEAP/morph.0      index tables of slabs that hold blocks of two classes, in lines of 64 bytes
+//   HEAP/morph.0      index tables of slabs of two classes, tables of pinned blocks and of links
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
@@ -47,6 +47,7 @@
 //   morph    index table --> current --> blocks of the new class are handed out
 //   free     tombstone --> the pages are reused, made a hole, or leave the end of heap.0
 //   uncache  all entries erased --> the same of all their pages
+//   link     the word --> the link; to clear: 0 in the word --> the link is free
 //   publish  blocks, stores of the lane --> its commit --> the stores --> its end --> frees
 //   close    bitmaps.0 --> close record --> all files --> "clean"
 //   remove   the superblock's name ..> the other names
@@ -99,6 +100,11 @@
 //   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]
 //     needs   the stores themselves
 //     before  the next recovery makes them again     after  every thread may change the same words
+//   first table of links         make_table()                                   [links killedlinks]
+//     needs   the table, empty; the feature bit
+//   word of a link     pm_links_add(), pm_links_move(), pm_links_set_object() [links killedlinks]
+//     needs   the words before it in its line; to be erased: 0 in the word of the dead object
+//     before  the old link, or none       after  the new one, or none
 //   entry                        pm_log_append() by put()                       [small large huge]
 //     needs   length of heap.0, slab header, the chunk's zeroes and generation
 //     before  the extent is free          after  it stands; recovery frees it if it is unreachable
@@ -182,13 +188,11 @@
 //     before  the next opening folds again                      after  a heap
 //
 // More is proved. [later] starts again and again without a collection: what is free then is what
-// the log does not name. [holes] makes holes of pages that no block in use lies on: nothing on
-// media speaks of them, so there is no commit word. [threads] does all this from several threads.
-// Recovery is interrupted in [swept recover recovermorph recovercap recoverlog]. The simulator
-// takes changes of names and lengths as durable at once and in order; tests/vm, which cuts the
-// power of a guest, does not. Under PMALLOC_COMMIT no store reaches media by itself: all words of
-// this page are pages of a journal. tests/unit/test_journal_crash.c tears its pages by sectors, in
-// each order, and cuts its recovery a second time.
+// the log does not name. [holes] makes holes of pages that no block in use lies on: of them nothing
+// stands on media. [threads] does all this from several threads. Recovery is interrupted in
+// [swept recover recovermorph recovercap recoverlog]. The simulator takes changes of names and
+// lengths as durable at once and in order; tests/vm, which cuts a guest's power, does not. Under
+// PMALLOC_COMMIT all words are pages of a journal: tests/unit/test_journal_crash.c tears them.
 #ifndef PM_FORMAT_H
 #define PM_FORMAT_H
 

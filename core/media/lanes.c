@@ -165,8 +165,7 @@ int pm_lanes_check(uint64_t images, uint64_t length, unsigned *unfinished, struc
     return PM_OK;
 }
 
-// The file `roots` is not mapped yet.
-static bool store_in_image(uint64_t offset, uint64_t value) {
+bool pm_image_store(uint64_t offset, uint64_t value) {
     uint64_t page = offset & ~(uint64_t)(PM_PAGE_SIZE - 1);
     char *map = pm_file_map(&pm_heap.roots, NULL, PM_PAGE_SIZE, PROT_READ | PROT_WRITE, 0, page);
     if (map == MAP_FAILED)
@@ -188,7 +187,7 @@ static bool finish(const struct pm_lane *l, uint32_t count) {
             continue;
         }
         if (place == PM_PLACE_IMAGE) {
-            good = store_in_image(offset, value);
+            good = pm_image_store(offset, value);
             continue;
         }
         uint64_t *at = place == PM_PLACE_SLOT ? &pm_heap.super->slots.slot[offset / 8]
@@ -204,8 +203,7 @@ int pm_lanes_finish(struct pm_error *err) {
     if (!has_lanes())
         return PM_OK;
     // A power failure could still undo the last stores of a killed process: a commit on which the
-    // stores below build, the end of a lane on which the program will build, and the feature.
-    pm_flush(&pm_heap.super->super, sizeof pm_heap.super->super);
+    // stores below build, and the end of a lane on which the program will build.
     pm_flush(lane_at(0), PM_LANES_BYTES);
     pm_drain();
     for (unsigned lane = 0; lane < PM_LANES; lane++) {

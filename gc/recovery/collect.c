@@ -10,6 +10,7 @@
 #include "blocks/kinds.h"
 #include "blocks/morph.h"
 #include "kept.h"
+#include "links.h"
 #include "pages/extent_take.h"
 #include "roots/root_table.h"
 
@@ -77,6 +78,9 @@ static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct
         pm_abort("pmalloc_collect: %s", err->text);
     each(false, mark_new, NULL);
     r->overflows = pm_mark_run();
+    status = pm_links_weed(true, true, &r->links, err);
+    if (status != PM_OK) // as above
+        pm_abort("pmalloc_collect: %s", err->text);
     pm_mark_end();
     each(false, forget_new, NULL);
     return PM_OK;

@@ -18,6 +18,7 @@
 #include "media/heap_space.h"
 #include "media/snapshot.h"
 #include "pages/extent.h"
+#include "words.h"
 #include "workers.h"
 
 // The protocol. bdwgc's parallel marker works in the same way:
@@ -158,22 +159,16 @@ static inline void consider(struct marker *m, uint64_t word) {
 // and marking is not slowed down.
 static struct pm_stray *stray; // NULL: nothing is counted
 
-__attribute__((noinline, cold)) static void count_stray(const uint64_t *word, const uint64_t *end) {
-    uint64_t found[2] = {0, 0};
-    for (; word < end; word++)
-        for (unsigned i = 0; i < 2; i++)
-            found[i] += __atomic_load_n(word, __ATOMIC_RELAXED) - stray->start[i] < stray->len[i];
-    for (unsigned i = 0; i < 2; i++)
-        if (found[i])
-            __atomic_fetch_add(&stray->words[i], found[i], __ATOMIC_RELAXED);
-}
-
 static void scan_words(struct marker *m, const void *bytes, uint64_t len) {
     const uint64_t *word = bytes, *end = word + len / sizeof *word;
+    const struct pm_high_halves high = pm_marks.high;
     if (__builtin_expect(stray != NULL, 0))
-        count_stray(word, end);
+        pm_words_count_stray(stray, word, end);
+    for (; end - word >= 4; word += 4)
+        for (unsigned near = pm_words_near(word, high); near; near &= near - 1)
+            consider(m, word[__builtin_ctz(near)]);
     for (; word < end; word++)
-        consider(m, __atomic_load_n(word, __ATOMIC_RELAXED));
+        consider(m, *word);
     m->scanned += len;
 }
 
@@ -294,25 +289,30 @@ static void report(struct marker *m) {
         progress("mark", m->scanned * marker_count, pm_marks.frontier);
 }
 
-static void prefetch(uint64_t offset) {
-    const char *p = at_offset(offset);
-    __builtin_prefetch(p);
-    __builtin_prefetch(p + 64);
+// Takes a range from the stack. It waits in the ring, unless it is the only one, as in a list: then
+// there is nothing to do meanwhile.
+static bool next_range(struct marker *m, struct range *r) {
+    if (m->ring_count == 0 && m->count == 1) {
+        *r = m->stack[--m->count];
+        return true;
+    }
+    while (m->count && m->ring_count < RING) {
+        struct range waits = m->stack[--m->count];
+        __builtin_prefetch(at_offset(waits.offset));
+        __builtin_prefetch(at_offset(waits.offset + 64));
+        m->ring[(m->ring_head + m->ring_count++) % RING] = waits;
+    }
+    if (m->ring_count == 0)
+        return false;
+    *r = m->ring[m->ring_head++ % RING];
+    m->ring_count--;
+    return true;
 }
 
 // Scans until the marker's stack and ring are empty, or until it is to rest.
 static void work_off(struct marker *m) {
-    while (m->scanned < m->pause_at) {
-        while (m->count && m->ring_count < RING) {
-            struct range r = m->stack[--m->count];
-            prefetch(r.offset);
-            m->ring[(m->ring_head + m->ring_count++) % RING] = r;
-        }
-        if (m->ring_count == 0)
-            return;
-        struct range r = m->ring[m->ring_head];
-        m->ring_head = (m->ring_head + 1) % RING;
-        m->ring_count--;
+    struct range r;
+    while (m->scanned < m->pause_at && next_range(m, &r)) {
         scan(m, r);
         if (parallel && m->count > 32 && atomic_load_explicit(&pool.idle, memory_order_relaxed))
             donate(m);

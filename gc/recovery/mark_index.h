@@ -21,6 +21,7 @@
 
 #include "base/message.h"
 #include "blocks/slab.h"
+#include "words.h"
 
 // 0: nothing is allocated in the stripe, or a slab of pinned blocks without pointers.
 // 1 .. PM_CLASSES: a slab of that class. PM_STRIPE_PINNED: a slab of pinned blocks that may hold
@@ -39,6 +40,7 @@ struct pm_large {
 
 struct pm_mark_index {
     uint64_t base, frontier, stripes; // of the addresses: pm_base, and the end of the last shard
+    struct pm_high_halves high;       // of the addresses
     const char *bytes;                // where byte 0 from pm_base is read
     uint32_t *kind;                   // by stripe
     uint8_t *noted;                   // by stripe; 1: a range that begins in it was dropped

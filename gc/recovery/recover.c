@@ -13,11 +13,14 @@
 #include "blocks/arena.h"
 #include "blocks/bitmaps.h"
 #include "blocks/holes.h"
+#include "blocks/link_table.h"
 #include "blocks/morph.h"
 #include "blocks/pinned.h"
 #include "kept.h"
+#include "links.h"
 #include "mark.h"
 #include "media/close_record.h"
+#include "media/feature.h"
 #include "media/file.h"
 #include "media/heap_open.h"
 #include "media/lanes.h"
@@ -127,9 +130,16 @@ static int load_shards(unsigned threads, struct pm_error *err) {
     return PM_OK;
 }
 
+// A collection beside the program cannot clear links: until it has marked, the program may take a
+// pointer out of one. So a heap with links is collected before the program runs.
+static bool links_wait_for_none(const struct pm_recover_options *options) {
+    return !(options->beside && pm_links_count()) || (pm_heap_is_clean() && !pm_kept_garbage());
+}
+
 // Whether this start collects nothing. A heap without roots is emptied by any start.
 static bool may_keep(const struct pm_recover_options *options) {
     return options->write && pm_options.collect.number >= PM_COLLECT_LATER && pm_heap_has_roots() &&
+           links_wait_for_none(options) &&
            (pm_options.collect.number == PM_COLLECT_API || !pm_kept_too_much(options->beside));
 }
 
@@ -154,6 +164,7 @@ static int begin(const struct pm_recovery *r, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     if (!pm_heap_is_clean()) {
+        pm_feature_flush_inherited();
         pm_slab_flush_inherited();
         if (!pm_heap.created)
             pm_shards_tidy();
@@ -179,6 +190,9 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
         status = check_clean(err);
     if (status == PM_OK)
         status = check_lanes(table, options, r, err);
+    if (status == PM_OK)
+        status = pm_links_adopt(err);
+    r->links.registered = status == PM_OK ? pm_links_count() : 0;
     if (status == PM_OK && options->check)
         return PM_OK;
     r->uncollected = options->borrow || may_keep(options);
@@ -202,9 +216,10 @@ static void mark_lane(const struct pm_lane_store *store, uint32_t count, void *u
     }
 }
 
-static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct pm_error *err) {
+static int mark(const struct pm_recover_options *options, struct pm_recovery *r,
+                struct pm_error *err) {
     double start = seconds_now();
-    struct pm_mark_options chosen = *how;
+    struct pm_mark_options chosen = options->mark;
     if (!pm_heap_has_roots())
         chosen.markers = 1; // there is nothing to mark
     pm_holes_find(false);
@@ -213,8 +228,10 @@ static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct
         return status;
     status = pm_roots_each(pm_mark_root, NULL, err);
     pm_lanes_each(mark_lane, NULL);
-    if (status == PM_OK)
+    if (status == PM_OK) {
         r->overflows = pm_mark_run();
+        status = pm_links_weed(options->write, false, &r->links, err);
+    }
     pm_mark_end();
     r->marked = true;
     r->mark_seconds = seconds_now() - start;
@@ -405,7 +422,7 @@ static int find_live(const struct pm_recover_options *options, struct pm_recover
                      struct pm_error *err) {
     if (r->uncollected)
         return PM_OK; // small blocks are as pm_slab_adopt() has left them: all in use
-    int status = mark(&options->mark, r, err);
+    int status = mark(options, r, err);
     if (status == PM_OK)
         r->leaks_exact = r->was_clean && pm_bitmaps_read(count_leaks, r);
     return status;
@@ -421,11 +438,15 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     int status = rebuild(options, r, err);
     if (status != PM_OK || options->check)
         return status;
-    if (options->borrow || !trusts(r, options->beside)) {
+    if (!options->borrow && trusts(r, options->beside)) {
+        status = pm_links_weed(options->write, false, &r->links, err);
+    } else {
+        if (options->beside && pm_links_count())
+            r->uncollected = false; // the bitmaps of a clean close were not there
         status = find_live(options, r, err);
-        if (status != PM_OK)
-            return status;
     }
+    if (status != PM_OK)
+        return status;
     // Also where the bitmaps of a clean close have said what is live.
     struct pm_recover_options held = *options;
     held.hold = options->write && pm_options.collect.number == PM_COLLECT_API && !r->marked;

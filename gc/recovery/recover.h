@@ -8,6 +8,7 @@
 //   3 make the data that a killed process stored durable, then the state word "dirty"
 //   4 finish what was published (media/lanes.h); make the gaps free extents, finish a resize
 //   5 mark in parallel from the roots         mark.h
+//     clear the links of what is not marked   links.h
 //   6 sweep: free what is not marked; the log is made durable once, for all of it
 //
 // Steps 1 and 2 write nothing, so a damaged heap is refused unchanged. A crash at any point leaves
@@ -17,6 +18,7 @@
 
 #include <stdbool.h>
 
+#include "links.h"
 #include "mark.h"
 
 // What an opening found and did. Leaked means: allocated at the end of the last run, and not
@@ -37,7 +39,8 @@ struct pm_recovery {
     uint64_t slabs, extents; // in use after recovery
     uint64_t morphing;       // of these slabs, how many have live old blocks
     unsigned unfinished;     // publishes that were committed and not finished; they are now
-    uint64_t overflows;      // how often noted stripes were scanned again
+    struct pm_links_found links;
+    uint64_t overflows; // how often noted stripes were scanned again
     double seconds, mark_seconds;
 };
 

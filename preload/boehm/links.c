@@ -2,13 +2,17 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Disappearing links: words that become 0 when the block that they are about dies. A short link is
-// cleared when only finalizers could still reach the block, a long one when nothing can.
+// cleared when only finalizers could still reach the block, a long one when nothing can. Links that
+// lie on a heap are on media, too (links_media.h).
+#include "links_media.h"
+
 #include "boehm.h"
 #include "live/trace.h"
-#include "notes.h"
 #include "pages/pagemap.h"
 
 static struct notes links[2]; // short, long
+
+void pm_gc_links_load(void) { pm_gc_links_read(links); }
 
 static int add(bool of_long, void **link, const void *block) {
     struct notes *t = &links[of_long];
@@ -16,24 +20,32 @@ static int add(bool of_long, void **link, const void *block) {
         pm_gc_abort("a disappearing link needs an object, and lies on a multiple of 8 bytes");
     pm_gc_init();
     pm_gc_lock();
+    pm_gc_links_load();
     uint32_t i = notes_find(t, (uintptr_t)link);
     int result = i ? GC_DUPLICATE : GC_DONE;
     if (!i)
         i = notes_add(t, (uintptr_t)link);
     if (i)
         t->note[i].block = (uintptr_t)block;
-    else
-        result = GC_NO_MEMORY;
+    if (i && !pm_gc_link_write(&t->note[i], of_long)) {
+        notes_remove(t, i);
+        i = 0;
+    }
     pm_gc_unlock();
-    return result;
+    return i ? result : GC_NO_MEMORY;
 }
 
 static int take(bool of_long, void **link) {
     struct notes *t = &links[of_long];
+    pm_gc_init();
     pm_gc_lock();
+    pm_gc_links_load();
     uint32_t i = notes_find(t, (uintptr_t)link);
-    if (i)
+    if (i) {
+        pm_gc_link_forget(&t->note[i]);
+        pm_gc_links_forgotten();
         notes_remove(t, i);
+    }
     pm_gc_unlock();
     return i != 0;
 }
@@ -42,11 +54,15 @@ static int move(bool of_long, void **link, void **to) {
     struct notes *t = &links[of_long];
     if ((uintptr_t)to % sizeof *to)
         pm_gc_abort("a disappearing link lies on a multiple of 8 bytes");
+    pm_gc_init();
     pm_gc_lock();
+    pm_gc_links_load();
     uint32_t i = notes_find(t, (uintptr_t)link);
     int result = i ? GC_DONE : GC_NOT_FOUND;
     if (i && link != to && notes_find(t, (uintptr_t)to))
         result = GC_DUPLICATE;
+    else if (i && !pm_gc_link_move(&t->note[i], of_long, (uintptr_t)to))
+        result = GC_NO_MEMORY;
     else if (i)
         notes_rekey(t, i, (uintptr_t)to);
     pm_gc_unlock();
@@ -60,23 +76,30 @@ static bool is_gone(const void *p) {
     return !pm_trace_is_alive(p) || (pm_granule(p) < PM_GRANULES && !*pm_tag_at(p));
 }
 
+// All words are 0, durably, before the first link is forgotten.
 void pm_gc_links_clear(bool of_long) {
     struct notes *t = &links[of_long];
-    NOTES_EACH(i, t) {
-        if (!is_gone((void *)t->note[i].block))
-            continue;
-        if (pm_trace_is_alive((void *)t->note[i].key))
-            *(void **)t->note[i].key = NULL;
+    NOTES_EACH(i, t)
+    if (is_gone((void *)t->note[i].block) && pm_trace_is_alive((void *)t->note[i].key))
+        pm_gc_link_clear(&t->note[i]);
+    pm_gc_links_forgotten();
+    NOTES_EACH(i, t)
+    if (is_gone((void *)t->note[i].block)) {
+        pm_gc_link_forget(&t->note[i]);
         notes_remove(t, i);
     }
+    pm_gc_links_forgotten();
 }
 
 // Links that lie in dead blocks.
 void pm_gc_links_drop_dead(bool of_long) {
     struct notes *t = &links[of_long];
     NOTES_EACH(i, t)
-    if (!pm_trace_is_alive((void *)t->note[i].key))
+    if (!pm_trace_is_alive((void *)t->note[i].key)) {
+        pm_gc_link_forget(&t->note[i]);
         notes_remove(t, i);
+    }
+    pm_gc_links_forgotten();
 }
 
 // ---- names --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The fields of a heap's files, read from format.h and lane_format.h in core/media, so that no
-second list can drift.
+"""The fields of a heap's files, read from format.h, lane_format.h and link_format.h in core/media,
+so that no second list can drift.
 
 Every constant and struct there is parsed. Offsets follow from C's rules and are compared with the
 header's own assertions. fields() names what a given heap directory holds:
@@ -22,6 +22,7 @@ LAYOUT = (
     CORE / "base" / "geometry.h",
     CORE / "media" / "format.h",
     CORE / "media" / "lane_format.h",
+    CORE / "media" / "link_format.h",
 )
 SIMPLE = {"char": 1, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "uint64_t": 8}
 TABLE = CORE / "media" / "heap_files.h"
@@ -199,6 +200,9 @@ def _superblock(layout, data):
         for i in range(count or 1):
             name = f"roots.table[{i}]" if count else "superblock" if member == "super" else member
             yield from layout.leaves(kind, name, offset + i * size, {})
+    at = layout.offset("pm_super_file", "state") + layout.offset("pm_state", "reserved")
+    at += layout.structs["pm_shard_state"].size
+    yield from layout.leaves("pm_link_state", "links", at, {})
     lane, at = layout.structs["pm_lane"].size, layout.structs["pm_super_file"].size
     for i in range((len(data) - at) // lane):
         yield from layout.leaves("pm_lane", f"lane[{i}]", at + i * lane, {"store": 4})

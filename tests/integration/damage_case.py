@@ -21,6 +21,7 @@ INFORMATIVE = [
     (r"state\.(opens|bitmaps_tag)|state\.clean\..*", DIRTY, "mean something after a clean close"),
     (r"state\.state", ALL - DIRTY, "clean read as dirty is recovered as after a crash"),
     (r"booklog\.header\.reserved", ALL, "not used"),
+    (r"links\.reserved", ALL, "not used"),
     (r"booklog\.chunk\[FREE\].*", ALL, "not in the log"),
     (r"slabs\[FREE\].*", ALL, "of no slab"),
     (r"morph\.word\[FREE\]", ALL, "of no slab's index table"),

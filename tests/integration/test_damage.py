@@ -467,7 +467,8 @@ def test_fields_are_the_header_s():
     in them."""
     layout = Layout()
     media = ROOT / "core" / "media"
-    text = "".join((media / f"{name}.h").read_text("utf-8") for name in ("format", "lane_format"))
+    FORMATS = ("format", "lane_format", "link_format")
+    text = "".join((media / f"{name}.h").read_text("utf-8") for name in FORMATS)
     assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) == set(layout.structs)
     assert layout.structs["pm_super_file"].size == 3 * 4096 + 2 * 86016
     assert layout.offset("pm_state", "clean") == 512

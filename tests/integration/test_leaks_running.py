@@ -132,6 +132,21 @@ def test_kills_of_the_tool(running, mode):
         found(process.pid)
 
 
+def test_kills_of_the_program(running):
+    """At any instant. The tool ends, although it has stopped the threads that end."""
+    for _ in range(KILLS):
+        process = start([running, "busy"], BACKING="volatile")
+        assert process.stdout.readline() == "busy\n"
+        argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]
+        with subprocess.Popen(argv, stdout=-1, stderr=-1, text=True) as one:
+            time.sleep(random.uniform(0, 0.02))
+            process.kill()
+            output, errors = one.communicate(timeout=60)
+            assert one.returncode in (0, 8), errors
+            assert "nothing reaches" in output or errors.startswith("pmalloc-info: "), errors
+        process.communicate(timeout=60)
+
+
 def test_two_at_once(running):
     with begun([running, "sleepers"], BACKING="volatile") as process:
         argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]

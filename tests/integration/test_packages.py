@@ -105,7 +105,7 @@ BARE = ("libc6", "libgcc-s1", "gcc-12-base", "dash", "coreutils", "libacl1", "li
         "libselinux1", "libpcre2-8-0", "libpmem1", "libdaxctl1", "libndctl6", "libudev1",
         "libkmod2", "libuuid1", "libzstd1", "liblzma5", "libssl3", "libcrypt1", "zlib1g", "dpkg",
         "tar", "diffutils", "debconf", "libbz2-1.0", "libmd0", "sed", "grep", "bash", "libtinfo6",
-        "base-files")
+        "base-files", "libc-bin")
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +151,20 @@ def test_works_in_a_bare_system(chroot):
     assert done.returncode == 0, done
     lines = done.stdout.splitlines()
     assert lines[:2] == ["ok", "blue"] and "clean" in lines[2] and lines[-1] == "clean", lines
+
+
+def test_stands_in_for_libgc_when_asked(chroot):
+    """The system has no libgc, and nothing of ours is taken for it."""
+    shutil.copy(shutil.which("mmv"), chroot / "usr/bin")
+    done = inside(chroot, """
+        ldconfig
+        cd /tmp && touch wash.txt iron.txt
+        mmv '*.txt' '#1.done' && exit 9
+        pmalloc-run --gc mmv '*.txt' '#1.done'
+        ls *.txt *.done || true
+    """)
+    assert done.returncode == 0 and done.stderr.count("libgc.so.1") == 1, done
+    assert done.stdout.split() == ["iron.done", "wash.done"], done
 
 
 def test_a_program_is_built_with_the_package(chroot, packages, tmp_path):

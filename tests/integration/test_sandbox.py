@@ -387,13 +387,15 @@ def test_small_shm(size):
 
 @pytest.mark.parametrize("size", ["12k", "1m", "16m"])
 def test_small_shm_for_a_heap_with_roots(size):
-    """The heap fills up. malloc returns NULL, which the program reports. What is there is kept."""
+    """The heap fills up. malloc returns NULL, which the program reports. What is there is kept. The
+    tool closes the heap cleanly when there is no space left at all."""
     script = (
         f"mount -t tmpfs -o size={size},mode=1777 tmpfs /dev/shm && L=$PMALLOC_P; unset PMALLOC_P; "
     )
     script += "export PMALLOC_HEAP=/dev/shm/heap PMALLOC_ROOTS=list_state; "
     script += (
         'LD_PRELOAD=$L "$1" run 20000 1 -t 2; echo "status $?"; LD_PRELOAD=$L "$1" check; '
+        'rm -f /dev/shm/heap/bitmaps.*; dd if=/dev/zero bs=4k of=/dev/shm/all 2> /dev/null; '
         '"$2" --json /dev/shm/heap'
     )
     done = inside(script, app("list"), tool("pmalloc-recover"))

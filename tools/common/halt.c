@@ -18,7 +18,8 @@
 #include "standstill.h"
 
 enum { PATIENCE_TICKS = 50000, TICK_NS = 20000 }; // a second, and more where naps are long
-#define PF_IO_WORKER 0x10ul                       // the kernel's own threads in a process
+enum { LOOK_TICKS = 50 };
+#define PF_IO_WORKER 0x10ul // the kernel's own threads in a process
 #define PF_USER_WORKER 0x4000ul
 
 void halt_nap(long ns) {
@@ -36,6 +37,12 @@ static char state_of(pid_t pid, pid_t id, unsigned long *flags) {
     if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %lu", &state, flags) != 2)
         return 0;
     return state;
+}
+
+bool halt_has_ended(pid_t id) {
+    unsigned long flags;
+    char state = state_of(id, id, &flags);
+    return !state || strchr("ZX", state);
 }
 
 bool halt_stopped(struct halt_thread *t) {
@@ -56,8 +63,10 @@ bool halt_stopped(struct halt_thread *t) {
 }
 
 bool halt_await(struct halt_thread *t) {
-    for (unsigned i = 0; i < PATIENCE_TICKS && !halt_stopped(t) && !t->dead; i++)
+    for (unsigned i = 0; i < PATIENCE_TICKS && !halt_stopped(t) && !t->dead; i++) {
         halt_nap(TICK_NS);
+        t->dead = i % LOOK_TICKS == LOOK_TICKS - 1 && halt_has_ended(t->id);
+    }
     return t->stopped;
 }
 
@@ -118,9 +127,17 @@ static bool visit(const char *name, void *arg) {
     t->dead = !state || strchr("ZX", state) || flags & (PF_IO_WORKER | PF_USER_WORKER);
     if (t->dead)
         return true;
+    p->h->contended = standstill_tool_has(p->h->pid, id);
     pm_fail(p->err, PM_OPERATIONAL, "process %d cannot be held: its thread %d: %s", (int)p->h->pid,
             (int)id, strerror(error));
     p->failed = true;
+    return false;
+}
+
+static bool any_alive(const struct halt *h) {
+    for (size_t i = 0; i < h->count; i++)
+        if (!h->thread[i].dead)
+            return true;
     return false;
 }
 
@@ -130,18 +147,16 @@ bool halt_begin(struct halt *h, struct pm_error *err) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/task", (int)h->pid);
     struct pass p = {.h = h, .err = err, .grown = true};
-    while (p.grown) {
+    bool there = true;
+    h->contended = false;
+    while (there && p.grown) {
         p.grown = false;
         int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        bool good = fd >= 0 && pm_os_each_name(fd, visit, &p);
+        there = fd >= 0 && pm_os_each_name(fd, visit, &p);
         if (fd >= 0)
             close(fd);
         if (p.failed)
             return false;
-        if (!good) {
-            pm_fail(err, PM_OPERATIONAL, "process %d has ended", (int)h->pid);
-            return false;
-        }
         for (size_t i = 0; i < h->count; i++) {
             struct halt_thread *t = &h->thread[i];
             if (t->dead || t->stopped || halt_await(t) || t->dead)
@@ -153,7 +168,10 @@ bool halt_begin(struct halt *h, struct pm_error *err) {
             return false;
         }
     }
-    return true;
+    there = there && any_alive(h);
+    if (!there)
+        pm_fail(err, PM_OPERATIONAL, "process %d has ended", (int)h->pid);
+    return there;
 }
 
 // Who gives up has asked some to stop that have not come to it yet. Their calls fail with EINTR if

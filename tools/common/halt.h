@@ -30,6 +30,7 @@ struct halt {
     pid_t pid;
     struct halt_thread *thread;
     size_t count, room;
+    bool contended; // halt_begin() has failed because another tool has a thread now
 };
 
 // Stops those that are not stopped yet, also new ones. False: not all have stopped, and `err` says
@@ -42,6 +43,8 @@ bool halt_await(struct halt_thread *t);
 // A look whether it has stopped, at once.
 bool halt_stopped(struct halt_thread *t);
 void halt_end(struct halt *h);
+// Whether the thread has ended. While others of its process are stopped its end is not reported.
+bool halt_has_ended(pid_t id);
 // A short sleep.
 void halt_nap(long ns);
 

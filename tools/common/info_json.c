@@ -47,6 +47,8 @@ static void put_totals(struct json *j, const struct info *info) {
     json_number(j, "leaked_bytes", f->leaked_bytes);
     json_bool(j, "leaks_exact", f->leaks_exact);
     json_number(j, "unfinished", f->unfinished);
+    json_number(j, "links", f->links.registered);
+    json_number(j, "links_of_dead", f->links.cleared + f->links.foreign);
     json_number(j, "heap_bytes", c->frontier);
     json_number(j, "slabs", c->slabs);
     json_number(j, "slab_bytes", c->slab_bytes);

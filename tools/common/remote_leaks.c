@@ -175,7 +175,7 @@ static enum event look(void) {
     siginfo_t info = {0};
     pid_t id = waitpid(job.worker->id, &status, __WALL | WNOHANG);
     if (id == 0)
-        return EVENT_NONE;
+        return halt_has_ended(job.worker->id) ? EVENT_GONE : EVENT_NONE;
     if (id < 0 || !WIFSTOPPED(status))
         return EVENT_GONE;
     if (status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) == SIGTRAP)
@@ -335,22 +335,32 @@ static enum pm_leaks_answer try(long patience_ns) {
     }
     if (all)
         found = choose() ? work() : PM_LEAKS_BUSY;
+    else if (h->contended)
+        found = PM_LEAKS_BUSY;
     halt_end(h);
     job.out->held_ns = standstill_now_ns() - began;
     return found;
 }
 
-static void try_for_long(void) {
+static bool is_wanted(int tool) {
+    char byte;
+    return recv(tool, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+}
+
+static void try_for_long(int tool) {
     uint64_t end = standstill_now_ns() + PATIENCE_MS * 1000000ull;
-    enum pm_leaks_answer found;
+    enum pm_leaks_answer found = PM_LEAKS_BUSY;
     long patience = TRY_NS;
-    while ((found = try(patience)) == PM_LEAKS_BUSY && standstill_now_ns() < end) {
+    while (is_wanted(tool) && (found = try(patience)) == PM_LEAKS_BUSY &&
+           standstill_now_ns() < end) {
         halt_nap(patience);
         patience = patience < MOST_TRY_NS ? patience * 2 : patience;
     }
     if (found == PM_LEAKS_BUSY)
-        found = failed("its threads do not come out of the allocator; nothing was changed: "
-                       "try again");
+        found = failed(job.halt.contended
+                           ? "another tool has stopped it; nothing was changed: try again"
+                           : "its threads do not come out of the allocator; nothing was changed: "
+                             "try again");
     job.out->found.answer = found;
 }
 
@@ -383,7 +393,7 @@ static void work_apart(int end, void *unused) {
     if (job.memory < 0)
         job.out->found.answer = failed(strerror(errno));
     else
-        try_for_long();
+        try_for_long(end);
     send_all(end, job.out, sizeof *job.out);
 }
 

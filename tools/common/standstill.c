@@ -333,19 +333,29 @@ static void *hold_all(void *arg) {
 
 // ---- from outside -------------------------------------------------------------------------------
 
-// Who traces the process; 0: nobody. A guardian (remote_call.c) of another tool ends soon.
+static int tracer_of_thread(pid_t pid, pid_t id) {
+    char text[4096];
+    return program_text(pid, id, "status", text, sizeof text)
+               ? (int)program_number(text, "TracerPid", 0)
+               : 0; // it is gone, which is found out elsewhere
+}
+
+// A guardian (guardian.h) of another tool, which ends soon.
+static bool is_tool(int tracer) {
+    char text[64];
+    return tracer && program_text(tracer, tracer, "comm", text, sizeof text) &&
+           (strncmp(text, "pmalloc-backup", 14) == 0 || strncmp(text, "pmalloc-info", 12) == 0);
+}
+
+bool standstill_tool_has(pid_t pid, pid_t thread) { return is_tool(tracer_of_thread(pid, thread)); }
+
+// Who traces the process; 0: nobody.
 static int tracer_of(pid_t pid) {
     const struct timespec tick = {.tv_nsec = 1000000};
-    char text[4096];
-    int tracer = 0;
-    for (unsigned i = 0; i < 1000; i++) {
-        if (!program_text(pid, pid, "status", text, sizeof text))
-            return 0; // it is gone, which is found out elsewhere
-        tracer = (int)program_number(text, "TracerPid", 0);
-        if (!tracer || !program_text(tracer, tracer, "comm", text, sizeof text) ||
-            (strncmp(text, "pmalloc-backup", 14) != 0 && strncmp(text, "pmalloc-info", 12) != 0))
-            break;
+    int tracer = tracer_of_thread(pid, pid);
+    for (unsigned i = 0; i < 1000 && is_tool(tracer); i++) {
         nanosleep(&tick, NULL);
+        tracer = tracer_of_thread(pid, pid);
     }
     return tracer;
 }
