@@ -73,7 +73,7 @@ unsigned pm_alloc_tag(const void *p) {
     uint64_t granule = pm_granule(p);
     if (granule >= PM_GRANULES || !pm_tag)
         return PM_TAG_NONE;
-    unsigned tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+    unsigned tag = __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED);
     if (tag == PM_TAG_NONE) {
         // Read the tag again even if pm_arena_write_tags() did nothing. Another thread may have
         // written the tags meanwhile, under the same bin lock, so its stores are visible here.
@@ -82,7 +82,7 @@ unsigned pm_alloc_tag(const void *p) {
         struct pm_cancel held = pm_cancel_hold();
         pm_arena_write_tags(pm_slab_of(p));
         pm_cancel_release(held);
-        tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+        tag = __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED);
     }
     return tag;
 }
@@ -91,7 +91,7 @@ unsigned pm_alloc_tag(const void *p) {
 
 static void *hand_out(void *p, unsigned cls) {
     if (p)
-        pm_tag[pm_granule(p)] = (uint8_t)cls;
+        *pm_tag_at(p) = (uint8_t)cls;
     return p;
 }
 
@@ -281,7 +281,7 @@ static void free_small(void *p, unsigned tag) {
         if (local && pm_tcache_put(t, p, tag))
             return;
     }
-    pm_tag[pm_granule(p)] = PM_TAG_NONE;
+    *pm_tag_at(p) = PM_TAG_NONE;
     if (local)
         pm_arena_return(tag, &p, 1);
     else

@@ -41,7 +41,7 @@ static inline bool pm_alloc_free_further(void *p) {
     if (pm_nodes.count == 1 || t->granules == 0 || granule >= PM_GRANULES ||
         pm_node_of(p) != t->node)
         return false;
-    unsigned tag = __atomic_load_n(&pm_tag[granule], __ATOMIC_RELAXED);
+    unsigned tag = __atomic_load_n(&pm_tag[pm_tag_index(granule)], __ATOMIC_RELAXED);
     if (pm_tag_is_class(tag))
         return pm_tcache_put(t, p, tag);
     return tag == PM_TAG_EXTENT &&

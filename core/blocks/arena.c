@@ -253,7 +253,7 @@ void pm_arena_return(unsigned cls, void **blocks, unsigned count) {
 static unsigned reclaim_untouched(struct pm_arena *arena, struct pm_bin *bin, uint32_t slab,
                                   const uint64_t *alive) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    uint64_t *free = pm_slab_bits[slab];
+    uint64_t *free = pm_free_bits(v);
     unsigned words = pm_slab_words(v->size_class);
     for (unsigned w = 0; w < words; w++)
         free[w] = ~alive[w];
@@ -277,9 +277,9 @@ static unsigned reclaim_word(struct pm_arena *arena, struct pm_bin *bin, unsigne
     unsigned count = 0, size = pm_classes[cls].size;
     for (; garbage; garbage &= garbage - 1) {
         char *block = first + (size_t)__builtin_ctzll(garbage) * size;
-        if (pm_tag[pm_granule(block)] != cls) // it is none that was in use
+        if (*pm_tag_at(block) != cls) // it is none that was in use
             continue;
-        pm_tag[pm_granule(block)] = PM_TAG_NONE;
+        *pm_tag_at(block) = PM_TAG_NONE;
         blocks[count++] = block;
     }
     for (unsigned i = 0; i < count;)
@@ -328,7 +328,7 @@ void *pm_arena_take_kind(enum pm_kind kind, unsigned cls) {
     for (unsigned i = 0; i < pm_nodes.count; i++) {
         unsigned node = (mine + i) % pm_nodes.count;
         if (fill(&pm_arenas[pm_kind_arena(kind, node)], cls, &p, 1, i > 0)) {
-            pm_tag[pm_granule(p)] = PM_TAG_KIND;
+            *pm_tag_at(p) = PM_TAG_KIND;
             return p;
         }
     }
@@ -344,10 +344,9 @@ static unsigned block_of_kind(void *p, bool give) {
     struct pm_bin *bin = &arena->bin[pm_home_class(home)];
     uint32_t offset = (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
     struct pm_slab_block block;
-    bool good =
-        pm_tag[pm_granule(p)] == PM_TAG_KIND && pm_slab_find(&pm_vslabs[slab], offset, &block);
+    bool good = *pm_tag_at(p) == PM_TAG_KIND && pm_slab_find(&pm_vslabs[slab], offset, &block);
     if (good && give) {
-        pm_tag[pm_granule(p)] = PM_TAG_NONE;
+        *pm_tag_at(p) = PM_TAG_NONE;
         bin->returns++;
         if (pm_kind_is_pinned(pm_vslabs[slab].kind))
             pm_unpin(p); // before anybody can get it

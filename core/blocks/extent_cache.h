@@ -91,8 +91,7 @@ static inline void pm_cached_add_room(struct pm_extent_cache *cache, int64_t pag
 }
 
 static inline void pm_cached_set_tag(struct pm_extent_cache *cache, const struct pm_extent *e) {
-    __atomic_store_n(&cache->tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)], PM_TAG_EXTENT,
-                     __ATOMIC_RELAXED);
+    __atomic_store_n(&cache->tag[pm_tag_index_of_page(e->page)], PM_TAG_EXTENT, __ATOMIC_RELAXED);
 }
 
 // Takes an extent from `list` or, where that is empty, one that is up to a quarter longer.
@@ -121,7 +120,7 @@ PM_CACHED_PATH void *pm_extent_cache_malloc(struct pm_extent_cache *cache, size_
 // there is no such block, it is huge or has pages without space (its next block may be longer than
 // its last), the cache has no room, or it is time to look at the clock.
 PM_CACHED_PATH bool pm_extent_cache_put(struct pm_extent_cache *cache, uint64_t granule) {
-    uint8_t *tag = &cache->tag[granule];
+    uint8_t *tag = &cache->tag[pm_tag_index(granule)];
     if (__atomic_load_n(tag, __ATOMIC_RELAXED) != PM_TAG_EXTENT ||
         __atomic_exchange_n(tag, PM_TAG_NONE, __ATOMIC_RELAXED) != PM_TAG_EXTENT)
         return false;

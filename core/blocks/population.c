@@ -21,7 +21,8 @@ bool pm_population_init(void) {
 
 static uint64_t *old_bits(const struct pm_vslab *v, unsigned which) {
     unsigned before = pm_slab_words(v->size_class), each = pm_slab_words(v->old_class);
-    if (before + 2 * each > PM_BITMAP_WORDS)
+    unsigned room = pm_slab_is_narrow(v->size_class) ? PM_NARROW_WORDS : PM_BITMAP_WORDS;
+    if (before + 2 * each > room)
         return apart[v - pm_vslabs][which];
     return pm_free_bits(v) + before + which * each;
 }
@@ -69,11 +70,13 @@ unsigned pm_slab_populations(const struct pm_vslab *v, struct pm_population out[
     unsigned cls = v->size_class, old = v->old_class;
     if (!cls)
         return 0;
+    uint32_t slab = (uint32_t)(v - pm_vslabs);
     unsigned blocks = pm_classes[cls].blocks - v->blocked;
-    out[0] = (struct pm_population){cls, blocks, blocks - v->free_count, false, pm_free_bits(v)};
+    out[0] =
+        (struct pm_population){slab, cls, blocks, blocks - v->free_count, false, pm_free_bits(v)};
     if (!old)
         return 1;
-    out[1] = (struct pm_population){old, v->old_live, v->old_live, true, pm_old_live(v)};
+    out[1] = (struct pm_population){slab, old, v->old_live, v->old_live, true, pm_old_live(v)};
     return 2;
 }
 
@@ -107,11 +110,24 @@ bool pm_slab_find(const struct pm_vslab *v, uint32_t offset, struct pm_slab_bloc
 
 // ---- recovery ----------------------------------------------------------------------------------
 
+unsigned pm_slab_stride(const struct pm_vslab *v) {
+    uint32_t sizes = 256 | pm_classes[v->size_class].size;
+    if (v->old_class)
+        sizes |= pm_classes[v->old_class].size;
+    return sizes & -sizes;
+}
+
+void pm_slab_clear_tags(uint32_t slab) {
+    unsigned rows = pm_slab_stride(&pm_vslabs[slab]) >> PM_GRANULE_SHIFT;
+    for (unsigned row = 0; row < PM_TAG_ROWS; row += rows)
+        memset(&pm_tag[pm_tag_run(slab, row)], PM_TAG_NONE, PM_TAG_RUN);
+}
+
 static void set_tags(uint32_t slab, unsigned cls, const uint64_t *used) {
     unsigned tag = pm_vslabs[slab].kind || pm_vslabs[slab].held ? PM_TAG_KIND : cls;
     PM_EACH_BIT(i, used, pm_slab_words(cls)) {
         const char *block = pm_slab_start(slab) + (size_t)i * pm_classes[cls].size;
-        pm_tag[pm_granule(block)] = (uint8_t)tag;
+        *pm_tag_at(block) = (uint8_t)tag;
     }
 }
 

@@ -19,6 +19,7 @@
 #include "slab.h"
 
 struct pm_population {
+    uint32_t slab;
     unsigned cls;
     unsigned blocks; // blocks that can be in use: all but the blocked ones
     unsigned used;   // of these, handed out or in a thread cache
@@ -49,6 +50,13 @@ struct pm_slab_block {
     uint64_t *bits; // of its population
 };
 bool pm_slab_find(const struct pm_vslab *v, uint32_t offset, struct pm_slab_block *block);
+
+// The largest power of two up to 256 on whose multiples all blocks start. A search for tags takes
+// such steps: it skips rows (pages/pagemap.h) that no block touches, and takes no memory.
+unsigned pm_slab_stride(const struct pm_vslab *v);
+
+// Clears all tags of a slab.
+void pm_slab_clear_tags(uint32_t slab);
 
 // Writes the tags of all blocks in use of a recovered slab. The bin's lock is held. This happens
 // before any block of the slab is handed out or returned.

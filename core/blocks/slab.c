@@ -17,11 +17,11 @@
 #define SLAB_PAGES (PM_SLAB_SIZE >> PM_PAGE_SHIFT)
 
 struct pm_vslab *pm_vslabs;
-uint64_t (*pm_slab_bits)[PM_BITMAP_WORDS];
+struct pm_slab_bits *pm_slab_bits;
 
 static struct pm_range_table tables[] = {
     {.element = sizeof *pm_vslabs, .shift = PM_SLAB_SHIFT},
-    {.element = sizeof *pm_slab_bits, .shift = PM_SLAB_SHIFT},
+    {.element = sizeof *pm_slab_bits, .shift = PM_SLAB_SHIFT + PM_BITS_SHIFT},
 };
 
 bool pm_slab_init(void) {
@@ -196,7 +196,7 @@ static void pop_word(void **blocks, char *first, size_t size) {
 
 unsigned pm_slab_pop(uint32_t slab, void **blocks, unsigned want) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    uint64_t *free = pm_slab_bits[slab];
+    uint64_t *free = pm_free_bits(v);
     size_t size = pm_classes[v->size_class].size;
     char *first = pm_slab_start(slab); // of the word
     unsigned got = 0;
@@ -220,7 +220,7 @@ unsigned pm_slab_pop(uint32_t slab, void **blocks, unsigned want) {
 // before they are stored.
 unsigned pm_slab_push_run(uint32_t slab, void *const *blocks, unsigned count) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    uint64_t *free = pm_slab_bits[slab];
+    uint64_t *free = pm_free_bits(v);
     const uint64_t reciprocal = pm_classes[v->size_class].reciprocal;
     const uintptr_t start = (uintptr_t)pm_slab_start(slab);
     uint64_t set = 0;

@@ -69,13 +69,31 @@ struct pm_vslab {
 
 extern struct pm_vslab *pm_vslabs;
 
+// A bit for each block of 32 slabs. Blocks of 64 bytes and more need a quarter of the words at
+// most, and nobody touches the others: the narrow bits of 32 slabs are a page of their own.
+#define PM_NARROW_WORDS (PM_BITMAP_WORDS / 4)
+#define PM_BITS_SHIFT 5
+struct pm_slab_bits {
+    uint64_t narrow[1u << PM_BITS_SHIFT][PM_NARROW_WORDS];
+    uint64_t wide[1u << PM_BITS_SHIFT][PM_BITMAP_WORDS];
+};
+static inline unsigned pm_slab_words(unsigned cls) { return (pm_classes[cls].blocks + 63) / 64; }
+static inline bool pm_slab_is_narrow(unsigned cls) { return pm_classes[cls].size >= 64; }
+
+// The words of a slab of class `cls` in a table of bits.
+static inline uint64_t *pm_bits_of(struct pm_slab_bits *table, uint32_t slab, unsigned cls) {
+    struct pm_slab_bits *some = &table[slab >> PM_BITS_SHIFT];
+    uint32_t i = slab & ((1u << PM_BITS_SHIFT) - 1);
+    return pm_slab_is_narrow(cls) ? some->narrow[i] : some->wide[i];
+}
+
 // The free bits lie in a table of their own: bit i says that block i is not handed out, cached or
-// blocked. They are eight times as long as the vslab. A start that collects nothing makes a vslab
-// for each slab of the heap, all blocks in use, and touches no bits: this table begins as zeroes.
-extern uint64_t (*pm_slab_bits)[PM_BITMAP_WORDS];
+// blocked. They are longer than the vslab. A start that collects nothing makes a vslab for each
+// slab of the heap, all blocks in use, and touches no bits: this table begins as zeroes.
+extern struct pm_slab_bits *pm_slab_bits;
 
 static inline uint64_t *pm_free_bits(const struct pm_vslab *v) {
-    return pm_slab_bits[v - pm_vslabs];
+    return pm_bits_of(pm_slab_bits, (uint32_t)(v - pm_vslabs), v->size_class);
 }
 
 static inline uint32_t pm_slab_home(const struct pm_vslab *v) {
@@ -103,8 +121,6 @@ static inline uint32_t pm_slab_on_media(uint32_t slab) {
 static inline char *pm_slab_start(uint32_t slab) {
     return pm_heap_at((uint64_t)slab << PM_SLAB_SHIFT);
 }
-static inline unsigned pm_slab_words(unsigned cls) { return (pm_classes[cls].blocks + 63) / 64; }
-
 // The NUMA node that the slab's memory belongs to, and so its arena.
 static inline unsigned pm_slab_node(uint32_t slab) { return pm_shard_of_slab(slab)->node; }
 

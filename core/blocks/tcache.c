@@ -198,6 +198,7 @@ static void set_range(struct pm_tcache *t, unsigned node) {
     struct pm_node_memory range = pm_node_memory(node);
     t->tag = pm_tag + (range.offset >> PM_GRANULE_SHIFT);
     t->base = pm_base + range.offset;
+    t->tag_of_0 = (uintptr_t)pm_tag - (pm_base >> PM_GRANULE_SHIFT); // pm_base: whole MiB
     bool watched = atomic_load_explicit(&pm_frees_watched, memory_order_relaxed);
     t->granules = t->all_granules = watched ? 0 : range.bytes >> PM_GRANULE_SHIFT;
 }

@@ -69,6 +69,8 @@ struct pm_tcache {
     // one cache line with the stacks. With one node: pm_tag and pm_base.
     uint8_t *tag;
     uint64_t base;
+    // Where the tag of address 0 would stand: so malloc finds a tag without a subtraction.
+    uintptr_t tag_of_0;
     // How many granules of the node's memory lie in one range; 0 in pm_no_tcache. A free of another
     // address takes the slow path. Another thread may store 0, to ask the owner to return what it
     // has cached: its next free then takes the slow path.
@@ -156,8 +158,8 @@ static inline void *pm_tcache_pop(struct pm_tcache *t, uint64_t cls) {
         __builtin_unreachable();
     pm_stack_set(s, n);
     pm_stack_leave(s);
-    __atomic_store_n(&t->tag[((uint64_t)(uintptr_t)p - t->base) >> PM_GRANULE_SHIFT], (uint8_t)cls,
-                     __ATOMIC_RELAXED);
+    uint8_t *tag = (uint8_t *)(t->tag_of_0 + pm_tag_index((uintptr_t)p >> PM_GRANULE_SHIFT));
+    __atomic_store_n(tag, (uint8_t)cls, __ATOMIC_RELAXED);
     return p;
 }
 
@@ -186,7 +188,7 @@ static inline bool pm_tcache_push(struct pm_tcache *t, void *p) {
     uint64_t granule = pm_granule_from(t->base, p);
     if (PM_UNLIKELY(granule >= t->granules))
         return false;
-    uint8_t *at = &t->tag[granule];
+    uint8_t *at = &t->tag[pm_tag_index(granule)];
     uint64_t tag = __atomic_load_n(at, __ATOMIC_RELAXED);
     return pm_stack_push(t, pm_stack_of(t, tag), tag, at, p);
 }
@@ -194,7 +196,7 @@ static inline bool pm_tcache_push(struct pm_tcache *t, void *p) {
 // Caches a block of class `cls`, wherever the memory of the cache's node lies. False: the stack is
 // full or seized.
 static inline bool pm_tcache_put(struct pm_tcache *t, void *p, unsigned cls) {
-    return pm_stack_push(t, &t->stack[cls], cls, &pm_tag[pm_granule(p)], p);
+    return pm_stack_push(t, &t->stack[cls], cls, pm_tag_at(p), p);
 }
 
 // Returns a cache for this thread, perhaps the spare cache of an ended one. NULL: memory is out.

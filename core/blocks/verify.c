@@ -166,7 +166,7 @@ static int verify_tags(uint32_t slab, const struct pm_population *p, bool alone,
     uint64_t used[PM_BITMAP_WORDS];
     pm_population_used(&pm_vslabs[slab], p, used);
     for (unsigned i = 0; i < cls->blocks; i++) {
-        unsigned tag = pm_tag[pm_granule(pm_slab_start(slab) + (size_t)i * cls->size)];
+        unsigned tag = *pm_tag_at(pm_slab_start(slab) + (size_t)i * cls->size);
         bool in_use = pm_bit(used, i);
         unsigned own = pm_vslabs[slab].kind || pm_vslabs[slab].held ? PM_TAG_KIND : p->cls;
         if (in_use ? tag && tag != own : tag && (alone || (tag == own && own == p->cls)))

@@ -14,7 +14,6 @@
 //   HEAP/journal      pages of commits, under PMALLOC_COMMIT only (journal_format.h)
 //
 // On a fixed medium HEAP is one file or device, and these are parts of it (fixed_format.h).
-//
 // heap.0 and the four files with its number are shard 0. A heap that has outgrown it has heap.1,
 // slabs.1 and so on: shard n lies n * PM_SHARD_RANGE after PM_HEAP_BASE. In its files offsets,
 // pages and slabs count from the shard's first byte, so they look as those of shard 0 do.
@@ -36,8 +35,7 @@
 //      left its last stores in the caches alone, and a power failure could still undo them
 //      [killed killedmorph killedsync killedcap unrooted early].
 //
-// What comes before what. Each arrow is a drain or an fsync. `..>` is no fsync: the file system
-// keeps the order of changes in one directory.
+// What comes before what. `-->` is a drain or an fsync. `..>` is the order of a directory's names.
 //
 //   make     all files --> the superblock's name --> first store
 //   open     data, roots --> slots, slab headers, index tables, "dirty" --> the log --> first store
@@ -81,8 +79,7 @@
 //     that of the superblock without the bit, which opening accepts
 //   shards                       say_shards()                                            [shards]
 //     needs   the files of the new shard, empty, and their names (fsync); the feature bit
-//     before  files that do not count; the next making of the shard empties them
-//     after   a shard without extents
+//     before  files that do not count, and are emptied   after   a shard without extents
 //   link to a volume             make_link()                   [test_another_directory_comes_later]
 //     needs   the directory, with its file `volume` (fsync)
 //     before  a directory that the next opening takes    after  the heap has one volume more
@@ -142,8 +139,7 @@
 //     before  a freed old block is still listed; recovery ends that     after  its bytes are free
 //   length of heap.0             pm_shard_set_frontier()                              [large huge]
 //     needs   to shrink: the tombstones of all beyond the new end
-//     before  the old length              after  the new one; opening cuts a free end off and
-//     makes slabs.0 as long as heap.0 needs
+//     before  the old length   after  the new one; opening cuts a free end off, mends slabs.0
 //   heap.0 replaced by nothing   discard_data()                                    [emptied slots]
 //     needs   the empty log
 //     before  free pages, which opening gives back     after  an empty file

@@ -95,8 +95,7 @@ static inline uint8_t pm_extent_tag(const struct pm_extent *e) {
 }
 
 static inline void pm_extent_set_tag(const struct pm_extent *e) {
-    __atomic_store_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)], pm_extent_tag(e),
-                     __ATOMIC_RELAXED);
+    __atomic_store_n(pm_tag_of_page(e->page), pm_extent_tag(e), __ATOMIC_RELAXED);
 }
 
 // Whether an active extent is cached: the block in it is freed, and its entry still stands in the
@@ -104,8 +103,7 @@ static inline void pm_extent_set_tag(const struct pm_extent *e) {
 static inline bool pm_extent_is_cached(const struct pm_extent *e) {
     return e->state == PM_EXTENT_ACTIVE && !e->slab && !e->kind && !e->held &&
            e->log != PM_LOG_NOWHERE &&
-           __atomic_load_n(&pm_tag[e->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)],
-                           __ATOMIC_RELAXED) == PM_TAG_NONE;
+           __atomic_load_n(pm_tag_of_page(e->page), __ATOMIC_RELAXED) == PM_TAG_NONE;
 }
 
 // For loops over all extents by address: each step waits for what the one before has read. The next

@@ -408,7 +408,7 @@ void pm_extent_forgotten(struct pm_shard *s) { pm_log_forgotten(s, pm_extent_ent
 // Returns the extent of the large block at a granule, 0: there is none. The lock is held.
 static uint32_t block_at(uint64_t granule) {
     uint64_t page = granule >> (PM_PAGE_SHIFT - PM_GRANULE_SHIFT);
-    unsigned tag = pm_tag[granule];
+    unsigned tag = pm_tag[pm_tag_index(granule)];
     uint32_t index = tag == PM_TAG_EXTENT || tag == PM_TAG_KIND ? pm_page_extent[page] : 0;
     // A small block of a kind has the same tag as a large one.
     bool large = index && !pm_extents[index].slab && pm_extents[index].page == page;
@@ -434,8 +434,8 @@ bool pm_extent_free_block(const void *p) {
     pm_lock(&s->lock);
     uint32_t index = block_at(granule);
     // By exchange: the cached path of free takes no lock (blocks/extent_cache.h).
-    if (index && __atomic_exchange_n(&pm_tag[granule], PM_TAG_NONE, __ATOMIC_RELAXED) !=
-                     pm_extent_tag(&pm_extents[index]))
+    if (index && __atomic_exchange_n(&pm_tag[pm_tag_index(granule)], PM_TAG_NONE,
+                                     __ATOMIC_RELAXED) != pm_extent_tag(&pm_extents[index]))
         index = 0;
     if (index)
         release_locked(s, index);

@@ -8,7 +8,7 @@ uint8_t *pm_tag;
 uint32_t *pm_page_extent;
 
 static struct pm_range_table tables[] = {
-    {.element = sizeof *pm_tag, .shift = PM_GRANULE_SHIFT},
+    {.element = 1u << 16, .shift = 16 + PM_GRANULE_SHIFT}, // of pm_tag: all rows of a MiB,
     {.element = sizeof *pm_page_extent, .shift = PM_PAGE_SHIFT},
 };
 

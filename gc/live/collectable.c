@@ -16,7 +16,7 @@ bool pm_col_init(void) {
 }
 
 static bool found(struct pm_col_block *block, uint64_t offset, size_t size) {
-    uint8_t byte = pm_col[offset >> PM_GRANULE_SHIFT];
+    uint8_t byte = *pm_col_of(offset);
     *block = (struct pm_col_block){pm_heap_at(offset), size, byte};
     return byte & PM_COL_OWNED;
 }

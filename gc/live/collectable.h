@@ -38,6 +38,11 @@
 // NULL: there is no collector in this process.
 extern uint8_t *pm_col;
 
+// By pm_tag_index(), as the tag.
+static inline uint8_t *pm_col_of(uint64_t offset) {
+    return &pm_col[pm_tag_index(offset >> PM_GRANULE_SHIFT)];
+}
+
 // How blocks of a kind are scanned: a descriptor of the mark interface (trace.h).
 struct pm_col_kind {
     uint64_t descriptor;
@@ -51,11 +56,10 @@ extern struct pm_col_kind pm_col_kinds[PM_COL_KINDS];
 bool pm_col_init(void);
 
 static inline uint8_t pm_col_at(const void *p) {
-    uint64_t granule = pm_granule(p);
-    return pm_col && granule < PM_GRANULES ? pm_col[granule] : 0;
+    return pm_col && pm_granule(p) < PM_GRANULES ? *pm_col_of(pm_heap_offset(p)) : 0;
 }
 static inline void pm_col_set(const void *p, unsigned kind) {
-    pm_col[pm_granule(p)] =
+    *pm_col_of(pm_heap_offset(p)) =
         (uint8_t)(kind | PM_COL_OWNED | (pm_col_kinds[kind].mortal ? PM_COL_MORTAL : 0));
 }
 

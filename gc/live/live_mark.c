@@ -24,7 +24,9 @@ static _Atomic bool overflowed; // ranges were not pushed: all marked blocks are
 
 // ---- marks --------------------------------------------------------------------------------------
 
-static uint8_t *tag_of(uint64_t offset) { return &pm_tag[offset >> PM_GRANULE_SHIFT]; }
+static uint8_t *tag_of(uint64_t offset) {
+    return &pm_tag[pm_tag_index(offset >> PM_GRANULE_SHIFT)];
+}
 
 // Marks the block that begins at `offset`, if it is in use and has no mark. Two markers that come
 // at once store the same, and both scan the block.
@@ -70,7 +72,8 @@ typedef void each_fn(uint64_t offset, uint64_t len, void *arg);
 static void each_in_slab(uint32_t slab, each_fn *each, void *arg) {
     uint64_t from = (uint64_t)slab << PM_SLAB_SHIFT;
     const struct pm_vslab *v = &pm_vslabs[slab];
-    for (uint64_t at = from; at < from + PM_SLAB_SIZE; at += (uint64_t)1 << PM_GRANULE_SHIFT) {
+    unsigned stride = pm_slab_stride(v);
+    for (uint64_t at = from; at < from + PM_SLAB_SIZE; at += stride) {
         unsigned cls = *tag_of(at) & ~MARK;
         struct pm_slab_block block; // the tag of a kind is no class
         if (cls == PM_TAG_KIND)

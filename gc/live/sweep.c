@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/own_memory.h"
-#include "blocks/slab.h"
+#include "blocks/population.h"
 #include "collectable.h"
 #include "pages/extent.h"
 
@@ -46,15 +46,26 @@ static void turn(struct pm_sweep_sum *sum, uint8_t *byte, uint64_t size) {
     }
 }
 
-// Most bytes are 0. `size` is that of the current class: old blocks of a morph are few.
-static bool turn_slab(struct pm_sweep_sum *sum, uint64_t offset, uint64_t size) {
-    uint8_t *bytes = &pm_col[offset >> PM_GRANULE_SHIFT];
-    uint64_t dead = sum->dead_blocks, eight;
-    for (unsigned i = 0; i < PM_SLAB_BLOCKS_MAX; i += 8) {
+// Most bytes are 0.
+static void turn_run(struct pm_sweep_sum *sum, uint8_t *bytes, uint64_t size) {
+    uint64_t eight;
+    for (unsigned i = 0; i < PM_TAG_RUN; i += 8) {
         memcpy(&eight, bytes + i, sizeof eight);
         for (eight &= EIGHT(PM_COL_MORTAL); eight; eight &= eight - 1)
             turn(sum, bytes + i + (unsigned)__builtin_ctzll(eight) / 8, size);
     }
+}
+
+// The rows of pm_col that a slab's blocks may use are so far apart.
+static unsigned rows_of(uint32_t slab) {
+    return pm_slab_stride(&pm_vslabs[slab]) >> PM_GRANULE_SHIFT;
+}
+
+// All blocks count with the size of the current class: old blocks of a morph are few.
+static bool turn_slab(struct pm_sweep_sum *sum, uint32_t slab) {
+    uint64_t dead = sum->dead_blocks, size = pm_classes[pm_vslabs[slab].size_class].size;
+    for (unsigned row = 0, rows = rows_of(slab); row < PM_TAG_ROWS; row += rows)
+        turn_run(sum, &pm_col[pm_tag_run(slab, row)], size);
     return sum->dead_blocks != dead;
 }
 
@@ -66,12 +77,11 @@ struct pm_sweep_sum pm_sweep_list(bool kill) {
         const struct pm_extent *e = &pm_extents[i];
         uint64_t offset = e->page << PM_PAGE_SHIFT, before = sum.dead_blocks;
         if (e->slab) {
-            if (turn_slab(&sum, offset,
-                          pm_classes[pm_vslabs[offset >> PM_SLAB_SHIFT].size_class].size))
+            if (turn_slab(&sum, pm_extent_slab(e)))
                 pieces[count++] = (struct piece){offset, 0};
             continue;
         }
-        turn(&sum, &pm_col[offset >> PM_GRANULE_SHIFT], pm_extent_bytes(e));
+        turn(&sum, pm_col_of(offset), pm_extent_bytes(e));
         if (sum.dead_blocks != before)
             pieces[count++] = (struct piece){offset, e->pages};
     }
@@ -79,22 +89,28 @@ struct pm_sweep_sum pm_sweep_list(bool kill) {
 }
 
 static uint64_t release_one(uint64_t offset, pm_sweep_fn *release) {
-    pm_col[offset >> PM_GRANULE_SHIFT] = 0;
+    *pm_col_of(offset) = 0;
     release(pm_heap_at(offset));
     return 1;
 }
 
-static uint64_t sweep_slab(uint64_t offset, pm_sweep_fn *release) {
-    uint8_t *bytes = &pm_col[offset >> PM_GRANULE_SHIFT];
+static uint64_t sweep_run(uint64_t first, uint64_t size, pm_sweep_fn *release) {
     uint64_t freed = 0, eight;
-    uint64_t size = pm_classes[pm_vslabs[offset >> PM_SLAB_SHIFT].size_class].size;
-    for (unsigned i = 0; i < PM_SLAB_BLOCKS_MAX; i += 8) {
-        memcpy(&eight, bytes + i, sizeof eight);
+    for (uint64_t at = first; at < first + PM_TAG_RUN; at += 8) {
+        memcpy(&eight, &pm_col[at], sizeof eight);
         for (eight &= EIGHT(PM_COL_DEAD); eight; eight &= eight - 1) {
-            uint64_t granule = i + (uint64_t)__builtin_ctzll(eight) / 8;
-            freed += size * release_one(offset + (granule << PM_GRANULE_SHIFT), release);
+            uint64_t granule = pm_tag_granule(at + (uint64_t)__builtin_ctzll(eight) / 8);
+            freed += size * release_one(granule << PM_GRANULE_SHIFT, release);
         }
     }
+    return freed;
+}
+
+// The slab may morph, or be freed, by what is released: so it is looked at once.
+static uint64_t sweep_slab(uint32_t slab, pm_sweep_fn *release) {
+    uint64_t freed = 0, size = pm_classes[pm_vslabs[slab].size_class].size;
+    for (unsigned row = 0, rows = rows_of(slab); row < PM_TAG_ROWS; row += rows)
+        freed += sweep_run(pm_tag_run(slab, row), size, release);
     return freed;
 }
 
@@ -103,7 +119,7 @@ bool pm_sweep(uint64_t bytes, pm_sweep_fn *release) {
     while (next < count && freed < bytes) {
         struct piece p = pieces[next++];
         if (!p.large)
-            freed += sweep_slab(p.offset, release);
+            freed += sweep_slab((uint32_t)(p.offset >> PM_SLAB_SHIFT), release);
         else
             freed += ((uint64_t)p.large << PM_PAGE_SHIFT) * release_one(p.offset, release);
     }

@@ -41,7 +41,7 @@ static void push(struct pm_marker *m, uint64_t offset, uint64_t len) {
 // Nothing else in the byte changes now. Two markers that come at once store the same, and both scan
 // the block.
 static void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
-    uint8_t *at = &pm_col[offset >> PM_GRANULE_SHIFT];
+    uint8_t *at = pm_col_of(offset);
     uint8_t byte = __atomic_load_n(at, __ATOMIC_RELAXED);
     if (!(byte & PM_COL_MORTAL) || byte & PM_COL_MARK)
         return;
@@ -55,7 +55,7 @@ static void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
 
 static inline void found(struct pm_marker *m, uint64_t offset, uint64_t size) {
     if (offset - self >= self_size)
-        pm_scan_found(m, &pm_col[offset >> PM_GRANULE_SHIFT], offset, size, mark);
+        pm_scan_found(m, pm_col_of(offset), offset, size, mark);
 }
 
 // ---- scanning -----------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ static void scan_as(struct pm_marker *m, uint64_t offset, uint64_t size, uint64_
 }
 
 static void scan_block(struct pm_marker *m, uint64_t offset, uint64_t size) {
-    uint8_t byte = __atomic_load_n(&pm_col[offset >> PM_GRANULE_SHIFT], __ATOMIC_RELAXED);
+    uint8_t byte = __atomic_load_n(pm_col_of(offset), __ATOMIC_RELAXED);
     const struct pm_col_kind *kind = &pm_col_kinds[byte & PM_COL_KIND];
     if (byte & PM_COL_OWNED)
         scan_as(m, offset, size, kind->descriptor + (kind->add_size ? size : 0));
@@ -203,27 +203,31 @@ _Static_assert(PM_COL_MARK == 0x80 && PM_COL_MORTAL << 2 == 0x80, "see above");
 
 typedef uint64_t of_fn(uint64_t tags, uint64_t bytes);
 
-static inline void each_in_slab(uint64_t from, of_fn *of, each_fn *each) {
-    const struct pm_vslab *v = &pm_vslabs[from >> PM_SLAB_SHIFT];
-    uint64_t first = from >> PM_GRANULE_SHIFT;
-    for (uint64_t g = first; g < first + PM_SLAB_BLOCKS_MAX; g += 8) {
-        for (uint64_t found = of(load(&pm_tag[g]), load(&pm_col[g])); found; found &= found - 1) {
-            uint64_t at = (g + (uint64_t)__builtin_ctzll(found) / 8) << PM_GRANULE_SHIFT;
+static inline void each_in_run(uint64_t first, of_fn *of, each_fn *each) {
+    for (uint64_t i = first; i < first + PM_TAG_RUN; i += 8) {
+        for (uint64_t found = of(load(&pm_tag[i]), load(&pm_col[i])); found; found &= found - 1) {
+            uint64_t at = pm_tag_granule(i + (uint64_t)__builtin_ctzll(found) / 8)
+                          << PM_GRANULE_SHIFT;
             struct pm_slab_block b;
-            if (pm_slab_find(v, (uint32_t)(at - from), &b))
+            if (pm_slab_find(&pm_vslabs[at >> PM_SLAB_SHIFT], (uint32_t)(at % PM_SLAB_SIZE), &b))
                 each(at, pm_classes[b.cls].size);
         }
     }
 }
 
+static inline void each_in_slab(uint64_t slab, of_fn *of, each_fn *each) {
+    unsigned rows = pm_slab_stride(&pm_vslabs[slab]) >> PM_GRANULE_SHIFT;
+    for (unsigned row = 0; row < PM_TAG_ROWS; row += rows)
+        each_in_run(pm_tag_run(slab, row), of, each);
+}
+
 static inline void each_block(of_fn *of, each_fn *each) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
-        uint64_t at = e->page << PM_PAGE_SHIFT, g = at >> PM_GRANULE_SHIFT;
         if (e->slab)
-            each_in_slab(at, of, each);
-        else if (of(pm_tag[g], pm_col[g]))
-            each(at, pm_extent_bytes(e));
+            each_in_slab(pm_extent_slab(e), of, each);
+        else if (of(*pm_tag_of_page(e->page), *pm_col_of(e->page << PM_PAGE_SHIFT)))
+            each(e->page << PM_PAGE_SHIFT, pm_extent_bytes(e));
     }
 }
 
@@ -231,7 +235,7 @@ static void scan_root(uint64_t offset, uint64_t size) {
     const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
     enum pm_kind kind = v->size_class ? (enum pm_kind)v->kind
                                       : (enum pm_kind)pm_extents[pm_large_index_find(offset)].kind;
-    if (!pm_col[offset >> PM_GRANULE_SHIFT] && kind == PM_KIND_POINTER_FREE)
+    if (!*pm_col_of(offset) && kind == PM_KIND_POINTER_FREE)
         return;
     push_root(offset, size);
 }
@@ -291,7 +295,7 @@ void pm_trace_children(const void *block, bool not_itself) {
 void pm_trace_only(const void *p) {
     struct pm_col_block b;
     if (pm_col_find(p, &b) && b.byte & PM_COL_MORTAL)
-        pm_col[pm_granule(b.base)] |= PM_COL_MARK;
+        *pm_col_of(pm_heap_offset(b.base)) |= PM_COL_MARK;
 }
 
 // Marks are only ever set, so this ends.

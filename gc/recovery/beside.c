@@ -57,7 +57,7 @@ static bool sweep_slabs(uint64_t bytes) {
         done += STRIPE_BYTES;
         if (cls - 1 >= PM_CLASSES)
             continue;
-        unsigned blocks = pm_arena_reclaim(slab, cls, pm_mark_bits(slab));
+        unsigned blocks = pm_arena_reclaim(slab, cls, pm_mark_bits(slab, cls));
         count(blocks, (uint64_t)blocks * pm_classes[cls].size);
         done += SLAB_BYTES;
     }

@@ -94,7 +94,7 @@ static unsigned keep_tagged(uint32_t slab, const struct pm_population *p, struct
     unsigned live = 0;
     for (unsigned i = 0; i < pm_classes[p->cls].blocks; i++) {
         bool marked = pm_bit(p->bits, i);
-        bool tagged = pm_tag[pm_granule(pm_slab_start(slab) + i * size)] != PM_TAG_NONE;
+        bool tagged = *pm_tag_at(pm_slab_start(slab) + i * size) != PM_TAG_NONE;
         if (marked && !tagged)
             pm_bit_clear(p->bits, i);
         live += marked && tagged;
@@ -112,7 +112,7 @@ static void sweep_slab(uint32_t slab, struct pm_recovery *r) {
         live += keep_tagged(slab, &population[i], r);
     pm_slab_swept(v);
     pm_morph_sync(slab);
-    memset(&pm_tag[pm_granule(pm_slab_start(slab))], PM_TAG_NONE, PM_SLAB_SIZE >> PM_GRANULE_SHIFT);
+    pm_slab_clear_tags(slab);
     v->held = 0;
     v->listed = PM_LISTED_NOT;
     v->next = v->prev = 0;
@@ -134,7 +134,7 @@ static void sweep(uint32_t extent, void *found) {
         r->live_objects++;
         r->live_bytes += pm_extent_bytes(e);
         e->held = e->marked = 0;
-        pm_tag[pm_granule(pm_extent_address(e))] = pm_extent_tag(e);
+        *pm_tag_at(pm_extent_address(e)) = pm_extent_tag(e);
     } else {
         r->reclaimed_extents++;
         r->reclaimed_bytes += pm_extent_bytes(e);

@@ -112,7 +112,7 @@ static inline void consider(struct pm_marker *m, uint64_t word) {
     }
     const struct pm_class *cls = &pm_classes[kind];
     uint32_t index = (uint32_t)((offset & (PM_SLAB_SIZE - 1)) * cls->reciprocal >> 32);
-    if (index < cls->blocks && set_bit(&pm_mark_bits(slab)[index / 64], 1ull << index % 64))
+    if (index < cls->blocks && set_bit(&pm_mark_bits(slab, kind)[index / 64], 1ull << index % 64))
         push(m, ((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)index * cls->size, cls->size);
 }
 
@@ -183,8 +183,8 @@ static void scan_population(struct pm_marker *m, uint32_t slab, unsigned cls,
 
 // All pinned blocks of a slab are one range.
 static void scan_pinned(struct pm_marker *m, uint64_t offset) {
-    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT);
-    scan_population(m, slab, pm_vslabs[slab].size_class, pm_mark_bits(slab));
+    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), cls = pm_vslabs[slab].size_class;
+    scan_population(m, slab, cls, pm_mark_bits(slab, cls));
 }
 
 static void scan(struct pm_marker *m, struct pm_range r) {
@@ -272,7 +272,7 @@ static bool rescan(struct pm_marker *m) {
     else if (kind == PM_STRIPE_PINNED)
         scan_pinned(m, stripe << PM_SLAB_SHIFT);
     else if (kind)
-        scan_population(m, slab, kind, pm_mark_bits(slab));
+        scan_population(m, slab, kind, pm_mark_bits(slab, kind));
     return true;
 }
 

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/lazy_table.h"
 #include "base/os.h"
 #include "blocks/holes.h"
 #include "blocks/pinned.h"
@@ -41,7 +40,7 @@ static void lay_out(void) {
     uint64_t count = x->stripes + 1;
     area.size = 0;
     if (x->beside)
-        x->bits = carve(count * sizeof *x->bits);
+        x->bits = carve(((count >> PM_BITS_SHIFT) + 1) * sizeof *x->bits);
     x->large = carve(room() * sizeof *x->large);
     x->kind = carve(count * sizeof *x->kind);
     if (x->beside && pm_holes_found)
@@ -81,7 +80,7 @@ static void add_large(const struct pm_extent *e, bool mixed) {
 static void add_pinned(uint32_t slab) {
     if (pm_kind_has_pointers(pm_vslabs[slab].kind))
         pm_marks.kind[slab] = PM_STRIPE_PINNED;
-    pm_pinned_used(slab, pm_mark_bits(slab));
+    pm_pinned_used(slab, pm_mark_bits(slab, pm_vslabs[slab].size_class));
     if (pm_marks.holes)
         pm_marks.holes[slab] = pm_vslabs[slab].holes;
 }
@@ -111,17 +110,8 @@ static bool is_held(const struct pm_extent *e) {
     return e->slab ? pm_vslabs[pm_extent_slab(e)].held : e->held;
 }
 
-// Where a shard is mostly slabs, the bits of all are touched.
-static void touch_bits(const struct pm_shard *s) {
-    uint64_t first = s->offset >> PM_SLAB_SHIFT, count = s->data.size >> PM_SLAB_SHIFT;
-    uint64_t slabs = s->extents->active.slab_pages / (PM_SLAB_SIZE / PM_PAGE_SIZE);
-    if (slabs > count / 2)
-        pm_table_touch(&pm_marks.bits[first], &pm_marks.bits[first + count]);
-}
-
 static void add_shard(const struct pm_shard *s, bool held) {
     uint64_t end = pm_shard_end(s);
-    touch_bits(s);
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
         const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
         bool counts = e->state == PM_EXTENT_ACTIVE && (!held || is_held(e));

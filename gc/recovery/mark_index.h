@@ -39,13 +39,13 @@ struct pm_large {
 };
 
 struct pm_mark_index {
-    uint64_t base, frontier, stripes;  // of the addresses: pm_base, and the end of the last shard
-    struct pm_high_halves high;        // of the addresses
-    const char *bytes;                 // where byte 0 from pm_base is read
-    uint32_t *kind;                    // by stripe
-    uint8_t *noted;                    // by stripe; 1: a range that begins in it was dropped
-    uint64_t (*bits)[PM_BITMAP_WORDS]; // the mark bits, by slab
-    struct pm_large *large;            // by rising address
+    uint64_t base, frontier, stripes; // of the addresses: pm_base, and the end of the last shard
+    struct pm_high_halves high;       // of the addresses
+    const char *bytes;                // where byte 0 from pm_base is read
+    uint32_t *kind;                   // by stripe
+    uint8_t *noted;                   // by stripe; 1: a range that begins in it was dropped
+    struct pm_slab_bits *bits;        // the mark bits
+    struct pm_large *large;           // by rising address
     uint32_t larges;
     uint16_t *holes; // beside the program: pm_vslab.holes as they were; NULL: there are none
     bool beside;
@@ -53,7 +53,9 @@ struct pm_mark_index {
 
 extern struct pm_mark_index pm_marks;
 
-static inline uint64_t *pm_mark_bits(uint32_t slab) { return pm_marks.bits[slab]; }
+static inline uint64_t *pm_mark_bits(uint32_t slab, unsigned cls) {
+    return pm_bits_of(pm_marks.bits, slab, cls);
+}
 static inline uint16_t pm_mark_holes(uint32_t slab) {
     return !pm_marks.beside ? pm_vslabs[slab].holes : pm_marks.holes ? pm_marks.holes[slab] : 0;
 }

@@ -343,7 +343,7 @@ static void sweep_extent(uint32_t index, bool write, bool hold, struct pm_recove
     r->extents++;
     r->live_objects++;
     r->live_bytes += bytes;
-    pm_tag[pm_granule(pm_extent_address(e))] = pm_extent_tag(e);
+    *pm_tag_at(pm_extent_address(e)) = pm_extent_tag(e);
 }
 
 #define INDEX_MASK ((1u << PM_INDEX_SHIFT) - 1)

@@ -88,14 +88,14 @@ void pm_gc_free(void *p) {
         long size = (long)pm_usable_size(p);
         pm_gc_figures.freed_since += (uint64_t)size;
         pm_gc_budget += pm_gc_budget + size > FREED_KEPT ? 0 : size;
-        pm_col[pm_granule(p)] = 0;
+        *pm_col_of(pm_heap_offset(p)) = 0;
     }
     pm_free(p);
 }
 
 // While it moves, the block is explicit, and so alive.
 static void *moved(void *p, size_t old, size_t size, unsigned kind) {
-    pm_col[pm_granule(p)] = 0;
+    *pm_col_of(pm_heap_offset(p)) = 0;
     void *q = pm_realloc(p, size);
     if (!q) {
         pm_col_set(p, kind);

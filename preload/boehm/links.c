@@ -73,7 +73,7 @@ static int move(bool of_long, void **link, void **to) {
 
 // Also what the program has freed itself.
 static bool is_gone(const void *p) {
-    return !pm_trace_is_alive(p) || (pm_granule(p) < PM_GRANULES && !pm_tag[pm_granule(p)]);
+    return !pm_trace_is_alive(p) || (pm_granule(p) < PM_GRANULES && !*pm_tag_at(p));
 }
 
 // All words are 0, durably, before the first link is forgotten.

@@ -85,9 +85,10 @@ static int walk_slab(uint32_t slab, pmalloc_walk_fn *fn, void *arg) {
     unsigned flags = flags_of(v->kind);
     int answer = 0;
     pm_arena_write_tags(slab);
-    for (uint32_t at = 0; at < PM_SLAB_SIZE && answer == 0; at += 1u << PM_GRANULE_SHIFT) {
+    unsigned stride = pm_slab_stride(v);
+    for (uint32_t at = 0; at < PM_SLAB_SIZE && answer == 0; at += stride) {
         char *p = pm_slab_start(slab) + at;
-        unsigned tag = __atomic_load_n(&pm_tag[pm_granule(p)], __ATOMIC_RELAXED);
+        unsigned tag = __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED);
         size_t size = tag == PM_TAG_KIND     ? pm_alloc_size_of_kind(p)
                       : pm_tag_is_class(tag) ? pm_classes[tag].size
                                              : 0;

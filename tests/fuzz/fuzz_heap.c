@@ -37,8 +37,8 @@
 #include "tools/common/info_print.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
-// The first byte chooses the seed and how it is recovered. In its middle third it chooses one of the
-// seeds of blocks of other kinds, so that inputs from before these keep their meaning.
+// The first byte chooses the seed and how it is recovered. In its middle third it chooses one of
+// the seeds of blocks of other kinds, so that inputs from before these keep their meaning.
 static unsigned seed_of(uint8_t first) {
     bool of_kinds = first / (16 * PLAIN_SEEDS) == 1;
     return of_kinds ? PLAIN_SEEDS + first % (SEEDS - PLAIN_SEEDS) : first % PLAIN_SEEDS;

@@ -65,7 +65,7 @@ static inline void check_stamp(const struct held *h) {
 
 static inline void model_release(struct held *h) {
     check_stamp(h);
-    uint8_t *tag = &pm_tag[h->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)];
+    uint8_t *tag = pm_tag_of_page(h->page);
     CHECK_EQ(*tag, h->slab ? PM_TAG_NONE : PM_TAG_EXTENT);
     if (h->slab) {
         pm_extent_release(h->index);

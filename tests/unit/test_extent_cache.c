@@ -67,7 +67,7 @@ static void test_steady_state_touches_no_media(void) {
     for (unsigned i = 0; i < 1000; i++) {
         pm_free(q);
         CHECK_EQ(cached() >= 1, true);
-        CHECK_EQ(pm_tag[pm_granule(p)], PM_TAG_NONE);
+        CHECK_EQ(*pm_tag_at(p), PM_TAG_NONE);
         q = pm_malloc(100 * KB);
         CHECK(q == p);
     }
@@ -85,7 +85,7 @@ static void test_the_cached_path_takes_no_lock(void) {
     pm_lock(&pm_heap.shard[0].lock);
     for (unsigned i = 0; i < 40; i++) {
         pm_free(p);
-        CHECK_EQ(pm_tag[pm_granule(p)], PM_TAG_NONE);
+        CHECK_EQ(*pm_tag_at(p), PM_TAG_NONE);
         CHECK(pm_malloc(100 * KB) == p);
     }
     pm_unlock(&pm_heap.shard[0].lock);
@@ -409,7 +409,7 @@ static void test_end_finds_what_is_lost(void) {
     pm_extent_cache_end();
     CHECK_EQ(cached(), 0);
     CHECK_EQ(pm_log_stats(&pm_heap.shard[0]).live, live - many + 1);
-    CHECK_EQ(pm_tag[pm_granule(kept)], PM_TAG_EXTENT);
+    CHECK_EQ(*pm_tag_at(kept), PM_TAG_EXTENT);
     verify();
 }
 

@@ -22,7 +22,7 @@ static void adopt_held(struct held *h, struct held from) {
     *h = from;
     h->index = index;
     if (!h->slab)
-        pm_tag[h->page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)] = PM_TAG_EXTENT;
+        *pm_tag_of_page(h->page) = PM_TAG_EXTENT;
     held_pages += h->pages;
 }
 

@@ -34,7 +34,7 @@ static void resume(void) {
         CHECK(held[i].index != 0);
         // The collector sets the tags of an opened heap, and none runs here.
         if (!held[i].slab)
-            pm_tag[held[i].page << (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)] = PM_TAG_EXTENT;
+            *pm_tag_of_page(held[i].page) = PM_TAG_EXTENT;
     }
 }
 

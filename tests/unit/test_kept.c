@@ -39,7 +39,8 @@ static uint64_t slabs_of_heap(void) { return pm_heap.shard[0].frontier >> PM_SLA
 // Pages of the free bits that the process has touched.
 static unsigned pages_of_bits(void) {
     static unsigned char in[1024];
-    size_t bytes = slabs_of_heap() * sizeof *pm_slab_bits, pages = (bytes + 4095) / 4096;
+    size_t bytes = (slabs_of_heap() >> PM_BITS_SHIFT) * sizeof *pm_slab_bits,
+           pages = (bytes + 4095) / 4096;
     unsigned touched = 0;
     MUST(pages <= sizeof in && mincore(pm_slab_bits, bytes, in) == 0);
     for (size_t i = 0; i < pages; i++)

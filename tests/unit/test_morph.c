@@ -277,7 +277,7 @@ static void test_cached_blocks(void) {
     sparse_slabs(20, 2, 6);
     for (unsigned i = 0; i < 12; i++) {
         void *b = kept[i / 6][i % 6];
-        pm_tag[pm_granule(b)] = 20; // as malloc tags the blocks it hands out
+        *pm_tag_at(b) = 20; // as malloc tags the blocks it hands out
         CHECK(pm_tcache_push(t, b));
     }
     void *p[4];
@@ -287,7 +287,7 @@ static void test_cached_blocks(void) {
     unsigned inside = 0;
     for (unsigned i = 0; i < 12; i++) {
         char *b = pm_tcache_pop(t, 20);
-        CHECK_EQ(pm_tag[pm_granule(b)], 20);
+        CHECK_EQ(*pm_tag_at(b), 20);
         memset(b, 77, 1024);
         inside += &pm_vslabs[pm_slab_of(b)] == v;
         for (unsigned k = 0; k < 4; k++)

@@ -107,9 +107,9 @@ static void test_swept(void) {
     pm_slab_write_tags(slab);
     unsigned tags = 0;
     for (unsigned g = 0; g < PM_SLAB_SIZE / 16; g++)
-        tags += pm_tag[pm_granule(pm_slab_start(slab)) + g] != PM_TAG_NONE;
+        tags += *pm_tag_at(pm_slab_start(slab) + g * 16) != PM_TAG_NONE;
     CHECK(tags == 3 && !pm_vslabs[slab].untagged);
-    CHECK(pm_tag[pm_granule(blocks[3])] == 9 && pm_tag[pm_granule(fresh[2])] == 14);
+    CHECK(*pm_tag_at(blocks[3]) == 9 && *pm_tag_at(fresh[2]) == 14);
 }
 
 int main(void) {

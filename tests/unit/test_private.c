@@ -136,7 +136,7 @@ static void cached_extent(bool others) {
     memset(kept, 1, 8 * PM_PAGE_SIZE);
     memset(cached, 2, 8 * PM_PAGE_SIZE);
     memset(last, 3, 8 * PM_PAGE_SIZE);
-    pm_tag[pm_granule(cached)] = PM_TAG_NONE;
+    *pm_tag_at(cached) = PM_TAG_NONE;
     CHECK(pm_private_enter(others));
     for (size_t i = 0; i < 8 * PM_PAGE_SIZE; i += 512)
         CHECK(kept[i] == 1 && cached[i] == (others ? 2 : 0) && last[i] == 3);

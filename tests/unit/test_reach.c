@@ -204,7 +204,7 @@ static void *work(void *arg) {
         unsigned n = pm_arena_fill(&pm_arenas[arena], cls, blocks, BATCH);
         for (unsigned j = 0; j < n; j++) {
             memset(blocks[j], (int)cls, STAMP);
-            pm_tag[pm_granule(blocks[j])] = (uint8_t)cls;
+            *pm_tag_at(blocks[j]) = (uint8_t)cls;
         }
         for (unsigned j = 0; j < n; j++) {
             void *old = atomic_exchange(&swap[which][(unsigned)rand_r(&seed) % SWAP], blocks[j]);
@@ -212,7 +212,7 @@ static void *work(void *arg) {
                 continue;
             for (unsigned k = 0; k < STAMP; k++)
                 MUST(((unsigned char *)old)[k] == cls);
-            pm_tag[pm_granule(old)] = PM_TAG_NONE;
+            *pm_tag_at(old) = PM_TAG_NONE;
             pm_arena_return(cls, &old, 1);
         }
     }

@@ -181,7 +181,7 @@ static void *produce(void *arg) {
         void *block, *none = NULL;
         MUST(pm_arena_fill(&pm_arenas[pair], cls, &block, 1) == 1);
         memset(block, (int)cls, 32);
-        pm_tag[pm_granule(block)] = (uint8_t)cls;
+        *pm_tag_at(block) = (uint8_t)cls;
         _Atomic(void *) *to = &slot[pair][i % SLOTS];
         while (!atomic_compare_exchange_weak(to, &none, block)) {
             none = NULL;
@@ -205,7 +205,7 @@ static void *consume(void *arg) {
         for (unsigned k = 0; k < 32; k++)
             MUST(block[k] == cls);
         memset(block, 0, 32);
-        pm_tag[pm_granule(block)] = PM_TAG_NONE;
+        *pm_tag_at(block) = PM_TAG_NONE;
         pm_remote_free(block);
     }
     return NULL;

@@ -265,12 +265,12 @@ static void test_adopted_slabs(void) {
     pm_arena_adopt(slab);
     const struct pm_vslab *v = &pm_vslabs[slab];
     CHECK(v->untagged && v->arena == 2); // of the recovered slabs
-    CHECK_EQ(pm_tag[pm_granule(blocks[3])], PM_TAG_NONE);
+    CHECK_EQ(*pm_tag_at(blocks[3]), PM_TAG_NONE);
     CHECK(pm_arena_write_tags(slab));
     CHECK(!pm_arena_write_tags(slab));
     for (unsigned i = 0; i < 10; i++)
-        CHECK_EQ(pm_tag[pm_granule(blocks[i])], 4);
-    CHECK_EQ(pm_tag[pm_granule((char *)blocks[9] + 64)], PM_TAG_NONE);
+        CHECK_EQ(*pm_tag_at(blocks[i]), 4);
+    CHECK_EQ(*pm_tag_at((char *)blocks[9] + 64), PM_TAG_NONE);
     void *more;
     CHECK_EQ(pm_arena_fill(&pm_arenas[1], 4, &more, 1), 1);
     CHECK_EQ(v->arena, 1); // who asks first has it
@@ -289,9 +289,9 @@ static void test_adopted_slabs_fill_first(void) {
     CHECK_EQ(pm_arena_fill(&pm_arenas[0], 4, fresh, 5), 5);
     CHECK(!pm_arena_write_tags(slab));
     for (unsigned i = 0; i < 10; i++)
-        CHECK_EQ(pm_tag[pm_granule(blocks[i])], 4);
+        CHECK_EQ(*pm_tag_at(blocks[i]), 4);
     for (unsigned i = 0; i < 5; i++)
-        CHECK_EQ(pm_tag[pm_granule(fresh[i])], PM_TAG_NONE);
+        CHECK_EQ(*pm_tag_at(fresh[i]), PM_TAG_NONE);
 }
 
 // ---- bitmaps ------------------------------------------------------------------------------------
@@ -302,12 +302,13 @@ static uint64_t allocated;
 
 static void count(const struct pm_population *p, const uint64_t *words, void *arg) {
     unsigned cls = p->cls;
-    uint32_t slab = (uint32_t)((size_t)(p->bits - pm_slab_bits[0]) / PM_BITMAP_WORDS);
-    CHECK(!p->old && p->bits == pm_slab_bits[slab]);
+    uint32_t slab = p->slab;
+    const uint64_t *free = pm_free_bits(&pm_vslabs[slab]);
+    CHECK(!p->old && p->bits == free);
     CHECK(arg == &records && (records == 0 || slab > last_slab));
     CHECK_EQ(cls, pm_vslabs[slab].size_class);
     for (unsigned i = 0; i < pm_classes[cls].blocks; i++) {
-        bool is = words[i / 64] >> i % 64 & 1, is_free = pm_slab_bits[slab][i / 64] >> i % 64 & 1;
+        bool is = words[i / 64] >> i % 64 & 1, is_free = free[i / 64] >> i % 64 & 1;
         CHECK(is != is_free);
         allocated += is;
     }

@@ -37,7 +37,7 @@ static void test_blocks_leave_by_rising_address(void) {
         for (unsigned i = 0; i < pm_classes[cls].blocks; i++) {
             char *p = take(t, cls);
             CHECK(p != NULL && (uintptr_t)p % 16 == 0);
-            CHECK_EQ(pm_tag[pm_granule(p)], cls);
+            CHECK_EQ(*pm_tag_at(p), cls);
             if (i)
                 CHECK(p == last + pm_classes[cls].size && pm_slab_of(p) == slab);
             last = p;

@@ -18,7 +18,7 @@ static void count_kind(struct census *c, unsigned kind, uint64_t blocks, uint64_
 
 // Whether a large block is reachable: the sweep has tagged those that are.
 static bool is_live(const struct pm_extent *e) {
-    return pm_tag[pm_granule(pm_extent_address(e))] == pm_extent_tag(e);
+    return *pm_tag_at(pm_extent_address(e)) == pm_extent_tag(e);
 }
 
 static void count_slab(struct census *c, const struct pm_vslab *v) {

@@ -8,15 +8,10 @@
 #include "blocks/bitmaps.h"
 #include "pages/extent.h"
 
-// The slab of a population of the current class: the bits are its free bits.
-static uint32_t slab_of(const struct pm_population *p) {
-    return (uint32_t)((size_t)(p->bits - pm_slab_bits[0]) / PM_BITMAP_WORDS);
-}
-
 static void add_small(const struct pm_population *p, const uint64_t *allocated, void *leaks) {
     uint64_t used[PM_BITMAP_WORDS], lost[PM_BITMAP_WORDS];
     unsigned words = pm_slab_words(p->cls);
-    uint32_t slab = p->old ? 0 : slab_of(p), size = pm_classes[p->cls].size;
+    uint32_t slab = p->slab, size = pm_classes[p->cls].size;
     pm_population_used(&pm_vslabs[slab], p, used);
     for (unsigned w = 0; w < words; w++)
         lost[w] = allocated[w] & ~used[w];
@@ -29,7 +24,7 @@ bool heap_leaks_find(struct pm_leaks *leaks) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
         char *at = pm_extent_address(e);
-        if (!e->slab && pm_tag[pm_granule(at)] != PM_TAG_EXTENT) // the sweep tags what is reached
+        if (!e->slab && *pm_tag_at(at) != PM_TAG_EXTENT) // the sweep tags what is reached
             pm_leaks_add(leaks, at, pm_extent_bytes(e));
     }
     return pm_bitmaps_read(add_small, leaks);
