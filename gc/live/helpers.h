@@ -21,8 +21,8 @@ extern _Atomic bool pm_helpers_forbidden;
 
 // How many markers there should be, if `wanted` are; 0: as many as processor cores.
 unsigned pm_helpers_markers(unsigned wanted);
-// Makes a thread: the first, the second and so on, by `number` from 1. Each calls `work` with one of
-// these numbers. False: it cannot be made. All are joined before the next first one.
+// Makes a thread: the first, the second and so on, by `number` from 1. Each calls `work` with one
+// of these numbers. False: it cannot be made. All are joined before the next first one.
 bool pm_helper_start(unsigned number, void (*work)(unsigned number));
 void pm_helper_join(unsigned number);
 

@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // Marking in a heap that is in use: what a root reaches, whatever its size and depth; what is free
-// or cached is no block in use; no mark stays. Stack and pool are small here, so that they overflow,
-// and helpers come early.
+// or cached is no block in use; no mark stays. Stack and pool are small here, so that they
+// overflow, and helpers come early.
 #define LIVE_STACK 16u
 #define LIVE_POOL 64u
 #define ALONE 4096u
