@@ -56,7 +56,7 @@ static void scan(struct pm_marker *m, struct pm_range r) {
     if (r.len > PM_STEP)
         pm_scan_long(m, r.offset, r.len, scan_words);
     else
-        scan_words(m, pm_heap_at(r.offset), r.len & ~(uint64_t)PM_WRITTEN);
+        pm_scan_words(m, pm_heap_at(r.offset), r.len & ~(uint64_t)PM_WRITTEN, found); // inline
 }
 
 static void work_off(struct pm_marker *m) {

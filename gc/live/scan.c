@@ -84,7 +84,8 @@ static void follow(unsigned number) { pm_crew_follow(led, number); }
 
 static bool start(unsigned number) { return pm_helper_start(number, follow); }
 
-// Making a thread takes about as long as scanning some ten thousand words.
+// Making a thread takes less than scanning some ten thousand words. But its end is awaited, and
+// where all cores are busy it begins late.
 void pm_scan_run(struct pm_crew *c, uint64_t alone) {
     struct pm_marker *m = c->marker;
     m->pause_at = m->scanned + alone;

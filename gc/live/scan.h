@@ -115,6 +115,6 @@ void pm_scan_whole(struct pm_marker *m, uint64_t offset, uint64_t len, pm_words_
 
 // Scans all that is pushed, with helpers (helpers.h) if it is more than `alone` bytes.
 void pm_scan_run(struct pm_crew *c, uint64_t alone);
-#define PM_SCAN_ALONE ((uint64_t)1 << 20)
+#define PM_SCAN_ALONE ((uint64_t)4 << 20)
 
 #endif

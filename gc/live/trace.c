@@ -40,7 +40,7 @@ static void push(struct pm_marker *m, uint64_t offset, uint64_t len) {
 
 // Nothing else in the byte changes now. Two markers that come at once store the same, and both scan
 // the block.
-static void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
+static inline void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
     uint8_t *at = pm_col_of(offset);
     uint8_t byte = __atomic_load_n(at, __ATOMIC_RELAXED);
     if (!(byte & PM_COL_MORTAL) || byte & PM_COL_MARK)
@@ -146,7 +146,7 @@ static void scan(struct pm_marker *m, struct pm_range r) {
     else if (r.len > PM_STEP)
         pm_scan_long(m, r.offset, r.len, scan_words);
     else
-        scan_words(m, pm_heap_at(r.offset), r.len & ~(uint64_t)PM_WRITTEN);
+        pm_scan_words(m, pm_heap_at(r.offset), r.len & ~(uint64_t)PM_WRITTEN, found); // inline
 }
 
 // ---- the markers --------------------------------------------------------------------------------
