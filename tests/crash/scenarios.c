@@ -485,7 +485,7 @@ const struct scenario scenarios[] = {
      1,
      .run = scenario_capture},
     {.name = "remade", .what = "--make", 4, 3, .place = MEDIUM, .run = scenario_remade},
-    {.name = "from", .what = "--make --from", 5, 3, .place = MEDIUM, .run = scenario_from},
+    {.name = "from", .what = "--from", 5, 3, .late = true, .place = MEDIUM, .run = scenario_from},
     {.name = "grown", .what = "--grow", 4, 3, .place = MEDIUM, .run = scenario_grown},
     {.name = "full", .what = "no space, no memory", 3, 2, .place = MEDIUM, .run = scenario_full},
     {.name = "pair", .what = "two media", 3, 2, .place = PAIR, .run = scenario_pair},
