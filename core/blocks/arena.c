@@ -3,6 +3,7 @@
 #include "arena.h"
 
 #include "base/bits.h"
+#include "base/cancel.h"
 #include "base/nodes.h"
 #include "base/os.h"
 #include "base/own_memory.h"
@@ -333,6 +334,18 @@ void *pm_arena_take_kind(enum pm_kind kind, unsigned cls) {
         }
     }
     return NULL;
+}
+
+bool pm_arena_find(uint32_t slab, uint32_t offset, struct pm_slab_block *block) {
+    if (pm_nested())
+        return pm_slab_find(&pm_vslabs[slab], offset, block);
+    struct pm_cancel held = pm_cancel_hold();
+    uint32_t home = lock_bin_of(slab);
+    bool good = home && pm_slab_find(&pm_vslabs[slab], offset, block);
+    if (home)
+        pm_unlock(&pm_arenas[pm_home_arena(home)].bin[pm_home_class(home)].lock);
+    pm_cancel_release(held);
+    return good;
 }
 
 // Looks at the tag under the bin's lock, so of two frees of a block one fails.

@@ -12,6 +12,7 @@
 #define PM_ARENA_H
 
 #include "bin.h"
+#include "population.h"
 
 // Makes an arena for each core, and one for recovered slabs on each node; those are the last. Where
 // there are several nodes, pm_nodes says how many cores each one has.
@@ -38,6 +39,9 @@ void *pm_arena_take_kind(enum pm_kind kind, unsigned cls);
 bool pm_arena_return_kind(void *p);
 // The class of a block of a kind; 0: `p` is none.
 unsigned pm_arena_class_of_kind(void *p);
+// The block around an offset in a slab, as pm_slab_find(), in a heap that is in use: the slab may
+// be morphing. A handler that has interrupted the allocator gets an answer without the lock.
+bool pm_arena_find(uint32_t slab, uint32_t offset, struct pm_slab_block *block);
 // Makes the arenas of the kinds count (kinds.h). pm_tcache_lock is held, or no other thread runs.
 void pm_arenas_add_kinds(void);
 // Frees the blocks of class `cls` that a collection beside the program has found to be garbage: bit

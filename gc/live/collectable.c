@@ -3,7 +3,8 @@
 #include "collectable.h"
 
 #include "base/own_memory.h"
-#include "blocks/population.h"
+#include "blocks/alloc.h"
+#include "blocks/arena.h"
 #include "pages/extent.h"
 
 uint8_t *pm_col;
@@ -37,16 +38,21 @@ static bool find_large(uint64_t offset, struct pm_col_block *block) {
     }
 }
 
+// The tag of a block in use says its class, and belongs to who owns the block. What is around other
+// addresses the slab says, and that may be morphing.
 bool pm_col_find(const void *p, struct pm_col_block *block) {
     uint64_t offset = (uint64_t)((uintptr_t)p - (uintptr_t)pm_base);
     if (!pm_col || offset >= pm_range ||
         offset >> PM_PAGE_SHIFT >= pm_shard_end(pm_shard_at(offset)))
         return false;
-    const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
+    unsigned tag = offset % 16 ? PM_TAG_NONE : __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED);
+    if (pm_tag_is_class(tag))
+        return found(block, offset, pm_classes[tag].size);
+    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT);
     struct pm_slab_block b;
-    if (!v->size_class)
+    if (!pm_home_class(pm_slab_home(&pm_vslabs[slab])))
         return find_large(offset, block);
-    if (!pm_slab_find(v, (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &b))
+    if (!pm_arena_find(slab, (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &b))
         return false;
     uint32_t size = pm_classes[b.cls].size;
     return found(block, (offset & ~(uint64_t)(PM_SLAB_SIZE - 1)) + (uint64_t)b.index * size, size);
