@@ -266,7 +266,8 @@ def test_full_medium(program, tmp_path, name):
     lines = done.stdout.splitlines()
     assert json.loads(lines[-2])["result"] == "recovered" and "tickets" in lines[-1], said(done)
     failed = re.findall("a commit has failed: (.*?);", done.stderr)
-    assert len(failed) <= 30 and set(failed) <= {"No space left on device"}, said(done)
+    reasons = {"No space left on device", "a thread does not stop"}  # the latter if it is starved
+    assert len(failed) <= 30 and set(failed) <= reasons, said(done)
 
 
 def test_huge_block_on_a_full_medium(program, tmp_path):
