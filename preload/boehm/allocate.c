@@ -26,8 +26,10 @@ size_t pm_gc_padded(size_t size) {
 // A heap on media knows which blocks hold no pointers, so that recovery does not look there.
 static void *block(size_t size, size_t align, unsigned kind) {
     const struct pm_col_kind *k = &pm_col_kinds[kind];
-    if (!k->descriptor && !k->add_size && pm_heap_on_media())
-        return pm_malloc_of_kind(PM_KIND_POINTER_FREE, size, align);
+    if (!k->descriptor && !k->add_size && pm_heap_on_media()) {
+        void *p = pm_malloc_of_kind(PM_KIND_POINTER_FREE, size, align);
+        return p && k->clear ? memset(p, 0, size) : p;
+    }
     if (!k->clear)
         return align > 16 ? pm_memalign(align, size) : pm_malloc(size);
     if (align > 16) {
@@ -127,11 +129,14 @@ EXPORT void *GC_realloc(void *p, size_t size) {
         memset((char *)p + old, 0, sizeof(gc_word));
         pm_col_set(p, kind);
     }
-    if (padded <= old && padded * 2 > old)
+    if (padded <= old && padded * 2 > old) { // what is cut off keeps nothing alive
+        if (pm_col_kinds[kind].clear)
+            memset((char *)p + size, 0, old - size);
         return p;
+    }
     if (pm_gc_budget < 0)
         pm_gc_tick();
-    return moved(p, old < padded ? old : padded, padded, kind);
+    return moved(p, old < size ? old : size, padded, kind);
 }
 
 // ---- names --------------------------------------------------------------------------------------

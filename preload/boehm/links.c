@@ -76,11 +76,12 @@ static bool is_gone(const void *p) {
     return !pm_trace_is_alive(p) || (pm_granule(p) < PM_GRANULES && !*pm_tag_at(p));
 }
 
-// All words are 0, durably, before the first link is forgotten.
+// All words are 0, durably, before the first link is forgotten. So are words in dead blocks: their
+// finalizers may still read them.
 void pm_gc_links_clear(bool of_long) {
     struct notes *t = &links[of_long];
     NOTES_EACH(i, t)
-    if (is_gone((void *)t->note[i].block) && pm_trace_is_alive((void *)t->note[i].key))
+    if (is_gone((void *)t->note[i].block))
         pm_gc_link_clear(&t->note[i]);
     pm_gc_links_forgotten();
     NOTES_EACH(i, t)

@@ -36,6 +36,10 @@ static void sizes(void) {
         r = GC_REALLOC(p, size * 2 + 1);
         for (size_t i = 0; i < size * 2 + 1; i++)
             CHECK(r[i] == (i < size ? 7 : 0));
+        memset(r, 7, size * 2 + 1);
+        r = GC_REALLOC(GC_REALLOC(r, size * 3 / 2 + 1), size * 2 + 1);
+        for (size_t i = 0; i < size * 2 + 1; i++)
+            CHECK(r[i] == (i < size * 3 / 2 + 1 ? 7 : 0));
         GC_FREE(q);
         GC_FREE(r);
     }
@@ -138,6 +142,14 @@ static void kinds(void) {
     aside(fill_custom);
     aside(collect);
     CHECK(!links[0] && links[1]);
+
+    int free_of_pointers = (int)GC_new_kind(GC_new_free_list(), GC_DS_LENGTH, 0, 1);
+    for (int i = 0; i < 100000; i++) {
+        unsigned char *p = GC_generic_malloc(64, free_of_pointers);
+        for (int j = 0; j < 64; j++)
+            CHECK(p[j] == 0);
+        memset(p, 7, 64);
+    }
 }
 
 static void lists(void) {

@@ -159,6 +159,29 @@ static void long_links(void) {
     CHECK(longs < MANY / 10);
 }
 
+// A block and the object of its link die at once: the block's finalizer finds the word cleared.
+static int held_dead_objects;
+static void look_at_link(void *block, void *unused) {
+    (void)unused;
+    finalized++;
+    held_dead_objects += *(GC_hidden_pointer *)block != 0;
+}
+static void weak_and_dying(void) {
+    for (int i = 0; i < MANY; i++) {
+        GC_hidden_pointer *link = GC_MALLOC(sizeof *link);
+        void *object = GC_MALLOC(40);
+        *link = GC_HIDE_POINTER(object);
+        GC_general_register_disappearing_link((void **)link, object);
+        GC_REGISTER_FINALIZER(link, look_at_link, NULL, NULL, NULL);
+    }
+}
+static void dying(void) {
+    aside(weak_and_dying);
+    collect();
+    GC_invoke_finalizers();
+    CHECK(finalized > MANY * 9 / 10 && held_dead_objects < MANY / 10);
+}
+
 static GC_ToggleRefStatus toggle(void *block) {
     long value = ((struct node *)block)->value;
     return value == 1 ? GC_TOGGLE_REF_STRONG : value == 2 ? GC_TOGGLE_REF_WEAK : GC_TOGGLE_REF_DROP;
@@ -185,6 +208,6 @@ static void toggles(void) {
     CHECK(strong == MANY / 2 && weak_ones < MANY / 10);
 }
 
-const struct test weak_cases[] = {CASE(finalizers), CASE(order), CASE(self),
-                                  CASE(on_demand),  CASE(weak),  CASE(long_links),
-                                  CASE(toggles),    {NULL, NULL}};
+const struct test weak_cases[] = {CASE(finalizers), CASE(order),   CASE(self),
+                                  CASE(on_demand),  CASE(weak),    CASE(long_links),
+                                  CASE(dying),      CASE(toggles), {NULL, NULL}};

@@ -13,7 +13,7 @@ from conftest import BUILD, compiled, recover, run, said, tool
 
 CASES = (
     "churn sizes large chain interiors typed kinds lists uncollectable threads dlopened calls "
-    "limit forked finalizers order self on_demand weak long_links toggles"
+    "limit forked finalizers order self on_demand weak long_links dying toggles"
 ).split()
 HEADER = pathlib.Path("/usr/include/gc/gc.h")
 LIBGC = next(pathlib.Path("/usr/lib").glob("*/libgc.so.1"), None)
@@ -48,7 +48,7 @@ def test_a_case_of_gc_h(boehm, library, case):
 
 # Blocks without pointers lie in slabs of their own there.
 @needs_headers
-@pytest.mark.parametrize("case", ["churn", "sizes", "threads", "weak", "typed", "forked"])
+@pytest.mark.parametrize("case", ["churn", "sizes", "threads", "weak", "dying", "typed", "kinds", "forked"])
 def test_on_media(boehm, heap, case):
     done = with_gc([boehm, case], HEAP=heap)
     assert done.returncode == 0 and done.stdout == "right\n", said(done)
