@@ -48,7 +48,7 @@ def test_a_case_of_gc_h(boehm, library, case):
 
 # Blocks without pointers lie in slabs of their own there.
 @needs_headers
-@pytest.mark.parametrize("case", ["churn", "sizes", "threads", "weak", "dying", "typed", "kinds", "forked"])
+@pytest.mark.parametrize("case", "churn sizes threads weak dying typed kinds forked".split())
 def test_on_media(boehm, heap, case):
     done = with_gc([boehm, case], HEAP=heap)
     assert done.returncode == 0 and done.stdout == "right\n", said(done)
