@@ -137,8 +137,8 @@ static const struct {
     CASE(no_process),  CASE(no_copier),      CASE(data_limit),     CASE(bare),
     CASE(namespaces),  CASE(signals),        CASE(protect),        CASE(copies),
     CASE(check),       CASE(daemon_single),  CASE(daemon_awaited), CASE(daemon_double),
-    CASE(daemon_libc), CASE(daemon_closing), CASE(daemon_threads), CASE(cloned),
-    CASE(cancelled),
+    CASE(daemon_libc), CASE(daemon_closing), CASE(daemon_threads), CASE(daemon_growing),
+    CASE(cloned),      CASE(cancelled),
 };
 
 int main(int argc, char **argv) {

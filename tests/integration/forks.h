@@ -92,5 +92,6 @@ void daemon_double(size_t megabytes);
 void daemon_libc(size_t megabytes);
 void daemon_closing(size_t megabytes);
 void daemon_threads(size_t megabytes);
+void daemon_growing(size_t megabytes);
 
 #endif

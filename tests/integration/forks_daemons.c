@@ -165,3 +165,24 @@ void daemon_threads(size_t megabytes) {
     usleep(2000);
     become_daemon(argument, 1, 0);
 }
+
+// Threads that make one large block after the other. The heap goes to the child amid that.
+static void *grow(void *arg) {
+    enum { SLOTS = 500 };
+    static __thread void *slot[SLOTS];
+    unsigned seed = (unsigned)(uintptr_t)arg;
+    for (unsigned i = 0;; i++) {
+        free(slot[i % SLOTS]);
+        slot[i % SLOTS] = malloc(20000 + (unsigned)rand_r(&seed) % 60000);
+        CHECK(slot[i % SLOTS]);
+    }
+    return NULL;
+}
+void daemon_growing(size_t megabytes) {
+    pthread_t thread;
+    build(megabytes, 1);
+    for (uintptr_t i = 1; i <= 3; i++)
+        CHECK(pthread_create(&thread, NULL, grow, (void *)i) == 0);
+    usleep(2000);
+    become_daemon(argument, 1, 0);
+}

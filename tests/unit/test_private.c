@@ -11,6 +11,7 @@
 #include "heap_fixture.h"
 #include "media/heap_open.h"
 #include "media/heap_space.h"
+#include "pages/extent_group.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -140,6 +141,28 @@ static void cached_extent(bool others) {
     CHECK(pm_private_enter(others));
     for (size_t i = 0; i < 8 * PM_PAGE_SIZE; i += 512)
         CHECK(kept[i] == 1 && cached[i] == (others ? 2 : 0) && last[i] == 3);
+}
+
+// A thread that makes a group of extents holds no lock between taking and publishing them. Amid that
+// another thread may fork.
+static void test_a_group_goes_on_afterwards(void) {
+    static const uint16_t pages[3] = {5, 6, 7};
+    struct pm_error err;
+    uint32_t index[4];
+    pm_options_default();
+    MUST(pm_option_set("PMALLOC_PERSIST", "page", &err) == PM_OK);
+    fixture_new_heap();
+    index[0] = pm_extent_take(4, 1);
+    MUST(index[0] && pm_extent_take_more(index[0], pages, 3, 1, index + 1) == 3);
+    struct pm_log_digest before = pm_log_digest(&pm_heap.shard[0]);
+    CHECK(pm_private_enter(true));
+    CHECK_EQ(pm_extent_publish_group(index, 4, false), 4);
+    struct pm_log_digest after = pm_log_digest(&pm_heap.shard[0]);
+    CHECK(before.entries == after.entries && before.sum == after.sum);
+    pm_heap_release();
+    index[0] = pm_extent_take(4, 1);
+    CHECK_EQ(pm_extent_publish_group(index, 1, false), 1);
+    memset(pm_extent_address(&pm_extents[index[0]]), 1, 4 * PM_PAGE_SIZE);
 }
 
 static void test_cached_extents_are_nobodys(void) { cached_extent(false); }
@@ -395,6 +418,7 @@ static void test_hold(void) {
 int main(void) {
     RUN_CHILD(contents);
     RUN_CHILD(space_given_back_and_taken_again);
+    RUN_CHILD(a_group_goes_on_afterwards);
     RUN_CHILD(cached_extents_are_nobodys);
     RUN_CHILD(cached_extents_among_other_threads);
     RUN_CHILD(holes_of_lazy_extents);
