@@ -2,12 +2,14 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "own_memory.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 
 #include "geometry.h"
 #include "library.h"
 #include "os.h"
 
+#define SHARE 64u
 #define RECORDS 256u // thread caches come by eight
 
 static struct { uintptr_t from, to; } record[RECORDS];
@@ -29,6 +31,14 @@ void *pm_own_reserve(size_t bytes) {
     if (at)
         pm_own_note(at, bytes);
     return at;
+}
+
+size_t pm_own_room(size_t each, size_t most) {
+    int saved = errno;
+    while (most > 1 && !pm_os_address_space(SHARE * each * most))
+        most /= 2;
+    errno = saved;
+    return most;
 }
 
 // Up to the end of the last page: its rest is nobody's.

@@ -12,6 +12,9 @@
 
 // pm_os_reserve(), and on record. The memory is never unmapped.
 void *pm_own_reserve(size_t bytes);
+// How many elements a table may have that is reserved for `most`, more than there will ever be. It
+// takes a 64th of a limited address space (RLIMIT_AS) at most: then there are a half, a quarter ...
+size_t pm_own_room(size_t each, size_t most);
 // Puts memory on record. Without room for it nothing happens: the live collector then takes what
 // stands there for roots, and may find fewer leaks.
 void pm_own_note(const void *at, size_t bytes);

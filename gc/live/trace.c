@@ -251,17 +251,19 @@ void pm_trace_explicit(void) {
 static bool make_crew(void) {
     static char *memory;
     static unsigned markers;
+    static uint32_t pool;
+    static size_t bytes;
     if (!memory) {
         markers = pm_helpers_markers(pm_trace_wanted);
-        memory = pm_own_reserve(pm_crew_bytes(markers, COLLECT_STACK, COLLECT_POOL) +
-                                LATER * sizeof *later);
+        pool = (uint32_t)pm_own_room(sizeof(struct pm_range), COLLECT_POOL);
+        bytes = pm_crew_bytes(markers, COLLECT_STACK, pool);
+        memory = pm_own_reserve(bytes + LATER * sizeof *later);
     }
     if (!memory)
         return false;
     crew = (struct pm_crew){.work = work_off};
-    pm_crew_make(&crew, memory, markers, COLLECT_STACK, COLLECT_POOL);
-    later =
-        (struct pm_range *)(void *)(memory + pm_crew_bytes(markers, COLLECT_STACK, COLLECT_POOL));
+    pm_crew_make(&crew, memory, markers, COLLECT_STACK, pool);
+    later = (struct pm_range *)(void *)(memory + bytes);
     return true;
 }
 

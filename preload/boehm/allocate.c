@@ -189,7 +189,10 @@ EXPORT int GC_is_heap_ptr(const void *p) {
     struct pm_col_block b;
     return pm_col_find(p, &b);
 }
-EXPORT size_t GC_size(const void *p) { return pm_usable_size((void *)(uintptr_t)p); }
+EXPORT size_t GC_size(const void *p) {
+    struct pm_col_block b;
+    return pm_col_find(p, &b) ? b.size : pm_usable_size((void *)(uintptr_t)p);
+}
 EXPORT int GC_get_kind_and_size(const void *p, size_t *size) {
     struct pm_col_block b = {0};
     pm_col_find(p, &b);

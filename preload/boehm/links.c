@@ -6,6 +6,7 @@
 // lie on a heap are on media, too (links_media.h).
 #include "links_media.h"
 
+#include "base/fallback.h"
 #include "boehm.h"
 #include "live/trace.h"
 #include "pages/pagemap.h"
@@ -107,7 +108,11 @@ void pm_gc_links_drop_dead(bool of_long) {
 
 EXPORT int GC_register_disappearing_link(void **link) {
     struct pm_col_block b;
-    return pm_col_find(link, &b) ? add(false, link, b.base) : GC_DONE;
+    if (pm_col_find(link, &b))
+        return add(false, link, b.base);
+    if (!pm_fallback_owns(link)) // what lies there never dies
+        pm_gc_abort("GC_register_disappearing_link(): the link lies in no block");
+    return GC_DONE;
 }
 EXPORT int GC_general_register_disappearing_link(void **link, const void *block) {
     return add(false, link, block);

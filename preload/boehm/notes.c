@@ -10,14 +10,15 @@
 #include "base/own_memory.h"
 
 #define LOG2_MIN 8u
-#define LOG2_MAX 26u
-#define NOTES_MAX ((size_t)1 << (LOG2_MAX + 1))
+#define NOTES_MAX ((size_t)1 << 27)
 
 static bool reserve(struct notes *t) {
+    if (!t->room)
+        t->room = (uint32_t)pm_own_room(sizeof *t->note, NOTES_MAX);
     if (!t->note)
-        t->note = pm_own_reserve(NOTES_MAX * sizeof *t->note);
+        t->note = pm_own_reserve(t->room * sizeof *t->note);
     if (!t->bucket)
-        t->bucket = pm_own_reserve(((size_t)2 << LOG2_MAX) * sizeof *t->bucket);
+        t->bucket = pm_own_reserve(t->room * sizeof *t->bucket);
     if (!t->note || !t->bucket)
         return false;
     if (!t->log2) {
@@ -66,12 +67,13 @@ uint32_t notes_find(const struct notes *t, uintptr_t key) {
 uint32_t notes_add(struct notes *t, uintptr_t key) {
     if (!reserve(t))
         return 0;
-    if (t->count >= (uint32_t)1 << t->log2 && t->log2 < LOG2_MAX)
+    // Those of twice as many would end at four times as many.
+    if (t->count >= 1u << t->log2 && 4u << t->log2 <= t->room)
         grow(t);
     uint32_t i = t->spare;
     if (i)
         t->spare = t->note[i].next;
-    else if (t->top < NOTES_MAX)
+    else if (t->top < t->room)
         i = t->top++;
     else
         return 0;

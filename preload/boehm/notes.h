@@ -26,6 +26,7 @@ struct notes {
     struct note *note; // [0] is none
     uint32_t *bucket;  // those of 2^log2 begin at [2^log2]
     uint32_t log2, top, spare, count;
+    uint32_t room; // of both, in elements
 };
 
 // The note with this key; 0: there is none.

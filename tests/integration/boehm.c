@@ -43,6 +43,8 @@ static void sizes(void) {
         GC_FREE(q);
         GC_FREE(r);
     }
+    char *small = GC_MALLOC(100);
+    CHECK(GC_size(small + 50) == GC_size(small));
     CHECK(!GC_base(&kept) && !GC_is_heap_ptr(&kept));
     CHECK(!strcmp(GC_STRDUP("text"), "text") && !strcmp(GC_STRNDUP("text", 2), "te"));
     void *aligned = GC_memalign(4096, 100), *too = NULL;

@@ -55,6 +55,16 @@ def test_on_media(boehm, heap, case):
     assert recover(heap, "--check").returncode in (0, 1)
 
 
+# The tables of the collector are reserved for the most there can ever be, but of a limited address
+# space they take a part.
+@needs_headers
+@pytest.mark.parametrize("case", ["churn", "finalizers", "weak", "long_links", "toggles"])
+def test_little_address_space(boehm, case):
+    done = with_gc(["sh", "-c", 'ulimit -v 1000000; exec "$0" "$1"', boehm, case])
+    assert done.returncode == 0 and done.stdout == "right\n", said(done)
+    assert not done.stderr, said(done)
+
+
 # The thread that commits has thread-local variables of libc, wherever this library's lie.
 @needs_headers
 def test_in_commit_mode(boehm, heap):
@@ -96,3 +106,16 @@ def test_what_is_not_served_says_so(tmp_path):
     done = with_gc([compiled(source, libraries=["-lgc"])])
     assert done.returncode == -6, said(done)
     assert done.stderr.count("\n") == 1 and "GC_init_finalized_malloc: PMAlloc" in done.stderr
+
+
+# A link that nobody would ever clear is not taken in silence. Debian's libgc ends the program, too.
+@needs_headers
+def test_a_link_in_no_block_says_so(tmp_path):
+    source = tmp_path / "foreign.c"
+    source.write_text(
+        "#include <gc/gc.h>\nstatic void *link;\n"
+        "int main(void) { GC_INIT(); return GC_register_disappearing_link(&link); }\n"
+    )
+    done = with_gc([compiled(source, libraries=["-lgc"])])
+    assert done.returncode == -6, said(done)
+    assert done.stderr.count("\n") == 1 and "the link lies in no block" in done.stderr
