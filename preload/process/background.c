@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/bare_thread.h"
+#include "base/calls.h"
 #include "base/cancel.h"
 #include "base/options.h"
 #include "base/os.h"
@@ -64,6 +65,7 @@ static bool decays(void) {
 // It has all thread-local variables of its maker's at first.
 static void be_own_thread(void) {
     pm_tcache = &pm_no_tcache;
+    pm_calls_own = NULL;
     pm_locks_held = 0;
     pm_ranks_forget();
     pm_cancel_asynchronous = true; // libc's cancellation points would look at its data of a thread
@@ -196,7 +198,7 @@ static void run(void) {
 static struct pm_thread_memory memory;
 
 static bool make_memory(void) {
-    const void *used[] = {&pm_tcache, &pm_locks_held, &pm_cancel_asynchronous};
+    const void *used[] = {&pm_tcache, &pm_calls_own, &pm_locks_held, &pm_cancel_asynchronous};
     return pm_thread_memory(&memory, STACK_BYTES, used, sizeof used / sizeof *used);
 }
 

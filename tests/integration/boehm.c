@@ -295,10 +295,29 @@ static void forked(void) {
     CHECK(sum(kept) == 2036);
 }
 
-static const struct test cases[] = {CASE(churn),         CASE(sizes),   CASE(large),    CASE(chain),
-                                    CASE(interiors),     CASE(typed),   CASE(kinds),    CASE(lists),
-                                    CASE(uncollectable), CASE(threads), CASE(dlopened), CASE(calls),
-                                    CASE(limit),         CASE(forked),  {NULL, NULL}};
+// A thread that sleeps is left asleep. Debian's libgc would end the call.
+static int rouse[2];
+static void *collect_often(void *unused) {
+    for (int i = 0; i < 1500; i++) {
+        kept = tree(8);
+        GC_gcollect();
+    }
+    CHECK(write(rouse[1], "x", 1) == 1);
+    return unused;
+}
+static void asleep(void) {
+    pthread_t thread;
+    CHECK(pipe(rouse) == 0);
+    CHECK(pthread_create(&thread, NULL, collect_often, NULL) == 0);
+    struct pollfd until = {.fd = rouse[0], .events = POLLIN};
+    CHECK(poll(&until, 1, -1) == 1);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static const struct test cases[] = {
+    CASE(churn), CASE(sizes),  CASE(large),         CASE(chain),   CASE(interiors), CASE(typed),
+    CASE(kinds), CASE(lists),  CASE(uncollectable), CASE(threads), CASE(dlopened),  CASE(calls),
+    CASE(limit), CASE(forked), CASE(asleep),        {NULL, NULL}};
 
 static bool run_one(const struct test *test, const char *name) {
     for (; test->name; test++)

@@ -11,6 +11,7 @@
 #include <gc/gc_mark.h>
 #include <gc/gc_typed.h>
 #include <gc/javaxfc.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

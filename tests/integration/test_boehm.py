@@ -67,8 +67,9 @@ def test_little_address_space(boehm, case):
 
 # The thread that commits has thread-local variables of libc, wherever this library's lie.
 @needs_headers
-def test_in_commit_mode(boehm, heap):
-    done = with_gc([boehm, "churn"], HEAP=heap, COMMIT="20ms")
+@pytest.mark.parametrize("case, every", [("churn", "20ms"), ("asleep", "1ms")])
+def test_in_commit_mode(boehm, heap, case, every):
+    done = with_gc([boehm, case], HEAP=heap, COMMIT=every)
     assert done.returncode == 0 and done.stdout == "right\n", said(done)
 
 
