@@ -70,19 +70,20 @@ EXPORT void *GC_generic_malloc_uncollectable(size_t size, int kind) {
                                                           : KIND_UNCOLLECTABLE);
 }
 
-// A chain by the first words. `size` is that of the whole block.
+// A chain by the first words. `size` is that of the whole block. Amid this a collection may come:
+// until the chain is whole, all of its blocks stand on the stack, because those of a kind without
+// pointers do not keep each other alive. Afterwards that is the caller's concern.
 EXPORT void GC_generic_malloc_many(size_t size, int kind, void **result) {
-    unsigned count = (unsigned)(LIST_BYTES / (size ? size : 1));
+    void *volatile block[LIST_MAX];
+    size_t most = LIST_BYTES / (size ? size : 1), padding = pm_gc_padded(size) - size;
+    unsigned count = 0, want = most > LIST_MAX ? LIST_MAX : most ? (unsigned)most : 1;
     void *first = NULL;
     checked(kind);
-    count = count > LIST_MAX ? LIST_MAX : count ? count : 1;
-    size_t padding = pm_gc_padded(size) - size;
+    while (count < want && (block[count] = pm_gc_alloc(size - padding, (unsigned)kind)))
+        count++;
     for (unsigned i = 0; i < count; i++) {
-        void **p = pm_gc_alloc(size - padding, (unsigned)kind);
-        if (!p)
-            break;
-        *p = first;
-        first = p;
+        *(void **)block[i] = first;
+        first = block[i];
     }
     *result = first;
 }

@@ -165,6 +165,36 @@ static void lists(void) {
         CHECK(GC_base(p) == p);
 }
 
+// Blocks without pointers do not keep each other alive while their list is made, when a collection
+// may come. A block that has been handed out twice shows in the stamps.
+#define LISTS 400u
+static void *listed[LISTS][64];
+static uint64_t stamp(unsigned n) { return 0x5eed0000u + n; }
+
+static void take_list(unsigned n) {
+    void *list = NULL;
+    unsigned length = 0;
+    for (unsigned i = 0; i < 64 && listed[n][i]; i++)
+        ((uint64_t *)listed[n][i])[2] = 0;
+    memset(listed[n], 0, sizeof listed[n]);
+    GC_generic_malloc_many(32, 0, &list);
+    for (void *p = list; p && length < 64; p = GC_NEXT(p))
+        listed[n][length++] = p;
+    for (unsigned i = 0; i < length; i++)
+        ((uint64_t *)listed[n][i])[2] = stamp(n);
+}
+
+static void lists_without_pointers(void) {
+    for (unsigned round = 0; round < 20000; round++) {
+        unsigned other = round * 7919u % LISTS;
+        take_list(round % LISTS);
+        for (unsigned i = 0; i < 20; i++)
+            ((uint64_t *)GC_MALLOC(32))[2] = 1;
+        for (unsigned i = 0; i < 64 && listed[other][i]; i++)
+            CHECK(((uint64_t *)listed[other][i])[2] == stamp(other));
+    }
+}
+
 // Memory that only a block of malloc() points to: uncollectable blocks are roots everywhere.
 static GC_hidden_pointer hidden;
 static void fill_uncollectable(void) {
@@ -315,9 +345,12 @@ static void asleep(void) {
 }
 
 static const struct test cases[] = {
-    CASE(churn), CASE(sizes),  CASE(large),         CASE(chain),   CASE(interiors), CASE(typed),
-    CASE(kinds), CASE(lists),  CASE(uncollectable), CASE(threads), CASE(dlopened),  CASE(calls),
-    CASE(limit), CASE(forked), CASE(asleep),        {NULL, NULL}};
+    CASE(churn),         CASE(sizes),     CASE(large),
+    CASE(chain),         CASE(interiors), CASE(typed),
+    CASE(kinds),         CASE(lists),     CASE(lists_without_pointers),
+    CASE(uncollectable), CASE(threads),   CASE(dlopened),
+    CASE(calls),         CASE(limit),     CASE(forked),
+    CASE(asleep),        {NULL, NULL}};
 
 static bool run_one(const struct test *test, const char *name) {
     for (; test->name; test++)

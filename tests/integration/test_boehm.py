@@ -12,8 +12,9 @@ import pytest
 from conftest import BUILD, compiled, recover, run, said, tool
 
 CASES = (
-    "churn sizes large chain interiors typed kinds lists uncollectable threads dlopened calls "
-    "limit forked finalizers order self on_demand weak long_links dying toggles"
+    "churn sizes large chain interiors typed kinds lists lists_without_pointers uncollectable "
+    "threads dlopened calls limit forked finalizers order self on_demand weak long_links dying "
+    "toggles"
 ).split()
 HEADER = pathlib.Path("/usr/include/gc/gc.h")
 LIBGC = next(pathlib.Path("/usr/lib").glob("*/libgc.so.1"), None)

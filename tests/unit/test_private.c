@@ -143,8 +143,8 @@ static void cached_extent(bool others) {
         CHECK(kept[i] == 1 && cached[i] == (others ? 2 : 0) && last[i] == 3);
 }
 
-// A thread that makes a group of extents holds no lock between taking and publishing them. Amid that
-// another thread may fork.
+// A thread that makes a group of extents holds no lock between taking and publishing them. Another
+// thread may fork meanwhile.
 static void test_a_group_goes_on_afterwards(void) {
     static const uint16_t pages[3] = {5, 6, 7};
     struct pm_error err;
