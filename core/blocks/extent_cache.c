@@ -248,6 +248,10 @@ uint32_t pm_extent_cache_take(unsigned node, uint64_t pages, uint64_t align_page
     return ask(pm_extent_take_on, node, pages, align_pages);
 }
 
+uint32_t pm_extent_cache_take_bare(unsigned node, uint64_t pages, uint64_t align_pages) {
+    return ask(pm_extent_take_bare_on, node, pages, align_pages);
+}
+
 // ---- ends ---------------------------------------------------------------------------------------
 
 bool pm_extent_cache_trim(void) { return cut(everything(), 0, TRIMMED); }

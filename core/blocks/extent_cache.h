@@ -168,10 +168,11 @@ void pm_extent_cache_age(void);
 // Returns an extent with the tag of a block, from the arena's cache or from others of its node.
 // `pages` is what pm_large_pages() gives, less than PM_HUGE_PAGES. 0: there is none.
 uint32_t pm_extent_cache_get(struct pm_extent_cache *cache, uint64_t pages, uint64_t align_pages);
-// pm_extent_allocate_on() and pm_extent_take_on(). Before the heap grows, and before memory is out,
-// all that the node's caches hold becomes free.
+// pm_extent_allocate_on(), pm_extent_take_on() and pm_extent_take_bare_on(). Before the heap grows,
+// and before memory is out, all that the node's caches hold becomes free.
 uint32_t pm_extent_cache_allocate(unsigned node, uint64_t pages, uint64_t align_pages);
 uint32_t pm_extent_cache_take(unsigned node, uint64_t pages, uint64_t align_pages);
+uint32_t pm_extent_cache_take_bare(unsigned node, uint64_t pages, uint64_t align_pages);
 // How many more pages may be made ahead for the node of the cache (ahead.h).
 uint64_t pm_extent_cache_spare(const struct pm_extent_cache *cache);
 // Takes extents that no block has been in yet; their entries stand, and they have no tag.

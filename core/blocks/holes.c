@@ -25,6 +25,8 @@ uint16_t pm_holes_used(const struct pm_vslab *v) {
 
 bool pm_holes_spared(uint32_t slab) {
     const struct pm_vslab *v = &pm_vslabs[slab];
+    if (v->holes == UINT16_MAX)
+        return false;
     PM_EACH_BIT(i, pm_free_bits(v), pm_slab_words(v->size_class))
     if (!(pages_of(v->size_class, i) & v->holes))
         return true;
@@ -50,26 +52,54 @@ static bool back(uint32_t slab, uint16_t pages) {
 
 bool pm_holes_fill(uint32_t slab) { return back(slab, pm_vslabs[slab].holes); }
 
-bool pm_holes_ready(uint32_t slab, unsigned want) {
-    const struct pm_vslab *v = &pm_vslabs[slab];
-    uint16_t need = 0;
-    if (pm_holes_spared(slab))
-        return true;
-    PM_EACH_BIT(i, pm_free_bits(v), pm_slab_words(v->size_class))
-    if (want && want--)
-        need |= pages_of(v->size_class, i);
-    return need && (back(slab, need & v->holes) || pm_holes_spared(slab));
+// A slab of small blocks fills page after page. To ask for each of them would take long: so one
+// page gets its space, then four have it, then all.
+static uint16_t and_some_more(const struct pm_vslab *v, uint16_t need) {
+    unsigned backed = PM_SLAB_PAGES - (unsigned)__builtin_popcount(v->holes);
+    unsigned more = pm_holes_punchable(v) ? 0 : 3 * backed;
+    for (uint16_t rest = v->punched & (uint16_t)~need; rest && more; more--) {
+        need |= rest & (uint16_t)-rest;
+        rest &= (uint16_t)(rest - 1);
+    }
+    return need;
 }
 
-unsigned pm_holes_pop(uint32_t slab, void **blocks, unsigned want) {
+// Of the first `want` free blocks.
+static uint16_t pages_for(const struct pm_vslab *v, unsigned want) {
+    uint16_t need = 0;
+    PM_EACH_BIT(i, pm_free_bits(v), pm_slab_words(v->size_class)) {
+        if (want-- == 0)
+            return need;
+        need |= pages_of(v->size_class, i);
+    }
+    return need;
+}
+
+bool pm_holes_ready(uint32_t slab, unsigned want) {
+    const struct pm_vslab *v = &pm_vslabs[slab];
+    if (pm_holes_spared(slab))
+        return true;
+    uint16_t need = pages_for(v, want);
+    return need && (back(slab, and_some_more(v, need & v->holes)) || pm_holes_spared(slab));
+}
+
+static unsigned pop(uint32_t slab, void **blocks, unsigned want) {
     struct pm_vslab *v = &pm_vslabs[slab];
     unsigned cls = v->size_class, got = 0;
     PM_EACH_BIT(i, pm_free_bits(v), pm_slab_words(cls)) {
-        if (got == want || pages_of(cls, i) & v->holes)
+        if (got == want)
+            return got;
+        if (pages_of(cls, i) & v->holes)
             continue;
         pm_bit_clear(pm_free_bits(v), i);
         blocks[got++] = pm_slab_start(slab) + (size_t)i * pm_classes[cls].size;
     }
+    return got;
+}
+
+unsigned pm_holes_pop(uint32_t slab, void **blocks, unsigned want) {
+    struct pm_vslab *v = &pm_vslabs[slab];
+    unsigned got = pop(slab, blocks, want);
     v->free_count = (uint16_t)(v->free_count - got);
     v->quiet = 0;
     return got;
@@ -79,7 +109,7 @@ unsigned pm_holes_pop(uint32_t slab, void **blocks, unsigned want) {
 
 unsigned pm_holes_punch(uint32_t slab, unsigned least) {
     struct pm_vslab *v = &pm_vslabs[slab];
-    if (!pm_holes_possible(v) || !pm_extent_may_punch())
+    if (!pm_holes_punchable(v) || !pm_extent_may_punch())
         return 0;
     uint16_t pages = (uint16_t) ~(pm_holes_used(v) | v->punched);
     if ((unsigned)__builtin_popcount(pages) < least)

@@ -7,8 +7,10 @@
 //   blocks    . . #   . . . . . . . . . . .           one is in use
 //   space      yes    --    --    --   ...            the holes: st_blocks falls
 //
-// Only slabs of classes of PM_HOLES_FROM bytes and more have holes, and only while they hold one
-// population: of smaller blocks there are so many on a page that hardly one is free.
+// Holes are punched into slabs of classes of PM_HOLES_FROM bytes and more, while they hold one
+// population: of smaller blocks there are so many on a page that hardly one is free. And the first
+// slab of a bin begins with holes alone, whatever its class, if it lies in the first 4 MiB of its
+// shard (PM_BARE_END): a small program uses a few blocks of many classes.
 //
 // A block is handed out only after all its pages have space. If the medium is full, that request
 // goes on to other slabs, and then gets ENOMEM; no store of the program meets a missing page.
@@ -31,12 +33,18 @@
 #ifndef PM_HOLES_H
 #define PM_HOLES_H
 
+#include "pages/extent.h"
 #include "slab.h"
 
 #define PM_HOLES_FROM 512u // bytes of a block
 
-static inline bool pm_holes_possible(const struct pm_vslab *v) {
+static inline bool pm_holes_punchable(const struct pm_vslab *v) {
     return v->size_class && !v->old_class && pm_classes[v->size_class].size >= PM_HOLES_FROM;
+}
+static inline bool pm_holes_possible(const struct pm_vslab *v) {
+    return pm_holes_punchable(v) ||
+           (v->size_class && !v->old_class && !pm_kind_is_pinned(v->kind) &&
+            pm_extent_may_be_bare((uint64_t)(v - pm_vslabs) << PM_SLAB_SHIFT));
 }
 
 // Whether the slab has a free block all of whose pages have space. Else gives their space to the

@@ -264,7 +264,8 @@ static bool grow(struct pm_arena *own, unsigned cls) {
     pm_arenas_age();
     if (pm_makes_ahead() && pm_kind_of_arena(own->number) == PM_KIND_CONSERVATIVE)
         return pm_ahead_slabs(own, cls);
-    uint32_t slab = pm_slab_create(cls, own->number, own->node);
+    uint32_t slab = own->bin[cls].slabs ? pm_slab_create(cls, own->number, own->node)
+                                        : pm_slab_create_bare(cls, own->number, own->node);
     if (!slab)
         return false;
     pm_bin_add_empty(&own->bin[cls], slab - 1);

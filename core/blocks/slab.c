@@ -11,6 +11,7 @@
 #include "kinds.h"
 #include "media/persist.h"
 #include "pages/extent_group.h"
+#include "pages/extent_holes.h"
 #include "pages/extent_take.h"
 #include "pinned_table.h"
 
@@ -102,7 +103,7 @@ static void begin(uint32_t slab, uint32_t extent, unsigned cls, uint16_t arena, 
     struct pm_vslab *v = &pm_vslabs[slab];
     v->next = v->prev = 0;
     v->listed = v->untagged = 0;
-    v->holes = v->punched = 0;
+    v->holes = v->punched = pm_extents[extent].holes ? UINT16_MAX : 0;
     v->quiet = v->held = v->stripe = 0;
     v->kind = (uint8_t)pm_kind_of_arena(arena);
     no_old_blocks(v);
@@ -112,8 +113,8 @@ static void begin(uint32_t slab, uint32_t extent, unsigned cls, uint16_t arena, 
     pm_slab_all_free(v);
 }
 
-uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
-    uint32_t extent = pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES);
+// Of an extent that was taken, unless it is 0.
+static uint32_t create(uint32_t extent, unsigned cls, uint16_t arena) {
     if (!extent)
         return 0;
     uint32_t slab = (uint32_t)(pm_extents[extent].page / SLAB_PAGES);
@@ -131,6 +132,17 @@ uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
     }
     begin(slab, extent, cls, arena, line);
     return slab + 1;
+}
+
+uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node) {
+    return create(pm_extent_cache_take(node, SLAB_PAGES, SLAB_PAGES), cls, arena);
+}
+
+uint32_t pm_slab_create_bare(unsigned cls, uint16_t arena, unsigned node) {
+    if (pm_kind_is_pinned(pm_kind_of_arena(arena)) || pm_heap_is_journaled() ||
+        !pm_extent_may_punch())
+        return pm_slab_create(cls, arena, node);
+    return create(pm_extent_cache_take_bare(node, SLAB_PAGES, SLAB_PAGES), cls, arena);
 }
 
 unsigned pm_slab_create_group(const uint8_t *cls, unsigned count, uint16_t arena, unsigned node,

@@ -128,6 +128,10 @@ static inline unsigned pm_slab_node(uint32_t slab) { return pm_shard_of_slab(sla
 // header durable, then appends the log entry, which is the commit: a header that no entry stands
 // for means nothing. Returns slab number + 1; 0: memory is out.
 uint32_t pm_slab_create(unsigned cls, uint16_t arena, unsigned node);
+// The same for a slab of which perhaps few blocks will be used: its pages get their space when
+// blocks on them are handed out (holes.h). Pinned blocks have all of it at once, and so has every
+// slab under PMALLOC_COMMIT.
+uint32_t pm_slab_create_bare(unsigned cls, uint16_t arena, unsigned node);
 // Makes slabs of the classes cls[i] for an arena. All headers become durable with one flush, then
 // all entries with another one. slab[i] becomes the number of each. Returns how many there are,
 // from the first on.

@@ -43,6 +43,7 @@
 #include "base/lock.h"
 #include "media/heap.h"
 #include "media/log.h"
+#include "media/persist.h"
 #include "pagemap.h"
 #include "shard_extents.h"
 
@@ -75,6 +76,13 @@ struct pm_extent {
 extern struct pm_extent *pm_extents;
 
 #define PM_HUGE_PAGES ((uint32_t)((2u << 20) >> PM_PAGE_SHIFT)) // an extent with more is huge
+
+// The first slabs of the bins may have holes whatever their class (blocks/holes.h), but only so far
+// from the start of their shard: no look at holes goes on through a long heap for their sake.
+#define PM_BARE_END ((uint64_t)4 << 20)
+static inline bool pm_extent_may_be_bare(uint64_t offset) {
+    return offset % PM_SHARD_RANGE < PM_BARE_END && !pm_persist_waits();
+}
 
 bool pm_extent_init(void);
 

@@ -11,6 +11,7 @@
 #include "media/shard_make.h"
 
 // Space is allocated on the file system in steps of at least and at most so many pages.
+#define STEP_SHARE 8u // of the pages in use
 #define STEP_PAGES_MIN 16u
 #define STEP_PAGES_MAX 512u
 
@@ -104,7 +105,7 @@ static bool back_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pa
 // becomes how many have space now.
 static bool back_with_space(struct pm_shard *s, struct pm_extent *e, uint64_t *pages) {
     uint64_t active = s->extents->active.pages;
-    uint64_t want = *pages, step = active / 4, least = pm_heap_unit() >> PM_PAGE_SHIFT;
+    uint64_t want = *pages, step = active / STEP_SHARE, least = pm_heap_unit() >> PM_PAGE_SHIFT;
     if (want > PM_HUGE_PAGES)
         return back_huge(s, e, want);
     if (least < STEP_PAGES_MIN)
@@ -120,7 +121,14 @@ static bool back_with_space(struct pm_shard *s, struct pm_extent *e, uint64_t *p
     return allocate_space(s, e, *pages);
 }
 
-static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64_t align) {
+// Whether a slab can do without space for now. The pages are zeroes, so nobody will clear them.
+static bool can_be_bare(const struct pm_extent *e) {
+    return e->state == PM_EXTENT_RETAINED && !e->backed && e->zero &&
+           pm_extent_may_be_bare(e->page << PM_PAGE_SHIFT);
+}
+
+static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64_t align,
+                      bool bare) {
     struct pm_extent *e = &pm_extents[index];
     enum pm_extent_state state = (enum pm_extent_state)e->state;
     uint64_t first = (e->page + align - 1) & ~(align - 1);
@@ -133,7 +141,8 @@ static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64
         e = &pm_extents[index = rest];
     }
     uint64_t backed = pages;
-    if (!e->backed && !back_with_space(s, e, &backed)) {
+    bare = bare && can_be_bare(e);
+    if (!e->backed && !bare && !back_with_space(s, e, &backed)) {
         pm_free_coalesce(s, index, state);
         return 0;
     }
@@ -146,7 +155,7 @@ static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64
         }
         pm_free_coalesce(s, rest, state);
     }
-    e->backed = !lazy;
+    e->backed = !lazy && !bare;
     if (e->pages > pages) {
         uint32_t rest = pm_extent_cut(s, index, pages);
         if (!rest) {
@@ -161,11 +170,13 @@ static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64
     struct pm_active *active = &s->extents->active;
     active->pages += pages;
     active->count++;
+    e->holes = bare ? (uint16_t)pages : 0;
+    active->holes += e->holes;
     return index;
 }
 
 uint32_t pm_extent_carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64_t align) {
-    uint32_t taken = carve(s, index, pages, align);
+    uint32_t taken = carve(s, index, pages, align, false);
     pm_extent_asked(s);
     return taken;
 }
@@ -188,7 +199,7 @@ static uint64_t missing(const struct pm_shard *s, uint64_t pages, uint64_t align
 #define KEPT_SHARE 2
 #define KEPT_PAGES 1024u
 
-static uint32_t take(struct pm_shard *s, uint64_t pages, uint64_t align, bool grow) {
+static uint32_t take(struct pm_shard *s, uint64_t pages, uint64_t align, bool grow, bool bare) {
     struct pm_shard_extents *x = s->extents;
     uint32_t fit = pm_free_fit(&x->reclaimed, pages, align);
     if (!fit) {
@@ -205,21 +216,33 @@ static uint32_t take(struct pm_shard *s, uint64_t pages, uint64_t align, bool gr
     // than an extent can be. Add enough for the run alone, whatever its alignment.
     if (!fit && pm_frontier_grow(s, pages + align - 1))
         fit = pm_free_fit(&x->retained, pages, align);
-    return fit ? pm_extent_carve(s, fit, pages, align) : 0;
+    uint32_t taken = fit ? carve(s, fit, pages, align, bare) : 0;
+    pm_extent_asked(s);
+    return taken;
 }
 
-static uint32_t take_locked(struct pm_shard *s, uint64_t pages, uint64_t align_pages, bool grow) {
+static uint32_t take_from(struct pm_shard *s, uint64_t pages, uint64_t align_pages, bool grow,
+                          bool bare) {
     if (pages == 0 || pages > PM_ENTRY_PAGES_MAX || align_pages > PM_ENTRY_PAGES_MAX)
         return 0;
     pm_extent_decay(s);
-    uint32_t index = take(s, pages, align_pages, grow);
+    uint32_t index = take(s, pages, align_pages, grow, bare);
     if (!index && grow && s->extents->reclaimed.pages) {
         // The shard is at its limit, or the file system is full. Give back all that is kept and try
         // again.
         pm_extent_purge_to(s, 0);
-        index = take(s, pages, align_pages, true);
+        index = take(s, pages, align_pages, true, bare);
     }
     return index;
+}
+
+static uint32_t take_locked(struct pm_shard *s, uint64_t pages, uint64_t align_pages, bool grow) {
+    return take_from(s, pages, align_pages, grow, false);
+}
+
+static uint32_t take_bare_locked(struct pm_shard *s, uint64_t pages, uint64_t align_pages,
+                                 bool grow) {
+    return take_from(s, pages, align_pages, grow, true);
 }
 
 // Whether a shard of the node could grow by as much as its limit says. Then only space is short,
@@ -300,6 +323,10 @@ void pm_extent_favour(unsigned shard) {
 
 uint32_t pm_extent_take_on(unsigned node, uint64_t pages, uint64_t align_pages, bool grow) {
     return in_some_shard(take_locked, node, pages, align_pages, grow);
+}
+
+uint32_t pm_extent_take_bare_on(unsigned node, uint64_t pages, uint64_t align_pages, bool grow) {
+    return in_some_shard(take_bare_locked, node, pages, align_pages, grow);
 }
 
 void pm_extent_free(struct pm_shard *s, uint32_t index) {

@@ -193,7 +193,8 @@ static void scan(struct pm_marker *m, struct pm_range r) {
         scan_piece(m, r.offset, r.len);
     else if (r.len == PM_SLAB_SIZE && pm_marks.kind[r.offset >> PM_SLAB_SHIFT] == PM_STRIPE_PINNED)
         scan_pinned(m, r.offset);
-    else if (pm_holes_found && r.len >= PM_HOLES_FROM && (holes = holes_around(r)) != 0)
+    else if (pm_holes_found && (r.len >= PM_HOLES_FROM || pm_extent_may_be_bare(r.offset)) &&
+             (holes = holes_around(r)) != 0)
         scan_pages(m, r, holes);
     else
         scan_words(m, at_offset(r.offset), r.len);

@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 static bool full;
-static unsigned punches;
+static unsigned punches, allocations;
 
 int fallocate(int fd, int mode, off_t offset, off_t len) {
     bool punch = mode & FALLOC_FL_PUNCH_HOLE;
     punches += punch;
+    allocations += !punch;
     if (full && !punch) {
         errno = ENOSPC;
         return -1;

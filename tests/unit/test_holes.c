@@ -105,7 +105,7 @@ static void test_all_classes(void) {
     } block[4000];
     for (unsigned round = 0; round < 40; round++) {
         for (unsigned i = 0; i < 4000; i++) {
-            unsigned cls = 16 + (unsigned)rnd(PM_CLASSES - 15), size = pm_classes[cls].size;
+            unsigned cls = 1 + (unsigned)rnd(PM_CLASSES), size = pm_classes[cls].size;
             void *p;
             if (block[i].at && rnd(8) != 0) {
                 size = pm_classes[block[i].cls].size;
