@@ -22,6 +22,7 @@ ifeq ($(origin CC),default)
 CC = gcc
 endif
 CFLAGS ?= -O2 -g
+OBJCOPY ?= objcopy
 WERROR ?= -Werror
 LTO ?= 0
 CLANG ?= clang
@@ -143,9 +144,17 @@ $(BUILD)/kernel/%:
 	@for d in /usr/include /usr/include/$$(gcc -print-multiarch); do \
 		[ ! -d $$d/$* ] || ln -sfn $$d/$* $@; done
 
-$(BUILD)/obj/%.o: %.c $(BUILD)/.flags | $(MUSL_KERNEL)
+# The functions of a start lie together (scripts/make-order): the linker puts these sections in
+# front. A compiler's copy of a function has its name and an ending.
+$(BUILD)/first.options: preload/first
+	@mkdir -p $(@D)
+	@awk '!/^#/ { n = split("/.constprop.0/.part.0/.isra.0", end, "/"); for (i = 1; i <= n; i++) \
+		print "--rename-section .text." $$1 end[i] "=.text.hot." $$1 end[i] }' $< > $@
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/.flags $(BUILD)/first.options | $(MUSL_KERNEL)
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) $(DEPS) -c -o $@ $<
+	$(if $(filter 0,$(LTO)),$(OBJCOPY) @$(BUILD)/first.options $@)
 
 $(BUILD)/asan/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
