@@ -7,6 +7,7 @@
 #   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DATADIR= DESTDIR=
 
 VERSION := $(shell sed -n 's/^\#define PM_VERSION "\(.*\)"/\1/p' preload/version.h)
+# Counts the interfaces that did not stay compatible (docs/compatibility.md). It is not the release.
 SOVERSION = 0
 $(if $(VERSION),,$(error preload/version.h names no PM_VERSION))
 
@@ -117,7 +118,7 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
-	check-layers check-style tests-built \
+	check-layers check-style check-abi tests-built \
 	pmem-packages soak faults vm print-inner-calls FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -407,6 +408,7 @@ test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) CC=$(CLANG) BUILD=$(BUILD)-clang tests-built
 	@$(MAKE) tests-built
 	@$(MAKE) check-layers
+	@$(MAKE) check-abi
 	@$(MAKE) unit
 	@$(MAKE) sanitize
 	@$(MAKE) fuzz-corpus
@@ -417,6 +419,7 @@ test: ## run all tests with both compilers; CI runs this
 test-fast: all $(CONTENTION) ## run the style and layer checks, unit tests, fast integration tests
 	@$(MAKE) check-style
 	@$(MAKE) check-layers
+	@$(MAKE) check-abi
 	@$(MAKE) unit
 	$(PYTEST) -m 'not slow' tests/integration
 
@@ -448,10 +451,13 @@ format-check: ## fail if `make format` would change a file
 check-layers: all ## fail if an include or a call runs upward, or files form a circle
 	$(PYTHON) scripts/check-layers --objects $(BUILD)/obj
 
+check-abi: all ## fail if programs built with an earlier release might not run, or not compile
+	$(PYTHON) scripts/check-abi --libraries $(BUILD)
+
 check-style: ## fail if a line, a function or a file is too long, or lacks its SPDX lines
 	$(PYTHON) scripts/check-style
 
-lint: format-check check-style check-layers ## run all three checks and clang's static analyser
+lint: format-check check-style check-layers check-abi ## run the checks and clang's static analyser
 	@for f in $(wildcard core/*/*.c gc/*/*.c preload/*/*.c tools/*.c tools/common/*.c); do \
 		$(CLANG) $(LIB_CFLAGS) --analyze --analyzer-output text -Xclang -analyzer-werror \
 			$$f || exit 1; \

@@ -3,7 +3,8 @@
 #
 # Part of the Makefile: what is installed, and where.
 
-SO_REAL = libpmalloc.so.$(VERSION)
+# The SONAME, then the release: ldconfig takes the newest release for a SONAME.
+SO_REAL = libpmalloc.so.$(SOVERSION).$(VERSION)
 GC_FILES = $(if $(GC_LIB),$(notdir $(GC_LIB)) $(GC_NAMES))
 COMPLETIONS = $(DATADIR)/bash-completion/completions
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \

@@ -256,9 +256,3 @@ def test_systemd_takes_the_drop_in(tmp_path):
     shutil.copy(ROOT / "tools" / "persistent-heap.conf", tmp_path / "keeper.service.d")
     done = run("systemd-analyze", "verify", "--man=no", unit)
     assert done.returncode == 0 and not done.stderr, done.stderr
-
-
-def test_the_version_is_one_everywhere():
-    version = re.search(r'PM_VERSION "(.*)"', (ROOT / "preload/version.h").read_text())[1]
-    newest = re.match(r"pmalloc \((.*)-\d+\)", (ROOT / "scripts/debian/changelog").read_text())[1]
-    assert newest == version
