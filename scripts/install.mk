@@ -40,4 +40,5 @@ endif
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
-	[ ! -d $(DESTDIR)$(LIBDIR)/$(GC_DIR) ] || rmdir $(DESTDIR)$(LIBDIR)/$(GC_DIR)
+	for folder in $(addprefix $(DESTDIR),$(LIBDIR)/$(GC_DIR) $(DATADIR)/pmalloc); do \
+		[ ! -d $$folder ] || rmdir $$folder || exit 1; done

@@ -213,6 +213,32 @@ def test_make_install_from_the_tarball(tmp_path):
         assert (tree / name).exists(), name
 
 
+def test_what_make_install_has_put_there_works_and_goes(tmp_path):
+    """In places of the user's, and with nothing else; the links of the library lead to it."""
+    version = re.search(r'PM_VERSION "(.*)"', (ROOT / "preload/version.h").read_text())[1]
+    prefix, library = tmp_path / "pm", tmp_path / "pm" / "lib64"
+    make = ("make", "-s", "-C", ROOT, "-o", "installed-files", f"BUILD={BUILD}",
+            f"PC={tmp_path}/libpmalloc.pc", f"PREFIX={prefix}", f"LIBDIR={library}")
+    succeeds(*make, tmp_path / "libpmalloc.pc")
+    succeeds(*make, "install")
+    real = library / f"libpmalloc.so.0.{version}"
+    assert not real.is_symlink()
+    for name in ("libpmalloc.so", "libpmalloc.so.0"):
+        assert (library / name).resolve() == real
+    env = environment(PKG_CONFIG_LIBDIR=str(library / "pkgconfig"))
+    assert succeeds("pkg-config", "--modversion", "libpmalloc", env=env).stdout == version + "\n"
+    flags = succeeds("pkg-config", "--cflags", "--libs", "libpmalloc", env=env).stdout.split()
+    source = tmp_path / "says.c"
+    source.write_text("#include <pmalloc.h>\n#include <stdio.h>\n"
+                      "int main(void) { return puts(pmalloc_version()) < 0; }\n")
+    succeeds("gcc", "-Wall", "-Werror", source, "-o", tmp_path / "says", *flags)
+    env = environment(LD_LIBRARY_PATH=str(library), PMALLOC_HEAP=str(tmp_path / "heap"))
+    assert succeeds(tmp_path / "says", env=env).stdout == version + "\n"
+    succeeds(*make, "uninstall")
+    left = [path for path in prefix.rglob("*") if not path.is_dir() or "pmalloc" in path.name]
+    assert left == []
+
+
 def complete(*words):
     """What bash offers for the last word."""
     script = f"""
