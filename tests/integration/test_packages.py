@@ -282,3 +282,19 @@ def test_systemd_takes_the_drop_in(tmp_path):
     shutil.copy(ROOT / "tools" / "persistent-heap.conf", tmp_path / "keeper.service.d")
     done = run("systemd-analyze", "verify", "--man=no", unit)
     assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+def heap_of(service):
+    """The heap's path and the state directory, as systemd's specifiers name them."""
+    text = (ROOT / "tools" / "persistent-heap.conf").read_text()
+    for specifier, value in (("%N", service), ("%p", service.split("@")[0]), ("%S", "/var/lib")):
+        text = text.replace(specifier, value)
+    assert not re.search(r"^[^#].*%", text, re.MULTILINE)
+    return (re.search(r"^Environment=PMALLOC_HEAP=(.*)$", text, re.MULTILINE)[1],
+            "/var/lib/" + re.search(r"^StateDirectory=(.*)$", text, re.MULTILINE)[1])
+
+
+def test_each_service_and_each_instance_has_a_heap_of_its_own():
+    """One process at a time writes a heap."""
+    for service in ("keeper", "keeper@1", "keeper@2"):
+        assert heap_of(service) == (f"/var/lib/pmalloc/{service}",) * 2
