@@ -257,6 +257,11 @@ def test_completion_knows_options_settings_and_places(tmp_path):
     assert "--dry-run" in complete("pmalloc-recover", "--")
     assert complete("pmalloc-info", "--med") == ["--medium"]
     assert complete("pmalloc-run", "-s", "COLL") == ["COLLECT="]
+    for value in (("=",), ("=", "")):
+        assert {"fail", "wait"} == set(complete("pmalloc-run", "-s", "BUSY", *value))
+    assert complete("pmalloc-run", "-H", "x", "--set", "PMALLOC_COMMIT", "=", "o") == ["output"]
+    assert complete("pmalloc-run", "-s", "LIMIT", "=", "l") == []
+    assert complete("pmalloc-run", "-r", "l") == []
     (tmp_path / "heap").mkdir()
     (tmp_path / "hair").touch()
     assert complete("pmalloc-recover", f"{tmp_path}/h") == [f"{tmp_path}/heap"]
