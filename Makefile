@@ -113,7 +113,8 @@ MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
 FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] tools/*.[ch] \
-	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c tests/bench/durable/*.c)
+	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c tests/bench/durable/*.c \
+	docs/examples/*.c)
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	installed-files dist deb \

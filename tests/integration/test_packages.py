@@ -184,6 +184,28 @@ def test_a_program_is_built_with_the_package(chroot, packages, tmp_path):
     assert done.stdout.splitlines()[0] == f"{version} 0", done
 
 
+def test_each_example_is_built_with_the_package(chroot, packages, tmp_path):
+    """And the one that uses pmalloc.h counts on after each run."""
+    subprocess.run(["dpkg", "-x", packages["libpmalloc-dev"], tmp_path], check=True)
+    folder = tmp_path / "usr/share/doc/libpmalloc-dev/examples"
+    for packed in folder.glob("*.gz"):
+        subprocess.run(["gunzip", packed], check=True)
+    env = environment(PKG_CONFIG_SYSROOT_DIR=str(chroot),
+                      PKG_CONFIG_LIBDIR=f"{chroot}/usr/lib/x86_64-linux-gnu/pkgconfig")
+    flags = succeeds("pkg-config", "--cflags", "--libs", "libpmalloc", env=env).stdout.split()
+    for source in folder.glob("*.c"):
+        succeeds("gcc", "-Wall", "-Wextra", "-Werror", source, "-o", source.with_suffix(""),
+                 *(flags if "pmalloc.h" in source.read_text() else ["-lm"]))
+    shutil.copy(folder / "visits", chroot / "usr/bin")
+    done = inside(chroot, """
+        export PMALLOC_HEAP=/dev/shm/visits
+        for name in Ada Grace Ada; do visits $name > /dev/null; done
+        visits
+        pmalloc-recover --check /dev/shm/visits | grep -o '^result.*clean' | grep -o clean
+    """)
+    assert done.stdout.splitlines() == ["Grace 1", "Ada 2", "3 in all", "clean"], done
+
+
 def test_what_is_removed_leaves_nothing(packages, chroot, tmp_path):
     root = tmp_path / "removed"
     subprocess.run(["cp", "-a", chroot, root], check=True)
