@@ -7,6 +7,7 @@
 #   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DATADIR= DESTDIR=
 
 VERSION := $(shell sed -n 's/^\#define PM_VERSION "\(.*\)"/\1/p' preload/version.h)
+# Counts the interfaces that did not stay compatible (docs/compatibility.md). It is not the release.
 SOVERSION = 0
 $(if $(VERSION),,$(error preload/version.h names no PM_VERSION))
 
@@ -113,12 +114,13 @@ MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
 FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] tools/*.[ch] \
-	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c tests/bench/durable/*.c)
+	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c tests/bench/durable/*.c \
+	docs/examples/*.c)
 
 .PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
 	installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
-	check-layers check-style tests-built \
+	check-layers check-style check-abi tests-built \
 	pmem-packages soak faults vm print-inner-calls FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -416,6 +418,7 @@ test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) CC=$(CLANG) BUILD=$(BUILD)-clang tests-built
 	@$(MAKE) tests-built
 	@$(MAKE) check-layers
+	@$(MAKE) check-abi
 	@$(MAKE) unit
 	@$(MAKE) sanitize
 	@$(MAKE) fuzz-corpus
@@ -426,6 +429,7 @@ test: ## run all tests with both compilers; CI runs this
 test-fast: all $(CONTENTION) ## run the style and layer checks, unit tests, fast integration tests
 	@$(MAKE) check-style
 	@$(MAKE) check-layers
+	@$(MAKE) check-abi
 	@$(MAKE) unit
 	$(PYTEST) -m 'not slow' tests/integration
 
@@ -457,10 +461,13 @@ format-check: ## fail if `make format` would change a file
 check-layers: all ## fail if an include or a call runs upward, or files form a circle
 	$(PYTHON) scripts/check-layers --objects $(BUILD)/obj
 
+check-abi: all ## fail if programs built with an earlier release might not run, or not compile
+	$(PYTHON) scripts/check-abi --libraries $(BUILD)
+
 check-style: ## fail if a line, a function or a file is too long, or lacks its SPDX lines
 	$(PYTHON) scripts/check-style
 
-lint: format-check check-style check-layers ## run all three checks and clang's static analyser
+lint: format-check check-style check-layers check-abi ## run the checks and clang's static analyser
 	@for f in $(wildcard core/*/*.c gc/*/*.c preload/*/*.c tools/*.c tools/common/*.c); do \
 		$(CLANG) $(LIB_CFLAGS) --analyze --analyzer-output text -Xclang -analyzer-werror \
 			$$f || exit 1; \

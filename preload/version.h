@@ -6,6 +6,6 @@
 #ifndef PM_VERSION_H
 #define PM_VERSION_H
 
-#define PM_VERSION "0.1.0"
+#define PM_VERSION "1.0.0"
 
 #endif

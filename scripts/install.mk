@@ -3,7 +3,8 @@
 #
 # Part of the Makefile: what is installed, and where.
 
-SO_REAL = libpmalloc.so.$(VERSION)
+# The SONAME, then the release: ldconfig takes the newest release for a SONAME.
+SO_REAL = libpmalloc.so.$(SOVERSION).$(VERSION)
 GC_FILES = $(if $(GC_LIB),$(notdir $(GC_LIB)) $(GC_NAMES))
 COMPLETIONS = $(DATADIR)/bash-completion/completions
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
@@ -39,4 +40,5 @@ endif
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
-	[ ! -d $(DESTDIR)$(LIBDIR)/$(GC_DIR) ] || rmdir $(DESTDIR)$(LIBDIR)/$(GC_DIR)
+	for folder in $(addprefix $(DESTDIR),$(LIBDIR)/$(GC_DIR) $(DATADIR)/pmalloc); do \
+		[ ! -d $$folder ] || rmdir $$folder || exit 1; done

@@ -9,9 +9,31 @@ _pmalloc_options() {
         grep -oE '^  (-[a-zA-Z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+'
 }
 
-# NAME= of each setting, without PMALLOC_; or NAME=WORD where a setting has words as values.
+# NAME= of each setting, without PMALLOC_.
 _pmalloc_settings() {
     "$1" --help 2>/dev/null | sed -n 's/^  PMALLOC_\([A-Z_]*\) .*/\1=/p'
+}
+
+# The words that the setting $2 has as values: "Values: lazy|strict; default lazy."
+_pmalloc_values() {
+    "$1" --help 2>/dev/null | awk -v "name=PMALLOC_${2#PMALLOC_}" '
+        /^  ?[^ ]/ { ours = $1 == name }
+        ours { text = text " " $0 }
+        END { print text }' |
+        sed -nE 's/.*Values?: +([^ ;]*).*/\1/p' | tr '|' '\n' | grep -oE '^[a-z]+'
+}
+
+# Sets `setting` to NAME if the word to complete is the value in -s NAME=VALUE. Readline makes words
+# of the parts, unless the user has taken = out of COMP_WORDBREAKS.
+_pmalloc_find_setting() {
+    local at=$COMP_CWORD
+    setting=
+    if [ "${COMP_WORDS[at]}" != '=' ]; then ((at--)); fi
+    if [ "$at" -ge 3 ] && [ "${COMP_WORDS[at]}" = '=' ]; then
+        case ${COMP_WORDS[at - 2]} in
+        -s | --set) setting=${COMP_WORDS[at - 1]} ;;
+        esac
+    fi
 }
 
 # The program to run and what it wants to complete, from word $1 on.
@@ -44,7 +66,8 @@ _pmalloc_find_program() {
 }
 
 _pmalloc() {
-    local tool=$1 word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} program
+    local tool=$1 word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}
+    local program setting
     COMPREPLY=()
     case ${tool##*/} in
     pmalloc-run)
@@ -53,9 +76,16 @@ _pmalloc() {
             _pmalloc_program "$program"
             return
         fi
+        _pmalloc_find_setting
+        if [ -n "$setting" ]; then
+            setting=$(_pmalloc_values "$tool" "$setting")
+            mapfile -t COMPREPLY < <(compgen -W "$setting" -- "${word#=}")
+            return
+        fi
         ;;
     esac
     case $before in
+    -r | --roots) return ;; # names in a program that may not be named yet
     -s | --set)
         mapfile -t COMPREPLY < <(compgen -W "$(_pmalloc_settings "$tool")" -- "$word")
         compopt -o nospace

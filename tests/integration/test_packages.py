@@ -184,6 +184,28 @@ def test_a_program_is_built_with_the_package(chroot, packages, tmp_path):
     assert done.stdout.splitlines()[0] == f"{version} 0", done
 
 
+def test_each_example_is_built_with_the_package(chroot, packages, tmp_path):
+    """And the one that uses pmalloc.h counts on after each run."""
+    subprocess.run(["dpkg", "-x", packages["libpmalloc-dev"], tmp_path], check=True)
+    folder = tmp_path / "usr/share/doc/libpmalloc-dev/examples"
+    for packed in folder.glob("*.gz"):
+        subprocess.run(["gunzip", packed], check=True)
+    env = environment(PKG_CONFIG_SYSROOT_DIR=str(chroot),
+                      PKG_CONFIG_LIBDIR=f"{chroot}/usr/lib/x86_64-linux-gnu/pkgconfig")
+    flags = succeeds("pkg-config", "--cflags", "--libs", "libpmalloc", env=env).stdout.split()
+    for source in folder.glob("*.c"):
+        succeeds("gcc", "-Wall", "-Wextra", "-Werror", source, "-o", source.with_suffix(""),
+                 *(flags if "pmalloc.h" in source.read_text() else ["-lm"]))
+    shutil.copy(folder / "visits", chroot / "usr/bin")
+    done = inside(chroot, """
+        export PMALLOC_HEAP=/dev/shm/visits
+        for name in Ada Grace Ada; do visits $name > /dev/null; done
+        visits
+        pmalloc-recover --check /dev/shm/visits | grep -o '^result.*clean' | grep -o clean
+    """)
+    assert done.stdout.splitlines() == ["Grace 1", "Ada 2", "3 in all", "clean"], done
+
+
 def test_what_is_removed_leaves_nothing(packages, chroot, tmp_path):
     root = tmp_path / "removed"
     subprocess.run(["cp", "-a", chroot, root], check=True)
@@ -213,6 +235,32 @@ def test_make_install_from_the_tarball(tmp_path):
         assert (tree / name).exists(), name
 
 
+def test_what_make_install_has_put_there_works_and_goes(tmp_path):
+    """In places of the user's, and with nothing else; the links of the library lead to it."""
+    version = re.search(r'PM_VERSION "(.*)"', (ROOT / "preload/version.h").read_text())[1]
+    prefix, library = tmp_path / "pm", tmp_path / "pm" / "lib64"
+    make = ("make", "-s", "-C", ROOT, "-o", "installed-files", f"BUILD={BUILD}",
+            f"PC={tmp_path}/libpmalloc.pc", f"PREFIX={prefix}", f"LIBDIR={library}")
+    succeeds(*make, tmp_path / "libpmalloc.pc")
+    succeeds(*make, "install")
+    real = library / f"libpmalloc.so.0.{version}"
+    assert not real.is_symlink()
+    for name in ("libpmalloc.so", "libpmalloc.so.0"):
+        assert (library / name).resolve() == real
+    env = environment(PKG_CONFIG_LIBDIR=str(library / "pkgconfig"))
+    assert succeeds("pkg-config", "--modversion", "libpmalloc", env=env).stdout == version + "\n"
+    flags = succeeds("pkg-config", "--cflags", "--libs", "libpmalloc", env=env).stdout.split()
+    source = tmp_path / "says.c"
+    source.write_text("#include <pmalloc.h>\n#include <stdio.h>\n"
+                      "int main(void) { return puts(pmalloc_version()) < 0; }\n")
+    succeeds("gcc", "-Wall", "-Werror", source, "-o", tmp_path / "says", *flags)
+    env = environment(LD_LIBRARY_PATH=str(library), PMALLOC_HEAP=str(tmp_path / "heap"))
+    assert succeeds(tmp_path / "says", env=env).stdout == version + "\n"
+    succeeds(*make, "uninstall")
+    left = [path for path in prefix.rglob("*") if not path.is_dir() or "pmalloc" in path.name]
+    assert left == []
+
+
 def complete(*words):
     """What bash offers for the last word."""
     script = f"""
@@ -231,6 +279,11 @@ def test_completion_knows_options_settings_and_places(tmp_path):
     assert "--dry-run" in complete("pmalloc-recover", "--")
     assert complete("pmalloc-info", "--med") == ["--medium"]
     assert complete("pmalloc-run", "-s", "COLL") == ["COLLECT="]
+    for value in (("=",), ("=", "")):
+        assert {"fail", "wait"} == set(complete("pmalloc-run", "-s", "BUSY", *value))
+    assert complete("pmalloc-run", "-H", "x", "--set", "PMALLOC_COMMIT", "=", "o") == ["output"]
+    assert complete("pmalloc-run", "-s", "LIMIT", "=", "l") == []
+    assert complete("pmalloc-run", "-r", "l") == []
     (tmp_path / "heap").mkdir()
     (tmp_path / "hair").touch()
     assert complete("pmalloc-recover", f"{tmp_path}/h") == [f"{tmp_path}/heap"]
@@ -258,7 +311,17 @@ def test_systemd_takes_the_drop_in(tmp_path):
     assert done.returncode == 0 and not done.stderr, done.stderr
 
 
-def test_the_version_is_one_everywhere():
-    version = re.search(r'PM_VERSION "(.*)"', (ROOT / "preload/version.h").read_text())[1]
-    newest = re.match(r"pmalloc \((.*)-\d+\)", (ROOT / "scripts/debian/changelog").read_text())[1]
-    assert newest == version
+def heap_of(service):
+    """The heap's path and the state directory, as systemd's specifiers name them."""
+    text = (ROOT / "tools" / "persistent-heap.conf").read_text()
+    for specifier, value in (("%N", service), ("%p", service.split("@")[0]), ("%S", "/var/lib")):
+        text = text.replace(specifier, value)
+    assert not re.search(r"^[^#].*%", text, re.MULTILINE)
+    return (re.search(r"^Environment=PMALLOC_HEAP=(.*)$", text, re.MULTILINE)[1],
+            "/var/lib/" + re.search(r"^StateDirectory=(.*)$", text, re.MULTILINE)[1])
+
+
+def test_each_service_and_each_instance_has_a_heap_of_its_own():
+    """One process at a time writes a heap."""
+    for service in ("keeper", "keeper@1", "keeper@2"):
+        assert heap_of(service) == (f"/var/lib/pmalloc/{service}",) * 2
