@@ -112,8 +112,11 @@ static inline void consider(struct pm_marker *m, uint64_t word) {
     }
     const struct pm_class *cls = &pm_classes[kind];
     uint32_t index = (uint32_t)((offset & (PM_SLAB_SIZE - 1)) * cls->reciprocal >> 32);
-    if (index < cls->blocks && set_bit(&pm_mark_bits(slab, kind)[index / 64], 1ull << index % 64))
-        push(m, ((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)index * cls->size, cls->size);
+    if (index < cls->blocks && set_bit(&pm_mark_bits(slab, kind)[index / 64], 1ull << index % 64)) {
+        uint64_t block = ((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)index * cls->size;
+        __builtin_prefetch(pm_marks.bytes + block); // while the rest of its finder is scanned
+        push(m, block, cls->size);
+    }
 }
 
 // Stray words are counted rarely. So counting goes over each object once more, before marking does,
