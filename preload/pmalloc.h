@@ -60,8 +60,9 @@ const char *pmalloc_version(void);
 // exists. Once it returns, malloc() and the functions of this header use it. A program that was
 // linked with this name gets no heap at its start. What it allocates before the call is volatile,
 // stays valid, and can be freed as ever. There is room for 32 MiB of it, freed blocks are seldom
-// reused, and a block may have 8 MiB. Whoever looks the name up with dlsym() calls it before any
-// other function of this header.
+// reused, and a block may have 8 MiB. The other functions of this header may come before the call,
+// too: their blocks are volatile and have no flags, and there are no root slots. Whoever looks the
+// name up with dlsym() calls it before any other function of this header.
 //
 // Roots are the root slots: variables are captured before main alone, by PMALLOC_ROOTS. So the heap
 // must have no captured roots. PMALLOC_HEAP, PMALLOC_ROOTS, PMALLOC_COMMIT, PMALLOC_COMMIT_DIR and

@@ -103,7 +103,9 @@ static int walk_slab(uint32_t slab, pmalloc_walk_fn *fn, void *arg) {
 
 EXPORT int pmalloc_walk(pmalloc_walk_fn *fn, void *arg) {
     int answer = 0;
-    pm_process_start();
+    pm_process_ask();
+    if (!pm_phase_serves()) // pmalloc_open() comes later
+        return 0;
     for (uint32_t i = 0; answer == 0 && (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
         unsigned flags = flags_of(e->kind);
@@ -116,7 +118,7 @@ EXPORT int pmalloc_walk(pmalloc_walk_fn *fn, void *arg) {
 }
 
 EXPORT int pmalloc_commit(void) {
-    pm_process_start();
+    pm_process_ask();
     int error = pm_commits_make();
     if (!error)
         return 0;
@@ -125,7 +127,7 @@ EXPORT int pmalloc_commit(void) {
 }
 
 EXPORT void pmalloc_set_free_callback(int (*taker)(void *p)) {
-    pm_process_start();
+    pm_process_ask();
     pm_frees_watch(taker);
 }
 
@@ -135,7 +137,7 @@ EXPORT int pmalloc_collect(void) {
     struct pm_mark_options how = {.markers = (unsigned)pm_options.markers.number};
     struct pm_recovery found;
     struct pm_error err;
-    pm_process_start();
+    pm_process_ask();
     if (pm_options.collect.number != PM_COLLECT_API || !pm_heap_on_media() ||
         pm_heap_is_journaled()) {
         errno = ENOTSUP;

@@ -50,25 +50,25 @@ static int fail(int error) {
 
 // ---- elements -----------------------------------------------------------------------------------
 
-static bool can_be_asked_for(size_t align, unsigned flags) {
+static bool can_be_asked_for(const char *call, size_t align, unsigned flags) {
     unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE | PMALLOC_PINNED;
     if (flags & ~known)
-        pm_say("pmalloc_alloc: flags %#x are unknown to version %s; nothing was allocated",
+        pm_say("%s: flags %#x are unknown to version %s; nothing was allocated", call,
                flags & ~known, PM_VERSION);
     else if (align & (align - 1))
-        pm_say("pmalloc_alloc: alignment %zu is not a power of two; nothing was allocated", align);
+        pm_say("%s: alignment %zu is not a power of two; nothing was allocated", call, align);
     else
         return true;
     return false;
 }
 
 // A heap from before slabs could morph has no file for the tables of pinned blocks.
-static bool is_too_old(unsigned flags) {
-    if (!(flags & PMALLOC_PINNED) || pm_heap_morphs())
+static bool is_too_old(const char *call, enum pm_kind kind) {
+    if (!pm_kind_is_pinned(kind) || pm_heap_morphs())
         return false;
-    pm_say("pmalloc_alloc: %s was made by a version of PMAlloc without pinned blocks and cannot "
-           "have them; nothing was allocated: use a new heap",
-           pm_heap.dir);
+    pm_say("%s: %s was made by a version of PMAlloc without pinned blocks and cannot have them; "
+           "nothing was allocated: use a new heap",
+           call, pm_heap.dir);
     return true;
 }
 
@@ -82,16 +82,17 @@ static unsigned flags_of(enum pm_kind kind) {
            (pm_kind_is_pinned(kind) ? PMALLOC_PINNED : 0);
 }
 
-// A pinned block without its bit on media.
-static void *alloc(size_t size, size_t align, unsigned flags) {
-    pm_process_start();
-    bool good = can_be_asked_for(align, flags);
-    if (!good || is_too_old(flags)) {
+// A pinned block without its bit on media. Before pmalloc_open() a block is malloc()'s, of no kind:
+// nobody looks for pointers in it, and it ends with the process.
+static void *alloc(const char *call, size_t size, size_t align, unsigned flags) {
+    pm_process_ask();
+    bool good = can_be_asked_for(call, align, flags);
+    enum pm_kind kind = pm_phase_serves() ? kind_of(flags) : PM_KIND_CONSERVATIVE;
+    if (!good || is_too_old(call, kind)) {
         errno = good ? ENOTSUP : EINVAL;
         return NULL;
     }
     bool zero = flags & PMALLOC_ZERO;
-    enum pm_kind kind = kind_of(flags);
     if (!kind && zero && align <= 16)
         return pm_calloc(1, size);
     void *p = kind ? pm_malloc_of_kind(kind, size, align) : pm_memalign(align, size);
@@ -101,15 +102,15 @@ static void *alloc(size_t size, size_t align, unsigned flags) {
 }
 
 EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
-    void *p = alloc(size, align, flags);
-    if (p && flags & PMALLOC_PINNED)
+    void *p = alloc("pmalloc_alloc", size, align, flags);
+    if (p && pm_kind_is_pinned(pm_alloc_kind(p)))
         pm_pin_now(p);
     return p;
 }
 
 EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned flags) {
     set(op, OP_EMPTY, NULL, 0);
-    void *p = alloc(size, align, flags);
+    void *p = alloc("pmalloc_reserve", size, align, flags);
     if (!p)
         return NULL;
     bool pinned = flags & PMALLOC_PINNED && pm_alloc_kind(p);
@@ -287,7 +288,7 @@ static unsigned own_lane(void) {
 }
 
 EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
-    pm_process_start();
+    pm_process_ask();
     if (pm_nested())
         return fail(EDEADLK);
     struct pm_cancel held = pm_cancel_hold();

@@ -6,7 +6,7 @@
 //   named list HEAP            adds to a list by publishes until it is killed
 //   named check HEAP [COMMAND] counts the list, adds an entry, closes the heap, runs the command
 //   named try HEAP...          opens one after the other, and says what became of each
-//   named early HEAP           blocks from before the call
+//   named early HEAP           blocks and calls from before the call
 //   named fork HEAP            forks before the call, and after it
 //   named threads HEAP         closes while a thread runs
 //   named late HEAP            allocates too much before the call
@@ -107,7 +107,43 @@ static void try(char **heap) {
     }
 }
 
+static int freed;
+static int note_free(void *p) {
+    (void)p;
+    freed++;
+    return 0;
+}
+
+static int stop_at_once(void *p, size_t size, unsigned flags, void *arg) {
+    (void)p, (void)size, (void)flags, (void)arg;
+    return 1;
+}
+
+// Every function of pmalloc.h may come before the call. None makes the process volatile for good.
+static void *early_calls(void) {
+    static void *word;
+    pmalloc_op op[4] = {0};
+    pmalloc_set_free_callback(note_free);
+    must(pmalloc_walk(stop_at_once, NULL) == 0, "no heap has no blocks");
+    must(pmalloc_collect() == -1 && errno == ENOTSUP, "nothing to collect");
+    must(pmalloc_commit() == -1 && errno == ENOTSUP, "nothing to commit");
+    must(pmalloc_malloc_to(&word, 10) && pmalloc_free_from(&word) == 0 && !word, "one pointer");
+    for (unsigned flags = 0; flags < 16; flags++) {
+        char *p = pmalloc_reserve(&op[0], 100, flags % 2 * 64, flags);
+        char *q = pmalloc_alloc(100, 0, flags);
+        must(p && q && (!(flags & PMALLOC_ZERO) || (p[99] == 0 && q[99] == 0)), "early blocks");
+        memset(p, 1, 100);
+        memset(q, 1, 100);
+        pmalloc_defer_free(&op[1], q);
+        must(pmalloc_store(&op[2], &word, (uintptr_t)p) == 0, "an early store");
+        must(pmalloc_publish(op, 3) == 0 && word == p, "an early publish");
+        free(p);
+    }
+    return pmalloc_reserve(&op[0], 100, 0, PMALLOC_PINNED);
+}
+
 static void early(const char *heap) {
+    void *kept = early_calls();
     char *p = strdup("early"), *q = malloc(1 << 20), *r = malloc(100), *s = malloc(200);
     memset(q, 7, 1 << 20);
     must(!pmalloc_is_persistent() && !pmalloc_get_root(0) && pmalloc_set_root(0, p) == -1, "none");
@@ -119,6 +155,9 @@ static void early(const char *heap) {
     free(q);
     free(r);
     free(s);
+    free(kept);
+    free(pmalloc_alloc(100, 0, 0));
+    must(freed > 0, "the callback is asked about blocks of the heap");
     must(pmalloc_set_root(0, p) == 0 && pmalloc_get_root(0) == p, "a root");
 }
 
