@@ -144,7 +144,9 @@ int pmalloc_store(pmalloc_op *op, void *where, uint64_t value);
 // The publish will store `p` in root slot `slot`, as pmalloc_set_root() does. Returns 0, or -1 with
 // errno EINVAL.
 int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p);
-// The publish will free `p`, after its stores are durable. NULL does nothing.
+// The publish will free `p`, after its stores are durable. NULL does nothing. Two elements that
+// free one block are a double free: the second one ends the program as free() would, after the
+// stores.
 void pmalloc_defer_free(pmalloc_op *op, void *p);
 // Makes the changes of the `n` elements: all or none, durable on return. Then the elements are
 // empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, or about

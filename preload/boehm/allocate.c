@@ -73,10 +73,12 @@ static inline void *get(size_t size, size_t align, unsigned kind, size_t asked) 
     return p ? owned(p, kind) : none_left(size, align, kind, asked);
 }
 
-void *pm_gc_alloc(size_t size, unsigned kind) {
+static inline void *alloc(size_t size, unsigned kind) {
     pm_gc_init();
     return get(pm_gc_padded(size ? size : 1), 0, kind, size);
 }
+
+void *pm_gc_alloc(size_t size, unsigned kind) { return alloc(size, kind); }
 
 void *pm_gc_alloc_aligned(size_t size, size_t align, unsigned kind) {
     pm_gc_init();
@@ -142,7 +144,7 @@ EXPORT void *GC_realloc(void *p, size_t size) {
 // ---- names --------------------------------------------------------------------------------------
 
 #define ALLOCATE(name, kind)                                                                       \
-    EXPORT void *name(size_t size) { return pm_gc_alloc(size, kind); }
+    EXPORT void *name(size_t size) { return alloc(size, kind); }
 ALLOCATE(GC_malloc, KIND_NORMAL)
 ALLOCATE(GC_malloc_atomic, KIND_ATOMIC)
 ALLOCATE(GC_malloc_uncollectable, KIND_UNCOLLECTABLE)

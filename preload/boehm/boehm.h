@@ -31,9 +31,13 @@ enum {
 
 // ---- start, lock --------------------------------------------------------------------------------
 
-// Everything below works only after this. Cheap when it has been called before.
-void pm_gc_init(void);
 extern bool pm_gc_ready;
+void pm_gc_start(void);
+// Everything below works only after this. Cheap when it has been called before.
+static inline void pm_gc_init(void) {
+    if (__builtin_expect(!pm_gc_ready, 0))
+        pm_gc_start();
+}
 
 // The lock of all tables here, GC_call_with_alloc_lock()'s. A thread may take it several times. Who
 // waits for it can be held.

@@ -30,7 +30,7 @@ static void define_kinds(void) {
         .mortal = true};
 }
 
-__attribute__((noinline)) static void start(void) {
+void pm_gc_start(void) {
     pm_process_start();
     pm_gc_lock();
     if (!pm_gc_ready) {
@@ -46,11 +46,6 @@ __attribute__((noinline)) static void start(void) {
         pm_gc_ready = true;
     }
     pm_gc_unlock();
-}
-
-void pm_gc_init(void) {
-    if (__builtin_expect(!pm_gc_ready, 0))
-        start();
 }
 
 // Threads can be held without a trace only if their calls are on record before they sleep.
