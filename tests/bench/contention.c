@@ -8,7 +8,7 @@
 // the allocator twice: with lines.c, which counts, and without (contention-plain), for callgrind to
 // count instructions.
 //   contention WORKLOAD THREADS [ROUNDS]
-// prints a line for each kind of operation, after one round to warm up:
+// prints a line for each kind of operation, after some rounds to warm up:
 //   malloc|local|remote KEY=N...
 #include <pthread.h>
 #include <stdio.h>
@@ -239,6 +239,8 @@ static const struct workload {
 
 // ---- all of it ----------------------------------------------------------------------------------
 
+#define WARM_UP 3u // by then the first slabs of the bins have all their pages (blocks/holes.h)
+
 static void run_round(const struct workload *w) {
     for (unsigned step = 0; step < w->steps; step++)
         for (unsigned i = 0; i < count; i++)
@@ -291,7 +293,8 @@ static void *run(void *argument) {
         if (!p->held || !p->cache)
             exit(1);
     }
-    run_round(w);
+    for (unsigned i = 0; i < WARM_UP; i++)
+        run_round(w);
     lines_zero();
     for (unsigned i = 0; i < rounds; i++)
         run_round(w);

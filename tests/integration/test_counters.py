@@ -109,9 +109,9 @@ def test_model_scales_what_shares_nothing(tmp_path):
     assert model["assumed"]["drain"] == 1e6
     curves = {name: nodes["two nodes"] for name, nodes in model["curves"].items()}
     assert 7.8 < curves["shbench"]["8"] / curves["shbench"]["1"] < 8.2
-    # What no extent cache has, at least 1 operation in 50, waits for one lock: no more with 8
+    # What no extent cache has, at least 1 operation in 70, waits for one lock: no more with 8
     # threads than one fence of a millisecond after the other.
-    assert curves["larson-large"]["8"] < 50 * 1000
+    assert curves["larson-large"]["8"] < 70 * 1000
 
 
 def test_model_says_what_is_wrong():
