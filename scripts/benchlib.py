@@ -18,6 +18,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
 import statistics
@@ -70,6 +71,19 @@ def compiled(name, program, *flags):
     command = [os.environ.get("CC", "gcc"), "-O2", "-o", str(program), str(source), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return str(program) if done.returncode == 0 else None
+
+
+def loader_of(program):
+    """The dynamic loader that a program names, to run it under valgrind.
+
+    The loader gets the preload as an option. In the environment the preload would reach valgrind's
+    own wrappers too, and the first wrapper would take the heap.
+    """
+    with open(program, "rb") as file:
+        match = re.search(rb"/lib[0-9a-z]*/ld-[-\w.]+", file.read())
+    if not match:
+        raise Failure(f"{program} is not a dynamically linked program")
+    return match.group().decode()
 
 
 def _first_line(path):

@@ -18,7 +18,7 @@
 // grow, or give back what it keeps.
 uint32_t pm_extent_take_on(unsigned node, uint64_t pages, uint64_t align_pages, bool grow);
 // The same for a slab. Unless its pages have had space before, or lie behind PM_BARE_END
-// (extent_holes.h), the extent is bare: all its pages are holes.
+// (extent.h), the extent is bare: all its pages are holes (extent_holes.h).
 uint32_t pm_extent_take_bare_on(unsigned node, uint64_t pages, uint64_t align_pages, bool grow);
 static inline uint32_t pm_extent_take(uint64_t pages, uint64_t align_pages) {
     return pm_extent_take_on(0, pages, align_pages, true);

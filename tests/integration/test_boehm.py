@@ -98,26 +98,21 @@ def test_every_name_of_libgc_is_there():
     assert theirs <= exported(BUILD / "pmalloc-libgc" / "libpmalloc_gc.so")
 
 
-@needs_headers
-def test_what_is_not_served_says_so(tmp_path):
-    source = tmp_path / "unserved.c"
-    source.write_text(
-        "#include <gc/gc.h>\n#include <gc/gc_disclaim.h>\n"
-        "int main(void) { GC_INIT(); GC_init_finalized_malloc(); return 0; }\n"
-    )
-    done = with_gc([compiled(source, libraries=["-lgc"])])
-    assert done.returncode == -6, said(done)
-    assert done.stderr.count("\n") == 1 and "GC_init_finalized_malloc: PMAlloc" in done.stderr
-
-
 # A link that nobody would ever clear is not taken in silence. Debian's libgc ends the program, too.
 @needs_headers
-def test_a_link_in_no_block_says_so(tmp_path):
-    source = tmp_path / "foreign.c"
+@pytest.mark.parametrize(
+    "call, line",
+    [
+        ("GC_init_finalized_malloc()", "GC_init_finalized_malloc: PMAlloc"),
+        ("GC_register_disappearing_link(&link)", "the link lies in no block"),
+    ],
+)
+def test_what_is_not_served_says_so(tmp_path, call, line):
+    source = tmp_path / "unserved.c"
     source.write_text(
-        "#include <gc/gc.h>\nstatic void *link;\n"
-        "int main(void) { GC_INIT(); return GC_register_disappearing_link(&link); }\n"
+        "#include <gc/gc.h>\n#include <gc/gc_disclaim.h>\nvoid *link;\n"
+        f"int main(void) {{ GC_INIT(); {call}; return 0; }}\n"
     )
     done = with_gc([compiled(source, libraries=["-lgc"])])
     assert done.returncode == -6, said(done)
-    assert done.stderr.count("\n") == 1 and "the link lies in no block" in done.stderr
+    assert done.stderr.count("\n") == 1 and line in done.stderr
