@@ -88,15 +88,22 @@ static const char *read_file(uint64_t at, size_t len) {
     return good ? file_buffer : NULL;
 }
 
-static void drop(char *at, size_t len) {
+// The pieces of a run show the file again: each lies in one released range, or in none.
+static void drop_piece(char *at, size_t len) {
     enum pm_emptied_is is = PM_EMPTIED_NOT;
-    if (looking.drop && pm_heap_offset(at) < pm_range)
+    if (pm_heap_offset(at) < pm_range)
         is = pm_emptied_map(pm_heap_offset(at), len);
-    if (!looking.drop || is == PM_EMPTIED_KEPT ||
-        (is == PM_EMPTIED_NOT && madvise(at, len, MADV_DONTNEED) != 0))
+    if (is == PM_EMPTIED_KEPT || (is == PM_EMPTIED_NOT && madvise(at, len, MADV_DONTNEED) != 0))
         return;
     looking.cost->dropped += len / PM_PAGE_SIZE;
     looking.cost->copied -= len / PM_PAGE_SIZE;
+}
+
+static void drop(char *at, size_t len) {
+    for (size_t part; looking.drop && len; at += part, len -= part) {
+        part = pm_heap_offset(at) < pm_range ? pm_emptied_piece(pm_heap_offset(at), len) : len;
+        drop_piece(at, part);
+    }
 }
 
 // On a fixed medium zeroes need little of the journal. Elsewhere they would cost the file the space

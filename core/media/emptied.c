@@ -147,13 +147,23 @@ static bool map_file(const struct pm_emptied *e, uint64_t offset, uint64_t len) 
                 (off_t)pm_work_offset(&s->data, offset - s->offset)) != MAP_FAILED;
 }
 
+uint64_t pm_emptied_piece(uint64_t offset, uint64_t len) {
+    uint64_t end = offset + len;
+    for (unsigned i = 0; i < count; i++) {
+        if (range[i].offset > offset && range[i].offset < end)
+            end = range[i].offset;
+        if (end_of(&range[i]) > offset && end_of(&range[i]) < end)
+            end = end_of(&range[i]);
+    }
+    return end - offset;
+}
+
 enum pm_emptied_is pm_emptied_map(uint64_t offset, uint64_t len) {
     for (unsigned i = 0; i < count; i++) {
         const struct pm_emptied *e = &range[i];
         if (!overlap(e, offset, len))
             continue;
-        bool all = e->offset <= offset && offset + len <= end_of(e);
-        if (!all || e->fresh || count == MOST || !map_file(e, offset, len))
+        if (e->fresh || count == MOST || !map_file(e, offset, len))
             return PM_EMPTIED_KEPT;
         cut_out(i, offset, len);
         return PM_EMPTIED_MAPPED;

@@ -39,12 +39,14 @@ bool pm_emptied_promise(uint64_t offset, uint64_t len);
 // The next three are called with the extent locks of all shards, while no thread stores.
 // Calls `fn` for each fresh range. They are taken into the commit.
 void pm_emptied_take(void (*fn)(const struct pm_emptied *e));
+// How much of [offset, offset + len), from its start on, lies in one range or in none.
+uint64_t pm_emptied_piece(uint64_t offset, uint64_t len);
 enum pm_emptied_is {
-    PM_EMPTIED_NOT,    // no part of the piece was released
-    PM_EMPTIED_MAPPED, // all of it; now the file is mapped there
-    PM_EMPTIED_KEPT,   // some of it, or it is fresh, or it cannot be mapped
+    PM_EMPTIED_NOT,    // the piece was not released
+    PM_EMPTIED_MAPPED, // it was; now the file is mapped there
+    PM_EMPTIED_KEPT,   // it was, but is fresh, or the file cannot be mapped
 };
-// For a piece that has the same bytes as the file.
+// For such a piece that has the same bytes as the file.
 enum pm_emptied_is pm_emptied_map(uint64_t offset, uint64_t len);
 // Maps the file in place of the ranges that are not fresh and in which nothing was stored.
 void pm_emptied_map_idle(void);
