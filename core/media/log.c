@@ -251,13 +251,6 @@ static bool make_room(struct pm_shard *s, pm_log_moved_fn *moved) {
     return true;
 }
 
-// Makes whole chunks durable, and what lies between them too: on a plain file each flush waits for
-// the disk (as in log_compact.c).
-static void flush_between(struct pm_shard *s, pm_log_pos low, pm_log_pos high) {
-    uint32_t first = low >> PM_POS_SHIFT, last = high >> PM_POS_SHIFT;
-    pm_make_durable(pm_chunk_at(s, first), (size_t)(last - first + 1) * PM_CHUNK_SIZE);
-}
-
 static unsigned put(struct pm_shard *s, uint64_t entry) {
     unsigned slot = pm_entry_slot(s->chunks.v[s->chunks.current].used++);
     pm_commit_u64(&pm_chunk_at(s, s->chunks.current)->entry[slot],
@@ -293,9 +286,11 @@ static uint64_t make_places(struct pm_shard *s, unsigned count, pm_log_moved_fn 
     return s->chunks.places < count ? s->chunks.places : count;
 }
 
+// Whole chunks become durable, and what lies between them too: on a plain file each flush waits for
+// the disk (as in log_compact.c).
 unsigned pm_log_append_group(struct pm_shard *s, const uint64_t *entry, pm_log_pos *pos,
                              unsigned count, pm_log_moved_fn *moved) {
-    pm_log_pos low = PM_LOG_NOWHERE, high = 0;
+    struct pm_gather stored = {0};
     if (!pm_heap_on_media()) { // a thread that makes a group holds no lock before it comes here
         memset(pos, 0, count * sizeof *pos);
         return count;
@@ -308,11 +303,9 @@ unsigned pm_log_append_group(struct pm_shard *s, const uint64_t *entry, pm_log_p
         __atomic_store_n(&pm_chunk_at(s, id)->entry[slot], pm_entry_seal(s, id, slot, entry[i]),
                          __ATOMIC_RELEASE);
         set_live(s, &s->chunks.v[id], slot);
-        low = pos[i] < low ? pos[i] : low;
-        high = pos[i] > high ? pos[i] : high;
+        pm_gather_add(&stored, pm_chunk_at(s, id), PM_CHUNK_SIZE);
     }
-    if (room)
-        flush_between(s, low, high);
+    pm_gather_durable(&stored);
     return room;
 }
 
@@ -335,7 +328,10 @@ void pm_log_forget(struct pm_shard *s, pm_log_pos pos) { mark_erased(s, pos); }
 // A power failure before the drain leaves any subset of the entries erased on media. No entry
 // depends on an erased one, so the log is good in each case.
 void pm_log_forgotten_between(struct pm_shard *s, pm_log_pos low, pm_log_pos high) {
-    flush_between(s, low, high);
+    struct pm_gather erased = {0};
+    pm_gather_add(&erased, pm_chunk_at(s, low >> PM_POS_SHIFT), PM_CHUNK_SIZE);
+    pm_gather_add(&erased, pm_chunk_at(s, high >> PM_POS_SHIFT), PM_CHUNK_SIZE);
+    pm_gather_durable(&erased);
 }
 
 // A power failure in here leaves any subset of these entries erased on media. Each of them is that

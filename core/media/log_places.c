@@ -47,17 +47,17 @@ void pm_places_fill(struct pm_shard *s, uint32_t id) {
 // The erased entries and the generations are durable before the epochs. An epoch needs no flush of
 // its own: the flush of the chunk's first entry covers the chunk's head, too.
 bool pm_places_more(struct pm_shard *s) {
-    uint32_t ids[CHUNKS_MAX], count = 0, want = s->chunks.active / 2, low = PM_NO_CHUNK, high = 0;
+    uint32_t ids[CHUNKS_MAX], count = 0, want = s->chunks.active / 2;
+    struct pm_gather fresh = {0};
     want = want < CHUNKS_MIN ? CHUNKS_MIN : want > CHUNKS_MAX ? CHUNKS_MAX : want;
     while (count < want && (ids[count] = pm_chunk_fresh(s)) != PM_NO_CHUNK) {
         uint32_t id = ids[count++];
-        low = id < low ? id : low;
-        high = id > high ? id : high;
         pm_places_fill(s, id);
+        pm_gather_add(&fresh, pm_chunk_at(s, id), PM_CHUNK_SIZE);
     }
     if (!count)
         return false;
-    pm_make_durable(pm_chunk_at(s, low), (size_t)(high - low + 1) * PM_CHUNK_SIZE);
+    pm_gather_durable(&fresh);
     pm_chunks_count(s);
     for (uint32_t i = 0; i < count; i++)
         pm_chunk_enter(s, ids[i]);

@@ -101,9 +101,11 @@ static void *alloc(const char *call, size_t size, size_t align, unsigned flags) 
     return p;
 }
 
+static bool is_pinned(const void *p) { return p && pm_kind_is_pinned(pm_alloc_kind(p)); }
+
 EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
     void *p = alloc("pmalloc_alloc", size, align, flags);
-    if (p && pm_kind_is_pinned(pm_alloc_kind(p)))
+    if (is_pinned(p))
         pm_pin_now(p);
     return p;
 }
@@ -113,8 +115,7 @@ EXPORT void *pmalloc_reserve(pmalloc_op *op, size_t size, size_t align, unsigned
     void *p = alloc("pmalloc_reserve", size, align, flags);
     if (!p)
         return NULL;
-    bool pinned = flags & PMALLOC_PINNED && pm_alloc_kind(p);
-    set(op, pinned ? OP_PINNED : OP_BLOCK, p, flags & PMALLOC_FLUSHED ? 0 : size);
+    set(op, is_pinned(p) ? OP_PINNED : OP_BLOCK, p, flags & PMALLOC_FLUSHED ? 0 : size);
     return p;
 }
 
@@ -139,8 +140,7 @@ EXPORT int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p) {
 }
 
 EXPORT void pmalloc_defer_free(pmalloc_op *op, void *p) {
-    bool pinned = p && pm_kind_is_pinned(pm_alloc_kind(p));
-    set(op, pinned ? OP_UNPINNED : p ? OP_DEFERRED : OP_EMPTY, p, 0);
+    set(op, is_pinned(p) ? OP_UNPINNED : p ? OP_DEFERRED : OP_EMPTY, p, 0);
 }
 
 EXPORT void pmalloc_cancel(pmalloc_op *op, size_t n) {
@@ -208,8 +208,7 @@ static bool has_its_block(const pmalloc_op *op, size_t number) {
     if (!pinned && op->kind != OP_BLOCK && op->kind != OP_DEFERRED)
         return true;
     // Others' blocks, from outside the heap, are free()'s affair.
-    if (pinned ? pm_kind_is_pinned(pm_alloc_kind(op->at))
-               : !pm_in_range(op->at) || pm_alloc_tag(op->at) != PM_TAG_NONE)
+    if (pinned ? is_pinned(op->at) : !pm_in_range(op->at) || pm_alloc_tag(op->at) != PM_TAG_NONE)
         return true;
     pm_say("pmalloc_publish: element %zu is about a block at %p, which is not allocated; was it "
            "published, cancelled or freed before? nothing was changed",
