@@ -19,7 +19,9 @@ extern "C" {
 // Stores `p` in root slot `slot`. What `p` reaches survives the process. The store is one atomic
 // store of 8 bytes and durable on return, so a crash leaves the old pointer or the new one. NULL
 // empties the slot. Returns 0, or -1 with errno EINVAL (no such slot, or not an address of 48 bits)
-// or ENOTSUP (the heap is volatile). Under PMALLOC_OPEN=private it is for this process alone.
+// or ENOTSUP (the heap is volatile). Under PMALLOC_OPEN=private it is for this process alone. The
+// first root gives a heap without a name (docs/operations.md) its directory. If that cannot be
+// made, errno says why, and nothing has changed.
 // Thread-safe.
 int pmalloc_set_root(unsigned slot, void *p);
 // The pointer in `slot`. NULL if the slot is empty or out of range, or if the heap is volatile.
@@ -27,7 +29,8 @@ int pmalloc_set_root(unsigned slot, void *p);
 void *pmalloc_get_root(unsigned slot);
 // 1 when malloc'd memory survives this process, else 0.
 int pmalloc_is_persistent(void);
-// Directory of the heap, "" when it is volatile. Owned by the library, valid until exit.
+// Directory of the heap, "" when it is volatile. A heap without a name gets one. Owned by the
+// library, valid until exit.
 const char *pmalloc_heap_path(void);
 // A number that grows with each opening of the heap for writing, so no earlier process had it. 0
 // when the heap is volatile. A forked child keeps the number of its parent. Use it for locks of

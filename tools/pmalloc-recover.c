@@ -55,8 +55,9 @@ static const char *const description[] = {
     "Leaked objects were allocated, but no root reaches them. Large leaked blocks are always "
     "counted. Small ones are counted only after a clean close, because a crash leaves no record "
     "of them. A heap without roots can never be reached again, so recovering it empties it.",
-    "Without HEAP it lists the default heaps of the user with their states. A program gets a "
-    "default heap if PMALLOC_HEAP is not set.",
+    "Without HEAP it lists the default heaps of the user with their states. A program "
+    "with roots gets a default heap if PMALLOC_HEAP is not set. One that may come to have roots "
+    "gets it with the first one.",
     NULL,
 };
 

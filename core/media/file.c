@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,6 +14,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "fixed.h"
+#include "nameless.h"
 #include "persist.h"
 #include "work_copy.h"
 
@@ -73,11 +75,67 @@ void pm_file_unmap(const struct pm_file *file, const void *at, size_t len) {
         munmap((void *)(uintptr_t)at, len);
 }
 
+bool pm_file_hold(struct pm_file *file, int fd) {
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
+        close(fd);
+        return false;
+    }
+    file->fd = pm_os_fd_high(fd);
+    file->dev = st.st_dev;
+    file->ino = st.st_ino;
+    file->size = (size_t)st.st_size;
+    return true;
+}
+
+// Zeroes stay holes.
+static bool copy_bytes(int fd, const char *from, size_t size) {
+    static const char zeroes[PM_PAGE_SIZE];
+    bool good = ftruncate(fd, (off_t)size) == 0;
+    for (size_t at = 0, len; at < size && good; at += len) {
+        len = size - at < PM_PAGE_SIZE ? size - at : PM_PAGE_SIZE;
+        good =
+            memcmp(from + at, zeroes, len) == 0 || pm_os_write_all(fd, from + at, len, (off_t)at);
+    }
+    return good;
+}
+
+bool pm_file_again(struct pm_file *file) {
+    struct pm_file fresh = *file;
+    int fd = pm_os_one_thread() ? pm_nameless_fd() : -1;
+    if (fd < 0 || !pm_file_hold(&fresh, fd))
+        return false;
+    bool good = !file->size || copy_bytes(fresh.fd, file->map, file->size);
+    if (good && file->map)
+        good = pm_file_map(&fresh, file->map, file->reach, PROT_READ | PROT_WRITE,
+                           MAP_FIXED | MAP_NORESERVE, 0) != MAP_FAILED;
+    if (!good) {
+        close(fresh.fd);
+        return false;
+    }
+    file->fd = fresh.fd;
+    file->dev = fresh.dev;
+    file->ino = fresh.ino;
+    return true;
+}
+
+static bool say_closed(void) {
+    static _Atomic bool said;
+    if (!atomic_exchange(&said, true))
+        pm_say("the program has closed the files of its heap, which has no root and so no name; "
+               "while it has several threads they cannot be made again, and the heap cannot grow: "
+               "set PMALLOC_HEAP, or a root before that");
+    errno = EBADF;
+    return false;
+}
+
 bool pm_file_ready(struct pm_file *file) {
     if (pm_file_is_ours(file))
         return true;
     if (file->length)
         return (file->fd = pm_medium_fd(pm_medium_of(file))) >= 0;
+    if (pm_heap.nameless)
+        return pm_file_again(file) || say_closed();
     // The program has closed our descriptor, as a daemon does that closes all of them. The number
     // may be the program's now, so it is left alone, and the file is opened again by its path.
     char path[sizeof pm_heap.dir + 32];
@@ -108,7 +166,7 @@ bool pm_file_sync(struct pm_file *file) {
 
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
     struct stat st;
-    if (file->length)
+    if (file->length || pm_heap.nameless)
         return PM_OK;
     // O_NONBLOCK: if somebody has put a pipe in the file's place, open() must not wait for its
     // other end.

@@ -30,15 +30,21 @@ void pm_file_unmap(const struct pm_file *file, const void *at, size_t len);
 // cannot be mapped.
 bool pm_file_try(const struct pm_file *file);
 
-// Makes sure that file->fd is still this file. Opens the file again if the program has closed our
-// descriptor. False: the file cannot be opened, or another file stands at its path.
+// Makes sure that file->fd is still this file. If the program has closed our descriptor, opens the
+// file again, or makes it again if it has no name. False: that cannot be done, or another file
+// stands at its path.
 bool pm_file_ready(struct pm_file *file);
 
 // Whether file->fd is still this file. The program may have closed our descriptor, and may use its
 // number for a file of its own.
 bool pm_file_is_ours(const struct pm_file *file);
-// Opens the file called file->name in pm_heap's directory.
+// Opens the file called file->name in pm_heap's directory. Without names it is open already.
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err);
+// Makes a file without a name once more, from its mapping, and maps it in its place. False: another
+// thread may be storing to it, or there is no room; nothing has changed.
+bool pm_file_again(struct pm_file *file);
+// `fd` is the file from now on. Closes it and returns false if it cannot be looked at.
+bool pm_file_hold(struct pm_file *file, int fd);
 // Closes it, if it is still this file.
 void pm_file_close(struct pm_file *file);
 // fsync: makes durable what was stored to it, and its length. False, with errno.

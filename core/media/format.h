@@ -55,7 +55,7 @@
 // (`make crash`, tests/crash/scenarios.c). `needs`: what is durable before the store. `before`,
 // `after`: what an end of the process or of the power leaves before and after it.
 //
-//   name of the superblock       make_files()                                             [create]
+//   name of the superblock       name_superblock()                                        [create]
 //     needs   the other files, the superblock's bytes
 //     before  a remnant, from which the next start makes a heap  after  an empty, dirty heap
 //   its name taken away          empty_dir()                                             [removed]

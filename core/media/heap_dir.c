@@ -16,7 +16,8 @@
 #include "file.h"
 #include "fixed_open.h"
 #include "heap_lock.h"
-#include "log.h"
+#include "heap_make.h"
+#include "nameless.h"
 #include "persist.h"
 #include "superblock.h"
 #include "volume.h"
@@ -29,15 +30,8 @@ static int reason(struct pm_error *err, const char *what) {
     return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, what, pm_strerror(errno));
 }
 
-struct names {
-    char stranger[NAME_MAX + 1]; // the first one that is none of a heap's
-    unsigned shards;             // that have a name there: the first ones, or more
-    bool volumes;                // a name of one is there
-    bool backup;                 // a name of one is there
-};
-
 static bool look_at_name(const char *name, void *arg) {
-    struct names *names = arg;
+    struct pm_dir_names *names = arg;
     names->volumes |= pm_volume_name(name);
     if (pm_backup_name(name)) {
         names->backup = true;
@@ -55,7 +49,7 @@ static bool look_at_name(const char *name, void *arg) {
 
 // Refuses to make a heap in a directory that cannot be read, or that holds a file which is none of
 // a heap's.
-static int refuse_strangers(struct names *names, struct pm_error *err) {
+static int refuse_strangers(struct pm_dir_names *names, struct pm_error *err) {
     if (lseek(pm_heap.dir_fd, 0, SEEK_SET) < 0 ||
         !pm_os_each_name(pm_heap.dir_fd, look_at_name, names))
         return reason(err, ".");
@@ -95,80 +89,6 @@ bool pm_dir_is_remnant(int fd) {
     return fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT &&
            !pm_volume_is_one(fd) && pm_backup_state_headless(fd) == PM_BACKUP_IS_NONE &&
            refuse_headless(fd, PM_SHARDS, &ignored) == PM_OK;
-}
-
-static int make_file(const char *name) {
-    return openat(pm_heap.dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-}
-
-static bool write_log_header(int fd) {
-    struct pm_log_header log;
-    pm_log_header_init(&log);
-    return pm_os_write_all(fd, &log, sizeof log, 0);
-}
-
-static int make_empty(const struct pm_heap_file *f, struct pm_error *err) {
-    int fd = make_file(f->name);
-    bool good = fd >= 0 && (f->file != &pm_heap.shard[0].log || write_log_header(fd));
-    if (fd >= 0)
-        close(fd);
-    return good ? PM_OK : reason(err, f->name);
-}
-
-static bool write_superblock(int fd, const struct pm_superblock *super) {
-    static const char page[PM_PAGE_SIZE]; // the first page of a root table; opening reads it
-    struct pm_state_words state = pm_state_new();
-    struct pm_slots slots;
-    pm_slots_new(&slots);
-    return pm_os_write_all(fd, super, sizeof *super, 0) &&
-           pm_os_write_all(fd, &state, sizeof state, offsetof(struct pm_super_file, state)) &&
-           pm_os_write_all(fd, &slots, sizeof slots, offsetof(struct pm_super_file, slots)) &&
-           pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[0])) &&
-           pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[1])) &&
-           ftruncate(fd, sizeof(struct pm_super_file)) == 0 &&
-           (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
-}
-
-// The superblock gets its name last, when everything is complete. So an interruption leaves a heap
-// or a remnant. A remnant with the files of `names` may lie there.
-static int make_files(const struct names *names, struct pm_error *err) {
-    struct pm_superblock super;
-    int status = PM_OK;
-    if (!pm_os_file_size(sizeof(struct pm_super_file)))
-        return reason(err, NEW_SUPERBLOCK);
-    pm_superblock_new(&super);
-    if (names->volumes)
-        pm_volumes_remove(pm_heap.dir_fd); // the remnant's
-    for (size_t i = PM_FIRST_FILES; i < PM_FIRST_FILES + PM_SHARD_FILES * (names->shards - 1u); i++)
-        unlinkat(pm_heap.dir_fd, pm_heap_files[i].name, 0);
-    if (names->backup) { // of a heap that was one, and is gone
-        unlinkat(pm_heap.dir_fd, PM_BACKUP_CHECKSUMS, 0);
-        unlinkat(pm_heap.dir_fd, PM_BACKUP_INCREMENTS, 0);
-    }
-    unlinkat(pm_heap.dir_fd, pm_heap.shard[0].bitmaps.name, 0);
-    // Unlinked, not truncated, because a forked child may still map it.
-    unlinkat(pm_heap.dir_fd, pm_heap.shard[0].data.name, 0);
-    for (size_t i = 0; i < PM_FIRST_FILES && status == PM_OK; i++) {
-        const struct pm_heap_file *f = &pm_heap_files[i];
-        if (f->empty && (!f->feature || super.incompat & f->feature))
-            status = make_empty(f, err);
-    }
-    if (status != PM_OK)
-        return status;
-    int fd = make_file(NEW_SUPERBLOCK);
-    bool good = fd >= 0 && write_superblock(fd, &super);
-    if (fd >= 0)
-        close(fd);
-    // The name must be durable before the first store to the heap. Without its name the heap would
-    // be made anew, and the stores would be lost.
-    if (!good || renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, SUPERBLOCK) != 0 ||
-        (pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE && fsync(pm_heap.dir_fd) != 0)) {
-        reason(err, NEW_SUPERBLOCK);
-        unlinkat(pm_heap.dir_fd, NEW_SUPERBLOCK, 0);
-        return err->status;
-    }
-    pm_heap.created = true;
-    return PM_OK;
 }
 
 static bool unlink_file(int fd, const char *name) {
@@ -230,7 +150,7 @@ void pm_dir_close(void) {
 }
 
 bool pm_dir_ready(void) {
-    if (pm_fixed_is_open())
+    if (pm_fixed_is_open() || pm_heap.nameless)
         return false;
     if (is_our_dir(pm_heap.dir_fd))
         return true;
@@ -347,7 +267,7 @@ static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
         return PM_OK;
     if (errno != ENOENT)
         return reason(err, SUPERBLOCK);
-    struct names names = {.shards = 1};
+    struct pm_dir_names names = {.shards = 1};
     bool change = mode == PM_OPEN_CREATE || mode == PM_OPEN_DEAD;
     int listed = change ? refuse_strangers(&names, err) : PM_OK;
     enum pm_backup_state backup =
@@ -370,7 +290,11 @@ static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
                        pm_heap.dir);
     }
-    if ((status = make_files(&names, err)) != PM_OK)
+    if (!pm_heap.nameless)
+        status = pm_make_files(&names, err);
+    else
+        status = pm_dir_empty(pm_heap.dir_fd) ? pm_make_names(err) : reason(err, ".");
+    if (status != PM_OK)
         unmake_files();
     return status;
 }
@@ -423,6 +347,25 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
     }
 }
 
+// Another process may be making or removing its heap at `dir`, or has it: then pm_heap.busy.
+int pm_dir_name(const char *dir, struct pm_error *err) {
+    struct pm_lock *lock = &pm_heap.shard[0].lock;
+    pm_lock(lock);
+    pm_heap.busy = pm_heap.created = false;
+    int status = pm_dir_open(dir, PM_OPEN_CREATE, false, err);
+    if (status == PM_OK && !pm_heap.created) {
+        pm_dir_close();
+        pm_heap.busy = true;
+        status = pm_fail(err, PM_OPERATIONAL, "%s is a heap already", dir);
+    }
+    pm_heap.created = true;
+    pm_heap.nameless = status != PM_OK;
+    if (pm_heap.nameless)
+        pm_nameless_describe();
+    pm_unlock(lock);
+    return status;
+}
+
 // ---- removal ------------------------------------------------------------------------------------
 
 // An open heap has mostly no files but those of its shards (pm_shards_tidy) and features.
@@ -437,4 +380,29 @@ void pm_heap_remove(void) {
 void pm_heap_remove_at(int dir_fd, const char *dir) {
     if (pm_dir_empty(dir_fd))
         rmdir(dir);
+}
+
+// ---- new data files -----------------------------------------------------------------------------
+
+// A part of a fixed medium stays as long, and what is in it. Nothing in the log speaks of it.
+static bool discard_data(const struct pm_shard *s) {
+    if (s->data.length)
+        return true;
+    const char *fresh = s->new_data.name;
+    if (!pm_dir_ready())
+        return false;
+    int fd =
+        openat(pm_heap.dir_fd, fresh, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return false;
+    close(fd);
+    return renameat(pm_heap.dir_fd, fresh, pm_heap.dir_fd, s->data.name) == 0 &&
+           pm_volume_sync(s->volume);
+}
+
+bool pm_heap_discard_data(void) {
+    bool good = true;
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = discard_data(&pm_heap.shard[i]);
+    return good;
 }

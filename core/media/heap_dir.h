@@ -20,11 +20,16 @@ void pm_heap_remove_at(int dir_fd, const char *dir);
 // Opens and locks the directory into pm_heap.dir_fd. With PM_OPEN_CREATE it makes the directory and
 // the heap if they are missing. On failure nothing is held.
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
+// For an open heap without names: makes the directory `dir` the heap's, with all its files. It is
+// complete at once, and durable, or not there, if the process or the machine stops meanwhile. On
+// failure the heap is as before; pm_heap.busy says whether another heap is there. Other threads may
+// allocate meanwhile.
+int pm_dir_name(const char *dir, struct pm_error *err);
 void pm_dir_close(void);
 // Makes sure that pm_heap.dir_fd is still the heap's directory, as pm_file_ready() does for files.
 // Call it before using a name in the directory: the program may have closed the descriptor and may
-// use its number for a file of its own. False: it has gone, or the heap lies on a fixed medium,
-// which has no names.
+// use its number for a file of its own. False: it has gone, or the heap has no names: it lies on a
+// fixed medium, or in unnamed files.
 bool pm_dir_ready(void);
 // From now on `fd` is the heap's directory.
 void pm_dir_adopt(int fd);
@@ -33,4 +38,10 @@ void pm_dir_adopt(int fd);
 bool pm_dir_is_remnant(int fd);
 // Unlinks the files of a heap. If one of them cannot be unlinked, a remnant is left.
 bool pm_dir_empty(int fd);
+
+// Puts an empty data file in place of each present one. The space of the present one is released
+// when this process ends. Until then late readers (stdio's exit, destructors of other libraries)
+// find everything as it was. The log must be empty.
+bool pm_heap_discard_data(void);
+
 #endif

@@ -20,6 +20,7 @@
 #include "fixed.h"
 #include "heap_dir.h"
 #include "heap_lock.h"
+#include "heap_make.h"
 #include "heap_space.h"
 #include "journal_files.h"
 #include "journal_over.h"
@@ -261,15 +262,14 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
     return status == PM_OK ? check_state(err) : status;
 }
 
-int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
-    pm_heap.busy = pm_heap.lent = pm_heap.foreign = pm_heap.created = false;
-    pm_heap.readonly = mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK;
+static void forget(bool readonly) {
+    pm_heap.busy = pm_heap.lent = pm_heap.foreign = pm_heap.created = pm_heap.nameless = false;
+    pm_heap.readonly = readonly;
     pm_journal_opened.is = PM_JOURNAL_NONE;
-    int status = pm_dir_open(dir, mode, wait, err);
-    if (status != PM_OK)
-        return status;
-    const char *more = dir + pm_volume_first(dir);
-    status = open_files(more + (*more != '\0'), mode, wait, err);
+}
+
+static int open_here(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    int status = open_files(more, mode, wait, err);
     if (status != PM_OK) {
         if (pm_heap.created && !pm_heap.busy)
             pm_heap_remove();
@@ -285,6 +285,21 @@ int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_e
     for (unsigned i = 0; i < pm_heap.shards; i++)
         pm_heap.length += pm_heap.shard[i].frontier = pm_heap.shard[i].data.size;
     return PM_OK;
+}
+
+int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
+    forget(mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK);
+    int status = pm_dir_open(dir, mode, wait, err);
+    if (status != PM_OK)
+        return status;
+    const char *more = dir + pm_volume_first(dir);
+    return open_here(more + (*more != '\0'), mode, wait, err);
+}
+
+int pm_heap_open_nameless(const char *where, const char *what, struct pm_error *err) {
+    forget(false);
+    int status = pm_make_nameless(where, what, err);
+    return status == PM_OK ? open_here("", PM_OPEN_CREATE, false, err) : status;
 }
 
 static int range_taken(struct pm_error *err) {
@@ -466,6 +481,7 @@ void pm_heap_release(void) {
         file->map = NULL;
     }
     pm_heap.super = NULL;
+    pm_heap.nameless = false;
     for (unsigned i = 0; i < pm_heap.shards; i++)
         pm_work_drop(&pm_heap.shard[i]);
     for (unsigned i = 1; i < pm_heap.shards; i++)
@@ -474,27 +490,4 @@ void pm_heap_release(void) {
     if (pm_heap_state() == PM_HEAP_CLOSED)
         pm_heap.shards = 1;
     pm_dir_close();
-}
-
-// A part of a fixed medium stays as long, and what is in it. Nothing in the log speaks of it.
-static bool discard_data(const struct pm_shard *s) {
-    if (s->data.length)
-        return true;
-    const char *fresh = s->new_data.name;
-    if (!pm_dir_ready())
-        return false;
-    int fd =
-        openat(pm_heap.dir_fd, fresh, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return false;
-    close(fd);
-    return renameat(pm_heap.dir_fd, fresh, pm_heap.dir_fd, s->data.name) == 0 &&
-           pm_volume_sync(s->volume);
-}
-
-bool pm_heap_discard_data(void) {
-    bool good = true;
-    for (unsigned i = 0; i < pm_heap.shards && good; i++)
-        good = discard_data(&pm_heap.shard[i]);
-    return good;
 }

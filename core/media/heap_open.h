@@ -24,6 +24,8 @@ bool pm_heap_choose_range(void);
 // PM_OK, or an error with its exit status. With `wait` it waits while another process has the heap.
 // On failure nothing is held, and nothing has changed on disk.
 int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
+// The same for a new heap without names, see pm_make_nameless().
+int pm_heap_open_nameless(const char *where, const char *what, struct pm_error *err);
 
 // Maps the data at PM_HEAP_BASE, and the other files elsewhere.
 int pm_heap_map(struct pm_error *err);
@@ -45,11 +47,6 @@ bool pm_heap_clean(void);
 // Gives up the lock and the mappings of metadata. The data stay mapped, so that late accesses do
 // not fault.
 void pm_heap_release(void);
-
-// Puts an empty data file in place of each present one. The space of the present one is released
-// when this process ends. Until then late readers (stdio's exit, destructors of other libraries)
-// find everything as it was. The log must be empty.
-bool pm_heap_discard_data(void);
 
 // Whether this build can use a heap with this superblock. PM_DAMAGE if the superblock is damaged,
 // PM_OPERATIONAL if another build has made the heap. `dir` is for the message.

@@ -22,6 +22,7 @@
 #include "file.h"
 #include "fixed.h"
 #include "heap_dir.h"
+#include "heap_make.h"
 #include "heap_space.h"
 #include "log.h"
 #include "log_chunks.h"
@@ -105,6 +106,8 @@ static bool is_wanted(const struct pm_heap_file *f) {
 static bool make_file(const struct pm_heap_file *f, bool is_log) {
     const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
     struct pm_log_header log;
+    if (pm_heap.nameless)
+        return pm_make_nameless_file(f->file, is_log);
     int fd = openat(pm_heap.dir_fd, f->file->name, flags, 0600);
     if (fd < 0)
         return false;
@@ -130,11 +133,11 @@ static bool map_file(const struct pm_heap_file *f, struct pm_shard *s) {
 
 static bool make_files(struct pm_shard *s, unsigned n) {
     struct pm_error ignored;
-    bool good = pm_dir_ready();
+    bool good = pm_heap.nameless || pm_dir_ready();
     for (EACH_FILE(f, n))
         if (good && is_wanted(f))
             good = make_file(f, f->file == &s->log);
-    good = good && pm_volume_sync(s->volume);
+    good = good && (pm_heap.nameless || pm_volume_sync(s->volume));
     for (EACH_FILE(f, n))
         if (good && is_wanted(f))
             good = pm_file_open(f->file, O_RDWR, &ignored) == PM_OK &&

@@ -4,6 +4,7 @@
 
 #include "blocks/bitmaps.h"
 #include "media/close_record.h"
+#include "media/heap_dir.h"
 #include "media/heap_open.h"
 #include "media/log.h"
 #include "roots/root_table.h"

@@ -12,6 +12,7 @@
 #include "blocks/alloc.h"
 #include "blocks/arena.h"
 #include "blocks/population.h"
+#include "choose_name.h"
 #include "commits.h"
 #include "entry.h"
 #include "export.h"
@@ -30,6 +31,8 @@ EXPORT int pmalloc_set_root(unsigned slot, void *p) {
         errno = EINVAL;
         return -1;
     }
+    if (p && !pm_choose_name("pmalloc_set_root"))
+        return -1;
     // On a plain file the commit calls msync(), a cancellation point. The lock makes the end of the
     // program wait: after the end no slot changes (end.c).
     struct pm_cancel held = pm_cancel_hold();
@@ -65,7 +68,7 @@ EXPORT int pmalloc_is_persistent(void) {
 
 EXPORT const char *pmalloc_heap_path(void) {
     pm_process_ask();
-    return pm_heap_on_media() ? pm_heap.dir : "";
+    return pm_heap_on_media() && pm_choose_name("pmalloc_heap_path") ? pm_heap.dir : "";
 }
 
 EXPORT uint64_t pmalloc_generation(void) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 #include "choose.h"
+#include "choose_name.h"
 #include "choose_tidy.h"
 #include "imports.h"
 
@@ -26,26 +27,16 @@
 #include "media/volume.h"
 #include "roots/program.h"
 
-#define DEFAULT_HEAPS 10000
 #define DEFAULT_ROOM ((uint64_t)256 << 20)
 #define SELF_TRIES 5000 // milliseconds
 #define GONE_TRIES 500
-
-static int program_name(char *name, size_t size, struct pm_error *err) {
-    if (pm_os_program_name(name, size))
-        return PM_OK;
-    return pm_fail(err, PM_OPERATIONAL,
-                   "cannot find out this program's name: /proc/self/exe: %s; unset PMALLOC_PROGRAM "
-                   "and set PMALLOC_HEAP",
-                   pm_strerror(errno));
-}
 
 int pm_left_out(bool *out, struct pm_error *err) {
     char name[256];
     *out = pm_options.backing.number == PM_BACKING_VOLATILE;
     if (*out || !pm_options.program.text[0])
         return PM_OK;
-    int status = program_name(name, sizeof name, err);
+    int status = pm_choose_program(name, sizeof name, err);
     *out = status == PM_OK && fnmatch(pm_options.program.text, name, 0) != 0;
     return status;
 }
@@ -194,13 +185,21 @@ static bool names_something(void) {
            pm_options.commit_dir.text[0] || pm_options.open.number == PM_OPEN_PRIVATE;
 }
 
+// A heap that may get a root, but that nothing asks for: it has no name until it has a root
+// (choose_name.h). A forked child that takes over the heap or copies it needs the name.
+static bool may_be_nameless(void) {
+    return !names_something() && may_set_roots() && pm_options.fork.number == PM_FORK_PRIVATE;
+}
+
+static bool is_there(const char *dir) { return access(dir, F_OK) == 0; }
+
 // A default heap that is there may have roots.
 static bool has_default_heap(void) {
-    char name[256], dir[300];
+    char name[256], dir[512];
     if (!pm_os_program_name(name, sizeof name))
         return false;
-    snprintf(dir, sizeof dir, "/dev/shm/pmalloc-%u/%s", (unsigned)geteuid(), name);
-    return access(dir, F_OK) == 0;
+    pm_choose_path(dir, sizeof dir, name);
+    return is_there(dir);
 }
 
 static void go_without(struct pm_chosen *chosen) {
@@ -232,68 +231,6 @@ int pm_choose_none(struct pm_chosen *chosen, bool by_call, struct pm_error *err)
 
 // ---- a default heap -----------------------------------------------------------------------------
 
-// Fills `dir` with the directory of this user's default heaps, makes it if it is missing, and opens
-// it.
-static int default_parent(char *dir, size_t size, int *fd, struct pm_error *err) {
-    unsigned user = geteuid();
-    snprintf(dir, size, "/dev/shm/pmalloc-%u", user);
-    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (*fd < 0 && errno == ENOENT) {
-        if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-            return pm_fail(err, PM_OPERATIONAL,
-                           "%s: cannot make the default heaps' directory: %s; set PMALLOC_HEAP",
-                           dir, pm_strerror(errno));
-        *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    }
-    if (*fd < 0 && errno != ENOTDIR && errno != ELOOP)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s: cannot open the default heaps' directory: %s; set PMALLOC_HEAP", dir,
-                       pm_strerror(errno));
-    struct stat st;
-    if (*fd >= 0 && fstat(*fd, &st) == 0 && st.st_uid == user && !(st.st_mode & 022))
-        return PM_OK;
-    if (*fd >= 0)
-        close(*fd);
-    return pm_fail(err, PM_OPERATIONAL,
-                   "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
-                   user);
-}
-
-// Opens the heap PROGRAM or, while heaps are busy, PROGRAM.2, .3, and so on. A heap that is
-// damaged, or another build's, may hold somebody's data, so it is left as it is. It must not keep
-// programs of that name from running, so the next one is tried.
-static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_error *err) {
-    char *dir = chosen->own, *end = dir + strlen(dir);
-    bool make = names_something() || may_set_roots();
-    for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
-        if (n > 1)
-            snprintf(end, sizeof chosen->own - (size_t)(end - dir), ".%u", n);
-        if (!make && access(dir, F_OK) != 0) {
-            go_without(chosen);
-            return PM_OK;
-        }
-        // It may have roots. So if its owner is just ending, wait for that.
-        int status = pm_heap_open_patient(dir, PM_OPEN_CREATE, err);
-        if (status != PM_OK && pm_heap.busy && !owner_lives())
-            status = wait_for_exec(dir, PM_OPEN_CREATE, GONE_TRIES, err);
-        if (status == PM_OK && !pm_heap.created && !pm_heap_has_roots()) {
-            // The owner was killed. Without roots nothing can reach what it has left.
-            pm_heap_remove();
-            pm_heap_release();
-            if (!make) {
-                go_without(chosen);
-                return PM_OK;
-            }
-            status = pm_heap_open(dir, PM_OPEN_CREATE, false, err);
-        }
-        if (status == PM_DAMAGE || pm_heap.foreign)
-            pm_say("%s; left as it is, taking the next default heap", err->text);
-        else if (status == PM_OK || !pm_heap.busy)
-            return status;
-    }
-    return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy; set PMALLOC_HEAP", name);
-}
-
 // A small /dev/shm, as in containers, is soon full. Then the program would run out of memory for
 // the sake of a heap that nothing can reach later.
 static bool little_room(const char *dir) {
@@ -302,11 +239,64 @@ static bool little_room(const char *dir) {
            (uint64_t)fs.f_bavail * fs.f_frsize < DEFAULT_ROOM;
 }
 
+// There is no default heap. Where unnamed files cannot be made, one has a name at once.
+static int open_missing(struct pm_chosen *chosen, const char *dir, struct pm_error *err) {
+    if (!names_something() && !may_set_roots()) {
+        go_without(chosen);
+        return PM_OK;
+    }
+    if (may_be_nameless() && pm_heap_open_nameless(DEFAULTS_IN, dir, err) == PM_OK)
+        return PM_OK;
+    return pm_heap_open(dir, PM_OPEN_CREATE, false, err);
+}
+
+static int open_there(struct pm_chosen *chosen, const char *dir, struct pm_error *err) {
+    // It may have roots. So if its owner is just ending, wait for that.
+    int status = pm_heap_open_patient(dir, PM_OPEN_CREATE, err);
+    if (status != PM_OK && pm_heap.busy && !owner_lives())
+        status = wait_for_exec(dir, PM_OPEN_CREATE, GONE_TRIES, err);
+    if (status != PM_OK || pm_heap.created || pm_heap_has_roots())
+        return status;
+    // The owner was killed. Without roots nothing can reach what it has left.
+    pm_heap_remove();
+    pm_heap_release();
+    return open_missing(chosen, dir, err);
+}
+
+// Opens the heap PROGRAM or, while heaps are busy, PROGRAM.2, .3, and so on. A heap that is
+// damaged, or another build's, may hold somebody's data, so it is left as it is. It must not keep
+// programs of that name from running, so the next one is tried.
+static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_error *err) {
+    char *dir = chosen->own, *end = dir + strlen(dir);
+    bool keep = !names_something(); // a heap that is missing is not made, at least not there
+    for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
+        if (n > 1)
+            snprintf(end, sizeof chosen->own - (size_t)(end - dir), ".%u", n);
+        int status =
+            keep && !is_there(dir) ? open_missing(chosen, dir, err) : open_there(chosen, dir, err);
+        if (status == PM_DAMAGE || pm_heap.foreign)
+            pm_say("%s; left as it is, taking the next default heap", err->text);
+        else if (status == PM_OK || !pm_heap.busy)
+            return status;
+    }
+    return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy; set PMALLOC_HEAP", name);
+}
+
+// Even the directory of the default heaps waits for a root.
+static bool open_without_name(const char *dir, struct pm_error *err) {
+    return may_be_nameless() && !is_there(dir) && !little_room(DEFAULTS_IN) &&
+           pm_heap_open_nameless(DEFAULTS_IN, dir, err) == PM_OK;
+}
+
 static int open_default(struct pm_chosen *chosen, struct pm_error *err) {
     char name[256], *dir = chosen->own;
-    int fd, status = program_name(name, sizeof name, err);
+    int fd, status = pm_choose_program(name, sizeof name, err);
     if (status == PM_OK)
-        status = default_parent(dir, sizeof chosen->own, &fd, err);
+        pm_choose_path(dir, sizeof chosen->own, name);
+    if (status == PM_OK && open_without_name(dir, err))
+        return PM_OK;
+    if (status == PM_OK)
+        status = pm_choose_parent(dir, sizeof chosen->own, &fd, err);
     if (status != PM_OK)
         return status;
     pm_choose_tidy(fd, dir, name);
@@ -314,7 +304,7 @@ static int open_default(struct pm_chosen *chosen, struct pm_error *err) {
     size_t len = strlen(dir);
     bool small = little_room(dir);
     len += (size_t)snprintf(dir + len, sizeof chosen->own - len, "/%s", name);
-    if (small && !pm_options.roots.text[0] && access(dir, F_OK) != 0) {
+    if (small && !pm_options.roots.text[0] && !is_there(dir)) {
         chosen->without_heap = true;
         snprintf(chosen->why, sizeof chosen->why,
                  "%.300s would have too little room; set PMALLOC_HEAP to use a heap elsewhere",

@@ -13,6 +13,7 @@
 #include "base/cancel.h"
 #include "blocks/alloc.h"
 #include "blocks/pinned.h"
+#include "choose_name.h"
 #include "entry.h"
 #include "export.h"
 #include "media/heap.h"
@@ -92,6 +93,8 @@ static void *alloc(const char *call, size_t size, size_t align, unsigned flags) 
         errno = good ? ENOTSUP : EINVAL;
         return NULL;
     }
+    if (pm_kind_is_pinned(kind) && !pm_choose_name(call))
+        return NULL;
     bool zero = flags & PMALLOC_ZERO;
     if (!kind && zero && align <= 16)
         return pm_calloc(1, size);
@@ -286,10 +289,19 @@ static unsigned own_lane(void) {
     return (unsigned)((uintptr_t)&pm_tcache >> 12) * 7u + turn++ % TURNS;
 }
 
+static bool has_root(const pmalloc_op *op, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (op[i].kind == OP_SLOT && op[i].at)
+            return true;
+    return false;
+}
+
 EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
     pm_process_ask();
     if (pm_nested())
         return fail(EDEADLK);
+    if (pm_heap.nameless && has_root(op, n) && !pm_choose_name("pmalloc_publish"))
+        return -1;
     struct pm_cancel held = pm_cancel_hold();
     unsigned lane = pm_lane_lock(own_lane());
     bool good = publish_locked(lane, op, n);

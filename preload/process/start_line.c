@@ -107,8 +107,10 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
                  (unsigned long)recovery->live_bytes, (unsigned long)recovery->reclaimed_bytes,
                  recovery->seconds);
     bool commits = pm_heap_is_journaled();
+    const char *row =
+        pm_heap.nameless ? "ends with the process unless it gets a root" : pm_persist_row();
     add_commits(result, sizeof result);
-    pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, pm_persist_row(),
+    pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, row,
            commits ? "; commits: " : "", commits ? pm_options.commit.text : "",
            pm_heap_root_count(), *roots ? roots : "none", result);
 }

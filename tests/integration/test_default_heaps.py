@@ -35,7 +35,7 @@ exec 3>/dev/shm/wait
 until [ -e $heaps/kvshell/superblock ]; do sleep 0.01; done
 until {RECOVER} --json | grep -q '"busy"'; do sleep 0.01; done
 # Late, because a later start would take both of them away: a dirty heap without roots, a remnant.
-env LD_PRELOAD={BUILD}/libpmalloc.so sh -c 'kill -9 $$' 2>/dev/null || :
+env PMALLOC_FORK=copy LD_PRELOAD={BUILD}/libpmalloc.so sh -c 'kill -9 $$' 2>/dev/null || :
 mkdir $heaps/remnant && : > $heaps/remnant/heap.0
 finish() {{ exec 3>&-; wait; }}
 """

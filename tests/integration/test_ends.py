@@ -287,7 +287,7 @@ def test_damaged_default_heap_does_not_stop_programs_that_ask_nothing_of_it(proc
 def test_what_a_killed_program_left_in_a_rootless_default_heap_keeps_nobody_from_running(processes):
     """Nobody can reach what is in such a heap, so it is not even looked at."""
     copy = compiled("../apps/kvshell.c", name="pmtest_kvshell")
-    process = start([copy], API)
+    process = start([copy], API, FORK="copy")
     processes.append(process)
     process.stdin.write("fill 100\n")
     process.stdin.flush()
@@ -334,12 +334,15 @@ def heap_of_leaving():
     return {path for path in default_heaps() if path.name.startswith("pmtest_leaving")}
 
 
+@pytest.mark.parametrize("fork", ("private", "copy"))
 @pytest.mark.parametrize("how", ("exit", "Exit", "signal", "atexit", "vfork"))
-def test_nothing_is_left_by_a_program_that_runs_no_destructor(leaving, how):
-    done = run([leaving, how], API)
+def test_nothing_is_left_by_a_program_that_runs_no_destructor(leaving, how, fork):
+    """The heap has no name, or one that goes."""
+    done = run([leaving, how], API, FORK=fork)
     assert done.returncode == 5 and done.stderr == "", said(done)
-    lines = ["start: there"] + (
-        ["after vfork: there", "after fork: there"] if how == "vfork" else []
+    there = "gone" if fork == "private" else "there"
+    lines = [f"start: {there}"] + (
+        [f"after vfork: {there}", f"after fork: {there}"] if how == "vfork" else []
     )
     assert done.stdout.splitlines() == lines, said(done)
     assert not heap_of_leaving()
@@ -356,7 +359,7 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
     """A start removes no heap that is in use or has a root."""
     store = compiled("../apps/kvshell.c", name="pmtest_kvshell")
     assert succeeds(run([store], stdin="set a 1\n", ROOTS="store")) == "ok\n"
-    victims = [start([leaving, "wait"], API) for _ in range(3)]
+    victims = [start([leaving, "wait"], API, FORK="copy") for _ in range(3)]
     processes += victims
     for victim in victims:
         assert victim.stdout.readline() == "start: there\n" or victim is not victims[0]
@@ -368,9 +371,9 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
         for _ in range(2000):
             if len(heap_of_leaving()) == 1:
                 break
-            succeeds(run([shutil.which("true")], API))
+            succeeds(run([shutil.which("true")], API, FORK="copy"))
         for _ in range(30):
-            succeeds(run([shutil.which("true")], API))
+            succeeds(run([shutil.which("true")], API, FORK="copy"))
         assert len(heap_of_leaving()) == 1, heap_of_leaving()
         assert succeeds(run([store], stdin="get a\n", ROOTS="store")) == "1\n"
     finally:

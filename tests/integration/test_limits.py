@@ -197,7 +197,7 @@ def test_waiting_for_a_busy_heap(limits, holder, heap, processes):
 
 
 def test_default_heaps_of_one_program_do_not_meet(limits, processes):
-    first, second = (start([limits, "hold"], API) for _ in range(2))
+    first, second = (start([limits, "hold"], API, FORK="copy") for _ in range(2))
     processes += [first, second]
     for process in (first, second):
         assert process.stdout.readline() == f"held {process.pid}\n"

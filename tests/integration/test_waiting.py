@@ -59,9 +59,15 @@ def test_what_names_a_heap_makes_one(heap):
     for settings in ({}, {"BACKING": "volatile"}, {"PROGRAM": "other"}):
         said_so = run([copy], VERBOSE=1, **settings)
         assert "volatile memory: nothing is kept" in said_so.stderr, said(said_so)
-    for preload, settings in ((API, {}), (True, {"HEAP": heap}), (True, {"COMMIT": "1s"})):
+    for preload, settings in (
+        (API, {}),
+        (API, {"FORK": "copy"}),
+        (True, {"HEAP": heap}),
+        (True, {"COMMIT": "1s"}),
+    ):
         done = run([copy], preload=preload, VERBOSE=1, **settings)
         assert str(settings.get("HEAP", made)) in done.stderr, said(done)
+        assert (" (unnamed)" in done.stderr) == (settings == {}), said(done)
     assert not made.exists()
 
 

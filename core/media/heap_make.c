@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "heap_make.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backup.h"
+#include "base/os.h"
+#include "base/os_file.h"
+#include "file.h"
+#include "heap_lock.h"
+#include "log.h"
+#include "nameless.h"
+#include "persist.h"
+#include "superblock.h"
+#include "volume.h"
+
+#define SUPERBLOCK pm_heap.super_file.name
+#define NEW_SUPERBLOCK pm_heap.new_super.name
+
+static int reason(struct pm_error *err, const char *what) {
+    return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, what, pm_strerror(errno));
+}
+
+static int make_file(const char *name) {
+    return openat(pm_heap.dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
+static bool write_log_header(int fd) {
+    struct pm_log_header log;
+    pm_log_header_init(&log);
+    return pm_os_write_all(fd, &log, sizeof log, 0);
+}
+
+static int make_empty(const struct pm_heap_file *f, struct pm_error *err) {
+    int fd = make_file(f->name);
+    bool good = fd >= 0 && (f->file != &pm_heap.shard[0].log || write_log_header(fd));
+    if (fd >= 0)
+        close(fd);
+    return good ? PM_OK : reason(err, f->name);
+}
+
+static bool write_superblock(int fd, const struct pm_superblock *super) {
+    static const char page[PM_PAGE_SIZE]; // the first page of a root table; opening reads it
+    struct pm_state_words state = pm_state_new();
+    struct pm_slots slots;
+    pm_slots_new(&slots);
+    return pm_os_write_all(fd, super, sizeof *super, 0) &&
+           pm_os_write_all(fd, &state, sizeof state, offsetof(struct pm_super_file, state)) &&
+           pm_os_write_all(fd, &slots, sizeof slots, offsetof(struct pm_super_file, slots)) &&
+           pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[0])) &&
+           pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[1])) &&
+           ftruncate(fd, sizeof(struct pm_super_file)) == 0 &&
+           (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
+}
+
+// The name must be durable before the first store to the heap. Without its name the heap would be
+// made anew, and the stores would be lost.
+static int name_superblock(struct pm_error *err) {
+    if (renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, SUPERBLOCK) != 0 ||
+        (pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE && fsync(pm_heap.dir_fd) != 0)) {
+        reason(err, NEW_SUPERBLOCK);
+        unlinkat(pm_heap.dir_fd, NEW_SUPERBLOCK, 0);
+        return err->status;
+    }
+    pm_heap.created = true;
+    return PM_OK;
+}
+
+// The superblock gets its name last, when everything is complete. So an interruption leaves a heap
+// or a remnant. A remnant with the files of `names` may lie there.
+int pm_make_files(const struct pm_dir_names *names, struct pm_error *err) {
+    struct pm_superblock super;
+    int status = PM_OK;
+    if (!pm_os_file_size(sizeof(struct pm_super_file)))
+        return reason(err, NEW_SUPERBLOCK);
+    pm_superblock_new(&super);
+    if (names->volumes)
+        pm_volumes_remove(pm_heap.dir_fd); // the remnant's
+    for (size_t i = PM_FIRST_FILES; i < PM_FIRST_FILES + PM_SHARD_FILES * (names->shards - 1u); i++)
+        unlinkat(pm_heap.dir_fd, pm_heap_files[i].name, 0);
+    if (names->backup) { // of a heap that was one, and is gone
+        unlinkat(pm_heap.dir_fd, PM_BACKUP_CHECKSUMS, 0);
+        unlinkat(pm_heap.dir_fd, PM_BACKUP_INCREMENTS, 0);
+    }
+    unlinkat(pm_heap.dir_fd, pm_heap.shard[0].bitmaps.name, 0);
+    // Unlinked, not truncated, because a forked child may still map it.
+    unlinkat(pm_heap.dir_fd, pm_heap.shard[0].data.name, 0);
+    for (size_t i = 0; i < PM_FIRST_FILES && status == PM_OK; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        if (f->empty && (!f->feature || super.incompat & f->feature))
+            status = make_empty(f, err);
+    }
+    if (status != PM_OK)
+        return status;
+    int fd = make_file(NEW_SUPERBLOCK);
+    bool good = fd >= 0 && write_superblock(fd, &super);
+    if (fd >= 0)
+        close(fd);
+    return good ? name_superblock(err) : reason(err, NEW_SUPERBLOCK);
+}
+
+// ---- without names ------------------------------------------------------------------------------
+
+bool pm_make_nameless_file(struct pm_file *file, bool is_log) {
+    int fd = pm_nameless_fd();
+    bool good = fd >= 0 && (!is_log || write_log_header(fd));
+    if (fd >= 0 && !good)
+        close(fd);
+    return good && pm_file_hold(file, fd);
+}
+
+static bool make_nameless_superblock(const struct pm_superblock *super) {
+    int fd = pm_nameless_fd();
+    bool good = fd >= 0 && write_superblock(fd, super);
+    if (fd >= 0 && !good)
+        close(fd);
+    return good && pm_file_hold(&pm_heap.super_file, fd);
+}
+
+int pm_make_nameless(const char *where, const char *what, struct pm_error *err) {
+    struct pm_superblock super;
+    pm_nameless_begin(where, what);
+    pm_superblock_new(&super);
+    bool good = pm_os_file_size(sizeof(struct pm_super_file)) && make_nameless_superblock(&super);
+    for (size_t i = 0; i < PM_FIRST_FILES && good; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        if (f->held && f->empty && (!f->feature || super.incompat & f->feature))
+            good = pm_make_nameless_file(f->file, f->file == &pm_heap.shard[0].log);
+    }
+    pm_heap.created = pm_heap.nameless = good;
+    if (good)
+        return PM_OK;
+    pm_fail(err, PM_OPERATIONAL, "%s: %s", pm_heap.dir, pm_strerror(errno));
+    for (size_t i = 0; i < PM_FIRST_FILES; i++)
+        pm_file_close(pm_heap_files[i].file);
+    return err->status;
+}
+
+static bool link_fd(int fd, const char *name) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return linkat(AT_FDCWD, path, pm_heap.dir_fd, name, AT_SYMLINK_FOLLOW) == 0;
+}
+
+// A file that has lost its name can get no other one: the kernel says ENOENT. So after a naming
+// that has failed half way the files are made again.
+static bool link_file(struct pm_file *file, const char *name) {
+    if (!pm_file_ready(file))
+        return false;
+    return link_fd(file->fd, name) ||
+           (errno == ENOENT && pm_file_again(file) && link_fd(file->fd, name));
+}
+
+// superblock.new comes first: with it what an interruption leaves is a remnant. superblock comes
+// last.
+int pm_make_names(struct pm_error *err) {
+    for (size_t i = 0; i < pm_heap_file_count(); i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        const char *name = f->file == &pm_heap.super_file ? NEW_SUPERBLOCK : f->name;
+        if (pm_heap_holds(f) && !link_file(f->file, name))
+            return reason(err, name);
+    }
+    int status = pm_dir_lock(pm_heap.super_file.fd, PM_OPEN_EXISTING, false, err); // of a new one
+    return status == PM_OK ? name_superblock(err) : status;
+}

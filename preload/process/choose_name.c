@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "choose_name.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cancel.h"
+#include "base/os.h"
+#include "media/heap.h"
+#include "media/heap_dir.h"
+#include "phase.h"
+
+int pm_choose_program(char *name, size_t size, struct pm_error *err) {
+    if (pm_os_program_name(name, size))
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "cannot find out this program's name: /proc/self/exe: %s; unset PMALLOC_PROGRAM "
+                   "and set PMALLOC_HEAP",
+                   pm_strerror(errno));
+}
+
+void pm_choose_path(char *dir, size_t size, const char *name) {
+    snprintf(dir, size, DEFAULTS_IN "/pmalloc-%u/%s", (unsigned)geteuid(), name);
+}
+
+int pm_choose_parent(char *dir, size_t size, int *fd, struct pm_error *err) {
+    unsigned user = geteuid();
+    snprintf(dir, size, DEFAULTS_IN "/pmalloc-%u", user);
+    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (*fd < 0 && errno == ENOENT) {
+        if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+            return pm_fail(err, PM_OPERATIONAL,
+                           "%s: cannot make the default heaps' directory: %s; set PMALLOC_HEAP",
+                           dir, pm_strerror(errno));
+        *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    }
+    if (*fd < 0 && errno != ENOTDIR && errno != ELOOP)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: cannot open the default heaps' directory: %s; set PMALLOC_HEAP", dir,
+                       pm_strerror(errno));
+    struct stat st;
+    if (*fd >= 0 && fstat(*fd, &st) == 0 && st.st_uid == user && !(st.st_mode & 022))
+        return PM_OK;
+    if (*fd >= 0)
+        close(*fd);
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
+                   user);
+}
+
+// As at a start, a heap that is busy or damaged is left as it is, and the next name is taken.
+static int name_heap(struct pm_error *err) {
+    char name[256], dir[512];
+    int fd, status = pm_choose_program(name, sizeof name, err);
+    if (status == PM_OK)
+        status = pm_choose_parent(dir, sizeof dir, &fd, err);
+    if (status != PM_OK)
+        return status;
+    close(fd);
+    size_t len = strlen(dir), room = sizeof dir - len;
+    for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
+        if (n == 1)
+            snprintf(dir + len, room, "/%s", name);
+        else
+            snprintf(dir + len, room, "/%s.%u", name, n);
+        status = pm_dir_name(dir, err);
+        if (status == PM_OK || !(pm_heap.busy || status == PM_DAMAGE))
+            return status;
+    }
+    return status;
+}
+
+bool pm_choose_name(const char *call) {
+    struct pm_error err;
+    if (!pm_heap.nameless || !pm_heap_on_media())
+        return true;
+    struct pm_cancel held = pm_cancel_hold();
+    pm_lock(&pm_process_lock);
+    errno = 0;
+    int status = pm_heap.nameless && pm_heap_on_media() ? name_heap(&err) : PM_OK;
+    int error = errno ? errno : EIO;
+    pm_unlock(&pm_process_lock);
+    pm_cancel_release(held);
+    if (status == PM_OK)
+        return true;
+    pm_say("%s: the heap gets no name, so no later run could find it: %s", call, err.text);
+    errno = error;
+    return false;
+}

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Default heaps that have no name until something can find them again.
+
+`NAMELESS_RACES=30 pytest test_nameless.py` lets programs name their heaps at once as often."""
+
+import os
+import shutil
+import signal
+
+import pytest
+from conftest import DEFAULT_HEAPS, linked, recover, run, said, start, succeeds
+
+RACES = int(os.environ.get("NAMELESS_RACES") or 4)
+NAME = "pmtest_nameless"
+MOST_CALLS = 60  # of those that change names, in one naming
+
+
+def heaps():
+    found = DEFAULT_HEAPS.iterdir() if DEFAULT_HEAPS.is_dir() else ()
+    return sorted(path.name for path in found if path.name.startswith(NAME))
+
+
+@pytest.fixture
+def nameless():
+    """The program. Before and after a test it has no heap."""
+
+    def tidy():
+        for name in heaps():
+            shutil.rmtree(DEFAULT_HEAPS / name)
+
+    program = linked("nameless.c", "-rdynamic", name=NAME)
+    tidy()
+    yield program
+    tidy()
+
+
+def do(program, *what, **settings):
+    return run([program, *what], preload=False, **settings)
+
+
+def unnamed_files(pid):
+    """The sizes of the mappings of files without a name."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+        lines = [line for line in maps if "/dev/shm/" in line]
+    assert all(line.rstrip().endswith("(deleted)") for line in lines), lines
+    return len(lines)
+
+
+def test_no_name_before_a_root(nameless):
+    with start([nameless, "found", "add", 100000, "wait"], preload=False) as program:
+        try:
+            assert program.stdout.readline() == "found 0, persistent 1\n"
+            assert program.stdout.readline() == "waiting\n"
+            assert heaps() == [] and unnamed_files(program.pid) >= 4
+            program.send_signal(signal.SIGKILL)
+        finally:
+            program.kill()
+    assert heaps() == []
+    assert "end 100000" in succeeds(do(nameless, "found", "add", 100000))
+    assert heaps() == []
+
+
+@pytest.mark.parametrize("how", ["root", "publish"])
+@pytest.mark.parametrize("end", ["kill", "return"])
+def test_the_first_root_gives_the_name(nameless, how, end):
+    done = do(nameless, "found", "add", 40000, how, "add", 40000, how, end)
+    assert done.returncode == (-9 if end == "kill" else 0), said(done)
+    assert f"{how} 0\n" in done.stdout
+    assert heaps() == [NAME]
+    assert "found 80000, persistent 1\n" in succeeds(do(nameless, "found"))
+    recover(DEFAULT_HEAPS / NAME)
+    assert "found 80000, persistent 1\n" in succeeds(do(nameless, "found", "add", 1, "root"))
+    assert "found 80001, persistent 1\n" in succeeds(do(nameless, "found"))
+
+
+def test_a_pinned_block_gives_the_name(nameless):
+    assert do(nameless, "add", 10, "pinned", "kill").stdout == "pinned 1\n"
+    assert heaps() == [NAME]
+    recover(DEFAULT_HEAPS / NAME)
+
+
+def test_a_question_gives_the_name(nameless):
+    """Nothing keeps the heap: it has no root, so a clean end removes it."""
+    out = succeeds(do(nameless, "add", 10, "path", "wait", stdin="\n"))
+    assert f"path {DEFAULT_HEAPS / NAME}\n" in out
+    assert heaps() == []
+
+
+def test_files_of_more_shards_get_their_names(nameless):
+    small = {"SHARD": "16M"}
+    done = do(nameless, "add", 300000, "root", "add", 300000, "root", "kill", **small)
+    assert done.returncode == -9, said(done)
+    assert (DEFAULT_HEAPS / NAME / "heap.3").exists()
+    assert "found 600000," in succeeds(do(nameless, "found", **small))
+
+
+def test_the_name_comes_while_threads_allocate(nameless):
+    for _ in range(5):
+        done = do(nameless, "threads", "add", 20000, "root", "add", 20000, "root", SHARD="16M")
+        assert "end 40000" in succeeds(done)
+        assert "found 40000," in succeeds(do(nameless, "found", SHARD="16M"))
+        shutil.rmtree(DEFAULT_HEAPS / NAME)
+
+
+def test_a_name_that_is_taken(nameless):
+    with start([nameless, "add", 5, "root", "wait"], preload=False) as owner:
+        try:
+            assert owner.stdout.readline() + owner.stdout.readline() == "root 0\nwaiting\n"
+            assert "root 0\n" in succeeds(do(nameless, "add", 7, "root"))
+            assert heaps() == [NAME, NAME + ".2"]
+            assert "found 7," in succeeds(do(nameless, "found"))  # the first one is in use
+        finally:
+            owner.kill()
+    assert "found 5," in succeeds(do(nameless, "found"))
+
+
+def test_many_take_a_name_at_once(nameless):
+    for _ in range(RACES):
+        several = [
+            start([nameless, "add", 100 + i, "wait", "root", "wait"], preload=False)
+            for i in range(8)
+        ]
+        ready = [program.stdout.readline() for program in several]
+        for program in several:
+            program.stdin.write("\n")
+            program.stdin.flush()
+        done = [program.stdout.readline() for program in several]
+        for program in several:
+            program.communicate("\n")
+        assert ready == ["waiting\n"] * 8 and done == ["root 0\n"] * 8
+        assert heaps() == sorted([NAME] + [f"{NAME}.{n}" for n in range(2, 9)])
+        found = set()
+        for name in heaps():
+            out = succeeds(do(nameless, "found", HEAP=DEFAULT_HEAPS / name))
+            found.add(out.split(",")[0])
+            shutil.rmtree(DEFAULT_HEAPS / name)
+        assert found == {f"found {100 + i}" for i in range(8)}
+
+
+def test_a_child_of_a_nameless_heap(nameless):
+    """It has a private copy, as of any heap, and nothing that it does names the heap."""
+    out = succeeds(do(nameless, "add", 30000, "fork", "add", 30000, "root", "fork", "add", 10))
+    assert out.count("child 0\n") == 2 and "end 60010" in out
+    assert "found 60000," in succeeds(do(nameless, "found"))
+
+
+@pytest.mark.parametrize("mode", ["copy", "follow"])
+def test_a_child_that_is_to_have_a_heap(nameless, mode):
+    """It needs the name, so there is one from the start."""
+    out = succeeds(do(nameless, "add", 1000, "wait", "fork", stdin="\n", FORK=mode))
+    assert "child 0\n" in out
+    for name in heaps():  # what a killed child leaves has no roots
+        recover(DEFAULT_HEAPS / name)
+
+
+def test_closed_descriptors(nameless):
+    out = succeeds(do(nameless, "add", 1000, "close", "add", 100000, "close", "root", "close"))
+    assert "root 0\n" in out and "end 101000" in out
+    assert "found 101000," in succeeds(do(nameless, "found"))
+
+
+def test_closed_descriptors_among_threads(nameless):
+    """The files cannot be made again while another thread may store to them."""
+    done = do(nameless, "add", 1000, "thread", "close", "root", "add", 100000)
+    assert done.returncode == 1, said(done)
+    assert "root -1\n" in done.stdout and "no memory for " in done.stdout
+    first, second = done.stderr.splitlines()
+    assert "the program has closed the files of its heap" in first and "set PMALLOC_HEAP" in first
+    assert second.startswith("pmalloc: pmalloc_set_root: the heap gets no name")
+    assert heaps() == []
+
+
+def test_every_call_of_the_naming_may_fail(nameless):
+    """Then there is no root and no name, the next root has both."""
+    for n in range(1, MOST_CALLS):
+        done = do(nameless, "add", 3000, "fail", n, "root", "fail", 0, "root", "kill")
+        assert done.returncode == -9, said(done)
+        first, second = done.stdout.splitlines()
+        assert second == "root 0"
+        failed = first == "root -1"
+        assert failed == bool(done.stderr), said(done)
+        assert not failed or done.stderr.count("\n") == 1, said(done)
+        assert "found 3000," in succeeds(do(nameless, "found"))
+        assert len(heaps()) == 1
+        shutil.rmtree(DEFAULT_HEAPS / heaps()[0])
+        if not failed:
+            assert n > 10
+            return
+    pytest.fail("the naming never ends")
+
+
+def test_a_kill_at_every_call_of_the_naming(nameless):
+    """There is a whole heap, or what a later start takes away."""
+    named = 0
+    for n in range(1, MOST_CALLS):
+        done = do(nameless, "add", 3000, "die", n, "root", "die", 0)
+        if done.returncode == 0:
+            assert named == 0 and n > 10
+            return
+        assert done.returncode == -9 and done.stdout == "", said(done)
+        named += (DEFAULT_HEAPS / NAME / "superblock").exists()
+        out = succeeds(do(nameless, "found", "add", 10, "root"))
+        assert "found 0," in out and "root 0\n" in out
+        assert "found 10," in succeeds(do(nameless, "found"))
+        assert heaps() == [NAME]
+        shutil.rmtree(DEFAULT_HEAPS / NAME)
+    pytest.fail("the naming never ends")
