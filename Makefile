@@ -65,7 +65,9 @@ endif
 # initfirst: our constructor runs before all others. If another library registered a fork handler
 # earlier, that handler would run in the child while the heap is still the parent's.
 # sort-section: small variables lie together, so a start touches fewer pages.
-SO_LDFLAGS = -shared -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst -Wl,--gc-sections \
+# nostartfiles: see preload/names/dso.c.
+SO_LDFLAGS = -shared -nostartfiles -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-z,initfirst \
+	-Wl,--gc-sections \
 	-Wl,--sort-section=alignment -Wl,--no-undefined -Wl,--version-script=preload/preload.map \
 	$(INNER_CALLS:%=-Wl,--wrap=%) $(LDFLAGS)
 # Names of preload/names/ that the library also calls itself (preload/names/inner.c).
@@ -146,12 +148,17 @@ $(BUILD)/kernel/%:
 	@for d in /usr/include /usr/include/$$(gcc -print-multiarch); do \
 		[ ! -d $$d/$* ] || ln -sfn $$d/$* $@; done
 
-# The functions of a start lie together (scripts/make-order): the linker puts these sections in
-# front. A compiler's copy of a function has its name and an ending.
+# What a start touches lies together (scripts/make-order): the linker puts these sections of code in
+# front, and the variables where the loader writes anyhow. A compiler's copy of a function has its
+# name and an ending.
 $(BUILD)/first.options: preload/first
 	@mkdir -p $(@D)
-	@awk '!/^#/ { n = split("/.constprop.0/.part.0/.isra.0", end, "/"); for (i = 1; i <= n; i++) \
-		print "--rename-section .text." $$1 end[i] "=.text.hot." $$1 end[i] }' $< > $@
+	@awk '/^#/ { next } /^\[/ { into = substr($$1, 2, length($$1) - 2); next } \
+		into == ".data" { for (i = 1; i <= NF; i++) print "--rename-section .bss." $$i \
+			"=.data." $$i ",alloc,load,data,contents"; next } \
+		{ n = split("/.constprop.0/.part.0/.isra.0", end, "/"); \
+			for (i = 1; i <= NF; i++) for (j = 1; j <= n; j++) \
+				print "--rename-section .text." $$i end[j] "=" into "." $$i end[j] }' $< > $@
 
 $(BUILD)/obj/%.o: %.c $(BUILD)/.flags $(BUILD)/first.options | $(MUSL_KERNEL)
 	@mkdir -p $(@D)

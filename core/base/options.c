@@ -2,8 +2,6 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "options.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define INFO(field, env, kind, dflt, allowed, text)                                                \
@@ -18,13 +16,23 @@ const size_t pm_option_count = sizeof pm_option_table / sizeof pm_option_table[0
 
 struct pm_options pm_options;
 
+// The digits at the start of `text`. Not strtoull(): each start parses all defaults, and in most
+// small programs nothing else would touch that part of libc. NULL: there is none, or too much.
+static const char *parse_digits(const char *text, uint64_t *out) {
+    uint64_t value = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++)
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
+            return NULL;
+    *out = value;
+    return at == text ? NULL : at;
+}
+
 bool pm_parse_size(const char *text, uint64_t *out) {
-    if (*text < '0' || *text > '9')
-        return false;
-    char *end;
-    errno = 0;
-    uint64_t value = strtoull(text, &end, 10);
-    if (errno)
+    uint64_t value;
+    const char *end = parse_digits(text, &value);
+    if (!end)
         return false;
     static const char units[] = "KMGT";
     unsigned shift = 0;
@@ -64,15 +72,15 @@ static bool find_choice(const char *choices, const char *value, uint64_t *out) {
 }
 
 static bool parse(const struct pm_option_info *info, const char *value, uint64_t *out) {
+    const char *end;
     switch (info->type) {
     case PM_TYPE_CHOICE:
         return find_choice(info->values, value, out);
     case PM_TYPE_SIZE:
         return pm_parse_size(value, out) && within(info, *out);
     case PM_TYPE_NUMBER:
-        // A number is a size without a unit.
-        return value[strspn(value, "0123456789")] == '\0' && pm_parse_size(value, out) &&
-               within(info, *out);
+        end = parse_digits(value, out);
+        return end && !*end && within(info, *out);
     case PM_TYPE_TEXT:
         break;
     }

@@ -323,7 +323,10 @@ bool pm_os_program_name(char *out, size_t outlen) {
         path = (const char *)getauxval(AT_EXECFN);
     const char *slash = path ? strrchr(path, '/') : NULL;
     const char *name = slash ? slash + 1 : path ? path : "";
-    snprintf(out, outlen, "%s", *name ? name : "unknown");
+    const char *said = *name ? name : "unknown";
+    size_t size = strnlen(said, outlen - 1); // not snprintf(): each start comes here
+    memcpy(out, said, size);
+    out[size] = '\0';
     return *name != '\0';
 }
 

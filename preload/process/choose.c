@@ -204,8 +204,9 @@ static bool has_default_heap(void) {
 
 static void go_without(struct pm_chosen *chosen) {
     chosen->without_heap = true;
-    snprintf(chosen->why, sizeof chosen->why,
-             "neither PMALLOC_HEAP nor PMALLOC_ROOTS is set, so no later run could find a heap");
+    // Not snprintf(), see pm_choose_path().
+    strcpy(chosen->why,
+           "neither PMALLOC_HEAP nor PMALLOC_ROOTS is set, so no later run could find a heap");
 }
 
 static void wait_for_call(struct pm_chosen *chosen) {

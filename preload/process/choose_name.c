@@ -24,8 +24,25 @@ int pm_choose_program(char *name, size_t size, struct pm_error *err) {
                    pm_strerror(errno));
 }
 
+static char *append(char *at, const char *end, const char *text) {
+    while (*text && at < end)
+        *at++ = *text++;
+    *at = '\0';
+    return at;
+}
+
+// Not snprintf(): each start comes here, and in most small programs nothing else would touch that
+// part of libc.
 void pm_choose_path(char *dir, size_t size, const char *name) {
-    snprintf(dir, size, DEFAULTS_IN "/pmalloc-%u/%s", (unsigned)geteuid(), name);
+    char user[12], *digit = user + sizeof user - 1;
+    const char *end = dir + size - 1;
+    *digit = '\0';
+    unsigned left = geteuid();
+    do
+        *--digit = (char)('0' + left % 10);
+    while ((left /= 10) != 0);
+    append(append(append(append(dir, end, DEFAULTS_IN "/pmalloc-"), end, digit), end, "/"), end,
+           name);
 }
 
 int pm_choose_parent(char *dir, size_t size, int *fd, struct pm_error *err) {

@@ -55,9 +55,19 @@ bool pm_phase_starts_here(void) {
     return atomic_load_explicit(&starter, memory_order_relaxed) == &pm_tcache;
 }
 
+static _Atomic bool awaited; // by a thread, at some time
+
+// Sequentially consistent, and so is the move: the starter wakes the thread, or the thread sees
+// that the phase has moved on.
+void pm_phase_await_start(void) {
+    atomic_store(&awaited, true);
+    pm_futex_wait(&pm_phase_word, PM_STARTING);
+}
+
 void pm_phase_started(enum pm_phase next) {
     pm_phase_move(PM_STARTING, next);
-    pm_futex_wake(&pm_phase_word, 1 << 30);
+    if (atomic_load(&awaited))
+        pm_futex_wake(&pm_phase_word, 1 << 30);
 }
 
 static bool held; // STARTING is held for a fork. Written by the thread that starts.
@@ -69,7 +79,7 @@ bool pm_phase_hold_start(void) {
             return held = true;
         if (seen == PM_STARTING && pm_phase_starts_here())
             return true; // a signal handler of the thread that opens the heap has forked
-        pm_futex_wait(&pm_phase_word, PM_STARTING);
+        pm_phase_await_start();
     }
     return false;
 }

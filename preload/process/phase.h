@@ -73,6 +73,8 @@ bool pm_phase_move(enum pm_phase from, enum pm_phase to);
 bool pm_phase_claim(enum pm_phase seen);
 // Whether it is this thread that starts.
 bool pm_phase_starts_here(void);
+// Waits while the process is STARTING.
+void pm_phase_await_start(void);
 // Ends STARTING, and wakes the threads that wait for that.
 void pm_phase_started(enum pm_phase next);
 // For a fork. True: the heap is not open, and nobody opens it before pm_phase_release_start(): a

@@ -271,7 +271,7 @@ static void advance(bool patient) {
         if (seen == PM_STARTING) {
             if (pm_phase_starts_here())
                 return; // called by start_here(): this very thread opens the heap
-            pm_futex_wait(&pm_phase_word, PM_STARTING);
+            pm_phase_await_start();
         } else if (seen == PM_WAITING && (hopeless || (patient && asks_for_little()))) {
             return;
         } else if (pm_phase_claim(seen)) {
@@ -440,7 +440,7 @@ int pm_process_open(const char *dir, bool existing, struct pm_error *err) {
         }
         if (seen == PM_WAITING && pm_phase_claim(seen))
             return open_in_its_turn(dir, existing, err);
-        pm_futex_wait(&pm_phase_word, PM_STARTING);
+        pm_phase_await_start();
     }
     return is_open_already(dir, err);
 }

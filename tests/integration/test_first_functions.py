@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The functions that a start executes lie together in the library (preload/first)."""
+"""What a start touches lies together in the library (preload/first)."""
 
 import re
 import shutil
@@ -13,22 +13,44 @@ LIBRARY = BUILD / "libpmalloc_preload.so"
 MAKE_ORDER = ROOT / "scripts" / "make-order"
 
 
-def addresses():
-    """Of each function, without those of which there are several."""
+def addresses(kinds):
+    """Of each symbol, without those of which there are several."""
     symbols = subprocess.run(["nm", LIBRARY], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^([0-9a-f]+) [tT] (\w+)$", symbols, re.MULTILINE)
+    found = re.findall(rf"^([0-9a-f]+) [{kinds}] (\w+)$", symbols, re.MULTILINE)
     names = [name for _, name in found]
     return {name: int(at, 16) for at, name in found if names.count(name) == 1}
 
 
+def groups():
+    """The names of preload/first, by section."""
+    text = re.sub("^#.*$", "", (ROOT / "preload" / "first").read_text(), flags=re.MULTILINE)
+    return {name: names.split() for name, names in re.findall(r"\[(.*)\]([^[]*)", text)}
+
+
+def span(where, names, most):
+    """Asserts that hardly anything else lies between them. Returns how many they are and how many
+    bytes they span, without the last tenth: a few have a place of their own."""
+    there = sorted(where[name] for name in names if name in where)
+    there = there[: len(there) * 9 // 10]
+    between = [at for at in where.values() if there[0] < at < there[-1]]
+    assert len(between) < most * len(there)
+    return len(there), there[-1] - there[0]
+
+
 def test_they_lie_together():
-    where = addresses()
-    first = [name for name in (ROOT / "preload" / "first").read_text().split("\n") if name in where]
-    assert len(first) > 200
-    there = sorted(where[name] for name in first)
-    between = [at for name, at in where.items() if there[0] < at < there[-1]]
-    assert len(between) < 1.1 * len(first)
-    assert there[-1] - there[0] < 200_000
+    where, first = addresses("tT"), groups()
+    count, size = span(where, first[".text.startup"], 1.5)
+    assert count > 30 and size < 32_000
+    count, size = span(where, first[".text.startup"] + first[".text.hot"], 1.1)
+    assert count > 200 and size < 200_000
+
+
+def test_variables_lie_where_the_loader_writes():
+    """Not behind the library's large tables."""
+    variables = groups()[".data"]
+    moved = addresses("d")
+    assert "pm_options" in variables and "pm_phase_word" in variables
+    assert sum(name in moved for name in variables) > 0.8 * len(variables)
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is missing")
