@@ -275,6 +275,11 @@ static long fault(const char *function, void *site) {
         FAIL_OR(#name, -1)                                                                         \
         return (type)done(raw(SYS_##name, (long)a, (long)b, (long)c, (long)d, 0, 0));              \
     }
+#define CALL5(type, name, t1, t2, t3, t4, t5)                                                      \
+    type name(t1 a, t2 b, t3 c, t4 d, t5 e) {                                                      \
+        FAIL_OR(#name, -1)                                                                         \
+        return (type)done(raw(SYS_##name, (long)a, (long)b, (long)c, (long)d, (long)e, 0));        \
+    }
 #define CALL6(type, name, t1, t2, t3, t4, t5, t6)                                                  \
     type name(t1 a, t2 b, t3 c, t4 d, t5 e, t6 f) {                                                \
         FAIL_OR(#name, -1)                                                                         \
@@ -308,6 +313,7 @@ CALL2(int, rename, const char *, const char *)
 REMOTE(process_vm_readv)
 REMOTE(process_vm_writev)
 CALL4(int, renameat, int, const char *, int, const char *)
+CALL5(int, linkat, int, const char *, int, const char *, int)
 CALL3(int, unlinkat, int, const char *, int)
 CALL2(int, ftruncate, int, off_t)
 CALL4(int, fallocate, int, int, off_t, off_t)
