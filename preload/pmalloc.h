@@ -21,7 +21,8 @@ extern "C" {
 // empties the slot. Returns 0, or -1 with errno EINVAL (no such slot, or not an address of 48 bits)
 // or ENOTSUP (the heap is volatile). Under PMALLOC_OPEN=private it is for this process alone. The
 // first root gives a heap without a name (docs/operations.md) its directory. If that cannot be
-// made, errno says why, and nothing has changed.
+// made, errno says why, and nothing has changed: EDEADLK in a signal handler that interrupts the
+// allocator, EPERM if the program has changed its user.
 // Thread-safe.
 int pmalloc_set_root(unsigned slot, void *p);
 // The pointer in `slot`. NULL if the slot is empty or out of range, or if the heap is volatile.

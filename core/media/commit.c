@@ -13,6 +13,7 @@
 #include "base/os_file.h"
 #include "base/own_memory.h"
 #include "checkpoint.h"
+#include "core_dump.h"
 #include "emptied.h"
 #include "feature.h"
 #include "file.h"

@@ -13,9 +13,11 @@
 
 #include "base/os.h"
 #include "base/os_file.h"
+#include "core_dump.h"
 #include "fixed.h"
 #include "nameless.h"
 #include "persist.h"
+#include "shard_place.h"
 #include "work_copy.h"
 
 bool pm_file_is_ours(const struct pm_file *file) {
@@ -102,7 +104,8 @@ static bool copy_bytes(int fd, const char *from, size_t size) {
 
 bool pm_file_again(struct pm_file *file) {
     struct pm_file fresh = *file;
-    int fd = pm_os_one_thread() ? pm_nameless_fd() : -1;
+    bool alone = pm_os_one_thread() && !atomic_load(&pm_os_own_thread);
+    int fd = alone ? pm_nameless_fd() : -1;
     if (fd < 0 || !pm_file_hold(&fresh, fd))
         return false;
     bool good = !file->size || copy_bytes(fresh.fd, file->map, file->size);
@@ -116,6 +119,9 @@ bool pm_file_again(struct pm_file *file) {
     file->fd = fresh.fd;
     file->dev = fresh.dev;
     file->ino = fresh.ino;
+    pm_heap_dump_used(); // the new mapping knows nothing of what the old one was told
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        pm_shard_place(&pm_heap.shard[i]);
     return true;
 }
 

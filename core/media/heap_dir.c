@@ -110,12 +110,14 @@ static bool unlink_files(int fd, unsigned shards, uint64_t features) {
 
 static bool dir_made; // by this process
 
-// Removes what a failed making has left. May change errno: the error's text already has it.
+// Removes what a failed making has left.
 static void unmake_files(void) {
+    int saved = errno;
     unlinkat(pm_heap.dir_fd, SUPERBLOCK, 0);
     unlink_files(pm_heap.dir_fd, PM_SHARDS, ~0ull);
     if (dir_made)
         rmdir(pm_heap.dir);
+    errno = saved;
 }
 
 static dev_t dir_dev;
@@ -339,10 +341,12 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
             status = need_heap(mode, err);
         // Only with the lock, because another process may be making its heap here. rmdir() removes
         // an empty directory only.
+        int saved = errno;
         if (status != PM_OK && dir_made && !pm_heap.busy)
             rmdir(pm_heap.dir);
         if (status != PM_OK)
             pm_dir_close();
+        errno = saved;
         return status;
     }
 }

@@ -64,8 +64,10 @@ static bool write_superblock(int fd, const struct pm_superblock *super) {
 static int name_superblock(struct pm_error *err) {
     if (renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, SUPERBLOCK) != 0 ||
         (pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE && fsync(pm_heap.dir_fd) != 0)) {
+        int saved = errno;
         reason(err, NEW_SUPERBLOCK);
         unlinkat(pm_heap.dir_fd, NEW_SUPERBLOCK, 0);
+        errno = saved;
         return err->status;
     }
     pm_heap.created = true;
@@ -107,6 +109,8 @@ int pm_make_files(const struct pm_dir_names *names, struct pm_error *err) {
 
 // ---- without names ------------------------------------------------------------------------------
 
+#define OWN_FDS "/proc/self/fd" // it takes these to give a file its name
+
 bool pm_make_nameless_file(struct pm_file *file, bool is_log) {
     int fd = pm_nameless_fd();
     bool good = fd >= 0 && (!is_log || write_log_header(fd));
@@ -127,7 +131,8 @@ int pm_make_nameless(const char *where, const char *what, struct pm_error *err) 
     struct pm_superblock super;
     pm_nameless_begin(where, what);
     pm_superblock_new(&super);
-    bool good = pm_os_file_size(sizeof(struct pm_super_file)) && make_nameless_superblock(&super);
+    bool good = access(OWN_FDS, X_OK) == 0 && pm_os_file_size(sizeof(struct pm_super_file)) &&
+                make_nameless_superblock(&super);
     for (size_t i = 0; i < PM_FIRST_FILES && good; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         if (f->held && f->empty && (!f->feature || super.incompat & f->feature))
@@ -144,7 +149,7 @@ int pm_make_nameless(const char *where, const char *what, struct pm_error *err) 
 
 static bool link_fd(int fd, const char *name) {
     char path[32];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    snprintf(path, sizeof path, OWN_FDS "/%d", fd);
     return linkat(AT_FDCWD, path, pm_heap.dir_fd, name, AT_SYMLINK_FOLLOW) == 0;
 }
 

@@ -15,6 +15,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "core_dump.h"
 #include "feature.h"
 #include "file.h"
 #include "fixed.h"

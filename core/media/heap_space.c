@@ -18,6 +18,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "commit_room.h"
+#include "core_dump.h"
 #include "emptied.h"
 #include "file.h"
 #include "fixed.h"
@@ -29,45 +30,6 @@
 
 void pm_shard_is_anonymous(struct pm_shard *s, uint64_t writable) {
     s->anonymous = (struct pm_lazy_table){pm_heap_at(s->offset), s->limit, writable, true};
-}
-
-// ---- core dumps ---------------------------------------------------------------------------------
-
-#define DUMP_STEP ((uint64_t)4 << 20)
-
-static uint64_t with_spare(uint64_t used) {
-    uint64_t to = (used + used / 8 + DUMP_STEP) & ~(DUMP_STEP - 1), reach = pm_shard_reach();
-    return to < reach ? to : reach;
-}
-
-static void leave_out_rest(struct pm_shard *s) {
-    uint64_t from = s->dumped = with_spare(s->frontier), reach = pm_shard_reach();
-    // Behind the last shard there is nothing, so one call does for it and what is not used.
-    uint64_t end = pm_shard_number(s) + 1u == pm_heap.shards ? pm_range : s->offset + reach;
-    pm_os_advise(pm_heap_at(s->offset + from), end - s->offset - from, MADV_DONTDUMP);
-}
-
-void pm_shard_dump_used(struct pm_shard *s) {
-    const struct pm_file *file[] = {&s->slabs, &s->log, &s->morph};
-    int saved = errno;
-    for (size_t i = 0; i < sizeof file / sizeof file[0]; i++)
-        if (file[i]->map)
-            pm_os_advise(file[i]->map, file[i]->reach, MADV_DONTDUMP);
-    leave_out_rest(s);
-    errno = saved;
-}
-
-void pm_heap_dump_used(void) {
-    for (unsigned i = 0; i < pm_heap.shards; i++)
-        pm_shard_dump_used(&pm_heap.shard[i]);
-}
-
-static void dump_up_to(struct pm_shard *s, uint64_t used) {
-    int saved = errno;
-    uint64_t to = with_spare(used), from = s->dumped;
-    if (used > from && pm_os_advise(pm_heap_at(s->offset + from), to - from, MADV_DODUMP))
-        s->dumped = to;
-    errno = saved;
 }
 
 // ---- blocks and lengths -------------------------------------------------------------------------
@@ -257,7 +219,7 @@ static bool set_journaled_length(struct pm_shard *s, uint64_t bytes) {
         return false;
     if (bytes > s->data.size)
         s->data.size = bytes;
-    dump_up_to(s, bytes);
+    pm_shard_dump_up_to(s, bytes);
     return true;
 }
 
@@ -266,7 +228,7 @@ static bool set_part_length(struct pm_shard *s, uint64_t bytes) {
     bool good = bytes > s->frontier && pm_os_address_space(bytes) && grow_slabs(s, bytes) &&
                 pm_fixed_set_length(&s->data, bytes);
     if (good)
-        dump_up_to(s, bytes);
+        pm_shard_dump_up_to(s, bytes);
     return good;
 }
 
@@ -287,7 +249,7 @@ static bool set_file_length(struct pm_shard *s, uint64_t bytes) {
     }
     s->length_unknown = false;
     s->data.size = bytes;
-    dump_up_to(s, bytes);
+    pm_shard_dump_up_to(s, bytes);
     return true;
 }
 

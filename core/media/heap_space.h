@@ -2,7 +2,6 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Space and length of the heap's files: how they are taken from the file system and given back.
-// Also what core dumps leave out.
 #ifndef PM_HEAP_SPACE_H
 #define PM_HEAP_SPACE_H
 
@@ -11,13 +10,6 @@
 #include <stdint.h>
 
 #include "heap.h"
-
-// Some core dumps hold file mappings (bit 3 of /proc/PID/coredump_filter, or a file without a
-// name), and the kernel then looks at every page of them. gdb's gcore writes out anonymous memory
-// that was never touched, too. This leaves metadata out of core dumps, and data from a little after
-// the frontier on. Called after each mapping of the data.
-void pm_heap_dump_used(void);
-void pm_shard_dump_used(struct pm_shard *s); // the same for one shard
 
 // The shard is anonymous memory now. Its first `writable` bytes can be written.
 void pm_shard_is_anonymous(struct pm_shard *s, uint64_t writable);

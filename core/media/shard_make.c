@@ -18,6 +18,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os_file.h"
+#include "core_dump.h"
 #include "feature.h"
 #include "file.h"
 #include "fixed.h"

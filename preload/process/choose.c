@@ -240,13 +240,24 @@ static bool little_room(const char *dir) {
            (uint64_t)fs.f_bavail * fs.f_frsize < DEFAULT_ROOM;
 }
 
+// On the file system that can give it its name, and not if its directory could not be used then.
+static bool open_nameless(const char *dir, struct pm_error *err) {
+    char parent[64];
+    int fd;
+    if (!may_be_nameless() || pm_choose_parent(parent, sizeof parent, false, &fd, err) != PM_OK)
+        return false;
+    if (fd >= 0)
+        close(fd);
+    return pm_heap_open_nameless(fd >= 0 ? parent : DEFAULTS_IN, dir, err) == PM_OK;
+}
+
 // There is no default heap. Where unnamed files cannot be made, one has a name at once.
 static int open_missing(struct pm_chosen *chosen, const char *dir, struct pm_error *err) {
     if (!names_something() && !may_set_roots()) {
         go_without(chosen);
         return PM_OK;
     }
-    if (may_be_nameless() && pm_heap_open_nameless(DEFAULTS_IN, dir, err) == PM_OK)
+    if (open_nameless(dir, err))
         return PM_OK;
     return pm_heap_open(dir, PM_OPEN_CREATE, false, err);
 }
@@ -285,19 +296,23 @@ static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_erro
 
 // Even the directory of the default heaps waits for a root.
 static bool open_without_name(const char *dir, struct pm_error *err) {
-    return may_be_nameless() && !is_there(dir) && !little_room(DEFAULTS_IN) &&
-           pm_heap_open_nameless(DEFAULTS_IN, dir, err) == PM_OK;
+    return !is_there(dir) && !little_room(DEFAULTS_IN) && open_nameless(dir, err);
 }
 
 static int open_default(struct pm_chosen *chosen, struct pm_error *err) {
     char name[256], *dir = chosen->own;
     int fd, status = pm_choose_program(name, sizeof name, err);
+    if (status == PM_OK && strchr(name, ':'))
+        status = pm_fail(err, PM_OPERATIONAL,
+                         "%.200s has a colon in its name, which would separate two directories of "
+                         "its heap; set PMALLOC_HEAP",
+                         name);
     if (status == PM_OK)
         pm_choose_path(dir, sizeof chosen->own, name);
     if (status == PM_OK && open_without_name(dir, err))
         return PM_OK;
     if (status == PM_OK)
-        status = pm_choose_parent(dir, sizeof chosen->own, &fd, err);
+        status = pm_choose_parent(dir, sizeof chosen->own, true, &fd, err);
     if (status != PM_OK)
         return status;
     pm_choose_tidy(fd, dir, name);

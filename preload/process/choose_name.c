@@ -45,11 +45,13 @@ void pm_choose_path(char *dir, size_t size, const char *name) {
            name);
 }
 
-int pm_choose_parent(char *dir, size_t size, int *fd, struct pm_error *err) {
+int pm_choose_parent(char *dir, size_t size, bool make, int *fd, struct pm_error *err) {
     unsigned user = geteuid();
     snprintf(dir, size, DEFAULTS_IN "/pmalloc-%u", user);
     *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (*fd < 0 && errno == ENOENT) {
+        if (!make)
+            return PM_OK;
         if (mkdir(dir, 0700) != 0 && errno != EEXIST)
             return pm_fail(err, PM_OPERATIONAL,
                            "%s: cannot make the default heaps' directory: %s; set PMALLOC_HEAP",
@@ -65,17 +67,33 @@ int pm_choose_parent(char *dir, size_t size, int *fd, struct pm_error *err) {
         return PM_OK;
     if (*fd >= 0)
         close(*fd);
+    errno = EACCES;
     return pm_fail(err, PM_OPERATIONAL,
                    "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,
                    user);
+}
+
+// The files are those of the user at the start, so another one could not open them later.
+static bool is_still_user(void) {
+    char dir[64];
+    pm_choose_path(dir, sizeof dir, "");
+    if (strncmp(pm_heap.dir, dir, strlen(dir)) == 0)
+        return true;
+    errno = EPERM;
+    return false;
 }
 
 // As at a start, a heap that is busy or damaged is left as it is, and the next name is taken.
 static int name_heap(struct pm_error *err) {
     char name[256], dir[512];
     int fd, status = pm_choose_program(name, sizeof name, err);
+    if (status == PM_OK && !is_still_user())
+        status = pm_fail(err, PM_OPERATIONAL,
+                         "the program has become user %u since its start; set a root before that, "
+                         "or PMALLOC_HEAP",
+                         (unsigned)geteuid());
     if (status == PM_OK)
-        status = pm_choose_parent(dir, sizeof dir, &fd, err);
+        status = pm_choose_parent(dir, sizeof dir, true, &fd, err);
     if (status != PM_OK)
         return status;
     close(fd);
@@ -94,8 +112,13 @@ static int name_heap(struct pm_error *err) {
 
 bool pm_choose_name(const char *call) {
     struct pm_error err;
+    int saved = errno;
     if (!pm_heap.nameless || !pm_heap_on_media())
         return true;
+    if (pm_nested()) {
+        errno = EDEADLK;
+        return false;
+    }
     struct pm_cancel held = pm_cancel_hold();
     pm_lock(&pm_process_lock);
     errno = 0;
@@ -103,9 +126,9 @@ bool pm_choose_name(const char *call) {
     int error = errno ? errno : EIO;
     pm_unlock(&pm_process_lock);
     pm_cancel_release(held);
+    errno = status == PM_OK ? saved : error;
     if (status == PM_OK)
         return true;
     pm_say("%s: the heap gets no name, so no later run could find it: %s", call, err.text);
-    errno = error;
     return false;
 }

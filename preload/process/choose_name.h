@@ -19,11 +19,12 @@
 int pm_choose_program(char *name, size_t size, struct pm_error *err);
 // The default heap of that program.
 void pm_choose_path(char *dir, size_t size, const char *name);
-// Fills `dir` with the directory of this user's default heaps, makes it if it is missing, and opens
-// it.
-int pm_choose_parent(char *dir, size_t size, int *fd, struct pm_error *err);
+// Fills `dir` with the directory of this user's default heaps, and opens it. If it is missing, it
+// is made, or without `make` *fd is -1.
+int pm_choose_parent(char *dir, size_t size, bool make, int *fd, struct pm_error *err);
 // Gives the open heap its name, if it has none. False, with errno and a message that begins with
-// `call`: that has failed, and the heap is as before. Thread-safe.
+// `call`: that has failed, and the heap is as before. Thread-safe. In a signal handler that
+// interrupts the allocator it fails with EDEADLK, without a message.
 bool pm_choose_name(const char *call);
 
 #endif

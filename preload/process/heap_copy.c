@@ -17,6 +17,7 @@
 #include "base/os_file.h"
 #include "blocks/holes.h"
 #include "media/commit.h"
+#include "media/core_dump.h"
 #include "media/file.h"
 #include "media/fixed.h"
 #include "media/heap.h"

@@ -10,6 +10,7 @@
 
 #include "base/message.h"
 #include "base/os.h"
+#include "media/core_dump.h"
 #include "media/file.h"
 #include "media/fixed.h"
 #include "media/heap.h"

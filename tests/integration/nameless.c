@@ -14,6 +14,9 @@
 //   fail N   die N     from now on the Nth call that changes names fails or is the last one
 //   wait           until a line comes
 //   kill
+//   errno          what errno was after the last root
+//   handler        sets a root in a signal handler that interrupts the allocator
+//   user           becomes another user
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -51,6 +54,14 @@ int linkat(int from, const char *old, int to, const char *new, int flags) {
 
 int renameat(int from, const char *old, int to, const char *new) {
     return fails() ? -1 : REAL(renameat)(from, old, to, new);
+}
+
+static volatile int interrupt_at;
+
+int fallocate(int fd, int mode, off_t from, off_t len) {
+    if (interrupt_at && --interrupt_at == 0)
+        raise(SIGUSR1);
+    return REAL(fallocate)(fd, mode, from, len);
 }
 
 int mkdir(const char *path, mode_t mode) { return fails() ? -1 : REAL(mkdir)(path, mode); }
@@ -100,6 +111,29 @@ static void add(int n) {
     }
 }
 
+static int left; // in errno by the last root
+
+static int set_root(void) {
+    errno = E2BIG;
+    int said = pmalloc_set_root(0, head);
+    left = errno;
+    return said;
+}
+
+static void on_signal(int number) {
+    (void)number;
+    printf("handler %d\n", set_root());
+}
+
+static void be_interrupted(void) {
+    signal(SIGUSR1, on_signal);
+    interrupt_at = 1;
+    void *volatile block = malloc(4 << 20);
+    free(block);
+    if (interrupt_at)
+        printf("no handler ran\n");
+}
+
 static void *rest(void *arg) {
     pause();
     return arg;
@@ -147,7 +181,7 @@ static const char *act(const char *what, const char *more) {
         add(atoi(more));
         return more;
     } else if (strcmp(what, "root") == 0) {
-        printf("root %d\n", pmalloc_set_root(0, head));
+        printf("root %d\n", set_root());
     } else if (strcmp(what, "publish") == 0) {
         publish();
     } else if (strcmp(what, "pinned") == 0) {
@@ -174,6 +208,12 @@ static const char *act(const char *what, const char *more) {
         printf("waiting\n");
         if (!fgets(line, sizeof line, stdin))
             exit(1);
+    } else if (strcmp(what, "errno") == 0) {
+        printf("errno %d\n", left);
+    } else if (strcmp(what, "handler") == 0) {
+        be_interrupted();
+    } else if (strcmp(what, "user") == 0) {
+        printf("user %d\n", seteuid(65534));
     } else if (strcmp(what, "kill") == 0) {
         raise(SIGKILL);
     }

@@ -43,7 +43,7 @@ ERRORS = {
     "ftruncate": [E.EIO, E.ENOSPC, E.ENOMEM, E.EINTR],
     "getdents64": [E.EIO, E.ENOMEM, E.EINTR],
     "getrandom": [E.EIO, E.EINTR],
-    "linkat": [E.EIO, E.ENOSPC, E.EMLINK],
+    "linkat": [E.EIO, E.ENOSPC, E.ENOMEM],
     "lseek": [E.EIO],
     "lstat": [E.EIO, E.ENOMEM],
     "madvise": [E.EIO, E.ENOMEM, E.EINTR],

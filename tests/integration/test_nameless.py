@@ -4,6 +4,7 @@
 
 `NAMELESS_RACES=30 pytest test_nameless.py` lets programs name their heaps at once as often."""
 
+import errno
 import os
 import shutil
 import signal
@@ -174,11 +175,12 @@ def test_closed_descriptors_among_threads(nameless):
 def test_every_call_of_the_naming_may_fail(nameless):
     """Then there is no root and no name, the next root has both."""
     for n in range(1, MOST_CALLS):
-        done = do(nameless, "add", 3000, "fail", n, "root", "fail", 0, "root", "kill")
+        done = do(nameless, "add", 3000, "fail", n, "root", "errno", "fail", 0, "root", "kill")
         assert done.returncode == -9, said(done)
-        first, second = done.stdout.splitlines()
+        first, why, second = done.stdout.splitlines()
         assert second == "root 0"
         failed = first == "root -1"
+        assert why == f"errno {errno.ENOSPC if failed else errno.E2BIG}", said(done)
         assert failed == bool(done.stderr), said(done)
         assert not failed or done.stderr.count("\n") == 1, said(done)
         assert "found 3000," in succeeds(do(nameless, "found"))
@@ -206,3 +208,94 @@ def test_a_kill_at_every_call_of_the_naming(nameless):
         assert heaps() == [NAME]
         shutil.rmtree(DEFAULT_HEAPS / NAME)
     pytest.fail("the naming never ends")
+
+
+def test_a_handler_inside_the_allocator(nameless):
+    """It must not wait for the lock that the interrupted request holds."""
+    out = succeeds(do(nameless, "add", 100, "handler", "errno", "root"))
+    assert out.splitlines()[:3] == ["handler -1", f"errno {errno.EDEADLK}", "root 0"]
+    assert "found 100," in succeeds(do(nameless, "found"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user(nameless):
+    """The files stay those of the first one, so the name would be of no use."""
+    done = do(nameless, "add", 100, "user", "root", "errno")
+    assert f"user 0\nroot -1\nerrno {errno.EPERM}\n" in done.stdout, said(done)
+    assert "the program has become user 65534 since its start" in done.stderr
+    assert done.stderr.count("\n") == 1 and heaps() == []
+
+
+def dumped(pid):
+    """The bytes of unnamed files that the kernel would go through for a core dump."""
+    size, total = 0, 0
+    with open(f"/proc/{pid}/smaps", encoding="utf-8") as maps:
+        for line in maps:
+            words = line.split()
+            if not words[0].endswith(":"):
+                start, end = (int(word, 16) for word in words[0].split("-"))
+                size = end - start if "/dev/shm/" in line else 0
+            elif words[0] == "VmFlags:" and "dd" not in words:
+                total += size
+    return total
+
+
+@pytest.mark.parametrize("what", [(), ("close", "add", 100000)], ids=["open", "closed"])
+def test_unused_addresses_are_in_no_core(nameless, what):
+    with start([nameless, "add", 1000, *what, "wait"], preload=False) as program:
+        try:
+            assert program.stdout.readline() == "waiting\n"
+            assert unnamed_files(program.pid) >= 4
+            assert dumped(program.pid) < 128 << 20
+        finally:
+            program.kill()
+
+
+def test_own_threads_count_too(nameless):
+    """The thread of PMALLOC_BACKGROUND may be storing to the files."""
+    done = do(nameless, "add", 1000, "close", "root", BACKGROUND="decay")
+    assert "root -1\n" in done.stdout, said(done)
+    assert "the program has closed the files of its heap" in done.stderr
+
+
+def among(program, before, *what):
+    """Runs it in a /dev/shm of its own, after the commands `before`."""
+    mount = "mount -t tmpfs tmpfs"
+    script = f'{mount} /dev/shm && cd /dev/shm && chmod 1777 . && {before} && exec "$@"'
+    if run(["unshare", "-rm", "sh", "-c", f"{mount} /dev/shm"], preload=False).returncode:
+        pytest.skip("no mount namespaces here")
+    return do("unshare", "-rm", "sh", "-c", script, "sh", program, *what)
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["ln -s /tmp pmalloc-0", ": > pmalloc-0", "mkdir pmalloc-0 && chmod 777 pmalloc-0"],
+    ids=["link", "file", "all"],
+)
+def test_a_directory_that_cannot_be_used(nameless, before):
+    """The program knows from its start that nothing is kept."""
+    out = succeeds(among(nameless, before, "found", "add", 10, "root"))
+    assert "found 0, persistent 0\nroot -1\n" in out
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "mkdir -m 700 pmalloc-0 && mount -t tmpfs -o mode=700 tmpfs pmalloc-0",
+        "mount -t tmpfs tmpfs /proc",
+    ],
+    ids=["mounted", "proc"],
+)
+def test_where_a_file_of_dev_shm_could_get_no_name(nameless, before):
+    out = succeeds(among(nameless, before, "found", "add", 10, "root"))
+    assert "found 0, persistent 1\nroot 0\n" in out
+
+
+def test_a_colon_in_the_name(nameless, tmp_path):
+    """It would separate the directories of a heap in several ones."""
+    program = tmp_path / f"{NAME}:x"
+    shutil.copy(nameless, program)
+    done = run([program, "found", "add", 10, "root"], preload=False, VERBOSE=1, cwd=tmp_path)
+    assert "found 0, persistent 0\nroot -1\n" in done.stdout, said(done)
+    assert "has a colon in its name" in done.stderr
+    assert heaps() == [] and list(tmp_path.iterdir()) == [program]
