@@ -52,7 +52,7 @@ static const char *what_is_wrong(const void *p) {
     if (count)
         return starts ? "block is free already (double free?)"
                       : "pointer into the middle of a block";
-    uint32_t extent = pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
+    uint32_t extent = *pm_page_extent(pm_heap_offset(p) >> PM_PAGE_SHIFT);
     starts = extent && pm_extents[extent].page << PM_PAGE_SHIFT == pm_heap_offset(p);
     return starts || !extent ? "block is free already, or pointer into its middle"
                              : "pointer into the middle of a block";
@@ -387,7 +387,7 @@ void pm_alloc_free(void *p, unsigned tag) {
 
 uint32_t pm_alloc_extent(const void *p) {
     if (pm_nested())
-        return pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
+        return *pm_page_extent(pm_heap_offset(p) >> PM_PAGE_SHIFT);
     struct pm_cancel held = pm_cancel_hold();
     uint32_t index = pm_extent_find(p);
     pm_cancel_release(held);

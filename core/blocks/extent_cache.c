@@ -143,7 +143,7 @@ static bool cut(struct group group, uint32_t age, enum reason reason) {
 static void fill_in(struct pm_extent_cache *cache) {
     cache->tag = pm_tag;
     cache->base = pm_base;
-    cache->page_extent = pm_page_extent;
+    cache->page_map = pm_page_map;
     cache->extents = pm_extents;
     struct pm_node_memory range = pm_node_memory(cache->node);
     cache->from = range.offset >> PM_GRANULE_SHIFT;

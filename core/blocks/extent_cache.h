@@ -52,10 +52,10 @@ struct pm_extent_cache {
     // Frees into this cache. An estimate: threads that share the arena may overwrite each other's.
     _Atomic uint64_t frees;
     _Atomic uint64_t look_at; // when there are so many, the next free looks at the clock
-    // Copies, to lie in the same line: pm_tag, pm_base, pm_page_extent, pm_extents.
+    // Copies, to lie in the same line: pm_tag, pm_base, pm_page_map, pm_extents.
     uint8_t *tag;
     uint64_t base;
-    uint32_t *page_extent;
+    uint32_t *page_map;
     struct pm_extent *extents;
     // The memory of its node: the first granule, and how many; 0 until the first look at the clock.
     uint64_t from;
@@ -125,7 +125,8 @@ PM_CACHED_PATH bool pm_extent_cache_put(struct pm_extent_cache *cache, uint64_t 
         __atomic_exchange_n(tag, PM_TAG_NONE, __ATOMIC_RELAXED) != PM_TAG_EXTENT)
         return false;
     // From here on the extent is ours: nobody else changes or frees it.
-    uint32_t index = cache->page_extent[granule >> (PM_PAGE_SHIFT - PM_GRANULE_SHIFT)];
+    uint64_t page = granule >> (PM_PAGE_SHIFT - PM_GRANULE_SHIFT);
+    uint32_t index = cache->page_map[pm_page_map_index(page)];
     struct pm_extent *e = &cache->extents[index];
     uint32_t pages = e->pages;
     uint64_t frees = atomic_load_explicit(&cache->frees, memory_order_relaxed);

@@ -142,7 +142,7 @@ static void find_in_shard(const struct pm_shard *s, bool held) {
     uint64_t end = pm_shard_end(s);
     struct pm_written known = {0};
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
-        const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        const struct pm_extent *e = &pm_extents[*pm_page_extent(page)];
         page = e->page + e->pages;
         pm_extent_prefetch(e);
         if (e->state != PM_EXTENT_ACTIVE || !e->slab)

@@ -37,13 +37,13 @@ static int verify_extent(uint64_t page, uint32_t index, struct tally *sum, struc
         return WRONG("page map: page %lu names extent %u, which does not start there",
                      (unsigned long)page, index);
     uint64_t last = page + e->pages - 1;
-    if (last >= pm_shard_end(pm_shard_of_page(page)) || pm_page_extent[last] != index)
+    if (last >= pm_shard_end(pm_shard_of_page(page)) || *pm_page_extent(last) != index)
         return WRONG("page map: extent %u at page %lu does not end at page %lu", index,
                      (unsigned long)page, (unsigned long)last);
     for (uint64_t inner = page + 1; inner < last; inner++)
-        if (pm_page_extent[inner])
+        if (*pm_page_extent(inner))
             return WRONG("page map: extent %u begins inside another, at page %lu",
-                         pm_page_extent[inner], (unsigned long)inner);
+                         *pm_page_extent(inner), (unsigned long)inner);
     sum->pages[e->state] += e->pages;
     sum->count[e->state]++;
     sum->slab_pages += e->slab ? e->pages : 0;
@@ -54,8 +54,8 @@ static int verify_extents(const struct pm_shard *s, struct tally *sum, struct pm
     const struct pm_active *active = &s->extents->active;
     uint64_t end = pm_shard_end(s);
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;
-         page += pm_extents[pm_page_extent[page]].pages) {
-        int status = verify_extent(page, pm_page_extent[page], sum, err);
+         page += pm_extents[*pm_page_extent(page)].pages) {
+        int status = verify_extent(page, *pm_page_extent(page), sum, err);
         if (status != PM_OK)
             return status;
     }
@@ -100,7 +100,7 @@ static int verify_entry(struct pm_shard *s, uint64_t entry, pm_log_pos pos, stru
     if (pos == s->extents->unfinished_resize)
         return PM_OK;
     uint64_t page = pm_extent_entry_page(s, entry);
-    uint32_t index = page < pm_shard_end(s) ? pm_page_extent[page] : 0;
+    uint32_t index = page < pm_shard_end(s) ? *pm_page_extent(page) : 0;
     const struct pm_extent *e = &pm_extents[index];
     if (!index || e->state != PM_EXTENT_ACTIVE || e->page != page ||
         e->pages != pm_entry_length(entry) || e->log != pos || e->slab != pm_entry_is_slab(entry) ||

@@ -23,7 +23,7 @@
 // A cached extent is active, but no block is in it: a large block was freed, and its entry still
 // stands, so that the extent can be handed out again without the log (blocks/extent_cache.h).
 //
-// Invariant: pm_page_extent holds an extent's index at its first and last page; its other pages
+// Invariant: the page map holds an extent's index at its first and last page; its other pages
 // hold 0.
 //
 // What is durable before what: an entry is durable in the log before the extent's pages are used.
@@ -118,7 +118,7 @@ static inline bool pm_extent_is_cached(const struct pm_extent *e) {
 // ones are mostly slabs in a row.
 static inline void pm_extent_prefetch(const struct pm_extent *e) {
     __builtin_prefetch(e + 8);
-    __builtin_prefetch(&pm_page_extent[e->page + 8 * (PM_SLAB_SIZE >> PM_PAGE_SHIFT)]);
+    __builtin_prefetch(pm_page_extent(e->page + 8 * (PM_SLAB_SIZE >> PM_PAGE_SHIFT)));
 }
 
 // Returns the next active extent of a shard by index, which is no order of addresses; 0: there is
@@ -158,8 +158,8 @@ static inline void pm_header_drop(struct pm_shard *s, uint32_t index) {
 }
 // Sets the page map at the extent's first and last page to `value`.
 static inline void pm_bounds_set(const struct pm_extent *e, uint32_t value) {
-    pm_page_extent[e->page] = value;
-    pm_page_extent[e->page + e->pages - 1] = value;
+    *pm_page_extent(e->page) = value;
+    *pm_page_extent(e->page + e->pages - 1) = value;
 }
 // Cuts off all but the first `pages` pages of an extent that is in no list. Returns the new extent,
 // the tail, with the same `backed` and `zero`. Both are missing in the page map then. 0: there is

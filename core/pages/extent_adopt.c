@@ -25,7 +25,7 @@ static bool finish_resize(struct pm_shard *s, uint32_t index, uint64_t pages, pm
         x->unfinished_resize = pos;
         return true;
     }
-    if (pm_page_extent[e->page + pages - 1])
+    if (*pm_page_extent(e->page + pages - 1))
         return false;
     x->unfinished_resize = e->log;
     e->log = pos;
@@ -45,16 +45,12 @@ int pm_extent_cover(struct pm_error *err) {
                           pm_heap.dir, pm_strerror(errno));
 }
 
-// A page of the page map is for 4 MiB of the heap. Where the log has several extents for each, all
-// of these pages are touched.
+// Not of the page map: most of its pages are for extents that are no slabs.
 void pm_extent_expect(struct pm_shard *s) {
-    uint64_t count = pm_log_stats(s).live, first = s->offset >> PM_PAGE_SHIFT;
-    uint64_t pages = s->data.size >> PM_PAGE_SHIFT, shares = PM_PAGE_SIZE / sizeof *pm_page_extent;
+    uint64_t count = pm_log_stats(s).live;
     struct pm_extent *header = &pm_extents[pm_index_first(s)];
     if (count && pm_lazy_table_need(&s->extents->headers, (count + 1) * sizeof *header))
         pm_table_touch(header, header + count + 1);
-    if (count > 4 * pages / shares)
-        pm_table_touch(&pm_page_extent[first], &pm_page_extent[first + pages]);
 }
 
 int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct pm_error *err) {
@@ -78,11 +74,11 @@ int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct p
     if (slab && (page % slab_len || pages != slab_len))
         return pm_fail(err, PM_DAMAGE, "%s: the log has a slab at page %lu of %lu pages",
                        pm_heap.dir, (unsigned long)page, (unsigned long)pages);
-    uint32_t other = pm_page_extent[page];
+    uint32_t other = *pm_page_extent(page);
     if (other && pm_extents[other].page == page && !slab && !pm_extents[other].slab &&
         pm_extents[other].kind == kind && finish_resize(s, other, pages, pos))
         return PM_OK;
-    if (other || pm_page_extent[page + pages - 1])
+    if (other || *pm_page_extent(page + pages - 1))
         return pm_fail(err, PM_DAMAGE, "%s: two extents overlap at page %lu", pm_heap.dir,
                        (unsigned long)page);
     uint32_t index = pm_header_new(s, page, pages);
@@ -105,7 +101,7 @@ int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct p
 // Returns the first page from `page` on that is the first or last page of an extent; `end`: there
 // is none before it.
 static uint64_t next_bound(uint64_t page, uint64_t end) {
-    while (page < end && !pm_page_extent[page])
+    while (page < end && !*pm_page_extent(page))
         page++;
     return page;
 }
@@ -165,7 +161,7 @@ static int overlap_at(uint64_t page, struct pm_error *err) {
 static int overlap_in(const struct pm_shard *s, struct pm_error *err) {
     uint64_t end = pm_shard_end(s), page = s->offset >> PM_PAGE_SHIFT;
     while ((page = next_bound(page, end)) < end) {
-        const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        const struct pm_extent *e = &pm_extents[*pm_page_extent(page)];
         uint64_t last = e->page + e->pages - 1;
         if (last != page && next_bound(page + 1, last) != last)
             break;
@@ -182,11 +178,11 @@ static int check_shard(struct pm_shard *s, struct pm_error *err) {
     uint64_t end = pm_shard_end(s), page = s->offset >> PM_PAGE_SHIFT, next, met = 0;
     unsigned gaps = 0;
     for (; (next = next_bound(page, end)) < end; met++) {
-        uint32_t index = pm_page_extent[next];
+        uint32_t index = *pm_page_extent(next);
         const struct pm_extent *e = &pm_extents[index];
         uint64_t last = e->page + e->pages - 1;
         pm_extent_prefetch(e);
-        if (e->page != next || pm_page_extent[last] != index)
+        if (e->page != next || *pm_page_extent(last) != index)
             return overlap_at(next, err);
         if (page < next && gaps < PM_GAPS_KNOWN)
             x->gap[gaps++] = page;
@@ -208,7 +204,7 @@ int pm_extent_check(struct pm_error *err) {
 static void shrink_end(struct pm_shard *s) {
     for (uint64_t before = UINT64_MAX; before != s->frontier;) {
         before = s->frontier;
-        uint32_t last = before ? pm_page_extent[pm_shard_end(s) - 1] : 0;
+        uint32_t last = before ? *pm_page_extent(pm_shard_end(s) - 1) : 0;
         if (last && pm_extents[last].state == PM_EXTENT_RETAINED)
             pm_frontier_shrink(s, last);
     }
@@ -225,7 +221,7 @@ static uint64_t skip_to_gap(const struct pm_shard_extents *x, uint64_t page) {
 static int fill_gaps(struct pm_shard *s, enum gap inner, enum gap last, struct pm_error *err) {
     uint64_t end = pm_shard_end(s);
     for (uint64_t page = skip_to_gap(s->extents, 0); page < end;) {
-        uint32_t index = pm_page_extent[page];
+        uint32_t index = *pm_page_extent(page);
         if (index) {
             pm_extent_prefetch(&pm_extents[index]);
             page = skip_to_gap(s->extents, page + pm_extents[index].pages);

@@ -11,7 +11,7 @@ void pm_extent_entry_moved(struct pm_shard *s, uint64_t entry, pm_log_pos to) {
         pm_entry_length(entry) == resizing->old_pages)
         resizing->old = to;
     else
-        pm_extents[pm_page_extent[page]].log = to;
+        pm_extents[*pm_page_extent(page)].log = to;
 }
 
 // The new entry is durable before the old one is ended. A crash in between leaves two entries for

@@ -13,7 +13,6 @@
 
 #include "extent.h"
 
-#define PM_SLAB_PAGES ((unsigned)(PM_SLAB_SIZE >> PM_PAGE_SHIFT))
 _Static_assert(PM_SLAB_SIZE >> PM_PAGE_SHIFT == 16, "a set of a slab's pages has 16 bits");
 
 // Whether a single page's space can be given back here. Not on DAX, whose unit is 2 MiB. Not in a

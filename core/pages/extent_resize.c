@@ -34,7 +34,7 @@ static bool annex(struct pm_shard *s, uint64_t page, uint64_t more, uint32_t par
     part[0] = part[1] = 0;
     for (unsigned i = 0; i < 2 && more; i++) {
         bool end = page == pm_shard_end(s);
-        uint32_t next = end ? 0 : pm_page_extent[page];
+        uint32_t next = end ? 0 : *pm_page_extent(page);
         const struct pm_extent *e = &pm_extents[next];
         if (next && e->state != PM_EXTENT_RECLAIMED && e->state != PM_EXTENT_RETAINED)
             break;
@@ -42,7 +42,7 @@ static bool annex(struct pm_shard *s, uint64_t page, uint64_t more, uint32_t par
         if (last && (end || (e->state == PM_EXTENT_RETAINED && e->pages < more))) {
             if (!pm_frontier_grow(s, end ? more : more - e->pages))
                 break;
-            next = pm_page_extent[page];
+            next = *pm_page_extent(page);
             e = &pm_extents[next];
         }
         uint64_t piece = e->pages < more ? e->pages : more;

@@ -185,7 +185,7 @@ uint32_t pm_extent_carve(struct pm_shard *s, uint32_t index, uint64_t pages, uin
 // the end, if there is one.
 static uint64_t missing(const struct pm_shard *s, uint64_t pages, uint64_t align) {
     uint64_t from = pm_shard_end(s), to = from;
-    const struct pm_extent *last = s->frontier ? &pm_extents[pm_page_extent[from - 1]] : NULL;
+    const struct pm_extent *last = s->frontier ? &pm_extents[*pm_page_extent(from - 1)] : NULL;
     if (last && last->state == PM_EXTENT_RETAINED)
         from = last->page;
     uint64_t end = ((from + align - 1) & ~(align - 1)) + pages;
@@ -436,7 +436,7 @@ void pm_extent_forgotten(struct pm_shard *s) { pm_log_forgotten(s, pm_extent_ent
 static uint32_t block_at(uint64_t granule) {
     uint64_t page = granule >> (PM_PAGE_SHIFT - PM_GRANULE_SHIFT);
     unsigned tag = pm_tag[pm_tag_index(granule)];
-    uint32_t index = tag == PM_TAG_EXTENT || tag == PM_TAG_KIND ? pm_page_extent[page] : 0;
+    uint32_t index = tag == PM_TAG_EXTENT || tag == PM_TAG_KIND ? *pm_page_extent(page) : 0;
     // A small block of a kind has the same tag as a large one.
     bool large = index && !pm_extents[index].slab && pm_extents[index].page == page;
     return large ? index : 0;

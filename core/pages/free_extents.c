@@ -114,8 +114,8 @@ static inline void merge(struct pm_shard *s, struct pm_extent *e, uint32_t neigh
 uint32_t pm_free_coalesce(struct pm_shard *s, uint32_t index, enum pm_extent_state state) {
     struct pm_extent *e = &pm_extents[index];
     uint64_t end = e->page + e->pages;
-    uint32_t before = e->page % PM_SHARD_PAGES ? pm_page_extent[e->page - 1] : 0;
-    uint32_t after = end < pm_shard_end(s) ? pm_page_extent[end] : 0;
+    uint32_t before = e->page % PM_SHARD_PAGES ? *pm_page_extent(e->page - 1) : 0;
+    uint32_t after = end < pm_shard_end(s) ? *pm_page_extent(end) : 0;
     merge(s, e, before, state);
     merge(s, e, after, state);
     pm_free_insert(s, index, state);

@@ -4,8 +4,8 @@
 // From an address to its metadata. The range is fixed, so these are flat tables. Only the parts for
 // heap in use are touched:
 //
-//   *pm_tag_at(p)         1 byte for each 16 bytes: the tag of the block that starts there
-//   pm_page_extent[page]  the index of the extent whose first or last page this is; else 0
+//   *pm_tag_at(p)          1 byte for each 16 bytes: the tag of the block that starts there
+//   *pm_page_extent(page)  the index of the extent whose first or last page this is; else 0
 //
 // One load from pm_tag makes all three checks of a free. The granule number is in range only if the
 // address is in the heap's range and a multiple of 16. The tag is not 0 only if a block starts
@@ -20,10 +20,15 @@
 //
 // So blocks whose size is a multiple of 64 or of 256 touch a quarter or a sixteenth of the pages.
 //
+// Nor do the entries of the page map. Of a slab only the first and the last page have one. Those of
+// all slabs' places in 32 MiB lie together, in one page of eight:
+//
+//   first pages, last pages | the pages between, by address
+//
 // Lock: none for the tags of blocks. Tags are volatile; malloc stores one, free clears it. The only
 // thread that may do so is the one that owns the block at that time, so relaxed byte stores are
 // enough. Two threads that free one block at the same moment may both pass: the check finds
-// mistakes, it is not a defence. pm_page_extent is under the extent lock.
+// mistakes, it is not a defence. The page map is under the extent lock.
 #ifndef PM_PAGEMAP_H
 #define PM_PAGEMAP_H
 
@@ -47,7 +52,7 @@ enum {
 };
 
 extern uint8_t *pm_tag;
-extern uint32_t *pm_page_extent;
+extern uint32_t *pm_page_map;
 
 // Reserves the tables, which grow with the heap (lazy_table.h). False: the process may not have
 // that much address space.
@@ -87,6 +92,23 @@ static inline uint8_t *pm_tag_of_page(uint64_t page) { return &pm_tag[pm_tag_ind
 static inline uint64_t pm_tag_run(uint64_t slab, unsigned row) {
     const uint64_t slabs = 16; // of a MiB
     return (slab / slabs * PM_TAG_ROWS + row) * slabs * PM_TAG_RUN + slab % slabs * PM_TAG_RUN;
+}
+
+#define PM_MAP_SHIFT 25 // the entries of so many bytes lie together
+#define PM_MAP_SLABS (1u << (PM_MAP_SHIFT - PM_SLAB_SHIFT))
+#define PM_SLAB_PAGES ((unsigned)(PM_SLAB_SIZE >> PM_PAGE_SHIFT))
+// Where the entry of a page stands in the page map.
+static inline uint64_t pm_page_map_index(uint64_t page) {
+    const uint64_t group = PM_SLAB_PAGES * PM_MAP_SLABS;
+    uint64_t slab = page / PM_SLAB_PAGES % PM_MAP_SLABS;
+    uint64_t turned = (page + 1) % PM_SLAB_PAGES; // 0: the last page of its slab, 1: the first
+    if (turned < 2)
+        return page / group * group + turned * PM_MAP_SLABS + slab;
+    // As without the group's first two parts, of which each slab has one entry.
+    return page / PM_SLAB_PAGES * PM_SLAB_PAGES - 2 * slab + 2 * PM_MAP_SLABS + turned - 2;
+}
+static inline uint32_t *pm_page_extent(uint64_t page) {
+    return &pm_page_map[pm_page_map_index(page)];
 }
 
 static inline bool pm_in_range(const void *p) { return pm_heap_offset(p) < pm_range; }

@@ -26,7 +26,7 @@ static bool found(struct pm_col_block *block, uint64_t offset, size_t size) {
 // where it is, so going down to its first page needs no lock.
 static bool find_large(uint64_t offset, struct pm_col_block *block) {
     for (uint64_t page = offset >> PM_PAGE_SHIFT;; page--) {
-        uint32_t i = __atomic_load_n(&pm_page_extent[page], __ATOMIC_RELAXED);
+        uint32_t i = __atomic_load_n(pm_page_extent(page), __ATOMIC_RELAXED);
         if (i) {
             const struct pm_extent *e = &pm_extents[i];
             return e->state == PM_EXTENT_ACTIVE && !e->slab &&

@@ -42,7 +42,7 @@ uint32_t pm_large_index_find(uint64_t offset) {
         uint64_t next = e->page + e->pages;
         if (page < next)
             return e->state == PM_EXTENT_ACTIVE && !e->slab ? i : 0;
-        i = next << PM_PAGE_SHIFT < end ? pm_page_extent[next] : 0;
+        i = next << PM_PAGE_SHIFT < end ? *pm_page_extent(next) : 0;
     }
     return 0;
 }

@@ -124,7 +124,7 @@ static void clear_mark(uint64_t offset, uint64_t len, void *arg) {
 // Pinned blocks are in use whatever reaches them.
 static void reach_pinned(uint64_t offset, uint64_t len, void *unused) {
     const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
-    uint32_t extent = v->size_class ? 0 : pm_page_extent[offset >> PM_PAGE_SHIFT];
+    uint32_t extent = v->size_class ? 0 : *pm_page_extent(offset >> PM_PAGE_SHIFT);
     (void)unused;
     if (pm_kind_is_pinned(extent ? pm_extents[extent].kind : v->size_class ? v->kind : 0))
         reach(crew.marker, offset, len);

@@ -31,9 +31,9 @@ static bool in_slab(uint64_t offset, bool held, struct block *b) {
 // first page of an extent names it.
 static bool in_extent(uint64_t offset, struct block *b) {
     uint64_t page = offset >> PM_PAGE_SHIFT, first = pm_shard_at(offset)->offset >> PM_PAGE_SHIFT;
-    while (page > first && !pm_page_extent[page])
+    while (page > first && !*pm_page_extent(page))
         page--;
-    const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+    const struct pm_extent *e = &pm_extents[*pm_page_extent(page)];
     b->start = e->page << PM_PAGE_SHIFT;
     b->size = pm_extent_bytes(e);
     b->alive = true;

@@ -113,7 +113,7 @@ static bool is_held(const struct pm_extent *e) {
 static void add_shard(const struct pm_shard *s, bool held) {
     uint64_t end = pm_shard_end(s);
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
-        const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        const struct pm_extent *e = &pm_extents[*pm_page_extent(page)];
         bool counts = e->state == PM_EXTENT_ACTIVE && (!held || is_held(e));
         if (counts && e->slab)
             add_slab(e);
@@ -141,7 +141,7 @@ int pm_mark_index_make(bool beside, bool held, struct pm_error *err) {
 void pm_mark_index_publish(void) {
     for (uint32_t i = 0; i < pm_marks.larges; i++) {
         const struct pm_large *l = &pm_marks.large[i];
-        pm_extents[pm_page_extent[l->page]].marked = l->marked;
+        pm_extents[*pm_page_extent(l->page)].marked = l->marked;
     }
 }
 

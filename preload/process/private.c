@@ -63,7 +63,7 @@ static bool find_runs(const struct pm_shard *s, bool others) {
     uint64_t end = pm_shard_end(s);
     struct pm_written known = {0};
     for (uint64_t page = s->offset >> PM_PAGE_SHIFT; page < end;) {
-        const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+        const struct pm_extent *e = &pm_extents[*pm_page_extent(page)];
         if (!e->pages) // extents do not tile here; copy_all() does not need them to
             return false;
         bool used = e->state == PM_EXTENT_ACTIVE && (others || !pm_extent_is_cached(e));

@@ -43,7 +43,7 @@ static bool gone_in_limbo(const struct object *o) {
         limbo |= world->expect.limbo[i] == (uintptr_t)o;
     if (!limbo || pm_vslabs[pm_slab_of(o)].size_class)
         return false;
-    uint32_t index = pm_page_extent[pm_heap_offset(o) >> PM_PAGE_SHIFT];
+    uint32_t index = *pm_page_extent(pm_heap_offset(o) >> PM_PAGE_SHIFT);
     const struct pm_extent *e = &pm_extents[index];
     return !index || e->state != PM_EXTENT_ACTIVE || pm_extent_address(e) != o;
 }

@@ -68,7 +68,7 @@ static bool is_allocated(const void *p) {
         struct reached block;
         return slab_block(v, pm_heap_offset(p), &block) && block.start == (uintptr_t)p;
     }
-    uint32_t index = pm_page_extent[pm_heap_offset(p) >> PM_PAGE_SHIFT];
+    uint32_t index = *pm_page_extent(pm_heap_offset(p) >> PM_PAGE_SHIFT);
     const struct pm_extent *e = &pm_extents[index];
     return index && e->state == PM_EXTENT_ACTIVE && !e->slab && pm_extent_address(e) == p;
 }
@@ -210,9 +210,9 @@ static bool block_at(uint64_t at, struct reached *block) {
     if (v->size_class)
         return slab_block(v, at - pm_base, block);
     uint64_t page = (at - pm_base) >> PM_PAGE_SHIFT;
-    while (page && !pm_page_extent[page])
+    while (page && !*pm_page_extent(page))
         page--;
-    const struct pm_extent *e = &pm_extents[pm_page_extent[page]];
+    const struct pm_extent *e = &pm_extents[*pm_page_extent(page)];
     uint64_t start = (uintptr_t)pm_extent_address(e);
     *block = (struct reached){start, start + pm_extent_bytes(e)};
     return at < block->end && is_allocated((void *)(uintptr_t)start);

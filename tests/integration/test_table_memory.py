@@ -8,7 +8,7 @@ from conftest import compiled, run, succeeds
 FULL = 64 << 20
 # Per cent of the blocks' bytes: tags, free bits, vslabs, extents, page map. Of a block of 64 bytes
 # the tag alone is 1.56.
-BOUNDS = {16: 7.5, 32: 4.4, 48: 7.5, 64: 2.1, 128: 1.3, 256: 0.9, 1024: 0.9}
+BOUNDS = {16: 7.5, 32: 4.3, 48: 7.5, 64: 2.0, 128: 1.25, 256: 0.85, 1024: 0.85}
 
 
 @pytest.fixture(scope="module")

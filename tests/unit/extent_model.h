@@ -132,14 +132,14 @@ static inline void check_partition(void) {
     uint64_t free_pages[4] = {0}, backed = 0;
     unsigned before = PM_EXTENT_ACTIVE, bad_inside = 0;
     for (uint64_t page = 0; page < end;) {
-        uint32_t index = pm_page_extent[page];
+        uint32_t index = *pm_page_extent(page);
         const struct pm_extent *e = &pm_extents[index];
         CHECK(index && e->page == page && e->pages);
         if (!index || e->page != page || !e->pages)
             return;
-        CHECK_EQ(pm_page_extent[page + e->pages - 1], index);
+        CHECK_EQ(*pm_page_extent(page + e->pages - 1), index);
         for (uint64_t inside = page + 1; inside + 1 < page + e->pages; inside++)
-            bad_inside += pm_page_extent[inside] != 0;
+            bad_inside += *pm_page_extent(inside) != 0;
         CHECK(e->state >= PM_EXTENT_ACTIVE && e->state <= PM_EXTENT_RETAINED);
         CHECK(e->state == PM_EXTENT_ACTIVE || e->state != before);
         before = e->state;
@@ -170,7 +170,7 @@ static inline void check_held(void) {
         if (!held[i].index)
             continue;
         count++;
-        CHECK_EQ(pm_page_extent[held[i].page], held[i].index);
+        CHECK_EQ(*pm_page_extent(held[i].page), held[i].index);
         CHECK_EQ(pm_extents[held[i].index].slab, held[i].slab);
         check_stamp(&held[i]);
     }

@@ -127,7 +127,7 @@ static void test_killed(void) {
     const char *at = (const char *)(uintptr_t)pm_heap_slot(0);
     MUST(at);
     CHECK(at[0] == 'a' && at[PM_PAGE_SIZE - 1] == 'a');
-    CHECK_EQ(pm_extents[pm_page_extent[pm_heap_offset(at) >> PM_PAGE_SHIFT]].state,
+    CHECK_EQ(pm_extents[*pm_page_extent(pm_heap_offset(at) >> PM_PAGE_SHIFT)].state,
              PM_EXTENT_ACTIVE);
 }
 

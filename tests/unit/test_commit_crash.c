@@ -381,7 +381,7 @@ static void begin_commits(void) {
 static void take_up_extents(void) {
     unsigned n = 0;
     for (uint64_t page = 0; page * PM_PAGE_SIZE < pm_heap.shard[0].frontier && n < HELD;) {
-        uint32_t index = pm_page_extent[page];
+        uint32_t index = *pm_page_extent(page);
         if (pm_extents[index].state == PM_EXTENT_ACTIVE)
             held[n++] = index;
         page += pm_extents[index].pages;

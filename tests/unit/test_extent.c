@@ -102,7 +102,7 @@ static void test_coalescing(void) {
         for (int i = 0; i < 3; i++)
             model_release(&three[orders[order][i]]);
         check_partition();
-        CHECK(pm_extents[pm_page_extent[first]].pages >= 60);
+        CHECK(pm_extents[*pm_page_extent(first)].pages >= 60);
         model_release(&wall);
     }
 }

@@ -16,7 +16,7 @@ static struct {
 } * shared;
 
 static void adopt_held(struct held *h, struct held from) {
-    uint32_t index = pm_page_extent[from.page];
+    uint32_t index = *pm_page_extent(from.page);
     const struct pm_extent *e = &pm_extents[index];
     CHECK(index && e->state == PM_EXTENT_ACTIVE && e->page == from.page);
     *h = from;
@@ -28,7 +28,7 @@ static void adopt_held(struct held *h, struct held from) {
 
 // What the interrupted operation left: no extent, or one with its old or its new size.
 static void adopt_interrupted(struct held was) {
-    uint32_t index = was.index ? pm_page_extent[was.page] : 0;
+    uint32_t index = was.index ? *pm_page_extent(was.page) : 0;
     const struct pm_extent *e = &pm_extents[index];
     if (!index || e->state != PM_EXTENT_ACTIVE || e->page != was.page)
         return;

@@ -30,7 +30,7 @@ static void resume(void) {
     for (unsigned i = 0; i < MODEL; i++) {
         if (!held[i].index)
             continue;
-        held[i].index = pm_page_extent[held[i].page];
+        held[i].index = *pm_page_extent(held[i].page);
         CHECK(held[i].index != 0);
         // The collector sets the tags of an opened heap, and none runs here.
         if (!held[i].slab)
@@ -133,9 +133,9 @@ static void finished(void) {
     CHECK_EQ(fixture_reopen(PM_OPEN_EXISTING, &err), PM_OK);
     CHECK_STR(err.text, "");
     check_partition(); // checks also that one entry stands in the log
-    CHECK_EQ(pm_extents[pm_page_extent[0]].pages, second_pages > 40 ? second_pages : 40);
+    CHECK_EQ(pm_extents[*pm_page_extent(0)].pages, second_pages > 40 ? second_pages : 40);
     CHECK_EQ(pm_extent_stats().active, 1);
-    uint32_t index = pm_page_extent[0];
+    uint32_t index = *pm_page_extent(0);
     CHECK(pm_extent_resize(index, 90));
     check_partition();
     pm_extent_release(index);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Where tags stand: each in a place of its own, in the runs of its slab, and densely.
+// Where tags and the entries of the page map stand: each in a place of its own, and densely.
 #include "pages/pagemap.h"
 
 #include <string.h>
@@ -61,10 +61,34 @@ static void test_neighbours_are_apart(void) {
     }
 }
 
+// The pages of 32 MiB.
+#define GROUP ((uint64_t)PM_SLAB_PAGES * PM_MAP_SLABS)
+
+static void test_each_page_has_its_place(void) {
+    static uint8_t seen[1 << 13];
+    _Static_assert(sizeof seen == PM_SLAB_PAGES * PM_MAP_SLABS, "one for each");
+    memset(seen, 0, sizeof seen);
+    for (uint64_t page = 5 * GROUP; page < 6 * GROUP; page++) {
+        uint64_t i = pm_page_map_index(page);
+        CHECK(i >= 5 * GROUP && i < 6 * GROUP && !seen[i - 5 * GROUP]++);
+    }
+}
+
+static void test_slabs_need_one_page_of_the_map(void) {
+    for (uint64_t page = 5 * GROUP; page < 6 * GROUP; page += PM_SLAB_PAGES) {
+        uint64_t first = pm_page_map_index(page),
+                 last = pm_page_map_index(page + PM_SLAB_PAGES - 1);
+        CHECK((first - 5 * GROUP) * sizeof *pm_page_map < PM_PAGE_SIZE);
+        CHECK((last - 5 * GROUP) * sizeof *pm_page_map < PM_PAGE_SIZE);
+    }
+}
+
 int main(void) {
     RUN(each_granule_has_its_place);
     RUN(a_slab_has_runs);
     RUN(pages);
     RUN(neighbours_are_apart);
+    RUN(each_page_has_its_place);
+    RUN(slabs_need_one_page_of_the_map);
     return CHECK_DONE();
 }

@@ -324,8 +324,8 @@ static void test_parting(void) {
 // Parting comes in the middle of an operation, so it must not look at the tables.
 static void test_parting_with_torn_tables(void) {
     char *gone, *kept = two_blocks(&gone);
-    pm_page_extent[0] = 12345;
-    pm_page_extent[pm_heap_offset(kept) >> PM_PAGE_SHIFT] = 12345;
+    *pm_page_extent(0) = 12345;
+    *pm_page_extent(pm_heap_offset(kept) >> PM_PAGE_SHIFT) = 12345;
     CHECK(part(false, false));
     *(char *)pm_heap_at(pm_heap.shard[0].frontier) =
         1; // the operation may just have taken memory there

@@ -129,7 +129,7 @@ static void map_shard(const struct pm_shard *s, char *out, unsigned cells) {
         // Extents tile the range, and the page map has each one's index at its first page. `at` is
         // the first extent that may reach into this cell.
         while (at < to) {
-            const struct pm_extent *e = &pm_extents[pm_page_extent[at >> PM_PAGE_SHIFT]];
+            const struct pm_extent *e = &pm_extents[*pm_page_extent(at >> PM_PAGE_SHIFT)];
             uint64_t end = at + pm_extent_bytes(e);
             if (e->state == PM_EXTENT_ACTIVE)
                 add_extent(&cell, e, from, to);
