@@ -43,6 +43,7 @@ def holding():
         "holder.c",
         *["-std=gnu11", "-D_GNU_SOURCE=", "-fPIC", "-shared"],
         *[f"-iquote{ROOT / folder}" for folder in (".", "core", "preload")],
+        "-nostartfiles",
         "-Wl,-z,now,-z,relro,-z,nodelete,-z,initfirst",
         f"-Wl,--version-script={exports}",
         *[f"-Wl,--wrap={name}" for name in inner],
