@@ -77,16 +77,20 @@ void pm_file_unmap(const struct pm_file *file, const void *at, size_t len) {
         munmap((void *)(uintptr_t)at, len);
 }
 
+static void hold(struct pm_file *file, int fd, const struct stat *st) {
+    file->fd = pm_os_fd_high(fd);
+    file->dev = st->st_dev;
+    file->ino = st->st_ino;
+    file->size = (size_t)st->st_size;
+}
+
 bool pm_file_hold(struct pm_file *file, int fd) {
     struct stat st;
     if (fstat(fd, &st) != 0) {
         close(fd);
         return false;
     }
-    file->fd = pm_os_fd_high(fd);
-    file->dev = st.st_dev;
-    file->ino = st.st_ino;
-    file->size = (size_t)st.st_size;
+    hold(file, fd, &st);
     return true;
 }
 
@@ -116,9 +120,8 @@ bool pm_file_again(struct pm_file *file) {
         close(fresh.fd);
         return false;
     }
-    file->fd = fresh.fd;
-    file->dev = fresh.dev;
-    file->ino = fresh.ino;
+    fresh.size = file->size;
+    *file = fresh;
     pm_heap_dump_used(); // the new mapping knows nothing of what the old one was told
     for (unsigned i = 0; i < pm_heap.shards; i++)
         pm_shard_place(&pm_heap.shard[i]);
@@ -193,9 +196,6 @@ int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
                        "%s/%s is not a plain file of user %u; refusing to use it", pm_heap.dir,
                        file->name, (unsigned)geteuid());
     }
-    file->fd = pm_os_fd_high(fd);
-    file->dev = st.st_dev;
-    file->ino = st.st_ino;
-    file->size = (size_t)st.st_size;
+    hold(file, fd, &st);
     return PM_OK;
 }

@@ -18,17 +18,11 @@
 #include "heap_lock.h"
 #include "heap_make.h"
 #include "nameless.h"
-#include "persist.h"
-#include "superblock.h"
 #include "volume.h"
 
 #define SUPERBLOCK pm_heap.super_file.name
 #define NEW_SUPERBLOCK pm_heap.new_super.name
 #define REMOVALS 1000
-
-static int reason(struct pm_error *err, const char *what) {
-    return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, what, pm_strerror(errno));
-}
 
 static bool look_at_name(const char *name, void *arg) {
     struct pm_dir_names *names = arg;
@@ -52,7 +46,7 @@ static bool look_at_name(const char *name, void *arg) {
 static int refuse_strangers(struct pm_dir_names *names, struct pm_error *err) {
     if (lseek(pm_heap.dir_fd, 0, SEEK_SET) < 0 ||
         !pm_os_each_name(pm_heap.dir_fd, look_at_name, names))
-        return reason(err, ".");
+        return pm_make_reason(err, ".");
     if (!names->stranger[0])
         return PM_OK;
     return pm_fail(err, PM_OPERATIONAL,
@@ -68,7 +62,7 @@ static int refuse_headless(int fd, unsigned shards, struct pm_error *err) {
     if (fstatat(fd, NEW_SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0)
         return PM_OK;
     if (errno != ENOENT)
-        return reason(err, NEW_SUPERBLOCK);
+        return pm_make_reason(err, NEW_SUPERBLOCK);
     for (unsigned i = 0; i < shards; i++) {
         const char *name = pm_heap.shard[i].data.name;
         errno = ENOENT;
@@ -78,7 +72,7 @@ static int refuse_headless(int fd, unsigned shards, struct pm_error *err) {
                            "empty the directory",
                            pm_heap.dir, name);
         if (errno != ENOENT)
-            return reason(err, name);
+            return pm_make_reason(err, name);
     }
     return PM_OK;
 }
@@ -173,7 +167,7 @@ static int check_dir(struct pm_error *err) {
     if (no_dir)
         return PM_OK;
     if (fstat(pm_heap.dir_fd, &st) != 0)
-        return reason(err, ".");
+        return pm_make_reason(err, ".");
     dir_dev = st.st_dev;
     dir_ino = st.st_ino;
     if (st.st_uid != geteuid())
@@ -268,7 +262,7 @@ static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
     if (fstatat(pm_heap.dir_fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0)
         return PM_OK;
     if (errno != ENOENT)
-        return reason(err, SUPERBLOCK);
+        return pm_make_reason(err, SUPERBLOCK);
     struct pm_dir_names names = {.shards = 1};
     bool change = mode == PM_OPEN_CREATE || mode == PM_OPEN_DEAD;
     int listed = change ? refuse_strangers(&names, err) : PM_OK;
@@ -295,7 +289,7 @@ static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
     if (!pm_heap.nameless)
         status = pm_make_files(&names, err);
     else
-        status = pm_dir_empty(pm_heap.dir_fd) ? pm_make_names(err) : reason(err, ".");
+        status = pm_dir_empty(pm_heap.dir_fd) ? pm_make_names(err) : pm_make_reason(err, ".");
     if (status != PM_OK)
         unmake_files();
     return status;

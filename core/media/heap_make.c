@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "backup.h"
@@ -23,12 +21,22 @@
 #define SUPERBLOCK pm_heap.super_file.name
 #define NEW_SUPERBLOCK pm_heap.new_super.name
 
-static int reason(struct pm_error *err, const char *what) {
+int pm_make_reason(struct pm_error *err, const char *what) {
     return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, what, pm_strerror(errno));
 }
 
-static int make_file(const char *name) {
-    return openat(pm_heap.dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+static int new_fd(const char *name) {
+    const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+    return pm_heap.nameless ? pm_nameless_fd() : openat(pm_heap.dir_fd, name, flags, 0600);
+}
+
+// The file is written, if it is `good`. Nothing else leads to an unnamed one, so that stays open.
+static bool made(struct pm_file *file, int fd, bool good) {
+    if (good && pm_heap.nameless)
+        return pm_file_hold(file, fd);
+    if (fd >= 0)
+        close(fd);
+    return good;
 }
 
 static bool write_log_header(int fd) {
@@ -37,12 +45,21 @@ static bool write_log_header(int fd) {
     return pm_os_write_all(fd, &log, sizeof log, 0);
 }
 
-static int make_empty(const struct pm_heap_file *f, struct pm_error *err) {
-    int fd = make_file(f->name);
-    bool good = fd >= 0 && (f->file != &pm_heap.shard[0].log || write_log_header(fd));
-    if (fd >= 0)
-        close(fd);
-    return good ? PM_OK : reason(err, f->name);
+bool pm_make_file(const struct pm_heap_file *f, bool sync) {
+    bool is_log = f->file == &pm_heap.shard[f->shard].log;
+    int fd = new_fd(f->file->name);
+    return made(f->file, fd,
+                fd >= 0 && (!is_log || write_log_header(fd)) && (!sync || fsync(fd) == 0));
+}
+
+// The files of a new heap, but the superblock.
+static int make_empty(const struct pm_superblock *super, struct pm_error *err) {
+    for (size_t i = 0; i < PM_FIRST_FILES; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        if (f->empty && (!f->feature || super->incompat & f->feature) && !pm_make_file(f, false))
+            return pm_make_reason(err, f->name);
+    }
+    return PM_OK;
 }
 
 static bool write_superblock(int fd, const struct pm_superblock *super) {
@@ -59,13 +76,18 @@ static bool write_superblock(int fd, const struct pm_superblock *super) {
            (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
 }
 
+static bool make_superblock(const struct pm_superblock *super) {
+    int fd = new_fd(NEW_SUPERBLOCK);
+    return made(&pm_heap.super_file, fd, fd >= 0 && write_superblock(fd, super));
+}
+
 // The name must be durable before the first store to the heap. Without its name the heap would be
 // made anew, and the stores would be lost.
 static int name_superblock(struct pm_error *err) {
     if (renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, SUPERBLOCK) != 0 ||
         (pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE && fsync(pm_heap.dir_fd) != 0)) {
         int saved = errno;
-        reason(err, NEW_SUPERBLOCK);
+        pm_make_reason(err, NEW_SUPERBLOCK);
         unlinkat(pm_heap.dir_fd, NEW_SUPERBLOCK, 0);
         errno = saved;
         return err->status;
@@ -78,9 +100,8 @@ static int name_superblock(struct pm_error *err) {
 // or a remnant. A remnant with the files of `names` may lie there.
 int pm_make_files(const struct pm_dir_names *names, struct pm_error *err) {
     struct pm_superblock super;
-    int status = PM_OK;
     if (!pm_os_file_size(sizeof(struct pm_super_file)))
-        return reason(err, NEW_SUPERBLOCK);
+        return pm_make_reason(err, NEW_SUPERBLOCK);
     pm_superblock_new(&super);
     if (names->volumes)
         pm_volumes_remove(pm_heap.dir_fd); // the remnant's
@@ -93,58 +114,27 @@ int pm_make_files(const struct pm_dir_names *names, struct pm_error *err) {
     unlinkat(pm_heap.dir_fd, pm_heap.shard[0].bitmaps.name, 0);
     // Unlinked, not truncated, because a forked child may still map it.
     unlinkat(pm_heap.dir_fd, pm_heap.shard[0].data.name, 0);
-    for (size_t i = 0; i < PM_FIRST_FILES && status == PM_OK; i++) {
-        const struct pm_heap_file *f = &pm_heap_files[i];
-        if (f->empty && (!f->feature || super.incompat & f->feature))
-            status = make_empty(f, err);
-    }
-    if (status != PM_OK)
-        return status;
-    int fd = make_file(NEW_SUPERBLOCK);
-    bool good = fd >= 0 && write_superblock(fd, &super);
-    if (fd >= 0)
-        close(fd);
-    return good ? name_superblock(err) : reason(err, NEW_SUPERBLOCK);
+    if (make_empty(&super, err) != PM_OK)
+        return err->status;
+    return make_superblock(&super) ? name_superblock(err) : pm_make_reason(err, NEW_SUPERBLOCK);
 }
 
 // ---- without names ------------------------------------------------------------------------------
 
 #define OWN_FDS "/proc/self/fd" // it takes these to give a file its name
 
-bool pm_make_nameless_file(struct pm_file *file, bool is_log) {
-    int fd = pm_nameless_fd();
-    bool good = fd >= 0 && (!is_log || write_log_header(fd));
-    if (fd >= 0 && !good)
-        close(fd);
-    return good && pm_file_hold(file, fd);
-}
-
-static bool make_nameless_superblock(const struct pm_superblock *super) {
-    int fd = pm_nameless_fd();
-    bool good = fd >= 0 && write_superblock(fd, super);
-    if (fd >= 0 && !good)
-        close(fd);
-    return good && pm_file_hold(&pm_heap.super_file, fd);
-}
-
 int pm_make_nameless(const char *where, const char *what, struct pm_error *err) {
     struct pm_superblock super;
     pm_nameless_begin(where, what);
     pm_superblock_new(&super);
+    pm_heap.nameless = true;
     bool good = access(OWN_FDS, X_OK) == 0 && pm_os_file_size(sizeof(struct pm_super_file)) &&
-                make_nameless_superblock(&super);
-    for (size_t i = 0; i < PM_FIRST_FILES && good; i++) {
-        const struct pm_heap_file *f = &pm_heap_files[i];
-        if (f->held && f->empty && (!f->feature || super.incompat & f->feature))
-            good = pm_make_nameless_file(f->file, f->file == &pm_heap.shard[0].log);
-    }
-    pm_heap.created = pm_heap.nameless = good;
-    if (good)
-        return PM_OK;
-    pm_fail(err, PM_OPERATIONAL, "%s: %s", pm_heap.dir, pm_strerror(errno));
-    for (size_t i = 0; i < PM_FIRST_FILES; i++)
+                make_superblock(&super);
+    int status = good ? make_empty(&super, err) : pm_make_reason(err, SUPERBLOCK);
+    pm_heap.created = pm_heap.nameless = status == PM_OK;
+    for (size_t i = 0; i < PM_FIRST_FILES && status != PM_OK; i++)
         pm_file_close(pm_heap_files[i].file);
-    return err->status;
+    return status;
 }
 
 static bool link_fd(int fd, const char *name) {
@@ -169,7 +159,7 @@ int pm_make_names(struct pm_error *err) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         const char *name = f->file == &pm_heap.super_file ? NEW_SUPERBLOCK : f->name;
         if (pm_heap_holds(f) && !link_file(f->file, name))
-            return reason(err, name);
+            return pm_make_reason(err, name);
     }
     int status = pm_dir_lock(pm_heap.super_file.fd, PM_OPEN_EXISTING, false, err); // of a new one
     return status == PM_OK ? name_superblock(err) : status;

@@ -29,10 +29,14 @@ int pm_make_files(const struct pm_dir_names *names, struct pm_error *err);
 // Opens the files of a new heap without names, on the file system of the directory `where`.
 // Messages call it `what`, the directory that it may get. On failure none is open.
 int pm_make_nameless(const char *where, const char *what, struct pm_error *err);
-// A further file of such a heap. False, with errno.
-bool pm_make_nameless_file(struct pm_file *file, bool is_log);
+// Makes a file of the heap, empty but for a log's header: in pm_heap's directory, or without a name
+// and open. With `sync` it is durable. False, with errno.
+bool pm_make_file(const struct pm_heap_file *f, bool sync);
 // Links the files of such a heap into pm_heap's directory, which is locked and empty. Called with
 // the lock of shard 0: so no shard comes meanwhile.
 int pm_make_names(struct pm_error *err);
+
+// Fails with errno's text about `what` in pm_heap's directory.
+int pm_make_reason(struct pm_error *err, const char *what);
 
 #endif

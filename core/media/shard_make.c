@@ -17,7 +17,6 @@
 #include "base/crc.h"
 #include "base/nodes.h"
 #include "base/options.h"
-#include "base/os_file.h"
 #include "core_dump.h"
 #include "feature.h"
 #include "file.h"
@@ -104,21 +103,6 @@ static bool is_wanted(const struct pm_heap_file *f) {
     return f->held && (!f->feature || (pm_heap.super->super.incompat & f->feature) != 0);
 }
 
-static bool make_file(const struct pm_heap_file *f, bool is_log) {
-    const int flags = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
-    struct pm_log_header log;
-    if (pm_heap.nameless)
-        return pm_make_nameless_file(f->file, is_log);
-    int fd = openat(pm_heap.dir_fd, f->file->name, flags, 0600);
-    if (fd < 0)
-        return false;
-    pm_log_header_init(&log);
-    bool good = (!is_log || pm_os_write_all(fd, &log, sizeof log, 0)) &&
-                (!pm_persist_syncs() || fsync(fd) == 0);
-    close(fd);
-    return good;
-}
-
 static bool map_file(const struct pm_heap_file *f, struct pm_shard *s) {
     struct pm_file *file = f->file;
     void *at = file == &s->data ? pm_heap_at(s->offset) : NULL;
@@ -137,7 +121,7 @@ static bool make_files(struct pm_shard *s, unsigned n) {
     bool good = pm_heap.nameless || pm_dir_ready();
     for (EACH_FILE(f, n))
         if (good && is_wanted(f))
-            good = make_file(f, f->file == &s->log);
+            good = pm_make_file(f, pm_persist_syncs());
     good = good && (pm_heap.nameless || pm_volume_sync(s->volume));
     for (EACH_FILE(f, n))
         if (good && is_wanted(f))
