@@ -176,10 +176,6 @@ static int is_ours(struct dl_phdr_info *object, size_t size, void *unused) {
     return strncmp(slash ? slash + 1 : object->dlpi_name, "libpmalloc.so", 13) == 0;
 }
 
-// Whether the program is linked with libpmalloc.so. If so, it may set a root at any time, and what
-// it has allocated by then must be in a heap.
-static bool may_set_roots(void) { return dl_iterate_phdr(is_ours, NULL) != 0; }
-
 static bool names_something(void) {
     return pm_options.heap.text[0] || pm_options.roots.text[0] || pm_options.commit.text[0] ||
            pm_options.commit_dir.text[0] || pm_options.open.number == PM_OPEN_PRIVATE;
@@ -187,8 +183,8 @@ static bool names_something(void) {
 
 // A heap that may get a root, but that nothing asks for: it has no name until it has a root
 // (choose_name.h). A forked child that takes over the heap or copies it needs the name.
-static bool may_be_nameless(void) {
-    return !names_something() && may_set_roots() && pm_options.fork.number == PM_FORK_PRIVATE;
+static bool may_be_nameless(const struct pm_chosen *chosen) {
+    return !names_something() && chosen->linked && pm_options.fork.number == PM_FORK_PRIVATE;
 }
 
 static bool is_there(const char *dir) { return access(dir, F_OK) == 0; }
@@ -217,15 +213,15 @@ static void wait_for_call(struct pm_chosen *chosen) {
 
 int pm_choose_none(struct pm_chosen *chosen, bool by_call, struct pm_error *err) {
     *chosen = (struct pm_chosen){0};
-    bool linked = may_set_roots();
+    chosen->linked = dl_iterate_phdr(is_ours, NULL) != 0;
     int status = pm_left_out(&chosen->left_out, err);
     chosen->without_heap = chosen->left_out;
     if (chosen->left_out)
         explain_left_out(chosen);
     else if (status == PM_OK && !names_something() &&
-             (by_call || (linked && pm_imports("pmalloc_open"))))
+             (by_call || (chosen->linked && pm_imports("pmalloc_open"))))
         wait_for_call(chosen);
-    else if (status == PM_OK && !names_something() && !linked && !has_default_heap())
+    else if (status == PM_OK && !names_something() && !chosen->linked && !has_default_heap())
         go_without(chosen);
     return status;
 }
@@ -241,28 +237,30 @@ static bool little_room(const char *dir) {
 }
 
 // On the file system that can give it its name, and not if its directory could not be used then.
-static bool open_nameless(const char *dir, struct pm_error *err) {
+static bool open_nameless(const struct pm_chosen *chosen, struct pm_error *err) {
     char parent[64];
     int fd;
-    if (!may_be_nameless() || pm_choose_parent(parent, sizeof parent, false, &fd, err) != PM_OK)
+    if (!may_be_nameless(chosen) ||
+        pm_choose_parent(parent, sizeof parent, false, &fd, err) != PM_OK)
         return false;
     if (fd >= 0)
         close(fd);
-    return pm_heap_open_nameless(fd >= 0 ? parent : DEFAULTS_IN, dir, err) == PM_OK;
+    return pm_heap_open_nameless(fd >= 0 ? parent : DEFAULTS_IN, chosen->own, err) == PM_OK;
 }
 
 // There is no default heap. Where unnamed files cannot be made, one has a name at once.
-static int open_missing(struct pm_chosen *chosen, const char *dir, struct pm_error *err) {
-    if (!names_something() && !may_set_roots()) {
+static int open_missing(struct pm_chosen *chosen, struct pm_error *err) {
+    if (!names_something() && !chosen->linked) {
         go_without(chosen);
         return PM_OK;
     }
-    if (open_nameless(dir, err))
+    if (open_nameless(chosen, err))
         return PM_OK;
-    return pm_heap_open(dir, PM_OPEN_CREATE, false, err);
+    return pm_heap_open(chosen->own, PM_OPEN_CREATE, false, err);
 }
 
-static int open_there(struct pm_chosen *chosen, const char *dir, struct pm_error *err) {
+static int open_there(struct pm_chosen *chosen, struct pm_error *err) {
+    const char *dir = chosen->own;
     // It may have roots. So if its owner is just ending, wait for that.
     int status = pm_heap_open_patient(dir, PM_OPEN_CREATE, err);
     if (status != PM_OK && pm_heap.busy && !owner_lives())
@@ -272,7 +270,7 @@ static int open_there(struct pm_chosen *chosen, const char *dir, struct pm_error
     // The owner was killed. Without roots nothing can reach what it has left.
     pm_heap_remove();
     pm_heap_release();
-    return open_missing(chosen, dir, err);
+    return open_missing(chosen, err);
 }
 
 // Opens the heap PROGRAM or, while heaps are busy, PROGRAM.2, .3, and so on. A heap that is
@@ -284,8 +282,7 @@ static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_erro
     for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
         if (n > 1)
             snprintf(end, sizeof chosen->own - (size_t)(end - dir), ".%u", n);
-        int status =
-            keep && !is_there(dir) ? open_missing(chosen, dir, err) : open_there(chosen, dir, err);
+        int status = keep && !is_there(dir) ? open_missing(chosen, err) : open_there(chosen, err);
         if (status == PM_DAMAGE || pm_heap.foreign)
             pm_say("%s; left as it is, taking the next default heap", err->text);
         else if (status == PM_OK || !pm_heap.busy)
@@ -294,13 +291,8 @@ static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_erro
     return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy; set PMALLOC_HEAP", name);
 }
 
-// Even the directory of the default heaps waits for a root.
-static bool open_without_name(const char *dir, struct pm_error *err) {
-    return !is_there(dir) && !little_room(DEFAULTS_IN) && open_nameless(dir, err);
-}
-
 static int open_default(struct pm_chosen *chosen, struct pm_error *err) {
-    char name[256], *dir = chosen->own;
+    char name[256], parent[64], *dir = chosen->own;
     int fd, status = pm_choose_program(name, sizeof name, err);
     if (status == PM_OK && strchr(name, ':'))
         status = pm_fail(err, PM_OPERATIONAL,
@@ -309,18 +301,17 @@ static int open_default(struct pm_chosen *chosen, struct pm_error *err) {
                          name);
     if (status == PM_OK)
         pm_choose_path(dir, sizeof chosen->own, name);
-    if (status == PM_OK && open_without_name(dir, err))
+    // Even the directory of the default heaps waits for a root.
+    if (status == PM_OK && !is_there(dir) && !little_room(DEFAULTS_IN) &&
+        open_nameless(chosen, err))
         return PM_OK;
     if (status == PM_OK)
-        status = pm_choose_parent(dir, sizeof chosen->own, true, &fd, err);
+        status = pm_choose_parent(parent, sizeof parent, true, &fd, err);
     if (status != PM_OK)
         return status;
-    pm_choose_tidy(fd, dir, name);
+    pm_choose_tidy(fd, parent, name);
     close(fd);
-    size_t len = strlen(dir);
-    bool small = little_room(dir);
-    len += (size_t)snprintf(dir + len, sizeof chosen->own - len, "/%s", name);
-    if (small && !pm_options.roots.text[0] && !is_there(dir)) {
+    if (little_room(parent) && !pm_options.roots.text[0] && !is_there(dir)) {
         chosen->without_heap = true;
         snprintf(chosen->why, sizeof chosen->why,
                  "%.300s would have too little room; set PMALLOC_HEAP to use a heap elsewhere",

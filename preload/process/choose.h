@@ -14,6 +14,8 @@ struct pm_chosen {
     char why[512];     // ... for this reason
     bool left_out;     // the user wants it so
     bool by_call;      // it opens its heap itself, by pmalloc_open(), and has none until then
+    bool linked;       // with libpmalloc.so: it may set a root at any time, and what it has
+                       // allocated by then must be in a heap
     bool default_heap; // nobody named a heap: without roots it is removed at the end
     char own[512];     // the default heap's directory
 };

@@ -41,13 +41,14 @@ void pm_choose_path(char *dir, size_t size, const char *name) {
     do
         *--digit = (char)('0' + left % 10);
     while ((left /= 10) != 0);
-    append(append(append(append(dir, end, DEFAULTS_IN "/pmalloc-"), end, digit), end, "/"), end,
-           name);
+    char *at = append(append(dir, end, DEFAULTS_IN "/pmalloc-"), end, digit);
+    if (name)
+        append(append(at, end, "/"), end, name);
 }
 
 int pm_choose_parent(char *dir, size_t size, bool make, int *fd, struct pm_error *err) {
     unsigned user = geteuid();
-    snprintf(dir, size, DEFAULTS_IN "/pmalloc-%u", user);
+    pm_choose_path(dir, size, NULL);
     *fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (*fd < 0 && errno == ENOENT) {
         if (!make)
@@ -85,7 +86,7 @@ static bool is_still_user(void) {
 
 // As at a start, a heap that is busy or damaged is left as it is, and the next name is taken.
 static int name_heap(struct pm_error *err) {
-    char name[256], dir[512];
+    char name[256], parent[64], dir[512];
     int fd, status = pm_choose_program(name, sizeof name, err);
     if (status == PM_OK && !is_still_user())
         status = pm_fail(err, PM_OPERATIONAL,
@@ -93,16 +94,15 @@ static int name_heap(struct pm_error *err) {
                          "or PMALLOC_HEAP",
                          (unsigned)geteuid());
     if (status == PM_OK)
-        status = pm_choose_parent(dir, sizeof dir, true, &fd, err);
+        status = pm_choose_parent(parent, sizeof parent, true, &fd, err);
     if (status != PM_OK)
         return status;
     close(fd);
-    size_t len = strlen(dir), room = sizeof dir - len;
+    pm_choose_path(dir, sizeof dir, name);
+    char *end = dir + strlen(dir);
     for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
-        if (n == 1)
-            snprintf(dir + len, room, "/%s", name);
-        else
-            snprintf(dir + len, room, "/%s.%u", name, n);
+        if (n > 1)
+            snprintf(end, sizeof dir - (size_t)(end - dir), ".%u", n);
         status = pm_dir_name(dir, err);
         if (status == PM_OK || !(pm_heap.busy || status == PM_DAMAGE))
             return status;

@@ -17,10 +17,10 @@
 
 // The name of the running program.
 int pm_choose_program(char *name, size_t size, struct pm_error *err);
-// The default heap of that program.
+// The default heap of that program. NULL: the directory of this user's default heaps.
 void pm_choose_path(char *dir, size_t size, const char *name);
-// Fills `dir` with the directory of this user's default heaps, and opens it. If it is missing, it
-// is made, or without `make` *fd is -1.
+// Fills `dir` with that directory, and opens it. If it is missing, it is made, or without `make`
+// *fd is -1.
 int pm_choose_parent(char *dir, size_t size, bool make, int *fd, struct pm_error *err);
 // Gives the open heap its name, if it has none. False, with errno and a message that begins with
 // `call`: that has failed, and the heap is as before. Thread-safe. In a signal handler that
