@@ -227,7 +227,7 @@ static uint64_t unreached(const struct report *r, unsigned cls) {
 
 static void put_classes(struct json *j, const struct report *r) {
     json_open(j, "classes", '[');
-    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+    PM_EACH_CLASS(i) {
         if (!r->census.cls[i].blocks)
             continue;
         json_open(j, NULL, '{');
@@ -243,7 +243,7 @@ static void put_classes(struct json *j, const struct report *r) {
 
 static void print_classes(const struct report *r) {
     char live[32], left[32], size[32];
-    for (unsigned i = 1; i <= PM_CLASSES; i++)
+    PM_EACH_CLASS(i)
         if (unreached(r, i))
             printf("           of %u bytes: %s blocks live, %s free or to reclaim, %s\n",
                    pm_classes[i].size, figure_count(r->census.cls[i].live, live),

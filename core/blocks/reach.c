@@ -6,6 +6,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "kinds.h"
+#include "media/feature.h"
 #include "morph.h"
 #include "returns.h"
 
@@ -274,6 +275,8 @@ static bool grow(struct pm_arena *own, unsigned cls) {
 
 enum pm_step pm_reach_slab(struct pm_arena *own, unsigned cls) {
     bool not_worth_it;
+    if (cls > PM_CLASSES_FIRST)
+        pm_feature_need(PM_INCOMPAT_CLASSES);
     if (add_empty(own, own, cls, false))
         return PM_STEP_MORPH;
     enum pm_step step = take_from_others(own, cls);

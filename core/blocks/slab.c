@@ -291,10 +291,10 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
     if (h->magic != PM_SLAB_MAGIC || h->crc != pm_slab_header_crc(slab, h) || !cls)
         return pm_fail(err, PM_DAMAGE, "%s/%s: the header of slab %u is damaged", pm_heap.dir,
                        s->slabs.name, slab);
-    if (h->size_class == 0 || h->size_class > PM_CLASSES || h->data_offset || cls > PM_CLASSES)
-        return pm_fail(err, PM_DAMAGE,
-                       "%s/%s: slab %u has class %u, which this program does not know", pm_heap.dir,
-                       s->slabs.name, slab, cls > PM_CLASSES ? cls : h->size_class);
+    unsigned most = pm_heap_classes();
+    if (h->size_class == 0 || h->size_class > most || h->data_offset || cls > most)
+        return pm_fail(err, PM_DAMAGE, "%s/%s: slab %u has class %u, which this heap cannot have",
+                       pm_heap.dir, s->slabs.name, slab, cls > most ? cls : h->size_class);
     if (!pm_kind_is_known(h->kind))
         return pm_fail(err, PM_DAMAGE, "%s/%s: slab %u is of kind %u, which this heap cannot have",
                        pm_heap.dir, s->slabs.name, slab, h->kind);

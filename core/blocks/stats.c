@@ -214,7 +214,7 @@ void pm_stats_say(void) {
     pm_say("stats: %lu slabs took up blocks of another size, %lu gave up the last old one",
            (ulong_t)s.morphs, (ulong_t)s.morphs_ended);
     pm_say("stats:    size    slabs     blocks     in use   cached       free");
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+    PM_EACH_CLASS(cls)
         if (s.cls[cls].blocks)
             pm_say("stats: %7u %8lu %10lu %10lu %8lu %10lu", pm_classes[cls].size,
                    (ulong_t)s.cls[cls].slabs, (ulong_t)s.cls[cls].blocks, (ulong_t)s.cls[cls].used,

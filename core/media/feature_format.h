@@ -33,11 +33,14 @@
 // A heap with PM_INCOMPAT_LINKS may have disappearing links (link_format.h), which who opens it has
 // to clear. It gets the bit, in the same way, before the first table of them, and keeps it.
 #define PM_INCOMPAT_LINKS 128ull
+// A heap with PM_INCOMPAT_CLASSES may have slabs of classes after PM_CLASSES_FIRST (sizeclass.h). A
+// new heap has the bit. Another gets it, in the same way, before the first of these slabs.
+#define PM_INCOMPAT_CLASSES 256ull
 // What a heap gets in use.
 #define PM_INCOMPAT_LATER_1 (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL)
 #define PM_INCOMPAT_LATER                                                                          \
     (PM_INCOMPAT_LATER_1 | PM_INCOMPAT_KINDS | PM_INCOMPAT_PINNED | PM_INCOMPAT_LAPS |             \
-     PM_INCOMPAT_LINKS)
+     PM_INCOMPAT_LINKS | PM_INCOMPAT_CLASSES)
 #define PM_INCOMPAT_KNOWN (PM_INCOMPAT_MORPH | PM_INCOMPAT_LATER)
 
 #endif

@@ -74,7 +74,7 @@
 //     needs   images (fsync), root table
 //     before  the old roots               after  the new roots
 //   feature bit, crc             pm_feature_set()                                [shards publish]
-//     needs   the word `shards`, with the count; the space of the lanes (fsync); kinds: nothing
+//     needs   the word `shards`, with the count; the space of the lanes (fsync); others: nothing
 //     before  older builds open the heap   after  they refuse it. Between the two stores the crc is
 //     that of the superblock without the bit, which opening accepts
 //   shards                       say_shards()                                            [shards]

@@ -19,6 +19,7 @@
 #include <sys/types.h>
 
 #include "base/message.h"
+#include "base/sizeclass.h"
 #include "format.h"
 #include "heap_files.h"
 #include "heap_state.h"
@@ -95,6 +96,10 @@ static inline bool pm_heap_is_clean(void) { return pm_heap.super->state.state ==
 // Whether slabs may morph in this heap; see PM_INCOMPAT_MORPH.
 static inline bool pm_heap_morphs(void) {
     return !pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_MORPH) != 0;
+}
+// The last class that a slab of this heap may have; see PM_INCOMPAT_CLASSES.
+static inline unsigned pm_heap_classes(void) {
+    return pm_heap.super->super.incompat & PM_INCOMPAT_CLASSES ? PM_CLASSES : PM_CLASSES_FIRST;
 }
 // Whether the heap may have blocks of a kind; see PM_INCOMPAT_KINDS.
 static inline bool pm_kind_is_known(unsigned kind) {

@@ -22,6 +22,13 @@ void pm_leaks_add(struct pm_leaks *leaks, const void *block, size_t bytes) {
     leaks->sum.bytes += bytes;
 }
 
+unsigned pm_leaks_after(unsigned row) {
+    if (row > PM_CLASSES)
+        return row + 1 < PM_LEAK_ROWS ? row + 1 : 0;
+    unsigned cls = pm_class_after(row);
+    return cls ? cls : PM_CLASSES + 1;
+}
+
 size_t pm_leaks_size(unsigned row, bool *and_more) {
     *and_more = row > PM_CLASSES;
     return *and_more ? PM_PAGE_SIZE << (row - PM_CLASSES - 1) : pm_classes[row].size;
@@ -31,7 +38,7 @@ void pm_leaks_lines(const struct pm_leaks *leaks, void (*print)(const char *line
     char line[100];
     bool and_more;
     print("        size     blocks          bytes  one of them");
-    for (unsigned i = 1; i < PM_LEAK_ROWS; i++) {
+    for (unsigned i = pm_leaks_after(0); i; i = pm_leaks_after(i)) {
         const struct pm_leak_row *row = &leaks->row[i];
         if (!row->blocks)
             continue;

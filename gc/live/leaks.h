@@ -25,6 +25,8 @@ struct pm_leaks {
 
 // `block` may be NULL.
 void pm_leaks_add(struct pm_leaks *leaks, const void *block, size_t bytes);
+// The next row in the order of sizes; the first one after 0, and 0 after the last.
+unsigned pm_leaks_after(unsigned row);
 // The smallest size of a row, and whether the row has larger blocks, too.
 size_t pm_leaks_size(unsigned row, bool *and_more);
 // Calls `print` for the lines of a table: a head, then each row that has blocks.

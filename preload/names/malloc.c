@@ -173,7 +173,7 @@ EXPORT int malloc_info(int options, FILE *out) {
     if (pm_phase_serves())
         pm_stats_get(&s);
     fprintf(out, "<malloc version=\"pmalloc-1\">\n<sizes>\n");
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+    PM_EACH_CLASS(cls)
         if (s.cls[cls].slabs)
             fprintf(out, "  <size bytes=\"%u\" used=\"%lu\" total=\"%lu\" slabs=\"%lu\"/>\n",
                     pm_classes[cls].size, (unsigned long)s.cls[cls].used,

@@ -73,7 +73,7 @@ static void *extent(uint64_t pages) {
 static void *graph(unsigned length) {
     void **head = NULL;
     for (unsigned i = 0; i < length; i++) {
-        void **p = block(2 + i * 5 % 30);
+        void **p = block(2 + i * 5 % (PM_CLASSES - 1));
         p[0] = head;
         p[1] = i % 4 == 0 ? extent(1 + i) : NULL;
         head = p;

@@ -105,6 +105,8 @@ class Case:
         old_class = self.files["morph.0"][first * 8 + 4]
         step = max(0, (old_class - 5) // 4)
         size = 16 * old_class if old_class <= 8 else 16 * (old_class - 4 * step) << step
+        if old_class > 36:
+            size = 144 + 32 * (old_class - 37)
         return range(first, first + 2 + -(-(65536 // size) // 32))
 
     def pinned_table(self, first):

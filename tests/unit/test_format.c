@@ -284,6 +284,7 @@ static void test_kinds(void) {
 
 static void test_links(void) {
     CHECK_EQ(PM_INCOMPAT_LINKS, 128);
+    CHECK_EQ(PM_INCOMPAT_CLASSES, 256);
     CHECK_EQ(PM_SALT_LINKS, 0xfffffffa);
     CHECK_EQ(PM_SALT_LINK(5u), 0x40000005);
     SIZE(pm_link_state, 64);
@@ -387,10 +388,11 @@ static void test_sealed_words(void) {
 
 // Block sizes are part of the format, because slab headers name classes by number.
 static void test_classes(void) {
-    static const unsigned sizes[] = {16,   32,   48,   64,   80,   96,    112,   128,   160,
-                                     192,  224,  256,  320,  384,  448,   512,   640,   768,
-                                     896,  1024, 1280, 1536, 1792, 2048,  2560,  3072,  3584,
-                                     4096, 5120, 6144, 7168, 8192, 10240, 12288, 14336, 16384};
+    static const unsigned sizes[] = {16,   32,   48,    64,    80,    96,    112,  128,  160,  192,
+                                     224,  256,  320,   384,   448,   512,   640,  768,  896,  1024,
+                                     1280, 1536, 1792,  2048,  2560,  3072,  3584, 4096, 5120, 6144,
+                                     7168, 8192, 10240, 12288, 14336, 16384, 144,  176,  208,  240};
+    CHECK_EQ(PM_CLASSES_FIRST, 36);
     CHECK_EQ(PM_CLASSES, sizeof sizes / sizeof sizes[0]);
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         CHECK_EQ(pm_classes[i + 1].size, sizes[i]);

@@ -7,20 +7,25 @@
 #include "check.h"
 
 static void test_table(void) {
-    CHECK_EQ(pm_classes[1].size, 16);
-    CHECK_EQ(pm_classes[PM_CLASSES].size, PM_SMALL_MAX);
-    for (unsigned cls = 1; cls <= PM_CLASSES; cls++) {
+    unsigned seen = 0, below = 0;
+    CHECK_EQ(pm_classes[0].size, 0);
+    PM_EACH_CLASS(cls) {
         const struct pm_class *c = &pm_classes[cls];
-        CHECK(cls == 1 || c->size > pm_classes[cls - 1].size);
+        CHECK(cls <= PM_CLASSES);
+        CHECK(c->size > pm_classes[below].size);
         CHECK_EQ(c->size % 16, 0);
         CHECK_EQ(c->blocks, PM_SLAB_SIZE / c->size);
         CHECK(c->blocks <= PM_SLAB_BLOCKS_MAX);
         CHECK(c->tcache_cap >= 4 && c->tcache_cap <= 200);
         CHECK(c->tcache_cap == 4 || c->tcache_cap * c->size <= 65536);
-        // over 128 bytes, rounding up loses at most a quarter
-        if (c->size > 128)
-            CHECK((c->size - pm_classes[cls - 1].size) * 4 <= c->size);
+        // over 256 bytes, rounding up loses at most a fifth
+        unsigned step = c->size - pm_classes[below].size;
+        CHECK(c->size > 256 ? step * 5 <= c->size : step == 16);
+        below = cls;
+        seen++;
     }
+    CHECK_EQ(seen, PM_CLASSES);
+    CHECK_EQ(pm_classes[below].size, PM_SMALL_MAX);
 }
 
 static void test_smallest_class_that_holds(void) {
@@ -29,7 +34,8 @@ static void test_smallest_class_that_holds(void) {
         unsigned cls = pm_size_to_class(size);
         CHECK(cls >= 1 && cls <= PM_CLASSES);
         CHECK(pm_classes[cls].size >= size);
-        CHECK(cls == 1 || pm_classes[cls - 1].size < size);
+        for (unsigned i = 1; i <= PM_CLASSES; i++)
+            CHECK(pm_classes[i].size < size || pm_classes[i].size >= pm_classes[cls].size);
     }
 }
 
@@ -47,8 +53,9 @@ static void test_aligned_class(void) {
         for (size_t size = 0; size <= 2 * PM_SMALL_MAX; size += size < 300 ? 1 : 97) {
             unsigned want = 0;
             if (size <= PM_SMALL_MAX)
-                for (unsigned cls = PM_CLASSES; cls >= 1; cls--)
-                    if (pm_classes[cls].size >= size && pm_classes[cls].size % align == 0)
+                for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
+                    if (pm_classes[cls].size >= size && pm_classes[cls].size % align == 0 &&
+                        (!want || pm_classes[cls].size < pm_classes[want].size))
                         want = cls;
             if (pm_aligned_class(size, align) != want) {
                 CHECK_EQ(pm_aligned_class(size, align), want);

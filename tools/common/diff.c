@@ -95,7 +95,7 @@ static void print_text(const struct findings *a, const struct findings *b) {
     line("files, data", a->census.files.data_bytes, b->census.files.data_bytes, true);
     line("files, metadata", a->census.files.metadata_bytes, b->census.files.metadata_bytes, true);
     line("roots", a->found.roots, b->found.roots, false);
-    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+    PM_EACH_CLASS(i) {
         snprintf(name, sizeof name, "live blocks of %u B", pm_classes[i].size);
         if (a->census.cls[i].live != b->census.cls[i].live)
             line(name, a->census.cls[i].live, b->census.cls[i].live, false);
@@ -133,7 +133,7 @@ static void print_json(const char *const heap[2], const struct findings *a,
     pair(&j, "metadata_bytes", a->census.files.metadata_bytes, b->census.files.metadata_bytes);
     pair(&j, "roots", a->found.roots, b->found.roots);
     json_open(&j, "classes", '[');
-    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+    PM_EACH_CLASS(i) {
         if (!a->census.cls[i].live && !b->census.cls[i].live)
             continue;
         json_open(&j, NULL, '{');

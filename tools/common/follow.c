@@ -62,7 +62,7 @@ static void put_json(const char *heap, const struct look *l) {
         json_close(&j, '}');
     }
     json_open(&j, "classes", '[');
-    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+    PM_EACH_CLASS(i) {
         if (!l->class_slabs[i])
             continue;
         json_open(&j, NULL, '{');
@@ -130,7 +130,7 @@ static void put_screen(const char *heap, const struct look *l) {
            (unsigned long)l->log_active, (unsigned long)l->log_chunks);
     put_commit(l, "", "\n\n");
     printf("block size   slabs   (how full they are, only the process knows)\n");
-    for (unsigned i = 1; i <= PM_CLASSES; i++)
+    PM_EACH_CLASS(i)
         if (l->class_slabs[i])
             printf("%10u %7lu\n", pm_classes[i].size, (unsigned long)l->class_slabs[i]);
     if (!l->settled)

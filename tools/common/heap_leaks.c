@@ -33,7 +33,7 @@ bool heap_leaks_find(struct pm_leaks *leaks) {
 void heap_leaks_sizes(struct json *j, const struct pm_leaks *leaks) {
     bool and_more;
     json_open(j, "sizes", '[');
-    for (unsigned i = 1; i < PM_LEAK_ROWS; i++) {
+    for (unsigned i = pm_leaks_after(0); i; i = pm_leaks_after(i)) {
         const struct pm_leak_row *row = &leaks->row[i];
         if (!row->blocks)
             continue;

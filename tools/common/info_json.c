@@ -82,7 +82,7 @@ static void put_files(struct json *j, const struct census *c) {
 
 static void put_classes(struct json *j, const struct census *c) {
     json_open(j, "classes", '[');
-    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+    PM_EACH_CLASS(i) {
         if (!c->cls[i].blocks)
             continue;
         json_open(j, NULL, '{');

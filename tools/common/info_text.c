@@ -148,7 +148,7 @@ static void print_classes(const struct census *c) {
     if (!c->slabs)
         return;
     printf("\n%7s %8s %14s %14s  live\n", "bytes", "slabs", "blocks", "live");
-    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+    PM_EACH_CLASS(i) {
         const struct census_class *k = &c->cls[i];
         if (k->blocks)
             printf("%7u %8" PRIu64 " %14s %14s  %s %5.1f%%\n", pm_classes[i].size, k->slabs,

@@ -99,7 +99,7 @@ static void draw_legend(unsigned top) {
 
 static unsigned class_rows(const struct census *c) {
     unsigned rows = 0;
-    for (unsigned i = 1; i <= PM_CLASSES; i++)
+    PM_EACH_CLASS(i)
         rows += c->cls[i].blocks != 0;
     return rows;
 }
@@ -107,10 +107,10 @@ static unsigned class_rows(const struct census *c) {
 // The length of a bar is the space of the class's slabs, and its dark part what is live of it.
 static void draw_classes(const struct census *c, unsigned top) {
     uint64_t most = 1;
-    for (unsigned i = 1; i <= PM_CLASSES; i++)
+    PM_EACH_CLASS(i)
         if (c->cls[i].blocks * pm_classes[i].size > most)
             most = c->cls[i].blocks * pm_classes[i].size;
-    for (unsigned i = 1; i <= PM_CLASSES; i++) {
+    PM_EACH_CLASS(i) {
         const struct census_class *k = &c->cls[i];
         char live[32], blocks[32];
         if (!k->blocks)

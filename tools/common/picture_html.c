@@ -57,7 +57,7 @@ static void put_kinds(const struct retained_blocks *b) {
         if (best)
             printf("%u B", pm_classes[best].size);
         else
-            printf("over %u B (%s)", pm_classes[PM_CLASSES].size, figure_bytes(b->bytes[0], bytes));
+            printf("over %u B (%s)", (unsigned)PM_SMALL_MAX, figure_bytes(b->bytes[0], bytes));
     }
 }
 
