@@ -230,14 +230,18 @@ static uint32_t allocate(uint64_t pages, uint64_t align_pages) {
     return index;
 }
 
+// Huge blocks are not rounded to eighths: up to an eighth of the block would be wasted, and
+// clearing it costs more than the rounding saves. They lie so that the kernel can use 2 MiB pages,
+// unless only other places are left.
+static uint32_t huge(uint64_t pages, uint64_t align_pages) {
+    uint64_t best = align_pages > PM_HUGE_PAGES ? align_pages : PM_HUGE_PAGES;
+    uint32_t index = allocate(pages, best);
+    return index || best == align_pages ? index : allocate(pages, align_pages);
+}
+
 static uint32_t uncached(size_t size, uint64_t pages, uint64_t align_pages) {
-    if (pages >= PM_HUGE_PAGES) {
-        // Huge blocks are not rounded to eighths: up to an eighth of the block would be wasted, and
-        // clearing it costs more than the rounding saves.
-        pages = whole_pages(size);
-        if (align_pages < PM_HUGE_PAGES)
-            align_pages = PM_HUGE_PAGES; // so that the kernel can use 2 MiB pages
-    }
+    if (pages >= PM_HUGE_PAGES)
+        return huge(whole_pages(size), align_pages);
     return pages ? allocate(pages, align_pages) : 0;
 }
 

@@ -283,6 +283,31 @@ static void test_out_of_memory_and_back(void) {
     CHECK(large != NULL);
 }
 
+// Huge blocks lie at multiples of 2 MiB where there is room for it.
+static void test_a_huge_block_takes_the_only_hole(void) {
+    start();
+    setenv("PMALLOC_LIMIT", "32M", 1);
+    enum { MIB = 1 << 20, LENGTH = 5 * MIB / 2 };
+    char *huge = pm_malloc(LENGTH);
+    CHECK((uintptr_t)huge % (2 * MIB) == 0);
+    static char *blocks[32];
+    unsigned count = 0, first = 0;
+    while (count < 32 && (blocks[count] = pm_malloc(MIB)) != NULL)
+        count++;
+    CHECK(count > 20 && pm_malloc(LENGTH) == NULL);
+    // Three in a row, so that a block that begins at a multiple of 2 MiB does not fit there.
+    for (unsigned i = 0; i + 2 < count; i++)
+        if (-(uintptr_t)blocks[i] % (2 * MIB) > MIB / 2 && blocks[i + 2] == blocks[i] + 2 * MIB &&
+            blocks[i + 1] == blocks[i] + MIB)
+            first = i;
+    CHECK(first > 0);
+    for (unsigned i = first; i < first + 3; i++)
+        pm_free(blocks[i]);
+    CHECK(pm_memalign(2 * MIB, LENGTH) == NULL);
+    char *last = pm_malloc(LENGTH);
+    CHECK(last >= blocks[first] && last + LENGTH <= blocks[first] + 3 * MIB);
+}
+
 static void test_realloc(void) {
     start();
     CHECK(pm_realloc(NULL, 40) != NULL);
@@ -392,6 +417,7 @@ int main(void) {
     RUN_CHILD(every_alignment);
     RUN_CHILD(errno_and_failures);
     RUN_CHILD(out_of_memory_and_back);
+    RUN_CHILD(a_huge_block_takes_the_only_hole);
     RUN_CHILD(realloc);
     RUN_CHILD(blocks_are_in_address_order_when_fresh);
     RUN_CHILD(a_handler_leaves_the_stack_alone);
