@@ -149,10 +149,12 @@ static uint32_t payload_crc(const struct payload *p) {
     return crc32_of(&p->key, payload_size(p) - offsetof(struct payload, key));
 }
 
+static bool small_payloads; // none over 3000 bytes: then all payloads together have less than 25 MB
+
 // 8 to 3000 bytes. One payload in 128 has 20 KB to 3 MB, and each doubling in between is equally
 // likely.
 static uint32_t payload_length(uint64_t r) {
-    if (r % 128)
+    if (small_payloads || r % 128)
         return 8 + (uint32_t)(r >> 8) % 2993;
     uint32_t base = 20480u << (r >> 8) % 8;
     return base + (uint32_t)((r >> 16) % (base / 8));
@@ -442,9 +444,9 @@ static bool parse_number(const char *text, uint64_t *value) {
 
 static int usage(const struct structure *t) {
     fprintf(stderr,
-            "usage: %s run OPS SEED [-t 1|2] [-v] [-k]   OPS 0: for ever\n"
+            "usage: %s run OPS SEED [-t 1|2] [-s] [-v] [-k]   OPS 0: for ever\n"
             "       %s check\n"
-            "       %s leak N [-k]                       -k: end by SIGKILL\n%s",
+            "       %s leak N [-s] [-k]   -s: small blocks only; -k: end by SIGKILL\n%s",
             t->name, t->name, t->name, t->more_usage ? t->more_usage : "");
     return EXIT_USAGE;
 }
@@ -456,6 +458,8 @@ static bool parse_options(int argc, char **argv, struct options *o) {
             o->verbose = true;
         else if (!strcmp(argv[i], "-k"))
             o->kill = true;
+        else if (!strcmp(argv[i], "-s"))
+            small_payloads = true;
         else if (!strcmp(argv[i], "-t") && i + 1 < argc && parse_number(argv[i + 1], &n) &&
                  n >= 1 && n <= SHARDS)
             o->threads = (unsigned)n, i++;
