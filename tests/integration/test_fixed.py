@@ -284,7 +284,7 @@ def test_no_call_changes_the_file(program, fixed, shm):
 def test_a_second_process_is_refused(fixed, shm):
     other = shm / "other-name"
     os.link(fixed, other)
-    child = start([LIST, "run", 0, 1], HEAP=fixed, ROOTS="list_state")
+    child = start([LIST, "run", 0, 1, "-s"], HEAP=fixed, ROOTS="list_state")
     assert child.stdout.readline() == "ready\n"
     for path in (fixed, other):
         refuses(work(path, "check"), f"is in use by process {child.pid}")

@@ -257,7 +257,7 @@ def test_growth_that_is_refused(fixed, shm):
     assert done.returncode == 8 and "has metadata for" in done.stderr, said(done)
     done = recover_tool(shm / "none", "--grow")
     assert done.returncode == 8 and "none" in done.stderr, said(done)
-    child = start([LIST, "run", 0, 1], HEAP=fixed, ROOTS="list_state")
+    child = start([LIST, "run", 0, 1, "-s"], HEAP=fixed, ROOTS="list_state")
     assert child.stdout.readline().startswith(("ready", "ok "))
     done = recover_tool(fixed, "--grow")
     child.kill()

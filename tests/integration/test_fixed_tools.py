@@ -56,7 +56,8 @@ def test_follow_says_how_the_owner_ended(program, processes, fixed):
     figures = Figures(program, processes, HEAP=fixed, ROOTS="held")
     figures.ask("small 10 10")
     watch = follower(fixed, processes)
-    assert "sleeping; heap " in watch.stdout.readline()
+    while "sleeping; heap " not in (line := watch.stdout.readline()):
+        assert "running; heap " in line  # on its way from its answer to its next read()
     figures.process.kill()
     figures.process.wait()
     assert "without a clean close" in watch.stdout.read().splitlines()[-1]
