@@ -239,7 +239,9 @@ static const struct workload {
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-#define WARM_UP 3u // by then the first slabs of the bins have all their pages (blocks/holes.h)
+// By then the first slabs of the bins have all their pages (blocks/holes.h), and nearly all thread
+// caches have grown as far as the workload needs.
+#define WARM_UP 16u
 
 static void run_round(const struct workload *w) {
     for (unsigned step = 0; step < w->steps; step++)

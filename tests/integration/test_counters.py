@@ -20,7 +20,8 @@ def counters(*arguments, **settings):
 @pytest.mark.slow
 def test_no_counter_passes_its_bound():
     done = counters()
-    assert done.returncode == 0, said(done)
+    # What is above its bound comes last. A long message may be cut.
+    assert done.returncode == 0, done.stdout.partition("Above the bound")[2] or said(done)
 
 
 def test_a_bound_that_is_passed_is_said():
@@ -108,10 +109,10 @@ def test_model_scales_what_shares_nothing(tmp_path):
     model = json.loads(file.read_text(encoding="utf-8"))
     assert model["assumed"]["drain"] == 1e6
     curves = {name: nodes["two nodes"] for name, nodes in model["curves"].items()}
-    assert 7.8 < curves["shbench"]["8"] / curves["shbench"]["1"] < 8.2
+    assert 7.8 < curves["shbench"]["8"] / curves["shbench"]["1"] < 8.2, curves
     # What no extent cache has, at least 1 operation in 70, waits for one lock: no more with 8
     # threads than one fence of a millisecond after the other.
-    assert curves["larson-large"]["8"] < 70 * 1000
+    assert curves["larson-large"]["8"] < 70 * 1000, curves
 
 
 def test_model_says_what_is_wrong():
