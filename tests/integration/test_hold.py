@@ -159,12 +159,12 @@ def test_a_debugger_sees_a_program_that_works(tracer, holding, tmp_path):
     program = compiled("holds_odd.c")
     if tracer == "strace":
         preload = f"-ELD_PRELOAD={holding}"
-        command = [tracer, "-f", "-o", tmp_path / "trace", preload, program, "interrupt", 0.3]
+        command = [tracer, "-f", "-o", tmp_path / "trace", preload, program, "interrupt", 1.0]
     else:
         # gdb runs the program without a shell, which would have the threads held as well.
         script = ["set startup-with-shell off", f"set environment LD_PRELOAD {holding}"]
         script += ["set breakpoint pending on", "handle SIGUSR1 nostop noprint pass"]
-        script += ["break on_signal", "commands", "silent", "continue", "end", "run interrupt 0.3"]
+        script += ["break on_signal", "commands", "silent", "continue", "end", "run interrupt 1.0"]
         lines = tmp_path / "script"
         lines.write_text("\n".join(script) + "\n")
         command = [tracer, "-nx", "-batch", "-x", lines, program]
