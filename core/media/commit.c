@@ -375,10 +375,11 @@ static bool map_private(const struct pm_file *file, size_t len) {
 
 static bool map_all_private(void) {
     bool good = map_private(&pm_heap.super_file, pm_heap.super_file.reach);
-    for (size_t i = 0; i < pm_heap_file_count() && good; i++)
+    for (size_t i = 0; i < pm_heap_file_count() && good; i++) {
+        const struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
         if (pm_heap_files[i].share || pm_heap_files[i].holds == PM_FILE_DATA)
-            good = !pm_heap_files[i].file->map ||
-                   map_private(pm_heap_files[i].file, pm_heap_files[i].file->reach);
+            good = !file->map || map_private(file, file->reach);
+    }
     return good;
 }
 
@@ -456,9 +457,9 @@ bool pm_commit_share_metadata(void) {
     pm_persist_journaled(false);
     bool good = true;
     for (size_t i = 0; i < pm_heap_file_count() && good; i++) {
-        const struct pm_heap_file *f = &pm_heap_files[i];
-        if (f->file->map && (f->share || f->file == &pm_heap.super_file))
-            good = pm_file_map(f->file, f->file->map, f->file->reach, PROT_READ | PROT_WRITE,
+        struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
+        if (file->map && (pm_heap_files[i].share || file == &pm_heap.super_file))
+            good = pm_file_map(file, file->map, file->reach, PROT_READ | PROT_WRITE,
                                MAP_FIXED | MAP_NORESERVE, 0) != MAP_FAILED;
     }
     return good;

@@ -27,9 +27,9 @@ struct pm_heap pm_heap = {
 
 const struct pm_heap_file pm_heap_files[PM_HEAP_FILES] = {
 #define ROW(member, name, holds, held, empty, feature, share)                                      \
-    {name, &pm_heap.member, holds, held, empty, feature, share, 0},
+    {name, offsetof(struct pm_heap, member), holds, held, empty, feature, share, 0},
 #define ROW_OF_SHARD(n, member, name, holds, held, empty, feature, share)                          \
-    {name, &pm_heap.shard[n].member, holds, held, empty, feature, share, n},
+    {name, offsetof(struct pm_heap, shard[n].member), holds, held, empty, feature, share, n},
     PM_HEAP_FILE_TABLE(ROW, ROW_OF_SHARD) PM_MORE_FILES_TABLE(ROW_OF_SHARD)
 #undef ROW
 #undef ROW_OF_SHARD

@@ -87,6 +87,10 @@ static inline struct pm_shard *pm_shard_of_slab(uint32_t slab) {
 static inline size_t pm_heap_file_count(void) {
     return PM_FIRST_FILES + PM_SHARD_FILES * (pm_heap.shards - 1u);
 }
+// The file of a row, of pm_heap or its shard.
+static inline struct pm_file *pm_heap_file(const struct pm_heap_file *row) {
+    return (struct pm_file *)(uintptr_t)((char *)&pm_heap + row->at);
+}
 // Whether the open heap has this file, and holds it open.
 bool pm_heap_holds(const struct pm_heap_file *file);
 

@@ -96,7 +96,8 @@ static bool unlink_files(int fd, unsigned shards, uint64_t features) {
     for (size_t i = 0; i < PM_FIRST_FILES + PM_SHARD_FILES * (shards - 1u); i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         bool may_be = !f->feature || (f->feature & features);
-        if (may_be && f->file != &pm_heap.super_file && f->file != &pm_heap.new_super)
+        const struct pm_file *file = pm_heap_file(f);
+        if (may_be && file != &pm_heap.super_file && file != &pm_heap.new_super)
             good &= unlink_file(fd, f->name);
     }
     return good && unlink_file(fd, NEW_SUPERBLOCK);

@@ -96,9 +96,10 @@ enum { PM_SHARD_FILES = 0 PM_SHARD_FILE_TABLE(ONE, 0) };
 // The rows of all shards; pm_heap_file_count() are those of the shards that there are.
 #define PM_HEAP_FILES (PM_FIRST_FILES + PM_SHARD_FILES * ((size_t)PM_SHARDS - 1))
 
+// No pointers: they would cost each start of a program a page, for the loader to relocate them.
 struct pm_heap_file {
-    const char *name;
-    struct pm_file *file; // of pm_heap or its shard
+    char name[16];
+    uint32_t at; // see pm_heap_file()
     enum pm_file_holds holds;
     bool held, empty;
     uint32_t feature, share;

@@ -46,9 +46,9 @@ static bool write_log_header(int fd) {
 }
 
 bool pm_make_file(const struct pm_heap_file *f, bool sync) {
-    bool is_log = f->file == &pm_heap.shard[f->shard].log;
-    int fd = new_fd(f->file->name);
-    return made(f->file, fd,
+    bool is_log = pm_heap_file(f) == &pm_heap.shard[f->shard].log;
+    int fd = new_fd(pm_heap_file(f)->name);
+    return made(pm_heap_file(f), fd,
                 fd >= 0 && (!is_log || write_log_header(fd)) && (!sync || fsync(fd) == 0));
 }
 
@@ -133,7 +133,7 @@ int pm_make_nameless(const char *where, const char *what, struct pm_error *err) 
     int status = good ? make_empty(&super, err) : pm_make_reason(err, SUPERBLOCK);
     pm_heap.created = pm_heap.nameless = status == PM_OK;
     for (size_t i = 0; i < PM_FIRST_FILES && status != PM_OK; i++)
-        pm_file_close(pm_heap_files[i].file);
+        pm_file_close(pm_heap_file(&pm_heap_files[i]));
     return status;
 }
 
@@ -157,8 +157,8 @@ static bool link_file(struct pm_file *file, const char *name) {
 int pm_make_names(struct pm_error *err) {
     for (size_t i = 0; i < pm_heap_file_count(); i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
-        const char *name = f->file == &pm_heap.super_file ? NEW_SUPERBLOCK : f->name;
-        if (pm_heap_holds(f) && !link_file(f->file, name))
+        const char *name = pm_heap_file(f) == &pm_heap.super_file ? NEW_SUPERBLOCK : f->name;
+        if (pm_heap_holds(f) && !link_file(pm_heap_file(f), name))
             return pm_make_reason(err, name);
     }
     int status = pm_dir_lock(pm_heap.super_file.fd, PM_OPEN_EXISTING, false, err); // of a new one

@@ -151,12 +151,12 @@ static int check_sizes(struct pm_error *err) {
     for (size_t i = 0; i < pm_heap_file_count() && status == PM_OK; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         // A heap that was longer once has more slab headers than it needs; nobody reads those.
-        if (!f->share || !pm_heap_holds(f) || f->file == &pm_heap.shard[f->shard].slabs)
+        if (!f->share || !pm_heap_holds(f) || pm_heap_file(f) == &pm_heap.shard[f->shard].slabs)
             continue;
-        if (f->file->size > PM_SHARD_RANGE / f->share)
+        if (pm_heap_file(f)->size > PM_SHARD_RANGE / f->share)
             return pm_fail(err, PM_DAMAGE, "%s/%s has %zu bytes, too long for a heap of any size",
-                           pm_heap.dir, f->name, f->file->size);
-        status = check_room(f->file, pm_shard_reach() / f->share, err);
+                           pm_heap.dir, f->name, pm_heap_file(f)->size);
+        status = check_room(pm_heap_file(f), pm_shard_reach() / f->share, err);
     }
     return status;
 }
@@ -202,7 +202,7 @@ static int open_held(bool by_superblock, struct pm_error *err) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         bool always = f->held && !f->feature && f->shard == 0;
         if (by_superblock ? !always && pm_heap_holds(f) : always)
-            status = pm_file_open(f->file, flags, err);
+            status = pm_file_open(pm_heap_file(f), flags, err);
     }
     return status;
 }
@@ -210,10 +210,11 @@ static int open_held(bool by_superblock, struct pm_error *err) {
 // The journal may have changed the lengths of files that are open already.
 static int measure(struct pm_error *err) {
     struct stat st;
-    for (size_t i = 0; i < PM_FIRST_FILES; i++)
-        if (pm_heap_files[i].file->fd >= 0 && !pm_heap_files[i].file->length &&
-            fstat(pm_heap_files[i].file->fd, &st) == 0)
-            pm_heap_files[i].file->size = (size_t)st.st_size;
+    for (size_t i = 0; i < PM_FIRST_FILES; i++) {
+        struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
+        if (file->fd >= 0 && !file->length && fstat(file->fd, &st) == 0)
+            file->size = (size_t)st.st_size;
+    }
     return pm_fixed_is_open() ? pm_fixed_measure(err) : PM_OK;
 }
 
@@ -358,10 +359,11 @@ static int map_data(struct pm_error *err) {
 // which are mapped piece by piece.
 int pm_heap_map(struct pm_error *err) {
     int status = map_data(err);
-    for (size_t i = 0; i < pm_heap_file_count() && status == PM_OK; i++)
-        if (pm_heap_files[i].share && pm_heap_holds(&pm_heap_files[i]))
-            status =
-                map_file(pm_heap_files[i].file, pm_shard_reach() / pm_heap_files[i].share, err);
+    for (size_t i = 0; i < pm_heap_file_count() && status == PM_OK; i++) {
+        const struct pm_heap_file *f = &pm_heap_files[i];
+        if (f->share && pm_heap_holds(f))
+            status = map_file(pm_heap_file(f), pm_shard_reach() / f->share, err);
+    }
     if (status == PM_OK && !pm_file_try(&pm_heap.roots))
         status = pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map it: %s", pm_heap.dir,
                          pm_strerror(errno));
@@ -464,7 +466,7 @@ bool pm_heap_clean(void) {
             return false;
     if (pm_durability != PM_DURABLE_NONE)
         for (size_t i = 0; i < pm_heap_file_count(); i++) {
-            if (pm_heap_holds(&pm_heap_files[i]) && !pm_file_sync(pm_heap_files[i].file))
+            if (pm_heap_holds(&pm_heap_files[i]) && !pm_file_sync(pm_heap_file(&pm_heap_files[i])))
                 return false;
         }
     pm_commit_u64(&pm_heap.super->state.state, PM_STATE_CLEAN);
@@ -475,7 +477,7 @@ void pm_heap_release(void) {
     if (pm_heap_is_held())
         pm_heap_become(pm_heap_on_media() ? PM_HEAP_CLOSED : PM_HEAP_PRIVATE);
     for (size_t i = 0; i < pm_heap_file_count(); i++) {
-        struct pm_file *file = pm_heap_files[i].file;
+        struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
         if (file->map && pm_heap_files[i].holds != PM_FILE_DATA)
             pm_file_unmap(file, file->map, file->reach);
         pm_file_close(file);

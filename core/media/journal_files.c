@@ -39,7 +39,7 @@ static int open_by_name(unsigned file) {
     char name[PM_FILE_NAME];
     const struct pm_file *wanted = pm_journal_heap_file(file);
     for (size_t i = 0; i < PM_HEAP_FILES && opened[file] < 0; i++) {
-        if (pm_heap_files[i].file != wanted)
+        if (pm_heap_file(&pm_heap_files[i]) != wanted)
             continue;
         pm_volume_find(pm_heap.dir_fd, &pm_heap_files[i], name);
         opened[file] = openat(pm_heap.dir_fd, name,

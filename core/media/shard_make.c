@@ -104,7 +104,7 @@ static bool is_wanted(const struct pm_heap_file *f) {
 }
 
 static bool map_file(const struct pm_heap_file *f, struct pm_shard *s) {
-    struct pm_file *file = f->file;
+    struct pm_file *file = pm_heap_file(f);
     void *at = file == &s->data ? pm_heap_at(s->offset) : NULL;
     size_t reach = file == &s->data ? pm_shard_reach() : pm_shard_reach() / f->share;
     int flags = MAP_NORESERVE | (at ? MAP_FIXED : 0);
@@ -125,8 +125,8 @@ static bool make_files(struct pm_shard *s, unsigned n) {
     good = good && (pm_heap.nameless || pm_volume_sync(s->volume));
     for (EACH_FILE(f, n))
         if (good && is_wanted(f))
-            good = pm_file_open(f->file, O_RDWR, &ignored) == PM_OK &&
-                   (f->file != &s->data || !pm_heap_is_journaled() || pm_work_make(s)) &&
+            good = pm_file_open(pm_heap_file(f), O_RDWR, &ignored) == PM_OK &&
+                   (pm_heap_file(f) != &s->data || !pm_heap_is_journaled() || pm_work_make(s)) &&
                    map_file(f, s);
     return good && pm_chunks_begin(s, 0) && pm_log_reset(s);
 }
@@ -135,15 +135,16 @@ static bool make_files(struct pm_shard *s, unsigned n) {
 static void drop_files(struct pm_shard *s, unsigned n) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
     for (EACH_FILE(f, n)) {
-        if (f->file->map && f->file == &s->data)
-            mmap(f->file->map, f->file->reach, PROT_NONE, flags, -1, 0);
-        else if (f->file->map)
-            munmap(f->file->map, f->file->reach);
-        if (pm_file_is_ours(f->file))
-            close(f->file->fd);
-        f->file->fd = -1;
-        f->file->map = NULL;
-        unlinkat(pm_heap.dir_fd, f->file->name, 0);
+        struct pm_file *file = pm_heap_file(f);
+        if (file->map && file == &s->data)
+            mmap(file->map, file->reach, PROT_NONE, flags, -1, 0);
+        else if (file->map)
+            munmap(file->map, file->reach);
+        if (pm_file_is_ours(file))
+            close(file->fd);
+        file->fd = -1;
+        file->map = NULL;
+        unlinkat(pm_heap.dir_fd, file->name, 0);
     }
     pm_work_drop(s);
     pm_shard_set_volume(n, 0);

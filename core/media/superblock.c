@@ -9,6 +9,12 @@
 #include "base/crc.h"
 #include "heap.h"
 
+// Not time(): it is an indirect function, which each start of a program would have to resolve.
+static uint64_t seconds_now(void) {
+    struct timespec now;
+    return clock_gettime(CLOCK_REALTIME, &now) == 0 ? (uint64_t)now.tv_sec : 0;
+}
+
 void pm_superblock_new(struct pm_superblock *super) {
     memset(super, 0, sizeof *super);
     super->magic = PM_SUPER_MAGIC;
@@ -19,7 +25,7 @@ void pm_superblock_new(struct pm_superblock *super) {
     super->range = PM_HEAP_RANGE;
     super->page_size = PM_PAGE_SIZE;
     super->slab_size = PM_SLAB_SIZE;
-    super->created = (uint64_t)time(NULL);
+    super->created = seconds_now();
     if (getrandom(super->uuid, sizeof super->uuid, GRND_NONBLOCK) != (ssize_t)sizeof super->uuid)
         memcpy(super->uuid, &super->created, sizeof super->created);
     super->node[0] = (struct pm_node_range){0, PM_HEAP_RANGE};

@@ -66,16 +66,14 @@ unsigned pm_volume_count(const char *text) {
 }
 
 static void file_name(const struct pm_heap_file *f, unsigned volume, char out[PM_FILE_NAME]) {
-    if (volume)
-        snprintf(out, PM_FILE_NAME, FILE_NAME ".%u/%s", volume, f->name);
-    else
-        snprintf(out, PM_FILE_NAME, "%s", f->name);
+    size_t at = volume ? (size_t)snprintf(out, PM_FILE_NAME, FILE_NAME ".%u/", volume) : 0;
+    memcpy(out + at, f->name, sizeof f->name);
 }
 
 void pm_shard_set_volume(unsigned shard, unsigned volume) {
     for (size_t i = 0; i < PM_HEAP_FILES; i++)
         if (pm_heap_files[i].shard == shard && shard)
-            file_name(&pm_heap_files[i], volume, pm_heap_files[i].file->name);
+            file_name(&pm_heap_files[i], volume, pm_heap_file(&pm_heap_files[i])->name);
     pm_heap.shard[shard].volume = volume;
 }
 

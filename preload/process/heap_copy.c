@@ -101,11 +101,11 @@ static int make_dir(struct pm_error *err) {
 
 static int make_file(size_t i, struct pm_error *err) {
     struct stat st;
-    struct pm_file *copy = &other.file[i], *file = pm_heap_files[i].file;
+    struct pm_file *copy = &other.file[i], *file = pm_heap_file(&pm_heap_files[i]);
     // All files of the copy lie in one directory.
     const char *name = pm_heap_files[i].name;
     *copy = *file;
-    snprintf(copy->name, sizeof copy->name, "%s", name);
+    memcpy(copy->name, name, sizeof pm_heap_files[i].name);
     if (file == &pm_heap.super_file)
         name = pm_heap.new_super.name;
     copy->fd = pm_os_fd_high(
@@ -200,7 +200,7 @@ static bool write_identity(int fd) {
 }
 
 static int fill_file(size_t i, struct pm_error *err) {
-    struct pm_file *file = pm_heap_files[i].file;
+    struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
     int fd = other.file[i].fd;
     bool good = pm_file_ready(file);
     if (pm_heap_files[i].holds == PM_FILE_DATA) {
@@ -270,8 +270,8 @@ static int move_in(struct pm_error *err) {
     for (size_t i = 0; i < pm_heap_file_count(); i++) {
         if (!is_there(i))
             continue;
-        struct pm_file before = *pm_heap_files[i].file;
-        *pm_heap_files[i].file = other.file[i];
+        struct pm_file before = *pm_heap_file(&pm_heap_files[i]);
+        *pm_heap_file(&pm_heap_files[i]) = other.file[i];
         other.file[i] = before;
     }
     char name[sizeof other.dir];

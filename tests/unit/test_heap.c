@@ -12,7 +12,7 @@ static void test_create(void) {
     for (size_t i = 0; i < PM_FIRST_FILES; i++) {
         if (!pm_heap_files[i].held)
             continue;
-        snprintf(path, sizeof path, "%s/%s", fixture_dir, pm_heap_files[i].name);
+        snprintf(path, sizeof path, "%s/%.15s", fixture_dir, pm_heap_files[i].name);
         CHECK(lstat(path, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 07777) == 0600);
     }
     CHECK_EQ(open_it(PM_OPEN_EXISTING), PM_OK);

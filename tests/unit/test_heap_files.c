@@ -17,7 +17,7 @@ static struct pm_error err;
 
 static bool there(const char *dir, const char *name) {
     char path[256];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
+    snprintf(path, sizeof path, "%s/%.15s", dir, name);
     return access(path, F_OK) == 0;
 }
 
@@ -54,20 +54,20 @@ static void test_made_and_opened(void) {
     new_heap();
     check_whole(fixture_dir);
     for (EACH(f)) {
-        CHECK(f->held == (f->file->fd >= 0));
-        CHECK(!f->share || f->file->reach == pm_shard_reach() / f->share);
-        CHECK_STR(f->name, f->file->name);
+        CHECK(f->held == (pm_heap_file(f)->fd >= 0));
+        CHECK(!f->share || pm_heap_file(f)->reach == pm_shard_reach() / f->share);
+        CHECK_STR(f->name, pm_heap_file(f)->name);
     }
     pm_heap_release();
     for (EACH(f))
-        CHECK(f->file->fd < 0 && f->file->map == NULL);
+        CHECK(pm_heap_file(f)->fd < 0 && pm_heap_file(f)->map == NULL);
 }
 
 // As it is when a heap has just been closed, and where an interruption left names that pass.
 static void make_all_names(void) {
     for (EACH(f)) {
         char path[160];
-        snprintf(path, sizeof path, "%s/%s", fixture_dir, f->name);
+        snprintf(path, sizeof path, "%s/%.15s", fixture_dir, f->name);
         int fd = open(path, O_WRONLY | O_CREAT, 0600);
         MUST(fd >= 0);
         close(fd);
@@ -85,11 +85,11 @@ static void test_removed(void) {
 static void test_removed_in_part(void) {
     for (EACH(f)) {
         char path[160];
-        if (f->file == &pm_heap.super_file || f->file == &pm_heap.new_super)
+        if (pm_heap_file(f) == &pm_heap.super_file || pm_heap_file(f) == &pm_heap.new_super)
             continue;
         MUST(mkdir(fixture_dir, 0700) == 0);
         make_all_names();
-        snprintf(path, sizeof path, "%s/%s", fixture_dir, f->name);
+        snprintf(path, sizeof path, "%s/%.15s", fixture_dir, f->name);
         MUST(unlink(path) == 0 && mkdir(path, 0700) == 0);
         int fd = open(fixture_dir, O_RDONLY | O_DIRECTORY);
         CHECK(!pm_dir_is_remnant(fd));
@@ -97,7 +97,7 @@ static void test_removed_in_part(void) {
         CHECK(pm_dir_is_remnant(fd));
         for (EACH(other))
             CHECK(there(fixture_dir, other->name) ==
-                  (other == f || other->file == &pm_heap.new_super));
+                  (other == f || pm_heap_file(other) == &pm_heap.new_super));
         MUST(rmdir(path) == 0);
         pm_heap_remove_at(fd, fixture_dir);
         CHECK(access(fixture_dir, F_OK) != 0);
@@ -110,9 +110,9 @@ static void test_leavings(void) {
     pm_options_default();
     for (EACH(f)) {
         char path[160];
-        if (f->file == &pm_heap.super_file)
+        if (pm_heap_file(f) == &pm_heap.super_file)
             continue;
-        snprintf(path, sizeof path, "%s/%s", fixture_dir, f->name);
+        snprintf(path, sizeof path, "%s/%.15s", fixture_dir, f->name);
         MUST(mkdir(fixture_dir, 0700) == 0);
         close(open(path, O_WRONLY | O_CREAT, 0600));
         CHECK_EQ(pm_heap_open(fixture_dir, PM_OPEN_CREATE, false, &err), PM_OK);
@@ -129,9 +129,10 @@ static void test_unmade(void) {
     for (EACH(f)) {
         char path[160];
         // Data without a superblock are taken for a heap that has lost it.
-        if ((!f->empty && f->file != &pm_heap.new_super) || f->file == &pm_heap.shard[0].data)
+        const struct pm_file *file = pm_heap_file(f);
+        if ((!f->empty && file != &pm_heap.new_super) || file == &pm_heap.shard[0].data)
             continue;
-        snprintf(path, sizeof path, "%s/%s", fixture_dir, f->name);
+        snprintf(path, sizeof path, "%s/%.15s", fixture_dir, f->name);
         MUST(mkdir(fixture_dir, 0700) == 0 && mkdir(path, 0700) == 0);
         CHECK_EQ(pm_heap_open(fixture_dir, PM_OPEN_CREATE, false, &err), PM_OPERATIONAL);
         CHECK_HAS(err.text, f->name);
@@ -149,7 +150,7 @@ static void test_copied(void) {
     check_whole(twin);
     for (EACH(f))
         if (f->held)
-            CHECK(fstat(f->file->fd, &st) == 0 && st.st_ino == f->file->ino &&
+            CHECK(fstat(pm_heap_file(f)->fd, &st) == 0 && st.st_ino == pm_heap_file(f)->ino &&
                   pm_os_fd_at_path(pm_heap.dir_fd, twin));
     pm_heap_copy_part();
     pm_heap_remove();

@@ -150,7 +150,7 @@ static void test_missing_and_short_files(void) {
     for (size_t i = 0; i < PM_FIRST_FILES; i++) {
         if (!pm_heap_files[i].empty)
             continue;
-        snprintf(path, sizeof path, "%s/%s", fixture_dir, pm_heap_files[i].name);
+        snprintf(path, sizeof path, "%s/%.15s", fixture_dir, pm_heap_files[i].name);
         snprintf(aside, sizeof aside, "%s/aside", fixture_root);
         MUST(rename(path, aside) == 0);
         refused(PM_OPEN_EXISTING, PM_DAMAGE, pm_heap_files[i].name);

@@ -54,7 +54,7 @@ static int measure(struct source_file *file, struct source *s) {
 // The data of a heap in use are mapped here, as far as they may ever reach.
 static const char *map_part(size_t row) {
     static const char *map[PM_HEAP_FILES];
-    const struct pm_file *part = pm_heap_files[row].file;
+    const struct pm_file *part = pm_heap_file(&pm_heap_files[row]);
     if (part->map)
         return part->map;
     if (!map[row])
@@ -68,14 +68,15 @@ static int take_part(struct source *s, size_t row, struct pm_error *err) {
     struct source_file *file = &s->file[row];
     if (!f->held || f->shard >= pm_heap.shards || !pm_heap_holds(f))
         return PM_OK;
-    *file = (struct source_file){.fd = f->file->fd,
-                                 .length = f->file->size,
-                                 .allocated = f->file->size,
-                                 .dev = f->file->dev,
-                                 .ino = f->file->ino,
+    const struct pm_file *part = pm_heap_file(f);
+    *file = (struct source_file){.fd = part->fd,
+                                 .length = part->size,
+                                 .allocated = part->size,
+                                 .dev = part->dev,
+                                 .ino = part->ino,
                                  .bytes = map_part(row),
-                                 .at = f->file->at,
-                                 .room = f->file->room};
+                                 .at = part->at,
+                                 .room = part->room};
     s->allocated += file->allocated;
     return file->bytes ? PM_OK : reason(row, err);
 }
@@ -97,9 +98,9 @@ static int open_file(struct source *s, size_t row, struct pm_error *err) {
     if (pm_fixed_is_open())
         return take_part(s, row, err);
     if (f->held)
-        file->fd = pm_heap_holds(f) ? f->file->fd : -1;
+        file->fd = pm_heap_holds(f) ? pm_heap_file(f)->fd : -1;
     else
-        file->fd = openat(pm_heap.dir_fd, f->file->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        file->fd = openat(pm_heap.dir_fd, pm_heap_file(f)->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (file->fd < 0)
         return f->held || errno == ENOENT ? PM_OK : reason(row, err);
     return measure(file, s) == 0 ? PM_OK : reason(row, err);

@@ -57,7 +57,7 @@ static const struct pm_journal_io io = {.read = read_journal};
 static size_t row_of(const struct pm_journal_entry *e) {
     const struct pm_file *file = pm_journal_heap_file(pm_journal_file(e->member, e->shard));
     size_t row = 0;
-    while (row < PM_HEAP_FILES && pm_heap_files[row].file != file)
+    while (row < PM_HEAP_FILES && pm_heap_file(&pm_heap_files[row]) != file)
         row++;
     return row;
 }
@@ -237,7 +237,7 @@ void follow_file(size_t row, uint64_t blocks) {
 }
 
 bool follow_covers(size_t row) {
-    const struct pm_file *file = pm_heap_files[row].file;
+    const struct pm_file *file = pm_heap_file(&pm_heap_files[row]);
     for (unsigned i = 1; i < PM_SHARDS * PM_JOURNAL_MEMBERS; i++)
         if (i % PM_JOURNAL_MEMBERS != PM_JOURNAL_SELF && pm_journal_heap_file(i) == file)
             return true;

@@ -23,11 +23,11 @@ static void measure_parts(struct files *files) {
     for (size_t i = 0; i < PM_HEAP_FILES; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         struct file_space *space = &files->file[files->count];
-        if (f->holds == PM_FILE_NOTHING || !f->file->length)
+        if (f->holds == PM_FILE_NOTHING || !pm_heap_file(f)->length)
             continue;
         files->count++;
-        snprintf(space->name, sizeof space->name, "%s", f->name);
-        space->length = space->allocated = f->file->size;
+        memcpy(space->name, f->name, sizeof f->name);
+        space->length = space->allocated = pm_heap_file(f)->size;
         sum_up(files, f, space);
     }
 }

@@ -220,7 +220,7 @@ static bool find(const struct pm_file *file, char name[PM_FILE_NAME]) {
     if (file->length)
         return true;
     for (size_t i = 0; i < PM_HEAP_FILES; i++)
-        if (pm_heap_files[i].file == file)
+        if (pm_heap_file(&pm_heap_files[i]) == file)
             return pm_volume_find(heap_fd, &pm_heap_files[i], name);
     return false;
 }

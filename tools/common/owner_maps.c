@@ -20,7 +20,7 @@ static bool is_row(const struct source_file *f, size_t row, dev_t dev, uint64_t 
         return false;
     const char *name = strrchr(path, '/'), *wanted = pm_heap_files[row].name;
     if (f->room)
-        wanted = strrchr(pm_medium_of(pm_heap_files[row].file)->path, '/') + 1;
+        wanted = strrchr(pm_medium_of(pm_heap_file(&pm_heap_files[row]))->path, '/') + 1;
     return dev == f->dev || (name && strcmp(name + 1, wanted) == 0);
 }
 
