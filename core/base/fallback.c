@@ -75,9 +75,11 @@ static uint32_t seal_of(const struct head *h) {
 }
 
 // Called when [from, to) has come into use: makes core dumps contain each DUMP_STEP that begins
-// there. Two threads may do so for the same step; that does no harm.
+// there, but the first, which they always contain. Two threads may do so for the same step; that
+// does no harm.
 static void dump(char *map, size_t from, size_t to) {
     size_t first = (from + DUMP_STEP - 1) / DUMP_STEP, end = (to + DUMP_STEP - 1) / DUMP_STEP;
+    first = first ? first : 1;
     int saved = errno;
     if (first < end)
         pm_os_advise(map + first * DUMP_STEP, (end - first) * DUMP_STEP, MADV_DODUMP);

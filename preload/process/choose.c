@@ -10,6 +10,7 @@
 #include <fnmatch.h>
 #include <limits.h>
 #include <link.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -41,18 +42,30 @@ int pm_left_out(bool *out, struct pm_error *err) {
     return status;
 }
 
+// The process runs on volatile memory, for this reason.
+__attribute__((format(printf, 2, 3))) static void go_without(struct pm_chosen *chosen,
+                                                             const char *format, ...) {
+    static char why[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    chosen->without_heap = true;
+    chosen->why = why;
+}
+
 static void explain_left_out(struct pm_chosen *chosen) {
     char name[256] = "";
     if (pm_options.backing.number == PM_BACKING_VOLATILE)
-        snprintf(chosen->why, sizeof chosen->why, "PMALLOC_BACKING=volatile");
+        chosen->why = "PMALLOC_BACKING=volatile";
     else if (pm_os_program_name(name, sizeof name))
-        snprintf(chosen->why, sizeof chosen->why, "PMALLOC_PROGRAM=%.200s does not match %s",
-                 pm_options.program.text, name);
+        go_without(chosen, "PMALLOC_PROGRAM=%.200s does not match %s", pm_options.program.text,
+                   name);
 }
 
 // Whether the heap has captured roots: without any, its file `roots` is empty.
 static bool keeps_something(const char *dir) {
-    char path[sizeof(struct pm_chosen) + 8];
+    char path[PM_CHOSEN_NAME + 8];
     struct stat st;
     snprintf(path, sizeof path, "%s/roots", dir);
     return *dir && lstat(path, &st) == 0 && st.st_size > 0;
@@ -62,8 +75,7 @@ bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err) {
     if (err->status != PM_OPERATIONAL || pm_heap_on_media() || !chosen->default_heap ||
         pm_options.roots.text[0])
         return false;
-    chosen->without_heap = true;
-    snprintf(chosen->why, sizeof chosen->why, "%s", err->text);
+    go_without(chosen, "%s", err->text);
     if (!pm_options.verbose.number && keeps_something(chosen->own))
         pm_say("%s; running on volatile memory", err->text);
     return true;
@@ -102,9 +114,7 @@ static bool descends_from_copy(const char *dir) {
 // A child of a program has inherited the settings, and executes another program: that one runs on
 // volatile memory, silently.
 static void descend(const char *dir, struct pm_chosen *chosen) {
-    chosen->without_heap = true;
-    snprintf(chosen->why, sizeof chosen->why,
-             "%.300s is the heap of a program from which this one descends", dir);
+    go_without(chosen, "%.300s is the heap of a program from which this one descends", dir);
 }
 
 static int open_or_descend(const char *dir, enum pm_open_mode mode, struct pm_chosen *chosen,
@@ -120,10 +130,8 @@ static int open_or_descend(const char *dir, enum pm_open_mode mode, struct pm_ch
     }
     // A descendant of the owner has inherited the settings. It runs on volatile memory, silently.
     if (pm_os_is_ancestor(pm_heap.busy_pid, pm_heap.busy_start)) {
-        chosen->without_heap = true;
-        snprintf(chosen->why, sizeof chosen->why,
-                 "%.300s is in use by process %d, from which this one descends", dir,
-                 (int)pm_heap.busy_pid);
+        go_without(chosen, "%.300s is in use by process %d, from which this one descends", dir,
+                   (int)pm_heap.busy_pid);
         return PM_OK;
     }
     if (descends_from_copy(dir)) {
@@ -160,10 +168,7 @@ static int open_borrowed(struct pm_chosen *chosen, struct pm_error *err) {
     if (!pm_program_is_known() &&
         pm_os_ancestor_maps(pm_heap.super_file.name, pm_heap.super_file.ino)) {
         pm_heap_release();
-        chosen->without_heap = true;
-        snprintf(chosen->why, sizeof chosen->why,
-                 "a process from which this one descends has %.300s open privately", dir);
-        return PM_OK;
+        go_without(chosen, "a process from which this one descends has %.300s open privately", dir);
     }
     return PM_OK;
 }
@@ -189,30 +194,34 @@ static bool may_be_nameless(const struct pm_chosen *chosen) {
 
 static bool is_there(const char *dir) { return access(dir, F_OK) == 0; }
 
-// A default heap that is there may have roots.
+// A default heap that is there may have roots. A user who has none at all shall not pay for the
+// program's name: that costs more than all else here, as /proc makes a directory for the process. A
+// directory without directories has two links, its name and its `.`; on some file systems all have
+// one.
 static bool has_default_heap(void) {
     char name[256], dir[512];
-    if (!pm_os_program_name(name, sizeof name))
+    struct stat st;
+    pm_choose_path(dir, sizeof dir, NULL);
+    if (stat(dir, &st) != 0 || st.st_nlink == 2 || !pm_os_program_name(name, sizeof name))
         return false;
     pm_choose_path(dir, sizeof dir, name);
     return is_there(dir);
 }
 
-static void go_without(struct pm_chosen *chosen) {
+// Each start of most programs comes here. So this text is composed of nothing.
+static void start_without(struct pm_chosen *chosen) {
     chosen->without_heap = true;
-    // Not snprintf(), see pm_choose_path().
-    strcpy(chosen->why,
-           "neither PMALLOC_HEAP nor PMALLOC_ROOTS is set, so no later run could find a heap");
+    chosen->why =
+        "neither PMALLOC_HEAP nor PMALLOC_ROOTS is set, so no later run could find a heap";
 }
 
 static void wait_for_call(struct pm_chosen *chosen) {
     chosen->without_heap = chosen->by_call = true;
-    snprintf(chosen->why, sizeof chosen->why,
-             "the program opens its heap by pmalloc_open(), and has not done so");
+    chosen->why = "the program opens its heap by pmalloc_open(), and has not done so";
 }
 
 int pm_choose_none(struct pm_chosen *chosen, bool by_call, struct pm_error *err) {
-    *chosen = (struct pm_chosen){0};
+    *chosen = (struct pm_chosen){.why = ""};
     chosen->linked = dl_iterate_phdr(is_ours, NULL) != 0;
     int status = pm_left_out(&chosen->left_out, err);
     chosen->without_heap = chosen->left_out;
@@ -222,7 +231,7 @@ int pm_choose_none(struct pm_chosen *chosen, bool by_call, struct pm_error *err)
              (by_call || (chosen->linked && pm_imports("pmalloc_open"))))
         wait_for_call(chosen);
     else if (status == PM_OK && !names_something() && !chosen->linked && !has_default_heap())
-        go_without(chosen);
+        start_without(chosen);
     return status;
 }
 
@@ -251,7 +260,7 @@ static bool open_nameless(const struct pm_chosen *chosen, struct pm_error *err) 
 // There is no default heap. Where unnamed files cannot be made, one has a name at once.
 static int open_missing(struct pm_chosen *chosen, struct pm_error *err) {
     if (!names_something() && !chosen->linked) {
-        go_without(chosen);
+        start_without(chosen);
         return PM_OK;
     }
     if (open_nameless(chosen, err))
@@ -312,10 +321,9 @@ static int open_default(struct pm_chosen *chosen, struct pm_error *err) {
     pm_choose_tidy(fd, parent, name);
     close(fd);
     if (little_room(parent) && !pm_options.roots.text[0] && !is_there(dir)) {
-        chosen->without_heap = true;
-        snprintf(chosen->why, sizeof chosen->why,
-                 "%.300s would have too little room; set PMALLOC_HEAP to use a heap elsewhere",
-                 dir);
+        go_without(chosen,
+                   "%.300s would have too little room; set PMALLOC_HEAP to use a heap elsewhere",
+                   dir);
         return PM_OK;
     }
     // With roots the program wants its data, not a new heap beside them.

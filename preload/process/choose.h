@@ -9,15 +9,17 @@
 
 #include "base/message.h"
 
+#define PM_CHOSEN_NAME 512
+
 struct pm_chosen {
     bool without_heap; // the process runs on volatile memory ...
-    char why[512];     // ... for this reason
+    const char *why;   // ... for this reason
     bool left_out;     // the user wants it so
     bool by_call;      // it opens its heap itself, by pmalloc_open(), and has none until then
     bool linked;       // with libpmalloc.so: it may set a root at any time, and what it has
                        // allocated by then must be in a heap
     bool default_heap; // nobody named a heap: without roots it is removed at the end
-    char own[512];     // the default heap's directory
+    char own[PM_CHOSEN_NAME]; // the default heap's directory
 };
 
 // Whether the user left this program out of PMALLOC_PROGRAM, or wants volatile memory.

@@ -360,9 +360,10 @@ static void begin_main(void) {
 
 void pm_process_before_main(void) {
     atomic_store_explicit(&main_runs, true, memory_order_relaxed);
-    advance(pm_phase() == PM_WAITING);
-    if (pm_phase() != PM_WAITING) // else there is no heap, and nothing to capture
-        begin_main();
+    if (pm_phase() == PM_WAITING)
+        return; // there is no heap, and nothing to capture
+    advance(false);
+    begin_main();
 }
 
 // ---- by a call ----------------------------------------------------------------------------------
