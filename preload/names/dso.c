@@ -7,3 +7,6 @@
 // registers under this handle.
 extern void *const __dso_handle __attribute__((visibility("hidden")));
 void *const __dso_handle = (void *)&__dso_handle;
+
+// The page of variables that each start of a program touches begins here (preload/first).
+__attribute__((used, retain, section(".data1"), aligned(4096))) static char first_page[0];

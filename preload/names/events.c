@@ -149,12 +149,21 @@ static void at_end(int status, void *unused) {
     pm_statics_destroy();
 }
 #define AT_END(handler) on_exit(handler, NULL)
+// Not at_quick_exit(): it lies in libc's static part, and so in a page of our code that a start
+// needs for nothing else.
+extern int __cxa_at_quick_exit(void (*run)(void *), void *object);
+static void end_quickly(void *unused) {
+    (void)unused;
+    end_somehow();
+}
+#define AT_QUICK_EXIT() __cxa_at_quick_exit(end_quickly, NULL)
 #else
 static void at_end(void) {
     end_somehow();
     pm_statics_destroy();
 }
 #define AT_END(handler) atexit(handler)
+#define AT_QUICK_EXIT() at_quick_exit(end_somehow)
 #endif
 
 // Handlers run in reverse order. Ours runs after those that main registers, and before the
@@ -164,7 +173,7 @@ static int main_after_capture(int argc, char **argv, char **env) {
         pm_process_before_main();
         pm_streams_cover();
         (void)!AT_END(at_end); // fails without memory; then our destructor is the end
-        (void)!at_quick_exit(end_somehow);
+        (void)!AT_QUICK_EXIT();
     } else {
         say_not_in_charge();
     }
