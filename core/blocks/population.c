@@ -7,13 +7,16 @@
 #include "base/bits.h"
 #include "base/lazy_table.h"
 
-// By slab number: the sets live and listed of slabs whose free bits leave no room for them.
-static uint64_t (*apart)[2][PM_BITMAP_WORDS];
-static struct pm_range_table rest = {.element = sizeof *apart, .shift = PM_SLAB_SHIFT};
+// The sets live and listed of slabs whose free bits leave no room for them.
+static struct pm_slab_bits *apart[2];
+#define TABLE                                                                                      \
+    { .element = sizeof(struct pm_slab_bits), .shift = PM_SLAB_SHIFT + PM_BITS_SHIFT }
+static struct pm_range_table rest[2] = {TABLE, TABLE};
 
 bool pm_population_init(void) {
-    bool good = pm_range_table_reserve(&rest, pm_range);
-    apart = (void *)rest.table[0].map;
+    bool good = pm_range_tables_reserve(rest, 2, pm_range);
+    for (unsigned which = 0; which < 2; which++)
+        apart[which] = (void *)rest[which].table[0].map;
     return good;
 }
 
@@ -23,7 +26,7 @@ static uint64_t *old_bits(const struct pm_vslab *v, unsigned which) {
     unsigned before = pm_slab_words(v->size_class), each = pm_slab_words(v->old_class);
     unsigned room = pm_slab_is_narrow(v->size_class) ? PM_NARROW_WORDS : PM_BITMAP_WORDS;
     if (before + 2 * each > room)
-        return apart[v - pm_vslabs][which];
+        return pm_bits_of(apart[which], (uint32_t)(v - pm_vslabs), v->old_class);
     return pm_free_bits(v) + before + which * each;
 }
 

@@ -69,8 +69,8 @@ void pm_slab_kept(struct pm_vslab *v);
 
 // ---- for morph.c and verify.c ----
 // The two sets of the old blocks; valid only while the slab has old blocks. They lie in
-// pm_slab_bits, after the words that the current class needs. If there is no room, they lie in a
-// table of their own.
+// pm_slab_bits, after the words that the current class needs. If there is no room, they lie in
+// tables of their own.
 uint64_t *pm_old_live(const struct pm_vslab *v);
 uint64_t *pm_old_listed(const struct pm_vslab *v);
 
