@@ -21,6 +21,7 @@ GOOD = {
     "a.md": f"| {'word ' * 40}|\n{'x' * 300}\nword\n",
     "tests/fuzz/corpus/x": "a\tb \n",
     "build/made.c": "a\tb \n",
+    "docs/benchmarks/README.md": "a\tb \n",
     ".hidden/made.c": "a\tb \n",
     "picture.png": "\0\t \n",
 }
