@@ -17,7 +17,8 @@ extern "C" {
 #define PMALLOC_ROOT_SLOTS 512
 
 // Stores `p` in root slot `slot`. What `p` reaches survives the process. The store is one atomic
-// store of 8 bytes and durable on return, so a crash leaves the old pointer or the new one. NULL
+// store of 8 bytes and durable on return, so a crash leaves the old pointer or the new one. `p` is
+// not checked: what is not in the heap, as the blocks of another malloc, does not survive. NULL
 // empties the slot. Returns 0, or -1 with errno EINVAL (no such slot, or not an address of 48 bits)
 // or ENOTSUP (the heap is volatile). Under PMALLOC_OPEN=private it is for this process alone. The
 // first root gives a heap without a name (docs/operations.md) its directory. If that cannot be
