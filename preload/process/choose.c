@@ -71,13 +71,18 @@ static bool keeps_something(const char *dir) {
     return *dir && lstat(path, &st) == 0 && st.st_size > 0;
 }
 
+// A default heap cannot be used. If it has data, the user hears of it unasked.
+static void miss(struct pm_chosen *chosen, const char *dir, const char *why) {
+    go_without(chosen, "%s", why);
+    if (!pm_options.verbose.number && keeps_something(dir))
+        pm_say("%s; running on volatile memory", why);
+}
+
 bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err) {
     if (err->status != PM_OPERATIONAL || pm_heap_on_media() || !chosen->default_heap ||
         pm_options.roots.text[0])
         return false;
-    go_without(chosen, "%s", err->text);
-    if (!pm_options.verbose.number && keeps_something(chosen->own))
-        pm_say("%s; running on volatile memory", err->text);
+    miss(chosen, chosen->own, err->text);
     return true;
 }
 
@@ -282,20 +287,44 @@ static int open_there(struct pm_chosen *chosen, struct pm_error *err) {
     return open_missing(chosen, err);
 }
 
+// The heap PROGRAM is there and cannot be used, which the error says, and the next one is missing.
+// Descendants of the heap's owner have inherited its settings, so they hear nothing.
+static int open_beside(struct pm_chosen *chosen, const char *name, const struct pm_error *first,
+                       bool heard, struct pm_error *err) {
+    char dir[PM_CHOSEN_NAME];
+    if (names_something() || chosen->linked)
+        return open_missing(chosen, err);
+    pm_choose_path(dir, sizeof dir, name);
+    if (heard)
+        go_without(chosen, "%s", first->text);
+    else
+        miss(chosen, dir, first->text);
+    return PM_OK;
+}
+
 // Opens the heap PROGRAM or, while heaps are busy, PROGRAM.2, .3, and so on. A heap that is
 // damaged, or another build's, may hold somebody's data, so it is left as it is. It must not keep
 // programs of that name from running, so the next one is tried.
 static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_error *err) {
     char *dir = chosen->own, *end = dir + strlen(dir);
     bool keep = !names_something(); // a heap that is missing is not made, at least not there
+    bool heard = false;
+    struct pm_error first;
     for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
         if (n > 1)
             snprintf(end, sizeof chosen->own - (size_t)(end - dir), ".%u", n);
+        if (n > 1 && keep && !is_there(dir))
+            return open_beside(chosen, name, &first, heard, err);
         int status = keep && !is_there(dir) ? open_missing(chosen, err) : open_there(chosen, err);
-        if (status == PM_DAMAGE || pm_heap.foreign)
+        bool strange = status == PM_DAMAGE || pm_heap.foreign;
+        if (strange)
             pm_say("%s; left as it is, taking the next default heap", err->text);
         else if (status == PM_OK || !pm_heap.busy)
             return status;
+        if (n == 1) {
+            first = *err;
+            heard = strange || pm_os_is_ancestor(pm_heap.busy_pid, pm_heap.busy_start);
+        }
     }
     return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy; set PMALLOC_HEAP", name);
 }

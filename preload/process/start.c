@@ -360,8 +360,11 @@ static void begin_main(void) {
 
 void pm_process_before_main(void) {
     atomic_store_explicit(&main_runs, true, memory_order_relaxed);
-    if (pm_phase() == PM_WAITING)
-        return; // there is no heap, and nothing to capture
+    if (pm_phase() == PM_WAITING) { // there is no heap, and nothing to capture
+        if (pm_options.verbose.number)
+            pm_start_line(&chosen, &recovery);
+        return;
+    }
     advance(false);
     begin_main();
 }
@@ -412,6 +415,10 @@ static int open_in_its_turn(const char *dir, bool existing, struct pm_error *err
 
 static int is_open_already(const char *dir, struct pm_error *err) {
     struct stat its, ours;
+    if (chosen.left_out) {
+        errno = ENOTSUP;
+        return pm_fail(err, PM_OPERATIONAL, "no heap for this program: %s", chosen.why);
+    }
     if (pm_heap_on_media() && stat(dir, &its) == 0 && stat(pm_heap.dir, &ours) == 0 &&
         its.st_dev == ours.st_dev && its.st_ino == ours.st_ino)
         return PM_OK;
@@ -431,10 +438,8 @@ int pm_process_open(const char *dir, bool existing, struct pm_error *err) {
         called = true;
     pm_process_begin();
     while ((seen = pm_phase()) < PM_READY) {
-        if (seen == PM_WAITING && chosen.left_out) {
-            errno = ENOTSUP;
-            return pm_fail(err, PM_OPERATIONAL, "no heap for this program: %s", chosen.why);
-        }
+        if (seen == PM_WAITING && chosen.left_out)
+            break;
         if (seen == PM_STARTING && pm_phase_starts_here()) {
             errno = EDEADLK;
             return pm_fail(err, PM_OPERATIONAL, "in a signal handler that interrupts an opening");

@@ -89,6 +89,36 @@ def test_purge_keeps_what_may_hold_data():
     assert left == ["foreign"]
 
 
+def test_a_default_heap_that_is_busy():
+    """Without roots a second run has volatile memory, and says why. With them it is refused."""
+    text = private_shm(
+        f"""{HEAPS}
+        echo get a | $preload {SHELL} 2>&1
+        echo get a | $preload PMALLOC_VERBOSE=1 {SHELL} 2>&1
+        echo get a | $preload PMALLOC_ROOTS=store {SHELL} 2>&1 || echo status $?
+        finish; echo get a | $preload {SHELL} 2>&1; ls $heaps"""
+    )
+    quiet, none, verbose, _, refused, status, value, *heaps = text.splitlines()
+    assert re.search(r"/kvshell is in use by process \d+;.* running on volatile memory$", quiet)
+    assert re.search(r"volatile memory: .*/kvshell is in use by process \d+", verbose), verbose
+    assert "/kvshell is in use by process" in refused and status == "status 125"
+    assert none == "none" and value == "b" and "kvshell.2" not in heaps
+
+
+def test_a_default_heap_of_an_ancestor_is_missed_silently():
+    text = private_shm(
+        f"""cat > /dev/shm/inner <<'END'
+        env -u PMALLOC_ROOTS PMALLOC_VERBOSE=1 $0 -c : 2>&1
+        env -u PMALLOC_ROOTS $0 -c : 2>&1
+END
+        cp $(command -v bash) /dev/shm/shell
+        env LD_PRELOAD={BUILD}/libpmalloc_preload.so PMALLOC_PROGRAM=shell \
+            'PMALLOC_ROOTS=*' /dev/shm/shell -c '. /dev/shm/inner' /dev/shm/shell"""
+    )
+    (line,) = text.splitlines()
+    assert "volatile memory" in line and "/shell is in use by process" in line, line
+
+
 def test_no_default_heaps():
     text = private_shm(f"{RECOVER}; {RECOVER} --purge; {RECOVER} --json; ls /dev/shm")
     lines = text.splitlines()

@@ -167,6 +167,17 @@ def test_settings_come_first(named, shm, heap):
     done = run([named, "try", other, heap], preload=False, HEAP=heap)
     assert attempts(done) == ["-1 Device or resource busy", "0 -"]
     assert f"has the heap {heap} open already" in done.stderr and not other.exists()
-    done = run([named, "try", heap], preload=False, BACKING="volatile")
-    assert attempts(done) == ["-1 Operation not supported"]
-    assert "PMALLOC_BACKING=volatile" in done.stderr
+    for settings in ({"BACKING": "volatile"}, {"PROGRAM": "another"}):
+        for more in ({}, {"VERBOSE": 1}, {"STATS": 1}):  # with these the start does not wait
+            done = run([named, "try", heap], preload=False, **settings, **more)
+            assert attempts(done) == ["-1 Operation not supported"]
+            assert f"no heap for this program: PMALLOC_{list(settings)[0]}" in done.stderr
+
+
+def test_start_line_of_a_program_that_has_not_opened_its_heap_yet(named, heap):
+    succeeds(run([named, "early", heap], preload=False))
+    done = run([named, "try", heap], preload=False, VERBOSE=1)
+    assert attempts(done) == ["0 -"]
+    lines = done.stderr.splitlines()
+    assert "volatile memory" in lines[0] and "opens its heap by pmalloc_open()" in lines[0]
+    assert f"heap {heap} (" in lines[-1]
