@@ -10,6 +10,7 @@
 #include "fixed_make.h"
 #include "fixed_map.h"
 #include "fixed_target.h"
+#include "heap_open.h"
 #include "journal.h"
 #include "persist.h"
 
@@ -25,6 +26,26 @@ static bool zero_range(const struct pm_fixed_target *t, uint64_t from, uint64_t 
         munmap(map, len);
     }
     return good;
+}
+
+// Whether this build may change the heap. Its first medium has the superblock; of the others the
+// layout alone says it, by its version and flags. A torn page may wait for what its journal holds.
+static int check_superblock(const struct pm_fixed_target *t, struct pm_error *err) {
+    const struct pm_layout *layout = (const void *)t->head;
+    const struct pm_part_range *r = &layout->part[PM_JOURNAL_SUPER];
+    const struct pm_superblock *super = (const void *)(t->head + r->at);
+    const char *path = t->medium->path;
+    if (layout->place.number != 0)
+        return PM_OK;
+    if (r->room < sizeof *super || r->at > t->head_len - sizeof *super)
+        return pm_fail(err, PM_DAMAGE, "%s/layout: there is no room for its superblock", path);
+    int status = pm_superblock_check(super, path, err);
+    if (status != PM_DAMAGE || !(super->incompat & PM_INCOMPAT_JOURNAL))
+        return status;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s/superblock: checksum is wrong, which its journal may mend: recover the heap "
+                   "by `pmalloc-recover`, then make it larger",
+                   path);
 }
 
 // How large the heap is, and shall be: `t->bytes`.
@@ -60,6 +81,8 @@ static int grow_medium(struct pm_fixed_target *t, bool force, struct pm_fixed_ma
     struct pm_lengths *lengths = (struct pm_lengths *)(void *)(t->head + sizeof *layout);
     uint64_t now;
     int status = pm_layout_check(layout, t->medium->path, err);
+    if (status == PM_OK)
+        status = check_superblock(t, err);
     if (status == PM_OK)
         status = check_growth(t, &now, err);
     if (status != PM_OK)

@@ -7,17 +7,21 @@ import re
 import shutil
 import signal
 import struct
+import sys
 import time
 
 import pytest
 
-from conftest import BUILD, compiled, recover, refuses, run, said, start, succeeds, tool
+from conftest import BUILD, ROOT, compiled, recover, refuses, run, said, start, succeeds, tool
+
+sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
+from forge import LAYOUT, crc32c  # noqa: E402
 
 MIB = 1 << 20
 LIST = BUILD / "apps" / "list"
 FORKED = "blocks,generation"
 BITMAPS = 7  # numbers of parts
-JOURNAL = 0
+JOURNAL, SUPER = 0, 1
 
 
 def recover_tool(path, *options):
@@ -263,6 +267,57 @@ def test_growth_that_is_refused(fixed, shm):
     child.kill()
     child.communicate()
     assert done.returncode == 8 and "in use" in done.stderr, said(done)
+
+
+def of_another_build(path):
+    """Gives the heap a feature that no build knows yet. The checksum says that it is whole."""
+    at = part(path, SUPER)[0]
+    with open(path, "r+b") as file:
+        file.seek(at)
+        page = bytearray(file.read(4092))
+        page[LAYOUT.offset("pm_superblock", "incompat") + 7] |= 0x40
+        file.seek(at)
+        file.write(page + struct.pack("<I", crc32c(page)))
+
+
+def refused(path, *options, status=8, what="made by another build of PMAlloc: its set of features"):
+    before = path.read_bytes()
+    done = recover_tool(path, *options)
+    assert done.returncode == status and what in done.stderr, said(done)
+    assert done.stderr.startswith(f"pmalloc-recover: {path}"), said(done)
+    assert len(done.stderr.splitlines()) == 1 and done.stdout == "", said(done)
+    assert path.read_bytes() == before, "it was changed"
+    return done.stderr
+
+
+def test_no_growth_of_another_build_s_heap(fixed, shm):
+    succeeds(work(fixed, "run", 1000, 1))
+    of_another_build(fixed)
+    allocate(fixed, 160 * MIB)
+    for options in (("--grow",), ("--grow", "--force"), ("--grow", "--size", "144M")):
+        assert "nothing was changed: use the PMAlloc that made it" in refused(fixed, *options)
+    refused(fixed, "--drop-root", "list_state")
+    before = fixed.read_bytes()
+    backup = run([tool("pmalloc-backup"), fixed, shm / "back"], preload=False)
+    assert backup.returncode == 8 and "another build" in backup.stderr, said(backup)
+    assert fixed.read_bytes() == before and not (shm / "back").exists()
+
+
+def test_no_growth_of_a_heap_whose_superblock_is_damaged(fixed):
+    """Of a heap under commits the journal may hold the page that is whole."""
+    allocate(fixed, 160 * MIB)
+    at = part(fixed, SUPER)[0] + LAYOUT.offset("pm_superblock", "created")
+    flip(fixed, at)
+    refused(fixed, "--grow", status=4, what="superblock: checksum is wrong; restore it")
+    flip(fixed, at)
+    commits(fixed, 0.1)
+    assert pages(fixed, JOURNAL) > 0
+    flip(fixed, at)
+    refused(fixed, "--grow", what="recover the heap by `pmalloc-recover`")
+    flip(fixed, at)
+    done = operations(fixed)
+    succeeds(recover_tool(fixed, "--grow"))
+    assert operations(fixed) == done
 
 
 def test_a_size_that_is_damaged(fixed):
