@@ -218,8 +218,12 @@ static int measure(struct pm_error *err) {
     return pm_fixed_is_open() ? pm_fixed_measure(err) : PM_OK;
 }
 
-// The journal comes before all else: what it holds takes the place of what the files have.
+// The journal comes before all else: what it holds takes the place of what the files have. But that
+// of another build's heap is not touched. A page that is torn does not say which build made it.
 static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
+    const struct pm_superblock *super = &pm_heap.super->super;
+    if (pm_superblock_is_whole(super) && pm_superblock_check(super, pm_heap.dir, err) != PM_OK)
+        return err->status;
     int status = pm_journal_open_heap(mode == PM_OPEN_READONLY, err);
     if (status == PM_OK)
         status = measure(err);

@@ -320,6 +320,18 @@ def test_no_growth_of_a_heap_whose_superblock_is_damaged(fixed):
     assert operations(fixed) == done
 
 
+def test_the_journal_of_another_build_s_heap_stays(fixed):
+    """Applying it would change the heap, which is refused after that."""
+    commits(fixed, 0.1)
+    assert pages(fixed, JOURNAL) > 0
+    of_another_build(fixed)
+    for options in ((), ("--drop-root", "list_state"), ("--check",), ("--dry-run",)):
+        refused(fixed, *options)
+    before = fixed.read_bytes()
+    refuses(work(fixed, "check"), "another build of PMAlloc")
+    assert fixed.read_bytes() == before
+
+
 def test_a_size_that_is_damaged(fixed):
     allocate(fixed, 160 * MIB)
     succeeds(recover_tool(fixed, "--grow"))
