@@ -218,7 +218,7 @@ static int show_leaks(const struct request *q, const struct info *info) {
 static int show_picture(const struct request *q, const struct info *info) {
     static struct picture picture;
     struct pm_error err;
-    int status = picture_take(&picture, info, progress_start(), &err);
+    int status = picture_take(&picture, info, q->html, progress_start(), &err);
     progress_end();
     if (status != PM_OK) {
         pm_say("%s", err.text);

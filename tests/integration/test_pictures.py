@@ -111,6 +111,51 @@ def test_slots_are_roots_too(shm, program, tmp_path):
     assert (roots["slot 3"], roots["slot 9"]) == ("1 of 320 B", "1 of 96 B")
 
 
+# Slot i has i + 1 blocks of 64 bytes, and the first two slots a large one together.
+SLOTS = r"""
+#include <stdlib.h>
+__attribute__((weak)) int pmalloc_set_root(unsigned, void *);
+void *a;
+int main(void) {
+    void *large = calloc(1, 100000);
+    a = calloc(1, 320);
+    for (unsigned i = 0, failed = 0; i < 512; i++) {
+        void **head = NULL;
+        for (unsigned n = 0; n <= i; n++) {
+            void **one = calloc(1, 64);
+            one[0] = head;
+            one[1] = i < 2 ? large : NULL;
+            head = one;
+        }
+        failed |= pmalloc_set_root(i, head);
+        if (failed)
+            return 1;
+    }
+}
+"""
+
+
+def test_figures_of_all_slots(shm, tmp_path):
+    """More roots than a page shows: what it shows is the largest, and the others have one row."""
+    (tmp_path / "slots.c").write_text(SLOTS)
+    subprocess.run([CC, tmp_path / "slots.c", "-o", tmp_path / "slots"], check=True)
+    done = call(RUN, "-H", shm / "heap", "-r", "a", tmp_path / "slots")
+    assert done.returncode == 0, done
+    rows = Tables(call(INFO, "--html", shm / "heap").stdout).tables["roots"][1:]
+    shown, others, shared = rows[:-2], rows[-2], rows[-1]
+    assert [row[0] for row in shown] == [f"slot {i}" for i in range(511, 447, -1)]
+    for i, row in zip(range(511, 447, -1), shown):
+        kib = (i + 1) * 64 / 1024
+        assert row[1:4] == ["8 B", str(i + 1), f"{kib:.1f} KiB"] and row[5] == f"{i + 1} of 64 B"
+    # Slots 0 to 447, and the variable.
+    small = 448 * 449 // 2
+    assert others[:3] == ["449 other roots", "3.5 KiB", f"{small + 1:,}"], others
+    assert others[3] == f"{(small * 64 + 320) / 1024 / 1024:.1f} MiB", others
+    assert others[5] == f"{small:,} of 64 B, 1 of 320 B", others
+    assert shared[0] == "more than one root" and shared[2] == "1", shared
+    assert shared[5].startswith("1 of over 16384 B"), shared
+
+
 def test_picture_is_what_the_map_says(drawn):
     done = call(INFO, "--svg", drawn)
     root = xml.etree.ElementTree.fromstring(done.stdout)

@@ -16,7 +16,7 @@ static const char free_colour[] = "#e8e8e8", large_colour[] = "#e0a030", huge_co
                   leaked_colour[] = "#9040a0", pinned_colour[] = "#3f8f4f",
                   live_colour[] = "#2f6db5", empty_colour[] = "#c9dcf2";
 
-int picture_take(struct picture *p, const struct info *info, pm_progress *progress,
+int picture_take(struct picture *p, const struct info *info, bool page, pm_progress *progress,
                  struct pm_error *err) {
     uint64_t slabs = info->census.frontier / PM_SLAB_SIZE;
     p->info = info;
@@ -26,7 +26,7 @@ int picture_take(struct picture *p, const struct info *info, pm_progress *progre
         census_map(p->cells, p->cell_count);
     else
         p->cell_count = 0;
-    return retained_find(&p->retained, progress, err);
+    return page ? retained_find(&p->retained, progress, err) : PM_OK;
 }
 
 void picture_text(const char *text) {

@@ -16,10 +16,11 @@ struct picture {
     const struct info *info;
     char cells[PICTURE_CELLS + 1]; // census_map()
     unsigned cell_count;
-    struct retained retained;
+    struct retained retained; // of a page alone
 };
 
-int picture_take(struct picture *p, const struct info *info, pm_progress *progress,
+// For a page, or for the picture alone: then nothing is marked once more for each root.
+int picture_take(struct picture *p, const struct info *info, bool page, pm_progress *progress,
                  struct pm_error *err);
 
 // The map and the size classes, as one SVG document, or as a part of a page.

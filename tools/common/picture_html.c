@@ -8,6 +8,8 @@
 #include "figures.h"
 #include "picture.h"
 
+enum { ROOTS_SHOWN = 64 }; // those that keep most; the others have one row together
+
 static const char style[] =
     "body{font:14px sans-serif;color:#222;max-width:920px;margin:24px auto;padding:0 10px}"
     "table{border-collapse:collapse;margin:8px 0}th,td{padding:3px 10px;text-align:left;"
@@ -76,29 +78,45 @@ static void put_root(const char *name, uint64_t length, const struct retained_bl
 }
 
 static int by_bytes(const void *a, const void *b) {
-    const struct retained_root *x = a, *y = b;
-    return (x->blocks.all_bytes < y->blocks.all_bytes) -
-           (x->blocks.all_bytes > y->blocks.all_bytes);
+    const struct retained_root *x = *(const struct retained_root *const *)a,
+                               *y = *(const struct retained_root *const *)b;
+    if (x->blocks.all_bytes != y->blocks.all_bytes)
+        return x->blocks.all_bytes < y->blocks.all_bytes ? 1 : -1;
+    return (x > y) - (x < y);
+}
+
+static void put_others(const struct retained_root *const *root, unsigned count, uint64_t whole) {
+    struct retained_blocks sum = {0};
+    uint64_t length = 0;
+    char name[32];
+    for (unsigned i = 0; i < count; i++) {
+        retained_add(&sum, &root[i]->blocks);
+        length += root[i]->length;
+    }
+    snprintf(name, sizeof name, "%u other root%s", count, count == 1 ? "" : "s");
+    put_root(name, length, &sum, whole);
 }
 
 static void put_roots(const struct picture *p) {
-    static struct retained sorted;
-    sorted = p->retained;
-    uint64_t whole = sorted.shared.all_bytes;
-    for (unsigned i = 0; i < sorted.count; i++)
-        whole += sorted.root[i].blocks.all_bytes;
-    qsort(sorted.root, sorted.count, sizeof sorted.root[0], by_bytes);
+    static const struct retained_root *sorted[RETAINED_ROOTS];
+    const struct retained *r = &p->retained;
+    uint64_t whole = r->shared.all_bytes;
+    for (unsigned i = 0; i < r->count; i++) {
+        sorted[i] = &r->root[i];
+        whole += r->root[i].blocks.all_bytes;
+    }
+    qsort(sorted, r->count, sizeof sorted[0], by_bytes);
     puts("<h2>What each root keeps alive</h2>\n<p>Blocks that only this root reaches: they would "
          "be free without it.</p>\n<table id=\"roots\"><tr><th>root</th><th>its bytes</th>"
          "<th>blocks</th><th>their bytes</th><th></th><th>mostly</th></tr>");
-    for (unsigned i = 0; i < sorted.count; i++)
-        put_root(sorted.root[i].text, sorted.root[i].length, &sorted.root[i].blocks, whole);
-    if (sorted.count > 1)
-        put_root("more than one root", 0, &sorted.shared, whole);
+    unsigned shown = r->count < ROOTS_SHOWN ? r->count : ROOTS_SHOWN;
+    for (unsigned i = 0; i < shown; i++)
+        put_root(sorted[i]->text, sorted[i]->length, &sorted[i]->blocks, whole);
+    if (r->count > shown)
+        put_others(sorted + shown, r->count - shown, whole);
+    if (r->count > 1)
+        put_root("more than one root", 0, &r->shared, whole);
     puts("</table>");
-    if (sorted.left_out)
-        printf("<p>%u more roots are not shown; what they keep alive counts as shared.</p>\n",
-               sorted.left_out);
 }
 
 static void put_large(const struct census *c) {

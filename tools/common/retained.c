@@ -77,6 +77,15 @@ static int mark(struct marking *m, struct retained_blocks *marked, struct pm_err
     return status;
 }
 
+void retained_add(struct retained_blocks *to, const struct retained_blocks *b) {
+    for (unsigned cls = 0; cls <= PM_CLASSES; cls++) {
+        to->count[cls] += b->count[cls];
+        to->bytes[cls] += b->bytes[cls];
+    }
+    to->all_count += b->all_count;
+    to->all_bytes += b->all_bytes;
+}
+
 static void subtract(struct retained_blocks *from, const struct retained_blocks *b) {
     for (unsigned cls = 0; cls <= PM_CLASSES; cls++) {
         from->count[cls] -= b->count[cls];
@@ -87,10 +96,6 @@ static void subtract(struct retained_blocks *from, const struct retained_blocks 
 }
 
 static struct retained_root *next_root(struct retained *r, uint64_t length) {
-    if (r->count == RETAINED_ROOTS) {
-        r->left_out++;
-        return NULL;
-    }
     struct retained_root *root = &r->root[r->count++];
     root->length = length;
     return root;
@@ -98,8 +103,7 @@ static struct retained_root *next_root(struct retained *r, uint64_t length) {
 
 static void take_name(const struct pm_root *root, const char *text, void *arg) {
     struct retained_root *next = next_root(arg, root->length);
-    if (next)
-        snprintf(next->text, sizeof next->text, "%s", text);
+    snprintf(next->text, sizeof next->text, "%s", text);
 }
 
 int retained_find(struct retained *r, pm_progress *progress, struct pm_error *err) {
@@ -112,11 +116,11 @@ int retained_find(struct retained *r, pm_progress *progress, struct pm_error *er
     pm_roots_list(take_name, r);
     unsigned captured = r->count;
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++) {
-        struct retained_root *next = pm_heap_slot(i) ? next_root(r, sizeof(void *)) : NULL;
-        if (next)
-            slot[next - r->root] = i;
-        if (next)
-            snprintf(next->text, sizeof next->text, "slot %u", i);
+        if (!pm_heap_slot(i))
+            continue;
+        struct retained_root *next = next_root(r, sizeof(void *));
+        slot[next - r->root] = i;
+        snprintf(next->text, sizeof next->text, "slot %u", i);
     }
     int status = mark(&m, &all, err);
     r->shared = all;

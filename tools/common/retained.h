@@ -7,10 +7,12 @@
 #define PM_TOOLS_RETAINED_H
 
 #include "base/sizeclass.h"
+#include "media/format.h"
 #include "recovery/mark.h"
 #include "roots/spec.h"
 
-enum { RETAINED_ROOTS = 64 };
+// All that a heap can have. Were one left out, what it keeps alone would count as shared.
+enum { RETAINED_ROOTS = PM_ROOT_MAX + PM_ROOT_SLOTS };
 
 // Blocks by size class; index 0: blocks with an extent of their own.
 struct retained_blocks {
@@ -19,8 +21,7 @@ struct retained_blocks {
 };
 
 struct retained {
-    unsigned count;    // of roots below; at most RETAINED_ROOTS
-    unsigned left_out; // roots beyond these
+    unsigned count; // of roots below
     struct retained_root {
         char text[PM_SPEC_TEXT_LEN];
         uint64_t length; // of the root itself
@@ -32,5 +33,8 @@ struct retained {
 // Marks once for each root. It comes after census_take(), and what the census reads is gone then:
 // census_map() too must have been called before.
 int retained_find(struct retained *r, pm_progress *progress, struct pm_error *err);
+
+// Adds the blocks of `b` to those of `to`.
+void retained_add(struct retained_blocks *to, const struct retained_blocks *b);
 
 #endif
