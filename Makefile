@@ -300,7 +300,7 @@ FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sec
 FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
 	$(wildcard core/*/*.c gc/*/*.c preload/process/*.c) \
 	$(addprefix tools/common/,census.c commit_print.c figures.c files.c info_json.c info_text.c \
-		json.c))
+		json.c text.c))
 FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,\
 	$(filter-out tests/fuzz/fuzz_backup.c,$(wildcard tests/fuzz/*.c)))
 FUZZER := $(BUILD)/fuzz/fuzz_heap

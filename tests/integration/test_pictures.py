@@ -4,6 +4,7 @@
 
 import html.parser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -166,6 +167,31 @@ def test_picture_is_what_the_map_says(drawn):
     assert any(t.startswith("large") for t in titles) and any(t.startswith("slabs") for t in titles)
     texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "100 of 1,020 live" in texts or any(t.startswith("100 of ") for t in texts)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+# A byte alone, a form that is too long, a surrogate, half a character, controls, U+FFFF; and what
+# stays as it is.
+ODD = b"\xff-\xc0\xaf-\xed\xa0\x80-\xe2\x82-\x1b\x7f-\xef\xbf\xbf-\xc3\xa9\xe2\x82\xac"
+SHOWN = "\ufffd-\ufffd\ufffd-\ufffd\ufffd\ufffd-\ufffd\ufffd-??-\ufffd-\xe9\u20ac"
+
+
+def test_names_that_are_not_utf8(program, shm):
+    """A heap and a program whose names are odd bytes: XML and UTF-8 stay valid."""
+    folder = os.fsencode(shm) + b"/" + ODD
+    os.mkdir(folder)
+    shutil.copy(program, folder + b"/program")
+    heap = folder + b"/heap"
+    subprocess.run([RUN, "-H", heap, "-r", "a,b", folder + b"/program"], check=True)
+    pictures = [subprocess.run([INFO, kind, heap], capture_output=True, check=True).stdout
+                for kind in ("--svg", "--html")]
+    root = xml.etree.ElementTree.fromstring(pictures[0])
+    texts = [t.text or "" for t in [*root.iter(SVG + "title"), *root.iter(SVG + "text")]]
+    assert f"{shm}/{SHOWN}/heap" in texts, texts
+    page = pictures[1].decode()  # strictly
+    assert f"<h1>{shm}/{SHOWN}/heap</h1>" in page
+    facts = dict(row[:2] for row in Tables(page).tables["facts"])
+    assert facts["program"] == f"{shm}/{SHOWN}/program", facts
 
 
 def colours(png):

@@ -5,29 +5,13 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-// Returns the length of the UTF-8 sequence at `s`; 0: it is none. Surrogates, and forms longer than
-// needed, are not valid.
-static size_t utf8_length(const unsigned char *s) {
-    if (s[0] < 0x80)
-        return 1;
-    size_t length = s[0] >= 0xf0 && s[0] < 0xf5   ? 4
-                    : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
-                    : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-                                                  : 0;
-    for (size_t i = 1; i < length; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] >= 0x90))
-        return 0;
-    return length;
-}
+#include "text.h"
 
 static void put_string(FILE *out, const char *text) {
     const unsigned char *at = (const unsigned char *)text;
     putc('"', out);
     while (*at) {
-        size_t length = utf8_length(at);
+        size_t length = text_utf8_length(at);
         if (length == 0)
             fputs("\\ufffd", out);
         else if (*at == '"' || *at == '\\')

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "figures.h"
+#include "text.h"
 
 // Lengths are in pixels.
 enum { WIDTH = 880, COLUMNS = 64, CELL = WIDTH / COLUMNS, MARGIN = 10, LINE = 20, LABEL = 90 };
@@ -29,12 +30,24 @@ int picture_take(struct picture *p, const struct info *info, bool page, pm_progr
     return page ? retained_find(&p->retained, progress, err) : PM_OK;
 }
 
+// U+FFFE and U+FFFF are valid UTF-8, but XML forbids them.
+static bool forbidden(const unsigned char *c) {
+    return c[0] == 0xef && c[1] == 0xbf && c[2] >= 0xbe;
+}
+
 void picture_text(const char *text) {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
-        if (*c == '<' || *c == '>' || *c == '&' || *c == '"')
+    const unsigned char *c = (const unsigned char *)text;
+    for (size_t length; *c; c += length ? length : 1) {
+        length = text_utf8_length(c);
+        if (length == 0 || (length == 3 && forbidden(c)))
+            fputs("\xef\xbf\xbd", stdout); // U+FFFD, for each byte that is no character
+        else if (*c == '<' || *c == '>' || *c == '&' || *c == '"')
             printf("&#%u;", *c);
+        else if (*c < ' ' || *c == 127)
+            putchar('?');
         else
-            putchar(*c < ' ' || *c == 127 ? '?' : *c);
+            fwrite(c, 1, length, stdout);
+    }
 }
 
 // ---- the map ------------------------------------------------------------------------------------

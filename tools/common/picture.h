@@ -28,7 +28,8 @@ void picture_svg(const struct picture *p, bool document);
 // One page: what the heap is, the pictures, and what each root keeps alive.
 void picture_html(const struct picture *p);
 
-// Text with the characters of markup replaced, and no others that XML forbids.
+// Text with the characters of markup replaced, and what XML forbids. `text` may be any bytes, but
+// what is printed is UTF-8.
 void picture_text(const char *text);
 
 #endif
