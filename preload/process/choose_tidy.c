@@ -23,7 +23,7 @@ static const char *nth_entry(const char *buffer, ssize_t got, unsigned n, const 
     const char *name;
     *count = 0;
     for (ssize_t at = 0; (name = pm_os_next_name(buffer, got, &at)) != NULL;)
-        if (*name != '.' && strcmp(name, own) != 0 && (*count)++ == n)
+        if (strcmp(name, own) != 0 && (*count)++ == n)
             return name;
     return NULL;
 }

@@ -5,6 +5,7 @@
 import json
 import os
 import re
+import shutil
 
 import pytest
 from tool_heaps import BUILD, RECOVER, SHELL, call
@@ -117,6 +118,31 @@ END
     )
     (line,) = text.splitlines()
     assert "volatile memory" in line and "/shell is in use by process" in line, line
+
+
+def test_programs_whose_names_begin_with_a_dot(tmp_path):
+    """A wrapper is often the program, and the program is .NAME-wrapped. Its heap is listed and
+    purged, and a later start tidies up what a killed one has left."""
+    kept, dead = tmp_path / ".kvshell-wrapped", tmp_path / ".sh-wrapped"
+    shutil.copy(SHELL, kept)
+    shutil.copy("/bin/sh", dead)
+    text = private_shm(f"""
+        preload="env LD_PRELOAD={BUILD}/libpmalloc_preload.so"
+        heaps=/dev/shm/pmalloc-$(id -u)
+        printf 'set a b\\nquit\\n' | $preload PMALLOC_ROOTS=store {kept} >/dev/null
+        env PMALLOC_FORK=copy LD_PRELOAD={BUILD}/libpmalloc.so {dead} -c 'kill -9 $$' || :
+        {RECOVER} --json
+        printf 'get a\\nquit\\n' | $preload PMALLOC_ROOTS=store {kept}
+        ls -A $heaps
+        {RECOVER} | grep -c '^clean, has roots .*/{kept.name}$'
+        {RECOVER} --purge --json
+        {RECOVER} --purge=all --json
+        ls -A $heaps""")
+    first, *got, purged, all_purged = text.splitlines()
+    assert states(first) == {kept.name: ("clean", False), dead.name: ("dirty", False)}
+    assert got == ["b", kept.name, "1"]
+    assert states(purged) == {kept.name: ("clean", False)}
+    assert states(all_purged) == {kept.name: ("clean", True)}
 
 
 def test_no_default_heaps():

@@ -120,7 +120,10 @@ static void look(struct default_heap *h, enum default_purge purge) {
 
 // ---- all of them --------------------------------------------------------------------------------
 
-static int no_dot(const struct dirent *e) { return e->d_name[0] != '.'; }
+// The name of a heap is its program's, and that may begin with a dot.
+static int is_entry(const struct dirent *e) {
+    return strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+}
 
 int defaults_each(enum default_purge purge,
                   void (*visit)(const struct default_heap *heap, void *arg), void *arg,
@@ -134,7 +137,7 @@ int defaults_each(enum default_purge purge,
                        "%s is not a directory of user %u alone; refusing to use it", dir,
                        (unsigned)geteuid());
     struct dirent **entries;
-    int count = scandir(dir, &entries, no_dot, alphasort);
+    int count = scandir(dir, &entries, is_entry, alphasort);
     if (count < 0)
         return pm_fail(err, PM_OPERATIONAL, "%s: %s", dir, strerror(errno));
     pm_options_default();
