@@ -9,9 +9,10 @@ _pmalloc_options() {
         grep -oE '^  (-[a-zA-Z], )?--[a-z-]+' | grep -oE -- '--[a-z-]+'
 }
 
-# NAME= of each setting, without PMALLOC_.
+# NAME= of each setting, without PMALLOC_; for a word $2 that is begun, with it, too.
 _pmalloc_settings() {
-    "$1" --help 2>/dev/null | sed -n 's/^  PMALLOC_\([A-Z_]*\) .*/\1=/p'
+    "$1" --help 2>/dev/null | sed -n 's/^  PMALLOC_\([A-Z_]*\) .*/\1=/p' |
+        sed "${2:+p;s/^/PMALLOC_/}"
 }
 
 # The words that the setting $2 has as values: "Values: lazy|strict; default lazy."
@@ -87,7 +88,7 @@ _pmalloc() {
     case $before in
     -r | --roots) return ;; # names in a program that may not be named yet
     -s | --set)
-        mapfile -t COMPREPLY < <(compgen -W "$(_pmalloc_settings "$tool")" -- "$word")
+        mapfile -t COMPREPLY < <(compgen -W "$(_pmalloc_settings "$tool" "$word")" -- "$word")
         compopt -o nospace
         return
         ;;
@@ -99,9 +100,8 @@ _pmalloc() {
         if [ "${tool##*/}" = pmalloc-run ] && [[ $before != -H && $before != --heap ]]; then
             mapfile -t COMPREPLY < <(compgen -c -- "$word")
         else
-            mapfile -t COMPREPLY < <(compgen -d -- "$word")
-            # A heap may also lie in a file or device.
-            [ "${#COMPREPLY[@]}" -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "$word")
+            # A heap lies in a directory, or in a file or device.
+            mapfile -t COMPREPLY < <(compgen -f -- "$word")
         fi
         ;;
     esac

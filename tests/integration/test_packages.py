@@ -279,6 +279,10 @@ def test_completion_knows_options_settings_and_places(tmp_path):
     assert "--dry-run" in complete("pmalloc-recover", "--")
     assert complete("pmalloc-info", "--med") == ["--medium"]
     assert complete("pmalloc-run", "-s", "COLL") == ["COLLECT="]
+    assert complete("pmalloc-run", "-s", "PMALLOC_B") == \
+        [f"PMALLOC_{name}" for name in complete("pmalloc-run", "-s", "B")]
+    assert {"PERSIST=", "PMALLOC_BUSY="} <= set(complete("pmalloc-run", "-s", "P"))
+    assert not [name for name in complete("pmalloc-run", "-s", "") if "PMALLOC_" in name]
     for value in (("=",), ("=", "")):
         assert {"fail", "wait"} == set(complete("pmalloc-run", "-s", "BUSY", *value))
     assert complete("pmalloc-run", "-H", "x", "--set", "PMALLOC_COMMIT", "=", "o") == ["output"]
@@ -286,8 +290,9 @@ def test_completion_knows_options_settings_and_places(tmp_path):
     assert complete("pmalloc-run", "-r", "l") == []
     (tmp_path / "heap").mkdir()
     (tmp_path / "hair").touch()
-    assert complete("pmalloc-recover", f"{tmp_path}/h") == [f"{tmp_path}/heap"]
-    assert complete("pmalloc-run", "-H", f"{tmp_path}/h") == [f"{tmp_path}/heap"]
+    places = [f"{tmp_path}/hair", f"{tmp_path}/heap"]
+    for words in (["pmalloc-recover"], ["pmalloc-info"], ["pmalloc-run", "-H"]):
+        assert sorted(complete(*words, f"{tmp_path}/h")) == places
     assert complete("pmalloc-info", f"{tmp_path}/ha") == [f"{tmp_path}/hair"]
     assert "sleep" in complete("pmalloc-run", "-H", "x", "slee")
     assert "sleep" in complete("pmalloc-run", "-s", "BUSY", "=", "wait", "slee")
