@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // One-line messages to standard error, safe inside malloc: no stdio, no allocation, errno kept.
+// Control characters are printed as '?'.
 #ifndef PM_MESSAGE_H
 #define PM_MESSAGE_H
 

@@ -5,10 +5,11 @@
 import json
 import os
 import re
+import shlex
 import shutil
 
 import pytest
-from tool_heaps import BUILD, RECOVER, SHELL, call
+from tool_heaps import BUILD, INFO, RECOVER, SHELL, call
 
 
 def private_shm(script):
@@ -143,6 +144,28 @@ def test_programs_whose_names_begin_with_a_dot(tmp_path):
     assert got == ["b", kept.name, "1"]
     assert states(purged) == {kept.name: ("clean", False)}
     assert states(all_purged) == {kept.name: ("clean", True)}
+
+
+def test_names_that_command_a_terminal(tmp_path):
+    """In the list and in messages a heap is one line, without the control characters of a path.
+    JSON has the name itself."""
+    odd = tmp_path / "\x1b[31mred\nline\x7f"
+    shutil.copy(SHELL, odd)
+    text = private_shm(f"""
+        preload="env LD_PRELOAD={BUILD}/libpmalloc_preload.so PMALLOC_VERBOSE=1"
+        echo 'set a b' | $preload PMALLOC_ROOTS=store {shlex.quote(str(odd))} 2>&1 >/dev/null
+        {RECOVER}
+        {INFO} /dev/shm/pmalloc-$(id -u)/*line* | grep ^program
+        {RECOVER} --json
+        rm /dev/shm/pmalloc-$(id -u)/*line*/superblock
+        {RECOVER}""")
+    started, listed, program, found, damaged = text.splitlines()
+    shown = "?[31mred?line?"
+    assert started.startswith("pmalloc: heap /dev/shm/pmalloc-") and f"/{shown} (" in started
+    assert re.fullmatch(rf"clean, has roots .*/{re.escape(shown)}", listed)
+    assert program == f"program    {tmp_path}/{shown}"
+    assert states(found) == {odd.name: ("clean", False)}
+    assert re.fullmatch(rf"\w+ .*/{re.escape(shown)}  \(.*{re.escape(shown)}.*\)", damaged), damaged
 
 
 def test_no_default_heaps():

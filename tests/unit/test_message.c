@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -33,6 +34,20 @@ static void test_long_ones_are_cut(void) {
     }
 }
 
+static void test_control_characters(void) {
+    char line[64] = "";
+    int ends[2], errors = dup(STDERR_FILENO);
+    CHECK(errors >= 0 && pipe(ends) == 0);
+    dup2(ends[1], STDERR_FILENO);
+    pm_say("%s is busy", "/a\033[1m\n\tb\177/\303\251");
+    dup2(errors, STDERR_FILENO);
+    CHECK(read(ends[0], line, sizeof line - 1) > 0);
+    CHECK_STR(line, "pmalloc: /a?[1m??b?/\303\251 is busy\n");
+    close(ends[0]);
+    close(ends[1]);
+    close(errors);
+}
+
 static void test_texts_of_errno(void) {
     CHECK_STR(pm_strerror(ENOENT), strerror(ENOENT));
     CHECK(pm_strerror(100000) != NULL);
@@ -41,6 +56,7 @@ static void test_texts_of_errno(void) {
 int main(void) {
     RUN(places);
     RUN(long_ones_are_cut);
+    RUN(control_characters);
     RUN(texts_of_errno);
     return CHECK_DONE();
 }

@@ -7,6 +7,7 @@
 #include "cli.h"
 #include "figures.h"
 #include "json.h"
+#include "text.h"
 
 struct list {
     struct json *json; // NULL: print text
@@ -43,12 +44,14 @@ static void visit_text(const struct default_heap *h, bool purging) {
         snprintf(state, sizeof state, "busy (process %d)", (int)h->pid);
     else
         snprintf(state, sizeof state, "%s%s", state_name(h), h->roots ? ", has roots" : "");
-    printf("%-22s %10s  %s%s", state, figure_bytes(h->bytes, size), h->dir,
-           h->removed ? "  removed"
-           : purging  ? "  kept"
-                      : "");
-    if (h->why[0])
-        printf("  (%s)", h->why);
+    printf("%-22s %10s  ", state, figure_bytes(h->bytes, size));
+    text_print(h->dir);
+    fputs(h->removed ? "  removed" : purging ? "  kept" : "", stdout);
+    if (h->why[0]) {
+        fputs("  (", stdout);
+        text_print(h->why);
+        putchar(')');
+    }
     putchar('\n');
 }
 

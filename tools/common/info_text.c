@@ -15,6 +15,7 @@
 #include "media/heap.h"
 #include "recovery/kept.h"
 #include "roots/root_table.h"
+#include "text.h"
 
 enum { BAR = 20, MAP_CELLS = 64, MAP_ROWS = 8, WIDE_ENOUGH = 80 };
 
@@ -73,7 +74,9 @@ static void print_identity(const struct info *info) {
         return;
     }
     info_build_id(&program, text);
-    printf("program    %s\n", program.path);
+    fputs("program    ", stdout);
+    text_print(program.path);
+    putchar('\n');
     if (*text)
         printf("           build id %s\n", text);
     printf("           loaded at %#" PRIx64 ", libc at %#" PRIx64 "\n", program.main_base,

@@ -2,6 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "text.h"
 
+#include <stdio.h>
+
 size_t text_utf8_length(const unsigned char *s) {
     if (s[0] < 0x80)
         return 1;
@@ -16,4 +18,9 @@ size_t text_utf8_length(const unsigned char *s) {
         (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] >= 0x90))
         return 0;
     return length;
+}
+
+void text_print(const char *text) {
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        putchar(*c < ' ' || *c == 127 ? '?' : *c);
 }

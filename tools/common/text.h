@@ -11,4 +11,7 @@
 // needed, are not valid.
 size_t text_utf8_length(const unsigned char *s);
 
+// Prints to standard output, for people: with '?' for each control character.
+void text_print(const char *text);
+
 #endif
