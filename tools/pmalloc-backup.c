@@ -267,6 +267,7 @@ static int work(const struct request *q) {
 int main(int argc, char **argv) {
     struct request q = {.argv = argv};
     pm_message_prefix = tool.name;
+    pm_persist_exit = PM_OPERATIONAL;
     pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q), operands = argc - operand;
     if (operands > 2)

@@ -18,6 +18,7 @@
 #include "common/nodes_print.h"
 #include "common/picture.h"
 #include "common/progress.h"
+#include "media/persist.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 
@@ -261,6 +262,7 @@ static int show(const struct request *q, const char *heap) {
 int main(int argc, char **argv) {
     struct request q = {0};
     pm_message_prefix = tool.name;
+    pm_persist_exit = PM_OPERATIONAL;
     pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q);
     int heaps = q.diff ? 2 : 1;

@@ -19,6 +19,7 @@
 #include "common/make.h"
 #include "common/pmem.h"
 #include "common/progress.h"
+#include "media/persist.h"
 #include "recovery/close.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
@@ -474,6 +475,7 @@ static int recover(const struct request *q) {
 int main(int argc, char **argv) {
     struct request q = {0};
     pm_message_prefix = tool.name;
+    pm_persist_exit = PM_OPERATIONAL;
     pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, &q);
     if (argc - operand > 1 && !q.make)

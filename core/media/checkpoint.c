@@ -2,35 +2,73 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "checkpoint.h"
 
+#include <errno.h>
 #include <string.h>
 
 uint64_t pm_checkpoint_lap = (uint64_t)4 << 20, pm_checkpoint_kept = (uint64_t)64 << 20;
+uint64_t pm_checkpoint_applied;
 
 static struct pm_journal_touched touched;
-static bool lost;        // a sync has failed, so what was written to files may be lost
-static bool retiring;    // the journal is to be emptied before anything is written to it,
-static uint64_t retired; // of so many commits
-static uint64_t room;    // bytes of the journal that were written once; UINT64_MAX: no more is made
+static bool lost;         // a sync has failed, so what was written to files may be lost
+static int error;         // of the last sync of the files; 0: it was good
+static bool ending;       // a lap ends, and that is not durable
+static uint64_t retry_at; // if lost: the end of a lap at which its files are synced again
+static bool hurried;      // see pm_checkpoint_hurry()
+static bool retiring;     // the journal is to be emptied before anything is written to it,
+static uint64_t retired;  // of so many commits
+static uint64_t room; // bytes of the journal that were written once; UINT64_MAX: no more is made
 
 void pm_checkpoint_begin(struct pm_journal *j) {
     j->lap = (struct pm_journal_lap){0};
     touched = (struct pm_journal_touched){0};
-    lost = retiring = false;
+    pm_checkpoint_applied = 0;
+    lost = ending = hurried = retiring = false;
+    error = 0;
     room = 0;
 }
 
-bool pm_checkpoint_write_through(struct pm_journal *j, const struct pm_journal_found *commit) {
-    return pm_journal_write_through(j->io, j->group, commit, false, &touched);
+static bool note_applied(struct pm_journal *j, uint64_t commits) {
+    if (!pm_journal_note_applied(j->io, commits, &touched))
+        return false;
+    pm_checkpoint_applied = pm_journal_applied_word(commits);
+    return true;
 }
 
-// The kernel reports a failed write once, and takes the page for written from then on.
-static bool sync_files(struct pm_journal *j) {
-    struct pm_journal_found all = pm_journal_found_lap(j);
-    if (lost && !pm_checkpoint_write_through(j, &all))
-        return false;
-    lost = !pm_journal_sync_touched(j->io, &touched);
-    return !lost;
+bool pm_checkpoint_write_through(struct pm_journal *j, const struct pm_journal_found *commit) {
+    return pm_journal_write_through(j->io, j->group, commit, false, &touched) &&
+           note_applied(j, j->lap.commits);
 }
+
+bool pm_checkpoint_is_durable(void) {
+    bool any = lost;
+    for (unsigned file = 0; file < PM_JOURNAL_FILES; file++)
+        any |= touched.file[file];
+    return !any;
+}
+
+// The kernel reports a failed write once, and takes the page for written from then on. So after a
+// sync that has failed, all pages of the lap are written once more. Each gets what it has already:
+// the program may see the file there.
+static bool try_sync(struct pm_journal *j) {
+    struct pm_journal_found all = pm_journal_found_lap(j);
+    if (pm_checkpoint_is_durable())
+        return true;
+    bool again = lost;
+    lost = true; // until all are synced
+    if (again && !pm_journal_write_again(j->io, j->group, &all, &touched))
+        return false;
+    if (!note_applied(j, 0) || !pm_journal_sync_touched(j->io, &touched))
+        return false;
+    lost = false;
+    return true;
+}
+
+static bool sync_files(struct pm_journal *j) {
+    error = try_sync(j) ? 0 : errno;
+    return !error;
+}
+
+int pm_checkpoint_error(void) { return error; }
 
 static bool empty(struct pm_journal *j) {
     retiring = !pm_journal_retire(j->io, retired);
@@ -38,24 +76,42 @@ static bool empty(struct pm_journal *j) {
     return !retiring;
 }
 
-bool pm_checkpoint_make(struct pm_journal *j) { return sync_files(j) && pm_journal_end_lap(j); }
+// Its header may be gone from the journal before that is durable. Until then no commit may follow
+// in the lap: it would not be found.
+static bool end_lap(struct pm_journal *j) {
+    ending = !pm_journal_end_lap(j);
+    return !ending;
+}
+
+bool pm_checkpoint_make(struct pm_journal *j) { return sync_files(j) && end_lap(j); }
 
 bool pm_checkpoint_retire(struct pm_journal *j) {
     if (!sync_files(j))
         return false;
     retired = j->lap.commits;
     j->lap = (struct pm_journal_lap){0};
+    ending = false;
     return empty(j);
 }
 
+void pm_checkpoint_hurry(struct pm_journal *j) { hurried = j->lap.end != 0 && !lost; }
+
+// Where files cannot be synced, the lap goes on: the journal has it all, and it is tried again after
+// so many bytes more.
 bool pm_checkpoint_prepare(struct pm_journal *j) {
     if (retiring && !empty(j))
         return false;
-    return (!lost && j->lap.end <= pm_checkpoint_lap) || pm_checkpoint_make(j);
+    if (!ending && !hurried && j->lap.end <= (lost ? retry_at : pm_checkpoint_lap))
+        return true;
+    hurried = false;
+    if (sync_files(j))
+        return end_lap(j);
+    retry_at = j->lap.end + pm_checkpoint_lap;
+    return true;
 }
 
 void pm_checkpoint_cut(struct pm_journal *j) {
-    if (j->lap.end > pm_checkpoint_kept && pm_checkpoint_make(j) &&
+    if (j->lap.end > pm_checkpoint_kept && !lost && pm_checkpoint_make(j) &&
         j->io->set_length(PM_JOURNAL_SELF, pm_checkpoint_kept))
         room = pm_checkpoint_kept;
 }

@@ -25,14 +25,25 @@ extern uint64_t pm_checkpoint_lap;
 // The journal keeps its space for the next lap, up to this many bytes.
 extern uint64_t pm_checkpoint_kept;
 
-// For a heap whose journal was just made.
+// What the file of the superblock has as pm_state.applied. Memory must have the same before the next
+// commit is taken, or that would bring an old number into the file.
+extern uint64_t pm_checkpoint_applied;
+
+// For a heap whose journal was just made, and whose superblock has 0 as pm_state.applied.
 void pm_checkpoint_begin(struct pm_journal *j);
 // Before a commit: whether one may be made. False, with errno.
 bool pm_checkpoint_prepare(struct pm_journal *j);
+// The next pm_checkpoint_prepare() makes a checkpoint, unless syncs fail.
+void pm_checkpoint_hurry(struct pm_journal *j);
+// The errno of the sync that keeps a lap from ending; 0: none does.
+int pm_checkpoint_error(void);
 // Makes room behind what was just written to the journal, which is not synced yet.
 void pm_checkpoint_make_room(struct pm_journal *j);
 // Brings the commit into the files. False, with errno: it may be tried again.
 bool pm_checkpoint_write_through(struct pm_journal *j, const struct pm_journal_found *commit);
+// Whether the files hold, durably, all that was written through. Where they do not, the kernel may
+// drop a page that it could not write, and show an older one.
+bool pm_checkpoint_is_durable(void);
 // All commits become durable in the files, and the next one goes to the journal's start.
 bool pm_checkpoint_make(struct pm_journal *j);
 // The same, and the journal becomes empty, durably.

@@ -14,6 +14,7 @@
 #include "base/own_memory.h"
 #include "checkpoint.h"
 #include "core_dump.h"
+#include "doubt.h"
 #include "emptied.h"
 #include "feature.h"
 #include "file.h"
@@ -235,11 +236,14 @@ static struct {
 
 void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
-    looking.drop = may_drop;
+    // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
+    looking.drop = may_drop && pm_checkpoint_is_durable();
     looking.cost = cost;
     looking.pagemap = pm_own_open();
     taken.forced = force;
     force = false;
+    if (pm_heap.super->state.applied != pm_checkpoint_applied)
+        pm_heap.super->state.applied = pm_checkpoint_applied;
     pm_journal_begin(&journal, pm_heap.super->super.uuid, ++epoch, time_now());
     lengths_differ = false;
     each_file(compare_length);
@@ -261,7 +265,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     journal.forced = taken.forced;
     taken.good = !taken.anything || pm_journal_end(&journal);
     taken.error = errno;
-    if (may_drop && taken.good)
+    if (looking.drop && taken.good)
         pm_emptied_map_idle();
     if (taken.anything)
         written = pm_journal_found_last(&journal);
@@ -324,7 +328,22 @@ static bool apply(void) {
     return !unapplied;
 }
 
-bool pm_commit_prepare(void) { return (!unapplied || apply()) && pm_checkpoint_prepare(&journal); }
+// Copies that are kept although the files have the same: each costs a comparison while the threads
+// are held, and memory.
+#define KEPT_MOST 256u
+
+static bool keeps_too_much(void) {
+    uint64_t kept = pm_commit_last.copied - pm_commit_last.pages;
+    return force || (pm_commit_last.copied > pm_commit_last.pages && kept > KEPT_MOST);
+}
+
+bool pm_commit_prepare(void) {
+    if (unapplied && !apply())
+        return false;
+    if (keeps_too_much())
+        pm_checkpoint_hurry(&journal);
+    return pm_checkpoint_prepare(&journal);
+}
 
 static bool become_durable(void) {
     if (!taken.good) {
@@ -390,9 +409,6 @@ static bool make_copies(void) {
     return good;
 }
 
-// What is in the files counts as the first commit. Where a sync fails, the next one says so.
-static void sync_file(unsigned file) { (void)pm_journal_files.sync(file); }
-
 int pm_heap_journal(struct pm_error *err) {
     if (pm_journal_part_check(err) != PM_OK)
         return err->status;
@@ -403,11 +419,15 @@ int pm_heap_journal(struct pm_error *err) {
     if (!journal.group || !file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     pm_feature_set(PM_INCOMPAT_JOURNAL | PM_INCOMPAT_LAPS);
+    pm_heap.super->state.applied = 0;
     each_file(note_length);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
     pm_checkpoint_begin(&journal);
-    each_file(sync_file);
+    // What is in the files counts as the first commit.
+    if (pm_doubt_settle(err) != PM_OK)
+        return err->status;
+    pm_make_durable(&pm_heap.super->state.doubt, sizeof pm_heap.super->state.doubt);
     if (!make_copies())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT_DIR: its data cannot be copied to memory: %s (see "

@@ -14,6 +14,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "core_dump.h"
+#include "doubt.h"
 #include "fixed.h"
 #include "nameless.h"
 #include "persist.h"
@@ -169,8 +170,11 @@ void pm_file_close(struct pm_file *file) {
 
 // A device has no cache but the processor's: flushed lines are durable, and it knows no fsync.
 bool pm_file_sync(struct pm_file *file) {
-    return (file->length && pm_medium_of(file)->device) ||
-           (pm_file_ready(file) && fsync(file->fd) == 0);
+    if ((file->length && pm_medium_of(file)->device) ||
+        (pm_file_ready(file) && fsync(file->fd) == 0))
+        return true;
+    pm_doubt_raise();
+    return false;
 }
 
 int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {

@@ -38,7 +38,7 @@
 // What comes before what. `-->` is a drain or an fsync. `..>` is the order of a directory's names.
 //
 //   make     all files --> the superblock's name --> first store
-//   open     data, roots --> slots, slab headers, index tables, "dirty" --> the log --> first store
+//   open     doubt --> data, roots --> slots, headers, index tables, "dirty" --> the log --> store
 //   roots    images, next table --> root epoch --> stores to the roots
 //   grow     length of heap.0 --> entry
 //   malloc   slab header, chunk --> entry --> the pointer is handed out
@@ -63,6 +63,9 @@
 //   state "dirty"                pm_heap_dirty()                           [reopen slots unrooted]
 //     needs   data and roots (fsync). In the same drain: slab headers, index tables, slots, epoch
 //     before  the clean heap, unchanged   after  a dirty heap: recovery marks
+//   doubt                        pm_doubt_settle()                                   [vm-test]
+//     needs   to be 0: all files (fsync), each page written again where it was set before
+//     before  who opens the heap writes all once more    after  the files are on the medium
 //   state "clean"                pm_heap_clean()                                          [reopen]
 //     needs   close record, all files (fsync). In the same line: bitmaps_tag
 //     before  a dirty heap                after  a clean heap, compared with its record
@@ -295,15 +298,18 @@ struct pm_state {
     uint64_t bitmaps_tag; // equals the tag in bitmaps.0 when that file belongs to this close
     uint64_t owner_start; // when it started: tells it from a later process with the same number
     uint64_t kept;        // a hint, sealed: see gc/recovery/kept.h; 0: nothing was kept
-    uint64_t reserved0;
+    uint64_t doubt;       // not 0: what is in the files may not be on the medium (doubt.h)
     struct pm_program program;
     uint32_t program_crc;
-    uint8_t reserved1[60];
+    uint32_t reserved0;
+    uint64_t applied; // sealed: commits of the journal's lap that the files hold; 0: none
+    uint8_t reserved1[48];
     struct pm_clean clean; // means something while the state is clean
     uint8_t reserved[4096 - 512 - 64];
 };
 _Static_assert(sizeof(struct pm_state) == 4096, "state is one page");
 _Static_assert(offsetof(struct pm_state, program) == 64, "frozen; the words before are one line");
+_Static_assert(offsetof(struct pm_state, doubt) == 56, "in the line of `state`");
 _Static_assert(offsetof(struct pm_state, clean) == 512, "a line of its own");
 
 // At the beginning of pm_state.reserved. All zero in a heap that was never opened on a machine with
@@ -431,6 +437,7 @@ _Static_assert(sizeof(struct pm_morph_table) == 16, "frozen");
 #define PM_SALT_LOG_CHUNKS 0xfffffffdu
 #define PM_SALT_SHARDS 0xfffffffcu
 #define PM_SALT_KEPT 0xfffffffbu
+#define PM_SALT_APPLIED 0xfffffff9u
 #define PM_SALT_CHUNK_EPOCH(id) ((id) << 1)
 #define PM_SALT_CHUNK_GENERATION(id) ((id) << 1 | 1)
 

@@ -16,6 +16,7 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "core_dump.h"
+#include "doubt.h"
 #include "feature.h"
 #include "file.h"
 #include "fixed.h"
@@ -468,11 +469,8 @@ bool pm_heap_clean(void) {
     for (unsigned i = 0; i < pm_heap.shards; i++)
         if (pm_heap.shard[i].length_unknown)
             return false;
-    if (pm_durability != PM_DURABLE_NONE)
-        for (size_t i = 0; i < pm_heap_file_count(); i++) {
-            if (pm_heap_holds(&pm_heap_files[i]) && !pm_file_sync(pm_heap_file(&pm_heap_files[i])))
-                return false;
-        }
+    if (pm_durability != PM_DURABLE_NONE && !pm_doubt_settle_end())
+        return false;
     pm_commit_u64(&pm_heap.super->state.state, PM_STATE_CLEAN);
     return true;
 }

@@ -19,6 +19,7 @@
 #include "base/os_file.h"
 #include "commit_room.h"
 #include "core_dump.h"
+#include "doubt.h"
 #include "emptied.h"
 #include "file.h"
 #include "fixed.h"
@@ -126,14 +127,22 @@ bool pm_file_back_with_space(struct pm_file *file, uint64_t offset, uint64_t len
     return pm_file_ready(file) && back_with_space(file, offset, len);
 }
 
+// What a failed sync reports need not be this page: it may be anything of the file.
+static bool is_durable(bool synced, const char *call) {
+    if (synced || pm_persist_forbidden(call))
+        return true;
+    pm_doubt_raise();
+    return false;
+}
+
 // On a plain file the last page alone is synced, which nobody has stored to yet: the file system
 // makes durable what it needs to find that page, and so the length. fdatasync would write all that
 // the program has stored so far.
 static bool last_page_durable(const struct pm_shard *s, uint64_t bytes) {
     char *page = pm_heap_at(s->offset + bytes - PM_PAGE_SIZE);
-    return (pm_cancel_asynchronous ? (int)syscall(SYS_msync, page, PM_PAGE_SIZE, MS_SYNC)
-                                   : msync(page, PM_PAGE_SIZE, MS_SYNC)) == 0 ||
-           pm_persist_forbidden("msync");
+    return is_durable((pm_cancel_asynchronous ? (int)syscall(SYS_msync, page, PM_PAGE_SIZE, MS_SYNC)
+                                              : msync(page, PM_PAGE_SIZE, MS_SYNC)) == 0,
+                      "msync");
 }
 
 // The log must not name pages beyond the durable end of the file. After a power failure the heap
@@ -143,8 +152,9 @@ static bool length_durable(const struct pm_shard *s, uint64_t bytes) {
     if (pm_persist_waits())
         return last_page_durable(s, bytes);
     return pm_durability == PM_DURABLE_NONE ||
-           (pm_cancel_asynchronous ? (int)syscall(SYS_fdatasync, fd) : fdatasync(fd)) == 0 ||
-           pm_persist_forbidden("fdatasync");
+           is_durable((pm_cancel_asynchronous ? (int)syscall(SYS_fdatasync, fd) : fdatasync(fd)) ==
+                          0,
+                      "fdatasync");
 }
 
 static size_t slabs_for(uint64_t bytes) {

@@ -114,7 +114,7 @@ void pm_journal_count(struct pm_journal *j) { j->lap = j->next; }
 // One commit needs no such thing. Cut or overwritten in part, it is torn, or it is whole
 // and says what the files hold. But a part of several commits would undo the last ones.
 static bool end_lap(const struct pm_journal_io *io, uint64_t commits) {
-    static const char zeroes[PM_PAGE_SIZE];
+    static const char zeroes[PM_JOURNAL_SECTOR];
     return commits <= 1 ||
            (io->write(PM_JOURNAL_SELF, zeroes, sizeof zeroes, 0) && io->sync(PM_JOURNAL_SELF));
 }
@@ -152,22 +152,13 @@ static bool entries_fit(const struct pm_journal_group *group) {
     return pages == group->pages;
 }
 
-static bool is_first_version(const struct pm_journal_group *group) {
-    return group->magic == PM_JOURNAL_MAGIC_1;
-}
-
 // Whether the group, which may be torn, says that it comes next.
 static bool continues(const struct pm_journal_reading *r) {
     const struct pm_journal_group *group = r->group;
-    bool old = is_first_version(group);
-    if ((group->magic != PM_JOURNAL_MAGIC && !old) || group->number != r->number ||
-        group->entries > (old ? PM_JOURNAL_ENTRIES_1 : PM_JOURNAL_ENTRIES) ||
-        group->pages > PM_JOURNAL_PAGES ||
-        (r->number ? group->epoch != r->epoch : group->epoch <= r->epoch))
-        return false;
-    if (old || r->old)
-        return old && (r->number ? r->old : r->at == 0);
-    return group->before == r->before && (r->at == 0 || group->lap == r->lap);
+    return group->magic == PM_JOURNAL_MAGIC && group->number == r->number &&
+           group->entries <= PM_JOURNAL_ENTRIES && group->pages <= PM_JOURNAL_PAGES &&
+           (r->number ? group->epoch == r->epoch : group->epoch > r->epoch) &&
+           group->before == r->before && (r->at == 0 || group->lap == r->lap);
 }
 
 struct pm_journal_reading pm_journal_read_from(const struct pm_journal_io *io, void *buffer,
@@ -176,45 +167,122 @@ struct pm_journal_reading pm_journal_read_from(const struct pm_journal_io *io, v
         .io = io, .group = buffer, .at = found->at, .lap = found->lap, .before = found->before};
 }
 
+static bool read_at(struct pm_journal_reading *r, void *to, size_t len, uint64_t at) {
+    if (r->io->read(PM_JOURNAL_SELF, to, len, at))
+        return true;
+    r->error = errno == PM_JOURNAL_ENDS ? 0 : errno;
+    return false;
+}
+
+// The rest of a group whose header was read.
+static bool is_whole(struct pm_journal_reading *r, uint64_t at) {
+    struct pm_journal_group *group = r->group;
+    return group->pages <= PM_JOURNAL_PAGES && group->entries <= PM_JOURNAL_ENTRIES &&
+           (!group->pages ||
+            read_at(r, contents(group), group_bytes(group) - sizeof *group, at + sizeof *group)) &&
+           group->crc == group_crc(group) && entries_fit(group);
+}
+
 bool pm_journal_read_next(struct pm_journal_reading *r) {
     struct pm_journal_group *group = r->group;
-    if (!r->io->read(PM_JOURNAL_SELF, group, sizeof *group, r->at) || !continues(r) ||
-        (group->pages && !r->io->read(PM_JOURNAL_SELF, contents(group),
-                                      group_bytes(group) - sizeof *group, r->at + sizeof *group)) ||
-        group->crc != group_crc(group) || !entries_fit(group))
+    if (!read_at(r, group, sizeof *group, r->at) || !continues(r) || !is_whole(r, r->at))
         return false;
     r->at += group_bytes(group);
     r->epoch = group->epoch;
     r->lap = group->lap;
     r->before = group->crc;
     r->number = group->last ? 0 : group->number + 1;
-    r->old = is_first_version(group);
     return true;
 }
 
-// A commit is found when its last group is.
-bool pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
-                     struct pm_journal_found *found) {
+// What tells a damaged group from a torn one: the lap that it is of, and the least epoch of the
+// commits that follow. At the start of the journal only its own header says so, which may be a part
+// of the damage, or torn: sectors of a new header among those of an old one. Then a group that
+// continues it says the same.
+struct bounds {
+    uint64_t lap[2], epoch[2];
+};
+
+static struct bounds bounds_of(struct pm_journal_reading *r) {
+    struct pm_journal_group *group = r->group;
+    struct bounds b = {{r->lap, r->lap}, {r->epoch + 1, r->epoch + 1}};
+    if (r->at)
+        return b;
+    b = (struct bounds){{0, 0}, {0, 0}};
+    if (!read_at(r, group, sizeof *group, 0) || group->magic != PM_JOURNAL_MAGIC)
+        return b;
+    uint64_t next = group_bytes(group);
+    uint32_t crc = group->crc;
+    b.lap[0] = group->lap;
+    b.epoch[0] = group->epoch + 1;
+    if (group->pages <= PM_JOURNAL_PAGES && read_at(r, group, sizeof *group, next) &&
+        group->magic == PM_JOURNAL_MAGIC && group->before == crc && is_whole(r, next)) {
+        b.lap[1] = group->lap;
+        b.epoch[1] = group->epoch;
+    }
+    return b;
+}
+
+static bool is_within(const struct bounds *b, const struct pm_journal_group *group) {
+    return (b->lap[0] && group->lap == b->lap[0] && group->epoch >= b->epoch[0]) ||
+           (b->lap[1] && group->lap == b->lap[1] && group->epoch >= b->epoch[1]);
+}
+
+// Whether a later commit of the lap begins with a whole group, behind the one that is not whole.
+static bool is_damaged(struct pm_journal_reading *r, const uint8_t uuid[16]) {
+    struct pm_journal_group *group = r->group;
+    struct bounds b = bounds_of(r);
+    for (uint64_t at = r->at + sizeof *group; !r->error && (b.lap[0] || b.lap[1]);
+         at += sizeof *group) {
+        if (!read_at(r, group, sizeof *group, at))
+            return false;
+        if (group->magic == PM_JOURNAL_MAGIC && group->number == 0 && is_within(&b, group) &&
+            memcmp(group->uuid, uuid, sizeof group->uuid) == 0 && is_whole(r, at))
+            return true;
+    }
+    return false;
+}
+
+// A commit is found when its last group is. `end`: what follows it is read from there.
+static int find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
+                struct pm_journal_found *found, struct pm_journal_reading *end) {
     struct pm_journal_group *group = buffer;
     uint64_t groups = 0, pages = 0;
     *found = (struct pm_journal_found){0};
     struct pm_journal_reading r = pm_journal_read_from(io, buffer, found);
+    *end = r;
     while (pm_journal_read_next(&r) && memcmp(group->uuid, uuid, sizeof group->uuid) == 0) {
         groups++;
         pages = group->number ? pages + group->pages : group->pages;
-        if (group->last)
-            *found = (struct pm_journal_found){.epoch = group->epoch,
-                                               .time = group->time,
-                                               .pages = pages,
-                                               .held = group->held,
-                                               .forced = group->last == PM_JOURNAL_LAST_FORCED,
-                                               .commits = found->commits + 1,
-                                               .groups = groups,
-                                               .bytes = r.at};
-        if (group->last && is_first_version(group))
-            break;
+        if (!group->last)
+            continue;
+        *found = (struct pm_journal_found){.epoch = group->epoch,
+                                           .time = group->time,
+                                           .pages = pages,
+                                           .held = group->held,
+                                           .forced = group->last == PM_JOURNAL_LAST_FORCED,
+                                           .commits = found->commits + 1,
+                                           .groups = groups,
+                                           .bytes = r.at};
+        *end = r;
     }
-    return found->groups != 0;
+    return r.error;
+}
+
+int pm_journal_find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
+                    struct pm_journal_found *found) {
+    struct pm_journal_reading end;
+    return find(io, buffer, uuid, found, &end);
+}
+
+int pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
+                    struct pm_journal_found *found) {
+    struct pm_journal_reading end;
+    int error = find(io, buffer, uuid, found, &end);
+    if (error)
+        return error;
+    bool damaged = is_damaged(&end, uuid);
+    return end.error ? end.error : damaged ? PM_JOURNAL_DAMAGED : 0;
 }
 
 struct pm_journal_found pm_journal_found_last(const struct pm_journal *j) {
@@ -240,15 +308,30 @@ bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits) {
     return end_lap(io, commits) && io->set_length(PM_JOURNAL_SELF, 0) && io->sync(PM_JOURNAL_SELF);
 }
 
-bool pm_journal_recover(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
-                        struct pm_journal_found *found) {
+// A killed process may have left whole commits that are not durable, although a sync succeeds now:
+// an earlier one may have failed to write them. So they are written once more.
+static bool make_durable(const struct pm_journal_io *io, void *buffer,
+                         const struct pm_journal_found *found) {
+    struct pm_journal_reading r = pm_journal_read_from(io, buffer, found);
+    for (uint64_t n = 0, at = r.at; n < found->groups; n++, at = r.at) {
+        if (!pm_journal_read_next(&r)) {
+            errno = r.error ? r.error : EIO; // it was whole when it was found
+            return false;
+        }
+        if (!io->write(PM_JOURNAL_SELF, r.group, group_bytes(r.group), at))
+            return false;
+    }
+    return io->sync(PM_JOURNAL_SELF);
+}
+
+// Before its commits are durable, none may be in the files: a cut could leave a part of one there,
+// and the journal torn.
+bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
+                        const struct pm_journal_found *found) {
     struct pm_journal_touched touched = {0};
-    // A killed process may have left whole commits that are not durable yet. Without the sync of
-    // the journal a cut could leave a part of one applied and the journal torn.
-    return (!pm_journal_look(io, buffer, uuid, found) ||
-            (io->sync(PM_JOURNAL_SELF) &&
-             pm_journal_write_through(io, buffer, found, true, &touched) &&
-             pm_journal_sync_touched(io, &touched))) &&
+    return (!found->groups || (make_durable(io, buffer, found) &&
+                               pm_journal_write_through(io, buffer, found, true, &touched))) &&
+           pm_journal_note_applied(io, 0, &touched) && pm_journal_sync_touched(io, &touched) &&
            pm_journal_retire(io, found->commits);
 }
 
@@ -257,7 +340,7 @@ bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
     struct pm_journal_reading r = pm_journal_read_from(io, buffer, found);
     for (uint64_t n = 0; n < found->groups; n++) {
         if (!pm_journal_read_next(&r)) {
-            errno = EIO; // it was whole when it was found
+            errno = r.error ? r.error : EIO; // it was whole when it was found
             return false;
         }
         const char *from = contents(r.group);
@@ -310,4 +393,16 @@ bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_t
         touched->file[file] = false;
     }
     return true;
+}
+
+uint64_t pm_journal_applied_word(uint64_t commits) {
+    return pm_seal((uint32_t)commits, PM_SALT_APPLIED);
+}
+
+bool pm_journal_note_applied(const struct pm_journal_io *io, uint64_t commits,
+                             struct pm_journal_touched *touched) {
+    uint64_t word = pm_journal_applied_word(commits);
+    touched->file[pm_journal_file(PM_JOURNAL_SUPER, 0)] = true;
+    return io->write(pm_journal_file(PM_JOURNAL_SUPER, 0), &word, sizeof word,
+                     offsetof(struct pm_super_file, state.applied));
 }

@@ -21,6 +21,7 @@
 #ifndef PM_JOURNAL_H
 #define PM_JOURNAL_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,11 +36,12 @@ static inline unsigned pm_journal_file(enum pm_journal_member member, unsigned s
     return shard * PM_JOURNAL_MEMBERS + member;
 }
 
-// What it does with files; false and errno where that fails. The simulator in tests/crash has one
-// of its own.
+#define PM_JOURNAL_ENDS ENODATA
+
+// What it does with files; false and errno where that fails. The simulators have ones of their own.
 struct pm_journal_io {
     bool (*write)(unsigned file, const void *from, size_t len, uint64_t at);
-    // False also if the file ends before that.
+    // PM_JOURNAL_ENDS: the file ends before that. Any other errno says nothing of what is there.
     bool (*read)(unsigned file, void *to, size_t len, uint64_t at);
     bool (*zero)(unsigned file, uint64_t at, uint64_t len); // within the file's length, or not
     bool (*set_length)(unsigned file, uint64_t bytes);
@@ -108,10 +110,16 @@ struct pm_journal_found {
     uint32_t before;
 };
 
-// The commits that the journal of the heap `uuid` holds. False: not one whole one. `buffer`:
+// The commits that the journal of the heap `uuid` holds; found->groups is 0: not one whole one.
+// Returns 0 or an errno. PM_JOURNAL_DAMAGED: a commit is not whole, and a later one is; *found are
+// those before it. Any other: the journal cannot be read, so *found says nothing. `buffer`:
 // PM_JOURNAL_BUFFER bytes.
-bool pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
-                     struct pm_journal_found *found);
+#define PM_JOURNAL_DAMAGED EBADMSG
+int pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
+                    struct pm_journal_found *found);
+// The same of a heap in use, whose journal changes meanwhile: so nothing is said of damage.
+int pm_journal_find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
+                    struct pm_journal_found *found);
 // After pm_journal_end(): that commit alone. After pm_journal_count(): all that count.
 struct pm_journal_found pm_journal_found_last(const struct pm_journal *j);
 struct pm_journal_found pm_journal_found_lap(const struct pm_journal *j);
@@ -128,6 +136,11 @@ bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
 // Syncs the files, which are not touched any more then. False, with errno: a part of what was
 // written may be lost, although later syncs succeed; so it is to be written again.
 bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_touched *touched);
+// What pm_state.applied says of so many commits.
+uint64_t pm_journal_applied_word(uint64_t commits);
+// Stores how many commits of a lap the files hold (pm_state.applied). False, with errno.
+bool pm_journal_note_applied(const struct pm_journal_io *io, uint64_t commits,
+                             struct pm_journal_touched *touched);
 // What is done with each entry of commits; false ends it. `from`: the contents of its pages.
 typedef bool pm_journal_fn(const struct pm_journal_io *io, const struct pm_journal_entry *e,
                            const char *from, void *arg);
@@ -135,14 +148,29 @@ bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
                      const struct pm_journal_found *found, pm_journal_fn *fn, void *arg);
 // Empties the journal of so many commits, durably. From then on the files may change without it.
 bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits);
-// What opening does first: applies all whole commits, drops a torn one, and retires the journal.
-// found->groups is 0 if there was no whole one. False, with errno: nothing is lost, and it may be
-// tried again.
-bool pm_journal_recover(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
-                        struct pm_journal_found *found);
-// Whether the files hold all commits of the journal already (journal_applied.c).
-bool pm_journal_applied(const struct pm_journal_io *io, void *buffer,
+// What opening does once it has looked: applies these commits, drops a torn one, and retires the
+// journal. False, with errno: nothing is lost, and it may be tried again.
+bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
                         const struct pm_journal_found *found);
+
+// ---- the last contents of each page (journal_last.c) --------------------------------------------
+
+// What is done with pages of a file, as the last one of the commits has them; false ends it.
+// `from`: their contents; NULL: zeroes.
+typedef bool pm_journal_last_fn(const struct pm_journal_io *io, unsigned file, uint64_t first,
+                                uint64_t pages, const char *from, void *arg);
+// Each page that the commits name and do not cut off comes once. False, with errno: the journal
+// cannot be read, or `fn` has ended it.
+bool pm_journal_each_last(const struct pm_journal_io *io, void *buffer,
+                          const struct pm_journal_found *found, pm_journal_last_fn *fn, void *arg);
+// Whether the files hold all commits of the journal already. 1, 0, or -1 with errno.
+int pm_journal_applied(const struct pm_journal_io *io, void *buffer,
+                       const struct pm_journal_found *found);
+// Writes what the files hold already once more, so that a sync can make it durable that could not
+// before. Where a mapping shows a file, it shows the same throughout.
+bool pm_journal_write_again(const struct pm_journal_io *io, void *buffer,
+                            const struct pm_journal_found *found,
+                            struct pm_journal_touched *touched);
 
 // ---- for these functions ------------------------------------------------------------------------
 
@@ -152,11 +180,11 @@ struct pm_journal_reading {
     struct pm_journal_group *group;
     uint64_t at, epoch, lap;
     uint32_t number, before;
-    bool old; // in a commit of the first version
+    int error; // errno of a read that has failed; 0: the next group is torn, or there is none
 };
 struct pm_journal_reading pm_journal_read_from(const struct pm_journal_io *io, void *buffer,
                                                const struct pm_journal_found *found);
-// Reads the next group. False: it is torn, or does not continue.
+// Reads the next group. False: it is torn, does not continue, or (r->error) cannot be read.
 bool pm_journal_read_next(struct pm_journal_reading *r);
 static inline const struct pm_journal_entry *
 pm_journal_entries(const struct pm_journal_group *group) {

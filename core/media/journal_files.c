@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/crc.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "file.h"
@@ -24,6 +26,7 @@
 #include "work_copy.h"
 
 struct pm_journal_opened pm_journal_opened;
+bool pm_journal_take_good;
 
 // While a heap is being opened its files are not open yet, so they are opened here, by their names.
 // Which volume has a shard's files says the superblock, which may itself be in the journal: so each
@@ -88,8 +91,10 @@ static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
         long got = syscall(SYS_pread64, fd, p, len, at);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got == 0)
+        if (got < 0 && errno == PM_JOURNAL_ENDS) // a disk's word for a bad block
             errno = EIO;
+        if (got == 0)
+            errno = PM_JOURNAL_ENDS;
         if (got <= 0)
             return false;
         p += got;
@@ -221,19 +226,72 @@ static void close_all(void) {
     opening = false;
 }
 
-static void look_only(const uint8_t uuid[16], void *buffer) {
-    struct pm_journal_found *found = &pm_journal_opened.commit;
-    if (!pm_journal_look(&pm_journal_files, buffer, uuid, found))
-        pm_journal_opened.is = PM_JOURNAL_TORN;
-    else if (pm_journal_applied(&pm_journal_files, buffer, found))
-        pm_journal_opened.is = PM_JOURNAL_APPLIED;
-    else
-        pm_journal_opened.is = PM_JOURNAL_WHOLE;
+// Nothing was changed, and nothing of it is lost.
+static int unreadable(int error, struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s/journal: what was committed cannot be read: %s; nothing of it is lost, and "
+                   "nothing was changed: mend that (a bad block? `ulimit -n`?), and try again",
+                   pm_heap.dir, pm_strerror(error));
 }
 
-static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
+static int damaged(const char *how, struct pm_error *err) {
+    const struct pm_journal_found *found = &pm_journal_opened.commit;
+    char last[32] = "";
+    if (found->groups)
+        snprintf(last, sizeof last, " of %.3f", (double)found->time / 1e9);
+    return pm_fail(err, PM_DAMAGE,
+                   "%s/journal is damaged behind its commit %lu%s: %s; restore a backup, or take "
+                   "what can be had: `pmalloc-recover --at good %s`",
+                   pm_heap.dir, (unsigned long)found->commits, last, how, pm_heap.dir);
+}
+
+// Whether the journal has all commits that the files have. A cut of the power may take the count
+// away, but never a commit that was counted: the journal was durable before.
+static int check_applied(struct pm_error *err) {
+    uint64_t word = pm_heap.super->state.applied, has = pm_journal_opened.commit.commits;
+    char how[128];
+    if (word && !pm_sealed(word, PM_SALT_APPLIED))
+        return damaged("the superblock's number of commits does not match its check", err);
+    if (!word || pm_unseal(word) <= has)
+        return PM_OK;
+    snprintf(how, sizeof how, "%u commits of it are in the other files; was it cut?",
+             pm_unseal(word));
+    return damaged(how, err);
+}
+
+// It is empty: after a lap that the files hold durably, or because it was cut.
+static int check_empty(struct pm_error *err) {
+    int status = check_applied(err);
+    pm_journal_opened.cut = status == PM_DAMAGE && pm_journal_take_good;
+    return pm_journal_opened.cut ? PM_OK : status;
+}
+
+static int look(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
+    int error = pm_journal_look(&pm_journal_files, buffer, uuid, &pm_journal_opened.commit);
+    if (error && error != PM_JOURNAL_DAMAGED)
+        return unreadable(error, err);
+    int status = error ? damaged("a commit there is not whole, but a later one is", err)
+                       : check_applied(err);
+    if (status != PM_DAMAGE || !pm_journal_take_good)
+        return status;
+    pm_journal_opened.cut = true;
+    return PM_OK;
+}
+
+static int look_only(void *buffer, struct pm_error *err) {
     struct pm_journal_found *found = &pm_journal_opened.commit;
-    if (!pm_journal_recover(&pm_journal_files, buffer, uuid, found))
+    int same = found->groups ? pm_journal_applied(&pm_journal_files, buffer, found) : 0;
+    if (same < 0)
+        return unreadable(errno, err);
+    pm_journal_opened.is = !found->groups ? PM_JOURNAL_TORN
+                           : same         ? PM_JOURNAL_APPLIED
+                                          : PM_JOURNAL_WHOLE;
+    return PM_OK;
+}
+
+static int recover(void *buffer, struct pm_error *err) {
+    struct pm_journal_found *found = &pm_journal_opened.commit;
+    if (!pm_journal_recover(&pm_journal_files, buffer, found))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/journal: its commit cannot be brought into the other files: %s; "
                        "nothing of it is lost: try again once that is mended",
@@ -243,41 +301,56 @@ static int recover(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
     return PM_OK;
 }
 
-// Whether there is one, and it is not empty. Parts of a fixed medium are open already.
-static bool has_journal(struct stat *st) {
-    if (!pm_heap.super_file.length)
-        return fstatat(pm_heap.dir_fd, pm_heap.journal.name, st, AT_SYMLINK_NOFOLLOW) == 0 &&
-               st->st_size != 0;
+// Whether there is one. *error: that cannot be known. Parts of a fixed medium are open already.
+static bool has_journal(struct stat *st, int *error) {
+    *error = 0;
     *st = (struct stat){.st_mode = S_IFREG, .st_uid = geteuid()};
-    return pm_heap.journal.length && pm_heap.journal.size != 0;
+    if (pm_heap.super_file.length) {
+        st->st_size = (off_t)pm_heap.journal.size;
+        return pm_heap.journal.length;
+    }
+    bool found = fstatat(pm_heap.dir_fd, pm_heap.journal.name, st, AT_SYMLINK_NOFOLLOW) == 0;
+    *error = found || errno == ENOENT ? 0 : errno;
+    return found;
 }
 
-int pm_journal_open_heap(bool look, struct pm_error *err) {
+static int open_journal(const struct stat *st, bool only_look, struct pm_error *err) {
     struct pm_superblock super;
-    struct stat st;
-    pm_journal_opened = (struct pm_journal_opened){.is = PM_JOURNAL_NONE};
-    for (size_t i = 0; i < sizeof opened / sizeof opened[0]; i++)
-        opened[i] = -1;
-    if (!has_journal(&st))
-        return PM_OK;
-    opening = !pm_heap.super_file.length;
-    looking = look;
-    void *buffer = pm_os_reserve(PM_JOURNAL_BUFFER);
     int status = PM_OK;
+    void *buffer = pm_os_reserve(PM_JOURNAL_BUFFER);
     if (!buffer)
         status = pm_fail(err, PM_OPERATIONAL, "%s/journal: no memory to read it", pm_heap.dir);
-    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+    else if (!S_ISREG(st->st_mode) || st->st_uid != geteuid())
         status = pm_fail(err, PM_OPERATIONAL, "%s/journal is not a plain file of user %u",
                          pm_heap.dir, (unsigned)geteuid());
     else if (!read_at(PM_JOURNAL_SUPER, &super, sizeof super, 0))
-        status = pm_fail(err, PM_DAMAGE, "%s/superblock cannot be read: %s", pm_heap.dir,
+        status = pm_fail(err, errno == PM_JOURNAL_ENDS ? PM_DAMAGE : PM_OPERATIONAL,
+                         "%s/superblock cannot be read: %s; nothing was changed", pm_heap.dir,
                          pm_strerror(errno));
-    else if (looking)
-        look_only(super.uuid, buffer);
     else
-        status = recover(super.uuid, buffer, err);
+        status = look(super.uuid, buffer, err);
+    if (status == PM_OK && only_look)
+        status = look_only(buffer, err);
+    else if (status == PM_OK)
+        status = recover(buffer, err);
     if (buffer)
         munmap(buffer, PM_JOURNAL_BUFFER);
+    return status;
+}
+
+int pm_journal_open_heap(bool only_look, struct pm_error *err) {
+    struct stat st;
+    int error;
+    pm_journal_opened = (struct pm_journal_opened){.is = PM_JOURNAL_NONE};
+    for (size_t i = 0; i < sizeof opened / sizeof opened[0]; i++)
+        opened[i] = -1;
+    if (!has_journal(&st, &error))
+        return error ? unreadable(error, err) : PM_OK;
+    if (st.st_size == 0)
+        return check_empty(err);
+    opening = !pm_heap.super_file.length;
+    looking = only_look;
+    int status = open_journal(&st, only_look, err);
     close_all();
     return status;
 }

@@ -30,13 +30,19 @@ enum pm_journal_is {
 };
 struct pm_journal_opened {
     enum pm_journal_is is;
+    bool cut; // the journal is damaged behind this commit, and the caller wants what is before it
     struct pm_journal_found commit; // with APPLIED and WHOLE
 };
 extern struct pm_journal_opened pm_journal_opened;
 
+// A damaged journal is not refused: the commits before the damage count, and no others. The files
+// may hold pages of later ones.
+extern bool pm_journal_take_good;
+
 // The first step of opening, when the heap is locked: applies what the journal in the heap's
-// directory holds, and retires it. With `look`: changes nothing, and says what there is
-// (journal_over.h goes on). `super`: the superblock's file is open.
-int pm_journal_open_heap(bool look, struct pm_error *err);
+// directory holds, and retires it. With `only_look`: changes nothing, and says what there is
+// (journal_over.h goes on). The superblock is mapped. PM_DAMAGE: the journal is damaged, or has
+// lost commits. PM_OPERATIONAL: it cannot be read, or not be brought in. Nothing is lost by either.
+int pm_journal_open_heap(bool only_look, struct pm_error *err);
 
 #endif

@@ -16,15 +16,17 @@
 // rising epochs, and each group has the checksum of the one before it. So what a former lap, or a
 // commit that failed, has left in a place never continues a lap. Opening applies all of a lap, in
 // order, up to the first group that is not whole or does not continue it. The next lap begins when
-// the files hold durably what this one says, and after its first header is durably zeroes: else a
-// part of this lap might be taken, after the start of it was partly overwritten.
+// the files hold durably what this one says, and after the first sector of its first header is
+// durably zeroes: else a part of this lap might be taken, after the start of it was partly
+// overwritten. A single sector, because a disk writes that whole or not at all.
 //
-// The first version (PM_JOURNAL_MAGIC_1) has one commit, at the start. Its groups have an entry
-// more in the place of `lap`.
-#define PM_JOURNAL_MAGIC 0x324c4e52554f4a4dull   // "MJOURNL2"
-#define PM_JOURNAL_MAGIC_1 0x314c4e52554f4a4dull // "MJOURNL1"
+// Torn or damaged: a commit is written after the sync of the one before it. So where a later commit
+// of the lap has a whole first group, this one was durable, and is damaged. The end of a lap may be
+// cut off, too. So the superblock counts the commits that were brought into the files
+// (pm_state.applied): if the journal has fewer, it has lost some.
+#define PM_JOURNAL_MAGIC 0x324c4e52554f4a4dull // "MJOURNL2"
+#define PM_JOURNAL_SECTOR 512u
 #define PM_JOURNAL_ENTRIES 251u
-#define PM_JOURNAL_ENTRIES_1 252u
 #define PM_JOURNAL_PAGES 252u // in a group, at most
 
 enum pm_journal_kind { PM_JOURNAL_PAGE = 1, PM_JOURNAL_ZERO = 2, PM_JOURNAL_LENGTH = 3 };

@@ -7,6 +7,7 @@
 #include "checkpoint.h"
 #include "fixed.h"
 #include "heap_part.h"
+#include "journal.h"
 
 struct pm_file *pm_journal_part(unsigned file) {
     struct pm_file *f = pm_heap_part(file);
@@ -27,7 +28,7 @@ bool pm_journal_part_store(struct pm_file *part, unsigned file, size_t len, uint
 
 bool pm_journal_part_load(const struct pm_file *part, size_t len, uint64_t *at) {
     if (*at + len > part->size) {
-        errno = EIO;
+        errno = PM_JOURNAL_ENDS;
         return false;
     }
     *at += part->at;

@@ -17,6 +17,7 @@
 #include "base/cancel.h"
 #include "base/message.h"
 #include "base/os.h"
+#include "doubt.h"
 
 #define LINE 64
 #define PAGE 4096
@@ -59,9 +60,21 @@ bool pm_persist_forbidden(const char *call) {
     return true;
 }
 
-// MS_SYNC makes the pages durable at once, so the drain has nothing left to do. If it fails,
-// metadata that must be durable is not. So the process aborts here, before anything depends on
-// these pages.
+int pm_persist_exit;
+
+// Metadata that must be durable is not. So the process ends here, before anything depends on it.
+__attribute__((noreturn, noinline)) static void give_up(int error) {
+    static const char text[] = "%.300s: writing its metadata back failed: %s; it is dirty, and "
+                               "nothing of it is lost: once the file system works again, start the "
+                               "program again or run pmalloc-recover";
+    pm_doubt_raise();
+    if (!pm_persist_exit)
+        pm_abort(text, heap_dir, pm_strerror(error));
+    pm_say(text, heap_dir, pm_strerror(error));
+    _exit(pm_persist_exit);
+}
+
+// MS_SYNC makes the pages durable at once, so the drain has nothing left to do.
 static void flush_pages(const void *addr, size_t len) {
     int saved = errno;
     uintptr_t first = (uintptr_t)addr & ~(uintptr_t)(PAGE - 1);
@@ -70,9 +83,7 @@ static void flush_pages(const void *addr, size_t len) {
         (pm_cancel_asynchronous ? (int)syscall(SYS_msync, first, bytes, MS_SYNC)
                                 : msync((void *)first, bytes, MS_SYNC)) != 0 &&
         !pm_persist_forbidden("msync"))
-        pm_abort("writing heap metadata back failed: %s; %.300s is dirty, run pmalloc-recover on "
-                 "it once the file system works again",
-                 pm_strerror(errno), heap_dir);
+        give_up(errno);
     errno = saved;
 }
 

@@ -49,6 +49,10 @@ bool pm_persist_refused(const char *file);
 // True: the kernel has been asked about every file of the heap, so later refusals are errors.
 // False: other files are about to take their place, so refusals are allowed again.
 void pm_persist_promise(bool promised);
+// What a flush that fails does, once one line has said it. 0: the process aborts, because it is in
+// the middle of a change. Else it ends with this status: before main with PM_EXIT_START, in a tool
+// with PM_OPERATIONAL.
+extern int pm_persist_exit;
 // Whether each flush waits until a disk has written: then it pays to make several stores durable
 // with one.
 static inline bool pm_persist_waits(void) { return pm_durability == PM_DURABLE_PAGE; }

@@ -20,6 +20,7 @@
 #include "links.h"
 #include "mark.h"
 #include "media/close_record.h"
+#include "media/doubt.h"
 #include "media/feature.h"
 #include "media/file.h"
 #include "media/heap_open.h"
@@ -82,16 +83,12 @@ static int check_clean(struct pm_error *err) {
 // bring the pointer back. So the data is made durable first. A heap without roots has no such
 // pointer.
 int pm_write_back_data(bool unfinished, struct pm_error *err) {
-    if (pm_heap_is_clean() || !(pm_heap_has_roots() || unfinished) ||
-        pm_durability == PM_DURABLE_NONE || pm_durability == PM_DURABLE_CACHE)
+    bool reachable = pm_heap_has_roots() || unfinished;
+    if (pm_durability == PM_DURABLE_NONE || pm_durability == PM_DURABLE_CACHE)
         return PM_OK;
-    bool good = pm_file_sync(&pm_heap.roots);
-    for (unsigned i = 0; i < pm_heap.shards && good; i++)
-        good = pm_file_sync(&pm_heap.shard[i].data);
-    if (!good)
-        return pm_fail(err, PM_OPERATIONAL, "%s: data cannot be written back: %s", pm_heap.dir,
-                       pm_strerror(errno));
-    return PM_OK;
+    if (!pm_doubt_is_raised() && (pm_heap_is_clean() || !reachable))
+        return PM_OK;
+    return pm_doubt_settle(err);
 }
 
 // Where a shard is mostly slabs, all their vslabs are touched.
@@ -160,7 +157,9 @@ static int check_lanes(const struct pm_root_table *table, const struct pm_recove
 // The first stores.
 static int begin(const struct pm_recovery *r, struct pm_error *err) {
     bool unfinished = r->unfinished != 0;
-    int status = r->uncollected && !unfinished ? PM_OK : pm_write_back_data(unfinished, err);
+    // What is not collected need not be durable; but metadata that is in doubt must become so.
+    bool may_wait = r->uncollected && !unfinished && !pm_doubt_is_raised();
+    int status = may_wait ? PM_OK : pm_write_back_data(unfinished, err);
     if (status != PM_OK)
         return status;
     if (!pm_heap_is_clean()) {

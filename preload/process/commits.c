@@ -23,6 +23,7 @@
 #include "commit_cost.h"
 #include "hold.h"
 #include "kernel_stores.h"
+#include "media/checkpoint.h"
 #include "media/commit.h"
 #include "media/fixed.h"
 #include "media/heap.h"
@@ -210,6 +211,17 @@ static int take(bool idle) {
     return error;
 }
 
+// Commits go on meanwhile: the journal has them.
+static void say_files_fail(void) {
+    static bool failing;
+    int error = pm_checkpoint_error();
+    if (error && !failing)
+        pm_say("PMALLOC_COMMIT: a file of %s cannot be written back: %s; nothing is lost: commits "
+               "go on, and the journal keeps them; it grows until the medium works again",
+               pm_heap.dir, pm_strerror(error));
+    failing = error != 0;
+}
+
 static int take_and_finish(bool idle) {
     if (!pm_commit_prepare())
         return errno;
@@ -230,6 +242,7 @@ static int make(bool idle) {
     if (error)
         return error;
     pm_commit_cut();
+    say_files_fail();
     pm_commit_was_made(since);
     atomic_store(&covered, atomic_load(&instants));
     return 0;

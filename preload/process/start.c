@@ -250,6 +250,8 @@ static void start_here(bool first, bool patient) {
     int saved = errno;
     struct pm_error err;
     enum pm_phase next = PM_WAITING;
+    if (first)
+        pm_persist_exit = PM_EXIT_START; // until main runs
     if (first && pm_preload_check)
         pm_preload_check();
     if (first)
@@ -352,6 +354,7 @@ static void begin_main(void) {
     pm_phase_move(PM_READY, PM_RUNNING);
     pm_stacks_record();
     first_commit();
+    pm_persist_exit = 0;
     pm_triggers_start();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);
@@ -361,6 +364,7 @@ static void begin_main(void) {
 void pm_process_before_main(void) {
     atomic_store_explicit(&main_runs, true, memory_order_relaxed);
     if (pm_phase() == PM_WAITING) { // there is no heap, and nothing to capture
+        pm_persist_exit = 0;
         if (pm_options.verbose.number)
             pm_start_line(&chosen, &recovery);
         return;

@@ -116,11 +116,12 @@ static void p_flush(unsigned file, uint64_t at) {
 
 static const struct pm_journal_io p_io = {p_write, p_read, p_zero, p_set_length, p_sync};
 
-// A world whose parts have one page each, but for the journal.
+// A world whose parts have a page each, the superblock has two, and the journal none.
 static void p_begin(void) {
     struct pm_lengths *lengths = (void *)world->file[W_LENGTHS].now;
     for (unsigned i = 0; i < W_FILES; i++)
-        lengths->pages[part_number[i]] = pm_seal(i != W_JOURNAL, PM_SALT_LENGTH(part_number[i]));
+        lengths->pages[part_number[i]] =
+            pm_seal((i != W_JOURNAL) + (i == W_SUPER), PM_SALT_LENGTH(part_number[i]));
     p_look();
     p_note_lengths();
     make_durable(W_LENGTHS);

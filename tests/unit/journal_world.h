@@ -141,7 +141,7 @@ static bool w_write(unsigned file, const void *from, size_t len, uint64_t at) {
 static bool w_read(unsigned file, void *to, size_t len, uint64_t at) {
     const struct file *f = &world->file[world_file(file)];
     if (at + len > f->size) {
-        errno = EIO;
+        errno = PM_JOURNAL_ENDS;
         return false;
     }
     memcpy(to, f->now + at, len);

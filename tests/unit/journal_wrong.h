@@ -77,10 +77,12 @@ static bool wrong_recover(const struct pm_journal_io *io, void *buffer, const ui
     struct pm_journal_touched touched = {0};
     if (way == WRONG_NO_CHAIN || way == WRONG_NO_CRC) {
         wrong_mend(io, buffer, way);
-        return pm_journal_recover(io, buffer, uuid, &found);
+        return pm_journal_look(io, buffer, uuid, &found) == 0 &&
+               pm_journal_recover(io, buffer, &found);
     }
-    unsigned count =
-        pm_journal_look(io, buffer, uuid, &found) ? wrong_split(io, buffer, &found, part) : 0;
+    if (pm_journal_look(io, buffer, uuid, &found) != 0)
+        return false;
+    unsigned count = found.groups ? wrong_split(io, buffer, &found, part) : 0;
     bool good = io->sync(PM_JOURNAL_SELF);
     for (unsigned i = 0; i < count && good; i++) {
         unsigned n = way == WRONG_ORDER ? count - 1 - i : i;

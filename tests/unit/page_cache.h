@@ -34,6 +34,7 @@ struct cached {
     unsigned char *version[VERSIONS]; // 0 is durable; NULL: as the world has it that was cut
     uint32_t life;                    // of the world; else there is nothing here
     uint8_t versions;
+    bool lost; // a sync has failed to write it; no later one tries, until it is written to again
 };
 struct cached_file {
     uint64_t size, durable_size;
@@ -151,6 +152,7 @@ static unsigned char *next_version(struct world *w, unsigned file, uint64_t page
         memmove(&c->version[1], &c->version[2], (VERSIONS - 2) * sizeof c->version[0]);
         c->versions--;
     }
+    c->lost = false;
     return c->version[c->versions++] = fresh;
 }
 
@@ -180,11 +182,18 @@ static void cache_set_length(struct world *w, unsigned file, uint64_t bytes) {
     f->size = bytes;
 }
 
+// A sync that fails. The kernel takes its pages for written; of each the medium has any version.
+static void cache_lose(struct world *w, unsigned file) {
+    struct cached_file *f = &w->file[file];
+    for (uint32_t i = 0; i < *f->number; i++)
+        f->page[f->known[i]].lost |= f->page[f->known[i]].versions > 1;
+}
+
 static void cache_sync(struct world *w, unsigned file) {
     struct cached_file *f = &w->file[file];
     for (uint32_t i = 0; i < *f->number; i++) {
         struct cached *c = &f->page[f->known[i]];
-        if (c->versions == 1)
+        if (c->versions == 1 || c->lost)
             continue;
         for (unsigned v = 0; v + 1 < c->versions; v++)
             drop_page(w, c->version[v]);
@@ -195,6 +204,7 @@ static void cache_sync(struct world *w, unsigned file) {
 }
 
 static bool cache_read(const struct world *w, unsigned file, void *to, uint64_t len, uint64_t at) {
+    errno = PM_JOURNAL_ENDS;
     if (at + len > w->file[file].size)
         return false;
     for (uint64_t part; len; len -= part, at += part, to = (char *)to + part) {
@@ -298,6 +308,7 @@ static struct world *inherited_from(const struct world *from) {
                 struct cached *to = entry_of(w, i, f->known[k]);
                 memcpy(to->version, c->version, sizeof to->version);
                 to->versions = c->versions;
+                to->lost = c->lost;
             }
         }
     }

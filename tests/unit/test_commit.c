@@ -99,6 +99,7 @@ static void test_model(void) {
     CHECK(dropped > 20);
     CHECK_EQ(pm_own_way, way);
     commit(true, &cost);
+    pm_commit_force(); // with a checkpoint before it
     commit(true, &cost);
     CHECK_EQ(cost.pages, 0);
     CHECK_EQ(cost.copied, 0); // all shows the files again

@@ -11,10 +11,7 @@
 //   build/unit/test_commit_crash [IMAGES]
 //   build/unit/test_commit_crash mutants    each leaves out a sync or a check, or changes an order,
 //                                           and some image must show it (tests/crash/run --mutate)
-#include "commit_images.h"
-
-#include <stdarg.h>
-#include <sys/syscall.h>
+#include "commit_calls.h"
 
 #include "blocks/verify.h"
 #include "media/checkpoint.h"
@@ -26,228 +23,6 @@
 #define WIDE 280 // pages, more than a group has
 
 static struct pm_error err;
-static bool watching;       // calls are noted
-static bool taking;         // images are taken
-static bool first_syncs;    // commit mode begins
-static bool committing;     // the next sync of the journal makes the commit count
-static bool late_journal;   // LATE_SYNC_JOURNAL
-static unsigned late_files; // LATE_SYNC_FILES: a bit for each
-static int fail_in = -1;    // the call after so many fails, as on a full disk
-
-// Before each call that changes files.
-static void cut(void) {
-    if (!taking || rnd(thin))
-        return;
-    watching = false;
-    for (unsigned n = rnd(2) ? 1 : 3; n; n--) {
-        check_image(image_of(&worlds[0]));
-        if (rnd(4) == 0)
-            check_image(inherited_from(&worlds[0]));
-    }
-    if (rnd(100) == 0)
-        go_on_with(image_of(&worlds[0]));
-    watching = true;
-}
-
-// ---- the calls of the library -------------------------------------------------------------------
-
-long __real_syscall(long number, ...);
-long __wrap_syscall(long number, ...);
-int __real_fdatasync(int fd);
-ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at);
-int __wrap_fdatasync(int fd);
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int __real_ftruncate(int fd, off_t length);
-int __wrap_ftruncate(int fd, off_t length);
-int __real_fallocate(int fd, int mode, off_t at, off_t len);
-int __wrap_fallocate(int fd, int mode, off_t at, off_t len);
-
-static ino_t inodes[FILES];
-
-static void note_inodes(void) {
-    struct stat st;
-    char path[160];
-    for (unsigned i = 0; i < FILES; i++) {
-        snprintf(path, sizeof path, "%s/%s", fixture_dir, file_name[i]);
-        inodes[i] = stat(path, &st) == 0 ? st.st_ino : 0;
-    }
-}
-
-// -1: none of the heap's.
-static int file_of(int fd) {
-    struct stat st;
-    if (!watching || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        return -1;
-    for (unsigned tries = 0; tries < 2; tries++, note_inodes())
-        for (unsigned i = 0; i < FILES; i++)
-            if (inodes[i] == st.st_ino)
-                return (int)i;
-    return -1;
-}
-
-static bool fails(void) {
-    if (fail_in < 0 || fail_in-- > 0)
-        return false;
-    errno = ENOSPC;
-    return true;
-}
-
-// The file, as the model does not know it yet: it was changed through a shared mapping.
-static void note_file(unsigned i) {
-    static unsigned char bytes[PM_PAGE_SIZE];
-    char path[160];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", fixture_dir, file_name[i]);
-    int fd = open(path, O_RDONLY);
-    uint64_t size = fd >= 0 && fstat(fd, &st) == 0 ? (uint64_t)st.st_size : 0;
-    cache_set_length(&worlds[0], i, size);
-    for (uint64_t at = 0; at < size; at += PM_PAGE_SIZE) {
-        memset(bytes, 0, sizeof bytes);
-        MUST(pread(fd, bytes, sizeof bytes, (off_t)at) > 0);
-        if (memcmp(bytes, page_now(&worlds[0], i, at / PM_PAGE_SIZE), sizeof bytes) != 0)
-            memcpy(next_version(&worlds[0], i, at / PM_PAGE_SIZE), bytes, sizeof bytes);
-    }
-    if (fd >= 0)
-        close(fd);
-}
-
-static void sync_late_files(void) {
-    for (unsigned i = 1; i < FILES; i++)
-        if (late_files & (1u << i))
-            cache_sync(&worlds[0], i);
-    late_files = 0;
-}
-
-static void note_sync(unsigned file) {
-    struct world *w = &worlds[0];
-    if (file == PM_JOURNAL_SELF) {
-        bool counts = committing && !has_ended(w);
-        sync_late_files();
-        if (counts && shared->mutant == LATE_SYNC_JOURNAL)
-            late_journal = true;
-        else if (counts ? shared->mutant != NO_SYNC_JOURNAL
-                        : shared->mutant != NO_END_SYNC || w->file[file].size == 0)
-            cache_sync(w, file);
-        if (counts) {
-            committing = false;
-            shared->counts = true;
-        }
-        if (counts || w->file[file].size == 0)
-            shared->failed = false;
-        return;
-    }
-    if (first_syncs)
-        note_file(file);
-    if (is_left_out(file) || (first_syncs && shared->mutant == NO_FIRST_SYNC))
-        return;
-    if (shared->mutant == LATE_SYNC_FILES && !first_syncs) {
-        late_files |= 1u << file;
-        return;
-    }
-    cache_sync(w, file);
-    if (late_journal)
-        cache_sync(w, PM_JOURNAL_SELF);
-    late_journal = false;
-}
-
-static int sync_call(int fd) {
-    int file = file_of(fd);
-    if (!watching || (file < 0 && fd != pm_heap.dir_fd))
-        return 0;
-    cut();
-    if (fails())
-        return -1;
-    if (file >= 0)
-        note_sync((unsigned)file);
-    else if (shared->mutant != NO_NAME_SYNC)
-        worlds[0].name_durable = true;
-    return 0;
-}
-
-static long write_call(int fd, const void *from, size_t len, uint64_t at) {
-    int file = file_of(fd);
-    if (watching && file >= 0) {
-        cut();
-        if (fails()) { // as write() may: a part has been written
-            len = (len / 2) & ~(size_t)(SECTOR - 1);
-            if (len && __real_syscall(SYS_pwrite64, fd, from, len, at) == (long)len)
-                cache_write(&worlds[0], (unsigned)file, from, len, at);
-            errno = ENOSPC;
-            return -1;
-        }
-        if (shared->mutant != NO_END || file != PM_JOURNAL_SELF || at || len != PM_PAGE_SIZE ||
-            memcmp(from, zero_page, PM_PAGE_SIZE) != 0)
-            cache_write(&worlds[0], (unsigned)file, from, len, at);
-    }
-    return __real_syscall(SYS_pwrite64, fd, from, len, at);
-}
-
-static long space_call(int fd, int mode, uint64_t at, uint64_t len) {
-    int file = file_of(fd);
-    if (watching && file >= 0) {
-        struct cached_file *f = &worlds[0].file[file];
-        cut();
-        if (fails())
-            return -1;
-        if (mode & FALLOC_FL_PUNCH_HOLE && at < f->size)
-            cache_write(&worlds[0], (unsigned)file, NULL, at + len < f->size ? len : f->size - at,
-                        at);
-        else if (!(mode & FALLOC_FL_KEEP_SIZE) && f->size < at + len)
-            f->size = at + len;
-    }
-    return __real_syscall(SYS_fallocate, fd, mode, at, len);
-}
-
-static long length_call(int fd, uint64_t bytes) {
-    int file = file_of(fd);
-    if (watching && file >= 0) {
-        cut();
-        if (fails())
-            return -1;
-        cache_set_length(&worlds[0], (unsigned)file, bytes);
-    }
-    return __real_syscall(SYS_ftruncate, fd, bytes);
-}
-
-long __wrap_syscall(long number, ...) {
-    long a[6];
-    va_list args;
-    va_start(args, number);
-    for (unsigned i = 0; i < 6; i++)
-        a[i] = va_arg(args, long);
-    va_end(args);
-    switch (number) {
-    case SYS_pwrite64:
-        return write_call((int)a[0], (const void *)a[1], (size_t)a[2], (uint64_t)a[3]);
-    case SYS_fallocate:
-        return space_call((int)a[0], (int)a[1], (uint64_t)a[2], (uint64_t)a[3]);
-    case SYS_ftruncate:
-        return length_call((int)a[0], (uint64_t)a[1]);
-    case SYS_fdatasync:
-    case SYS_fsync:
-        return sync_call((int)a[0]);
-    }
-    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at) {
-    return write_call(fd, from, len, (uint64_t)at);
-}
-int __wrap_fdatasync(int fd) { return sync_call(fd); }
-int __wrap_fsync(int fd) { return sync_call(fd); }
-int __wrap_ftruncate(int fd, off_t length) { return (int)length_call(fd, (uint64_t)length); }
-int __wrap_fallocate(int fd, int mode, off_t at, off_t len) {
-    return (int)space_call(fd, mode, (uint64_t)at, (uint64_t)len);
-}
-
-// Opening has done with the journal. From here on files change in other ways, too.
-int __real_unlinkat(int dir, const char *name, int flags);
-int __wrap_unlinkat(int dir, const char *name, int flags);
-int __wrap_unlinkat(int dir, const char *name, int flags) {
-    if (watching && strcmp(name, "journal") == 0)
-        watching = taking = false;
-    return __real_unlinkat(dir, name, flags);
-}
 
 // ---- a process ----------------------------------------------------------------------------------
 
@@ -298,6 +73,8 @@ static void capture(unsigned number) {
 
 static void step(void) {
     unsigned i = (unsigned)rnd(HELD);
+    if (rnd(4) == 0)
+        pm_heap.super->state.owner_start = rnd(1 << 30); // any word of it that nothing depends on
     if (!held[i]) {
         held[i] = pm_extent_allocate(1 + rnd(rnd(8) ? 30 : 300), 1);
         return;
@@ -315,6 +92,12 @@ static void step(void) {
         memset(at + rnd(pages) * PM_PAGE_SIZE, (int)rnd(256), 1 + rnd(PM_PAGE_SIZE));
     if (root_pages)
         root_pages[rnd(pm_heap.roots.size)] = (char)rnd(256);
+}
+
+static void check_now(void) {
+    watching = false;
+    check_image(image_of(&worlds[0]));
+    watching = true;
 }
 
 static void commit(void) {
@@ -372,6 +155,8 @@ static void begin_commits(void) {
         pm_commit_add_root(root_pages, pm_heap.roots.size, 0);
     }
     first_syncs = false;
+    note_file(PM_JOURNAL_SUPER); // it was flushed: all else is durable
+    cache_sync(&worlds[0], PM_JOURNAL_SUPER);
     capture(shared->after);
     shared->counts = true;
     shared->failed = false;
@@ -413,17 +198,22 @@ static void one_life(void) {
     begin_commits();
     if ((!shared->much || rnd(40) == 0) && !shared->mutant)
         commit_much();
+    bool lossy = rnd(3) == 0; // with few images, so that there are many laps
+    thin = lossy ? 400 : 4;
     // Commits of several groups, which lie in the same places.
     bool wide = rnd(24) == 0;
     uint32_t index = wide ? pm_extent_allocate(WIDE, 1) : 0;
-    for (unsigned n = 0; n < 10 && shared->images < shared->most_images; n++) {
+    for (unsigned n = 0; n < (lossy ? 60 : 10) && shared->images < shared->most_images; n++) {
         if (wide)
             memset(pm_extent_address(&pm_extents[index]), 1 + (int)rnd(255), WIDE * PM_PAGE_SIZE);
         for (unsigned k = (unsigned)rnd(12); k; k--)
             step();
         fail_in = rnd(4) ? -1 : (int)rnd(40);
+        lose_next |= lossy && rnd(3) == 0;
         commit();
         fail_in = -1;
+        if (lossy)
+            check_now();
     }
     shared->seed = fixture_seed;
 }
@@ -488,10 +278,11 @@ int main(int argc, char **argv) {
         return CHECK_DONE();
     }
     CHECK(run(MUTANT_NONE, argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 4000));
-    printf("images %lu, second cuts %lu, third cuts %lu, commits %lu, opened by the library %lu, "
-           "wrong %lu\n",
-           (unsigned long)shared->images, (unsigned long)shared->again,
-           (unsigned long)shared->third, (unsigned long)shared->commits,
-           (unsigned long)shared->opened, (unsigned long)shared->wrong);
+    printf(
+        "images %lu, second cuts %lu, third cuts %lu, lost syncs %lu, commits %lu, opened by the "
+        "library %lu, wrong %lu\n",
+        (unsigned long)shared->images, (unsigned long)shared->again, (unsigned long)shared->third,
+        (unsigned long)shared->lost, (unsigned long)shared->commits, (unsigned long)shared->opened,
+        (unsigned long)shared->wrong);
     return CHECK_DONE();
 }

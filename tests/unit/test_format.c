@@ -117,7 +117,6 @@ static void test_journal(void) {
     FIELD(pm_journal_group, before, 4088, 4);
     FIELD(pm_journal_group, reserved, 4092, 4);
     CHECK_EQ(PM_JOURNAL_MAGIC, 0x324c4e52554f4a4d);
-    CHECK_EQ(PM_JOURNAL_MAGIC_1, 0x314c4e52554f4a4d);
     CHECK_EQ(PM_INCOMPAT_JOURNAL, 8);
     CHECK_EQ(PM_INCOMPAT_LAPS, 64);
     CHECK_EQ(PM_JOURNAL_PAGE * 100 + PM_JOURNAL_ZERO * 10 + PM_JOURNAL_LENGTH, 123);
@@ -163,10 +162,13 @@ static void test_state(void) {
     FIELD(pm_state, bitmaps_tag, 32, 8);
     FIELD(pm_state, owner_start, 40, 8);
     FIELD(pm_state, kept, 48, 8);
-    FIELD(pm_state, reserved0, 56, 8);
+    FIELD(pm_state, doubt, 56, 8);
     FIELD(pm_state, program, 64, 384);
     FIELD(pm_state, program_crc, 448, 4);
-    FIELD(pm_state, reserved1, 452, 60);
+    FIELD(pm_state, reserved0, 452, 4);
+    FIELD(pm_state, applied, 456, 8);
+    FIELD(pm_state, reserved1, 464, 48);
+    CHECK_EQ(PM_SALT_APPLIED, 0xfffffff9);
     FIELD(pm_state, clean, 512, 64);
     FIELD(pm_state, reserved, 576, 3520);
     SIZE(pm_clean, 64);

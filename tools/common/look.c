@@ -289,7 +289,8 @@ static void look_at_commit(struct look *look) {
     if (!(super->incompat & PM_INCOMPAT_JOURNAL) ||
         (!buffer && !(buffer = malloc(PM_JOURNAL_BUFFER))))
         return;
-    if (pm_journal_look(&io, buffer, super->uuid, &found))
+    pm_journal_find(&io, buffer, super->uuid, &found);
+    if (found.groups)
         look->commit = found;
 }
 

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Whether the medium has what the files show. The kernel reports a write that has failed once, to
+// whoever syncs next. Then it takes the page for written: it shows the new contents, the medium has
+// the old ones, and later syncs succeed. So a sync proves nothing of what was stored before the
+// last sync that has failed, and nothing of what another process stored: that one may have got the
+// report.
+//
+//   the word `doubt`, durable --> sync of what was found --> the word is 0 --> "dirty", or a commit
+//
+//   a sync has failed, or nobody    The word stays. Who opens the heap next writes each page of
+//   knows (a kill in between)       it once more before it syncs.
+//   a sync fails while the heap     The word is set. It reaches the medium if that takes anything
+//   is in use                       at all; else the file shows it, as it shows the lost pages.
+//
+// A page that was lost, and dropped from memory before it was written once more, is as the medium
+// has it. That is the state of an earlier time, and nothing shows it. So who writes a heap once
+// more says so.
+//
+// While a heap is in commit mode its journal does this work (checkpoint.c).
+#ifndef PM_DOUBT_H
+#define PM_DOUBT_H
+
+#include <stdbool.h>
+
+#include "base/message.h"
+
+// A sync of the open heap's files has failed. Any thread; keeps errno.
+void pm_doubt_raise(void);
+// Whether one has, and nothing was written once more since.
+bool pm_doubt_is_raised(void);
+
+// Makes all that is in the open heap's files durable, whoever has stored it. No other thread uses
+// the heap, and it is SHARED. On PM_OK the word is 0; who calls this flushes the state page before
+// the heap changes. PM_OPERATIONAL: a sync has failed, nothing has changed, and the next call
+// writes it all once more.
+int pm_doubt_settle(struct pm_error *err);
+// The same for a heap that is being closed, after its last store. Does not say that it was in
+// doubt. False, with errno.
+bool pm_doubt_settle_end(void);
+
+#endif
