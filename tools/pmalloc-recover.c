@@ -19,6 +19,7 @@
 #include "common/make.h"
 #include "common/pmem.h"
 #include "common/progress.h"
+#include "media/journal_files.h"
 #include "media/persist.h"
 #include "recovery/close.h"
 #include "recovery/offline.h"
@@ -31,6 +32,7 @@ enum {
     KEY_JSON,
     KEY_PURGE,
     KEY_DROP_ROOT,
+    KEY_AT,
     KEY_MAKE,
     KEY_GROW,
     KEY_SIZE,
@@ -41,7 +43,7 @@ enum {
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
-    "[--check|--dry-run] [--drop-root NAME] [--threads N] [--json] HEAP",
+    "[--check|--dry-run] [--at good] [--drop-root NAME] [--threads N] [--json] HEAP",
     "[--purge[=all]] [--json]",
     "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE...",
     "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
@@ -72,6 +74,10 @@ static const struct cli_option options[] = {
     {'t', "threads", "N", "Mark with N threads, 1 to 64 (default: one for each core)."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
      "First remove the root NAME (see pmalloc-info). What only that root reached is freed."},
+    {KEY_AT, "at", "good",
+     "Where the journal of PMALLOC_COMMIT is damaged, take the heap as of the last commit before"
+     " the damage. Later commits are lost. Pages of theirs may stand in the other files, so the"
+     " heap may be no instant: prefer a backup."},
     {KEY_PURGE, "purge", "[all]",
      "Remove the default heaps that no process uses. Heaps with roots and damaged heaps are kept, "
      "unless `all` is given."},
@@ -126,7 +132,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool check, dry_run, json, purge, purge_all, make, grow, force;
+    bool check, dry_run, json, purge, purge_all, make, grow, force, at_good;
     uint64_t size, journal;
     unsigned threads;
     const char *drop_root, *from, *heap;
@@ -154,6 +160,11 @@ static void take(int key, const char *value, void *arg) {
         break;
     case KEY_DROP_ROOT:
         q->drop_root = value;
+        break;
+    case KEY_AT:
+        if (strcmp(value, "good") != 0)
+            cli_wrong(&tool, "--at %s: only `good` can be given", value);
+        q->at_good = true;
         break;
     case KEY_MAKE:
         q->make = true;
@@ -192,7 +203,8 @@ static void check_request(const struct request *q) {
         cli_wrong(
             &tool,
             "--size and --force are for --make or --grow, --journal and --from are for --make");
-    if (makes && (q->check || q->dry_run || q->drop_root || q->purge || q->threads))
+    if (makes && (q->check || q->dry_run || q->drop_root || q->purge || q->threads ||
+                  q->at_good))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
                   q->make ? "--from, --journal, " : "");
     if (makes && !q->heap)
@@ -206,7 +218,7 @@ static void check_request(const struct request *q) {
     if (q->heap && q->purge)
         cli_wrong(&tool, "--purge is about the default heaps; to remove %s, remove its directory",
                   q->heap);
-    if (!q->heap && (q->check || q->dry_run || q->drop_root || q->threads))
+    if (!q->heap && (q->check || q->dry_run || q->drop_root || q->threads || q->at_good))
         cli_wrong(&tool, "name the heap: without one, the default heaps are listed");
 }
 
@@ -485,6 +497,7 @@ int main(int argc, char **argv) {
     if (q.make || q.grow)
         return make_heap(&(struct make_request){(const char *const *)argv + operand, q.from, q.size,
                                                 q.journal, q.grow, q.force, q.json});
+    pm_journal_take_good = q.at_good;
     if (q.heap)
         return recover(&q);
     return default_list(q.purge_all ? PURGE_ALL : q.purge ? PURGE_ROOTLESS : PURGE_NONE, q.json);

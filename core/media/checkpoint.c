@@ -96,8 +96,8 @@ bool pm_checkpoint_retire(struct pm_journal *j) {
 
 void pm_checkpoint_hurry(struct pm_journal *j) { hurried = j->lap.end != 0 && !lost; }
 
-// Where files cannot be synced, the lap goes on: the journal has it all, and it is tried again after
-// so many bytes more.
+// Where files cannot be synced, the lap goes on: the journal has it all. They are synced again when
+// it is longer by a lap.
 bool pm_checkpoint_prepare(struct pm_journal *j) {
     if (retiring && !empty(j))
         return false;

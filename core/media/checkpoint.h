@@ -25,7 +25,7 @@ extern uint64_t pm_checkpoint_lap;
 // The journal keeps its space for the next lap, up to this many bytes.
 extern uint64_t pm_checkpoint_kept;
 
-// What the file of the superblock has as pm_state.applied. Memory must have the same before the next
+// What the superblock's file has as pm_state.applied. Memory must have the same before the next
 // commit is taken, or that would bring an old number into the file.
 extern uint64_t pm_checkpoint_applied;
 

@@ -58,6 +58,11 @@ void commit_text(void) {
     char when[96], cost[96];
     commit_when(commit->time, when);
     commit_cost(commit, cost);
+    if (pm_journal_opened.cut) {
+        printf("commit     the journal is damaged behind %s%s: later ones are lost\n",
+               commit->groups ? "the commit of " : "its start", commit->groups ? when : "");
+        return;
+    }
     switch (pm_journal_opened.is) {
     case PM_JOURNAL_NONE:
         break;
@@ -77,6 +82,9 @@ const char *commit_guarantee(void) {
     static char text[256];
     const char *lasts = pm_durability == PM_DURABLE_NONE ? "; on tmpfs: not after a reboot" : "";
     char when[96];
+    if (pm_journal_opened.cut)
+        return "none: the heap is as of the last commit before the damage, but pages of later ones "
+               "may stand in it: not one instant";
     switch (pm_journal_opened.is) {
     case PM_JOURNAL_NONE:
         break;
@@ -109,11 +117,11 @@ void commit_members(struct json *j, const struct pm_journal_found *commit) {
 
 void commit_json(struct json *j) {
     static const char *const names[] = {"", "torn", "applied", "pending"};
-    if (pm_journal_opened.is == PM_JOURNAL_NONE)
+    if (pm_journal_opened.is == PM_JOURNAL_NONE && !pm_journal_opened.cut)
         return;
     json_open(j, "commit", '{');
-    json_text(j, "journal", names[pm_journal_opened.is]);
-    if (pm_journal_opened.is != PM_JOURNAL_TORN)
+    json_text(j, "journal", pm_journal_opened.cut ? "damaged" : names[pm_journal_opened.is]);
+    if (pm_journal_opened.commit.groups)
         commit_members(j, &pm_journal_opened.commit);
     json_close(j, '}');
 }

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Disks that fail for a moment, and damaged journals. What a real disk does is tried in a guest
+(scripts/vm-test --faults): strace leaves pages dirty that a disk would have lost."""
+
+import json
+import os
+import re
+import shutil
+import struct
+
+import pytest
+from conftest import app, compiled, fingerprint, recover, refuses, run, said, start, succeeds
+
+PAGE = 4096
+STATE = PAGE  # of the superblock's file
+DOUBT, APPLIED = STATE + 56, STATE + 456
+SETS = 40
+
+needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+
+
+def shell(heap, text, status=0, **settings):
+    done = run([app("kvshell")], stdin=text, HEAP=heap, ROOTS="store", **settings)
+    assert done.returncode == status, said(done)
+    return done
+
+
+def killed_shell(heap, sets=SETS, **settings):
+    """A shell that has answered so many times and is killed. Each answer is a commit."""
+    settings = {"HEAP": heap, "ROOTS": "store", "COMMIT": "output"} | settings
+    process = start([app("kvshell")], **settings)
+    for n in range(sets):
+        process.stdin.write(f"set key{n} value{n}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ok\n"
+    process.kill()
+    process.communicate()
+
+
+def word(heap, at):
+    return struct.unpack("<Q", (heap / "superblock").read_bytes()[at : at + 8])[0]
+
+
+def injected(call, error, when, path, argv, **settings):
+    """Runs a program of which one system call fails: of those on a file, or of all."""
+    watch = ["strace", "-f", "-qq", "-o", settings.pop("trace", "/dev/null"), "-e", f"trace={call}"]
+    watch += ["-P", path] if path else []
+    watch += ["-e", f"inject={call}:error={error}:when={when}"] if error else []
+    preload = settings.pop("preload", False)
+    for name, value in settings.items():
+        watch += ["-E", f"PMALLOC_{name}={value}"]
+    if preload:
+        watch += ["-E", f"LD_PRELOAD={app('kvshell').parents[1]}/libpmalloc_preload.so"]
+    return run([*watch, *argv], False)
+
+
+def groups(heap):
+    """Where each group of the journal begins, its pages, and whether it ends a commit."""
+    journal, at = (heap / "journal").read_bytes(), 0
+    while journal[at : at + 8] == b"MJOURNL2":
+        last, _, pages = struct.unpack_from("<III", journal, at + 44)
+        yield at, 1 + pages, last
+        at += (1 + pages) * PAGE
+
+
+def all_sets(heap, sets=SETS):
+    text = "".join(f"get key{n}\n" for n in range(sets))
+    return shell(heap, text).stdout.split() == [f"value{n}" for n in range(sets)]
+
+
+# ---- a read that fails is not the end of the journal
+
+
+@needs_strace
+@pytest.mark.parametrize("error", ["EIO", "ENOMEM"])
+@pytest.mark.parametrize("arguments", [(), ("--check",), ("--dry-run", "--json")])
+def test_a_journal_that_cannot_be_read_is_not_torn(heap, arguments, error):
+    killed_shell(heap)
+    before = fingerprint(heap)
+    tool = app("kvshell").parents[1] / "pmalloc-recover"
+    failures = 0
+    for when in [1, 2, 3, 10, 40, 60, 79]:
+        argv = [tool, *arguments, heap]
+        done = injected("pread64", error, when, heap / "journal", argv)
+        assert done.returncode == 8, said(done)
+        assert "/journal: what was committed cannot be read: " in done.stderr
+        assert "nothing of it is lost" in done.stderr
+        assert fingerprint(heap) == before, f"{when}"
+        failures += 1
+    assert failures == 7 and all_sets(heap)
+
+
+@needs_strace
+def test_a_start_that_cannot_read_its_journal_ends(heap):
+    killed_shell(heap)
+    before = fingerprint(heap)
+    settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
+    argv, copy, trace = [app("kvshell")], heap.with_name("copy"), heap.with_name("trace")
+    done = injected("pread64", "EIO", 5, heap / "journal", argv, **settings)
+    refuses(done, "cannot be read", "nothing was changed")
+    for call, error in [("openat", "EMFILE"), ("openat", "ENFILE"), ("newfstatat", "EIO")]:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(heap, copy)
+        injected(call, None, 0, None, argv, **settings | {"HEAP": copy}, trace=trace)
+        names = [line for line in trace.read_text().splitlines() if f"{call}(" in line]
+        when = 1 + next(i for i, line in enumerate(names) if ', "journal"' in line)
+        done = injected(call, error, when, None, argv, **settings)
+        refuses(done, "cannot be read", "nothing was changed")
+        assert fingerprint(heap) == before, f"{call} {error}"
+    assert all_sets(heap)
+
+
+# ---- damage of the journal
+
+
+def damaged_in(heap, copy, change):
+    """What pmalloc-recover says of a copy whose journal was changed."""
+    if copy.exists():
+        shutil.rmtree(copy)
+    shutil.copytree(heap, copy)
+    with open(copy / "journal", "r+b") as file:
+        change(file)
+    before = fingerprint(copy)
+    checked, done = recover(copy, "--check"), recover(copy)
+    assert checked.returncode == (done.returncode or 1), said(checked) + said(done)
+    if done.returncode:
+        assert fingerprint(copy) == before
+    return done
+
+
+def flip(at, bit):
+    def change(file):
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
+
+    return change
+
+
+def test_a_flipped_bit_in_the_journal_is_damage(heap, shm, rng):
+    killed_shell(heap)
+    found = list(groups(heap))
+    end = found[-1][0] + found[-1][1] * PAGE
+    places = [rng.randrange(at, at + pages * PAGE) for at, pages, _ in found]
+    places += [at + place for at, _, _ in found[::7] for place in (0, 24, 60, 4080, 4088)]
+    assert len(found) >= SETS
+    for at in places:
+        done = damaged_in(heap, shm / "copy", flip(at, rng.randrange(8)))
+        assert done.returncode == 4 and "/journal is damaged behind" in done.stderr, said(done)
+    done = damaged_in(heap, shm / "copy", flip(end + PAGE, 3))  # behind all commits
+    assert done.returncode == 0 and all_sets(shm / "copy"), said(done)
+
+
+def test_without_the_count_a_middle_commit_is_still_damage(heap, shm, rng):
+    """After a power cut the superblock may say nothing."""
+    killed_shell(heap)
+    found = list(groups(heap))
+    with open(heap / "superblock", "r+b") as file:
+        file.seek(APPLIED)
+        file.write(bytes(8))
+    for at, pages, _ in found[:-1]:
+        done = damaged_in(
+            heap, shm / "copy", flip(rng.randrange(at, at + pages * PAGE), rng.randrange(8))
+        )
+        assert done.returncode == 4 and "a later one is" in done.stderr, said(done)
+    at, pages, _ = found[-1]
+    done = damaged_in(heap, shm / "copy", flip(rng.randrange(at, at + pages * PAGE), 0))
+    assert done.returncode == 0, "the last one alone cannot be told from a torn one"
+
+
+def test_a_journal_that_was_cut_is_damage(heap, shm):
+    killed_shell(heap)
+    for at, pages, _ in list(groups(heap))[:: SETS // 8]:
+        for length in (at, at + PAGE, at + pages * PAGE - 1):
+            done = damaged_in(heap, shm / "copy", lambda file, end=length: file.truncate(end))
+            assert done.returncode == 4 and "/journal is damaged" in done.stderr, said(done)
+            assert "--at good" in done.stderr, said(done)
+
+
+def test_a_damaged_count_is_damage(heap):
+    killed_shell(heap)
+    with open(heap / "superblock", "r+b") as file:
+        flip(APPLIED, 2)(file)
+    before = fingerprint(heap)
+    done = recover(heap)
+    assert done.returncode == 4 and "does not match its check" in done.stderr, said(done)
+    assert fingerprint(heap) == before
+
+
+def test_what_is_before_the_damage_can_be_had(heap, shm):
+    killed_shell(heap)
+    found = [at for at, _, last in groups(heap) if last]
+    shutil.copytree(heap, shm / "copy")
+    with open(heap / "journal", "r+b") as file:
+        flip(found[20] + PAGE + 5, 1)(file)
+    shell(heap, "", status=125)
+    checked = json.loads(succeeds(recover(heap, "--dry-run", "--json", "--at", "good")))
+    assert checked["commit"]["journal"] == "damaged"
+    done = recover(heap, "--at", "good")
+    assert "later ones are lost" in succeeds(done) and "not one instant" in done.stdout
+    assert word(heap, APPLIED) & 0xFFFFFFFF == 0 != word(shm / "copy", APPLIED) & 0xFFFFFFFF
+    answers = shell(heap, "".join(f"get key{n}\n" for n in range(15))).stdout.split()
+    assert answers == [f"value{n}" for n in range(15)]
+    assert recover(shm / "copy", "--at", "bad").returncode == 16
+
+
+# ---- a sync that fails in a run
+
+
+@needs_strace
+@pytest.mark.parametrize("when", [1, 2])
+def test_memory_stays_when_a_file_cannot_be_synced(heap, when):
+    """Pages that the files have are written again, in the state that the program sees."""
+    program = compiled("rot.c", "-rdynamic")
+    settings = {"HEAP": heap, "ROOTS": "pages", "COMMIT": "3ms", "preload": True}
+    done = injected("fdatasync", "EIO", when, heap / "heap.0", [program, "60000"], **settings)
+    assert done.returncode == 0 and done.stdout == "right\n", said(done)
+    assert done.stderr.count("cannot be written back") == 1, said(done)
+    again = run([program, "20"], HEAP=heap, ROOTS="pages", COMMIT="3ms")
+    assert again.returncode == 0 and again.stderr == "", said(again)
+
+
+# ---- a sync that fails at a start
+
+
+@needs_strace
+@pytest.mark.parametrize("collect", ["always", "later", "background", "api"])
+@pytest.mark.parametrize("call", ["fsync", "msync"])
+def test_a_first_commit_needs_its_sync(heap, collect, call, tmp_path):
+    """The heap is put in doubt before, and stays so until all of it was written again."""
+    disk = tmp_path / "heap"
+    process = start([app("kvshell")], HEAP=disk, ROOTS="store")
+    process.stdin.write("set a one\nset b two\n")
+    process.stdin.flush()
+    assert [process.stdout.readline() for _ in range(2)] == ["ok\n"] * 2
+    process.kill()
+    process.communicate()
+    settings = {"HEAP": disk, "ROOTS": "store", "COMMIT": "output", "COLLECT": collect}
+    path = disk / "heap.0" if call == "fsync" else None
+    argv = [app("kvshell")]
+    done = injected(call, "EIO", 1, path, argv, **settings, preload=True)
+    refuses(done, "cannot be written back" if call == "fsync" else "failed: Input/output error")
+    assert word(disk, DOUBT) != 0
+    done = run(argv, stdin="get a\nget b\n", **settings)
+    assert done.returncode == 0 and done.stdout == "one\ntwo\n", said(done)
+    assert "all pages are written once more" in done.stderr, said(done)
+    assert word(disk, DOUBT) == 0
+    done = run(argv, stdin="get b\n", **settings)
+    assert done.stdout == "two\n" and done.stderr == "", said(done)
+
+
+@needs_strace
+def test_what_is_in_doubt_is_written_again(tmp_path):
+    """Every page that is not zeroes, of every file; and a hole stays one."""
+    heap, trace = tmp_path / "heap", tmp_path / "trace"
+    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
+    process.stdin.write("".join(f"set k{n} {'x' * 3000}\n" for n in range(300)))
+    process.stdin.flush()
+    for _ in range(300):
+        assert process.stdout.readline() == "ok\n"
+    process.kill()
+    process.communicate()
+    tool = app("kvshell").parents[1] / "pmalloc-recover"
+    done = injected("fsync", "EIO", 1, heap / "heap.0", [tool, heap])
+    assert done.returncode == 8 and "cannot be written back" in done.stderr, said(done)
+    data = (heap / "heap.0").read_bytes()
+    blocks = (heap / "heap.0").stat().st_blocks
+    watch = ["strace", "-f", "-qq", "-y", "-o", trace, "-e", "trace=pwrite64"]
+    done = run([*watch, tool, heap], False)
+    assert done.returncode == 0 and "once more" in done.stderr, said(done)
+    written = {
+        int(at)
+        for at in re.findall(r"heap\.0>, .*, 4096, (\d+)\) = 4096", trace.read_text())
+    }
+    wanted = {
+        at for at in range(0, len(data), PAGE) if data[at : at + PAGE].strip(b"\0")
+    }
+    assert len(wanted) > 200 and wanted <= written
+    assert (heap / "heap.0").stat().st_blocks <= blocks
+    assert word(heap, DOUBT) == 0
+    assert os.path.getsize(heap / "superblock") and recover(heap, "--check").returncode == 0
