@@ -203,8 +203,7 @@ static void check_request(const struct request *q) {
         cli_wrong(
             &tool,
             "--size and --force are for --make or --grow, --journal and --from are for --make");
-    if (makes && (q->check || q->dry_run || q->drop_root || q->purge || q->threads ||
-                  q->at_good))
+    if (makes && (q->check || q->dry_run || q->drop_root || q->purge || q->threads || q->at_good))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
                   q->make ? "--from, --journal, " : "");
     if (makes && !q->heap)
