@@ -250,6 +250,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
     if (status != PM_OK)
         return status;
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
+    pm_persist_failed = pm_doubt_raise;
     pm_heap_become(PM_HEAP_SHARED);
     // The bit is there in whatever a torn page of the superblock may hold.
     if (mode != PM_OPEN_LOOK && pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL)

@@ -17,7 +17,6 @@
 #include "base/cancel.h"
 #include "base/message.h"
 #include "base/os.h"
-#include "doubt.h"
 
 #define LINE 64
 #define PAGE 4096
@@ -61,13 +60,15 @@ bool pm_persist_forbidden(const char *call) {
 }
 
 int pm_persist_exit;
+void (*pm_persist_failed)(void);
 
 // Metadata that must be durable is not. So the process ends here, before anything depends on it.
 __attribute__((noreturn, noinline)) static void give_up(int error) {
     static const char text[] = "%.300s: writing its metadata back failed: %s; it is dirty, and "
                                "nothing of it is lost: once the file system works again, start the "
                                "program again or run pmalloc-recover";
-    pm_doubt_raise();
+    if (pm_persist_failed)
+        pm_persist_failed();
     if (!pm_persist_exit)
         pm_abort(text, heap_dir, pm_strerror(error));
     pm_say(text, heap_dir, pm_strerror(error));
