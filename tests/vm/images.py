@@ -70,6 +70,7 @@ def make_fs(path, fs, label):
             "-L",
             label,
         ],
+        "btrfs": ["mkfs.btrfs", "-qf", "-d", "single", "-m", "single", "-L", label],
     }
     env = dict(os.environ, PATH=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     subprocess.run([*commands[fs], str(path)], env=env, check=True, capture_output=True)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+#
+# A killed heap in commit mode, of which blocks cannot be read for a while. fault_read.py knows what
+# each tool must say.
+
+read_round() { # HEAP "SETTINGS" KEYS FROM TARGET...
+    heap=$1 under=$2 keys=$3 from=$4
+    shift 4
+    begin work "$under ROOTS=store" kvshell
+    for key in $(seq "$keys"); do
+        ask "set k$key v$key"
+    done
+    kill_program
+    sync
+    say "before $(sum_of "$heap")"
+    disk_fails read "$from" $(files_of "$heap" "$@")
+    cat $(files_of "$heap" "$@") >/dev/null 2>&1 && say "readable"
+    echo 1 >/proc/sys/vm/drop_caches
+    tool check pmalloc-recover --check "$heap"
+    echo 1 >/proc/sys/vm/drop_caches
+    tool recover pmalloc-recover "$heap"
+    echo 1 >/proc/sys/vm/drop_caches
+    begin start "$under" kvshell
+    ask count
+    ! alive || kill_program
+    [ -z "$worker" ] || finish
+    disk_heals
+    echo 1 >/proc/sys/vm/drop_caches
+    say "behind $(sum_of "$heap")"
+}
+
+read_after() { # HEAP recover|start
+    [ "$2" = start ] || tool mended pmalloc-recover "$1"
+    begin after "HEAP=$1" kvshell
+    ask verify
+    finish
+    say "list $(echo list | PMALLOC_HEAP=$1 LD_PRELOAD=/lib/libpmalloc_preload.so kvshell | md5sum)"
+    rm -rf "$1"
+}
