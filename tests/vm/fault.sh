@@ -24,9 +24,15 @@ disk_begin() { # NAME TYPE OPTIONS
         usleep 20000
     done
     sectors=$(cat "/sys/block/${device##*/}/size")
-    echo "0 $sectors linear $device 0" | dmsetup create --noudevsync --noudevrules "$disk"
-    kernel_name=dm-$(dmsetup info -c --noheadings -o minor "$disk")
+    good="0 $sectors linear $device 0"
+    kernel_name=$(disk_made "$disk" "$good")
+    bad=/dev/$(disk_made "$disk.bad" "0 $sectors error")
     disk_mount
+}
+
+disk_made() { # NAME TABLE
+    dmsetup create --noudevsync --noudevrules --table "$2" "$1"
+    echo "dm-$(dmsetup info -c --noheadings -o minor "$1")"
 }
 
 device_of() { # SERIAL
@@ -48,17 +54,22 @@ disk_is() { # the table on standard input
     dmsetup resume --noudevsync "$disk"
 }
 
-# Read errors come from the disk only after the page cache has forgotten what it holds.
-disk_fails() { # write|read FROM|all [FILE...]
+# Read errors come from the disk only after the page cache has forgotten what it holds. `all`: every
+# write and every flush of the disk.
+disk_fails() { # write|read FROM FILE... | all
     errors_before=$(errors)
-    fault_map "$device" "$sectors" "$@" >"$tmp/table" && disk_is <"$tmp/table"
-    [ "$1" = write ] || echo 1 >/proc/sys/vm/drop_caches
+    if [ "$1" = all ]; then
+        echo "0 $sectors flakey $device 0 0 36000 1 error_writes" | disk_is
+    else
+        fault_map "$device" "$bad" "$sectors" "$@" >"$tmp/table" && disk_is <"$tmp/table"
+    fi
+    [ "$1" != read ] || echo 1 >/proc/sys/vm/drop_caches
     say "fails $*"
 }
 
 # Says whether the file system still takes what is written: it may have shut itself down.
 disk_heals() {
-    echo "0 $sectors linear $device 0" | disk_is
+    echo "$good" | disk_is
     say "errors $(($(errors) - errors_before))"
     if (echo probe >"$mnt/probe" && sync "$mnt/probe") 2>/dev/null; then
         say "well"
@@ -70,7 +81,7 @@ disk_heals() {
 # How many errors of this disk the kernel has told of. Its own record is short.
 errors() {
     dmesg -c >>/tmp/kernel.log
-    grep "$kernel_name" /tmp/kernel.log | grep -ci error
+    grep "$kernel_name" /tmp/kernel.log | grep -ci "error"
 }
 
 # The power fails as the disk sees it: nothing reaches it any more, and memory is lost. The program
@@ -85,7 +96,7 @@ power_fails() {
         [ "$tries" -lt 100 ] || { say "busy $(fuser -m "$mnt" 2>&1)" && sleep 1000; }
         usleep 50000
     done
-    echo "0 $sectors linear $device 0" | disk_is
+    echo "$good" | disk_is
     say "power"
     disk_mount
 }

@@ -3,11 +3,14 @@
 //
 // Prints a table for the device mapper: a disk of which some sectors fail.
 //
-//     fault_map DEVICE SECTORS write|read all           each sector
-//     fault_map DEVICE SECTORS write|read FROM FILE...  the blocks of files, from byte FROM on
+//     fault_map DEVICE BAD SECTORS write|read FROM FILE...
 //
-// `write`: writes fail, reads are good. `read`: all fails. The blocks are those that the file
-// system has given to the files by now. btrfs writes changes to other places, unless a file is
+// The blocks of the files fail, from byte FROM of each on. `write`: reads are good. `read`: all
+// fails. BAD is a device of the same size that fails (target `error`). A flush is good: it is
+// sent to each part of a disk, and a flakey part would fail it for all. So writes are sent
+// elsewhere by the target `delay`, without a delay.
+//
+// The blocks are those that the file system has given to the files by now. btrfs writes changes to other places, unless a file is
 // marked (chattr +C): there the writes of all files' data fail, and those of metadata are good.
 #include <fcntl.h>
 #include <inttypes.h>
@@ -141,18 +144,22 @@ static int by_place(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-// A flakey device that is always down.
-static void print_line(const char *device, uint64_t at, uint64_t end, bool fails, bool writes) {
+static const char *device, *bad;
+
+static void print_line(uint64_t at, uint64_t end, bool fails, bool writes) {
     if (at >= end)
         return;
     printf("%" PRIu64 " %" PRIu64 " ", at, end - at);
     if (!fails)
         printf("linear %s %" PRIu64 "\n", device, at);
-    else
-        printf("flakey %s %" PRIu64 " 0 36000%s\n", device, at, writes ? " 1 error_writes" : "");
+    else if (!writes)
+        printf("error\n");
+    else // device, offset and delay of reads, of writes, of flushes
+        printf("delay %s %" PRIu64 " 0 %s %" PRIu64 " 0 %s %" PRIu64 " 0\n", device, at, bad, at,
+               device, at);
 }
 
-static void print_table(const char *device, uint64_t sectors, bool writes) {
+static void print_table(uint64_t sectors, bool writes) {
     uint64_t done = 0;
     qsort(ranges, range_count, sizeof ranges[0], by_place);
     for (size_t i = 0; i < range_count; i++) {
@@ -163,24 +170,23 @@ static void print_table(const char *device, uint64_t sectors, bool writes) {
             end = sectors;
         if (at >= end)
             continue;
-        print_line(device, done, at, false, writes);
-        print_line(device, at, end, true, writes);
+        print_line(done, at, false, writes);
+        print_line(at, end, true, writes);
         done = end;
     }
-    print_line(device, done, sectors, false, writes);
+    print_line(done, sectors, false, writes);
 }
 
 int main(int argc, char **argv) {
-    bool writes = argc > 4 && strcmp(argv[3], "write") == 0;
-    if (argc < 5 || (!writes && strcmp(argv[3], "read") != 0)) {
-        fprintf(stderr, "usage: fault_map DEVICE SECTORS write|read all|FROM [FILE...]\n");
+    bool writes = argc > 4 && strcmp(argv[4], "write") == 0;
+    if (argc < 7 || (!writes && strcmp(argv[4], "read") != 0)) {
+        fprintf(stderr, "usage: fault_map DEVICE BAD SECTORS write|read FROM FILE...\n");
         return EXIT_USAGE;
     }
-    uint64_t sectors = strtoull(argv[2], NULL, 10);
-    if (strcmp(argv[4], "all") == 0)
-        add(0, sectors * SECTOR);
-    for (int i = 5; i < argc; i++)
-        add_file(argv[i], strtoull(argv[4], NULL, 10), writes);
-    print_table(argv[1], sectors, writes);
+    device = argv[1];
+    bad = argv[2];
+    for (int i = 6; i < argc; i++)
+        add_file(argv[i], strtoull(argv[5], NULL, 10), writes);
+    print_table(strtoull(argv[3], NULL, 10), writes);
     return 0;
 }

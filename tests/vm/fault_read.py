@@ -31,13 +31,11 @@ class ReadRound(Round):
         if "readable" in told.facts:
             self.tally["missed"] += 1
         else:
-            told.sessions["check"].insist_on_refusal([UNABLE], count=False)
-            told.sessions["recover"].insist_on_refusal([UNABLE], count=False)
-            told.sessions["start"].insist_on_refusal([REFUSED], count=True)
-            self.tally["refused 8"] += 2
-            self.tally["refused 125"] += 1
+            self.insist_on_refusal(told.sessions["check"], UNABLE, count=False)
+            self.insist_on_refusal(told.sessions["recover"], UNABLE, count=False)
+            self.insist_on_refusal(told.sessions["start"], REFUSED)
             if told.facts["before"] != told.facts["behind"]:
-                raise Wrong("the files have changed where the journal could not be read")
+                self.wrong.append("the files have changed where the journal could not be read")
         self.insist_on_recovery(told, "mended")
         commands = tuple(f"set k{key} v{key}" for key in range(1, self.keys + 1))
         if told.facts.get("list") != listing(commands):

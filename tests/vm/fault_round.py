@@ -36,13 +36,14 @@ class Session:
     def messages(self):
         return [line for kind, line in self.events if kind == "message"]
 
-    def insist_on_refusal(self, statuses, count):
-        """It ended by itself, with such a status and one line; the heap is as it was."""
+    def not_refused(self, status, count):
+        """What is wrong where it must have ended with this status, and one line (`count`)."""
         lines = [line for kind, line in self.events if kind != "disk"]
-        if self.status not in statuses:
-            raise Wrong(f"{self.label} ended with status {self.status}: {lines}")
+        if self.status != status:
+            return [f"{self.label} ended with status {self.status}, not {status}: {lines}"]
         if count and len(lines) != 1:
-            raise Wrong(f"{self.label} was refused with {len(lines)} lines: {lines}")
+            return [f"{self.label} was refused with {len(lines)} lines: {lines}"]
+        return []
 
 
 DISK = ("fails", "errors", "well", "shut", "power", "cut", "mounted", "unmountable", "busy")
@@ -85,6 +86,11 @@ class Round:
         self.how = rng.choice(("recover", "start"))
         self.tally = collections.Counter()
         self.text = ""
+        self.wrong = []  # complaints after which there was more to look at
+
+    def insist_on_refusal(self, session, status, count=True):
+        self.wrong += session.not_refused(status, count)
+        self.tally[f"refused {session.status}"] += 1
 
     def script(self, power):
         """The part before the cut: `power` is power_fails or power_waits."""
@@ -105,7 +111,12 @@ class Round:
             raise Wrong("the file system cannot be mounted")
         self.tally["hit"] += told.disk["errors"] > 0
         self.tally["shut"] += told.disk["shut"] > 0
-        self.judge(told)
+        try:
+            self.judge(told)
+        except Wrong as wrong:
+            self.wrong.append(str(wrong))
+        if self.wrong:
+            raise Wrong("; ".join(self.wrong))
 
     def insist_on_recovery(self, told, label="recover"):
         """After a power cut a heap is taken, whatever its data are."""

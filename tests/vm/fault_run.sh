@@ -29,7 +29,7 @@ run_round() { # HEAP "SETTINGS" MODE SEED "WAITS" FORGET FROM TARGET...
     said 20
     set -- $waits "$@"
     usleep "$1"
-    [ "$4" = all ] && disk_fails write all || run_fails "$@"
+    [ "$4" = all ] && disk_fails all || run_fails "$@"
     usleep "$2"
     [ "$how" = no ] || forget "$how"
     disk_heals

@@ -48,12 +48,10 @@ class StartRound(Round):
     def judge(self, told):
         tries = [told.sessions[name] for name in told.sessions if name.startswith("try")]
         for session in tries[:-1]:
-            session.insist_on_refusal([REFUSED], count=True)
-            self.tally["refused 125"] += 1
+            self.insist_on_refusal(session, REFUSED)
         last = tries[-1]
         if not last.answers():
-            last.insist_on_refusal([REFUSED], count=True)
-            self.tally["refused 125"] += 1
+            self.insist_on_refusal(last, REFUSED)
             self.tally["not started"] += 1
             if told.disk["well"]:
                 raise Wrong(f"the disk is well, and no start goes on: {last.messages()}")

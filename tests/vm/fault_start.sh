@@ -17,7 +17,7 @@ start_round() { # HEAP KEYS "SETTINGS" quit|cut FAILING FROM TARGET...
     ask "fill $keys 2"
     ask "set c new"
     kill_program
-    [ "$1" = all ] && disk_fails write all || disk_fails write "$from" $(files_of "$heap" "$@")
+    [ "$1" = all ] && disk_fails all || disk_fails write "$from" $(files_of "$heap" "$@")
     for try in 1 2 3; do
         [ "$try" -le "$failing" ] || [ "$healed" = "$heap" ] || start_heals
         begin "try$try" "$under" kvshell

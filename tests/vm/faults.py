@@ -24,7 +24,8 @@ from machine import MAPPED, base_archive, make_image
 
 KINDS = {kind.kind: kind for kind in (StartRound, RunRound, ReadRound)}
 MODULES = {
-    "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", "dm_mod", "dm_flakey"],
+    "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", "dm_mod", "dm_flakey"]
+    + ["dm_delay"],
     "buses": ["virtio_pci"],
 }
 FILES = ["fault.sh"] + [f"fault_{kind}.sh" for kind in KINDS]
