@@ -84,6 +84,8 @@ class Round:
         self.number, self.medium = number, medium
         self.heap = f"/mnt/{medium.name}/{self.kind}{number}"
         self.how = rng.choice(("recover", "start"))
+        # A file of btrfs is written in place, as on other file systems, or always to new blocks.
+        self.in_place = medium.fs == "btrfs" and rng.random() < 0.5
         self.tally = collections.Counter()
         self.text = ""
         self.wrong = []  # complaints after which there was more to look at
@@ -94,7 +96,10 @@ class Round:
 
     def script(self, power):
         """The part before the cut: `power` is power_fails or power_waits."""
-        return f"say 'round {self.number}'\n{self.body()}\n{power}\n"
+        lines = [f"say 'round {self.number}'", self.body(), power]
+        if self.in_place:
+            lines.insert(1, "mount -o remount,nodatacow $mnt")
+        return "\n".join(lines) + "\n"
 
     def rest(self):
         """The part after the cut, which says what is there."""

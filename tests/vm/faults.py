@@ -24,8 +24,7 @@ from machine import MAPPED, base_archive, make_image
 
 KINDS = {kind.kind: kind for kind in (StartRound, RunRound, ReadRound)}
 MODULES = {
-    "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", "dm_mod", "dm_flakey"]
-    + ["dm_delay"],
+    "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", "dm_mod", "dm_flakey", "dm_delay"],
     "buses": ["virtio_pci"],
 }
 FILES = ["fault.sh"] + [f"fault_{kind}.sh" for kind in KINDS]
@@ -81,7 +80,7 @@ class Disk:
         """Gives each round what it has said, and judges those that are over."""
         by_number = {round_.number: round_ for round_ in rounds}
         now = self.waiting = None
-        for line in text.split("\n"):
+        for line in text.split("\n")[:-1]:  # the power cut may have left half a line
             word, _, rest = line.partition(" ")
             if word in ("round", "after"):
                 now = by_number[int(rest)]
