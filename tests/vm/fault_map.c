@@ -3,7 +3,7 @@
 //
 // Prints a table for the device mapper: a disk of which some sectors fail.
 //
-//     fault_map DEVICE BAD SECTORS write|read FROM FILE...
+//     fault_map DEVICE BAD SECTORS write|read FROM [FILE...]
 //
 // The blocks of the files fail, from byte FROM of each on. `write`: reads are good. `read`: all
 // fails. BAD is a device of the same size that fails (target `error`). A flush is good: it is
@@ -179,8 +179,8 @@ static void print_table(uint64_t sectors, bool writes) {
 
 int main(int argc, char **argv) {
     bool writes = argc > 4 && strcmp(argv[4], "write") == 0;
-    if (argc < 7 || (!writes && strcmp(argv[4], "read") != 0)) {
-        fprintf(stderr, "usage: fault_map DEVICE BAD SECTORS write|read FROM FILE...\n");
+    if (argc < 6 || (!writes && strcmp(argv[4], "read") != 0)) {
+        fprintf(stderr, "usage: fault_map DEVICE BAD SECTORS write|read FROM [FILE...]\n");
         return EXIT_USAGE;
     }
     device = argv[1];

@@ -15,14 +15,15 @@ class ReadRound(Round):
         super().__init__(number, medium, rng)
         self.keys = rng.randrange(3, 60)
         self.begins = PAGE * rng.choice((0, 1, rng.randrange(2, 2 * self.keys)))
+        self.first = rng.choice(("power_fails", "sync"))
         self.place = rng.choice(("HEAP", "HEAP", "COMMIT_DIR"))
 
     def label(self):
-        return f"journal from {self.begins}, PMALLOC_{self.place}, {self.keys} keys"
+        return f"{self.first}, journal from {self.begins}, PMALLOC_{self.place}, {self.keys} keys"
 
     def body(self):
         settings = f"{self.place}={self.heap} COMMIT=output"
-        return self.call("read_round", self.heap, settings, self.keys, self.begins, "journal")
+        return self.call("read_round", self.heap, settings, self.keys, self.first, self.begins, "journal")
 
     def after(self):
         return self.call("read_after", self.heap, self.how)

@@ -4,15 +4,16 @@
 # A killed heap in commit mode, of which blocks cannot be read for a while. fault_read.py knows what
 # each tool must say.
 
-read_round() { # HEAP "SETTINGS" KEYS FROM TARGET...
-    heap=$1 under=$2 keys=$3 from=$4
-    shift 4
+# After a power cut the journal alone has what was answered; after a sync the files have it, too.
+read_round() { # HEAP "SETTINGS" KEYS power_fails|sync FROM TARGET...
+    heap=$1 under=$2 keys=$3 first=$4 from=$5
+    shift 5
     begin work "$under ROOTS=store" kvshell
     for key in $(seq "$keys"); do
         ask "set k$key v$key"
     done
     kill_program
-    sync
+    "$first"
     say "before $(sum_of "$heap")"
     disk_fails read "$from" $(files_of "$heap" "$@")
     cat $(files_of "$heap" "$@") >/dev/null 2>&1 && say "readable"

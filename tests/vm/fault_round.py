@@ -40,10 +40,15 @@ class Session:
         """What is wrong where it must have ended with this status, and one line (`count`)."""
         lines = [line for kind, line in self.events if kind != "disk"]
         if self.status != status:
-            return [f"{self.label} ended with status {self.status}, not {status}: {lines}"]
+            text = shortened(lines)
+            return [f"{self.label} ended with status {self.status}, not {status}: {text}"]
         if count and len(lines) != 1:
-            return [f"{self.label} was refused with {len(lines)} lines: {lines}"]
+            return [f"{self.label} was refused with {len(lines)} lines: {shortened(lines)}"]
         return []
+
+
+def shortened(lines):
+    return " | ".join(lines if len(lines) < 4 else [lines[0], "...", lines[-1]])
 
 
 DISK = ("fails", "errors", "well", "shut", "power", "cut", "mounted", "unmountable", "busy")

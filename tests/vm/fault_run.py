@@ -7,7 +7,7 @@ import instants
 from fault_round import Round, Wrong
 
 FILES = ("superblock", "booklog.0", "slabs.0", "roots", "journal")
-TARGETS = ("heap.0",) * 6 + FILES + ("all",)
+TARGETS = ("heap.0",) * 6 + FILES + ("all", "none")
 TRIGGERS = ("output",) * 3 + ("5ms", "idle")
 MODES = {"output": "guard", "5ms": "guard", "idle": "guard"}
 FORGET = ("no", "once", "often", "press")

@@ -20,7 +20,7 @@ SETTINGS = {
     "no commit mode": "",
     "no commit mode, later": "COLLECT=later",
 }
-TARGETS = ("heap.0",) * 4 + ("all", "superblock", "booklog.0", "slabs.0", "roots")
+TARGETS = ("heap.0",) * 4 + ("all", "superblock", "booklog.0", "slabs.0", "roots", "none")
 
 
 class StartRound(Round):
