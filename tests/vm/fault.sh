@@ -50,21 +50,32 @@ disk_mount() {
 
 # No file system is told: it would write all that it has.
 disk_is() { # the table on standard input
-    dmsetup load "$disk" && dmsetup suspend --nolockfs --noudevsync "$disk"
+    dmsetup load "$disk" && disk_turns
+}
+
+# The table that was loaded comes into force.
+disk_turns() {
+    dmsetup suspend --nolockfs --noudevsync "$disk"
     dmsetup resume --noudevsync "$disk"
 }
 
 # Read errors come from the disk only after the page cache has forgotten what it holds. `all`: every
 # write and every flush of the disk.
 disk_fails() { # write|read FROM FILE... | all
-    errors_before=$(errors)
-    if [ "$1" = all ]; then
-        echo "0 $sectors flakey $device 0 0 36000 1 error_writes" | disk_is
-    else
-        fault_map "$device" "$bad" "$sectors" "$@" >"$tmp/table" && disk_is <"$tmp/table"
-    fi
+    disk_will_fail "$@"
+    disk_turns
     [ "$1" != read ] || echo 1 >/proc/sys/vm/drop_caches
     say "fails $*"
+}
+
+disk_will_fail() { # as disk_fails
+    errors_before=$(errors)
+    if [ "$1" = all ]; then
+        echo "0 $sectors flakey $device 0 0 36000 1 error_writes"
+    else
+        fault_map "$device" "$bad" "$sectors" "$@"
+    fi >"$tmp/table"
+    dmsetup load "$disk" <"$tmp/table"
 }
 
 # Says whether the file system still takes what is written: it may have shut itself down.

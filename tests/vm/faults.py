@@ -19,17 +19,18 @@ from fault_read import ReadRound
 from fault_round import Wrong
 from fault_run import RunRound
 from fault_start import StartRound
+from fault_step import StepRound
 from kernel import Skip
 from machine import MAPPED, base_archive, make_image
 
-KINDS = {kind.kind: kind for kind in (StartRound, RunRound, ReadRound)}
+KINDS = {kind.kind: kind for kind in (StartRound, RunRound, ReadRound, StepRound)}
 MODULES = {
     "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", "dm_mod", "dm_flakey", "dm_delay"],
     "buses": ["virtio_pci"],
 }
 FILES = ["fault.sh"] + [f"fault_{kind}.sh" for kind in KINDS]
 AT_ONCE = 6  # rounds of each disk in a boot
-PATIENCE = 30
+PATIENCE = 120  # a guest that says nothing for so many seconds hangs
 NEEDED = (
     ("mkfs.xfs", "xfsprogs"),
     ("mkfs.ext4", "e2fsprogs"),
@@ -43,7 +44,7 @@ def archive(kernel, build):
     dmsetup = shutil.which("dmsetup", path=path)
     if not dmsetup:
         raise Skip("there is no dmsetup: install Debian's dmsetup")
-    programs = [dmsetup, build / "vm" / "fault_map"]
+    programs = [dmsetup, build / "pmalloc-backup", build / "vm" / "fault_map"]
     return base_archive(kernel, build, programs, modules=MODULES, files=FILES)
 
 
@@ -82,10 +83,10 @@ class Disk:
         now = self.waiting = None
         for line in text.split("\n")[:-1]:  # the power cut may have left half a line
             word, _, rest = line.partition(" ")
-            if word in ("round", "after"):
+            if word in ("round", "after") and rest.isdigit():
                 now = by_number[int(rest)]
                 self.waiting = now
-            elif word == "over":
+            elif word == "over" and now:
                 self.judge(now)
                 now = self.waiting = None
             elif now:
