@@ -25,7 +25,7 @@ disk_begin() { # NAME TYPE OPTIONS
     done
     sectors=$(cat "/sys/block/${device##*/}/size")
     good="0 $sectors linear $device 0"
-    kernel_name=$(disk_made "$disk" "$good")
+    mapped=/dev/$(disk_made "$disk" "$good")
     bad=/dev/$(disk_made "$disk.bad" "0 $sectors error")
     disk_mount
 }
@@ -43,8 +43,8 @@ device_of() { # SERIAL
 }
 
 disk_mount() {
-    mount -t "$type" -o "$options" "/dev/$kernel_name" "$mnt" && return
-    say "unmountable $(dmesg | grep "$kernel_name" | tail -n 1)"
+    mount -t "$type" -o "$options" "$mapped" "$mnt" && return
+    say "unmountable $(dmesg | grep "${mapped##*/}" | tail -n 1)"
     sleep 1000
 }
 
@@ -60,7 +60,7 @@ disk_turns() {
 }
 
 # Read errors come from the disk only after the page cache has forgotten what it holds. `all`: every
-# write and every flush of the disk.
+# write of the disk.
 disk_fails() { # write|read FROM FILE... | all
     disk_will_fail "$@"
     disk_turns
@@ -71,7 +71,7 @@ disk_fails() { # write|read FROM FILE... | all
 disk_will_fail() { # as disk_fails
     errors_before=$(errors)
     if [ "$1" = all ]; then
-        echo "0 $sectors flakey $device 0 0 36000 1 error_writes"
+        echo "0 $sectors delay $device 0 0 $bad 0 0 $device 0 0"
     else
         fault_map "$device" "$bad" "$sectors" "$@"
     fi >"$tmp/table"
@@ -89,10 +89,9 @@ disk_heals() {
     fi
 }
 
-# How many errors of this disk the kernel has told of. Its own record is short.
+# How many reads and writes have failed: those that the device which fails was asked for.
 errors() {
-    dmesg -c >>/tmp/kernel.log
-    grep "$kernel_name" /tmp/kernel.log | grep -ci "error"
+    awk '{ print $1 + $5 }' "/sys/block/${bad##*/}/stat"
 }
 
 # The power fails as the disk sees it: nothing reaches it any more, and memory is lost. The program
@@ -203,4 +202,9 @@ files_of() { # HEAP NAME...
 # What all files of the heap hold.
 sum_of() { # HEAP
     (cd "$1" && md5sum * 2>/dev/null | md5sum)
+}
+
+# All keys and values of kvshell, in short.
+list_of() { # HEAP
+    echo list | PMALLOC_HEAP=$1 LD_PRELOAD=/lib/libpmalloc_preload.so kvshell | md5sum
 }

@@ -7,11 +7,12 @@
 //
 // The blocks of the files fail, from byte FROM of each on. `write`: reads are good. `read`: all
 // fails. BAD is a device of the same size that fails (target `error`). A flush is good: it is
-// sent to each part of a disk, and a flakey part would fail it for all. So writes are sent
-// elsewhere by the target `delay`, without a delay.
+// sent to each part of a disk, and a part of the target `flakey` would fail it for all. So writes
+// are sent elsewhere by the target `delay`, without a delay.
 //
-// The blocks are those that the file system has given to the files by now. btrfs writes changes to other places, unless a file is
-// marked (chattr +C): there the writes of all files' data fail, and those of metadata are good.
+// The blocks are those that the file system has given to the files by now. btrfs writes changes to
+// other places, unless a file is marked (chattr +C): there the writes of all files' data fail, and
+// those of metadata are good.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/btrfs.h>
@@ -153,7 +154,7 @@ static void print_line(uint64_t at, uint64_t end, bool fails, bool writes) {
     if (!fails)
         printf("linear %s %" PRIu64 "\n", device, at);
     else if (!writes)
-        printf("error\n");
+        printf("linear %s %" PRIu64 "\n", bad, at);
     else // device, offset and delay of reads, of writes, of flushes
         printf("delay %s %" PRIu64 " 0 %s %" PRIu64 " 0 %s %" PRIu64 " 0\n", device, at, bad, at,
                device, at);

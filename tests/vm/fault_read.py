@@ -23,7 +23,8 @@ class ReadRound(Round):
 
     def body(self):
         settings = f"{self.place}={self.heap} COMMIT=output"
-        return self.call("read_round", self.heap, settings, self.keys, self.first, self.begins, "journal")
+        words = (self.keys, self.first, self.begins, "journal")
+        return self.call("read_round", self.heap, settings, *words)
 
     def after(self):
         return self.call("read_after", self.heap, self.how)

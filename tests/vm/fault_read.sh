@@ -36,6 +36,6 @@ read_after() { # HEAP recover|start
     begin after "HEAP=$1" kvshell
     ask verify
     finish
-    say "list $(echo list | PMALLOC_HEAP=$1 LD_PRELOAD=/lib/libpmalloc_preload.so kvshell | md5sum)"
+    say "list $(list_of "$1")"
     rm -rf "$1"
 }

@@ -52,7 +52,7 @@ def shortened(lines):
 
 
 DISK = ("fails", "errors", "well", "shut", "power", "cut", "mounted", "unmountable", "busy")
-FACTS = ("digest", "list", "before", "behind", "readable", "checked")
+FACTS = ("list", "before", "behind", "readable", "checked")
 
 
 class Told:

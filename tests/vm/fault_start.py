@@ -36,7 +36,8 @@ class StartRound(Round):
         self.begins = rng.choice((0, 0, 1 << 20, 3 << 20)) if self.target == "heap.0" else 0
 
     def label(self):
-        return f"{self.setting}, {self.target} from {self.begins}, {self.failing} starts, {self.last}"
+        fault = f"{self.target} from {self.begins}, {self.failing} starts"
+        return f"{self.setting}, {fault}, {self.last}"
 
     def body(self):
         words = (self.last, self.failing, self.begins, self.target)
@@ -71,7 +72,7 @@ class StartRound(Round):
         right = {listing(OLD + NEXT[:count]): count for count in range(least, len(NEXT) + 1)}
         after = told.sessions["after"]
         said = after.answers() or [f"status {after.status}"]
-        found = told.facts.get("digest")
+        found = told.facts.get("list")
         if found not in right:
             raise Wrong(f"after the cut: {said}, where {answers} was answered and c was new")
         if said[0] != f"ok {KEYS + 1 + right[found]} keys":

@@ -45,6 +45,6 @@ start_after() { # HEAP recover|start
         ask "$command"
     done
     finish
-    say "digest $(echo list | PMALLOC_HEAP=$1 LD_PRELOAD=/lib/libpmalloc_preload.so kvshell | md5sum)"
+    say "list $(list_of "$1")"
     rm -rf "$1"
 }

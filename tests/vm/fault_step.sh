@@ -81,7 +81,7 @@ step_grow() { # FILE "SETTINGS" KEYS "WHEN" TARGET
     step_heap "$1" "$2" "$3"
     finish
     sync
-    truncate -s 48M "$1"
+    fallocate -l 50331648 "$1"
     step_fails "$4" "$1"
     step_again pmalloc-recover --grow --size 48M "$1"
 }
@@ -95,6 +95,6 @@ step_after() { # HEAP recover|start backup|...
     ask verify
     ask "get c"
     finish
-    say "list $(echo list | PMALLOC_HEAP=$at LD_PRELOAD=/lib/libpmalloc_preload.so kvshell | md5sum)"
+    say "list $(list_of "$at")"
     rm -rf "$1" "$1.copy"
 }

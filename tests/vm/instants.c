@@ -9,8 +9,8 @@
 //     instants answer SEED   makes no commit itself, and says "said ..." after each operation
 //     instants guard SEED    the same, and each thread looks after each operation whether its pages
 //                            and objects hold what it has stored there
-//     instants wait SEED     as `answer`, and each thread waits after each operation. No operation may
-//                            be half done in what it finds
+//     instants wait SEED     as `answer`, and each thread waits after each operation. No operation
+//                            may be half done in what it finds
 //     instants check SEED    says "instant ..." only; `checkwait` as `wait` does
 //
 //     instant COMMITS DONE...           the heap has so many commits, and so many operations of
