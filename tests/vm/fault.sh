@@ -13,17 +13,25 @@ say() {
 
 # Finds the disk and mounts it. Other functions go by what is set here.
 disk_begin() { # NAME TYPE OPTIONS
+    disk_find "$1"
+    sectors=$(cat "/sys/block/${device##*/}/size")
+    disk_ready "$@"
+}
+
+disk_find() { # NAME
+    tries=0
+    until device=$(device_of "$1") || [ "$tries" -gt 200 ]; do
+        tries=$((tries + 1))
+        usleep 20000
+    done
+}
+
+disk_ready() { # NAME TYPE OPTIONS
     disk=$1 type=$2 options=$3
     mnt=/mnt/$disk tmp=/tmp/$disk
     mkdir -p "$mnt" "$tmp"
     mkfifo "$tmp/commands" "$tmp/answers"
     trap '' PIPE # the program at the other end may be gone
-    tries=0
-    until device=$(device_of "$disk") || [ "$tries" -gt 200 ]; do
-        tries=$((tries + 1))
-        usleep 20000
-    done
-    sectors=$(cat "/sys/block/${device##*/}/size")
     good="0 $sectors linear $device 0"
     mapped=/dev/$(disk_made "$disk" "$good")
     bad=/dev/$(disk_made "$disk.bad" "0 $sectors error")
@@ -32,6 +40,10 @@ disk_begin() { # NAME TYPE OPTIONS
 
 disk_made() { # NAME TABLE
     dmsetup create --noudevsync --noudevrules --table "$2" "$1"
+    disk_name "$1"
+}
+
+disk_name() { # NAME
     echo "dm-$(dmsetup info -c --noheadings -o minor "$1")"
 }
 
@@ -60,8 +72,8 @@ disk_turns() {
 }
 
 # Read errors come from the disk only after the page cache has forgotten what it holds. `all`: every
-# write of the disk.
-disk_fails() { # write|read FROM FILE... | all
+# write of the disk. `pool`: those to new blocks of a thin volume.
+disk_fails() { # write|read FROM FILE... | all | pool
     disk_will_fail "$@"
     disk_turns
     [ "$1" != read ] || echo 1 >/proc/sys/vm/drop_caches
@@ -69,8 +81,11 @@ disk_fails() { # write|read FROM FILE... | all
 }
 
 disk_will_fail() { # as disk_fails
-    errors_before=$(errors)
-    if [ "$1" = all ]; then
+    errors_before=$(errors) type_of_fault=$1
+    if [ "$1" = pool ]; then
+        echo "$good"
+        pool_fills
+    elif [ "$1" = all ]; then
         echo "0 $sectors delay $device 0 0 $bad 0 0 $device 0 0"
     else
         fault_map "$device" "$bad" "$sectors" "$@"
@@ -80,6 +95,7 @@ disk_will_fail() { # as disk_fails
 
 # Says whether the file system still takes what is written: it may have shut itself down.
 disk_heals() {
+    [ "$type_of_fault" != pool ] || pool_frees
     echo "$good" | disk_is
     say "errors $(($(errors) - errors_before))"
     if (echo probe >"$mnt/probe" && sync "$mnt/probe") 2>/dev/null; then

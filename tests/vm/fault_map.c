@@ -103,8 +103,8 @@ static const uint32_t nowhere = FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DATA_INLIN
 
 // Without FIEMAP_FLAG_SYNC, which would write what is to fail. Returns where to go on.
 static uint64_t add_extents(int fd, uint64_t from, bool btrfs) {
-    static _Alignas(struct fiemap) char
-        buffer[sizeof(struct fiemap) + AT_ONCE * sizeof(struct fiemap_extent)];
+    static _Alignas(
+        struct fiemap) char buffer[sizeof(struct fiemap) + AT_ONCE * sizeof(struct fiemap_extent)];
     struct fiemap *map = (struct fiemap *)buffer;
     *map = (struct fiemap){
         .fm_start = from, .fm_length = UINT64_MAX - from, .fm_extent_count = AT_ONCE};

@@ -86,7 +86,7 @@ class Round:
     kind = ""
 
     def __init__(self, number, medium, rng):
-        self.number, self.medium = number, medium
+        self.number, self.medium, self.rng = number, medium, rng
         self.heap = f"/mnt/{medium.name}/{self.kind}{number}"
         self.how = rng.choice(("recover", "start"))
         # A file of btrfs is written in place, as on other file systems, or always to new blocks.
@@ -109,6 +109,10 @@ class Round:
     def rest(self):
         """The part after the cut, which says what is there."""
         return f"say 'after {self.number}'\n{self.after()}\nsay 'over {self.number}'\n"
+
+    def target_of(self, targets):
+        """What fails: of a thin volume only that its pool is full."""
+        return "pool" if self.medium.thin else self.rng.choice(targets)
 
     def call(self, function, *arguments):
         return shlex.join([function, *map(str, arguments)])

@@ -42,7 +42,7 @@ class RunRound(Round):
         super().__init__(number, medium, rng)
         self.trigger = rng.choice(TRIGGERS)
         self.place = rng.choice(("HEAP", "HEAP", "COMMIT_DIR"))
-        self.target = rng.choice(TARGETS)
+        self.target = self.target_of(TARGETS)
         self.begins = rng.choice((0, 0, 2 << 20)) if self.target == "heap.0" else 0
         self.forget = rng.choice(FORGET)
         self.seed = rng.randrange(1 << 32)
@@ -90,7 +90,7 @@ class RunRound(Round):
         elif "a commit has failed" in line:
             self.tally["commits failed"] += 1
             ledger.failed()
-        elif line == "wrong: out of memory" and self.target == "all":
+        elif line == "wrong: out of memory" and self.target in ("all", "pool"):
             self.tally["no memory"] += 1
         elif kind == "answer":
             ledger.feed(line + "\n")

@@ -29,7 +29,10 @@ run_round() { # HEAP "SETTINGS" MODE SEED "WAITS" FORGET FROM TARGET...
     said 20
     set -- $waits "$@"
     usleep "$1"
-    [ "$4" = all ] && disk_fails all || run_fails "$@"
+    case "$4" in
+    all | pool) disk_fails "$4" ;;
+    *) run_fails "$@" ;;
+    esac
     usleep "$2"
     [ "$how" = no ] || forget "$how"
     disk_heals

@@ -32,7 +32,7 @@ class StartRound(Round):
         self.commits = "COMMIT" in SETTINGS[self.setting]
         self.last = rng.choice(("quit", "cut")) if self.commits else "quit"
         self.failing = rng.choice((1, 1, 2))
-        self.target = rng.choice(TARGETS)
+        self.target = self.target_of(TARGETS)
         self.begins = rng.choice((0, 0, 1 << 20, 3 << 20)) if self.target == "heap.0" else 0
 
     def label(self):

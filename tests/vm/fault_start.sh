@@ -17,7 +17,10 @@ start_round() { # HEAP KEYS "SETTINGS" quit|cut FAILING FROM TARGET...
     ask "fill $keys 2"
     ask "set c new"
     kill_program
-    [ "$1" = all ] && disk_fails all || disk_fails write "$from" $(files_of "$heap" "$@")
+    case "$1" in
+    all | pool) disk_fails "$1" ;;
+    *) disk_fails write "$from" $(files_of "$heap" "$@") ;;
+    esac
     for try in 1 2 3; do
         [ "$try" -le "$failing" ] || [ "$healed" = "$heap" ] || start_heals
         begin "try$try" "$under" kvshell

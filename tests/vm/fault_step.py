@@ -23,7 +23,7 @@ class StepRound(Round):
         super().__init__(number, medium, rng)
         self.step = rng.choice(list(TARGETS))
         self.settings = rng.choice(SETTINGS)
-        self.target = rng.choice(TARGETS[self.step])
+        self.target = self.target_of(TARGETS[self.step])
         wait = rng.choice((0, rng.randrange(1, 600000)))
         self.when = f"{wait} {rng.randrange(50000, 1500000)}"
 

@@ -19,7 +19,10 @@ step_heap() { # HEAP "SETTINGS" KEYS
 step_fails() { # "WAIT WHILE" FILE...
     wait=${1% *} while=${1#* }
     shift
-    [ "$1" = all ] && disk_will_fail all || disk_will_fail write 0 "$@"
+    case "$1" in
+    all | pool) disk_will_fail "$1" ;;
+    *) disk_will_fail write 0 "$@" ;;
+    esac
     [ "$wait" != 0 ] || disk_turns
     (
         [ "$wait" = 0 ] || { usleep "$wait" && disk_turns; }
@@ -40,7 +43,10 @@ step_again() { # COMMAND...
 }
 
 step_targets() { # HEAP TARGET
-    [ "$2" = all ] && echo all || files_of "$1" "$2"
+    case "$2" in
+    all | pool) echo "$2" ;;
+    *) files_of "$1" "$2" ;;
+    esac
 }
 
 step_recover() { # HEAP "SETTINGS" KEYS "WHEN" TARGET

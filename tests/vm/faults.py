@@ -24,11 +24,12 @@ from kernel import Skip
 from machine import MAPPED, base_archive, make_image
 
 KINDS = {kind.kind: kind for kind in (StartRound, RunRound, ReadRound, StepRound)}
+DEVICE_MAPPER = ["dm_mod", "dm_flakey", "dm_delay", "dm_thin_pool"]
 MODULES = {
-    "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", "dm_mod", "dm_flakey", "dm_delay"],
+    "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", *DEVICE_MAPPER],
     "buses": ["virtio_pci"],
 }
-FILES = ["fault.sh"] + [f"fault_{kind}.sh" for kind in KINDS]
+FILES = ["fault.sh", "fault_thin.sh"] + [f"fault_{kind}.sh" for kind in KINDS]
 AT_ONCE = 6  # rounds of each disk in a boot
 PATIENCE = 120  # a guest that says nothing for so many seconds hangs
 NEEDED = (
@@ -44,7 +45,8 @@ def archive(kernel, build):
     dmsetup = shutil.which("dmsetup", path=path)
     if not dmsetup:
         raise Skip("there is no dmsetup: install Debian's dmsetup")
-    programs = [dmsetup, build / "pmalloc-backup", build / "vm" / "fault_map"]
+    makers = [shutil.which(f"mkfs.{fs}", path=path) for fs in ("ext4", "xfs", "btrfs")]
+    programs = [dmsetup, *makers, build / "pmalloc-backup", build / "vm" / "fault_map"]
     return base_archive(kernel, build, programs, modules=MODULES, files=FILES)
 
 
@@ -52,7 +54,8 @@ class Disk:
     """One disk of the guest: the rounds on it, one after the other."""
 
     def __init__(self, medium, seed, kinds):
-        self.medium, self.kinds = medium, kinds
+        self.medium = medium
+        self.kinds = [kind for kind in kinds if kind != "read" or not medium.thin]
         self.rng = random.Random(f"faults {seed} {medium.name}")
         self.number = 0
         self.waiting = None  # a round whose power cut was that of the guest
@@ -73,7 +76,7 @@ class Disk:
             rounds.append(self.next_round())
             lines.append(rounds[-1].script("power_waits" if at == count - 1 else "power_fails"))
             lines.append(rounds[-1].rest())
-        begin = f"disk_begin {m.name} {m.fs} {m.options}"
+        begin = f"{'thin' if m.thin else 'disk'}_begin {m.name} {m.fs} {m.options}"
         body = "\n".join([begin, *lines, "say 'finished'\nsleep 1000"])
         return f"( exec 9>/dev/port/{m.name} 2>/dev/console\n{body}\n) &", rounds
 
@@ -113,7 +116,7 @@ class Disk:
         for kind, tally in self.tally.items():
             others = [f"{n} {name}" for name, n in tally.items() if n and name not in COLUMNS]
             row = ", ".join(f"{tally[name]:4} {name}" for name in COLUMNS)
-            yield f"{self.medium.name:6}{kind:7}{row}; {', '.join(others)}"
+            yield f"{self.medium.name:11}{kind:7}{row}; {', '.join(others)}"
 
 
 COLUMNS = ("rounds", "hit", "verified", "wrong")
@@ -122,8 +125,10 @@ COLUMNS = ("rounds", "hit", "verified", "wrong")
 class Rig:
     def __init__(self, kernel, build, folder, options):
         self.folder, self.options = folder, options
-        self.media = [medium for name, medium in MAPPED.items() if name in options.media]
-        self.disks = [Disk(medium, options.seed, options.rounds_of) for medium in self.media]
+        media = [medium for name, medium in MAPPED.items() if name in options.media]
+        disks = [Disk(medium, options.seed, options.rounds_of) for medium in media]
+        self.disks = [disk for disk in disks if disk.kinds]
+        self.media = [disk.medium for disk in self.disks]
         self.rng = random.Random(f"faults {options.seed} {kernel.version}")
         self.boots = 0
         self.longest = 0.0

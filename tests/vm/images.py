@@ -98,6 +98,11 @@ def make_disk(path, fs, label):
     make_fs(path, fs, label)
 
 
+def make_blank(path):
+    with open(path, "wb") as disk:
+        disk.truncate(SIZE)
+
+
 def make_device(path, align):
     """An NVDIMM that becomes a device /dev/dax*, of zeroes."""
     with open(path, "wb") as pmem:

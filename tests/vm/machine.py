@@ -54,6 +54,11 @@ class Medium:
         return self.device != "none"
 
     @property
+    def thin(self):
+        """Whether the guest makes a thin volume of the disk, and the file system on it."""
+        return self.name.endswith("-thin")
+
+    @property
     def heap_promised(self):
         """Whether every acknowledged object must be there after a power cut."""
         return self.device in ("pmem", "dax")
@@ -96,6 +101,10 @@ MAPPED = {
         Medium("ext4", "mapped", "ext4", "commit=1"),
         Medium("xfs", "mapped", "xfs", "rw"),
         Medium("btrfs", "mapped", "btrfs", "commit=1"),
+        # Thin volumes, whose pools may be full.
+        Medium("ext4-thin", "mapped", "ext4", "commit=1"),
+        Medium("xfs-thin", "mapped", "xfs", "rw"),
+        Medium("btrfs-thin", "mapped", "btrfs", "commit=1"),
     )
 }
 
@@ -109,6 +118,8 @@ def make_image(medium, folder):
         images.make_device(path, int(medium.options))
     elif medium.device == "pmem":
         images.make_pmem(path, medium.fs, medium.name)
+    elif medium.thin:
+        images.make_blank(path)
     elif medium.device in ("disk", "mapped"):
         images.make_disk(path, medium.fs, medium.name)
 
