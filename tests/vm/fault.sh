@@ -105,9 +105,11 @@ disk_heals() {
     fi
 }
 
-# How many reads and writes have failed: those that the device which fails was asked for.
+# How many errors of this disk the kernel has told of. It tells of a few at a time, and its own
+# record is short.
 errors() {
-    awk '{ print $1 + $5 }' "/sys/block/${bad##*/}/stat"
+    dmesg -c >>/tmp/kernel.log
+    grep "${mapped##*/}" /tmp/kernel.log | grep -ci error
 }
 
 # The power fails as the disk sees it: nothing reaches it any more, and memory is lost. The program

@@ -33,6 +33,7 @@ class ReadRound(Round):
         if "readable" in told.facts:
             self.tally["missed"] += 1
         else:
+            self.tally["hit"] += 1
             self.insist_on_refusal(told.sessions["check"], UNABLE, count=False)
             self.insist_on_refusal(told.sessions["recover"], UNABLE, count=False)
             self.insist_on_refusal(told.sessions["start"], REFUSED)

@@ -123,7 +123,7 @@ class Round:
         told = Told(self.text)
         if told.disk["unmountable"]:
             raise Wrong("the file system cannot be mounted")
-        self.tally["hit"] += told.disk["errors"] > 0
+        self.tally["hit"] += told.disk["errors"] > 0 and self.kind != "read"
         self.tally["shut"] += told.disk["shut"] > 0
         try:
             self.judge(told)
