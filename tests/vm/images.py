@@ -70,6 +70,7 @@ def make_fs(path, fs, label):
             "-L",
             label,
         ],
+        "btrfs": ["mkfs.btrfs", "-qf", "-d", "single", "-m", "single", "-L", label],
     }
     env = dict(os.environ, PATH=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     subprocess.run([*commands[fs], str(path)], env=env, check=True, capture_output=True)
@@ -95,6 +96,11 @@ def make_disk(path, fs, label):
     with open(path, "wb") as disk:
         disk.truncate(SIZE)
     make_fs(path, fs, label)
+
+
+def make_blank(path):
+    with open(path, "wb") as disk:
+        disk.truncate(SIZE)
 
 
 def make_device(path, align):

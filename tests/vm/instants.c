@@ -7,8 +7,10 @@
 //     instants run SEED      says "instant ..." of what it finds, then works for ever, and says
 //                            "commit ..." after each commit that it makes
 //     instants answer SEED   makes no commit itself, and says "said ..." after each operation
-//     instants wait SEED     the same, and each thread waits after each operation. No operation may
-//                            be half done in what it finds
+//     instants guard SEED    the same, and each thread looks after each operation whether its pages
+//                            and objects hold what it has stored there
+//     instants wait SEED     as `answer`, and each thread waits after each operation. No operation
+//                            may be half done in what it finds
 //     instants check SEED    says "instant ..." only; `checkwait` as `wait` does
 //
 //     instant COMMITS DONE...           the heap has so many commits, and so many operations of
@@ -58,6 +60,7 @@ struct state *state;
 
 static uint64_t seed;
 static bool whole; // no operation may be half done
+static bool guards;
 
 static uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
@@ -156,11 +159,15 @@ static void *work(void *arg) {
     return NULL;
 }
 
+static void look(unsigned thread, uint64_t n);
+
 static void *answer(void *arg) {
     unsigned thread = (unsigned)(uintptr_t)arg;
     for (uint64_t n = state->row[thread]->done + 1;; n++) {
         operate(thread, n);
         say("said %u %lu\n", thread, (unsigned long)n);
+        if (guards)
+            look(thread, n);
         poll(NULL, 0, (int)(dice(thread, n) % (whole ? 30 : 5)));
     }
     return NULL;
@@ -227,6 +234,23 @@ static bool page_is(const uint64_t *page, uint64_t n, uint64_t next) {
     return i == WORDS;
 }
 
+// What the thread's own memory must hold after operation `n`, which nothing in the heap says.
+static void look(unsigned thread, uint64_t n) {
+    const struct row *row = __atomic_load_n(&state->row[thread], __ATOMIC_ACQUIRE);
+    for (unsigned p = 0; p < PAGES; p++)
+        if (!page_is(row->page[p], last_of(n, PAGES, p), 0)) {
+            say("wrong: memory has changed: thread %u, %lu operations, page %u holds %lu\n", thread,
+                (unsigned long)n, p, (unsigned long)row->page[p][0]);
+            _exit(EXIT_WRONG);
+        }
+    for (unsigned s = 0; s < SLOTS; s++)
+        if (!object_is(row->slot[s], thread, last_of(n, SLOTS, s))) {
+            say("wrong: memory has changed: thread %u, %lu operations, slot %u\n", thread,
+                (unsigned long)n, s);
+            _exit(EXIT_WRONG);
+        }
+}
+
 static bool row_is_right(unsigned thread) {
     const struct row *row = state->row[thread];
     uint64_t done = row->done, next = done + 1;
@@ -269,7 +293,7 @@ static bool check(void) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: instants run|answer|wait|check|checkwait SEED\n");
+    fprintf(stderr, "usage: instants run|answer|guard|wait|check|checkwait SEED\n");
     return EXIT_USAGE;
 }
 
@@ -279,7 +303,8 @@ int main(int argc, char **argv) {
     const char *mode = argv[1];
     bool commits = strcmp(mode, "run") == 0, checks = strncmp(mode, "check", 5) == 0;
     whole = strcmp(mode, "wait") == 0 || strcmp(mode, "checkwait") == 0;
-    if (!commits && !whole && strcmp(mode, "answer") != 0 && strcmp(mode, "check") != 0)
+    guards = strcmp(mode, "guard") == 0;
+    if (!commits && !whole && !guards && strcmp(mode, "answer") != 0 && strcmp(mode, "check") != 0)
         return usage();
     seed = strtoull(argv[2], NULL, 10);
     if (!check())

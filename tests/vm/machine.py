@@ -42,7 +42,7 @@ QEMU = "qemu-system-x86_64"
 @dataclasses.dataclass(frozen=True)
 class Medium:
     name: str
-    device: str  # pmem, dax (a device without a file system), disk, or none
+    device: str  # pmem, dax (a device without a file system), disk, mapped, or none
     fs: str
     options: str
     node: int = 0
@@ -52,6 +52,11 @@ class Medium:
     def survives(self):
         """Whether the medium holds anything after a power cut."""
         return self.device != "none"
+
+    @property
+    def thin(self):
+        """Whether the guest makes a thin volume of the disk, and the file system on it."""
+        return self.name.endswith("-thin")
 
     @property
     def heap_promised(self):
@@ -89,6 +94,21 @@ FIXED = {
 }
 
 
+# Disks below the device mapper, which can make them fail (faults.py); the job itself mounts them.
+MAPPED = {
+    medium.name: medium
+    for medium in (
+        Medium("ext4", "mapped", "ext4", "commit=1"),
+        Medium("xfs", "mapped", "xfs", "rw"),
+        Medium("btrfs", "mapped", "btrfs", "commit=1"),
+        # Thin volumes, whose pools may be full.
+        Medium("ext4-thin", "mapped", "ext4", "commit=1"),
+        Medium("xfs-thin", "mapped", "xfs", "rw"),
+        Medium("btrfs-thin", "mapped", "btrfs", "commit=1"),
+    )
+}
+
+
 ALL = MEDIA | FIXED
 
 
@@ -98,11 +118,13 @@ def make_image(medium, folder):
         images.make_device(path, int(medium.options))
     elif medium.device == "pmem":
         images.make_pmem(path, medium.fs, medium.name)
-    elif medium.device == "disk":
+    elif medium.thin:
+        images.make_blank(path)
+    elif medium.device in ("disk", "mapped"):
         images.make_disk(path, medium.fs, medium.name)
 
 
-def base_archive(kernel, build, programs=(), modules=None):
+def base_archive(kernel, build, programs=(), modules=None, files=()):
     """The archive of all files that are the same in every boot."""
     found = initramfs.find_modules(kernel.tree)
     archive = initramfs.Archive()
@@ -139,7 +161,8 @@ def base_archive(kernel, build, programs=(), modules=None):
     ):
         archive.add(f"modules/{group}", "".join(f"{name}.ko\n" for name in names))
     archive.add("init", (HERE / "init").read_bytes())
-    archive.add("guest.sh", (HERE / "guest.sh").read_bytes())
+    for name in ("guest.sh", *files):
+        archive.add(name, (HERE / name).read_bytes())
     return archive.image()
 
 
@@ -152,6 +175,7 @@ def job_text(media, script):
         + (f" && make_file {m.name} {FILE_SIZE}" if m.fixed else "")
         + " &\n"
         for m in media
+        if m.device != "mapped"
     )
     return f". /guest.sh\n{mounts}start() {{\n{script}\n}}\n"
 
@@ -186,12 +210,12 @@ def qemu_command(
                 "-device",
                 f"nvdimm,id={medium.name},memdev={medium.name}-mem,node={medium.node}",
             ]
-        elif medium.device == "disk":
+        elif medium.device in ("disk", "mapped"):
             command += [
                 "-drive",
                 f"file={path},if=none,id={medium.name},format=raw,cache=writeback",
             ]
-            command += ["-device", f"virtio-blk-pci,drive={medium.name}"]
+            command += ["-device", f"virtio-blk-pci,drive={medium.name},serial={medium.name}"]
     command += ["-device", "virtio-serial-pci,max_ports=31"]
     for port in ports:
         command += ["-chardev", f"file,id=port-{port},path={folder}/{port}.port,append=on"]
