@@ -11,6 +11,7 @@
 #include "common/backup_live.h"
 #include "common/backup_round.h"
 #include "common/backup_verify.h"
+#include "common/bad_read.h"
 #include "common/cli.h"
 #include "common/figures.h"
 #include "common/json.h"
@@ -268,6 +269,7 @@ int main(int argc, char **argv) {
     struct request q = {.argv = argv};
     pm_message_prefix = tool.name;
     pm_options_default();
+    bad_reads_catch();
     int operand = cli_parse(&tool, argc, argv, take, &q), operands = argc - operand;
     if (operands > 2)
         cli_wrong(&tool, "'%s' is one too many: name the heap and the backup's directory",

@@ -7,6 +7,7 @@
 
 #include "base/nodes.h"
 #include "base/options.h"
+#include "common/bad_read.h"
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/diff.h"
@@ -262,6 +263,7 @@ int main(int argc, char **argv) {
     struct request q = {0};
     pm_message_prefix = tool.name;
     pm_options_default();
+    bad_reads_catch();
     int operand = cli_parse(&tool, argc, argv, take, &q);
     int heaps = q.diff ? 2 : 1;
     if (argc - operand != heaps || !*argv[operand] || !*argv[argc - 1])

@@ -10,6 +10,7 @@
 
 #include "base/options.h"
 #include "blocks/verify.h"
+#include "common/bad_read.h"
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/commit_print.h"
@@ -475,6 +476,7 @@ int main(int argc, char **argv) {
     struct request q = {0};
     pm_message_prefix = tool.name;
     pm_options_default();
+    bad_reads_catch();
     int operand = cli_parse(&tool, argc, argv, take, &q);
     if (argc - operand > 1 && !q.make)
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);

@@ -13,6 +13,7 @@
 #include "base/crc.h"
 #include "base/os.h"
 #include "heap.h"
+#include "view.h"
 
 static bool is_there(int fd, const char *name) {
     struct stat st;
@@ -136,13 +137,17 @@ int pm_backup_read(int fd, uint64_t at, bool has_data, const char *what, struct 
     x->map_len = bytes;
     if (x->map == MAP_FAILED)
         return read_failed(what, err);
+    pm_view_note(x->map, bytes, what, true, at);
     int status = check_index(x, at, has_data, size, what, err);
     if (status != PM_OK)
         pm_backup_close(x);
     return status;
 }
 
-void pm_backup_close(struct pm_backup_index *x) { munmap(x->map, x->map_len); }
+void pm_backup_close(struct pm_backup_index *x) {
+    pm_view_forget(x->map);
+    munmap(x->map, x->map_len);
+}
 
 // ---- checksums ----------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@
 
 static int read_layout(const struct pm_medium *m, int fd, struct pm_layout *out,
                        struct pm_error *err) {
-    const struct pm_layout *there = pm_fixed_peek(fd);
+    const struct pm_layout *there = pm_fixed_peek(fd, m->path);
     if (!there && errno != ENODATA)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot map it: %s", m->path, pm_strerror(errno));
     if (!there)

@@ -240,7 +240,11 @@ static int fold_backup(enum pm_open_mode mode, struct pm_error *err) {
     int fd = pm_heap.dir_fd, status = PM_OK;
     if (mode == PM_OPEN_READONLY && pm_dir_lock(fd, PM_OPEN_EXISTING, true, err) != PM_OK)
         return err->status;
-    if (fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) != 0)
+    bool folded = fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!folded && errno != ENOENT)
+        return pm_make_reason(err, SUPERBLOCK);
+    pm_heap.changed |= !folded;
+    if (!folded)
         status = pm_backup_fold(fd, pm_heap.dir, err);
     if (mode == PM_OPEN_READONLY && status == PM_OK)
         status = pm_dir_lock(fd, mode, true, err);

@@ -219,8 +219,8 @@ static int wrong(const struct medium *m, const char *why, struct pm_error *err) 
         m->path, why);
 }
 
-static bool holds_heap(int fd) {
-    const struct pm_layout *layout = pm_fixed_peek(fd);
+static bool holds_heap(int fd, const char *path) {
+    const struct pm_layout *layout = pm_fixed_peek(fd, path);
     bool good = layout && layout->magic == PM_LAYOUT_MAGIC;
     if (layout)
         pm_fixed_unpeek(layout);
@@ -239,7 +239,7 @@ static int ask_fixed(struct medium *m, int fd, char device[32], struct pm_error 
         return wrong(m, "it is neither a directory nor a file or device", err);
     if (pm_fixed_bytes(fd) == 0)
         return wrong(m, m->device ? "it is no DAX device" : "it is empty", err);
-    m->heap = holds_heap(fd);
+    m->heap = holds_heap(fd, m->path);
     add_file(m, name ? name + 1 : m->path, fd);
     if (!m->device) {
         find_mount(m, fd, device);
