@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // pmalloc-backup: copies a heap, and later what has changed of it.
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -203,6 +204,8 @@ static int verify(struct report *r, pm_progress *progress, struct pm_error *err)
 // What was written is read as a later round would read it.
 static int read_again(struct target *t, struct pm_error *err) {
     t->state = pm_backup_state(t->fd);
+    if (t->state == PM_BACKUP_IS_UNKNOWN)
+        return pm_fail(err, PM_OPERATIONAL, "%.300s: %s", t->dir, pm_strerror(errno));
     return kept_load(t->fd, t->dir, &t->kept, err);
 }
 

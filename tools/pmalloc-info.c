@@ -241,6 +241,8 @@ static int show(const struct request *q, const char *heap) {
         status = pm_recover(&how, &info.found, &err);
         progress_end();
     }
+    if (status == PM_OK && !q->leaks)
+        status = census_take(&info.census, &err);
     if (status != PM_OK) {
         pm_say("%s", err.text);
         if (q->json)
@@ -249,7 +251,6 @@ static int show(const struct request *q, const char *heap) {
     }
     if (q->leaks)
         return show_leaks(q, &info);
-    census_take(&info.census);
     if (q->svg || q->html)
         return show_picture(q, &info);
     if (q->json)

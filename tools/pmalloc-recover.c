@@ -443,7 +443,7 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
         status = pm_verify(write, err);
     progress_end();
     if (status == PM_OK && q->dry_run)
-        census_take(&r->census);
+        status = census_take(&r->census, err);
     r->found.was_clean = was_clean; // before a root was dropped
     if (status == PM_OK && write && !pm_close())
         status = pm_fail(

@@ -212,8 +212,12 @@ static int measure(struct pm_error *err) {
     struct stat st;
     for (size_t i = 0; i < PM_FIRST_FILES; i++) {
         struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
-        if (file->fd >= 0 && !file->length && fstat(file->fd, &st) == 0)
-            file->size = (size_t)st.st_size;
+        if (file->fd < 0 || file->length)
+            continue;
+        if (fstat(file->fd, &st) != 0)
+            return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, file->name,
+                           pm_strerror(errno));
+        file->size = (size_t)st.st_size;
     }
     return pm_fixed_is_open() ? pm_fixed_measure(err) : PM_OK;
 }
