@@ -238,13 +238,22 @@ static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
     return status == PM_OK ? pm_journal_over_super(err) : status;
 }
 
-// So that a bad block in it is an error in every process; else it would be a SIGBUS. Kernels before
-// 5.14 do not know this.
-static bool can_read(void *map, size_t len) {
-    if (madvise(map, len, MADV_POPULATE_READ) == 0 || (errno != EFAULT && errno != EHWPOISON))
-        return true;
-    errno = EIO;
-    return false;
+// Reads it without the mapping, where a bad block would be a SIGBUS. Populating the mapping would
+// say the same, but on tmpfs it fills holes.
+static bool can_read(const struct pm_file *file, uint64_t len) {
+    char buffer[PM_PAGE_SIZE];
+    for (uint64_t at = 0; at < len;) {
+        uint64_t part = len - at < sizeof buffer ? len - at : sizeof buffer;
+        ssize_t got = pread(file->fd, buffer, part, (off_t)(file->at + at));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got == 0)
+            errno = EIO; // it was longer when it was measured
+        if (got <= 0)
+            return false;
+        at += (uint64_t)got;
+    }
+    return true;
 }
 
 static int open_files(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
@@ -266,7 +275,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
     if (status != PM_OK)
         return status;
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
-    if (!can_read(pm_heap.super, sizeof *pm_heap.super))
+    if (pm_heap.careful && !can_read(&pm_heap.super_file, sizeof *pm_heap.super))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/superblock cannot be read: %s; nothing was changed: mend the disk and "
                        "try again, or restore the heap from a backup",

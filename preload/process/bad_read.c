@@ -13,7 +13,10 @@
 #include "media/file_at.h"
 
 static struct sigaction before;
-static bool blocked; // the signal was, so a fault would have ended the process unheard
+static bool blocked;   // the signal was, so a fault would have ended the process unheard
+static long opener;    // the thread in which it was
+static siginfo_t owed; // a signal that was pending there; it is sent again when that is over
+static bool owes;
 static struct pm_error *teller;
 static atomic_flag told = ATOMIC_FLAG_INIT;
 
@@ -33,13 +36,18 @@ static void end_process(const struct pm_error *err) {
 }
 
 // A fault that is none of ours comes again at once, under the program's own handler. A signal that
-// was sent is sent again; where the program blocks it, it stays pending.
+// was sent is sent again, at once or when the program blocks it again.
 static void on_bus(int number, siginfo_t *info, void *context) {
     static struct pm_error err;
     int saved = errno;
-    ucontext_t *at = context;
+    const ucontext_t *at = context;
     bool sent = info->si_code <= 0;
     struct pm_error *out = &err;
+    if (sent && blocked && syscall(SYS_gettid) == opener) {
+        owed = *info;
+        owes = true;
+        return;
+    }
     if (!sent && atomic_flag_test_and_set(&told))
         for (;;)
             pause();
@@ -47,8 +55,6 @@ static void on_bus(int number, siginfo_t *info, void *context) {
         end_process(out);
     atomic_flag_clear(&told);
     sigaction(number, &before, NULL);
-    if (sent && blocked)
-        sigaddset(&at->uc_sigmask, number);
     if (sent)
         syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);
     errno = saved;
@@ -69,7 +75,8 @@ void pm_bad_reads_begin(void) {
     sigfillset(&ours.sa_mask);
     sigaction(SIGBUS, &ours, &before);
     sigprocmask(SIG_BLOCK, NULL, &mask);
-    blocked = sigismember(&mask, SIGBUS) == 1; // a pending one comes as soon as that ends
+    blocked = sigismember(&mask, SIGBUS) == 1;
+    opener = syscall(SYS_gettid);
     if (blocked)
         set_blocked(SIG_UNBLOCK);
     errno = saved;
@@ -81,6 +88,9 @@ void pm_bad_reads_end(void) {
     int saved = errno;
     if (blocked)
         set_blocked(SIG_BLOCK);
+    if (owes)
+        syscall(SYS_rt_tgsigqueueinfo, getpid(), opener, SIGBUS, &owed);
+    owes = false;
     sigaction(SIGBUS, &before, &now);
     bool ours = (now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_bus;
     if (!ours)

@@ -410,6 +410,7 @@ static int open_called(const char *dir, bool existing, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     pm_bad_reads_begin();
+    pm_heap.careful = true;
     status = open_and_check(dir, existing, err);
     pm_bad_reads_end(); // keeps errno
     return status;

@@ -4,14 +4,17 @@
 Both are a SIGBUS. cut.c cuts a file just after it was mapped and measured, so that the pages are
 missing wherever the heap is looked at next."""
 
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 
 import pytest
-from conftest import ROOTS, app, compiled, environment, linked, refuses, run, said, start, tool
+from conftest import BUILD, ROOTS, app, compiled, environment, linked
+from conftest import refuses, run, said, start, tool
 
+SBIN = "/usr/sbin:/usr/bin:/sbin:/bin"
 # Each file that is mapped, what is left of it, and how many mappings of it come before. The first
 # mapping of `roots` only tries whether it can be mapped.
 FILES = {
@@ -173,3 +176,46 @@ def test_a_call_returns_an_error(name, blocked, shm):
     assert done.stdout == "refused: Input/output error\n", said(done)
     (line,) = done.stderr.splitlines()
     told(line, heap, name, changed=False)
+
+
+# heap.0 comes last, so the end of the disk is its end.
+BAD_DISK = """
+mkdir "$1" "$2" && truncate -s 96M "$3" && dev=$(losetup -f --show "$3") || exit 77
+trap 'cd /; umount "$1" 2>/dev/null; losetup -d $dev' EXIT
+mkfs.ext4 -qF -O ^has_journal -m 0 $dev && mount $dev "$1" && mkdir -m 700 "$1/heap" || exit 77
+for file in $(ls -r "$4" | grep -v heap.0) heap.0; do cp --sparse=always "$4/$file" "$1/heap"; done
+sync
+block=$(filefrag -v -b4096 "$1/heap/heap.0" | tr -d .: | awk '$1 ~ /^[0-9]+$/ && $2 >= 2048 \
+    {print $4; exit}')
+umount "$1"
+truncate -s $((block * 4096)) "$3"   # all from there on is gone from the disk
+mount $dev "$1" || exit 77
+for tool in "pmalloc-recover --dry-run" "pmalloc-recover" "pmalloc-info" "pmalloc-backup"; do
+    last=""
+    [ "$tool" = pmalloc-backup ] && last="$2/backup"
+    $5/$tool "$1/heap" $last > "$2/printed" || echo "$tool $?"
+done
+export PMALLOC_HEAP="$1/heap" PMALLOC_ROOTS=hash_state
+LD_PRELOAD="$5/libpmalloc_preload.so" $5/apps/hashset check || echo "start $?"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a loop device")
+@pytest.mark.skipif(not shutil.which("filefrag", path=SBIN), reason="needs e2fsprogs")
+def test_a_disk_with_bad_blocks(made, tmp_path):
+    """What a loop device has lost is EIO, to a read() and through a mapping."""
+    places = [tmp_path / name for name in ("disk", "out", "image")]
+    done = run(["sh", "-c", BAD_DISK, "sh", *places, made, BUILD], preload=False)
+    if done.returncode == 77:
+        pytest.skip("no loop device here")
+    assert done.stdout.splitlines() == [
+        "pmalloc-recover --dry-run 8",
+        "pmalloc-recover 8",
+        "pmalloc-info 8",
+        "pmalloc-backup 8",
+        "start 125",
+    ], said(done)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 5, said(done)
+    for line in lines:
+        assert f": {places[0]}/heap/heap.0 cannot be read at byte " in line, line

@@ -139,12 +139,15 @@ static int region_of(const char *device, bool character) {
     return number;
 }
 
-static void find_regions(struct medium *m, const char *device) {
+static int find_regions(struct medium *m, const char *device, struct pm_error *err) {
     int behind = region_of(device, m->device);
     for (unsigned i = 0; i < MEDIUM_REGIONS; i++) {
         char path[96];
         snprintf(path, sizeof path, "/sys/bus/nd/devices/region%u/persistence_domain", i);
-        if (access(path, F_OK) != 0 && errno == ENOENT)
+        bool there = access(path, F_OK) == 0;
+        if (!there && errno != ENOENT)
+            return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, strerror(errno));
+        if (!there)
             continue;
         struct medium_region *r = &m->region[m->regions++];
         r->number = i;
@@ -152,6 +155,7 @@ static void find_regions(struct medium *m, const char *device) {
         m->on_region |= r->behind;
         read_line(path, r->domain, sizeof r->domain);
     }
+    return PM_OK;
 }
 
 // ---- MAP_SYNC -----------------------------------------------------------------------------------
@@ -287,7 +291,8 @@ int medium_find(const char *path, struct medium *m, struct pm_error *err) {
                        strerror(errno));
     int status = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) ? ask(m, fd, device, err)
                                                             : ask_fixed(m, fd, device, err);
-    find_regions(m, device);
+    if (status == PM_OK)
+        status = find_regions(m, device, err);
     if (uname(&name) == 0)
         snprintf(m->kernel, sizeof m->kernel, "%s %s", name.sysname, name.release);
     close(fd);
