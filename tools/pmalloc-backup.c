@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // pmalloc-backup: copies a heap, and later what has changed of it.
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "common/backup_live.h"
 #include "common/backup_round.h"
 #include "common/backup_verify.h"
+#include "common/bad_read.h"
 #include "common/cli.h"
 #include "common/figures.h"
 #include "common/json.h"
@@ -202,6 +204,8 @@ static int verify(struct report *r, pm_progress *progress, struct pm_error *err)
 // What was written is read as a later round would read it.
 static int read_again(struct target *t, struct pm_error *err) {
     t->state = pm_backup_state(t->fd);
+    if (t->state == PM_BACKUP_IS_UNKNOWN)
+        return pm_fail(err, PM_OPERATIONAL, "%.300s: %s", t->dir, pm_strerror(errno));
     return kept_load(t->fd, t->dir, &t->kept, err);
 }
 
@@ -269,6 +273,7 @@ int main(int argc, char **argv) {
     pm_message_prefix = tool.name;
     pm_persist_exit = PM_OPERATIONAL;
     pm_options_default();
+    bad_reads_catch();
     int operand = cli_parse(&tool, argc, argv, take, &q), operands = argc - operand;
     if (operands > 2)
         cli_wrong(&tool, "'%s' is one too many: name the heap and the backup's directory",

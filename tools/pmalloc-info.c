@@ -7,6 +7,7 @@
 
 #include "base/nodes.h"
 #include "base/options.h"
+#include "common/bad_read.h"
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/diff.h"
@@ -241,6 +242,8 @@ static int show(const struct request *q, const char *heap) {
         status = pm_recover(&how, &info.found, &err);
         progress_end();
     }
+    if (status == PM_OK && !q->leaks)
+        status = census_take(&info.census, &err);
     if (status != PM_OK) {
         pm_say("%s", err.text);
         if (q->json)
@@ -249,7 +252,6 @@ static int show(const struct request *q, const char *heap) {
     }
     if (q->leaks)
         return show_leaks(q, &info);
-    census_take(&info.census);
     if (q->svg || q->html)
         return show_picture(q, &info);
     if (q->json)
@@ -264,6 +266,7 @@ int main(int argc, char **argv) {
     pm_message_prefix = tool.name;
     pm_persist_exit = PM_OPERATIONAL;
     pm_options_default();
+    bad_reads_catch();
     int operand = cli_parse(&tool, argc, argv, take, &q);
     int heaps = q.diff ? 2 : 1;
     if (argc - operand != heaps || !*argv[operand] || !*argv[argc - 1])

@@ -10,6 +10,7 @@
 
 #include "base/options.h"
 #include "blocks/verify.h"
+#include "common/bad_read.h"
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/commit_print.h"
@@ -454,7 +455,7 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
         status = pm_verify(write, err);
     progress_end();
     if (status == PM_OK && q->dry_run)
-        census_take(&r->census);
+        status = census_take(&r->census, err);
     r->found.was_clean = was_clean; // before a root was dropped
     if (status == PM_OK && write && !pm_close())
         status = pm_fail(
@@ -488,6 +489,7 @@ int main(int argc, char **argv) {
     pm_message_prefix = tool.name;
     pm_persist_exit = PM_OPERATIONAL;
     pm_options_default();
+    bad_reads_catch();
     int operand = cli_parse(&tool, argc, argv, take, &q);
     if (argc - operand > 1 && !q.make)
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);

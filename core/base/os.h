@@ -17,6 +17,9 @@
 #ifndef MAP_SYNC
 #define MAP_SYNC 0x80000
 #endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif

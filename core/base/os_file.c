@@ -45,6 +45,13 @@ bool pm_os_fd_at_path(int fd, const char *path) {
     return lstat(path, &st) == 0 && pm_os_fd_is(fd, st.st_dev, st.st_ino);
 }
 
+enum pm_there pm_os_there(int dir_fd, const char *name) {
+    struct stat st;
+    if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        return PM_IS_THERE;
+    return errno == ENOENT ? PM_NOT_THERE : PM_CANNOT_TELL;
+}
+
 // Not readdir(), which allocates.
 ssize_t pm_os_read_entries(int fd, char *buffer, size_t size) {
     return syscall(SYS_getdents64, fd, buffer, size);

@@ -21,6 +21,12 @@ bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino);
 // Whether the path still names what the descriptor is. A link in the last place is not followed.
 bool pm_os_fd_at_path(int fd, const char *path);
 
+// Whether a name is there. Only the kernel's "no such file" says that it is not: an error of the
+// disk, or a want of memory, tells nothing. Then errno is set. A link in the last place is not
+// followed.
+enum pm_there { PM_NOT_THERE, PM_IS_THERE, PM_CANNOT_TELL };
+enum pm_there pm_os_there(int dir_fd, const char *name);
+
 // Fills the buffer with the directory's next entries, as many as fit. Returns their bytes, 0 at the
 // end, -1 with errno. `size` is at least 512, and the buffer aligned to 8.
 ssize_t pm_os_read_entries(int fd, char *buffer, size_t size);

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "bitmaps.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -188,7 +189,25 @@ static void read_record(const struct pm_shard *s, const struct pm_bitmap_record 
             each(&population[n], words, arg);
 }
 
-// The file of a shard, mapped; NULL: there is none, or it is damaged.
+// The bitmaps only save work: without them what is in use is found by marking. But then the small
+// leaks are not counted, so the user hears why.
+static const struct pm_bitmaps_header *cannot_read(const struct pm_shard *s, int error) {
+    static bool said;
+    if (!said)
+        pm_say(
+            "%.300s/%s cannot be read: %s; what is in use is found by marking instead, and small "
+            "leaked blocks are not counted",
+            pm_heap.dir, s->bitmaps.name, pm_strerror(error));
+    said = true;
+    return NULL;
+}
+
+// So that a bad block is an error. Kernels before 5.14 do not know this.
+static bool can_read(void *map, size_t size) {
+    return madvise(map, size, MADV_POPULATE_READ) == 0 || (errno != EFAULT && errno != EHWPOISON);
+}
+
+// The file of a shard, mapped; NULL: there is none, or it is damaged or cannot be read.
 static const struct pm_bitmaps_header *map_shard(const struct pm_shard *s) {
     struct stat st;
     const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -196,17 +215,20 @@ static const struct pm_bitmaps_header *map_shard(const struct pm_shard *s) {
     if (s->bitmaps.length)
         return whole(part, s->bitmaps.size, true) ? part : NULL;
     int fd = openat(pm_heap.dir_fd, s->bitmaps.name, flags);
-    if (fd < 0)
-        return NULL;
-    size_t size = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? (size_t)st.st_size : 0;
+    if (fd < 0) // ELOOP: somebody has put a link there, which is as good as nothing
+        return errno == ENOENT || errno == ELOOP ? NULL : cannot_read(s, errno);
+    bool known = fstat(fd, &st) == 0;
+    size_t size = known && S_ISREG(st.st_mode) ? (size_t)st.st_size : 0;
     void *map = size ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    int error = !known || (size && map == MAP_FAILED) ? errno : 0;
     close(fd);
     if (map == MAP_FAILED)
-        return NULL;
-    if (whole(map, size, false))
+        return error ? cannot_read(s, error) : NULL;
+    bool there = can_read(map, size);
+    if (there && whole(map, size, false))
         return map;
     munmap(map, size);
-    return NULL;
+    return there ? NULL : cannot_read(s, EIO);
 }
 
 static void read_shard(const struct pm_shard *s, const struct pm_bitmaps_header *h,

@@ -12,23 +12,32 @@
 
 #include "base/crc.h"
 #include "base/os.h"
+#include "base/os_file.h"
 #include "heap.h"
+#include "view.h"
 
-static bool is_there(int fd, const char *name) {
-    struct stat st;
-    return fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+// `name` is there or not: the one state or the other.
+static enum pm_backup_state choose(int fd, const char *name, enum pm_backup_state there,
+                                   enum pm_backup_state not_there) {
+    enum pm_there is = pm_os_there(fd, name);
+    return is == PM_CANNOT_TELL ? PM_BACKUP_IS_UNKNOWN : is == PM_IS_THERE ? there : not_there;
 }
 
 enum pm_backup_state pm_backup_state_headless(int fd) {
-    if (is_there(fd, PM_BACKUP_SUPERBLOCK))
-        return PM_BACKUP_IS_LAYERED;
-    return is_there(fd, PM_BACKUP_UNFINISHED) ? PM_BACKUP_IS_UNFINISHED : PM_BACKUP_IS_NONE;
+    enum pm_backup_state is =
+        choose(fd, PM_BACKUP_SUPERBLOCK, PM_BACKUP_IS_LAYERED, PM_BACKUP_IS_NONE);
+    return is != PM_BACKUP_IS_NONE
+               ? is
+               : choose(fd, PM_BACKUP_UNFINISHED, PM_BACKUP_IS_UNFINISHED, PM_BACKUP_IS_NONE);
 }
 
 enum pm_backup_state pm_backup_state(int fd) {
-    if (!is_there(fd, pm_heap_files[PM_ROW_super_file].name))
+    enum pm_there super = pm_os_there(fd, pm_heap_files[PM_ROW_super_file].name);
+    if (super == PM_CANNOT_TELL)
+        return PM_BACKUP_IS_UNKNOWN;
+    if (super == PM_NOT_THERE)
         return pm_backup_state_headless(fd);
-    return is_there(fd, PM_BACKUP_CHECKSUMS) ? PM_BACKUP_IS_PLAIN : PM_BACKUP_IS_NONE;
+    return choose(fd, PM_BACKUP_CHECKSUMS, PM_BACKUP_IS_PLAIN, PM_BACKUP_IS_NONE);
 }
 
 bool pm_backup_name(const char *name) {
@@ -39,12 +48,19 @@ bool pm_backup_name(const char *name) {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-static ssize_t read_at(int fd, void *to, size_t len, uint64_t at) {
-    ssize_t got;
-    do
-        got = pread(fd, to, len, (off_t)at);
-    while (got < 0 && errno == EINTR);
-    return got;
+ssize_t pm_backup_read_at(int fd, void *to, size_t len, uint64_t at) {
+    size_t have = 0;
+    while (have < len) {
+        ssize_t got = pread(fd, (char *)to + have, len - have, (off_t)(at + have));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        have += (size_t)got;
+    }
+    return (ssize_t)have;
 }
 
 int pm_backup_damaged(const char *what, uint64_t at, const char *why, struct pm_error *err) {
@@ -121,7 +137,7 @@ int pm_backup_read(int fd, uint64_t at, bool has_data, const char *what, struct 
     *x = (struct pm_backup_index){0};
     if (fstat(fd, &st) != 0)
         return read_failed(what, err);
-    ssize_t got = read_at(fd, &x->head, sizeof x->head, at);
+    ssize_t got = pm_backup_read_at(fd, &x->head, sizeof x->head, at);
     if (got < 0)
         return read_failed(what, err);
     if (got < (ssize_t)sizeof x->head || x->head.magic == 0)
@@ -136,13 +152,17 @@ int pm_backup_read(int fd, uint64_t at, bool has_data, const char *what, struct 
     x->map_len = bytes;
     if (x->map == MAP_FAILED)
         return read_failed(what, err);
+    pm_view_note(x->map, bytes, what, true, at);
     int status = check_index(x, at, has_data, size, what, err);
     if (status != PM_OK)
         pm_backup_close(x);
     return status;
 }
 
-void pm_backup_close(struct pm_backup_index *x) { munmap(x->map, x->map_len); }
+void pm_backup_close(struct pm_backup_index *x) {
+    pm_view_forget(x->map);
+    munmap(x->map, x->map_len);
+}
 
 // ---- checksums ----------------------------------------------------------------------------------
 

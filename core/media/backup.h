@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "backup_format.h"
 #include "base/message.h"
@@ -34,7 +35,8 @@ enum pm_backup_state {
     PM_BACKUP_IS_NONE,
     PM_BACKUP_IS_UNFINISHED,
     PM_BACKUP_IS_PLAIN,
-    PM_BACKUP_IS_LAYERED
+    PM_BACKUP_IS_LAYERED,
+    PM_BACKUP_IS_UNKNOWN // its directory cannot be looked at, with errno
 };
 
 // PM_BACKUP_IS_NONE: an ordinary heap, or none. `fd` is the directory.
@@ -55,6 +57,8 @@ struct pm_backup_index {
     void *map;
     size_t map_len;
 };
+// Reads until the file ends. Returns how much there is, -1 with errno.
+ssize_t pm_backup_read_at(int fd, void *to, size_t len, uint64_t at);
 // Reads and checks the record at `at`. PM_OK; PM_NEEDS_RECOVERY: there is none, the end; PM_DAMAGE
 // or PM_OPERATIONAL. `has_data`: it is one of backup.increments. `what` is the path, for messages.
 int pm_backup_read(int fd, uint64_t at, bool has_data, const char *what,

@@ -188,9 +188,12 @@ static int check_base_file(const struct fold *fold, const struct pm_backup_file 
         if (e->block & PM_BACKUP_HOLE || !pm_backup_stands(places, e->block))
             continue;
         struct pm_backup_place place = pm_backup_place(places, e->block);
+        ssize_t got = fd < 0 ? 0 : pm_backup_read_block(fd, at, place, block);
         if (fd < 0)
             status = pm_backup_damaged(what, at, "the file is missing", err);
-        else if (pm_backup_read_block(fd, at, place, block) <= 0)
+        else if (got < 0)
+            status = fold_failed(fold->dir, name, err);
+        else if (got == 0)
             status = pm_backup_damaged(what, at, "the file is too short", err);
         else if (pm_backup_sum(block) != pm_backup_entry_sum(e))
             status = pm_backup_damaged(what, at, "the checksum of a block is wrong", err);

@@ -21,32 +21,41 @@ static bool is_slot(const struct pm_backup_ledger *l, const uint8_t uuid[16], ui
            l->round % PM_BACKUP_LEDGER_SLOTS == slot && (l->end != 0) == (l->round > base);
 }
 
-static bool read_slots(int fd, struct pm_backup_rounds *r) {
+static int read_failed(const char *what, struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL, "%s: %s", what, pm_strerror(errno));
+}
+
+// A slot that cannot be read may be the newest one.
+static int read_slots(int fd, const char *what, struct pm_backup_rounds *r, struct pm_error *err) {
     struct pm_backup_ledger slot;
     bool found = false;
     for (unsigned i = 0; i < PM_BACKUP_LEDGER_SLOTS; i++) {
-        off_t at = (off_t)(r->at + i * PM_BACKUP_LEDGER_STRIDE);
-        if (pread(fd, &slot, sizeof slot, at) != (ssize_t)sizeof slot ||
-            !is_slot(&slot, r->uuid, r->base, i) || (found && slot.round < r->ledger.round))
+        ssize_t got = pm_backup_read_at(fd, &slot, sizeof slot,
+                                        r->at + i * (uint64_t)PM_BACKUP_LEDGER_STRIDE);
+        if (got < 0)
+            return read_failed(what, err);
+        if (got != (ssize_t)sizeof slot || !is_slot(&slot, r->uuid, r->base, i) ||
+            (found && slot.round < r->ledger.round))
             continue;
         r->ledger = slot;
         found = true;
     }
-    return found;
+    return found ? PM_OK : pm_backup_damaged(what, r->at, "the ledger of its rounds is wrong", err);
 }
 
 static int read_rounds(int fd, const char *what, struct pm_backup_rounds *r, struct pm_error *err) {
     struct pm_backup_record head;
-    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != PM_BACKUP_MAGIC ||
+    ssize_t got = pm_backup_read_at(fd, &head, sizeof head, 0);
+    if (got < 0)
+        return read_failed(what, err);
+    if (got != (ssize_t)sizeof head || head.magic != PM_BACKUP_MAGIC ||
         head.crc != pm_crc32c(0, &head, offsetof(struct pm_backup_record, crc)))
         return pm_backup_damaged(what, 0, "the header of the checksums is wrong", err);
     memcpy(r->uuid, head.uuid, sizeof r->uuid);
     r->base = head.round;
     r->known = head.ledger != 0;
     r->at = pm_backup_align(pm_backup_record_bytes(head.files, head.entries));
-    return !r->known || read_slots(fd, r)
-               ? PM_OK
-               : pm_backup_damaged(what, r->at, "the ledger of its rounds is wrong", err);
+    return r->known ? read_slots(fd, what, r, err) : PM_OK;
 }
 
 int pm_backup_read_rounds(int dir_fd, const char *dir, struct pm_backup_rounds *r,
@@ -58,7 +67,7 @@ int pm_backup_read_rounds(int dir_fd, const char *dir, struct pm_backup_rounds *
     if (fd < 0 && errno == ENOENT)
         return pm_backup_damaged(what, 0, "the file is missing", err);
     if (fd < 0)
-        return pm_fail(err, PM_OPERATIONAL, "%s: %s", what, pm_strerror(errno));
+        return read_failed(what, err);
     int status = read_rounds(fd, what, r, err);
     close(fd);
     return status;

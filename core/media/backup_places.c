@@ -92,18 +92,10 @@ void pm_backup_forget(struct pm_backup_places *p) {
 
 ssize_t pm_backup_read_block(int fd, uint64_t at, struct pm_backup_place place,
                              char out[PM_BACKUP_BLOCK]) {
-    size_t have = 0;
-    while (have < PM_BACKUP_BLOCK) {
-        ssize_t got = pread(fd, out + have, PM_BACKUP_BLOCK - have, (off_t)(at + have));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return -1;
-        if (got == 0)
-            break;
-        have += (size_t)got;
-    }
-    size_t keep = have < place.bytes ? have : place.bytes;
+    ssize_t have = pm_backup_read_at(fd, out, PM_BACKUP_BLOCK, at);
+    if (have < 0)
+        return -1;
+    size_t keep = (size_t)have < place.bytes ? (size_t)have : place.bytes;
     memset(out + keep, 0, PM_BACKUP_BLOCK - keep);
-    return (ssize_t)have;
+    return have;
 }

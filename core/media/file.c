@@ -14,11 +14,11 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "core_dump.h"
-#include "doubt.h"
 #include "fixed.h"
 #include "nameless.h"
 #include "persist.h"
 #include "shard_place.h"
+#include "view.h"
 #include "work_copy.h"
 
 bool pm_file_is_ours(const struct pm_file *file) {
@@ -53,8 +53,15 @@ void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, in
     return map_shared(file, at, len, prot, flags, offset);
 }
 
+// A part of a fixed medium is found by the mapping of its head.
+static void *noted(const struct pm_file *file, void *map, size_t len, uint64_t offset) {
+    if (map != MAP_FAILED && !file->length)
+        pm_view_note(map, len, file->name, false, offset);
+    return map;
+}
+
 void *pm_file_map_shared(const struct pm_file *file, size_t len, uint64_t offset) {
-    return map_shared(file, NULL, len, PROT_READ | PROT_WRITE, 0, offset);
+    return noted(file, map_shared(file, NULL, len, PROT_READ | PROT_WRITE, 0, offset), len, offset);
 }
 
 bool pm_file_try(const struct pm_file *file) {
@@ -69,10 +76,11 @@ const void *pm_file_view(const struct pm_file *file, size_t len, uint64_t offset
     if (in_head(file, offset))
         return in_head(file, offset);
     void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, file->fd, (off_t)(file->at + offset));
-    return map == MAP_FAILED ? NULL : map;
+    return noted(file, map, len, offset) == MAP_FAILED ? NULL : map;
 }
 
 void pm_file_unmap(const struct pm_file *file, const void *at, size_t len) {
+    pm_view_forget(at);
     bool head = file->length && (uintptr_t)at - (uintptr_t)file->map < file->room;
     if (!head)
         munmap((void *)(uintptr_t)at, len);
@@ -173,7 +181,7 @@ bool pm_file_sync(struct pm_file *file) {
     if ((file->length && pm_medium_of(file)->device) ||
         (pm_file_ready(file) && fsync(file->fd) == 0))
         return true;
-    pm_doubt_raise();
+    pm_sync_failed();
     return false;
 }
 

@@ -21,6 +21,7 @@
 #include "heap_part.h"
 #include "journal.h"
 #include "persist.h"
+#include "view.h"
 
 struct pm_fixed pm_fixed;
 
@@ -77,16 +78,27 @@ uint64_t pm_fixed_bytes(int fd) {
 }
 
 // A device is mapped in whole units only.
-const struct pm_layout *pm_fixed_peek(int fd) {
-    if (pm_fixed_bytes(fd) < PM_FIXED_LEAST) {
+const struct pm_layout *pm_fixed_peek(int fd, const char *path) {
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return NULL;
+    errno = 0;
+    uint64_t bytes = pm_fixed_bytes(fd);
+    if (!bytes && errno && errno != ENOENT) // nobody knows how many they are
+        return NULL;
+    if (bytes < PM_FIXED_LEAST) {
         errno = ENODATA;
         return NULL;
     }
     const void *map = mmap(NULL, PM_FIXED_ALIGN, PROT_READ, MAP_SHARED, fd, 0);
-    return map == MAP_FAILED ? NULL : map;
+    if (map == MAP_FAILED)
+        return NULL;
+    pm_view_note(map, PM_FIXED_ALIGN, path, true, 0);
+    return map;
 }
 
 void pm_fixed_unpeek(const struct pm_layout *layout) {
+    pm_view_forget(layout);
     munmap((void *)(uintptr_t)layout, PM_FIXED_ALIGN);
 }
 
@@ -117,7 +129,7 @@ int pm_fixed_persist(const struct pm_medium *medium, unsigned count, struct pm_e
 }
 
 bool pm_fixed_read_state(int fd, struct pm_state *state) {
-    const struct pm_layout *layout = pm_fixed_peek(fd);
+    const struct pm_layout *layout = pm_fixed_peek(fd, pm_heap.dir);
     struct pm_error ignored;
     if (!layout)
         return false;

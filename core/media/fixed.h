@@ -97,7 +97,7 @@ int pm_fixed_open_gate(const struct stat *st);
 // The number in a file of that folder; 0: there is none.
 uint64_t pm_fixed_device_number(int fd, const char *name);
 // Maps the first PM_FIXED_ALIGN bytes, to read only. NULL, with errno; ENODATA: it has fewer.
-const struct pm_layout *pm_fixed_peek(int fd);
+const struct pm_layout *pm_fixed_peek(int fd, const char *path);
 void pm_fixed_unpeek(const struct pm_layout *layout);
 // Chooses how stores to them are flushed: all must survive the same failures.
 int pm_fixed_persist(const struct pm_medium *medium, unsigned count, struct pm_error *err);

@@ -24,7 +24,7 @@
 
 static int read_layout(const struct pm_medium *m, int fd, struct pm_layout *out,
                        struct pm_error *err) {
-    const struct pm_layout *there = pm_fixed_peek(fd);
+    const struct pm_layout *there = pm_fixed_peek(fd, m->path);
     if (!there && errno != ENODATA)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot map it: %s", m->path, pm_strerror(errno));
     if (!there)
@@ -38,14 +38,18 @@ static int read_layout(const struct pm_medium *m, int fd, struct pm_layout *out,
 }
 
 // A flock belongs to an inode, and each node of a device (mknod, a container's /dev) is one.
-static void open_gate(struct pm_medium *m, const struct stat *st) {
+static int open_gate(struct pm_medium *m, const struct stat *st, struct pm_error *err) {
     struct stat gate;
     int fd = pm_fixed_open_gate(st);
+    if (fd < 0 && errno == ENOENT) // no /sys
+        return PM_OK;
     if (fd < 0 || fstat(fd, &gate) != 0)
-        return;
+        return pm_fail(err, PM_OPERATIONAL, "%s: its folder in /sys cannot be opened: %s", m->path,
+                       pm_strerror(errno));
     m->gate = pm_os_fd_high(fd);
     m->gate_dev = gate.st_dev;
     m->gate_ino = gate.st_ino;
+    return PM_OK;
 }
 
 // Under one name or two: a device by its numbers.
@@ -80,8 +84,8 @@ static int open_medium(struct pm_medium *m, struct stat *st, struct pm_error *er
     if (m->device && pm_fixed_bytes(fd) == 0)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is no DAX device, or /sys does not say how large it is", m->path);
-    if (m->device)
-        open_gate(m, st);
+    if (m->device && open_gate(m, st, err) != PM_OK)
+        return err->status;
     if (m->granule > PM_FIXED_ALIGN)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is mapped in units of %lu bytes; make it with an alignment of 2 MiB",

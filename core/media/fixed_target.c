@@ -14,6 +14,7 @@
 #include "base/os.h"
 #include "fixed_map.h"
 #include "persist.h"
+#include "view.h"
 
 int pm_target_failed(const struct pm_fixed_target *t, const char *what, struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL, "%s: %s: %s", t->medium->path, what, pm_strerror(errno));
@@ -189,8 +190,10 @@ int pm_target_check_zeroes(const struct pm_fixed_target *t, uint64_t from, uint6
         char *map = mmap(NULL, len, PROT_READ, MAP_SHARED, t->medium->lock, (off_t)at);
         if (map == MAP_FAILED)
             return pm_target_failed(t, "cannot map it", err);
+        pm_view_note(map, len, t->medium->path, true, at);
         uint64_t byte = first_byte(map, len);
         int status = byte < len ? say_found(t->medium->path, map, at, byte, err) : PM_OK;
+        pm_view_forget(map);
         munmap(map, len);
         if (status != PM_OK)
             return status;

@@ -40,6 +40,8 @@ struct pm_heap {
     bool readonly;               // opened with PM_OPEN_READONLY or PM_OPEN_LOOK
     bool created;                // this process has made the heap
     bool nameless;               // its files have no names (heap_make.h); pm_heap.dir says so
+    bool careful;                // a bad block in the superblock is an error of pm_heap_open()
+    bool changed;                // this process may have written to it: set before the first store
     bool busy;                   // pm_heap_open() failed because another process has the lock
     bool lent;                   // if busy: only processes that do not change the heap have it
     bool foreign;                // it failed because another build has made the heap

@@ -19,6 +19,7 @@
 #include "heap_make.h"
 #include "nameless.h"
 #include "volume.h"
+#include "volume_file.h"
 
 #define SUPERBLOCK pm_heap.super_file.name
 #define NEW_SUPERBLOCK pm_heap.new_super.name
@@ -78,10 +79,9 @@ static int refuse_headless(int fd, unsigned shards, struct pm_error *err) {
 }
 
 bool pm_dir_is_remnant(int fd) {
-    struct stat st;
     struct pm_error ignored;
-    return fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT &&
-           !pm_volume_is_one(fd) && pm_backup_state_headless(fd) == PM_BACKUP_IS_NONE &&
+    return pm_os_there(fd, SUPERBLOCK) == PM_NOT_THERE && pm_volume_is_one(fd) == PM_NOT_THERE &&
+           pm_backup_state_headless(fd) == PM_BACKUP_IS_NONE &&
            refuse_headless(fd, PM_SHARDS, &ignored) == PM_OK;
 }
 
@@ -177,7 +177,10 @@ static int check_dir(struct pm_error *err) {
                        (unsigned)st.st_uid, (unsigned)geteuid());
     if (!(st.st_mode & 022))
         return PM_OK;
-    if (faccessat(pm_heap.dir_fd, SUPERBLOCK, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+    enum pm_there super = pm_os_there(pm_heap.dir_fd, SUPERBLOCK);
+    if (super == PM_CANNOT_TELL)
+        return pm_make_reason(err, SUPERBLOCK);
+    if (super == PM_NOT_THERE)
         return pm_fail(
             err, PM_OPERATIONAL,
             "%s can be written by others (mode %03o) and is no heap; name a directory of "
@@ -240,7 +243,11 @@ static int fold_backup(enum pm_open_mode mode, struct pm_error *err) {
     int fd = pm_heap.dir_fd, status = PM_OK;
     if (mode == PM_OPEN_READONLY && pm_dir_lock(fd, PM_OPEN_EXISTING, true, err) != PM_OK)
         return err->status;
-    if (fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) != 0)
+    bool folded = fstatat(fd, SUPERBLOCK, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!folded && errno != ENOENT)
+        return pm_make_reason(err, SUPERBLOCK);
+    pm_heap.changed |= !folded;
+    if (!folded)
         status = pm_backup_fold(fd, pm_heap.dir, err);
     if (mode == PM_OPEN_READONLY && status == PM_OK)
         status = pm_dir_lock(fd, mode, true, err);
@@ -248,6 +255,8 @@ static int fold_backup(enum pm_open_mode mode, struct pm_error *err) {
 }
 
 static int open_backup(enum pm_backup_state state, enum pm_open_mode mode, struct pm_error *err) {
+    if (state == PM_BACKUP_IS_UNKNOWN)
+        return pm_make_reason(err, ".");
     if (state == PM_BACKUP_IS_LAYERED && mode != PM_OPEN_LOOK)
         return fold_backup(mode, err);
     return pm_fail(err, PM_OPERATIONAL,
@@ -271,7 +280,11 @@ static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
         change && !names.backup ? PM_BACKUP_IS_NONE : pm_backup_state_headless(pm_heap.dir_fd);
     if (backup != PM_BACKUP_IS_NONE)
         return open_backup(backup, mode, err);
-    if ((listed != PM_OK || !change) && pm_volume_is_one(pm_heap.dir_fd))
+    enum pm_there volume =
+        listed != PM_OK || !change ? pm_volume_is_one(pm_heap.dir_fd) : PM_NOT_THERE;
+    if (volume == PM_CANNOT_TELL)
+        return pm_make_reason(err, PM_VOLUME_FILE);
+    if (volume == PM_IS_THERE)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is a further directory of a heap, which has its superblock in its "
                        "first one; name that first",

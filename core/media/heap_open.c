@@ -213,8 +213,12 @@ static int measure(struct pm_error *err) {
     struct stat st;
     for (size_t i = 0; i < PM_FIRST_FILES; i++) {
         struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
-        if (file->fd >= 0 && !file->length && fstat(file->fd, &st) == 0)
-            file->size = (size_t)st.st_size;
+        if (file->fd < 0 || file->length)
+            continue;
+        if (fstat(file->fd, &st) != 0)
+            return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, file->name,
+                           pm_strerror(errno));
+        file->size = (size_t)st.st_size;
     }
     return pm_fixed_is_open() ? pm_fixed_measure(err) : PM_OK;
 }
@@ -225,10 +229,32 @@ static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
     const struct pm_superblock *super = &pm_heap.super->super;
     if (pm_superblock_is_whole(super) && pm_superblock_check(super, pm_heap.dir, err) != PM_OK)
         return err->status;
-    int status = pm_journal_open_heap(mode == PM_OPEN_READONLY, err);
+    bool changed = pm_heap.changed, look = mode == PM_OPEN_READONLY;
+    pm_heap.changed |= !look;
+    int status = pm_journal_open_heap(look, err);
+    if (status == PM_OK && pm_journal_opened.is == PM_JOURNAL_NONE)
+        pm_heap.changed = changed;
     if (status == PM_OK)
         status = measure(err);
     return status == PM_OK ? pm_journal_over_super(err) : status;
+}
+
+// Reads it without the mapping, where a bad block would be a SIGBUS. Populating the mapping would
+// say the same, but on tmpfs it fills holes.
+static bool can_read(const struct pm_file *file, uint64_t len) {
+    char buffer[PM_PAGE_SIZE];
+    for (uint64_t at = 0; at < len;) {
+        uint64_t part = len - at < sizeof buffer ? len - at : sizeof buffer;
+        ssize_t got = pread(file->fd, buffer, part, (off_t)(file->at + at));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got == 0)
+            errno = EIO; // it was longer when it was measured
+        if (got <= 0)
+            return false;
+        at += (uint64_t)got;
+    }
+    return true;
 }
 
 static int open_files(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
@@ -251,6 +277,11 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
         return status;
     pm_heap.super = (struct pm_super_file *)pm_heap.super_file.map;
     pm_persist_failed = pm_doubt_raise;
+    if (pm_heap.careful && !can_read(&pm_heap.super_file, sizeof *pm_heap.super))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/superblock cannot be read: %s; nothing was changed: mend the disk and "
+                       "try again, or restore the heap from a backup",
+                       pm_heap.dir, pm_strerror(errno));
     pm_heap_become(PM_HEAP_SHARED);
     // The bit is there in whatever a torn page of the superblock may hold.
     if (mode != PM_OPEN_LOOK && pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL)
@@ -272,6 +303,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
 
 static void forget(bool readonly) {
     pm_heap.busy = pm_heap.lent = pm_heap.foreign = pm_heap.created = pm_heap.nameless = false;
+    pm_heap.changed = false;
     pm_heap.readonly = readonly;
     pm_journal_opened.is = PM_JOURNAL_NONE;
 }
@@ -381,47 +413,6 @@ int pm_heap_map(struct pm_error *err) {
     for (unsigned i = 0; i < pm_heap.shards && status == PM_OK; i++)
         pm_shard_place(&pm_heap.shard[i]);
     return status;
-}
-
-static bool map_private(void *at, size_t len, const struct pm_file *file) {
-    const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
-    return len == 0 ||
-           mmap(at, len, PROT_READ | PROT_WRITE, flags, file->fd, (off_t)file->at) != MAP_FAILED;
-}
-
-// The data file is mapped private up to its end. Beyond it lie the addresses of new extents.
-static bool borrow_shard(struct pm_shard *s) {
-    char *base = pm_heap_at(s->offset);
-    uint64_t size = s->data.size;
-    if (!map_private(base, size, &s->data) ||
-        (s->data.reach > size &&
-         mmap(base + size, s->data.reach - size, PROT_NONE,
-              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED))
-        return false;
-    s->limit = pm_shard_room(); // not the medium's
-    pm_shard_is_anonymous(s, size);
-    return true;
-}
-
-// The mapping of a data file is the only one that is likely to fail: `ulimit -d` counts it whole.
-int pm_heap_borrow(struct pm_error *err) {
-    const struct pm_medium *device = pm_fixed_device();
-    if (device)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s: PMALLOC_OPEN=private: a device cannot be mapped private; copy it with "
-                       "pmalloc-backup, and name the copy",
-                       device->path);
-    bool good = map_private(pm_heap.super, pm_heap.super_file.reach, &pm_heap.super_file);
-    for (unsigned i = 0; i < pm_heap.shards && good; i++)
-        good = borrow_shard(&pm_heap.shard[i]);
-    if (!good || !pm_journal_over_borrowed())
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s: %lu bytes cannot be mapped private: %s (see `ulimit -d`, `ulimit -v`, "
-                       "vm.overcommit_memory and vm.max_map_count)",
-                       pm_heap.dir, (unsigned long)pm_heap.length, pm_strerror(errno));
-    pm_heap_become(PM_HEAP_BORROWED);
-    pm_heap_dump_used();
-    return PM_OK;
 }
 
 int pm_heap_volatile(struct pm_error *err) {

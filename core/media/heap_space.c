@@ -19,7 +19,6 @@
 #include "base/os_file.h"
 #include "commit_room.h"
 #include "core_dump.h"
-#include "doubt.h"
 #include "emptied.h"
 #include "file.h"
 #include "fixed.h"
@@ -131,7 +130,7 @@ bool pm_file_back_with_space(struct pm_file *file, uint64_t offset, uint64_t len
 static bool is_durable(bool synced, const char *call) {
     if (synced || pm_persist_forbidden(call))
         return true;
-    pm_doubt_raise();
+    pm_sync_failed();
     return false;
 }
 

@@ -62,13 +62,17 @@ bool pm_persist_forbidden(const char *call) {
 int pm_persist_exit;
 void (*pm_persist_failed)(void);
 
+void pm_sync_failed(void) {
+    if (pm_persist_failed)
+        pm_persist_failed();
+}
+
 // Metadata that must be durable is not. So the process ends here, before anything depends on it.
 __attribute__((noreturn, noinline)) static void give_up(int error) {
     static const char text[] = "%.300s: writing its metadata back failed: %s; it is dirty, and "
                                "nothing of it is lost: once the file system works again, start the "
                                "program again or run pmalloc-recover";
-    if (pm_persist_failed)
-        pm_persist_failed();
+    pm_sync_failed();
     if (!pm_persist_exit)
         pm_abort(text, heap_dir, pm_strerror(error));
     pm_say(text, heap_dir, pm_strerror(error));

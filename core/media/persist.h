@@ -53,8 +53,9 @@ void pm_persist_promise(bool promised);
 // the middle of a change. Else it ends with this status: before main with PM_EXIT_START, in a tool
 // with PM_OPERATIONAL.
 extern int pm_persist_exit;
-// Called before that; NULL: nothing is (doubt.h).
+// A sync of a file of the heap has failed, a flush or another: what is done then (doubt.h).
 extern void (*pm_persist_failed)(void);
+void pm_sync_failed(void);
 // Whether each flush waits until a disk has written: then it pays to make several stores durable
 // with one.
 static inline bool pm_persist_waits(void) { return pm_durability == PM_DURABLE_PAGE; }

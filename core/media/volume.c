@@ -10,13 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/crc.h"
 #include "base/nodes.h"
 #include "base/os_file.h"
 #include "fixed.h"
 #include "persist.h"
+#include "volume_file.h"
 
-#define FILE_NAME "volume"
+#define FILE_NAME PM_VOLUME_FILE
 #define LINK_NAME 24 // volume.7
 #define EACH_VOLUME(k)                                                                             \
     unsigned k = 1;                                                                                \
@@ -27,11 +27,13 @@ static void link_name(unsigned k, char out[LINK_NAME]) {
     snprintf(out, LINK_NAME, FILE_NAME ".%u", k);
 }
 
-static bool link_exists(int dir_fd, unsigned k) {
+static enum pm_there link_exists(int dir_fd, unsigned k) {
     char name[LINK_NAME];
     struct stat st;
     link_name(k, name);
-    return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode);
+    if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? PM_NOT_THERE : PM_CANNOT_TELL;
+    return S_ISLNK(st.st_mode) ? PM_IS_THERE : PM_NOT_THERE;
 }
 
 // Where the link leads; "?" where it cannot be read.
@@ -83,16 +85,14 @@ bool pm_volume_name(const char *name) {
 }
 
 bool pm_volume_find(int dir_fd, const struct pm_heap_file *f, char name[PM_FILE_NAME]) {
-    struct stat st;
-    for (unsigned volume = 0; volume < PM_VOLUMES; volume++) {
+    for (unsigned volume = 0; volume < (f->shard ? PM_VOLUMES : 1); volume++) {
         file_name(f, volume, name);
-        if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-            return true;
-        if (!f->shard)
-            return false;
+        enum pm_there there = pm_os_there(dir_fd, name);
+        if (there != PM_NOT_THERE)
+            return there == PM_IS_THERE;
     }
     file_name(f, 0, name);
-    return false;
+    return false; // with the ENOENT of the last one
 }
 
 bool pm_volumes_unlink(int dir_fd, const struct pm_heap_file *f) {
@@ -106,38 +106,6 @@ bool pm_volumes_unlink(int dir_fd, const struct pm_heap_file *f) {
 }
 
 // ---- whose it is --------------------------------------------------------------------------------
-
-static struct pm_volume volume_file(const uint8_t uuid[16], unsigned k) {
-    struct pm_volume v = {.magic = PM_VOLUME_MAGIC, .number = k};
-    memcpy(v.uuid, uuid, sizeof v.uuid);
-    v.crc = pm_crc32c(0, &v, offsetof(struct pm_volume, crc));
-    return v;
-}
-
-// If it fails with errno 0, the file is there and can be read, but is too short.
-static bool read_file(int dir_fd, const char *name, void *to, size_t size) {
-    errno = 0;
-    int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool good = fd >= 0 && pread(fd, to, size, 0) == (ssize_t)size;
-    if (fd >= 0)
-        close(fd);
-    return good;
-}
-
-static bool read_volume(int fd, struct pm_volume *v) {
-    return read_file(fd, FILE_NAME, v, sizeof *v) && v->magic == PM_VOLUME_MAGIC &&
-           v->crc == pm_crc32c(0, v, offsetof(struct pm_volume, crc));
-}
-
-bool pm_volume_is_one(int dir_fd) {
-    struct pm_volume v;
-    return read_volume(dir_fd, &v);
-}
-
-static bool is_volume(int fd, const uint8_t uuid[16], unsigned k) {
-    struct pm_volume v, wanted = volume_file(uuid, k);
-    return read_volume(fd, &v) && memcmp(&v, &wanted, sizeof v) == 0;
-}
 
 static int check_owner(int fd, const char *path, struct pm_error *err) {
     struct stat st;
@@ -171,30 +139,33 @@ static int check_medium(int fd, const char *path, struct pm_error *err) {
                    here == PM_DURABLE_NONE ? "not" : "on tmpfs");
 }
 
-static int wrong_volume(int fd, unsigned k, const char *path, struct pm_error *err) {
-    struct pm_volume v;
-    bool intact = read_volume(fd, &v);
-    if (!intact && errno != 0 && errno != ENOENT) // not damage: descriptors are short, or a disk
-        return bad_file(path, err);
-    if (!intact)
+static int wrong_volume(const struct pm_volume *v, unsigned k, const char *path,
+                        struct pm_error *err) {
+    if (!v)
         return pm_fail(err, PM_DAMAGE,
                        "%s/volume.%u leads to %s, which has no intact file 'volume'; is its device "
                        "mounted? If the directory is elsewhere: ln -sfn DIR %s/volume.%u",
                        pm_heap.dir, k, path, pm_heap.dir, k);
-    if (memcmp(v.uuid, pm_heap.super->super.uuid, sizeof v.uuid) != 0)
+    if (memcmp(v->uuid, pm_heap.super->super.uuid, sizeof v->uuid) != 0)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s belongs to another heap than %s; name this heap's directory number %u",
                        path, pm_heap.dir, k + 1);
     return pm_fail(err, PM_OPERATIONAL,
                    "%s is directory number %u of the heap %s, and stands at place %u; name the "
                    "directories in their order, or set the links: ln -sfn DIR %s/volume.%u",
-                   path, v.number + 1, pm_heap.dir, k + 1, pm_heap.dir, k);
+                   path, v->number + 1, pm_heap.dir, k + 1, pm_heap.dir, k);
 }
 
 static int check_volume(int fd, unsigned k, const char *path, struct pm_error *err) {
+    struct pm_volume v, wanted = pm_volume_file(pm_heap.super->super.uuid, k);
     int status = check_owner(fd, path, err);
-    if (status == PM_OK && !is_volume(fd, pm_heap.super->super.uuid, k))
-        status = wrong_volume(fd, k, path, err);
+    if (status != PM_OK)
+        return status;
+    enum pm_there is = pm_volume_read(fd, &v);
+    if (is == PM_CANNOT_TELL)
+        return bad_file(path, err);
+    if (is == PM_NOT_THERE || memcmp(&v, &wanted, sizeof v) != 0)
+        status = wrong_volume(is == PM_IS_THERE ? &v : NULL, k, path, err);
     return status == PM_OK ? check_medium(fd, path, err) : status;
 }
 
@@ -276,7 +247,8 @@ static bool make_link(const char *path, unsigned k) {
 }
 
 static int make_volume(const char *path, unsigned k, struct pm_error *err) {
-    const uint8_t *uuid = pm_heap.super->super.uuid;
+    const struct pm_volume wanted = pm_volume_file(pm_heap.super->super.uuid, k);
+    struct pm_volume v;
     if (pm_fixed_check_name(path, err) != PM_OK)
         return err->status;
     bool made = mkdir(path, 0700) == 0, written = false;
@@ -286,12 +258,15 @@ static int make_volume(const char *path, unsigned k, struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot make this directory of the heap: %s", path,
                        pm_strerror(why && why != EEXIST ? why : errno));
     int status = check_owner(fd, path, err);
-    if (status == PM_OK && !is_volume(fd, uuid, k)) { // else a cut came before its link
-        struct pm_volume v = volume_file(uuid, k);
-        status =
-            pm_volume_is_one(fd) ? wrong_volume(fd, k, path, err) : check_empty(fd, &v, path, err);
+    enum pm_there is = status == PM_OK ? pm_volume_read(fd, &v) : PM_NOT_THERE;
+    if (is == PM_CANNOT_TELL)
+        status = bad_file(path, err);
+    else if (is == PM_IS_THERE && memcmp(&v, &wanted, sizeof v) != 0)
+        status = wrong_volume(&v, k, path, err);
+    if (status == PM_OK && is == PM_NOT_THERE) { // else a cut came before its link
+        status = check_empty(fd, &wanted, path, err);
         written = status == PM_OK;
-        if (written && !write_volume(fd, &v))
+        if (written && !write_volume(fd, &wanted))
             status = bad_file(path, err);
     }
     if (status == PM_OK)
@@ -373,9 +348,14 @@ int pm_volumes_open(const char *more, enum pm_open_mode mode, struct pm_error *e
     pm_heap.volumes = 1;
     if (pm_fixed_is_open()) // its media were found and checked with the first
         return PM_OK;
-    while (!pm_heap.created && pm_heap.volumes < PM_VOLUMES &&
-           link_exists(pm_heap.dir_fd, pm_heap.volumes))
-        pm_heap.volumes++;
+    for (; !pm_heap.created && pm_heap.volumes < PM_VOLUMES; pm_heap.volumes++) {
+        enum pm_there link = link_exists(pm_heap.dir_fd, pm_heap.volumes);
+        if (link == PM_CANNOT_TELL)
+            return pm_fail(err, PM_OPERATIONAL, "%s/volume.%u: %s", pm_heap.dir, pm_heap.volumes,
+                           pm_strerror(errno));
+        if (link == PM_NOT_THERE)
+            break;
+    }
     for (unsigned k = 1; k < pm_heap.volumes && status == PM_OK; k++)
         status = check_link(k, err);
     for (unsigned k = 1; *more && status == PM_OK; k++) {
@@ -447,20 +427,23 @@ bool pm_volume_sync(unsigned volume) {
 // The superblock has one of its two names.
 static bool read_uuid(int dir_fd, uint8_t uuid[16]) {
     struct pm_superblock super;
-    bool good = read_file(dir_fd, pm_heap.super_file.name, &super, sizeof super) ||
-                read_file(dir_fd, pm_heap.new_super.name, &super, sizeof super);
+    bool good = pm_volume_read_file(dir_fd, pm_heap.super_file.name, &super, sizeof super) ||
+                pm_volume_read_file(dir_fd, pm_heap.new_super.name, &super, sizeof super);
     if (good)
         memcpy(uuid, super.uuid, sizeof super.uuid);
     return good && super.magic == PM_SUPER_MAGIC;
 }
 
-// Only a volume of this heap: a link may lead anywhere.
+// Only a volume of this heap: a link may lead anywhere. Its link stays while that cannot be told.
 static bool remove_volume(int dir_fd, unsigned k, const uint8_t uuid[16]) {
     char path[PATH_MAX], name[LINK_NAME];
     link_target(dir_fd, k, path);
+    struct pm_volume v, wanted = pm_volume_file(uuid, k);
     int fd = open_link(dir_fd, k);
-    bool good = true;
-    if (fd >= 0 && is_volume(fd, uuid, k)) {
+    bool good = fd >= 0 || errno == ENOENT || errno == ENOTDIR;
+    enum pm_there is = fd >= 0 ? pm_volume_read(fd, &v) : PM_NOT_THERE;
+    good = good && is != PM_CANNOT_TELL;
+    if (is == PM_IS_THERE && memcmp(&v, &wanted, sizeof v) == 0) {
         for (size_t i = 0; i < PM_HEAP_FILES; i++)
             if (pm_heap_files[i].shard)
                 good &= unlinkat(fd, pm_heap_files[i].name, 0) == 0 || errno == ENOENT;
@@ -480,7 +463,9 @@ bool pm_volumes_remove(int dir_fd) {
     if (pm_heap_is_held() && dir_fd == pm_heap.dir_fd && pm_heap.volumes == 1)
         return true; // a system call less for each possible one
     for (EACH_VOLUME(k)) {
-        if (!link_exists(dir_fd, k))
+        enum pm_there link = link_exists(dir_fd, k);
+        good &= link != PM_CANNOT_TELL;
+        if (link != PM_IS_THERE)
             continue;
         known = known || read_uuid(dir_fd, uuid);
         good &= known && remove_volume(dir_fd, k, uuid);

@@ -48,15 +48,13 @@ bool pm_volume_sync(unsigned volume);
 // ---- for a heap that need not be open; `dir_fd` is its directory --------------------------------
 
 // Finds a file of the table in whichever volume has it, and puts its name as seen from the heap's
-// directory into `name`. False: there is none; `name` is the plain one.
+// directory into `name`. False, with errno: ENOENT, there is none, and `name` is the plain one; or
+// it cannot be told.
 bool pm_volume_find(int dir_fd, const struct pm_heap_file *f, char name[PM_FILE_NAME]);
 // Unlinks a shard's file wherever it lies. Returns false when one is still there.
 bool pm_volumes_unlink(int dir_fd, const struct pm_heap_file *f);
 // Removes the volumes with their directories. All that is left of them is files of others.
 bool pm_volumes_remove(int dir_fd);
-// Whether it is another volume of a heap. It has no superblock, and must not be taken for a
-// remnant.
-bool pm_volume_is_one(int dir_fd);
 // Whether the name belongs to what this file makes.
 bool pm_volume_name(const char *name);
 

@@ -162,6 +162,7 @@ static int begin(const struct pm_recovery *r, struct pm_error *err) {
     int status = may_wait ? PM_OK : pm_write_back_data(unfinished, err);
     if (status != PM_OK)
         return status;
+    pm_heap.changed = true;
     if (!pm_heap_is_clean()) {
         pm_feature_flush_inherited();
         pm_slab_flush_inherited();

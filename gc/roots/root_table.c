@@ -16,6 +16,7 @@
 #include "media/heap_space.h"
 #include "media/journal_over.h"
 #include "media/persist.h"
+#include "media/view.h"
 #include "root_media.h"
 #include "spec.h"
 
@@ -86,7 +87,10 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err) {
 const void *pm_roots_images(const struct pm_root_table *t) {
     if (t->area_length == 0 || !pm_file_ready(&pm_heap.roots))
         return NULL;
-    return pm_journal_over_map_roots(t->area_offset, t->area_length);
+    const void *map = pm_journal_over_map_roots(t->area_offset, t->area_length);
+    if (map && !pm_heap.roots.length)
+        pm_view_note(map, t->area_length, pm_heap.roots.name, false, t->area_offset);
+    return map;
 }
 
 int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, void *arg), void *arg,
@@ -211,6 +215,7 @@ int pm_roots_drop(const char *name, struct pm_error *err) {
     int status = pm_roots_back_table(t->count - gone, err);
     if (status != PM_OK)
         return status;
+    pm_heap.changed = true;
     pm_heap_dirty(); // first: the close record does not hold for the new table
     struct pm_root_table *next = pm_roots_next_table();
     for (uint32_t i = 0; i < t->count; i++)

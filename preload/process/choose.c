@@ -197,7 +197,8 @@ static bool may_be_nameless(const struct pm_chosen *chosen) {
     return !names_something() && chosen->linked && pm_options.fork.number == PM_FORK_PRIVATE;
 }
 
-static bool is_there(const char *dir) { return access(dir, F_OK) == 0; }
+// Only "no such file" says that a heap is missing. Whatever else fails, opening it says why.
+static bool is_there(const char *dir) { return access(dir, F_OK) == 0 || errno != ENOENT; }
 
 // A default heap that is there may have roots. A user who has none at all shall not pay for the
 // program's name: that costs more than all else here, as /proc makes a directory for the process. A
@@ -207,7 +208,9 @@ static bool has_default_heap(void) {
     char name[256], dir[512];
     struct stat st;
     pm_choose_path(dir, sizeof dir, NULL);
-    if (stat(dir, &st) != 0 || st.st_nlink == 2 || !pm_os_program_name(name, sizeof name))
+    if (stat(dir, &st) != 0)
+        return errno != ENOENT; // opening it says why
+    if (st.st_nlink == 2 || !pm_os_program_name(name, sizeof name))
         return false;
     pm_choose_path(dir, sizeof dir, name);
     return is_there(dir);

@@ -63,11 +63,18 @@ int pm_choose_parent(char *dir, size_t size, bool make, int *fd, struct pm_error
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: cannot open the default heaps' directory: %s; set PMALLOC_HEAP", dir,
                        pm_strerror(errno));
-    struct stat st;
-    if (*fd >= 0 && fstat(*fd, &st) == 0 && st.st_uid == user && !(st.st_mode & 022))
+    struct stat st = {0};
+    bool known = *fd >= 0 && fstat(*fd, &st) == 0;
+    if (known && st.st_uid == user && !(st.st_mode & 022))
         return PM_OK;
+    int error = errno;
     if (*fd >= 0)
         close(*fd);
+    errno = error;
+    if (*fd >= 0 && !known)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: cannot look at the default heaps' directory: %s; set PMALLOC_HEAP", dir,
+                       pm_strerror(error));
     errno = EACCES;
     return pm_fail(err, PM_OPERATIONAL,
                    "%s is not a directory of user %u alone; remove it or set PMALLOC_HEAP", dir,

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bad_read.h"
 #include "blocks/tables.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
@@ -31,15 +32,23 @@ static int check(struct pm_error *err) {
 }
 
 static int check_in_child(struct pm_error *err) {
+    struct told {
+        struct pm_error err;
+        int error;
+    };
     int ended = 0;
     uint64_t all = ~0ull, before; // the program's handlers do not run in the child
-    struct pm_error *told =
+    struct told *told =
         mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
     long pid = told == MAP_FAILED ? -1 : syscall(SYS_clone, 0L, NULL, NULL, NULL, 0L);
     if (pid == 0) {
         syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL); // it shares the lock
-        told->status = check(told);
+        told->error = EIO;
+        pm_bad_reads_tell(&told->err);
+        errno = 0;
+        told->err.status = check(&told->err);
+        told->error = errno;
         syscall(SYS_exit_group, 0);
     }
     int saved = errno;
@@ -54,7 +63,9 @@ static int check_in_child(struct pm_error *err) {
     else if (ended)
         pm_fail(err, PM_DAMAGE, "%s cannot be read; was a file of it cut?", pm_heap.dir);
     else
-        *err = *told;
+        *err = told->err;
+    if (pid > 0 && !ended && err->status != PM_OK)
+        errno = told->error;
     if (told != MAP_FAILED)
         munmap(told, sizeof *told);
     return err->status;
@@ -75,6 +86,6 @@ static int has_no_captured_roots(struct pm_error *err) {
 }
 
 int pm_open_check(struct pm_error *err) {
-    int status = has_no_captured_roots(err);
-    return status == PM_OK && !pm_heap.created ? check_in_child(err) : status;
+    int status = pm_heap.created ? PM_OK : check_in_child(err);
+    return status == PM_OK ? has_no_captured_roots(err) : status;
 }

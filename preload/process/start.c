@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "background.h"
+#include "bad_read.h"
 #include "base/cancel.h"
 #include "base/fallback.h"
 #include "base/nodes.h"
@@ -151,14 +152,21 @@ static int make_ready(struct pm_error *err) {
     return PM_OK;
 }
 
+static int open_chosen(struct pm_error *err) {
+    pm_bad_reads_begin();
+    int status = pm_choose_heap(&chosen, err);
+    if (status == PM_OK && !chosen.without_heap)
+        status = open_persistent(err);
+    pm_bad_reads_end();
+    return status;
+}
+
 static int open_heap(struct pm_error *err) {
     int status = make_ready(err);
     if (status != PM_OK)
         return status;
     if (!chosen.without_heap)
-        status = pm_choose_heap(&chosen, err);
-    if (status == PM_OK && !chosen.without_heap)
-        status = open_persistent(err);
+        status = open_chosen(err);
     if (status != PM_OK && pm_choose_volatile(&chosen, err))
         status = PM_OK;
     if (status == PM_OK && chosen.without_heap)
@@ -342,14 +350,23 @@ static void first_commit(void) {
                   pm_commits_reason(error), pm_heap.dir, advice(error));
 }
 
-static void begin_main(void) {
+static void capture_roots(void) {
     struct pm_error err;
+    bool reads = pm_heap_state() != PM_HEAP_VOLATILE;
+    if (reads)
+        pm_bad_reads_begin();
     if ((pm_heap_on_media() && pm_roots_capture(&err) != PM_OK) ||
         (pm_heap_state() == PM_HEAP_BORROWED && pm_roots_restore(&err) != PM_OK)) {
         if (pm_heap.created)
             pm_heap_remove();
         pm_refuse("%s", err.text);
     }
+    if (reads)
+        pm_bad_reads_end();
+}
+
+static void begin_main(void) {
+    capture_roots();
     pm_fork_exclude(true);
     pm_phase_move(PM_READY, PM_RUNNING);
     pm_stacks_record();
@@ -375,10 +392,8 @@ void pm_process_before_main(void) {
 
 // ---- by a call ----------------------------------------------------------------------------------
 
-static int open_called(const char *dir, bool existing, struct pm_error *err) {
-    int status = make_ready(err);
-    if (status == PM_OK)
-        status = pm_choose_called(dir, existing, err);
+static int open_and_check(const char *dir, bool existing, struct pm_error *err) {
+    int status = pm_choose_called(dir, existing, err);
     if (status != PM_OK)
         return status;
     status = pm_open_check(err);
@@ -391,6 +406,17 @@ static int open_called(const char *dir, bool existing, struct pm_error *err) {
     status = open_persistent(err);
     if (status != PM_OK && pm_heap_state() != PM_HEAP_CLOSED)
         refuse(err); // it has begun to change the heap
+    return status;
+}
+
+static int open_called(const char *dir, bool existing, struct pm_error *err) {
+    int status = make_ready(err);
+    if (status != PM_OK)
+        return status;
+    pm_bad_reads_begin();
+    pm_heap.careful = true;
+    status = open_and_check(dir, existing, err);
+    pm_bad_reads_end(); // keeps errno
     return status;
 }
 

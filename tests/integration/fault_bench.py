@@ -22,6 +22,11 @@ LIBRARY = "libpmalloc_preload.so"
 LIMIT = 60  # seconds that no run may exceed
 
 E = errno
+# What looks at files. Not fstatfs: a file system of which nothing is known is taken for a disk.
+READS = set(
+    """access faccessat fstat fstatat fstatvfs getdents64 lseek lstat mmap+file open openat pread
+    read readlink readlinkat stat statvfs""".split()
+)
 KEPT = ["", ", this function's calls from then on", ", all calls from then on"]
 
 
@@ -41,7 +46,17 @@ class Scenario:
     default: bool = False  # no heap is named
     disk: bool = False  # the heap is of plain files on a disk, so what must be durable is made so
     strange: bool = False  # the directory holds somebody else's file
+    volumes: bool = False  # the heap lies in two directories
+    backups: int = 0  # rounds of a backup that were made before
+    folds: bool = False  # it runs on the backup, whose increments are not folded in
     status: int = 0
+
+    @property
+    def where(self):
+        """What kind of heap is read: a call site of each fails."""
+        kinds = {"commits": "COMMIT" in dict(self.settings), "volumes": self.volumes}
+        kinds["backup"] = self.backups or self.objects == BACKUP
+        return " ".join(kind for kind, so in kinds.items() if so)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,18 +74,25 @@ class Fault:
 
 RUN, KILL, CHECK = ("run", "5"), ("kill", "6"), ("check",)
 DIRTY, CLEAN = (RUN, KILL), (KILL, RUN)
-RECOVER, INFO = "pmalloc-recover", "pmalloc-info"
+RECOVER, INFO, BACKUP = "pmalloc-recover", "pmalloc-info", "pmalloc-backup"
+TOOLS = (RECOVER, INFO, BACKUP)
 PROGRAM = "faults_app"
 
 
+def of(name, *argv, **more):
+    more["settings"] = tuple({"DECAY_MS": 0, "MARKERS": 1, **more.pop("settings", {})}.items())
+    return Scenario(name, argv, **more)
+
+
+def with_tool(name, *argv, **more):
+    return of(name, *argv, objects=argv[0], **more)
+
+
 def scenarios():
-    def of(name, *argv, **more):
-        more["settings"] = tuple({"DECAY_MS": 0, "MARKERS": 1, **more.pop("settings", {})}.items())
-        return Scenario(name, argv, **more)
+    return [*starts(), *tools(), *other_heaps()]
 
-    def with_tool(name, *argv, **more):
-        return of(name, *argv, objects=argv[0], settings={}, **more)
 
+def starts():
     return [
         of("new heap", PROGRAM, *RUN),
         of("dirty heap", PROGRAM, *RUN, before=DIRTY, settings={"MARKERS": 3}),
@@ -101,6 +123,11 @@ def scenarios():
         of("volatile", PROGRAM, "run", "9", root=None, settings={"BACKING": "volatile"}),
         of("stranger", PROGRAM, *RUN, strange=True, status=125),
         of("held", PROGRAM, *RUN, before=DIRTY, held=True, status=125),
+    ]
+
+
+def tools():
+    return [
         with_tool("recover", RECOVER, "--json", "--threads", "2", before=DIRTY),
         with_tool("recover clean", RECOVER, "--threads", "1", before=CLEAN),
         with_tool("recover --check", RECOVER, "--check", before=DIRTY, reads=True, status=1),
@@ -109,7 +136,37 @@ def scenarios():
         with_tool("held, recover", RECOVER, before=DIRTY, held=True, status=8),
         with_tool("info", INFO, before=DIRTY, reads=True),
         with_tool("info --json", INFO, "--json", "--map", before=CLEAN, reads=True),
+        with_tool("info --leaks", INFO, "--leaks", before=CLEAN, reads=True),
+        with_tool("info --medium", INFO, "--medium", before=CLEAN, reads=True),
         with_tool("run", "pmalloc-run", before=CLEAN),
+    ]
+
+
+def other_heaps():
+    """Heaps of which more files are read than those of every heap."""
+    commits = {"settings": {"COMMIT": "output"}}
+    return [
+        of("commits", PROGRAM, *RUN, before=DIRTY, **commits),
+        with_tool("commits, recover", RECOVER, before=DIRTY, **commits),
+        with_tool(
+            "commits, --check",
+            RECOVER,
+            "--check",
+            before=DIRTY,
+            reads=True,
+            status=1,
+            **commits,
+        ),
+        with_tool("commits, info", INFO, before=DIRTY, reads=True, **commits),
+        of("volumes", PROGRAM, *RUN, before=DIRTY, volumes=True),
+        with_tool("volumes, recover", RECOVER, before=DIRTY, volumes=True),
+        with_tool("volumes, info", INFO, before=DIRTY, volumes=True, reads=True),
+        with_tool("backup", BACKUP, before=DIRTY, reads=True),
+        with_tool("backup again", BACKUP, "--verify", before=CLEAN, backups=1, reads=True),
+        with_tool("backup, third", BACKUP, before=CLEAN, backups=2, reads=True),
+        with_tool("backup, look", BACKUP, "--verify", before=CLEAN, backups=2, reads=True),
+        with_tool("backup, recover", RECOVER, before=CLEAN, backups=2, folds=True),
+        of("backup, start", PROGRAM, *RUN, before=CLEAN, backups=2, folds=True),
     ]
 
 
@@ -137,8 +194,11 @@ class Bench:
         if scenario.strange:
             self.pristine.mkdir()
             (self.pristine / "letter").write_text("dear reader")
+        self.backup = folder / "backup"
         for arguments in scenario.before:
-            self.app(self.pristine, *arguments)
+            self.make(*arguments)
+        if scenario.folds:
+            self.pristine = self.backup
         self.held = None
         self.known = self.contents(self.pristine) if scenario.before else None
         if scenario.before and scenario.before[-1] == KILL:  # a check would have closed it cleanly
@@ -146,6 +206,25 @@ class Bench:
             self.copy(self.pristine, folder / "look")
             self.known = self.contents(folder / "look")
         self.calls = self.observe()
+
+    def make(self, *arguments):
+        """A run of the program that makes the heap, or changes it; the first rounds of a backup
+        come after earlier runs."""
+        scenario, heap = self.scenario, self.pristine
+        if scenario.volumes and not heap.exists():
+            self.app(f"{heap}:{heap}/more", *arguments)
+            (heap / "volume.1").unlink()
+            (heap / "volume.1").symlink_to("more")
+        else:
+            self.app(heap, *arguments)
+        left = len(scenario.before) - scenario.before.index(arguments) - 1
+        for number in range(scenario.backups if left == 0 else 0):
+            if number:
+                self.app(heap, "run", str(number))
+            done = self.plain([tool(BACKUP), heap, self.backup], environment(False))
+            assert done.returncode == 0, said(done)
+        if scenario.backups and left == 0 and not scenario.folds:
+            self.app(heap, "run", "12")  # which the last round has not got
 
     def app(self, heap, *arguments):
         quiet = {k: v for k, v in self.settings.items() if k not in ("PERSIST", "STATS", "VERBOSE")}
@@ -180,13 +259,28 @@ class Bench:
 
     def argv(self, heap):
         name, *arguments = self.scenario.argv
+        where = heap
         if self.scenario.default:  # a default heap is named after the program
             return [shutil.copy(self.program, self.folder / heap.name), *arguments]
         if name == PROGRAM:
             return [self.program, *arguments]
         if name == "pmalloc-run":
             return [tool(name), "-H", heap, "-r", "state", "--", self.program, *RUN]
+        if name == BACKUP:
+            heap = [] if "look" in self.scenario.name else [heap]
+            return [tool(name), *arguments, *heap, self.backup_of(where)]
         return [tool(name), *arguments, heap]
+
+    @staticmethod
+    def backup_of(heap):
+        return heap.parent / "backup"
+
+    def read_only(self, heap):
+        """A digest of what the run must not change."""
+        if not (self.scenario.reads or self.scenario.strange):
+            return None
+        look = "look" in self.scenario.name
+        return fingerprint(heap), fingerprint(self.backup_of(heap)) if look else ""
 
     def run(self, heap, log, fault=None):
         settings = {"FAULT_OBJECTS": self.scenario.objects, "FAULT_LOG": str(log)}
@@ -228,6 +322,8 @@ class Bench:
             heap = DEFAULT_HEAPS / f"faults_{os.getpid()}_{self.folder.name}_{number}"
         try:
             self.copy(self.pristine, heap)
+            if self.scenario.backups and not self.scenario.folds:
+                self.copy(self.backup, self.backup_of(heap))
             yield heap, folder / "log"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -241,15 +337,25 @@ class Bench:
         with self.fresh() as (heap, log):
             done = self.run(heap, log)
             assert done.returncode == self.scenario.status, said(done)
+            self.printed = self.without_times(done.stdout, heap)
             lines = [line.split() for line in log.read_text().splitlines()]
         return sorted({(int(number), function, site) for number, function, site, _ in lines})
+
+    @staticmethod
+    def without_times(text, heap):
+        """What a tool prints, without what differs from run to run."""
+        text = text.replace(str(heap.parent), "")
+        text = re.sub(r'"(mark_)?seconds": *[0-9.e-]+', "", text)
+        text = re.sub(r", [0-9]+ [a-z]+ ago", "", text)
+        return re.sub(r"(?m)^time .*$", "", text)
 
     # ---- verdict
 
     def inject(self, fault):
         """Runs with the fault. Returns the call sites that failed, and what was wrong or None."""
         with self.fresh() as (heap, log):
-            before = fingerprint(heap) if self.scenario.reads or self.scenario.strange else None
+            before = self.read_only(heap)
+            first = self.scenario.argv[0]
             try:
                 done = self.run(heap, log, fault)
                 met = [
@@ -257,9 +363,11 @@ class Bench:
                     for line in log.read_text().splitlines()
                     if line.split()[3] != "0"
                 ]
-                expected = self.judge(done, {function for function, _ in met})
-                if before and fingerprint(heap) != before:
+                expected = self.judge(done, {function for function, _ in met}, heap)
+                if before and self.read_only(heap) != before:
                     raise AssertionError("a tool that only looks has changed the heap")
+                if first == BACKUP:
+                    self.look_at_backup(done, heap)
                 if not self.scenario.strange:
                     self.look_after(heap, expected)
             except (AssertionError, subprocess.TimeoutExpired) as failure:
@@ -270,20 +378,25 @@ class Bench:
                 )
             return met, None
 
-    def judge(self, done, failed):
+    def judge(self, done, failed, heap):
         """Asserts that a program may end like this. Returns what the heap must hold afterwards; "?"
         stands for anything whole."""
         status, first = done.returncode, self.scenario.argv[0]
         prefixes = [
             f"{name}: "
             for name in ("pmalloc", first)
-            if name != PROGRAM and first not in (RECOVER, INFO)
+            if name != PROGRAM and first not in TOOLS
         ]
         prefixes = tuple(prefixes or [f"{first}: "])
         assert all(line.startswith(prefixes) for line in done.stderr.splitlines()), said(done)
         told = done.stderr or "write" in failed
-        if first in (RECOVER, INFO):
+        if first in TOOLS:
             assert status in (self.scenario.status, 8) and (status != 8 or told), said(done)
+            # All of it is right, or a line says what could not be read.
+            if status != 8 and not done.stderr:
+                printed, wanted = self.without_times(done.stdout, heap), self.printed
+                same = printed == wanted or failed - READS
+                assert same, f"{said(done)}\nnot {wanted}"
             return self.known
         if status == 125 or first == "pmalloc-run" and status == 126:
             assert done.stdout == "" and told, said(done)
@@ -303,10 +416,24 @@ class Bench:
         if status == 4:  # the program did not even get its first block
             return self.known
         assert status == 0 and re.match(r"done nulls=\d+ blocks=", done.stdout), said(done)
+        if done.stderr and "COMMIT" in self.settings:  # it has said that a commit failed
+            return "?"
         return done.stdout.split(" ", 2)[2].strip() if self.kept() else None
 
     def kept(self):
         return self.scenario.root and "BACKING" not in self.settings
+
+    def look_at_backup(self, done, heap):
+        """The backup is the new one, or the one before, or can be made again."""
+        backup, quiet = self.backup_of(heap), environment(False)
+        if done.returncode != 0 and not self.scenario.backups:
+            done = self.plain([tool(BACKUP), heap, backup], quiet)
+            assert done.returncode == 0, f"the next round: {said(done)}"
+        verified = self.plain([tool(BACKUP), "--verify", backup], quiet)
+        assert verified.returncode == 0, f"--verify: {said(verified)}"
+        found = self.contents(backup)
+        new = done.returncode == 0 and "look" not in self.scenario.name
+        assert found and (found == self.known) >= new, f"the backup has {found!r}"
 
     def look_after(self, heap, expected):
         """After the fault the heap must be a heap, be whole, and hold what it must hold."""

@@ -173,3 +173,28 @@ def test_no_default_heaps():
     lines = text.splitlines()
     assert lines[0].startswith("no default heaps") and lines[1] == lines[0]
     assert json.loads(lines[2])["heaps"] == [] and len(lines) == 3
+
+
+needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+ONE = f"""
+heaps=/dev/shm/pmalloc-$(id -u)
+shell() {{ env LD_PRELOAD={BUILD}/libpmalloc_preload.so PMALLOC_VERBOSE=1 "$@"; }}
+printf 'set a b\\nquit\\n' | shell PMALLOC_ROOTS=store {SHELL} > /dev/null 2>&1
+"""
+
+
+@needs_strace
+@pytest.mark.parametrize("call_name", ["access", "newfstatat"])
+def test_a_heap_that_cannot_be_looked_at_is_not_missing(call_name):
+    """A start that took an error for "there is none" would run without the program's data."""
+    text = private_shm(
+        f"{ONE} for path in $heaps $heaps/kvshell; do for n in 1 2 3; do\n"
+        f"strace -f -o /dev/null -P $path -e trace={call_name} "
+        f"-e inject={call_name}:error=EIO:when=$n -E LD_PRELOAD={BUILD}/libpmalloc_preload.so "
+        f"-E PMALLOC_VERBOSE=1 {SHELL} < /dev/null 2>&1 | grep -v mounted; done; done"
+    )
+    lines = text.splitlines()
+    assert len(lines) == 6, text
+    for line in lines:
+        assert "/kvshell" in line or "Input/output error" in line, text
+        assert "nothing could find" not in line and "neither PMALLOC_HEAP" not in line, text

@@ -20,7 +20,7 @@ import subprocess
 
 import pytest
 from conftest import BUILD, compiled
-from fault_bench import Bench, E, Fault, LIBRARY, SHORT, scenarios
+from fault_bench import Bench, E, Fault, LIBRARY, READS, SHORT, scenarios
 
 # Faults of all scenarios together, beside one per call site: a number, or FAULTS=all.
 SAMPLE = os.environ.get("FAULTS") or "250"
@@ -54,8 +54,8 @@ ERRORS = {
     "mremap": [E.ENOMEM],
     "msync": [E.EIO, E.ENOMEM],
     "munmap": [E.ENOMEM],
-    "open": [E.EIO, E.ENOMEM, E.EINTR, E.EMFILE],
-    "openat": [E.EIO, E.ENOMEM, E.EINTR, E.EMFILE],
+    "open": [E.EIO, E.ENOMEM, E.EINTR, E.EMFILE, E.ENFILE],
+    "openat": [E.EIO, E.ENOMEM, E.EINTR, E.EMFILE, E.ENFILE],
     "openat+creat": [E.EIO, E.ENOSPC, E.ENOMEM, E.EINTR, E.EMFILE],
     "personality": [E.EPERM, E.ENOMEM],
     "pipe2": [E.EMFILE, E.ENOMEM],
@@ -113,7 +113,9 @@ def chosen(benches):
     sure, rest = {}, []
     for bench in benches:
         for fault in faults_of(bench):
-            key = (bench.scenario.objects, fault.function, fault.site)
+            objects = bench.scenario.objects
+            where = bench.scenario.where if fault.function in READS else ""
+            key = (objects, where, fault.function, fault.site)
             if key not in sure:
                 sure[key] = (bench, fault)
             else:
@@ -146,17 +148,17 @@ HARMLESS = set(
     fflush fnmatch fprintf fwrite getauxval getcpu getcwd getenv geteuid getpid getppid
     getrlimit getsid __gmon_start__ __isoc99_sscanf _ITM_deregisterTMCloneTable
     _ITM_registerTMCloneTable __lsan_init kill __libc_single_threaded memchr memcmp memcpy memmem
-    memmove memset munlockall nanosleep on_exit pthread_attr_destroy pthread_attr_getstacksize
+    memmove memset munlockall nanosleep on_exit pause pthread_attr_destroy pthread_attr_getstacksize
     pthread_attr_init pthread_attr_setstack pthread_barrierattr_init
     pthread_barrierattr_setpshared pthread_condattr_init pthread_condattr_setclock
     pthread_condattr_setpshared pthread_join pthread_rwlockattr_init
     pthread_rwlockattr_setkind_np pthread_rwlockattr_setpshared pthread_self
     pthread_setcancelstate pthread_setcanceltype pthread_setspecific pthread_sigmask
     __register_atfork __rseq_offset __rseq_size __sched_cpucount sched_getaffinity
-    sched_setaffinity sched_yield secure_getenv sigaction sigdelset sigemptyset sigfillset
-    sigprocmask snprintf stpcpy strchr strchrnul strcmp strcpy strcspn strerror strerrordesc_np
-    strlen strncasecmp strncat strncmp strnlen strpbrk strrchr strspn strstr strtol strtoul strtoull
-    time __tsan_init vsnprintf __x86_get_cpuid_feature_leaf
+    sched_setaffinity sched_yield secure_getenv sigaction sigaddset sigdelset sigemptyset sigfillset
+    sigismember sigprocmask snprintf stpcpy strchr strchrnul strcmp strcpy strcspn strerror
+    strerrordesc_np strlen strncasecmp strncat strncmp strnlen strpbrk strrchr strspn strstr strtol
+    strtoul strtoull time __tsan_init vsnprintf __x86_get_cpuid_feature_leaf
     """.split()
 )
 

@@ -169,7 +169,7 @@ static void test_released_space_stays(void) {
 
 static struct pm_layout layout(void) {
     int fd = open(fixture_dir, O_RDONLY);
-    const struct pm_layout *there = pm_fixed_peek(fd);
+    const struct pm_layout *there = pm_fixed_peek(fd, "test");
     MUST(there);
     struct pm_layout copy = *there;
     pm_fixed_unpeek(there);

@@ -137,8 +137,7 @@ static int copy_all(const struct source *s, struct copy *c, struct pm_error *err
     for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++) {
         if (is_there(s, row))
             status = copy_file(s, row, c, err);
-        else if (faccessat(dir, pm_heap_files[row].name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 &&
-                 unlinkat(dir, pm_heap_files[row].name, 0) != 0)
+        else if (unlinkat(dir, pm_heap_files[row].name, 0) != 0 && errno != ENOENT)
             status = target_failed(c->target, pm_heap_files[row].name, err);
         if (row == PM_ROW_super_file && status == PM_OK && fsync(dir) != 0)
             status = target_failed(c->target, ".", err);
@@ -269,7 +268,7 @@ static bool write_checksums(const struct target *t, const struct record *record,
 // The name of a directory is durable once its parent is.
 static bool sync_parent(const struct target *t) {
     int fd = openat(t->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool good = fd < 0 || fsync(fd) == 0; // it may not be ours to read
+    bool good = fd < 0 ? errno == EACCES : fsync(fd) == 0; // it may not be ours to read
     if (fd >= 0)
         close(fd);
     return good;

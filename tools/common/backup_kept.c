@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/os_file.h"
+
 // ---- loading ------------------------------------------------------------------------------------
 
 static int no_memory(struct pm_error *err) {
@@ -139,9 +141,12 @@ int kept_load(int fd, const char *dir, struct kept *kept, struct pm_error *err) 
         status = pm_backup_read_rounds(fd, dir, &kept->rounds, err);
     if (status != PM_OK)
         return status;
-    if (faccessat(fd, PM_BACKUP_INCREMENTS, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+    enum pm_there increments = pm_os_there(fd, PM_BACKUP_INCREMENTS);
+    if (increments == PM_IS_THERE)
         return load_file(fd, dir, PM_BACKUP_INCREMENTS, kept, load_increments, err);
     snprintf(what, sizeof what, "%.400s/" PM_BACKUP_INCREMENTS, dir);
+    if (increments == PM_CANNOT_TELL)
+        return pm_fail(err, PM_OPERATIONAL, "%s: %s", what, strerror(errno));
     return pm_backup_check_last(&kept->rounds, 0, 0, what, err);
 }
 

@@ -120,7 +120,8 @@ int source_open_files(struct source *s, struct pm_error *err) {
         file->fd = -1;
         if (f->holds == PM_FILE_NOTHING || f->shard >= shards)
             continue;
-        pm_volume_find(pm_heap.dir_fd, f, name);
+        if (!pm_volume_find(pm_heap.dir_fd, f, name) && errno != ENOENT)
+            return reason(row, err);
         file->fd = openat(pm_heap.dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (file->fd < 0 && errno != ENOENT)
             return reason(row, err);

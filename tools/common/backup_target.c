@@ -118,7 +118,10 @@ static int refuse_strangers(const struct target *t, struct pm_error *err) {
         return target_failed(t, ".", err);
     if (!name[0])
         return PM_OK;
-    if (faccessat(t->fd, pm_heap.super_file.name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+    enum pm_there heap = pm_os_there(t->fd, pm_heap.super_file.name);
+    if (heap == PM_CANNOT_TELL)
+        return target_failed(t, pm_heap.super_file.name, err);
+    if (heap == PM_IS_THERE)
         return pm_fail(err, PM_OPERATIONAL,
                        "%.300s is a heap, not a backup; name another directory", t->dir);
     return pm_fail(err, PM_OPERATIONAL,
@@ -130,6 +133,8 @@ static int refuse_strangers(const struct target *t, struct pm_error *err) {
 // A daemon that has closed all of its descriptors holds the lock of the superblock alone.
 static int look_inside(struct target *t, struct pm_error *err) {
     t->state = pm_backup_state(t->fd);
+    if (t->state == PM_BACKUP_IS_UNKNOWN)
+        return target_failed(t, ".", err);
     if (t->state == PM_BACKUP_IS_NONE)
         return refuse_strangers(t, err);
     if (t->state == PM_BACKUP_IS_UNFINISHED)
@@ -159,22 +164,25 @@ int target_open(const char *dir, struct target *t, struct pm_error *err) {
 
 // ---- whose it is --------------------------------------------------------------------------------
 
-static bool read_uuid(const struct target *t, uint8_t uuid[16]) {
+// An unfinished backup may have little of its superblock yet: then `known` becomes false.
+static int read_uuid(const struct target *t, uint8_t uuid[16], bool *known, struct pm_error *err) {
     struct pm_superblock super = {0};
     int fd = openat(t->fd, PM_BACKUP_UNFINISHED, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    bool known = fd >= 0 && pread(fd, &super, sizeof super, 0) == (ssize_t)sizeof super &&
-                 super.magic == PM_SUPER_MAGIC;
+    ssize_t got = fd < 0 ? -1 : pm_backup_read_at(fd, &super, sizeof super, 0);
+    int status = got < 0 ? target_failed(t, PM_BACKUP_UNFINISHED, err) : PM_OK;
+    *known = got == (ssize_t)sizeof super && super.magic == PM_SUPER_MAGIC;
     memcpy(uuid, super.uuid, sizeof super.uuid);
     if (fd >= 0)
         close(fd);
-    return known;
+    return status;
 }
 
 static int check_heap(const struct target *t, struct pm_error *err) {
     uint8_t uuid[16];
+    bool known = t->state != PM_BACKUP_IS_NONE;
     memcpy(uuid, t->kept.uuid, sizeof uuid);
-    bool known =
-        t->state == PM_BACKUP_IS_UNFINISHED ? read_uuid(t, uuid) : t->state != PM_BACKUP_IS_NONE;
+    if (t->state == PM_BACKUP_IS_UNFINISHED && read_uuid(t, uuid, &known, err) != PM_OK)
+        return err->status;
     if (!known || memcmp(uuid, pm_heap.super->super.uuid, sizeof uuid) == 0)
         return PM_OK;
     return pm_fail(err, PM_OPERATIONAL,
@@ -196,12 +204,18 @@ int target_unused(const struct target *t, struct pm_error *err) {
     const struct pm_backup_place whole = {.bytes = PM_BACKUP_BLOCK};
     const struct kept_file *kept = &t->kept.file[PM_ROW_super_file];
     int fd = openat(t->fd, pm_heap.super_file.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : 1;
     bool same = fd >= 0;
-    for (uint64_t i = 0; same && i < kept_blocks(kept->length); i++)
-        same = pm_backup_read_block(fd, i * sizeof block, whole, block) > 0 &&
-               pm_backup_sum(block) == kept_sum_of(kept, i);
+    for (uint64_t i = 0; same && i < kept_blocks(kept->length); i++) {
+        got = pm_backup_read_block(fd, i * sizeof block, whole, block);
+        same = got > 0 && pm_backup_sum(block) == kept_sum_of(kept, i);
+    }
+    if (got < 0)
+        target_failed(t, pm_heap.super_file.name, err);
     if (fd >= 0)
         close(fd);
+    if (got < 0)
+        return err->status;
     if (same)
         return PM_OK;
     return pm_fail(err, PM_OPERATIONAL,

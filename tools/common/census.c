@@ -48,9 +48,10 @@ static void count_extent(struct census *c, const struct pm_extent *e) {
         count_kind(c, e->kind, 1, bytes);
 }
 
-void census_take(struct census *c) {
+int census_take(struct census *c, struct pm_error *err) {
     memset(c, 0, sizeof *c);
-    files_measure(pm_heap.dir_fd, &c->files);
+    if (files_measure(pm_heap.dir_fd, pm_heap.dir, &c->files, err) != PM_OK)
+        return err->status;
     for (unsigned i = 0; i < pm_heap.shards; i++)
         c->frontier += pm_heap.shard[i].frontier;
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
@@ -66,6 +67,7 @@ void census_take(struct census *c) {
     c->log_chunks = log.chunks;
     c->log_active = log.active;
     c->log_live = log.live;
+    return PM_OK;
 }
 
 // ---- the map ------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "base/message.h"
 #include "base/sizeclass.h"
 #include "files.h"
 
@@ -38,7 +39,7 @@ struct census {
     struct census_bucket bucket[CENSUS_BUCKETS];
 };
 
-void census_take(struct census *c);
+int census_take(struct census *c, struct pm_error *err);
 
 // Draws the heap up to the frontier in `cells` characters. Each shows the kind of memory that has
 // the most bytes in its part of the heap:

@@ -32,25 +32,32 @@ static int open_dir(const char *dir) {
 
 struct sum {
     int fd;
+    int error; // of a file that cannot be looked at
     uint64_t bytes;
 };
 
 static bool add_bytes(const char *name, void *arg) {
     struct sum *sum = arg;
     struct stat st;
-    if (fstatat(sum->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+    if (fstatat(sum->fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        sum->error = errno == ENOENT ? sum->error : errno; // ENOENT: it has gone meanwhile
+    else if (S_ISREG(st.st_mode))
         sum->bytes += (uint64_t)st.st_blocks * 512;
     return true;
 }
 
 // Of all files in it, whosever they are.
-static uint64_t bytes_in(const char *dir) {
-    struct sum sum = {.fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+static void count_bytes(struct default_heap *h) {
+    struct sum sum = {.fd = open(h->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
     if (sum.fd < 0)
-        return 0;
-    pm_os_each_name(sum.fd, add_bytes, &sum);
-    close(sum.fd);
-    return sum.bytes;
+        sum.error = errno == ENOTDIR || errno == ENOENT ? 0 : errno;
+    else if (!pm_os_each_name(sum.fd, add_bytes, &sum))
+        sum.error = errno;
+    if (sum.fd >= 0)
+        close(sum.fd);
+    h->bytes = sum.bytes;
+    if (sum.error)
+        snprintf(h->why, sizeof h->why, "its space cannot be counted: %s", strerror(sum.error));
 }
 
 static enum default_state state_without_heap(const char *dir, int status) {
@@ -93,7 +100,7 @@ static void finish_removal(struct default_heap *h) {
 // would lock it, from the first look to the removal.
 static void look(struct default_heap *h, enum default_purge purge) {
     struct pm_error err;
-    h->bytes = bytes_in(h->dir);
+    count_bytes(h);
     int status = pm_heap_open(h->dir, purge == PURGE_NONE ? PM_OPEN_READONLY : PM_OPEN_EXISTING,
                               false, &err);
     if (status == PM_OK) {
@@ -130,8 +137,11 @@ int defaults_each(enum default_purge purge,
                   struct pm_error *err) {
     const char *dir = defaults_dir();
     struct stat st;
-    if (lstat(dir, &st) != 0 && errno == ENOENT)
+    int looked = lstat(dir, &st);
+    if (looked != 0 && errno == ENOENT)
         return PM_OK;
+    if (looked != 0)
+        return pm_fail(err, PM_OPERATIONAL, "%s: %s", dir, strerror(errno));
     if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is not a directory of user %u alone; refusing to use it", dir,

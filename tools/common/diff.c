@@ -35,7 +35,7 @@ static void find(const char *heap, struct findings *f) {
     f->status = pm_recover(&how, &f->found, &f->err);
     progress_end();
     if (f->status == PM_OK)
-        census_take(&f->census);
+        f->status = census_take(&f->census, &f->err);
 }
 
 // The child writes where this process reads.

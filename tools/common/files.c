@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "files.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -32,11 +33,15 @@ static void measure_parts(struct files *files) {
     }
 }
 
-void files_measure(int dir_fd, struct files *files) {
+static int failed(const char *dir, const char *name, struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", dir, name, pm_strerror(errno));
+}
+
+int files_measure(int dir_fd, const char *dir, struct files *files, struct pm_error *err) {
     *files = (struct files){0};
     if (pm_fixed_is_open()) {
         measure_parts(files);
-        return;
+        return PM_OK;
     }
     for (size_t i = 0; i < PM_HEAP_FILES; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
@@ -45,13 +50,21 @@ void files_measure(int dir_fd, struct files *files) {
             continue;
         struct file_space *space = &files->file[files->count];
         bool there = pm_volume_find(dir_fd, f, space->name);
+        if (!there && errno != ENOENT)
+            return failed(dir, space->name, err);
         if (!there && f->shard)
             continue;
         files->count++;
-        if (!there || fstatat(dir_fd, space->name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        if (!there)
             continue;
+        if (fstatat(dir_fd, space->name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+            if (errno == ENOENT) // a heap in use loses files at times
+                continue;
+            return failed(dir, space->name, err);
+        }
         space->length = (uint64_t)st.st_size;
         space->allocated = (uint64_t)st.st_blocks * 512;
         sum_up(files, f, space);
     }
+    return PM_OK;
 }

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "base/message.h"
 #include "media/heap_files.h"
 
 struct files {
@@ -20,7 +21,8 @@ struct files {
     uint64_t metadata_bytes; // allocated by all files but the data and the captured roots
 };
 
-// One that is missing has no length.
-void files_measure(int dir_fd, struct files *files);
+// `dir_fd` is the heap's directory, `dir` its name for messages. A file that is missing has no
+// length.
+int files_measure(int dir_fd, const char *dir, struct files *files, struct pm_error *err);
 
 #endif

@@ -156,15 +156,17 @@ static int look_at_super(struct look *look, struct pm_error *err) {
     return PM_OK;
 }
 
-static void look_at_files(struct look *look) {
+static int look_at_files(struct look *look, struct pm_error *err) {
     struct files files;
     struct pm_error ignored;
     if (pm_fixed_is_open())
         (void)pm_fixed_measure(&ignored);
-    files_measure(heap_fd, &files);
+    if (files_measure(heap_fd, heap_dir, &files, err) != PM_OK)
+        return err->status;
     look->heap_bytes = files.heap_bytes;
     look->data_bytes = files.data_bytes;
     look->metadata_bytes = files.metadata_bytes;
+    return PM_OK;
 }
 
 // ---- extents ------------------------------------------------------------------------------------
@@ -227,40 +229,46 @@ static bool find(const struct pm_file *file, char name[PM_FILE_NAME]) {
 
 // Reads the log, the slab headers, and the log again. If both times the log was the same, it was so
 // while the headers were read.
-static bool try_shard(struct look *look, const struct pm_shard *s) {
+static bool try_shard(struct look *look, const struct pm_shard *s, struct pm_error *err) {
     char log[PM_FILE_NAME] = "", slabs[PM_FILE_NAME] = "";
     if (!find(&s->log, log) || !find(&s->slabs, slabs) ||
         !read_file(&s->log, log, &log_copy, SIZE_MAX / 2) ||
         !read_file(&s->slabs, slabs, &slabs_copy, look->heap_bytes / PM_SLAB_SIZE * 64 + 64) ||
-        !read_file(&s->log, log, &log_again, SIZE_MAX / 2))
+        !read_file(&s->log, log, &log_again, SIZE_MAX / 2)) {
+        if (errno != ENOENT) // else the owner is removing the heap
+            pm_fail(err, PM_OPERATIONAL, "%s: %s and %s cannot be read: %s", heap_dir, s->log.name,
+                    s->slabs.name, pm_strerror(errno));
         return false;
-    look_at_files(look);
-    return same_log() && count_log(look);
+    }
+    return look_at_files(look, err) == PM_OK && same_log() && count_log(look);
 }
 
-static bool try_extents(struct look *look) {
+static bool try_extents(struct look *look, struct pm_error *err) {
     unsigned shards = pm_super_shards((const struct pm_super_file *)super_copy.data);
     bool good = shards != 0;
     look->slabs = look->extents = look->extent_bytes = 0;
     look->log_chunks = look->log_active = look->log_live = 0;
     memset(look->class_slabs, 0, sizeof look->class_slabs);
     for (unsigned i = 0; i < shards && good; i++)
-        good = try_shard(look, &pm_heap.shard[i]);
+        good = try_shard(look, &pm_heap.shard[i], err);
     return good;
 }
 
-static void look_at_extents(struct look *look) {
+// A log that changes too fast is no error.
+static int look_at_extents(struct look *look, struct pm_error *err) {
     const struct timespec pause = {.tv_nsec = TRY_NS};
     look->settled = false;
     for (int i = 0; i < TRIES && !look->settled; i++) {
         struct look next = *look;
+        err->status = PM_OK;
         if (i)
             nanosleep(&pause, NULL);
-        if (try_extents(&next)) {
+        if (try_extents(&next, err)) {
             *look = next;
             look->settled = true;
         }
     }
+    return look->settled ? PM_OK : err->status;
 }
 
 // ---- the last commit ----------------------------------------------------------------------------
@@ -309,8 +317,10 @@ int look_take(struct look *look, bool *gone, struct pm_error *err) {
         *gone = fstat(heap_fd, &st) == 0 && st.st_nlink == 0;
         return status;
     }
-    look_at_files(look);
-    look_at_extents(look);
-    look_at_commit(look);
-    return PM_OK;
+    status = look_at_files(look, err);
+    if (status == PM_OK)
+        status = look_at_extents(look, err);
+    if (status == PM_OK)
+        look_at_commit(look);
+    return status;
 }

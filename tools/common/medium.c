@@ -13,6 +13,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/os_file.h"
 #include "media/fixed.h"
 #include "media/heap.h"
 #include "media/volume.h"
@@ -138,12 +139,15 @@ static int region_of(const char *device, bool character) {
     return number;
 }
 
-static void find_regions(struct medium *m, const char *device) {
+static int find_regions(struct medium *m, const char *device, struct pm_error *err) {
     int behind = region_of(device, m->device);
     for (unsigned i = 0; i < MEDIUM_REGIONS; i++) {
         char path[96];
         snprintf(path, sizeof path, "/sys/bus/nd/devices/region%u/persistence_domain", i);
-        if (access(path, F_OK) != 0)
+        bool there = access(path, F_OK) == 0;
+        if (!there && errno != ENOENT)
+            return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, strerror(errno));
+        if (!there)
             continue;
         struct medium_region *r = &m->region[m->regions++];
         r->number = i;
@@ -151,6 +155,7 @@ static void find_regions(struct medium *m, const char *device) {
         m->on_region |= r->behind;
         read_line(path, r->domain, sizeof r->domain);
     }
+    return PM_OK;
 }
 
 // ---- MAP_SYNC -----------------------------------------------------------------------------------
@@ -167,7 +172,8 @@ static int ask_heap(struct medium *m, int dir, struct pm_error *err) {
         char file[PM_FILE_NAME];
         if (!f->held)
             continue;
-        pm_volume_find(dir, f, file);
+        if (!pm_volume_find(dir, f, file) && errno != ENOENT)
+            return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", m->path, file, strerror(errno));
         int fd = openat(dir, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0 && errno == ENOENT && (f->feature || f->shard))
             continue; // a heap from before there was this feature, or without this shard
@@ -203,8 +209,11 @@ static int ask_directory(struct medium *m, int dir, struct pm_error *err) {
 }
 
 static int ask(struct medium *m, int dir, char device[32], struct pm_error *err) {
-    struct stat st;
-    m->heap = fstatat(dir, pm_heap.super_file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    enum pm_there heap = pm_os_there(dir, pm_heap.super_file.name);
+    if (heap == PM_CANNOT_TELL)
+        return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", m->path, pm_heap.super_file.name,
+                       strerror(errno));
+    m->heap = heap == PM_IS_THERE;
     find_mount(m, dir, device);
     return m->heap ? ask_heap(m, dir, err) : ask_directory(m, dir, err);
 }
@@ -219,12 +228,14 @@ static int wrong(const struct medium *m, const char *why, struct pm_error *err) 
         m->path, why);
 }
 
-static bool holds_heap(int fd) {
-    const struct pm_layout *layout = pm_fixed_peek(fd);
-    bool good = layout && layout->magic == PM_LAYOUT_MAGIC;
+static int find_heap(struct medium *m, int fd, struct pm_error *err) {
+    const struct pm_layout *layout = pm_fixed_peek(fd, m->path);
+    if (!layout && errno != ENODATA)
+        return wrong(m, strerror(errno), err);
+    m->heap = layout && layout->magic == PM_LAYOUT_MAGIC;
     if (layout)
         pm_fixed_unpeek(layout);
-    return good;
+    return PM_OK;
 }
 
 // A file is asked as others are. A device maps the medium itself, always.
@@ -239,7 +250,8 @@ static int ask_fixed(struct medium *m, int fd, char device[32], struct pm_error 
         return wrong(m, "it is neither a directory nor a file or device", err);
     if (pm_fixed_bytes(fd) == 0)
         return wrong(m, m->device ? "it is no DAX device" : "it is empty", err);
-    m->heap = holds_heap(fd);
+    if (find_heap(m, fd, err) != PM_OK)
+        return err->status;
     add_file(m, name ? name + 1 : m->path, fd);
     if (!m->device) {
         find_mount(m, fd, device);
@@ -279,7 +291,8 @@ int medium_find(const char *path, struct medium *m, struct pm_error *err) {
                        strerror(errno));
     int status = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) ? ask(m, fd, device, err)
                                                             : ask_fixed(m, fd, device, err);
-    find_regions(m, device);
+    if (status == PM_OK)
+        status = find_regions(m, device, err);
     if (uname(&name) == 0)
         snprintf(m->kernel, sizeof m->kernel, "%s %s", name.sysname, name.release);
     close(fd);

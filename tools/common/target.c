@@ -63,9 +63,11 @@ static int locate(const char *name, char *path, size_t size) {
 // ignores its settings there. Returns which rights this program has; NULL: none.
 static const char *privilege(int fd) {
     struct stat st;
-    if (fstat(fd, &st) == 0 && (st.st_mode & S_ISUID))
+    if (fstat(fd, &st) != 0)
+        return "cannot be looked at, and may have special rights";
+    if (st.st_mode & S_ISUID)
         return "is set-user-ID";
-    if (fstat(fd, &st) == 0 && (st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
+    if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP))
         return "is set-group-ID";
     return fgetxattr(fd, "security.capability", NULL, 0) > 0 ? "has file capabilities" : NULL;
 }
