@@ -13,10 +13,12 @@ forget() { # once|often|press|no
             usleep 100000
         done
         ;;
-    press)
+    press) # by one at a time
+        mkdir /tmp/pressing 2>/dev/null || return
         free=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
-        dd if=/dev/zero of="/dev/shm/$disk" bs=1M count=$((free - 200)) 2>/dev/null
-        rm -f "/dev/shm/$disk"
+        dd if=/dev/zero of=/dev/shm/pressing bs=1M count=$((free - 250)) 2>/dev/null
+        rm -f /dev/shm/pressing
+        rmdir /tmp/pressing
         ;;
     esac
 }
