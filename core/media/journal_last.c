@@ -116,6 +116,16 @@ bool pm_journal_each_last(const struct pm_journal_io *io, void *buffer,
 
 // ---- what is done with them ---------------------------------------------------------------------
 
+// The superblock's number of applied commits is the journal's own: no commit says it.
+static bool same_page(unsigned file, uint64_t number, const char *page, const char *wanted) {
+    const size_t state = offsetof(struct pm_super_file, state);
+    const size_t at = offsetof(struct pm_state, applied), next = at + sizeof(uint64_t);
+    if (file != pm_journal_file(PM_JOURNAL_SUPER, 0) || number != state / PM_PAGE_SIZE)
+        return memcmp(page, wanted, PM_PAGE_SIZE) == 0;
+    return memcmp(page, wanted, at) == 0 &&
+           memcmp(page + next, wanted + next, PM_PAGE_SIZE - next) == 0;
+}
+
 // *differs: a page is not the same. So it is where the file ends before it, or is missing.
 static bool compare(const struct pm_journal_io *io, unsigned file, uint64_t first, uint64_t pages,
                     const char *from, void *differs) {
@@ -124,7 +134,7 @@ static bool compare(const struct pm_journal_io *io, unsigned file, uint64_t firs
     for (uint64_t i = 0; i < pages; i++) {
         bool got = io->read(file, page, sizeof page, (first + i) * PM_PAGE_SIZE);
         *(bool *)differs =
-            got ? memcmp(page, from ? from + i * PM_PAGE_SIZE : zeroes, sizeof page) != 0
+            got ? !same_page(file, first + i, page, from ? from + i * PM_PAGE_SIZE : zeroes)
                 : errno == PM_JOURNAL_ENDS || errno == ENOENT;
         if (!got || *(bool *)differs)
             return false;

@@ -409,7 +409,7 @@ class Bench:
             }, said(done)
             return "?"
         if status == -6:
-            assert "msync" in failed and "writing heap metadata back failed" in done.stderr, said(
+            assert "msync" in failed and "writing its metadata back failed" in done.stderr, said(
                 done
             )
             return "?"
