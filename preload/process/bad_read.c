@@ -76,9 +76,10 @@ void pm_bad_reads_begin(void) {
     sigaction(SIGBUS, &ours, &before);
     sigprocmask(SIG_BLOCK, NULL, &mask);
     blocked = sigismember(&mask, SIGBUS) == 1;
-    opener = syscall(SYS_gettid);
-    if (blocked)
+    if (blocked) {
+        opener = syscall(SYS_gettid);
         set_blocked(SIG_UNBLOCK);
+    }
     errno = saved;
 }
 
