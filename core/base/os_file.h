@@ -21,6 +21,14 @@ bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino);
 // Whether the path still names what the descriptor is. A link in the last place is not followed.
 bool pm_os_fd_at_path(int fd, const char *path);
 
+// Makes the name durable that a directory gives to what lies at `path`. True also where that
+// directory may not be read by this user.
+bool pm_os_sync_parent(const char *path);
+
+// Makes durable the name that a directory gives to what lies at `path`. True also where this user
+// may not read that directory.
+bool pm_os_sync_parent(const char *path);
+
 // Fills the buffer with the directory's next entries, as many as fit. Returns their bytes, 0 at the
 // end, -1 with errno. `size` is at least 512, and the buffer aligned to 8.
 ssize_t pm_os_read_entries(int fd, char *buffer, size_t size);

@@ -19,6 +19,7 @@
 #include "heap_make.h"
 #include "nameless.h"
 #include "volume.h"
+#include "volume_sync.h"
 
 #define SUPERBLOCK pm_heap.super_file.name
 #define NEW_SUPERBLOCK pm_heap.new_super.name
