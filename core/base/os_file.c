@@ -52,6 +52,29 @@ enum pm_there pm_os_there(int dir_fd, const char *name) {
     return errno == ENOENT ? PM_NOT_THERE : PM_CANNOT_TELL;
 }
 
+bool pm_os_sync_parent(const char *path) {
+    char parent[4096];
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    while (len && path[len - 1] != '/')
+        len--;
+    if (len + 2 > sizeof parent) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    memcpy(parent, path, len);
+    memcpy(parent + len, ".", 2);
+    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == EACCES || errno == EPERM;
+    bool good = fsync(fd) == 0;
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return good;
+}
+
 // Not readdir(), which allocates.
 ssize_t pm_os_read_entries(int fd, char *buffer, size_t size) {
     return syscall(SYS_getdents64, fd, buffer, size);

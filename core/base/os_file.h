@@ -27,6 +27,10 @@ bool pm_os_fd_at_path(int fd, const char *path);
 enum pm_there { PM_NOT_THERE, PM_IS_THERE, PM_CANNOT_TELL };
 enum pm_there pm_os_there(int dir_fd, const char *name);
 
+// Makes durable the name that a directory gives to what lies at `path`. True also where this user
+// may not read that directory.
+bool pm_os_sync_parent(const char *path);
+
 // Fills the buffer with the directory's next entries, as many as fit. Returns their bytes, 0 at the
 // end, -1 with errno. `size` is at least 512, and the buffer aligned to 8.
 ssize_t pm_os_read_entries(int fd, char *buffer, size_t size);

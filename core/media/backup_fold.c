@@ -24,6 +24,10 @@ struct fold {
     // By the rows of the table. Blocks that a later increment has replaced are not looked at: their
     // space was given back.
     struct pm_backup_places places[PM_HEAP_FILES];
+    // Descriptors of the files that were written, each plus 1, from the first write to the sync;
+    // 0: not open. The kernel tells of a failed write-back once, and may forget it where no
+    // descriptor is open.
+    int written[PM_HEAP_FILES];
 };
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -97,6 +101,27 @@ static int fold_failed(const char *dir, const char *name, struct pm_error *err) 
                    dir, name, pm_strerror(errno));
 }
 
+static size_t row_of(const char *name) {
+    size_t row = 0;
+    while (strcmp(pm_heap_files[row].name, name) != 0) // pm_backup_read() lets no other name pass
+        row++;
+    return row;
+}
+
+static int open_written(struct fold *fold, size_t row) {
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+    const char *name = layered_name(pm_heap_files[row].name);
+    if (!fold->written[row])
+        fold->written[row] = 1 + openat(fold->dir_fd, name, flags, 0600);
+    return fold->written[row] - 1;
+}
+
+static void close_written(struct fold *fold, size_t row) {
+    if (fold->written[row])
+        close(fold->written[row] - 1);
+    fold->written[row] = 0;
+}
+
 static int fold_increment(struct fold *fold, const struct pm_backup_index *x,
                           struct pm_error *err) {
     const struct pm_backup_entry *e = x->entries;
@@ -104,32 +129,32 @@ static int fold_increment(struct fold *fold, const struct pm_backup_index *x,
     for (uint32_t i = 0; i < x->head.files; i++) {
         const struct pm_backup_file *f = &x->files[i];
         const char *name = layered_name(f->name);
+        size_t row = row_of(f->name);
         if (f->length == PM_BACKUP_GONE) {
+            close_written(fold, row);
             if (unlinkat(fold->dir_fd, name, 0) != 0 && errno != ENOENT)
                 return fold_failed(fold->dir, name, err);
             continue;
         }
-        int fd = openat(fold->dir_fd, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-        bool good = fd >= 0 && fold_file(fold->from, f, e, fd, &data);
-        if (!good)
-            fold_failed(fold->dir, name, err);
-        if (fd >= 0)
-            close(fd);
-        if (!good)
-            return err->status;
+        int fd = open_written(fold, row);
+        if (fd < 0 || !fold_file(fold->from, f, e, fd, &data))
+            return fold_failed(fold->dir, name, err);
         e += f->entries;
     }
     return PM_OK;
 }
 
-// ---- checking -----------------------------------------------------------------------------------
-
-static size_t row_of(const char *name) {
-    size_t row = 0;
-    while (strcmp(pm_heap_files[row].name, name) != 0) // pm_backup_read() lets no other name pass
-        row++;
-    return row;
+// Each file that was written, if all went well, and closes it.
+static int sync_written(struct fold *fold, int status, struct pm_error *err) {
+    for (size_t row = 0; row < PM_HEAP_FILES; row++) {
+        if (status == PM_OK && fold->written[row] && fsync(fold->written[row] - 1) != 0)
+            status = fold_failed(fold->dir, layered_name(pm_heap_files[row].name), err);
+        close_written(fold, row);
+    }
+    return status;
 }
+
+// ---- checking -----------------------------------------------------------------------------------
 
 static int note_places(struct fold *fold, const struct pm_backup_index *x, struct pm_error *err) {
     const struct pm_backup_entry *e = x->entries;
@@ -260,28 +285,10 @@ static int fold_all(struct fold *fold, struct pm_error *err) {
     if (status == PM_OK)
         status = check_base(fold, err);
     if (status == PM_OK)
-        status = each_increment(fold, fold_increment, err);
+        status = sync_written(fold, each_increment(fold, fold_increment, err), err);
     for (size_t row = 0; row < PM_HEAP_FILES; row++)
         pm_backup_forget(&fold->places[row]);
     return status;
-}
-
-// Each file that a backup may have, if it is there.
-static int sync_files(int dir_fd, const char *dir, struct pm_error *err) {
-    for (size_t i = 0; i < PM_HEAP_FILES; i++) {
-        const char *name = layered_name(pm_heap_files[i].name);
-        int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        if (fd < 0 && errno == ENOENT)
-            continue;
-        bool good = fd >= 0 && fsync(fd) == 0;
-        if (!good)
-            fold_failed(dir, name, err);
-        if (fd >= 0)
-            close(fd);
-        if (!good)
-            return err->status;
-    }
-    return PM_OK;
 }
 
 int pm_backup_fold(int dir_fd, const char *dir, struct pm_error *err) {
@@ -294,8 +301,6 @@ int pm_backup_fold(int dir_fd, const char *dir, struct pm_error *err) {
     int status = fold_all(&fold, err);
     if (fold.from >= 0)
         close(fold.from);
-    if (status == PM_OK)
-        status = sync_files(dir_fd, dir, err);
     if (status == PM_OK &&
         (fsync(dir_fd) != 0 || renameat(dir_fd, PM_BACKUP_SUPERBLOCK, dir_fd, super) != 0 ||
          fsync(dir_fd) != 0))

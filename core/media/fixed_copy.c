@@ -89,19 +89,18 @@ bool pm_fixed_copy_head(char *head, const struct pm_layout *layout) {
 }
 
 // Holes are zeroes of the program, so they are stored, too.
-bool pm_fixed_copy_data(int medium, const struct pm_layout *layout) {
+bool pm_fixed_copy_data(const struct pm_fixed_target *t, const struct pm_layout *layout) {
     const struct pm_file *f = source_of(layout, PM_JOURNAL_DATA);
     bool good = true;
     for (uint64_t at = 0; f && good && at < f->size; at += WINDOW) {
         uint64_t rest = (f->size - at + PM_FIXED_ALIGN - 1) & ~(PM_FIXED_ALIGN - 1);
         uint64_t len = rest < WINDOW ? rest : WINDOW;
         uint64_t used = f->size - at < len ? f->size - at : len;
-        char *map = pm_medium_map(medium, NULL, len, PROT_READ | PROT_WRITE,
+        char *map = pm_medium_map(t->medium->lock, NULL, len, PROT_READ | PROT_WRITE,
                                   layout->part[PM_JOURNAL_DATA].at + at);
         if (map == MAP_FAILED)
             return false;
-        good = read_file(f, map, used, at);
-        pm_make_durable(map, used);
+        good = read_file(f, map, used, at) && pm_target_sync(t, map, used);
         munmap(map, len);
     }
     return good;

@@ -6,7 +6,7 @@
 #ifndef PM_FIXED_COPY_H
 #define PM_FIXED_COPY_H
 
-#include "fixed_format.h"
+#include "fixed_target.h"
 #include "heap.h"
 
 // Whether the open heap, which is in a directory and read only, fits onto the medium with this
@@ -14,7 +14,7 @@
 int pm_fixed_copy_check(const struct pm_layout *layout, const char *path, struct pm_error *err);
 // Stores the parts before heap.N, and all lengths, into `head`, which the caller makes durable.
 bool pm_fixed_copy_head(char *head, const struct pm_layout *layout);
-// Stores heap.N into its part of the medium; flushed, and not synced. False, with errno.
-bool pm_fixed_copy_data(int medium, const struct pm_layout *layout);
+// Stores heap.N into its part of the medium, durably. False, with errno.
+bool pm_fixed_copy_data(const struct pm_fixed_target *t, const struct pm_layout *layout);
 
 #endif

@@ -98,10 +98,14 @@ static int grow_medium(struct pm_fixed_target *t, bool force, struct pm_fixed_ma
     if (made->zeroed && force && !zero_range(t, now, t->bytes))
         return pm_target_failed(t, "cannot be written", err);
     if (made->zeroed && !force)
-        status = pm_target_check_zeroes(t, now, t->bytes, err);
-    if (status != PM_OK || made->same)
+        status = pm_target_make_zeroes(t, now, t->bytes, err);
+    if (status != PM_OK)
         return status;
-    pm_commit_u64(&lengths->grown, pm_seal((uint32_t)(t->bytes >> PM_PAGE_SHIFT), PM_SALT_GROWN));
+    // Also where the heap is as large already: an earlier try may have stored the word, and may not
+    // have made it durable.
+    uint64_t grown =
+        made->same ? lengths->grown : pm_seal((uint32_t)(t->bytes >> PM_PAGE_SHIFT), PM_SALT_GROWN);
+    __atomic_store_n(&lengths->grown, grown, __ATOMIC_RELEASE);
     return pm_target_sync(t, t->head, PM_FIXED_ALIGN)
                ? PM_OK
                : pm_target_failed(t, "cannot be written", err);

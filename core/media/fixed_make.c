@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/crc.h"
+#include "base/os_file.h"
 #include "fixed_copy.h"
 #include "fixed_layout.h"
 #include "fixed_target.h"
@@ -117,7 +118,7 @@ static void set_shards(struct pm_super_file *file, unsigned count) {
 }
 
 static bool store_magic(unsigned i, uint64_t magic) {
-    pm_commit_u64((uint64_t *)(void *)target[i].head, magic);
+    __atomic_store_n((uint64_t *)(void *)target[i].head, magic, __ATOMIC_RELEASE);
     return pm_target_sync(&target[i], target[i].head, PM_PAGE_SIZE);
 }
 
@@ -146,17 +147,28 @@ static bool fill_head(unsigned i, unsigned count, bool copy) {
     return pm_target_sync(&target[i], head, len);
 }
 
+// A heap whose making has failed is none, in the caches either.
+static int take_back(unsigned count, unsigned failed, struct pm_error *err) {
+    int status = pm_target_failed(&target[failed], "cannot be written", err);
+    for (unsigned k = 0; k < count; k++)
+        store_magic(k, 0);
+    return status;
+}
+
 static int write_heap(unsigned count, bool copy, struct pm_error *err) {
     unsigned i = 0;
     bool good = true;
     for (unsigned k = 0; k < count && good; k++)
         good = store_magic(i = k, 0);
     for (unsigned k = 0; k < count && good; k++)
-        good = (!copy || pm_fixed_copy_data(target[i = k].medium->lock, &layouts[k])) &&
+        good = (!copy || pm_fixed_copy_data(&target[i = k], &layouts[k])) &&
                fill_head(i = k, count, copy);
     for (unsigned k = count; k-- > 0 && good;)
         good = store_magic(i = k, PM_LAYOUT_MAGIC);
-    return good ? PM_OK : pm_target_failed(&target[i], "cannot be written", err);
+    for (unsigned k = 0; k < count && good; k++)
+        if (target[k].created && pm_durability != PM_DURABLE_NONE)
+            good = pm_os_sync_parent(target[i = k].medium->path);
+    return good ? PM_OK : take_back(count, i, err);
 }
 
 // ---- all of it ----------------------------------------------------------------------------------
@@ -187,7 +199,7 @@ static int open_all(const char *const path[], unsigned count, const struct pm_fi
         status = check_journal(wish->journal, err);
     for (unsigned i = 0; i < count && status == PM_OK; i++)
         if (!wish->force && !target[i].created)
-            status = pm_target_check_zeroes(&target[i], 0, target[i].bytes, err);
+            status = pm_target_make_zeroes(&target[i], 0, target[i].bytes, err);
     return status;
 }
 

@@ -282,11 +282,20 @@ static int use_medium(struct pm_medium *m, struct pm_layout *found, struct pm_er
         take_part(m, part, &found->part[part]);
     if (status == PM_OK)
         status = measure(m, err);
-    // A process that was killed, or a tool, may have left the last of these words in the caches
-    // alone. They become durable before anything is stored that relies on them.
-    if (status == PM_OK && !pm_fixed.readonly)
-        pm_make_durable(m->head, sizeof *found + sizeof *m->lengths);
     return status;
+}
+
+// A process that was killed, or a tool, may have left the last of these words in the caches alone,
+// or its sync has failed: then a later sync does not write them. So they are stored again.
+void pm_fixed_settle(void) {
+    const size_t len = sizeof(struct pm_layout) + sizeof(struct pm_lengths);
+    for (PM_EACH_MEDIUM(m)) {
+        for (size_t at = 0; at < len; at += PM_PAGE_SIZE) {
+            volatile char *page = m->head + at;
+            *page = *page;
+        }
+        pm_make_durable(m->head, len);
+    }
 }
 
 int pm_fixed_open(struct pm_error *err) {

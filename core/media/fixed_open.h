@@ -20,5 +20,8 @@ int pm_fixed_lock(enum pm_open_mode mode, bool wait, struct pm_error *err);
 bool pm_fixed_still_there(void);
 // With the locks: checks the layouts, maps the heads and gives the parts to pm_heap.
 int pm_fixed_open(struct pm_error *err);
+// On fixed media: makes durable what layouts and lengths say, whoever has stored it. Comes before
+// any store that relies on them.
+void pm_fixed_settle(void);
 
 #endif

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/os_file.h"
 #include "fixed_map.h"
 #include "persist.h"
 #include "view.h"
@@ -154,8 +155,11 @@ int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *e
     return may_store(head, len) ? PM_OK : pm_target_failed(t, "cannot be written", err);
 }
 
+// On a plain file fsync() writes what was stored through a mapping, too. Where the disk fails,
+// pm_make_durable() would end the tool, and this step could not be taken back.
 bool pm_target_sync(const struct pm_fixed_target *t, const void *at, size_t len) {
-    pm_make_durable(at, len);
+    if (pm_durability != PM_DURABLE_PAGE || t->medium->device)
+        pm_make_durable(at, len);
     return pm_durability == PM_DURABLE_NONE || t->medium->device || fsync(t->medium->lock) == 0;
 }
 
@@ -183,20 +187,60 @@ static int say_found(const char *path, const char *at, uint64_t offset, uint64_t
                    path, (unsigned long)(offset + byte));
 }
 
-int pm_target_check_zeroes(const struct pm_fixed_target *t, uint64_t from, uint64_t to,
-                           struct pm_error *err) {
-    for (uint64_t at = from; at < to; at += PM_TARGET_WINDOW) {
-        uint64_t len = to - at < PM_TARGET_WINDOW ? to - at : PM_TARGET_WINDOW;
-        char *map = mmap(NULL, len, PROT_READ, MAP_SHARED, t->medium->lock, (off_t)at);
-        if (map == MAP_FAILED)
-            return pm_target_failed(t, "cannot map it", err);
-        pm_view_note(map, len, t->medium->path, true, at);
-        uint64_t byte = first_byte(map, len);
-        int status = byte < len ? say_found(t->medium->path, map, at, byte, err) : PM_OK;
-        pm_view_forget(map);
-        munmap(map, len);
-        if (status != PM_OK)
-            return status;
+// The next range from *at on that may hold data, in whole pages; returns its end. A file system
+// shows space that was only allocated as a hole: that is zeroes on the medium, too.
+static uint64_t next_data(const struct pm_fixed_target *t, uint64_t *at, uint64_t to) {
+    int fd = t->medium->lock;
+    off_t data = t->medium->device ? -1 : lseek(fd, (off_t)*at, SEEK_DATA);
+    off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
+    if (data < 0 && !t->medium->device && errno == ENXIO)
+        *at = to;
+    if (data < 0 || hole < 0)
+        return to;
+    uint64_t page = (uint64_t)data & ~(PM_PAGE_SIZE - 1);
+    uint64_t end = ((uint64_t)hole + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
+    *at = page > *at ? page : *at;
+    *at = *at < to ? *at : to;
+    return end < to ? end : to;
+}
+
+// Zeroes that the page cache shows need not be on the medium: whoever wrote them, as a try of this
+// tool, may not have synced them, or the sync failed, and then a later one does not write them. So
+// they are written again.
+static bool write_zeroes(const struct pm_fixed_target *t, uint64_t at, uint64_t len) {
+    static const char zeroes[64 * PM_PAGE_SIZE];
+    for (uint64_t part; len; at += part, len -= part) {
+        part = len < sizeof zeroes ? len : sizeof zeroes;
+        if (!pm_os_write_all(t->medium->lock, zeroes, part, at))
+            return false;
     }
-    return PM_OK;
+    return true;
+}
+
+static int check_window(const struct pm_fixed_target *t, uint64_t at, uint64_t len,
+                        struct pm_error *err) {
+    char *map = mmap(NULL, len, PROT_READ, MAP_SHARED, t->medium->lock, (off_t)at);
+    if (map == MAP_FAILED)
+        return pm_target_failed(t, "cannot map it", err);
+    pm_view_note(map, len, t->medium->path, true, at);
+    uint64_t byte = first_byte(map, len);
+    int status = byte < len ? say_found(t->medium->path, map, at, byte, err) : PM_OK;
+    if (status == PM_OK && (pm_durability != PM_DURABLE_PAGE || t->medium->device))
+        pm_flush(map, len);
+    else if (status == PM_OK && !write_zeroes(t, at, len))
+        status = pm_target_failed(t, "cannot be written", err);
+    pm_view_forget(map);
+    munmap(map, len);
+    return status;
+}
+
+int pm_target_make_zeroes(const struct pm_fixed_target *t, uint64_t from, uint64_t to,
+                          struct pm_error *err) {
+    for (uint64_t at = from, end; at < to; at = end) {
+        end = next_data(t, &at, to);
+        end = end - at < PM_TARGET_WINDOW ? end : at + PM_TARGET_WINDOW;
+        if (end > at && check_window(t, at, end - at, err) != PM_OK)
+            return err->status;
+    }
+    return pm_target_sync(t, NULL, 0) ? PM_OK : pm_target_failed(t, "cannot be written", err);
 }

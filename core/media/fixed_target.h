@@ -26,9 +26,9 @@ int pm_target_open(struct pm_fixed_target *t, const char *path, uint64_t size, b
 void pm_target_close(struct pm_fixed_target *t, bool remove);
 // Maps so many bytes of its beginning.
 int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *err);
-// Whether the bytes are zeroes.
-int pm_target_check_zeroes(const struct pm_fixed_target *t, uint64_t from, uint64_t to,
-                           struct pm_error *err);
+// Whether the bytes are zeroes. If they are, they are durable when this returns.
+int pm_target_make_zeroes(const struct pm_fixed_target *t, uint64_t from, uint64_t to,
+                          struct pm_error *err);
 // What was stored there reaches the medium. False, with errno.
 bool pm_target_sync(const struct pm_fixed_target *t, const void *at, size_t len);
 // The path, what was tried, and errno.

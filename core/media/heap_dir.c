@@ -20,6 +20,7 @@
 #include "nameless.h"
 #include "volume.h"
 #include "volume_file.h"
+#include "volume_sync.h"
 
 #define SUPERBLOCK pm_heap.super_file.name
 #define NEW_SUPERBLOCK pm_heap.new_super.name

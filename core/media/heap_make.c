@@ -52,11 +52,14 @@ bool pm_make_file(const struct pm_heap_file *f, bool sync) {
                 fd >= 0 && (!is_log || write_log_header(fd)) && (!sync || fsync(fd) == 0));
 }
 
-// The files of a new heap, but the superblock.
+// The files of a new heap, but the superblock. What is written is synced by the descriptor that
+// wrote it: syncfs(), which comes later, says nothing of it on kernels before 5.8.
 static int make_empty(const struct pm_superblock *super, struct pm_error *err) {
+    bool syncs = !pm_heap.nameless && pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE;
     for (size_t i = 0; i < PM_FIRST_FILES; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
-        if (f->empty && (!f->feature || super->incompat & f->feature) && !pm_make_file(f, false))
+        bool sync = syncs && pm_heap_file(f) == &pm_heap.shard[0].log;
+        if (f->empty && (!f->feature || super->incompat & f->feature) && !pm_make_file(f, sync))
             return pm_make_reason(err, f->name);
     }
     return PM_OK;
@@ -153,12 +156,14 @@ static bool link_file(struct pm_file *file, const char *name) {
 }
 
 // superblock.new comes first: with it what an interruption leaves is a remnant. superblock comes
-// last.
+// last. While the files had no names, nothing in them had to be durable.
 int pm_make_names(struct pm_error *err) {
     for (size_t i = 0; i < pm_heap_file_count(); i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         const char *name = pm_heap_file(f) == &pm_heap.super_file ? NEW_SUPERBLOCK : f->name;
-        if (pm_heap_holds(f) && !link_file(pm_heap_file(f), name))
+        struct pm_file *file = pm_heap_file(f);
+        if (pm_heap_holds(f) &&
+            !(link_file(file, name) && (!pm_persist_syncs() || pm_file_sync(file))))
             return pm_make_reason(err, name);
     }
     int status = pm_dir_lock(pm_heap.super_file.fd, PM_OPEN_EXISTING, false, err); // of a new one

@@ -19,7 +19,7 @@
 #include "doubt.h"
 #include "feature.h"
 #include "file.h"
-#include "fixed.h"
+#include "fixed_open.h"
 #include "heap_dir.h"
 #include "heap_lock.h"
 #include "heap_make.h"
@@ -444,11 +444,11 @@ int pm_heap_volatile(struct pm_error *err) {
 }
 
 // The words lie in one cache line, so they become durable in this order. A killed process may have
-// left its last stores in the caches only, and a power failure could still undo them. So everything
-// that this process has read is made durable before it builds on it: the state page and the slots
-// here, the log in pm_log_activate().
+// left its last stores in the caches only, so everything that this process has read is made durable
+// before it builds on it: the state page and the slots here, the log in pm_log_activate().
 void pm_heap_dirty(void) {
     struct pm_state *state = &pm_heap.super->state;
+    pm_fixed_settle();
     __atomic_store_n(&state->state, PM_STATE_DIRTY, __ATOMIC_RELEASE);
     __atomic_store_n(&state->opens, state->opens + 1, __ATOMIC_RELEASE);
     __atomic_store_n(&state->owner_pid, (uint64_t)getpid(), __ATOMIC_RELEASE);

@@ -29,6 +29,7 @@
 #include "persist.h"
 #include "shard_place.h"
 #include "volume.h"
+#include "volume_sync.h"
 #include "work_copy.h"
 
 static struct pm_shard_state *shard_state(void) {

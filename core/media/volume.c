@@ -15,6 +15,7 @@
 #include "fixed.h"
 #include "persist.h"
 #include "volume_file.h"
+#include "volume_sync.h"
 
 #define FILE_NAME PM_VOLUME_FILE
 #define LINK_NAME 24 // volume.7
@@ -231,19 +232,28 @@ static int check_empty(int fd, const struct pm_volume *wanted, const char *path,
 
 static bool durable(int fd) { return !pm_persist_syncs() || fsync(fd) == 0; }
 
-// The file is there and durable before the link to its directory.
-static bool write_volume(int dir, const struct pm_volume *v) {
-    int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+// The file is there and durable before the link to its directory, and so is the directory's name.
+// What is there is written again: the process that wrote it may have been killed before its sync,
+// or that sync has failed, and a later one would not write it.
+static bool write_volume(int dir, const char *path, const struct pm_volume *v) {
+    int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool good = fd >= 0 && pm_os_write_all(fd, v, sizeof *v, 0) && durable(fd);
     if (fd >= 0)
         close(fd);
-    return good && durable(dir);
+    return good && durable(dir) && (!pm_persist_syncs() || pm_os_sync_parent(path));
 }
 
 static bool make_link(const char *path, unsigned k) {
     char name[LINK_NAME];
     link_name(k, name);
-    return symlinkat(path, pm_heap.dir_fd, name) == 0 && durable(pm_heap.dir_fd);
+    if (symlinkat(path, pm_heap.dir_fd, name) != 0)
+        return false;
+    if (durable(pm_heap.dir_fd))
+        return true;
+    int saved = errno;
+    unlinkat(pm_heap.dir_fd, name, 0); // else it would lead to a directory without its file
+    errno = saved;
+    return false;
 }
 
 static int make_volume(const char *path, unsigned k, struct pm_error *err) {
@@ -266,9 +276,9 @@ static int make_volume(const char *path, unsigned k, struct pm_error *err) {
     if (status == PM_OK && is == PM_NOT_THERE) { // else a cut came before its link
         status = check_empty(fd, &wanted, path, err);
         written = status == PM_OK;
-        if (written && !write_volume(fd, &wanted))
-            status = bad_file(path, err);
     }
+    if (status == PM_OK && !write_volume(fd, path, &wanted))
+        status = bad_file(path, err);
     if (status == PM_OK)
         status = check_medium(fd, path, err);
     if (status == PM_OK && !make_link(path, k))
@@ -363,6 +373,8 @@ int pm_volumes_open(const char *more, enum pm_open_mode mode, struct pm_error *e
         status = use_named(more, len, k, mode, err);
         more += len + (more[len] != '\0');
     }
+    if (status == PM_OK && !pm_heap.readonly && !pm_heap.created)
+        status = pm_volumes_sync(err);
     return status == PM_OK ? place_shards(err) : status;
 }
 
@@ -410,16 +422,6 @@ unsigned pm_volume_choose(unsigned shard, unsigned node) {
 
 void pm_volume_note(unsigned shard, unsigned volume) {
     __atomic_store_n(&shard_state()->volume[shard], (uint8_t)volume, __ATOMIC_RELEASE);
-}
-
-bool pm_volume_sync(unsigned volume) {
-    if (!pm_persist_syncs())
-        return true;
-    int fd = volume ? open_link(pm_heap.dir_fd, volume) : pm_heap.dir_fd;
-    bool good = fd >= 0 && fsync(fd) == 0;
-    if (volume && fd >= 0)
-        close(fd);
-    return good;
 }
 
 // ---- removal ------------------------------------------------------------------------------------

@@ -42,8 +42,6 @@ uint64_t pm_volume_addresses(unsigned volume);
 void pm_volume_note(unsigned shard, unsigned volume);
 // The node of the volume's device, if the heap has several volumes; -1: not known.
 int pm_volume_node(unsigned volume);
-// Makes new and removed names in the shard's directory durable.
-bool pm_volume_sync(unsigned volume);
 
 // ---- for a heap that need not be open; `dir_fd` is its directory --------------------------------
 

@@ -226,7 +226,7 @@ static int give_name(struct pm_error *err) {
     if (pm_dir_lock(other.file[PM_ROW_super_file].fd, PM_OPEN_CREATE, false, &why) != PM_OK)
         return reason(err, "lock");
     if (renameat(other.dir_fd, from, other.dir_fd, to) != 0 ||
-        (pm_persist_syncs() && fsync(other.dir_fd) != 0))
+        (pm_persist_syncs() && (fsync(other.dir_fd) != 0 || !pm_os_sync_parent(other.dir))))
         return reason(err, to);
     return PM_OK;
 }
@@ -360,19 +360,15 @@ static bool exchange(char *aside) {
     return false;
 }
 
-// A name is durable once its directory is.
-static bool names_durable(void) {
-    char parent[sizeof other.dir];
-    if (!pm_persist_syncs())
-        return true;
-    strcpy(parent, other.dir);
-    char *slash = strrchr(parent, '/');
-    *(slash && slash > parent ? slash : parent + 1) = '\0';
-    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool good = fd >= 0 && fsync(fd) == 0;
-    if (fd >= 0)
-        close(fd);
-    return good;
+// A name is durable once its directory is. Else the heap from before the fork stays, since after a
+// power failure it may have the name again.
+static int make_names_durable(struct pm_error *err) {
+    if (!pm_persist_syncs() || pm_os_sync_parent(pm_heap.dir))
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%.200s: its new name cannot be made durable: %s; after a power failure it may "
+                   "lie beside that name, with the id of process %d",
+                   pm_heap.dir, pm_strerror(errno), (int)getpid());
 }
 
 int pm_heap_copy_take_place(struct pm_error *err) {
@@ -393,8 +389,9 @@ int pm_heap_copy_take_place(struct pm_error *err) {
                 other.dir, pm_strerror(errno), pm_heap.dir);
     if (good)
         strcpy(pm_heap.dir, other.dir);
-    if (good && there && names_durable() && pm_dir_empty(other.dir_fd))
+    int status = good ? make_names_durable(err) : err->status;
+    if (status == PM_OK && there && pm_dir_empty(other.dir_fd))
         rmdir(aside);
     close_other();
-    return good ? PM_OK : err->status;
+    return status;
 }

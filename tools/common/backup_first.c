@@ -53,14 +53,8 @@ static bool clear_to(struct copy *c, uint64_t block) {
            ftruncate(c->fd, (off_t)from) == 0; // then all that follows is written again
 }
 
-static bool has_it(const struct copy *c, uint64_t block, const char *data) {
-    char there[PM_BACKUP_BLOCK];
-    return block * PM_BACKUP_BLOCK < c->had &&
-           pread(c->fd, there, sizeof there, (off_t)(block * PM_BACKUP_BLOCK)) ==
-               (ssize_t)sizeof there &&
-           memcmp(there, data, sizeof there) == 0;
-}
-
+// Also what an interrupted round has written already is written: if that round did not sync it, or
+// the sync failed, this one's sync does not write what only the page cache has.
 static bool copy_block(uint64_t block, const char *data, void *arg) {
     struct copy *c = arg;
     record_entry(c->record, block, pm_backup_sum(data));
@@ -69,8 +63,6 @@ static bool copy_block(uint64_t block, const char *data, void *arg) {
     c->round->changed += PM_BACKUP_BLOCK;
     if (c->progress)
         c->progress("copy", c->round->changed, c->total);
-    if (has_it(c, block, data))
-        return c->good;
     if (c->count && (c->first + c->count != block || c->count == RUN_BLOCKS) && !write_run(c))
         return false;
     if (!c->count)
@@ -265,22 +257,13 @@ static bool write_checksums(const struct target *t, const struct record *record,
     return good;
 }
 
-// The name of a directory is durable once its parent is.
-static bool sync_parent(const struct target *t) {
-    int fd = openat(t->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool good = fd < 0 ? errno == EACCES : fsync(fd) == 0; // it may not be ours to read
-    if (fd >= 0)
-        close(fd);
-    return good;
-}
-
 static int finish_first(const struct target *t, const struct record *record, struct round *r,
                         struct pm_error *err) {
     if (!write_checksums(t, record, r))
         return target_failed(t, PM_BACKUP_CHECKSUMS, err);
     if (fsync(t->fd) != 0 ||
         renameat(t->fd, PM_BACKUP_UNFINISHED, t->fd, pm_heap.super_file.name) != 0 ||
-        fsync(t->fd) != 0 || !sync_parent(t))
+        fsync(t->fd) != 0 || !target_sync_parent(t))
         return target_failed(t, pm_heap.super_file.name, err);
     return PM_OK;
 }

@@ -101,7 +101,7 @@ static int load_increments(int fd, const char *what, struct kept *kept, struct p
     struct pm_backup_index x;
     uint64_t round = 0;
     int status = PM_OK;
-    for (;; kept->end = x.next, kept->increments++) {
+    for (;; kept->last = kept->end, kept->end = x.next, kept->increments++) {
         status = pm_backup_read(fd, kept->end, true, what, &x, err);
         if (status != PM_OK)
             break;

@@ -28,7 +28,7 @@ struct kept {
     uint8_t uuid[16];
     uint64_t round, when;
     uint64_t increments; // how many
-    uint64_t end;        // of the last one, in backup.increments
+    uint64_t last, end;  // where the last one begins and ends in backup.increments
     uint32_t head_crc;   // of the last one
     struct pm_backup_rounds rounds;
     struct kept_file file[PM_HEAP_FILES];

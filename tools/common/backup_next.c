@@ -8,6 +8,10 @@
 //
 // So nobody opens the backup without folding, and who folds finds the rounds up to the last one
 // that has its magic number.
+//
+// A round may end between a change and its fsync, or by an fsync that fails. The page cache then
+// shows what the disk does not have, and a later fsync does not write it. So each round begins by
+// doing again what the round before has done last (settle).
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -165,16 +169,14 @@ static int write_increment(struct writer *w, struct pm_error *err) {
 }
 
 // Enters a round in the ledger, durably. A backup of an older version has none until it is folded.
-static int enter(struct writer *w, uint64_t round, uint64_t end, uint32_t head_crc,
+static int enter(const struct target *t, uint64_t round, uint64_t end, uint32_t head_crc,
                  struct pm_error *err) {
-    const struct target *t = w->target;
     const struct pm_backup_rounds *r = &t->kept.rounds;
     if (!r->known)
         return PM_OK;
     int fd = openat(t->fd, PM_BACKUP_CHECKSUMS, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     bool good = fd >= 0 && pm_backup_write_ledger(fd, r->at, t->kept.uuid, round, end, head_crc) &&
                 fsync(fd) == 0;
-    w->round->written += sizeof(struct pm_backup_ledger);
     if (!good)
         target_failed(t, PM_BACKUP_CHECKSUMS, err);
     if (fd >= 0)
@@ -182,12 +184,32 @@ static int enter(struct writer *w, uint64_t round, uint64_t end, uint32_t head_c
     return good ? PM_OK : err->status;
 }
 
-// The tool may have been killed before it entered the round before.
-static int catch_up(struct writer *w, struct pm_error *err) {
-    const struct kept *kept = &w->target->kept;
-    return kept->rounds.ledger.round < kept->round
-               ? enter(w, kept->round, kept->end, kept->head_crc, err)
-               : PM_OK;
+// The magic number of the last increment, if there is one.
+static bool commit_again(const struct target *t, uint64_t *written) {
+    if (!t->kept.increments)
+        return true;
+    int fd = openat(t->fd, PM_BACKUP_INCREMENTS, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    bool good = fd >= 0 && record_commit(fd, t->kept.last) && fsync(fd) == 0;
+    int saved = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = saved;
+    *written += sizeof(uint64_t);
+    return good;
+}
+
+// The last steps of the round before, in their order: names, magic number, ledger. What was written
+// before these was synced by the round that wrote it, or they would not be there.
+static int settle(const struct target *t, uint64_t *written, struct pm_error *err) {
+    const struct kept *kept = &t->kept;
+    if (fsync(t->fd) != 0 || !target_sync_parent(t))
+        return target_failed(t, ".", err);
+    if (!commit_again(t, written))
+        return target_failed(t, PM_BACKUP_INCREMENTS, err);
+    if (kept->round == kept->rounds.base)
+        return PM_OK;
+    *written += sizeof(struct pm_backup_ledger);
+    return enter(t, kept->round, kept->end, kept->head_crc, err);
 }
 
 static int commit(struct writer *w, struct pm_error *err) {
@@ -244,11 +266,10 @@ static int write_round(struct writer *w, struct pm_error *err) {
     w->at = t->kept.end;
     status = write_increment(w, err);
     if (status == PM_OK)
-        status = catch_up(w, err);
-    if (status == PM_OK)
         status = commit(w, err);
     if (status == PM_OK)
-        status = enter(w, w->round->number, w->to, w->head_crc, err);
+        status = enter(w->target, w->round->number, w->to, w->head_crc, err);
+    w->round->written += sizeof(struct pm_backup_ledger);
     if (status == PM_OK)
         release_replaced(w);
     close(w->fd);
@@ -299,7 +320,10 @@ static int fold_increments(struct target *t, struct pm_error *err) {
 int round_next(struct source *s, struct target *t, pm_progress *progress, struct round *r,
                struct pm_error *err) {
     static struct record record;
+    uint64_t settled = 0;
     int status = t->state == PM_BACKUP_IS_PLAIN ? target_unused(t, err) : PM_OK;
+    if (status == PM_OK)
+        status = settle(t, &settled, err);
     if (status == PM_OK && t->kept.increments >= INCREMENTS_MAX)
         status = fold_increments(t, err);
     struct search search = {
@@ -316,7 +340,9 @@ int round_next(struct source *s, struct target *t, pm_progress *progress, struct
         return status;
     if (record.failed)
         return pm_fail(err, PM_OPERATIONAL, "no memory for the checksums of the backup");
-    *r = (struct round){.number = t->kept.round + 1, .changed = record.blocks * PM_BACKUP_BLOCK};
+    *r = (struct round){.number = t->kept.round + 1,
+                        .changed = record.blocks * PM_BACKUP_BLOCK,
+                        .written = settled};
     r->nothing = record.count == 0;
     if (r->nothing)
         r->number--;

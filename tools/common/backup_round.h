@@ -19,8 +19,7 @@ struct round {
     uint64_t written; // bytes written to the directory
 };
 
-// Copies everything into an empty directory or an unfinished backup. What an earlier, interrupted
-// round has copied is compared, and not written again.
+// Copies everything into an empty directory or an unfinished backup.
 int round_first(struct source *s, struct target *t, pm_progress *progress, struct round *r,
                 struct pm_error *err);
 // Appends what has changed. Until the last step the backup of the round before stands.

@@ -241,6 +241,16 @@ int target_room(const struct target *t, uint64_t bytes, struct pm_error *err) {
                    t->dir, figure_bytes(bytes, needs), figure_bytes(free_bytes, room));
 }
 
+bool target_sync_parent(const struct target *t) {
+    int fd = openat(t->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool good = fd < 0 || fsync(fd) == 0; // it may not be ours to read
+    int saved = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = saved;
+    return good;
+}
+
 void target_give_up(struct target *t) {
     if (t->made)
         rmdir(t->dir);

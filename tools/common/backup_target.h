@@ -30,6 +30,8 @@ int target_room(const struct target *t, uint64_t bytes, struct pm_error *err);
 // PLAIN: whether any program has used the backup as its heap since the last round. Every opening
 // for writing changes the superblock.
 int target_unused(const struct target *t, struct pm_error *err);
+// The name of the directory becomes durable.
+bool target_sync_parent(const struct target *t);
 // After a failure: removes the directory if it was made and is still empty.
 void target_give_up(struct target *t);
 
