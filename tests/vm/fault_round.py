@@ -15,6 +15,7 @@ import subprocess
 from copies import build_folder
 
 REFUSED = 125  # the status of a start that PMAlloc refuses
+ABORTED = 134  # of a program that works without commit mode when its metadata cannot be flushed
 UNABLE = 8  # of a tool that could not do its work
 
 

@@ -6,7 +6,7 @@ Linux forgets a page that could not be written once it has said so. So the heap 
 and on the disk it is old in part, and a later sync says that all is well. As soon as a program has
 started in commit mode, or was closed without it, all must be there: a round of one instant."""
 
-from fault_round import REFUSED, Round, Wrong, listing
+from fault_round import ABORTED, REFUSED, Round, Wrong, listing
 
 KEYS = 2000
 OLD = (f"fill {KEYS} 1", "set c old", f"fill {KEYS} 2", "set c new")
@@ -49,10 +49,10 @@ class StartRound(Round):
     def judge(self, told):
         tries = [told.sessions[name] for name in told.sessions if name.startswith("try")]
         for session in tries[:-1]:
-            self.insist_on_refusal(session, REFUSED)
+            self.insist_on_end(session)
         last = tries[-1]
         if not last.answers():
-            self.insist_on_refusal(last, REFUSED)
+            self.insist_on_end(last)
             self.tally["not started"] += 1
             if told.disk["well"]:
                 raise Wrong(f"the disk is well, and no start goes on: {last.messages()}")
@@ -60,6 +60,11 @@ class StartRound(Round):
         self.insist_on_recovery(told)
         if self.commits or last.status == 0:
             self.compare(told, last)
+
+    def insist_on_end(self, session):
+        """A start is refused; a program that works without commit mode is aborted."""
+        works = session.status == ABORTED and not self.commits
+        self.insist_on_refusal(session, ABORTED if works else REFUSED)
 
     def compare(self, told, last):
         """The program has started: all until then is there, and what it has promised since."""
