@@ -419,15 +419,16 @@ int pm_heap_journal(struct pm_error *err) {
     if (!journal.group || !file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     pm_feature_set(PM_INCOMPAT_JOURNAL | PM_INCOMPAT_LAPS);
+    // What is in the files counts as the first commit. A backup may count commits of a journal that
+    // it does not have.
     pm_heap.super->state.applied = 0;
+    if (pm_doubt_settle(err) != PM_OK)
+        return err->status;
+    pm_make_durable(&pm_heap.super->state.doubt, sizeof pm_heap.super->state.doubt);
     each_file(note_length);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
     pm_checkpoint_begin(&journal);
-    // What is in the files counts as the first commit.
-    if (pm_doubt_settle(err) != PM_OK)
-        return err->status;
-    pm_make_durable(&pm_heap.super->state.doubt, sizeof pm_heap.super->state.doubt);
     if (!make_copies())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT_DIR: its data cannot be copied to memory: %s (see "

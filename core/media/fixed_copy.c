@@ -73,6 +73,12 @@ static size_t whole_pages(const struct pm_file *f) {
     return (f->size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
 }
 
+// What is copied is synced, and has no journal.
+static void forget_journal(struct pm_super_file *super) {
+    super->state.doubt = 0;
+    super->state.applied = 0;
+}
+
 bool pm_fixed_copy_head(char *head, const struct pm_layout *layout) {
     struct pm_lengths *lengths = (struct pm_lengths *)(void *)(head + sizeof *layout);
     bool good = true;
@@ -82,6 +88,8 @@ bool pm_fixed_copy_head(char *head, const struct pm_layout *layout) {
             continue;
         if (part != PM_JOURNAL_DATA)
             good = read_file(f, head + layout->part[part].at, whole_pages(f), 0);
+        if (part == PM_JOURNAL_SUPER)
+            forget_journal((struct pm_super_file *)(void *)(head + layout->part[part].at));
         lengths->pages[part] =
             pm_seal((uint32_t)(whole_pages(f) >> PM_PAGE_SHIFT), PM_SALT_LENGTH(part));
     }

@@ -206,6 +206,21 @@ def test_what_is_before_the_damage_can_be_had(heap, shm):
     assert recover(shm / "copy", "--at", "bad").returncode == 16
 
 
+def test_what_has_no_journal_counts_no_commits(heap, shm):
+    """A backup and a fixed medium are made of files that count commits of a journal."""
+    killed_shell(heap)
+    assert word(heap, APPLIED) & 0xFFFFFFFF
+    backup, medium = shm / "backup", shm / "medium"
+    succeeds(run([app("kvshell").parents[1] / "pmalloc-backup", heap, backup], False))
+    making = ["--make", "--from", backup, "--size", "32M", "--journal", "8M"]
+    succeeds(recover(medium, *making))
+    for there in (medium, backup):
+        assert recover(there, "--check").returncode in (0, 1)
+        assert all_sets(there), there
+        killed_shell(there)
+        assert all_sets(there), there
+
+
 # ---- a sync that fails in a run
 
 
