@@ -159,7 +159,9 @@ static void find_data(void *at, size_t len, void *found) {
 // looking at so many pages again.
 #define WORTH_DROPPING 16
 
-static bool worth_dropping(void) { return pm_commit_last.copied >= WORTH_DROPPING; }
+static bool worth_dropping(void) {
+    return pm_commit_last.copied >= WORTH_DROPPING && pm_checkpoint_is_durable();
+}
 
 // The kernel may store a sleeping call's result at any moment. A page must not be dropped then.
 static bool may_drop(void) {

@@ -134,9 +134,11 @@ static int look(struct pm_recovery *found, struct pm_error *err, bool print) {
     if (status == PM_OK && print) {
         static struct info info;
         info = (struct info){.heap = heap, .found = *found};
-        census_take(&info.census);
-        info_json(&info);
-        info_text(&info, true);
+        status = census_take(&info.census, err);
+        if (status == PM_OK) {
+            info_json(&info);
+            info_text(&info, true);
+        }
     }
     reset();
     return status;
