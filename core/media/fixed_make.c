@@ -166,7 +166,7 @@ static int write_heap(unsigned count, bool copy, struct pm_error *err) {
     for (unsigned k = count; k-- > 0 && good;)
         good = store_magic(i = k, PM_LAYOUT_MAGIC);
     for (unsigned k = 0; k < count && good; k++)
-        if (target[k].created && pm_durability != PM_DURABLE_NONE)
+        if (!media[k].device && pm_durability != PM_DURABLE_NONE) // an earlier try may have made it
             good = pm_os_sync_parent(target[i = k].medium->path);
     return good ? PM_OK : take_back(count, i, err);
 }

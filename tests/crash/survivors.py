@@ -45,21 +45,7 @@ NEXT_DRAIN = "the next drain comes before the commit that could bring the chunk 
 NO_ROOM = "the log had no room, so the next entry first needs a new chunk, and that drains"
 DRAINED_NEXT = "nothing is stored before the drain of the log, or in pm_roots_drop() of the table"
 WITH_LINK = "the drain of the table's first link comes before anybody knows of either"
-COPIED = ("pm_fixed_copy_data", "pm_make_durable(map, used);")
-TWICE = "pm_target_sync() flushes and drains the same line after it"
-SITES = (
-    ("store_magic", "pm_commit_u64((uint64_t *)(void *)target[i].head, magic);"),
-    (
-        "grow_medium",
-        "pm_commit_u64(&lengths->grown, pm_seal((uint32_t)(t->bytes >> PM_PAGE_SHIFT), "
-        "PM_SALT_GROWN));",
-    ),
-)
-BEFORE_MAGIC = "the drain of the head comes before the magic is stored"
 HARMLESS = {
-    **{(op, *site): TWICE for op in ("drop-flush", "drop-drain", "late-flush") for site in SITES},
-    ("drop-drain", *COPIED): BEFORE_MAGIC,
-    ("late-flush", *COPIED): BEFORE_MAGIC,
     ("drop-drain", *DIRTY): DRAINED_NEXT,
     ("late-flush", *DIRTY): DRAINED_NEXT,
     ("late-flush", *INHERITED): "the log's drain comes before anything is freed",
