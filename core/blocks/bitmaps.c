@@ -203,8 +203,15 @@ static const struct pm_bitmaps_header *cannot_read(const struct pm_shard *s, int
 }
 
 // So that a bad block is an error. Kernels before 5.14 do not know this.
-static bool can_read(void *map, size_t size) {
+static bool populate(void *map, size_t size) {
     return madvise(map, size, MADV_POPULATE_READ) == 0 || (errno != EFAULT && errno != EHWPOISON);
+}
+
+// Of a file whose header does not fit, no more is read, and no memory is taken.
+static bool can_read(void *map, size_t size) {
+    if (size < sizeof(struct pm_bitmaps_header) || !populate(map, 1))
+        return size < sizeof(struct pm_bitmaps_header);
+    return !fills(map, size, false) || populate(map, size);
 }
 
 // The file of a shard, mapped; NULL: there is none, or it is damaged or cannot be read.

@@ -18,6 +18,8 @@ SAMPLES = 1  # random elements of an array, beside the first one and the last on
 ALL, DIRTY = {"clean", "recovered", "dirty"}, {"dirty"}
 INFORMATIVE = [
     (r"state\.(owner_pid|owner_start|kept|program.*|reserved.*)", ALL, "for messages only"),
+    (r"state\.doubt", ALL, "who finds it set writes the heap once more"),
+    (r"state\.applied", ALL, "of a heap in commit mode"),
     (r"state\.(opens|bitmaps_tag)|state\.clean\..*", DIRTY, "mean something after a clean close"),
     (r"state\.state", ALL - DIRTY, "clean read as dirty is recovered as after a crash"),
     (r"booklog\.header\.reserved", ALL, "not used"),
