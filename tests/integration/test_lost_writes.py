@@ -18,6 +18,7 @@ import tempfile
 
 import pytest
 from conftest import BUILD, app, compiled, environment, run, said, tool
+from test_fork import end, serving
 from tool_heaps import RECOVER
 
 MIB = 1 << 20
@@ -383,3 +384,25 @@ def test_copies_of_children_are_there_after_their_end(disk, forks):
 
 def state(heap):
     return run([RECOVER, "--check", heap], preload=False).returncode
+
+
+# The second sync of the directory above them is that of the exchange.
+@pytest.mark.parametrize("fail", [0, 2])
+def test_a_daemon_that_takes_the_heap_over(disk, forks, fail):
+    place, ready, log = disk.tree / "heap", disk.tree.parent / "ready", disk.tree.parent / "log"
+    disk.kills = False
+    env = disk.environment(fail, "/tree", True, HEAP=place, ROOTS=BLOCKS, FORK="follow")
+    with open(log, "w", encoding="utf-8") as out:
+        argv = [forks, "daemon_double", "4", ready]
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": out}
+        process = subprocess.Popen(argv, env=env, **quiet)
+        pid = serving(ready, process)
+        assert process.wait(20) == 0
+        end(pid, signal.SIGTERM)
+    said_ = log.read_text()
+    disk.cut()
+    if fail:
+        assert "its new name cannot be made durable: Input/output error" in said_
+        assert place.exists(), said_
+        place = pathlib.Path(f"{place}.{pid}")
+    holds(forks, place, 5, said_)
