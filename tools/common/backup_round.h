@@ -14,7 +14,7 @@
 struct round {
     uint64_t number;
     bool first;
-    bool nothing;     // nothing has changed since the round before: nothing was written
+    bool nothing;     // nothing has changed since the round before: no increment was written
     uint64_t changed; // bytes of the blocks that had changed
     uint64_t written; // bytes written to the directory
 };
