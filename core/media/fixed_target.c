@@ -156,7 +156,7 @@ int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *e
 }
 
 // On a plain file fsync() writes what was stored through a mapping, too. Where the disk fails,
-// pm_make_durable() would end the tool, and this step could not be taken back.
+// msync() in persist.c would end the tool, and this step could not be taken back.
 bool pm_target_sync(const struct pm_fixed_target *t, const void *at, size_t len) {
     if (pm_durability != PM_DURABLE_PAGE || t->medium->device)
         pm_make_durable(at, len);
