@@ -63,7 +63,7 @@
 //   state "dirty"                pm_heap_dirty()                           [reopen slots unrooted]
 //     needs   data and roots (fsync). In the same drain: slab headers, index tables, slots, epoch
 //     before  the clean heap, unchanged   after  a dirty heap: recovery marks
-//   doubt                        pm_doubt_settle()                                   [vm-test]
+//   doubt                        pm_doubt_settle()          [test_a_first_commit_needs_its_sync]
 //     needs   to be 0: all files (fsync), each page written again where it was set before
 //     before  who opens the heap writes all once more    after  the files are on the medium
 //   state "clean"                pm_heap_clean()                                          [reopen]

@@ -252,7 +252,8 @@ class Bench:
     def contents(self, heap):
         """What the program finds there when no call fails: a line, or None."""
         found = self.app(heap, "check")
-        if found.returncode == 3 and found.stdout == "" and found.stderr == "":
+        doubt = "all pages are written once more" in found.stderr
+        if found.returncode == 3 and found.stdout == "" and (doubt or found.stderr == ""):
             return None
         assert found.returncode == 0 and found.stdout.startswith("done nulls=0"), said(found)
         return found.stdout.split(" ", 2)[2].strip()
