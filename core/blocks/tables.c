@@ -3,7 +3,7 @@
 #include "tables.h"
 
 #include "arena.h"
-#include "media/heap_open.h"
+#include "media/range.h"
 #include "media/shard_make.h"
 #include "morph.h"
 #include "pages/extent.h"

@@ -17,10 +17,6 @@
 #include "file.h"
 #include "heap.h"
 
-// Chooses the largest range for which, with its tables, this process has address space. False: even
-// the smallest useful one does not fit.
-bool pm_heap_choose_range(void);
-
 // PM_OK, or an error with its exit status. With `wait` it waits while another process has the heap.
 // On failure nothing is held, and nothing has changed on disk.
 int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);

@@ -18,6 +18,7 @@
 #include "check.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
+#include "media/range.h"
 
 #define GIB ((size_t)1 << 30)
 

@@ -11,6 +11,7 @@
 
 #include "heap_fixture.h"
 #include "media/heap_dir.h"
+#include "media/range.h"
 #include "media/shard_make.h"
 
 static struct pm_error err;
