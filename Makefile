@@ -100,9 +100,9 @@ PMEMOBJ := $(if $(MUSL_KERNEL),,$(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev
 ADAPTERS := $(if $(PMEMOBJ),$(BUILD)/bench/adapters/pmemobj.so)
 
 CRASH_CORE_OBJS := $(call core_objects,$(BUILD)/crash)
-CRASH_CHECKER := checker verify
+CRASH_CHECKER := checker verify file_id
 CRASH_OBJS := $(patsubst %.c,$(BUILD)/crash/obj/%.o,$(filter-out \
-	$(CRASH_CHECKER:%=tests/crash/%.c),$(wildcard tests/crash/*.c)))
+	tests/crash/checker.c tests/crash/verify.c,$(wildcard tests/crash/*.c)))
 CRASH_CHECKER_OBJS := $(CRASH_CHECKER:%=$(BUILD)/crash/obj/tests/crash/%.o)
 
 ARCHIVE := $(if $(CORE_OBJS),$(BUILD)/libpmalloc_core.a)
@@ -254,7 +254,7 @@ $(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
 CRASH_TSAN = -fsanitize=thread -fno-builtin-memset -fno-builtin-memcpy -fno-builtin-memmove \
 	$(if $(findstring clang,$(CC)),-mllvm -simplifycfg-sink-common=false \
 	-mllvm -enable-tail-merge=0,-fno-crossjumping -fno-tree-tail-merge)
-CRASH_WRAP = pm_persist_init pm_os_now_ms getrandom fallocate ftruncate pread pwrite write \
+CRASH_WRAP = pm_os_file_id pm_persist_init pm_os_now_ms getrandom fallocate ftruncate pread pwrite write \
 	openat renameat unlinkat mmap munmap syscall memcpy memmove memset
 CRASH_CFLAGS = $(filter-out $(LTO_FLAGS),$(LIB_CFLAGS)) -iquote tests/crash -fno-pic -fno-pie
 
@@ -263,7 +263,7 @@ $(CRASH_CORE_OBJS): $(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags Makefile
 	$(CC) $(CRASH_CFLAGS) $(CRASH_TSAN) $(DEPS) -c -o $@ $<
 
 CONTENTION_OBJS := $(addprefix $(BUILD)/crash/obj/tests/bench/,contention.o lines.o)
-$(CRASH_OBJS) $(CRASH_CHECKER_OBJS) $(CONTENTION_OBJS): \
+$(sort $(CRASH_OBJS) $(CRASH_CHECKER_OBJS)) $(CONTENTION_OBJS): \
 		$(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(CRASH_CFLAGS) $(DEPS) -c -o $@ $<
@@ -272,7 +272,7 @@ $(BUILD)/crash/crash: $(CRASH_OBJS) $(CRASH_CORE_OBJS)
 	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ $(CRASH_WRAP:%=-Wl,--wrap=%) -lpthread
 
 $(BUILD)/crash/crash-check: $(CRASH_CHECKER_OBJS) $(ARCHIVE)
-	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ -lpthread
+	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ -Wl,--wrap=pm_os_file_id -lpthread
 
 # Cache lines that move between threads, counted by the same calls. The hot path is inline, so the
 # program is compiled as core is.

@@ -10,6 +10,7 @@
 #include "common/bad_read.h"
 #include "common/census.h"
 #include "common/cli.h"
+#include "common/copy_print.h"
 #include "common/diff.h"
 #include "common/follow.h"
 #include "common/heap_leaks.h"
@@ -19,6 +20,7 @@
 #include "common/nodes_print.h"
 #include "common/picture.h"
 #include "common/progress.h"
+#include "media/origin.h"
 #include "media/persist.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
@@ -245,6 +247,7 @@ static int show(const struct request *q, const char *heap) {
     if (status == PM_OK && !q->leaks)
         status = census_take(&info.census, &err);
     if (status != PM_OK) {
+        copy_explain(&err);
         pm_say("%s", err.text);
         if (q->json)
             info_error(info.heap, &err);
@@ -267,6 +270,7 @@ int main(int argc, char **argv) {
     pm_persist_exit = PM_OPERATIONAL;
     pm_options_default();
     bad_reads_catch();
+    pm_copies_taken = true; // it only looks, and says that it is one
     int operand = cli_parse(&tool, argc, argv, take, &q);
     int heaps = q.diff ? 2 : 1;
     if (argc - operand != heaps || !*argv[operand] || !*argv[argc - 1])

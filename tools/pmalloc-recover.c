@@ -14,6 +14,7 @@
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/commit_print.h"
+#include "common/copy_print.h"
 #include "common/default_list.h"
 #include "common/figures.h"
 #include "common/json.h"
@@ -21,6 +22,7 @@
 #include "common/pmem.h"
 #include "common/progress.h"
 #include "media/journal_files.h"
+#include "media/origin.h"
 #include "media/persist.h"
 #include "recovery/close.h"
 #include "recovery/offline.h"
@@ -30,6 +32,7 @@
 enum {
     KEY_CHECK = 256,
     KEY_DRY_RUN,
+    KEY_COPY,
     KEY_JSON,
     KEY_PURGE,
     KEY_DROP_ROOT,
@@ -44,7 +47,7 @@ enum {
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
-    "[--check|--dry-run] [--at good] [--drop-root NAME] [--threads N] [--json] HEAP",
+    "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME] [--threads N] [--json] HEAP",
     "[--purge[=all]] [--json]",
     "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE...",
     "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
@@ -59,6 +62,9 @@ static const char *const description[] = {
     "Leaked objects were allocated, but no root reaches them. Large leaked blocks are always "
     "counted. Small ones are counted only after a clean close, because a crash leaves no record "
     "of them. A heap without roots can never be reached again, so recovering it empties it.",
+    "A copy that cp or rsync has made of a heap in use, or of one whose program was killed, need "
+    "not be of one instant. So it is refused, unless --copy is given. `mv` makes no copy within a "
+    "file system. Copies of a clean heap and of a backup are heaps like any other.",
     "Without HEAP it lists the default heaps of the user with their states. A program "
     "with roots gets a default heap if PMALLOC_HEAP is not set. One that may come to have roots "
     "gets it with the first one.",
@@ -71,6 +77,9 @@ static const struct cli_option options[] = {
      "changed."},
     {KEY_DRY_RUN, "dry-run", NULL,
      "Report in full what a recovery would find and reclaim. Nothing is changed."},
+    {KEY_COPY, "copy", NULL,
+     "Take a copy of a heap that was not clean, as it is. It is of one instant only if no program "
+     "used the heap while it was copied."},
     {KEY_JSON, "json", NULL, "Print the report as one JSON object on standard output."},
     {'t', "threads", "N", "Mark with N threads, 1 to 64 (default: one for each core)."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
@@ -133,7 +142,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool check, dry_run, json, purge, purge_all, make, grow, force, at_good;
+    bool check, dry_run, copy, json, purge, purge_all, make, grow, force, at_good;
     uint64_t size, journal;
     unsigned threads;
     const char *drop_root, *from, *heap;
@@ -147,18 +156,24 @@ static uint64_t size_of(const char *option, const char *value) {
     return size;
 }
 
+static bool *flag_of(struct request *q, int key) {
+    return key == KEY_CHECK     ? &q->check
+           : key == KEY_DRY_RUN ? &q->dry_run
+           : key == KEY_COPY    ? &q->copy
+           : key == KEY_JSON    ? &q->json
+           : key == KEY_MAKE    ? &q->make
+           : key == KEY_GROW    ? &q->grow
+           : key == KEY_FORCE   ? &q->force
+           : key == KEY_PURGE   ? &q->purge
+                                : NULL;
+}
+
 static void take(int key, const char *value, void *arg) {
     struct request *q = arg;
+    bool *flag = flag_of(q, key);
+    if (flag)
+        *flag = true;
     switch (key) {
-    case KEY_CHECK:
-        q->check = true;
-        break;
-    case KEY_DRY_RUN:
-        q->dry_run = true;
-        break;
-    case KEY_JSON:
-        q->json = true;
-        break;
     case KEY_DROP_ROOT:
         q->drop_root = value;
         break;
@@ -166,15 +181,6 @@ static void take(int key, const char *value, void *arg) {
         if (strcmp(value, "good") != 0)
             cli_wrong(&tool, "--at %s: only `good` can be given", value);
         q->at_good = true;
-        break;
-    case KEY_MAKE:
-        q->make = true;
-        break;
-    case KEY_FORCE:
-        q->force = true;
-        break;
-    case KEY_GROW:
-        q->grow = true;
         break;
     case KEY_SIZE:
         q->size = size_of("size", value);
@@ -188,10 +194,9 @@ static void take(int key, const char *value, void *arg) {
     case KEY_PURGE:
         if (value && strcmp(value, "all") != 0)
             cli_wrong(&tool, "--purge=%s: only `all` can be given", value);
-        q->purge = true;
         q->purge_all |= value != NULL;
         break;
-    default:
+    case 't':
         q->threads = (unsigned)cli_number(&tool, "--threads", value, 1, MARKERS_MAX);
     }
 }
@@ -204,7 +209,8 @@ static void check_request(const struct request *q) {
         cli_wrong(
             &tool,
             "--size and --force are for --make or --grow, --journal and --from are for --make");
-    if (makes && (q->check || q->dry_run || q->drop_root || q->purge || q->threads || q->at_good))
+    bool works = q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good;
+    if (makes && (works || q->purge))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
                   q->make ? "--from, --journal, " : "");
     if (makes && !q->heap)
@@ -218,7 +224,7 @@ static void check_request(const struct request *q) {
     if (q->heap && q->purge)
         cli_wrong(&tool, "--purge is about the default heaps; to remove %s, remove its directory",
                   q->heap);
-    if (!q->heap && (q->check || q->dry_run || q->drop_root || q->threads || q->at_good))
+    if (!q->heap && works)
         cli_wrong(&tool, "name the heap: without one, the default heaps are listed");
 }
 
@@ -271,6 +277,7 @@ static void report_json(const struct report *r) {
     json_text(&j, "heap", r->request->heap);
     json_text(&j, "state", f->was_clean ? "clean" : "dirty");
     json_text(&j, "result", r->result);
+    json_bool(&j, "copy", pm_heap.copy);
     json_number(&j, "roots", f->roots);
     json_number(&j, "live_objects", f->live_objects);
     json_number(&j, "live_bytes", f->live_bytes);
@@ -376,8 +383,8 @@ static void report_text(const struct report *r) {
     if (f->was_clean)
         puts("state      cleanly closed");
     else
-        printf("state      not cleanly closed; last opened by process %lu\n",
-               (unsigned long)r->owner);
+        printf("state      %snot cleanly closed; last opened by process %lu\n",
+               pm_heap.copy ? "a copy, " : "", (unsigned long)r->owner);
     commit_text();
     print_roots(f);
     print_objects("live", f->live_objects, f->live_bytes, "");
@@ -395,7 +402,8 @@ static void report_text(const struct report *r) {
     printf("result     %s\n", result_text(r));
 }
 
-static int report_error(const struct request *q, const struct pm_error *err) {
+static int report_error(const struct request *q, struct pm_error *err) {
+    copy_explain(err);
     pm_say("%s", err->text);
     if (q->json) {
         struct json j = {.out = stdout};
@@ -495,6 +503,7 @@ int main(int argc, char **argv) {
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);
     q.heap = argv[operand];
     check_request(&q);
+    pm_copies_taken = q.copy;
     if (q.make || q.grow)
         return make_heap(&(struct make_request){(const char *const *)argv + operand, q.from, q.size,
                                                 q.journal, q.grow, q.force, q.json});

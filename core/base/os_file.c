@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "cancel.h"
@@ -73,6 +74,30 @@ bool pm_os_sync_parent(const char *path) {
     close(fd);
     errno = saved;
     return good;
+}
+
+// Where a sandbox forbids statx(2), when the file was made is not known.
+static void find_birth(int fd, struct pm_os_file_id *out) {
+    struct statx found;
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BTIME, &found) == 0 &&
+        found.stx_mask & STATX_BTIME) {
+        out->birth = (uint64_t)found.stx_btime.tv_sec;
+        out->birth_ns = found.stx_btime.tv_nsec;
+    }
+}
+
+bool pm_os_file_id(int fd, struct pm_os_file_id *out) {
+    struct stat st;
+    struct statfs fs;
+    *out = (struct pm_os_file_id){0};
+    if (fstat(fd, &st) != 0)
+        return false;
+    if (!S_ISREG(st.st_mode))
+        return true;
+    out->ino = st.st_ino;
+    out->type = fstatfs(fd, &fs) == 0 ? (uint64_t)fs.f_type : 0;
+    find_birth(fd, out);
+    return true;
 }
 
 // Not readdir(), which allocates.

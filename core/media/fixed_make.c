@@ -137,8 +137,10 @@ static bool fill_head(unsigned i, unsigned count, bool copy) {
     pm_log_header_init((struct pm_log_header *)(void *)(head + layout->part[PM_JOURNAL_LOG].at));
     if (copy && !pm_fixed_copy_head(head, layout))
         return false;
-    if (i == 0)
+    if (i == 0) {
         set_shards(super, count);
+        super->state.origin = (struct pm_origin){0}; // a copy of all of a heap at rest
+    }
     memcpy(layout->uuid, super->super.uuid, sizeof layout->uuid);
     layout->magic = PM_LAYOUT_MAGIC;
     layout->crc = pm_layout_crc(layout);

@@ -38,7 +38,8 @@
 // What comes before what. `-->` is a drain or an fsync. `..>` is the order of a directory's names.
 //
 //   make     all files --> the superblock's name --> first store
-//   open     doubt --> data, roots --> slots, headers, index tables, "dirty" --> the log --> store
+//   open     doubt --> data, roots, origin --> slots, headers, index tables, "dirty" --> the log -->
+//            first store
 //   roots    images, next table --> root epoch --> stores to the roots
 //   grow     length of heap.0 --> entry
 //   malloc   slab header, chunk --> entry --> the pointer is handed out
@@ -60,8 +61,12 @@
 //     before  a remnant, from which the next start makes a heap  after  an empty, dirty heap
 //   its name taken away          empty_dir()                                             [removed]
 //     before  the whole heap              after  a remnant
+//   seal of the origin           pm_origin_record()                                       [copied]
+//     needs   the words before it in its line
+//     before  the old origin, or none     after  the new one; it says nothing of a clean heap
 //   state "dirty"                pm_heap_dirty()                           [reopen slots unrooted]
-//     needs   data and roots (fsync). In the same drain: slab headers, index tables, slots, epoch
+//     needs   data, roots (fsync), origin. In the same drain: slab headers, index tables, slots,
+//             epoch
 //     before  the clean heap, unchanged   after  a dirty heap: recovery marks
 //   doubt                        pm_doubt_settle()          [test_a_first_commit_needs_its_sync]
 //     needs   to be 0: all files (fsync), each page written again where it was set before
@@ -205,6 +210,7 @@
 #include "base/geometry.h"
 #include "bitmaps_format.h"
 #include "feature_format.h"
+#include "origin_format.h"
 
 #define PM_FORMAT_VERSION 1u
 
@@ -304,13 +310,15 @@ struct pm_state {
     uint32_t program_crc;
     uint32_t reserved0;
     uint64_t applied; // sealed: commits of the journal's lap that the files hold; 0: none
-    uint8_t reserved1[48];
+    uint8_t reserved1[16];
+    struct pm_origin origin;
     struct pm_clean clean; // means something while the state is clean
     uint8_t reserved[4096 - 512 - 64];
 };
 _Static_assert(sizeof(struct pm_state) == 4096, "state is one page");
 _Static_assert(offsetof(struct pm_state, program) == 64, "frozen; the words before are one line");
 _Static_assert(offsetof(struct pm_state, doubt) == 56, "in the line of `state`");
+_Static_assert(offsetof(struct pm_state, origin) == 480, "within a line");
 _Static_assert(offsetof(struct pm_state, clean) == 512, "a line of its own");
 
 // At the beginning of pm_state.reserved. All zero in a heap that was never opened on a machine with

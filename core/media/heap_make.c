@@ -14,6 +14,7 @@
 #include "heap_lock.h"
 #include "log.h"
 #include "nameless.h"
+#include "origin.h"
 #include "persist.h"
 #include "superblock.h"
 #include "volume.h"
@@ -166,6 +167,7 @@ int pm_make_names(struct pm_error *err) {
             !(link_file(file, name) && (!pm_persist_syncs() || pm_file_sync(file))))
             return pm_make_reason(err, name);
     }
+    pm_origin_record(); // the files may have been made again since it was opened
     int status = pm_dir_lock(pm_heap.super_file.fd, PM_OPEN_EXISTING, false, err); // of a new one
     return status == PM_OK ? name_superblock(err) : status;
 }

@@ -27,6 +27,7 @@
 #include "journal_files.h"
 #include "journal_over.h"
 #include "lane_format.h"
+#include "origin.h"
 #include "persist.h"
 #include "shard_make.h"
 #include "shard_place.h"
@@ -141,6 +142,10 @@ static int check_state(struct pm_error *err) {
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock: state word %016lx is neither clean nor dirty", pm_heap.dir,
                        (unsigned long)state->state);
+    if (!pm_origin_is_whole(&state->origin))
+        return pm_fail(err, PM_DAMAGE,
+                       "%s/superblock: the record of which file it is does not match its check",
+                       pm_heap.dir);
     if (!pm_sealed(state->root_epoch, PM_SALT_ROOT_EPOCH))
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock: the root table's epoch %016lx does not match its check",
@@ -195,14 +200,18 @@ static int measure(struct pm_error *err) {
 }
 
 // The journal comes before all else: what it holds takes the place of what the files have. But that
-// of another build's heap is not touched. A page that is torn does not say which build made it.
-static int apply_journal(enum pm_open_mode mode, struct pm_error *err) {
+// of another build's heap, or of a copy, is not touched. A page that is torn does not say which
+// build made it.
+static int first_step(enum pm_open_mode mode, struct pm_error *err) {
     const struct pm_superblock *super = &pm_heap.super->super;
     if (pm_superblock_is_whole(super) && pm_superblock_check(super, pm_heap.dir, err) != PM_OK)
         return err->status;
     bool changed = pm_heap.changed, look = mode == PM_OPEN_READONLY;
+    int status = pm_origin_check(err);
+    if (status != PM_OK)
+        return status;
     pm_heap.changed |= !look;
-    int status = pm_journal_open_heap(look, err);
+    status = pm_journal_open_heap(look, err);
     if (status == PM_OK && pm_journal_opened.is == PM_JOURNAL_NONE)
         pm_heap.changed = changed;
     if (status == PM_OK)
@@ -254,9 +263,8 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
                        "try again, or restore the heap from a backup",
                        pm_heap.dir, pm_strerror(errno));
     pm_heap_become(PM_HEAP_SHARED);
-    // The bit is there in whatever a torn page of the superblock may hold.
-    if (mode != PM_OPEN_LOOK && pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL)
-        status = apply_journal(mode, err);
+    if (mode != PM_OPEN_LOOK)
+        status = first_step(mode, err);
     if (status == PM_OK)
         status = pm_superblock_check(&pm_heap.super->super, pm_heap.dir, err);
     if (status == PM_OK)
@@ -274,7 +282,8 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
 
 static void forget(bool readonly) {
     pm_heap.busy = pm_heap.lent = pm_heap.foreign = pm_heap.created = pm_heap.nameless = false;
-    pm_heap.changed = false;
+    pm_heap.changed = pm_heap.copy = false;
+    pm_heap.recorded = 0;
     pm_heap.readonly = readonly;
     pm_journal_opened.is = PM_JOURNAL_NONE;
 }
@@ -420,6 +429,7 @@ int pm_heap_volatile(struct pm_error *err) {
 void pm_heap_dirty(void) {
     struct pm_state *state = &pm_heap.super->state;
     pm_fixed_settle();
+    pm_origin_record();
     __atomic_store_n(&state->state, PM_STATE_DIRTY, __ATOMIC_RELEASE);
     __atomic_store_n(&state->opens, state->opens + 1, __ATOMIC_RELEASE);
     __atomic_store_n(&state->owner_pid, (uint64_t)getpid(), __ATOMIC_RELEASE);

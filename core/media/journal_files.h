@@ -21,6 +21,9 @@ bool pm_journal_open(void);
 // Removes the open heap's journal, which is retired.
 void pm_journal_remove(void);
 
+// Whether the open heap has a journal that is not empty.
+bool pm_journal_waits(void);
+
 // What opening has found in the journal.
 enum pm_journal_is {
     PM_JOURNAL_NONE,    // there is none, or it is empty

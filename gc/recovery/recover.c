@@ -148,8 +148,8 @@ static int check_lanes(const struct pm_root_table *table, const struct pm_recove
     if (status == PM_OK && options->borrow && r->unfinished)
         return pm_fail(err, PM_OPERATIONAL,
                        "%.200s was killed within a publish, and to finish that changes it: copy it "
-                       "(`cp -a --sparse=always %.200s COPY`), run `pmalloc-recover COPY`, and "
-                       "name the copy",
+                       "(`cp -a --sparse=always %.200s COPY`), run `pmalloc-recover --copy COPY`, "
+                       "and name the copy",
                        pm_heap.dir, pm_heap.dir);
     return status;
 }

@@ -24,6 +24,7 @@
 #include "media/heap_dir.h"
 #include "media/heap_lock.h"
 #include "media/heap_space.h"
+#include "media/origin.h"
 #include "media/persist.h"
 #include "media/volume.h"
 #include "pages/frontier.h"
@@ -189,11 +190,13 @@ static bool write_identity(int fd) {
     size_t shards = at + offsetof(struct pm_state, reserved);
     const uint8_t volume[PM_SHARDS] = {0};
     const uint64_t none = 0; // its files are synced, and it has no journal
+    struct pm_origin origin = pm_origin_of(fd);
     if (getrandom(super.uuid, sizeof super.uuid, GRND_NONBLOCK) != (ssize_t)sizeof super.uuid)
         memcpy(super.uuid, &owner, sizeof owner);
     super.crc = pm_crc32c(0, &super, offsetof(struct pm_superblock, crc));
     return pm_os_write_all(fd, &super, sizeof super, 0) &&
            pm_os_write_all(fd, &state, sizeof state, at + offsetof(struct pm_state, state)) &&
+           pm_os_write_all(fd, &origin, sizeof origin, at + offsetof(struct pm_state, origin)) &&
            pm_os_write_all(fd, volume, sizeof volume,
                            shards + offsetof(struct pm_shard_state, volume)) &&
            pm_os_write_all(fd, &none, sizeof none, at + offsetof(struct pm_state, doubt)) &&

@@ -268,36 +268,7 @@ static void threads_run(unsigned phase) {
     program_close();
 }
 
-// ---- opening and closing ------------------------------------------------------------------------
-
-static void create(unsigned phase) {
-    (void)phase;
-    program_start("", false);
-    struct table *t = program_table(0, 16);
-    program_steps(t, 20, 12, 32, 30000);
-    program_close();
-}
-
-// A heap is removed, and the next start makes a new one in the same directory. An interrupted
-// removal leaves the whole heap or none.
-static void removed(unsigned phase) {
-    (void)phase;
-    program_start("", false);
-    struct table *t = program_table(0, 8);
-    program_steps(t, 20, 6, 32, 40000);
-    world->expect.made = false;
-    world->expect.slot[0][1] = 0;
-    pm_heap_remove();
-}
-
-static void reopen(unsigned phase) {
-    program_start("", phase % 2);
-    struct table *t = program_table(0, 32);
-    program_steps(t, 60, 20, 32, 3000);
-    program_steps(t, 20, 20, 16385, 100000);
-    if (phase < 4)
-        program_close();
-}
+// ---- openings that are interrupted --------------------------------------------------------------
 
 static void come_and_go(void) {
     void *block[4];
@@ -416,17 +387,18 @@ const struct scenario scenarios[] = {
     {.name = "heirpub", .what = "stores after them", 4, 3, .kill = true, .run = scenario_heir},
     {.name = "links", .what = "disappearing links", 4, 3, .run = scenario_links},
     {.name = "killedlinks", .what = "kills", 4, 3, .kill = true, .run = scenario_links},
-    {.name = "create", .what = "a new heap", 1, .run = create},
+    {.name = "create", .what = "a new heap", 1, .run = scenario_create},
     {.name = "removed",
      .what = "a heap removed, and made anew",
      2,
      1,
      .place = DIRECTORY,
-     .run = removed},
+     .run = scenario_removed},
     {.name = "reopen",
      .what = "clean closes; every other run with COLLECT=crash",
      5,
-     .run = reopen},
+     .run = scenario_reopen},
+    {.name = "copied", .what = "clean heaps copied", 5, .run = scenario_copied},
     {.name = "emptied", .what = "a heap without roots", 3, .run = scenario_emptied},
     {.name = "swept",
      .what = "recovery of a log that is mostly dead, interrupted twice",

@@ -21,6 +21,11 @@ struct scenario {
 extern const struct scenario scenarios[];
 extern const unsigned scenario_count;
 
+// In scenarios_openings.c.
+void scenario_create(unsigned phase);
+void scenario_removed(unsigned phase);
+void scenario_reopen(unsigned phase);
+void scenario_copied(unsigned phase);
 // In scenarios_roots.c.
 void scenario_slots(unsigned phase);
 void scenario_capture(unsigned phase);

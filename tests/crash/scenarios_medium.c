@@ -35,6 +35,8 @@ void scenario_from(unsigned phase) {
         world->expect.made = true;
         return;
     }
+    if (phase == 4)
+        world->expect.file++; // the medium is another file
     program_start("", false);
     struct table *t = program_table(0, 24);
     program_steps(t, phase ? 20 : 80, 16, 32, 60000);

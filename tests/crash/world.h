@@ -160,6 +160,7 @@ struct expect {
     uint64_t loose;     // pinned objects that may be alive although nothing reaches them
     bool made;          // the heap is complete, so it must open
     bool closed;        // pm_process_end() has returned, so the heap is clean
+    uint64_t file;      // which file its superblock is: its inode number, but for 1
     enum collect { COLLECT_ALWAYS, COLLECT_CRASH, COLLECT_LATER } collect; // PMALLOC_COLLECT
 };
 

@@ -69,6 +69,11 @@ def _superblock(data, name):
         _sealed(data, at, LAYOUT.value("PM_SALT_LINKS"))
     elif name.startswith("state.clean"):
         _record(data, state + LAYOUT.offset("pm_state", "clean"), "pm_clean")
+    elif name.startswith("state.origin"):
+        at = state + LAYOUT.offset("pm_state", "origin")
+        seal_at = LAYOUT.offset("pm_origin", "seal")
+        sealed = seal(crc32c(data[at : at + seal_at]), LAYOUT.value("PM_SALT_ORIGIN"))
+        _put(data, at + seal_at, sealed)
     elif name.startswith("state.program"):
         at, size = state + LAYOUT.offset("pm_state", "program"), LAYOUT.structs["pm_program"].size
         _put(

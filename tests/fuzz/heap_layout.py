@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""The fields of a heap's files, read from format.h, lane_format.h and link_format.h in core/media,
-so that no second list can drift.
+"""The fields of a heap's files, read from format.h and its parts in core/media, so that no second
+list can drift.
 
 Every constant and struct there is parsed. Offsets follow from C's rules and are compared with the
 header's own assertions. fields() names what a given heap directory holds:
@@ -20,6 +20,7 @@ import shutil
 CORE = pathlib.Path(__file__).resolve().parents[2] / "core"
 LAYOUT = (
     CORE / "base" / "geometry.h",
+    CORE / "media" / "origin_format.h",
     CORE / "media" / "format.h",
     CORE / "media" / "bitmaps_format.h",
     CORE / "media" / "lane_format.h",
@@ -61,7 +62,7 @@ class Struct:
 
 
 class Layout:
-    """Constants and structs of geometry.h and format.h.
+    """Constants and structs of geometry.h, format.h and its parts.
 
     A member is (name, type, offset, element size, count or None).
     """
@@ -154,6 +155,21 @@ def read(heap):
         for n in FILES
         if os.path.exists(f"{heap}/{n}")
     }
+
+
+def forget_origin(data, at=0):
+    """Takes away the record of which file the superblock in `data` is: what is written to another
+    file would be refused as a copy of a heap that was in use."""
+    layout = Layout()
+    at += layout.offset("pm_super_file", "state") + layout.offset("pm_state", "origin")
+    data[at : at + layout.structs["pm_origin"].size] = bytes(layout.structs["pm_origin"].size)
+
+
+def read_to_write(heap):
+    """As read(), for files that are written elsewhere."""
+    files = read(heap)
+    forget_origin(files["superblock"])
+    return files
 
 
 HOLE = bytes(65536)

@@ -229,6 +229,12 @@ static void fill(unsigned seed) {
         half_resized(seed == 4 ? 9 : 22);
 }
 
+// What differs from run to run. The files are written again and again, each time as other ones.
+static void forget_process(void) {
+    pm_heap.super->state.owner_pid = 1;
+    pm_heap.super->state.origin = (struct pm_origin){0};
+}
+
 static void make(unsigned seed, const char *directory) {
     struct pm_error err;
     pm_options_default();
@@ -242,7 +248,7 @@ static void make(unsigned seed, const char *directory) {
     pm_heap_dirty();
     MUST(pm_log_reset(&pm_heap.shard[0]));
     fill(seed);
-    pm_heap.super->state.owner_pid = 1;
+    forget_process();
 }
 
 static void close_cleanly(unsigned seed, const char *directory) {
@@ -253,7 +259,7 @@ static void close_cleanly(unsigned seed, const char *directory) {
     struct pm_recover_options how = {.write = true, .mark.markers = 1};
     MUST(pm_offline_open(directory, PM_OPEN_EXISTING, &err) == PM_OK);
     MUST(pm_recover(&how, &found, &err) == PM_OK && pm_close());
-    pm_heap.super->state.owner_pid = 1;
+    forget_process();
 }
 
 // ---- keeping them -------------------------------------------------------------------------------

@@ -18,12 +18,16 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
+import heap_layout  # noqa: E402
+
 BUILD = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve()
 CC = os.environ.get("CC") or "gcc"
 SHM = pathlib.Path("/dev/shm")
@@ -146,6 +150,23 @@ def fingerprint(directory):
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def forget_origin(heap):
+    """What a test has copied of a killed heap, at rest, is a heap like any other. (test_copies.py
+    says what happens else.)"""
+    with open(pathlib.Path(heap) / "superblock", "r+b") as file:
+        data = bytearray(file.read())
+        heap_layout.forget_origin(data)
+        file.seek(0)
+        file.write(data)
+
+
+def copy_heap(source, target):
+    """Copies a heap that nobody uses, in whatever state it is."""
+    subprocess.run(["cp", "-a", "--sparse=always", source, target], check=True)
+    forget_origin(target)
+    return target
 
 
 def on_media(heap):

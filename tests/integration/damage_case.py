@@ -22,6 +22,7 @@ INFORMATIVE = [
     (r"state\.applied", ALL, "of a heap in commit mode"),
     (r"state\.(opens|bitmaps_tag)|state\.clean\..*", DIRTY, "mean something after a clean close"),
     (r"state\.state", ALL - DIRTY, "clean read as dirty is recovered as after a crash"),
+    (r"state\.origin\..*", ALL, "the case is a copy, which has none (test_copies.py)"),
     (r"booklog\.header\.reserved", ALL, "not used"),
     (r"links\.reserved", ALL, "not used"),
     (r"booklog\.chunk\[FREE\].*", ALL, "not in the log"),

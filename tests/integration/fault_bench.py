@@ -15,7 +15,16 @@ import shutil
 import subprocess
 import tempfile
 
-from conftest import BUILD, DEFAULT_HEAPS, compiled, environment, fingerprint, said, tool
+from conftest import (
+    BUILD,
+    DEFAULT_HEAPS,
+    compiled,
+    copy_heap,
+    environment,
+    fingerprint,
+    said,
+    tool,
+)
 
 SHORT = -1  # faults.c: half of a read or write is done
 LIBRARY = "libpmalloc_preload.so"
@@ -247,7 +256,7 @@ class Bench:
     @staticmethod
     def copy(source, target):
         if source.exists():
-            subprocess.run(["cp", "-a", "--sparse=always", source, target], check=True)
+            copy_heap(source, target)
 
     def contents(self, heap):
         """What the program finds there when no call fails: a line, or None."""

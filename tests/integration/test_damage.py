@@ -26,7 +26,7 @@ from conftest import API, ROOT, app, environment, linked, on_media, succeeds, to
 from damage_case import Case
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
-from heap_layout import FILES, Layout, read, write  # noqa: E402
+from heap_layout import FILES, Layout, forget_origin, read, read_to_write, write  # noqa: E402
 
 # Peak memory that any process may reach; a heap here has 4 MiB. The kernel counts a process from
 # before its exec, when it was a copy of this one: healthy() allows for that.
@@ -192,7 +192,7 @@ def originals(tmp_path_factory):
                 call([app("list"), "run", ops, 7], HEAP=heap, ROOTS="list_state", MORPH=0)
         if state == "recovered":
             assert look([tool("pmalloc-recover")], heap)[0] == 0
-        cases[state] = Case(heap, read(heap), None)
+        cases[state] = Case(heap, read_to_write(heap), None)
         assert look([tool("pmalloc-recover"), "--check"], heap)[0] == (state == "dirty")
         assert bool(cases[state].tables) == (state == "dirty")
         done = program(cases[state], heap)
@@ -212,7 +212,7 @@ def pinned():
     call([*argv, "leave"], HEAP=heap, preload=API)
     call([*argv, "hang"], kill=True, HEAP=heap, preload=API)
     assert json.loads(look([tool("pmalloc-info"), "--json"], heap)[1])["pinned"] > 500
-    case = Case(heap, read(heap), None)
+    case = Case(heap, read_to_write(heap), None)
     assert case.tables
     case.argv = [*argv, "check"]
     done = program(case, heap)
@@ -293,6 +293,7 @@ def two_shards(tmp_path_factory):
         else:
             call([app("list"), "run", 2000, 7], ROOTS="list_state", **settings)
         media = {path.name: bytearray(path.read_bytes()) for path in heap.iterdir()}
+        forget_origin(media["superblock"])
         cases[state] = Case(heap, media, None, shard=1)
         assert cases[state].slabs, "no slab in the second data file"
         done = program(cases[state], heap)
@@ -467,7 +468,7 @@ def test_fields_are_the_header_s():
     in them."""
     layout = Layout()
     media = ROOT / "core" / "media"
-    FORMATS = ("format", "lane_format", "link_format")
+    FORMATS = ("format", "origin_format", "bitmaps_format", "lane_format", "link_format")
     text = "".join((media / f"{name}.h").read_text("utf-8") for name in FORMATS)
     assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) == set(layout.structs)
     assert layout.structs["pm_super_file"].size == 3 * 4096 + 2 * 86016

@@ -18,6 +18,7 @@ from conftest import (
     ROOTS,
     Workload,
     compiled,
+    copy_heap,
     on_media,
     recover,
     recovered,
@@ -233,7 +234,7 @@ def test_kill_during_recovery(workload, processes, rng, way):
     work = workload("list")
     big_and_dirty(work, rng)
     pristine = work.heap.with_name("pristine")
-    copy(work.heap, pristine)
+    copy_heap(work.heap, pristine)
     expected = work.check()
     replace(work.heap, pristine)
 
@@ -269,15 +270,9 @@ def test_kill_during_recovery(workload, processes, rng, way):
     goes_on(work, rng)
 
 
-def copy(source, target):
-    target.mkdir(mode=0o700)
-    for path in source.iterdir():
-        succeeds(run(["cp", "--sparse=always", "-p", path, target], preload=False))
-
-
 def replace(target, source):
     shutil.rmtree(target)
-    copy(source, target)
+    copy_heap(source, target)
 
 
 # ---- clean close ---------------------------------------------------------------------------------

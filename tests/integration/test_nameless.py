@@ -161,6 +161,13 @@ def test_closed_descriptors(nameless):
     assert "found 101000," in succeeds(do(nameless, "found"))
 
 
+def test_closed_descriptors_and_a_kill(nameless):
+    """The superblock is another file than when the heap was opened. It is no copy even so."""
+    done = do(nameless, "add", 1000, "close", "root", "kill")
+    assert done.returncode == -9 and done.stdout == "root 0\n", said(done)
+    assert "found 1000," in succeeds(do(nameless, "found"))
+
+
 def test_closed_descriptors_among_threads(nameless):
     """The files cannot be made again while another thread may store to them."""
     done = do(nameless, "add", 1000, "thread", "close", "root", "add", 100000)

@@ -5,12 +5,12 @@
 import hashlib
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import tempfile
 
 import pytest
+from conftest import copy_heap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -103,12 +103,12 @@ def originals():
 
 @pytest.fixture(name="clean")
 def clean_heap(originals, shm):
-    return shutil.copytree(originals / "clean", shm / "heap")
+    return copy_heap(originals / "clean", shm / "heap")
 
 
 @pytest.fixture(name="dirty")
 def dirty_heap(originals, shm):
-    return shutil.copytree(originals / "dirty", shm / "heap")
+    return copy_heap(originals / "dirty", shm / "heap")
 
 
 # ---- Heaps that are none, or not good.

@@ -18,6 +18,7 @@
 #include "blocks/verify.h"
 #include "heap_fixture.h"
 #include "media/commit.h"
+#include "media/origin.h"
 #include "media/snapshot.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
@@ -247,6 +248,7 @@ static void copy_heap(void) {
 
 static void use_copy(void) {
     strcat(fixture_dir, ".copy");
+    pm_copies_taken = true;
     ask_oracle();
 }
 

@@ -6,7 +6,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "copy_print.h"
 #include "figures.h"
+#include "media/heap.h"
 #include "media/persist.h"
 
 #define SECOND 1000000000u
@@ -85,6 +87,8 @@ const char *commit_guarantee(void) {
     if (pm_journal_opened.cut)
         return "none: the heap is as of the last commit before the damage, but pages of later ones "
                "may stand in it: not one instant";
+    if (pm_heap.copy)
+        return COPY_GUARANTEE;
     switch (pm_journal_opened.is) {
     case PM_JOURNAL_NONE:
         break;

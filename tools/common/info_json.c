@@ -23,6 +23,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_text(j, "collected", pm_kept_garbage() ? "no" : "yes");
     json_number(j, "opens", state->opens);
     json_number(j, "owner_pid", state->owner_pid);
+    json_bool(j, "copy", pm_heap.copy);
     commit_json(j);
     json_text(j, "guarantee", commit_guarantee());
     struct pm_program program;

@@ -64,6 +64,9 @@ static void print_identity(const struct info *info) {
            info->found.was_clean ? "clean" : "needs recovery", state->opens,
            state->opens == 1 ? "" : "s");
     printf(state->owner_pid ? ", last by process %" PRIu64 "\n" : "\n", state->owner_pid);
+    if (pm_heap.copy)
+        puts("copy       of a heap that was not clean: see `guarantee`; to take it as it is, run "
+             "pmalloc-recover --copy");
     commit_text();
     if (pm_kept_garbage())
         puts("           not collected since a start kept everything: some of it may be garbage");
