@@ -208,7 +208,8 @@ static int first_step(enum pm_open_mode mode, struct pm_error *err) {
         return err->status;
     bool changed = pm_heap.changed, look = mode == PM_OPEN_READONLY;
     int status = pm_origin_check(err);
-    if (status != PM_OK)
+    // The bit is there in whatever a torn page of the superblock may hold.
+    if (status != PM_OK || !(super->incompat & PM_INCOMPAT_JOURNAL))
         return status;
     pm_heap.changed |= !look;
     status = pm_journal_open_heap(look, err);

@@ -22,6 +22,7 @@
 #include "heap_dir.h"
 #include "heap_part.h"
 #include "journal_part.h"
+#include "persist.h"
 #include "volume.h"
 #include "work_copy.h"
 
@@ -254,16 +255,21 @@ static int check_applied(struct pm_error *err) {
         return damaged("the superblock's number of commits does not match its check", err);
     if (!word || pm_unseal(word) <= has)
         return PM_OK;
-    snprintf(how, sizeof how, "%u commits of it are in the other files; was it cut?",
+    snprintf(how, sizeof how, "%u commits of it are in the other files; was it cut or removed?",
              pm_unseal(word));
     return damaged(how, err);
 }
 
-// It is empty: after a lap that the files hold durably, or because it was cut.
-static int check_empty(struct pm_error *err) {
+// It is empty, or not there: after a lap that the files hold durably, or because it was cut or
+// removed. Before it is removed, the count is 0 durably, and copies of other makes count none.
+static int check_empty(bool only_look, struct pm_error *err) {
     int status = check_applied(err);
     pm_journal_opened.cut = status == PM_DAMAGE && pm_journal_take_good;
-    return pm_journal_opened.cut ? PM_OK : status;
+    if (!pm_journal_opened.cut)
+        return status;
+    if (!only_look)
+        pm_commit_u64(&pm_heap.super->state.applied, 0);
+    return PM_OK;
 }
 
 static int look(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
@@ -350,10 +356,10 @@ int pm_journal_open_heap(bool only_look, struct pm_error *err) {
     pm_journal_opened = (struct pm_journal_opened){.is = PM_JOURNAL_NONE};
     for (size_t i = 0; i < sizeof opened / sizeof opened[0]; i++)
         opened[i] = -1;
-    if (!has_journal(&st, &error))
-        return error ? unreadable(error, err) : PM_OK;
+    if (!has_journal(&st, &error) && error)
+        return unreadable(error, err);
     if (st.st_size == 0)
-        return check_empty(err);
+        return check_empty(only_look, err);
     opening = !pm_heap.super_file.length;
     looking = only_look;
     int status = open_journal(&st, only_look, err);

@@ -10,7 +10,19 @@ import shutil
 import struct
 
 import pytest
-from conftest import app, compiled, fingerprint, recover, refuses, run, said, start, succeeds
+from conftest import (
+    app,
+    compiled,
+    copy_heap,
+    fingerprint,
+    forget_origin,
+    recover,
+    refuses,
+    run,
+    said,
+    start,
+    succeeds,
+)
 
 PAGE = 4096
 STATE = PAGE  # of the superblock's file
@@ -94,6 +106,7 @@ def test_a_journal_that_cannot_be_read_is_not_torn(heap, arguments, error):
 @needs_strace
 def test_a_start_that_cannot_read_its_journal_ends(heap):
     killed_shell(heap)
+    forget_origin(heap)  # its copies are to do the same calls
     before = fingerprint(heap)
     settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
     argv, copy, trace = [app("kvshell")], heap.with_name("copy"), heap.with_name("trace")
@@ -101,7 +114,7 @@ def test_a_start_that_cannot_read_its_journal_ends(heap):
     refuses(done, "cannot be read", "nothing was changed")
     for call, error in [("openat", "EMFILE"), ("openat", "ENFILE"), ("newfstatat", "EIO")]:
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(heap, copy)
+        copy_heap(heap, copy)
         injected(call, None, 0, None, argv, **settings | {"HEAP": copy}, trace=trace)
         names = [line for line in trace.read_text().splitlines() if f"{call}(" in line]
         when = 1 + next(i for i, line in enumerate(names) if ', "journal"' in line)
@@ -118,7 +131,7 @@ def damaged_in(heap, copy, change):
     """What pmalloc-recover says of a copy whose journal was changed."""
     if copy.exists():
         shutil.rmtree(copy)
-    shutil.copytree(heap, copy)
+    copy_heap(heap, copy)
     with open(copy / "journal", "r+b") as file:
         change(file)
     before = fingerprint(copy)
@@ -189,10 +202,22 @@ def test_a_damaged_count_is_damage(heap):
     assert fingerprint(heap) == before
 
 
+def test_a_journal_that_was_removed_is_damage(heap, shm):
+    killed_shell(heap)
+    os.remove(heap / "journal")
+    before = fingerprint(heap)
+    checked, done = recover(heap, "--check"), recover(heap)
+    assert checked.returncode == done.returncode == 4, said(checked) + said(done)
+    assert "cut or removed" in done.stderr and fingerprint(heap) == before, said(done)
+    refuses(shell(heap, "", status=125), "cut or removed")
+    succeeds(recover(heap, "--at", "good"))
+    shell(heap, "set more room\n")
+
+
 def test_what_is_before_the_damage_can_be_had(heap, shm):
     killed_shell(heap)
     found = [at for at, _, last in groups(heap) if last]
-    shutil.copytree(heap, shm / "copy")
+    copy_heap(heap, shm / "copy")
     with open(heap / "journal", "r+b") as file:
         flip(found[20] + PAGE + 5, 1)(file)
     shell(heap, "", status=125)

@@ -158,8 +158,8 @@ static void drop(size_t at, size_t len, uint64_t first, uint64_t count, char *da
         memset(data + (at - from), 0, len);
 }
 
-// A backup has all files in one directory, no owner that is running, and no origin: it is of one
-// instant, so it may be copied.
+// A backup has all files in one directory, no owner that is running, no journal whose commits it
+// could count, and no origin: it is of one instant, so it may be copied.
 static void make_own(const struct source *s, size_t row, uint64_t first, uint64_t count,
                      char *data) {
     if (row != PM_ROW_super_file)
@@ -167,6 +167,7 @@ static void make_own(const struct source *s, size_t row, uint64_t first, uint64_
     drop(offsetof(struct pm_state, reserved) + offsetof(struct pm_shard_state, volume), PM_SHARDS,
          first, count, data);
     drop(offsetof(struct pm_state, origin), sizeof(struct pm_origin), first, count, data);
+    drop(offsetof(struct pm_state, applied), sizeof(uint64_t), first, count, data);
     if (!s->owner)
         return;
     drop(offsetof(struct pm_state, owner_pid), sizeof(uint64_t), first, count, data);
