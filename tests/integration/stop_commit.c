@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,7 @@ static bool enter(pid_t thread) {
         counts |= fixed;
         if (step())
             return true;
-        if (!step())
+        if (regs.rdx <= sizeof(uint64_t) || !step()) // a kill cannot halve a word
             return false;
         halved = true;
         regs.rdx /= 2;

@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 
+import heap_layout
 import pytest
 from conftest import compiled, fingerprint
 from tool_heaps import (
@@ -31,6 +32,14 @@ def shell(heap, commands):
     done = call(RUN, "-H", heap, "-r", "store", SHELL, stdin=commands)
     assert done.returncode == 0, done
     return done.stdout.splitlines()
+
+
+def content(path):
+    """What a backup has of a file of a clean heap: all but the record of which file it is."""
+    data = bytearray(path.read_bytes())
+    if path.name == "superblock":
+        heap_layout.forget_origin(data)
+    return data
 
 
 def back_up(heap, folder, *options, **env):
@@ -66,7 +75,7 @@ def test_rounds_of_clean_and_killed_heaps(source, shm):
     assert fingerprint(source) == before
     # After a clean round the backup is the heap, file by file.
     for path in source.iterdir():
-        assert (shm / "backup" / path.name).read_bytes() == path.read_bytes()
+        assert content(shm / "backup" / path.name) == content(path)
     assert back_up(source, shm / "backup")["round"] == 1  # nothing has changed
     killed_shell(source, "set more 1\n")
     before = fingerprint(source)
@@ -131,7 +140,7 @@ def test_a_freed_block_is_a_hole_after_folding(source, shm):
     assert call(RECOVER, "--check", shm / "backup").returncode == 0  # folds
     verified(shm / "backup")
     for path in source.iterdir():
-        assert (shm / "backup" / path.name).read_bytes() == path.read_bytes()
+        assert content(shm / "backup" / path.name) == content(path)
 
 
 def test_several_volumes_become_one_directory(shm):
