@@ -254,8 +254,8 @@ $(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
 CRASH_TSAN = -fsanitize=thread -fno-builtin-memset -fno-builtin-memcpy -fno-builtin-memmove \
 	$(if $(findstring clang,$(CC)),-mllvm -simplifycfg-sink-common=false \
 	-mllvm -enable-tail-merge=0,-fno-crossjumping -fno-tree-tail-merge)
-CRASH_WRAP = pm_os_file_id pm_persist_init pm_os_now_ms getrandom fallocate ftruncate pread pwrite write \
-	openat renameat unlinkat mmap munmap syscall memcpy memmove memset
+CRASH_WRAP = pm_os_file_id pm_persist_init pm_os_now_ms getrandom fallocate ftruncate pread pwrite \
+	write openat renameat unlinkat mmap munmap syscall memcpy memmove memset
 CRASH_CFLAGS = $(filter-out $(LTO_FLAGS),$(LIB_CFLAGS)) -iquote tests/crash -fno-pic -fno-pie
 
 $(CRASH_CORE_OBJS): $(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags Makefile

@@ -38,8 +38,8 @@
 // What comes before what. `-->` is a drain or an fsync. `..>` is the order of a directory's names.
 //
 //   make     all files --> the superblock's name --> first store
-//   open     doubt --> data, roots, origin --> slots, headers, index tables, "dirty" --> the log -->
-//            first store
+//   open     doubt --> data, roots, origin --> slots, headers, index tables, "dirty" --> the log
+//            --> first store
 //   roots    images, next table --> root epoch --> stores to the roots
 //   grow     length of heap.0 --> entry
 //   malloc   slab header, chunk --> entry --> the pointer is handed out
@@ -68,6 +68,8 @@
 //     needs   data, roots (fsync), origin. In the same drain: slab headers, index tables, slots,
 //             epoch
 //     before  the clean heap, unchanged   after  a dirty heap: recovery marks
+//   applied, 0                   check_empty()          [test_a_journal_that_was_removed_is_damage]
+//     before  damage: the journal is gone  after  the files count as they are (`--at good`)
 //   doubt                        pm_doubt_settle()          [test_a_first_commit_needs_its_sync]
 //     needs   to be 0: all files (fsync), each page written again where it was set before
 //     before  who opens the heap writes all once more    after  the files are on the medium

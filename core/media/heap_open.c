@@ -207,7 +207,8 @@ static int first_step(enum pm_open_mode mode, struct pm_error *err) {
     if (pm_superblock_is_whole(super) && pm_superblock_check(super, pm_heap.dir, err) != PM_OK)
         return err->status;
     bool changed = pm_heap.changed, look = mode == PM_OPEN_READONLY;
-    int status = pm_origin_check(err);
+    // With a journal, the state in the file may be younger than what the journal will make of it.
+    int status = pm_origin_check(pm_heap_is_clean() && !pm_journal_waits(), err);
     // The bit is there in whatever a torn page of the superblock may hold.
     if (status != PM_OK || !(super->incompat & PM_INCOMPAT_JOURNAL))
         return status;

@@ -323,7 +323,8 @@ static bool has_journal(struct stat *st, int *error) {
 bool pm_journal_waits(void) {
     struct stat st;
     int error;
-    return pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL && (has_journal(&st, &error) || error);
+    return pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL &&
+           (has_journal(&st, &error) || error);
 }
 
 static int open_journal(const struct stat *st, bool only_look, struct pm_error *err) {

@@ -10,7 +10,6 @@
 #include "base/os_file.h"
 #include "file.h"
 #include "heap.h"
-#include "journal_files.h"
 #include "persist.h"
 
 // Not in <linux/magic.h>.
@@ -85,14 +84,11 @@ static bool is_another(const struct pm_origin *o, const struct pm_os_file_id *id
            (born && (o->birth != id->birth || o->birth_ns != id->birth_ns));
 }
 
-// With a journal, the state in the file may be younger than what the journal will make of it.
-static bool is_at_rest(void) { return pm_heap_is_clean() && !pm_journal_waits(); }
-
-int pm_origin_check(struct pm_error *err) {
+int pm_origin_check(bool at_rest, struct pm_error *err) {
     const struct pm_origin *o = &pm_heap.super->state.origin;
     struct pm_os_file_id id;
     if (!o->seal || !pm_origin_is_whole(o) || !pm_os_file_id(pm_heap.super_file.fd, &id) ||
-        !is_another(o, &id) || is_at_rest())
+        !is_another(o, &id) || at_rest)
         return PM_OK;
     pm_heap.copy = true;
     if (pm_copies_taken)

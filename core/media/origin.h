@@ -34,8 +34,8 @@ struct pm_origin pm_origin_of(int fd);
 void pm_origin_record(void);
 
 // Compares the open heap with its record, before its journal is applied, and sets pm_heap.copy.
-// PM_OPERATIONAL: it is a copy, and not to be taken.
-int pm_origin_check(struct pm_error *err);
+// `at_rest`: it is clean, so a copy of it is good. PM_OPERATIONAL: it is a copy, not to be taken.
+int pm_origin_check(bool at_rest, struct pm_error *err);
 // Whether the record is whole, or there is none.
 bool pm_origin_is_whole(const struct pm_origin *origin);
 
