@@ -53,10 +53,16 @@ bool pm_make_file(const struct pm_heap_file *f, bool sync) {
                 fd >= 0 && (!is_log || write_log_header(fd)) && (!sync || fsync(fd) == 0));
 }
 
+// Whether a sync makes anything durable there, or that is not known.
+static bool is_disk(int fd) {
+    enum pm_durability here;
+    return !pm_persist_probe(fd, &here) || here != PM_DURABLE_NONE;
+}
+
 // The files of a new heap, but the superblock. What is written is synced by the descriptor that
 // wrote it: syncfs(), which comes later, says nothing of it on kernels before 5.8.
 static int make_empty(const struct pm_superblock *super, struct pm_error *err) {
-    bool syncs = !pm_heap.nameless && pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE;
+    bool syncs = !pm_heap.nameless && is_disk(pm_heap.dir_fd);
     for (size_t i = 0; i < PM_FIRST_FILES; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         bool sync = syncs && pm_heap_file(f) == &pm_heap.shard[0].log;
@@ -77,7 +83,7 @@ static bool write_superblock(int fd, const struct pm_superblock *super) {
            pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[0])) &&
            pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[1])) &&
            ftruncate(fd, sizeof(struct pm_super_file)) == 0 &&
-           (pm_persist_probe(fd) == PM_DURABLE_NONE || (fsync(fd) == 0 && syncfs(fd) == 0));
+           (!is_disk(fd) || (fsync(fd) == 0 && syncfs(fd) == 0));
 }
 
 static bool make_superblock(const struct pm_superblock *super) {
@@ -89,7 +95,7 @@ static bool make_superblock(const struct pm_superblock *super) {
 // made anew, and the stores would be lost.
 static int name_superblock(struct pm_error *err) {
     if (renameat(pm_heap.dir_fd, NEW_SUPERBLOCK, pm_heap.dir_fd, SUPERBLOCK) != 0 ||
-        (pm_persist_probe(pm_heap.dir_fd) != PM_DURABLE_NONE && fsync(pm_heap.dir_fd) != 0)) {
+        (is_disk(pm_heap.dir_fd) && fsync(pm_heap.dir_fd) != 0)) {
         int saved = errno;
         pm_make_reason(err, NEW_SUPERBLOCK);
         unlinkat(pm_heap.dir_fd, NEW_SUPERBLOCK, 0);

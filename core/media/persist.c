@@ -143,8 +143,10 @@ static bool caches_survive(void) {
         char path[96], text[32] = "";
         snprintf(path, sizeof path, "/sys/bus/nd/devices/region%d/persistence_domain", region);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
+        if (fd < 0 && errno == ENOENT)
             continue;
+        if (fd < 0)
+            return false; // a region of which nothing is known
         ssize_t got = read(fd, text, sizeof text - 1);
         close(fd);
         if (got <= 0 || strncmp(text, "cpu_cache", 9) != 0)
@@ -154,14 +156,34 @@ static bool caches_survive(void) {
     return found;
 }
 
-enum pm_durability pm_persist_probe(int fd) {
-    struct statfs fs;
-    if (fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC))
-        return PM_DURABLE_NONE;
+// Where a sandbox forbids to ask, it counts as a disk: to flush is right everywhere.
+static bool is_memory(int fd, bool *memory) {
+    struct statfs fs = {0};
+    int status;
+    do
+        status = fstatfs(fd, &fs);
+    while (status != 0 && errno == EINTR);
+    *memory = status == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+    return status == 0 || errno == EPERM || errno == ENOSYS;
+}
+
+bool pm_persist_probe(int fd, enum pm_durability *found) {
+    bool memory;
+    if (!is_memory(fd, &memory))
+        return false;
+    *found = PM_DURABLE_NONE;
+    if (memory)
+        return true;
+    *found = PM_DURABLE_PAGE;
     void *page = mmap(NULL, PAGE, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
     if (page == MAP_FAILED)
-        return PM_DURABLE_PAGE;
+        return true;
     munmap(page, PAGE);
+    *found = pm_persist_probe_device();
+    return true;
+}
+
+enum pm_durability pm_persist_probe_device(void) {
     return caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE;
 }
 
@@ -198,12 +220,12 @@ static void init(enum pm_durability found, int forced, const char *heap) {
     use(forced >= 0 ? (enum pm_durability)forced : medium);
 }
 
-void pm_persist_init(int fd, int forced, const char *heap) {
-    init(pm_persist_probe(fd), forced, heap);
-}
-
-enum pm_durability pm_persist_probe_device(void) {
-    return caches_survive() ? PM_DURABLE_CACHE : PM_DURABLE_LINE;
+bool pm_persist_init(int fd, int forced, const char *heap) {
+    enum pm_durability found;
+    if (!pm_persist_probe(fd, &found))
+        return false;
+    init(found, forced, heap);
+    return true;
 }
 
 void pm_persist_init_device(int forced, const char *heap) {

@@ -39,7 +39,8 @@ extern enum pm_durability pm_durability;
 // On DAX the flush of lines is only enough while the kernel grants MAP_SYNC for every file of the
 // heap. Without MAP_SYNC the file system's own metadata (which block belongs to which file) may be
 // lost, and flushed data then come back as zeroes.
-void pm_persist_init(int fd, int forced, const char *heap);
+// False, with errno: the medium cannot be known.
+bool pm_persist_init(int fd, int forced, const char *heap);
 // The same for a device DAX, whose file in /dev says nothing of it.
 void pm_persist_init_device(int forced, const char *heap);
 // The kernel has refused MAP_SYNC for `file`; the string must stay. True: map the file without it.
@@ -70,8 +71,8 @@ bool pm_persist_forbidden(const char *call);
 bool pm_persist_syncs(void);
 // Whether the open heap lies on DAX, however its stores are flushed.
 bool pm_persist_dax(void);
-// Finds what a mapping of `fd` needs, without choosing it.
-enum pm_durability pm_persist_probe(int fd);
+// Finds what a mapping of `fd` needs, without choosing it. False, with errno: that cannot be known.
+bool pm_persist_probe(int fd, enum pm_durability *found);
 enum pm_durability pm_persist_probe_device(void); // the same of any device DAX
 // The row of the guarantee table that holds for the open heap, as text. Where it is not the row of
 // the medium, the text says why.

@@ -129,9 +129,14 @@ static int check_medium(int fd, const char *path, struct pm_error *err) {
     int file = openat(fd, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)
         return bad_file(path, err);
-    enum pm_durability here = pm_persist_probe(file);
+    enum pm_durability here, first;
+    bool known = pm_persist_probe(file, &here) && pm_persist_probe(pm_heap.super_file.fd, &first);
+    int saved = errno;
     close(file);
-    if ((here == PM_DURABLE_NONE) == (pm_persist_probe(pm_heap.super_file.fd) == PM_DURABLE_NONE))
+    errno = saved;
+    if (!known)
+        return bad_file(path, err);
+    if ((here == PM_DURABLE_NONE) == (first == PM_DURABLE_NONE))
         return PM_OK;
     return pm_fail(err, PM_OPERATIONAL,
                    "%s is %s, but %s is %s: the directories of one heap must survive the same "

@@ -182,11 +182,12 @@ static void record_drain(void) {
     schedule_point();
 }
 
-void __wrap_pm_persist_init(int fd, int forced, const char *heap);
-void __wrap_pm_persist_init(int fd, int forced, const char *heap) {
+bool __wrap_pm_persist_init(int fd, int forced, const char *heap);
+bool __wrap_pm_persist_init(int fd, int forced, const char *heap) {
     (void)fd, (void)forced, (void)heap;
     pm_durability = world->plain ? PM_DURABLE_PAGE : PM_DURABLE_LINE;
     pm_persist = (struct pm_persist_ops){record_flush, record_drain};
+    return true;
 }
 
 // ---- files --------------------------------------------------------------------------------------

@@ -31,10 +31,10 @@ LIBRARY = "libpmalloc_preload.so"
 LIMIT = 60  # seconds that no run may exceed
 
 E = errno
-# What looks at files. Not fstatfs: a file system of which nothing is known is taken for a disk.
+# What looks at files.
 READS = set(
-    """access faccessat fstat fstatat fstatvfs getdents64 lseek lstat mmap+file open openat pread
-    read readlink readlinkat stat statvfs""".split()
+    """access faccessat fstat fstatat fstatfs fstatvfs getdents64 lseek lstat mmap+file open openat
+    pread read readlink readlinkat stat statvfs""".split()
 )
 KEPT = ["", ", this function's calls from then on", ", all calls from then on"]
 

@@ -10,11 +10,14 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
+import threading
 import time
 
 import pytest
@@ -317,6 +320,55 @@ def test_any_call_of_the_tool_may_fail(shm, rng):
                 elif old:
                     raise AssertionError(what)
         end(process, killed=FAULTS)  # a failing ptrace() mends nothing
+
+
+def set_all(owner, begun, over):
+    """Sets keys, one after the other. Each answer is a commit."""
+    for number in itertools.count():
+        owner.stdin.write(f"set key{number} {number}\n")
+        owner.stdin.flush()
+        assert owner.stdout.readline() == "ok\n"
+        if over.is_set():
+            return
+        if number == 20:
+            begun.set()
+
+
+def test_a_commit_that_cannot_be_read_was_missed(shm):
+    """The journal says which blocks have changed. What the tool cannot read of it, it does not take
+    for the end."""
+    layer = compiled("bad_range.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="bad_range.so")
+    for number in range(12):
+        heap, begun, over = shm / f"heap{number}", threading.Event(), threading.Event()
+        owner = start_shell(heap, "fill 2000 7\n", "-s", "COMMIT=output")
+        thread = threading.Thread(target=set_all, args=(owner, begun, over))
+        thread.start()
+        assert begun.wait(60)
+        # The commits of this lap so far can be read, and none later.
+        bad = {"BAD_NAME": "/journal", "BAD_AT": str(whole_commits(heap / "journal"))}
+        done = call(BACKUP, heap, shm / f"backup{number}", LD_PRELOAD=str(layer), **bad)
+        over.set()
+        thread.join()
+        owner.kill()
+        owner.communicate()
+        assert done.returncode == 0, done
+        verified(shm / f"backup{number}")
+        count = int(shell(shm / f"backup{number}", "count\n")[0]) - 2000
+        answers = shell(shm / f"backup{number}", "verify\n" + gets(count + 3))
+        missing = ["none"] * 3
+        assert answers == [f"ok {2000 + count} keys", *map(str, range(count)), *missing], answers
+
+
+def gets(count):
+    return "".join(f"get key{number}\n" for number in range(count))
+
+
+def whole_commits(journal):
+    """Where the last group ends that is there by now, of this lap."""
+    data, at = journal.read_bytes(), 0
+    while data[at : at + 8] == b"MJOURNL2" and data[at + 4080 : at + 4088] == data[4080:4088]:
+        at += 4096 * (1 + struct.unpack_from("<I", data, at + 52)[0])
+    return at
 
 
 # ---- refusals

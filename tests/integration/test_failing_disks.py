@@ -124,6 +124,45 @@ def test_a_start_that_cannot_read_its_journal_ends(heap):
     assert all_sets(heap)
 
 
+@needs_strace
+@pytest.mark.parametrize("error", ["EIO", "ENODATA"])
+def test_a_look_at_a_program_says_that_the_journal_cannot_be_read(heap, error):
+    """No commit was said where one could not be read."""
+    process = start([app("kvshell")], HEAP=heap, ROOTS="store", COMMIT="output")
+    try:
+        for n in range(3):
+            process.stdin.write(f"set key{n} value{n}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "ok\n"
+        tool = app("kvshell").parents[1] / "pmalloc-info"
+        argv = [tool, "--follow", "--count", 1, heap]
+        assert "commit of" in injected("pread64", None, 0, None, argv).stdout
+        for when in (1, 2, 3, 6):
+            done = injected("pread64", error, when, heap / "journal", argv)
+            assert done.returncode == 8, said(done)
+            line = f"pmalloc-info: {heap}/journal cannot be read: Input/output error\n"
+            assert done.stderr == line
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@needs_strace
+def test_a_file_system_of_which_nothing_can_be_known(heap):
+    """It is not taken for a disk: what the heap's guarantee is would be unknown."""
+    shell(heap, "set colour red\n")
+    before = fingerprint(heap)
+    settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
+    done = injected("fstatfs", "EIO", "1+", None, [app("kvshell")], **settings)
+    refuses(done, "the kind of the file system cannot be read", "try again")
+    info = app("kvshell").parents[1] / "pmalloc-info"
+    for argv in ([info, heap], [info, "--medium", heap]):
+        done = injected("fstatfs", "EIO", "1+", None, argv)
+        assert done.returncode == 8 and "kind of the file system" in done.stderr, said(done)
+    assert fingerprint(heap) == before
+    assert shell(heap, "get colour\n").stdout == "red\n"
+
+
 # ---- damage of the journal
 
 

@@ -64,10 +64,10 @@ def fingerprint(directory):
     return digest.hexdigest()
 
 
-def start_shell(heap, commands):
+def start_shell(heap, commands, *options):
     """Starts the key-value shell on a heap, and returns once it has answered."""
     shell = subprocess.Popen(
-        [RUN, "-H", str(heap), "-r", "store", SHELL],
+        [RUN, "-H", str(heap), "-r", "store", *options, SHELL],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=clean_environment(),

@@ -5,6 +5,7 @@
 // in which order.
 #include "media/persist.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -98,7 +99,7 @@ static void test_backends(void) {
     int fd = temporary("/dev/shm");
     char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     for (int d = PM_DURABLE_NONE; d <= PM_DURABLE_PAGE; d++) {
-        pm_persist_init(fd, d, "heap");
+        CHECK(pm_persist_init(fd, d, "heap"));
         CHECK_EQ(pm_durability, d);
         exercise(map, 16384);
         CHECK(strlen(pm_persist_guarantee((enum pm_durability)d)) > 20);
@@ -111,17 +112,23 @@ static void test_backends(void) {
 
 static void test_probe(void) {
     int fd = temporary("/dev/shm");
-    CHECK_EQ(pm_persist_probe(fd), PM_DURABLE_NONE);
-    pm_persist_init(fd, -1, "heap");
+    enum pm_durability d;
+    CHECK(pm_persist_probe(fd, &d) && d == PM_DURABLE_NONE);
+    CHECK(pm_persist_init(fd, -1, "heap"));
     CHECK_EQ(pm_durability, PM_DURABLE_NONE);
     close(fd);
     // The build directory lies on any file system but DAX; it may be tmpfs.
     fd = temporary(".");
     struct statfs fs;
     CHECK_EQ(fstatfs(fd, &fs), 0);
-    enum pm_durability d = pm_persist_probe(fd);
+    CHECK(pm_persist_probe(fd, &d));
     CHECK(fs.f_type == 0x01021994 ? d == PM_DURABLE_NONE : d != PM_DURABLE_NONE);
     close(fd);
+    // What cannot be asked is not known. The heap before is as it was.
+    CHECK(!pm_persist_probe(fd, &d));
+    CHECK_EQ(errno, EBADF);
+    CHECK(!pm_persist_init(fd, -1, "other"));
+    CHECK_EQ(pm_durability, PM_DURABLE_NONE);
 }
 
 // A write-back that fails must stop the program, because the next step relies on it.
@@ -132,7 +139,7 @@ static void test_failing_write_back_aborts(void) {
     if (pid == 0) {
         dup2(out[1], 2);
         int fd = temporary("/dev/shm");
-        pm_persist_init(fd, PM_DURABLE_PAGE, "heap");
+        CHECK(pm_persist_init(fd, PM_DURABLE_PAGE, "heap"));
         char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         munmap(map, 16384);
         pm_make_durable(map, 64); // nothing is mapped there: msync fails with ENOMEM

@@ -49,7 +49,10 @@ static ssize_t read_some(void *to, size_t len, uint64_t at) {
 
 static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
     (void)file;
-    return read_some(to, len, at) == (ssize_t)len;
+    ssize_t got = read_some(to, len, at);
+    if (got >= 0 || errno == PM_JOURNAL_ENDS)
+        errno = got >= 0 ? PM_JOURNAL_ENDS : EIO; // the latter: a disk's word for a bad block
+    return got == (ssize_t)len;
 }
 
 static const struct pm_journal_io io = {.read = read_journal};
@@ -109,7 +112,7 @@ static bool note_group(const struct pm_journal_group *group) {
 }
 
 // Notes the whole commits behind those that were seen. What one that is not whole yet has marked
-// does no harm. False: they cannot be noted.
+// does no harm. False: they cannot be read or noted.
 static bool note_further(void) {
     struct pm_journal_found from = follow.seen;
     struct pm_journal_reading r = pm_journal_read_from(&io, follow.buffer, &from);
@@ -126,12 +129,13 @@ static bool note_further(void) {
         if (r.group->last)
             follow.seen = from;
     }
-    return true;
+    return !r.error;
 }
 
 // The epoch of the last commit that was begun. Nothing overwrites it before the next one. A page of
 // the heap may look like a header, too: then the answer is too large, and some commit seems missed.
-static uint64_t newest_epoch(void) {
+// False: the journal cannot be read.
+static bool newest_epoch(uint64_t *epoch) {
     const struct pm_superblock *super = &pm_heap.super->super;
     uint64_t newest = 0, at = 0;
     ssize_t got;
@@ -143,7 +147,8 @@ static uint64_t newest_epoch(void) {
                 newest = g->epoch;
         at += (uint64_t)got;
     }
-    return newest;
+    *epoch = newest;
+    return got == 0;
 }
 
 // In another lap the commits begin anew. What the lap before had at its end stays behind them until
@@ -155,9 +160,7 @@ static bool look(struct pm_journal_group *head) {
     if (follow.seen.lap && !note_further())
         return false;
     if (head->magic != PM_JOURNAL_MAGIC) {
-        if (!follow.seen.epoch)
-            follow.seen.epoch = newest_epoch();
-        return true;
+        return follow.seen.epoch || newest_epoch(&follow.seen.epoch);
     }
     if (head->lap == follow.seen.lap)
         return true;
@@ -178,8 +181,10 @@ bool follow_instant(bool patient) {
         lose();
         return true;
     }
-    bool known = head.magic == PM_JOURNAL_MAGIC ? head.lap == follow.seen.lap
-                                                : newest_epoch() == follow.seen.epoch;
+    uint64_t newest = 0;
+    bool known = head.magic == PM_JOURNAL_MAGIC
+                     ? head.lap == follow.seen.lap
+                     : newest_epoch(&newest) && newest == follow.seen.epoch;
     if (!known && !patient)
         lose();
     return known || !patient;

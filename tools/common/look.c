@@ -273,33 +273,64 @@ static int look_at_extents(struct look *look, struct pm_error *err) {
 
 // ---- the last commit ----------------------------------------------------------------------------
 
+static bool read_part_at(const struct pm_file *journal, void *to, size_t len, uint64_t at) {
+    bool there = at + len <= pm_fixed_length(journal);
+    if (there)
+        memcpy(to, journal->map + at, len);
+    else
+        errno = PM_JOURNAL_ENDS;
+    return there;
+}
+
+// Part of a group may be there, and the rest not yet.
+static bool read_file_at(int fd, char *to, size_t len, uint64_t at) {
+    for (size_t have = 0; have < len;) {
+        ssize_t got = pread(fd, to + have, len - have, (off_t)(at + have));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == PM_JOURNAL_ENDS) // a disk's word for a bad block
+            errno = EIO;
+        if (got == 0)
+            errno = PM_JOURNAL_ENDS;
+        if (got <= 0)
+            return false;
+        have += (size_t)got;
+    }
+    return true;
+}
+
+// A journal that has no name ends where it begins.
 static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
     const struct pm_file *journal = &pm_heap.journal;
-    if (journal->length) {
-        bool there = file == PM_JOURNAL_SELF && at + len <= pm_fixed_length(journal);
-        if (there)
-            memcpy(to, journal->map + at, len);
-        return there;
-    }
+    (void)file; // nothing else is asked for
+    if (journal->length)
+        return read_part_at(journal, to, len, at);
     int fd = openat(heap_fd, journal->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool good = file == PM_JOURNAL_SELF && fd >= 0 && pread(fd, to, len, (off_t)at) == (ssize_t)len;
+    bool good = fd >= 0 && read_file_at(fd, to, len, at);
+    int saved = fd < 0 && errno == ENOENT ? PM_JOURNAL_ENDS : errno;
     if (fd >= 0)
         close(fd);
+    errno = saved;
     return good;
 }
 
 // While the next one is being written, nothing can be read of either.
-static void look_at_commit(struct look *look) {
+static int look_at_commit(struct look *look, struct pm_error *err) {
     static const struct pm_journal_io io = {.read = read_journal};
     static char *buffer;
     const struct pm_superblock *super = (const struct pm_superblock *)super_copy.data;
     struct pm_journal_found found;
-    if (!(super->incompat & PM_INCOMPAT_JOURNAL) ||
-        (!buffer && !(buffer = malloc(PM_JOURNAL_BUFFER))))
-        return;
-    pm_journal_find(&io, buffer, super->uuid, &found);
+    if (!(super->incompat & PM_INCOMPAT_JOURNAL))
+        return PM_OK;
+    if (!buffer && !(buffer = malloc(PM_JOURNAL_BUFFER)))
+        return pm_fail(err, PM_OPERATIONAL, "%s/journal: no memory to read it", heap_dir);
+    int error = pm_journal_find(&io, buffer, super->uuid, &found);
+    if (error)
+        return pm_fail(err, PM_OPERATIONAL, "%s/journal cannot be read: %s", heap_dir,
+                       strerror(error));
     if (found.groups)
         look->commit = found;
+    return PM_OK;
 }
 
 int look_take(struct look *look, bool *gone, struct pm_error *err) {
@@ -321,6 +352,6 @@ int look_take(struct look *look, bool *gone, struct pm_error *err) {
     if (status == PM_OK)
         status = look_at_extents(look, err);
     if (status == PM_OK)
-        look_at_commit(look);
+        status = look_at_commit(look, err);
     return status;
 }

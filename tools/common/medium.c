@@ -160,10 +160,13 @@ static int find_regions(struct medium *m, const char *device, struct pm_error *e
 
 // ---- MAP_SYNC -----------------------------------------------------------------------------------
 
-static void add_file(struct medium *m, const char *name, int fd) {
+static int add_file(struct medium *m, const char *name, int fd, struct pm_error *err) {
     struct medium_file *file = &m->file[m->files++];
     snprintf(file->name, sizeof file->name, "%s", name);
-    file->durability = pm_persist_probe(fd);
+    if (pm_persist_probe(fd, &file->durability))
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL, "%.300s: the kind of the file system cannot be read: %s",
+                   m->path, strerror(errno));
 }
 
 static int ask_heap(struct medium *m, int dir, struct pm_error *err) {
@@ -180,8 +183,10 @@ static int ask_heap(struct medium *m, int dir, struct pm_error *err) {
         if (fd < 0)
             return pm_fail(err, errno == ENOENT ? PM_DAMAGE : PM_OPERATIONAL, "%.300s/%s: %s",
                            m->path, file, strerror(errno));
-        add_file(m, file, fd);
+        int status = add_file(m, file, fd, err);
         close(fd);
+        if (status != PM_OK)
+            return status;
     }
     return PM_OK;
 }
@@ -203,9 +208,9 @@ static int ask_directory(struct medium *m, int dir, struct pm_error *err) {
                        "%.300s: no file can be made there to ask for MAP_SYNC: %s; name a heap, "
                        "or a directory that can be written",
                        m->path, strerror(errno));
-    add_file(m, name, fd);
+    int status = add_file(m, name, fd, err);
     close(fd);
-    return PM_OK;
+    return status;
 }
 
 static int ask(struct medium *m, int dir, char device[32], struct pm_error *err) {
@@ -252,7 +257,8 @@ static int ask_fixed(struct medium *m, int fd, char device[32], struct pm_error 
         return wrong(m, m->device ? "it is no DAX device" : "it is empty", err);
     if (find_heap(m, fd, err) != PM_OK)
         return err->status;
-    add_file(m, name ? name + 1 : m->path, fd);
+    if (add_file(m, name ? name + 1 : m->path, fd, err) != PM_OK)
+        return err->status;
     if (!m->device) {
         find_mount(m, fd, device);
         return PM_OK;
