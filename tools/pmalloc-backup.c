@@ -108,8 +108,12 @@ struct report {
 // Everything of a round is durable when it ends, so the medium matters only if it loses all.
 static const char *guarantee(const struct report *r) {
     enum pm_durability here;
-    if (!pm_persist_probe(r->target.fd, &here))
-        return "unknown: the kind of the file system cannot be read";
+    if (!pm_persist_probe(r->target.fd, &here)) {
+        pm_say("%s: the kind of the file system cannot be read: %s; so what it survives is not "
+               "known, and all else was done",
+               r->request->dir, strerror(errno));
+        return "not known";
+    }
     return here == PM_DURABLE_NONE ? pm_persist_guarantee(here)
                                    : "survives power loss, as of this round";
 }

@@ -30,12 +30,13 @@ static bool in_view(const void *address, struct place *place) {
     return true;
 }
 
-// A data file under PMALLOC_COMMIT_DIR is a copy in memory: what fails there is not the file.
-static bool in_data(uint64_t offset, struct place *place) {
+// A data file under PMALLOC_COMMIT_DIR is a copy in memory: what fails there is not the file. But a
+// snapshot is of the file.
+static bool in_data(uint64_t offset, bool snapshot, struct place *place) {
     if (offset >= (uint64_t)pm_heap.shards << PM_SHARD_SHIFT)
         return false;
     const struct pm_shard *s = pm_shard_at(offset);
-    if (pm_work_bytes(s) || offset - s->offset >= s->data.size)
+    if ((pm_work_bytes(s) && !snapshot) || offset - s->offset >= s->data.size)
         return false;
     *place = in_file(&s->data, offset - s->offset);
     return true;
@@ -49,7 +50,7 @@ static bool find(uintptr_t address, struct place *place) {
         if (!from || address - from >= file->reach)
             continue;
         if (pm_heap_files[i].holds == PM_FILE_DATA)
-            return in_data(address - pm_base, place);
+            return in_data(address - pm_base, false, place);
         *place = in_file(file, address - from);
         return true;
     }
@@ -60,7 +61,7 @@ static bool find(uintptr_t address, struct place *place) {
             return true;
         }
     }
-    if (beside && in_data(address - (uintptr_t)beside, place))
+    if (beside && in_data(address - (uintptr_t)beside, true, place))
         return true;
     return in_view((const void *)address, place);
 }

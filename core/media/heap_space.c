@@ -430,14 +430,20 @@ uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t 
     return pm_heap_next_in_file(known, offset, end);
 }
 
+// A file that was cut meanwhile has no data there either, but its end is no hole: a hole begins
+// where a look within the file finds no data.
+static bool is_hole(const struct pm_shard *s, off_t at) {
+    return errno == ENXIO && lseek(s->data.fd, at, SEEK_HOLE) >= 0;
+}
+
 uint64_t pm_heap_next_in_file(struct pm_written *known, uint64_t *offset, uint64_t end) {
     struct pm_shard *s = pm_shard_at(*offset);
     if (s->data.length || !pm_file_ready(&s->data))
         return end - *offset;
     if (*offset < known->from || *offset >= known->to) {
-        off_t data = lseek(s->data.fd, (off_t)(*offset - s->offset), SEEK_DATA);
+        off_t at = (off_t)(*offset - s->offset), data = lseek(s->data.fd, at, SEEK_DATA);
         if (data < 0)
-            return errno == ENXIO ? 0 : end - *offset;
+            return is_hole(s, at) ? 0 : end - *offset;
         if (s->offset + (uint64_t)data >= end)
             return 0;
         *offset = s->offset + (uint64_t)data;

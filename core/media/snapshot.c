@@ -12,8 +12,10 @@
 
 char *pm_snapshot;
 
-static uint64_t size;              // of the mapping
-static uint64_t *kept;             // a bit for each page of it: it was copied
+static uint64_t size;    // of the mapping
+static uint64_t *kept;   // a bit for each page of it: it was copied
+static uint64_t *loaded; // the same: the kernel could read it
+static _Atomic(char *) unreadable;
 static int pins[PM_SHARDS];        // pm_shard_pin() + 1
 static uint64_t length[PM_SHARDS]; // of the data file then
 
@@ -41,7 +43,9 @@ bool pm_snapshot_take(void) {
     size = last->offset + last->frontier + PM_PAGE_SIZE;
     char *at = pm_os_reserve(size);
     kept = pm_os_reserve(words() * sizeof *kept);
-    bool good = at && kept;
+    loaded = pm_os_reserve(words() * sizeof *loaded);
+    atomic_store_explicit(&unreadable, NULL, memory_order_relaxed);
+    bool good = at && kept && loaded;
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = map_shard(i, at);
     if (good) { // neither a child nor a core file has use for it
@@ -62,8 +66,10 @@ void pm_snapshot_drop(void) {
         munmap(pm_snapshot, size);
     if (kept)
         munmap(kept, words() * sizeof *kept);
+    if (loaded)
+        munmap(loaded, words() * sizeof *loaded);
     pm_snapshot = NULL;
-    kept = NULL;
+    kept = loaded = NULL;
 }
 
 void pm_snapshot_forked(void) {
@@ -71,11 +77,47 @@ void pm_snapshot_forked(void) {
     pm_snapshot_drop();
 }
 
+// ---- what cannot be read ------------------------------------------------------------------------
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 // Linux 5.14
+#define MADV_POPULATE_WRITE 23
+#endif
+
+// False: a look at the page would be a SIGBUS. Any other error says nothing of it.
+static bool populate(uint64_t page, int how) {
+    char *at = pm_snapshot + (page << PM_PAGE_SHIFT);
+    int saved = errno;
+    bool good = madvise(at, PM_PAGE_SIZE, how) == 0 || (errno != EFAULT && errno != EHWPOISON);
+    errno = saved;
+    if (!good)
+        atomic_store_explicit(&unreadable, at, memory_order_release);
+    return good;
+}
+
+bool pm_snapshot_load(const void *bytes, uint64_t len) {
+    uint64_t offset = (uint64_t)((const char *)bytes - pm_snapshot);
+    uint64_t page = offset >> PM_PAGE_SHIFT, last = (offset + len - 1) >> PM_PAGE_SHIFT;
+    for (; page <= last; page++) {
+        uint64_t bit = 1ull << page % 64;
+        if (!(loaded[page / 64] & bit) && !populate(page, MADV_POPULATE_READ))
+            return false;
+        loaded[page / 64] |= bit;
+    }
+    return true;
+}
+
+const void *pm_snapshot_unreadable(void) {
+    return atomic_load_explicit(&unreadable, memory_order_acquire);
+}
+
 // ---- keeping ------------------------------------------------------------------------------------
 
 // Release: a reader that finds the page to be a hole in the file comes after the change of the
 // file, and so sees the bit.
 static void keep_page(uint64_t offset) {
+    if (!populate(offset >> PM_PAGE_SHIFT, MADV_POPULATE_WRITE))
+        return;
     __atomic_fetch_or(pm_snapshot + offset, 0, __ATOMIC_RELAXED); // the kernel copies the page
     uint64_t page = offset >> PM_PAGE_SHIFT;
     __atomic_fetch_or(&kept[page / 64], 1ull << page % 64, __ATOMIC_RELEASE);

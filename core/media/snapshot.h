@@ -33,8 +33,14 @@ void pm_snapshot_drop(void);
 void pm_snapshot_forked(void);
 
 // Called before pages of a shard's data file change: copies them. `first` counts from the file's
-// start. Pages that never were written need no copy.
+// start. Pages that never were written need no copy. What cannot be read is noted.
 void pm_snapshot_keep(unsigned shard, uint64_t first, uint64_t pages);
+// Called before bytes are read that are no hole. A bad block, or a file that was cut, is a SIGBUS
+// in a mapping, and its handler is the program's. So the kernel is asked for each page before the
+// first look at it. False: it cannot be read. Before Linux 5.14 the kernel does not know.
+bool pm_snapshot_load(const void *bytes, uint64_t len);
+// An address that could not be read or copied: the snapshot is not whole. NULL: there is none.
+const void *pm_snapshot_unreadable(void);
 // As pm_heap_next_data(), for the snapshot: also what is a hole by now.
 uint64_t pm_snapshot_next_data(struct pm_written *known, uint64_t *offset, uint64_t end);
 

@@ -9,6 +9,7 @@
 #include "kept.h"
 #include "mark.h"
 #include "mark_index.h"
+#include "media/file_at.h"
 #include "media/heap.h"
 #include "media/snapshot.h"
 #include "pages/extent_take.h"
@@ -86,16 +87,29 @@ static void end(void) {
     become(PM_BESIDE_DONE);
 }
 
-void pm_beside_step(uint64_t bytes) {
+// The snapshot is asked last: a commit notes what it cannot copy before it changes that.
+static bool mark(uint64_t bytes, struct pm_error *err) {
+    bool more = pm_mark_some(bytes);
+    const void *bad = pm_snapshot_unreadable();
+    if (bad)
+        return !pm_file_unreadable(bad, false, "start the program", err);
+    if (!more)
+        become(PM_BESIDE_SWEEP);
+    return true;
+}
+
+bool pm_beside_step(uint64_t bytes, struct pm_error *err) {
     int saved = errno;
+    bool good = true;
     if (!pm_heap_is_journaled())
         pm_beside_stop();
-    else if (pm_beside_counters.stage == PM_BESIDE_MARK && !pm_mark_some(bytes))
-        become(PM_BESIDE_SWEEP);
+    else if (pm_beside_counters.stage == PM_BESIDE_MARK)
+        good = mark(bytes, err);
     else if (pm_beside_counters.stage == PM_BESIDE_SWEEP && !sweep_slabs(bytes) &&
              !sweep_large(bytes))
         end();
     errno = saved;
+    return good;
 }
 
 void pm_beside_stop(void) {

@@ -46,9 +46,10 @@ static inline bool pm_beside_is_on(void) {
     return stage == PM_BESIDE_MARK || stage == PM_BESIDE_SWEEP;
 }
 // Does a part of it: about as much as reading so many bytes. The caller holds locks that keep away
-// forks and the end of the program; in the sweep commits, too.
+// forks and the end of the program; in the sweep commits, too. False, and `err` says what could not
+// be read: nothing was freed, and no further step may come.
 #define PM_BESIDE_STEP ((uint64_t)512 << 10) // less than a millisecond
-void pm_beside_step(uint64_t bytes);
+bool pm_beside_step(uint64_t bytes, struct pm_error *err);
 // The process ends, or parts from the heap. No step is under way.
 void pm_beside_stop(void);
 // In a forked child.

@@ -136,7 +136,12 @@ static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
     m->scanned += len;
 }
 
-static inline const char *at_offset(uint64_t offset) { return pm_marks.bytes + offset; }
+// What a snapshot cannot read, it notes, and the collection ends.
+static inline void scan_heap(struct pm_marker *m, uint64_t offset, uint64_t len) {
+    const char *bytes = pm_marks.bytes + offset;
+    if (__builtin_expect(!pm_marks.beside, 1) || pm_snapshot_load(bytes, len))
+        scan_words(m, bytes, len);
+}
 
 static uint64_t next_data(struct pm_marker *m, uint64_t *offset, uint64_t end) {
     return pm_marks.beside ? pm_snapshot_next_data(&m->known, offset, end)
@@ -153,7 +158,7 @@ static void scan_piece(struct pm_marker *m, uint64_t offset, uint64_t len) {
     uint64_t piece = data_len < PIECE ? data_len : PIECE;
     if (offset + piece < end)
         push(m, offset + piece, end - offset - piece);
-    scan_words(m, at_offset(offset), piece);
+    scan_heap(m, offset, piece);
 }
 
 // Scans a block in a slab with holes, page by page, and does not read the holes.
@@ -163,7 +168,7 @@ __attribute__((noinline)) static void scan_pages(struct pm_marker *m, struct pm_
         to = (at | (PM_PAGE_SIZE - 1)) + 1;
         to = to < end ? to : end;
         if (!(holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1))
-            scan_words(m, at_offset(at), to - at);
+            scan_heap(m, at, to - at);
     }
 }
 
@@ -200,7 +205,7 @@ static void scan(struct pm_marker *m, struct pm_range r) {
              (holes = holes_around(r)) != 0)
         scan_pages(m, r, holes);
     else
-        scan_words(m, at_offset(r.offset), r.len);
+        scan_heap(m, r.offset, r.len);
 }
 
 // ---- the markers --------------------------------------------------------------------------------
@@ -254,7 +259,7 @@ static void rescan_large(struct pm_marker *m, uint64_t stripe, uint32_t number) 
         for (uint64_t len;
              l->marked && !l->pointer_free && at < end && (len = next_data(m, &at, end)) != 0;
              at += len)
-            scan_words(m, at_offset(at), len);
+            scan_heap(m, at, len);
     }
 }
 

@@ -89,8 +89,9 @@ static void collect_step(void) {
         return;
     }
     pm_lock(&pm_age_lock);
-    if (!is_over())
-        pm_beside_step(PM_BESIDE_STEP);
+    static struct pm_error err; // the stack is small
+    if (!is_over() && !pm_beside_step(PM_BESIDE_STEP, &err))
+        pm_refuse("%s", err.text);
     bool awaited = atomic_load_explicit(&pm_age_lock.word, memory_order_relaxed) == 2;
     pm_unlock(&pm_age_lock);
     if (!commits)

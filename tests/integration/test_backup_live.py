@@ -345,7 +345,8 @@ def test_a_commit_that_cannot_be_read_was_missed(shm):
         thread.start()
         assert begun.wait(60)
         # The commits of this lap so far can be read, and none later.
-        bad = {"BAD_NAME": "/journal", "BAD_AT": str(whole_commits(heap / "journal"))}
+        bad = {"BAD_NAME": "/journal", "BAD_HOW": "pread"}
+        bad["BAD_AT"] = str(whole_commits(heap / "journal"))
         done = call(BACKUP, heap, shm / f"backup{number}", LD_PRELOAD=str(layer), **bad)
         over.set()
         thread.join()

@@ -142,6 +142,52 @@ def test_a_start_is_refused(how, name, made, copy):
     whole_again(copy, made, name)
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """A killed heap of a shell, of which a start reads a little only."""
+    heap = tmp_path_factory.mktemp("bad-reads") / "shop"
+    program = start([app("kvshell")], HEAP=heap, ROOTS="store", COMMIT="output")
+    program.stdin.write("fill 60000 1\nset colour red\n")
+    program.stdin.flush()
+    assert [program.stdout.readline() for _ in range(2)] == ["filled 60000\n", "ok\n"]
+    program.kill()
+    program.communicate()
+    assert (heap / "heap.0").stat().st_size > 2 * FILES["heap.0 middle"][0]
+    return heap
+
+
+def test_the_end_of_a_file_is_no_hole(shop, shm):
+    """Large blocks are looked for holes, which have no addresses. What is cut off is none."""
+    heap = pathlib.Path(shutil.copytree(shop, shm / "heap", symlinks=True))
+    layer, cuts = cut("heap.0 middle")
+    done = under([app("kvshell")], environment(HEAP=heap, ROOTS="store"), layer, cuts)
+    told(refuses(done), heap, "heap.0 middle", changed=True)
+
+
+@pytest.mark.parametrize("data", ["HEAP", "COMMIT_DIR"])
+def test_a_collection_beside_the_program(data, shop, shm):
+    """The program does not look at what cannot be read, but waits for a command. What was answered
+    is there."""
+    heap = pathlib.Path(shutil.copytree(shop, shm / "heap", symlinks=True))
+    layer = compiled("bad_range.c", "-D_GNU_SOURCE", "-shared", "-fPIC", name="bad_range.so")
+    from_byte = FILES["heap.0 middle"][0]
+    env = environment(**{data: heap}, ROOTS="store", COMMIT="output", COLLECT="background")
+    env |= {"BAD_NAME": "/heap/heap.0", "BAD_AT": str(from_byte), "BAD_HOW": "mapped"}
+    env["LD_PRELOAD"] = f"{layer}:{env['LD_PRELOAD']}"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = subprocess.Popen([app("kvshell")], env=env, text=True, **pipes)
+    try:
+        program.wait(60)
+    finally:
+        program.kill()
+    out, err = program.communicate()
+    assert (program.returncode, out) == (125, ""), err
+    (line,) = err.splitlines()
+    told(line, heap, "heap.0 middle", changed=True)
+    done = run([app("kvshell")], HEAP=heap, ROOTS="store", stdin="verify\nget colour\n")
+    assert done.stdout == "ok 60001 keys\nred\n", said(done)
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("how", TOOLS)
 def test_a_tool_gives_up(how, name, made, copy, shm):

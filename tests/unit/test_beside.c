@@ -215,11 +215,12 @@ static void start_beside(void) {
 // Small ones, so that it takes hundreds of them.
 static bool step(bool acts) {
     bool sweeps = pm_beside_counters.stage == PM_BESIDE_SWEEP;
+    struct pm_error err;
     if (acts)
         act((unsigned)rnd(40), !sweeps);
     if (acts && rnd(8) == 0)
         commit();
-    pm_beside_step(sweeps ? 8192 : 1 + rnd(16384));
+    CHECK(pm_beside_step(sweeps ? 8192 : 1 + rnd(16384), &err));
     return pm_beside_is_on();
 }
 
@@ -345,11 +346,12 @@ static void build_wide(void) {
 
 static void test_overflow(void) {
     unsigned missing = 0;
+    struct pm_error err;
     MUST(in_child(build_wide) == 128 + SIGKILL);
     start_beside();
     wide = (void ***)(uintptr_t)pm_heap_slot(0);
     do
-        pm_beside_step(1000);
+        CHECK(pm_beside_step(1000, &err));
     while (pm_beside_is_on());
     for (unsigned i = 0; i < LEAVES; i++)
         missing += !pm_alloc_tag(wide[i]) + !pm_alloc_tag(wide[i][0]);
