@@ -4,6 +4,8 @@
 what a power cut may have lost is noticed."""
 
 import os
+import random
+import re
 import subprocess
 import sys
 
@@ -17,6 +19,7 @@ from fault_round import Told, Wrong, listing  # noqa: E402
 from fault_run import RunLedger  # noqa: E402
 from fault_start import promises  # noqa: E402
 from fault_step import TARGETS  # noqa: E402
+from fault_turn import STEPS, Turns  # noqa: E402
 
 SEED = 7
 
@@ -33,15 +36,16 @@ spoil() { :; }
 """
 
 
-def run_here(round_, folder, spoil=""):
-    """Runs a round in a folder; `spoil` is a command that damages the heap at the cut."""
+def run_here(round_, folder, spoil="", more=""):
+    """Runs a round in a folder; `spoil` is a command that damages the heap at the cut. `more` are
+    functions that are others than on a disk."""
     names = ["guest.sh", *faults.FILES]
     text = "".join((ROOT / "tests/vm" / name).read_text(encoding="utf-8") for name in names)
     text += INSTEAD + (f"spoil() {{ {spoil}; }}\n" if spoil else "")
-    text += f"worker=\ndisk_begin {folder}\n{round_.script('power_fails')}{round_.rest()}"
+    text += f"{more}worker=\ndisk_begin {folder}\n{round_.script('power_fails')}{round_.rest()}"
     text = text.replace("/mnt/ext4/", f"{folder}/")
     text = text.replace("/lib/libpmalloc_preload.so", str(BUILD / "libpmalloc_preload.so"))
-    text = text.replace("echo 1 >/proc/sys/vm/drop_caches", ":")
+    text = re.sub("echo [13] >/proc/sys/vm/drop_caches", ":", text)
     path = f"{BUILD}:{BUILD}/apps:{BUILD}/vm:{os.environ['PATH']}"
     done = subprocess.run(
         ["busybox", "sh", "-c", f"exec 9>{folder}/said\n{text}"],
@@ -84,6 +88,51 @@ def test_a_step_on_a_good_disk_is_right(shm, step):
     made, round_ = disk("step", step=step, target=TARGETS[step][0], when="0 1000")
     made.read(run_here(round_, shm), [round_])
     assert made.wrong == [] and made.tally["step"]["verified"] == 1
+
+
+@pytest.mark.parametrize("step", range(len(STEPS)))
+@pytest.mark.parametrize("what", ["sync", "read"])
+def test_the_calls_of_a_step_are_counted(shm, step, what):
+    """Then each of them is the one that fails, once."""
+    made, round_ = disk("turn")
+    turns = Turns(STEPS[step], what, made.medium, random.Random(SEED))
+    made.plan.turns = [turns]
+    round_ = made.next_round()
+    round_.target = "files"
+    made.read(run_here(round_, shm), [round_])
+    assert made.wrong == [] and made.tally["turn"]["verified"] == 1
+    assert turns.calls is not None and (turns.calls > 1 or what == "sync")
+    taken = [turns.take() for _ in range(len(turns.left))]
+    assert sorted(taken) == list(range(1, turns.calls + 1, 1 if what == "sync" else 3))
+    assert turns.take() == 0
+
+
+# The disk of these tests never fails, so the call is made to fail by what is at hand.
+@pytest.mark.parametrize("at", [1, 9, 40])
+def test_the_program_stops_at_its_turn(shm, at):
+    """The whole heap is gone while the call is made."""
+    made, round_ = disk("turn")
+    made.plan.turns = [Turns(("start", "", ""), "read", made.medium, random.Random(SEED))]
+    round_ = made.next_round()
+    round_.at, round_.mode, round_.target = at, "once", "files"
+    heap = f"{shm}/turn{round_.number}"
+    lines = f"disk_fails() {{ say fails; mv {heap} {heap}.away; }}\n"
+    lines += f'disk_heals() {{ mv {heap}.away {heap}; say "errors 1"; say "well"; }}\n'
+    text = run_here(round_, shm, more=lines)
+    assert text.count("fails\nerrors 1\nwell\n") == 1, text
+    made.read(text, [round_])
+    assert made.wrong == [] and made.plan.turns[0].done == {at}
+
+
+def test_a_later_state_than_the_promised_one_is_noticed(shm):
+    """A close has worked, and then the heap has pages of zeroes."""
+    made, round_ = disk("turn")
+    made.plan.turns = [Turns(("close", "", ""), "sync", made.medium, random.Random(SEED))]
+    round_ = made.next_round()
+    heap = f"{shm}/turn{round_.number}"
+    spoil = f"dd if=/dev/zero of={heap}/heap.0 bs=4096 seek=60 count=40 conv=notrunc 2>/dev/null"
+    made.read(run_here(round_, shm, spoil), [round_])
+    assert len(made.wrong) == 1 and "after close has worked" in made.wrong[0], made.wrong
 
 
 @pytest.mark.parametrize("setting", ["later", "always", "no commit mode"])

@@ -72,8 +72,8 @@ disk_turns() {
 }
 
 # Read errors come from the disk only after the page cache has forgotten what it holds. `all`: every
-# write of the disk. `pool`: those to new blocks of a thin volume.
-disk_fails() { # write|read FROM FILE... | all | pool
+# write of the disk; `all-reads`: every read. `pool`: writes to new blocks of a thin volume.
+disk_fails() { # write|read FROM FILE... | all | all-reads | pool
     disk_will_fail "$@"
     disk_turns
     [ "$1" != read ] || echo 1 >/proc/sys/vm/drop_caches
@@ -87,6 +87,8 @@ disk_will_fail() { # as disk_fails
         pool_fills
     elif [ "$1" = all ]; then
         echo "0 $sectors delay $device 0 0 $bad 0 0 $device 0 0"
+    elif [ "$1" = all-reads ]; then
+        echo "0 $sectors delay $bad 0 0 $device 0 0 $device 0 0"
     else
         fault_map "$device" "$bad" "$sectors" "$@"
     fi >"$tmp/table"
@@ -135,14 +137,16 @@ power_waits() {
     sleep 1000
 }
 
-# A file system that has shut itself down is mounted anew, as an administrator would.
-mount_again() {
+# A file system that has shut itself down is mounted anew, as an administrator would. No program is
+# at work there.
+mount_if_shut() {
+    (echo probe >"$mnt/probe" && sync "$mnt/probe") 2>/dev/null && return
     umount "$mnt" && disk_mount && say "mounted"
 }
 
 # ---- programs -----------------------------------------------------------------------------------
 
-worker=
+worker= turn=
 
 # Starts a program in the background. `ask` gives it lines.
 begin() { # LABEL "NAME=VALUE..." PROGRAM ARGUMENT...
@@ -157,7 +161,8 @@ begin() { # LABEL "NAME=VALUE..." PROGRAM ARGUMENT...
         for setting in $settings; do
             export "PMALLOC_$setting"
         done
-        export LD_PRELOAD=/lib/libpmalloc_preload.so
+        preload=/lib/libpmalloc_preload.so
+        [ -z "$turn" ] && export LD_PRELOAD=$preload || export TURN_PRELOAD=$preload
         exec "$@"
     ) <"$tmp/commands" >"$tmp/answers" 2>&1 &
     worker=$!

@@ -39,6 +39,7 @@ start_round() { # HEAP KEYS "SETTINGS" quit|cut FAILING FROM TARGET...
 start_heals() {
     disk_heals
     healed=$heap
+    alive || mount_if_shut
 }
 
 start_after() { # HEAP recover|start

@@ -56,6 +56,8 @@ class StepRound(Round):
         commands = (f"fill {KEYS} 1", f"fill {KEYS} 2", "set c new")
         commands += ("set d five",) * (self.step == "backup")
         after = told.sessions["after"]
-        if told.facts.get("list") != listing(commands):
+        if self.may_be_older(told) and self.step in ("recover", "close") and not self.settings:
+            self.tally["older"] += 1  # and recovery has worked
+        elif told.facts.get("list") != listing(commands):
             raise Wrong(f"after {self.step} has worked: {after.answers() or after.status}")
         self.tally["verified"] += 1

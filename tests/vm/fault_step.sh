@@ -38,6 +38,7 @@ step_again() { # COMMAND...
     wait "$failing"
     for time in 2 3; do
         [ "$ended" != 0 ] || return
+        mount_if_shut
         tool "step$time" "$@"
     done
 }
@@ -64,6 +65,7 @@ step_close() { # HEAP "SETTINGS" KEYS "WHEN" TARGET
     wait "$failing"
     for time in 1 2; do
         [ "$ended" != 0 ] || return
+        mount_if_shut
         begin "step$time" "HEAP=$1 $2" kvshell
         finish
     done

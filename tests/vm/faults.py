@@ -20,10 +20,11 @@ from fault_round import Wrong
 from fault_run import RunRound
 from fault_start import StartRound
 from fault_step import StepRound
+from fault_turn import Plan, TurnRound
 from kernel import Skip
 from machine import MAPPED, base_archive, make_image
 
-KINDS = {kind.kind: kind for kind in (StartRound, RunRound, ReadRound, StepRound)}
+KINDS = {kind.kind: kind for kind in (StartRound, RunRound, ReadRound, StepRound, TurnRound)}
 DEVICE_MAPPER = ["dm_mod", "dm_flakey", "dm_delay", "dm_thin_pool"]
 MODULES = {
     "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", *DEVICE_MAPPER],
@@ -31,6 +32,7 @@ MODULES = {
 }
 FILES = ["fault.sh", "fault_thin.sh"] + [f"fault_{kind}.sh" for kind in KINDS]
 AT_ONCE = 6  # rounds of each disk in a boot
+SHORT_ONES = 16  # of those that take less time
 DEATHS = 3  # more of these, of the guest's own kernel, end the run
 DEAD = ("soft lockup", "detected stalls", "Kernel panic", "Out of memory")
 PATIENCE = 120  # a guest that says nothing for so many seconds hangs
@@ -48,7 +50,8 @@ def archive(kernel, build):
     if not dmsetup:
         raise Skip("there is no dmsetup: install Debian's dmsetup")
     makers = [shutil.which(f"mkfs.{fs}", path=path) for fs in ("ext4", "xfs", "btrfs")]
-    programs = [dmsetup, *makers, build / "pmalloc-backup", build / "vm" / "fault_map"]
+    programs = [dmsetup, *makers, build / "pmalloc-backup"]
+    programs += [build / "vm" / name for name in ("fault_map", "turn")]
     return base_archive(kernel, build, programs, modules=MODULES, files=FILES)
 
 
@@ -59,6 +62,7 @@ class Disk:
         self.medium = medium
         self.kinds = [kind for kind in kinds if kind != "read" or not medium.thin]
         self.rng = random.Random(f"faults {seed} {medium.name}")
+        self.plan = Plan(medium, random.Random(f"turns {seed} {medium.name}"))
         self.number = 0
         self.waiting = None  # a round whose power cut was that of the guest
         self.tally = collections.defaultdict(collections.Counter)
@@ -67,7 +71,8 @@ class Disk:
     def next_round(self):
         kind = self.kinds[self.number % len(self.kinds)]
         self.number += 1
-        return KINDS[kind](self.number, self.medium, self.rng)
+        plan = (self.plan,) if kind == "turn" else ()
+        return KINDS[kind](self.number, self.medium, self.rng, *plan)
 
     def job(self, count):
         """The script of a boot, and its rounds: what waits is looked at, then come others."""
@@ -119,6 +124,8 @@ class Disk:
             others = [f"{n} {name}" for name, n in tally.items() if n and name not in COLUMNS]
             row = ", ".join(f"{tally[name]:4} {name}" for name in COLUMNS)
             yield f"{self.medium.name:11}{kind:7}{row}; {', '.join(others)}"
+        if "turn" in self.tally:
+            yield from (f"{'':11}{line}" for line in self.plan.lines())
 
 
 COLUMNS = ("rounds", "hit", "verified", "wrong")
@@ -204,7 +211,7 @@ def run(kernel, build, folder, options, late):
     try:
         left = options.cuts or sys.maxsize
         while left > 0 and not (rig.boots and late(3 * rig.longest)):
-            count = min(AT_ONCE, left)
+            count = min(SHORT_ONES if options.rounds_of == ["turn"] else AT_ONCE, left)
             for disks in rig.groups:
                 rig.boot(count, disks)
                 rig.progress()

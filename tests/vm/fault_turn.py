@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""A step of which one sync or read meets a disk that fails: the N-th, for each N in turn. What it
+says then is a refusal, or it has worked; and once it has worked, all is there after a power cut."""
+
+from fault_round import ABORTED, REFUSED, UNABLE, Round, Wrong, listing
+
+KEYS = 300
+BUS = 135  # a look of the program's own at what cannot be read
+OUTPUT = "COMMIT=output"
+# The step, PMALLOC_... of it, and of the program before it.
+STEPS = (
+    ("start", OUTPUT, ""),
+    ("start", OUTPUT, OUTPUT),
+    ("start", f"{OUTPUT} COLLECT=later", ""),
+    ("start", f"{OUTPUT} COLLECT=background", ""),
+    ("start", "", ""),
+    ("close", "", ""),
+    ("close", OUTPUT, OUTPUT),
+    ("recover", "", ""),
+    ("recover", "", OUTPUT),
+    ("first", "", ""),
+    ("next", "", OUTPUT),
+    ("grow", "", ""),
+)
+READ_BY = ("start", "recover", "first", "next", "grow")
+MAY_BE_OLDER = ("start", "close", "recover")  # where no commit and no close has been before
+DISKS = ("ext4", "xfs", "btrfs")
+
+
+class Turns:
+    """One step on one disk. The first round of it counts its calls; then each fails in turn, in a
+    random order. Reads are many, so each of the three disks has every third."""
+
+    def __init__(self, step, what, medium, rng):
+        self.step, self.what, self.rng = step, what, rng
+        self.stride = len(DISKS) if what == "read" else 1
+        self.first = DISKS.index(medium.fs) % self.stride
+        self.calls, self.left, self.done = None, [], set()
+
+    def learn(self, calls):
+        self.calls = calls
+        self.left = list(range(1 + self.first, calls + 1, self.stride))
+        self.rng.shuffle(self.left)
+
+    def take(self):
+        """Which call fails. 0: none."""
+        return self.left.pop() if self.left else 0
+
+    def line(self):
+        name = ", ".join([self.step[0], *(text or "-" for text in self.step[1:])])
+        return f"{name}: {len(self.done)} of {self.calls} {self.what}s"
+
+
+class Plan:
+    """Which step is next on a disk: each in turn, until all calls of all have failed once. Then
+    there is another count."""
+
+    def __init__(self, medium, rng):
+        kinds = ("sync",) if medium.thin else ("sync", "read")
+        self.turns = [
+            Turns(step, what, medium, rng)
+            for step in STEPS
+            for what in kinds
+            if what == "sync" or step[0] in READ_BY
+        ]
+        self.at = 0
+
+    def take(self):
+        for ahead in range(len(self.turns)):
+            at = (self.at + ahead) % len(self.turns)
+            if self.turns[at].left or self.turns[at].calls is None:
+                break
+        self.at = at + 1
+        return self.turns[at]
+
+    def lines(self):
+        return [turns.line() for turns in self.turns if turns.calls is not None]
+
+
+class TurnRound(Round):
+    kind = "turn"
+
+    def __init__(self, number, medium, rng, plan):
+        super().__init__(number, medium, rng)
+        self.turns = plan.take()
+        (self.step, self.settings, self.before), self.what = self.turns.step, self.turns.what
+        self.at = self.turns.take()
+        self.target = self.target_of(("files", "files", "all"))
+        self.mode = rng.choice(("once", "on")) if self.what == "read" else "once"
+
+    def label(self):
+        how = f"{self.settings or '-'} after {self.before or '-'}"
+        return f"{self.step}, {how}, {self.what} {self.at} {self.mode}, {self.target}"
+
+    def body(self):
+        words = (self.settings, self.before, KEYS, self.what, self.at, self.mode, self.target)
+        return self.call(f"turn_{self.step}", self.heap, *words)
+
+    def after(self):
+        what = "backup" if self.step in ("first", "next") else self.step
+        return self.call("step_after", self.heap, self.how, what)
+
+    def note(self, told):
+        """How many such calls there are is known where none has failed."""
+        if told.disk["fails"]:
+            self.turns.done.add(self.at)
+        elif self.at == 0:
+            self.turns.learn(int(told.facts["calls"]))
+        else:
+            self.tally["not reached"] += 1  # one call less than when they were counted
+
+    def judge(self, told):
+        self.note(told)
+        tries = [session for name, session in told.sessions.items() if name.startswith("step")]
+        if self.step == "close":
+            tries.insert(0, told.sessions["new"])
+        for session in tries[:-1]:
+            self.insist_on_end(session, told)
+        last = tries[-1]
+        if last.status != 0 or (self.is_program() and last.messages()):
+            raise Wrong(f"on a disk that is well: status {last.status}: {last.events}")
+        if told.sessions.get("verify", last).status != 0:
+            raise Wrong(f"pmalloc-backup --verify: {told.sessions['verify'].events}")
+        self.insist_on_recovery(told)
+        if self.may_be_older(told) and not self.before and self.step in MAY_BE_OLDER:
+            self.tally["older"] += 1
+            self.insist_on_one_state(told, last)
+        else:
+            self.compare(told)
+
+    def is_program(self):
+        return self.step in ("start", "close")
+
+    def insist_on_one_state(self, told, last):
+        """What the program found after that is there after the power cut."""
+        found, after = last.answers(), told.sessions["after"].answers()
+        if found and found[:1] != after[1:2]:
+            raise Wrong(f"c was {found}, and after the cut {after}")
+        self.tally["verified"] += 1
+
+    def insist_on_end(self, session, told):
+        if not self.is_program():
+            return self.insist_on_refusal(session, UNABLE, count=False)
+        self.tally[f"ended {session.status}"] += 1
+        if session.status == REFUSED:
+            return self.insist_on_refusal(session, REFUSED)
+        if session.status == ABORTED and "COMMIT" not in self.settings:
+            return self.insist_on_refusal(session, ABORTED)
+        if session.status == BUS and self.what == "read" and not session.messages():
+            return None
+        if session.status != 0 or not session.messages():
+            raise Wrong(f"{session.label} ended with status {session.status}: {session.events}")
+        return None
+
+    def compare(self, told):
+        commands = (f"fill {KEYS} 1", f"fill {KEYS} 2", "set c new")
+        commands += ("set d five",) * (self.step in ("first", "next"))
+        after = told.sessions["after"]
+        if told.facts.get("list") != listing(commands):
+            raise Wrong(f"after {self.step} has worked: {after.answers() or after.status}")
+        self.tally["verified"] += 1
