@@ -148,9 +148,9 @@ int pm_doubt_settle(struct pm_error *err) {
     }
     if (!settle(again))
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s/%s: what is stored there cannot be written back to the medium: %s; the "
-                       "heap is as it was; when the medium works again, the next start or "
-                       "pmalloc-recover writes all of it once more",
+                       "%s/%s: what is stored there cannot be written back to the medium: %s; "
+                       "nothing else was changed; when the medium works again, the next start or "
+                       "pmalloc-recover writes once more all that memory still has",
                        pm_heap.dir, failed, pm_strerror(errno));
     if (again)
         pm_say("%s: an earlier run could not write to its medium; all pages are written once more "
