@@ -94,13 +94,13 @@ def test_a_step_on_a_good_disk_is_right(shm, step):
 @pytest.mark.parametrize("what", ["sync", "read"])
 def test_the_calls_of_a_step_are_counted(shm, step, what):
     """Then each of them is the one that fails, once."""
-    made, round_ = disk("turn")
+    made, round_ = disk(f"{what}s")
     turns = Turns(STEPS[step], what, made.medium, random.Random(SEED))
-    made.plan.turns = [turns]
+    made.plans[f"{what}s"].turns = [turns]
     round_ = made.next_round()
     round_.target = "files"
     made.read(run_here(round_, shm), [round_])
-    assert made.wrong == [] and made.tally["turn"]["verified"] == 1
+    assert made.wrong == [] and made.tally[f"{what}s"]["verified"] == 1
     assert turns.calls is not None and (turns.calls > 1 or what == "sync")
     taken = [turns.take() for _ in range(len(turns.left))]
     assert sorted(taken) == list(range(1, turns.calls + 1, 1 if what == "sync" else 3))
@@ -111,25 +111,25 @@ def test_the_calls_of_a_step_are_counted(shm, step, what):
 @pytest.mark.parametrize("at", [1, 9, 40])
 def test_the_program_stops_at_its_turn(shm, at):
     """The whole heap is gone while the call is made."""
-    made, round_ = disk("turn")
-    made.plan.turns = [Turns(("start", "", ""), "read", made.medium, random.Random(SEED))]
+    made, round_ = disk("reads")
+    made.plans["reads"].turns = [Turns(("start", "", ""), "read", made.medium, random.Random(SEED))]
     round_ = made.next_round()
     round_.at, round_.mode, round_.target = at, "once", "files"
-    heap = f"{shm}/turn{round_.number}"
+    heap = f"{shm}/reads{round_.number}"
     lines = f"disk_fails() {{ say fails; mv {heap} {heap}.away; }}\n"
     lines += f'disk_heals() {{ mv {heap}.away {heap}; say "errors 1"; say "well"; }}\n'
     text = run_here(round_, shm, more=lines)
     assert text.count("fails\nerrors 1\nwell\n") == 1, text
     made.read(text, [round_])
-    assert made.wrong == [] and made.plan.turns[0].done == {at}
+    assert made.wrong == [] and made.plans["reads"].turns[0].done == {at}
 
 
 def test_a_later_state_than_the_promised_one_is_noticed(shm):
     """A close has worked, and then the heap has pages of zeroes."""
-    made, round_ = disk("turn")
-    made.plan.turns = [Turns(("close", "", ""), "sync", made.medium, random.Random(SEED))]
+    made, round_ = disk("syncs")
+    made.plans["syncs"].turns = [Turns(("close", "", ""), "sync", made.medium, random.Random(SEED))]
     round_ = made.next_round()
-    heap = f"{shm}/turn{round_.number}"
+    heap = f"{shm}/syncs{round_.number}"
     spoil = f"dd if=/dev/zero of={heap}/heap.0 bs=4096 seek=60 count=40 conv=notrunc 2>/dev/null"
     made.read(run_here(round_, shm, spoil), [round_])
     assert len(made.wrong) == 1 and "after close has worked" in made.wrong[0], made.wrong

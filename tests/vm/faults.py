@@ -20,17 +20,21 @@ from fault_round import Wrong
 from fault_run import RunRound
 from fault_start import StartRound
 from fault_step import StepRound
-from fault_turn import Plan, TurnRound
+from fault_turn import Plan, ReadsRound, SyncsRound
 from kernel import Skip
 from machine import MAPPED, base_archive, make_image
 
-KINDS = {kind.kind: kind for kind in (StartRound, RunRound, ReadRound, StepRound, TurnRound)}
+ROUNDS = (StartRound, RunRound, ReadRound, StepRound, SyncsRound, ReadsRound)
+KINDS = {kind.kind: kind for kind in ROUNDS}
 DEVICE_MAPPER = ["dm_mod", "dm_flakey", "dm_delay", "dm_thin_pool"]
 MODULES = {
     "drivers": ["xfs", "btrfs", "virtio_blk", "virtio_console", *DEVICE_MAPPER],
     "buses": ["virtio_pci"],
 }
-FILES = ["fault.sh", "fault_thin.sh"] + [f"fault_{kind}.sh" for kind in KINDS]
+FILES = ["fault.sh", "fault_thin.sh", "fault_turn.sh"]
+FILES += [f"fault_{kind}.sh" for kind in ("start", "run", "read", "step")]
+NO_READS = ("read", "reads")  # of a full pool
+TURNS = {"syncs", "reads"}
 AT_ONCE = 6  # rounds of each disk in a boot
 SHORT_ONES = 16  # of those that take less time
 DEATHS = 3  # more of these, of the guest's own kernel, end the run
@@ -60,9 +64,12 @@ class Disk:
 
     def __init__(self, medium, seed, kinds):
         self.medium = medium
-        self.kinds = [kind for kind in kinds if kind != "read" or not medium.thin]
+        self.kinds = [kind for kind in kinds if kind not in NO_READS or not medium.thin]
         self.rng = random.Random(f"faults {seed} {medium.name}")
-        self.plan = Plan(medium, random.Random(f"turns {seed} {medium.name}"))
+        turns = random.Random(f"turns {seed} {medium.name}")
+        self.plans = {
+            kind: Plan(medium, turns, KINDS[kind].what) for kind in kinds if kind in TURNS
+        }
         self.number = 0
         self.waiting = None  # a round whose power cut was that of the guest
         self.tally = collections.defaultdict(collections.Counter)
@@ -71,7 +78,7 @@ class Disk:
     def next_round(self):
         kind = self.kinds[self.number % len(self.kinds)]
         self.number += 1
-        plan = (self.plan,) if kind == "turn" else ()
+        plan = [self.plans[kind]] if kind in TURNS else []
         return KINDS[kind](self.number, self.medium, self.rng, *plan)
 
     def job(self, count):
@@ -124,8 +131,8 @@ class Disk:
             others = [f"{n} {name}" for name, n in tally.items() if n and name not in COLUMNS]
             row = ", ".join(f"{tally[name]:4} {name}" for name in COLUMNS)
             yield f"{self.medium.name:11}{kind:7}{row}; {', '.join(others)}"
-        if "turn" in self.tally:
-            yield from (f"{'':11}{line}" for line in self.plan.lines())
+        for plan in self.plans.values():
+            yield from (f"{'':11}{line}" for line in plan.lines())
 
 
 COLUMNS = ("rounds", "hit", "verified", "wrong")
@@ -211,7 +218,7 @@ def run(kernel, build, folder, options, late):
     try:
         left = options.cuts or sys.maxsize
         while left > 0 and not (rig.boots and late(3 * rig.longest)):
-            count = min(SHORT_ONES if options.rounds_of == ["turn"] else AT_ONCE, left)
+            count = min(SHORT_ONES if TURNS.issuperset(options.rounds_of) else AT_ONCE, left)
             for disks in rig.groups:
                 rig.boot(count, disks)
                 rig.progress()
