@@ -198,6 +198,12 @@ def test_half_a_line_and_half_a_round_wait_for_the_next_boot():
     assert made.waiting is None and len(made.wrong) == 1, "it said nothing of its starts"
 
 
+def test_a_disk_without_a_round_is_done_at_once():
+    assert faults.is_over(b"finished\n") and faults.is_over(b"over 3\nfinished\n")
+    assert faults.is_over(b"round 3\ncut\nsaid 1 4\n")
+    assert not faults.is_over(b"") and not faults.is_over(b"round 3\nopen run\nsaid 1 4\n")
+
+
 def test_an_unmountable_file_system_is_wrong():
     _, round_ = disk("start")
     round_.text = "unmountable bad magic\n"

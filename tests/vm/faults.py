@@ -187,7 +187,7 @@ class Rig:
             texts = [path.read_bytes() for path in ports]
             if sum(map(len, texts)) != size:
                 heard, size = time.monotonic(), sum(map(len, texts))
-            if all(b"\ncut\n" in text or b"\nfinished" in text for text in texts):
+            if all(map(is_over, texts)):
                 time.sleep(self.rng.random() if count else 0)
                 return True
         self.deaths += 1
@@ -202,6 +202,11 @@ class Rig:
         wrong = sum(len(disk.wrong) for disk in self.disks)
         print(f"vm-test: faults: {self.boots} boots, {done} rounds, {wrong} wrong", end="\r")
         sys.stdout.flush()
+
+
+def is_over(text):
+    """Whether a disk's port says that it waits for the power cut, or has nothing more to do."""
+    return b"\ncut\n" in text or b"\nfinished" in b"\n" + text
 
 
 def slow_write_back():
