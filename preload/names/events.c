@@ -18,6 +18,7 @@
 #include "export.h"
 #include "locks.h"
 #include "marker.h"
+#include "own_names.h"
 #include "pmalloc.h"
 #include "process/background.h"
 #include "process/fork.h"
@@ -86,6 +87,8 @@ __attribute__((constructor)) static void on_load(int argc, char **argv, char **e
 #else
     (void)env;
 #endif
+    if (!is_sanitized())
+        pm_own_names_avoid();
     pm_statics_init(end_somehow);
     if (!is_sanitized())
         pm_locks_find();

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// A program may define functions of its own under names of libc's: C reserves few of them. The
+// dynamic linker then leads this library's calls to the program. So each of the library's imports
+// that is not in libc is led there, as libc's own calls are.
+#ifndef PM_OWN_NAMES_H
+#define PM_OWN_NAMES_H
+
+// Runs before the library calls libc. Calls nothing.
+void pm_own_names_avoid(void);
+
+#endif
