@@ -4,67 +4,15 @@
 
 #include <errno.h>
 
-#include "base/bits.h"
+#include "block_around.h"
 #include "blocks/link_table.h"
-#include "blocks/population.h"
-#include "mark_index.h"
-#include "pages/extent.h"
+#include "media/heap.h"
 #include "roots/root_words.h"
 
-struct block {
-    uint64_t start, size;
-    bool alive;
-};
-
-static bool in_slab(uint64_t offset, bool held, struct block *b) {
-    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT);
-    struct pm_slab_block found;
-    if (!pm_slab_find(&pm_vslabs[slab], (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &found))
-        return false;
-    b->size = pm_classes[found.cls].size;
-    b->start = (offset & ~(uint64_t)(PM_SLAB_SIZE - 1)) + found.index * b->size;
-    b->alive = (held && !pm_vslabs[slab].held) || pm_bit(found.bits, found.index);
-    return true;
-}
-
-// Where the bitmaps of a clean close stand in for marking, every large block is in use. Only the
-// first page of an extent names it.
-static bool in_extent(uint64_t offset, struct block *b) {
-    uint64_t page = offset >> PM_PAGE_SHIFT, first = pm_shard_at(offset)->offset >> PM_PAGE_SHIFT;
-    while (page > first && !*pm_page_extent(page))
-        page--;
-    const struct pm_extent *e = &pm_extents[*pm_page_extent(page)];
-    b->start = e->page << PM_PAGE_SHIFT;
-    b->size = pm_extent_bytes(e);
-    b->alive = true;
-    return e->state == PM_EXTENT_ACTIVE && offset - b->start < b->size;
-}
-
-static bool in_large(uint64_t offset, struct block *b) {
-    if (!pm_marks.kind)
-        return in_extent(offset, b);
-    uint32_t kind = pm_marks.kind[offset >> PM_SLAB_SHIFT];
-    for (uint32_t i = kind - PM_STRIPE_LARGE; kind >= PM_STRIPE_LARGE && i < pm_marks.larges; i++) {
-        const struct pm_large *l = &pm_marks.large[i];
-        b->start = l->page << PM_PAGE_SHIFT;
-        b->size = (uint64_t)l->pages << PM_PAGE_SHIFT;
-        b->alive = l->marked;
-        if (offset < b->start + b->size)
-            return offset >= b->start;
-    }
-    return false;
-}
-
-// The block around an offset; where there is none, nothing is alive. If only what is held can die,
-// all else is alive.
-static struct block find_block(uint64_t offset, bool held) {
-    struct block b = {offset & ~15ull, 16, held};
-    const struct pm_shard *s = pm_shard_at(offset);
-    if (offset - s->offset >= s->frontier)
-        return (struct block){offset & ~15ull, 16, false};
-    bool found = pm_vslabs[offset >> PM_SLAB_SHIFT].size_class ? in_slab(offset, held, &b)
-                                                               : in_large(offset, &b);
-    return found ? b : (struct block){offset & ~15ull, 16, held};
+static struct pm_block find_block(uint64_t offset, bool held) {
+    struct pm_block b;
+    pm_block_around(offset, held, &b);
+    return b;
 }
 
 // ---- words --------------------------------------------------------------------------------------
@@ -98,7 +46,7 @@ static bool store_zero(const struct pm_link *link) {
 }
 
 static void clear_word(struct weeding *w, const struct pm_link *link) {
-    struct block object = find_block(link->object, w->held);
+    struct pm_block object = find_block(link->object, w->held);
     uint64_t word;
     bool good = load(link, &word);
     bool names = good && pm_links_names(word, pm_base + object.start, object.size);
