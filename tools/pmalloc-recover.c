@@ -21,6 +21,7 @@
 #include "common/make.h"
 #include "common/pmem.h"
 #include "common/progress.h"
+#include "marking/forms.h"
 #include "media/journal_files.h"
 #include "media/origin.h"
 #include "media/persist.h"
@@ -37,6 +38,7 @@ enum {
     KEY_PURGE,
     KEY_DROP_ROOT,
     KEY_AT,
+    KEY_POINTERS,
     KEY_MAKE,
     KEY_GROW,
     KEY_SIZE,
@@ -47,7 +49,8 @@ enum {
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
-    "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME] [--threads N] [--json] HEAP",
+    "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME] [--pointers FORMS] [--threads N] "
+    "[--json] HEAP",
     "[--purge[=all]] [--json]",
     "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE...",
     "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
@@ -80,6 +83,9 @@ static const struct cli_option options[] = {
     {KEY_COPY, "copy", NULL,
      "Take a copy of a heap that was not clean, as it is. It is of one instant only if no program "
      "used the heap while it was copied."},
+    {KEY_POINTERS, "pointers", "FORMS",
+     "Which words count as pointers, as PMALLOC_POINTERS says it (see libpmalloc). Without it "
+     "those count that the program's last run has looked for."},
     {KEY_JSON, "json", NULL, "Print the report as one JSON object on standard output."},
     {'t', "threads", "N", "Mark with N threads, 1 to 64 (default: one for each core)."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
@@ -145,7 +151,7 @@ struct request {
     bool check, dry_run, copy, json, purge, purge_all, make, grow, force, at_good;
     uint64_t size, journal;
     unsigned threads;
-    const char *drop_root, *from, *heap;
+    const char *drop_root, *from, *heap, *pointers;
 };
 
 static uint64_t size_of(const char *option, const char *value) {
@@ -182,6 +188,9 @@ static void take(int key, const char *value, void *arg) {
             cli_wrong(&tool, "--at %s: only `good` can be given", value);
         q->at_good = true;
         break;
+    case KEY_POINTERS:
+        q->pointers = value;
+        break;
     case KEY_SIZE:
         q->size = size_of("size", value);
         break;
@@ -209,7 +218,12 @@ static void check_request(const struct request *q) {
         cli_wrong(
             &tool,
             "--size and --force are for --make or --grow, --journal and --from are for --make");
-    bool works = q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good;
+    unsigned forms;
+    if (q->pointers && !pm_forms_parse(q->pointers, &forms))
+        cli_wrong(&tool, "--pointers %s: use plain, or some of tagged,unaligned,relative,base32",
+                  q->pointers);
+    bool works = q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good ||
+                 q->pointers;
     if (makes && (works || q->purge))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
                   q->make ? "--from, --journal, " : "");
@@ -507,6 +521,8 @@ int main(int argc, char **argv) {
     if (q.make || q.grow)
         return make_heap(&(struct make_request){(const char *const *)argv + operand, q.from, q.size,
                                                 q.journal, q.grow, q.force, q.json});
+    if (q.pointers)
+        pm_options.pointers.text = q.pointers;
     pm_journal_take_good = q.at_good;
     if (q.heap)
         return recover(&q);

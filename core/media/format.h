@@ -68,6 +68,9 @@
 //     needs   data, roots (fsync), origin. In the same drain: slab headers, index tables, slots,
 //             epoch
 //     before  the clean heap, unchanged   after  a dirty heap: recovery marks
+//   pointers                     pm_forms_record()              [test_recovery_without_the_program]
+//     before  the forms of an earlier run: what only new ones reach is stored later
+//     after   a recovery without the program looks for the same
 //   applied, 0                   check_empty()          [test_a_journal_that_was_removed_is_damage]
 //     before  damage: the journal is gone  after  the files count as they are (`--at good`)
 //   doubt                        pm_doubt_settle()          [test_a_first_commit_needs_its_sync]
@@ -311,8 +314,9 @@ struct pm_state {
     struct pm_program program;
     uint32_t program_crc;
     uint32_t reserved0;
-    uint64_t applied; // sealed: commits of the journal's lap that the files hold; 0: none
-    uint8_t reserved1[16];
+    uint64_t applied;  // sealed: commits of the journal's lap that the files hold; 0: none
+    uint64_t pointers; // sealed: the forms of pointers that it was used with; 0: the default
+    uint64_t live;     // a hint, sealed: see gc/recovery/kept.h; 0: not known
     struct pm_origin origin;
     struct pm_clean clean; // means something while the state is clean
     uint8_t reserved[4096 - 512 - 64];
@@ -449,6 +453,8 @@ _Static_assert(sizeof(struct pm_morph_table) == 16, "frozen");
 #define PM_SALT_SHARDS 0xfffffffcu
 #define PM_SALT_KEPT 0xfffffffbu
 #define PM_SALT_APPLIED 0xfffffff9u
+#define PM_SALT_POINTERS 0xfffffff7u
+#define PM_SALT_LIVE 0xfffffff6u
 #define PM_SALT_CHUNK_EPOCH(id) ((id) << 1)
 #define PM_SALT_CHUNK_GENERATION(id) ((id) << 1 | 1)
 

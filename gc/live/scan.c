@@ -26,6 +26,30 @@ bool pm_scan_rest(struct pm_marker *m, pm_found_fn *marks) {
     return any;
 }
 
+// ---- words --------------------------------------------------------------------------------------
+
+bool pm_scan_tagged(uint64_t word, struct pm_range *block) {
+    uint64_t offset = (word & ((1ull << PM_TAG_SHIFT) - 1)) - pm_scan.base;
+    return pm_forms & PM_FORM_TAGGED && offset < pm_scan.frontier &&
+           pm_scan_around(offset, block) && offset - block->offset < PM_LOW_TAGS;
+}
+
+struct forms {
+    struct pm_marker *m;
+    pm_found_fn *found;
+};
+
+static void consider_address(void *arg, uint64_t address) {
+    const struct forms *f = arg;
+    if (!(address >> PM_TAG_SHIFT))
+        pm_scan_word(f->m, address, f->found);
+}
+
+void pm_scan_forms(struct pm_marker *m, const void *bytes, uint64_t len, pm_found_fn *found) {
+    struct forms f = {m, found};
+    pm_forms_each(bytes, len, (uintptr_t)bytes, pm_scan.base, &f, consider_address);
+}
+
 // ---- long ranges --------------------------------------------------------------------------------
 
 struct written {
@@ -61,12 +85,14 @@ void pm_scan_long(struct pm_marker *m, uint64_t offset, uint64_t len, pm_words_f
             len > PM_STEP && pm_crew_push(m, offset + PM_STEP, (len - PM_STEP) | PM_WRITTEN)
                 ? PM_STEP
                 : len;
-        words(m, pm_heap_at(offset), step);
+        words(m, pm_heap_at(offset), step + (step < len ? PM_FORMS_OVERLAP : 0));
         return;
     }
     struct written w = {m, words, false};
     uint64_t piece = pm_crew_push(m, offset + PIECE, (len - PIECE) | PM_WORDS) ? PIECE : len;
     each_written(&w, offset, piece);
+    if (piece < len && pm_forms & PM_FORM_UNALIGNED)
+        words(m, pm_heap_at(offset + piece - PM_FORMS_OVERLAP), 2 * (uint64_t)PM_FORMS_OVERLAP);
 }
 
 void pm_scan_whole(struct pm_marker *m, uint64_t offset, uint64_t len, pm_words_fn *words) {
@@ -105,7 +131,7 @@ void pm_scan_run(struct pm_crew *c, uint64_t alone) {
 int pm_scan_begin(struct pm_error *err) {
     pm_scan.base = pm_base;
     pm_scan.frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
-    pm_scan.high = pm_high_halves(pm_base, pm_scan.frontier + 1);
+    pm_scan.high = pm_high_halves(pm_base, pm_scan.frontier + 1, pm_forms & PM_FORM_TAGGED);
     if (!pm_large_index_make(pm_scan.frontier))
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)

@@ -18,6 +18,7 @@
 #include "blocks/population.h"
 #include "large_index.h"
 #include "marking/crew.h"
+#include "marking/forms.h"
 #include "marking/words.h"
 #include "pages/extent.h"
 
@@ -56,39 +57,54 @@ bool pm_scan_rest(struct pm_marker *m, pm_found_fn *marks);
 
 // ---- words --------------------------------------------------------------------------------------
 
-// The blocks around a word's address: `found` is called if there may be one. It begins there.
-__attribute__((always_inline)) static inline void pm_scan_in_slab(struct pm_marker *m,
-                                                                  const struct pm_vslab *v,
-                                                                  uint64_t offset,
-                                                                  pm_found_fn *found) {
+// The block around an address: its start and size. False: there is none.
+__attribute__((always_inline)) static inline bool
+pm_scan_in_slab(const struct pm_vslab *v, uint64_t offset, struct pm_range *block) {
     uint32_t in_slab = (uint32_t)(offset & (PM_SLAB_SIZE - 1));
     uint64_t slab = offset - in_slab;
     unsigned cls = v->size_class;
     if (__builtin_expect(!v->old_class, 1)) {
         unsigned i = pm_block_index(cls, in_slab);
-        if (i < pm_classes[cls].blocks)
-            found(m, slab + (uint64_t)i * pm_classes[cls].size, pm_classes[cls].size);
-        return;
+        *block = (struct pm_range){slab + (uint64_t)i * pm_classes[cls].size, pm_classes[cls].size};
+        return i < pm_classes[cls].blocks;
     }
     struct pm_slab_block b;
-    if (pm_slab_find(v, in_slab, &b))
-        found(m, slab + (uint64_t)b.index * pm_classes[b.cls].size, pm_classes[b.cls].size);
+    if (!pm_slab_find(v, in_slab, &b))
+        return false;
+    *block = (struct pm_range){slab + (uint64_t)b.index * pm_classes[b.cls].size,
+                               pm_classes[b.cls].size};
+    return true;
 }
 
+__attribute__((always_inline)) static inline bool pm_scan_around(uint64_t offset,
+                                                                 struct pm_range *block) {
+    const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
+    if (v->size_class)
+        return pm_scan_in_slab(v, offset, block);
+    uint32_t i = pm_large_index_find(offset);
+    if (i)
+        *block =
+            (struct pm_range){pm_extents[i].page << PM_PAGE_SHIFT, pm_extent_bytes(&pm_extents[i])};
+    return i;
+}
+
+// The block that a tagged word names (marking/forms.h). False: it names none.
+bool pm_scan_tagged(uint64_t word, struct pm_range *block);
+
+// `found` is called if there may be a block around the word's address. It begins there.
 __attribute__((always_inline)) static inline void pm_scan_word(struct pm_marker *m, uint64_t word,
                                                                pm_found_fn *found) {
     uint64_t offset = word - pm_scan.base;
-    if (__builtin_expect(offset >= pm_scan.frontier, 1))
-        return;
-    const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
-    if (v->size_class) {
-        pm_scan_in_slab(m, v, offset, found);
-        return;
-    }
-    uint32_t i = pm_large_index_find(offset);
-    if (i)
-        found(m, pm_extents[i].page << PM_PAGE_SHIFT, pm_extent_bytes(&pm_extents[i]));
+    struct pm_range block;
+    bool there = __builtin_expect(offset < pm_scan.frontier, 0)
+                     ? pm_scan_around(offset, &block)
+                     : word >> PM_TAG_SHIFT && pm_scan_tagged(word, &block);
+    if (there)
+        found(m, block.offset, block.len);
 }
+
+// The same for all addresses that these bytes hold in other forms than as words.
+void pm_scan_forms(struct pm_marker *m, const void *bytes, uint64_t len, pm_found_fn *found);
 
 __attribute__((always_inline)) static inline void
 pm_scan_words(struct pm_marker *m, const void *bytes, uint64_t len, pm_found_fn *found) {
@@ -98,6 +114,8 @@ pm_scan_words(struct pm_marker *m, const void *bytes, uint64_t len, pm_found_fn 
             pm_scan_word(m, word[__builtin_ctz(near)], found);
     for (; word < end; word++)
         pm_scan_word(m, *word, found);
+    if (__builtin_expect(pm_forms & PM_FORMS_COSTLY, 0))
+        pm_scan_forms(m, bytes, len, found);
     m->scanned += len;
 }
 

@@ -6,6 +6,7 @@
 #define PM_WORDS_H
 
 #include <emmintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 // Under `mask`, the high halves of all addresses in a range have this value. Those of others near
@@ -14,10 +15,11 @@ struct pm_high_halves {
     uint32_t mask, value;
 };
 
-// For a range of `len` bytes, not 0.
-static inline struct pm_high_halves pm_high_halves(uint64_t base, uint64_t len) {
+// For a range of `len` bytes, not 0. `tagged`: whatever the upper 16 bits are.
+static inline struct pm_high_halves pm_high_halves(uint64_t base, uint64_t len, bool tagged) {
     uint64_t differ = (base ^ (base + len - 1)) >> 32;
     uint32_t mask = differ ? (uint32_t) - (2ull << (63 - __builtin_clzll(differ))) : UINT32_MAX;
+    mask &= tagged ? 0xffff : UINT32_MAX;
     return (struct pm_high_halves){mask, (uint32_t)(base >> 32) & mask};
 }
 

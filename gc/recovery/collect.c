@@ -63,9 +63,7 @@ static void forget_new(uint32_t extent, void *unused) {
     pm_extents[extent].marked = 0;
 }
 
-static void only_map(const void *bytes, uint64_t len, bool restored, void *unused) {
-    (void)bytes, (void)len, (void)restored, (void)unused;
-}
+static void only_map(const struct pm_root_bytes *root, void *unused) { (void)root, (void)unused; }
 
 // pm_mark_begin() clears the free bits. So what can fail is tried before.
 static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct pm_error *err) {

@@ -57,3 +57,14 @@ void pm_kept_record(enum pm_kept_how how) {
     // No flush: if the word is lost, the next start without a collection records its own size.
     __atomic_store_n(&state->kept, pm_seal(after, PM_SALT_KEPT), __ATOMIC_RELEASE);
 }
+
+uint64_t pm_kept_live(void) {
+    uint64_t word = pm_heap.super->state.live;
+    return pm_sealed(word, PM_SALT_LIVE) ? (uint64_t)pm_unseal(word) * PM_SLAB_SIZE : 0;
+}
+
+// No flush: if the word is lost, an older one is compared with.
+void pm_kept_live_record(uint64_t bytes) {
+    uint64_t word = pm_seal((uint32_t)(bytes / PM_SLAB_SIZE), PM_SALT_LIVE);
+    __atomic_store_n(&pm_heap.super->state.live, word, __ATOMIC_RELEASE);
+}

@@ -18,12 +18,17 @@
 #define PM_KEPT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 // Whether the start must collect. The log has been read, and nothing has been written.
 bool pm_kept_too_much(bool beside);
 // After the sweep, in a heap open for writing.
 enum pm_kept_how { PM_KEPT_COLLECTED, PM_KEPT_TRUSTED, PM_KEPT_ALL };
 void pm_kept_record(enum pm_kept_how how);
+// How many bytes were alive after the last marking, to 64 KiB; 0: not known. In pm_state.live, and
+// a hint, too.
+uint64_t pm_kept_live(void);
+void pm_kept_live_record(uint64_t bytes);
 // Whether what is garbage may still count as in use, because nobody has collected it since a start
 // kept everything.
 bool pm_kept_garbage(void);

@@ -15,6 +15,7 @@
 #include "blocks/population.h"
 #include "mark_index.h"
 #include "marking/crew.h"
+#include "marking/forms.h"
 #include "media/heap_space.h"
 #include "media/snapshot.h"
 #include "pages/extent.h"
@@ -100,10 +101,45 @@ __attribute__((noinline)) static void consider_other(struct pm_marker *m, uint64
         consider_large(m, offset, kind - PM_STRIPE_LARGE);
 }
 
+// How far into its block the byte is; UINT64_MAX: it lies in none. A slab that counts as one large
+// block (mark_index.h) does not say where its blocks begin.
+static uint64_t depth_of(uint64_t offset) {
+    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = pm_marks.kind[slab];
+    uint32_t in_slab = (uint32_t)(offset & (PM_SLAB_SIZE - 1));
+    struct pm_slab_block block;
+    if (kind - 1 < PM_CLASSES)
+        return in_slab - pm_block_index(kind, in_slab) * pm_classes[kind].size;
+    if (kind == PM_STRIPE_MIXED)
+        return pm_slab_find(&pm_vslabs[slab], in_slab, &block)
+                   ? in_slab - block.index * pm_classes[block.cls].size
+                   : UINT64_MAX;
+    for (uint32_t i = kind - PM_STRIPE_LARGE; kind >= PM_STRIPE_LARGE && i < pm_marks.larges; i++) {
+        const struct pm_large *l = &pm_marks.large[i];
+        uint64_t start = l->page << PM_PAGE_SHIFT;
+        if (offset < start + ((uint64_t)l->pages << PM_PAGE_SHIFT))
+            return l->mixed ? 0 : offset - start; // in none: more than UINT32_MAX
+    }
+    return UINT64_MAX;
+}
+
+static inline void consider(struct pm_marker *m, uint64_t word);
+
+// A word with something else in its upper bits must name the start of a block (forms.h).
+__attribute__((noinline)) static void consider_tagged(struct pm_marker *m, uint64_t word) {
+    uint64_t address = word & ((1ull << PM_TAG_SHIFT) - 1), offset = address - pm_marks.base;
+    if (!(pm_forms & PM_FORM_TAGGED) || offset >= pm_marks.frontier)
+        return;
+    if (depth_of(offset) < PM_LOW_TAGS)
+        consider(m, address);
+}
+
 static inline void consider(struct pm_marker *m, uint64_t word) {
     uint64_t offset = word - pm_marks.base;
-    if (offset >= pm_marks.frontier)
+    if (offset >= pm_marks.frontier) {
+        if (word >> PM_TAG_SHIFT)
+            consider_tagged(m, word);
         return;
+    }
     uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = pm_marks.kind[slab];
     if (kind - 1 >= PM_CLASSES) {
         if (kind)
@@ -119,15 +155,31 @@ static inline void consider(struct pm_marker *m, uint64_t word) {
     }
 }
 
-// Stray words are counted rarely. So counting goes over each object once more, before marking does,
-// and marking is not slowed down.
+// Stray words are counted rarely, and forms that cost time are looked for rarely. So each of both
+// goes over an object once more, before marking does, and marking is not slowed down.
+static bool slow;
 static struct pm_stray *stray; // NULL: nothing is counted
+static uint64_t moved;         // from where bytes are read to where the program has them
+
+static void consider_address(void *marker, uint64_t address) {
+    if (!(address >> PM_TAG_SHIFT))
+        consider(marker, address);
+}
+
+__attribute__((noinline)) static void scan_slowly(struct pm_marker *m, const void *bytes,
+                                                  uint64_t len) {
+    const uint64_t *word = bytes;
+    if (stray)
+        pm_stray_count(stray, word, word + len / sizeof *word);
+    if (pm_forms & PM_FORMS_COSTLY)
+        pm_forms_each(bytes, len, (uintptr_t)bytes + moved, pm_marks.base, m, consider_address);
+}
 
 static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
     const uint64_t *word = bytes, *end = word + len / sizeof *word;
     const struct pm_high_halves high = pm_marks.high;
-    if (__builtin_expect(stray != NULL, 0))
-        pm_stray_count(stray, word, end);
+    if (__builtin_expect(slow, 0))
+        scan_slowly(m, bytes, len);
     for (; end - word >= 4; word += 4)
         for (unsigned near = pm_words_near(word, high); near; near &= near - 1)
             consider(m, word[__builtin_ctz(near)]);
@@ -158,7 +210,7 @@ static void scan_piece(struct pm_marker *m, uint64_t offset, uint64_t len) {
     uint64_t piece = data_len < PIECE ? data_len : PIECE;
     if (offset + piece < end)
         push(m, offset + piece, end - offset - piece);
-    scan_heap(m, offset, piece);
+    scan_heap(m, offset, piece + (piece < data_len ? PM_FORMS_OVERLAP : 0));
 }
 
 // Scans a block in a slab with holes, page by page, and does not read the holes.
@@ -167,8 +219,10 @@ __attribute__((noinline)) static void scan_pages(struct pm_marker *m, struct pm_
     for (uint64_t at = r.offset, end = r.offset + r.len, to; at < end; at = to) {
         to = (at | (PM_PAGE_SIZE - 1)) + 1;
         to = to < end ? to : end;
-        if (!(holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1))
-            scan_heap(m, at, to - at);
+        unsigned page = (unsigned)((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT);
+        bool overlaps = to < end && !(holes >> (page + 1) & 1);
+        if (!(holes >> page & 1))
+            scan_heap(m, at, to - at + (overlaps ? PM_FORMS_OVERLAP : 0));
     }
 }
 
@@ -312,8 +366,18 @@ static void push_pinned(void) {
     }
 }
 
+// What is neither to be counted nor to be looked at in other forms is scanned fast.
+static void set_pace(struct pm_stray *counted, uint64_t from, uint64_t to) {
+    stray = counted;
+    moved = to - from;
+    slow = stray || pm_forms & PM_FORMS_COSTLY;
+}
+
+static void set_pace_of_blocks(struct pm_stray *counted) {
+    set_pace(counted, (uintptr_t)pm_marks.bytes, pm_marks.base);
+}
+
 int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
-    stray = options->stray;
     progress = options->progress;
     unsigned markers = options->beside ? 1 : options->markers ? options->markers : pm_nodes_cores();
     markers = markers < PM_CREW_MAX ? markers : PM_CREW_MAX;
@@ -327,21 +391,26 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     pm_crew_make(&crew, memory, markers, STACK, POOL);
     next_noted = UINT64_MAX;
     int status = pm_mark_index_make(options->beside, options->held, err);
+    set_pace_of_blocks(options->stray);
     if (status == PM_OK)
         push_pinned();
     return status;
 }
 
-void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused) {
+// Of a slot nobody knows where it lies, so it holds no distance.
+void pm_mark_root(const struct pm_root_bytes *root, void *unused) {
     (void)unused;
     // A root may start at any byte. Pointers in it are aligned words.
-    uint64_t skip = -(uint64_t)(uintptr_t)bytes & 7;
+    uintptr_t bytes = (uintptr_t)root->bytes;
+    uint64_t skip = -(uint64_t)bytes & 7;
     struct pm_stray *counted = stray;
-    if (!restored)
-        stray = NULL;
-    if (len > skip)
-        scan_words(crew.marker, (const char *)bytes + skip, len - skip);
-    stray = counted;
+    set_pace(root->restored ? stray : NULL, bytes, root->address ? root->address : bytes);
+    if (root->len > skip)
+        scan_words(crew.marker, (const char *)root->bytes + skip, root->len - skip);
+    if (skip && pm_forms & PM_FORM_UNALIGNED)
+        pm_forms_each(root->bytes, root->len, bytes + moved, pm_marks.base, crew.marker,
+                      consider_address);
+    set_pace_of_blocks(counted);
 }
 
 void pm_mark_block(const void *block, uint64_t len) {
@@ -354,13 +423,19 @@ uint64_t pm_mark_run(void) {
     pm_crew_run(&crew);
     if (stray)
         stray->counted = true;
-    stray = NULL; // what is scanned again has been counted already
+    set_pace_of_blocks(NULL); // what is scanned again has been counted already
     while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
         overflows++;
         for (next_noted = 0; rescan(crew.marker);)
             work_off(crew.marker);
     }
     return overflows;
+}
+
+void pm_mark_again(void) {
+    memset(pm_marks.noted, 1, pm_marks.stripes);
+    overflowed = true;
+    set_pace_of_blocks(NULL);
 }
 
 bool pm_mark_some(uint64_t bytes) {

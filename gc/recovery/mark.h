@@ -15,6 +15,7 @@
 
 #include "base/message.h"
 #include "roots/program.h"
+#include "roots/root_table.h"
 
 // Called from time to time by long work, with the name of its stage. `done` of about `total` units
 // are done.
@@ -30,13 +31,15 @@ struct pm_mark_options {
 
 // Prepares marking. Extents and slabs have been adopted. Clears all marks.
 int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err);
-// Marks what the words of a root point to. `bytes` need not lie in the heap. `restored`: the
-// program will find these words in its variables, so stray words among them are counted.
-void pm_mark_root(const void *bytes, uint64_t len, bool restored, void *unused);
+// Marks what the words of a root point to. Stray words are counted among those that are restored.
+void pm_mark_root(const struct pm_root_bytes *root, void *unused);
 // The same for a block of the heap that is not held.
 void pm_mark_block(const void *block, uint64_t len);
 // Marks everything reachable. Returns how often a mark stack overflowed.
 uint64_t pm_mark_run(void);
+// For forms (marking/forms.h) that count from now on: another pm_mark_run() will scan all that is
+// marked once more. The roots are the caller's.
+void pm_mark_again(void);
 // The same in steps, for `beside`: scans about so many bytes. False: everything is marked.
 bool pm_mark_some(uint64_t bytes);
 // Frees what pm_mark_begin() reserved. The marks stay, but those of `beside`.

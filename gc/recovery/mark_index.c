@@ -10,6 +10,7 @@
 #include "blocks/holes.h"
 #include "blocks/pinned.h"
 #include "blocks/population.h"
+#include "marking/forms.h"
 #include "media/snapshot.h"
 #include "pages/extent.h"
 
@@ -128,7 +129,7 @@ int pm_mark_index_make(bool beside, bool held, struct pm_error *err) {
     *x = (struct pm_mark_index){.base = pm_base, .beside = beside};
     x->frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
     x->stripes = (x->frontier + PM_SLAB_SIZE - 1) >> PM_SLAB_SHIFT;
-    x->high = pm_high_halves(x->base, x->frontier + 1); // a heap may be empty
+    x->high = pm_high_halves(x->base, x->frontier + 1, pm_forms & PM_FORM_TAGGED); // also if empty
     x->bytes = beside ? pm_snapshot : pm_heap_at(0);
     x->bits = pm_slab_bits;
     if (!reserve())

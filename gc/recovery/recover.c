@@ -16,9 +16,12 @@
 #include "blocks/link_table.h"
 #include "blocks/morph.h"
 #include "blocks/pinned.h"
+#include "disguise.h"
 #include "kept.h"
 #include "links.h"
 #include "mark.h"
+#include "mark_index.h"
+#include "marking/forms.h"
 #include "media/close_record.h"
 #include "media/doubt.h"
 #include "media/feature.h"
@@ -169,6 +172,7 @@ static int begin(const struct pm_recovery *r, struct pm_error *err) {
         if (!pm_heap.created)
             pm_shards_tidy();
     }
+    pm_forms_record();
     pm_heap_dirty();
     for (unsigned i = 0; i < pm_heap.shards; i++)
         pm_log_activate(&pm_heap.shard[i]);
@@ -212,8 +216,28 @@ static void mark_lane(const struct pm_lane_store *store, uint32_t count, void *u
     for (uint32_t i = 0; i < count; i++) {
         bool slot = store[i].where >> PM_PLACE_SHIFT == PM_PLACE_SLOT;
         uint64_t word = slot ? store[i].value & PM_SLOT_MAX : store[i].value;
-        pm_mark_root(&word, sizeof word, true, NULL);
+        pm_mark_root(&(struct pm_root_bytes){&word, sizeof word, 0, true}, NULL);
     }
+}
+
+// Where nobody has settled which words are pointers, blocks that look as if others named them are
+// kept, for this start.
+static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
+    struct pm_disguise found;
+    uint64_t bytes, all_bytes;
+    if (pm_forms_settled() || !pm_disguise_look(&found))
+        return PM_OK;
+    uint64_t blocks = pm_disguise_marked(&bytes);
+    unsigned without = pm_forms;
+    pm_forms |= found.form;
+    pm_mark_again();
+    int status = pm_roots_each(pm_mark_root, NULL, err);
+    r->overflows += pm_mark_run();
+    r->disguised = pm_disguise_marked(&all_bytes) - blocks;
+    r->disguised_bytes = all_bytes - bytes;
+    pm_forms_say_disguised(found.form, without, r->disguised, r->disguised_bytes,
+                           pm_marks.base + found.holder, found.holder_size, found.at);
+    return status;
 }
 
 static int mark(const struct pm_recover_options *options, struct pm_recovery *r,
@@ -230,6 +254,9 @@ static int mark(const struct pm_recover_options *options, struct pm_recovery *r,
     pm_lanes_each(mark_lane, NULL);
     if (status == PM_OK) {
         r->overflows = pm_mark_run();
+        status = keep_disguised(r, err);
+    }
+    if (status == PM_OK) {
         status = pm_links_weed(options->write, false, &r->links, err);
     }
     pm_mark_end();
@@ -428,6 +455,22 @@ static int find_live(const struct pm_recover_options *options, struct pm_recover
     return status;
 }
 
+#define SMALL ((uint64_t)4 << 20) // heaps with less are made and emptied by the way
+
+// If a root is missing, or pointers have a form that is not looked for, this is what it looks like.
+static void say_if_shrunk(const struct pm_recovery *r, bool write) {
+    uint64_t before = r->leaks_exact ? r->live_bytes + r->leaked_bytes : pm_kept_live();
+    if (r->roots && before > SMALL && r->live_bytes < before / 2)
+        pm_say(
+            "%s: of %lu MB that were alive at its last clean state only %lu are reached now; %s. "
+            "Is a root missing? Or has the program pointers in another form (PMALLOC_POINTERS)? "
+            "See `pmalloc-info` and `pmalloc-recover --dry-run`",
+            pm_heap.dir, (unsigned long)(before >> 20), (unsigned long)(r->live_bytes >> 20),
+            write ? "the rest was freed" : "a recovery would free the rest");
+    if (write)
+        pm_kept_live_record(r->live_bytes);
+}
+
 int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
                struct pm_error *err) {
     double start = seconds_now();
@@ -435,7 +478,9 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     r->was_clean = pm_heap_is_clean();
     r->roots = pm_heap_root_count();
     r->markers = options->mark.markers ? options->mark.markers : pm_nodes_cores();
-    int status = rebuild(options, r, err);
+    int status = pm_forms_choose(err);
+    if (status == PM_OK)
+        status = rebuild(options, r, err);
     if (status != PM_OK || options->check)
         return status;
     if (!options->borrow && trusts(r, options->beside)) {
@@ -455,6 +500,8 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
         pm_kept_record(r->marked        ? PM_KEPT_COLLECTED
                        : r->uncollected ? PM_KEPT_ALL
                                         : PM_KEPT_TRUSTED);
+    if (r->marked)
+        say_if_shrunk(r, options->write);
     r->seconds = seconds_now() - start;
     return PM_OK;
 }

@@ -93,8 +93,7 @@ const void *pm_roots_images(const struct pm_root_table *t) {
     return map;
 }
 
-int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, void *arg), void *arg,
-                  struct pm_error *err) {
+int pm_roots_each(pm_root_fn *fn, void *arg, struct pm_error *err) {
     const struct pm_root_table *t = pm_roots_table(err);
     if (!t)
         return err->status;
@@ -103,14 +102,15 @@ int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, voi
         return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
                        pm_strerror(errno));
     for (uint32_t i = 0; i < t->count; i++)
-        fn(images + (t->root[i].image - t->area_offset), t->root[i].length,
-           t->root[i].kind != PM_ROOT_OBJECT, arg);
+        fn(&(struct pm_root_bytes){images + (t->root[i].image - t->area_offset), t->root[i].length,
+                                   t->root[i].address, t->root[i].kind != PM_ROOT_OBJECT},
+           arg);
     if (images)
         pm_file_unmap(&pm_heap.roots, images, t->area_length);
     uint64_t slots[PM_ROOT_SLOTS];
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
         slots[i] = pm_heap_slot(i);
-    fn(slots, sizeof slots, true, arg);
+    fn(&(struct pm_root_bytes){slots, sizeof slots, 0, true}, arg);
     return PM_OK;
 }
 

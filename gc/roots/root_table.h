@@ -19,10 +19,16 @@
 // Returns the table in force, after a check of its checksum, its epoch, and its fit to the roots
 // file. NULL: it is damaged, and `err` says so. A table without roots is not damaged.
 const struct pm_root_table *pm_roots_table(struct pm_error *err);
-// Calls `fn` for the bytes of every root in its image, and once for all root slots. `restored`: the
-// program will find these bytes in its variables.
-int pm_roots_each(void (*fn)(const void *bytes, uint64_t len, bool restored, void *arg), void *arg,
-                  struct pm_error *err);
+// The bytes of a root.
+struct pm_root_bytes {
+    const void *bytes;
+    uint64_t len;
+    uint64_t address; // where the program has them; 0: a slot
+    bool restored;    // the program will find these bytes in its variables
+};
+// Calls `fn` for every root in its image, and once for all root slots.
+typedef void pm_root_fn(const struct pm_root_bytes *root, void *arg);
+int pm_roots_each(pm_root_fn *fn, void *arg, struct pm_error *err);
 // Calls `fn` for every root of the table in force. A root of several parts (an object's segments, a
 // static and its guard) is one call, with the sum of their lengths. Returns the number of calls; 0
 // for a damaged table.

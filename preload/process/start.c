@@ -27,6 +27,7 @@
 #include "fork.h"
 #include "leaks.h"
 #include "leaks_asked.h"
+#include "marking/forms.h"
 #include "media/adopt.h"
 #include "media/commit.h"
 #include "media/file.h"
@@ -126,6 +127,8 @@ static int decide(struct pm_error *err) {
     int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
     if (status == PM_OK)
         status = pm_commits_options(err);
+    if (status == PM_OK && *pm_options.pointers.text)
+        status = pm_forms_choose(err);
     if (secure)
         pm_options.backing.number = PM_BACKING_VOLATILE;
     if (status == PM_OK)

@@ -167,7 +167,10 @@ static void test_state(void) {
     FIELD(pm_state, program_crc, 448, 4);
     FIELD(pm_state, reserved0, 452, 4);
     FIELD(pm_state, applied, 456, 8);
-    FIELD(pm_state, reserved1, 464, 16);
+    FIELD(pm_state, pointers, 464, 8);
+    FIELD(pm_state, live, 472, 8);
+    CHECK_EQ(PM_SALT_LIVE, 0xfffffff6);
+    CHECK_EQ(PM_SALT_POINTERS, 0xfffffff7);
     FIELD(pm_state, origin, 480, 32);
     CHECK_EQ(PM_SALT_APPLIED, 0xfffffff9);
     FIELD(pm_state, clean, 512, 64);

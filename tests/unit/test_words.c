@@ -32,7 +32,7 @@ static uint64_t some_word(uint64_t base, uint64_t len) {
 
 // No pointer is overlooked, and what lies far away is not near.
 static void check_range(uint64_t base, uint64_t len) {
-    struct pm_high_halves high = pm_high_halves(base, len);
+    struct pm_high_halves high = pm_high_halves(base, len, false);
     uint64_t word[5], span = 1ull << 32;
     while (base / span != (base + len - 1) / span)
         span *= 2;

@@ -6,6 +6,7 @@
 
 #include "commit_print.h"
 #include "json.h"
+#include "marking/forms.h"
 #include "media/heap.h"
 #include "recovery/kept.h"
 #include "roots/root_table.h"
@@ -24,6 +25,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_number(j, "opens", state->opens);
     json_number(j, "owner_pid", state->owner_pid);
     json_bool(j, "copy", pm_heap.copy);
+    json_text(j, "pointers", pm_forms_text(pm_forms));
     commit_json(j);
     json_text(j, "guarantee", commit_guarantee());
     struct pm_program program;

@@ -12,6 +12,7 @@
 #include "base/crc.h"
 #include "commit_print.h"
 #include "figures.h"
+#include "marking/forms.h"
 #include "media/heap.h"
 #include "recovery/kept.h"
 #include "roots/root_table.h"
@@ -71,6 +72,8 @@ static void print_identity(const struct info *info) {
     if (pm_kept_garbage())
         puts("           not collected since a start kept everything: some of it may be garbage");
     printf("guarantee  %s\n", commit_guarantee());
+    if (pm_forms != PM_FORMS_DEFAULT)
+        printf("pointers   %s\n", pm_forms_text(pm_forms));
     struct pm_program program;
     if (!info_program(&program)) {
         puts("program    none recorded");

@@ -22,19 +22,19 @@ struct marking {
 };
 
 // The captured roots come in the order of the table, and then all slots at once.
-static void mark_but_one(const void *bytes, uint64_t len, bool restored, void *arg) {
+static void mark_but_one(const struct pm_root_bytes *root, void *arg) {
     struct marking *m = arg;
     if (m->part < m->table->count) {
         m->root += !m->table->root[m->part++].part;
         if (m->root != m->skipped)
-            pm_mark_root(bytes, len, restored, NULL);
+            pm_mark_root(root, NULL);
         return;
     }
     uint64_t slots[PM_ROOT_SLOTS];
-    memcpy(slots, bytes, sizeof slots);
+    memcpy(slots, root->bytes, sizeof slots);
     if (m->skip_slot)
         slots[m->slot] = 0;
-    pm_mark_root(slots, sizeof slots, restored, NULL);
+    pm_mark_root(&(struct pm_root_bytes){slots, sizeof slots, 0, root->restored}, NULL);
 }
 
 static void count_marked(struct retained_blocks *b) {

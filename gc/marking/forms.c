@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "forms.h"
+
+#include <stdio.h>
+
+#include "base/crc.h"
+#include "base/options.h"
+#include "media/heap.h"
+#include "media/heap_state.h"
+#include "media/persist.h"
+
+unsigned pm_forms = PM_FORMS_DEFAULT;
+
+static const struct {
+    const char *name;
+    unsigned form;
+} names[] = {{"tagged", PM_FORM_TAGGED},
+             {"unaligned", PM_FORM_UNALIGNED},
+             {"relative", PM_FORM_RELATIVE},
+             {"base32", PM_FORM_BASE32}};
+#define NAMES (sizeof names / sizeof *names)
+
+static unsigned form_of(const char *text, size_t len) {
+    for (size_t i = 0; i < NAMES; i++)
+        if (strlen(names[i].name) == len && memcmp(names[i].name, text, len) == 0)
+            return names[i].form;
+    return 0;
+}
+
+bool pm_forms_parse(const char *text, unsigned *forms) {
+    *forms = 0;
+    if (strcmp(text, "plain") == 0)
+        return true;
+    for (;;) {
+        size_t len = strcspn(text, ",");
+        unsigned form = form_of(text, len);
+        *forms |= form;
+        if (!form || !text[len])
+            return form;
+        text += len + 1;
+    }
+}
+
+const char *pm_forms_text(unsigned forms) {
+    static char text[64];
+    size_t len = 0;
+    for (size_t i = 0; i < NAMES; i++)
+        if (forms & names[i].form)
+            len += (size_t)snprintf(text + len, sizeof text - len, "%s%s", len ? "," : "",
+                                    names[i].name);
+    return len ? text : "plain";
+}
+
+static unsigned all_forms(void) {
+    unsigned all = 0;
+    for (size_t i = 0; i < NAMES; i++)
+        all |= names[i].form;
+    return all;
+}
+
+// What an open heap was used with. Heaps that have no record were used with the default.
+static int on_record(unsigned *forms, struct pm_error *err) {
+    uint64_t word = pm_heap_on_media() ? pm_heap.super->state.pointers : 0;
+    *forms = PM_FORMS_DEFAULT;
+    if (!word)
+        return PM_OK;
+    *forms = pm_unseal(word);
+    if (pm_sealed(word, PM_SALT_POINTERS) && !(*forms & ~all_forms()))
+        return PM_OK;
+    return pm_fail(err, PM_DAMAGE,
+                   "%s/superblock: the record of which words are pointers (%016lx) does not match "
+                   "its check",
+                   pm_heap.dir, (unsigned long)word);
+}
+
+static void say_change(unsigned before) {
+    unsigned lost = before & ~pm_forms, added = pm_forms & ~before;
+    if (lost)
+        pm_say("PMALLOC_POINTERS: %s was used with pointers that are %s until now; what only these "
+               "reach is freed",
+               pm_heap.dir, pm_forms_text(lost));
+    if (added)
+        pm_say("PMALLOC_POINTERS: %s was used without pointers that are %s until now; what only "
+               "these reached may be gone",
+               pm_heap.dir, pm_forms_text(added));
+}
+
+int pm_forms_choose(struct pm_error *err) {
+    const char *text = pm_options.pointers.text;
+    unsigned before;
+    if (on_record(&before, err) != PM_OK)
+        return err->status;
+    pm_forms = before;
+    if (!*text)
+        return PM_OK;
+    if (!pm_forms_parse(text, &pm_forms))
+        return pm_fail(err, PM_USAGE,
+                       "PMALLOC_POINTERS=%.100s: not a valid value; use plain, or one or more of "
+                       "tagged, unaligned, relative and base32, with commas between them",
+                       text);
+    if (pm_heap_on_media() && !pm_heap.created)
+        say_change(before);
+    return PM_OK;
+}
+
+bool pm_forms_settled(void) { return *pm_options.pointers.text || pm_heap.super->state.pointers; }
+
+void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, uint64_t bytes,
+                            uint64_t holder, uint64_t size, uint64_t at) {
+    char forms[64];
+    snprintf(forms, sizeof forms, "%s", pm_forms_text(without));
+    pm_say(
+        "%s: %lu blocks of %lu bytes are reached only by words that look like %s pointers, as at "
+        "byte %lu of the block of %lu bytes at %#lx; they are kept for now: set "
+        "PMALLOC_POINTERS=%s,%s to keep them, or PMALLOC_POINTERS=%s to free them",
+        pm_heap.dir, (unsigned long)blocks, (unsigned long)bytes,
+        form == PM_FORM_RELATIVE ? "relative" : "unaligned", (unsigned long)at, (unsigned long)size,
+        (unsigned long)holder, forms, form == PM_FORM_RELATIVE ? "relative" : "unaligned", forms);
+}
+
+// Nobody has settled it where PMALLOC_POINTERS has never been set.
+void pm_forms_record(void) {
+    struct pm_state *state = &pm_heap.super->state;
+    uint64_t word = pm_seal(pm_forms, PM_SALT_POINTERS);
+    if (*pm_options.pointers.text && state->pointers != word)
+        pm_commit_u64(&state->pointers, word);
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The forms in which programs keep addresses (PMALLOC_POINTERS). A plain address always counts.
+//
+//   tagged     the upper 16 bits hold something else: a counter, a type, a NaN. The rest names the
+//              start of a block, or one of the next 15 bytes, for tags in the low bits. Other words
+//              of random bits would keep blocks, too: in a heap of 1 TiB one in 256 names a block,
+//              but few name its start
+//   unaligned  an address at any byte, as packed structs have it
+//   relative   the distance from the word's own place, as in boost::interprocess::offset_ptr
+//   base32     32 bits: the eighth part of the distance from the beginning of the heap
+//
+// What the program used last is on record in the heap, so that a recovery without the program sees
+// the same pointers.
+#ifndef PM_FORMS_H
+#define PM_FORMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/message.h"
+
+enum pm_form {
+    PM_FORM_TAGGED = 1,
+    PM_FORM_UNALIGNED = 2,
+    PM_FORM_RELATIVE = 4,
+    PM_FORM_BASE32 = 8,
+};
+#define PM_FORMS_DEFAULT PM_FORM_TAGGED
+#define PM_FORMS_COSTLY (PM_FORM_UNALIGNED | PM_FORM_RELATIVE | PM_FORM_BASE32)
+
+#define PM_TAG_SHIFT 48 // no address of a process has one of the upper bits
+#define PM_LOW_TAGS 16u // so far from the start of a block a tagged word may lead
+
+// Those that count now. They change while nothing is marked.
+extern unsigned pm_forms;
+
+// Whether the text is a value of PMALLOC_POINTERS: `plain`, or forms in addition to it, with commas
+// between them.
+bool pm_forms_parse(const char *text, unsigned *forms);
+// The forms of a heap, as such a text.
+const char *pm_forms_text(unsigned forms);
+
+// Lets those count that PMALLOC_POINTERS names, or else those that the heap has on record, if one
+// is open. One line says what that changes for a heap that was used with others. PM_USAGE: the
+// setting is wrong.
+int pm_forms_choose(struct pm_error *err);
+// Whether somebody has settled it: PMALLOC_POINTERS is set, or the heap has a record.
+bool pm_forms_settled(void);
+// Says that blocks which only words of `form` name are kept for now, and what to do. The example is
+// byte `at` of the block at `holder`.
+void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, uint64_t bytes,
+                            uint64_t holder, uint64_t size, uint64_t at);
+// Puts them on record, durably.
+void pm_forms_record(void);
+
+// ---- the forms that cost time -------------------------------------------------------------------
+
+static inline uint64_t pm_word_at(const char *byte) {
+    uint64_t word;
+    memcpy(&word, byte, sizeof word);
+    return word;
+}
+
+// Where an object is scanned in pieces, each overlaps the next one by a word, because an unaligned
+// address may lie across.
+#define PM_FORMS_OVERLAP 8u
+
+// Calls `consider` for each address that these bytes hold in such a form. The program has them at
+// the address `at`; 0: nobody knows.
+typedef void pm_consider_fn(void *marker, uint64_t address);
+__attribute__((always_inline)) static inline void pm_forms_each(const char *bytes, uint64_t len,
+                                                                uint64_t at, uint64_t base,
+                                                                void *marker,
+                                                                pm_consider_fn *consider) {
+    const unsigned forms = pm_forms;
+    if (forms & PM_FORM_UNALIGNED)
+        for (uint64_t i = 0; i + 8 <= len; i++)
+            consider(marker, pm_word_at(bytes + i));
+    if (forms & PM_FORM_RELATIVE && at)
+        for (uint64_t i = -at & 7; i + 8 <= len; i += 8)
+            consider(marker, at + i + pm_word_at(bytes + i));
+    if (forms & PM_FORM_BASE32)
+        for (uint64_t i = -at & 3; i + 4 <= len; i += 4) {
+            uint32_t half;
+            memcpy(&half, bytes + i, sizeof half);
+            if (half)
+                consider(marker, base + ((uint64_t)half << 3));
+        }
+}
+
+#endif

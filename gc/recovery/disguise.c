@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "disguise.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/bits.h"
+#include "base/os.h"
+#include "block_around.h"
+#include "blocks/population.h"
+#include "mark_index.h"
+#include "marking/forms.h"
+#include "media/heap_space.h"
+
+#define SAMPLE ((uint64_t)16 << 20) // bytes that are looked at; larger heaps are sampled
+#define PLACES 512u                 // places in a block that are told apart
+#define NAMED 8u                    // so many different blocks that are not reached must be named,
+#define DISTANCES 3u                // at so many different distances
+#define NEAR ((uint64_t)64 << 10)   // a shorter way ahead may be any number
+
+// Words at one place of the blocks of one size. All large blocks are one group.
+struct group {
+    uint32_t leads;     // lead into the heap
+    uint32_t exact;     // of these, name the start of a block
+    uint32_t distances; // different ones, at most DISTANCES
+    uint32_t named;     // different blocks that are not reached, at most NAMED
+    uint64_t distance[DISTANCES], block[NAMED];
+};
+
+struct looking {
+    unsigned form;
+    struct group *group; // (PM_CLASSES + 1) * PLACES
+    struct pm_disguise *found;
+    uint64_t holder, holder_size;
+    unsigned cls; // of the holder; 0: a large block
+    struct pm_high_halves high;
+};
+
+static bool add(uint64_t *values, uint32_t *count, uint32_t most, uint64_t value) {
+    for (uint32_t i = 0; i < *count; i++)
+        if (values[i] == value)
+            return false;
+    if (*count == most)
+        return false;
+    values[(*count)++] = value;
+    return true;
+}
+
+static bool is_evidence(const struct group *g) {
+    return g->named == NAMED && g->distances == DISTANCES && g->exact >= g->leads - g->leads / 4;
+}
+
+// A word at byte `at` of the holder leads to `offset`.
+static void lead(struct looking *l, uint64_t at, uint64_t offset) {
+    uint64_t place = l->cls ? at < PLACES ? at : PLACES - 1 : 0;
+    struct group *g = &l->group[l->cls * PLACES + place];
+    struct pm_block b;
+    g->leads++;
+    if (!pm_block_around(offset, false, &b) || b.start != offset)
+        return;
+    g->exact++;
+    if (b.alive)
+        return;
+    add(g->distance, &g->distances, DISTANCES, offset - l->holder - at);
+    if (add(g->block, &g->named, NAMED, offset))
+        *l->found = (struct pm_disguise){l->found->form, l->holder, l->holder_size, at};
+}
+
+static void relative(struct looking *l, uint64_t at, uint64_t word) {
+    uint64_t offset = l->holder + at + word;
+    if (offset < pm_marks.frontier && word && word >= NEAR)
+        lead(l, at, offset);
+}
+
+static void unaligned(struct looking *l, uint64_t at, uint64_t word) {
+    uint64_t offset = word - pm_marks.base;
+    if (offset < pm_marks.frontier)
+        lead(l, at, offset);
+}
+
+// Those that lie so far from an aligned place.
+static void look_aside(struct looking *l, uint64_t from, uint64_t to) {
+    const char *bytes = pm_marks.bytes + l->holder;
+    uint64_t i = from;
+    for (; i + 32 <= to; i += 32)
+        for (unsigned near = pm_words_near((const void *)(bytes + i), l->high); near;
+             near &= near - 1) {
+            uint64_t at = i + 8 * (uint64_t)__builtin_ctz(near);
+            unaligned(l, at, pm_word_at(bytes + at));
+        }
+    for (; i + 8 <= to; i += 8)
+        unaligned(l, i, pm_word_at(bytes + i));
+}
+
+// `from`, a multiple of 8, and `to` are bytes of the holder.
+static void look_at(struct looking *l, uint64_t from, uint64_t to) {
+    const char *bytes = pm_marks.bytes + l->holder;
+    if (l->form == PM_FORM_RELATIVE)
+        for (uint64_t i = from; i + 8 <= to; i += 8)
+            relative(l, i, pm_word_at(bytes + i));
+    else
+        for (unsigned aside = 1; aside < 8; aside++)
+            look_aside(l, from + aside, to);
+}
+
+static void look_at_slab(struct looking *l, uint32_t slab) {
+    struct pm_population population[2];
+    unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
+    if (!pm_kind_has_pointers(pm_vslabs[slab].kind) || pm_mark_holes(slab))
+        return;
+    for (unsigned p = 0; p < count; p++) {
+        uint64_t size = pm_classes[population[p].cls].size;
+        for (unsigned i = 0; i < pm_classes[population[p].cls].blocks; i++) {
+            if (!pm_bit(population[p].bits, i))
+                continue;
+            l->cls = population[p].cls;
+            l->holder = ((uint64_t)slab << PM_SLAB_SHIFT) + i * size;
+            l->holder_size = size;
+            look_at(l, 0, size);
+        }
+    }
+}
+
+// The part of large blocks that lies in a stripe, without what was never written.
+static void look_at_large(struct looking *l, uint64_t stripe, uint32_t number) {
+    uint64_t from = stripe << PM_SLAB_SHIFT, to = from + PM_SLAB_SIZE;
+    for (; number < pm_marks.larges; number++) {
+        const struct pm_large *large = &pm_marks.large[number];
+        struct pm_written known = {0};
+        l->cls = 0;
+        l->holder = large->page << PM_PAGE_SHIFT;
+        l->holder_size = (uint64_t)large->pages << PM_PAGE_SHIFT;
+        if (l->holder >= to)
+            return;
+        uint64_t at = l->holder > from ? l->holder : from, end = l->holder + l->holder_size, len;
+        end = end < to ? end : to;
+        for (; large->marked && !large->pointer_free && at < end &&
+               (len = pm_heap_next_data(&known, &at, end)) != 0;
+             at += len)
+            look_at(l, at - l->holder, at - l->holder + len);
+    }
+}
+
+// Looks at one stripe of several, so that it takes no longer in a large heap.
+static void look_at_some(struct looking *l) {
+    uint64_t step = pm_marks.stripes / (SAMPLE >> PM_SLAB_SHIFT) + 1;
+    for (uint64_t stripe = 0; stripe < pm_marks.stripes; stripe += step) {
+        uint32_t kind = pm_marks.kind[stripe];
+        if (kind >= PM_STRIPE_LARGE)
+            look_at_large(l, stripe, kind - PM_STRIPE_LARGE);
+        else if (kind)
+            look_at_slab(l, (uint32_t)stripe);
+    }
+}
+
+static bool try_form(struct looking *l, size_t groups, unsigned form) {
+    if (pm_forms & form)
+        return false;
+    memset(l->group, 0, groups * sizeof *l->group);
+    *l->found = (struct pm_disguise){.form = form};
+    l->form = form;
+    look_at_some(l);
+    for (size_t i = 0; i < groups; i++)
+        if (is_evidence(&l->group[i]))
+            return true;
+    return false;
+}
+
+bool pm_disguise_look(struct pm_disguise *found) {
+    const size_t groups = (PM_CLASSES + 1) * PLACES, bytes = groups * sizeof(struct group);
+    struct looking l = {.found = found,
+                        .group = pm_os_reserve(bytes),
+                        .high = pm_high_halves(pm_marks.base, pm_marks.frontier + 1, false)};
+    bool there = l.group && (try_form(&l, groups, PM_FORM_UNALIGNED) ||
+                             try_form(&l, groups, PM_FORM_RELATIVE));
+    if (!there)
+        *found = (struct pm_disguise){0};
+    if (l.group)
+        munmap(l.group, bytes);
+    return there;
+}
+
+uint64_t pm_disguise_marked(uint64_t *bytes) {
+    uint64_t count = 0, total = 0;
+    for (uint64_t stripe = 0; stripe < pm_marks.stripes; stripe++) {
+        struct pm_population population[2];
+        uint32_t kind = pm_marks.kind[stripe];
+        unsigned some = kind && kind < PM_STRIPE_LARGE
+                            ? pm_slab_populations(&pm_vslabs[stripe], population)
+                            : 0;
+        for (unsigned p = 0; p < some; p++)
+            for (unsigned w = 0; w < pm_slab_words(population[p].cls); w++) {
+                unsigned marked = (unsigned)__builtin_popcountll(population[p].bits[w]);
+                count += marked;
+                total += (uint64_t)marked * pm_classes[population[p].cls].size;
+            }
+    }
+    for (uint32_t i = 0; i < pm_marks.larges; i++)
+        if (pm_marks.large[i].marked) {
+            count++;
+            total += (uint64_t)pm_marks.large[i].pages << PM_PAGE_SHIFT;
+        }
+    *bytes = total;
+    return count;
+}

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Addresses as programs keep them: which forms a recovery sees, by which setting, in a start,
+beside the program, offline and among the leaks; and what each form that is not seen does."""
+
+import json
+import re
+
+import pytest
+from conftest import compiled, recover, refuses, run, said, succeeds, tool
+
+COUNT = 3000
+EVER = ("plain", "low", "inside", "context", "jump")
+TAGGED = ("counted", "nan", "both")
+# What keeps blocks that have such words: a setting, or None where none does.
+SETTING = {
+    **{form: "plain" for form in EVER},
+    **{form: "tagged" for form in TAGGED},
+    "packed": "unaligned",
+    "relative": "relative",
+    "base32": "base32",
+    "counted-inside": None,
+    "before": None,
+    "past": None,
+    "xor": None,
+}
+# What is noticed, and kept until somebody has settled it.
+LOOKS_LIKE = {"packed": "unaligned", "relative": "relative"}
+ALL = "tagged,unaligned,relative,base32"
+
+
+def forms(heap, what, form, **settings):
+    settings = {"HEAP": heap, "ROOTS": "kept"} | settings
+    return run([compiled("forms.c"), what, form, COUNT], **settings)
+
+
+def made(heap, form, **settings):
+    done = forms(heap, "make", form, **settings)
+    assert done.returncode == -9, said(done)
+
+
+def found(heap, form, **settings):
+    done = forms(heap, "look", form, **settings)
+    return int(succeeds(done)), done.stderr
+
+
+def test_the_table_has_every_form():
+    names = succeeds(run([compiled("forms.c"), "list"], preload=False)).split()
+    assert set(names) == {"numbers", *SETTING}
+
+
+@pytest.mark.parametrize("form", SETTING)
+def test_what_a_start_keeps(heap, form):
+    """By default, as little as possible, and all."""
+    for setting in (None, "plain", ALL):
+        made(heap.with_name(f"{setting}"), form, POINTERS=setting)
+        kept, _ = found(heap.with_name(f"{setting}"), form, POINTERS=setting)
+        sees = setting == ALL or SETTING[form] in ("plain", setting or "tagged")
+        if SETTING[form] and sees or (setting is None and form in LOOKS_LIKE):
+            assert kept == COUNT, setting
+        else:
+            assert kept < COUNT / 50, setting
+
+
+@pytest.mark.parametrize("form", [form for form, setting in SETTING.items() if setting])
+def test_its_own_setting_is_enough(heap, form):
+    made(heap, form, POINTERS=SETTING[form])
+    assert found(heap, form, POINTERS=SETTING[form])[0] == COUNT
+
+
+@pytest.mark.parametrize("form", LOOKS_LIKE)
+def test_what_looks_referenced_is_kept(heap, form):
+    """For each start, until the setting says whether it counts. The tool says the same."""
+    name = LOOKS_LIKE[form]
+    made(heap, form)
+    report = recover(heap, "--dry-run")
+    assert f"look like {name} pointers" in report.stderr, said(report)
+    for _ in range(2):
+        kept, line = found(heap, form)
+        assert kept == COUNT
+        blocks, size = re.search(r": (\d+) blocks of (\d+) bytes are reached only", line).groups()
+        assert COUNT <= int(blocks) < COUNT + 20 and 96 * COUNT <= int(size) < 97 * COUNT, line
+        assert f"PMALLOC_POINTERS=tagged,{name} to keep" in line and len(line.splitlines()) == 1
+    kept, line = found(heap, form, POINTERS=f"tagged,{name}")
+    assert kept == COUNT and "until now" in line
+    assert found(heap, form) == (COUNT, "")
+    kept, line = found(heap, form, POINTERS="tagged")
+    assert kept < COUNT / 50 and "is freed" in line
+    assert found(heap, form)[1] == ""
+
+
+@pytest.mark.parametrize("markers", ["1", "4"])
+@pytest.mark.parametrize("form", ["counted", "packed", "relative", "base32"])
+def test_recovery_without_the_program(heap, form, markers):
+    """The heap has on record which forms count."""
+    made(heap, form, POINTERS=ALL)
+    report = json.loads(succeeds(recover(heap, "--json", "--threads", markers)))
+    assert report["live_objects"] >= COUNT + 2 and report["state"] == "dirty"
+    assert found(heap, form) == (COUNT, "")
+
+
+def test_the_tool_may_be_told(heap):
+    made(heap, "relative", POINTERS=ALL)
+    report = json.loads(succeeds(recover(heap, "--json", "--dry-run", "--pointers", "tagged")))
+    assert report["live_objects"] < COUNT / 50
+    report = json.loads(succeeds(recover(heap, "--json", "--pointers", "relative")))
+    assert report["live_objects"] >= COUNT
+    assert found(heap, "relative") == (COUNT, "")
+    wrong = recover(heap, "--pointers", "tags")
+    assert wrong.returncode == 16 and "unaligned" in wrong.stderr, said(wrong)
+
+
+@pytest.mark.parametrize("collect", ["later", "api", "crash"])
+def test_starts_that_collect_otherwise(heap, collect):
+    for form in ("both", "packed"):
+        place = heap.with_name(form)
+        assert forms(place, "clean", form, COLLECT=collect, POINTERS=ALL).returncode == 0
+        assert found(place, form, COLLECT=collect)[0] == COUNT
+
+
+def test_beside_the_program(heap):
+    made(heap, "both")
+    assert found(heap, "both", COLLECT="background", COMMIT="5ms")[0] == COUNT
+
+
+@pytest.mark.parametrize("form", ["counted", "packed", "relative", "base32"])
+def test_leaks(heap, form):
+    """What only such words reach is no leak; by default it is one, but for tags."""
+    for setting, leaks in ((ALL, False), (None, form != "counted")):
+        place = heap.with_name(f"{setting}")
+        done = forms(place, "clean", form, LEAKS="1", POINTERS=setting)
+        assert done.returncode == 0, said(done)
+        assert (f"reaches {COUNT} of" in done.stderr) == leaks, said(done)
+
+
+def test_a_change_is_said(heap):
+    made(heap, "plain", POINTERS="tagged,relative")
+    kept, line = found(heap, "plain", POINTERS="tagged,relative")
+    assert (kept, line) == (COUNT, "")
+    kept, line = found(heap, "plain", POINTERS="unaligned")
+    assert "pointers that are tagged,relative until now" in line and "is freed" in line
+    assert "without pointers that are unaligned until now" in line and "may be gone" in line
+    assert len(line.splitlines()) == 2 and kept == COUNT
+    assert found(heap, "plain") == (COUNT, "")
+    shown = succeeds(run([tool("pmalloc-info"), heap], preload=False))
+    assert "unaligned" in next(ln for ln in shown.splitlines() if ln.startswith("pointers"))
+    shown = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    assert shown["pointers"] == "unaligned"
+
+
+@pytest.mark.parametrize("value", ["tags", "tagged,", ",tagged", "plain,tagged", "tagged relative"])
+def test_wrong_settings(heap, value):
+    made(heap, "plain")
+    refuses(forms(heap, "look", "plain", POINTERS=value), "PMALLOC_POINTERS", value, "unaligned")
+    assert found(heap, "plain") == (COUNT, "")
+
+
+def test_a_heap_that_shrank(heap):
+    """Most of what was alive is not reached any more: a root was renamed, or a form is not seen."""
+    big = 60000
+    argv = [compiled("forms.c"), "clean", "xor", big]
+    done = run(argv, HEAP=heap, ROOTS="kept")
+    assert done.returncode == 0, said(done)
+    report = recover(heap, "--dry-run")
+    said_so = "that were alive at its last clean state only"
+    assert said_so in report.stderr and "would free the rest" in report.stderr, said(report)
+    _, line = found(heap, "xor")
+    assert said_so in line and "was freed" in line, line
+    assert said_so not in found(heap, "xor")[1]
+
+
+def test_numbers_are_no_pointers(heap):
+    """Lengths, identifiers, offsets and packed numbers, beside garbage that they could name."""
+    made(heap, "numbers")
+    done = recover(heap)
+    assert done.returncode == 0 and done.stderr == "", said(done)
