@@ -15,6 +15,10 @@
 
 #include "cancel.h"
 
+#ifndef STATX_BTIME // musl has no struct statx before 1.2.5, and then the kernel's header clashes
+#include <linux/stat.h>
+#endif
+
 // libc's function is a cancellation point, and looks at its data of the thread. A thread that libc
 // does not know makes the call directly.
 static long write_once(int fd, const void *data, size_t len, uint64_t at) {
@@ -76,28 +80,31 @@ bool pm_os_sync_parent(const char *path) {
     return good;
 }
 
-// Where a sandbox forbids statx(2), when the file was made is not known.
-static void find_birth(int fd, struct pm_os_file_id *out) {
-    struct statx found;
-    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_BTIME, &found) == 0 &&
-        found.stx_mask & STATX_BTIME) {
-        out->birth = (uint64_t)found.stx_btime.tv_sec;
-        out->birth_ns = found.stx_btime.tv_nsec;
-    }
-}
-
+// One call says all. Where a sandbox forbids it, when the file was made is not known.
 bool pm_os_file_id(int fd, struct pm_os_file_id *out) {
+    struct statx found;
     struct stat st;
-    struct statfs fs;
     *out = (struct pm_os_file_id){0};
+    if (syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_TYPE | STATX_INO | STATX_BTIME, &found) ==
+        0) {
+        if (!S_ISREG(found.stx_mode))
+            return true;
+        out->ino = found.stx_ino;
+        if (found.stx_mask & STATX_BTIME) {
+            out->birth = (uint64_t)found.stx_btime.tv_sec;
+            out->birth_ns = found.stx_btime.tv_nsec;
+        }
+        return true;
+    }
     if (fstat(fd, &st) != 0)
         return false;
-    if (!S_ISREG(st.st_mode))
-        return true;
-    out->ino = st.st_ino;
-    out->type = fstatfs(fd, &fs) == 0 ? (uint64_t)fs.f_type : 0;
-    find_birth(fd, out);
+    out->ino = S_ISREG(st.st_mode) ? st.st_ino : 0;
     return true;
+}
+
+uint64_t pm_os_fs_type(int fd) {
+    struct statfs fs;
+    return fstatfs(fd, &fs) == 0 ? (uint64_t)fs.f_type : 0;
 }
 
 // Not readdir(), which allocates.

@@ -33,13 +33,15 @@ bool pm_os_sync_parent(const char *path);
 
 // What tells a file from a copy of it, as far as its file system knows.
 struct pm_os_file_id {
-    uint64_t type;     // of the file system: statfs.f_type
     uint64_t ino;      // inode number
     uint64_t birth;    // when it was made: seconds since the epoch,
     uint32_t birth_ns; // and nanoseconds; both 0: not known
 };
 // False, with errno. Of a device all is 0, because there its node in /dev would say that.
 bool pm_os_file_id(int fd, struct pm_os_file_id *out);
+
+// The type of the file system, statfs.f_type; 0: it is not known.
+uint64_t pm_os_fs_type(int fd);
 
 // Fills the buffer with the directory's next entries, as many as fit. Returns their bytes, 0 at the
 // end, -1 with errno. `size` is at least 512, and the buffer aligned to 8.

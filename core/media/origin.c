@@ -45,9 +45,10 @@ static uint64_t seal_of(const struct pm_origin *o) {
 struct pm_origin pm_origin_of(int fd) {
     struct pm_os_file_id id;
     struct pm_origin o = {0};
-    if (!pm_os_file_id(fd, &id) || !(numbers_last(id.type) || id.type == OVERLAYFS_SUPER_MAGIC))
+    uint64_t type = pm_os_fs_type(fd);
+    if (!(numbers_last(type) || type == OVERLAYFS_SUPER_MAGIC) || !pm_os_file_id(fd, &id))
         return o;
-    o.ino = id.type == OVERLAYFS_SUPER_MAGIC ? 0 : id.ino;
+    o.ino = type == OVERLAYFS_SUPER_MAGIC ? 0 : id.ino;
     o.birth = id.birth;
     o.birth_ns = id.birth_ns;
     o.seal = o.ino || o.birth ? seal_of(&o) : 0;
@@ -63,6 +64,8 @@ void pm_origin_record(void) {
     if (pm_heap.recorded == file->ino || !pm_file_ready(file))
         return;
     pm_heap.recorded = file->ino;
+    if (pm_heap.same)
+        return;
     now = pm_origin_of(file->fd);
     if (memcmp(o, &now, sizeof now) == 0)
         return;
@@ -87,8 +90,10 @@ static bool is_another(const struct pm_origin *o, const struct pm_os_file_id *id
 int pm_origin_check(bool at_rest, struct pm_error *err) {
     const struct pm_origin *o = &pm_heap.super->state.origin;
     struct pm_os_file_id id;
-    if (!o->seal || !pm_origin_is_whole(o) || !pm_os_file_id(pm_heap.super_file.fd, &id) ||
-        !is_another(o, &id) || at_rest)
+    if (!o->seal || !pm_origin_is_whole(o) || !pm_os_file_id(pm_heap.super_file.fd, &id))
+        return PM_OK;
+    pm_heap.same = o->ino && !is_another(o, &id) && o->birth == id.birth;
+    if (at_rest || !is_another(o, &id))
         return PM_OK;
     pm_heap.copy = true;
     if (pm_copies_taken)

@@ -2,11 +2,9 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "disguise.h"
 
-#include <string.h>
-#include <sys/mman.h>
+#include <stddef.h>
 
 #include "base/bits.h"
-#include "base/os.h"
 #include "block_around.h"
 #include "blocks/population.h"
 #include "mark_index.h"
@@ -15,27 +13,51 @@
 
 #define SAMPLE ((uint64_t)16 << 20) // bytes that are looked at; larger heaps are sampled
 #define PLACES 512u                 // places in a block that are told apart
+#define GROUPS 2048u                // a power of two; further ones are not looked at
 #define NAMED 8u                    // so many different blocks that are not reached must be named,
 #define DISTANCES 3u                // at so many different distances
 #define NEAR ((uint64_t)64 << 10)   // a shorter way ahead may be any number
 
-// Words at one place of the blocks of one size. All large blocks are one group.
+// Words at one place of the blocks of one size. All large blocks are one group. The table is zeroes,
+// and only what is used of it takes memory.
 struct group {
+    uint32_t key;       // 1 + size class * PLACES + place; 0: not used
     uint32_t leads;     // lead into the heap
     uint32_t exact;     // of these, name the start of a block
     uint32_t distances; // different ones, at most DISTANCES
     uint32_t named;     // different blocks that are not reached, at most NAMED
     uint64_t distance[DISTANCES], block[NAMED];
 };
+static struct group groups[GROUPS];
+static uint16_t used[GROUPS]; // their numbers
+static uint32_t used_count;
 
 struct looking {
     unsigned form;
-    struct group *group; // (PM_CLASSES + 1) * PLACES
     struct pm_disguise *found;
     uint64_t holder, holder_size;
     unsigned cls; // of the holder; 0: a large block
     struct pm_high_halves high;
 };
+
+static struct group *group_of(unsigned cls, uint64_t place) {
+    uint32_t key = 1 + cls * PLACES + (uint32_t)place;
+    for (uint32_t i = 0; i < 8; i++) {
+        struct group *g = &groups[(key * 2654435761u + i) % GROUPS];
+        if (!g->key) {
+            g->key = key;
+            used[used_count++] = (uint16_t)(g - groups);
+        }
+        if (g->key == key)
+            return g;
+    }
+    return NULL;
+}
+
+static void forget_groups(void) {
+    while (used_count)
+        groups[used[--used_count]] = (struct group){0};
+}
 
 static bool add(uint64_t *values, uint32_t *count, uint32_t most, uint64_t value) {
     for (uint32_t i = 0; i < *count; i++)
@@ -53,9 +75,10 @@ static bool is_evidence(const struct group *g) {
 
 // A word at byte `at` of the holder leads to `offset`.
 static void lead(struct looking *l, uint64_t at, uint64_t offset) {
-    uint64_t place = l->cls ? at < PLACES ? at : PLACES - 1 : 0;
-    struct group *g = &l->group[l->cls * PLACES + place];
+    struct group *g = group_of(l->cls, l->cls ? at < PLACES ? at : PLACES - 1 : 0);
     struct pm_block b;
+    if (!g)
+        return;
     g->leads++;
     if (!pm_block_around(offset, false, &b) || b.start != offset)
         return;
@@ -154,31 +177,26 @@ static void look_at_some(struct looking *l) {
     }
 }
 
-static bool try_form(struct looking *l, size_t groups, unsigned form) {
+static bool try_form(struct looking *l, unsigned form) {
+    bool found = false;
     if (pm_forms & form)
         return false;
-    memset(l->group, 0, groups * sizeof *l->group);
     *l->found = (struct pm_disguise){.form = form};
     l->form = form;
     look_at_some(l);
-    for (size_t i = 0; i < groups; i++)
-        if (is_evidence(&l->group[i]))
-            return true;
-    return false;
+    for (uint32_t i = 0; i < used_count; i++)
+        found |= is_evidence(&groups[used[i]]);
+    forget_groups();
+    return found;
 }
 
 bool pm_disguise_look(struct pm_disguise *found) {
-    const size_t groups = (PM_CLASSES + 1) * PLACES, bytes = groups * sizeof(struct group);
     struct looking l = {.found = found,
-                        .group = pm_os_reserve(bytes),
                         .high = pm_high_halves(pm_marks.base, pm_marks.frontier + 1, false)};
-    bool there = l.group && (try_form(&l, groups, PM_FORM_UNALIGNED) ||
-                             try_form(&l, groups, PM_FORM_RELATIVE));
-    if (!there)
-        *found = (struct pm_disguise){0};
-    if (l.group)
-        munmap(l.group, bytes);
-    return there;
+    if (try_form(&l, PM_FORM_UNALIGNED) || try_form(&l, PM_FORM_RELATIVE))
+        return true;
+    *found = (struct pm_disguise){0};
+    return false;
 }
 
 uint64_t pm_disguise_marked(uint64_t *bytes) {

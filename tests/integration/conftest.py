@@ -155,7 +155,10 @@ def fingerprint(directory):
 def forget_origin(heap):
     """What a test has copied of a killed heap, at rest, is a heap like any other. (test_copies.py
     says what happens else.)"""
-    with open(pathlib.Path(heap) / "superblock", "r+b") as file:
+    superblock = pathlib.Path(heap) / "superblock"
+    if not superblock.exists():
+        return  # what an interruption has left
+    with open(superblock, "r+b") as file:
         data = bytearray(file.read())
         heap_layout.forget_origin(data)
         file.seek(0)
