@@ -119,6 +119,16 @@ static bool part(bool tables_whole, bool alone) {
     return false;
 }
 
+static void close_cleanly(void) {
+    errno = 0;
+    if (pm_close() || pm_sandbox_is_mute())
+        return;
+    pm_say(
+        "%s could not be closed cleanly: %s; it is dirty, and not all of it is durable: when the "
+        "file system works again, start the program again or run pmalloc-recover",
+        pm_heap.dir, errno ? pm_strerror(errno) : "an earlier call for its files has failed");
+}
+
 static const char *end_alone(void) {
     bool rooted = pm_heap_has_roots(), returned = true;
     if (pm_tcache != &pm_no_tcache) {
@@ -142,7 +152,7 @@ static const char *end_alone(void) {
     if (!rooted)
         pm_close_rootless();
     else if (exact)
-        pm_close();
+        close_cleanly();
     return NULL;
 }
 

@@ -121,9 +121,11 @@ static void say_no_last(const struct pm_sandbox *s) {
            s->end, pm_heap.dir);
 }
 
+bool pm_sandbox_is_mute(void) { return atomic_load_explicit(&mute, memory_order_relaxed); }
+
 void pm_sandbox_say_end(void) {
     const char *call = atomic_load_explicit(&end_misses, memory_order_relaxed);
-    if (call && !atomic_load_explicit(&mute, memory_order_relaxed))
+    if (call && !pm_sandbox_is_mute())
         pm_say("a seccomp filter forbids %s, which exit() needs to part from the heap %s; so the "
                "program ends here, without its destructors, which would free what is there",
                call, pm_heap.dir);

@@ -35,5 +35,7 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused);
 // Whether a filter forbids what the end of the program needs.
 bool pm_sandbox_forbids_end(void);
 void pm_sandbox_say_end(void);
+// Whether a filter forbids to print a line.
+bool pm_sandbox_is_mute(void);
 
 #endif

@@ -331,6 +331,29 @@ def test_a_first_commit_needs_its_sync(heap, collect, call, tmp_path):
 
 
 @needs_strace
+def test_a_close_that_is_not_durable_says_so(tmp_path):
+    heap = tmp_path / "heap"
+    shell(heap, "set colour red\n")
+    settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
+    done = injected("fsync,fdatasync", "EIO", "1+", heap / "heap.0", [app("kvshell")], **settings)
+    if heap_is_in_memory(tmp_path):
+        pytest.skip("no sync is made there")
+    assert done.returncode == 0, said(done)
+    (line,) = done.stderr.splitlines()
+    assert f"{heap} could not be closed cleanly: Input/output error; it is dirty" in line
+    checked = recover(heap, "--check")
+    assert checked.returncode == 1, said(checked)
+    done = recover(heap)
+    assert done.returncode == 0 and "written once more" in done.stderr, said(done)
+    assert shell(heap, "get colour\n").stdout == "red\n"
+
+
+def heap_is_in_memory(path):
+    kind = run(["stat", "-fc", "%T", path], False).stdout.strip()
+    return kind in ("tmpfs", "ramfs")
+
+
+@needs_strace
 def test_what_is_in_doubt_is_written_again(tmp_path):
     """Every page that is not zeroes, of every file; and a hole stays one."""
     heap, trace = tmp_path / "heap", tmp_path / "trace"

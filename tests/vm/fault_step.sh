@@ -64,7 +64,7 @@ step_close() { # HEAP "SETTINGS" KEYS "WHEN" TARGET
     finish
     wait "$failing"
     for time in 1 2; do
-        [ "$ended" != 0 ] || return
+        [ "$ended" != 0 ] || grep -q "^pmalloc" "$tmp/out" || return # it has said what was wrong
         mount_if_shut
         begin "step$time" "HEAP=$1 $2" kvshell
         finish
