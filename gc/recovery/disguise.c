@@ -18,8 +18,8 @@
 #define DISTANCES 3u                // at so many different distances
 #define NEAR ((uint64_t)64 << 10)   // a shorter way ahead may be any number
 
-// Words at one place of the blocks of one size. All large blocks are one group. The table is zeroes,
-// and only what is used of it takes memory.
+// Words at one place of the blocks of one size. All large blocks are one group. The table is
+// zeroes, and only what is used of it takes memory.
 struct group {
     uint32_t key;       // 1 + size class * PLACES + place; 0: not used
     uint32_t leads;     // lead into the heap

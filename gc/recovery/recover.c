@@ -459,12 +459,12 @@ static int find_live(const struct pm_recover_options *options, struct pm_recover
 
 // If a root is missing, or pointers have a form that is not looked for, this is what it looks like.
 static void say_if_shrunk(const struct pm_recovery *r, bool write) {
-    uint64_t before = r->leaks_exact ? r->live_bytes + r->leaked_bytes : pm_kept_live();
+    uint64_t before = pm_kept_live();
     if (r->roots && before > SMALL && r->live_bytes < before / 2)
         pm_say(
-            "%s: of %lu MB that were alive at its last clean state only %lu are reached now; %s. "
-            "Is a root missing? Or has the program pointers in another form (PMALLOC_POINTERS)? "
-            "See `pmalloc-info` and `pmalloc-recover --dry-run`",
+            "%s: of %lu MB that the last recovery has reached only %lu are reached now; %s. Is a "
+            "root missing? Or has the program pointers in another form (PMALLOC_POINTERS)? See "
+            "`pmalloc-info` and `pmalloc-recover --dry-run`",
             pm_heap.dir, (unsigned long)(before >> 20), (unsigned long)(r->live_bytes >> 20),
             write ? "the rest was freed" : "a recovery would free the rest");
     if (write)

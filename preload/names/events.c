@@ -88,7 +88,7 @@ __attribute__((constructor)) static void on_load(int argc, char **argv, char **e
     (void)env;
 #endif
     if (!is_sanitized())
-        pm_own_names_avoid();
+        pm_own_names_avoid(env);
     pm_statics_init(end_somehow);
     if (!is_sanitized())
         pm_locks_find();

@@ -94,13 +94,30 @@ static bool find_libc(struct object *libc) {
     return false;
 }
 
-// Where the loadable segments of an object lie.
-static bool holds(uintptr_t base, uintptr_t address) {
-    const ElfW(Ehdr) *file = (const void *)base;
-    const ElfW(Phdr) *segment = (const void *)(base + file->e_phoff);
-    for (unsigned i = 0; i < file->e_phnum; i++)
-        if (segment[i].p_type == PT_LOAD &&
-            address - (base + segment[i].p_vaddr) < segment[i].p_memsz)
+// The program's segments, as the kernel has told the loader behind the environment.
+struct program {
+    const ElfW(Phdr) * segment;
+    size_t count;
+    uintptr_t base;
+};
+
+static bool find_program(struct program *p, char **env) {
+    *p = (struct program){.base = _r_debug.r_map ? _r_debug.r_map->l_addr : 0};
+    while (*env)
+        env++;
+    for (const ElfW(auxv_t) *a = (const void *)(env + 1); a->a_type != AT_NULL; a++) {
+        if (a->a_type == AT_PHDR)
+            p->segment = (const void *)a->a_un.a_val;
+        if (a->a_type == AT_PHNUM)
+            p->count = a->a_un.a_val;
+    }
+    return p->segment;
+}
+
+static bool is_in(const struct program *p, uintptr_t address) {
+    for (size_t i = 0; i < p->count; i++)
+        if (p->segment[i].p_type == PT_LOAD &&
+            address - (p->base + p->segment[i].p_vaddr) < p->segment[i].p_memsz)
             return true;
     return false;
 }
@@ -166,29 +183,32 @@ static void replace(uintptr_t *slot, uintptr_t value) {
     pm_bare_call6(SYS_mprotect, (long)page, PAGE, PROT_READ, 0, 0, 0);
 }
 
-static void avoid(const struct object *own, const struct object *libc, const ElfW(Rela) * r) {
+static void avoid(const struct object *own, const struct program *program, const ElfW(Rela) * r) {
+    static struct object libc; // looked for once
     const size_t index = ELF64_R_SYM(r->r_info);
     const ElfW(Sym) *s = &own->symbol[index];
     uintptr_t *slot = (uintptr_t *)(own->base + r->r_offset);
     const char *version;
     if (!index || s->st_shndx != SHN_UNDEF || ELF64_ST_TYPE(s->st_info) != STT_FUNC || !*slot ||
-        holds(libc->base, *slot) || !(version = needed_version(own, index)))
+        !is_in(program, *slot) || !(version = needed_version(own, index)) ||
+        (!libc.symbol && !find_libc(&libc)))
         return;
-    uintptr_t value = find(libc, own->string + s->st_name, version);
+    uintptr_t value = find(&libc, own->string + s->st_name, version);
     if (value)
         replace(slot, value);
 }
 
-void pm_own_names_avoid(void) {
-    struct object own, libc;
-    read_object(&own, (uintptr_t)__ehdr_start, _DYNAMIC);
-    if (!find_libc(&libc))
+void pm_own_names_avoid(char **env) {
+    struct object own;
+    struct program program;
+    if (!find_program(&program, env))
         return;
+    read_object(&own, (uintptr_t)__ehdr_start, _DYNAMIC);
     for (unsigned table = 0; table < 2; table++)
         for (size_t i = 0; i < own.count[table]; i++)
-            avoid(&own, &libc, &own.relocation[table][i]);
+            avoid(&own, &program, &own.relocation[table][i]);
 }
 #else
 // musl's linker leaves its own names alone.
-void pm_own_names_avoid(void) {}
+void pm_own_names_avoid(char **env) { (void)env; }
 #endif

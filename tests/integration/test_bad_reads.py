@@ -153,6 +153,7 @@ def shop(tmp_path_factory):
     program.kill()
     program.communicate()
     assert (heap / "heap.0").stat().st_size > 2 * FILES["heap.0 middle"][0]
+    forget_origin(heap)
     return heap
 
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 
 import pytest
-from conftest import DEFAULT_HEAPS, linked, recover, run, said, start, succeeds
+from conftest import DEFAULT_HEAPS, compiled, linked, recover, run, said, start, succeeds
 
 RACES = int(os.environ.get("NAMELESS_RACES") or 4)
 NAME = "pmtest_nameless"
@@ -30,7 +30,8 @@ def nameless():
         for name in heaps():
             shutil.rmtree(DEFAULT_HEAPS / name)
 
-    program = linked("nameless.c", "-rdynamic", name=NAME)
+    calls = compiled("nameless_calls.c", "-shared", "-fPIC", name="nameless_calls.so")
+    program = linked(["nameless.c", calls], "-rdynamic", name=NAME)
     tidy()
     yield program
     tidy()
