@@ -37,6 +37,7 @@ enum {
     KEY_JSON,
     KEY_PURGE,
     KEY_DROP_ROOT,
+    KEY_RENAME_ROOT,
     KEY_AT,
     KEY_POINTERS,
     KEY_MAKE,
@@ -51,6 +52,7 @@ enum { MARKERS_MAX = 64 };
 static const char *const synopsis[] = {
     "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME] [--pointers FORMS] [--threads N] "
     "[--json] HEAP",
+    "--rename-root OLD NEW [--json] HEAP",
     "[--purge[=all]] [--json]",
     "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE...",
     "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
@@ -88,6 +90,10 @@ static const struct cli_option options[] = {
      "those count that the program's last run has looked for."},
     {KEY_JSON, "json", NULL, "Print the report as one JSON object on standard output."},
     {'t', "threads", "N", "Mark with N threads, 1 to 64 (default: one for each core)."},
+    {KEY_RENAME_ROOT, "rename-root", "OLD NEW",
+     "First let the root OLD (see pmalloc-info) be the one that NEW names, as PMALLOC_ROOTS would: "
+     "for a variable that has another name or place in a new build of the program. With NEW the "
+     "same as OLD, an offset holds for a new build. Nothing is freed for it."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
      "First remove the root NAME (see pmalloc-info). What only that root reached is freed."},
     {KEY_AT, "at", "good",
@@ -151,7 +157,7 @@ struct request {
     bool check, dry_run, copy, json, purge, purge_all, make, grow, force, at_good;
     uint64_t size, journal;
     unsigned threads;
-    const char *drop_root, *from, *heap, *pointers;
+    const char *drop_root, *rename_root, *rename_to, *from, *heap, *pointers;
 };
 
 static uint64_t size_of(const char *option, const char *value) {
@@ -180,6 +186,9 @@ static void take(int key, const char *value, void *arg) {
     if (flag)
         *flag = true;
     switch (key) {
+    case KEY_RENAME_ROOT:
+        q->rename_root = value;
+        break;
     case KEY_DROP_ROOT:
         q->drop_root = value;
         break;
@@ -223,7 +232,7 @@ static void check_request(const struct request *q) {
         cli_wrong(&tool, "--pointers %s: use plain, or some of tagged,unaligned,relative,base32",
                   q->pointers);
     bool works = q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good ||
-                 q->pointers;
+                 q->pointers || q->rename_root;
     if (makes && (works || q->purge))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
                   q->make ? "--from, --journal, " : "");
@@ -231,8 +240,11 @@ static void check_request(const struct request *q) {
         cli_wrong(&tool, "%s: name the file or device", make);
     if (q->check && q->dry_run)
         cli_wrong(&tool, "--check and --dry-run exclude each other; give one of them");
-    if (q->drop_root && (q->check || q->dry_run))
-        cli_wrong(&tool, "--drop-root changes the heap; --check and --dry-run do not");
+    if ((q->drop_root || q->rename_root) && (q->check || q->dry_run))
+        cli_wrong(&tool, "%s changes the heap; --check and --dry-run do not",
+                  q->drop_root ? "--drop-root" : "--rename-root");
+    if (q->drop_root && q->rename_root)
+        cli_wrong(&tool, "--drop-root and --rename-root exclude each other; give one of them");
     if (q->heap && !*q->heap)
         cli_wrong(&tool, "the heap's name is empty");
     if (q->heap && q->purge)
@@ -467,6 +479,8 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
     bool was_clean = pm_heap_is_clean();
     if (q->drop_root)
         status = pm_roots_drop(q->drop_root, err);
+    else if (q->rename_root)
+        status = pm_roots_rename(q->rename_root, q->rename_to, err);
     if (status != PM_OK)
         return status;
     r->owner = pm_heap.super->state.owner_pid;
@@ -492,7 +506,7 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
 static int recover(const struct request *q) {
     struct report r = {.request = q};
     struct pm_error err;
-    int status = q->drop_root ? rehearse(q) : PM_OK;
+    int status = q->drop_root || q->rename_root ? rehearse(q) : PM_OK;
     if (status != PM_OK)
         return status;
     if (work(q, &r, &err) != PM_OK)
@@ -513,6 +527,10 @@ int main(int argc, char **argv) {
     pm_options_default();
     bad_reads_catch();
     int operand = cli_parse(&tool, argc, argv, take, &q);
+    if (q.rename_root && argc - operand == 2)
+        q.rename_to = argv[operand++];
+    else if (q.rename_root)
+        cli_wrong(&tool, "--rename-root needs the old name, the new one, and the heap");
     if (argc - operand > 1 && !q.make)
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);
     q.heap = argv[operand];

@@ -363,6 +363,7 @@ _Static_assert(sizeof(struct pm_volume) == 64, "frozen");
 
 enum pm_root_kind { PM_ROOT_SYMBOL = 1, PM_ROOT_OBJECT = 2, PM_ROOT_RANGE = 3 };
 
+#define PM_ROOT_BUILD 20
 struct pm_root {
     uint32_t kind;                   // enum pm_root_kind
     uint32_t part;                   // segment number of a whole-object root, else 0
@@ -372,7 +373,8 @@ struct pm_root {
     uint64_t address;                // where it was at capture
     char object[PM_ROOT_OBJECT_LEN]; // "" is the main program
     char name[PM_ROOT_NAME_LEN];     // symbol, or "" for ranges and whole objects
-    uint8_t reserved[24];
+    uint8_t build[PM_ROOT_BUILD];    // of a range: its object's build id, cut; 0: not known
+    uint8_t reserved[4];
 };
 _Static_assert(sizeof(struct pm_root) == 320, "frozen");
 

@@ -37,6 +37,7 @@ struct part {
     uint32_t number;
     uintptr_t address;
     uint64_t length;
+    uint8_t build[PM_ROOT_BUILD]; // of a range
 };
 // Adjacent captured pages.
 struct run {
@@ -62,7 +63,10 @@ static int resolve_spec(const struct pm_spec *spec, struct pm_error *err) {
     for (size_t i = 0; i < n; i++) {
         if (part_count == PM_ROOT_MAX)
             return pm_fail(err, PM_USAGE, "more than %u roots", PM_ROOT_MAX);
-        parts[part_count++] = (struct part){*spec, (uint32_t)i, range[i].addr, range[i].length};
+        parts[part_count] = (struct part){*spec, (uint32_t)i, range[i].addr, range[i].length, {0}};
+        if (spec->kind == PM_ROOT_RANGE)
+            memcpy(parts[part_count].build, range[i].build, PM_ROOT_BUILD);
+        part_count++;
     }
     return PM_OK;
 }
@@ -86,6 +90,24 @@ static bool guards_differ(const struct pm_root_table *t, const struct pm_root *r
     return was != (find_part(spec, 1) != NULL);
 }
 
+// An offset says where a variable lies in one build. In another one, what lies there may be another
+// variable, and the old bytes would be copied over it.
+static int check_build(const struct pm_root *root, const struct part *part, struct pm_error *err) {
+    static const uint8_t unknown[PM_ROOT_BUILD];
+    char text[PM_SPEC_TEXT_LEN];
+    if (root->kind != PM_ROOT_RANGE || !part || memcmp(root->build, unknown, PM_ROOT_BUILD) == 0 ||
+        memcmp(root->build, part->build, PM_ROOT_BUILD) == 0)
+        return PM_OK;
+    pm_root_text(root, text, sizeof text);
+    return pm_fail(
+        err, PM_USAGE,
+        "the root %.80s of %.120s names bytes of another build of %.60s, and in this one "
+        "they may be another variable: run that build, or find out where it lies now "
+        "and run `pmalloc-recover --rename-root '%.80s' +OFFSET/LENGTH %.120s` (the same "
+        "name if it still is there), or name roots by symbols",
+        text, pm_heap.dir, root->object[0] ? root->object : "the program", text, pm_heap.dir);
+}
+
 // Checks that every root of the heap is in this program too, with the same size.
 static int resolve_registered(const struct pm_root_table *t, struct pm_error *err) {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -99,12 +121,16 @@ static int resolve_registered(const struct pm_root_table *t, struct pm_error *er
                 pm_root_text(root, text, sizeof text);
                 return pm_fail(
                     err, PM_USAGE,
-                    "%.250s; the heap %.120s has this root: run the program it belongs to, or "
-                    "`pmalloc-recover --drop-root '%.80s' %.120s`",
+                    "%.200s; the heap %.120s has this root: run the program it belongs to "
+                    "(`pmalloc-info` names it; a wrapper needs PMALLOC_PROGRAM). If the variable "
+                    "has another name now: `pmalloc-recover --rename-root '%.80s' NEW %.120s`. To "
+                    "give up what it reaches: --drop-root",
                     why.text, pm_heap.dir, text, pm_heap.dir);
             }
         }
         const struct part *part = find_part(&spec, root->part);
+        if (check_build(root, part, err) != PM_OK)
+            return err->status;
         if (root->kind == PM_ROOT_SYMBOL && guards_differ(t, root, &spec))
             return pm_fail(err, PM_USAGE,
                            "root %.160s is not constructed in this program as it was in the heap "
@@ -210,6 +236,7 @@ static void fill_table(struct pm_root_table *next, uint64_t offset, uint64_t len
         r->address = p->address;
         memcpy(r->object, p->spec.object, sizeof r->object);
         memcpy(r->name, p->spec.name, sizeof r->name);
+        memcpy(r->build, p->build, sizeof r->build);
     }
 }
 

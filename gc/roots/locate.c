@@ -322,6 +322,12 @@ static int unnamed_symbol(struct query *q) {
     return s.unreadable ? q->err->status : missing_symbol(q, &program, &sym);
 }
 
+static void note_build(const struct pm_object *o, struct pm_location *out) {
+    uint8_t id[PM_BUILD_ID_MAX] = {0};
+    pm_object_build_id(o, id);
+    memcpy(out->build, id, sizeof out->build);
+}
+
 int pm_locate(const struct pm_spec *spec, struct pm_location *out, size_t cap, size_t *n,
               struct pm_error *err) {
     int saved = errno, status;
@@ -336,6 +342,8 @@ int pm_locate(const struct pm_spec *spec, struct pm_location *out, size_t cap, s
             status = spec->kind == PM_ROOT_OBJECT
                          ? object_ranges(&q, &o)
                          : checked_range(&q, &o, spec->offset, spec->length);
+        if (status == PM_OK && spec->kind == PM_ROOT_RANGE)
+            note_build(&o, out);
     }
     if (status != PM_OK && pm_spec_format(spec, text, sizeof text) >= 0)
         pm_fail_in(err, "root %s", text);

@@ -202,6 +202,71 @@ static bool has_text(const struct pm_root *root, const char *name) {
     return strcmp(text, name) == 0;
 }
 
+static int no_such_root(const char *name, struct pm_error *err) {
+    return pm_fail(err, PM_USAGE, "%s has no root named '%.200s'; `pmalloc-info %s` lists them",
+                   pm_heap.dir, name, pm_heap.dir);
+}
+
+// Makes room for the next table with so many roots.
+static int begin_table(const struct pm_root_table *t, uint32_t count, struct pm_error *err) {
+    int status = pm_roots_back_table(count, err);
+    if (status != PM_OK)
+        return status;
+    pm_heap.changed = true;
+    pm_heap_dirty(); // first: the close record does not hold for the new table
+    struct pm_root_table *next = pm_roots_next_table();
+    next->count = count;
+    next->area_offset = t->area_offset;
+    next->area_length = t->area_length;
+    return PM_OK;
+}
+
+static int check_new_name(const struct pm_root_table *t, const char *name, const char *to,
+                          struct pm_spec *spec, struct pm_error *err) {
+    if (pm_spec_parse_one(to, strlen(to), spec, err) != PM_OK)
+        return err->status;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct pm_root *root = &t->root[i];
+        if (strcmp(name, to) != 0 && has_text(root, to))
+            return pm_fail(err, PM_USAGE, "%s has a root named '%.200s' already", pm_heap.dir, to);
+        if (!has_text(root, name))
+            continue;
+        found++;
+        if ((root->kind == PM_ROOT_OBJECT) != (spec->kind == PM_ROOT_OBJECT))
+            return pm_fail(err, PM_USAGE, "'%.100s' is no name for the same memory as '%.100s'", to,
+                           name);
+        if (spec->kind == PM_ROOT_RANGE && (root->part || spec->length != root->length))
+            return pm_fail(err, PM_USAGE, "'%.100s' has %lu bytes, and '%.100s' has %lu", name,
+                           (unsigned long)root->length, to, (unsigned long)spec->length);
+    }
+    return found ? PM_OK : no_such_root(name, err);
+}
+
+int pm_roots_rename(const char *name, const char *to, struct pm_error *err) {
+    struct pm_spec spec;
+    const struct pm_root_table *t = pm_roots_table(err);
+    int status = t ? check_new_name(t, name, to, &spec, err) : err->status;
+    if (status == PM_OK)
+        status = begin_table(t, t->count, err);
+    if (status != PM_OK)
+        return status;
+    struct pm_root_table *next = pm_roots_next_table();
+    for (uint32_t i = 0; i < t->count; i++) {
+        struct pm_root *root = &next->root[i];
+        *root = t->root[i];
+        if (!has_text(root, name))
+            continue;
+        root->kind = (uint32_t)spec.kind;
+        root->spec_offset = spec.kind == PM_ROOT_RANGE ? spec.offset : 0;
+        memcpy(root->object, spec.object, sizeof root->object);
+        memcpy(root->name, spec.name, sizeof root->name);
+        memset(root->build, 0, sizeof root->build); // what comes next is right
+    }
+    pm_roots_switch();
+    return PM_OK;
+}
+
 int pm_roots_drop(const char *name, struct pm_error *err) {
     const struct pm_root_table *t = pm_roots_table(err);
     if (!t)
@@ -210,20 +275,14 @@ int pm_roots_drop(const char *name, struct pm_error *err) {
     for (uint32_t i = 0; i < t->count; i++)
         gone += has_text(&t->root[i], name);
     if (!gone)
-        return pm_fail(err, PM_USAGE, "%s has no root named '%.200s'; `pmalloc-info %s` lists them",
-                       pm_heap.dir, name, pm_heap.dir);
-    int status = pm_roots_back_table(t->count - gone, err);
+        return no_such_root(name, err);
+    int status = begin_table(t, t->count - gone, err);
     if (status != PM_OK)
         return status;
-    pm_heap.changed = true;
-    pm_heap_dirty(); // first: the close record does not hold for the new table
     struct pm_root_table *next = pm_roots_next_table();
     for (uint32_t i = 0; i < t->count; i++)
         if (!has_text(&t->root[i], name))
             next->root[kept++] = t->root[i];
-    next->count = kept;
-    next->area_offset = t->area_offset;
-    next->area_length = t->area_length;
     pm_roots_switch();
     return PM_OK;
 }

@@ -44,6 +44,9 @@ bool pm_roots_images_crc(uint32_t *crc, struct pm_error *err);
 // Removes every root whose text is `name`. PM_USAGE: there is none. The heap must be open for
 // writing.
 int pm_roots_drop(const char *name, struct pm_error *err);
+// Lets every root whose text is `name` be the one that the text `to` names, in whatever build.
+// PM_USAGE: there is none of that name, `to` is there already, or it cannot be the same memory.
+int pm_roots_rename(const char *name, const char *to, struct pm_error *err);
 
 // ---- for preload/process/: capture.c ----
 // Finds in this process the roots that PMALLOC_ROOTS names and those that the heap has. Writes

@@ -17,7 +17,7 @@ SAMPLES = 1  # random elements of an array, beside the first one and the last on
 # be the same.
 ALL, DIRTY = {"clean", "recovered", "dirty"}, {"dirty"}
 INFORMATIVE = [
-    (r"state\.(owner_pid|owner_start|kept|program.*|reserved.*)", ALL, "for messages only"),
+    (r"state\.(owner_pid|owner_start|kept|live|program.*|reserved.*)", ALL, "for messages only"),
     (r"state\.doubt", ALL, "who finds it set writes the heap once more"),
     (r"state\.applied", ALL, "of a heap in commit mode"),
     (r"state\.(opens|bitmaps_tag)|state\.clean\..*", DIRTY, "mean something after a clean close"),

@@ -206,7 +206,8 @@ static void test_roots(void) {
     FIELD(pm_root, address, 32, 8);
     FIELD(pm_root, object, 40, 96);
     FIELD(pm_root, name, 136, 160);
-    FIELD(pm_root, reserved, 296, 24);
+    FIELD(pm_root, build, 296, 20);
+    FIELD(pm_root, reserved, 316, 4);
     SIZE(pm_root_table, 86016);
     FIELD(pm_root_table, crc, 0, 4);
     FIELD(pm_root_table, count, 4, 4);
