@@ -48,6 +48,8 @@ bool pm_threads_prepare(void); // takes the memory for it; later a limit may for
 typedef bool pm_threads_rests(void *context);
 bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests);
 void pm_threads_release(void);
+// Whether the calling thread holds or stops the others, or is about to.
+bool pm_threads_holder(void);
 // Before this thread executes another program: nobody stops or holds threads from here on, and no
 // signal of ours is pending for this thread. False, and nothing to do: this process is a child that
 // shares memory (vfork), or has a copy of it without pm_threads_forked().

@@ -54,13 +54,24 @@ static bool notes(void *context) {
     return true;
 }
 
+// Changed by the holder alone.
+static bool for_program;
+
+static bool is_within_programs(void) { return for_program && pm_threads_holder(); }
+
 static bool hold(uint64_t timeout_ms, pm_threads_rests *rests) {
     int saved = errno;
+    if (is_within_programs()) {
+        pm_lock(&pm_age_lock);
+        return true;
+    }
     atomic_store_explicit(&interrupted, false, memory_order_relaxed);
     bool held = pm_threads_hold(timeout_ms, rests);
     // The thread of PMALLOC_BACKGROUND hears no signal. Of the others none holds a lock.
-    if (held)
+    if (held) {
+        for_program = false;
         pm_lock(&pm_age_lock);
+    }
     errno = saved;
     return held;
 }
@@ -100,6 +111,30 @@ void pm_hold_each_memory(void (*each)(void *at, size_t len, void *arg), void *ar
 void pm_release_all(void) {
     int saved = errno;
     pm_unlock(&pm_age_lock);
-    pm_threads_release();
+    if (!is_within_programs())
+        pm_threads_release();
     errno = saved;
+}
+
+bool pm_hold_for_program(uint64_t timeout_ms) {
+    int saved = errno;
+    bool held = pm_hold_prepare() && pm_threads_hold(timeout_ms, is_outside);
+    for_program |= held;
+    errno = saved;
+    return held;
+}
+
+bool pm_release_for_program(void) {
+    int saved = errno;
+    bool held = is_within_programs();
+    for_program &= !held;
+    if (held)
+        pm_threads_release();
+    errno = saved;
+    return held;
+}
+
+// Who makes a commit blocks all signals.
+bool pm_hold_may_rest(const void *context) {
+    return is_outside((void *)(uintptr_t)context) && !pm_threads_holder();
 }

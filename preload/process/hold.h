@@ -40,6 +40,13 @@ bool pm_hold_all_and(uint64_t timeout_ms, void (*rests)(const void *context));
 // What the kernel, and libc around a call, may store although everything rests.
 void pm_hold_each_memory(void (*each)(void *at, size_t len, void *arg), void *arg);
 void pm_release_all(void);
+// The same for the program itself, which goes on in this thread as usual and may allocate and say
+// things: what it does may hold the others once more, and release them from that.
+bool pm_hold_for_program(uint64_t timeout_ms);
+// False: the calling thread does not hold them, as in a child that was forked meanwhile.
+bool pm_release_for_program(void);
+// For a signal handler that would keep its thread there: whether all others can go on meanwhile.
+bool pm_hold_may_rest(const void *context);
 // While threads are held: each of them is in a call that waits (PM_CALL_WAITS of base/calls.h).
 bool pm_hold_all_wait(void);
 
