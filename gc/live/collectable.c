@@ -7,7 +7,7 @@
 #include "blocks/arena.h"
 #include "pages/extent.h"
 
-uint8_t *pm_col;
+uint8_t *pm_col, pm_col_mark = PM_COL_MARK;
 struct pm_col_kind pm_col_kinds[PM_COL_KINDS];
 
 bool pm_col_init(void) {

@@ -10,12 +10,16 @@
 //   kind | OWNED            uncollectable: the same, but of a kind
 //   kind | OWNED | MORTAL   freed when nothing reaches it
 //
-//          marked by the collector         not marked
-//   world stopped      MARK                (nothing)
-//   then        MARK is removed            DEAD: the sweep frees it
+// The two bits of STATE say what the last collection has found of a mortal block:
 //
-// The world goes on before the sweep: nothing reaches a dead block, so nobody else looks at it, and
-// a block that is handed out meanwhile has neither bit. The sweep ends before the next marking.
+//   0             nothing: the block is younger
+//   pm_col_mark   it is alive. The next collection marks with the other one of two values, so
+//                 nobody has to remove the marks of this one
+//   DEAD          it is not: the sweep frees it
+//
+// The world goes on before the sweep. Nothing reaches a dead block, so nobody looks at it but the
+// sweep, and a program that keeps addresses out of sight; who takes those holds the lock that the
+// sweep holds. The sweep ends before the next marking.
 //
 // Writers: the thread that hands the block out or frees it; the collector. Threads are held only
 // outside this library (preload/process/hold.c), so that no thread is between a block and its byte.
@@ -32,8 +36,9 @@
 #define PM_COL_KIND 0x0fu
 #define PM_COL_OWNED 0x10u
 #define PM_COL_MORTAL 0x20u
-#define PM_COL_DEAD 0x40u
-#define PM_COL_MARK 0x80u
+#define PM_COL_STATE 0xc0u
+#define PM_COL_MARK 0x40u // the first collection's; the next one marks with 0x80
+#define PM_COL_DEAD 0xc0u
 
 // NULL: there is no collector in this process.
 extern uint8_t *pm_col;
@@ -43,12 +48,19 @@ static inline uint8_t *pm_col_of(uint64_t offset) {
     return &pm_col[pm_tag_index(offset >> PM_GRANULE_SHIFT)];
 }
 
+// The mark of the collection that runs, or of the last one. Changes while the world is held.
+extern uint8_t pm_col_mark;
+static inline bool pm_col_marked(uint8_t byte) { return (byte & PM_COL_STATE) == pm_col_mark; }
+
 // How blocks of a kind are scanned: a descriptor of the mark interface (trace.h).
 struct pm_col_kind {
     uint64_t descriptor;
     bool add_size; // the block's size is added to the descriptor
     bool clear;    // new blocks are zeroes
     bool mortal;
+    bool holds; // what a dead block reaches stays alive until the block is freed
+    // The program's, or NULL. The sweep asks it before it frees a block; not 0: the block stays.
+    int (*disclaim)(void *block);
 };
 extern struct pm_col_kind pm_col_kinds[PM_COL_KINDS];
 

@@ -36,8 +36,8 @@ static void count_live(struct pm_sweep_sum *sum, uint8_t byte, uint64_t size) {
 static void turn(struct pm_sweep_sum *sum, uint8_t *byte, uint64_t size) {
     if (!(*byte & PM_COL_MORTAL))
         return;
-    if (*byte & PM_COL_MARK) {
-        *byte &= (uint8_t)~PM_COL_MARK;
+    if (pm_col_marked(*byte)) {
+        *byte ^= killing ? 0 : PM_COL_STATE;
         count_live(sum, *byte, size);
     } else if (killing) {
         *byte |= PM_COL_DEAD;
@@ -85,12 +85,27 @@ struct pm_sweep_sum pm_sweep_list(bool kill) {
         if (sum.dead_blocks != before)
             pieces[count++] = (struct piece){offset, e->pages};
     }
+    if (!killing)
+        pm_col_mark ^= PM_COL_STATE;
     return sum;
 }
 
+static bool is_dead(uint8_t byte) { return (byte & PM_COL_STATE) == PM_COL_DEAD; }
+
+// What the program is asked may free or mark other dead blocks. One that it does not let go is as
+// a new one.
 static uint64_t release_one(uint64_t offset, pm_sweep_fn *release) {
-    *pm_col_of(offset) = 0;
-    release(pm_heap_at(offset));
+    uint8_t *at = pm_col_of(offset), byte = *at;
+    const struct pm_col_kind *kind = &pm_col_kinds[byte & PM_COL_KIND];
+    if (!is_dead(byte))
+        return 0;
+    if (kind->disclaim && kind->disclaim(pm_heap_at(offset))) {
+        if (is_dead(*at))
+            *at &= (uint8_t)~PM_COL_STATE;
+        return 0;
+    }
+    *at = 0;
+    release(pm_heap_at(offset), byte & PM_COL_KIND);
     return 1;
 }
 
@@ -98,7 +113,7 @@ static uint64_t sweep_run(uint64_t first, uint64_t size, pm_sweep_fn *release) {
     uint64_t freed = 0, eight;
     for (uint64_t at = first; at < first + PM_TAG_RUN; at += 8) {
         memcpy(&eight, &pm_col[at], sizeof eight);
-        for (eight &= EIGHT(PM_COL_DEAD); eight; eight &= eight - 1) {
+        for (eight &= eight << 1 & EIGHT(0x80); eight; eight &= eight - 1) { // PM_COL_DEAD
             uint64_t granule = pm_tag_granule(at + (uint64_t)__builtin_ctzll(eight) / 8);
             freed += size * release_one(granule << PM_GRANULE_SHIFT, release);
         }

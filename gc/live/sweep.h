@@ -17,11 +17,12 @@ struct pm_sweep_sum {
 
 // Reserves memory. The world stands still, here and in the next.
 bool pm_sweep_begin(void);
-// Removes the marks. What has none becomes dead, if `kill`.
+// What has no mark becomes dead, if `kill`. Else it is as if nothing had been marked.
 struct pm_sweep_sum pm_sweep_list(bool kill);
 // The world runs; one thread at a time. Frees dead blocks, at least `bytes` of them; UINT64_MAX:
-// all. `release` is called for each; its byte is 0 then. False: there are no more.
-typedef void pm_sweep_fn(void *block);
+// all. The program may be asked first (collectable.h). `release` is called for each; its byte is 0
+// then. False: there are no more.
+typedef void pm_sweep_fn(void *block, unsigned kind);
 bool pm_sweep(uint64_t bytes, pm_sweep_fn *release);
 
 #endif

@@ -18,6 +18,7 @@
 #endif
 #define LATER (1u << 16) // blocks with mark procedures that helpers have met
 #define BYTES_HIGH 0x8080808080808080ull
+#define BYTES_LOW 0x0101010101010101ull
 
 pm_trace_proc *pm_trace_procs[PM_TRACE_PROCS];
 unsigned pm_trace_wanted;
@@ -38,14 +39,18 @@ static void push(struct pm_marker *m, uint64_t offset, uint64_t len) {
         }
 }
 
+static inline uint8_t with_state(uint8_t byte, unsigned state) {
+    return (uint8_t)((byte & ~PM_COL_STATE) | state);
+}
+
 // Nothing else in the byte changes now. Two markers that come at once store the same, and both scan
 // the block.
 static inline void mark(struct pm_marker *m, uint64_t offset, uint64_t size) {
     uint8_t *at = pm_col_of(offset);
     uint8_t byte = __atomic_load_n(at, __ATOMIC_RELAXED);
-    if (!(byte & PM_COL_MORTAL) || byte & PM_COL_MARK)
+    if (!(byte & PM_COL_MORTAL) || pm_col_marked(byte))
         return;
-    __atomic_store_n(at, byte | PM_COL_MARK, __ATOMIC_RELAXED);
+    __atomic_store_n(at, with_state(byte, pm_col_mark), __ATOMIC_RELAXED);
     const struct pm_col_kind *kind = &pm_col_kinds[byte & PM_COL_KIND];
     if (!kind->descriptor && kind->add_size)
         push(m, offset, size | PM_WORDS);
@@ -179,8 +184,6 @@ static void push_root(uint64_t offset, uint64_t len) {
 
 // ---- all blocks ---------------------------------------------------------------------------------
 
-typedef void each_fn(uint64_t offset, uint64_t size);
-
 static uint64_t load(const uint8_t *at) {
     uint64_t eight;
     memcpy(&eight, at, sizeof eight);
@@ -191,19 +194,29 @@ static uint64_t load(const uint8_t *at) {
 static inline uint64_t not_zero(uint64_t x) { return ((x & ~BYTES_HIGH) + ~BYTES_HIGH) | x; }
 
 // Of eight blocks that may start in a row, the high bit of each byte that counts: those that have a
-// mark, or the roots, which are all blocks in use that are not mortal.
+// mark, those that may die, the roots, which are all blocks in use that are not mortal, or the
+// collector's blocks that are marked or not mortal.
 static inline uint64_t marked_of(uint64_t tags, uint64_t bytes) {
+    uint64_t differ = bytes ^ pm_col_mark * BYTES_LOW;
     (void)tags;
-    return bytes & BYTES_HIGH;
+    return ~(differ | differ << 1) & BYTES_HIGH; // bits 6 and 7 are PM_COL_STATE
+}
+static inline uint64_t mortal_of(uint64_t tags, uint64_t bytes) {
+    (void)tags;
+    return bytes << 2 & BYTES_HIGH; // PM_COL_MORTAL is bit 5
 }
 static inline uint64_t roots_of(uint64_t tags, uint64_t bytes) {
-    return not_zero(tags) & ~(bytes << 2) & BYTES_HIGH; // PM_COL_MORTAL is bit 5
+    return not_zero(tags) & ~(bytes << 2) & BYTES_HIGH;
 }
-_Static_assert(PM_COL_MARK == 0x80 && PM_COL_MORTAL << 2 == 0x80, "see above");
+static inline uint64_t reached_of(uint64_t tags, uint64_t bytes) { // PM_COL_OWNED is bit 4
+    return bytes << 3 & (marked_of(tags, bytes) | ~mortal_of(tags, bytes)) & BYTES_HIGH;
+}
+_Static_assert(PM_COL_STATE == 0xc0 && PM_COL_MORTAL << 2 == 0x80 && PM_COL_OWNED << 3 == 0x80,
+               "see above");
 
 typedef uint64_t of_fn(uint64_t tags, uint64_t bytes);
 
-static inline void each_in_run(uint64_t first, of_fn *of, each_fn *each) {
+static inline void each_in_run(uint64_t first, of_fn *of, pm_trace_each_fn *each) {
     for (uint64_t i = first; i < first + PM_TAG_RUN; i += 8) {
         for (uint64_t found = of(load(&pm_tag[i]), load(&pm_col[i])); found; found &= found - 1) {
             uint64_t at = pm_tag_granule(i + (uint64_t)__builtin_ctzll(found) / 8)
@@ -215,13 +228,13 @@ static inline void each_in_run(uint64_t first, of_fn *of, each_fn *each) {
     }
 }
 
-static inline void each_in_slab(uint64_t slab, of_fn *of, each_fn *each) {
+static inline void each_in_slab(uint64_t slab, of_fn *of, pm_trace_each_fn *each) {
     unsigned rows = pm_slab_stride(&pm_vslabs[slab]) >> PM_GRANULE_SHIFT;
     for (unsigned row = 0; row < PM_TAG_ROWS; row += rows)
         each_in_run(pm_tag_run(slab, row), of, each);
 }
 
-static inline void each_block(of_fn *of, each_fn *each) {
+static inline void each_block(of_fn *of, pm_trace_each_fn *each) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;) {
         const struct pm_extent *e = &pm_extents[i];
         if (e->slab)
@@ -240,10 +253,26 @@ static void scan_root(uint64_t offset, uint64_t size) {
     push_root(offset, size);
 }
 
-void pm_trace_explicit(void) {
+static void scan_holder(uint64_t offset, uint64_t size) {
+    if (pm_col_kinds[*pm_col_of(offset) & PM_COL_KIND].holds)
+        push_root(offset, size);
+}
+
+static void scan_roots(void) {
+    bool any = false;
     each_block(roots_of, scan_root);
+    for (unsigned i = 0; i < PM_COL_KINDS; i++)
+        any |= pm_col_kinds[i].holds;
+    if (any)
+        each_block(mortal_of, scan_holder);
+}
+
+void pm_trace_explicit(void) {
+    scan_roots();
     run();
 }
+
+void pm_trace_each_reached(pm_trace_each_fn *each) { each_block(reached_of, each); }
 
 // ---- begin, mark, end ---------------------------------------------------------------------------
 
@@ -271,7 +300,10 @@ int pm_trace_begin(struct pm_error *err) {
     overflowed = false;
     if (!make_crew())
         return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
-    return pm_scan_begin(err);
+    int status = pm_scan_begin(err);
+    if (status == PM_OK)
+        pm_col_mark ^= PM_COL_STATE;
+    return status;
 }
 
 void pm_trace_range(const void *from, size_t len) {
@@ -297,14 +329,20 @@ void pm_trace_children(const void *block, bool not_itself) {
 void pm_trace_only(const void *p) {
     struct pm_col_block b;
     if (pm_col_find(p, &b) && b.byte & PM_COL_MORTAL)
-        *pm_col_of(pm_heap_offset(b.base)) |= PM_COL_MARK;
+        *pm_col_of(pm_heap_offset(b.base)) = with_state(b.byte, pm_col_mark);
+}
+
+void pm_trace_unmark(const void *p) {
+    struct pm_col_block b;
+    if (pm_col_find(p, &b) && b.byte & PM_COL_MORTAL && pm_col_marked(b.byte))
+        *pm_col_of(pm_heap_offset(b.base)) = with_state(b.byte, 0);
 }
 
 // Marks are only ever set, so this ends.
 void pm_trace_all(void) {
     run();
     while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
-        each_block(roots_of, scan_root);
+        scan_roots();
         each_block(marked_of, push_root);
         run();
     }
@@ -312,7 +350,7 @@ void pm_trace_all(void) {
 
 bool pm_trace_is_alive(const void *p) {
     struct pm_col_block b;
-    return !pm_col_find(p, &b) || !(b.byte & PM_COL_MORTAL) || b.byte & PM_COL_MARK;
+    return !pm_col_find(p, &b) || !(b.byte & PM_COL_MORTAL) || pm_col_marked(b.byte);
 }
 
 unsigned pm_trace_took_part(void) {

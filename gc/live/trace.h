@@ -41,7 +41,8 @@ extern pm_trace_proc *pm_trace_procs[PM_TRACE_PROCS];
 extern unsigned pm_trace_wanted;
 // Reserves memory, at the first call. Indexes the large blocks.
 int pm_trace_begin(struct pm_error *err);
-// The blocks of malloc() and those that are uncollectable are roots.
+// The blocks of malloc() and those that are uncollectable are roots. So is what those of kinds
+// point to that hold it, dead or alive (collectable.h).
 void pm_trace_explicit(void);
 // Marks what the aligned words of [from, from + len) point to.
 void pm_trace_range(const void *from, size_t len);
@@ -50,8 +51,11 @@ void pm_trace_pointer(const void *p);
 // Marks what the block reaches, but not the block, unless it reaches itself. `not_itself`: pointers
 // from it to itself do not count.
 void pm_trace_children(const void *block, bool not_itself);
-// Marks the block at `p`, without what it reaches.
+// Marks the block at `p`, without what it reaches. Between collections this takes a dead block from
+// the sweep. Who calls one of the two then has the sweep wait.
 void pm_trace_only(const void *p);
+// Takes the mark away. Between collections the block is then as one that is younger than the last.
+void pm_trace_unmark(const void *p);
 // Marks all that is reached from what is marked.
 void pm_trace_all(void);
 // How many markers have scanned something since pm_trace_begin().
@@ -59,6 +63,10 @@ unsigned pm_trace_took_part(void);
 
 // Whether the block around `p` is alive: marked, or no block that could die.
 bool pm_trace_is_alive(const void *p);
+// All blocks of the collector's that the last collection has found alive, and those that cannot
+// die. The world is held.
+typedef void pm_trace_each_fn(uint64_t offset, uint64_t size);
+void pm_trace_each_reached(pm_trace_each_fn *each);
 
 // After the marks have been looked at (sweep.h).
 void pm_trace_end(void);

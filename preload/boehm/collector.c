@@ -102,8 +102,17 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
+// In the mode that finds leaks, the program was to free it.
+static void release(void *block, unsigned kind) {
+    const struct pm_col_kind *k = &pm_col_kinds[kind];
+    if (GC_find_leak)
+        pm_say("GC: leaked object at %p of appr. %zu bytes (%s)", block, pm_usable_size(block),
+               k->descriptor || k->add_size ? "composite" : "atomic");
+    pm_free(block);
+}
+
 static void sweep(uint64_t bytes) {
-    if (!atomic_load_explicit(&swept, memory_order_relaxed) && !pm_sweep(bytes, pm_free))
+    if (!atomic_load_explicit(&swept, memory_order_relaxed) && !pm_sweep(bytes, release))
         atomic_store_explicit(&swept, true, memory_order_relaxed);
 }
 

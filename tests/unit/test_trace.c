@@ -23,7 +23,8 @@ enum { ATOMIC, NORMAL, UNCOLLECTABLE, BITMAP, TYPED, PROC, INDIRECT };
 
 static unsigned swept, most_took_part;
 
-static void release(void *block) {
+static void release(void *block, unsigned kind) {
+    (void)kind;
     swept++;
     pm_free(block);
 }
