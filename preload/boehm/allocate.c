@@ -85,7 +85,22 @@ void *pm_gc_alloc_aligned(size_t size, size_t align, unsigned kind) {
     return get(pm_gc_padded(size ? size : 1), align, kind, size);
 }
 
+_Atomic unsigned pm_gc_listing;
+
+// Lists are made while no thread is in here.
+static inline bool begin_free(void) {
+    bool listing = atomic_load_explicit(&pm_gc_listing, memory_order_relaxed) != 0;
+    if (listing)
+        pm_gc_lock();
+    return listing;
+}
+static inline void end_free(bool locked) {
+    if (locked)
+        pm_gc_unlock();
+}
+
 void pm_gc_free(void *p) {
+    bool locked = begin_free();
     uint8_t byte = p ? pm_col_at(p) : 0;
     if (byte & PM_COL_OWNED) {
         pm_gc_finalizer_forget(p);
@@ -95,12 +110,15 @@ void pm_gc_free(void *p) {
         *pm_col_of(pm_heap_offset(p)) = 0;
     }
     pm_free(p);
+    end_free(locked);
 }
 
 // While it moves, the block is explicit, and so alive.
 static void *moved(void *p, size_t old, size_t size, unsigned kind) {
+    bool locked = begin_free();
     *pm_col_of(pm_heap_offset(p)) = 0;
     void *q = pm_realloc(p, size);
+    end_free(locked);
     if (!q) {
         pm_col_set(p, kind);
         return GC_oom_fn(size);

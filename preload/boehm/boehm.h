@@ -52,6 +52,11 @@ bool pm_gc_locked_once(void); // by this thread
 void *pm_gc_alloc(size_t size, unsigned kind);
 void *pm_gc_alloc_aligned(size_t size, size_t align, unsigned kind);
 void pm_gc_free(void *p);
+// A new kind, whose blocks may die (collectable.h).
+unsigned pm_gc_new_kind(gc_word descriptor, bool add_size, bool clear);
+// While it is not 0, who frees a block waits for the lock: somebody has a list of blocks. Changes
+// with the lock, before the list is made.
+extern _Atomic unsigned pm_gc_listing;
 // What GC_all_interior_pointers adds to a size.
 size_t pm_gc_padded(size_t size);
 

@@ -21,8 +21,7 @@ static unsigned kinds = KIND_FIRST_FREE, procs = RESERVED_PROCS;
 EXPORT void **GC_new_free_list(void) { return pm_gc_alloc(sizeof(void *), KIND_UNCOLLECTABLE); }
 EXPORT void **GC_new_free_list_inner(void) { return GC_new_free_list(); }
 
-EXPORT unsigned GC_new_kind(void **list, gc_word descriptor, int add_size, int clear) {
-    (void)list;
+unsigned pm_gc_new_kind(gc_word descriptor, bool add_size, bool clear) {
     pm_gc_init();
     pm_gc_lock();
     if (kinds == PM_COL_KINDS)
@@ -32,6 +31,10 @@ EXPORT unsigned GC_new_kind(void **list, gc_word descriptor, int add_size, int c
         .descriptor = descriptor, .add_size = add_size, .clear = clear, .mortal = true};
     pm_gc_unlock();
     return kind;
+}
+EXPORT unsigned GC_new_kind(void **list, gc_word descriptor, int add_size, int clear) {
+    (void)list;
+    return pm_gc_new_kind(descriptor, add_size != 0, clear != 0);
 }
 EXPORT unsigned GC_new_kind_inner(void **list, gc_word descriptor, int add_size, int clear) {
     return GC_new_kind(list, descriptor, add_size, clear);

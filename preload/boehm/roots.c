@@ -103,5 +103,3 @@ EXPORT void *GC_mark_and_push(void *p, void *entries, void *limit, void **source
     pm_trace_pointer(p);
     return entries;
 }
-EXPORT int GC_is_marked(const void *p) { return pm_trace_is_alive(p); }
-EXPORT void GC_set_mark_bit(const void *p) { pm_trace_only(p); }

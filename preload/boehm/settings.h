@@ -16,6 +16,7 @@ extern void *(*GC_oom_fn)(size_t);
 extern void (*GC_on_heap_resize)(gc_word);
 extern void (*GC_finalizer_notifier)(void);
 extern void (*GC_push_other_roots)(void);
+extern void (*GC_on_abort)(const char *what);
 extern char *GC_stackbottom;
 extern void *GC_least_plausible_heap_addr, *GC_greatest_plausible_heap_addr;
 
@@ -25,7 +26,6 @@ struct pm_gc_settings {
     int (*stop)(void);
     void (*start)(void);
     void (*warn)(char *format, gc_word arg);
-    void (*abort)(const char *what);
     void (*await_finalize)(void *block);
     int (*toggle)(void *block);
     int manual;        // collections are made only when asked for
