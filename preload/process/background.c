@@ -18,6 +18,7 @@
 #include "blocks/tcache.h"
 #include "commit_bound.h"
 #include "commits.h"
+#include "hold.h"
 #include "idle.h"
 #include "media/heap_state.h"
 #include "phase.h"
@@ -241,6 +242,7 @@ bool pm_background_stop(void) {
     uint64_t until = pm_heap_is_journaled() ? UINT64_MAX : pm_os_now_ms() + STOP_MS;
     uint32_t seen;
     int saved = errno;
+    pm_release_for_program(); // its commit may wait until the program's threads may go on
     atomic_store_explicit(&quit, 1, memory_order_release);
     pm_futex_wake(&quit, 1);
     // Not FUTEX_WAIT_PRIVATE, because the kernel's wake-up at the end of a thread is not private.
