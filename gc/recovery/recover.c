@@ -458,15 +458,11 @@ static int find_live(const struct pm_recover_options *options, struct pm_recover
 #define SMALL ((uint64_t)4 << 20) // heaps with less are made and emptied by the way
 
 // If a root is missing, or pointers have a form that is not looked for, this is what it looks like.
-static void say_if_shrunk(const struct pm_recovery *r, bool write) {
+// A program that has freed much and was killed looks the same.
+static void compare_with_last(struct pm_recovery *r, bool write) {
     uint64_t before = pm_kept_live();
     if (r->roots && before > SMALL && r->live_bytes < before / 2)
-        pm_say(
-            "%s: of %lu MB that the last recovery has reached only %lu are reached now; %s. Is a "
-            "root missing? Or has the program pointers in another form (PMALLOC_POINTERS)? See "
-            "`pmalloc-info` and `pmalloc-recover --dry-run`",
-            pm_heap.dir, (unsigned long)(before >> 20), (unsigned long)(r->live_bytes >> 20),
-            write ? "the rest was freed" : "a recovery would free the rest");
+        r->reached_before = before;
     if (write)
         pm_kept_live_record(r->live_bytes);
 }
@@ -501,7 +497,7 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
                        : r->uncollected ? PM_KEPT_ALL
                                         : PM_KEPT_TRUSTED);
     if (r->marked)
-        say_if_shrunk(r, options->write);
+        compare_with_last(r, options->write);
     r->seconds = seconds_now() - start;
     return PM_OK;
 }

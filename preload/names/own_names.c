@@ -85,15 +85,6 @@ static void read_object(struct object *o, uintptr_t base, const ElfW(Dyn) * dyn)
     o->name = o->string ? o->string + soname : "";
 }
 
-static bool find_libc(struct object *libc) {
-    for (const struct link_map *l = _r_debug.r_map; l; l = l->l_next) {
-        read_object(libc, l->l_addr, l->l_ld);
-        if (libc->string && same(libc->name, LIBC))
-            return libc->symbol && libc->hash && libc->version && libc->defines;
-    }
-    return false;
-}
-
 // The program's segments, as the kernel has told the loader behind the environment.
 struct program {
     const ElfW(Phdr) * segment;
@@ -102,7 +93,7 @@ struct program {
 };
 
 static bool find_program(struct program *p, char **env) {
-    *p = (struct program){.base = _r_debug.r_map ? _r_debug.r_map->l_addr : 0};
+    *p = (struct program){0};
     while (*env)
         env++;
     for (const ElfW(auxv_t) *a = (const void *)(env + 1); a->a_type != AT_NULL; a++) {
@@ -111,7 +102,31 @@ static bool find_program(struct program *p, char **env) {
         if (a->a_type == AT_PHNUM)
             p->count = a->a_un.a_val;
     }
+    for (size_t i = 0; p->segment && i < p->count; i++)
+        if (p->segment[i].p_type == PT_PHDR)
+            p->base = (uintptr_t)p->segment - p->segment[i].p_vaddr;
     return p->segment;
+}
+
+// The list of what is loaded. The loader's own name for it, _r_debug, would make the loader another
+// library that this one needs.
+static const struct link_map *loaded(const struct program *p) {
+    for (size_t i = 0; i < p->count; i++) {
+        const ElfW(Dyn) *dyn = (const void *)(p->base + p->segment[i].p_vaddr);
+        for (; p->segment[i].p_type == PT_DYNAMIC && dyn->d_tag != DT_NULL; dyn++)
+            if (dyn->d_tag == DT_DEBUG && dyn->d_un.d_ptr)
+                return ((const struct r_debug *)dyn->d_un.d_ptr)->r_map;
+    }
+    return NULL;
+}
+
+static bool find_libc(const struct program *p, struct object *libc) {
+    for (const struct link_map *l = loaded(p); l; l = l->l_next) {
+        read_object(libc, l->l_addr, l->l_ld);
+        if (libc->string && same(libc->name, LIBC))
+            return libc->symbol && libc->hash && libc->version && libc->defines;
+    }
+    return false;
 }
 
 static bool is_in(const struct program *p, uintptr_t address) {
@@ -191,7 +206,7 @@ static void avoid(const struct object *own, const struct program *program, const
     const char *version;
     if (!index || s->st_shndx != SHN_UNDEF || ELF64_ST_TYPE(s->st_info) != STT_FUNC || !*slot ||
         !is_in(program, *slot) || !(version = needed_version(own, index)) ||
-        (!libc.symbol && !find_libc(&libc)))
+        (!libc.symbol && !find_libc(program, &libc)))
         return;
     uintptr_t value = find(&libc, own->string + s->st_name, version);
     if (value)

@@ -113,4 +113,8 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
     pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, row,
            commits ? "; commits: " : "", commits ? pm_options.commit.text : "",
            pm_heap_root_count(), *roots ? roots : "none", result);
+    if (recovery->reached_before)
+        pm_say("of %lu bytes that the last recovery had reached, half is not reached any more: if "
+               "the program has not freed it, see docs/pointers.md",
+               (unsigned long)recovery->reached_before);
 }

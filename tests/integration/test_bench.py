@@ -239,6 +239,7 @@ def test_every_program_answers_alike(threads, tmp_path):
         "forkcost",
         "lockcost",
         "pages",
+        "precision",
     }
     binaries = {name.split("/")[0].split("-")[0] for name in programs}
     assert expected - {"sets"} <= binaries and {"set"} <= binaries

@@ -144,7 +144,6 @@ def source_of(objects, sites):
 HARMLESS = set(
     """
     abort __asan_init backtrace bcmp clock_gettime __cxa_at_quick_exit __cxa_atexit __cxa_finalize
-    _r_debug
     dl_iterate_phdr dladdr dladdr1 dlsym dlvsym __environ environ __errno_location _exit ferror
     fflush fnmatch fprintf fwrite getauxval getcpu getcwd getenv geteuid getpid getppid
     getrlimit getsid __gmon_start__ __isoc99_sscanf _ITM_deregisterTMCloneTable
