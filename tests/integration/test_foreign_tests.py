@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""scripts/foreign-tests, with a small suite in the form of libc-test's."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BUILD, ROOT, environment
+
+# Each program notes its mode in a file, then does what its name says.
+PROLOGUE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static int is(const char *name, const char *value) {
+    const char *is = getenv(name);
+    return value ? is && !strcmp(is, value) : is != NULL;
+}
+static int runs(const char *file, int add) {
+    char path[500];
+    int count = 0, c;
+    snprintf(path, sizeof path, "%s/%s", getenv("noted"), file);
+    FILE *f = fopen(path, add ? "a" : "r");
+    if (f && add)
+        fputs("x", f);
+    while (f && !add && (c = getc(f)) != EOF)
+        count++;
+    if (f)
+        fclose(f);
+    return count;
+}
+int main(void) {
+    runs(NAME, 1);
+"""
+PROGRAMS = {
+    "right": "return 0;",
+    "never_right": "return 1;",
+    "hangs_on_a_heap": 'return is("PMALLOC_HEAP", NULL) ? pause() : 0;',
+    "wrong_in_commit_mode": 'return is("PMALLOC_COMMIT", NULL) ? 3 : 0;',
+    "dies_under_output": 'if (is("PMALLOC_COMMIT", "output")) abort(); return 0;',
+    "wrong_once": "return runs(NAME, 0) == 2;",
+    "listed": 'return is("LD_PRELOAD", NULL);',
+}
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """The folder of a suite's sources."""
+    functional, common = (tmp_path / "suite" / "src" / name for name in ("functional", "common"))
+    functional.mkdir(parents=True)
+    common.mkdir()
+    (common / "none.c").write_text("extern int nothing;\n")
+    for name, body in PROGRAMS.items():
+        (functional / f"{name}.c").write_text(f'#define NAME "{name}"\n{PROLOGUE}{body}\n}}\n')
+    (tmp_path / "noted").mkdir()
+    (tmp_path / "exceptions").write_text("# why\nlibc-test *listed none,heap,50ms,output known\n")
+    return tmp_path
+
+
+def foreign(suite, *options):
+    argv = [sys.executable, ROOT / "scripts" / "foreign-tests", "--cache", suite / "cache"]
+    argv += ["--only", "libc-test", "--source", f"libc-test={suite / 'suite'}", "--timeout", "5"]
+    argv += ["--exceptions", suite / "exceptions", "--jobs", "1", *options]
+    env = {**environment(preload=False), "noted": str(suite / "noted"), "BUILD": str(BUILD)}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+
+
+def count(suite, name):
+    return len((suite / "noted" / name).read_text())
+
+
+def test_what_fails_is_named_and_counted(suite):
+    done = foreign(suite)
+    lines = {line.split(",")[0] for line in done.stdout.splitlines() if "see" in line}
+    assert lines == {
+        "libc-test functional-hangs_on_a_heap heap: time",
+        "libc-test functional-hangs_on_a_heap 50ms: time",
+        "libc-test functional-hangs_on_a_heap output: time",
+        "libc-test functional-wrong_in_commit_mode 50ms: 3",
+        "libc-test functional-wrong_in_commit_mode output: 3",
+        "libc-test functional-dies_under_output output: signal 6",
+        "libc-test functional-wrong_once none: once: 1",
+    }, done.stdout + done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("libc-test  "))
+    assert row.split() == "libc-test 7 6 0 1 2 3 1 4".split()
+    assert done.returncode == 1
+    assert count(suite, "never_right") == 1 and count(suite, "right") == 5
+    assert count(suite, "dies_under_output") == 7  # twice in that mode, and once more under glibc
+
+
+def test_a_run_goes_on_where_it_was(suite):
+    first = foreign(suite, "--tests", "*commit*")
+    assert count(suite, "wrong_in_commit_mode") == 9
+    (results,) = (suite / "cache").glob("*/results.jsonl")
+    rows = results.read_text().splitlines(keepends=True)
+    assert len(rows) == 5
+    results.write_text("".join(rows[:-1]) + rows[-1][:20])  # killed while it wrote the last one
+    second = foreign(suite, "--tests", "*commit*")
+    assert first.stdout == second.stdout
+    assert count(suite, "wrong_in_commit_mode") == 12
+    assert foreign(suite, "--tests", "*commit*").stdout == first.stdout
+    assert count(suite, "wrong_in_commit_mode") == 12
+    assert json.loads(rows[0])["mode"] == "plain"
+    again = foreign(suite, "--tests", "*commit*", "--again", "--modes", "heap,50ms")
+    assert again.returncode == 1 and count(suite, "wrong_in_commit_mode") == 15
+
+
+def test_what_it_cannot_do_it_says(suite):
+    inside = foreign(suite, "--cache", ROOT / "cache")
+    assert inside.returncode == 2 and "outside of the repository" in inside.stderr
+    (suite / "suite" / "src" / "common" / "none.c").unlink()
+    unbuilt = foreign(suite)
+    assert unbuilt.returncode == 8 and "src/common has no sources" in unbuilt.stderr
+    (suite / "exceptions").write_text("libc-test *listed never\n")
+    assert "exceptions:1: not `SUITE TEST MODES REASON`" in foreign(suite).stderr
