@@ -88,6 +88,10 @@ def test_what_fails_is_named_and_counted(suite):
     row = next(line for line in done.stdout.splitlines() if line.startswith("libc-test  "))
     assert row.split() == "libc-test 7 6 0 1 2 3 1 4".split()
     assert done.returncode == 1
+    logs = {path.name for path in (suite / "cache" / "libc-test" / "logs").iterdir()}
+    assert "functional-wrong_once.none.log" in logs
+    assert "functional-wrong_once.none.again.log" not in logs
+    assert "functional-right.heap.log" not in logs
     assert count(suite, "never_right") == 1 and count(suite, "right") == 5
     assert count(suite, "dies_under_output") == 7  # twice in that mode, and once more under glibc
 
