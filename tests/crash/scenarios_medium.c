@@ -14,7 +14,8 @@
 void scenario_remade(unsigned phase) {
     if (phase == 1 || phase == 2) {
         world->expect.made = world->expect.closed = false;
-        world->expect.slot[0][1] = 0;
+        if (world->expect.slot[0][0]) // else it may be 0 already, or what was being set
+            world->expect.slot[0][1] = 0;
         record_begin();
         medium_make_anew();
     }

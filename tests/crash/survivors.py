@@ -22,6 +22,10 @@ UNREACHED = {
         "pm_make_durable(&pm_heap.super->state.doubt, sizeof pm_heap.super->state.doubt);",
     ): "the begin of commit mode; a cut before it leaves doubt, which costs time alone",
     (
+        "pm_forms_record",
+        "pm_commit_u64(&state->pointers, word);",
+    ): "PMALLOC_POINTERS is set; a cut before it leaves the forms of the run before",
+    (
         "check_empty",
         "pm_commit_u64(&pm_heap.super->state.applied, 0);",
     ): "`--at good` of a removed journal; a cut before it leaves the heap refused, as it was",
