@@ -37,6 +37,7 @@ REPORT = {
     "live_objects": int,
     "live_bytes": int,
     "leaked_objects": int,
+    "reached_before": int,
     "leaked_bytes": int,
     "reclaimed_bytes": int,
     "reclaimed_slabs": int,
