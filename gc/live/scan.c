@@ -29,7 +29,7 @@ bool pm_scan_rest(struct pm_marker *m, pm_found_fn *marks) {
 // ---- words --------------------------------------------------------------------------------------
 
 bool pm_scan_tagged(uint64_t word, struct pm_range *block) {
-    uint64_t offset = (word & ((1ull << PM_TAG_SHIFT) - 1)) - pm_scan.base;
+    uint64_t offset = pm_untagged(word) - pm_scan.base;
     return pm_forms & PM_FORM_TAGGED && offset < pm_scan.frontier &&
            pm_scan_around(offset, block) && offset - block->offset < PM_LOW_TAGS;
 }

@@ -52,13 +52,6 @@ const char *pm_forms_text(unsigned forms) {
     return len ? text : "plain";
 }
 
-static unsigned all_forms(void) {
-    unsigned all = 0;
-    for (size_t i = 0; i < NAMES; i++)
-        all |= names[i].form;
-    return all;
-}
-
 // What an open heap was used with. Heaps that have no record were used with the default.
 static int on_record(unsigned *forms, struct pm_error *err) {
     uint64_t word = pm_heap_on_media() ? pm_heap.super->state.pointers : 0;
@@ -66,7 +59,7 @@ static int on_record(unsigned *forms, struct pm_error *err) {
     if (!word)
         return PM_OK;
     *forms = pm_unseal(word);
-    if (pm_sealed(word, PM_SALT_POINTERS) && !(*forms & ~all_forms()))
+    if (pm_sealed(word, PM_SALT_POINTERS) && !(*forms & ~(unsigned)PM_FORMS_ALL))
         return PM_OK;
     return pm_fail(err, PM_DAMAGE,
                    "%s/superblock: the record of which words are pointers (%016lx) does not match "
@@ -110,13 +103,13 @@ void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, ui
                             uint64_t holder, uint64_t size, uint64_t at) {
     char forms[64];
     snprintf(forms, sizeof forms, "%s", pm_forms_text(without));
+    const char *name = pm_forms_text(form);
     pm_say(
         "%s: %lu blocks of %lu bytes are reached only by words that look like %s pointers, as at "
         "byte %lu of the block of %lu bytes at %#lx; they are kept for now: set "
         "PMALLOC_POINTERS=%s,%s to keep them, or PMALLOC_POINTERS=%s to free them",
-        pm_heap.dir, (unsigned long)blocks, (unsigned long)bytes,
-        form == PM_FORM_RELATIVE ? "relative" : "unaligned", (unsigned long)at, (unsigned long)size,
-        (unsigned long)holder, forms, form == PM_FORM_RELATIVE ? "relative" : "unaligned", forms);
+        pm_heap.dir, (unsigned long)blocks, (unsigned long)bytes, name, (unsigned long)at,
+        (unsigned long)size, (unsigned long)holder, forms, name, forms);
 }
 
 // Nobody has settled it where PMALLOC_POINTERS has never been set.

@@ -31,8 +31,11 @@ enum pm_form {
 #define PM_FORMS_DEFAULT PM_FORM_TAGGED
 #define PM_FORMS_COSTLY (PM_FORM_UNALIGNED | PM_FORM_RELATIVE | PM_FORM_BASE32)
 
+#define PM_FORMS_ALL (PM_FORM_TAGGED | PM_FORMS_COSTLY)
+
 #define PM_TAG_SHIFT 48 // no address of a process has one of the upper bits
 #define PM_LOW_TAGS 16u // so far from the start of a block a tagged word may lead
+static inline uint64_t pm_untagged(uint64_t word) { return word & ((1ull << PM_TAG_SHIFT) - 1); }
 
 // Those that count now. They change while nothing is marked.
 extern unsigned pm_forms;

@@ -126,10 +126,8 @@ static inline void consider(struct pm_marker *m, uint64_t word);
 
 // A word with something else in its upper bits must name the start of a block (forms.h).
 __attribute__((noinline)) static void consider_tagged(struct pm_marker *m, uint64_t word) {
-    uint64_t address = word & ((1ull << PM_TAG_SHIFT) - 1), offset = address - pm_marks.base;
-    if (!(pm_forms & PM_FORM_TAGGED) || offset >= pm_marks.frontier)
-        return;
-    if (depth_of(offset) < PM_LOW_TAGS)
+    uint64_t address = pm_untagged(word), offset = address - pm_marks.base;
+    if (pm_forms & PM_FORM_TAGGED && offset < pm_marks.frontier && depth_of(offset) < PM_LOW_TAGS)
         consider(m, address);
 }
 

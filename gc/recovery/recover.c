@@ -224,7 +224,7 @@ static void mark_lane(const struct pm_lane_store *store, uint32_t count, void *u
 // kept, for this start.
 static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
     struct pm_disguise found;
-    uint64_t bytes, all_bytes;
+    uint64_t bytes, all_blocks, all_bytes;
     if (pm_forms_settled() || !pm_disguise_look(&found))
         return PM_OK;
     uint64_t blocks = pm_disguise_marked(&bytes);
@@ -233,9 +233,8 @@ static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
     pm_mark_again();
     int status = pm_roots_each(pm_mark_root, NULL, err);
     r->overflows += pm_mark_run();
-    r->disguised = pm_disguise_marked(&all_bytes) - blocks;
-    r->disguised_bytes = all_bytes - bytes;
-    pm_forms_say_disguised(found.form, without, r->disguised, r->disguised_bytes,
+    all_blocks = pm_disguise_marked(&all_bytes);
+    pm_forms_say_disguised(found.form, without, all_blocks - blocks, all_bytes - bytes,
                            pm_marks.base + found.holder, found.holder_size, found.at);
     return status;
 }
@@ -256,9 +255,8 @@ static int mark(const struct pm_recover_options *options, struct pm_recovery *r,
         r->overflows = pm_mark_run();
         status = keep_disguised(r, err);
     }
-    if (status == PM_OK) {
+    if (status == PM_OK)
         status = pm_links_weed(options->write, false, &r->links, err);
-    }
     pm_mark_end();
     r->marked = true;
     r->mark_seconds = seconds_now() - start;

@@ -40,9 +40,8 @@ struct pm_recovery {
     uint64_t morphing;       // of these slabs, how many have live old blocks
     unsigned unfinished;     // publishes that were committed and not finished; they are now
     struct pm_links_found links;
-    uint64_t disguised, disguised_bytes; // kept, but reached in no form that counts (disguise.h)
-    uint64_t reached_before;             // bytes, where less than half of it is reached now; else 0
-    uint64_t overflows;                  // how often noted stripes were scanned again
+    uint64_t reached_before; // bytes, where less than half of it is reached now; else 0
+    uint64_t overflows;      // how often noted stripes were scanned again
     double seconds, mark_seconds;
 };
 
