@@ -34,16 +34,12 @@ static bool in_extent(uint64_t offset, struct pm_block *b) {
 static bool in_large(uint64_t offset, struct pm_block *b) {
     if (!pm_marks.kind)
         return in_extent(offset, b);
-    uint32_t kind = pm_marks.kind[offset >> PM_SLAB_SHIFT];
-    for (uint32_t i = kind - PM_STRIPE_LARGE; kind >= PM_STRIPE_LARGE && i < pm_marks.larges; i++) {
-        const struct pm_large *l = &pm_marks.large[i];
-        b->start = l->page << PM_PAGE_SHIFT;
-        b->size = (uint64_t)l->pages << PM_PAGE_SHIFT;
-        b->alive = l->marked;
-        if (offset < b->start + b->size)
-            return offset >= b->start;
-    }
-    return false;
+    bool large = pm_marks.kind[offset >> PM_SLAB_SHIFT] >= PM_STRIPE_LARGE;
+    const struct pm_large *l = large ? pm_mark_large_at(offset) : NULL;
+    if (l)
+        *b = (struct pm_block){l->page << PM_PAGE_SHIFT, (uint64_t)l->pages << PM_PAGE_SHIFT,
+                               l->marked};
+    return l;
 }
 
 // The block around an offset; where there is none, nothing is alive. If only what is held can die,

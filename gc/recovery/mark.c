@@ -78,19 +78,10 @@ static void consider_mixed(struct pm_marker *m, uint64_t offset) {
     push(m, (offset & ~(uint64_t)(PM_SLAB_SIZE - 1)) + (uint64_t)block.index * size, size);
 }
 
-// `number` is the first large block of the stripe. Others may follow.
-static void consider_large(struct pm_marker *m, uint64_t offset, uint32_t number) {
-    uint64_t page = offset >> PM_PAGE_SHIFT;
-    for (; number < pm_marks.larges; number++) {
-        struct pm_large *l = &pm_marks.large[number];
-        if (page < l->page)
-            return;
-        if (page >= l->page + l->pages)
-            continue;
-        if (!l->pinned && set_large_mark(l) && !l->pointer_free)
-            push(m, l->page << PM_PAGE_SHIFT, (uint64_t)l->pages << PM_PAGE_SHIFT);
-        return;
-    }
+static void consider_large(struct pm_marker *m, uint64_t offset) {
+    struct pm_large *l = pm_mark_large_at(offset);
+    if (l && !l->pinned && set_large_mark(l) && !l->pointer_free)
+        push(m, l->page << PM_PAGE_SHIFT, (uint64_t)l->pages << PM_PAGE_SHIFT);
 }
 
 __attribute__((noinline)) static void consider_other(struct pm_marker *m, uint64_t offset,
@@ -98,7 +89,7 @@ __attribute__((noinline)) static void consider_other(struct pm_marker *m, uint64
     if (kind == PM_STRIPE_MIXED)
         consider_mixed(m, offset);
     else if (kind != PM_STRIPE_PINNED) // what is pinned is marked, or free
-        consider_large(m, offset, kind - PM_STRIPE_LARGE);
+        consider_large(m, offset);
 }
 
 // How far into its block the byte is; UINT64_MAX: it lies in none. A slab that counts as one large
@@ -113,13 +104,8 @@ static uint64_t depth_of(uint64_t offset) {
         return pm_slab_find(&pm_vslabs[slab], in_slab, &block)
                    ? in_slab - block.index * pm_classes[block.cls].size
                    : UINT64_MAX;
-    for (uint32_t i = kind - PM_STRIPE_LARGE; kind >= PM_STRIPE_LARGE && i < pm_marks.larges; i++) {
-        const struct pm_large *l = &pm_marks.large[i];
-        uint64_t start = l->page << PM_PAGE_SHIFT;
-        if (offset < start + ((uint64_t)l->pages << PM_PAGE_SHIFT))
-            return l->mixed ? 0 : offset - start; // in none: more than UINT32_MAX
-    }
-    return UINT64_MAX;
+    const struct pm_large *l = kind >= PM_STRIPE_LARGE ? pm_mark_large_at(offset) : NULL;
+    return !l ? UINT64_MAX : l->mixed ? 0 : offset - (l->page << PM_PAGE_SHIFT);
 }
 
 static inline void consider(struct pm_marker *m, uint64_t word);

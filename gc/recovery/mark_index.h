@@ -60,6 +60,15 @@ static inline uint16_t pm_mark_holes(uint32_t slab) {
     return !pm_marks.beside ? pm_vslabs[slab].holes : pm_marks.holes ? pm_marks.holes[slab] : 0;
 }
 
+// The large block at an offset whose stripe has some; NULL: it lies between them.
+static inline struct pm_large *pm_mark_large_at(uint64_t offset) {
+    uint64_t page = offset >> PM_PAGE_SHIFT;
+    uint32_t i = pm_marks.kind[offset >> PM_SLAB_SHIFT] - PM_STRIPE_LARGE;
+    while (i < pm_marks.larges && page >= pm_marks.large[i].page + pm_marks.large[i].pages)
+        i++;
+    return i < pm_marks.larges && page >= pm_marks.large[i].page ? &pm_marks.large[i] : NULL;
+}
+
 // Clears all marks. `beside`: there is a snapshot. `held`: held slabs and extents alone
 // (blocks/kinds.h).
 int pm_mark_index_make(bool beside, bool held, struct pm_error *err);
