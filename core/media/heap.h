@@ -46,7 +46,6 @@ struct pm_heap {
     bool lent;                   // if busy: only processes that do not change the heap have it
     bool foreign;                // it failed because another build has made the heap
     bool copy;                   // it is a copy of a heap that was not clean (origin.h)
-    bool same;                   // its record says where it is
     uint64_t recorded;           // inode number of the superblock whose origin is recorded; or 0
     pid_t busy_pid;              // if busy: the owner that the state page names
     uint64_t busy_start;         // if busy: when that process started

@@ -294,7 +294,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
 
 static void forget(bool readonly) {
     pm_heap.busy = pm_heap.lent = pm_heap.foreign = pm_heap.created = pm_heap.nameless = false;
-    pm_heap.changed = pm_heap.copy = pm_heap.same = false;
+    pm_heap.changed = pm_heap.copy = false;
     pm_heap.recorded = 0;
     pm_heap.readonly = readonly;
     pm_journal_opened.is = PM_JOURNAL_NONE;

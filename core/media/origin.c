@@ -64,8 +64,6 @@ void pm_origin_record(void) {
     if (pm_heap.recorded == file->ino || !pm_file_ready(file))
         return;
     pm_heap.recorded = file->ino;
-    if (pm_heap.same)
-        return;
     now = pm_origin_of(file->fd);
     if (memcmp(o, &now, sizeof now) == 0)
         return;
@@ -92,8 +90,10 @@ int pm_origin_check(bool at_rest, struct pm_error *err) {
     struct pm_os_file_id id;
     if (!o->seal || !pm_origin_is_whole(o) || !pm_os_file_id(pm_heap.super_file.fd, &id))
         return PM_OK;
-    pm_heap.same = o->ino && !is_another(o, &id) && o->birth == id.birth;
-    if (at_rest || !is_another(o, &id))
+    bool another = is_another(o, &id);
+    if (!another && o->ino && o->birth == id.birth)
+        pm_heap.recorded = pm_heap.super_file.ino;
+    if (at_rest || !another)
         return PM_OK;
     pm_heap.copy = true;
     if (pm_copies_taken)
