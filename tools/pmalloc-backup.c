@@ -105,14 +105,15 @@ struct report {
     uint64_t verified; // bytes
 };
 
-// Everything of a round is durable when it ends, so the medium matters only if it loses all.
+// Everything of a round is durable when it ends, so the medium matters only if it loses all. That
+// it cannot be asked is no failure of the round.
 static const char *guarantee(const struct report *r) {
+    static char unknown[128];
     enum pm_durability here;
     if (!pm_persist_probe(r->target.fd, &here)) {
-        pm_say("%s: the kind of the file system cannot be read: %s; so what it survives is not "
-               "known, and all else was done",
-               r->request->dir, strerror(errno));
-        return "not known";
+        snprintf(unknown, sizeof unknown,
+                 "not known: the kind of the file system cannot be read: %s", strerror(errno));
+        return unknown;
     }
     return here == PM_DURABLE_NONE ? pm_persist_guarantee(here)
                                    : "survives power loss, as of this round";
