@@ -301,9 +301,11 @@ static enum pm_threads ask_all(uint32_t now, struct patience *patience, bool hol
     return r.deaf ? PM_THREADS_DEAF : PM_THREADS_RUN;
 }
 
-bool pm_threads_holder(void) {
-    return atomic_load_explicit(&owner, memory_order_relaxed) == (uint32_t)syscall(SYS_gettid);
+static bool is_owner(uint32_t id) {
+    return atomic_load_explicit(&owner, memory_order_relaxed) == id;
 }
+
+bool pm_threads_holder(void) { return is_owner((uint32_t)syscall(SYS_gettid)); }
 
 // Takes the turn, or waits for it as long as patience lasts (NULL: for ever). A hold waits in a
 // call, so that another hold needs no signal for this thread. A program that holds its own threads
@@ -311,7 +313,7 @@ bool pm_threads_holder(void) {
 static bool take_turn(struct patience *patience, bool hold) {
     uint32_t nobody = 0, self = (uint32_t)syscall(SYS_gettid);
     struct pm_call call = {.by_futex = true};
-    if (pm_threads_holder())
+    if (is_owner(self))
         pm_threads_release();
     while (!atomic_compare_exchange_strong_explicit(&owner, &nobody, self, memory_order_acquire,
                                                     memory_order_relaxed)) {
