@@ -83,11 +83,7 @@ static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
     return fd >= 0 && pm_os_file_size(at + len) && pm_os_write_all(fd, from, len, at);
 }
 
-static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
-    int fd = fd_of(file);
-    const struct pm_file *part = pm_journal_part(file);
-    if (fd < 0 || (part && !pm_journal_part_load(part, len, &at)))
-        return false;
+bool pm_journal_pread(int fd, void *to, size_t len, uint64_t at) {
     for (char *p = to; len;) {
         long got = syscall(SYS_pread64, fd, p, len, at);
         if (got < 0 && errno == EINTR)
@@ -103,6 +99,13 @@ static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
         at += (uint64_t)got;
     }
     return true;
+}
+
+static bool read_at(unsigned file, void *to, size_t len, uint64_t at) {
+    int fd = fd_of(file);
+    const struct pm_file *part = pm_journal_part(file);
+    return fd >= 0 && (!part || pm_journal_part_load(part, len, &at)) &&
+           pm_journal_pread(fd, to, len, at);
 }
 
 static bool change_space(unsigned file, int mode, uint64_t at, uint64_t len) {

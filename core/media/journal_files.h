@@ -21,6 +21,9 @@ bool pm_journal_open(void);
 // Removes the open heap's journal, which is retired.
 void pm_journal_remove(void);
 
+// Reads all of [at, at + len) of a file, as pm_journal_io's `read` does.
+bool pm_journal_pread(int fd, void *to, size_t len, uint64_t at);
+
 // Whether the open heap has a journal that is not empty.
 bool pm_journal_waits(void);
 

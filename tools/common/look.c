@@ -16,6 +16,7 @@
 #include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
+#include "media/journal_files.h"
 #include "media/log.h"
 #include "media/shard_make.h"
 #include "media/volume.h"
@@ -282,23 +283,6 @@ static bool read_part_at(const struct pm_file *journal, void *to, size_t len, ui
     return there;
 }
 
-// Part of a group may be there, and the rest not yet.
-static bool read_file_at(int fd, char *to, size_t len, uint64_t at) {
-    for (size_t have = 0; have < len;) {
-        ssize_t got = pread(fd, to + have, len - have, (off_t)(at + have));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0 && errno == PM_JOURNAL_ENDS) // a disk's word for a bad block
-            errno = EIO;
-        if (got == 0)
-            errno = PM_JOURNAL_ENDS;
-        if (got <= 0)
-            return false;
-        have += (size_t)got;
-    }
-    return true;
-}
-
 // A journal that has no name ends where it begins.
 static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
     const struct pm_file *journal = &pm_heap.journal;
@@ -306,7 +290,7 @@ static bool read_journal(unsigned file, void *to, size_t len, uint64_t at) {
     if (journal->length)
         return read_part_at(journal, to, len, at);
     int fd = openat(heap_fd, journal->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool good = fd >= 0 && read_file_at(fd, to, len, at);
+    bool good = fd >= 0 && pm_journal_pread(fd, to, len, at);
     int saved = fd < 0 && errno == ENOENT ? PM_JOURNAL_ENDS : errno;
     if (fd >= 0)
         close(fd);
