@@ -104,23 +104,20 @@ void pm_fixed_unpeek(const struct pm_layout *layout) {
 
 // ---- what survives ------------------------------------------------------------------------------
 
-static bool choose_flush(const struct pm_medium *m) {
+static int choose_flush(const struct pm_medium *m, struct pm_error *err) {
     int forced = (int)pm_options.persist.number - 1;
     if (!m->device)
-        return pm_persist_init(m->fd >= 0 ? m->fd : m->lock, forced, m->path);
+        return pm_persist_init(m->fd >= 0 ? m->fd : m->lock, forced, m->path, err);
     pm_persist_init_device(forced, m->path);
-    return true;
+    return PM_OK;
 }
 
 // The first one comes last, so that it gives its name to what is said later.
 int pm_fixed_persist(const struct pm_medium *medium, unsigned count, struct pm_error *err) {
     enum pm_durability found[PM_MEDIA];
     for (unsigned i = count; i-- > 0; found[i] = pm_durability)
-        if (!choose_flush(&medium[i]))
-            return pm_fail(err, PM_OPERATIONAL,
-                           "%s: the kind of the file system cannot be read: %s; look for errors "
-                           "of the disk in the kernel's log, and try again",
-                           medium[i].path, pm_strerror(errno));
+        if (choose_flush(&medium[i], err) != PM_OK)
+            return err->status;
     for (unsigned i = 1; i < count; i++)
         if (found[i] != found[0])
             return pm_fail(err, PM_OPERATIONAL,

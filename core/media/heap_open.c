@@ -239,16 +239,6 @@ static bool can_read(const struct pm_file *file, uint64_t len) {
     return true;
 }
 
-static int choose_flush(struct pm_error *err) {
-    const struct pm_file *data = &pm_heap.shard[0].data;
-    if (pm_persist_init(data->fd, (int)pm_options.persist.number - 1, pm_heap.dir))
-        return PM_OK;
-    return pm_fail(err, PM_OPERATIONAL,
-                   "%s: the kind of the file system cannot be read: %s; look for errors of the "
-                   "disk in the kernel's log, and try again",
-                   pm_heap.dir, pm_strerror(errno));
-}
-
 static int open_files(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int status = open_held(false, err);
     // A daemon that closes all descriptors also closes the directory, and its lock is gone. The
@@ -261,7 +251,9 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
         return pm_fail(err, PM_DAMAGE,
                        "%s/superblock has %zu bytes, needs %zu; restore it from a copy",
                        pm_heap.dir, pm_heap.super_file.size, sizeof(struct pm_super_file));
-    if (!pm_heap.super_file.length && choose_flush(err) != PM_OK)
+    if (!pm_heap.super_file.length &&
+        pm_persist_init(pm_heap.shard[0].data.fd, (int)pm_options.persist.number - 1, pm_heap.dir,
+                        err) != PM_OK)
         return err->status;
     // With room for the lanes, which a heap may get later.
     status = map_file(&pm_heap.super_file, sizeof(struct pm_super_file) + PM_LANES_BYTES, err);

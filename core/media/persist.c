@@ -220,12 +220,15 @@ static void init(enum pm_durability found, int forced, const char *heap) {
     use(forced >= 0 ? (enum pm_durability)forced : medium);
 }
 
-bool pm_persist_init(int fd, int forced, const char *heap) {
+int pm_persist_init(int fd, int forced, const char *heap, struct pm_error *err) {
     enum pm_durability found;
     if (!pm_persist_probe(fd, &found))
-        return false;
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: the kind of the file system cannot be read: %s; look for errors of the "
+                       "disk in the kernel's log, and try again",
+                       heap, pm_strerror(errno));
     init(found, forced, heap);
-    return true;
+    return PM_OK;
 }
 
 void pm_persist_init_device(int forced, const char *heap) {

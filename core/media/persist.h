@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/message.h"
+
 // What has to happen for a store to survive power failure.
 enum pm_durability {
     PM_DURABLE_NONE,  // tmpfs: nothing survives, so nothing is flushed
@@ -39,8 +41,8 @@ extern enum pm_durability pm_durability;
 // On DAX the flush of lines is only enough while the kernel grants MAP_SYNC for every file of the
 // heap. Without MAP_SYNC the file system's own metadata (which block belongs to which file) may be
 // lost, and flushed data then come back as zeroes.
-// False, with errno: the medium cannot be known.
-bool pm_persist_init(int fd, int forced, const char *heap);
+// PM_OPERATIONAL: the medium cannot be known.
+int pm_persist_init(int fd, int forced, const char *heap, struct pm_error *err);
 // The same for a device DAX, whose file in /dev says nothing of it.
 void pm_persist_init_device(int forced, const char *heap);
 // The kernel has refused MAP_SYNC for `file`; the string must stay. True: map the file without it.

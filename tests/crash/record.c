@@ -182,12 +182,12 @@ static void record_drain(void) {
     schedule_point();
 }
 
-bool __wrap_pm_persist_init(int fd, int forced, const char *heap);
-bool __wrap_pm_persist_init(int fd, int forced, const char *heap) {
-    (void)fd, (void)forced, (void)heap;
+int __wrap_pm_persist_init(int fd, int forced, const char *heap, struct pm_error *err);
+int __wrap_pm_persist_init(int fd, int forced, const char *heap, struct pm_error *err) {
+    (void)fd, (void)forced, (void)heap, (void)err;
     pm_durability = world->plain ? PM_DURABLE_PAGE : PM_DURABLE_LINE;
     pm_persist = (struct pm_persist_ops){record_flush, record_drain};
-    return true;
+    return PM_OK;
 }
 
 // ---- files --------------------------------------------------------------------------------------

@@ -95,11 +95,13 @@ static int temporary(const char *dir) {
     return fd;
 }
 
+static struct pm_error err;
+
 static void test_backends(void) {
     int fd = temporary("/dev/shm");
     char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     for (int d = PM_DURABLE_NONE; d <= PM_DURABLE_PAGE; d++) {
-        CHECK(pm_persist_init(fd, d, "heap"));
+        CHECK_EQ(pm_persist_init(fd, d, "heap", &err), PM_OK);
         CHECK_EQ(pm_durability, d);
         exercise(map, 16384);
         CHECK(strlen(pm_persist_guarantee((enum pm_durability)d)) > 20);
@@ -114,7 +116,7 @@ static void test_probe(void) {
     int fd = temporary("/dev/shm");
     enum pm_durability d;
     CHECK(pm_persist_probe(fd, &d) && d == PM_DURABLE_NONE);
-    CHECK(pm_persist_init(fd, -1, "heap"));
+    CHECK_EQ(pm_persist_init(fd, -1, "heap", &err), PM_OK);
     CHECK_EQ(pm_durability, PM_DURABLE_NONE);
     close(fd);
     // The build directory lies on any file system but DAX; it may be tmpfs.
@@ -127,7 +129,7 @@ static void test_probe(void) {
     // What cannot be asked is not known. The heap before is as it was.
     CHECK(!pm_persist_probe(fd, &d));
     CHECK_EQ(errno, EBADF);
-    CHECK(!pm_persist_init(fd, -1, "other"));
+    CHECK_EQ(pm_persist_init(fd, -1, "other", &err), PM_OPERATIONAL);
     CHECK_EQ(pm_durability, PM_DURABLE_NONE);
 }
 
@@ -139,7 +141,7 @@ static void test_failing_write_back_aborts(void) {
     if (pid == 0) {
         dup2(out[1], 2);
         int fd = temporary("/dev/shm");
-        CHECK(pm_persist_init(fd, PM_DURABLE_PAGE, "heap"));
+        CHECK_EQ(pm_persist_init(fd, PM_DURABLE_PAGE, "heap", &err), PM_OK);
         char *map = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         munmap(map, 16384);
         pm_make_durable(map, 64); // nothing is mapped there: msync fails with ENOMEM
