@@ -8,15 +8,11 @@
 //   BAD_AT=BYTES    from there on
 //   BAD_HOW=HOW     pread or mapped
 #include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include "layer.h"
 
 enum { POPULATE_READ = 22, POPULATE_WRITE };
 
@@ -26,29 +22,9 @@ static struct mapping {
 } mapped[8];
 static unsigned count;
 
-// The environment as the kernel gave it: the first mappings come before libc is ready.
-static const char *variable(const char *name) {
-    static char text[65536];
-    static long have;
-    if (!have) {
-        long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/environ", 0), got;
-        while ((got = syscall(SYS_read, fd, text + have, sizeof text - 1 - (size_t)have)) > 0)
-            have += got;
-        syscall(SYS_close, fd);
-    }
-    for (const char *at = text; at < text + have; at += strlen(at) + 1)
-        if (strncmp(at, name, strlen(name)) == 0 && at[strlen(name)] == '=')
-            return at + strlen(name) + 1;
-    return "";
-}
-
 static bool is_bad(int fd) {
-    char link[64], path[4096];
-    const char *name = variable("BAD_NAME");
-    size_t end = strlen(name);
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    long length = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path);
-    return end && length >= (long)end && memcmp(path + length - end, name, end) == 0;
+    char path[4096];
+    return ends_in(fd, variable("BAD_NAME"), path);
 }
 
 static uint64_t bad_from(void) { return strtoull(variable("BAD_AT"), NULL, 10); }
