@@ -26,6 +26,7 @@ enum pm_lock_rank {
     PM_RANK_LANE,       // a lane, while a publish uses it
     PM_RANK_EXTENT,     // extents, the page map, lazy tables, the bookkeeping log
     PM_RANK_EMPTIED,    // what was released since the last commit
+    PM_RANK_MARKS,      // what the program has asked of pages of its blocks
     PM_RANK_ADOPT,      // the first use of a lock in old memory
 };
 

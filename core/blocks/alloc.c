@@ -13,6 +13,7 @@
 #include "kinds.h"
 #include "media/feature.h"
 #include "media/heap_space.h"
+#include "media/marks.h"
 #include "media/persist.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_take.h"
@@ -292,6 +293,14 @@ static void free_small(void *p, unsigned tag) {
         pm_remote_free(p);
 }
 
+// Before the block is anybody else's.
+static void drop_marks(const void *p) {
+    uint32_t index = pm_extent_find(p);
+    uint64_t from = pm_heap_offset(p);
+    if (index)
+        pm_marks_drop(from, from + pm_extent_bytes(&pm_extents[index]));
+}
+
 // A block of another node goes to a cache there.
 static bool free_large(const void *p) {
     struct pm_extent_cache *cache = own_cache();
@@ -300,6 +309,8 @@ static bool free_large(const void *p) {
         cache = pm_extent_cache_on(cache, node);
     pm_age_notice();
     pm_extent_cache_look(cache);
+    if (pm_marks_any())
+        drop_marks(p);
     return pm_extent_cache_put(cache, pm_granule(p)) || pm_extent_free_block(p);
 }
 
@@ -363,6 +374,8 @@ enum pm_kind pm_alloc_kind(const void *p) {
 
 static bool free_of_kind(void *p) {
     bool small = pm_home_class(pm_slab_home(&pm_vslabs[pm_slab_of(p)])) != 0;
+    if (!small && pm_marks_any())
+        drop_marks(p);
     return small ? pm_arena_return_kind(p) : pm_extent_free_block(p);
 }
 

@@ -5,6 +5,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "media/marks.h"
 #include "media/persist.h"
 #include "media/shard_nodes.h"
 #include "pages/extent_take.h"
@@ -178,7 +179,7 @@ void pm_extent_cache_age(void) {
 void pm_extent_cache_look(struct pm_extent_cache *cache) {
     if (!atomic_load_explicit(&cache->granules, memory_order_relaxed))
         fill_in(cache);
-    if (atomic_load_explicit(&pm_frees_watched, memory_order_relaxed))
+    if (atomic_load_explicit(&pm_frees_watched, memory_order_relaxed) || pm_marks_any())
         atomic_store_explicit(&cache->granules, 0, memory_order_relaxed);
     set_limit(cache);
     pm_extent_cache_age();

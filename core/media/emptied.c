@@ -9,6 +9,7 @@
 
 #include "file.h"
 #include "heap.h"
+#include "marks.h"
 #include "own_pages.h"
 #include "work_copy.h"
 
@@ -140,11 +141,14 @@ static bool has_space(int fd, uint64_t at, uint64_t len) {
 // all its space.
 static bool map_file(const struct pm_emptied *e, uint64_t offset, uint64_t len) {
     struct pm_shard *s = pm_shard_at(offset);
-    return pm_file_ready(&s->data) && pm_work_fd(&s->data) >= 0 &&
-           (!e->used || s->data.length || has_space(s->data.fd, offset - s->offset, len)) &&
-           mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_work_fd(&s->data),
-                (off_t)pm_work_offset(&s->data, offset - s->offset)) != MAP_FAILED;
+    bool good = pm_file_ready(&s->data) && pm_work_fd(&s->data) >= 0 &&
+                (!e->used || s->data.length || has_space(s->data.fd, offset - s->offset, len)) &&
+                mmap(pm_heap_at(offset), len, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pm_work_fd(&s->data),
+                     (off_t)pm_work_offset(&s->data, offset - s->offset)) != MAP_FAILED;
+    if (good)
+        pm_marks_renew(offset, offset + len);
+    return good;
 }
 
 uint64_t pm_emptied_piece(uint64_t offset, uint64_t len) {

@@ -45,3 +45,18 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *rest);
 int __wrap_nanosleep(const struct timespec *time, struct timespec *rest) {
     return (int)syscall(SYS_nanosleep, time, rest);
 }
+
+int __wrap_madvise(void *at, size_t len, int advice);
+int __wrap_madvise(void *at, size_t len, int advice) {
+    return (int)syscall(SYS_madvise, at, len, advice);
+}
+
+int __wrap_mprotect(void *at, size_t len, int access);
+int __wrap_mprotect(void *at, size_t len, int access) {
+    return (int)syscall(SYS_mprotect, at, len, access);
+}
+
+void *__wrap_mremap(void *from, size_t old, size_t len, int flags, void *to);
+void *__wrap_mremap(void *from, size_t old, size_t len, int flags, void *to) {
+    return (void *)syscall(SYS_mremap, from, old, len, flags, to);
+}

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -26,6 +27,7 @@
 #include "base/threads.h"
 #include "export.h"
 #include "filters.h"
+#include "process/advice.h"
 #include "process/triggers.h"
 
 // Younger than the oldest headers that this is built with.
@@ -34,6 +36,7 @@
 #define NR_EPOLL_PWAIT2 441
 #define NR_PIDFD_SEND_SIGNAL 424
 #define NR_CLONE3 435
+#define NR_MSEAL 462
 #define IO_EVENT_BYTES 32u
 
 // Arguments count from 1; 0 is none.
@@ -265,12 +268,37 @@ static __attribute__((noinline)) long install_filter(syscall_fn *next, long numb
     return result;
 }
 
+// As advice.c, for memory that reaches into the heap.
+static __attribute__((noinline)) long advise(long number, const long *a) {
+    void *at = (void *)a[0];
+    size_t len = (size_t)a[1];
+    long result = number == SYS_madvise         ? pm_advice_madvise(at, len, (int)a[2])
+                  : number == SYS_mprotect      ? pm_advice_mprotect(at, len, (int)a[2], -1)
+                  : number == SYS_pkey_mprotect ? pm_advice_mprotect(at, len, (int)a[2], (int)a[3])
+                  : number == NR_MSEAL
+                      ? pm_advice_mseal(at, len, (unsigned long)a[2])
+                      : pm_advice_mremap(at, len, (size_t)a[2], (int)a[3], (void *)a[4]);
+    if (result >= 0 || result < -4095)
+        return result;
+    errno = (int)-result;
+    return -1;
+}
+
+static bool advises(long number) {
+    return number == SYS_madvise || number == SYS_mprotect || number == SYS_mremap ||
+           number == SYS_pkey_mprotect || number == NR_MSEAL;
+}
+
 // All six arguments are passed on, whether the caller gave them or not, as libc's function does.
 EXPORT syscall_fn pm_wait_syscall __asm__("syscall");
 EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e, long f) {
     syscall_fn *next = atomic_load_explicit(&next_syscall, memory_order_relaxed);
     if (number == SYS_seccomp || (number == SYS_prctl && a == PR_SET_SECCOMP))
         return install_filter(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
+    if ((pm_advice_ours((void *)a, (size_t)b) ||
+         (number == SYS_mremap && d & MREMAP_FIXED && pm_advice_ours((void *)e, (size_t)c))) &&
+        advises(number))
+        return advise(number, (const long[ARGUMENTS]){a, b, c, d, e, f});
     if (!pm_calls_recorded)
         return next(number, a, b, c, d, e, f);
     return recorded(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});

@@ -63,6 +63,7 @@
 #include "media/commit.h"
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
+#include "media/marks.h"
 #include "pages/frontier.h"
 #include "private.h"
 #include "recovery/beside.h"
@@ -333,6 +334,8 @@ static void end_once(void) {
     if (come_first(PM_ENDING)) {
         atomic_store_explicit(&ending, &pm_tcache, memory_order_relaxed);
         why = end_heap();
+        if (!why && !pm_nested())
+            pm_marks_renew(0, pm_range);
         if (!why)
             open_gate(PM_ENDED);
         sigdelset(&before, SIGSEGV); // see pm_private_part()

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "background.h"
 #include "base/cancel.h"
 #include "base/options.h"
@@ -25,6 +26,7 @@
 #include "heap_copy.h"
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
+#include "media/marks.h"
 #include "pages/extent.h"
 #include "phase.h"
 #include "private.h"
@@ -286,6 +288,8 @@ static void after_in_parent(void) {
     pm_fork_exclude(true);
     struct fork_state mine = fork_state; // without the locks, another thread may fork
     pm_process_each_lock(pm_unlock_raw);
+    if (mine.plan == TAKE)
+        pm_marks_renew(0, pm_range); // its mappings are new
     admit(&mine);
     errno = saved;
 }
@@ -410,6 +414,7 @@ static void after_in_child(void) {
     case REFUSE:
         refuse_child();
     }
+    pm_advice_forked();
     done();
     pm_fork_exclude(true);
     pm_tcache_orphans(pm_tcache);

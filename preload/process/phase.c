@@ -8,6 +8,7 @@
 #include "blocks/tcache.h"
 #include "media/adopt.h"
 #include "media/lanes.h"
+#include "media/marks.h"
 #include "pages/extent.h"
 
 _Atomic uint32_t pm_phase_word;
@@ -115,5 +116,6 @@ void pm_process_each_lock(void (*step)(struct pm_lock *)) {
         step(&pm_lane_locks[i]);
     for (unsigned i = 0; i < PM_SHARDS; i++) // of all that there may be: a thread may make one
         step(&pm_heap.shard[i].lock);
+    step(&pm_marks_lock);
     step(&pm_adopt_lock);
 }
