@@ -16,6 +16,7 @@
 #include "media/marks.h"
 #include "media/persist.h"
 #include "pages/extent_resize.h"
+#include "pages/extent_room.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"
 #include "pinned.h"
@@ -412,7 +413,7 @@ uint32_t pm_alloc_extent(const void *p) {
 }
 
 bool pm_alloc_resize(uint32_t index, size_t size) {
-    uint64_t pages = pm_large_pages(size), have = pm_extents[index].pages;
+    uint64_t pages = pm_large_pages(size), have = pm_extent_used(&pm_extents[index]);
     if (size <= PM_SMALL_MAX)
         return false;
     // A cached extent may be up to a quarter longer than what was asked for.
@@ -421,8 +422,9 @@ bool pm_alloc_resize(uint32_t index, size_t size) {
     if (!pages || pm_nested())
         return false;
     struct pm_cancel held = pm_cancel_hold();
-    bool resized = pm_extent_resize(index, pages);
-    if (resized)
+    bool inside = pm_extent_use_room(index, pages); // where all is zeroes
+    bool resized = inside || pm_extent_resize(index, pages);
+    if (resized && !inside)
         clear_slack(index, size);
     pm_cancel_release(held);
     return resized;

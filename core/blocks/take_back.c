@@ -9,6 +9,7 @@
 
 #include "extent_cache.h"
 #include "returns.h"
+#include "room.h"
 #include "tcache.h"
 
 struct pm_take_back_counters pm_take_back_counters;
@@ -151,7 +152,8 @@ bool pm_take_back(void) {
     uint64_t others = take_from_others();
     pm_remote_drain_all();
     uint64_t slabs = pm_arenas_drop_empty();
-    bool any = pm_extent_cache_trim() || own || others || slabs;
+    bool room = pm_room_take_back();
+    bool any = pm_extent_cache_trim() || own || others || slabs || room;
     count(&pm_take_back_counters.times, any);
     errno = saved;
     return any;

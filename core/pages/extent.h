@@ -18,6 +18,7 @@
 //   frontier        space from and back to the file system
 //   extent_take     extents handed out and taken back
 //   extent_resize   an active extent changes its length
+//   extent_room     a part of an extent is room for its block to grow
 //   extent_adopt    extents of a heap that is being opened
 //
 // A cached extent is active, but no block is in it: a large block was freed, and its entry still
@@ -70,6 +71,7 @@ struct pm_extent {
     uint16_t holes;        // a slab's pages that hold no space for certain (extent_holes.h)
     uint8_t kind;          // active, no slab: enum pm_kind of the block in it
     uint8_t held;          // the same: it was there when the heap was opened (blocks/kinds.h)
+    uint32_t used;         // pages of the block, if there is room behind it (extent_room.h); else 0
 } __attribute__((aligned(64))); // those of two threads' blocks share no cache line
 
 // An index names an extent; 0 is no extent.
@@ -91,6 +93,12 @@ static inline void *pm_extent_address(const struct pm_extent *e) {
 }
 static inline size_t pm_extent_bytes(const struct pm_extent *e) {
     return (size_t)e->pages << PM_PAGE_SHIFT;
+}
+// The same without the room behind the block. Acquire: who gives the room back makes the extent
+// shorter first.
+static inline uint64_t pm_extent_used(const struct pm_extent *e) {
+    uint32_t used = __atomic_load_n(&e->used, __ATOMIC_ACQUIRE);
+    return used ? used : __atomic_load_n(&e->pages, __ATOMIC_RELAXED);
 }
 // The number of the slab that the extent holds.
 static inline uint32_t pm_extent_slab(const struct pm_extent *e) {

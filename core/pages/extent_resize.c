@@ -7,7 +7,7 @@
 #include "free_extents.h"
 #include "frontier.h"
 
-static bool shrink_active(struct pm_shard *s, uint32_t index, uint64_t pages) {
+bool pm_extent_shrink(struct pm_shard *s, uint32_t index, uint64_t pages) {
     struct pm_extent *e = &pm_extents[index];
     uint32_t old = e->pages;
     uint32_t tail = pm_extent_cut(s, index, pages);
@@ -22,6 +22,7 @@ static bool shrink_active(struct pm_shard *s, uint32_t index, uint64_t pages) {
         return false;
     }
     s->extents->active.pages -= pm_extents[tail].pages;
+    __atomic_store_n(&e->used, 0, __ATOMIC_RELEASE);
     pm_extents[tail].zero = 0;
     pm_free_coalesce(s, tail, PM_EXTENT_RECLAIMED);
     return true;
@@ -84,6 +85,7 @@ static bool grow_active(struct pm_shard *s, uint32_t index, uint64_t pages) {
         if (!part[i])
             continue;
         if (good) {
+            e->used = 0;
             e->backed &= pm_extents[part[i]].backed;
             pm_header_drop(s, part[i]);
         } else {
@@ -101,7 +103,7 @@ bool pm_extent_resize(uint32_t index, uint64_t pages) {
     pm_lock(&s->lock);
     uint32_t have = pm_extents[index].pages;
     bool good = pages == have ||
-                (pages < have ? shrink_active(s, index, pages) : grow_active(s, index, pages));
+                (pages < have ? pm_extent_shrink(s, index, pages) : grow_active(s, index, pages));
     pm_extent_decay(s);
     pm_unlock(&s->lock);
     return good;

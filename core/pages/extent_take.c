@@ -166,6 +166,7 @@ static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64
     }
     e->state = PM_EXTENT_ACTIVE;
     e->log = PM_LOG_NOWHERE;
+    e->used = 0;
     pm_bounds_set(e, index);
     struct pm_active *active = &s->extents->active;
     active->pages += pages;

@@ -5,13 +5,16 @@
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/cancel.h"
 #include "base/fallback.h"
 #include "blocks/age.h"
 #include "blocks/alloc.h"
 #include "blocks/pinned.h"
+#include "blocks/room.h"
 #include "blocks/take_back.h"
+#include "media/marks.h"
 #include "media/persist.h"
 #include "pages/extent.h"
 #include "pages/frontier.h"
@@ -259,17 +262,66 @@ size_t pm_usable_size(void *p) {
         return pm_alloc_size_of_kind(p);
     uint32_t extent = tag == PM_TAG_EXTENT ? pm_alloc_extent(p) : 0;
     if (extent)
-        return pm_extent_bytes(&pm_extents[extent]);
+        return pm_extent_used(&pm_extents[extent]) << PM_PAGE_SHIFT;
     misuse("malloc_usable_size", p);
     return 0;
 }
 
+// For a large block that grows in steps. NULL: it has no room, or needs none.
+static void *with_room(size_t old, size_t size) {
+    if (pm_nested())
+        return NULL;
+    struct pm_cancel held = pm_cancel_hold();
+    void *p = route() == PM_ROUTE_FALLBACK ? NULL : pm_room_alloc(old, size);
+    pm_cancel_release(held);
+    return p ? pm_stacks_note(p) : NULL;
+}
+
+#define REMAP_LEAST ((size_t)2 << 20)
+#define REMAP_DONTUNMAP 4
+
+static bool remap(char *to, char *from, size_t len) {
+    return len >= REMAP_LEAST &&
+           mremap(from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED | REMAP_DONTUNMAP, to) == to;
+}
+
+// Volatile memory moves by its pages: nothing is copied, and none of it is there twice. The old
+// pages read as zeroes then. The kernel moves what is one mapping to it; an earlier move, of the
+// block before, may have made two of it.
+static void remap_or_copy(char *to, char *from, size_t len) {
+    if (remap(to, from, len & ~(PM_PAGE_SIZE - 1))) {
+        size_t whole = len & ~(PM_PAGE_SIZE - 1);
+        memcpy(to + whole, from + whole, len - whole);
+    } else if (len < 2 * REMAP_LEAST) {
+        memcpy(to, from, len);
+    } else {
+        size_t half = len / 2 & ~(REMAP_LEAST - 1);
+        remap_or_copy(to, from, half);
+        remap_or_copy(to + half, from + half, len - half);
+    }
+}
+
+static void carry(void *to, void *from, size_t len) {
+    int saved = errno;
+    bool pages = len >= REMAP_LEAST && pm_heap_state() == PM_HEAP_VOLATILE && pm_in_range(from) &&
+                 pm_in_range(to) && !pm_marks_any() &&
+                 ((uintptr_t)from | (uintptr_t)to) % PM_PAGE_SIZE == 0;
+    if (pages)
+        remap_or_copy(to, from, len);
+    else
+        memcpy(to, from, len);
+    errno = saved;
+}
+
 static void *move(void *p, size_t old, size_t size) {
     enum pm_kind kind = pm_alloc_kind(p);
-    void *fresh = kind ? pm_malloc_of_kind(kind, size, 0) : pm_malloc(size);
+    size_t len = old < size ? old : size;
+    void *fresh = kind ? pm_malloc_of_kind(kind, size, 0) : with_room(old, size);
+    if (!fresh && !kind)
+        fresh = pm_malloc(size);
     if (!fresh)
         return NULL;
-    memcpy(fresh, p, old < size ? old : size);
+    carry(fresh, p, len);
     if (pm_kind_is_pinned(kind))
         pm_pin_now(fresh);
     pm_free(p);
@@ -284,7 +336,7 @@ static void *realloc_large(void *p, size_t size) {
     }
     if (pm_alloc_resize(extent, size))
         return p;
-    return move(p, pm_extent_bytes(&pm_extents[extent]), size);
+    return move(p, pm_extent_used(&pm_extents[extent]) << PM_PAGE_SHIFT, size);
 }
 
 void *pm_realloc(void *p, size_t size) {
