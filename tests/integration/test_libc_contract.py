@@ -185,6 +185,7 @@ def test_exports_are_libcs_names_and_our_own():
         - {"__libc_start_main", "__cxa_atexit", "__cxa_finalize", "dlopen", "_exit", "_Exit"}
     )
     others -= {"unshare", "setns", "clone", "call_once", "prctl"}
+    others -= {"madvise", "mprotect", "pkey_mprotect", "mremap", "mseal"}  # advice.c
     others -= {"dprintf", "vdprintf", "__dprintf_chk", "__vdprintf_chk"}  # streams.c
     waits = (ROOT / "preload" / "names" / "waits.c").read_text()
     others -= {"syscall", *re.findall(r"\bX\(\w+, (\w+),", waits)}  # the calls that may sleep
