@@ -15,18 +15,41 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "geometry.h"
 #include "os_file.h"
 
 extern char **environ;
 
+// 12 TiB up to where heaps lie, clear of what sanitizers, Go and Java choose for themselves. The
+// tables lie in the first of them, so what comes and goes begins anew behind these.
+#define PLACES 0x340000000000u
+#define PLACES_AGAIN 0x380000000000u
+#define PLACES_END 0x400000000000u
+#define HUGE_PAGE ((uint64_t)2 << 20)
+
+void *pm_os_place(size_t bytes) {
+    static _Atomic uint64_t next = PLACES;
+    uint64_t align = bytes < HUGE_PAGE ? PM_PAGE_SIZE : HUGE_PAGE;
+    uint64_t take = ((bytes + align - 1) & ~(align - 1)) + (align - PM_PAGE_SIZE);
+    uint64_t at = atomic_fetch_add_explicit(&next, take, memory_order_relaxed);
+    if (take > PLACES_END - PLACES_AGAIN)
+        return NULL;
+    if (at + take > PLACES_END) {
+        at = PLACES_AGAIN;
+        atomic_store_explicit(&next, at + take, memory_order_relaxed);
+    }
+    return (void *)((at + align - 1) & ~(align - 1));
+}
+
 void *pm_os_reserve(size_t bytes) {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
+    void *p = mmap(pm_os_place(bytes), bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
 void *pm_os_reserve_unused(size_t bytes) {
-    void *p = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(pm_os_place(bytes), bytes, PROT_READ,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 

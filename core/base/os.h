@@ -27,6 +27,10 @@
 #define MADV_COLLAPSE 25
 #endif
 
+// Where a mapping of ours is to lie, as a hint for mmap: far from the addresses that the kernel
+// chooses. Those belong to the program. So the modules that it loads lie where they lay, however
+// large the heap has become meanwhile. If the place is taken, the kernel chooses.
+void *pm_os_place(size_t bytes);
 // Returns zeroed private memory for volatile metadata. The kernel provides pages only where it is
 // touched. NULL: there is no address space.
 void *pm_os_reserve(size_t bytes);

@@ -226,7 +226,7 @@ static const struct pm_bitmaps_header *map_shard(const struct pm_shard *s) {
         return errno == ENOENT || errno == ELOOP ? NULL : cannot_read(s, errno);
     bool known = fstat(fd, &st) == 0;
     size_t size = known && S_ISREG(st.st_mode) ? (size_t)st.st_size : 0;
-    void *map = size ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    void *map = size ? mmap(pm_os_place(size), size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     int error = !known || (size && map == MAP_FAILED) ? errno : 0;
     close(fd);
     if (map == MAP_FAILED)

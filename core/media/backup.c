@@ -148,7 +148,7 @@ int pm_backup_read(int fd, uint64_t at, bool has_data, const char *what, struct 
         x->head.crc != pm_crc32c(0, &x->head, offsetof(struct pm_backup_record, crc)) ||
         x->head.entries > size || bytes > size - at)
         return pm_backup_damaged(what, at, "the header of a round is wrong", err);
-    x->map = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, (off_t)at);
+    x->map = mmap(pm_os_place(bytes), bytes, PROT_READ, MAP_PRIVATE, fd, (off_t)at);
     x->map_len = bytes;
     if (x->map == MAP_FAILED)
         return read_failed(what, err);

@@ -35,6 +35,8 @@ static void *map_shared(const struct pm_file *file, void *at, size_t len, int pr
     off_t in_fd = (off_t)(file->at + offset);
     if (!at && in_head(file, offset))
         return in_head(file, offset);
+    if (!at)
+        at = pm_os_place(len);
     if (pm_durability == PM_DURABLE_LINE || pm_durability == PM_DURABLE_CACHE) {
         void *map = mmap(at, len, prot, flags | MAP_SHARED_VALIDATE | MAP_SYNC, file->fd, in_fd);
         // A kernel that does not know MAP_SHARED_VALIDATE says EINVAL.
@@ -48,8 +50,8 @@ static void *map_shared(const struct pm_file *file, void *at, size_t len, int pr
 void *pm_file_map(const struct pm_file *file, void *at, size_t len, int prot, int flags,
                   uint64_t offset) {
     if (pm_heap_is_journaled())
-        return mmap(at, len, prot, flags | MAP_PRIVATE | MAP_NORESERVE, pm_work_fd(file),
-                    (off_t)pm_work_offset(file, offset));
+        return mmap(at ? at : pm_os_place(len), len, prot, flags | MAP_PRIVATE | MAP_NORESERVE,
+                    pm_work_fd(file), (off_t)pm_work_offset(file, offset));
     return map_shared(file, at, len, prot, flags, offset);
 }
 
@@ -75,7 +77,8 @@ bool pm_file_try(const struct pm_file *file) {
 const void *pm_file_view(const struct pm_file *file, size_t len, uint64_t offset) {
     if (in_head(file, offset))
         return in_head(file, offset);
-    void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, file->fd, (off_t)(file->at + offset));
+    void *map =
+        mmap(pm_os_place(len), len, PROT_READ, MAP_SHARED, file->fd, (off_t)(file->at + offset));
     return noted(file, map, len, offset) == MAP_FAILED ? NULL : map;
 }
 

@@ -90,7 +90,8 @@ const struct pm_layout *pm_fixed_peek(int fd, const char *path) {
         errno = ENODATA;
         return NULL;
     }
-    const void *map = mmap(NULL, PM_FIXED_ALIGN, PROT_READ, MAP_SHARED, fd, 0);
+    const void *map =
+        mmap(pm_os_place(PM_FIXED_ALIGN), PM_FIXED_ALIGN, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED)
         return NULL;
     pm_view_note(map, PM_FIXED_ALIGN, path, true, 0);

@@ -219,7 +219,7 @@ static bool write_zeroes(const struct pm_fixed_target *t, uint64_t at, uint64_t 
 
 static int check_window(const struct pm_fixed_target *t, uint64_t at, uint64_t len,
                         struct pm_error *err) {
-    char *map = mmap(NULL, len, PROT_READ, MAP_SHARED, t->medium->lock, (off_t)at);
+    char *map = mmap(pm_os_place(len), len, PROT_READ, MAP_SHARED, t->medium->lock, (off_t)at);
     if (map == MAP_FAILED)
         return pm_target_failed(t, "cannot map it", err);
     pm_view_note(map, len, t->medium->path, true, at);

@@ -175,7 +175,7 @@ bool pm_persist_probe(int fd, enum pm_durability *found) {
     if (memory)
         return true;
     *found = PM_DURABLE_PAGE;
-    void *page = mmap(NULL, PAGE, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
+    void *page = mmap(pm_os_place(PAGE), PAGE, PROT_READ, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
     if (page == MAP_FAILED)
         return true;
     munmap(page, PAGE);

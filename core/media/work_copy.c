@@ -60,7 +60,8 @@ static bool open_memory(struct work *w, uint64_t bytes) {
         return false;
     w->dev = st.st_dev;
     w->ino = st.st_ino;
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, w->fd, 0);
+    void *at = mmap(pm_os_place(bytes), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                    w->fd, 0);
     if (at == MAP_FAILED)
         return false;
     w->bytes = at;

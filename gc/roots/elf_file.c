@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/os.h"
 #include "cxxname.h"
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -63,7 +64,8 @@ int pm_elf_open(struct pm_elf *f, const char *path, struct pm_error *err) {
         close(fd);
         return pm_fail(err, PM_OPERATIONAL, "%s: not an ELF file", path);
     }
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    void *map =
+        mmap(pm_os_place((size_t)st.st_size), (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     int problem = errno;
     close(fd);
     if (map == MAP_FAILED)

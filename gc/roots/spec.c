@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/os.h"
+
 enum { QUOTE_LEN = 72 };
 
 // The text of a spec for a message: shortened, and '?' for characters that cannot be printed.
@@ -360,7 +362,8 @@ static int parse_open_file(struct list *l, int fd) {
     size_t size = PM_SPEC_FILE_MAX + 1; // one more byte tells "exactly 1 MiB" from "longer"
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         return pm_fail(l->err, PM_USAGE, "%s is not a regular file", l->file);
-    char *buf = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *buf =
+        mmap(pm_os_place(size), size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (buf == MAP_FAILED)
         return pm_fail(l->err, PM_OPERATIONAL, "%s: no memory to read it", l->file);
     int status;

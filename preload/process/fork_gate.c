@@ -14,8 +14,9 @@
 #define TICK_NS 20000000
 
 struct pm_fork_gate *pm_fork_gate_new(void) {
-    struct pm_fork_gate *gate = mmap(NULL, PM_PAGE_SIZE, PROT_READ | PROT_WRITE,
-                                     MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    struct pm_fork_gate *gate =
+        mmap(pm_os_place(PM_PAGE_SIZE), PM_PAGE_SIZE, PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (gate == MAP_FAILED)
         return NULL;
     for (unsigned i = 0; i < 2; i++) {

@@ -173,7 +173,7 @@ static bool copy_whole(const struct pm_file *file, int fd) {
     if (file->map && pm_heap_is_journaled())
         return pm_os_write_all(fd, file->map, file->size, 0);
     // A mapping of its own, because the roots file is mapped piece by piece elsewhere.
-    void *map = mmap(NULL, file->size, PROT_READ, MAP_SHARED, file->fd, 0);
+    void *map = mmap(pm_os_place(file->size), file->size, PROT_READ, MAP_SHARED, file->fd, 0);
     if (map == MAP_FAILED)
         return false;
     bool good = pm_os_write_all(fd, map, file->size, 0);

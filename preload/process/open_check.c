@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "bad_read.h"
+#include "base/os.h"
 #include "blocks/tables.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
@@ -38,8 +39,8 @@ static int check_in_child(struct pm_error *err) {
     };
     int ended = 0;
     uint64_t all = ~0ull, before; // the program's handlers do not run in the child
-    struct told *told =
-        mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct told *told = mmap(pm_os_place(sizeof *told), sizeof *told, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
     long pid = told == MAP_FAILED ? -1 : syscall(SYS_clone, 0L, NULL, NULL, NULL, 0L);
     if (pid == 0) {

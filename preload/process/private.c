@@ -208,7 +208,8 @@ static bool pin_files(void) {
     bool good = true;
     for (unsigned i = 0; i < pm_heap.shards && good; i++) {
         int fd = pm_shard_pin(&pm_heap.shard[i]);
-        good = fd >= 0 && mmap(NULL, PM_PAGE_SIZE, PROT_NONE, MAP_PRIVATE, fd, 0) != MAP_FAILED;
+        good = fd >= 0 && mmap(pm_os_place(PM_PAGE_SIZE), PM_PAGE_SIZE, PROT_NONE, MAP_PRIVATE, fd,
+                               0) != MAP_FAILED;
         if (fd >= 0)
             close(fd);
     }
