@@ -128,12 +128,23 @@ static bool sync_one(struct pm_file *file, char *unused) {
     return pm_file_sync(file);
 }
 
+// Takes the reports of what has failed before. Each file has one of its own; left there, each would
+// stop a start of its own, on a medium that works again.
+static void take_reports(void) {
+    for (size_t i = 0; i < pm_heap_file_count(); i++)
+        if (pm_heap_holds(&pm_heap_files[i]))
+            pm_file_sync(pm_heap_file(&pm_heap_files[i]));
+}
+
 // ---- settling -----------------------------------------------------------------------------------
 
 static bool settle(bool again) {
     failed = pm_heap.super_file.name;
-    if (again && !write_all_again())
-        return false;
+    if (again) {
+        take_reports();
+        if (!write_all_again())
+            return false;
+    }
     if (!each_held(sync_one, NULL))
         return false;
     __atomic_store_n(word(), 0, __ATOMIC_RELEASE);

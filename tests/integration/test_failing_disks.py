@@ -348,6 +348,26 @@ def test_a_close_that_is_not_durable_says_so(tmp_path):
     assert shell(heap, "get colour\n").stdout == "red\n"
 
 
+@needs_strace
+def test_a_report_of_the_past_stops_no_second_start(tmp_path):
+    """Each file has a report of its own of what the kernel could not write: a start gets all."""
+    heap = tmp_path / "heap"
+    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
+    process.stdin.write("set a one\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ok\n"
+    process.kill()
+    process.communicate()
+    settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
+    done = injected("fsync", "EIO", 1, heap / "roots", [app("kvshell")], **settings)
+    if heap_is_in_memory(tmp_path):
+        pytest.skip("no sync is made there")
+    refuses(done, "cannot be written back")
+    done = injected("fsync", "EIO", 1, heap / "heap.0", [app("kvshell")], **settings)
+    assert done.returncode == 0 and "written once more" in done.stderr, said(done)
+    assert shell(heap, "get a\n").stdout == "one\n"
+
+
 def heap_is_in_memory(path):
     kind = run(["stat", "-fc", "%T", path], False).stdout.strip()
     return kind in ("tmpfs", "ramfs")
