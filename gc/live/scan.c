@@ -6,6 +6,7 @@
 
 #include "blocks/arena.h"
 #include "helpers.h"
+#include "marking/behind.h"
 #include "media/own_pages.h"
 
 #define PIECE ((uint64_t)1 << 20) // of longer ranges it is asked which parts hold data
@@ -45,9 +46,22 @@ static void consider_address(void *arg, uint64_t address) {
         pm_scan_word(f->m, address, f->found);
 }
 
+static struct pm_behind behind;
+
+static bool is_of_class(uint64_t offset, unsigned cls) {
+    const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
+    struct pm_range block;
+    return v->size_class && pm_scan_in_slab(v, offset, &block) && block.len == pm_classes[cls].size;
+}
+
+static void consider_before(void *arg, uint64_t address) {
+    pm_behind_each(&behind, address, is_of_class, arg, consider_address);
+}
+
 void pm_scan_forms(struct pm_marker *m, const void *bytes, uint64_t len, pm_found_fn *found) {
     struct forms f = {m, found};
-    pm_forms_each(bytes, len, (uintptr_t)bytes, pm_scan.base, &f, consider_address);
+    pm_forms_each(bytes, len, (uintptr_t)bytes, pm_scan.base, &f, consider_address,
+                  consider_before);
 }
 
 // ---- long ranges --------------------------------------------------------------------------------
@@ -132,12 +146,18 @@ int pm_scan_begin(struct pm_error *err) {
     pm_scan.base = pm_base;
     pm_scan.frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
     pm_scan.high = pm_high_halves(pm_base, pm_scan.frontier + 1, pm_forms & PM_FORM_TAGGED);
-    if (!pm_large_index_make(pm_scan.frontier))
-        return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
+    if (!pm_large_index_make(pm_scan.frontier) || !pm_behind_make(&behind)) {
+        pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
+        pm_scan_end();
+        return PM_OPERATIONAL;
+    }
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
         if (pm_extents[i].slab && pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
             pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
     return PM_OK;
 }
 
-void pm_scan_end(void) { pm_large_index_drop(); }
+void pm_scan_end(void) {
+    pm_large_index_drop();
+    pm_behind_drop(&behind);
+}

@@ -11,6 +11,8 @@
 #include "media/persist.h"
 
 unsigned pm_forms = PM_FORMS_DEFAULT;
+uint64_t pm_forms_mask;
+unsigned pm_forms_shift;
 
 static const struct {
     const char *name;
@@ -18,7 +20,8 @@ static const struct {
 } names[] = {{"tagged", PM_FORM_TAGGED},
              {"unaligned", PM_FORM_UNALIGNED},
              {"relative", PM_FORM_RELATIVE},
-             {"base32", PM_FORM_BASE32}};
+             {"base32", PM_FORM_BASE32},
+             {"before", PM_FORM_BEFORE}};
 #define NAMES (sizeof names / sizeof *names)
 
 static unsigned form_of(const char *text, size_t len) {
@@ -52,14 +55,35 @@ const char *pm_forms_text(unsigned forms) {
     return len ? text : "plain";
 }
 
+// ---- what is on record --------------------------------------------------------------------------
+
+// The forms are its lower 8 bits. Above them, of a mask: the shift, and how many bits below and
+// above are not taken, 6 bits each.
+static unsigned record_of(unsigned forms) {
+    if (!(forms & PM_FORM_MASKED))
+        return forms;
+    unsigned below = (unsigned)__builtin_ctzll(pm_forms_mask);
+    return forms | pm_forms_shift << 8 | below << 14 |
+           (unsigned)__builtin_clzll(pm_forms_mask) << 20;
+}
+
+static void take_mask(unsigned record) {
+    unsigned below = record >> 14 & 63, above = record >> 20 & 63;
+    pm_forms_shift = record >> 8 & 63;
+    pm_forms_mask = below + above < 64 ? UINT64_MAX >> (below + above) << below : 0;
+}
+
 // What an open heap was used with. Heaps that have no record were used with the default.
 static int on_record(unsigned *forms, struct pm_error *err) {
     uint64_t word = pm_heap_on_media() ? pm_heap.super->state.pointers : 0;
     *forms = PM_FORMS_DEFAULT;
     if (!word)
         return PM_OK;
-    *forms = pm_unseal(word);
-    if (pm_sealed(word, PM_SALT_POINTERS) && !(*forms & ~(unsigned)PM_FORMS_ALL))
+    unsigned record = pm_unseal(word);
+    *forms = record & 0xff;
+    take_mask(record);
+    if (pm_sealed(word, PM_SALT_POINTERS) && !(*forms & ~(unsigned)PM_FORMS_ALL) &&
+        record == record_of(*forms))
         return PM_OK;
     return pm_fail(err, PM_DAMAGE,
                    "%s/superblock: the record of which words are pointers (%016lx) does not match "
@@ -90,8 +114,9 @@ int pm_forms_choose(struct pm_error *err) {
     if (!pm_forms_parse(text, &pm_forms))
         return pm_fail(err, PM_USAGE,
                        "PMALLOC_POINTERS=%.100s: not a valid value; use plain, or one or more of "
-                       "tagged, unaligned, relative and base32, with commas between them",
+                       "tagged, unaligned, relative, base32 and before, with commas between them",
                        text);
+    pm_forms |= before & PM_FORM_MASKED; // the program says it, not the setting
     if (pm_heap_on_media() && !pm_heap.created)
         say_change(before);
     return PM_OK;
@@ -115,7 +140,22 @@ void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, ui
 // Nobody has settled it where PMALLOC_POINTERS has never been set.
 void pm_forms_record(void) {
     struct pm_state *state = &pm_heap.super->state;
-    uint64_t word = pm_seal(pm_forms, PM_SALT_POINTERS);
+    uint64_t word = pm_seal(record_of(pm_forms), PM_SALT_POINTERS);
     if (*pm_options.pointers.text && state->pointers != word)
         pm_commit_u64(&state->pointers, word);
+}
+
+bool pm_forms_set_mask(uint64_t mask, unsigned shift) {
+    unsigned below = mask ? (unsigned)__builtin_ctzll(mask) : 0;
+    unsigned above = mask ? (unsigned)__builtin_clzll(mask) : 0;
+    bool all = mask == UINT64_MAX && !shift;
+    if (!mask || mask != UINT64_MAX >> (below + above) << below || shift > 63)
+        return false;
+    pm_forms_mask = mask;
+    pm_forms_shift = shift;
+    pm_forms = all ? pm_forms & ~(unsigned)PM_FORM_MASKED : pm_forms | PM_FORM_MASKED;
+    if (pm_heap_on_media())
+        pm_commit_u64(&pm_heap.super->state.pointers,
+                      pm_seal(record_of(pm_forms), PM_SALT_POINTERS));
+    return true;
 }

@@ -10,6 +10,8 @@
 //   unaligned  an address at any byte, as packed structs have it
 //   relative   the distance from the word's own place, as in boost::interprocess::offset_ptr
 //   base32     32 bits: the eighth part of the distance from the beginning of the heap
+//   before     an address before the block, by no more than the block is long (behind.h)
+//   masked     what GC_set_pointer_mask() and GC_set_pointer_shift() have said
 //
 // What the program used last is on record in the heap, so that a recovery without the program sees
 // the same pointers.
@@ -27,10 +29,12 @@ enum pm_form {
     PM_FORM_UNALIGNED = 2,
     PM_FORM_RELATIVE = 4,
     PM_FORM_BASE32 = 8,
+    PM_FORM_BEFORE = 32,
+    PM_FORM_MASKED = 64,
 };
 #define PM_FORMS_DEFAULT PM_FORM_TAGGED
-#define PM_FORMS_COSTLY (PM_FORM_UNALIGNED | PM_FORM_RELATIVE | PM_FORM_BASE32)
-
+#define PM_FORMS_COSTLY                                                                            \
+    (PM_FORM_UNALIGNED | PM_FORM_RELATIVE | PM_FORM_BASE32 | PM_FORM_BEFORE | PM_FORM_MASKED)
 #define PM_FORMS_ALL (PM_FORM_TAGGED | PM_FORMS_COSTLY)
 
 #define PM_TAG_SHIFT 48 // no address of a process has one of the upper bits
@@ -39,6 +43,9 @@ static inline uint64_t pm_untagged(uint64_t word) { return word & ((1ull << PM_T
 
 // Those that count now. They change while nothing is marked.
 extern unsigned pm_forms;
+// What is taken of a word in the form PM_FORM_MASKED: these bits, shifted to the left.
+extern uint64_t pm_forms_mask;
+extern unsigned pm_forms_shift;
 
 // Whether the text is a value of PMALLOC_POINTERS: `plain`, or forms in addition to it, with commas
 // between them.
@@ -58,6 +65,9 @@ void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, ui
                             uint64_t holder, uint64_t size, uint64_t at);
 // Puts them on record, durably.
 void pm_forms_record(void);
+// From now on masked words count, and that is on record. False: the bits of the mask are not one
+// row, which is what a record has room for.
+bool pm_forms_set_mask(uint64_t mask, unsigned shift);
 
 // ---- the forms that cost time -------------------------------------------------------------------
 
@@ -71,13 +81,12 @@ static inline uint64_t pm_word_at(const char *byte) {
 // address may lie across.
 #define PM_FORMS_OVERLAP 8u
 
-// Calls `consider` for each address that these bytes hold in such a form. The program has them at
-// the address `at`; 0: nobody knows.
+// Calls `consider` for each address that these bytes hold in such a form, and `before` for each
+// that may lie before a block. The program has them at the address `at`; 0: nobody knows.
 typedef void pm_consider_fn(void *marker, uint64_t address);
-__attribute__((always_inline)) static inline void pm_forms_each(const char *bytes, uint64_t len,
-                                                                uint64_t at, uint64_t base,
-                                                                void *marker,
-                                                                pm_consider_fn *consider) {
+__attribute__((always_inline)) static inline void
+pm_forms_each(const char *bytes, uint64_t len, uint64_t at, uint64_t base, void *marker,
+              pm_consider_fn *consider, pm_consider_fn *before) {
     const unsigned forms = pm_forms;
     if (forms & PM_FORM_UNALIGNED)
         for (uint64_t i = 0; i + 8 <= len; i++)
@@ -85,6 +94,13 @@ __attribute__((always_inline)) static inline void pm_forms_each(const char *byte
     if (forms & PM_FORM_RELATIVE && at)
         for (uint64_t i = -at & 7; i + 8 <= len; i += 8)
             consider(marker, at + i + pm_word_at(bytes + i));
+    for (uint64_t i = -at & 7; forms & (PM_FORM_BEFORE | PM_FORM_MASKED) && i + 8 <= len; i += 8) {
+        uint64_t word = pm_word_at(bytes + i);
+        if (forms & PM_FORM_BEFORE)
+            before(marker, word);
+        if (forms & PM_FORM_MASKED)
+            consider(marker, (word & pm_forms_mask) << pm_forms_shift);
+    }
     if (forms & PM_FORM_BASE32)
         for (uint64_t i = -at & 3; i + 4 <= len; i += 4) {
             uint32_t half;

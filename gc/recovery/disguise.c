@@ -3,6 +3,7 @@
 #include "disguise.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #include "base/bits.h"
 #include "block_around.h"
@@ -17,6 +18,8 @@
 #define NAMED 8u                    // so many different blocks that are not reached must be named,
 #define DISTANCES 3u                // at so many different distances
 #define NEAR ((uint64_t)64 << 10)   // a shorter way ahead may be any number
+#define FOLLOWED 4096u              // blocks that are not reached and are looked at, too,
+#define FOLLOWED_BYTES 1024u        // so far; each is there at most once
 
 // Words at one place of the blocks of one size. All large blocks are one group. The table is
 // zeroes, and only what is used of it takes memory.
@@ -31,6 +34,21 @@ struct group {
 static struct group groups[GROUPS];
 static uint16_t used[GROUPS]; // their numbers
 static uint32_t used_count;
+
+// A structure may hang by a single word: what is named is looked at as if it were reached.
+static struct pm_block followed[FOLLOWED];
+static uint32_t followed_count;
+static uint64_t seen[2 * FOLLOWED]; // starts + 1, by hash
+
+static void follow(const struct pm_block *b) {
+    uint32_t at = (uint32_t)(b->start * 0x9e3779b97f4a7c15u >> 40) % (2 * FOLLOWED);
+    while (seen[at] && seen[at] != b->start + 1)
+        at = (at + 1) % (2 * FOLLOWED);
+    if (seen[at] || followed_count == FOLLOWED)
+        return;
+    seen[at] = b->start + 1;
+    followed[followed_count++] = *b;
+}
 
 struct looking {
     unsigned form;
@@ -54,9 +72,12 @@ static struct group *group_of(unsigned cls, uint64_t place) {
     return NULL;
 }
 
-static void forget_groups(void) {
+static void forget(void) {
     while (used_count)
         groups[used[--used_count]] = (struct group){0};
+    if (followed_count)
+        memset(seen, 0, sizeof seen);
+    followed_count = 0;
 }
 
 static bool add(uint64_t *values, uint32_t *count, uint32_t most, uint64_t value) {
@@ -86,6 +107,7 @@ static void lead(struct looking *l, uint64_t at, uint64_t offset) {
     if (b.alive)
         return;
     add(g->distance, &g->distances, DISTANCES, offset - l->holder - at);
+    follow(&b);
     if (add(g->block, &g->named, NAMED, offset))
         *l->found = (struct pm_disguise){l->found->form, l->holder, l->holder_size, at};
 }
@@ -177,6 +199,25 @@ static void look_at_some(struct looking *l) {
     }
 }
 
+static unsigned class_around(uint64_t offset) {
+    struct pm_slab_block block;
+    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT);
+    bool small = pm_vslabs[slab].size_class &&
+                 pm_slab_find(&pm_vslabs[slab], (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &block);
+    return small ? block.cls : 0;
+}
+
+// What these name is followed in turn.
+static void look_at_followed(struct looking *l) {
+    for (uint32_t i = 0; i < followed_count; i++) {
+        l->holder = followed[i].start;
+        l->holder_size = followed[i].size;
+        l->cls = class_around(l->holder);
+        if (!pm_mark_holes((uint32_t)(l->holder >> PM_SLAB_SHIFT)))
+            look_at(l, 0, l->holder_size < FOLLOWED_BYTES ? l->holder_size : FOLLOWED_BYTES);
+    }
+}
+
 static bool try_form(struct looking *l, unsigned form) {
     bool found = false;
     if (pm_forms & form)
@@ -184,9 +225,10 @@ static bool try_form(struct looking *l, unsigned form) {
     *l->found = (struct pm_disguise){.form = form};
     l->form = form;
     look_at_some(l);
+    look_at_followed(l);
     for (uint32_t i = 0; i < used_count; i++)
         found |= is_evidence(&groups[used[i]]);
-    forget_groups();
+    forget();
     return found;
 }
 

@@ -14,6 +14,7 @@
 #include "blocks/holes.h"
 #include "blocks/population.h"
 #include "mark_index.h"
+#include "marking/behind.h"
 #include "marking/crew.h"
 #include "marking/forms.h"
 #include "media/heap_space.h"
@@ -150,13 +151,29 @@ static void consider_address(void *marker, uint64_t address) {
         consider(marker, address);
 }
 
+static struct pm_behind behind;
+
+static bool is_of_class(uint64_t offset, unsigned cls) {
+    uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = pm_marks.kind[slab];
+    struct pm_slab_block block;
+    return kind == cls ||
+           (kind == PM_STRIPE_MIXED &&
+            pm_slab_find(&pm_vslabs[slab], (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &block) &&
+            block.cls == cls);
+}
+
+static void consider_before(void *marker, uint64_t address) {
+    pm_behind_each(&behind, address, is_of_class, marker, consider_address);
+}
+
 __attribute__((noinline)) static void scan_slowly(struct pm_marker *m, const void *bytes,
                                                   uint64_t len) {
     const uint64_t *word = bytes;
     if (stray)
         pm_stray_count(stray, word, word + len / sizeof *word);
     if (pm_forms & PM_FORMS_COSTLY)
-        pm_forms_each(bytes, len, (uintptr_t)bytes + moved, pm_marks.base, m, consider_address);
+        pm_forms_each(bytes, len, (uintptr_t)bytes + moved, pm_marks.base, m, consider_address,
+                      consider_before);
 }
 
 static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
@@ -376,6 +393,8 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     next_noted = UINT64_MAX;
     int status = pm_mark_index_make(options->beside, options->held, err);
     set_pace_of_blocks(options->stray);
+    if (status == PM_OK && !pm_behind_make(&behind))
+        status = pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
     if (status == PM_OK)
         push_pinned();
     return status;
@@ -393,7 +412,7 @@ void pm_mark_root(const struct pm_root_bytes *root, void *unused) {
         scan_words(crew.marker, (const char *)root->bytes + skip, root->len - skip);
     if (skip && pm_forms & PM_FORM_UNALIGNED)
         pm_forms_each(root->bytes, root->len, bytes + moved, pm_marks.base, crew.marker,
-                      consider_address);
+                      consider_address, consider_before);
     set_pace_of_blocks(counted);
 }
 
@@ -441,5 +460,6 @@ void pm_mark_end(void) {
         pm_mark_index_publish();
     munmap(memory, memory_bytes);
     crew.marker = NULL;
+    pm_behind_drop(&behind);
     pm_mark_index_drop();
 }

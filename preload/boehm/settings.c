@@ -10,6 +10,7 @@
 #include "base/message.h"
 #include "live/helpers.h"
 #include "live/trace.h"
+#include "marking/forms.h"
 
 #define DIVISOR 3
 #define MARKERS_MAX (PM_HELPERS + 1)
@@ -190,6 +191,25 @@ struct time_limit {
 static struct time_limit limit = {UNLIMITED, 0};
 EXPORT void GC_set_time_limit_tv(struct time_limit value) { limit = value; }
 EXPORT struct time_limit GC_get_time_limit_tv(void) { return limit; }
+// From bdwgc 8.3 on. A program sets both before GC_INIT(), and its next start has them on record.
+static gc_word pointer_mask = UINT64_MAX, pointer_shift;
+
+static void take_pointers(void) {
+    if (!pm_forms_set_mask(pointer_mask, (unsigned)pointer_shift))
+        pm_gc_warn("the pointer mask %lx is not one row of bits; it is not used", pointer_mask);
+}
+
+EXPORT void GC_set_pointer_mask(gc_word mask) {
+    pointer_mask = mask;
+    take_pointers();
+}
+EXPORT gc_word GC_get_pointer_mask(void) { return pointer_mask; }
+EXPORT void GC_set_pointer_shift(unsigned shift) {
+    pointer_shift = shift;
+    take_pointers();
+}
+EXPORT unsigned GC_get_pointer_shift(void) { return (unsigned)pointer_shift; }
+
 EXPORT void GC_set_handle_fork(int value) { (void)value; }
 EXPORT void GC_set_log_fd(int fd) { (void)fd; }
 EXPORT void GC_start_mark_threads(void) {}

@@ -291,7 +291,10 @@ def compiled(source, *flags, name=None, compiler=None, libraries=()):
     sources = [
         HERE / one for one in ([source] if isinstance(source, (str, pathlib.Path)) else source)
     ]
-    newest = max(path.stat().st_mtime for path in [*sources, *HERE.glob("*.h")])
+    newest = max(
+        path.stat().st_mtime
+        for path in [*sources, *HERE.glob("*.h"), *sources[0].parent.glob("*.h")]
+    )
     folder = BUILD / "integration"
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / (name or sources[0].stem)
