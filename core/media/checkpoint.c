@@ -7,6 +7,7 @@
 
 uint64_t pm_checkpoint_lap = (uint64_t)4 << 20, pm_checkpoint_kept = (uint64_t)64 << 20;
 uint64_t pm_checkpoint_applied;
+uint32_t pm_checkpoint_mark;
 
 static struct pm_journal_touched touched;
 static bool lost;         // a sync has failed, so what was written to files may be lost
@@ -18,10 +19,11 @@ static bool retiring;     // the journal is to be emptied before anything is wri
 static uint64_t retired;  // of so many commits
 static uint64_t room; // bytes of the journal that were written once; UINT64_MAX: no more is made
 
-void pm_checkpoint_begin(struct pm_journal *j) {
+void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark) {
     j->lap = (struct pm_journal_lap){0};
     touched = (struct pm_journal_touched){0};
     pm_checkpoint_applied = 0;
+    pm_checkpoint_mark = j->follows = mark;
     lost = ending = hurried = retiring = false;
     error = 0;
     room = 0;
@@ -31,6 +33,15 @@ static bool note_applied(struct pm_journal *j, uint64_t commits) {
     if (!pm_journal_note_applied(j->io, commits, &touched))
         return false;
     pm_checkpoint_applied = pm_journal_applied_word(commits);
+    return true;
+}
+
+// Also where the lap goes on, because a sync fails: the mark of a lap lets that one count, too.
+static bool note_held(struct pm_journal *j) {
+    if (!pm_journal_note_held(j->io, j->lap.id, &touched))
+        return false;
+    pm_checkpoint_applied = pm_journal_applied_word(0);
+    pm_checkpoint_mark = j->lap.id ? pm_journal_mark(j->lap.id) : pm_checkpoint_mark;
     return true;
 }
 
@@ -57,7 +68,7 @@ static bool try_sync(struct pm_journal *j) {
     lost = true; // until all are synced
     if (again && !pm_journal_write_again(j->io, j->group, &all, &touched))
         return false;
-    if (!note_applied(j, 0) || !pm_journal_sync_touched(j->io, &touched))
+    if (!note_held(j) || !pm_journal_sync_touched(j->io, &touched))
         return false;
     lost = false;
     return true;
@@ -80,6 +91,7 @@ static bool empty(struct pm_journal *j) {
 // in the lap: it would not be found.
 static bool end_lap(struct pm_journal *j) {
     ending = !pm_journal_end_lap(j);
+    j->follows = ending ? j->follows : pm_checkpoint_mark;
     return !ending;
 }
 
@@ -89,6 +101,7 @@ bool pm_checkpoint_retire(struct pm_journal *j) {
     if (!sync_files(j))
         return false;
     retired = j->lap.commits;
+    j->follows = pm_checkpoint_mark;
     j->lap = (struct pm_journal_lap){0};
     ending = false;
     return empty(j);

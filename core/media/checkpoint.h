@@ -25,12 +25,14 @@ extern uint64_t pm_checkpoint_lap;
 // The journal keeps its space for the next lap, up to this many bytes.
 extern uint64_t pm_checkpoint_kept;
 
-// What the superblock's file has as pm_state.applied. Memory must have the same before the next
-// commit is taken, or that would bring an old number into the file.
+// What the superblock's file has as pm_state.applied and pm_state.lap. Memory must have the same
+// before the next commit is taken, or that would bring an old number into the file.
 extern uint64_t pm_checkpoint_applied;
+extern uint32_t pm_checkpoint_mark;
 
-// For a heap whose journal was just made, and whose superblock has 0 as pm_state.applied.
-void pm_checkpoint_begin(struct pm_journal *j);
+// For a heap whose journal was just made, and whose superblock has 0 as pm_state.applied, and
+// `mark` as pm_state.lap.
+void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark);
 // Before a commit: whether one may be made. False, with errno.
 bool pm_checkpoint_prepare(struct pm_journal *j);
 // The next pm_checkpoint_prepare() makes a checkpoint, unless syncs fail.

@@ -244,6 +244,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     force = false;
     if (pm_heap.super->state.applied != pm_checkpoint_applied)
         pm_heap.super->state.applied = pm_checkpoint_applied;
+    if (pm_heap.super->state.lap != pm_checkpoint_mark)
+        pm_heap.super->state.lap = pm_checkpoint_mark;
     pm_journal_begin(&journal, pm_heap.super->super.uuid, ++epoch, time_now());
     lengths_differ = false;
     each_file(compare_length);
@@ -422,13 +424,15 @@ int pm_heap_journal(struct pm_error *err) {
     // What is in the files counts as the first commit. A backup may count commits of a journal that
     // it does not have.
     pm_heap.super->state.applied = 0;
+    pm_heap.super->state.lap = pm_journal_mark(time_now() ^ (uint64_t)getpid());
+    pm_make_durable(&pm_heap.super->state.lap, sizeof pm_heap.super->state.lap);
     if (pm_doubt_settle(err) != PM_OK)
         return err->status;
     pm_make_durable(&pm_heap.super->state.doubt, sizeof pm_heap.super->state.doubt);
     each_file(note_length);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
-    pm_checkpoint_begin(&journal);
+    pm_checkpoint_begin(&journal, pm_heap.super->state.lap);
     if (!make_copies())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT_DIR: its data cannot be copied to memory: %s (see "
@@ -460,7 +464,7 @@ int pm_commit_change_heap(struct pm_error *err) {
         close(pm_heap.journal.fd);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
-    pm_checkpoint_begin(&journal);
+    pm_checkpoint_begin(&journal, pm_heap.super->state.lap);
     if (!pm_work_wanted)
         return PM_OK;
     bool good = make_copies();

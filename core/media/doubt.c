@@ -16,7 +16,8 @@
 #include "persist.h"
 
 // Any value but 0 means doubt: a damaged word costs time, and nothing else.
-#define IN_DOUBT 0x7462756f642d6d70ull // "pm-doubt"
+#define IN_DOUBT 0x7462756f642d6d70ull // "pm-doubt": a sync has failed
+#define BEGUN 0x6e756765622d6d70ull    // "pm-begun": nobody knows
 
 static uint64_t *word(void) { return &pm_heap.super->state.doubt; }
 
@@ -152,9 +153,9 @@ static bool settle(bool again) {
 }
 
 int pm_doubt_settle(struct pm_error *err) {
-    bool again = pm_doubt_is_raised();
+    bool again = pm_doubt_is_raised(), failed_before = again && *word() != BEGUN;
     if (!again) {
-        __atomic_store_n(word(), IN_DOUBT, __ATOMIC_RELEASE);
+        __atomic_store_n(word(), BEGUN, __ATOMIC_RELEASE);
         pm_make_durable(word(), sizeof *word());
     }
     if (!settle(again))
@@ -163,7 +164,11 @@ int pm_doubt_settle(struct pm_error *err) {
                        "nothing else was changed; when the medium works again, the next start or "
                        "pmalloc-recover writes once more all that memory still has",
                        pm_heap.dir, failed, pm_strerror(errno));
-    if (again)
+    if (again && !failed_before)
+        pm_say("%s: the last start was ended while it made sure that its medium has all; all pages "
+               "are written once more now",
+               pm_heap.dir);
+    if (failed_before)
         pm_say("%s: an earlier run could not write to its medium; all pages are written once more "
                "now; what memory did not have any more is as it was before: if the program finds "
                "its data wrong, restore a backup",

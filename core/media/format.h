@@ -71,6 +71,8 @@
 //   pointers                     pm_forms_record()              [test_recovery_without_the_program]
 //     before  the forms of an earlier run: what only new ones reach is stored later
 //     after   a recovery without the program looks for the same
+//   lap                          pm_heap_journal()             [test_a_journal_of_another_time]
+//     before  a journal of an earlier run   after  only one that begins now
 //   applied, 0                   check_empty()          [test_a_journal_that_was_removed_is_damage]
 //     before  damage: the journal is gone  after  the files count as they are (`--at good`)
 //   doubt                        pm_doubt_settle()          [test_a_first_commit_needs_its_sync]
@@ -313,7 +315,7 @@ struct pm_state {
     uint64_t doubt;       // not 0: what is in the files may not be on the medium (doubt.h)
     struct pm_program program;
     uint32_t program_crc;
-    uint32_t reserved0;
+    uint32_t lap;      // which lap of the journal may follow: see journal_format.h
     uint64_t applied;  // sealed: commits of the journal's lap that the files hold; 0: none
     uint64_t pointers; // sealed: the forms of pointers that it was used with; 0: the default
     uint64_t live;     // a hint, sealed: see gc/recovery/kept.h; 0: not known

@@ -10,11 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backup.h"
 #include "base/crc.h"
 #include "base/lazy_table.h"
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/os_file.h"
 #include "core_dump.h"
 #include "doubt.h"
 #include "feature.h"
@@ -199,6 +201,20 @@ static int measure(struct pm_error *err) {
     return pm_fixed_is_open() ? pm_fixed_measure(err) : PM_OK;
 }
 
+// A backup of which a later round is in its increments, and an older superblock beside it: either
+// is of another time than the other. A clean heap that was opened before is not looked at: it costs
+// a system call.
+static int check_layers(bool clean, struct pm_error *err) {
+    if ((clean && pm_heap.super->state.origin.seal) || pm_fixed_is_open() ||
+        pm_os_there(pm_heap.dir_fd, PM_BACKUP_SUPERBLOCK) != PM_IS_THERE)
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s has a backup's %s beside a superblock: a backup was laid over other files; "
+                   "nothing was changed: restore it into an empty directory, or remove "
+                   "%s/superblock if all other files are the backup's",
+                   pm_heap.dir, PM_BACKUP_SUPERBLOCK, pm_heap.dir);
+}
+
 // The journal comes before all else: what it holds takes the place of what the files have. But that
 // of another build's heap, or of a copy, is not touched. A page that is torn does not say which
 // build made it.
@@ -208,7 +224,10 @@ static int first_step(enum pm_open_mode mode, struct pm_error *err) {
         return err->status;
     bool changed = pm_heap.changed, look = mode == PM_OPEN_READONLY;
     // With a journal, the state in the file may be younger than what the journal will make of it.
-    int status = pm_origin_check(pm_heap_is_clean() && !pm_journal_waits(), err);
+    bool at_rest = pm_heap_is_clean() && !pm_journal_waits();
+    int status = check_layers(at_rest, err);
+    if (status == PM_OK)
+        status = pm_origin_check(at_rest, err);
     // The bit is there in whatever a torn page of the superblock may hold.
     if (status != PM_OK || !(super->incompat & PM_INCOMPAT_JOURNAL))
         return status;

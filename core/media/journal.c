@@ -36,6 +36,7 @@ void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epo
     group->time = time;
     group->lap = j->lap.id ? j->lap.id : time + epoch; // no other lap has both
     group->before = j->lap.before;
+    group->follows = j->follows;
 }
 
 static void write_group(struct pm_journal *j, bool last) {
@@ -263,7 +264,9 @@ static int find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid
                                            .forced = group->last == PM_JOURNAL_LAST_FORCED,
                                            .commits = found->commits + 1,
                                            .groups = groups,
-                                           .bytes = r.at};
+                                           .bytes = r.at,
+                                           .follows = group->follows,
+                                           .id = group->lap};
         *end = r;
     }
     return r.error;
@@ -324,14 +327,20 @@ static bool make_durable(const struct pm_journal_io *io, void *buffer,
     return io->sync(PM_JOURNAL_SELF);
 }
 
+static bool bring_into_files(const struct pm_journal_io *io, void *buffer,
+                             const struct pm_journal_found *found) {
+    struct pm_journal_touched touched = {0};
+    return (!found->groups || pm_journal_write_through(io, buffer, found, true, &touched)) &&
+           pm_journal_note_held(io, found->id, &touched) && pm_journal_sync_touched(io, &touched);
+}
+
 // Before its commits are durable, none may be in the files: a cut could leave a part of one there,
-// and the journal torn.
+// and the journal torn. What a sync reports may be an earlier run's, so all is written once more
+// after that.
 bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
                         const struct pm_journal_found *found) {
-    struct pm_journal_touched touched = {0};
-    return (!found->groups || (make_durable(io, buffer, found) &&
-                               pm_journal_write_through(io, buffer, found, true, &touched))) &&
-           pm_journal_note_applied(io, 0, &touched) && pm_journal_sync_touched(io, &touched) &&
+    return (!found->groups || make_durable(io, buffer, found) || make_durable(io, buffer, found)) &&
+           (bring_into_files(io, buffer, found) || bring_into_files(io, buffer, found)) &&
            pm_journal_retire(io, found->commits);
 }
 
@@ -387,12 +396,21 @@ bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
 }
 
 bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_touched *touched) {
+    int error = 0;
     for (unsigned file = 0; file < PM_JOURNAL_FILES; file++) {
-        if (touched->file[file] && !io->sync(file))
-            return false;
+        if (touched->file[file] && !io->sync(file)) {
+            error = error ? error : errno;
+            continue;
+        }
         touched->file[file] = false;
     }
-    return true;
+    errno = error ? error : errno;
+    return !error;
+}
+
+uint32_t pm_journal_mark(uint64_t lap) {
+    uint32_t mark = pm_crc32c(0, &lap, sizeof lap);
+    return mark ? mark : 1;
 }
 
 uint64_t pm_journal_applied_word(uint64_t commits) {
@@ -405,4 +423,12 @@ bool pm_journal_note_applied(const struct pm_journal_io *io, uint64_t commits,
     touched->file[pm_journal_file(PM_JOURNAL_SUPER, 0)] = true;
     return io->write(pm_journal_file(PM_JOURNAL_SUPER, 0), &word, sizeof word,
                      offsetof(struct pm_super_file, state.applied));
+}
+
+bool pm_journal_note_held(const struct pm_journal_io *io, uint64_t lap,
+                          struct pm_journal_touched *touched) {
+    uint32_t mark = pm_journal_mark(lap);
+    return (!lap || io->write(pm_journal_file(PM_JOURNAL_SUPER, 0), &mark, sizeof mark,
+                              offsetof(struct pm_super_file, state.lap))) &&
+           pm_journal_note_applied(io, 0, touched);
 }

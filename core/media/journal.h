@@ -64,6 +64,7 @@ struct pm_journal {
     struct pm_journal_group *group;  // room for 1 + PM_JOURNAL_PAGES pages
     uint32_t most;                   // pages in a group: at most PM_JOURNAL_PAGES
     struct pm_journal_lap lap, next; // before this commit, and with it
+    uint32_t follows;                // pm_state.lap when the lap began
     uint64_t at;                     // where the group goes
     uint64_t pages;                  // of all groups
     uint32_t held;                   // for the last group: see journal_format.h
@@ -108,7 +109,13 @@ struct pm_journal_found {
     // Before the first one; all is 0 at the start of the journal.
     uint64_t at, lap;
     uint32_t before;
+    // Of all.
+    uint32_t follows; // see journal_format.h
+    uint64_t id;
 };
+
+// Names the files that hold a lap. Never 0.
+uint32_t pm_journal_mark(uint64_t lap);
 
 // The commits that the journal of the heap `uuid` holds; found->groups is 0: not one whole one.
 // Returns 0 or an errno. PM_JOURNAL_DAMAGED: a commit is not whole, and a later one is; *found are
@@ -133,14 +140,19 @@ struct pm_journal_touched {
 bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
                               const struct pm_journal_found *found, bool lengths,
                               struct pm_journal_touched *touched);
-// Syncs the files, which are not touched any more then. False, with errno: a part of what was
-// written may be lost, although later syncs succeed; so it is to be written again.
+// Syncs the files, which are not touched any more then: all of them, since each has a report of its
+// own of what has failed. False, with errno: a part of what was written may be lost, although later
+// syncs succeed; so it is to be written again.
 bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_touched *touched);
 // What pm_state.applied says of so many commits.
 uint64_t pm_journal_applied_word(uint64_t commits);
 // Stores how many commits of a lap the files hold (pm_state.applied). False, with errno.
 bool pm_journal_note_applied(const struct pm_journal_io *io, uint64_t commits,
                              struct pm_journal_touched *touched);
+// Stores that the files hold a lap (pm_state.lap), and count no commits of the next one. 0: there
+// was none. False, with errno.
+bool pm_journal_note_held(const struct pm_journal_io *io, uint64_t lap,
+                          struct pm_journal_touched *touched);
 // What is done with each entry of commits; false ends it. `from`: the contents of its pages.
 typedef bool pm_journal_fn(const struct pm_journal_io *io, const struct pm_journal_entry *e,
                            const char *from, void *arg);

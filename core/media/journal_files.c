@@ -240,13 +240,14 @@ static int unreadable(int error, struct pm_error *err) {
 
 static int damaged(const char *how, struct pm_error *err) {
     const struct pm_journal_found *found = &pm_journal_opened.commit;
-    char last[32] = "";
-    if (found->groups)
-        snprintf(last, sizeof last, " of %.3f", (double)found->time / 1e9);
+    char last[48] = "";
+    if (found->groups) // libc's functions for dates may allocate
+        snprintf(last, sizeof last, " (date -d @%lu)", (unsigned long)(found->time / 1000000000u));
     return pm_fail(err, PM_DAMAGE,
                    "%s/journal is damaged behind its commit %lu%s: %s; restore a backup, or take "
-                   "what can be had: `pmalloc-recover --at good %s`",
-                   pm_heap.dir, (unsigned long)found->commits, last, how, pm_heap.dir);
+                   "what can be had: `pmalloc-recover --at good%s %s`",
+                   pm_heap.dir, (unsigned long)found->commits, last, how,
+                   pm_heap.copy ? " --copy" : "", pm_heap.dir);
 }
 
 // Whether the journal has all commits that the files have. A cut of the power may take the count
@@ -275,16 +276,31 @@ static int check_empty(bool only_look, struct pm_error *err) {
     return PM_OK;
 }
 
+// A lap belongs to the files that it followed, or to those that hold it already.
+static int check_time(struct pm_error *err) {
+    const struct pm_journal_found *found = &pm_journal_opened.commit;
+    uint32_t mark = pm_heap.super->state.lap;
+    if (!found->groups || !found->follows || found->follows == mark ||
+        pm_journal_mark(found->id) == mark)
+        return PM_OK;
+    return pm_fail(err, PM_DAMAGE,
+                   "%s/journal is of another time than %s/superblock: one of them was restored or "
+                   "copied without the other; nothing was changed: if all other files were "
+                   "restored, remove the journal; else restore all files, into an empty directory",
+                   pm_heap.dir, pm_heap.dir);
+}
+
 static int look(const uint8_t uuid[16], void *buffer, struct pm_error *err) {
     int error = pm_journal_look(&pm_journal_files, buffer, uuid, &pm_journal_opened.commit);
     if (error && error != PM_JOURNAL_DAMAGED)
         return unreadable(error, err);
     int status = error ? damaged("a commit there is not whole, but a later one is", err)
                        : check_applied(err);
-    if (status != PM_DAMAGE || !pm_journal_take_good)
-        return status;
-    pm_journal_opened.cut = true;
-    return PM_OK;
+    if (status == PM_DAMAGE && pm_journal_take_good) {
+        pm_journal_opened.cut = true;
+        status = PM_OK;
+    }
+    return status == PM_OK ? check_time(err) : status;
 }
 
 static int look_only(void *buffer, struct pm_error *err) {

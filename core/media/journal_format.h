@@ -24,6 +24,10 @@
 // of the lap has a whole first group, this one was durable, and is damaged. The end of a lap may be
 // cut off, too. So the superblock counts the commits that were brought into the files
 // (pm_state.applied): if the journal has fewer, it has lost some.
+// A lap belongs to the files as they were when it began. The superblock names them by a number
+// (pm_state.lap), which each group of the lap has, too. It changes when commit mode begins, and
+// when the files hold a lap: then it is pm_journal_mark() of that one. So what was restored or
+// copied without its journal, or a journal without its files, is found out.
 #define PM_JOURNAL_MAGIC 0x324c4e52554f4a4dull // "MJOURNL2"
 #define PM_JOURNAL_SECTOR 512u
 #define PM_JOURNAL_ENTRIES 251u
@@ -64,9 +68,9 @@ struct pm_journal_group {
     uint32_t held;  // in the last group: microseconds that the threads stood still; 0: not known
     uint32_t crc;   // of the header, taken as 0 here, and of the pages
     struct pm_journal_entry entry[PM_JOURNAL_ENTRIES];
-    uint64_t lap;    // differs from lap to lap
-    uint32_t before; // crc of the group before it in the lap; 0: it is the first one
-    uint32_t reserved;
+    uint64_t lap;     // differs from lap to lap
+    uint32_t before;  // crc of the group before it in the lap; 0: it is the first one
+    uint32_t follows; // pm_state.lap when the lap began; 0: not on record
 };
 _Static_assert(sizeof(struct pm_journal_group) == 4096, "one page");
 _Static_assert(offsetof(struct pm_journal_group, entry) == 64, "frozen");

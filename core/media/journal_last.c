@@ -116,10 +116,11 @@ bool pm_journal_each_last(const struct pm_journal_io *io, void *buffer,
 
 // ---- what is done with them ---------------------------------------------------------------------
 
-// The superblock's number of applied commits is the journal's own: no commit says it.
+// The superblock's words on the journal are the journal's own: no commit says them.
 static bool same_page(unsigned file, uint64_t number, const char *page, const char *wanted) {
     const size_t state = offsetof(struct pm_super_file, state);
-    const size_t at = offsetof(struct pm_state, applied), next = at + sizeof(uint64_t);
+    const size_t at = offsetof(struct pm_state, lap);
+    const size_t next = offsetof(struct pm_state, applied) + sizeof(uint64_t);
     if (file != pm_journal_file(PM_JOURNAL_SUPER, 0) || number != state / PM_PAGE_SIZE)
         return memcmp(page, wanted, PM_PAGE_SIZE) == 0;
     return memcmp(page, wanted, at) == 0 &&

@@ -10,6 +10,7 @@
 #include "base/os_file.h"
 #include "file.h"
 #include "heap.h"
+#include "journal_files.h"
 #include "persist.h"
 
 // Not in <linux/magic.h>.
@@ -103,6 +104,6 @@ int pm_origin_check(bool at_rest, struct pm_error *err) {
                    "was copied piece by piece need not be of one instant; nothing was changed: "
                    "use the heap itself or a backup (pmalloc-backup copies a heap as of one "
                    "instant, also while it is in use), or take the copy as it is: run "
-                   "pmalloc-recover --copy",
-                   pm_heap.dir);
+                   "pmalloc-recover --copy%s",
+                   pm_heap.dir, pm_journal_take_good ? " --at good" : "");
 }

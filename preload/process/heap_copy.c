@@ -189,7 +189,8 @@ static bool write_identity(int fd) {
     size_t at = offsetof(struct pm_super_file, state);
     size_t shards = at + offsetof(struct pm_state, reserved);
     const uint8_t volume[PM_SHARDS] = {0};
-    const uint64_t none = 0; // its files are synced, and it has no journal
+    const uint32_t lap = pm_heap.super->state.lap; // of memory, which goes on with it
+    const uint64_t none = 0;                       // its files are synced, and it has no journal
     struct pm_origin origin = pm_origin_of(fd);
     if (getrandom(super.uuid, sizeof super.uuid, GRND_NONBLOCK) != (ssize_t)sizeof super.uuid)
         memcpy(super.uuid, &owner, sizeof owner);
@@ -201,6 +202,7 @@ static bool write_identity(int fd) {
                            shards + offsetof(struct pm_shard_state, volume)) &&
            pm_os_write_all(fd, &none, sizeof none, at + offsetof(struct pm_state, doubt)) &&
            pm_os_write_all(fd, &none, sizeof none, at + offsetof(struct pm_state, applied)) &&
+           pm_os_write_all(fd, &lap, sizeof lap, at + offsetof(struct pm_state, lap)) &&
            pm_os_write_all(fd, &owner, sizeof owner, at + offsetof(struct pm_state, owner_pid)) &&
            pm_os_write_all(fd, &start, sizeof start, at + offsetof(struct pm_state, owner_start));
 }

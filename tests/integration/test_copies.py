@@ -43,6 +43,38 @@ COMMITS = (None, "output")
 PATH = os.environ["PATH"] + ":/sbin:/usr/sbin"
 
 
+# ---- what was laid over other files
+
+
+@pytest.mark.parametrize("over", ["killed", "backup"])
+def test_a_layered_backup_over_other_files(shm, over):
+    """The rounds that it has in its increments must not be missing silently."""
+    heap, backup, target = shm / "heap", shm / "backup", shm / "target"
+    settings = {"HEAP": heap, "ROOTS": "store"}
+    shell = [app("kvshell")]
+    succeeds(run(shell, stdin="set a one\n", **settings))
+    succeeds(run([tool("pmalloc-backup"), heap, backup], False))
+    if over == "backup":
+        shutil.copytree(backup, target)
+    else:
+        process = start(shell, **settings | {"HEAP": target})
+        process.stdin.write("set b two\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ok\n"
+        process.kill()
+        process.communicate()
+    succeeds(run(shell, stdin="set a two\n", **settings))
+    succeeds(run([tool("pmalloc-backup"), heap, backup], False))
+    for file in backup.iterdir():
+        shutil.copy(file, target / file.name)
+    before = fingerprint(target)
+    done = run(shell, stdin="", HEAP=target, ROOTS="store")
+    refuses(done, "a backup's backup.superblock beside a superblock", "remove")
+    assert recover(target).returncode == 8 and fingerprint(target) == before
+    (target / "superblock").unlink()
+    assert succeeds(run(shell, stdin="get a\n", HEAP=target, ROOTS="store")) == "two\n"
+
+
 # ---- file systems
 
 

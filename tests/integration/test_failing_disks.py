@@ -22,6 +22,7 @@ from conftest import (
     said,
     start,
     succeeds,
+    tool,
 )
 
 PAGE = 4096
@@ -253,6 +254,38 @@ def test_a_journal_that_was_removed_is_damage(heap, shm):
     shell(heap, "set more room\n")
 
 
+@pytest.mark.parametrize("restored", ["files", "journal", "clean files"])
+def test_a_journal_of_another_time(heap, shm, restored):
+    """A backup that was laid over a killed heap, or the journal of an earlier time put back."""
+    shell(heap, "".join(f"set k{n} one\n" for n in range(200)), COMMIT="output")
+    killed_shell(heap, COMMIT="output")
+    earlier = shm / "earlier"
+    if restored == "clean files":
+        succeeds(recover(heap))
+    if restored == "journal":
+        shutil.copytree(heap, earlier)
+    else:
+        succeeds(run([tool("pmalloc-backup"), heap, earlier], False))
+    shell(heap, "set k1 two\n", COMMIT="output")
+    killed_shell(heap, COMMIT="output")
+    if restored == "journal":
+        shutil.copy(earlier / "journal", heap / "journal")
+    else:
+        for file in earlier.iterdir():
+            if not file.name.startswith("backup"):
+                shutil.copy(file, heap / file.name)
+    before = fingerprint(heap)
+    for arguments in ((), ("--check",), ("--at", "good")):
+        done = recover(heap, *arguments, "--copy")
+        assert done.returncode == 4 and "is of another time than" in done.stderr, said(done)
+    refuses(run([app("kvshell")], stdin="", HEAP=heap, ROOTS="store"), "remove the journal")
+    assert fingerprint(heap) == before
+    if restored != "journal":
+        (heap / "journal").unlink()
+        succeeds(recover(heap, "--copy"))
+        assert shell(heap, "get k1\nget k150\n").stdout == "one\none\n"
+
+
 def test_what_is_before_the_damage_can_be_had(heap, shm):
     killed_shell(heap)
     found = [at for at, _, last in groups(heap) if last]
@@ -366,6 +399,13 @@ def test_a_report_of_the_past_stops_no_second_start(tmp_path):
     done = injected("fsync", "EIO", 1, heap / "heap.0", [app("kvshell")], **settings)
     assert done.returncode == 0 and "written once more" in done.stderr, said(done)
     assert shell(heap, "get a\n").stdout == "one\n"
+    killed_shell(heap)
+    for file in ("heap.0", "journal"):
+        copy = copy_heap(heap, tmp_path / file)
+        settings = {"HEAP": copy, "ROOTS": "store", "preload": True}
+        done = injected("fdatasync", "EIO", 1, copy / file, [app("kvshell")], **settings)
+        assert done.returncode == 0 and done.stderr == "", said(done)
+        assert shell(copy, "get key1\n").stdout == "value1\n"
 
 
 def heap_is_in_memory(path):

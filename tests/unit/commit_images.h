@@ -152,9 +152,10 @@ static bool i_sync(unsigned file) {
 }
 static const struct pm_journal_io image_io = {i_write, i_read, i_zero, i_set_length, i_sync};
 
-// The superblock's number of applied commits is the journal's own.
+// The superblock's words on the journal are the journal's own.
 static bool is_state_page(const unsigned char *page, const unsigned char *wanted) {
-    const size_t at = offsetof(struct pm_state, applied), next = at + sizeof(uint64_t);
+    const size_t at = offsetof(struct pm_state, lap);
+    const size_t next = offsetof(struct pm_state, applied) + sizeof(uint64_t);
     return memcmp(page, wanted, at) == 0 &&
            memcmp(page + next, wanted + next, PM_PAGE_SIZE - next) == 0;
 }
@@ -201,6 +202,13 @@ static bool counts_right(const struct world *w, const struct pm_journal_found *f
     return word == 0 || (pm_sealed(word, PM_SALT_APPLIED) && pm_unseal(word) <= found->commits);
 }
 
+// The journal's lap is the one that follows the files, or that they hold.
+static bool mark_right(const struct world *w, const struct pm_journal_found *found) {
+    uint32_t mark = 0;
+    cache_read(w, PM_JOURNAL_SUPER, &mark, sizeof mark, offsetof(struct pm_super_file, state.lap));
+    return !found->groups || found->follows == mark || pm_journal_mark(found->id) == mark;
+}
+
 static bool recover(struct world *w) {
     struct pm_journal_found found;
     const struct pm_super_file *super = (void *)states[shared->after].bytes[PM_JOURNAL_SUPER];
@@ -210,7 +218,8 @@ static bool recover(struct world *w) {
         return wrong_recover(&image_io, buffer, super->super.uuid,
                              (enum wrong_way)(shared->mutant - SKIPS));
     return pm_journal_look(&image_io, buffer, super->super.uuid, &found) == 0 &&
-           counts_right(w, &found) && pm_journal_recover(&image_io, buffer, &found);
+           counts_right(w, &found) && mark_right(w, &found) &&
+           pm_journal_recover(&image_io, buffer, &found);
 }
 
 // Once more, after a sync has failed: as a service manager does it.

@@ -115,7 +115,7 @@ static void test_journal(void) {
     FIELD(pm_journal_group, entry, 64, 4016);
     FIELD(pm_journal_group, lap, 4080, 8);
     FIELD(pm_journal_group, before, 4088, 4);
-    FIELD(pm_journal_group, reserved, 4092, 4);
+    FIELD(pm_journal_group, follows, 4092, 4);
     CHECK_EQ(PM_JOURNAL_MAGIC, 0x324c4e52554f4a4d);
     CHECK_EQ(PM_INCOMPAT_JOURNAL, 8);
     CHECK_EQ(PM_INCOMPAT_LAPS, 64);
@@ -165,7 +165,7 @@ static void test_state(void) {
     FIELD(pm_state, doubt, 56, 8);
     FIELD(pm_state, program, 64, 384);
     FIELD(pm_state, program_crc, 448, 4);
-    FIELD(pm_state, reserved0, 452, 4);
+    FIELD(pm_state, lap, 452, 4);
     FIELD(pm_state, applied, 456, 8);
     FIELD(pm_state, pointers, 464, 8);
     FIELD(pm_state, live, 472, 8);
