@@ -18,6 +18,7 @@
 #include "pages/extent_resize.h"
 #include "pages/extent_room.h"
 #include "pages/extent_take.h"
+#include "pages/extent_zero.h"
 #include "pages/frontier.h"
 #include "pinned.h"
 #include "population.h"
@@ -251,6 +252,7 @@ void *pm_alloc_large(size_t size, size_t align, bool *zero) {
     uint64_t pages = pm_large_pages(size), align_pages = align >> PM_PAGE_SHIFT;
     if (align_pages == 0)
         align_pages = 1;
+    bool wanted = *zero;
     *zero = false;
     uint32_t index = cached(pages, align_pages);
     if (index)
@@ -260,7 +262,7 @@ void *pm_alloc_large(size_t size, size_t align, bool *zero) {
         fail();
         return NULL;
     }
-    *zero = pm_extents[index].zero;
+    *zero = pm_extents[index].zero || (wanted && pm_extent_zero(index));
     // The extent already stands in the log. A crash before the clearing is harmless: no pointer to
     // the extent exists before we return it.
     if (!*zero)

@@ -17,7 +17,8 @@
 // Returns a block of class `cls`, from the thread's cache if it has one. NULL: memory is out.
 void *pm_alloc_small(unsigned cls);
 // Returns the address of a new extent for a block over PM_SMALL_MAX. NULL: memory is out. `align`
-// is a power of two. *zero becomes whether the extent reads as zeroes.
+// is a power of two. *zero says whether the caller wants zeroes, and becomes whether the extent
+// reads as zeroes: it may not, although they are wanted.
 void *pm_alloc_large(size_t size, size_t align, bool *zero);
 
 // The cached path of large blocks: from and to the extent cache of the thread's arena. It takes no

@@ -364,9 +364,9 @@ bool pm_heap_allocate_space(uint64_t offset, uint64_t len) {
 }
 
 // Beyond the ranges that can be kept apart, the space is allocated.
-bool pm_heap_promise_space(uint64_t offset, uint64_t len) {
-    return !pm_heap_is_journaled() || pm_emptied_promise(offset, len) ||
-           pm_heap_allocate_space(offset, len);
+bool pm_heap_promise_space(uint64_t offset, uint64_t len, bool *empty) {
+    *empty = pm_heap_is_journaled() && pm_emptied_promise(offset, len);
+    return *empty || !pm_heap_is_journaled() || pm_heap_allocate_space(offset, len);
 }
 
 #define SPARE ((uint64_t)128 << 10) // for a shard's files of metadata, which grow, too

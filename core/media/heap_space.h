@@ -33,7 +33,8 @@ uint64_t pm_heap_unit(void);
 // Allocates space for [offset, offset + len), so that touching it cannot fail for lack of space.
 bool pm_heap_allocate_space(uint64_t offset, uint64_t len);
 // Promises space to a huge block instead: touching it cannot fail either, but takes its space then.
-bool pm_heap_promise_space(uint64_t offset, uint64_t len);
+// *empty becomes whether the range is new memory now, which reads as zeroes.
+bool pm_heap_promise_space(uint64_t offset, uint64_t len, bool *empty);
 // The bytes that were promised to the shard's extents and have no space yet.
 uint64_t pm_shard_outstanding(struct pm_shard *s, uint64_t promised);
 // Whether the file system has room for `len` more bytes. The shard's active extents were promised

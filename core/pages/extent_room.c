@@ -8,9 +8,10 @@
 // As for a huge block: the file system has promised the space.
 static bool empty(struct pm_shard *s, struct pm_extent *e, uint64_t used) {
     uint64_t from = (e->page + used) << PM_PAGE_SHIFT, len = (e->pages - used) << PM_PAGE_SHIFT;
+    bool empty;
     if (e->zero)
         return true;
-    if (!(pm_heap_is_journaled() ? pm_heap_promise_space(from, len)
+    if (!(pm_heap_is_journaled() ? pm_heap_promise_space(from, len, &empty)
                                  : pm_heap_release_space(from, len)))
         return false;
     e->backed = 0;

@@ -94,20 +94,29 @@ static bool promise_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t
     return known ? room : allocate_space(s, e, pages);
 }
 
-static bool back_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pages) {
+static bool back_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pages, bool *empty) {
     return promise_huge(s, e, pages) &&
            (pm_options.reserve.number != PM_RESERVE_LAZY ||
-            pm_heap_promise_space(e->page << PM_PAGE_SHIFT, pages << PM_PAGE_SHIFT));
+            pm_heap_promise_space(e->page << PM_PAGE_SHIFT, pages << PM_PAGE_SHIFT, empty));
+}
+
+// Set first: who takes space from now on leaves room for it.
+bool pm_extent_may_promise(struct pm_shard *s) {
+    bool known = true;
+    __atomic_store_n(&s->extents->promises, true, __ATOMIC_RELAXED);
+    bool room = room_for(s, 0, &known);
+    pm_extent_asked(s);
+    return room && known;
 }
 
 // Makes sure that touching the first *pages pages of an extent cannot fail. More than that may be
 // allocated, in steps that grow with the heap, so that the file system is asked less often. *pages
-// becomes how many have space now.
-static bool back_with_space(struct pm_shard *s, struct pm_extent *e, uint64_t *pages) {
+// becomes how many have space now, and *empty true if they are new memory, which has zeroes.
+static bool back_with_space(struct pm_shard *s, struct pm_extent *e, uint64_t *pages, bool *empty) {
     uint64_t active = s->extents->active.pages;
     uint64_t want = *pages, step = active / STEP_SHARE, least = pm_heap_unit() >> PM_PAGE_SHIFT;
     if (want > PM_HUGE_PAGES)
-        return back_huge(s, e, want);
+        return back_huge(s, e, want, empty);
     if (least < STEP_PAGES_MIN)
         least = STEP_PAGES_MIN;
     step = step < least ? least : 1ull << (63 - __builtin_clzll(step));
@@ -141,8 +150,9 @@ static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64
         e = &pm_extents[index = rest];
     }
     uint64_t backed = pages;
+    bool empty = false;
     bare = bare && can_be_bare(e);
-    if (!e->backed && !bare && !back_with_space(s, e, &backed)) {
+    if (!e->backed && !bare && !back_with_space(s, e, &backed, &empty)) {
         pm_free_coalesce(s, index, state);
         return 0;
     }
@@ -165,6 +175,7 @@ static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64
         pm_free_coalesce(s, rest, PM_EXTENT_RECLAIMED);
     }
     e->state = PM_EXTENT_ACTIVE;
+    e->zero |= empty;
     e->log = PM_LOG_NOWHERE;
     e->used = 0;
     pm_bounds_set(e, index);

@@ -68,6 +68,9 @@ extern _Atomic bool pm_extent_short;
 // ---- for other files of this folder, which hold the lock ----
 // Whether space for `pages` more pages leaves room for what huge blocks were promised.
 bool pm_extent_has_room(struct pm_shard *s, uint64_t pages);
+// Whether the file system has room for everything that extents were promised and have not taken. A
+// page of theirs may then give its space back: it is promised to it again.
+bool pm_extent_may_promise(struct pm_shard *s);
 // What was asked for counts as active now, or was not given.
 void pm_extent_asked(struct pm_shard *s);
 // Carves `pages` aligned pages out of the free extent `index` and makes them active.

@@ -113,10 +113,10 @@ static void *small(unsigned cls) {
 
 // ---- large --------------------------------------------------------------------------------------
 
-// If `zero` is not NULL, *zero becomes whether the block reads as zeroes.
+// If `zero` is not NULL, zeroes are wanted, and *zero becomes whether the block reads as zeroes.
 __attribute__((noinline)) static void *large_slow(size_t size, size_t align, bool *zero) {
     struct pm_cancel held = pm_cancel_hold();
-    bool zeroes = true;
+    bool zeroes = zero != NULL;
     if (!pm_nested())
         pm_process_start_for(size);
     void *p = pm_nested() || route() == PM_ROUTE_FALLBACK ? pm_fallback_alloc(size, align)

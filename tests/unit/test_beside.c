@@ -50,7 +50,7 @@ static unsigned kills = 12;
 static uint64_t check_of(const struct object *o) { return MAGIC ^ o->size ^ (uintptr_t)o; }
 
 static void *allocate(size_t size) {
-    bool zero;
+    bool zero = false;
     void *p = size > PM_SMALL_MAX ? pm_alloc_large(size, 16, &zero)
                                   : pm_alloc_small(pm_size_to_class(size));
     MUST(p);

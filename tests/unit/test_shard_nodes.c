@@ -32,7 +32,7 @@ static void start_at(unsigned nodes, const char *limit, const char *shard) {
 
 static void *get(size_t size) {
     void *p = size <= PM_SMALL_MAX ? pm_tcache_pop(pm_tcache, pm_size_to_class(size)) : NULL;
-    bool zero;
+    bool zero = false;
     if (p)
         return p;
     return size <= PM_SMALL_MAX ? pm_alloc_small(pm_size_to_class(size))
@@ -113,7 +113,7 @@ static void test_a_second_shard_of_a_node(void) {
     CHECK(!pm_alloc_free_further(p)); // of two frees one fails
     CHECK(get(1000) == p);
     CHECK(!pm_alloc_free_further(other) && !pm_alloc_free_further((char *)p + 16));
-    bool zero;
+    bool zero = false;
     void *large = pm_alloc_large(50000, PM_PAGE_SIZE, &zero);
     CHECK(pm_shard_at(pm_heap_offset(large)) == &pm_heap.shard[2]);
     uint64_t active = pm_extent_stats().active;
