@@ -35,6 +35,10 @@ bool pm_scan_tagged(uint64_t word, struct pm_range *block) {
            pm_scan_around(offset, block) && offset - block->offset < PM_LOW_TAGS;
 }
 
+bool pm_scan_ends(uint64_t offset, struct pm_range *block) {
+    return offset && pm_may_be_end(offset) && pm_scan_around(offset - 1, block);
+}
+
 struct forms {
     struct pm_marker *m;
     pm_found_fn *found;

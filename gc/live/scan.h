@@ -88,6 +88,10 @@ __attribute__((always_inline)) static inline bool pm_scan_around(uint64_t offset
     return i;
 }
 
+// The block that ends at an offset where none begins: the address is one past its end. False: there
+// is none.
+bool pm_scan_ends(uint64_t offset, struct pm_range *block);
+
 // The block that a tagged word names (marking/forms.h). False: it names none.
 bool pm_scan_tagged(uint64_t word, struct pm_range *block);
 
@@ -97,7 +101,7 @@ __attribute__((always_inline)) static inline void pm_scan_word(struct pm_marker 
     uint64_t offset = word - pm_scan.base;
     struct pm_range block;
     bool there = __builtin_expect(offset < pm_scan.frontier, 0)
-                     ? pm_scan_around(offset, &block)
+                     ? pm_scan_around(offset, &block) || pm_scan_ends(offset, &block)
                      : word >> PM_TAG_SHIFT && pm_scan_tagged(word, &block);
     if (there)
         found(m, block.offset, block.len);

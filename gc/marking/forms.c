@@ -21,6 +21,7 @@ static const struct {
              {"unaligned", PM_FORM_UNALIGNED},
              {"relative", PM_FORM_RELATIVE},
              {"base32", PM_FORM_BASE32},
+             {"end", PM_FORM_END},
              {"before", PM_FORM_BEFORE}};
 #define NAMES (sizeof names / sizeof *names)
 
@@ -114,7 +115,8 @@ int pm_forms_choose(struct pm_error *err) {
     if (!pm_forms_parse(text, &pm_forms))
         return pm_fail(err, PM_USAGE,
                        "PMALLOC_POINTERS=%.100s: not a valid value; use plain, or one or more of "
-                       "tagged, unaligned, relative, base32 and before, with commas between them",
+                       "tagged, unaligned, relative, base32, end and before, with commas between "
+                       "them",
                        text);
     pm_forms |= before & PM_FORM_MASKED; // the program says it, not the setting
     if (pm_heap_on_media() && !pm_heap.created)

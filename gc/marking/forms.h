@@ -10,6 +10,8 @@
 //   unaligned  an address at any byte, as packed structs have it
 //   relative   the distance from the word's own place, as in boost::interprocess::offset_ptr
 //   base32     32 bits: the eighth part of the distance from the beginning of the heap
+//   end        one past the end of a block, where another one begins: the address keeps both. Where
+//              none begins, an address that is one past the end always counts
 //   before     an address before the block, by no more than the block is long (behind.h)
 //   masked     what GC_set_pointer_mask() and GC_set_pointer_shift() have said
 //
@@ -29,17 +31,23 @@ enum pm_form {
     PM_FORM_UNALIGNED = 2,
     PM_FORM_RELATIVE = 4,
     PM_FORM_BASE32 = 8,
+    PM_FORM_END = 16,
     PM_FORM_BEFORE = 32,
     PM_FORM_MASKED = 64,
 };
 #define PM_FORMS_DEFAULT PM_FORM_TAGGED
 #define PM_FORMS_COSTLY                                                                            \
-    (PM_FORM_UNALIGNED | PM_FORM_RELATIVE | PM_FORM_BASE32 | PM_FORM_BEFORE | PM_FORM_MASKED)
+    (PM_FORM_UNALIGNED | PM_FORM_RELATIVE | PM_FORM_BASE32 | PM_FORM_END | PM_FORM_BEFORE |        \
+     PM_FORM_MASKED)
 #define PM_FORMS_ALL (PM_FORM_TAGGED | PM_FORMS_COSTLY)
 
 #define PM_TAG_SHIFT 48 // no address of a process has one of the upper bits
 #define PM_LOW_TAGS 16u // so far from the start of a block a tagged word may lead
 static inline uint64_t pm_untagged(uint64_t word) { return word & ((1ull << PM_TAG_SHIFT) - 1); }
+
+// Whether an address may be one past the end of a block: all sizes are multiples of 16. The byte
+// before it then lies in the block, and is no such address itself.
+static inline bool pm_may_be_end(uint64_t address) { return address % 16 == 0; }
 
 // Those that count now. They change while nothing is marked.
 extern unsigned pm_forms;
@@ -81,32 +89,46 @@ static inline uint64_t pm_word_at(const char *byte) {
 // address may lie across.
 #define PM_FORMS_OVERLAP 8u
 
+typedef void pm_consider_fn(void *marker, uint64_t address);
+__attribute__((always_inline)) static inline void pm_forms_found(void *marker, uint64_t address,
+                                                                 pm_consider_fn *consider) {
+    consider(marker, address);
+    if (pm_forms & PM_FORM_END && pm_may_be_end(address))
+        consider(marker, address - 1);
+}
+
 // Calls `consider` for each address that these bytes hold in such a form, and `before` for each
 // that may lie before a block. The program has them at the address `at`; 0: nobody knows.
-typedef void pm_consider_fn(void *marker, uint64_t address);
 __attribute__((always_inline)) static inline void
 pm_forms_each(const char *bytes, uint64_t len, uint64_t at, uint64_t base, void *marker,
               pm_consider_fn *consider, pm_consider_fn *before) {
     const unsigned forms = pm_forms;
     if (forms & PM_FORM_UNALIGNED)
         for (uint64_t i = 0; i + 8 <= len; i++)
-            consider(marker, pm_word_at(bytes + i));
+            pm_forms_found(marker, pm_word_at(bytes + i), consider);
+    else if (forms & PM_FORM_END)
+        for (uint64_t i = -(uint64_t)(uintptr_t)bytes & 7; i + 8 <= len; i += 8)
+            pm_forms_found(marker, pm_word_at(bytes + i), consider);
     if (forms & PM_FORM_RELATIVE && at)
-        for (uint64_t i = -at & 7; i + 8 <= len; i += 8)
-            consider(marker, at + i + pm_word_at(bytes + i));
-    for (uint64_t i = -at & 7; forms & (PM_FORM_BEFORE | PM_FORM_MASKED) && i + 8 <= len; i += 8) {
+        for (uint64_t i = -at & 7; i + 8 <= len; i += 8) {
+            uint64_t distance = pm_word_at(bytes + i);
+            if (distance) // else it is its own address, and no end of the block before
+                pm_forms_found(marker, at + i + distance, consider);
+        }
+    for (uint64_t i = -(uint64_t)(uintptr_t)bytes & 7;
+         forms & (PM_FORM_BEFORE | PM_FORM_MASKED) && i + 8 <= len; i += 8) {
         uint64_t word = pm_word_at(bytes + i);
         if (forms & PM_FORM_BEFORE)
             before(marker, word);
         if (forms & PM_FORM_MASKED)
-            consider(marker, (word & pm_forms_mask) << pm_forms_shift);
+            pm_forms_found(marker, (word & pm_forms_mask) << pm_forms_shift, consider);
     }
     if (forms & PM_FORM_BASE32)
         for (uint64_t i = -at & 3; i + 4 <= len; i += 4) {
             uint32_t half;
             memcpy(&half, bytes + i, sizeof half);
             if (half)
-                consider(marker, base + ((uint64_t)half << 3));
+                pm_forms_found(marker, base + ((uint64_t)half << 3), consider);
         }
 }
 

@@ -68,11 +68,23 @@ static bool set_large_mark(struct pm_large *l) {
            !__atomic_exchange_n(&l->marked, 1, __ATOMIC_RELAXED);
 }
 
+static inline void consider(struct pm_marker *m, uint64_t word);
+
+// A word that leads into the heap, but to no block there. If it is one past the end of a block, it
+// keeps that one.
+__attribute__((noinline)) static void consider_end(struct pm_marker *m, uint64_t offset) {
+    if (offset && pm_may_be_end(offset))
+        consider(m, pm_marks.base + offset - 1);
+}
+
 static void consider_mixed(struct pm_marker *m, uint64_t offset) {
     const struct pm_vslab *v = &pm_vslabs[offset >> PM_SLAB_SHIFT];
     struct pm_slab_block block;
-    if (!pm_slab_find(v, (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &block) ||
-        !set_bit(&block.bits[block.index / 64], 1ull << block.index % 64) ||
+    if (!pm_slab_find(v, (uint32_t)(offset & (PM_SLAB_SIZE - 1)), &block)) {
+        consider_end(m, offset);
+        return;
+    }
+    if (!set_bit(&block.bits[block.index / 64], 1ull << block.index % 64) ||
         !pm_kind_has_pointers(v->kind))
         return;
     uint32_t size = pm_classes[block.cls].size;
@@ -81,7 +93,9 @@ static void consider_mixed(struct pm_marker *m, uint64_t offset) {
 
 static void consider_large(struct pm_marker *m, uint64_t offset) {
     struct pm_large *l = pm_mark_large_at(offset);
-    if (l && !l->pinned && set_large_mark(l) && !l->pointer_free)
+    if (!l)
+        consider_end(m, offset);
+    else if (!l->pinned && set_large_mark(l) && !l->pointer_free)
         push(m, l->page << PM_PAGE_SHIFT, (uint64_t)l->pages << PM_PAGE_SHIFT);
 }
 
@@ -89,6 +103,8 @@ __attribute__((noinline)) static void consider_other(struct pm_marker *m, uint64
                                                      uint32_t kind) {
     if (kind == PM_STRIPE_MIXED)
         consider_mixed(m, offset);
+    else if (!kind)
+        consider_end(m, offset);
     else if (kind != PM_STRIPE_PINNED) // what is pinned is marked, or free
         consider_large(m, offset);
 }
@@ -109,8 +125,6 @@ static uint64_t depth_of(uint64_t offset) {
     return !l ? UINT64_MAX : l->mixed ? 0 : offset - (l->page << PM_PAGE_SHIFT);
 }
 
-static inline void consider(struct pm_marker *m, uint64_t word);
-
 // A word with something else in its upper bits must name the start of a block (forms.h).
 __attribute__((noinline)) static void consider_tagged(struct pm_marker *m, uint64_t word) {
     uint64_t address = pm_untagged(word), offset = address - pm_marks.base;
@@ -123,17 +137,20 @@ static inline void consider(struct pm_marker *m, uint64_t word) {
     if (offset >= pm_marks.frontier) {
         if (word >> PM_TAG_SHIFT)
             consider_tagged(m, word);
+        else if (offset == pm_marks.frontier)
+            consider_end(m, offset);
         return;
     }
     uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = pm_marks.kind[slab];
     if (kind - 1 >= PM_CLASSES) {
-        if (kind)
-            consider_other(m, offset, kind);
+        consider_other(m, offset, kind);
         return;
     }
     const struct pm_class *cls = &pm_classes[kind];
     uint32_t index = (uint32_t)((offset & (PM_SLAB_SIZE - 1)) * cls->reciprocal >> 32);
-    if (index < cls->blocks && set_bit(&pm_mark_bits(slab, kind)[index / 64], 1ull << index % 64)) {
+    if (__builtin_expect(index >= cls->blocks, 0))
+        consider_end(m, offset);
+    else if (set_bit(&pm_mark_bits(slab, kind)[index / 64], 1ull << index % 64)) {
         uint64_t block = ((uint64_t)slab << PM_SLAB_SHIFT) + (uint64_t)index * cls->size;
         __builtin_prefetch(pm_marks.bytes + block); // while the rest of its finder is scanned
         push(m, block, cls->size);

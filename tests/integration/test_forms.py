@@ -20,12 +20,13 @@ SETTING = {
     "relative": "relative",
     "base32": "base32",
     "counted-inside": None,
+    "past": "end",
     "before": "before",
-    "past": None,
     "xor": None,
 }
 # What is noticed, and kept until somebody has settled it.
 LOOKS_LIKE = {"packed": "unaligned", "relative": "relative"}
+# Without the one that keeps the neighbours of all blocks.
 ALL = "tagged,unaligned,relative,base32"
 
 
@@ -56,7 +57,7 @@ def test_what_a_start_keeps(heap, form):
         made(heap.with_name(f"{setting}"), form, POINTERS=setting)
         kept, _ = found(heap.with_name(f"{setting}"), form, POINTERS=setting)
         sees = SETTING[form] in ("plain", *(setting or "tagged").split(","))
-        if SETTING[form] and sees or (setting is None and form in LOOKS_LIKE):
+        if sees or (setting is None and form in LOOKS_LIKE):
             assert kept == COUNT, setting
         else:
             assert kept < COUNT / 50, setting
@@ -174,3 +175,35 @@ def test_numbers_are_no_pointers(heap):
     made(heap, "numbers")
     done = recover(heap)
     assert done.returncode == 0 and done.stderr == "", said(done)
+
+
+def ends(heap, what, size, count, **settings):
+    return run([compiled("ends.c"), what, size, count], HEAP=heap, ROOTS="tops", **settings)
+
+
+@pytest.mark.parametrize("collect", ["always", "later"])
+@pytest.mark.parametrize("size", [16, 112, 1024, 16384, 65536])
+def test_one_past_the_end(heap, size, collect):
+    """By the setting, whatever lies behind the block."""
+    done = ends(heap, "make", size, 100, POINTERS="end", COLLECT=collect)
+    assert done.returncode == -9, said(done)
+    assert succeeds(ends(heap, "look", size, 100, POINTERS="end")) == "100\n"
+
+
+@pytest.mark.parametrize("markers", ["1", "3"])
+def test_one_past_the_end_where_nothing_begins(heap, markers):
+    """The blocks behind have gone back: without a setting, the address can only mean the one."""
+    done = ends(heap, "make", 65536, 100, DECAY_MS="0")
+    assert done.returncode == -9, said(done)
+    assert succeeds(ends(heap, "look", 65536, 100, DECAY_MS="0", MARKERS=markers)) == "100\n"
+
+
+def test_one_past_the_end_is_no_leak(heap):
+    def lost(size, **settings):
+        place = heap.with_name(f"{size}-{len(settings)}")
+        done = ends(place, "clean", size, 100, DECAY_MS="0", LEAKS="1", **settings)
+        assert done.returncode == 0, said(done)
+        return "reaches 100 of" in done.stderr
+
+    assert not lost(65536)
+    assert lost(1024) and not lost(1024, POINTERS="end")
