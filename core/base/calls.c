@@ -26,11 +26,34 @@ long pm_calls_process;
 static struct pm_call_record *record; // by thread id
 static long holder_process, holder;
 static uint64_t blocked; // while threads are held
+static bool settles;     // a thread's processor time tells whether it has run
+
+// The processor time that a thread of the process has used, in nanoseconds. 0: that cannot be
+// known. uapi/linux/time.h has no name for such a clock; glibc makes the same of a pthread_t.
+static uint64_t used_by(pid_t id) {
+    struct timespec used;
+    long clock = (long)(~(unsigned)id << 3 | 6);
+    if (pm_bare_call(SYS_clock_gettime, (int)clock, (long)&used, 0, 0) != 0)
+        return 0;
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+// Whether what a thread does for some hundred nanoseconds shows in its time. Where the kernel has
+// no steady clock it may not.
+static bool time_is_fine(void) {
+    pid_t self = (pid_t)pm_bare_call(SYS_gettid, 0, 0, 0, 0);
+    uint64_t before = used_by(self), now = 0;
+    for (unsigned i = 0; i < 16 && before && (now = used_by(self)) > before; i++)
+        before = now;
+    return before && now == before;
+}
 
 bool pm_calls_record(void) {
     if (!record)
         record = pm_os_reserve(PM_TASKS * sizeof *record);
     pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    if (!pm_calls_recorded)
+        settles = time_is_fine();
     pm_calls_recorded = record != NULL;
     return pm_calls_recorded;
 }
@@ -39,6 +62,7 @@ struct pm_call_record *pm_calls_find_own(void) {
     struct pm_call_record *own = &record[pm_bare_call(SYS_gettid, 0, 0, 0, 0)];
     // An earlier thread with this id may have ended inside a call.
     atomic_store_explicit(&own->call, NULL, memory_order_relaxed);
+    atomic_store_explicit(&own->used, 0, memory_order_relaxed);
     pm_calls_own = own;
     return own;
 }
@@ -109,7 +133,7 @@ static enum pm_call_look look_below(pid_t id, uintptr_t frame, bool by_futex) {
     char text[256];
     bool gone;
     if (!pm_task_read(id, "syscall", text, sizeof text, &gone))
-        return gone ? PM_CALL_ASLEEP : PM_CALL_AWAKE;
+        return gone ? PM_CALL_GONE : PM_CALL_AWAKE;
     const char *at = strrchr(text, ' ');
     if (text[0] < '0' || text[0] > '9' || !at)
         return PM_CALL_AWAKE;
@@ -136,19 +160,32 @@ static bool spends_time_outside(struct pm_call_record *of, pid_t id) {
     return ticks - (of->looked_at - hold) >= TICKS;
 }
 
+// A thread that was seen asleep in the kernel, and has used no processor time since the moment
+// before that look, has not left the kernel: it is in the same call. To ask for its time takes a
+// hundredth of a look. A thread that begins to run meanwhile meets the word or a gate, as one that
+// wakes after a look does.
+static enum pm_call_look look_at(struct pm_call_record *of, pid_t id, const struct pm_call *call) {
+    uint64_t used = settles ? used_by(id) : 0;
+    if (used && atomic_load_explicit(&of->used, memory_order_relaxed) == used)
+        return PM_CALL_ASLEEP;
+    enum pm_call_look look =
+        look_below(id, (uintptr_t)call, atomic_load_explicit(&of->by_futex, memory_order_relaxed));
+    atomic_store_explicit(&of->used, look == PM_CALL_ASLEEP ? used : 0, memory_order_relaxed);
+    return look;
+}
+
 enum pm_call_look pm_calls_look(pid_t id, bool thorough) {
     struct pm_call_record *of = record ? &record[id] : NULL;
     if (!of)
         return PM_CALL_NONE;
-    struct pm_call *call = atomic_load(&of->call);
-    if (atomic_load_explicit(&of->resting, memory_order_acquire))
-        return PM_CALL_ASLEEP;
-    if (!call)
-        return PM_CALL_NONE;
-    enum pm_call_look look =
-        look_below(id, (uintptr_t)call, atomic_load_explicit(&of->by_futex, memory_order_relaxed));
+    const struct pm_call *call = atomic_load(&of->call);
+    enum pm_call_look look = PM_CALL_ASLEEP;
+    if (!atomic_load_explicit(&of->resting, memory_order_acquire))
+        look = call ? look_at(of, id, call) : PM_CALL_NONE;
     if (look == PM_CALL_AWAKE && thorough && spends_time_outside(of, id))
-        return PM_CALL_NONE;
+        look = PM_CALL_NONE;
+    of->asleep_in =
+        look == PM_CALL_ASLEEP ? atomic_load_explicit(&pm_calls_word, memory_order_relaxed) : 0;
     return look;
 }
 
@@ -210,7 +247,8 @@ const void *pm_calls_frame(pid_t id) {
 
 void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg) {
     const struct memory memory = {each, arg};
-    bool asleep = pm_calls_look(id, false) == PM_CALL_ASLEEP;
+    uint32_t now = atomic_load_explicit(&pm_calls_word, memory_order_relaxed);
+    bool asleep = record[id].asleep_in == now;
     struct pm_call *call = asleep ? atomic_load(&record[id].call) : NULL;
     for (; call; call = call->outer)
         each_of_call(&memory, call);

@@ -58,7 +58,9 @@ struct pm_call_record {
     _Atomic(struct pm_call *) call; // NULL: the thread is in no call
     _Atomic uint32_t resting;       // 1: the thread waits for the end of a hold
     uint32_t looked_at;             // the holder's, in pm_calls_look()
+    uint32_t asleep_in;             // the holder's: the hold in which the thread was found asleep
     _Atomic bool by_futex;          // of the call, which may lie on a stack that is no more
+    _Atomic uint64_t used;          // the holder's: processor time, when it was seen asleep; or 0
 };
 
 // Odd while threads are held. A futex.
@@ -118,6 +120,7 @@ enum pm_call_look {
     PM_CALL_NONE,   // the thread is in no call, or in one that is not recorded
     PM_CALL_ASLEEP, // it sleeps in one, or waits for the end of the hold
     PM_CALL_AWAKE,  // it is in one, and does something: maybe it runs a signal handler
+    PM_CALL_GONE,   // it has ended
 };
 // What another thread does, between hold and release. ASLEEP stays true until the release, as long
 // as no signal handler runs in the thread. Only thorough looks find a call whose thread has left it
@@ -136,7 +139,8 @@ bool pm_calls_waits(pid_t id);
 // The frame of the call that another thread sleeps in, or waits at; NULL: it is in none. All that
 // the program has on this stack lies at and above it.
 const void *pm_calls_frame(pid_t id);
-// The memory that the thread's calls may store to meanwhile.
+// The memory that the thread's calls may store to meanwhile, if pm_calls_look() has found it asleep
+// in this hold.
 void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg);
 
 // In a forked child, before it has a second thread.

@@ -14,6 +14,10 @@
 // Calls `each` for every other thread of the program: not for PMAlloc's own (pm_os_own_thread).
 // False: the list cannot be read.
 bool pm_tasks_each_other(void (*each)(pid_t id, void *arg), void *arg);
+// The same until `each` returns false.
+bool pm_tasks_each_other_until(bool (*each)(pid_t id, void *arg), void *arg);
+// How many threads the process has, this one and PMAlloc's own included. 0: that cannot be known.
+size_t pm_tasks_count(void);
 // Reads a file of the thread in /proc. False: it cannot be read; *gone then says whether the thread
 // exists no more.
 bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone);

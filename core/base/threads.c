@@ -16,6 +16,7 @@
 #include "gates.h"
 #include "lock.h"
 #include "os.h"
+#include "roll.h"
 #include "tasks.h"
 
 // A signal that hardly any program sends or blocks, because the C library uses it for itself.
@@ -45,15 +46,18 @@ static uint64_t holders_mask;
 
 // ---- which threads there are --------------------------------------------------------------------
 
-static void count_living(pid_t id, void *arg) { *(unsigned *)arg += !pm_task_is_dead(id); }
+static bool is_dead(pid_t id, void *all) {
+    *(bool *)all = pm_task_is_dead(id);
+    return *(bool *)all;
+}
 
 // libc does not count PMAlloc's own thread: what it says is no answer for that thread.
 bool pm_threads_none(void) {
-    unsigned living = 0;
+    bool dead = true;
     uint32_t own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
     if (__libc_single_threaded && (!own || syscall(SYS_gettid) != (long)own))
         return true;
-    return pm_tasks_each_other(count_living, &living) && living == 0;
+    return pm_tasks_each_other_until(is_dead, &dead) && dead;
 }
 
 static void find_stopped(pid_t id, void *arg) {
@@ -209,6 +213,7 @@ struct round {
     bool thorough; // looks in /proc at threads that have not answered
     bool last;     // no more time
     bool hold;     // threads that sleep in a call are left alone
+    bool dead;     // a thread on the roll has ended, or may have
 };
 
 static void ask(pid_t id, void *arg) {
@@ -219,8 +224,12 @@ static void ask(pid_t id, void *arg) {
         owed |= seen && !(seen & 1);
         return;
     }
+    if (look == PM_CALL_GONE || (look == PM_CALL_AWAKE && r->thorough && pm_task_is_dead(id))) {
+        r->dead = true;
+        return;
+    }
     if (look == PM_CALL_AWAKE) {
-        r->running += !r->thorough || !pm_task_is_dead(id);
+        r->running++;
         return;
     }
     if (seen == (asked | 1))
@@ -230,12 +239,18 @@ static void ask(pid_t id, void *arg) {
     if (seen != asked &&
         atomic_compare_exchange_strong_explicit(&thread[id], &seen, asked, memory_order_acq_rel,
                                                 memory_order_acquire) &&
-        !on_its_way && signal_to(id) != 0)
+        !on_its_way && signal_to(id) != 0) {
         atomic_store_explicit(&thread[id], 0, memory_order_release);
-    if (r->thorough && pm_task_is_dead(id))
+        r->dead |= errno == ESRCH;
+        r->running += errno != ESRCH;
         return;
+    }
+    if (r->thorough && pm_task_is_dead(id)) {
+        r->dead = true;
+        return;
+    }
     if (r->thorough && is_held(id, r->hold, &about)) {
-        owed = true;
+        owed = r->dead = true;
         return;
     }
     // Libc's handler has met the signal, or the signal was for an earlier thread with this id. So
@@ -279,7 +294,7 @@ static bool is_over(struct patience *p) {
 }
 
 // A thread that is not listed yet can only have been made by one that runs. So when two rounds in a
-// row find no running thread, there is none.
+// row find no running thread, there is none. One is enough where the roll is whole (roll.h).
 static enum pm_threads ask_all(uint32_t now, struct patience *patience, bool hold) {
     struct timespec pause = {0, 50000};
     struct round r = {.turn = now};
@@ -287,11 +302,16 @@ static enum pm_threads ask_all(uint32_t now, struct patience *patience, bool hol
         bool last = is_over(patience);
         bool thorough = last || rounds % LOOK_EVERY >= LOOK_EVERY - 2;
         r = (struct round){.turn = now, .last = last, .thorough = thorough, .hold = hold};
-        if ((thorough && !put_handler()) || !pm_tasks_each_other(ask, &r))
+        if (thorough)
+            pm_roll_doubt();
+        if ((thorough && !put_handler()) || !pm_roll_each(ask, &r))
             return PM_THREADS_RUN;
+        bool whole = pm_roll_counts() && !r.dead;
         quiet = r.running ? 0 : quiet + 1;
-        if (quiet == 2)
+        if (quiet == 2 || (quiet && whole))
             return PM_THREADS_STILL;
+        if (quiet || r.dead)
+            pm_roll_doubt();
         if (!r.running)
             continue;
         syscall(SYS_nanosleep, &pause, NULL);
@@ -408,6 +428,7 @@ void pm_threads_forked(void) {
     atomic_store_explicit(&owner, 0, memory_order_relaxed);
     turn += turn & 1;
     pm_gates_open();
+    pm_roll_doubt();
     pm_calls_forked();
 }
 

@@ -10,6 +10,7 @@
 #include "base/cancel.h"
 #include "base/library.h"
 #include "base/lock.h"
+#include "base/roll.h"
 #include "base/tasks.h"
 #include "base/threads.h"
 #include "blocks/age.h"
@@ -105,7 +106,7 @@ static void each_memory_of(pid_t id, void *arg) {
 
 void pm_hold_each_memory(void (*each)(void *at, size_t len, void *arg), void *arg) {
     struct memory memory = {each, arg};
-    pm_tasks_each_other(each_memory_of, &memory);
+    pm_roll_each(each_memory_of, &memory);
 }
 
 void pm_release_all(void) {

@@ -66,6 +66,8 @@ static const struct need commits[] = {CALL(rt_tgsigqueueinfo),
                                       CALL(mmap),
                                       CALL(munmap),
                                       CALL(madvise),
+                                      CALL(clock_gettime),
+                                      CALL(newfstatat),
                                       FSTAT};
 // The end of the program. What fails does no harm there.
 static const struct need ends[] = {
