@@ -27,7 +27,9 @@ OBJCOPY ?= objcopy
 WERROR ?= -Werror
 LTO ?= 0
 CLANG ?= clang
-CLANG_FORMAT ?= clang-format
+# The house format is that of one version; others set some lines otherwise.
+FORMAT_VERSION = 14
+CLANG_FORMAT ?= $(or $(shell command -v clang-format-$(FORMAT_VERSION)),clang-format)
 PKG_CONFIG ?= pkg-config
 # Debian's own interpreter, which sees Debian's pytest; a python3 earlier on PATH may not.
 PYTHON ?= /usr/bin/python3
@@ -468,11 +470,17 @@ bench: all $(CONTENTION) ## compare time and memory with other allocators; a few
 
 # --- habits ------------------------------------------------------------------------------------
 
-format: ## rewrite the C sources in the house format
-	$(if $(FORMATTED),$(CLANG_FORMAT) -i $(FORMATTED))
+HAS_FORMATTER = $(CLANG_FORMAT) --version 2>/dev/null | grep -q 'version $(FORMAT_VERSION)\.'
+NO_FORMATTER = no clang-format $(FORMAT_VERSION), whose format the sources have; \
+	`pip install clang-format==$(FORMAT_VERSION).0.6` gives one, CLANG_FORMAT=PATH names it
 
-format-check: ## fail if `make format` would change a file
-	$(if $(FORMATTED),$(CLANG_FORMAT) --dry-run -Werror $(FORMATTED))
+format: ## rewrite the C sources in the house format
+	@$(HAS_FORMATTER) || { echo 'format: $(NO_FORMATTER)' >&2; exit 1; }
+	$(CLANG_FORMAT) -i $(FORMATTED)
+
+format-check: ## fail if `make format` would change a file; skipped with another clang-format
+	@if $(HAS_FORMATTER); then $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED); \
+		else echo 'format-check: skipped: $(NO_FORMATTER)'; fi
 
 check-layers: all ## fail if an include or a call runs upward, or files form a circle
 	$(PYTHON) scripts/check-layers --objects $(BUILD)/obj
