@@ -122,11 +122,11 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c tests/bench/durable/*.c \
 	docs/examples/*.c)
 
-.PHONY: all help test test-fast unit sanitize integration demo bench install uninstall clean \
+.PHONY: all help test test-fast unit unit-fast sanitize integration demo bench install uninstall clean \
 	installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style check-abi tests-built \
-	pmem-packages soak faults vm print-inner-calls FORCE
+	pmem-packages soak faults vm distro print-inner-calls FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -404,6 +404,9 @@ tests-built: all $(UNITS) $(SEEN)
 unit: $(UNITS) ## run the unit tests
 	$(call run_each,$(UNITS))
 
+unit-fast: $(filter-out $(LONG_UNITS:%=\%/%),$(UNITS)) ## run the unit tests of seconds
+	$(call run_each,$^)
+
 sanitize: $(ASAN_UNITS) ## run the unit tests under ASan and UBSan
 	$(call run_each,$(ASAN_UNITS))
 
@@ -429,6 +432,10 @@ integration: all $(CONTENTION) ## run whole processes under pytest
 vm: all ## cut the power of a guest with NVDIMMs; skipped if qemu is missing
 	BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/vm-test --quick
 
+# Only where its chroot was made before (scripts/distro-test says how), or DISTRO= names one.
+distro: ## build and try a part of the tests in another release of Debian, where its chroot is
+	@$(PYTHON) scripts/distro-test --part $(if $(DISTRO),$(DISTRO),--if-made trixie)
+
 # In this order, whatever -j says; a closing line as pytest's is the last one.
 test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) format-check
@@ -442,6 +449,7 @@ test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) fuzz-corpus
 	@$(MAKE) crash
 	@$(MAKE) vm
+	@$(MAKE) distro
 	@$(MAKE) integration
 
 test-fast: all $(CONTENTION) ## run the style and layer checks, unit tests, fast integration tests

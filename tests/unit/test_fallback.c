@@ -32,7 +32,7 @@ static void test_blocks(void) {
             memset(p, 0xee, size);
             last_end = p + size;
         }
-    int local;
+    const int local = 0;
     CHECK(!pm_fallback_owns(&local));
 }
 
