@@ -116,6 +116,18 @@ def one_message(done, *parts):
         assert part in lines[0], f"{part!r} is not in: {lines[0]}"
 
 
+def lacks(what):
+    """Skips the test: a program is missing, which this release may not have (scripts/bootstrap says
+    so). Where CI is set all must be there, so that no test is lost unseen."""
+    how = pytest.fail if os.environ.get("CI") else pytest.skip
+    return how(f"{what} is missing: run scripts/bootstrap --test")
+
+
+def needs(name):
+    """The path of a program that scripts/bootstrap --test installs."""
+    return shutil.which(name) or lacks(name)
+
+
 def app(name):
     path = BUILD / "apps" / name
     assert path.exists(), f"{path} is missing: run make"

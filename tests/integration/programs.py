@@ -21,7 +21,7 @@ import time
 
 import pytest
 
-from conftest import API, DEFAULT_HEAPS, ROOT, environment, run, said
+from conftest import API, DEFAULT_HEAPS, ROOT, environment, lacks, run, said
 
 UNPACKED = ROOT / "build-programs"  # made by scripts/bootstrap --test
 PLACES = (pathlib.Path("/"), UNPACKED)
@@ -41,7 +41,7 @@ def program(*names):
                 path = place / folder / name
                 if path.exists():
                     return path
-    return pytest.fail(f"{' or '.join(names)} is missing: run scripts/bootstrap --test")
+    return lacks(" or ".join(names))
 
 
 def postgres_folder():
@@ -49,7 +49,7 @@ def postgres_folder():
         for path in sorted(place.glob("usr/lib/postgresql/*/bin"), reverse=True):
             if (path / "postgres").exists():
                 return path
-    return pytest.fail("postgres is missing: run scripts/bootstrap --test")
+    return lacks("postgres")
 
 
 def surroundings(preload, home, **settings):

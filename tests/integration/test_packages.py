@@ -14,7 +14,7 @@ import tarfile
 
 import pytest
 
-from conftest import BUILD, ROOT
+from conftest import BUILD, ROOT, needs
 
 PACKAGE = ROOT / "scripts" / "package"
 TOOLS = ("dpkg-buildpackage", "dh", "lintian")
@@ -42,7 +42,7 @@ def succeeds(*argv, env=None):
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
     for tool in TOOLS:
-        assert shutil.which(tool), f"scripts/bootstrap --test installs {tool}"
+        needs(tool)
     folder = tmp_path_factory.mktemp("packages")
     subprocess.run([PACKAGE, "--output", folder, "deb"], check=True, env=environment(),
                    stdout=subprocess.DEVNULL)
@@ -155,7 +155,7 @@ def test_works_in_a_bare_system(chroot):
 
 def test_stands_in_for_libgc_when_asked(chroot):
     """The system has no libgc, and nothing of ours is taken for it."""
-    shutil.copy(shutil.which("mmv"), chroot / "usr/bin")
+    shutil.copy(needs("mmv"), chroot / "usr/bin")
     done = inside(chroot, """
         ldconfig
         cd /tmp && touch wash.txt iron.txt

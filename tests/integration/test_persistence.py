@@ -13,6 +13,7 @@ from conftest import (
     BUILD,
     compiled,
     fingerprint,
+    needs,
     recover,
     recovered,
     refuses,
@@ -34,7 +35,7 @@ MANGLED = ["_ZN3app5storeB5cxx11E", "_ZN3app6shapesE", "_ZN3app5titleB5cxx11E"]
 
 
 def cpp(*flags, name="pmtest_cpp"):
-    assert shutil.which("g++"), "scripts/bootstrap installs g++"
+    needs("g++")
     return compiled("cpp.cc", "-std=c++17", *flags, name=name, compiler="g++")
 
 
@@ -304,8 +305,7 @@ def own_variables(path):
 def test_dc_keeps_its_stack(heap, root, processes):
     """Names one static pointer of a stripped program, or all its variables, by their place in the
     file."""
-    dc = shutil.which("dc")
-    assert dc, "scripts/bootstrap installs dc"
+    dc = needs("dc")
     notes = subprocess.run(
         ["readelf", "-nW", dc], capture_output=True, text=True, check=True
     ).stdout

@@ -11,7 +11,7 @@ import subprocess
 import xml.etree.ElementTree
 
 import pytest
-from conftest import CC, environment
+from conftest import CC, environment, needs
 from tool_heaps import INFO, RUN, call, fingerprint, one_line
 
 # Blocks that only `a` reaches, only `b`, and both. Each list is linked through its first words.
@@ -206,7 +206,7 @@ def colours(png):
 
 @pytest.mark.parametrize("kind", ["svg", "html"])
 def test_a_browser_shows_it(drawn, tmp_path, kind):
-    assert shutil.which("chromium"), "scripts/bootstrap --test installs chromium"
+    needs("chromium")
     shown = tmp_path / f"heap.{kind}"
     shown.write_text(call(INFO, f"--{kind}", drawn).stdout)
     subprocess.run(
