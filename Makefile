@@ -42,7 +42,8 @@ DEPS = -MMD -MP
 LIB_CFLAGS = -std=gnu11 -D_GNU_SOURCE= -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-plt \
 	-fno-math-errno -ffunction-sections -fdata-sections \
 	-fno-builtin-malloc -fno-builtin-calloc -fno-builtin-realloc -fno-builtin-free \
-	-iquote . -iquote core -iquote gc -iquote preload $(WARN) $(CFLAGS) $(CPPFLAGS)
+	-iquote . -iquote core -iquote gc -iquote preload -include core/base/oldest_libc.h \
+	$(WARN) $(CFLAGS) $(CPPFLAGS)
 # Users' programs: no project directory on the include path.
 APP_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) $(CPPFLAGS)
 # The sanitizer build also asserts the order of locks (core/base/lock.h).
@@ -122,8 +123,8 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c tests/bench/durable/*.c \
 	docs/examples/*.c)
 
-.PHONY: all help test test-fast unit unit-fast sanitize integration demo bench install uninstall clean \
-	installed-files dist deb \
+.PHONY: all help test test-fast unit unit-fast sanitize integration demo bench install uninstall \
+	clean installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style check-abi tests-built \
 	pmem-packages soak faults vm distro print-inner-calls FORCE
