@@ -172,7 +172,9 @@ EXPORT void GC_set_max_heap_size(gc_word bytes) { pm_gc_settings.max_heap = byte
 EXPORT void GC_abort_on_oom(void) { pm_gc_abort("Insufficient memory for the allocation"); }
 
 // ---- kept, but without a meaning here -----------------------------------------------------------
-// They tune what this collector does otherwise: incremental marking in steps, several attempts.
+// They tune what this collector does otherwise: incremental marking in steps, several attempts. A
+// corrector of stack pointers, which came after 8.2.2, names a stack beside the one that a thread is
+// on; this collector looks at both.
 
 #define KEPT(type, name, first)                                                                    \
     static type kept_##name = first;                                                               \
@@ -184,6 +186,8 @@ KEPT(int, rate, 10)
 KEPT(int, max_prior_attempts, 1)
 KEPT(int, manual_vdb_allowed, 0)
 KEPT(int, force_unmap_on_gcollect, 0)
+typedef void stack_fn(void **stack, void *thread);
+KEPT(stack_fn *, sp_corrector, NULL)
 
 struct time_limit {
     unsigned long milliseconds, nanoseconds;

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD, compiled, recover, run, said, tool
+from conftest import BUILD, compiled, recover, run, said, succeeds, tool
 
 CASES = (
     "churn sizes large chain interiors typed kinds lists lists_without_pointers uncollectable "
@@ -96,6 +96,21 @@ def test_every_name_of_libgc_is_there():
     theirs = exported(LIBGC)
     assert len(theirs) > 280
     assert theirs <= exported(BUILD / "pmalloc-libgc" / "libpmalloc_gc.so")
+
+
+# Its name is younger than Debian 12's libgc, so the program looks for it.
+def test_a_corrector_of_stack_pointers_is_kept(tmp_path):
+    source = tmp_path / "corrector.c"
+    source.write_text(
+        "#include <dlfcn.h>\n#include <stdio.h>\n"
+        "static void correct(void **stack, void *thread) { *stack = thread; }\n"
+        "int main(void) { void (*set)(void *) = dlsym(RTLD_DEFAULT, \"GC_set_sp_corrector\");\n"
+        "void *(*get)(void) = dlsym(RTLD_DEFAULT, \"GC_get_sp_corrector\");\n"
+        "if (!set || !get || get()) return 1;\n"
+        "set(correct); printf(\"%d\\n\", get() == correct); return 0; }\n"
+    )
+    done = with_gc([compiled(source)])
+    assert succeeds(done) == "1\n"
 
 
 # A link that nobody would ever clear is not taken in silence. Debian's libgc ends the program, too.
