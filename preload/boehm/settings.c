@@ -173,8 +173,8 @@ EXPORT void GC_abort_on_oom(void) { pm_gc_abort("Insufficient memory for the all
 
 // ---- kept, but without a meaning here -----------------------------------------------------------
 // They tune what this collector does otherwise: incremental marking in steps, several attempts. A
-// corrector of stack pointers, which came after 8.2.2, names a stack beside the one that a thread is
-// on; this collector looks at both.
+// corrector of stack pointers, which came after 8.2.2, names a stack beside the one that a thread
+// is on; this collector looks at both.
 
 #define KEPT(type, name, first)                                                                    \
     static type kept_##name = first;                                                               \
