@@ -19,6 +19,7 @@ struct pm_pagemap_scan {
 #define PM_SCAN_FILE ((uint64_t)1 << 2)
 #define PM_SCAN_PRESENT ((uint64_t)1 << 3)
 #define PM_SCAN_SWAPPED ((uint64_t)1 << 4)
+#define PM_SCAN_GUARD ((uint64_t)1 << 8) // kernels that do not know it refuse the call
 
 // Calls `fn`, unless it is NULL, for each run of pages of [start, end) that the categories ask for.
 // `fd` is a pagemap. False: the kernel cannot do it, or not here; `fn` may have been called.

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,23 +25,40 @@ static void found_run(uint64_t start, uint64_t end, void *each) {
 }
 
 // Copied pages are in memory or swapped out, and not a file's.
-static bool scan(int fd, char *at, size_t len, pm_own_fn *fn, void *arg) {
+static bool scan_but(uint64_t none_of, int fd, char *at, size_t len, const struct each *each) {
     struct pm_pagemap_scan s = {.start = (uintptr_t)at,
                                 .end = (uintptr_t)at + len,
-                                .category_inverted = PM_SCAN_FILE,
-                                .category_mask = PM_SCAN_FILE,
+                                .category_inverted = none_of,
+                                .category_mask = none_of,
                                 .category_anyof_mask = PM_SCAN_PRESENT | PM_SCAN_SWAPPED,
                                 .return_mask = PM_SCAN_PRESENT};
-    return pm_pagemap_scan(fd, &s, found_run, &(struct each){fn, arg});
+    return pm_pagemap_scan(fd, &s, found_run, (void *)(uintptr_t)each);
+}
+
+// A guard page (MADV_GUARD_INSTALL, from Linux 6.13 on) looks as if it were on swap, and whoever
+// reads it is ended. glibc 2.42 puts one below each thread's stack.
+#define GUARD_INSTALL 102 // MADV_GUARD_INSTALL, which older headers lack
+static bool has_guards(void) { return syscall(SYS_madvise, NULL, 0, GUARD_INSTALL) == 0; }
+
+static bool scan(int fd, char *at, size_t len, pm_own_fn *fn, void *arg) {
+    static uint64_t none_of = PM_SCAN_FILE | PM_SCAN_GUARD;
+    const struct each each = {fn, arg};
+    if (scan_but(none_of, fd, at, len, &each))
+        return true;
+    if (none_of == PM_SCAN_FILE || has_guards())
+        return false; // then the bits tell, from 6.15 on
+    none_of = PM_SCAN_FILE;
+    return scan_but(none_of, fd, at, len, &each);
 }
 
 #define BIT_PRESENT ((uint64_t)1 << 63)
 #define BIT_SWAPPED ((uint64_t)1 << 62)
 #define BIT_FILE ((uint64_t)1 << 61)
+#define BIT_GUARD ((uint64_t)1 << 58)
 #define WORDS 512
 
 static bool is_own(uint64_t word) {
-    return (word & (BIT_PRESENT | BIT_SWAPPED)) && !(word & BIT_FILE);
+    return (word & (BIT_PRESENT | BIT_SWAPPED)) && !(word & (BIT_FILE | BIT_GUARD));
 }
 
 static bool read_bits(int fd, char *at, size_t len, pm_own_fn *fn, void *arg) {

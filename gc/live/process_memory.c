@@ -38,6 +38,7 @@ static void give_own(char *at, size_t len, void *arg) {
 
 #define BIT_PRESENT ((uint64_t)1 << 63)
 #define BIT_SWAPPED ((uint64_t)1 << 62)
+#define BIT_GUARD ((uint64_t)1 << 58) // reading it ends the program
 
 // Shared memory may be a file with holes. Reading one on tmpfs takes space, so only pages that this
 // process has touched are read.
@@ -52,7 +53,7 @@ static void give_touched(const struct search *s, uintptr_t at, uintptr_t end) {
         if (got < (long)sizeof word[0])
             break;
         for (size_t i = 0; i < (size_t)got / sizeof word[0]; i++, at += PM_PAGE_SIZE)
-            if (word[i] & (BIT_PRESENT | BIT_SWAPPED))
+            if ((word[i] & (BIT_PRESENT | BIT_SWAPPED)) && !(word[i] & BIT_GUARD))
                 s->each((void *)at, PM_PAGE_SIZE, s->arg);
     }
     if (fd >= 0)

@@ -98,6 +98,30 @@ def test_every_name_of_libgc_is_there():
     assert theirs <= exported(BUILD / "pmalloc-libgc" / "libpmalloc_gc.so")
 
 
+# glibc 2.42 puts guard pages below the stacks of threads, in the mapping of the stack. To the kernel
+# they look like pages on swap, so the collector went there.
+@pytest.mark.parametrize("shared", ["MAP_PRIVATE", "MAP_SHARED"])
+def test_guard_pages_are_not_read(tmp_path, shared):
+    source = tmp_path / "guard.c"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n#include <sys/mman.h>\n"
+        "int main(void) {\n"
+        "void *(*take)(size_t) = dlsym(RTLD_DEFAULT, \"GC_malloc\");\n"
+        "void (*collect)(void) = dlsym(RTLD_DEFAULT, \"GC_gcollect\");\n"
+        f"int how = MAP_ANONYMOUS | {shared};\n"
+        "int **p = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, how, -1, 0);\n"
+        "p[0] = p[512] = NULL; p[1024] = take(64); *p[1024] = 7;\n"
+        "if (madvise(p + 512, 4096, 102) != 0) { puts(\"none\"); return 0; }\n"
+        "for (int i = 0; i < 3; i++) collect();\n"
+        "for (int i = 0; i < 10000; i++) *(int *)take(64) = 8;\n"
+        "printf(\"%d\\n\", *p[1024]); return 0; }\n"
+    )
+    done = with_gc([compiled(source)])
+    if succeeds(done) == "none\n":
+        pytest.skip("this kernel has no guard pages")
+    assert done.stdout == "7\n"
+
+
 # Its name is younger than Debian 12's libgc, so the program looks for it.
 def test_a_corrector_of_stack_pointers_is_kept(tmp_path):
     source = tmp_path / "corrector.c"
