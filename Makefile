@@ -485,7 +485,7 @@ NO_FORMATTER = no clang-format $(FORMAT_VERSION), whose format the sources have;
 
 format: ## rewrite the C sources in the house format
 	@$(HAS_FORMATTER) || { echo 'format: $(NO_FORMATTER)' >&2; exit 1; }
-	$(CLANG_FORMAT) -i $(FORMATTED)
+	@$(CLANG_FORMAT) -i $(FORMATTED)
 
 format-check: ## fail if `make format` would change a file; skipped with another clang-format
 	@if $(HAS_FORMATTER); then $(CLANG_FORMAT) --dry-run -Werror $(FORMATTED); \

@@ -31,6 +31,21 @@ EXPORT void *malloc(size_t size) { return pm_malloc(size); }
 EXPORT void free(void *p) { pm_free(p); }
 EXPORT void *calloc(size_t count, size_t size) { return pm_calloc(count, size); }
 EXPORT void *realloc(void *p, size_t size) { return pm_realloc(p, size); }
+
+// C23's names, in glibc from 2.43 on. The sizes only say what a caller must know anyhow.
+EXPORT void free_sized(void *p, size_t size);
+EXPORT void free_sized(void *p, size_t size) {
+    (void)size;
+    pm_free(p);
+}
+
+EXPORT void free_aligned_sized(void *p, size_t align, size_t size);
+EXPORT void free_aligned_sized(void *p, size_t align, size_t size) {
+    (void)align;
+    (void)size;
+    pm_free(p);
+}
+
 EXPORT size_t malloc_usable_size(void *p) { return p == pm_marker ? PM_MARK : pm_usable_size(p); }
 
 EXPORT void *reallocarray(void *p, size_t count, size_t size) {

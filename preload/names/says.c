@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <syslog.h>
@@ -32,6 +33,25 @@ typedef const posix_spawnattr_t *attributes;
 
 // Not the program itself, and no question whether there is a process (signal 0).
 static bool signals_other(pid_t to, int number) { return number != 0 && to != getpid(); }
+
+// pidfd_spawn(), which glibc has from 2.39 on. A program that asks by dlsym() whether there is one
+// finds the name here, so it has to work.
+typedef int spawn_fn(pid_t *, const char *, actions, attributes, list, list);
+static int spawn_by(spawn_fn *spawn, int *fd, const char *file, actions a, attributes t, list argv,
+                    list envp) {
+    pid_t child;
+    int probe = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (probe < 0)
+        return errno;
+    close(probe);
+    int error = spawn(&child, file, a, t, argv, envp);
+    if (error)
+        return error;
+    *fd = (int)syscall(SYS_pidfd_open, child, 0);
+    return *fd < 0 ? errno : 0;
+}
+#define BY_SPAWN spawn_by(pm_says_posix_spawn, f, file, a, t, argv, envp)
+#define BY_SPAWNP spawn_by(pm_says_posix_spawnp, f, file, a, t, argv, envp)
 
 // Result, what it is without the function, name, parameters, arguments, what it says. Requests of
 // aio.h: what they do is not looked at.
@@ -72,6 +92,10 @@ static bool signals_other(pid_t to, int number) { return number != 0 && to != ge
     X(int, -1, tgkill, (pid_t p, pid_t t, int s), (p, t, s), TELL_IF(signals_other(p, s)))         \
     X(int, -1, pidfd_send_signal, (int f, int s, void *info, unsigned flags), (f, s, info, flags), \
       TELL_IF(s))                                                                                  \
+    X(int, BY_SPAWN, pidfd_spawn, (int *f, const char *file, actions a, attributes t, list argv,   \
+                               list envp), (f, file, a, t, argv, envp), TELL)                      \
+    X(int, BY_SPAWNP, pidfd_spawnp, (int *f, const char *file, actions a, attributes t, list argv, \
+                                 list envp), (f, file, a, t, argv, envp), TELL)                    \
     X(void, (void)0, __vsyslog_chk, (int level, int flag, const char *format, va_list args),       \
       (level, flag, format, args), TELL)
 #else

@@ -195,6 +195,23 @@ static void realloc_special(void) {
     my_free(p);
 }
 
+// C23's names, which only newer libcs have. A freed block is the next one of its size.
+static void sized_frees(void) {
+    void (*sized)(void *, size_t), (*aligned)(void *, size_t, size_t);
+    *(void **)&sized = dlsym(RTLD_DEFAULT, "free_sized");
+    *(void **)&aligned = dlsym(RTLD_DEFAULT, "free_aligned_sized");
+    if (!sized || !aligned)
+        return; // libc's own; PMAlloc's names are all checked by their list
+    void *p = my_malloc(100), *q;
+    sized(p, 100);
+    sized(NULL, 100);
+    CHECK((q = my_malloc(100)) == p);
+    aligned(q, 16, 100);
+    aligned(NULL, 16, 100);
+    CHECK((q = my_malloc(100)) == p);
+    my_free(q);
+}
+
 // A large block grows in place while the pages after it are free. It shrinks in place.
 static void realloc_in_place(void) {
     char *p = my_malloc(1 << 20);
@@ -408,18 +425,18 @@ static const struct {
 } checks[] = {
 #define ENTRY(f)                                                                                   \
     { #f, f }
-    ENTRY(malloc_zero),       ENTRY(usable_size),        ENTRY(free_keeps_errno),
-    ENTRY(huge_sizes),        ENTRY(calloc_overflow),    ENTRY(calloc_zeroes),
-    ENTRY(realloc_contents),  ENTRY(realloc_special),    ENTRY(realloc_in_place),
-    ENTRY(alignment),         ENTRY(posix_memalign_all), ENTRY(posix_memalign_fails),
-    ENTRY(odd_alignment),     ENTRY(page_alignment),     ENTRY(introspection),
-    ENTRY(info_xml),          ENTRY(trim_gives_back),    ENTRY(random_calls),
-    ENTRY(threads),           ENTRY(tls_destructors),    ENTRY(many_threads),
-    ENTRY(double_free_small), ENTRY(double_free_large),  ENTRY(double_free_huge),
-    ENTRY(interior_small),    ENTRY(interior_large),     ENTRY(interior_huge),
-    ENTRY(misaligned_small),  ENTRY(misaligned_large),   ENTRY(realloc_freed),
-    ENTRY(usable_freed),      ENTRY(never_allocated),    ENTRY(foreign_stack),
-    ENTRY(foreign_mapping),
+    ENTRY(malloc_zero),          ENTRY(usable_size),       ENTRY(free_keeps_errno),
+    ENTRY(huge_sizes),           ENTRY(calloc_overflow),   ENTRY(calloc_zeroes),
+    ENTRY(sized_frees),          ENTRY(realloc_contents),  ENTRY(realloc_special),
+    ENTRY(realloc_in_place),     ENTRY(alignment),         ENTRY(posix_memalign_all),
+    ENTRY(posix_memalign_fails), ENTRY(odd_alignment),     ENTRY(page_alignment),
+    ENTRY(introspection),        ENTRY(info_xml),          ENTRY(trim_gives_back),
+    ENTRY(random_calls),         ENTRY(threads),           ENTRY(tls_destructors),
+    ENTRY(many_threads),         ENTRY(double_free_small), ENTRY(double_free_large),
+    ENTRY(double_free_huge),     ENTRY(interior_small),    ENTRY(interior_large),
+    ENTRY(interior_huge),        ENTRY(misaligned_small),  ENTRY(misaligned_large),
+    ENTRY(realloc_freed),        ENTRY(usable_freed),      ENTRY(never_allocated),
+    ENTRY(foreign_stack),        ENTRY(foreign_mapping),
 };
 
 int main(int argc, char **argv) {

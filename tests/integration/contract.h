@@ -7,6 +7,7 @@
 #define PMALLOC_TESTS_INTEGRATION_CONTRACT_H
 
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <stdint.h>

@@ -294,6 +294,16 @@ static void tell_posix_spawn(void) {
 static void tell_posix_spawnp(void) {
     need(posix_spawnp(&other, "true", NULL, NULL, true_argv, no_environment) == 0);
 }
+// glibc has them from 2.39 on, and PMAlloc anyhow.
+static void spawn_with_fd(const char *name, const char *file) {
+    int (*spawn)(int *, const char *, const void *, const void *, char **, char **), fd = -1;
+    *(void **)&spawn = dlsym(RTLD_DEFAULT, name);
+    need(spawn && spawn(&fd, file, NULL, NULL, true_argv, no_environment) == 0 && fd >= 0);
+    siginfo_t info;
+    need(waitid(P_PIDFD, (id_t)fd, &info, WEXITED) == 0 && info.si_status == 0);
+}
+static void tell_pidfd_spawn(void) { spawn_with_fd("pidfd_spawn", "/bin/true"); }
+static void tell_pidfd_spawnp(void) { spawn_with_fd("pidfd_spawnp", "true"); }
 static void tell_system(void) { need(system("true") == 0); }
 static void tell_popen(void) { need(popen("true", "w") != NULL); }
 #define ECHO "/bin/echo", "echo", "done"
@@ -372,9 +382,10 @@ static void silent_questions(void) { need(system(NULL) != 0); }
     X(mq_timedsend) X(raw_mq_timedsend) X(semop) X(semtimedop) X(raw_semop) X(kill) X(killpg)      \
     X(sigqueue) X(tgkill) X(pidfd_send_signal) X(raw_pidfd_send_signal) X(raw_kill)                \
     X(raw_tkill) X(raw_tgkill) X(raw_sigqueueinfo) X(raw_tgsigqueueinfo) X(fork) X(raw_fork)       \
-    X(raw_clone) X(raw_clone3) X(clone) X(vfork) X(posix_spawn) X(posix_spawnp) X(system)          \
-    X(popen) X(execve) X(execv) X(execvp) X(execvpe) X(fexecve) X(execveat) X(execl) X(execlp)     \
-    X(execle) X(raw_execve) X(raw_execveat) X(_exit) X(_Exit) X(raw_exit_group) X(raw_write)       \
+    X(raw_clone) X(raw_clone3) X(clone) X(vfork) X(posix_spawn) X(posix_spawnp) X(pidfd_spawn)     \
+    X(pidfd_spawnp) X(system) X(popen) X(execve) X(execv) X(execvp) X(execvpe) X(fexecve)          \
+    X(execveat) X(execl) X(execlp) X(execle) X(raw_execve) X(raw_execveat) X(_exit) X(_Exit)       \
+    X(raw_exit_group) X(raw_write)                                                                 \
     X(raw_writev) X(raw_pwrite64) X(raw_pwritev) X(raw_pwritev2) X(raw_sendto) X(raw_sendmsg)      \
     X(raw_sendmmsg) X(raw_sendfile) X(raw_splice) X(raw_tee) X(raw_vmsplice) X(raw_connect)        \
     X(raw_shutdown) X(raw_semtimedop)

@@ -98,8 +98,8 @@ def test_every_name_of_libgc_is_there():
     assert theirs <= exported(BUILD / "pmalloc-libgc" / "libpmalloc_gc.so")
 
 
-# glibc 2.42 puts guard pages below the stacks of threads, in the mapping of the stack. To the kernel
-# they look like pages on swap, so the collector went there.
+# glibc 2.42 puts guard pages below the stacks of threads, in the mapping of the stack. To the
+# kernel they look like pages on swap, so the collector went there.
 @pytest.mark.parametrize("shared", ["MAP_PRIVATE", "MAP_SHARED"])
 def test_guard_pages_are_not_read(tmp_path, shared):
     source = tmp_path / "guard.c"

@@ -35,6 +35,7 @@ CHECKS = [
     "calloc_zeroes",
     "realloc_contents",
     "realloc_special",
+    "sized_frees",
     "realloc_in_place",
     "alignment",
     "posix_memalign_all",
@@ -175,7 +176,7 @@ def test_exports_are_libcs_names_and_our_own():
     names = {line.split()[-1] for line in done.stdout.splitlines()}
     libc = (
         "malloc free calloc realloc reallocarray aligned_alloc memalign posix_memalign valloc "
-        "pvalloc"
+        "pvalloc free_sized free_aligned_sized"
     )
     libc += " malloc_usable_size mallopt mallinfo mallinfo2 malloc_trim malloc_stats malloc_info"
     assert set(libc.split()) <= names
