@@ -9,6 +9,18 @@
 #include <stdio.h>
 #include <string.h>
 
+// Whether the test is built with the address sanitizer.
+#if defined(__SANITIZE_ADDRESS__)
+#define ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ASAN 1
+#endif
+#endif
+#ifndef ASAN
+#define ASAN 0
+#endif
+
 static int check_failures;
 
 #define CHECK(cond)                                                                                \

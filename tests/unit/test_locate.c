@@ -17,17 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ASAN 1
-#endif
-#endif
-#ifndef ASAN
-#define ASAN 0
-#endif
-
 // Counts allocations, to show that resolving a root makes none. Not under ASan, which brings its
 // own malloc.
 static volatile unsigned long allocations;

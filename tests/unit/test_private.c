@@ -431,7 +431,8 @@ int main(void) {
     RUN_CHILD(parting_takes_nothing);
     RUN_CHILD(parting_from_a_file_out_of_reach);
     RUN_CHILD(parting_that_fails_changes_nothing);
-    RUN_CHILD(thrifty_parting);
+    if (!ASAN) // which from gcc 14 on maps shadow for each mapping, and ends where it cannot
+        RUN_CHILD(thrifty_parting);
     RUN_CHILD(hold);
     return CHECK_DONE();
 }
