@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""scripts/bootstrap on systems that are not this one: their tools are stubs that say what was asked
+of them. And what `make test` says where there is no chroot of another release."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from conftest import ROOT, said, succeeds
+
+TOOLS = ("sh", "dirname", "sed", "tr", "cut", "head", "env", "cat", "mkdir", "rm")
+SERVERS = ("memcached", "nginx", "postgresql")
+
+
+class System:
+    """A tree with the script, and a PATH of nothing but stubs and a few tools."""
+
+    def __init__(self, folder):
+        self.folder, self.bin, self.log = folder, folder / "bin", folder / "log"
+        self.bin.mkdir()
+        (folder / "scripts").mkdir()
+        shutil.copy(ROOT / "scripts" / "bootstrap", folder / "scripts")
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool))
+        self.log.touch()
+        self.stub("id", "echo 0")
+
+    def stub(self, name, body="exit 0"):
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def debian(self, known, broken=()):
+        """`known`: what apt has, a pattern of sh; `broken`: what cannot be installed."""
+        self.stub("dpkg-query", "exit 1")
+        has = f'case "$name" in {known}) candidate=1;; *) candidate="(none)";; esac'
+        tell = 'echo "$name:"; echo "  Candidate: $candidate"'
+        self.stub("apt-cache", f"shift; for name; do {has}; {tell}; done")
+        fails = "".join(f'*" {name} "*) exit 100;; ' for name in broken)
+        log = f'echo "$*" >> {self.log}'
+        self.stub("apt-get", f'{log}; case "$* " in {fails}*) exit 0;; esac')
+        for server in SERVERS:
+            path = self.folder / "build-programs" / "usr" / "bin" / server
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(0o755)
+
+    def bootstrap(self, *options):
+        return subprocess.run(
+            [self.folder / "scripts" / "bootstrap", *options],
+            env={"PATH": str(self.bin)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def asked(self, what):
+        return [line for line in self.log.read_text().splitlines() if f" {what} " in f" {line} "]
+
+
+@pytest.fixture
+def system(tmp_path):
+    return System(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "known, taken",
+    [
+        ("*", "libclang-rt-dev"),
+        ("libclang-rt-dev) candidate='(none)';; *", "libclang-rt-18-dev"),
+        ("libclang-rt-dev|libclang-rt-18-dev) candidate='(none)';; *", "libclang-rt-14-dev"),
+    ],
+)
+def test_the_first_name_that_the_release_has(system, known, taken):
+    system.debian(known)
+    succeeds(system.bootstrap())
+    (install,) = system.asked("install")
+    assert [name for name in install.split() if "clang-rt" in name] == [taken]
+    assert {"gcc", "libpmem-dev", "clang-format", "pkg-config"} <= set(install.split())
+
+
+def test_what_a_release_lacks_is_left_out_with_a_line(system):
+    system.debian("neko|parser3-cgi) candidate='(none)';; *")
+    done = system.bootstrap("--test")
+    succeeds(done)
+    lines = done.stderr.splitlines()
+    assert [line.split()[3] for line in lines] == ["neko", "parser3-cgi"], said(done)
+    assert all("the tests that need it are skipped" in line for line in lines)
+    installed = " ".join(system.asked("install")).split()
+    assert "gawk" in installed and "neko" not in installed
+
+
+def test_the_build_needs_its_packages(system):
+    system.debian("libpmem-dev) candidate='(none)';; *")
+    done = system.bootstrap()
+    assert done.returncode == 1 and "no package libpmem-dev" in done.stderr, said(done)
+    assert not system.asked("install")
+
+
+def test_one_package_does_not_keep_back_the_others(system):
+    system.debian("*", broken=["lilypond"])
+    done = system.bootstrap("--test")
+    succeeds(done)
+    assert done.stderr.count("\n") == 1 and "left out: lilypond" in done.stderr, said(done)
+    assert system.asked("gawk")[-1].endswith(" gawk")  # by itself
+
+
+@pytest.mark.parametrize(
+    "tool, package", [("dnf", "compiler-rt"), ("pacman", "python-pytest"), ("apk", "build-base")]
+)
+def test_other_systems_get_their_own_command(system, tool, package):
+    system.stub(tool)
+    done = system.bootstrap()
+    assert done.returncode == 1 and package in done.stderr, said(done)
+    assert f"sudo {tool} " in done.stderr
+    # And go on once all is there.
+    for name in ("gcc", "make", "pkg-config", "python3"):
+        system.stub(name)
+    done = system.bootstrap()
+    assert done.returncode == 0 and "what the build needs is there" in done.stderr, said(done)
+
+
+def test_another_formatter_is_no_failure(tmp_path):
+    other = tmp_path / "clang-format"
+    other.write_text("#!/bin/sh\necho clang-format version 19.1.7; exit 1\n")
+    other.chmod(0o755)
+    make = ["make", "-s", "-C", ROOT, f"CLANG_FORMAT={other}"]
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    done = subprocess.run([*make, "format-check"], capture_output=True, text=True, env=env)
+    assert "skipped" in succeeds(done) and "clang-format==14" in done.stdout
+    done = subprocess.run([*make, "format"], capture_output=True, text=True, env=env)
+    assert done.returncode == 2 and "no clang-format 14" in done.stderr, said(done)
+
+
+def test_no_chroot_no_part(tmp_path):
+    argv = [ROOT / "scripts" / "distro-test", "--cache", tmp_path, "--if-made", "--part", "trixie"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert succeeds(done).startswith("distro-test: skipped: no chroot of trixie")
+    assert "scripts/distro-test --part trixie" in done.stdout
+    assert not list(tmp_path.iterdir())
