@@ -4,6 +4,8 @@
 
 #include <linux/futex.h>
 #include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -58,8 +60,46 @@ bool pm_calls_record(void) {
     return pm_calls_recorded;
 }
 
+// ---- the mark -----------------------------------------------------------------------------------
+
+// glibc registers a struct rseq for each thread at this offset from the thread pointer (2.35).
+extern const ptrdiff_t __rseq_offset __attribute__((weak));
+extern const unsigned __rseq_size __attribute__((weak));
+#define RSEQ_CPU_ID 4  // negative: not registered
+#define RSEQ_SECTION 8 // rseq_cs
+
+// A section of one instruction that nobody runs. The kernel checks what it reads: where the section
+// would be left to, and that glibc's signature stands before that.
+__asm__(".section .text\n.balign 4\n.long 0x53053053\n"
+        ".hidden pm_call_left\n.globl pm_call_left\npm_call_left: ud2\n"
+        ".hidden pm_call_section\n.globl pm_call_section\npm_call_section: ud2\n"
+        ".section .data.rel.ro,\"aw\"\n.balign 32\n.hidden pm_call_mark\n.globl pm_call_mark\n"
+        ".type pm_call_mark, @object\n.size pm_call_mark, 32\n"
+        "pm_call_mark: .quad 0, pm_call_section, 1, pm_call_left\n.previous\n.text\n");
+
+static _Atomic uint64_t *find_mark(void) {
+    if (!&__rseq_offset || !&__rseq_size || !__rseq_size)
+        return NULL;
+    char *rseq = (char *)__builtin_thread_pointer() + __rseq_offset;
+    return *(volatile int32_t *)(rseq + RSEQ_CPU_ID) < 0
+               ? NULL
+               : (_Atomic uint64_t *)(rseq + RSEQ_SECTION);
+}
+
+// Whether the mark stands: read by a call that can fail, because the thread may have ended.
+static enum pm_call_look look_at_mark(const struct pm_call_record *of, pid_t id) {
+    uint64_t found = 0;
+    bool gone = false;
+    if (!of->mark || !pm_task_peek(id, of->mark, &found, sizeof found, &gone))
+        return gone ? PM_CALL_GONE : PM_CALL_AWAKE;
+    return found == (uintptr_t)pm_call_mark ? PM_CALL_ASLEEP : PM_CALL_AWAKE;
+}
+
+// ---- calls and holds ----------------------------------------------------------------------------
+
 struct pm_call_record *pm_calls_find_own(void) {
     struct pm_call_record *own = &record[pm_bare_call(SYS_gettid, 0, 0, 0, 0)];
+    own->mark = find_mark();
     // An earlier thread with this id may have ended inside a call.
     atomic_store_explicit(&own->call, NULL, memory_order_relaxed);
     atomic_store_explicit(&own->used, 0, memory_order_relaxed);
@@ -129,11 +169,11 @@ static bool is_other(long number, bool by_futex) {
            number == SYS_flock || number == SYS_fcntl || number == SYS_openat;
 }
 
-static enum pm_call_look look_below(pid_t id, uintptr_t frame, bool by_futex) {
+static enum pm_call_look look_below(const struct pm_call_record *of, pid_t id, uintptr_t frame) {
     char text[256];
-    bool gone;
+    bool gone, by_futex = atomic_load_explicit(&of->by_futex, memory_order_relaxed);
     if (!pm_task_read(id, "syscall", text, sizeof text, &gone))
-        return gone ? PM_CALL_GONE : PM_CALL_AWAKE;
+        return gone ? PM_CALL_GONE : look_at_mark(of, id);
     const char *at = strrchr(text, ' ');
     if (text[0] < '0' || text[0] > '9' || !at)
         return PM_CALL_AWAKE;
@@ -153,7 +193,7 @@ static bool spends_time_outside(struct pm_call_record *of, pid_t id) {
     bool gone;
     uint32_t hold = atomic_load_explicit(&pm_calls_word, memory_order_relaxed) << TICK_BITS;
     if (!pm_task_read(id, "stat", text, sizeof text, &gone))
-        return false;
+        return !gone; // it cannot be known, so the thread is asked, and its call may end with EINTR
     uint32_t ticks = pm_os_stat_number(text, PM_STAT_USER) & ((1u << TICK_BITS) - 1);
     if ((of->looked_at - hold) >> TICK_BITS)
         of->looked_at = hold + ticks;
@@ -168,8 +208,7 @@ static enum pm_call_look look_at(struct pm_call_record *of, pid_t id, const stru
     uint64_t used = settles ? used_by(id) : 0;
     if (used && atomic_load_explicit(&of->used, memory_order_relaxed) == used)
         return PM_CALL_ASLEEP;
-    enum pm_call_look look =
-        look_below(id, (uintptr_t)call, atomic_load_explicit(&of->by_futex, memory_order_relaxed));
+    enum pm_call_look look = look_below(of, id, (uintptr_t)call);
     atomic_store_explicit(&of->used, look == PM_CALL_ASLEEP ? used : 0, memory_order_relaxed);
     return look;
 }

@@ -14,6 +14,11 @@
 // the word before it sleeps: it waits in pm_call_enter(), and a signal for it comes before the call
 // or not at all.
 //
+// The holder reads in /proc whether a thread sleeps in its call. Where /proc cannot be read a mark
+// says it: while a thread is in a call, its rseq_cs names a section that it never runs. The kernel
+// takes the mark away when it delivers a signal, or when the thread returns to the program after
+// another one had its core (rseq(2)). So a thread whose mark stands runs no signal handler.
+//
 // The kernel may store what a call returns while threads are held, and libc some bytes of its own
 // around the call. pm_calls_each_memory() tells where.
 #ifndef PM_CALLS_H
@@ -61,6 +66,7 @@ struct pm_call_record {
     uint32_t asleep_in;             // the holder's: the hold in which the thread was found asleep
     _Atomic bool by_futex;          // of the call, which may lie on a stack that is no more
     _Atomic uint64_t used;          // the holder's: processor time, when it was seen asleep; or 0
+    _Atomic uint64_t *mark;         // the thread's rseq_cs, NULL: it has none
 };
 
 // Odd while threads are held. A futex.
@@ -74,6 +80,9 @@ extern bool pm_calls_recorded;
 extern long pm_calls_process;
 // Switches it on for good. A call that a thread sleeps in already stays unknown. False: no memory.
 bool pm_calls_record(void);
+
+// What the mark is: a struct rseq_cs.
+extern const uint64_t pm_call_mark[4];
 
 // The cold parts of the two functions below. They store no errno. The holder itself goes on
 // (false), and so does the child of a vfork() after a little.
@@ -97,6 +106,9 @@ static inline void pm_call_enter(struct pm_call *call) {
     atomic_store(&own->call, call);
     while (__builtin_expect(atomic_load(&pm_calls_word) & 1, 0) && pm_calls_rest(own)) {
     }
+    // Last: a handler that comes before this is over when the mark stands.
+    if (own->mark)
+        atomic_store_explicit(own->mark, (uintptr_t)pm_call_mark, memory_order_release);
 }
 
 // After a call during which the holder may have taken this thread for asleep. It slept after the
@@ -106,6 +118,8 @@ static inline void pm_call_leave(struct pm_call *call) {
     while (__builtin_expect(atomic_load_explicit(&pm_calls_word, memory_order_acquire) & 1, 0) &&
            pm_calls_rest(own)) {
     }
+    if (own->mark)
+        atomic_store_explicit(own->mark, 0, memory_order_release);
     if (__builtin_expect(call->outer != NULL, 0))
         atomic_store_explicit(&own->by_futex, call->outer->by_futex, memory_order_relaxed);
     atomic_store_explicit(&own->call, call->outer, memory_order_release);

@@ -132,7 +132,7 @@ static bool find_overlap(const char *line, void *arg) {
 void pm_os_who_maps(uint64_t base, uint64_t len, char *out, size_t outlen) {
     struct who who = {base, len, out, outlen};
     out[0] = '\0';
-    each_map("self", find_overlap, &who);
+    each_map("thread-self", find_overlap, &who);
 }
 
 uint64_t pm_os_now_ms(void) {

@@ -5,16 +5,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "os.h"
 #include "os_file.h"
-
-static int open_tasks(void) { return open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+#include "proc.h"
+#include "thread_list.h"
 
 struct listing {
     pid_t self;
@@ -22,21 +24,22 @@ struct listing {
     void *arg;
 };
 
-static bool visit(const char *name, void *arg) {
+static bool visit(pid_t id, void *arg) {
     const struct listing *list = arg;
-    int id = atoi(name);
     pid_t own = (pid_t)atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
     bool other = id > 0 && (size_t)id < PM_TASKS && id != list->self && id != own;
     return !other || list->each(id, list->arg);
 }
 
+static bool visit_name(const char *name, void *arg) { return visit(atoi(name), arg); }
+
 bool pm_tasks_each_other_until(bool (*each)(pid_t id, void *arg), void *arg) {
     struct listing list = {.self = (pid_t)syscall(SYS_gettid), .each = each, .arg = arg};
-    int fd = open_tasks();
+    int fd = pm_proc_take(PM_PROC_TASKS);
     if (fd < 0)
-        return false;
-    bool good = pm_os_each_name(fd, visit, &list);
-    close(fd);
+        return pm_thread_list_each(visit, &list);
+    bool good = pm_os_each_name(fd, visit_name, &list);
+    pm_proc_give_back(fd);
     return good;
 }
 
@@ -64,12 +67,13 @@ size_t pm_tasks_count(void) {
     return (size_t)st.st_nlink - 2;
 }
 
+// Where /proc is not seen nothing in it is there, although the thread may be.
 bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone) {
     char path[48];
-    snprintf(path, sizeof path, "/proc/self/task/%d/%s", (int)id, file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    snprintf(path, sizeof path, "self/task/%d/%s", (int)id, file);
+    int fd = pm_proc_open(path, O_RDONLY);
     ssize_t got = fd < 0 ? -1 : read(fd, text, len - 1);
-    *gone = got < 0 && errno == (fd < 0 ? ENOENT : ESRCH);
+    *gone = got < 0 && (fd < 0 ? errno == ENOENT && pm_thread_has_ended(id) : errno == ESRCH);
     if (fd >= 0)
         close(fd);
     text[got > 0 ? got : 0] = '\0';
@@ -79,7 +83,18 @@ bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone
 bool pm_task_is_dead(pid_t id) {
     char text[256];
     bool gone;
-    if (!pm_task_read(id, "stat", text, sizeof text, &gone))
-        return gone;
-    return pm_os_stat_number(text, PM_STAT_FLAGS) & PM_STAT_EXITING;
+    if (pm_task_read(id, "stat", text, sizeof text, &gone))
+        return pm_os_stat_number(text, PM_STAT_FLAGS) & PM_STAT_EXITING;
+    return gone || (!pm_task_peek(id, &pm_proc_no_detour, text, 1, &gone) && gone);
+}
+
+// The kernel looks for the memory by the thread, which has none any more once it is exiting.
+bool pm_task_peek(pid_t id, const void *at, void *to, size_t len, bool *gone) {
+    struct iovec here = {to, len}, there = {(void *)(uintptr_t)at, len};
+    *gone = false;
+    if (atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
+        return false;
+    bool good = syscall(SYS_process_vm_readv, id, &here, 1, &there, 1, 0) == (long)len;
+    *gone = !good && errno == ESRCH;
+    return good;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The threads of the process as /proc shows them. The kernel calls them tasks.
+// The threads of the process as /proc shows them. The kernel calls them tasks. Where /proc does not
+// list them, our own record does (thread_list.h), and what /proc would say of one is not known.
 #ifndef PM_TASKS_H
 #define PM_TASKS_H
 
@@ -25,5 +26,8 @@ bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone
 // listed after it was joined. The first thread stays listed after pthread_exit() until the process
 // ends.
 bool pm_task_is_dead(pid_t id);
+// Reads memory of the process for which a thread may have to live. False, as above: the memory or
+// the thread is no more.
+bool pm_task_peek(pid_t id, const void *at, void *to, size_t len, bool *gone);
 
 #endif

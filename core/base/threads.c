@@ -193,8 +193,10 @@ static bool is_held(pid_t id, bool hold, struct look *look) {
     char text[4096];
     bool gone;
     *look = (struct look){0};
-    if (!pm_task_read(id, "status", text, sizeof text, &gone))
+    if (!pm_task_read(id, "status", text, sizeof text, &gone)) {
+        look->lost = !gone; // it cannot be known
         return gone;
+    }
     const char *state = strstr(text, "\nState:\t"), *pending = strstr(text, "\nSigPnd:\t");
     const char *blocked = strstr(text, "\nSigBlk:\t");
     if (!state || !pending || !blocked)

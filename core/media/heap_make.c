@@ -131,7 +131,7 @@ int pm_make_files(const struct pm_dir_names *names, struct pm_error *err) {
 
 // ---- without names ------------------------------------------------------------------------------
 
-#define OWN_FDS "/proc/self/fd" // it takes these to give a file its name
+#define OWN_FDS "/proc/thread-self/fd" // it takes these to give a file its name
 
 int pm_make_nameless(const char *where, const char *what, struct pm_error *err) {
     struct pm_superblock super;
@@ -148,7 +148,7 @@ int pm_make_nameless(const char *where, const char *what, struct pm_error *err) 
 }
 
 static bool link_fd(int fd, const char *name) {
-    char path[32];
+    char path[40];
     snprintf(path, sizeof path, OWN_FDS "/%d", fd);
     return linkat(AT_FDCWD, path, pm_heap.dir_fd, name, AT_SYMLINK_FOLLOW) == 0;
 }

@@ -169,7 +169,7 @@ int pm_shard_pin(struct pm_shard *s) {
     char path[sizeof pm_heap.dir + 32];
     if (!pm_file_ready(&s->data))
         return -1;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", s->data.fd);
+    snprintf(path, sizeof path, "/proc/thread-self/fd/%d", s->data.fd);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         if (s->data.length)

@@ -3,7 +3,6 @@
 #include "own_pages.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -11,6 +10,7 @@
 
 #include "base/geometry.h"
 #include "base/pagemap_scan.h"
+#include "base/proc.h"
 
 enum pm_own_way pm_own_way = PM_OWN_SCAN;
 
@@ -91,13 +91,10 @@ static bool read_bits(int fd, char *at, size_t len, pm_own_fn *fn, void *arg) {
 int pm_own_open(void) {
     if (pm_own_way == PM_OWN_ALL)
         return -1;
-    return (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    return pm_proc_take(PM_PROC_PAGEMAP);
 }
 
-void pm_own_close(int fd) {
-    if (fd >= 0)
-        syscall(SYS_close, fd);
-}
+void pm_own_close(int fd) { pm_proc_give_back(fd); }
 
 // A way that has failed half way has reported some pages already. Reporting a page twice does no
 // harm.

@@ -10,7 +10,7 @@
 
 enum pm_own_way {
     PM_OWN_SCAN,    // the kernel's PAGEMAP_SCAN, from Linux 6.7 on
-    PM_OWN_PAGEMAP, // the bits of /proc/self/pagemap
+    PM_OWN_PAGEMAP, // the bits of /proc/thread-self/pagemap
     PM_OWN_ALL,     // neither can be had: every page counts as copied
 };
 // The best way that has worked so far. Tests set it.

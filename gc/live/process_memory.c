@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/own_memory.h"
+#include "base/proc.h"
 #include "media/heap.h"
 #include "media/own_pages.h"
 
@@ -43,7 +44,7 @@ static void give_own(char *at, size_t len, void *arg) {
 // Shared memory may be a file with holes. Reading one on tmpfs takes space, so only pages that this
 // process has touched are read.
 static void give_touched(const struct search *s, uintptr_t at, uintptr_t end) {
-    long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    long fd = pm_proc_take(PM_PROC_PAGEMAP);
     uint64_t word[512];
     while (fd >= 0 && at < end) {
         size_t count = (end - at) / PM_PAGE_SIZE;
@@ -56,8 +57,7 @@ static void give_touched(const struct search *s, uintptr_t at, uintptr_t end) {
             if ((word[i] & (BIT_PRESENT | BIT_SWAPPED)) && !(word[i] & BIT_GUARD))
                 s->each((void *)at, PM_PAGE_SIZE, s->arg);
     }
-    if (fd >= 0)
-        syscall(SYS_close, fd);
+    pm_proc_give_back((int)fd);
 }
 
 // Whether a mapping is of a file of the heap. Captured roots are all in one of them. In the others
@@ -165,7 +165,7 @@ int pm_process_memory(const uintptr_t *stacks, unsigned count, pm_memory_fn *eac
     struct search s = {.stacks = stacks, .count = count, .each = each, .arg = arg};
     char text[8192];
     long got = 0, kept = 0;
-    long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    long fd = pm_proc_open("thread-self/maps", O_RDONLY);
     while (fd >= 0 &&
            (got = syscall(SYS_read, fd, text + kept, sizeof text - 1 - (size_t)kept)) > 0) {
         char *line = text, *end;
@@ -181,7 +181,7 @@ int pm_process_memory(const uintptr_t *stacks, unsigned count, pm_memory_fn *eac
     if (fd >= 0)
         syscall(SYS_close, fd);
     if (fd < 0 || got < 0)
-        return pm_fail(err, PM_OPERATIONAL, "/proc/self/maps cannot be read: %s",
+        return pm_fail(err, PM_OPERATIONAL, "/proc/thread-self/maps cannot be read: %s",
                        pm_strerror(error));
     return PM_OK;
 }

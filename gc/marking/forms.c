@@ -17,12 +17,9 @@ unsigned pm_forms_shift;
 static const struct {
     const char *name;
     unsigned form;
-} names[] = {{"tagged", PM_FORM_TAGGED},
-             {"unaligned", PM_FORM_UNALIGNED},
-             {"relative", PM_FORM_RELATIVE},
-             {"base32", PM_FORM_BASE32},
-             {"end", PM_FORM_END},
-             {"before", PM_FORM_BEFORE}};
+} names[] = {{"tagged", PM_FORM_TAGGED},     {"unaligned", PM_FORM_UNALIGNED},
+             {"relative", PM_FORM_RELATIVE}, {"base32", PM_FORM_BASE32},
+             {"end", PM_FORM_END},           {"before", PM_FORM_BEFORE}};
 #define NAMES (sizeof names / sizeof *names)
 
 static unsigned form_of(const char *text, size_t len) {

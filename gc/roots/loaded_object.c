@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/proc.h"
+
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash != NULL ? slash + 1 : path;
@@ -22,7 +24,7 @@ static void copy_cut(char *dst, size_t size, const char *src) {
     memset(dst + n, 0, size - n);
 }
 
-// ---- /proc/self/maps ----------------------------------------------------------------------------
+// ---- /proc/thread-self/maps ---------------------------------------------------------------------
 
 struct mapping {
     uint64_t ino; // 0: no file
@@ -74,7 +76,7 @@ static bool mapping_at(uintptr_t addr, struct mapping *m) {
     char buf[PATH_MAX + 512]; // at least one whole line
     size_t have = 0;
     bool found = false;
-    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    int fd = pm_proc_open("thread-self/maps", O_RDONLY);
     if (fd < 0)
         return false;
     while (!found) {

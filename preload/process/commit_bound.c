@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/options.h"
+#include "base/proc.h"
 #include "media/commit.h"
 #include "media/heap_state.h"
 #include "media/journal_part.h"
@@ -55,7 +56,7 @@ static const char *read_number(const char *at, uint64_t *number) {
 static uint64_t private_pages(void) {
     char text[128] = "";
     uint64_t size, resident, shared;
-    long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    long fd = pm_proc_open("thread-self/statm", O_RDONLY);
     if (fd < 0)
         return UINT64_MAX;
     long got = syscall(SYS_read, fd, text, sizeof text - 1);

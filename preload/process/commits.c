@@ -110,7 +110,12 @@ int pm_commits_options(struct pm_error *err) {
                    text);
 }
 
-int pm_commits_begin(struct pm_error *err) {
+int pm_commits_begin(bool alone, struct pm_error *err) {
+    if (!pm_hold_keep_sight(alone || pm_threads_none()))
+        pm_say("PMALLOC_COMMIT: /proc is not to be seen here: each commit compares all of %s; "
+               "threads that the C library makes for itself (timers, getaddrinfo_a) are not held "
+               "at a commit, and a call of the program's may end with EINTR; mount /proc",
+               pm_heap.dir);
     if (!pm_hold_prepare())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT: no memory to hold threads with; see `ulimit -d`, "

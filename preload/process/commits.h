@@ -24,7 +24,7 @@ int pm_commits_options(struct pm_error *err);
 // Whether PMALLOC_COMMIT is set.
 bool pm_commits_wanted(void);
 // Once the heap is recovered: from here on all its changes go through commits.
-int pm_commits_begin(struct pm_error *err);
+int pm_commits_begin(bool alone, struct pm_error *err);
 enum pm_commits_mode {
     PM_COMMITS_API,
     PM_COMMITS_TIME,

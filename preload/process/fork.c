@@ -24,6 +24,7 @@
 #include "blocks/tcache.h"
 #include "fork_gate.h"
 #include "heap_copy.h"
+#include "hold.h"
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
 #include "media/marks.h"
@@ -422,6 +423,8 @@ static void after_in_child(void) {
         pm_extent_cache_orphans();
         pm_remote_orphans();
     }
+    if (pm_heap_is_journaled())
+        pm_hold_keep_sight(true);
     if (pm_heap_on_media())
         pm_background_start();
     admit(&fork_state);

@@ -10,8 +10,10 @@
 #include "base/cancel.h"
 #include "base/library.h"
 #include "base/lock.h"
+#include "base/proc.h"
 #include "base/roll.h"
 #include "base/tasks.h"
+#include "base/thread_list.h"
 #include "base/threads.h"
 #include "blocks/age.h"
 
@@ -41,6 +43,12 @@ static bool is_outside(void *context) {
 }
 
 // ---- hold and release ---------------------------------------------------------------------------
+
+bool pm_hold_keep_sight(bool alone) {
+    if (alone)
+        pm_thread_list_begin();
+    return pm_proc_keep();
+}
 
 bool pm_hold_prepare(void) { return pm_threads_prepare() && pm_calls_record(); }
 

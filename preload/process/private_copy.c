@@ -34,10 +34,10 @@
 // ---- pages --------------------------------------------------------------------------------------
 
 // Copies a page that the program has made unwritable. The kernel stores to such a page if asked
-// through /proc/self/mem.
+// through /proc/thread-self/mem.
 BARE static void force_page(char *page) {
     char byte;
-    long fd = pm_bare_call(SYS_open, (long)"/proc/self/mem", O_RDWR | O_CLOEXEC, 0, 0);
+    long fd = pm_bare_call(SYS_open, (long)"/proc/thread-self/mem", O_RDWR | O_CLOEXEC, 0, 0);
     if (fd < 0)
         return;
     if (pm_bare_call(SYS_pread64, fd, (long)&byte, 1, (long)page) == 1)

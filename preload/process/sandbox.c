@@ -13,6 +13,7 @@
 #include "base/calls.h"
 #include "base/filter.h"
 #include "base/message.h"
+#include "base/proc.h"
 #include "commits.h"
 #include "entry.h"
 #include "live/helpers.h"
@@ -76,6 +77,9 @@ static const struct need ends[] = {
     CALL(pwrite64),     CALL(mmap),         CALL(munmap),         CALL(madvise),  CALL(munlockall),
     CALL(futex),        CALL(gettid),       CALL(getpid),         CALL(unlinkat), FSTAT};
 
+// What is done only where /proc is not seen (base/proc.h, base/tasks.h).
+static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek)};
+
 // A thread that helps to mark (gc/live/helpers.h), beside what the one that collects calls, too.
 static const struct need helpers[] = {CALL(clone),
                                       CALL(exit),
@@ -135,7 +139,8 @@ void pm_sandbox_say_end(void) {
 
 void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
     int saved = errno;
-    *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS)};
+    *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
+                             .no_detour = MISSED(filter, detours, PM_FILTER_ENDS)};
     pm_settle();
     if (!concerns_us())
         return;
@@ -176,6 +181,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
     } else {
         if (s->no_helpers)
             atomic_store_explicit(&pm_helpers_forbidden, true, memory_order_relaxed);
+        if (s->no_detour)
+            atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
         if (s->commits)
             pm_triggers_on = pm_calls_recorded = false;
         if (s->end)

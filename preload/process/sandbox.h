@@ -25,7 +25,7 @@
 struct pm_sandbox {
     const char *commits; // the first call that they would miss, or NULL
     const char *end;
-    bool paused, mute, no_helpers;
+    bool paused, mute, no_helpers, no_detour;
 };
 
 // Before the call and after it, with errno kept. `filter` NULL: the strict mode. `all`: TSYNC.

@@ -111,7 +111,7 @@ static int open_persistent(struct pm_error *err) {
     if (status == PM_OK && borrow)
         status = pm_heap_borrow(err);
     if (status == PM_OK && !borrow && pm_commits_wanted())
-        status = pm_commits_begin(err);
+        status = pm_commits_begin(!pm_process_main_runs(), err);
     if (status == PM_OK)
         collect_beside();
     if (status == PM_OK && pm_heap_has_roots() && pm_options.locks.number == PM_LOCKS_RESET)

@@ -71,6 +71,7 @@ void holder_start(void) {
     set("HOLD_LIMIT_MS", &limit_ms);
     set("HOLD_PAUSE_US", &pause_us);
     set("HOLD_US", &hold_us);
+    pm_hold_keep_sight(true);
     if (!pm_hold_prepare() || pthread_create(&thread, NULL, hold, NULL) != 0)
         abort();
 }

@@ -120,6 +120,20 @@ def test_memory_stands_still(mode, holding, tmp_path):
     assert failed <= held // 10, (held, failed)
 
 
+BLIND = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /proc; exec "$@"', "sh"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts")
+@pytest.mark.parametrize("mode", ["handlers", "jumps", "pauses", "threads"])
+def test_memory_stands_still_without_proc(mode, holding, tmp_path):
+    """Threads are listed by our own record, and marks say which of them sleep."""
+    program = compiled("holds_running.c")
+    env = {"HOLD_US": "0"}.items()
+    out, held, failed = run(holding, tmp_path, *BLIND, program, mode, 1, env=env, name=program)
+    assert int(out.split()[1]) > 0, out
+    assert failed <= held // 10, (held, failed)
+
+
 ODD = {
     "interrupt": "a signal ends one call and runs one handler, as without holds",
     "restart": "the same where the kernel repeats the call",
