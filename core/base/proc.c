@@ -18,12 +18,8 @@
 
 #define ROOT_INODE 1u // of each /proc
 
-static const char *const path_of[PM_PROC_KEPT] = {
-    "self/task",
-    "thread-self/pagemap",
-    "thread-self/fd",
-};
-static const int flags_of[PM_PROC_KEPT] = {O_DIRECTORY, 0, O_DIRECTORY};
+static const char *const path_of[PM_PROC_KEPT] = {"self/task", "thread-self/pagemap"};
+static const int flags_of[PM_PROC_KEPT] = {O_DIRECTORY, 0};
 
 struct kept {
     int fd;
@@ -33,7 +29,7 @@ static struct kept root = {.fd = -1}; // /proc: "self" in it is whoever asks, a 
 static struct kept kept[PM_PROC_KEPT];
 _Atomic bool pm_proc_no_detour;
 static pid_t keeper;                    // the process that the others are about
-static _Atomic int taken[PM_PROC_KEPT]; // a list has one place in it, so one thread at a time
+static _Atomic int taken[PM_PROC_KEPT]; // the list has one place in it, so one thread at a time
 
 static bool is_ours(const struct kept *k) { return pm_os_fd_is(k->fd, k->dev, k->ino); }
 

@@ -25,11 +25,10 @@ int pm_proc_open(const char *path, int flags);
 enum pm_proc_kept {
     PM_PROC_TASKS,   // the list of threads
     PM_PROC_PAGEMAP, // pages of this memory
-    PM_PROC_FDS,     // the list of descriptors, of the thread that has kept it
     PM_PROC_KEPT,
 };
-// Opens it, or gives the kept descriptor, a list's at its start. Negative, with errno: neither can
-// be had, or another thread uses the kept one.
+// Opens it, or gives the kept descriptor, the list's at its start. Negative, with errno: neither
+// can be had, or another thread uses the kept one.
 int pm_proc_take(enum pm_proc_kept what);
 void pm_proc_give_back(int fd);
 

@@ -28,6 +28,7 @@
 #include "export.h"
 #include "filters.h"
 #include "process/advice.h"
+#include "process/kernel_stores.h"
 #include "process/triggers.h"
 
 // Younger than the oldest headers that this is built with.
@@ -248,6 +249,8 @@ static __attribute__((noinline)) long recorded(syscall_fn *next, long number,
     if (pm_triggers_on)
         say(number, argument);
     const struct sleeper *of = find(number, argument);
+    if (number == SYS_vmsplice)
+        atomic_store_explicit(&pm_kernel_got_pages, true, memory_order_relaxed);
     if (of)
         return sleep_in(of, next, argument);
     const long *a = argument;

@@ -33,6 +33,7 @@
 
 #include "base/calls.h"
 #include "export.h"
+#include "process/kernel_stores.h"
 #include "process/triggers.h"
 
 typedef const struct timespec *until;
@@ -151,7 +152,7 @@ typedef size_t len;
       SAY(to))                                                                                     \
     X(ssize_t, tee, (int from, int to, len n, unsigned flags), (from, to, n, flags), SAY(to))      \
     X(ssize_t, vmsplice, (int f, const struct iovec *v, len n, unsigned flags),                    \
-      (f, v, n, flags), VECTORS(v, n), SAY(f))                                                     \
+      (f, v, n, flags), VECTORS(v, n), SAY(gets_pages(f)))                                         \
     X(ssize_t, copy_file_range, (int from, off_t *a, int to, off_t *b, len n, unsigned flags),     \
       (from, a, to, b, n, flags), .memory = {{a, a ? sizeof *a : 0}, {b, b ? sizeof *b : 0}})
 
@@ -197,6 +198,11 @@ typedef size_t len;
 #endif
 // clang-format on
 #define WAITS(X) READINESS(X) SLEEPS(X) QUEUES(X) SOCKETS(X) TRANSFERS(X) OTHERS(X) SECOND_NAMES(X)
+
+static int gets_pages(int fd) {
+    atomic_store_explicit(&pm_kernel_got_pages, true, memory_order_relaxed);
+    return fd;
+}
 
 static long no_such_function(void) {
     errno = ENOSYS;

@@ -77,8 +77,8 @@ static const struct need ends[] = {
     CALL(pwrite64),     CALL(mmap),         CALL(munmap),         CALL(madvise),  CALL(munlockall),
     CALL(futex),        CALL(gettid),       CALL(getpid),         CALL(unlinkat), FSTAT};
 
-// What is done only where /proc is not seen (base/proc.h, base/tasks.h).
-static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek)};
+// What is done only where /proc is not seen (base/proc.h, base/tasks.h), or spares a look there.
+static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(kcmp)};
 
 // A thread that helps to mark (gc/live/helpers.h), beside what the one that collects calls, too.
 static const struct need helpers[] = {CALL(clone),

@@ -5,13 +5,20 @@
 // (io_submit), or through pages that an io_uring has registered. The contents alternate, so a page
 // that a commit gave back at the wrong time is seen. The root is `buffer`. Raw system calls.
 //
-//   commit_io aio FILE     reads FILE, which is made, again and again; the last one is committed;
-//   commit_io uring FILE   then it is killed. Status 77: the kernel does not allow it
+//   commit_io HOW FILE     reads FILE, which is made, again and again; the last one is committed;
+//                          then it is killed. Status 77: the kernel does not allow it
 //   commit_io check        the last contents are there
+//
+// HOW: aio, uring; and of a thread's ring: unshare (in a descriptor table of its own, while the
+// first thread makes the commits), zombie (the first thread has ended), closed (the ring is
+// registered with itself, and its descriptor closed).
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/io_uring.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -64,7 +71,17 @@ static void write_file(const char *path, unsigned round) {
     munmap(bytes, BYTES);
 }
 
+static const char *how;
+static sem_t asked, done; // with `unshare`: the first thread makes the commits
+
+static int is(const char *name) { return strcmp(how, name) == 0; }
+
 static void commit_twice(void) {
+    if (is("unshare") && getpid() != (pid_t)syscall(SYS_gettid)) {
+        sem_post(&asked);
+        sem_wait(&done);
+        return;
+    }
     if (pmalloc_commit() != 0 || pmalloc_commit() != 0)
         exit(1);
 }
@@ -91,8 +108,12 @@ static void run_aio(const char *path) {
     }
 }
 
+#define REGISTER_RING_FDS 20
+#define ENTER_REGISTERED (1u << 4)
+
 static struct ring {
     int fd;
+    unsigned registered;
     unsigned *head, *tail, *array;
     struct io_uring_sqe *sqe;
     unsigned *done_head, *done_tail;
@@ -125,13 +146,25 @@ static void read_fixed(int fd) {
         .opcode = IORING_OP_READ_FIXED, .fd = fd, .addr = (uintptr_t)buffer, .len = BYTES};
     ring.array[0] = 0;
     __atomic_store_n(ring.tail, *ring.tail + 1, __ATOMIC_RELEASE);
-    while (syscall(SYS_io_uring_enter, ring.fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) < 0)
+    unsigned flags = IORING_ENTER_GETEVENTS | ring.registered;
+    while (syscall(SYS_io_uring_enter, ring.fd, 1, 1, flags, NULL, 0) < 0)
         must(errno == EINTR, "io_uring_enter");
     unsigned head = *ring.done_head;
     must(head != __atomic_load_n(ring.done_tail, __ATOMIC_ACQUIRE), "io_uring: no answer");
     if (ring.cqe[head & 1].res != (int)BYTES)
         exit(1);
     __atomic_store_n(ring.done_head, head + 1, __ATOMIC_RELEASE);
+}
+
+static void close_ring(void) {
+    struct {
+        uint32_t offset, zero;
+        uint64_t data;
+    } own = {-1u, 0, (uint64_t)ring.fd};
+    must(syscall(SYS_io_uring_register, ring.fd, REGISTER_RING_FDS, &own, 1) == 1, "register ring");
+    close(ring.fd);
+    ring.fd = (int)own.offset;
+    ring.registered = ENTER_REGISTERED;
 }
 
 static void run_uring(const char *path) {
@@ -141,6 +174,8 @@ static void run_uring(const char *path) {
     make_ring();
     must(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &all, 1) == 0,
          "io_uring_register");
+    if (is("closed"))
+        close_ring();
     for (unsigned round = 0; round < ROUNDS; round++) {
         write_file(path, round);
         commit_twice(); // the buffer does not change between the two
@@ -150,15 +185,49 @@ static void run_uring(const char *path) {
     }
 }
 
+static void end(void) {
+    commit_twice();
+    raise(SIGKILL);
+}
+
+static void *run_thread(void *path) {
+    if (is("unshare"))
+        must(unshare(CLONE_FILES) == 0, "unshare");
+    if (is("zombie")) { // the first thread is to be gone
+        char name[64], state[256] = "";
+        snprintf(name, sizeof name, "/proc/self/task/%d/stat", getpid());
+        while (!strstr(state, ") Z")) {
+            int fd = open(name, O_RDONLY);
+            must(fd >= 0 && read(fd, state, sizeof state - 1) > 0, name);
+            close(fd);
+            sched_yield();
+        }
+    }
+    run_uring(path);
+    end();
+    return NULL;
+}
+
 int main(int argc, char **argv) {
+    pthread_t thread;
+    how = argv[1];
     if (argc == 2)
         return buffer && is_right(ROUNDS - 1) ? 0 : 1;
     buffer = aligned_alloc(4096, BYTES);
     fill(buffer, 99);
     commit_twice();
-    (strcmp(argv[1], "aio") == 0 ? run_aio : run_uring)(argv[2]);
-    if (pmalloc_commit() != 0)
-        return 1;
-    raise(SIGKILL);
-    return 1;
+    if (is("aio") || is("uring")) {
+        (is("aio") ? run_aio : run_uring)(argv[2]);
+        end();
+    }
+    sem_init(&asked, 0, 0);
+    sem_init(&done, 0, 0);
+    must(pthread_create(&thread, NULL, run_thread, argv[2]) == 0, "pthread_create");
+    if (is("zombie"))
+        pthread_exit(NULL);
+    for (;;) {
+        sem_wait(&asked);
+        commit_twice();
+        sem_post(&done);
+    }
 }
