@@ -165,22 +165,27 @@ static bool grow_slabs(struct pm_shard *s, uint64_t bytes) {
     return grow_within_limit(&s->slabs, slabs_for(bytes));
 }
 
+static bool is_data_of(const struct pm_shard *s, int fd) {
+    return pm_os_fd_is(fd, s->data.dev, s->data.ino);
+}
+
 int pm_shard_pin(struct pm_shard *s) {
     char path[sizeof pm_heap.dir + 32];
-    if (!pm_file_ready(&s->data))
-        return -1;
     snprintf(path, sizeof path, "/proc/thread-self/fd/%d", s->data.fd);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool good = is_data_of(s, fd);
+    if (!good) { // no /proc, or the program has closed the descriptor
+        if (fd >= 0)
+            close(fd);
         if (s->data.length)
             snprintf(path, sizeof path, "%s", pm_medium_of(&s->data)->path);
         else
             snprintf(path, sizeof path, "%s/%s", pm_heap.dir, s->data.name);
         fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        good = is_data_of(s, fd);
     }
     // The length of a fixed medium is nobody's to change, and this lock would be the heap's.
-    if (pm_os_fd_is(fd, s->data.dev, s->data.ino) &&
-        (s->data.length || flock(fd, LOCK_SH | LOCK_NB) == 0))
+    if (good && (s->data.length || flock(fd, LOCK_SH | LOCK_NB) == 0))
         return fd;
     if (fd >= 0)
         close(fd);

@@ -31,6 +31,7 @@
 #include "media/volume.h"
 #include "media/work_copy.h"
 #include "phase.h"
+#include "removed.h"
 #include "roots/root_table.h"
 
 // ---- settings -----------------------------------------------------------------------------------
@@ -229,6 +230,27 @@ static void say_files_fail(void) {
     failing = error != 0;
 }
 
+static const char *why_removed; // the files were removed, and cannot be made again
+
+// The copy is of one instant, as a commit.
+static int mend_removed(void) {
+    static struct pm_error err;
+    bool alone = pm_threads_none();
+    if (!alone && !pm_hold_all(PATIENCE_MS))
+        return EAGAIN;
+    if (alone)
+        pm_lock(&pm_age_lock);
+    lock_extents(pm_lock_raw);
+    int status = pm_removed_mend(&err);
+    lock_extents(pm_unlock_raw);
+    if (alone)
+        pm_unlock(&pm_age_lock);
+    else
+        pm_release_all();
+    why_removed = status == PM_OK ? NULL : err.text;
+    return status == PM_OK ? 0 : ENOENT;
+}
+
 static int take_and_finish(bool idle) {
     if (!pm_commit_prepare())
         return errno;
@@ -243,7 +265,9 @@ static int make(bool idle) {
     if (!may_be_made())
         return ENOTSUP;
     uint64_t since = pm_commit_clock();
-    int error = take_and_finish(idle);
+    int error = pm_removed(true) ? mend_removed() : 0;
+    if (!error)
+        error = take_and_finish(idle);
     if (pm_commit_again(error))
         error = take_and_finish(idle);
     if (error)
@@ -316,6 +340,8 @@ const char *pm_commits_reason(int error) {
     if (error == ENOSPC && pm_fixed_is_open())
         return "No space left on device: its journal is too small for what has changed (see "
                "`pmalloc-recover --make --journal`)";
+    if (error == ENOENT && why_removed)
+        return why_removed;
     return error == EAGAIN ? "a thread does not stop" : pm_strerror(error);
 }
 

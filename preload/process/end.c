@@ -68,6 +68,7 @@
 #include "private.h"
 #include "recovery/beside.h"
 #include "recovery/close.h"
+#include "removed.h"
 #include "roots/root_table.h"
 #include "sandbox.h"
 #include "start.h"
@@ -101,6 +102,15 @@ static bool part_journaled(bool tables_whole, bool alone) {
     pm_private_keep(tables_whole);
     closable = kept && alone && pm_commit_share_metadata();
     return true;
+}
+
+// With all locks, or without other threads.
+static void mend_removed(void) {
+    struct pm_error err;
+    if (pm_removed(pm_heap_is_journaled()) && pm_removed_mend(&err) != PM_OK)
+        pm_say("the files of the heap %s were removed while the program used it, and cannot be "
+               "made again, so all of it is lost: %s",
+               pm_heap.dir, err.text);
 }
 
 static bool part(bool tables_whole, bool alone) {
@@ -142,6 +152,8 @@ static const char *end_alone(void) {
         pm_extent_cache_end();
         pm_extent_purge_some();
     }
+    if (rooted)
+        mend_removed();
     // A thread that has ended without telling us may have left blocks in its cache, and so may a
     // request of this thread that a signal handler interrupted. Bitmaps would count these blocks as
     // in use.
@@ -222,6 +234,8 @@ static bool hold_stores(void) {
 static const char *part_from_others(bool tables_whole, enum pm_threads *threads) {
     *threads = pm_threads_stop();
     bool parted = false, held = *threads == PM_THREADS_RUN && hold_stores();
+    if (tables_whole && *threads == PM_THREADS_STILL)
+        mend_removed();
     if (held || *threads == PM_THREADS_STILL)
         parted = part(tables_whole, false);
     // While this thread tried to part, a deaf thread may have changed extents without the log.

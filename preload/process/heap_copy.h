@@ -2,7 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A heap copy: a second heap with the same contents, HEAP.PID, beside the first one. A forked child
-// makes it while its parent waits, so nobody changes the first heap meanwhile.
+// makes it while its parent waits, so nobody changes the first heap meanwhile. A process whose
+// heap's files were removed makes one while its threads are held (removed.h).
 //
 //   lock HEAP.PID  ->  superblock.new  ->  heap.0, slabs.0, booklog.0, ...  ->  superblock
 //

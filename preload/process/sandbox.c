@@ -20,6 +20,7 @@
 #include "media/heap.h"
 #include "media/heap_open.h"
 #include "phase.h"
+#include "removed.h"
 #include "start.h"
 #include "triggers.h"
 
@@ -79,6 +80,12 @@ static const struct need ends[] = {
 
 // What is done only where /proc is not seen (base/proc.h, base/tasks.h), or spares a look there.
 static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(kcmp)};
+
+// A heap whose files were removed is written again (removed.h).
+static const struct need mends[] = {CALL(mkdir),     CALL(flock),     CALL(getrandom),
+                                    CALL(rename),    CALL(renameat),  CALL(renameat2),
+                                    CALL(rmdir),     CALL(unlinkat),  CALL(newfstatat),
+                                    CALL(ftruncate), CALL(fallocate), CALL(lseek)};
 
 // A thread that helps to mark (gc/live/helpers.h), beside what the one that collects calls, too.
 static const struct need helpers[] = {CALL(clone),
@@ -140,7 +147,8 @@ void pm_sandbox_say_end(void) {
 void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
     int saved = errno;
     *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
-                             .no_detour = MISSED(filter, detours, PM_FILTER_ENDS)};
+                             .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
+                             .no_mend = MISSED(filter, mends, PM_FILTER_ENDS)};
     pm_settle();
     if (!concerns_us())
         return;
@@ -181,6 +189,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
     } else {
         if (s->no_helpers)
             atomic_store_explicit(&pm_helpers_forbidden, true, memory_order_relaxed);
+        if (s->no_mend)
+            atomic_store_explicit(&pm_removed_misses, s->no_mend, memory_order_relaxed);
         if (s->no_detour)
             atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
         if (s->commits)

@@ -25,6 +25,7 @@
 struct pm_sandbox {
     const char *commits; // the first call that they would miss, or NULL
     const char *end;
+    const char *no_mend; // the same of removed.h
     bool paused, mute, no_helpers, no_detour;
 };
 

@@ -14,6 +14,7 @@
 #include "media/work_copy.h"
 #include "pages/extent_take.h"
 #include "recovery/beside.h"
+#include "removed.h"
 
 // Appends as far as there is room. What does not fit is left out.
 __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
@@ -113,6 +114,9 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
     pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, row,
            commits ? "; commits: " : "", commits ? pm_options.commit.text : "",
            pm_heap_root_count(), *roots ? roots : "none", result);
+    const char *removed_by = pm_heap.nameless ? NULL : pm_removed_by(pm_heap.dir);
+    if (removed_by)
+        pm_say("heap %.300s: %s; see docs/operations.md", pm_heap.dir, removed_by);
     if (recovery->reached_before)
         pm_say("of %lu bytes that the last recovery had reached, half is not reached any more: if "
                "the program has not freed it, see docs/pointers.md",

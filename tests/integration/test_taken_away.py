@@ -31,7 +31,10 @@ def test_directory_deleted(session, heap):
     assert new.ready() == 0
     kept = new.does("grow 3")
     work.does("grow 5")
-    assert work.end() == (0, "")
+    status, said_there = work.end()
+    beside = heap.with_name(f"heap.{work.process.pid}")
+    assert status == 0 and said_there.endswith(f"the heap is {beside} now\n"), said_there
+    whole(beside, 0)
     assert new.does("grow 3") > kept
     kept = new.does("grow 1")
     assert new.end() == (0, "")
