@@ -56,11 +56,16 @@ static void forget(struct kept *k) {
     k->fd = -1;
 }
 
+// It may be there, where a descriptor cannot be had.
+static bool has_no_number(int fd) { return fd < 0 && (errno == EMFILE || errno == ENFILE); }
+
 static bool keep_root(void) {
     struct statfs fs;
     if (root.fd >= 0 && is_ours(&root))
         return true;
     int fd = open_at(AT_FDCWD, "/proc", O_PATH | O_DIRECTORY);
+    if (has_no_number(fd))
+        return true;
     if (fd < 0 || fstatfs(fd, &fs) != 0 || fs.f_type != PROC_SUPER_MAGIC) {
         if (fd >= 0)
             close(fd);
@@ -75,7 +80,8 @@ bool pm_proc_keep(void) {
     bool there = keep_root();
     for (unsigned i = 0; i < PM_PROC_KEPT && there; i++) {
         int fd = pm_proc_open(path_of[i], flags_of[i]);
-        there = fd >= 0 || i != PM_PROC_TASKS; // the others may be missing in an odd kernel
+        // Another file than the list may be missing in an odd kernel.
+        there = fd >= 0 || has_no_number(fd) || i != PM_PROC_TASKS;
         if (keeper)
             forget(&kept[i]);
         keep(&kept[i], fd);

@@ -295,14 +295,17 @@ def test_huge_block_on_a_full_medium(program, tmp_path):
     assert lines[-1] == "1 blocks, 2 tickets"
 
 
-@pytest.mark.parametrize("how", ("aio", "uring", "unshare", "zombie", "closed"))
-def test_the_kernel_stores_on_its_own(place, how):
+@pytest.mark.parametrize(
+    "how, mode",
+    [("aio", "api"), ("uring", "api"), ("unshare", "20ms"), ("zombie", "output"), ("closed", "api")],
+)
+def test_the_kernel_stores_on_its_own(place, how, mode):
     """What devices store to heap pages across commits arrives, and the next commit has it."""
     program = compiled("commit_io.c", "-D_GNU_SOURCE")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
     settings = {"HEAP": place, "ROOTS": "buffer"}
     try:
-        done = run([program, how, folder / "file"], COMMIT="api", **settings)
+        done = run([program, how, folder / "file"], COMMIT=mode, **settings)
     finally:
         shutil.rmtree(folder)
     if done.returncode == 77:
