@@ -295,10 +295,10 @@ def test_huge_block_on_a_full_medium(program, tmp_path):
     assert lines[-1] == "1 blocks, 2 tickets"
 
 
-@pytest.mark.parametrize(
-    "how, mode",
-    [("aio", "api"), ("uring", "api"), ("unshare", "20ms"), ("zombie", "output"), ("closed", "api")],
-)
+IO = {"aio": "api", "uring": "api", "unshare": "20ms", "zombie": "output", "closed": "api"}
+
+
+@pytest.mark.parametrize("how, mode", IO.items())
 def test_the_kernel_stores_on_its_own(place, how, mode):
     """What devices store to heap pages across commits arrives, and the next commit has it."""
     program = compiled("commit_io.c", "-D_GNU_SOURCE")
