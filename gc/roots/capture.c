@@ -291,8 +291,7 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
     // Shared also under PMALLOC_COMMIT: nothing is in force there before the table.
     char *area = pm_file_map_shared(&pm_heap.roots, length, offset);
     if (area == MAP_FAILED || (old->area_length && !old_images))
-        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
-                       pm_strerror(errno));
+        return pm_roots_unmapped(err);
     for (unsigned i = 0; i < run_count; i++)
         memcpy(area + (runs[i].image - offset), (const void *)runs[i].start,
                runs[i].end - runs[i].start);
@@ -410,8 +409,7 @@ int pm_roots_restore(struct pm_error *err) {
         return PM_OK;
     const char *images = pm_roots_images(old);
     if (!images)
-        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
-                       pm_strerror(errno));
+        return pm_roots_unmapped(err);
     int status = pm_options.locks.number == PM_LOCKS_RESET ? tell_old(old, err) : PM_OK;
     if (status == PM_OK)
         restore_bytes(old, images, NULL, 0);

@@ -12,6 +12,8 @@
 // Maps the images of a table's captured pages read-only. The caller unmaps area_length bytes. NULL:
 // there are none, or they cannot be mapped.
 const void *pm_roots_images(const struct pm_root_table *table);
+// Why pm_roots_images() gave NULL, or the images could not be mapped otherwise: errno says it.
+int pm_roots_unmapped(struct pm_error *err);
 // The next table. The caller fills in its count, area and roots.
 struct pm_root_table *pm_roots_next_table(void);
 // Makes the file system allocate the next table for `count` roots. PM_OPERATIONAL: it is full.

@@ -84,6 +84,11 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err) {
     return t;
 }
 
+int pm_roots_unmapped(struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s%s", pm_heap.dir,
+                   pm_strerror(errno), errno == ENOMEM ? "; see `ulimit -v`" : "");
+}
+
 const void *pm_roots_images(const struct pm_root_table *t) {
     if (t->area_length == 0 || !pm_file_ready(&pm_heap.roots))
         return NULL;
@@ -99,8 +104,7 @@ int pm_roots_each(pm_root_fn *fn, void *arg, struct pm_error *err) {
         return err->status;
     const char *images = pm_roots_images(t);
     if (t->area_length && !images)
-        return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
-                       pm_strerror(errno));
+        return pm_roots_unmapped(err);
     for (uint32_t i = 0; i < t->count; i++)
         fn(&(struct pm_root_bytes){images + (t->root[i].image - t->area_offset), t->root[i].length,
                                    t->root[i].address, t->root[i].kind != PM_ROOT_OBJECT},
@@ -121,7 +125,7 @@ bool pm_roots_images_crc(uint32_t *crc, struct pm_error *err) {
     if (!t)
         return false;
     if (t->area_length && !images) {
-        pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir, pm_strerror(errno));
+        pm_roots_unmapped(err);
         return false;
     }
     for (uint32_t i = 0; i < t->count; i++)
