@@ -12,6 +12,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/own_memory.h"
+#include "careful.h"
 #include "checkpoint.h"
 #include "core_dump.h"
 #include "doubt.h"
@@ -22,6 +23,7 @@
 #include "heap_space.h"
 #include "journal_files.h"
 #include "journal_part.h"
+#include "marks.h"
 #include "own_pages.h"
 #include "persist.h"
 #include "snapshot.h"
@@ -117,15 +119,15 @@ static enum page_is { SAME, DIFFERS, ZEROES } look_at_page(const char *page, con
     return looking.part && memcmp(page, zeroes, PM_PAGE_SIZE) == 0 ? ZEROES : DIFFERS;
 }
 
-// A run of copied pages of at most STRIDE: those that differ from the file go to the journal,
+// Copied pages whose contents are `bytes`: those that differ from the file go to the journal,
 // others are dropped.
-static void look_at_stride(char *at, size_t len) {
+static void look_at_pages(char *at, const char *bytes, size_t len) {
     uint64_t offset = (uint64_t)(at - looking.start);
     const char *file = read_file(offset, len);
     for (size_t from = 0, to; from < len; from = to) {
-        enum page_is is = look_at_page(at + from, file ? file + from : NULL);
+        enum page_is is = look_at_page(bytes + from, file ? file + from : NULL);
         for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
-            if (look_at_page(at + to, file ? file + to : NULL) != is)
+            if (look_at_page(bytes + to, file ? file + to : NULL) != is)
                 break;
         uint64_t first = (offset + from) / PM_PAGE_SIZE, pages = (to - from) / PM_PAGE_SIZE;
         if (is == SAME)
@@ -133,17 +135,40 @@ static void look_at_stride(char *at, size_t len) {
         else if (is == ZEROES)
             pm_journal_add_zeroes(&journal, looking.file, first, pages);
         else
-            pm_journal_add_pages(&journal, looking.file, first, at + from, pages);
+            pm_journal_add_pages(&journal, looking.file, first, bytes + from, pages);
     }
 }
 
-static void look_at_run(char *at, size_t len, void *arg) {
-    (void)arg;
+// At most STRIDE pages. Of a page that cannot be read at all the last commit's contents stay.
+static void look_at_stride(char *at, size_t len) {
+    bool all = pm_careful_may_load(at, len);
+    if (all)
+        look_at_pages(at, at, len);
+    for (char *page = at; page < at + len && !all; page += PM_PAGE_SIZE) {
+        const char *bytes = pm_careful_page(page);
+        if (bytes)
+            look_at_pages(page, bytes, PM_PAGE_SIZE);
+    }
+}
+
+static void look_at_part(char *at, size_t len) {
     looking.cost->copied += len / PM_PAGE_SIZE;
     for (size_t part; len; at += part, len -= part) {
         part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
         look_at_stride(at, part);
     }
+}
+
+// What the program has mapped over its blocks is no part of the heap.
+static void look_at_run(char *at, size_t len, void *arg) {
+    (void)arg;
+    uint64_t offset = pm_heap_offset(at), end = offset + len;
+    if (offset >= pm_range || !pm_marks_any()) {
+        look_at_part(at, len);
+        return;
+    }
+    for (; (len = pm_marks_free_of(PM_MARK_AWAY, &offset, end)) != 0; offset += len)
+        look_at_part(pm_heap_at(offset), len);
 }
 
 // Of a file, [at, at + len) is mapped from `offset` on.
@@ -255,6 +280,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
                      roots[i].offset);
     pm_emptied_take(zero_emptied);
     pm_own_close(looking.pagemap);
+    pm_careful_end();
     taken.anything = lengths_differ || pm_journal_has_any(&journal);
     if (lengths_differ)
         each_file(add_length);

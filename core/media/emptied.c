@@ -180,10 +180,16 @@ static void stored(char *at, size_t len, void *arg) {
     *(bool *)arg = true;
 }
 
+// The program has mapped something of its own over a part of it.
+static bool is_away(const struct pm_emptied *e) {
+    uint64_t at = e->offset;
+    return pm_marks_free_of(PM_MARK_AWAY, &at, end_of(e)) != e->len;
+}
+
 void pm_emptied_map_idle(void) {
     for (unsigned i = 0; i < count;) {
         const struct pm_emptied *e = &range[i];
-        bool used = e->fresh || e->promised;
+        bool used = e->fresh || e->promised || is_away(e);
         if (!used)
             pm_own_pages(pm_heap_at(e->offset), e->len, stored, &used);
         if (!used && map_file(e, e->offset, e->len))

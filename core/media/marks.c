@@ -5,8 +5,11 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/own_memory.h"
+#include "file.h"
 #include "heap.h"
 
 #define MOST 65536u // the kernel allows as many mappings
@@ -53,9 +56,13 @@ static void split(uint64_t at) {
 }
 
 static void change_one(struct pm_mark *m, unsigned add, unsigned remove, int access) {
+    if ((access & PM_KEY_STAYS) == PM_KEY_STAYS)
+        access = (access & ~PM_KEY_STAYS) | (m->access & PM_KEY_STAYS);
     m->kinds = (uint16_t)((m->kinds & ~remove) | add);
     if (add & PM_MARK_ACCESS)
         m->access = (uint16_t)access;
+    if (m->access == (PROT_READ | PROT_WRITE))
+        m->kinds &= (uint16_t)~PM_MARK_ACCESS;
     if (!(m->kinds & PM_MARK_ACCESS))
         m->access = 0;
 }
@@ -109,16 +116,40 @@ bool pm_marks_change(uint64_t from, uint64_t to, unsigned add, unsigned remove, 
     return good;
 }
 
+bool pm_marks_next_locked(uint64_t at, struct pm_mark *out) {
+    uint32_t i = find(at);
+    if (i < count)
+        *out = mark[i];
+    return i < count;
+}
+
 bool pm_marks_next(uint64_t at, struct pm_mark *out) {
     if (!pm_marks_any())
         return false;
     pm_lock(&pm_marks_lock);
-    uint32_t i = find(at);
-    bool found = i < count;
-    if (found)
-        *out = mark[i];
+    bool found = pm_marks_next_locked(at, out);
     pm_unlock(&pm_marks_lock);
     return found;
+}
+
+uint64_t pm_marks_free_of_locked(unsigned kinds, uint64_t *at, uint64_t to) {
+    for (uint32_t i = find(*at); i < count && mark[i].from < to; i++) {
+        if (!(mark[i].kinds & kinds))
+            continue;
+        if (mark[i].from > *at)
+            return mark[i].from - *at;
+        *at = mark[i].to;
+    }
+    return *at < to ? to - *at : 0;
+}
+
+uint64_t pm_marks_free_of(unsigned kinds, uint64_t *at, uint64_t to) {
+    if (!pm_marks_any())
+        return *at < to ? to - *at : 0;
+    pm_lock(&pm_marks_lock);
+    uint64_t len = pm_marks_free_of_locked(kinds, at, to);
+    pm_unlock(&pm_marks_lock);
+    return len;
 }
 
 typedef void part_fn(void *at, size_t len, const struct pm_mark *m);
@@ -134,9 +165,18 @@ static void each_part(uint64_t from, uint64_t to, part_fn *fn) {
     errno = saved;
 }
 
+static void set_access(void *at, size_t len, const struct pm_mark *m) {
+    int access = m->access & ~PM_KEY_STAYS, key = m->access >> PM_KEY_SHIFT;
+    if (!(m->kinds & PM_MARK_ACCESS))
+        return;
+    if (!key || syscall(SYS_pkey_mprotect, at, len, access, key) != 0)
+        mprotect(at, len, access);
+}
+
 static void renew(void *at, size_t len, const struct pm_mark *m) {
-    if (m->kinds & PM_MARK_ACCESS)
-        mprotect(at, len, m->access);
+    if (m->kinds & PM_MARK_AWAY)
+        return;
+    set_access(at, len, m);
     if (m->kinds & PM_MARK_NO_DUMP)
         madvise(at, len, MADV_DONTDUMP);
     if (m->kinds & PM_MARK_GUARD)
@@ -144,11 +184,35 @@ static void renew(void *at, size_t len, const struct pm_mark *m) {
 }
 
 static void lift(void *at, size_t len, const struct pm_mark *m) {
-    if (m->kinds & PM_MARK_ACCESS)
-        mprotect(at, len, PROT_READ | PROT_WRITE);
+    struct pm_mark plain = {.kinds = m->kinds, .access = PROT_READ | PROT_WRITE};
+    if (m->kinds & PM_MARK_AWAY)
+        return;
+    if (m->access >> PM_KEY_SHIFT)
+        syscall(SYS_pkey_mprotect, at, len, plain.access, 0);
+    else
+        set_access(at, len, &plain);
+}
+
+// Maps the heap again where the program has mapped something else, or nothing.
+static void map_again(uint64_t offset, uint64_t len) {
+    const int prot = PROT_READ | PROT_WRITE, flags = MAP_FIXED | MAP_NORESERVE;
+    struct pm_shard *s = pm_shard_at(offset);
+    void *at = pm_heap_at(offset);
+    bool good = !pm_heap_on_media()
+                    ? mmap(at, len, prot, flags | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED
+                    : pm_file_ready(&s->data) && pm_file_map(&s->data, at, len, prot, flags,
+                                                             offset - s->offset) != MAP_FAILED;
+    if (!good)
+        pm_abort("a block at %p was freed over which the program had mapped something else, and "
+                 "the heap cannot be mapped there again: %s; unmap nothing of a block",
+                 at, pm_strerror(errno));
 }
 
 static void undo(void *at, size_t len, const struct pm_mark *m) {
+    if (m->kinds & PM_MARK_AWAY) {
+        map_again(pm_heap_offset(at), len);
+        return;
+    }
     lift(at, len, m);
     if (m->kinds & PM_MARK_NO_DUMP)
         madvise(at, len, MADV_DODUMP);

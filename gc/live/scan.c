@@ -7,6 +7,7 @@
 #include "blocks/arena.h"
 #include "helpers.h"
 #include "marking/behind.h"
+#include "media/marks.h"
 #include "media/own_pages.h"
 
 #define PIECE ((uint64_t)1 << 20) // of longer ranges it is asked which parts hold data
@@ -159,10 +160,12 @@ int pm_scan_begin(struct pm_error *err) {
     for (uint32_t i = 0; (i = pm_extent_next_active(i)) != 0;)
         if (pm_extents[i].slab && pm_vslabs[pm_extent_slab(&pm_extents[i])].untagged)
             pm_arena_write_tags(pm_extent_slab(&pm_extents[i]));
+    pm_marks_open();
     return PM_OK;
 }
 
 void pm_scan_end(void) {
+    pm_marks_close();
     pm_large_index_drop();
     pm_behind_drop(&behind);
 }

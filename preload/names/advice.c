@@ -17,6 +17,11 @@
 #define ERRORS 4096ul
 
 // Beside the headers' declarations, which differ between libcs.
+void *pm_names_mmap(void *at, size_t len, int access, int flags, int fd,
+                    long offset) __asm__("mmap");
+void *pm_names_mmap64(void *at, size_t len, int access, int flags, int fd,
+                      long offset) __asm__("mmap64");
+int pm_names_munmap(void *at, size_t len) __asm__("munmap");
 int pm_names_madvise(void *at, size_t len, int advice) __asm__("madvise");
 int pm_names_mprotect(void *at, size_t len, int access) __asm__("mprotect");
 int pm_names_pkey_mprotect(void *at, size_t len, int access, int key) __asm__("pkey_mprotect");
@@ -28,6 +33,21 @@ static long done(long result) {
         return result;
     errno = (int)-result;
     return -1;
+}
+
+EXPORT void *pm_names_mmap(void *at, size_t len, int access, int flags, int fd, long offset) {
+    return (void *)done(pm_advice_ours(at, len) ? pm_advice_mmap(at, len, access, flags, fd, offset)
+                                                : pm_bare_call6(SYS_mmap, (long)at, (long)len,
+                                                                access, flags, fd, offset));
+}
+
+EXPORT void *pm_names_mmap64(void *at, size_t len, int access, int flags, int fd, long offset) {
+    return pm_names_mmap(at, len, access, flags, fd, offset);
+}
+
+EXPORT int pm_names_munmap(void *at, size_t len) {
+    return (int)done(pm_advice_ours(at, len) ? pm_advice_munmap(at, len)
+                                             : pm_bare_call(SYS_munmap, (long)at, (long)len, 0, 0));
 }
 
 EXPORT int pm_names_madvise(void *at, size_t len, int advice) {

@@ -46,6 +46,14 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *rest) {
     return (int)syscall(SYS_nanosleep, time, rest);
 }
 
+void *__wrap_mmap(void *at, size_t len, int access, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t len, int access, int flags, int fd, off_t offset) {
+    return (void *)syscall(SYS_mmap, at, len, access, flags, fd, offset);
+}
+
+int __wrap_munmap(void *at, size_t len);
+int __wrap_munmap(void *at, size_t len) { return (int)syscall(SYS_munmap, at, len); }
+
 int __wrap_madvise(void *at, size_t len, int advice);
 int __wrap_madvise(void *at, size_t len, int advice) {
     return (int)syscall(SYS_madvise, at, len, advice);

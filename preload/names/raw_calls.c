@@ -275,12 +275,14 @@ static __attribute__((noinline)) long install_filter(syscall_fn *next, long numb
 static __attribute__((noinline)) long advise(long number, const long *a) {
     void *at = (void *)a[0];
     size_t len = (size_t)a[1];
-    long result = number == SYS_madvise         ? pm_advice_madvise(at, len, (int)a[2])
-                  : number == SYS_mprotect      ? pm_advice_mprotect(at, len, (int)a[2], -1)
-                  : number == SYS_pkey_mprotect ? pm_advice_mprotect(at, len, (int)a[2], (int)a[3])
-                  : number == NR_MSEAL
-                      ? pm_advice_mseal(at, len, (unsigned long)a[2])
-                      : pm_advice_mremap(at, len, (size_t)a[2], (int)a[3], (void *)a[4]);
+    long result =
+        number == SYS_madvise         ? pm_advice_madvise(at, len, (int)a[2])
+        : number == SYS_mprotect      ? pm_advice_mprotect(at, len, (int)a[2], -1)
+        : number == SYS_pkey_mprotect ? pm_advice_mprotect(at, len, (int)a[2], (int)a[3])
+        : number == SYS_mmap   ? pm_advice_mmap(at, len, (int)a[2], (int)a[3], (int)a[4], a[5])
+        : number == SYS_munmap ? pm_advice_munmap(at, len)
+        : number == NR_MSEAL   ? pm_advice_mseal(at, len, (unsigned long)a[2])
+                               : pm_advice_mremap(at, len, (size_t)a[2], (int)a[3], (void *)a[4]);
     if (result >= 0 || result < -4095)
         return result;
     errno = (int)-result;
@@ -289,7 +291,8 @@ static __attribute__((noinline)) long advise(long number, const long *a) {
 
 static bool advises(long number) {
     return number == SYS_madvise || number == SYS_mprotect || number == SYS_mremap ||
-           number == SYS_pkey_mprotect || number == NR_MSEAL;
+           number == SYS_mmap || number == SYS_munmap || number == SYS_pkey_mprotect ||
+           number == NR_MSEAL;
 }
 
 // All six arguments are passed on, whether the caller gave them or not, as libc's function does.

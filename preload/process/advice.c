@@ -133,6 +133,24 @@ static long note(uint64_t from, uint64_t to, int advice) {
     return kind ? change_marks(from, to, away ? 0 : kind, away ? kind : 0, 0) : 0;
 }
 
+// In a private mapping of a file the guard has taken the zeroes away: the file's bytes are left.
+static long remove_guards(uint64_t at, uint64_t len) {
+    uint64_t from = at - pm_base, to = from + len;
+    long result = by_kernel(at, len, PM_GUARD_REMOVE);
+    struct pm_mark m;
+    if (result || pm_nested())
+        return result;
+    for (uint64_t next = from; pm_marks_next(next, &m) && m.from < to; next = m.to) {
+        uint64_t begin = m.from > from ? m.from : from, end = m.to < to ? m.to : to;
+        if (!(m.kinds & PM_MARK_GUARD))
+            continue;
+        note(begin, end, PM_GUARD_REMOVE);
+        if (pm_heap_is_journaled())
+            pm_extent_empty(begin, end - begin);
+    }
+    return 0;
+}
+
 // Of a range that lies in the heap.
 static long advise(uint64_t at, uint64_t len, int advice) {
     uint64_t from = at - pm_base, to = from + len;
@@ -148,6 +166,8 @@ static long advise(uint64_t at, uint64_t len, int advice) {
     case PM_GUARD_INSTALL:
         discard(at, len, advice);
         break;
+    case PM_GUARD_REMOVE:
+        return remove_guards(at, len);
     case MADV_WIPEONFORK:
     case MADV_KEEPONFORK:
     case MADV_DONTFORK:
@@ -156,6 +176,28 @@ static long advise(uint64_t at, uint64_t len, int advice) {
     }
     long result = by_kernel(at, len, advice);
     return result ? result : note(from, to, advice);
+}
+
+// What lies in the heap. The kernel is asked about what the program has mapped there itself.
+// As in the kernel, pages where nothing is mapped are an error that ends nothing.
+static long advise_parts(uint64_t at, uint64_t len, int advice) {
+    uint64_t offset = at - pm_base, end = offset + len, part;
+    long missing = 0;
+    if (pm_nested() || !pm_marks_any())
+        return advise(at, len, advice);
+    for (uint64_t from = offset; from < end; from = offset + part, offset = from) {
+        part = pm_marks_free_of(PM_MARK_AWAY, &offset, end);
+        offset = part ? offset : end;
+        long result = offset > from ? madvise_raw(pm_base + from, offset - from, advice) : 0;
+        if (part && (!result || result == -ENOMEM)) {
+            missing = result ? result : missing;
+            result = advise(pm_base + offset, part, advice);
+        }
+        if (result && result != -ENOMEM)
+            return result;
+        missing = result ? result : missing;
+    }
+    return missing;
 }
 
 // Of the part of [from, to) that lies in the heap, from pm_base.
@@ -175,8 +217,7 @@ static long advise_volatile(uint64_t from, uint64_t len, int advice) {
     return note(from, to, advice);
 }
 
-// The part before the heap, the part in it and the part behind it. As in the kernel, pages where
-// nothing is mapped are an error that ends nothing.
+// The part before the heap, the part in it and the part behind it.
 long pm_advice_madvise(void *at, size_t len, int advice) {
     uint64_t from = (uint64_t)(uintptr_t)at, to = from + whole(len), end = pm_base + pm_range;
     if (anonymous())
@@ -188,7 +229,7 @@ long pm_advice_madvise(void *at, size_t len, int advice) {
     for (unsigned i = 0; i < 3; i++) {
         uint64_t part = cut[i + 1] - cut[i];
         long result = !part    ? 0
-                      : i == 1 ? advise(cut[i], part, advice)
+                      : i == 1 ? advise_parts(cut[i], part, advice)
                                : madvise_raw(cut[i], part, advice);
         if (result == -ENOMEM)
             missing = result;
@@ -202,6 +243,7 @@ long pm_advice_madvise(void *at, size_t len, int advice) {
 
 long pm_advice_mprotect(void *at, size_t len, int access, int key) {
     const int plain = PROT_READ | PROT_WRITE;
+    int mark = access | (key < 0 ? PM_KEY_STAYS : key << PM_KEY_SHIFT);
     uint64_t from = (uint64_t)(uintptr_t)at, to = from + whole(len);
     bool ours = pm_heap_state() != PM_HEAP_CLOSED && !(from & OFFSET_MASK) && to > from;
     clip(&from, &to);
@@ -209,9 +251,8 @@ long pm_advice_mprotect(void *at, size_t len, int access, int key) {
         return -EPERM;
     long result =
         pm_bare_call(key < 0 ? SYS_mprotect : SYS_pkey_mprotect, (long)at, (long)len, access, key);
-    if (result == 0 && ours)
-        result = change_marks(from, to, access == plain ? 0 : PM_MARK_ACCESS,
-                              access == plain ? PM_MARK_ACCESS : 0, access);
+    if (result == 0 && ours && (access != plain || key > 0 || pm_marks_any()))
+        result = change_marks(from, to, PM_MARK_ACCESS, 0, mark);
     return result;
 }
 
@@ -226,6 +267,44 @@ long pm_advice_mseal(void *at, size_t len, unsigned long flags) {
         result = pm_bare_call(NR_MSEAL, (long)end, (long)(to - end), 0, 0);
     clip(&from, &to);
     return result ? result : change_marks(from, to, PM_MARK_SEALED, 0, 0);
+}
+
+// ---- mmap, munmap -------------------------------------------------------------------------------
+
+// What was asked of these pages before is over.
+static long note_away(uint64_t from, uint64_t to, enum pm_mark_kind kind) {
+    if (pm_heap_state() == PM_HEAP_CLOSED)
+        return 0;
+    clip(&from, &to);
+    return from < to ? change_marks(from, to, kind, UINT16_MAX & ~(unsigned)kind, 0) : 0;
+}
+
+static bool away_is_sealed(uint64_t from, uint64_t to) {
+    if (pm_heap_state() == PM_HEAP_CLOSED || from & OFFSET_MASK || to <= from)
+        return false;
+    clip(&from, &to);
+    return from < to && sealed(from, to, false);
+}
+
+// `at` may be a hint alone. So the kernel says where the mapping lies.
+long pm_advice_mmap(void *at, size_t len, int access, int flags, int fd, long offset) {
+    uint64_t from = (uint64_t)(uintptr_t)at;
+    if (flags & MAP_FIXED && away_is_sealed(from, from + whole(len)))
+        return -EPERM;
+    long result = pm_bare_call6(SYS_mmap, (long)at, (long)len, access, flags, fd, offset);
+    if (result < 0 && result > -4096)
+        return result;
+    from = (uint64_t)result;
+    long error = note_away(from, from + whole(len), PM_MARK_MAPPED);
+    return error ? error : result;
+}
+
+long pm_advice_munmap(void *at, size_t len) {
+    uint64_t from = (uint64_t)(uintptr_t)at;
+    if (away_is_sealed(from, from + whole(len)))
+        return -EPERM;
+    long result = pm_bare_call(SYS_munmap, (long)at, (long)len, 0, 0);
+    return result ? result : note_away(from, from + whole(len), PM_MARK_HOLE);
 }
 
 // ---- mremap -------------------------------------------------------------------------------------
@@ -265,6 +344,26 @@ static long destination(const struct move *m) {
                          flags | (fixed ? MAP_FIXED : 0), -1, 0);
 }
 
+// The program's own mapping moves as anywhere else.
+static bool is_away(uint64_t at) {
+    struct pm_mark m;
+    return inside(at, PM_PAGE_SIZE) && !pm_nested() && pm_marks_next(at - pm_base, &m) &&
+           m.from <= at - pm_base && m.kinds & PM_MARK_AWAY;
+}
+
+static long move_away(const struct move *m) {
+    long to = pm_bare_call6(SYS_mremap, (long)m->from, (long)m->old, (long)m->len, m->flags,
+                            (long)m->to, 0);
+    if (to < 0 && to > -4096)
+        return to;
+    if ((uint64_t)to != m->from && !(m->flags & REMAP_DONTUNMAP))
+        note_away(m->from, m->from + m->old, PM_MARK_HOLE);
+    else if (m->len < m->old)
+        note_away(m->from + m->len, m->from + m->old, PM_MARK_HOLE);
+    long error = note_away((uint64_t)to, (uint64_t)to + m->len, PM_MARK_MAPPED);
+    return error ? error : to;
+}
+
 // The bytes move. The pages of a heap stay where they are, empty: as with MREMAP_DONTUNMAP.
 static long move(const struct move *m) {
     uint64_t len = m->old < m->len ? m->old : m->len;
@@ -296,6 +395,8 @@ long pm_advice_mremap(void *from, size_t old, size_t len, int flags, void *to) {
     if (error)
         return error;
     bool ours = pm_advice_ours(from, m.old);
+    if (is_away(m.from))
+        return move_away(&m);
     if (ours && !inside(m.from, m.old))
         return -EFAULT;
     if (ours && sealed(m.from - pm_base, m.from + m.old - pm_base, false))

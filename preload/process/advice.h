@@ -34,6 +34,8 @@ static inline bool pm_advice_ours(const void *at, size_t len) {
 long pm_advice_madvise(void *at, size_t len, int advice);
 long pm_advice_mprotect(void *at, size_t len, int access, int key); // key -1: mprotect
 long pm_advice_mremap(void *from, size_t old, size_t len, int flags, void *to);
+long pm_advice_mmap(void *at, size_t len, int access, int flags, int fd, long offset);
+long pm_advice_munmap(void *at, size_t len);
 long pm_advice_mseal(void *at, size_t len, unsigned long flags);
 
 // In a forked child, once its memory is its own.

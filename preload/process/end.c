@@ -302,6 +302,8 @@ static const char *end_heap(void) {
         return NULL;
     }
     bool alone = !pm_nested() && pm_background_stop() && pm_threads_none();
+    if (!pm_nested())
+        pm_marks_look();
     return alone ? end_alone() : end_among_others();
 }
 

@@ -116,8 +116,11 @@ bool pm_fork_exclude(bool on) {
     // Under PMALLOC_COMMIT what a child stores stays with it anyhow.
     if (!pm_heap_on_media() || pm_heap_is_journaled())
         return true;
-    bool heap =
-        pm_os_advise((void *)(uintptr_t)pm_base, pm_range, on ? MADV_DONTFORK : MADV_DOFORK);
+    bool heap = true;
+    uint64_t at = 0; // the kernel fails where the program has unmapped something
+    for (uint64_t len; heap && (len = pm_marks_free_of_locked(PM_MARK_HOLE, &at, pm_range)) != 0;
+         at += len)
+        heap = pm_os_advise(pm_heap_at(at), len, on ? MADV_DONTFORK : MADV_DOFORK);
     return pm_roots_fork_exclude(on) && heap;
 }
 
@@ -157,6 +160,8 @@ static void prepare(void) {
         return;
     }
     int saved = errno;
+    if (pm_options.fork.number == PM_FORK_FOLLOW && pm_heap_on_media())
+        pm_marks_look();                        // this process may go private
     struct pm_cancel cancel = pm_cancel_hold(); // fork() is no cancellation point, but close() is
     pm_trigger_tells();                         // the child, which may say all that it finds
     pm_private_await();                         // it may take long, so wait before taking the locks
@@ -384,6 +389,13 @@ static void child_copy_then_take(struct pm_fork_gate *gate, struct pm_fork_gate_
     pm_heap_copy_part();
 }
 
+// What the program has done to pages unseen would be lost.
+static bool changes_mappings(void) {
+    bool makes_heap = fork_state.plan == COPY || fork_state.plan == COPY_THEN_TAKE;
+    return makes_heap ||
+           (fork_state.plan == PRIVATE && pm_heap_on_media() && !pm_heap_is_journaled());
+}
+
 static void after_in_child(void) {
     if (was_not_open())
         return;
@@ -396,6 +408,8 @@ static void after_in_child(void) {
     struct pm_fork_gate_hold hold = {0};
     if (gate && fork_state.plan != TAKE)
         hold = take(gate);
+    if (changes_mappings())
+        pm_marks_look();
     switch (fork_state.plan) {
     case NOT_OPEN:
     case NOTHING:

@@ -16,6 +16,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "blocks/holes.h"
+#include "media/careful.h"
 #include "media/commit.h"
 #include "media/core_dump.h"
 #include "media/file.h"
@@ -24,6 +25,7 @@
 #include "media/heap_dir.h"
 #include "media/heap_lock.h"
 #include "media/heap_space.h"
+#include "media/marks.h"
 #include "media/origin.h"
 #include "media/persist.h"
 #include "media/volume.h"
@@ -134,18 +136,40 @@ static bool allocate_slab(int fd, uint32_t slab, uint64_t at) {
     return true;
 }
 
+// What the program has mapped over its blocks is no part of the heap. Nor is a page that cannot be
+// read: in the copy these are zeroes.
+static bool write_pages(int fd, const char *from, uint64_t len, uint64_t at) {
+    bool good = true;
+    if (pm_careful_may_load(from, len))
+        return pm_os_write_all(fd, from, len, at);
+    for (uint64_t i = 0; i < len && good; i += PM_PAGE_SIZE) {
+        const char *page = pm_careful_page(from + i);
+        good = !page || pm_os_write_all(fd, page, PM_PAGE_SIZE, at + i);
+    }
+    pm_careful_end();
+    return good;
+}
+
 static bool is_zero(const char *page) {
     return page[0] == 0 && memcmp(page, page + 1, PM_PAGE_SIZE - 1) == 0;
 }
 
 // Under PMALLOC_COMMIT nobody knows which pages have no data, so those of zeroes are left out.
 static bool copy_part(int fd, const char *from, uint64_t len, uint64_t at) {
-    if (!pm_heap_is_journaled())
-        return pm_os_write_all(fd, from, len, at);
+    if (!pm_heap_is_journaled() || !pm_careful_may_load(from, len))
+        return write_pages(fd, from, len, at);
     for (uint64_t i = 0; i < len; i += PM_PAGE_SIZE)
         if (!is_zero(from + i) && !pm_os_write_all(fd, from + i, PM_PAGE_SIZE, at + i))
             return false;
     return true;
+}
+
+static bool copy_ours(int fd, uint64_t offset, uint64_t len, uint64_t at) {
+    uint64_t from = offset, end = offset + len;
+    bool good = true;
+    for (; good && (len = pm_marks_free_of(PM_MARK_AWAY, &offset, end)) != 0; offset += len)
+        good = copy_part(fd, pm_heap_at(offset), len, at + (offset - from));
+    return good;
 }
 
 // Allocates the same space in the copy: where a store to the first heap cannot fail for lack of
@@ -161,7 +185,7 @@ static bool copy_extents(const struct pm_shard *s, int fd) {
                       : !e->backed || allocate(fd, at - s->offset, end - at)))
             return false;
         for (; at < end && (part = pm_heap_next_data(&known, &at, end)) != 0; at += part)
-            if (!copy_part(fd, pm_heap_at(at), part, at - s->offset))
+            if (!copy_ours(fd, at, part, at - s->offset))
                 return false;
     }
     return true;
@@ -253,13 +277,17 @@ static void remove_other(void) {
 // ---- the change ---------------------------------------------------------------------------------
 
 static bool map_file(const struct pm_file *copy, bool *changed) {
+    int flags = MAP_FIXED | MAP_NORESERVE, prot = PROT_READ | PROT_WRITE;
+    bool good = true;
     if (!copy->map)
         return true;
-    int flags = MAP_FIXED | MAP_NORESERVE, prot = PROT_READ | PROT_WRITE;
-    if (pm_file_map(copy, copy->map, copy->reach, prot, flags, 0) == MAP_FAILED)
-        return false;
-    *changed = true;
-    return true;
+    // Of other files' addresses there are no marks.
+    uint64_t from = pm_heap_offset(copy->map), at = from, end = from + copy->reach;
+    for (uint64_t len; good && (len = pm_marks_free_of(PM_MARK_AWAY, &at, end)) != 0; at += len) {
+        good = pm_file_map(copy, pm_heap_at(at), len, prot, flags, at - from) != MAP_FAILED;
+        *changed |= good;
+    }
+    return good;
 }
 
 // Maps the copy at the same addresses, because all pointers point there.

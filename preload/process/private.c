@@ -10,11 +10,13 @@
 
 #include "base/message.h"
 #include "base/os.h"
+#include "media/careful.h"
 #include "media/core_dump.h"
 #include "media/file.h"
 #include "media/fixed.h"
 #include "media/heap.h"
 #include "media/heap_space.h"
+#include "media/marks.h"
 #include "media/shard_make.h"
 #include "pages/extent.h"
 
@@ -30,7 +32,7 @@ void pm_private_forget(void) { run_count = 0; }
 
 // ---- the runs: which parts of the file are in use -----------------------------------------------
 
-static bool add_run(uint64_t offset, uint64_t len) {
+static bool add_one(uint64_t offset, uint64_t len) {
     struct pm_private_run *last = run_count ? &runs[run_count - 1] : NULL;
     if (last && last->offset + last->len == offset) {
         last->len += len;
@@ -40,6 +42,24 @@ static bool add_run(uint64_t offset, uint64_t len) {
         return false;
     runs[run_count++] = (struct pm_private_run){offset, len};
     return true;
+}
+
+// What the program has mapped over its blocks is no part of the heap: it stays as it is. Without
+// the locks that is not known.
+static bool marks_known;
+
+// As pm_marks_free_of() for what is away.
+static uint64_t next_ours(uint64_t *at, uint64_t end) {
+    if (!marks_known)
+        return *at < end ? end - *at : 0;
+    return pm_marks_free_of_locked(PM_MARK_AWAY, at, end);
+}
+
+static bool add_run(uint64_t offset, uint64_t len) {
+    bool good = true;
+    for (uint64_t end = offset + len; good && (len = next_ours(&offset, end)) != 0; offset += len)
+        good = add_one(offset, len);
+    return good;
 }
 
 // Of a lazily reserved extent only what was ever written is a run. To read its holes through a
@@ -77,6 +97,7 @@ static bool find_runs(const struct pm_shard *s, bool others) {
 bool pm_private_find(bool others) {
     bool good = true;
     run_count = 0;
+    marks_known = true;
     for (unsigned i = 0; i < pm_heap.shards && good; i++)
         good = find_runs(&pm_heap.shard[i], others);
     return good;
@@ -89,18 +110,25 @@ bool pm_private_find(bool others) {
 // mlockall(MCL_FUTURE) provides memory for every writable page at once.
 static uint64_t shard_end[PM_SHARDS];
 
-static void note_ends(void) {
+static void note_ends(bool tables_whole) {
+    marks_known = tables_whole;
     for (unsigned i = 0; i < pm_heap.shards; i++)
         shard_end[i] = pm_heap.shard[i].offset + pm_heap.shard[i].frontier;
 }
 
-// Maps a private piece of a shard's file; anonymous memory if `fd` is -1.
-static bool map_piece(uint64_t offset, uint64_t end, int prot, int fd) {
+static bool map_ours(uint64_t offset, uint64_t len, int prot, int fd) {
     int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
     const struct pm_shard *s = pm_shard_at(offset);
     off_t at = fd < 0 ? 0 : (off_t)(s->data.at + offset - s->offset);
-    return offset == end ||
-           mmap(pm_heap_at(offset), end - offset, prot, flags, fd, at) != MAP_FAILED;
+    return mmap(pm_heap_at(offset), len, prot, flags, fd, at) != MAP_FAILED;
+}
+
+// Maps a private piece of a shard's file; anonymous memory if `fd` is -1.
+static bool map_piece(uint64_t offset, uint64_t end, int prot, int fd) {
+    bool good = true;
+    for (uint64_t len; good && (len = next_ours(&offset, end)) != 0; offset += len)
+        good = map_ours(offset, len, prot, fd);
+    return good;
 }
 
 // Maps the runs of a shard from *run on, which moves, and empty memory between them. Without `fd`,
@@ -138,13 +166,28 @@ struct copying {
     struct pm_written known;
 };
 
+// Of a page that cannot be read zeroes are the copy.
+static void copy_part(char *to, uint64_t offset, uint64_t len) {
+    char *from = pm_heap_at(offset);
+    if (!marks_known || pm_careful_may_load(from, len)) {
+        memcpy(to, from, len);
+        return;
+    }
+    for (uint64_t at = 0; at < len; at += PM_PAGE_SIZE) {
+        const char *page = pm_careful_page(from + at);
+        if (page)
+            memcpy(to + at, page, PM_PAGE_SIZE);
+    }
+    pm_careful_end();
+}
+
 static bool copy_range(uint64_t offset, uint64_t len, void *arg) {
     struct copying *c = arg;
     const struct pm_shard *s = pm_shard_at(offset);
     char *fresh = c->fresh[pm_shard_number(s)];
     uint64_t end = offset + len, part;
     for (; offset < end && (part = pm_heap_next_data(&c->known, &offset, end)) != 0; offset += part)
-        memcpy(fresh + (offset - s->offset), pm_heap_at(offset), part);
+        copy_part(fresh + (offset - s->offset), offset, part);
     return true;
 }
 
@@ -159,14 +202,18 @@ static bool reserve_copies(struct copying *c) {
 
 static unsigned moved; // shards whose copies are in their places
 
+static bool move_copy(uint64_t from, char *fresh, uint64_t end) {
+    bool good = true;
+    for (uint64_t at = from, len; good && (len = next_ours(&at, end)) != 0; at += len)
+        good = mremap(fresh + (at - from), len, len, MREMAP_MAYMOVE | MREMAP_FIXED,
+                      pm_heap_at(at)) != MAP_FAILED;
+    return good;
+}
+
 static bool move_copies(struct copying *c) {
-    for (unsigned i = moved = 0; i < pm_heap.shards; moved = ++i) {
-        void *place = pm_heap_at(pm_heap.shard[i].offset);
-        if (c->fresh[i] && mremap(c->fresh[i], shard_size(i), shard_size(i),
-                                  MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED)
+    for (unsigned i = moved = 0; i < pm_heap.shards; moved = ++i)
+        if (c->fresh[i] && !move_copy(pm_heap.shard[i].offset, c->fresh[i], shard_end[i]))
             return false;
-        c->fresh[i] = NULL;
-    }
     return true;
 }
 
@@ -177,7 +224,7 @@ static bool copy_all(void) {
     bool good = reserve_copies(&copying) && pm_extent_each_active(copy_range, &copying) &&
                 move_copies(&copying);
     for (unsigned i = 0; i < pm_heap.shards; i++)
-        if (copying.fresh[i])
+        if (copying.fresh[i]) // what has moved is mapped no more
             munmap(copying.fresh[i], shard_size(i));
     return good;
 }
@@ -222,7 +269,7 @@ static bool map_privately(bool others) {
 }
 
 bool pm_private_enter(bool others) {
-    note_ends();
+    note_ends(true);
     if (!map_privately(others) && !copy_all())
         return false;
     be_private(true);
@@ -230,7 +277,7 @@ bool pm_private_enter(bool others) {
 }
 
 void pm_private_keep(bool tables_whole) {
-    note_ends();
+    note_ends(tables_whole);
     run_count = 0;
     be_private(tables_whole);
 }
@@ -286,9 +333,12 @@ static void open_piece(int number, siginfo_t *info, void *context) {
 // ---- the cut ------------------------------------------------------------------------------------
 
 static bool map_shared(struct pm_shard *s) {
-    return pm_file_ready(&s->data) &&
-           pm_file_map(&s->data, pm_heap_at(s->offset), s->data.reach, PROT_READ | PROT_WRITE,
-                       MAP_FIXED | MAP_NORESERVE, 0) != MAP_FAILED;
+    bool good = pm_file_ready(&s->data);
+    uint64_t at = s->offset, end = at + s->data.reach;
+    for (uint64_t len; good && (len = next_ours(&at, end)) != 0; at += len)
+        good = pm_file_map(&s->data, pm_heap_at(at), len, PROT_READ | PROT_WRITE,
+                           MAP_FIXED | MAP_NORESERVE, at - s->offset) != MAP_FAILED;
+    return good;
 }
 
 // The first `count` shards are private already. Nobody has stored to them since.
@@ -346,7 +396,7 @@ static void whole_shards_are_runs(void) {
 }
 
 bool pm_private_part(bool known, bool tables_whole, bool alone) {
-    note_ends();
+    note_ends(tables_whole);
     moved = 0;
     bool parted = part_files(PROT_READ | PROT_WRITE) || (alone && part_thriftily());
     if (parted && known) {

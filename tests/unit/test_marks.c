@@ -31,6 +31,20 @@ static void change_model(unsigned from, unsigned to, unsigned add, unsigned remo
     }
 }
 
+// The parts without some kinds are all pages without them.
+static void check_free(void) {
+    unsigned kinds = 1u << rand() % 8, page = 0;
+    uint64_t at = 0;
+    for (uint64_t len; (len = pm_marks_free_of(kinds, &at, place(PAGES))) != 0; at += len) {
+        for (; page < at >> PM_PAGE_SHIFT; page++)
+            CHECK(model[page].kinds & kinds);
+        for (; page < (at + len) >> PM_PAGE_SHIFT; page++)
+            CHECK(!(model[page].kinds & kinds));
+    }
+    for (; page < PAGES; page++)
+        CHECK(model[page].kinds & kinds);
+}
+
 // Marks rise, do not touch a neighbour that is the same, and say what the model says.
 static void check_all(void) {
     struct pm_mark m, last = {0};
@@ -48,19 +62,20 @@ static void check_all(void) {
     for (; at < PAGES; at++)
         CHECK_EQ(model[at].kinds, 0);
     CHECK_EQ(pm_marks_any(), count != 0);
+    check_free();
 }
 
 static void test_random_changes(void) {
     for (unsigned i = 0; i < ROUNDS && !check_failures; i++) {
         unsigned from = (unsigned)rand() % PAGES;
         unsigned to = from + 1 + (unsigned)rand() % (PAGES - from);
-        unsigned add = rand() % 3 ? 1u << rand() % 6 : 0, remove = (unsigned)rand() & 63u & ~add;
+        unsigned add = rand() % 3 ? 1u << rand() % 8 : 0, remove = (unsigned)rand() & 255u & ~add;
         int access = rand() % 2;
         CHECK(pm_marks_change(place(from), place(to), add, remove, access));
         change_model(from, to, add, remove, access);
         check_all();
     }
-    CHECK(pm_marks_change(0, place(PAGES), 0, 63, 0));
+    CHECK(pm_marks_change(0, place(PAGES), 0, 255, 0));
     CHECK(!pm_marks_any());
 }
 
