@@ -5,7 +5,6 @@
 #include "roots/root_table.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -40,9 +39,9 @@
 #include "recovery/beside.h"
 #include "stacks.h"
 #include "start_line.h"
+#include "thread_end.h"
 #include "triggers.h"
 
-static pthread_key_t thread_key;
 static __thread bool thread_ending __attribute__((tls_model("initial-exec")));
 // A thread that got no cache asks for one again after this many requests. Asking takes long where
 // there is no memory.
@@ -237,13 +236,6 @@ static bool asks_for_little(void) {
 
 // ---- the start ----------------------------------------------------------------------------------
 
-// Without a key of ours, pthread_setspecific() would store under somebody else's.
-static void make_key(void) {
-    if (pthread_key_create(&thread_key, thread_exit) != 0)
-        pm_refuse("no thread-specific key is free for the thread caches; run this program "
-                  "without PMAlloc");
-}
-
 // False: a process that has waited has no room for a heap any more. Its requests are served while
 // the fallback arena lasts, and then fail.
 static bool open_here(bool first) {
@@ -252,7 +244,7 @@ static bool open_here(bool first) {
     if (hopeless && first)
         refuse(&err);
     if (!hopeless)
-        make_key();
+        pm_thread_end_begin(thread_exit);
     return !hopeless;
 }
 
@@ -318,7 +310,7 @@ enum pm_route pm_thread_enter(void) {
     if (thread_ending || pm_stacks_on || (cacheless && cacheless--))
         return PM_ROUTE_DIRECT;
     int saved = errno;
-    struct pm_tcache *t = pm_tcache_create();
+    struct pm_tcache *t = pm_thread_end_is_heard() ? pm_tcache_create() : NULL;
     if (!t) {
         cacheless = CACHELESS;
         return PM_ROUTE_DIRECT;
@@ -328,7 +320,7 @@ enum pm_route pm_thread_enter(void) {
         return PM_ROUTE_CACHE;
     }
     pm_tcache = t;
-    pthread_setspecific(thread_key, t); // may allocate: the cache is in place already
+    pm_thread_end_note(t); // may allocate: the cache is in place already
     errno = saved;
     return PM_ROUTE_CACHE;
 }
@@ -440,7 +432,7 @@ static int open_in_its_turn(const char *dir, bool existing, struct pm_error *err
     chosen = (struct pm_chosen){0};
     generation = pm_heap.super->state.opens;
     by_call = true;
-    make_key();
+    pm_thread_end_begin(thread_exit);
     pm_phase_started(PM_READY);
     begin_main();
     return PM_OK;
