@@ -458,9 +458,9 @@ int pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *
     return error > 0 ? (int)error : REAL(pthread_create)(id, attr, fn, arg);
 }
 
-int pthread_key_create(pthread_key_t *key, void (*fn)(void *)) {
-    long error = fault("pthread_key_create", SITE);
-    return error > 0 ? (int)error : REAL(pthread_key_create)(key, fn);
+int __pthread_key_create(pthread_key_t *key, void (*fn)(void *)) {
+    long error = fault("__pthread_key_create", SITE);
+    return error > 0 ? (int)error : REAL(__pthread_key_create)(key, fn);
 }
 
 pid_t fork(void) {

@@ -63,7 +63,7 @@ ERRORS = {
     "process_vm_readv": [E.EPERM],
     "process_vm_writev": [E.EPERM],
     "pthread_create": [E.EAGAIN, E.ENOMEM],
-    "pthread_key_create": [E.EAGAIN, E.ENOMEM],
+    "__pthread_key_create": [E.EAGAIN, E.ENOMEM],
     "pwrite": [E.EIO, E.ENOSPC, E.EINTR, SHORT],
     "read": [E.EIO, E.EINTR, SHORT],
     "readlink": [E.EIO, E.ENOMEM],
