@@ -179,12 +179,16 @@ static int check_pairs(char *const *environ_list, struct pm_error *err) {
     return PM_OK;
 }
 
+static bool is_no_setting(const char *variable, size_t len) {
+    return len == strlen(PM_OWNER_VARIABLE) && memcmp(variable, PM_OWNER_VARIABLE, len) == 0;
+}
+
 int pm_options_load(char *const *environ_list, struct pm_error *err) {
     pm_options_default();
     for (char *const *var = environ_list; var && *var; var++) {
-        if (strncmp(*var, "PMALLOC_", 8) != 0)
-            continue;
         const char *equals = strchrnul(*var, '=');
+        if (strncmp(*var, "PMALLOC_", 8) != 0 || is_no_setting(*var, (size_t)(equals - *var)))
+            continue;
         char name[128];
         size_t len = (size_t)(equals - *var);
         len = len < sizeof name ? len : sizeof name - 1;

@@ -15,6 +15,9 @@
 
 enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE };
 
+// Not a setting: what a process with a heap tells those that it starts (preload/process/descent.h).
+#define PM_OWNER_VARIABLE "PMALLOC_OWNER"
+
 // X(field, NAME, type, default, choices or "MIN to MAX", help)
 #define PM_OPTION_TABLE(X)                                                                         \
     X(heap, "PMALLOC_HEAP", PM_TYPE_TEXT, "", "PATH[:PATH...]",                                    \

@@ -298,9 +298,15 @@ static bool one_lives(void) {
 // read, the last look sees that.
 bool pm_os_one_thread(void) { return one_task() || one_lives() || one_task(); }
 
+// In /proc. A parent in another PID namespace is 0 to getppid().
+static pid_t parent(void) {
+    pid_t pid = (pid_t)stat_field(pm_os_proc_pid(), 4);
+    return pid ? pid : getppid();
+}
+
 bool pm_os_is_ancestor(pid_t pid, uint64_t start) {
     int depth = 0;
-    for (pid_t at = getppid(); at > 0 && depth < 64; at = (pid_t)stat_field(at, 4), depth++)
+    for (pid_t at = parent(); at > 0 && depth < 64; at = (pid_t)stat_field(at, 4), depth++)
         if (at == pid)
             return pm_os_start_time(at) == start;
     return false;
@@ -328,7 +334,7 @@ static bool find_borrower(const char *line, void *arg) {
 bool pm_os_ancestor_maps(const char *name, uint64_t ino) {
     struct borrower b = {name, ino, false};
     int depth = 0;
-    for (pid_t at = getppid(); at > 0 && !b.found && depth < 64;
+    for (pid_t at = parent(); at > 0 && !b.found && depth < 64;
          at = (pid_t)stat_field(at, 4), depth++) {
         char pid[16];
         snprintf(pid, sizeof pid, "%d", (int)at);

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <malloc.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -172,6 +173,7 @@ static void at_end(void) {
 // Handlers run in reverse order. Ours runs after those that main registers, and before the
 // destructors of what was constructed before main.
 static int main_after_capture(int argc, char **argv, char **env) {
+    char **before = environ;
     if (in_charge()) {
         pm_process_before_main();
         pm_streams_cover();
@@ -180,7 +182,7 @@ static int main_after_capture(int argc, char **argv, char **env) {
     } else {
         say_not_in_charge();
     }
-    return program_main(argc, argv, env);
+    return program_main(argc, argv, env == before ? environ : env);
 }
 
 // The loader's handler runs the functions with __attribute__((destructor)) of the program and its
@@ -210,11 +212,17 @@ EXPORT int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(
 }
 
 // The kernel refuses these calls while a thread of ours runs beside the program's: a forked child's
-// copier, or that of PMALLOC_BACKGROUND.
+// copier, or that of PMALLOC_BACKGROUND. Not so a new PID namespace for the children alone; and
+// after that the process can have no new thread, so ours goes on.
+static bool bears_threads(int flags) {
+    return flags & CLONE_NEWPID &&
+           !(flags & (CLONE_NEWUSER | CLONE_THREAD | CLONE_VM | CLONE_SIGHAND));
+}
+
 EXPORT int unshare(int flags);
 EXPORT int unshare(int flags) {
     pm_fork_finish_copy();
-    bool stopped = pm_background_pause();
+    bool stopped = !bears_threads(flags) && pm_background_pause();
     int status = (int)syscall(SYS_unshare, flags);
     pm_background_go_on(stopped);
     return status;
@@ -223,7 +231,7 @@ EXPORT int unshare(int flags) {
 EXPORT int setns(int fd, int type);
 EXPORT int setns(int fd, int type) {
     pm_fork_finish_copy();
-    bool stopped = pm_background_pause();
+    bool stopped = type != CLONE_NEWPID && pm_background_pause();
     int status = (int)syscall(SYS_setns, fd, type);
     pm_background_go_on(stopped);
     return status;

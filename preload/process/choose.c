@@ -3,6 +3,7 @@
 #include "choose.h"
 #include "choose_name.h"
 #include "choose_tidy.h"
+#include "descent.h"
 #include "imports.h"
 
 #include <errno.h>
@@ -122,9 +123,23 @@ static void descend(const char *dir, struct pm_chosen *chosen) {
     go_without(chosen, "%.300s is the heap of a program from which this one descends", dir);
 }
 
+// The directory of another user, or below one.
+static bool is_anothers(const char *dir) {
+    char path[PATH_MAX];
+    struct stat st;
+    snprintf(path, sizeof path, "%.*s", (int)pm_volume_first(dir), dir);
+    return stat(path, &st) == 0 ? st.st_uid != geteuid() : errno == EACCES;
+}
+
 static int open_or_descend(const char *dir, enum pm_open_mode mode, struct pm_chosen *chosen,
                            struct pm_error *err) {
     int status = pm_heap_open_patient(dir, mode, err);
+    if (status == PM_OPERATIONAL &&
+        (pm_heap.busy ? pm_descends_from_hidden_owner(dir)
+                      : is_anothers(dir) && pm_descends_from_owner(dir))) {
+        descend(dir, chosen);
+        return PM_OK;
+    }
     if (status == PM_OK || !pm_heap.busy)
         return status;
     bool lives = owner_lives();
@@ -139,7 +154,7 @@ static int open_or_descend(const char *dir, enum pm_open_mode mode, struct pm_ch
                    (int)pm_heap.busy_pid);
         return PM_OK;
     }
-    if (descends_from_copy(dir)) {
+    if (descends_from_copy(dir) || pm_descends_from_owner(dir)) {
         descend(dir, chosen);
         return PM_OK;
     }

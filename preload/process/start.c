@@ -23,6 +23,7 @@
 #include "blocks/tables.h"
 #include "choose.h"
 #include "commits.h"
+#include "descent.h"
 #include "fork.h"
 #include "leaks.h"
 #include "leaks_asked.h"
@@ -48,6 +49,7 @@ static __thread bool thread_ending __attribute__((tls_model("initial-exec")));
 #define CACHELESS 250
 static __thread uint8_t cacheless __attribute__((tls_model("initial-exec")));
 static struct pm_chosen chosen;
+static bool by_call; // the heap was opened by pmalloc_open()
 static struct pm_recovery recovery;
 static uint64_t generation;
 
@@ -363,6 +365,8 @@ static void capture_roots(void) {
 static void begin_main(void) {
     capture_roots();
     pm_fork_exclude(true);
+    if (pm_heap_on_media() && !pm_heap.nameless && !by_call)
+        pm_descent_tell();
     pm_phase_move(PM_READY, PM_RUNNING);
     pm_stacks_record();
     first_commit();
@@ -414,8 +418,6 @@ static int open_called(const char *dir, bool existing, struct pm_error *err) {
     pm_bad_reads_end(); // keeps errno
     return status;
 }
-
-static bool by_call; // the open heap was opened so
 
 // By the thread that has moved the phase to STARTING.
 static int open_in_its_turn(const char *dir, bool existing, struct pm_error *err) {
