@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/crc.h"
+#include "base/file_limit.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "media/fixed.h"
@@ -35,8 +36,12 @@ struct writer {
 };
 
 static bool write_at(const struct writer *w, const void *from, size_t len, uint64_t at) {
-    if (!w->part)
-        return pm_os_file_size(at + len) && pm_os_write_all(w->fd, from, len, at);
+    if (!w->part) {
+        struct pm_file_room room = pm_file_room(at + len);
+        bool good = room.good && pm_os_write_all(w->fd, from, len, at);
+        pm_file_room_end(room);
+        return good;
+    }
     if (at + len > w->part->room)
         return false;
     memcpy(w->part->map + at, from, len);

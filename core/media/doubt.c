@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file_limit.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "file.h"
@@ -91,12 +92,14 @@ static bool write_chunk(const struct pm_file *file, const char *from, size_t len
 }
 
 static bool write_again(struct pm_file *file, char *chunk) {
-    bool good = pm_file_ready(file) && (file->length || pm_os_file_size(file->size));
+    struct pm_file_room room = pm_file_room(file->length ? 0 : file->size);
+    bool good = pm_file_ready(file) && room.good;
     uint64_t data = good ? next_data(file, 0) : 0;
     for (uint64_t at = 0; at < file->size && good; at += CHUNK) {
         size_t len = file->size - at < CHUNK ? (size_t)(file->size - at) : CHUNK;
         good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data);
     }
+    pm_file_room_end(room);
     return good;
 }
 

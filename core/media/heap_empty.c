@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file_limit.h"
 #include "emptied.h"
 #include "file.h"
 #include "heap.h"
@@ -27,17 +28,19 @@ static void store_zeroes(uint64_t offset, uint64_t len) {
 // Through the descriptor, because the program may have made the pages unwritable.
 static bool write_zeroes(const struct pm_file *file, uint64_t at, uint64_t len) {
     static const char zeroes[PM_PAGE_SIZE];
-    while (len) {
+    struct pm_file_room room = pm_file_room(file->length ? 0 : at + len);
+    bool good = room.good;
+    while (len && good) {
         size_t part = len < sizeof zeroes ? len : sizeof zeroes;
         long done = syscall(SYS_pwrite64, file->fd, zeroes, part, file->at + at);
         if (done < 0 && errno == EINTR)
             continue;
-        if (done <= 0)
-            return false;
-        at += (uint64_t)done;
-        len -= (uint64_t)done;
+        good = done > 0;
+        at += good ? (uint64_t)done : 0;
+        len -= good ? (uint64_t)done : 0;
     }
-    return true;
+    pm_file_room_end(room);
+    return good;
 }
 
 static bool zero_in_place(struct pm_shard *s, uint64_t offset, uint64_t len) {

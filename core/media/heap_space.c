@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cancel.h"
+#include "base/file_limit.h"
 #include "base/lazy_table.h"
 #include "base/os.h"
 #include "base/os_file.h"
@@ -97,7 +98,7 @@ static bool set_length(int fd, uint64_t from, uint64_t size) {
     return status == 0 || (no_ftruncate && size > from && allocate(fd, 0, size - 1, 1));
 }
 
-// The caller has checked that RLIMIT_FSIZE allows the size. Beyond it the kernel sends SIGXFSZ.
+// The caller has asked for room (RLIMIT_FSIZE). Beyond the limit the kernel sends SIGXFSZ.
 static bool grow_within_limit(struct pm_file *file, size_t size) {
     if (size <= file->size)
         return true;
@@ -116,8 +117,12 @@ static bool grow_within_limit(struct pm_file *file, size_t size) {
 }
 
 bool pm_file_grow(struct pm_file *file, size_t size) {
-    return size <= file->size ||
-           ((file->length || pm_os_file_size(size)) && grow_within_limit(file, size));
+    if (size <= file->size || file->length)
+        return grow_within_limit(file, size);
+    struct pm_file_room room = pm_file_room(size);
+    bool good = room.good && grow_within_limit(file, size);
+    pm_file_room_end(room);
+    return good;
 }
 
 bool pm_file_back_with_space(struct pm_file *file, uint64_t offset, uint64_t len) {
@@ -160,7 +165,7 @@ static size_t slabs_for(uint64_t bytes) {
     return bytes / PM_SLAB_SIZE * sizeof(struct pm_slab_header);
 }
 
-// The caller has checked that RLIMIT_FSIZE allows a heap.0 of this length. slabs.0 is much shorter.
+// The caller has asked for room for a heap.0 of this length. slabs.0 is much shorter.
 static bool grow_slabs(struct pm_shard *s, uint64_t bytes) {
     return grow_within_limit(&s->slabs, slabs_for(bytes));
 }
@@ -227,8 +232,7 @@ static bool make_longer(struct pm_shard *s, uint64_t bytes) {
 static bool set_journaled_length(struct pm_shard *s, uint64_t bytes) {
     if (bytes < s->frontier)
         return pm_emptied_add(s->offset + bytes, s->frontier - bytes);
-    if (!pm_file_ready(&s->data) || (!s->data.length && !pm_os_file_size(bytes)) ||
-        !pm_os_address_space(bytes) || !grow_slabs(s, bytes) ||
+    if (!pm_file_ready(&s->data) || !pm_os_address_space(bytes) || !grow_slabs(s, bytes) ||
         (bytes > s->data.size && !make_longer(s, bytes)))
         return false;
     if (bytes > s->data.size)
@@ -253,8 +257,7 @@ static bool set_file_length(struct pm_shard *s, uint64_t bytes) {
     // A clean close vouches for the data file's length. So that changes last, after everything
     // else that may fail.
     if (!pm_file_ready(&s->data) ||
-        (grows &&
-         !(pm_os_file_size(bytes) && pm_os_address_space(bytes) && grow_slabs(s, bytes))) ||
+        (grows && !(pm_os_address_space(bytes) && grow_slabs(s, bytes))) ||
         !(bytes < s->frontier ? cut_length(s, bytes) : set_length(s->data.fd, s->data.size, bytes)))
         return false;
     if (grows && !length_durable(s, bytes)) {
@@ -281,9 +284,14 @@ bool pm_shard_set_frontier(struct pm_shard *s, uint64_t bytes) {
     uint64_t less = bytes < s->frontier ? s->frontier - bytes : 0;
     if (more && (bytes > s->limit || !reserve_length(more)))
         return false;
-    bool good = pm_heap_is_journaled() ? set_journaled_length(s, bytes)
-                : pm_heap_on_media()   ? set_file_length(s, bytes)
-                                       : pm_lazy_table_need(&s->anonymous, bytes);
+    struct pm_file_room room = {.good = true};
+    if (more && pm_heap_on_media() && !s->data.length)
+        room = pm_file_room(bytes);
+    bool good = !room.good               ? false
+                : pm_heap_is_journaled() ? set_journaled_length(s, bytes)
+                : pm_heap_on_media()     ? set_file_length(s, bytes)
+                                         : pm_lazy_table_need(&s->anonymous, bytes);
+    pm_file_room_end(room);
     if (good)
         s->frontier = bytes;
     atomic_fetch_sub_explicit(&pm_heap.length, good ? less : more, memory_order_relaxed);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/crc.h"
+#include "base/file_limit.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "file.h"
@@ -79,8 +80,10 @@ static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
     struct pm_file *part = pm_journal_part(file);
     if (part && !pm_journal_part_store(part, file, len, &at))
         return false;
-    // Beyond RLIMIT_FSIZE there would be a SIGXFSZ.
-    return fd >= 0 && pm_os_file_size(at + len) && pm_os_write_all(fd, from, len, at);
+    struct pm_file_room room = pm_file_room(at + len);
+    bool good = fd >= 0 && room.good && pm_os_write_all(fd, from, len, at);
+    pm_file_room_end(room);
+    return good;
 }
 
 bool pm_journal_pread(int fd, void *to, size_t len, uint64_t at) {
@@ -160,9 +163,11 @@ static bool set_length(unsigned file, uint64_t bytes) {
         return pm_journal_part_set_length(part, file, bytes, zero_at);
     if (empty_instead(file, fd, bytes, &done))
         return done;
-    while (fd >= 0 && pm_os_file_size(bytes) && (status = syscall(SYS_ftruncate, fd, bytes)) != 0 &&
+    struct pm_file_room room = pm_file_room(bytes);
+    while (fd >= 0 && room.good && (status = syscall(SYS_ftruncate, fd, bytes)) != 0 &&
            errno == EINTR) {
     }
+    pm_file_room_end(room);
     if (fd >= 0 && file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA)
         flock(fd, LOCK_UN);
     return status == 0;

@@ -9,6 +9,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include "base/file_limit.h"
 #include "base/os.h"
 #include "base/os_file.h"
 
@@ -53,10 +54,13 @@ void pm_work_drop(struct pm_shard *s) {
 
 static bool open_memory(struct work *w, uint64_t bytes) {
     struct stat st;
-    if (!pm_os_file_size(bytes))
-        return false;
-    w->fd = pm_os_fd_high((int)syscall(SYS_memfd_create, "pmalloc", MFD_CLOEXEC));
-    if (w->fd < 0 || ftruncate(w->fd, (off_t)bytes) != 0 || fstat(w->fd, &st) != 0)
+    struct pm_file_room room = pm_file_room(bytes);
+    bool good = room.good;
+    if (good)
+        w->fd = pm_os_fd_high((int)syscall(SYS_memfd_create, "pmalloc", MFD_CLOEXEC));
+    good = good && w->fd >= 0 && ftruncate(w->fd, (off_t)bytes) == 0 && fstat(w->fd, &st) == 0;
+    pm_file_room_end(room);
+    if (!good)
         return false;
     w->dev = st.st_dev;
     w->ino = st.st_ino;

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file_limit.h"
 #include "export.h"
 #include "process/entry.h"
 
@@ -21,6 +22,8 @@ int pm_names_prlimit64(pid_t pid, int which, const struct rlimit *new,
 EXPORT int pm_names_prlimit(pid_t pid, int which, const struct rlimit *new, struct rlimit *old) {
     if (new)
         pm_settle();
+    if (which == RLIMIT_FSIZE)
+        return pm_file_limit_set(pid, new, old);
     return (int)syscall(SYS_prlimit64, pid, which, new, old);
 }
 

@@ -16,6 +16,7 @@
 #include "advice.h"
 #include "background.h"
 #include "base/cancel.h"
+#include "base/file_limit.h"
 #include "base/options.h"
 #include "base/os.h"
 #include "base/threads.h"
@@ -401,6 +402,7 @@ static void after_in_child(void) {
         return;
     struct pm_fork_gate *gate = fork_state.gate;
     pm_process_each_lock(pm_lock_reset);
+    pm_file_limit_forked();
     pm_background_forked();
     pm_threads_forked();
     pm_phase_forked();

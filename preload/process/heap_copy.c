@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/crc.h"
+#include "base/file_limit.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "blocks/holes.h"
@@ -233,18 +234,20 @@ static bool write_identity(int fd) {
 
 static int fill_file(size_t i, struct pm_error *err) {
     struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
+    const struct pm_shard *s = &pm_heap.shard[pm_heap_files[i].shard];
+    bool data = pm_heap_files[i].holds == PM_FILE_DATA;
     int fd = other.file[i].fd;
-    bool good = pm_file_ready(file);
-    if (pm_heap_files[i].holds == PM_FILE_DATA) {
-        const struct pm_shard *s = &pm_heap.shard[pm_heap_files[i].shard];
-        good = good && pm_os_file_size(s->frontier) && ftruncate(fd, (off_t)s->frontier) == 0 &&
-               copy_extents(s, fd);
+    struct pm_file_room room = pm_file_room(data ? s->frontier : file->size);
+    bool good = pm_file_ready(file) && room.good;
+    if (data) {
+        good = good && ftruncate(fd, (off_t)s->frontier) == 0 && copy_extents(s, fd);
         other.file[i].size = s->frontier;
     } else {
-        good = good && pm_os_file_size(file->size) && copy_whole(file, fd);
+        good = good && copy_whole(file, fd);
     }
     if (good && file == &pm_heap.super_file)
         good = write_identity(fd);
+    pm_file_room_end(room);
     good = good && (!pm_persist_syncs() || fsync(fd) == 0);
     return good ? PM_OK : reason(err, file->name);
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""What a process has a limited number of: a program can use as many as without PMAlloc.
+"""What a process has a limited amount of: a program can use as much as without PMAlloc.
 
 The programs print what they find. Under the preload, on each kind of memory, that is what they
 print with libc's malloc."""
@@ -34,3 +34,33 @@ def test_keys(shm, mode):
     if "HEAP" in settings:
         done = recover(settings["HEAP"], "--check")
         assert done.returncode == 0, said(done)
+
+
+SMALL = "limit 4194304, below 1, above -1 EFBIG"
+
+
+@pytest.mark.parametrize("mode", [*MODES, "copy in memory"])
+def test_file_size(shm, mode):
+    """A program that limits its files has as much memory as before, and its files are limited."""
+    program = compiled("own_files.c", "-D_GNU_SOURCE=", "-O1")
+    modes = MODES | {"copy in memory": {"HEAP": "heap", "COMMIT": "20ms", "COMMIT_DIR": shm / "j"}}
+    settings = placed(modes[mode], shm)
+    if mode == "copy in memory":
+        settings["HEAP"] = None
+    assert succeeds(run([program], **settings)) == f"all\n{SMALL}\n"
+    if "HEAP" in settings:
+        assert succeeds(run([program, "check"], **settings)) == "all blocks\n"
+        done = recover(shm / ("j" if mode == "copy in memory" else "heap"), "--check")
+        assert done.returncode == 0, said(done)
+
+
+@pytest.mark.parametrize("mode", ["heap", "commit", "output"])
+def test_file_size_for_good(shm, mode):
+    """Where the kernel does not let the limit be lifted, a line says so, and nothing is lost."""
+    program = compiled("own_files.c", "-D_GNU_SOURCE=", "-O1")
+    settings = placed(MODES[mode], shm)
+    done = run([program, "hard"], **settings)
+    assert (done.returncode, done.stdout) == (0, f"some\n{SMALL}\n"), said(done)
+    assert "RLIMIT_FSIZE" in done.stderr and "hard limit" in done.stderr, said(done)
+    assert succeeds(run([program], **settings)) == f"all\n{SMALL}\n"
+    assert succeeds(run([program, "check"], **settings)) == "all blocks\n"
