@@ -3,18 +3,23 @@
 #include "fork.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "advice.h"
+#include "aside.h"
 #include "background.h"
+#include "base/bare_thread.h"
 #include "base/cancel.h"
 #include "base/file_limit.h"
 #include "base/options.h"
@@ -24,6 +29,7 @@
 #include "blocks/returns.h"
 #include "blocks/tcache.h"
 #include "fork_gate.h"
+#include "fork_trap.h"
 #include "heap_copy.h"
 #include "hold.h"
 #include "media/heap_dir.h"
@@ -65,6 +71,9 @@ static struct fork_state {
     enum plan plan;
     struct pm_fork_gate *gate; // NULL for NOTHING and REFUSE
     bool one_thread;
+    struct pm_aside aside;
+    bool trapped; // pm_fork_trap_clear() is due
+    bool parted;  // the heap has one process again: part_in_call() has seen to it
     int saved_errno;
     struct pm_cancel cancel;
     uint64_t mask;
@@ -155,9 +164,18 @@ static void lock_rest(struct pm_lock *lock) {
         pm_lock_raw(lock);
 }
 
-static void prepare(void) {
+// Whether libc's code may store to what the two processes share until one of them goes private: to
+// the stack, to its data of this thread and, if there are other threads, to the locks of streams.
+static bool shares_before_parting(void) {
+    bool shared = pm_heap_state() == PM_HEAP_SHARED;
+    return fork_state.aside.stack || fork_state.aside.storage || (shared && !fork_state.one_thread);
+}
+
+static long part_in_call(void *call);
+
+static void prepare(bool by_libc) {
     if (pm_phase_hold_start()) {
-        fork_state.plan = NOT_OPEN;
+        fork_state = (struct fork_state){.plan = NOT_OPEN};
         return;
     }
     int saved = errno;
@@ -173,10 +191,8 @@ static void prepare(void) {
         become(PM_STAGE_NONE);
     }
     become(PM_STAGE_PREPARED);
-    fork_state.saved_errno = saved;
-    fork_state.cancel = cancel;
-    fork_state.one_thread = pm_os_one_thread();
-    fork_state.gate = NULL;
+    fork_state = (struct fork_state){
+        .saved_errno = saved, .cancel = cancel, .one_thread = pm_os_one_thread()};
     fork_state.plan = make_plan(fork_state.one_thread);
     if (fork_state.plan != NOTHING) {
         // Until our handlers have run after the fork, no signal handler may store to the heap or
@@ -190,6 +206,9 @@ static void prepare(void) {
         }
         if (!fork_state.gate)
             fork_state.plan = REFUSE;
+        fork_state.aside = pm_aside_look();
+        if (shares_before_parting() && pm_aside_prepare())
+            fork_state.trapped = by_libc && pm_fork_trap_set(part_in_call);
     }
     errno = 0; // libc calls the parent's handler also after a fork that failed, with errno set
 }
@@ -278,17 +297,24 @@ static bool was_not_open(void) {
     return true;
 }
 
-static void after_in_parent(void) {
-    if (was_not_open())
-        return;
-    bool forked = errno == 0;
-    int saved = forked ? fork_state.saved_errno : errno;
+static void part_parent(bool forked) {
     if (fork_state.gate && !forked)
         pm_fork_gate_drop(fork_state.gate);
     else if (fork_state.plan == TAKE)
         hand_over(fork_state.gate);
     else if (fork_state.gate)
         wait_for_other(fork_state.gate, child_needs_no_waiting);
+}
+
+static void after_in_parent(void) {
+    if (was_not_open())
+        return;
+    bool forked = errno == 0;
+    int saved = forked ? fork_state.saved_errno : errno;
+    if (fork_state.trapped)
+        pm_fork_trap_clear();
+    if (!fork_state.parted)
+        part_parent(forked);
     if (forked)
         follow = NO_MORE;
     done();
@@ -397,9 +423,7 @@ static bool changes_mappings(void) {
            (fork_state.plan == PRIVATE && pm_heap_on_media() && !pm_heap_is_journaled());
 }
 
-static void after_in_child(void) {
-    if (was_not_open())
-        return;
+static void part_child(void) {
     struct pm_fork_gate *gate = fork_state.gate;
     pm_process_each_lock(pm_lock_reset);
     pm_file_limit_forked();
@@ -431,6 +455,19 @@ static void after_in_child(void) {
     case REFUSE:
         refuse_child();
     }
+}
+
+static void after_in_child(void) {
+    if (was_not_open())
+        return;
+    if (fork_state.trapped)
+        pm_fork_trap_clear();
+    if (!fork_state.parted)
+        part_child();
+    if (fork_state.aside.storage) { // its own variables are as they were in the parent
+        pm_process_each_lock(pm_lock_reset);
+        pm_threads_forked();
+    }
     pm_advice_forked();
     done();
     pm_fork_exclude(true);
@@ -447,6 +484,72 @@ static void after_in_child(void) {
     errno = fork_state.saved_errno;
 }
 
+// ---- the call -----------------------------------------------------------------------------------
+
+#define NR_CLONE3 435
+#define CLONE3_WORDS 32 // more than the kernel knows today
+#define CLONE3_TID 2    // the word that says where the child's thread id goes
+
+struct making {
+    struct pm_fork_call call;
+    uint64_t clone3[CLONE3_WORDS];
+    pid_t *tid; // for the child to store its thread id to
+};
+
+// The kernel would store to memory that the child still shares with its parent.
+static void keep_tid(struct making *m) {
+    long *a = m->call.argument;
+    if (m->call.number == SYS_clone && a[0] & CLONE_CHILD_SETTID) {
+        a[0] &= ~(long)CLONE_CHILD_SETTID;
+        m->tid = (pid_t *)a[3];
+    } else if (m->call.number == NR_CLONE3 && (size_t)a[1] <= sizeof m->clone3) {
+        memcpy(m->clone3, (const void *)a[0], (size_t)a[1]);
+        if (m->clone3[0] & CLONE_CHILD_SETTID)
+            m->tid = (pid_t *)m->clone3[CLONE3_TID];
+        m->clone3[0] &= ~(uint64_t)CLONE_CHILD_SETTID;
+        a[0] = (long)m->clone3;
+    }
+}
+
+// Under `follow` the parent's mappings are new. A thread of its that waits for the end of this one
+// sleeps on the page that was there, in the file, and would not hear of it. The child can wake it.
+// It looks once more, and sleeps on the new page.
+static void wake_joiners(const int *word) {
+    if (fork_state.plan == TAKE && word)
+        pm_bare_call(SYS_futex, (long)word, FUTEX_WAKE, INT_MAX, 0);
+}
+
+// Where the kernel stores 0 when this thread ends.
+static const int *end_word(void) {
+    const int *word = NULL;
+    return pm_bare_call(SYS_prctl, PR_GET_TID_ADDRESS, (long)&word, 0, 0) == 0 ? word : NULL;
+}
+
+// Makes the system call, and returns only when the heap has one process again. The thread is aside
+// if it has to be.
+static long part_in_call(void *call) {
+    struct making making = {.call = *(const struct pm_fork_call *)call};
+    const long *a = making.call.argument;
+    const int *end = fork_state.plan == TAKE ? end_word() : NULL;
+    keep_tid(&making);
+    if (fork_state.aside.storage)
+        pm_aside_enter();
+    long pid = pm_bare_call6(making.call.number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (pid == 0)
+        part_child();
+    else
+        part_parent(pid > 0);
+    if (fork_state.aside.storage)
+        pm_aside_leave();
+    if (pid == 0)
+        wake_joiners(end);
+    if (pid == 0 && making.tid)
+        *making.tid = (pid_t)pm_bare_call(SYS_gettid, 0, 0, 0, 0);
+    fork_state.parted = true;
+    errno = 0; // after_in_parent() asks for it
+    return pid;
+}
+
 // glibc removes the handlers of pthread_atfork() after our destructors have run, but destructors of
 // other libraries may still fork. Handlers of __register_atfork() without a library's handle stay.
 // That is safe, because this library is never unloaded (-z nodelete).
@@ -456,7 +559,9 @@ extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), voi
 #define __register_atfork(prepare, parent, child, object) pthread_atfork(prepare, parent, child)
 #endif
 
-void pm_fork_init(void) { __register_atfork(prepare, after_in_parent, after_in_child, NULL); }
+static void before_fork(void) { prepare(true); }
+
+void pm_fork_init(void) { __register_atfork(before_fork, after_in_parent, after_in_child, NULL); }
 
 // Flags whose child is not like a forked one: it shares the parent's memory; or it shares
 // descriptors, so that closing one closes it for both; or it has other thread-local variables; or
@@ -468,11 +573,15 @@ bool pm_fork_serves(int flags) {
 }
 
 pid_t pm_fork_clone(int flags, pid_t *parent_tid, pid_t *child_tid) {
-    prepare();
-    long pid = syscall(SYS_clone, (long)flags, NULL, parent_tid, child_tid, NULL);
+    struct pm_fork_call call = {SYS_clone, {flags, 0, (long)parent_tid, (long)child_tid, 0, 0}};
+    prepare(false);
+    bool aside = fork_state.aside.stack || fork_state.aside.storage;
+    long pid = aside ? pm_aside_call(part_in_call, &call) : part_in_call(&call);
+    if (pid < 0)
+        errno = (int)-pid;
     if (pid == 0)
         after_in_child();
     else
         after_in_parent(); // errno tells it whether there is a child
-    return (pid_t)pid;
+    return pid < 0 ? -1 : (pid_t)pid;
 }

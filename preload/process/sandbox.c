@@ -16,6 +16,7 @@
 #include "base/proc.h"
 #include "commits.h"
 #include "entry.h"
+#include "fork_trap.h"
 #include "live/helpers.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
@@ -94,6 +95,10 @@ static const struct need helpers[] = {CALL(clone),
                                       {"futex", SYS_futex, FUTEX_WAIT_PRIVATE},
                                       {"futex", SYS_futex, FUTEX_WAKE_PRIVATE}};
 
+// A fork that is trapped (fork_trap.h).
+static const struct need traps[] = {CALL(prctl), CALL(arch_prctl), CALL(sigaltstack),
+                                    CALL(rt_sigaction), CALL(rt_sigreturn)};
+
 // A call in the list for which the filter says this or worse. NULL: there is none.
 static const char *missed(const struct sock_fprog *filter, const struct need *list, size_t count,
                           enum pm_filter_verdict bad) {
@@ -148,7 +153,8 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
     int saved = errno;
     *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
-                             .no_mend = MISSED(filter, mends, PM_FILTER_ENDS)};
+                             .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),
+                             .no_trap = MISSED(filter, traps, PM_FILTER_FAILS)};
     pm_settle();
     if (!concerns_us())
         return;
@@ -193,6 +199,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
             atomic_store_explicit(&pm_removed_misses, s->no_mend, memory_order_relaxed);
         if (s->no_detour)
             atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
+        if (s->no_trap)
+            pm_fork_trap_forbidden = true;
         if (s->commits)
             pm_triggers_on = pm_calls_recorded = false;
         if (s->end)
