@@ -45,6 +45,13 @@ bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino) {
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 
+bool pm_os_descriptors_shared;
+
+void pm_os_close(int fd) {
+    if (!pm_os_descriptors_shared)
+        close(fd);
+}
+
 bool pm_os_fd_at_path(int fd, const char *path) {
     struct stat st;
     return lstat(path, &st) == 0 && pm_os_fd_is(fd, st.st_dev, st.st_ino);

@@ -18,6 +18,10 @@ bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at);
 // Whether the descriptor is this inode. A program may have closed our descriptor, and the number
 // may be that of a file of its own by now.
 bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino);
+// Closes a descriptor of ours. In a child that shares the table of descriptors with its parent
+// (CLONE_FILES), this would close the parent's: there it does nothing.
+extern bool pm_os_descriptors_shared;
+void pm_os_close(int fd);
 // Whether the path still names what the descriptor is. A link in the last place is not followed.
 bool pm_os_fd_at_path(int fd, const char *path);
 

@@ -173,7 +173,7 @@ bool pm_file_ready(struct pm_file *file) {
 
 void pm_file_close(struct pm_file *file) {
     if (!file->length && pm_file_is_ours(file))
-        close(file->fd);
+        pm_os_close(file->fd);
     file->fd = -1;
     file->length = NULL;
     file->at = file->room = 0;

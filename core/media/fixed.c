@@ -190,7 +190,7 @@ unsigned pm_fixed_node(unsigned shard, int recorded) {
 
 static void close_one(int fd, uint64_t dev, uint64_t ino) {
     if (pm_os_fd_is(fd, dev, ino)) // else the program has closed it, and may use its number
-        close(fd);
+        pm_os_close(fd);
 }
 
 static void forget(struct pm_file *part) {

@@ -143,7 +143,7 @@ bool pm_dir_empty(int fd) { return empty_dir(fd, PM_SHARDS, ~0ull); }
 void pm_dir_close(void) {
     pm_fixed_close();
     if (is_our_dir(pm_heap.dir_fd)) // else the program has closed it, and may use its number
-        close(pm_heap.dir_fd);
+        pm_os_close(pm_heap.dir_fd);
     pm_heap.dir_fd = -1;
 }
 

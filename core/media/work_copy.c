@@ -48,7 +48,7 @@ void pm_work_drop(struct pm_shard *s) {
         return;
     munmap(w->bytes, pm_shard_reach());
     if (pm_os_fd_is(w->fd, w->dev, w->ino))
-        close(w->fd);
+        pm_os_close(w->fd);
     *w = (struct work){.fd = -1};
 }
 

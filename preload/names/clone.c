@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// libc's clone() where it makes a process with memory of its own. Such a child gets the heap as a
-// forked child does. The stack that the program names for the child may lie on the heap, so the
-// child cannot use it before the handlers of fork.h have run. The child runs them on its copy of
-// the parent's stack, as after fork(), and then changes to its own stack:
+// libc's clone() where it makes a process with memory of its own, and _Fork(), which runs none of
+// the program's handlers. Such a child gets the heap as a forked child does. raw_calls.c has the
+// same of the system calls by their numbers. The stack that the program names for the child may lie
+// on the heap, so the child cannot use it before the handlers of fork.h have run. The child runs
+// them on its copy of the parent's stack, as after fork(), and then changes to its own stack:
 //
 //   parent   clone(fn, stack)   before   SYS_clone without a stack   after, in the parent
 //   child                                     \   after, in the child   on `stack`: exit(fn(arg))
@@ -57,11 +58,16 @@ EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...) {
     void *tls = va_arg(more, void *);
     pid_t *child_tid = va_arg(more, pid_t *);
     va_end(more);
-    if (fn && stack && pm_fork_serves(flags)) {
-        pid_t pid = pm_fork_clone(flags, parent_tid, child_tid);
+    if (fn && stack && !(flags & CLONE_VM) && pm_fork_serves()) {
+        struct pm_fork_call call = {SYS_clone,
+                                    {flags, 0, (long)parent_tid, (long)child_tid, (long)tls, 0}};
+        long pid = pm_fork_call(&call);
         if (pid == 0)
             run_on(stack, fn, arg);
-        return pid;
+        if (pid > 0)
+            return (int)pid;
+        errno = (int)-pid;
+        return -1;
     }
     clone_fn *real = next_clone();
     if (!(flags & CLONE_THREAD))
@@ -70,4 +76,25 @@ EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...) {
         return real(fn, stack, flags, arg, parent_tid, tls, child_tid);
     errno = ENOSYS;
     return -1;
+}
+
+typedef pid_t bare_fn(void);
+
+// Beside the headers' declaration, which older ones lack.
+EXPORT pid_t pm_names_bare_fork(void) __asm__("_Fork");
+EXPORT pid_t pm_names_bare_fork(void) {
+    static _Atomic(bare_fn *) next;
+    bare_fn *real = next;
+    if (!real) {
+        *(void **)&real = dlsym(RTLD_NEXT, "_Fork");
+        next = real;
+    }
+    if (!real) {
+        errno = ENOSYS;
+        return -1;
+    }
+    if (pm_fork_serves())
+        return pm_fork_bare(real);
+    pm_trigger_tells();
+    return real();
 }

@@ -28,6 +28,7 @@
 #include "export.h"
 #include "filters.h"
 #include "process/advice.h"
+#include "process/fork.h"
 #include "process/kernel_stores.h"
 #include "process/triggers.h"
 
@@ -36,7 +37,6 @@
 #define NR_FUTEX_WAIT 455
 #define NR_EPOLL_PWAIT2 441
 #define NR_PIDFD_SEND_SIGNAL 424
-#define NR_CLONE3 435
 #define NR_MSEAL 462
 #define IO_EVENT_BYTES 32u
 
@@ -185,7 +185,7 @@ static const struct {
     {NR_PIDFD_SEND_SIGNAL, 0},
     {SYS_fork, 0},
     {SYS_clone, 0},
-    {NR_CLONE3, 0},
+    {PM_NR_CLONE3, 0},
     {SYS_execve, 0},
     {SYS_execveat, 0},
     {SYS_exit_group, 0},
@@ -295,6 +295,26 @@ static bool advises(long number) {
            number == NR_MSEAL;
 }
 
+static bool makes_process(long number) {
+    return number == SYS_clone || number == SYS_fork || number == PM_NR_CLONE3;
+}
+
+// As clone.c, for a child with memory of its own.
+static __attribute__((noinline)) long make_process(syscall_fn *next,
+                                                   const struct pm_fork_call *call) {
+    const long *a = call->argument;
+    if (pm_fork_call_forks(call) && pm_fork_serves()) {
+        long pid = pm_fork_call(call);
+        if (pid >= 0)
+            return pid;
+        errno = (int)-pid;
+        return -1;
+    }
+    if (pm_calls_recorded)
+        return recorded(next, call->number, a);
+    return next(call->number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
 // All six arguments are passed on, whether the caller gave them or not, as libc's function does.
 EXPORT syscall_fn pm_wait_syscall __asm__("syscall");
 EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e, long f) {
@@ -305,6 +325,10 @@ EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e,
          (number == SYS_mremap && d & MREMAP_FIXED && pm_advice_ours((void *)e, (size_t)c))) &&
         advises(number))
         return advise(number, (const long[ARGUMENTS]){a, b, c, d, e, f});
+    if (makes_process(number)) {
+        struct pm_fork_call call = {number, {a, b, c, d, e, f}};
+        return make_process(next, &call);
+    }
     if (!pm_calls_recorded)
         return next(number, a, b, c, d, e, f);
     return recorded(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});

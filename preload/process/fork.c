@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "fork.h"
 
+#include <asm/prctl.h>
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -24,6 +25,7 @@
 #include "base/file_limit.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/os_file.h"
 #include "base/threads.h"
 #include "blocks/arena.h"
 #include "blocks/returns.h"
@@ -72,8 +74,10 @@ static struct fork_state {
     struct pm_fork_gate *gate; // NULL for NOTHING and REFUSE
     bool one_thread;
     struct pm_aside aside;
-    bool trapped; // pm_fork_trap_clear() is due
-    bool parted;  // the heap has one process again: part_in_call() has seen to it
+    bool trapped;        // pm_fork_trap_clear() is due
+    bool parted;         // the heap has one process again: part_in_call() has seen to it
+    unsigned long flags; // of clone()
+    void *storage;       // with CLONE_SETTLS: the child's thread pointer
     int saved_errno;
     struct pm_cancel cancel;
     uint64_t mask;
@@ -173,7 +177,17 @@ static bool shares_before_parting(void) {
 
 static long part_in_call(void *call);
 
-static void prepare(bool by_libc) {
+// Who shares our descriptors can have no heap, and whose end as a child cannot be known does not
+// get its parent's.
+static enum plan plan_for(unsigned long flags, bool one_thread) {
+    enum plan plan = make_plan(one_thread);
+    bool follows = plan == TAKE || plan == COPY_THEN_TAKE;
+    bool apart = flags & (CLONE_VFORK | CLONE_PARENT | CLONE_NEWPID);
+    return (flags & CLONE_FILES && (follows || plan == COPY)) || (apart && follows) ? PRIVATE
+                                                                                    : plan;
+}
+
+static void prepare(unsigned long flags, bool by_libc) {
     if (pm_phase_hold_start()) {
         fork_state = (struct fork_state){.plan = NOT_OPEN};
         return;
@@ -192,8 +206,8 @@ static void prepare(bool by_libc) {
     }
     become(PM_STAGE_PREPARED);
     fork_state = (struct fork_state){
-        .saved_errno = saved, .cancel = cancel, .one_thread = pm_os_one_thread()};
-    fork_state.plan = make_plan(fork_state.one_thread);
+        .saved_errno = saved, .cancel = cancel, .one_thread = pm_os_one_thread(), .flags = flags};
+    fork_state.plan = plan_for(flags, fork_state.one_thread);
     if (fork_state.plan != NOTHING) {
         // Until our handlers have run after the fork, no signal handler may store to the heap or
         // end the child.
@@ -486,9 +500,9 @@ static void after_in_child(void) {
 
 // ---- the call -----------------------------------------------------------------------------------
 
-#define NR_CLONE3 435
 #define CLONE3_WORDS 32 // more than the kernel knows today
 #define CLONE3_TID 2    // the word that says where the child's thread id goes
+#define CLONE3_TLS 7    // and which thread pointer the child gets
 
 struct making {
     struct pm_fork_call call;
@@ -496,19 +510,27 @@ struct making {
     pid_t *tid; // for the child to store its thread id to
 };
 
-// The kernel would store to memory that the child still shares with its parent.
-static void keep_tid(struct making *m) {
+// What the child itself sees to, once its memory is its own: until then the kernel would store its
+// thread id to its parent's memory, and our code needs the parent's thread-local variables. A
+// parent that sleeps until its child executes would keep its other threads from the allocator.
+static void keep_from_kernel(struct making *m) {
     long *a = m->call.argument;
-    if (m->call.number == SYS_clone && a[0] & CLONE_CHILD_SETTID) {
-        a[0] &= ~(long)CLONE_CHILD_SETTID;
-        m->tid = (pid_t *)a[3];
-    } else if (m->call.number == NR_CLONE3 && (size_t)a[1] <= sizeof m->clone3) {
-        memcpy(m->clone3, (const void *)a[0], (size_t)a[1]);
-        if (m->clone3[0] & CLONE_CHILD_SETTID)
-            m->tid = (pid_t *)m->clone3[CLONE3_TID];
-        m->clone3[0] &= ~(uint64_t)CLONE_CHILD_SETTID;
+    unsigned long flags = fork_state.flags | pm_fork_call_flags(&m->call), keep = 0;
+    if (m->call.number == PM_NR_CLONE3) {
+        memcpy(m->clone3, (const void *)a[0],
+               (size_t)a[1] < sizeof m->clone3 ? (size_t)a[1] : sizeof m->clone3);
         a[0] = (long)m->clone3;
     }
+    bool three = m->call.number == PM_NR_CLONE3;
+    if (flags & CLONE_CHILD_SETTID)
+        m->tid = (pid_t *)(three ? (long)m->clone3[CLONE3_TID] : a[3]);
+    if (flags & CLONE_SETTLS)
+        fork_state.storage = (void *)(three ? (long)m->clone3[CLONE3_TLS] : a[4]);
+    keep = CLONE_CHILD_SETTID | CLONE_SETTLS | (fork_state.one_thread ? 0 : CLONE_VFORK);
+    if (three)
+        m->clone3[0] &= ~keep;
+    else if (m->call.number == SYS_clone)
+        a[0] &= ~(long)keep;
 }
 
 // Under `follow` the parent's mappings are new. A thread of its that waits for the end of this one
@@ -531,14 +553,16 @@ static long part_in_call(void *call) {
     struct making making = {.call = *(const struct pm_fork_call *)call};
     const long *a = making.call.argument;
     const int *end = fork_state.plan == TAKE ? end_word() : NULL;
-    keep_tid(&making);
+    keep_from_kernel(&making);
     if (fork_state.aside.storage)
         pm_aside_enter();
     long pid = pm_bare_call6(making.call.number, a[0], a[1], a[2], a[3], a[4], a[5]);
-    if (pid == 0)
+    if (pid == 0) {
+        pm_os_descriptors_shared |= (fork_state.flags & CLONE_FILES) != 0;
         part_child();
-    else
+    } else {
         part_parent(pid > 0);
+    }
     if (fork_state.aside.storage)
         pm_aside_leave();
     if (pid == 0)
@@ -559,29 +583,36 @@ extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), voi
 #define __register_atfork(prepare, parent, child, object) pthread_atfork(prepare, parent, child)
 #endif
 
-static void before_fork(void) { prepare(true); }
+static void before_fork(void) { prepare(0, true); }
 
 void pm_fork_init(void) { __register_atfork(before_fork, after_in_parent, after_in_child, NULL); }
 
-// Flags whose child is not like a forked one: it shares the parent's memory; or it shares
-// descriptors, so that closing one closes it for both; or it has other thread-local variables; or
-// the parent cannot run before the child has ended.
-#define NOT_LIKE_FORK (CLONE_VM | CLONE_FILES | CLONE_SETTLS | CLONE_VFORK)
+bool pm_fork_serves(void) { return pm_phase_serves() && !pm_nested(); }
 
-bool pm_fork_serves(int flags) {
-    return !(flags & NOT_LIKE_FORK) && pm_phase_serves() && !pm_nested();
-}
-
-pid_t pm_fork_clone(int flags, pid_t *parent_tid, pid_t *child_tid) {
-    struct pm_fork_call call = {SYS_clone, {flags, 0, (long)parent_tid, (long)child_tid, 0, 0}};
-    prepare(false);
+long pm_fork_call(const struct pm_fork_call *call) {
+    struct pm_fork_call mine = *call;
+    prepare(pm_fork_call_flags(call), false);
     bool aside = fork_state.aside.stack || fork_state.aside.storage;
-    long pid = aside ? pm_aside_call(part_in_call, &call) : part_in_call(&call);
+    long pid = aside ? pm_aside_call(part_in_call, &mine) : part_in_call(&mine);
+    void *storage = fork_state.storage;
     if (pid < 0)
         errno = (int)-pid;
+    if (pid != 0) {
+        after_in_parent(); // errno tells it whether there is a child
+        return pid;
+    }
+    after_in_child();
+    if (storage)
+        pm_bare_call(SYS_arch_prctl, ARCH_SET_FS, (long)storage, 0, 0);
+    return 0;
+}
+
+pid_t pm_fork_bare(pid_t (*next)(void)) {
+    prepare(0, true);
+    pid_t pid = next();
     if (pid == 0)
         after_in_child();
     else
-        after_in_parent(); // errno tells it whether there is a child
-    return pid < 0 ? -1 : (pid_t)pid;
+        after_in_parent();
+    return pid;
 }

@@ -40,6 +40,7 @@
 #include <sys/types.h>
 
 #include "base/machine.h"
+#include "fork_trap.h"
 
 enum pm_fork_stage {
     PM_STAGE_NONE,
@@ -58,13 +59,16 @@ enum pm_fork_stage pm_fork_stage(void);
 // Registers the handlers. They stay registered to the end of the process.
 void pm_fork_init(void);
 
-// Whether pm_fork_clone() can serve a clone() with these flags now. It cannot while this thread is
-// inside the allocator, or before the heap is open.
-bool pm_fork_serves(int flags);
-// The system call clone, with the handlers of fork around it. Like fork() it returns twice.
-pid_t pm_fork_clone(int flags, pid_t *parent_tid, pid_t *child_tid);
+// Whether the next two functions can be called now. They cannot while this thread is inside the
+// allocator, or before the heap is open.
+bool pm_fork_serves(void);
+// Makes the system call (pm_fork_call_forks) with the handlers of fork around it. Returns what the
+// kernel does: in the child 0, else the child's id or a negative error.
+long pm_fork_call(const struct pm_fork_call *call);
+// The same for libc's _Fork(), which is `next`.
+pid_t pm_fork_bare(pid_t (*next)(void));
 
-// Children made by a bare clone() or by _Fork() skip the handlers. With `on`, such a child finds
+// Children that the program makes without libc skip the handlers. With `on`, such a child finds
 // nothing at the addresses of the heap and of the root pages. So it faults, and cannot write its
 // parent's heap. Volatile memory is left alone. False: the kernel has refused.
 bool pm_fork_exclude(bool on);

@@ -24,8 +24,9 @@
 #define FILTER_ALLOW 0
 #define FILTER_BLOCK 1
 #define CODE_USER_DISPATCH 2
-#define NR_CLONE3 435
 #define SYSCALL_BYTES 2 // of the instruction
+#define CLONE3_STACK 5  // the word of its struct that names a stack
+#define CLONE3_LEAST 64 // bytes of that struct
 
 #define MASK_BYTES sizeof(uint64_t)
 #define SIGSYS_BIT ((uint64_t)1 << (SIGSYS - 1))
@@ -76,17 +77,23 @@ static void stop(void) {
 
 // ---- the handler --------------------------------------------------------------------------------
 
-// Whether the call makes a process with memory of its own, on this stack.
-static bool forks(const struct pm_fork_call *call) {
+unsigned long pm_fork_call_flags(const struct pm_fork_call *call) {
     const long *a = call->argument;
-    const uint64_t *clone3 = (const uint64_t *)a[0];
+    return call->number == SYS_clone      ? (unsigned long)a[0]
+           : call->number == PM_NR_CLONE3 ? *(const uint64_t *)a[0]
+                                          : 0;
+}
+
+bool pm_fork_call_forks(const struct pm_fork_call *call) {
+    const long *a = call->argument;
     switch (call->number) {
     case SYS_fork:
         return true;
     case SYS_clone:
-        return !(a[0] & (CLONE_VM | CLONE_VFORK)) && a[1] == 0;
-    case NR_CLONE3:
-        return !(clone3[0] & (CLONE_VM | CLONE_VFORK)) && clone3[5] == 0;
+        return !(a[0] & CLONE_VM) && a[1] == 0;
+    case PM_NR_CLONE3:
+        return a[0] && a[1] >= CLONE3_LEAST && !(pm_fork_call_flags(call) & CLONE_VM) &&
+               ((const uint64_t *)a[0])[CLONE3_STACK] == 0;
     }
     return false;
 }
@@ -109,7 +116,7 @@ static long change_mask(const struct pm_fork_call *call, uint64_t *mask) {
 // Its result. With `repeats` the program makes the call itself, and nothing is trapped any more.
 static long answer(struct pm_fork_call *call, uint64_t *mask, bool *repeats) {
     const long *a = call->argument;
-    if (forks(call)) {
+    if (pm_fork_call_forks(call)) {
         stop();
         return pm_aside_call(trap.make, call);
     }
@@ -117,7 +124,7 @@ static long answer(struct pm_fork_call *call, uint64_t *mask, bool *repeats) {
     case SYS_rt_sigprocmask:
         return change_mask(call, mask);
     case SYS_clone: // a thread, or a process that shares memory
-    case NR_CLONE3:
+    case PM_NR_CLONE3:
     case SYS_vfork:
         stop();
         *repeats = true;

@@ -4,6 +4,7 @@
 // Children that execute another program at once, and children that fork() did not make.
 #include "forks.h"
 
+#include <dirent.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -25,27 +26,89 @@ void exec(size_t megabytes) {
     check_all(1);
 }
 
-// A child that skips the fork handlers does not reach the heap; otherwise it would change it.
+// ---- children that the program makes beside fork() ----------------------------------------------
+
+enum kind { BARE, RAW, RAW_FORK, RAW_CLONE3, FILES, SUSPENDS, POINTER, RAW_FILES, KINDS };
+
+static int by_exit; // the child ends by exit()
+
+static int be_child(void *arg) {
+    (void)arg;
+    check_all(1);
+    generation = 9;
+    fill_all(3);
+    churn(3);
+    add(2 * MIB, 3);
+    check_all(3);
+    if (by_exit)
+        exit(42);
+    _exit(42);
+}
+
+static long thread_pointer(void) {
+    long pointer;
+    __asm__("movq %%fs:0, %0" : "=r"(pointer));
+    return pointer;
+}
+
+static pid_t make(enum kind kind, char *stack) {
+    uint64_t words[11] = {0, 0, 0, 0, SIGCHLD}; // struct clone_args
+    void *top = stack + (256 << 10);
+    switch (kind) {
+    case BARE:
+        return _Fork();
+    case RAW:
+        return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    case RAW_FORK:
+        return (pid_t)syscall(SYS_fork);
+    case RAW_CLONE3:
+        return (pid_t)syscall(SYS_clone3, words, sizeof words);
+    case FILES:
+        return clone(be_child, top, CLONE_FILES | SIGCHLD, NULL);
+    case SUSPENDS:
+        return clone(be_child, top, CLONE_VFORK | SIGCHLD, NULL);
+    case POINTER:
+        return clone(be_child, top, CLONE_SETTLS | SIGCHLD, NULL, NULL, thread_pointer());
+    case RAW_FILES:
+    case KINDS:
+        break;
+    }
+    return (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, NULL);
+}
+
+static int descriptors(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    CHECK(folder);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+// Each child has the blocks as they were, whatever the parent stores meanwhile. The parent keeps
+// its descriptors, so its heap can grow afterwards.
 void bare(size_t megabytes) {
     build(megabytes, 1);
-    struct block *first = blocks;
-    for (int i = 0; i < 4; i++) {
-        pid_t pid = i % 2 ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : _Fork();
-        if (!pid) {
-            *(i / 2 ? &generation : &first->tag) = 9;
-            _exit(0);
-        }
-        CHECK(ended(pid) == 128 + SIGSEGV);
+    int before = descriptors();
+    for (enum kind kind = BARE; kind < 2 * KINDS; kind++) {
+        char *stack = malloc(256 << 10);
+        by_exit = kind >= KINDS;
+        pid_t pid = make(kind % KINDS, stack);
+        if (pid == 0)
+            be_child(NULL);
+        CHECK(pid > 0);
+        fill_all(2);
+        CHECK(ended(pid) == 42);
+        CHECK(generation != 9 && descriptors() >= before);
+        check_all(2);
+        fill_all(1);
+        add(MIB, 1);
+        free(stack);
     }
-    check_all(1);
-    pid_t pid = forked(); // a child of fork() does reach it
-    if (!pid) {
-        fill_all(3);
-        _exit(0);
-    }
-    CHECK(ended(pid) == 0);
-    check_all(1);
     fill_all(2);
+    churn(2);
+    check_all(2);
 }
 
 // libc's clone(). The child's stack lies on the heap; its memory is its own or its parent's.

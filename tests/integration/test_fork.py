@@ -88,10 +88,18 @@ def test_child_that_stops_itself(forks, heap, megabytes):
 def test_the_same_without_a_heap(forks, how, name):
     """The cases are sound: they pass with the C library's own malloc and on volatile memory,
     too."""
-    if name == "bare" or (how == "glibc" and name in ("threads", "sparse")):
-        pytest.skip("the case needs a persistent heap, or takes long")
+    if how == "glibc" and name in ("threads", "sparse"):
+        pytest.skip("the case takes long")
     done = run([forks, name, 2], preload=how == "volatile", BACKING="volatile")
     succeeds(done)
+
+
+@pytest.mark.parametrize("commit", (None, "20ms", "output"))
+@pytest.mark.parametrize("fork", ("private", "copy"))
+def test_children_that_are_made_beside_fork(forks, heap, commit, fork):
+    """By _Fork(), by clone() with other flags, and by the system calls."""
+    succeeds(case(forks, "bare", heap, 1, COMMIT=commit, FORK=fork))
+    holds(forks, heap, 2)
 
 
 def test_fork_among_threads_that_allocate(forks, heap):

@@ -10,7 +10,7 @@ import pytest
 from conftest import compiled, recovered, run, said, succeeds
 
 WHERE = ["coroutine", "static", "thread", "signal"]
-HOW = ["fork", "daemon", "forkpty", "clone", "vfork", "spawn"]
+HOW = ["fork", "daemon", "forkpty", "clone", "vfork", "spawn", "bare", "raw"]
 MODES = {
     "libc": None,
     "volatile": {"BACKING": "volatile"},
