@@ -121,8 +121,6 @@ static long answer(struct pm_fork_call *call, uint64_t *mask, bool *repeats) {
         return pm_aside_call(trap.make, call);
     }
     switch (call->number) {
-    case SYS_rt_sigprocmask:
-        return change_mask(call, mask);
     case SYS_clone: // a thread, or a process that shares memory
     case PM_NR_CLONE3:
     case SYS_vfork:
@@ -130,7 +128,9 @@ static long answer(struct pm_fork_call *call, uint64_t *mask, bool *repeats) {
         *repeats = true;
         return call->number;
     }
-    long result = pm_bare_call6(call->number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    long result = call->number == SYS_rt_sigprocmask
+                      ? change_mask(call, mask)
+                      : pm_bare_call6(call->number, a[0], a[1], a[2], a[3], a[4], a[5]);
     selector = FILTER_BLOCK;
     return result;
 }
