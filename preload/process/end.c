@@ -375,8 +375,14 @@ static bool end_in_sandbox(void) {
     return good;
 }
 
+// A child that shares the memory of the heap's process, or has a copy of it and has skipped the
+// handlers of fork. The heap is not its own, and the threads are not there.
+static bool is_another_process(void) {
+    return pm_heap_is_held() && pm_heap.super->state.owner_pid != (uint64_t)getpid();
+}
+
 bool pm_process_end(void) {
-    if (!pm_phase_serves())
+    if (!pm_phase_serves() || is_another_process())
         return true;
     if (pm_sandbox_forbids_end())
         return end_in_sandbox();

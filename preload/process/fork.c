@@ -30,11 +30,13 @@
 #include "blocks/arena.h"
 #include "blocks/returns.h"
 #include "blocks/tcache.h"
+#include "fork_call.h"
 #include "fork_gate.h"
 #include "fork_trap.h"
 #include "heap_copy.h"
 #include "hold.h"
 #include "media/heap_dir.h"
+#include "media/heap_files.h"
 #include "media/heap_open.h"
 #include "media/marks.h"
 #include "pages/extent.h"
@@ -76,6 +78,7 @@ static struct fork_state {
     struct pm_aside aside;
     bool trapped;        // pm_fork_trap_clear() is due
     bool parted;         // the heap has one process again: part_in_call() has seen to it
+    bool forked;         // if so: there is a child
     unsigned long flags; // of clone()
     void *storage;       // with CLONE_SETTLS: the child's thread pointer
     int saved_errno;
@@ -130,12 +133,18 @@ bool pm_fork_exclude(bool on) {
     // Under PMALLOC_COMMIT what a child stores stays with it anyhow.
     if (!pm_heap_on_media() || pm_heap_is_journaled())
         return true;
-    bool heap = true;
+    int advice = on ? MADV_DONTFORK : MADV_DOFORK;
+    bool good = true;
     uint64_t at = 0; // the kernel fails where the program has unmapped something
-    for (uint64_t len; heap && (len = pm_marks_free_of_locked(PM_MARK_HOLE, &at, pm_range)) != 0;
+    for (uint64_t len; good && (len = pm_marks_free_of_locked(PM_MARK_HOLE, &at, pm_range)) != 0;
          at += len)
-        heap = pm_os_advise(pm_heap_at(at), len, on ? MADV_DONTFORK : MADV_DOFORK);
-    return pm_roots_fork_exclude(on) && heap;
+        good = pm_os_advise(pm_heap_at(at), len, advice);
+    for (size_t i = 0; i < pm_heap_file_count(); i++) {
+        const struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
+        if (file->map && pm_heap_files[i].holds == PM_FILE_METADATA && file != &pm_heap.super_file)
+            good &= pm_os_advise(file->map, file->reach, advice);
+    }
+    return pm_roots_fork_exclude(on) && good;
 }
 
 void pm_fork_finish_copy(void) { pm_private_await(); }
@@ -187,7 +196,10 @@ static enum plan plan_for(unsigned long flags, bool one_thread) {
                                                                                     : plan;
 }
 
-static void prepare(unsigned long flags, bool by_libc) {
+// Who makes the system call. Another C library has an errno of its own, which we cannot ask.
+enum maker { LIBC, OTHER_LIBC, US };
+
+static void prepare(unsigned long flags, enum maker by) {
     if (pm_phase_hold_start()) {
         fork_state = (struct fork_state){.plan = NOT_OPEN};
         return;
@@ -221,8 +233,8 @@ static void prepare(unsigned long flags, bool by_libc) {
         if (!fork_state.gate)
             fork_state.plan = REFUSE;
         fork_state.aside = pm_aside_look();
-        if (shares_before_parting() && pm_aside_prepare())
-            fork_state.trapped = by_libc && pm_fork_trap_set(part_in_call);
+        if ((by == OTHER_LIBC || shares_before_parting()) && pm_aside_prepare())
+            fork_state.trapped = by != US && pm_fork_trap_set(part_in_call);
     }
     errno = 0; // libc calls the parent's handler also after a fork that failed, with errno set
 }
@@ -323,7 +335,7 @@ static void part_parent(bool forked) {
 static void after_in_parent(void) {
     if (was_not_open())
         return;
-    bool forked = errno == 0;
+    bool forked = fork_state.parted ? fork_state.forked : errno == 0;
     int saved = forked ? fork_state.saved_errno : errno;
     if (fork_state.trapped)
         pm_fork_trap_clear();
@@ -500,39 +512,6 @@ static void after_in_child(void) {
 
 // ---- the call -----------------------------------------------------------------------------------
 
-#define CLONE3_WORDS 32 // more than the kernel knows today
-#define CLONE3_TID 2    // the word that says where the child's thread id goes
-#define CLONE3_TLS 7    // and which thread pointer the child gets
-
-struct making {
-    struct pm_fork_call call;
-    uint64_t clone3[CLONE3_WORDS];
-    pid_t *tid; // for the child to store its thread id to
-};
-
-// What the child itself sees to, once its memory is its own: until then the kernel would store its
-// thread id to its parent's memory, and our code needs the parent's thread-local variables. A
-// parent that sleeps until its child executes would keep its other threads from the allocator.
-static void keep_from_kernel(struct making *m) {
-    long *a = m->call.argument;
-    unsigned long flags = fork_state.flags | pm_fork_call_flags(&m->call), keep = 0;
-    if (m->call.number == PM_NR_CLONE3) {
-        memcpy(m->clone3, (const void *)a[0],
-               (size_t)a[1] < sizeof m->clone3 ? (size_t)a[1] : sizeof m->clone3);
-        a[0] = (long)m->clone3;
-    }
-    bool three = m->call.number == PM_NR_CLONE3;
-    if (flags & CLONE_CHILD_SETTID)
-        m->tid = (pid_t *)(three ? (long)m->clone3[CLONE3_TID] : a[3]);
-    if (flags & CLONE_SETTLS)
-        fork_state.storage = (void *)(three ? (long)m->clone3[CLONE3_TLS] : a[4]);
-    keep = CLONE_CHILD_SETTID | CLONE_SETTLS | (fork_state.one_thread ? 0 : CLONE_VFORK);
-    if (three)
-        m->clone3[0] &= ~keep;
-    else if (m->call.number == SYS_clone)
-        a[0] &= ~(long)keep;
-}
-
 // Under `follow` the parent's mappings are new. A thread of its that waits for the end of this one
 // sleeps on the page that was there, in the file, and would not hear of it. The child can wake it.
 // It looks once more, and sleeps on the new page.
@@ -550,13 +529,13 @@ static const int *end_word(void) {
 // Makes the system call, and returns only when the heap has one process again. The thread is aside
 // if it has to be.
 static long part_in_call(void *call) {
-    struct making making = {.call = *(const struct pm_fork_call *)call};
-    const long *a = making.call.argument;
+    struct pm_fork_making making = {.call = *(const struct pm_fork_call *)call};
     const int *end = fork_state.plan == TAKE ? end_word() : NULL;
-    keep_from_kernel(&making);
+    // A parent that sleeps until its child executes keeps its other threads from the allocator.
+    pm_fork_call_adapt(&making, fork_state.one_thread);
     if (fork_state.aside.storage)
         pm_aside_enter();
-    long pid = pm_bare_call6(making.call.number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    long pid = pm_fork_call_make(&making);
     if (pid == 0) {
         pm_os_descriptors_shared |= (fork_state.flags & CLONE_FILES) != 0;
         part_child();
@@ -565,12 +544,13 @@ static long part_in_call(void *call) {
     }
     if (fork_state.aside.storage)
         pm_aside_leave();
-    if (pid == 0)
+    if (pid == 0) {
         wake_joiners(end);
-    if (pid == 0 && making.tid)
-        *making.tid = (pid_t)pm_bare_call(SYS_gettid, 0, 0, 0, 0);
+        pm_fork_call_store_tid(&making);
+    }
+    fork_state.storage = making.storage;
     fork_state.parted = true;
-    errno = 0; // after_in_parent() asks for it
+    fork_state.forked = pid > 0;
     return pid;
 }
 
@@ -583,15 +563,21 @@ extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), voi
 #define __register_atfork(prepare, parent, child, object) pthread_atfork(prepare, parent, child)
 #endif
 
-static void before_fork(void) { prepare(0, true); }
+static void before_fork(void) { prepare(0, LIBC); }
 
 void pm_fork_init(void) { __register_atfork(before_fork, after_in_parent, after_in_child, NULL); }
+
+static void before_fork_elsewhere(void) { prepare(0, OTHER_LIBC); }
+
+void pm_fork_init_elsewhere(pm_register_atfork *in_space) {
+    in_space(before_fork_elsewhere, after_in_parent, after_in_child, NULL);
+}
 
 bool pm_fork_serves(void) { return pm_phase_serves() && !pm_nested(); }
 
 long pm_fork_call(const struct pm_fork_call *call) {
     struct pm_fork_call mine = *call;
-    prepare(pm_fork_call_flags(call), false);
+    prepare(pm_fork_call_flags(call), US);
     bool aside = fork_state.aside.stack || fork_state.aside.storage;
     long pid = aside ? pm_aside_call(part_in_call, &mine) : part_in_call(&mine);
     void *storage = fork_state.storage;
@@ -608,7 +594,7 @@ long pm_fork_call(const struct pm_fork_call *call) {
 }
 
 pid_t pm_fork_bare(pid_t (*next)(void)) {
-    prepare(0, true);
+    prepare(0, LIBC);
     pid_t pid = next();
     if (pid == 0)
         after_in_child();

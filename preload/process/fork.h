@@ -40,7 +40,7 @@
 #include <sys/types.h>
 
 #include "base/machine.h"
-#include "fork_trap.h"
+#include "fork_call.h"
 
 enum pm_fork_stage {
     PM_STAGE_NONE,
@@ -58,6 +58,10 @@ enum pm_fork_stage pm_fork_stage(void);
 
 // Registers the handlers. They stay registered to the end of the process.
 void pm_fork_init(void);
+// The same in another C library of the process, by its function.
+typedef int pm_register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void),
+                               void *object);
+void pm_fork_init_elsewhere(pm_register_atfork *in_space);
 
 // Whether the next two functions can be called now. They cannot while this thread is inside the
 // allocator, or before the heap is open.

@@ -3,7 +3,6 @@
 #include "fork_trap.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -25,8 +24,6 @@
 #define FILTER_BLOCK 1
 #define CODE_USER_DISPATCH 2
 #define SYSCALL_BYTES 2 // of the instruction
-#define CLONE3_STACK 5  // the word of its struct that names a stack
-#define CLONE3_LEAST 64 // bytes of that struct
 
 #define MASK_BYTES sizeof(uint64_t)
 #define SIGSYS_BIT ((uint64_t)1 << (SIGSYS - 1))
@@ -76,27 +73,6 @@ static void stop(void) {
 }
 
 // ---- the handler --------------------------------------------------------------------------------
-
-unsigned long pm_fork_call_flags(const struct pm_fork_call *call) {
-    const long *a = call->argument;
-    return call->number == SYS_clone      ? (unsigned long)a[0]
-           : call->number == PM_NR_CLONE3 ? *(const uint64_t *)a[0]
-                                          : 0;
-}
-
-bool pm_fork_call_forks(const struct pm_fork_call *call) {
-    const long *a = call->argument;
-    switch (call->number) {
-    case SYS_fork:
-        return true;
-    case SYS_clone:
-        return !(a[0] & CLONE_VM) && a[1] == 0;
-    case PM_NR_CLONE3:
-        return a[0] && a[1] >= CLONE3_LEAST && !(pm_fork_call_flags(call) & CLONE_VM) &&
-               ((const uint64_t *)a[0])[CLONE3_STACK] == 0;
-    }
-    return false;
-}
 
 // The mask is the one that the end of the handler sets.
 static long change_mask(const struct pm_fork_call *call, uint64_t *mask) {

@@ -16,16 +16,7 @@
 
 #include <stdbool.h>
 
-struct pm_fork_call {
-    long number; // of the system call
-    long argument[6];
-};
-#define PM_NR_CLONE3 435 // younger than the oldest headers that this is built with
-
-// Whether the call makes a process with memory of its own, on this stack.
-bool pm_fork_call_forks(const struct pm_fork_call *call);
-// The flags of such a call.
-unsigned long pm_fork_call_flags(const struct pm_fork_call *call);
+#include "fork_call.h"
 
 // Set once a seccomp filter forbids a call that this needs (sandbox.h).
 extern bool pm_fork_trap_forbidden;

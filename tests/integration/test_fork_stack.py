@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Forks on stacks that lie in the heap or in a root, and what libc stores in a child before our
-handlers run there.
+"""Forks on stacks that lie in the heap or in a root; what libc stores in a child before our
+handlers run there; and children that are made past the program's C library.
 
-The program says what it finds wrong. Under the preload, on each kind of memory, it finds nothing,
+The programs say what they find wrong. Under the preload, on each kind of memory, it finds nothing,
 as with libc's malloc."""
 
 import pytest
@@ -50,6 +50,31 @@ def test_stack(program, shm, mode, where):
 @pytest.mark.parametrize("mode", MODES)
 def test_streams_of_a_parent_stay_locked(program, heap, mode):
     right(program, heap, mode, "streams")
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    return compiled("fork_elsewhere.c")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_another_c_library(elsewhere, shm, mode):
+    """In a namespace of dlmopen()."""
+    for how, end in ("space", "_exit"), ("space", "exit"), ("path", "exit"):
+        right(elsewhere, shm / f"{how}{end}", mode, how, end)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if "ms" in mode or "output" in mode])
+@pytest.mark.parametrize("end", ("_exit", "exit", "idle"))
+def test_a_system_call_of_the_programs_own(elsewhere, heap, mode, end):
+    right(elsewhere, heap, mode, "instruction", end)
+
+
+def test_a_system_call_of_the_programs_own_reaches_no_heap(elsewhere, heap):
+    done = run([elsewhere, "instruction", "_exit"], HEAP=heap, ROOTS="*")
+    assert done.returncode == 1 and done.stderr.endswith("the block has a\n"), said(done)
+    recovered(heap)
+    right(elsewhere, heap, "heap", "space", "exit")
 
 
 def test_the_parents_heap_is_whole(program, heap):
