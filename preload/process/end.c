@@ -382,11 +382,13 @@ static bool is_another_process(void) {
 }
 
 bool pm_process_end(void) {
-    if (!pm_phase_serves() || is_another_process())
+    if (!pm_phase_serves())
         return true;
     if (pm_sandbox_forbids_end())
         return end_in_sandbox();
     bool first = pm_phase() < PM_ENDING;
+    if (first && is_another_process())
+        return true;
     if (first)
         say_once();
     if (!pm_heap_is_held()) // no heap; and a sandbox may forbid the system calls below
