@@ -17,6 +17,7 @@
 #include "base/crc.h"
 #include "base/nodes.h"
 #include "base/options.h"
+#include "base/os.h"
 #include "core_dump.h"
 #include "feature.h"
 #include "file.h"
@@ -104,6 +105,8 @@ static bool is_wanted(const struct pm_heap_file *f) {
     return f->held && (!f->feature || (pm_heap.super->super.incompat & f->feature) != 0);
 }
 
+bool pm_shards_kept_from_children;
+
 static bool map_file(const struct pm_heap_file *f, struct pm_shard *s) {
     struct pm_file *file = pm_heap_file(f);
     void *at = file == &s->data ? pm_heap_at(s->offset) : NULL;
@@ -114,7 +117,7 @@ static bool map_file(const struct pm_heap_file *f, struct pm_shard *s) {
         return false;
     file->map = map;
     file->reach = reach;
-    return true;
+    return !pm_shards_kept_from_children || pm_os_advise(map, reach, MADV_DONTFORK);
 }
 
 static bool make_files(struct pm_shard *s, unsigned n) {

@@ -26,6 +26,9 @@ uint64_t pm_shard_room(void);
 void pm_shards_limit(void);
 // After a crash: removes the files of a shard that was being made and does not count.
 void pm_shards_tidy(void);
+// Children that skip the fork handlers find nothing at the heap's addresses (process/fork.h), nor
+// at those of a shard that is made now. Changed with all locks held.
+extern bool pm_shards_kept_from_children;
 // Makes another shard of a NUMA node, without extents. The extent lock of shard 0 is held. False:
 // there are as many as there can be, or the file system or the kernel refuses; the heap is as
 // before.

@@ -39,6 +39,7 @@
 #include "media/heap_files.h"
 #include "media/heap_open.h"
 #include "media/marks.h"
+#include "media/shard_make.h"
 #include "pages/extent.h"
 #include "phase.h"
 #include "private.h"
@@ -134,6 +135,7 @@ bool pm_fork_exclude(bool on) {
     if (!pm_heap_on_media() || pm_heap_is_journaled())
         return true;
     int advice = on ? MADV_DONTFORK : MADV_DOFORK;
+    pm_shards_kept_from_children = on;
     bool good = true;
     uint64_t at = 0; // the kernel fails where the program has unmapped something
     for (uint64_t len; good && (len = pm_marks_free_of_locked(PM_MARK_HOLE, &at, pm_range)) != 0;

@@ -3,12 +3,15 @@
 //
 // Makes children past the C library of the program. Neither process sees what the other stores.
 //
-//   fork_elsewhere HOW END   HOW: space (fork of a C library in another namespace), path (the same,
+//   fork_elsewhere HOW END [late]
+//                            HOW: space (fork of a C library in another namespace), path (the same,
 //                            named by a path), instruction (the system call itself)
 //                            END: _exit, exit, idle (it stores nothing, and calls exit)
+//                            late: another thread has allocated the block
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -21,7 +24,8 @@
 #define TIMES 4
 #define BYTES ((size_t)64 << 10)
 
-static char *block, *stored = "a"; // `stored` lies in a page that may be captured
+long root[512] __attribute__((aligned(4096))); // alone in its page
+static char *block, *stored = "a";             // `stored` lies in a page that may be captured
 
 static pid_t by_instruction(void) {
     long pid;
@@ -72,11 +76,21 @@ static int child(void) {
     return good && all_are('c') ? 4 : 5;
 }
 
+static void *allocate(void *arg) {
+    block = malloc(BYTES);
+    return arg;
+}
+
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "", *end = argc > 2 ? argv[2] : "";
     fork_fn *made =
         strcmp(how, "instruction") == 0 ? by_instruction : fork_of_space(strcmp(how, "path") == 0);
-    block = malloc(BYTES);
+    pthread_t thread;
+    if (argc > 3 &&
+        (pthread_create(&thread, NULL, allocate, NULL) != 0 || pthread_join(thread, NULL) != 0))
+        return 3;
+    if (argc <= 3)
+        allocate(NULL);
     set_all("a");
     for (int i = 0; i < TIMES; i++) {
         int status = -1;

@@ -70,8 +70,12 @@ def test_a_system_call_of_the_programs_own(elsewhere, heap, mode, end):
     right(elsewhere, heap, mode, "instruction", end)
 
 
-def test_a_system_call_of_the_programs_own_reaches_no_heap(elsewhere, heap):
-    done = run([elsewhere, "instruction", "_exit"], HEAP=heap, ROOTS="*")
+@pytest.mark.parametrize("late", (False, True))
+def test_a_system_call_of_the_programs_own_reaches_no_heap(elsewhere, heap, late):
+    """Nor a shard that was made since the start."""
+    argv = [elsewhere, "instruction", "_exit", *(["late"] if late else [])]
+    done = run(argv, HEAP=heap, ROOTS="root" if late else "*", TOPOLOGY="2x1")
+    assert (heap / "heap.1").exists() == late
     assert done.returncode == 1 and done.stderr.endswith("the block has a\n"), said(done)
     recovered(heap)
     right(elsewhere, heap, "heap", "space", "exit")
