@@ -3,3 +3,5 @@
 #include "cancel.h"
 
 __thread bool pm_cancel_asynchronous __attribute__((tls_model("initial-exec")));
+__thread uint32_t pm_inside __attribute__((tls_model("initial-exec")));
+__thread bool pm_postponed __attribute__((tls_model("initial-exec")));

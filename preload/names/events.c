@@ -16,6 +16,7 @@
 
 #include "base/library.h"
 #include "base/message.h"
+#include "base/postpone.h"
 #include "export.h"
 #include "locks.h"
 #include "marker.h"
@@ -93,8 +94,10 @@ __attribute__((constructor)) static void on_load(int argc, char **argv, char **e
     pm_statics_init(end_somehow);
     if (!is_sanitized())
         pm_locks_find();
-    if (in_charge())
+    if (in_charge()) {
+        pm_postpone_here();
         pm_process_begin();
+    }
 }
 
 // Shells end by _exit(), which runs no destructor. libc's own exit() does not call this function.

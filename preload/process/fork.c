@@ -26,6 +26,7 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "base/os_file.h"
+#include "base/postpone.h"
 #include "base/threads.h"
 #include "blocks/arena.h"
 #include "blocks/returns.h"
@@ -125,7 +126,7 @@ static void block_signals(void) {
 
 // Gives the thread back what prepare() held off.
 static void admit(const struct fork_state *was) {
-    if (was->plan != NOTHING)
+    if (was->plan != NOTHING && was->plan != NOT_OPEN)
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &was->mask, NULL, sizeof was->mask);
     pm_cancel_release(was->cancel);
 }
@@ -201,17 +202,18 @@ static enum plan plan_for(unsigned long flags, bool one_thread) {
 // Who makes the system call. Another C library has an errno of its own, which we cannot ask.
 enum maker { LIBC, OTHER_LIBC, US };
 
+// From here to admit() a handler waits: its own fork would find this one half done.
 static void prepare(unsigned long flags, enum maker by) {
+    int saved = errno;
+    struct pm_cancel cancel = pm_cancel_hold(); // fork() is no cancellation point, but close() is
     if (pm_phase_hold_start()) {
-        fork_state = (struct fork_state){.plan = NOT_OPEN};
+        fork_state = (struct fork_state){.plan = NOT_OPEN, .cancel = cancel};
         return;
     }
-    int saved = errno;
     if (pm_options.fork.number == PM_FORK_FOLLOW && pm_heap_on_media())
-        pm_marks_look();                        // this process may go private
-    struct pm_cancel cancel = pm_cancel_hold(); // fork() is no cancellation point, but close() is
-    pm_trigger_tells();                         // the child, which may say all that it finds
-    pm_private_await();                         // it may take long, so wait before taking the locks
+        pm_marks_look(); // this process may go private
+    pm_trigger_tells();  // the child, which may say all that it finds
+    pm_private_await();  // it may take long, so wait before taking the locks
     pm_commit_lock_take();
     pm_process_each_lock(lock_rest);
     if (stage == PM_STAGE_COPIER_RUNS) { // of our last fork, or of another thread's
@@ -321,7 +323,11 @@ static void hand_over(struct pm_fork_gate *gate) {
 static bool was_not_open(void) {
     if (fork_state.plan != NOT_OPEN)
         return false;
+    int saved = errno;
+    struct fork_state mine = fork_state;
     pm_phase_release_start();
+    admit(&mine);
+    errno = saved;
     return true;
 }
 
@@ -452,6 +458,7 @@ static bool changes_mappings(void) {
 }
 
 static void part_child(void) {
+    pm_postpone_here();
     struct pm_fork_gate *gate = fork_state.gate;
     pm_process_each_lock(pm_lock_reset);
     pm_file_limit_forked();
@@ -486,6 +493,7 @@ static void part_child(void) {
 }
 
 static void after_in_child(void) {
+    pm_postpone_here();
     if (was_not_open())
         return;
     if (fork_state.trapped)
@@ -508,8 +516,9 @@ static void after_in_child(void) {
         pm_hold_keep_sight(true);
     if (pm_heap_on_media())
         pm_background_start();
-    admit(&fork_state);
-    errno = fork_state.saved_errno;
+    struct fork_state mine = fork_state; // a handler may fork
+    admit(&mine);
+    errno = mine.saved_errno;
 }
 
 // ---- the call -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include "base/calls.h"
 #include "base/filter.h"
 #include "base/message.h"
+#include "base/postpone.h"
 #include "base/proc.h"
 #include "commits.h"
 #include "entry.h"
@@ -98,6 +99,10 @@ static const struct need helpers[] = {CALL(clone),
 // A fork that is trapped (fork_trap.h).
 static const struct need traps[] = {CALL(prctl), CALL(arch_prctl), CALL(sigaltstack),
                                     CALL(rt_sigaction), CALL(rt_sigreturn)};
+// A signal that arrives in a slow path (base/postpone.h).
+static const struct need postpones[] = {CALL(rt_sigprocmask), CALL(rt_sigaction),
+                                        CALL(getpid),         CALL(gettid),
+                                        CALL(tgkill),         CALL(rt_tgsigqueueinfo)};
 
 // A call in the list for which the filter says this or worse. NULL: there is none.
 static const char *missed(const struct sock_fprog *filter, const struct need *list, size_t count,
@@ -154,7 +159,8 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
     *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
                              .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),
-                             .no_trap = MISSED(filter, traps, PM_FILTER_FAILS)};
+                             .no_trap = MISSED(filter, traps, PM_FILTER_FAILS),
+                             .at_once = MISSED(filter, postpones, PM_FILTER_FAILS)};
     pm_settle();
     if (!concerns_us())
         return;
@@ -201,6 +207,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
             atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
         if (s->no_trap)
             pm_fork_trap_forbidden = true;
+        if (s->at_once)
+            pm_postpone_never();
         if (s->commits)
             pm_triggers_on = pm_calls_recorded = false;
         if (s->end)

@@ -13,6 +13,7 @@
 //
 //   the trap of a fork needs        forks are made without it (fork_trap.h); no line says that
 //
+//   a postponed handler needs        handlers run at once (base/postpone.h); no line says that
 //   threads need that help to mark   the live collector marks in the thread that collects alone;
 //                                   no line says that
 //
@@ -28,7 +29,7 @@ struct pm_sandbox {
     const char *commits; // the first call that they would miss, or NULL
     const char *end;
     const char *no_mend; // the same of removed.h
-    bool paused, mute, no_helpers, no_detour, no_trap;
+    bool paused, mute, no_helpers, no_detour, no_trap, at_once;
 };
 
 // Before the call and after it, with errno kept. `filter` NULL: the strict mode. `all`: TSYNC.

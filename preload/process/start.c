@@ -210,6 +210,7 @@ static void thread_exit(void *cache) {
     pm_tcache_destroy(cache);
     pm_age_notice();
     pm_age();
+    pm_inside_leave(); // handlers may run
 }
 
 // ---- waiting ------------------------------------------------------------------------------------

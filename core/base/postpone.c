@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "postpone.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+#include "bare_thread.h"
+#include "cancel.h"
+#include "gates.h"
+
+#define SIGNALS 64
+#define BIT(s) (1ull << ((s)-1))
+// What the kernel sends for a fault of the thread itself.
+#define FAULTS (BIT(SIGSEGV) | BIT(SIGBUS) | BIT(SIGILL) | BIT(SIGFPE) | BIT(SIGTRAP) | BIT(SIGSYS))
+// libc's own signals: another thread may wait for their handlers.
+#define LIBCS (BIT(32) | BIT(33) | BIT(34))
+
+static _Atomic(pm_handler *) handler_of[SIGNALS + 1];
+static _Atomic bool never;
+static _Atomic long process;
+
+// Of this thread: what its mask is once it is outside.
+static __thread uint64_t mask_outside __attribute__((tls_model("initial-exec")));
+
+pm_handler *pm_postpone_note(int number, pm_handler *handler) {
+    return atomic_exchange(&handler_of[number], handler);
+}
+
+pm_handler *pm_postpone_noted(int number) { return atomic_load(&handler_of[number]); }
+
+void pm_postpone_here(void) { process = pm_bare_call(SYS_getpid, 0, 0, 0, 0); }
+
+bool pm_postpone_is_here(void) {
+    return process && process == pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+}
+
+void pm_postpone_never(void) { atomic_store(&never, true); }
+
+// Where the handler takes no siginfo_t, the kernel has written none: nothing tells whether a fault
+// is one. After a delivery with SA_RESETHAND there is no handler any more.
+static bool send_again(int number, siginfo_t *info) {
+    long self = pm_bare_call(SYS_getpid, 0, 0, 0, 0), thread = pm_bare_call(SYS_gettid, 0, 0, 0, 0);
+    struct pm_action action;
+    if (pm_action_set(number, NULL, &action) != 0)
+        return false;
+    bool informed = (action.flags & SA_SIGINFO) != 0;
+    if ((FAULTS & BIT(number)) && !(informed && info->si_code <= 0))
+        return false;
+    if (action.flags & SA_RESETHAND) {
+        action.handler = pm_postponing;
+        pm_action_set(number, &action, NULL);
+    }
+    return informed ? pm_bare_call(SYS_rt_tgsigqueueinfo, self, thread, number, (long)info) == 0
+                    : pm_bare_call(SYS_tgkill, self, thread, number, 0) == 0;
+}
+
+// All signals are blocked first: with SA_NODEFER this one would arrive here at once. A handler that
+// interrupts this function before that waits, too; then the mask that counts is the outer one's. A
+// signal that cannot be sent again, because too many are pending, is handled at once.
+__attribute__((noinline, cold)) static bool postpone(int number, siginfo_t *info,
+                                                     ucontext_t *context) {
+    uint64_t *mask = (uint64_t *)(void *)&context->uc_sigmask, all = ~(FAULTS | LIBCS), here;
+    if (atomic_load_explicit(&never, memory_order_relaxed))
+        return false;
+    pm_bare_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&all, (long)&here, sizeof all);
+    if (!send_again(number, info)) {
+        pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&here, 0, sizeof here);
+        return false;
+    }
+    mask_outside = *mask;
+    pm_postponed = true;
+    *mask |= all | BIT(number);
+    return true;
+}
+
+void pm_postponing(int number, siginfo_t *info, void *context) {
+    if (__builtin_expect(pm_inside != 0, 0) && postpone(number, info, context))
+        return;
+    pm_postpone_noted(number)(number, info, context);
+}
+
+void pm_postponed_arrive(void) {
+    uint64_t mask = mask_outside;
+    pm_postponed = false;
+    pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof mask);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The program's signal handlers run at once, except in a thread that is inside the library
+// (pm_inside, cancel.h): there they wait until it is outside. So whatever a handler may call,
+// fork() and the calls that make a commit among them, it finds no lock of ours held by its own
+// thread.
+//
+//   pm_cancel_hold     the thread is inside
+//   a signal           is sent again to this thread, which blocks all signals now
+//   pm_cancel_release  gives the thread its mask back: the signal arrives
+//
+// The handler then gets what it would have got: number, siginfo_t, mask, stack and flags. A fault
+// of the thread's own (SIGSEGV and its kin) cannot wait: its handler runs inside the library.
+//
+// The kernel calls pm_postponing() in the place of each handler. preload/names/handlers.c puts it
+// there, and hides it from the program.
+#ifndef PM_POSTPONE_H
+#define PM_POSTPONE_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+typedef void pm_handler(int number, siginfo_t *info, void *context);
+
+// What the kernel calls. If the handler need not wait it calls that in its own place, so that
+// nothing is added to the stack.
+pm_handler pm_postponing;
+
+// Notes a handler of the program's, before the kernel gets pm_postponing(). Returns the one before.
+pm_handler *pm_postpone_note(int number, pm_handler *handler);
+// The one that is noted.
+pm_handler *pm_postpone_noted(int number);
+
+// At the start, and in a forked child: this process is the one whose handlers these are. A child of
+// vfork(), or one that skipped the fork handlers, has this memory or a copy of it.
+void pm_postpone_here(void);
+bool pm_postpone_is_here(void);
+
+// A seccomp filter forbids what it takes: handlers run at once from here on.
+void pm_postpone_never(void);
+
+#endif
