@@ -10,6 +10,7 @@
 #include "bare_thread.h"
 #include "cancel.h"
 #include "gates.h"
+#include "signal_stack.h"
 
 #define SIGNALS 64
 #define BIT(s) (1ull << ((s)-1))
@@ -76,9 +77,15 @@ __attribute__((noinline, cold)) static bool postpone(int number, siginfo_t *info
     return true;
 }
 
-void pm_postponing(int number, siginfo_t *info, void *context) {
+// In the section of hold.c: a thread may rest here as it may in the handler. Where faults come one
+// after the other, this is where it is found.
+__attribute__((section("pm_inner_calls"))) void pm_postponing(int number, siginfo_t *info,
+                                                              void *context) {
     if (__builtin_expect(pm_inside != 0, 0) && postpone(number, info, context))
         return;
+    uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];
+    if (__builtin_expect(pm_signal_stack_has((uintptr_t)context, at), 0))
+        pm_signal_stack_move(pm_postpone_noted(number), number, info, context);
     pm_postpone_noted(number)(number, info, context);
 }
 

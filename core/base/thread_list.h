@@ -16,13 +16,14 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct pm_signal_stack;
+
 struct pm_thread_slot {
     _Atomic int32_t id; // 0: free; -1: its thread is being made
-    union {
-        void *(*posix)(void *);
-        int (*c11)(void *);
-    } run;
+    // Of who makes the thread: its function, what that gets, its stack for signals or NULL.
+    const void *run;
     void *arg;
+    struct pm_signal_stack *stack;
 };
 
 // From here on there is a record. Called by the only thread, before the program has others; in a

@@ -17,6 +17,7 @@
 #include "lock.h"
 #include "os.h"
 #include "roll.h"
+#include "signal_stack.h"
 #include "tasks.h"
 
 // A signal that hardly any program sends or blocks, because the C library uses it for itself.
@@ -80,7 +81,6 @@ static _Atomic(void (*)(int, siginfo_t *, void *)) libcs;
 static struct pm_action before;
 static bool owed; // a thread may yet run our handler because of an earlier turn
 
-void pm_threads_return(void);
 __asm__(".text\n.hidden pm_threads_return\n.globl pm_threads_return\n"
         ".type pm_threads_return, @function\npm_threads_return:\n"
         "mov $15, %eax\nsyscall\n.size pm_threads_return, . - pm_threads_return\n"); // rt_sigreturn
@@ -432,6 +432,7 @@ void pm_threads_forked(void) {
     pm_gates_open();
     pm_roll_doubt();
     pm_calls_forked();
+    pm_signal_stack_forked();
 }
 
 // A thread that has met unwritable memory may be delayed on its way to the handler, until after the

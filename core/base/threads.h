@@ -59,4 +59,7 @@ void pm_threads_let_on(void);
 // In a forked child, before it has a second thread: nobody holds it.
 void pm_threads_forked(void);
 
+// Where the kernel leads a handler of the library's when it returns.
+void pm_threads_return(void);
+
 #endif

@@ -21,6 +21,7 @@
 #include "base/bare_thread.h"
 #include "base/gates.h"
 #include "base/postpone.h"
+#include "base/signal_stack.h"
 #include "export.h"
 
 #define SIGNALS 64
@@ -136,6 +137,17 @@ SIGNAL(sigset)
 SIGNAL(ssignal)
 SIGNAL(sysv_signal)
 #endif
+
+// ---- sigaltstack --------------------------------------------------------------------------------
+
+EXPORT int pm_handlers_sigaltstack(const stack_t *to, stack_t *was) __asm__("sigaltstack");
+EXPORT int pm_handlers_sigaltstack(const stack_t *to, stack_t *was) {
+    long result = pm_signal_stack_set(to, was);
+    if (result >= 0)
+        return 0;
+    errno = (int)-result;
+    return -1;
+}
 
 // ---- by its number ------------------------------------------------------------------------------
 

@@ -4,12 +4,17 @@
 // Calls that this library makes itself, of names that other files here define. The linker
 // leads them here (--wrap in the Makefile), so they are never recorded as calls of the program's.
 #include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/bare_thread.h"
+#include "base/gates.h"
+#include "base/threads.h"
 
 #define ERRORS 4096ul // the kernel returns an error as a number from -4095 to -1
 
@@ -23,6 +28,23 @@ long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
         return result;
     errno = (int)-result;
     return -1;
+}
+
+// A handler of the library's own is not postponed, and stays on the stack where it arrives.
+int __wrap_sigaction(int number, const struct sigaction *to, struct sigaction *was);
+int __wrap_sigaction(int number, const struct sigaction *to, struct sigaction *was) {
+    struct pm_action action = {0}, before;
+    if (to)
+        action = (struct pm_action){
+            to->sa_sigaction, (unsigned long)(unsigned)to->sa_flags | PM_SA_RESTORER,
+            pm_threads_return, *(const uint64_t *)(const void *)&to->sa_mask};
+    long result = pm_action_set(number, to ? &action : NULL, &before);
+    if (result == 0 && was) {
+        *was = (struct sigaction){.sa_sigaction = before.handler, .sa_flags = (int)before.flags};
+        memcpy(&was->sa_mask, &before.mask, sizeof before.mask);
+    }
+    errno = result < 0 ? (int)-result : errno;
+    return result < 0 ? -1 : 0;
 }
 
 ssize_t __wrap_read(int fd, void *to, size_t len);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/calls.h"
+#include "base/signal_stack.h"
 #include "base/threads.h"
 #include "export.h"
 #include "filters.h"
@@ -316,8 +317,10 @@ static __attribute__((noinline)) long make_process(syscall_fn *next,
     return next(call->number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-static __attribute__((noinline)) long act(const long *a) {
-    long result = pm_handlers_syscall(a[0], (const void *)a[1], (void *)a[2], (size_t)a[3]);
+static __attribute__((noinline)) long act(long number, const long *a) {
+    long result = number == SYS_sigaltstack
+                      ? pm_signal_stack_set((const void *)a[0], (void *)a[1])
+                      : pm_handlers_syscall(a[0], (const void *)a[1], (void *)a[2], (size_t)a[3]);
     if (result >= 0)
         return result;
     errno = (int)-result;
@@ -330,8 +333,8 @@ EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e,
     syscall_fn *next = atomic_load_explicit(&next_syscall, memory_order_relaxed);
     if (number == SYS_seccomp || (number == SYS_prctl && a == PR_SET_SECCOMP))
         return install_filter(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
-    if (number == SYS_rt_sigaction)
-        return act((const long[ARGUMENTS]){a, b, c, d, e, f});
+    if (number == SYS_rt_sigaction || number == SYS_sigaltstack)
+        return act(number, (const long[ARGUMENTS]){a, b, c, d, e, f});
     if ((pm_advice_ours((void *)a, (size_t)b) ||
          (number == SYS_mremap && d & MREMAP_FIXED && pm_advice_ours((void *)e, (size_t)c))) &&
         advises(number))

@@ -12,6 +12,7 @@
 #include "base/lock.h"
 #include "base/proc.h"
 #include "base/roll.h"
+#include "base/signal_stack.h"
 #include "base/tasks.h"
 #include "base/thread_list.h"
 #include "base/threads.h"
@@ -28,6 +29,13 @@ static bool rests_at(const ucontext_t *context) {
     return true;
 }
 
+// Right behind the instruction of a system call, as a wrapper of libc's would be: what comes in
+// between is in a fast path never.
+static bool has_called(uintptr_t at) {
+    const unsigned char *before = (const unsigned char *)at - 2;
+    return before[0] == 0x0f && before[1] == 0x05;
+}
+
 // Runs in the signal handler of the thread. A slow path holds a lock most of the time, and makes
 // system calls, through libc or without it. A fast path holds none, and lies in our code.
 static bool is_outside(void *context) {
@@ -35,7 +43,7 @@ static bool is_outside(void *context) {
     uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
     if (pm_nested())
         return false;
-    if (!pm_library_runs(at) || pm_library_calls(at))
+    if (!pm_library_runs(at) || pm_library_calls(at) || has_called(at))
         return rests_at(context);
     if (program < 0)
         program = pm_library_is_program(); // as in unit tests: then its code tells nothing
@@ -50,7 +58,10 @@ bool pm_hold_keep_sight(bool alone) {
     return pm_proc_keep();
 }
 
-bool pm_hold_prepare(void) { return pm_threads_prepare() && pm_calls_record(); }
+bool pm_hold_prepare(void) {
+    pm_signal_stack_give();
+    return pm_threads_prepare() && pm_calls_record();
+}
 
 // Changed by a holder alone, and there is one at a time (leaks.c).
 static _Atomic(void (*)(const void *)) noting;
