@@ -150,6 +150,33 @@ long pm_signal_stack_set(const stack_t *to, stack_t *was) {
     return result;
 }
 
+// ---- the library runs there ---------------------------------------------------------------------
+
+static bool is_here(void) {
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0), from = (uintptr_t)pm_signal_stack_own;
+    return here - from < SLOT;
+}
+
+// The old stack pointer stays in a register that functions preserve, and a debugger finds the
+// caller by it.
+void pm_signal_stack_run(void (*run)(void *arg), void *arg) {
+    pm_signal_stack_give();
+    if (!pm_signal_stack_own || is_here()) {
+        run(arg);
+        return;
+    }
+    char *top = (char *)pm_signal_stack_own->kept;
+    __asm__ volatile("mov %%rsp, %%rbx\n\t"
+                     "mov %[top], %%rsp\n\t"
+                     "call *%[run]\n\t"
+                     "mov %%rbx, %%rsp"
+                     : "+D"(arg), [run] "+r"(run), [top] "+r"(top)
+                     :
+                     : "rbx", "rax", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "cc", "memory",
+                       "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+}
+
 // ---- a frame moves ------------------------------------------------------------------------------
 
 // What the kernel stores: the address to return to, a ucontext_t (shorter than libc's), a

@@ -11,6 +11,8 @@
 // has asked for. If a handler of the program's is to run on its alternate stack (SA_ONSTACK), the
 // frame is moved there. If the program has none, it is moved to where the thread was interrupted.
 //
+// What the library does rarely, and needs more than a little stack for, runs there too.
+//
 //   slot   | frames of signals ...                                   | struct at the top |
 #ifndef PM_SIGNAL_STACK_H
 #define PM_SIGNAL_STACK_H
@@ -52,6 +54,10 @@ static inline bool pm_signal_stack_has(uintptr_t frame, uintptr_t interrupted) {
 // frame that the kernel has made on our stack.
 _Noreturn void pm_signal_stack_move(void (*handler)(int, siginfo_t *, void *), int number,
                                     siginfo_t *info, void *context);
+
+// Runs what needs much stack: on this thread's, as the program's may have too little room. Where
+// there is none, on the program's. Handlers wait meanwhile (cancel.h): none runs there.
+void pm_signal_stack_run(void (*run)(void *arg), void *arg);
 
 // In a forked child, before it has a second thread.
 void pm_signal_stack_forked(void);

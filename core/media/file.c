@@ -13,6 +13,7 @@
 
 #include "base/os.h"
 #include "base/os_file.h"
+#include "base/signal_stack.h"
 #include "core_dump.h"
 #include "fixed.h"
 #include "nameless.h"
@@ -150,15 +151,14 @@ static bool say_closed(void) {
     return false;
 }
 
-bool pm_file_ready(struct pm_file *file) {
-    if (pm_file_is_ours(file))
-        return true;
-    if (file->length)
-        return (file->fd = pm_medium_fd(pm_medium_of(file))) >= 0;
-    if (pm_heap.nameless)
-        return pm_file_again(file) || say_closed();
-    // The program has closed our descriptor, as a daemon does that closes all of them. The number
-    // may be the program's now, so it is left alone, and the file is opened again by its path.
+struct again {
+    struct pm_file *file;
+    bool good;
+};
+
+// The program has closed our descriptor, as a daemon does that closes all of them. The number may
+// be the program's now, so it is left alone, and the file is opened again by its path.
+static bool open_by_path(struct pm_file *file) {
     char path[sizeof pm_heap.dir + 32];
     snprintf(path, sizeof path, "%s/%s", pm_heap.dir, file->name);
     int fd = open(path, (pm_heap.readonly ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_CLOEXEC);
@@ -169,6 +169,25 @@ bool pm_file_ready(struct pm_file *file) {
     }
     file->fd = pm_os_fd_high(fd);
     return true;
+}
+
+static void open_again(void *arg) {
+    struct again *again = arg;
+    struct pm_file *file = again->file;
+    if (file->length)
+        again->good = (file->fd = pm_medium_fd(pm_medium_of(file))) >= 0;
+    else if (pm_heap.nameless)
+        again->good = pm_file_again(file) || say_closed();
+    else
+        again->good = open_by_path(file);
+}
+
+bool pm_file_ready(struct pm_file *file) {
+    if (pm_file_is_ours(file))
+        return true;
+    struct again again = {.file = file};
+    pm_signal_stack_run(open_again, &again); // a malloc may come here, on any stack
+    return again.good;
 }
 
 void pm_file_close(struct pm_file *file) {

@@ -174,19 +174,26 @@ static bool is_data_of(const struct pm_shard *s, int fd) {
     return pm_os_fd_is(fd, s->data.dev, s->data.ino);
 }
 
-int pm_shard_pin(struct pm_shard *s) {
+// Small stacks have no room for a path. Where there is no /proc, or the program has closed the
+// descriptor.
+static __attribute__((noinline)) int open_for_reading(const struct pm_file *file) {
     char path[sizeof pm_heap.dir + 32];
+    if (file->length)
+        snprintf(path, sizeof path, "%s", pm_medium_of(file)->path);
+    else
+        snprintf(path, sizeof path, "%s/%s", pm_heap.dir, file->name);
+    return open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+int pm_shard_pin(struct pm_shard *s) {
+    char path[48];
     snprintf(path, sizeof path, "/proc/thread-self/fd/%d", s->data.fd);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     bool good = is_data_of(s, fd);
-    if (!good) { // no /proc, or the program has closed the descriptor
+    if (!good) {
         if (fd >= 0)
             close(fd);
-        if (s->data.length)
-            snprintf(path, sizeof path, "%s", pm_medium_of(&s->data)->path);
-        else
-            snprintf(path, sizeof path, "%s/%s", pm_heap.dir, s->data.name);
-        fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        fd = open_for_reading(&s->data);
         good = is_data_of(s, fd);
     }
     // The length of a fixed medium is nobody's to change, and this lock would be the heap's.

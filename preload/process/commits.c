@@ -17,6 +17,7 @@
 
 #include "base/cancel.h"
 #include "base/options.h"
+#include "base/signal_stack.h"
 #include "base/threads.h"
 #include "blocks/age.h"
 #include "commit_bound.h"
@@ -314,18 +315,30 @@ static bool take_lock(uint64_t before, uint64_t *mask) {
     }
 }
 
-static int make_in_turn(bool idle, uint64_t before) {
-    int saved = errno, error = 0;
+struct turn {
+    bool idle;
+    int error;
+    uint64_t before;
+};
+
+static void take_turn(void *arg) {
+    struct turn *turn = arg;
     uint64_t mask;
-    struct pm_cancel cancel = pm_cancel_hold();
-    if (take_lock(before, &mask)) {
-        error = make(idle);
+    if (take_lock(turn->before, &mask)) {
+        turn->error = make(turn->idle);
         restore_signals(mask);
         end_commit();
     }
+}
+
+static int make_in_turn(bool idle, uint64_t before) {
+    int saved = errno;
+    struct turn turn = {idle, 0, before};
+    struct pm_cancel cancel = pm_cancel_hold();
+    pm_signal_stack_run(take_turn, &turn);
     pm_cancel_release(cancel);
     errno = saved;
-    return error;
+    return turn.error;
 }
 
 int pm_commits_make(void) {

@@ -53,6 +53,7 @@
 #include "base/cancel.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/signal_stack.h"
 #include "base/threads.h"
 #include "blocks/returns.h"
 #include "blocks/stats.h"
@@ -381,6 +382,11 @@ static bool is_another_process(void) {
     return pm_heap_is_held() && pm_heap.super->state.owner_pid != (uint64_t)getpid();
 }
 
+static void end_on_own_stack(void *unused) {
+    (void)unused;
+    end_once();
+}
+
 bool pm_process_end(void) {
     if (!pm_phase_serves())
         return true;
@@ -396,7 +402,7 @@ bool pm_process_end(void) {
     int saved = errno;
     struct pm_cancel held = pm_cancel_hold();
     if (first)
-        end_once();
+        pm_signal_stack_run(end_on_own_stack, NULL); // the program's may be small
     bool good = pass();
     pm_cancel_release(held);
     errno = saved;
