@@ -204,6 +204,7 @@ void pm_stats_say(void) {
     struct pm_stats s;
     pm_stats_get(&s);
     struct pm_cancel held = pm_cancel_hold();
+    pm_inside_leave(); // nobody may read this: a handler may have to end the program
     say_sums(&s);
     for (unsigned a = 0; a < pm_arena_count; a++)
         say_arena(&pm_arenas[a]);
@@ -219,5 +220,6 @@ void pm_stats_say(void) {
             pm_say("stats: %7u %8lu %10lu %10lu %8lu %10lu", pm_classes[cls].size,
                    (ulong_t)s.cls[cls].slabs, (ulong_t)s.cls[cls].blocks, (ulong_t)s.cls[cls].used,
                    (ulong_t)s.cls[cls].cached, (ulong_t)s.cls[cls].free);
+    pm_inside_enter();
     pm_cancel_release(held);
 }

@@ -225,7 +225,7 @@ static bool lock_all(void) {
 }
 
 // Makes deaf threads wait at their next store. False also if this thread's own stack is in the
-// heap, as a coroutine's may be: this thread would stop itself.
+// heap, as a coroutine's may be, and it has none of ours: this thread would stop itself.
 static bool hold_stores(void) {
     const void *here = __builtin_frame_address(0);
     return pm_heap_offset(here) >= pm_range && !pm_roots_captured(here) && pm_threads_catch() &&

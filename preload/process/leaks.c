@@ -134,6 +134,8 @@ void pm_leaks_report(void) {
         return;
     struct pm_cancel held = pm_cancel_hold();
     site = pm_stacks_on ? pm_os_reserve(PM_STACKS * sizeof *site) : NULL;
+    pm_inside_leave(); // as in pm_stats_say()
     report();
+    pm_inside_enter();
     pm_cancel_release(held);
 }

@@ -79,7 +79,6 @@ def ending():
 # has to keep.
 LAST_RESORT = {
     "deaf": "a thread does not stop",
-    "stack-unheard": "a thread does not stop",
     "no-space": "no memory",
     "data": "no memory",
     "alone-data": "no memory",
