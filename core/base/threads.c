@@ -47,9 +47,18 @@ static uint64_t holders_mask;
 
 // ---- which threads there are --------------------------------------------------------------------
 
+// Another thread that was alive at the last look, so that they need not be listed again.
+static _Atomic pid_t living;
+
 static bool is_dead(pid_t id, void *all) {
     *(bool *)all = pm_task_is_dead(id);
+    if (!*(bool *)all)
+        atomic_store_explicit(&living, id, memory_order_relaxed);
     return *(bool *)all;
+}
+
+static bool is_another(pid_t id, pid_t own) {
+    return id && id != own && id != (pid_t)syscall(SYS_gettid) && !pm_task_is_dead(id);
 }
 
 // libc does not count PMAlloc's own thread: what it says is no answer for that thread.
@@ -58,6 +67,8 @@ bool pm_threads_none(void) {
     uint32_t own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
     if (__libc_single_threaded && (!own || syscall(SYS_gettid) != (long)own))
         return true;
+    if (is_another(atomic_load_explicit(&living, memory_order_relaxed), (pid_t)own))
+        return false;
     return pm_tasks_each_other_until(is_dead, &dead) && dead;
 }
 
