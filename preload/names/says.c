@@ -34,25 +34,6 @@ typedef const posix_spawnattr_t *attributes;
 // Not the program itself, and no question whether there is a process (signal 0).
 static bool signals_other(pid_t to, int number) { return number != 0 && to != getpid(); }
 
-// pidfd_spawn(), which glibc has from 2.39 on. A program that asks by dlsym() whether there is one
-// finds the name here, so it has to work.
-typedef int spawn_fn(pid_t *, const char *, actions, attributes, list, list);
-static int spawn_by(spawn_fn *spawn, int *fd, const char *file, actions a, attributes t, list argv,
-                    list envp) {
-    pid_t child;
-    int probe = (int)syscall(SYS_pidfd_open, getpid(), 0);
-    if (probe < 0)
-        return errno;
-    close(probe);
-    int error = spawn(&child, file, a, t, argv, envp);
-    if (error)
-        return error;
-    *fd = (int)syscall(SYS_pidfd_open, child, 0);
-    return *fd < 0 ? errno : 0;
-}
-#define BY_SPAWN spawn_by(pm_says_posix_spawn, f, file, a, t, argv, envp)
-#define BY_SPAWNP spawn_by(pm_says_posix_spawnp, f, file, a, t, argv, envp)
-
 // Result, what it is without the function, name, parameters, arguments, what it says. Requests of
 // aio.h: what they do is not looked at.
 // clang-format off
@@ -80,8 +61,27 @@ static int spawn_by(spawn_fn *spawn, int *fd, const char *file, actions a, attri
     X(void, (void)0, vsyslog, (int level, const char *format, va_list args),                       \
       (level, format, args), TELL)
 
-// glibc's second names, and its own functions.
 #ifdef __GLIBC__
+// pidfd_spawn(), which glibc has from 2.39 on. A program that asks by dlsym() whether there is one
+// finds the name here, so it has to work.
+typedef int spawn_fn(pid_t *, const char *, actions, attributes, list, list);
+static int spawn_by(spawn_fn *spawn, int *fd, const char *file, actions a, attributes t, list argv,
+                    list envp) {
+    pid_t child;
+    int probe = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (probe < 0)
+        return errno;
+    close(probe);
+    int error = spawn(&child, file, a, t, argv, envp);
+    if (error)
+        return error;
+    *fd = (int)syscall(SYS_pidfd_open, child, 0);
+    return *fd < 0 ? errno : 0;
+}
+#define BY_SPAWN spawn_by(pm_says_posix_spawn, f, file, a, t, argv, envp)
+#define BY_SPAWNP spawn_by(pm_says_posix_spawnp, f, file, a, t, argv, envp)
+
+// glibc's second names, and its own functions.
 #define SECOND_NAMES(X)                                                                            \
     X(ssize_t, -1, pwrite64, (int f, const void *p, len n, off_t at), (f, p, n, at), SAY(f))       \
     X(ssize_t, -1, pwritev64, (int f, const struct iovec *v, int n, off_t at), (f, v, n, at),      \
