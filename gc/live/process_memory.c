@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/own_memory.h"
+#include "base/pagemap_scan.h"
 #include "base/proc.h"
 #include "media/heap.h"
 #include "media/own_pages.h"
@@ -101,25 +102,77 @@ static void give_rest(const struct search *s, const struct mapping *m) {
     }
 }
 
-// A mapping that is the stack of one thread begins at its stack pointer. It is taken for one if
-// the kernel says so, or if what lies below cannot be accessed. Where a stack is a part of other
-// memory, all of that counts.
-static void skip_below_stack(const struct search *s, struct mapping *m) {
-    uintptr_t pointer = 0;
-    unsigned found = 0;
+// ---- stacks -------------------------------------------------------------------------------------
+
+// The lowest stack pointer of [from, to); 0: there is none.
+static uintptr_t pointer_in(const struct search *s, uintptr_t from, uintptr_t to) {
+    uintptr_t lowest = 0;
     for (unsigned i = 0; i < s->count; i++)
-        if (s->stacks[i] >= m->from && s->stacks[i] < m->to) {
-            pointer = s->stacks[i];
-            found++;
-        }
-    if (found != 1 || !(m->guard_below || strcmp(m->name, "[stack]") == 0))
-        return;
+        if (s->stacks[i] >= from && s->stacks[i] < to && (!lowest || s->stacks[i] < lowest))
+            lowest = s->stacks[i];
+    return lowest;
+}
+
+static void note_end(uint64_t start, uint64_t end, void *arg) {
+    (void)start;
+    *(uintptr_t *)arg = end;
+}
+
+// The end of the last guard page of [from, to). 0: there is none, or the kernel does not tell.
+static uintptr_t last_guard(uintptr_t from, uintptr_t to) {
+    uintptr_t found = 0;
+    struct pm_pagemap_scan scan = {.start = from & ~(PM_PAGE_SIZE - 1),
+                                   .end = to & ~(PM_PAGE_SIZE - 1),
+                                   .category_mask = PM_SCAN_GUARD,
+                                   .return_mask = PM_SCAN_GUARD};
+    int fd = pm_own_open();
+    if (fd >= 0 && !pm_pagemap_scan(fd, &scan, note_end, &found))
+        found = 0;
+    pm_own_close(fd);
+    return found;
+}
+
+// A stack begins at its stack pointer: gives the rest of that page, and goes on behind it.
+static void begin_at(const struct search *s, struct mapping *m, uintptr_t pointer) {
     pointer = (pointer - RED_ZONE) & ~(uintptr_t)7;
     if (pointer <= m->from)
         return;
     uintptr_t page_end = (pointer | (PM_PAGE_SIZE - 1)) + 1;
     s->each((void *)pointer, page_end - pointer, s->arg);
     m->from = page_end;
+}
+
+// From glibc 2.42 on guard pages lie inside of mappings, and neighbours are one mapping. What lies
+// from a guard page to the only stack pointer before the next one is below that stack.
+static void skip_below_stacks(const struct search *s, struct mapping *m, uintptr_t pointer) {
+    uintptr_t floor = m->from;
+    while (pointer) {
+        uintptr_t next = pointer_in(s, pointer + 1, m->to);
+        uintptr_t guard = last_guard(floor, pointer);
+        if (guard && (!next || last_guard(pointer, next))) {
+            struct mapping below = *m;
+            below.to = guard;
+            give_rest(s, &below);
+            m->from = guard;
+            begin_at(s, m, pointer);
+        }
+        floor = pointer;
+        pointer = next;
+    }
+}
+
+// A mapping that is the stack of one thread begins at its stack pointer. It is taken for one if
+// the kernel says so, or if what lies below cannot be accessed. Where a stack is a part of other
+// memory, all of that counts.
+static void skip_below_stack(const struct search *s, struct mapping *m) {
+    uintptr_t pointer = pointer_in(s, m->from, m->to);
+    if (!pointer)
+        return;
+    bool whole = m->guard_below || strcmp(m->name, "[stack]") == 0;
+    if (whole && !pointer_in(s, pointer + 1, m->to))
+        begin_at(s, m, pointer);
+    else
+        skip_below_stacks(s, m, pointer);
 }
 
 static bool is_device(const char *name) {

@@ -122,6 +122,13 @@ def test_guard_pages_are_not_read(tmp_path, shared):
     assert done.stdout == "7\n"
 
 
+def test_stacks_that_are_one_mapping():
+    done = with_gc([compiled("boehm_stacks.c")])
+    if done.returncode == 77:
+        pytest.skip("this kernel has no guard pages")
+    assert succeeds(done) == "1 0\n" * 3, said(done)
+
+
 # Its name is younger than Debian 12's libgc, so the program looks for it.
 def test_a_corrector_of_stack_pointers_is_kept(tmp_path):
     source = tmp_path / "corrector.c"
