@@ -105,7 +105,7 @@ def test_without_proc(leaks):
 PROGRAMS = [
     (["python3", "-c", "import json, threading; print(json.dumps([1]))"], "[1]"),
     (["perl", "-e", 'print join(",", map { $_ * 2 } 1..3)'], "2,4,6"),
-    (["awk", "BEGIN { print 1 + 1 }"], "2"),
+    (["gawk", "BEGIN { print 1 + 1 }"], "2"),
 ]
 
 
