@@ -130,7 +130,7 @@ FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] t
 	clean installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style check-abi tests-built \
-	pmem-packages soak faults vm distro print-inner-calls FORCE
+	pmem-packages soak faults vm distro print-inner-calls integration-built FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -430,7 +430,9 @@ crash-mutants: crash-built $(COMMIT_CRASH) ## leave out each flush, fence, renam
 	$(CRASH_RUN) --mutate
 
 # WORKERS files of tests at a time, where there is the right to mount.
-integration: all $(CONTENTION) ## run whole processes under pytest
+integration-built: all $(CONTENTION)
+
+integration: integration-built ## run whole processes under pytest
 	@BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/run-integration --workers $(WORKERS)
 
 vm: all ## cut the power of a guest with NVDIMMs; skipped if qemu is missing

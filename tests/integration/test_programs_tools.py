@@ -300,7 +300,7 @@ def test_stress_ng(tmp_path, stressors):
 
     def meaning(text):
         return sorted(
-            re.sub(r"\[\d+\]|\d+\.\d+ ?s(ecs)?", "", line)
+            re.sub(r"\[\d+\]|(?<=completed) in .*|\d+\.\d+ ?s(ecs)?", "", line)
             for line in text.splitlines()
             if re.search("fail|error|success", line)
         )
