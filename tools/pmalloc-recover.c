@@ -14,6 +14,7 @@
 #include "common/census.h"
 #include "common/cli.h"
 #include "common/commit_print.h"
+#include "common/confirm.h"
 #include "common/copy_print.h"
 #include "common/default_list.h"
 #include "common/figures.h"
@@ -45,16 +46,18 @@ enum {
     KEY_SIZE,
     KEY_JOURNAL,
     KEY_FROM,
-    KEY_FORCE
+    KEY_FORCE,
+    KEY_YES
 };
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
-    "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME] [--pointers FORMS] [--threads N] "
-    "[--json] HEAP",
+    "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME [--yes]] [--pointers FORMS] "
+    "[--threads N] [--json] HEAP",
     "--rename-root OLD NEW [--json] HEAP",
-    "[--purge[=all]] [--json]",
-    "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force] [--json] FILE|DEVICE...",
+    "[--purge[=all] [--yes]] [--json]",
+    "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force [--yes]] [--json] "
+    "FILE|DEVICE...",
     "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
     NULL,
 };
@@ -95,7 +98,8 @@ static const struct cli_option options[] = {
      "for a variable that has another name or place in a new build of the program. With NEW the "
      "same as OLD, an offset holds for a new build. Nothing is freed for it."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
-     "First remove the root NAME (see pmalloc-info). What only that root reached is freed."},
+     "First remove the root NAME (see pmalloc-info). What only that root reached is freed: it is "
+     "lost. Dropping the only root loses all data of the heap, so that wants --yes."},
     {KEY_AT, "at", "good",
      "Where the journal of PMALLOC_COMMIT is damaged, take the heap as of the last commit before"
      " the damage. Later commits are lost. Pages of theirs may stand in the other files, so the"
@@ -116,7 +120,11 @@ static const struct cli_option options[] = {
      "With --make: keep so many bytes for the commits of PMALLOC_COMMIT (default: none)."},
     {KEY_FROM, "from", "HEAP",
      "With --make: put the heap of the directory HEAP there, such as a backup, not an empty one."},
-    {KEY_FORCE, "force", NULL, "With --make and --grow: overwrite what it holds."},
+    {KEY_FORCE, "force", NULL,
+     "With --make and --grow: overwrite what it holds. Where that is a heap, this wants --yes."},
+    {KEY_YES, "yes", NULL,
+     "Do what loses data: drop the only root, purge heaps, make a heap over another one. Without "
+     "it a user at a terminal is asked, and anyone else is refused."},
     {0},
 };
 
@@ -137,7 +145,8 @@ static const struct cli_example examples[] = {
     {"pmalloc-recover --check --json /dev/shm/store",
      "Ask for the state of a heap, from a script."},
     {"pmalloc-recover --make /dev/dax0.0", "Make a heap that fills a device."},
-    {"pmalloc-recover --purge", "Remove the default heaps that killed programs have left."},
+    {"pmalloc-recover --purge",
+     "Remove the default heaps that killed programs have left, after a question."},
     {0},
 };
 
@@ -154,7 +163,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool check, dry_run, copy, json, purge, purge_all, make, grow, force, at_good;
+    bool check, dry_run, copy, json, purge, purge_all, make, grow, force, yes, at_good;
     uint64_t size, journal;
     unsigned threads;
     const char *drop_root, *rename_root, *rename_to, *from, *heap, *pointers;
@@ -176,6 +185,7 @@ static bool *flag_of(struct request *q, int key) {
            : key == KEY_MAKE    ? &q->make
            : key == KEY_GROW    ? &q->grow
            : key == KEY_FORCE   ? &q->force
+           : key == KEY_YES     ? &q->yes
            : key == KEY_PURGE   ? &q->purge
                                 : NULL;
 }
@@ -227,6 +237,8 @@ static void check_request(const struct request *q) {
         cli_wrong(
             &tool,
             "--size and --force are for --make or --grow, --journal and --from are for --make");
+    if (q->yes && !q->drop_root && !q->purge && !(q->make && q->force))
+        cli_wrong(&tool, "--yes goes with --drop-root, --purge, or --make --force");
     unsigned forms;
     if (q->pointers && !pm_forms_parse(q->pointers, &forms))
         cli_wrong(&tool, "--pointers %s: use plain, or some of tagged,unaligned,relative,base32",
@@ -235,7 +247,7 @@ static void check_request(const struct request *q) {
                  q->pointers || q->rename_root;
     if (makes && (works || q->purge))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
-                  q->make ? "--from, --journal, " : "");
+                  q->make ? "--from, --journal, --yes, " : "");
     if (makes && !q->heap)
         cli_wrong(&tool, "%s: name the file or device", make);
     if (q->check && q->dry_run)
@@ -452,6 +464,28 @@ static int report_error(const struct request *q, struct pm_error *err) {
 
 // ---- the work -----------------------------------------------------------------------------------
 
+static void compare_root(const struct pm_root *root, const char *text, void *named) {
+    (void)root;
+    if (*(const char **)named && strcmp(text, *(const char **)named) == 0)
+        *(const char **)named = NULL;
+}
+
+// Without its last root the heap is empty.
+static bool may_drop(const struct request *q, const struct pm_recovery *found) {
+    const char *missing = q->drop_root;
+    char count[32], size[32];
+    unsigned roots = pm_roots_list(compare_root, &missing) + pm_roots_slots_used();
+    if (!q->drop_root || missing || roots != 1)
+        return true;
+    return confirm(q->yes,
+                   "'%.80s' is the only root of %.200s: without it all data of the heap is lost, "
+                   "%s object%s of %s, and cannot be had back. `pmalloc-backup %.200s DIR` keeps a "
+                   "copy; a variable that was renamed wants --rename-root",
+                   q->drop_root, q->heap, figure_count(found->live_objects, count),
+                   found->live_objects == 1 ? "" : "s", figure_bytes(found->live_bytes, size),
+                   q->heap);
+}
+
 // Dropping a root is the one write that comes before a recovery's checks. So all checks run first,
 // in a child, because a process can open a heap only once. Returns 0 if the heap is sound. Else the
 // child has reported what is wrong.
@@ -467,11 +501,13 @@ static int rehearse(const struct request *q) {
             status = pm_recover(&how, &found, &err);
         if (status == PM_OK)
             status = pm_verify(false, &err);
+        if (status == PM_OK && !may_drop(q, &found))
+            _exit(PM_USAGE);
         _exit(status == PM_OK ? PM_OK : report_error(q, &err));
     }
     int status = 0;
     if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) {
-        pm_say("the check before --drop-root did not finish; nothing was changed; run it again");
+        pm_say("the check of %s did not finish; nothing was changed; run it again", q->heap);
         return PM_OPERATIONAL;
     }
     return WEXITSTATUS(status);
@@ -545,11 +581,14 @@ int main(int argc, char **argv) {
     pm_copies_taken = q.copy;
     if (q.make || q.grow)
         return make_heap(&(struct make_request){(const char *const *)argv + operand, q.from, q.size,
-                                                q.journal, q.grow, q.force, q.json});
+                                                q.journal, q.grow, q.force, q.yes, q.json});
     if (q.pointers)
         pm_options.pointers.text = q.pointers;
     pm_journal_take_good = q.at_good;
     if (q.heap)
         return recover(&q);
-    return default_list(q.purge_all ? PURGE_ALL : q.purge ? PURGE_ROOTLESS : PURGE_NONE, q.json);
+    return default_list(q.purge_all ? PURGE_ALL
+                        : q.purge   ? PURGE_ROOTLESS
+                                    : PURGE_NONE,
+                        q.yes, q.json);
 }

@@ -16,6 +16,7 @@
 #include "common/cli.h"
 #include "common/cli_pages.h"
 #include "common/target.h"
+#include "common/wrapper.h"
 #include "roots/spec.h"
 
 enum { KEY_MAN_ENV = 256 };
@@ -41,6 +42,10 @@ static const char *const description[] = {
     "that are statically linked, linked with musl, or built for another processor; programs with "
     "set-user-ID, set-group-ID or file capabilities; programs with a malloc of their own, for "
     "example because they are built with a sanitizer; and files that are no programs.",
+    "If PROGRAM only starts another program, the heap is that one's: PMALLOC_PROGRAM is set to its "
+    "name, and a note says so. This is done for timeout, env, nice, nohup, setsid, stdbuf, "
+    "taskset, numactl, strace, ltrace, gdb, chrt, ionice and time. With other wrappers give -s "
+    "PROGRAM=NAME. Write sudo before pmalloc-run.",
     "If PROGRAM is a script, its interpreter gets the heap, and a note says so. What the "
     "interpreter starts runs on volatile memory, unless PMALLOC_PROGRAM says otherwise. If the "
     "interpreter is env(1), PMALLOC_PROGRAM is set to the program that env starts.",
@@ -258,6 +263,37 @@ static void note_script(const struct target *target) {
            env ? " (PMALLOC_PROGRAM), which env starts" : "");
 }
 
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+// The program of a command line like `timeout 5 app`: app gets the heap, timeout does not.
+static void look_behind_wrapper(char **argv) {
+    struct target inner;
+    char why[512], real[PATH_MAX];
+    const char *program, *wrapper = base_name(argv[0]);
+    enum wrapper_kind kind = wrapper_find(argv, &program);
+    if (kind == WRAPPER_NONE || *pm_options.program.text)
+        return;
+    if (kind == WRAPPER_CLEARS)
+        fail("%.100s clears the environment, and with it the settings of the heap; write "
+             "`%.100s ... pmalloc-run ... %.200s`",
+             wrapper, wrapper, program);
+    int status = target_find(program, &inner, why, sizeof why);
+    if (status != 0) {
+        pm_say("%.100s starts %s", wrapper, why);
+        exit(status);
+    }
+    const char *path = *inner.interpreter ? inner.interpreter : inner.path;
+    const char *name =
+        *inner.env_program ? inner.env_program : base_name(realpath(path, real) ? real : path);
+    if (setenv("PMALLOC_PROGRAM", name, 1) != 0)
+        fail("PMALLOC_PROGRAM: %s", strerror(errno));
+    pm_say("note: %.100s starts %.200s: the heap is that one's (PMALLOC_PROGRAM=%.200s)", wrapper,
+           program, name);
+}
+
 int main(int argc, char **argv) {
     struct target target;
     struct pm_error err;
@@ -276,6 +312,8 @@ int main(int argc, char **argv) {
     }
     if (*target.interpreter && !*pm_options.program.text)
         note_script(&target);
+    else
+        look_behind_wrapper(argv + operand);
     preload();
     fix_addresses();
     execvp(target.path, argv + operand);

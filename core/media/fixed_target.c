@@ -181,7 +181,7 @@ static int say_found(const char *path, const char *at, uint64_t offset, uint64_t
     memcpy(&magic, at, sizeof magic);
     if (offset == 0 && magic == PM_LAYOUT_MAGIC)
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s holds a heap already; --force makes a new one and loses it", path);
+                       "%s holds a heap already; to lose that and make a new one: --force", path);
     return pm_fail(err, PM_OPERATIONAL,
                    "%s is not empty: its byte %lu is not zero; --force overwrites what it holds",
                    path, (unsigned long)(offset + byte));

@@ -108,6 +108,31 @@ static int check_build(const struct pm_root *root, const struct part *part, stru
         text, pm_heap.dir, root->object[0] ? root->object : "the program", text, pm_heap.dir);
 }
 
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+// A root of the heap is not in this program: because the program only starts the heap's own one,
+// because it is quite another one, or because the variable has another name now.
+static int say_missing(const struct pm_root *root, const struct pm_error *why,
+                       struct pm_error *err) {
+    char text[PM_SPEC_TEXT_LEN], here[256];
+    const char *own = base_name(pm_program_on_record());
+    pm_root_text(root, text, sizeof text);
+    pm_os_program_name(here, sizeof here);
+    if (!*own || strcmp(own, here) == 0)
+        return pm_fail(err, PM_USAGE,
+                       "%.180s. The heap %.120s has this root. If the variable has another name "
+                       "now: `pmalloc-recover --rename-root '%.60s' NEW %.120s`",
+                       why->text, pm_heap.dir, text, pm_heap.dir);
+    return pm_fail(err, PM_USAGE,
+                   "%.160s. The heap %.100s belongs to %.40s: run that. If %.40s starts it: "
+                   "-s PROGRAM=%.40s (PMALLOC_PROGRAM). If the variable has another name now: "
+                   "`pmalloc-recover --rename-root '%.60s' NEW %.100s`",
+                   why->text, pm_heap.dir, own, here, own, text, pm_heap.dir);
+}
+
 // Checks that every root of the heap is in this program too, with the same size.
 static int resolve_registered(const struct pm_root_table *t, struct pm_error *err) {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -116,17 +141,8 @@ static int resolve_registered(const struct pm_root_table *t, struct pm_error *er
         pm_root_spec(root, &spec);
         if (!find_part(&spec, 0)) {
             struct pm_error why;
-            if (resolve_spec(&spec, &why) != PM_OK) {
-                char text[PM_SPEC_TEXT_LEN];
-                pm_root_text(root, text, sizeof text);
-                return pm_fail(
-                    err, PM_USAGE,
-                    "%.200s; the heap %.120s has this root: run the program it belongs to "
-                    "(`pmalloc-info` names it; a wrapper needs PMALLOC_PROGRAM). If the variable "
-                    "has another name now: `pmalloc-recover --rename-root '%.80s' NEW %.120s`. To "
-                    "give up what it reaches: --drop-root",
-                    why.text, pm_heap.dir, text, pm_heap.dir);
-            }
+            if (resolve_spec(&spec, &why) != PM_OK)
+                return say_missing(root, &why, err);
         }
         const struct part *part = find_part(&spec, root->part);
         if (check_build(root, part, err) != PM_OK)

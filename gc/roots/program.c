@@ -65,6 +65,13 @@ struct pm_stray *pm_program_stray(void) {
 
 bool pm_program_is_known(void) { return compare() && known && !rebuilt; }
 
+const char *pm_program_on_record(void) {
+    static char path[sizeof old.path];
+    compare();
+    memcpy(path, known ? old.path : "", known ? sizeof path : 1);
+    return path;
+}
+
 // The first bytes of a build id, enough to tell two builds apart.
 static const char *id_text(const struct pm_program *p, char out[24]) {
     out[0] = '\0';

@@ -26,6 +26,8 @@ void pm_stray_count(struct pm_stray *s, const uint64_t *word, const uint64_t *en
 struct pm_stray *pm_program_stray(void);
 // Whether this process runs the build on record.
 bool pm_program_is_known(void);
+// The path of the program on record, or "".
+const char *pm_program_on_record(void);
 // Prints in one line which pointers are no longer valid, and records this program on media, unless
 // the heap is borrowed.
 void pm_program_record(void);

@@ -31,7 +31,7 @@ TOOLS = {
     "threads": ["pmalloc-recover", "--threads", "4", "HEAP"],
     "check": ["pmalloc-recover", "--check", "HEAP"],
     "dry run": ["pmalloc-recover", "--dry-run", "--json", "HEAP"],
-    "drop root": ["pmalloc-recover", "--drop-root", "hash_state", "HEAP"],
+    "drop root": ["pmalloc-recover", "--drop-root", "hash_state", "--yes", "HEAP"],
     "info": ["pmalloc-info", "HEAP"],
     "html": ["pmalloc-info", "--html", "HEAP"],
     "leaks": ["pmalloc-info", "--leaks", "HEAP"],

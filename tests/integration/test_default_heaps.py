@@ -72,7 +72,8 @@ def test_list_of_default_heaps():
 
 def test_purge_keeps_what_may_hold_data():
     text = private_shm(
-        f"{HEAPS} {RECOVER} --purge --json; finish; {RECOVER} --purge=all --json; ls $heaps"
+        f"{HEAPS} {RECOVER} --purge --yes --json; finish;"
+        f"{RECOVER} --purge=all --yes --json; ls $heaps"
     )
     first, second, *left = text.splitlines()
     shell = os.path.basename(os.path.realpath("/bin/sh"))
@@ -89,6 +90,19 @@ def test_purge_keeps_what_may_hold_data():
         "foreign": ("error", False),
     }
     assert left == ["foreign"]
+
+
+def test_purging_asks_first():
+    text = private_shm(
+        f"""{HEAPS} finish; for what in --purge --purge=all; do
+        {RECOVER} $what 2>&1 || echo status $?; done; ls $heaps"""
+    )
+    rootless, status, all_of_them, again, *left = text.splitlines()
+    assert "--purge removes 1 heap of " in rootless and "no root reaches what" in rootless
+    assert "--purge=all removes 3 heaps of " in all_of_them, text
+    assert "of which 2 may hold data: they are lost" in all_of_them
+    assert "nothing was changed: give --yes" in rootless and "give --yes" in all_of_them
+    assert status == again == "status 16" and len(left) == 5
 
 
 def test_a_default_heap_that_is_busy():
@@ -136,8 +150,8 @@ def test_programs_whose_names_begin_with_a_dot(tmp_path):
         printf 'get a\\nquit\\n' | $preload PMALLOC_ROOTS=store {kept}
         ls -A $heaps
         {RECOVER} | grep -c '^clean, has roots .*/{kept.name}$'
-        {RECOVER} --purge --json
-        {RECOVER} --purge=all --json
+        {RECOVER} --purge --yes --json
+        {RECOVER} --purge=all --yes --json
         ls -A $heaps""")
     first, *got, purged, all_purged = text.splitlines()
     assert states(first) == {kept.name: ("clean", False), dead.name: ("dirty", False)}

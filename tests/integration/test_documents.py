@@ -45,7 +45,7 @@ NOT_RUN = {
     "unshare -rm": "needs user namespaces, which a sandbox may forbid; test_core_dump.py runs it",
     "gdb ": "needs a core file; test_core_dump.py and test_debuggers.py run gdb",
     "PMALLOC_PROGRAM=app LD_PRELOAD=": "is about a program of the reader's",
-    "build/pmalloc-recover --purge": "would remove the user's own; test_tools_cli.py runs it",
+    "build/pmalloc-recover --purge --yes": "would remove the user's own; test_tools_cli.py runs it",
     "mkfs": "makes a file system",
     "pmalloc-info --follow": "runs until the program ends; test_introspection.py runs it",
 }

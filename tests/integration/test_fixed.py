@@ -110,7 +110,7 @@ def test_a_making_that_is_interrupted(fixed):
     assert done.returncode == 8 and "it holds no heap" in done.stderr, said(done)
     done = make(fixed)
     assert done.returncode == 8 and "its byte 8 is not zero" in done.stderr, said(done)
-    succeeds(make(fixed, "--force"))
+    succeeds(make(fixed, "--force", "--yes"))
     succeeds(work(fixed, "run", 1000, 1))
 
 
@@ -151,7 +151,7 @@ def test_without_space_for_a_file_with_holes(shm):
     with tmpfs(shm / "small", 256) as small:
         (small / "medium").touch()
         os.truncate(small / "medium", 16 * MIB)
-        done = make(small / "medium", "--force")
+        done = make(small / "medium", "--force", "--yes")
     assert done.returncode == 8 and "No space left" in done.stderr, said(done)
 
 
@@ -245,7 +245,7 @@ def test_what_was_freed_is_there_again(program, fixed):
 def test_what_must_be_zero(program, shm, junk):
     path = shm / "medium"
     path.write_bytes((b"\xa5" if junk else b"\0") * (128 * MIB))
-    succeeds(make(path, *(["--force"] if junk else [])))
+    succeeds(make(path, *(["--force", "--yes"] if junk else [])))
     for persist in ("none", "line"):  # on DAX, stores past the caches
         succeeds(keeps(program, path, "zeroes", PERSIST=persist))
 
@@ -272,7 +272,7 @@ def test_no_call_changes_the_file(program, fixed, shm):
         assert "madvise" in text
         assert str(fixed) not in text and "MADV_REMOVE" not in text, text
         if argv[-1] == "check":
-            succeeds(recover(fixed, "--drop-root", "kept"))
+            succeeds(recover(fixed, "--drop-root", "kept", "--yes"))
     done = run([*watch, "X=1", tool("pmalloc-recover"), fixed], preload=False)
     succeeds(done)
     assert str(fixed) not in trace.read_text()
@@ -290,7 +290,7 @@ def test_a_second_process_is_refused(fixed, shm):
         refuses(work(path, "check"), f"is in use by process {child.pid}")
         done = recover(path)
         assert done.returncode == 8 and f"in use by process {child.pid}" in done.stderr
-    done = make(other, "--force")
+    done = make(other, "--force", "--yes")
     assert done.returncode == 8 and "in use" in done.stderr
     waiting = start([LIST, "check"], HEAP=other, ROOTS="list_state", BUSY="wait")
     time.sleep(0.1)
@@ -321,7 +321,7 @@ def test_child_outlives_its_parent_and_the_next_owner(forks, fixed):
     assert parent.wait(20) == -signal.SIGKILL
     succeeds(run([forks, "check", 2], HEAP=fixed, ROOTS=FORKED))
     assert recover(fixed, "--drop-root", "blocks").returncode == 0
-    assert recover(fixed, "--drop-root", "generation").returncode == 0
+    assert recover(fixed, "--drop-root", "generation", "--yes").returncode == 0
     succeeds(run([forks, "isolation", 20], HEAP=fixed, ROOTS=FORKED))
     out, err = parent.communicate("go\n", timeout=60)
     assert (out, err) == ("whole 1\n", "")

@@ -112,7 +112,7 @@ def test_commits_without_a_journal_say_what_to_do(shm):
     refuses(work(path, "run", 10, 1, COMMIT="10ms"), "has no room for a journal", "--journal")
     succeeds(work(path, "run", 10, 1))
     for size in ("100K", "9M"):
-        done = recover_tool(path, "--make", "--force", "--size", "16M", "--journal", size)
+        done = recover_tool(path, "--make", "--force", "--yes", "--size", "16M", "--journal", size)
         assert done.returncode == 8 and "--journal takes from 1 MiB to half" in done.stderr
 
 
@@ -172,7 +172,7 @@ def test_a_commit_that_does_not_fit(shm):
 def test_what_must_be_zero_under_commits(program, shm, junk):
     path = shm / "medium"
     path.write_bytes((b"\xa5" if junk else b"\0") * (256 * MIB))
-    force = ["--force"] if junk else []
+    force = ["--force", "--yes"] if junk else []
     succeeds(recover_tool(path, "--make", "--journal", "100M", *force))
     for settings in ({}, {"COMMIT": "5ms"}, {"COMMIT": "5ms"}, {}):
         succeeds(run([program, "zeroes"], HEAP=path, ROOTS="kept", **settings))
@@ -182,7 +182,7 @@ def test_zeroes_that_are_older_than_a_commit(program, shm):
     """A page of zeroes is no page of the medium's, where the heap has not been yet."""
     path = shm / "medium"
     path.write_bytes(b"\xa5" * (96 * MIB))
-    succeeds(recover_tool(path, "--make", "--journal", "8M", "--force"))
+    succeeds(recover_tool(path, "--make", "--journal", "8M", "--force", "--yes"))
     succeeds(run([program, "later"], HEAP=path, ROOTS="kept", COMMIT="api"))
 
 
@@ -226,7 +226,7 @@ def test_growth(program, fixed):
     assert int(kept.split()[0]) == filled
     assert "as large as before" in succeeds(recover_tool(fixed, "--grow"))
     succeeds(run([program, "fill"], HEAP=fixed, ROOTS="kept"))
-    assert recover(fixed, "--drop-root", "kept").returncode == 0
+    assert recover(fixed, "--drop-root", "kept", "--yes").returncode == 0
     more = int(succeeds(run([program, "fill"], HEAP=fixed, ROOTS="kept")).split()[0])
     assert more >= filled + 60
     os.truncate(fixed, 128 * MIB)
@@ -355,7 +355,7 @@ def test_a_heap_from_a_directory(shm, dirty):
     assert done.returncode == 8 and "give more space" in done.stderr, said(done)
     assert not path.exists()
     path.write_bytes(b"\xa5" * (96 * MIB))
-    succeeds(recover_tool(path, "--make", "--force", "--from", folder))
+    succeeds(recover_tool(path, "--make", "--force", "--yes", "--from", folder))
     assert recover(path, "--check").returncode == (1 if dirty else 0)
     assert succeeds(work(path, "check")) == succeeds(work(folder, "check"))
     succeeds(work(path, "run", 3000, 3))
@@ -374,7 +374,7 @@ def test_a_making_over_another_heap(shm):
     succeeds(work(folder, "run", 2000, 2))
     digests = {succeeds(work(old, "check")): "old", succeeds(work(folder, "check")): "new"}
     watch = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=munmap"]
-    command = [tool("pmalloc-recover"), "--make", "--force", "--from", folder, path]
+    command = [tool("pmalloc-recover"), "--make", "--force", "--yes", "--from", folder, path]
     seen = set()
     for when in range(1, 200):
         shutil.copy(old, path)

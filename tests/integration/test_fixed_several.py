@@ -126,10 +126,10 @@ def test_a_making_that_is_interrupted(shm, rng):
     """There is a heap, or none: never one that lacks something."""
     heap = made(shm, "a", "b", options=("--size", "32M"))
     took = time.monotonic()
-    succeeds(recover_tool("--make", "--force", heap))
+    succeeds(recover_tool("--make", "--force", "--yes", heap))
     took = time.monotonic() - took
     for _ in range(8):
-        child = subprocess.Popen([tool("pmalloc-recover"), "--make", "--force", str(heap)])
+        child = subprocess.Popen([tool("pmalloc-recover"), "--make", "--force", "--yes", str(heap)])
         time.sleep(rng.uniform(0, took * 1.2))
         child.kill()
         child.wait()
@@ -139,7 +139,7 @@ def test_a_making_that_is_interrupted(shm, rng):
         file.write(bytes(8))
     done = recover(heap, "--check")
     assert done.returncode == 8 and f"{heap.files[0]}: Not a directory" in done.stderr, said(done)
-    succeeds(recover_tool("--make", "--force", heap))
+    succeeds(recover_tool("--make", "--force", "--yes", heap))
     succeeds(on_both(heap, 1))
 
 
@@ -295,7 +295,7 @@ def test_a_second_process_is_refused(pair, shm):
         done = recover(heap)
         assert done.returncode == 8 and f"in use by process {child.pid}" in done.stderr
     for file in again.files:
-        for options in (["--make", "--force"], ["--grow"]):
+        for options in (["--make", "--force", "--yes"], ["--grow"]):
             done = recover_tool(*options, file)
             assert done.returncode == 8 and "in use" in done.stderr, said(done)
         refuses(work(file, "check", BUSY="wait"), "of the 2 files or devices")

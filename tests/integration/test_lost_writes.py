@@ -165,7 +165,7 @@ def test_make(disk, how):
     def step(fail):
         size = ["--size", "16M"] if how == "new" else []
         if path.exists() and fail == 0 and path.read_bytes()[:MIB].strip(b"\0"):
-            size += ["--force"]  # what the try has left is not empty, and the tool says so
+            size += ["--force", "--yes"]  # what the try has left is not empty, and the tool says so
         return disk.run([RECOVER, "--make", *size, path], fail)
 
     assert each_sync(disk, prepare, step, lambda why: whole(path, why)) >= 3
@@ -198,7 +198,7 @@ def test_make_from(disk, shm):
     kvshell(source, "set colour red\nfill 500 7\n")
 
     def step(fail):
-        force = [] if fail or not path.exists() else ["--force"]
+        force = [] if fail or not path.exists() else ["--force", "--yes"]
         return disk.run([RECOVER, "--make", *force, "--size", "16M", "--from", source, path], fail)
 
     def verify(why):

@@ -156,7 +156,7 @@ def test_tool_on_a_running_heap(session, heap):
     work = session()
     work.ready()
     kept = work.does("grow 3")
-    for arguments in (["--check"], ["--dry-run"], [], ["--drop-root", "table"]):
+    for arguments in (["--check"], ["--dry-run"], [], ["--drop-root", "table", "--yes"]):
         done = recover(heap, *arguments)
         assert done.returncode == 8 and "in use by" in done.stderr, said(done)
     assert (

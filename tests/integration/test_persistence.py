@@ -326,5 +326,5 @@ def test_dc_keeps_its_stack(heap, root, processes):
         done = fixed([dc], heap, stdin="f\n")
         assert succeeds(done).split("\n")[:-1] == stack and not done.stderr, said(done)
     before = fingerprint(heap)
-    refuses(run(["true"], HEAP=heap), "--drop-root")
+    refuses(run(["true"], HEAP=heap), "belongs to dc: run that", "-s PROGRAM=dc")
     assert fingerprint(heap) == before

@@ -109,7 +109,7 @@ def test_roots_can_be_added_later(prog, heap):
 
 def test_dropped_root(prog, heap):
     go([prog, "head", "in_bss"], heap, "head,in_bss")
-    done = recover(heap, "--drop-root", "in_bss")
+    done = recover(heap, "--drop-root", "in_bss", "--yes")
     assert done.returncode == 0, said(done)
     found = go([prog, "head"], heap)
     assert (found["head"], found["in_bss"]) == (2, 0)
@@ -224,7 +224,9 @@ def test_symbol_whose_size_changed(prog, heap):
 def test_another_program_on_a_heap_with_roots(prog, heap):
     go([prog, "-k", "head"], heap, "head")
     before = fingerprint(heap)
-    refuses(run(["true"], HEAP=heap), "head", "--drop-root", str(heap))
+    line = refuses(run(["true"], HEAP=heap), "head", f"{heap} belongs to {prog.name}: run that")
+    assert f"-s PROGRAM={prog.name}" in line and "--rename-root 'head' NEW" in line
+    assert "--drop-root" not in line  # it would lose the data
     refuses(run(["ls", "/"], HEAP=heap, ROOTS="*"), "head")
     assert fingerprint(heap) == before
     assert go([prog, "head"], heap)["head"] == 2

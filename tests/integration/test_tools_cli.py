@@ -243,7 +243,7 @@ def test_dropping_a_root(clean):
     one = call(RECOVER, "--drop-root", "nonsense", clean)
     one_line(one, "pmalloc-recover", 16, "nonsense")
     assert call(RECOVER, "--check", clean).returncode == 0
-    done = call(RECOVER, "--drop-root", "store", "--json", clean)
+    done = call(RECOVER, "--drop-root", "store", "--yes", "--json", clean)
     assert done.returncode == 0, done
     check_report(done.stdout, clean, roots=0, live_objects=0, result="clean")
     assert (clean / "heap.0").stat().st_size == 0

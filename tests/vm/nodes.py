@@ -23,7 +23,7 @@ HEAPS = {
     "dax-other": "/mnt/dax-1/other:/mnt/dax-0/other",
     "devices": "/dev/dax-4k:/dev/dax-2m",  # captured roots need 4 KiB
 }
-MAKE = f"pmalloc-recover --make --force {HEAPS['devices']} >/dev/port/devices 2>&1\n"
+MAKE = f"pmalloc-recover --make --force --yes {HEAPS['devices']} >/dev/port/devices 2>&1\n"
 VISITS = 8  # of one run of placed, of both nodes
 
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "cli.h"
+#include "confirm.h"
 #include "figures.h"
 #include "json.h"
 #include "text.h"
@@ -66,7 +67,48 @@ static void visit(const struct default_heap *h, void *arg) {
         visit_text(h, list->purging);
 }
 
-int default_list(enum default_purge purge, bool json) {
+struct loss {
+    enum default_purge purge;
+    unsigned heaps, rooted;
+    uint64_t bytes;
+    char first[512];
+};
+
+static void add_loss(const struct default_heap *h, void *arg) {
+    struct loss *loss = arg;
+    if (!default_is_purged(h, loss->purge) || h->state == DEFAULT_REMNANT)
+        return;
+    if (loss->heaps++ == 0)
+        snprintf(loss->first, sizeof loss->first, "%s", h->dir);
+    loss->rooted += h->roots || h->state == DEFAULT_DAMAGED;
+    loss->bytes += h->bytes;
+}
+
+// What is asked for is the heaps of now: one whose program ends meanwhile may be removed, too.
+static bool may_purge(enum default_purge purge, bool yes) {
+    struct loss loss = {.purge = purge};
+    struct pm_error ignored;
+    char size[32];
+    if (purge == PURGE_NONE || yes || defaults_each(PURGE_NONE, add_loss, &loss, &ignored) ||
+        loss.heaps == 0)
+        return true;
+    const char *others = loss.heaps > 1 ? " and others" : "";
+    figure_bytes(loss.bytes, size);
+    if (loss.rooted)
+        return confirm(false,
+                       "--purge=all removes %u heap%s of %s (%.300s%s), of which %u may hold data: "
+                       "they are lost. `pmalloc-backup HEAP DIR` keeps a copy",
+                       loss.heaps, loss.heaps == 1 ? "" : "s", size, loss.first, others,
+                       loss.rooted);
+    return confirm(false,
+                   "--purge removes %u heap%s of %s (%.300s%s) of programs that were killed; no "
+                   "root reaches what is in there",
+                   loss.heaps, loss.heaps == 1 ? "" : "s", size, loss.first, others);
+}
+
+int default_list(enum default_purge purge, bool yes, bool json) {
+    if (!may_purge(purge, yes))
+        return PM_USAGE;
     struct json j = {.out = stdout};
     struct list list = {.json = json ? &j : NULL, .purging = purge != PURGE_NONE};
     struct pm_error err;

@@ -7,7 +7,8 @@
 
 #include "defaults.h"
 
-// Prints the default heaps, after removing those that `purge` says. Returns the exit status.
-int default_list(enum default_purge purge, bool json);
+// Prints the default heaps, after removing those that `purge` says: if the user wants that, who has
+// said `yes` or is asked. Returns the exit status.
+int default_list(enum default_purge purge, bool yes, bool json);
 
 #endif

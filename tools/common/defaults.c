@@ -80,7 +80,7 @@ static void remove_broken(const struct default_heap *h) {
     close(fd);
 }
 
-static bool wanted(const struct default_heap *h, enum default_purge purge) {
+bool default_is_purged(const struct default_heap *h, enum default_purge purge) {
     if (h->state == DEFAULT_CLEAN || h->state == DEFAULT_DIRTY)
         return purge == PURGE_ALL || (purge == PURGE_ROOTLESS && !h->roots);
     return (h->state == DEFAULT_DAMAGED && purge == PURGE_ALL) ||
@@ -106,7 +106,7 @@ static void look(struct default_heap *h, enum default_purge purge) {
     if (status == PM_OK) {
         h->state = pm_heap_is_clean() ? DEFAULT_CLEAN : DEFAULT_DIRTY;
         h->roots = pm_heap_has_roots();
-        if (wanted(h, purge)) {
+        if (default_is_purged(h, purge)) {
             pm_heap_remove();
             finish_removal(h);
         }
@@ -118,7 +118,7 @@ static void look(struct default_heap *h, enum default_purge purge) {
         h->state = state_without_heap(h->dir, status);
         if (h->state != DEFAULT_REMNANT)
             snprintf(h->why, sizeof h->why, "%s", err.text);
-        if (wanted(h, purge)) {
+        if (default_is_purged(h, purge)) {
             remove_broken(h);
             finish_removal(h);
         }

@@ -33,6 +33,8 @@ struct default_heap {
 
 enum default_purge { PURGE_NONE, PURGE_ROOTLESS, PURGE_ALL };
 
+// Whether a purge removes a heap in this state.
+bool default_is_purged(const struct default_heap *h, enum default_purge purge);
 // The name of the directory of the effective user's default heaps.
 const char *defaults_dir(void);
 // Calls `visit` for every default heap, in the order of their names. Before that it removes the

@@ -2,12 +2,15 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "make.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "blocks/verify.h"
 #include "cli.h"
+#include "confirm.h"
 #include "figures.h"
 #include "json.h"
 #include "media/fixed.h"
@@ -143,11 +146,33 @@ static int open_source(const char *from, struct pm_error *err) {
     return status == PM_OK ? pm_verify(false, err) : status;
 }
 
+// Whether the heap in this file or device begins here, whatever its state.
+static bool holds_heap(const char *at) {
+    uint64_t magic = 0;
+    int fd = open(at, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool read_it = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == sizeof magic;
+    if (fd >= 0)
+        close(fd);
+    return read_it && magic == PM_LAYOUT_MAGIC;
+}
+
+static bool may_overwrite(const struct make_request *q) {
+    for (unsigned i = 0; i < count && q->force && !q->grow; i++)
+        if (holds_heap(path[i]))
+            return confirm(q->yes,
+                           "%.300s holds a heap: a new one there loses all its data. "
+                           "`pmalloc-backup %.300s DIR` keeps a copy",
+                           path[i], heap_name());
+    return true;
+}
+
 int make_heap(const struct make_request *q) {
     struct pm_fixed_made made[PM_MEDIA];
     struct pm_error err;
     struct pm_fixed_wish wish = {q->size, q->journal, q->force, q->from != NULL};
     int status = take_paths(q, &err);
+    if (status == PM_OK && !may_overwrite(q))
+        return PM_USAGE;
     if (status == PM_OK && q->from)
         status = open_source(q->from, &err);
     if (status == PM_OK)

@@ -12,7 +12,7 @@ struct make_request {
     const char *const *paths; // each PATH or PATH:PATH...; NULL after the last one
     const char *from;         // --make: the heap in this directory; NULL: an empty one
     uint64_t size, journal;
-    bool grow, force, json;
+    bool grow, force, yes, json;
 };
 // Makes it, or makes one of its media larger, and reports. Returns the exit status.
 int make_heap(const struct make_request *q);

@@ -116,6 +116,15 @@ static void env_program(const char *head, char *out, size_t size) {
     }
 }
 
+static bool changes_user(const char *path) {
+    static const char *const names[] = {"sudo", "su", "doas", "pkexec"};
+    const char *slash = strrchr(path, '/');
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(slash ? slash + 1 : path, names[i]) == 0)
+            return true;
+    return false;
+}
+
 // Checks an open file. Returns 0, with the interpreter if it is a script; or the status, with the
 // reason.
 static int inspect_open(int fd, const char *path, struct target *out, char *why, size_t size) {
@@ -125,6 +134,11 @@ static int inspect_open(int fd, const char *path, struct target *out, char *why,
     out->interpreter[0] = out->env_program[0] = '\0';
     if (got < 0)
         return target_refuse(TARGET_CANNOT_RUN, why, size, "%.300s: %s", path, strerror(errno));
+    if (what && changes_user(path))
+        return target_refuse(TARGET_CANNOT_RUN, why, size,
+                             "%.300s %s, so it keeps the heap from what it starts; write it first: "
+                             "`%s ... pmalloc-run ... PROGRAM`",
+                             path, what, strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
     if (what)
         return target_refuse(TARGET_CANNOT_RUN, why, size,
                              "%.300s %s; the system keeps preloaded libraries and their settings "
