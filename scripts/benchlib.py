@@ -273,6 +273,7 @@ def environment(variant, folder=None):
         env["BENCH_ALLOCATOR"] = variant.adapter
     if folder and variant.name in (OURS, DISK):
         env["PMALLOC_HEAP"] = os.path.join(folder, "heap")
+        env["PMALLOC_ROOTLESS"] = "quiet"
     if folder and variant.adapter:
         env["BENCH_POOL"] = os.path.join(folder, "pool")
     env.update(variant.settings)

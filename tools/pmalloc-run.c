@@ -15,6 +15,8 @@
 #include "base/options.h"
 #include "common/cli.h"
 #include "common/cli_pages.h"
+#include "common/root_names.h"
+#include "common/rooted.h"
 #include "common/target.h"
 #include "common/wrapper.h"
 #include "roots/spec.h"
@@ -29,7 +31,8 @@ enum { OWN_FAILURE = 125 };
 extern char **environ;
 
 static const char *const synopsis[] = {
-    "[-g] [-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", NULL};
+    "[-g] [-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", "--roots PROGRAM",
+    NULL};
 
 static const char *const description[] = {
     "Starts PROGRAM under libpmalloc_preload.so, with its heap in directory DIR. Address "
@@ -57,7 +60,10 @@ static const struct cli_option options[] = {
      "The heap (PMALLOC_HEAP): a directory, which is made if it is missing, or a file or device of "
      "pmalloc-recover --make."},
     {'r', "roots", "ROOTS",
-     "The roots, which keep data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE."},
+     "The roots, which keep data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE. If nothing else "
+     "is given, a program: its variables that can be named are printed, with their sizes and, if "
+     "it is built with -g, their types; those that probably lead to its data come first. Of a "
+     "stripped program these are ranges."},
     {'g', "gc", NULL,
      "Stand in for the Boehm collector (libgc.so.1 and libgccpp.so.1) too: PROGRAM's collected "
      "objects lie in the heap, and are collected there."},
@@ -157,6 +163,7 @@ static void set_pair(const char *pair) {
 }
 
 static bool with_gc;
+static const char *roots;
 
 static void take(int key, const char *value, void *arg) {
     (void)arg;
@@ -165,7 +172,7 @@ static void take(int key, const char *value, void *arg) {
         set("PMALLOC_HEAP", value);
         break;
     case 'r':
-        set("PMALLOC_ROOTS", value);
+        roots = value;
         break;
     case 'g':
         with_gc = true;
@@ -268,14 +275,15 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-// The program of a command line like `timeout 5 app`: app gets the heap, timeout does not.
-static void look_behind_wrapper(char **argv) {
-    struct target inner;
+// The program of a command line like `timeout 5 app`: app gets the heap, timeout does not. Returns
+// its path; NULL: there is none.
+static const char *look_behind_wrapper(char **argv) {
+    static struct target inner;
     char why[512], real[PATH_MAX];
     const char *program, *wrapper = base_name(argv[0]);
     enum wrapper_kind kind = wrapper_find(argv, &program);
     if (kind == WRAPPER_NONE || *pm_options.program.text)
-        return;
+        return NULL;
     if (kind == WRAPPER_CLEARS)
         fail("%.100s clears the environment, and with it the settings of the heap; write "
              "`%.100s ... pmalloc-run ... %.200s`",
@@ -292,6 +300,47 @@ static void look_behind_wrapper(char **argv) {
         fail("PMALLOC_PROGRAM: %s", strerror(errno));
     pm_say("note: %.100s starts %.200s: the heap is that one's (PMALLOC_PROGRAM=%.200s)", wrapper,
            program, name);
+    return *inner.env_program ? NULL : path == inner.path ? inner.path : inner.interpreter;
+}
+
+// ---- what can be named --------------------------------------------------------------------------
+
+static int list_roots(const char *program) {
+    struct target target;
+    struct root_names names;
+    struct pm_error err;
+    char why[512];
+    int status = target_find(program, &target, why, sizeof why);
+    const char *path = *target.interpreter ? target.interpreter : target.path;
+    if (status == 0 && root_names_find(path, &names, &err) != PM_OK) {
+        snprintf(why, sizeof why, "%s", err.text);
+        status = TARGET_CANNOT_RUN;
+    }
+    if (status != 0) {
+        pm_say("%s", why);
+        return status;
+    }
+    root_names_print(&names, base_name(path));
+    return cli_flush(0, OWN_FAILURE);
+}
+
+// A heap that the user has named, and that nothing will reach. A program that calls pmalloc.h sets
+// its roots itself.
+static void warn_rootless(const char *path) {
+    struct root_names names;
+    struct pm_error ignored;
+    char likely[300];
+    const struct pm_options *o = &pm_options;
+    const char *heap = *o->heap.text ? o->heap.text : o->commit_dir.text;
+    if (!*heap || *o->roots.text || o->open.number == PM_OPEN_PRIVATE ||
+        o->backing.number == PM_BACKING_VOLATILE || o->rootless.number == PM_ROOTLESS_QUIET ||
+        !rooted_is_not(heap) || root_names_find(path, &names, &ignored) != PM_OK ||
+        names.cooperates)
+        return;
+    root_names_likely(&names, likely, sizeof likely);
+    pm_say("no root is named, and %.200s has none: the next run will find nothing of it; give -r "
+           "NAME%s%s%s (`pmalloc-run --roots %.200s` lists what can be named)",
+           heap, *likely ? ", such as one of " : "", likely, *likely ? "" : "", path);
 }
 
 int main(int argc, char **argv) {
@@ -301,6 +350,10 @@ int main(int argc, char **argv) {
     pm_message_prefix = tool.name;
     pm_options_default();
     int operand = cli_parse(&tool, argc, argv, take, NULL);
+    if (operand == argc && roots)
+        return list_roots(roots);
+    if (roots)
+        set("PMALLOC_ROOTS", roots);
     if (operand == argc)
         cli_wrong(&tool, "name the program to run");
     if (pm_options_load(environ, &err) != PM_OK)
@@ -312,8 +365,9 @@ int main(int argc, char **argv) {
     }
     if (*target.interpreter && !*pm_options.program.text)
         note_script(&target);
-    else
-        look_behind_wrapper(argv + operand);
+    const char *inner = *target.interpreter ? NULL : look_behind_wrapper(argv + operand);
+    if (!*target.env_program && (inner || !*pm_options.program.text))
+        warn_rootless(inner ? inner : *target.interpreter ? target.interpreter : target.path);
     preload();
     fix_addresses();
     execvp(target.path, argv + operand);

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "similar.h"
+
 #define INFO(field, env, kind, dflt, allowed, text)                                                \
     {.name = (env),                                                                                \
      .fallback = (dflt),                                                                           \
@@ -117,8 +119,21 @@ void pm_options_default(void) {
         set(&pm_option_table[i], pm_option_table[i].fallback, &ignored);
 }
 
+static const char *similar_to(const char *name) {
+    static const char prefix[] = "PMALLOC_";
+    for (size_t i = 0; i < pm_option_count; i++)
+        if (strncmp(name, prefix, sizeof prefix - 1) == 0 &&
+            pm_similar(name + sizeof prefix - 1, pm_option_table[i].name + sizeof prefix - 1))
+            return pm_option_table[i].name;
+    return NULL;
+}
+
 int pm_option_set(const char *name, const char *value, struct pm_error *err) {
     const struct pm_option_info *info = find(name, strlen(name));
+    const char *similar = info ? NULL : similar_to(name);
+    if (similar)
+        return pm_fail(err, PM_USAGE, "%.100s=%.200s: no such setting; did you mean %s?", name,
+                       value, similar);
     if (!info)
         return pm_fail(err, PM_USAGE,
                        "%.100s=%.200s: no such setting; `pmalloc-run --help` lists them", name,

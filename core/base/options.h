@@ -29,6 +29,9 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
     X(roots, "PMALLOC_ROOTS", PM_TYPE_TEXT, "", "SPEC[,SPEC...]|@FILE",                            \
       "The memory from which the collector starts: [object:]symbol, [object:]* or "                \
       "[object:]+OFFSET/LENGTH")                                                                   \
+    X(rootless, "PMALLOC_ROOTLESS", PM_TYPE_CHOICE, "say", "say|quiet",                            \
+      "What is said of a named heap that no root reaches, of which nothing is found again. say: "  \
+      "one line at the end that counts what is thrown away. quiet: nothing")                       \
     X(limit, "PMALLOC_LIMIT", PM_TYPE_SIZE, "1T", "4M to 16T",                                     \
       "The largest size of the heap. Beyond it malloc fails with ENOMEM")                          \
     X(shard, "PMALLOC_SHARD", PM_TYPE_SIZE, "1T", "4M to 1T",                                      \
@@ -133,6 +136,7 @@ enum {
     PM_COLLECT_BACKGROUND,
     PM_COLLECT_API
 };
+enum { PM_ROOTLESS_SAY, PM_ROOTLESS_QUIET };
 enum { PM_CHECK_ABORT, PM_CHECK_REPORT, PM_CHECK_STRICT };
 enum { PM_RESERVE_LAZY, PM_RESERVE_STRICT };
 enum { PM_BUSY_FAIL, PM_BUSY_WAIT };

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/similar.h"
 #include "cxxname.h"
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -301,6 +302,34 @@ static void scan_table(const struct table *t, const char *name, bool plain,
     }
 }
 
+// Only where the name was not found: looks for those that it may be misspelt for.
+static void scan_similar(const struct table *t, const char *name, struct pm_elf_symbol *out) {
+    ElfW(Sym) s;
+    for (uint64_t i = 1; i < t->count && out->near_count < PM_ELF_NEAR_MAX; i++) {
+        memcpy(&s, t->syms + i * sizeof s, sizeof s);
+        if (s.st_shndx == SHN_UNDEF || s.st_name == 0 || s.st_name >= t->strings_size ||
+            ELF64_ST_TYPE(s.st_info) != STT_OBJECT || s.st_size == 0)
+            continue;
+        const char *str = t->strings + s.st_name;
+        uint64_t room = t->strings_size - s.st_name;
+        char cxx[PM_ELF_NAME_LEN] = "";
+        if (strnlen(str, room) == room)
+            continue;
+        const char *text = pm_cxxname_plain(str, room, cxx, sizeof cxx) ? cxx : str;
+        if (strlen(text) < PM_ELF_NEAR_LEN && pm_similar(text, name))
+            consider_near(out, text, strlen(text) + 1, text, strlen(text));
+    }
+}
+
+static void find_similar(const struct pm_elf *f, const char *name, unsigned tables,
+                         struct pm_elf_symbol *out) {
+    struct table t;
+    if ((tables & PM_ELF_IN_SYMTAB) && find_table(f, SHT_SYMTAB, &t) > 0)
+        scan_similar(&t, name, out);
+    if ((tables & PM_ELF_IN_DYNSYM) && find_table(f, SHT_DYNSYM, &t) > 0)
+        scan_similar(&t, name, out);
+}
+
 int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
                 struct pm_elf_symbol *out, struct pm_error *err) {
     static const struct {
@@ -320,5 +349,61 @@ int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
             out->have_table = true; // .dynsym alone has only what is exported
         scan_table(&t, name, plain, out);
     }
+    if (out->verdict == PM_ELF_MISSING && out->near_count == 0)
+        find_similar(f, name, tables, out);
     return PM_OK;
+}
+
+// ---- all of them --------------------------------------------------------------------------------
+
+int pm_elf_each_variable(const struct pm_elf *f, unsigned tables, pm_elf_variable *visit, void *arg,
+                         struct pm_error *err) {
+    struct table t;
+    ElfW(Sym) s;
+    int have = find_table(f, tables == PM_ELF_IN_SYMTAB ? SHT_SYMTAB : SHT_DYNSYM, &t);
+    if (have < 0)
+        return pm_fail(err, PM_OPERATIONAL, "truncated or damaged ELF file (symbol table)");
+    for (uint64_t i = 1; have && i < t.count; i++) {
+        memcpy(&s, t.syms + i * sizeof s, sizeof s);
+        if (s.st_shndx == SHN_UNDEF || s.st_name == 0 || s.st_name >= t.strings_size ||
+            ELF64_ST_TYPE(s.st_info) != STT_OBJECT || judge(&s) != PM_ELF_FOUND ||
+            !memchr(t.strings + s.st_name, 0, t.strings_size - s.st_name))
+            continue;
+        visit(t.strings + s.st_name, s.st_value, s.st_size, arg);
+    }
+    return PM_OK;
+}
+
+void pm_elf_each_section(const struct pm_elf *f, pm_elf_section *visit, void *arg) {
+    const ElfW(Ehdr) *e = &f->ehdr;
+    ElfW(Shdr) s, names;
+    if (e->e_shoff == 0 || !entry_at(f, e->e_shoff, e->e_shstrndx, &names, sizeof names))
+        return;
+    for (uint64_t i = 0; i < e->e_shnum && entry_at(f, e->e_shoff, i, &s, sizeof s); i++) {
+        uint64_t at;
+        if (!(s.sh_flags & SHF_ALLOC) || __builtin_add_overflow(names.sh_offset, s.sh_name, &at))
+            continue;
+        const unsigned char *name = bytes_at(f, at, 1);
+        if (name && memchr(name, 0, f->size - at))
+            visit((const char *)name, s.sh_addr, s.sh_size, arg);
+    }
+}
+
+bool pm_elf_has_symtab(const struct pm_elf *f) {
+    struct table t;
+    return find_table(f, SHT_SYMTAB, &t) > 0;
+}
+
+bool pm_elf_imports(const struct pm_elf *f, const char *prefix) {
+    struct table t;
+    ElfW(Sym) s;
+    size_t len = strlen(prefix);
+    int have = find_table(f, SHT_DYNSYM, &t);
+    for (uint64_t i = 1; have > 0 && i < t.count; i++) {
+        memcpy(&s, t.syms + i * sizeof s, sizeof s);
+        if (s.st_shndx == SHN_UNDEF && s.st_name < t.strings_size &&
+            t.strings_size - s.st_name > len && memcmp(t.strings + s.st_name, prefix, len) == 0)
+            return true;
+    }
+    return false;
 }

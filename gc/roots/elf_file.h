@@ -70,4 +70,15 @@ enum { PM_ELF_IN_SYMTAB = 1, PM_ELF_IN_DYNSYM = 2 };
 int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
                 struct pm_elf_symbol *out, struct pm_error *err);
 
+// Calls `visit` for each variable with a size of the tables, which have names as in the file.
+typedef void pm_elf_variable(const char *symbol, uint64_t value, uint64_t size, void *arg);
+int pm_elf_each_variable(const struct pm_elf *f, unsigned tables, pm_elf_variable *visit, void *arg,
+                         struct pm_error *err);
+// Calls `visit` for each section that takes up memory.
+typedef void pm_elf_section(const char *name, uint64_t at, uint64_t size, void *arg);
+void pm_elf_each_section(const struct pm_elf *f, pm_elf_section *visit, void *arg);
+bool pm_elf_has_symtab(const struct pm_elf *f);
+// Whether it uses a symbol of another object whose name begins like this.
+bool pm_elf_imports(const struct pm_elf *f, const char *prefix);
+
 #endif

@@ -195,9 +195,13 @@ static int missing_symbol(struct query *q, const struct pm_object *o,
         return pm_fail(q->err, PM_USAGE, "no such variable in %s; did you mean %s?", o->name, list);
     if (!sym->have_table)
         return pm_fail(q->err, PM_USAGE,
-                       "no such variable in %s, which is stripped; use +OFFSET/LENGTH or *",
+                       "no such variable in %s, which is stripped; name a range, +OFFSET/LENGTH, "
+                       "which is restored (`pmalloc-run --roots` lists them); * is not restored, "
+                       "it only keeps alive what it reaches",
                        o->name);
-    return pm_fail(q->err, PM_USAGE, "no such variable in %s", o->name);
+    return pm_fail(q->err, PM_USAGE,
+                   "no such variable in %s; `pmalloc-run --roots PROGRAM` lists what can be named",
+                   o->name);
 }
 
 // Adds the guard of a static of a function. The guard says whether the static was constructed. It

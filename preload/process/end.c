@@ -70,6 +70,7 @@
 #include "recovery/beside.h"
 #include "recovery/close.h"
 #include "removed.h"
+#include "rootless.h"
 #include "roots/root_table.h"
 #include "sandbox.h"
 #include "start.h"
@@ -341,6 +342,9 @@ static void say_once(void) {
         pm_stats_say();
         pm_commit_cost_say();
     }
+    static _Atomic bool lost;
+    if (!pm_nested() && !atomic_exchange(&lost, true))
+        pm_rootless_say_end(pm_process_default_heap());
 }
 
 static void end_once(void) {

@@ -39,6 +39,7 @@
 #include "pages/extent_adopt.h"
 #include "pmalloc.h"
 #include "recovery/beside.h"
+#include "rootless.h"
 #include "stacks.h"
 #include "start_line.h"
 #include "thread_end.h"
@@ -377,6 +378,7 @@ static void begin_main(void) {
     pm_triggers_start();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);
+    pm_rootless_say_start(chosen.default_heap, &recovery);
     pm_background_start();
 }
 

@@ -45,13 +45,15 @@ def pytest_configure(config):
 def environment(preload=True, **settings):
     """The caller's environment without preloads and settings, plus `settings`. HEAP stands for
     PMALLOC_HEAP. `preload` may name the library: API has a default heap, because a program that is
-    linked with it may set a root."""
+    linked with it may set a root. Most tests throw their heap away, so nothing is said of that."""
     env = {
         k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PMALLOC_")
     }
     if preload:
         library = "libpmalloc_preload.so" if preload is True else preload
         env["LD_PRELOAD"] = str(BUILD / library)
+    if preload or "HEAP" in settings:
+        env["PMALLOC_ROOTLESS"] = "quiet"
     for name, value in settings.items():
         if value is not None:
             env["PMALLOC_" + name if name.isupper() else name] = str(value)

@@ -5,11 +5,12 @@ and no line advises a step that loses data without saying so."""
 
 import os
 import pty
+import re
 import shutil
 import subprocess
 
 import pytest
-from conftest import app, succeeds
+from conftest import app, linked, succeeds
 from tool_heaps import (
     INFO,
     RECOVER,
@@ -167,3 +168,159 @@ def test_another_program_names_the_one_on_record(clean):
     assert "If tree starts it: -s PROGRAM=kvshell (PMALLOC_PROGRAM)." in line.stderr
     assert f"`pmalloc-recover --rename-root 'store' NEW {clean}`" in line.stderr
     assert "drop-root" not in line.stderr and "nothing was changed" in line.stderr
+
+
+# ---- A heap that nothing reaches.
+
+LOUD = {"PMALLOC_ROOTLESS": "say"}
+
+
+def test_a_heap_without_roots_is_told_of(shm):
+    heap = shm / "heap"
+    done = call(RUN, "-H", heap, SHELL, stdin="set a b\n", **LOUD)
+    assert done.returncode == 0 and done.stdout == "ok\n", done
+    start, end = done.stderr.splitlines()
+    assert start.startswith("pmalloc-run: ") and end.startswith("pmalloc: "), done
+    assert f"no root is named, and {heap} has none: the next run will find nothing" in start
+    assert "give -r NAME, such as one of store (" in start and f"--roots {SHELL}`" in start
+    assert re.search(rf"heap {heap} has no root: its \d+ blocks of \d+ bytes are thrown away", end)
+    assert "(-r NAME, PMALLOC_ROOTS; " in end and "PMALLOC_ROOTLESS=quiet" in end
+    done = call(RUN, "-H", heap, "-s", "COMMIT=output", SHELL, stdin="set a b\n", **LOUD)
+    assert len(done.stderr.splitlines()) == 2, done  # commits do not help
+
+
+def test_what_a_kill_has_left_without_roots_is_told_of(shm):
+    heap = shm / "heap"
+    shell = subprocess.Popen([RUN, "-H", heap, SHELL], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True, env=clean_environment())
+    shell.stdin.write("fill 3000 7\n")
+    shell.stdin.flush()
+    assert shell.stdout.readline()
+    shell.kill()
+    shell.communicate(timeout=60)
+    done = call(RUN, "-H", heap, "-r", "store", SHELL, stdin="count\n", **LOUD)
+    assert done.stdout == "0\n" and done.stderr == "", done  # it has a root now, and is told
+    done = call(RUN, "-H", heap, SHELL, stdin="get a\n", **LOUD)
+    assert done.stderr == "", done
+
+
+def test_where_nothing_is_lost_nothing_is_said(shm, clean):
+    quiet = [
+        ["-H", shm / "a", "-r", "store"],
+        ["-H", shm / "b", "-s", "ROOTLESS=quiet"],
+        ["-H", clean],
+        ["-H", clean, "-s", "OPEN=private"],
+        ["-H", shm / "c", "-s", "BACKING=volatile"],
+        [],
+    ]
+    for options in quiet:
+        done = call(RUN, *options, SHELL, stdin="get a\n", **LOUD)
+        assert (done.returncode, done.stderr) == (0, ""), done
+
+
+def test_a_program_that_sets_its_roots_itself_is_left_alone(shm):
+    slots = linked("slots.c")
+    done = call(RUN, "-H", shm / "heap", slots, **LOUD)
+    assert "no root is named" not in done.stderr, done
+
+
+CXX = """#include <map>
+#include <string>
+#include <vector>
+namespace app { std::map<int, std::string> book; static std::vector<int> v; long n; }
+struct S {
+    std::map<int, int> m;
+    static S &instance() { static S store; return store; }
+};
+int *table[10];
+static void (*handler)(int);
+const char *names[] = {"a"};
+int main() {
+    app::book[1] = "x"; app::v.push_back(1); S::instance().m[1] = 2; table[0] = &app::v[0];
+    if (handler) handler(1);
+    return int(app::n++ + names[0][0] - 'a');
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_what_can_be_named_is_listed(shm, compiler):
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+    (shm / "book.cc").write_text(CXX)
+    subprocess.run([compiler, "-g", "-O1", "-o", shm / "book", shm / "book.cc"], check=True)
+    listed = succeeds(call(RUN, "--roots", shm / "book"))
+    likely, others = listed.split("other variables of book:\n")
+    assert likely.startswith("likely roots of book, pointers and containers that are zero")
+    rows = {}
+    for line in likely.splitlines()[1:] + others.splitlines():
+        size, name, kind = re.fullmatch(r" *(\d+)  (?:zero|    )  (\S+) +(.*)", line).groups()
+        rows[name] = (int(size), kind)
+    wanted = {"app::book": 48, "app::v": 24, "table": 80, "S::instance()::store": 48}
+    assert {name for name in rows if name in likely} == set(wanted)
+    assert {name: rows[name][0] for name in wanted} == wanted
+    assert rows["table"][1] == "int *[10]" and rows["app::book"][1].startswith("map<int, ")
+    assert rows["names"] == (8, "char *[1]") and "app::n" in rows and "handler" not in likely
+    # Each name is taken as it stands.
+    names = ",".join(wanted)
+    assert call(RUN, "-H", shm / "heap", "-r", names, shm / "book").returncode == 0
+
+
+def test_a_stripped_program_has_ranges(shm):
+    done = call(RUN, "--roots", SHELL)
+    assert "         8  zero  store                       struct store *\n" in done.stdout
+    stripped = shm / "kvshell"
+    subprocess.run(["strip", "-o", stripped, SHELL], check=True)
+    listed = succeeds(call(RUN, "--roots", stripped))
+    assert "kvshell is stripped" in listed and "`*` is not" in listed
+    (bss,) = re.findall(r"zero  (\+0x\w+/\d+) +section \.bss", listed)
+    done = call(RUN, "-H", shm / "heap", "-r", "store", stripped)
+    assert done.returncode == 125 and "stripped; name a range, +OFFSET/LENGTH, which is restored" \
+        in done.stderr and "* is not restored" in done.stderr, done
+    succeeds(call(RUN, "-H", shm / "heap", "-r", bss, stripped, stdin="set a b\n"))
+    assert succeeds(call(RUN, "-H", shm / "heap", stripped, stdin="get a\n")) == "b\n"
+
+
+def test_what_has_no_names_is_told_of(shm):
+    one_line(call(RUN, "--roots", "no-such"), "pmalloc-run", 127, "no-such")
+    done = call(RUN, "-H", shm / "heap", "-r", "no_such", SHELL)
+    assert "no such variable in kvshell; `pmalloc-run --roots PROGRAM` lists" in done.stderr, done
+
+
+# ---- Misspelt names.
+
+
+@pytest.mark.parametrize(
+    "setting, meant",
+    [
+        ("COMIT=output", "PMALLOC_COMMIT"),
+        ("LIMTI=1G", "PMALLOC_LIMIT"),
+        ("ROOT=store", "PMALLOC_ROOTS"),
+        ("heap=/x", "PMALLOC_HEAP"),
+        ("VERBSE=1", "PMALLOC_VERBOSE"),
+    ],
+)
+def test_a_misspelt_setting(setting, meant):
+    one_line(call(RUN, "-s", setting, SHELL), "pmalloc-run", 125, f"did you mean {meant}?")
+
+
+def test_a_setting_that_is_like_no_other():
+    one_line(call(RUN, "-s", "XYZZY=1", SHELL), "pmalloc-run", 125, "--help` lists them")
+
+
+@pytest.mark.parametrize(
+    "root, meant",
+    [("stoer", "store"), ("sotre", "store"), ("Store", "store"), ("stores", "store")],
+)
+def test_a_misspelt_root(shm, root, meant):
+    done = call(RUN, "-H", shm / "heap", "-r", root, SHELL)
+    assert done.returncode == 125 and f"did you mean {meant}?" in done.stderr, done
+    assert not (shm / "heap").exists()
+
+
+def test_a_misspelt_root_of_cxx(shm):
+    (shm / "book.cc").write_text(CXX)
+    subprocess.run(["g++", "-O1", "-o", shm / "book", shm / "book.cc"], check=True)
+    for root, meant in (("app::boook", "app::book"), ("book", "app::book")):
+        done = call(RUN, "-H", shm / "heap", "-r", root, shm / "book")
+        assert f"did you mean {meant}?" in done.stderr, done

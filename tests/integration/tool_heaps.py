@@ -23,7 +23,7 @@ def clean_environment(**extra):
     keep = {
         k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PMALLOC_")
     }
-    return {**keep, **extra}
+    return {**keep, "PMALLOC_ROOTLESS": "quiet", **extra}
 
 
 def call(*argv, stdin="", cwd=None, **env):

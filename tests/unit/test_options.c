@@ -192,14 +192,25 @@ static void test_text(void) {
 }
 
 static void test_unknown_names(void) {
-    static const char *const names[] = {
-        "PMALLOC_",       "PMALLOC_HEA",    "PMALLOC_HEAPS", "PMALLOC_heap",
-        "PMALLOC_LIMIT ", "PMALLOC_CHECKS", "HEAP",          ""};
+    static const char *const names[] = {"PMALLOC_", "PMALLOC_HE", "PMALLOC_HEAPHEAP", "HEAP", ""};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         CHECK_EQ(set(names[i], "1"), PM_USAGE);
         CHECK_HAS(err.text, names[i]);
         CHECK_HAS(err.text, "=1: ");
         CHECK_HAS(err.text, "--help");
+    }
+}
+
+static void test_misspelt_names(void) {
+    static const char *const names[][2] = {
+        {"PMALLOC_HEA", "HEAP?"},     {"PMALLOC_HEAPS", "HEAP?"},   {"PMALLOC_heap", "HEAP?"},
+        {"PMALLOC_LIMIT ", "LIMIT?"}, {"PMALLOC_CHECKS", "CHECK?"}, {"PMALLOC_CEHCK", "CHECK?"},
+        {"PMALLOC_MRKRS", "MARKERS?"}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        CHECK_EQ(set(names[i][0], "1"), PM_USAGE);
+        CHECK_HAS(err.text, names[i][0]);
+        CHECK_HAS(err.text, "did you mean PMALLOC_");
+        CHECK_HAS(err.text, names[i][1]);
     }
 }
 
@@ -281,6 +292,7 @@ int main(void) {
     RUN(choices);
     RUN(text);
     RUN(unknown_names);
+    RUN(misspelt_names);
     RUN(environment);
     RUN(pairs);
     return CHECK_DONE();
