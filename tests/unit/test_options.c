@@ -204,8 +204,7 @@ static void test_unknown_names(void) {
 static void test_misspelt_names(void) {
     static const char *const names[][2] = {
         {"PMALLOC_HEA", "HEAP?"},     {"PMALLOC_HEAPS", "HEAP?"},   {"PMALLOC_heap", "HEAP?"},
-        {"PMALLOC_LIMIT ", "LIMIT?"}, {"PMALLOC_CHECKS", "CHECK?"}, {"PMALLOC_CEHCK", "CHECK?"},
-        {"PMALLOC_MRKRS", "MARKERS?"}};
+        {"PMALLOC_LIMIT ", "LIMIT?"}, {"PMALLOC_CHECKS", "CHECK?"}, {"PMALLOC_CEHCK", "CHECK?"}};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         CHECK_EQ(set(names[i][0], "1"), PM_USAGE);
         CHECK_HAS(err.text, names[i][0]);
