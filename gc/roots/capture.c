@@ -433,6 +433,16 @@ int pm_roots_restore(struct pm_error *err) {
     return status;
 }
 
+void pm_roots_each_captured(void (*fn)(const void *at, uint64_t len, const char *name, void *arg),
+                            void *arg) {
+    for (unsigned i = 0; run_count && i < part_count; i++) {
+        char name[PM_SPEC_TEXT_LEN];
+        if (parts[i].spec.kind != PM_ROOT_OBJECT &&
+            pm_spec_format(&parts[i].spec, name, sizeof name) >= 0)
+            fn((const void *)parts[i].address, parts[i].length, name, arg);
+    }
+}
+
 bool pm_roots_captured(const void *p) {
     for (unsigned i = 0; run_count && i < part_count; i++)
         if ((uintptr_t)p - parts[i].address < parts[i].length)

@@ -56,6 +56,9 @@ int pm_roots_prepare(struct pm_error *err);
 int pm_roots_capture(struct pm_error *err);
 // For a borrowed heap: restores the bytes in the process's own pages. Nothing is captured.
 int pm_roots_restore(struct pm_error *err);
+// Calls `fn` for each part of a captured root that was restored or may be: not for whole objects.
+void pm_roots_each_captured(void (*fn)(const void *at, uint64_t len, const char *name, void *arg),
+                            void *arg);
 // Whether `p` lies in a captured root.
 bool pm_roots_captured(const void *p);
 // The same, and where the byte lies in the file `roots`.

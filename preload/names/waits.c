@@ -34,6 +34,7 @@
 #include "base/calls.h"
 #include "export.h"
 #include "process/kernel_stores.h"
+#include "process/replaced.h"
 #include "process/triggers.h"
 
 typedef const struct timespec *until;
@@ -225,9 +226,13 @@ static long no_such_function(void) {
     EXPORT type pm_wait_##name parameters __asm__(#name);                                          \
     EXPORT type pm_wait_##name parameters {                                                        \
         name##_fn *next = atomic_load_explicit(&next_##name, memory_order_relaxed);                \
-        if (!pm_calls_recorded)                                                                    \
+        if (!pm_calls_recorded && !pm_replaced_awaited)                                            \
             return next arguments;                                                                 \
         struct pm_call call = {__VA_ARGS__};                                                       \
+        if (pm_replaced_awaited)                                                                   \
+            pm_trigger_shows(&call);                                                               \
+        if (!pm_calls_recorded)                                                                    \
+            return next arguments;                                                                 \
         pm_trigger_before(&call);                                                                  \
         pm_call_enter(&call);                                                                      \
         type result = next arguments;                                                              \

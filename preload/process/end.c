@@ -70,6 +70,7 @@
 #include "recovery/beside.h"
 #include "recovery/close.h"
 #include "removed.h"
+#include "replaced.h"
 #include "rootless.h"
 #include "roots/root_table.h"
 #include "sandbox.h"
@@ -343,8 +344,10 @@ static void say_once(void) {
         pm_commit_cost_say();
     }
     static _Atomic bool lost;
-    if (!pm_nested() && !atomic_exchange(&lost, true))
+    if (!pm_nested() && !atomic_exchange(&lost, true)) {
         pm_rootless_say_end(pm_process_default_heap());
+        pm_replaced_end();
+    }
 }
 
 static void end_once(void) {

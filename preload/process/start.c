@@ -39,6 +39,7 @@
 #include "pages/extent_adopt.h"
 #include "pmalloc.h"
 #include "recovery/beside.h"
+#include "replaced.h"
 #include "rootless.h"
 #include "stacks.h"
 #include "start_line.h"
@@ -375,6 +376,8 @@ static void begin_main(void) {
     pm_stacks_record();
     first_commit();
     pm_persist_exit = 0;
+    if (!pm_heap.created && recovery.roots && pm_heap_on_media())
+        pm_replaced_note();
     pm_triggers_start();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);

@@ -13,6 +13,7 @@
 #include "idle.h"
 #include "media/heap.h"
 #include "phase.h"
+#include "replaced.h"
 
 bool pm_triggers_on;
 
@@ -49,6 +50,15 @@ static bool may_commit(void) {
 
 static bool leaves(const struct pm_call *call) {
     return call->kind == PM_CALL_TELLS || (call->kind == PM_CALL_SAYS && is_conversation(call->fd));
+}
+
+// Only a wait, or something that is said, shows that the program has set itself up.
+void pm_trigger_shows(const struct pm_call *call) {
+    int saved = errno;
+    if (call->kind == PM_CALL_WAITS || leaves(call) ||
+        (call->kind == PM_CALL_READS && waits_for_data(call->fd)))
+        pm_replaced_check();
+    errno = saved;
 }
 
 void pm_trigger_enter(struct pm_call *call) {

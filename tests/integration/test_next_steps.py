@@ -3,14 +3,16 @@
 """What a new user does wrong, command by command: the line says what is wrong and what to do next,
 and no line advises a step that loses data without saying so."""
 
+import json
 import os
 import pty
 import re
+import select
 import shutil
 import subprocess
 
 import pytest
-from conftest import app, linked, succeeds
+from conftest import app, compiled, linked, succeeds
 from tool_heaps import (
     INFO,
     RECOVER,
@@ -324,3 +326,47 @@ def test_a_misspelt_root_of_cxx(shm):
     for root, meant in (("app::boook", "app::book"), ("book", "app::book")):
         done = call(RUN, "-H", shm / "heap", "-r", root, shm / "book")
         assert f"did you mean {meant}?" in done.stderr, done
+
+
+# ---- A root that main sets up anew.
+
+LEFT = "root head led to 1003 objects of 64192 bytes at the start; the program has replaced its"
+
+
+def anew(heap, *argv, **env):
+    return call(RUN, "-H", heap, *env.pop("options", ()), compiled("anew.c"), *argv, **env)
+
+
+@pytest.mark.parametrize("options", [(), ("-s", "COMMIT=output"), ("-s", "COMMIT=idle:1ms")])
+@pytest.mark.parametrize("how", ["anew", "late"])
+def test_a_root_that_main_replaces_is_told_of(shm, how, options):
+    heap = shm / "heap"
+    assert succeeds(anew(heap, 1003, "keep", options=("-r", "head"))) == "1003\n"
+    done = anew(heap, 2, how, options=options)
+    assert done.stdout == "2\n" and LEFT in done.stderr, done
+    assert len(done.stderr.splitlines()) == 1 and "the next start frees them" in done.stderr
+    report = json.loads(call(RECOVER, "--json", heap).stdout)
+    assert report["live_objects"] < 10  # the line was right
+
+
+def test_a_root_that_is_replaced_is_told_of_while_the_program_runs(shm):
+    heap = shm / "heap"
+    succeeds(anew(heap, 1003, "keep", options=("-r", "head")))
+    server = subprocess.Popen([RUN, "-H", heap, compiled("anew.c"), "0", "anew", "wait"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                              env=clean_environment())
+    try:
+        assert select.select([server.stderr], [], [], 60)[0], "nothing was said"
+        assert LEFT in server.stderr.readline()  # before it ends
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_a_root_that_is_used_is_not_told_of(shm):
+    heap = shm / "heap"
+    succeeds(anew(heap, 1003, "keep", options=("-r", "head")))
+    for count, how, total in ((7, "keep", 1010), (50000, "keep", 51010), (0, "keep", 51010),
+                              (1003, "free", 1003), (0, "free", 0), (3, "keep", 3)):
+        done = anew(heap, count, how)
+        assert (done.stdout, done.stderr) == (f"{total}\n", ""), done
