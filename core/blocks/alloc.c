@@ -12,6 +12,7 @@
 #include "extent_cache.h"
 #include "kinds.h"
 #include "media/feature.h"
+#include "media/full.h"
 #include "media/heap_space.h"
 #include "media/marks.h"
 #include "media/persist.h"
@@ -144,6 +145,7 @@ static bool more_room(void) {
 }
 
 static void fail(void) {
+    pm_full_say();
     atomic_fetch_add_explicit(&pm_take_back_counters.failed, 1, memory_order_relaxed);
 }
 

@@ -23,6 +23,7 @@
 #include "emptied.h"
 #include "file.h"
 #include "fixed.h"
+#include "full.h"
 #include "heap_space.h"
 #include "persist.h"
 #include "work_copy.h"
@@ -57,6 +58,7 @@ static bool allocate(int fd, int mode, uint64_t offset, uint64_t len) {
         errno = saved;
         return true;
     }
+    pm_full_note(errno);
     if (forbidden()) {
         no_fallocate = true;
         errno = EOPNOTSUPP;
@@ -77,7 +79,7 @@ static bool populate(const struct pm_file *file, uint64_t offset, uint64_t len) 
     if (!mapped)
         munmap(at, len);
     if (!good)
-        errno = ENOSPC;
+        pm_full_note(errno = ENOSPC);
     return good;
 }
 
@@ -362,7 +364,10 @@ static bool allocate_space(struct pm_shard *s, uint64_t offset, uint64_t len) {
 // The shard is about to take so much.
 static bool journal_has_room(const struct pm_shard *s, uint64_t taken) {
     bool together = s->data.dev == pm_heap.journal.dev;
-    return !pm_heap_is_journaled() || pm_commit_has_room(taken, together ? taken : 0);
+    if (!pm_heap_is_journaled() || pm_commit_has_room(taken, together ? taken : 0))
+        return true;
+    pm_full_note(ENOSPC);
+    return false;
 }
 
 bool pm_heap_allocate_space(uint64_t offset, uint64_t len) {
@@ -413,8 +418,10 @@ bool pm_shard_has_room(struct pm_shard *s, uint64_t len, uint64_t promised, bool
     }
     uint64_t more = len + pm_shard_outstanding(s, promised) + SPARE * pm_heap.shards;
     // tmpfs without a size limit reports a total of 0 blocks.
-    if (fs.f_blocks != 0 && more > (uint64_t)fs.f_bavail * fs.f_frsize)
+    if (fs.f_blocks != 0 && more > (uint64_t)fs.f_bavail * fs.f_frsize) {
+        pm_full_note(ENOSPC);
         return false;
+    }
     return journal_has_room(s, more);
 }
 

@@ -14,6 +14,7 @@
 #include "blocks/pinned.h"
 #include "blocks/room.h"
 #include "blocks/take_back.h"
+#include "bus.h"
 #include "media/marks.h"
 #include "media/persist.h"
 #include "pages/extent.h"
@@ -123,6 +124,8 @@ __attribute__((noinline)) static void *large_slow(size_t size, size_t align, boo
                                                           : pm_alloc_large(size, align, &zeroes);
     if (zero)
         *zero = zeroes;
+    if (PM_UNLIKELY(size > PM_HUGE_PAGES << PM_PAGE_SHIFT && p && !pm_bus_watched))
+        pm_bus_watch();
     pm_cancel_release(held);
     return p ? pm_stacks_note(p) : no_memory();
 }

@@ -15,6 +15,7 @@
 #include "base/message.h"
 #include "base/postpone.h"
 #include "base/proc.h"
+#include "bus.h"
 #include "commits.h"
 #include "entry.h"
 #include "fork_trap.h"
@@ -156,6 +157,7 @@ void pm_sandbox_say_end(void) {
 
 void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
     int saved = errno;
+    pm_bus_forbid();
     *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
                              .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),

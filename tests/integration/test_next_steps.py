@@ -9,10 +9,11 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 
 import pytest
-from conftest import app, compiled, linked, succeeds
+from conftest import app, compiled, linked, room, succeeds, tmpfs
 from tool_heaps import (
     INFO,
     RECOVER,
@@ -370,3 +371,28 @@ def test_a_root_that_is_used_is_not_told_of(shm):
                               (1003, "free", 1003), (0, "free", 0), (3, "keep", 3)):
         done = anew(heap, count, how)
         assert (done.stdout, done.stderr) == (f"{total}\n", ""), done
+
+
+# ---- A full file system.
+
+
+def test_a_full_file_system_is_told_of_once(shm):
+    with tmpfs(shm / "small", 2000) as small:
+        done = call(RUN, "-H", small / "heap", "-r", "store", SHELL, stdin="fill 100000 7\n" * 3)
+        line = f"pmalloc: no space for the heap {small}/heap: its file system has "
+        told = [text for text in done.stderr.splitlines() if text.startswith("pmalloc: ")]
+        assert len(told) == 1 and told[0].startswith(line), done
+        assert "bytes free, so malloc returns NULL; make room there" in told[0]
+
+
+def test_space_of_a_huge_block_that_others_took(shm):
+    with tmpfs(shm / "small", 12000) as small:
+        huge = subprocess.Popen([RUN, "-H", small / "heap", "-r", "huge", compiled("huge.c"), "30"],
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, env=clean_environment())
+        assert huge.stdout.readline() == "ready\n"
+        (small / "others").write_bytes(bytes(room(small)))
+        _, text = huge.communicate("go\n", timeout=60)
+        assert huge.returncode == -signal.SIGBUS, text
+        assert len(text.splitlines()) == 1 and "pmalloc: SIGBUS: a store to 0x" in text
+        assert f"the heap {small}/heap found no space" in text and "PMALLOC_RESERVE=strict" in text

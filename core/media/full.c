@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "full.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/statvfs.h>
+
+#include "base/os.h"
+#include "heap.h"
+
+#define PAUSE_MS 10000
+#define NOTHING ((uint64_t)64 << 10) // less than this is no room
+
+static _Atomic int refused;
+static _Atomic uint64_t quiet_until;
+
+void pm_full_note(int error) {
+    if (error == ENOSPC || error == EDQUOT)
+        atomic_store_explicit(&refused, error, memory_order_relaxed);
+}
+
+static bool free_bytes(const struct pm_file *file, uint64_t *bytes) {
+    struct statvfs fs;
+    bool known = fstatvfs(file->fd, &fs) == 0 && fs.f_blocks != 0;
+    *bytes = known ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
+    return known;
+}
+
+void pm_full_say(void) {
+    int saved = errno, error = atomic_exchange_explicit(&refused, 0, memory_order_relaxed);
+    uint64_t now = error ? pm_os_now_ms() : 0, until = atomic_load(&quiet_until), bytes;
+    if (!error || !pm_heap_on_media() || now < until ||
+        !atomic_compare_exchange_strong(&quiet_until, &until, now + PAUSE_MS)) {
+        errno = saved;
+        return;
+    }
+    bool known = free_bytes(&pm_heap.shard[0].data, &bytes);
+    if (error == EDQUOT)
+        pm_say("no space for the heap %.300s: its user's quota is used up, so malloc returns NULL; "
+               "free some of it",
+               pm_heap.dir);
+    else if (known)
+        pm_say("no space for the heap %.300s: its file system has %lu bytes free, so malloc "
+               "returns NULL%s; make room there, or give the heap a directory on another device "
+               "(PMALLOC_HEAP=DIR:DIR)",
+               pm_heap.dir, (unsigned long)bytes,
+               pm_heap_is_journaled() ? " (commits need room for their journal, too)" : "");
+    errno = saved;
+}
+
+bool pm_full_explains(const void *at) {
+    uint64_t offset = pm_heap_offset(at), bytes;
+    if (offset >= pm_range || !pm_heap_on_media())
+        return false;
+    struct pm_shard *s = pm_shard_at(offset);
+    if (offset - s->offset >= s->frontier || !free_bytes(&s->data, &bytes) || bytes > NOTHING)
+        return false;
+    pm_say("SIGBUS: a store to %p in the heap %.300s found no space: its file system has %lu bytes "
+           "free, because others took the space of a block over 2 MiB after malloc had seen it. "
+           "Make room and start the program again, or use PMALLOC_RESERVE=strict, so that malloc "
+           "takes the space",
+           at, pm_heap.dir, (unsigned long)bytes);
+    return true;
+}
