@@ -6,6 +6,10 @@
 #include <string.h>
 #include <time.h>
 
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
 #include "base/options.h"
 #include "media/commit.h"
 #include "media/heap.h"
@@ -69,6 +73,16 @@ static void add_commits(char *text, size_t size) {
             (double)cost->held_us / 1000);
 }
 
+// What a kill leaves, in plain words. In commit mode the row says it.
+static void add_guarantee(char *text, size_t size) {
+    struct stat st;
+    if (!pm_heap_is_journaled())
+        add(text, size, "; a kill keeps each store before it, so an operation may be half done");
+    else if (strcmp(pm_options.commit.text, "output") == 0 && fstat(STDOUT_FILENO, &st) == 0 &&
+             (S_ISREG(st.st_mode) || (S_ISCHR(st.st_mode) && major(st.st_rdev) == 1)))
+        add(text, size, "; standard output is a file: what goes there makes no commit");
+}
+
 static void say_borrowed(const struct pm_recovery *recovery) {
     char roots[300];
     name_roots(roots, sizeof roots);
@@ -88,7 +102,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         pm_say("volatile memory: nothing is kept: %s", chosen->why);
         return;
     }
-    char roots[300], result[320];
+    char roots[300], result[420];
     name_roots(roots, sizeof roots);
     if (pm_heap.created)
         snprintf(result, sizeof result, "new");
@@ -111,6 +125,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
     const char *row =
         pm_heap.nameless ? "ends with the process unless it gets a root" : pm_persist_row();
     add_commits(result, sizeof result);
+    add_guarantee(result, sizeof result);
     pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, row,
            commits ? "; commits: " : "", commits ? pm_options.commit.text : "",
            pm_heap_root_count(), *roots ? roots : "none", result);

@@ -396,3 +396,26 @@ def test_space_of_a_huge_block_that_others_took(shm):
         assert huge.returncode == -signal.SIGBUS, text
         assert len(text.splitlines()) == 1 and "pmalloc: SIGBUS: a store to 0x" in text
         assert f"the heap {small}/heap found no space" in text and "PMALLOC_RESERVE=strict" in text
+
+
+# ---- What the run keeps.
+
+
+def test_output_to_a_file_makes_no_commit_and_that_is_said(shm):
+    for target in (shm / "out.txt", "/dev/null"):
+        with open(target, "w", encoding="ascii") as out:
+            done = subprocess.run(
+                [RUN, "-H", shm / "heap", "-r", "store", "-s", "COMMIT=output", "-s", "VERBOSE=1",
+                 SHELL],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True,
+                env=clean_environment(), timeout=60, check=True)
+        note, line = done.stderr.splitlines()
+        assert "note: standard output is a file" in note and "`| cat > FILE`" in note
+        assert "; standard output is a file: what goes there makes no commit" in line
+    done = call(RUN, "-H", shm / "heap", "-s", "COMMIT=output", "-s", "VERBOSE=1", SHELL)
+    assert "standard output" not in done.stderr and "goes back to the last commit" in done.stderr
+
+
+def test_the_start_line_says_what_a_kill_leaves(shm):
+    done = call(RUN, "-H", shm / "heap", "-r", "store", "-s", "VERBOSE=1", SHELL)
+    assert "a kill keeps each store before it, so an operation may be half done" in done.stderr
