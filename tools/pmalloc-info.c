@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // pmalloc-info: what is in a heap.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@
 #include "common/nodes_print.h"
 #include "common/picture.h"
 #include "common/progress.h"
+#include "common/tree.h"
 #include "media/origin.h"
 #include "media/persist.h"
 #include "recovery/offline.h"
@@ -36,7 +38,10 @@ enum {
     KEY_SVG,
     KEY_HTML,
     KEY_DIFF,
-    KEY_LEAKS
+    KEY_LEAKS,
+    KEY_TREE,
+    KEY_DEPTH,
+    KEY_WIDTH
 };
 
 static const char *const synopsis[] = {"[--json] [--map] HEAP",
@@ -46,13 +51,15 @@ static const char *const synopsis[] = {"[--json] [--map] HEAP",
                                        "--medium [--json] PATH",
                                        "--nodes [--json] HEAP",
                                        "--leaks [--json] HEAP|PID",
+                                       "--tree ROOT [--depth N] [--width N] [--json] HEAP",
                                        NULL};
 
 static const char *const description[] = {
     "Prints what is in HEAP, a directory, file or device: the program it belongs to, what becomes "
     "of it in a power failure, the space its files take, how full the slabs of each size class "
     "are, the large blocks by size, and the roots. It marks from the roots to find the blocks that "
-    "are live. It changes nothing, even in a heap that needs recovery.",
+    "are live. It changes nothing, even in a heap that needs recovery. Of a heap in use it prints "
+    "one look, as --follow does.",
     "In the map each character is an equal part of the heap, up to the end of what is in use. A "
     "dot is free. A digit is slabs by tenths of live blocks; # means full. L and H are large and "
     "huge blocks. P is pinned blocks, small or large. A question mark is a large block that "
@@ -89,6 +96,10 @@ static const char *const description[] = {
     "it was started with PMALLOC_LEAKS=stack, it also prints where they were allocated. All "
     "threads are stopped meanwhile, and go on as if nothing had been. Nothing is freed. A number "
     "is a heap if there is a directory of this name.",
+    "With --tree it prints what a variable that is a root holds, and what that leads to, as the "
+    "types in the program's debug information say: names of members, numbers, text. What is zero "
+    "in an array is left out. The program must be the build that last used the heap, built with "
+    "-g. This is data without pointers: it survives every rebuild.",
     NULL,
 };
 
@@ -104,6 +115,11 @@ static const struct cli_option options[] = {
     {KEY_DIFF, "diff", NULL, "Print what differs between two heaps."},
     {KEY_NODES, "nodes", NULL, "Print on which NUMA nodes the heap lies."},
     {KEY_LEAKS, "leaks", NULL, "Print which blocks nothing reaches, by size."},
+    {KEY_TREE, "tree", "ROOT", "Print the values that a root leads to."},
+    {KEY_DEPTH, "depth", "N", "With --tree: follow so many pointers, 1 to 100 (default 8)."},
+    {KEY_WIDTH, "width", "N",
+     "With --tree: print so many elements of an array, and links of a list, 1 to 10000 (default "
+     "20)."},
     {0},
 };
 
@@ -140,7 +156,7 @@ static const struct cli_tool tool = {
 
 struct request {
     bool json, map, follow, medium, nodes, svg, html, diff, leaks;
-    const char *interval, *count;
+    const char *interval, *count, *tree, *depth, *width;
 };
 
 static void take(int key, const char *value, void *arg) {
@@ -149,6 +165,12 @@ static void take(int key, const char *value, void *arg) {
         q->interval = value;
     else if (key == KEY_COUNT)
         q->count = value;
+    else if (key == KEY_TREE)
+        q->tree = value;
+    else if (key == KEY_DEPTH)
+        q->depth = value;
+    else if (key == KEY_WIDTH)
+        q->width = value;
     else
         *(key == KEY_JSON     ? &q->json
           : key == KEY_MAP    ? &q->map
@@ -219,6 +241,13 @@ static int show_leaks(const struct request *q, const struct info *info) {
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }
 
+static int show_tree(const struct request *q, const char *heap) {
+    struct tree_request tree = {.heap = heap, .root = q->tree, .json = q->json};
+    tree.depth = q->depth ? (unsigned)cli_number(&tool, "--depth", q->depth, 1, 100) : 8;
+    tree.width = q->width ? (unsigned)cli_number(&tool, "--width", q->width, 1, 10000) : 20;
+    return cli_flush(tree_print(&tree), PM_OPERATIONAL);
+}
+
 static int show_picture(const struct request *q, const struct info *info) {
     static struct picture picture;
     struct pm_error err;
@@ -235,6 +264,30 @@ static int show_picture(const struct request *q, const struct info *info) {
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }
 
+// Another process has the heap. What can be told all the same is told; the rest names what can.
+static int show_busy(const struct request *q, const char *heap, struct pm_error *err) {
+    pid_t owner = pm_heap.busy_pid;
+    char number[24] = "PID";
+    if (owner > 0)
+        snprintf(number, sizeof number, "%d", (int)owner);
+    if (!pm_heap.lent && owner > 0 && q->leaks)
+        return cli_flush(live_leaks(owner, q->json), PM_OPERATIONAL);
+    if (!pm_heap.lent && !q->json && !q->map && !q->svg && !q->html && !q->leaks && !q->tree) {
+        pm_say("note: %.200s is in use by process %s; this is what its files say now (--follow "
+               "goes on; --leaks asks the process; a copy by pmalloc-backup has the rest)",
+               heap, number);
+        return follow(heap, 2, 1, false);
+    }
+    pm_fail(err, PM_OPERATIONAL,
+            "%.200s is in use by process %s; `pmalloc-info --follow` and `--leaks %s` look at it "
+            "meanwhile, and `pmalloc-backup %.200s DIR` makes a copy to look at",
+            heap, number, number, heap);
+    pm_say("%s", err->text);
+    if (q->json)
+        info_error(heap, err);
+    return cli_flush(PM_OPERATIONAL, PM_OPERATIONAL);
+}
+
 static int show(const struct request *q, const char *heap) {
     struct info info = {.heap = heap};
     struct pm_error err;
@@ -244,8 +297,10 @@ static int show(const struct request *q, const char *heap) {
         status = pm_recover(&how, &info.found, &err);
         progress_end();
     }
-    if (status == PM_OK && !q->leaks)
+    if (status == PM_OK && !q->leaks && !q->tree)
         status = census_take(&info.census, &err);
+    if (status != PM_OK && pm_heap.busy)
+        return show_busy(q, heap, &err);
     if (status != PM_OK) {
         copy_explain(&err);
         pm_say("%s", err.text);
@@ -255,6 +310,8 @@ static int show(const struct request *q, const char *heap) {
     }
     if (q->leaks)
         return show_leaks(q, &info);
+    if (q->tree)
+        return show_tree(q, heap);
     if (q->svg || q->html)
         return show_picture(q, &info);
     if (q->json)
@@ -280,6 +337,9 @@ int main(int argc, char **argv) {
     if (q.leaks && (q.map || q.svg || q.html || q.diff))
         cli_wrong(&tool, "--leaks goes with --json only");
     bool picture = q.svg || q.html;
+    bool others = q.map || picture || q.diff || q.leaks || q.nodes || q.medium || q.follow;
+    if ((q.tree && others) || (!q.tree && (q.depth || q.width)))
+        cli_wrong(&tool, "--tree goes with --depth, --width and --json, and they with it");
     if (picture + q.json > 1 || (q.svg && q.html) || (picture && q.map))
         cli_wrong(&tool, "--svg, --html, --json and --map: one of them");
     if ((picture || q.diff) && (q.nodes || q.medium || q.follow || (q.diff && (picture || q.map))))

@@ -354,6 +354,10 @@ static void take_figure(unsigned name, const struct value *v, struct dwarf_entry
         out->size = v->number;
         out->has_size = true;
         break;
+    case 0x0c: // bit_offset
+        out->bit_offset = v->number;
+        out->from_top = true;
+        break;
     case 0x0d:
         out->bit_size = v->number;
         break;

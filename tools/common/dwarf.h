@@ -28,6 +28,7 @@ struct dwarf_entry {
     bool has_size;
     uint64_t encoding;
     uint64_t member_at, bit_size, bit_offset;
+    bool from_top; // bit_offset counts from the highest bit of its `size` bytes, as in DWARF 2 to 4
     uint64_t count; // of an array: elements; UINT64_MAX: not said
     int64_t value;  // of an enumerator
     uint64_t address;

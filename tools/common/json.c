@@ -61,6 +61,11 @@ void json_real(struct json *j, const char *key, double value) {
     fprintf(j->out, "%.6f", value);
 }
 
+void json_literal(struct json *j, const char *key, const char *text) {
+    put_key(j, key);
+    fputs(text, j->out);
+}
+
 void json_bool(struct json *j, const char *key, bool value) {
     put_key(j, key);
     fputs(value ? "true" : "false", j->out);

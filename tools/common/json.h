@@ -21,6 +21,8 @@ void json_close(struct json *j, char bracket);
 void json_text(struct json *j, const char *key, const char *value);
 void json_number(struct json *j, const char *key, uint64_t value);
 void json_real(struct json *j, const char *key, double value);
+// A number that is written already, or true or false.
+void json_literal(struct json *j, const char *key, const char *text);
 void json_bool(struct json *j, const char *key, bool value);
 // Ends the line after the outermost value.
 void json_end(struct json *j);
