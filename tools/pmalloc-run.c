@@ -130,6 +130,17 @@ static const char *absolute(const char *path, const char *before) {
     return out;
 }
 
+// A colon in a path would make two directories of it. Further ones are written with a slash.
+static void check_colon(const char *value) {
+    for (const char *colon = strchr(value, ':'); colon; colon = strchr(colon + 1, ':')) {
+        const char *next = colon + 1;
+        if (!memchr(next, '/', strcspn(next, ":")))
+            fail("PMALLOC_HEAP=%.200s: a colon separates two directories, and '%.*s' names none; "
+                 "the name of a heap has no colon. Is a second directory meant, write ./%.*s",
+                 value, (int)strcspn(next, ":"), next, (int)strcspn(next, ":"), next);
+    }
+}
+
 static void check_roots(const char *value) {
     static struct pm_spec specs[PM_ROOT_MAX];
     struct pm_error why;
@@ -146,6 +157,7 @@ static void set(const char *name, const char *value) {
         check_roots(value);
         value = *value == '@' ? absolute(value + 1, "@") : value;
     } else if (strcmp(name, "PMALLOC_HEAP") == 0) {
+        check_colon(value);
         value = absolute(value, "");
     }
     if (setenv(name, value, 1) != 0)

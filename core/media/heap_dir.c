@@ -192,6 +192,41 @@ static int check_dir(struct pm_error *err) {
                    (unsigned)st.st_mode & 0777, pm_heap.dir);
 }
 
+// What to do next, if the directory cannot be made or opened for this reason.
+static int say_dir(const char *what, int error, struct pm_error *err) {
+    const char *slash = strrchr(pm_heap.dir, '/');
+    int parent = slash && slash > pm_heap.dir ? (int)(slash - pm_heap.dir) : 0;
+    bool make = *what == 'm';
+    int status = pm_fail(err, PM_OPERATIONAL, "%.300s: cannot %s the heap directory: %s",
+                         pm_heap.dir, what, pm_strerror(error));
+    size_t at = strlen(err->text), room = sizeof err->text - at;
+    if (error == ENOENT && make && parent)
+        snprintf(err->text + at, room, "; make its parent first: mkdir -p '%.*s'", parent,
+                 pm_heap.dir);
+    else if (error == ENOENT)
+        snprintf(err->text + at, room,
+                 "; is the name right? The first program that is started on "
+                 "a heap makes it");
+    else if (error == EACCES || error == EPERM)
+        snprintf(err->text + at, room, "; user %u may not: %s", (unsigned)geteuid(),
+                 make ? "name a directory in one of your own"
+                      : "a heap belongs to one user, name "
+                        "one of your own");
+    else if (error == EROFS)
+        snprintf(err->text + at, room, "; name a directory on a file system that can be written");
+    return status;
+}
+
+static int say_link(struct pm_error *err) {
+    char to[300];
+    ssize_t len = readlink(pm_heap.dir, to, sizeof to - 1);
+    to[len > 0 ? len : 0] = '\0';
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%.150s: cannot open the heap directory: it is a symbolic link, which is not "
+                   "followed; name what it points to%s%s",
+                   pm_heap.dir, *to ? ": " : "", to);
+}
+
 // Makes the directory, but not its parents: a mistyped path must not make a whole tree.
 static int open_dir_fd(const char *more, enum pm_open_mode mode, struct pm_error *err) {
     int fd = -1;
@@ -203,8 +238,7 @@ static int open_dir_fd(const char *more, enum pm_open_mode mode, struct pm_error
     for (unsigned tries = 0; fd < 0 && tries < REMOVALS; tries++) {
         dir_made = mode == PM_OPEN_CREATE && mkdir(pm_heap.dir, 0700) == 0;
         if (mode == PM_OPEN_CREATE && !dir_made && errno != EEXIST)
-            return pm_fail(err, PM_OPERATIONAL, "%s: cannot make the heap directory: %s",
-                           pm_heap.dir, pm_strerror(errno));
+            return say_dir("make", errno, err);
         fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0 && (mode != PM_OPEN_CREATE || errno != ENOENT))
             break;
@@ -225,8 +259,7 @@ static int open_dir_fd(const char *more, enum pm_open_mode mode, struct pm_error
         }
         if (dir_made)
             rmdir(pm_heap.dir);
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap directory: %s", pm_heap.dir,
-                       link ? "it is a symbolic link, which is not followed" : pm_strerror(saved));
+        return link ? say_link(err) : say_dir("open", saved, err);
     }
     pm_heap.dir_fd = pm_os_fd_high(fd);
     return PM_OK;

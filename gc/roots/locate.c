@@ -161,8 +161,11 @@ static int find_object(struct query *q, struct pm_object *out) {
     }
     pm_object_each(match_step, &s);
     if (s.count == 0)
-        return pm_fail(q->err, PM_USAGE, "no program or library %s is loaded; loaded: %s", s.name,
-                       s.loaded);
+        return pm_fail(
+            q->err, PM_USAGE,
+            "no program or library %s is loaded; loaded: %s (a variable of a C++ scope is "
+            "%s::%s)",
+            s.name, s.loaded, s.name, *q->spec->name ? q->spec->name : "NAME");
     if (s.count > 1)
         return pm_fail(q->err, PM_USAGE, "%s is both %s and %s; give the full name", s.name,
                        s.found.name, s.second);

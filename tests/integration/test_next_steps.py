@@ -15,6 +15,7 @@ import subprocess
 import pytest
 from conftest import app, compiled, linked, room, succeeds, tmpfs
 from tool_heaps import (
+    BUILD,
     INFO,
     RECOVER,
     RUN,
@@ -482,3 +483,50 @@ def test_values_that_cannot_be_printed(shm, clean):
     one_line(call(INFO, "--tree", "*", shm / "other"), "pmalloc-info", 8, "build it with -g")
     shutil.copy("/bin/true", copy)
     one_line(call(INFO, "--tree", "*", shm / "other"), "pmalloc-info", 8, "is another build")
+
+
+# ---- The name of a heap.
+
+
+def test_names_that_are_no_heap(shm):
+    def said(*argv, status=125):
+        done = call(*argv)
+        assert done.returncode == status and len(done.stderr.splitlines()) == 1, done
+        return done.stderr
+
+    start = ("-r", "store", SHELL)
+    line = said(RUN, "-H", shm / "no" / "such" / "heap", *start)
+    assert "No such file or directory" in line
+    assert f"make its parent first: mkdir -p '{shm}/no/such'" in line
+    (shm / "heap").mkdir(mode=0o700)
+    (shm / "link").symlink_to(shm / "heap")
+    line = said(RUN, "-H", shm / "link", *start)
+    assert f"a symbolic link, which is not followed; name what it points to: {shm}/heap" in line
+    line = said(INFO, shm / "none", status=8)
+    assert "is the name right? The first program that is started on a heap makes it" in line
+    line = said(RUN, "-H", shm / "a:b", *start)
+    assert "a colon separates two directories, and 'b' names none" in line
+    assert [path.name for path in shm.iterdir() if path.name in ("a", "b")] == []
+    line = said(RUN, "-H", shm / "heap", "-r", "app:book", SHELL)
+    assert "no program or library app is loaded" in line
+    assert "(a variable of a C++ scope is app::book)" in line
+
+
+def test_the_page_fits_a_narrow_screen(clean):
+    page = succeeds(call(INFO, "--html", clean))
+    assert '<meta name="viewport" content="width=device-width">' in page
+    assert "svg{max-width:100%;height:auto}" in page and "@media(max-width:600px)" in page
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_heap_where_the_user_may_not(shm):
+    shm.chmod(0o755)
+    succeeds(call(RUN, "-H", shm / "mine", "-r", "store", SHELL))
+    other = ("setpriv", "--reuid", "12345", "--clear-groups")
+    for tool in ("new", "mine"):
+        done = call(*other, SHELL, LD_PRELOAD=f"{BUILD}/libpmalloc_preload.so",
+                    PMALLOC_HEAP=str(shm / tool), PMALLOC_ROOTS="store", PMALLOC_PROGRAM="kvshell")
+        if done.returncode != 125:
+            pytest.skip("the build directory cannot be reached by others")
+        assert "Permission denied; user 12345 may not: " in done.stderr, done
+        assert "of your own" in done.stderr

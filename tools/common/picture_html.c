@@ -15,7 +15,10 @@ static const char style[] =
     "table{border-collapse:collapse;margin:8px 0}th,td{padding:3px 10px;text-align:left;"
     "border-bottom:1px solid #ddd;vertical-align:top}td.n{text-align:right}"
     ".bar{height:12px;background:#c9dcf2;width:200px}.bar div{height:12px;background:#2f6db5}"
-    "h1{font-size:20px;overflow-wrap:anywhere}h2{font-size:16px;margin-top:28px}";
+    "h1{font-size:20px;overflow-wrap:anywhere}h2{font-size:16px;margin-top:28px}"
+    // On a narrow screen nothing is cut: pictures shrink, words break, bars are shorter.
+    "svg{max-width:100%;height:auto}td,th{overflow-wrap:anywhere}"
+    "@media(max-width:600px){.bar{width:60px}th,td{padding:3px 4px}}";
 
 static void row(const char *name, const char *value) {
     printf("<tr><th>%s</th><td>", name);
@@ -137,7 +140,8 @@ static void put_large(const struct census *c) {
 }
 
 void picture_html(const struct picture *p) {
-    puts("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    puts("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+         "<meta name=\"viewport\" content=\"width=device-width\">");
     printf("<title>");
     picture_text(p->info->heap);
     printf("</title><style>%s</style></head><body>\n<h1>", style);
