@@ -12,6 +12,7 @@
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -61,14 +62,36 @@ bool pm_os_advise(void *at, size_t len, int advice) {
     return status == 0;
 }
 
+static bool limit_fds(const struct rlimit *limit) {
+    return syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, limit, NULL) == 0;
+}
+
+// Above the program's limit, so that it can open as many as it could. The kernel's table grows to
+// the highest number used.
+#define HIGHEST ((rlim_t)32 << 10)
+
+static int above_limit(int fd, const struct rlimit *limit) {
+    struct rlimit more = {limit->rlim_cur + 64, limit->rlim_max};
+    if (limit->rlim_cur > HIGHEST || limit->rlim_cur == limit->rlim_max)
+        return -1;
+    if (more.rlim_cur > more.rlim_max)
+        more.rlim_cur = more.rlim_max;
+    if (!limit_fds(&more))
+        return -1;
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, (int)limit->rlim_cur);
+    limit_fds(limit);
+    return high;
+}
+
 int pm_os_fd_high(int fd) {
     struct rlimit limit;
     if (fd < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return fd;
     int saved = errno;
-    // The kernel's table grows to the highest number used. So do not go above 1024.
+    int high = above_limit(fd, &limit);
     rlim_t top = limit.rlim_cur > 1024 ? 1024 : limit.rlim_cur;
-    int high = top > 64 ? fcntl(fd, F_DUPFD_CLOEXEC, (int)top - 32) : -1;
+    if (high < 0)
+        high = top > 64 ? fcntl(fd, F_DUPFD_CLOEXEC, (int)top - 32) : -1;
     errno = saved;
     if (high < 0)
         return fd;

@@ -39,7 +39,8 @@ void *pm_os_reserve_unused(size_t bytes);
 // madvise(), repeated when it was interrupted.
 bool pm_os_advise(void *at, size_t len, int advice);
 // Moves `fd` to a high number, because programs expect low numbers to be free (`exec 3>file`,
-// dup2). Returns the new close-on-exec descriptor, or `fd` if no high number is free.
+// dup2): above the soft limit, where the hard one allows that. Returns the new close-on-exec
+// descriptor, or `fd` if no high number is free.
 int pm_os_fd_high(int fd);
 // Whether a file may grow to `size` (RLIMIT_FSIZE); if not, errno is EFBIG. Asked first, because a
 // write over the limit raises SIGXFSZ.

@@ -147,6 +147,8 @@ void pm_dir_close(void) {
     pm_heap.dir_fd = -1;
 }
 
+bool pm_dir_is_held(void) { return is_our_dir(pm_heap.dir_fd); }
+
 bool pm_dir_ready(void) {
     if (pm_fixed_is_open() || pm_heap.nameless)
         return false;

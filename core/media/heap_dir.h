@@ -31,6 +31,8 @@ void pm_dir_close(void);
 // use its number for a file of its own. False: it has gone, or the heap has no names: it lies on a
 // fixed medium, or in unnamed files.
 bool pm_dir_ready(void);
+// Whether it is, as it stands.
+bool pm_dir_is_held(void);
 // From now on `fd` is the heap's directory.
 void pm_dir_adopt(int fd);
 // Whether the directory is what an interrupted making or removal leaves. It has no superblock, and

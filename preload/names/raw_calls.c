@@ -32,6 +32,7 @@
 #include "process/advice.h"
 #include "process/fork.h"
 #include "process/kernel_stores.h"
+#include "process/own_fds.h"
 #include "process/triggers.h"
 
 // Younger than the oldest headers that this is built with.
@@ -39,6 +40,7 @@
 #define NR_FUTEX_WAIT 455
 #define NR_EPOLL_PWAIT2 441
 #define NR_PIDFD_SEND_SIGNAL 424
+#define NR_CLOSE_RANGE 436
 #define NR_MSEAL 462
 #define IO_EVENT_BYTES 32u
 
@@ -327,6 +329,14 @@ static __attribute__((noinline)) long act(long number, const long *a) {
     return -1;
 }
 
+static __attribute__((noinline)) long close_range_by_number(long from, long to, long flags) {
+    long result = pm_close_range((unsigned)from, (unsigned)to, (int)flags);
+    if (result == 0)
+        return 0;
+    errno = (int)-result;
+    return -1;
+}
+
 // All six arguments are passed on, whether the caller gave them or not, as libc's function does.
 EXPORT syscall_fn pm_wait_syscall __asm__("syscall");
 EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e, long f) {
@@ -343,6 +353,8 @@ EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e,
         struct pm_fork_call call = {number, {a, b, c, d, e, f}};
         return make_process(next, &call);
     }
+    if (number == NR_CLOSE_RANGE)
+        return close_range_by_number(a, b, c);
     if (!pm_calls_recorded)
         return next(number, a, b, c, d, e, f);
     return recorded(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});

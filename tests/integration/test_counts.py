@@ -64,3 +64,18 @@ def test_file_size_for_good(shm, mode):
     assert "RLIMIT_FSIZE" in done.stderr and "hard limit" in done.stderr, said(done)
     assert succeeds(run([program], **settings)) == f"all\n{SMALL}\n"
     assert succeeds(run([program, "check"], **settings)) == "all blocks\n"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("soft, hard", [(64, 1024), (1024, 4096)])
+def test_descriptors(shm, mode, soft, hard):
+    """All numbers below the limit are the program's. What it closes as a range are its own."""
+    program = compiled("fds.c", "-D_GNU_SOURCE=", "-O1")
+    script = f"ulimit -Sn {soft}; ulimit -Hn {hard}; exec {program}"
+    right = succeeds(run(["sh", "-c", script], preload=False))
+    assert right.startswith(f"opened {soft - 3}, EMFILE\nclosed -1 0\n")
+    settings = placed(MODES[mode], shm)
+    done = run(["sh", "-c", script], PROGRAM="fds", **settings)
+    assert (done.returncode, done.stdout, done.stderr) == (0, right, ""), said(done)
+    if "HEAP" in settings:
+        assert succeeds(run([program, "check"], **settings)) == "99\n"

@@ -189,6 +189,7 @@ def test_exports_are_libcs_names_and_our_own():
     others -= {"madvise", "mprotect", "pkey_mprotect", "mremap", "mseal"}  # advice.c
     others -= {"mmap", "mmap64", "munmap"}  # the same
     others -= {"tss_create", "tss_delete"}  # keys.c
+    others -= {"close_range", "closefrom"}  # closes.c
     others -= {"dprintf", "vdprintf", "__dprintf_chk", "__vdprintf_chk"}  # streams.c
     waits = (ROOT / "preload" / "names" / "waits.c").read_text()
     others -= {"syscall", *re.findall(r"\bX\(\w+, (\w+),", waits)}  # the calls that may sleep

@@ -41,16 +41,35 @@ static void test_fd_high(void) {
     char byte = 0;
     CHECK(write(pair[1], "z", 1) == 1 && read(high, &byte, 1) == 1 && byte == 'z');
     CHECK_EQ(pm_os_fd_high(-1), -1);
-    // Where the limit allows no high number, the low one stays.
-    struct rlimit limit, low;
-    getrlimit(RLIMIT_NOFILE, &limit);
-    low = limit;
-    low.rlim_cur = 40;
-    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-    CHECK_EQ(pm_os_fd_high(pair[1]), pair[1]);
-    setrlimit(RLIMIT_NOFILE, &limit);
     close(high);
     close(pair[1]);
+}
+
+// Above the soft limit, which stays. Where the hard one allows no high number, the low one stays.
+static void fds_under_limits(void) {
+    struct rlimit low, after;
+    getrlimit(RLIMIT_NOFILE, &low);
+    low.rlim_cur = 40;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    CHECK_EQ(pm_os_fd_high(dup(1)), 40);
+    CHECK_EQ(pm_os_fd_high(dup(1)), 41);
+    getrlimit(RLIMIT_NOFILE, &after);
+    CHECK(after.rlim_cur == 40 && after.rlim_max == low.rlim_max);
+    low.rlim_max = 40;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    int fd = dup(1);
+    CHECK_EQ(pm_os_fd_high(fd), fd);
+}
+
+static void test_fds_under_limits(void) {
+    int status = -1;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        fds_under_limits();
+        _exit(check_failures != 0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
 static void test_who_maps(void) {
@@ -196,6 +215,7 @@ int main(int argc, char **argv) {
         return read_from_kernel();
     RUN(reserve);
     RUN(fd_high);
+    RUN(fds_under_limits);
     RUN(who_maps);
     RUN(clock_and_cores);
     RUN(ancestors);

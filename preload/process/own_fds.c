@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "own_fds.h"
+
+#include <stddef.h>
+
+#include "base/bare_thread.h"
+#include "base/os.h"
+#include "base/os_file.h"
+#include "media/file.h"
+#include "media/fixed.h"
+#include "media/heap.h"
+#include "media/heap_dir.h"
+#include "media/work_copy.h"
+
+// Younger than the oldest headers that this is built with.
+#define NR_CLOSE_RANGE 436
+#define CLOSES_ON_EXEC 4 // CLOSE_RANGE_CLOEXEC
+
+// Calls `fn` for each descriptor that is ours, whatever the program has done to its number.
+static void each(void (*fn)(int fd, void *arg), void *arg) {
+    for (size_t i = 0; i < pm_heap_file_count(); i++) {
+        const struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
+        if (file->fd > 0 && pm_file_is_ours(file)) // 0: it was never opened
+            fn(file->fd, arg);
+        if (file->fd > 0 && pm_heap_files[i].holds == PM_FILE_DATA)
+            fn(pm_work_fd(file), arg);
+    }
+    if (pm_dir_is_held())
+        fn(pm_heap.dir_fd, arg);
+    for (PM_EACH_MEDIUM(m)) {
+        if (pm_os_fd_is(m->lock, m->dev, m->ino))
+            fn(m->lock, arg);
+        if (pm_os_fd_is(m->gate, m->gate_dev, m->gate_ino))
+            fn(m->gate, arg);
+    }
+}
+
+struct next {
+    unsigned from, first; // the lowest one from there on
+    bool found;
+};
+
+static void lower(int fd, void *arg) {
+    struct next *next = arg;
+    if (fd >= 0 && (unsigned)fd >= next->from && (!next->found || (unsigned)fd < next->first)) {
+        next->first = (unsigned)fd;
+        next->found = true;
+    }
+}
+
+static long close_raw(unsigned from, unsigned to, int flags) {
+    return pm_bare_call(NR_CLOSE_RANGE, from, to, flags, 0);
+}
+
+long pm_close_range(unsigned from, unsigned to, int flags) {
+    long result = 0;
+    if (flags & CLOSES_ON_EXEC || from > to || !pm_heap_is_held())
+        return close_raw(from, to, flags);
+    for (bool more = true; more && result == 0;) {
+        struct next next = {.from = from};
+        each(lower, &next);
+        more = next.found && next.first < to;
+        unsigned end = next.found && next.first <= to ? next.first : to;
+        bool ours = next.found && next.first <= to;
+        if (!ours || end > from)
+            result = close_raw(from, ours ? end - 1 : end, flags);
+        from = end + 1;
+    }
+    return result;
+}

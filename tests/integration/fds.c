@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Opens as many descriptors as it can, and closes all from some number on. Prints what it finds,
+// which is the same with each malloc.
+// fds check: prints what the root holds.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MOST 8192
+#define NR_CLOSE_RANGE 436
+
+char *root;
+
+static void open_all(void) {
+    static int fd[MOST];
+    int count = 0, error;
+    while (count < MOST && (fd[count] = open("/dev/null", O_RDONLY)) >= 0)
+        count++;
+    error = errno;
+    for (int i = 0; i < count; i++)
+        close(fd[i]);
+    printf("opened %d, %s\n", count, error == EMFILE ? "EMFILE" : "");
+}
+
+// Which are open, beside the one that reads the list.
+static int list(char *open_ones) {
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+    memset(open_ones, 0, MOST);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;) {
+        int fd = atoi(e->d_name);
+        if (e->d_name[0] != '.' && fd != dirfd(dir) && fd < MOST) {
+            open_ones[fd] = 1;
+            count++;
+        }
+    }
+    closedir(dir);
+    return count;
+}
+
+static void close_from(int how, int low) {
+    if (how == 0)
+        closefrom(low);
+    else if (how == 1)
+        close_range((unsigned)low, ~0u, 0);
+    else
+        syscall(NR_CLOSE_RANGE, low, ~0u, 0);
+}
+
+// What was not opened here stays, and what was is closed.
+static void close_all(void) {
+    static char before[MOST], after[MOST];
+    for (int how = 0; how < 3; how++) {
+        list(before);
+        int low = open("/dev/null", O_RDONLY);
+        for (int i = 0; i < 20; i++)
+            open("/dev/null", O_RDONLY);
+        close_from(how, low);
+        list(after);
+        printf("closed %d %d\n", fcntl(low + 10, F_GETFD), memcmp(before, after, MOST));
+        root = realloc(root, 100000u * (unsigned)(how + 2));
+        memset(root, 'a' + how, 100000);
+    }
+    close_range(40, 50, 0);
+    printf("a part %d\n", memcmp(before, after, MOST));
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "check") == 0) {
+        printf("%d\n", root ? root[0] : 0);
+        return 0;
+    }
+    root = malloc(100000);
+    open_all();
+    close_all();
+    open_all();
+    return 0;
+}
