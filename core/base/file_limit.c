@@ -11,7 +11,8 @@
 #include "lock.h"
 #include "message.h"
 
-static struct rlimit first = {RLIM_INFINITY, RLIM_INFINITY};
+static struct rlimit first;
+static bool known;               // `first`: the program has set a limit
 static _Atomic unsigned changes; // odd while it is lifted; changed in turn
 // In its turn, and while it is lifted.
 static struct rlimit programs;
@@ -54,11 +55,6 @@ static bool allows(const struct rlimit *limit, uint64_t size) {
     return limit->rlim_cur == RLIM_INFINITY || size <= limit->rlim_cur;
 }
 
-void pm_file_limit_begin(void) {
-    if (!get(&first))
-        first = (struct rlimit){RLIM_INFINITY, RLIM_INFINITY};
-}
-
 static void say_forbidden(void) {
     static _Atomic bool said;
     if (!atomic_exchange(&said, true))
@@ -73,7 +69,7 @@ static bool lift(uint64_t size) {
     struct rlimit soft = {first.rlim_cur, programs.rlim_max};
     if (soft.rlim_cur > soft.rlim_max)
         soft.rlim_cur = soft.rlim_max;
-    if (!allows(&first, size))
+    if (!known || !allows(&first, size))
         return false;
     bool good = (allows(&soft, size) && set(&soft)) || set(&first);
     if (!good)
@@ -98,13 +94,20 @@ static struct pm_file_room lift_or_join(uint64_t size) {
 }
 
 // What was read while another call had lifted the limit says nothing.
-struct pm_file_room pm_file_room(uint64_t size) {
+bool pm_file_limit_allows(uint64_t size) {
     struct rlimit now;
     int saved = errno;
     unsigned before = atomic_load_explicit(&changes, memory_order_acquire);
-    bool plain = !(before & 1) && (!get(&now) || allows(&now, size)) &&
-                 before == atomic_load_explicit(&changes, memory_order_acquire);
-    struct pm_file_room room = plain ? (struct pm_file_room){.good = true} : lift_or_join(size);
+    bool allowed = !(before & 1) && (!get(&now) || allows(&now, size)) &&
+                   before == atomic_load_explicit(&changes, memory_order_acquire);
+    errno = saved;
+    return allowed;
+}
+
+struct pm_file_room pm_file_room(uint64_t size) {
+    int saved = errno;
+    struct pm_file_room room =
+        pm_file_limit_allows(size) ? (struct pm_file_room){.good = true} : lift_or_join(size);
     errno = room.good ? saved : EFBIG;
     return room;
 }
@@ -139,6 +142,8 @@ int pm_file_limit_set(pid_t pid, const struct rlimit *limit, struct rlimit *old)
         nanosleep(&pause, NULL);
         turn = take_turn();
     }
+    if (turn && limit && !known)
+        known = get(&first);
     int status = (int)syscall(SYS_prlimit64, pid, RLIMIT_FSIZE, limit, old);
     if (turn)
         end_turn();

@@ -13,8 +13,8 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-// Before a heap is opened: the limit is the one with which the process has begun.
-void pm_file_limit_begin(void);
+// Whether a write up to there is within the limit. A store through a mapping always is.
+bool pm_file_limit_allows(uint64_t size);
 
 struct pm_file_room {
     bool good;   // a file may grow to the size; if not, errno is EFBIG
@@ -28,7 +28,8 @@ void pm_file_room_end(struct pm_file_room room); // keeps errno
 // In a forked child: no thread of the parent's has lifted it.
 void pm_file_limit_forked(void);
 
-// The program's own prlimit(). It waits until the limit is the program's.
+// The program's own prlimit(). It waits until the limit is the program's. The first one tells what
+// the limit was. A program that sets it by a system call of its own has what it asks for.
 int pm_file_limit_set(pid_t pid, const struct rlimit *limit, struct rlimit *old);
 
 #endif

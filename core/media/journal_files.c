@@ -72,6 +72,39 @@ static const struct pm_shard *copied(unsigned file) {
     return copy ? s : NULL;
 }
 
+static bool has_space(int fd, uint64_t at, uint64_t len) {
+    long status;
+    do
+        status = syscall(SYS_fallocate, fd, 0, at, len);
+    while (status != 0 && errno == EINTR);
+    return status == 0 || errno == EOPNOTSUPP;
+}
+
+static bool is_longer(int fd, uint64_t bytes) {
+    struct stat st;
+    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size >= bytes)
+        return true;
+    struct pm_file_room room = pm_file_room(bytes);
+    bool good = room.good && syscall(SYS_ftruncate, fd, bytes) == 0;
+    pm_file_room_end(room);
+    return good;
+}
+
+// Beyond RLIMIT_FSIZE a write would be a SIGXFSZ. To lift the limit for all of the writes of a
+// commit would lift it for the program's, too. So this stores through a mapping.
+static bool store_beyond(int fd, const void *from, size_t len, uint64_t at) {
+    size_t before = at & (PM_PAGE_SIZE - 1);
+    if (!is_longer(fd, at + len) || !has_space(fd, at, len))
+        return false;
+    char *map = mmap(pm_os_place(before + len), before + len, PROT_READ | PROT_WRITE, MAP_SHARED,
+                     fd, (off_t)(at - before));
+    if (map == MAP_FAILED)
+        return false;
+    memcpy(map + before, from, len);
+    munmap(map, before + len);
+    return true;
+}
+
 static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
     int fd = fd_of(file);
     const struct pm_shard *s = copied(file);
@@ -80,10 +113,9 @@ static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
     struct pm_file *part = pm_journal_part(file);
     if (part && !pm_journal_part_store(part, file, len, &at))
         return false;
-    struct pm_file_room room = pm_file_room(at + len);
-    bool good = fd >= 0 && room.good && pm_os_write_all(fd, from, len, at);
-    pm_file_room_end(room);
-    return good;
+    if (fd >= 0 && !part && !pm_file_limit_allows(at + len))
+        return store_beyond(fd, from, len, at);
+    return fd >= 0 && pm_os_write_all(fd, from, len, at);
 }
 
 bool pm_journal_pread(int fd, void *to, size_t len, uint64_t at) {

@@ -15,7 +15,6 @@
 #include "bad_read.h"
 #include "base/cancel.h"
 #include "base/fallback.h"
-#include "base/file_limit.h"
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
@@ -160,7 +159,6 @@ static int make_ready(struct pm_error *err) {
 }
 
 static int open_chosen(struct pm_error *err) {
-    pm_file_limit_begin();
     pm_bad_reads_begin();
     int status = pm_choose_heap(&chosen, err);
     if (status == PM_OK && !chosen.without_heap)
@@ -420,7 +418,6 @@ static int open_called(const char *dir, bool existing, struct pm_error *err) {
     int status = make_ready(err);
     if (status != PM_OK)
         return status;
-    pm_file_limit_begin();
     pm_bad_reads_begin();
     pm_heap.careful = true;
     status = open_and_check(dir, existing, err);
