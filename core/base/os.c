@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "address_limit.h"
 #include "geometry.h"
 #include "os_file.h"
 
@@ -23,7 +24,7 @@ extern char **environ;
 
 // 12 TiB up to where heaps lie, clear of what sanitizers, Go and Java choose for themselves. The
 // tables lie in the first of them, so what comes and goes begins anew behind these.
-#define PLACES 0x340000000000u
+#define PLACES PM_OS_PLACES
 #define PLACES_AGAIN 0x380000000000u
 #define PLACES_END 0x400000000000u
 #define HUGE_PAGE ((uint64_t)2 << 20)
@@ -109,7 +110,7 @@ static bool within(int which, uint64_t size, int error) {
 
 bool pm_os_file_size(uint64_t size) { return within(RLIMIT_FSIZE, size, EFBIG); }
 
-bool pm_os_address_space(uint64_t bytes) { return within(RLIMIT_AS, bytes, ENOMEM); }
+bool pm_os_address_space(uint64_t bytes) { return pm_address_limit_allows(bytes); }
 
 // Calls `fn` for each line of /proc/PID/maps until it returns false.
 static void each_map(const char *pid, bool (*fn)(const char *line, void *arg), void *arg) {

@@ -31,6 +31,7 @@
 // chooses. Those belong to the program. So the modules that it loads lie where they lay, however
 // large the heap has become meanwhile. If the place is taken, the kernel chooses.
 void *pm_os_place(size_t bytes);
+#define PM_OS_PLACES 0x340000000000u // the lowest one; they end where heaps begin
 // Returns zeroed private memory for volatile metadata. The kernel provides pages only where it is
 // touched. NULL: there is no address space.
 void *pm_os_reserve(size_t bytes);

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/address_limit.h"
 #include "base/cancel.h"
 #include "base/file_limit.h"
 #include "base/lazy_table.h"
@@ -299,7 +300,8 @@ bool pm_shard_set_frontier(struct pm_shard *s, uint64_t bytes) {
     bool good = !room.good               ? false
                 : pm_heap_is_journaled() ? set_journaled_length(s, bytes)
                 : pm_heap_on_media()     ? set_file_length(s, bytes)
-                                         : pm_lazy_table_need(&s->anonymous, bytes);
+                                         : (!more || pm_address_limit_told_allows(bytes)) &&
+                                           pm_lazy_table_need(&s->anonymous, bytes);
     pm_file_room_end(room);
     if (good)
         s->frontier = bytes;

@@ -79,3 +79,13 @@ def test_descriptors(shm, mode, soft, hard):
     assert (done.returncode, done.stdout, done.stderr) == (0, right, ""), said(done)
     if "HEAP" in settings:
         assert succeeds(run([program, "check"], **settings)) == "99\n"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_addresses(shm, mode):
+    """A limit of addresses that the program sets is for its own: threads, memory, children."""
+    program = compiled("addresses.c", "-D_GNU_SOURCE=", "-O1")
+    right = succeeds(run([program], preload=False))
+    assert "own 167772160\nthreads 20\nas much" in right
+    done = run([program], **placed(MODES[mode], shm))
+    assert (done.returncode, done.stdout, done.stderr) == (0, right, ""), said(done)

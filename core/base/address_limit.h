@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// RLIMIT_AS. The heap and its tables reserve more addresses than a program limits itself to, so it
+// would be above its limit at once. The kernel's limit is the program's and what is reserved. The
+// program sees its own, and a program that it executes has that.
+#ifndef PM_ADDRESS_LIMIT_H
+#define PM_ADDRESS_LIMIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/resource.h>
+
+// The program's own prlimit() for this process, with RLIMIT_AS. [from, to): where what is reserved
+// lies, and little else.
+int pm_address_limit_set(uint64_t from, uint64_t to, const struct rlimit *limit,
+                         struct rlimit *old);
+// Whether the program's memory may have so many bytes.
+bool pm_address_limit_allows(uint64_t bytes);
+// The same by a limit that the program has set, and without a system call.
+bool pm_address_limit_told_allows(uint64_t bytes);
+// Around the execution of another program: the kernel's limit is the program's. False: it is in any
+// case.
+bool pm_address_limit_give_up(bool on);
+
+#endif
