@@ -51,7 +51,10 @@ def packages(tmp_path_factory):
 
 def test_lintian_finds_nothing(packages):
     changes = next(packages["pmalloc"].parent.glob("*.changes"))
-    done = run("lintian", "--allow-root", "--info", "--display-info", "--fail-on", "info", changes)
+    # Each release's lintian knows its own standards version alone.
+    versions = "out-of-date-standards-version,newer-standards-version"
+    done = run("lintian", "--allow-root", "--info", "--display-info", "--fail-on", "info",
+               "--suppress-tags", versions, changes)
     assert (done.returncode, done.stdout) == (0, ""), done
     named = set(packages) - {"libpmalloc0-dbgsym", "pmalloc-dbgsym"}
     assert named == {"libpmalloc0", "libpmalloc-dev", "pmalloc"}
