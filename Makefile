@@ -46,11 +46,9 @@ LIB_CFLAGS = -std=gnu11 -D_GNU_SOURCE= -fPIC -fvisibility=hidden -ftls-model=ini
 	$(WARN) $(CFLAGS) $(CPPFLAGS)
 # Users' programs: no project directory on the include path.
 APP_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) $(CPPFLAGS)
-# The sanitizer build also asserts the order of locks (core/base/lock.h). Variables lie on the stack
-# and not, as newer sanitizers have it, elsewhere: tests look at stacks, and run on their own.
+# The sanitizer build also asserts the order of locks (core/base/lock.h).
 ASAN_FLAGS = -O1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
-	-fno-omit-frame-pointer $(if $(findstring clang,$(CC)),\
-	-fsanitize-address-use-after-return=never,--param=asan-use-after-return=0)
+	-fno-omit-frame-pointer
 
 # Off by default: the hot path is inline in core's headers. With clang it needs Debian's llvm.
 ifeq ($(LTO),1)
