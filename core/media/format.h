@@ -283,7 +283,9 @@ struct pm_program {
     uint64_t main_end;
     uint64_t libs_start;
     uint64_t libs_end;
-    uint8_t pad[40];
+    // The other build that has used the heap since no word pointed into a program; 0: there is none
+    uint8_t mixed[PM_BUILD_ID_MAX];
+    uint8_t pad[8];
 };
 _Static_assert(sizeof(struct pm_program) == 384, "frozen");
 

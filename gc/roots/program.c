@@ -15,6 +15,7 @@ static struct pm_program old, now;
 static bool known;   // a program is on record
 static bool rebuilt; // this is another build
 static bool moved;   // this is the same build at other addresses
+static bool mixed;   // this is the same build, and words of another one may be in the heap
 static bool watched; // marking was asked to count
 static struct pm_stray stray;
 
@@ -36,6 +37,8 @@ static bool compare(void) {
     moved = known && !rebuilt &&
             (old.main_base != now.main_base || old.libc_base != now.libc_base ||
              old.libs_start != now.libs_start || old.libs_end != now.libs_end);
+    static const uint8_t none[sizeof old.mixed];
+    mixed = known && !rebuilt && memcmp(old.mixed, none, sizeof none) != 0;
     return true;
 }
 
@@ -50,10 +53,10 @@ void pm_stray_count(struct pm_stray *s, const uint64_t *word, const uint64_t *en
 }
 
 struct pm_stray *pm_program_stray(void) {
-    watched = compare() && (rebuilt || moved) && old.main_end;
+    watched = compare() && (rebuilt || moved || mixed) && old.main_end;
     if (!watched)
         return NULL;
-    bool main_too = rebuilt || old.main_base != now.main_base;
+    bool main_too = rebuilt || mixed || old.main_base != now.main_base;
     bool libs_too = old.libs_start != now.libs_start || old.libs_end != now.libs_end;
     stray = (struct pm_stray){
         .start = {old.main_start, old.libs_start},
@@ -80,19 +83,28 @@ static const char *id_text(const struct pm_program *p, char out[24]) {
     return p->build_id_len ? out : "none";
 }
 
+// Both builds may lie at the same addresses, so nobody can tell which of them has stored a word.
 static void say_rebuilt(bool counted, uint64_t words) {
-    char a[24], b[24],
-        count[120] = "pointers from the heap into its code or globals are not valid "
-                     "any more";
+    char a[24], b[24], count[80] = "words in the heap may";
+    struct pm_program other = old;
+    if (mixed) {
+        memcpy(other.build_id, old.mixed, sizeof other.build_id);
+        other.build_id_len = sizeof other.build_id;
+    }
+    if (counted)
+        snprintf(count, sizeof count, "%lu word%s in the heap", (unsigned long)words,
+                 words == 1 ? "" : "s");
     if (counted && words == 0)
-        snprintf(count, sizeof count, "nothing in the heap points into the other one");
-    else if (counted)
-        snprintf(count, sizeof count,
-                 "%lu word%s in the heap point%s into the other one, not valid any more",
-                 (unsigned long)words, words == 1 ? "" : "s", words == 1 ? "s" : "");
-    pm_say("the program is not the one that last used %.200s (build id differs: %s of %.200s, now "
-           "%s): %s",
-           pm_heap.dir, id_text(&old, a), old.path, id_text(&now, b), count);
+        pm_say("the program is not the one that last used %.200s (build id differs: %s of %.200s, "
+               "now %s): nothing in the heap points into the other one, so that is no harm",
+               pm_heap.dir, id_text(&other, a), old.path, id_text(&now, b));
+    else
+        pm_say("the program is not the only one that has used %.200s (build id differs: %s of "
+               "%.200s, now %s): %s point%s into such a program, and those that the other one "
+               "has stored are not valid in this one; go on with one build alone, and see `How do "
+               "I deploy a new build?` in docs/modes.md",
+               pm_heap.dir, id_text(&other, a), old.path, id_text(&now, b), count,
+               counted && words == 1 ? "s" : "");
 }
 
 static void say_moved(uint64_t words, uint64_t libs) {
@@ -111,8 +123,11 @@ void pm_program_record(void) {
         return;
     bool counted = watched && stray.counted;
     uint64_t words = stray.words[0] + stray.words[1];
-    if (rebuilt)
+    bool unsure = (rebuilt || mixed) && !(counted && words == 0);
+    if (rebuilt || unsure)
         say_rebuilt(counted, words);
+    if (unsure) // it is said at each start, until no word points into a program any more
+        memcpy(now.mixed, mixed ? old.mixed : old.build_id, sizeof now.mixed);
     if (moved && counted && words)
         say_moved(stray.words[0], stray.words[1]);
     // If such words exist, or may exist, the old addresses stay on record: in a later run at the

@@ -530,3 +530,47 @@ def test_a_heap_where_the_user_may_not(shm):
             pytest.skip("the build directory cannot be reached by others")
         assert "Permission denied; user 12345 may not: " in done.stderr, done
         assert "of your own" in done.stderr
+
+
+# ---- A new build.
+
+POINTS = """#include <stdlib.h>
+void (*work)(void *);
+struct holder { void (*work)(void *); } *holder;
+static void here(void *p) { (void)p; }
+int main(void) {
+    if (!holder) {
+        holder = calloc(1, 64);
+        holder->work = POINT ? here : NULL;
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("points", [1, 0])
+def test_each_start_of_another_build_says_so(shm, points):
+    """Until no word points into a program; and it says nothing wrong after going back."""
+    (shm / "app.c").write_text(POINTS)
+    builds = []
+    for number in (1, 2):
+        builds.append(shm / f"app{number}")
+        build_id = f"-Wl,--build-id=0x{number:02x}" + 15 * "11"
+        subprocess.run(["cc", f"-DPOINT={points}", build_id, "-o", builds[-1], shm / "app.c"],
+                       check=True)
+    old, new = builds
+
+    def start(program, *options):
+        done = call(RUN, "-H", shm / "heap", *options, program)
+        assert done.returncode == 0, done
+        return done.stderr
+
+    assert start(old, "-r", "holder") == start(old) == ""
+    first, second, back = start(new), start(new), start(old)
+    for line in (first, second, back) if points else ():
+        assert "1 word in the heap points into such a program" in line
+        assert "those that the other one has stored are not valid in this one" in line
+        assert "How do I deploy a new build?" in line
+    if not points:
+        assert "nothing in the heap points into the other one, so that is no harm" in first
+        assert second == "" and "nothing in the heap points" in back

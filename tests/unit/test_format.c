@@ -153,7 +153,8 @@ static void test_state(void) {
     FIELD(pm_program, main_end, 320, 8);
     FIELD(pm_program, libs_start, 328, 8);
     FIELD(pm_program, libs_end, 336, 8);
-    FIELD(pm_program, pad, 344, 40);
+    FIELD(pm_program, mixed, 344, 32);
+    FIELD(pm_program, pad, 376, 8);
     SIZE(pm_state, 4096);
     FIELD(pm_state, state, 0, 8);
     FIELD(pm_state, root_epoch, 8, 8);
