@@ -39,9 +39,10 @@ static struct world *image_of(const struct world *from) {
     return w;
 }
 
-// The superblock's number of applied commits is the journal's own.
+// The superblock's words on the journal are the journal's own.
 static bool same(const unsigned char *a, const unsigned char *b, uint64_t len, bool super) {
-    const size_t at = offsetof(struct pm_super_file, state.applied), next = at + sizeof(uint64_t);
+    const size_t at = offsetof(struct pm_super_file, state.lap);
+    const size_t next = offsetof(struct pm_super_file, state.applied) + sizeof(uint64_t);
     if (!super)
         return memcmp(a, b, len) == 0;
     return memcmp(a, b, at) == 0 && memcmp(a + next, b + next, len - next) == 0;
