@@ -10,7 +10,6 @@
 #include "base/os_file.h"
 #include "file.h"
 #include "heap.h"
-#include "journal_files.h"
 #include "persist.h"
 
 // Not in <linux/magic.h>.
@@ -104,6 +103,6 @@ int pm_origin_check(bool at_rest, struct pm_error *err) {
                    "was copied piece by piece need not be of one instant; nothing was changed: "
                    "use the heap itself or a backup (pmalloc-backup copies a heap as of one "
                    "instant, also while it is in use), or take the copy as it is: run "
-                   "pmalloc-recover --copy%s",
-                   pm_heap.dir, pm_journal_take_good ? " --at good" : "");
+                   "pmalloc-recover --copy",
+                   pm_heap.dir);
 }

@@ -10,7 +10,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -32,15 +31,15 @@
 #include "blocks/returns.h"
 #include "blocks/tcache.h"
 #include "fork_call.h"
+#include "fork_exclude.h"
 #include "fork_gate.h"
+#include "fork_streams.h"
 #include "fork_trap.h"
 #include "heap_copy.h"
 #include "hold.h"
 #include "media/heap_dir.h"
-#include "media/heap_files.h"
 #include "media/heap_open.h"
 #include "media/marks.h"
-#include "media/shard_make.h"
 #include "pages/extent.h"
 #include "phase.h"
 #include "private.h"
@@ -77,6 +76,7 @@ static struct fork_state {
     enum plan plan;
     struct pm_fork_gate *gate; // NULL for NOTHING and REFUSE
     bool one_thread;
+    bool streams; // see fork_streams.h
     struct pm_aside aside;
     bool trapped;        // pm_fork_trap_clear() is due
     bool parted;         // the heap has one process again: part_in_call() has seen to it
@@ -125,29 +125,11 @@ static void block_signals(void) {
 }
 
 // Gives the thread back what prepare() held off.
-static void admit(const struct fork_state *was) {
+static void admit(const struct fork_state *was, bool child) {
+    pm_fork_streams_unlock(was->streams, child);
     if (was->plan != NOTHING && was->plan != NOT_OPEN)
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &was->mask, NULL, sizeof was->mask);
     pm_cancel_release(was->cancel);
-}
-
-bool pm_fork_exclude(bool on) {
-    // Under PMALLOC_COMMIT what a child stores stays with it anyhow.
-    if (!pm_heap_on_media() || pm_heap_is_journaled())
-        return true;
-    int advice = on ? MADV_DONTFORK : MADV_DOFORK;
-    pm_shards_kept_from_children = on;
-    bool good = true;
-    uint64_t at = 0; // the kernel fails where the program has unmapped something
-    for (uint64_t len; good && (len = pm_marks_free_of_locked(PM_MARK_HOLE, &at, pm_range)) != 0;
-         at += len)
-        good = pm_os_advise(pm_heap_at(at), len, advice);
-    for (size_t i = 0; i < pm_heap_file_count(); i++) {
-        const struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
-        if (file->map && pm_heap_files[i].holds == PM_FILE_METADATA && file != &pm_heap.super_file)
-            good &= pm_os_advise(file->map, file->reach, advice);
-    }
-    return pm_roots_fork_exclude(on) && good;
 }
 
 void pm_fork_finish_copy(void) { pm_private_await(); }
@@ -206,8 +188,9 @@ enum maker { LIBC, OTHER_LIBC, US };
 static void prepare(unsigned long flags, enum maker by) {
     int saved = errno;
     struct pm_cancel cancel = pm_cancel_hold(); // fork() is no cancellation point, but close() is
+    bool streams = pm_fork_streams_lock();
     if (pm_phase_hold_start()) {
-        fork_state = (struct fork_state){.plan = NOT_OPEN, .cancel = cancel};
+        fork_state = (struct fork_state){.plan = NOT_OPEN, .cancel = cancel, .streams = streams};
         return;
     }
     if (pm_options.fork.number == PM_FORK_FOLLOW && pm_heap_on_media())
@@ -221,12 +204,14 @@ static void prepare(unsigned long flags, enum maker by) {
         become(PM_STAGE_NONE);
     }
     become(PM_STAGE_PREPARED);
-    fork_state = (struct fork_state){
-        .saved_errno = saved, .cancel = cancel, .one_thread = pm_os_one_thread(), .flags = flags};
+    fork_state = (struct fork_state){.saved_errno = saved,
+                                     .cancel = cancel,
+                                     .streams = streams,
+                                     .one_thread = pm_os_one_thread(),
+                                     .flags = flags};
     fork_state.plan = plan_for(flags, fork_state.one_thread);
     if (fork_state.plan != NOTHING) {
-        // Until our handlers have run after the fork, no signal handler may store to the heap or
-        // end the child.
+        // Until the handlers after it no signal's may store to the heap, or end the child.
         block_signals();
         fork_state.parent = getpid();
         fork_state.gate = pm_fork_gate_new();
@@ -320,13 +305,13 @@ static void hand_over(struct pm_fork_gate *gate) {
                   "over; " SEE_LIMITS);
 }
 
-static bool was_not_open(void) {
+static bool was_not_open(bool child) {
     if (fork_state.plan != NOT_OPEN)
         return false;
     int saved = errno;
     struct fork_state mine = fork_state;
     pm_phase_release_start();
-    admit(&mine);
+    admit(&mine, child);
     errno = saved;
     return true;
 }
@@ -341,7 +326,7 @@ static void part_parent(bool forked) {
 }
 
 static void after_in_parent(void) {
-    if (was_not_open())
+    if (was_not_open(false))
         return;
     bool forked = fork_state.parted ? fork_state.forked : errno == 0;
     int saved = forked ? fork_state.saved_errno : errno;
@@ -357,7 +342,7 @@ static void after_in_parent(void) {
     pm_process_each_lock(pm_unlock_raw);
     if (mine.plan == TAKE)
         pm_marks_renew(0, pm_range); // its mappings are new
-    admit(&mine);
+    admit(&mine, false);
     errno = saved;
 }
 
@@ -494,7 +479,7 @@ static void part_child(void) {
 
 static void after_in_child(void) {
     pm_postpone_here();
-    if (was_not_open())
+    if (was_not_open(true))
         return;
     if (fork_state.trapped)
         pm_fork_trap_clear();
@@ -517,7 +502,7 @@ static void after_in_child(void) {
     if (pm_heap_on_media())
         pm_background_start();
     struct fork_state mine = fork_state; // a handler may fork
-    admit(&mine);
+    admit(&mine, true);
     errno = mine.saved_errno;
 }
 

@@ -72,11 +72,6 @@ long pm_fork_call(const struct pm_fork_call *call);
 // The same for libc's _Fork(), which is `next`.
 pid_t pm_fork_bare(pid_t (*next)(void));
 
-// Children that the program makes without libc skip the handlers. With `on`, such a child finds
-// nothing at the addresses of the heap and of the root pages. So it faults, and cannot write its
-// parent's heap. Volatile memory is left alone. False: the kernel has refused.
-bool pm_fork_exclude(bool on);
-
 // Waits for the copier, which a forked child may still have. Called before system calls that fail
 // in a process with several threads.
 void pm_fork_finish_copy(void);

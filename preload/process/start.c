@@ -25,6 +25,7 @@
 #include "commits.h"
 #include "descent.h"
 #include "fork.h"
+#include "fork_exclude.h"
 #include "leaks.h"
 #include "leaks_asked.h"
 #include "marking/forms.h"
