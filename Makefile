@@ -188,11 +188,14 @@ $(LIBS): $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
 $(BUILD)/libpmalloc_preload.so:
 	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) -lpthread
 
-# Its syncs go through names that a layer below a program defines (tests/integration/lost_writes.c).
+# Some calls of its own go through names that a layer below a program defines: lost_writes.c,
+# bad_range.c in tests/integration.
+comma := ,
+SEEN_CALLS = syscall pwrite madvise mmap
 SEEN = $(BUILD)/seen/libpmalloc_preload.so
 $(SEEN): $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
 	@mkdir -p $(@D)
-	$(LINK) $(filter-out %=syscall %=pwrite,$(SO_LDFLAGS)) -o $@ $(filter %.o,$^) -lpthread
+	$(LINK) $(filter-out $(SEEN_CALLS:%=-Wl$(comma)--wrap=%),$(SO_LDFLAGS)) -o $@ $(filter %.o,$^) -lpthread
 
 $(BUILD)/libpmalloc.so:
 	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F).$(SOVERSION) -o $@ $(filter %.o,$^) -lpthread

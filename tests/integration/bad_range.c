@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "layer.h"
+#include "raw_call.h"
 
 enum { POPULATE_READ = 22, POPULATE_WRITE };
 
@@ -34,11 +35,11 @@ ssize_t pread(int fd, void *to, size_t len, off_t at) {
         errno = EIO;
         return -1;
     }
-    return syscall(SYS_pread64, fd, to, len, at);
+    return done(raw(SYS_pread64, fd, (long)to, (long)len, at, 0, 0));
 }
 
 void *mmap(void *at, size_t length, int prot, int flags, int fd, off_t offset) {
-    long map = syscall(SYS_mmap, at, length, prot, flags, fd, offset);
+    long map = done(raw(SYS_mmap, (long)at, (long)length, prot, flags, fd, offset));
     if (map != -1 && fd >= 0 && flags & MAP_PRIVATE && is_bad(fd) && count < 8)
         mapped[count++] = (struct mapping){(uintptr_t)map, (uintptr_t)map + length, offset};
     return (void *)map;
@@ -54,5 +55,5 @@ int madvise(void *at, size_t length, int advice) {
             return -1;
         }
     }
-    return (int)syscall(SYS_madvise, at, length, advice);
+    return (int)done(raw(SYS_madvise, (long)at, (long)length, advice, 0, 0, 0));
 }

@@ -36,30 +36,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "raw_call.h"
+
 enum { PAGE = 4096, CHUNK = 64 * PAGE, PATH = 2048 };
 #ifndef SYS_cachestat
 #define SYS_cachestat 451
 #endif
-
-// Raw, because the names below are those of libc, and because libc may not be ready.
-static long raw(long number, long a, long b, long c, long d, long e, long f) {
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    register long r9 __asm__("r9") = f;
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-
-static long done(long result) {
-    if (result >= 0 || result < -4095)
-        return result;
-    errno = (int)-result;
-    return -1;
-}
 
 static char root[PATH], disk[PATH], only[256];
 static long fail_at;

@@ -174,7 +174,7 @@ def test_a_collection_beside_the_program(data, shop, shm):
     from_byte = FILES["heap.0 middle"][0]
     env = environment(**{data: heap}, ROOTS="store", COMMIT="output", COLLECT="background")
     env |= {"BAD_NAME": "/heap/heap.0", "BAD_AT": str(from_byte), "BAD_HOW": "mapped"}
-    env["LD_PRELOAD"] = f"{layer}:{env['LD_PRELOAD']}"
+    env["LD_PRELOAD"] = f"{layer}:{BUILD / 'seen' / 'libpmalloc_preload.so'}"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     program = subprocess.Popen([app("kvshell")], env=env, text=True, **pipes)
     try:
