@@ -241,8 +241,10 @@ static void check_request(const struct request *q) {
         cli_wrong(&tool, "--yes goes with --drop-root, --purge, or --make --force");
     unsigned forms;
     if (q->pointers && !pm_forms_parse(q->pointers, &forms))
-        cli_wrong(&tool, "--pointers %s: use plain, or some of tagged,unaligned,relative,base32",
-                  q->pointers);
+        cli_wrong(
+            &tool,
+            "--pointers %s: use plain, or some of tagged,unaligned,relative,base32,end,before",
+            q->pointers);
     bool works = q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good ||
                  q->pointers || q->rename_root;
     if (makes && (works || q->purge))

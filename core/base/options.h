@@ -50,8 +50,8 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "something else, and the rest names the start of a block, or one of the next 15 bytes. "     \
       "unaligned: at any byte. relative: the distance from the word itself. base32: 32 bits, an "  \
       "eighth of the distance from the start of the heap. end: one past the end of a block, "      \
-      "where another one begins; this keeps many dead blocks. Unset: what the heap was used "      \
-      "with last, or tagged")                                                                      \
+      "where another one begins; this keeps many dead blocks. before: an address before a block, " \
+      "by no more than the block is long. Unset: what the heap was used with last, or tagged")     \
     X(check, "PMALLOC_CHECK", PM_TYPE_CHOICE, "abort", "abort|report|strict",                      \
       "What happens on a bad free or realloc. abort: the program aborts. report: one line, and "   \
       "the request is ignored. strict: as abort, also for pointers from outside the heap")         \

@@ -22,7 +22,10 @@ static int match(struct cds_lfht_node *node, const void *key) {
 
 static void fill(size_t n) {
     urcu_memb_register_thread();
-    store = cds_lfht_new_flavor(1024, 1, 0, 0, &urcu_memb_flavor, NULL);
+    size_t buckets = 1024;
+    while (buckets < n / 4)
+        buckets *= 2;
+    store = cds_lfht_new_flavor(buckets, 1, 0, 0, &urcu_memb_flavor, NULL);
     for (size_t i = 0; i < n; i++) {
         struct item *item = calloc(1, sizeof *item);
         item->value = i;
@@ -30,7 +33,6 @@ static void fill(size_t n) {
         cds_lfht_add(store, hash_of(i), &item->node);
         urcu_memb_read_unlock();
     }
-    cds_lfht_resize(store, n / 2);
     urcu_memb_unregister_thread();
 }
 
