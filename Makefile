@@ -195,7 +195,8 @@ SEEN_CALLS = syscall pwrite madvise mmap
 SEEN = $(BUILD)/seen/libpmalloc_preload.so
 $(SEEN): $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
 	@mkdir -p $(@D)
-	$(LINK) $(filter-out $(SEEN_CALLS:%=-Wl$(comma)--wrap=%),$(SO_LDFLAGS)) -o $@ $(filter %.o,$^) -lpthread
+	$(LINK) $(filter-out $(SEEN_CALLS:%=-Wl$(comma)--wrap=%),$(SO_LDFLAGS)) -o $@ \
+		$(filter %.o,$^) -lpthread
 
 $(BUILD)/libpmalloc.so:
 	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F).$(SOVERSION) -o $@ $(filter %.o,$^) -lpthread

@@ -30,8 +30,9 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "The memory from which the collector starts: [object:]symbol, [object:]* or "                \
       "[object:]+OFFSET/LENGTH")                                                                   \
     X(rootless, "PMALLOC_ROOTLESS", PM_TYPE_CHOICE, "say", "say|quiet",                            \
-      "What is said of a named heap that no root reaches, of which nothing is found again. say: "  \
-      "one line at the end that counts what is thrown away. quiet: nothing")                       \
+      "What is said of a named heap that no root reaches, of which nothing is found again, and "   \
+      "of a root that the program sets up anew, so that nothing reaches what it led to. say: one " \
+      "line that counts what is thrown away. quiet: nothing")                                      \
     X(limit, "PMALLOC_LIMIT", PM_TYPE_SIZE, "1T", "4M to 16T",                                     \
       "The largest size of the heap. Beyond it malloc fails with ENOMEM")                          \
     X(shard, "PMALLOC_SHARD", PM_TYPE_SIZE, "1T", "4M to 1T",                                      \

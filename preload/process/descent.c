@@ -27,11 +27,13 @@ static bool is_owner_variable(const char *variable) {
 }
 
 // What an ancestor has said is not true any more. A program may change the list, so it is a copy.
-void pm_descent_tell(void) {
+void pm_descent_tell(char **before) {
     const char *dir = pm_options.heap.text[0] ? pm_options.heap.text : pm_heap.dir;
     const struct pm_state *state = &pm_heap.super->state;
     size_t count = 0, kept = 0, room = strlen(dir) + 128;
     int saved = errno;
+    if (environ != before) // a root has restored what an earlier process had there
+        return;
     while (environ && environ[count])
         count++;
     // Not as our own memory: a constructor may have put blocks into the list.

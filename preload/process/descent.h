@@ -12,8 +12,9 @@
 
 #include <stdbool.h>
 
-// Before main: this process has a heap, and says so to those that it will start.
-void pm_descent_tell(void);
+// Before main: this process has a heap, and says so to those that it will start. `before` is the
+// environment as it was before roots were restored.
+void pm_descent_tell(char **before);
 // Whether the process that has set the environment owned the heap. Not where it is this process,
 // which has executed another program since then.
 bool pm_descends_from_owner(const char *dir);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/cancel.h"
+#include "base/options.h"
 #include "base/os.h"
 #include "blocks/alloc.h"
 #include "blocks/population.h"
@@ -209,6 +210,8 @@ static void note(const void *at, uint64_t len, const char *name, void *unused) {
 }
 
 void pm_replaced_note(void) {
+    if (pm_options.rootless.number == PM_ROOTLESS_QUIET)
+        return;
     pm_roots_each_captured(note, NULL);
     waits_left = WAITS;
     pm_replaced_awaited = count != 0;

@@ -58,6 +58,8 @@ static uint64_t generation;
 
 const struct pm_recovery *pm_process_recovery(void) { return &recovery; }
 
+extern char **environ;
+
 bool pm_process_is_root(const void *p) { return pm_heap_on_media() && pm_roots_captured(p); }
 
 bool pm_process_default_heap(void) { return chosen.default_heap; }
@@ -367,10 +369,11 @@ static void capture_roots(void) {
 }
 
 static void begin_main(void) {
+    char **variables = environ;
     capture_roots();
     pm_fork_exclude(true);
     if (pm_heap_on_media() && !pm_heap.nameless && !by_call)
-        pm_descent_tell();
+        pm_descent_tell(variables);
     pm_phase_move(PM_READY, PM_RUNNING);
     pm_stacks_record();
     first_commit();

@@ -19,7 +19,7 @@ ALL, DIRTY = {"clean", "recovered", "dirty"}, {"dirty"}
 INFORMATIVE = [
     (r"state\.(owner_pid|owner_start|kept|live|program.*|reserved.*)", ALL, "for messages only"),
     (r"state\.doubt", ALL, "who finds it set writes the heap once more"),
-    (r"state\.applied", ALL, "of a heap in commit mode"),
+    (r"state\.(applied|lap)", ALL, "of a heap in commit mode"),
     (r"state\.(opens|bitmaps_tag)|state\.clean\..*", DIRTY, "mean something after a clean close"),
     (r"state\.state", ALL - DIRTY, "clean read as dirty is recovered as after a crash"),
     (r"state\.origin\..*", ALL, "the case is a copy, which has none (test_copies.py)"),

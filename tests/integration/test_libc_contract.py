@@ -190,6 +190,11 @@ def test_exports_are_libcs_names_and_our_own():
     others -= {"mmap", "mmap64", "munmap"}  # the same
     others -= {"tss_create", "tss_delete"}  # keys.c
     others -= {"close_range", "closefrom"}  # closes.c
+    others -= {"thrd_create"}  # threads.c
+    others -= set(
+        "sigaction __sigaction sigaltstack signal bsd_signal ssignal sysv_signal __sysv_signal "
+        "sigset sigignore siginterrupt sigvec".split()
+    )  # handlers.c
     others -= {"dprintf", "vdprintf", "__dprintf_chk", "__vdprintf_chk"}  # streams.c
     waits = (ROOT / "preload" / "names" / "waits.c").read_text()
     others -= {"syscall", *re.findall(r"\bX\(\w+, (\w+),", waits)}  # the calls that may sleep

@@ -4,6 +4,9 @@
 # What the guest does with one medium. vm-test writes /job, which calls these functions, and /init
 # runs it. Each medium has a port to the host; ledger.py reads all that is said there.
 
+# What its programs leave behind is meant so.
+export PMALLOC_ROOTLESS=quiet
+
 # Replaces the shell by the program, so that the process in the background is the program itself.
 preloaded() { # HEAP COMMAND...
     export PMALLOC_HEAP="$1" PMALLOC_ROOTS=state LD_PRELOAD=/lib/libpmalloc_preload.so
