@@ -192,11 +192,11 @@ $(BUILD)/libpmalloc_preload.so:
 # bad_range.c in tests/integration.
 comma := ,
 SEEN_CALLS = syscall pwrite madvise mmap
-SEEN = $(BUILD)/seen/libpmalloc_preload.so
+SEEN = $(BUILD)/seen/libpmalloc_preload.so $(BUILD)/seen/libpmalloc.so.$(SOVERSION)
 $(SEEN): $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
 	@mkdir -p $(@D)
-	$(LINK) $(filter-out $(SEEN_CALLS:%=-Wl$(comma)--wrap=%),$(SO_LDFLAGS)) -o $@ \
-		$(filter %.o,$^) -lpthread
+	$(LINK) $(filter-out $(SEEN_CALLS:%=-Wl$(comma)--wrap=%),$(SO_LDFLAGS)) \
+		-Wl,-soname,$(@F) -o $@ $(filter %.o,$^) -lpthread
 
 $(BUILD)/libpmalloc.so:
 	$(LINK) $(SO_LDFLAGS) -Wl,-soname,$(@F).$(SOVERSION) -o $@ $(filter %.o,$^) -lpthread

@@ -119,6 +119,14 @@ int pm_proc_take(enum pm_proc_kept what) {
     return -1;
 }
 
+void pm_proc_each_kept(void (*fn)(int fd, void *arg), void *arg) {
+    if (root.fd >= 0 && is_ours(&root))
+        fn(root.fd, arg);
+    for (unsigned i = 0; i < PM_PROC_KEPT && keeper; i++)
+        if (kept[i].fd >= 0 && is_ours(&kept[i]))
+            fn(kept[i].fd, arg);
+}
+
 void pm_proc_give_back(int fd) {
     for (unsigned i = 0; i < PM_PROC_KEPT; i++)
         if (keeper && fd == kept[i].fd) {

@@ -31,6 +31,8 @@ enum pm_proc_kept {
 // can be had, or another thread uses the kept one.
 int pm_proc_take(enum pm_proc_kept what);
 void pm_proc_give_back(int fd);
+// Calls `fn` for each that is kept.
+void pm_proc_each_kept(void (*fn)(int fd, void *arg), void *arg);
 
 // A filter of the program's forbids the calls that are made only where /proc is not seen.
 extern _Atomic bool pm_proc_no_detour;

@@ -13,6 +13,7 @@
 static pid_t *roll;
 static size_t count;
 static bool whole;
+static pid_t whose; // the thread that has listed them: it is not on it
 
 static void add(pid_t id, void *arg) {
     (void)arg;
@@ -23,7 +24,10 @@ static void add(pid_t id, void *arg) {
 bool pm_roll_each(void (*each)(pid_t id, void *arg), void *arg) {
     if (!roll && !(roll = pm_os_reserve(PM_TASKS * sizeof *roll)))
         return pm_tasks_each_other(each, arg);
-    if (!whole) {
+    pid_t self = (pid_t)syscall(SYS_gettid);
+    if (!whole || whose != self) {
+        whole = false;
+        whose = self;
         count = 0;
         if (!pm_tasks_each_other(add, NULL))
             return false;

@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 
 #include "bare_thread.h"
+#include "os.h"
 #include "own_memory.h"
 
 #define SLOT PM_SIGNAL_STACK
@@ -41,10 +43,10 @@ static long set(const stack_t *to, stack_t *was) {
 // Another thread may be faster: then this reservation is not used.
 static struct pm_signal_stack *all_slots(void) {
     struct pm_signal_stack *all = slots, *none = NULL;
-    if (!all && pm_own_room(SLOT, SLOTS) == SLOTS && (all = pm_own_reserve(SLOT * SLOTS)) != NULL &&
-        !atomic_compare_exchange_strong(&slots, &none, all))
-        all = none;
-    return all;
+    if (all || pm_own_room(SLOT, SLOTS) != SLOTS || (all = pm_own_reserve(SLOT * SLOTS)) == NULL)
+        return all;
+    pm_os_advise(all, SLOT * SLOTS, MADV_DONTDUMP); // a core would be longer by all of it
+    return atomic_compare_exchange_strong(&slots, &none, all) ? all : none;
 }
 
 struct pm_signal_stack *pm_signal_stack_take(void) {

@@ -69,6 +69,7 @@
 //             epoch
 //     before  the clean heap, unchanged   after  a dirty heap: recovery marks
 //   pointers                     pm_forms_record()              [test_recovery_without_the_program]
+//                                pm_forms_set_mask()                           [test_boehm_masks]
 //     before  the forms of an earlier run: what only new ones reach is stored later
 //     after   a recovery without the program looks for the same
 //   lap                          pm_heap_journal()             [test_a_journal_of_another_time]

@@ -405,8 +405,8 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     memory = pm_os_reserve(memory_bytes);
     if (!memory)
         return pm_fail(err, PM_OPERATIONAL,
-                       "no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                       pm_strerror(errno));
+                       "%s: no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
+                       pm_heap.dir, pm_strerror(errno));
     crew = (struct pm_crew){.work = work_off, .start = start_marker, .join = join_marker};
     pm_crew_make(&crew, memory, markers, STACK, POOL);
     next_noted = UINT64_MAX;
@@ -414,8 +414,8 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     set_pace_of_blocks(options->stray);
     if (status == PM_OK && !pm_behind_make(&behind))
         status = pm_fail(err, PM_OPERATIONAL,
-                         "no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                         pm_strerror(errno));
+                         "%s: no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
+                         pm_heap.dir, pm_strerror(errno));
     if (status == PM_OK)
         push_pinned();
     return status;

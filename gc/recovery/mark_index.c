@@ -134,8 +134,8 @@ int pm_mark_index_make(bool beside, bool held, struct pm_error *err) {
     x->bits = pm_slab_bits;
     if (!reserve())
         return pm_fail(err, PM_OPERATIONAL,
-                       "no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                       pm_strerror(errno));
+                       "%s: no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
+                       pm_heap.dir, pm_strerror(errno));
     for (unsigned i = 0; i < pm_heap.shards; i++)
         add_shard(&pm_heap.shard[i], held);
     return PM_OK;

@@ -7,6 +7,7 @@
 #include "base/bare_thread.h"
 #include "base/os.h"
 #include "base/os_file.h"
+#include "base/proc.h"
 #include "media/file.h"
 #include "media/fixed.h"
 #include "media/heap.h"
@@ -26,6 +27,7 @@ static void each(void (*fn)(int fd, void *arg), void *arg) {
         if (file->fd > 0 && pm_heap_files[i].holds == PM_FILE_DATA)
             fn(pm_work_fd(file), arg);
     }
+    pm_proc_each_kept(fn, arg);
     if (pm_dir_is_held())
         fn(pm_heap.dir_fd, arg);
     for (PM_EACH_MEDIUM(m)) {

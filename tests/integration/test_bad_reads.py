@@ -14,6 +14,7 @@ import pytest
 from conftest import BUILD, ROOTS, app, compiled, environment, forget_origin, linked
 from conftest import refuses, run, said, start, tool
 
+SEEN = BUILD / "seen" / "libpmalloc_preload"
 SBIN = "/usr/sbin:/usr/bin:/sbin:/bin"
 # Each file that is mapped, what is left of it, and how many mappings of it come before. The first
 # mapping of `roots` only tries whether it can be mapped.
@@ -90,7 +91,8 @@ def cut(name):
 
 def under(argv, env, layer, cuts):
     env = {**env, **cuts}
-    env["LD_PRELOAD"] = ":".join(filter(None, [layer, env.get("LD_PRELOAD")]))
+    libraries = env.get("LD_PRELOAD", "").replace(f"{BUILD}/libpmalloc_preload", f"{SEEN}")
+    env["LD_PRELOAD"] = ":".join(filter(None, [layer, libraries]))
     return subprocess.run(
         [str(a) for a in argv],
         env=env,
@@ -216,7 +218,8 @@ def test_a_call_returns_an_error(name, blocked, shm):
     program.kill()
     program.communicate()
     layer, cuts = cut(name) if name else ("", {})
-    done = under([bus, heap, shm / "own", *blocked], environment(False), layer, cuts)
+    env = {**environment(False), "LD_LIBRARY_PATH": str(SEEN.parent)}
+    done = under([bus, heap, shm / "own", *blocked], env, layer, cuts)
     assert done.returncode == 0, said(done)
     if not name:
         assert (done.stdout, done.stderr) == ("opened\n", ""), said(done)

@@ -159,3 +159,16 @@ def test_a_link_in_no_block_says_so(tmp_path):
     assert done.returncode == -6, said(done)
     assert done.stderr.count("\n") == 1 and "the link lies in no block" in done.stderr
     assert done.stdout.startswith("told: ") and "the link lies in no block" in done.stdout
+
+
+@needs_headers
+def test_boehm_masks(heap):
+    """What the program says of its pointers holds for its next start, before it says it again, and
+    for a recovery without it."""
+    program = compiled("boehm_masks.c", libraries=["-lgc"])
+    done = with_gc([program, "make"], HEAP=heap, ROOTS="kept")
+    assert done.stdout == "1000\n", said(done)
+    succeeds(recover(heap))
+    assert succeeds(with_gc([program, "look"], HEAP=heap)) == "1000 4\n"
+    done = with_gc([program, "odd"])
+    assert done.returncode == 0 and "is not one row of bits" in done.stderr, said(done)

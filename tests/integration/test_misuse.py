@@ -159,10 +159,8 @@ def test_tool_on_a_running_heap(session, heap):
     for arguments in (["--check"], ["--dry-run"], [], ["--drop-root", "table", "--yes"]):
         done = recover(heap, *arguments)
         assert done.returncode == 8 and "in use by" in done.stderr, said(done)
-    assert (
-        subprocess.run([tool("pmalloc-info"), heap], capture_output=True, check=False).returncode
-        == 8
-    )
+    looks = subprocess.run([tool("pmalloc-info"), heap], capture_output=True, check=False)
+    assert looks.returncode == 0  # it only looks at the files
     work.does("grow 1")
     assert work.end() == (0, "")
     assert kept > 0

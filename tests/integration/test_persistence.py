@@ -242,7 +242,7 @@ def test_a_rebuilt_program_is_told_what_it_breaks(program, heap):
     assert figures(fixed([program], heap, "app::store,app::shapes"))["shapes"] == "1"
     done = fixed([other, "kill"], heap)
     assert re.search(
-        r"now 1234567890\): [1-9]\d* words? in the heap points? into the other one", done.stderr
+        r"now 1234567890\): [1-9]\d* words? in the heap points? into such a program", done.stderr
     ), said(done)
     shutil.rmtree(heap)
     assert figures(fixed([program], heap, "(anonymous namespace)::owner"))["owned"] == "1"
