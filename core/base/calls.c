@@ -165,8 +165,8 @@ void pm_calls_release(void) {
 static bool is_other(long number, bool by_futex) {
     if (number == SYS_restart_syscall)
         return false;
-    return (number == SYS_futex) != by_futex || number == SYS_wait4 || number == SYS_waitid ||
-           number == SYS_flock || number == SYS_fcntl || number == SYS_openat;
+    return (number == SYS_futex) != by_futex || number == SYS_flock || number == SYS_fcntl ||
+           number == SYS_openat;
 }
 
 static enum pm_call_look look_below(const struct pm_call_record *of, pid_t id, uintptr_t frame) {

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "postpone.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -25,6 +26,31 @@ static _Atomic long process;
 
 // Of this thread: what its mask is once it is outside.
 static __thread uint64_t mask_outside __attribute__((tls_model("initial-exec")));
+
+// Of this thread: the instruction of the call that begins again; 0: none.
+static __thread uintptr_t repeated __attribute__((tls_model("initial-exec")));
+
+// The instruction leaves the address of the next one in RCX. To begin the call again, the kernel
+// steps back over its two bytes.
+#define CALL_BYTES 2
+
+static uintptr_t call_to_repeat(const ucontext_t *context) {
+    const greg_t *reg = context->uc_mcontext.gregs;
+    return reg[REG_RCX] == reg[REG_RIP] + CALL_BYTES ? (uintptr_t)reg[REG_RIP] : 0;
+}
+
+void pm_postpone_repeats(const void *context) { repeated = call_to_repeat(context); }
+
+// A handler with SA_RESTART lets the call go on.
+static void end_call(int number, ucontext_t *context) {
+    struct pm_action action;
+    if (call_to_repeat(context) != repeated || pm_action_set(number, NULL, &action) != 0 ||
+        (action.flags & SA_RESTART))
+        return;
+    context->uc_mcontext.gregs[REG_RAX] = -EINTR;
+    context->uc_mcontext.gregs[REG_RIP] += CALL_BYTES;
+    repeated = 0;
+}
 
 pm_handler *pm_postpone_note(int number, pm_handler *handler) {
     return atomic_exchange(&handler_of[number], handler);
@@ -83,6 +109,8 @@ __attribute__((section("pm_inner_calls"))) void pm_postponing(int number, siginf
                                                               void *context) {
     if (__builtin_expect(pm_inside != 0, 0) && postpone(number, info, context))
         return;
+    if (__builtin_expect(repeated != 0, 0))
+        end_call(number, context);
     uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];
     if (__builtin_expect(pm_signal_stack_has((uintptr_t)context, at), 0))
         pm_signal_stack_move(pm_postpone_noted(number), number, info, context);

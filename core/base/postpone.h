@@ -13,6 +13,10 @@
 // The handler then gets what it would have got: number, siginfo_t, mask, stack and flags. A fault
 // of the thread's own (SIGSEGV and its kin) cannot wait: its handler runs inside the library.
 //
+// A call that a signal of PMAlloc's has interrupted begins again. A signal of the program's that
+// came meanwhile would find the thread between the two, and end neither: it ends the call, as it
+// would have without PMAlloc (EINTR).
+//
 // The kernel calls pm_postponing() in the place of each handler. preload/names/handlers.c puts it
 // there, and hides it from the program.
 #ifndef PM_POSTPONE_H
@@ -36,6 +40,10 @@ pm_handler *pm_postpone_noted(int number);
 // vfork(), or one that skipped the fork handlers, has this memory or a copy of it.
 void pm_postpone_here(void);
 bool pm_postpone_is_here(void);
+
+// At the end of a handler of PMAlloc's, which has blocked all signals: whether the call that it has
+// interrupted begins again.
+void pm_postpone_repeats(const void *context);
 
 // A seccomp filter forbids what it takes: handlers run at once from here on.
 void pm_postpone_never(void);

@@ -16,6 +16,7 @@
 #include "gates.h"
 #include "lock.h"
 #include "os.h"
+#include "postpone.h"
 #include "roll.h"
 #include "signal_stack.h"
 #include "tasks.h"
@@ -151,6 +152,7 @@ static void hear(int number, siginfo_t *info, void *context) {
         wait_for_end_of(asked >> 1);
     else if (!ours)
         pass_on(number, info, context);
+    pm_postpone_repeats(context);
     errno = saved;
 }
 

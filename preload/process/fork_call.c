@@ -31,7 +31,8 @@ bool pm_fork_call_forks(const struct pm_fork_call *call) {
         return !(a[0] & CLONE_VM) && a[1] == 0;
     case PM_NR_CLONE3:
         return a[0] && a[1] >= LEAST_BYTES && a[1] <= PM_CLONE3_WORDS * 8 &&
-               !(pm_fork_call_flags(call) & CLONE_VM) && ((const uint64_t *)a[0])[CLONE3_STACK] == 0;
+               !(pm_fork_call_flags(call) & CLONE_VM) &&
+               ((const uint64_t *)a[0])[CLONE3_STACK] == 0;
     }
     return false;
 }

@@ -14,10 +14,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -88,6 +90,27 @@ static void by_waitpid(void) {
     }
     interrupted(waitpid(child, NULL, 0));
 }
+// The kernel begins these again after a signal of PMAlloc's. Another description has the locks.
+static int locked;
+static char fifo[] = "/tmp/holds_odd.XXXXXX";
+static void by_flock(void) { interrupted(flock(locked, LOCK_EX)); }
+static void by_lock(void) {
+    struct flock lock = {.l_type = F_WRLCK};
+    interrupted(fcntl(locked, F_OFD_SETLKW, &lock));
+}
+static void by_open(void) {
+    int fd = open(fifo, O_RDONLY);
+    if (fd >= 0 || errno != ENOENT) // else main has done with it
+        interrupted(fd);
+}
+
+static void take_locks(void) {
+    struct flock lock = {.l_type = F_WRLCK};
+    int fd = mkstemp(fifo);
+    REQUIRE(fd >= 0 && (locked = open(fifo, O_RDWR)) >= 0 && unlink(fifo) == 0);
+    REQUIRE(flock(fd, LOCK_EX) == 0 && fcntl(fd, F_OFD_SETLKW, &lock) == 0);
+    REQUIRE(mkfifo(fifo, 0600) == 0);
+}
 
 static const struct {
     void (*call)(void);
@@ -104,6 +127,9 @@ static const struct {
     {by_recv, {SYS_recvfrom, SYS_recvfrom}},
     {by_msgrcv, {SYS_msgrcv, SYS_msgrcv}},
     {by_waitpid, {SYS_wait4, SYS_wait4}},
+    {by_flock, {SYS_flock, SYS_flock}},
+    {by_lock, {SYS_fcntl, SYS_fcntl}},
+    {by_open, {SYS_openat, SYS_open}},
 };
 #define CALLS (sizeof calls / sizeof *calls)
 
@@ -136,6 +162,7 @@ static void signals_are_seen(void) {
     REQUIRE(sigaction(SIGUSR1, &action, NULL) == 0);
     REQUIRE(pipe(made_pipe) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     REQUIRE((queue = msgget(IPC_PRIVATE, 0600)) >= 0);
+    take_locks();
     REQUIRE(pthread_create(&thread, NULL, receive, NULL) == 0);
     for (int i = 0; now() < end || i < 2 * (int)CALLS; i++, turns++) {
         while (state != 2 * i + 1 || !sleeps_in(calls[(size_t)i % CALLS].number))
@@ -146,6 +173,7 @@ static void signals_are_seen(void) {
         REQUIRE(handled == i + 1);
     }
     msgctl(queue, IPC_RMID, NULL);
+    unlink(fifo);
     printf("turns %lu\n", turns);
     exit(0); // with the receiver in a call, and a child that ends after its sleep
 }

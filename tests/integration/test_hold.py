@@ -177,7 +177,7 @@ def test_a_debugger_sees_a_program_that_works(tracer, holding, tmp_path):
     else:
         # gdb runs the program without a shell, which would have the threads held as well.
         script = ["set startup-with-shell off", f"set environment LD_PRELOAD {holding}"]
-        script += ["set breakpoint pending on", "handle SIGUSR1 nostop noprint pass"]
+        script += ["set breakpoint pending on", "handle SIGUSR1 SIGSYS nostop noprint pass"]
         script += ["break on_signal", "commands", "silent", "continue", "end", "run interrupt 1.0"]
         lines = tmp_path / "script"
         lines.write_text("\n".join(script) + "\n")
