@@ -103,6 +103,8 @@ __attribute__((noinline)) static void consider_other(struct pm_marker *m, uint64
                                                      uint32_t kind) {
     if (kind == PM_STRIPE_MIXED)
         consider_mixed(m, offset);
+    else if (!kind && pm_vslabs[offset >> PM_SLAB_SHIFT].size_class)
+        return; // pinned, and free of pointers: nothing to mark, but blocks begin there
     else if (!kind)
         consider_end(m, offset);
     else if (kind != PM_STRIPE_PINNED) // what is pinned is marked, or free

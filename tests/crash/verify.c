@@ -218,9 +218,14 @@ static bool block_at(uint64_t at, struct reached *block) {
     return at < block->end && is_allocated((void *)(uintptr_t)start);
 }
 
+// One past the end of a block names it, if nothing begins there.
+static bool block_named(uint64_t word, struct reached *block) {
+    return block_at(word, block) || (block_at(word - 1, block) && block->end == word);
+}
+
 static void add_block(uint64_t word) {
     struct reached block;
-    if (!block_at(word, &block))
+    if (!block_named(word, &block))
         return;
     for (unsigned i = 0; i < reached_count; i++)
         if (reached[i].start == block.start)
