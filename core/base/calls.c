@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -20,6 +21,8 @@
 #define FRAME 1024u
 // What a call's frames on the stack may store: libc's below, the caller's own record above.
 #define STACK_BYTES 4096u
+// Of its own variables, to both sides of the thread pointer: errno, and what cancellation needs.
+#define VARIABLE_BYTES 4096u
 
 _Atomic uint32_t pm_calls_word;
 __thread struct pm_call_record *pm_calls_own;
@@ -29,6 +32,7 @@ static struct pm_call_record *record; // by thread id
 static long holder_process, holder;
 static uint64_t blocked; // while threads are held
 static bool settles;     // a thread's processor time tells whether it has run
+static bool trusted;     // what is on record is exact
 
 // The processor time that a thread of the process has used, in nanoseconds. 0: that cannot be
 // known. uapi/linux/time.h has no name for such a clock; glibc makes the same of a pthread_t.
@@ -100,16 +104,21 @@ static enum pm_call_look look_at_mark(const struct pm_call_record *of, pid_t id)
 struct pm_call_record *pm_calls_find_own(void) {
     struct pm_call_record *own = &record[pm_bare_call(SYS_gettid, 0, 0, 0, 0)];
     own->mark = find_mark();
+    own->thread_pointer = __builtin_thread_pointer();
     // An earlier thread with this id may have ended inside a call.
     atomic_store_explicit(&own->call, NULL, memory_order_relaxed);
     atomic_store_explicit(&own->used, 0, memory_order_relaxed);
+    atomic_store_explicit(&own->shared, false, memory_order_relaxed);
     pm_calls_own = own;
     return own;
 }
 
+// The parent's threads are none of the child's, which may get their ids for its own.
 void pm_calls_forked(void) {
-    if (record)
+    if (record) {
         pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+        pm_bare_call(SYS_madvise, (long)record, PM_TASKS * sizeof *record, MADV_DONTNEED, 0);
+    }
     pm_calls_own = NULL;
     atomic_store_explicit(&pm_calls_word, 0, memory_order_relaxed);
 }
@@ -143,6 +152,38 @@ bool pm_calls_rest(struct pm_call_record *own) {
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof before);
     return true;
 }
+
+void pm_calls_rest_in(struct pm_call_record *own, struct pm_call *call) {
+    for (bool waits = true; waits && (atomic_load(&pm_calls_word) & 1);) {
+        pm_calls_set(own, call);
+        waits = pm_calls_rest(own);
+        pm_calls_set(own, call->outer);
+    }
+}
+
+struct pm_call *pm_calls_step_out(void) {
+    struct pm_call_record *own = pm_calls_own;
+    struct pm_call *call = own ? atomic_load_explicit(&own->call, memory_order_relaxed) : NULL;
+    for (bool waits = call != NULL; call;) {
+        pm_calls_set(own, NULL);
+        if (!waits || !(atomic_load(&pm_calls_word) & 1))
+            break;
+        pm_calls_set(own, call);
+        waits = pm_calls_rest(own);
+    }
+    return call;
+}
+
+void pm_calls_step_in(struct pm_call *call) { pm_calls_set(pm_calls_own, call); }
+
+void pm_calls_share(void) {
+    if (!pm_calls_recorded)
+        return;
+    struct pm_call_record *own = pm_calls_own ? pm_calls_own : pm_calls_find_own();
+    atomic_store_explicit(&own->shared, true, memory_order_relaxed);
+}
+
+void pm_calls_trust(bool exact) { trusted = exact; }
 
 void pm_calls_hold(uint64_t mask) {
     blocked = mask;
@@ -205,6 +246,9 @@ static bool spends_time_outside(struct pm_call_record *of, pid_t id) {
 // hundredth of a look. A thread that begins to run meanwhile meets the word or a gate, as one that
 // wakes after a look does.
 static enum pm_call_look look_at(struct pm_call_record *of, pid_t id, const struct pm_call *call) {
+    if (trusted && !atomic_load_explicit(&of->does_more, memory_order_relaxed) &&
+        !atomic_load_explicit(&of->shared, memory_order_relaxed))
+        return PM_CALL_ASLEEP;
     uint64_t used = settles ? used_by(id) : 0;
     if (used && atomic_load_explicit(&of->used, memory_order_relaxed) == used)
         return PM_CALL_ASLEEP;
@@ -289,6 +333,8 @@ void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg
     uint32_t now = atomic_load_explicit(&pm_calls_word, memory_order_relaxed);
     bool asleep = record[id].asleep_in == now;
     struct pm_call *call = asleep ? atomic_load(&record[id].call) : NULL;
+    if (call)
+        each(record[id].thread_pointer - VARIABLE_BYTES, 2 * VARIABLE_BYTES, arg);
     for (; call; call = call->outer)
         each_of_call(&memory, call);
 }

@@ -9,15 +9,21 @@
 //   thread     pm_call_enter .. the call, asleep ............. pm_call_leave, waits .. goes on
 //   holder             pm_calls_hold .. looks .. [ memory stands still ] .. pm_calls_release
 //
-// The handshake is Dekker's. A thread that enters stores its call, then reads the word; the holder
-// stores the word, then reads the calls. So a thread that the holder finds outside of a call sees
-// the word before it sleeps: it waits in pm_call_enter(), and a signal for it comes before the call
-// or not at all.
+// The handshake is Dekker's. A thread that enters or leaves stores its call, then reads the word; the
+// holder stores the word, then reads the calls. So a thread that the holder finds outside of a call
+// sees the word before it sleeps: it waits in pm_call_enter(), and a signal for it comes before the
+// call or not at all. One that it finds in a call sees the word before it is back in the program.
 //
-// The holder reads in /proc whether a thread sleeps in its call. Where /proc cannot be read a mark
-// says it: while a thread is in a call, its rseq_cs names a section that it never runs. The kernel
-// takes the mark away when it delivers a signal, or when the thread returns to the program after
-// another one had its core (rseq(2)). So a thread whose mark stands runs no signal handler.
+// A signal handler is another way out of a call, and from there longjmp() or the end of the thread.
+// A handler that is the program's runs by pm_postponing() (postpone.h), which does what the end of
+// a call does. As long as there is no other one, a call on record is all that the holder needs to
+// know, and it asks the kernel nothing about the thread (pm_calls_trust()).
+//
+// Else, or where libc does more in the call than to sleep, the holder reads in /proc whether the
+// thread sleeps there. Where /proc cannot be read a mark says it: while a thread is in a call, its
+// rseq_cs names a section that it never runs. The kernel takes the mark away when it delivers a
+// signal, or when the thread returns to the program after another one had its core (rseq(2)). So a
+// thread whose mark stands runs no signal handler.
 //
 // The kernel may store what a call returns while threads are held, and libc some bytes of its own
 // around the call. pm_calls_each_memory() tells where.
@@ -50,8 +56,9 @@ struct pm_call {
     size_t vector_count;
     const struct mmsghdr *messages;
     size_t message_count;
-    bool by_futex; // the call sleeps in a futex, as semaphores do
-    uint8_t kind;  // an enum pm_call_kind
+    bool by_futex;  // the call sleeps in a futex, as semaphores do
+    bool does_more; // than to sleep: libc may allocate in it, or use memory that is not named here
+    uint8_t kind;   // an enum pm_call_kind
     int fd;
     // What the program kept in the registers that calls preserve: in the kernel, it would be out of
     // sight for the live collector (gc/live).
@@ -65,8 +72,11 @@ struct pm_call_record {
     uint32_t looked_at;             // the holder's, in pm_calls_look()
     uint32_t asleep_in;             // the holder's: the hold in which the thread was found asleep
     _Atomic bool by_futex;          // of the call, which may lie on a stack that is no more
+    _Atomic bool does_more;         // of the call
+    _Atomic bool shared;            // a child that shares the thread's memory may store here, too
     _Atomic uint64_t used;          // the holder's: processor time, when it was seen asleep; or 0
     _Atomic uint64_t *mark;         // the thread's rseq_cs, NULL: it has none
+    char *thread_pointer;           // where its own variables lie, libc's among them
 };
 
 // Odd while threads are held. A futex.
@@ -89,6 +99,18 @@ extern const uint64_t pm_call_mark[4];
 struct pm_call_record *pm_calls_find_own(void);
 bool pm_calls_rest(struct pm_call_record *own);
 
+// For a thread that leaves the call: while threads are held, it is in it and waits.
+void pm_calls_rest_in(struct pm_call_record *own, struct pm_call *call);
+
+// Sequentially consistent, as pm_calls_hold(): see above.
+static inline void pm_calls_set(struct pm_call_record *own, struct pm_call *call) {
+    if (call) {
+        atomic_store_explicit(&own->by_futex, call->by_futex, memory_order_relaxed);
+        atomic_store_explicit(&own->does_more, call->does_more, memory_order_relaxed);
+    }
+    atomic_store(&own->call, call);
+}
+
 // A frame between the call's and its outer one that longjmp() has left is forgotten.
 static inline void pm_call_enter(struct pm_call *call) {
     __asm__ volatile("movq %%rbx, 0(%0)\n\tmovq %%rbp, 8(%0)\n\tmovq %%r12, 16(%0)\n\t"
@@ -101,9 +123,7 @@ static inline void pm_call_enter(struct pm_call *call) {
         own = pm_calls_find_own();
     struct pm_call *outer = atomic_load_explicit(&own->call, memory_order_relaxed);
     call->outer = outer && outer <= call && call - outer < (1 << 16) ? NULL : outer;
-    // Sequentially consistent, as pm_calls_hold(): see above.
-    atomic_store_explicit(&own->by_futex, call->by_futex, memory_order_relaxed);
-    atomic_store(&own->call, call);
+    pm_calls_set(own, call);
     while (__builtin_expect(atomic_load(&pm_calls_word) & 1, 0) && pm_calls_rest(own)) {
     }
     // Last: a handler that comes before this is over when the mark stands.
@@ -111,24 +131,37 @@ static inline void pm_call_enter(struct pm_call *call) {
         atomic_store_explicit(own->mark, (uintptr_t)pm_call_mark, memory_order_release);
 }
 
-// After a call during which the holder may have taken this thread for asleep. It slept after the
-// word was odd then, so it sees that here.
+// After a call during which the holder may have taken this thread for asleep.
 static inline void pm_call_leave(struct pm_call *call) {
     struct pm_call_record *own = pm_calls_own;
-    while (__builtin_expect(atomic_load_explicit(&pm_calls_word, memory_order_acquire) & 1, 0) &&
-           pm_calls_rest(own)) {
-    }
     if (own->mark)
         atomic_store_explicit(own->mark, 0, memory_order_release);
-    if (__builtin_expect(call->outer != NULL, 0))
-        atomic_store_explicit(&own->by_futex, call->outer->by_futex, memory_order_relaxed);
-    atomic_store_explicit(&own->call, call->outer, memory_order_release);
+    pm_calls_set(own, call->outer);
+    if (__builtin_expect(atomic_load(&pm_calls_word) & 1, 0))
+        pm_calls_rest_in(own, call);
 }
+
+// Whether this thread is in a call that is on record.
+static inline bool pm_calls_in_one(void) {
+    struct pm_call_record *own = pm_calls_own;
+    return own && atomic_load_explicit(&own->call, memory_order_relaxed);
+}
+// Around a handler of the program's that has interrupted this thread: pm_calls_step_out() returns
+// the call that the thread was in (NULL: none), after the end of a hold. The thread is in none
+// then, until a handler that returns there steps in again.
+struct pm_call *pm_calls_step_out(void);
+void pm_calls_step_in(struct pm_call *call);
+
+// A child that shares the memory and the variables of this thread is about to be made: its calls
+// will look like this thread's.
+void pm_calls_share(void);
 
 // For the holder, one at a time. From here on a thread waits where it enters or leaves a call, and
 // blocks these signals.
 void pm_calls_hold(uint64_t mask);
 void pm_calls_release(void);
+// Whether a call on record is enough to know that the thread is in it: all handlers step out.
+void pm_calls_trust(bool exact);
 
 enum pm_call_look {
     PM_CALL_NONE,   // the thread is in no call, or in one that is not recorded

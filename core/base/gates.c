@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 
 #include "calls.h"
+#include "library.h"
+#include "postpone.h"
 
 #define SIGNALS 64
 #define BIT(s) (1ull << ((s)-1))
@@ -21,13 +23,24 @@ static bool is_ignored(int number, const struct pm_action *action) {
     return action->handler == (void *)SIG_IGN;
 }
 
+// As long as the program has changed nothing by libc's functions; what it did without them
+// pm_gates_close() sees.
+static uint64_t known;
+static uint32_t known_at;
+static bool is_known;
+
 uint64_t pm_signals_ignored(void) {
-    uint64_t ignored = 0;
+    uint32_t changes = pm_postpone_changes();
     struct pm_action action;
+    if (is_known && known_at == changes)
+        return known;
+    known = 0;
     for (int s = 1; s <= SIGNALS; s++)
         if (pm_action_set(s, NULL, &action) == 0 && is_ignored(s, &action))
-            ignored |= BIT(s);
-    return ignored;
+            known |= BIT(s);
+    known_at = changes;
+    is_known = true;
+    return known;
 }
 
 // The handler is read before the wait, because no holder changes it then.
@@ -45,13 +58,29 @@ static void gate(int number, siginfo_t *info, void *context) {
     theirs.handler(number, info, context);
 }
 
-bool pm_gates_close(int own, uint64_t ignored) {
+// PMAlloc's own handlers know of holds. Where it is linked into a program, as in unit tests, its
+// code tells nothing.
+static bool is_stranger(const struct pm_action *action) {
+    static _Atomic int program = -1;
+    uintptr_t at = (uintptr_t)action->handler;
+    if (action->handler == (void *)SIG_DFL || action->handler == (void *)SIG_IGN ||
+        action->handler == pm_postponing)
+        return false;
+    if (program < 0)
+        program = pm_library_is_program();
+    return program || !pm_library_runs(at);
+}
+
+enum pm_gates pm_gates_close(int own, uint64_t ignored) {
+    uint64_t handled = 0;
     gated = 0;
     atomic_fetch_add_explicit(&word, 1, memory_order_release);
     for (int s = 1; s <= SIGNALS; s++) {
         struct pm_action action;
-        if (s == own || pm_action_set(s, NULL, &action) != 0 || action.handler == (void *)SIG_DFL ||
-            action.handler == (void *)SIG_IGN)
+        if (s == own || pm_action_set(s, NULL, &action) != 0)
+            continue;
+        handled |= is_ignored(s, &action) ? 0 : BIT(s);
+        if (!is_stranger(&action))
             continue;
         handler_of[s] = action;
         action.handler = gate;
@@ -59,7 +88,8 @@ bool pm_gates_close(int own, uint64_t ignored) {
         if (pm_action_set(s, &action, NULL) == 0)
             gated |= BIT(s);
     }
-    return !(gated & ignored);
+    is_known = !(handled & ignored);
+    return !is_known ? PM_GATES_LATE : gated ? PM_GATES_CLOSED : PM_GATES_NONE;
 }
 
 void pm_gates_open(void) {

@@ -9,6 +9,7 @@
 #include <ucontext.h>
 
 #include "bare_thread.h"
+#include "calls.h"
 #include "cancel.h"
 #include "gates.h"
 #include "signal_stack.h"
@@ -21,6 +22,7 @@
 #define LIBCS (BIT(32) | BIT(33) | BIT(34))
 
 static _Atomic(pm_handler *) handler_of[SIGNALS + 1];
+static _Atomic uint32_t changes;
 static _Atomic bool never;
 static _Atomic long process;
 
@@ -57,6 +59,10 @@ pm_handler *pm_postpone_note(int number, pm_handler *handler) {
 }
 
 pm_handler *pm_postpone_noted(int number) { return atomic_load(&handler_of[number]); }
+
+void pm_postpone_changed(void) { atomic_fetch_add(&changes, 1); }
+
+uint32_t pm_postpone_changes(void) { return atomic_load(&changes); }
 
 void pm_postpone_here(void) { process = pm_bare_call(SYS_getpid, 0, 0, 0, 0); }
 
@@ -103,6 +109,23 @@ __attribute__((noinline, cold)) static bool postpone(int number, siginfo_t *info
     return true;
 }
 
+// The handler may not come back: longjmp(). Or it may go on elsewhere: it changes the context.
+__attribute__((noinline)) static void leave_call(int number, siginfo_t *info, ucontext_t *context) {
+    const greg_t *reg = context->uc_mcontext.gregs;
+    greg_t at = reg[REG_RIP], stack = reg[REG_RSP];
+    struct pm_call *call = pm_calls_step_out();
+    pm_postpone_noted(number)(number, info, context);
+    if (call && reg[REG_RIP] == at && reg[REG_RSP] == stack)
+        pm_calls_step_in(call);
+}
+
+static void handle(int number, siginfo_t *info, void *context) {
+    if (__builtin_expect(pm_calls_in_one(), 0))
+        leave_call(number, info, context);
+    else
+        pm_postpone_noted(number)(number, info, context);
+}
+
 // In the section of hold.c: a thread may rest here as it may in the handler. Where faults come one
 // after the other, this is where it is found.
 __attribute__((section("pm_inner_calls"))) void pm_postponing(int number, siginfo_t *info,
@@ -113,8 +136,11 @@ __attribute__((section("pm_inner_calls"))) void pm_postponing(int number, siginf
         end_call(number, context);
     uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];
     if (__builtin_expect(pm_signal_stack_has((uintptr_t)context, at), 0))
-        pm_signal_stack_move(pm_postpone_noted(number), number, info, context);
-    pm_postpone_noted(number)(number, info, context);
+        pm_signal_stack_move(handle, number, info, context);
+    if (__builtin_expect(pm_calls_in_one(), 0))
+        leave_call(number, info, context);
+    else
+        pm_postpone_noted(number)(number, info, context);
 }
 
 void pm_postponed_arrive(void) {

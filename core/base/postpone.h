@@ -24,6 +24,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef void pm_handler(int number, siginfo_t *info, void *context);
 
@@ -35,6 +36,10 @@ pm_handler pm_postponing;
 pm_handler *pm_postpone_note(int number, pm_handler *handler);
 // The one that is noted.
 pm_handler *pm_postpone_noted(int number);
+
+// After the kernel knows of a change to what a signal does, and how many there were.
+void pm_postpone_changed(void);
+uint32_t pm_postpone_changes(void);
 
 // At the start, and in a forked child: this process is the one whose handlers these are. A child of
 // vfork(), or one that skipped the fork handlers, has this memory or a copy of it.

@@ -371,14 +371,31 @@ bool pm_threads_prepare(void) {
     return thread != NULL;
 }
 
+// Set by the holder: the program had a handler that does not step out of a call.
+static bool strangers = true;
+
+// The strangers have gates by now: none begins, but one may have begun.
+static enum pm_threads hold_all(uint32_t now, struct patience *patience, uint64_t ignored) {
+    pm_calls_trust(!strangers);
+    enum pm_threads result = ask_all(now, patience, true);
+    if (result != PM_THREADS_STILL)
+        return result;
+    enum pm_gates gates = pm_gates_close(SIGNAL, ignored);
+    if (gates == PM_GATES_LATE)
+        return PM_THREADS_RUN;
+    bool again = strangers || gates == PM_GATES_CLOSED;
+    strangers = gates == PM_GATES_CLOSED;
+    pm_calls_trust(!strangers);
+    return again ? ask_all(now, patience, true) : result;
+}
+
 static enum pm_threads begin_turn(struct patience *patience, uint64_t ignored, bool hold) {
     uint32_t now = atomic_fetch_add_explicit(&turn, 1, memory_order_release) + 1;
     listening.mask = ~ignored;
     if (!pm_threads_prepare() || !put_handler())
         return PM_THREADS_RUN;
-    enum pm_threads result = ask_all(now, patience, hold);
-    if (hold && result == PM_THREADS_STILL) // a handler may have begun before gates were closed
-        result = pm_gates_close(SIGNAL, ignored) ? ask_all(now, patience, hold) : PM_THREADS_RUN;
+    enum pm_threads result =
+        hold ? hold_all(now, patience, ignored) : ask_all(now, patience, false);
     owed |= result != PM_THREADS_STILL;
     return result;
 }

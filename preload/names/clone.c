@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/calls.h"
 #include "export.h"
 #include "process/fork.h"
 #include "process/triggers.h"
@@ -72,6 +73,8 @@ EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...) {
     clone_fn *real = next_clone();
     if (!(flags & CLONE_THREAD))
         pm_trigger_tells();
+    if ((flags & (CLONE_VM | CLONE_SETTLS)) == CLONE_VM)
+        pm_calls_share();
     if (real)
         return real(fn, stack, flags, arg, parent_tid, tls, child_tid);
     errno = ENOSYS;

@@ -51,8 +51,11 @@ static struct change begin(int number, void *handler, bool function) {
     return c;
 }
 
-static void undo(const struct change *c) {
-    if (c->noted)
+// An error changes nothing.
+static void end(const struct change *c, bool changed) {
+    if (changed)
+        pm_postpone_changed();
+    else if (c->noted)
         pm_postpone_note(c->number, c->before);
 }
 
@@ -78,9 +81,8 @@ static int change_action(action_fn *next, int number, const struct sigaction *to
                             to && is_function((void *)(uintptr_t)copy.sa_sigaction));
     copy.sa_sigaction = (pm_handler *)(uintptr_t)c.given;
     int result = next(number, to ? &copy : NULL, was);
-    if (result != 0)
-        undo(&c);
-    else if (was)
+    end(&c, result == 0);
+    if (result == 0 && was)
         was->sa_sigaction =
             (pm_handler *)(uintptr_t)as_seen(&c, (void *)(uintptr_t)was->sa_sigaction);
     return result;
@@ -114,8 +116,7 @@ static handler_fn *change_handler(signal_fn *next, int number, handler_fn *to) {
     struct change c =
         begin(number, (void *)(uintptr_t)to, is_function((void *)(uintptr_t)to) && to != SIG_HOLD);
     handler_fn *was = next(number, (handler_fn *)(uintptr_t)c.given);
-    if (was == SIG_ERR)
-        undo(&c);
+    end(&c, was != SIG_ERR);
     return (handler_fn *)(uintptr_t)as_seen(&c, (void *)(uintptr_t)was);
 }
 
@@ -159,9 +160,8 @@ long pm_handlers_syscall(long number, const struct pm_action *to, struct pm_acti
     copy.handler = (pm_handler *)(uintptr_t)c.given;
     long result =
         pm_bare_call(SYS_rt_sigaction, number, (long)(to ? &copy : NULL), (long)was, (long)size);
-    if (result != 0)
-        undo(&c);
-    else if (was)
+    end(&c, result == 0);
+    if (result == 0 && was)
         was->handler = (pm_handler *)(uintptr_t)as_seen(&c, (void *)(uintptr_t)was->handler);
     return result;
 }

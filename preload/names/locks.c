@@ -19,6 +19,7 @@
 #include <threads.h>
 #include <time.h>
 
+#include "base/calls.h"
 #include "base/message.h"
 #include "export.h"
 #include "lock_state.h"
@@ -170,19 +171,24 @@ _Static_assert(sizeof(once_flag) == sizeof(pthread_once_t), "one for the other")
 LOCKS(DEFINE)
 
 #define DEFINE_WAIT(type, name, reset, parameters, arguments, ...)                                 \
-    FIRST(type, name, parameters, arguments)                                                       \
+    typedef type name##_fn parameters;                                                             \
     EXPORT type name parameters {                                                                  \
         if (UNLIKELY(!pm_surely_adopted((const void *)o)))                                         \
             adopt((void *)o, pm_reset_##reset);                                                    \
-        name##_fn *next = atomic_load_explicit(&next_##name, memory_order_relaxed);                \
-        if (!UNLIKELY(pm_triggers_on))                                                             \
+        static _Atomic(name##_fn *) known;                                                         \
+        name##_fn *next = atomic_load_explicit(&known, memory_order_relaxed);                      \
+        if (UNLIKELY(!next)) {                                                                     \
+            *(void **)&next = find_or_refuse(#name);                                               \
+            atomic_store_explicit(&known, next, memory_order_relaxed);                             \
+        }                                                                                          \
+        if (!UNLIKELY(pm_calls_recorded))                                                          \
             return next arguments;                                                                 \
         struct pm_call call = {.kind = PM_CALL_WAITS, .by_futex = true, __VA_ARGS__};              \
-        pm_trigger_enter(&call);                                                                   \
+        pm_trigger_before(&call);                                                                  \
         pm_call_enter(&call);                                                                      \
         type result = next arguments;                                                              \
         pm_call_leave(&call);                                                                      \
-        pm_trigger_leave(&call);                                                                   \
+        pm_trigger_after(&call);                                                                   \
         return result;                                                                             \
     }
 WAITS(DEFINE_WAIT)

@@ -224,18 +224,23 @@ static void say(long number, const long *argument) {
 }
 
 typedef long syscall_fn(long, long, long, long, long, long, long);
-static syscall_fn first_syscall;
-static syscall_fn *_Atomic next_syscall = first_syscall;
 
-static long first_syscall(long number, long a, long b, long c, long d, long e, long f) {
-    syscall_fn *next;
-    *(void **)&next = dlsym(RTLD_NEXT, "syscall");
-    if (!next) {
-        errno = ENOSYS;
-        return -1;
+static long no_syscall(long number, long a, long b, long c, long d, long e, long f) {
+    (void)number, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    errno = ENOSYS;
+    return -1;
+}
+
+// Before a call is on record: who looks for libc's function may allocate.
+static syscall_fn *libcs(void) {
+    static syscall_fn *_Atomic known;
+    syscall_fn *next = atomic_load_explicit(&known, memory_order_relaxed);
+    if (__builtin_expect(!next, 0)) {
+        *(void **)&next = dlsym(RTLD_NEXT, "syscall");
+        next = next ? next : no_syscall;
+        atomic_store_explicit(&known, next, memory_order_relaxed);
     }
-    atomic_store_explicit(&next_syscall, next, memory_order_relaxed);
-    return next(number, a, b, c, d, e, f);
+    return next;
 }
 
 static __attribute__((noinline)) long sleep_in(const struct sleeper *of, syscall_fn *next,
@@ -300,7 +305,8 @@ static bool advises(long number) {
 }
 
 static bool makes_process(long number) {
-    return number == SYS_clone || number == SYS_fork || number == PM_NR_CLONE3;
+    return number == SYS_clone || number == SYS_fork || number == SYS_vfork ||
+           number == PM_NR_CLONE3;
 }
 
 // As clone.c, for a child with memory of its own.
@@ -314,6 +320,8 @@ static __attribute__((noinline)) long make_process(syscall_fn *next,
         errno = (int)-pid;
         return -1;
     }
+    if (pm_fork_call_shares(call))
+        pm_calls_share();
     if (pm_calls_recorded)
         return recorded(next, call->number, a);
     return next(call->number, a[0], a[1], a[2], a[3], a[4], a[5]);
@@ -340,7 +348,7 @@ static __attribute__((noinline)) long close_range_by_number(long from, long to, 
 // All six arguments are passed on, whether the caller gave them or not, as libc's function does.
 EXPORT syscall_fn pm_wait_syscall __asm__("syscall");
 EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e, long f) {
-    syscall_fn *next = atomic_load_explicit(&next_syscall, memory_order_relaxed);
+    syscall_fn *next = libcs();
     if (number == SYS_seccomp || (number == SYS_prctl && a == PR_SET_SECCOMP))
         return install_filter(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
     if (number == SYS_rt_sigaction || number == SYS_sigaltstack)

@@ -90,7 +90,7 @@ static const char *const liburing[] = {"liburing.so.2", "liburing.so.1", NULL};
         }                                                                                          \
         if (!pm_calls_recorded)                                                                    \
             return next arguments;                                                                 \
-        struct pm_call call = {__VA_ARGS__};                                                       \
+        struct pm_call call = {.does_more = true, __VA_ARGS__};                                    \
         pm_trigger_before(&call);                                                                  \
         pm_call_enter(&call);                                                                      \
         int result = next arguments;                                                               \

@@ -162,6 +162,7 @@ __attribute__((used)) static vfork_fn *before_vfork(void) {
         known = next;
     }
     pm_trigger_tells();
+    pm_calls_share();
     return next;
 }
 

@@ -54,6 +54,8 @@ typedef size_t len;
 #define VECTORS(v, n) .vectors = v, .vector_count = (size_t)(n)
 #define MESSAGES(m, n) .messages = (const void *)m, .message_count = n
 #define SEMAPHORE(s) .memory = {{s, sizeof *s}}, .by_futex = true
+// libc may allocate or free in it, or use its own blocks.
+#define MORE .by_futex = true, .does_more = true
 #define WAITS_IF(t) .kind = t ? PM_CALL_WAITS : PM_CALL_OTHER
 #define LASTS(t) WAITS_IF((!t || t->tv_sec || t->tv_nsec))
 #define WAIT .kind = PM_CALL_WAITS
@@ -78,7 +80,7 @@ typedef size_t len;
     X(int, epoll_pwait2, (int f, struct epoll_event *e, int n, until t, mask m),                   \
       (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e), LASTS(t))                                  \
     X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t),                   \
-      .by_futex = true, LASTS(t)) \
+      MORE, LASTS(t)) \
     X(ssize_t, getrandom, (void *p, len n, unsigned flags), (p, n, flags), BYTES(p, n))
 
 #define SLEEPS(X)                                                                                  \
@@ -167,8 +169,8 @@ typedef size_t len;
       .memory = {{s, s ? sizeof *s : 0}, {r, r ? sizeof *r : 0}}, WAITS_IF(!(o & WNOHANG)))        \
     X(int, waitid, (idtype_t t, id_t p, siginfo_t *i, int o), (t, p, i, o), ONE(i),                \
       WAITS_IF(!(o & WNOHANG)))                                                                    \
-    X(int, pthread_join, (pthread_t t, void **r), (t, r), ONE(r), WAIT, .by_futex = true)          \
-    X(int, thrd_join, (thrd_t t, int *r), (t, r), ONE(r), WAIT, .by_futex = true)
+    X(int, pthread_join, (pthread_t t, void **r), (t, r), ONE(r), WAIT, MORE)          \
+    X(int, thrd_join, (thrd_t t, int *r), (t, r), ONE(r), WAIT, MORE)
 
 // glibc's second names: of functions that check the buffer's size, and of large files.
 #ifdef __GLIBC__
@@ -185,9 +187,9 @@ typedef size_t len;
       (f, p, n, size, flags, a, l), FROM(p, n, a, l), RECEIVE(f, flags))                           \
     X(int, __xpg_sigpause, (int s), (s), WAIT)                                                     \
     X(int, aio_suspend64, (const void *const *list, int n, until t), (list, n, t),                 \
-      .by_futex = true, LASTS(t))                                                                  \
+      MORE, LASTS(t))                                                                  \
     X(int, gai_suspend, (const void *const *list, int n, until t), (list, n, t),                   \
-      .by_futex = true, LASTS(t))                                                                  \
+      MORE, LASTS(t))                                                                  \
     X(ssize_t, preadv64v2, (int f, const struct iovec *v, int n, off_t at, int flags),             \
       (f, v, n, at, flags), VECTORS(v, n), READ(f))                                                \
     X(ssize_t, pwritev64v2, (int f, const struct iovec *v, int n, off_t at, int flags),            \
@@ -205,27 +207,26 @@ static int gets_pages(int fd) {
     return fd;
 }
 
-static long no_such_function(void) {
-    errno = ENOSYS;
-    return -1;
+// Before the call is on record: who looks for libc's function may allocate.
+static void *find(_Atomic(void *) *known, const char *name) {
+    void *next = atomic_load_explicit(known, memory_order_relaxed);
+    if (__builtin_expect(!next, 0)) {
+        next = dlsym(RTLD_NEXT, name);
+        atomic_store_explicit(known, next, memory_order_relaxed);
+        errno = next ? errno : ENOSYS;
+    }
+    return next;
 }
 
-// next_NAME points to libc's function. At first it points to first_NAME, which finds libc's.
 #define DEFINE(type, name, parameters, arguments, ...)                                             \
     typedef type name##_fn parameters;                                                             \
-    static name##_fn first_##name;                                                                 \
-    static name##_fn *_Atomic next_##name = first_##name;                                          \
-    static type first_##name parameters {                                                          \
-        name##_fn *next;                                                                           \
-        *(void **)&next = dlsym(RTLD_NEXT, #name);                                                 \
-        if (!next)                                                                                 \
-            return (type)no_such_function();                                                       \
-        atomic_store_explicit(&next_##name, next, memory_order_relaxed);                           \
-        return next arguments;                                                                     \
-    }                                                                                              \
     EXPORT type pm_wait_##name parameters __asm__(#name);                                          \
     EXPORT type pm_wait_##name parameters {                                                        \
-        name##_fn *next = atomic_load_explicit(&next_##name, memory_order_relaxed);                \
+        static _Atomic(void *) known;                                                              \
+        name##_fn *next;                                                                           \
+        *(void **)&next = find(&known, #name);                                                     \
+        if (!next)                                                                                 \
+            return (type)-1;                                                                       \
         if (!pm_calls_recorded && !pm_replaced_awaited)                                            \
             return next arguments;                                                                 \
         struct pm_call call = {__VA_ARGS__};                                                       \

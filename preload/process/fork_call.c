@@ -37,6 +37,13 @@ bool pm_fork_call_forks(const struct pm_fork_call *call) {
     return false;
 }
 
+bool pm_fork_call_shares(const struct pm_fork_call *call) {
+    bool readable = call->number != PM_NR_CLONE3 ||
+                    (call->argument[0] && call->argument[1] >= LEAST_BYTES);
+    unsigned long flags = readable ? pm_fork_call_flags(call) : 0;
+    return call->number == SYS_vfork || (flags & (CLONE_VM | CLONE_SETTLS)) == CLONE_VM;
+}
+
 void pm_fork_call_adapt(struct pm_fork_making *m, bool suspends) {
     long *a = m->call.argument;
     unsigned long flags = pm_fork_call_flags(&m->call);

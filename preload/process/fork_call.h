@@ -17,6 +17,8 @@ struct pm_fork_call {
 
 // Whether the call makes a process with memory of its own, on this stack.
 bool pm_fork_call_forks(const struct pm_fork_call *call);
+// Whether it makes one that shares the memory and the thread-local variables of the caller.
+bool pm_fork_call_shares(const struct pm_fork_call *call);
 // The flags of such a call.
 unsigned long pm_fork_call_flags(const struct pm_fork_call *call);
 

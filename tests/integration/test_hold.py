@@ -155,6 +155,26 @@ def test_odd_threads_and_signals(mode, holding, tmp_path):
     assert int(out.split()[1]) > 0 and held > 0, (out, held)
 
 
+OUT = {
+    "handler": "a handler runs long",
+    "asleep": "a handler sleeps in a call itself",
+    "jump": "siglongjmp() from a handler",
+    "stranger": "the same, and the kernel got the handler by an instruction of the program's",
+    "redirect": "a handler returns to another place",
+    "cancel": "pthread_cancel(), and a cleanup handler runs long",
+    "exit": "pthread_exit() in a handler",
+    "vfork": "a child that shares the stack is killed in a call",
+    "clone": "a child that shares the memory makes calls meanwhile",
+}
+
+
+@pytest.mark.parametrize("way", OUT)
+def test_ways_out_of_a_call(way, holding, tmp_path):
+    """What is on record says that a thread sleeps; it has left the call otherwise."""
+    out, held, _ = run(holding, tmp_path, compiled("holds_out.c"), way, 0.6)
+    assert int(out.split()[3]) > 20 and held > 0, (out, held)
+
+
 @pytest.mark.parametrize("where", ["", "child"])
 def test_the_first_thread_is_made_amid_a_hold(where, heap):
     """glibc puts its handler in the place of ours, and our signal is on its way."""

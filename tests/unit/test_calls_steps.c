@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// A hold begins between any two instructions of a thread that enters and leaves a call. Where the
+// holder sees the call on record, the thread is not back in the program before the release.
+#include "base/calls.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define TRAP_FLAG 0x100
+#define RED_ZONE 128
+#define LONG_ENOUGH_US 300 // for a thread that runs on; if it is delayed, nothing is found
+
+static _Atomic enum { NOBODY, HOLD, HOLDS, END } state;
+static _Atomic bool back; // in the program
+static pid_t stepper;
+static unsigned steps, chosen; // the instruction at which the hold begins
+static unsigned asleep, wrong;
+
+static void *hold_when_told(void *unused) {
+    for (;;) {
+        while (state != HOLD)
+            if (state == END)
+                return unused;
+        pm_calls_hold(0);
+        bool seen = pm_calls_look(stepper, false) == PM_CALL_ASLEEP;
+        state = HOLDS;
+        usleep(LONG_ENOUGH_US);
+        asleep += seen;
+        wrong += seen && back;
+        pm_calls_release();
+        state = NOBODY;
+    }
+}
+
+static void step(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info;
+    if (steps++ != chosen)
+        return;
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~(greg_t)TRAP_FLAG;
+    state = HOLD;
+    while (state == HOLD) {
+    }
+}
+
+static inline void trap(uint64_t set, uint64_t clear) {
+    __asm__ volatile("lea %c[zone](%%rsp), %%rsp\n\tpushfq\n\tandq %[keep], (%%rsp)\n\t"
+                     "orq %[set], (%%rsp)\n\tpopfq\n\tlea -(%c[zone])(%%rsp), %%rsp"
+                     :
+                     : [zone] "i"(-RED_ZONE), [keep] "r"(~clear), [set] "r"(set)
+                     : "memory", "cc");
+}
+
+static void whole_call(void) {
+    struct pm_call call = {.kind = PM_CALL_WAITS};
+    pm_call_enter(&call);
+    pm_call_leave(&call);
+}
+
+// A handler of the program's interrupts the call.
+static void handler_in_call(void) {
+    struct pm_call call = {.kind = PM_CALL_WAITS};
+    pm_call_enter(&call);
+    struct pm_call *outer = pm_calls_step_out();
+    back = true;
+    while (state == HOLDS) { // it runs long
+    }
+    trap(0, TRAP_FLAG);
+    back = false;
+    pm_calls_step_in(outer);
+    pm_call_leave(&call);
+}
+
+static void run_with_hold_at(unsigned instruction, void (*run)(void)) {
+    chosen = instruction;
+    steps = 0;
+    back = false;
+    trap(TRAP_FLAG, 0);
+    run();
+    back = true;
+    trap(0, TRAP_FLAG);
+    while (state != NOBODY) {
+    }
+}
+
+// Once for each instruction; where a sanitizer adds many, not for all of them.
+static void at_each_step(void (*run)(void)) {
+    run_with_hold_at(UINT_MAX, run);
+    unsigned all = steps, stride = 1 + all / 150;
+    asleep = wrong = 0;
+    for (unsigned i = 0; i < all; i += stride)
+        run_with_hold_at(i, run);
+    CHECK(all > 10);
+    CHECK(asleep > 3);
+    CHECK(wrong == 0);
+}
+
+int main(void) {
+    pthread_t holder;
+    const struct sigaction action = {.sa_sigaction = step, .sa_flags = SA_SIGINFO};
+    stepper = (pid_t)syscall(SYS_gettid);
+    CHECK(pm_calls_record());
+    pm_calls_trust(true);
+    whole_call(); // its record is found
+    CHECK(sigaction(SIGTRAP, &action, NULL) == 0);
+    CHECK(pthread_create(&holder, NULL, hold_when_told, NULL) == 0);
+    at_each_step(whole_call);
+    at_each_step(handler_in_call);
+    state = END;
+    pthread_join(holder, NULL);
+    return CHECK_DONE();
+}
