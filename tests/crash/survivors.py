@@ -22,6 +22,14 @@ UNREACHED = {
         "pm_make_durable(&pm_heap.super->state.doubt, sizeof pm_heap.super->state.doubt);",
     ): "the begin of commit mode; a cut before it leaves doubt, which costs time alone",
     (
+        "pm_heap_journal",
+        "pm_make_durable(&pm_heap.super->state.lap, sizeof pm_heap.super->state.lap);",
+    ): "the begin of commit mode; a cut before it leaves a lap of which there is no journal",
+    (
+        "pm_forms_set_mask",
+        "pm_commit_u64(&pm_heap.super->state.pointers,",
+    ): "GC_set_pointer_mask(); a cut before it leaves the mask of the run before",
+    (
         "pm_forms_record",
         "pm_commit_u64(&state->pointers, word);",
     ): "PMALLOC_POINTERS is set; a cut before it leaves the forms of the run before",
