@@ -9,10 +9,11 @@
 //   thread     pm_call_enter .. the call, asleep ............. pm_call_leave, waits .. goes on
 //   holder             pm_calls_hold .. looks .. [ memory stands still ] .. pm_calls_release
 //
-// The handshake is Dekker's. A thread that enters or leaves stores its call, then reads the word; the
-// holder stores the word, then reads the calls. So a thread that the holder finds outside of a call
-// sees the word before it sleeps: it waits in pm_call_enter(), and a signal for it comes before the
-// call or not at all. One that it finds in a call sees the word before it is back in the program.
+// The handshake is Dekker's. A thread that enters or leaves stores its call, then reads the word;
+// the holder stores the word, then reads the calls. So a thread that the holder finds outside of a
+// call sees the word before it sleeps: it waits in pm_call_enter(), and a signal for it comes
+// before the call or not at all. One found in a call sees the word before it is back in the
+// program.
 //
 // A signal handler is another way out of a call, and from there longjmp() or the end of the thread.
 // A handler that is the program's runs by pm_postponing() (postpone.h), which does what the end of
