@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
+#include "action.h"
 #include "calls.h"
 #include "library.h"
 #include "postpone.h"

@@ -14,27 +14,8 @@
 #ifndef PM_GATES_H
 #define PM_GATES_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-
-#include "bare_thread.h"
-
-// The kernel's own struct, for direct system calls: libc's sigaction() refuses the signals that
-// libc uses itself.
-struct pm_action {
-    void (*handler)(int, siginfo_t *, void *);
-    unsigned long flags;
-    void (*restorer)(void);
-    uint64_t mask;
-};
-#define PM_SA_RESTORER 0x04000000
-
-// Negative error.
-static inline long pm_action_set(int number, const struct pm_action *now, struct pm_action *old) {
-    return pm_bare_call(SYS_rt_sigaction, number, (long)now, (long)old, sizeof now->mask);
-}
 
 // The signals that the program ignores: bit 0 is signal 1.
 uint64_t pm_signals_ignored(void);

@@ -8,10 +8,10 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 
+#include "action.h"
 #include "bare_thread.h"
 #include "calls.h"
 #include "cancel.h"
-#include "gates.h"
 #include "signal_stack.h"
 
 #define SIGNALS 64

@@ -12,6 +12,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "action.h"
 #include "calls.h"
 #include "gates.h"
 #include "lock.h"

@@ -18,8 +18,8 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 
+#include "base/action.h"
 #include "base/bare_thread.h"
-#include "base/gates.h"
 #include "base/postpone.h"
 #include "base/signal_stack.h"
 #include "export.h"

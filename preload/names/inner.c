@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/action.h"
 #include "base/bare_thread.h"
-#include "base/gates.h"
 #include "base/threads.h"
 
 #define ERRORS 4096ul // the kernel returns an error as a number from -4095 to -1

@@ -38,8 +38,8 @@ bool pm_fork_call_forks(const struct pm_fork_call *call) {
 }
 
 bool pm_fork_call_shares(const struct pm_fork_call *call) {
-    bool readable = call->number != PM_NR_CLONE3 ||
-                    (call->argument[0] && call->argument[1] >= LEAST_BYTES);
+    bool readable =
+        call->number != PM_NR_CLONE3 || (call->argument[0] && call->argument[1] >= LEAST_BYTES);
     unsigned long flags = readable ? pm_fork_call_flags(call) : 0;
     return call->number == SYS_vfork || (flags & (CLONE_VM | CLONE_SETTLS)) == CLONE_VM;
 }
