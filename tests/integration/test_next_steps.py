@@ -292,52 +292,14 @@ def test_what_has_no_names_is_told_of(shm):
     assert "no such variable in kvshell; `pmalloc-run --roots PROGRAM` lists" in done.stderr, done
 
 
-# ---- Misspelt names.
-
-
-@pytest.mark.parametrize(
-    "setting, meant",
-    [
-        ("COMIT=output", "PMALLOC_COMMIT"),
-        ("LIMTI=1G", "PMALLOC_LIMIT"),
-        ("ROOT=store", "PMALLOC_ROOTS"),
-        ("heap=/x", "PMALLOC_HEAP"),
-        ("VERBSE=1", "PMALLOC_VERBOSE"),
-    ],
-)
-def test_a_misspelt_setting(setting, meant):
-    one_line(call(RUN, "-s", setting, SHELL), "pmalloc-run", 125, f"did you mean {meant}?")
-
-
-def test_a_setting_that_is_like_no_other():
-    one_line(call(RUN, "-s", "XYZZY=1", SHELL), "pmalloc-run", 125, "--help` lists them")
-
-
-@pytest.mark.parametrize(
-    "root, meant",
-    [("stoer", "store"), ("sotre", "store"), ("Store", "store"), ("stores", "store")],
-)
-def test_a_misspelt_root(shm, root, meant):
-    done = call(RUN, "-H", shm / "heap", "-r", root, SHELL)
-    assert done.returncode == 125 and f"did you mean {meant}?" in done.stderr, done
-    assert not (shm / "heap").exists()
-
-
-def test_a_misspelt_root_of_cxx(shm):
-    (shm / "book.cc").write_text(CXX)
-    subprocess.run(["g++", "-O1", "-o", shm / "book", shm / "book.cc"], check=True)
-    for root, meant in (("app::boook", "app::book"), ("book", "app::book")):
-        done = call(RUN, "-H", shm / "heap", "-r", root, shm / "book")
-        assert f"did you mean {meant}?" in done.stderr, done
-
-
 # ---- A root that main sets up anew.
 
 LEFT = "root head led to 1003 objects of 64192 bytes at the start; the program has replaced its"
 
 
 def anew(heap, *argv, **env):
-    return call(RUN, "-H", heap, *env.pop("options", ()), compiled("anew.c"), *argv, **env)
+    options = env.pop("options", ())
+    return call(RUN, "-H", heap, *options, compiled("anew.c"), *argv, **LOUD, **env)
 
 
 @pytest.mark.parametrize("options", [(), ("-s", "COMMIT=output"), ("-s", "COMMIT=idle:1ms")])
@@ -357,7 +319,7 @@ def test_a_root_that_is_replaced_is_told_of_while_the_program_runs(shm):
     succeeds(anew(heap, 1003, "keep", options=("-r", "head")))
     server = subprocess.Popen([RUN, "-H", heap, compiled("anew.c"), "0", "anew", "wait"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                              env=clean_environment())
+                              env=clean_environment(**LOUD))
     try:
         assert select.select([server.stderr], [], [], 60)[0], "nothing was said"
         assert LEFT in server.stderr.readline()  # before it ends
@@ -423,7 +385,7 @@ def test_the_start_line_says_what_a_kill_leaves(shm):
     assert "a kill keeps each store before it, so an operation may be half done" in done.stderr
 
 
-# ---- Looking at a heap in use, and at its values.
+# ---- Looking at a heap in use.
 
 
 def test_a_heap_in_use_is_looked_at(shm):
@@ -445,91 +407,13 @@ def test_a_heap_in_use_is_looked_at(shm):
         shell.communicate()
 
 
-@pytest.mark.parametrize("compiler, version", [("gcc", 4), ("gcc", 5), ("clang", 5)])
-def test_values_are_printed_by_their_types(shm, compiler, version):
-    if not shutil.which(compiler):
-        pytest.skip(f"{compiler} is not installed")
-    program = compiled("values.c", f"-gdwarf-{version}", "-O1", compiler=compiler,
-                       name=f"values-{compiler}-{version}")
-    heap = shm / "heap"
-    succeeds(call(RUN, "-H", heap, "-r", "values", program))
-    tree = json.loads(succeeds(call(INFO, "--tree", "values", "--json", heap)))["values"]
-    unknown, function, self = (tree.pop(name) for name in ("unknown", "function", "self"))
-    assert re.fullmatch("0x[0-9a-f]+", unknown) and re.fullmatch("0x[0-9a-f]+", function)
-    assert self.endswith(", met before")
-    links = tree.pop("links")
-    for real in (4, 3, 2, 1, 0):
-        assert links["real"] == real
-        links = links["next"]
-    assert links == "NULL"
-    assert tree == {
-        "small": -5, "large": 1 << 63, "half": 0.5, "yes": True, "colour": "BLUE", "bits": 5,
-        "more": 17, "text": 'a "b"', "constant": "constant", "copy": "copied",
-        "grid": {"[0]": 1, "[1]": 2, "[3]": 4}, "list": {"real": 1.25, "next": "NULL"},
-        "nothing": "NULL", "both": {"one": -1, "byte": 255}, "count": 3, "rest": {"[1]": 7},
-    }
-    text = succeeds(call(INFO, "--tree", "values", "--width", 2, heap))
-    assert '  text = "a \\x22b\\x22"\n' in text and "  small = -5\n" in text
-    assert re.search(r"real = 4\n +next = \{\n +real = 3\n +next = 0x\w+, not followed\n", text)
-
-
-def test_values_that_cannot_be_printed(shm, clean):
-    one_line(call(INFO, "--tree", "stoer", clean), "pmalloc-info", 16, "no root named 'stoer'")
-    one_line(call(INFO, "--tree", "store", "--map", clean), "pmalloc-info", 16, "--tree goes with")
-    one_line(call(INFO, "--depth", "2", clean), "pmalloc-info", 16, "--tree")
-    copy = shm / "copy"
-    subprocess.run(["strip", "-o", copy, SHELL], check=True)
-    succeeds(call(RUN, "-H", shm / "other", "-r", "*", copy, stdin="set a b\n"))
-    one_line(call(INFO, "--tree", "*", shm / "other"), "pmalloc-info", 8, "build it with -g")
-    shutil.copy("/bin/true", copy)
-    one_line(call(INFO, "--tree", "*", shm / "other"), "pmalloc-info", 8, "is another build")
-
-
-# ---- The name of a heap.
-
-
-def test_names_that_are_no_heap(shm):
-    def said(*argv, status=125):
-        done = call(*argv)
-        assert done.returncode == status and len(done.stderr.splitlines()) == 1, done
-        return done.stderr
-
-    start = ("-r", "store", SHELL)
-    line = said(RUN, "-H", shm / "no" / "such" / "heap", *start)
-    assert "No such file or directory" in line
-    assert f"make its parent first: mkdir -p '{shm}/no/such'" in line
-    (shm / "heap").mkdir(mode=0o700)
-    (shm / "link").symlink_to(shm / "heap")
-    line = said(RUN, "-H", shm / "link", *start)
-    assert f"a symbolic link, which is not followed; name what it points to: {shm}/heap" in line
-    line = said(INFO, shm / "none", status=8)
-    assert "is the name right? The first program that is started on a heap makes it" in line
-    line = said(RUN, "-H", shm / "a:b", *start)
-    assert "a colon separates two directories, and 'b' names none" in line
-    assert [path.name for path in shm.iterdir() if path.name in ("a", "b")] == []
-    line = said(RUN, "-H", shm / "heap", "-r", "app:book", SHELL)
-    assert "no program or library app is loaded" in line
-    assert "(a variable of a C++ scope is app::book)" in line
+# ---- The page.
 
 
 def test_the_page_fits_a_narrow_screen(clean):
     page = succeeds(call(INFO, "--html", clean))
     assert '<meta name="viewport" content="width=device-width">' in page
     assert "svg{max-width:100%;height:auto}" in page and "@media(max-width:600px)" in page
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_heap_where_the_user_may_not(shm):
-    shm.chmod(0o755)
-    succeeds(call(RUN, "-H", shm / "mine", "-r", "store", SHELL))
-    other = ("setpriv", "--reuid", "12345", "--clear-groups")
-    for tool in ("new", "mine"):
-        done = call(*other, SHELL, LD_PRELOAD=f"{BUILD}/libpmalloc_preload.so",
-                    PMALLOC_HEAP=str(shm / tool), PMALLOC_ROOTS="store", PMALLOC_PROGRAM="kvshell")
-        if done.returncode != 125:
-            pytest.skip("the build directory cannot be reached by others")
-        assert "Permission denied; user 12345 may not: " in done.stderr, done
-        assert "of your own" in done.stderr
 
 
 # ---- A new build.
