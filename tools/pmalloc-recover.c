@@ -17,6 +17,7 @@
 #include "common/confirm.h"
 #include "common/copy_print.h"
 #include "common/default_list.h"
+#include "common/drop_root.h"
 #include "common/figures.h"
 #include "common/json.h"
 #include "common/make.h"
@@ -30,6 +31,7 @@
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 #include "roots/root_table.h"
+#include "roots/spec.h"
 
 enum {
     KEY_CHECK = 256,
@@ -99,7 +101,9 @@ static const struct cli_option options[] = {
      "same as OLD, an offset holds for a new build. Nothing is freed for it."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
      "First remove the root NAME (see pmalloc-info). What only that root reached is freed: it is "
-     "lost. Dropping the only root loses all data of the heap, so that wants --yes."},
+     "lost. The only root of a heap is kept as dropped:NAME, with all that it reaches, and no "
+     "program finds it; --rename-root dropped:NAME NAME gives it back, and dropping dropped:NAME "
+     "loses it. Both droppings want --yes."},
     {KEY_AT, "at", "good",
      "Where the journal of PMALLOC_COMMIT is damaged, take the heap as of the last commit before"
      " the damage. Later commits are lost. Pages of theirs may stand in the other files, so the"
@@ -123,8 +127,8 @@ static const struct cli_option options[] = {
     {KEY_FORCE, "force", NULL,
      "With --make and --grow: overwrite what it holds. Where that is a heap, this wants --yes."},
     {KEY_YES, "yes", NULL,
-     "Do what loses data: drop the only root, purge heaps, make a heap over another one. Without "
-     "it a user at a terminal is asked, and anyone else is refused."},
+     "Do what loses data: drop the only root or one that is kept, purge heaps, make a heap over "
+     "another one. Without it a user at a terminal is asked, and anyone else is refused."},
     {0},
 };
 
@@ -272,6 +276,7 @@ static void check_request(const struct request *q) {
 
 struct report {
     const struct request *request;
+    char kept[PM_SPEC_TEXT_LEN]; // the name under which a root that was dropped stays
     struct pm_recovery found;
     uint64_t owner; // the last process before this one that had the heap open
     const char *result;
@@ -317,6 +322,8 @@ static void report_json(const struct report *r) {
     json_text(&j, "heap", r->request->heap);
     json_text(&j, "state", f->was_clean ? "clean" : "dirty");
     json_text(&j, "result", r->result);
+    if (*r->kept)
+        json_text(&j, "kept_root", r->kept);
     json_bool(&j, "copy", pm_heap.copy);
     json_number(&j, "roots", f->roots);
     json_number(&j, "live_objects", f->live_objects);
@@ -446,6 +453,7 @@ static void report_text(const struct report *r) {
     print_classes(r);
     print_time(f);
     printf("guarantee  %s\n", commit_guarantee());
+    drop_root_text(r->request->heap, r->request->drop_root, r->kept);
     printf("result     %s\n", result_text(r));
 }
 
@@ -466,28 +474,6 @@ static int report_error(const struct request *q, struct pm_error *err) {
 
 // ---- the work -----------------------------------------------------------------------------------
 
-static void compare_root(const struct pm_root *root, const char *text, void *named) {
-    (void)root;
-    if (*(const char **)named && strcmp(text, *(const char **)named) == 0)
-        *(const char **)named = NULL;
-}
-
-// Without its last root the heap is empty.
-static bool may_drop(const struct request *q, const struct pm_recovery *found) {
-    const char *missing = q->drop_root;
-    char count[32], size[32];
-    unsigned roots = pm_roots_list(compare_root, &missing) + pm_roots_slots_used();
-    if (!q->drop_root || missing || roots != 1)
-        return true;
-    return confirm(q->yes,
-                   "'%.80s' is the only root of %.200s: without it all data of the heap is lost, "
-                   "%s object%s of %s, and cannot be had back. `pmalloc-backup %.200s DIR` keeps a "
-                   "copy; a variable that was renamed wants --rename-root",
-                   q->drop_root, q->heap, figure_count(found->live_objects, count),
-                   found->live_objects == 1 ? "" : "s", figure_bytes(found->live_bytes, size),
-                   q->heap);
-}
-
 // Dropping a root is the one write that comes before a recovery's checks. So all checks run first,
 // in a child, because a process can open a heap only once. Returns 0 if the heap is sound. Else the
 // child has reported what is wrong.
@@ -503,7 +489,8 @@ static int rehearse(const struct request *q) {
             status = pm_recover(&how, &found, &err);
         if (status == PM_OK)
             status = pm_verify(false, &err);
-        if (status == PM_OK && !may_drop(q, &found))
+        if (status == PM_OK && q->drop_root &&
+            !drop_root_may(q->heap, q->drop_root, q->yes, &found))
             _exit(PM_USAGE);
         _exit(status == PM_OK ? PM_OK : report_error(q, &err));
     }
@@ -523,7 +510,7 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
     pmem_use();
     bool was_clean = pm_heap_is_clean();
     if (q->drop_root)
-        status = pm_roots_drop(q->drop_root, err);
+        status = drop_root(q->drop_root, r->kept, sizeof r->kept, err);
     else if (q->rename_root)
         status = pm_roots_rename(q->rename_root, q->rename_to, err);
     if (status != PM_OK)

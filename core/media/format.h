@@ -369,6 +369,9 @@ _Static_assert(sizeof(struct pm_volume) == 64, "frozen");
 enum pm_root_kind { PM_ROOT_SYMBOL = 1, PM_ROOT_OBJECT = 2, PM_ROOT_RANGE = 3 };
 
 #define PM_ROOT_BUILD 20
+// A root that was dropped and is kept, so that it can be had back: `object` is this word, perhaps a
+// number, and after a dash what it was. No program finds it, and no start restores it.
+#define PM_ROOT_DROPPED "dropped"
 struct pm_root {
     uint32_t kind;                   // enum pm_root_kind
     uint32_t part;                   // segment number of a whole-object root, else 0

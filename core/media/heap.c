@@ -55,4 +55,22 @@ unsigned pm_super_root_count(const struct pm_super_file *file) {
     return count;
 }
 
+// After the word: perhaps a number, and then the end or a dash.
+bool pm_root_is_dropped(const struct pm_root *root) {
+    static const char word[] = PM_ROOT_DROPPED;
+    const char *rest = root->object + sizeof word - 1;
+    if (strncmp(root->object, word, sizeof word - 1) != 0)
+        return false;
+    rest += strspn(rest, "0123456789");
+    return *rest == '\0' || *rest == '-';
+}
+
+bool pm_heap_roots_are_dropped(void) {
+    const struct pm_root_table *t = &pm_heap.super->roots[pm_heap_root_epoch() & 1];
+    unsigned dropped = 0;
+    for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++)
+        dropped += t->root[i].part == 0 && pm_root_is_dropped(&t->root[i]);
+    return dropped && dropped == pm_heap_root_count();
+}
+
 unsigned pm_heap_root_count(void) { return pm_super_root_count(pm_heap.super); }

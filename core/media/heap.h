@@ -120,6 +120,9 @@ static inline bool pm_kind_is_known(unsigned kind) {
 // The number of roots in force: entries of the table (a whole object counts once), and slots that
 // are not empty.
 unsigned pm_heap_root_count(void);
+bool pm_root_is_dropped(const struct pm_root *root); // see PM_ROOT_DROPPED
+// Whether there are roots, and all of them were dropped: a program reaches nothing.
+bool pm_heap_roots_are_dropped(void);
 // Whether anything may be alive when no program runs: through a root, or because it is pinned.
 static inline bool pm_heap_has_roots(void) {
     return (pm_heap.super->super.incompat & PM_INCOMPAT_PINNED) || pm_heap_root_count() != 0;

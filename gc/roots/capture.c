@@ -19,6 +19,7 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "base/threads.h"
+#include "dropped.h"
 #include "locate.h"
 #include "media/adopt.h"
 #include "media/commit.h"
@@ -47,8 +48,10 @@ struct run {
 
 static struct part *parts; // room for PM_ROOT_MAX, from pm_roots_prepare() on
 static unsigned part_count;
+static unsigned kept_count; // of dropped roots (dropped.h), which are no parts
 static struct run *runs;
 static unsigned run_count;
+static uint64_t kept_image; // where the images of dropped roots begin: behind those of the runs
 
 #define PAGE_MASK (~(uintptr_t)(PM_PAGE_SIZE - 1))
 
@@ -61,7 +64,7 @@ static int resolve_spec(const struct pm_spec *spec, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     for (size_t i = 0; i < n; i++) {
-        if (part_count == PM_ROOT_MAX)
+        if (part_count + kept_count >= PM_ROOT_MAX)
             return pm_fail(err, PM_USAGE, "more than %u roots", PM_ROOT_MAX);
         parts[part_count] = (struct part){*spec, (uint32_t)i, range[i].addr, range[i].length, {0}};
         if (spec->kind == PM_ROOT_RANGE)
@@ -138,6 +141,8 @@ static int resolve_registered(const struct pm_root_table *t, struct pm_error *er
     for (uint32_t i = 0; i < t->count; i++) {
         const struct pm_root *root = &t->root[i];
         struct pm_spec spec;
+        if (pm_root_is_dropped(root))
+            continue;
         pm_root_spec(root, &spec);
         if (!find_part(&spec, 0)) {
             struct pm_error why;
@@ -168,6 +173,7 @@ int pm_roots_prepare(struct pm_error *err) {
         return err->status;
     if (!pm_options.roots.text[0] && t->count == 0)
         return PM_OK;
+    kept_count = pm_dropped_count(t);
     struct pm_spec *specs = pm_os_reserve(PM_ROOT_MAX * sizeof *specs);
     parts = pm_os_reserve(PM_ROOT_MAX * sizeof *parts);
     runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs);
@@ -217,7 +223,7 @@ static void find_runs(void) {
 // Places the new area at the start of the file if it fits before the old one, else after the old
 // one. The old one stays in force until the switch. Returns the area's length.
 static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
-    uint64_t length = 0;
+    uint64_t length = pm_dropped_length(old);
     for (unsigned i = 0; i < run_count; i++)
         length += runs[i].end - runs[i].start;
     *offset = old->area_offset >= length ? 0 : old->area_offset + old->area_length;
@@ -226,6 +232,7 @@ static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
         runs[i].image = at;
         at += runs[i].end - runs[i].start;
     }
+    kept_image = at;
     return length;
 }
 
@@ -236,7 +243,8 @@ static uint64_t image_of(uintptr_t address) {
     return 0; // not reached: every part lies in a run
 }
 
-static void fill_table(struct pm_root_table *next, uint64_t offset, uint64_t length) {
+static void fill_table(const struct pm_root_table *old, struct pm_root_table *next, uint64_t offset,
+                       uint64_t length) {
     next->count = part_count;
     next->area_offset = offset;
     next->area_length = length;
@@ -254,6 +262,7 @@ static void fill_table(struct pm_root_table *next, uint64_t offset, uint64_t len
         memcpy(r->name, p->spec.name, sizeof r->name);
         memcpy(r->build, p->build, sizeof r->build);
     }
+    pm_dropped_add(old, next, kept_image);
 }
 
 // The first byte of a guard says whether the static is constructed. The other bytes say which
@@ -313,6 +322,7 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
                runs[i].end - runs[i].start);
     if (old_images) {
         restore_bytes(old, old_images, area, offset);
+        pm_dropped_copy(old, old_images, area + (kept_image - offset));
         pm_file_unmap(&pm_heap.roots, old_images, old->area_length);
     }
     // pm_roots_switch() drains after this flush and before the commit.
@@ -364,7 +374,7 @@ static int move_pages(const struct pm_root_table *old, uint64_t offset, uint64_t
     if (pm_persist_syncs() && !pm_file_sync(&pm_heap.roots))
         return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot be written back: %s", pm_heap.dir,
                        pm_strerror(errno));
-    fill_table(pm_roots_next_table(), offset, length);
+    fill_table(old, pm_roots_next_table(), offset, length);
     pm_roots_switch();
     return map_runs(err);
 }
@@ -387,10 +397,10 @@ int pm_roots_capture(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
         return err->status;
-    if (part_count || pm_heap_has_roots())
+    if (part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped()))
         pm_program_record();
     if (!part_count)
-        return PM_OK;
+        return pm_dropped_map(err);
     if (pm_heap.roots.length && pm_medium_of(&pm_heap.roots)->granule > PM_PAGE_SIZE)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is mapped in units of %lu KiB, and captured roots need pages of 4 KiB: "
@@ -406,20 +416,20 @@ int pm_roots_capture(struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/roots: no space for %lu bytes of captured roots: %s", pm_heap.dir,
                        (unsigned long)length, pm_strerror(errno));
-    int status = pm_roots_back_table(part_count, err);
+    int status = pm_roots_back_table(part_count + kept_count, err);
     if (status == PM_OK)
         status =
             (pm_threads_none() ? move_pages : move_pages_among_others)(old, offset, length, err);
     if (status == PM_OK)
         tidy_images(offset, length, gone, gone_len);
-    return status;
+    return status == PM_OK ? pm_dropped_map(err) : status;
 }
 
 int pm_roots_restore(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
         return err->status;
-    if (part_count || pm_heap_has_roots())
+    if (part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped()))
         pm_program_record();
     if (!part_count || !old->area_length)
         return PM_OK;

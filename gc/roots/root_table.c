@@ -107,7 +107,9 @@ int pm_roots_each(pm_root_fn *fn, void *arg, struct pm_error *err) {
         return pm_roots_unmapped(err);
     for (uint32_t i = 0; i < t->count; i++)
         fn(&(struct pm_root_bytes){images + (t->root[i].image - t->area_offset), t->root[i].length,
-                                   t->root[i].address, t->root[i].kind != PM_ROOT_OBJECT},
+                                   t->root[i].address,
+                                   t->root[i].kind != PM_ROOT_OBJECT &&
+                                       !pm_root_is_dropped(&t->root[i])},
            arg);
     if (images)
         pm_file_unmap(&pm_heap.roots, images, t->area_length);
@@ -233,7 +235,11 @@ static int check_new_name(const struct pm_root_table *t, const char *name, const
     for (uint32_t i = 0; i < t->count; i++) {
         const struct pm_root *root = &t->root[i];
         if (strcmp(name, to) != 0 && has_text(root, to))
-            return pm_fail(err, PM_USAGE, "%s has a root named '%.200s' already", pm_heap.dir, to);
+            return pm_fail(
+                err, PM_USAGE,
+                "%s has a root named '%.200s' already; --drop-root that first, or take another "
+                "name",
+                pm_heap.dir, to);
         if (!has_text(root, name))
             continue;
         found++;
@@ -256,16 +262,22 @@ int pm_roots_rename(const char *name, const char *to, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     struct pm_root_table *next = pm_roots_next_table();
+    struct pm_root renamed = {0};
+    memcpy(renamed.object, spec.object, sizeof renamed.object);
+    bool dropped = pm_root_is_dropped(&renamed);
     for (uint32_t i = 0; i < t->count; i++) {
         struct pm_root *root = &next->root[i];
         *root = t->root[i];
         if (!has_text(root, name))
             continue;
+        bool same_place = root->kind == PM_ROOT_RANGE && root->spec_offset == spec.offset &&
+                          pm_root_is_dropped(root) != dropped;
         root->kind = (uint32_t)spec.kind;
         root->spec_offset = spec.kind == PM_ROOT_RANGE ? spec.offset : 0;
         memcpy(root->object, spec.object, sizeof root->object);
         memcpy(root->name, spec.name, sizeof root->name);
-        memset(root->build, 0, sizeof root->build); // what comes next is right
+        if (!same_place)
+            memset(root->build, 0, sizeof root->build); // what comes next is right
     }
     pm_roots_switch();
     return PM_OK;

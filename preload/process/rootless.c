@@ -14,7 +14,8 @@
 
 static bool is_lost(bool default_heap) {
     return pm_options.rootless.number == PM_ROOTLESS_SAY && pm_heap_on_media() && !default_heap &&
-           !pm_heap_has_roots() && pm_heap.super->state.owner_pid == (uint64_t)getpid();
+           (!pm_heap_has_roots() || pm_heap_roots_are_dropped()) &&
+           pm_heap.super->state.owner_pid == (uint64_t)getpid();
 }
 
 void pm_rootless_say_start(bool default_heap, const struct pm_recovery *recovery) {
@@ -26,6 +27,13 @@ void pm_rootless_say_start(bool default_heap, const struct pm_recovery *recovery
 void pm_rootless_say_end(bool default_heap) {
     if (!is_lost(default_heap))
         return;
+    if (pm_heap_roots_are_dropped()) { // what is thrown away cannot be told from what they keep
+        pm_say(
+            "heap %.200s has no root but dropped ones (`pmalloc-recover --rename-root` gives one "
+            "back): what this run has left in it is thrown away; " NEXT,
+            pm_heap.dir);
+        return;
+    }
     struct pm_stats stats;
     pm_stats_get(&stats);
     uint64_t blocks = stats.large_blocks;

@@ -226,7 +226,8 @@ def test_growth(program, fixed):
     assert int(kept.split()[0]) == filled
     assert "as large as before" in succeeds(recover_tool(fixed, "--grow"))
     succeeds(run([program, "fill"], HEAP=fixed, ROOTS="kept"))
-    assert recover(fixed, "--drop-root", "kept", "--yes").returncode == 0
+    for root in ("kept", "dropped:kept"):
+        assert recover(fixed, "--drop-root", root, "--yes").returncode == 0
     more = int(succeeds(run([program, "fill"], HEAP=fixed, ROOTS="kept")).split()[0])
     assert more >= filled + 60
     os.truncate(fixed, 128 * MIB)

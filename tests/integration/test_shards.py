@@ -133,7 +133,8 @@ def test_removed_with_its_data_files(heap):
     """A heap without roots is emptied at its end, and a tool removes all of it."""
     program = compiled("heavy.c")
     succeeds(run([program], HEAP=heap, ROOTS="found", **SMALL))
-    assert recover(heap, "--drop-root", "found", "--yes").returncode == 0
+    for root in ("found", "dropped:found"):
+        assert recover(heap, "--drop-root", root, "--yes").returncode == 0
     process = start([program], HEAP=heap, **SMALL)
     process.wait()
     assert sum(path.stat().st_size for path in heap.glob("heap.*")) == 0

@@ -245,6 +245,12 @@ def test_dropping_a_root(clean):
     assert call(RECOVER, "--check", clean).returncode == 0
     done = call(RECOVER, "--drop-root", "store", "--yes", "--json", clean)
     assert done.returncode == 0, done
+    kept = {"kept_root": str}
+    found = check_report(done.stdout, clean, kept, roots=1, result="clean",
+                         kept_root="dropped:store")
+    assert found["live_objects"] > 3000 and found["reclaimed_bytes"] < 1 << 20
+    done = call(RECOVER, "--drop-root", "dropped:store", "--yes", "--json", clean)
+    assert done.returncode == 0, done
     check_report(done.stdout, clean, roots=0, live_objects=0, result="clean")
     assert (clean / "heap.0").stat().st_size == 0
 

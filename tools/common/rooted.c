@@ -19,7 +19,7 @@ bool rooted_is_not(const char *heap) {
         return errno == ENOENT;
     if (pm_heap_open(heap, PM_OPEN_LOOK, false, &ignored) != PM_OK)
         return false;
-    bool none = !pm_heap_has_roots();
+    bool none = !pm_heap_has_roots() || pm_heap_roots_are_dropped();
     pm_heap_release();
     return none;
 }
