@@ -53,6 +53,7 @@ enum dwarf_tag {
     DW_CONST = 0x26,
     DW_ENUMERATOR = 0x28,
     DW_FUNCTION = 0x2e,
+    DW_TEMPLATE_TYPE = 0x2f,
     DW_VARIABLE = 0x34,
     DW_VOLATILE = 0x35,
     DW_RESTRICT = 0x37,
