@@ -98,13 +98,14 @@ static uint64_t parameter(const struct item *i, const struct dwarf_entry *of, un
 
 // ---- elements -----------------------------------------------------------------------------------
 
+// The pointer is the first word. clang leaves out the type around it, which libstdc++.so has.
 static bool text_of(const struct item *i, char *out, size_t size) {
     uint64_t from, length;
-    struct field chars;
-    if (!field(i, "_M_dataplus._M_p", &chars) || !number(i, "_M_dataplus._M_p", &from) ||
-        !number(i, "_M_string_length", &length) || chars.type.tag != DW_POINTER ||
-        dwarf_size(i->t->types, chars.type.type) != 1)
+    struct field counted;
+    if (!field(i, "_M_string_length", &counted) || counted.offset != sizeof from ||
+        !number(i, "_M_string_length", &length))
         return false;
+    memcpy(&from, i->bytes, sizeof from);
     const char *bytes = tree_bytes(i->t, from, length);
     uint64_t take = length < size - 4 ? length : size - 4;
     if (!bytes && length)
