@@ -272,11 +272,11 @@ static int show_busy(const struct request *q, const char *heap, struct pm_error 
         snprintf(number, sizeof number, "%d", (int)owner);
     if (!pm_heap.lent && owner > 0 && q->leaks)
         return cli_flush(live_leaks(owner, q->json), PM_OPERATIONAL);
-    if (!pm_heap.lent && !q->json && !q->map && !q->svg && !q->html && !q->leaks && !q->tree) {
+    if (!pm_heap.lent && !q->map && !q->svg && !q->html && !q->leaks && !q->tree) {
         pm_say("note: %.200s is in use by process %s; this is what its files say now (--follow "
                "goes on; --leaks asks the process; a copy by pmalloc-backup has the rest)",
                heap, number);
-        return follow(heap, 2, 1, false);
+        return follow(heap, 2, 1, q->json);
     }
     pm_fail(err, PM_OPERATIONAL,
             "%.200s is in use by process %s; `pmalloc-info --follow` and `--leaks %s` look at it "

@@ -21,6 +21,7 @@
 #include "common/rooted.h"
 #include "common/target.h"
 #include "common/wrapper.h"
+#include "media/volume.h"
 #include "roots/spec.h"
 
 enum { KEY_MAN_ENV = 256 };
@@ -130,17 +131,6 @@ static const char *absolute(const char *path, const char *before) {
     return out;
 }
 
-// A colon in a path would make two directories of it. Further ones are written with a slash.
-static void check_colon(const char *value) {
-    for (const char *colon = strchr(value, ':'); colon; colon = strchr(colon + 1, ':')) {
-        const char *next = colon + 1;
-        if (!memchr(next, '/', strcspn(next, ":")))
-            fail("PMALLOC_HEAP=%.200s: a colon separates two directories, and '%.*s' names none; "
-                 "the name of a heap has no colon. Is a second directory meant, write ./%.*s",
-                 value, (int)strcspn(next, ":"), next, (int)strcspn(next, ":"), next);
-    }
-}
-
 static void check_roots(const char *value) {
     static struct pm_spec specs[PM_ROOT_MAX];
     struct pm_error why;
@@ -157,7 +147,8 @@ static void set(const char *name, const char *value) {
         check_roots(value);
         value = *value == '@' ? absolute(value + 1, "@") : value;
     } else if (strcmp(name, "PMALLOC_HEAP") == 0) {
-        check_colon(value);
+        if (pm_volume_check(value, &err) != PM_OK)
+            fail("PMALLOC_HEAP=%s", err.text);
         value = absolute(value, "");
     }
     if (setenv(name, value, 1) != 0)
@@ -338,20 +329,41 @@ static int list_roots(const char *program) {
     return cli_flush(0, OWN_FAILURE);
 }
 
-// A heap that the user has named, and that nothing will reach. A program that calls pmalloc.h sets
-// its roots itself.
+// Whether all roots that are named are whole objects.
+static bool only_scanned(const char *text) {
+    static struct pm_spec specs[PM_ROOT_MAX];
+    struct pm_error ignored;
+    size_t count = 0;
+    if (pm_spec_parse(text, specs, PM_ROOT_MAX, &count, &ignored) != PM_OK)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (specs[i].kind != PM_ROOT_OBJECT)
+            return false;
+    return count != 0;
+}
+
+// A heap that the user has named, and that nothing will reach, or nothing that is restored. A
+// program that calls pmalloc.h sets its roots itself.
 static void warn_rootless(const char *path) {
     struct root_names names;
     struct pm_error ignored;
     char likely[300];
     const struct pm_options *o = &pm_options;
     const char *heap = *o->heap.text ? o->heap.text : o->commit_dir.text;
-    if (!*heap || *o->roots.text || o->open.number == PM_OPEN_PRIVATE ||
+    bool scanned = only_scanned(o->roots.text);
+    if (!*heap || (*o->roots.text && !scanned) || with_gc || o->open.number == PM_OPEN_PRIVATE ||
         o->backing.number == PM_BACKING_VOLATILE || o->rootless.number == PM_ROOTLESS_QUIET ||
         !rooted_is_not(heap) || root_names_find(path, &names, &ignored) != PM_OK ||
         names.cooperates)
         return;
     root_names_likely(&names, likely, sizeof likely);
+    if (scanned) {
+        pm_say("note: the root * keeps alive what variables lead to, but restores no variable, so "
+               "the next run will find nothing of it; name the variables too%s%s (`pmalloc-run "
+               "--roots %.200s` lists what can be named)",
+               *likely ? ", such as one of " : "", likely, path);
+        return;
+    }
     pm_say("no root is named, and %.200s has none: the next run will find nothing of it; give -r "
            "NAME%s%s%s (`pmalloc-run --roots %.200s` lists what can be named)",
            heap, *likely ? ", such as one of " : "", likely, *likely ? "" : "", path);

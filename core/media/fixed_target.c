@@ -97,8 +97,11 @@ static int find_size(struct pm_fixed_target *t, uint64_t size, struct pm_error *
                        "give --size",
                        path, path);
     if (size > t->there)
-        return pm_fail(err, PM_OPERATIONAL, "%s has %lu bytes, less than the %lu of --size", path,
-                       (unsigned long)t->there, (unsigned long)size);
+        return pm_fail(
+            err, PM_OPERATIONAL,
+            "%s has %lu bytes, less than the %lu of --size; name a longer file, or one that "
+            "is missing, which is made",
+            path, (unsigned long)t->there, (unsigned long)size);
     t->bytes = (size ? size : t->there) & ~(PM_FIXED_ALIGN - 1);
     if (t->bytes < PM_FIXED_LEAST)
         return pm_fail(err, PM_OPERATIONAL, "%s: %lu bytes are too few for a heap, which needs %lu",

@@ -333,7 +333,8 @@ static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
     if (mode != PM_OPEN_CREATE) {
         if (mode == PM_OPEN_DEAD)
             pm_heap_remove();
-        return pm_fail(err, PM_OPERATIONAL, "%s is not a PMAlloc heap (it has no superblock)",
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s is not a PMAlloc heap (it has no superblock); is the name right?",
                        pm_heap.dir);
     }
     if (!pm_heap.nameless)
@@ -365,7 +366,8 @@ static int remember_path(const char *dir, struct pm_error *err) {
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     const char *more = dir + pm_volume_first(dir);
     more += dir != pm_heap.dir && *more;
-    if (remember_path(dir, err) != PM_OK)
+    if ((dir != pm_heap.dir && pm_volume_check(dir, err) != PM_OK) ||
+        remember_path(dir, err) != PM_OK)
         return err->status;
     for (;;) {
         int status = open_dir_fd(more, mode, err);

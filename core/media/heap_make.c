@@ -23,7 +23,11 @@
 #define NEW_SUPERBLOCK pm_heap.new_super.name
 
 int pm_make_reason(struct pm_error *err, const char *what) {
-    return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, what, pm_strerror(errno));
+    const char *next = errno == ENOSPC ? "; make room there, or name a directory on another device"
+                       : errno == EDQUOT ? "; the quota is used up: see quota(1)"
+                       : errno == EFBIG  ? "; see `ulimit -f`"
+                                         : "";
+    return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s%s", pm_heap.dir, what, pm_strerror(errno), next);
 }
 
 static int new_fd(const char *name) {

@@ -61,6 +61,21 @@ size_t pm_volume_first(const char *text) {
     return text[first] && stat(text, &st) == 0 ? strlen(text) : first;
 }
 
+// A colon in the name of one directory would make two of it: so further ones have a slash.
+int pm_volume_check(const char *text, struct pm_error *err) {
+    for (const char *at = text + pm_volume_first(text); *at; at += 1 + first_of(at + 1)) {
+        int length = (int)first_of(at + 1);
+        if (!memchr(at + 1, '/', (size_t)length))
+            return pm_fail(err, PM_USAGE,
+                           "%.180s: a colon separates two directories, and '%.*s' names none; the "
+                           "name of a new heap has no colon. Is a second directory meant, write "
+                           "./%.*s",
+                           text, length < 60 ? length : 60, at + 1, length < 60 ? length : 60,
+                           at + 1);
+    }
+    return PM_OK;
+}
+
 unsigned pm_volume_count(const char *text) {
     unsigned count = 1;
     for (const char *at = text + pm_volume_first(text); *at; at += 1 + first_of(at + 1))

@@ -22,6 +22,8 @@
 // Of DIR[:DIR...] the length of the first DIR. What exists under the whole text is one: a
 // directory, or a fixed medium (fixed.h).
 size_t pm_volume_first(const char *text);
+// Whether each further name is one of a directory: with a slash. PM_USAGE: not, and `err` says why.
+int pm_volume_check(const char *text, struct pm_error *err);
 // How many directories a text names.
 unsigned pm_volume_count(const char *text);
 

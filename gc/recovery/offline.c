@@ -22,9 +22,14 @@ static int say_busy(struct pm_error *err, const char *dir) {
         pid = pm_heap.busy_other;
     if (pid <= 0)
         return pm_fail(err, PM_OPERATIONAL,
-                       "%.300s is in use by another process; wait for it to end", dir);
-    return pm_fail(err, PM_OPERATIONAL, "%.300s is in use by process %d; wait for it to end", dir,
-                   (int)pid);
+                       "%.180s is in use by another process; wait for it to end; `pmalloc-info "
+                       "%.180s` looks at it meanwhile",
+                       dir, dir);
+    return pm_fail(
+        err, PM_OPERATIONAL,
+        "%.180s is in use by process %d; wait for it to end; `pmalloc-info %.180s` looks "
+        "at it meanwhile",
+        dir, (int)pid, dir);
 }
 
 static int reserve_tables(struct pm_error *err) {

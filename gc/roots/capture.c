@@ -116,24 +116,43 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
+// The program to which the heap belongs, if it is another one than this.
+static const char *other_program(char here[256]) {
+    const char *own = base_name(pm_program_on_record());
+    pm_os_program_name(here, 256);
+    return *own && strcmp(own, here) != 0 ? own : NULL;
+}
+
 // A root of the heap is not in this program: because the program only starts the heap's own one,
 // because it is quite another one, or because the variable has another name now.
 static int say_missing(const struct pm_root *root, const struct pm_error *why,
                        struct pm_error *err) {
     char text[PM_SPEC_TEXT_LEN], here[256];
-    const char *own = base_name(pm_program_on_record());
+    const char *own = other_program(here);
     pm_root_text(root, text, sizeof text);
-    pm_os_program_name(here, sizeof here);
-    if (!*own || strcmp(own, here) == 0)
+    if (!own)
         return pm_fail(err, PM_USAGE,
-                       "%.180s. The heap %.120s has this root. If the variable has another name "
-                       "now: `pmalloc-recover --rename-root '%.60s' NEW %.120s`",
+                       "%.260s. The heap %.80s has this root. If the variable has another name "
+                       "now: `pmalloc-recover --rename-root '%.60s' NEW %.80s`",
                        why->text, pm_heap.dir, text, pm_heap.dir);
     return pm_fail(err, PM_USAGE,
-                   "%.160s. The heap %.100s belongs to %.40s: run that. If %.40s starts it: "
-                   "-s PROGRAM=%.40s (PMALLOC_PROGRAM). If the variable has another name now: "
-                   "`pmalloc-recover --rename-root '%.60s' NEW %.100s`",
-                   why->text, pm_heap.dir, own, here, own, text, pm_heap.dir);
+                   "%.60s has no root %.60s. The heap %.90s belongs to %.40s: run that. If %.40s "
+                   "starts it: -s PROGRAM=%.40s (PMALLOC_PROGRAM). If the variable has another "
+                   "name now: `pmalloc-recover --rename-root '%.60s' NEW %.90s`",
+                   here, text, pm_heap.dir, own, here, own, text, pm_heap.dir);
+}
+
+// The same of a root that PMALLOC_ROOTS names, such as by the settings that a shell has exported.
+static int say_named(struct pm_error *err) {
+    char here[256];
+    struct pm_error why = *err;
+    const char *own = other_program(here);
+    if (!own)
+        return pm_fail_in(err, "PMALLOC_ROOTS");
+    return pm_fail(err, PM_USAGE,
+                   "PMALLOC_ROOTS: %.260s. The heap %.80s belongs to %.40s. If %.40s starts it: -s "
+                   "PROGRAM=%.40s (PMALLOC_PROGRAM)",
+                   why.text, pm_heap.dir, own, here, own);
 }
 
 // Checks that every root of the heap is in this program too, with the same size.
@@ -189,7 +208,7 @@ int pm_roots_prepare(struct pm_error *err) {
     for (size_t i = 0; i < n && status == PM_OK; i++) {
         status = resolve_spec(&specs[i], err);
         if (status != PM_OK)
-            pm_fail_in(err, "PMALLOC_ROOTS");
+            status = say_named(err);
     }
     munmap(specs, PM_ROOT_MAX * sizeof *specs);
     return status == PM_OK ? resolve_registered(t, err) : status;

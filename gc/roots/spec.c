@@ -36,14 +36,15 @@ struct cursor {
     struct pm_error *err;
 };
 
-static int stray(const struct cursor *c, const char *where) {
-    char q[QUOTE_LEN];
-    return pm_fail(c->err, PM_USAGE, "stray character '%s' in the %s at column %zu",
-                   quote(q, c->text + c->at, 1), where, c->at + 1);
-}
-
 static bool next_is(const struct cursor *c, char wanted) {
     return c->at < c->len && c->text[c->at] == wanted;
+}
+
+static int stray(const struct cursor *c, const char *where) {
+    char q[QUOTE_LEN];
+    return pm_fail(c->err, PM_USAGE, "stray character '%s' in the %s at column %zu%s",
+                   quote(q, c->text + c->at, 1), where, c->at + 1,
+                   next_is(c, ' ') ? "; a comma stands between two roots" : "");
 }
 
 static bool is_alnum(unsigned char c) {
@@ -236,7 +237,7 @@ int pm_spec_parse_one(const char *text, size_t len, struct pm_spec *out, struct 
     struct cursor c = {text, len, 0, err};
     memset(out, 0, sizeof *out);
     if (len == 0)
-        return pm_fail(err, PM_USAGE, "empty root");
+        return pm_fail(err, PM_USAGE, "empty root: is a comma too much?");
     int status = read_spec(&c, out);
     return status == PM_OK ? PM_OK : pm_fail_in(err, "\"%s\"", quote(q, text, len));
 }

@@ -156,8 +156,9 @@ static void say(const struct noted *n, struct walk *w, unsigned before) {
         bytes += w->size[i];
     pm_say(
         "root %.100s led to %s%u object%s of %lu bytes at the start; the program has replaced its "
-        "value, and no root reaches them now: the next start frees them. A program that sets the "
-        "variable up anew in main cannot go on with it; let it keep what it finds there",
+        "value, and no root reaches them now: the next start frees them. Let the program keep what "
+        "it finds there, or name a variable that main does not set up anew (`pmalloc-run --roots "
+        "PROGRAM` lists them); PMALLOC_ROOTLESS=quiet if that is meant so",
         n->name, w->broken ? "more than " : "", lost, lost == 1 ? "" : "s", (unsigned long)bytes);
 }
 

@@ -175,6 +175,18 @@ def test_another_program_names_the_one_on_record(clean):
     assert "drop-root" not in line.stderr and "nothing was changed" in line.stderr
 
 
+def test_another_program_by_exported_settings(clean):
+    """Also a stripped one: nothing of its line is cut off, or about the other program."""
+    for roots in ({}, {"PMALLOC_ROOTS": "store"}):
+        done = call("/bin/true", LD_PRELOAD=f"{BUILD}/libpmalloc_preload.so",
+                    PMALLOC_HEAP=str(clean), **roots)
+        (line,) = done.stderr.splitlines()
+        assert done.returncode == 125 and line.endswith("; nothing was changed"), done
+        assert f"The heap {clean} belongs to kvshell" in line
+        assert "If true starts it: -s PROGRAM=kvshell (PMALLOC_PROGRAM)" in line
+        assert ("is stripped" in line) == bool(roots)
+
+
 # ---- A heap that nothing reaches.
 
 LOUD = {"PMALLOC_ROOTLESS": "say"}
@@ -284,6 +296,18 @@ def test_a_stripped_program_has_ranges(shm):
         in done.stderr and "* is not restored" in done.stderr, done
     succeeds(call(RUN, "-H", shm / "heap", "-r", bss, stripped, stdin="set a b\n"))
     assert succeeds(call(RUN, "-H", shm / "heap", stripped, stdin="get a\n")) == "b\n"
+
+
+def test_a_root_that_is_only_scanned_is_told_of(shm):
+    """`*` alone: the next run finds empty variables."""
+    heap = shm / "heap"
+    done = call(RUN, "-H", heap, "-r", "*", SHELL, stdin="set a b\n", **LOUD)
+    note, *more = done.stderr.splitlines()
+    assert done.stdout == "ok\n" and not more and "the root * keeps alive" in note, done
+    assert "restores no variable" in note and "such as one of store (" in note
+    assert call(RUN, "-H", heap, SHELL, stdin="get a\n").stdout == "none\n"  # it was right
+    done = call(RUN, "-H", shm / "other", "-r", "store,*", SHELL, stdin="set a b\n", **LOUD)
+    assert done.stderr == "", done
 
 
 def test_what_has_no_names_is_told_of(shm):
@@ -398,7 +422,13 @@ def test_a_heap_in_use_is_looked_at(shm):
         done = call(INFO, "--leaks", heap)
         assert (done.returncode, done.stderr) == (0, ""), done
         assert f"bytes of process {shell.pid}" in done.stdout
-        for option in ("--json", "--html", "--map"):
+        done = call(INFO, "--json", heap)
+        look = json.loads(done.stdout)
+        assert done.returncode == 0 and look["owner_pid"] == shell.pid, done
+        assert f"note: {heap} is in use by process {shell.pid}" in done.stderr
+        one_line(call(RECOVER, heap), "pmalloc-recover", 8, f"in use by process {shell.pid}",
+                 f"`pmalloc-info {heap}` looks at it")
+        for option in ("--html", "--map", "--tree=store"):
             done = call(INFO, option, heap)
             assert done.returncode == 8 and f"in use by process {shell.pid}; " in done.stderr, done
             assert f"`pmalloc-backup {heap} DIR` makes a copy to look at" in done.stderr

@@ -3,11 +3,12 @@
 """Names that a new user types wrong: of settings, options, roots, programs and heaps."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
-from conftest import succeeds
-from tool_heaps import BUILD, INFO, RUN, SHELL, call, one_line
+from conftest import succeeds, tmpfs
+from tool_heaps import BUILD, INFO, RUN, SHELL, call, clean_environment, one_line
 
 # ---- Misspelt names.
 
@@ -24,6 +25,28 @@ from tool_heaps import BUILD, INFO, RUN, SHELL, call, one_line
 )
 def test_a_misspelt_setting(setting, meant):
     one_line(call(RUN, "-s", setting, SHELL), "pmalloc-run", 125, f"did you mean {meant}?")
+
+
+@pytest.mark.parametrize("option, meant", [("-h", "-H"), ("--heep", "--heap"), ("-R", "-r")])
+def test_a_misspelt_option(option, meant):
+    one_line(call(RUN, option, "x", SHELL), "pmalloc-run", 125, f"did you mean {meant}?")
+
+
+def test_an_option_that_is_like_no_other():
+    assert "did you mean" not in call(RUN, "-x", SHELL).stderr + call(RUN, "--xyz", SHELL).stderr
+
+
+def test_roots_with_a_comma_too_much_or_too_few(shm):
+    for roots, what in (("store,", "is a comma too much?"), ("a b", "a comma stands between two")):
+        one_line(call(RUN, "-H", shm / "heap", "-r", roots, SHELL), "pmalloc-run", 125, what)
+
+
+def test_a_program_that_lies_here_and_not_in_the_path(shm):
+    shutil.copy(SHELL, shm / "own")
+    done = subprocess.run([RUN, "own"], cwd=shm, capture_output=True, text=True, check=False,
+                          env=clean_environment())
+    assert done.returncode == 127 and "is ./own meant?" in done.stderr, done
+    one_line(call(RUN, "no-such"), "pmalloc-run", 127, "no-such: no such program in PATH")
 
 
 def test_a_setting_that_is_like_no_other():
@@ -75,10 +98,28 @@ def test_names_that_are_no_heap(shm):
     assert "is the name right? The first program that is started on a heap makes it" in line
     line = said(RUN, "-H", shm / "a:b", *start)
     assert "a colon separates two directories, and 'b' names none" in line
+    done = call(SHELL, LD_PRELOAD=f"{BUILD}/libpmalloc_preload.so", PMALLOC_ROOTS="store",
+                PMALLOC_HEAP=str(shm / "a:b"))
+    assert done.returncode == 125 and "'b' names none" in done.stderr, done
     assert [path.name for path in shm.iterdir() if path.name in ("a", "b")] == []
     line = said(RUN, "-H", shm / "heap", "-r", "app:book", SHELL)
     assert "no program or library app is loaded" in line
     assert "(a variable of a C++ scope is app::book)" in line
+
+
+def test_a_directory_with_a_colon_is_one_heap(shm):
+    (shm / "a:b").mkdir(mode=0o700)
+    succeeds(call(RUN, "-H", shm / "a:b", "-r", "store", SHELL, stdin="set a b\n"))
+    assert succeeds(call(RUN, "-H", shm / "a:b", SHELL, stdin="get a\n")) == "b\n"
+
+
+def test_a_heap_that_cannot_be_made(shm):
+    """For lack of space, or by a limit of the shell."""
+    with tmpfs(shm / "small", 5) as small:
+        line = call(RUN, "-H", small / "heap", "-r", "store", SHELL).stderr
+        assert "No space left on device; make room there, or name a directory on" in line, line
+    done = call("prlimit", "--fsize=1000", RUN, "-H", shm / "heap", "-r", "store", SHELL)
+    assert done.returncode == 125 and "File too large; see `ulimit -f`" in done.stderr, done
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

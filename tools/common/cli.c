@@ -8,8 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/message.h"
+#include "base/similar.h"
 #include "cli_pages.h"
 #include "preload/pmalloc.h"
 
@@ -74,6 +76,22 @@ static void demand_full_name(const struct cli_tool *tool, const char *name, char
         cli_wrong(tool, "there is no option %.*s; --%s was meant?", (int)length + 2, word, name);
 }
 
+// The option that may be meant: -H for -h, --heap for --heep.
+static bool look_alike(const struct cli_tool *tool, const char *name, int length, char *out,
+                       size_t size) {
+    char word[48];
+    snprintf(word, sizeof word, "%.*s", length, name);
+    for (const struct cli_option *o = tool->options; o->name; o++) {
+        snprintf(out, size, "--%s", o->name);
+        if (word[1] == '-' && pm_similar(word, out))
+            return true;
+        snprintf(out, size, "-%c", o->key < 128 ? (char)o->key : ' ');
+        if (word[1] != '-' && strcasecmp(word, out) == 0)
+            return true;
+    }
+    return false;
+}
+
 __attribute__((noreturn)) static void complain(const struct cli_tool *tool, int kind, char **argv) {
     const char *word = argv[optind - 1];
     bool is_long = word[0] == '-' && word[1] == '-';
@@ -84,6 +102,9 @@ __attribute__((noreturn)) static void complain(const struct cli_tool *tool, int 
         cli_wrong(tool, "%.*s needs a value", length, name);
     if (optopt != 0 && is_long)
         cli_wrong(tool, "%.*s takes no value", length, name);
+    char meant[48];
+    if (look_alike(tool, is_long ? name : letter, length, meant, sizeof meant))
+        cli_wrong(tool, "there is no option %.*s; did you mean %s?", length, name, meant);
     cli_wrong(tool, "there is no option %.*s", length, name);
 }
 

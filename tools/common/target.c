@@ -179,15 +179,24 @@ static int follow_env(struct target *t, char *why, size_t size) {
     return inspect(path, &ignored, why, size);
 }
 
+static int not_found(const char *name, int reason, char *why, size_t size) {
+    bool missing = reason == ENOENT || reason == ENOTDIR;
+    if (!missing || strchr(name, '/'))
+        return target_refuse(missing ? TARGET_NOT_FOUND : TARGET_CANNOT_RUN, why, size,
+                             "%.300s: %s", name, strerror(reason));
+    if (access(name, F_OK) == 0)
+        return target_refuse(TARGET_NOT_FOUND, why, size,
+                             "%.200s is not in PATH; is ./%.200s meant?", name, name);
+    return target_refuse(TARGET_NOT_FOUND, why, size, "%.200s: no such program in PATH", name);
+}
+
 int target_find(const char *name, struct target *out, char *why, size_t size) {
     memset(out, 0, sizeof *out);
     if (!*name)
         return target_refuse(TARGET_NOT_FOUND, why, size, "the program's name is empty");
     int reason = locate(name, out->path, sizeof out->path);
     if (reason != 0)
-        return target_refuse(reason == ENOENT || reason == ENOTDIR ? TARGET_NOT_FOUND
-                                                                   : TARGET_CANNOT_RUN,
-                             why, size, "%.300s: %s", name, strerror(reason));
+        return not_found(name, reason, why, size);
     int status = inspect(out->path, out, why, size);
     struct target next = *out;
     // An interpreter may be a script itself. The kernel follows five of them, and so does this.
