@@ -333,6 +333,8 @@ static int need_heap(enum pm_open_mode mode, struct pm_error *err) {
     if (mode != PM_OPEN_CREATE) {
         if (mode == PM_OPEN_DEAD)
             pm_heap_remove();
+        else if (refuse_headless(pm_heap.dir_fd, names.shards, err) != PM_OK)
+            return err->status = PM_OPERATIONAL; // whose files these are is not known
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is not a PMAlloc heap (it has no superblock); is the name right?",
                        pm_heap.dir);

@@ -8,7 +8,18 @@ import subprocess
 
 import pytest
 from conftest import succeeds, tmpfs
-from tool_heaps import BUILD, INFO, RUN, SHELL, call, clean_environment, one_line
+from tool_heaps import (
+    BUILD,
+    INFO,
+    RECOVER,
+    RUN,
+    SHELL,
+    call,
+    clean_environment,
+    clean_heap,
+    one_line,
+    originals,
+)  # noqa: F401
 
 # ---- Misspelt names.
 
@@ -134,3 +145,12 @@ def test_a_heap_where_the_user_may_not(shm):
             pytest.skip("the build directory cannot be reached by others")
         assert "Permission denied; user 12345 may not: " in done.stderr, done
         assert "of your own" in done.stderr
+
+
+def test_a_heap_without_its_superblock_is_no_misspelt_name(clean):
+    """The start and the tool that it names say the same."""
+    (clean / "superblock").unlink()
+    lines = [call(RUN, "-H", clean, SHELL), call(RECOVER, "--check", clean), call(INFO, clean)]
+    for line, status in zip(lines, (125, 8, 8)):
+        assert line.returncode == status, line
+        assert "superblock is missing, but heap.0 holds data; restore the file" in line.stderr

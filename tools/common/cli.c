@@ -104,7 +104,7 @@ __attribute__((noreturn)) static void complain(const struct cli_tool *tool, int 
         cli_wrong(tool, "%.*s takes no value", length, name);
     char meant[48];
     if (look_alike(tool, is_long ? name : letter, length, meant, sizeof meant))
-        cli_wrong(tool, "there is no option %.*s; did you mean %s?", length, name, meant);
+        cli_wrong(tool, "there is no option %.*s (did you mean %s?)", length, name, meant);
     cli_wrong(tool, "there is no option %.*s", length, name);
 }
 
