@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -317,6 +318,17 @@ def test_an_adapter_that_lacks_a_function():
         check=False,
     )
     assert done.returncode == 2 and "does not export bench_setup" in done.stderr, said(done)
+
+
+def test_modes_take_turns_and_keep_the_data(shm):
+    argv = [sys.executable, ROOT / "scripts/mode-bench", "--requests", "20", "--operations", "100"]
+    done = run([*argv, "--runs", "1", "--modes", "output", "--on", shm], preload=False)
+    assert done.returncode == 0 and not done.stderr, said(done)
+    server, batch = done.stdout.splitlines()
+    figures = r"without commits [\d.]+ {}; output [\d.]+"
+    assert re.fullmatch(f"server on {shm}: " + figures.format("µs an answer"), server), server
+    assert re.fullmatch(f"batch on {shm}: " + figures.format("s"), batch), batch
+    assert not any(shm.iterdir())
 
 
 @pytest.mark.parametrize("arguments", [["-n"], ["-x", "1"], ["-n", "1x"], ["-t", "0"], ["w5"]])
