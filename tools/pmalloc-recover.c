@@ -100,10 +100,10 @@ static const struct cli_option options[] = {
      "for a variable that has another name or place in a new build of the program. With NEW the "
      "same as OLD, an offset holds for a new build. Nothing is freed for it."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
-     "First remove the root NAME (see pmalloc-info). What only that root reached is freed: it is "
-     "lost. The only root of a heap is kept as dropped:NAME, with all that it reaches, and no "
-     "program finds it; --rename-root dropped:NAME NAME gives it back, and dropping dropped:NAME "
-     "loses it. Both droppings want --yes."},
+     "First drop the root NAME (see pmalloc-info): no program finds it any more. The heap keeps it "
+     "as dropped:NAME, with all that it reaches. --rename-root dropped:NAME NAME gives it back; "
+     "dropping dropped:NAME loses what only it reaches, and wants --yes. So does dropping the only "
+     "root that a program finds."},
     {KEY_AT, "at", "good",
      "Where the journal of PMALLOC_COMMIT is damaged, take the heap as of the last commit before"
      " the damage. Later commits are lost. Pages of theirs may stand in the other files, so the"

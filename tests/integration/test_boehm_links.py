@@ -180,8 +180,9 @@ def test_a_link_in_a_variable_that_is_no_root_is_volatile(program, heap):
 def test_a_root_that_is_dropped_takes_its_links_with_it(program, heap):
     steps(program, heap, "make=10", "variable")
     assert info(heap)["links"] == 11
-    done = recover(heap, "--drop-root", "variable", "--yes")
-    assert done.returncode == 0, said(done)
+    for root in ("variable", "dropped:variable"):
+        done = recover(heap, "--drop-root", root, "--yes")
+        assert done.returncode == 0, said(done)
     steps(program, heap, "show", roots="heap")
     assert info(heap)["links"] == 5
 

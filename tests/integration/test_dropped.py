@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""`pmalloc-recover --drop-root` of the only root: the data is had back, until it is dropped once
-more."""
+"""`pmalloc-recover --drop-root`: the data is had back, until it is dropped once more."""
 
 import json
+import re
 import shlex
 import subprocess
 
@@ -69,10 +69,23 @@ def test_a_dropped_root_is_had_back(shm, kind):
     assert "ok 3000 keys" in succeeds(call(RUN, "-H", heap, *options, SHELL, stdin="verify\n"))
 
 
-def test_the_way_back_is_a_command_to_paste(shm):
-    heap, _ = heap_to_drop(shm, "files")
-    succeeds(the_way_back(succeeds(call(RECOVER, "--drop-root", "store", "--yes", heap)), "have"))
+@pytest.mark.parametrize("kind", ["symbol", "range", "one of two"])
+def test_the_way_back_is_a_command_to_paste(shm, kind):
+    """A range is that of its build still."""
+    heap, other = shm / "heap", shm / "kvshell"
+    place = subprocess.run(["nm", SHELL], capture_output=True, text=True, check=True).stdout
+    offset = re.search(r"^(\w+) \w store$", place, re.M)[1]
+    roots = {"symbol": "store", "range": f"+{int(offset, 16):#x}/8", "one of two": "store,*"}[kind]
+    root = roots.removesuffix(",*")
+    succeeds(call(RUN, "-H", heap, "-r", roots, SHELL, stdin="fill 3000 7\n"))
+    yes = () if kind == "one of two" else ("--yes",)
+    said = succeeds(call(RECOVER, "--drop-root", root, *yes, heap))
+    assert succeeds(call(RUN, "-H", heap, SHELL, stdin="count\n")) == "0\n"
+    succeeds(the_way_back(said, "have"))
     assert "ok 3000 keys" in succeeds(call(RUN, "-H", heap, SHELL, stdin="verify\n"))
+    subprocess.run(["objcopy", "--remove-section=.note.gnu.build-id", SHELL, other], check=True)
+    refused = "names bytes of another build" in call(RUN, "-H", heap, other).stderr
+    assert refused == (kind == "range")
 
 
 @pytest.mark.parametrize("options", [(), ("-r", "store")])

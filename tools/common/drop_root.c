@@ -35,8 +35,8 @@ static struct dropping look_at_drop(const char *name) {
     return d;
 }
 
-// Without its last root no program finds the data of a heap; without one that was dropped before,
-// nobody does.
+// A root that is dropped once stays under another name, so little is asked: without the last one no
+// program finds anything. What is dropped twice is lost.
 bool drop_root_may(const char *heap, const char *name, bool yes, const struct pm_recovery *found) {
     struct dropping d = look_at_drop(name);
     char count[32], size[32];
@@ -59,7 +59,7 @@ bool drop_root_may(const char *heap, const char *name, bool yes, const struct pm
 
 int drop_root(const char *name, char *kept, size_t size, struct pm_error *err) {
     struct dropping d = look_at_drop(name);
-    if (!d.found || d.dropped || d.others)
+    if (!d.found || d.dropped)
         return pm_roots_drop(name, err);
     return pm_dropped_set_aside(name, kept, size, err);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// pmalloc-recover --drop-root. The only root of a heap stays under another name, so that its data
-// can be had back; see gc/roots/dropped.h.
+// pmalloc-recover --drop-root. The root stays under another name, so that its data can be had back,
+// until it is dropped by that name; see gc/roots/dropped.h.
 #ifndef PM_TOOLS_DROP_ROOT_H
 #define PM_TOOLS_DROP_ROOT_H
 
