@@ -295,7 +295,7 @@ def test_a_damaged_heap(program, lent):
 
 def test_another_program(lent):
     """The heap's root is missing in `ls`: refused, as without PMALLOC_OPEN."""
-    refuses(run(["ls"], HEAP=lent, OPEN="private"), "root table: no such variable")
+    refuses(run(["ls"], HEAP=lent, OPEN="private"), "ls has no root table. The heap")
 
 
 # ---- other programs ------------------------------------------------------------------------------

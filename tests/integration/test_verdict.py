@@ -29,7 +29,7 @@ COUNT = int(os.environ.get("PMALLOC_VERDICTS") or 40)
 KINDS = ("clean", "dirty", "recovered", "unrooted", "pinned")
 # What the program lacks of a heap's roots. No tool can know that.
 LACKS = re.compile(
-    r"the heap \S+ has this root|in this program, but \d+ in the heap"
+    r"The heap \S+ has this root|has no root .*\. The heap|in this program, but \d+ in the heap"
     r"|is not constructed in this program"
 )
 DAMAGE = "nothing was changed: copy the heap"
