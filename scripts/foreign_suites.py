@@ -9,6 +9,7 @@ only: everything that is built goes to a folder of the cache.
 import dataclasses
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -386,9 +387,130 @@ class Snmalloc(Suite):
         ]
 
 
+class Glibc(Suite):
+    """glibc's own tests, against the glibc that is installed: glibc itself is not built. A test is
+    one file. What needs other parts of that build (its insides, modules, a container of its own)
+    does not compile or does not pass, and is left out, and so is what sets the machine's clock."""
+
+    name, package, slowest = "glibc", "glibc", 3
+    FOLDERS = (
+        "argp assert debug dirent io libio malloc misc nptl posix resource rt setjmp signal socket "
+        "stdio-common stdlib string support sysdeps/nptl sysdeps/pthread "
+        "sysdeps/unix/sysv/linux sysdeps/x86 sysdeps/x86_64 time"
+    ).split()
+    # Behind the system's own headers: where those have none of that name.
+    HEADERS = (
+        "include . sysdeps/x86_64/nptl sysdeps/x86_64 sysdeps/x86 sysdeps/unix/sysv/linux/x86_64 "
+        "sysdeps/unix/sysv/linux/x86 sysdeps/unix/sysv/linux sysdeps/nptl sysdeps/pthread "
+        "sysdeps/unix/x86_64 sysdeps/unix sysdeps/posix sysdeps/wordsize-64 sysdeps/generic"
+    ).split()
+    # What glibc's build defines, and its tests use.
+    PRELUDE = """
+    #include <limits.h>
+    #include <stdint.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #define __timespec64 timespec
+    #define attribute_hidden
+    #define attribute_relro
+    #define libc_hidden_def(...)
+    #define libc_hidden_proto(...)
+    #define TIMEOUTFACTOR 1
+    """
+    PATHS = {
+        "SRCDIR": "/nowhere",
+        "OBJDIR": "/nowhere",
+        "OBJDIR_ELF_LDSO": "/lib64/ld-linux-x86-64.so.2",
+        "INSTDIR": "/nowhere",
+        "LIBDIR": "/usr/lib",
+        "SLIBDIR": "/usr/lib",
+        "BINDIR": "/usr/bin",
+        "SBINDIR": "/usr/sbin",
+        "ROOTSBINDIR": "/sbin",
+        "COMPLOCALEDIR": "/usr/lib/locale",
+        "SYSCONFDIR": "/etc",
+    }
+    CLOCK = re.compile(r"\b(clock_settime|settimeofday|stime|adjtimex?|clock_adjtime) *\(")
+
+    def flags(self, source, work):
+        flags = "-std=gnu11 -O2 -w -D_GNU_SOURCE -D_ISOMAC -DMODULE_NAME=testsuite".split()
+        flags += [f'-D{name}_PATH="{path}"' for name, path in self.PATHS.items()]
+        flags += ["-include", "prelude.h", f"-I{work}", f"-I{source}/support"]
+        return flags + [part for one in self.HEADERS for part in ("-idirafter", source / one)]
+
+    @staticmethod
+    def settings(source):
+        """What the Makefiles say: {test: its arguments}, and the tests that want a container."""
+        arguments, contained = {}, set()
+        for path in [*source.glob("*/Makefile"), *source.glob("sysdeps/**/Makefile")]:
+            text = path.read_text(encoding="latin-1").replace("\\\n", " ")
+            for name, value in re.findall(r"^([\w-]+)-ARGS *[:+]?= *(.*)$", text, re.M):
+                arguments[name] = value
+            for value in re.findall(r"^tests-container *[:+]?= *(.*)$", text, re.M):
+                contained.update(value.split())
+        return arguments, contained
+
+    def sources(self, source):
+        _, contained = self.settings(source)
+        for folder in self.FOLDERS:
+            for pattern in "tst-*.c", "test-*.c", "bug*.c":
+                for path in sorted((source / folder).glob(pattern)):
+                    text = path.read_text(encoding="latin-1")
+                    if path.stem not in contained and not self.CLOCK.search(text):
+                        yield folder, path
+
+    def build(self, source, work, jobs, log):
+        (work / "prelude.h").write_text(self.PRELUDE)
+        (work / "config.h").write_text("")  # parts of support/ include the build's
+        (work / "support").unlink(missing_ok=True)
+        (work / "support").symlink_to(source / "support")
+        parts = work / "parts"
+        parts.mkdir(exist_ok=True)
+        flags = self.flags(source, work)
+        found = [one for one in (source / "support").glob("*.c") if "tst-" not in one.name]
+        commands = [["gcc", *flags, "-c", "-o", parts / f"{one.stem}.o", one] for one in found]
+        compile_all([(one, work) for one in commands], jobs, log)
+        objects = sorted(one for one in parts.glob("*.o") if "container" not in one.name)
+        must(["ar", "rcs", "libsupport.a", *objects], work, log)
+        commands = []
+        for folder, path in self.sources(source):
+            out = work / "tests" / folder / path.stem
+            out.parent.mkdir(exist_ok=True, parents=True)
+            more = ["-fexceptions"] if re.search(r"x\d+$", path.stem) else []
+            more += ["-fno-builtin"] if "cleanup" in path.stem else []
+            more += ["-o", out, path, "libsupport.a", "-lm", "-lpthread", "-lrt"]
+            commands.append((["gcc", *flags, *more], work))
+        compile_all(commands, jobs, log)
+
+    def arguments_of(self, path, arguments):
+        """The words after the program's name; none where they name parts of glibc's build."""
+        value = re.sub(
+            r"\$\(([\w-]+)-ARGS\)",
+            lambda found: arguments.get(found[1], ""),
+            arguments.get(path.name, ""),
+        )
+        value = value.replace("$(host-test-program-cmd)", str(path))
+        return [] if "$" in value or "`" in value else shlex.split(value)
+
+    def tests(self, source, work):
+        arguments, _ = self.settings(source)
+        root = work / "tests"
+        found = sorted(path for path in root.rglob("*") if path.is_file())
+        env = {"TIMEOUTFACTOR": str(self.slowest)}
+        return [
+            Test(
+                str(path.relative_to(root)),
+                [str(path), *self.arguments_of(path, arguments)],
+                env=env,
+            )
+            for path in found
+        ]
+
+
 SUITES = {
     suite.name: suite
     for suite in (
+        Glibc(),
         Bdwgc(),
         Libevent(),
         Libuv(),

@@ -121,3 +121,42 @@ def test_what_it_cannot_do_it_says(suite):
     assert unbuilt.returncode == 8 and "src/common has no sources" in unbuilt.stderr
     (suite / "exceptions").write_text("libc-test *listed never\n")
     assert "exceptions:1: not `SUITE TEST MODES REASON`" in foreign(suite).stderr
+
+
+# In the form of glibc's sources. What passes shows that it was built and called as there.
+GLIBC = {
+    "support/check.h": "int fine(void);\n",
+    "support/support.c": "#include <support/check.h>\nint fine(void) { return 7; }\n",
+    "support/inner.c": "#error for glibc's own build\n",
+    "include/array_length.h": "#define array_length(a) (sizeof(a) / sizeof((a)[0]))\n",
+    "malloc/Makefile": "tst-args-ARGS = --direct -- $(host-test-program-cmd)\n"
+    "tst-again-ARGS = $(tst-args-ARGS)\ntst-built-ARGS = $(objpfx)tst-built\n"
+    "tests-container := \\\n  tst-contained \\\n  # tests-container\n",
+    "malloc/tst-args.c": "#include <array_length.h>\n#include <string.h>\n"
+    "#include <support/check.h>\nint main(int argc, char **argv) {\n"
+    "    int a[7];\n    return !(argc == 4 && !strcmp(argv[1], \"--direct\") &&\n"
+    "             strstr(argv[3], argv[0]) && fine() == array_length(a));\n}\n",
+    "malloc/tst-again.c": '#include "tst-args.c"\n',
+    "malloc/tst-built.c": "int main(int argc, char **argv) { return argc != 1; }\n",
+    "malloc/tst-contained.c": "int main(void) { return 0; }\n",
+    "malloc/tst-clock.c": "#include <time.h>\n"
+    "int main(void) { return clock_settime(0, 0) < -1; }\n",
+    "malloc/tst-inside.c": "#error for glibc's own build\n",
+    "elf/tst-other.c": "int main(void) { return 0; }\n",
+}
+
+
+def test_glibc_is_not_built(tmp_path):
+    for name, text in GLIBC.items():
+        path = tmp_path / "glibc" / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    argv = [sys.executable, ROOT / "scripts" / "foreign-tests", "--cache", tmp_path / "cache"]
+    argv += ["--only", "glibc", "--source", f"glibc={tmp_path / 'glibc'}", "--modes", "none,output"]
+    env = {**environment(preload=False), "BUILD": str(BUILD)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = (tmp_path / "cache" / "glibc" / "results.jsonl").read_text().splitlines()
+    rows = sorted((row["test"], row["mode"], row["status"]) for row in map(json.loads, results))
+    names = [f"malloc/tst-{name}" for name in ("again", "args", "built")]
+    assert rows == [(name, mode, "0") for name in names for mode in ("none", "output", "plain")]
