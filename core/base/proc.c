@@ -52,7 +52,7 @@ static void keep(struct kept *k, int fd) {
 
 static void forget(struct kept *k) {
     if (k->fd >= 0 && is_ours(k))
-        close(k->fd);
+        pm_os_close(k->fd);
     k->fd = -1;
 }
 
@@ -90,6 +90,14 @@ bool pm_proc_keep(void) {
     keeper = getpid();
     errno = saved;
     return there;
+}
+
+void pm_proc_drop(void) {
+    int saved = errno;
+    forget(&root);
+    for (unsigned i = 0; i < PM_PROC_KEPT && keeper; i++)
+        forget(&kept[i]);
+    errno = saved;
 }
 
 int pm_proc_open(const char *path, int flags) {

@@ -17,6 +17,8 @@
 // Keeps descriptors from here on, for this process; a forked child calls it again. False: /proc
 // does not show this process. `ulimit -n` may be too low to keep them.
 bool pm_proc_keep(void);
+// Closes them: a child that makes no commits has no use for them, and its descriptors are counted.
+void pm_proc_drop(void);
 
 // Opens what lies below /proc to read it: "thread-self/maps". Negative, with errno: nobody can.
 int pm_proc_open(const char *path, int flags);

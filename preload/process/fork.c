@@ -497,8 +497,7 @@ static void after_in_child(void) {
         pm_extent_cache_orphans();
         pm_remote_orphans();
     }
-    if (pm_heap_is_journaled())
-        pm_hold_keep_sight(true);
+    pm_hold_forked(pm_heap_is_journaled());
     if (pm_heap_on_media())
         pm_background_start();
     struct fork_state mine = fork_state; // a handler may fork

@@ -58,6 +58,13 @@ bool pm_hold_keep_sight(bool alone) {
     return pm_proc_keep();
 }
 
+void pm_hold_forked(bool commits) {
+    if (commits)
+        pm_hold_keep_sight(true);
+    else
+        pm_proc_drop();
+}
+
 bool pm_hold_prepare(void) {
     pm_signal_stack_give();
     return pm_threads_prepare() && pm_calls_record();

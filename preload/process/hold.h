@@ -31,10 +31,11 @@
 // wanted then: a call in which a thread sleeps already is not known. False: no memory.
 bool pm_hold_prepare(void);
 
-// From here on threads can be held also where the program loses sight of /proc. A forked child
-// calls it once more. `alone`: the process has no other thread, so our record has all threads.
-// False: /proc is not to be seen now.
+// From here on threads can be held also where the program loses sight of /proc. `alone`: the
+// process has no other thread, so our record has all threads. False: /proc is not to be seen now.
 bool pm_hold_keep_sight(bool alone);
+// In a forked child: once more if it makes commits. Else its descriptors are the program's again.
+void pm_hold_forked(bool commits);
 
 // Every other thread of the process rests. False: a thread could not be brought to rest in time;
 // nobody is held. The caller holds no lock of ours. Several callers wait for each other.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Opens as many descriptors as it can, and closes all from some number on. Prints what it finds,
-// which is the same with each malloc.
+// Opens as many descriptors as it can, and closes all from some number on, also in a forked child.
+// Prints what it finds, which is the same with each malloc.
 // fds check: prints what the root holds.
 #include <dirent.h>
 #include <errno.h>
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MOST 8192
@@ -72,6 +73,18 @@ static void close_all(void) {
     printf("a part %d\n", memcmp(before, after, MOST));
 }
 
+static void in_child(void) {
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid != 0) {
+        waitpid(pid, NULL, 0);
+        return;
+    }
+    close_all();
+    fflush(stdout);
+    _exit(0);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "check") == 0) {
         printf("%d\n", root ? root[0] : 0);
@@ -80,6 +93,7 @@ int main(int argc, char **argv) {
     root = malloc(100000);
     open_all();
     close_all();
+    in_child();
     open_all();
     return 0;
 }
