@@ -83,9 +83,9 @@ EXPORT int posix_memalign(void **out, size_t align, size_t size) {
         return EINVAL;
     int saved = errno;
     void *p = pm_memalign(align, size);
-    errno = saved;
     if (!p)
-        return ENOMEM;
+        return ENOMEM; // errno says so, too, as with glibc
+    errno = saved;
     *out = p;
     return 0;
 }

@@ -265,10 +265,11 @@ static void posix_memalign_fails(void) {
     errno = 4321;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         CHECK(posix_memalign(&untouched, bad[i], 10) == EINVAL && untouched == &random_state);
+    CHECK(errno == 4321);
     CHECK(posix_memalign(&untouched, 64, SIZE_MAX) == ENOMEM && untouched == &random_state);
+    CHECK(errno == ENOMEM);
     CHECK(posix_memalign(&untouched, 64, (size_t)PTRDIFF_MAX + 1) == ENOMEM);
     CHECK(posix_memalign(&untouched, (size_t)1 << 62, 10) == ENOMEM && untouched == &random_state);
-    CHECK(errno == 4321);
 }
 
 static void odd_alignment(void) {
