@@ -16,9 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "address_limit.h"
 #include "geometry.h"
 #include "os_file.h"
+#include "own_limit.h"
 
 extern char **environ;
 

@@ -13,12 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/address_limit.h"
 #include "base/cancel.h"
 #include "base/file_limit.h"
 #include "base/lazy_table.h"
 #include "base/os.h"
 #include "base/os_file.h"
+#include "base/own_limit.h"
 #include "commit_room.h"
 #include "core_dump.h"
 #include "emptied.h"

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <unistd.h>
 
-#include "base/address_limit.h"
 #include "base/calls.h"
+#include "base/own_limit.h"
 #include "base/threads.h"
 #include "export.h"
 #include "process/triggers.h"
@@ -43,10 +43,10 @@ typedef char *const *list;
         }                                                                                          \
         pm_trigger_tells();                                                                        \
         bool kept_off = pm_calls_recorded && pm_threads_keep_off();                                \
-        bool limited = pm_address_limit_give_up(true);                                             \
+        bool limited = pm_own_limits_give_up(true);                                                \
         int result = next arguments;                                                               \
         if (limited)                                                                               \
-            pm_address_limit_give_up(false);                                                       \
+            pm_own_limits_give_up(false);                                                          \
         if (kept_off)                                                                              \
             pm_threads_let_on();                                                                   \
         return result;                                                                             \

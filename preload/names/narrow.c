@@ -7,11 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/address_limit.h"
 #include "base/file_limit.h"
 #include "base/os.h"
+#include "base/own_limit.h"
 #include "export.h"
 #include "media/heap.h"
+#include "process/background.h"
 #include "process/entry.h"
 
 // Beside glibc's header, which gives the parameters of some of these a type of their own.
@@ -31,6 +32,8 @@ EXPORT int pm_names_prlimit(pid_t pid, int which, const struct rlimit *new, stru
         return pm_file_limit_set(pid, new, old);
     if (which == RLIMIT_AS && (pid == 0 || pid == getpid()) && pm_range)
         return pm_address_limit_set(PM_OS_PLACES, pm_base + pm_range, new, old);
+    if (which == RLIMIT_NPROC && (pid == 0 || pid == getpid()))
+        return pm_task_limit_set(pm_background_runs(), new, old);
     return (int)syscall(SYS_prlimit64, pid, which, new, old);
 }
 

@@ -258,9 +258,11 @@ bool pm_background_stop(void) {
     return !seen;
 }
 
-bool pm_background_pause(void) {
-    return atomic_load_explicit(&pm_os_own_thread, memory_order_acquire) && pm_background_stop();
+bool pm_background_runs(void) {
+    return atomic_load_explicit(&pm_os_own_thread, memory_order_acquire) != 0;
 }
+
+bool pm_background_pause(void) { return pm_background_runs() && pm_background_stop(); }
 
 void pm_background_go_on(bool paused) {
     if (paused)

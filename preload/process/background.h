@@ -29,6 +29,8 @@ void pm_background_start(void);
 // Ends the thread and waits for it, if it does not take long: false, it still runs. A thread that
 // holds a lock of the allocator must not call this.
 bool pm_background_stop(void);
+// Whether there is one.
+bool pm_background_runs(void);
 // For a call that needs a process of one thread: ends the thread, if there is one, and starts it
 // again after the call. errno is kept.
 bool pm_background_pause(void);

@@ -5,8 +5,12 @@
 The programs print what they find. Under the preload, on each kind of memory, that is what they
 print with libc's malloc."""
 
+import os
+import shutil
+import subprocess
+
 import pytest
-from conftest import compiled, recover, run, said, succeeds
+from conftest import BUILD, compiled, environment, recover, run, said, succeeds
 
 MODES = {
     "volatile": {},
@@ -89,3 +93,33 @@ def test_addresses(shm, mode):
     assert "own 167772160\nthreads 20\nas much" in right
     done = run([program], **placed(MODES[mode], shm))
     assert (done.returncode, done.stdout, done.stderr) == (0, right, ""), said(done)
+
+
+USER = 23457  # nobody else's: the kernel counts the threads of all its processes
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can start a process of another user")
+@pytest.mark.parametrize("mode", MODES)
+def test_tasks(shm, mode):
+    """A limit of threads that the program sets is for its own."""
+    shm.chmod(0o755)
+    (shm / "own").mkdir()
+    os.chown(shm / "own", USER, USER)
+    for path in BUILD / "libpmalloc_preload.so", compiled("tasks.c", "-D_GNU_SOURCE=", "-pthread"):
+        shutil.copy(path, shm)
+
+    def done(env):
+        argv = [shm / "tasks"]
+        return subprocess.run(
+            argv, env=env, user=USER, group=USER, capture_output=True, text=True, check=False
+        )
+
+    right = succeeds(done(environment(preload=False)))
+    assert right.splitlines()[2:] == [
+        "own 8 12",
+        "threads 7, Resource temporarily unavailable",
+        "executed 8 12",
+    ]
+    env = environment(**placed(MODES[mode], shm / "own"))
+    found = done(env | {"LD_PRELOAD": str(shm / "libpmalloc_preload.so")})
+    assert (found.returncode, found.stdout, found.stderr) == (0, right, ""), said(found)
