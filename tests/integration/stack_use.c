@@ -6,6 +6,8 @@
 //
 //   stack_use measure     a line for each kind of step, with the most that one of its kind took
 //   stack_use exit BYTES  exit() on a stack of that size; nobody may touch the page below it
+//   stack_use alone heap|root
+//                         the same by the program's only thread, whose smallest stack lies there
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -198,6 +200,34 @@ static int leave_on(size_t size) {
     return 4;
 }
 
+// ---- the only thread ----------------------------------------------------------------------------
+
+char *kept;
+static char in_root[STACK] __attribute__((aligned(4096)));
+static pthread_t first;
+
+static void *ends_alone(void *p) {
+    pthread_join(first, NULL);
+    exit(7);
+    return p;
+}
+
+static int leave_alone(char *at, size_t size) {
+    pthread_t thread;
+    pthread_attr_t attr;
+    kept = at;
+    first = pthread_self();
+    for (long i = 0; i < BLOCKS; i++) {
+        block[i] = malloc(100 + (size_t)i);
+        if (i % 3)
+            free(block[i]);
+    }
+    if (pthread_attr_init(&attr) != 0 || pthread_attr_setstack(&attr, at, size) != 0 ||
+        pthread_create(&thread, &attr, ends_alone, NULL) != 0)
+        return 4;
+    pthread_exit(NULL);
+}
+
 int main(int argc, char **argv) {
     stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (stack == MAP_FAILED || argc < 2)
@@ -205,5 +235,8 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     memset(stack, PAINT, STACK);
     keep = malloc(100000);
+    if (strcmp(argv[1], "alone") == 0)
+        return leave_alone(strcmp(argv[2], "root") == 0 ? in_root : memalign(PAGE, STACK),
+                           (size_t)sysconf(_SC_THREAD_STACK_MIN));
     return strcmp(argv[1], "exit") == 0 ? leave_on((size_t)atol(argv[2])) : measure();
 }

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from conftest import compiled, run, said, succeeds
+from conftest import compiled, recover, run, said, succeeds
 
 # Bytes. libc's pthread_create takes 3.5 KiB of its own.
 BOUNDS = {"blocks": 3584, "large": 3584, "fork": 4096, "commit": 2048, "thread": 4096}
@@ -41,3 +41,14 @@ def test_each_kind_of_call_is_bounded(stack_use, heap, mode):
 def test_exit_needs_a_page_of_stack(stack_use, heap, mode):
     done = run([stack_use, "exit", 4096], **settings(mode, heap))
     assert (done.returncode, done.stderr) == (7, ""), said(done)
+
+
+@pytest.mark.parametrize("where", ["heap", "root"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_last_thread_closes_the_heap_from_a_small_stack(stack_use, heap, mode, where):
+    """The stack lies in the heap, or in a root: it is replaced while the heap is closed."""
+    more = settings(mode, heap) | ({"ROOTS": "keep,kept,in_root"} if MODES[mode] else {})
+    done = run([stack_use, "alone", where], **more)
+    assert (done.returncode, done.stderr) == (7, ""), said(done)
+    if MODES[mode]:
+        assert "result     clean" in recover(heap, "--check").stdout

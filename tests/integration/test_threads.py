@@ -101,10 +101,11 @@ def test_malloc_in_signal_handlers(signals, heap, sizes, count, backing):
         clean(heap, 400_000)  # a handler that finds no room leaves its blocks to the next recovery
 
 
-@pytest.mark.parametrize("mode", [None, "20ms"])
+@pytest.mark.parametrize("mode", ["none", "heap", "20ms"])
 def test_fork_beside_threads_that_read_and_flush_streams(heap, mode):
     """libc's fork waits for its list of streams; who has it may wait for one that allocates."""
-    more = {"HEAP": heap, "ROOTS": "keep", "COMMIT": mode} if mode else {}
+    more = {"HEAP": heap, "ROOTS": "keep"} if mode != "none" else {}
+    more |= {"COMMIT": mode} if mode == "20ms" else {}
     done = run([compiled("streams.c", name="pmtest_streams"), 30], timeout=60, **more)
     assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", ""), said(done)
 
