@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "here.h"
 #include "lock.h"
 
 struct pm_cancel {
@@ -50,11 +51,14 @@ static inline void pm_inside_leave(void) {
         pm_postponed_arrive();
 }
 
-// Holds cancellation and handlers off until pm_cancel_release(). The type is changed before the
+// Holds cancellation and handlers off until pm_cancel_release(). Here a child finds out that nobody
+// has seen to it (here.h). The type is changed before the
 // state, for the same reason. If the type is deferred already, that costs one load.
 static inline struct pm_cancel pm_cancel_hold(void) {
     struct pm_cancel before;
     pm_inside_enter();
+    if (!pm_is_here())
+        pm_here_lost();
     pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &before.type);
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before.state);
     if (before.type != PTHREAD_CANCEL_DEFERRED)

@@ -9,6 +9,8 @@ __thread uint32_t pm_locks_held __attribute__((tls_model("initial-exec")));
 __thread uint32_t pm_ranks_held __attribute__((tls_model("initial-exec")));
 #endif
 
+uint32_t pm_locks_lost;
+
 #define SPINS 100
 
 // Spins a little, because critical sections are short. Then it sleeps. A thread that may have slept

@@ -41,6 +41,9 @@ struct pm_lock {
 // lowered after it is released. So a signal handler of this thread that reads 0 knows that the
 // thread holds no lock (pm_nested).
 extern __thread uint32_t pm_locks_held __attribute__((tls_model("initial-exec")));
+// 1: in a child that skipped the handlers of a fork, what a lock guards is amid a change for good.
+// Its thread then is one that holds a lock.
+extern uint32_t pm_locks_lost;
 
 // PM_LOCK(rank) is the initialiser of a free lock. pm_lock_init() gives a rank to a lock whose
 // memory is all zero.
@@ -125,7 +128,7 @@ static inline void pm_unlock(struct pm_lock *lock) {
 // For the only thread of a forked child: makes the lock free, whoever held it.
 static inline void pm_lock_reset(struct pm_lock *lock) {
     atomic_store_explicit(&lock->word, 0, memory_order_relaxed);
-    pm_locks_held = 0;
+    pm_locks_held = pm_locks_lost;
     pm_ranks_forget();
 }
 

@@ -12,6 +12,7 @@
 #include "bare_thread.h"
 #include "calls.h"
 #include "cancel.h"
+#include "here.h"
 #include "signal_stack.h"
 
 #define SIGNALS 64
@@ -64,7 +65,10 @@ void pm_postpone_changed(void) { atomic_fetch_add(&changes, 1); }
 
 uint32_t pm_postpone_changes(void) { return atomic_load(&changes); }
 
-void pm_postpone_here(void) { process = pm_bare_call(SYS_getpid, 0, 0, 0, 0); }
+void pm_postpone_here(void) {
+    process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    pm_here_mark();
+}
 
 bool pm_postpone_is_here(void) {
     return process && process == pm_bare_call(SYS_getpid, 0, 0, 0, 0);
@@ -130,6 +134,9 @@ static void handle(int number, siginfo_t *info, void *context) {
 // after the other, this is where it is found.
 __attribute__((section("pm_inner_calls"))) void pm_postponing(int number, siginfo_t *info,
                                                               void *context) {
+    // What is not there for such a child is there now. If that was not why, the fault comes again.
+    if (!pm_is_here() && number == SIGSEGV && pm_here_lost())
+        return;
     if (__builtin_expect(pm_inside != 0, 0) && postpone(number, info, context))
         return;
     if (__builtin_expect(repeated != 0, 0))

@@ -5,8 +5,9 @@
 // handler of the program's. The program sees its own handler, whatever it asks.
 //
 // The handler is noted before the kernel knows of it, and is not forgotten when the signal gets its
-// default: a handler may just begin. In a child that shares this memory, or has a copy of it
-// without the fork handlers, handlers go to the kernel as they are.
+// default: a handler may just begin. To the kernel the default of SIGSEGV may be pm_stray_fault()
+// (process/stray.h), which the program does not see either. In a child that shares this memory, or
+// has a copy of it without the fork handlers, handlers go to the kernel as they are.
 #include "handlers.h"
 
 #include <dlfcn.h>
@@ -23,6 +24,7 @@
 #include "base/postpone.h"
 #include "base/signal_stack.h"
 #include "export.h"
+#include "process/stray.h"
 
 #define SIGNALS 64
 
@@ -51,15 +53,22 @@ static struct change begin(int number, void *handler, bool function) {
     return c;
 }
 
-// An error changes nothing.
-static void end(const struct change *c, bool changed) {
-    if (changed)
-        pm_postpone_changed();
-    else if (c->noted)
+static bool is_default(const void *handler) { return handler == (void *)(uintptr_t)pm_stray_fault; }
+
+// The kernel has been asked, and has changed it or not.
+static void end(const struct change *c, bool good, bool changes) {
+    if (!good && c->noted)
         pm_postpone_note(c->number, c->before);
+    if (!good || !changes)
+        return;
+    pm_postpone_changed();
+    if (c->number == SIGSEGV && c->given == (void *)SIG_DFL && pm_postpone_is_here())
+        pm_stray_listen();
 }
 
 static void *as_seen(const struct change *c, void *handler) {
+    if (is_default(handler))
+        return (void *)SIG_DFL;
     return handler == (void *)(uintptr_t)pm_postponing ? (void *)(uintptr_t)c->before : handler;
 }
 
@@ -81,8 +90,12 @@ static int change_action(action_fn *next, int number, const struct sigaction *to
                             to && is_function((void *)(uintptr_t)copy.sa_sigaction));
     copy.sa_sigaction = (pm_handler *)(uintptr_t)c.given;
     int result = next(number, to ? &copy : NULL, was);
-    end(&c, result == 0);
-    if (result == 0 && was)
+    end(&c, result == 0, to != NULL);
+    if (result != 0)
+        return result;
+    if (was && is_default((void *)(uintptr_t)was->sa_sigaction))
+        *was = (struct sigaction){.sa_handler = SIG_DFL};
+    else if (was)
         was->sa_sigaction =
             (pm_handler *)(uintptr_t)as_seen(&c, (void *)(uintptr_t)was->sa_sigaction);
     return result;
@@ -116,7 +129,7 @@ static handler_fn *change_handler(signal_fn *next, int number, handler_fn *to) {
     struct change c =
         begin(number, (void *)(uintptr_t)to, is_function((void *)(uintptr_t)to) && to != SIG_HOLD);
     handler_fn *was = next(number, (handler_fn *)(uintptr_t)c.given);
-    end(&c, was != SIG_ERR);
+    end(&c, was != SIG_ERR, true);
     return (handler_fn *)(uintptr_t)as_seen(&c, (void *)(uintptr_t)was);
 }
 
@@ -160,8 +173,12 @@ long pm_handlers_syscall(long number, const struct pm_action *to, struct pm_acti
     copy.handler = (pm_handler *)(uintptr_t)c.given;
     long result =
         pm_bare_call(SYS_rt_sigaction, number, (long)(to ? &copy : NULL), (long)was, (long)size);
-    end(&c, result == 0);
-    if (result == 0 && was)
+    end(&c, result == 0, to != NULL);
+    if (result != 0)
+        return result;
+    if (was && is_default((void *)(uintptr_t)was->handler))
+        *was = (struct pm_action){0};
+    else if (was)
         was->handler = (pm_handler *)(uintptr_t)as_seen(&c, (void *)(uintptr_t)was->handler);
     return result;
 }

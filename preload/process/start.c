@@ -43,6 +43,7 @@
 #include "rootless.h"
 #include "stacks.h"
 #include "start_line.h"
+#include "stray.h"
 #include "thread_end.h"
 #include "triggers.h"
 
@@ -372,6 +373,7 @@ static void begin_main(void) {
     char **variables = environ;
     capture_roots();
     pm_fork_exclude(true);
+    pm_stray_watch();
     if (pm_heap_on_media() && !pm_heap.nameless && !by_call)
         pm_descent_tell(variables);
     pm_phase_move(PM_READY, PM_RUNNING);

@@ -64,7 +64,7 @@ def test_another_c_library(elsewhere, shm, mode):
         right(elsewhere, shm / f"{how}{end}", mode, how, end)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if "ms" in mode or "output" in mode])
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("libc", "follow")])
 @pytest.mark.parametrize("end", ("_exit", "exit", "idle"))
 def test_a_system_call_of_the_programs_own(elsewhere, heap, mode, end):
     right(elsewhere, heap, mode, "instruction", end)
@@ -76,7 +76,7 @@ def test_a_system_call_of_the_programs_own_reaches_no_heap(elsewhere, heap, late
     argv = [elsewhere, "instruction", "_exit", *(["late"] if late else [])]
     done = run(argv, HEAP=heap, ROOTS="root" if late else "*", TOPOLOGY="2x1")
     assert (heap / "heap.1").exists() == late
-    assert done.returncode == 1 and done.stderr.endswith("the block has a\n"), said(done)
+    assert succeeds(done) == "right\n" and done.stderr == "", said(done)
     recovered(heap)
     right(elsewhere, heap, "heap", "space", "exit")
 

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Children that a program makes by a system call instruction of its own, past the C library: they
+have their parent's blocks and variables, and store nothing to its heap. What hears of their first
+touch, a handler of SIGSEGV, is not to be seen by the program, and changes no end of it."""
+
+import os
+import signal
+
+import pytest
+from conftest import compiled, recovered, run, said, start, succeeds
+
+MODES = {
+    "libc": None,
+    "volatile": {"BACKING": "volatile"},
+    "heap": {},
+    "20ms": {"COMMIT": "20ms"},
+    "output": {"COMMIT": "output"},
+    "copy": {"FORK": "copy"},
+}
+
+
+@pytest.fixture(scope="module")
+def program():
+    return compiled("stray.c", "-pthread")
+
+
+def settings(heap, mode):
+    if MODES[mode] is None:
+        return {"preload": False}
+    return MODES[mode] if mode == "volatile" else {"HEAP": heap, "ROOTS": "*", **MODES[mode]}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ("plain", "files", "handler"))
+def test_a_child_has_its_own(program, heap, mode, how):
+    done = run([program, "child", how], **settings(heap, mode))
+    assert succeeds(done) == "right\n" and done.stderr == "", said(done)
+    if heap.exists():
+        recovered(heap)
+
+
+@pytest.mark.parametrize("mode", ("heap", "output"))
+def test_of_a_parent_that_allocates(program, heap, mode):
+    done = run([program, "child", "threads"], **settings(heap, mode))
+    assert succeeds(done) == "right\n" and done.stderr == "", said(done)
+    if heap.exists():
+        recovered(heap)
+
+
+@pytest.mark.parametrize("mode", ("heap", "20ms"))
+def test_the_heap_is_the_parents(program, heap, mode):
+    """The child is alive when the next process opens the heap."""
+    process = start([program, "owner"], **settings(heap, mode))
+    lines = sorted([process.stdout.readline(), process.stdout.readline()])
+    assert process.wait() == 0 and lines[1] == "right\n"
+    word, pid = lines[0].split()
+    done = run([program, "child", "plain"], **settings(heap, mode))
+    os.kill(int(pid), signal.SIGKILL)
+    assert word == "alone" and succeeds(done) == "right\n", said(done)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_program_sees(program, heap, mode):
+    done = run([program, "seen"], **settings(heap, mode))
+    assert succeeds(done) == "right\n" and done.stderr == "", said(done)
+
+
+@pytest.mark.parametrize("mode", ("libc", "heap", "20ms"))
+def test_ends_by_sigsegv(program, shm, mode):
+    for how in "fault", "sent", "raised":
+        done = run([program, "dies", how], **settings(shm / how, mode))
+        assert done.returncode == -signal.SIGSEGV and done.stderr == "", said(done)
+    done = run([program, "dies", "child"], **settings(shm / "child", mode))
+    assert succeeds(done) == "right\n", said(done)
