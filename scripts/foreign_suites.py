@@ -395,7 +395,7 @@ class Glibc(Suite):
     name, package, slowest = "glibc", "glibc", 3
     FOLDERS = (
         "argp assert debug dirent io libio malloc misc nptl posix resource rt setjmp signal socket "
-        "stdio-common stdlib string support sysdeps/nptl sysdeps/pthread "
+        "stdio-common stdlib support sysdeps/nptl sysdeps/pthread "
         "sysdeps/unix/sysv/linux sysdeps/x86 sysdeps/x86_64 time"
     ).split()
     # Behind the system's own headers: where those have none of that name.
