@@ -18,6 +18,7 @@
 #include "base/thread_list.h"
 #include "export.h"
 #include "media/heap.h"
+#include "process/thread_end.h"
 
 typedef void *posix_fn(void *);
 typedef int c11_fn(void *);
@@ -44,6 +45,7 @@ struct making {
 
 // While the thread that makes it may be the only one, it has no stack either.
 static struct making make(const void *run, void *arg) {
+    pm_thread_end_hear();
     struct making m = {.slot = pm_calls_recorded ? pm_thread_list_claim() : NULL};
     if (pm_calls_recorded || pm_heap_on_media()) {
         pm_signal_stack_give();
