@@ -73,6 +73,7 @@ uint64_t pm_os_stat_number(const char *stat, unsigned field);
 #define PM_STAT_FLAGS 9u         // the field of the flags:
 #define PM_STAT_USER 14u         // the field of the time in the program, in clock ticks
 #define PM_STAT_EXITING 0x4ul    // the thread is exiting
+#define PM_STAT_IO_WORKER 0x10ul // one of the kernel's, for io_uring; since Linux 5.12
 #define PM_STAT_SIGNALED 0x400ul // a signal has killed it; its core may be being written
 // The state of a process: the letter in /proc/PID/stat ('T': stopped, 'Z': ended). 0: there is no
 // such process, or it cannot be found out.

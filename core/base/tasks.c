@@ -84,7 +84,7 @@ bool pm_task_is_dead(pid_t id) {
     char text[256];
     bool gone;
     if (pm_task_read(id, "stat", text, sizeof text, &gone))
-        return pm_os_stat_number(text, PM_STAT_FLAGS) & PM_STAT_EXITING;
+        return pm_os_stat_number(text, PM_STAT_FLAGS) & (PM_STAT_EXITING | PM_STAT_IO_WORKER);
     return gone || (!pm_task_peek(id, &pm_proc_no_detour, text, 1, &gone) && gone);
 }
 

@@ -9,9 +9,10 @@
 //                          then it is killed. Status 77: the kernel does not allow it
 //   commit_io check        the last contents are there
 //
-// HOW: aio, uring; and of a thread's ring: unshare (in a descriptor table of its own, while the
-// first thread makes the commits), zombie (the first thread has ended), closed (the ring is
-// registered with itself, and its descriptor closed).
+// HOW: aio, uring, vectors (an io_uring opens FILE and writes many buffers at once); and of a
+// thread's ring: unshare (in a descriptor table of its own, while the first thread makes the
+// commits), zombie (the first thread has ended), closed (the ring is registered with itself, and
+// its descriptor closed).
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
@@ -33,6 +34,7 @@ int pmalloc_commit(void) __attribute__((weak));
 
 #define BYTES ((size_t)1 << 20)
 #define ROUNDS 40
+#define VECTORS 1024 // as many as the kernel takes
 
 char *buffer;
 
@@ -141,9 +143,9 @@ static void make_ring(void) {
     ring.cqe = (struct io_uring_cqe *)(void *)(cq + p.cq_off.cqes);
 }
 
-static void read_fixed(int fd) {
-    *ring.sqe = (struct io_uring_sqe){
-        .opcode = IORING_OP_READ_FIXED, .fd = fd, .addr = (uintptr_t)buffer, .len = BYTES};
+// Its result.
+static int submit(struct io_uring_sqe request) {
+    *ring.sqe = request;
     ring.array[0] = 0;
     __atomic_store_n(ring.tail, *ring.tail + 1, __ATOMIC_RELEASE);
     unsigned flags = IORING_ENTER_GETEVENTS | ring.registered;
@@ -151,9 +153,47 @@ static void read_fixed(int fd) {
         must(errno == EINTR, "io_uring_enter");
     unsigned head = *ring.done_head;
     must(head != __atomic_load_n(ring.done_tail, __ATOMIC_ACQUIRE), "io_uring: no answer");
-    if (ring.cqe[head & 1].res != (int)BYTES)
-        exit(1);
+    int result = ring.cqe[head & 1].res;
     __atomic_store_n(ring.done_head, head + 1, __ATOMIC_RELEASE);
+    return result;
+}
+
+static void read_fixed(int fd) {
+    if (submit((struct io_uring_sqe){
+            .opcode = IORING_OP_READ_FIXED, .fd = fd, .addr = (uintptr_t)buffer, .len = BYTES}) !=
+        (int)BYTES)
+        exit(1);
+}
+
+// Name, buffers and their list lie on the heap. The other way round: what the kernel reads there.
+static void write_vectors(const char *path, struct iovec *vectors) {
+    static char back[BYTES];
+    int fd = submit((struct io_uring_sqe){.opcode = IORING_OP_OPENAT,
+                                          .fd = AT_FDCWD,
+                                          .addr = (uintptr_t)path,
+                                          .open_flags = O_RDWR | O_CREAT | O_TRUNC,
+                                          .len = 0600});
+    int put = submit((struct io_uring_sqe){
+        .opcode = IORING_OP_WRITEV, .fd = fd, .addr = (uintptr_t)vectors, .len = VECTORS});
+    if (fd < 0 || put != (int)BYTES || pread(fd, back, BYTES, 0) != (ssize_t)BYTES ||
+        memcmp(back, buffer, BYTES) != 0) {
+        printf("opened %d, wrote %d\n", fd, put);
+        exit(1);
+    }
+    close(fd);
+}
+
+static void run_vectors(const char *path) {
+    struct iovec *vectors = malloc(VECTORS * sizeof *vectors);
+    char *name = strdup(path);
+    for (size_t i = 0; i < VECTORS; i++)
+        vectors[i] = (struct iovec){buffer + i * (BYTES / VECTORS), BYTES / VECTORS};
+    make_ring();
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        fill(buffer, round);
+        write_vectors(name, vectors);
+        commit_twice();
+    }
 }
 
 static void close_ring(void) {
@@ -216,8 +256,8 @@ int main(int argc, char **argv) {
     buffer = aligned_alloc(4096, BYTES);
     fill(buffer, 99);
     commit_twice();
-    if (is("aio") || is("uring")) {
-        (is("aio") ? run_aio : run_uring)(argv[2]);
+    if (is("aio") || is("uring") || is("vectors")) {
+        (is("aio") ? run_aio : is("uring") ? run_uring : run_vectors)(argv[2]);
         end();
     }
     sem_init(&asked, 0, 0);
