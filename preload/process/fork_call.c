@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "fork_call.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -22,6 +23,14 @@ unsigned long pm_fork_call_flags(const struct pm_fork_call *call) {
                                           : 0;
 }
 
+// Whether the struct can be read. It is the kernel that says EFAULT. This call copies a mask from
+// there and then refuses to do what no constant stands for.
+static bool is_there(long at, long len) {
+    const long nothing = 99, first = at, last = at + len - 8;
+    return pm_bare_call(SYS_rt_sigprocmask, nothing, first, 0, 8) != -EFAULT &&
+           pm_bare_call(SYS_rt_sigprocmask, nothing, last, 0, 8) != -EFAULT;
+}
+
 bool pm_fork_call_forks(const struct pm_fork_call *call) {
     const long *a = call->argument;
     switch (call->number) {
@@ -30,7 +39,7 @@ bool pm_fork_call_forks(const struct pm_fork_call *call) {
     case SYS_clone:
         return !(a[0] & CLONE_VM) && a[1] == 0;
     case PM_NR_CLONE3:
-        return a[0] && a[1] >= LEAST_BYTES && a[1] <= PM_CLONE3_WORDS * 8 &&
+        return a[0] && a[1] >= LEAST_BYTES && a[1] <= PM_CLONE3_WORDS * 8 && is_there(a[0], a[1]) &&
                !(pm_fork_call_flags(call) & CLONE_VM) &&
                ((const uint64_t *)a[0])[CLONE3_STACK] == 0;
     }

@@ -155,6 +155,7 @@ void cloned(size_t megabytes) {
     }
     errno = 0;
     CHECK(clone(NULL, NULL, SIGCHLD, NULL) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_clone3, (void *)8, (size_t)88) == -1 && errno == EFAULT);
     fill_all(2);
     churn(2);
     check_all(2);
