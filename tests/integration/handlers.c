@@ -258,6 +258,7 @@ static void alike(void) {
     MUST(syscall(SYS_rt_sigaction, SIGUSR1, NULL, &raw, 8) == 0);
     MUST(raw.handler == (void *)(uintptr_t)plain);
     MUST(syscall(SYS_rt_sigaction, SIGUSR1, &raw, &same, 8) == 0);
+    MUST(syscall(SYS_rt_sigaction, SIGUSR1, (void *)8, NULL, 8) == -1 && errno == EFAULT);
     MUST(same.handler == raw.handler && raise(SIGUSR1) == 0 && calls == 2);
     MUST(siginterrupt(SIGUSR1, 1) == 0 && signal(SIGUSR1, SIG_IGN) == plain);
     MUST(signal(SIGUSR1, SIG_DFL) == SIG_IGN && signal(0, plain) == SIG_ERR);
