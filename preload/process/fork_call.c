@@ -31,6 +31,12 @@ static bool is_there(long at, long len) {
            pm_bare_call(SYS_rt_sigprocmask, nothing, last, 0, 8) != -EFAULT;
 }
 
+static bool is_readable(const struct pm_fork_call *call) {
+    const long *a = call->argument;
+    return call->number != PM_NR_CLONE3 ||
+           (a[0] && a[1] >= LEAST_BYTES && a[1] <= PM_CLONE3_WORDS * 8 && is_there(a[0], a[1]));
+}
+
 bool pm_fork_call_forks(const struct pm_fork_call *call) {
     const long *a = call->argument;
     switch (call->number) {
@@ -39,17 +45,14 @@ bool pm_fork_call_forks(const struct pm_fork_call *call) {
     case SYS_clone:
         return !(a[0] & CLONE_VM) && a[1] == 0;
     case PM_NR_CLONE3:
-        return a[0] && a[1] >= LEAST_BYTES && a[1] <= PM_CLONE3_WORDS * 8 && is_there(a[0], a[1]) &&
-               !(pm_fork_call_flags(call) & CLONE_VM) &&
+        return is_readable(call) && !(pm_fork_call_flags(call) & CLONE_VM) &&
                ((const uint64_t *)a[0])[CLONE3_STACK] == 0;
     }
     return false;
 }
 
 bool pm_fork_call_shares(const struct pm_fork_call *call) {
-    bool readable =
-        call->number != PM_NR_CLONE3 || (call->argument[0] && call->argument[1] >= LEAST_BYTES);
-    unsigned long flags = readable ? pm_fork_call_flags(call) : 0;
+    unsigned long flags = is_readable(call) ? pm_fork_call_flags(call) : 0;
     return call->number == SYS_vfork || (flags & (CLONE_VM | CLONE_SETTLS)) == CLONE_VM;
 }
 

@@ -10,10 +10,10 @@
 
 #include "advice.h"
 #include "background.h"
+#include "base/action.h"
 #include "base/bare_thread.h"
 #include "base/cancel.h"
 #include "base/file_limit.h"
-#include "base/gates.h"
 #include "base/here.h"
 #include "base/lock.h"
 #include "base/message.h"
