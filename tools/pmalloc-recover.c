@@ -23,6 +23,7 @@
 #include "common/make.h"
 #include "common/pmem.h"
 #include "common/progress.h"
+#include "common/remarks.h"
 #include "marking/forms.h"
 #include "media/journal_files.h"
 #include "media/origin.h"
@@ -328,7 +329,7 @@ static void report_json(const struct report *r) {
     json_number(&j, "roots", f->roots);
     json_number(&j, "live_objects", f->live_objects);
     json_number(&j, "live_bytes", f->live_bytes);
-    json_number(&j, "reached_before", f->reached_before);
+    remarks_json(&j, f);
     json_number(&j, "leaked_objects", f->leaked_objects);
     json_number(&j, "leaked_bytes", f->leaked_bytes);
     json_number(&j, "reclaimed_bytes", f->reclaimed_bytes);
@@ -442,12 +443,7 @@ static void report_text(const struct report *r) {
     if (f->unfinished)
         printf("publishes  %u that were cut short %s\n", f->unfinished,
                r->request->check || r->request->dry_run ? "are to be finished" : "are finished");
-    if (f->reached_before) {
-        char before[32];
-        printf("before     the last recovery reached %s: is a root missing, or a form of pointers "
-               "(--pointers)?\n",
-               figure_bytes(f->reached_before, before));
-    }
+    remarks_text(f);
     print_links(r);
     print_reclaimed(r);
     print_classes(r);

@@ -164,6 +164,8 @@ void pm_live_mark(void) {
     }
 }
 
+bool pm_live_is_reached(const void *block) { return *tag_of(pm_heap_offset(block)) & MARK; }
+
 struct pm_live_sum pm_live_unreached(pm_live_fn *each, void *arg) {
     struct unreached u = {.each = each, .arg = arg};
     each_in_use(clear_mark, &u);

@@ -15,6 +15,7 @@
 #ifndef PM_LIVE_MARK_H
 #define PM_LIVE_MARK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,8 @@ int pm_live_begin(unsigned markers, struct pm_error *err);
 void pm_live_root(const void *from, size_t len);
 // Marks everything that they reach.
 void pm_live_mark(void);
+// Whether a block in use was reached.
+bool pm_live_is_reached(const void *block);
 // Calls `each` for every block in use that was not reached, and removes all marks.
 struct pm_live_sum {
     uint64_t blocks, bytes; // in use

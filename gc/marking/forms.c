@@ -124,16 +124,17 @@ int pm_forms_choose(struct pm_error *err) {
 bool pm_forms_settled(void) { return *pm_options.pointers.text || pm_heap.super->state.pointers; }
 
 void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, uint64_t bytes,
-                            uint64_t holder, uint64_t size, uint64_t at) {
+                            uint64_t holder, uint64_t size, uint64_t at, const char *way) {
     char forms[64];
     snprintf(forms, sizeof forms, "%s", pm_forms_text(without));
     const char *name = pm_forms_text(form);
     pm_say(
         "%s: %lu blocks of %lu bytes are reached only by words that look like %s pointers, as at "
-        "byte %lu of the block of %lu bytes at %#lx; they are kept for now: set "
+        "byte %lu of the block of %lu bytes at %#lx%s%s%s; they are kept for now: set "
         "PMALLOC_POINTERS=%s,%s to keep them, or PMALLOC_POINTERS=%s to free them",
         pm_heap.dir, (unsigned long)blocks, (unsigned long)bytes, name, (unsigned long)at,
-        (unsigned long)size, (unsigned long)holder, forms, name, forms);
+        (unsigned long)size, (unsigned long)holder, *way ? " (" : "", way, *way ? ")" : "", forms,
+        name, forms);
 }
 
 // Nobody has settled it where PMALLOC_POINTERS has never been set.

@@ -68,9 +68,9 @@ int pm_forms_choose(struct pm_error *err);
 // Whether somebody has settled it: PMALLOC_POINTERS is set, or the heap has a record.
 bool pm_forms_settled(void);
 // Says that blocks which only words of `form` name are kept for now, and what to do. The example is
-// byte `at` of the block at `holder`.
+// byte `at` of the block at `holder`, and `way` says how that is reached; "": not known.
 void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, uint64_t bytes,
-                            uint64_t holder, uint64_t size, uint64_t at);
+                            uint64_t holder, uint64_t size, uint64_t at, const char *way);
 // Puts them on record, durably.
 void pm_forms_record(void);
 // From now on masked words count, and that is on record. False: the bits of the mask are not one

@@ -5,12 +5,11 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "base/bits.h"
 #include "block_around.h"
 #include "blocks/population.h"
 #include "mark_index.h"
 #include "marking/forms.h"
-#include "media/heap_space.h"
+#include "sample.h"
 
 #define SAMPLE ((uint64_t)16 << 20) // bytes that are looked at; larger heaps are sampled
 #define PLACES 512u                 // places in a block that are told apart
@@ -149,54 +148,12 @@ static void look_at(struct looking *l, uint64_t from, uint64_t to) {
             look_aside(l, from + aside, to);
 }
 
-static void look_at_slab(struct looking *l, uint32_t slab) {
-    struct pm_population population[2];
-    unsigned count = pm_slab_populations(&pm_vslabs[slab], population);
-    if (!pm_kind_has_pointers(pm_vslabs[slab].kind) || pm_mark_holes(slab))
-        return;
-    for (unsigned p = 0; p < count; p++) {
-        uint64_t size = pm_classes[population[p].cls].size;
-        for (unsigned i = 0; i < pm_classes[population[p].cls].blocks; i++) {
-            if (!pm_bit(population[p].bits, i))
-                continue;
-            l->cls = population[p].cls;
-            l->holder = ((uint64_t)slab << PM_SLAB_SHIFT) + i * size;
-            l->holder_size = size;
-            look_at(l, 0, size);
-        }
-    }
-}
-
-// The part of large blocks that lies in a stripe, without what was never written.
-static void look_at_large(struct looking *l, uint64_t stripe, uint32_t number) {
-    uint64_t from = stripe << PM_SLAB_SHIFT, to = from + PM_SLAB_SIZE;
-    for (; number < pm_marks.larges; number++) {
-        const struct pm_large *large = &pm_marks.large[number];
-        struct pm_written known = {0};
-        l->cls = 0;
-        l->holder = large->page << PM_PAGE_SHIFT;
-        l->holder_size = (uint64_t)large->pages << PM_PAGE_SHIFT;
-        if (l->holder >= to)
-            return;
-        uint64_t at = l->holder > from ? l->holder : from, end = l->holder + l->holder_size, len;
-        end = end < to ? end : to;
-        for (; large->marked && !large->pointer_free && at < end &&
-               (len = pm_heap_next_data(&known, &at, end)) != 0;
-             at += len)
-            look_at(l, at - l->holder, at - l->holder + len);
-    }
-}
-
-// Looks at one stripe of several, so that it takes no longer in a large heap.
-static void look_at_some(struct looking *l) {
-    uint64_t step = pm_marks.stripes / (SAMPLE >> PM_SLAB_SHIFT) + 1;
-    for (uint64_t stripe = 0; stripe < pm_marks.stripes; stripe += step) {
-        uint32_t kind = pm_marks.kind[stripe];
-        if (kind >= PM_STRIPE_LARGE)
-            look_at_large(l, stripe, kind - PM_STRIPE_LARGE);
-        else if (kind)
-            look_at_slab(l, (uint32_t)stripe);
-    }
+static void look_at_piece(const struct pm_piece *piece, void *looking) {
+    struct looking *l = looking;
+    l->cls = piece->cls;
+    l->holder = piece->block;
+    l->holder_size = piece->size;
+    look_at(l, piece->from, piece->to);
 }
 
 static unsigned class_around(uint64_t offset) {
@@ -224,7 +181,7 @@ static bool try_form(struct looking *l, unsigned form) {
         return false;
     *l->found = (struct pm_disguise){.form = form};
     l->form = form;
-    look_at_some(l);
+    pm_sample_each(SAMPLE, look_at_piece, l);
     look_at_followed(l);
     for (uint32_t i = 0; i < used_count; i++)
         found |= is_evidence(&groups[used[i]]);

@@ -29,6 +29,7 @@
 #include "media/heap_open.h"
 #include "media/lanes.h"
 #include "media/log.h"
+#include "media/outside.h"
 #include "media/persist.h"
 #include "media/shard_make.h"
 #include "pages/extent_adopt.h"
@@ -36,6 +37,7 @@
 #include "pages/frontier.h"
 #include "roots/program.h"
 #include "roots/root_table.h"
+#include "way.h"
 #include "workers.h"
 
 static double seconds_now(void) {
@@ -220,6 +222,9 @@ static void mark_lane(const struct pm_lane_store *store, uint32_t count, void *u
     }
 }
 
+// To say how a block is reached, no more than so many blocks are looked at: a quarter of a second.
+#define WAY_BLOCKS (1u << 20)
+
 // Where nobody has settled which words are pointers, blocks that look as if others named them are
 // kept, for this start.
 static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
@@ -234,8 +239,15 @@ static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
     int status = pm_roots_each(pm_mark_root, NULL, err);
     r->overflows += pm_mark_run();
     all_blocks = pm_disguise_marked(&all_bytes);
-    pm_forms_say_disguised(found.form, without, all_blocks - blocks, all_bytes - bytes,
-                           pm_marks.base + found.holder, found.holder_size, found.at);
+    r->disguised.form = found.form;
+    r->disguised.blocks = all_blocks - blocks;
+    r->disguised.bytes = all_bytes - bytes;
+    if (pm_ways_find(&found.holder, 1, WAY_BLOCKS))
+        pm_way_text(found.holder, found.at, r->disguised.way, sizeof r->disguised.way);
+    pm_ways_drop();
+    pm_forms_say_disguised(found.form, without, r->disguised.blocks, r->disguised.bytes,
+                           pm_marks.base + found.holder, found.holder_size, found.at,
+                           r->disguised.way);
     return status;
 }
 
@@ -255,6 +267,8 @@ static int mark(const struct pm_recover_options *options, struct pm_recovery *r,
         r->overflows = pm_mark_run();
         status = keep_disguised(r, err);
     }
+    if (status == PM_OK && !(r->was_clean && pm_outside_looked()))
+        pm_out_look(&r->out, err);
     if (status == PM_OK)
         status = pm_links_weed(options->write, false, &r->links, err);
     pm_mark_end();

@@ -20,6 +20,7 @@
 
 #include "links.h"
 #include "mark.h"
+#include "out.h"
 
 // What an opening found and did. Leaked means: allocated at the end of the last run, and not
 // reachable. Extents are always known to have been allocated. Small blocks are known only if a
@@ -40,6 +41,13 @@ struct pm_recovery {
     uint64_t morphing;       // of these slabs, how many have live old blocks
     unsigned unfinished;     // publishes that were committed and not finished; they are now
     struct pm_links_found links;
+    // Blocks that only words of a form reach that nobody has settled (disguise.h). They are kept.
+    struct {
+        unsigned form; // 0: there are none
+        uint64_t blocks, bytes;
+        char way[400]; // to one that holds such a word; "": not known
+    } disguised;
+    struct pm_out_found out; // words that lead out of the heap, if nobody has told of them; else 0
     uint64_t reached_before; // bytes, where less than half of it is reached now; else 0
     uint64_t overflows;      // how often noted stripes were scanned again
     double seconds, mark_seconds;

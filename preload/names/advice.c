@@ -10,11 +10,13 @@
 
 #include "base/bare_thread.h"
 #include "export.h"
+#include "media/outside.h"
 #include "process/advice.h"
 
 #define NR_MSEAL 462 // younger than the oldest headers that this is built with
 #define FIXED 2      // MREMAP_FIXED
 #define ERRORS 4096ul
+#define ANONYMOUS 32 // MAP_ANONYMOUS
 
 // Beside the headers' declarations, which differ between libcs.
 void *pm_names_mmap(void *at, size_t len, int access, int flags, int fd,
@@ -35,10 +37,20 @@ static long done(long result) {
     return -1;
 }
 
+// What lies outside of the heap is put on record (media/outside.h). Nothing can be read where there
+// is no access.
+static long note(long result, size_t len, int access, int flags, int fd) {
+    if ((unsigned long)result <= -ERRORS && access && pm_heap_on_media() &&
+        !pm_advice_ours((void *)result, len))
+        pm_outside_map((void *)result, len, flags & ANONYMOUS ? -1 : fd);
+    return result;
+}
+
 EXPORT void *pm_names_mmap(void *at, size_t len, int access, int flags, int fd, long offset) {
     return (void *)done(pm_advice_ours(at, len) ? pm_advice_mmap(at, len, access, flags, fd, offset)
-                                                : pm_bare_call6(SYS_mmap, (long)at, (long)len,
-                                                                access, flags, fd, offset));
+                                                : note(pm_bare_call6(SYS_mmap, (long)at, (long)len,
+                                                                     access, flags, fd, offset),
+                                                       len, access, flags, fd));
 }
 
 EXPORT void *pm_names_mmap64(void *at, size_t len, int access, int flags, int fd, long offset) {

@@ -18,6 +18,7 @@
 #include "base/thread_list.h"
 #include "export.h"
 #include "media/heap.h"
+#include "media/outside.h"
 #include "process/thread_end.h"
 
 typedef void *posix_fn(void *);
@@ -79,6 +80,7 @@ static struct pm_thread_slot begin_listed(void *slot) {
     if (copy.stack)
         pm_signal_stack_use(copy.stack);
     pm_thread_list_enter(own);
+    pm_outside_thread(__builtin_frame_address(0));
     pm_call_enter(&none);
     pm_call_leave(&none);
     return copy;
@@ -88,6 +90,7 @@ static struct pm_thread_slot begin(void *stack) {
     void **kept = pm_signal_stack_kept(stack);
     struct pm_thread_slot copy = {.run = kept[0], .arg = kept[1], .stack = stack};
     pm_signal_stack_use(stack);
+    pm_outside_thread(__builtin_frame_address(0));
     return copy;
 }
 

@@ -65,6 +65,7 @@
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
 #include "media/marks.h"
+#include "out_end.h"
 #include "pages/frontier.h"
 #include "private.h"
 #include "recovery/beside.h"
@@ -161,6 +162,8 @@ static const char *end_alone(void) {
     // request of this thread that a signal handler interrupted. Bitmaps would count these blocks as
     // in use.
     bool exact = returned && !pm_tcache_lost && pm_tcache_live() <= (pm_tcache != &pm_no_tcache);
+    if (rooted && exact)
+        pm_out_end();
     if (!part(true, true))
         return rooted ? no_memory : NULL;
     if (!closable)

@@ -22,6 +22,7 @@
 #include "live/helpers.h"
 #include "media/heap.h"
 #include "media/heap_open.h"
+#include "media/outside.h"
 #include "phase.h"
 #include "removed.h"
 #include "start.h"
@@ -158,6 +159,7 @@ void pm_sandbox_say_end(void) {
 void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
     int saved = errno;
     pm_bus_forbid();
+    atomic_store_explicit(&pm_outside_nameless, true, memory_order_relaxed);
     *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
                              .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),

@@ -34,6 +34,7 @@
 #include "media/file.h"
 #include "media/heap_dir.h"
 #include "media/heap_open.h"
+#include "media/outside.h"
 #include "media/persist.h"
 #include "open_check.h"
 #include "pages/extent_adopt.h"
@@ -115,6 +116,8 @@ static int open_persistent(struct pm_error *err) {
         .beside = pm_commits_wanted() && pm_options.collect.number == PM_COLLECT_BACKGROUND,
         .mark = {.markers = (unsigned)pm_options.markers.number, .stray = pm_program_stray()}};
     status = pm_recover(&how, &recovery, err);
+    if (status == PM_OK && !borrow)
+        pm_outside_begin();
     if (status == PM_OK && borrow)
         status = pm_heap_borrow(err);
     if (status == PM_OK && !borrow && pm_commits_wanted())
@@ -386,6 +389,8 @@ static void begin_main(void) {
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);
     pm_rootless_say_start(chosen.default_heap, &recovery);
+    if (recovery.out.words)
+        pm_out_say(&recovery.out, false);
     pm_background_start();
 }
 

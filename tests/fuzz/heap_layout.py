@@ -25,6 +25,7 @@ LAYOUT = (
     CORE / "media" / "bitmaps_format.h",
     CORE / "media" / "lane_format.h",
     CORE / "media" / "link_format.h",
+    CORE / "media" / "outside_format.h",
 )
 SIMPLE = {"char": 1, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "uint64_t": 8}
 TABLE = CORE / "media" / "heap_files.h"
@@ -220,6 +221,8 @@ def _superblock(layout, data):
     at = layout.offset("pm_super_file", "state") + layout.offset("pm_state", "reserved")
     at += layout.structs["pm_shard_state"].size
     yield from layout.leaves("pm_link_state", "links", at, {})
+    at += layout.structs["pm_link_state"].size
+    yield from layout.leaves("pm_outside", "outside", at, {"range": 2})
     lane, at = layout.structs["pm_lane"].size, layout.structs["pm_super_file"].size
     for i in range((len(data) - at) // lane):
         yield from layout.leaves("pm_lane", f"lane[{i}]", at + i * lane, {"store": 4})

@@ -76,12 +76,19 @@ def test_what_looks_referenced_is_kept(heap, form):
     made(heap, form)
     report = recover(heap, "--dry-run")
     assert f"look like {name} pointers" in report.stderr, said(report)
+    row = next(ln for ln in report.stdout.splitlines() if ln.startswith("kept "))
+    assert f"look like {name} pointers reach, as in kept -> +0 of 16 bytes -> +" in row
+    shown = json.loads(succeeds(recover(heap, "--dry-run", "--json")))
+    assert shown["disguised_form"] == name and shown["disguised_blocks"] >= COUNT
+    assert shown["disguised_way"] in row
     for _ in range(2):
         kept, line = found(heap, form)
         assert kept == COUNT
         blocks, size = re.search(r": (\d+) blocks of (\d+) bytes are reached only", line).groups()
         assert COUNT <= int(blocks) < COUNT + 20 and 96 * COUNT <= int(size) < 97 * COUNT, line
         assert f"PMALLOC_POINTERS=tagged,{name} to keep" in line and len(line.splitlines()) == 1
+        at, size = re.search(r"as at byte (\d+) of the block of (\d+) bytes", line).groups()
+        assert f"(kept -> +0 of 16 bytes -> +{at} of {size} bytes)" in line
     kept, line = found(heap, form, POINTERS=f"tagged,{name}")
     assert kept == COUNT and "until now" in line
     assert found(heap, form) == (COUNT, "")

@@ -15,6 +15,7 @@
 #include "media/lane_format.h"
 #include "media/link_format.h"
 #include "media/log.h"
+#include "media/outside_format.h"
 
 #define SIZE(type, size) CHECK_EQ(sizeof(struct type), size)
 #define FIELD(type, field, offset, size)                                                           \
@@ -193,6 +194,24 @@ static void test_state(void) {
     FIELD(pm_clean, images_known, 44, 4);
     FIELD(pm_clean, reserved, 48, 12);
     FIELD(pm_clean, crc, 60, 4);
+}
+
+static void test_outside(void) {
+    SIZE(pm_outside_range, 128);
+    FIELD(pm_outside_range, from, 0, 8);
+    FIELD(pm_outside_range, to, 8, 8);
+    FIELD(pm_outside_range, kind, 16, 4);
+    FIELD(pm_outside_range, name, 20, 104);
+    FIELD(pm_outside_range, crc, 124, 4);
+    SIZE(pm_outside, 2112);
+    FIELD(pm_outside, looked, 0, 8);
+    FIELD(pm_outside, reserved, 8, 56);
+    FIELD(pm_outside, range, 64, 2048);
+    CHECK_EQ(PM_OUTSIDE_STACK, 1);
+    CHECK_EQ(PM_OUTSIDE_TLS, 2);
+    CHECK_EQ(PM_OUTSIDE_THREADS, 3);
+    CHECK_EQ(PM_OUTSIDE_FILE, 4);
+    CHECK_EQ(PM_OUTSIDE_ANONYMOUS, 5);
 }
 
 static void test_roots(void) {
@@ -425,6 +444,7 @@ int main(void) {
     RUN(kinds);
     RUN(journal);
     RUN(shard_state);
+    RUN(outside);
     RUN(roots);
     RUN(slab_header);
     RUN(morph);

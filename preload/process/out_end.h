@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// At a clean end: one line if words of live blocks lead out of the heap (recovery/out.h). What is
+// too large for a short look is left to the next start, which marks anyway.
+#ifndef PM_OUT_END_H
+#define PM_OUT_END_H
+
+// No other thread runs, and no block is in a thread cache. The heap is still shared.
+void pm_out_end(void);
+
+#endif
