@@ -19,6 +19,7 @@
 #include "common/live_leaks.h"
 #include "common/medium.h"
 #include "common/nodes_print.h"
+#include "common/out_report.h"
 #include "common/picture.h"
 #include "common/progress.h"
 #include "common/tree.h"
@@ -41,7 +42,8 @@ enum {
     KEY_LEAKS,
     KEY_TREE,
     KEY_DEPTH,
-    KEY_WIDTH
+    KEY_WIDTH,
+    KEY_OUT
 };
 
 static const char *const synopsis[] = {"[--json] [--map] HEAP",
@@ -51,6 +53,7 @@ static const char *const synopsis[] = {"[--json] [--map] HEAP",
                                        "--medium [--json] PATH",
                                        "--nodes [--json] HEAP",
                                        "--leaks [--json] HEAP|PID",
+                                       "--out [--json] HEAP|PID",
                                        "--tree ROOT [--depth N] [--width N] [--json] HEAP",
                                        NULL};
 
@@ -96,6 +99,13 @@ static const char *const description[] = {
     "it was started with PMALLOC_LEAKS=stack, it also prints where they were allocated. All "
     "threads are stopped meanwhile, and go on as if nothing had been. Nothing is freed. A number "
     "is a heap if there is a directory of this name.",
+    "With --out it prints which words of live blocks and roots lead out of the heap: into stacks, "
+    "thread-local memory, files and anonymous memory of the program, and addresses where nothing "
+    "is mapped. None of it will be there in the next run. It shows how many there are, by what "
+    "they lead to, and what holds them: the way from a root, with the names of members if the "
+    "program was built with -g, and the block. Of a heap at rest only that counts which its last "
+    "process has put on record: its stacks, and the last files and anonymous memory that it mapped "
+    "by mmap(). The threads of a process are stopped meanwhile, and go on as if nothing had been.",
     "With --tree it prints what a variable that is a root holds, and what that leads to, as the "
     "types in the program's debug information say: names of members, numbers, text. What is zero "
     "in an array is left out. The program must be the build that last used the heap, built with "
@@ -115,6 +125,7 @@ static const struct cli_option options[] = {
     {KEY_DIFF, "diff", NULL, "Print what differs between two heaps."},
     {KEY_NODES, "nodes", NULL, "Print on which NUMA nodes the heap lies."},
     {KEY_LEAKS, "leaks", NULL, "Print which blocks nothing reaches, by size."},
+    {KEY_OUT, "out", NULL, "Print which words lead out of the heap."},
     {KEY_TREE, "tree", "ROOT", "Print the values that a root leads to."},
     {KEY_DEPTH, "depth", "N", "With --tree: follow so many pointers, 1 to 100 (default 8)."},
     {KEY_WIDTH, "width", "N",
@@ -155,7 +166,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool json, map, follow, medium, nodes, svg, html, diff, leaks;
+    bool json, map, follow, medium, nodes, svg, html, diff, leaks, out;
     const char *interval, *count, *tree, *depth, *width;
 };
 
@@ -180,6 +191,7 @@ static void take(int key, const char *value, void *arg) {
           : key == KEY_HTML   ? &q->html
           : key == KEY_DIFF   ? &q->diff
           : key == KEY_LEAKS  ? &q->leaks
+          : key == KEY_OUT    ? &q->out
                               : &q->follow) = true;
 }
 
@@ -272,7 +284,10 @@ static int show_busy(const struct request *q, const char *heap, struct pm_error 
         snprintf(number, sizeof number, "%d", (int)owner);
     if (!pm_heap.lent && owner > 0 && q->leaks)
         return cli_flush(live_leaks(owner, q->json), PM_OPERATIONAL);
-    if (!pm_heap.lent && !q->map && !q->svg && !q->html && !q->leaks && !q->tree) {
+    if (!pm_heap.lent && owner > 0 && q->out)
+        return cli_flush(out_of_process(owner, q->json), PM_OPERATIONAL);
+    bool other = q->map || q->svg || q->html || q->leaks || q->out || q->tree;
+    if (!pm_heap.lent && !other) {
         pm_say("note: %.200s is in use by process %s; this is what its files say now (--follow "
                "goes on; --leaks asks the process; a copy by pmalloc-backup has the rest)",
                heap, number);
@@ -297,7 +312,7 @@ static int show(const struct request *q, const char *heap) {
         status = pm_recover(&how, &info.found, &err);
         progress_end();
     }
-    if (status == PM_OK && !q->leaks && !q->tree)
+    if (status == PM_OK && !q->leaks && !q->tree && !q->out)
         status = census_take(&info.census, &err);
     if (status != PM_OK && pm_heap.busy)
         return show_busy(q, heap, &err);
@@ -312,6 +327,8 @@ static int show(const struct request *q, const char *heap) {
         return show_leaks(q, &info);
     if (q->tree)
         return show_tree(q, heap);
+    if (q->out)
+        return cli_flush(out_of_heap(heap, q->json), PM_OPERATIONAL);
     if (q->svg || q->html)
         return show_picture(q, &info);
     if (q->json)
@@ -334,19 +351,22 @@ int main(int argc, char **argv) {
         cli_wrong(&tool, q.diff               ? "--diff: name two heaps"
                          : operand < argc - 1 ? "one heap at a time"
                                               : "name the heap's directory");
-    if (q.leaks && (q.map || q.svg || q.html || q.diff))
-        cli_wrong(&tool, "--leaks goes with --json only");
+    bool both = q.leaks && q.out;
+    if (both || ((q.leaks || q.out) && (q.map || q.svg || q.html || q.diff)))
+        cli_wrong(&tool, "%s goes with --json only", q.leaks ? "--leaks" : "--out");
     bool picture = q.svg || q.html;
-    bool others = q.map || picture || q.diff || q.leaks || q.nodes || q.medium || q.follow;
+    bool others = q.map || picture || q.diff || q.leaks || q.out || q.nodes || q.medium || q.follow;
     if ((q.tree && others) || (!q.tree && (q.depth || q.width)))
         cli_wrong(&tool, "--tree goes with --depth, --width and --json, and they with it");
     if (picture + q.json > 1 || (q.svg && q.html) || (picture && q.map))
         cli_wrong(&tool, "--svg, --html, --json and --map: one of them");
     if ((picture || q.diff) && (q.nodes || q.medium || q.follow || (q.diff && (picture || q.map))))
         cli_wrong(&tool, "%s goes with no other kind of report", q.diff ? "--diff" : "a picture");
-    pid_t pid = q.leaks ? live_leaks_process(argv[operand]) : 0;
+    if (q.out && (q.nodes || q.medium || q.follow))
+        cli_wrong(&tool, "--out goes with --json only");
+    pid_t pid = q.leaks || q.out ? live_leaks_process(argv[operand]) : 0;
     if (pid && !(q.nodes || q.medium || q.follow || q.interval || q.count))
-        return cli_flush(live_leaks(pid, q.json), PM_OPERATIONAL);
+        return cli_flush((q.out ? out_of_process : live_leaks)(pid, q.json), PM_OPERATIONAL);
     if (q.nodes)
         return show_nodes(&q, argv[operand]);
     if (q.medium)

@@ -32,12 +32,14 @@ enum pm_open_mode {
     PM_OPEN_DEAD,     // fails if it is missing; removes a remnant
     PM_OPEN_READONLY, // fails if it is missing; nothing is ever written
     PM_OPEN_LOOK,     // the same without a lock: its owner goes on; never to be mapped
+    PM_OPEN_HALTED,   // the same without a lock: its owner is stopped all the while
 };
+static inline bool pm_open_reads(enum pm_open_mode mode) { return mode >= PM_OPEN_READONLY; }
 
 struct pm_heap {
     char dir[4096];
     int dir_fd;                  // holds the lock
-    bool readonly;               // opened with PM_OPEN_READONLY or PM_OPEN_LOOK
+    bool readonly;               // opened in a mode that only reads
     bool created;                // this process has made the heap
     bool nameless;               // its files have no names (heap_make.h); pm_heap.dir says so
     bool careful;                // a bad block in the superblock is an error of pm_heap_open()

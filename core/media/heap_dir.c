@@ -250,10 +250,9 @@ static int open_dir_fd(const char *more, enum pm_open_mode mode, struct pm_error
         int saved = errno;
         struct stat st;
         bool link = lstat(pm_heap.dir, &st) == 0 && S_ISLNK(st.st_mode);
-        int status =
-            dir_made || saved != ENOTDIR || link
-                ? PM_NO_FIXED
-                : pm_fixed_find(more, mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK, &fd, err);
+        int status = dir_made || saved != ENOTDIR || link
+                         ? PM_NO_FIXED
+                         : pm_fixed_find(more, pm_open_reads(mode), &fd, err);
         no_dir = status != PM_NO_FIXED;
         if (no_dir) {
             pm_dir_adopt(fd);
@@ -293,7 +292,7 @@ static int fold_backup(enum pm_open_mode mode, struct pm_error *err) {
 static int open_backup(enum pm_backup_state state, enum pm_open_mode mode, struct pm_error *err) {
     if (state == PM_BACKUP_IS_UNKNOWN)
         return pm_make_reason(err, ".");
-    if (state == PM_BACKUP_IS_LAYERED && mode != PM_OPEN_LOOK)
+    if (state == PM_BACKUP_IS_LAYERED && mode < PM_OPEN_LOOK)
         return fold_backup(mode, err);
     return pm_fail(err, PM_OPERATIONAL,
                    "%s is an unfinished backup: run pmalloc-backup into it again, or remove the "

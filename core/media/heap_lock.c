@@ -74,7 +74,7 @@ static int say_busy(int fd, struct pm_error *err) {
 
 int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int operation = mode == PM_OPEN_READONLY ? LOCK_SH : LOCK_EX;
-    while (mode != PM_OPEN_LOOK && flock(fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
+    while (mode < PM_OPEN_LOOK && flock(fd, operation | (wait ? 0 : LOCK_NB)) != 0) {
         if (errno == EINTR)
             continue;
         if (errno != EWOULDBLOCK)

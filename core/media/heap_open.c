@@ -222,7 +222,7 @@ static int first_step(enum pm_open_mode mode, struct pm_error *err) {
     const struct pm_superblock *super = &pm_heap.super->super;
     if (pm_superblock_is_whole(super) && pm_superblock_check(super, pm_heap.dir, err) != PM_OK)
         return err->status;
-    bool changed = pm_heap.changed, look = mode == PM_OPEN_READONLY;
+    bool changed = pm_heap.changed, look = pm_open_reads(mode);
     // With a journal, the state in the file may be younger than what the journal will make of it.
     bool at_rest = pm_heap_is_clean() && !pm_journal_waits();
     int status = check_layers(at_rest, err);
@@ -331,7 +331,7 @@ static int open_here(const char *more, enum pm_open_mode mode, bool wait, struct
 }
 
 int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err) {
-    forget(mode == PM_OPEN_READONLY || mode == PM_OPEN_LOOK);
+    forget(pm_open_reads(mode));
     int status = pm_dir_open(dir, mode, wait, err);
     if (status != PM_OK)
         return status;

@@ -12,8 +12,8 @@
 
 #include "media/heap.h"
 
-// Opens and maps the heap. `mode` is PM_OPEN_EXISTING or PM_OPEN_READONLY. After a failure the heap
-// is not locked and not mapped.
+// Opens and maps the heap. `mode` is PM_OPEN_EXISTING, PM_OPEN_READONLY or PM_OPEN_HALTED. After a
+// failure the heap is not locked and not mapped.
 int pm_offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *err);
 
 #endif

@@ -24,6 +24,7 @@ bool program_maps_each(pid_t pid, void each(const struct program_map *m, void *a
                                 .end = end,
                                 .offset = offset,
                                 .writable = rights[1] == 'w',
+                                .executable = rights[2] == 'x',
                                 .private = rights[3] == 'p',
                                 .dev = makedev(major_number, minor_number),
                                 .inode = inode,

@@ -11,7 +11,7 @@
 
 struct program_map {
     uint64_t start, end, offset;
-    bool writable, private;
+    bool writable, executable, private;
     dev_t dev;
     uint64_t inode;   // 0: no file
     const char *name; // "": anonymous
