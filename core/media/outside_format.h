@@ -21,7 +21,8 @@ enum pm_outside_kind {
 
 // Addresses. All is zero where there is none.
 struct pm_outside_range {
-    uint64_t from, to;
+    uint64_t from;
+    uint64_t to;
     uint32_t kind;
     char name[PM_OUTSIDE_NAME]; // of a file: its path, the end of a long one; "": not known
     uint32_t crc;               // of all bytes before it
