@@ -70,14 +70,14 @@ static void look_at_root(const struct pm_root_bytes *root, void *arg) {
         pm_out_count(r->out, (const char *)root->bytes + skip, root->len - skip, &h);
 }
 
-bool pm_out_look(struct pm_out_found *found, struct pm_error *err) {
+const struct pm_out_found *pm_out_look(struct pm_error *err) {
+    static struct pm_out_found found;
     static struct pm_out o;
     struct roots roots = {.out = &o};
-    *found = (struct pm_out_found){0};
     if (!pm_out_begin(&o) || pm_roots_each(look_at_root, &roots, err) != PM_OK)
-        return false;
+        return NULL;
     bool all = pm_sample_each(PM_OUT_BYTES, look_at_piece, &o);
-    return pm_out_find(&o, all, found);
+    return pm_out_find(&o, all, &found) ? &found : NULL;
 }
 
 // ---- what was found -----------------------------------------------------------------------------

@@ -61,7 +61,7 @@ void pm_out_say(const struct pm_out_found *found, bool next);
 // "a stack of the first thread", "a mapping of /var/lib/x".
 void pm_out_range_text(const struct pm_outside_range *r, char *out, size_t len);
 
-// The look of a recovery. Marking is at rest.
-bool pm_out_look(struct pm_out_found *found, struct pm_error *err);
+// The look of a recovery. Marking is at rest. NULL: there are none.
+const struct pm_out_found *pm_out_look(struct pm_error *err);
 
 #endif

@@ -228,6 +228,7 @@ static void mark_lane(const struct pm_lane_store *store, uint32_t count, void *u
 // Where nobody has settled which words are pointers, blocks that look as if others named them are
 // kept, for this start.
 static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
+    static char way[400];
     struct pm_disguise found;
     uint64_t bytes, all_blocks, all_bytes;
     if (pm_forms_settled() || !pm_disguise_look(&found))
@@ -243,8 +244,9 @@ static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
     r->disguised.blocks = all_blocks - blocks;
     r->disguised.bytes = all_bytes - bytes;
     if (pm_ways_find(&found.holder, 1, WAY_BLOCKS))
-        pm_way_text(found.holder, found.at, r->disguised.way, sizeof r->disguised.way);
+        pm_way_text(found.holder, found.at, way, sizeof way);
     pm_ways_drop();
+    r->disguised.way = way;
     pm_forms_say_disguised(found.form, without, r->disguised.blocks, r->disguised.bytes,
                            pm_marks.base + found.holder, found.holder_size, found.at,
                            r->disguised.way);
@@ -267,8 +269,8 @@ static int mark(const struct pm_recover_options *options, struct pm_recovery *r,
         r->overflows = pm_mark_run();
         status = keep_disguised(r, err);
     }
-    if (status == PM_OK && !(r->was_clean && pm_outside_looked()))
-        pm_out_look(&r->out, err);
+    if (status == PM_OK && r->roots && !(r->was_clean && pm_outside_looked()))
+        r->out = pm_out_look(err);
     if (status == PM_OK)
         status = pm_links_weed(options->write, false, &r->links, err);
     pm_mark_end();

@@ -45,11 +45,11 @@ struct pm_recovery {
     struct {
         unsigned form; // 0: there are none
         uint64_t blocks, bytes;
-        char way[400]; // to one that holds such a word; "": not known
+        const char *way; // to one that holds such a word; "": not known
     } disguised;
-    struct pm_out_found out; // words that lead out of the heap, if nobody has told of them; else 0
-    uint64_t reached_before; // bytes, where less than half of it is reached now; else 0
-    uint64_t overflows;      // how often noted stripes were scanned again
+    const struct pm_out_found *out; // words that lead out of the heap and nobody has told of; NULL
+    uint64_t reached_before;        // bytes, where less than half of it is reached now; else 0
+    uint64_t overflows;             // how often noted stripes were scanned again
     double seconds, mark_seconds;
 };
 

@@ -389,8 +389,8 @@ static void begin_main(void) {
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);
     pm_rootless_say_start(chosen.default_heap, &recovery);
-    if (recovery.out.words)
-        pm_out_say(&recovery.out, false);
+    if (recovery.out)
+        pm_out_say(recovery.out, false);
     pm_background_start();
 }
 

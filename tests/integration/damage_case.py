@@ -25,6 +25,7 @@ INFORMATIVE = [
     (r"state\.origin\..*", ALL, "the case is a copy, which has none (test_copies.py)"),
     (r"booklog\.header\.reserved", ALL, "not used"),
     (r"links\.reserved", ALL, "not used"),
+    (r"outside\..*", ALL, "a hint, of which a line is made"),
     (r"booklog\.chunk\[FREE\].*", ALL, "not in the log"),
     (r"slabs\[FREE\].*", ALL, "of no slab"),
     (r"morph\.word\[FREE\]", ALL, "of no slab's index table"),

@@ -33,8 +33,8 @@ void remarks_text(const struct pm_recovery *f) {
     }
     if (f->disguised.form)
         disguised_text(f);
-    if (f->out.words)
-        out_text(&f->out);
+    if (f->out)
+        out_text(f->out);
 }
 
 void remarks_json(struct json *j, const struct pm_recovery *f) {
@@ -42,6 +42,6 @@ void remarks_json(struct json *j, const struct pm_recovery *f) {
     json_number(j, "disguised_blocks", f->disguised.blocks);
     json_number(j, "disguised_bytes", f->disguised.bytes);
     json_text(j, "disguised_form", f->disguised.form ? pm_forms_text(f->disguised.form) : "");
-    json_text(j, "disguised_way", f->disguised.way);
-    json_number(j, "words_out", f->out.words + f->out.others);
+    json_text(j, "disguised_way", f->disguised.form ? f->disguised.way : "");
+    json_number(j, "words_out", f->out ? f->out->words + f->out->others : 0);
 }
