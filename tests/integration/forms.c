@@ -18,6 +18,7 @@
 #include <ucontext.h>
 
 #define SIZE 96u
+#define LARGE 100000u // no slab has it
 #define BASE_BITS 3u
 
 struct packed {
@@ -40,7 +41,12 @@ struct form {
     size_t stride; // bytes of the table that one address takes
     void (*put)(unsigned char *at, unsigned char *p, size_t i);
     unsigned char *(*get)(const unsigned char *at, size_t i);
+    enum { OF_SIZE, OF_LARGE, OF_NOTHING } size; // of its blocks
 };
+
+static size_t size_of(const struct form *f) {
+    return f->size == OF_LARGE ? LARGE : f->size == OF_NOTHING ? 0 : SIZE;
+}
 
 static void put_word(unsigned char *at, uint64_t word) { memcpy(at, &word, sizeof word); }
 static uint64_t get_word(const unsigned char *at) {
@@ -142,6 +148,30 @@ static void put_before(unsigned char *at, unsigned char *p, size_t i) {
 }
 static unsigned char *get_before(const unsigned char *at, size_t i) { return get_plain(at, i) + 8; }
 
+// Further than the block is long, amid one that is let go.
+static void put_far_before(unsigned char *at, unsigned char *p, size_t i) {
+    (void)i;
+    put_word(at, (uintptr_t)p - (3 * SIZE - 16));
+}
+static unsigned char *get_far_before(const unsigned char *at, size_t i) {
+    return get_plain(at, i) + (3 * SIZE - 16);
+}
+
+static void put_amid_large(unsigned char *at, unsigned char *p, size_t i) {
+    put_word(at, (uintptr_t)p + i * 4099 % LARGE);
+}
+static unsigned char *get_amid_large(const unsigned char *at, size_t i) {
+    return get_plain(at, i) - i * 4099 % LARGE;
+}
+
+static void put_last_of_large(unsigned char *at, unsigned char *p, size_t i) {
+    (void)i;
+    put_word(at, (uintptr_t)p + LARGE - 1);
+}
+static unsigned char *get_last_of_large(const unsigned char *at, size_t i) {
+    return get_plain(at, i) - (LARGE - 1);
+}
+
 static void put_past(unsigned char *at, unsigned char *p, size_t i) {
     (void)i;
     put_word(at, (uintptr_t)p + SIZE);
@@ -199,22 +229,31 @@ static unsigned char *get_jump(const unsigned char *at, size_t i) {
 }
 
 static const struct form forms[] = {
-    {"plain", 8, put_plain, get_plain},
-    {"low", 8, put_low, get_both},
-    {"inside", 8, put_inside, get_inside},
-    {"context", sizeof(ucontext_t), put_context, get_context},
-    {"jump", sizeof(jmp_buf), put_jump, get_jump},
-    {"counted", 8, put_counted, get_counted},
-    {"nan", 8, put_nan, get_counted},
-    {"both", 8, put_both, get_both},
-    {"counted-inside", 8, put_counted_inside, get_counted_inside},
-    {"packed", sizeof(struct packed), put_packed, get_packed},
-    {"relative", 8, put_relative, get_relative},
-    {"base32", 4, put_base32, get_base32},
-    {"before", 8, put_before, get_before},
-    {"past", 8, put_past, get_past},
-    {"xor", 8, put_xor, get_xor},
-    {"numbers", 8, put_number, get_plain},
+    {"plain", 8, put_plain, get_plain, OF_SIZE},
+    {"low", 8, put_low, get_both, OF_SIZE},
+    {"inside", 8, put_inside, get_inside, OF_SIZE},
+    {"context", sizeof(ucontext_t), put_context, get_context, OF_SIZE},
+    {"jump", sizeof(jmp_buf), put_jump, get_jump, OF_SIZE},
+    {"counted", 8, put_counted, get_counted, OF_SIZE},
+    {"nan", 8, put_nan, get_counted, OF_SIZE},
+    {"both", 8, put_both, get_both, OF_SIZE},
+    {"counted-inside", 8, put_counted_inside, get_counted_inside, OF_SIZE},
+    {"packed", sizeof(struct packed), put_packed, get_packed, OF_SIZE},
+    {"relative", 8, put_relative, get_relative, OF_SIZE},
+    {"base32", 4, put_base32, get_base32, OF_SIZE},
+    {"before", 8, put_before, get_before, OF_SIZE},
+    {"far-before", 8, put_far_before, get_far_before, OF_SIZE},
+    {"past", 8, put_past, get_past, OF_SIZE},
+    {"xor", 8, put_xor, get_xor, OF_SIZE},
+    {"numbers", 8, put_number, get_plain, OF_SIZE},
+    {"large", 8, put_plain, get_plain, OF_LARGE},
+    {"large-low", 8, put_low, get_both, OF_LARGE},
+    {"large-amid", 8, put_amid_large, get_amid_large, OF_LARGE},
+    {"large-last", 8, put_last_of_large, get_last_of_large, OF_LARGE},
+    {"large-counted", 8, put_counted, get_counted, OF_LARGE},
+    {"nothing", 8, put_plain, get_plain, OF_NOTHING},
+    {"nothing-low", 8, put_low, get_both, OF_NOTHING},
+    {"nothing-counted", 8, put_counted, get_counted, OF_NOTHING},
 };
 #define FORMS (sizeof forms / sizeof *forms)
 
@@ -226,18 +265,23 @@ static const struct form *form_of(const char *name) {
     exit(2);
 }
 
-static void fill(unsigned char *p, size_t i) {
-    memset(p, 0, SIZE);
-    for (size_t k = 0; k < SIZE; k += 4) {
+static void fill(unsigned char *p, size_t i, size_t size) {
+    memset(p, 0, size);
+    for (size_t k = 0; k < size; k += 4) {
         uint32_t value = (uint32_t)(i * 2654435761u + k) | 1u << 31; // no address, nor half of one
         memcpy(p + k, &value, sizeof value);
     }
 }
 
-static bool is_right(const unsigned char *p, size_t i) {
-    unsigned char want[SIZE];
-    fill(want, i);
-    return memcmp(p, want, SIZE) == 0;
+// Blocks of no bytes have nothing to compare: nobody may get the same address again.
+static bool is_right(const unsigned char *p, size_t i, size_t size, unsigned char **fresh,
+                     size_t count) {
+    static unsigned char want[LARGE];
+    for (size_t k = 0; size == 0 && k < count; k++)
+        if (fresh[k] == p)
+            return false;
+    fill(want, i, size);
+    return memcmp(p, want, size) == 0;
 }
 
 // Every other block is let go, so that blocks that are kept do not lie side by side.
@@ -247,9 +291,9 @@ static void make(const struct form *f, size_t count) {
     k->table = calloc(count + 1, f->stride);
     k->stride = f->stride;
     for (size_t i = 0; i < count; i++) {
-        unsigned char *p = malloc(SIZE);
-        other[i] = malloc(SIZE);
-        fill(p, i);
+        unsigned char *p = malloc(size_of(f));
+        other[i] = malloc(size_of(f));
+        fill(p, i, size_of(f));
         f->put(k->table + i * f->stride, p, i);
     }
     for (size_t i = 0; i < count; i++)
@@ -260,11 +304,14 @@ static void make(const struct form *f, size_t count) {
 }
 
 static void look(const struct form *f, size_t count) {
-    size_t right = 0;
-    for (size_t i = 0; kept && i < 2 * count; i++)
-        memset(malloc(SIZE), 0xee, SIZE);
+    size_t right = 0, size = size_of(f);
+    unsigned char **fresh = calloc(2 * count, sizeof *fresh);
+    for (size_t i = 0; kept && i < 2 * count; i++) {
+        fresh[i] = malloc(size);
+        memset(fresh[i], 0xee, size);
+    }
     for (size_t i = 0; kept && i < count; i++)
-        right += is_right(f->get(kept->table + i * f->stride, i), i);
+        right += is_right(f->get(kept->table + i * f->stride, i), i, size, fresh, 2 * count);
     printf("%zu\n", right);
 }
 

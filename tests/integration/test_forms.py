@@ -22,7 +22,19 @@ SETTING = {
     "counted-inside": None,
     "past": "end",
     "before": "before",
+    "far-before": None,
     "xor": None,
+}
+# The same of large blocks, and of those that were asked for with 0 bytes.
+OTHER_SIZES = {
+    "large": "plain",
+    "large-low": "plain",
+    "large-amid": "plain",
+    "large-last": "plain",
+    "large-counted": "tagged",
+    "nothing": "plain",
+    "nothing-low": "plain",
+    "nothing-counted": "tagged",
 }
 # What is noticed, and kept until somebody has settled it.
 LOOKS_LIKE = {"packed": "unaligned", "relative": "relative"}
@@ -30,9 +42,9 @@ LOOKS_LIKE = {"packed": "unaligned", "relative": "relative"}
 ALL = "tagged,unaligned,relative,base32"
 
 
-def forms(heap, what, form, **settings):
+def forms(heap, what, form, count=COUNT, **settings):
     settings = {"HEAP": heap, "ROOTS": "kept"} | settings
-    return run([compiled("forms.c"), what, form, COUNT], **settings)
+    return run([compiled("forms.c"), what, form, count], **settings)
 
 
 def made(heap, form, **settings):
@@ -47,7 +59,7 @@ def found(heap, form, **settings):
 
 def test_the_table_has_every_form():
     names = succeeds(run([compiled("forms.c"), "list"], preload=False)).split()
-    assert set(names) == {"numbers", *SETTING}
+    assert set(names) == {"numbers", *SETTING, *OTHER_SIZES}
 
 
 @pytest.mark.parametrize("form", SETTING)
@@ -61,6 +73,20 @@ def test_what_a_start_keeps(heap, form):
             assert kept == COUNT, setting
         else:
             assert kept < COUNT / 50, setting
+
+
+@pytest.mark.parametrize("form", OTHER_SIZES)
+def test_blocks_of_other_sizes(heap, form):
+    for setting in ("tagged", "plain"):
+        place, count = heap.with_name(setting), 100
+        done = forms(place, "make", form, count=count, POINTERS=setting)
+        assert done.returncode == -9, said(done)
+        live = json.loads(succeeds(recover(place, "--dry-run", "--json")))["live_objects"]
+        kept = int(succeeds(forms(place, "look", form, count=count)))
+        if setting in (OTHER_SIZES[form], "tagged"):
+            assert kept == count and live >= count + 2
+        else:
+            assert live < count / 2
 
 
 @pytest.mark.parametrize("form", [form for form, setting in SETTING.items() if setting])
