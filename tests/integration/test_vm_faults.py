@@ -19,7 +19,7 @@ from fault_round import Told, Wrong, listing  # noqa: E402
 from fault_run import RunLedger  # noqa: E402
 from fault_start import promises  # noqa: E402
 from fault_step import TARGETS  # noqa: E402
-from fault_turn import STEPS, Turns  # noqa: E402
+from fault_turn import STEPS, Plan, Turns  # noqa: E402
 
 SEED = 7
 
@@ -103,8 +103,30 @@ def test_the_calls_of_a_step_are_counted(shm, step, what):
     assert made.wrong == [] and made.tally[f"{what}s"]["verified"] == 1
     assert turns.calls is not None and (turns.calls > 1 or what == "sync")
     taken = [turns.take() for _ in range(len(turns.left))]
-    assert sorted(taken) == list(range(1, turns.calls + 1, 1 if what == "sync" else 3))
+    assert len(turns.kinds) == turns.calls and len(set(taken)) == len(taken)
+    assert set(taken).issuperset(range(1, turns.calls + 1, 1 if what == "sync" else 3))
     assert turns.take() == 0
+    if what == "read":
+        kinds = list(dict.fromkeys(turns.kinds))[::3]
+        assert sorted(map(turns.kind, taken[: len(kinds)])) == sorted(kinds)
+
+
+def test_a_plan_goes_on_where_another_ended():
+    def plan(begins):
+        made = Plan(machine.MAPPED["xfs"], random.Random(SEED), "sync", begins)
+        for number, turns in enumerate(made.turns):
+            assert made.take() == (turns, 0)
+            turns.learn(number)
+        return made
+
+    def some(made, count):
+        return [(turns.step, at) for turns, at in (made.take() for _ in range(count))]
+
+    first, all_ = plan(0), some(plan(0), 66)
+    assert some(first, 20) == all_[:20]
+    assert first.lines()[-1].endswith("--from 20")
+    assert some(plan(20), 46) == all_[20:]
+    assert len(set(all_)) == 66 and all(at for _, at in all_)
 
 
 # The disk of these tests never fails, so the call is made to fail by what is at hand.

@@ -57,10 +57,11 @@ FACTS = ("list", "before", "behind", "readable", "checked", "calls")
 
 
 class Told:
-    """The lines of a round, sorted: its sessions, facts by their first word, and what is loose."""
+    """The lines of a round, sorted: sessions, facts by their first word, kinds of calls, and
+    what is loose."""
 
     def __init__(self, text):
-        self.sessions, self.facts, self.loose = {}, {}, []
+        self.sessions, self.facts, self.loose, self.kinds = {}, {}, [], []
         self.disk = collections.Counter()
         now = None
         for line in text.split("\n")[:-1]:  # the last one was cut short
@@ -74,6 +75,8 @@ class Told:
             elif word in DISK:
                 self.disk[word] += int(rest) if word == "errors" else 1
                 (now.events if now else self.loose).append(("disk", line))
+            elif word == "kind":
+                self.kinds.append(rest)
             elif word in FACTS:
                 self.facts[word] = rest
             else:

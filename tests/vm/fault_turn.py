@@ -3,6 +3,8 @@
 """A step of which one sync or read meets a disk that fails: the N-th, for each N in turn. What it
 says then is a refusal, or it has worked; and once it has worked, all is there after a power cut."""
 
+import re
+
 from fault_round import ABORTED, REFUSED, UNABLE, Round, Wrong, listing
 
 KEYS = 300
@@ -26,22 +28,41 @@ STEPS = (
 READ_BY = ("start", "recover", "first", "next", "grow")
 MAY_BE_OLDER = ("start", "close", "recover")  # where no commit and no close has been before
 DISKS = ("ext4", "xfs", "btrfs")
+# What these read lies in no file of the heap: names, inodes, extents.
+NAMES = ("openat", "fstatat", "getdents", "lseek")
 
 
 class Turns:
     """One step on one disk. The first round of it counts its calls; then each fails in turn, in a
-    random order. Reads are many, so each of the three disks has every third."""
+    random order. Reads are many, so one of each kind comes first: a system call on a file of the
+    heap, whatever its number. And each of the three disks has every third kind and call."""
 
     def __init__(self, step, what, medium, rng):
         self.step, self.what, self.rng = step, what, rng
         self.stride = len(DISKS) if what == "read" else 1
         self.first = DISKS.index(medium.fs) % self.stride
         self.calls, self.left, self.done = None, [], set()
+        self.kinds = []  # of each call
 
-    def learn(self, calls):
+    def learn(self, calls, kinds=()):
         self.calls = calls
+        self.kinds = [re.sub(r"\d+", "N", kind) for kind in kinds]
         self.left = list(range(1 + self.first, calls + 1, self.stride))
         self.rng.shuffle(self.left)
+        if self.stride > 1:
+            firsts = self.one_of_each_kind()
+            self.left = [at for at in self.left if at not in firsts] + firsts
+
+    def one_of_each_kind(self):
+        names = list(dict.fromkeys(self.kinds))[self.first :: self.stride]
+        self.rng.shuffle(names)
+        places = {name: [] for name in names}
+        for at, kind in enumerate(self.kinds, 1):
+            places.get(kind, []).append(at)
+        return [self.rng.choice(places[name]) for name in names]
+
+    def kind(self, at):
+        return self.kinds[at - 1] if 0 < at <= len(self.kinds) else ""
 
     def take(self):
         """Which call fails. 0: none."""
@@ -49,19 +70,33 @@ class Turns:
 
     def line(self):
         name = ", ".join([self.step[0], *(text or "-" for text in self.step[1:])])
-        return f"{name}: {len(self.done)} of {self.calls} {self.what}s"
+        text = f"{name}: {len(self.done)} of {self.calls} {self.what}s"
+        done = {self.kind(at) for at in self.done}
+        return f"{text}, {len(done)} of {len(set(self.kinds))} kinds"
 
 
 class Plan:
     """Which step is next on a disk: each in turn, until all calls of all have failed once. Then
-    there is another count."""
+    there is another count. The first `begins` calls are left out: an earlier run has had them."""
 
-    def __init__(self, medium, rng, what):
+    def __init__(self, medium, rng, what, begins=0):
         steps = [step for step in STEPS if what == "sync" or step[0] in READ_BY]
         self.turns = [Turns(step, what, medium, rng) for step in steps]
-        self.at = 0
+        self.at = self.taken = 0
+        self.begins = begins
 
     def take(self):
+        """A step, and which of its calls fails."""
+        turns = self.next_step()
+        at = turns.take()
+        while at and self.taken < self.begins:
+            self.taken += 1
+            turns = self.next_step()
+            at = turns.take()
+        self.taken += at > 0
+        return turns, at
+
+    def next_step(self):
         for ahead in range(len(self.turns)):
             at = (self.at + ahead) % len(self.turns)
             if self.turns[at].left or self.turns[at].calls is None:
@@ -70,7 +105,8 @@ class Plan:
         return self.turns[at]
 
     def lines(self):
-        return [turns.line() for turns in self.turns if turns.calls is not None]
+        counted = [turns.line() for turns in self.turns if turns.calls is not None]
+        return [*counted, f"to go on with the same seed: --from {self.taken}"]
 
 
 class TurnRound(Round):
@@ -78,15 +114,20 @@ class TurnRound(Round):
 
     def __init__(self, number, medium, rng, plan):
         super().__init__(number, medium, rng)
-        self.turns = plan.take()
+        self.turns, self.at = plan.take()
         self.step, self.settings, self.before = self.turns.step
-        self.at = self.turns.take()
         self.target = self.target_of(("files", "files", "all"))
         self.mode = rng.choice(("once", "on")) if self.what == "read" else "once"
+        name = self.turns.kind(self.at).split(" ")[0]
+        if self.what == "read" and name in NAMES:
+            self.target = "all"
+        if name == "mmap":  # it reads nothing itself
+            self.mode = "on"
 
     def label(self):
         how = f"{self.settings or '-'} after {self.before or '-'}"
-        return f"{self.step}, {how}, {self.what} {self.at} {self.mode}, {self.target}"
+        what = f"{self.what} {self.at} {self.turns.kind(self.at)} {self.mode}"
+        return f"{self.step}, {how}, {what}, {self.target}"
 
     def body(self):
         words = (self.settings, self.before, KEYS, self.what, self.at, self.mode, self.target)
@@ -101,7 +142,7 @@ class TurnRound(Round):
         if told.disk["fails"]:
             self.turns.done.add(self.at)
         elif self.at == 0:
-            self.turns.learn(int(told.facts["calls"]))
+            self.turns.learn(int(told.facts["calls"]), told.kinds)
         else:
             self.tally["not reached"] += 1  # one call less than when they were counted
 

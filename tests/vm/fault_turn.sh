@@ -24,10 +24,11 @@ turn_watch() { # sync|read PREFIX MODE TARGET
         case "$word" in
         now) turn_fails "$1" "$2" "$4" ;;
         over) [ "$3" = on ] || turn_well ;;
+        kind) say "kind $rest" ;;
         heal) turn_well && echo >"$tmp/turn.healed" ;;
         end) turn_well && say "calls $rest" && return ;;
         esac
-        [ "$word" = heal ] || echo go >&7
+        case "$word" in now | over) echo go >&7 ;; esac
     done
 }
 

@@ -62,13 +62,13 @@ def archive(kernel, build):
 class Disk:
     """One disk of the guest: the rounds on it, one after the other."""
 
-    def __init__(self, medium, seed, kinds):
+    def __init__(self, medium, seed, kinds, begins=0):
         self.medium = medium
         self.kinds = [kind for kind in kinds if kind not in NO_READS or not medium.thin]
         self.rng = random.Random(f"faults {seed} {medium.name}")
         turns = random.Random(f"turns {seed} {medium.name}")
         self.plans = {
-            kind: Plan(medium, turns, KINDS[kind].what) for kind in kinds if kind in TURNS
+            kind: Plan(medium, turns, KINDS[kind].what, begins) for kind in kinds if kind in TURNS
         }
         self.number = 0
         self.waiting = None  # a round whose power cut was that of the guest
@@ -142,7 +142,8 @@ class Rig:
     def __init__(self, kernel, build, folder, options):
         self.folder, self.options = folder, options
         media = [medium for name, medium in MAPPED.items() if name in options.media]
-        disks = [Disk(medium, options.seed, options.rounds_of) for medium in media]
+        seed, kinds, begins = options.seed, options.rounds_of, getattr(options, "from")
+        disks = [Disk(medium, seed, kinds, begins) for medium in media]
         self.disks = [disk for disk in disks if disk.kinds]
         self.media = [disk.medium for disk in self.disks]
         thin = [[disk for disk in self.disks if disk.medium.thin == one] for one in (False, True)]

@@ -11,6 +11,7 @@
 //
 //     now       the call is about to be made
 //     over      it has been made
+//     kind K    if N is 0, for each such call: its name, and what follows PREFIX; no answer
 //     end K     the program has ended, after K such calls; no answer
 //
 // The process that watches is no child of the program, and the program has the process of this one.
@@ -34,6 +35,7 @@ static bool reads;
 static long wanted, count;
 static pid_t hit; // the thread that makes the N-th call now
 static int to, from;
+static char named[2 * PATH]; // the file of the call that was looked at last
 
 static void fail(const char *what) {
     perror(what);
@@ -42,7 +44,12 @@ static void fail(const char *what) {
 
 // ---- which calls count --------------------------------------------------------------------------
 
-static bool ours(const char *path) { return strncmp(path, prefix, strlen(prefix)) == 0; }
+static bool ours(const char *path) {
+    bool is = strncmp(path, prefix, strlen(prefix)) == 0;
+    if (is)
+        snprintf(named, sizeof named, "%s", path + strlen(prefix));
+    return is;
+}
 
 static bool descriptor(pid_t pid, int fd, char path[PATH]) {
     char link[64];
@@ -126,8 +133,29 @@ static void tell(const char *line) {
     char answer;
     if (write(to, line, strlen(line)) < 0)
         fail("turn: TURN_TO");
-    while (line[0] != 'e' && read(from, &answer, 1) == 1 && answer != '\n') {
+    while (strchr("no", line[0]) && read(from, &answer, 1) == 1 && answer != '\n') {
     }
+}
+
+static const char *name_of(uint64_t call) {
+    static const struct {
+        uint64_t call;
+        const char *name;
+    } names[] = {{SYS_pread64, "pread"},       {SYS_read, "read"},    {SYS_lseek, "lseek"},
+                 {SYS_getdents64, "getdents"}, {SYS_mmap, "mmap"},    {SYS_openat, "openat"},
+                 {SYS_newfstatat, "fstatat"},  {SYS_fsync, "fsync"},  {SYS_msync, "msync"},
+                 {SYS_fdatasync, "fdatasync"}, {SYS_syncfs, "syncfs"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].call == call)
+            return names[i].name;
+    return "call";
+}
+
+static void tell_kind(uint64_t call) {
+    char line[sizeof named + 32];
+    named[strcspn(named, "\n")] = '\0'; // of a mapping
+    snprintf(line, sizeof line, "kind %s %s\n", name_of(call), named[0] ? named : "/");
+    tell(line);
 }
 
 static void at_call(pid_t pid) {
@@ -137,6 +165,8 @@ static void at_call(pid_t pid) {
     if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
         bool counts = reads ? is_read(pid, info.entry.nr, (const uint64_t *)info.entry.args)
                             : is_sync(pid, info.entry.nr, (const uint64_t *)info.entry.args);
+        if (counts && wanted == 0)
+            tell_kind(info.entry.nr);
         if (counts && ++count == wanted) {
             hit = pid;
             tell("now\n");
