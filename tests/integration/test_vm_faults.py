@@ -19,7 +19,7 @@ from fault_round import Told, Wrong, listing  # noqa: E402
 from fault_run import RunLedger  # noqa: E402
 from fault_start import promises  # noqa: E402
 from fault_step import TARGETS  # noqa: E402
-from fault_turn import STEPS, Plan, Turns  # noqa: E402
+from fault_turn import STEPS, Turns  # noqa: E402
 
 SEED = 7
 
@@ -111,22 +111,26 @@ def test_the_calls_of_a_step_are_counted(shm, step, what):
         assert sorted(map(turns.kind, taken[: len(kinds)])) == sorted(kinds)
 
 
-def test_a_plan_goes_on_where_another_ended():
-    def plan(begins):
-        made = Plan(machine.MAPPED["xfs"], random.Random(SEED), "sync", begins)
-        for number, turns in enumerate(made.turns):
-            assert made.take() == (turns, 0)
-            turns.learn(number)
-        return made
+def test_a_plan_goes_on_where_another_ended(tmp_path):
+    """What was taken and not judged comes again; what failed, or was not there, does not."""
 
-    def some(made, count):
-        return [(turns.step, at) for turns, at in (made.take() for _ in range(count))]
+    def run(count):
+        made = faults.Disk(machine.MAPPED["xfs"], SEED, ["syncs"])
+        saved = faults.Saved(tmp_path / "plan", [made])
+        plan = made.plans["syncs"]
+        for number, turns in enumerate(plan.turns):
+            if turns.calls is None:
+                turns.learn(number, ["fsync /heap.0"] * number)
+        rounds = [made.next_round() for _ in range(count)]
+        for round_ in rounds[:-5]:
+            (round_.turns.missed if round_.at == 2 else round_.turns.done).add(round_.at)
+        saved.write()
+        return [(round_.step, round_.settings, round_.before, round_.at) for round_ in rounds]
 
-    first, all_ = plan(0), some(plan(0), 66)
-    assert some(first, 20) == all_[:20]
-    assert first.lines()[-1].endswith("--from 20")
-    assert some(plan(20), 46) == all_[20:]
-    assert len(set(all_)) == 66 and all(at for _, at in all_)
+    first, second, third = run(25), run(46), run(6)
+    assert not set(first[:-5]) & set(second) and set(first[-5:]) <= set(second)
+    assert len({*first, *second}) == 66
+    assert set(third[:5]) == set(second[-5:]) and third[5][-1] == 0
 
 
 # The disk of these tests never fails, so the call is made to fail by what is at hand.

@@ -41,8 +41,9 @@ class Turns:
         self.step, self.what, self.rng = step, what, rng
         self.stride = len(DISKS) if what == "read" else 1
         self.first = DISKS.index(medium.fs) % self.stride
-        self.calls, self.left, self.done = None, [], set()
-        self.kinds = []  # of each call
+        self.calls, self.kinds = None, []  # how many there are, and of each what it is
+        self.left, self.taken = [], set()
+        self.done, self.missed = set(), set()  # of those taken
 
     def learn(self, calls, kinds=()):
         self.calls = calls
@@ -61,12 +62,29 @@ class Turns:
             places.get(kind, []).append(at)
         return [self.rng.choice(places[name]) for name in names]
 
+    def state(self):
+        """For a later run: what was taken and not judged is still left, and comes first."""
+        return {
+            "calls": self.calls,
+            "kinds": self.kinds,
+            "left": self.left + sorted(self.taken - self.done - self.missed),
+            "done": sorted(self.done),
+            "missed": sorted(self.missed),
+        }
+
+    def restore(self, state):
+        self.calls, self.kinds, self.left = state["calls"], state["kinds"], state["left"]
+        self.done, self.missed = set(state["done"]), set(state["missed"])
+
     def kind(self, at):
         return self.kinds[at - 1] if 0 < at <= len(self.kinds) else ""
 
     def take(self):
         """Which call fails. 0: none."""
-        return self.left.pop() if self.left else 0
+        if not self.left:
+            return 0
+        self.taken.add(self.left[-1])
+        return self.left.pop()
 
     def line(self):
         name = ", ".join([self.step[0], *(text or "-" for text in self.step[1:])])
@@ -77,26 +95,14 @@ class Turns:
 
 class Plan:
     """Which step is next on a disk: each in turn, until all calls of all have failed once. Then
-    there is another count. The first `begins` calls are left out: an earlier run has had them."""
+    there is another count."""
 
-    def __init__(self, medium, rng, what, begins=0):
+    def __init__(self, medium, rng, what):
         steps = [step for step in STEPS if what == "sync" or step[0] in READ_BY]
         self.turns = [Turns(step, what, medium, rng) for step in steps]
-        self.at = self.taken = 0
-        self.begins = begins
+        self.at = 0
 
     def take(self):
-        """A step, and which of its calls fails."""
-        turns = self.next_step()
-        at = turns.take()
-        while at and self.taken < self.begins:
-            self.taken += 1
-            turns = self.next_step()
-            at = turns.take()
-        self.taken += at > 0
-        return turns, at
-
-    def next_step(self):
         for ahead in range(len(self.turns)):
             at = (self.at + ahead) % len(self.turns)
             if self.turns[at].left or self.turns[at].calls is None:
@@ -105,8 +111,14 @@ class Plan:
         return self.turns[at]
 
     def lines(self):
-        counted = [turns.line() for turns in self.turns if turns.calls is not None]
-        return [*counted, f"to go on with the same seed: --from {self.taken}"]
+        return [turns.line() for turns in self.turns if turns.calls is not None]
+
+    def state(self):
+        return [turns.state() for turns in self.turns]
+
+    def restore(self, states):
+        for turns, state in zip(self.turns, states):
+            turns.restore(state)
 
 
 class TurnRound(Round):
@@ -114,8 +126,9 @@ class TurnRound(Round):
 
     def __init__(self, number, medium, rng, plan):
         super().__init__(number, medium, rng)
-        self.turns, self.at = plan.take()
+        self.turns = plan.take()
         self.step, self.settings, self.before = self.turns.step
+        self.at = self.turns.take()
         self.target = self.target_of(("files", "files", "all"))
         self.mode = rng.choice(("once", "on")) if self.what == "read" else "once"
         name = self.turns.kind(self.at).split(" ")[0]
@@ -144,6 +157,7 @@ class TurnRound(Round):
         elif self.at == 0:
             self.turns.learn(int(told.facts["calls"]), told.kinds)
         else:
+            self.turns.missed.add(self.at)
             self.tally["not reached"] += 1  # one call less than when they were counted
 
     def judge(self, told):

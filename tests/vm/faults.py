@@ -8,7 +8,9 @@ more, the program is killed, the file system mounted anew); the last one of each
 QEMU, with all disks at once, and the next boot looks at what is left. Rounds: fault_*.py."""
 
 import collections
+import json
 import os
+import pathlib
 import random
 import shutil
 import sys
@@ -62,13 +64,13 @@ def archive(kernel, build):
 class Disk:
     """One disk of the guest: the rounds on it, one after the other."""
 
-    def __init__(self, medium, seed, kinds, begins=0):
+    def __init__(self, medium, seed, kinds):
         self.medium = medium
         self.kinds = [kind for kind in kinds if kind not in NO_READS or not medium.thin]
         self.rng = random.Random(f"faults {seed} {medium.name}")
         turns = random.Random(f"turns {seed} {medium.name}")
         self.plans = {
-            kind: Plan(medium, turns, KINDS[kind].what, begins) for kind in kinds if kind in TURNS
+            kind: Plan(medium, turns, KINDS[kind].what) for kind in kinds if kind in TURNS
         }
         self.number = 0
         self.waiting = None  # a round whose power cut was that of the guest
@@ -138,16 +140,38 @@ class Disk:
 COLUMNS = ("rounds", "hit", "verified", "wrong")
 
 
+class Saved:
+    """The plans of all disks in a file, or in none: a later run goes on with them."""
+
+    def __init__(self, name, disks):
+        self.path = name and pathlib.Path(name)
+        self.plans = {
+            f"{disk.medium.name} {kind}": plan
+            for disk in disks
+            for kind, plan in disk.plans.items()
+        }
+        self.there = {}
+        if self.path and self.path.exists():
+            self.there = json.loads(self.path.read_text(encoding="utf-8"))
+        for name in self.plans.keys() & self.there.keys():
+            self.plans[name].restore(self.there[name])
+
+    def write(self):
+        if self.path:
+            states = {name: plan.state() for name, plan in self.plans.items()}
+            self.path.write_text(json.dumps({**self.there, **states}), encoding="utf-8")
+
+
 class Rig:
     def __init__(self, kernel, build, folder, options):
         self.folder, self.options = folder, options
         media = [medium for name, medium in MAPPED.items() if name in options.media]
-        seed, kinds, begins = options.seed, options.rounds_of, getattr(options, "from")
-        disks = [Disk(medium, seed, kinds, begins) for medium in media]
+        disks = [Disk(medium, options.seed, options.rounds_of) for medium in media]
         self.disks = [disk for disk in disks if disk.kinds]
         self.media = [disk.medium for disk in self.disks]
         thin = [[disk for disk in self.disks if disk.medium.thin == one] for one in (False, True)]
         self.groups = [disks for disks in thin if disks]  # one of these is at work in a boot
+        self.plan = Saved(options.plan, self.disks)
         self.rng = random.Random(f"faults {options.seed} {kernel.version}")
         self.boots = self.deaths = 0
         self.longest = 0.0
@@ -175,6 +199,7 @@ class Rig:
             text = path.read_text(encoding="utf-8", errors="replace")
             (self.folder / f"{disk.medium.name}-{self.boots}.said").write_text(text)
             disk.read(text, list(mine))
+            self.plan.write()
             if not alive:
                 disk.waiting = None  # it was not where a power cut is meant to be
         self.longest = max(self.longest, time.monotonic() - begun)
