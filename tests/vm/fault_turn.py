@@ -32,30 +32,35 @@ DISKS = ("ext4", "xfs", "btrfs")
 NAMES = ("openat", "fstatat", "getdents", "lseek")
 
 
+def without_numbers(kind):
+    return re.sub(r"\d+", "N", kind)
+
+
 class Turns:
     """One step on one disk. The first round of it counts its calls; then each fails in turn, in a
-    random order. Reads are many, so one of each kind comes first: a system call on a file of the
-    heap, whatever its number. And each of the three disks has every third kind and call."""
+    random order. One of each kind comes first: a system call on a file of the heap, whatever its
+    number. Each of the three disks has every third kind, and of reads, which are many, every third
+    call."""
 
     def __init__(self, step, what, medium, rng):
         self.step, self.what, self.rng = step, what, rng
         self.stride = len(DISKS) if what == "read" else 1
-        self.first = DISKS.index(medium.fs) % self.stride
+        self.disk = DISKS.index(medium.fs)
         self.calls, self.kinds = None, []  # how many there are, and of each what it is
         self.left, self.taken = [], set()
         self.done, self.missed = set(), set()  # of those taken
+        self.hit = set()  # the kinds of those that were done
 
     def learn(self, calls, kinds=()):
         self.calls = calls
-        self.kinds = [re.sub(r"\d+", "N", kind) for kind in kinds]
-        self.left = list(range(1 + self.first, calls + 1, self.stride))
-        self.rng.shuffle(self.left)
-        if self.stride > 1:
-            firsts = self.one_of_each_kind()
-            self.left = [at for at in self.left if at not in firsts] + firsts
+        self.kinds = list(map(without_numbers, kinds))
+        left = list(range(1 + self.disk % self.stride, calls + 1, self.stride))
+        self.rng.shuffle(left)
+        firsts = self.one_of_each_kind()
+        self.left = [at for at in left if at not in firsts] + firsts
 
     def one_of_each_kind(self):
-        names = list(dict.fromkeys(self.kinds))[self.first :: self.stride]
+        names = list(dict.fromkeys(self.kinds))[self.disk :: len(DISKS)]
         self.rng.shuffle(names)
         places = {name: [] for name in names}
         for at, kind in enumerate(self.kinds, 1):
@@ -70,11 +75,13 @@ class Turns:
             "left": self.left + sorted(self.taken - self.done - self.missed),
             "done": sorted(self.done),
             "missed": sorted(self.missed),
+            "hit": sorted(self.hit),
         }
 
     def restore(self, state):
         self.calls, self.kinds, self.left = state["calls"], state["kinds"], state["left"]
         self.done, self.missed = set(state["done"]), set(state["missed"])
+        self.hit = set(state["hit"])
 
     def kind(self, at):
         return self.kinds[at - 1] if 0 < at <= len(self.kinds) else ""
@@ -89,8 +96,7 @@ class Turns:
     def line(self):
         name = ", ".join([self.step[0], *(text or "-" for text in self.step[1:])])
         text = f"{name}: {len(self.done)} of {self.calls} {self.what}s"
-        done = {self.kind(at) for at in self.done}
-        return f"{text}, {len(done)} of {len(set(self.kinds))} kinds"
+        return f"{text}, {len(self.hit)} of {len(set(self.kinds))} kinds"
 
 
 class Plan:
@@ -154,6 +160,7 @@ class TurnRound(Round):
         """How many such calls there are is known where none has failed."""
         if told.disk["fails"]:
             self.turns.done.add(self.at)
+            self.turns.hit.update(map(without_numbers, told.kinds))
         elif self.at == 0:
             self.turns.learn(int(told.facts["calls"]), told.kinds)
         else:

@@ -11,7 +11,8 @@
 //
 //     now       the call is about to be made
 //     over      it has been made
-//     kind K    if N is 0, for each such call: its name, and what follows PREFIX; no answer
+//     kind K    before that, or for each such call if N is 0: its name, and what follows PREFIX;
+//               no answer
 //     end K     the program has ended, after K such calls; no answer
 //
 // The process that watches is no child of the program, and the program has the process of this one.
@@ -165,7 +166,7 @@ static void at_call(pid_t pid) {
     if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
         bool counts = reads ? is_read(pid, info.entry.nr, (const uint64_t *)info.entry.args)
                             : is_sync(pid, info.entry.nr, (const uint64_t *)info.entry.args);
-        if (counts && wanted == 0)
+        if (counts && (wanted == 0 || count + 1 == wanted))
             tell_kind(info.entry.nr);
         if (counts && ++count == wanted) {
             hit = pid;
