@@ -16,6 +16,7 @@
 //     end K     the program has ended, after K such calls; no answer
 //
 // The process that watches is no child of the program, and the program has the process of this one.
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -120,8 +121,9 @@ static bool is_read(pid_t pid, uint64_t call, const uint64_t *a) {
         return of_descriptor(pid, a[0]);
     case SYS_mmap:
         return (int)a[4] >= 0 && of_descriptor(pid, a[4]);
+    case SYS_newfstatat: // of an open file it reads nothing
+        return !(a[3] & AT_EMPTY_PATH) && of_name(pid, a[0], a[1]);
     case SYS_openat:
-    case SYS_newfstatat:
         return of_name(pid, a[0], a[1]);
     default:
         return false;
