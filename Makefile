@@ -307,7 +307,7 @@ $(BUILD)/bench/contention-plain: tests/bench/contention.c $(ARCHIVE)
 # libFuzzer needs clang, whatever CC is. One process opens thousands of heaps: the library's
 # variables lie in sections of their own, and its tables come and go through wrapped calls.
 FUZZ_FLAGS = -O1 -g -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
-	-fno-omit-frame-pointer -DSTACK=48u
+	-fno-omit-frame-pointer -DPM_MARK_STACK=48u
 FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
 FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,\
 	$(LIB_CFLAGS)) $(FUZZ_FLAGS)

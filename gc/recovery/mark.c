@@ -28,8 +28,8 @@
 // objects of noted stripes are scanned again, until no stripe is noted. Marks are only ever set, so
 // this ends.
 
-#ifndef STACK // tests make it small, so that it overflows
-#define STACK 32768u
+#ifndef PM_MARK_STACK // tests make it small, so that it overflows
+#define PM_MARK_STACK 32768u
 #endif
 #define POOL 8192u
 #define PIECE ((uint64_t)256 << 10) // longer ranges are scanned in pieces, holes left out
@@ -403,14 +403,14 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     markers = markers < PM_CREW_MAX ? markers : PM_CREW_MAX;
     overflowed = false;
     reported = 0;
-    memory_bytes = pm_crew_bytes(markers, STACK, POOL);
+    memory_bytes = pm_crew_bytes(markers, PM_MARK_STACK, POOL);
     memory = pm_os_reserve(memory_bytes);
     if (!memory)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
                        pm_heap.dir, pm_strerror(errno));
     crew = (struct pm_crew){.work = work_off, .start = start_marker, .join = join_marker};
-    pm_crew_make(&crew, memory, markers, STACK, POOL);
+    pm_crew_make(&crew, memory, markers, PM_MARK_STACK, POOL);
     next_noted = UINT64_MAX;
     int status = pm_mark_index_make(options->beside, options->held, err);
     set_pace_of_blocks(options->stray);
