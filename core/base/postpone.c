@@ -27,6 +27,8 @@ static _Atomic uint32_t changes;
 static _Atomic bool never;
 static _Atomic long process;
 
+__thread volatile struct pm_heard pm_heard __attribute__((tls_model("initial-exec")));
+
 // Of this thread: what its mask is once it is outside.
 static __thread uint64_t mask_outside __attribute__((tls_model("initial-exec")));
 
@@ -42,7 +44,10 @@ static uintptr_t call_to_repeat(const ucontext_t *context) {
     return reg[REG_RCX] == reg[REG_RIP] + CALL_BYTES ? (uintptr_t)reg[REG_RIP] : 0;
 }
 
-void pm_postpone_repeats(const void *context) { repeated = call_to_repeat(context); }
+void pm_postpone_repeats(const void *context) {
+    repeated = call_to_repeat(context);
+    pm_heard.ours++;
+}
 
 // A handler with SA_RESTART lets the call go on.
 static void end_call(int number, ucontext_t *context) {
@@ -139,6 +144,7 @@ __attribute__((section("pm_inner_calls"))) void pm_postponing(int number, siginf
         return;
     if (__builtin_expect(pm_inside != 0, 0) && postpone(number, info, context))
         return;
+    pm_heard.others++;
     if (__builtin_expect(repeated != 0, 0))
         end_call(number, context);
     uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];

@@ -28,6 +28,12 @@
 
 typedef void pm_handler(int number, siginfo_t *info, void *context);
 
+// How many signals this thread has heard: of PMAlloc's own, and those of the program's.
+struct pm_heard {
+    uint32_t ours, others;
+};
+extern __thread volatile struct pm_heard pm_heard __attribute__((tls_model("initial-exec")));
+
 // What the kernel calls. If the handler need not wait it calls that in its own place, so that
 // nothing is added to the stack.
 pm_handler pm_postponing;

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "base/calls.h"
+#include "base/postpone.h"
 #include "export.h"
 #include "process/kernel_stores.h"
 #include "process/replaced.h"
@@ -83,13 +84,16 @@ typedef size_t len;
       MORE, LASTS(t)) \
     X(ssize_t, getrandom, (void *p, len n, unsigned flags), (p, n, flags), BYTES(p, n))
 
-#define SLEEPS(X)                                                                                  \
+// Begun again where a signal of ours alone has ended them (AGAIN).
+#define NAPS(X)                                                                                    \
     X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest), WAIT)                \
     X(int, clock_nanosleep, (clockid_t c, int f, until t, struct timespec *rest),                  \
       (c, f, t, rest), ONE(rest), WAIT)                                                            \
     X(int, thrd_sleep, (until t, struct timespec *rest), (t, rest), ONE(rest), WAIT)               \
     X(unsigned, sleep, (unsigned s), (s), WAIT)                                                    \
-    X(int, usleep, (useconds_t us), (us), WAIT)                                                    \
+    X(int, usleep, (useconds_t us), (us), WAIT)
+
+#define SLEEPS(X)                                                                                  \
     X(int, pause, (void), (), WAIT)                                                                \
     X(int, sigpause, (int m), (m), WAIT) \
     X(int, sigsuspend, (mask m), (m), WAIT)                                                        \
@@ -218,27 +222,100 @@ static void *find(_Atomic(void *) *known, const char *name) {
     return next;
 }
 
-#define DEFINE(type, name, parameters, arguments, ...)                                             \
+#define FIND(type, name, parameters)                                                               \
     typedef type name##_fn parameters;                                                             \
+    static _Atomic(void *) known_##name;                                                           \
+    static name##_fn *libcs_##name(void) {                                                         \
+        name##_fn *next;                                                                           \
+        *(void **)&next = find(&known_##name, #name);                                              \
+        return next;                                                                               \
+    }
+
+// `ready`: libc's function is known. `make`: what makes the call then.
+#define CALL(type, name, parameters, arguments, ready, make, ...)                                  \
     EXPORT type pm_wait_##name parameters __asm__(#name);                                          \
     EXPORT type pm_wait_##name parameters {                                                        \
-        static _Atomic(void *) known;                                                              \
-        name##_fn *next;                                                                           \
-        *(void **)&next = find(&known, #name);                                                     \
-        if (!next)                                                                                 \
+        if (!(ready))                                                                              \
             return (type)-1;                                                                       \
         if (!pm_calls_recorded && !pm_replaced_awaited)                                            \
-            return next arguments;                                                                 \
+            return make arguments;                                                                 \
         struct pm_call call = {__VA_ARGS__};                                                       \
         if (pm_replaced_awaited)                                                                   \
             pm_trigger_shows(&call);                                                               \
         if (!pm_calls_recorded)                                                                    \
-            return next arguments;                                                                 \
+            return make arguments;                                                                 \
         pm_trigger_before(&call);                                                                  \
         pm_call_enter(&call);                                                                      \
-        type result = next arguments;                                                              \
+        type result = make arguments;                                                              \
         pm_call_leave(&call);                                                                      \
         pm_trigger_after(&call);                                                                   \
         return result;                                                                             \
     }
+
+#define DEFINE(type, name, parameters, arguments, ...)                                             \
+    FIND(type, name, parameters)                                                                   \
+    CALL(type, name, parameters, arguments, libcs_##name(), libcs_##name(), __VA_ARGS__)
 WAITS(DEFINE)
+
+// ---- naps ---------------------------------------------------------------------------------------
+
+#define FIND_NAP(type, name, parameters, arguments, ...) FIND(type, name, parameters)
+NAPS(FIND_NAP)
+
+// The end of a program interrupts a thread that sleeps. It sleeps on, for what was left, unless a
+// handler of the program's has run, too.
+#define AGAIN(call, interrupted)                                                                   \
+    do {                                                                                           \
+        struct pm_heard before = pm_heard;                                                         \
+        call;                                                                                      \
+        if (!(interrupted) || pm_heard.ours == before.ours || pm_heard.others != before.others)    \
+            break;                                                                                 \
+    } while (true)
+
+static int again_nanosleep(until t, struct timespec *rest) {
+    struct timespec left = {0};
+    int result;
+    AGAIN((result = libcs_nanosleep()(t, &left), t = &left), result != 0 && errno == EINTR);
+    if (rest && result != 0 && errno == EINTR)
+        *rest = left;
+    return result;
+}
+
+static int again_clock_nanosleep(clockid_t c, int f, until t, struct timespec *rest) {
+    struct timespec left = {0};
+    int result;
+    AGAIN((result = libcs_clock_nanosleep()(c, f, t, &left), t = f & TIMER_ABSTIME ? t : &left),
+          result == EINTR);
+    if (rest && result == EINTR && !(f & TIMER_ABSTIME))
+        *rest = left;
+    return result;
+}
+
+static int again_thrd_sleep(until t, struct timespec *rest) {
+    struct timespec left = {0};
+    int result;
+    AGAIN((result = libcs_thrd_sleep()(t, &left), t = &left), result == -1);
+    if (rest && result == -1)
+        *rest = left;
+    return result;
+}
+
+static unsigned again_sleep(unsigned s) {
+    struct timespec left = {.tv_sec = s};
+    int saved = errno;
+    if (again_nanosleep(&left, &left) == 0 || errno != EINTR) {
+        errno = saved;
+        return 0;
+    }
+    return (unsigned)left.tv_sec;
+}
+
+static int again_usleep(useconds_t us) {
+    const struct timespec time = {us / 1000000, us % 1000000 * 1000};
+    return again_nanosleep(&time, NULL);
+}
+
+#define DEFINE_NAP(type, name, parameters, arguments, ...)                                         \
+    CALL(type, name, parameters, arguments, libcs_##name() && libcs_nanosleep(), again_##name,     \
+         __VA_ARGS__)
+NAPS(DEFINE_NAP)

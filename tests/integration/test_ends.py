@@ -387,3 +387,13 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
             path for path in default_heaps() if path.name == "pmtest_kvshell"
         }:
             shutil.rmtree(heap)
+
+
+@pytest.mark.parametrize("commit", [None, "20ms", "output"])
+def test_the_end_wakes_nobody(heap, commit):
+    """Threads that sleep when exit() is called are held, and sleep on. A handler wakes them."""
+    program = compiled("naps.c", "-D_GNU_SOURCE=", "-pthread")
+    for _ in range(5):
+        done = run([program, "ends"], HEAP=heap, ROOTS="root", COMMIT=commit)
+        assert (done.returncode, done.stderr) == (7, ""), said(done)
+    assert succeeds(run([program, "woken"], HEAP=heap, ROOTS="root", COMMIT=commit)) == "right\n"
