@@ -159,7 +159,8 @@ HARMLESS = set(
     __register_atfork __rseq_offset __rseq_size __sched_cpucount sched_getaffinity
     sched_setaffinity sched_yield secure_getenv sigaction sigaddset sigdelset sigemptyset sigfillset
     sigismember sigprocmask snprintf stpcpy strchr strchrnul strcmp strcpy strcspn strerror
-    strerrordesc_np strlen strncasecmp strncat strncmp strnlen strpbrk strrchr strspn strstr strtol
+    strerrordesc_np strlen strncasecmp strncat strncmp strncpy strnlen strpbrk strrchr strspn
+    strstr strtol
     strtoul strtoull time __tsan_init vsnprintf __x86_get_cpuid_feature_leaf
     """.split()
 )
