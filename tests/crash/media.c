@@ -110,6 +110,11 @@ void media_durable(unsigned file, uint32_t word, uint64_t value) {
     set_media(file, word, value);
 }
 
+void media_hint(unsigned file, uint32_t word, uint64_t value) {
+    world->shadow[file].now[word] = value;
+    set_media(file, word, value);
+}
+
 void media_flush(unsigned thread, unsigned file, uint32_t first_line, uint32_t last_line) {
     for (uint32_t i = first_line; i <= last_line; i++) {
         const struct line *line = &world->shadow[file].line[i];

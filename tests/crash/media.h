@@ -21,6 +21,8 @@ void media_init(void);
 void media_store(unsigned file, uint32_t word, uint64_t value, uint64_t group);
 // A change that is durable at once: by the file system, or a store of the program's own.
 void media_durable(unsigned file, uint32_t word, uint64_t value);
+// The same for the word alone.
+void media_hint(unsigned file, uint32_t word, uint64_t value);
 void media_flush(unsigned thread, unsigned file, uint32_t first_line, uint32_t last_line);
 void media_drain(unsigned thread);
 // A mutant has left out the flush or the drain of these lines. They stay dirty longer than they

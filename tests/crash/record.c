@@ -12,6 +12,9 @@
 
 #include "image.h"
 #include "media.h"
+#include "media/heap.h"
+#include "media/link_format.h"
+#include "media/outside_format.h"
 #include "media/persist.h"
 #include "schedule.h"
 
@@ -48,6 +51,14 @@ static const struct region *region_of(uintptr_t at) {
     return NULL;
 }
 
+// What the process had mapped outside is a hint that nothing is ever flushed for, and each range has
+// a check of its own. If its lines counted as pending, nearly all images would differ in them alone.
+static bool is_hint(uintptr_t at) {
+    const size_t before = sizeof(struct pm_shard_state) + sizeof(struct pm_link_state);
+    return pm_heap.super &&
+           at - (uintptr_t)pm_heap.super->state.reserved - before < sizeof(struct pm_outside);
+}
+
 // Records the stores to [at, at + len): every word there that has changed since it was last looked
 // at.
 static void look(uintptr_t at, size_t len) {
@@ -60,7 +71,9 @@ static void look(uintptr_t at, size_t len) {
         to = s->size;
     for (uint64_t word = from / WORD; word * WORD < to; word++) {
         uint64_t value = *(const uint64_t *)(r->start + (word * WORD - r->offset));
-        if (value != s->now[word]) {
+        if (value != s->now[word] && is_hint(r->start + (word * WORD - r->offset))) {
+            media_hint(r->file, (uint32_t)word, value);
+        } else if (value != s->now[word]) {
             media_store(r->file, (uint32_t)word, value, group);
             if (world->eadr)
                 image_point(SITE_STORE, 0);
