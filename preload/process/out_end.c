@@ -10,6 +10,7 @@
 #include "media/outside.h"
 #include "pages/extent.h"
 #include "recovery/out.h"
+#include "roots/dropped.h"
 #include "roots/root_table.h"
 #include "start.h"
 
@@ -68,11 +69,12 @@ static void count_blocks(void) {
     }
 }
 
-// The roots as they are in this process.
+// The roots as they are in this process. One that is dropped is nowhere in it.
 static void each_root(const struct pm_root_table *table,
                       void fn(const struct pm_root *root, uint32_t number)) {
     for (uint32_t i = 0; i < table->count; i++)
-        fn(&table->root[i], i);
+        if (!pm_root_is_dropped(&table->root[i]))
+            fn(&table->root[i], i);
 }
 
 static void count_root(const struct pm_root *root, uint32_t number) {
