@@ -10,7 +10,6 @@
 #include "media/outside.h"
 #include "pages/extent.h"
 #include "recovery/out.h"
-#include "roots/dropped.h"
 #include "roots/root_table.h"
 #include "start.h"
 

@@ -51,8 +51,8 @@ static const struct region *region_of(uintptr_t at) {
     return NULL;
 }
 
-// What the process had mapped outside is a hint that nothing is ever flushed for, and each range has
-// a check of its own. If its lines counted as pending, nearly all images would differ in them alone.
+// What the process had mapped outside is a hint: nothing is ever flushed for it, and each range has
+// a check of its own. If its lines were pending, nearly all images would differ in them alone.
 static bool is_hint(uintptr_t at) {
     const size_t before = sizeof(struct pm_shard_state) + sizeof(struct pm_link_state);
     return pm_heap.super &&
