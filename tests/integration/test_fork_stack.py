@@ -37,7 +37,9 @@ def right(program, heap, mode, *argv):
         done = run([program, *argv], **settings)
     else:
         done = run([program, *argv], HEAP=heap, ROOTS="*", **settings)
-    assert succeeds(done) == "right\n" and done.stderr == "", said(done)
+    # A coroutine's stack in the heap has addresses of the first thread's, and that is said.
+    lines = [line for line in done.stderr.splitlines() if "at the next start" not in line]
+    assert succeeds(done) == "right\n" and not lines, said(done)
 
 
 @pytest.mark.parametrize("where", WHERE)
