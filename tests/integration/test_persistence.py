@@ -324,7 +324,9 @@ def test_dc_keeps_its_stack(heap, root, processes):
         process.wait()
         stack.insert(0, str(2**power))
         done = fixed([dc], heap, stdin="f\n")
-        assert succeeds(done).split("\n")[:-1] == stack and not done.stderr, said(done)
+        # One of all its variables leads into the stack of main, and that is said.
+        lines = [line for line in done.stderr.splitlines() if "of the first thread" not in line]
+        assert succeeds(done).split("\n")[:-1] == stack and not lines, said(done)
     before = fingerprint(heap)
     refuses(run(["true"], HEAP=heap), "belongs to dc: run that", "-s PROGRAM=dc")
     assert fingerprint(heap) == before
