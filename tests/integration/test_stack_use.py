@@ -49,6 +49,8 @@ def test_the_last_thread_closes_the_heap_from_a_small_stack(stack_use, heap, mod
     """The stack lies in the heap, or in a root: it is replaced while the heap is closed."""
     more = settings(mode, heap) | ({"ROOTS": "keep,kept,in_root"} if MODES[mode] else {})
     done = run([stack_use, "alone", where], **more)
-    assert (done.returncode, done.stderr) == (7, ""), said(done)
+    # A stack in the heap has addresses of the thread, and that is said.
+    lines = [line for line in done.stderr.splitlines() if "at the next start" not in line]
+    assert (done.returncode, lines) == (7, []), said(done)
     if MODES[mode]:
         assert "result     clean" in recover(heap, "--check").stdout
