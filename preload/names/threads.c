@@ -19,7 +19,6 @@
 #include "export.h"
 #include "media/heap.h"
 #include "media/outside.h"
-#include "process/thread_end.h"
 
 typedef void *posix_fn(void *);
 typedef int c11_fn(void *);
@@ -46,7 +45,6 @@ struct making {
 
 // While the thread that makes it may be the only one, it has no stack either.
 static struct making make(const void *run, void *arg) {
-    pm_thread_end_hear();
     struct making m = {.slot = pm_calls_recorded ? pm_thread_list_claim() : NULL};
     if (pm_calls_recorded || pm_heap_on_media()) {
         pm_signal_stack_give();

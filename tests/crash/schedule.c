@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "process/thread_end.h"
 #include "world.h"
 
 static struct thread {
@@ -74,7 +73,6 @@ void schedule_start(void (*fn)(void *arg), void *arg) {
         begun = true;
         random_state = world->seed ^ 0x5eed;
         threads[0].alive = true;
-        pm_thread_end_hear(); // makes the allocator's key
         pthread_key_create(&last_key, ended);
         for (unsigned i = 0; i < THREADS; i++)
             sem_init(&threads[i].turn, 0, 0);
