@@ -419,8 +419,8 @@ sanitize: $(ASAN_UNITS) ## run the unit tests under ASan and UBSan
 crash-built: $(BUILD)/crash/crash $(BUILD)/crash/crash-check
 
 CRASH_RUN = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/crash/run
-crash: crash-built ## simulate power failures: 24,000 images, about two minutes
-	$(CRASH_RUN) --images 24000 --quota 8
+crash: crash-built ## simulate power failures: 60,000 images at least, about five minutes
+	$(CRASH_RUN) --images 60000 --quota 8
 
 COMMIT_CRASH = $(BUILD)/unit/test_commit_crash $(BUILD)/unit/test_journal_crash
 crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 images, mutants

@@ -55,7 +55,7 @@ static const struct region *region_of(uintptr_t at) {
 // a check of its own. If its lines were pending, nearly all images would differ in them alone.
 static bool is_hint(uintptr_t at) {
     const size_t before = sizeof(struct pm_shard_state) + sizeof(struct pm_link_state);
-    return pm_heap.super && !world->fixed &&
+    return pm_heap.super &&
            at - (uintptr_t)pm_heap.super->state.reserved - before < sizeof(struct pm_outside);
 }
 
