@@ -51,9 +51,9 @@ static inline void pm_inside_leave(void) {
         pm_postponed_arrive();
 }
 
-// Holds cancellation and handlers off until pm_cancel_release(). Here a child finds out that nobody
-// has seen to it (here.h). The type is changed before the
-// state, for the same reason. If the type is deferred already, that costs one load.
+// Holds cancellation and handlers off until pm_cancel_release(). The type is changed before the
+// state, for the same reason. If the type is deferred already, that costs one load. Here a child
+// finds out that nobody has seen to it (here.h).
 static inline struct pm_cancel pm_cancel_hold(void) {
     struct pm_cancel before;
     pm_inside_enter();

@@ -128,7 +128,7 @@ __attribute__((noinline)) static void leave_call(int number, siginfo_t *info, uc
         pm_calls_step_in(call);
 }
 
-static void handle(int number, siginfo_t *info, void *context) {
+static inline void handle(int number, siginfo_t *info, void *context) {
     if (__builtin_expect(pm_calls_in_one(), 0))
         leave_call(number, info, context);
     else
@@ -150,10 +150,7 @@ __attribute__((section("pm_inner_calls"))) void pm_postponing(int number, siginf
     uintptr_t at = (uintptr_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP];
     if (__builtin_expect(pm_signal_stack_has((uintptr_t)context, at), 0))
         pm_signal_stack_move(handle, number, info, context);
-    if (__builtin_expect(pm_calls_in_one(), 0))
-        leave_call(number, info, context);
-    else
-        pm_postpone_noted(number)(number, info, context);
+    handle(number, info, context);
 }
 
 void pm_postponed_arrive(void) {

@@ -10,8 +10,6 @@
 #include "sample.h"
 #include "way.h"
 
-#define WAY_BLOCKS (1u << 20) // so many are looked at for a way
-
 bool pm_out_begin(struct pm_out *o) {
     uint64_t from = UINT64_MAX, to = 0;
     *o = (struct pm_out){0};
@@ -88,9 +86,7 @@ static void find_way(const struct pm_out_row *row, char *out, size_t len) {
         pm_way_root_text(&root, out, len);
         return;
     }
-    if (pm_ways_find(&row->holder, 1, WAY_BLOCKS))
-        pm_way_text(row->holder, row->at, out, len);
-    pm_ways_drop();
+    pm_way_find_text(row->holder, row->at, out, len);
     if (!*out)
         snprintf(out, len, "+%lu of %lu bytes at %#lx", (unsigned long)row->at,
                  (unsigned long)row->holder_size, (unsigned long)(pm_base + row->holder));

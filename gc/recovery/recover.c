@@ -222,9 +222,6 @@ static void mark_lane(const struct pm_lane_store *store, uint32_t count, void *u
     }
 }
 
-// To say how a block is reached, no more than so many blocks are looked at: a quarter of a second.
-#define WAY_BLOCKS (1u << 20)
-
 // Where nobody has settled which words are pointers, blocks that look as if others named them are
 // kept, for this start.
 static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
@@ -243,9 +240,7 @@ static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
     r->disguised.form = found.form;
     r->disguised.blocks = all_blocks - blocks;
     r->disguised.bytes = all_bytes - bytes;
-    if (pm_ways_find(&found.holder, 1, WAY_BLOCKS))
-        pm_way_text(found.holder, found.at, way, sizeof way);
-    pm_ways_drop();
+    pm_way_find_text(found.holder, found.at, way, sizeof way);
     r->disguised.way = way;
     pm_forms_say_disguised(found.form, without, r->disguised.blocks, r->disguised.bytes,
                            pm_marks.base + found.holder, found.holder_size, found.at,

@@ -328,3 +328,11 @@ void pm_way_text(uint64_t block, uint64_t place, char *out, size_t len) {
         append(out, len, " -> %u blocks more", way.steps - 1 - shown);
     append_step(out, len, block, place);
 }
+
+void pm_way_find_text(uint64_t block, uint64_t place, char *out, size_t len) {
+    const uint32_t most_blocks = 1u << 20;
+    *out = '\0';
+    if (pm_ways_find(&block, 1, most_blocks))
+        pm_way_text(block, place, out, len);
+    pm_ways_drop();
+}

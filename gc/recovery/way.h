@@ -41,5 +41,7 @@ void pm_way_root_text(const struct pm_way *way, char *out, size_t len);
 // "store+8 -> +16 of 64 bytes -> 3 blocks more -> +96 of 24576 bytes": to that place in the block.
 // "" where there is no way.
 void pm_way_text(uint64_t block, uint64_t place, char *out, size_t len);
+// The same for one block, with a look and its end: a quarter of a second at most.
+void pm_way_find_text(uint64_t block, uint64_t place, char *out, size_t len);
 
 #endif
