@@ -9,7 +9,6 @@
 //
 //   parent   clone(fn, stack)   before   SYS_clone without a stack   after, in the parent
 //   child                                     \   after, in the child   on `stack`: exit(fn(arg))
-#include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -19,6 +18,7 @@
 
 #include "base/calls.h"
 #include "export.h"
+#include "next.h"
 #include "process/fork.h"
 #include "process/triggers.h"
 
@@ -41,16 +41,6 @@ static _Noreturn void run_on(void *stack, child_fn *fn, void *arg) {
 
 typedef int clone_fn(child_fn *, void *, int, void *, ...);
 
-static clone_fn *next_clone(void) {
-    static _Atomic(clone_fn *) next;
-    clone_fn *real = next;
-    if (!real) {
-        *(void **)&real = dlsym(RTLD_NEXT, "clone");
-        next = real;
-    }
-    return real;
-}
-
 EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...);
 EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...) {
     va_list more; // `flags` say which are there; the others are whatever the registers hold
@@ -70,15 +60,14 @@ EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...) {
         errno = (int)-pid;
         return -1;
     }
-    clone_fn *real = next_clone();
+    static _Atomic(void *) known;
+    clone_fn *real;
+    *(void **)&real = pm_next(&known, "clone");
     if (!(flags & CLONE_THREAD))
         pm_trigger_tells();
     if ((flags & (CLONE_VM | CLONE_SETTLS)) == CLONE_VM)
         pm_calls_share();
-    if (real)
-        return real(fn, stack, flags, arg, parent_tid, tls, child_tid);
-    errno = ENOSYS;
-    return -1;
+    return real ? real(fn, stack, flags, arg, parent_tid, tls, child_tid) : -1;
 }
 
 typedef pid_t bare_fn(void);
@@ -86,16 +75,11 @@ typedef pid_t bare_fn(void);
 // Beside the headers' declaration, which older ones lack.
 EXPORT pid_t pm_names_bare_fork(void) __asm__("_Fork");
 EXPORT pid_t pm_names_bare_fork(void) {
-    static _Atomic(bare_fn *) next;
-    bare_fn *real = next;
-    if (!real) {
-        *(void **)&real = dlsym(RTLD_NEXT, "_Fork");
-        next = real;
-    }
-    if (!real) {
-        errno = ENOSYS;
+    static _Atomic(void *) known;
+    bare_fn *real;
+    *(void **)&real = pm_next(&known, "_Fork");
+    if (!real)
         return -1;
-    }
     if (pm_fork_serves())
         return pm_fork_bare(real);
     pm_trigger_tells();

@@ -5,7 +5,6 @@
 // (raw_calls.c), as libseccomp does.
 #include "filters.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -15,6 +14,7 @@
 #include <sys/syscall.h>
 
 #include "export.h"
+#include "next.h"
 #include "process/sandbox.h"
 
 #ifndef SECCOMP_FILTER_FLAG_NEW_LISTENER
@@ -51,21 +51,16 @@ typedef int prctl_fn(int, ...);
 
 EXPORT int pm_prctl(int option, ...) __asm__("prctl");
 EXPORT int pm_prctl(int option, ...) {
-    static prctl_fn *_Atomic next;
-    prctl_fn *real = next;
+    static _Atomic(void *) known;
+    prctl_fn *real;
     va_list more; // whatever the registers hold, where the caller gave fewer
     va_start(more, option);
     long a[] = {option, va_arg(more, long), va_arg(more, long), va_arg(more, long),
                 va_arg(more, long)};
     va_end(more);
-    if (!real) {
-        *(void **)&real = dlsym(RTLD_NEXT, "prctl");
-        next = real;
-    }
-    if (!real) {
-        errno = ENOSYS;
+    *(void **)&real = pm_next(&known, "prctl");
+    if (!real)
         return -1;
-    }
     struct pm_sandbox s;
     bool filters = option == PR_SET_SECCOMP && pm_filters_before(&s, SYS_prctl, a);
     int result = real(option, a[1], a[2], a[3], a[4]);

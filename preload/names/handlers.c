@@ -10,7 +10,6 @@
 // has a copy of it without the fork handlers, handlers go to the kernel as they are.
 #include "handlers.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -24,6 +23,7 @@
 #include "base/postpone.h"
 #include "base/signal_stack.h"
 #include "export.h"
+#include "next.h"
 #include "process/stray.h"
 
 #define SIGNALS 64
@@ -72,13 +72,6 @@ static void *as_seen(const struct change *c, void *handler) {
     return handler == (void *)(uintptr_t)pm_postponing ? (void *)(uintptr_t)c->before : handler;
 }
 
-static void *next_of(const char *name) {
-    void *next = dlsym(RTLD_NEXT, name);
-    if (!next)
-        errno = ENOSYS;
-    return next;
-}
-
 // ---- sigaction ----------------------------------------------------------------------------------
 
 typedef int action_fn(int, const struct sigaction *, struct sigaction *);
@@ -104,11 +97,11 @@ static int change_action(action_fn *next, int number, const struct sigaction *to
 #define ACTION(name)                                                                               \
     EXPORT action_fn pm_handlers_##name __asm__(#name);                                            \
     EXPORT int pm_handlers_##name(int number, const struct sigaction *to, struct sigaction *was) { \
-        static _Atomic(action_fn *) known;                                                         \
-        action_fn *next = known;                                                                   \
-        if (!next && !(next = (action_fn *)(uintptr_t)next_of(#name)))                             \
+        static _Atomic(void *) known;                                                              \
+        action_fn *next;                                                                           \
+        *(void **)&next = pm_next(&known, #name);                                                  \
+        if (!next)                                                                                 \
             return -1;                                                                             \
-        known = next;                                                                              \
         return change_action(next, number, to, was);                                               \
     }
 ACTION(sigaction)
@@ -136,11 +129,11 @@ static handler_fn *change_handler(signal_fn *next, int number, handler_fn *to) {
 #define SIGNAL(name)                                                                               \
     EXPORT signal_fn pm_handlers_##name __asm__(#name);                                            \
     EXPORT handler_fn *pm_handlers_##name(int number, handler_fn *to) {                            \
-        static _Atomic(signal_fn *) known;                                                         \
-        signal_fn *next = known;                                                                   \
-        if (!next && !(next = (signal_fn *)(uintptr_t)next_of(#name)))                             \
+        static _Atomic(void *) known;                                                              \
+        signal_fn *next;                                                                           \
+        *(void **)&next = pm_next(&known, #name);                                                  \
+        if (!next)                                                                                 \
             return SIG_ERR;                                                                        \
-        known = next;                                                                              \
         return change_handler(next, number, to);                                                   \
     }
 SIGNAL(signal)

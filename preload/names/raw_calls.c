@@ -5,7 +5,6 @@
 // libstdc++, libuv, io_uring. A call that may sleep is recorded while it lasts, as those of waits.c
 // are. The table says which calls these are, and what they may store. A second table says which
 // calls tell somebody something, for PMALLOC_COMMIT=output.
-#include <dlfcn.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -29,6 +28,7 @@
 #include "export.h"
 #include "filters.h"
 #include "handlers.h"
+#include "next.h"
 #include "process/advice.h"
 #include "process/fork.h"
 #include "process/kernel_stores.h"
@@ -225,24 +225,6 @@ static void say(long number, const long *argument) {
 
 typedef long syscall_fn(long, long, long, long, long, long, long);
 
-static long no_syscall(long number, long a, long b, long c, long d, long e, long f) {
-    (void)number, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
-    errno = ENOSYS;
-    return -1;
-}
-
-// Before a call is on record: who looks for libc's function may allocate.
-static syscall_fn *libcs(void) {
-    static syscall_fn *_Atomic known;
-    syscall_fn *next = atomic_load_explicit(&known, memory_order_relaxed);
-    if (__builtin_expect(!next, 0)) {
-        *(void **)&next = dlsym(RTLD_NEXT, "syscall");
-        next = next ? next : no_syscall;
-        atomic_store_explicit(&known, next, memory_order_relaxed);
-    }
-    return next;
-}
-
 static __attribute__((noinline)) long sleep_in(const struct sleeper *of, syscall_fn *next,
                                                const long *a) {
     struct pm_call call = {0};
@@ -348,7 +330,11 @@ static __attribute__((noinline)) long close_range_by_number(long from, long to, 
 // All six arguments are passed on, whether the caller gave them or not, as libc's function does.
 EXPORT syscall_fn pm_wait_syscall __asm__("syscall");
 EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e, long f) {
-    syscall_fn *next = libcs();
+    static _Atomic(void *) known;
+    syscall_fn *next;
+    *(void **)&next = pm_next(&known, "syscall");
+    if (!next)
+        return -1;
     if (number == SYS_seccomp || (number == SYS_prctl && a == PR_SET_SECCOMP))
         return install_filter(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
     if (number == SYS_rt_sigaction || number == SYS_sigaltstack)

@@ -23,6 +23,7 @@
 
 #include "base/calls.h"
 #include "export.h"
+#include "next.h"
 #include "process/triggers.h"
 
 typedef size_t len;
@@ -155,12 +156,9 @@ EXPORT void __syslog_chk(int level, int flag, const char *format, ...) {
 // one only asks where that is.
 typedef pid_t vfork_fn(void);
 __attribute__((used)) static vfork_fn *before_vfork(void) {
-    static vfork_fn *_Atomic known;
-    vfork_fn *next = known;
-    if (!next) {
-        *(void **)&next = dlsym(RTLD_NEXT, "vfork");
-        known = next;
-    }
+    static _Atomic(void *) known;
+    vfork_fn *next;
+    *(void **)&next = pm_next(&known, "vfork");
     pm_trigger_tells();
     pm_calls_share();
     return next;

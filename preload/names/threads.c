@@ -5,7 +5,6 @@
 // stack for signals first (base/signal_stack.h). It gives it back when it ends, in whatever way. In
 // commit mode it is also put on our own record (base/thread_list.h), for where /proc cannot list
 // it.
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,20 +18,12 @@
 #include "export.h"
 #include "media/heap.h"
 #include "media/outside.h"
+#include "next.h"
 
 typedef void *posix_fn(void *);
 typedef int c11_fn(void *);
 typedef int create_posix_fn(pthread_t *, const pthread_attr_t *, posix_fn *, void *);
 typedef int create_c11_fn(thrd_t *, c11_fn *, void *);
-
-static void *find(_Atomic(void *) *next, const char *name) {
-    void *found = atomic_load_explicit(next, memory_order_relaxed);
-    if (!found) {
-        found = dlsym(RTLD_NEXT, name);
-        atomic_store_explicit(next, found, memory_order_relaxed);
-    }
-    return found;
-}
 
 // ---- before it is made --------------------------------------------------------------------------
 
@@ -126,7 +117,7 @@ EXPORT create_posix_fn pm_threads_create __asm__("pthread_create");
 EXPORT int pm_threads_create(pthread_t *id, const pthread_attr_t *attr, posix_fn *run, void *arg) {
     static _Atomic(void *) found;
     create_posix_fn *next;
-    *(void **)&next = find(&found, "pthread_create");
+    *(void **)&next = pm_next(&found, "pthread_create");
     if (!next)
         return EAGAIN;
     struct making m = make((void *)(uintptr_t)run, arg);
@@ -142,7 +133,7 @@ EXPORT create_c11_fn pm_threads_c_create __asm__("thrd_create");
 EXPORT int pm_threads_c_create(thrd_t *id, c11_fn *run, void *arg) {
     static _Atomic(void *) found;
     create_c11_fn *next;
-    *(void **)&next = find(&found, "thrd_create");
+    *(void **)&next = pm_next(&found, "thrd_create");
     if (!next)
         return thrd_error;
     struct making m = make((void *)(uintptr_t)run, arg);

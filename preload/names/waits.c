@@ -12,7 +12,6 @@
 //
 // The names are given to the assembler, because libc's headers declare some of these functions with
 // types of their own, and define others inline.
-#include <dlfcn.h>
 #include <errno.h>
 #include <mqueue.h>
 #include <poll.h>
@@ -34,6 +33,7 @@
 #include "base/calls.h"
 #include "base/postpone.h"
 #include "export.h"
+#include "next.h"
 #include "process/kernel_stores.h"
 #include "process/replaced.h"
 #include "process/triggers.h"
@@ -211,23 +211,12 @@ static int gets_pages(int fd) {
     return fd;
 }
 
-// Before the call is on record: who looks for libc's function may allocate.
-static void *find(_Atomic(void *) *known, const char *name) {
-    void *next = atomic_load_explicit(known, memory_order_relaxed);
-    if (__builtin_expect(!next, 0)) {
-        next = dlsym(RTLD_NEXT, name);
-        atomic_store_explicit(known, next, memory_order_relaxed);
-        errno = next ? errno : ENOSYS;
-    }
-    return next;
-}
-
 #define FIND(type, name, parameters)                                                               \
     typedef type name##_fn parameters;                                                             \
     static _Atomic(void *) known_##name;                                                           \
     static name##_fn *libcs_##name(void) {                                                         \
         name##_fn *next;                                                                           \
-        *(void **)&next = find(&known_##name, #name);                                              \
+        *(void **)&next = pm_next(&known_##name, #name);                                           \
         return next;                                                                               \
     }
 
