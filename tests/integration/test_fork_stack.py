@@ -8,20 +8,10 @@ as with libc's malloc."""
 
 import pytest
 from conftest import compiled, recovered, run, said, succeeds
+from fork_modes import MODES, settings
 
 WHERE = ["coroutine", "static", "thread", "signal"]
 HOW = ["fork", "daemon", "forkpty", "clone", "vfork", "spawn", "bare", "raw"]
-MODES = {
-    "libc": None,
-    "volatile": {"BACKING": "volatile"},
-    "heap": {},
-    "20ms": {"COMMIT": "20ms"},
-    "output": {"COMMIT": "output"},
-    "copy": {"FORK": "copy"},
-    "copy, 20ms": {"FORK": "copy", "COMMIT": "20ms"},
-    "copy, output": {"FORK": "copy", "COMMIT": "output"},
-    "follow": {"FORK": "follow"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +20,7 @@ def program():
 
 
 def right(program, heap, mode, *argv):
-    settings = MODES[mode]
-    if settings is None:
-        done = run([program, *argv], preload=False)
-    elif mode == "volatile":
-        done = run([program, *argv], **settings)
-    else:
-        done = run([program, *argv], HEAP=heap, ROOTS="*", **settings)
+    done = run([program, *argv], **settings(mode, heap))
     # A coroutine's stack in the heap has addresses of the first thread's, and that is said.
     lines = [line for line in done.stderr.splitlines() if "at the next start" not in line]
     assert succeeds(done) == "right\n" and not lines, said(done)

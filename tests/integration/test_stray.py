@@ -9,15 +9,9 @@ import signal
 
 import pytest
 from conftest import compiled, recovered, run, said, start, succeeds
+from fork_modes import settings
 
-MODES = {
-    "libc": None,
-    "volatile": {"BACKING": "volatile"},
-    "heap": {},
-    "20ms": {"COMMIT": "20ms"},
-    "output": {"COMMIT": "output"},
-    "copy": {"FORK": "copy"},
-}
+MODES = ["libc", "volatile", "heap", "20ms", "output", "copy"]
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +19,10 @@ def program():
     return compiled("stray.c", "-pthread")
 
 
-def settings(heap, mode):
-    if MODES[mode] is None:
-        return {"preload": False}
-    return MODES[mode] if mode == "volatile" else {"HEAP": heap, "ROOTS": "*", **MODES[mode]}
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("how", ("plain", "files", "handler"))
 def test_a_child_has_its_own(program, heap, mode, how):
-    done = run([program, "child", how], **settings(heap, mode))
+    done = run([program, "child", how], **settings(mode, heap))
     assert succeeds(done) == "right\n" and done.stderr == "", said(done)
     if heap.exists():
         recovered(heap)
@@ -42,7 +30,7 @@ def test_a_child_has_its_own(program, heap, mode, how):
 
 @pytest.mark.parametrize("mode", ("heap", "output"))
 def test_of_a_parent_that_allocates(program, heap, mode):
-    done = run([program, "child", "threads"], **settings(heap, mode))
+    done = run([program, "child", "threads"], **settings(mode, heap))
     assert succeeds(done) == "right\n" and done.stderr == "", said(done)
     if heap.exists():
         recovered(heap)
@@ -51,25 +39,25 @@ def test_of_a_parent_that_allocates(program, heap, mode):
 @pytest.mark.parametrize("mode", ("heap", "20ms"))
 def test_the_heap_is_the_parents(program, heap, mode):
     """The child is alive when the next process opens the heap."""
-    process = start([program, "owner"], **settings(heap, mode))
+    process = start([program, "owner"], **settings(mode, heap))
     lines = sorted([process.stdout.readline(), process.stdout.readline()])
     assert process.wait() == 0 and lines[1] == "right\n"
     word, pid = lines[0].split()
-    done = run([program, "child", "plain"], **settings(heap, mode))
+    done = run([program, "child", "plain"], **settings(mode, heap))
     os.kill(int(pid), signal.SIGKILL)
     assert word == "alone" and succeeds(done) == "right\n", said(done)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_the_program_sees(program, heap, mode):
-    done = run([program, "seen"], **settings(heap, mode))
+    done = run([program, "seen"], **settings(mode, heap))
     assert succeeds(done) == "right\n" and done.stderr == "", said(done)
 
 
 @pytest.mark.parametrize("mode", ("libc", "heap", "20ms"))
 def test_ends_by_sigsegv(program, shm, mode):
     for how in "fault", "sent", "raised":
-        done = run([program, "dies", how], **settings(shm / how, mode))
+        done = run([program, "dies", how], **settings(mode, shm / how))
         assert done.returncode == -signal.SIGSEGV and done.stderr == "", said(done)
-    done = run([program, "dies", "child"], **settings(shm / "child", mode))
+    done = run([program, "dies", "child"], **settings(mode, shm / "child"))
     assert succeeds(done) == "right\n", said(done)
