@@ -127,15 +127,13 @@ typedef struct pmalloc_op {
 // pointers with tags in their high bits, or combined by XOR. What it points to with plain pointers
 // is alive, too. Media say that it is allocated: each allocation and each free flushes a line,
 // unless a publish does it. A block that was reserved is free after a crash before the publish. A
-// heap that has had such a block counts as one with roots from then on. Versions of PMAlloc from
-// before this flag refuse such a heap.
+// heap that has had such a block counts as one with roots from then on.
 #define PMALLOC_PINNED 8u
 
 // A block as malloc() gives it, with flags. `align` is a power of two; 0: as malloc. NULL with
-// errno ENOMEM, EINVAL (a line on standard error says which argument is wrong) or ENOTSUP (pinned
-// blocks, in a heap of a version of PMAlloc from before slabs could morph). The flags stay with the
-// block when realloc() moves it. A pinned block is allocated durably on return; a crash before the
-// program has noted where it is leaves it allocated for good. So pmalloc_reserve() and
+// errno ENOMEM or EINVAL (a line on standard error says which argument is wrong). The flags stay
+// with the block when realloc() moves it. A pinned block is allocated durably on return; a crash
+// before the program has noted where it is leaves it allocated for good. So pmalloc_reserve() and
 // pmalloc_realloc_at() are the better choice there, or pmalloc_walk() after a start.
 void *pmalloc_alloc(size_t size, size_t align, unsigned flags);
 

@@ -18,7 +18,7 @@ const struct pm_class pm_classes[PM_CLASSES + 1] = {PM_CLASS_TABLE(CLASS)};
 unsigned pm_aligned_class(size_t size, size_t align) {
     if (size > PM_SMALL_MAX || align > PM_SMALL_MAX)
         return 0;
-    for (unsigned cls = pm_size_to_class(size); cls; cls = pm_class_after(cls))
+    for (unsigned cls = pm_size_to_class(size); cls <= PM_CLASSES; cls++)
         if ((pm_classes[cls].size & (align - 1)) == 0)
             return cls;
     return 0;

@@ -2,9 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The size classes of small blocks: steps of 16 bytes up to 256, then four classes in each doubling
-// up to 16 KiB. Class numbers start at 1, so that 0 can mean "no block" wherever a class is stored.
-// Slab headers name classes by number. So a class that was added later has a number after those of
-// the first 36, whatever its size.
+// up to 16 KiB. Class numbers start at 1, so that 0 can mean "no block" wherever a class is stored,
+// and rise with the size. Slab headers name classes by number.
 #ifndef PM_SIZECLASS_H
 #define PM_SIZECLASS_H
 
@@ -14,7 +13,6 @@
 #include "geometry.h"
 
 #define PM_CLASSES 40u
-#define PM_CLASSES_FIRST 36u // those that every heap may have; the others need PM_INCOMPAT_CLASSES
 #define PM_SMALL_MAX ((size_t)16384)
 
 // X(class, block size, next smaller block size)
@@ -22,14 +20,14 @@
 #define PM_CLASS_TABLE(X)                                                                          \
     X(1, 16, 0) X(2, 32, 16) X(3, 48, 32) X(4, 64, 48)                                             \
     X(5, 80, 64) X(6, 96, 80) X(7, 112, 96) X(8, 128, 112)                                         \
-    X(9, 160, 144) X(10, 192, 176) X(11, 224, 208) X(12, 256, 240)                                 \
-    X(13, 320, 256) X(14, 384, 320) X(15, 448, 384) X(16, 512, 448)                                \
-    X(17, 640, 512) X(18, 768, 640) X(19, 896, 768) X(20, 1024, 896)                               \
-    X(21, 1280, 1024) X(22, 1536, 1280) X(23, 1792, 1536) X(24, 2048, 1792)                        \
-    X(25, 2560, 2048) X(26, 3072, 2560) X(27, 3584, 3072) X(28, 4096, 3584)                        \
-    X(29, 5120, 4096) X(30, 6144, 5120) X(31, 7168, 6144) X(32, 8192, 7168)                        \
-    X(33, 10240, 8192) X(34, 12288, 10240) X(35, 14336, 12288) X(36, 16384, 14336)                 \
-    X(37, 144, 128) X(38, 176, 160) X(39, 208, 192) X(40, 240, 224)
+    X(9, 144, 128) X(10, 160, 144) X(11, 176, 160) X(12, 192, 176)                                 \
+    X(13, 208, 192) X(14, 224, 208) X(15, 240, 224) X(16, 256, 240)                                \
+    X(17, 320, 256) X(18, 384, 320) X(19, 448, 384) X(20, 512, 448)                                \
+    X(21, 640, 512) X(22, 768, 640) X(23, 896, 768) X(24, 1024, 896)                               \
+    X(25, 1280, 1024) X(26, 1536, 1280) X(27, 1792, 1536) X(28, 2048, 1792)                        \
+    X(29, 2560, 2048) X(30, 3072, 2560) X(31, 3584, 3072) X(32, 4096, 3584)                        \
+    X(33, 5120, 4096) X(34, 6144, 5120) X(35, 7168, 6144) X(36, 8192, 7168)                        \
+    X(37, 10240, 8192) X(38, 12288, 10240) X(39, 14336, 12288) X(40, 16384, 14336)
 // clang-format on
 
 // From a size in granules, rounded up, to its class. Entry 0 is for malloc(0).
@@ -48,13 +46,8 @@ static inline unsigned pm_size_to_class(size_t size) {
     return pm_class_of_granules[(size + 15) >> PM_GRANULE_SHIFT];
 }
 
-// The class of the next larger blocks: of the smallest ones after 0, and 0 after the largest.
-static inline unsigned pm_class_after(unsigned cls) {
-    size_t size = pm_classes[cls].size;
-    return size == PM_SMALL_MAX ? 0 : pm_size_to_class(size + 1);
-}
 // All classes, from the smallest blocks to the largest.
-#define PM_EACH_CLASS(cls) for (unsigned cls = pm_class_after(0); cls; cls = pm_class_after(cls))
+#define PM_EACH_CLASS(cls) for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
 
 // The index of the block that contains byte `offset` of a slab. It is >= `blocks` if the byte lies
 // after the last block.

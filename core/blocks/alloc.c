@@ -357,8 +357,6 @@ static void *of_kind_once(enum pm_kind kind, size_t size, size_t align) {
 }
 
 void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
-    if (pm_kind_is_pinned(kind) && !pm_heap_morphs())
-        return NULL; // a heap from before there were tables
     ready_for_kinds(kind);
     pm_age_notice();
     void *p = of_kind_once(kind, size, align);

@@ -38,8 +38,6 @@ static struct pm_link_entry *entry_of(uint32_t number) {
     return (struct pm_link_entry *)first + number % PM_LINK_ENTRIES;
 }
 
-bool pm_links_possible(void) { return pm_heap_on_media() && pm_heap_morphs(); }
-
 static bool reserve(void) {
     if (!lines)
         lines = pm_own_reserve(TABLES_MAX * sizeof *lines);
@@ -239,7 +237,7 @@ static int adopt(uint32_t line, struct pm_error *err) {
 
 int pm_links_adopt(struct pm_error *err) {
     tables = spares = 0;
-    bool known = pm_heap.super->super.incompat & PM_INCOMPAT_LINKS && pm_heap_morphs();
+    bool known = pm_heap.super->super.incompat & PM_INCOMPAT_LINKS;
     if (!state()->first)
         return PM_OK;
     if (!pm_sealed(state()->first, PM_SALT_LINKS) || !known)

@@ -20,9 +20,6 @@ struct pm_link {
     bool in_root, is_long;
 };
 
-// Whether this heap can have links. Those from before slabs could morph have no file for them.
-bool pm_links_possible(void);
-
 // Adds a link, durably. False: there is no room.
 bool pm_links_add(const struct pm_link *link, uint32_t *number);
 // The word moves, durably: an end of the process or the power leaves the old word registered or

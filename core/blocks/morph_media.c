@@ -122,7 +122,7 @@ int pm_morph_media_read(uint32_t line, uint32_t slab, unsigned new_class, unsign
                      pm_heap.dir, s->morph.name, s->morph.size, line, slab);
     const struct pm_morph_table *t = table_at(s, line);
     if (t->crc != crc_of(t) || t->slab != pm_slab_on_media(slab) || t->new_class != new_class ||
-        t->old_class == 0 || t->old_class > pm_heap_classes() || t->old_class == new_class)
+        t->old_class == 0 || t->old_class > PM_CLASSES || t->old_class == new_class)
         return WRONG("%s/%s: line %u is not the index table of slab %u", pm_heap.dir, s->morph.name,
                      line, slab);
     if (lines_of(t->old_class) > pm_media_lines_there(s) - line)

@@ -109,7 +109,7 @@ static enum pm_step take_from_others(struct pm_arena *own, unsigned cls) {
 
 // ---- slabs of other classes ---------------------------------------------------------------------
 
-static bool may_morph(void) { return pm_options.morph.number && pm_heap_morphs(); }
+static bool may_morph(void) { return pm_options.morph.number != 0; }
 
 // Whether the bin can give a sparse slab to another bin: it keeps its last slab with free blocks,
 // unless `all` is set. Called without the bin's lock, as a hint, and then again with it.
@@ -275,8 +275,6 @@ static bool grow(struct pm_arena *own, unsigned cls) {
 
 enum pm_step pm_reach_slab(struct pm_arena *own, unsigned cls) {
     bool not_worth_it;
-    if (cls > PM_CLASSES_FIRST)
-        pm_feature_need(PM_INCOMPAT_CLASSES);
     if (add_empty(own, own, cls, false))
         return PM_STEP_MORPH;
     enum pm_step step = take_from_others(own, cls);

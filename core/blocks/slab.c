@@ -76,7 +76,7 @@ static void store_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_
     *h = (struct pm_slab_header){
         .magic = PM_SLAB_MAGIC, .size_class = (uint8_t)cls, .kind = (uint8_t)kind};
     h->crc = pm_slab_header_crc(slab, h);
-    h->current = pm_heap_morphs() ? current_word(slab, cls, line) : 0;
+    h->current = current_word(slab, cls, line);
 }
 
 static void write_header(uint32_t slab, unsigned cls, enum pm_kind kind, uint32_t line) {
@@ -255,13 +255,10 @@ unsigned pm_slab_push_run(uint32_t slab, void *const *blocks, unsigned count) {
     return i;
 }
 
-// Returns the current class that a header names; in a heap that does not morph, the class it was
-// made with. 0: `current` is not a word that PMAlloc wrote.
+// Returns the current class that a header names. 0: `current` is not a word that PMAlloc wrote.
 static unsigned current_class(uint32_t slab, const struct pm_slab_header *h, uint32_t *line) {
     uint32_t value = pm_unseal(h->current);
     *line = 0;
-    if (!pm_heap_morphs())
-        return h->current ? 0 : h->size_class;
     if (!pm_sealed(h->current, PM_SALT_CURRENT(pm_slab_on_media(slab))))
         return 0;
     *line = value & ((1u << PM_CURRENT_SHIFT) - 1);
@@ -291,10 +288,9 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
     if (h->magic != PM_SLAB_MAGIC || h->crc != pm_slab_header_crc(slab, h) || !cls)
         return pm_fail(err, PM_DAMAGE, "%s/%s: the header of slab %u is damaged", pm_heap.dir,
                        s->slabs.name, slab);
-    unsigned most = pm_heap_classes();
-    if (h->size_class == 0 || h->size_class > most || h->data_offset || cls > most)
+    if (h->size_class == 0 || h->size_class > PM_CLASSES || h->data_offset || cls > PM_CLASSES)
         return pm_fail(err, PM_DAMAGE, "%s/%s: slab %u has class %u, which this heap cannot have",
-                       pm_heap.dir, s->slabs.name, slab, cls > most ? cls : h->size_class);
+                       pm_heap.dir, s->slabs.name, slab, cls > PM_CLASSES ? cls : h->size_class);
     if (!pm_kind_is_known(h->kind))
         return pm_fail(err, PM_DAMAGE, "%s/%s: slab %u is of kind %u, which this heap cannot have",
                        pm_heap.dir, s->slabs.name, slab, h->kind);
@@ -311,8 +307,6 @@ int pm_slab_adopt(uint32_t slab, uint32_t extent, struct pm_error *err) {
 }
 
 void pm_slab_flush_inherited(void) {
-    if (!pm_heap_morphs())
-        return; // every header was durable before its log entry, and none has changed since
     for (unsigned i = 0; i < pm_heap.shards; i++) {
         const struct pm_shard *s = &pm_heap.shard[i];
         pm_flush(s->slabs.map, s->slabs.size);

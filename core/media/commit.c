@@ -446,7 +446,7 @@ int pm_heap_journal(struct pm_error *err) {
     file_buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     if (!journal.group || !file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
-    pm_feature_set(PM_INCOMPAT_JOURNAL | PM_INCOMPAT_LAPS);
+    pm_feature_set(PM_INCOMPAT_JOURNAL);
     // What is in the files counts as the first commit. A backup may count commits of a journal that
     // it does not have.
     pm_heap.super->state.applied = 0;

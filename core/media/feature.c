@@ -41,7 +41,7 @@ void pm_feature_flush_inherited(void) {
 // may be newer than the checksum.
 bool pm_superblock_is_whole(const struct pm_superblock *super) {
     struct pm_superblock before = *super;
-    uint64_t later = super->incompat & PM_INCOMPAT_LATER, without = 0;
+    uint64_t later = super->incompat & PM_INCOMPAT_KNOWN, without = 0;
     do {
         before.incompat = super->incompat & ~without;
         if (super->crc == crc_of(&before))

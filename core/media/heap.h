@@ -103,14 +103,6 @@ bool pm_heap_holds(const struct pm_heap_file *file);
 // Whether the state on media is "clean". Until pm_heap_dirty() this says whether the last close was
 // clean.
 static inline bool pm_heap_is_clean(void) { return pm_heap.super->state.state == PM_STATE_CLEAN; }
-// Whether slabs may morph in this heap; see PM_INCOMPAT_MORPH.
-static inline bool pm_heap_morphs(void) {
-    return !pm_heap_is_held() || (pm_heap.super->super.incompat & PM_INCOMPAT_MORPH) != 0;
-}
-// The last class that a slab of this heap may have; see PM_INCOMPAT_CLASSES.
-static inline unsigned pm_heap_classes(void) {
-    return pm_heap.super->super.incompat & PM_INCOMPAT_CLASSES ? PM_CLASSES : PM_CLASSES_FIRST;
-}
 // Whether the heap may have blocks of a kind; see PM_INCOMPAT_KINDS.
 static inline bool pm_kind_is_known(unsigned kind) {
     return kind == PM_KIND_CONSERVATIVE ||

@@ -55,7 +55,7 @@ enum pm_file_holds {
     X(n, slabs, "slabs." #n, PM_FILE_METADATA, true, true, 0, 1024)                                \
     X(n, log, "booklog." #n, PM_FILE_METADATA, true, true, 0, 1024)                                \
     X(n, bitmaps, "bitmaps." #n, PM_FILE_METADATA, false, false, 0, 0)                             \
-    X(n, morph, "morph." #n, PM_FILE_METADATA, true, true, PM_INCOMPAT_MORPH, 256)                 \
+    X(n, morph, "morph." #n, PM_FILE_METADATA, true, true, 0, 256)                                 \
     X(n, new_data, "heap." #n ".new", PM_FILE_NOTHING, false, false, 0, 0)
 
 #define PM_HEAP_FILE_TABLE(X, SHARD)                                                               \

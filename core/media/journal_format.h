@@ -28,7 +28,7 @@
 // (pm_state.lap), which each group of the lap has, too. It changes when commit mode begins, and
 // when the files hold a lap: then it is pm_journal_mark() of that one. So what was restored or
 // copied without its journal, or a journal without its files, is found out.
-#define PM_JOURNAL_MAGIC 0x324c4e52554f4a4dull // "MJOURNL2"
+#define PM_JOURNAL_MAGIC 0x314c4e52554f4a4dull // "MJOURNL1"
 #define PM_JOURNAL_SECTOR 512u
 #define PM_JOURNAL_ENTRIES 251u
 #define PM_JOURNAL_PAGES 252u // in a group, at most

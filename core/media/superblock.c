@@ -19,7 +19,6 @@ void pm_superblock_new(struct pm_superblock *super) {
     memset(super, 0, sizeof *super);
     super->magic = PM_SUPER_MAGIC;
     super->version = PM_FORMAT_VERSION;
-    super->incompat = PM_INCOMPAT_MORPH | PM_INCOMPAT_CLASSES;
     super->node_count = 1;
     super->base = PM_HEAP_BASE;
     super->range = PM_HEAP_RANGE;

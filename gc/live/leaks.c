@@ -22,12 +22,7 @@ void pm_leaks_add(struct pm_leaks *leaks, const void *block, size_t bytes) {
     leaks->sum.bytes += bytes;
 }
 
-unsigned pm_leaks_after(unsigned row) {
-    if (row > PM_CLASSES)
-        return row + 1 < PM_LEAK_ROWS ? row + 1 : 0;
-    unsigned cls = pm_class_after(row);
-    return cls ? cls : PM_CLASSES + 1;
-}
+unsigned pm_leaks_after(unsigned row) { return row + 1 < PM_LEAK_ROWS ? row + 1 : 0; }
 
 size_t pm_leaks_size(unsigned row, bool *and_more) {
     *and_more = row > PM_CLASSES;

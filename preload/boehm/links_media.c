@@ -23,13 +23,13 @@ static void set_number(struct note *n, uint32_t number, uint32_t how) {
 }
 
 static bool is_on_media(const struct note *n) {
-    return n->how != LINK_VOLATILE && pm_links_possible();
+    return n->how != LINK_VOLATILE && pm_heap_on_media();
 }
 
 // What media are to say of a link. False: nothing.
 static bool describe(uintptr_t key, uintptr_t block, bool of_long, struct pm_link *link) {
     struct pm_root_word word;
-    if (!pm_links_possible() || !pm_in_range((void *)block))
+    if (!pm_heap_on_media() || !pm_in_range((void *)block))
         return false;
     *link = (struct pm_link){.object = pm_heap_offset((void *)block) & ~(GRANULE - 1),
                              .is_long = of_long};

@@ -63,16 +63,6 @@ static bool can_be_asked_for(const char *call, size_t align, unsigned flags) {
     return false;
 }
 
-// A heap from before slabs could morph has no file for the tables of pinned blocks.
-static bool is_too_old(const char *call, enum pm_kind kind) {
-    if (!pm_kind_is_pinned(kind) || pm_heap_morphs())
-        return false;
-    pm_say("%s: %s was made by a version of PMAlloc without pinned blocks and cannot have them; "
-           "nothing was allocated: use a new heap",
-           call, pm_heap.dir);
-    return true;
-}
-
 static enum pm_kind kind_of(unsigned flags) {
     return (flags & PMALLOC_POINTER_FREE ? PM_KIND_POINTER_FREE : 0) |
            (flags & PMALLOC_PINNED ? PM_KIND_PINNED : 0);
@@ -89,8 +79,8 @@ static void *alloc(const char *call, size_t size, size_t align, unsigned flags) 
     pm_process_ask();
     bool good = can_be_asked_for(call, align, flags);
     enum pm_kind kind = pm_phase_serves() ? kind_of(flags) : PM_KIND_CONSERVATIVE;
-    if (!good || is_too_old(call, kind)) {
-        errno = good ? ENOTSUP : EINVAL;
+    if (!good) {
+        errno = EINVAL;
         return NULL;
     }
     if (pm_kind_is_pinned(kind) && !pm_choose_name(call))

@@ -107,10 +107,8 @@ class Case:
         if self.get(f"slabs[{slab}].kind") & PINNED_KIND:
             return self.pinned_table(first)
         old_class = self.files["morph.0"][first * 8 + 4]
-        step = max(0, (old_class - 5) // 4)
-        size = 16 * old_class if old_class <= 8 else 16 * (old_class - 4 * step) << step
-        if old_class > 36:
-            size = 144 + 32 * (old_class - 37)
+        doubling, quarter = divmod(old_class - 17, 4)  # after 256 bytes, of four classes each
+        size = 16 * old_class if old_class <= 16 else 64 * (5 + quarter) << doubling
         return range(first, first + 2 + -(-(65536 // size) // 32))
 
     def pinned_table(self, first):

@@ -367,7 +367,7 @@ def gets(count):
 def whole_commits(journal):
     """Where the last group ends that is there by now, of this lap."""
     data, at = journal.read_bytes(), 0
-    while data[at : at + 8] == b"MJOURNL2" and data[at + 4080 : at + 4088] == data[4080:4088]:
+    while data[at : at + 8] == b"MJOURNL1" and data[at + 4080 : at + 4088] == data[4080:4088]:
         at += 4096 * (1 + struct.unpack_from("<I", data, at + 52)[0])
     return at
 

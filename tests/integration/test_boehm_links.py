@@ -18,7 +18,7 @@ from forge import crc32c, link_word  # noqa: E402
 pytestmark = needs_headers
 
 ROOTS = "heap,variable,scanned"
-LINKS_BIT = 128  # PM_INCOMPAT_LINKS
+LINKS_BIT = 32  # PM_INCOMPAT_LINKS
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def injected(call, error, when, path, argv, **settings):
 def groups(heap):
     """Where each group of the journal begins, its pages, and whether it ends a commit."""
     journal, at = (heap / "journal").read_bytes(), 0
-    while journal[at : at + 8] == b"MJOURNL2":
+    while journal[at : at + 8] == b"MJOURNL1":
         last, _, pages = struct.unpack_from("<III", journal, at + 44)
         yield at, 1 + pages, last
         at += (1 + pages) * PAGE

@@ -188,7 +188,6 @@ static void test_journal_is_found(void) {
     MUST(pm_heap_open(fixture_dir, PM_OPEN_EXISTING, false, &err) == PM_OK);
     CHECK_EQ(pm_heap_slot(1), 4096);
     CHECK(pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL);
-    CHECK(pm_heap.super->super.incompat & PM_INCOMPAT_LAPS);
     CHECK(pm_journal_opened.is == PM_JOURNAL_APPLIED && pm_journal_opened.commit.time != 0);
 }
 

@@ -26,7 +26,7 @@ int clock_gettime(clockid_t id, struct timespec *now) {
     return 0;
 }
 
-#define KIB 20u // the class of 1 KiB
+#define KIB 24u // the class of 1 KiB
 #define SLABS 8u
 #define PER (PM_SLAB_SIZE / 1024)
 #define PAGES_OF(slabs) ((slabs)*PM_SLAB_PAGES)

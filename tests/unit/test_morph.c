@@ -113,7 +113,7 @@ static void test_every_pair_of_classes(void) {
 // Which block each byte of the slab belongs to, against the rule written out here.
 static void test_find(void) {
     start();
-    unsigned from = 9, to = 14, keep = 30;
+    unsigned from = 10, to = 18, keep = 30;
     uint32_t slab = sparse_slab(from, keep);
     MUST(pm_morph(slab, 0, to));
     const struct pm_vslab *v = &pm_vslabs[slab];
@@ -137,13 +137,13 @@ static void test_find(void) {
 // Freed old blocks stay listed until enough of them have been freed.
 static void test_due(void) {
     start();
-    uint32_t slab = sparse_slab(9, 80);
+    uint32_t slab = sparse_slab(10, 80);
     struct pm_vslab *v = &pm_vslabs[slab];
-    MUST(pm_morph(slab, 0, 10));
+    MUST(pm_morph(slab, 0, 12));
     uint64_t before[PM_BITMAP_WORDS], after[PM_BITMAP_WORDS];
     struct pm_error err;
     unsigned old;
-    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 10, &old, before, &err), PM_OK);
+    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 12, &old, before, &err), PM_OK);
     for (unsigned i = 0; i < 9; i++) {
         CHECK(!pm_morph_is_due(v));
         pm_morph_free(slab, blocks[i]);
@@ -151,53 +151,53 @@ static void test_due(void) {
     CHECK(!pm_morph_is_due(v));
     pm_morph_free(slab, blocks[9]);
     CHECK(pm_morph_is_due(v));
-    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 10, &old, after, &err), PM_OK);
-    CHECK(memcmp(before, after, pm_slab_words(9) * 8) == 0);
+    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 12, &old, after, &err), PM_OK);
+    CHECK(memcmp(before, after, pm_slab_words(10) * 8) == 0);
     pm_morph_sync(slab);
     CHECK(!pm_morph_is_due(v) && v->old_listed == 70 && v->old_live == 70);
-    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 10, &old, after, &err), PM_OK);
-    CHECK(old == 9 && memcmp(after, pm_old_live(v), pm_slab_words(9) * 8) == 0);
+    CHECK_EQ(pm_morph_media_read(v->media_line, slab, 12, &old, after, &err), PM_OK);
+    CHECK(old == 10 && memcmp(after, pm_old_live(v), pm_slab_words(10) * 8) == 0);
 }
 
 // ---- which slab is chosen -----------------------------------------------------------------------
 
 static void test_the_longest_unused_first(void) {
     start();
-    sparse_slabs(20, 5, 3); // 64 blocks each
+    sparse_slabs(24, 5, 3); // 64 blocks each
     uint32_t number[5];
     for (unsigned s = 0; s < 5; s++)
         number[s] = pm_slab_of(kept[s][0]);
     good();
-    pm_arena_return(20, kept[0], 1); // so the first slab was used last
+    pm_arena_return(24, kept[0], 1); // so the first slab was used last
     void *p[4];
-    MUST(take(17, p, 1) == 1);
+    MUST(take(21, p, 1) == 1);
     CHECK_EQ(pm_slab_of(p[0]), number[1]);
-    MUST(take(18, p + 1, 1) == 1);
+    MUST(take(22, p + 1, 1) == 1);
     CHECK_EQ(pm_slab_of(p[1]), number[2]);
     good();
-    CHECK_EQ(pm_arenas[0].bin[20].slabs, 3);
-    CHECK_EQ(pm_arenas[0].bin[20].lodged_elsewhere, 6);
-    MUST(take(19, p + 2, 1) == 1);
-    MUST(take(16, p + 3, 1) == 1);
-    CHECK_EQ(pm_arenas[0].bin[20].slabs, 1); // one slab stays in the bin
+    CHECK_EQ(pm_arenas[0].bin[24].slabs, 3);
+    CHECK_EQ(pm_arenas[0].bin[24].lodged_elsewhere, 6);
+    MUST(take(23, p + 2, 1) == 1);
+    MUST(take(20, p + 3, 1) == 1);
+    CHECK_EQ(pm_arenas[0].bin[24].slabs, 1); // one slab stays in the bin
     uint64_t pages = pm_extent_stats().slab_pages;
-    MUST(take(15, p, 1) == 1);
+    MUST(take(19, p, 1) == 1);
     CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
     good();
 }
 
 static void test_not_above_the_threshold(void) {
     start();
-    sparse_slabs(20, 4, 26); // 26 of 64 blocks are more than 40%
+    sparse_slabs(24, 4, 26); // 26 of 64 blocks are more than 40%
     void *p;
     uint64_t pages = pm_extent_stats().slab_pages;
-    MUST(take(17, &p, 1) == 1);
+    MUST(take(21, &p, 1) == 1);
     CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
     for (unsigned s = 0; s < 4; s++)
-        pm_arena_return(20, kept[s] + 25, 1); // 25 of 64 are less
-    MUST(take(16, &p, 1) == 1);
+        pm_arena_return(24, kept[s] + 25, 1); // 25 of 64 are less
+    MUST(take(20, &p, 1) == 1);
     CHECK_EQ(pm_extent_stats().slab_pages, pages + 16);
-    CHECK_EQ(pm_arenas[0].bin[20].slabs, 3);
+    CHECK_EQ(pm_arenas[0].bin[24].slabs, 3);
     good();
 }
 
@@ -205,10 +205,10 @@ static void test_never_when_off(void) {
     pm_options_default();
     pm_options.morph.number = 0;
     fixture_new_heap();
-    sparse_slabs(20, 6, 2);
+    sparse_slabs(24, 6, 2);
     void *p;
-    MUST(take(17, &p, 1) == 1);
-    CHECK_EQ(pm_arenas[0].bin[20].slabs, 6);
+    MUST(take(21, &p, 1) == 1);
+    CHECK_EQ(pm_arenas[0].bin[24].slabs, 6);
     CHECK_EQ(pm_morph_counters.begun, 0);
     good();
 }
@@ -217,20 +217,20 @@ static void test_never_when_off(void) {
 static void test_empty_slab(void) {
     start();
     for (unsigned i = 0; i < 2; i++)
-        MUST(take(20, kept[i], 64) == 64);
+        MUST(take(24, kept[i], 64) == 64);
     uint32_t slab = pm_slab_of(kept[0][0]);
-    pm_arena_return(20, kept[0], 64);
-    pm_arena_return(20, kept[1], 63);
-    CHECK_EQ(pm_arenas[0].bin[20].empty, 1);
+    pm_arena_return(24, kept[0], 64);
+    pm_arena_return(24, kept[1], 63);
+    CHECK_EQ(pm_arenas[0].bin[24].empty, 1);
     good();
     void *p;
-    MUST(take(18, &p, 1) == 1);
+    MUST(take(22, &p, 1) == 1);
     good();
     CHECK_EQ(pm_slab_of(p), slab);
-    CHECK_EQ(pm_arenas[0].bin[20].empty, 0);
+    CHECK_EQ(pm_arenas[0].bin[24].empty, 0);
     CHECK_EQ(pm_vslabs[slab].old_class, 0);
     uint32_t line;
-    CHECK_EQ(pm_slab_media_class(slab, &line), 18);
+    CHECK_EQ(pm_slab_media_class(slab, &line), 22);
     CHECK_EQ(line, 0);
 }
 
@@ -238,32 +238,32 @@ static void test_empty_slab(void) {
 
 static void test_blocks_return_to_a_morphed_slab(void) {
     start();
-    sparse_slabs(20, 2, 5);
+    sparse_slabs(24, 2, 5);
     void *p[102], *q[102];
-    MUST(take(17, p, 60) == 60);
+    MUST(take(21, p, 60) == 60);
     uint32_t slab = pm_slab_of(p[0]);
     struct pm_vslab *v = &pm_vslabs[slab];
-    CHECK(v->size_class == 17 && v->old_class == 20 && v->old_live == 5);
+    CHECK(v->size_class == 21 && v->old_class == 24 && v->old_live == 5);
     unsigned which = pm_slab_of(kept[0][0]) == slab ? 0 : 1;
     good();
-    pm_arena_return(20, kept[which], 4); // blocks of class 20 in a slab of class 17
+    pm_arena_return(24, kept[which], 4); // blocks of class 24 in a slab of class 21
     CHECK_EQ(v->old_live, 1);
     good();
     unsigned left = v->free_count;
-    CHECK_EQ(take(17, q, left), left);
+    CHECK_EQ(take(21, q, left), left);
     CHECK(v->free_count == 0 && v->listed && v->old_listed == 5);
-    CHECK(pm_arena_fill(&pm_arenas[0], 17, q + left, 1) == 1 && pm_slab_of(q[left]) == slab);
+    CHECK(pm_arena_fill(&pm_arenas[0], 21, q + left, 1) == 1 && pm_slab_of(q[left]) == slab);
     CHECK_EQ(v->old_listed, 1);
     good();
-    pm_arena_return(17, p, 60);
-    pm_arena_return(17, q, left + 1);
-    CHECK_EQ(v->size_class, 17); // one old block keeps the slab from going back
+    pm_arena_return(21, p, 60);
+    pm_arena_return(21, q, left + 1);
+    CHECK_EQ(v->size_class, 21); // one old block keeps the slab from going back
     good();
     uint64_t pages = pm_extent_stats().slab_pages;
-    pm_arena_return(20, kept[which] + 4, 1);
+    pm_arena_return(24, kept[which] + 4, 1);
     CHECK(v->old_class == 0 && pm_slab_is_empty(v));
     CHECK_EQ(pm_extent_stats().slab_pages, pages); // kept: a bin may keep one empty slab
-    CHECK_EQ(pm_arenas[0].bin[20].lodged_elsewhere, 0);
+    CHECK_EQ(pm_arenas[0].bin[24].lodged_elsewhere, 0);
     good();
 }
 
@@ -274,20 +274,20 @@ static void test_cached_blocks(void) {
     struct pm_tcache *t = pm_tcache_create();
     MUST(t && t->arena == &pm_arenas[0]);
     pm_tcache = t;
-    sparse_slabs(20, 2, 6);
+    sparse_slabs(24, 2, 6);
     for (unsigned i = 0; i < 12; i++) {
         void *b = kept[i / 6][i % 6];
-        *pm_tag_at(b) = 20; // as malloc tags the blocks it hands out
+        *pm_tag_at(b) = 24; // as malloc tags the blocks it hands out
         CHECK(pm_tcache_push(t, b));
     }
     void *p[4];
-    MUST(take(17, p, 4) == 4);
+    MUST(take(21, p, 4) == 4);
     struct pm_vslab *v = &pm_vslabs[pm_slab_of(p[0])];
-    CHECK(v->old_class == 20 && v->old_live == 6);
+    CHECK(v->old_class == 24 && v->old_live == 6);
     unsigned inside = 0;
     for (unsigned i = 0; i < 12; i++) {
-        char *b = pm_tcache_pop(t, 20);
-        CHECK_EQ(*pm_tag_at(b), 20);
+        char *b = pm_tcache_pop(t, 24);
+        CHECK_EQ(*pm_tag_at(b), 24);
         memset(b, 77, 1024);
         inside += &pm_vslabs[pm_slab_of(b)] == v;
         for (unsigned k = 0; k < 4; k++)

@@ -20,9 +20,9 @@ static uint32_t morphed_slab;
 // new ones.
 static void make_morphed(void) {
     start();
-    sparse_slabs(20, 2, 5);
+    sparse_slabs(24, 2, 5);
     void *p[3];
-    MUST(take(17, p, 3) == 3);
+    MUST(take(21, p, 3) == 3);
     morphed_slab = pm_slab_of(p[0]);
     unsigned which = pm_slab_of(kept[0][0]) == morphed_slab ? 0 : 1;
     void **last = NULL;
@@ -68,7 +68,7 @@ static void test_recovery(void) {
     void **p = (void **)(uintptr_t)pm_heap_slot(0) - 9;
     uint32_t slab = pm_slab_of(p);
     const struct pm_vslab *v = &pm_vslabs[slab];
-    CHECK(v->size_class == 17 && v->old_class == 20 && v->old_live == 5 && v->untagged);
+    CHECK(v->size_class == 21 && v->old_class == 24 && v->old_live == 5 && v->untagged);
     for (unsigned i = 0; p; i++, p = p[1]) {
         CHECK_EQ(pm_usable_size(p), i < 5 ? 1024 : 640);
         if (i == 0)
@@ -159,14 +159,14 @@ static int adopt(uint32_t extent, struct pm_error *err) {
 
 static int adopt_again(struct pm_error *err) {
     uint32_t extent = pm_vslabs[morphed_slab].extent, line;
-    MUST(pm_slab_media_class(morphed_slab, &line) == 17);
-    pm_morph_media_give(line, morphed_slab, 20);
+    MUST(pm_slab_media_class(morphed_slab, &line) == 21);
+    pm_morph_media_give(line, morphed_slab, 24);
     struct pm_vslab was = pm_vslabs[morphed_slab];
     int status = adopt(extent, err);
     if (status != PM_OK) { // undo what it did before it failed
         pm_vslabs[morphed_slab] = was;
-        pm_morph_media_give(line, morphed_slab, 20);
-        pm_morph_media_claim(line, morphed_slab, 20);
+        pm_morph_media_give(line, morphed_slab, 24);
+        pm_morph_media_claim(line, morphed_slab, 24);
     }
     return status;
 }
@@ -199,47 +199,14 @@ static void test_damaged_tables(void) {
     CHECK_HAS(err.text, "truncated");
     pm_heap.shard[0].morph.size = length;
     // two slabs that name one index table
-    MUST(pm_slab_create(17, 0, 0));
-    pm_morph_media_claim(line, morphed_slab, 20);
+    MUST(pm_slab_create(21, 0, 0));
+    pm_morph_media_claim(line, morphed_slab, 24);
     CHECK_EQ(adopt(pm_vslabs[morphed_slab].extent, &err), PM_DAMAGE);
     CHECK_HAS(err.text, "overlaps another's");
     uint64_t now = media(morphed_slab)->current;
     media(morphed_slab)->current ^= 1ull << 26;
     CHECK_EQ(adopt(1, &err), PM_DAMAGE);
     media(morphed_slab)->current = now;
-}
-
-// A heap from before slabs could morph. It opens and works, and its slabs do not morph.
-static void make_old_heap(void) {
-    start();
-    void *p[10];
-    MUST(take(20, p, 10) == 10);
-    memset(p[0], 0, 1024);
-    pm_heap.super->slots.slot[0] = pm_slot_word(0, (uint64_t)(uintptr_t)p[0]);
-    media(pm_slab_of(p[0]))->current = 0;
-    struct pm_superblock *super = &pm_heap.super->super;
-    super->incompat = 0;
-    super->crc = pm_crc32c(0, super, offsetof(struct pm_superblock, crc));
-    MUST(unlinkat(pm_heap.dir_fd, "morph.0", 0) == 0);
-}
-
-static void test_heap_without_morphing(void) {
-    CHECK_EQ(in_child(make_old_heap), 0);
-    struct pm_recovery r;
-    struct pm_error err = {0};
-    pm_options_default();
-    pm_options.morph.number = PERCENT;
-    CHECK_EQ(pm_offline_open(fixture_dir, PM_OPEN_EXISTING, &err), PM_OK);
-    CHECK_EQ(pm_recover(&write_it, &r, &err), PM_OK);
-    CHECK_STR(err.text, "");
-    CHECK_EQ(r.live_objects, 1);
-    sparse_slabs(20, 4, 2);
-    void *p;
-    MUST(take(17, &p, 1) == 1);
-    CHECK_EQ(media(pm_slab_of(p))->current, 0);
-    CHECK_EQ(pm_morph_counters.begun, 0);
-    good();
-    CHECK(pm_close());
 }
 
 int main(void) {
@@ -249,6 +216,5 @@ int main(void) {
     RUN_CHILD(recovery_shortens_a_table);
     RUN_CHILD(trusted_bitmaps);
     RUN_CHILD(damaged_tables);
-    RUN_CHILD(heap_without_morphing);
     return CHECK_DONE();
 }

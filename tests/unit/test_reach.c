@@ -136,8 +136,6 @@ static void test_a_bin_in_use_keeps_its_last_slab(void) {
 
 static void test_another_arenas_slab_morphs(void) {
     start_at(NULL);
-    if (!pm_heap_morphs())
-        return;
     leave(1, CLS, 3, 5);
     in_use(1);
     uint64_t pages = pm_extent_stats().slab_pages;

@@ -102,8 +102,6 @@ static void test_memory_is_out(void) {
 // The slab morphs while blocks are in its set: there they are old blocks.
 static void test_a_slab_that_morphs(void) {
     start_at("4M");
-    if (!pm_heap_morphs())
-        return;
     unsigned per = pm_classes[CLS].blocks;
     MUST(fill(0, CLS, 3 * per) == 3 * per);
     pm_arena_return(CLS, got + per + 5, per - 5);

@@ -161,17 +161,17 @@ static void look_at_all(void) {
 static void test_empty_slabs_stay_an_interval(void) {
     start();
     pm_options.decay_ms.number = DECAY_MS;
-    struct pm_bin *bin = make_empty(20, 8);
+    struct pm_bin *bin = make_empty(24, 8);
     look_at_all();
     CHECK_EQ(bin->empty, 8);
     // Of 8, 3 are needed once in the interval: 5 go at its end.
     void *blocks[3 * PM_SLAB_BLOCKS_MAX];
-    unsigned count = 3 * pm_classes[20].blocks, got = 0;
+    unsigned count = 3 * pm_classes[24].blocks, got = 0;
     bin->idle = bin->empty;
     while (got < count)
-        got += pm_arena_fill(&pm_arenas[0], 20, blocks + got, count - got);
+        got += pm_arena_fill(&pm_arenas[0], 24, blocks + got, count - got);
     CHECK_EQ(bin->empty, 5);
-    pm_arena_return(20, blocks, count);
+    pm_arena_return(24, blocks, count);
     CHECK_EQ(bin->empty, 8);
     bin->looked_ms -= DECAY_MS;
     look_at_all();
@@ -189,11 +189,11 @@ static void test_empty_slabs_go_at_once_without_decay(void) {
     start();
     pm_options.decay_ms.number = 0;
     static void *blocks[8 * PM_SLAB_BLOCKS_MAX];
-    unsigned count = 8 * pm_classes[20].blocks, got = 0;
+    unsigned count = 8 * pm_classes[24].blocks, got = 0;
     while (got < count)
-        got += pm_arena_fill(&pm_arenas[0], 20, blocks + got, count - got);
-    pm_arena_return(20, blocks, count);
-    CHECK_EQ(pm_arenas[0].bin[20].empty, 1);
+        got += pm_arena_fill(&pm_arenas[0], 24, blocks + got, count - got);
+    pm_arena_return(24, blocks, count);
+    CHECK_EQ(pm_arenas[0].bin[24].empty, 1);
     CHECK_EQ(pm_extent_stats().slab_pages, 16);
 }
 
@@ -203,12 +203,12 @@ static void check_serving_others(const char *morph) {
     MUST(pm_option_set("PMALLOC_MORPH", morph, &err) == PM_OK);
     fixture_new_heap();
     pm_options.decay_ms.number = DECAY_MS;
-    struct pm_bin *bin = make_empty(20, 4), *other = &pm_arenas[0].bin[9];
+    struct pm_bin *bin = make_empty(24, 4), *other = &pm_arenas[0].bin[10];
     uint64_t pages = pm_extent_stats().slab_pages;
     void *blocks[PM_SLAB_BLOCKS_MAX];
     for (unsigned i = 0; i < 3; i++)
-        for (unsigned got = 0; got < pm_classes[9].blocks;)
-            got += pm_arena_fill(&pm_arenas[0], 9, blocks, pm_classes[9].blocks - got);
+        for (unsigned got = 0; got < pm_classes[10].blocks;)
+            got += pm_arena_fill(&pm_arenas[0], 10, blocks, pm_classes[10].blocks - got);
     CHECK_EQ(other->slabs, 3);
     CHECK_EQ(bin->slabs, 1); // its last one stays
     CHECK_EQ(pm_extent_stats().slab_pages, pages);
@@ -229,14 +229,14 @@ static void test_empty_slabs_are_found_when_memory_is_out(void) {
     fixture_new_heap();
     static void *blocks[64 * 4];
     unsigned got = 0, n;
-    while ((n = pm_arena_fill(&pm_arenas[0], 36, blocks + got, 4)) > 0)
+    while ((n = pm_arena_fill(&pm_arenas[0], 40, blocks + got, 4)) > 0)
         got += n;
-    pm_arena_return(36, blocks, got);
-    CHECK(pm_arenas[0].bin[36].empty > 8);
+    pm_arena_return(40, blocks, got);
+    CHECK(pm_arenas[0].bin[40].empty > 8);
     unsigned other = 0;
-    CHECK_EQ(pm_arena_fill(&pm_arenas[1], 35, blocks, 4), 0); // none morphs
+    CHECK_EQ(pm_arena_fill(&pm_arenas[1], 39, blocks, 4), 0); // none morphs
     CHECK(pm_take_back());
-    while (other < 64 * 3 && (n = pm_arena_fill(&pm_arenas[1], 35, blocks + other, 4)) > 0)
+    while (other < 64 * 3 && (n = pm_arena_fill(&pm_arenas[1], 39, blocks + other, 4)) > 0)
         other += n;
     CHECK_EQ(other, 64 * 3);
 }

@@ -251,8 +251,8 @@ static void test_an_orphan_within_a_trim(void) {
     void *got[400], *p = take(other, 9);
     CHECK(pm_tcache_push(other, p));
     mine->arena = other->arena;
-    CHECK(pm_stack_seize(&other->stack[9]));
-    pm_arena_return(9, other->slot[9], other->stack[9].n / 2);
+    CHECK(pm_stack_seize(&other->stack[10]));
+    pm_arena_return(10, other->slot[10], other->stack[10].n / 2);
     for (unsigned i = 0; i < 200; i++)
         got[i] = take(mine, 9);
     pm_tcache_orphans(mine);
@@ -287,11 +287,11 @@ static void test_a_thread_moves_to_another_node(void) {
     two_nodes();
     struct pm_tcache *first = pm_tcache = pm_tcache_create();
     CHECK(first->node == 0 && first->arena->node == 0);
-    void *p = pm_alloc_small(9);
+    void *p = pm_alloc_small(10);
     MUST(p && cached(first));
     pm_node_move(1);
     while (pm_tcache == first)
-        MUST(pm_alloc_small(20)); // a class that has to be refilled
+        MUST(pm_alloc_small(24)); // a class that has to be refilled
     struct pm_tcache *second = pm_tcache;
     CHECK(second->node == 1 && second->arena->node == 1 && first->parked);
     CHECK(!cached(first) && cached(second));
@@ -317,7 +317,7 @@ static void test_a_thread_moves_to_another_node(void) {
 static void test_deferred_frees_move_along(void) {
     two_nodes();
     struct pm_tcache *t = pm_tcache = pm_tcache_create();
-    void *p = pm_alloc_small(9);
+    void *p = pm_alloc_small(10);
     t->deferred[t->deferred_count++] = p;
     pm_node_move(1);
     struct pm_tcache *to = pm_tcache_follow(t);
@@ -345,10 +345,10 @@ static void test_out_of_memory(void) {
     fixture_new_heap();
     struct pm_tcache *t = pm_tcache_create();
     unsigned got = 0;
-    while (take(t, 20))
+    while (take(t, 24))
         got++;
-    CHECK_EQ(got, 64 * pm_classes[20].blocks);
-    CHECK(!pm_tcache_refill(t, 20));
+    CHECK_EQ(got, 64 * pm_classes[24].blocks);
+    CHECK(!pm_tcache_refill(t, 24));
 }
 
 int main(void) {
