@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+struct pm_lock pm_age_lock = PM_LOCK(PM_RANK_AGE);
+
 #define STEPS ((uint64_t)PM_DECAY_STEPS)
 #define FIXED 24 // fractional bits
 

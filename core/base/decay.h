@@ -12,6 +12,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lock.h"
+
+// Held by our own thread while it works, and by whoever holds all threads. A fork and the end of
+// the program take it first.
+extern struct pm_lock pm_age_lock;
+
 #define PM_DECAY_STEPS 200 // a decay time of 10 s makes intervals of 50 ms
 
 struct pm_decay {

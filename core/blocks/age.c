@@ -160,7 +160,6 @@ uint64_t pm_age_activity(void) {
 }
 
 _Atomic uint32_t pm_age_asleep;
-struct pm_lock pm_age_lock = PM_LOCK(PM_RANK_AGE);
 
 void pm_age_arm(void) {
     pm_lock(&pm_tcache_lock);

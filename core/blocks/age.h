@@ -36,9 +36,6 @@ uint64_t pm_age_punch(void);
 // A number that changes when blocks or extents were taken or returned, or when age did something.
 uint64_t pm_age_activity(void);
 
-// Held by that thread while it works. A fork and the end of the program take it first.
-extern struct pm_lock pm_age_lock;
-
 // A futex. 1: the thread of PMAlloc's sleeps until somebody asks for memory or returns some.
 extern _Atomic uint32_t pm_age_asleep;
 void pm_age_wake(void);

@@ -19,7 +19,6 @@
 #include "emptied.h"
 #include "feature.h"
 #include "file.h"
-#include "heap_open.h"
 #include "heap_space.h"
 #include "journal_files.h"
 #include "journal_part.h"

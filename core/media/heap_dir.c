@@ -116,20 +116,6 @@ static void unmake_files(void) {
     errno = saved;
 }
 
-static dev_t dir_dev;
-static ino_t dir_ino;
-
-static bool is_our_dir(int fd) { return pm_os_fd_is(fd, dir_dev, dir_ino); }
-
-void pm_dir_adopt(int fd) {
-    struct stat st;
-    if (fstat(fd, &st) == 0) {
-        dir_dev = st.st_dev;
-        dir_ino = st.st_ino;
-    }
-    pm_heap.dir_fd = fd;
-}
-
 static bool empty_dir(int fd, unsigned shards, uint64_t features) {
     // This one step makes the heap a remnant. So an interruption, or an unlink that fails, leaves
     // either the whole heap or a remnant.
@@ -142,26 +128,9 @@ bool pm_dir_empty(int fd) { return empty_dir(fd, PM_SHARDS, ~0ull); }
 
 void pm_dir_close(void) {
     pm_fixed_close();
-    if (is_our_dir(pm_heap.dir_fd)) // else the program has closed it, and may use its number
+    if (pm_dir_is_held()) // else the program has closed it, and may use its number
         pm_os_close(pm_heap.dir_fd);
     pm_heap.dir_fd = -1;
-}
-
-bool pm_dir_is_held(void) { return is_our_dir(pm_heap.dir_fd); }
-
-bool pm_dir_ready(void) {
-    if (pm_fixed_is_open() || pm_heap.nameless)
-        return false;
-    if (is_our_dir(pm_heap.dir_fd))
-        return true;
-    int fd = open(pm_heap.dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (!is_our_dir(fd)) {
-        if (fd >= 0)
-            close(fd);
-        return false;
-    }
-    pm_heap.dir_fd = pm_os_fd_high(fd);
-    return true;
 }
 
 static bool no_dir; // the heap lies on fixed media
@@ -172,8 +141,7 @@ static int check_dir(struct pm_error *err) {
         return PM_OK;
     if (fstat(pm_heap.dir_fd, &st) != 0)
         return pm_make_reason(err, ".");
-    dir_dev = st.st_dev;
-    dir_ino = st.st_ino;
+    pm_dir_note(&st);
     if (st.st_uid != geteuid())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s belongs to user %u, not to user %u; refusing to use it", pm_heap.dir,

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "dir_held.h"
 #include "heap.h"
 
 // Removes the heap's files and directory. The lock is held.
@@ -26,15 +27,6 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
 // allocate meanwhile.
 int pm_dir_name(const char *dir, struct pm_error *err);
 void pm_dir_close(void);
-// Makes sure that pm_heap.dir_fd is still the heap's directory, as pm_file_ready() does for files.
-// Call it before using a name in the directory: the program may have closed the descriptor and may
-// use its number for a file of its own. False: it has gone, or the heap has no names: it lies on a
-// fixed medium, or in unnamed files.
-bool pm_dir_ready(void);
-// Whether it is, as it stands.
-bool pm_dir_is_held(void);
-// From now on `fd` is the heap's directory.
-void pm_dir_adopt(int fd);
 // Whether the directory is what an interrupted making or removal leaves. It has no superblock, and
 // either no data or a superblock.new. Nothing that anybody could miss is in it.
 bool pm_dir_is_remnant(int fd);

@@ -12,8 +12,6 @@
 #include "process/entry.h"
 #include "settings.h"
 
-extern void (*GC_same_obj_print_proc)(void *, void *);
-
 #define FREED_KEPT 32768l // at most so much of what a thread frees counts against what it allocates
 
 // A pointer to the first byte after an object keeps it alive, if pointers into it do.
@@ -199,49 +197,8 @@ EXPORT char *GC_strndup(const char *text, size_t most) {
 }
 EXPORT char *GC_strdup(const char *text) { return text ? GC_strndup(text, SIZE_MAX - 1) : NULL; }
 
-// ---- what an address belongs to -----------------------------------------------------------------
+// ---- names that have nothing to do here --------------------------------------------------------
 
-EXPORT void *GC_base(void *p) {
-    struct pm_col_block b;
-    return pm_col_find(p, &b) ? b.base : NULL;
-}
-EXPORT int GC_is_heap_ptr(const void *p) {
-    struct pm_col_block b;
-    return pm_col_find(p, &b);
-}
-EXPORT size_t GC_size(const void *p) {
-    struct pm_col_block b;
-    return pm_col_find(p, &b) ? b.size : pm_usable_size((void *)(uintptr_t)p);
-}
-EXPORT int GC_get_kind_and_size(const void *p, size_t *size) {
-    struct pm_col_block b = {0};
-    pm_col_find(p, &b);
-    if (size)
-        *size = b.size;
-    return b.byte & PM_COL_KIND;
-}
-
-// All memory that the program can store to is looked at.
-EXPORT void *GC_is_visible(void *p) { return p; }
-EXPORT void *GC_is_valid_displacement(void *p) { return p; }
-
-EXPORT void *GC_same_obj(void *p, void *q) {
-    struct pm_col_block a = {0}, b = {0};
-    pm_col_find(p, &a);
-    pm_col_find(q, &b);
-    if (a.base != b.base)
-        GC_same_obj_print_proc(p, q);
-    return p;
-}
-EXPORT void *GC_pre_incr(void **p, ptrdiff_t by) {
-    *p = GC_same_obj((char *)*p + by, *p);
-    return *p;
-}
-EXPORT void *GC_post_incr(void **p, ptrdiff_t by) {
-    void *old = *p;
-    GC_pre_incr(p, by);
-    return old;
-}
 EXPORT void GC_end_stubborn_change(const void *p) { (void)p; }
 EXPORT void GC_change_stubborn(const void *p) { (void)p; }
 EXPORT void GC_ptr_store_and_dirty(void *p, const void *q) { *(const void **)p = q; }

@@ -54,21 +54,3 @@ EXPORT void GC_debug_free(void *p) { pm_gc_free(p); }
 EXPORT void GC_debug_change_stubborn(const void *p) { (void)p; }
 EXPORT void GC_debug_end_stubborn_change(const void *p) { (void)p; }
 EXPORT void GC_debug_ptr_store_and_dirty(void *p, const void *q) { *(const void **)p = q; }
-
-// ---- checks of gc.h -----------------------------------------------------------------------------
-
-static void fail_same(void *p, void *q) {
-    (void)p, (void)q;
-    pm_gc_abort("GC_same_obj test failed: the two pointers are into different objects");
-}
-static void fail_displacement(void *p) {
-    (void)p;
-    pm_gc_abort("GC_is_valid_displacement test failed");
-}
-static void fail_visible(void *p) {
-    (void)p;
-    pm_gc_abort("GC_is_visible test failed");
-}
-EXPORT void (*GC_same_obj_print_proc)(void *, void *) = fail_same;
-EXPORT void (*GC_is_valid_displacement_print_proc)(void *) = fail_displacement;
-EXPORT void (*GC_is_visible_print_proc)(void *) = fail_visible;

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/cancel.h"
+#include "base/decay.h"
 #include "base/options.h"
-#include "blocks/age.h"
 #include "blocks/alloc.h"
 #include "blocks/arena.h"
 #include "blocks/population.h"

@@ -11,6 +11,7 @@
 #include "base/bare_thread.h"
 #include "base/calls.h"
 #include "base/cancel.h"
+#include "base/decay.h"
 #include "base/options.h"
 #include "base/os.h"
 #include "base/thread_memory.h"

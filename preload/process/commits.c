@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "base/cancel.h"
+#include "base/decay.h"
 #include "base/options.h"
 #include "base/signal_stack.h"
 #include "base/threads.h"
-#include "blocks/age.h"
 #include "commit_bound.h"
 #include "commit_cost.h"
 #include "hold.h"

@@ -20,6 +20,7 @@
 #include "media/careful.h"
 #include "media/commit.h"
 #include "media/core_dump.h"
+#include "media/dir_held.h"
 #include "media/file.h"
 #include "media/fixed.h"
 #include "media/heap.h"

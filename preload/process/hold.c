@@ -8,6 +8,7 @@
 
 #include "base/calls.h"
 #include "base/cancel.h"
+#include "base/decay.h"
 #include "base/library.h"
 #include "base/lock.h"
 #include "base/proc.h"
@@ -16,7 +17,6 @@
 #include "base/tasks.h"
 #include "base/thread_list.h"
 #include "base/threads.h"
-#include "blocks/age.h"
 
 // ---- where a thread may wait --------------------------------------------------------------------
 

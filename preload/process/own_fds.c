@@ -8,10 +8,10 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/proc.h"
+#include "media/dir_held.h"
 #include "media/file.h"
 #include "media/fixed.h"
 #include "media/heap.h"
-#include "media/heap_dir.h"
 #include "media/work_copy.h"
 
 // Younger than the oldest headers that this is built with.

@@ -4,7 +4,7 @@
 
 #include <time.h>
 
-#include "blocks/age.h"
+#include "base/decay.h"
 #include "blocks/tcache.h"
 #include "media/adopt.h"
 #include "media/lanes.h"

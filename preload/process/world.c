@@ -14,11 +14,11 @@
 #include <unistd.h>
 
 #include "base/calls.h"
+#include "base/decay.h"
 #include "base/lock.h"
 #include "base/os.h"
 #include "base/tasks.h"
 #include "base/threads.h"
-#include "blocks/age.h"
 #include "hold.h"
 #include "media/heap.h"
 

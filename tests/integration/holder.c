@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "blocks/age.h"
+#include "base/decay.h"
 #include "process/hold.h"
 #include "process/phase.h"
 
