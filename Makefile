@@ -2,7 +2,7 @@
 # Copyright (c) 2026 The PMAlloc authors
 #
 # Plain GNU make. `make help` lists the targets. Sources are found by wildcard, so a new file in
-# core/, gc/, preload/, tools/ or tests/ needs no edit here. Variables worth setting:
+# core/, threads/, gc/, preload/, tools/ or tests/ needs no edit here. Variables worth setting:
 #   CC=clang BUILD=build-clang   CC=musl-gcc BUILD=build-musl
 #   CFLAGS=-O3   LTO=1   WERROR=   PREFIX= LIBDIR= DATADIR= DESTDIR=
 
@@ -83,13 +83,16 @@ print-inner-calls:
 
 # --- what there is -----------------------------------------------------------------------------
 
-core_objects = $(patsubst %.c,$(1)/obj/%.o,$(wildcard core/*/*.c gc/*/*.c preload/process/*.c))
+# All that a process or a tool is made of, without the names that take libc's and libgc's place.
+CORE_SOURCES := $(wildcard core/*/*.c core/*/*/*.c threads/*.c gc/*/*.c) \
+	$(filter-out preload/names/%,$(filter-out preload/boehm/%,$(wildcard preload/*/*.c)))
+core_objects = $(patsubst %.c,$(1)/obj/%.o,$(CORE_SOURCES))
 programs = $(patsubst %.c,$(1),$(notdir $(wildcard $(2))))
 
 CORE_OBJS := $(call core_objects,$(BUILD))
 ASAN_OBJS := $(call core_objects,$(BUILD)/asan)
 PRELOAD_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/names/*.c))
-TOOL_COMMON_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/common/*.c))
+TOOL_COMMON_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/*/*.c))
 TOOLS := $(if $(MUSL_KERNEL),,$(patsubst tools/%.c,$(BUILD)/%,$(wildcard tools/pmalloc-*.c)))
 APPS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/apps/*.c tests/vm/*.c))
 UNITS := $(patsubst tests/%.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
@@ -120,9 +123,9 @@ GC_LIB := $(if $(MUSL_KERNEL),,$(BUILD)/$(GC_DIR)/libpmalloc_gc.so)
 MAN1 := $(patsubst $(BUILD)/%,$(BUILD)/man/%.1,$(TOOLS))
 MAN7 := $(if $(filter %/pmalloc-run,$(TOOLS)),$(BUILD)/man/libpmalloc.7)
 PC := $(BUILD)/libpmalloc.pc
-FORMATTED := $(wildcard core/*/*.[ch] gc/*/*.[ch] preload/*.h preload/*/*.[ch] tools/*.[ch] \
-	tools/common/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c tests/bench/durable/*.c \
-	docs/examples/*.c)
+FORMATTED := $(wildcard core/*/*.[ch] core/*/*/*.[ch] threads/*.[ch] gc/*/*.[ch] preload/*.h \
+	preload/*/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c \
+	tests/bench/durable/*.c docs/examples/*.c)
 
 .PHONY: all help test test-fast unit unit-fast sanitize integration demo bench install uninstall \
 	clean installed-files dist deb \
@@ -312,7 +315,7 @@ FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
 FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,\
 	$(LIB_CFLAGS)) $(FUZZ_FLAGS)
 FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
-	$(wildcard core/*/*.c gc/*/*.c preload/process/*.c) \
+	$(CORE_SOURCES) \
 	$(addprefix tools/common/,census.c commit_print.c figures.c files.c info_json.c info_text.c \
 		json.c text.c))
 FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,\
@@ -324,8 +327,9 @@ FUZZ_BOUNDS = -timeout=20 -rss_limit_mb=2048
 CORPUS = tests/fuzz/corpus
 MEDIUM_CORPUS = tests/fuzz/corpus-medium
 # Backups need no heap, so nothing is wrapped.
-FUZZ_BACKUP_OBJS := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,$(wildcard core/base/*.c core/media/*.c) \
-	$(addprefix tools/common/,backup_kept.c backup_target.c backup_verify.c figures.c)) \
+FUZZ_BACKUP_OBJS := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
+	$(wildcard core/base/*.c core/media/*.c core/media/*/*.c threads/*.c) \
+	$(addprefix tools/backup/,backup_kept.c backup_target.c backup_verify.c) tools/common/figures.c) \
 	$(BUILD)/fuzz/obj/tests/fuzz/fuzz_backup.o
 BACKUP_FUZZER := $(BUILD)/fuzz/fuzz_backup
 BACKUP_CORPUS = tests/fuzz/corpus-backup
@@ -375,8 +379,9 @@ fuzz-medium: $(MEDIUM_FUZZER) ## the same for heaps on a fixed medium
 fuzz-backup: $(BACKUP_FUZZER) ## the same for forged backups
 	$(call look_for,$(BACKUP_FUZZER),backup-,96,$(BACKUP_CORPUS))
 
-COVERED = $(addprefix core/media/,heap_open.c heap_dir.c log.c log_chunks.c log_compact.c) \
-	core/media/close_record.c core/pages/extent_adopt.c gc/roots/root_table.c \
+COVERED = $(addprefix core/media/open/,heap_open.c heap_dir.c close_record.c) \
+	$(addprefix core/media/log/,log.c log_chunks.c log_compact.c) \
+	core/pages/extent_adopt.c gc/roots/root_table.c \
 	$(addprefix core/blocks/,slab.c population.c bitmaps.c verify.c) \
 	$(addprefix gc/recovery/,recover.c mark.c offline.c close.c)
 fuzz-coverage: $(COVERED) ## show which lines of opening and recovery the corpus reaches
@@ -508,7 +513,8 @@ check-style: ## fail if a line, a function or a file is too long, or lacks its S
 	$(PYTHON) scripts/check-style
 
 lint: format-check check-style check-layers check-abi ## run the checks and clang's static analyser
-	@for f in $(wildcard core/*/*.c gc/*/*.c preload/*/*.c tools/*.c tools/common/*.c); do \
+	@for f in $(CORE_SOURCES) \
+		$(wildcard preload/names/*.c preload/boehm/*.c tools/*.c tools/*/*.c); do \
 		$(CLANG) $(LIB_CFLAGS) --analyze --analyzer-output text -Xclang -analyzer-werror \
 			$$f || exit 1; \
 	done

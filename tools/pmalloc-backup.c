@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backup/backup_live.h"
+#include "backup/backup_round.h"
+#include "backup/backup_verify.h"
 #include "base/options.h"
-#include "common/backup_live.h"
-#include "common/backup_round.h"
-#include "common/backup_verify.h"
 #include "common/bad_read.h"
 #include "common/cli.h"
 #include "common/figures.h"

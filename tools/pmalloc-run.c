@@ -21,7 +21,7 @@
 #include "common/rooted.h"
 #include "common/target.h"
 #include "common/wrapper.h"
-#include "media/volume.h"
+#include "media/backing/volume.h"
 #include "roots/spec.h"
 
 enum { KEY_MAN_ENV = 256 };

@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A state machine as a table: the name of each state, and which states may follow it. Three headers
-// draw such machines and say what they are for: media/heap_state.h, process/phase.h and
-// process/fork.h.
+// draw such machines and say what they are for: media/heap_state.h, state/phase.h and
+// fork/fork.h.
 #ifndef PM_MACHINE_H
 #define PM_MACHINE_H
 

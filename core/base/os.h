@@ -86,7 +86,7 @@ bool pm_os_is_ending(pid_t pid);
 pid_t pm_os_proc_pid(void);
 // The id in /proc of the child that the calling thread forked last; 0: it cannot be found out.
 pid_t pm_os_newest_child(void);
-// The id of PMAlloc's own thread (preload/process/background.h); 0: there is none. The program does
+// The id of PMAlloc's own thread (preload/commit/background.h); 0: there is none. The program does
 // not know it, so whoever looks for the threads of the process leaves it out. The kernel stores it
 // (base/bare_thread.h).
 extern _Atomic uint32_t pm_os_own_thread;

@@ -13,7 +13,7 @@
 //
 // Time alone does nothing: some thread has to look. By default that is any thread at every 32nd of
 // its slow requests, and a thread that ends. So a process that asks for nothing keeps what it has.
-// Under PMALLOC_BACKGROUND=decay a thread of PMAlloc's looks (process/background.h). It sleeps
+// Under PMALLOC_BACKGROUND=decay a thread of PMAlloc's looks (commit/background.h). It sleeps
 // while there is nothing to wait for, and the next slow request wakes it.
 //
 // No function here is called with another lock held.

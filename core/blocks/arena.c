@@ -10,7 +10,7 @@
 #include "extent_cache.h"
 #include "holes.h"
 #include "kinds.h"
-#include "media/shard_nodes.h"
+#include "media/open/shard_nodes.h"
 #include "morph.h"
 #include "pinned.h"
 #include "reach.h"

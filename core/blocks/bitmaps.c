@@ -13,8 +13,8 @@
 #include "base/file_limit.h"
 #include "base/os.h"
 #include "base/os_file.h"
-#include "media/dir_held.h"
-#include "media/fixed.h"
+#include "media/backing/dir_held.h"
+#include "media/backing/fixed.h"
 #include "media/persist.h"
 
 // The `size_class` field of a population's record.

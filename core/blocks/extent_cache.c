@@ -5,9 +5,9 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
-#include "media/marks.h"
+#include "media/backing/marks.h"
+#include "media/open/shard_nodes.h"
 #include "media/persist.h"
-#include "media/shard_nodes.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"
 

@@ -161,7 +161,7 @@ static inline void pm_extent_cache_look_soon(struct pm_extent_cache *cache) {
 // Looks at the clock, and frees what has been cached for too long.
 void pm_extent_cache_look(struct pm_extent_cache *cache);
 // The cached path of free finds no block any more. pm_frees_watched has been set, or there is a
-// mark (media/marks.h).
+// mark (media/backing/marks.h).
 void pm_extent_caches_watch(void);
 // Makes the next free into each cache look.
 void pm_extent_caches_look_soon(void);

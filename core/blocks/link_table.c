@@ -4,9 +4,9 @@
 
 #include "base/crc.h"
 #include "base/own_memory.h"
+#include "media/backing/heap_space.h"
 #include "media/feature.h"
 #include "media/heap.h"
-#include "media/heap_space.h"
 #include "media/link_format.h"
 #include "media/persist.h"
 #include "media_lines.h"

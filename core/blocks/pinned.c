@@ -3,7 +3,7 @@
 #include "pinned.h"
 
 #include "base/bits.h"
-#include "media/lanes.h"
+#include "media/log/lanes.h"
 #include "media/persist.h"
 #include "media/pinned.h"
 #include "pinned_table.h"

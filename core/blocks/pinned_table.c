@@ -7,7 +7,7 @@
 #include "base/bits.h"
 #include "base/crc.h"
 #include "base/sizeclass.h"
-#include "media/lanes.h"
+#include "media/log/lanes.h"
 #include "media/persist.h"
 #include "media/pinned.h"
 #include "media_lines.h"

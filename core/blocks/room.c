@@ -7,9 +7,9 @@
 
 #include "base/options.h"
 #include "extent_cache.h"
-#include "media/fixed.h"
-#include "media/heap_space.h"
-#include "media/shard_nodes.h"
+#include "media/backing/fixed.h"
+#include "media/backing/heap_space.h"
+#include "media/open/shard_nodes.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_room.h"
 

@@ -3,8 +3,8 @@
 #include "tables.h"
 
 #include "arena.h"
-#include "media/range.h"
-#include "media/shard_make.h"
+#include "media/backing/range.h"
+#include "media/open/shard_make.h"
 #include "morph.h"
 #include "pages/extent.h"
 #include "pages/pagemap.h"

@@ -39,7 +39,7 @@
 
 #include "arena.h"
 #include "extent_cache.h"
-#include "media/shard_nodes.h"
+#include "media/open/shard_nodes.h"
 #include "pages/pagemap.h"
 
 #define PM_LIKELY(x) __builtin_expect(!!(x), 1)

@@ -7,7 +7,7 @@
 #include "extent_cache.h"
 #include "holes.h"
 #include "kinds.h"
-#include "media/log.h"
+#include "media/log/log.h"
 #include "morph.h"
 #include "morph_media.h"
 #include "pages/extent_adopt.h"

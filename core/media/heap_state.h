@@ -46,7 +46,7 @@
 //                             parted alone, for the clean close. In other states no thread.
 //
 // In SHARED the superblock is mapped at once, the other files after pm_heap_map(). A fork that
-// gives the child a heap copy (process/heap_copy.h) leaves the child SHARED: with other files, at
+// gives the child a heap copy (state/heap_copy.h) leaves the child SHARED: with other files, at
 // the same addresses. A page of a private mapping of heap.0 shows the file until it is stored to.
 // Therefore, in JOURNALED, PARTED, PRIVATE and BORROWED, space is released by mapping fresh memory,
 // never by dropping pages. A forked child of a process that has borrowed the heap has borrowed it,

@@ -43,7 +43,7 @@
 
 #include "base/lock.h"
 #include "media/heap.h"
-#include "media/log.h"
+#include "media/log/log.h"
 #include "media/persist.h"
 #include "pagemap.h"
 #include "shard_extents.h"

@@ -9,7 +9,7 @@
 #include "extent_entry.h"
 #include "free_extents.h"
 #include "frontier.h"
-#include "media/heap_space.h"
+#include "media/backing/heap_space.h"
 
 // Two entries stand for one start: a crash came between the new entry of a resize and the end of
 // its old one (extent_entry.c). The longer one counts. False: it cannot be that, because another

@@ -3,7 +3,7 @@
 #include "extent_empty.h"
 
 #include "base/cancel.h"
-#include "media/heap_empty.h"
+#include "media/backing/heap_empty.h"
 
 // The extent that holds the page; 0: there is none. From the page downward to the first one that
 // the page map names.

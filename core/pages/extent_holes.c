@@ -5,7 +5,7 @@
 #include "extent_take.h"
 #include "free_extents.h"
 #include "frontier.h"
-#include "media/heap_space.h"
+#include "media/backing/heap_space.h"
 
 // A run of neighbouring pages.
 struct run {

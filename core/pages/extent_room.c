@@ -3,7 +3,7 @@
 #include "extent_room.h"
 
 #include "extent_resize.h"
-#include "media/heap_space.h"
+#include "media/backing/heap_space.h"
 
 // As for a huge block: the file system has promised the space.
 static bool empty(struct pm_shard *s, struct pm_extent *e, uint64_t used) {

@@ -7,8 +7,8 @@
 #include "extent_entry.h"
 #include "free_extents.h"
 #include "frontier.h"
-#include "media/heap_space.h"
-#include "media/shard_make.h"
+#include "media/backing/heap_space.h"
+#include "media/open/shard_make.h"
 
 // Space is allocated on the file system in steps of at least and at most so many pages.
 #define STEP_SHARE 8u // of the pages in use

@@ -7,8 +7,8 @@
 
 #include "base/options.h"
 #include "extent_take.h"
-#include "media/fixed.h"
-#include "media/heap_space.h"
+#include "media/backing/fixed.h"
+#include "media/backing/heap_space.h"
 #include "media/persist.h"
 
 // Up to here stores are faster than a fault for each page, if most of them will be touched. libc

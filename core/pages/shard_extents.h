@@ -12,7 +12,7 @@
 #include "base/decay.h"
 #include "base/lazy_table.h"
 #include "media/heap.h"
-#include "media/log_entry.h"
+#include "media/log/log_entry.h"
 
 // Up to 7 pages there is one list for each length; above, eight lists for each doubling of it.
 #define PM_SIZE_LISTS 224

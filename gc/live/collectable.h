@@ -22,7 +22,7 @@
 // sweep holds. The sweep ends before the next marking.
 //
 // Writers: the thread that hands the block out or frees it; the collector. Threads are held only
-// outside this library (preload/process/hold.c), so that no thread is between a block and its byte.
+// outside this library (threads/hold.c), so that no thread is between a block and its byte.
 #ifndef PM_COLLECTABLE_H
 #define PM_COLLECTABLE_H
 

@@ -8,7 +8,7 @@
 #include "base/bare_thread.h"
 #include "base/lock.h"
 #include "base/nodes.h"
-#include "base/thread_memory.h"
+#include "threads/thread_memory.h"
 
 #define STACK_BYTES ((size_t)64 << 10)
 

@@ -7,7 +7,7 @@
 #include "blocks/arena.h"
 #include "helpers.h"
 #include "marking/behind.h"
-#include "media/marks.h"
+#include "media/backing/marks.h"
 #include "media/own_pages.h"
 
 #define PIECE ((uint64_t)1 << 20) // of longer ranges it is asked which parts hold data

@@ -9,9 +9,9 @@
 #include "kept.h"
 #include "mark.h"
 #include "mark_index.h"
-#include "media/file_at.h"
+#include "media/backing/file_at.h"
+#include "media/backing/snapshot.h"
 #include "media/heap.h"
-#include "media/snapshot.h"
 #include "pages/extent_take.h"
 #include "roots/root_table.h"
 

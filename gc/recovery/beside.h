@@ -3,8 +3,8 @@
 //
 // PMALLOC_COLLECT=background: a collection beside the program, of what was garbage when it started.
 //
-//   start          keeps everything, as `later` does; takes a snapshot (media/snapshot.h) of the
-//                  heap as the crash left it, T0; remembers what lies where; scans the roots
+//   start          keeps everything, as `later` does; takes a snapshot (media/backing/snapshot.h)
+//                  of the heap as the crash left it, T0; remembers what lies where; scans the roots
 //   marking        reads the snapshot only. The program and its commits go on
 //   sweeping       frees each old block that is not marked, as free() would
 //

@@ -3,10 +3,10 @@
 #include "close.h"
 
 #include "blocks/bitmaps.h"
-#include "media/close_record.h"
-#include "media/heap_dir.h"
-#include "media/heap_open.h"
-#include "media/log.h"
+#include "media/log/log.h"
+#include "media/open/close_record.h"
+#include "media/open/heap_dir.h"
+#include "media/open/heap_open.h"
 #include "roots/root_table.h"
 
 static bool vouch(bool empty, const uint32_t *images_crc) {

@@ -17,8 +17,8 @@
 #include "marking/behind.h"
 #include "marking/crew.h"
 #include "marking/forms.h"
-#include "media/heap_space.h"
-#include "media/snapshot.h"
+#include "media/backing/heap_space.h"
+#include "media/backing/snapshot.h"
 #include "pages/extent.h"
 #include "workers.h"
 

@@ -11,7 +11,7 @@
 #include "blocks/pinned.h"
 #include "blocks/population.h"
 #include "marking/forms.h"
-#include "media/snapshot.h"
+#include "media/backing/snapshot.h"
 #include "pages/extent.h"
 
 struct pm_mark_index pm_marks;

@@ -9,8 +9,8 @@
 
 #include "base/os.h"
 #include "blocks/tables.h"
-#include "media/heap_open.h"
-#include "media/heap_patient.h"
+#include "media/open/heap_open.h"
+#include "media/open/heap_patient.h"
 
 static int say_busy(struct pm_error *err, const char *dir) {
     pid_t pid = pm_heap.busy_pid;

@@ -6,7 +6,7 @@
 //   1 lock, superblock, geometry              pm_heap_open, pm_heap_map
 //   2 read the log and the slab headers, make extents and vslabs of them, check them
 //   3 make the data that a killed process stored durable, then the state word "dirty"
-//   4 finish what was published (media/lanes.h); make the gaps free extents, finish a resize
+//   4 finish what was published (media/log/lanes.h); make the gaps free extents, finish a resize
 //   5 mark in parallel from the roots         mark.h
 //     clear the links of what is not marked   links.h
 //   6 sweep: free what is not marked; the log is made durable once, for all of it

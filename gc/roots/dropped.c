@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "media/file.h"
+#include "media/backing/file.h"
 #include "media/heap.h"
 #include "root_media.h"
 #include "root_table.h"

@@ -10,13 +10,13 @@
 #include <sys/mman.h>
 
 #include "base/crc.h"
-#include "media/file.h"
+#include "media/backing/file.h"
+#include "media/backing/heap_space.h"
+#include "media/backing/view.h"
+#include "media/commit/journal_over.h"
 #include "media/heap.h"
-#include "media/heap_open.h"
-#include "media/heap_space.h"
-#include "media/journal_over.h"
+#include "media/open/heap_open.h"
 #include "media/persist.h"
-#include "media/view.h"
 #include "root_media.h"
 #include "spec.h"
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/crc.h"
-#include "media/file.h"
+#include "media/backing/file.h"
 #include "media/heap.h"
-#include "media/lanes.h"
+#include "media/log/lanes.h"
 #include "media/persist.h"
 #include "root_media.h"
 #include "root_table.h"

@@ -9,9 +9,9 @@
 #include "boehm.h"
 #include "live/sweep.h"
 #include "live/trace.h"
-#include "process/hold.h"
 #include "process/start.h"
 #include "settings.h"
+#include "threads/hold.h"
 
 static void forked(void) { pm_gc_unlock(); }
 

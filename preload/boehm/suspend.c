@@ -8,8 +8,8 @@
 //
 //   0   it runs    ASKED   it is to rest    RESTS   it waits; the word is the futex
 //
-// The wait is a call that holds know (base/calls.h), so collections and commits need no answer of
-// the thread's. What it had in its registers lies on its stack, where the collector looks.
+// The wait is a call that holds know (threads/calls.h), so collections and commits need no answer
+// of the thread's. What it had in its registers lies on its stack, where the collector looks.
 #include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -17,13 +17,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/calls.h"
 #include "base/lock.h"
-#include "base/tasks.h"
 #include "boehm.h"
 #include "notes.h"
-#include "process/hold.h"
 #include "suspend.h"
+#include "threads/calls.h"
+#include "threads/hold.h"
+#include "threads/tasks.h"
 
 enum { ASKED = 1, RESTS = 2 };
 

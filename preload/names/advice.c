@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Calls on mapped memory. What reaches into the heap goes to process/advice.h; all else goes to the
+// Calls on mapped memory. What reaches into the heap goes to state/advice.h; all else goes to the
 // kernel, as in libc. syscall() has these calls by their numbers (raw_calls.c).
 #include <errno.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include "base/bare_thread.h"
 #include "export.h"
 #include "media/outside.h"
-#include "process/advice.h"
+#include "state/advice.h"
 
 #define NR_MSEAL 462 // younger than the oldest headers that this is built with
 #define FIXED 2      // MREMAP_FIXED

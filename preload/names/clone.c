@@ -16,11 +16,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/calls.h"
+#include "commit/triggers.h"
 #include "export.h"
+#include "fork/fork.h"
 #include "next.h"
-#include "process/fork.h"
-#include "process/triggers.h"
+#include "threads/calls.h"
 
 typedef int child_fn(void *);
 

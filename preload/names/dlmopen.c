@@ -16,7 +16,7 @@
 
 #include "base/message.h"
 #include "export.h"
-#include "process/fork.h"
+#include "fork/fork.h"
 
 #ifdef LM_ID_NEWLM // musl has no such thing
 

@@ -16,17 +16,17 @@
 
 #include "base/library.h"
 #include "base/message.h"
-#include "base/postpone.h"
+#include "commit/background.h"
 #include "export.h"
+#include "fork/fork.h"
 #include "locks.h"
 #include "marker.h"
 #include "own_names.h"
 #include "pmalloc.h"
-#include "process/background.h"
-#include "process/fork.h"
 #include "process/start.h"
 #include "statics.h"
 #include "streams.h"
+#include "threads/postpone.h"
 
 #ifdef __GLIBC__
 // If a program is linked to a fixed address and takes the address of malloc, it gets the address of

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// libc's functions that execute another program. The signal of a hold (base/threads.h) must not be
-// pending then: the new program has no handler for it, and it would end that. So no hold is under
-// way while a thread executes, and none begins. Under PMALLOC_COMMIT=output what the new
+// libc's functions that execute another program. The signal of a hold (threads/threads.h) must not
+// be pending then: the new program has no handler for it, and it would end that. So no hold is
+// under way while a thread executes, and none begins. Under PMALLOC_COMMIT=output what the new
 // program is told comes after a commit.
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,11 +12,11 @@
 #include <stddef.h>
 #include <unistd.h>
 
-#include "base/calls.h"
 #include "base/own_limit.h"
-#include "base/threads.h"
+#include "commit/triggers.h"
 #include "export.h"
-#include "process/triggers.h"
+#include "threads/calls.h"
+#include "threads/threads.h"
 
 typedef char *const *list;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// sigaction() and its kin: the kernel gets pm_postponing() (base/postpone.h) in the place of a
+// sigaction() and its kin: the kernel gets pm_postponing() (threads/postpone.h) in the place of a
 // handler of the program's. The program sees its own handler, whatever it asks.
 //
 // The handler is noted before the kernel knows of it, and is not forgotten when the signal gets its
 // default: a handler may just begin. To the kernel the default of SIGSEGV may be pm_stray_fault()
-// (process/stray.h), which the program does not see either. In a child that shares this memory, or
+// (fork/stray.h), which the program does not see either. In a child that shares this memory, or
 // has a copy of it without the fork handlers, handlers go to the kernel as they are.
 #include "handlers.h"
 
@@ -18,13 +18,13 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 
-#include "base/action.h"
 #include "base/bare_thread.h"
-#include "base/postpone.h"
 #include "base/signal_stack.h"
 #include "export.h"
+#include "fork/stray.h"
 #include "next.h"
-#include "process/stray.h"
+#include "threads/action.h"
+#include "threads/postpone.h"
 
 #define SIGNALS 64
 

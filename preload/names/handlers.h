@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "base/action.h"
+#include "threads/action.h"
 
 // The system call rt_sigaction, as the program makes it. Negative error.
 long pm_handlers_syscall(long number, const struct pm_action *to, struct pm_action *was,

@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/action.h"
 #include "base/bare_thread.h"
-#include "base/threads.h"
+#include "threads/action.h"
+#include "threads/threads.h"
 
 #define ERRORS 4096ul // the kernel returns an error as a number from -4095 to -1
 

@@ -19,13 +19,13 @@
 #include <threads.h>
 #include <time.h>
 
-#include "base/calls.h"
 #include "base/message.h"
+#include "commit/triggers.h"
 #include "export.h"
 #include "lock_state.h"
 #include "locks.h"
 #include "media/adopt.h"
-#include "process/triggers.h"
+#include "threads/calls.h"
 
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
@@ -131,7 +131,7 @@ typedef const struct timespec *until;
     X(void, cnd_destroy, cond, (cnd_t *o), (o))                                                    \
     X(void, call_once, once, (once_flag *o, void (*run)(void)), (o, run))
 
-// Waits for what another thread does, which are a reason for a commit (process/triggers.h). To wait
+// Waits for what another thread does, which are a reason for a commit (commit/triggers.h). To wait
 // for a lock is none: the thread is in the middle of something.
 #define CONDITION .memory = {{(void *)o, sizeof *o}, {(void *)m, sizeof *m}}
 #define WAITS(X)                                                                                   \

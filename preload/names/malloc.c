@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "blocks/stats.h"
+#include "commit/commit_cost.h"
 #include "export.h"
 #include "marker.h"
-#include "process/commit_cost.h"
 #include "process/entry.h"
 #include "process/start.h"
 

@@ -10,9 +10,9 @@
 #include "base/file_limit.h"
 #include "base/os.h"
 #include "base/own_limit.h"
+#include "commit/background.h"
 #include "export.h"
 #include "media/heap.h"
-#include "process/background.h"
 #include "process/entry.h"
 
 // Beside glibc's header, which gives the parameters of some of these a type of their own.

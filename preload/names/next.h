@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 
-// `known` keeps it. May allocate the first time, so a call is put on record (base/calls.h)
+// `known` keeps it. May allocate the first time, so a call is put on record (threads/calls.h)
 // afterwards. NULL: there is none; errno is ENOSYS.
 static inline void *pm_next(_Atomic(void *) *known, const char *name) {
     void *next = atomic_load_explicit(known, memory_order_relaxed);

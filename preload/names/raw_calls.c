@@ -22,18 +22,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/calls.h"
 #include "base/signal_stack.h"
-#include "base/threads.h"
+#include "commit/kernel_stores.h"
+#include "commit/triggers.h"
 #include "export.h"
 #include "filters.h"
+#include "fork/fork.h"
 #include "handlers.h"
 #include "next.h"
-#include "process/advice.h"
-#include "process/fork.h"
-#include "process/kernel_stores.h"
 #include "process/own_fds.h"
-#include "process/triggers.h"
+#include "state/advice.h"
+#include "threads/calls.h"
+#include "threads/threads.h"
 
 // Younger than the oldest headers that this is built with.
 #define NR_FUTEX_WAITV 449

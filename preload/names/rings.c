@@ -14,9 +14,9 @@
 #include <stddef.h>
 #include <time.h>
 
-#include "base/calls.h"
+#include "commit/triggers.h"
 #include "export.h"
-#include "process/triggers.h"
+#include "threads/calls.h"
 
 struct io_event {
     unsigned long long words[4];

@@ -2,10 +2,10 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The calls of libc that tell another process something and do not sleep, by their names, for
-// PMALLOC_COMMIT=output (process/triggers.h). Those that may sleep are in waits.c.
+// PMALLOC_COMMIT=output (commit/triggers.h). Those that may sleep are in waits.c.
 //
 // A started program is told something by its arguments, its environment and its files. What it says
-// itself is of what was committed before. A fork comes to process/fork.c, an exec to execs.c.
+// itself is of what was committed before. A fork comes to fork/fork.c, an exec to execs.c.
 #include <aio.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,10 +21,10 @@
 #include <syslog.h>
 #include <unistd.h>
 
-#include "base/calls.h"
+#include "commit/triggers.h"
 #include "export.h"
 #include "next.h"
-#include "process/triggers.h"
+#include "threads/calls.h"
 
 typedef size_t len;
 typedef char *const *list;

@@ -19,8 +19,8 @@
 
 #include "export.h"
 #include "media/format.h"
-#include "process/phase.h"
 #include "process/start.h"
+#include "state/phase.h"
 
 typedef void destructor(void *object);
 typedef int register_fn(destructor *, void *object, void *dso);

@@ -24,9 +24,9 @@
 
 #include "base/geometry.h"
 #include "base/message.h"
+#include "commit/commits.h"
+#include "commit/triggers.h"
 #include "export.h"
-#include "process/commits.h"
-#include "process/triggers.h"
 
 static void say_not_covered(void) {
     pm_say("PMALLOC_COMMIT=%s: what the program %s by stdio is not covered: this libc's streams "

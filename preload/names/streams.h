@@ -3,7 +3,7 @@
 #ifndef PM_STREAMS_H
 #define PM_STREAMS_H
 
-// From here on libc's streams tell process/triggers.h of what they read and write. Called before
+// From here on libc's streams tell commit/triggers.h of what they read and write. Called before
 // main. Says so if it cannot be done.
 void pm_streams_cover(void);
 

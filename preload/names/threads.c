@@ -3,7 +3,7 @@
 //
 // pthread_create() and thrd_create(). Where threads may be held or stopped, a new thread gets a
 // stack for signals first (base/signal_stack.h). It gives it back when it ends, in whatever way. In
-// commit mode it is also put on our own record (base/thread_list.h), for where /proc cannot list
+// commit mode it is also put on our own record (threads/thread_list.h), for where /proc cannot list
 // it.
 #include <errno.h>
 #include <pthread.h>
@@ -12,13 +12,13 @@
 #include <stdint.h>
 #include <threads.h>
 
-#include "base/calls.h"
 #include "base/signal_stack.h"
-#include "base/thread_list.h"
 #include "export.h"
 #include "media/heap.h"
 #include "media/outside.h"
 #include "next.h"
+#include "threads/calls.h"
+#include "threads/thread_list.h"
 
 typedef void *posix_fn(void *);
 typedef int c11_fn(void *);

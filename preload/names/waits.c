@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The calls of libc that may sleep, by their names. Each is recorded while it lasts (base/calls.h),
-// so that a hold leaves the thread asleep. Here are those that a signal would not leave alone:
+// The calls of libc that may sleep, by their names. Each is recorded while it lasts
+// (threads/calls.h), so that a hold leaves the thread asleep. Here are those that a signal would
+// not leave alone:
 //
 //   ends with EINTR     poll, select, epoll_wait, sleeps, semaphores, message queues, signal waits,
 //                       and sockets with a timeout
@@ -30,13 +31,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/calls.h"
-#include "base/postpone.h"
+#include "commit/kernel_stores.h"
+#include "commit/triggers.h"
 #include "export.h"
 #include "next.h"
-#include "process/kernel_stores.h"
-#include "process/replaced.h"
-#include "process/triggers.h"
+#include "state/replaced.h"
+#include "threads/calls.h"
+#include "threads/postpone.h"
 
 typedef const struct timespec *until;
 typedef const sigset_t *mask;

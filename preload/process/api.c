@@ -13,7 +13,7 @@
 #include "blocks/arena.h"
 #include "blocks/population.h"
 #include "choose_name.h"
-#include "commits.h"
+#include "commit/commits.h"
 #include "entry.h"
 #include "export.h"
 #include "media/heap.h"

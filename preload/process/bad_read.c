@@ -10,7 +10,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "media/file_at.h"
+#include "media/backing/file_at.h"
 
 static struct sigaction before;
 static bool blocked;   // the signal was, so a fault would have ended the process unheard

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/options.h"
-#include "media/fixed.h"
+#include "media/backing/fixed.h"
 #include "media/full.h"
 #include "media/heap.h"
 

@@ -21,12 +21,12 @@
 
 #include "base/options.h"
 #include "base/os.h"
+#include "media/backing/volume.h"
 #include "media/heap.h"
-#include "media/heap_dir.h"
 #include "media/heap_files.h"
-#include "media/heap_open.h"
-#include "media/heap_patient.h"
-#include "media/volume.h"
+#include "media/open/heap_dir.h"
+#include "media/open/heap_open.h"
+#include "media/open/heap_patient.h"
 #include "roots/program.h"
 
 #define DEFAULT_ROOM ((uint64_t)256 << 20)

@@ -12,8 +12,8 @@
 #include "base/cancel.h"
 #include "base/os.h"
 #include "media/heap.h"
-#include "media/heap_dir.h"
-#include "phase.h"
+#include "media/open/heap_dir.h"
+#include "state/phase.h"
 
 int pm_choose_program(char *name, size_t size, struct pm_error *err) {
     if (pm_os_program_name(name, size))

@@ -13,8 +13,8 @@
 #include "base/os_file.h"
 #include "choose_tidy.h"
 #include "media/heap.h"
-#include "media/heap_dir.h"
-#include "media/heap_open.h"
+#include "media/open/heap_dir.h"
+#include "media/open/heap_open.h"
 
 // The nth heap's name in a directory buffer that the kernel has filled, or NULL. *count becomes the
 // number of names looked at.

@@ -15,7 +15,7 @@
 #include "blocks/room.h"
 #include "blocks/take_back.h"
 #include "bus.h"
-#include "media/marks.h"
+#include "media/backing/marks.h"
 #include "media/persist.h"
 #include "pages/extent.h"
 #include "pages/frontier.h"

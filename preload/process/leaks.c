@@ -8,9 +8,9 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "base/own_memory.h"
-#include "hold.h"
 #include "live/leaks_door.h"
 #include "stacks.h"
+#include "threads/hold.h"
 #include "world.h"
 
 // By site, where stacks are recorded.

@@ -10,8 +10,8 @@
 #include "base/own_memory.h"
 #include "leaks.h"
 #include "live/leaks_door.h"
-#include "phase.h"
 #include "stacks.h"
+#include "state/phase.h"
 #include "world.h"
 
 _Static_assert(PM_LEAKS_SITE_ROOM == PM_STACKS && PM_LEAK_FRAMES == PM_STACK_FRAMES, "one size");

@@ -9,15 +9,15 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "background.h"
 #include "base/message.h"
-#include "base/threads.h"
+#include "commit/background.h"
+#include "fork/private.h"
 #include "media/heap.h"
-#include "media/heap_open.h"
-#include "phase.h"
-#include "private.h"
+#include "media/open/heap_open.h"
 #include "sandbox.h"
 #include "start.h"
+#include "state/phase.h"
+#include "threads/threads.h"
 
 static bool is_ours(void) {
     return pm_process_opened_by_call() && pm_phase() == PM_RUNNING && pm_heap_on_media() &&

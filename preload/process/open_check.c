@@ -19,7 +19,7 @@
 #include "base/os.h"
 #include "blocks/tables.h"
 #include "media/heap.h"
-#include "media/heap_open.h"
+#include "media/open/heap_open.h"
 #include "recovery/recover.h"
 #include "roots/root_table.h"
 

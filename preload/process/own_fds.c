@@ -8,11 +8,11 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/proc.h"
-#include "media/dir_held.h"
-#include "media/file.h"
-#include "media/fixed.h"
+#include "media/backing/dir_held.h"
+#include "media/backing/file.h"
+#include "media/backing/fixed.h"
+#include "media/backing/work_copy.h"
 #include "media/heap.h"
-#include "media/work_copy.h"
 
 // Younger than the oldest headers that this is built with.
 #define NR_CLOSE_RANGE 436

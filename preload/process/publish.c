@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // pmalloc.h: several changes at once. An element is volatile and says what is to be done; only the
-// stores of a publish reach media (media/lanes.h). No pointer on media reaches a reserved block
+// stores of a publish reach media (media/log/lanes.h). No pointer on media reaches a reserved block
 // before them, and none reaches a deferred free after them. So recovery frees both by itself, and
 // neither is noted on media.
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "entry.h"
 #include "export.h"
 #include "media/heap.h"
-#include "media/lanes.h"
+#include "media/log/lanes.h"
 #include "media/persist.h"
 #include "media/pinned.h"
 #include "pmalloc.h"

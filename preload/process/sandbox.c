@@ -9,24 +9,24 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "background.h"
-#include "base/calls.h"
-#include "base/filter.h"
 #include "base/message.h"
-#include "base/postpone.h"
 #include "base/proc.h"
 #include "bus.h"
-#include "commits.h"
+#include "commit/background.h"
+#include "commit/commits.h"
+#include "commit/triggers.h"
 #include "entry.h"
-#include "fork_trap.h"
+#include "fork/fork_trap.h"
 #include "live/helpers.h"
 #include "media/heap.h"
-#include "media/heap_open.h"
+#include "media/open/heap_open.h"
 #include "media/outside.h"
-#include "phase.h"
-#include "removed.h"
 #include "start.h"
-#include "triggers.h"
+#include "state/phase.h"
+#include "state/removed.h"
+#include "threads/calls.h"
+#include "threads/filter.h"
+#include "threads/postpone.h"
 
 // ---- what we need -------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ static const struct need ends[] = {
     CALL(pwrite64),     CALL(mmap),         CALL(munmap),         CALL(madvise),  CALL(munlockall),
     CALL(futex),        CALL(gettid),       CALL(getpid),         CALL(unlinkat), FSTAT};
 
-// What is done only where /proc is not seen (base/proc.h, base/tasks.h), or spares a look there.
+// What is done only where /proc is not seen (base/proc.h, threads/tasks.h), or spares a look there.
 static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(kcmp)};
 
 // A heap whose files were removed is written again (removed.h).
@@ -101,7 +101,7 @@ static const struct need helpers[] = {CALL(clone),
 // A fork that is trapped (fork_trap.h).
 static const struct need traps[] = {CALL(prctl), CALL(arch_prctl), CALL(sigaltstack),
                                     CALL(rt_sigaction), CALL(rt_sigreturn)};
-// A signal that arrives in a slow path (base/postpone.h).
+// A signal that arrives in a slow path (threads/postpone.h).
 static const struct need postpones[] = {CALL(rt_sigprocmask), CALL(rt_sigaction),
                                         CALL(getpid),         CALL(gettid),
                                         CALL(tgkill),         CALL(rt_tgsigqueueinfo)};

@@ -13,7 +13,7 @@
 //
 //   the trap of a fork needs        forks are made without it (fork_trap.h); no line says that
 //
-//   a postponed handler needs        handlers run at once (base/postpone.h); no line says that
+//   a postponed handler needs        handlers run at once (threads/postpone.h); no line says that
 //   threads need that help to mark   the live collector marks in the thread that collects alone;
 //                                   no line says that
 //

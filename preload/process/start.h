@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 #include "blocks/tcache.h"
-#include "phase.h"
 #include "recovery/recover.h"
+#include "state/phase.h"
 
 // The route of a request from a thread that had no cache.
 enum pm_route {

@@ -11,14 +11,14 @@
 #include <unistd.h>
 
 #include "base/options.h"
-#include "media/commit.h"
+#include "media/backing/work_copy.h"
+#include "media/commit/commit.h"
+#include "media/commit/journal_files.h"
 #include "media/heap.h"
-#include "media/journal_files.h"
 #include "media/persist.h"
-#include "media/work_copy.h"
 #include "pages/extent_take.h"
 #include "recovery/beside.h"
-#include "removed.h"
+#include "state/removed.h"
 
 // Appends as far as there is room. What does not fit is left out.
 __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,

@@ -13,14 +13,14 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "base/calls.h"
 #include "base/decay.h"
 #include "base/lock.h"
 #include "base/os.h"
-#include "base/tasks.h"
-#include "base/threads.h"
-#include "hold.h"
 #include "media/heap.h"
+#include "threads/calls.h"
+#include "threads/hold.h"
+#include "threads/tasks.h"
+#include "threads/threads.h"
 
 #define PATIENCE_MS 5000
 #define THREADS 65536u

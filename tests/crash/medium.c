@@ -10,8 +10,8 @@
 #include "base/options.h"
 #include "image.h"
 #include "media.h"
-#include "media/fixed_format.h"
-#include "media/fixed_make.h"
+#include "media/backing/fixed_format.h"
+#include "media/fixed/fixed_make.h"
 #include "record.h"
 #include "recovery/offline.h"
 

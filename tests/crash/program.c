@@ -9,7 +9,7 @@
 
 #include "blocks/slab.h"
 #include "image.h"
-#include "media/shard_make.h"
+#include "media/open/shard_make.h"
 #include "medium.h"
 #include "pages/extent_take.h"
 #include "preload/pmalloc.h"

@@ -7,7 +7,7 @@
 
 #include "blocks/age.h"
 #include "media/heap.h"
-#include "media/heap_dir.h"
+#include "media/open/heap_dir.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"

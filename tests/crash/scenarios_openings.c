@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The scenarios of opening and closing.
-#include "media/heap_dir.h"
+#include "media/open/heap_dir.h"
 #include "preload/pmalloc.h"
 #include "process/entry.h"
 #include "program.h"

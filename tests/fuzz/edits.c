@@ -11,7 +11,7 @@
 #include "blocks/slab.h"
 #include "media/format.h"
 #include "media/heap.h"
-#include "media/log.h"
+#include "media/log/log.h"
 
 enum {
     SUPER = PM_ROW_super_file,

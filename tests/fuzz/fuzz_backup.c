@@ -21,10 +21,10 @@
 
 #include "base/crc.h"
 #include "base/os_file.h"
-#include "media/backup.h"
+#include "media/backup/backup.h"
 #include "media/heap_files.h"
-#include "tools/common/backup_target.h"
-#include "tools/common/backup_verify.h"
+#include "tools/backup/backup_target.h"
+#include "tools/backup/backup_verify.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

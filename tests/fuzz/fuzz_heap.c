@@ -23,7 +23,7 @@
 #include "blocks/arena.h"
 #include "blocks/verify.h"
 #include "edits.h"
-#include "media/fixed_format.h"
+#include "media/backing/fixed_format.h"
 #include "medium.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_take.h"

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/crc.h"
-#include "media/fixed_format.h"
-#include "media/journal.h"
+#include "media/backing/fixed_format.h"
+#include "media/journal/journal.h"
 #include "media/lane_format.h"
 
 #define KIB 1024ull

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "media/heap.h"
-#include "media/heap_open.h"
+#include "media/open/heap_open.h"
 
 extern char __start_pm_bss[], __stop_pm_bss[], __start_pm_data[], __stop_pm_data[];
 

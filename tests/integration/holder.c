@@ -11,8 +11,8 @@
 #include <time.h>
 
 #include "base/decay.h"
-#include "process/hold.h"
-#include "process/phase.h"
+#include "state/phase.h"
+#include "threads/hold.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 

@@ -260,7 +260,7 @@ def test_too_little_space_is_said_before_writing(source, shm):
     assert done.stderr.count("this round needs") == 2, done
 
 
-# ---- what is on media (core/media/backup_format.h)
+# ---- what is on media (core/media/backup/backup_format.h)
 
 
 def crc32c(data):

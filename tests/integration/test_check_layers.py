@@ -60,7 +60,7 @@ def plant(root, files):
 def compile_all(root, objects):
     for path in sorted(root.rglob("*.c")):
         name = path.relative_to(root)
-        if name.parts[0] in ("core", "gc", "preload"):
+        if name.parts[0] in ("core", "gc", "preload", "tools"):
             target = (objects / name).with_suffix(".o")
             target.parent.mkdir(parents=True, exist_ok=True)
             quote = [

@@ -18,7 +18,7 @@ def page():
 
 
 def sources():
-    for top in ("core", "gc", "preload", "tools"):
+    for top in ("core", "threads", "gc", "preload", "tools"):
         yield from sorted((ROOT / top).rglob("*.c"))
 
 

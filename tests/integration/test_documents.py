@@ -20,7 +20,7 @@ import pytest
 from conftest import BUILD, ROOT, environment, said
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-FOLDERS = ("core", "gc", "preload", "tools", "tests", "scripts")
+FOLDERS = ("core", "threads", "gc", "preload", "tools", "tests", "scripts")
 READMES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("README.md"))
 WIDTH = 100
 
@@ -257,7 +257,7 @@ def test_files_exist(page):
 def test_functions_exist(page):
     sources = "".join(
         path.read_text(encoding="utf-8")
-        for folder in ("core", "gc", "preload", "tools")
+        for folder in ("core", "threads", "gc", "preload", "tools")
         for path in (ROOT / folder).rglob("*.[ch]")
     )
     known = set(re.findall(r"\b(?:pm|PM)_\w+", sources))
@@ -298,7 +298,7 @@ def test_messages_exist():
     assert rows
     sources = "".join(
         path.read_text(encoding="utf-8")
-        for folder in ("core", "gc", "preload", "tools")
+        for folder in ("core", "threads", "gc", "preload", "tools")
         for path in (ROOT / folder).rglob("*.c")
     )
     sources = re.sub(r'"\s*\n\s*"', "", sources)

@@ -13,7 +13,7 @@ from heap_layout import ROWS, TABLE  # noqa: E402
 
 SOURCES = [
     path
-    for folder in ("core", "gc", "preload", "tools")
+    for folder in ("core", "threads", "gc", "preload", "tools")
     for path in sorted((ROOT / folder).rglob("*.[ch]"))
 ]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Threads are held without a trace (preload/process/hold.h).
+"""Threads are held without a trace (threads/hold.h).
 
 The library under test is the whole of libpmalloc_preload.so, and holder.c in it, which holds all
 threads again and again."""
@@ -32,7 +32,7 @@ def holding():
     exports.write_text(text.replace("pmalloc_version;", more))
     objects = [
         path
-        for folder in ("core", "gc", "preload")
+        for folder in ("core", "threads", "gc", "preload")
         for path in sorted((BUILD / "obj" / folder).rglob("*.o"))
         if (ROOT / path.relative_to(BUILD / "obj")).with_suffix(".c").exists()
     ]

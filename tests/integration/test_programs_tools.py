@@ -153,7 +153,7 @@ def test_git_on_a_heap(tmp_path, heap):
 
 
 def sources(folder):
-    for name in ("Makefile", "core", "gc", "preload", "tools", "tests", "scripts"):
+    for name in ("Makefile", "core", "threads", "gc", "preload", "tools", "tests", "scripts"):
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, folder / name)
 
 

@@ -7,7 +7,7 @@ import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "syncs.md"
-FOLDERS = ("core", "gc", "preload", "tools")
+FOLDERS = ("core", "threads", "gc", "preload", "tools")
 
 # Calls that make files or names durable, those of the kernel and those that lead there.
 SYNC = re.compile(
@@ -73,6 +73,6 @@ def test_each_file_that_makes_words_durable_has_an_entry():
 
 
 def test_the_lists_find_what_they_look_for():
-    assert ("core/media/file.c", "pm_file_sync") in calls(SYNC)
+    assert ("core/media/backing/file.c", "pm_file_sync") in calls(SYNC)
     assert ("core/media/persist.c", "flush_pages") in calls(SYNC)
     assert len(calls(SYNC)) > 25 and len(calls(LINES)) > 25

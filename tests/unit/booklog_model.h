@@ -6,7 +6,7 @@
 #define PMALLOC_TESTS_UNIT_BOOKLOG_MODEL_H
 
 #include "heap_fixture.h"
-#include "media/log.h"
+#include "media/log/log.h"
 
 #define MODEL_PAGES 4096
 

@@ -7,10 +7,10 @@
 
 #include "base/crc.h"
 #include "heap_fixture.h"
-#include "media/file.h"
-#include "media/heap_dir.h"
-#include "media/heap_open.h"
-#include "media/heap_space.h"
+#include "media/backing/file.h"
+#include "media/backing/heap_space.h"
+#include "media/open/heap_dir.h"
+#include "media/open/heap_open.h"
 
 static struct pm_error err;
 

@@ -9,8 +9,8 @@
 #define PMALLOC_TESTS_UNIT_JOURNAL_ON_PART_H
 
 #include "journal_world.h"
-#include "media/fixed.h"
-#include "media/journal_part.h"
+#include "media/backing/fixed.h"
+#include "media/backing/journal_part.h"
 
 static struct pm_file *const parts[W_FILES] = {&pm_heap.journal, &pm_heap.super_file,
                                                &pm_heap.shard[0].data, &pm_heap.shard[0].slabs};

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "media/journal.h"
+#include "media/journal/journal.h"
 
 #define SECTOR 512u
 #define SECTORS (PM_PAGE_SIZE / SECTOR)

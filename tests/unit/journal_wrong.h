@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/crc.h"
-#include "media/journal.h"
+#include "media/journal/journal.h"
 
 enum wrong_way {
     WRONG_SKIPS,    // leaves out a commit that is not the last one

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "heap_fixture.h"
-#include "media/journal.h"
+#include "media/journal/journal.h"
 
 #define SECTOR 512u
 #define SECTORS (PM_PAGE_SIZE / SECTOR)

@@ -8,10 +8,10 @@
 
 #include "blocks/holes.h"
 #include "blocks/kinds.h"
+#include "fork/private.h"
 #include "full_medium.h"
 #include "morph_fixture.h"
 #include "pages/extent_holes.h"
-#include "process/private.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 

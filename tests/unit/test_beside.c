@@ -17,9 +17,9 @@
 #include "blocks/extent_cache.h"
 #include "blocks/verify.h"
 #include "heap_fixture.h"
-#include "media/commit.h"
-#include "media/origin.h"
-#include "media/snapshot.h"
+#include "media/backing/snapshot.h"
+#include "media/commit/commit.h"
+#include "media/open/origin.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 

@@ -3,7 +3,7 @@
 
 // A hold begins between any two instructions of a thread that enters and leaves a call. Where the
 // holder sees the call on record, the thread is not back in the program before the release.
-#include "base/calls.h"
+#include "threads/calls.h"
 
 #include <limits.h>
 #include <pthread.h>

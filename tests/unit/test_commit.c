@@ -4,15 +4,15 @@
 // Commits of a heap whose extents come and go: after each, every file holds what the memory holds.
 // Between them no file changes. With each way to find copied pages, and where pages are dropped or
 // not.
-#include "media/commit.h"
+#include "media/commit/commit.h"
 
 #include <sys/resource.h>
 
 #include "blocks/verify.h"
 #include "heap_fixture.h"
-#include "media/journal_files.h"
+#include "media/backing/work_copy.h"
+#include "media/commit/journal_files.h"
 #include "media/own_pages.h"
-#include "media/work_copy.h"
 #include "pages/extent_take.h"
 
 #define HELD 24

@@ -14,8 +14,8 @@
 #include "commit_calls.h"
 
 #include "blocks/verify.h"
-#include "media/checkpoint.h"
-#include "media/commit.h"
+#include "media/commit/commit.h"
+#include "media/journal/checkpoint.h"
 
 // So short that some commits make a lap; and a commit may be longer than what is kept.
 #define LAP ((uint64_t)128 << 10)

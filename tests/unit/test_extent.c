@@ -4,7 +4,7 @@
 // Extents of an open heap against a model. test_extent_reopen.c opens heaps again.
 #include "blocks/verify.h"
 #include "extent_model.h"
-#include "media/heap_open.h"
+#include "media/open/heap_open.h"
 
 static void start(const char *decay_ms) {
     struct pm_error err;

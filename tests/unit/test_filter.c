@@ -3,7 +3,7 @@
 
 // What we think a seccomp filter says, beside what the kernel does: each filter is installed in a
 // child, which makes the call.
-#include "base/filter.h"
+#include "threads/filter.h"
 
 #include <errno.h>
 #include <linux/audit.h>

@@ -6,11 +6,11 @@
 
 #include "base/crc.h"
 #include "heap_fixture.h"
-#include "media/fixed.h"
-#include "media/fixed_layout.h"
-#include "media/fixed_make.h"
-#include "media/heap_space.h"
-#include "media/journal_format.h"
+#include "media/backing/fixed.h"
+#include "media/backing/fixed_layout.h"
+#include "media/backing/heap_space.h"
+#include "media/fixed/fixed_make.h"
+#include "media/journal/journal_format.h"
 #include "pages/extent_holes.h"
 
 #define BYTES ((uint64_t)32 << 20)

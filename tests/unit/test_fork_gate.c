@@ -4,13 +4,13 @@
 // The fork gate between the two processes of a fork. It opens however the copying process ends.
 // Also tested: the thread that copies the heap while the child runs on, and what /proc says of a
 // process.
-#include "process/fork_gate.h"
+#include "fork/fork_gate.h"
 
 #include <pthread.h>
 
 #include "base/os.h"
+#include "fork/private.h"
 #include "heap_fixture.h"
-#include "process/private.h"
 
 #define MIB ((size_t)1 << 20)
 

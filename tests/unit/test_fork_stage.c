@@ -3,7 +3,7 @@
 
 // What a process is at in a fork: the drawing in fork.h is the table, every other edge ends the
 // process, and each kind of fork leaves both sides where the drawing says.
-#include "process/fork.h"
+#include "fork/fork.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -3,7 +3,7 @@
 
 // The trap of a fork's system call. What libc calls before it, such as the blocking of signals in
 // musl's fork(), does what it should and leaves the trap set.
-#include "process/fork_trap.h"
+#include "fork/fork_trap.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 #include "base/bare_thread.h"
 #include "check.h"
-#include "process/aside.h"
+#include "fork/aside.h"
 
 static int made;
 

@@ -4,17 +4,17 @@
 // The layout of version 1, frozen: every later build reads a heap that an earlier build wrote. A
 // number in this file never changes; a new layout needs a new format version.
 #include "media/format.h"
-#include "media/journal_format.h"
+#include "media/journal/journal_format.h"
 
 #include "base/crc.h"
 #include "base/sizeclass.h"
 #include "check.h"
-#include "media/backup_format.h"
+#include "media/backup/backup_format.h"
 #include "media/heap.h"
 #include "media/kind_format.h"
 #include "media/lane_format.h"
 #include "media/link_format.h"
-#include "media/log.h"
+#include "media/log/log.h"
 #include "media/outside_format.h"
 
 #define SIZE(type, size) CHECK_EQ(sizeof(struct type), size)

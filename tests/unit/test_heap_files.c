@@ -5,8 +5,8 @@
 // name appears.
 #include "base/os_file.h"
 #include "heap_fixture.h"
-#include "media/heap_dir.h"
-#include "process/heap_copy.h"
+#include "media/open/heap_dir.h"
+#include "state/heap_copy.h"
 
 #define EACH(f)                                                                                    \
     const struct pm_heap_file *f = pm_heap_files;                                                  \

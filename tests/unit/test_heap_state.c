@@ -6,10 +6,10 @@
 #include "media/heap_state.h"
 
 #include "blocks/verify.h"
+#include "fork/private.h"
 #include "heap_fixture.h"
-#include "media/commit.h"
-#include "media/journal_files.h"
-#include "process/private.h"
+#include "media/commit/commit.h"
+#include "media/commit/journal_files.h"
 #include "recovery/close.h"
 #include "recovery/recover.h"
 

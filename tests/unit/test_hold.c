@@ -3,7 +3,7 @@
 
 // While threads are held, one that runs stands still, one that sleeps in a call stays asleep, and
 // the holder finds where the call may store. tests/integration/test_hold.py tests the rest.
-#include "process/hold.h"
+#include "threads/hold.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/calls.h"
 #include "check.h"
+#include "threads/calls.h"
 
 #define HOLDS 50
 #define STOPS 8

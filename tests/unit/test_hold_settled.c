@@ -3,7 +3,7 @@
 
 // Threads that sleep from hold to hold are not looked at in /proc again. What they do meanwhile is
 // seen all the same: a signal handler that runs, an end, another thread in the place of one.
-#include "process/hold.h"
+#include "threads/hold.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -12,8 +12,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "base/calls.h"
 #include "check.h"
+#include "threads/calls.h"
 
 #define SLEEPERS 5
 #define HOLDS 20

@@ -3,15 +3,15 @@
 
 // A holder tells whether all threads are in calls that wait (PMALLOC_COMMIT=idle). A thread that
 // runs is in none, nor is one in another call, nor one whose handler has interrupted a wait.
-#include "process/hold.h"
+#include "threads/hold.h"
 
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 
-#include "base/calls.h"
 #include "check.h"
+#include "threads/calls.h"
 
 #define HOLDS 20
 #define TRIES 10000

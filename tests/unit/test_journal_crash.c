@@ -10,7 +10,7 @@
 //   build/unit/test_journal_crash [IMAGES]
 #include "journal_on_part.h"
 #include "journal_wrong.h"
-#include "media/checkpoint.h"
+#include "media/journal/checkpoint.h"
 
 static const unsigned files[] = {PM_JOURNAL_SUPER, PM_JOURNAL_DATA, PM_JOURNAL_SLABS};
 #define FILES (sizeof files / sizeof files[0])

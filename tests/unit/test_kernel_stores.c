@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "process/kernel_stores.h"
+#include "commit/kernel_stores.h"
 
 static void test_what_servers_have_is_harmless(void) {
     int pair[2], ends[2];

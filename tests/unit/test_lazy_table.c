@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "media/backing/range.h"
 #include "media/heap.h"
-#include "media/heap_open.h"
-#include "media/range.h"
+#include "media/open/heap_open.h"
 
 #define GIB ((size_t)1 << 30)
 

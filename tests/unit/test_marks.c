@@ -3,7 +3,7 @@
 
 // Marks against a table of pages: random changes, and what stands on each page afterwards. Renewing
 // and dropping end, and reach the pages that they should.
-#include "media/marks.h"
+#include "media/backing/marks.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -5,7 +5,7 @@
 // instead of marking, and damaged. Also heaps from before slabs could morph.
 #include "base/crc.h"
 #include "blocks/bitmaps.h"
-#include "media/heap_open.h"
+#include "media/open/heap_open.h"
 #include "morph_fixture.h"
 #include "process/entry.h"
 #include "recovery/close.h"

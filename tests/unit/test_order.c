@@ -9,7 +9,7 @@
 // other. A drain is a dot.
 #include "blocks/verify.h"
 #include "heap_fixture.h"
-#include "media/heap_open.h"
+#include "media/open/heap_open.h"
 #include "preload/pmalloc.h"
 #include "process/entry.h"
 #include "process/start.h"

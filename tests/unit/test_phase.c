@@ -3,7 +3,7 @@
 
 // What the process is doing: each edge of the drawing in phase.h is taken by the function that it
 // names, every other one ends the process; a fork amid the end of another thread.
-#include "process/phase.h"
+#include "state/phase.h"
 
 #include <pthread.h>
 

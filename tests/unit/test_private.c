@@ -4,13 +4,13 @@
 // Private memory in place of the shared heap. What is in use keeps its contents at its addresses.
 // No later store reaches the file. What was free or a hole never shows the file.
 #include "base/os.h"
-#include "process/private.h"
+#include "fork/private.h"
 
 #include <sys/resource.h>
 
 #include "heap_fixture.h"
-#include "media/heap_open.h"
-#include "media/heap_space.h"
+#include "media/backing/heap_space.h"
+#include "media/open/heap_open.h"
 #include "pages/extent_group.h"
 
 #define MIB ((size_t)1 << 20)

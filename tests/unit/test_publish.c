@@ -4,7 +4,7 @@
 // pmalloc.h for data structures: what a publish does, what it refuses, and what the next process
 // finds after a kill between any two of its steps.
 #include "base/crc.h"
-#include "media/lanes.h"
+#include "media/log/lanes.h"
 #include "session.h"
 
 struct pair {

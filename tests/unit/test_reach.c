@@ -7,7 +7,7 @@
 #include "base/nodes.h"
 #include "blocks/reach.h"
 #include "blocks/stats.h"
-#include "media/range.h"
+#include "media/backing/range.h"
 #include "morph_fixture.h"
 
 static const unsigned CLS = 20, OTHER = 9;

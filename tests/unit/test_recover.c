@@ -6,7 +6,7 @@
 #include "recovery/recover.h"
 
 #include "heap_fixture.h"
-#include "media/heap_open.h"
+#include "media/open/heap_open.h"
 #include "recovery/offline.h"
 
 #define EXTENTS 5000 // the sweep reports once per 4096 extents

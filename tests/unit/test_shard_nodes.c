@@ -12,8 +12,8 @@
 #include "blocks/stats.h"
 #include "blocks/take_back.h"
 #include "full_medium.h"
-#include "media/shard_make.h"
-#include "media/shard_nodes.h"
+#include "media/open/shard_make.h"
+#include "media/open/shard_nodes.h"
 #include "media/shard_place.h"
 #include "morph_fixture.h"
 

@@ -8,9 +8,9 @@
 
 #include "base/crc.h"
 #include "blocks/verify.h"
-#include "media/heap_dir.h"
-#include "media/shard_make.h"
-#include "process/private.h"
+#include "fork/private.h"
+#include "media/open/heap_dir.h"
+#include "media/open/shard_make.h"
 #include "session.h"
 
 #define MIB ((uint64_t)1 << 20)

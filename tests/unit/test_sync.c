@@ -3,10 +3,10 @@
 
 // MAP_SYNC is asked for every file of the heap. The fixture grants or refuses it as Linux does.
 #include "dax_fixture.h"
-#include "media/file.h"
-#include "media/heap_open.h"
-#include "process/heap_copy.h"
-#include "process/private.h"
+#include "fork/private.h"
+#include "media/backing/file.h"
+#include "media/open/heap_open.h"
+#include "state/heap_copy.h"
 
 // Counts the shared writable mappings of the heap's files; *synced counts those with MAP_SYNC.
 static unsigned heap_mappings(unsigned *synced) {

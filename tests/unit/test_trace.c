@@ -13,11 +13,11 @@ static uint32_t stack_room = 16, pool_room = 16;
 
 #include <stdlib.h>
 
-#include "base/tasks.h"
 #include "heap_fixture.h"
 #include "live/sweep.h"
 #include "process/entry.h"
 #include "process/start.h"
+#include "threads/tasks.h"
 
 enum { ATOMIC, NORMAL, UNCOLLECTABLE, BITMAP, TYPED, PROC, INDIRECT };
 

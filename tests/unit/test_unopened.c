@@ -4,8 +4,8 @@
 // What tools do with heaps that they have not opened: they read copies of files, and remove a
 // directory.
 #include "booklog_model.h"
-#include "media/heap_dir.h"
-#include "media/heap_open.h"
+#include "media/open/heap_dir.h"
+#include "media/open/heap_open.h"
 
 static char *copy; // a copy of one of the heap's files
 static size_t copy_size;

@@ -3,16 +3,16 @@
 
 // Heaps in several directories: which name a text gives first, what an interrupted making leaves,
 // and removal, which leaves nothing of the heap and everything of others.
-#include "media/volume.h"
+#include "media/backing/volume.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "heap_fixture.h"
-#include "media/heap_dir.h"
-#include "media/range.h"
-#include "media/shard_make.h"
+#include "media/backing/range.h"
+#include "media/open/heap_dir.h"
+#include "media/open/shard_make.h"
 
 static struct pm_error err;
 static char other[160], both[400], path[240];

@@ -7,7 +7,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "media/file_at.h"
+#include "media/backing/file_at.h"
 
 // Whoever is first speaks for all threads. Nothing that stands in buffers is printed: a report
 // would be cut short.

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "blocks/population.h"
-#include "media/log.h"
+#include "media/log/log.h"
 #include "pages/extent.h"
 
 static void count_kind(struct census *c, unsigned kind, uint64_t blocks, uint64_t bytes) {

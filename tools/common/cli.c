@@ -13,7 +13,7 @@
 #include "base/message.h"
 #include "base/similar.h"
 #include "cli_pages.h"
-#include "preload/pmalloc.h"
+#include "preload/version.h"
 
 enum { OPTIONS_MAX = 32 };
 
@@ -114,7 +114,7 @@ static void serve(const struct cli_tool *tool, int key) {
     else if (key == CLI_KEY_MAN)
         cli_man(tool);
     else
-        printf("%s (PMAlloc) %s\n", tool->name, pmalloc_version());
+        printf("%s (PMAlloc) %s\n", tool->name, PM_VERSION);
     exit(cli_flush(0, tool->usage_status == 16 ? 8 : tool->usage_status));
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "preload/pmalloc.h"
+#include "preload/version.h"
 
 enum { WIDTH = 79, HELP_COLUMN = 24 };
 
@@ -143,7 +143,7 @@ static void man_head(const char *name, const char *number, const char *summary) 
     char upper[64] = "";
     for (size_t i = 0; name[i] && i < sizeof upper - 1; i++)
         upper[i] = (char)toupper((unsigned char)name[i]);
-    printf(".TH %s %s \"\" \"PMAlloc %s\" \"PMAlloc Manual\"\n", upper, number, pmalloc_version());
+    printf(".TH %s %s \"\" \"PMAlloc %s\" \"PMAlloc Manual\"\n", upper, number, PM_VERSION);
     section("NAME");
     printf("%s \\- ", name);
     char text[256];

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "json.h"
-#include "media/journal_files.h"
+#include "media/commit/journal_files.h"
 
 // "2026-01-02 03:04:05.678 +0100, 12 s ago". `time`: nanoseconds since 1970.
 const char *commit_when(uint64_t time, char out[96]);

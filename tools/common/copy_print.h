@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What the tools say of a copy of a heap that was not clean (media/origin.h).
+// What the tools say of a copy of a heap that was not clean (media/open/origin.h).
 #ifndef PM_TOOLS_COPY_PRINT_H
 #define PM_TOOLS_COPY_PRINT_H
 

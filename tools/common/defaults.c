@@ -15,8 +15,8 @@
 #include "base/options.h"
 #include "base/os_file.h"
 #include "media/heap.h"
-#include "media/heap_dir.h"
-#include "media/heap_open.h"
+#include "media/open/heap_dir.h"
+#include "media/open/heap_open.h"
 
 const char *defaults_dir(void) {
     static char dir[64];

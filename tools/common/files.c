@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "media/fixed.h"
-#include "media/volume.h"
+#include "media/backing/fixed.h"
+#include "media/backing/volume.h"
 
 static void sum_up(struct files *files, const struct pm_heap_file *f, struct file_space *space) {
     if (f->holds == PM_FILE_DATA) {

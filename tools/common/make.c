@@ -13,10 +13,10 @@
 #include "confirm.h"
 #include "figures.h"
 #include "json.h"
-#include "media/fixed.h"
-#include "media/fixed_make.h"
+#include "media/backing/fixed.h"
+#include "media/backing/volume.h"
+#include "media/fixed/fixed_make.h"
 #include "media/persist.h"
-#include "media/volume.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 

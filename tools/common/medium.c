@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "base/os_file.h"
-#include "media/fixed.h"
+#include "media/backing/fixed.h"
+#include "media/backing/volume.h"
 #include "media/heap.h"
-#include "media/volume.h"
 
 // ---- the mount ----------------------------------------------------------------------------------
 

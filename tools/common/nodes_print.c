@@ -9,8 +9,8 @@
 
 #include "base/nodes.h"
 #include "json.h"
-#include "media/heap_space.h"
-#include "media/shard_make.h"
+#include "media/backing/heap_space.h"
+#include "media/open/shard_make.h"
 
 // The kernel's number of the node that a page lies on; -1: it does not tell. Unlike move_pages(2),
 // this answers for DAX, too. It reads the page, so it must not be asked about holes: the kernel

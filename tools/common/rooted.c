@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "media/backing/volume.h"
 #include "media/heap.h"
-#include "media/heap_open.h"
-#include "media/volume.h"
+#include "media/open/heap_open.h"
 
 bool rooted_is_not(const char *heap) {
     char first[PATH_MAX];

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "commit_room.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "base/options.h"
+#include "file.h"
+
+#define SPARE ((uint64_t)256 << 10)
+// The bound is a soft one: threads change more pages before PMAlloc's thread has looked, and while
+// the commit is being made.
+#define BOUNDS 2u
+#define UNSEEN ((uint64_t)16 << 20)
+// A large medium keeps a part of itself free for a commit, and no more: commits of many gigabytes
+// are rare, and one that fails for want of room is made later.
+#define PART 8u
+#define PART_LEAST ((uint64_t)64 << 20)
+
+// As preload/commit/commit_bound.c has it: by default a quarter of the memory.
+static uint64_t bound(void) {
+    static _Atomic uint64_t by_default;
+    struct sysinfo info;
+    if (pm_options.commit_pages.number)
+        return pm_options.commit_pages.number * PM_PAGE_SIZE;
+    uint64_t bytes = atomic_load_explicit(&by_default, memory_order_relaxed);
+    if (!bytes && syscall(SYS_sysinfo, &info) == 0) {
+        bytes = (uint64_t)info.totalram * info.mem_unit / 4;
+        atomic_store_explicit(&by_default, bytes, memory_order_relaxed);
+    }
+    return bytes ? bytes : UINT64_MAX / BOUNDS / 2;
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+// What the data files have, in bytes.
+static uint64_t in_files(void) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < pm_heap.shards; i++) {
+        struct stat st;
+        struct pm_file *data = &pm_heap.shard[i].data;
+        if (!pm_file_ready(data) || fstat(data->fd, &st) != 0)
+            return UINT64_MAX / 2;
+        sum += (uint64_t)st.st_blocks * 512;
+    }
+    return sum;
+}
+
+// Pages of one commit, their headers, and changed metadata.
+static uint64_t needed(uint64_t fresh) {
+    uint64_t length = atomic_load_explicit(&pm_heap.length, memory_order_relaxed);
+    uint64_t bytes = least(least(length, in_files() + fresh), BOUNDS * bound() + UNSEEN);
+    return bytes + bytes / 16 + SPARE;
+}
+
+// How long the journal may become, and how much the medium has in all, in bytes. False: there is no
+// end, or the system does not tell.
+static bool room(uint64_t *bytes, uint64_t *all) {
+    struct statvfs fs;
+    struct stat st;
+    if (!pm_file_ready(&pm_heap.journal) || fstatvfs(pm_heap.journal.fd, &fs) != 0 ||
+        fs.f_blocks == 0 || fstat(pm_heap.journal.fd, &st) != 0)
+        return false;
+    *bytes = (uint64_t)fs.f_bavail * fs.f_frsize + (uint64_t)st.st_blocks * 512;
+    *all = (uint64_t)fs.f_blocks * fs.f_frsize;
+    return true;
+}
+
+bool pm_commit_has_room(uint64_t fresh, uint64_t taken) {
+    uint64_t has, all;
+    int saved = errno;
+    bool good =
+        !room(&has, &all) ||
+        has >= taken + least(needed(fresh), all / PART > PART_LEAST ? all / PART : PART_LEAST);
+    errno = saved;
+    return good;
+}

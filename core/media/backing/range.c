@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "range.h"
+
+#include <sys/mman.h>
+
+#include "base/nodes.h"
+#include "base/options.h"
+#include "media/heap.h"
+#include "volume.h"
+
+#define RANGE_MIN ((uint64_t)16 << 20)
+
+static bool has_room(size_t bytes) {
+    void *probe = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (probe == MAP_FAILED)
+        return false;
+    munmap(probe, bytes);
+    return true;
+}
+
+// How many shards a heap may come to have under the options: one in each directory, or more, and
+// the last one of each node need not be full.
+static uint64_t wanted_shards(void) {
+    uint64_t limit = pm_options.limit.number, each = pm_options.shard.number;
+    uint64_t count = limit / each + (limit % each != 0);
+    unsigned volumes = pm_volume_count(pm_options.heap.text);
+    count = (count < volumes ? volumes : count) + pm_nodes.count - 1;
+    return count < PM_SHARDS ? count : PM_SHARDS;
+}
+
+bool pm_heap_choose_range(void) {
+    for (pm_range = wanted_shards() << PM_SHARD_SHIFT; pm_range >= RANGE_MIN; pm_range /= 2) {
+        // The tables take a little over a sixteenth. A quarter leaves room for the program, too.
+        if (has_room(pm_range + pm_range / 4))
+            return true;
+    }
+    return false;
+}

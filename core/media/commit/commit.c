@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "commit.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "base/os_file.h"
+#include "base/own_memory.h"
+#include "doubt.h"
+#include "journal_files.h"
+#include "media/backing/careful.h"
+#include "media/backing/emptied.h"
+#include "media/backing/file.h"
+#include "media/backing/heap_space.h"
+#include "media/backing/journal_part.h"
+#include "media/backing/marks.h"
+#include "media/backing/snapshot.h"
+#include "media/backing/work_copy.h"
+#include "media/core_dump.h"
+#include "media/feature.h"
+#include "media/journal/checkpoint.h"
+#include "media/own_pages.h"
+#include "media/persist.h"
+
+_Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
+struct pm_commit_cost pm_commit_last;
+
+#define STRIDE 64u // pages that are compared with the file at once
+
+static struct pm_journal journal;
+static struct pm_journal_found written; // the last commit in the journal
+static char *file_buffer;               // STRIDE pages of a file
+static uint64_t epoch;
+static bool unapplied; // `written` counts, and is not in the files yet
+
+// The lengths of the last commit.
+static uint64_t length[PM_SHARDS * PM_JOURNAL_MEMBERS];
+
+static struct root {
+    char *at;
+    size_t len;
+    uint64_t offset;
+} roots[PM_ROOT_MAX];
+static unsigned root_count;
+
+// What is being looked through.
+static struct looking {
+    unsigned file;
+    char *start;      // where the file's first byte would be
+    uint64_t length;  // of the file under the last commit: it has no bytes beyond
+    const char *copy; // the file's copy in memory, or NULL
+    bool part;        // of a fixed medium
+    bool drop;
+    int pagemap; // of pm_own_open()
+    struct pm_commit_cost *cost;
+} looking;
+
+void pm_commit_add_root(void *at, size_t len, uint64_t offset) {
+    if (root_count < PM_ROOT_MAX) // there are no more parts of roots than that
+        roots[root_count++] = (struct root){at, len, offset};
+}
+
+void pm_commit_forget_roots(void) { root_count = 0; }
+
+// ---- the instant --------------------------------------------------------------------------------
+
+// Beyond its end a file has zeroes. A fixed medium that was not empty has anything where the data
+// come to lie.
+static bool is_known(uint64_t end) {
+    return end <= looking.length || looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA ||
+           pm_heap_fresh_is_zero();
+}
+
+// What the file has. NULL: it cannot be read, or is not known.
+static const char *read_file(uint64_t at, size_t len) {
+    uint64_t there = at < looking.length ? looking.length - at : 0;
+    if (looking.copy)
+        return looking.copy + at;
+    if (!is_known(at + len))
+        return NULL;
+    if (there < len)
+        memset(file_buffer + there, 0, len - there);
+    bool good = there == 0 ||
+                pm_journal_files.read(looking.file, file_buffer, there < len ? there : len, at);
+    return good ? file_buffer : NULL;
+}
+
+// The pieces of a run show the file again: each lies in one released range, or in none.
+static void drop_piece(char *at, size_t len) {
+    enum pm_emptied_is is = PM_EMPTIED_NOT;
+    if (pm_heap_offset(at) < pm_range)
+        is = pm_emptied_map(pm_heap_offset(at), len);
+    if (is == PM_EMPTIED_KEPT || (is == PM_EMPTIED_NOT && madvise(at, len, MADV_DONTNEED) != 0))
+        return;
+    looking.cost->dropped += len / PM_PAGE_SIZE;
+    looking.cost->copied -= len / PM_PAGE_SIZE;
+}
+
+static void drop(char *at, size_t len) {
+    for (size_t part; looking.drop && len; at += part, len -= part) {
+        part = pm_heap_offset(at) < pm_range ? pm_emptied_piece(pm_heap_offset(at), len) : len;
+        drop_piece(at, part);
+    }
+}
+
+// On a fixed medium zeroes need little of the journal. Elsewhere they would cost the file the space
+// of a block that is in use.
+static enum page_is { SAME, DIFFERS, ZEROES } look_at_page(const char *page, const char *file) {
+    static const char zeroes[PM_PAGE_SIZE];
+    if (file && memcmp(page, file, PM_PAGE_SIZE) == 0)
+        return SAME;
+    return looking.part && memcmp(page, zeroes, PM_PAGE_SIZE) == 0 ? ZEROES : DIFFERS;
+}
+
+// Copied pages whose contents are `bytes`: those that differ from the file go to the journal,
+// others are dropped.
+static void look_at_pages(char *at, const char *bytes, size_t len) {
+    uint64_t offset = (uint64_t)(at - looking.start);
+    const char *file = read_file(offset, len);
+    for (size_t from = 0, to; from < len; from = to) {
+        enum page_is is = look_at_page(bytes + from, file ? file + from : NULL);
+        for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
+            if (look_at_page(bytes + to, file ? file + to : NULL) != is)
+                break;
+        uint64_t first = (offset + from) / PM_PAGE_SIZE, pages = (to - from) / PM_PAGE_SIZE;
+        if (is == SAME)
+            drop(at + from, to - from);
+        else if (is == ZEROES)
+            pm_journal_add_zeroes(&journal, looking.file, first, pages);
+        else
+            pm_journal_add_pages(&journal, looking.file, first, bytes + from, pages);
+    }
+}
+
+// At most STRIDE pages. Of a page that cannot be read at all the last commit's contents stay.
+static void look_at_stride(char *at, size_t len) {
+    bool all = pm_careful_may_load(at, len);
+    if (all)
+        look_at_pages(at, at, len);
+    for (char *page = at; page < at + len && !all; page += PM_PAGE_SIZE) {
+        const char *bytes = pm_careful_page(page);
+        if (bytes)
+            look_at_pages(page, bytes, PM_PAGE_SIZE);
+    }
+}
+
+static void look_at_part(char *at, size_t len) {
+    looking.cost->copied += len / PM_PAGE_SIZE;
+    for (size_t part; len; at += part, len -= part) {
+        part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
+        look_at_stride(at, part);
+    }
+}
+
+// What the program has mapped over its blocks is no part of the heap.
+static void look_at_run(char *at, size_t len, void *arg) {
+    (void)arg;
+    uint64_t offset = pm_heap_offset(at), end = offset + len;
+    if (offset >= pm_range || !pm_marks_any()) {
+        look_at_part(at, len);
+        return;
+    }
+    for (; (len = pm_marks_free_of(PM_MARK_AWAY, &offset, end)) != 0; offset += len)
+        look_at_part(pm_heap_at(offset), len);
+}
+
+// Of a file, [at, at + len) is mapped from `offset` on.
+static void look_through(unsigned file, char *at, size_t len, uint64_t offset) {
+    looking.file = file;
+    looking.start = at - offset;
+    looking.length = length[file];
+    looking.part = pm_journal_part(file);
+    looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
+                       ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
+                       : NULL;
+    pm_own_pages_by(looking.pagemap, at, len, look_at_run, NULL);
+}
+
+// A range that was released since the last commit, and what of it is not in use again: zeroes.
+static struct zeroing {
+    unsigned file;
+    uint64_t at, end; // from the file's first byte
+    char *start;
+} zeroing;
+
+static void zero_up_to(uint64_t to) {
+    if (to > zeroing.at)
+        pm_journal_add_zeroes(&journal, zeroing.file, zeroing.at / PM_PAGE_SIZE,
+                              (to - zeroing.at) / PM_PAGE_SIZE);
+}
+
+static void step_over(char *at, size_t len, void *arg) {
+    (void)arg;
+    uint64_t offset = (uint64_t)(at - zeroing.start);
+    zero_up_to(offset);
+    if (zeroing.at < offset + len)
+        zeroing.at = offset + len;
+}
+
+static void zero_emptied(const struct pm_emptied *e) {
+    const struct pm_shard *s = pm_shard_at(e->offset);
+    uint64_t from = e->offset - s->offset, end = from + e->len;
+    if (end > s->data.size) // the file may be longer than what is in use
+        end = s->data.size > from ? s->data.size : from;
+    zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from, end,
+                               pm_heap_at(s->offset)};
+    pm_own_pages_by(looking.pagemap, pm_heap_at(e->offset), end - from, step_over, NULL);
+    zero_up_to(end);
+}
+
+static uint64_t length_now(unsigned file) {
+    const struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
+    const struct pm_file *f = pm_journal_heap_file(file);
+    return f == &s->data ? s->frontier : f->size;
+}
+
+// Calls `fn` for each file of the open heap that the journal may name.
+static void each_file(void (*fn)(unsigned file)) {
+    fn(pm_journal_file(PM_JOURNAL_SUPER, 0));
+    fn(pm_journal_file(PM_JOURNAL_ROOTS, 0));
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        for (unsigned member = PM_JOURNAL_DATA; member < PM_JOURNAL_MEMBERS; member++)
+            if (pm_journal_heap_file(pm_journal_file(member, i))->map)
+                fn(pm_journal_file(member, i));
+}
+
+static void look_at_file(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        look_through(file, f->map, length_now(file), 0);
+}
+
+static bool lengths_differ;
+
+static void compare_length(unsigned file) { lengths_differ |= length[file] != length_now(file); }
+static void add_length(unsigned file) { pm_journal_add_length(&journal, file, length_now(file)); }
+static void note_length(unsigned file) { length[file] = length_now(file); }
+
+static uint64_t time_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static bool force; // the next one
+
+void pm_commit_force(void) { force = true; }
+
+static struct {
+    bool good, anything, forced, again;
+    int error;
+    uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
+} taken;
+
+void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
+    *cost = (struct pm_commit_cost){0};
+    // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
+    looking.drop = may_drop && pm_checkpoint_is_durable();
+    looking.cost = cost;
+    looking.pagemap = pm_own_open();
+    taken.forced = force;
+    force = false;
+    if (pm_heap.super->state.applied != pm_checkpoint_applied)
+        pm_heap.super->state.applied = pm_checkpoint_applied;
+    if (pm_heap.super->state.lap != pm_checkpoint_mark)
+        pm_heap.super->state.lap = pm_checkpoint_mark;
+    pm_journal_begin(&journal, pm_heap.super->super.uuid, ++epoch, time_now());
+    lengths_differ = false;
+    each_file(compare_length);
+    each_file(look_at_file);
+    for (unsigned i = 0; i < root_count; i++)
+        look_through(pm_journal_file(PM_JOURNAL_ROOTS, 0), roots[i].at, roots[i].len,
+                     roots[i].offset);
+    pm_emptied_take(zero_emptied);
+    pm_own_close(looking.pagemap);
+    pm_careful_end();
+    taken.anything = lengths_differ || pm_journal_has_any(&journal);
+    if (lengths_differ)
+        each_file(add_length);
+    memcpy(taken.lengths, length, sizeof length);
+    if (taken.anything)
+        each_file(note_length);
+    uint64_t time = journal.group->time;
+    cost->held_us = (time_now() - time) / 1000;
+    journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
+    journal.forced = taken.forced;
+    taken.good = !taken.anything || pm_journal_end(&journal);
+    taken.error = errno;
+    if (looking.drop && taken.good)
+        pm_emptied_map_idle();
+    if (taken.anything)
+        written = pm_journal_found_last(&journal);
+    else
+        epoch--; // who follows the journal sees no gap
+    written.time = time;
+    cost->pages = journal.pages;
+    pm_commit_last = *cost;
+}
+
+static uint64_t copied;
+
+static void count_pages(char *at, size_t len, void *arg) {
+    (void)at, (void)arg;
+    copied += len / PM_PAGE_SIZE;
+}
+
+// A file becomes longer or shorter meanwhile; its addresses stay.
+static void count_file(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        pm_own_pages(f->map, length_now(file), count_pages, NULL);
+}
+
+uint64_t pm_commit_copied(void) {
+    copied = 0;
+    each_file(count_file);
+    return copied;
+}
+
+// ---- after it -----------------------------------------------------------------------------------
+
+// Data files are cut only as far as nothing has come to lie there meanwhile, and not while another
+// process has them mapped private: that would lose the pages that it has copied.
+void pm_commit_cut(void) {
+    for (unsigned i = 0; i < pm_heap.shards && !unapplied; i++) {
+        struct pm_shard *s = &pm_heap.shard[i];
+        uint64_t least = length[pm_journal_file(PM_JOURNAL_DATA, i)];
+        pm_lock(&s->lock);
+        pm_shard_cut(s, s->frontier > least ? s->frontier : least);
+        pm_unlock(&s->lock);
+    }
+}
+
+static bool keep_entry(const struct pm_journal_io *io, const struct pm_journal_entry *e,
+                       const char *from, void *arg) {
+    (void)io, (void)from, (void)arg;
+    if (e->member == PM_JOURNAL_DATA && e->kind != PM_JOURNAL_LENGTH)
+        pm_snapshot_keep(e->shard, e->first, e->pages);
+    return true;
+}
+
+static bool keep_snapshot(void) {
+    return !pm_snapshot ||
+           pm_journal_each(&pm_journal_files, journal.group, &written, keep_entry, NULL);
+}
+
+static bool apply(void) {
+    unapplied = !keep_snapshot() || !pm_checkpoint_write_through(&journal, &written);
+    return !unapplied;
+}
+
+// Copies that are kept although the files have the same: each costs a comparison while the threads
+// are held, and memory.
+#define KEPT_MOST 256u
+
+static bool keeps_too_much(void) {
+    uint64_t kept = pm_commit_last.copied - pm_commit_last.pages;
+    return force || (pm_commit_last.copied > pm_commit_last.pages && kept > KEPT_MOST);
+}
+
+bool pm_commit_prepare(void) {
+    if (unapplied && !apply())
+        return false;
+    if (keeps_too_much())
+        pm_checkpoint_hurry(&journal);
+    return pm_checkpoint_prepare(&journal);
+}
+
+static bool become_durable(void) {
+    if (!taken.good) {
+        errno = taken.error;
+        return false;
+    }
+    pm_checkpoint_make_room(&journal);
+    return pm_journal_back_with_space(journal.group, &written) &&
+           pm_journal_files.sync(PM_JOURNAL_SELF);
+}
+
+bool pm_commit_again(int error) {
+    bool again = taken.again;
+    taken.again = false;
+    return again && (error == ENOSPC || error == EDQUOT || error == EFBIG);
+}
+
+bool pm_commit_finish(void) {
+    if (taken.anything && !become_durable()) {
+        int saved = errno;
+        memcpy(length, taken.lengths, sizeof length);
+        pm_emptied_taken(false);
+        // Where the files hold all, the journal's space may be what the next commit lacks.
+        bool others = journal.lap.commits != 0;
+        taken.again = pm_checkpoint_retire(&journal) && others;
+        errno = saved;
+        return false;
+    }
+    atomic_store_explicit(&pm_commit_time, written.time, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pm_commit_count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pm_commit_forced, taken.forced, memory_order_relaxed);
+    pm_emptied_taken(true);
+    if (!taken.anything)
+        return true;
+    unapplied = true;
+    pm_journal_count(&journal);
+    if (apply())
+        pm_checkpoint_cut(&journal);
+    return true;
+}
+
+// ---- into the state and out of it ---------------------------------------------------------------
+
+static bool map_private(const struct pm_file *file, size_t len) {
+    return mmap(file->map, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                pm_work_fd(file), (off_t)pm_work_offset(file, 0)) != MAP_FAILED;
+}
+
+static bool map_all_private(void) {
+    bool good = map_private(&pm_heap.super_file, pm_heap.super_file.reach);
+    for (size_t i = 0; i < pm_heap_file_count() && good; i++) {
+        const struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
+        if (pm_heap_files[i].share || pm_heap_files[i].holds == PM_FILE_DATA)
+            good = !file->map || map_private(file, file->reach);
+    }
+    return good;
+}
+
+static bool make_copies(void) {
+    bool good = true;
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = pm_work_make(&pm_heap.shard[i]);
+    return good;
+}
+
+int pm_heap_journal(struct pm_error *err) {
+    if (pm_journal_part_check(err) != PM_OK)
+        return err->status;
+    journal.io = &pm_journal_files;
+    journal.most = PM_JOURNAL_PAGES;
+    journal.group = pm_own_reserve(PM_JOURNAL_BUFFER);
+    file_buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
+    if (!journal.group || !file_buffer)
+        return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
+    pm_feature_set(PM_INCOMPAT_JOURNAL);
+    // What is in the files counts as the first commit. A backup may count commits of a journal that
+    // it does not have.
+    pm_heap.super->state.applied = 0;
+    pm_heap.super->state.lap = pm_journal_mark(time_now() ^ (uint64_t)getpid());
+    pm_make_durable(&pm_heap.super->state.lap, sizeof pm_heap.super->state.lap);
+    if (pm_doubt_settle(err) != PM_OK)
+        return err->status;
+    pm_make_durable(&pm_heap.super->state.doubt, sizeof pm_heap.super->state.doubt);
+    each_file(note_length);
+    if (!pm_journal_open())
+        return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
+    pm_checkpoint_begin(&journal, pm_heap.super->state.lap);
+    if (!make_copies())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_COMMIT_DIR: its data cannot be copied to memory: %s (see "
+                       "`ulimit -v`, `ulimit -f` and `free`)",
+                       pm_heap.dir, pm_strerror(errno));
+    if (!map_all_private())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_COMMIT: its files cannot be mapped private: %s (see `ulimit "
+                       "-d`, `ulimit -v` and vm.overcommit_memory)",
+                       pm_heap.dir, pm_strerror(errno));
+    pm_persist_journaled(true);
+    pm_heap_become(PM_HEAP_JOURNALED);
+    pm_heap_dump_used();
+    return PM_OK;
+}
+
+bool pm_commit_write_roots(int fd) {
+    for (unsigned i = 0; i < root_count; i++)
+        if (!pm_os_write_all(fd, roots[i].at, roots[i].len, roots[i].offset))
+            return false;
+    return true;
+}
+
+int pm_commit_change_heap(struct pm_error *err) {
+    pm_emptied_forget();
+    unapplied = false;
+    each_file(note_length);
+    if (pm_file_is_ours(&pm_heap.journal)) // the parent's
+        close(pm_heap.journal.fd);
+    if (!pm_journal_open())
+        return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
+    pm_checkpoint_begin(&journal, pm_heap.super->state.lap);
+    if (!pm_work_wanted)
+        return PM_OK;
+    bool good = make_copies();
+    for (unsigned i = 0; i < pm_heap.shards && good; i++)
+        good = map_private(&pm_heap.shard[i].data, pm_heap.shard[i].data.reach);
+    return good ? PM_OK
+                : pm_fail(err, PM_OPERATIONAL, "%s: its data cannot be copied to memory: %s",
+                          pm_heap.dir, pm_strerror(errno));
+}
+
+bool pm_commit_share_metadata(void) {
+    if (unapplied || !pm_checkpoint_retire(&journal))
+        return false;
+    pm_journal_remove();
+    pm_persist_journaled(false);
+    bool good = true;
+    for (size_t i = 0; i < pm_heap_file_count() && good; i++) {
+        struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
+        if (file->map && (pm_heap_files[i].share || file == &pm_heap.super_file))
+            good = pm_file_map(file, file->map, file->reach, PROT_READ | PROT_WRITE,
+                               MAP_FIXED | MAP_NORESERVE, 0) != MAP_FAILED;
+    }
+    return good;
+}

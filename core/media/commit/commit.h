@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Commits (PMALLOC_COMMIT): what the process has stored reaches the heap's files all at once, as of
+// one instant. All files are mapped private (PM_HEAP_JOURNALED), so between commits they stay as
+// the last commit left them.
+//
+//   pm_commit_take     at the instant: no other thread stores anything. Finds the pages that the
+//                      process has copied, and writes those that differ from the files to the
+//                      journal.
+//   pm_commit_finish   threads run on. Syncs the journal (from here on the commit counts), brings
+//                      it into the files, syncs these.
+//
+// Whether a page differs is found by comparison with the file. A page that one whole time between
+// two commits has left unchanged is given back to the kernel at the second, and shows the file
+// again. A page that changes all the time stays copied, so it costs no fault.
+//
+// Released space is anonymous memory, which reads as zeroes; the file keeps its old bytes until the
+// commit makes a hole of them. Later, when such a range is as the file has it, the file is mapped
+// there again. The list of these ranges belongs to the extent lock of their shard.
+#ifndef PM_COMMIT_H
+#define PM_COMMIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "media/heap.h"
+
+// For a heap that is mapped and recovered: from now on what this process stores reaches the files
+// with commits only. On failure the heap is shared as before.
+int pm_heap_journal(struct pm_error *err);
+// Shares the metadata again, for the clean close: the last commit is in the files, and no other
+// thread runs. The data stay private. False: the heap stays as the last commit left it.
+bool pm_commit_share_metadata(void);
+
+// A private mapping of captured root pages, [at, at + len), of the roots file at `offset`.
+void pm_commit_add_root(void *at, size_t len, uint64_t offset);
+void pm_commit_forget_roots(void);
+
+// Writes the captured root pages to a copy of the roots file.
+bool pm_commit_write_roots(int fd);
+// A forked child has a heap of its own now, in the place of its parent's: a copy, as of one
+// instant. Its commits go there.
+int pm_commit_change_heap(struct pm_error *err);
+
+struct pm_commit_cost {
+    uint64_t pages;   // in the journal
+    uint64_t copied;  // pages that the process has copied and keeps
+    uint64_t dropped; // pages given back to the kernel
+    uint64_t held_us; // the time at the instant: no other thread stored
+};
+
+// One commit at a time: the caller holds a lock of its own. Before the instant: finishes what an
+// earlier commit could not finish. False, with errno: it still cannot, so there is no commit now.
+bool pm_commit_prepare(void);
+// At the instant, with the extent locks of all shards. `drop`: unchanged pages may be given back,
+// because the kernel stores to none of them on its own (O_DIRECT, io_uring).
+void pm_commit_take(bool drop, struct pm_commit_cost *cost);
+// The commit that is taken next is not one that the trigger of PMALLOC_COMMIT asks for: memory is
+// to become free (PMALLOC_COMMIT_PAGES).
+void pm_commit_force(void);
+// False, with errno: there is no new commit; the last one stands.
+bool pm_commit_finish(void);
+// After that: the medium was full, and since then the journal has given up the room of earlier
+// commits. So another one may be taken at once.
+bool pm_commit_again(int error);
+// Gives back the ends of data files that the last commit does not need. Takes the extent locks.
+void pm_commit_cut(void);
+// The time of the last commit that counts, nanoseconds since 1970; how many there were, and how
+// many of them were forced.
+extern _Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
+// How many pages the process has copied now, while it runs: about so many.
+uint64_t pm_commit_copied(void);
+// What the last one has cost that was taken. Changes with the caller's lock.
+extern struct pm_commit_cost pm_commit_last;
+
+#endif

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "doubt.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/file_limit.h"
+#include "base/os.h"
+#include "base/os_file.h"
+#include "media/backing/file.h"
+#include "media/heap.h"
+#include "media/persist.h"
+
+// Any value but 0 means doubt: a damaged word costs time, and nothing else.
+#define IN_DOUBT 0x7462756f642d6d70ull // "pm-doubt": a sync has failed
+#define BEGUN 0x6e756765622d6d70ull    // "pm-begun": nobody knows
+
+static uint64_t *word(void) { return &pm_heap.super->state.doubt; }
+
+// In commit mode the page is private, and the journal keeps what a sync has lost.
+static bool may_store(void) {
+    return pm_heap.super && !pm_heap.readonly &&
+           (pm_heap_state() == PM_HEAP_SHARED || pm_heap_state() == PM_HEAP_PARTED);
+}
+
+void pm_doubt_raise(void) {
+    int saved = errno;
+    if (may_store()) {
+        __atomic_store_n(word(), IN_DOUBT, __ATOMIC_RELEASE);
+        syscall(SYS_msync, (uintptr_t)&pm_heap.super->state, PM_PAGE_SIZE, MS_SYNC); // or it fails
+    }
+    errno = saved;
+}
+
+bool pm_doubt_is_raised(void) {
+    return pm_heap.super && __atomic_load_n(word(), __ATOMIC_RELAXED) != 0;
+}
+
+// ---- once more ----------------------------------------------------------------------------------
+
+#define CHUNK ((size_t)64 * PM_PAGE_SIZE)
+
+static bool read_chunk(const struct pm_file *file, char *to, size_t len, uint64_t at) {
+    while (len) {
+        ssize_t got = pread(file->fd, to, len, (off_t)(file->at + at));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got == 0)
+            errno = EIO; // the file was cut meanwhile
+        if (got <= 0)
+            return false;
+        to += got;
+        at += (uint64_t)got;
+        len -= (size_t)got;
+    }
+    return true;
+}
+
+// The next byte from `at` on that is no hole. A file system that knows no holes has none.
+static uint64_t next_data(const struct pm_file *file, uint64_t at) {
+    off_t data = lseek(file->fd, (off_t)(file->at + at), SEEK_DATA);
+    if (data < 0)
+        return errno == ENXIO ? file->size : at;
+    return (uint64_t)data - file->at;
+}
+
+// Whether the page must be written: zeroes of a hole are there already. A page that is not zeroes
+// must be, although the medium has a hole there: its block may be what was lost.
+static bool counts(const struct pm_file *file, const char *page, uint64_t at, uint64_t *data) {
+    static const char zeroes[PM_PAGE_SIZE];
+    if (memcmp(page, zeroes, PM_PAGE_SIZE) != 0)
+        return true;
+    if (*data < at)
+        *data = next_data(file, at);
+    return *data < at + PM_PAGE_SIZE;
+}
+
+static bool write_chunk(const struct pm_file *file, const char *from, size_t len, uint64_t at,
+                        uint64_t *data) {
+    for (size_t i = 0, part; i < len; i += part) {
+        part = len - i < PM_PAGE_SIZE ? len - i : PM_PAGE_SIZE;
+        bool must = part < PM_PAGE_SIZE || counts(file, from + i, at + i, data);
+        if (must && !pm_os_write_all(file->fd, from + i, part, file->at + at + i))
+            return false;
+    }
+    return true;
+}
+
+static bool write_again(struct pm_file *file, char *chunk) {
+    struct pm_file_room room = pm_file_room(file->length ? 0 : file->size);
+    bool good = pm_file_ready(file) && room.good;
+    uint64_t data = good ? next_data(file, 0) : 0;
+    for (uint64_t at = 0; at < file->size && good; at += CHUNK) {
+        size_t len = file->size - at < CHUNK ? (size_t)(file->size - at) : CHUNK;
+        good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data);
+    }
+    pm_file_room_end(room);
+    return good;
+}
+
+static const char *failed; // the name of the file where it did
+
+static bool each_held(bool (*fn)(struct pm_file *file, char *chunk), char *chunk) {
+    for (size_t i = 0; i < pm_heap_file_count(); i++) {
+        struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
+        if (!pm_heap_holds(&pm_heap_files[i]) || fn(file, chunk))
+            continue;
+        failed = file->name;
+        return false;
+    }
+    return true;
+}
+
+static bool write_all_again(void) {
+    int saved;
+    char *chunk = pm_os_reserve(CHUNK);
+    bool good = chunk && each_held(write_again, chunk);
+    saved = errno;
+    if (chunk)
+        munmap(chunk, CHUNK);
+    errno = saved;
+    return good;
+}
+
+static bool sync_one(struct pm_file *file, char *unused) {
+    (void)unused;
+    return pm_file_sync(file);
+}
+
+// Takes the reports of what has failed before. Each file has one of its own; left there, each would
+// stop a start of its own, on a medium that works again.
+static void take_reports(void) {
+    for (size_t i = 0; i < pm_heap_file_count(); i++)
+        if (pm_heap_holds(&pm_heap_files[i]))
+            pm_file_sync(pm_heap_file(&pm_heap_files[i]));
+}
+
+// ---- settling -----------------------------------------------------------------------------------
+
+static bool settle(bool again) {
+    failed = pm_heap.super_file.name;
+    if (again) {
+        take_reports();
+        if (!write_all_again())
+            return false;
+    }
+    if (!each_held(sync_one, NULL))
+        return false;
+    __atomic_store_n(word(), 0, __ATOMIC_RELEASE);
+    return true;
+}
+
+int pm_doubt_settle(struct pm_error *err) {
+    bool again = pm_doubt_is_raised(), failed_before = again && *word() != BEGUN;
+    if (!again) {
+        __atomic_store_n(word(), BEGUN, __ATOMIC_RELEASE);
+        pm_make_durable(word(), sizeof *word());
+    }
+    if (!settle(again))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/%s: what is stored there cannot be written back to the medium: %s; "
+                       "nothing else was changed; when the medium works again, the next start or "
+                       "pmalloc-recover writes once more all that memory still has",
+                       pm_heap.dir, failed, pm_strerror(errno));
+    if (again && !failed_before)
+        pm_say("%s: the last start was ended while it made sure that its medium has all; all pages "
+               "are written once more now",
+               pm_heap.dir);
+    if (failed_before)
+        pm_say("%s: an earlier run could not write to its medium; all pages are written once more "
+               "now; what memory did not have any more is as it was before: if the program finds "
+               "its data wrong, restore a backup",
+               pm_heap.dir);
+    return PM_OK;
+}
+
+bool pm_doubt_settle_end(void) { return settle(pm_doubt_is_raised()); }

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The lock of a heap, and whose it is.
+#ifndef PM_HEAP_LOCK_H
+#define PM_HEAP_LOCK_H
+
+#include "media/heap.h"
+
+// Locks a directory or a superblock: shared for PM_OPEN_READONLY, not for those after it, else
+// exclusively. If another process has the lock, waits if `wait` is set, else fails and sets
+// pm_heap.busy.
+int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err);
+
+#endif

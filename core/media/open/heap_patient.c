@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// When a process ends, the kernel first frees its memory and then closes its files, with their
+// locks. With much memory that takes a while. Meanwhile the heap looks busy.
+#include <time.h>
+
+#include "base/os.h"
+#include "heap_open.h"
+#include "media/heap.h"
+
+#define PATIENCE_MS 10000
+
+// The start time tells the owner from a later process with the same number.
+static bool holder_is_ending(void) {
+    return pm_heap.busy_pid > 0 && pm_os_start_time(pm_heap.busy_pid) == pm_heap.busy_start &&
+           pm_os_is_ending(pm_heap.busy_pid);
+}
+
+int pm_heap_open_patient(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
+    const struct timespec tick = {.tv_nsec = 1000000};
+    uint64_t end = pm_os_now_ms() + PATIENCE_MS;
+    for (;;) {
+        int status = pm_heap_open(dir, mode, false, err);
+        if (status == PM_OK || !pm_heap.busy || !holder_is_ending())
+            return status;
+        if (pm_os_now_ms() >= end)
+            return pm_fail(err, PM_OPERATIONAL,
+                           "%s is still held by process %d, which has been killed or has ended: "
+                           "after %d s the kernel has not finished with it; try again later, or "
+                           "set PMALLOC_BUSY=wait",
+                           pm_heap.dir, (int)pm_heap.busy_pid, PATIENCE_MS / 1000);
+        nanosleep(&tick, NULL);
+    }
+}

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "commits.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cancel.h"
+#include "base/decay.h"
+#include "base/options.h"
+#include "base/signal_stack.h"
+#include "commit_bound.h"
+#include "commit_cost.h"
+#include "kernel_stores.h"
+#include "media/backing/fixed.h"
+#include "media/backing/volume.h"
+#include "media/backing/work_copy.h"
+#include "media/commit/commit.h"
+#include "media/heap.h"
+#include "media/journal/checkpoint.h"
+#include "media/open/heap_open.h"
+#include "roots/root_table.h"
+#include "state/phase.h"
+#include "state/removed.h"
+#include "threads/hold.h"
+#include "threads/threads.h"
+
+// ---- settings -----------------------------------------------------------------------------------
+
+static enum pm_commits_mode mode;
+static uint64_t interval_ms;
+
+#define INTERVAL_MAX ((uint64_t)24 * 3600 * 1000)
+
+// 10ms, 5s, 2m, 1h. 0: it is none of these.
+static uint64_t parse_time(const char *text) {
+    static const struct {
+        const char *name;
+        uint64_t ms;
+    } unit[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+    char *end;
+    if (*text < '0' || *text > '9')
+        return 0;
+    uint64_t value = strtoull(text, &end, 10);
+    for (size_t i = 0; i < sizeof unit / sizeof unit[0]; i++)
+        if (strcmp(end, unit[i].name) == 0 && value <= INTERVAL_MAX / unit[i].ms)
+            return value * unit[i].ms;
+    return 0;
+}
+
+bool pm_commits_wanted(void) { return pm_options.commit.text[0] != '\0'; }
+
+enum pm_commits_mode pm_commits_mode(void) { return mode; }
+
+uint64_t pm_commits_interval(void) { return interval_ms; }
+
+// Whether a heap lies in the directory, or the first one of several. `st`: of its superblock.
+static bool lies_in(const char *heap, struct stat *st) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.*s/%s", (int)pm_volume_first(heap), heap,
+             pm_heap.super_file.name);
+    return stat(path, st) == 0;
+}
+
+// The directory of the commits takes the place of PMALLOC_HEAP. Another heap that lies there would
+// be passed over, with what it holds.
+static int use_commit_dir(struct pm_error *err) {
+    const char *dir = pm_options.commit_dir.text, *heap = pm_options.heap.text;
+    struct stat passed, used;
+    if (!*dir)
+        return PM_OK;
+    if (*heap && lies_in(heap, &passed) &&
+        !(lies_in(dir, &used) && used.st_ino == passed.st_ino && used.st_dev == passed.st_dev))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "PMALLOC_HEAP=%.200s holds a heap, but with PMALLOC_COMMIT_DIR the heap is "
+                       "%.200s: run `pmalloc-backup %.200s %.200s` and remove the first, or unset "
+                       "one of the two settings",
+                       heap, dir, heap, dir);
+    pm_options.heap.text = dir;
+    pm_work_wanted = true;
+    return PM_OK;
+}
+
+int pm_commits_options(struct pm_error *err) {
+    if (use_commit_dir(err) != PM_OK)
+        return err->status;
+    static const char idle[] = "idle", idle_time[] = "idle:";
+    const char *text = pm_options.commit.text, *time = text;
+    if (strncmp(text, idle_time, strlen(idle_time)) == 0)
+        time += strlen(idle_time);
+    mode = strcmp(text, "output") == 0                 ? PM_COMMITS_OUTPUT
+           : strcmp(text, idle) == 0 || time != text   ? PM_COMMITS_IDLE
+           : *text == '\0' || strcmp(text, "api") == 0 ? PM_COMMITS_API
+                                                       : PM_COMMITS_TIME;
+    if (mode == PM_COMMITS_TIME || time != text)
+        interval_ms = parse_time(time);
+    if (interval_ms || (mode != PM_COMMITS_TIME && time == text))
+        return PM_OK;
+    return pm_fail(err, PM_USAGE,
+                   "PMALLOC_COMMIT=%.100s: not a valid value; use output, idle, idle:TIME, api, or "
+                   "TIME, which is such as 100ms, 5s, 2m or 1h (at most 24h)",
+                   text);
+}
+
+int pm_commits_begin(bool alone, struct pm_error *err) {
+    if (!pm_hold_keep_sight(alone || pm_threads_none()))
+        pm_say("PMALLOC_COMMIT: /proc is not to be seen here: each commit compares all of %s; "
+               "threads that the C library makes for itself (timers, getaddrinfo_a) are not held "
+               "at a commit, and a call of the program's may end with EINTR; mount /proc",
+               pm_heap.dir);
+    if (!pm_hold_prepare())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: PMALLOC_COMMIT: no memory to hold threads with; see `ulimit -d`, "
+                       "`ulimit -v` and vm.overcommit_memory, or unset PMALLOC_COMMIT",
+                       pm_heap.dir);
+    return pm_heap_journal(err);
+}
+
+static _Atomic bool stopped; // changes with the commit lock
+
+bool pm_commits_are_stopped(void) { return atomic_load_explicit(&stopped, memory_order_relaxed); }
+
+static bool may_be_made(void) { return pm_heap_is_journaled() && !pm_commits_are_stopped(); }
+
+// ---- one commit ---------------------------------------------------------------------------------
+
+#define PATIENCE_MS                                                                                \
+    1000 // for threads that are in the kernel, without a signal, on behalf of a disk
+
+// Blocks all signals, libc's internal ones too: no handler may come between.
+static uint64_t block_signals(void) {
+    uint64_t all = ~0ull, before = 0;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+    return before;
+}
+
+static void restore_signals(uint64_t mask) {
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask);
+}
+
+static void lock_extents(void (*step)(struct pm_lock *)) {
+    for (unsigned i = 0; i < PM_SHARDS; i++) // all that there may be: a thread may make one
+        step(&pm_heap.shard[i].lock);
+}
+
+static bool is_data(const void *at) {
+    return pm_heap_offset(at) < pm_range || pm_roots_captured(at);
+}
+
+static void find_data(void *at, size_t len, void *found) {
+    if (len && (is_data(at) || is_data((char *)at + len - 1)))
+        *(bool *)found = true;
+}
+
+// What the last commit has left copied. To find out whether dropping is allowed takes as long as
+// looking at so many pages again.
+#define WORTH_DROPPING 16
+
+static bool worth_dropping(void) {
+    return pm_commit_last.copied >= WORTH_DROPPING && pm_checkpoint_is_durable();
+}
+
+// The kernel may store a sleeping call's result at any moment. A page must not be dropped then.
+static bool may_drop(void) {
+    bool awaited = false;
+    if (!worth_dropping())
+        return false;
+    pm_hold_each_memory(find_data, &awaited);
+    return !awaited && !pm_kernel_stores();
+}
+
+// The instants so far, and the last one whose commit counts.
+static _Atomic uint64_t instants, covered;
+// Changes at the end of each commit: a futex.
+static _Atomic uint32_t ends;
+
+static void take_alone(void) {
+    struct pm_commit_cost cost;
+    uint64_t since = pm_commit_clock();
+    pm_lock(&pm_age_lock);
+    lock_extents(pm_lock_raw);
+    atomic_fetch_add(&instants, 1);
+    pm_commit_take(worth_dropping() && !pm_kernel_stores(), &cost);
+    lock_extents(pm_unlock_raw);
+    pm_unlock(&pm_age_lock);
+    pm_commit_was_held(since, cost.pages);
+}
+
+// While the threads are held, none of them has a lock, and none is inside the allocator. 0, EAGAIN:
+// a thread does not stop, or EBUSY: `idle`, and a thread is in no wait.
+static int take(bool idle) {
+    struct pm_commit_cost cost;
+    if (pm_threads_none()) {
+        take_alone();
+        return 0;
+    }
+    uint64_t since = pm_commit_clock();
+    if (!pm_hold_all(PATIENCE_MS))
+        return EAGAIN;
+    int error = idle && !pm_hold_all_wait() ? EBUSY : 0;
+    if (!error) {
+        lock_extents(pm_lock_raw);
+        atomic_fetch_add(&instants, 1);
+        pm_commit_take(may_drop(), &cost);
+        lock_extents(pm_unlock_raw);
+    }
+    pm_release_all();
+    if (!error)
+        pm_commit_was_held(since, cost.pages);
+    return error;
+}
+
+// Commits go on meanwhile: the journal has them.
+static void say_files_fail(void) {
+    static bool failing;
+    int error = pm_checkpoint_error();
+    if (error && !failing)
+        pm_say("PMALLOC_COMMIT: a file of %s cannot be written back: %s; nothing is lost: commits "
+               "go on, and the journal keeps them; it grows until the medium works again",
+               pm_heap.dir, pm_strerror(error));
+    failing = error != 0;
+}
+
+static const char *why_removed; // the files were removed, and cannot be made again
+
+// The copy is of one instant, as a commit.
+static int mend_removed(void) {
+    static struct pm_error err;
+    bool alone = pm_threads_none();
+    if (!alone && !pm_hold_all(PATIENCE_MS))
+        return EAGAIN;
+    if (alone)
+        pm_lock(&pm_age_lock);
+    lock_extents(pm_lock_raw);
+    int status = pm_removed_mend(&err);
+    lock_extents(pm_unlock_raw);
+    if (alone)
+        pm_unlock(&pm_age_lock);
+    else
+        pm_release_all();
+    why_removed = status == PM_OK ? NULL : err.text;
+    return status == PM_OK ? 0 : ENOENT;
+}
+
+static int take_and_finish(bool idle) {
+    if (!pm_commit_prepare())
+        return errno;
+    int error = take(idle);
+    if (error)
+        return error;
+    return pm_commit_finish() ? 0 : errno;
+}
+
+// With the commit lock.
+static int make(bool idle) {
+    if (!may_be_made())
+        return ENOTSUP;
+    uint64_t since = pm_commit_clock();
+    int error = pm_removed(true) ? mend_removed() : 0;
+    if (!error)
+        error = take_and_finish(idle);
+    if (pm_commit_again(error))
+        error = take_and_finish(idle);
+    if (error)
+        return error;
+    pm_commit_cut();
+    say_files_fail();
+    pm_commit_was_made(since);
+    atomic_store(&covered, atomic_load(&instants));
+    return 0;
+}
+
+// Waits for a commit to end, a little, in a call where this thread may be held.
+static void await_end(uint32_t seen) {
+    const struct timespec pause = {0, 1000000};
+    syscall(SYS_futex, &ends, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0);
+}
+
+void pm_commits_stop(bool on) {
+    uint32_t seen = atomic_load(&ends);
+    for (; !pm_trylock_raw(&pm_commit_lock); seen = atomic_load(&ends))
+        await_end(seen);
+    atomic_store_explicit(&stopped, on, memory_order_relaxed);
+    pm_unlock_raw(&pm_commit_lock);
+}
+
+static void end_commit(void) {
+    pm_unlock_raw(&pm_commit_lock);
+    atomic_fetch_add(&ends, 1);
+    pm_futex_wake(&ends, 1 << 30);
+}
+
+// Waits with the signals open: whoever has the lock may stop this thread. False: meanwhile a commit
+// has come to count whose instant is later than `before`.
+static bool take_lock(uint64_t before, uint64_t *mask) {
+    for (;;) {
+        uint32_t seen = atomic_load(&ends);
+        if (atomic_load(&covered) > before)
+            return false;
+        *mask = block_signals();
+        if (pm_trylock_raw(&pm_commit_lock))
+            return true;
+        restore_signals(*mask);
+        await_end(seen);
+    }
+}
+
+struct turn {
+    bool idle;
+    int error;
+    uint64_t before;
+};
+
+static void take_turn(void *arg) {
+    struct turn *turn = arg;
+    uint64_t mask;
+    if (take_lock(turn->before, &mask)) {
+        turn->error = make(turn->idle);
+        restore_signals(mask);
+        end_commit();
+    }
+}
+
+static int make_in_turn(bool idle, uint64_t before) {
+    int saved = errno;
+    struct turn turn = {idle, 0, before};
+    struct pm_cancel cancel = pm_cancel_hold();
+    pm_signal_stack_run(take_turn, &turn);
+    pm_cancel_release(cancel);
+    errno = saved;
+    return turn.error;
+}
+
+int pm_commits_make(void) {
+    if (!may_be_made())
+        return ENOTSUP;
+    if (pm_nested())
+        return EDEADLK;
+    return make_in_turn(false, UINT64_MAX);
+}
+
+const char *pm_commits_reason(int error) {
+    if (error == ENOSPC && pm_fixed_is_open())
+        return "No space left on device: its journal is too small for what has changed (see "
+               "`pmalloc-recover --make --journal`)";
+    if (error == ENOENT && why_removed)
+        return why_removed;
+    return error == EAGAIN ? "a thread does not stop" : pm_strerror(error);
+}
+
+static void say_failed(int error) {
+    pm_say("PMALLOC_COMMIT: a commit has failed: %s; the program goes on, %s stays as of the last "
+           "commit, and later ones try again",
+           pm_commits_reason(error), pm_heap.dir);
+}
+
+// Says it once for a row of failures.
+static int told(int error) {
+    static _Atomic bool failing;
+    bool fails = error && error != ENOTSUP && error != EBUSY;
+    if (error != EBUSY && atomic_exchange(&failing, fails) != fails && fails)
+        say_failed(error);
+    return error;
+}
+
+// A thread that got no processor in time may get one yet.
+#define COVER_TRIES 5
+
+void pm_commits_cover(void) {
+    uint64_t before = atomic_load(&instants);
+    int error = EAGAIN;
+    for (unsigned i = 0; i < COVER_TRIES && error == EAGAIN && may_be_made(); i++)
+        error = make_in_turn(false, before);
+    if (may_be_made())
+        told(error);
+}
+
+static int make_if_free(bool idle) {
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return EBUSY;
+    int error = make(idle);
+    end_commit();
+    return error;
+}
+
+int pm_commits_idle(bool wait) {
+    if (!may_be_made())
+        return ENOTSUP;
+    return told(wait ? make_in_turn(true, UINT64_MAX) : make_if_free(true));
+}
+
+void pm_commits_by_time(void) { told(make_if_free(false)); }
+
+// Where the program chooses the instant, or an instant is at rest, this one is another: so it is
+// said, once. Under `output` the promise is about what came before, so one more does no harm.
+static void say_forced(void) {
+    static bool said;
+    if ((mode == PM_COMMITS_API || mode == PM_COMMITS_IDLE) && !said)
+        pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit is made that the "
+               "program did not ask for; %s it",
+               pm_commit_bound_of_journal()
+                   ? "a larger journal (`pmalloc-recover --make --journal`) avoids"
+                   : "larger values, or more memory, avoid");
+    said = true;
+}
+
+// With the commit lock, which a fork takes, too. The second commit gives back what the first one
+// has written, as far as it has not changed since.
+static int make_by_bound(void) {
+    int error = 0;
+    for (unsigned i = 0; i < 2 && !error && may_be_made(); i++) {
+        pm_commit_force();
+        error = make(false);
+    }
+    pm_commit_bound_kept();
+    return error;
+}
+
+void pm_commits_by_bound(void) {
+    bool due;
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return;
+    due = may_be_made() && pm_commit_bound_reached();
+    end_commit();
+    if (!due)
+        return;
+    say_forced(); // first: a kill may come between the commit and a later line
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return; // another commit is under way
+    int error = make_by_bound();
+    end_commit();
+    told(error);
+}
+
+// ---- the end of the program ---------------------------------------------------------------------
+
+static bool make_last(void) {
+    struct pm_commit_cost cost;
+    if (!pm_commit_prepare())
+        return false;
+    pm_commit_take(false, &cost);
+    return pm_commit_finish();
+}
+
+bool pm_commits_end(bool alone) {
+    bool good = (make_last() || (pm_commit_again(errno) && make_last())) && pm_commit_prepare();
+    if (!good)
+        pm_say("PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
+               "of the one before",
+               pm_commits_reason(errno), pm_heap.dir);
+    else if (alone)
+        pm_commit_cut();
+    return good;
+}
+
+void pm_commits_no_end(void) {
+    pm_say("PMALLOC_COMMIT: there is no commit at the end of the program, because it ends within a "
+           "call of the allocator; %s stays as of the one before",
+           pm_heap.dir);
+}

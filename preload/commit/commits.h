@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// PMALLOC_COMMIT: when commits are made (media/commit/commit.h says how), and what they mean at a
+// fork and at the end of the program.
+//
+//   api          when the program calls pmalloc_commit()
+//   TIME         the same, and each TIME by PMAlloc's thread (background.h)
+//   idle[:TIME]  the same, and by that thread while the program waits (idle.h)
+//   output       the same, and before what the program says leaves the process (triggers.h)
+//
+// There is a commit when the roots are captured, before main. There is one at the end of the
+// program, before the heap is closed.
+#ifndef PM_COMMITS_H
+#define PM_COMMITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/message.h"
+
+// Checks the settings. PM_USAGE: they are wrong.
+int pm_commits_options(struct pm_error *err);
+// Whether PMALLOC_COMMIT is set.
+bool pm_commits_wanted(void);
+// Once the heap is recovered: from here on all its changes go through commits.
+int pm_commits_begin(bool alone, struct pm_error *err);
+enum pm_commits_mode {
+    PM_COMMITS_API,
+    PM_COMMITS_TIME,
+    PM_COMMITS_IDLE,
+    PM_COMMITS_OUTPUT,
+};
+enum pm_commits_mode pm_commits_mode(void);
+// TIME in milliseconds; 0: there is none.
+uint64_t pm_commits_interval(void);
+
+// Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode, or a
+// seccomp filter has ended that (sandbox.h); EDEADLK in a signal
+// handler that has interrupted the allocator; EAGAIN if a thread could not be held; else what the
+// file system said. Then the last commit stands.
+int pm_commits_make(void);
+// Makes sure that a commit counts whose instant came after this call began: one that another thread
+// makes, if there is one. Says once that commits fail; they are tried again at the next call.
+void pm_commits_cover(void);
+// Why a commit has failed.
+const char *pm_commits_reason(int error);
+// Makes a commit if each other thread is in a call that waits. EBUSY: one is not, or another commit
+// is being made and `wait` is false. Says once that commits fail.
+int pm_commits_idle(bool wait);
+// The same as pm_commits_make() for PMAlloc's thread, which must not wait for another commit. Says
+// once that commits fail.
+void pm_commits_by_time(void);
+
+// Also for PMAlloc's thread: makes commits if too many pages have changed (commit_bound.h).
+void pm_commits_by_bound(void);
+
+// No commit is being made when this returns, and there are none from here on; or there are again.
+void pm_commits_stop(bool on);
+bool pm_commits_are_stopped(void);
+
+// The last commit, at the end of the program. No thread stores anything. Not `alone`: the caller
+// holds all locks. False: the heap stays as an earlier commit left it, and a line says so.
+bool pm_commits_end(bool alone);
+// There can be none, and a line says so.
+void pm_commits_no_end(void);
+
+#endif

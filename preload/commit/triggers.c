@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "triggers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "base/cancel.h"
+#include "commits.h"
+#include "idle.h"
+#include "media/heap.h"
+#include "state/phase.h"
+#include "state/replaced.h"
+
+bool pm_triggers_on;
+
+void pm_triggers_start(void) {
+    enum pm_commits_mode mode = pm_commits_mode();
+    pm_triggers_on =
+        pm_heap_is_journaled() && (mode == PM_COMMITS_IDLE || mode == PM_COMMITS_OUTPUT);
+}
+
+// /dev/null, /dev/zero and their kin.
+#define MEMORY_DEVICES 1
+
+// Whether another process or a person may be at the other end. An eventfd and its kin have a mode
+// without a type.
+static bool is_conversation(int fd) {
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return false;
+    return S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || !(st.st_mode & S_IFMT) ||
+           (S_ISCHR(st.st_mode) && major(st.st_rdev) != MEMORY_DEVICES);
+}
+
+static bool waits_for_data(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && !(flags & O_NONBLOCK) && is_conversation(fd);
+}
+
+// A child of vfork() or _Fork() has this memory, or a copy of it, and no part in the heap. At the
+// end of the program there is a commit in any case, and stdio writes the rest after it.
+static bool may_commit(void) {
+    return pm_phase() == PM_RUNNING && pm_heap_is_journaled() && !pm_nested() &&
+           pm_heap.super->state.owner_pid == (uint64_t)getpid();
+}
+
+static bool leaves(const struct pm_call *call) {
+    return call->kind == PM_CALL_TELLS || (call->kind == PM_CALL_SAYS && is_conversation(call->fd));
+}
+
+// Only a wait, or something that is said, shows that the program has set itself up.
+void pm_trigger_shows(const struct pm_call *call) {
+    int saved = errno;
+    if (call->kind == PM_CALL_WAITS || leaves(call) ||
+        (call->kind == PM_CALL_READS && waits_for_data(call->fd)))
+        pm_replaced_check();
+    errno = saved;
+}
+
+void pm_trigger_enter(struct pm_call *call) {
+    int saved = errno;
+    bool idle = pm_commits_mode() == PM_COMMITS_IDLE;
+    if (!idle && leaves(call) && may_commit())
+        pm_commits_cover();
+    if (call->kind == PM_CALL_READS)
+        call->kind = idle && waits_for_data(call->fd) ? PM_CALL_WAITS : PM_CALL_OTHER;
+    if (call->kind == PM_CALL_WAITS && idle)
+        pm_idle_enter(may_commit());
+    errno = saved;
+}
+
+void pm_trigger_leave(const struct pm_call *call) {
+    if (call->kind == PM_CALL_WAITS && pm_commits_mode() == PM_COMMITS_IDLE)
+        pm_idle_leave();
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// PMALLOC_COMMIT=idle and =output: calls of the program that are a reason for a commit. The names
+// (preload/names/) tell of each such call before it is made.
+//
+//   output   Before a call that says something to a pipe, a socket or a device (PM_CALL_SAYS), or
+//            to another process in another way (PM_CALL_TELLS): a commit whose instant comes after
+//            the call was asked for. Several threads that say something at once share one.
+//   idle     The program is idle while each of its threads is in a call that waits. The thread
+//            `pmalloc-commit` then makes a commit (idle.h).
+//
+// What a call means by its name alone may be wrong for its file: a read of a plain file is no wait,
+// and nothing leaves the process by a write to one.
+#ifndef PM_TRIGGERS_H
+#define PM_TRIGGERS_H
+
+#include <stdbool.h>
+
+#include "threads/calls.h"
+
+// Whether calls are told of. Set before main for good.
+extern bool pm_triggers_on;
+void pm_triggers_start(void);
+
+// Before and after a call. They keep errno. `call` is not entered yet, and left already.
+void pm_trigger_enter(struct pm_call *call);
+void pm_trigger_leave(const struct pm_call *call);
+
+// The same, where calls are not told of: for replaced.h alone.
+void pm_trigger_shows(const struct pm_call *call);
+
+static inline void pm_trigger_before(struct pm_call *call) {
+    if (__builtin_expect(pm_triggers_on, 0))
+        pm_trigger_enter(call);
+}
+
+static inline void pm_trigger_after(const struct pm_call *call) {
+    if (__builtin_expect(pm_triggers_on, 0))
+        pm_trigger_leave(call);
+}
+
+// Before something that tells others something, and is no call that may sleep.
+static inline void pm_trigger_tells(void) {
+    struct pm_call call = {.kind = PM_CALL_TELLS};
+    pm_trigger_before(&call);
+}
+
+#endif

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "roll.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "tasks.h"
+
+static pid_t *roll;
+static size_t count;
+static bool whole;
+static pid_t whose; // the thread that has listed them: it is not on it
+
+static void add(pid_t id, void *arg) {
+    (void)arg;
+    if (count < PM_TASKS)
+        roll[count++] = id;
+}
+
+bool pm_roll_each(void (*each)(pid_t id, void *arg), void *arg) {
+    if (!roll && !(roll = pm_os_reserve(PM_TASKS * sizeof *roll)))
+        return pm_tasks_each_other(each, arg);
+    pid_t self = (pid_t)syscall(SYS_gettid);
+    if (!whole || whose != self) {
+        whole = false;
+        whose = self;
+        count = 0;
+        if (!pm_tasks_each_other(add, NULL))
+            return false;
+        whole = true;
+    }
+    for (size_t i = 0; i < count; i++)
+        each(roll[i], arg);
+    return true;
+}
+
+// Beside the roll: this thread, and PMAlloc's own.
+bool pm_roll_counts(void) {
+    uint32_t own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
+    bool another = own && own != (uint32_t)syscall(SYS_gettid);
+    whole = whole && pm_tasks_count() == count + 1 + another;
+    return whole;
+}
+
+void pm_roll_doubt(void) { whole = false; }

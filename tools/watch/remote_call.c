@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "remote_call.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/os_file.h"
+#include "guardian.h"
+#include "standstill.h"
+#include "tools/common/program_maps.h"
+#include "tools/common/program_status.h"
+
+// While the thread has other registers nobody gives up early: the machine may be slow.
+enum { PATIENCE_MS = 200, MORE_PATIENCE_MS = 60000, TICK_NS = 20000, TRIES = 1000 };
+// Older headers lack these.
+#define CALL_PIDFD_OPEN 434
+#define CALL_PIDFD_GETFD 438
+
+struct caller {
+    pid_t pid, id;
+    uint64_t gate; // the address of a syscall instruction
+    int memory;    // /proc/PID/mem
+    long flags;
+    int fd;
+    int signal; // at which the thread has stopped instead; it goes on with that
+};
+
+// ---- where --------------------------------------------------------------------------------------
+
+// The kernel's own code in every process has such an instruction.
+static void look_for_gate(const struct program_map *m, void *arg) {
+    static char code[65536];
+    struct caller *c = arg;
+    if (strcmp(m->name, "[vdso]") != 0 || m->end - m->start > sizeof code)
+        return;
+    ssize_t got = pread(c->memory, code, m->end - m->start, (off_t)m->start);
+    for (ssize_t i = 0; i + 1 < got && !c->gate; i++)
+        if (code[i] == 0x0f && code[i + 1] == 0x05)
+            c->gate = m->start + (uint64_t)i;
+}
+
+// ---- which thread -------------------------------------------------------------------------------
+
+// A descriptor of the other process, as one of ours. -1: it cannot be had.
+static int fetch(pid_t pid, long number) {
+    int process = (int)syscall(CALL_PIDFD_OPEN, pid, 0);
+    int fd = process < 0 ? -1 : (int)syscall(CALL_PIDFD_GETFD, process, (int)number, 0);
+    if (process >= 0)
+        close(process);
+    return fd;
+}
+
+// Whether a wait for input on the descriptor has a time limit of its own.
+static bool has_timeout(pid_t pid, long number) {
+    struct timeval time = {0};
+    socklen_t len = sizeof time;
+    int fd = fetch(pid, number);
+    bool none = fd >= 0 && (getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, &len) == 0
+                                ? !time.tv_sec && !time.tv_usec
+                                : errno == ENOTSOCK);
+    if (fd >= 0)
+        close(fd);
+    return !none;
+}
+
+// Whether a stopped thread begins the call again with the time that is left, or the call has no
+// time limit, and has transferred nothing yet.
+static bool begins_again(pid_t pid, const struct standstill_call *call) {
+    switch (call->number) {
+    case SYS_futex:
+    case SYS_nanosleep:
+    case SYS_clock_nanosleep:
+    case SYS_restart_syscall:
+    case SYS_poll:
+    case SYS_ppoll:
+    case SYS_select:
+    case SYS_pselect6:
+    case SYS_pause:
+    case SYS_rt_sigsuspend:
+    case SYS_wait4:
+    case SYS_waitid:
+        return true;
+    case SYS_epoll_wait:
+    case SYS_epoll_pwait:
+        return (int)call->argument[3] < 0;
+    case SYS_read:
+    case SYS_accept:
+    case SYS_accept4:
+        return !has_timeout(pid, (long)call->argument[0]);
+    case SYS_recvfrom:
+        return !call->argument[3] && !has_timeout(pid, (long)call->argument[0]);
+    default:
+        return false;
+    }
+}
+
+struct choice {
+    pid_t pid, asleep, awake;
+};
+
+static bool consider(const char *name, void *arg) {
+    struct choice *c = arg;
+    pid_t id = (pid_t)atoi(name);
+    struct standstill_call call;
+    if (id <= 0)
+        return true;
+    if (!standstill_asleep(c->pid, id, &call))
+        c->awake = id;
+    else if (begins_again(c->pid, &call))
+        c->asleep = id;
+    return !c->asleep;
+}
+
+static pid_t choose(pid_t pid) {
+    char path[32];
+    struct choice c = {.pid = pid};
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        pm_os_each_name(fd, consider, &c);
+        close(fd);
+    }
+    return c.asleep ? c.asleep : c.awake;
+}
+
+// ---- the call -----------------------------------------------------------------------------------
+
+#define AT_EVENT 1 // a stop that we have asked for
+#define AT_CALL 2  // before or after a system call
+static int await(struct caller *c, uint64_t patience_ms) {
+    const struct timespec tick = {.tv_nsec = TICK_NS};
+    int status;
+    for (uint64_t spent = 0; spent < patience_ms * 1000000ull; spent += TICK_NS) {
+        pid_t id = waitpid(c->id, &status, __WALL | WNOHANG);
+        if (id < 0 || (id > 0 && !WIFSTOPPED(status)))
+            return 0;
+        if (id > 0 && status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) == SIGTRAP)
+            return AT_EVENT;
+        if (id > 0 && WSTOPSIG(status) == (SIGTRAP | 0x80))
+            return AT_CALL;
+        if (id > 0) {
+            c->signal = status >> 16 ? 0 : WSTOPSIG(status);
+            return 0;
+        }
+        nanosleep(&tick, NULL);
+    }
+    return 0;
+}
+
+// The thread is at an event stop, and is at one again afterwards, before it has run any
+// instruction of the program's. False: it is not; it has the registers that it had.
+static bool call(struct caller *c, const struct user_regs_struct *old, long number, long arg,
+                 long *result) {
+    const struct timespec tick = {.tv_nsec = TICK_NS};
+    struct user_regs_struct regs = *old;
+    regs.rip = c->gate;
+    regs.rax = (unsigned long)number;
+    regs.orig_rax = ~0ull; // no call is to begin again now
+    regs.rdi = (unsigned long)arg;
+    bool good =
+        ptrace(PTRACE_SETREGS, c->id, NULL, &regs) == 0 &&
+        ptrace(PTRACE_SYSCALL, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_CALL &&
+        ptrace(PTRACE_SYSCALL, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_CALL &&
+        ptrace(PTRACE_GETREGS, c->id, NULL, &regs) == 0 &&
+        ptrace(PTRACE_INTERRUPT, c->id, NULL, NULL) == 0 &&
+        ptrace(PTRACE_CONT, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_EVENT;
+    *result = (long)regs.rax;
+    for (unsigned i = 0; i < TRIES && ptrace(PTRACE_SETREGS, c->id, NULL, old) != 0; i++)
+        nanosleep(&tick, NULL);
+    return good;
+}
+
+static void make_calls(struct caller *c) {
+    struct user_regs_struct regs;
+    long there, ignored;
+    if (await(c, PATIENCE_MS) != AT_EVENT)
+        return;
+    standstill_mend(c->id);
+    if (standstill_in_sequence(c->id, c->memory) ||
+        ptrace(PTRACE_GETREGS, c->id, NULL, &regs) != 0 ||
+        !call(c, &regs, SYS_userfaultfd, c->flags, &there) || there < 0)
+        return;
+    c->fd = fetch(c->pid, there);
+    call(c, &regs, SYS_close, there, &ignored);
+}
+
+static void trace(struct caller *c) {
+    if (ptrace(PTRACE_SEIZE, c->id, NULL, (void *)PTRACE_O_TRACESYSGOOD) != 0)
+        return;
+    if (ptrace(PTRACE_INTERRUPT, c->id, NULL, NULL) == 0)
+        make_calls(c);
+    ptrace(PTRACE_DETACH, c->id, NULL, (void *)(uintptr_t)c->signal);
+}
+
+// ---- the guardian -------------------------------------------------------------------------------
+
+union control {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int))];
+};
+
+static void give(int socket, int fd) {
+    char byte = 0;
+    struct iovec bytes = {&byte, 1};
+    union control control = {{0}};
+    struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
+    if (fd < 0)
+        return;
+    message.msg_control = &control;
+    message.msg_controllen = sizeof control;
+    struct cmsghdr *item = CMSG_FIRSTHDR(&message);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(item), &fd, sizeof fd);
+    sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+static int receive(int socket) {
+    char byte;
+    int fd = -1;
+    struct iovec bytes = {&byte, 1};
+    union control control = {{0}};
+    struct msghdr message = {.msg_iov = &bytes,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    ssize_t got;
+    do
+        got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    const struct cmsghdr *item = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (item && item->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(item), sizeof fd);
+    return fd;
+}
+
+static void work(int socket, void *arg) {
+    struct caller *c = arg;
+    c->memory = program_memory(c->pid, O_RDONLY);
+    if (c->memory >= 0 && program_maps_each(c->pid, look_for_gate, c) && c->gate)
+        trace(c);
+    give(socket, c->fd);
+}
+
+int remote_userfaultfd(pid_t pid, long flags) {
+    struct caller c = {.pid = pid, .flags = flags, .fd = -1, .id = choose(pid)};
+    struct guardian guardian;
+    if (!c.id || !guardian_begin(&guardian, work, &c))
+        return -1;
+    int fd = receive(guardian.end);
+    guardian_end(&guardian);
+    return fd;
+}

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "remote_leaks.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "guardian.h"
+#include "halt.h"
+#include "standstill.h"
+#include "tools/common/program_status.h"
+
+// How long threads in the allocator go on alone, and all of them between two tries. Both double.
+enum { PATIENCE_MS = 10000, INSIDE_NS = 20000, MOST_NS = 2000000, TRY_NS = 20000000 };
+enum { MOST_TRY_NS = 200000000 };
+enum { STATE_ROOM = 65536, STACK = 256 << 10, LOOK_NS = 50000, CALL_TRIES = 100000 };
+// Older headers lack these.
+#define GET_MASK 0x420a
+#define SET_MASK 0x420b
+
+#define CODE_64 0x33
+#define FAULTS                                                                                     \
+    (1ull << (SIGSEGV - 1) | 1ull << (SIGBUS - 1) | 1ull << (SIGILL - 1) | 1ull << (SIGFPE - 1) |  \
+     1ull << (SIGTRAP - 1) | 1ull << (SIGSYS - 1))
+
+struct vector_state {
+    char bytes[STATE_ROOM];
+    size_t len;
+};
+
+static struct {
+    pid_t pid;
+    int memory; // /proc/PID/mem
+    const struct pm_leaks_door *door;
+    struct halt halt;
+    // The thread that works for us, and what it had.
+    struct halt_thread *worker;
+    uint64_t mask;
+    struct vector_state state;
+    // The piece of memory in the process.
+    uint64_t piece, piece_bytes;
+    struct pm_leaks_asked asked;
+    struct remote_leaks *out;
+} job;
+
+static enum pm_leaks_answer failed(const char *what) {
+    pm_fail(&job.out->err, PM_OPERATIONAL, "process %d: %s", (int)job.pid, what);
+    return PM_LEAKS_FAILED;
+}
+
+static bool reads(uint64_t at, void *to, size_t len) {
+    return pread(job.memory, to, len, (off_t)at) == (ssize_t)len;
+}
+
+static bool writes(uint64_t at, const void *from, size_t len) {
+    return pwrite(job.memory, from, len, (off_t)at) == (ssize_t)len;
+}
+
+// ---- who is inside of the allocator -------------------------------------------------------------
+
+static bool lies_in(uint64_t at, const void *start, const void *end) {
+    return at >= (uintptr_t)start && at < (uintptr_t)end;
+}
+
+// How many locks of the allocator a thread holds is read where libc has its thread-local storage. A
+// thread that libc does not know may have anything there, or nothing.
+static bool is_inside(const struct halt_thread *t, uint32_t own) {
+    const struct pm_leaks_door *d = job.door;
+    uint32_t locks = 0;
+    if (t->dead)
+        return false;
+    if (t->regs.fs_base && reads(t->regs.fs_base + (uint64_t)d->locks, &locks, sizeof locks) &&
+        locks)
+        return true;
+    return (uint32_t)t->id != own && lies_in(t->regs.rip, d->text, d->text_end) &&
+           !lies_in(t->regs.rip, d->inner, d->inner_end);
+}
+
+// They go on alone, until all have come out, for longer and longer. One that waits for a lock waits
+// for one of these. One that makes a commit may wait for those that stand still: then all must go.
+static bool let_out(uint64_t patience_ns) {
+    uint32_t own = 0;
+    uint64_t end = standstill_now_ns() + patience_ns;
+    struct halt *h = &job.halt;
+    reads((uintptr_t)job.door->own, &own, sizeof own);
+    for (long run_ns = INSIDE_NS; standstill_now_ns() < end;
+         run_ns = run_ns < MOST_NS ? run_ns * 2 : MOST_NS) {
+        bool inside = false;
+        for (size_t i = 0; i < h->count; i++)
+            if (is_inside(&h->thread[i], own)) {
+                halt_go_on(&h->thread[i]);
+                inside = true;
+            }
+        if (!inside)
+            return true;
+        halt_nap(run_ns);
+        for (size_t i = 0; i < h->count; i++)
+            halt_recall(&h->thread[i]);
+        for (size_t i = 0; i < h->count; i++)
+            if (!h->thread[i].stopped && !halt_await(&h->thread[i]) && !h->thread[i].dead)
+                return false;
+    }
+    return false;
+}
+
+// ---- which thread works -------------------------------------------------------------------------
+
+// One with the thread-local storage that the library expects: the first of the process, if it is
+// still there.
+static bool choose(void) {
+    uint32_t own = 0;
+    reads((uintptr_t)job.door->own, &own, sizeof own);
+    job.worker = NULL;
+    for (size_t i = 0; i < job.halt.count; i++) {
+        struct halt_thread *t = &job.halt.thread[i];
+        if (t->clean && t->stopped && (uint32_t)t->id != own && t->regs.cs == CODE_64 &&
+            t->regs.fs_base && !standstill_in_sequence(t->id, job.memory) &&
+            (!job.worker || t->id == job.pid))
+            job.worker = t;
+    }
+    return job.worker != NULL;
+}
+
+// ---- the work -----------------------------------------------------------------------------------
+
+static bool take_state(pid_t id, struct vector_state *s) {
+    struct iovec state = {s->bytes, sizeof s->bytes};
+    if (ptrace(PTRACE_GETREGSET, id, (void *)NT_X86_XSTATE, &state) != 0 &&
+        ptrace(PTRACE_GETREGSET, id, (void *)NT_PRFPREG, &state) != 0)
+        return false;
+    s->len = state.iov_len;
+    return true;
+}
+
+static void give_state(pid_t id, struct vector_state *s) {
+    struct iovec state = {s->bytes, s->len};
+    if (ptrace(PTRACE_SETREGSET, id, (void *)NT_X86_XSTATE, &state) != 0)
+        ptrace(PTRACE_SETREGSET, id, (void *)NT_PRFPREG, &state);
+}
+
+static bool set(uint64_t rip, uint64_t rsp, long number, uint64_t a, uint64_t b) {
+    struct user_regs_struct regs = job.worker->regs;
+    regs.rip = rip;
+    regs.rsp = rsp;
+    regs.rax = (unsigned long)number;
+    regs.orig_rax = ~0ull; // no call is to begin again now
+    regs.rdi = a;
+    regs.rsi = b;
+    regs.rdx = PROT_READ | PROT_WRITE;
+    regs.r10 = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    regs.r8 = ~0ull;
+    regs.r9 = 0;
+    regs.eflags = 0x202;
+    return ptrace(PTRACE_SETREGS, job.worker->id, NULL, &regs) == 0;
+}
+
+enum event { EVENT_NONE, EVENT_STOP, EVENT_FAULT, EVENT_GONE };
+
+// What has happened to the worker since it runs. A signal that is no fault is kept for later.
+static enum event look(void) {
+    int status;
+    siginfo_t info = {0};
+    pid_t id = waitpid(job.worker->id, &status, __WALL | WNOHANG);
+    if (id == 0)
+        return halt_has_ended(job.worker->id) ? EVENT_GONE : EVENT_NONE;
+    if (id < 0 || !WIFSTOPPED(status))
+        return EVENT_GONE;
+    if (status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) == SIGTRAP)
+        return EVENT_STOP;
+    if (status >> 16 == 0) {
+        ptrace(PTRACE_GETSIGINFO, id, NULL, &info);
+        if (info.si_code > 0)
+            return EVENT_FAULT;
+        job.worker->signal = WSTOPSIG(status);
+    }
+    return ptrace(PTRACE_CONT, id, NULL, NULL) == 0 ? EVENT_NONE : EVENT_GONE;
+}
+
+static enum event await_stop(void) {
+    enum event event;
+    while ((event = look()) == EVENT_NONE)
+        halt_nap(LOOK_NS / 5);
+    return event;
+}
+
+static enum event stop(void) {
+    ptrace(PTRACE_INTERRUPT, job.worker->id, NULL, NULL);
+    return await_stop();
+}
+
+// A system call of the worker's. It is over when the worker is behind the instruction.
+static long call(long number, uint64_t a, uint64_t b) {
+    struct user_regs_struct regs;
+    uint64_t at = (uintptr_t)job.door->call;
+    bool good = set(at, job.worker->regs.rsp, number, a, b);
+    for (unsigned i = 0; i < CALL_TRIES && good; i++) {
+        good = ptrace(PTRACE_CONT, job.worker->id, NULL, NULL) == 0;
+        halt_nap(LOOK_NS / 5);
+        good = good && stop() == EVENT_STOP &&
+               ptrace(PTRACE_GETREGS, job.worker->id, NULL, &regs) == 0;
+        if (good && regs.rip != at)
+            return (long)regs.rax;
+    }
+    return -ESRCH;
+}
+
+// The worker runs the library's function until that has answered.
+static enum event answer(uint32_t command, uint64_t stack_top) {
+    uint32_t answer = PM_LEAKS_NONE;
+    uint64_t at = job.piece + offsetof(struct pm_leaks_asked, answer);
+    enum event event = EVENT_NONE;
+    if (!writes(job.piece + offsetof(struct pm_leaks_asked, command), &command, sizeof command) ||
+        !writes(at, &answer, sizeof answer) ||
+        !set((uintptr_t)job.door->answer, stack_top, 0, job.piece, 0) ||
+        ptrace(PTRACE_CONT, job.worker->id, NULL, NULL) != 0)
+        return EVENT_GONE;
+    while (answer == PM_LEAKS_NONE && event == EVENT_NONE) {
+        halt_nap(LOOK_NS);
+        event = look();
+        if (event == EVENT_NONE && !reads(at, &answer, sizeof answer))
+            event = EVENT_GONE;
+    }
+    return event == EVENT_NONE ? stop() : event;
+}
+
+// ---- the piece ----------------------------------------------------------------------------------
+
+static bool write_registers(uint64_t stacks, uint64_t registers, uint64_t each) {
+    static struct vector_state state;
+    for (size_t i = 0, n = 0; i < job.halt.count; i++) {
+        const struct halt_thread *t = &job.halt.thread[i];
+        if (t->dead)
+            continue;
+        uint64_t stack = t->regs.rsp, at = registers + n * each;
+        if (!writes(stacks + n++ * sizeof stack, &stack, sizeof stack) ||
+            !writes(at, &t->regs, sizeof t->regs))
+            return false;
+        if (!take_state(t->id, &state) || state.len > each - sizeof t->regs ||
+            !writes(at + sizeof t->regs, state.bytes, state.len))
+            return false;
+    }
+    return true;
+}
+
+static uint64_t round_up(uint64_t bytes) { return (bytes + 4095) & ~4095ull; }
+
+// Fills the piece: the question, the stack pointers, the registers; then empty, the sites and the
+// stack. False: the process is gone.
+static bool ask(uint64_t each, uint64_t threads) {
+    uint64_t stacks = job.piece + round_up(sizeof job.asked);
+    uint64_t registers = stacks + round_up(threads * sizeof(uint64_t));
+    uint64_t sites = registers + round_up(threads * each);
+    job.asked = (struct pm_leaks_asked){.threads = (uint32_t)threads,
+                                        .piece_bytes = job.piece_bytes,
+                                        .stacks = (const uintptr_t *)(uintptr_t)stacks,
+                                        .registers = (const void *)(uintptr_t)registers,
+                                        .register_bytes = threads * each,
+                                        .sites = (struct pm_leak_row *)(uintptr_t)sites};
+    return writes(job.piece, &job.asked, sizeof job.asked) &&
+           write_registers(stacks, registers, each);
+}
+
+static enum pm_leaks_answer work_in_piece(uint64_t each, uint64_t threads) {
+    uint64_t top = job.piece + job.piece_bytes;
+    if (!ask(each, threads))
+        return failed("its registers cannot be read");
+    enum event event = answer(PM_LEAKS_FIND, top);
+    if (event == EVENT_FAULT) {
+        answer(PM_LEAKS_UNDO, top - STACK / 2);
+        return failed("some of its memory could not be read; nothing was changed");
+    }
+    if (event != EVENT_STOP || !reads(job.piece, &job.out->found, sizeof job.out->found))
+        return failed("it has ended");
+    if (job.out->found.answer == PM_LEAKS_FAILED)
+        return failed(job.out->found.err.text);
+    return (enum pm_leaks_answer)job.out->found.answer;
+}
+
+// The worker is stopped, all others too, none of them inside of the allocator.
+static enum pm_leaks_answer work(void) {
+    uint64_t all = ~FAULTS, threads = 0;
+    struct halt_thread *t = job.worker;
+    for (size_t i = 0; i < job.halt.count; i++)
+        threads += !job.halt.thread[i].dead;
+    if (!take_state(t->id, &job.state) || ptrace((int)GET_MASK, t->id, (void *)8, &job.mask) != 0)
+        return failed("its registers cannot be read");
+    uint64_t each = (sizeof t->regs + job.state.len + 63) & ~63ull;
+    job.piece_bytes = round_up(sizeof job.asked) + round_up(threads * sizeof(uint64_t)) +
+                      round_up(threads * each) +
+                      round_up(PM_LEAKS_SITE_ROOM * sizeof(struct pm_leak_row)) + STACK;
+    enum pm_leaks_answer found;
+    ptrace((int)SET_MASK, t->id, (void *)8, &all);
+    job.piece = (uint64_t)call(SYS_mmap, 0, job.piece_bytes);
+    if (job.piece >= -4096ull) {
+        found = failed("it can get no memory to mark with");
+    } else {
+        found = work_in_piece(each, threads);
+        call(SYS_munmap, job.piece, job.piece_bytes);
+    }
+    give_state(t->id, &job.state);
+    ptrace((int)SET_MASK, t->id, (void *)8, &job.mask);
+    while (ptrace(PTRACE_SETREGS, t->id, NULL, &t->regs) != 0 && errno != ESRCH)
+        halt_nap(LOOK_NS);
+    return found;
+}
+
+// ---- the guardian -------------------------------------------------------------------------------
+
+// A thread that has come out may have made another one.
+static enum pm_leaks_answer try(long patience_ns) {
+    uint64_t began = standstill_now_ns();
+    enum pm_leaks_answer found = PM_LEAKS_FAILED;
+    struct halt *h = &job.halt;
+    bool all = false;
+    while (!all && halt_begin(h, &job.out->err)) {
+        size_t count = h->count;
+        found = PM_LEAKS_BUSY;
+        if (!let_out((uint64_t)patience_ns))
+            break;
+        found = PM_LEAKS_FAILED;
+        all = halt_begin(h, &job.out->err) && h->count == count;
+    }
+    if (all)
+        found = choose() ? work() : PM_LEAKS_BUSY;
+    else if (h->contended)
+        found = PM_LEAKS_BUSY;
+    halt_end(h);
+    job.out->held_ns = standstill_now_ns() - began;
+    return found;
+}
+
+static bool is_wanted(int tool) {
+    char byte;
+    return recv(tool, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+}
+
+static void try_for_long(int tool) {
+    uint64_t end = standstill_now_ns() + PATIENCE_MS * 1000000ull;
+    enum pm_leaks_answer found = PM_LEAKS_BUSY;
+    long patience = TRY_NS;
+    while (is_wanted(tool) && (found = try(patience)) == PM_LEAKS_BUSY &&
+           standstill_now_ns() < end) {
+        halt_nap(patience);
+        patience = patience < MOST_TRY_NS ? patience * 2 : patience;
+    }
+    if (found == PM_LEAKS_BUSY)
+        found = failed(job.halt.contended
+                           ? "another tool has stopped it; nothing was changed: try again"
+                           : "its threads do not come out of the allocator; nothing was changed: "
+                             "try again");
+    job.out->found.answer = found;
+}
+
+static void send_all(int to, const void *from, size_t len) {
+    for (const char *at = from; len > 0;) {
+        ssize_t put = send(to, at, len, MSG_NOSIGNAL);
+        if (put <= 0)
+            return; // nobody reads any more
+        at += put;
+        len -= (size_t)put;
+    }
+}
+
+static bool receive_all(int from, void *to, size_t len) {
+    for (char *at = to; len > 0;) {
+        ssize_t got = read(from, at, len);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return false;
+        at += got;
+        len -= (size_t)got;
+    }
+    return true;
+}
+
+static void work_apart(int end, void *unused) {
+    (void)unused;
+    job.memory = program_memory(job.pid, O_RDWR);
+    if (job.memory < 0)
+        job.out->found.answer = failed(strerror(errno));
+    else
+        try_for_long(end);
+    send_all(end, job.out, sizeof *job.out);
+}
+
+void remote_leaks(pid_t pid, const struct pm_leaks_door *door, struct remote_leaks *out) {
+    struct guardian guardian;
+    job.pid = pid;
+    job.halt.pid = pid;
+    job.door = door;
+    job.out = out;
+    if (!guardian_begin(&guardian, work_apart, NULL)) {
+        out->found.answer = failed(strerror(errno));
+        return;
+    }
+    if (!receive_all(guardian.end, out, sizeof *out))
+        out->found.answer = failed("the process of this tool that has held it was killed; the "
+                                   "program may be broken");
+    guardian_end(&guardian);
+}
