@@ -234,7 +234,8 @@ $(MAN7): $(BUILD)/pmalloc-run
 $(PC): preload/libpmalloc.pc.in FORCE
 	@mkdir -p $(@D)
 	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' \
-		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' $< > $@
+		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' $< > $@.$$$$ && \
+	if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 
 $(APPS) $(BENCHES): $(BUILD)/%: tests/%.c $(BUILD)/.flags
 	@mkdir -p $(@D)
@@ -365,7 +366,9 @@ $(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -max_total_time=$(SECONDS) -max_len=$3 -len_co
 	-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$2 $(BUILD)/fuzz/$2found $4
 endef
 
-fuzz-corpus: $(FUZZER) $(MEDIUM_FUZZER) $(BACKUP_FUZZER) ## run each fuzzer once on its corpus
+fuzz-built: $(FUZZER) $(MEDIUM_FUZZER) $(BACKUP_FUZZER)
+
+fuzz-corpus: fuzz-built ## run each fuzzer once on its corpus
 	$(call once,$(FUZZER),$(CORPUS))
 	$(call once,$(MEDIUM_FUZZER),$(CORPUS) $(MEDIUM_CORPUS))
 	$(call once,$(BACKUP_FUZZER),$(BACKUP_CORPUS))
@@ -407,8 +410,7 @@ define run_each
 	else printf "FAIL %s (status %s)\n%s\n" @ $$status "$$(cat @.log)"; exit 1; fi'
 endef
 
-PYTEST = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q \
-	-o cache_dir=$(abspath $(BUILD))/pytest -o 'markers=slow: left out by make test-fast'
+RUN_TESTS = BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/run-tests --workers $(WORKERS)
 
 tests-built: all $(UNITS) $(SEEN)
 
@@ -423,7 +425,8 @@ sanitize: $(ASAN_UNITS) ## run the unit tests under ASan and UBSan
 
 crash-built: $(BUILD)/crash/crash $(BUILD)/crash/crash-check
 
-CRASH_RUN = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/crash/run
+CRASH_RUN = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/crash/run \
+	--jobs $(WORKERS)
 crash: crash-built ## simulate power failures: 60,000 images at least, about five minutes
 	$(CRASH_RUN) --images 60000 --quota 8
 
@@ -436,11 +439,11 @@ crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 im
 crash-mutants: crash-built $(COMMIT_CRASH) ## leave out each flush, fence, rename, sync in turn
 	$(CRASH_RUN) --mutate
 
-# WORKERS files of tests at a time, where there is the right to mount.
-integration-built: all $(CONTENTION)
+integration-built: all $(SEEN) $(CONTENTION)
 
+# WORKERS files of tests at a time, where there is the right to mount.
 integration: integration-built ## run whole processes under pytest
-	@BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/run-integration --workers $(WORKERS)
+	@$(RUN_TESTS)
 
 vm: all ## cut the power of a guest with NVDIMMs; skipped if qemu is missing
 	BUILD=$(abspath $(BUILD)) $(PYTHON) scripts/vm-test --quick
@@ -449,35 +452,27 @@ vm: all ## cut the power of a guest with NVDIMMs; skipped if qemu is missing
 distro: ## build and try a part of the tests in another release of Debian, where its chroot is
 	@$(PYTHON) scripts/distro-test --part $(if $(DISTRO),$(DISTRO),--if-made trixie)
 
-# In this order, whatever -j says; a closing line as pytest's is the last one.
+# All that the tests need is built first, by all processors. Then scripts/run-tests runs all tests
+# as one list of jobs: no processor waits for the last job of a target. A closing line as pytest's
+# is the last one.
+TARGETS = check-layers check-abi unit sanitize fuzz-corpus crash vm distro
 test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) format-check
 	@$(MAKE) check-style
 	@$(MAKE) CC=$(CLANG) BUILD=$(BUILD)-clang tests-built
-	@$(MAKE) tests-built
-	@$(MAKE) check-layers
-	@$(MAKE) check-abi
-	@$(MAKE) unit
-	@$(MAKE) sanitize
-	@$(MAKE) fuzz-corpus
-	@$(MAKE) crash
-	@$(MAKE) vm
-	@$(MAKE) distro
-	@$(MAKE) integration
+	@$(MAKE) tests-built integration-built crash-built fuzz-built $(ASAN_UNITS)
+	@$(RUN_TESTS) $(TARGETS:%=--beside %)
 
-test-fast: all $(CONTENTION) ## run the style and layer checks, unit tests, fast integration tests
+test-fast: integration-built $(UNITS) ## run what takes eight minutes, by measured times
 	@$(MAKE) check-style
-	@$(MAKE) check-layers
-	@$(MAKE) check-abi
-	@$(MAKE) unit
-	$(PYTEST) -m 'not slow' tests/integration
+	@$(RUN_TESTS) --seconds 450 --beside check-layers --beside check-abi --beside unit
 
 MINUTES ?= 10
 soak: all ## run random programs, settings and kills for MINUTES=10
 	BUILD=$(abspath $(BUILD)) $(PYTHON) tests/soak/soak --minutes $(MINUTES)
 
 faults: all ## let every system call fail in turn; make test takes a sample
-	FAULTS=all $(PYTEST) tests/integration/test_faults.py
+	FAULTS=all $(RUN_TESTS) tests/integration/test_faults.py
 
 demo: all ## show real programs and real kills, line by line
 	@BUILD=$(abspath $(BUILD)) ./scripts/run-demo

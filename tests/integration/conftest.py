@@ -39,7 +39,7 @@ DEADLINE = int(os.environ.get("TEST_SECONDS", "200"))
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: left out by make test-fast")
+    config.addinivalue_line("markers", "check: part of make check")
 
 
 def environment(preload=True, **settings):
@@ -317,7 +317,7 @@ def compiled(source, *flags, name=None, compiler=None, libraries=()):
     stamp = out.with_name(out.name + ".cmd")
     text = " ".join(map(str, command))
     with open(out.with_name(out.name + ".lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # scripts/run-integration runs several of this process
+        fcntl.flock(lock, fcntl.LOCK_EX)  # scripts/run-tests runs several of this process
         fresh = (
             out.exists()
             and stamp.exists()

@@ -200,7 +200,6 @@ def test_mimalloc_bench(tmp_path):
     assert any(line.startswith("cfrac-44 ") for line in done.stdout.splitlines())
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("MIMALLOC_BENCH" not in os.environ, reason="MIMALLOC_BENCH names no build")
 @pytest.mark.parametrize("program", ["cfrac-44", "espresso", "barnes-163840"])
 def test_real_programs_of_mimalloc_bench(program, tmp_path):

@@ -152,7 +152,6 @@ def memory(pid):
     ]
 
 
-@pytest.mark.slow
 def test_a_hundred_processes_share_a_gigabyte(program, heap, processes):
     build(program, heap, 1200)
     data = (heap / "heap.0").stat().st_blocks // 2

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 
-import pytest
 from conftest import BUILD, ROOT, environment, said
 
 
@@ -17,7 +16,6 @@ def counters(*arguments, **settings):
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
 def test_no_counter_passes_its_bound():
     done = counters()
     # What is above its bound comes last. A long message may be cut.
@@ -100,7 +98,6 @@ def contention_model(*arguments):
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
 def test_model_scales_what_shares_nothing(tmp_path):
     file = tmp_path / "model.json"
     arguments = "--only=shbench,larson-large", "--threads=1,8", f"--json={file}"

@@ -222,7 +222,6 @@ def pinned():
     shutil.rmtree(folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("state", ["clean", "dirty", "recovered"])
 def test_every_field(originals, state, shm, rng):
     case = originals[state]
@@ -257,7 +256,6 @@ def sizes(name, now):
         yield from (1 << 40, (1 << 40) + 4096)
 
 
-@pytest.mark.slow
 def test_pinned_blocks(pinned, shm, rng):
     """Some words of their tables, their slabs' headers and their log entries."""
     jobs = [
@@ -303,7 +301,6 @@ def two_shards(tmp_path_factory):
     shutil.rmtree(folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("state", ["clean", "dirty"])
 def test_the_second_shard(two_shards, state, shm, rng):
     """Some of the fields of its log, slab headers, index tables and bitmaps."""
@@ -339,7 +336,6 @@ def test_how_many_shards_there_are(two_shards, state, shm):
         assert not tried(case, heap, f"{state}: {name} of 0", case.media, True, {name})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("state", ["clean", "dirty"])
 def test_every_length(originals, state, shm):
     case, heap = originals[state], shm / "heap"

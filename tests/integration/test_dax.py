@@ -32,7 +32,6 @@ exit $failed
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("domain", GUARANTEES)
 def test_every_file_is_mapped_with_map_sync(domain):
     if not VM_TEST.exists() or not MAPFLAGS.exists():

@@ -6,11 +6,9 @@ import os
 import re
 import subprocess
 
-import pytest
 from conftest import BUILD, ROOT
 
 
-@pytest.mark.slow
 def test_every_step_gives_the_right_result():
     done = subprocess.run(
         [ROOT / "scripts" / "run-demo"],

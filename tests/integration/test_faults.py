@@ -18,7 +18,6 @@ import re
 import signal
 import subprocess
 
-import pytest
 from conftest import BUILD, compiled
 from fault_bench import Bench, E, Fault, LIBRARY, READS, SHORT, scenarios
 
@@ -256,7 +255,6 @@ def inject_again(benches, met):
     return again, wrong
 
 
-@pytest.mark.slow
 def test_every_call_fails_in_turn(shm):
     signal.alarm(0)  # each run has a time limit of its own
     benches = []

@@ -50,7 +50,6 @@ def test_nobody_waits_for_the_dead(heap, place, name):
     succeeds(locks(heap, "use", place, name))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WAITED)
 def test_one_waits_for_the_dead_on_request(heap, name):
     killed_holding(heap, "root", name)

@@ -19,7 +19,6 @@ from conftest import BUILD, ROOT, needs
 PACKAGE = ROOT / "scripts" / "package"
 TOOLS = ("dpkg-buildpackage", "dh", "lintian")
 
-pytestmark = pytest.mark.slow
 
 
 def environment(**more):

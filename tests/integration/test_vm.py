@@ -329,7 +329,6 @@ def rig(shm, monkeypatch):
     return Rig(types.SimpleNamespace(version="none"), b"", shm, media, "cpu", SEED, options)
 
 
-@pytest.mark.slow
 def test_every_kind_of_cut(rig):
     for kind in ("run", *KINDS, "open", "verify", "apps"):
         rig.boot(kind)

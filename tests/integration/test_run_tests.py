@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""scripts/run-tests, in a small tree of its own: what it runs first, what it leaves out, and that a
+test which passes only the second time fails the run."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+from conftest import HERE, ROOT, environment
+
+ONCE = """
+import pathlib
+def test_steady(): pass
+def test_once():
+    seen = pathlib.Path({seen!r})
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError("the first time")
+"""
+MAKEFILE = "good:\n\t@echo all is well\nbad:\n\t@echo broken; exit 3\n"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for folder in ("scripts", "tests/integration"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "scripts/run-tests", tmp_path / "scripts")
+    for name in ("measured.py", "flaky.py"):
+        shutil.copy(HERE / name, tmp_path / "tests/integration")
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    return tmp_path
+
+
+def write(tree, name, text):
+    (tree / "tests/integration" / f"test_{name}.py").write_text(text)
+
+
+def run_tests(tree, *arguments):
+    """Exit status, and the lines of the output."""
+    env = environment(preload=False) | {"BUILD": str(tree / "build")}
+    argv = [tree / "scripts/run-tests", *arguments]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_what_passes_the_second_time_fails_the_run(tree):
+    write(tree, "a", ONCE.format(seen=str(tree / "seen")))
+    write(tree, "b", "def test_good(): pass\n")
+    status, lines = run_tests(tree)
+    assert status == 1 and re.match("2 passed, 1 failed in ", lines[-1]), lines
+    assert lines[-2].startswith("FLAKY: test_a::test_once failed, and passed the second time")
+    assert any("the first time" in line for line in lines), "the first try is not shown"
+    status, lines = run_tests(tree)
+    assert status == 0 and re.match("3 passed in ", lines[-1]), lines
+
+
+def test_unless_a_reason_is_known(tree):
+    write(tree, "a", ONCE.format(seen=str(tree / "seen")))
+    flaky = tree / "tests/integration/flaky.py"
+    known = 'KNOWN = {"test_a::test_once": "a stub"}'
+    flaky.write_text(re.sub(r"(?ms)^KNOWN = \{.*?\}$", known, flaky.read_text()))
+    status, lines = run_tests(tree)
+    assert status == 0 and re.match("2 passed in ", lines[-1]), lines
+    assert lines[-2] == "flaky, as flaky.py says: test_a::test_once: a stub"
+
+
+def test_what_fails_twice_is_no_flake(tree):
+    write(tree, "a", "def test_bad(): assert 0\ndef test_worse(): assert 0\n")
+    write(tree, "b", "import nothing_of_this_name\n")
+    status, lines = run_tests(tree, "--beside", "good", "--beside", "bad")
+    assert status == 1 and not [line for line in lines if line.startswith("FLAKY")], lines
+    failed = {line for line in lines if line.startswith("FAILED: ")}
+    names = ("make bad", "test_a::test_bad", "test_a::test_worse", "test_b")
+    assert failed == {f"FAILED: {name}" for name in names}
+    assert "all is well" in lines and "broken" in lines
+
+
+def test_a_file_that_dies_fails_the_run(tree):
+    write(tree, "a", "import os\ndef test_end(): os._exit(0)\n")
+    status, lines = run_tests(tree)
+    assert status == 1 and "FAILED: test_a" in lines, lines
+
+
+def test_the_longest_begin_first_and_are_left_out_first(tree):
+    took = {"quick": 1, "long": 9, "middle": 4}
+    for name in took:
+        write(tree, name, "def test_it(): pass\n")
+    names = {f"test_{name}{end}": [s, s] for name, s in took.items() for end in ("", "::test_it")}
+    table = json.dumps(names)
+    (tree / "build").mkdir()
+    (tree / "build/test-times.json").write_text(table)
+    assert run_tests(tree, "--record")[0] == 0
+    status, lines = run_tests(tree, "--workers", "1")
+    order = [line.split()[1] for line in lines if line.startswith("ok ")]
+    assert status == 0 and order == ["test_long:", "test_middle:", "test_quick:"]
+    times = json.loads((tree / "build/test-times.json").read_text())
+    assert times.keys() == names.keys() and times["test_long::test_it"][0] < 9
+    (tree / "build/test-times.json").write_text(table)
+    for _ in range(2):  # the second time by times.txt
+        status, lines = run_tests(tree, "--workers", "1", "--seconds", "5.5")
+        assert status == 0 and re.match("2 passed, 1 deselected in ", lines[-1]), lines
+        assert any(re.match("ok +test_long: 1 deselected", line) for line in lines), lines
+        os.remove(tree / "build/test-times.json")
+
+
+def test_a_mark_chooses(tree):
+    write(tree, "a", "import pytest\n@pytest.mark.check\ndef test_a(): pass\ndef test_b(): pass\n")
+    write(tree, "b", "def test_c(): assert 0\n")
+    status, lines = run_tests(tree, "--marked", "check")
+    assert status == 0 and re.match("1 passed, 1 deselected in ", lines[-1]), lines
