@@ -17,6 +17,7 @@
 #include "media/heap.h"
 #include "media/outside.h"
 #include "next.h"
+#include "process/thread_end.h"
 #include "threads/calls.h"
 #include "threads/thread_list.h"
 
@@ -36,6 +37,7 @@ struct making {
 
 // While the thread that makes it may be the only one, it has no stack either.
 static struct making make(const void *run, void *arg) {
+    pm_thread_end_hear();
     struct making m = {.slot = pm_calls_recorded ? pm_thread_list_claim() : NULL};
     if (pm_calls_recorded || pm_heap_on_media()) {
         pm_signal_stack_give();

@@ -96,6 +96,7 @@ static void give_back(void) {
 
 int main(void) {
     unsigned wrong = work('m');
+    int unmade = pthread_setspecific(0, &wrong); // a key that nobody has made
     root = calloc(THREADS, sizeof *root);
     for (int round = 0; round < 4; round++) {
         take_all(round % 2);
@@ -106,6 +107,6 @@ int main(void) {
         threads();
         root[round] = strdup("kept");
     }
-    printf("wrong %u\n", wrong);
+    printf("wrong %u, %d\n", wrong, unmade);
     return 0;
 }
