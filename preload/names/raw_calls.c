@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -22,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "again.h"
 #include "base/signal_stack.h"
 #include "commit/kernel_stores.h"
 #include "commit/triggers.h"
@@ -225,12 +227,41 @@ static void say(long number, const long *argument) {
 
 typedef long syscall_fn(long, long, long, long, long, long, long);
 
+// ---- a call that our signal has interrupted -----------------------------------------------------
+
+// Sleeps on for what was left, which the kernel has stored. What waits for a futex for some time
+// expects to be woken for no reason, and knows better how long it would wait.
+static bool prepare_again(long number, long *a) {
+    bool futex = number == SYS_futex || number == NR_FUTEX_WAIT || number == NR_FUTEX_WAITV;
+    if (futex || number == SYS_connect || !find(number, a))
+        return false;
+    if (number == SYS_nanosleep)
+        a[0] = a[1];
+    if (number == SYS_clock_nanosleep && !(a[1] & TIMER_ABSTIME))
+        a[2] = a[3];
+    return true;
+}
+
+// The time that is left is wanted of each sleep.
+static long make(syscall_fn *next, long number, const long *argument) {
+    struct timespec left = {0};
+    long result, a[ARGUMENTS];
+    memcpy(a, argument, sizeof a);
+    if (number == SYS_nanosleep && !a[1])
+        a[1] = (long)&left;
+    else if (number == SYS_clock_nanosleep && !a[3])
+        a[3] = (long)&left;
+    PM_AGAIN(result = next(number, a[0], a[1], a[2], a[3], a[4], a[5]),
+             result == -1 && errno == EINTR && prepare_again(number, a));
+    return result;
+}
+
 static __attribute__((noinline)) long sleep_in(const struct sleeper *of, syscall_fn *next,
                                                const long *a) {
     struct pm_call call = {0};
     describe(of, a, &call);
     pm_call_enter(&call);
-    long result = next(of->number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    long result = make(next, of->number, a);
     pm_call_leave(&call);
     return result;
 }
@@ -349,7 +380,7 @@ EXPORT long pm_wait_syscall(long number, long a, long b, long c, long d, long e,
     }
     if (number == NR_CLOSE_RANGE)
         return close_range_by_number(a, b, c);
-    if (!pm_calls_recorded)
-        return next(number, a, b, c, d, e, f);
-    return recorded(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
+    if (pm_calls_recorded)
+        return recorded(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
+    return make(next, number, (const long[ARGUMENTS]){a, b, c, d, e, f});
 }

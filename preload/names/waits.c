@@ -31,6 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "again.h"
 #include "commit/kernel_stores.h"
 #include "commit/triggers.h"
 #include "export.h"
@@ -85,7 +86,7 @@ typedef size_t len;
       MORE, LASTS(t)) \
     X(ssize_t, getrandom, (void *p, len n, unsigned flags), (p, n, flags), BYTES(p, n))
 
-// Begun again where a signal of ours alone has ended them (AGAIN).
+// Begun again with the time that is left.
 #define NAPS(X)                                                                                    \
     X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest), WAIT)                \
     X(int, clock_nanosleep, (clockid_t c, int f, until t, struct timespec *rest),                  \
@@ -125,7 +126,6 @@ typedef size_t len;
       FROM(NULL, 0, a, l), READ(f))                                                                \
     X(int, accept4, (int f, void *a, void *l, int flags), (f, a, l, flags),                        \
       FROM(NULL, 0, a, l), READ(f))                                                                \
-    X(int, connect, (int f, const void *a, socklen_t l), (f, a, l), TELL)                          \
     X(ssize_t, recv, (int f, void *p, len n, int flags), (f, p, n, flags),                         \
       BYTES(p, n), RECEIVE(f, flags))                                                              \
     X(ssize_t, recvfrom, (int f, void *p, len n, int flags, void *a, void *l),                     \
@@ -140,6 +140,9 @@ typedef size_t len;
     X(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), (f, m, flags), SAY(f))         \
     X(int, sendmmsg, (int f, void *m, unsigned n, int flags), (f, m, n, flags),                    \
       BYTES(m, n * sizeof(struct mmsghdr)), SAY(f))
+
+// Not made twice: then it has another answer.
+#define ONCE(X) X(int, connect, (int f, const void *a, socklen_t l), (f, a, l), TELL)
 
 #define TRANSFERS(X)                                                                               \
     X(ssize_t, read, (int f, void *p, len n), (f, p, n), BYTES(p, n), READ(f))                     \
@@ -242,9 +245,20 @@ static int gets_pages(int fd) {
         return result;                                                                             \
     }
 
-#define DEFINE(type, name, parameters, arguments, ...)                                             \
+#define DEFINE_ONCE(type, name, parameters, arguments, ...)                                        \
     FIND(type, name, parameters)                                                                   \
     CALL(type, name, parameters, arguments, libcs_##name(), libcs_##name(), __VA_ARGS__)
+ONCE(DEFINE_ONCE)
+
+// Begun again, most have all of their time once more.
+#define DEFINE(type, name, parameters, arguments, ...)                                             \
+    FIND(type, name, parameters)                                                                   \
+    static inline type again_##name parameters {                                                   \
+        type result;                                                                               \
+        PM_AGAIN(result = libcs_##name() arguments, result == (type)-1 && errno == EINTR);         \
+        return result;                                                                             \
+    }                                                                                              \
+    CALL(type, name, parameters, arguments, libcs_##name(), again_##name, __VA_ARGS__)
 WAITS(DEFINE)
 
 // ---- naps ---------------------------------------------------------------------------------------
@@ -252,20 +266,11 @@ WAITS(DEFINE)
 #define FIND_NAP(type, name, parameters, arguments, ...) FIND(type, name, parameters)
 NAPS(FIND_NAP)
 
-// The end of a program interrupts a thread that sleeps. It sleeps on, for what was left, unless a
-// handler of the program's has run, too.
-#define AGAIN(call, interrupted)                                                                   \
-    do {                                                                                           \
-        struct pm_heard before = pm_heard;                                                         \
-        call;                                                                                      \
-        if (!(interrupted) || pm_heard.ours == before.ours || pm_heard.others != before.others)    \
-            break;                                                                                 \
-    } while (true)
-
+// A nap sleeps on for what was left.
 static int again_nanosleep(until t, struct timespec *rest) {
     struct timespec left = {0};
     int result;
-    AGAIN((result = libcs_nanosleep()(t, &left), t = &left), result != 0 && errno == EINTR);
+    PM_AGAIN((result = libcs_nanosleep()(t, &left), t = &left), result != 0 && errno == EINTR);
     if (rest && result != 0 && errno == EINTR)
         *rest = left;
     return result;
@@ -274,8 +279,8 @@ static int again_nanosleep(until t, struct timespec *rest) {
 static int again_clock_nanosleep(clockid_t c, int f, until t, struct timespec *rest) {
     struct timespec left = {0};
     int result;
-    AGAIN((result = libcs_clock_nanosleep()(c, f, t, &left), t = f & TIMER_ABSTIME ? t : &left),
-          result == EINTR);
+    PM_AGAIN((result = libcs_clock_nanosleep()(c, f, t, &left), t = f & TIMER_ABSTIME ? t : &left),
+             result == EINTR);
     if (rest && result == EINTR && !(f & TIMER_ABSTIME))
         *rest = left;
     return result;
@@ -284,7 +289,7 @@ static int again_clock_nanosleep(clockid_t c, int f, until t, struct timespec *r
 static int again_thrd_sleep(until t, struct timespec *rest) {
     struct timespec left = {0};
     int result;
-    AGAIN((result = libcs_thrd_sleep()(t, &left), t = &left), result == -1);
+    PM_AGAIN((result = libcs_thrd_sleep()(t, &left), t = &left), result == -1);
     if (rest && result == -1)
         *rest = left;
     return result;

@@ -395,5 +395,6 @@ def test_the_end_wakes_nobody(heap, commit):
     program = compiled("naps.c", "-D_GNU_SOURCE=", "-pthread")
     for _ in range(5):
         done = run([program, "ends"], HEAP=heap, ROOTS="root", COMMIT=commit)
+        subprocess.run(["ipcrm", *done.stdout.split()], check=True)
         assert (done.returncode, done.stderr) == (7, ""), said(done)
     assert succeeds(run([program, "woken"], HEAP=heap, ROOTS="root", COMMIT=commit)) == "right\n"
