@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <time.h>
 
+#include "again.h"
 #include "commit/triggers.h"
 #include "export.h"
 #include "threads/calls.h"
@@ -88,12 +89,15 @@ static const char *const liburing[] = {"liburing.so.2", "liburing.so.1", NULL};
                 return -ENOSYS;                                                                    \
             atomic_store_explicit(&known, next, memory_order_relaxed);                             \
         }                                                                                          \
-        if (!pm_calls_recorded)                                                                    \
-            return next arguments;                                                                 \
+        int result;                                                                                \
+        if (!pm_calls_recorded) {                                                                  \
+            PM_AGAIN(result = next arguments, result == -EINTR);                                   \
+            return result;                                                                         \
+        }                                                                                          \
         struct pm_call call = {.does_more = true, __VA_ARGS__};                                    \
         pm_trigger_before(&call);                                                                  \
         pm_call_enter(&call);                                                                      \
-        int result = next arguments;                                                               \
+        PM_AGAIN(result = next arguments, result == -EINTR);                                       \
         pm_call_leave(&call);                                                                      \
         pm_trigger_after(&call);                                                                   \
         return result;                                                                             \

@@ -392,7 +392,8 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
 @pytest.mark.parametrize("commit", [None, "20ms", "output"])
 def test_the_end_wakes_nobody(heap, commit):
     """Threads that sleep when exit() is called are held, and sleep on. A handler wakes them."""
-    program = compiled("naps.c", "-D_GNU_SOURCE=", "-pthread")
+    weak = "-Wl,-z,dynamic-undefined-weak"
+    program = compiled("naps.c", "-D_GNU_SOURCE=", "-pthread", weak)
     for _ in range(5):
         done = run([program, "ends"], HEAP=heap, ROOTS="root", COMMIT=commit)
         subprocess.run(["ipcrm", *done.stdout.split()], check=True)
