@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""What tests/bench/contention.c counts, for counters and contention-model."""
+"""What tests/bench/contention.c counts, for counters."""
 
 import functools
 

@@ -3,7 +3,6 @@
 """The counters of scripts/counters stay within their bounds. No test is timed, so this holds on a
 loaded machine, too."""
 
-import json
 import subprocess
 import sys
 
@@ -90,29 +89,3 @@ def test_what_is_no_workload_is_said():
     for arguments in ("nonsense", "2"), ("pair", "0"), ("pair", "257"), ():
         done = contention(*arguments)
         assert done.returncode == 2 and "usage: contention" in done.stderr, said(done)
-
-
-def contention_model(*arguments):
-    argv = [sys.executable, ROOT / "scripts/contention-model", *arguments]
-    env = environment(preload=False) | {"BUILD": str(BUILD)}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-
-
-def test_model_scales_what_shares_nothing(tmp_path):
-    file = tmp_path / "model.json"
-    arguments = "--only=shbench,larson-large", "--threads=1,8", f"--json={file}"
-    done = contention_model(*arguments, "--assume=drain=1e6")
-    assert done.returncode == 0, said(done)
-    model = json.loads(file.read_text(encoding="utf-8"))
-    assert model["assumed"]["drain"] == 1e6
-    curves = {name: nodes["two nodes"] for name, nodes in model["curves"].items()}
-    assert 7.8 < curves["shbench"]["8"] / curves["shbench"]["1"] < 8.2, curves
-    # What no extent cache has, at least 1 operation in 70, waits for one lock: no more with 8
-    # threads than one fence of a millisecond after the other.
-    assert curves["larson-large"]["8"] < 70 * 1000, curves
-
-
-def test_model_says_what_is_wrong():
-    for argument in "--assume=nothing=1", "--assume=far=much", "--threads=512", "--only=nonsense":
-        done = contention_model(argument)
-        assert done.returncode == 2 and argument.split("=")[0] in done.stderr, said(done)

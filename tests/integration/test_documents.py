@@ -41,7 +41,6 @@ NOT_RUN = {
     "/usr/bin/python3 -m pytest": "would run this test again, or others of the suite",
     "scripts/counters": "test_counters.py runs it",
     "scripts/bench": "test_bench.py runs it",
-    "scripts/contention-model": "test_counters.py runs it",
     "unshare -rm": "needs user namespaces, which a sandbox may forbid; test_core_dump.py runs it",
     "gdb ": "needs a core file; test_core_dump.py and test_debuggers.py run gdb",
     "PMALLOC_PROGRAM=app LD_PRELOAD=": "is about a program of the reader's",
