@@ -10,6 +10,7 @@
 #include "base/fallback.h"
 #include "base/options.h"
 #include "extent_cache.h"
+#include "found.h"
 #include "kinds.h"
 #include "media/backing/heap_space.h"
 #include "media/backing/marks.h"
@@ -25,71 +26,6 @@
 #include "population.h"
 #include "returns.h"
 #include "take_back.h"
-
-// ---- bad pointers -------------------------------------------------------------------------------
-
-static _Atomic uint64_t foreign_pointers;
-
-// `p` is outside the heap's range, so PMAlloc never handed it out. Another allocator may have:
-// unless PMALLOC_CHECK=strict, its memory is left alone.
-static void foreign(const char *call, const void *p) {
-    if (pm_options.check.number == PM_CHECK_STRICT)
-        pm_abort("%s(%p): the pointer is outside the heap", call, p);
-    if (atomic_fetch_add_explicit(&foreign_pointers, 1, memory_order_relaxed) != 0)
-        return;
-    pm_say("%s(%p): the pointer is outside the heap and is left alone; reported once", call, p);
-}
-
-static const char *what_is_wrong(const void *p) {
-    if ((uintptr_t)p % 16)
-        return "misaligned pointer";
-    if (pm_fallback_owns(p))
-        return "block is free already, or pointer into its middle";
-    if (pm_heap_offset(p) >> PM_PAGE_SHIFT >= pm_shard_end(pm_shard_at(pm_heap_offset(p))))
-        return "pointer into the heap's unused range";
-    struct pm_population population[2];
-    unsigned count = pm_slab_populations(&pm_vslabs[pm_slab_of(p)], population);
-    uint32_t offset = (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
-    bool starts = false;
-    for (unsigned i = 0; i < count; i++)
-        starts |= offset % pm_classes[population[i].cls].size == 0;
-    if (count)
-        return starts ? "block is free already (double free?)"
-                      : "pointer into the middle of a block";
-    uint32_t extent = *pm_page_extent(pm_heap_offset(p) >> PM_PAGE_SHIFT);
-    starts = extent && pm_extents[extent].page << PM_PAGE_SHIFT == pm_heap_offset(p);
-    return starts || !extent ? "block is free already, or pointer into its middle"
-                             : "pointer into the middle of a block";
-}
-
-void pm_misuse(const char *call, const void *p) {
-    if (!pm_in_range(p) && !pm_fallback_owns(p)) {
-        foreign(call, p);
-        return;
-    }
-    if (pm_options.check.number == PM_CHECK_REPORT)
-        pm_say("%s(%p): %s; request ignored", call, p, what_is_wrong(p));
-    else
-        pm_abort("%s(%p): %s", call, p, what_is_wrong(p));
-}
-
-unsigned pm_alloc_tag(const void *p) {
-    uint64_t granule = pm_granule(p);
-    if (granule >= PM_GRANULES || !pm_tag)
-        return PM_TAG_NONE;
-    unsigned tag = __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED);
-    if (tag == PM_TAG_NONE) {
-        // Read the tag again even if pm_arena_write_tags() did nothing. Another thread may have
-        // written the tags meanwhile, under the same bin lock, so its stores are visible here.
-        if (pm_nested())
-            return PM_TAG_NONE;
-        struct pm_cancel held = pm_cancel_hold();
-        pm_arena_write_tags(pm_slab_of(p));
-        pm_cancel_release(held);
-        tag = __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED);
-    }
-    return tag;
-}
 
 // ---- small --------------------------------------------------------------------------------------
 
@@ -367,30 +303,11 @@ void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align) {
     return p;
 }
 
-enum pm_kind pm_alloc_kind(const void *p) {
-    if (pm_alloc_tag(p) != PM_TAG_KIND)
-        return PM_KIND_CONSERVATIVE;
-    const struct pm_vslab *v = &pm_vslabs[pm_slab_of(p)];
-    uint32_t index = pm_home_class(pm_slab_home(v)) ? 0 : pm_alloc_extent(p);
-    return index ? (enum pm_kind)pm_extents[index].kind : (enum pm_kind)v->kind;
-}
-
 static bool free_of_kind(void *p) {
     bool small = pm_home_class(pm_slab_home(&pm_vslabs[pm_slab_of(p)])) != 0;
     if (!small && pm_marks_any())
         drop_marks(p);
     return small ? pm_arena_return_kind(p) : pm_extent_free_block(p);
-}
-
-size_t pm_alloc_size_of_kind(void *p) {
-    struct pm_cancel held = pm_cancel_hold();
-    bool small = pm_home_class(pm_slab_home(&pm_vslabs[pm_slab_of(p)])) != 0;
-    uint32_t index = small ? 0 : pm_extent_find(p);
-    size_t size = small   ? pm_classes[pm_arena_class_of_kind(p)].size
-                  : index ? pm_extent_bytes(&pm_extents[index])
-                          : 0;
-    pm_cancel_release(held);
-    return size;
 }
 
 // ---- free ---------------------------------------------------------------------------------------
@@ -403,15 +320,6 @@ void pm_alloc_free(void *p, unsigned tag) {
             pm_misuse("free", p);
     } else if (tag == PM_TAG_NONE || !free_large(p))
         pm_misuse("free", p);
-}
-
-uint32_t pm_alloc_extent(const void *p) {
-    if (pm_nested())
-        return *pm_page_extent(pm_heap_offset(p) >> PM_PAGE_SHIFT);
-    struct pm_cancel held = pm_cancel_hold();
-    uint32_t index = pm_extent_find(p);
-    pm_cancel_release(held);
-    return index;
 }
 
 bool pm_alloc_resize(uint32_t index, size_t size) {

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "found.h"
 #include "tcache.h"
 
 // Returns a block of class `cls`, from the thread's cache if it has one. NULL: memory is out.
@@ -30,8 +31,6 @@ PM_CACHED_PATH void *pm_alloc_cached(size_t size) {
 PM_CACHED_PATH bool pm_alloc_free_cached(const void *p) {
     return pm_extent_cache_free(pm_tcache->extents, p);
 }
-
-static inline bool pm_tag_is_class(unsigned tag) { return tag >= 1 && tag <= PM_CLASSES; }
 
 // The same for a block, small or large, in a further shard of the thread's node: it is not in the
 // range of addresses that the caches know (pm_node_memory()).
@@ -53,29 +52,14 @@ static inline bool pm_alloc_free_further(void *p) {
 // How many large blocks came from another node, because the thread's own had no memory; relaxed.
 extern _Atomic uint64_t pm_alloc_far;
 
-// Returns the tag at `p`. PM_TAG_NONE: no allocated block starts there. First it writes the tags of
-// the slab around `p` if recovery has left them unwritten. It may be called in any handler; there
-// it skips that step and may return PM_TAG_NONE for a block of an untagged slab.
-unsigned pm_alloc_tag(const void *p);
 // Returns a block of a kind other than PM_KIND_CONSERVATIVE. `align` is a power of two or 0. It may
 // hold anything. NULL: memory is out.
 void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align);
-// The kind of an allocated block, and for a block with the tag PM_TAG_KIND its size; 0: there is
-// none at `p`.
-enum pm_kind pm_alloc_kind(const void *p);
-size_t pm_alloc_size_of_kind(void *p);
 // Frees the block at `p`, whose tag is `tag`. Reports misuse as PMALLOC_CHECK asks.
 void pm_alloc_free(void *p, unsigned tag);
-// Returns the extent of the large block at `p`; 0: none starts there. It may be called in any
-// handler. There it reads the page map without the extent lock. That is safe because only the owner
-// of a block frees or resizes it, and the owner is the caller.
-uint32_t pm_alloc_extent(const void *p);
 // Grows or shrinks a large block in place. The new length is rounded up to an eighth of a power of
 // two (pm_large_pages()), so that an array which grows in small steps rarely needs the extent lock.
 // False: nothing has changed and the block has to move. It may be called in any handler.
 bool pm_alloc_resize(uint32_t extent, size_t size);
-
-// Reports what is wrong with `p`. Ends the process if PMALLOC_CHECK asks for that.
-void pm_misuse(const char *call, const void *p);
 
 #endif

@@ -349,16 +349,16 @@ bool pm_arena_find(uint32_t slab, uint32_t offset, struct pm_slab_block *block) 
 }
 
 // Looks at the tag under the bin's lock, so of two frees of a block one fails.
-static unsigned block_of_kind(void *p, bool give) {
+bool pm_arena_return_kind(void *p) {
     uint32_t slab = pm_slab_of(p), home = lock_bin_of(slab);
     if (!home)
-        return 0;
+        return false;
     struct pm_arena *arena = &pm_arenas[pm_home_arena(home)];
     struct pm_bin *bin = &arena->bin[pm_home_class(home)];
     uint32_t offset = (uint32_t)(pm_heap_offset(p) & (PM_SLAB_SIZE - 1));
     struct pm_slab_block block;
     bool good = *pm_tag_at(p) == PM_TAG_KIND && pm_slab_find(&pm_vslabs[slab], offset, &block);
-    if (good && give) {
+    if (good) {
         *pm_tag_at(p) = PM_TAG_NONE;
         bin->returns++;
         if (pm_kind_is_pinned(pm_vslabs[slab].kind))
@@ -366,12 +366,8 @@ static unsigned block_of_kind(void *p, bool give) {
         pm_return_run(arena, bin, block.cls, &p, 1);
     }
     pm_unlock(&bin->lock);
-    return good ? block.cls : 0;
+    return good;
 }
-
-bool pm_arena_return_kind(void *p) { return block_of_kind(p, true) != 0; }
-
-unsigned pm_arena_class_of_kind(void *p) { return block_of_kind(p, false); }
 
 // ---- recovery -----------------------------------------------------------------------------------
 

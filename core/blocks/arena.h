@@ -37,8 +37,6 @@ void pm_arena_return(unsigned cls, void **blocks, unsigned count);
 void *pm_arena_take_kind(enum pm_kind kind, unsigned cls);
 // Returns a block of a kind to its slab. False: `p` is none.
 bool pm_arena_return_kind(void *p);
-// The class of a block of a kind; 0: `p` is none.
-unsigned pm_arena_class_of_kind(void *p);
 // The block around an offset in a slab, as pm_slab_find(), in a heap that is in use: the slab may
 // be morphing. A handler that has interrupted the allocator gets an answer without the lock.
 bool pm_arena_find(uint32_t slab, uint32_t offset, struct pm_slab_block *block);

@@ -91,10 +91,8 @@ static int walk_slab(uint32_t slab, pmalloc_walk_fn *fn, void *arg) {
     unsigned stride = pm_slab_stride(v);
     for (uint32_t at = 0; at < PM_SLAB_SIZE && answer == 0; at += stride) {
         char *p = pm_slab_start(slab) + at;
-        unsigned tag = __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED);
-        size_t size = tag == PM_TAG_KIND     ? pm_alloc_size_of_kind(p)
-                      : pm_tag_is_class(tag) ? pm_classes[tag].size
-                                             : 0;
+        bool starts = __atomic_load_n(pm_tag_at(p), __ATOMIC_RELAXED) != PM_TAG_NONE;
+        size_t size = starts ? pm_find(p).size : 0;
         if (size)
             answer = fn(p, size, flags, arg);
         // The last block may have been freed, and the slab with it.
@@ -114,7 +112,7 @@ EXPORT int pmalloc_walk(pmalloc_walk_fn *fn, void *arg) {
         unsigned flags = flags_of(e->kind);
         if (e->slab)
             answer = walk_slab(pm_extent_slab(e), fn, arg);
-        else if (pm_alloc_tag(pm_extent_address(e)) == pm_extent_tag(e))
+        else if (pm_find_tag(pm_extent_address(e)) == pm_extent_tag(e))
             answer = fn(pm_extent_address(e), pm_extent_bytes(e), flags, arg);
     }
     return answer;

@@ -53,7 +53,7 @@ static void defer_free(void *p) {
 }
 
 static void free_now(void *p) {
-    unsigned tag = pm_alloc_tag(p);
+    unsigned tag = pm_find_tag(p);
     if (tag == PM_TAG_NONE && !pm_nested()) // a mistake: to tell which one takes the tables
         pm_process_start();
     if (pm_tag_is_class(tag) && pm_tcache == &pm_no_tcache)
@@ -162,20 +162,14 @@ static void misuse(const char *call, const void *p) {
     pm_misuse(call, p);
 }
 
-// Of an address that the fallback arena owns.
-static bool is_fallback_block(const char *call, const void *p) {
-    bool is = pm_fallback_is_block(p);
-    if (!is)
-        misuse(call, p);
-    return is;
-}
-
 __attribute__((noinline)) static void free_uncached(void *p, bool ask) {
     if (!p || (ask && taken_over(p)) || pm_alloc_free_further(p))
         return;
     if (pm_fallback_owns(p)) {
-        if (is_fallback_block("free", p))
+        if (pm_fallback_is_block(p))
             pm_fallback_free(p);
+        else
+            misuse("free", p);
         return;
     }
     if (pm_nested()) {
@@ -256,18 +250,10 @@ void pm_pin_now(void *p) {
 size_t pm_usable_size(void *p) {
     if (!p)
         return 0;
-    if (pm_fallback_owns(p))
-        return is_fallback_block("malloc_usable_size", p) ? pm_fallback_size(p) : 0;
-    unsigned tag = pm_alloc_tag(p);
-    if (pm_tag_is_class(tag))
-        return pm_classes[tag].size;
-    if (tag == PM_TAG_KIND)
-        return pm_alloc_size_of_kind(p);
-    uint32_t extent = tag == PM_TAG_EXTENT ? pm_alloc_extent(p) : 0;
-    if (extent)
-        return pm_extent_used(&pm_extents[extent]) << PM_PAGE_SHIFT;
-    misuse("malloc_usable_size", p);
-    return 0;
+    struct pm_found found = pm_find(p);
+    if (found.what == PM_NOTHING)
+        misuse("malloc_usable_size", p);
+    return found.size;
 }
 
 // For a large block that grows in steps. NULL: it has no room, or needs none.
@@ -316,30 +302,31 @@ static void carry(void *to, void *from, size_t len) {
     errno = saved;
 }
 
-static void *move(void *p, size_t old, size_t size) {
-    enum pm_kind kind = pm_alloc_kind(p);
-    size_t len = old < size ? old : size;
-    void *fresh = kind ? pm_malloc_of_kind(kind, size, 0) : with_room(old, size);
-    if (!fresh && !kind)
+static void *move(void *p, const struct pm_found *old, size_t size) {
+    void *fresh = old->kind ? pm_malloc_of_kind(old->kind, size, 0) : with_room(old->size, size);
+    if (!fresh && !old->kind)
         fresh = pm_malloc(size);
     if (!fresh)
         return NULL;
-    carry(fresh, p, len);
-    if (pm_kind_is_pinned(kind))
+    carry(fresh, p, old->size < size ? old->size : size);
+    if (pm_kind_is_pinned(old->kind))
         pm_pin_now(fresh);
     pm_free(p);
     return fresh;
 }
 
-static void *realloc_large(void *p, size_t size) {
-    uint32_t extent = pm_alloc_extent(p);
-    if (!extent) {
+// A block stays where it is while at least half of it is used.
+static bool is_half_used(size_t have, size_t size) { return size <= have && size * 2 > have; }
+
+__attribute__((noinline)) static void *realloc_found(void *p, size_t size) {
+    struct pm_found found = pm_find(p);
+    if (found.what == PM_NOTHING) {
         misuse("realloc", p);
         return no_memory();
     }
-    if (pm_alloc_resize(extent, size))
-        return p;
-    return move(p, pm_extent_used(&pm_extents[extent]) << PM_PAGE_SHIFT, size);
+    bool stays = found.what == PM_LARGE && !found.kind ? pm_alloc_resize(found.extent, size)
+                                                       : is_half_used(found.size, size);
+    return stays ? p : move(p, &found, size);
 }
 
 void *pm_realloc(void *p, size_t size) {
@@ -349,20 +336,7 @@ void *pm_realloc(void *p, size_t size) {
         pm_free(p);
         return NULL;
     }
-    bool fallback = pm_fallback_owns(p);
-    unsigned tag = fallback ? PM_TAG_NONE : pm_alloc_tag(p);
-    if (tag == PM_TAG_EXTENT)
-        return realloc_large(p, size);
-    if (tag == PM_TAG_NONE && !(fallback && is_fallback_block("realloc", p))) {
-        if (!fallback)
-            misuse("realloc", p);
-        return no_memory();
-    }
-    // A block stays where it is while at least half of it is used.
-    size_t old = fallback             ? pm_fallback_size(p)
-                 : tag == PM_TAG_KIND ? pm_alloc_size_of_kind(p)
-                                      : pm_classes[tag].size;
-    return size <= old && size * 2 > old ? p : move(p, old, size);
+    return is_half_used(pm_find_small(p), size) ? p : realloc_found(p, size);
 }
 
 bool pm_trim(void) {

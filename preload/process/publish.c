@@ -94,7 +94,9 @@ static void *alloc(const char *call, size_t size, size_t align, unsigned flags) 
     return p;
 }
 
-static bool is_pinned(const void *p) { return p && pm_kind_is_pinned(pm_alloc_kind(p)); }
+static bool is_pinned(const void *p) {
+    return p && pm_kind_is_pinned(pm_find((void *)(uintptr_t)p).kind);
+}
 
 EXPORT void *pmalloc_alloc(size_t size, size_t align, unsigned flags) {
     void *p = alloc("pmalloc_alloc", size, align, flags);
@@ -201,7 +203,7 @@ static bool has_its_block(const pmalloc_op *op, size_t number) {
     if (!pinned && op->kind != OP_BLOCK && op->kind != OP_DEFERRED)
         return true;
     // Others' blocks, from outside the heap, are free()'s affair.
-    if (pinned ? is_pinned(op->at) : !pm_in_range(op->at) || pm_alloc_tag(op->at) != PM_TAG_NONE)
+    if (pinned ? is_pinned(op->at) : !pm_in_range(op->at) || pm_find_tag(op->at) != PM_TAG_NONE)
         return true;
     pm_say("pmalloc_publish: element %zu is about a block at %p, which is not allocated; was it "
            "published, cancelled or freed before? nothing was changed",
@@ -338,7 +340,7 @@ EXPORT void *pmalloc_realloc_at(void *where, size_t size) {
     size_t room = pm_usable_size(old);
     if (old && size <= room && size >= room / 2)
         return old;
-    unsigned flags = old ? flags_of(pm_alloc_kind(old)) : 0;
+    unsigned flags = old ? flags_of(pm_find(old).kind) : 0;
     void *p = pmalloc_reserve(&op[0], size, 0, flags);
     if (p && old)
         memcpy(p, old, room < size ? room : size);

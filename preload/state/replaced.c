@@ -54,7 +54,7 @@ static bool in_slab(uint64_t offset, struct block *b) {
         return false;
     b->size = pm_classes[found.cls].size;
     b->start = pm_base + (offset & ~(uint64_t)(PM_SLAB_SIZE - 1)) + found.index * b->size;
-    return pm_alloc_tag((void *)(uintptr_t)b->start) != PM_TAG_NONE;
+    return pm_find_tag((void *)(uintptr_t)b->start) != PM_TAG_NONE;
 }
 
 // Only the first and the last page of an extent name it.

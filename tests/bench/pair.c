@@ -63,8 +63,12 @@ LOOP loop_calloc(unsigned long count, size_t bytes, bool call) {
 }
 
 // Reallocates between two sizes of one class, so nothing has to move.
+// A program that has asked for little has no heap of its own yet.
 LOOP loop_realloc(unsigned long count, size_t bytes, bool call) {
-    void *p = malloc(bytes);
+    void *p = malloc(1 << 20);
+    USE(p);
+    free(p);
+    p = malloc(bytes);
     for (unsigned long i = 0; i < count; i++) {
         p = call ? realloc(p, bytes - i % 2) : p;
         USE(p);

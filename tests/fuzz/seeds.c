@@ -157,7 +157,7 @@ static void *of_kind(enum pm_kind kind, void *head) {
         if (pm_kind_is_pinned(kind))
             pm_pin(p);
         if (i % 7 == 3) {
-            pm_alloc_free(p, pm_alloc_tag(p));
+            pm_alloc_free(p, pm_find_tag(p));
         } else if (i % 3) {
             void **link = block(2);
             link[0] = head;

@@ -67,7 +67,7 @@ static struct object *new_object(void) {
 }
 
 static bool is_whole(const struct object *o) {
-    return o->check == check_of(o) && pm_alloc_tag(o) != PM_TAG_NONE;
+    return o->check == check_of(o) && pm_find_tag(o) != PM_TAG_NONE;
 }
 
 // A cell that is reached from the table, by a walk of random length.
@@ -123,7 +123,7 @@ static void ask_oracle(void) {
     MUST(pm_recover(&how, &found, &err) == PM_OK);
     CHECK(found.marked);
     for (unsigned i = 0; i < OBJECTS; i++)
-        told->alive[i] = pm_alloc_tag(told->old[i]) != PM_TAG_NONE;
+        told->alive[i] = pm_find_tag(told->old[i]) != PM_TAG_NONE;
 }
 
 // ---- the program --------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ static void drop(void) {
     for (unsigned i = 0; i < OBJECTS; i++)
         told->freed[i] |= told->old[i] == o;
     memset(o, 0, sizeof *o);
-    pm_alloc_free(o, pm_alloc_tag(o));
+    pm_alloc_free(o, pm_find_tag(o));
     *full = NULL;
 }
 
@@ -229,7 +229,7 @@ static bool step(bool acts) {
 static void compare(void) {
     unsigned alive = 0, wrong[2] = {0, 0};
     for (unsigned i = 0; i < OBJECTS; i++) {
-        bool in_use = pm_alloc_tag(told->old[i]) != PM_TAG_NONE;
+        bool in_use = pm_find_tag(told->old[i]) != PM_TAG_NONE;
         alive += told->alive[i];
         if (!told->freed[i]) // else there may be a new object
             wrong[told->alive[i]] += in_use != told->alive[i];
@@ -315,14 +315,14 @@ static void test_hole(void) {
     start_beside();
     uint64_t at = pm_heap_offset(told->old[0]);
     pm_heap.super->slots.slot[0] = pm_slot_word(0, 0);
-    pm_alloc_free(told->old[0], pm_alloc_tag(told->old[0]));
+    pm_alloc_free(told->old[0], pm_find_tag(told->old[0]));
     pm_extent_cache_trim();
     pm_extent_purge(true);
     commit();
     CHECK_EQ(pm_heap_next_in_file(&known, &at, at + PM_PAGE_SIZE), 0);
     while (step(false)) {
     }
-    CHECK(pm_alloc_tag(told->old[1]) != PM_TAG_NONE);
+    CHECK(pm_find_tag(told->old[1]) != PM_TAG_NONE);
 }
 
 // ---- a full mark stack --------------------------------------------------------------------------
@@ -354,7 +354,7 @@ static void test_overflow(void) {
         CHECK(pm_beside_step(1000, &err));
     while (pm_beside_is_on());
     for (unsigned i = 0; i < LEAVES; i++)
-        missing += !pm_alloc_tag(wide[i]) + !pm_alloc_tag(wide[i][0]);
+        missing += !pm_find_tag(wide[i]) + !pm_find_tag(wide[i][0]);
     CHECK_EQ(missing, 0);
 }
 

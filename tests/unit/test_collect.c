@@ -123,7 +123,7 @@ static void replay_and_collect(void) {
     more(log, hidden);
     verify();
     CHECK_EQ(pmalloc_collect(), 0);
-    CHECK_EQ(pm_alloc_tag(log->stale), PM_TAG_NONE);
+    CHECK_EQ(pm_find_tag(log->stale), PM_TAG_NONE);
     log->stale = NULL;
     verify();
     check_list(hidden, NODES - 1, NODES);

@@ -56,7 +56,7 @@ static void test_held_back(void) {
             pmalloc_free_now(held[before + i]);
         CHECK_EQ(count, before + 600);
         for (unsigned i = 0; i < 600; i++)
-            CHECK_EQ(pm_alloc_tag(block[i]), PM_TAG_NONE);
+            CHECK_EQ(pm_find_tag(block[i]), PM_TAG_NONE);
         verify();
     }
     takes = false;

@@ -69,9 +69,9 @@ static void leave_alone(void) {
 static void change(void) {
     char **table = keep();
     pm_free(table[0]);
-    CHECK_EQ(pm_alloc_tag(table[0]), PM_TAG_NONE); // a second free would be found
-    CHECK(pm_alloc_tag(table[4]) != PM_TAG_NONE);
-    CHECK_EQ(pm_alloc_tag(table[4] + 4), PM_TAG_NONE);
+    CHECK_EQ(pm_find_tag(table[0]), PM_TAG_NONE); // a second free would be found
+    CHECK(pm_find_tag(table[4]) != PM_TAG_NONE);
+    CHECK_EQ(pm_find_tag(table[4] + 4), PM_TAG_NONE);
     for (unsigned i = 1; i < BLOCKS; i += 7) {
         table[i] = pm_realloc(table[i], 100);
         MUST(table[i] && table[i][0] == (char)i && table[i][15] == (char)i);

@@ -59,7 +59,7 @@ static void check_blocks(void) {
         uint64_t target = table[i][0];
         for (size_t w = 0; w < size_of(i) / 8; w++)
             MUST(table[i][w] == target);
-        bool kept = pm_alloc_tag((void *)(uintptr_t)target) != PM_TAG_NONE;
+        bool kept = pm_find_tag((void *)(uintptr_t)target) != PM_TAG_NONE;
         CHECK_EQ(kept, !is_pointer_free(i));
     }
     CHECK_EQ(pmalloc_walk(count_walked, count), 0);
@@ -119,14 +119,14 @@ static void test_realloc(void) {
         p = pm_realloc(p, size * 3);
         MUST(p != NULL);
         CHECK(p[0] == 'a' && p[size - 1] == 'a' && pm_usable_size(p) >= size * 3);
-        CHECK_EQ(pm_alloc_kind(p), PM_KIND_POINTER_FREE);
+        CHECK_EQ(pm_find(p).kind, PM_KIND_POINTER_FREE);
         memset(p, 'a', size * 3);
     }
     p = pm_realloc(p, 40);
-    CHECK(p && p[39] == 'a' && pm_alloc_kind(p) == PM_KIND_POINTER_FREE);
+    CHECK(p && p[39] == 'a' && pm_find(p).kind == PM_KIND_POINTER_FREE);
     CHECK(pm_realloc(p, 39) == p);
     pm_free(p);
-    CHECK_EQ(pm_alloc_kind(pm_malloc(40)), PM_KIND_CONSERVATIVE);
+    CHECK_EQ(pm_find(pm_malloc(40)).kind, PM_KIND_CONSERVATIVE);
     verify();
 }
 
@@ -139,7 +139,7 @@ static void test_realloc_at(void) {
     CHECK_EQ(pmalloc_store(&op[1], at, (uintptr_t)p), 0);
     CHECK_EQ(pmalloc_publish(op, 2), 0);
     p = pmalloc_realloc_at(at, 30000);
-    CHECK(p == *at && p[99] == 'b' && pm_alloc_kind(p) == PM_KIND_POINTER_FREE);
+    CHECK(p == *at && p[99] == 'b' && pm_find(p).kind == PM_KIND_POINTER_FREE);
     CHECK(pmalloc_free_from(at) == 0 && !*at);
     verify();
 }
@@ -152,7 +152,7 @@ static void churn(uint64_t **at, unsigned n, unsigned rounds) {
             uint64_t words = at[k][0] >> 1;
             for (uint64_t w = 0; w < words; w += 7)
                 MUST(at[k][w] == at[k][0]);
-            CHECK_EQ(pm_alloc_kind(at[k]), at[k][0] & 1);
+            CHECK_EQ(pm_find(at[k]).kind, at[k][0] & 1);
             pm_free(at[k]);
         }
         uint64_t words = 1 + rnd(rnd(20) ? 60 : 5000), kind = rnd(2);
@@ -201,7 +201,7 @@ static void *worker(void *seed) {
         p[0] = p[1] = kind;
         p = atomic_exchange(&shared[state >> 50 & 63], p);
         if (p) {
-            MUST(p[0] == p[1] && pm_alloc_kind(p) == p[0]);
+            MUST(p[0] == p[1] && pm_find(p).kind == p[0]);
             pm_free(p);
         }
     }

@@ -63,7 +63,7 @@ static void fill(void) {
         memset(p, (int)i, size_of(i));
         more = pmalloc_alloc(size_of(i), 0, PMALLOC_PINNED | PMALLOC_ZERO);
         MUST(more && more[0] == 0 && more[size_of(i) - 1] == 0);
-        CHECK(pm_alloc_kind(more) == PM_KIND_PINNED);
+        CHECK(pm_find(more).kind == PM_KIND_PINNED);
         if (i % 3)
             pm_free(more);
         else
@@ -170,7 +170,7 @@ static void look_behind(void) {
     begin();
     for (unsigned i = 0; i < 40; i++) {
         const char *behind = ((char **)(void *)told->at[i])[5];
-        CHECK_EQ(pm_alloc_tag(behind) != PM_TAG_NONE, i % 2 == 0);
+        CHECK_EQ(pm_find_tag(behind) != PM_TAG_NONE, i % 2 == 0);
     }
     check_walked(40, 20);
     verify();
@@ -251,14 +251,14 @@ static void reallocate(void) {
     for (size_t size = 16; size < 500000; size *= 3) {
         p = pm_realloc(p, size * 3);
         MUST(p && p[0] == 'a' && p[size - 1] == 'a');
-        CHECK_EQ(pm_alloc_kind(p), PM_KIND_PINNED_POINTER_FREE);
+        CHECK_EQ(pm_find(p).kind, PM_KIND_PINNED_POINTER_FREE);
         memset(p, 'a', size * 3);
     }
     char **at = pm_calloc(1, sizeof *at);
     MUST(pmalloc_set_root(0, at) == 0);
     *at = pmalloc_alloc(100, 0, PMALLOC_PINNED);
     CHECK(pmalloc_realloc_at(at, 30000) == *at);
-    CHECK_EQ(pm_alloc_kind(*at), PM_KIND_PINNED);
+    CHECK_EQ(pm_find(*at).kind, PM_KIND_PINNED);
     note(p, 100);
     verify();
     die();
@@ -266,7 +266,7 @@ static void reallocate(void) {
 
 static void look_at_reallocated(void) {
     begin();
-    CHECK_EQ(pm_alloc_kind(told->at[0]), PM_KIND_PINNED_POINTER_FREE);
+    CHECK_EQ(pm_find(told->at[0]).kind, PM_KIND_PINNED_POINTER_FREE);
     check_walked(2, 1);
     verify();
 }

@@ -41,7 +41,7 @@ static void *get(size_t size) {
 
 static void give(void *p) {
     if (!pm_tcache_push(pm_tcache, p) && !pm_alloc_free_cached(p) && !pm_alloc_free_further(p))
-        pm_alloc_free(p, pm_alloc_tag(p));
+        pm_alloc_free(p, pm_find_tag(p));
 }
 
 // How many blocks caches hold that are not of their node.
@@ -117,7 +117,7 @@ static void test_a_second_shard_of_a_node(void) {
     void *large = pm_alloc_large(50000, PM_PAGE_SIZE, &zero);
     CHECK(pm_shard_at(pm_heap_offset(large)) == &pm_heap.shard[2]);
     uint64_t active = pm_extent_stats().active;
-    pm_alloc_free(large, pm_alloc_tag(large));
+    pm_alloc_free(large, pm_find_tag(large));
     CHECK_EQ(pm_extent_stats().active, active); // cached
     CHECK(pm_alloc_large(50000, PM_PAGE_SIZE, &zero) == large);
     CHECK(!pm_alloc_free_cached(large) && pm_alloc_free_further(large));
