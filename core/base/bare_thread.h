@@ -14,6 +14,10 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+// For functions that run in a thread without thread-local storage. Sanitizers would use that, too.
+#define PM_BARE                                                                                    \
+    __attribute__((noinline, no_sanitize("address", "undefined", "thread"), no_stack_protector))
+
 // Starts a thread that runs the function and ends. `tls` is its thread pointer, NULL: the maker's.
 // The kernel stores the thread's id to *tid, and 0 when the thread has ended: a futex, not private.
 // Returns the id, or a negative error.

@@ -13,6 +13,7 @@
 #include "base/file_limit.h"
 #include "base/os.h"
 #include "base/os_file.h"
+#include "base/populate.h"
 #include "media/backing/dir_held.h"
 #include "media/backing/fixed.h"
 #include "media/persist.h"
@@ -207,9 +208,12 @@ static const struct pm_bitmaps_header *cannot_read(const struct pm_shard *s, int
     return NULL;
 }
 
-// So that a bad block is an error. Kernels before 5.14 do not know this.
+// So that a bad block is an error, with errno.
 static bool populate(void *map, size_t size) {
-    return madvise(map, size, MADV_POPULATE_READ) == 0 || (errno != EFAULT && errno != EHWPOISON);
+    long result = pm_populate(map, size, MADV_POPULATE_READ);
+    if (pm_populate_refused(result))
+        errno = (int)-result;
+    return !pm_populate_refused(result);
 }
 
 // Of a file whose header does not fit, no more is read, and no memory is taken.

@@ -20,6 +20,7 @@
 #include "base/bare_thread.h"
 #include "base/lock.h"
 #include "base/os.h"
+#include "base/populate.h"
 #include "fork_gate.h"
 #include "media/heap.h"
 #include "private.h"
@@ -27,15 +28,11 @@
 #define STEP ((uint64_t)2 << 20)
 #define STACK_SIZE 8192
 
-// For functions that run in the copier. Sanitizers would use thread-local storage, too.
-#define BARE                                                                                       \
-    __attribute__((noinline, no_sanitize("address", "undefined", "thread"), no_stack_protector))
-
 // ---- pages --------------------------------------------------------------------------------------
 
 // Copies a page that the program has made unwritable. The kernel stores to such a page if asked
 // through /proc/thread-self/mem.
-BARE static void force_page(char *page) {
+PM_BARE static void force_page(char *page) {
     char byte;
     long fd = pm_bare_call(SYS_open, (long)"/proc/thread-self/mem", O_RDWR | O_CLOEXEC, 0, 0);
     if (fd < 0)
@@ -45,32 +42,27 @@ BARE static void force_page(char *page) {
     pm_bare_call(SYS_close, fd, 0, 0, 0);
 }
 
-BARE static long populate(char *from, uint64_t len) {
-    long result;
-    do
-        result = pm_bare_call(SYS_madvise, (long)from, (long)len, MADV_POPULATE_WRITE, 0);
-    while (result == -EINTR || result == -EAGAIN);
-    return result;
+// False: the kernel cannot do it. A page that cannot be read stays as it is.
+PM_BARE static bool copy_page(char *page) {
+    long result = pm_populate(page, PM_PAGE_SIZE, MADV_POPULATE_WRITE);
+    if (pm_populate_refused(result))
+        force_page(page);
+    return result == 0 || pm_populate_refused(result);
 }
 
-BARE static void copy_piece(char *from, uint64_t len, bool can_populate) {
-    if (can_populate && populate(from, len) == 0)
+PM_BARE static void copy_piece(char *from, uint64_t len) {
+    if (pm_populate(from, len, MADV_POPULATE_WRITE) == 0)
         return;
     for (uint64_t at = 0; at < len; at += PM_PAGE_SIZE)
-        if (!can_populate)
+        if (!copy_page(from + at))
             pm_os_copy_page(from + at);
-        else if (populate(from + at, PM_PAGE_SIZE) != 0)
-            force_page(from + at);
 }
 
-BARE static void copy_runs(const struct pm_private_run *run, unsigned count) {
-    char probe[1];
-    char *page = (char *)((uintptr_t)probe & ~(uintptr_t)(PM_PAGE_SIZE - 1));
-    bool can_populate = populate(page, PM_PAGE_SIZE) == 0; // since Linux 5.14
+PM_BARE static void copy_runs(const struct pm_private_run *run, unsigned count) {
     for (unsigned i = 0; i < count; i++)
         for (uint64_t at = 0; at < run[i].len; at += STEP)
             copy_piece((char *)pm_heap_at(run[i].offset + at),
-                       run[i].len - at < STEP ? run[i].len - at : STEP, can_populate);
+                       run[i].len - at < STEP ? run[i].len - at : STEP);
 }
 
 void pm_private_copy(void) {
@@ -94,7 +86,7 @@ static struct {
     _Atomic uint32_t hurry; // 1: the copier must not delay any longer
 } copier;
 
-BARE static void copier_main(void) {
+PM_BARE static void copier_main(void) {
     struct pm_fork_gate *gate = copier.gate;
     pm_bare_call(SYS_set_robust_list, (long)&gate->robust[1].head, sizeof gate->robust[1].head, 0,
                  0);

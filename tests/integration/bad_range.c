@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A library that is preloaded: the disk has a bad range. From some byte of a file on, pread() fails
-// with EIO, or what the kernel is to bring into a private mapping (MADV_POPULATE_*) with EFAULT.
+// with EIO, or nobody can read the pages of a private mapping outside of the heap.
 //
 //   BAD_NAME=NAME   the file: the end of its path
 //   BAD_AT=BYTES    from there on
@@ -15,13 +15,7 @@
 #include "layer.h"
 #include "raw_call.h"
 
-enum { POPULATE_READ = 22, POPULATE_WRITE };
-
-static struct mapping {
-    uintptr_t from, to;
-    uint64_t at;
-} mapped[8];
-static unsigned count;
+enum { HEAP = 0x40 }; // its first TiB
 
 static bool is_bad(int fd) {
     char path[4096];
@@ -40,20 +34,13 @@ ssize_t pread(int fd, void *to, size_t len, off_t at) {
 
 void *mmap(void *at, size_t length, int prot, int flags, int fd, off_t offset) {
     long map = done(raw(SYS_mmap, (long)at, (long)length, prot, flags, fd, offset));
-    if (map != -1 && fd >= 0 && flags & MAP_PRIVATE && is_bad(fd) && count < 8)
-        mapped[count++] = (struct mapping){(uintptr_t)map, (uintptr_t)map + length, offset};
-    return (void *)map;
-}
-
-int madvise(void *at, size_t length, int advice) {
-    bool asks = advice == POPULATE_READ || advice == POPULATE_WRITE;
-    for (unsigned i = 0; i < count && asks && variable("BAD_HOW")[0] == 'm'; i++) {
-        const struct mapping *m = &mapped[i];
-        if ((uintptr_t)at >= m->from && (uintptr_t)at < m->to &&
-            (uintptr_t)at - m->from + m->at + length > bad_from()) {
-            errno = EFAULT;
-            return -1;
-        }
+    uint64_t bad = bad_from(), end = (uint64_t)offset + length;
+    if (map != -1 && fd >= 0 && flags & MAP_PRIVATE && (uintptr_t)at >> 40 != HEAP &&
+        variable("BAD_HOW")[0] == 'm' && is_bad(fd) && bad < end) {
+        uint64_t from = bad > (uint64_t)offset ? (bad - (uint64_t)offset) & ~4095ull : 0;
+        long empty = raw(SYS_memfd_create, (long)"empty", 0, 0, 0, 0, 0); // its pages are a SIGBUS
+        raw(SYS_mmap, map + (long)from, (long)(length - from), prot, flags | MAP_FIXED, empty, 0);
+        raw(SYS_close, empty, 0, 0, 0, 0, 0);
     }
-    return (int)done(raw(SYS_madvise, (long)at, (long)length, advice, 0, 0, 0));
+    return (void *)map;
 }

@@ -10,28 +10,15 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/populate.h"
 #include "marks.h"
 #include "media/heap.h"
 
 static char copy[PM_PAGE_SIZE];
 static int memory; // a descriptor of /proc/thread-self/mem + 1; -1: there is none
 
-// Since Linux 5.14. An older kernel says EINVAL of every page.
-static bool kernel_loads(void) {
-    static _Atomic int known; // 1: it does, -1: it does not
-    static const char page[2 * PM_PAGE_SIZE];
-    if (!known) {
-        uintptr_t whole = ((uintptr_t)page + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
-        known = pm_os_advise((void *)whole, PM_PAGE_SIZE, MADV_POPULATE_READ) ? 1 : -1;
-    }
-    return known > 0;
-}
-
 bool pm_careful_may_load(const char *at, size_t len) {
-    int saved = errno;
-    bool good = pm_os_advise((void *)(uintptr_t)at, len, MADV_POPULATE_READ);
-    errno = saved;
-    return good;
+    return pm_populate(at, len, MADV_POPULATE_READ) == 0;
 }
 
 // The kernel reads for a debugger what the process itself may not.
@@ -66,14 +53,12 @@ static bool read_admitted(const char *at, const struct pm_mark *m) {
 
 const char *pm_careful_page(const char *at) {
     int saved = errno;
-    const char *page = kernel_loads() && pm_careful_may_load(at, PM_PAGE_SIZE) ? at : NULL;
+    const char *page = pm_careful_may_load(at, PM_PAGE_SIZE) ? at : NULL;
     struct pm_mark m = page ? (struct pm_mark){0} : mark_of(at);
     if (m.kinds & PM_MARK_GUARD) // it has no page, and leaves zeroes
         page = memset(copy, 0, sizeof copy);
     if (!page && (read_as_debugger(at) || read_admitted(at, &m)))
         page = copy;
-    if (!page && !kernel_loads() && memory < 0) // nobody can tell
-        page = at;
     errno = saved;
     return page;
 }

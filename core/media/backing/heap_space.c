@@ -19,6 +19,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/own_limit.h"
+#include "base/populate.h"
 #include "commit_room.h"
 #include "emptied.h"
 #include "file.h"
@@ -76,7 +77,9 @@ static bool populate(const struct pm_file *file, uint64_t offset, uint64_t len) 
                       : pm_file_map(file, NULL, len, PROT_READ | PROT_WRITE, 0, offset);
     if (at == MAP_FAILED)
         return false;
-    bool good = madvise(at, len, MADV_POPULATE_WRITE) == 0 || errno == EINVAL || forbidden();
+    long result = pm_populate(at, len, MADV_POPULATE_WRITE);
+    errno = (int)-result;
+    bool good = result == 0 || errno == EINVAL || forbidden();
     if (!mapped)
         munmap(at, len);
     if (!good)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "base/populate.h"
 #include "media/heap.h"
 
 char *pm_snapshot;
@@ -79,17 +80,10 @@ void pm_snapshot_forked(void) {
 
 // ---- what cannot be read ------------------------------------------------------------------------
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 // Linux 5.14
-#define MADV_POPULATE_WRITE 23
-#endif
-
 // False: a look at the page would be a SIGBUS. Any other error says nothing of it.
 static bool populate(uint64_t page, int how) {
     char *at = pm_snapshot + (page << PM_PAGE_SHIFT);
-    int saved = errno;
-    bool good = madvise(at, PM_PAGE_SIZE, how) == 0 || (errno != EFAULT && errno != EHWPOISON);
-    errno = saved;
+    bool good = !pm_populate_refused(pm_populate(at, PM_PAGE_SIZE, how));
     if (!good)
         atomic_store_explicit(&unreadable, at, memory_order_release);
     return good;

@@ -13,6 +13,7 @@
 
 #include "base/os.h"
 #include "base/os_file.h"
+#include "base/populate.h"
 #include "media/backing/fixed_map.h"
 #include "media/backing/view.h"
 #include "media/persist.h"
@@ -141,12 +142,14 @@ void pm_target_close(struct pm_fixed_target *t, bool remove) {
 }
 
 // --force takes a file with holes, whose file system may have no space for them. A store there
-// would raise SIGBUS.
+// would raise SIGBUS, and so would a load of a bad block. The errno says which it is.
 static bool may_store(char *map, size_t len) {
-    if (madvise(map, len, MADV_POPULATE_WRITE) == 0 || errno != EFAULT)
-        return true;
+    if (pm_populate_refused(pm_populate(map, len, MADV_POPULATE_READ))) {
+        errno = EIO;
+        return false;
+    }
     errno = ENOSPC;
-    return false;
+    return !pm_populate_refused(pm_populate(map, len, MADV_POPULATE_WRITE));
 }
 
 int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *err) {
