@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The format: every byte that PMAlloc writes to media is described here and nowhere else, but for
-// what a backup has beside its heap (backup_format.h).
+// The format: what PMAlloc writes to media. This file has the structs of the superblock, slab
+// headers, index tables and the log, and the crash protocol of all. The other structs stand in:
+//
+//   bitmaps_format.h           the file bitmaps.0
+//   kind_format.h              kinds of blocks; tables of pinned blocks, in morph.0
+//   link_format.h              disappearing links, in morph.0 and in page 1 of the superblock
+//   lane_format.h              the lanes of publishes, after the root tables
+//   origin_format.h            which file a heap is, in page 1
+//   outside_format.h           what the process had mapped outside of the heap, in page 1
+//   journal/journal_format.h   the file journal
+//   backing/fixed_format.h     what a fixed medium has beside the parts of a heap
+//   backup/backup_format.h     what a backup has beside its heap
+//
+// feature_format.h has the bits of features. No other file describes a struct on media.
 //
 //   HEAP/superblock   identity and geometry | state | root slots | two root tables [| lanes]
 //   HEAP/heap.0       the program's data, no metadata; heap offset 0 is PM_HEAP_BASE
@@ -11,9 +23,9 @@
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
-//   HEAP/journal      pages of commits, under PMALLOC_COMMIT only (journal_format.h)
+//   HEAP/journal      pages of commits, under PMALLOC_COMMIT only
 //
-// On a fixed medium HEAP is one file or device, and these are parts of it (fixed_format.h).
+// On a fixed medium HEAP is one file or device, and these are parts of it.
 // heap.0 and the four files with its number are shard 0. A heap that has outgrown it has heap.1,
 // slabs.1 and so on: shard n lies n * PM_SHARD_RANGE after PM_HEAP_BASE. In its files offsets,
 // pages and slabs count from the shard's first byte, so they look as those of shard 0 do.
