@@ -120,7 +120,7 @@ typedef struct pmalloc_op {
 
 #define PMALLOC_ZERO 1u    // the block reads as zeroes
 #define PMALLOC_FLUSHED 2u // the caller makes the block's bytes durable, with pmalloc_flush()
-// The block holds no pointers: the collector keeps it if something reaches it, and does not look
+// The block has no pointers: the collector keeps it if something reaches it, and does not look
 // for pointers in it. Versions of PMAlloc from before this flag refuse a heap with such blocks.
 #define PMALLOC_POINTER_FREE 4u
 // The block is alive until it is freed, whatever points to it: for programs that keep offsets, or
@@ -189,8 +189,8 @@ int pmalloc_needs_flush(void);
 // From now on `taker` is called for each block of the heap that the program frees, by whatever
 // name, and also for the old block of a realloc() that moves. If it returns 0, the block is freed
 // as ever. Else the block stays as it is, and the caller of free() notices nothing: `taker` frees
-// it later with pmalloc_free_now(), for which it is not asked. So a transaction library holds frees
-// back until its transaction is durable. A crash meanwhile loses nothing: the collector finds the
+// it later with pmalloc_free_now(), for which it is not asked. So a transaction library postpones
+// frees until its transaction is durable. A crash meanwhile loses nothing: the collector finds the
 // block if nothing reaches it. Not asked about: frees of a publish and of a cancel, and those of
 // signal handlers that interrupt the allocator. Set it before the program starts threads. Each free
 // then takes a slower path. NULL ends it.

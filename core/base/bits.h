@@ -19,7 +19,7 @@ static inline unsigned pm_bits_count(const uint64_t *bits, unsigned words) {
     return count;
 }
 
-// Removes n and every greater number from the word that holds n - 1: for a set of the numbers below
+// Removes n and every greater number from the word that has n - 1: for a set of the numbers below
 // n.
 static inline void pm_bits_trim(uint64_t *bits, unsigned n) {
     if (n % 64)

@@ -25,7 +25,7 @@ struct pm_cancel {
     int type, state;
 };
 
-// True while this thread holds cancellation off and had asynchronous cancellation before. glibc up
+// True while this thread postpones cancellation and had asynchronous cancellation before. glibc up
 // to 2.36 may act on an asynchronous cancellation that arrives in a system call which is a
 // cancellation point, although cancellation is disabled. While this is true, malloc and free
 // therefore make such system calls directly and not through libc.
@@ -51,7 +51,7 @@ static inline void pm_inside_leave(void) {
         pm_postponed_arrive();
 }
 
-// Holds cancellation and handlers off until pm_cancel_release(). The type is changed before the
+// Postpones cancellation and handlers until pm_cancel_release(). The type is changed before the
 // state, for the same reason. If the type is deferred already, that costs one load. Here a child
 // finds out that nobody has seen to it (here.h).
 static inline struct pm_cancel pm_cancel_hold(void) {

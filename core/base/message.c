@@ -20,7 +20,7 @@ __attribute__((format(printf, 1, 0))) static void say(const char *format, va_lis
     size_t len = (size_t)head + (body < 0 ? 0 : (size_t)body);
     if (len > sizeof line - 2)
         len = sizeof line - 2;
-    // A path may hold any bytes. They must not end the line or command a terminal.
+    // A path may have any bytes. They must not end the line or command a terminal.
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)line[i] < ' ' || line[i] == 127)
             line[i] = '?';

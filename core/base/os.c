@@ -173,7 +173,7 @@ unsigned pm_os_cores(void) {
     return cores < 1 ? 1u : (unsigned)cores;
 }
 
-// Reads /proc/PID/stat and returns the end of the program's name in it. The name may hold any
+// Reads /proc/PID/stat and returns the end of the program's name in it. The name may have any
 // characters; the last ')' ends it. NULL: it cannot be read.
 static char *stat_text(pid_t pid, char *text, size_t size) {
     char path[48];

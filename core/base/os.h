@@ -68,7 +68,7 @@ bool pm_os_ancestor_maps(const char *name, uint64_t ino);
 // unknown.
 uint64_t pm_os_start_time(pid_t pid);
 // A field of the text of a /proc `stat` file, by its position in proc(5), 4 or later. The name in
-// field 2 may hold any characters; the last ')' ends it. 0: there is no such field.
+// field 2 may have any characters; the last ')' ends it. 0: there is no such field.
 uint64_t pm_os_stat_number(const char *stat, unsigned field);
 #define PM_STAT_FLAGS 9u         // the field of the flags:
 #define PM_STAT_USER 14u         // the field of the time in the program, in clock ticks

@@ -55,7 +55,7 @@ static inline unsigned pm_block_index(unsigned cls, uint32_t offset) {
     return (unsigned)(((uint64_t)offset * pm_classes[cls].reciprocal) >> 32);
 }
 
-// The smallest class whose blocks hold `size` bytes and are all aligned to `align` (a power of
+// The smallest class whose blocks have `size` bytes and are all aligned to `align` (a power of
 // two). 0: only an extent will do. Slabs are aligned to 64 KiB and start with block 0, so all
 // blocks of a class are aligned exactly if their size is a multiple of the alignment.
 unsigned pm_aligned_class(size_t size, size_t align);

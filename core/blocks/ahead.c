@@ -105,7 +105,7 @@ static void plan(struct extents *group, struct pm_extent_cache *cache, unsigned 
             add_extents(group, other, raise(cache, other));
 }
 
-// The blocks that the extent will hold end in its last two fifths (extent_cache.h). What they do
+// The blocks that the extent will have end in its last two fifths (extent_cache.h). What they do
 // not use of these shall be no pointers.
 static void clear_end(const struct pm_extent *e) {
     size_t from = (size_t)e->pages * 3 / 5 << PM_PAGE_SHIFT;

@@ -2,9 +2,9 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Pure allocation: blocks from the thread's cache, the arenas and the extents. It knows no process
-// and no libc name. The caller has opened the heap, holds off cancellation, and is not in a signal
-// handler that interrupted the holder of a lock. process/entry.h sees to all three. Functions that
-// may be called in any handler say so.
+// and no libc name. The caller has opened the heap, has postponed cancellation, and is not in a
+// signal handler that interrupted the holder of a lock. process/entry.h sees to all three.
+// Functions that may be called in any handler say so.
 #ifndef PM_ALLOC_H
 #define PM_ALLOC_H
 
@@ -53,7 +53,7 @@ static inline bool pm_alloc_free_further(void *p) {
 extern _Atomic uint64_t pm_alloc_far;
 
 // Returns a block of a kind other than PM_KIND_CONSERVATIVE. `align` is a power of two or 0. It may
-// hold anything. NULL: memory is out.
+// have anything. NULL: memory is out.
 void *pm_alloc_of_kind(enum pm_kind kind, size_t size, size_t align);
 // Frees the block at `p`, whose tag is `tag`. Reports misuse as PMALLOC_CHECK asks.
 void pm_alloc_free(void *p, unsigned tag);

@@ -9,19 +9,19 @@
 //   free     extent -> list     tag: extent -> none, by exchange: of two frees of a block one fails
 //
 // Why the entry may stand. The log must name every extent that the program can reach, and no page
-// twice. It may name more. A cached extent holds no block, so the program has no pointer into it;
+// twice. It may name more. A cached extent has no block, so the program has no pointer into it;
 // after a crash the collector finds it unmarked and frees it (or marks it, by a stale word: then it
 // is garbage for one more run, as any small block may be). It overlaps nothing: its pages stay its
 // own until the end of its entry is durable. Its length on media is right for each block that it
-// ever holds. So requests that a cache answers change nothing on media. A cut at any point of them
+// ever has. So requests that a cache answers change nothing on media. A cut at any point of them
 // is a cut before or after them, and there is nothing to undo.
 //
 // What a block may find in its extent. The program gets whatever is there, as malloc's contract
 // says. The end of the extent, which it did not ask for, is at most a fifth, or two fifths where
 // the extent is longer than needed. Words of an earlier block of this very extent may stand there,
-// and the collector may take them for pointers. The same holds for the end of a small block. It is
+// and the collector may take them for pointers. The same is true of the end of a small block. It is
 // bounded as there: by the length of the block, and by its life. The end is cleared where the
-// extent is new or has another length (alloc.c), for only then it may hold more than one block's
+// extent is new or has another length (alloc.c), for only then it may have more than one block's
 // words.
 //
 // What ends an entry:
@@ -171,7 +171,7 @@ void pm_extent_cache_age(void);
 // `pages` is what pm_large_pages() gives, less than PM_HUGE_PAGES. 0: there is none.
 uint32_t pm_extent_cache_get(struct pm_extent_cache *cache, uint64_t pages, uint64_t align_pages);
 // pm_extent_allocate_on(), pm_extent_take_on() and pm_extent_take_bare_on(). Before the heap grows,
-// and before memory is out, all that the node's caches hold becomes free.
+// and before memory is out, all that the node's caches have becomes free.
 uint32_t pm_extent_cache_allocate(unsigned node, uint64_t pages, uint64_t align_pages);
 uint32_t pm_extent_cache_take(unsigned node, uint64_t pages, uint64_t align_pages);
 uint32_t pm_extent_cache_take_bare(unsigned node, uint64_t pages, uint64_t align_pages);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Holes: pages of a slab that hold no space, because no block in use lies on them.
+// Holes: pages of a slab that have no space, because no block in use lies on them.
 //
 //   page     | 0   | 1   | 2   | 3   | ...            a slab of 1 KiB blocks
 //   blocks    . . #   . . . . . . . . . . .           one is in use
 //   space      yes    --    --    --   ...            the holes: st_blocks falls
 //
-// Holes are punched into slabs of classes of PM_HOLES_FROM bytes and more, while they hold one
+// Holes are punched into slabs of classes of PM_HOLES_FROM bytes and more, while they have one
 // population: of smaller blocks there are so many on a page that hardly one is free. And the first
 // slab of a bin begins with holes alone, whatever its class, if it lies in the first 4 MiB of its
 // shard (PM_BARE_END): a small program uses a few blocks of many classes.

@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The disappearing links of a heap on media (media/link_format.h). Which entries are free is
-// volatile. An entry is named by a number, which holds for as long as the heap is open.
+// volatile. An entry is named by a number, which is right for as long as the heap is open.
 //
 // Lock: the caller's, one for all functions. The heap is on media, but for those that read.
 #ifndef PM_LINK_TABLE_H

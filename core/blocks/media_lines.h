@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The lines of morph.N: 64 bytes each, taken and given back in runs. They hold the index tables of
+// The lines of morph.N: 64 bytes each, taken and given back in runs. They have the index tables of
 // slabs that morph (morph_media.h), the tables of pinned blocks (pinned_table.h) and those of links
 // (link_table.h). Which are in use is volatile: recovery finds it out from what names the tables.
 //

@@ -42,7 +42,7 @@ static void clear_gaps(uint32_t slab, unsigned cls, const uint64_t *kept) {
     pm_heap_scrub(from, (size_t)(start + PM_SLAB_SIZE - from));
 }
 
-// Fills the vslab of a slab that is now of class `cls` and holds `count` listed blocks of class
+// Fills the vslab of a slab that is now of class `cls` and has `count` listed blocks of class
 // `old`; `out` blocks of `cls` are blocked.
 static void become(struct pm_vslab *v, uint16_t arena, unsigned cls, unsigned old,
                    const uint64_t *listed, unsigned count, const uint64_t *blocked, unsigned out) {

@@ -31,7 +31,7 @@ void pm_morph_media_write(uint32_t line, uint32_t slab, unsigned old_class, unsi
 void pm_morph_media_change(uint32_t line, uint32_t slab, unsigned old_class, const uint64_t *from,
                            const uint64_t *to, struct pm_gather *stored);
 // Reads the table that a slab of `new_class` names. PM_DAMAGE and the reason if `line` does not
-// hold that slab's table.
+// have that slab's table.
 int pm_morph_media_read(uint32_t line, uint32_t slab, unsigned new_class, unsigned *old_class,
                         uint64_t bits[PM_BITMAP_WORDS], struct pm_error *err);
 // For recovery: marks the lines of a table that a header names as in use. False: another slab names

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Slabs: extents of 64 KiB, aligned to 64 KiB, that hold blocks of one size class (two while a slab
+// Slabs: extents of 64 KiB, aligned to 64 KiB, that have blocks of one size class (two while a slab
 // morphs, population.h). A slab's header on media lies in slabs.0, apart from its blocks.
 // Everything else is volatile; recovery rebuilds it.
 #ifndef PM_SLAB_H
@@ -59,7 +59,7 @@ struct pm_vslab {
     // By the arena's clock: when the slab was last put into the queue, and when a block was last
     // taken from it or returned to it.
     uint32_t queued, used;
-    // Bit p is page p. `holes`: pages that may hold no space. `punched`: those of them that hold
+    // Bit p is page p. `holes`: pages that may have no space. `punched`: those of them that have
     // none for certain, and no block in use; the extent counts them (holes.h).
     uint16_t holes, punched;
     uint8_t quiet;  // looks in a row between which no block was taken or returned (age.h)

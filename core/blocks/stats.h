@@ -24,8 +24,8 @@ struct pm_stats {
     uint64_t large_blocks, large_bytes;                  // in use
     uint64_t large_cached, large_cached_bytes;           // freed, and in extent caches
     uint64_t heap_bytes; // slab + large + large_cached + reclaimed + retained: up to the frontier
-    uint64_t hole_bytes; // pages of slabs that hold no block and no space
-    uint64_t reclaimed_bytes; // in free extents that hold space
+    uint64_t hole_bytes; // pages of slabs that have no block and no space
+    uint64_t reclaimed_bytes; // in free extents that have space
     uint64_t retained_bytes;  // in free extents without space
     uint64_t log_bytes;       // of the chunks of the bookkeeping log in use
     uint64_t threads;

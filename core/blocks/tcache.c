@@ -23,7 +23,7 @@ bool pm_tcache_lost;
 // ---- capacities --------------------------------------------------------------------------------
 //
 // A program that allocates and frees in batches fills and empties a stack by turns. Such a stack
-// doubles, until a whole batch fits and costs the hot path alone. What it may hold beyond the usual
+// doubles, until a whole batch fits and costs the hot path alone. What it may have beyond the usual
 // (tcache_cap) is bounded for a class and for a thread. A stack that the thread no longer fills or
 // empties falls back to the usual: one class is looked at every so many slow requests.
 
@@ -95,7 +95,7 @@ static void return_oldest(struct pm_tcache *t, unsigned cls, uint32_t count, uin
     memmove(slot, slot + count, keep * sizeof *slot);
 }
 
-// Returns what the stack holds beyond the usual.
+// Returns what the stack has beyond the usual.
 static void shrink_cap(struct pm_tcache *t, unsigned cls) {
     struct pm_stack *s = &t->stack[cls];
     uint32_t usual = pm_classes[cls].tcache_cap;
@@ -444,7 +444,7 @@ uint64_t pm_tcache_misplaced(void) {
 
 // The fork may have caught the other threads anywhere. One may have been returning blocks, some of
 // which other threads had already been given. One may have been storing while fork copied the
-// memory page by page. So the child cannot believe what their caches hold, and drops it: a block
+// memory page by page. So the child cannot believe what their caches have, and drops it: a block
 // returned twice would get two owners.
 void pm_tcache_orphans(struct pm_tcache *mine) {
     for (struct pm_tcache *t = pm_tcache_first, *next; t; t = next) {

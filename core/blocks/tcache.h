@@ -228,7 +228,7 @@ unsigned pm_tcache_live(void);
 // counts are read while they change.
 uint64_t pm_tcache_held(unsigned cls);
 
-// How many blocks caches hold that are not of their node; a figure, too. It is 0.
+// How many blocks caches have that are not of their node; a figure, too. It is 0.
 uint64_t pm_tcache_misplaced(void);
 
 // For a forked child, whose only thread owns `mine`: makes the other threads' caches spare and

@@ -123,7 +123,7 @@ static int verify_log(struct pm_shard *s, struct pm_error *err) {
 
 // ---- extent caches ------------------------------------------------------------------------------
 
-// The lists hold exactly the cached extents, each once and with its length.
+// The lists have exactly the cached extents, each once and with its length.
 struct listed {
     uint64_t count, cached;
     struct pm_error *err;
@@ -203,7 +203,7 @@ static int verify_old(uint32_t slab, unsigned old, uint32_t line, const uint64_t
     return PM_OK;
 }
 
-// What was punched is a hole, holds no block in use, and is counted.
+// What was punched is a hole, has no block in use, and is counted.
 static int verify_holes(uint32_t slab, struct pm_error *err) {
     const struct pm_vslab *v = &pm_vslabs[slab];
     unsigned counted = pm_extents[v->extent].holes;

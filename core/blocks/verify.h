@@ -6,7 +6,7 @@
 //   extents     tile the range without gap or overlap, up to the end of the data file
 //   page map    names each extent at its first and last page, and nothing else
 //   log         its live entries are exactly the active extents
-//   free sets   hold exactly the free extents, each in its list
+//   free sets   have exactly the free extents, each in its list
 //   slabs       header on media, vslab, free bits and index table agree; tags stand only at blocks
 //               that are not free
 //   arenas      list exactly the slabs that have free blocks

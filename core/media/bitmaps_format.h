@@ -21,7 +21,7 @@ struct pm_bitmaps_header {
 };
 _Static_assert(sizeof(struct pm_bitmaps_header) == 64, "frozen");
 
-// One record per slab, by rising slab number. For a slab that holds old blocks a second record
+// One record per slab, by rising slab number. For a slab that has old blocks a second record
 // follows, with PM_BITMAP_OLD. After each record come `words` 64-bit words: bit i is set if block i
 // is allocated.
 struct pm_bitmap_record {

@@ -9,7 +9,7 @@
 
 #include "shard.h"
 
-// Some core dumps hold file mappings (bit 3 of /proc/PID/coredump_filter, or a file without a
+// Some core dumps have file mappings (bit 3 of /proc/PID/coredump_filter, or a file without a
 // name), and the kernel then looks at every page of them. gdb's gcore writes out anonymous memory
 // that was never touched, too. This leaves metadata out of core dumps, and data from a little after
 // the frontier on. Called after each mapping of the data.

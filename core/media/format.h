@@ -32,7 +32,7 @@
 //
 // Rules: no runtime pointer, lock or volatile state lives in these structs. Every multi-byte field
 // is little endian and naturally aligned. A commit is a single aligned 8-byte store. Each commit
-// word checks itself, so that damage is not taken for content. A sealed word holds 32 bits and
+// word checks itself, so that damage is not taken for content. A sealed word has 32 bits and
 // their CRC (pm_seal(), salted with PM_SALT_*). Entries of the log and root slots have check bits
 // of their own. A word of zeroes is valid only where nothing was ever written.
 //
@@ -331,7 +331,7 @@ struct pm_state {
     struct pm_program program;
     uint32_t program_crc;
     uint32_t lap;      // which lap of the journal may follow: see journal_format.h
-    uint64_t applied;  // sealed: commits of the journal's lap that the files hold; 0: none
+    uint64_t applied;  // sealed: commits of the journal's lap that the files have; 0: none
     uint64_t pointers; // sealed: the forms of pointers that it was used with; 0: the default
     uint64_t live;     // a hint, sealed: see gc/recovery/kept.h; 0: not known
     struct pm_origin origin;

@@ -97,7 +97,7 @@ static inline size_t pm_heap_file_count(void) {
 static inline struct pm_file *pm_heap_file(const struct pm_heap_file *row) {
     return (struct pm_file *)(uintptr_t)((char *)&pm_heap + row->at);
 }
-// Whether the open heap has this file, and holds it open.
+// Whether the open heap has this file, and keeps it open.
 bool pm_heap_holds(const struct pm_heap_file *file);
 
 // Whether the state on media is "clean". Until pm_heap_dirty() this says whether the last close was

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What the heap is to this process. One word holds the state. pm_heap_become() alone changes it. An
+// What the heap is to this process. One word has the state. pm_heap_become() alone changes it. An
 // edge that is not drawn here ends the process.
 //
 //   CLOSED -- pm_heap_open() -------> SHARED

@@ -50,7 +50,7 @@ static inline bool pm_kind_has_pointers(unsigned kind) {
 #define PM_PINNED_MAGIC 0x4e50u
 #define PM_PINNED_STRIPES 6u
 #define PM_PINNED_LINE 64u       // bytes
-#define PM_PINNED_LINE_BITS 256u // sealed words hold 32 bits of 64
+#define PM_PINNED_LINE_BITS 256u // sealed words have 32 bits of 64
 
 struct pm_pinned_table {
     uint16_t magic;

@@ -76,7 +76,7 @@ bool pm_persist_dax(void);
 // Finds what a mapping of `fd` needs, without choosing it. False, with errno: that cannot be known.
 bool pm_persist_probe(int fd, enum pm_durability *found);
 enum pm_durability pm_persist_probe_device(void); // the same of any device DAX
-// The row of the guarantee table that holds for the open heap, as text. Where it is not the row of
+// The row of the guarantee table that applies to the open heap, as text. Where it is not the row of
 // the medium, the text says why.
 const char *pm_persist_row(void);
 // A row of the guarantee table.

@@ -5,7 +5,7 @@
 // blocks and huge blocks are extents.
 //
 //   active      handed out or cached; exactly these stand in the bookkeeping log
-//   reclaimed   free, still holding space on the file system; decays into retained (base/decay.h)
+//   reclaimed   free, still having space on the file system; decays into retained (base/decay.h)
 //   retained    free, address space only, reads as zeroes; at the frontier it leaves the heap
 //   barred      free in the file, but not for this process, which has borrowed the heap: reading a
 //               hole of the file may take space on the file system
@@ -24,8 +24,8 @@
 // A cached extent is active, but no block is in it: a large block was freed, and its entry still
 // stands, so that the extent can be handed out again without the log (blocks/extent_cache.h).
 //
-// Invariant: the page map holds an extent's index at its first and last page; its other pages
-// hold 0.
+// Invariant: the page map has an extent's index at its first and last page; its other pages
+// have 0.
 //
 // What is durable before what: an entry is durable in the log before the extent's pages are used.
 // Its end, a tombstone or the erased entry, is durable before they are handed out again or go back
@@ -61,14 +61,14 @@ struct pm_extent {
     uint64_t page;         // first page, from pm_base
     uint32_t pages;        // length
     uint8_t state;         // enum pm_extent_state
-    uint8_t slab;          // active: holds a slab
+    uint8_t slab;          // active: has a slab
     uint8_t backed;        // every page has space on the file system
     uint8_t zero;          // reads as zeroes
     pm_log_pos log;        // active: the position of its entry in the log
     uint32_t next, prev;   // free: neighbours in its size list; cached: the next of its list
     uint32_t older, newer; // reclaimed: neighbours by time of freeing; cached: `older` says when
     uint16_t marked;       // for the collector
-    uint16_t holes;        // a slab's pages that hold no space for certain (extent_holes.h)
+    uint16_t holes;        // a slab's pages that have no space for certain (extent_holes.h)
     uint8_t kind;          // active, no slab: enum pm_kind of the block in it
     uint8_t held;          // the same: it was there when the heap was opened (blocks/kinds.h)
     uint32_t used;         // pages of the block, if there is room behind it (extent_room.h); else 0
@@ -100,7 +100,7 @@ static inline uint64_t pm_extent_used(const struct pm_extent *e) {
     uint32_t used = __atomic_load_n(&e->used, __ATOMIC_ACQUIRE);
     return used ? used : __atomic_load_n(&e->pages, __ATOMIC_RELAXED);
 }
-// The number of the slab that the extent holds.
+// The number of the slab that the extent has.
 static inline uint32_t pm_extent_slab(const struct pm_extent *e) {
     return (uint32_t)(e->page << PM_PAGE_SHIFT >> PM_SLAB_SHIFT);
 }

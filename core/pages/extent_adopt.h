@@ -22,7 +22,7 @@ pm_log_each_fn pm_extent_adopt;
 int pm_extent_check(struct pm_error *err);
 // Makes the gaps between the active extents free extents. Without `repair` nothing is written. With
 // it, an interrupted resize is finished and the free end of the heap leaves the heap. On a medium
-// without units the other gaps become reclaimed, because they may hold data and space.
+// without units the other gaps become reclaimed, because they may have data and space.
 // pm_extent_purge_some() releases their space later, when the extents that recovery frees have
 // merged with them.
 int pm_extent_fill_gaps(bool repair, struct pm_error *err);

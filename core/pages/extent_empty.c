@@ -5,8 +5,8 @@
 #include "base/cancel.h"
 #include "media/backing/heap_empty.h"
 
-// The extent that holds the page; 0: there is none. From the page downward to the first one that
-// the page map names.
+// The extent of the page; 0: there is none. From the page downward to the first one that the page
+// map names.
 static uint32_t holding(const struct pm_shard *s, uint64_t page) {
     uint32_t index = 0;
     for (uint64_t at = page; !index && at >= s->offset >> PM_PAGE_SHIFT; at--)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Holes: pages of a slab's extent that hold no space, because no block in use lies on them
+// Holes: pages of a slab's extent that have no space, because no block in use lies on them
 // (blocks/holes.h). Bit p of a set of pages is page p of the extent. The functions take the extent
 // lock of the shard. The caller holds the lock that covers the slab.
 //

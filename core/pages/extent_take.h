@@ -54,10 +54,10 @@ bool pm_extent_free_block(const void *p);
 void pm_extent_forget(uint32_t index);
 void pm_extent_forgotten(struct pm_shard *s);
 
-// The active extents hold slabs, large blocks, or nothing: then they are cached.
+// The active extents have slabs, large blocks, or nothing: then they are cached.
 struct pm_extent_stats {
     uint64_t active, active_pages, slab_pages, cached, cached_pages;
-    uint64_t holes; // of slab_pages, those that hold no space
+    uint64_t holes; // of slab_pages, those that have no space
     uint64_t reclaimed_pages, retained_pages;
 };
 struct pm_extent_stats pm_extent_stats(void);

@@ -22,7 +22,7 @@ void pm_free_insert(struct pm_shard *s, uint32_t index, enum pm_extent_state sta
 // Takes an extent out of its set; the page map keeps its bounds.
 void pm_free_remove(struct pm_shard *s, uint32_t index);
 // Best fit: searches the lists from the shortest extents to the longest and returns the first that
-// holds `pages` pages from a multiple of `align` on. 0: none was found; only some of each list are
+// has `pages` pages from a multiple of `align` on. 0: none was found; only some of each list are
 // looked at.
 uint32_t pm_free_fit(const struct pm_free_set *set, uint64_t pages, uint64_t align);
 // Returns an extent from the list of the longest ones; 0: the set is empty.

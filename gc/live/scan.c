@@ -10,7 +10,7 @@
 #include "media/backing/marks.h"
 #include "media/own_pages.h"
 
-#define PIECE ((uint64_t)1 << 20) // of longer ranges it is asked which parts hold data
+#define PIECE ((uint64_t)1 << 20) // of longer ranges it is asked which parts have data
 
 struct pm_scan pm_scan;
 

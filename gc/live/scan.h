@@ -107,7 +107,7 @@ __attribute__((always_inline)) static inline void pm_scan_word(struct pm_marker 
         found(m, block.offset, block.len);
 }
 
-// The same for all addresses that these bytes hold in other forms than as words.
+// The same for all addresses that these bytes have in other forms than as words.
 void pm_scan_forms(struct pm_marker *m, const void *bytes, uint64_t len, pm_found_fn *found);
 
 __attribute__((always_inline)) static inline void

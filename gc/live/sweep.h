@@ -11,7 +11,7 @@
 #include "base/message.h"
 
 struct pm_sweep_sum {
-    uint64_t composite, atomic; // bytes of living collectable blocks that hold pointers, or none
+    uint64_t composite, atomic; // bytes of living collectable blocks that have pointers, or none
     uint64_t dead_blocks, dead;
 };
 

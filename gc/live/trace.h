@@ -5,7 +5,7 @@
 // blocks alone, and follows each as its kind says. A descriptor is one word; its low two bits say
 // how the other bits are read (the interface is that of gc_mark.h):
 //
-//   0  length      so many bytes from the start are scanned; 0: the block holds no pointers
+//   0  length      so many bytes from the start are scanned; 0: the block has no pointers
 //   1  bitmap      bit 63 is the first word, bit 62 the second, and so on
 //   2  procedure   6 bits: its number; the rest: an argument. It calls pm_trace_pointer()
 //   3  per object  the descriptor stands in the block, at this offset; or, if negative, in what the

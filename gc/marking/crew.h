@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A crew of markers: who scans what, and when everything is scanned. It knows ranges of bytes and
-// nothing else. What a mark is, and what a range holds, is known to whoever leads the crew:
+// nothing else. What a mark is, and what a range has, is known to whoever leads the crew:
 // recovery/mark (bits of slabs), live/trace (bytes of collectable blocks), live/live_mark (tags).
 // bdwgc's parallel marker works in the same way:
 //

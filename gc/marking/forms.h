@@ -3,7 +3,7 @@
 //
 // The forms in which programs keep addresses (PMALLOC_POINTERS). A plain address always counts.
 //
-//   tagged     the upper 16 bits hold something else: a counter, a type, a NaN. The rest names the
+//   tagged     the upper 16 bits have something else: a counter, a type, a NaN. The rest names the
 //              start of a block, or one of the next 15 bytes, for tags in the low bits. Other words
 //              of random bits would keep blocks, too: in a heap of 1 TiB one in 256 names a block,
 //              but few name its start
@@ -97,7 +97,7 @@ __attribute__((always_inline)) static inline void pm_forms_found(void *marker, u
         consider(marker, address - 1);
 }
 
-// Calls `consider` for each address that these bytes hold in such a form, and `before` for each
+// Calls `consider` for each address that these bytes have in such a form, and `before` for each
 // that may lie before a block. The program has them at the address `at`; 0: nobody knows.
 __attribute__((always_inline)) static inline void
 pm_forms_each(const char *bytes, uint64_t len, uint64_t at, uint64_t base, void *marker,

@@ -7,7 +7,7 @@
 // that are tried are those of PM_FORMS_COSTLY but base32, of which any small number is one.
 //
 // Numbers that are no addresses look like some now and then. So words are judged together, by the
-// size of the block that holds them and by their place in it: at that place, most words that lead
+// size of the block that has them and by their place in it: at that place, most words that lead
 // into the heap in this form must name the start of a block, and some of different values must name
 // blocks that are not reached. A distance to a place near by and behind counts for nothing, because
 // every length and every small number is one.

@@ -423,7 +423,7 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     return status;
 }
 
-// Of a slot nobody knows where it lies, so it holds no distance.
+// Of a slot nobody knows where it lies, so it has no distance.
 void pm_mark_root(const struct pm_root_bytes *root, void *unused) {
     (void)unused;
     // A root may start at any byte. Pointers in it are aligned words.

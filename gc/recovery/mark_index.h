@@ -24,7 +24,7 @@
 #include "marking/words.h"
 
 // 0: nothing is allocated in the stripe, or a slab of pinned blocks without pointers.
-// 1 .. PM_CLASSES: a slab of that class. PM_STRIPE_PINNED: a slab of pinned blocks that may hold
+// 1 .. PM_CLASSES: a slab of that class. PM_STRIPE_PINNED: a slab of pinned blocks that may have
 // pointers. PM_STRIPE_MIXED: a slab of two populations, or of a kind. Else PM_STRIPE_LARGE + the
 // number of the first large block that overlaps the stripe.
 #define PM_STRIPE_PINNED 62u

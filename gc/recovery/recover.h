@@ -36,7 +36,7 @@ struct pm_recovery {
     // Extents and whole slabs that this recovery freed, and their bytes.
     uint64_t reclaimed_bytes, reclaimed_slabs, reclaimed_extents;
     uint64_t vacant_bytes;   // in free blocks of the slabs that stay
-    uint64_t kept_bytes;     // in all free extents that still hold space
+    uint64_t kept_bytes;     // in all free extents that still have space
     uint64_t slabs, extents; // in use after recovery
     uint64_t morphing;       // of these slabs, how many have live old blocks
     unsigned unfinished;     // publishes that were committed and not finished; they are now
@@ -45,7 +45,7 @@ struct pm_recovery {
     struct {
         unsigned form; // 0: there are none
         uint64_t blocks, bytes;
-        const char *way; // to one that holds such a word; "": not known
+        const char *way; // to one that has such a word; "": not known
     } disguised;
     const struct pm_out_found *out; // words that lead out of the heap and nobody has told of; NULL
     uint64_t reached_before;        // bytes, where less than half of it is reached now; else 0

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// A piece of a marked block that may hold pointers, or all of it. What was never written is no part
+// A piece of a marked block that may have pointers, or all of it. What was never written is no part
 // of any.
 struct pm_piece {
     uint64_t block, size; // the block: an offset from pm_base

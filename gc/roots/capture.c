@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Capture: the pages that hold a root become shared mappings of the heap's file `roots`. From then
-// on the program's own stores to them are as durable as its heap.
+// Capture: the pages of a root become shared mappings of the heap's file `roots`. From then on the
+// program's own stores to them are as durable as its heap.
 //
 //   process pages   [ other | head | other ]     fresh from the executable and the constructors
 //   old image       [ ....  | HEAD | ....  ]     as the last process left it

@@ -147,7 +147,7 @@ static int find_table(const struct pm_elf *f, uint32_t type, struct table *t) {
         return 0;
     if (!entry_at(f, e->e_shoff, 0, &s, sizeof s))
         return -1;
-    if (count == 0) // there are more sections than e_shnum can hold
+    if (count == 0) // there are more sections than e_shnum can have
         count = s.sh_size < UINT32_MAX ? s.sh_size : 0;
     for (uint64_t i = 0; i < count; i++) {
         if (!entry_at(f, e->e_shoff, i, &s, sizeof s))

@@ -219,7 +219,7 @@ static int begin_table(const struct pm_root_table *t, uint32_t count, struct pm_
     if (status != PM_OK)
         return status;
     pm_heap.changed = true;
-    pm_heap_dirty(); // first: the close record does not hold for the new table
+    pm_heap_dirty(); // first: the close record does not fit the new table
     struct pm_root_table *next = pm_roots_next_table();
     next->count = count;
     next->area_offset = t->area_offset;

@@ -21,7 +21,7 @@ size_t pm_gc_padded(size_t size) {
 
 // ---- one block ----------------------------------------------------------------------------------
 
-// A heap on media knows which blocks hold no pointers, so that recovery does not look there.
+// A heap on media knows which blocks have no pointers, so that recovery does not look there.
 static void *block(size_t size, size_t align, unsigned kind) {
     const struct pm_col_kind *k = &pm_col_kinds[kind];
     if (!k->descriptor && !k->add_size && pm_heap_on_media()) {

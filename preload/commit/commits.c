@@ -73,7 +73,7 @@ static bool lies_in(const char *heap, struct stat *st) {
 }
 
 // The directory of the commits takes the place of PMALLOC_HEAP. Another heap that lies there would
-// be passed over, with what it holds.
+// be passed over, with what it has.
 static int use_commit_dir(struct pm_error *err) {
     const char *dir = pm_options.commit_dir.text, *heap = pm_options.heap.text;
     struct stat passed, used;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Whether the kernel may store to memory of the process on its own: it holds pages for direct or
+// Whether the kernel may store to memory of the process on its own: it has pages for direct or
 // asynchronous I/O, or a device does. Such a page must stay the one that the process sees: if a
 // commit gave it back, what a device stores to it later would be lost.
 //

@@ -124,7 +124,7 @@ static void block_signals(void) {
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &fork_state.mask, sizeof all);
 }
 
-// Gives the thread back what prepare() held off.
+// Gives the thread back what prepare() postponed.
 static void admit(const struct fork_state *was, bool child) {
     pm_fork_streams_unlock(was->streams, child);
     if (was->plan != NOTHING && was->plan != NOT_OPEN)

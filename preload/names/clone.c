@@ -43,7 +43,7 @@ typedef int clone_fn(child_fn *, void *, int, void *, ...);
 
 EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...);
 EXPORT int clone(child_fn *fn, void *stack, int flags, void *arg, ...) {
-    va_list more; // `flags` say which are there; the others are whatever the registers hold
+    va_list more; // `flags` say which are there; the others are whatever the registers have
     va_start(more, arg);
     pid_t *parent_tid = va_arg(more, pid_t *);
     void *tls = va_arg(more, void *);

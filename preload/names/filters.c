@@ -53,7 +53,7 @@ EXPORT int pm_prctl(int option, ...) __asm__("prctl");
 EXPORT int pm_prctl(int option, ...) {
     static _Atomic(void *) known;
     prctl_fn *real;
-    va_list more; // whatever the registers hold, where the caller gave fewer
+    va_list more; // whatever the registers have, where the caller gave fewer
     va_start(more, option);
     long a[] = {option, va_arg(more, long), va_arg(more, long), va_arg(more, long),
                 va_arg(more, long)};

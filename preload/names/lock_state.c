@@ -70,7 +70,7 @@ static void learn_cond(void) {
     pthread_condattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&sample, &attr);
-#ifdef __GLIBC__ // one word holds two flags (attributes) and above them the number of waiters
+#ifdef __GLIBC__ // one word has two flags (attributes) and above them the number of waiters
     memcpy(learned.cond, &sample, sizeof sample);
 #else
     keep_words(learned.cond, &sample, WORDS(pthread_cond_t));

@@ -3,7 +3,7 @@
 //
 // A static of a C++ function is constructed after main has begun, when the function is first
 // called. So its destructor runs before the end of the program (preload/process/end.c) and would
-// leave an empty object in the heap. If the object is a root, its destructor is held back until
+// leave an empty object in the heap. If the object is a root, its destructor is postponed until
 // after the end, where the destructors of globals run, too.
 //
 // Destructors of globals are registered before main, so libc runs them after the end. But when

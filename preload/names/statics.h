@@ -7,7 +7,7 @@
 
 // `gate` ends the program, or waits until another caller has done so. It returns after the end.
 void pm_statics_init(void (*gate)(void));
-// Runs the destructors that __cxa_atexit() has held back, the last registered first. Called after
+// Runs the destructors that __cxa_atexit() has postponed, the last registered first. Called after
 // pm_process_end().
 void pm_statics_destroy(void);
 

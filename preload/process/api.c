@@ -166,7 +166,7 @@ static int why(const struct pm_error *err) {
            : pm_heap.foreign              ? ENOTSUP
            : err->status == PM_DAMAGE     ? EIO
            : err->status == PM_USAGE      ? EINVAL
-           : errno == ENODATA             ? ENOTDIR // a file that holds no heap
+           : errno == ENODATA             ? ENOTDIR // a file that has no heap
            : errno                        ? errno
                                           : EIO;
 }

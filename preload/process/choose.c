@@ -321,7 +321,7 @@ static int open_beside(struct pm_chosen *chosen, const char *name, const struct 
 }
 
 // Opens the heap PROGRAM or, while heaps are busy, PROGRAM.2, .3, and so on. A heap that is
-// damaged, or another build's, may hold somebody's data, so it is left as it is. It must not keep
+// damaged, or another build's, may have somebody's data, so it is left as it is. It must not keep
 // programs of that name from running, so the next one is tried.
 static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_error *err) {
     char *dir = chosen->own, *end = dir + strlen(dir);

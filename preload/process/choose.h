@@ -34,8 +34,8 @@ bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err);
 // it has called that (`by_call`) or has the name. Fills `chosen`.
 int pm_choose_none(struct pm_chosen *chosen, bool by_call, struct pm_error *err);
 // After pm_choose_none(). Opens the process's heap as the settings say, and fills `chosen`: locks
-// it, validates it, and makes it where it is missing. On failure nothing is held. Called at the
-// start, with one thread.
+// it, validates it, and makes it where it is missing. On failure nothing is kept open. Called at
+// the start, with one thread.
 int pm_choose_heap(struct pm_chosen *chosen, struct pm_error *err);
 // The same for the heap that pmalloc_open() names.
 int pm_choose_called(const char *dir, bool existing, struct pm_error *err);

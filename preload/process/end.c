@@ -5,7 +5,7 @@
 // have registered, and before the destructors of what was constructed before main. Every store up
 // to this point reaches the heap. At this point the process parts from its heap and goes on with
 // private memory at the same addresses. The destructors of global containers free what the
-// containers hold; so they cannot change the heap.
+// containers have; so they cannot change the heap.
 //
 //   one thread       parts, then writes what a clean close leaves: nothing changes any more
 //   other threads    are stopped while this thread parts. The heap stays dirty, as after a kill.
@@ -86,7 +86,7 @@ static const char no_stop[] = "a thread does not stop";
 
 static bool closable = true; // the metadata is shared: a clean close may be written
 
-static bool stores_held; // all memory that holds data is unwritable
+static bool stores_held; // all memory that has data is unwritable
 
 static bool hold_memory(bool on) {
     stores_held = on;

@@ -33,7 +33,7 @@ static bool is_busy(void) {
 
 static struct pm_leaks_asked *asked;
 
-// The piece holds no roots but the registers. The kernel may have joined it to other memory.
+// The piece has no roots but the registers. The kernel may have joined it to other memory.
 static void root_but_piece(const void *at, size_t len, void *unused) {
     uintptr_t from = (uintptr_t)at, end = from + len;
     uintptr_t piece = (uintptr_t)asked, piece_end = piece + asked->piece_bytes;
@@ -72,7 +72,7 @@ static enum pm_leaks_answer find(void) {
     if (!pm_own_end((uintptr_t)__ehdr_start, &next))
         pm_own_note_library();
     asked->with_stacks = pm_stacks_on;
-    // The tool holds the threads that it knows. One that was made now would escape it.
+    // The tool has halted the threads that it knows. One that was made now would escape it.
     struct pm_leaks_found found = {&asked->leaks, &asked->in_use, 1,
                                    pm_stacks_on ? asked->sites : NULL};
     if (pm_leaks_mark(&found, roots, &asked->err) != PM_OK)

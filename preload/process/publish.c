@@ -28,7 +28,7 @@
 _Static_assert(sizeof(pmalloc_op) == 64, "part of the interface");
 _Static_assert(PMALLOC_PUBLISH_STORES == PM_LANE_STORES, "what fits into a lane");
 
-// Values that no stray memory holds by chance.
+// Values that no stray memory has by chance.
 enum op_kind {
     OP_EMPTY = 0,
     OP_BLOCK = 0x6f70b10c,    // `at`: the block; `value`: how many of its bytes are to be flushed

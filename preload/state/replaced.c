@@ -69,7 +69,7 @@ static bool in_extent(uint64_t offset, struct block *b) {
     return e->state == PM_EXTENT_ACTIVE && pm_base + offset - b->start < b->size;
 }
 
-// The allocated block around an address. A word may hold a tag in its upper 16 bits.
+// The allocated block around an address. A word may have a tag in its upper 16 bits.
 static bool find_block(uint64_t word, struct block *b) {
     uint64_t offset = (word & ((1ull << 48) - 1)) - pm_base;
     if (offset >= pm_range)

@@ -3,7 +3,7 @@
 //
 // What a heap in use has: a checksum for each block of its files, and the contents of those blocks
 // that differ from the backup. It is filled while the program runs, corrected while its threads are
-// held, and written to the backup when they go on.
+// halted, and written to the backup when they go on.
 #ifndef PM_TOOLS_BACKUP_IMAGE_H
 #define PM_TOOLS_BACKUP_IMAGE_H
 

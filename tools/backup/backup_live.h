@@ -6,9 +6,9 @@
 //   live_open   the files; the kernel begins to record stores     the program runs
 //   live_take   all is looked at, then what was stored to         the program runs
 //               meanwhile, until that is little
-//               the rest                                          its threads are held
+//               the rest                                          its threads are halted
 //
-// Where the kernel keeps no record, everything is compared while the threads are held. Files that
+// Where the kernel keeps no record, everything is compared while the threads are halted. Files that
 // are small are always compared.
 #ifndef PM_TOOLS_BACKUP_LIVE_H
 #define PM_TOOLS_BACKUP_LIVE_H

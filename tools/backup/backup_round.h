@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// One round of a backup. Of a heap in use it holds the program for a moment (backup_live.h).
+// One round of a backup. Of a heap in use it halts the program for a moment (backup_live.h).
 #ifndef PM_TOOLS_BACKUP_ROUND_H
 #define PM_TOOLS_BACKUP_ROUND_H
 

@@ -89,7 +89,7 @@ static int take_parts(struct source *s, struct pm_error *err) {
     return status;
 }
 
-// A file that is not held open, like bitmaps.0, need not be there.
+// A file that is not kept open, like bitmaps.0, need not be there.
 static int open_file(struct source *s, size_t row, struct pm_error *err) {
     const struct pm_heap_file *f = &pm_heap_files[row];
     struct source_file *file = &s->file[row];

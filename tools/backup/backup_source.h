@@ -34,8 +34,8 @@ struct source {
     uint64_t allocated;
     pid_t owner;               // the process that uses the heap; 0: nobody does
     const struct image *image; // NULL until the instant is taken. Then blocks come from there
-    uint64_t pause_ns;         // how long the owner was held
-    const char *unrecorded;    // why all was compared while the owner was held; NULL: it was not
+    uint64_t pause_ns;         // how long the owner was halted
+    const char *unrecorded;    // why all was compared while the owner was halted; NULL: it was not
 };
 
 // Opens and checks the heap as a recovery would. A damaged heap is refused: it must not take the
@@ -50,7 +50,7 @@ int source_read(const struct source *s, size_t row, source_block_fn *each, void 
                 struct pm_error *err);
 // Opens the files that a heap in use has now, by their names. Parts of a fixed medium are measured.
 int source_open_files(struct source *s, struct pm_error *err);
-// The next blocks of a file that may hold data, from *block on. False: there are none.
+// The next blocks of a file that may have data, from *block on. False: there are none.
 bool source_next_data(const struct source_file *f, uint64_t *block, uint64_t *end);
 // Reads `count` blocks from `block` on into `out`, as source_read() shows them.
 int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint64_t count,

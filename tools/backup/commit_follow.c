@@ -153,7 +153,7 @@ static bool newest_epoch(uint64_t *epoch) {
 
 // In another lap the commits begin anew. What the lap before had at its end stays behind them until
 // they reach it, and is read first: checksums and epochs tell whether all of it was still there.
-// Between two laps the start of the journal is zeroes, and the files hold all.
+// Between two laps the start of the journal is zeroes, and the files have all.
 static bool look(struct pm_journal_group *head) {
     if (!read_journal(PM_JOURNAL_SELF, head, sizeof *head, 0))
         return false; // a commit has failed, or the heap is being closed

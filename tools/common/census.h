@@ -25,7 +25,7 @@ struct census_bucket {
 struct census {
     struct files files;
     uint64_t frontier, slabs, extents;
-    uint64_t morphing;     // slabs that hold blocks of two classes
+    uint64_t morphing;     // slabs that have blocks of two classes
     uint64_t active_bytes; // of active extents, slabs included
     uint64_t slab_bytes;   // of slabs
     uint64_t free_bytes;   // up to the frontier, in no active extent
@@ -35,7 +35,7 @@ struct census {
     uint64_t pinned; // the same
     uint64_t pinned_bytes;
     struct census_class cls[PM_CLASSES + 1];
-    // Extents that hold one block: bucket i counts sizes from 2^i pages to less than 2^(i+1).
+    // Extents that have one block: bucket i counts sizes from 2^i pages to less than 2^(i+1).
     struct census_bucket bucket[CENSUS_BUCKETS];
 };
 

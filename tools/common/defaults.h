@@ -15,7 +15,7 @@ enum default_state {
     DEFAULT_CLEAN,
     DEFAULT_DIRTY,
     DEFAULT_BUSY,
-    // Left by an interrupted start or removal. It holds no data: not yet, or no longer.
+    // Left by an interrupted start or removal. It has no data: not yet, or no longer.
     DEFAULT_REMNANT,
     DEFAULT_DAMAGED,
     DEFAULT_FOREIGN, // it could not be looked at; `why` says why

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// pmalloc-info --medium: what decides which row of the guarantee table holds for a heap, or for one
+// pmalloc-info --medium: what decides which row of the guarantee table applies to a heap, or to one
 // that is to be made in a directory, file or device. No heap is changed, locked or mapped, so the
 // heap may be in use.
 #ifndef PM_TOOLS_MEDIUM_H

@@ -14,7 +14,7 @@ struct node_shard {
     unsigned node;   // of this machine
     int recorded;    // on media; -1: none
     uint64_t length; // bytes up to the last extent
-    uint64_t pages;  // that hold something
+    uint64_t pages;  // that have something
     uint64_t misplaced, unknown;
 };
 

@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // pmalloc-info --out: the words of live blocks and of restored roots that lead out of the heap, by
-// what they lead to and by what holds them.
+// what they lead to and by what contains them.
 #ifndef PM_TOOLS_OUT_WORDS_H
 #define PM_TOOLS_OUT_WORDS_H
 

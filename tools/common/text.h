@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Names that others have chosen, such as paths. They may hold any bytes.
+// Names that others have chosen, such as paths. They may have any bytes.
 #ifndef PM_TOOLS_TEXT_H
 #define PM_TOOLS_TEXT_H
 

@@ -49,10 +49,10 @@ __attribute__((format(printf, 4, 5))) void tree_word(struct tree *t, const char 
 // below.
 void tree_value(struct tree *t, const char *key, uint64_t type, uint64_t at, const void *bytes,
                 unsigned depth, unsigned links);
-// Prints what a pointer of type `e` that holds `to` leads to.
+// Prints what a pointer of type `e` that has `to` leads to.
 void tree_pointer(struct tree *t, const char *key, const struct dwarf_entry *e, uint64_t to,
                   unsigned depth, unsigned links);
-// Prints a container or pointer of libstdc++ as what it holds. False: it is none, or one whose
+// Prints a container or pointer of libstdc++ as what it has. False: it is none, or one whose
 // bytes are not as they should be; nothing was printed.
 bool tree_std(struct tree *t, const char *key, const struct dwarf_entry *e, uint64_t at,
               const char *bytes, unsigned depth);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Holds all threads of another process for a moment, from outside and without its help. Memory and
+// Halts all threads of another process for a moment, from outside and without its help. Memory and
 // files are then as a kill at that moment would leave them.
 //
 //   a thread that   is

@@ -12,7 +12,7 @@
 
 // Whether each of these pages can be read by loads. Brings them into memory, as loads would.
 bool pm_careful_may_load(const char *at, size_t len);
-// What a page holds: it, or a copy that stands until the next call. NULL: that cannot be known. The
+// What a page has: it, or a copy that stands until the next call. NULL: that cannot be known. The
 // caller holds all locks, or no other thread runs. It calls pm_careful_end() after the last page.
 const char *pm_careful_page(const char *at);
 void pm_careful_end(void);

@@ -11,7 +11,7 @@
 //   aligned   heap.N, up to the end, from a multiple of 2 MiB on
 //
 // A medium has the parts of one shard, N. The first one also has the superblock, the roots and the
-// journal. A part holds what the file of its name would hold. Its number is the one that journals
+// journal. A part has what the file of its name would have. Its number is the one that journals
 // use for shard 0; bitmaps.N, which they never name, has one of its own.
 #ifndef PM_FIXED_FORMAT_H
 #define PM_FIXED_FORMAT_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A snapshot: what the data files held at one instant of a heap in commit mode, while the program
+// A snapshot: what the data files had at one instant of a heap in commit mode, while the program
 // goes on. The files change only where a commit is applied, so the snapshot is a second private
 // mapping of them, and each page is copied there just before the commit overwrites it:
 //

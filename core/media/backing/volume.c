@@ -139,7 +139,7 @@ static int bad_file(const char *path, struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL, "%s/" FILE_NAME ": %s", path, pm_strerror(errno));
 }
 
-// One guarantee holds for the whole heap.
+// The whole heap has one guarantee.
 static int check_medium(int fd, const char *path, struct pm_error *err) {
     int file = openat(fd, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The format of backups; the rules of format.h hold. A backup is the directory of a heap with these
-// files more (backup.h says which are there when):
+// The format of backups; the rules of format.h apply. A backup is the directory of a heap with
+// these files more (backup.h says which are there when):
 //
-//   backup.checksums     a record: every block that holds data, as the first round copied it
+//   backup.checksums     a record: every block that has data, as the first round copied it
 //   backup.increments    a record for each later round, and after it the blocks that had changed
 //   backup.superblock    the superblock, while increments have to be folded into the other files
 //   backup.unfinished    the superblock, while the first round is being copied

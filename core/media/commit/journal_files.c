@@ -301,7 +301,7 @@ static int check_applied(struct pm_error *err) {
     return damaged(how, err);
 }
 
-// It is empty, or not there: after a lap that the files hold durably, or because it was cut or
+// It is empty, or not there: after a lap that the files have durably, or because it was cut or
 // removed. Before it is removed, the count is 0 durably, and copies of other makes count none.
 static int check_empty(bool only_look, struct pm_error *err) {
     int status = check_applied(err);
@@ -313,7 +313,7 @@ static int check_empty(bool only_look, struct pm_error *err) {
     return PM_OK;
 }
 
-// A lap belongs to the files that it followed, or to those that hold it already.
+// A lap belongs to the files that it followed, or to those that have it already.
 static int check_time(struct pm_error *err) {
     const struct pm_journal_found *found = &pm_journal_opened.commit;
     uint32_t mark = pm_heap.super->state.lap;

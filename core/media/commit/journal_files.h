@@ -32,7 +32,7 @@ enum pm_journal_is {
     PM_JOURNAL_NONE,    // there is none, or it is empty
     PM_JOURNAL_TORN,    // its commit does not count, and is dropped: the one before it stands
     PM_JOURNAL_APPLIED, // its commit is in the files: it is the one that stands
-    PM_JOURNAL_WHOLE,   // only looking, and the files do not hold it all: see journal_over.h
+    PM_JOURNAL_WHOLE,   // only looking, and the files do not have it all: see journal_over.h
 };
 struct pm_journal_opened {
     enum pm_journal_is is;
@@ -42,11 +42,11 @@ struct pm_journal_opened {
 extern struct pm_journal_opened pm_journal_opened;
 
 // A damaged journal is not refused: the commits before the damage count, and no others. The files
-// may hold pages of later ones.
+// may have pages of later ones.
 extern bool pm_journal_take_good;
 
 // The first step of opening, when the heap is locked: applies what the journal in the heap's
-// directory holds, and retires it. With `only_look`: changes nothing, and says what there is
+// directory has, and retires it. With `only_look`: changes nothing, and says what there is
 // (journal_over.h goes on). The superblock is mapped. PM_DAMAGE: the journal is damaged, or has
 // lost commits. PM_OPERATIONAL: it cannot be read, or not be brought in. Nothing is lost by either.
 int pm_journal_open_heap(bool only_look, struct pm_error *err);

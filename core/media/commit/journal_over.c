@@ -119,7 +119,7 @@ static bool lay_pages(unsigned file, const struct pm_journal_entry *e, const cha
     return true;
 }
 
-// Space that heap.0 of a fixed medium gives back stays in it, with what it holds.
+// Space that heap.0 of a fixed medium gives back stays in it, with what it has.
 static bool keeps_length(unsigned file) {
     return file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA && pm_journal_heap_file(file)->length;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A heap that is only looked at (PM_OPEN_READONLY), and whose journal holds commits that the files
-// do not hold yet. The look is at what a recovery would make of the files: what the commits say is
+// A heap that is only looked at (PM_OPEN_READONLY), and whose journal has commits that the files
+// do not have yet. The look is at what a recovery would make of the files: what the commits say is
 // laid over private mappings of them, in order. No file changes.
 //
 //   pm_journal_over_super   before anything in the superblock is trusted
@@ -10,7 +10,7 @@
 //                           would have
 //   pm_journal_over_files   when they are mapped
 //
-// Where the files hold the commits, only the lengths may still differ: those of the commits count
+// Where the files have the commits, only the lengths may still differ: those of the commits count
 // then, too.
 #ifndef PM_JOURNAL_OVER_H
 #define PM_JOURNAL_OVER_H

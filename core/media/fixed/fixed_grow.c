@@ -29,7 +29,7 @@ static bool zero_range(const struct pm_fixed_target *t, uint64_t from, uint64_t 
 }
 
 // Whether this build may change the heap. Its first medium has the superblock; of the others the
-// layout alone says it, by its version and flags. A torn page may wait for what its journal holds.
+// layout alone says it, by its version and flags. A torn page may wait for what its journal has.
 static int check_superblock(const struct pm_fixed_target *t, struct pm_error *err) {
     const struct pm_layout *layout = (const void *)t->head;
     const struct pm_part_range *r = &layout->part[PM_JOURNAL_SUPER];

@@ -169,7 +169,7 @@ bool pm_target_sync(const struct pm_fixed_target *t, const void *at, size_t len)
     return pm_durability == PM_DURABLE_NONE || t->medium->device || fsync(t->medium->lock) == 0;
 }
 
-// ---- what it holds ------------------------------------------------------------------------------
+// ---- what it has --------------------------------------------------------------------------------
 
 // The first byte that is not zero, or `len`.
 static uint64_t first_byte(const char *at, uint64_t len) {
@@ -193,7 +193,7 @@ static int say_found(const char *path, const char *at, uint64_t offset, uint64_t
                    path, (unsigned long)(offset + byte));
 }
 
-// The next range from *at on that may hold data, in whole pages; returns its end. A file system
+// The next range from *at on that may have data, in whole pages; returns its end. A file system
 // shows space that was only allocated as a hole: that is zeroes on the medium, too.
 static uint64_t next_data(const struct pm_fixed_target *t, uint64_t *at, uint64_t to) {
     int fd = t->medium->lock;

@@ -43,7 +43,7 @@ int pm_checkpoint_error(void);
 void pm_checkpoint_make_room(struct pm_journal *j);
 // Brings the commit into the files. False, with errno: it may be tried again.
 bool pm_checkpoint_write_through(struct pm_journal *j, const struct pm_journal_found *commit);
-// Whether the files hold, durably, all that was written through. Where they do not, the kernel may
+// Whether the files have, durably, all that was written through. Where they do not, the kernel may
 // drop a page that it could not write, and show an older one.
 bool pm_checkpoint_is_durable(void);
 // All commits become durable in the files, and the next one goes to the journal's start.

@@ -113,7 +113,7 @@ bool pm_journal_end(struct pm_journal *j) {
 void pm_journal_count(struct pm_journal *j) { j->lap = j->next; }
 
 // One commit needs no such thing. Cut or overwritten in part, it is torn, or it is whole
-// and says what the files hold. But a part of several commits would undo the last ones.
+// and says what the files have. But a part of several commits would undo the last ones.
 static bool end_lap(const struct pm_journal_io *io, uint64_t commits) {
     static const char zeroes[PM_JOURNAL_SECTOR];
     return commits <= 1 ||

@@ -7,15 +7,15 @@
 //   begin, add ..., end --> sync of the journal --> written through: into the files, not synced
 //                           the commit counts       and the next commit may follow, behind it
 //   a lap ends          --> sync of the files   --> its first header zeroed, sync of the journal
-//   (checkpoint.h)          they hold it all        the journal may be written from its start
+//   (checkpoint.h)          they have it all        the journal may be written from its start
 //
 //   a cut before it counts   some group is torn: the commit is dropped, and the ones before it in
 //                            the journal are applied again.
-//   a cut after that         the same, with this commit as the last. The files hold, durably, what
+//   a cut after that         the same, with this commit as the last. The files have, durably, what
 //                            the commits before the lap said, and of each page that a commit of the
 //                            lap changes anything at all. So all of the lap are applied, in order.
 //   a cut at a lap's end     the lap is whole, and changes nothing; or it has no start, so nothing
-//                            is applied. The files hold it all.
+//                            is applied. The files have it all.
 //
 // Before files change in another way, the journal is retired.
 #ifndef PM_JOURNAL_H
@@ -81,7 +81,7 @@ void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epo
 // Adds pages of a file. Their contents are taken over at once.
 void pm_journal_add_pages(struct pm_journal *j, unsigned file, uint64_t first, const void *from,
                           uint64_t pages);
-// Adds pages that hold zeroes only.
+// Adds pages that have zeroes only.
 void pm_journal_add_zeroes(struct pm_journal *j, unsigned file, uint64_t first, uint64_t pages);
 // Adds the length that the file has under this commit.
 void pm_journal_add_length(struct pm_journal *j, unsigned file, uint64_t bytes);
@@ -92,7 +92,7 @@ bool pm_journal_has_any(const struct pm_journal *j);
 bool pm_journal_end(struct pm_journal *j);
 // After that sync: the commit counts, and the next one goes behind it.
 void pm_journal_count(struct pm_journal *j);
-// When the files hold, durably, what all commits in the journal say: the next one goes to its
+// When the files have, durably, what all commits in the journal say: the next one goes to its
 // start. False, with errno: it goes behind them still.
 bool pm_journal_end_lap(struct pm_journal *j);
 
@@ -114,10 +114,10 @@ struct pm_journal_found {
     uint64_t id;
 };
 
-// Names the files that hold a lap. Never 0.
+// Names the files that have a lap. Never 0.
 uint32_t pm_journal_mark(uint64_t lap);
 
-// The commits that the journal of the heap `uuid` holds; found->groups is 0: not one whole one.
+// The commits that the journal of the heap `uuid` has; found->groups is 0: not one whole one.
 // Returns 0 or an errno. PM_JOURNAL_DAMAGED: a commit is not whole, and a later one is; *found are
 // those before it. Any other: the journal cannot be read, so *found says nothing. `buffer`:
 // PM_JOURNAL_BUFFER bytes.
@@ -146,10 +146,10 @@ bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
 bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_touched *touched);
 // What pm_state.applied says of so many commits.
 uint64_t pm_journal_applied_word(uint64_t commits);
-// Stores how many commits of a lap the files hold (pm_state.applied). False, with errno.
+// Stores how many commits of a lap the files have (pm_state.applied). False, with errno.
 bool pm_journal_note_applied(const struct pm_journal_io *io, uint64_t commits,
                              struct pm_journal_touched *touched);
-// Stores that the files hold a lap (pm_state.lap), and count no commits of the next one. 0: there
+// Stores that the files have a lap (pm_state.lap), and count no commits of the next one. 0: there
 // was none. False, with errno.
 bool pm_journal_note_held(const struct pm_journal_io *io, uint64_t lap,
                           struct pm_journal_touched *touched);
@@ -178,7 +178,7 @@ bool pm_journal_each_last(const struct pm_journal_io *io, void *buffer,
 // Whether the files hold all commits of the journal already. 1, 0, or -1 with errno.
 int pm_journal_applied(const struct pm_journal_io *io, void *buffer,
                        const struct pm_journal_found *found);
-// Writes what the files hold already once more, so that a sync can make it durable that could not
+// Writes what the files have already once more, so that a sync can make it durable that could not
 // before. Where a mapping shows a file, it shows the same throughout.
 bool pm_journal_write_again(const struct pm_journal_io *io, void *buffer,
                             const struct pm_journal_found *found,

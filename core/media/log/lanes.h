@@ -52,7 +52,7 @@ extern struct pm_lock pm_lane_locks[PM_LANES];
 // ---- for recovery ----
 
 // Reads and checks all lanes. A store into the file `roots` has to lie in [images, images +
-// length). *unfinished becomes how many lanes hold a publish that was committed, not finished.
+// length). *unfinished becomes how many lanes have a publish that was committed, not finished.
 int pm_lanes_check(uint64_t images, uint64_t length, unsigned *unfinished, struct pm_error *err);
 // Makes durable what a killed process left in the lanes, and then all stores of these publishes.
 int pm_lanes_finish(struct pm_error *err);

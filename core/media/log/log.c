@@ -82,7 +82,7 @@ static int check_entry(const struct pm_shard *s, uint32_t id, unsigned slot, str
 }
 
 // First pass over a chunk: the entries. `used` becomes the number of entries appended, in
-// interleaved order. An empty place before the last entry has lost what it held.
+// interleaved order. An empty place before the last entry has lost what it had.
 static int load_entries(struct pm_shard *s, uint32_t id, struct pm_error *err) {
     struct pm_vchunk *v = &s->chunks.v[id];
     v->active = true;

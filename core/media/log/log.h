@@ -74,7 +74,7 @@ void pm_log_forgotten_between(struct pm_shard *s, pm_log_pos low, pm_log_pos hig
 // Recovery's: of any entries. The log may be compacted.
 void pm_log_forgotten(struct pm_shard *s, pm_log_moved_fn *moved);
 
-// What the log holds, for comparison: the number of entries that stand, and a sum over them that
+// What the log has, for comparison: the number of entries that stand, and a sum over them that
 // does not depend on their order.
 struct pm_log_digest {
     uint64_t entries, sum;

@@ -25,7 +25,7 @@ static void drop_chunk(struct pm_shard *s, uint32_t id) {
     pm_chunk_push_free(s, id);
 }
 
-// Dropping a chunk unpins the chunks that hold its tombstones. These are mostly later chunks, so
+// Dropping a chunk unpins the chunks that have its tombstones. These are mostly later chunks, so
 // one pass upwards drops most of them, too.
 void pm_log_drop_dead_chunks(struct pm_shard *s) {
     s->chunks.chunk_drops++;

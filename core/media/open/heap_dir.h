@@ -19,7 +19,7 @@ void pm_heap_remove(void);
 void pm_heap_remove_at(int dir_fd, const char *dir);
 
 // Opens and locks the directory into pm_heap.dir_fd. With PM_OPEN_CREATE it makes the directory and
-// the heap if they are missing. On failure nothing is held.
+// the heap if they are missing. On failure nothing is kept open.
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
 // For an open heap without names: makes the directory `dir` the heap's, with all its files. It is
 // complete at once, and durable, or not there, if the process or the machine stops meanwhile. On

@@ -14,7 +14,7 @@
 
 #include "media/heap.h"
 
-// What a directory holds that has no superblock.
+// What a directory has that has no superblock.
 struct pm_dir_names {
     char stranger[NAME_MAX + 1]; // the first one that is none of a heap's
     unsigned shards;             // that have a name there: the first ones, or more

@@ -215,7 +215,7 @@ static int check_layers(bool clean, struct pm_error *err) {
                    pm_heap.dir, PM_BACKUP_SUPERBLOCK, pm_heap.dir);
 }
 
-// The journal comes before all else: what it holds takes the place of what the files have. But that
+// The journal comes before all else: what it has takes the place of what the files have. But that
 // of another build's heap, or of a copy, is not touched. A page that is torn does not say which
 // build made it.
 static int first_step(enum pm_open_mode mode, struct pm_error *err) {
@@ -228,7 +228,7 @@ static int first_step(enum pm_open_mode mode, struct pm_error *err) {
     int status = check_layers(at_rest, err);
     if (status == PM_OK)
         status = pm_origin_check(at_rest, err);
-    // The bit is there in whatever a torn page of the superblock may hold.
+    // The bit is there in whatever a torn page of the superblock may have.
     if (status != PM_OK || !(super->incompat & PM_INCOMPAT_JOURNAL))
         return status;
     pm_heap.changed |= !look;

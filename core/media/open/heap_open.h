@@ -18,7 +18,7 @@
 #include "media/heap.h"
 
 // PM_OK, or an error with its exit status. With `wait` it waits while another process has the heap.
-// On failure nothing is held, and nothing has changed on disk.
+// On failure nothing is kept open, and nothing has changed on disk.
 int pm_heap_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
 // The same for a new heap without names, see pm_make_nameless().
 int pm_heap_open_nameless(const char *where, const char *what, struct pm_error *err);
