@@ -115,7 +115,7 @@ typedef struct pmalloc_op {
     uint64_t reserved[5];
 } pmalloc_op;
 
-// At most so many stores in one publish. A pinned block that it allocates or frees is one of them.
+// The most stores in one publish. A pinned block that it allocates or frees is one of them.
 #define PMALLOC_PUBLISH_STORES 124
 
 #define PMALLOC_ZERO 1u    // the block reads as zeroes
@@ -198,9 +198,9 @@ void pmalloc_set_free_callback(int (*taker)(void *p));
 void pmalloc_free_now(void *p);
 
 // Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
-// for and the flags that stay with it (POINTER_FREE, PINNED). A block in a thread's cache is none.
-// Ends when `fn` returns something else than 0, and returns that. `fn` may free the block that it
-// is given, and allocates nothing. No other thread may allocate or free meanwhile.
+// for and the flags that stay with it (POINTER_FREE, PINNED). A block in a thread's cache is not
+// allocated. Ends when `fn` returns something else than 0, and returns that. `fn` may free the
+// block that it is given, and allocates nothing. No other thread may allocate or free meanwhile.
 typedef int pmalloc_walk_fn(void *p, size_t size, unsigned flags, void *arg);
 int pmalloc_walk(pmalloc_walk_fn *fn, void *arg);
 

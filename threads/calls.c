@@ -113,7 +113,7 @@ struct pm_call_record *pm_calls_find_own(void) {
     return own;
 }
 
-// The parent's threads are none of the child's, which may get their ids for its own.
+// The parent's threads are not the child's, whose own threads may get their ids.
 void pm_calls_forked(void) {
     if (record) {
         pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);

@@ -120,7 +120,7 @@ static bool step(struct run *r, const struct sock_filter *at) {
     }
 }
 
-// What is no filter is refused by the kernel. To be on the safe side it counts as one that kills.
+// The kernel refuses what is no filter. To be on the safe side we take it for one that kills.
 static uint32_t result_of(const struct sock_fprog *filter, const struct seccomp_data *data) {
     struct run r = {.data = data};
     for (uint32_t i = 0; i < filter->len; i++) {

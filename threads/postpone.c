@@ -100,7 +100,7 @@ static bool send_again(int number, siginfo_t *info) {
 }
 
 // All signals are blocked first: with SA_NODEFER this one would arrive here at once. A handler that
-// interrupts this function before that waits, too; then the mask that counts is the outer one's. A
+// interrupts this function before that waits, too; then the outer one's mask is the right one. A
 // signal that cannot be sent again, because too many are pending, is handled at once.
 __attribute__((noinline, cold)) static bool postpone(int number, siginfo_t *info,
                                                      ucontext_t *context) {

@@ -32,7 +32,7 @@ static const bool __libc_single_threaded; // musl has no such variable: false me
 #endif
 #define PATIENCE_MS 200
 #define LONGEST_PAUSE_NS 1000000
-#define LONG_PAUSE_MS 50 // no pause of ours is so long
+#define LONG_PAUSE_MS 50 // longer than any pause of ours
 
 // By thread id, what was asked of the thread. 0: nothing. 2 * T: to wait in turn T. 2 * T + 1: to
 // wait in turn T, and the thread has heard it. The memory is never freed: a thread may run the
@@ -282,7 +282,7 @@ static void ask(pid_t id, void *arg) {
 #define LOOK_EVERY 16
 
 // A debugger, a backup or SIGSTOP stops all threads, this one too. Time in which it could not run
-// does not count: the others had none to answer in.
+// is left out: the others had none to answer in.
 struct patience {
     uint64_t end;        // milliseconds
     uint64_t seen, used; // at the last look: the time, and how much this thread had run
@@ -467,8 +467,8 @@ void pm_threads_forked(void) {
 }
 
 // A thread that has met unwritable memory may be delayed on its way to the handler, until after the
-// end of the turn. So the handler stays. It lets so many threads repeat their store; a fault with
-// another reason comes again at once, uses them up, and then meets the program's own handler.
+// end of the turn. So the handler stays. It lets this number of threads repeat their store; a fault
+// with another reason comes again at once, uses them up, and then meets the program's own handler.
 #define LATE_FAULTS 4096
 static _Atomic int late_faults;
 

@@ -235,8 +235,8 @@ static int back_up(struct report *r, pm_progress *progress, struct pm_error *err
 
 #define TRIES "PMALLOC_BACKUP_TRIES"
 
-// The process that had the heap has ended or has given it up: the heap's next state counts. Comes
-// back if that has happened too often.
+// The process that had the heap has ended or has given it up: the heap's next state is to be backed
+// up. Comes back if that has happened too often.
 static void begin_anew(const struct request *q) {
     enum { MOST = 9 };
     const char *tries = getenv(TRIES);

@@ -369,7 +369,7 @@ static void warn_rootless(const char *path) {
            heap, *likely ? ", such as one of " : "", likely, *likely ? "" : "", path);
 }
 
-// Output to a file is none that others hear of, so it makes no commit.
+// Nobody else hears of output to a file, so it makes no commit.
 static void warn_unheard(void) {
     struct stat st;
     if (strcmp(pm_options.commit.text, "output") == 0 && fstat(STDOUT_FILENO, &st) == 0 &&

@@ -18,7 +18,7 @@
 
 // Returns zeroed memory; NULL: the arena is used up.
 void *pm_fallback_alloc(size_t size, size_t align);
-// Whether the small part has room for so many bytes.
+// Whether the small part has room for `bytes` bytes.
 bool pm_fallback_has_room(size_t bytes);
 // The same of the large part.
 bool pm_fallback_has_large_room(size_t bytes);

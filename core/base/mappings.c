@@ -14,7 +14,7 @@ struct search {
     uint64_t from, to;
     pm_mapping_fn *fn;
     void *arg;
-    char line[64]; // the start of the line, which is all that counts
+    char line[64]; // the start of the line, the only part that is read
     unsigned len;
     bool done; // what follows lies behind
 };

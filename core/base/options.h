@@ -158,8 +158,8 @@ struct pm_option_info {
 extern const struct pm_option_info pm_option_table[];
 extern const size_t pm_option_count;
 
-// Two settings of which one would be passed over without a word. PMALLOC_BACKING=volatile is none
-// of them: it switches all off that is about media.
+// Two settings of which one would be passed over without a word. PMALLOC_BACKING=volatile is not
+// one of them: it switches all off that is about media.
 struct pm_option_pair {
     const char *name, *value;    // set to this; NULL: to anything but the default
     const char *other, *against; // the same; "": not set

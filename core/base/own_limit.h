@@ -18,7 +18,7 @@ int pm_address_limit_set(uint64_t from, uint64_t to, const struct rlimit *limit,
                          struct rlimit *old);
 // The same with RLIMIT_NPROC. `own`: how many threads of ours there are.
 int pm_task_limit_set(unsigned own, const struct rlimit *limit, struct rlimit *old);
-// Whether the program's memory may have so many bytes.
+// Whether the program's memory may have `bytes` bytes.
 bool pm_address_limit_allows(uint64_t bytes);
 // The same by a limit that the program has set, and without a system call.
 bool pm_address_limit_told_allows(uint64_t bytes);

@@ -8,7 +8,7 @@
 #define SLABS_MOST 16u   // of one class in a group
 #define EXTENTS_MOST 32u // of one length in a group ...
 #define PAGES_MOST 1024u // ... and their pages
-#define ALWAYS 128u      // so many pages of the length that was asked for, however much is cached
+#define ALWAYS 128u      // pages of the length that was asked for, however much is cached
 
 static uint8_t doubled(uint8_t want, unsigned most) {
     unsigned twice = want ? 2u * want : 1;

@@ -151,7 +151,7 @@ static bool pop(struct pm_arena *arena, struct pm_bin *bin, void **blocks, unsig
 
 static bool has_free(const struct pm_bin *bin) { return bin->list || bin->sparse || bin->vacant; }
 
-// What other nodes have freed counts when there is nothing else: so many blocks come at once.
+// Remote frees are drained only when the bin is empty, because a drain brings many blocks at once.
 static bool find_free(struct pm_arena *arena, struct pm_bin *bin) {
     if (!has_free(bin))
         pm_remote_drain(arena, bin);

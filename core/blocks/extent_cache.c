@@ -12,9 +12,9 @@
 #include "pages/frontier.h"
 
 #define TICKS 10u        // of the clock in the decay time
-#define OLD 2u           // what has been cached for so many ticks leaves
-#define LOOK 64u         // so many frees look at the clock once
-#define LIMIT_PAGES 1024 // an arena caches so many pages, or as many as the heap has
+#define OLD 2u           // ticks after which a cached extent leaves
+#define LOOK 64u         // frees, of which one looks at the clock
+#define LIMIT_PAGES 1024 // pages that an arena caches, or as many as the heap has
 
 static struct pm_extent_cache *caches;
 static unsigned cache_count;
@@ -214,8 +214,8 @@ static uint64_t used_pages(void) {
     return pages;
 }
 
-// With so much cached the heap does not grow. Where a flush waits, what is made ahead counts, too,
-// and some of it is of another size than what is wanted.
+// While this much is cached the heap does not grow. Where a flush waits, extents made ahead are
+// included, and some of it is of another size than what is wanted.
 static uint64_t too_much(void) {
     return PM_REGION_PAGES + (pm_persist_waits() ? PM_REGION_PAGES + used_pages() / 4 : 0);
 }

@@ -51,7 +51,7 @@ struct pm_extent_cache {
     _Atomic int64_t room; // pages that may yet be cached; a little less than 0 by chance
     // Frees into this cache. An estimate: threads that share the arena may overwrite each other's.
     _Atomic uint64_t frees;
-    _Atomic uint64_t look_at; // when there are so many, the next free looks at the clock
+    _Atomic uint64_t look_at; // at this number the next free looks at the clock
     // Copies, to lie in the same line: pm_tag, pm_base, pm_page_map, pm_extents.
     uint8_t *tag;
     uint64_t base;

@@ -8,9 +8,9 @@
 //   space      yes    --    --    --   ...            the holes: st_blocks falls
 //
 // Holes are punched into slabs of classes of PM_HOLES_FROM bytes and more, while they have one
-// population: of smaller blocks there are so many on a page that hardly one is free. And the first
-// slab of a bin begins with holes alone, whatever its class, if it lies in the first 4 MiB of its
-// shard (PM_BARE_END): a small program uses a few blocks of many classes.
+// population: a page has many smaller blocks, so hardly one page is free. And the first slab of a
+// bin begins with holes alone, whatever its class, if it lies in the first 4 MiB of its shard
+// (PM_BARE_END): a small program uses a few blocks of many classes.
 //
 // A block is handed out only after all its pages have space. If the medium is full, that request
 // goes on to other slabs, and then gets ENOMEM; no store of the program meets a missing page.

@@ -148,8 +148,8 @@ static bool morph_from(struct pm_arena *from, unsigned old, struct pm_arena *to,
     for (unsigned i = 1; i <= SLABS_TRIED && can_spare(source, all); i++) {
         uint32_t slab = source->sparse - 1;
         struct pm_vslab *v = &pm_vslabs[slab];
-        // A difference of 1 does not count: when several blocks return at once and the first makes
-        // the slab sparse, the others still raise `used` by 1.
+        // A difference of 1 is ignored: when several blocks return at once and the first makes the
+        // slab sparse, the others still raise `used` by 1.
         bool was_used = (int32_t)(v->used - v->queued) > 1;
         if ((was_used && i < SLABS_TRIED) || !pm_morph(slab, to->number, cls)) {
             pm_bin_move(from, source, slab, PM_LISTED_SPARSE);

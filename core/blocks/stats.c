@@ -29,7 +29,7 @@ static void count_steps(const struct pm_bin *bin, struct pm_stats *out) {
 }
 
 // Adds up the free blocks of a bin's listed slabs. Full slabs are in no list and have none. Old
-// blocks count for their own class. Blocked blocks do not count.
+// blocks count for their own class. Blocked blocks are left out.
 static void count_bin(struct pm_bin *bin, unsigned cls, struct pm_stats *stats) {
     struct pm_class_stats *out = &stats->cls[cls];
     pm_lock(&bin->lock);

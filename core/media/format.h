@@ -87,7 +87,7 @@
 //   lap                          pm_heap_journal()             [test_a_journal_of_another_time]
 //     before  a journal of an earlier run   after  only one that begins now
 //   applied, 0                   check_empty()          [test_a_journal_that_was_removed_is_damage]
-//     before  damage: the journal is gone  after  the files count as they are (`--at good`)
+//     before  damage: the journal is gone  after  the files are taken as they are (`--at good`)
 //   doubt                        pm_doubt_settle()          [test_a_first_commit_needs_its_sync]
 //     needs   to be 0: all files (fsync), each page written again where it was set before
 //     before  who opens the heap writes all once more    after  the files are on the medium
@@ -107,7 +107,7 @@
 //     that of the superblock without the bit, which opening accepts
 //   shards                       say_shards()                                            [shards]
 //     needs   the files of the new shard, empty, and their names (fsync); the feature bit
-//     before  files that do not count, and are emptied   after   a shard without extents
+//     before  files that are ignored, and are emptied   after   a shard without extents
 //   link to a volume             make_link()                   [test_another_directory_comes_later]
 //     needs   the directory, with its file `volume` (fsync)
 //     before  a directory that the next opening takes    after  the heap has one volume more
@@ -178,8 +178,8 @@
 //     needs   nothing: nothing of the old heap is overwritten before it (fsync)
 //     before  the heap that is overwritten   after  no heap
 //   length of a part of one      pm_fixed_set_length()                        [full log killedpair]
-//     needs   nothing: beyond the old one nothing counts
-//     before  the old length              after  the new one, for what comes to lie there
+//     needs   nothing: beyond the old one nothing is used
+//     before  the old length              after  the new one, for later stores there
 //   grown size of one            grow_medium()                                              [grown]
 //     needs   zeroes in what is new, if the heap counts on them (fsync)
 //     before  the old size                after  the new one, for heap.0
@@ -206,7 +206,7 @@
 //     needs   its index and data (fsync); the superblock set aside, so that who opens it folds
 //     before  the backup of the round before                    after  the new one
 //   a slot of a backup's ledger  pm_backup_write_ledger()           [test_lost_rounds_are_noticed]
-//     needs   the increment of its round (fsync), which counts already
+//     needs   the increment of its round (fsync), which is in force already
 //     before  who reads it lets the newest round be missing     after  it may not be
 //   backup.checksums             merge_checksums()   [test_killed_while_many_increments_are_folded]
 //     needs   all increments folded (fsync), the checksums of all rounds under another name (fsync)
@@ -312,7 +312,7 @@ struct pm_clean {
     uint64_t log_sum;     // a sum over these entries
     uint64_t bitmaps_tag;
     uint32_t images_crc;   // of the bytes of captured roots
-    uint32_t images_known; // 1: images_crc counts; 0: the heap had no roots
+    uint32_t images_known; // 1: images_crc is set; 0: the heap had no roots
     uint8_t reserved[12];
     uint32_t crc; // of all bytes before it
 };

@@ -13,8 +13,8 @@
 #define PM_LANE_STORES 124u
 #define PM_SALT_LANE(lane) (0xffffff00u + (lane))
 
-// Where a store goes: what it counts from in the highest two bits, and an offset in bytes from
-// there. A slot's value is the word on media (pm_slot_word()). A pinned block's are pinned.h's.
+// Where a store goes: the highest two bits say from where its offset in bytes, the other bits, is
+// counted. A slot's value is the word on media (pm_slot_word()). A pinned block's are pinned.h's.
 enum pm_lane_place {
     PM_PLACE_PINNED = 0, // bits of a word; only in a heap with PM_INCOMPAT_PINNED
     PM_PLACE_HEAP = 1,   // PM_HEAP_BASE

@@ -14,8 +14,8 @@
 #include "heap.h"
 #include "link_format.h"
 
-// Where each kind stands. Of two that have an address the first counts: the mappings, and then the
-// stacks, which are known only about.
+// Where each kind stands. Of two that have an address the first is taken: the mappings, and then
+// the stacks, which are known only about.
 enum { FILES = 0, ANONYMOUS = 9, TLS = 13, STACK = 14, THREADS = 15 };
 #define STACK_BYTES ((uint64_t)8 << 20) // the usual limit
 #define ABOVE_FRAME ((uint64_t)16 << 10)

@@ -27,7 +27,7 @@ void pm_outside_thread(const void *frame);
 // A filter of the program's may forbid readlink(): names are not asked for any more.
 extern _Atomic bool pm_outside_nameless;
 
-// The ranges on record, in the order of the addresses' certainty: what comes first counts.
+// The ranges on record, in the order of the addresses' certainty: what comes first is taken.
 unsigned pm_outside_read(struct pm_outside_range out[PM_OUTSIDE_RANGES]);
 // Whether somebody has looked already at what leads there; that it is so.
 bool pm_outside_looked(void);

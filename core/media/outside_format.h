@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // What the process that had the heap last had mapped outside of it, on media (outside.h). It is a
-// hint: a range whose check is wrong does not count.
+// hint: a range whose check is wrong is ignored.
 #ifndef PM_OUTSIDE_FORMAT_H
 #define PM_OUTSIDE_FORMAT_H
 

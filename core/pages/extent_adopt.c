@@ -12,7 +12,7 @@
 #include "media/backing/heap_space.h"
 
 // Two entries stand for one start: a crash came between the new entry of a resize and the end of
-// its old one (extent_entry.c). The longer one counts. False: it cannot be that, because another
+// its old one (extent_entry.c). The longer one stays. False: it cannot be that, because another
 // extent ends where the longer one would, or a resize has been found already. A shard has at most
 // one: its extent lock admits one resize at a time, and each opening that may write finishes the
 // one it finds.

@@ -10,7 +10,7 @@
 
 // Makes the pages of an active extent from `used` on its room. False: they cannot become zeroes.
 bool pm_extent_make_room(uint32_t index, uint64_t used);
-// The block becomes `pages` long, into its room. False: it has no room, or not so much.
+// The block becomes `pages` long, into its room. False: it has no room, or too little.
 bool pm_extent_use_room(uint32_t index, uint64_t pages);
 // Gives the room of an extent back, if it has some. True: it did.
 bool pm_extent_drop_room(uint32_t index);

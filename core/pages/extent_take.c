@@ -10,7 +10,7 @@
 #include "media/backing/heap_space.h"
 #include "media/open/shard_make.h"
 
-// Space is allocated on the file system in steps of at least and at most so many pages.
+// Space is allocated on the file system in steps of at least and at most this number of pages.
 #define STEP_SHARE 8u // of the pages in use
 #define STEP_PAGES_MIN 16u
 #define STEP_PAGES_MAX 512u

@@ -94,7 +94,7 @@ static inline uint64_t pm_tag_run(uint64_t slab, unsigned row) {
     return (slab / slabs * PM_TAG_ROWS + row) * slabs * PM_TAG_RUN + slab % slabs * PM_TAG_RUN;
 }
 
-#define PM_MAP_SHIFT 25 // the entries of so many bytes lie together
+#define PM_MAP_SHIFT 25 // the entries of this number of bytes lie together
 #define PM_MAP_SLABS (1u << (PM_MAP_SHIFT - PM_SLAB_SHIFT))
 #define PM_SLAB_PAGES ((unsigned)(PM_SLAB_SIZE >> PM_PAGE_SHIFT))
 // Where the entry of a page stands in the page map.

@@ -180,7 +180,7 @@ static bool is_device(const char *name) {
            strncmp(name, "/dev/zero", 9) != 0;
 }
 
-// "from-to rwxp offset device inode   name". False: the line is none.
+// "from-to rwxp offset device inode   name". False: the line is not of this form.
 static bool parse(char *line, struct mapping *m) {
     char *at;
     *m = (struct mapping){.from = strtoull(line, &at, 16)};

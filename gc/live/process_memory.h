@@ -11,7 +11,7 @@
 //                         linker and libraries that map memory themselves
 //   shared memory         the pages that this process has touched; captured roots whole
 //
-// Left out: the heap's range, in which only what is reached counts; PMAlloc's own memory
+// Left out: the heap's range, in which only what is reached is scanned; PMAlloc's own memory
 // (base/own_memory.h); devices. Pages that were never stored to are not read.
 #ifndef PM_PROCESS_MEMORY_H
 #define PM_PROCESS_MEMORY_H

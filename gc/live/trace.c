@@ -25,7 +25,7 @@ unsigned pm_trace_wanted;
 
 static struct pm_crew crew;
 static _Atomic bool overflowed;  // ranges were not pushed: all that is alive is scanned again
-static uint64_t self, self_size; // pointers into this block do not count
+static uint64_t self, self_size; // pointers into this block are ignored
 static struct pm_range *later;
 static _Atomic unsigned later_count;
 
@@ -69,7 +69,7 @@ static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
     pm_scan_words(m, bytes, len, found);
 }
 
-// Where pointers into the block itself do not count, all of it is scanned in this call.
+// Where pointers into the block itself are ignored, all of it is scanned in this call.
 static inline void scan_bytes(struct pm_marker *m, uint64_t offset, uint64_t len) {
     if (__builtin_expect(len <= PM_STEP, 1))
         scan_words(m, pm_heap_at(offset), len);

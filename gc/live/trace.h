@@ -5,7 +5,7 @@
 // blocks alone, and follows each as its kind says. A descriptor is one word; its low two bits say
 // how the other bits are read (the interface is that of gc_mark.h):
 //
-//   0  length      so many bytes from the start are scanned; 0: the block has no pointers
+//   0  length      this number of bytes from the start is scanned; 0: the block has no pointers
 //   1  bitmap      bit 63 is the first word, bit 62 the second, and so on
 //   2  procedure   6 bits: its number; the rest: an argument. It calls pm_trace_pointer()
 //   3  per object  the descriptor stands in the block, at this offset; or, if negative, in what the
@@ -49,7 +49,7 @@ void pm_trace_range(const void *from, size_t len);
 // The same for one pointer.
 void pm_trace_pointer(const void *p);
 // Marks what the block reaches, but not the block, unless it reaches itself. `not_itself`: pointers
-// from it to itself do not count.
+// from it to itself are ignored.
 void pm_trace_children(const void *block, bool not_itself);
 // Marks the block at `p`, without what it reaches. Between collections this takes a dead block from
 // the sweep. Who calls one of the two then has the sweep wait.

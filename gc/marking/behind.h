@@ -23,8 +23,8 @@ struct pm_behind {
     uint64_t frontier, longest, bytes;
 };
 
-// Notes them, if the form counts. Nothing changes them meanwhile. False: there is no memory, with
-// errno.
+// Notes them, if the form is looked for. Nothing changes them meanwhile. False: there is no memory,
+// with errno.
 bool pm_behind_make(struct pm_behind *b);
 void pm_behind_drop(struct pm_behind *b);
 

@@ -33,7 +33,7 @@
 #define PM_CREW_RING 8u
 #define PM_CREW_FRESH 16u
 #define PM_CREW_MAX 64u                  // markers
-#define PM_CREW_LONG ((uint64_t)1 << 16) // a range of so many bytes is worth giving alone
+#define PM_CREW_LONG ((uint64_t)1 << 16) // a range of at least this number of bytes is given alone
 #define PM_CREW_KEEP 32u                 // a shorter stack is not shared
 
 struct pm_range {
@@ -47,7 +47,7 @@ struct pm_marker {
     uint32_t count; // stack[0 .. count)
     uint32_t ring_head, ring_count;
     uint64_t scanned;        // bytes; counted by `scan`
-    uint64_t pause_at;       // it rests when it has scanned so much
+    uint64_t pause_at;       // it pauses when it has scanned this much
     struct pm_written known; // for `scan`, of files with holes
     // For `scan`: what was found last, and waits for its mark to come from memory. Round; len 0:
     // nothing.

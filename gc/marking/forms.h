@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The forms in which programs keep addresses (PMALLOC_POINTERS). A plain address always counts.
+// The forms in which programs keep addresses (PMALLOC_POINTERS). A plain address is always looked
+// for.
 //
 //   tagged     the upper 16 bits have something else: a counter, a type, a NaN. The rest names the
 //              start of a block, or one of the next 15 bytes, for tags in the low bits. Other words
@@ -49,7 +50,7 @@ static inline uint64_t pm_untagged(uint64_t word) { return word & ((1ull << PM_T
 // before it then lies in the block, and is no such address itself.
 static inline bool pm_may_be_end(uint64_t address) { return address % 16 == 0; }
 
-// Those that count now. They change while nothing is marked.
+// Those that are looked for now. They change while nothing is marked.
 extern unsigned pm_forms;
 // What is taken of a word in the form PM_FORM_MASKED: these bits, shifted to the left.
 extern uint64_t pm_forms_mask;
@@ -61,8 +62,8 @@ bool pm_forms_parse(const char *text, unsigned *forms);
 // The forms of a heap, as such a text.
 const char *pm_forms_text(unsigned forms);
 
-// Lets those count that PMALLOC_POINTERS names, or else those that the heap has on record, if one
-// is open. One line says what that changes for a heap that was used with others. PM_USAGE: the
+// Looks for those that PMALLOC_POINTERS names, or else for those that the heap has on record, if
+// one is open. One line says what that changes for a heap that was used with others. PM_USAGE: the
 // setting is wrong.
 int pm_forms_choose(struct pm_error *err);
 // Whether somebody has settled it: PMALLOC_POINTERS is set, or the heap has a record.
@@ -73,8 +74,8 @@ void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, ui
                             uint64_t holder, uint64_t size, uint64_t at, const char *way);
 // Puts them on record, durably.
 void pm_forms_record(void);
-// From now on masked words count, and that is on record. False: the bits of the mask are not one
-// row, which is what a record has room for.
+// From now on masked words are looked for, and that is on record. False: the bits of the mask are
+// not one row, which is what a record has room for.
 bool pm_forms_set_mask(uint64_t mask, unsigned shift);
 
 // ---- the forms that cost time -------------------------------------------------------------------

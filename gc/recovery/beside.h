@@ -45,7 +45,7 @@ static inline bool pm_beside_is_on(void) {
     uint32_t stage = atomic_load_explicit(&pm_beside_counters.stage, memory_order_relaxed);
     return stage == PM_BESIDE_MARK || stage == PM_BESIDE_SWEEP;
 }
-// Does a part of it: about as much as reading so many bytes. The caller holds locks that keep away
+// Does a part of it: about as much as reading `bytes` bytes. The caller holds locks that keep away
 // forks and the end of the program; in the sweep commits, too. False, and `err` says what could not
 // be read: nothing was freed, and no further step may come.
 #define PM_BESIDE_STEP ((uint64_t)512 << 10) // less than a millisecond

@@ -14,8 +14,8 @@
 #define SAMPLE ((uint64_t)16 << 20) // bytes that are looked at; larger heaps are sampled
 #define PLACES 512u                 // places in a block that are told apart
 #define GROUPS 2048u                // a power of two; further ones are not looked at
-#define NAMED 8u                    // so many different blocks that are not reached must be named,
-#define DISTANCES 3u                // at so many different distances
+#define NAMED 8u                    // different blocks that are not reached and must be named,
+#define DISTANCES 3u                // different distances
 #define NEAR ((uint64_t)64 << 10)   // a shorter way ahead may be any number
 #define FOLLOWED 4096u              // blocks that are not reached and are looked at, too,
 #define FOLLOWED_BYTES 1024u        // so far; each is there at most once

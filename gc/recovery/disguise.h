@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Blocks that nothing reaches by an address in a form that counts (marking/forms.h), but that look
-// as if they were reached by one in another form. A sweep would free them without a word, and they
-// may be the program's data. So before a sweep a sample of what is reached is looked at. The forms
-// that are tried are those of PM_FORMS_COSTLY but base32, of which any small number is one.
+// Blocks that nothing reaches by an address in a form that is looked for (marking/forms.h), but
+// that look as if they were reached by one in another form. A sweep would free them without a word,
+// and they may be the program's data. So before a sweep a sample of what is reached is looked at.
+// The forms that are tried are those of PM_FORMS_COSTLY but base32, of which any small number is
+// one.
 //
 // Numbers that are no addresses look like some now and then. So words are judged together, by the
 // size of the block that has them and by their place in it: at that place, most words that lead
 // into the heap in this form must name the start of a block, and some of different values must name
-// blocks that are not reached. A distance to a place near by and behind counts for nothing, because
-// every length and every small number is one.
+// blocks that are not reached. A distance to a place near by and behind is ignored, because every
+// length and every small number is one.
 #ifndef PM_DISGUISE_H
 #define PM_DISGUISE_H
 
@@ -22,7 +23,7 @@ struct pm_disguise {
     uint64_t holder, holder_size, at; // an example: a block, its size, and the place in it
 };
 
-// Looks for them among what is marked. Marking is at rest; everything that counts is marked.
+// Looks for them among what is marked. Marking is at rest; everything that is alive is marked.
 // Returns whether there are some.
 bool pm_disguise_look(struct pm_disguise *found);
 

@@ -38,7 +38,7 @@
 static struct pm_crew crew;
 static struct pm_worker worker[PM_CREW_MAX];
 static pm_progress *progress;
-static uint64_t reported; // so much of what the first marker scanned
+static uint64_t reported; // how much of what the first marker scanned
 static _Atomic bool overflowed;
 static void *memory; // the crew's
 static size_t memory_bytes;

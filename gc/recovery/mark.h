@@ -37,10 +37,10 @@ void pm_mark_root(const struct pm_root_bytes *root, void *unused);
 void pm_mark_block(const void *block, uint64_t len);
 // Marks everything reachable. Returns how often a mark stack overflowed.
 uint64_t pm_mark_run(void);
-// For forms (marking/forms.h) that count from now on: another pm_mark_run() will scan all that is
-// marked once more. The roots are the caller's.
+// For forms (marking/forms.h) that are looked for from now on: another pm_mark_run() will scan all
+// that is marked once more. The roots are the caller's.
 void pm_mark_again(void);
-// The same in steps, for `beside`: scans about so many bytes. False: everything is marked.
+// The same in steps, for `beside`: scans about `bytes` bytes. False: everything is marked.
 bool pm_mark_some(uint64_t bytes);
 // Frees what pm_mark_begin() reserved. The marks stay, but those of `beside`.
 void pm_mark_end(void);

@@ -3,7 +3,7 @@
 //
 // Words of live blocks and of restored roots that lead out of the heap, into what the process had
 // mapped beside it (media/outside.h): stacks, files, anonymous memory. In the next run something
-// else lies there, or nothing. What leads into the program and its libraries is none of these:
+// else lies there, or nothing. Words that lead into the program and its libraries are not included:
 // these lie where they lay.
 //
 // Two looks are taken, neither of which the hot loop of the marker knows of. A recovery looks at

@@ -18,7 +18,7 @@ struct pm_piece {
 };
 
 typedef void pm_piece_fn(const struct pm_piece *piece, void *arg);
-// Calls `fn` for about so many bytes. Returns whether that is all there is.
+// Calls `fn` for about `bytes` bytes. Returns whether that is all there is.
 bool pm_sample_each(uint64_t bytes, pm_piece_fn *fn, void *arg);
 
 #endif

@@ -26,7 +26,7 @@ struct pm_way_step {
     uint64_t at;          // in the block: the place of the word that leads on
 };
 
-// Looks for ways to blocks, by their starts, until all have one. At most so many blocks are looked
+// Looks for ways to blocks, by their starts, until all have one. At most `most` blocks are looked
 // at. False: there is no memory, or the roots cannot be read. Then, and for a block that was not
 // found, there is no way.
 bool pm_ways_find(const uint64_t *target, unsigned count, uint32_t most);

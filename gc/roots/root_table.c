@@ -213,7 +213,7 @@ static int no_such_root(const char *name, struct pm_error *err) {
                    pm_heap.dir, name, pm_heap.dir);
 }
 
-// Makes room for the next table with so many roots.
+// Makes room for the next table with `count` roots.
 static int begin_table(const struct pm_root_table *t, uint32_t count, struct pm_error *err) {
     int status = pm_roots_back_table(count, err);
     if (status != PM_OK)

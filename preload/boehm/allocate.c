@@ -12,7 +12,7 @@
 #include "process/entry.h"
 #include "settings.h"
 
-#define FREED_KEPT 32768l // at most so much of what a thread frees counts against what it allocates
+#define FREED_KEPT 32768l // bytes of a thread's frees that are taken off its allocations
 
 // A pointer to the first byte after an object keeps it alive, if pointers into it do.
 size_t pm_gc_padded(size_t size) {

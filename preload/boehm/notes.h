@@ -23,7 +23,7 @@ struct note {
 };
 
 struct notes {
-    struct note *note; // [0] is none
+    struct note *note; // [0] is not used
     uint32_t *bucket;  // those of 2^log2 begin at [2^log2]
     uint32_t log2, top, spare, count;
     uint32_t room; // of both, in elements

@@ -60,7 +60,7 @@ void pm_gc_abort(const char *what) {
     pm_abort("%s", what);
 }
 
-// "12", "12k", "12M", "12G"; 0: it is none.
+// "12", "12k", "12M", "12G"; 0: the text is no such number.
 static uint64_t size_of(const char *text) {
     char *end;
     uint64_t size = text ? strtoull(text, &end, 10) : 0;

@@ -111,7 +111,7 @@ static void say_collected(void) {
                1e-3 * (double)pm_beside_counters.milliseconds);
 }
 
-// Rests for so long, or collects.
+// Sleeps for `ms` milliseconds, or collects.
 static void wait_ms(uint64_t ms) {
     uint64_t until = pm_os_now_ms() + ms, now;
     bool on = pm_beside_is_on();

@@ -162,8 +162,8 @@ static void find_data(void *at, size_t len, void *found) {
         *(bool *)found = true;
 }
 
-// What the last commit has left copied. To find out whether dropping is allowed takes as long as
-// looking at so many pages again.
+// What the last commit has left copied. To find out whether dropping is allowed takes as long as to
+// look at this number of pages again.
 #define WORTH_DROPPING 16
 
 static bool worth_dropping(void) {
@@ -179,7 +179,7 @@ static bool may_drop(void) {
     return !awaited && !pm_kernel_stores();
 }
 
-// The instants so far, and the last one whose commit counts.
+// The instants so far, and the last one whose commit is in force.
 static _Atomic uint64_t instants, covered;
 // Changes at the end of each commit: a futex.
 static _Atomic uint32_t ends;
@@ -301,7 +301,7 @@ static void end_commit(void) {
 }
 
 // Waits with the signals open: whoever has the lock may stop this thread. False: meanwhile a commit
-// has come to count whose instant is later than `before`.
+// whose instant is later than `before` is in force.
 static bool take_lock(uint64_t before, uint64_t *mask) {
     for (;;) {
         uint32_t seen = atomic_load(&ends);

@@ -40,8 +40,8 @@ uint64_t pm_commits_interval(void);
 // handler that has interrupted the allocator; EAGAIN if a thread could not be held; else what the
 // file system said. Then the last commit stands.
 int pm_commits_make(void);
-// Makes sure that a commit counts whose instant came after this call began: one that another thread
-// makes, if there is one. Says once that commits fail; they are tried again at the next call.
+// Makes sure that a commit is in force whose instant came after this call began: that of another
+// thread, if there is one. Says once that commits fail; they are tried again at the next call.
 void pm_commits_cover(void);
 // Why a commit has failed.
 const char *pm_commits_reason(int error);

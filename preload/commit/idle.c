@@ -14,7 +14,7 @@
 #include "commits.h"
 #include "threads/tasks.h"
 
-#define BUSY_MS 1000     // so long a program may be busy without a commit
+#define BUSY_MS 1000     // how long a program may be busy without a commit
 #define AGAIN_MS 1       // until the next look
 #define AGAIN_MOST_MS 16 // the same, where the program was not idle after all many times
 #define LOOK_MS 100      // a thread that ends tells nobody

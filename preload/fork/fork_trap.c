@@ -46,7 +46,7 @@ static struct {
     stack_t stack; // the thread's own
     bool has_stack;
     pid_t thread; // whose trap it is
-    bool late;    // a signal has come that is none of ours; it comes again
+    bool late;    // a signal has come that is not ours; it comes again
     siginfo_t signal;
 } trap;
 // Read by the kernel at each system call of the thread.

@@ -132,7 +132,7 @@ typedef const struct timespec *until;
     X(void, call_once, once, (once_flag *o, void (*run)(void)), (o, run))
 
 // Waits for what another thread does, which are a reason for a commit (commit/triggers.h). To wait
-// for a lock is none: the thread is in the middle of something.
+// for a lock is no such wait: the thread is in the middle of something.
 #define CONDITION .memory = {{(void *)o, sizeof *o}, {(void *)m, sizeof *m}}
 #define WAITS(X)                                                                                   \
     X(int, pthread_cond_wait, cond, (pthread_cond_t *o, pthread_mutex_t *m), (o, m), CONDITION)    \

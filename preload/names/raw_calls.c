@@ -46,7 +46,7 @@
 #define NR_MSEAL 462
 #define IO_EVENT_BYTES 32u
 
-// Arguments count from 1; 0 is none.
+// Arguments are numbered from 1; 0: there is none.
 struct stored {
     uint8_t at;     // the argument that points there
     uint8_t count;  // the argument that says how many

@@ -35,8 +35,8 @@ static void end_process(const struct pm_error *err) {
     pm_refuse("%s", err->text);
 }
 
-// A fault that is none of ours comes again at once, under the program's own handler. A signal that
-// was sent is sent again, at once or when the program blocks it again.
+// A fault that is not ours comes again at once, under the program's own handler. A signal that was
+// sent is sent again, at once or when the program blocks it again.
 static void on_bus(int number, siginfo_t *info, void *context) {
     static struct pm_error err;
     int saved = errno;

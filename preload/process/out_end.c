@@ -14,7 +14,7 @@
 #include "start.h"
 
 static struct pm_out out;
-static bool reached; // only what has been reached counts
+static bool reached; // only what has been reached is included
 
 static void count_piece(uint64_t block, uint64_t size, uint64_t from, uint64_t to) {
     const struct pm_out_holder h = {.number = block, .size = size, .from = from - block};

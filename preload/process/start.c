@@ -223,7 +223,7 @@ static void thread_exit(void *cache) {
 // ---- waiting ------------------------------------------------------------------------------------
 
 // Opening even a volatile heap costs as much as a small program's whole start. So it waits until
-// the program has made so many requests, or uses half of the fallback arena's small part.
+// the program has made this number of requests, or uses half of the fallback arena's small part.
 #define FEW_REQUESTS 500
 
 static _Atomic unsigned requests;

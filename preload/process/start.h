@@ -28,7 +28,7 @@ void pm_process_start(void);
 // The same when the library is loaded, but a program whose heap nothing could find again gets none
 // before it has asked for more than a little (phase.h: WAITING). Most small programs end before.
 void pm_process_begin(void);
-// The same for a request of so many bytes. A program that will open its heap by pmalloc_open() gets
+// The same for a request of `bytes` bytes. A program that will open its heap by pmalloc_open() gets
 // small requests from the fallback arena until then, up to half of its large part.
 void pm_process_start_for(size_t bytes);
 // As pm_process_start(), but such a program goes on waiting: for questions about a heap.

@@ -23,7 +23,7 @@ enum {
     TRIES = 100,
     TRY_NS = 5000000,
     PATIENT_TRIES = 10,
-    ANEW = 8,         // so often all is read once more because commits were missed
+    ANEW = 8,         // how often all is read once more because commits were missed
     ROUNDS = 8,       // looks at what was written meanwhile, at most
     FEW_BLOCKS = 256, // so few changed blocks are left for the pause
     CHUNK_BLOCKS = 256,

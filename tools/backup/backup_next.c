@@ -27,7 +27,7 @@
 #include "base/os_file.h"
 #include "media/heap.h"
 
-// With so many increments a round first folds, so that opening a backup need not read too many.
+// At this number of increments a round folds first, so that an opening need not read too many.
 enum { INCREMENTS_MAX = 1000, RUN_BLOCKS = 256 };
 
 struct search {

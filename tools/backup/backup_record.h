@@ -29,7 +29,7 @@ void record_drop_file(struct record *r);
 void record_entry(struct record *r, uint64_t block, uint64_t sum);
 
 // Writes the record at `at`, with uuid, round and time of `head`, but not the first word, the magic
-// number. Without it the record does not count. `head` becomes the whole header ...
+// number. Without it the record is not in force. `head` becomes the whole header ...
 bool record_write(const struct record *r, int fd, uint64_t at, struct pm_backup_record *head);
 // ... and writes that.
 bool record_commit(int fd, uint64_t at);

@@ -21,7 +21,8 @@ struct source_file {
     uint64_t length;
     uint64_t allocated; // bytes on the file system
     uint64_t dev, ino;
-    // A part of a fixed medium lies there in so much room, mapped: a device knows no read.
+    // A part of a fixed medium is mapped, because a device knows no read: where it lies, and its
+    // room.
     const char *bytes; // NULL: it is a file
     uint64_t at, room;
 };

@@ -25,7 +25,7 @@ int target_open(const char *dir, struct target *t, struct pm_error *err);
 // The same for the heap that this process has open: makes the directory if it is missing. Refuses
 // what is no backup of that heap, and a directory inside the heap.
 int target_open_for_heap(const char *dir, struct target *t, struct pm_error *err);
-// Whether the file system has room for so much more. If not, says so.
+// Whether the file system has room for `bytes` more. If not, says so.
 int target_room(const struct target *t, uint64_t bytes, struct pm_error *err);
 // PLAIN: whether any program has used the backup as its heap since the last round. Every opening
 // for writing changes the superblock.

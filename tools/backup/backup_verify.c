@@ -48,7 +48,7 @@ static int check_block(struct check *c, const struct kept_file *f, uint64_t bloc
 }
 
 // Where the checksums have a hole, the file has one, or zeroes. Blocks that increments have
-// replaced or cut off do not count until these are folded in.
+// replaced or cut off are left out until these are folded in.
 static int check_holes(const struct check *c, const struct kept_file *f, struct pm_error *err) {
     char data[PM_BACKUP_BLOCK];
     struct pm_backup_place whole = {.bytes = PM_BACKUP_BLOCK};

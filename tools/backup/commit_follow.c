@@ -199,7 +199,7 @@ static void forget_earlier(void) {
                 follow.changed[row][b] = UNCHANGED;
 }
 
-// A commit that is being written counts in a moment.
+// A commit that is being written is in force in a moment.
 static void find_last(void) {
     const struct timespec pause = {.tv_nsec = TRY_NS};
     for (unsigned i = 0; !follow.lost && !follow.seen.epoch; i++) {

@@ -18,7 +18,7 @@
 void follow_begin(void);
 // The same once more, after commits were missed: what the files have is to be read again then.
 void follow_again(void);
-// The file was found to have so many blocks.
+// The file was found to have `blocks` blocks.
 void follow_file(size_t row, uint64_t blocks);
 void follow_end(void);
 // Looks at the journal. Costs a system call if nothing is new, and nothing if nobody is followed.

@@ -19,7 +19,7 @@ static void sum_up(struct files *files, const struct pm_heap_file *f, struct fil
     }
 }
 
-// The parts of a fixed medium have all their space for good. What counts is how much was in use.
+// The parts of a fixed medium have all their space for good. So we count how much was in use.
 static void measure_parts(struct files *files) {
     for (size_t i = 0; i < PM_HEAP_FILES; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];

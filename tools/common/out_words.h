@@ -44,7 +44,7 @@ struct out_holder {
 };
 
 struct out_words {
-    struct out_place *place; // of two that have an address the first counts
+    struct out_place *place; // of two that have an address the first is taken
     uint32_t places, room;
     uint64_t low, high; // of all of them; other addresses in between are unmapped
     struct out_holder *holder;

@@ -31,7 +31,8 @@ enum standstill_result {
 };
 
 // Calls fn(arg) while no thread of the process runs. It is called again if a thread has run during
-// the call: what the last call did counts. `pause_ns` becomes how long threads were stopped.
+// the call: the last call is the one that succeeds. `pause_ns` becomes how long threads were
+// stopped.
 enum standstill_result standstill(pid_t pid, void fn(void *arg), void *arg, uint64_t *pause_ns,
                                   struct pm_error *err);
 

@@ -54,7 +54,7 @@ void pm_emptied_map_idle(void);
 // All data files are mapped anew.
 void pm_emptied_forget(void);
 
-// The commit counts that was taken last, or it failed.
+// The commit that was taken last is in force, or it failed.
 void pm_emptied_taken(bool counts);
 
 #endif

@@ -14,7 +14,7 @@
 
 // Fills `err` if a file of the heap lies at `address`: which file, at which byte, and what to do.
 // `store`: the address was to be written. `again`: how to repeat what the process does, such as
-// "start the program". False: the address is none of the heap's.
+// "start the program". False: the address is not in the heap.
 bool pm_file_unreadable(const void *address, bool store, const char *again, struct pm_error *err);
 
 #endif

@@ -80,7 +80,8 @@ static inline uint64_t pm_fixed_length(const struct pm_file *part) {
     uint64_t bytes = (uint64_t)pm_unseal(word) << PM_PAGE_SHIFT;
     return bytes < part->room ? bytes : part->room;
 }
-// Makes the part so long, durably; whole pages. False, with errno ENOSPC: it has no room for that.
+// Sets the length of the part, in whole pages, durably. False, with errno ENOSPC: it has no room
+// for that.
 bool pm_fixed_set_length(struct pm_file *file, uint64_t bytes);
 
 // ---- for media whose heap need not be open ------------------------------------------------------

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Maps a piece of a fixed medium that is none of the heap's parts: its head, or what a tool makes.
+// Maps a piece of a fixed medium that is not a part of the heap: its head, or what a tool makes.
 #ifndef PM_FIXED_MAP_H
 #define PM_FIXED_MAP_H
 

@@ -366,7 +366,7 @@ static bool allocate_space(struct pm_shard *s, uint64_t offset, uint64_t len) {
     return allocate_small(s, huge, end - huge);
 }
 
-// The shard is about to take so much.
+// The shard is about to take this much.
 static bool journal_has_room(const struct pm_shard *s, uint64_t taken) {
     bool together = s->data.dev == pm_heap.journal.dev;
     if (!pm_heap_is_journaled() || pm_commit_has_room(taken, together ? taken : 0))

@@ -8,7 +8,7 @@
 #include "media/heap.h"
 #include "media/journal/journal.h"
 
-// The part; NULL: the file is none.
+// The part; NULL: the file is not a part.
 struct pm_file *pm_journal_part(unsigned file);
 // Where the bytes [at, at + len) of the part lie in the medium, for a store or a load. False, with
 // errno: there is no room for them, or they lie beyond the part's end.

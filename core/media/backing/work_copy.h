@@ -10,7 +10,7 @@
 //   private mapping      what the process has stored since
 //
 // The copy goes with the process, so a start never finds one: whatever ends the process or the
-// machine, the directory alone counts. Metadata and roots are small and have no copy.
+// machine, the directory alone is used. Metadata and roots are small and have no copy.
 #ifndef PM_WORK_COPY_H
 #define PM_WORK_COPY_H
 

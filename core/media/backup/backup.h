@@ -80,7 +80,7 @@ static inline uint64_t pm_backup_entry_sum(const struct pm_backup_entry *e) {
     return (uint64_t)e->sum[1] << 32 | e->sum[0];
 }
 
-// What backup.checksums says of the rounds that count.
+// What backup.checksums says of the rounds in force.
 struct pm_backup_rounds {
     uint8_t uuid[16];
     uint64_t base; // the last round that is in the checksums themselves
@@ -105,9 +105,9 @@ bool pm_backup_write_ledger(int fd, uint64_t at, const uint8_t uuid[16], uint64_
 // "FILE, byte N: why; make another backup". PM_DAMAGE.
 int pm_backup_damaged(const char *what, uint64_t at, const char *why, struct pm_error *err);
 
-// LAYERED becomes PLAIN. Before the first byte is written, each block that counts is compared with
-// its checksum. PM_DAMAGE: nothing was changed. The caller holds the directory's exclusive
-// lock. `dir` is for messages.
+// LAYERED becomes PLAIN. Before the first byte is written, each block in force is compared with its
+// checksum. PM_DAMAGE: nothing was changed. The caller holds the directory's exclusive lock. `dir`
+// is for messages.
 int pm_backup_fold(int dir_fd, const char *dir, struct pm_error *err);
 
 #endif

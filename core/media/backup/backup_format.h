@@ -12,7 +12,7 @@
 // A record begins on a block: header, files, entries of the first file, entries of the second, ...
 // In backup.increments the data of those entries that are no hole begin on the next block, in the
 // order of the entries, each a whole block. The magic number is the commit word of the round: until
-// everything else is durable it is zero, and the record does not count.
+// everything else is durable it is zero, and the record is not in force.
 //
 // A record that reads as zero is therefore no proof that its round was never made. So after its
 // commit word each round is entered in the ledger of backup.checksums, which begins on the block
@@ -62,7 +62,7 @@ _Static_assert(sizeof(struct pm_backup_entry) == 12, "frozen");
 struct pm_backup_ledger {
     uint64_t magic;
     uint8_t uuid[16];  // of the heap
-    uint64_t round;    // the last one that counts; its slot is the one of its lowest bit
+    uint64_t round;    // the last one in force; its slot is the one of its lowest bit
     uint64_t end;      // where its increment ends in backup.increments; 0: it has none
     uint32_t head_crc; // of its increment
     uint32_t reserved[4];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The ledger of a backup: which rounds count, beside the increments themselves.
+// The ledger of a backup: which rounds are in force, beside the increments themselves.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@
 // Of one file. It begins as zeroes.
 struct pm_backup_places {
     bool named;      // by an increment. Else the file is as the first round has copied it
-    uint64_t cut;    // increments have cut off what lies beyond; counts if `named`
+    uint64_t cut;    // increments have cut off what lies beyond; set if `named`
     uint64_t blocks; // room of `word`; blocks beyond it lie in the file, if it has not been cut
     uint64_t used;   // words; those beyond are zero
     uint64_t *word;  // see pm_backup_place()

@@ -37,7 +37,7 @@ static struct pm_journal journal;
 static struct pm_journal_found written; // the last commit in the journal
 static char *file_buffer;               // STRIDE pages of a file
 static uint64_t epoch;
-static bool unapplied; // `written` counts, and is not in the files yet
+static bool unapplied; // `written` is in force, and not in the files yet
 
 // The lengths of the last commit.
 static uint64_t length[PM_SHARDS * PM_JOURNAL_MEMBERS];
@@ -70,8 +70,8 @@ void pm_commit_forget_roots(void) { root_count = 0; }
 
 // ---- the instant --------------------------------------------------------------------------------
 
-// Beyond its end a file has zeroes. A fixed medium that was not empty has anything where the data
-// come to lie.
+// Beyond its end a file has zeroes. A fixed medium that was not empty may have anything where data
+// are written first.
 static bool is_known(uint64_t end) {
     return end <= looking.length || looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA ||
            pm_heap_fresh_is_zero();
@@ -325,8 +325,8 @@ uint64_t pm_commit_copied(void) {
 
 // ---- after it -----------------------------------------------------------------------------------
 
-// Data files are cut only as far as nothing has come to lie there meanwhile, and not while another
-// process has them mapped private: that would lose the pages that it has copied.
+// Data files are cut only where nothing was allocated meanwhile, and not while another process has
+// them mapped private: that would lose the pages that it has copied.
 void pm_commit_cut(void) {
     for (unsigned i = 0; i < pm_heap.shards && !unapplied; i++) {
         struct pm_shard *s = &pm_heap.shard[i];
@@ -446,8 +446,8 @@ int pm_heap_journal(struct pm_error *err) {
     if (!journal.group || !file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     pm_feature_set(PM_INCOMPAT_JOURNAL);
-    // What is in the files counts as the first commit. A backup may count commits of a journal that
-    // it does not have.
+    // The files are taken for the first commit. A backup may count commits of a journal that it
+    // does not have.
     pm_heap.super->state.applied = 0;
     pm_heap.super->state.lap = pm_journal_mark(time_now() ^ (uint64_t)getpid());
     pm_make_durable(&pm_heap.super->state.lap, sizeof pm_heap.super->state.lap);

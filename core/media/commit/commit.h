@@ -8,8 +8,8 @@
 //   pm_commit_take     at the instant: no other thread stores anything. Finds the pages that the
 //                      process has copied, and writes those that differ from the files to the
 //                      journal.
-//   pm_commit_finish   threads run on. Syncs the journal (from here on the commit counts), brings
-//                      it into the files, syncs these.
+//   pm_commit_finish   threads run on. Syncs the journal (from here on the commit is in force),
+//                      and brings it into the files; a checkpoint syncs these later.
 //
 // Whether a page differs is found by comparison with the file. A page that one whole time between
 // two commits has left unchanged is given back to the kernel at the second, and shows the file
@@ -67,10 +67,10 @@ bool pm_commit_finish(void);
 bool pm_commit_again(int error);
 // Gives back the ends of data files that the last commit does not need. Takes the extent locks.
 void pm_commit_cut(void);
-// The time of the last commit that counts, nanoseconds since 1970; how many there were, and how
-// many of them were forced.
+// The time of the last commit in force, nanoseconds since 1970; how many there were, and how many
+// of them were forced.
 extern _Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
-// How many pages the process has copied now, while it runs: about so many.
+// About how many pages the process has copied now, while it runs.
 uint64_t pm_commit_copied(void);
 // What the last one has cost that was taken. Changes with the caller's lock.
 extern struct pm_commit_cost pm_commit_last;

@@ -302,7 +302,8 @@ static int check_applied(struct pm_error *err) {
 }
 
 // It is empty, or not there: after a lap that the files have durably, or because it was cut or
-// removed. Before it is removed, the count is 0 durably, and copies of other makes count none.
+// removed. Before it is removed, the count is 0 durably, and copies of other makes have the count
+// 0.
 static int check_empty(bool only_look, struct pm_error *err) {
     int status = check_applied(err);
     pm_journal_opened.cut = status == PM_DAMAGE && pm_journal_take_good;

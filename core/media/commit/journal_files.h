@@ -30,7 +30,7 @@ bool pm_journal_waits(void);
 // What opening has found in the journal.
 enum pm_journal_is {
     PM_JOURNAL_NONE,    // there is none, or it is empty
-    PM_JOURNAL_TORN,    // its commit does not count, and is dropped: the one before it stands
+    PM_JOURNAL_TORN,    // its commit is not in force, and is dropped: the one before it stands
     PM_JOURNAL_APPLIED, // its commit is in the files: it is the one that stands
     PM_JOURNAL_WHOLE,   // only looking, and the files do not have it all: see journal_over.h
 };
@@ -41,8 +41,8 @@ struct pm_journal_opened {
 };
 extern struct pm_journal_opened pm_journal_opened;
 
-// A damaged journal is not refused: the commits before the damage count, and no others. The files
-// may have pages of later ones.
+// A damaged journal is not refused: the commits before the damage are in force, and no others. The
+// files may have pages of later ones.
 extern bool pm_journal_take_good;
 
 // The first step of opening, when the heap is locked: applies what the journal in the heap's

@@ -14,7 +14,7 @@
 #include "media/backing/file.h"
 #include "media/heap.h"
 
-// From so many pages on, fresh memory takes the place of pages that are to be zeroes.
+// From this number of pages on, fresh memory takes the place of pages that are to be zeroes.
 enum { ZERO_BY_MAPPING = 16 };
 
 // A private mapping of a part of a file.

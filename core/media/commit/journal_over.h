@@ -10,8 +10,8 @@
 //                           would have
 //   pm_journal_over_files   when they are mapped
 //
-// Where the files have the commits, only the lengths may still differ: those of the commits count
-// then, too.
+// Where the files have the commits, only the lengths may still differ: those of the commits are
+// right then, too.
 #ifndef PM_JOURNAL_OVER_H
 #define PM_JOURNAL_OVER_H
 

@@ -33,11 +33,11 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most) {
     return (value + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
 }
 
-// Room for each part, for so many bytes of data. slabs.N has a header for every slab; the log's
-// entries are of at least 16 KiB each, and a compaction needs them twice. The others are a guess at
-// what programs need: without room in them slabs do not morph, roots are refused, and recovery
-// marks after a clean close, too. Bitmaps fill theirs where all blocks have 16 bytes. The parts do
-// not move when the heap becomes larger, so they have room for GROWTH times as much.
+// Room for each part, for a given number of bytes of data. slabs.N has a header for every slab; the
+// log's entries are of at least 16 KiB each, and a compaction needs them twice. The others are a
+// guess at what programs need: without room in them slabs do not morph, roots are refused, and
+// recovery marks after a clean close, too. Bitmaps fill theirs where all blocks have 16 bytes. The
+// parts do not move when the heap becomes larger, so they have room for GROWTH times as much.
 #define GROWTH 4u
 static uint64_t room_of(unsigned part, uint64_t bytes) {
     const uint64_t kib = 1024, mib = kib * kib;
@@ -149,7 +149,7 @@ static bool fill_head(unsigned i, unsigned count, bool copy) {
     return pm_target_sync(&target[i], head, len);
 }
 
-// A heap whose making has failed is none, in the caches either.
+// What a failed making leaves is no heap, in the caches either.
 static int take_back(unsigned count, unsigned failed, struct pm_error *err) {
     int status = pm_target_failed(&target[failed], "cannot be written", err);
     for (unsigned k = 0; k < count; k++)

@@ -16,7 +16,7 @@ static bool ending;       // a lap ends, and that is not durable
 static uint64_t retry_at; // if lost: the end of a lap at which its files are synced again
 static bool hurried;      // see pm_checkpoint_hurry()
 static bool retiring;     // the journal is to be emptied before anything is written to it,
-static uint64_t retired;  // of so many commits
+static uint64_t retired;  // how many commits it had
 static uint64_t room; // bytes of the journal that were written once; UINT64_MAX: no more is made
 
 void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark) {
@@ -36,7 +36,8 @@ static bool note_applied(struct pm_journal *j, uint64_t commits) {
     return true;
 }
 
-// Also where the lap goes on, because a sync fails: the mark of a lap lets that one count, too.
+// Also where the lap goes on, because a sync fails: the mark of a lap makes opening accept that
+// one, too.
 static bool note_held(struct pm_journal *j) {
     if (!pm_journal_note_held(j->io, j->lap.id, &touched))
         return false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// How the commits of the open heap reach its files for good. A commit that counts is written to the
+// How the commits of the open heap reach its files for good. A commit in force is written to the
 // files, which are not synced; what it says is durable in the journal. A checkpoint syncs them. It
 // is made when the journal is long, before it is cut or retired, and before its space is needed.
 //

@@ -13,7 +13,7 @@ static size_t group_bytes(const struct pm_journal_group *group) {
     return (1 + (size_t)group->pages) * PM_PAGE_SIZE;
 }
 
-// The crc is the last word of the header before the entries, and counts as 0.
+// The crc is the last word of the header before the entries, and is taken as 0.
 static uint32_t group_crc(const struct pm_journal_group *group) {
     const uint32_t none = 0;
     size_t before = offsetof(struct pm_journal_group, crc), after = before + sizeof none;

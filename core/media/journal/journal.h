@@ -5,11 +5,11 @@
 // journal in one file, and a commit takes one sync:
 //
 //   begin, add ..., end --> sync of the journal --> written through: into the files, not synced
-//                           the commit counts       and the next commit may follow, behind it
+//                           it is in force          and the next commit may follow, behind it
 //   a lap ends          --> sync of the files   --> its first header zeroed, sync of the journal
 //   (checkpoint.h)          they have it all        the journal may be written from its start
 //
-//   a cut before it counts   some group is torn: the commit is dropped, and the ones before it in
+//   a cut before that sync   some group is torn: the commit is dropped, and the ones before it in
 //                            the journal are applied again.
 //   a cut after that         the same, with this commit as the last. The files have, durably, what
 //                            the commits before the lap said, and of each page that a commit of the
@@ -50,7 +50,7 @@ struct pm_journal_io {
 
 // ---- writing ------------------------------------------------------------------------------------
 
-// The commits in the journal that count.
+// The commits in the journal that are in force.
 struct pm_journal_lap {
     uint64_t id; // 0: there are none, and the next one begins a lap
     uint64_t commits, groups;
@@ -90,7 +90,7 @@ bool pm_journal_has_any(const struct pm_journal *j);
 // Writes the last group. False, with errno: this or an earlier write has failed, so this is no
 // commit. On true the caller syncs the journal.
 bool pm_journal_end(struct pm_journal *j);
-// After that sync: the commit counts, and the next one goes behind it.
+// After that sync: the commit is in force, and the next one goes behind it.
 void pm_journal_count(struct pm_journal *j);
 // When the files have, durably, what all commits in the journal say: the next one goes to its
 // start. False, with errno: it goes behind them still.
@@ -127,7 +127,7 @@ int pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t 
 // The same of a heap in use, whose journal changes meanwhile: so nothing is said of damage.
 int pm_journal_find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                     struct pm_journal_found *found);
-// After pm_journal_end(): that commit alone. After pm_journal_count(): all that count.
+// After pm_journal_end(): that commit alone. After pm_journal_count(): all in force.
 struct pm_journal_found pm_journal_found_last(const struct pm_journal *j);
 struct pm_journal_found pm_journal_found_lap(const struct pm_journal *j);
 
@@ -144,7 +144,7 @@ bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
 // own of what has failed. False, with errno: a part of what was written may be lost, although later
 // syncs succeed; so it is to be written again.
 bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_touched *touched);
-// What pm_state.applied says of so many commits.
+// The word pm_state.applied for this number of commits.
 uint64_t pm_journal_applied_word(uint64_t commits);
 // Stores how many commits of a lap the files have (pm_state.applied). False, with errno.
 bool pm_journal_note_applied(const struct pm_journal_io *io, uint64_t commits,
@@ -158,7 +158,8 @@ typedef bool pm_journal_fn(const struct pm_journal_io *io, const struct pm_journ
                            const char *from, void *arg);
 bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
                      const struct pm_journal_found *found, pm_journal_fn *fn, void *arg);
-// Empties the journal of so many commits, durably. From then on the files may change without it.
+// Empties the journal, which has `commits` commits, durably. From then on the files may change
+// without it.
 bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits);
 // What opening does once it has looked: applies these commits, drops a torn one, and retires the
 // journal. False, with errno: nothing is lost, and it may be tried again.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Of each page the last commit counts that names it. So the groups are gone through from the last
-// to the first, and a page that was seen is passed over.
+// Of each page only the last commit that names it is used. So the groups are gone through from the
+// last to the first, and a page that was seen is passed over.
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>

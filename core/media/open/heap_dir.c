@@ -43,7 +43,7 @@ static bool look_at_name(const char *name, void *arg) {
     return false;
 }
 
-// Refuses to make a heap in a directory that cannot be read, or that has a file which is none of
+// Refuses to make a heap in a directory that cannot be read, or that has a file which is not one of
 // a heap's.
 static int refuse_strangers(struct pm_dir_names *names, struct pm_error *err) {
     if (lseek(pm_heap.dir_fd, 0, SEEK_SET) < 0 ||

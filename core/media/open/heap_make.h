@@ -16,7 +16,7 @@
 
 // What a directory has that has no superblock.
 struct pm_dir_names {
-    char stranger[NAME_MAX + 1]; // the first one that is none of a heap's
+    char stranger[NAME_MAX + 1]; // the first one that is not a heap's
     unsigned shards;             // that have a name there: the first ones, or more
     bool volumes;                // a name of one is there
     bool backup;                 // a name of one is there

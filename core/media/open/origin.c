@@ -77,8 +77,8 @@ void pm_origin_record(void) {
 
 bool pm_origin_is_whole(const struct pm_origin *o) { return !o->seal || o->seal == seal_of(o); }
 
-// The file counts as it is seen here, also on a file system where nothing would be recorded: it may
-// be the same one, by another way (virtiofs, the layer below an overlayfs).
+// The file is compared as it is seen here, also on a file system where nothing would be recorded:
+// it may be the same one, by another way (virtiofs, the layer below an overlayfs).
 static bool is_another(const struct pm_origin *o, const struct pm_os_file_id *id) {
     bool born = o->birth && id->birth;
     return (o->ino && o->ino != id->ino) ||

@@ -3,7 +3,7 @@
 //
 // A new shard on media, step by step. Each step is durable before the next:
 //
-//   1  its files, empty, and their names      a cut leaves files that do not count
+//   1  its files, empty, and their names      a cut leaves files that are ignored
 //   2  the word `shards` says what there is   it was zero in a heap with one shard
 //   3  the feature bit, then the checksum     older builds refuse the heap from here on
 //   4  the word `shards` counts the new one   the commit
@@ -135,7 +135,7 @@ static bool make_files(struct pm_shard *s, unsigned n) {
     return good && pm_chunks_begin(s, 0) && pm_log_reset(s);
 }
 
-// The shard does not count, so nothing in its files does.
+// The shard is not one of the heap yet, so nothing in its files is used.
 static void drop_files(struct pm_shard *s, unsigned n) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
     for (EACH_FILE(f, n)) {

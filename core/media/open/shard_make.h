@@ -24,7 +24,7 @@ unsigned pm_shards_most(void);
 uint64_t pm_shard_room(void);
 // Sets the limits of all shards and of the heap from the options.
 void pm_shards_limit(void);
-// After a crash: removes the files of a shard that was being made and does not count.
+// After a crash: removes the files of a shard that was being made.
 void pm_shards_tidy(void);
 // Children that skip the fork handlers find nothing at the heap's addresses (fork/fork.h), nor
 // at those of a shard that is made now. Changed with all locks held.
