@@ -17,9 +17,8 @@
 // are held each such signal has a gate in the place of its handler. The gate waits and then calls
 // the handler with the same arguments, mask and flags.
 //
-// What may still change: what the kernel stores for calls that end now (pm_hold_each_memory), the
-// memory that is shared with other processes, and what an asynchronous request (aio, io_uring)
-// stores.
+// Memory may still change by stores of the kernel for calls that end now (pm_hold_each_memory), by
+// other processes that share it, and by asynchronous requests (aio, io_uring).
 #ifndef PM_HOLD_H
 #define PM_HOLD_H
 

@@ -208,7 +208,7 @@ static int verify(struct report *r, pm_progress *progress, struct pm_error *err)
     return backup_verify(t, progress, &r->verified, err);
 }
 
-// What was written is read as a later round would read it.
+// Reads the backup as a later round would read it.
 static int read_again(struct target *t, struct pm_error *err) {
     t->state = pm_backup_state(t->fd);
     if (t->state == PM_BACKUP_IS_UNKNOWN)

@@ -276,7 +276,8 @@ static int show_picture(const struct request *q, const struct info *info) {
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }
 
-// Another process has the heap. What can be told all the same is told; the rest names what can.
+// Another process has the heap. The tool prints as much as it can; for the rest a line says which
+// option can.
 static int show_busy(const struct request *q, const char *heap, struct pm_error *err) {
     pid_t owner = pm_heap.busy_pid;
     char number[24] = "PID";

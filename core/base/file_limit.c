@@ -93,7 +93,7 @@ static struct pm_file_room lift_or_join(uint64_t size) {
     return room;
 }
 
-// What was read while another call had lifted the limit says nothing.
+// A limit that was read while another call had lifted it says nothing.
 bool pm_file_limit_allows(uint64_t size) {
     struct rlimit now;
     int saved = errno;

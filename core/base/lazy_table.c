@@ -13,7 +13,7 @@
 #define SMALL_STEP ((size_t)128 << 10)
 #define LITTLE_DATA ((rlim_t)128 << 20)
 
-// What a step makes writable counts against `ulimit -d`, touched or not.
+// `ulimit -d` includes the memory that a step makes writable, touched or not.
 static size_t step_size(void) {
     static size_t size;
     struct rlimit data;

@@ -2,9 +2,9 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // /proc, also where the program has lost sight of it: by chroot(), in another mount namespace, with
-// another file system mounted there, or by Landlock. What commits look at is opened at the start
-// and kept, at high numbers as the heap's own files. Whoever looks tries the path first, so as long
-// as that works the kept descriptors cost nothing.
+// another file system mounted there, or by Landlock. The files that commits look at are opened at
+// the start and kept, at high numbers as the heap's own files. Whoever looks tries the path first,
+// so as long as that works the kept descriptors cost nothing.
 //
 // "self" is the first thread, which may have ended (pthread_exit) or may share neither memory map
 // nor descriptors with who asks. "thread-self" is the thread that asks.

@@ -11,7 +11,7 @@
 // has asked for. If a handler of the program's is to run on its alternate stack (SA_ONSTACK), the
 // frame is moved there. If the program has none, it is moved to where the thread was interrupted.
 //
-// What the library does rarely, and needs more than a little stack for, runs there too.
+// Rare work of the library that needs more than a little stack runs there, too.
 //
 //   slot   | frames of signals ...                                   | struct at the top |
 #ifndef PM_SIGNAL_STACK_H

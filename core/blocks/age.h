@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Age: what is kept although it is free goes with time, of all arenas and all threads.
+// Age: free memory that is kept goes with time, of all arenas and all threads.
 //
 //   extent caches     what nobody wanted for a tenth to a fifth of it (extent_cache.h)
 //   empty slabs       what a bin did not need for a quarter of it; the last one after all of it

@@ -7,10 +7,10 @@
 //   slabs          headers: one flush | entries: one flush    the others are empty slabs of bins
 //   large blocks                        entries: one flush    the others lie in the extent cache
 //
-// What is made ahead is nothing special. On media it is a slab or an extent that nothing reaches:
-// recovery frees it. In memory it is an empty slab or a cached extent: what looks for memory finds
-// it, what is not wanted goes with age, and all of it goes before a request fails. It has space on
-// the file system and nobody has touched it.
+// Slabs and extents made ahead are nothing special. On media nothing reaches them: recovery frees
+// them. In memory they are empty slabs and cached extents: a request finds them, unwanted ones go
+// with age, and all of them go before a request fails. They have space on the file system, and
+// nobody has touched them.
 //
 // How many of a size are made: as many as last time and as many again, if those were all taken;
 // one, if some have aged. A group is for all sizes of the arena that have run out: the next request

@@ -104,7 +104,7 @@ static void chain_add(struct chain *chain, uint32_t index) {
     chain->count++;
 }
 
-// What is in a list for `age` ticks or longer, its end, leaves: it was not wanted.
+// Extents that are in a list for `age` ticks or longer, at its end, leave: nobody wanted them.
 // Returns how many pages it has.
 static int64_t cut_list(pm_extent_list *list, uint32_t age, struct chain *chain) {
     uint32_t now = atomic_load_explicit(&pm_cached_clock, memory_order_relaxed);

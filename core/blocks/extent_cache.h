@@ -187,7 +187,7 @@ bool pm_extent_cache_trim(void);
 // At the clean close: frees all that is cached or lost.
 void pm_extent_cache_end(void);
 // In a forked child: other threads were in the midst of requests, so the lists cannot be believed.
-// What they name is lost until the clean close or the next recovery.
+// The extents that they name are lost until the clean close or the next recovery.
 void pm_extent_cache_orphans(void);
 extern bool pm_extent_cache_lost;
 // Calls `fn` for each cached extent until it returns false. Returns false if it did.

@@ -18,7 +18,7 @@
 // a stale word names there is a free block; its bytes were garbage, and are zeroes now. So a cut
 // before or after the punch leaves the same heap, and nothing of it stands on media.
 //
-// What a slab knows of its pages is volatile:
+// A slab's knowledge of its pages is volatile:
 //
 //   holes      pages that may have no space. After recovery: pages without data. On tmpfs these
 //              are holes, or pages that have space and were never written; nobody can tell which.

@@ -9,7 +9,7 @@
 //   | pinned and pointer-free, of node 0, 1 ... | held, of node 0, 1 ... |
 //
 // Held slabs (PMALLOC_COLLECT=api) are those that the heap had when it was opened, until
-// pmalloc_collect(). What is freed of them returns to them, and nobody takes it. So a block of a
+// pmalloc_collect(). Their freed blocks return to them, and nobody takes these. So a block of a
 // held slab that has a tag is old, and the program has not freed it. Held extents are freed past
 // the extent caches for the same reason.
 //

@@ -189,7 +189,7 @@ static bool add_morphed(struct pm_arena *from, struct pm_arena *to, unsigned cls
     return false;
 }
 
-// What was made ahead is not morphed one by one: a group of new slabs costs as many flushes.
+// Slabs made ahead are not morphed one by one: a group of new slabs costs as many flushes.
 static bool can_spare_empty(const struct pm_bin *bin, bool all) {
     uint32_t empty = __atomic_load_n(&bin->empty, __ATOMIC_RELAXED);
     if (!all && empty <= __atomic_load_n(&bin->want, __ATOMIC_RELAXED))

@@ -26,8 +26,8 @@ enum pm_listed {
     PM_LISTED_EMPTY,  // the list of those entirely free
 };
 
-// A vslab: what is known of a slab in volatile memory, beside its free bits. They lie in a flat
-// table by slab number.
+// A vslab: the allocator's knowledge of a slab in volatile memory, beside its free bits. They lie
+// in a flat table by slab number.
 //
 // Lock: the bin of the slab's arena and current class. Two fields are also read without it. `home`
 // is read to find the bin, relaxed, and again under the lock. `queued` is read by other bins as a

@@ -336,8 +336,8 @@ static void end_seizure(struct pm_stack *s) {
         pm_stack_leave(s);
 }
 
-// What was another thread's is so no more, for it held the lock; all other stacks are empty.
-// pm_tcache_lock is held.
+// No stack is another thread's any more, because that thread held the lock; all other stacks are
+// empty. pm_tcache_lock is held.
 static void retire(struct pm_tcache *t) {
     for (unsigned cls = 1; cls <= PM_CLASSES; cls++)
         leave_with(&t->stack[cls], 0);

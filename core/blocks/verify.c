@@ -203,7 +203,7 @@ static int verify_old(uint32_t slab, unsigned old, uint32_t line, const uint64_t
     return PM_OK;
 }
 
-// What was punched is a hole, has no block in use, and is counted.
+// A punched page is a hole, has no block in use, and is counted.
 static int verify_holes(uint32_t slab, struct pm_error *err) {
     const struct pm_vslab *v = &pm_vslabs[slab];
     unsigned counted = pm_extents[v->extent].holes;

@@ -38,8 +38,8 @@
 //
 // ---- the crash protocol -------------------------------------------------------------------------
 //
-// A kill or a power failure may end a process between any two stores. What it leaves is always the
-// state before some commit or the state after it. Three rules make it so:
+// A kill or a power failure may end a process between any two stores. It always leaves the state
+// before some commit or the state after it. Three rules make it so:
 //
 //   1  Everything that a commit word puts into force is durable before the word is stored.
 //   2  Nobody builds on a commit that is not durable: no pointer is handed out, no byte reused.
@@ -215,11 +215,11 @@
 //     needs   all increments written to the files (fsync); they stay, so folding can be repeated
 //     before  the next opening folds again                      after  a heap
 //
-// More is proved. [later] starts again and again without a collection: what is free then is what
-// the log does not name. [holes] makes holes of pages that no block in use lies on: of them nothing
-// stands on media. [threads] does all this from several threads. Recovery is interrupted in
-// [swept recover recovermorph recovercap recoverlog]. The simulator takes changes of names and
-// lengths as durable at once and in order; tests/vm, which cuts a guest's power, does not. Under
+// More is proved. [later] starts again and again without a collection: pages are free then that the
+// log does not name. [holes] makes holes of pages that no block in use lies on: of them nothing
+// stands on media. [threads] does all this from several threads. Recovery is interrupted in [swept
+// recover recovermorph recovercap recoverlog]. The simulator takes changes of names and lengths as
+// durable at once and in order; tests/vm, which cuts a guest's power, does not. Under
 // PMALLOC_COMMIT all words are pages of a journal: tests/unit/test_journal_crash.c tears them.
 #ifndef PM_FORMAT_H
 #define PM_FORMAT_H

@@ -22,7 +22,7 @@
 //             held: at the end of the program, the thread that parted alone writes the clean close.
 //   PRIVATE   The same without lock and metadata: another process may own the heap.
 //   VOLATILE  The process never had a heap. Anonymous memory serves it.
-//   JOURNALED The heap is open and this process owns it. What it stores stays in the process until
+//   JOURNALED The heap is open and this process owns it. Its stores stay in the process until
 //             a commit brings all of it into the files at once (commit.h).
 //   BORROWED  The heap is clean, and other processes may have borrowed it, too. What the process
 //             stores stays in it and ends with it. New extents lie beyond the end of heap.0.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What the process that had the heap last had mapped outside of it, on media (outside.h). It is a
-// hint: a range whose check is wrong is ignored.
+// The mappings of the heap's last process outside of the heap, on media (outside.h). It is a hint:
+// a range whose check is wrong is ignored.
 #ifndef PM_OUTSIDE_FORMAT_H
 #define PM_OUTSIDE_FORMAT_H
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The only door to durability. What must survive a power failure is stored, then flushed here, then
-// drained here. Only then may anything be stored that depends on it. No other file knows what a
-// cache line flush is. The operations are a table, so that a test can put a recorder or a simulator
-// in their place.
+// The only door to durability. Data that must survive a power failure are stored, then flushed
+// here, then drained here. Only then may anything be stored that depends on it. No other file knows
+// what a cache line flush is. The operations are a table, so that a test can put a recorder or a
+// simulator in their place.
 //
 // Flush and drain mean what they mean in libpmem. We do not link libpmem: it loads ten more
 // libraries and adds about 1.5 ms to the start of every process.

@@ -13,7 +13,7 @@
 // in the log, slabs in headers and index tables. So each shard looks on media as the one shard of a
 // small heap does. In memory pages and slabs count from pm_base.
 //
-// What the allocator knows of a shard's extents is in pages/shard_extents.h.
+// pages/shard_extents.h has the allocator's knowledge of a shard's extents.
 #ifndef PM_SHARD_H
 #define PM_SHARD_H
 

@@ -71,7 +71,7 @@ bool pm_extent_has_room(struct pm_shard *s, uint64_t pages);
 // Whether the file system has room for everything that extents were promised and have not taken. A
 // page of theirs may then give its space back: it is promised to it again.
 bool pm_extent_may_promise(struct pm_shard *s);
-// What was asked for counts as active now, or was not given.
+// The extents that were asked for are active now, or were not given.
 void pm_extent_asked(struct pm_shard *s);
 // Carves `pages` aligned pages out of the free extent `index` and makes them active.
 uint32_t pm_extent_carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64_t align);

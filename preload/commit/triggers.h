@@ -10,8 +10,8 @@
 //   idle     The program is idle while each of its threads is in a call that waits. The thread
 //            `pmalloc-commit` then makes a commit (idle.h).
 //
-// What a call means by its name alone may be wrong for its file: a read of a plain file is no wait,
-// and nothing leaves the process by a write to one.
+// The name of a call alone may mislead, because its file decides: a read of a plain file is no
+// wait, and nothing leaves the process by a write to one.
 #ifndef PM_TRIGGERS_H
 #define PM_TRIGGERS_H
 

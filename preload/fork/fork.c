@@ -435,7 +435,7 @@ static void child_copy_then_take(struct pm_fork_gate *gate, struct pm_fork_gate_
     pm_heap_copy_part();
 }
 
-// What the program has done to pages unseen would be lost.
+// Changes that the program has made to pages unseen would be lost.
 static bool changes_mappings(void) {
     bool makes_heap = fork_state.plan == COPY || fork_state.plan == COPY_THEN_TAKE;
     return makes_heap ||

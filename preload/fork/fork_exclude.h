@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What is in the heap is kept from children that skip the handlers of a fork.
+// Children that skip the handlers of a fork do not get the heap's contents.
 #ifndef PM_FORK_EXCLUDE_H
 #define PM_FORK_EXCLUDE_H
 

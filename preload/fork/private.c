@@ -44,8 +44,8 @@ static bool add_one(uint64_t offset, uint64_t len) {
     return true;
 }
 
-// What the program has mapped over its blocks is no part of the heap: it stays as it is. Without
-// the locks that is not known.
+// A mapping that the program has made over its blocks is no part of the heap: it stays as it is.
+// Without the locks that is not known.
 static bool marks_known;
 
 // As pm_marks_free_of() for what is away.
@@ -229,9 +229,9 @@ static bool copy_all(void) {
     return good;
 }
 
-// What lies below the end of each shard is private now. The rest of its addresses become empty
-// memory. If that cannot be mapped, it is not used any more. `tables_whole`: nobody uses pages
-// after the end.
+// Memory below the end of each shard is private now. The rest of its addresses become empty memory.
+// If that cannot be mapped, it is not used any more. `tables_whole`: nobody uses pages after the
+// end.
 static void be_private(bool tables_whole) {
     int prot = tables_whole ? PROT_NONE : PROT_READ | PROT_WRITE;
     for (unsigned i = 0; i < pm_heap.shards; i++) {
@@ -306,7 +306,7 @@ static void free_gaps(void) {
 
 #define PIECE ((uint64_t)256 << 10)
 
-// What lies below the ends of the shards becomes writable at the first store to it.
+// Memory below the ends of the shards becomes writable at the first store to it.
 static struct sigaction before_fault;
 
 static bool open_around(uint64_t offset, uint64_t len) {

@@ -32,8 +32,8 @@ struct pm_private_run {
 // part.
 bool pm_private_enter(bool others);
 
-// The same at the end of the program. It takes effect at one instant for all bytes: what any thread
-// stores after that stays in this process. The caller has parted the process from the heap already
+// The same at the end of the program. It takes effect at one instant for all bytes: later stores of
+// any thread stay in this process. The caller has parted the process from the heap already
 // (pm_heap_become), and no thread stores meanwhile.
 //   known          pm_private_find() has found the runs
 //   tables_whole   the tables of extents can be read: the extent lock is held, or there is no other
@@ -56,7 +56,7 @@ const struct pm_private_run *pm_private_runs(unsigned *count);
 void pm_private_forget(void);
 
 // Finds the runs without mapping anything. The other process of a fork has its private mappings in
-// the same places. What lies in a cached extent is nobody's, unless `others`: another thread may
+// the same places. The bytes of a cached extent are nobody's, unless `others`: another thread may
 // take the extent out of its cache at any moment, without a lock. False: there are too many, or the
 // tables of extents are not whole.
 bool pm_private_find(bool others);

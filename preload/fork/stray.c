@@ -41,8 +41,8 @@
 
 // ---- parting ------------------------------------------------------------------------------------
 
-// Whether the two have one table of descriptors. What the kernel does not tell counts as shared: a
-// descriptor is then left open.
+// Whether the two have one table of descriptors. If the kernel does not tell, they are taken for
+// shared: a descriptor is then left open.
 static bool shares_descriptors(long parent) {
     return pm_bare_call(SYS_kcmp, pm_bare_call(SYS_getpid, 0, 0, 0, 0), parent, KCMP_FILES, 0) <= 0;
 }

@@ -11,8 +11,8 @@
 //   it asks the allocator for more   each slow path looks (cancel.h)
 //   it ends                          by exit(): the end of a program passes over who is no owner
 //
-// From there on it is as a child of fork() under PMALLOC_FORK=private. What it has then is what its
-// parent has at that moment, not what it had at the call: nobody has held the parent.
+// From there on it is as a child of fork() under PMALLOC_FORK=private. It has then the memory that
+// its parent has at that moment, not the memory of the call: nobody has held the parent.
 #ifndef PM_STRAY_H
 #define PM_STRAY_H
 

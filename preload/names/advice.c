@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Calls on mapped memory. What reaches into the heap goes to state/advice.h; all else goes to the
+// Calls on mapped memory. Calls that reach into the heap go to state/advice.h; all others go to the
 // kernel, as in libc. syscall() has these calls by their numbers (raw_calls.c).
 #include <errno.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static long done(long result) {
     return -1;
 }
 
-// What lies outside of the heap is put on record (media/outside.h). Nothing can be read where there
+// Mappings outside of the heap are put on record (media/outside.h). Nothing can be read where there
 // is no access.
 static long note(long result, size_t len, int access, int flags, int fd) {
     if ((unsigned long)result <= -ERRORS && access && pm_heap_on_media() &&

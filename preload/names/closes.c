@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What closes many descriptors at once. The heap's stay open (process/own_fds.h).
+// Calls that close many descriptors at once. The heap's descriptors stay open (process/own_fds.h).
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>

@@ -21,7 +21,7 @@
 #define SECCOMP_FILTER_FLAG_NEW_LISTENER (1ul << 3)
 #endif
 
-// What is no filter is left to the kernel, which refuses it.
+// The kernel gets anything that is no filter, and refuses it.
 static const struct sock_fprog *filter_at(unsigned long at) {
     const struct sock_fprog *filter = (const struct sock_fprog *)at;
     return filter && filter->filter && filter->len && filter->len <= BPF_MAXINSNS ? filter : NULL;

@@ -28,7 +28,7 @@ typedef const struct timespec *until;
 
 #define EVENTS(p, n) .memory = {{p, (size_t)(n) * sizeof *p}}
 #define ONE(p) .memory = {{p, p ? sizeof *p : 0}}
-// What the requests do is not looked at.
+// The requests themselves are not looked at.
 #define TELL .kind = PM_CALL_TELLS
 #define TELL_IF(n) .kind = n ? PM_CALL_TELLS : PM_CALL_OTHER
 

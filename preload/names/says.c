@@ -4,8 +4,8 @@
 // The calls of libc that tell another process something and do not sleep, by their names, for
 // PMALLOC_COMMIT=output (commit/triggers.h). Those that may sleep are in waits.c.
 //
-// A started program is told something by its arguments, its environment and its files. What it says
-// itself is of what was committed before. A fork comes to fork/fork.c, an exec to execs.c.
+// A started program is told something by its arguments, its environment and its files. Its own
+// output is about data that was committed before. A fork comes to fork/fork.c, an exec to execs.c.
 #include <aio.h>
 #include <dlfcn.h>
 #include <errno.h>

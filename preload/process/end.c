@@ -93,8 +93,8 @@ static bool hold_memory(bool on) {
     return pm_private_hold(on) && pm_roots_hold(on);
 }
 
-// Under PMALLOC_COMMIT memory is private already. What is to be kept takes a last commit. No new
-// mapping takes the place of an unwritable one here.
+// Under PMALLOC_COMMIT memory is private already. A last commit keeps the changes. No new mapping
+// takes the place of an unwritable one here.
 static bool part_journaled(bool tables_whole, bool alone) {
     if (tables_whole) // then it is not amid a step
         pm_beside_stop();

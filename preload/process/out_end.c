@@ -22,7 +22,7 @@ static void count_piece(uint64_t block, uint64_t size, uint64_t from, uint64_t t
         pm_out_count(&out, pm_heap_at(from), to - from, &h);
 }
 
-// What was never written is not read: on tmpfs that would take space.
+// Memory that was never written is not read: on tmpfs a read would take space.
 static void count_large(uint64_t block, uint64_t size) {
     struct pm_written known = {0};
     uint64_t at = block, len;

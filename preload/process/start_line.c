@@ -20,7 +20,7 @@
 #include "recovery/beside.h"
 #include "state/removed.h"
 
-// Appends as far as there is room. What does not fit is left out.
+// Appends as far as there is room. The rest is left out.
 __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
                                                       ...) {
     size_t len = strlen(text);

@@ -271,7 +271,7 @@ long pm_advice_mseal(void *at, size_t len, unsigned long flags) {
 
 // ---- mmap, munmap -------------------------------------------------------------------------------
 
-// What was asked of these pages before is over.
+// Earlier requests about these pages are over.
 static long note_away(uint64_t from, uint64_t to, enum pm_mark_kind kind) {
     if (pm_heap_state() == PM_HEAP_CLOSED)
         return 0;

@@ -138,8 +138,8 @@ static bool allocate_slab(int fd, uint32_t slab, uint64_t at) {
     return true;
 }
 
-// What the program has mapped over its blocks is no part of the heap. Nor is a page that cannot be
-// read: in the copy these are zeroes.
+// A mapping that the program has made over its blocks is no part of the heap. Nor is a page that
+// cannot be read: in the copy these are zeroes.
 static bool write_pages(int fd, const char *from, uint64_t len, uint64_t at) {
     bool good = true;
     if (pm_careful_may_load(from, len))

@@ -144,8 +144,8 @@ static int copy_all(const struct source *s, struct copy *c, struct pm_error *err
 // The image of one instant is taken, in memory, and copied. So each block is written once, however
 // busy the program is.
 //
-// What is too large for that is copied while the program runs. Then the image is taken, and what it
-// has that the copy has not is copied, too.
+// A heap that is too large for that is copied while the program runs. Then the image is taken, and
+// what it has that the copy has not is copied, too.
 
 // What was copied, as if it were a backup.
 static bool take_over(const struct record *record, struct kept *kept) {

@@ -280,7 +280,8 @@ static void begin_anew(void) {
     see_all();
 }
 
-// While the program runs. What is seen may be torn; it counts as written and is seen again.
+// While the program runs. A block that is seen may be torn; it is recorded as stored to, and seen
+// again.
 static void look_ahead(bool equal) {
     uint64_t before = UINT64_MAX;
     if (!equal)

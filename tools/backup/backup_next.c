@@ -154,7 +154,7 @@ static int write_increment(struct writer *w, struct pm_error *err) {
     memcpy(head.uuid, w->target->kept.uuid, sizeof head.uuid);
     w->to = w->at + pm_backup_align(index);
     w->round->written += index + sizeof(uint64_t); // the magic number is written twice
-    // What an interrupted round has left goes first: nothing but zeroes may follow.
+    // The bytes of an interrupted round go first: nothing but zeroes may follow.
     if (!pm_os_file_size(w->to + w->record->blocks * PM_BACKUP_BLOCK) ||
         ftruncate(w->fd, (off_t)w->at) != 0 || ftruncate(w->fd, (off_t)w->to) != 0 ||
         !record_write(w->record, w->fd, w->at, &head))
@@ -198,8 +198,8 @@ static bool commit_again(const struct target *t, uint64_t *written) {
     return good;
 }
 
-// The last steps of the round before, in their order: names, magic number, ledger. What was written
-// before these was synced by the round that wrote it, or they would not be there.
+// The last steps of the round before, in their order: names, magic number, ledger. The bytes
+// written before these were synced by the round that wrote them, or the steps would not be there.
 static int settle(const struct target *t, uint64_t *written, struct pm_error *err) {
     const struct kept *kept = &t->kept;
     if (fsync(t->fd) != 0 || !target_sync_parent(t))

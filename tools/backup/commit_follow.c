@@ -78,7 +78,7 @@ static bool reach(size_t row, uint64_t blocks) {
     return true;
 }
 
-// What lies beyond a file's new length reads as zeroes when the file is longer again.
+// Bytes beyond a file's new length read as zeroes when the file is longer again.
 static bool note(const struct pm_journal_entry *e) {
     size_t row = row_of(e);
     uint64_t block = e->first, end = e->first + e->pages;

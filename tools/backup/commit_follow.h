@@ -13,8 +13,8 @@
 
 #include "media/heap_files.h"
 
-// From here on the commits of the heap that is open are followed. What the last one wrote counts as
-// changed. The files are measured after that.
+// From here on the commits of the heap that is open are followed. The blocks that the last one
+// wrote are taken for changed. The files are measured after that.
 void follow_begin(void);
 // The same once more, after commits were missed: what the files have is to be read again then.
 void follow_again(void);

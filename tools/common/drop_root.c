@@ -36,7 +36,7 @@ static struct dropping look_at_drop(const char *name) {
 }
 
 // A root that is dropped once stays under another name, so little is asked: without the last one no
-// program finds anything. What is dropped twice is lost.
+// program finds anything. A root that is dropped twice is lost.
 bool drop_root_may(const char *heap, const char *name, bool yes, const struct pm_recovery *found) {
     struct dropping d = look_at_drop(name);
     char count[32], size[32];

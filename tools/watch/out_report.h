@@ -11,7 +11,7 @@
 // Of the open heap, which was marked.
 int out_of_heap(const char *heap, bool json);
 // Of a process. Its threads are stopped meanwhile, and go on as if nothing had been. Nothing is
-// written. What it says is printed when they go on.
+// written. The report is printed when they go on.
 int out_of_process(pid_t pid, bool json);
 
 #endif

@@ -2,11 +2,11 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Room on the medium for the next commit. Under PMALLOC_COMMIT a page that has changed needs room
-// twice: in its file, and in the journal. What the heap grows by takes the first at once. If it
-// took the second as well, no commit could be made any more. So the heap grows only as long as the
-// journal has room for a commit of all its pages, or of somewhat more than PMALLOC_COMMIT_PAGES, or
-// an eighth of the medium (64 MiB at least), if one of these is less. Then requests fail, and
-// commits go on.
+// twice: in its file, and in the journal. The heap's growth takes the first at once. If it took the
+// second as well, no commit could be made any more. So the heap grows only as long as the journal
+// has room for a commit of all its pages, or of somewhat more than PMALLOC_COMMIT_PAGES, or an
+// eighth of the medium (64 MiB at least), if one of these is less. Then requests fail, and commits
+// go on.
 //
 //   the medium   | the heap's files | other files | the journal |           free           |
 //                                                  <-- at least what a commit may write -->

@@ -12,7 +12,7 @@ uint32_t pm_layout_crc(const struct pm_layout *layout) {
     return pm_crc32c(0, layout, offsetof(struct pm_layout, crc));
 }
 
-// What is not a shard's lies on the first medium.
+// Files that are not a shard's lie on the first medium.
 static bool may_have(const struct pm_layout *layout, unsigned part) {
     return layout->place.number == 0 || part >= PM_JOURNAL_DATA;
 }

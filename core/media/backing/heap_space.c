@@ -137,7 +137,7 @@ bool pm_file_back_with_space(struct pm_file *file, uint64_t offset, uint64_t len
     return pm_file_ready(file) && back_with_space(file, offset, len);
 }
 
-// What a failed sync reports need not be this page: it may be anything of the file.
+// A failed sync need not report this page: it may report any other of the file.
 static bool is_durable(bool synced, const char *call) {
     if (synced || pm_persist_forbidden(call))
         return true;
@@ -254,7 +254,7 @@ static bool set_journaled_length(struct pm_shard *s, uint64_t bytes) {
     return true;
 }
 
-// That of a part never falls: so what lies beyond it was never in use.
+// A part's length never falls: so bytes beyond it were never in use.
 static bool set_part_length(struct pm_shard *s, uint64_t bytes) {
     bool good = bytes > s->frontier && pm_os_address_space(bytes) && grow_slabs(s, bytes) &&
                 pm_fixed_set_length(&s->data, bytes);

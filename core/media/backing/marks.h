@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Marks: what the program has asked of pages of its own blocks, by mprotect, madvise and mseal, and
-// what the kernel does not keep for us. A mapping of the heap may be replaced: by a commit, in a
+// Marks: the program's requests about pages of its own blocks, by mprotect, madvise and mseal,
+// which the kernel does not keep for us. A mapping of the heap may be replaced: by a commit, in a
 // forked child, at the end of the program. The new one then gets what the old one had. Some marks
 // the kernel cannot have at all on a shared file. A large block takes its marks with it when it is
 // freed, as one that goes back to the kernel does: so volatile memory has them, too.

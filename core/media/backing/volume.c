@@ -252,9 +252,9 @@ static int check_empty(int fd, const struct pm_volume *wanted, const char *path,
 
 static bool durable(int fd) { return !pm_persist_syncs() || fsync(fd) == 0; }
 
-// The file is there and durable before the link to its directory, and so is the directory's name.
-// What is there is written again: the process that wrote it may have been killed before its sync,
-// or that sync has failed, and a later one would not write it.
+// The file is there and durable before the link to its directory, and so is the directory's name. A
+// file that is there is written again: the process that wrote it may have been killed before its
+// sync, or that sync has failed, and a later one would not write it.
 static bool write_volume(int dir, const char *path, const struct pm_volume *v) {
     int fd = openat(dir, FILE_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool good = fd >= 0 && pm_os_write_all(fd, v, sizeof *v, 0) && durable(fd);

@@ -19,7 +19,7 @@
 
 #define PM_VOLUMES 8u // at most, with the first
 
-// Of DIR[:DIR...] the length of the first DIR. What exists under the whole text is one: a
+// The length of the first DIR in DIR[:DIR...]. What exists under the whole text is one: a
 // directory, or a fixed medium (fixed.h).
 size_t pm_volume_first(const char *text);
 // Whether each further name is one of a directory: with a slash. PM_USAGE: not, and `err` says why.

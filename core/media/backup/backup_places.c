@@ -34,7 +34,7 @@ static void use(struct pm_backup_places *p, uint64_t block) {
     p->used = p->used > block ? p->used : block + 1;
 }
 
-// What lies beyond is lost, whatever the length becomes later. For blocks in the file, p->cut has
+// Bytes beyond it are lost, whatever the length becomes later. For blocks in the file, p->cut has
 // it.
 static void cut(struct pm_backup_places *p, uint64_t length) {
     uint64_t last = length / PM_BACKUP_BLOCK, rest = length & BYTES;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Where the blocks of a file of a backup lie, as its increments say: what folding makes of them,
-// before it does.
+// Where the blocks of a file of a backup lie, as its increments say: what folding would make of
+// them.
 #ifndef PM_BACKUP_PLACES_H
 #define PM_BACKUP_PLACES_H
 
@@ -40,8 +40,8 @@ struct pm_backup_place pm_backup_place(const struct pm_backup_places *p, uint64_
 bool pm_backup_stands(const struct pm_backup_places *p, uint64_t block);
 void pm_backup_forget(struct pm_backup_places *p);
 
-// Reads the block at `at`. What the place or the file does not have becomes zeroes. How many bytes
-// the file had; -1: errno.
+// Reads the block at `at`. Bytes that the place or the file does not have become zeroes. Returns
+// how many bytes the file had; -1: errno.
 ssize_t pm_backup_read_block(int fd, uint64_t at, struct pm_backup_place place,
                              char out[PM_BACKUP_BLOCK]);
 

@@ -49,7 +49,7 @@ static struct root {
 } roots[PM_ROOT_MAX];
 static unsigned root_count;
 
-// What is being looked through.
+// The file that is being looked through.
 static struct looking {
     unsigned file;
     char *start;      // where the file's first byte would be
@@ -158,7 +158,7 @@ static void look_at_part(char *at, size_t len) {
     }
 }
 
-// What the program has mapped over its blocks is no part of the heap.
+// A mapping that the program has made over its blocks is no part of the heap.
 static void look_at_run(char *at, size_t len, void *arg) {
     (void)arg;
     uint64_t offset = pm_heap_offset(at), end = offset + len;

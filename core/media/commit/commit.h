@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Commits (PMALLOC_COMMIT): what the process has stored reaches the heap's files all at once, as of
-// one instant. All files are mapped private (PM_HEAP_JOURNALED), so between commits they stay as
-// the last commit left them.
+// Commits (PMALLOC_COMMIT): all stores of the process up to one instant reach the heap's files at
+// once. All files are mapped private (PM_HEAP_JOURNALED), so between commits they stay as the last
+// commit left them.
 //
 //   pm_commit_take     at the instant: no other thread stores anything. Finds the pages that the
 //                      process has copied, and writes those that differ from the files to the
@@ -72,7 +72,7 @@ void pm_commit_cut(void);
 extern _Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
 // About how many pages the process has copied now, while it runs.
 uint64_t pm_commit_copied(void);
-// What the last one has cost that was taken. Changes with the caller's lock.
+// The cost of the last commit that was taken. Changes with the caller's lock.
 extern struct pm_commit_cost pm_commit_last;
 
 #endif

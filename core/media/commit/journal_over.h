@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// A heap that is only looked at (PM_OPEN_READONLY), and whose journal has commits that the files
-// do not have yet. The look is at what a recovery would make of the files: what the commits say is
-// laid over private mappings of them, in order. No file changes.
+// A heap that is only looked at (PM_OPEN_READONLY), and whose journal has commits that the files do
+// not have yet. The look is at what a recovery would make of the files: the commits' pages are laid
+// over private mappings of them, in order. No file changes.
 //
 //   pm_journal_over_super   before anything in the superblock is trusted
 //   pm_journal_over_sizes   when the files are open: pm_file.size becomes the length that they

@@ -73,7 +73,7 @@ static size_t whole_pages(const struct pm_file *f) {
     return (f->size + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1);
 }
 
-// What is copied is synced, and has no journal.
+// The copied heap is synced, and has no journal.
 static void forget_journal(struct pm_super_file *super) {
     super->state.doubt = 0;
     super->state.applied = 0;

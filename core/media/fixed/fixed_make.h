@@ -35,7 +35,7 @@ struct pm_fixed_wish {
 int pm_fixed_make(const char *const path[], unsigned count, const struct pm_fixed_wish *wish,
                   struct pm_fixed_made *made, struct pm_error *err);
 // The medium at `path`, whose heap no process has open, is used in all of the file or device, or in
-// its first `size` bytes. What is new must be zeroes, unless the heap does not count on it; with
+// its first `size` bytes. The new bytes must be zeroes, unless the heap does not rely on that; with
 // `force` it is zeroed. An interruption leaves the heap as it was.
 int pm_fixed_grow(const char *path, uint64_t size, bool force, struct pm_fixed_made *made,
                   struct pm_error *err);

@@ -29,7 +29,7 @@ int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *e
 // Whether the bytes are zeroes. If they are, they are durable when this returns.
 int pm_target_make_zeroes(const struct pm_fixed_target *t, uint64_t from, uint64_t to,
                           struct pm_error *err);
-// What was stored there reaches the medium. False, with errno.
+// All stores there reach the medium. False, with errno.
 bool pm_target_sync(const struct pm_fixed_target *t, const void *at, size_t len);
 // The path, what was tried, and errno.
 int pm_target_failed(const struct pm_fixed_target *t, const char *what, struct pm_error *err);

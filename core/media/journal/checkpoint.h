@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // How the commits of the open heap reach its files for good. A commit in force is written to the
-// files, which are not synced; what it says is durable in the journal. A checkpoint syncs them. It
-// is made when the journal is long, before it is cut or retired, and before its space is needed.
+// files, which are not synced; the commit is durable in the journal. A checkpoint syncs them. It is
+// made when the journal is long, before it is cut or retired, and before its space is needed.
 //
 //   journal   |<-- the lap ------------->|<-- zeroes: room for the next ones -->|
 //              commit  commit  ... commit
@@ -25,8 +25,8 @@ extern uint64_t pm_checkpoint_lap;
 // The journal keeps its space for the next lap, up to this many bytes.
 extern uint64_t pm_checkpoint_kept;
 
-// What the superblock's file has as pm_state.applied and pm_state.lap. Memory must have the same
-// before the next commit is taken, or that would bring an old number into the file.
+// The values of pm_state.applied and pm_state.lap in the superblock's file. Memory must have the
+// same before the next commit is taken, or that would bring an old number into the file.
 extern uint64_t pm_checkpoint_applied;
 extern uint32_t pm_checkpoint_mark;
 

@@ -38,7 +38,8 @@ static inline unsigned pm_journal_file(enum pm_journal_member member, unsigned s
 
 #define PM_JOURNAL_ENDS ENODATA
 
-// What it does with files; false and errno where that fails. The simulators have ones of their own.
+// The calls that the journal makes on files; false and errno where one fails. The simulators have
+// their own.
 struct pm_journal_io {
     bool (*write)(unsigned file, const void *from, size_t len, uint64_t at);
     // PM_JOURNAL_ENDS: the file ends before that. Any other errno says nothing of what is there.

@@ -63,8 +63,8 @@ static bool is_disk(int fd) {
     return !pm_persist_probe(fd, &here) || here != PM_DURABLE_NONE;
 }
 
-// The files of a new heap, but the superblock. What is written is synced by the descriptor that
-// wrote it: syncfs(), which comes later, says nothing of it on kernels before 5.8.
+// The files of a new heap, but the superblock. The file is synced by the descriptor that wrote it:
+// syncfs(), which comes later, says nothing of it on kernels before 5.8.
 static int make_empty(const struct pm_superblock *super, struct pm_error *err) {
     bool syncs = !pm_heap.nameless && is_disk(pm_heap.dir_fd);
     for (size_t i = 0; i < PM_FIRST_FILES; i++) {

@@ -215,9 +215,9 @@ static int check_layers(bool clean, struct pm_error *err) {
                    pm_heap.dir, PM_BACKUP_SUPERBLOCK, pm_heap.dir);
 }
 
-// The journal comes before all else: what it has takes the place of what the files have. But that
-// of another build's heap, or of a copy, is not touched. A page that is torn does not say which
-// build made it.
+// The journal comes before all else: its pages take the place of the files' pages. But that of
+// another build's heap, or of a copy, is not touched. A page that is torn does not say which build
+// made it.
 static int first_step(enum pm_open_mode mode, struct pm_error *err) {
     const struct pm_superblock *super = &pm_heap.super->super;
     if (pm_superblock_is_whole(super) && pm_superblock_check(super, pm_heap.dir, err) != PM_OK)
