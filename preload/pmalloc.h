@@ -16,15 +16,14 @@ extern "C" {
 
 #define PMALLOC_ROOT_SLOTS 512
 
-// Stores `p` in root slot `slot`. What `p` reaches survives the process. The store is one atomic
-// store of 8 bytes and durable on return, so a crash leaves the old pointer or the new one. `p` is
-// not checked: what is not in the heap, as the blocks of another malloc, does not survive. NULL
+// Stores `p` in root slot `slot`. The blocks that `p` reaches survive the process. The store is one
+// atomic store of 8 bytes and durable on return, so a crash leaves the old pointer or the new one.
+// `p` is not checked: a block outside of the heap, such as another malloc's, does not survive. NULL
 // empties the slot. Returns 0, or -1 with errno EINVAL (no such slot, or not an address of 48 bits)
 // or ENOTSUP (the heap is volatile). Under PMALLOC_OPEN=private it is for this process alone. The
 // first root gives a heap without a name (docs/operations.md) its directory. If that cannot be
 // made, errno says why, and nothing has changed: EDEADLK in a signal handler that interrupts the
-// allocator, EPERM if the program has changed its user.
-// Thread-safe.
+// allocator, EPERM if the program has changed its user. Thread-safe.
 int pmalloc_set_root(unsigned slot, void *p);
 // The pointer in `slot`. NULL if the slot is empty or out of range, or if the heap is volatile.
 // Thread-safe.
@@ -36,8 +35,8 @@ int pmalloc_is_persistent(void);
 const char *pmalloc_heap_path(void);
 // A number that grows with each opening of the heap for writing, so no earlier process had it. 0
 // when the heap is volatile. A forked child keeps the number of its parent. Use it for locks of
-// your own: store it in the lock when you take the lock, and treat a lock that holds another number
-// as free.
+// your own: store it in the lock when you take the lock, and treat a lock with another number as
+// free.
 uint64_t pmalloc_generation(void);
 // Makes a commit: on return a kill or a power failure goes back to this instant, or to a later
 // commit. Needs PMALLOC_COMMIT. Returns 0, or -1 with errno: ENOTSUP without PMALLOC_COMMIT, ENOSPC
@@ -45,14 +44,14 @@ uint64_t pmalloc_generation(void);
 // stands, and the call may be repeated. Thread-safe; waits for a commit that is being made.
 int pmalloc_commit(void);
 // Under PMALLOC_COLLECT=api a start keeps every block that was allocated, reachable or not, until
-// this call frees those that nothing reaches. So the program may first finish what a log of its own
-// says, with pointers that only the log has, in whatever form. Alive are what root slots, captured
-// roots and all blocks allocated since the start reach, and what is reached from there. A block
-// that is older than the start, and that only registers, stacks or variables which are no roots
-// point to, is freed. Call it while no other thread allocates or frees. The second call does
-// nothing. Returns 0, or -1 with errno, and nothing has been freed: ENOTSUP without
-// PMALLOC_COLLECT=api, on a volatile or private heap, and under PMALLOC_COMMIT; ENOMEM if there is
-// no memory to mark with; EDEADLK in a signal handler.
+// this call frees the blocks that nothing reaches. So the program may first replay a log of its
+// own, with pointers that only the log has, in whatever form. A block is alive if root slots,
+// captured roots or blocks allocated since the start reach it, directly or over other blocks. An
+// older block to which only registers, stacks or variables that are no roots point is freed. Call
+// it while no other thread allocates or frees. The second call does nothing. Returns 0, or -1 with
+// errno, and nothing has been freed: ENOTSUP without PMALLOC_COLLECT=api, on a volatile or private
+// heap, and under PMALLOC_COMMIT; ENOMEM if there is no memory to mark with; EDEADLK in a signal
+// handler.
 int pmalloc_collect(void);
 // "MAJOR.MINOR.PATCH"
 const char *pmalloc_version(void);
@@ -63,8 +62,8 @@ const char *pmalloc_version(void);
 
 // Opens the heap at `path`, as PMALLOC_HEAP names one; makes it if it is missing and its parent
 // exists. Once it returns, malloc() and the functions of this header use it. A program that was
-// linked with this name gets no heap at its start. What it allocates before the call is volatile,
-// stays valid, and can be freed as ever. There is room for 32 MiB of it, freed blocks are seldom
+// linked with this name gets no heap at its start. Its blocks from before the call are volatile,
+// stay valid, and can be freed as ever. There is room for 32 MiB of them, freed blocks are seldom
 // reused, and a block may have 8 MiB. The other functions of this header may come before the call,
 // too: their blocks are volatile and have no flags, and there are no root slots. Whoever looks the
 // name up with dlsym() calls it before any other function of this header.
@@ -79,15 +78,15 @@ const char *pmalloc_version(void);
 // EBUSY (another process has the heap; this one has or had a heap; or it is on volatile memory
 // already, because it has allocated too much), ENOTSUP (captured roots; another build's heap; the
 // user keeps this program without a heap), EIO (the heap is damaged), EDEADLK (in a signal handler
-// that interrupts the allocator), and those of the file system.
+// that interrupts the allocator), and errors of the file system.
 int pmalloc_open(const char *path, unsigned flags);
 // Ends what pmalloc_open() began, as the end of the program would: the heap is clean and durable,
 // and other processes may open it. A heap without roots is emptied. The blocks stay where they are,
-// as private copies: what is stored there from now on is lost with the process, and so is what
-// malloc() gives. Each page of the heap that is in use is copied. Returns 0, or -1 with errno and
-// nothing has changed: EINVAL (no heap is open by pmalloc_open(), or this process is a forked child
-// without it), EBUSY (another thread runs), EDEADLK (in a signal handler),
-// EPERM (a seccomp filter forbids what it takes).
+// as private copies: later stores there are lost with the process, and so are the blocks that
+// malloc() gives from then on. Each page of the heap that is in use is copied. Returns 0, or -1
+// with errno and nothing has changed: EINVAL (no heap is open by pmalloc_open(), or this process is
+// a forked child without it), EBUSY (another thread runs), EDEADLK (in a signal handler), EPERM (a
+// seccomp filter forbids a call that it needs).
 int pmalloc_close(void);
 
 // ---- persistent data structures (docs/structures.md) --------------------------------------------
@@ -124,10 +123,10 @@ typedef struct pmalloc_op {
 // for pointers in it. Versions of PMAlloc from before this flag refuse a heap with such blocks.
 #define PMALLOC_POINTER_FREE 4u
 // The block is alive until it is freed, whatever points to it: for programs that keep offsets, or
-// pointers with tags in their high bits, or combined by XOR. What it points to with plain pointers
-// is alive, too. Media say that it is allocated: each allocation and each free flushes a line,
-// unless a publish does it. A block that was reserved is free after a crash before the publish. A
-// heap that has had such a block counts as one with roots from then on.
+// pointers with tags in their high bits, or combined by XOR. A block to which it points with a
+// plain pointer is alive, too. Media say that it is allocated: each allocation and each free
+// flushes a line, unless a publish does it. A block that was reserved is free after a crash before
+// the publish. A heap that has had such a block is treated as one with roots from then on.
 #define PMALLOC_PINNED 8u
 
 // A block as malloc() gives it, with flags. `align` is a power of two; 0: as malloc. NULL with
@@ -152,11 +151,11 @@ int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p);
 // stores.
 void pmalloc_defer_free(pmalloc_op *op, void *p);
 // Makes the changes of the `n` elements: all or none, durable on return. Then the elements are
-// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element that is none, or about
-// a block that is not allocated; too many stores; a store to what is neither in the heap nor a
-// captured root; a line on standard error says which), ENOSPC or another one of the file system (no
-// space for the lanes, which a heap gets at its first publish of more than one store), EDEADLK (in
-// a signal handler).
+// empty. Returns 0, or -1 and nothing has changed: errno EINVAL (an element was not filled in; its
+// block is not allocated; there are too many stores; a store's target is outside heap and captured
+// roots; a line on standard error says which), ENOSPC or another one of the file system (no space
+// for the lanes, which a heap gets at its first publish of more than one store), EDEADLK (in a
+// signal handler).
 int pmalloc_publish(pmalloc_op *op, size_t n);
 // Frees the blocks that the elements have reserved, and does nothing else. Then they are empty.
 void pmalloc_cancel(pmalloc_op *op, size_t n);
@@ -165,8 +164,8 @@ void pmalloc_cancel(pmalloc_op *op, size_t n);
 // or in a captured root. They return the block that is stored there, or NULL with errno ENOMEM or
 // EINVAL, and then nothing has changed.
 //
-// The block's bytes are those of malloc(): the pointer is durable, what the caller puts into the
-// block afterwards is not, until it calls pmalloc_persist().
+// The block's bytes are as malloc() leaves them. The pointer is durable; later stores of the caller
+// to the block are durable when it has called pmalloc_persist().
 void *pmalloc_malloc_to(void *where, size_t size);
 // The block's bytes are durable zeroes.
 void *pmalloc_calloc_to(void *where, size_t count, size_t size);
@@ -191,7 +190,7 @@ int pmalloc_needs_flush(void);
 // as ever. Else the block stays as it is, and the caller of free() notices nothing: `taker` frees
 // it later with pmalloc_free_now(), for which it is not asked. So a transaction library postpones
 // frees until its transaction is durable. A crash meanwhile loses nothing: the collector finds the
-// block if nothing reaches it. Not asked about: frees of a publish and of a cancel, and those of
+// block if nothing reaches it. It is not asked about frees of a publish or a cancel, or frees of
 // signal handlers that interrupt the allocator. Set it before the program starts threads. Each free
 // then takes a slower path. NULL ends it.
 void pmalloc_set_free_callback(int (*taker)(void *p));
@@ -199,8 +198,8 @@ void pmalloc_free_now(void *p);
 
 // Calls `fn` for every allocated block of the heap, in any order, with the bytes that it has room
 // for and the flags that stay with it (POINTER_FREE, PINNED). A block in a thread's cache is not
-// allocated. Ends when `fn` returns something else than 0, and returns that. `fn` may free the
-// block that it is given, and allocates nothing. No other thread may allocate or free meanwhile.
+// allocated. Ends when `fn` returns another value than 0, and returns that. `fn` may free the block
+// that it is given, and allocates nothing. No other thread may allocate or free meanwhile.
 typedef int pmalloc_walk_fn(void *p, size_t size, unsigned flags, void *arg);
 int pmalloc_walk(pmalloc_walk_fn *fn, void *arg);
 

@@ -28,7 +28,7 @@
 
 typedef void pm_handler(int number, siginfo_t *info, void *context);
 
-// How many signals this thread has heard: of PMAlloc's own, and those of the program's.
+// How many signals this thread has heard: PMAlloc's own, and the program's.
 struct pm_heard {
     uint32_t ours, others;
 };

@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The threads of the program by our own record, for where /proc cannot list them. The first thread
-// and those of pthread_create() and thrd_create() are in it. Those that libc makes for itself
-// (timers, getaddrinfo_a) are not, and neither are those of a bare clone().
+// and threads of pthread_create() and thrd_create() are in it. Threads that libc makes for itself
+// (timers, getaddrinfo_a), and threads of a bare clone(), are not.
 //
 // A slot is claimed before the thread is made, and has its id from the thread itself, before it
 // runs anything of the program's. Nobody takes the id out at the thread's end: destructors run

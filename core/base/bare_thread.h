@@ -6,8 +6,8 @@
 // it, also libc's internal ones, so no handler of the program ever runs there. libc does not count
 // it: pthread_exit() of the program's last thread ends the process all the same.
 //
-// Without thread-local storage of its own it has that of the thread that makes it. Then it must
-// call no function of libc, not even the wrappers of system calls, which store to errno.
+// Without thread-local storage of its own it uses its maker's. Then it must call no function of
+// libc, not even the wrappers of system calls, which store to errno.
 #ifndef PM_BARE_THREAD_H
 #define PM_BARE_THREAD_H
 

@@ -7,7 +7,8 @@
 //   realloc   [ used by the block .... | room                    ] next extent
 //
 // Room is of the block's own extent and entry. It takes addresses alone: its pages have no space,
-// and are promised it as those of any huge block. A request that would fail takes all room back.
+// and are promised it as the pages of any huge block are. A request that would fail takes all room
+// back.
 #ifndef PM_ROOM_H
 #define PM_ROOM_H
 

@@ -89,7 +89,7 @@ static inline struct pm_shard *pm_shard_of_slab(uint32_t slab) {
     return &pm_heap.shard[slab >> (PM_SHARD_SHIFT - PM_SLAB_SHIFT)];
 }
 
-// The first rows of pm_heap_files: those of the shards that there are.
+// The first rows of pm_heap_files: the rows of the shards that there are.
 static inline size_t pm_heap_file_count(void) {
     return PM_FIRST_FILES + PM_SHARD_FILES * (pm_heap.shards - 1u);
 }

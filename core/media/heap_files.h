@@ -65,7 +65,7 @@ enum pm_file_holds {
     X(new_super, "superblock.new", PM_FILE_NOTHING, false, false, 0, 0)                            \
     X(journal, "journal", PM_FILE_NOTHING, false, false, PM_INCOMPAT_JOURNAL, 0)
 
-// The files of the other shards follow those of every heap.
+// The files of the other shards follow the files of every heap.
 #define PM_MORE_FILES_TABLE(SHARD)                                                                 \
     PM_SHARD_FILE_TABLE(SHARD, 1)                                                                  \
     PM_SHARD_FILE_TABLE(SHARD, 2)                                                                  \

@@ -75,7 +75,7 @@ static inline void pm_col_set(const void *p, unsigned kind) {
         (uint8_t)(kind | PM_COL_OWNED | (pm_col_kinds[kind].mortal ? PM_COL_MORTAL : 0));
 }
 
-// The block around `p`, which may point into it. `size`: what it has room for.
+// The block around `p`, which may point into it. `size`: how many bytes it has room for.
 struct pm_col_block {
     char *base;
     size_t size;

@@ -37,7 +37,7 @@ static void run(void) {
     task(atomic_fetch_add_explicit(&next, 1, memory_order_relaxed));
 }
 
-// What is stored before the thread is made, it sees.
+// It sees all stores from before it was made.
 bool pm_helper_start(unsigned number, void (*work)(unsigned number)) {
     const void *used[] = {&pm_locks_held};
     if (number > PM_HELPERS || atomic_load_explicit(&pm_helpers_forbidden, memory_order_relaxed) ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What the two live markers (live_mark, trace) do alike while the program is held: from a word to
+// Code that the two live markers (live_mark, trace) share while the program is held: from a word to
 // the block around it, and over long ranges in steps. They differ in what a mark is, and in which
 // words of a block count.
 //

@@ -92,7 +92,7 @@ struct pm_sweep_sum pm_sweep_list(bool kill) {
 
 static bool is_dead(uint8_t byte) { return (byte & PM_COL_STATE) == PM_COL_DEAD; }
 
-// What the program is asked may free or mark other dead blocks. One that it does not let go is as
+// A callback of the program's may free or mark other dead blocks. One that it does not let go is as
 // a new one.
 static uint64_t release_one(uint64_t offset, pm_sweep_fn *release) {
     uint8_t *at = pm_col_of(offset), byte = *at;

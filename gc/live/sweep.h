@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// After the marking: what has no mark is dead, and is freed piece by piece while the program runs.
+// After the marking: a block without a mark is dead, and is freed piece by piece while the program
+// runs.
 #ifndef PM_SWEEP_H
 #define PM_SWEEP_H
 
@@ -17,7 +18,7 @@ struct pm_sweep_sum {
 
 // Reserves memory. The world stands still, here and in the next.
 bool pm_sweep_begin(void);
-// What has no mark becomes dead, if `kill`. Else it is as if nothing had been marked.
+// Blocks without a mark become dead, if `kill`. Else it is as if nothing had been marked.
 struct pm_sweep_sum pm_sweep_list(bool kill);
 // The world runs; one thread at a time. Frees dead blocks, at least `bytes` of them; UINT64_MAX:
 // all. The program may be asked first (collectable.h). `release` is called for each; its byte is 0

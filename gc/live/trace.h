@@ -41,8 +41,8 @@ extern pm_trace_proc *pm_trace_procs[PM_TRACE_PROCS];
 extern unsigned pm_trace_wanted;
 // Reserves memory, at the first call. Indexes the large blocks.
 int pm_trace_begin(struct pm_error *err);
-// The blocks of malloc() and those that are uncollectable are roots. So is what those of kinds
-// point to that hold it, dead or alive (collectable.h).
+// The blocks of malloc() and uncollectable blocks are roots. So is what those of kinds point to
+// that hold it, dead or alive (collectable.h).
 void pm_trace_explicit(void);
 // Marks what the aligned words of [from, from + len) point to.
 void pm_trace_range(const void *from, size_t len);

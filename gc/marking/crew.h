@@ -2,9 +2,9 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // A crew of markers: who scans what, and when everything is scanned. It knows ranges of bytes and
-// nothing else. What a mark is, and what a range has, is known to whoever leads the crew:
-// recovery/mark (bits of slabs), live/trace (bytes of collectable blocks), live/live_mark (tags).
-// bdwgc's parallel marker works in the same way:
+// nothing else. The crew's leader knows what a mark is, and what a range has: recovery/mark (bits
+// of slabs), live/trace (bytes of collectable blocks), live/live_mark (tags). bdwgc's parallel
+// marker works in the same way:
 //
 //   1 Each marker owns a bounded stack of ranges that are marked but not scanned.
 //   2 The leader's `scan` looks at a range. What it marks there it pushes.
@@ -17,8 +17,8 @@
 //     prefetched.
 //
 // Memory order: everything is relaxed. The data that is scanned is not being written, so a mark
-// orders nothing. What markers give each other passes through the pool under its lock. What they
-// leave at the end (notes, counts) is read after they have been joined.
+// orders nothing. Ranges that markers give each other pass through the pool under its lock. What
+// they leave at the end (notes, counts) is read after they have been joined.
 #ifndef PM_CREW_H
 #define PM_CREW_H
 

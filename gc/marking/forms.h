@@ -16,8 +16,8 @@
 //   before     an address before the block, by no more than the block is long (behind.h)
 //   masked     what GC_set_pointer_mask() and GC_set_pointer_shift() have said
 //
-// What the program used last is on record in the heap, so that a recovery without the program sees
-// the same pointers.
+// The forms that the program used last are on record in the heap, so that a recovery without the
+// program sees the same pointers.
 #ifndef PM_FORMS_H
 #define PM_FORMS_H
 

@@ -11,7 +11,7 @@
 // Why this is safe: each old address that the program can ever have is reachable in T0. At the
 // start the program has no old address but through the roots. A load yields one either from a word
 // that has not changed since T0, in a block that T0 reaches; or from a word into which the program
-// stored an address that it had already. So what is not marked is garbage, whatever the program
+// stored an address that it had already. So a block without a mark is garbage, whatever the program
 // does meanwhile. And it is still there: nobody can free it, so its slab or extent is what it was.
 // New blocks are not swept: they lie in blocks that were freed, which are marked; or in extents
 // that T0 does not have.

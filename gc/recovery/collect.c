@@ -65,7 +65,7 @@ static void forget_new(uint32_t extent, void *unused) {
 
 static void only_map(const struct pm_root_bytes *root, void *unused) { (void)root, (void)unused; }
 
-// pm_mark_begin() clears the free bits. So what can fail is tried before.
+// pm_mark_begin() clears the free bits. So steps that can fail come before.
 static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct pm_error *err) {
     int status = pm_roots_each(only_map, NULL, err);
     if (status == PM_OK)

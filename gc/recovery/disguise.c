@@ -34,7 +34,7 @@ static struct group groups[GROUPS];
 static uint16_t used[GROUPS]; // their numbers
 static uint32_t used_count;
 
-// A structure may hang by a single word: what is named is looked at as if it were reached.
+// A structure may hang by a single word: a block that is named is looked at as if it were reached.
 static struct pm_block followed[FOLLOWED];
 static uint32_t followed_count;
 static uint64_t seen[2 * FOLLOWED]; // starts + 1, by hash
@@ -164,7 +164,7 @@ static unsigned class_around(uint64_t offset) {
     return small ? block.cls : 0;
 }
 
-// What these name is followed in turn.
+// The blocks that these name are looked at in turn.
 static void look_at_followed(struct looking *l) {
     for (uint32_t i = 0; i < followed_count; i++) {
         l->holder = followed[i].start;

@@ -4,8 +4,7 @@
 // Blocks that nothing reaches by an address in a form that is looked for (marking/forms.h), but
 // that look as if they were reached by one in another form. A sweep would free them without a word,
 // and they may be the program's data. So before a sweep a sample of what is reached is looked at.
-// The forms that are tried are those of PM_FORMS_COSTLY but base32, of which any small number is
-// one.
+// The forms of PM_FORMS_COSTLY are tried but base32, because any small number is one.
 //
 // Numbers that are no addresses look like some now and then. So words are judged together, by the
 // size of the block that has them and by their place in it: at that place, most words that lead

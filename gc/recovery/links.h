@@ -8,8 +8,8 @@
 //   the object is not marked         the word becomes 0, durably; then the link goes
 //   both are                         the link stays
 //
-// Short links and long ones fare alike: what finalizers would have kept died with the process. A
-// cut on the way leaves words that the next recovery finds unmarked again.
+// Short links and long ones fare alike: finalizers, which would have kept an object, died with the
+// process. A cut on the way leaves words that the next recovery finds unmarked again.
 #ifndef PM_RECOVERY_LINKS_H
 #define PM_RECOVERY_LINKS_H
 

@@ -208,7 +208,7 @@ static void scan_words(struct pm_marker *m, const void *bytes, uint64_t len) {
     m->scanned += len;
 }
 
-// What a snapshot cannot read, it notes, and the collection ends.
+// A snapshot notes a page that it cannot read, and the collection ends.
 static inline void scan_heap(struct pm_marker *m, uint64_t offset, uint64_t len) {
     const char *bytes = pm_marks.bytes + offset;
     if (__builtin_expect(!pm_marks.beside, 1) || pm_snapshot_load(bytes, len))
@@ -386,7 +386,7 @@ static void push_pinned(void) {
     }
 }
 
-// What is neither to be counted nor to be looked at in other forms is scanned fast.
+// Words that are neither to be counted nor to be looked at in other forms are scanned fast.
 static void set_pace(struct pm_stray *counted, uint64_t from, uint64_t to) {
     stray = counted;
     moved = to - from;

@@ -42,7 +42,7 @@ uint64_t pm_mark_run(void);
 void pm_mark_again(void);
 // The same in steps, for `beside`: scans about `bytes` bytes. False: everything is marked.
 bool pm_mark_some(uint64_t bytes);
-// Frees what pm_mark_begin() reserved. The marks stay, but those of `beside`.
+// Frees what pm_mark_begin() reserved. The marks stay, but not the marks of `beside`.
 void pm_mark_end(void);
 
 #endif

@@ -59,7 +59,7 @@ struct roots {
     uint64_t number;
 };
 
-// What is not restored is nobody's in the next run.
+// Memory that is not restored is nobody's in the next run.
 static void look_at_root(const struct pm_root_bytes *root, void *arg) {
     struct roots *r = arg;
     uint64_t skip = -(uint64_t)(uintptr_t)root->bytes & 7;

@@ -162,7 +162,8 @@ static int check_lanes(const struct pm_root_table *table, const struct pm_recove
 // The first stores.
 static int begin(const struct pm_recovery *r, struct pm_error *err) {
     bool unfinished = r->unfinished != 0;
-    // What is not collected need not be durable; but metadata that is in doubt must become so.
+    // Data that are not collected need not be durable; but metadata that is in doubt must become
+    // so.
     bool may_wait = r->uncollected && !unfinished && !pm_doubt_is_raised();
     int status = may_wait ? PM_OK : pm_write_back_data(unfinished, err);
     if (status != PM_OK)

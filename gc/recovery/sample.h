@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// A piece of a marked block that may have pointers, or all of it. What was never written is no part
-// of any.
+// A piece of a marked block that may have pointers, or all of it. Memory that was never written is
+// no part of any.
 struct pm_piece {
     uint64_t block, size; // the block: an offset from pm_base
     unsigned cls;         // 0: a large one

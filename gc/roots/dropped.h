@@ -12,7 +12,8 @@
 #include "media/format.h"
 
 // Gives every root whose text is `name` a name as PM_ROOT_DROPPED says, and writes it to `kept`.
-// What the root reaches stays alive. The heap must be open for writing. PM_USAGE: there is none.
+// The blocks that the root reaches stay alive. The heap must be open for writing. PM_USAGE: there
+// is none.
 int pm_dropped_set_aside(const char *name, char *kept, size_t size, struct pm_error *err);
 
 // ---- for capture.c: they move to the next table ----

@@ -32,7 +32,7 @@ bool pm_elf_phdr(const struct pm_elf *f, size_t i, ElfW(Phdr) * out);
 // The GNU build id. Returns its length, cut to PM_BUILD_ID_MAX, or 0 when there is none.
 size_t pm_elf_build_id(const struct pm_elf *f, uint8_t id[PM_BUILD_ID_MAX]);
 
-// The same for a block of notes. `p_align` is that of its segment.
+// The same for a block of notes. `p_align` is its segment's.
 size_t pm_elf_notes_build_id(const unsigned char *notes, size_t size, size_t p_align,
                              uint8_t id[PM_BUILD_ID_MAX]);
 

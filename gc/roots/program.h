@@ -18,7 +18,7 @@ struct pm_stray {
     bool counted; // false: nothing was marked, so `words` says nothing
 };
 
-// Adds those of the words before `end`. Several markers may count at once.
+// Adds the words before `end`. Several markers may count at once.
 void pm_stray_count(struct pm_stray *s, const uint64_t *word, const uint64_t *end);
 
 // Compares this process with the program on record. Returns what marking has to count, or NULL if

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What root_table.c offers to capture.c alone. There are two root tables on media: one in force,
-// and the next one, which may be written.
+// Functions that root_table.c offers to capture.c alone. There are two root tables on media: one in
+// force, and the next one, which may be written.
 #ifndef PM_ROOT_MEDIA_H
 #define PM_ROOT_MEDIA_H
 

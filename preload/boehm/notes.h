@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Tables by address, in memory that the collector does not look at: what stands there keeps no
-// block alive. A hash table with chains; notes are named by number, because the table may grow:
+// Tables by address, in memory that the collector does not look at: a word there keeps no block
+// alive. A hash table with chains; notes are named by number, because the table may grow:
 //
 //   bucket[hash] -> note -> note -> 0
 //

@@ -9,7 +9,7 @@
 //   0   it runs    ASKED   it is to rest    RESTS   it waits; the word is the futex
 //
 // The wait is a call that holds know (threads/calls.h), so collections and commits need no answer
-// of the thread's. What it had in its registers lies on its stack, where the collector looks.
+// of the thread's. Its registers lie on its stack, where the collector looks.
 #include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>

@@ -14,8 +14,8 @@
 // seen idle. After BUSY_MS without a commit (or TIME, if that is longer) the thread that waits last
 // makes one itself, before its call.
 //
-// The counts are hints: a thread that is cancelled in a wait stays counted. What decides is the
-// look at the held threads.
+// The counts are hints: a thread that is cancelled in a wait stays counted. The look at the held
+// threads decides.
 #ifndef PM_IDLE_H
 #define PM_IDLE_H
 

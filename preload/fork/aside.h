@@ -26,8 +26,8 @@ struct pm_aside pm_aside_look(void);
 bool pm_aside_prepare(void);
 // Calls the function on the stack of PMAlloc's own.
 long pm_aside_call(long (*function)(void *arg), void *arg);
-// From here on this thread uses the other thread-local variables; and again its own. What it has
-// stored to the others is forgotten.
+// From here on this thread uses the other thread-local variables; and again its own. Its stores to
+// the others are forgotten.
 void pm_aside_enter(void);
 void pm_aside_leave(void);
 // Where the frame of a signal may lie.

@@ -24,9 +24,9 @@ unsigned long pm_fork_call_flags(const struct pm_fork_call *call);
 
 #define PM_CLONE3_WORDS 32 // more than the kernel knows today
 
-// The call as we make it. What it asks of the kernel for the child, the child does itself, once its
-// memory is its own: until then the kernel would store its thread id to its parent's memory, and
-// our code needs the parent's thread-local variables.
+// The call as we make it. The child itself does what the call asks of the kernel for the child,
+// once its memory is its own: until then the kernel would store its thread id to its parent's
+// memory, and our code needs the parent's thread-local variables.
 struct pm_fork_making {
     struct pm_fork_call call;
     uint64_t clone3[PM_CLONE3_WORDS];

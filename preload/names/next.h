@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The next function of a name: libc's, or that of a library which has one in libc's place.
+// The next function of a name: libc's, or another library's that has one in libc's place.
 #ifndef PM_NAMES_NEXT_H
 #define PM_NAMES_NEXT_H
 

@@ -65,7 +65,7 @@ bool pm_process_is_root(const void *p);
 // Whether the heap is a default heap. For end.c.
 bool pm_process_default_heap(void);
 // How often the heap has been opened, this time included; 0 without a heap. Forked children keep
-// the number, because their locks are those of this run.
+// the number, because their locks belong to this run.
 uint64_t pm_process_generation(void);
 
 #endif

@@ -31,8 +31,8 @@ bool follow_knows(void);
 // Whether a journal writes this file.
 bool follow_covers(size_t row);
 // Calls `fn` for each run of blocks of the file, of its first `blocks`, that have changed since it
-// was called for them. Returns how many they were. Those of the last commit may not be in the file
-// yet: they come with `all`, and each time, until there is another commit.
+// was called for them. Returns how many they were. The blocks of the last commit may not be in the
+// file yet: they come with `all`, and each time, until there is another commit.
 typedef void follow_fn(size_t row, uint64_t block, uint64_t end);
 uint64_t follow_each(size_t row, uint64_t blocks, bool all, follow_fn *fn);
 

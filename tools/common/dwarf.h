@@ -15,7 +15,7 @@
 
 struct dwarf; // of one program
 
-// Places are offsets in .debug_info; 0 is none. A place that is not that of an entry reads as none.
+// Places are offsets in .debug_info; 0: there is none. A place where no entry begins reads as none.
 struct dwarf_entry {
     uint64_t at, next; // next: behind its attributes
     uint64_t sibling;  // 0: not said

@@ -34,7 +34,7 @@ struct retained {
 // census_map() too must have been called before.
 int retained_find(struct retained *r, pm_progress *progress, struct pm_error *err);
 
-// Adds the blocks of `b` to those of `to`.
+// Adds the blocks of `b` to `to`.
 void retained_add(struct retained_blocks *to, const struct retained_blocks *b);
 
 #endif

@@ -65,7 +65,7 @@ _Static_assert(offsetof(struct pm_layout, place) == 304, "frozen");
 _Static_assert(offsetof(struct pm_layout, crc) == 4092, "frozen");
 
 // Page 1. Each word is a commit word of its own: it is durable before anything stored there is
-// used. That of heap.N never falls, so what lies beyond it was never in use.
+// used. heap.N's length never falls, so bytes beyond it were never in use.
 struct pm_lengths {
     uint64_t pages[PM_PARTS]; // sealed
     // Sealed: pages that the heap takes up since it was made larger; heap.N has the new ones. 0: as

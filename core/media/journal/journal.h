@@ -77,7 +77,7 @@ struct pm_journal {
 // The bytes that `group` needs.
 #define PM_JOURNAL_BUFFER ((size_t)(1 + PM_JOURNAL_PAGES) * PM_PAGE_SIZE)
 
-// `epoch` is larger than those of all commits that were begun before.
+// `epoch` is larger than the epochs of all commits that were begun before.
 void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epoch, uint64_t time);
 // Adds pages of a file. Their contents are taken over at once.
 void pm_journal_add_pages(struct pm_journal *j, unsigned file, uint64_t first, const void *from,
@@ -154,7 +154,7 @@ bool pm_journal_note_applied(const struct pm_journal_io *io, uint64_t commits,
 // was none. False, with errno.
 bool pm_journal_note_held(const struct pm_journal_io *io, uint64_t lap,
                           struct pm_journal_touched *touched);
-// What is done with each entry of commits; false ends it. `from`: the contents of its pages.
+// Called for each entry of commits; false ends the reading. `from`: the contents of its pages.
 typedef bool pm_journal_fn(const struct pm_journal_io *io, const struct pm_journal_entry *e,
                            const char *from, void *arg);
 bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
@@ -162,15 +162,15 @@ bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
 // Empties the journal, which has `commits` commits, durably. From then on the files may change
 // without it.
 bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits);
-// What opening does once it has looked: applies these commits, drops a torn one, and retires the
-// journal. False, with errno: nothing is lost, and it may be tried again.
+// The last step of opening: applies these commits, drops a torn one, and retires the journal.
+// False, with errno: nothing is lost, and it may be tried again.
 bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
                         const struct pm_journal_found *found);
 
 // ---- the last contents of each page (journal_last.c) --------------------------------------------
 
-// What is done with pages of a file, as the last one of the commits has them; false ends it.
-// `from`: their contents; NULL: zeroes.
+// Called for pages of a file, as the last of the commits has them; false ends the reading. `from`:
+// their contents; NULL: zeroes.
 typedef bool pm_journal_last_fn(const struct pm_journal_io *io, unsigned file, uint64_t first,
                                 uint64_t pages, const char *from, void *arg);
 // Each page that the commits name and do not cut off comes once. False, with errno: the journal
