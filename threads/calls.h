@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Calls of the program that may sleep in the kernel: poll, read, sem_wait, sleep and their kin. A
-// thread that sleeps in one need not be stopped to stand still. It is enough that it waits when the
-// call is over, before it returns to the program. So nobody disturbs the call: it returns no EINTR,
+// thread that sleeps in one rests there, without a signal. It is enough that it waits when the call
+// is over, before it returns to the program. So nobody disturbs the call: it returns no EINTR,
 // transfers no less than it would, and its timeout runs on as it should.
 //
 //   thread     pm_call_enter .. the call, asleep ............. pm_call_leave, waits .. goes on
@@ -181,8 +181,8 @@ void pm_calls_resting(bool rests);
 void pm_calls_tidy(const void *stack);
 // For such a handler, too: whether that code is libc's or the kernel's part of the thread's call.
 bool pm_calls_within(const void *stack);
-// Whether the thread, which stands still, is in a call of the kind PM_CALL_WAITS, and the call has
-// not interrupted another one.
+// Whether the thread, which rests, is in a call of the kind PM_CALL_WAITS, and the call has not
+// interrupted another one.
 bool pm_calls_waits(pid_t id);
 // The frame of the call that another thread sleeps in, or waits at; NULL: it is in none. All that
 // the program has on this stack lies at and above it.

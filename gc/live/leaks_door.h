@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// How pmalloc-info --leaks asks a process that runs. The tool stops all threads by ptrace(2), finds
+// How pmalloc-info --leaks asks a process that runs. The tool halts the process by ptrace(2), finds
 // the door in the data of the library, maps a piece of memory in the process, and lets one thread
 // run door.answer there while all others stand still. This file is all that the two sides share:
 //

@@ -67,7 +67,7 @@ size_t pm_gc_padded(size_t size);
 extern __thread long pm_gc_budget __attribute__((tls_model("initial-exec")));
 // Sweeps, collects, runs finalizers, whatever is due.
 void pm_gc_tick(void);
-// Collects now. False: it was stopped, or is switched off, or threads could not be held.
+// Collects now. False: `stop` ended it, it is switched off, or threads could not be held.
 bool pm_gc_collect(int (*stop)(void));
 // Ends the sweep of the last collection.
 void pm_gc_sweep_all(void);

@@ -17,7 +17,7 @@
 // it out (pm_os_own_thread). It works under pm_age_lock, which a fork and the end of the program
 // take first. So they never find it in the middle of something.
 //
-// A forked child gets one if it has a heap on media. It is stopped for calls that the kernel
+// A forked child gets one if it has a heap on media. It ends for the time of calls that the kernel
 // refuses to processes of several threads.
 #ifndef PM_BACKGROUND_H
 #define PM_BACKGROUND_H

@@ -197,7 +197,7 @@ static void take_alone(void) {
 }
 
 // While the threads are held, none of them has a lock, and none is inside the allocator. 0, EAGAIN:
-// a thread does not stop, or EBUSY: `idle`, and a thread is in no wait.
+// a thread cannot be held, or EBUSY: `idle`, and a thread is in no wait.
 static int take(bool idle) {
     struct pm_commit_cost cost;
     if (pm_threads_none()) {
@@ -300,7 +300,7 @@ static void end_commit(void) {
     pm_futex_wake(&ends, 1 << 30);
 }
 
-// Waits with the signals open: whoever has the lock may stop this thread. False: meanwhile a commit
+// Waits with the signals open: whoever has the lock may hold this thread. False: meanwhile a commit
 // whose instant is later than `before` is in force.
 static bool take_lock(uint64_t before, uint64_t *mask) {
     for (;;) {

@@ -17,7 +17,7 @@ int pm_leaks_begin(struct pm_error *err);
 // that has interrupted the allocator. `in_use`: all blocks.
 int pm_leaks_find(struct pm_leaks *leaks, struct pm_live_sum *in_use, struct pm_error *err);
 
-// The same while all other threads stand still already. `roots` gives all roots to pm_live_root().
+// The same while a tool has halted all other threads. `roots` gives all roots to pm_live_root().
 struct pm_leaks_found {
     struct pm_leaks *leaks;
     struct pm_live_sum *in_use;

@@ -90,7 +90,7 @@ void pm_phase_forked(void);
 void pm_process_each_lock(void (*step)(struct pm_lock *));
 // Held while a commit is made. Taken before all other locks of ours.
 extern struct pm_lock pm_commit_lock;
-// Waits for it outside of all locks, with signals as they are: whoever has it stops this thread.
+// Waits for it outside of all locks, with signals as they are: whoever has it holds this thread.
 void pm_commit_lock_take(void);
 // Held while a root slot is set, so that no slot changes during the end of the program.
 extern struct pm_lock pm_process_lock;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Stops all threads of another process by ptrace(2), those that sleep in a call, too: the registers
-// of all can be read, and one of them can be made to run something. Afterwards each goes on where
-// it was. A call in which it was asleep begins again, most with the time that is left (signal(7),
-// "Interruption of system calls and library functions by stop signals"); one that would return
-// EINTR begins again with all of its time. The signal of a thread that stops at one is kept for it.
+// Halts another process by ptrace(2): stops all of its threads, those that sleep in a call, too:
+// the registers of all can be read, and one of them can be made to run something. Afterwards each
+// goes on where it was. A call in which it was asleep begins again, most with the time that is left
+// (signal(7), "Interruption of system calls and library functions by stop signals"); one that would
+// return EINTR begins again with all of its time. The signal of a thread that stops at one is kept
+// for it.
 //
-// If the process that stops them ends, the kernel lets all threads go on.
+// If the process that halts it ends, the kernel lets all threads go on.
 #ifndef PM_TOOLS_HALT_H
 #define PM_TOOLS_HALT_H
 

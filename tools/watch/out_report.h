@@ -10,8 +10,8 @@
 
 // Of the open heap, which was marked.
 int out_of_heap(const char *heap, bool json);
-// Of a process. Its threads are stopped meanwhile, and go on as if nothing had been. Nothing is
-// written. The report is printed when they go on.
+// Of a process. It is halted meanwhile, and goes on as if nothing had been. Nothing is written. The
+// report is printed when it goes on.
 int out_of_process(pid_t pid, bool json);
 
 #endif

@@ -31,12 +31,12 @@ enum standstill_result {
 };
 
 // Calls fn(arg) while no thread of the process runs. It is called again if a thread has run during
-// the call: the last call is the one that succeeds. `pause_ns` becomes how long threads were
-// stopped.
+// the call: the last call is the one that succeeds. `pause_ns` becomes how long the process was
+// halted.
 enum standstill_result standstill(pid_t pid, void fn(void *arg), void *arg, uint64_t *pause_ns,
                                   struct pm_error *err);
 
-// Whether this process may stop the other one; else `err` says why not.
+// Whether this process may halt the other one; else `err` says why not.
 bool standstill_allowed(pid_t pid, struct pm_error *err);
 struct standstill_call {
     long number; // -1: none
