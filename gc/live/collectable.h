@@ -18,8 +18,8 @@
 //   DEAD          it is not: the sweep frees it
 //
 // The world goes on before the sweep. Nothing reaches a dead block, so nobody looks at it but the
-// sweep, and a program that keeps addresses out of sight; who takes those holds the lock that the
-// sweep holds. The sweep ends before the next marking.
+// sweep, and a program that keeps addresses out of sight; who takes these addresses holds the same
+// lock as the sweep. The sweep ends before the next marking.
 //
 // Writers: the thread that hands the block out or frees it; the collector. Threads are held only
 // outside this library (threads/hold.c), so that no thread is between a block and its byte.

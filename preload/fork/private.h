@@ -67,8 +67,8 @@ struct pm_fork_gate;
 // Makes the kernel copy every page of the runs, in the calling thread.
 void pm_private_copy(void);
 // Starts the copier, a thread that does this after `delay_us` and then opens the gate. The caller
-// holds the gate. A child that executes another program or ends before that has copied nothing.
-// False: the thread cannot be started.
+// has taken the fork gate. A child that executes another program or ends before that has copied
+// nothing. False: the thread cannot be started.
 bool pm_private_start_copier(struct pm_fork_gate *gate, unsigned delay_us);
 // Waits until the copier, if there is one, has ended, and the process has a thread less. No page
 // shows the file any more then. Any thread may call this.

@@ -82,7 +82,7 @@ static struct {
     struct timespec delay;
     _Atomic uint32_t tid;   // the copier's thread id; the kernel stores 0 when the copier has ended
     _Atomic uint32_t left;  // the same; 0 only when the process has a thread less
-    _Atomic uint32_t ready; // 1: the copier holds the gate, so the kernel will report its end
+    _Atomic uint32_t ready; // 1: the copier has taken the gate: the kernel reports its end
     _Atomic uint32_t hurry; // 1: the copier must not delay any longer
 } copier;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// How far the process is in its life, and all locks of the allocator. One word holds the phase.
+// How far the process is in its life, and all locks of the allocator. One word has the phase.
 // pm_phase_move() alone changes it.
 //
 //   COLD ------ start.c: advance() -------> STARTING
