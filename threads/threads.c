@@ -63,7 +63,7 @@ static bool is_another(pid_t id, pid_t own) {
     return id && id != own && id != (pid_t)syscall(SYS_gettid) && !pm_task_is_dead(id);
 }
 
-// libc does not count PMAlloc's own thread: what it says is no answer for that thread.
+// libc does not know PMAlloc's own thread: its answer does not include that thread.
 bool pm_threads_none(void) {
     bool dead = true;
     uint32_t own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);

@@ -24,8 +24,8 @@ enum pm_threads {
 
 // Makes every other thread wait in a signal handler. The signal is one that libc uses for itself
 // (to run setuid() in all threads), so hardly any program blocks or handles it. A thread that stays
-// in the kernel longer (vfork, a slow disk, a debugger) counts as still if it must run that handler
-// before anything else.
+// in the kernel longer (vfork, a slow disk, a debugger) is taken for still if it must run that
+// handler before anything else.
 //
 // Whatever the result, threads that wait do so until pm_threads_resume(). One of them may hold any
 // lock, so the caller must not wait for a lock before that.

@@ -92,7 +92,7 @@ void pm_node_stay(unsigned node) {
 
 static uint8_t node_of_id[KERNEL_NODES];
 
-// Above PM_NODES_MAX, several of the kernel's nodes count as one.
+// Above PM_NODES_MAX, several of the kernel's nodes are taken for one.
 static void add_node(unsigned id, void *arg) {
     unsigned *seen = arg, node = (*seen)++ % PM_NODES_MAX;
     struct cores c;

@@ -50,10 +50,9 @@ struct pm_morph_counters {
 extern struct pm_morph_counters pm_morph_counters;
 
 // By class: a slab with this many free blocks or more is sparse, that is, less full than
-// PMALLOC_MORPH. Blocks in thread caches count as used: to tell them from the program's blocks
-// would need a look at other threads' caches. What a cache
-// keeps of a class is bounded (tcache.c, "capacities"), so only some slabs look fuller than they
-// are.
+// PMALLOC_MORPH. Blocks in thread caches are taken for used: to tell them from the program's blocks
+// would need a look at other threads' caches. What a cache keeps of a class is bounded (tcache.c,
+// "capacities"), so only some slabs look fuller than they are.
 extern uint16_t pm_sparse_free[PM_CLASSES + 1];
 // By class: with fewer free blocks than this a slab is neither sparse nor empty.
 extern uint16_t pm_quiet_below[PM_CLASSES + 1];

@@ -146,7 +146,7 @@ void pm_slab_write_tags(uint32_t slab) {
 }
 
 void pm_slab_kept(struct pm_vslab *v) {
-    if (v->old_class) { // its listed blocks count as marked, and so do all that they do not block
+    if (v->old_class) { // its listed blocks are marked, and so are all that they do not block
         pm_slab_swept(v);
         return;
     }

@@ -64,7 +64,7 @@ void pm_slab_write_tags(uint32_t slab);
 // After marking: turns the marks in each population's bits into their ordinary meaning, where a
 // block that is not marked is free.
 void pm_slab_swept(struct pm_vslab *v);
-// Without marking: every block of an adopted slab counts as in use.
+// Without marking: every block of an adopted slab is in use.
 void pm_slab_kept(struct pm_vslab *v);
 
 // ---- for morph.c and verify.c ----

@@ -32,7 +32,7 @@
 #include "bin.h"
 
 // Fills in `others` of all arenas, which have their numbers and nodes. `lists` is memory for these
-// lists, in so many bytes.
+// lists, pm_reach_bytes() long.
 size_t pm_reach_bytes(unsigned arenas);
 void pm_reach_init(void *lists);
 // The node's arena that nobody joins; the first that others ask.

@@ -25,7 +25,7 @@ bool pm_tcache_lost;
 // A program that allocates and frees in batches fills and empties a stack by turns. Such a stack
 // doubles, until a whole batch fits and costs the hot path alone. What it may have beyond the usual
 // (tcache_cap) is bounded for a class and for a thread. A stack that the thread no longer fills or
-// empties falls back to the usual: one class is looked at every so many slow requests.
+// empties falls back to the usual: from time to time a slow request looks at one class.
 
 #define MOST_SLOTS 4096u
 #define MOST_BYTES (1u << 20)       // of a class

@@ -95,9 +95,9 @@
 //     needs   close record, all files (fsync). In the same line: bitmaps_tag
 //     before  a dirty heap                after  a clean heap, compared with its record
 //   close record                 pm_close_record_write()                                  [reopen]
-//     needs   the log. It counts only under "clean", and only for its own number of `opens`
+//     needs   the log. It is valid only under "clean", and only for its own number of `opens`
 //   bitmaps_tag                  pm_bitmaps_write()                                       [reopen]
-//     needs   bitmaps.0 (fsync). It counts only under "clean"; without it recovery marks
+//     needs   bitmaps.0 (fsync). It is valid only under "clean"; without it recovery marks
 //   root epoch                   pm_roots_switch()                  [capture recovercap killedcap]
 //     needs   images (fsync), root table
 //     before  the old roots               after  the new roots
@@ -193,7 +193,7 @@
 //     needs   the files of all commits in it (fsync)
 //     before  these are applied again     after  files may change without a journal
 //   program                      pm_program_record()                                     [capture]
-//     needs   nothing: a hint with its own crc. A torn one counts as none
+//     needs   nothing: a hint with its own crc. A torn one is ignored
 //   a fork's copy gets its name  give_name()     [test_copy_killed_on_the_way_leaves_no_half_heap]
 //     needs   all its files (fsync), the superblock last
 //     before  a remnant                   after  a dirty heap, the child's

@@ -11,7 +11,7 @@
 enum pm_own_way {
     PM_OWN_SCAN,    // the kernel's PAGEMAP_SCAN, from Linux 6.7 on
     PM_OWN_PAGEMAP, // the bits of /proc/thread-self/pagemap
-    PM_OWN_ALL,     // neither can be had: every page counts as copied
+    PM_OWN_ALL,     // neither can be had: every page is reported
 };
 // The best way that has worked so far. Tests set it.
 extern enum pm_own_way pm_own_way;
@@ -21,7 +21,7 @@ typedef void pm_own_fn(char *at, size_t len, void *arg);
 // that is not copied. Where no other thread stores to the range, it misses none.
 void pm_own_pages(char *at, size_t len, pm_own_fn *fn, void *arg);
 // The same in steps, for many ranges in a row. pm_own_open() gives what the others take; where it
-// gives -1, every page counts as copied.
+// gives -1, every page is reported.
 int pm_own_open(void);
 void pm_own_pages_by(int fd, char *at, size_t len, pm_own_fn *fn, void *arg);
 void pm_own_close(int fd);

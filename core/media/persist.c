@@ -156,7 +156,7 @@ static bool caches_survive(void) {
     return found;
 }
 
-// Where a sandbox forbids to ask, it counts as a disk: to flush is right everywhere.
+// Where a sandbox forbids to ask, we take it for a disk: to flush is right everywhere.
 static bool is_memory(int fd, bool *memory) {
     struct statfs fs = {0};
     int status;

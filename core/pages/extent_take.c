@@ -34,7 +34,7 @@ static uint64_t promised_pages(const struct pm_shard_extents *x) {
 }
 
 // Bytes that the extents of other shards may still ask for. Their locks are not held: `asked` is
-// read first, and becomes 0 only after the extent counts as active.
+// read first, and becomes 0 only after the extent is among the active ones.
 static uint64_t promised_elsewhere(const struct pm_shard *s) {
     uint64_t sum = 0;
     for (unsigned i = 0; i < pm_heap.shards; i++) {

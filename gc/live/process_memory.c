@@ -161,9 +161,9 @@ static void skip_below_stacks(const struct search *s, struct mapping *m, uintptr
     }
 }
 
-// A mapping that is the stack of one thread begins at its stack pointer. It is taken for one if
-// the kernel says so, or if what lies below cannot be accessed. Where a stack is a part of other
-// memory, all of that counts.
+// A mapping that is the stack of one thread begins at its stack pointer. It is taken for one if the
+// kernel says so, or if what lies below cannot be accessed. Where a stack is a part of other
+// memory, all of that is a root.
 static void skip_below_stack(const struct search *s, struct mapping *m) {
     uintptr_t pointer = pointer_in(s, m->from, m->to);
     if (!pointer)

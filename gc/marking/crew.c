@@ -58,9 +58,9 @@ static bool take_shared(struct pm_marker *m) {
     struct pm_crew *c = m->crew;
     pm_lock(&c->lock);
     while (c->pooled == 0 && !c->done) {
-        // This marker counts as idle until it has woken and holds the lock again, although it may
-        // have been given work by then. That is harmless: a marker ends marking only after it has
-        // found the pool empty.
+        // This marker is among the idle ones until it has woken and holds the lock again, although
+        // it may have been given work by then. That is harmless: a marker ends marking only after
+        // it has found the pool empty.
         if (atomic_fetch_add_explicit(&c->idle, 1, memory_order_relaxed) + 1 == c->markers) {
             c->done = true;
             if (c->parallel)
@@ -100,7 +100,7 @@ void pm_crew_run(struct pm_crew *c) {
     atomic_store_explicit(&c->idle, 0, memory_order_relaxed);
     while (started < c->markers && c->start(started))
         started++;
-    if (started < c->markers) { // the threads that could not be started count as idle until the end
+    if (started < c->markers) { // the threads that could not be started stay idle until the end
         pm_lock(&c->lock);
         atomic_fetch_add_explicit(&c->idle, c->markers - started, memory_order_relaxed);
         pm_unlock(&c->lock);

@@ -12,7 +12,7 @@
 //   relative   the distance from the word's own place, as in boost::interprocess::offset_ptr
 //   base32     32 bits: the eighth part of the distance from the beginning of the heap
 //   end        one past the end of a block, where another one begins: the address keeps both. Where
-//              none begins, an address that is one past the end always counts
+//              none begins, an address one past the end is always looked for
 //   before     an address before the block, by no more than the block is long (behind.h)
 //   masked     what GC_set_pointer_mask() and GC_set_pointer_shift() have said
 //

@@ -35,7 +35,7 @@ static void write_tags(uint32_t extent, void *count) {
 
 // ---- what is alive ------------------------------------------------------------------------------
 
-// A block in a thread cache counts, too.
+// A block in a thread cache is included.
 static void mark_new_slab(uint32_t slab) {
     const struct pm_vslab *v = &pm_vslabs[slab];
     struct pm_population population[2];

@@ -12,7 +12,7 @@
 // A start that is to collect beside the program (beside.h) does not heed the first.
 //
 // The size is on media in pm_state.kept, in units of 64 KiB; a bit of the word says that nobody has
-// collected since a start kept everything. It is a hint: a wrong word counts as none. It is written
+// collected since a start kept everything. It is a hint: a wrong word is ignored. It is written
 // only by starts that keep, and by collections after one.
 #ifndef PM_KEPT_H
 #define PM_KEPT_H
@@ -29,8 +29,8 @@ void pm_kept_record(enum pm_kept_how how);
 // a hint, too.
 uint64_t pm_kept_live(void);
 void pm_kept_live_record(uint64_t bytes);
-// Whether what is garbage may still count as in use, because nobody has collected it since a start
-// kept everything.
+// Whether garbage may still be taken for in use, because nobody has collected it since a start kept
+// everything.
 bool pm_kept_garbage(void);
 
 #endif

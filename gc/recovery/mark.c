@@ -111,8 +111,8 @@ __attribute__((noinline)) static void consider_other(struct pm_marker *m, uint64
         consider_large(m, offset);
 }
 
-// How far into its block the byte is; UINT64_MAX: it lies in none. A slab that counts as one large
-// block (mark_index.h) does not say where its blocks begin.
+// How far into its block the byte is; UINT64_MAX: it lies in none. A slab that is treated as one
+// large block (mark_index.h) does not say where its blocks begin.
 static uint64_t depth_of(uint64_t offset) {
     uint32_t slab = (uint32_t)(offset >> PM_SLAB_SHIFT), kind = pm_marks.kind[slab];
     uint32_t in_slab = (uint32_t)(offset & (PM_SLAB_SIZE - 1));
@@ -362,7 +362,7 @@ static bool rescan(struct pm_marker *m) {
 // ---- begin, run, end ----------------------------------------------------------------------------
 
 // Pinned blocks are roots. Beside the program their slabs may soon be others, so they are scanned
-// now, before the program runs, and then count as nothing.
+// now, before the program runs, and are then ignored.
 static void push_pinned_slab(struct pm_marker *m, uint32_t slab) {
     if (pm_marks.kind[slab] == PM_STRIPE_PINNED && !pm_marks.beside) {
         push(m, (uint64_t)slab << PM_SLAB_SHIFT, PM_SLAB_SIZE);

@@ -212,8 +212,8 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
 
 // ---- step 5: what is alive ----------------------------------------------------------------------
 
-// An unfinished publish of a heap that is only looked at: its blocks count, beside those that it
-// will make unreachable.
+// An unfinished publish of a heap that is only looked at: its blocks are alive, beside those that
+// it will make unreachable.
 static void mark_lane(const struct pm_lane_store *store, uint32_t count, void *unused) {
     (void)unused;
     for (uint32_t i = 0; i < count; i++) {
@@ -360,7 +360,7 @@ static void sweep_slab(uint32_t slab, const struct pm_recover_options *options,
         adopt_live(slab);
 }
 
-// Without marking every large block counts as in use. Of pinned ones media say it.
+// Without marking every large block is taken for in use. Media say which pinned ones are.
 static void sweep_extent(uint32_t index, bool write, bool hold, struct pm_recovery *r) {
     struct pm_extent *e = &pm_extents[index];
     uint64_t bytes = pm_extent_bytes(e);

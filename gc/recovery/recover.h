@@ -28,7 +28,7 @@
 struct pm_recovery {
     bool was_clean;
     bool marked;      // false: the bitmaps of a clean close stood in for marking, or nothing did
-    bool uncollected; // nothing was marked or freed: every old block counts as live
+    bool uncollected; // nothing was marked or freed: every old block is taken for live
     bool leaks_exact; // leaked small blocks are counted, too
     unsigned roots, markers;
     uint64_t live_objects, live_bytes;
@@ -66,12 +66,12 @@ struct pm_recover_options {
 // no roots, nothing is reachable, so everything is freed.
 //
 // Under PMALLOC_COLLECT=later nothing is marked or freed after a crash, unless kept.h says that the
-// start must collect. Every block of the heap's slabs and every extent counts as allocated, whoever
-// freed it before the crash, so nothing that is live is handed out. New blocks come from the gaps
-// between the extents and from the frontier.
+// start must collect. Every block of the heap's slabs and every extent is taken for allocated,
+// whoever freed it before the crash, so nothing that is live is handed out. New blocks come from
+// the gaps between the extents and from the frontier.
 //
-// For a heap that is to be borrowed nothing is marked. Every block of its slabs and every extent
-// counts as allocated, and is freed when the program frees it. New blocks lie beyond the end of
+// For a heap that is to be borrowed nothing is marked. Every block of its slabs and every extent is
+// taken for allocated, and is freed when the program frees it. New blocks lie beyond the end of
 // heap.0. So the pages of the file stay shared for as long as possible, and a start takes as long
 // as reading the log and the slab headers. This needs no clean heap: as under PMALLOC_COLLECT=later
 // nothing that was live at a kill is handed out.

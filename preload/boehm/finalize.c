@@ -2,11 +2,11 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Finalizers: functions that are called once a block is dead. The block, and all that it reaches,
-// lives until its finalizer has run. Which blocks count as dead depends on how they are registered:
+// lives until its finalizer has run. Which blocks are dead depends on how they are registered:
 //
 //   ORDINARY      nothing reaches the block, and neither does another block with a finalizer, or
 //                 it does itself (then never)
-//   IGNORE_SELF   the same, but pointers from the block to itself do not count
+//   IGNORE_SELF   the same, but pointers from the block to itself are ignored
 //   NO_ORDER      no root reaches it
 //   UNREACHABLE   as NO_ORDER, and after the finalizers of all blocks that reach it have run
 //

@@ -294,7 +294,7 @@ bool pm_private_hold(bool on) {
 }
 
 // Maps anonymous memory over what is free, so that it reads as zeroes and takes no space in the
-// file. If so many mappings cannot be made, the rest stays mapped from the file. Nothing is lost.
+// file. If the kernel refuses more mappings, the rest stays mapped from the file. Nothing is lost.
 static void free_gaps(void) {
     unsigned run = 0;
     for (unsigned i = 0; i < pm_heap.shards; i++)

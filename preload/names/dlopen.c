@@ -27,7 +27,7 @@ dlopen_fn *pm_next_dlopen(void) {
     return real;
 }
 
-// libc looks at the return address to see whose search path and namespace count. So we jump to
+// libc looks at the return address to see whose search path and namespace to use. So we jump to
 // libc's function instead of calling it.
 _Static_assert(RTLD_DEEPBIND == 8, "the mask below");
 EXPORT void *dlopen(const char *file, int mode);

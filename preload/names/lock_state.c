@@ -123,7 +123,7 @@ void pm_reset_mutex(void *object) {
         put(&word[i], 0 == i                                                ? lock
                       : offsetof(struct __pthread_mutex_s, __kind) / 4 == i ? kind
                                                                             : 0);
-    // A dead owner counts as one user.
+    // A dead owner is one user.
     put((volatile uint32_t *)&m->__nusers, lock == FUTEX_OWNER_DIED);
 }
 

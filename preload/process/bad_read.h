@@ -4,8 +4,9 @@
 // A heap is read through mappings while it is opened. A block that the disk cannot read, or a file
 // that is cut meanwhile, is a SIGBUS there. It becomes a message, and the start is refused.
 //
-// In a program that runs its own handler counts, so ours is there during an opening alone: from
-// before the heap is looked for until its roots are captured. All threads of recovery have it.
+// In a program that runs its own handler must be in force, so ours is there during an opening
+// alone: from before the heap is looked for until its roots are captured. All threads of recovery
+// have it.
 #ifndef PM_BAD_READ_H
 #define PM_BAD_READ_H
 

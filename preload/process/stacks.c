@@ -70,7 +70,7 @@ void pm_stacks_record(void) {
     recording = true;
 }
 
-// Two stacks with one hash count as one.
+// Two stacks with one hash are taken for one.
 static uint32_t find_stack(void *const *frame, unsigned count) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (unsigned i = 0; i < count; i++)

@@ -41,7 +41,7 @@ static struct known {
 
 static void know(pid_t id, uintptr_t stack, const void *context) {
     unsigned i = atomic_fetch_add_explicit(&known->count, 1, memory_order_relaxed);
-    if (i >= THREADS) // then its whole stack counts
+    if (i >= THREADS) // then its whole stack is a root
         return;
     known->thread[i].id = id;
     known->thread[i].stack = stack;
@@ -115,7 +115,7 @@ int pm_world_memory(const uintptr_t *stacks, unsigned count, pm_memory_fn *root,
 int pm_world_roots(pm_memory_fn *root, void *arg, struct pm_error *err) {
     unsigned count = known_count();
     for (unsigned i = 0; i < count; i++) {
-        // A stack may be a block of the heap, as a coroutine's. Then the whole block counts.
+        // A stack may be a block of the heap, as a coroutine's. Then the whole block is a root.
         known->stacks[i] = known->thread[i].stack;
         root(&known->stacks[i], sizeof known->stacks[i], arg);
         if (known->thread[i].context)

@@ -62,7 +62,7 @@ static const char *map_part(size_t row) {
     return map[row];
 }
 
-// All space of a part counts as data.
+// All space of a part is taken for data.
 static int take_part(struct source *s, size_t row, struct pm_error *err) {
     const struct pm_heap_file *f = &pm_heap_files[row];
     struct source_file *file = &s->file[row];

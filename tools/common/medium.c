@@ -271,8 +271,7 @@ static int ask_fixed(struct medium *m, int fd, char device[32], struct pm_error 
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-// Decides as opening a heap does: if MAP_SYNC is refused for one file, it counts as refused for
-// all.
+// Decides as opening a heap does: if MAP_SYNC is refused for one file, it is refused for all.
 static enum pm_durability durability_of_all(const struct medium *m) {
     enum pm_durability all = m->file[0].durability;
     for (unsigned i = 1; i < m->files; i++) {

@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // What each root of the open heap keeps alive: the blocks that nothing would reach without it. Two
-// roots that reach the same blocks keep nothing alone; the blocks count as shared.
+// roots that reach the same blocks keep nothing alone; the blocks are shared.
 #ifndef PM_TOOLS_RETAINED_H
 #define PM_TOOLS_RETAINED_H
 
@@ -11,7 +11,7 @@
 #include "recovery/mark.h"
 #include "roots/spec.h"
 
-// All that a heap can have. Were one left out, what it keeps alone would count as shared.
+// All that a heap can have. Were one left out, its blocks would be taken for shared.
 enum { RETAINED_ROOTS = PM_ROOT_MAX + PM_ROOT_SLOTS };
 
 // Blocks by size class; index 0: blocks with an extent of their own.

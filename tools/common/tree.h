@@ -3,8 +3,8 @@
 //
 // pmalloc-info --tree ROOT: the values that a root leads to, as the types of the program's debug
 // information say. It is bounded: by depth (pointers followed one after the other; a pointer to the
-// same type, as in a list, counts as width), and by width (elements of an array that are not zero,
-// links of a list).
+// same type, as in a list, is width), and by width (elements of an array that are not zero, links
+// of a list).
 #ifndef PM_TOOLS_TREE_H
 #define PM_TOOLS_TREE_H
 

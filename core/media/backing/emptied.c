@@ -53,7 +53,7 @@ static void cut_out_all(uint64_t offset, uint64_t len) {
 }
 
 // Joins the last range with those that touch it. Where they are not stored to they read as zeroes,
-// too, so all of it may count as fresh.
+// too, so all of it may be fresh.
 static void join_last(void) {
     struct pm_emptied e = range[--count];
     for (unsigned i = 0; i < count;) {

@@ -56,8 +56,8 @@ struct pm_written {
 };
 // Moves *offset to the next byte below `end` that was ever written, and returns how many written
 // bytes follow; 0: there are none. *offset and `end` are in one shard. If the file system cannot
-// tell, everything counts as written. No lock is needed. `known` belongs to the caller and is valid
-// until space of the file is released.
+// tell, everything is taken for written. No lock is needed. `known` belongs to the caller and is
+// valid until space of the file is released.
 uint64_t pm_heap_next_data(struct pm_written *known, uint64_t *offset, uint64_t end);
 // Whether it may find a page that was never written.
 bool pm_heap_shows_holes(void);

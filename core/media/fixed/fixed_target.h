@@ -24,7 +24,7 @@ int pm_target_open(struct pm_fixed_target *t, const char *path, uint64_t size, b
                    bool force, struct pm_error *err);
 // Unmaps, closes and unlocks it; `remove`: a file that was made goes.
 void pm_target_close(struct pm_fixed_target *t, bool remove);
-// Maps so many bytes of its beginning.
+// Maps its first `len` bytes.
 int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *err);
 // Whether the bytes are zeroes. If they are, they are durable when this returns.
 int pm_target_make_zeroes(const struct pm_fixed_target *t, uint64_t from, uint64_t to,
