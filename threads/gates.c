@@ -24,8 +24,8 @@ static bool is_ignored(int number, const struct pm_action *action) {
     return action->handler == (void *)SIG_IGN;
 }
 
-// As long as the program has changed nothing by libc's functions; what it did without them
-// pm_gates_close() sees.
+// As long as the program has changed nothing by libc's functions; pm_gates_close() sees what it did
+// without them.
 static uint64_t known;
 static uint32_t known_at;
 static bool is_known;

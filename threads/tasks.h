@@ -23,9 +23,9 @@ size_t pm_tasks_count(void);
 // exists no more.
 bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone);
 // Whether the thread will store nothing any more because it is exiting, or is a worker of the
-// kernel's for io_uring, which runs none of the program's code and hears no signal. What such a
-// worker stores for a request is seen to as what the kernel stores. A thread may still be listed
-// after it was joined. The first thread stays listed after pthread_exit() until the process ends.
+// kernel's for io_uring, which runs none of the program's code and hears no signal. Stores of such
+// a worker for a request are treated as stores of the kernel. A thread may still be listed after it
+// was joined. The first thread stays listed after pthread_exit() until the process ends.
 bool pm_task_is_dead(pid_t id);
 // Reads memory of the process for which a thread may have to live. False, as above: the memory or
 // the thread is no more.

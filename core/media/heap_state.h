@@ -24,8 +24,8 @@
 //   VOLATILE  The process never had a heap. Anonymous memory serves it.
 //   JOURNALED The heap is open and this process owns it. Its stores stay in the process until
 //             a commit brings all of it into the files at once (commit.h).
-//   BORROWED  The heap is clean, and other processes may have borrowed it, too. What the process
-//             stores stays in it and ends with it. New extents lie beyond the end of heap.0.
+//   BORROWED  The heap is clean, and other processes may have borrowed it, too. The process's
+//             stores stay in it and end with it. New extents lie beyond the end of heap.0.
 //
 //              lock, descriptors,    the range, from pm_base           a store    allocation
 //              superblock, log                                         reaches    stands in

@@ -142,7 +142,7 @@ static void begin_at(const struct search *s, struct mapping *m, uintptr_t pointe
     m->from = page_end;
 }
 
-// From glibc 2.42 on guard pages lie inside of mappings, and neighbours are one mapping. What lies
+// From glibc 2.42 on guard pages lie inside of mappings, and neighbours are one mapping. Memory
 // from a guard page to the only stack pointer before the next one is below that stack.
 static void skip_below_stacks(const struct search *s, struct mapping *m, uintptr_t pointer) {
     uintptr_t floor = m->from;

@@ -160,7 +160,7 @@ EXPORT int pm_handlers_sigaltstack(const stack_t *to, stack_t *was) {
 
 long pm_handlers_syscall(long number, const struct pm_action *to, struct pm_action *was,
                          size_t size) {
-    // What cannot be read is the kernel's to refuse; 99 stands for nothing that it would do.
+    // The kernel refuses an action that cannot be read; 99 stands for nothing that it would do.
     if (to && (pm_bare_call(SYS_rt_sigprocmask, 99, (long)to, 0, 8) == -EFAULT ||
                pm_bare_call(SYS_rt_sigprocmask, 99, (long)&to->mask, 0, 8) == -EFAULT))
         return -EFAULT;

@@ -31,7 +31,7 @@
 
 typedef void reset_fn(void *object);
 
-// For an object that is about to be made: what it holds does not matter.
+// For an object that is about to be made: its bytes do not matter.
 static void pm_reset_fresh(void *object) { (void)object; }
 
 __attribute__((noinline, cold)) static void adopt(void *object, reset_fn *reset) {

@@ -229,8 +229,8 @@ typedef long syscall_fn(long, long, long, long, long, long, long);
 
 // ---- a call that our signal has interrupted -----------------------------------------------------
 
-// Sleeps on for what was left, which the kernel has stored. What waits for a futex for some time
-// expects to be woken for no reason, and knows better how long it would wait.
+// Sleeps on for the time that was left, which the kernel has stored. A caller that waits for a
+// futex for some time expects to be woken for no reason, and knows better how long it would wait.
 static bool prepare_again(long number, long *a) {
     bool futex = number == SYS_futex || number == NR_FUTEX_WAIT || number == NR_FUTEX_WAITV;
     if (futex || number == SYS_connect || !find(number, a))

@@ -28,8 +28,8 @@ typedef int create_c11_fn(thrd_t *, c11_fn *, void *);
 
 // ---- before it is made --------------------------------------------------------------------------
 
-// A place on the record and a stack; either may be missing. What the program's function is, and
-// what it gets, lies in one of them until the new thread has read it.
+// A place on the record and a stack; either may be missing. The program's function and its argument
+// lie in one of them until the new thread has read them.
 struct making {
     struct pm_thread_slot *slot;
     struct pm_signal_stack *stack;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// At a clean end: one line if words of live blocks lead out of the heap (recovery/out.h). What is
-// too large for a short look is left to the next start, which marks anyway.
+// At a clean end: one line if words of live blocks lead out of the heap (recovery/out.h). A heap
+// that is too large for a short look is left to the next start, which marks anyway.
 #ifndef PM_OUT_END_H
 #define PM_OUT_END_H
 

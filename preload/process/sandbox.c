@@ -75,7 +75,7 @@ static const struct need commits[] = {CALL(rt_tgsigqueueinfo),
                                       CALL(clock_gettime),
                                       CALL(newfstatat),
                                       FSTAT};
-// The end of the program. What fails does no harm there.
+// The end of the program. A call that fails does no harm there.
 static const struct need ends[] = {
     CALL(rt_sigaction), CALL(rt_sigreturn), CALL(rt_sigprocmask), CALL(tgkill),   CALL(nanosleep),
     CALL(openat),       CALL(close),        CALL(getdents64),     CALL(read),     CALL(lseek),

@@ -175,7 +175,7 @@ static int hold_from(uintptr_t stack, pm_world_fn *work, void *arg, struct pm_er
     return status;
 }
 
-// Has a small frame: what old frames have left below it is not looked at. It saves the registers
+// Has a small frame: the remains of old frames below it are not looked at. It saves the registers
 // that callers may still use.
 __attribute__((noinline)) int pm_world_hold(pm_world_fn *work, void *arg, struct pm_error *err) {
     uintptr_t preserved[6], stack;

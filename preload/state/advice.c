@@ -411,7 +411,7 @@ long pm_advice_mremap(void *from, size_t old, size_t len, int flags, void *to) {
 
 // ---- a forked child -----------------------------------------------------------------------------
 
-// What its parent has kept from it, it cannot touch. If it frees such a block, that ends.
+// It cannot touch a block that its parent has kept from it. If it frees such a block, that ends.
 void pm_advice_forked(void) {
     struct pm_mark m;
     if (anonymous())

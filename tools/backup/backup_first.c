@@ -145,7 +145,7 @@ static int copy_all(const struct source *s, struct copy *c, struct pm_error *err
 // busy the program is.
 //
 // A heap that is too large for that is copied while the program runs. Then the image is taken, and
-// what it has that the copy has not is copied, too.
+// blocks that differ from the copy are copied, too.
 
 // What was copied, as if it were a backup.
 static bool take_over(const struct record *record, struct kept *kept) {

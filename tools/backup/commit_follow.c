@@ -111,8 +111,8 @@ static bool note_group(const struct pm_journal_group *group) {
     return true;
 }
 
-// Notes the whole commits behind those that were seen. What one that is not whole yet has marked
-// does no harm. False: they cannot be read or noted.
+// Notes the whole commits behind those that were seen. The blocks of a commit that is not whole yet
+// may be noted, too, which does no harm. False: they cannot be read or noted.
 static bool note_further(void) {
     struct pm_journal_found from = follow.seen;
     struct pm_journal_reading r = pm_journal_read_from(&io, follow.buffer, &from);
@@ -151,9 +151,9 @@ static bool newest_epoch(uint64_t *epoch) {
     return got == 0;
 }
 
-// In another lap the commits begin anew. What the lap before had at its end stays behind them until
-// they reach it, and is read first: checksums and epochs tell whether all of it was still there.
-// Between two laps the start of the journal is zeroes, and the files have all.
+// In another lap the commits begin anew. The last commits of the lap before stay behind them until
+// they are overwritten, and are read first: checksums and epochs tell whether all of it was still
+// there. Between two laps the start of the journal is zeroes, and the files have all.
 static bool look(struct pm_journal_group *head) {
     if (!read_journal(PM_JOURNAL_SELF, head, sizeof *head, 0))
         return false; // a commit has failed, or the heap is being closed

@@ -16,7 +16,7 @@
 // From here on the commits of the heap that is open are followed. The blocks that the last one
 // wrote are taken for changed. The files are measured after that.
 void follow_begin(void);
-// The same once more, after commits were missed: what the files have is to be read again then.
+// The same once more, after commits were missed: the files are to be read again then.
 void follow_again(void);
 // The file was found to have `blocks` blocks.
 void follow_file(size_t row, uint64_t blocks);

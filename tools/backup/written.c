@@ -62,7 +62,7 @@ static bool has_features(int faults) {
     return ioctl(faults, FAULT_API, &api) == 0;
 }
 
-// What this process would get says what the kernel can do.
+// The answer for this process says what the kernel can do.
 static bool kernel_records(void) {
     int faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY);
     bool good = faults >= 0 && has_features(faults);

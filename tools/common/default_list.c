@@ -84,7 +84,7 @@ static void add_loss(const struct default_heap *h, void *arg) {
     loss->bytes += h->bytes;
 }
 
-// What is asked for is the heaps of now: one whose program ends meanwhile may be removed, too.
+// The request is for the heaps of now: a heap whose program ends meanwhile may be removed, too.
 static bool may_purge(enum default_purge purge, bool yes) {
     struct loss loss = {.purge = purge};
     struct pm_error ignored;

@@ -100,7 +100,7 @@ static bool step_by_type(struct path *p, uint64_t at, bool first) {
     return true;
 }
 
-// What the word at `at` leads to is the next object.
+// The word at `at` leads to the next object.
 static void follow(struct path *p, uint64_t at) {
     struct dwarf_entry e;
     uint64_t word;

@@ -67,7 +67,7 @@ bool out_places_on_record(struct out_words *o) {
     return good && out_add_place(o, 0, 0, OUT_UNMAPPED, "addresses of which nothing is on record");
 }
 
-// Where the word leads to; NULL: it is no such address. What is unmapped is the last place.
+// Where the word leads to; NULL: it is no such address. Unmapped memory is the last place.
 static struct out_place *place_of(const struct out_words *o, uint64_t word) {
     for (uint32_t i = 0; i < o->places; i++)
         if (word - o->place[i].from < o->place[i].to - o->place[i].from)

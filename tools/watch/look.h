@@ -2,9 +2,9 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Looks at a heap that another process is using. Files are only read; no lock is taken and nothing
-// is mapped. So neither that process nor one that wants to open the heap next notices it. What is
-// read may change meanwhile. A look is settled if the log was read twice with the same contents and
-// passes its checks.
+// is mapped. So neither that process nor one that wants to open the heap next notices it. The files
+// may change while they are read. A look is settled if the log was read twice with the same
+// contents and passes its checks.
 //
 // A look shows what is always on media: files, extents, slabs and roots. Only the process knows how
 // many blocks of a slab are in use.

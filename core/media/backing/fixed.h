@@ -13,8 +13,9 @@
 // and its layout says which medium of which heap it is (fixed_layout.h).
 //
 // Each file of the heap is a part of a medium: a struct pm_file whose `length` is the word that
-// stands for the length a file system would keep. So parts use the code of files. What differs:
-// space is always there, released space keeps its bytes, and heap.N never becomes shorter.
+// stands for the length a file system would keep. So parts use the code of files. There are
+// differences: space is always there, released space keeps its bytes, and heap.N never becomes
+// shorter.
 //
 // The lock of a medium is held by one descriptor and by the mapping of its head. The parts have
 // another descriptor. So mappings of heap.N that outlive the heap do not keep the lock.

@@ -379,7 +379,7 @@ bool pm_heap_allocate_space(uint64_t offset, uint64_t len) {
     if (!pm_heap_on_media())
         return true;
     struct pm_shard *s = pm_shard_at(offset);
-    // First: what the file has taken it gives back at a commit, for which there might be no room.
+    // First: the file gives back its space only at a commit, for which there might be no room.
     if (!pm_file_ready(&s->data) || !journal_has_room(s, len) ||
         (pm_heap_is_journaled() && !pm_emptied_use(offset, len)))
         return false;

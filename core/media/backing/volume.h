@@ -19,8 +19,8 @@
 
 #define PM_VOLUMES 8u // at most, with the first
 
-// The length of the first DIR in DIR[:DIR...]. What exists under the whole text is one: a
-// directory, or a fixed medium (fixed.h).
+// The length of the first DIR in DIR[:DIR...]. If something exists under the whole text, that is
+// the first DIR: a directory, or a fixed medium (fixed.h).
 size_t pm_volume_first(const char *text);
 // Whether each further name is one of a directory: with a slash. PM_USAGE: not, and `err` says why.
 int pm_volume_check(const char *text, struct pm_error *err);

@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // PMALLOC_COMMIT_DIR: the heap lies in that directory, and the process works on a copy of its data
-// in memory. The copy of a data file is a file in memory without a name. What the process maps
-// private is this copy, in place of the data file itself (commit.h). A commit is brought into both.
+// in memory. The copy of a data file is a file in memory without a name. The process maps this copy
+// private, in place of the data file itself (commit.h). A commit is brought into both.
 //
 //   data file on disk    as of the last commit; read once, at the start
 //   its copy             the same bytes

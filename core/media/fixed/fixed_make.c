@@ -149,7 +149,7 @@ static bool fill_head(unsigned i, unsigned count, bool copy) {
     return pm_target_sync(&target[i], head, len);
 }
 
-// What a failed making leaves is no heap, in the caches either.
+// A failed making leaves no heap, in the caches either.
 static int take_back(unsigned count, unsigned failed, struct pm_error *err) {
     int status = pm_target_failed(&target[failed], "cannot be written", err);
     for (unsigned k = 0; k < count; k++)

@@ -29,8 +29,8 @@ struct pm_fixed_wish {
     bool copy; // the open heap, which is in a directory and read only: not an empty one
 };
 // Makes an empty heap on the media at `path`, in this order: in all of each file or device, or in
-// its first `size` bytes. With `size` files that are missing are made, too. What is not zeroes is
-// refused unless `force` is set. With room for `journal` bytes of commits, on the first one. An
+// its first `size` bytes. With `size` files that are missing are made, too. Other bytes than zeroes
+// are refused unless `force` is set. With room for `journal` bytes of commits, on the first one. An
 // interruption leaves no heap.
 int pm_fixed_make(const char *const path[], unsigned count, const struct pm_fixed_wish *wish,
                   struct pm_fixed_made *made, struct pm_error *err);

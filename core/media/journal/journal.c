@@ -335,8 +335,8 @@ static bool bring_into_files(const struct pm_journal_io *io, void *buffer,
 }
 
 // Before its commits are durable, none may be in the files: a cut could leave a part of one there,
-// and the journal torn. What a sync reports may be an earlier run's, so all is written once more
-// after that.
+// and the journal torn. A sync may report an earlier run's error, so all is written once more after
+// that.
 bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
                         const struct pm_journal_found *found) {
     return (!found->groups || make_durable(io, buffer, found) || make_durable(io, buffer, found)) &&

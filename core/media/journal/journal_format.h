@@ -13,21 +13,21 @@
 // once all of them are whole, up to the one that says `last`.
 //
 // Commits follow one upon another from the start of the file: a lap. All of a lap have its id and
-// rising epochs, and each group has the checksum of the one before it. So what a former lap, or a
-// commit that failed, has left in a place never continues a lap. Opening applies all of a lap, in
-// order, up to the first group that is not whole or does not continue it. The next lap begins when
-// the files have durably what this one says, and after the first sector of its first header is
-// durably zeroes: else a part of this lap might be taken, after the start of it was partly
-// overwritten. A single sector, because a disk writes that whole or not at all.
+// rising epochs, and each group has the checksum of the one before it. So groups that a former lap,
+// or a commit that failed, has left never continue a lap. Opening applies all of a lap, in order,
+// up to the first group that is not whole or does not continue it. The next lap begins when the
+// files have durably what this one says, and after the first sector of its first header is durably
+// zeroes: else a part of this lap might be taken, after the start of it was partly overwritten. A
+// single sector, because a disk writes that whole or not at all.
 //
 // Torn or damaged: a commit is written after the sync of the one before it. So where a later commit
 // of the lap has a whole first group, this one was durable, and is damaged. The end of a lap may be
 // cut off, too. So the superblock counts the commits that were brought into the files
-// (pm_state.applied): if the journal has fewer, it has lost some.
-// A lap belongs to the files as they were when it began. The superblock names them by a number
-// (pm_state.lap), which each group of the lap has, too. It changes when commit mode begins, and
-// when the files have a lap: then it is pm_journal_mark() of that one. So what was restored or
-// copied without its journal, or a journal without its files, is found out.
+// (pm_state.applied): if the journal has fewer, it has lost some. A lap belongs to the files as
+// they were when it began. The superblock names them by a number (pm_state.lap), which each group
+// of the lap has, too. It changes when commit mode begins, and when the files have a lap: then it
+// is pm_journal_mark() of that one. So an opening notices files that were restored or copied
+// without their journal, and a journal without its files.
 #define PM_JOURNAL_MAGIC 0x314c4e52554f4a4dull // "MJOURNL1"
 #define PM_JOURNAL_SECTOR 512u
 #define PM_JOURNAL_ENTRIES 251u
