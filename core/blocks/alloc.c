@@ -130,7 +130,7 @@ static void clear_slack(uint32_t index, size_t size) {
 
 static uint64_t whole_pages(size_t size) { return (size + PM_PAGE_SIZE - 1) >> PM_PAGE_SHIFT; }
 
-// The thread's, or for one without a thread cache that of the node's first arena.
+// The thread's, or for a thread without a cache the node's first arena's.
 static struct pm_extent_cache *own_cache(void) {
     return pm_tcache == &pm_no_tcache ? pm_extent_cache_of(pm_arena_first(pm_node_mine())->number)
                                       : pm_tcache_follow(pm_tcache)->extents;

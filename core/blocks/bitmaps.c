@@ -112,8 +112,8 @@ static bool write_shard(struct pm_shard *s) {
     return good;
 }
 
-// The state is dirty, so what is overwritten is not in force. Its sync is that of the other parts,
-// which all come before the state. Where it has too little room, its tag is not that of this close.
+// The state is dirty, so what is overwritten is not in force. It is synced with the other parts,
+// which all come before the state. Where it has too little room, its tag is not this close's.
 static bool write_part(struct pm_shard *s) {
     struct writer w = {.good = true, .part = &s->bitmaps, .at = sizeof(struct pm_bitmaps_header)};
     bool good = s->bitmaps.length && write_records(&w, s) && pm_fixed_set_length(&s->bitmaps, w.at);

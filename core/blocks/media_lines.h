@@ -2,8 +2,9 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The lines of morph.N: 64 bytes each, taken and given back in runs. They have the index tables of
-// slabs that morph (morph_media.h), the tables of pinned blocks (pinned_table.h) and those of links
-// (link_table.h). Which are in use is volatile: recovery finds it out from what names the tables.
+// slabs that morph (morph_media.h), the tables of pinned blocks (pinned_table.h) and the tables of
+// links (link_table.h). Which are in use is volatile: recovery finds it out from what names the
+// tables.
 //
 // Lock: the shard's extent lock, which these functions take, but for recovery's. The heap is on
 // media.

@@ -5,7 +5,7 @@
 // (PMAlloc, section 5.2).
 //
 //   slab_before    blocks of class A, few of them in use
-//   slab_in        of class B; the old blocks (those of A in use at the morph) stay
+//   slab_in        of class B; the old blocks (of A, in use at the morph) stay
 //   slab_after     of class B like any other: the last old block has been freed
 //
 //        A A A A A A A A A A A A A        before the morph; # in use, by the program or a tcache

@@ -23,7 +23,7 @@ struct pm_population {
     unsigned cls;
     unsigned blocks; // blocks that can be in use: all but the blocked ones
     unsigned used;   // of these, handed out or in a thread cache
-    bool old;        // the old blocks; else those of the current class
+    bool old;        // the old blocks; else the current class's
     // One bit for each block of the class. It says that a block of the current class is free, or
     // that an old block is live. While the collector marks, a set bit means "marked" in both
     // populations, and `used` means nothing.

@@ -245,7 +245,7 @@ struct pm_tcache *pm_tcache_create(void) {
     return t;
 }
 
-// Takes over the notes of deferred frees. No handler adds to those of `from` any more.
+// Takes over the notes of deferred frees. No handler adds to the notes of `from` any more.
 static void move_deferred(struct pm_tcache *to, struct pm_tcache *from) {
     for (uint32_t i = 0; i < from->deferred_count; i++) {
         uint32_t n = __atomic_fetch_add(&to->deferred_count, 1, __ATOMIC_RELAXED);

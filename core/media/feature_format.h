@@ -11,7 +11,7 @@
 //
 // A heap with PM_INCOMPAT_SHARDS may have more than one shard (pm_shard_state). A heap gets the bit
 // just before its second shard. The bit and then `crc` are stored durably, so between the two
-// stores `crc` is that of the superblock without the bit, which is good, too.
+// stores `crc` is the checksum of the superblock without the bit, which is good, too.
 #define PM_INCOMPAT_SHARDS 1ull
 // A heap with PM_INCOMPAT_LANES has the lanes after pm_super_file. It gets the bit before its
 // first publish of more than one store, in the same way.

@@ -25,10 +25,10 @@
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
 //   HEAP/journal      pages of commits, under PMALLOC_COMMIT only
 //
-// On a fixed medium HEAP is one file or device, and these are parts of it.
-// heap.0 and the four files with its number are shard 0. A heap that has outgrown it has heap.1,
-// slabs.1 and so on: shard n lies n * PM_SHARD_RANGE after PM_HEAP_BASE. In its files offsets,
-// pages and slabs count from the shard's first byte, so they look as those of shard 0 do.
+// On a fixed medium HEAP is one file or device, and these are parts of it. heap.0 and the four
+// files with its number are shard 0. A heap that has outgrown it has heap.1, slabs.1 and so on:
+// shard n lies n * PM_SHARD_RANGE after PM_HEAP_BASE. In its files offsets, pages and slabs count
+// from the shard's first byte, so they look like the files of shard 0.
 //
 // Rules: no runtime pointer, lock or volatile state lives in these structs. Every multi-byte field
 // is little endian and naturally aligned. A commit is a single aligned 8-byte store. Each commit
@@ -172,7 +172,7 @@
 //     needs   the empty log
 //     before  free pages, which opening gives back     after  an empty file
 //   magic of a fixed medium      store_magic()                                   [remade from pair]
-//     needs   everything before heap.N (fsync); that of the first medium: those of the others
+//     needs   everything before heap.N (fsync); the first medium's: the magics of the others
 //     before  no heap                     after  an empty, dirty heap
 //   the same, set to 0           store_magic()                                             [remade]
 //     needs   nothing: nothing of the old heap is overwritten before it (fsync)

@@ -93,7 +93,7 @@ enum { PM_HEAP_FILE_TABLE(NUMBER, NUMBER_OF_SHARD) PM_FIRST_FILES };
 #define ONE(...) +1
 enum { PM_SHARD_FILES = 0 PM_SHARD_FILE_TABLE(ONE, 0) };
 #undef ONE
-// The rows of all shards; pm_heap_file_count() are those of the shards that there are.
+// The rows of all shards; pm_heap_file_count() are the rows of the shards that there are.
 #define PM_HEAP_FILES (PM_FIRST_FILES + PM_SHARD_FILES * ((size_t)PM_SHARDS - 1))
 
 // No pointers: they would cost each start of a program a page, for the loader to relocate them.

@@ -24,7 +24,7 @@ static uint64_t room(void) {
     return count;
 }
 
-// All tables lie in one area, those of the largest elements first.
+// All tables lie in one area, the tables of the largest elements first.
 static struct {
     char *start;
     size_t size;

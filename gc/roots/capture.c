@@ -51,7 +51,7 @@ static unsigned part_count;
 static unsigned kept_count; // of dropped roots (dropped.h), which are no parts
 static struct run *runs;
 static unsigned run_count;
-static uint64_t kept_image; // where the images of dropped roots begin: behind those of the runs
+static uint64_t kept_image; // where images of dropped roots begin: behind the images of the runs
 
 #define PAGE_MASK (~(uintptr_t)(PM_PAGE_SIZE - 1))
 

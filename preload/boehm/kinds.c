@@ -74,7 +74,7 @@ EXPORT void *GC_generic_malloc_uncollectable(size_t size, int kind) {
 }
 
 // A chain by the first words. `size` is that of the whole block. Amid this a collection may come:
-// until the chain is whole, all of its blocks stand on the stack, because those of a kind without
+// until the chain is whole, all of its blocks stand on the stack, because blocks of a kind without
 // pointers do not keep each other alive. Afterwards that is the caller's concern.
 EXPORT void GC_generic_malloc_many(size_t size, int kind, void **result) {
     void *volatile block[LIST_MAX];

@@ -51,8 +51,8 @@ static const char *read_number(const char *at, uint64_t *number) {
     return *at == ' ' ? at + 1 : at;
 }
 
-// Resident pages that no file has. Those of the heap that are copied are among them. If this cannot
-// be found out, each look counts the heap's.
+// Resident pages that no file has. The copied pages of the heap are among them. If this cannot be
+// found out, each look counts the heap's.
 static uint64_t private_pages(void) {
     char text[128] = "";
     uint64_t size, resident, shared;

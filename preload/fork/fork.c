@@ -413,8 +413,8 @@ static bool parent_ends_soon(void) {
     return parent_has_ended(NULL);
 }
 
-// The fork may be a daemon's last one, or that of a worker. The child cannot know at once: the
-// parent of a daemon ends soon, that of a worker does not.
+// The fork may be a daemon's last one, or a worker's. The child cannot know at once: a daemon's
+// parent ends soon, a worker's does not.
 static void child_copy_then_take(struct pm_fork_gate *gate, struct pm_fork_gate_hold hold) {
     struct pm_error err;
     if (!make_heap_copy(gate, hold))

@@ -96,8 +96,8 @@ static void leave(bool whole) {
     pm_marks_renew(0, pm_range);
 }
 
-// Where tables are not whole, requests are served from the fallback arena, as those of a handler
-// are. A thread that holds locks itself goes on with what it does.
+// Where tables are not whole, requests are served from the fallback arena, like requests of a
+// handler are. A thread that holds locks itself goes on with what it does.
 static void part(void) {
     bool nested = pm_nested(), whole = tables_are_whole();
     pm_locks_lost |= !nested && !whole;

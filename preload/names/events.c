@@ -118,8 +118,7 @@ static void end(int status) {
 }
 
 // The end where libc does not tell the status: in a program that exits before main, in
-// quick_exit(), and in a later call of exit(). The status is that of the first exit(), or
-// EXIT_FAILURE.
+// quick_exit(), and in a later call of exit(). The status is the first exit()'s, or EXIT_FAILURE.
 static _Atomic int status_of_first = EXIT_FAILURE;
 static void end_somehow(void) { end(status_of_first); }
 __attribute__((destructor)) static void on_exit_or_unload(void) { end_somehow(); }
@@ -215,8 +214,8 @@ EXPORT int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(
 }
 
 // The kernel refuses these calls while a thread of ours runs beside the program's: a forked child's
-// copier, or that of PMALLOC_BACKGROUND. Not so a new PID namespace for the children alone; and
-// after that the process can have no new thread, so ours goes on.
+// copier, or the thread of PMALLOC_BACKGROUND. Not so a new PID namespace for the children alone;
+// and after that the process can have no new thread, so ours goes on.
 static bool bears_threads(int flags) {
     return flags & CLONE_NEWPID &&
            !(flags & (CLONE_NEWUSER | CLONE_THREAD | CLONE_VM | CLONE_SIGHAND));

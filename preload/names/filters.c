@@ -40,7 +40,7 @@ bool pm_filters_before(struct pm_sandbox *s, long number, const long *a) {
     return true;
 }
 
-// With TSYNC a positive number is that of a thread which could not get the filter.
+// With TSYNC a positive number names a thread which could not get the filter.
 void pm_filters_after(const struct pm_sandbox *s, long number, const long *a, long result) {
     bool all = number == SYS_seccomp && a[1] & SECCOMP_FILTER_FLAG_TSYNC &&
                !((unsigned long)a[1] & SECCOMP_FILTER_FLAG_NEW_LISTENER);

@@ -21,7 +21,7 @@
 
 #define PAGE PM_PAGE_SIZE
 
-// When both libpmalloc_preload.so and libpmalloc.so are loaded, malloc is that of the first in
+// When both libpmalloc_preload.so and libpmalloc.so are loaded, malloc is the one of the first in
 // search order. The other library does nothing.
 char pm_marker[1];
 

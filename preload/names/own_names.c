@@ -19,7 +19,7 @@
 #define VERSION_MASK 0x7fffu // of a version index; the bit above says "hidden"
 #define PAGE 4096ul
 
-// Of an object in memory. glibc has relocated these addresses, but not those of the vDSO.
+// Of an object in memory. glibc has relocated these addresses, but not the vDSO's.
 struct object {
     uintptr_t base;
     const ElfW(Sym) * symbol;

@@ -2,9 +2,9 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // libc's syscall(), for programs that name a system call by its number: the locks of Rust and of
-// libstdc++, libuv, io_uring. A call that may sleep is recorded while it lasts, as those of waits.c
-// are. The table says which calls these are, and what they may store. A second table says which
-// calls tell somebody something, for PMALLOC_COMMIT=output.
+// libstdc++, libuv, io_uring. A call that may sleep is recorded while it lasts, like the calls of
+// waits.c are. The table says which calls these are, and what they may store. A second table says
+// which calls tell somebody something, for PMALLOC_COMMIT=output.
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>

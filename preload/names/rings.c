@@ -3,7 +3,7 @@
 //
 // The calls of libaio and liburing that submit requests or wait for them, by their names. These
 // libraries make their system calls themselves, so raw_calls.c does not see them, and the kernel
-// ends such a call with EINTR after any signal. Each is recorded while it lasts, as those of
+// ends such a call with EINTR after any signal. Each is recorded while it lasts, like the calls of
 // waits.c are.
 //
 // A program may have loaded the library where RTLD_NEXT does not look. Then it is found by its file

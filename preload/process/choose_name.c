@@ -81,7 +81,7 @@ int pm_choose_parent(char *dir, size_t size, bool make, int *fd, struct pm_error
                    user);
 }
 
-// The files are those of the user at the start, so another one could not open them later.
+// The files belong to the user at the start, so another one could not open them later.
 static bool is_still_user(void) {
     char dir[64];
     pm_choose_path(dir, sizeof dir, "");

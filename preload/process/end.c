@@ -295,7 +295,7 @@ void pm_process_leave(void) {
     if (pm_phase_serves() && pm_heap_on_media() && pm_process_default_heap() &&
         !pm_sandbox_forbids_end() && !pm_heap_has_roots() &&
         pm_heap.super->state.owner_pid == (uint64_t)getpid() &&
-        come_first(PM_ENDED)) // once removed, its name may soon be that of another process's heap
+        come_first(PM_ENDED)) // once removed, another process's heap may soon have its name
         pm_heap_remove();
 }
 

@@ -156,7 +156,7 @@ static bool is_zero(const char *page) {
     return page[0] == 0 && memcmp(page, page + 1, PM_PAGE_SIZE - 1) == 0;
 }
 
-// Under PMALLOC_COMMIT nobody knows which pages have no data, so those of zeroes are left out.
+// Under PMALLOC_COMMIT nobody knows which pages have no data, so pages of zeroes are left out.
 static bool copy_part(int fd, const char *from, uint64_t len, uint64_t at) {
     if (!pm_heap_is_journaled() || !pm_careful_may_load(from, len))
         return write_pages(fd, from, len, at);

@@ -309,8 +309,8 @@ static bool still_owned(void) {
            s->file[PM_ROW_super_file].ino == pm_heap.super_file.ino;
 }
 
-// In commit mode the files are those of the last commit, but for the moment in which the next one
-// is written to them.
+// In commit mode the files are as of the last commit, but for the moment in which the next one is
+// written to them.
 static bool between_commits(void) {
     struct pm_error ignored;
     return !(pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL) ||

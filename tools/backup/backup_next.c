@@ -278,7 +278,7 @@ static int write_round(struct writer *w, struct pm_error *err) {
 
 // ---- many increments ----------------------------------------------------------------------------
 
-// The checksums of all rounds take the place of those of the first, under the same name. Then the
+// The checksums of all rounds take the place of the first round's, under the same name. Then the
 // increments, which are in the files now, are not needed.
 static int merge_checksums(struct target *t, struct pm_error *err) {
     static struct record all;

@@ -218,7 +218,7 @@ static void take_number(const struct unit *u, struct reader *r, unsigned form, i
         v->number = fixed(r, width[form]);
 }
 
-// Numbers whose kind does not matter here, and those of supplementary files.
+// Numbers whose kind does not matter here, and numbers of supplementary files.
 static void take_rest(const struct unit *u, struct reader *r, unsigned form, struct value *v) {
     if (form == 0x1e) // data16
         take_bytes(r, v, 16);

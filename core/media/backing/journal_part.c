@@ -35,8 +35,8 @@ bool pm_journal_part_load(const struct pm_file *part, size_t len, uint64_t *at) 
     return true;
 }
 
-// Behind the end of a part there are zeroes, as behind that of a file. heap.0 stays as long: what
-// was once in use is treated as released space, and is zeroed when it is handed out. The journal
+// Behind the end of a part there are zeroes, as behind a file's end. heap.0 stays as long: what was
+// once in use is treated as released space, and is zeroed when it is handed out. The journal
 // becomes empty twice, because its length may be durable later than the next stores to it.
 bool pm_journal_part_set_length(struct pm_file *part, unsigned file, uint64_t bytes,
                                 pm_journal_zero_fn *zero) {

@@ -10,7 +10,7 @@
 //                           would have
 //   pm_journal_over_files   when they are mapped
 //
-// Where the files have the commits, only the lengths may still differ: those of the commits are
+// Where the files have the commits, only the lengths may still differ: the commits' lengths are
 // right then, too.
 #ifndef PM_JOURNAL_OVER_H
 #define PM_JOURNAL_OVER_H

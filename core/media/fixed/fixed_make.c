@@ -175,7 +175,7 @@ static int write_heap(unsigned count, bool copy, struct pm_error *err) {
 
 // ---- all of it ----------------------------------------------------------------------------------
 
-// Less than that leaves no room for a commit beside those of a lap.
+// Less than that leaves no room for a commit beside the commits of a lap.
 #define LEAST_JOURNAL ((uint64_t)1 << 20)
 
 static int check_journal(uint64_t journal, struct pm_error *err) {

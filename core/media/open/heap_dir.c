@@ -387,7 +387,7 @@ int pm_dir_name(const char *dir, struct pm_error *err) {
 
 // ---- removal ------------------------------------------------------------------------------------
 
-// An open heap has mostly no files but those of its shards (pm_shards_tidy) and features.
+// An open heap has mostly no files but its shards' (pm_shards_tidy) and its features'.
 void pm_heap_remove(void) {
     bool held = pm_heap_is_held();
     unsigned shards = held ? pm_heap.shards : PM_SHARDS;

@@ -173,8 +173,8 @@ static int map_file(struct pm_file *file, size_t reach, struct pm_error *err) {
     return PM_OK;
 }
 
-// Opens the held files: those that every heap has or, with `by_superblock`, those of the
-// superblock's features and of the shards after the first.
+// Opens the files that stay open: the ones that every heap has or, with `by_superblock`, the ones
+// of the superblock's features and of the shards after the first.
 static int open_held(bool by_superblock, struct pm_error *err) {
     int flags = pm_heap.readonly ? O_RDONLY : O_RDWR, status = PM_OK;
     for (size_t i = 0; i < pm_heap_file_count() && status == PM_OK; i++) {
