@@ -107,7 +107,7 @@ LAST_RESORT = {
 def test_destructors_take_nothing_from_the_heap_whatever_the_end(ending, heap, mode):
     if mode == "mappings" and int(pathlib.Path("/proc/sys/vm/max_map_count").read_text()) > 100000:
         pytest.skip("a process may have too many mappings here to take them all")
-    for count in range(0, 1000 if mode.startswith("handler") else 300, 100):
+    for count in range(0, 500 if mode.startswith("handler") else 300, 100):
         done = run(
             ["setarch", "-R", ending, mode], HEAP=heap, ROOTS="kept", PROGRAM="ending", BUSY="wait"
         )

@@ -37,7 +37,7 @@ def test_heap_of_any_size(program, module, shm, mode):
     """At the first start, with a heap that grows, after it has grown, and on volatile memory."""
     options = [*MODES[mode], "-H", shm / "heap", "-r", "root"]
     first = place(program, module, 1, *options)
-    for mib in (0, 100, 0, 300, 0):
+    for mib in (0, 40, 0, 120, 0):
         assert place(program, module, mib, *options) == first
     assert place(program, module, 1, "-s", "BACKING=volatile") == first
 
