@@ -47,7 +47,7 @@ LIB_CFLAGS = -std=gnu11 -D_GNU_SOURCE= -fPIC -fvisibility=hidden -ftls-model=ini
 # Users' programs: no project directory on the include path.
 APP_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) $(CPPFLAGS)
 # The sanitizer build also asserts the order of locks (core/base/lock.h).
-ASAN_FLAGS = -O1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
+ASAN_FLAGS = -O1 -g1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer
 
 # Off by default: the hot path is inline in core's headers. With clang it needs Debian's llvm.
@@ -127,8 +127,8 @@ FORMATTED := $(wildcard core/*/*.[ch] core/*/*/*.[ch] threads/*.[ch] gc/*/*.[ch]
 	preload/*/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c \
 	tests/bench/durable/*.c docs/examples/*.c)
 
-.PHONY: all help test test-fast unit unit-fast sanitize integration demo bench install uninstall \
-	clean installed-files dist deb \
+.PHONY: all help test test-fast compiles unit unit-fast sanitize integration demo bench \
+	install uninstall clean installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style check-abi tests-built \
 	pmem-packages soak faults vm distro print-inner-calls integration-built FORCE
@@ -310,7 +310,7 @@ $(BUILD)/bench/contention-plain: tests/bench/contention.c $(ARCHIVE)
 
 # libFuzzer needs clang, whatever CC is. One process opens thousands of heaps: the library's
 # variables lie in sections of their own, and its tables come and go through wrapped calls.
-FUZZ_FLAGS = -O1 -g -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
+FUZZ_FLAGS = -O1 -g1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer -DPM_MARK_STACK=48u
 FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
 FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,\
@@ -452,6 +452,15 @@ vm: all ## cut the power of a guest with NVDIMMs; skipped if qemu is missing
 distro: ## build and try a part of the tests in another release of Debian, where its chroot is
 	@$(PYTHON) scripts/distro-test --part $(if $(DISTRO),$(DISTRO),--if-made trixie)
 
+# What a second compiler has to say: libraries are built, and of all else, which runs as the first
+# compiler made it, there is no code but all warnings.
+LOOKED_AT = $(sort $(TOOLS:$(BUILD)/%=tools/%.c) $(TOOL_COMMON_OBJS:$(BUILD)/obj/%.o=%.c) \
+	$(UNITS:$(BUILD)/%=tests/%.c) $(FLUSHES:$(BUILD)/%=tests/%.c))
+LOOK = xargs -n 16 -P $(WORKERS) $(CC) -fsyntax-only
+compiles: $(LIBS) $(GC_LIB) ## build the libraries and look for warnings in all else; CC=clang
+	@printf '%s\n' $(LOOKED_AT) | $(LOOK) $(LIB_CFLAGS)
+	@printf '%s\n' $(patsubst $(BUILD)/%,tests/%.c,$(APPS) $(BENCHES)) | $(LOOK) $(APP_CFLAGS)
+
 # All that the tests need is built first, by all processors. Then scripts/run-tests runs all tests
 # as one list of jobs: no processor waits for the last job of a target. A closing line as pytest's
 # is the last one.
@@ -459,7 +468,7 @@ TARGETS = check-layers check-abi unit sanitize fuzz-corpus crash vm distro
 test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) format-check
 	@$(MAKE) check-style
-	@$(MAKE) CC=$(CLANG) BUILD=$(BUILD)-clang tests-built
+	@$(MAKE) CC=$(CLANG) CFLAGS=-O2 BUILD=$(BUILD)-clang compiles
 	@$(MAKE) tests-built integration-built crash-built fuzz-built $(ASAN_UNITS)
 	@$(RUN_TESTS) $(TARGETS:%=--beside %)
 
