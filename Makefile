@@ -127,7 +127,7 @@ FORMATTED := $(wildcard core/*/*.[ch] core/*/*/*.[ch] threads/*.[ch] gc/*/*.[ch]
 	preload/*/*.[ch] tools/*.[ch] tools/*/*.[ch] tests/*/*.[ch] tests/bench/adapters/*.c \
 	tests/bench/durable/*.c docs/examples/*.c)
 
-.PHONY: all help test test-fast compiles unit unit-fast sanitize integration demo bench \
+.PHONY: all help check test test-fast compiles unit unit-fast sanitize integration demo bench \
 	install uninstall clean installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style check-abi tests-built \
@@ -471,6 +471,10 @@ test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) CC=$(CLANG) CFLAGS=-O2 BUILD=$(BUILD)-clang compiles
 	@$(MAKE) tests-built integration-built crash-built fuzz-built $(ASAN_UNITS)
 	@$(RUN_TESTS) $(TARGETS:%=--beside %)
+
+check: integration-built $(UNITS) ## check the style, run unit tests and chosen others: two minutes
+	@$(MAKE) check-style format-check
+	@$(RUN_TESTS) --marked check --beside check-layers --beside unit
 
 test-fast: integration-built $(UNITS) ## run what takes eight minutes, by measured times
 	@$(MAKE) check-style

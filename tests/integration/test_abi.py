@@ -29,6 +29,7 @@ def check(*options):
     return done.stdout.splitlines()
 
 
+@pytest.mark.check
 def test_what_is_built_is_what_is_recorded():
     assert check("--libraries", BUILD) == []
 

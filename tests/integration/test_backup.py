@@ -67,6 +67,7 @@ def source_heap(shm):
 # ---- rounds
 
 
+@pytest.mark.check
 def test_rounds_of_clean_and_killed_heaps(source, shm):
     before = fingerprint(source)
     first = back_up(source, shm / "backup", "--verify")
@@ -205,6 +206,7 @@ def test_a_backup_in_use_is_left_alone(source, shm):
     owner.communicate()
 
 
+@pytest.mark.check
 def test_a_damaged_heap_does_not_replace_a_good_backup(source, shm):
     back_up(source, shm / "backup")
     before = fingerprint(shm / "backup")
@@ -213,6 +215,7 @@ def test_a_damaged_heap_does_not_replace_a_good_backup(source, shm):
     assert fingerprint(shm / "backup") == before
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("where", ["file", "increment", "index", "checksums", "header"])
 def test_verify_finds_a_flipped_bit(source, shm, where):
     back_up(source, shm / "backup")

@@ -160,6 +160,7 @@ def shop(tmp_path_factory):
     return heap
 
 
+@pytest.mark.check
 def test_the_end_of_a_file_is_no_hole(shop, shm):
     """Large blocks are looked for holes, which have no addresses. What is cut off is none."""
     heap = pathlib.Path(shutil.copytree(shop, shm / "heap", symlinks=True))

@@ -108,6 +108,7 @@ def test_space_of_the_file_system_is_not_used(program, lent):
     assert os.statvfs(lent).f_bfree == room
 
 
+@pytest.mark.check
 def test_killed(program, lent, processes):
     before = traces(lent)
     for _ in range(3):
@@ -184,6 +185,7 @@ def test_pages_are_shared(program, lent, processes):
 # ---- readers and writers -------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_a_writer_is_refused_while_readers_live(program, lent, processes):
     reader = hold(program, lent, processes)
     line = refuses(run([program, "check"], HEAP=lent), "PMALLOC_OPEN=private", "PMALLOC_BUSY=wait")

@@ -26,6 +26,7 @@ def kept_bytes(line):
     return int(match[1])
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", ["list", "hashset"])
 def test_what_leaked_stays_until_a_collection(workload, rng, name):
     work = workload(name)

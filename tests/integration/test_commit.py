@@ -100,6 +100,7 @@ def test_killed_after_its_own_commits(program, place, rng, processes, threads):
         assert checked(program, place, least) >= least, number
 
 
+@pytest.mark.check
 def test_clean_end(program, place):
     done = run([program, "churn", 3, 300], HEAP=place, ROOTS=ROOTS, COMMIT="20ms")
     last = int(succeeds(done).split()[-2])
@@ -131,6 +132,7 @@ def test_end_among_running_threads(program, place, commit):
         assert checked(program, place, known) >= known
 
 
+@pytest.mark.check
 def test_space_goes_back(program, place):
     """What is released is zero again, leaves the file after a commit, and may be used anew."""
     done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", DECAY_MS=0)
@@ -147,6 +149,7 @@ def test_sleeping_calls_do_not_notice(heap):
     assert "never" not in succeeds(done) and done.stderr == "", said(done)
 
 
+@pytest.mark.check
 def test_without_commit_mode(program, heap):
     done = run([program, "errors"], HEAP=heap, ROOTS=ROOTS)
     assert succeeds(done) == "-1 Operation not supported\n"

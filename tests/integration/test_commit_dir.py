@@ -48,6 +48,7 @@ def test_killed(program, heap, folder, rng, processes, what):
     assert made and not heap.exists()
 
 
+@pytest.mark.check
 def test_clean_end(program, heap, folder):
     done = run([program, "churn", 3, 300], VERBOSE=1, **with_dir(heap, folder, "20ms"))
     last = int(succeeds(done).split()[-2])

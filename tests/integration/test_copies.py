@@ -230,6 +230,7 @@ def opens(heap, word="old", **settings):
 # ---- what is refused
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("commit", COMMITS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_of_a_killed_heap(shm, kind, commit):

@@ -317,6 +317,7 @@ def test_the_second_shard(two_shards, state, shm, rng):
     assert not unknown, f"no reader noticed changes of: {unknown}"
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("state", ["clean", "dirty"])
 def test_how_many_shards_there_are(two_shards, state, shm):
     """The word that counts them, the directory of the second one, its files' lengths."""
@@ -350,6 +351,7 @@ def test_every_length(originals, state, shm):
                 raise AssertionError(f"{what}: its length was changed")
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", ["superblock", "heap.0", "slabs.0", "booklog.0", "roots"])
 def test_files_replaced(originals, name, shm):
     """Replaces a file by that of another heap, by an older one of the same heap, or by noise."""
@@ -375,6 +377,7 @@ def test_files_replaced(originals, name, shm):
         assert (heap / name).read_bytes() == other
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("state", ["clean", "recovered"])
 def test_captured_roots_are_vouched_for_by_a_clean_close(originals, state, shm):
     """If zeroes were accepted, every variable would be new, and the next opening would free all

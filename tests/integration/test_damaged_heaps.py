@@ -55,6 +55,7 @@ def refused(heap, status, part):
     assert fingerprint(watched) == before
 
 
+@pytest.mark.check
 def test_missing(shm):
     refused(shm / "none", 8, "No such file")
 
@@ -108,6 +109,7 @@ def test_missing_files(clean, name):
     refused(clean, 4, name)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "name, size",
     [
@@ -182,6 +184,7 @@ def test_another_build_s_heap_is_not_damaged(clean, field, value, part):
     assert (clean / "superblock").read_bytes() == before
 
 
+@pytest.mark.check
 def test_root_table_damage(clean):
     with open(clean / "superblock", "rb") as file:
         epoch = struct.unpack_from("<Q", file.read(), EPOCH)[0]

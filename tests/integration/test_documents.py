@@ -187,6 +187,7 @@ def test_exceptions_are_needed():
     assert set(NOT_RUN) - met == set()
 
 
+@pytest.mark.check
 def test_reference_is_what_the_tools_say():
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "make-reference", "--check"],
@@ -223,6 +224,7 @@ def anchors(page):
         yield re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("page", PAGES + READMES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
@@ -263,6 +265,7 @@ def test_functions_exist(page):
     assert names(page, r"\b(?:pm|PM)_\w+") - known == set(), page.name
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("readme", READMES, ids=lambda page: str(page.parent.relative_to(ROOT)))
 def test_readmes_name_every_file(readme):
     """By its name or its stem. Those of tests/unit need no words."""
@@ -306,6 +309,7 @@ def test_messages_exist():
             assert piece.strip(": ") in sources, message
 
 
+@pytest.mark.check
 def test_words_are_defined_once():
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     words = re.findall(r"(?m)^\*\*(.+?)\*\*", text)

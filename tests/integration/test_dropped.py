@@ -42,6 +42,7 @@ def heap_to_drop(shm, kind):
     return heap, options
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("kind", ["files", "file", "commits"])
 def test_a_dropped_root_is_had_back(shm, kind):
     """Also after its program has begun anew, after a kill, and after it was dropped twice."""

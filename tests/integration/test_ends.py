@@ -40,6 +40,7 @@ def is_clean(heap):
     return recover(heap, "--check").returncode == 0
 
 
+@pytest.mark.check
 def test_what_destructors_store_does_not_reach_the_heap(late, heap):
     for count in (0, 100, 200, 300):
         done = run([late], HEAP=heap, ROOTS="liblate.so:late_list")

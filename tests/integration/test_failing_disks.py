@@ -232,6 +232,7 @@ def test_a_journal_that_was_cut_is_damage(heap, shm):
             assert "--at good" in done.stderr, said(done)
 
 
+@pytest.mark.check
 def test_a_damaged_count_is_damage(heap):
     killed_shell(heap)
     with open(heap / "superblock", "r+b") as file:
@@ -413,6 +414,7 @@ def heap_is_in_memory(path):
     return kind in ("tmpfs", "ramfs")
 
 
+@pytest.mark.check
 @needs_strace
 def test_what_is_in_doubt_is_written_again(tmp_path):
     """Every page that is not zeroes, of every file; and a hole stays one."""

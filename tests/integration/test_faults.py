@@ -18,6 +18,7 @@ import re
 import signal
 import subprocess
 
+import pytest
 from conftest import BUILD, compiled
 from fault_bench import Bench, E, Fault, LIBRARY, READS, SHORT, scenarios
 
@@ -165,6 +166,7 @@ HARMLESS = set(
 )
 
 
+@pytest.mark.check
 def test_every_import_can_fail():
     """A call that faults.c does not know would never fail."""
     done = subprocess.run(

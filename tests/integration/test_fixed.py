@@ -182,6 +182,7 @@ def test_a_file_without_a_heap_is_refused(shm):
 # ---- a program's data
 
 
+@pytest.mark.check
 def test_data_come_back(fixed):
     for seed in (1, 2):
         succeeds(work(fixed, "run", 3000, seed))
@@ -397,6 +398,7 @@ def parts(path):
     return [struct.unpack_from("<QQ", head, 48 + 16 * i) for i in range(16)]
 
 
+@pytest.mark.check
 def test_damage_is_found(fixed):
     succeeds(work(fixed, "run", 3000, 1))
     places = [8, 20, 30, 40, 48 + 16 * 3, 4092]  # layout

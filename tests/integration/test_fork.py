@@ -168,6 +168,7 @@ def heap_copies(heap):
     return sorted(path for path in heap.parent.iterdir() if path != heap)
 
 
+@pytest.mark.check
 def test_copy_gives_each_child_a_heap_of_its_own(forks, place):
     done = case(forks, "copies", place, FORK="copy")
     assert done.returncode == -signal.SIGKILL, said(done)

@@ -171,6 +171,7 @@ def test_kill_on_a_plain_file(on_disk, processes, rng, name):
         assert on_media(work.heap) <= found["bytes"] * 1.3 + 2 * SLACK, f"round {number}: {found}"
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", ["list", "tree"])
 def test_unreachable_blocks_come_back(workload, rng, name):
     """The blocks that killed programs leak do not add up."""
@@ -203,6 +204,7 @@ def test_leaks_are_counted_after_a_clean_exit(workload, rng):
     assert work.check() == before
 
 
+@pytest.mark.check
 def test_two_recoveries_find_the_same(workload, processes, rng):
     work = workload("skiplist")
     killed_at_work(work, processes, rng, 2, longest=0.2)
@@ -278,6 +280,7 @@ def replace(target, source):
 # ---- clean close ---------------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_clean_close_and_reopen(workload, rng):
     work = workload("tree")
     first = work.check("run", 3000, rng.randrange(1 << 30))
@@ -317,6 +320,7 @@ def test_collect_crash_trusts_the_bitmaps_of_a_clean_close(workload, rng):
     ), "after a crash they go"
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("damage", ["short", "flipped", "missing", "empty", "stale"])
 def test_damaged_bitmaps_fall_back_to_marking(workload, rng, damage):
     work = workload("list")

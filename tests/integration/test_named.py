@@ -122,6 +122,7 @@ def attempts(done):
     return [line.rsplit(" ", 1)[0] for line in succeeds(done).splitlines()[:-1]]
 
 
+@pytest.mark.check
 def test_errors_leave_the_program_as_it_was(named, shm, heap, processes):
     """One process meets all of them, and then opens a good heap."""
     succeeds(run([named, "early", heap], preload=False))

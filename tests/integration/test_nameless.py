@@ -63,6 +63,7 @@ def test_no_name_before_a_root(nameless):
     assert heaps() == []
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("how", ["root", "publish"])
 @pytest.mark.parametrize("end", ["kill", "return"])
 def test_the_first_root_gives_the_name(nameless, how, end):

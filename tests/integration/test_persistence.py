@@ -62,6 +62,7 @@ def is_clean(heap):
 # ---- C++ -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("end", ["return", "exit", "thread", "quick", "signal", "busy", "kill"])
 def test_cpp_globals(program, heap, end):
     """Containers, strings inside and outside of their object, virtual functions. Their destructors
@@ -258,6 +259,7 @@ def test_a_rebuilt_program_is_told_what_it_breaks(program, heap):
 # ---- programs of Debian's ------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_bash_keeps_functions_and_aliases(heap):
     """Two pointers to hash tables, which bash makes where they are NULL. bash exports their
     symbols."""

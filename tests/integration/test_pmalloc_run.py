@@ -77,6 +77,7 @@ def test_setuid_programs_are_refused(shm):
         one_line(call(RUN, program), "pmalloc-run", 126, part)
 
 
+@pytest.mark.check
 def test_status_and_arguments_pass_through():
     done = call(
         RUN, "-s", "BACKING=volatile", "sh", "-c", 'echo "$0|$1|$2"; exit 42', "-H", "--help", "a b"

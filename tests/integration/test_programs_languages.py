@@ -317,6 +317,7 @@ def test_php(tmp_path):
     assert modules.out == "11"
 
 
+@pytest.mark.check
 def test_lua(tmp_path):
     same(tmp_path, [program("lua5.4"), "-e", LUA], status=3)
 

@@ -30,6 +30,7 @@ vacuum; pragma wal_checkpoint(truncate); pragma integrity_check; analyze;
 """
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("where", ("work.db", ":memory:"))
 def test_sqlite(tmp_path, where):
     done = same(

@@ -57,6 +57,7 @@ def swapped(tmp_path):
     return built(tmp_path / "second", SWAPPED)
 
 
+@pytest.mark.check
 def test_another_build_does_not_get_the_bytes(first, swapped, heap):
     root = by_offset(first)
     assert succeeds(run([first], HEAP=heap, ROOTS=root)) == "quota 5\nkept\n"

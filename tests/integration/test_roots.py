@@ -67,6 +67,7 @@ def address(binary, symbol):
     raise AssertionError(f"no symbol {symbol}")
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("end", ["exit", "kill", "recover"])
 @pytest.mark.parametrize(
     "name", ["head", "hidden", "in_bss", "table", "wide", "lib_head", "lib_hidden"]
@@ -107,6 +108,7 @@ def test_roots_can_be_added_later(prog, heap):
     assert (found["head"], found["in_bss"]) == (3, 2)
 
 
+@pytest.mark.check
 def test_dropped_root(prog, heap):
     go([prog, "head", "in_bss"], heap, "head,in_bss")
     done = recover(heap, "--drop-root", "in_bss", "--yes")
@@ -181,6 +183,7 @@ def test_from_a_file(prog, heap, shm):
     refuses(run([prog], HEAP=heap, ROOTS=f"@{file}.not"), "PMALLOC_ROOTS", "roots.txt.not")
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "spec, part",
     [

@@ -91,6 +91,7 @@ def test_a_heap_of_one_shard_gets_another(forks, heap):
     holds(forks, heap)
 
 
+@pytest.mark.check
 def test_a_missing_shard_is_damage(forks, heap):
     succeeds(built(forks, heap))
     (heap / "heap.1").unlink()

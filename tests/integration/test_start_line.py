@@ -20,6 +20,7 @@ def line_of(done, *parts):
     return done.stderr
 
 
+@pytest.mark.check
 def test_start_line_of_each_state(program, heap):
     def once(**settings):
         return run([program], stdin="small 10 100\n", HEAP=heap, VERBOSE=1, **settings)

@@ -76,6 +76,7 @@ def test_page_flushes_and_a_clean_end(structure, heap):
     assert "are pointer-free" in succeeds(run([tool("pmalloc-info"), heap], preload=False))
 
 
+@pytest.mark.check
 def test_the_cpp_header(heap):
     program = linked("structure_cxx.cc", "-std=c++17", compiler="g++")
     for number in range(1, 16):

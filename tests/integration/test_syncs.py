@@ -5,6 +5,8 @@
 import pathlib
 import re
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "syncs.md"
 FOLDERS = ("core", "threads", "gc", "preload", "tools")
@@ -63,6 +65,7 @@ def entries(heading):
     return named
 
 
+@pytest.mark.check
 def test_each_sync_has_an_entry():
     assert entries("Files and names") == calls(SYNC)
 

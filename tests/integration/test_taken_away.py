@@ -75,6 +75,7 @@ def test_directory_renamed(session, heap):
     goes_on(session, kept)
 
 
+@pytest.mark.check
 def test_superblock_deleted(session, heap):
     """Data without their superblock are not an empty directory."""
     work = session()

@@ -48,6 +48,7 @@ def refused(done, *parts):
 # ---- what pmalloc-run says -----------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_a_plain_program_is_taken(shm):
     done = start(built(shm))
     assert (done.returncode, done.stderr) == (7, ""), said(done)

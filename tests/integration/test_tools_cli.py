@@ -67,6 +67,7 @@ REPORT = {
 # ---- Help, manual pages, wrong lines.
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", TOOLS)
 def test_help_and_man_have_every_option(name):
     helped, man = call(BUILD / name, "--help"), call(BUILD / name, "--man")
@@ -172,6 +173,7 @@ def check_report(text, heap, also=(), **wanted):
     return report
 
 
+@pytest.mark.check
 def test_check_tells_clean_from_dirty(originals):
     for name, status in (("clean", 0), ("dirty", 1)):
         heap = originals / name
@@ -185,6 +187,7 @@ def test_check_tells_clean_from_dirty(originals):
         assert fingerprint(heap) == before
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", ["clean", "dirty"])
 def test_looking_changes_nothing(originals, name):
     heap = originals / name
@@ -200,6 +203,7 @@ def test_looking_changes_nothing(originals, name):
     assert fingerprint(heap) == before
 
 
+@pytest.mark.check
 def test_dry_run_foretells_recovery(dirty):
     done = call(RECOVER, "--dry-run", "--json", dirty)
     told = check_report(done.stdout, dirty, also={"classes": list}, result="needs-recovery")

@@ -16,6 +16,7 @@ CXX = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("compiler, version", [("gcc", 4), ("gcc", 5), ("clang", 5)])
 def test_values_are_printed_by_their_types(shm, compiler, version):
     if not shutil.which(compiler):

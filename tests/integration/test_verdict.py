@@ -159,6 +159,7 @@ def judge(heap, files, kind):
     return verdicts["check"], [f"{text}\n{texts}" for text in wrong]
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("original", ["clean"], indirect=True)
 def test_forged_class_is_sealed(original):
     """Else readers see a wrong check, and never judge the value."""

@@ -56,6 +56,7 @@ def names(place):
     return {path.name for path in place.iterdir()}
 
 
+@pytest.mark.check
 def test_data_files_take_turns(forks, places):
     build(forks, places)
     assert {"superblock", "heap.0", "heap.3", "booklog.3", "volume.1"} < names(places[0])

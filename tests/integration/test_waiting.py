@@ -51,6 +51,7 @@ def test_a_small_program_pays_for_no_heap():
     assert eager > more
 
 
+@pytest.mark.check
 def test_what_names_a_heap_makes_one(heap):
     """So does the library that a program is linked with to set roots."""
     copy = heap.parent / "pmtest_true"

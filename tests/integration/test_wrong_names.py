@@ -24,6 +24,7 @@ from tool_heaps import (
 # ---- Misspelt names.
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "setting, meant",
     [
