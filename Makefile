@@ -106,11 +106,6 @@ CONTENTION := $(BUILD)/bench/contention $(BUILD)/bench/contention-plain
 PMEMOBJ := $(if $(MUSL_KERNEL),,$(shell $(PKG_CONFIG) --exists libpmemobj 2>/dev/null && echo yes))
 ADAPTERS := $(if $(PMEMOBJ),$(BUILD)/bench/adapters/pmemobj.so)
 
-CRASH_CORE_OBJS := $(call core_objects,$(BUILD)/crash)
-CRASH_CHECKER := checker verify file_id
-CRASH_OBJS := $(patsubst %.c,$(BUILD)/crash/obj/%.o,$(filter-out \
-	tests/crash/checker.c tests/crash/verify.c,$(wildcard tests/crash/*.c)))
-CRASH_CHECKER_OBJS := $(CRASH_CHECKER:%=$(BUILD)/crash/obj/tests/crash/%.o)
 
 ARCHIVE := $(if $(CORE_OBJS),$(BUILD)/libpmalloc_core.a)
 ASAN_ARCHIVE := $(if $(ASAN_OBJS),$(BUILD)/asan/libpmalloc_core.a)
@@ -265,136 +260,8 @@ $(ASAN_UNITS): $(BUILD)/asan/%: $(BUILD)/asan/obj/tests/%.o $(ASAN_ARCHIVE)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) $(ASAN_FLAGS) -o $@ $^ $(WRAP:%=-Wl,--wrap=%) -lpthread -lm
 
-# The power-failure simulator: the compiler puts a call before every store of core and gc, and a
-# recorder takes the place of ThreadSanitizer's runtime. The checker is built as users get it.
-# Addresses are fixed, so that call sites can be named. memset stays a call, because the compiler
-# does not announce the stores it would expand to.
-CRASH_TSAN = -fsanitize=thread -fno-builtin-memset -fno-builtin-memcpy -fno-builtin-memmove \
-	$(if $(findstring clang,$(CC)),-mllvm -simplifycfg-sink-common=false \
-	-mllvm -enable-tail-merge=0,-fno-crossjumping -fno-tree-tail-merge)
-CRASH_WRAP = pm_os_file_id pm_persist_init pm_os_now_ms getrandom fallocate ftruncate pread pwrite \
-	write openat renameat unlinkat mmap munmap syscall memcpy memmove memset
-CRASH_CFLAGS = $(filter-out $(LTO_FLAGS),$(LIB_CFLAGS)) -iquote tests/crash -fno-pic -fno-pie
-
-$(CRASH_CORE_OBJS): $(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags Makefile
-	@mkdir -p $(@D)
-	$(CC) $(CRASH_CFLAGS) $(CRASH_TSAN) $(DEPS) -c -o $@ $<
-
-CONTENTION_OBJS := $(addprefix $(BUILD)/crash/obj/tests/bench/,contention.o lines.o)
-$(sort $(CRASH_OBJS) $(CRASH_CHECKER_OBJS)) $(CONTENTION_OBJS): \
-		$(BUILD)/crash/obj/%.o: %.c $(BUILD)/.flags
-	@mkdir -p $(@D)
-	$(CC) $(CRASH_CFLAGS) $(DEPS) -c -o $@ $<
-
-$(BUILD)/crash/crash: $(CRASH_OBJS) $(CRASH_CORE_OBJS)
-	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ $(CRASH_WRAP:%=-Wl,--wrap=%) -lpthread
-
-$(BUILD)/crash/crash-check: $(CRASH_CHECKER_OBJS) $(ARCHIVE)
-	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ -Wl,--wrap=pm_os_file_id -lpthread
-
-# Cache lines that move between threads, counted by the same calls. The hot path is inline, so the
-# program is compiled as core is.
-$(BUILD)/crash/obj/tests/bench/contention.o: CRASH_CFLAGS += $(CRASH_TSAN)
-CONTENTION_WRAP = pm_os_cores pm_os_now_ms memcpy memmove memset
-
-$(BUILD)/bench/contention: $(CONTENTION_OBJS) $(CRASH_CORE_OBJS)
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -no-pie -o $@ $^ $(CONTENTION_WRAP:%=-Wl,--wrap=%) -lpthread
-
-$(BUILD)/bench/contention-plain: tests/bench/contention.c $(ARCHIVE)
-	@mkdir -p $(@D)
-	$(CC) $(LIB_CFLAGS) -DPM_PLAIN $(LDFLAGS) -o $@ $^ \
-		-Wl,--wrap=pm_os_cores -Wl,--wrap=pm_os_now_ms -lpthread
-
-# --- fuzzer ------------------------------------------------------------------------------------
-
-# libFuzzer needs clang, whatever CC is. One process opens thousands of heaps: the library's
-# variables lie in sections of their own, and its tables come and go through wrapped calls.
-FUZZ_FLAGS = -O1 -g1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
-	-fno-omit-frame-pointer -DPM_MARK_STACK=48u
-FUZZ_COVERAGE = -fsanitize=fuzzer-no-link -fno-sanitize-coverage=trace-cmp
-FUZZ_CFLAGS = $(filter-out $(LTO_FLAGS) $(CFLAGS) -ffunction-sections -fdata-sections,\
-	$(LIB_CFLAGS)) $(FUZZ_FLAGS)
-FUZZ_LIB := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
-	$(CORE_SOURCES) \
-	$(addprefix tools/common/,census.c commit_print.c figures.c files.c info_json.c info_text.c \
-		json.c text.c))
-FUZZ_OBJS := $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,\
-	$(filter-out tests/fuzz/fuzz_backup.c,$(wildcard tests/fuzz/*.c)))
-FUZZER := $(BUILD)/fuzz/fuzz_heap
-MEDIUM_FUZZER := $(BUILD)/fuzz/fuzz_medium
-FUZZ_OPTIONS = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
-FUZZ_BOUNDS = -timeout=20 -rss_limit_mb=2048
-CORPUS = tests/fuzz/corpus
-MEDIUM_CORPUS = tests/fuzz/corpus-medium
-# Backups need no heap, so nothing is wrapped.
-FUZZ_BACKUP_OBJS := $(patsubst %.c,$(BUILD)/fuzz/lib/%.o,\
-	$(wildcard core/base/*.c core/media/*.c core/media/*/*.c threads/*.c) \
-	$(addprefix tools/backup/,backup_kept.c backup_target.c backup_verify.c) tools/common/figures.c) \
-	$(BUILD)/fuzz/obj/tests/fuzz/fuzz_backup.o
-BACKUP_FUZZER := $(BUILD)/fuzz/fuzz_backup
-BACKUP_CORPUS = tests/fuzz/corpus-backup
-SECONDS ?= 60
-
-$(BUILD)/fuzz/lib/%.o: %.c tests/fuzz/sections.h $(BUILD)/.flags
-	@mkdir -p $(@D)
-	$(CLANG) $(FUZZ_CFLAGS) $(FUZZ_COVERAGE) -include tests/fuzz/sections.h $(DEPS) -c -o $@ $<
-
-$(BUILD)/fuzz/obj/%.o: %.c $(BUILD)/.flags
-	@mkdir -p $(@D)
-	$(CLANG) $(FUZZ_CFLAGS) $(DEPS) -c -o $@ $<
-
-$(FUZZER): $(FUZZ_LIB) $(FUZZ_OBJS)
-	$(CLANG) -fsanitize=fuzzer,address,undefined $(FUZZ_LINK) -Wl,--wrap=pm_os_reserve \
-		-Wl,--wrap=pm_os_reserve_unused -Wl,--wrap=munmap -o $@ $^ -lpthread
-
-# The same program, which goes by its name.
-$(MEDIUM_FUZZER): $(FUZZER)
-	@ln -f $< $@
-
-$(BACKUP_FUZZER): $(FUZZ_BACKUP_OBJS)
-	$(CLANG) -fsanitize=fuzzer,address,undefined -o $@ $^ -lpthread
-
-# $(call once,PROGRAM,CORPORA) and $(call look_for,PROGRAM,NAME-,LENGTH,CORPORA)
-define once
-@$(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -runs=0 $2 > $1.log 2>&1 || { tail -n 40 $1.log; exit 1; }
-@echo "ok   $1: $$(find $2 -type f | wc -l) inputs"
-endef
-define look_for
-@mkdir -p $(BUILD)/fuzz/$2found
-$(FUZZ_OPTIONS) $1 $(FUZZ_BOUNDS) -max_total_time=$(SECONDS) -max_len=$3 -len_control=0 \
-	-print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$2 $(BUILD)/fuzz/$2found $4
-endef
-
-fuzz-built: $(FUZZER) $(MEDIUM_FUZZER) $(BACKUP_FUZZER)
-
-fuzz-corpus: fuzz-built ## run each fuzzer once on its corpus
-	$(call once,$(FUZZER),$(CORPUS))
-	$(call once,$(MEDIUM_FUZZER),$(CORPUS) $(MEDIUM_CORPUS))
-	$(call once,$(BACKUP_FUZZER),$(BACKUP_CORPUS))
-
-fuzz: $(FUZZER) ## look for new inputs, for SECONDS=60; findings stay in build/fuzz
-	$(call look_for,$(FUZZER),,256,$(CORPUS))
-
-fuzz-medium: $(MEDIUM_FUZZER) ## the same for heaps on a fixed medium
-	$(call look_for,$(MEDIUM_FUZZER),medium-,256,$(MEDIUM_CORPUS) $(CORPUS))
-
-fuzz-backup: $(BACKUP_FUZZER) ## the same for forged backups
-	$(call look_for,$(BACKUP_FUZZER),backup-,96,$(BACKUP_CORPUS))
-
-COVERED = $(addprefix core/media/open/,heap_open.c heap_dir.c close_record.c) \
-	$(addprefix core/media/log/,log.c log_chunks.c log_compact.c) \
-	core/pages/extent_adopt.c gc/roots/root_table.c \
-	$(addprefix core/blocks/,slab.c population.c bitmaps.c verify.c) \
-	$(addprefix gc/recovery/,recover.c mark.c offline.c close.c)
-fuzz-coverage: $(COVERED) ## show which lines of opening and recovery the corpus reaches
-	@$(MAKE) -s BUILD=$(BUILD)/coverage FUZZ_LINK=-fprofile-instr-generate \
-		FUZZ_COVERAGE='$(FUZZ_COVERAGE) -fprofile-instr-generate -fcoverage-mapping' \
-		$(BUILD)/coverage/fuzz/fuzz_heap
-	@LLVM_PROFILE_FILE=$(BUILD)/coverage/raw $(MAKE) -s BUILD=$(BUILD)/coverage fuzz-corpus
-	@llvm-profdata merge -o $(BUILD)/coverage/profile $(BUILD)/coverage/raw
-	@llvm-cov report $(BUILD)/coverage/fuzz/fuzz_heap -instr-profile=$(BUILD)/coverage/profile \
-		-show-functions $(abspath $(COVERED))
+include scripts/crash.mk
+include scripts/fuzz.mk
 
 # --- tests -------------------------------------------------------------------------------------
 
@@ -422,24 +289,6 @@ unit-fast: $(filter-out $(LONG_UNITS:%=\%/%),$(UNITS)) ## run the unit tests of 
 
 sanitize: $(ASAN_UNITS) ## run the unit tests under ASan and UBSan
 	$(call run_each,$(ASAN_UNITS))
-
-crash-built: $(BUILD)/crash/crash $(BUILD)/crash/crash-check
-
-CRASH_RUN = BUILD=$(abspath $(BUILD)) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) tests/crash/run \
-	--jobs $(WORKERS)
-crash: crash-built ## simulate power failures: 60,000 images at least, about five minutes
-	$(CRASH_RUN) --images 60000 --quota 8
-
-COMMIT_CRASH = $(BUILD)/unit/test_commit_crash $(BUILD)/unit/test_journal_crash
-crash-long: crash-built $(COMMIT_CRASH) ## simulate power failures: 1,000,000 images, mutants
-	$(CRASH_RUN) --images 1000000 --quota 40
-	$(BUILD)/unit/test_commit_crash 200000
-	$(CRASH_RUN) --mutate
-
-crash-mutants: crash-built $(COMMIT_CRASH) ## leave out each flush, fence, rename, sync in turn
-	$(CRASH_RUN) --mutate
-
-integration-built: all $(SEEN) $(CONTENTION)
 
 # WORKERS files of tests at a time, where there is the right to mount.
 integration: integration-built ## run whole processes under pytest
@@ -519,6 +368,24 @@ check-abi: all ## fail if programs built with an earlier release might not run, 
 
 check-style: ## fail if a line, a function or a file is too long, or lacks its SPDX lines
 	$(PYTHON) scripts/check-style
+
+hooks: ## have git look at format and style before each commit
+	@hook=$$(git rev-parse --git-path hooks)/pre-commit; \
+	if [ -e "$$hook" ] && ! cmp -s scripts/pre-commit "$$hook"; then \
+		echo "hooks: $$hook is there and is not ours;" \
+			"let it run \`make format-check check-style\`, too" >&2; exit 1; fi; \
+	mkdir -p "$$(dirname "$$hook")" && install -m 755 scripts/pre-commit "$$hook"
+
+# For editors. It has the commands that make would run, and is not part of the sources.
+COMMANDS = compile_commands.json
+compile_commands.json: FORCE ## write how each source is compiled, for clangd and its like
+	@$(MAKE) -Bn --no-print-directory tests-built crash-built fuzz-built 2>/dev/null | \
+		awk -v 'directory=$(CURDIR)' 'BEGIN { printf "[" } \
+		/^(gcc|clang|$(notdir $(CC))) / { file = ""; \
+			for (i = 2; i <= NF && !file; i++) if ($$i ~ /\.c$$/) file = $$i; \
+			if (!file || seen[file]++) next; gsub(/[\\"]/, "\\\\&"); \
+			printf "%s\n{\"directory\": \"%s\", \"file\": \"%s\", \"command\": \"%s\"}", comma, \
+				directory, file, $$0; comma = "," } END { print "\n]" }' > $(COMMANDS)
 
 lint: format-check check-style check-layers check-abi ## run the checks and clang's static analyser
 	@for f in $(CORE_SOURCES) \
