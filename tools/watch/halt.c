@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 #include "base/os_file.h"
+#include "patience.h"
 #include "standstill.h"
 #include "tools/common/program_status.h"
 
-enum { PATIENCE_TICKS = 50000, TICK_NS = 20000 }; // a second, and more where naps are long
-enum { LOOK_TICKS = 50 };
+// How long a thread could run that does not stop, and how long that may take on a busy machine.
+enum { PATIENCE_MS = 1000, PATIENCE_MAX_MS = 30000 };
+enum { TICK_NS = 20000, LOOK_TICKS = 50 };
 #define PF_IO_WORKER 0x10ul // the kernel's own threads in a process
 #define PF_USER_WORKER 0x4000ul
 
@@ -48,6 +50,8 @@ bool halt_has_ended(pid_t id) {
 bool halt_stopped(struct halt_thread *t) {
     int status;
     pid_t id = t->dead || t->stopped ? 0 : waitpid(t->id, &status, __WALL | WNOHANG);
+    if (id < 0 && errno != ECHILD)
+        return false; // asked again at the next look
     if (id < 0 || (id > 0 && !WIFSTOPPED(status))) {
         t->dead = true;
     } else if (id > 0) {
@@ -63,9 +67,15 @@ bool halt_stopped(struct halt_thread *t) {
 }
 
 bool halt_await(struct halt_thread *t) {
-    for (unsigned i = 0; i < PATIENCE_TICKS && !halt_stopped(t) && !t->dead; i++) {
+    const uint64_t end = patience_now_ns() + PATIENCE_MAX_MS * 1000000ull;
+    struct patience patience = {0};
+    uint64_t spent = 0;
+    for (unsigned i = 1; spent < PATIENCE_MS * 1000000ull && !halt_stopped(t) && !t->dead; i++) {
         halt_nap(TICK_NS);
-        t->dead = i % LOOK_TICKS == LOOK_TICKS - 1 && halt_has_ended(t->id);
+        if (i % LOOK_TICKS)
+            continue;
+        spent = patience_now_ns() < end ? spent + patience_chance(&patience, t->id, t->id) : end;
+        t->dead = halt_has_ended(t->id);
     }
     return t->stopped;
 }

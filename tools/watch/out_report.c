@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "halt.h"
+#include "patience.h"
 #include "recovery/offline.h"
 #include "standstill.h"
 #include "tools/common/info_print.h"
@@ -196,12 +197,12 @@ int out_of_process(pid_t pid, bool json) {
                          "process %d has no heap on media, so nothing of it is kept", (int)pid);
     if (status != PM_OK)
         return say("", &err, json);
-    uint64_t began = standstill_now_ns();
+    uint64_t began = patience_now_ns();
     bool stopped = halt_begin(&halt, &err);
     status = stopped ? look(&l, &err) : PM_OPERATIONAL;
     halt_end(&halt);
     if (status != PM_OK)
         return say(l.heap, &err, json);
-    print(l.heap, pid, standstill_now_ns() - began, json);
+    print(l.heap, pid, patience_now_ns() - began, json);
     return PM_OK;
 }

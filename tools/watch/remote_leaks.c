@@ -20,6 +20,7 @@
 
 #include "guardian.h"
 #include "halt.h"
+#include "patience.h"
 #include "standstill.h"
 #include "tools/common/program_status.h"
 
@@ -93,10 +94,10 @@ static bool is_inside(const struct halt_thread *t, uint32_t own) {
 // for one of these. One that makes a commit may wait for those that stand still: then all must go.
 static bool let_out(uint64_t patience_ns) {
     uint32_t own = 0;
-    uint64_t end = standstill_now_ns() + patience_ns;
+    uint64_t end = patience_now_ns() + patience_ns;
     struct halt *h = &job.halt;
     reads((uintptr_t)job.door->own, &own, sizeof own);
-    for (long run_ns = INSIDE_NS; standstill_now_ns() < end;
+    for (long run_ns = INSIDE_NS; patience_now_ns() < end;
          run_ns = run_ns < MOST_NS ? run_ns * 2 : MOST_NS) {
         bool inside = false;
         for (size_t i = 0; i < h->count; i++)
@@ -321,7 +322,7 @@ static enum pm_leaks_answer work(void) {
 
 // A thread that has come out may have made another one.
 static enum pm_leaks_answer try(long patience_ns) {
-    uint64_t began = standstill_now_ns();
+    uint64_t began = patience_now_ns();
     enum pm_leaks_answer found = PM_LEAKS_FAILED;
     struct halt *h = &job.halt;
     bool all = false;
@@ -338,7 +339,7 @@ static enum pm_leaks_answer try(long patience_ns) {
     else if (h->contended)
         found = PM_LEAKS_BUSY;
     halt_end(h);
-    job.out->held_ns = standstill_now_ns() - began;
+    job.out->held_ns = patience_now_ns() - began;
     return found;
 }
 
@@ -348,11 +349,10 @@ static bool is_wanted(int tool) {
 }
 
 static void try_for_long(int tool) {
-    uint64_t end = standstill_now_ns() + PATIENCE_MS * 1000000ull;
+    uint64_t end = patience_now_ns() + PATIENCE_MS * 1000000ull;
     enum pm_leaks_answer found = PM_LEAKS_BUSY;
     long patience = TRY_NS;
-    while (is_wanted(tool) && (found = try(patience)) == PM_LEAKS_BUSY &&
-           standstill_now_ns() < end) {
+    while (is_wanted(tool) && (found = try(patience)) == PM_LEAKS_BUSY && patience_now_ns() < end) {
         halt_nap(patience);
         patience = patience < MOST_TRY_NS ? patience * 2 : patience;
     }

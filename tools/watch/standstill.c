@@ -17,17 +17,22 @@
 #include <unistd.h>
 
 #include "base/os_file.h"
+#include "patience.h"
 #include "tools/common/program_status.h"
 #include "trace_rights.h"
 
-enum { PATIENCE_MS = 2000, AGAIN_MAX = 1000, TICK_NS = 20000 };
+// How long threads could run that do not come to rest. On a busy machine that may take longer; but
+// who has been stopped meanwhile does not wait for more than PATIENCE_MAX_MS.
+enum { PATIENCE_MS = 2000, PATIENCE_MAX_MS = 30000, AGAIN_MAX = 1000, TICK_NS = 20000 };
 
 struct thread {
     pid_t id;
     bool traced;  // by us
     bool stopped; // by us, or at a signal
     bool listed;  // in the last list
+    bool theirs;  // another of these tools has it
     int signal;   // at which it has stopped; it goes on with that
+    struct patience patience;
     // While it was asleep: how often it had been switched away from a processor.
     uint64_t switches;
 };
@@ -38,18 +43,14 @@ struct hold {
     void *arg;
     struct thread *thread;
     size_t count, room;
-    bool restless; // in this look at the threads, one was running, or had been
-    bool failed;   // `result` and `err` say why
+    bool restless;           // in this look at the threads, one was running, or had been
+    bool failed;             // `result` and `err` say why
+    uint64_t looked, passed; // when, and how long after the look before
+    uint64_t chance; // of a thread that does not rest: how long it could have run since then
     enum standstill_result result;
     struct pm_error *err;
     uint64_t began, ended;
 };
-
-uint64_t standstill_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static void fail(struct hold *h, enum standstill_result result) {
     h->failed = true;
@@ -161,7 +162,9 @@ void standstill_mend(pid_t thread) {
 // The kernel's own threads in the process (io_uring's) cannot be traced. They come to rest by
 // themselves.
 static void look_refused(struct hold *h, struct thread *t) {
-    if (errno == ESRCH)
+    int error = errno;
+    t->theirs = error == EPERM && standstill_tool_has(h->pid, t->id);
+    if (error == ESRCH)
         t->switches = UINT64_MAX;
     else if (standstill_allowed(h->pid, h->err))
         begins_to_sleep(h, t);
@@ -171,7 +174,7 @@ static void look_refused(struct hold *h, struct thread *t) {
 
 static void stop(struct hold *h, struct thread *t) {
     if (!h->began)
-        h->began = standstill_now_ns();
+        h->began = patience_now_ns();
     if (ptrace(PTRACE_SEIZE, t->id, NULL, NULL) != 0) {
         look_refused(h, t);
         return;
@@ -184,6 +187,8 @@ static void stop(struct hold *h, struct thread *t) {
 static void await_stop(struct thread *t) {
     int status;
     pid_t id = waitpid(t->id, &status, __WALL | WNOHANG);
+    if (id < 0 && errno != ECHILD)
+        return;                                      // asked again at the next look
     if (id < 0 || (id > 0 && !WIFSTOPPED(status))) { // it has ended
         t->traced = t->stopped = false;
         t->switches = UINT64_MAX;
@@ -205,10 +210,14 @@ static void watch(struct hold *h, struct thread *t) {
     if (t->stopped || still_sleeps(h, t))
         return;
     h->restless = true;
+    t->theirs = false;
     if (!t->traced)
         stop(h, t);
     else
         begins_to_sleep(h, t);
+    uint64_t chance = patience_chance(&t->patience, h->pid, t->id);
+    if (!t->theirs && chance > h->chance)
+        h->chance = chance;
 }
 
 // ---- all threads --------------------------------------------------------------------------------
@@ -242,6 +251,7 @@ static bool visit(const char *name, void *arg) {
         t = &h->thread[h->count++];
         *t = (struct thread){.id = id};
         h->restless = true; // whoever has made it has run
+        h->chance = h->passed;
         if (!begins_to_sleep(h, t))
             stop(h, t);
         return true;
@@ -255,7 +265,11 @@ static bool look_at_all(struct hold *h) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/task", (int)h->pid);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    uint64_t now = patience_now_ns();
+    h->passed = h->looked ? now - h->looked : 0;
+    h->looked = now;
     h->restless = false;
+    h->chance = 0;
     bool good = fd >= 0 && pm_os_each_name(fd, visit, h);
     if (fd >= 0)
         close(fd);
@@ -268,11 +282,13 @@ static bool look_at_all(struct hold *h) {
 // seen all threads.
 static bool gather(struct hold *h) {
     const struct timespec tick = {.tv_nsec = TICK_NS};
-    uint64_t end = standstill_now_ns() + PATIENCE_MS * 1000000ull;
+    const uint64_t end = patience_now_ns() + PATIENCE_MAX_MS * 1000000ull;
+    uint64_t spent = 0;
     for (unsigned quiet = 0; quiet < 2; quiet = h->restless ? 0 : quiet + 1) {
         if (!look_at_all(h))
             return false;
-        if (h->restless && standstill_now_ns() > end) {
+        spent += h->chance;
+        if (h->restless && (spent > PATIENCE_MS * 1000000ull || patience_now_ns() > end)) {
             pm_fail(h->err, PM_OPERATIONAL,
                     "the threads of process %d do not come to rest; nothing was changed: try again",
                     (int)h->pid);
@@ -290,22 +306,24 @@ static bool gather(struct hold *h) {
 // this thread.
 static void let_go(struct hold *h) {
     const struct timespec tick = {.tv_nsec = TICK_NS};
-    const uint64_t end = standstill_now_ns() + PATIENCE_MS * 1000000ull;
+    const uint64_t end = patience_now_ns() + PATIENCE_MAX_MS * 1000000ull;
     struct standstill_call call;
     for (size_t i = 0; i < h->count; i++) {
         struct thread *t = &h->thread[i];
+        uint64_t spent = 0;
         if (t->traced && !t->stopped)
             await_stop(t);
-        while (t->traced && !t->stopped && standstill_now_ns() < end &&
-               !standstill_asleep(h->pid, t->id, &call)) {
+        while (t->traced && !t->stopped && spent < PATIENCE_MS * 1000000ull &&
+               patience_now_ns() < end && !standstill_asleep(h->pid, t->id, &call)) {
             nanosleep(&tick, NULL);
+            spent += patience_chance(&t->patience, h->pid, t->id);
             await_stop(t);
         }
         if (t->stopped)
             ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)t->signal);
     }
     if (h->began)
-        h->ended = standstill_now_ns();
+        h->ended = patience_now_ns();
 }
 
 // A thread of its own: the kernel lets all threads go that it has stopped when it ends.
@@ -352,9 +370,13 @@ bool standstill_tool_has(pid_t pid, pid_t thread) { return is_tool(tracer_of_thr
 // Who traces the process; 0: nobody.
 static int tracer_of(pid_t pid) {
     const struct timespec tick = {.tv_nsec = 1000000};
+    const uint64_t end = patience_now_ns() + PATIENCE_MAX_MS * 1000000ull;
+    struct patience patience = {0};
     int tracer = tracer_of_thread(pid, pid);
-    for (unsigned i = 0; i < 1000 && is_tool(tracer); i++) {
+    for (uint64_t spent = 0;
+         is_tool(tracer) && spent < PATIENCE_MS * 1000000ull / 2 && patience_now_ns() < end;) {
         nanosleep(&tick, NULL);
+        spent += patience_chance(&patience, tracer, tracer);
         tracer = tracer_of_thread(pid, pid);
     }
     return tracer;

@@ -51,7 +51,5 @@ void standstill_mend(pid_t thread);
 bool standstill_in_sequence(pid_t thread, int memory);
 // Whether another of these tools traces the thread, which will not be for long.
 bool standstill_tool_has(pid_t pid, pid_t thread);
-// Of the monotonic clock.
-uint64_t standstill_now_ns(void);
 
 #endif
