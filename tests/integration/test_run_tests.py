@@ -21,7 +21,13 @@ def test_once():
         seen.touch()
         raise AssertionError("the first time")
 """
-MAKEFILE = "good:\n\t@echo all is well\nbad:\n\t@echo broken; exit 3\n"
+MAKEFILE = """all:
+\t@scripts/run-tests --beside good --workers 2
+good:
+\t@echo all is well, $(COLOUR), $(WORKERS)
+bad:
+\t@echo broken; exit 3
+"""
 
 
 @pytest.fixture
@@ -77,7 +83,15 @@ def test_what_fails_twice_is_no_flake(tree):
     failed = {line for line in lines if line.startswith("FAILED: ")}
     names = ("make bad", "test_a::test_bad", "test_a::test_worse", "test_b")
     assert failed == {f"FAILED: {name}" for name in names}
-    assert "all is well" in lines and "broken" in lines
+    assert "all is well, , 1" in lines and "broken" in lines
+
+
+def test_targets_have_the_variables_of_the_make_that_runs_them(tree):
+    env = environment(preload=False) | {"BUILD": str(tree / "build")}
+    argv = ["make", "-s", "-j2", "-C", tree, "COLOUR=dark blue", "WORKERS=2"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr, done
+    assert "all is well, dark blue, 1" in done.stdout.splitlines(), done
 
 
 def test_a_file_that_dies_fails_the_run(tree):
