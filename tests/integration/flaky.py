@@ -3,7 +3,11 @@
 """Tests that may fail and pass the second time, each with the reason: what in the machine does it,
 and what would end it. A test that is not named here fails the run (scripts/run-tests)."""
 
-KNOWN = {}
+KNOWN = {
+    "test_counters::test_no_counter_passes_its_bound": "page faults of a start depend on where the "
+    "kernel puts its mappings: 54 to 61 in 11 runs at a load of 9 to 20, where the bound is 60; a "
+    "count at fixed addresses would end it",
+}
 
 
 def reason(name):
