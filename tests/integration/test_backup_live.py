@@ -89,16 +89,18 @@ MODES = {
 def test_each_round_is_one_instant(shm, mode):
     how, commits = dict(MODES[mode]), "options" in MODES[mode]
     with running(shm / "heap", *how.pop("options", []), **how) as process:
-        last = 0
-        for number in range(1, ROUNDS + 1):
+        last = further = number = 0
+        while further < ROUNDS:
+            number += 1
             time.sleep(0.2 * commits)  # for the next commit
             report = back_up(shm / "heap", shm / "backup", "--verify")
             assert report["round"] == number and report["state"] == "in use"
             assert report["recorded"] or mode != "shared" or not can_record()
             assert not report["recorded"] or "filter" not in MODES[mode].get("words", [])
             # The first commit is made before main.
-            count = counted(shm, shm / "backup", begun=not commits or last)
-            assert count > last or (commits and count == last)
+            count = counted(shm, shm / "backup", begun=bool(last))
+            assert count >= last
+            further += commits or count > last  # on a busy machine it may not have run since
             last = count
         assert end(process) >= last
     assert back_up(shm / "heap", shm / "backup", "--verify")["state"] == "clean"

@@ -54,14 +54,16 @@ def back(shm, backup):
 def test_each_round_is_one_instant(shm, fixed, mode):
     how, commits = dict(MODES[mode]), "options" in MODES[mode]
     with running(fixed, *how.pop("options", []), **how) as process:
-        last = 0
-        for number in range(1, ROUNDS + 1):
+        last = further = number = 0
+        while further < ROUNDS:
+            number += 1
             time.sleep(0.2 * commits)  # for the next commit
             report = back_up(fixed, shm / "backup", "--verify")
             assert report["round"] == number and report["state"] == "in use"
             assert report["recorded"] or mode != "shared" or not can_record()
-            count = counted(shm, shm / "backup", begun=not commits or last)
-            assert count > last or (commits and count == last)
+            count = counted(shm, shm / "backup", begun=bool(last))
+            assert count >= last
+            further += commits or count > last  # on a busy machine it may not have run since
             last = count
         if last:
             copy = shm / "copy"
