@@ -109,7 +109,7 @@ def test_a_run_goes_on_where_it_was(suite):
     assert foreign(suite, "--tests", "*commit*").stdout == first.stdout
     assert count(suite, "wrong_in_commit_mode") == 12
     assert json.loads(rows[0])["mode"] == "plain"
-    again = foreign(suite, "--tests", "*commit*", "--again", "--modes", "heap,50ms")
+    again = foreign(suite, "--tests", "none,*commit*", "--again", "--modes", "heap,50ms")
     assert again.returncode == 1 and count(suite, "wrong_in_commit_mode") == 15
 
 
