@@ -33,10 +33,12 @@ static long holder_process, holder;
 static uint64_t blocked; // while threads are held
 static bool settles;     // a thread's processor time tells whether it has run
 static bool trusted;     // what is on record is exact
+// Of a forked child: the locks that its one thread held already.
+static uint64_t inherited;
 
 // The processor time that a thread of the process has used, in nanoseconds. 0: that cannot be
 // known. uapi/linux/time.h has no name for such a clock; glibc makes the same of a pthread_t.
-static uint64_t used_by(pid_t id) {
+uint64_t pm_calls_used(pid_t id) {
     struct timespec used;
     long clock = (long)(~(unsigned)id << 3 | 6);
     if (pm_bare_call(SYS_clock_gettime, (int)clock, (long)&used, 0, 0) != 0)
@@ -48,8 +50,8 @@ static uint64_t used_by(pid_t id) {
 // no steady clock it may not.
 static bool time_is_fine(void) {
     pid_t self = (pid_t)pm_bare_call(SYS_gettid, 0, 0, 0, 0);
-    uint64_t before = used_by(self), now = 0;
-    for (unsigned i = 0; i < 16 && before && (now = used_by(self)) > before; i++)
+    uint64_t before = pm_calls_used(self), now = 0;
+    for (unsigned i = 0; i < 16 && before && (now = pm_calls_used(self)) > before; i++)
         before = now;
     return before && now == before;
 }
@@ -109,12 +111,22 @@ struct pm_call_record *pm_calls_find_own(void) {
     atomic_store_explicit(&own->call, NULL, memory_order_relaxed);
     atomic_store_explicit(&own->used, 0, memory_order_relaxed);
     atomic_store_explicit(&own->shared, false, memory_order_relaxed);
+    atomic_store_explicit(&own->answers, false, memory_order_relaxed);
+    atomic_store_explicit(&own->sections, inherited, memory_order_relaxed);
+    inherited = 0;
     pm_calls_own = own;
     return own;
 }
 
-// The parent's threads are not the child's, whose own threads may get their ids.
+struct pm_call_record *pm_calls_of(pid_t id) {
+    return &record[id];
+}
+
+// The parent's threads are none of the child's, which may get their ids for its own.
 void pm_calls_forked(void) {
+    struct pm_call_record *parents = pm_calls_own;
+    if (parents)
+        inherited = atomic_load_explicit(&parents->sections, memory_order_relaxed);
     if (record) {
         pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
         pm_bare_call(SYS_madvise, (long)record, PM_TASKS * sizeof *record, MADV_DONTNEED, 0);
@@ -249,7 +261,7 @@ static enum pm_call_look look_at(struct pm_call_record *of, pid_t id, const stru
     if (trusted && !atomic_load_explicit(&of->does_more, memory_order_relaxed) &&
         !atomic_load_explicit(&of->shared, memory_order_relaxed))
         return PM_CALL_ASLEEP;
-    uint64_t used = settles ? used_by(id) : 0;
+    uint64_t used = settles ? pm_calls_used(id) : 0;
     if (used && atomic_load_explicit(&of->used, memory_order_relaxed) == used)
         return PM_CALL_ASLEEP;
     enum pm_call_look look = look_below(of, id, (uintptr_t)call);
@@ -297,6 +309,16 @@ bool pm_calls_within(const void *stack) {
 bool pm_calls_waits(pid_t id) {
     const struct pm_call *call = record ? atomic_load(&record[id].call) : NULL;
     return call && !call->outer && call->kind == PM_CALL_WAITS;
+}
+
+bool pm_calls_says(pid_t id) {
+    const struct pm_call *call = record ? atomic_load(&record[id].call) : NULL;
+    return call && (call->kind == PM_CALL_SAYS || call->kind == PM_CALL_TELLS);
+}
+
+int pm_calls_reads(pid_t id) {
+    const struct pm_call *call = record ? atomic_load(&record[id].call) : NULL;
+    return call && call->kind == PM_CALL_READS ? call->fd : -1;
 }
 
 struct memory {

@@ -59,6 +59,7 @@ struct pm_call {
     size_t message_count;
     bool by_futex;  // the call sleeps in a futex, as semaphores do
     bool does_more; // than to sleep: libc may allocate in it, or use memory that is not named here
+    bool naps;      // it sleeps for a time
     uint8_t kind;   // an enum pm_call_kind
     int fd;
     // What the program kept in the registers that calls preserve: in the kernel, it would be out of
@@ -75,10 +76,17 @@ struct pm_call_record {
     _Atomic bool by_futex;          // of the call, which may lie on a stack that is no more
     _Atomic bool does_more;         // of the call
     _Atomic bool shared;            // a child that shares the thread's memory may store here, too
+    _Atomic bool answers;           // it is at something that leaves the process (commit_gate.h)
     _Atomic uint64_t used;          // the holder's: processor time, when it was seen asleep; or 0
     _Atomic uint64_t *mark;         // the thread's rseq_cs, NULL: it has none
     char *thread_pointer;           // where its own variables lie, libc's among them
-};
+    // Of sections.h. The lower half: how many locks the thread holds. The upper half: how
+    // often it has begun to hold one. `lock`: the last one.
+    _Atomic uint64_t sections;
+    _Atomic uintptr_t lock;
+} __attribute__((aligned(64)));
+// Each thread writes its own line only.
+_Static_assert(sizeof(struct pm_call_record) == 64, "one line");
 
 // Odd while threads are held. A futex.
 extern _Atomic uint32_t pm_calls_word;
@@ -184,12 +192,21 @@ bool pm_calls_within(const void *stack);
 // Whether the thread, which rests, is in a call of the kind PM_CALL_WAITS, and the call has not
 // interrupted another one.
 bool pm_calls_waits(pid_t id);
+// The same: in one of the kinds PM_CALL_SAYS and PM_CALL_TELLS.
+bool pm_calls_says(pid_t id);
+// The descriptor, if it is in one of the kind PM_CALL_READS, or -1.
+int pm_calls_reads(pid_t id);
 // The frame of the call that another thread sleeps in, or waits at; NULL: it is in none. All that
 // the program has on this stack lies at and above it.
 const void *pm_calls_frame(pid_t id);
 // The memory that the thread's calls may store to meanwhile, if pm_calls_look() has found it asleep
 // in this hold.
 void pm_calls_each_memory(pid_t id, void (*each)(void *at, size_t len, void *arg), void *arg);
+
+// The thread's record. It can be read at any time. Calls are recorded.
+struct pm_call_record *pm_calls_of(pid_t id);
+// Nanoseconds that the thread has run; 0: that cannot be known.
+uint64_t pm_calls_used(pid_t id);
 
 // In a forked child, before it has a second thread.
 void pm_calls_forked(void);

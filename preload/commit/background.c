@@ -23,6 +23,7 @@
 #include "state/phase.h"
 #include "threads/calls.h"
 #include "threads/hold.h"
+#include "threads/sections.h"
 #include "threads/thread_memory.h"
 
 #define STACK_BYTES ((size_t)64 << 10)
@@ -274,5 +275,6 @@ void pm_background_forked(void) {
     atomic_store_explicit(&pm_os_own_thread, 0, memory_order_relaxed);
     atomic_store_explicit(&pm_age_asleep, 0, memory_order_relaxed);
     pm_idle_forked();
+    pm_sections_forked();
     pm_beside_forked();
 }

@@ -2,10 +2,16 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "commit_cost.h"
 
+#include <dlfcn.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/message.h"
+#include "media/heap.h"
+#include "threads/commit_gate.h"
+#include "threads/tasks.h"
 
 // Changed with the commit lock; read at any time.
 static struct {
@@ -41,6 +47,49 @@ void pm_commit_was_made(uint64_t since) {
     add(&cost.took, pm_commit_clock() - since);
 }
 
+// At which instants commits were taken, and which thread was not between operations at the last of
+// the others.
+static _Atomic uint64_t rungs[PM_RUNGS];
+static struct pm_gate_passed last_any;
+static char last_name[32];
+
+void pm_commit_passed(const struct pm_gate_passed *passed) {
+    bool gone;
+    add(&rungs[passed->rung], 1);
+    if (passed->rung != PM_RUNG_ANY || passed->thread == last_any.thread)
+        return;
+    last_any = *passed;
+    if (passed->thread && pm_task_read(passed->thread, "comm", last_name, sizeof last_name, &gone))
+        last_name[strcspn(last_name, "\n")] = '\0';
+}
+
+// An address of the program as the tools name it.
+static void name_of(uintptr_t at, char *text, size_t len) {
+    Dl_info info;
+    const char *file;
+    if (pm_heap_offset((void *)at) < pm_range)
+        snprintf(text, len, "%s+0x%lx", pm_heap.dir, (unsigned long)pm_heap_offset((void *)at));
+    else if (dladdr((void *)at, &info) && info.dli_fname)
+        snprintf(text, len, "%s+0x%lx",
+                 (file = strrchr(info.dli_fname, '/')) ? file + 1 : info.dli_fname,
+                 (unsigned long)(at - (uintptr_t)info.dli_fbase));
+    else
+        snprintf(text, len, "0x%lx", (unsigned long)at);
+}
+
+static void say_rungs(void) {
+    char who[128] = "", lock[sizeof pm_heap.dir + 32] = "";
+    if (last_any.lock)
+        name_of(last_any.lock, lock, sizeof lock);
+    if (last_any.thread)
+        snprintf(who, sizeof who, "; thread %d (%s) %s", (int)last_any.thread, last_name,
+                 last_any.lock ? "holds the lock at " : "runs, and never took a lock that is seen");
+    pm_say("stats: instants of commits: %lu between operations, %lu after a wait for threads that "
+           "never took a lock, %lu others%s%s",
+           (unsigned long)get(&rungs[PM_RUNG_BETWEEN]), (unsigned long)get(&rungs[PM_RUNG_WAITED]),
+           (unsigned long)get(&rungs[PM_RUNG_ANY]), who, lock);
+}
+
 void pm_commit_cost_say(void) {
     uint64_t made = get(&cost.made), holds = get(&cost.holds);
     if (made == 0 || holds == 0)
@@ -51,4 +100,5 @@ void pm_commit_cost_say(void) {
            (unsigned long)(get(&cost.took) / made / 1000),
            (unsigned long)(get(&cost.held) / holds / 1000),
            (unsigned long)(get(&cost.longest) / 1000));
+    say_rungs();
 }

@@ -7,11 +7,15 @@
 
 #include <stdint.h>
 
+struct pm_gate_passed;
+
 // Nanoseconds of a clock.
 uint64_t pm_commit_clock(void);
 // With the commit lock. The threads were held from `since` until now; `pages` pages differed.
 void pm_commit_was_held(uint64_t since, uint64_t pages);
-// With the commit lock. A commit that was begun at `since` is in force, and in the files.
+// With the commit lock. At which instant it was taken.
+void pm_commit_passed(const struct pm_gate_passed *passed);
+// With the commit lock. A commit that was begun at `since` counts, and is in the files.
 void pm_commit_was_made(uint64_t since);
 // Nothing where there was no commit.
 void pm_commit_cost_say(void);

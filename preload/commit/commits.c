@@ -32,13 +32,17 @@
 #include "roots/root_table.h"
 #include "state/phase.h"
 #include "state/removed.h"
+#include "threads/calls.h"
+#include "threads/commit_gate.h"
 #include "threads/hold.h"
+#include "threads/sections.h"
 #include "threads/threads.h"
 
 // ---- settings -----------------------------------------------------------------------------------
 
 static enum pm_commits_mode mode;
 static uint64_t interval_ms;
+static bool strict; // no commit at any instant: `output:strict`
 
 #define INTERVAL_MAX ((uint64_t)24 * 3600 * 1000)
 
@@ -98,7 +102,8 @@ int pm_commits_options(struct pm_error *err) {
     const char *text = pm_options.commit.text, *time = text;
     if (strncmp(text, idle_time, strlen(idle_time)) == 0)
         time += strlen(idle_time);
-    mode = strcmp(text, "output") == 0                 ? PM_COMMITS_OUTPUT
+    strict = strcmp(text, "output:strict") == 0;
+    mode = strict || strcmp(text, "output") == 0       ? PM_COMMITS_OUTPUT
            : strcmp(text, idle) == 0 || time != text   ? PM_COMMITS_IDLE
            : *text == '\0' || strcmp(text, "api") == 0 ? PM_COMMITS_API
                                                        : PM_COMMITS_TIME;
@@ -107,8 +112,8 @@ int pm_commits_options(struct pm_error *err) {
     if (interval_ms || (mode != PM_COMMITS_TIME && time == text))
         return PM_OK;
     return pm_fail(err, PM_USAGE,
-                   "PMALLOC_COMMIT=%.100s: not a valid value; use output, idle, idle:TIME, api, or "
-                   "TIME, which is such as 100ms, 5s, 2m or 1h (at most 24h)",
+                   "PMALLOC_COMMIT=%.100s: not a valid value; use output, output:strict, idle, "
+                   "idle:TIME, api, or TIME, which is such as 100ms, 5s, 2m or 1h (at most 24h)",
                    text);
 }
 
@@ -123,6 +128,8 @@ int pm_commits_begin(bool alone, struct pm_error *err) {
                        "%s: PMALLOC_COMMIT: no memory to hold threads with; see `ulimit -d`, "
                        "`ulimit -v` and vm.overcommit_memory, or unset PMALLOC_COMMIT",
                        pm_heap.dir);
+    if (pm_options.commit_patience.number)
+        pm_sections_begin();
     return pm_heap_journal(err);
 }
 
@@ -194,30 +201,53 @@ static void take_alone(void) {
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
     pm_commit_was_held(since, cost.pages);
+    pm_commit_passed(&(struct pm_gate_passed){.rung = PM_RUNG_BETWEEN});
 }
 
-// While the threads are held, none of them has a lock, and none is inside the allocator. 0, EAGAIN:
-// a thread cannot be held, or EBUSY: `idle`, and a thread is in no wait.
-static int take(bool idle) {
+// While the threads are held, none of them has a lock of ours, and none is inside the allocator. 0,
+// EAGAIN: a thread does not stop, EBUSY: `idle`, and a thread is in no wait, or ETIME: `strict`,
+// and a thread does not leave its section.
+static uint64_t take_held(void) {
     struct pm_commit_cost cost;
+    lock_extents(pm_lock_raw);
+    atomic_fetch_add(&instants, 1);
+    pm_commit_take(may_drop(), &cost);
+    lock_extents(pm_unlock_raw);
+    return cost.pages;
+}
+
+// Where all threads wait there is no gate to close.
+static int take_idle(void) {
+    uint64_t since = pm_commit_clock(), pages = 0;
+    if (!pm_hold_all(PATIENCE_MS))
+        return EAGAIN;
+    bool idle = pm_hold_all_wait();
+    if (idle)
+        pages = take_held();
+    pm_release_all();
+    if (!idle)
+        return EBUSY;
+    pm_commit_was_held(since, pages);
+    pm_commit_passed(&(struct pm_gate_passed){.rung = PM_RUNG_BETWEEN});
+    return 0;
+}
+
+static int take(bool idle) {
+    struct pm_gate_passed passed;
     if (pm_threads_none()) {
         take_alone();
         return 0;
     }
-    uint64_t since = pm_commit_clock();
-    if (!pm_hold_all(PATIENCE_MS))
-        return EAGAIN;
-    int error = idle && !pm_hold_all_wait() ? EBUSY : 0;
-    if (!error) {
-        lock_extents(pm_lock_raw);
-        atomic_fetch_add(&instants, 1);
-        pm_commit_take(may_drop(), &cost);
-        lock_extents(pm_unlock_raw);
-    }
-    pm_release_all();
-    if (!error)
-        pm_commit_was_held(since, cost.pages);
-    return error;
+    if (idle)
+        return take_idle();
+    enum pm_gate_result result = pm_gate_hold(PATIENCE_MS, strict, &passed);
+    if (result != PM_GATE_HELD)
+        return result == PM_GATE_INSIDE ? ETIME : EAGAIN;
+    uint64_t pages = take_held();
+    pm_gate_release();
+    pm_commit_was_held(passed.held_since, pages);
+    pm_commit_passed(&passed);
+    return 0;
 }
 
 // Commits go on meanwhile: the journal has them.
@@ -236,8 +266,9 @@ static const char *why_removed; // the files were removed, and cannot be made ag
 // The copy is of one instant, as a commit.
 static int mend_removed(void) {
     static struct pm_error err;
+    struct pm_gate_passed passed;
     bool alone = pm_threads_none();
-    if (!alone && !pm_hold_all(PATIENCE_MS))
+    if (!alone && pm_gate_hold(PATIENCE_MS, false, &passed) != PM_GATE_HELD)
         return EAGAIN;
     if (alone)
         pm_lock(&pm_age_lock);
@@ -247,7 +278,7 @@ static int mend_removed(void) {
     if (alone)
         pm_unlock(&pm_age_lock);
     else
-        pm_release_all();
+        pm_gate_release();
     why_removed = status == PM_OK ? NULL : err.text;
     return status == PM_OK ? 0 : ENOENT;
 }
@@ -335,7 +366,10 @@ static int make_in_turn(bool idle, uint64_t before) {
     int saved = errno;
     struct turn turn = {idle, 0, before};
     struct pm_cancel cancel = pm_cancel_hold();
+    struct pm_call_record *own = pm_calls_own ? pm_calls_own : pm_calls_find_own();
+    atomic_store_explicit(&own->answers, true, memory_order_relaxed);
     pm_signal_stack_run(take_turn, &turn);
+    atomic_store_explicit(&own->answers, false, memory_order_relaxed);
     pm_cancel_release(cancel);
     errno = saved;
     return turn.error;
@@ -355,6 +389,8 @@ const char *pm_commits_reason(int error) {
                "`pmalloc-recover --make --journal`)";
     if (error == ENOENT && why_removed)
         return why_removed;
+    if (error == ETIME)
+        return "a thread does not leave its critical section, or calls nothing";
     return error == EAGAIN ? "a thread does not stop" : pm_strerror(error);
 }
 

@@ -66,8 +66,8 @@ void pm_trigger_enter(struct pm_call *call) {
     bool idle = pm_commits_mode() == PM_COMMITS_IDLE;
     if (!idle && leaves(call) && may_commit())
         pm_commits_cover();
-    if (call->kind == PM_CALL_READS)
-        call->kind = idle && waits_for_data(call->fd) ? PM_CALL_WAITS : PM_CALL_OTHER;
+    if (call->kind == PM_CALL_READS && idle)
+        call->kind = waits_for_data(call->fd) ? PM_CALL_WAITS : PM_CALL_OTHER;
     if (call->kind == PM_CALL_WAITS && idle)
         pm_idle_enter(may_commit());
     errno = saved;

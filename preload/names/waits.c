@@ -62,6 +62,7 @@ typedef size_t len;
 #define WAITS_IF(t) .kind = t ? PM_CALL_WAITS : PM_CALL_OTHER
 #define LASTS(t) WAITS_IF((!t || t->tv_sec || t->tv_nsec))
 #define WAIT .kind = PM_CALL_WAITS
+#define NAP .kind = PM_CALL_WAITS, .naps = true
 #define READ(f) .kind = PM_CALL_READS, .fd = f
 #define RECEIVE(f, flags) .kind = flags & MSG_DONTWAIT ? PM_CALL_OTHER : PM_CALL_READS, .fd = f
 #define SAY(f) .kind = PM_CALL_SAYS, .fd = f
@@ -88,12 +89,12 @@ typedef size_t len;
 
 // Begun again with the time that is left.
 #define NAPS(X)                                                                                    \
-    X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest), WAIT)                \
+    X(int, nanosleep, (until t, struct timespec *rest), (t, rest), ONE(rest), NAP)                \
     X(int, clock_nanosleep, (clockid_t c, int f, until t, struct timespec *rest),                  \
-      (c, f, t, rest), ONE(rest), WAIT)                                                            \
-    X(int, thrd_sleep, (until t, struct timespec *rest), (t, rest), ONE(rest), WAIT)               \
-    X(unsigned, sleep, (unsigned s), (s), WAIT)                                                    \
-    X(int, usleep, (useconds_t us), (us), WAIT)
+      (c, f, t, rest), ONE(rest), NAP)                                                            \
+    X(int, thrd_sleep, (until t, struct timespec *rest), (t, rest), ONE(rest), NAP)               \
+    X(unsigned, sleep, (unsigned s), (s), NAP)                                                    \
+    X(int, usleep, (useconds_t us), (us), NAP)
 
 #define SLEEPS(X)                                                                                  \
     X(int, pause, (void), (), WAIT)                                                                \

@@ -76,6 +76,7 @@
 #include "start.h"
 #include "state/removed.h"
 #include "state/replaced.h"
+#include "threads/sections.h"
 #include "threads/threads.h"
 
 static const char no_memory[] =
@@ -360,6 +361,7 @@ static void end_once(void) {
     const char *why = NULL;
     if (come_first(PM_ENDING)) {
         atomic_store_explicit(&ending, &pm_tcache, memory_order_relaxed);
+        pm_sections_no_more();
         why = end_heap();
         if (!why && !pm_nested())
             pm_marks_renew(0, pm_range);

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Threads that change pairs of numbers under all kinds of locks. Who holds a pair's lock may find
+// its two numbers different; nobody else may. A start says "whole", or which pair is torn.
+//
+//   sections THREADS SEED [SECONDS]     all ways to lock, in random order; says a number 20 times a
+//                                       millisecond at most, until it is killed or time is over
+//   sections waits HOW ROUNDS           a section waits for a thread that is about to begin one
+//   sections endless ANSWERS            one section never ends, nor does it call anything
+//   sections spins ANSWERS              the same without a lock that anybody sees
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <threads.h>
+#include <time.h>
+#include <unistd.h>
+
+enum kind { NORMAL, RECURSIVE, ERRORCHECK, ROBUST, ADAPTIVE, RWLOCK, SPIN, MTX, KINDS };
+#define PAIRS (2 * KINDS)
+
+struct pair {
+    union {
+        pthread_mutex_t mutex;
+        pthread_rwlock_t rwlock;
+        pthread_spinlock_t spin;
+        mtx_t mtx;
+    } lock;
+    volatile long a, b;
+};
+
+struct store {
+    struct pair pair[PAIRS];
+    pthread_cond_t cond;
+    long said;
+};
+struct store *root;
+
+static _Atomic int over;
+
+static void check(int good, const char *what) {
+    if (good)
+        return;
+    fprintf(stderr, "failed: %s\n", what);
+    _exit(2);
+}
+
+static unsigned next(unsigned *seed) {
+    *seed = *seed * 1103515245 + 12345;
+    return *seed >> 16;
+}
+
+static void burn(unsigned rounds) {
+    for (volatile unsigned i = 0; i < rounds; i++) {
+    }
+}
+
+// ---- one lock -----------------------------------------------------------------------------------
+
+static enum kind kind_of(unsigned i) { return i % KINDS; }
+
+static void make(struct pair *p, enum kind kind) {
+    static const int type[] = {[NORMAL] = PTHREAD_MUTEX_NORMAL,
+                               [RECURSIVE] = PTHREAD_MUTEX_RECURSIVE,
+                               [ERRORCHECK] = PTHREAD_MUTEX_ERRORCHECK,
+                               [ROBUST] = PTHREAD_MUTEX_NORMAL,
+                               [ADAPTIVE] = PTHREAD_MUTEX_ADAPTIVE_NP};
+    pthread_mutexattr_t attr;
+    if (kind == RWLOCK)
+        check(pthread_rwlock_init(&p->lock.rwlock, NULL) == 0, "rwlock_init");
+    else if (kind == SPIN)
+        check(pthread_spin_init(&p->lock.spin, 0) == 0, "spin_init");
+    else if (kind == MTX)
+        check(mtx_init(&p->lock.mtx, mtx_timed) == thrd_success, "mtx_init");
+    else {
+        pthread_mutexattr_init(&attr);
+        pthread_mutexattr_settype(&attr, type[kind]);
+        if (kind == ROBUST)
+            pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+        check(pthread_mutex_init(&p->lock.mutex, &attr) == 0, "mutex_init");
+    }
+}
+
+enum way { LOCK, TRY, TIMED, WAYS };
+
+static struct timespec soon(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_nsec += 100000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}
+
+static int try_lock(struct pair *p, enum kind kind, enum way way) {
+    const struct timespec until = soon();
+    switch (kind) {
+    case RWLOCK:
+        return way == LOCK  ? pthread_rwlock_wrlock(&p->lock.rwlock)
+               : way == TRY ? pthread_rwlock_trywrlock(&p->lock.rwlock)
+                            : pthread_rwlock_timedwrlock(&p->lock.rwlock, &until);
+    case SPIN:
+        return way == LOCK ? pthread_spin_lock(&p->lock.spin) : pthread_spin_trylock(&p->lock.spin);
+    case MTX:
+        return way == LOCK  ? mtx_lock(&p->lock.mtx)
+               : way == TRY ? mtx_trylock(&p->lock.mtx)
+                            : mtx_timedlock(&p->lock.mtx, &until);
+    default:
+        return way == LOCK  ? pthread_mutex_lock(&p->lock.mutex)
+               : way == TRY ? pthread_mutex_trylock(&p->lock.mutex)
+                            : pthread_mutex_timedlock(&p->lock.mutex, &until);
+    }
+}
+
+// A robust mutex may say that its owner died: an earlier run did.
+static void lock(struct pair *p, enum kind kind, enum way way) {
+    int error;
+    while ((error = try_lock(p, kind, way)) != 0 && error != EOWNERDEAD)
+        check(way != LOCK, "lock");
+    if (error == EOWNERDEAD)
+        check(pthread_mutex_consistent(&p->lock.mutex) == 0, "consistent");
+}
+
+static void unlock(struct pair *p, enum kind kind) {
+    int error = kind == RWLOCK ? pthread_rwlock_unlock(&p->lock.rwlock)
+                : kind == SPIN ? pthread_spin_unlock(&p->lock.spin)
+                : kind == MTX  ? mtx_unlock(&p->lock.mtx)
+                               : pthread_mutex_unlock(&p->lock.mutex);
+    check(error == 0, "unlock");
+}
+
+// ---- sections -----------------------------------------------------------------------------------
+
+static void one(unsigned i, unsigned *seed) {
+    struct pair *p = &root->pair[i];
+    enum kind kind = kind_of(i);
+    lock(p, kind, next(seed) % WAYS);
+    p->a++;
+    if (kind == RECURSIVE)
+        lock(p, kind, next(seed) % WAYS);
+    burn(next(seed) % 2000);
+    if (kind == RECURSIVE)
+        unlock(p, kind);
+    burn(next(seed) % 2000);
+    p->b++;
+    unlock(p, kind);
+}
+
+// Locks are taken in the order of their numbers.
+static void nested(unsigned i, unsigned *seed) {
+    unsigned j = i + 1 + next(seed) % (PAIRS - i - 1);
+    struct pair *p = &root->pair[i], *q = &root->pair[j];
+    lock(p, kind_of(i), next(seed) % WAYS);
+    p->a++;
+    lock(q, kind_of(j), next(seed) % WAYS);
+    q->a++;
+    burn(next(seed) % 1000);
+    p->b++;
+    q->b++;
+    unlock(q, kind_of(j));
+    unlock(p, kind_of(i));
+}
+
+static void hand_over_hand(unsigned i, unsigned *seed) {
+    lock(&root->pair[i], kind_of(i), LOCK);
+    for (; i + 1 < PAIRS; i++) {
+        root->pair[i].a++;
+        lock(&root->pair[i + 1], kind_of(i + 1), next(seed) % WAYS);
+        burn(next(seed) % 500);
+        root->pair[i].b++;
+        unlock(&root->pair[i], kind_of(i));
+    }
+    root->pair[i].a++;
+    burn(500);
+    root->pair[i].b++;
+    unlock(&root->pair[i], kind_of(i));
+}
+
+// The mutex is free while the thread waits, and the pair whole.
+static void condition(unsigned *seed) {
+    struct pair *p = &root->pair[NORMAL];
+    const struct timespec until = soon();
+    lock(p, NORMAL, LOCK);
+    p->a++;
+    burn(next(seed) % 1000);
+    p->b++;
+    pthread_cond_timedwait(&root->cond, &p->lock.mutex, &until);
+    p->a++;
+    burn(next(seed) % 1000);
+    p->b++;
+    unlock(p, NORMAL);
+    pthread_cond_broadcast(&root->cond);
+}
+
+// An unlock that is refused ends no section.
+static void refused(unsigned *seed) {
+    struct pair *p = &root->pair[NORMAL];
+    pthread_mutex_t other = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+    lock(p, NORMAL, LOCK);
+    p->a++;
+    check(pthread_mutex_unlock(&other) == EPERM, "an unlock of a free mutex");
+    burn(next(seed) % 2000);
+    p->b++;
+    unlock(p, NORMAL);
+}
+
+static void readers(unsigned i) {
+    struct pair *p = &root->pair[i];
+    check(pthread_rwlock_rdlock(&p->lock.rwlock) == 0, "rdlock");
+    check(p->a == p->b, "a reader finds a pair torn");
+    unlock(p, RWLOCK);
+}
+
+// A handler that locks, in the middle of a section of another lock.
+static __thread volatile sig_atomic_t in_order;
+static void handle(int number) {
+    unsigned seed = (unsigned)number;
+    if (in_order)
+        one(PAIRS - 1, &seed);
+}
+
+static void interrupted(unsigned *seed) {
+    struct pair *p = &root->pair[ERRORCHECK];
+    lock(p, ERRORCHECK, LOCK);
+    p->a++;
+    in_order = 1;
+    pthread_kill(pthread_self(), SIGUSR1);
+    in_order = 0;
+    burn(next(seed) % 500);
+    p->b++;
+    unlock(p, ERRORCHECK);
+}
+
+static void *work(void *arg) {
+    unsigned seed = (unsigned)(size_t)arg;
+    while (!over) {
+        unsigned i = next(&seed) % (PAIRS - 1);
+        switch (next(&seed) % 8) {
+        case 0:
+            nested(i, &seed);
+            break;
+        case 1:
+            hand_over_hand(i, &seed);
+            break;
+        case 2:
+            condition(&seed);
+            break;
+        case 3:
+            refused(&seed);
+            break;
+        case 4:
+            readers(RWLOCK + next(&seed) % 2 * KINDS);
+            break;
+        case 5:
+            interrupted(&seed);
+            break;
+        default:
+            one(i, &seed);
+        }
+        burn(next(&seed) % 4000);
+    }
+    return NULL;
+}
+
+// ---- the program --------------------------------------------------------------------------------
+
+static void say(void) {
+    char text[32];
+    int len = snprintf(text, sizeof text, "%ld\n", ++root->said);
+    check(write(1, text, (size_t)len) == len, "write");
+}
+
+static void begin(void) {
+    if (!root) {
+        struct store *fresh = calloc(1, sizeof *fresh);
+        for (unsigned i = 0; i < PAIRS; i++)
+            make(&fresh->pair[i], kind_of(i));
+        pthread_cond_init(&fresh->cond, NULL);
+        root = fresh;
+        return;
+    }
+    for (unsigned i = 0; i < PAIRS; i++)
+        if (root->pair[i].a != root->pair[i].b) {
+            fprintf(stderr, "torn: pair %u, %ld and %ld\n", i, root->pair[i].a, root->pair[i].b);
+            exit(3);
+        }
+    fprintf(stderr, "whole\n");
+}
+
+static void make_thread(void *(*run)(void *), size_t arg) {
+    pthread_t id;
+    check(pthread_create(&id, NULL, run, (void *)arg) == 0, "pthread_create");
+}
+
+static int run_all(unsigned threads, unsigned seed, double seconds) {
+    time_t end = time(NULL) + (time_t)seconds;
+    signal(SIGUSR1, handle);
+    for (unsigned i = 1; i < threads; i++)
+        make_thread(work, seed + i);
+    while (!seconds || time(NULL) < end) {
+        say();
+        usleep(50);
+    }
+    over = 1;
+    return 0;
+}
+
+// ---- a section that waits -----------------------------------------------------------------------
+
+static _Atomic int wanted; // rounds that the other thread is to make
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t done_cond = PTHREAD_COND_INITIALIZER;
+static pthread_barrier_t barrier;
+static int done, ends[2];
+static const char *how;
+
+// Begins a section of its own before it does what the other one waits for.
+static void *serve(void *unused) {
+    unsigned seed = 1;
+    one(ADAPTIVE, &seed);
+    if (strcmp(how, "cond") == 0) {
+        pthread_mutex_lock(&turn);
+        done = 1;
+        pthread_cond_signal(&done_cond);
+        pthread_mutex_unlock(&turn);
+    } else if (strcmp(how, "pipe") == 0)
+        check(write(ends[1], "x", 1) == 1, "pipe");
+    else if (strcmp(how, "barrier") == 0)
+        pthread_barrier_wait(&barrier);
+    return unused;
+}
+
+static void await(pthread_t id) {
+    char byte;
+    if (strcmp(how, "cond") == 0) {
+        pthread_mutex_lock(&turn);
+        while (!done)
+            pthread_cond_wait(&done_cond, &turn);
+        done = 0;
+        pthread_mutex_unlock(&turn);
+    } else if (strcmp(how, "pipe") == 0)
+        check(read(ends[0], &byte, 1) == 1, "pipe");
+    else if (strcmp(how, "barrier") == 0)
+        pthread_barrier_wait(&barrier);
+    pthread_join(id, NULL);
+}
+
+static void *wait_inside(void *unused) {
+    struct pair *p = &root->pair[NORMAL];
+    while (!over) {
+        pthread_t id;
+        lock(p, NORMAL, LOCK);
+        p->a++;
+        check(pthread_create(&id, NULL, serve, NULL) == 0, "pthread_create");
+        await(id);
+        p->b++;
+        unlock(p, NORMAL);
+        wanted++;
+    }
+    return unused;
+}
+
+static int run_waits(int rounds) {
+    check(pipe(ends) == 0, "pipe");
+    pthread_barrier_init(&barrier, NULL, 2);
+    make_thread(wait_inside, 0);
+    while (wanted < rounds)
+        say();
+    return 0;
+}
+
+// ---- sections without an end --------------------------------------------------------------------
+
+static void *stay(void *locked) {
+    struct pair *p = &root->pair[NORMAL];
+    if (locked)
+        lock(p, NORMAL, LOCK);
+    for (wanted = 1;;)
+        burn(1000);
+    return NULL;
+}
+
+static int run_endless(int locked, int answers) {
+    make_thread(stay, (size_t)locked);
+    while (!wanted)
+        usleep(100);
+    for (int i = 0; i < answers; i++)
+        say();
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    check(argc >= 3, "usage");
+    begin();
+    if (strcmp(argv[1], "waits") == 0) {
+        how = argv[2];
+        return run_waits(atoi(argv[3]));
+    }
+    if (strcmp(argv[1], "endless") == 0 || strcmp(argv[1], "spins") == 0)
+        return run_endless(argv[1][0] == 'e', atoi(argv[2]));
+    return run_all((unsigned)atoi(argv[1]), (unsigned)atoi(argv[2]), argc > 3 ? atof(argv[3]) : 0);
+}

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Commits between operations: what a lock protects is whole after a kill, in all commit modes.
+
+SECTION_KILLS=2000 makes that many kills, with 2 to 16 threads, instead of a few."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+
+import pytest
+from conftest import compiled, environment, run, said, succeeds
+
+KILLS = int(os.environ.get("SECTION_KILLS", "0"))
+RUNG = re.compile(
+    r"instants of commits: (\d+) between operations, (\d+) after a wait .*?, (\d+) others(.*)"
+)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return compiled("sections.c")
+
+
+def rungs(done):
+    """How many commits had which instant, and what the line says of the last."""
+    found = RUNG.search(done.stderr)
+    assert found, said(done)
+    return (*(int(n) for n in found.groups()[:3]), found[4])
+
+
+def killed(program, heap, answers, threads, seed, **settings):
+    """Kills the program after some answers, and returns what its start said of the heap."""
+    process = subprocess.Popen(
+        [program, str(threads), str(seed)],
+        env=environment(True, HEAP=heap, ROOTS="root", **settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(answers):
+        if not process.stdout.readline():
+            break
+    process.send_signal(signal.SIGKILL)
+    _, told = process.communicate()
+    assert process.returncode == -signal.SIGKILL or "torn" in told, told
+    return told
+
+
+@pytest.mark.parametrize("mode", ["output", "output:strict", "1ms", "10ms"])
+def test_sections_are_whole_after_kills(program, heap, mode):
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    killed(program, heap, 5 if "output" in mode else 1000, 3, 1, COMMIT=mode)
+    for _ in range(KILLS // 4 or 8):
+        threads = draw.randint(2, 16 if KILLS else 6)
+        told = killed(
+            program, heap, draw.randint(1, 60), threads, draw.randrange(1 << 30), COMMIT=mode
+        )
+        assert told == "whole\n", told
+
+
+# Without the gate it is torn: the other test checks something.
+def test_without_patience_they_are_torn(program, heap):
+    for seed in range(40):
+        told = killed(program, heap, 60, 4, seed, COMMIT="output", COMMIT_PATIENCE="0")
+        if "torn: " in told:
+            return
+    pytest.fail("40 kills, and no section is torn")
+
+
+@pytest.mark.parametrize("how", ["cond", "join", "pipe", "barrier"])
+def test_a_section_may_wait_for_a_thread_at_the_gate(program, heap, how):
+    """Patience is so long that the test would never end, if it were used up in each round."""
+    done = run(
+        [program, "waits", how, "100"],
+        HEAP=heap,
+        ROOTS="root",
+        COMMIT="output",
+        COMMIT_PATIENCE="10000",
+        STATS="1",
+    )
+    succeeds(done)
+    between, waited, others, _ = rungs(done)
+    assert between + waited > 0 and others == 0, said(done)
+
+
+@pytest.mark.parametrize("how, named", [("endless", "holds the lock"), ("spins", "never took")])
+def test_a_section_without_end_is_named(program, heap, how, named):
+    """Each commit would wait for it; patience lasts once, and half a minute of it is too long."""
+    done = run(
+        [program, how, "50"],
+        HEAP=heap,
+        ROOTS="root",
+        COMMIT="output",
+        COMMIT_PATIENCE="300",
+        STATS="1",
+    )
+    succeeds(done)
+    _, _, others, named_so = rungs(done)
+    assert others >= 50 and named in named_so, said(done)
+
+
+def test_a_strict_answer_waits_and_says_so(program, heap):
+    done = run(
+        [program, "endless", "1"],
+        HEAP=heap,
+        ROOTS="root",
+        COMMIT="output:strict",
+        COMMIT_PATIENCE="1",
+        STATS="1",
+    )
+    assert succeeds(done) == "1\n"
+    assert "a thread does not leave its critical section" in done.stderr, said(done)
+    assert rungs(done)[2] == 0, said(done)

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Holds all threads (hold.h) at an instant between operations: no other thread is in a critical
+// section (sections.h), so what a lock protects is whole.
+//
+//   close the gate        who is about to begin a section waits
+//   the others            leave their sections; the last one rings
+//   hold all, look again  a thread that was just past the gate may be in a section: once more
+//   the instant
+//   release, open         all go on
+//
+// A thread is between operations when it holds no lock, when it is at something that leaves the
+// process (under `output`), or when it waits (PM_CALL_WAITS of calls.h). The three rungs:
+//
+//   PM_RUNG_BETWEEN  all other threads are between operations
+//   PM_RUNG_WAITED   the same, and threads that never took a lock were waited for: their locks may
+//                    be of a kind that is not seen, so each of them was in a call
+//   PM_RUNG_ANY      patience was over
+//
+// Patience counts time in which the threads that are waited for have run or slept, not time in
+// which they found no processor. A thread that was waited for in vain gets less of it the next
+// time, and none at all while it stays in the same section.
+//
+// A section may wait for a thread at the gate: for a condition, a join, a pipe. So when all that
+// are inside sleep, the gate is left ajar until one of them has gone on; then it closes again.
+#ifndef PM_COMMIT_GATE_H
+#define PM_COMMIT_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum pm_rung { PM_RUNG_BETWEEN, PM_RUNG_WAITED, PM_RUNG_ANY, PM_RUNGS };
+
+struct pm_gate_passed {
+    enum pm_rung rung;
+    uint64_t held_since; // nanoseconds of pm_commit_clock()
+    // Of PM_RUNG_ANY: a thread that was not between operations, and the lock that it took last; 0:
+    // it runs, and never took one.
+    pid_t thread;
+    uintptr_t lock;
+};
+
+enum pm_gate_result {
+    PM_GATE_HELD,
+    PM_GATE_NOT_STILL, // a thread does not stop; nobody is held
+    PM_GATE_INSIDE,    // `strict`: a thread does not leave its section; nobody is held
+};
+
+// One at a time (the commit lock). `strict`: PM_RUNG_ANY is none, and patience is long.
+enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gate_passed *passed);
+void pm_gate_release(void);
+
+#endif
