@@ -43,6 +43,13 @@ uint64_t pmalloc_generation(void);
 // and others from the file system, EAGAIN if a thread could not be held. Then the last commit
 // stands, and the call may be repeated. Thread-safe; waits for a commit that is being made.
 int pmalloc_commit(void);
+// Around what a lock of the program's own protects, where PMAlloc cannot see the lock because it is
+// made of atomic operations. No commit that another thread makes is taken between the two calls,
+// as with a mutex. pmalloc_begin() comes before the lock is taken: it may wait for a commit that is
+// being made. The calls nest; both are made by the same thread. Without PMALLOC_COMMIT they do
+// nothing.
+void pmalloc_begin(void);
+void pmalloc_end(void);
 // Under PMALLOC_COLLECT=api a start keeps every block that was allocated, reachable or not, until
 // this call frees the blocks that nothing reaches. So the program may first replay a log of its
 // own, with pointers that only the log has, in whatever form. A block is alive if root slots,

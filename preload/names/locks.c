@@ -38,7 +38,7 @@ typedef void reset_fn(void *object);
 // For an object that is about to be made: its bytes do not matter.
 static void pm_reset_fresh(void *object) { (void)object; }
 
-__attribute__((noinline, cold)) static void adopt(void *object, reset_fn *reset) {
+__attribute__((noinline, cold)) void pm_locks_adopt(void *object, reset_fn *reset) {
     if (pm_adopted(object))
         return;
     if (reset == pm_reset_fresh) {
@@ -62,7 +62,7 @@ static void *find(const char *name) {
     return dlsym(RTLD_NEXT, name);
 }
 
-static void *find_or_refuse(const char *name) {
+void *pm_locks_next(const char *name) {
     void *next = find(name);
     if (!next)
         pm_refuse("this program's libc has no %s; run it without PMAlloc", name);
@@ -172,13 +172,13 @@ _Static_assert(sizeof(once_flag) == sizeof(pthread_once_t), "one for the other")
     static name##_fn *_Atomic next_##name = first_##name;                                          \
     static type first_##name parameters {                                                          \
         name##_fn *next, *first = first_##name;                                                    \
-        *(void **)&next = find_or_refuse(#name);                                                   \
+        *(void **)&next = pm_locks_next(#name);                                                    \
         atomic_compare_exchange_strong(&next_##name, &first, next);                                \
         return next arguments;                                                                     \
     }
 #define ADOPT(reset)                                                                               \
     if (UNLIKELY(!pm_surely_adopted((const void *)o)))                                             \
-    adopt((void *)o, pm_reset_##reset)
+    pm_locks_adopt((void *)o, pm_reset_##reset)
 #define GO_ON(name, arguments)                                                                     \
     return atomic_load_explicit(&next_##name, memory_order_relaxed) arguments
 #define DEFINE(type, name, reset, parameters, arguments)                                           \
@@ -249,7 +249,7 @@ static inline bool is_plain(const pthread_mutex_t *mutex) {
         return result;                                                                             \
     }                                                                                              \
     SLOW type old_##name parameters {                                                              \
-        adopt((void *)o, pm_reset_##reset);                                                        \
+        pm_locks_adopt((void *)o, pm_reset_##reset);                                               \
         if (pm_gate() != PM_GATE_NONE)                                                             \
             return slow_##name arguments;                                                          \
         GO_ON(name, arguments);                                                                    \
@@ -302,7 +302,7 @@ C11_MUTEX_GIVES(DEFINE_MUTEX_GIVE)
         static _Atomic(name##_fn *) known;                                                         \
         name##_fn *next = atomic_load_explicit(&known, memory_order_relaxed);                      \
         if (UNLIKELY(!next)) {                                                                     \
-            *(void **)&next = find_or_refuse(#name);                                               \
+            *(void **)&next = pm_locks_next(#name);                                                \
             atomic_store_explicit(&known, next, memory_order_relaxed);                             \
         }                                                                                          \
         if (!UNLIKELY(pm_calls_recorded))                                                          \

@@ -23,6 +23,7 @@
 #include "pmalloc.h"
 #include "recovery/collect.h"
 #include "start.h"
+#include "threads/sections.h"
 #include "version.h"
 
 EXPORT int pmalloc_set_root(unsigned slot, void *p) {
@@ -125,6 +126,17 @@ EXPORT int pmalloc_commit(void) {
         return 0;
     errno = error;
     return -1;
+}
+
+// No lock has an address here. The caller's names the section.
+EXPORT void pmalloc_begin(void) {
+    if (pm_sections_counted())
+        pm_section_begin(pm_section_before(pm_gate()), __builtin_return_address(0));
+}
+
+EXPORT void pmalloc_end(void) {
+    if (pm_sections_counted())
+        pm_section_end(pm_gate());
 }
 
 EXPORT void pmalloc_set_free_callback(int (*taker)(void *p)) {

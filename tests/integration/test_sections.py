@@ -5,13 +5,14 @@
 SECTION_KILLS=2000 makes that many kills, with 2 to 16 threads, instead of a few."""
 
 import os
+import pathlib
 import random
 import re
 import signal
 import subprocess
 
 import pytest
-from conftest import compiled, environment, run, said, succeeds
+from conftest import compiled, environment, lacks, run, said, succeeds
 
 KILLS = int(os.environ.get("SECTION_KILLS", "0"))
 RUNG = re.compile(
@@ -31,10 +32,10 @@ def rungs(done):
     return (*(int(n) for n in found.groups()[:3]), found[4])
 
 
-def killed(program, heap, answers, threads, seed, **settings):
+def killed(program, heap, answers, *arguments, **settings):
     """Kills the program after some answers, and returns what its start said of the heap."""
     process = subprocess.Popen(
-        [program, str(threads), str(seed)],
+        [program, *map(str, arguments)],
         env=environment(True, HEAP=heap, ROOTS="root", **settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -116,3 +117,26 @@ def test_a_strict_answer_waits_and_says_so(program, heap):
     assert succeeds(done) == "1\n"
     assert "a thread does not leave its critical section" in done.stderr, said(done)
     assert rungs(done)[2] == 0, said(done)
+
+
+# ---- locks of other libraries -------------------------------------------------------------------
+
+FOREIGN = "g_mutex g_cond g_bit omp nest critical transaction own".split()
+
+
+@pytest.fixture(scope="module")
+def foreign():
+    if not any(pathlib.Path("/usr/lib").glob("*/libglib-2.0.so.0")):
+        lacks("libglib-2.0.so.0")
+    glib = "-l:libglib-2.0.so.0"
+    return compiled("sections_foreign.c", "-fopenmp", "-fgnu-tm", compiler="gcc", libraries=[glib])
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_sections_of_other_locks_are_whole(foreign, heap, kind):
+    """`own` is a lock that only pmalloc_begin() tells of. A lock that a kill left is free."""
+    told = [
+        killed(foreign, heap, answers, kind, COMMIT="output", COMMIT_PATIENCE="100")
+        for answers in (5, 20, 15, 10)
+    ]
+    assert told[1:] == ["whole\n"] * 3, told
