@@ -340,9 +340,18 @@ static enum pm_gate_result hold_between(uint64_t timeout_ms, bool strict,
     }
 }
 
+static bool is_ready(void) {
+    return pm_sections_counted() && have_memory() && pm_options.commit_patience.number;
+}
+
+void pm_gate_open(void) {
+    if (pm_sections_counted())
+        set_gate(PM_GATE_OPEN);
+}
+
 enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gate_passed *passed) {
     *passed = (struct pm_gate_passed){.rung = PM_RUNG_ANY};
-    if (!pm_sections_counted() || !have_memory() || !pm_options.commit_patience.number) {
+    if (!is_ready()) {
         passed->held_since = clock_now();
         return pm_hold_all(timeout_ms) ? PM_GATE_HELD : PM_GATE_NOT_STILL;
     }
@@ -350,11 +359,33 @@ enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gat
     enum pm_gate_result result = hold_between(timeout_ms, strict, passed);
     pm_sections_listen(false);
     if (result != PM_GATE_HELD)
-        set_gate(PM_GATE_OPEN);
+        pm_gate_open();
     return result;
 }
 
 void pm_gate_release(void) {
     pm_release_all();
-    set_gate(PM_GATE_OPEN);
+    pm_gate_open();
+}
+
+void pm_gate_shut(bool strict) {
+    struct wait wait = {.strict = strict, .since = clock_now(), .nap = FIRST_NAP_NS};
+    if (!is_ready())
+        return;
+    set_gate(PM_GATE_CLOSED);
+    if (!await(&wait))
+        give_up();
+    pm_sections_listen(false);
+}
+
+static void find_inside(pid_t id, void *found) {
+    const struct pm_call_record *of = pm_calls_of(id);
+    watched[watched_count++] = id;
+    *(bool *)found |= place_of(id, of) == INSIDE && !waits(id) && !pm_calls_says(id);
+}
+
+bool pm_gate_is_between(void) {
+    bool found = false;
+    watched_count = 0;
+    return !is_ready() || !pm_roll_each(find_inside, &found) || !found;
 }

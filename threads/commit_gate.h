@@ -52,4 +52,11 @@ enum pm_gate_result {
 enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gate_passed *passed);
 void pm_gate_release(void);
 
+// For the end of the program, which stops the others in its own way: closes the gate and waits
+// until nobody is inside who is worth waiting for. Then, while all stand still: whether all are
+// between operations. Then the gate opens. `strict` says whether there is no other instant.
+void pm_gate_shut(bool strict);
+bool pm_gate_is_between(void);
+void pm_gate_open(void);
+
 #endif

@@ -488,8 +488,12 @@ static bool make_last(void) {
     return pm_commit_finish();
 }
 
-bool pm_commits_end(bool alone) {
-    bool good = (make_last() || (pm_commit_again(errno) && make_last())) && pm_commit_prepare();
+bool pm_commits_are_strict(void) { return strict; }
+
+bool pm_commits_end(bool alone, bool between) {
+    errno = ETIME;
+    bool good = (between || !strict) && (make_last() || (pm_commit_again(errno) && make_last())) &&
+                pm_commit_prepare();
     if (!good)
         pm_say("PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
                "of the one before",

@@ -59,9 +59,12 @@ void pm_commits_by_bound(void);
 void pm_commits_stop(bool on);
 bool pm_commits_are_stopped(void);
 
+// Whether commits are taken at no other instant than one between operations (gate.h).
+bool pm_commits_are_strict(void);
 // The last commit, at the end of the program. No thread stores anything. Not `alone`: the caller
-// holds all locks. False: the heap stays as an earlier commit left it, and a line says so.
-bool pm_commits_end(bool alone);
+// holds all locks. `between`: it lies between operations. False: the heap stays as an earlier
+// commit left it, and a line says so.
+bool pm_commits_end(bool alone, bool between);
 // There can be none, and a line says so.
 void pm_commits_no_end(void);
 

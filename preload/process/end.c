@@ -76,6 +76,7 @@
 #include "start.h"
 #include "state/removed.h"
 #include "state/replaced.h"
+#include "threads/commit_gate.h"
 #include "threads/sections.h"
 #include "threads/threads.h"
 
@@ -87,7 +88,9 @@ static const char no_stop[] = "a thread does not stop";
 
 static bool closable = true; // the metadata is shared: a clean close may be written
 
-static bool stores_held; // all memory that has data is unwritable
+static bool between = true; // the other threads are between operations, or wait
+
+static bool stores_held; // all memory that holds data is unwritable
 
 static bool hold_memory(bool on) {
     stores_held = on;
@@ -99,7 +102,7 @@ static bool hold_memory(bool on) {
 static bool part_journaled(bool tables_whole, bool alone) {
     if (tables_whole) // then it is not amid a step
         pm_beside_stop();
-    bool kept = tables_whole && pm_commits_end(alone);
+    bool kept = tables_whole && pm_commits_end(alone, between);
     if (!tables_whole)
         pm_commits_no_end();
     if (stores_held && !hold_memory(false))
@@ -238,8 +241,19 @@ static bool hold_stores(void) {
            hold_memory(true);
 }
 
-static const char *part_from_others(bool tables_whole, enum pm_threads *threads) {
+// In commit mode the last commit lies between operations, as others do.
+static bool is_instant(void) { return !pm_heap_is_journaled() || pm_gate_is_between(); }
+
+static const char *part_from_others(bool tables_whole, bool last, enum pm_threads *threads) {
     *threads = pm_threads_stop();
+    if (tables_whole && *threads == PM_THREADS_STILL && !is_instant()) {
+        between = false;
+        if (!last) {
+            pm_threads_resume();
+            *threads = PM_THREADS_DEAF;
+            return no_stop;
+        }
+    }
     bool parted = false, held = *threads == PM_THREADS_RUN && hold_stores();
     if (tables_whole && *threads == PM_THREADS_STILL)
         mend_removed();
@@ -265,13 +279,17 @@ static const char *end_among_others(void) {
     if (!pm_heap_has_roots())
         return NULL; // the next opening empties the heap
     for (unsigned tries = 0; tries < DEAF_TRIES && threads == PM_THREADS_DEAF; tries++) {
+        between = true;
+        if (pm_heap_is_journaled() && !pm_nested())
+            pm_gate_shut(tries == 0 && pm_commits_are_strict());
         bool tables_whole = lock_all();
-        why = part_from_others(tables_whole, &threads);
+        why = part_from_others(tables_whole, tries + 1 == DEAF_TRIES, &threads);
         if (tables_whole)
             pm_process_each_lock(unlock_held);
         else if (!why)
             pm_locks_held++; // for good: the holder of a lock may never release it
     }
+    pm_gate_open();
     return why;
 }
 

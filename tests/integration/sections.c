@@ -4,8 +4,8 @@
 // Threads that change pairs of numbers under all kinds of locks. Who holds a pair's lock may find
 // its two numbers different; nobody else may. A start says "whole", or which pair is torn.
 //
-//   sections THREADS SEED [SECONDS]     all ways to lock, in random order; says a number 20 times a
-//                                       millisecond at most, until it is killed or time is over
+//   sections THREADS SEED [ANSWERS]     all ways to lock, in random order; says numbers, until it
+//                                       is killed, or ends among its threads
 //   sections waits HOW ROUNDS           a section waits for a thread that is about to begin one
 //   sections endless ANSWERS            one section never ends, nor does it call anything
 //   sections spins ANSWERS              the same without a lock that anybody sees
@@ -299,16 +299,14 @@ static void make_thread(void *(*run)(void *), size_t arg) {
     check(pthread_create(&id, NULL, run, (void *)arg) == 0, "pthread_create");
 }
 
-static int run_all(unsigned threads, unsigned seed, double seconds) {
-    time_t end = time(NULL) + (time_t)seconds;
+static int run_all(unsigned threads, unsigned seed, int answers) {
     signal(SIGUSR1, handle);
     for (unsigned i = 1; i < threads; i++)
         make_thread(work, seed + i);
-    while (!seconds || time(NULL) < end) {
+    for (int i = 0; !answers || i < answers; i++) {
         say();
         usleep(50);
     }
-    over = 1;
     return 0;
 }
 
@@ -405,5 +403,5 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "endless") == 0 || strcmp(argv[1], "spins") == 0)
         return run_endless(argv[1][0] == 'e', atoi(argv[2]));
-    return run_all((unsigned)atoi(argv[1]), (unsigned)atoi(argv[2]), argc > 3 ? atof(argv[3]) : 0);
+    return run_all((unsigned)atoi(argv[1]), (unsigned)atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 0);
 }

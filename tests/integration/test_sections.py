@@ -64,6 +64,14 @@ def test_sections_are_whole_after_kills(program, heap, mode):
         assert told == "whole\n", told
 
 
+def test_the_last_commit_is_whole(program, heap):
+    """The program ends by a return from main, while its threads are in sections."""
+    for seed in range(6):
+        done = run([program, 4, seed, 300 + 37 * seed], HEAP=heap, ROOTS="root", COMMIT="1h")
+        succeeds(done)
+        assert done.stderr == ("whole\n" if seed else ""), said(done)
+
+
 # Without the gate it is torn: the other test checks something.
 def test_without_patience_they_are_torn(program, heap):
     for seed in range(40):
