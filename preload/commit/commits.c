@@ -207,8 +207,10 @@ static void take_alone(void) {
 // While the threads are held, none of them has a lock of ours, and none is inside the allocator. 0,
 // EAGAIN: a thread does not stop, EBUSY: `idle`, and a thread is in no wait, or ETIME: `strict`,
 // and a thread does not leave its section.
-static uint64_t take_held(void) {
+static uint64_t take_held(enum pm_rung rung) {
     struct pm_commit_cost cost;
+    if (rung == PM_RUNG_ANY)
+        pm_commit_amid();
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
     pm_commit_take(may_drop(), &cost);
@@ -223,7 +225,7 @@ static int take_idle(void) {
         return EAGAIN;
     bool idle = pm_hold_all_wait();
     if (idle)
-        pages = take_held();
+        pages = take_held(PM_RUNG_BETWEEN);
     pm_release_all();
     if (!idle)
         return EBUSY;
@@ -243,7 +245,7 @@ static int take(bool idle) {
     enum pm_gate_result result = pm_gate_hold(PATIENCE_MS, strict, &passed);
     if (result != PM_GATE_HELD)
         return result == PM_GATE_INSIDE ? ETIME : EAGAIN;
-    uint64_t pages = take_held();
+    uint64_t pages = take_held(passed.rung);
     pm_gate_release();
     pm_commit_was_held(passed.held_since, pages);
     pm_commit_passed(&passed);

@@ -4,6 +4,7 @@
 
 SECTION_KILLS=2000 makes that many kills, with 2 to 16 threads, instead of a few."""
 
+import json
 import os
 import pathlib
 import random
@@ -12,7 +13,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import compiled, environment, lacks, run, said, succeeds
+from conftest import compiled, environment, lacks, run, said, succeeds, tool
 
 KILLS = int(os.environ.get("SECTION_KILLS", "0"))
 RUNG = re.compile(
@@ -125,6 +126,15 @@ def test_a_strict_answer_waits_and_says_so(program, heap):
     assert succeeds(done) == "1\n"
     assert "a thread does not leave its critical section" in done.stderr, said(done)
     assert rungs(done)[2] == 0, said(done)
+
+
+@pytest.mark.parametrize("arguments, between", [([3, 1], True), (["endless", 1000000], False)])
+def test_the_tools_tell_of_which_kind_the_instant_is(program, heap, arguments, between):
+    killed(program, heap, 20, *arguments, COMMIT="output", COMMIT_PATIENCE="50")
+    commit = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    assert commit["commit"]["between_operations"] is between, commit
+    text = succeeds(run([tool("pmalloc-info"), heap], preload=False))
+    assert ("amid an operation of another thread" in text) is not between, text
 
 
 # ---- locks of other libraries -------------------------------------------------------------------

@@ -47,17 +47,18 @@ const char *commit_when(uint64_t time, char out[96]) {
     return out;
 }
 
-const char *commit_cost(const struct pm_journal_found *commit, char out[96]) {
+const char *commit_cost(const struct pm_journal_found *commit, char out[COMMIT_COST]) {
     char pages[32];
-    snprintf(out, 96, "%s page%s, threads stood still for %.1f ms%s",
+    snprintf(out, COMMIT_COST, "%s page%s, threads stood still for %.1f ms%s%s",
              figure_count(commit->pages, pages), commit->pages == 1 ? "" : "s",
-             commit->held / 1000.0, commit->forced ? ", forced" : "");
+             commit->held / 1000.0, commit->forced ? ", forced" : "",
+             commit->amid ? ", amid an operation of another thread" : "");
     return out;
 }
 
 void commit_text(void) {
     const struct pm_journal_found *commit = &pm_journal_opened.commit;
-    char when[96], cost[96];
+    char when[96], cost[COMMIT_COST];
     commit_when(commit->time, when);
     commit_cost(commit, cost);
     if (pm_journal_opened.cut) {
@@ -117,6 +118,7 @@ void commit_members(struct json *j, const struct pm_journal_found *commit) {
     json_number(j, "journal_bytes", commit->bytes);
     json_number(j, "held_us", commit->held);
     json_bool(j, "forced", commit->forced);
+    json_bool(j, "between_operations", !commit->amid);
 }
 
 void commit_json(struct json *j) {

@@ -13,7 +13,8 @@
 // "2026-01-02 03:04:05.678 +0100, 12 s ago". `time`: nanoseconds since 1970.
 const char *commit_when(uint64_t time, char out[96]);
 // "35 pages, threads stood still for 0.8 ms"
-const char *commit_cost(const struct pm_journal_found *commit, char out[96]);
+#define COMMIT_COST 160
+const char *commit_cost(const struct pm_journal_found *commit, char out[COMMIT_COST]);
 
 // For the heap that was opened: a line, or an object `commit`. Nothing if there was no journal.
 void commit_text(void);

@@ -84,7 +84,7 @@ static void clock_text(char out[16]) {
 
 // What a kill at this moment would take the heap back to.
 static void put_commit(const struct look *l, const char *before, const char *after) {
-    char when[96], cost[96];
+    char when[96], cost[COMMIT_COST];
     if (l->commit.groups)
         printf("%scommit of %s: %s%s", before, commit_when(l->commit.time, when),
                commit_cost(&l->commit, cost), after);

@@ -248,12 +248,13 @@ static uint64_t time_now(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static bool force; // the next one
+static bool force, amid; // the next one
 
 void pm_commit_force(void) { force = true; }
+void pm_commit_amid(void) { amid = true; }
 
 static struct {
-    bool good, anything, forced, again;
+    bool good, anything, forced, amid, again;
     int error;
     uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
 } taken;
@@ -265,7 +266,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     looking.cost = cost;
     looking.pagemap = pm_own_open();
     taken.forced = force;
-    force = false;
+    taken.amid = amid;
+    force = amid = false;
     if (pm_heap.super->state.applied != pm_checkpoint_applied)
         pm_heap.super->state.applied = pm_checkpoint_applied;
     if (pm_heap.super->state.lap != pm_checkpoint_mark)
@@ -290,6 +292,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     cost->held_us = (time_now() - time) / 1000;
     journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
     journal.forced = taken.forced;
+    journal.amid = taken.amid;
     taken.good = !taken.anything || pm_journal_end(&journal);
     taken.error = errno;
     if (looking.drop && taken.good)

@@ -60,6 +60,8 @@ void pm_commit_take(bool drop, struct pm_commit_cost *cost);
 // The commit that is taken next is not one that the trigger of PMALLOC_COMMIT asks for: memory is
 // to become free (PMALLOC_COMMIT_PAGES).
 void pm_commit_force(void);
+// At its instant another thread is in the middle of an operation.
+void pm_commit_amid(void);
 // False, with errno: there is no new commit; the last one stands.
 bool pm_commit_finish(void);
 // After that: the medium was full, and since then the journal has given up the room of earlier

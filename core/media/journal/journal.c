@@ -28,7 +28,7 @@ void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epo
     struct pm_journal_group *group = j->group;
     j->pages = j->held = 0;
     j->at = j->lap.end;
-    j->failed = j->forced = false;
+    j->failed = j->forced = j->amid = false;
     memset(group, 0, sizeof *group);
     group->magic = PM_JOURNAL_MAGIC;
     memcpy(group->uuid, uuid, sizeof group->uuid);
@@ -42,7 +42,9 @@ void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epo
 static void write_group(struct pm_journal *j, bool last) {
     struct pm_journal_group *group = j->group;
     size_t bytes = group_bytes(group);
-    group->last = !last ? 0 : j->forced ? PM_JOURNAL_LAST_FORCED : PM_JOURNAL_LAST;
+    group->last = !last ? 0
+                        : PM_JOURNAL_LAST | (j->forced ? PM_JOURNAL_LAST_FORCED : 0u) |
+                              (j->amid ? PM_JOURNAL_LAST_AMID : 0u);
     group->held = last ? j->held : 0;
     group->crc = group_crc(group);
     if (!j->failed && !j->io->write(PM_JOURNAL_SELF, group, bytes, j->at)) {
@@ -261,7 +263,8 @@ static int find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid
                                            .time = group->time,
                                            .pages = pages,
                                            .held = group->held,
-                                           .forced = group->last == PM_JOURNAL_LAST_FORCED,
+                                           .forced = group->last & PM_JOURNAL_LAST_FORCED,
+                                           .amid = group->last & PM_JOURNAL_LAST_AMID,
                                            .commits = found->commits + 1,
                                            .groups = groups,
                                            .bytes = r.at,
@@ -294,6 +297,7 @@ struct pm_journal_found pm_journal_found_last(const struct pm_journal *j) {
                                      .pages = j->pages,
                                      .held = j->held,
                                      .forced = j->forced,
+                                     .amid = j->amid,
                                      .commits = 1,
                                      .groups = j->group->number,
                                      .bytes = j->at,

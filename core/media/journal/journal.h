@@ -69,7 +69,7 @@ struct pm_journal {
     uint64_t at;                     // where the group goes
     uint64_t pages;                  // of all groups
     uint32_t held;                   // for the last group: see journal_format.h
-    bool forced;                     // the same
+    bool forced, amid;               // the same
     bool failed;                     // a write has failed; errno was `error`
     int error;
 };
@@ -104,7 +104,7 @@ struct pm_journal_found {
     uint64_t epoch, time;     // of the last one
     uint64_t pages;           // the same
     uint32_t held;            // microseconds; the same
-    bool forced;              // the same
+    bool forced, amid;        // the same
     uint64_t commits, groups; // of all
     uint64_t bytes;           // where the last one ends
     // Before the first one; all is 0 at the start of the journal.

@@ -34,8 +34,13 @@
 #define PM_JOURNAL_PAGES 252u // in a group, at most
 
 enum pm_journal_kind { PM_JOURNAL_PAGE = 1, PM_JOURNAL_ZERO = 2, PM_JOURNAL_LENGTH = 3 };
-// 0: more groups follow. Forced: the commit was made because too many pages had changed.
-enum pm_journal_last { PM_JOURNAL_LAST = 1, PM_JOURNAL_LAST_FORCED = 3 };
+// Bits of `last`; 0: more groups follow. Forced: the commit was made because too many pages had
+// changed. Amid: another thread was in the middle of an operation.
+enum pm_journal_last {
+    PM_JOURNAL_LAST = 1,
+    PM_JOURNAL_LAST_FORCED = 2,
+    PM_JOURNAL_LAST_AMID = 4,
+};
 // Which file of a shard, or of the heap.
 enum pm_journal_member {
     PM_JOURNAL_SUPER = 1,
@@ -62,7 +67,7 @@ struct pm_journal_group {
     uint64_t epoch;   // rises with each commit
     uint64_t time;    // of the commit: nanoseconds since 1970
     uint32_t number;
-    uint32_t last; // enum pm_journal_last
+    uint32_t last; // bits of enum pm_journal_last
     uint32_t entries;
     uint32_t pages; // that follow
     uint32_t held;  // in the last group: microseconds that the threads stood still; 0: not known
