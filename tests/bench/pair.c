@@ -126,6 +126,23 @@ static void run_remote(unsigned long count) {
     pthread_join(other, NULL);
 }
 
+LOOP loop_lock(unsigned long count, bool call) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    for (unsigned long i = 0; i < count; i++) {
+        pthread_mutex_t *m = &mutex;
+        USE(m);
+        if (call)
+            pthread_mutex_lock(m);
+        USE(m);
+        if (call)
+            pthread_mutex_unlock(m);
+    }
+}
+
+static void run_lock(unsigned long count) {
+    calls ? loop_lock(count, true) : loop_lock(count, false);
+}
+
 // Frees nothing and touches every page.
 static void run_grow(unsigned long count) {
     for (unsigned long i = 0; calls && i < count; i++) {
@@ -139,11 +156,9 @@ static const struct {
     const char *name;
     void (*run)(unsigned long count);
     bool warm;
-} modes[] = {{"malloc", run_malloc, true},
-             {"calloc", run_calloc, true},
-             {"realloc", run_realloc, true},
-             {"remote", run_remote, true},
-             {"grow", run_grow, false}};
+} modes[] = {{"malloc", run_malloc, true},   {"calloc", run_calloc, true},
+             {"realloc", run_realloc, true}, {"remote", run_remote, true},
+             {"lock", run_lock, true},       {"grow", run_grow, false}};
 
 static unsigned long number(const char *text, unsigned long limit) {
     char *end;
@@ -169,6 +184,7 @@ int main(int argc, char **argv) {
         modes[i].run(count);
         return 0;
     }
-    fprintf(stderr, "usage: pair [loop-]malloc|calloc|realloc|remote|grow COUNT SIZE [DEPTH]\n");
+    fprintf(stderr,
+            "usage: pair [loop-]malloc|calloc|realloc|remote|lock|grow COUNT SIZE [DEPTH]\n");
     return 2;
 }
