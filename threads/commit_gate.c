@@ -21,10 +21,10 @@
 #include "sections.h"
 #include "tasks.h"
 
-#define STRICT 1000      // times the patience of others, where no other instant is taken
+#define STRICT 200       // times the patience of others, where no other instant is taken
 #define STARVED_MS 1000  // the same where a thread in a section gets no processor
 #define FORGET 200       // a thread that was waited for in vain gets its patience back
-#define HOLDS_MOST 16    // threads that wait in line for a lock enter one after the other
+#define HOLDS_MOST 64    // threads that wait in line for a lock enter one after the other
 #define SLEEP_NS 1000000 // patience with a section that sleeps, and not for a time
 #define AJAR_NS 1000000
 #define FIRST_NAP_NS 100000 // a section that rings ends it
@@ -35,16 +35,20 @@
 // What is known of a thread, by its id; of the committer alone.
 struct seen {
     uint64_t used;      // how long it had run at the last look
+    uint64_t spent;     // of the patience with it in this commit
     uint64_t missed_at; // milliseconds; when it was first waited for in vain
     uint64_t sections;  // of its record
     uint64_t slept;     // the same, of a section in which it slept in a call and was not waited for
+    uint32_t commit;    // in which it was waited for last
     uint8_t misses;
-    bool met; // it is waited for
+    bool met;    // it is waited for
+    bool asleep; // in no call: it waits for a lock
 };
 static struct seen *seen;
 // All threads at the last hold.
 static pid_t *watched;
 static size_t watched_count;
+static uint32_t commit; // the number of this one
 
 static bool have_memory(void) {
     if (!seen)
@@ -88,11 +92,10 @@ static uint64_t now_ms(void) { return clock_now() / 1000000; }
 static uint64_t patience_for(pid_t id, bool strict) {
     struct seen *s = &seen[id];
     uint64_t patience = pm_options.commit_patience.number * 1000000;
-    if (strict)
-        return patience * STRICT;
     if (s->misses && now_ms() - s->missed_at > FORGET * pm_options.commit_patience.number)
         s->misses = 0;
-    return patience >> 2 * s->misses;
+    patience = strict ? patience * STRICT : patience >> 2 * s->misses;
+    return s->commit != commit ? patience : patience > s->spent ? patience - s->spent : 0;
 }
 
 static void missed(pid_t id) {
@@ -106,18 +109,18 @@ static void missed(pid_t id) {
 
 struct wait {
     bool strict;
-    bool unknown;          // one that never took a lock was waited for
-    uint64_t spent, since; // nanoseconds
+    bool unknown;         // one that never took a lock was waited for
+    uint64_t since, last; // nanoseconds: the first look, and the last one
     long nap;
 };
 
 struct found {
-    unsigned inside;  // threads that are waited for
-    unsigned asleep;  // of these
-    unsigned in_call; // of these, in a call
-    unsigned naps;    // of these, in one that ends by itself
-    uint64_t ran;     // what one of them has run since the last look
-    uint64_t patience;
+    unsigned inside;    // threads that are waited for
+    unsigned in_call;   // of these, asleep in a call
+    unsigned naps;      // of these, in one that ends by itself
+    unsigned in_line;   // asleep in no call: they wait for a lock
+    unsigned exhausted; // patience with them is over
+    uint64_t passed;    // since the last look
 };
 
 // Whether it sleeps in the kernel. One that waits for a processor, or for a page, does not.
@@ -136,41 +139,82 @@ static bool naps(pid_t id, const struct pm_call *call) {
     return pm_task_peek(id, &call->naps, &does, sizeof does, &gone) && does;
 }
 
+// What a thread that is waited for has done since the last look: to run, or to sleep in a call,
+// costs patience.
+static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct found *found) {
+    struct seen *s = &seen[id];
+    uint64_t ran = s->met ? used - s->used : 0;
+    if (s->commit != commit)
+        s->spent = 0;
+    s->commit = commit;
+    s->asleep = !call && s->met && ran == 0 && sleeps(id);
+    s->spent += !s->met ? 0 : call ? found->passed : ran;
+    s->used = used;
+    s->met = true;
+    found->in_call += call != NULL;
+    found->naps += call && naps(id, call);
+    found->in_line += s->asleep;
+}
+
 static void look_at(pid_t id, struct wait *w, struct found *found) {
     const struct pm_call_record *of = pm_calls_of(id);
     struct seen *s = &seen[id];
     enum place place = place_of(id, of);
-    uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed), patience, used;
+    uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed), used = 0;
     if (place == OUTSIDE || (place == INSIDE && is_let_be(id, of, sections, w->strict)) ||
-        (patience = patience_for(id, w->strict)) == 0 || (used = pm_calls_used(id)) == 0) {
-        if (s->met && place == OUTSIDE)
-            s->misses = 0;
-        s->met = false;
+        (used = pm_calls_used(id)) == 0) {
+        s->misses = s->met && place == OUTSIDE ? 0 : s->misses;
+        s->met = s->asleep = false;
+        return;
+    }
+    s->sections = sections;
+    spend(id, atomic_load(&of->call), used, found);
+    if (!patience_for(id, w->strict)) {
+        found->exhausted++;
         return;
     }
     w->unknown |= place == UNKNOWN;
-    uint64_t ran = s->met ? used - s->used : 0;
-    const struct pm_call *call = atomic_load(&of->call);
-    bool in_call = call != NULL;
     found->inside++;
-    found->in_call += in_call;
-    found->naps += in_call && naps(id, call);
-    found->asleep += in_call || (s->met && ran == 0 && sleeps(id));
-    if (ran > found->ran)
-        found->ran = ran;
-    if (patience > found->patience)
-        found->patience = patience;
-    s->used = used;
-    s->sections = sections;
-    s->met = true;
+}
+
+// A thread that waits for a lock waits for one that may have found no processor. Returns how long
+// each other one has run at least, of those that do not sleep; UINT64_MAX: all sleep.
+static uint64_t helpers_ran(void) {
+    pid_t self = (pid_t)syscall(SYS_gettid);
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < watched_count; i++) {
+        pid_t id = watched[i];
+        struct seen *s = &seen[id];
+        const struct pm_call_record *of = pm_calls_of(id);
+        if (id == self || s->asleep || atomic_load(&of->call) || atomic_load(&of->answers))
+            continue;
+        uint64_t used = pm_calls_used(id), ran = used > s->used ? used - s->used : 0;
+        if (!used || (!ran && sleeps(id)))
+            continue;
+        if (!s->met)
+            s->used = used;
+        least = ran < least ? ran : least;
+    }
+    return least;
+}
+
+static void spend_in_line(const struct found *found) {
+    uint64_t ran = helpers_ran();
+    for (size_t i = 0; i < watched_count; i++)
+        if (seen[watched[i]].met && seen[watched[i]].asleep)
+            seen[watched[i]].spent += ran < found->passed ? ran : found->passed;
 }
 
 static struct found look(struct wait *w) {
-    struct found found = {0};
+    uint64_t now = clock_now();
+    struct found found = {.passed = now - w->last};
     pid_t self = (pid_t)syscall(SYS_gettid);
+    w->last = now;
     for (size_t i = 0; i < watched_count; i++)
         if (watched[i] != self)
             look_at(watched[i], w, &found);
+    if (found.in_line)
+        spend_in_line(&found);
     return found;
 }
 
@@ -200,82 +244,84 @@ static bool has_gone_on(void) {
 
 // All that are inside sleep: maybe for a thread at the gate. It may come back to the gate, or wait
 // for this commit.
-static void leave_ajar(struct wait *w, uint64_t patience) {
-    uint64_t since = clock_now(), passed = 0;
+static void leave_ajar(struct wait *w) {
+    uint64_t since = clock_now();
     set_gate(PM_GATE_AJAR);
     w->nap = FIRST_NAP_NS;
-    while (!has_gone_on() && w->spent + passed < patience && passed < AJAR_NS) {
+    while (!has_gone_on() && clock_now() - since < AJAR_NS)
         nap(w, atomic_load(&pm_sections_bell));
-        passed = clock_now() - since;
-    }
-    w->spent += passed;
     w->nap = FIRST_NAP_NS;
     set_gate(PM_GATE_CLOSED);
 }
 
-static void give_up(void) {
+static void let_be(pid_t id) {
+    if (atomic_load(&pm_calls_of(id)->call))
+        seen[id].slept = seen[id].sections;
+    else if (pm_sections_depth(seen[id].sections))
+        pm_sections_excuse(id, seen[id].sections);
+}
+
+// Those with whom patience is over, or all.
+static void give_up(const struct wait *w, bool all) {
     for (size_t i = 0; i < watched_count; i++) {
         pid_t id = watched[i];
-        if (!seen[id].met)
+        struct seen *s = &seen[id];
+        if (!s->met || !(all || patience_for(id, w->strict) == 0))
             continue;
         missed(id);
-        if (atomic_load(&pm_calls_of(id)->call))
-            seen[id].slept = seen[id].sections;
-        else if (pm_sections_depth(seen[id].sections))
-            pm_sections_excuse(id, seen[id].sections);
-        seen[id].met = false;
+        let_be(id);
+        s->spent = UINT64_MAX / 2;
+        s->met = false;
     }
 }
 
 static void let_sleepers_be(void) {
     for (size_t i = 0; i < watched_count; i++)
         if (seen[watched[i]].met && atomic_load(&pm_calls_of(watched[i])->call))
-            seen[watched[i]].slept = seen[watched[i]].sections;
+            let_be(watched[i]);
 }
 
-// Time counts in which one of them ran, or all slept. A section that waits for a lock which nobody
-// inside holds waits for the thread that makes this commit. One that sleeps in a call may, too.
-static bool is_over(struct wait *w, const struct found *found, uint64_t passed, bool again) {
-    bool all_sleep = found->asleep == found->inside;
-    w->spent += all_sleep || passed < found->ran ? passed : found->ran;
-    bool nobody_helps = all_sleep && again && !pm_sections_at_gate();
-    if (nobody_helps && !found->in_call && !w->strict)
-        return true;
-    if (nobody_helps && !found->naps && w->spent >= SLEEP_NS)
+// All that are inside sleep, and nobody is at the gate. One that waits for a lock waits for the
+// thread that makes this commit, if no other one is there to give it back. One that sleeps in a
+// call may wait for that thread, too. True: there is nothing to wait for.
+static bool nobody_helps(const struct found *found, struct wait *w, uint64_t since) {
+    if (found->in_line && !found->in_call)
+        return !w->strict && helpers_ran() == UINT64_MAX;
+    if (!found->naps && w->last - since >= SLEEP_NS)
         let_sleepers_be();
-    return w->spent >= found->patience ||
-           clock_now() - w->since > ((uint64_t)STARVED_MS * 1000000 + found->patience);
+    return false;
 }
 
-// Returns when nobody is inside who is worth waiting for. False: patience was over.
+// Returns when nobody is inside who is worth waiting for. False: patience with some is over.
 static bool await(struct wait *w) {
-    bool slept = false;
-    uint64_t before = clock_now();
-    for (;;) {
+    uint64_t asleep_since = 0;
+    for (w->last = clock_now();;) {
         uint32_t bell = atomic_load(&pm_sections_bell);
         pm_sections_listen(true);
         struct found found = look(w);
-        uint64_t now = clock_now();
-        if (!found.inside)
+        bool starved = w->last - w->since > (uint64_t)STARVED_MS * 1000000 && !w->strict;
+        bool all_sleep = found.inside && found.in_line + found.in_call >= found.inside;
+        if (!found.inside && !found.exhausted)
             return true;
-        if (is_over(w, &found, now - before, slept))
+        asleep_since = !all_sleep ? 0 : asleep_since ? asleep_since : w->last;
+        bool helpless = all_sleep && asleep_since != w->last && !pm_sections_at_gate() &&
+                        nobody_helps(&found, w, asleep_since);
+        if (!found.inside || starved || helpless) {
+            give_up(w, starved || helpless);
             return false;
-        before = now;
-        slept = found.asleep == found.inside;
-        if (slept && pm_sections_at_gate()) {
-            leave_ajar(w, found.patience);
-            before = clock_now();
-        } else {
-            nap(w, bell);
         }
+        if (all_sleep && pm_sections_at_gate())
+            leave_ajar(w);
+        else
+            nap(w, bell);
     }
 }
 
 // ---- while all are held -------------------------------------------------------------------------
 
 struct second {
-    bool strict, over; // patience is over
-    bool again;        // somebody is worth waiting for
+    bool strict, any; // `any`: enough was tried
+    bool again;       // somebody is worth waiting for
     struct pm_gate_passed *passed;
 };
 
@@ -302,8 +348,8 @@ static void look_again(pid_t id, void *arg) {
     watched[watched_count++] = id;
     if (place == OUTSIDE || pm_calls_says(id) || pm_task_is_dead(id))
         return;
-    bool let_be = place == INSIDE && is_let_be(id, of, sections, s->strict);
-    if (!s->over && !let_be && patience_for(id, s->strict))
+    bool left_alone = place == INSIDE && is_let_be(id, of, sections, s->strict);
+    if (!s->any && !left_alone && patience_for(id, s->strict))
         s->again = true;
     else if (place == UNKNOWN || !waits(id))
         note_any(s, id, place == INSIDE ? atomic_load(&of->lock) & ~PM_SECTION_SURE : 0);
@@ -312,8 +358,8 @@ static void look_again(pid_t id, void *arg) {
 // ---- hold and release ---------------------------------------------------------------------------
 
 // Whether the instant is taken.
-static bool look_while_held(struct wait *w, bool over, struct pm_gate_passed *passed) {
-    struct second second = {w->strict, over, false, passed};
+static bool look_while_held(struct wait *w, bool any, struct pm_gate_passed *passed) {
+    struct second second = {w->strict, any, false, passed};
     passed->rung = w->unknown ? PM_RUNG_WAITED : PM_RUNG_BETWEEN;
     watched_count = 0;
     pm_roll_each(look_again, &second);
@@ -323,20 +369,15 @@ static bool look_while_held(struct wait *w, bool over, struct pm_gate_passed *pa
 static enum pm_gate_result hold_between(uint64_t timeout_ms, bool strict,
                                         struct pm_gate_passed *passed) {
     struct wait wait = {.strict = strict, .since = clock_now(), .nap = FIRST_NAP_NS};
-    bool over = false;
     for (unsigned holds = 1;; holds++) {
-        over = over || !await(&wait);
-        if (over)
-            give_up();
-        if (over && strict)
+        if (!await(&wait) && strict)
             return PM_GATE_INSIDE;
         passed->held_since = clock_now();
         if (!pm_hold_all(timeout_ms))
             return PM_GATE_NOT_STILL;
-        if (look_while_held(&wait, over, passed))
+        if (look_while_held(&wait, holds == HOLDS_MOST && !strict, passed))
             return PM_GATE_HELD;
         pm_release_all();
-        over = !strict && holds == HOLDS_MOST;
     }
 }
 
@@ -355,6 +396,7 @@ enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gat
         passed->held_since = clock_now();
         return pm_hold_all(timeout_ms) ? PM_GATE_HELD : PM_GATE_NOT_STILL;
     }
+    commit++;
     set_gate(PM_GATE_CLOSED);
     enum pm_gate_result result = hold_between(timeout_ms, strict, passed);
     pm_sections_listen(false);
@@ -372,9 +414,9 @@ void pm_gate_shut(bool strict) {
     struct wait wait = {.strict = strict, .since = clock_now(), .nap = FIRST_NAP_NS};
     if (!is_ready())
         return;
+    commit++;
     set_gate(PM_GATE_CLOSED);
-    if (!await(&wait))
-        give_up();
+    (void)await(&wait);
     pm_sections_listen(false);
 }
 

@@ -18,9 +18,9 @@
 //                    be of a kind that is not seen, so each of them was in a call
 //   PM_RUNG_ANY      patience was over
 //
-// Patience counts time in which the threads that are waited for have run or slept, not time in
-// which they found no processor. A thread that was waited for in vain gets less of it the next
-// time, and none at all while it stays in the same section.
+// Patience counts time in which the thread that is waited for has run or slept, not time in which
+// it, or one that has its next lock, found no processor. A thread that was waited for in vain gets
+// less of it the next time, and none at all while it stays in the same section.
 //
 // A section may wait for a thread at the gate: for a condition, a join, a pipe. So when all that
 // are inside sleep, the gate is left ajar until one of them has gone on; then it closes again.
