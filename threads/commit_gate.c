@@ -29,6 +29,7 @@
 #define AJAR_NS 1000000
 #define FIRST_NAP_NS 100000 // a section that rings ends it
 #define LONGEST_NAP_NS 1000000
+#define PASSED_MOST_NS 2000000 // counted of one nap
 
 // ---- the threads that are looked at -------------------------------------------------------------
 
@@ -147,7 +148,10 @@ static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct fo
     if (s->commit != commit)
         s->spent = 0;
     s->commit = commit;
-    s->asleep = !call && s->met && ran == 0 && sleeps(id);
+    // A call may be over, and its thread without a processor.
+    bool asleep = (call || s->met) && ran == 0 && sleeps(id);
+    call = asleep ? call : NULL;
+    s->asleep = asleep && !call;
     s->spent += !s->met ? 0 : call ? found->passed : ran;
     s->used = used;
     s->met = true;
@@ -206,8 +210,9 @@ static void spend_in_line(const struct found *found) {
 }
 
 static struct found look(struct wait *w) {
-    uint64_t now = clock_now();
-    struct found found = {.passed = now - w->last};
+    uint64_t now = clock_now(), passed = now - w->last;
+    // This thread may have found no processor either.
+    struct found found = {.passed = passed < PASSED_MOST_NS ? passed : PASSED_MOST_NS};
     pid_t self = (pid_t)syscall(SYS_gettid);
     w->last = now;
     for (size_t i = 0; i < watched_count; i++)
@@ -270,7 +275,8 @@ static void give_up(const struct wait *w, bool all) {
             continue;
         missed(id);
         let_be(id);
-        s->spent = UINT64_MAX / 2;
+        // One that has woken when all are held is waited for anew.
+        s->spent = s->slept == s->sections ? 0 : UINT64_MAX / 2;
         s->met = false;
     }
 }

@@ -313,9 +313,9 @@ C11_MUTEX_GIVES(DEFINE_MUTEX_GIVE)
         pm_trigger_before(&call);                                                                  \
         pm_call_enter(&call);                                                                      \
         type result = next arguments;                                                              \
+        pm_call_leave(&call);                                                                      \
         if (gives)                                                                                 \
             pm_section_again(given);                                                               \
-        pm_call_leave(&call);                                                                      \
         pm_trigger_after(&call);                                                                   \
         return result;                                                                             \
     }
