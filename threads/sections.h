@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Critical sections: each thread counts the locks that it holds. While a thread holds one it may
-// have something half done, so an instant that is to be whole (commit_gate.h) is one at which no other
-// thread is in a section.
+// have something half done. So an instant that is to be whole (commit_gate.h) is one at which no
+// other thread is in a section.
 //
 //   a name that locks      waits at the gate if it is closed  ..  libc's lock  ..  counts
 //   a name that unlocks    counts  ..  rings if the gate is closed  ..  libc's unlock

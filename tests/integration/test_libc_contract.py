@@ -206,5 +206,8 @@ def test_exports_are_libcs_names_and_our_own():
     others -= set(re.findall(r"X\([\w *()]+, [-()\w]+, (\w+),", says))
     execs = (ROOT / "preload" / "names" / "execs.c").read_text()
     others -= set(re.findall(r"(?:\bX|DEFINE_LISTED)\((exec\w+|fexecve),", execs))
+    foreign = (ROOT / "preload" / "names" / "foreign_locks.c").read_text()
+    others -= set(re.findall(r"\bX\((\w+), \(", foreign))
+    others -= set(re.findall(r"^EXPORT \w+ (\w+)[;(]", foreign, re.MULTILINE))
     others -= {name for name in others if name.startswith(("pmalloc_", "PMALLOC_"))}
     assert all(name.startswith(("pthread_", "mtx_", "cnd_")) for name in others), others
