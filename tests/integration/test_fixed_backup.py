@@ -113,7 +113,7 @@ def test_the_tool_is_killed_and_the_program_goes_on(shm, fixed, rng, mode):
             if (shm / "backup").exists():
                 stands_or_unfinished(shm, shm / "backup", begun=mode == "shared")
         before = back_up(fixed, shm / "backup")
-        count = counted(shm, shm / "backup")
+        count = counted(shm, shm / "backup", begun=mode == "shared")
         time.sleep(0.2 if mode == "shared" else 1)  # for the next commit
         assert back_up(fixed, shm / "backup")["round"] == before["round"] + 1
         assert counted(shm, shm / "backup") > count
