@@ -57,4 +57,4 @@ PM_BARE long pm_populate(const void *at, size_t len, int advice) {
     return result;
 }
 
-bool pm_populate_refused(long result) { return result == -EFAULT || result == -EHWPOISON; }
+PM_BARE bool pm_populate_refused(long result) { return result == -EFAULT || result == -EHWPOISON; }

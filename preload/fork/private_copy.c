@@ -42,27 +42,30 @@ PM_BARE static void force_page(char *page) {
     pm_bare_call(SYS_close, fd, 0, 0, 0);
 }
 
-// False: the kernel cannot do it. A page that cannot be read stays as it is.
-PM_BARE static bool copy_page(char *page) {
+// `can_store`: pm_populate() can do it as stores would. Where it does not, the page is unwritable.
+PM_BARE static void copy_page(char *page, bool can_store) {
     long result = pm_populate(page, PM_PAGE_SIZE, MADV_POPULATE_WRITE);
-    if (pm_populate_refused(result))
+    if (result != 0 && (can_store || pm_populate_refused(result)))
         force_page(page);
-    return result == 0 || pm_populate_refused(result);
+    else if (result != 0)
+        pm_os_copy_page(page);
 }
 
-PM_BARE static void copy_piece(char *from, uint64_t len) {
+PM_BARE static void copy_piece(char *from, uint64_t len, bool can_store) {
     if (pm_populate(from, len, MADV_POPULATE_WRITE) == 0)
         return;
     for (uint64_t at = 0; at < len; at += PM_PAGE_SIZE)
-        if (!copy_page(from + at))
-            pm_os_copy_page(from + at);
+        copy_page(from + at, can_store);
 }
 
 PM_BARE static void copy_runs(const struct pm_private_run *run, unsigned count) {
+    char own[1];
+    char *page = (char *)((uintptr_t)own & ~(uintptr_t)(PM_PAGE_SIZE - 1));
+    bool can_store = pm_populate(page, PM_PAGE_SIZE, MADV_POPULATE_WRITE) == 0;
     for (unsigned i = 0; i < count; i++)
         for (uint64_t at = 0; at < run[i].len; at += STEP)
             copy_piece((char *)pm_heap_at(run[i].offset + at),
-                       run[i].len - at < STEP ? run[i].len - at : STEP);
+                       run[i].len - at < STEP ? run[i].len - at : STEP, can_store);
 }
 
 void pm_private_copy(void) {
