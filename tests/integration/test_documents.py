@@ -31,6 +31,7 @@ NOT_RUN = {
     "./scripts/bootstrap": "installs packages",
     "make -j": "the build is what the tests run on",
     "make CC=": "a second build",
+    "make check": "runs tests of this suite",
     "make test": "would run this test again",
     "make unit": "part of make test",
     "build/unit/": "part of make unit, and built by it alone",
