@@ -142,14 +142,16 @@ void pm_target_close(struct pm_fixed_target *t, bool remove) {
 }
 
 // --force takes a file with holes, whose file system may have no space for them. A store there
-// would raise SIGBUS, and so would a load of a bad block. The errno says which it is.
-static bool may_store(char *map, size_t len) {
-    if (pm_populate_refused(pm_populate(map, len, MADV_POPULATE_READ))) {
-        errno = EIO;
-        return false;
-    }
-    errno = ENOSPC;
-    return !pm_populate_refused(pm_populate(map, len, MADV_POPULATE_WRITE));
+// would raise SIGBUS, and so would a load of a bad block, which read(2) tells apart: the errno.
+static bool may_store(const struct pm_fixed_target *t, char *map, size_t len) {
+    if (!pm_populate_refused(pm_populate(map, len, MADV_POPULATE_WRITE)))
+        return true;
+    char page[PM_PAGE_SIZE];
+    bool good = true;
+    for (uint64_t at = 0; at < len && good; at += sizeof page)
+        good = pread(t->medium->lock, page, sizeof page, (off_t)at) >= 0;
+    errno = good ? ENOSPC : errno;
+    return false;
 }
 
 int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *err) {
@@ -158,7 +160,7 @@ int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *e
         return pm_target_failed(t, "cannot map it", err);
     t->head = head;
     t->head_len = len;
-    return may_store(head, len) ? PM_OK : pm_target_failed(t, "cannot be written", err);
+    return may_store(t, head, len) ? PM_OK : pm_target_failed(t, "cannot be written", err);
 }
 
 // On a plain file fsync() writes what was stored through a mapping, too. Where the disk fails,
