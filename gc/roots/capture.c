@@ -412,6 +412,16 @@ static int move_pages_among_others(const struct pm_root_table *old, uint64_t off
     return status;
 }
 
+// A store of this thread's while its pages move would be lost. musl puts the first thread's
+// variables into a gap of the program's last page where it has no other place for them.
+static bool own_memory_moves(void) {
+    static __thread char own __attribute__((tls_model("initial-exec")));
+    for (unsigned i = 0; i < run_count; i++)
+        if ((uintptr_t)&own >= runs[i].start && (uintptr_t)&own < runs[i].end)
+            return true;
+    return false;
+}
+
 int pm_roots_capture(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
@@ -427,6 +437,11 @@ int pm_roots_capture(struct pm_error *err) {
                        "pmalloc_set_root()",
                        pm_heap.dir, (unsigned long)pm_medium_of(&pm_heap.roots)->granule >> 10);
     find_runs();
+    if (own_memory_moves())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "libc has put the thread-local variables of this thread into a page with "
+                       "roots; nothing was changed: set the roots by pmalloc_set_root(), or use "
+                       "fewer thread-local variables");
     uint64_t offset, length = place_area(old, &offset);
     uint64_t gone = old->area_offset, gone_len = old->area_length;
     pm_heap.roots.reach = SIZE_MAX; // the file is mapped in pieces, so no mapping limits its growth

@@ -32,27 +32,42 @@ static void *find(_Atomic(void *) *known, const char *name) {
         return next;                                                                               \
     }
 
-// What an earlier run has left. Each of these is a word, and 0 is free; g_bit_lock() uses one bit.
+// What an earlier run has left. Each of these is a word, and 0 is free.
 static void reset_word(void *object) { *(volatile uint32_t *)object = 0; }
-static void adopt(const void *object, void (*reset)(void *)) {
-    if (object && UNLIKELY(!pm_surely_adopted(object)))
+// One bit of a word, of which the others are data.
+static __thread uint8_t bit_to_reset __attribute__((tls_model("initial-exec")));
+static void reset_bit(void *object) {
+    *(volatile uint32_t *)object &= ~((uint32_t)1 << (bit_to_reset & 31));
+}
+
+static void adopt(const volatile void *object, void (*reset)(void *)) {
+    if (UNLIKELY(!pm_surely_adopted((const void *)(uintptr_t)object)))
         pm_locks_adopt((void *)(uintptr_t)object, reset);
 }
+static void adopt_word(const void *object) { adopt(object, reset_word); }
+static void adopt_bit(const volatile int *object, int bit) {
+    bit_to_reset = (uint8_t)bit;
+    adopt(object, reset_bit);
+}
+// A lock of the library's own, or one that it makes anew in each run.
+static void adopt_none(void) {}
 
 // ---- taking and giving back ---------------------------------------------------------------------
 
-// Name, parameters, arguments, the lock.
+// Name, parameters, arguments, what is done to a lock that may be an earlier run's.
 #define TAKES(X)                                                                                   \
-    X(g_mutex_lock, (void *o), (o), o)                                                             \
-    X(omp_set_lock, (void *o), (o), o)                                                             \
-    X(omp_set_nest_lock, (void *o), (o), NULL)                                                     \
-    X(GOMP_critical_start, (void), (), NULL)                                                       \
-    X(GOMP_critical_name_start, (void **o), (o), NULL)                                             \
-    X(GOMP_atomic_start, (void), (), NULL)
+    X(g_mutex_lock, (void *o), (o), adopt_word(o))                                                 \
+    X(g_bit_lock, (volatile int *o, int bit), (o, bit), adopt_bit(o, bit))                         \
+    X(omp_set_lock, (void *o), (o), adopt_word(o))                                                 \
+    X(omp_set_nest_lock, (void *o), (o), adopt_none())                                             \
+    X(GOMP_critical_start, (void), (), adopt_none())                                               \
+    X(GOMP_critical_name_start, (void **o), (o), adopt_none())                                     \
+    X(GOMP_atomic_start, (void), (), adopt_none())
 #define TRIES(X)                                                                                   \
-    X(g_mutex_trylock, (void *o), (o), o)                                                          \
-    X(omp_test_lock, (void *o), (o), o)                                                            \
-    X(omp_test_nest_lock, (void *o), (o), NULL)
+    X(g_mutex_trylock, (void *o), (o), adopt_word(o))                                              \
+    X(g_bit_trylock, (volatile int *o, int bit), (o, bit), adopt_bit(o, bit))                      \
+    X(omp_test_lock, (void *o), (o), adopt_word(o))                                                \
+    X(omp_test_nest_lock, (void *o), (o), adopt_none())
 #define GIVES(X)                                                                                   \
     X(g_mutex_unlock, (void *o), (o))                                                              \
     X(g_bit_unlock, (volatile int *o, int bit), (o, bit))                                          \
@@ -62,11 +77,11 @@ static void adopt(const void *object, void (*reset)(void *)) {
     X(GOMP_critical_name_end, (void **o), (o))                                                     \
     X(GOMP_atomic_end, (void), ())
 
-#define DEFINE_TAKE(name, parameters, arguments, lock)                                             \
+#define DEFINE_TAKE(name, parameters, arguments, adopted)                                          \
     FIND(void, name, parameters)                                                                   \
     EXPORT name##_fn name;                                                                         \
     void name parameters {                                                                         \
-        adopt(lock, reset_word);                                                                   \
+        adopted;                                                                                   \
         if (!pm_sections_counted()) {                                                              \
             libcs_##name() arguments;                                                              \
             return;                                                                                \
@@ -77,11 +92,11 @@ static void adopt(const void *object, void (*reset)(void *)) {
     }
 TAKES(DEFINE_TAKE)
 
-#define DEFINE_TRY(name, parameters, arguments, lock)                                              \
+#define DEFINE_TRY(name, parameters, arguments, adopted)                                           \
     FIND(int, name, parameters)                                                                    \
     EXPORT name##_fn name;                                                                         \
     int name parameters {                                                                          \
-        adopt(lock, reset_word);                                                                   \
+        adopted;                                                                                   \
         if (!pm_sections_counted())                                                                \
             return libcs_##name() arguments;                                                       \
         struct pm_section section = pm_section_before(pm_gate());                                  \
@@ -101,40 +116,6 @@ TRIES(DEFINE_TRY)
         libcs_##name() arguments;                                                                  \
     }
 GIVES(DEFINE_GIVE)
-
-// One bit of a word, of which the others are data.
-static _Thread_local int bit_to_reset __attribute__((tls_model("initial-exec")));
-static void reset_bit(void *object) {
-    *(volatile uint32_t *)object &= ~((uint32_t)1 << (bit_to_reset & 31));
-}
-
-FIND(void, g_bit_lock, (volatile int *o, int bit))
-EXPORT g_bit_lock_fn g_bit_lock;
-void g_bit_lock(volatile int *o, int bit) {
-    bit_to_reset = bit;
-    adopt((const void *)(uintptr_t)o, reset_bit);
-    if (!pm_sections_counted()) {
-        libcs_g_bit_lock()(o, bit);
-        return;
-    }
-    struct pm_section section = pm_section_before(pm_gate());
-    libcs_g_bit_lock()(o, bit);
-    pm_section_begin(section, __builtin_return_address(0));
-}
-
-FIND(int, g_bit_trylock, (volatile int *o, int bit))
-EXPORT g_bit_trylock_fn g_bit_trylock;
-int g_bit_trylock(volatile int *o, int bit) {
-    bit_to_reset = bit;
-    adopt((const void *)(uintptr_t)o, reset_bit);
-    if (!pm_sections_counted())
-        return libcs_g_bit_trylock()(o, bit);
-    struct pm_section section = pm_section_before(pm_gate());
-    int result = libcs_g_bit_trylock()(o, bit);
-    if (result)
-        pm_section_begin(section, __builtin_return_address(0));
-    return result;
-}
 
 // ---- waits --------------------------------------------------------------------------------------
 
@@ -165,8 +146,8 @@ int g_cond_wait_until(void *cond, void *mutex, int64_t end) {
 // _ITM_beginTransaction() returns to its caller anew for each try of the transaction, with the
 // caller's stack and registers as they are now. So it is jumped to, and not called. It counts once:
 // a second try comes back behind this.
-static _Thread_local uint32_t depth __attribute__((tls_model("initial-exec")));
-static _Thread_local uint32_t cancelled __attribute__((tls_model("initial-exec")));
+static __thread uint16_t depth __attribute__((tls_model("initial-exec")));
+static __thread uint16_t cancelled __attribute__((tls_model("initial-exec")));
 
 static void leave_cancelled(void) {
     for (; cancelled; cancelled--, depth--)

@@ -39,7 +39,7 @@ static _Atomic unsigned held_count;
 static struct registered gated[1 << 16];
 static _Atomic unsigned gated_count;
 static void (*end_gate)(void); // set at load, before anything can be registered
-static __thread unsigned unloading;
+static __thread uint8_t unloading;
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 

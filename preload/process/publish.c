@@ -277,7 +277,7 @@ static bool publish_locked(unsigned lane, const pmalloc_op *op, size_t n) {
 // on Optane as much as on CXL memory.
 #define TURNS 4u
 static unsigned own_lane(void) {
-    static __thread unsigned turn __attribute__((tls_model("initial-exec")));
+    static __thread uint8_t turn __attribute__((tls_model("initial-exec")));
     return (unsigned)((uintptr_t)&pm_tcache >> 12) * 7u + turn++ % TURNS;
 }
 

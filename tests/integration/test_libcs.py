@@ -141,6 +141,30 @@ def test_musl_fork(musl, heap):
     assert (done.returncode, done.stdout, done.stderr) == (-9, "a million\n", ""), said(done)
 
 
+# Of a library that is loaded with the program. What is more, musl puts elsewhere, and it may be a
+# page of the program's that has roots.
+MUSLS_PLACE = 104
+
+
+def test_musl_has_a_place_for_our_thread_local_variables(musl):
+    library = BUILD / "musl" / "libpmalloc_preload.so"
+    text = subprocess.run(["readelf", "-lW", library], capture_output=True, text=True, check=True)
+    (row,) = re.findall(r"(?m)^ +TLS .*$", text.stdout)
+    assert int(row.split()[5], 16) <= MUSLS_PLACE
+
+
+def test_musl_a_root_beside_thread_local_variables(musl, shm):
+    """Where these lie in the page of the roots, the program is refused before main."""
+    source = (ROOT / "tests" / "integration" / "limits.c").read_text(encoding="utf-8")
+    (shm / "much.c").write_text(source + "_Thread_local char much[64];\n")
+    command = ["musl-gcc", "-O2", "-w", "-Dmalloc_trim(pad)=0", f"-I{ROOT}/tests/integration"]
+    subprocess.run([*command, "-o", shm / "much", shm / "much.c"], check=True)
+    settings = {"HEAP": shm / "heap", "ROOTS": "items,large,captured", "PROGRAM": "much"}
+    done = musl(str(shm / "much"), "fork", "alone", **settings)
+    assert (done.returncode, done.stdout) == (125, ""), said(done)
+    one_message(done, "thread-local variables", "pmalloc_set_root()")
+
+
 def test_musl_misuse_is_noticed(musl, shm):
     source = shm / "bad.c"
     source.write_text(
