@@ -6,7 +6,6 @@
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -74,26 +73,17 @@ static enum place place_of(pid_t id, const struct pm_call_record *of) {
     return atomic_load(&of->call) ? OUTSIDE : UNKNOWN;
 }
 
-// Nanoseconds, of the clock of pm_commit_clock().
-static uint64_t clock_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 // Whether nobody waits for a thread in a section: it sleeps in it, or stays in it.
 static bool is_let_be(pid_t id, const struct pm_call_record *of, uint64_t sections, bool strict) {
     return (atomic_load(&of->call) && seen[id].slept == sections) ||
            (!strict && pm_sections_excused(id, sections));
 }
 
-static uint64_t now_ms(void) { return clock_now() / 1000000; }
-
 // Nanoseconds. `strict` takes no account of what was in vain.
 static uint64_t patience_for(pid_t id, bool strict) {
     struct seen *s = &seen[id];
     uint64_t patience = pm_options.commit_patience.number * 1000000;
-    if (s->misses && now_ms() - s->missed_at > FORGET * pm_options.commit_patience.number)
+    if (s->misses && pm_os_now_ms() - s->missed_at > FORGET * pm_options.commit_patience.number)
         s->misses = 0;
     patience = strict ? patience * STRICT : patience >> 2 * s->misses;
     return s->commit != commit ? patience : patience > s->spent ? patience - s->spent : 0;
@@ -102,7 +92,7 @@ static uint64_t patience_for(pid_t id, bool strict) {
 static void missed(pid_t id) {
     struct seen *s = &seen[id];
     if (!s->misses)
-        s->missed_at = now_ms();
+        s->missed_at = pm_os_now_ms();
     s->misses += s->misses < 20;
 }
 
@@ -126,12 +116,9 @@ struct found {
 
 // Whether it sleeps in the kernel. One that waits for a processor, or for a page, does not.
 static bool sleeps(pid_t id) {
-    char text[512];
     bool gone;
-    if (!pm_task_read(id, "stat", text, sizeof text, &gone))
-        return gone;
-    const char *at = strrchr(text, ')');
-    return !at || !at[1] || at[2] == 'S';
+    char state = pm_task_state(id, &gone);
+    return state == 'S' || (!state && gone);
 }
 
 // The call lies on the stack of the thread.
@@ -210,7 +197,7 @@ static void spend_in_line(const struct found *found) {
 }
 
 static struct found look(struct wait *w) {
-    uint64_t now = clock_now(), passed = now - w->last;
+    uint64_t now = pm_os_now_ns(), passed = now - w->last;
     // This thread may have found no processor either.
     struct found found = {.passed = passed < PASSED_MOST_NS ? passed : PASSED_MOST_NS};
     pid_t self = (pid_t)syscall(SYS_gettid);
@@ -250,10 +237,10 @@ static bool has_gone_on(void) {
 // All that are inside sleep: maybe for a thread at the gate. It may come back to the gate, or wait
 // for this commit.
 static void leave_ajar(struct wait *w) {
-    uint64_t since = clock_now();
+    uint64_t since = pm_os_now_ns();
     set_gate(PM_GATE_AJAR);
     w->nap = FIRST_NAP_NS;
-    while (!has_gone_on() && clock_now() - since < AJAR_NS)
+    while (!has_gone_on() && pm_os_now_ns() - since < AJAR_NS)
         nap(w, atomic_load(&pm_sections_bell));
     w->nap = FIRST_NAP_NS;
     set_gate(PM_GATE_CLOSED);
@@ -275,8 +262,8 @@ static void give_up(const struct wait *w, bool all) {
             continue;
         missed(id);
         let_be(id);
-        // One that has woken when all are held is waited for anew.
-        s->spent = s->slept == s->sections ? 0 : UINT64_MAX / 2;
+        // One that slept in its section and has woken when all are held is waited for anew.
+        s->spent = s->sections && s->slept == s->sections ? 0 : UINT64_MAX / 2;
         s->met = false;
     }
 }
@@ -301,7 +288,7 @@ static bool nobody_helps(const struct found *found, struct wait *w, uint64_t sin
 // Returns when nobody is inside who is worth waiting for. False: patience with some is over.
 static bool await(struct wait *w) {
     uint64_t asleep_since = 0;
-    for (w->last = clock_now();;) {
+    for (w->last = pm_os_now_ns();;) {
         uint32_t bell = atomic_load(&pm_sections_bell);
         pm_sections_listen(true);
         struct found found = look(w);
@@ -374,11 +361,11 @@ static bool look_while_held(struct wait *w, bool any, struct pm_gate_passed *pas
 
 static enum pm_gate_result hold_between(uint64_t timeout_ms, bool strict,
                                         struct pm_gate_passed *passed) {
-    struct wait wait = {.strict = strict, .since = clock_now(), .nap = FIRST_NAP_NS};
+    struct wait wait = {.strict = strict, .since = pm_os_now_ns(), .nap = FIRST_NAP_NS};
     for (unsigned holds = 1;; holds++) {
         if (!await(&wait) && strict)
             return PM_GATE_INSIDE;
-        passed->held_since = clock_now();
+        passed->held_since = pm_os_now_ns();
         if (!pm_hold_all(timeout_ms))
             return PM_GATE_NOT_STILL;
         if (look_while_held(&wait, holds == HOLDS_MOST && !strict, passed))
@@ -399,7 +386,7 @@ void pm_gate_open(void) {
 enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gate_passed *passed) {
     *passed = (struct pm_gate_passed){.rung = PM_RUNG_ANY};
     if (!is_ready()) {
-        passed->held_since = clock_now();
+        passed->held_since = pm_os_now_ns();
         return pm_hold_all(timeout_ms) ? PM_GATE_HELD : PM_GATE_NOT_STILL;
     }
     commit++;
@@ -417,7 +404,7 @@ void pm_gate_release(void) {
 }
 
 void pm_gate_shut(bool strict) {
-    struct wait wait = {.strict = strict, .since = clock_now(), .nap = FIRST_NAP_NS};
+    struct wait wait = {.strict = strict, .since = pm_os_now_ns(), .nap = FIRST_NAP_NS};
     if (!is_ready())
         return;
     commit++;

@@ -35,7 +35,7 @@ enum pm_rung { PM_RUNG_BETWEEN, PM_RUNG_WAITED, PM_RUNG_ANY, PM_RUNGS };
 
 struct pm_gate_passed {
     enum pm_rung rung;
-    uint64_t held_since; // nanoseconds of pm_commit_clock()
+    uint64_t held_since; // of pm_os_now_ns()
     // Of PM_RUNG_ANY: a thread that was not between operations, and the lock that it took last; 0:
     // it runs, and never took one.
     pid_t thread;

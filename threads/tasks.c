@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -78,6 +79,12 @@ bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone
         close(fd);
     text[got > 0 ? got : 0] = '\0';
     return got > 0;
+}
+
+char pm_task_state(pid_t id, bool *gone) {
+    char text[256];
+    const char *at = pm_task_read(id, "stat", text, sizeof text, gone) ? strrchr(text, ')') : NULL;
+    return at && at[1] ? at[2] : '\0';
 }
 
 bool pm_task_is_dead(pid_t id) {

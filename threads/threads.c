@@ -75,10 +75,9 @@ bool pm_threads_none(void) {
 }
 
 static void find_stopped(pid_t id, void *arg) {
-    char text[256];
     bool gone;
-    const char *at = pm_task_read(id, "stat", text, sizeof text, &gone) ? strrchr(text, ')') : NULL;
-    *(bool *)arg |= at && at[1] && strchr("Tt", at[2]);
+    char state = pm_task_state(id, &gone);
+    *(bool *)arg |= state == 'T' || state == 't';
 }
 
 bool pm_threads_stopped(void) {

@@ -159,6 +159,12 @@ void pm_os_who_maps(uint64_t base, uint64_t len, char *out, size_t outlen) {
     each_map("thread-self", find_overlap, &who);
 }
 
+uint64_t pm_os_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 uint64_t pm_os_now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);

@@ -53,7 +53,8 @@ bool pm_os_address_space(uint64_t bytes);
 // Writes to `out` which mapping of this process overlaps [base, base + len), for messages; "":
 // none.
 void pm_os_who_maps(uint64_t base, uint64_t len, char *out, size_t outlen);
-// Milliseconds of a coarse monotonic clock.
+// A monotonic clock, in nanoseconds; and a coarse one, in milliseconds.
+uint64_t pm_os_now_ns(void);
 uint64_t pm_os_now_ms(void);
 // How many processor cores this process may run on, at least 1.
 unsigned pm_os_cores(void);

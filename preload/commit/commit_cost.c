@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/message.h"
+#include "base/os.h"
 #include "media/heap.h"
 #include "threads/commit_gate.h"
 #include "threads/tasks.h"
@@ -27,14 +28,8 @@ static uint64_t get(_Atomic uint64_t *from) {
     return atomic_load_explicit(from, memory_order_relaxed);
 }
 
-uint64_t pm_commit_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void pm_commit_was_held(uint64_t since, uint64_t pages) {
-    uint64_t held = pm_commit_clock() - since;
+    uint64_t held = pm_os_now_ns() - since;
     add(&cost.holds, 1);
     add(&cost.held, held);
     add(&cost.pages, pages);
@@ -44,7 +39,7 @@ void pm_commit_was_held(uint64_t since, uint64_t pages) {
 
 void pm_commit_was_made(uint64_t since) {
     add(&cost.made, 1);
-    add(&cost.took, pm_commit_clock() - since);
+    add(&cost.took, pm_os_now_ns() - since);
 }
 
 // At which instants commits were taken, and which thread was not between operations at the last of

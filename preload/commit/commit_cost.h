@@ -9,8 +9,6 @@
 
 struct pm_gate_passed;
 
-// Nanoseconds of a clock.
-uint64_t pm_commit_clock(void);
 // With the commit lock. The threads were held from `since` until now; `pages` pages differed.
 void pm_commit_was_held(uint64_t since, uint64_t pages);
 // With the commit lock. At which instant it was taken.

@@ -18,6 +18,7 @@
 #include "base/cancel.h"
 #include "base/decay.h"
 #include "base/options.h"
+#include "base/os.h"
 #include "base/signal_stack.h"
 #include "commit_bound.h"
 #include "commit_cost.h"
@@ -193,7 +194,7 @@ static _Atomic uint32_t ends;
 
 static void take_alone(void) {
     struct pm_commit_cost cost;
-    uint64_t since = pm_commit_clock();
+    uint64_t since = pm_os_now_ns();
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
@@ -220,7 +221,7 @@ static uint64_t take_held(enum pm_rung rung) {
 
 // Where all threads wait there is no gate to close.
 static int take_idle(void) {
-    uint64_t since = pm_commit_clock(), pages = 0;
+    uint64_t since = pm_os_now_ns(), pages = 0;
     if (!pm_hold_all(PATIENCE_MS))
         return EAGAIN;
     bool idle = pm_hold_all_wait();
@@ -298,7 +299,7 @@ static int take_and_finish(bool idle) {
 static int make(bool idle) {
     if (!may_be_made())
         return ENOTSUP;
-    uint64_t since = pm_commit_clock();
+    uint64_t since = pm_os_now_ns();
     int error = pm_removed(true) ? mend_removed() : 0;
     if (!error)
         error = take_and_finish(idle);

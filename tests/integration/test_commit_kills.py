@@ -49,7 +49,7 @@ def test_what_is_right():
 
 def found_after_a_kill(heap, commit):
     """What `instants wait` says of a heap in which it was killed."""
-    env = environment(True, HEAP=heap, ROOTS="state", COMMIT=commit)
+    env = environment(True, HEAP=heap, ROOTS="state", COMMIT=commit, COMMIT_PATIENCE="0")
     program = BUILD / "vm/instants"
     with subprocess.Popen([program, "wait", "7"], env=env, stdout=subprocess.PIPE) as process:
         for _ in range(30):
@@ -61,7 +61,8 @@ def found_after_a_kill(heap, commit):
 
 
 def test_half_an_operation_is_noticed(shm):
-    """Commits by time come in the midst of operations. Those of `idle` do not."""
+    """Commits by time that wait for nobody come in the midst of operations. Those of `idle` do
+    not."""
     found = [found_after_a_kill(shm / f"time-{n}", "5ms") for n in range(8)]
     assert b"wrong:" in found
     assert {found_after_a_kill(shm / f"idle-{n}", "idle") for n in range(4)} == {b"instant"}

@@ -19,6 +19,8 @@ from conftest import BUILD, compiled, recover, recovered, refuses, run, said, st
 
 MIB = 1 << 20
 LIST = BUILD / "apps" / "list"
+# A commit does not wait for the next call of the program.
+BY_TIME = {"COMMIT": "5ms", "COMMIT_PATIENCE": "0"}
 FORKED = "blocks,generation"
 SUPER, DATA, LOG = 1, 3, 5  # numbers of parts
 JOURNAL = 0
@@ -162,7 +164,7 @@ def test_data_come_back(pair):
     assert " keys=" in succeeds(work(pair, "check"))
 
 
-@pytest.mark.parametrize("settings", [{}, {"COMMIT": "5ms"}], ids=["plain", "commit"])
+@pytest.mark.parametrize("settings", [{}, BY_TIME], ids=["plain", "commit"])
 def test_killed_at_any_time(pair, rng, settings):
     for i in range(8):
         child = start(
