@@ -166,7 +166,7 @@ bool pm_calls_rest(struct pm_call_record *own) {
 }
 
 void pm_calls_rest_in(struct pm_call_record *own, struct pm_call *call) {
-    for (bool waits = true; waits && (atomic_load(&pm_calls_word) & 1);) {
+    for (bool waits = true; waits && pm_calls_held();) {
         pm_calls_set(own, call);
         waits = pm_calls_rest(own);
         pm_calls_set(own, call->outer);
@@ -178,7 +178,7 @@ struct pm_call *pm_calls_step_out(void) {
     struct pm_call *call = own ? atomic_load_explicit(&own->call, memory_order_relaxed) : NULL;
     for (bool waits = call != NULL; call;) {
         pm_calls_set(own, NULL);
-        if (!waits || !(atomic_load(&pm_calls_word) & 1))
+        if (!waits || !pm_calls_held())
             break;
         pm_calls_set(own, call);
         waits = pm_calls_rest(own);

@@ -17,7 +17,7 @@
 //
 // A signal handler is another way out of a call, and from there longjmp() or the end of the thread.
 // A handler that is the program's runs by pm_postponing() (postpone.h), which does what the end of
-// a call does. As long as there is no other one, a call on record is all that the holder needs to
+// a call does, also where the handler comes in the middle of that end. As long as there is no other one, a call on record is all that the holder needs to
 // know, and it asks the kernel nothing about the thread (pm_calls_trust()).
 //
 // Else, or where libc does more in the call than to sleep, the holder reads in /proc whether the
@@ -120,6 +120,9 @@ static inline void pm_calls_set(struct pm_call_record *own, struct pm_call *call
     atomic_store(&own->call, call);
 }
 
+// Whether threads are held. Sequentially consistent, too.
+static inline bool pm_calls_held(void) { return atomic_load(&pm_calls_word) & 1; }
+
 // A frame between the call's and its outer one that longjmp() has left is forgotten.
 static inline void pm_call_enter(struct pm_call *call) {
     __asm__ volatile("movq %%rbx, 0(%0)\n\tmovq %%rbp, 8(%0)\n\tmovq %%r12, 16(%0)\n\t"
@@ -133,7 +136,7 @@ static inline void pm_call_enter(struct pm_call *call) {
     struct pm_call *outer = atomic_load_explicit(&own->call, memory_order_relaxed);
     call->outer = outer && outer <= call && call - outer < (1 << 16) ? NULL : outer;
     pm_calls_set(own, call);
-    while (__builtin_expect(atomic_load(&pm_calls_word) & 1, 0) && pm_calls_rest(own)) {
+    while (__builtin_expect(pm_calls_held(), 0) && pm_calls_rest(own)) {
     }
     // Last: a handler that comes before this is over when the mark stands.
     if (own->mark)
@@ -146,7 +149,7 @@ static inline void pm_call_leave(struct pm_call *call) {
     if (own->mark)
         atomic_store_explicit(own->mark, 0, memory_order_release);
     pm_calls_set(own, call->outer);
-    if (__builtin_expect(atomic_load(&pm_calls_word) & 1, 0))
+    if (__builtin_expect(pm_calls_held(), 0))
         pm_calls_rest_in(own, call);
 }
 

@@ -14,6 +14,7 @@
 #include "base/here.h"
 #include "base/signal_stack.h"
 #include "calls.h"
+#include "thread_list.h"
 
 #define SIGNALS 64
 #define BIT(s) (1ull << ((s)-1))
@@ -128,11 +129,29 @@ __attribute__((noinline)) static void leave_call(int number, siginfo_t *info, uc
         pm_calls_step_in(call);
 }
 
+// The thread is in no call, but the holder may not know that it runs: where /proc lists no threads,
+// one that has made no call yet may be on no list; one that has just left a call was seen asleep in
+// it. Such a thread has not looked at the word since. So it does before its handler runs.
+__attribute__((noinline, cold)) static void appear(void) {
+    struct pm_call none = {0};
+    if (!pm_calls_own)
+        pm_thread_list_add();
+    pm_call_enter(&none);
+    pm_call_leave(&none);
+}
+
+static inline bool is_unseen(void) {
+    return pm_calls_recorded && (!pm_calls_own || (pm_calls_held() && pm_inside == 0));
+}
+
 static inline void handle(int number, siginfo_t *info, void *context) {
-    if (__builtin_expect(pm_calls_in_one(), 0))
+    if (__builtin_expect(pm_calls_in_one(), 0)) {
         leave_call(number, info, context);
-    else
+    } else {
+        if (__builtin_expect(is_unseen(), 0))
+            appear();
         pm_postpone_noted(number)(number, info, context);
+    }
 }
 
 // In the section of hold.c: a thread may rest here as it may in the handler. Where faults come one

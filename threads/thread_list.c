@@ -67,6 +67,12 @@ void pm_thread_list_enter(struct pm_thread_slot *slot) {
     atomic_store(&slot->id, (int32_t)syscall(SYS_gettid));
 }
 
+void pm_thread_list_add(void) {
+    struct pm_thread_slot *slot = pm_thread_list_claim();
+    if (slot)
+        pm_thread_list_enter(slot);
+}
+
 void pm_thread_list_drop(struct pm_thread_slot *slot) { atomic_store(&slot->id, 0); }
 
 bool pm_thread_list_each(bool (*each)(pid_t id, void *arg), void *arg) {

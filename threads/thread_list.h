@@ -6,7 +6,8 @@
 // (timers, getaddrinfo_a), and threads of a bare clone(), are not.
 //
 // A slot is claimed before the thread is made, and has its id from the thread itself, before it
-// runs anything of the program's. Nobody takes the id out at the thread's end: destructors run
+// runs anything of the program's. A signal handler of the program's may come before that: it puts
+// its thread on the list itself (postpone.c), so a thread may be on it twice. Nobody takes the id out at the thread's end: destructors run
 // until the very last. Whoever meets an id of no thread frees the slot.
 #ifndef PM_THREAD_LIST_H
 #define PM_THREAD_LIST_H
@@ -34,6 +35,8 @@ struct pm_thread_slot *pm_thread_list_claim(void);
 // In the new thread. The caller then looks whether threads are held (calls.h): a holder sees the id
 // or the thread sees the holder.
 void pm_thread_list_enter(struct pm_thread_slot *slot);
+// The same, by a thread that nobody has claimed a slot for, or that cannot know of it.
+void pm_thread_list_add(void);
 // The thread could not be made.
 void pm_thread_list_drop(struct pm_thread_slot *slot);
 // Calls `each` for every thread in it, until it returns false. False: there is no record, or it had

@@ -124,31 +124,30 @@ static void pass_on(int number, siginfo_t *info, void *context) {
         handler(number, info, context);
 }
 
+// What becomes of the question is decided with what the holder has asked for last: a late signal of
+// an earlier turn must not let a thread rest in this one where it may not.
+// Release: a thread that sees "heard" (in ask) also sees everything that this thread has stored.
+static bool answers(pid_t id, uint32_t *asked, void *context) {
+    *asked = atomic_load_explicit(&thread[id], memory_order_acquire);
+    while (*asked && !(*asked & 1)) {
+        pm_threads_rests *rests = atomic_load_explicit(&may_rest, memory_order_acquire);
+        if (rests)
+            pm_calls_tidy((void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP]);
+        // A thread that may not wait here goes on, and is asked again.
+        bool good = !rests || rests(context);
+        if (atomic_compare_exchange_strong_explicit(&thread[id], asked, good ? *asked | 1 : 0,
+                                                    memory_order_acq_rel, memory_order_acquire))
+            return good;
+    }
+    return false;
+}
+
 // The handler. libc's own signal goes on to libc's handler.
 static void hear(int number, siginfo_t *info, void *context) {
     int saved = errno;
-    pid_t id = (pid_t)syscall(SYS_gettid);
     bool ours = is_ours(info);
-    uint32_t asked =
-        ours || !pm_calls_recorded ? atomic_load_explicit(&thread[id], memory_order_acquire) : 0;
-    pm_threads_rests *rests = atomic_load_explicit(&may_rest, memory_order_acquire);
-    if (rests && asked && !(asked & 1)) {
-        pm_calls_tidy((void *)((ucontext_t *)context)->uc_mcontext.gregs[REG_RSP]);
-        // A thread that may not wait here goes on, and is asked again.
-        if (!rests(context) &&
-            atomic_compare_exchange_strong_explicit(&thread[id], &asked, 0, memory_order_release,
-                                                    memory_order_acquire)) {
-            errno = saved;
-            return;
-        }
-    }
-    // Release: a thread that sees "heard" (in ask) also sees everything that this thread has
-    // stored.
-    while (asked && !(asked & 1) &&
-           !atomic_compare_exchange_weak_explicit(&thread[id], &asked, asked | 1,
-                                                  memory_order_release, memory_order_acquire)) {
-    }
-    if (asked && !(asked & 1))
+    uint32_t asked = 0;
+    if ((ours || !pm_calls_recorded) && answers((pid_t)syscall(SYS_gettid), &asked, context))
         wait_for_end_of(asked >> 1);
     else if (!ours)
         pass_on(number, info, context);

@@ -209,6 +209,32 @@ static void threads_come_and_go(void) {
     }
 }
 
+// A handler may run before the new thread has run anything else.
+static void *be_interrupted(void *unused) {
+    for (double until = now() + 0.0005; now() < until;) {
+    }
+    return unused;
+}
+
+static void newcomers_are_interrupted(void) {
+    const struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    pthread_attr_t attr;
+    sigset_t alarm;
+    handle(SIGALRM, on_long_count, 0);
+    sigemptyset(&alarm);
+    REQUIRE(pthread_attr_init(&attr) == 0 && pthread_attr_setsigmask_np(&attr, &alarm) == 0);
+    sigaddset(&alarm, SIGALRM);
+    REQUIRE(pthread_sigmask(SIG_BLOCK, &alarm, NULL) == 0); // so it goes to the new thread
+    REQUIRE(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    while (now() < end) {
+        pthread_t thread;
+        usleep(400); // it waits for one by now
+        REQUIRE(pthread_create(&thread, &attr, be_interrupted, NULL) == 0);
+        REQUIRE(pthread_join(thread, NULL) == 0);
+    }
+    REQUIRE(setitimer(ITIMER_REAL, &never, NULL) == 0);
+}
+
 static void children_come_and_go(void) {
     extern char **environ;
     char *arguments[] = {"true", NULL};
@@ -267,6 +293,7 @@ static const struct mode {
     {"dispositions", dispositions_stay, NULL},
     {"jumps", jumps_leave_calls, NULL},
     {"threads", threads_come_and_go, NULL},
+    {"newcomers", newcomers_are_interrupted, NULL},
     {"children", children_come_and_go, NULL},
     {"cancel", threads_are_cancelled, NULL},
 };

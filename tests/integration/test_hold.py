@@ -106,6 +106,7 @@ MODES = {
     "dispositions": "the program's handlers and masks are its own",
     "jumps": "siglongjmp() out of a call",
     "threads": "threads begin and end, with small stacks",
+    "newcomers": "a handler is the first that a new thread runs",
     "children": "fork and posix_spawn, which is a vfork",
     "cancel": "threads are cancelled in a call",
 }
@@ -124,7 +125,7 @@ BLIND = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /proc; exec "$@"', "
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts")
-@pytest.mark.parametrize("mode", ["handlers", "jumps", "pauses", "threads"])
+@pytest.mark.parametrize("mode", ["handlers", "jumps", "newcomers", "pauses", "threads"])
 def test_memory_stands_still_without_proc(mode, holding, tmp_path):
     """Threads are listed by our own record, and marks say which of them sleep."""
     program = compiled("holds_running.c")

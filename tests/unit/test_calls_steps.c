@@ -2,8 +2,10 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // A hold begins between any two instructions of a thread that enters and leaves a call. Where the
-// holder sees the call on record, the thread is not back in the program before the release.
+// holder sees the call on record, the thread is not back in the program before the release, and no
+// signal handler of the program's runs in it, wherever the signal comes.
 #include "threads/calls.h"
+#include "threads/postpone.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -17,12 +19,14 @@
 
 #define TRAP_FLAG 0x100
 #define RED_ZONE 128
+#define NEVER UINT_MAX
 #define LONG_ENOUGH_US 300 // for a thread that runs on; if it is delayed, nothing is found
 
 static _Atomic enum { NOBODY, HOLD, HOLDS, END } state;
 static _Atomic bool back; // in the program
 static pid_t stepper;
 static unsigned steps, chosen; // the instruction at which the hold begins
+static unsigned signalled;     // the one at which a signal of the program's comes
 static unsigned asleep, wrong;
 
 static void *hold_when_told(void *unused) {
@@ -43,12 +47,20 @@ static void *hold_when_told(void *unused) {
 
 static void step(int number, siginfo_t *info, void *context) {
     (void)number, (void)info;
-    if (steps++ != chosen)
-        return;
-    ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~(greg_t)TRAP_FLAG;
-    state = HOLD;
+    unsigned now = steps++;
+    if (now == chosen)
+        state = HOLD;
     while (state == HOLD) {
     }
+    if (now == signalled)
+        raise(SIGUSR1); // it comes when this handler is over
+    if (now >= chosen && (signalled == NEVER || now >= signalled))
+        ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~(greg_t)TRAP_FLAG;
+}
+
+static void interrupt(int number, siginfo_t *info, void *context) {
+    (void)number, (void)info, (void)context;
+    back = true;
 }
 
 static inline void trap(uint64_t set, uint64_t clear) {
@@ -79,8 +91,9 @@ static void handler_in_call(void) {
     pm_call_leave(&call);
 }
 
-static void run_with_hold_at(unsigned instruction, void (*run)(void)) {
+static void run_with_hold_at(unsigned instruction, unsigned signal, void (*run)(void)) {
     chosen = instruction;
+    signalled = signal;
     steps = 0;
     back = false;
     trap(TRAP_FLAG, 0);
@@ -91,29 +104,48 @@ static void run_with_hold_at(unsigned instruction, void (*run)(void)) {
     }
 }
 
+static unsigned count_steps(void (*run)(void)) {
+    run_with_hold_at(NEVER, NEVER, run);
+    asleep = wrong = 0;
+    return steps;
+}
+
 // Once for each instruction; where a sanitizer adds many, not for all of them.
 static void at_each_step(void (*run)(void)) {
-    run_with_hold_at(UINT_MAX, run);
-    unsigned all = steps, stride = 1 + all / 150;
-    asleep = wrong = 0;
+    unsigned all = count_steps(run), stride = 1 + all / 150;
     for (unsigned i = 0; i < all; i += stride)
-        run_with_hold_at(i, run);
+        run_with_hold_at(i, NEVER, run);
     CHECK(all > 10);
     CHECK(asleep > 3);
     CHECK(wrong == 0);
 }
 
+// Once for each two of them.
+static void with_a_signal_later(void (*run)(void)) {
+    unsigned all = count_steps(run), stride = 1 + all / 100;
+    for (unsigned i = 0; i < all; i += stride)
+        for (unsigned j = i; j < all; j += stride)
+            run_with_hold_at(i, j, run);
+    CHECK(asleep > 100);
+    CHECK(wrong == 0);
+}
+
 int main(void) {
     pthread_t holder;
-    const struct sigaction action = {.sa_sigaction = step, .sa_flags = SA_SIGINFO};
+    struct sigaction action = {.sa_sigaction = step, .sa_flags = SA_SIGINFO};
+    const struct sigaction usual = {.sa_sigaction = pm_postponing, .sa_flags = SA_SIGINFO};
+    sigaddset(&action.sa_mask, SIGUSR1);
     stepper = (pid_t)syscall(SYS_gettid);
     CHECK(pm_calls_record());
     pm_calls_trust(true);
     whole_call(); // its record is found
     CHECK(sigaction(SIGTRAP, &action, NULL) == 0);
+    pm_postpone_note(SIGUSR1, interrupt);
+    CHECK(sigaction(SIGUSR1, &usual, NULL) == 0);
     CHECK(pthread_create(&holder, NULL, hold_when_told, NULL) == 0);
     at_each_step(whole_call);
     at_each_step(handler_in_call);
+    with_a_signal_later(whole_call);
     state = END;
     pthread_join(holder, NULL);
     return CHECK_DONE();
