@@ -157,10 +157,10 @@ bool pm_calls_rest(struct pm_call_record *own) {
     }
     pm_bare_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&mask, (long)&before, sizeof mask);
     // Release: the holder that sees the flag also sees what this thread has stored.
-    atomic_store_explicit(&own->resting, 1, memory_order_release);
+    atomic_store_explicit(&own->resting, true, memory_order_release);
     while ((now = atomic_load_explicit(&pm_calls_word, memory_order_acquire)) & 1)
         pm_bare_call(SYS_futex, (long)&pm_calls_word, FUTEX_WAIT, now, 0);
-    atomic_store_explicit(&own->resting, 0, memory_order_release);
+    atomic_store_explicit(&own->resting, false, memory_order_release);
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof before);
     return true;
 }
@@ -296,6 +296,13 @@ void pm_calls_tidy(const void *stack) {
     const char *call = (const char *)atomic_load_explicit(&own->call, memory_order_relaxed);
     if (call && (!pm_calls_own || call < (const char *)stack))
         atomic_store_explicit(&own->call, NULL, memory_order_relaxed);
+}
+
+void pm_calls_interrupted(bool asleep) {
+    if (pm_calls_recorded) {
+        struct pm_call_record *own = pm_calls_own ? pm_calls_own : pm_calls_find_own();
+        atomic_store_explicit(&own->was_asleep, asleep, memory_order_relaxed);
+    }
 }
 
 bool pm_calls_within(const void *stack) {

@@ -17,8 +17,9 @@
 //
 // A signal handler is another way out of a call, and from there longjmp() or the end of the thread.
 // A handler that is the program's runs by pm_postponing() (postpone.h), which does what the end of
-// a call does, also where the handler comes in the middle of that end. As long as there is no other one, a call on record is all that the holder needs to
-// know, and it asks the kernel nothing about the thread (pm_calls_trust()).
+// a call does, also where the handler comes in the middle of that end. As long as there is no other
+// one, a call on record is all that the holder needs to know, and it asks the kernel nothing about
+// the thread (pm_calls_trust()).
 //
 // Else, or where libc does more in the call than to sleep, the holder reads in /proc whether the
 // thread sleeps there. Where /proc cannot be read a mark says it: while a thread is in a call, its
@@ -70,7 +71,8 @@ struct pm_call {
 // Of one thread. It is reached by the thread's id, and stays when the thread ends.
 struct pm_call_record {
     _Atomic(struct pm_call *) call; // NULL: the thread is in no call
-    _Atomic uint32_t resting;       // 1: the thread waits for the end of a hold
+    _Atomic bool resting;           // the thread waits for the end of a hold
+    _Atomic bool was_asleep;        // the hold has interrupted it in a call that is not recorded
     uint32_t looked_at;             // the holder's, in pm_calls_look()
     uint32_t asleep_in;             // the holder's: the hold in which the thread was found asleep
     _Atomic bool by_futex;          // of the call, which may lie on a stack that is no more
@@ -190,6 +192,9 @@ void pm_calls_resting(bool rests);
 // For a signal handler that interrupted code with this stack pointer: forgets a call whose frame is
 // no more, because longjmp() or the end of an earlier thread with this id has left it.
 void pm_calls_tidy(const void *stack);
+// For such a handler, too, before the thread rests: whether it has interrupted a system call. It is
+// none that is on record, for there the thread is left alone.
+void pm_calls_interrupted(bool asleep);
 // For such a handler, too: whether that code is libc's or the kernel's part of the thread's call.
 bool pm_calls_within(const void *stack);
 // Whether the thread, which rests, is in a call of the kind PM_CALL_WAITS, and the call has not

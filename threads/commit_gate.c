@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -121,6 +122,16 @@ static bool sleeps(pid_t id) {
     return state == 'S' || (!state && gone);
 }
 
+// Whether a thread that never took a lock sleeps in a call that is not recorded: inside of libc
+// (getchar), or by an instruction of the program's. In a futex it may wait for a lock that is not
+// seen.
+static bool waits_unrecorded(pid_t id) {
+    char text[128];
+    bool gone;
+    return pm_task_read(id, "syscall", text, sizeof text, &gone) && text[0] >= '0' &&
+           text[0] <= '9' && atol(text) != SYS_futex;
+}
+
 // The call lies on the stack of the thread.
 static bool naps(pid_t id, const struct pm_call *call) {
     bool does = false, gone;
@@ -160,6 +171,12 @@ static void look_at(pid_t id, struct wait *w, struct found *found) {
     }
     s->sections = sections;
     spend(id, atomic_load(&of->call), used, found);
+    if (place == UNKNOWN && s->asleep && waits_unrecorded(id)) {
+        w->unknown = true;
+        found->in_line--;
+        s->met = s->asleep = false;
+        return;
+    }
     if (!patience_for(id, w->strict)) {
         found->exhausted++;
         return;
@@ -168,11 +185,13 @@ static void look_at(pid_t id, struct wait *w, struct found *found) {
     found->inside++;
 }
 
-// A thread that waits for a lock waits for one that may have found no processor. Returns how long
-// each other one has run at least, of those that do not sleep; UINT64_MAX: all sleep.
+// A thread that waits for a lock waits for one that may have found no processor: another one in a
+// section, or one whose locks are not seen. Returns how long it has run, at least or at most, as
+// nobody says which one it is; UINT64_MAX: all sleep.
 static uint64_t helpers_ran(void) {
     pid_t self = (pid_t)syscall(SYS_gettid);
-    uint64_t least = UINT64_MAX;
+    uint64_t least = UINT64_MAX, most = 0;
+    bool unknown = false;
     for (size_t i = 0; i < watched_count; i++) {
         pid_t id = watched[i];
         struct seen *s = &seen[id];
@@ -184,9 +203,12 @@ static uint64_t helpers_ran(void) {
             continue;
         if (!s->met)
             s->used = used;
-        least = ran < least ? ran : least;
+        bool inside = place_of(id, of) == INSIDE;
+        least = inside && ran < least ? ran : least;
+        most = ran > most ? ran : most;
+        unknown |= !inside;
     }
-    return least;
+    return least == UINT64_MAX && unknown ? most : least;
 }
 
 static void spend_in_line(const struct found *found) {
@@ -314,6 +336,7 @@ static bool await(struct wait *w) {
 
 struct second {
     bool strict, any; // `any`: enough was tried
+    bool unknown;     // one that never took a lock waited
     bool again;       // somebody is worth waiting for
     struct pm_gate_passed *passed;
 };
@@ -341,6 +364,10 @@ static void look_again(pid_t id, void *arg) {
     watched[watched_count++] = id;
     if (place == OUTSIDE || pm_calls_says(id) || pm_task_is_dead(id))
         return;
+    if (place == UNKNOWN && atomic_load_explicit(&of->was_asleep, memory_order_relaxed)) {
+        s->unknown = true;
+        return;
+    }
     bool left_alone = place == INSIDE && is_let_be(id, of, sections, s->strict);
     if (!s->any && !left_alone && patience_for(id, s->strict))
         s->again = true;
@@ -352,10 +379,12 @@ static void look_again(pid_t id, void *arg) {
 
 // Whether the instant is taken.
 static bool look_while_held(struct wait *w, bool any, struct pm_gate_passed *passed) {
-    struct second second = {w->strict, any, false, passed};
-    passed->rung = w->unknown ? PM_RUNG_WAITED : PM_RUNG_BETWEEN;
+    struct second second = {.strict = w->strict, .any = any, .passed = passed};
+    passed->rung = PM_RUNG_BETWEEN;
     watched_count = 0;
     pm_roll_each(look_again, &second);
+    if (passed->rung == PM_RUNG_BETWEEN && (w->unknown || second.unknown))
+        passed->rung = PM_RUNG_WAITED;
     return !second.again && !(w->strict && passed->rung == PM_RUNG_ANY);
 }
 

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
 
 #include "base/cancel.h"
@@ -20,20 +21,31 @@
 
 // ---- where a thread may wait --------------------------------------------------------------------
 
+#define CALL_BYTES 2 // of the instruction of a system call
+
+// Right behind that instruction, as a wrapper of libc's would be: what comes in between is in a
+// fast path never.
+static bool has_called(uintptr_t at) {
+    const unsigned char *before = (const unsigned char *)at - CALL_BYTES;
+    return before[0] == 0x0f && before[1] == 0x05;
+}
+
 // A thread rests in the middle of the program's own code: it waits for nothing.
 static _Atomic bool interrupted;
 
+// Whether a thread that never took a lock waited for something else than an unseen one. The kernel
+// begins a call again, or has ended it early; RCX is what the instruction has left there.
+static bool was_asleep(const greg_t *reg) {
+    if (reg[REG_RCX] == reg[REG_RIP] + CALL_BYTES)
+        return reg[REG_RAX] != SYS_futex;
+    return reg[REG_RAX] == -EINTR && has_called((uintptr_t)reg[REG_RIP]);
+}
+
 static bool rests_at(const ucontext_t *context) {
+    pm_calls_interrupted(was_asleep(context->uc_mcontext.gregs));
     if (!pm_calls_within((void *)context->uc_mcontext.gregs[REG_RSP]))
         atomic_store_explicit(&interrupted, true, memory_order_relaxed);
     return true;
-}
-
-// Right behind the instruction of a system call, as a wrapper of libc's would be: what comes in
-// between is in a fast path never.
-static bool has_called(uintptr_t at) {
-    const unsigned char *before = (const unsigned char *)at - 2;
-    return before[0] == 0x0f && before[1] == 0x05;
 }
 
 // Runs in the signal handler of the thread. A slow path holds a lock most of the time, and makes

@@ -7,8 +7,9 @@
 //
 // A slot is claimed before the thread is made, and has its id from the thread itself, before it
 // runs anything of the program's. A signal handler of the program's may come before that: it puts
-// its thread on the list itself (postpone.c), so a thread may be on it twice. Nobody takes the id out at the thread's end: destructors run
-// until the very last. Whoever meets an id of no thread frees the slot.
+// its thread on the list itself (postpone.c), so a thread may be on it twice. Nobody takes the id
+// out at the thread's end: destructors run until the very last. Whoever meets an id of no thread
+// frees the slot.
 #ifndef PM_THREAD_LIST_H
 #define PM_THREAD_LIST_H
 

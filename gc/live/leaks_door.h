@@ -63,7 +63,7 @@ struct pm_leaks_asked {
 // Found by its first words. Other builds have another `layout`.
 #define PM_LEAKS_MAGIC_A 0x6b61656c63616d70u
 #define PM_LEAKS_MAGIC_B 0x9d3c5b7f21e8a604u
-#define PM_LEAKS_LAYOUT (1u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
+#define PM_LEAKS_LAYOUT (2u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
 
 struct pm_leaks_door {
     uint64_t magic_a, magic_b;
@@ -75,6 +75,8 @@ struct pm_leaks_door {
     const char *inner, *inner_end; // .. unless it is here
     const _Atomic uint32_t *own;   // the id of a thread that is always there
     const _Atomic uint32_t *phase; // 0: this copy of the library serves nobody
+    // Not 0: a thread makes a commit, and may wait for any other.
+    const _Atomic uint32_t *commits;
     // From a thread's pointer to how many locks it holds. 0: there is no heap yet.
     int64_t locks;
 };

@@ -119,6 +119,7 @@ static struct pm_leaks_door door __attribute__((used)) = {
     .inner_end = __stop_pm_inner_calls,
     .own = &pm_os_own_thread,
     .phase = &pm_phase_word,
+    .commits = &pm_commit_lock.word,
 };
 
 void pm_leaks_open_door(void) {

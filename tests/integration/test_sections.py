@@ -11,9 +11,10 @@ import random
 import re
 import signal
 import subprocess
+import time
 
 import pytest
-from conftest import compiled, environment, lacks, run, said, succeeds, tool
+from conftest import compiled, environment, lacks, run, said, start, succeeds, tool
 
 KILLS = int(os.environ.get("SECTION_KILLS", "0"))
 RUNG = re.compile(
@@ -96,6 +97,19 @@ def test_a_section_may_wait_for_a_thread_at_the_gate(program, heap, how):
     succeeds(done)
     between, waited, others, _ = rungs(done)
     assert between + waited > 0 and others == 0, said(done)
+
+
+def test_a_thread_in_getchar_is_not_waited_for(heap):
+    """It is in a call that is not recorded, beside threads that never took a lock. It was taken for
+    one in line for a lock of theirs, until patience with starved threads was over: a second."""
+    program = compiled("leaks_running.c", "-O2", "-D_GNU_SOURCE")
+    with start([program, "busy"], HEAP=heap, COMMIT="10ms", STATS=1) as process:
+        assert process.stdout.readline() == "busy\n"
+        time.sleep(1.5)
+        out, err = process.communicate("x\n", timeout=60)
+    assert process.returncode == 0, (out, err)
+    commits, took = map(int, re.search(r"commits: (\d+) of .*?: (\d+) for one", err).groups())
+    assert commits >= 2 and took < 400000, err
 
 
 @pytest.mark.parametrize("how, named", [("endless", "holds the lock"), ("spins", "never took")])

@@ -90,29 +90,55 @@ static bool is_inside(const struct halt_thread *t, uint32_t own) {
            !lies_in(t->regs.rip, d->inner, d->inner_end);
 }
 
-// They go on alone, until all have come out, for longer and longer. One that waits for a lock waits
-// for one of these. One that makes a commit may wait for those that stand still: then all must go.
-static bool let_out(uint64_t patience_ns) {
+static bool is_inside_now(const struct halt_thread *t) {
     uint32_t own = 0;
-    uint64_t end = patience_now_ns() + patience_ns;
-    struct halt *h = &job.halt;
     reads((uintptr_t)job.door->own, &own, sizeof own);
+    return is_inside(t, own);
+}
+
+static bool any(const struct halt_thread *t) { return !t->dead; }
+
+static bool commits(void) {
+    uint32_t word = 0;
+    return reads((uintptr_t)job.door->commits, &word, sizeof word) && word;
+}
+
+// Returns how many go on.
+static unsigned go_on(bool chosen(const struct halt_thread *)) {
+    unsigned count = 0;
+    for (size_t i = 0; i < job.halt.count; i++)
+        if (job.halt.thread[i].stopped && chosen(&job.halt.thread[i])) {
+            halt_go_on(&job.halt.thread[i]);
+            count++;
+        }
+    return count;
+}
+
+static bool recall(void) {
+    struct halt *h = &job.halt;
+    for (size_t i = 0; i < h->count; i++)
+        halt_recall(&h->thread[i]);
+    for (size_t i = 0; i < h->count; i++)
+        if (!h->thread[i].stopped && !halt_await(&h->thread[i]) && !h->thread[i].dead)
+            return false;
+    return true;
+}
+
+// They go on alone, until all have come out, for longer and longer. One that waits for a lock waits
+// for one of these. One that makes a commit may wait for those that stand still: so all go, and are
+// recalled as soon as the commit is over.
+static bool let_out(uint64_t patience_ns) {
+    uint64_t end = patience_now_ns() + patience_ns;
     for (long run_ns = INSIDE_NS; patience_now_ns() < end;
          run_ns = run_ns < MOST_NS ? run_ns * 2 : MOST_NS) {
-        bool inside = false;
-        for (size_t i = 0; i < h->count; i++)
-            if (is_inside(&h->thread[i], own)) {
-                halt_go_on(&h->thread[i]);
-                inside = true;
-            }
-        if (!inside)
+        bool waits = commits();
+        if (!go_on(waits ? any : is_inside_now))
             return true;
-        halt_nap(run_ns);
-        for (size_t i = 0; i < h->count; i++)
-            halt_recall(&h->thread[i]);
-        for (size_t i = 0; i < h->count; i++)
-            if (!h->thread[i].stopped && !halt_await(&h->thread[i]) && !h->thread[i].dead)
-                return false;
+        halt_nap(waits ? INSIDE_NS : run_ns);
+        while (waits && commits() && patience_now_ns() < end)
+            halt_nap(INSIDE_NS);
+        if (!recall())
+            return false;
     }
     return false;
 }
