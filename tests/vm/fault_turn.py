@@ -59,8 +59,11 @@ class Turns:
         firsts = self.one_of_each_kind()
         self.left = [at for at in left if at not in firsts] + firsts
 
+    def own_kinds(self):
+        return list(dict.fromkeys(self.kinds))[self.disk :: len(DISKS)]
+
     def one_of_each_kind(self):
-        names = list(dict.fromkeys(self.kinds))[self.disk :: len(DISKS)]
+        names = self.own_kinds()
         self.rng.shuffle(names)
         places = {name: [] for name in names}
         for at, kind in enumerate(self.kinds, 1):
@@ -86,12 +89,19 @@ class Turns:
     def kind(self, at):
         return self.kinds[at - 1] if 0 < at <= len(self.kinds) else ""
 
+    def of_new_kinds(self):
+        """Calls of a kind of this disk's of which none has failed yet."""
+        new = set(self.own_kinds()) - self.hit
+        return [at for at in self.left if self.kind(at) in new]
+
     def take(self):
         """Which call fails. 0: none."""
         if not self.left:
             return 0
-        self.taken.add(self.left[-1])
-        return self.left.pop()
+        at = (self.of_new_kinds() or self.left)[-1]
+        self.left.remove(at)
+        self.taken.add(at)
+        return at
 
     def line(self):
         name = ", ".join([self.step[0], *(text or "-" for text in self.step[1:])])
@@ -100,8 +110,9 @@ class Turns:
 
 
 class Plan:
-    """Which step is next on a disk: each in turn, until all calls of all have failed once. Then
-    there is another count."""
+    """Which step is next on a disk: each in turn, as long as it has kinds of calls of which none has
+    failed yet, or is not counted; then each until all calls of all have failed once. Then there is
+    another count."""
 
     def __init__(self, medium, rng, what):
         steps = [step for step in STEPS if what == "sync" or step[0] in READ_BY]
@@ -109,10 +120,9 @@ class Plan:
         self.at = 0
 
     def take(self):
-        for ahead in range(len(self.turns)):
-            at = (self.at + ahead) % len(self.turns)
-            if self.turns[at].left or self.turns[at].calls is None:
-                break
+        order = [(self.at + ahead) % len(self.turns) for ahead in range(len(self.turns))]
+        due = [at for at in order if self.turns[at].calls is None or self.turns[at].of_new_kinds()]
+        at = (due or [at for at in order if self.turns[at].left] or order)[0]
         self.at = at + 1
         return self.turns[at]
 
