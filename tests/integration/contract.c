@@ -5,6 +5,8 @@
 // `contract` lists them.
 #include "contract.h"
 
+#include <stdbool.h>
+
 void *(*volatile my_malloc)(size_t) = malloc;
 void *(*volatile my_calloc)(size_t, size_t) = calloc;
 void *(*volatile my_realloc)(void *, size_t) = realloc;
@@ -356,7 +358,7 @@ static void info_xml(void) {
     CHECK(malloc_info(1, stdout) != 0);
 }
 
-static void trim_gives_back(void) {
+static bool gives_back(void) {
     enum { N = 64 };
     void *p[N];
     for (int i = 0; i < N; i++) {
@@ -365,7 +367,15 @@ static void trim_gives_back(void) {
     }
     for (int i = 0; i < N; i++)
         my_free(p[i]);
-    CHECK(mallinfo2().keepcost == 0 || malloc_trim(0) == 1); // 0: everything has decayed already
+    return mallinfo2().keepcost == 0 || malloc_trim(0) == 1; // 0: everything has decayed already
+}
+
+// On a slow machine all may decay between the two questions.
+static void trim_gives_back(void) {
+    int i = 0;
+    while (!gives_back() && i < 20)
+        i++;
+    CHECK(i < 20);
     CHECK(mallinfo2().keepcost == 0);
     CHECK(malloc_trim(0) == 0); // nothing is left to give back
 }

@@ -445,3 +445,22 @@ def test_what_is_in_doubt_is_written_again(tmp_path):
     assert (heap / "heap.0").stat().st_blocks <= blocks
     assert word(heap, DOUBT) == 0
     assert os.path.getsize(heap / "superblock") and recover(heap, "--check").returncode == 0
+
+
+def test_a_page_that_the_kernel_has_lost_is_no_older_page(heap):
+    """Linux gives up a page that it could not write, and then shows what the disk has. A page that
+    is as that again is not the same as the page of the last commit, which is in the journal."""
+    program = compiled("lost_page.c", "-D_GNU_SOURCE")
+    with start([program], HEAP=heap, COMMIT="output", ROOTS="page") as process:
+        for word, before in [("a", "-"), ("b", "a"), ("a", "b")]:
+            print(word, file=process.stdin, flush=True)
+            assert process.stdout.readline() == f"{before}\n"
+        with open(heap / "heap.0", "r+b") as file:
+            at = file.read().index(b"b" * 4096)
+            file.seek(at)
+            file.write(b"a" * 4096)
+        print("a", file=process.stdin, flush=True)
+        assert process.stdout.readline() == "a\n"
+        process.kill()
+    done = run([program], HEAP=heap, COMMIT="output", stdin="c\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", ""), said(done)

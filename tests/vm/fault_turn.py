@@ -110,9 +110,9 @@ class Turns:
 
 
 class Plan:
-    """Which step is next on a disk: each in turn, as long as it has kinds of calls of which none has
-    failed yet, or is not counted; then each until all calls of all have failed once. Then there is
-    another count."""
+    """Which step is next on a disk: each in turn, as long as it has kinds of calls of which none
+    has failed yet, or is not counted; then each until all calls of all have failed once. Then there
+    is another count."""
 
     def __init__(self, medium, rng, what):
         steps = [step for step in STEPS if what == "sync" or step[0] in READ_BY]

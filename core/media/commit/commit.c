@@ -25,6 +25,7 @@
 #include "media/core_dump.h"
 #include "media/feature.h"
 #include "media/journal/checkpoint.h"
+#include "media/journal/lap_pages.h"
 #include "media/own_pages.h"
 #include "media/persist.h"
 
@@ -111,9 +112,14 @@ static void drop(char *at, size_t len) {
 
 // On a fixed medium zeroes need little of the journal. Elsewhere they would cost the file the space
 // of a block that is in use.
-static enum page_is { SAME, DIFFERS, ZEROES } look_at_page(const char *page, const char *file) {
+static enum page_is {
+    SAME,
+    DIFFERS,
+    ZEROES
+} look_at_page(const char *page, const char *file, uint64_t number) {
     static const char zeroes[PM_PAGE_SIZE];
-    if (file && memcmp(page, file, PM_PAGE_SIZE) == 0)
+    if (file && memcmp(page, file, PM_PAGE_SIZE) == 0 &&
+        (looking.copy || !pm_lap_pages_differ(looking.file, number, page)))
         return SAME;
     return looking.part && memcmp(page, zeroes, PM_PAGE_SIZE) == 0 ? ZEROES : DIFFERS;
 }
@@ -123,12 +129,14 @@ static enum page_is { SAME, DIFFERS, ZEROES } look_at_page(const char *page, con
 static void look_at_pages(char *at, const char *bytes, size_t len) {
     uint64_t offset = (uint64_t)(at - looking.start);
     const char *file = read_file(offset, len);
+    uint64_t number = offset / PM_PAGE_SIZE;
     for (size_t from = 0, to; from < len; from = to) {
-        enum page_is is = look_at_page(bytes + from, file ? file + from : NULL);
+        uint64_t first = number + from / PM_PAGE_SIZE;
+        enum page_is is = look_at_page(bytes + from, file ? file + from : NULL, first);
         for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
-            if (look_at_page(bytes + to, file ? file + to : NULL) != is)
+            if (look_at_page(bytes + to, file ? file + to : NULL, number + to / PM_PAGE_SIZE) != is)
                 break;
-        uint64_t first = (offset + from) / PM_PAGE_SIZE, pages = (to - from) / PM_PAGE_SIZE;
+        uint64_t pages = (to - from) / PM_PAGE_SIZE;
         if (is == SAME)
             drop(at + from, to - from);
         else if (is == ZEROES)

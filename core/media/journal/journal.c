@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/crc.h"
+#include "lap_pages.h"
 
 static char *contents(struct pm_journal_group *group) { return (char *)(group + 1); }
 
@@ -369,7 +370,7 @@ bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
 }
 
 struct applying {
-    bool lengths;
+    bool lengths; // false: the heap is open, and its lap goes on
     struct pm_journal_touched *touched;
 };
 
@@ -381,6 +382,8 @@ static bool apply_entry(const struct pm_journal_io *io, const struct pm_journal_
     a->touched->file[file] = true; // a length must be durable, too, before the lap ends
     if (e->kind == PM_JOURNAL_LENGTH && !a->lengths)
         return true;
+    if (!a->lengths)
+        pm_lap_pages_note(file, e->first, e->pages, e->kind == PM_JOURNAL_PAGE ? from : NULL);
     switch ((enum pm_journal_kind)e->kind) {
     case PM_JOURNAL_PAGE:
         return io->write(file, from, bytes, at);
