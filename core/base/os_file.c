@@ -40,6 +40,18 @@ bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at) {
     return true;
 }
 
+bool pm_os_write_anew(int fd, const void *data, size_t len, uint64_t at) {
+    long flags = syscall(SYS_fcntl, fd, F_GETFL);
+    bool aligned = (((uintptr_t)data | len | at) & 4095) == 0;
+    if (flags < 0 || !aligned || syscall(SYS_fcntl, fd, F_SETFL, flags | O_DIRECT) != 0)
+        return pm_os_write_all(fd, data, len, at);
+    bool good = pm_os_write_all(fd, data, len, at);
+    int saved = errno;
+    syscall(SYS_fcntl, fd, F_SETFL, flags);
+    errno = saved;
+    return good || (saved == EINVAL && pm_os_write_all(fd, data, len, at));
+}
+
 bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino) {
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dev && st.st_ino == ino;

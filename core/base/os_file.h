@@ -14,6 +14,13 @@
 // Writes all of it at `at`: goes on after a signal and after a short write. The caller has asked
 // pm_os_file_size() where the file grows.
 bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at);
+// The same for pages that the kernel may have given up because it could not write them (whole pages
+// of 4096 bytes, at such addresses). ext4 keeps such a page in its cache as one whose block is in
+// use, and on the disk the block is none of the file's: stored to once more, and synced with
+// success, it is zeroes after a power cut (Linux 6.1). So this goes around the cache (O_DIRECT),
+// which drops the page. Where the file system cannot do that it is a usual write. Nobody else may
+// write by the descriptor meanwhile.
+bool pm_os_write_anew(int fd, const void *data, size_t len, uint64_t at);
 
 // Whether the descriptor is this inode. A program may have closed our descriptor, and the number
 // may be that of a file of its own by now.

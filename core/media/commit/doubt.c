@@ -80,15 +80,22 @@ static bool counts(const struct pm_file *file, const char *page, uint64_t at, ui
     return *data < at + PM_PAGE_SIZE;
 }
 
+static bool write_run(const struct pm_file *file, const char *from, size_t len, uint64_t at) {
+    return len == 0 || pm_os_write_anew(file->fd, from, len, file->at + at);
+}
+
 static bool write_chunk(const struct pm_file *file, const char *from, size_t len, uint64_t at,
                         uint64_t *data) {
-    for (size_t i = 0, part; i < len; i += part) {
+    size_t begin = 0, i = 0;
+    for (size_t part; i < len; i += part) {
         part = len - i < PM_PAGE_SIZE ? len - i : PM_PAGE_SIZE;
-        bool must = part < PM_PAGE_SIZE || counts(file, from + i, at + i, data);
-        if (must && !pm_os_write_all(file->fd, from + i, part, file->at + at + i))
+        if (part < PM_PAGE_SIZE || counts(file, from + i, at + i, data))
+            continue;
+        if (!write_run(file, from + begin, i - begin, at + begin))
             return false;
+        begin = i + part;
     }
-    return true;
+    return write_run(file, from + begin, i - begin, at + begin);
 }
 
 static bool write_again(struct pm_file *file, char *chunk) {

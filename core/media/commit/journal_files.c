@@ -40,6 +40,14 @@ struct pm_file *pm_journal_heap_file(unsigned file) {
     return pm_heap_part(file);
 }
 
+// An earlier process may have left pages in the kernel that a write would not bring to the disk
+// (pm_os_write_anew()). All that the lap has of them follows, and the others are durable.
+static void forget_pages(int fd) {
+    if (syscall(SYS_fdatasync, fd) != 0) { // what has failed will be written again
+    }
+    syscall(SYS_fadvise64, fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
 static int open_by_name(unsigned file) {
     char name[PM_FILE_NAME];
     const struct pm_file *wanted = pm_journal_heap_file(file);
@@ -49,6 +57,8 @@ static int open_by_name(unsigned file) {
         pm_volume_find(pm_heap.dir_fd, &pm_heap_files[i], name);
         opened[file] = openat(pm_heap.dir_fd, name,
                               (looking ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (opened[file] >= 0 && !looking)
+            forget_pages(opened[file]);
     }
     return opened[file];
 }
@@ -105,7 +115,9 @@ static bool store_beyond(int fd, const void *from, size_t len, uint64_t at) {
     return true;
 }
 
-static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
+typedef bool write_fn(int fd, const void *data, size_t len, uint64_t at);
+
+static bool write_by(write_fn *by, unsigned file, const void *from, size_t len, uint64_t at) {
     int fd = fd_of(file);
     const struct pm_shard *s = copied(file);
     if (s)
@@ -115,7 +127,15 @@ static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
         return false;
     if (fd >= 0 && !part && !pm_file_limit_allows(at + len))
         return store_beyond(fd, from, len, at);
-    return fd >= 0 && pm_os_write_all(fd, from, len, at);
+    return fd >= 0 && by(fd, from, len, at);
+}
+
+static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
+    return write_by(pm_os_write_all, file, from, len, at);
+}
+
+static bool write_anew_at(unsigned file, const void *from, size_t len, uint64_t at) {
+    return write_by(pm_os_write_anew, file, from, len, at);
 }
 
 bool pm_journal_pread(int fd, void *to, size_t len, uint64_t at) {
@@ -213,7 +233,8 @@ static bool sync_file(unsigned file) {
     return status == 0;
 }
 
-const struct pm_journal_io pm_journal_files = {write_at, read_at, zero_at, set_length, sync_file};
+const struct pm_journal_io pm_journal_files = {write_at,   read_at,   zero_at,
+                                               set_length, sync_file, write_anew_at};
 
 // ---- space --------------------------------------------------------------------------------------
 

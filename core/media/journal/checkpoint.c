@@ -17,6 +17,7 @@ static int error;         // of the last sync of the files; 0: it was good
 static bool ending;       // a lap ends, and that is not durable
 static uint64_t retry_at; // if lost: the end of a lap at which its files are synced again
 static bool hurried;      // see pm_checkpoint_hurry()
+static bool torn; // the journal's end, by a commit that has failed: it is cut off before the next one
 static bool retiring;     // the journal is to be emptied before anything is written to it,
 static uint64_t retired;  // how many commits it had
 static uint64_t room; // bytes of the journal that were written once; UINT64_MAX: no more is made
@@ -26,7 +27,7 @@ void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark) {
     touched = (struct pm_journal_touched){0};
     pm_checkpoint_applied = 0;
     pm_checkpoint_mark = j->follows = mark;
-    lost = ending = hurried = retiring = false;
+    lost = ending = hurried = torn = retiring = false;
     error = 0;
     room = 0;
     pm_lap_pages_forget();
@@ -93,6 +94,14 @@ static bool empty(struct pm_journal *j) {
     return !retiring;
 }
 
+// Its pages that could not be written must not be the kernel's any more when the next commit comes
+// to lie there (pm_os_write_anew()).
+static bool cut_end(struct pm_journal *j) {
+    torn = !j->io->set_length(PM_JOURNAL_SELF, j->lap.end);
+    room = j->lap.end < room ? j->lap.end : room;
+    return !torn;
+}
+
 // Its header may be gone from the journal before that is durable. Until then no commit may follow
 // in the lap: it would not be found.
 static bool end_lap(struct pm_journal *j) {
@@ -104,12 +113,13 @@ static bool end_lap(struct pm_journal *j) {
 bool pm_checkpoint_make(struct pm_journal *j) { return sync_files(j) && end_lap(j); }
 
 bool pm_checkpoint_retire(struct pm_journal *j) {
+    torn = true;
     if (!sync_files(j))
         return false;
     retired = j->lap.commits;
     j->follows = pm_checkpoint_mark;
     j->lap = (struct pm_journal_lap){0};
-    ending = false;
+    ending = torn = false;
     return empty(j);
 }
 
@@ -118,7 +128,7 @@ void pm_checkpoint_hurry(struct pm_journal *j) { hurried = j->lap.end != 0 && !l
 // Where files cannot be synced, the lap goes on: the journal has it all. They are synced again when
 // it is longer by a lap.
 bool pm_checkpoint_prepare(struct pm_journal *j) {
-    if (retiring && !empty(j))
+    if ((retiring && !empty(j)) || (torn && !cut_end(j)))
         return false;
     if (!ending && !hurried && j->lap.end <= (lost ? retry_at : pm_checkpoint_lap))
         return true;

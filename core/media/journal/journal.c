@@ -326,7 +326,7 @@ static bool make_durable(const struct pm_journal_io *io, void *buffer,
             errno = r.error ? r.error : EIO; // it was whole when it was found
             return false;
         }
-        if (!io->write(PM_JOURNAL_SELF, r.group, group_bytes(r.group), at))
+        if (!pm_journal_anew(io, PM_JOURNAL_SELF, r.group, group_bytes(r.group), at))
             return false;
     }
     return io->sync(PM_JOURNAL_SELF);

@@ -47,7 +47,15 @@ struct pm_journal_io {
     bool (*zero)(unsigned file, uint64_t at, uint64_t len); // within the file's length, or not
     bool (*set_length)(unsigned file, uint64_t bytes);
     bool (*sync)(unsigned file); // contents and length
+    // A write of whole pages after a sync has failed, or may have: the kernel's own copies of them
+    // may not be what it writes. NULL: as any other.
+    bool (*write_anew)(unsigned file, const void *from, size_t len, uint64_t at);
 };
+
+static inline bool pm_journal_anew(const struct pm_journal_io *io, unsigned file, const void *from,
+                                   size_t len, uint64_t at) {
+    return (io->write_anew ? io->write_anew : io->write)(file, from, len, at);
+}
 
 // ---- writing ------------------------------------------------------------------------------------
 

@@ -155,7 +155,7 @@ static bool write_again(const struct pm_journal_io *io, unsigned file, uint64_t 
                         uint64_t pages, const char *from, void *touched) {
     uint64_t at = first * PM_PAGE_SIZE, bytes = pages * PM_PAGE_SIZE;
     ((struct pm_journal_touched *)touched)->file[file] = true;
-    return from ? io->write(file, from, bytes, at) : io->zero(file, at, bytes);
+    return from ? pm_journal_anew(io, file, from, bytes, at) : io->zero(file, at, bytes);
 }
 
 bool pm_journal_write_again(const struct pm_journal_io *io, void *buffer,

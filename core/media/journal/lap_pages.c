@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/os.h"
-#include "journal.h"
+#include "base/geometry.h"
 
 #define FIRST_SLOTS 4096u // 64 KiB: a lap of usual length
 // Of a longer range of zeroes only the pages that the table has already are noted: it was given
