@@ -60,6 +60,20 @@ ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at) {
     return syscall(SYS_pwrite64, fd, from, len, at);
 }
 
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd) { return (int)syscall(SYS_fsync, fd); }
+
+int __wrap_fdatasync(int fd);
+int __wrap_fdatasync(int fd) { return (int)syscall(SYS_fdatasync, fd); }
+
+int __wrap_syncfs(int fd);
+int __wrap_syncfs(int fd) { return (int)syscall(SYS_syncfs, fd); }
+
+int __wrap_msync(void *at, size_t len, int flags);
+int __wrap_msync(void *at, size_t len, int flags) {
+    return (int)syscall(SYS_msync, at, len, flags);
+}
+
 int __wrap_kill(pid_t to, int number);
 int __wrap_kill(pid_t to, int number) { return (int)syscall(SYS_kill, to, number); }
 

@@ -127,10 +127,13 @@ static void lead_here(const char *file, uintptr_t base) {
     static const struct {
         const char *name;
         uintptr_t to;
-    } inner[] = {{"__wrap_pwrite", (uintptr_t)pwrite},   {"__wrap_read", (uintptr_t)read},
-                 {"__wrap_mmap", (uintptr_t)mmap},       {"__wrap_munmap", (uintptr_t)munmap},
-                 {"__wrap_madvise", (uintptr_t)madvise}, {"__wrap_mprotect", (uintptr_t)mprotect},
-                 {"__wrap_mremap", (uintptr_t)mremap}};
+    } inner[] = {
+        {"__wrap_pwrite", (uintptr_t)pwrite},       {"__wrap_read", (uintptr_t)read},
+        {"__wrap_mmap", (uintptr_t)mmap},           {"__wrap_munmap", (uintptr_t)munmap},
+        {"__wrap_madvise", (uintptr_t)madvise},     {"__wrap_mprotect", (uintptr_t)mprotect},
+        {"__wrap_mremap", (uintptr_t)mremap},       {"__wrap_fsync", (uintptr_t)fsync},
+        {"__wrap_fdatasync", (uintptr_t)fdatasync}, {"__wrap_syncfs", (uintptr_t)syncfs},
+        {"__wrap_msync", (uintptr_t)msync}};
     const char *head = (const char *)base;
     const Elf64_Ehdr *elf = (const void *)head;
     const Elf64_Shdr *part = (const void *)(file + elf->e_shoff);

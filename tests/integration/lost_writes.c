@@ -133,6 +133,8 @@ long syscall(long number, ...) {
     va_end(list);
     if (number == SYS_fsync || number == SYS_fdatasync)
         return sync_fd((int)a[0], number, false);
+    if (number == SYS_syncfs)
+        return sync_fd((int)a[0], number, true);
     if (number == SYS_msync)
         return sync_mapped((uintptr_t)a[0], (uint64_t)a[1], a[2]);
     return done(raw(number, a[0], a[1], a[2], a[3], a[4], a[5]));

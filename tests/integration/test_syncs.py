@@ -24,6 +24,8 @@ LINES = re.compile(r"\b(pm_make_durable|pm_gather_durable|pm_commit_u64|pm_flush
 # A definition begins in the first column, and its name stands before the first parenthesis.
 BEGINS = re.compile(r"^(?:[A-Za-z_].*?[ *])?(\w+)\(")
 OWN = {"core/media/persist.h"}  # defines them
+# Syncs of the program's that pass here; and inner.c, where those of the library pass.
+PASSED = {"preload/commit/triggers.c", "preload/names/inner.c", "preload/names/raw_calls.c"}
 
 
 def sources():
@@ -67,7 +69,7 @@ def entries(heading):
 
 @pytest.mark.check
 def test_each_sync_has_an_entry():
-    assert entries("Files and names") == calls(SYNC)
+    assert entries("Files and names") == {one for one in calls(SYNC) if one[0] not in PASSED}
 
 
 def test_each_file_that_makes_words_durable_has_an_entry():
