@@ -10,8 +10,6 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/personality.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/options.h"
@@ -369,16 +367,6 @@ static void warn_rootless(const char *path) {
            heap, *likely ? ", such as one of " : "", likely, *likely ? "" : "", path);
 }
 
-// Nobody else hears of output to a file, so it makes no commit.
-static void warn_unheard(void) {
-    struct stat st;
-    if (strcmp(pm_options.commit.text, "output") == 0 && fstat(STDOUT_FILENO, &st) == 0 &&
-        (S_ISREG(st.st_mode) || (S_ISCHR(st.st_mode) && major(st.st_rdev) == 1)))
-        pm_say("note: standard output is a file, and PMALLOC_COMMIT=output commits before what is "
-               "said to a pipe, a socket or a terminal: a kill may lose what the file says is "
-               "done; write `| cat > FILE`");
-}
-
 int main(int argc, char **argv) {
     struct target target;
     struct pm_error err;
@@ -404,7 +392,6 @@ int main(int argc, char **argv) {
     const char *inner = *target.interpreter ? NULL : look_behind_wrapper(argv + operand);
     if (!*target.env_program && (inner || !*pm_options.program.text))
         warn_rootless(inner ? inner : *target.interpreter ? target.interpreter : target.path);
-    warn_unheard();
     preload();
     fix_addresses();
     execvp(target.path, argv + operand);

@@ -81,8 +81,8 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "After a kill or a power failure the heap is as of the last commit: one instant of all "     \
       "threads. TIME, such as 100ms, 5s, 2m or 1h: a commit is made that often. idle: while the "  \
       "program waits, but not more often than each TIME. output: before what the program says to " \
-      "a pipe, socket or terminal leaves it. api: when the program calls pmalloc_commit(). Also "  \
-      "at the end of the program")                                                                 \
+      "a pipe, socket or terminal leaves it, or to standard output, and before it makes a file "   \
+      "durable. api: when the program calls pmalloc_commit(). Also at the end of the program")     \
     X(commit_patience, "PMALLOC_COMMIT_PATIENCE", PM_TYPE_NUMBER, "5", "0 to 10000",               \
       "With PMALLOC_COMMIT: the milliseconds for which a commit waits until other threads hold "   \
       "no lock; time in which they find no processor does not count. 0: it does not wait")         \

@@ -26,19 +26,31 @@ void pm_triggers_start(void) {
 // /dev/null, /dev/zero and their kin.
 #define MEMORY_DEVICES 1
 
+static bool is_memory(const struct stat *st) {
+    return S_ISCHR(st->st_mode) && major(st->st_rdev) == MEMORY_DEVICES;
+}
+
 // Whether another process or a person may be at the other end. An eventfd and its kin have a mode
 // without a type.
-static bool is_conversation(int fd) {
-    struct stat st;
-    if (fstat(fd, &st) != 0)
-        return false;
-    return S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || !(st.st_mode & S_IFMT) ||
-           (S_ISCHR(st.st_mode) && major(st.st_rdev) != MEMORY_DEVICES);
+static bool is_conversation(const struct stat *st) {
+    return S_ISFIFO(st->st_mode) || S_ISSOCK(st->st_mode) || !(st->st_mode & S_IFMT) ||
+           (S_ISCHR(st->st_mode) && !is_memory(st));
 }
 
 static bool waits_for_data(int fd) {
+    struct stat st;
     int flags = fcntl(fd, F_GETFL);
-    return flags >= 0 && !(flags & O_NONBLOCK) && is_conversation(fd);
+    return flags >= 0 && !(flags & O_NONBLOCK) && fstat(fd, &st) == 0 && is_conversation(&st);
+}
+
+// Somebody reads the standard output of a program, and its messages, also where they are a file.
+// A write to a file that was opened with O_SYNC or O_DSYNC is durable when it returns.
+static bool is_heard(int fd) {
+    struct stat st;
+    if (fstat(fd, &st) != 0 || is_memory(&st))
+        return false;
+    return is_conversation(&st) || fd == STDOUT_FILENO || fd == STDERR_FILENO ||
+           fcntl(fd, F_GETFL) & O_DSYNC; // of which O_SYNC has the bit, too
 }
 
 // A child of vfork() or _Fork() has this memory, or a copy of it, and no part in the heap. At the
@@ -49,7 +61,7 @@ static bool may_commit(void) {
 }
 
 static bool leaves(const struct pm_call *call) {
-    return call->kind == PM_CALL_TELLS || (call->kind == PM_CALL_SAYS && is_conversation(call->fd));
+    return call->kind == PM_CALL_TELLS || (call->kind == PM_CALL_SAYS && is_heard(call->fd));
 }
 
 // Only a wait, or something that is said, shows that the program has set itself up.

@@ -4,20 +4,30 @@
 // PMALLOC_COMMIT=idle and =output: calls of the program that are a reason for a commit. The names
 // (preload/names/) tell of each such call before it is made.
 //
-//   output   Before a call that says something to a pipe, a socket or a device (PM_CALL_SAYS), or
-//            to another process in another way (PM_CALL_TELLS): a commit whose instant comes after
-//            the call was asked for. Several threads that say something at once share one.
+//   output   Before a call that says something to a pipe, a socket or a device, or by the
+//            descriptors 1 and 2 (PM_CALL_SAYS), or to another process in another way, or that
+//            makes a file durable (PM_CALL_TELLS): a commit whose instant comes after the call was
+//            asked for. Several threads that say something at once share one.
 //   idle     The program is idle while each of its threads is in a call that waits. The thread
 //            `pmalloc-commit` then makes a commit (idle.h).
 //
 // The name of a call alone may mislead, because its file decides: a read of a plain file is no
-// wait, and nothing leaves the process by a write to one.
+// wait, and nothing leaves the process by a write to one that nobody asks to be durable.
+//
+// The commit comes before a file is made durable, never after it: whatever the file says of the
+// heap is there. In the other order a cut between the two would leave a durable file that speaks of
+// what the heap lacks.
 #ifndef PM_TRIGGERS_H
 #define PM_TRIGGERS_H
 
 #include <stdbool.h>
 
 #include "threads/calls.h"
+
+// Flags of pwritev2() and of sync_file_range() with which the call returns when what it is about is
+// durable: RWF_DSYNC, RWF_SYNC, and SYNC_FILE_RANGE_WAIT_BEFORE, _AFTER. Not all headers have them.
+#define PM_WRITE_IS_DURABLE 6
+#define PM_RANGE_IS_AWAITED 5
 
 // Whether calls are told of. Set before main for good.
 extern bool pm_triggers_on;

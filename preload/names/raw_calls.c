@@ -4,7 +4,7 @@
 // libc's syscall(), for programs that name a system call by its number: the locks of Rust and of
 // libstdc++, libuv, io_uring. A call that may sleep is recorded while it lasts, like the calls of
 // waits.c are. The table says which calls these are, and what they may store. A second table says
-// which calls tell somebody something, for PMALLOC_COMMIT=output.
+// which calls tell somebody something or make a file durable, for PMALLOC_COMMIT=output.
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -109,6 +109,12 @@ static const struct sleeper sleepers[] = {
     {SYS_tee, {{0}}, 0, 0, 0},
     {SYS_vmsplice, {{0}}, 2, 0, 3},
     {SYS_copy_file_range, {ONE(2, off_t), ONE(4, off_t)}, 0, 0, 0},
+    {SYS_fsync, {{0}}, 0, 0, 0},
+    {SYS_fdatasync, {{0}}, 0, 0, 0},
+    {SYS_syncfs, {{0}}, 0, 0, 0},
+    {SYS_sync, {{0}}, 0, 0, 0},
+    {SYS_msync, {{0}}, 0, 0, 0},
+    {SYS_sync_file_range, {{0}}, 0, 0, 0},
     {SYS_msgrcv, {{2, 3, sizeof(long), 1}}, 0, 0, 0},
     {SYS_msgsnd, {{0}}, 0, 0, 0},
     {SYS_semop, {{0}}, 0, 0, 0},
@@ -175,6 +181,13 @@ static const struct {
     {SYS_splice, 3},
     {SYS_tee, 2},
     {SYS_vmsplice, 1},
+    {SYS_copy_file_range, 3},
+    {SYS_fsync, 0},
+    {SYS_fdatasync, 0},
+    {SYS_syncfs, 0},
+    {SYS_sync, 0},
+    {SYS_msync, 0},
+    {SYS_sync_file_range, 0},
     {SYS_connect, 0},
     {SYS_shutdown, 1},
     {SYS_io_uring_enter, 0},
@@ -197,7 +210,7 @@ static const struct {
     {SYS_exit_group, 0},
 };
 
-// Signals to this process, threads, and io_uring without a request.
+// Signals to this process, threads, io_uring without a request, and syncs that nobody waits for.
 static bool is_silent(long number, const long *argument) {
     switch (number) {
     case SYS_kill:
@@ -209,6 +222,10 @@ static bool is_silent(long number, const long *argument) {
         return argument[0] & CLONE_THREAD;
     case SYS_io_uring_enter:
         return argument[1] == 0;
+    case SYS_msync:
+        return !(argument[2] & MS_SYNC);
+    case SYS_sync_file_range:
+        return !(argument[3] & PM_RANGE_IS_AWAITED);
     }
     return false;
 }
@@ -218,7 +235,8 @@ static void say(long number, const long *argument) {
         if (speakers[i].number != number || is_silent(number, argument))
             continue;
         unsigned fd = speakers[i].fd;
-        struct pm_call call = {.kind = fd ? PM_CALL_SAYS : PM_CALL_TELLS,
+        bool durable = number == SYS_pwritev2 && argument[5] & PM_WRITE_IS_DURABLE;
+        struct pm_call call = {.kind = fd && !durable ? PM_CALL_SAYS : PM_CALL_TELLS,
                                .fd = fd ? (int)argument[fd - 1] : -1};
         pm_trigger_enter(&call);
         return;

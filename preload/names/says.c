@@ -49,6 +49,7 @@ static bool signals_other(pid_t to, int number) { return number != 0 && to != ge
     X(int, -1, aio_write, (struct aiocb *r), (r), TELL)                                            \
     X(int, -1, lio_listio, (int mode, requests r, int n, struct sigevent *e),                      \
       (mode, r, n, e), TELL)                                                                       \
+    X(int, -1, aio_fsync, (int how, struct aiocb *r), (how, r), TELL)                              \
     X(int, -1, kill, (pid_t p, int s), (p, s), TELL_IF(signals_other(p, s)))                       \
     X(int, -1, killpg, (pid_t p, int s), (p, s), TELL_IF(s))                                       \
     X(int, -1, sigqueue, (pid_t p, int s, union sigval v), (p, s, v),                              \
@@ -88,6 +89,7 @@ static int spawn_by(spawn_fn *spawn, int *fd, const char *file, actions a, attri
     X(ssize_t, -1, pwritev64, (int f, const struct iovec *v, int n, off_t at), (f, v, n, at),      \
       SAY(f))                                                                                      \
     X(int, -1, aio_write64, (struct aiocb *r), (r), TELL)                                          \
+    X(int, -1, aio_fsync64, (int how, struct aiocb *r), (how, r), TELL)                            \
     X(int, -1, lio_listio64, (int mode, requests r, int n, struct sigevent *e),                    \
       (mode, r, n, e), TELL)                                                                       \
     X(int, -1, tgkill, (pid_t p, pid_t t, int s), (p, t, s), TELL_IF(signals_other(p, s)))         \

@@ -8,6 +8,7 @@
 //   ends with EINTR     poll, select, epoll_wait, sleeps, semaphores, message queues, signal waits,
 //                       and sockets with a timeout
 //   transfers less      write, send, sendfile, splice; also read and recv, which may wait for all
+//   does not hear it    fsync and its kin: a hold would wait for the disk
 //
 // Others (wait4, flock, the locks of libc) are repeated by the kernel after our signal.
 //
@@ -22,6 +23,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -67,6 +69,9 @@ typedef size_t len;
 #define RECEIVE(f, flags) .kind = flags & MSG_DONTWAIT ? PM_CALL_OTHER : PM_CALL_READS, .fd = f
 #define SAY(f) .kind = PM_CALL_SAYS, .fd = f
 #define TELL .kind = PM_CALL_TELLS
+#define TELL_IF(condition) .kind = (condition) ? PM_CALL_TELLS : PM_CALL_OTHER
+#define TELL_BY(f, flags)                                                                          \
+    .kind = (flags) & PM_WRITE_IS_DURABLE ? PM_CALL_TELLS : PM_CALL_SAYS, .fd = f
 
 #define READINESS(X)                                                                               \
     X(int, poll, (struct pollfd *p, nfds_t n, int t), (p, n, t),                                   \
@@ -154,7 +159,7 @@ typedef size_t len;
     X(ssize_t, preadv2, (int f, const struct iovec *v, int n, off_t at, int flags),                \
       (f, v, n, at, flags), VECTORS(v, n), READ(f))                                                \
     X(ssize_t, pwritev2, (int f, const struct iovec *v, int n, off_t at, int flags),               \
-      (f, v, n, at, flags), SAY(f))                                                                \
+      (f, v, n, at, flags), TELL_BY(f, flags))                                                     \
     X(int, eventfd_read, (int f, uint64_t *n), (f, n), ONE(n), READ(f))                            \
     X(int, eventfd_write, (int f, uint64_t n), (f, n), SAY(f))                                     \
     X(ssize_t, sendfile, (int to, int from, off_t *at, len n), (to, from, at, n),                  \
@@ -166,7 +171,17 @@ typedef size_t len;
     X(ssize_t, vmsplice, (int f, const struct iovec *v, len n, unsigned flags),                    \
       (f, v, n, flags), VECTORS(v, n), SAY(gets_pages(f)))                                         \
     X(ssize_t, copy_file_range, (int from, off_t *a, int to, off_t *b, len n, unsigned flags),     \
-      (from, a, to, b, n, flags), .memory = {{a, a ? sizeof *a : 0}, {b, b ? sizeof *b : 0}})
+      (from, a, to, b, n, flags), .memory = {{a, a ? sizeof *a : 0}, {b, b ? sizeof *b : 0}},      \
+      SAY(to))
+
+// They make files durable, and may sleep as long as the disk does.
+#define SYNCS(X)                                                                                   \
+    X(int, fsync, (int f), (f), TELL)                                                              \
+    X(int, fdatasync, (int f), (f), TELL)                                                          \
+    X(int, syncfs, (int f), (f), TELL)                                                             \
+    X(int, msync, (void *p, len n, int flags), (p, n, flags), TELL_IF(flags & MS_SYNC))            \
+    X(int, sync_file_range, (int f, off_t at, off_t n, unsigned flags), (f, at, n, flags),         \
+      TELL_IF(flags & PM_RANGE_IS_AWAITED))
 
 // Other processes and threads.
 #define OTHERS(X)                                                                                  \
@@ -202,14 +217,15 @@ typedef size_t len;
     X(ssize_t, preadv64v2, (int f, const struct iovec *v, int n, off_t at, int flags),             \
       (f, v, n, at, flags), VECTORS(v, n), READ(f))                                                \
     X(ssize_t, pwritev64v2, (int f, const struct iovec *v, int n, off_t at, int flags),            \
-      (f, v, n, at, flags), SAY(f))                                                                \
+      (f, v, n, at, flags), TELL_BY(f, flags))                                                     \
     X(ssize_t, sendfile64, (int to, int from, off_t *at, len n), (to, from, at, n),                \
       ONE(at), SAY(to))
 #else
 #define SECOND_NAMES(X)
 #endif
 // clang-format on
-#define WAITS(X) READINESS(X) SLEEPS(X) QUEUES(X) SOCKETS(X) TRANSFERS(X) OTHERS(X) SECOND_NAMES(X)
+#define WAITS(X)                                                                                   \
+    READINESS(X) SLEEPS(X) QUEUES(X) SOCKETS(X) TRANSFERS(X) SYNCS(X) OTHERS(X) SECOND_NAMES(X)
 
 static int gets_pages(int fd) {
     atomic_store_explicit(&pm_kernel_got_pages, true, memory_order_relaxed);
@@ -261,6 +277,14 @@ ONCE(DEFINE_ONCE)
     }                                                                                              \
     CALL(type, name, parameters, arguments, libcs_##name(), again_##name, __VA_ARGS__)
 WAITS(DEFINE)
+
+// It returns nothing, and so does not fail.
+FIND(void, sync, (void))
+static inline int make_sync(void) {
+    libcs_sync()();
+    return 0;
+}
+CALL(int, sync, (void), (), libcs_sync(), make_sync, TELL)
 
 // ---- naps ---------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 
-// Other ways than a write to a pipe in which a program tells others something, and ways which look
-// like it (PMALLOC_COMMIT=output). The root `value` gets a number, and the program does one thing.
-// Then it says "done" by a system call of its own, which is no output to PMAlloc, and spins.
+// Other ways than a write to a pipe in which a program tells others something or makes a file
+// durable, and ways which look like it (PMALLOC_COMMIT=output). The root `value` gets a number, and
+// the program does one thing. Then it says "done" by a system call of its own, which is no output
+// to PMAlloc, and spins.
 //
 //   tells NAME N    does this
 //   tells names     prints the names: what tells others something, "-", what does not
@@ -69,6 +70,69 @@ static void need(int good) {
 }
 
 static int plain_file(void) { return memfd_create("plain", 0); }
+
+static int durable_file(int how) {
+    char path[] = "/tmp/tells.XXXXXX";
+    close(mkstemp(path));
+    int fd = open(path, O_WRONLY | how);
+    need(fd >= 0 && unlink(path) == 0);
+    return fd;
+}
+
+// ---- what makes a file durable ------------------------------------------------------------------
+
+static void tell_fsync(void) { need(fsync(plain_file()) == 0); }
+static void tell_fdatasync(void) { need(fdatasync(plain_file()) == 0); }
+static void tell_syncfs(void) { need(syncfs(plain_file()) == 0); }
+static void tell_sync(void) { sync(); }
+static char *mapping(void) {
+    int fd = plain_file();
+    need(ftruncate(fd, 4096) == 0);
+    return mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+static void tell_msync(void) { need(msync(mapping(), 4096, MS_SYNC) == 0); }
+static void tell_sync_file_range(void) {
+    need(sync_file_range(plain_file(), 0, 0, SYNC_FILE_RANGE_WRITE_AND_WAIT) == 0);
+}
+static void tell_aio_fsync(void) {
+    static struct aiocb request;
+    request = (struct aiocb){.aio_fildes = plain_file()};
+    need(aio_fsync(O_SYNC, &request) == 0);
+}
+static void tell_write_sync(void) { need(write(durable_file(O_SYNC), text, 4) == 4); }
+static void tell_write_dsync(void) { need(write(durable_file(O_DSYNC), text, 4) == 4); }
+static void tell_write_rwf_sync(void) { need(pwritev2(plain_file(), &vector, 1, 0, RWF_SYNC) > 0); }
+static void tell_write_rwf_dsync(void) {
+    need(syscall(SYS_pwritev2, plain_file(), &vector, 1, 0, 0, RWF_DSYNC) > 0);
+}
+static void tell_write_by_stream(void) {
+    FILE *stream = fdopen(durable_file(O_DSYNC), "w");
+    need(fputs(text, stream) >= 0 && fflush(stream) == 0);
+}
+static void tell_copy_file_range(void) {
+    loff_t at = 0;
+    copy_file_range(plain_file(), &at, durable_file(O_DSYNC), NULL, 1, 0);
+}
+static void tell_fsync_of_a_pipe(void) { need(fsync(to) == -1); } // asked for, and refused
+static void tell_raw_fsync(void) { need(syscall(SYS_fsync, plain_file()) == 0); }
+static void tell_raw_fdatasync(void) { need(syscall(SYS_fdatasync, plain_file()) == 0); }
+static void tell_raw_syncfs(void) { need(syscall(SYS_syncfs, plain_file()) == 0); }
+static void tell_raw_sync(void) { need(syscall(SYS_sync) == 0); }
+static void tell_raw_msync(void) { need(syscall(SYS_msync, mapping(), 4096, MS_SYNC) == 0); }
+static void tell_raw_sync_file_range(void) {
+    need(syscall(SYS_sync_file_range, plain_file(), 0, 0, SYNC_FILE_RANGE_WAIT_AFTER) == 0);
+}
+static void tell_raw_copy_file_range(void) {
+    loff_t at = 0;
+    syscall(SYS_copy_file_range, plain_file(), &at, durable_file(O_DSYNC), NULL, 1, 0);
+}
+static void silent_syncs(void) {
+    need(msync(mapping(), 4096, MS_ASYNC) == 0);
+    need(syscall(SYS_msync, mapping(), 4096, MS_ASYNC) == 0);
+    need(sync_file_range(plain_file(), 0, 0, SYNC_FILE_RANGE_WRITE) == 0);
+    need(syscall(SYS_sync_file_range, plain_file(), 0, 0, SYNC_FILE_RANGE_WRITE) == 0);
+    need(pwritev2(plain_file(), &vector, 1, 0, 0) > 0);
+}
 
 // ---- by descriptors -----------------------------------------------------------------------------
 
@@ -336,7 +400,7 @@ static void silent_files(void) {
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     need(pwrite(fd, text, 4, 0) == 4 && pwritev2(fd, &vector, 1, 0, 0) > 0);
     need(write(fd, text, 4) == 4 && syscall(SYS_write, fd, text, 4) == 4);
-    need(sendfile(plain_file(), fd, NULL, 0) == 0 && ftruncate(fd, 1) == 0 && fsync(fd) == 0);
+    need(sendfile(plain_file(), fd, NULL, 0) == 0 && ftruncate(fd, 1) == 0);
     loff_t at = 0;
     copy_file_range(fd, &at, plain_file(), NULL, 1, 0);
     need(link(path, second) == 0 && unlink(second) == 0 && symlink(path, second) == 0);
@@ -388,9 +452,13 @@ static void silent_questions(void) { need(system(NULL) != 0); }
     X(raw_exit_group) X(raw_write)                                                                 \
     X(raw_writev) X(raw_pwrite64) X(raw_pwritev) X(raw_pwritev2) X(raw_sendto) X(raw_sendmsg)      \
     X(raw_sendmmsg) X(raw_sendfile) X(raw_splice) X(raw_tee) X(raw_vmsplice) X(raw_connect)        \
-    X(raw_shutdown) X(raw_semtimedop)
+    X(raw_shutdown) X(raw_semtimedop)                                                              \
+    X(fsync) X(fdatasync) X(syncfs) X(sync) X(msync) X(sync_file_range) X(aio_fsync) X(write_sync) \
+    X(write_dsync) X(write_rwf_sync) X(write_rwf_dsync) X(write_by_stream) X(copy_file_range)      \
+    X(fsync_of_a_pipe) X(raw_fsync) X(raw_fdatasync) X(raw_syncfs) X(raw_sync) X(raw_msync)        \
+    X(raw_sync_file_range) X(raw_copy_file_range)
 #define SILENT(X)                                                                                  \
-    X(files) X(reads) X(memory) X(own_signals) X(close) X(null) X(questions)
+    X(files) X(syncs) X(reads) X(memory) X(own_signals) X(close) X(null) X(questions)
 // clang-format on
 #define TELL_ROW(name) {#name, tell_##name},
 #define SILENT_ROW(name) {#name, silent_##name},

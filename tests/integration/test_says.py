@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""PMALLOC_COMMIT=output: every call that tells somebody something, by its name and by its number,
-and what looks like one. test_triggers.py has the writes to a pipe and a socket."""
+"""PMALLOC_COMMIT=output: every call that tells somebody something or makes a file durable, by its
+name and by its number, and what looks like one. test_triggers.py has the writes to a pipe and a
+socket, test_durable_calls.py more of those that make a file durable."""
 
 import contextlib
 import os
@@ -14,7 +15,7 @@ import time
 import pytest
 from conftest import HERE, ROOT, compiled, environment, run, succeeds
 
-PATIENCE = 20
+PATIENCE = 60  # sync() writes what the whole machine has changed
 FOREIGN = {77}  # the kernel does not allow it here
 
 
@@ -125,5 +126,5 @@ def test_docs_name_them(names):
     text = (ROOT / "docs" / "commit.md").read_text()
     output = text[text.index("### output") : text.index("## On a disk")]
     for name in names[0]:
-        if not name.startswith(("raw_", "write_", "exec")):
+        if not name.startswith(("raw_", "write_", "exec", "fsync_")):
             assert f"`{name.removesuffix('64v2')}" in output, name
