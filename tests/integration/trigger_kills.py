@@ -3,10 +3,11 @@
 # Copyright (c) 2026 The PMAlloc authors
 """Kills programs under PMALLOC_COMMIT and compares what is there after with what they had answered.
 
-    trigger_kills.py --kills N [--commit MODE] [--on DIR] [--seed N]
+    trigger_kills.py --kills N [--commit MODE] [--only PROGRAM] [--on DIR] [--seed N]
 
-kvshell has one pipe; epolld has event loops and several connections. Each is started, asked many
-things, killed at a random moment, and started again: N times per program and mode.
+kvshell has one pipe (shell), or answers into a file (filed); epolld has event loops and several
+connections (loops). Each is started, asked many things, killed at a random moment, and started
+again: N times per program and mode.
 
     output   what was answered is there
     idle     the state lies between two operations; what was answered a while before the kill, when
@@ -30,7 +31,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from conftest import app, start  # noqa: E402
+from conftest import app, environment, start  # noqa: E402
 
 KEYS = 16
 SLEEP = 1  # enough for a commit after the last answer, on a disk that others use, too
@@ -74,6 +75,12 @@ class Shell:
             self.process.stdin.write("".join(line + "\n" for line in lines))
             self.process.stdin.flush()
 
+    def more(self, seconds):
+        """What it has said since; "" at its end, None if it says nothing for so long."""
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            return None
+        return os.read(self.process.stdout.fileno(), 65536).decode()
+
     def read(self, count, end=None):
         """Up to so many lines; fewer at the end of the program or of the time."""
         lines = []
@@ -83,10 +90,10 @@ class Shell:
             if len(lines) >= count:
                 break
             left = PATIENCE if end is None else max(end - time.monotonic(), 0)
-            if not select.select([self.process.stdout], [], [], left)[0]:
+            more = self.more(left)
+            if more is None:
                 insist(end is not None, "kvshell does not answer")
                 break
-            more = os.read(self.process.stdout.fileno(), 65536).decode()
             if not more:
                 break
             self.pending += more
@@ -123,6 +130,40 @@ class Shell:
         self.process.kill()
         self.answered_count += len(self.read(1 << 30))
         insist_quiet(self.process)
+
+
+class Filed(Shell):
+    """kvshell > file: its answers are what a reader finds in the file."""
+
+    def start(self):
+        path = str(self.settings["HEAP"]) + ".out"
+        with open(path, "wb") as out:
+            self.process = subprocess.Popen(
+                [str(app("kvshell"))],
+                env=environment(True, **self.settings),
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        self.reader = open(path, encoding="ascii")
+        self.pending = ""
+        self.found()
+
+    def more(self, seconds):
+        end = time.monotonic() + seconds
+        while True:
+            ended = self.process.poll() is not None
+            more = self.reader.read()
+            if more or ended:
+                return more
+            if time.monotonic() >= end:
+                return None
+            time.sleep(0.0002)
+
+    def kill(self):
+        super().kill()
+        self.reader.close()
 
 
 class Loops:
@@ -216,6 +257,8 @@ class Loops:
 
 def programs(heap, commit, rng):
     yield Shell(heap / "kvshell", commit, rng)
+    if commit == "output":
+        yield Filed(heap / "kvshell.filed", commit, rng)
     if commit.startswith(("idle", "output")):
         yield Loops(heap / "epolld", commit, rng, 1)
         yield Loops(heap / "epolld.3", commit, rng, 3)
@@ -254,6 +297,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--kills", type=int, default=20, help="per program and mode")
     parser.add_argument("--commit", action="append", help="output, idle, idle:TIME or TIME")
+    parser.add_argument("--only", choices=("shell", "filed", "loops"), help="this program alone")
     parser.add_argument("--on", default=tempfile.gettempdir(), help="where the heaps lie")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
@@ -263,7 +307,10 @@ def main():
         rng = random.Random(options.seed)
         for subject in programs(folder, commit, rng):
             began = time.monotonic()
-            name = f"{type(subject).__name__.lower()} {getattr(subject, 'threads', '')}".strip()
+            kind = type(subject).__name__.lower()
+            name = f"{kind} {getattr(subject, 'threads', '')}".strip()
+            if options.only not in (None, kind):
+                continue
             try:
                 answered, lost = torment(subject, commit, options.kills, rng)
             except Wrong as wrong:
