@@ -37,9 +37,9 @@ static const char *const synopsis[] = {
 
 static const char *const description[] = {
     "Starts PROGRAM under libpmalloc_preload.so, with its heap in directory DIR. Address "
-    "randomisation is off, so that pointers from the heap into the program's code and globals are "
-    "valid in the next run too. pmalloc-run replaces itself by PROGRAM, so the exit status is "
-    "PROGRAM's.",
+    "randomisation is off (unless PMALLOC_RANDOMIZE is 1), so that pointers from the heap into the "
+    "program's code and globals are valid in the next run too. pmalloc-run replaces itself by "
+    "PROGRAM, so the exit status is PROGRAM's.",
     "Settings are checked before the program starts. They go to it as environment variables. A "
     "variable that is set already is kept unless an option replaces it.",
     "Some programs cannot be given a heap. They are refused with one line that says why: programs "
@@ -255,6 +255,8 @@ static void preload(void) {
 // the heap's data is still good, but its pointers into code are not. The library finds and reports
 // that itself.
 static void fix_addresses(void) {
+    if (pm_options.randomize.number)
+        return;
     int now = personality(0xffffffff);
     if (now < 0 || personality((unsigned long)now | ADDR_NO_RANDOMIZE) < 0)
         pm_say("note: address randomisation cannot be switched off here (%s); pointers from the "

@@ -64,6 +64,10 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
     X(open, "PMALLOC_OPEN", PM_TYPE_CHOICE, "write", "write|private",                              \
       "write: one process has the heap and changes it. private: any number of processes share a "  \
       "heap; each keeps what it stores to itself, and nothing of it is kept")                      \
+    X(randomize, "PMALLOC_RANDOMIZE", PM_TYPE_NUMBER, "0", "0 to 1",                               \
+      "0: the program and its libraries lie at the same addresses in each run, for what of the "   \
+      "heap leads there; if address randomisation is on, the start executes the program again "    \
+      "without it. 1: addresses stay as random as they are")                                       \
     X(program, "PMALLOC_PROGRAM", PM_TYPE_TEXT, "", "GLOB",                                        \
       "Only programs whose name matches use a persistent heap. Others run on volatile memory")     \
     X(backing, "PMALLOC_BACKING", PM_TYPE_CHOICE, "file", "file|volatile",                         \

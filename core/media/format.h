@@ -283,14 +283,22 @@ _Static_assert(offsetof(struct pm_superblock, crc) == 4092, "frozen");
 #define PM_STATE_CLEAN 0x6e61656c632d6d70ull // "pm-clean"
 #define PM_STATE_DIRTY 0x7974726964216d70ull // "pm!dirty"
 
+// Whether the addresses of the program on record come again. A hint.
+enum pm_addresses {
+    PM_ADDRESSES_UNKNOWN, // an older build has written the record
+    PM_ADDRESSES_RANDOM,
+    PM_ADDRESSES_FIXED, // randomisation was off when the program was started
+    PM_ADDRESSES_AGAIN  // the start executed the program again without randomisation
+};
+
 // The program to which the heap's pointers into code and globals belong.
 struct pm_program {
     char path[256];
     uint8_t build_id[PM_BUILD_ID_MAX]; // GNU build id, cut to 32 bytes, zero-padded
     uint32_t build_id_len;             // 0: the program has none
-    uint32_t reserved;
-    uint64_t main_base; // load bias: 0 for a program linked at fixed addresses
-    uint64_t libc_base; // 0: no libc.so
+    uint32_t addresses;                // enum pm_addresses
+    uint64_t main_base;                // load bias: 0 for a program linked at fixed addresses
+    uint64_t libc_base;                // 0: no libc.so
     // Where the segments of the program and of all its libraries lay; 0: not recorded.
     uint64_t main_start;
     uint64_t main_end;

@@ -18,6 +18,8 @@ static bool moved;   // this is the same build at other addresses
 static bool mixed;   // this is the same build, and words of another one may be in the heap
 static bool watched; // marking was asked to count
 static struct pm_stray stray;
+static enum pm_addresses addresses;
+static const char *remedy = "start it with pmalloc-run, which keeps the addresses the same";
 
 static bool same_build(void) {
     if (old.build_id_len || now.build_id_len)
@@ -30,6 +32,7 @@ static bool compare(void) {
     const struct pm_state *state = &pm_heap.super->state;
     if (!pm_locate_program(&now))
         return false;
+    now.addresses = addresses;
     memcpy(&old, &state->program, sizeof old);
     known = state->program_crc == pm_crc32c(0, &old, sizeof old) && old.path[0] &&
             memchr(old.path, 0, sizeof old.path) && old.build_id_len <= sizeof old.build_id;
@@ -64,6 +67,11 @@ struct pm_stray *pm_program_stray(void) {
                 libs_too ? old.libs_end - old.libs_start : 0},
     };
     return &stray;
+}
+
+void pm_program_note_addresses(enum pm_addresses how, const char *advice) {
+    addresses = how;
+    remedy = advice;
 }
 
 bool pm_program_is_known(void) { return compare() && known && !rebuilt; }
@@ -110,11 +118,10 @@ static void say_rebuilt(bool counted, uint64_t words) {
 static void say_moved(uint64_t words, uint64_t libs) {
     uint64_t all = words + libs;
     pm_say("%lu word%s in %.200s point%s to where %.200s lay when they were stored, not valid any "
-           "more (%lu into the program, at %#lx then and %#lx now, %lu into libraries); start it "
-           "with pmalloc-run, which keeps the addresses the same",
+           "more (%lu into the program, at %#lx then and %#lx now, %lu into libraries); %s",
            (unsigned long)all, all == 1 ? "" : "s", pm_heap.dir, all == 1 ? "s" : "", old.path,
            (unsigned long)words, (unsigned long)old.main_base, (unsigned long)now.main_base,
-           (unsigned long)libs);
+           (unsigned long)libs, remedy);
 }
 
 void pm_program_record(void) {

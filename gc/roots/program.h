@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "media/format.h"
+
 // Two ranges of addresses where the recorded program lay: its own segments and its libraries'.
 // Marking counts the words in live objects that point into each.
 struct pm_stray {
@@ -24,6 +26,9 @@ void pm_stray_count(struct pm_stray *s, const uint64_t *word, const uint64_t *en
 // Compares this process with the program on record. Returns what marking has to count, or NULL if
 // this is the same build at the same addresses. The struct stays valid, for pm_program_record().
 struct pm_stray *pm_program_stray(void);
+// Whether this run's addresses come again, for the record; and what to do where words of the heap
+// lead to other ones. To be called before pm_program_record().
+void pm_program_note_addresses(enum pm_addresses how, const char *remedy);
 // Whether this process runs the build on record.
 bool pm_program_is_known(void);
 // The path of the program on record, or "".

@@ -56,26 +56,41 @@ struct told {
     uint64_t namespace, pid, start;
 };
 
-static bool find(const char *dir, struct told *told) {
+// The heap of the process that has set the environment; NULL: none has.
+static const char *find_any(struct told *told) {
     char *const *list = pm_os_environ();
     while (list && *list && !is_owner_variable(*list))
         list++;
     if (!list || !*list)
-        return false;
+        return NULL;
     char *at = *list + sizeof PM_OWNER_VARIABLE;
     uint64_t *number[] = {&told->namespace, &told->pid, &told->start};
     for (unsigned i = 0; i < 3; i++) {
         *number[i] = strtoull(at, &at, 10);
         if (*at++ != ',')
-            return false;
+            return NULL;
     }
-    return strcmp(at, dir) == 0;
+    return at;
+}
+
+static bool find(const char *dir, struct told *told) {
+    const char *its = find_any(told);
+    return its && strcmp(its, dir) == 0;
+}
+
+// This process may have set it itself, before it executed this program.
+static bool is_own(const struct told *told) {
+    return told->pid == (uint64_t)getpid() && told->start == pm_os_start_time(pm_os_proc_pid());
+}
+
+bool pm_descent_was_told(void) {
+    struct told told;
+    return find_any(&told) && !is_own(&told);
 }
 
 bool pm_descends_from_owner(const char *dir) {
     struct told told;
-    return find(dir, &told) &&
-           !(told.pid == (uint64_t)getpid() && told.start == pm_os_start_time(pm_os_proc_pid()));
+    return find(dir, &told) && !is_own(&told);
 }
 
 bool pm_descends_from_hidden_owner(const char *dir) {

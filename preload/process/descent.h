@@ -15,6 +15,8 @@
 // Before main: this process has a heap, and says so to those that it will start. `before` is the
 // environment as it was before roots were restored.
 void pm_descent_tell(char **before);
+// Whether this process descends from the owner of some heap.
+bool pm_descent_was_told(void);
 // Whether the process that has set the environment owned the heap. Not where it is this process,
 // which has executed another program since then.
 bool pm_descends_from_owner(const char *dir);

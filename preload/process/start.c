@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "addresses.h"
 #include "bad_read.h"
 #include "base/cancel.h"
 #include "base/fallback.h"
@@ -165,9 +166,30 @@ static int make_ready(struct pm_error *err) {
     return PM_OK;
 }
 
+// Early, while nothing is open. But most programs that the owner of a heap starts get none: those
+// wait until they have one.
+static void keep_addresses(void) {
+    pm_addresses_begin(!pm_process_main_runs());
+    if (pm_addresses_may_be_kept() && !pm_descent_was_told())
+        pm_addresses_keep();
+}
+
+// With a heap, of which the program that is executed again must find nothing open or half made.
+static int keep_addresses_late(struct pm_error *err) {
+    if (pm_heap.created)
+        pm_heap_remove();
+    pm_heap_release();
+    pm_bad_reads_end();
+    pm_addresses_keep();
+    pm_bad_reads_begin();
+    return pm_choose_heap(&chosen, err);
+}
+
 static int open_chosen(struct pm_error *err) {
     pm_bad_reads_begin();
     int status = pm_choose_heap(&chosen, err);
+    if (status == PM_OK && !chosen.without_heap && pm_addresses_may_be_kept())
+        status = keep_addresses_late(err);
     if (status == PM_OK && !chosen.without_heap)
         status = open_persistent(err);
     pm_bad_reads_end();
@@ -175,6 +197,8 @@ static int open_chosen(struct pm_error *err) {
 }
 
 static int open_heap(struct pm_error *err) {
+    if (!chosen.without_heap)
+        keep_addresses();
     int status = make_ready(err);
     if (status != PM_OK)
         return status;
@@ -429,6 +453,7 @@ static int open_called(const char *dir, bool existing, struct pm_error *err) {
     int status = make_ready(err);
     if (status != PM_OK)
         return status;
+    pm_addresses_begin(false);
     pm_bad_reads_begin();
     pm_heap.careful = true;
     status = open_and_check(dir, existing, err);

@@ -10,6 +10,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "addresses.h"
 #include "base/options.h"
 #include "media/backing/work_copy.h"
 #include "media/commit/commit.h"
@@ -83,14 +84,19 @@ static void add_guarantee(char *text, size_t size) {
         add(text, size, "; nobody reads standard output, so it makes no commit");
 }
 
+static void add_addresses(char *text, size_t size) {
+    add(text, size, "; addresses %s", pm_addresses_text());
+}
+
 static void say_borrowed(const struct pm_recovery *recovery) {
     char roots[300];
     name_roots(roots, sizeof roots);
     pm_say("heap %.300s, private: nothing that this process stores is kept; roots: %u (%s); %s: "
-           "%lu bytes of slabs and extents, shared until stored to; opened in %.3f s",
+           "%lu bytes of slabs and extents, shared until stored to; opened in %.3f s; addresses %s",
            pm_heap.dir, pm_heap_root_count(), *roots ? roots : "none",
            recovery->was_clean ? "clean" : "as a kill has left it",
-           (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT), recovery->seconds);
+           (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT), recovery->seconds,
+           pm_addresses_text());
 }
 
 void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *recovery) {
@@ -102,7 +108,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         pm_say("volatile memory: nothing is kept: %s", chosen->why);
         return;
     }
-    char roots[300], result[420];
+    char roots[300], result[520];
     name_roots(roots, sizeof roots);
     if (pm_heap.created)
         snprintf(result, sizeof result, "new");
@@ -126,6 +132,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         pm_heap.nameless ? "ends with the process unless it gets a root" : pm_persist_row();
     add_commits(result, sizeof result);
     add_guarantee(result, sizeof result);
+    add_addresses(result, sizeof result);
     pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, row,
            commits ? "; commits: " : "", commits ? pm_options.commit.text : "",
            pm_heap_root_count(), *roots ? roots : "none", result);

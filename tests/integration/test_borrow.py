@@ -136,7 +136,7 @@ def test_start_line(program, lent):
     assert re.fullmatch(
         rf"pmalloc: heap {lent}, private: nothing that this process stores is kept; "
         r"roots: 1 \(table\); clean: \d+ bytes of slabs and extents, shared until stored to; "
-        r"opened in \d\.\d{3} s",
+        r"opened in \d\.\d{3} s; addresses kept: .*",
         line,
     ), said(done)
 

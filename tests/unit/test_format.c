@@ -146,7 +146,7 @@ static void test_state(void) {
     FIELD(pm_program, path, 0, 256);
     FIELD(pm_program, build_id, 256, 32);
     FIELD(pm_program, build_id_len, 288, 4);
-    FIELD(pm_program, reserved, 292, 4);
+    FIELD(pm_program, addresses, 292, 4);
     FIELD(pm_program, main_base, 296, 8);
     FIELD(pm_program, libc_base, 304, 8);
     FIELD(pm_program, main_start, 312, 8);

@@ -37,6 +37,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_text(j, "build_id", text);
     json_number(j, "main_base", program.main_base);
     json_number(j, "libc_base", program.libc_base);
+    json_text(j, "addresses", info_addresses(&program, false));
     json_close(j, '}');
 }
 

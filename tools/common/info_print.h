@@ -27,5 +27,7 @@ void info_error(const char *heap, const struct pm_error *err);
 void info_uuid(char out[40]);
 bool info_program(struct pm_program *out);
 void info_build_id(const struct pm_program *program, char out[72]);
+// What became of its addresses: a word, or the end of a line.
+const char *info_addresses(const struct pm_program *program, bool line);
 
 #endif

@@ -46,6 +46,17 @@ bool info_program(struct pm_program *out) {
            memchr(out->path, 0, sizeof out->path) && out->build_id_len <= sizeof out->build_id;
 }
 
+const char *info_addresses(const struct pm_program *program, bool line) {
+    static const char *const text[][2] = {
+        [PM_ADDRESSES_UNKNOWN] = {"unknown", ""},
+        [PM_ADDRESSES_RANDOM] = {"random", "; not kept: randomisation was on"},
+        [PM_ADDRESSES_FIXED] = {"fixed", "; kept: randomisation was off"},
+        [PM_ADDRESSES_AGAIN] = {"again", "; kept: it was executed again without randomisation"},
+    };
+    size_t known = sizeof text / sizeof *text;
+    return text[program->addresses < known ? program->addresses : PM_ADDRESSES_UNKNOWN][line];
+}
+
 void info_build_id(const struct pm_program *program, char out[72]) {
     *put_hex(out, program->build_id, program->build_id_len) = '\0';
 }
@@ -85,8 +96,8 @@ static void print_identity(const struct info *info) {
     putchar('\n');
     if (*text)
         printf("           build id %s\n", text);
-    printf("           loaded at %#" PRIx64 ", libc at %#" PRIx64 "\n", program.main_base,
-           program.libc_base);
+    printf("           loaded at %#" PRIx64 ", libc at %#" PRIx64 "%s\n", program.main_base,
+           program.libc_base, info_addresses(&program, true));
 }
 
 // ---- totals -------------------------------------------------------------------------------------
