@@ -52,6 +52,13 @@ bool pm_os_write_anew(int fd, const void *data, size_t len, uint64_t at) {
     return good || (saved == EINVAL && pm_os_write_all(fd, data, len, at));
 }
 
+void pm_os_forget_pages(int fd) {
+    int saved = errno;
+    syscall(SYS_fdatasync, fd);
+    syscall(SYS_fadvise64, fd, 0, 0, POSIX_FADV_DONTNEED);
+    errno = saved;
+}
+
 bool pm_os_fd_is(int fd, uint64_t dev, uint64_t ino) {
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_dev == dev && st.st_ino == ino;

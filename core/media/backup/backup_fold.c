@@ -111,8 +111,11 @@ static size_t row_of(const char *name) {
 static int open_written(struct fold *fold, size_t row) {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
     const char *name = layered_name(pm_heap_files[row].name);
-    if (!fold->written[row])
+    if (!fold->written[row]) {
         fold->written[row] = 1 + openat(fold->dir_fd, name, flags, 0600);
+        if (fold->written[row]) // an earlier fold may have failed to write
+            pm_os_forget_pages(fold->written[row] - 1);
+    }
     return fold->written[row] - 1;
 }
 

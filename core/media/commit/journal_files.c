@@ -40,14 +40,6 @@ struct pm_file *pm_journal_heap_file(unsigned file) {
     return pm_heap_part(file);
 }
 
-// An earlier process may have left pages in the kernel that a write would not bring to the disk
-// (pm_os_write_anew()). All that the lap has of them follows, and the others are durable.
-static void forget_pages(int fd) {
-    if (syscall(SYS_fdatasync, fd) != 0) { // what has failed will be written again
-    }
-    syscall(SYS_fadvise64, fd, 0, 0, POSIX_FADV_DONTNEED);
-}
-
 static int open_by_name(unsigned file) {
     char name[PM_FILE_NAME];
     const struct pm_file *wanted = pm_journal_heap_file(file);
@@ -57,8 +49,9 @@ static int open_by_name(unsigned file) {
         pm_volume_find(pm_heap.dir_fd, &pm_heap_files[i], name);
         opened[file] = openat(pm_heap.dir_fd, name,
                               (looking ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        // All that the lap has of its pages follows, and the others are durable.
         if (opened[file] >= 0 && !looking)
-            forget_pages(opened[file]);
+            pm_os_forget_pages(opened[file]);
     }
     return opened[file];
 }
