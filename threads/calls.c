@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/bare_thread.h"
+#include "base/here.h"
 #include "base/os.h"
 #include "tasks.h"
 
@@ -33,6 +34,9 @@ static long holder_process, holder;
 static uint64_t blocked; // while threads are held
 static bool settles;     // a thread's processor time tells whether it has run
 static bool trusted;     // what is on record is exact
+// How many wait at the word, so that nobody is woken where nobody waits. Each adds itself before it
+// reads the word, and the holder changes the word before it reads this: sequentially consistent.
+static _Atomic uint32_t waiting;
 // Of a forked child: the locks that its one thread held already.
 static uint64_t inherited;
 
@@ -103,6 +107,11 @@ static enum pm_call_look look_at_mark(const struct pm_call_record *of, pid_t id)
 
 // ---- calls and holds ----------------------------------------------------------------------------
 
+pid_t pm_calls_self(void) {
+    return pm_calls_own ? (pid_t)(pm_calls_own - record)
+                        : (pid_t)pm_bare_call(SYS_gettid, 0, 0, 0, 0);
+}
+
 struct pm_call_record *pm_calls_find_own(void) {
     struct pm_call_record *own = &record[pm_bare_call(SYS_gettid, 0, 0, 0, 0)];
     own->mark = find_mark();
@@ -133,6 +142,7 @@ void pm_calls_forked(void) {
     }
     pm_calls_own = NULL;
     atomic_store_explicit(&pm_calls_word, 0, memory_order_relaxed);
+    atomic_store_explicit(&waiting, 0, memory_order_relaxed);
 }
 
 // A child that shares this memory or has a copy of it (vfork, _Fork) is none of the threads that
@@ -150,16 +160,20 @@ bool pm_calls_rest(struct pm_call_record *own) {
     if (is_holder())
         return false;
     if (is_child()) {
-        now = atomic_load_explicit(&pm_calls_word, memory_order_acquire);
+        atomic_fetch_add(&waiting, 1);
+        now = atomic_load(&pm_calls_word);
         if (now & 1)
             pm_bare_call(SYS_futex, (long)&pm_calls_word, FUTEX_WAIT, now, (long)&patience);
+        atomic_fetch_sub(&waiting, 1);
         return false;
     }
     pm_bare_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&mask, (long)&before, sizeof mask);
     // Release: the holder that sees the flag also sees what this thread has stored.
     atomic_store_explicit(&own->resting, true, memory_order_release);
-    while ((now = atomic_load_explicit(&pm_calls_word, memory_order_acquire)) & 1)
+    atomic_fetch_add(&waiting, 1);
+    while ((now = atomic_load(&pm_calls_word)) & 1)
         pm_bare_call(SYS_futex, (long)&pm_calls_word, FUTEX_WAIT, now, 0);
+    atomic_fetch_sub(&waiting, 1);
     atomic_store_explicit(&own->resting, false, memory_order_release);
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, sizeof before);
     return true;
@@ -199,14 +213,15 @@ void pm_calls_trust(bool exact) { trusted = exact; }
 
 void pm_calls_hold(uint64_t mask) {
     blocked = mask;
-    holder = pm_bare_call(SYS_gettid, 0, 0, 0, 0);
-    holder_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    holder = pm_calls_self();
+    holder_process = pm_is_here() ? pm_calls_process : pm_bare_call(SYS_getpid, 0, 0, 0, 0);
     atomic_fetch_add(&pm_calls_word, 1);
 }
 
 void pm_calls_release(void) {
     atomic_fetch_add(&pm_calls_word, 1);
-    pm_bare_call(SYS_futex, (long)&pm_calls_word, FUTEX_WAKE, 1 << 30, 0);
+    if (atomic_load(&waiting))
+        pm_bare_call(SYS_futex, (long)&pm_calls_word, FUTEX_WAKE, 1 << 30, 0);
 }
 
 // What the thread does in the system call whose frame is right below this one's. The kernel shows

@@ -99,6 +99,9 @@ extern __thread struct pm_call_record *pm_calls_own __attribute__((tls_model("in
 extern bool pm_calls_recorded;
 // The process whose threads they are: not that of a vfork()'s child.
 extern long pm_calls_process;
+// The calling thread's id. The kernel is asked for it only if the thread has made no call yet. Not
+// for a child that shares this memory, and its thread-local variables.
+pid_t pm_calls_self(void);
 // Switches it on for good. A call that a thread sleeps in already stays unknown. False: no memory.
 bool pm_calls_record(void);
 

@@ -189,7 +189,7 @@ static void look_at(pid_t id, struct wait *w, struct found *found) {
 // section, or one whose locks are not seen. Returns how long it has run, at least or at most, as
 // nobody says which one it is; UINT64_MAX: all sleep.
 static uint64_t helpers_ran(void) {
-    pid_t self = (pid_t)syscall(SYS_gettid);
+    pid_t self = pm_calls_self();
     uint64_t least = UINT64_MAX, most = 0;
     bool unknown = false;
     for (size_t i = 0; i < watched_count; i++) {
@@ -222,7 +222,7 @@ static struct found look(struct wait *w) {
     uint64_t now = pm_os_now_ns(), passed = now - w->last;
     // This thread may have found no processor either.
     struct found found = {.passed = passed < PASSED_MOST_NS ? passed : PASSED_MOST_NS};
-    pid_t self = (pid_t)syscall(SYS_gettid);
+    pid_t self = pm_calls_self();
     w->last = now;
     for (size_t i = 0; i < watched_count; i++)
         if (watched[i] != self)

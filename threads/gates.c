@@ -17,6 +17,8 @@
 static struct pm_action handler_of[SIGNALS + 1];
 static uint64_t gated;        // the signals that have a gate
 static _Atomic uint32_t word; // odd while gates are closed; a futex
+// How many wait at it: none is woken where none waits. Sequentially consistent, as in calls.c.
+static _Atomic uint32_t waiting;
 
 static bool is_ignored(int number, const struct pm_action *action) {
     if (action->handler == (void *)SIG_DFL)
@@ -49,8 +51,10 @@ static void gate(int number, siginfo_t *info, void *context) {
     struct pm_action theirs = handler_of[number];
     uint32_t now;
     pm_calls_resting(true);
-    while ((now = atomic_load_explicit(&word, memory_order_acquire)) & 1)
+    atomic_fetch_add(&waiting, 1);
+    while ((now = atomic_load(&word)) & 1)
         pm_bare_call(SYS_futex, (long)&word, FUTEX_WAIT_PRIVATE, now, 0);
+    atomic_fetch_sub(&waiting, 1);
     pm_calls_resting(false);
     if (theirs.flags & SA_RESETHAND) {
         struct pm_action none = {.flags = theirs.flags & ~(unsigned long)SA_SIGINFO};
@@ -72,13 +76,27 @@ static bool is_stranger(const struct pm_action *action) {
     return program || !pm_library_runs(at);
 }
 
-enum pm_gates pm_gates_close(int own, uint64_t ignored) {
+// What /proc says of a signal without a handler. About one with a handler the kernel is asked,
+// because /proc does not tell whose it is.
+static struct pm_action default_of(int number, const struct pm_tasks_state *state) {
+    return (struct pm_action){.handler =
+                                  state->ignored & BIT(number) ? (void *)SIG_IGN : (void *)SIG_DFL};
+}
+
+static bool ask_about(int number, const struct pm_tasks_state *state, struct pm_action *action) {
+    if (!state || (state->caught & BIT(number)))
+        return pm_action_set(number, NULL, action) == 0;
+    *action = default_of(number, state);
+    return true;
+}
+
+enum pm_gates pm_gates_close(int own, uint64_t ignored, const struct pm_tasks_state *state) {
     uint64_t handled = 0;
     gated = 0;
-    atomic_fetch_add_explicit(&word, 1, memory_order_release);
+    atomic_fetch_add(&word, 1);
     for (int s = 1; s <= SIGNALS; s++) {
         struct pm_action action;
-        if (s == own || pm_action_set(s, NULL, &action) != 0)
+        if (s == own || !ask_about(s, state, &action))
             continue;
         handled |= is_ignored(s, &action) ? 0 : BIT(s);
         if (!is_stranger(&action))
@@ -99,6 +117,7 @@ void pm_gates_open(void) {
     for (int s = 1; s <= SIGNALS; s++)
         if (gated & BIT(s))
             pm_action_set(s, &handler_of[s], NULL);
-    atomic_fetch_add_explicit(&word, 1, memory_order_release);
-    pm_bare_call(SYS_futex, (long)&word, FUTEX_WAKE_PRIVATE, 1 << 30, 0);
+    atomic_fetch_add(&word, 1);
+    if (atomic_load(&waiting))
+        pm_bare_call(SYS_futex, (long)&word, FUTEX_WAKE_PRIVATE, 1 << 30, 0);
 }

@@ -17,6 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tasks.h"
+
 // The signals that the program ignores: bit 0 is signal 1.
 uint64_t pm_signals_ignored(void);
 
@@ -26,8 +28,9 @@ enum pm_gates {
     PM_GATES_LATE,   // the program has a handler now for a signal that it ignored before, so a
                      // thread at rest may run that
 };
-// Called when all threads rest. `own` is the signal of threads.h, which gets no gate.
-enum pm_gates pm_gates_close(int own, uint64_t ignored);
+// Called when all threads rest. `own` is the signal of threads.h, which gets no gate. `state`: what
+// /proc has said since; NULL: nothing, and the kernel is asked about each signal.
+enum pm_gates pm_gates_close(int own, uint64_t ignored, const struct pm_tasks_state *state);
 // Before the first thread goes on. Does nothing if gates are open.
 void pm_gates_open(void);
 

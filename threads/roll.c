@@ -4,10 +4,9 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "base/os.h"
+#include "calls.h"
 #include "tasks.h"
 
 static pid_t *roll;
@@ -24,7 +23,7 @@ static void add(pid_t id, void *arg) {
 bool pm_roll_each(void (*each)(pid_t id, void *arg), void *arg) {
     if (!roll && !(roll = pm_os_reserve(PM_TASKS * sizeof *roll)))
         return pm_tasks_each_other(each, arg);
-    pid_t self = (pid_t)syscall(SYS_gettid);
+    pid_t self = pm_calls_self();
     if (!whole || whose != self) {
         whole = false;
         whose = self;
@@ -39,11 +38,13 @@ bool pm_roll_each(void (*each)(pid_t id, void *arg), void *arg) {
 }
 
 // Beside the roll: this thread, and PMAlloc's own.
-bool pm_roll_counts(void) {
+bool pm_roll_counts(size_t threads) {
     uint32_t own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
-    bool another = own && own != (uint32_t)syscall(SYS_gettid);
-    whole = whole && pm_tasks_count() == count + 1 + another;
+    bool another = own && own != (uint32_t)pm_calls_self();
+    whole = whole && threads == count + 1 + another;
     return whole;
 }
+
+bool pm_roll_has_any(void) { return whole && count != 0; }
 
 void pm_roll_doubt(void) { whole = false; }

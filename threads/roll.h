@@ -14,13 +14,17 @@
 #define PM_ROLL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 // Calls `each` for every thread on the roll, after it has listed them if the roll is in doubt.
 // False: the list cannot be read.
 bool pm_roll_each(void (*each)(pid_t id, void *arg), void *arg);
-// Compares the number of threads. False: the roll is in doubt from here on.
-bool pm_roll_counts(void);
+// Compares the number of threads (of tasks.h; 0: not known) with the roll. False: the roll is in
+// doubt from here on.
+bool pm_roll_counts(size_t threads);
+// Whether there was another thread at the last look, and nobody knows better.
+bool pm_roll_has_any(void);
 // A thread on it has ended, or it is not known which there are.
 void pm_roll_doubt(void);
 

@@ -68,6 +68,25 @@ size_t pm_tasks_count(void) {
     return (size_t)st.st_nlink - 2;
 }
 
+static uint64_t number_behind(const char *text, const char *name, int base) {
+    const char *at = strstr(text, name);
+    return at ? strtoull(at + strlen(name), NULL, base) : 0;
+}
+
+// Of the thread that asks: the first one may have ended, and then shows nothing of this.
+bool pm_tasks_look(struct pm_tasks_state *state) {
+    char text[4096];
+    int fd = pm_proc_open("thread-self/status", O_RDONLY);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    state->threads = number_behind(text, "\nThreads:\t", 10);
+    state->ignored = number_behind(text, "\nSigIgn:\t", 16);
+    state->caught = number_behind(text, "\nSigCgt:\t", 16);
+    return state->threads && strstr(text, "\nSigCgt:\t");
+}
+
 // Where /proc is not seen nothing in it is there, although the thread may be.
 bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone) {
     char path[48];

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #define PM_TASKS ((size_t)1 << 22) // the kernel's thread ids are less than this
@@ -19,6 +20,14 @@ bool pm_tasks_each_other(void (*each)(pid_t id, void *arg), void *arg);
 bool pm_tasks_each_other_until(bool (*each)(pid_t id, void *arg), void *arg);
 // How many threads the process has, this one and PMAlloc's own included. 0: that cannot be known.
 size_t pm_tasks_count(void);
+// What one look at /proc tells of the process: of all threads, and all signals (bit 0 is signal 1).
+struct pm_tasks_state {
+    size_t threads;  // as pm_tasks_count()
+    uint64_t caught; // the signals that have a handler
+    uint64_t ignored;
+};
+// False: /proc cannot be seen.
+bool pm_tasks_look(struct pm_tasks_state *state);
 // Reads a file of the thread in /proc. False: it cannot be read; *gone then says whether the thread
 // exists no more.
 bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone);

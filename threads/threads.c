@@ -42,10 +42,15 @@ static _Atomic uint32_t *thread;
 static _Atomic uint32_t turn;
 // The thread whose turn it is, 0: nobody's. A futex.
 static _Atomic uint32_t owner;
+// How many wait at the two: none is woken where none waits. Each adds itself before it reads the
+// word, and the word changes before this is read: sequentially consistent.
+static _Atomic uint32_t waiting_turn, waiting_owner;
 // In a turn of pm_threads_hold(): whether a thread may wait where it was interrupted. Else NULL.
 static _Atomic(pm_threads_rests *) may_rest;
-// No handler of the program's runs in the holder either.
+// No handler of the program's runs in the holder either, which may have seen to that itself.
 static uint64_t holders_mask;
+static bool holder_masked;
+static _Atomic pid_t deaf;
 
 // ---- which threads there are --------------------------------------------------------------------
 
@@ -98,8 +103,15 @@ __asm__(".text\n.hidden pm_threads_return\n.globl pm_threads_return\n"
         "mov $15, %eax\nsyscall\n.size pm_threads_return, . - pm_threads_return\n"); // rt_sigreturn
 
 static void wait_for_end_of(uint32_t now) {
-    while ((now & 1) && atomic_load_explicit(&turn, memory_order_acquire) == now)
+    atomic_fetch_add(&waiting_turn, 1);
+    while ((now & 1) && atomic_load(&turn) == now)
         pm_futex_wait(&turn, now);
+    atomic_fetch_sub(&waiting_turn, 1);
+}
+
+static void wake(_Atomic uint32_t *word, _Atomic uint32_t *waiting) {
+    if (atomic_load(waiting))
+        pm_futex_wake(word, 1 << 30);
 }
 
 // Where threads may be held, our signal has a code of its own. libc may put its handler in the
@@ -170,6 +182,9 @@ static void note(const struct pm_action *old) {
 
 // Puts our handler in its place. First it notes whose was there, because ours may need that at
 // once, and then once more, because libc may have put another one there meanwhile.
+static bool put_in_turn;  // in this turn it was put
+static uint64_t put_mask; // as it was put last; 0: never
+
 static bool put_handler(void) {
     struct pm_action old;
     if (pm_action_set(SIGNAL, NULL, &old) != 0)
@@ -178,7 +193,16 @@ static bool put_handler(void) {
     if (pm_action_set(SIGNAL, &listening, &old) != 0)
         return false;
     note(&old);
+    put_in_turn = true;
+    put_mask = listening.mask;
     return true;
+}
+
+// Where threads are held again and again the handler is there already. A turn that asks no thread
+// needs it only for a late signal of an earlier turn, and then with this turn's mask.
+static bool put_if_needed(bool hold) {
+    put_in_turn = false;
+    return (hold && put_mask == listening.mask) || put_handler();
 }
 
 // Whether the thread is in the kernel and our signal is pending for it, so that it runs our handler
@@ -250,6 +274,10 @@ static void ask(pid_t id, void *arg) {
         return;
     bool on_its_way = seen && !(seen & 1); // a signal is pending, maybe of an earlier turn
     struct look about = {0};
+    if (!put_in_turn && !put_handler()) {
+        r->running++;
+        return;
+    }
     if (seen != asked &&
         atomic_compare_exchange_strong_explicit(&thread[id], &seen, asked, memory_order_acq_rel,
                                                 memory_order_acquire) &&
@@ -280,10 +308,12 @@ static void ask(pid_t id, void *arg) {
 #define LOOK_EVERY 16
 
 // A debugger, a backup or SIGSTOP stops all threads, this one too. Time in which it could not run
-// is left out: the others had none to answer in.
+// is left out: the others had none to answer in. How much this thread has run it asks when it has
+// to wait: most holds are over before.
 struct patience {
     uint64_t end;        // milliseconds
     uint64_t seen, used; // at the last look: the time, and how much this thread had run
+    bool looks;          // `used` is known
 };
 
 static uint64_t used_ms(void) {
@@ -294,17 +324,35 @@ static uint64_t used_ms(void) {
 
 static struct patience patience_of(uint64_t ms) {
     uint64_t now = pm_os_now_ms();
-    return (struct patience){.end = now + ms, .seen = now, .used = used_ms()};
+    return (struct patience){.end = now + ms, .seen = now};
 }
 
 static bool is_over(struct patience *p) {
-    uint64_t now = pm_os_now_ms(), used = used_ms();
-    uint64_t passed = now - p->seen, ran = used - p->used;
+    uint64_t now = pm_os_now_ms(), passed = now - p->seen;
+    if (!p->looks && passed <= LONG_PAUSE_MS)
+        return now >= p->end;
+    uint64_t used = used_ms(), ran = p->looks ? used - p->used : 0;
     if (passed > ran + LONG_PAUSE_MS)
         p->end += passed - ran;
     p->seen = now;
     p->used = used;
+    p->looks = true;
     return now >= p->end;
+}
+
+static void begin_to_wait(struct patience *p) {
+    p->used = p->looks ? p->used : used_ms();
+    p->looks = true;
+}
+
+// What the last round of a hold that found nobody running has seen in /proc.
+static struct pm_tasks_state state;
+static bool state_known;
+
+// Whether the roll has all threads. While one runs, nothing else is asked.
+static bool is_whole(const struct round *r) {
+    state_known = r->hold && !r->running && pm_tasks_look(&state);
+    return pm_roll_counts(state_known ? state.threads : pm_tasks_count()) && !r->dead;
 }
 
 // A thread that is not listed yet can only have been made by one that runs. So when two rounds in a
@@ -320,7 +368,7 @@ static enum pm_threads ask_all(uint32_t now, struct patience *patience, bool hol
             pm_roll_doubt();
         if ((thorough && !put_handler()) || !pm_roll_each(ask, &r))
             return PM_THREADS_RUN;
-        bool whole = pm_roll_counts() && !r.dead;
+        bool whole = is_whole(&r);
         quiet = r.running ? 0 : quiet + 1;
         if (quiet == 2 || (quiet && whole))
             return PM_THREADS_STILL;
@@ -328,6 +376,7 @@ static enum pm_threads ask_all(uint32_t now, struct patience *patience, bool hol
             pm_roll_doubt();
         if (!r.running)
             continue;
+        begin_to_wait(patience);
         syscall(SYS_nanosleep, &pause, NULL);
         if (hold && rounds % LOOK_EVERY == 0 && pause.tv_nsec < LONGEST_PAUSE_NS)
             pause.tv_nsec *= 2;
@@ -345,7 +394,7 @@ bool pm_threads_holder(void) { return is_owner((uint32_t)syscall(SYS_gettid)); }
 // call, so that another hold needs no signal for this thread. A program that holds its own threads
 // (hold.h) may end, or execute another program.
 static bool take_turn(struct patience *patience, bool hold) {
-    uint32_t nobody = 0, self = (uint32_t)syscall(SYS_gettid);
+    uint32_t nobody = 0, self = (uint32_t)pm_calls_self();
     struct pm_call call = {.by_futex = true};
     if (is_owner(self))
         pm_threads_release();
@@ -354,9 +403,13 @@ static bool take_turn(struct patience *patience, bool hold) {
         const struct timespec look = {0, 10000000};
         if (patience && is_over(patience))
             return false;
+        if (patience)
+            begin_to_wait(patience);
         if (hold)
             pm_call_enter(&call);
+        atomic_fetch_add(&waiting_owner, 1);
         syscall(SYS_futex, &owner, FUTEX_WAIT_PRIVATE, nobody, &look, NULL, 0);
+        atomic_fetch_sub(&waiting_owner, 1);
         if (hold)
             pm_call_leave(&call);
         nobody = 0;
@@ -379,7 +432,7 @@ static enum pm_threads hold_all(uint32_t now, struct patience *patience, uint64_
     enum pm_threads result = ask_all(now, patience, true);
     if (result != PM_THREADS_STILL)
         return result;
-    enum pm_gates gates = pm_gates_close(SIGNAL, ignored);
+    enum pm_gates gates = pm_gates_close(SIGNAL, ignored, state_known ? &state : NULL);
     if (gates == PM_GATES_LATE)
         return PM_THREADS_RUN;
     bool again = strangers || gates == PM_GATES_CLOSED;
@@ -391,7 +444,7 @@ static enum pm_threads hold_all(uint32_t now, struct patience *patience, uint64_
 static enum pm_threads begin_turn(struct patience *patience, uint64_t ignored, bool hold) {
     uint32_t now = atomic_fetch_add_explicit(&turn, 1, memory_order_release) + 1;
     listening.mask = ~ignored;
-    if (!pm_threads_prepare() || !put_handler())
+    if (!pm_threads_prepare() || !put_if_needed(hold))
         return PM_THREADS_RUN;
     enum pm_threads result =
         hold ? hold_all(now, patience, ignored) : ask_all(now, patience, false);
@@ -404,10 +457,10 @@ static void end_turn(void) {
     // that libc puts there. It stays, too, while a signal of ours may yet arrive.
     if (thread && !owed && !pm_calls_recorded)
         pm_action_set(SIGNAL, &before, NULL);
-    atomic_fetch_add_explicit(&turn, 1, memory_order_release);
-    pm_futex_wake(&turn, 1 << 30);
-    atomic_store_explicit(&owner, 0, memory_order_release);
-    pm_futex_wake(&owner, 1 << 30);
+    atomic_fetch_add(&turn, 1);
+    wake(&turn, &waiting_turn);
+    atomic_store(&owner, 0);
+    wake(&owner, &waiting_owner);
 }
 
 enum pm_threads pm_threads_stop(void) {
@@ -421,7 +474,9 @@ bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests) {
     if (!pm_calls_record() || !take_turn(&patience, true))
         return false;
     uint64_t ignored = pm_signals_ignored(), blocked = ~ignored;
-    syscall(SYS_rt_sigprocmask, SIG_BLOCK, &blocked, &holders_mask, sizeof blocked);
+    holder_masked = atomic_load_explicit(&deaf, memory_order_relaxed) != pm_calls_self();
+    if (holder_masked)
+        syscall(SYS_rt_sigprocmask, SIG_BLOCK, &blocked, &holders_mask, sizeof blocked);
     atomic_store_explicit(&may_rest, rests, memory_order_release);
     pm_calls_hold(~ignored);
     if (begin_turn(&patience, ignored, true) == PM_THREADS_STILL)
@@ -432,12 +487,20 @@ bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests) {
 
 void pm_threads_release(void) {
     uint64_t mask = holders_mask;
+    bool masked = holder_masked;
     pm_gates_open();
     atomic_store_explicit(&may_rest, NULL, memory_order_release);
     pm_calls_release();
     end_turn();
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask);
+    if (masked)
+        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof mask);
 }
+
+void pm_threads_deaf(bool is) {
+    atomic_store_explicit(&deaf, is ? pm_calls_self() : 0, memory_order_relaxed);
+}
+
+bool pm_threads_some(void) { return pm_roll_has_any(); }
 
 // A signal that was sent before the turn ended is delivered at the end of a system call.
 bool pm_threads_keep_off(void) {
@@ -449,14 +512,17 @@ bool pm_threads_keep_off(void) {
 
 void pm_threads_let_on(void) {
     int saved = errno;
-    atomic_store_explicit(&owner, 0, memory_order_release);
-    pm_futex_wake(&owner, 1 << 30);
+    atomic_store(&owner, 0);
+    wake(&owner, &waiting_owner);
     errno = saved;
 }
 
 void pm_threads_forked(void) {
     atomic_store_explicit(&may_rest, NULL, memory_order_relaxed);
     atomic_store_explicit(&owner, 0, memory_order_relaxed);
+    atomic_store_explicit(&deaf, 0, memory_order_relaxed);
+    atomic_store_explicit(&waiting_turn, 0, memory_order_relaxed);
+    atomic_store_explicit(&waiting_owner, 0, memory_order_relaxed);
     turn += turn & 1;
     pm_gates_open();
     pm_roll_doubt();

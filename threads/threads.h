@@ -13,6 +13,8 @@
 
 // Whether the calling thread is the only one. False also if it cannot be found out.
 bool pm_threads_none(void);
+// Whether there was another one at the last hold, without a call: one that has ended counts, too.
+bool pm_threads_some(void);
 // Whether another thread is stopped, by a debugger for example. It may stay so for ever.
 bool pm_threads_stopped(void);
 
@@ -48,6 +50,9 @@ bool pm_threads_prepare(void); // takes the memory for it; later a limit may for
 typedef bool pm_threads_rests(void *context);
 bool pm_threads_hold(uint64_t timeout_ms, pm_threads_rests *rests);
 void pm_threads_release(void);
+// Whether the calling thread blocks all signals, until it says otherwise: then a hold need not
+// block any. One thread at a time says so.
+void pm_threads_deaf(bool is);
 // Whether the calling thread holds or stops the others, or is about to.
 bool pm_threads_holder(void);
 // Before this thread executes another program: nobody stops or holds threads from here on, and no

@@ -191,6 +191,8 @@ static bool may_drop(void) {
 static _Atomic uint64_t instants, covered;
 // Changes at the end of each commit: a futex.
 static _Atomic uint32_t ends;
+// How many wait for that: nobody is woken where nobody waits.
+static _Atomic uint32_t awaiting;
 
 static void take_alone(void) {
     struct pm_commit_cost cost;
@@ -237,7 +239,7 @@ static int take_idle(void) {
 
 static int take(bool idle) {
     struct pm_gate_passed passed;
-    if (pm_threads_none()) {
+    if (!pm_threads_some() && pm_threads_none()) {
         take_alone();
         return 0;
     }
@@ -317,7 +319,9 @@ static int make(bool idle) {
 // Waits for a commit to end, a little, in a call where this thread may be held.
 static void await_end(uint32_t seen) {
     const struct timespec pause = {0, 1000000};
+    atomic_fetch_add(&awaiting, 1);
     syscall(SYS_futex, &ends, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0);
+    atomic_fetch_sub(&awaiting, 1);
 }
 
 void pm_commits_stop(bool on) {
@@ -331,7 +335,8 @@ void pm_commits_stop(bool on) {
 static void end_commit(void) {
     pm_unlock_raw(&pm_commit_lock);
     atomic_fetch_add(&ends, 1);
-    pm_futex_wake(&ends, 1 << 30);
+    if (atomic_load(&awaiting))
+        pm_futex_wake(&ends, 1 << 30);
 }
 
 // Waits with the signals open: whoever has the lock may hold this thread. False: meanwhile a commit
@@ -359,7 +364,9 @@ static void take_turn(void *arg) {
     struct turn *turn = arg;
     uint64_t mask;
     if (take_lock(turn->before, &mask)) {
+        pm_threads_deaf(true);
         turn->error = make(turn->idle);
+        pm_threads_deaf(false);
         restore_signals(mask);
         end_commit();
     }
