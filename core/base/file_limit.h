@@ -13,8 +13,9 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-// Whether a write up to there is within the limit. A store through a mapping always is.
-bool pm_file_limit_allows(uint64_t size);
+// Up to where a write is within the limit. A store through a mapping always is.
+uint64_t pm_file_limit(void);
+static inline bool pm_file_limit_allows(uint64_t size) { return size <= pm_file_limit(); }
 
 struct pm_file_room {
     bool good;   // a file may grow to the size; if not, errno is EFBIG

@@ -2,11 +2,16 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "removed.h"
 
+#include <linux/magic.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/os_file.h"
 #include "heap_copy.h"
+#include "media/backing/dir_held.h"
 #include "media/backing/fixed.h"
 #include "media/heap.h"
 #include "roots/root_table.h"
@@ -23,13 +28,65 @@ static bool is_removed(const struct pm_file *file) {
            st.st_nlink == 0;
 }
 
+// The times of the heap's directory at the last look at all files, and whether a later change would
+// show in them: a removed name changes them, by the ticks of the kernel's clock.
+static struct {
+    struct timespec changed;
+    bool known;
+    bool asked; // whether the file system of `dev` keeps such times
+    bool keeps;
+    dev_t dev;
+} directory;
+#define TICKS_NS 50000000
+
+static int64_t in_ns(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
+
+// A file system that keeps no such times would never show a removal. It is asked at the first
+// commit, before the program can forbid that by a filter.
+static bool keeps_times(const struct stat *st) {
+    if (!directory.asked) {
+        uint64_t type = pm_os_fs_type(pm_heap.dir_fd);
+        directory.keeps = type == EXT4_SUPER_MAGIC || type == XFS_SUPER_MAGIC ||
+                          type == TMPFS_MAGIC || type == BTRFS_SUPER_MAGIC;
+        directory.dev = st->st_dev;
+        directory.asked = true;
+    }
+    return directory.keeps && directory.dev == st->st_dev;
+}
+
+// Whether no name has gone from the directory since the last look. Other volumes have directories
+// of their own.
+static bool is_untouched(struct stat *st) {
+    bool seen = pm_heap.volumes == 1 && pm_dir_stat(st) && keeps_times(st);
+    directory.known &= seen && in_ns(st->st_ctim) == in_ns(directory.changed);
+    if (!seen)
+        st->st_ctim = (struct timespec){0};
+    return directory.known;
+}
+
+static void note_untouched(const struct stat *st) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    directory.changed = st->st_ctim;
+    directory.known = st->st_ctim.tv_sec && in_ns(now) - in_ns(st->st_ctim) > TICKS_NS;
+}
+
+static bool any_is_removed(void) {
+    struct stat st;
+    if (is_untouched(&st))
+        return false;
+    bool removed = is_removed(&pm_heap.super_file);
+    for (size_t i = 0; i < pm_heap_file_count() && !removed; i++)
+        removed = pm_heap_holds(&pm_heap_files[i]) && is_removed(pm_heap_file(&pm_heap_files[i]));
+    if (!removed)
+        note_untouched(&st);
+    return removed;
+}
+
 bool pm_removed(bool all) {
     if (!has_names() || pm_fixed_is_open())
         return false;
-    bool removed = is_removed(&pm_heap.super_file);
-    for (size_t i = 0; i < pm_heap_file_count() && all && !removed; i++)
-        removed = pm_heap_holds(&pm_heap_files[i]) && is_removed(pm_heap_file(&pm_heap_files[i]));
-    return removed;
+    return all ? any_is_removed() : is_removed(&pm_heap.super_file);
 }
 
 // The directory of the default heaps goes with them.

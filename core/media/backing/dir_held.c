@@ -20,6 +20,11 @@ void pm_dir_note(const struct stat *st) {
 
 static bool is_our_dir(int fd) { return pm_os_fd_is(fd, dir_dev, dir_ino); }
 
+bool pm_dir_stat(struct stat *st) {
+    return pm_heap.dir_fd >= 0 && fstat(pm_heap.dir_fd, st) == 0 && st->st_dev == dir_dev &&
+           st->st_ino == dir_ino;
+}
+
 void pm_dir_adopt(int fd) {
     struct stat st;
     if (fstat(fd, &st) == 0)

@@ -15,6 +15,8 @@
 bool pm_dir_ready(void);
 // Whether it is, as it stands.
 bool pm_dir_is_held(void);
+// The same, and what the kernel says of it.
+bool pm_dir_stat(struct stat *st);
 // From now on `fd` is the heap's directory.
 void pm_dir_adopt(int fd);
 // Notes which directory that is.

@@ -269,6 +269,7 @@ static struct {
 
 void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
+    pm_journal_files_trust(true);
     // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
     looking.drop = may_drop && pm_checkpoint_is_durable();
     looking.cost = cost;
@@ -303,6 +304,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     journal.amid = taken.amid;
     taken.good = !taken.anything || pm_journal_end(&journal);
     taken.error = errno;
+    pm_journal_files_trust(false);
     if (looking.drop && taken.good)
         pm_emptied_map_idle();
     if (taken.anything)
@@ -357,12 +359,13 @@ static bool keep_entry(const struct pm_journal_io *io, const struct pm_journal_e
 }
 
 static bool keep_snapshot(void) {
-    return !pm_snapshot ||
-           pm_journal_each(&pm_journal_files, journal.group, &written, keep_entry, NULL);
+    return !pm_snapshot || pm_journal_each_last_of(&journal, &written, keep_entry, NULL);
 }
 
 static bool apply(void) {
+    pm_journal_files_trust(true);
     unapplied = !keep_snapshot() || !pm_checkpoint_write_through(&journal, &written);
+    pm_journal_files_trust(false);
     return !unapplied;
 }
 
@@ -389,8 +392,7 @@ static bool become_durable(void) {
         return false;
     }
     pm_checkpoint_make_room(&journal);
-    return pm_journal_back_with_space(journal.group, &written) &&
-           pm_journal_files.sync(PM_JOURNAL_SELF);
+    return pm_journal_back_with_space(&journal, &written) && pm_journal_files.sync(PM_JOURNAL_SELF);
 }
 
 bool pm_commit_again(int error) {
@@ -400,7 +402,10 @@ bool pm_commit_again(int error) {
 }
 
 bool pm_commit_finish(void) {
-    if (taken.anything && !become_durable()) {
+    pm_journal_files_trust(true);
+    bool durable = !taken.anything || become_durable();
+    pm_journal_files_trust(false);
+    if (!durable) {
         int saved = errno;
         memcpy(length, taken.lengths, sizeof length);
         pm_emptied_taken(false);

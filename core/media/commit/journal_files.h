@@ -13,8 +13,14 @@ extern const struct pm_journal_io pm_journal_files;
 
 // The file of the open heap; NULL: there is none of that name.
 struct pm_file *pm_journal_heap_file(unsigned file);
-// Allocates space in the heap's files for all pages of a commit. False, with errno: there is none.
-bool pm_journal_back_with_space(void *buffer, const struct pm_journal_found *found);
+// Allocates space in the heap's files for all pages of the last commit. False, with errno: there is
+// none.
+bool pm_journal_back_with_space(struct pm_journal *j, const struct pm_journal_found *last);
+
+// The program may close a descriptor of ours, and lower its limit of files, at any moment. So
+// before each call it is looked whether a descriptor is ours still. Where many calls come one
+// behind the other, one look is enough for all: between (true) and (false).
+void pm_journal_files_trust(bool on);
 
 // Makes the open heap's journal, or takes the one that is there.
 bool pm_journal_open(void);

@@ -51,8 +51,7 @@ static bool note_held(struct pm_journal *j) {
 }
 
 bool pm_checkpoint_write_through(struct pm_journal *j, const struct pm_journal_found *commit) {
-    return pm_journal_write_through(j->io, j->group, commit, false, &touched) &&
-           note_applied(j, j->lap.commits);
+    return pm_journal_write_last(j, commit, &touched) && note_applied(j, j->lap.commits);
 }
 
 bool pm_checkpoint_is_durable(void) {
@@ -71,6 +70,7 @@ static bool try_sync(struct pm_journal *j) {
         return true;
     bool again = lost;
     lost = true; // until all are synced
+    j->kept &= !again;
     if (again && !pm_journal_write_again(j->io, j->group, &all, &touched))
         return false;
     if (!note_held(j) || !pm_journal_sync_touched(j->io, &touched))
@@ -159,6 +159,7 @@ void pm_checkpoint_make_room(struct pm_journal *j) {
     if (at >= wanted)
         return;
     const size_t most = PM_JOURNAL_BUFFER - sizeof *j->group;
+    j->kept = false;
     memset(j->group + 1, 0, most);
     for (uint64_t part; at < wanted; at += part) {
         part = wanted - at < most ? wanted - at : most;

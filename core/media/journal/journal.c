@@ -29,7 +29,7 @@ void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epo
     struct pm_journal_group *group = j->group;
     j->pages = j->held = 0;
     j->at = j->lap.end;
-    j->failed = j->forced = j->amid = false;
+    j->kept = j->failed = j->forced = j->amid = false;
     memset(group, 0, sizeof *group);
     group->magic = PM_JOURNAL_MAGIC;
     memcpy(group->uuid, uuid, sizeof group->uuid);
@@ -56,6 +56,8 @@ static void write_group(struct pm_journal *j, bool last) {
     j->pages += group->pages;
     group->number++;
     group->before = group->crc;
+    if (last) // memory has it still
+        return;
     memset(group->entry, 0, group->entries * sizeof group->entry[0]);
     group->entries = group->pages = 0;
 }
@@ -109,6 +111,7 @@ bool pm_journal_end(struct pm_journal *j) {
                                       .groups = j->lap.groups + j->group->number,
                                       .end = j->at,
                                       .before = j->group->before};
+    j->kept = j->group->number == 1;
     errno = j->failed ? j->error : errno;
     return !j->failed;
 }
@@ -349,6 +352,19 @@ bool pm_journal_recover(const struct pm_journal_io *io, void *buffer,
            pm_journal_retire(io, found->commits);
 }
 
+static bool each_entry(const struct pm_journal_io *io, struct pm_journal_group *group,
+                       pm_journal_fn *fn, void *arg) {
+    const char *from = contents(group);
+    const struct pm_journal_entry *e = pm_journal_entries(group);
+    for (uint32_t i = 0; i < group->entries; i++) {
+        if (!fn(io, &e[i], from, arg))
+            return false;
+        if (e[i].kind == PM_JOURNAL_PAGE)
+            from += (size_t)e[i].pages * PM_PAGE_SIZE;
+    }
+    return true;
+}
+
 bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
                      const struct pm_journal_found *found, pm_journal_fn *fn, void *arg) {
     struct pm_journal_reading r = pm_journal_read_from(io, buffer, found);
@@ -357,16 +373,16 @@ bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
             errno = r.error ? r.error : EIO; // it was whole when it was found
             return false;
         }
-        const char *from = contents(r.group);
-        const struct pm_journal_entry *e = pm_journal_entries(r.group);
-        for (uint32_t i = 0; i < r.group->entries; i++) {
-            if (!fn(io, &e[i], from, arg))
-                return false;
-            if (e[i].kind == PM_JOURNAL_PAGE)
-                from += (size_t)e[i].pages * PM_PAGE_SIZE;
-        }
+        if (!each_entry(io, r.group, fn, arg))
+            return false;
     }
     return true;
+}
+
+bool pm_journal_each_last_of(struct pm_journal *j, const struct pm_journal_found *last,
+                             pm_journal_fn *fn, void *arg) {
+    return j->kept ? each_entry(j->io, j->group, fn, arg)
+                   : pm_journal_each(j->io, j->group, last, fn, arg);
 }
 
 struct applying {
@@ -400,6 +416,12 @@ bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
                               struct pm_journal_touched *touched) {
     struct applying a = {lengths, touched};
     return pm_journal_each(io, buffer, found, apply_entry, &a);
+}
+
+bool pm_journal_write_last(struct pm_journal *j, const struct pm_journal_found *last,
+                           struct pm_journal_touched *touched) {
+    struct applying a = {false, touched};
+    return pm_journal_each_last_of(j, last, apply_entry, &a);
 }
 
 bool pm_journal_sync_touched(const struct pm_journal_io *io, struct pm_journal_touched *touched) {

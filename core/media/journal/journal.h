@@ -78,6 +78,7 @@ struct pm_journal {
     uint64_t pages;                  // of all groups
     uint32_t held;                   // for the last group: see journal_format.h
     bool forced, amid;               // the same
+    bool kept;                       // `group` has all of the commit still, since its end
     bool failed;                     // a write has failed; errno was `error`
     int error;
 };
@@ -149,6 +150,9 @@ struct pm_journal_touched {
 bool pm_journal_write_through(const struct pm_journal_io *io, void *buffer,
                               const struct pm_journal_found *found, bool lengths,
                               struct pm_journal_touched *touched);
+// The same for the commit that was ended last, without lengths.
+bool pm_journal_write_last(struct pm_journal *j, const struct pm_journal_found *last,
+                           struct pm_journal_touched *touched);
 // Syncs the files, which are not touched any more then: all of them, since each has a report of its
 // own of what has failed. False, with errno: a part of what was written may be lost, although later
 // syncs succeed; so it is to be written again.
@@ -167,6 +171,9 @@ typedef bool pm_journal_fn(const struct pm_journal_io *io, const struct pm_journ
                            const char *from, void *arg);
 bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
                      const struct pm_journal_found *found, pm_journal_fn *fn, void *arg);
+// The same for the commit that was ended last, which is read only if memory does not have it.
+bool pm_journal_each_last_of(struct pm_journal *j, const struct pm_journal_found *last,
+                             pm_journal_fn *fn, void *arg);
 // Empties the journal, which has `commits` commits, durably. From then on the files may change
 // without it.
 bool pm_journal_retire(const struct pm_journal_io *io, uint64_t commits);
