@@ -21,7 +21,7 @@ bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at);
 // which drops the page. Where the file system cannot do that it is a usual write. Nobody else may
 // write by the descriptor meanwhile.
 bool pm_os_write_anew(int fd, const void *data, size_t len, uint64_t at);
-// The same purpose, before usual writes: pages that an earlier process may have left so are dropped.
+// The same purpose, before usual writes: drops the pages that an earlier process may have left so.
 // For a file of which all that matters is durable, or is about to be written.
 void pm_os_forget_pages(int fd);
 

@@ -17,10 +17,11 @@ static int error;         // of the last sync of the files; 0: it was good
 static bool ending;       // a lap ends, and that is not durable
 static uint64_t retry_at; // if lost: the end of a lap at which its files are synced again
 static bool hurried;      // see pm_checkpoint_hurry()
-static bool torn; // the journal's end, by a commit that has failed: it is cut off before the next one
-static bool retiring;     // the journal is to be emptied before anything is written to it,
-static uint64_t retired;  // how many commits it had
-static uint64_t room; // bytes of the journal that were written once; UINT64_MAX: no more is made
+// The end of the journal, by a commit that has failed. It is cut off before the next one.
+static bool torn;
+static bool retiring;    // the journal is to be emptied before anything is written to it,
+static uint64_t retired; // how many commits it had
+static uint64_t room;    // bytes of the journal that were written once; UINT64_MAX: no more is made
 
 void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark) {
     j->lap = (struct pm_journal_lap){0};

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/os.h"
 #include "base/geometry.h"
+#include "base/os.h"
 
 #define FIRST_SLOTS 4096u // 64 KiB: a lap of usual length
 // Of a longer range of zeroes only the pages that the table has already are noted: it was given

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// The table of what the lap's pages hold, against a model of it; and writes around the page cache.
+#include "media/journal/lap_pages.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/geometry.h"
+#include "base/os_file.h"
+#include "check.h"
+
+enum { FILES = 3, PAGES = 20000 };
+static uint64_t model[FILES][PAGES]; // 0: not in the lap; else 1 + what the page is filled with
+
+static const char *page_of(uint64_t with) {
+    static char page[2][PM_PAGE_SIZE] __attribute__((aligned(PM_PAGE_SIZE)));
+    static unsigned turn;
+    char *to = page[turn++ % 2];
+    memset(to, (int)with, PM_PAGE_SIZE);
+    memcpy(to + PM_PAGE_SIZE - sizeof with, &with, sizeof with);
+    return to;
+}
+
+static void note(unsigned file, uint64_t first, uint64_t pages, uint64_t with) {
+    for (uint64_t i = 0; i < pages; i++) {
+        pm_lap_pages_note(file, first + i, 1, page_of(with + i));
+        model[file][first + i] = 1 + with + i;
+    }
+}
+
+static unsigned wrong(uint64_t with) {
+    unsigned count = 0;
+    for (unsigned file = 0; file < FILES; file++)
+        for (uint64_t page = 0; page < PAGES; page++) {
+            uint64_t has = model[file][page];
+            count += pm_lap_pages_differ(file, page, page_of(with)) != (has && has != 1 + with);
+            count += has && pm_lap_pages_differ(file, page, page_of(has - 1));
+        }
+    return count;
+}
+
+static void table(void) {
+    CHECK(wrong(0) == 0);
+    note(1, 5, 3, 70);
+    note(0, 5, 1, 71);
+    CHECK(wrong(71) == 0);
+    note(1, 6, 1, 90); // once more
+    CHECK(wrong(71) == 0);
+    note(2, 0, PAGES, 1000); // more than a usual lap has
+    CHECK(wrong(1234) == 0);
+    pm_lap_pages_note(2, 100, 10, NULL);
+    for (unsigned i = 100; i < 110; i++)
+        model[2][i] = 1;
+    CHECK(wrong(0) == 0);
+    pm_lap_pages_note(2, 1000, 5000, NULL); // a range of zeroes
+    for (unsigned i = 1000; i < 6000; i++)
+        model[2][i] = 1;
+    CHECK(wrong(0) == 0);
+    pm_lap_pages_note(1, 1000, 5000, NULL); // the same, of pages that the lap does not have
+    CHECK(wrong(0) == 0);
+    pm_lap_pages_forget();
+    memset(model, 0, sizeof model);
+    CHECK(wrong(0) == 0);
+    note(0, 1, 1, 3);
+    CHECK(wrong(3) == 0 && wrong(4) == 0);
+}
+
+// A bit of a page anywhere.
+static void each_byte_counts(void) {
+    static char page[PM_PAGE_SIZE], other[PM_PAGE_SIZE];
+    unsigned same = 0;
+    for (size_t i = 0; i < sizeof page; i++)
+        page[i] = other[i] = (char)(i * 7 >> 3);
+    pm_lap_pages_note(0, 9, 1, page);
+    for (size_t bit = 0; bit < 8 * sizeof page; bit += 5) {
+        other[bit / 8] ^= (char)(1 << bit % 8);
+        same += !pm_lap_pages_differ(0, 9, other);
+        other[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    CHECK(same == 0 && !pm_lap_pages_differ(0, 9, other));
+}
+
+static void write_anew(const char *folder) {
+    char name[256], got[3 * PM_PAGE_SIZE];
+    snprintf(name, sizeof name, "%s/pm-test-anew.XXXXXX", folder);
+    int fd = mkstemp(name);
+    CHECK(fd >= 0 && unlink(name) == 0);
+    int flags = fcntl(fd, F_GETFL);
+    CHECK(pm_os_write_all(fd, page_of(1), PM_PAGE_SIZE, 0)); // in the page cache
+    CHECK(pm_os_write_anew(fd, page_of(2), PM_PAGE_SIZE, 0));
+    CHECK(pm_os_write_anew(fd, page_of(3), PM_PAGE_SIZE, 2 * PM_PAGE_SIZE));
+    CHECK(pm_os_write_anew(fd, "odd", 3, PM_PAGE_SIZE + 1)); // not a page
+    CHECK(fcntl(fd, F_GETFL) == flags);
+    pm_os_forget_pages(fd);
+    CHECK(pread(fd, got, sizeof got, 0) == sizeof got);
+    CHECK(memcmp(got, page_of(2), PM_PAGE_SIZE) == 0 &&
+          memcmp(got + PM_PAGE_SIZE + 1, "odd", 3) == 0);
+    CHECK(memcmp(got + 2 * PM_PAGE_SIZE, page_of(3), PM_PAGE_SIZE) == 0);
+    close(fd);
+    CHECK(!pm_os_write_anew(fd, page_of(2), PM_PAGE_SIZE, 0));
+}
+
+int main(void) {
+    table();
+    each_byte_counts();
+    write_anew("/dev/shm");
+    write_anew("/var/tmp");
+    return CHECK_DONE();
+}
