@@ -7,6 +7,7 @@ threads again and again."""
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 
@@ -55,6 +56,22 @@ def holding():
     return f"{library} {start}"
 
 
+def where_it_died(program, folder):
+    """What each thread did, by the core in this folder, if there is one, and gdb."""
+    core = next(iter(sorted(folder.glob("core*"))), None)
+    if not core or not shutil.which("gdb"):
+        return "no core, or no gdb\n"
+    commands = ("info registers", "x/3i $pc", "thread apply all backtrace")
+    asked = [word for command in commands for word in ("-ex", command)]
+    argv = ["gdb", "-nx", "-batch", *asked, str(program), str(core)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False).stdout
+
+
+def leave_a_core():
+    most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+
+
 def run(holding, tmp_path, *command, env=(), timeout=60, name=None):
     """Runs the program with its threads held. Returns its output, and how often that was done."""
     report = tmp_path / "report"
@@ -72,8 +89,11 @@ def run(holding, tmp_path, *command, env=(), timeout=60, name=None):
         text=True,
         timeout=timeout,
         check=False,
+        cwd=tmp_path,
+        preexec_fn=leave_a_core,
     )
-    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}"
+    died = where_it_died(name or command[0], tmp_path) if done.returncode < 0 else ""
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}{died}"
     held, failed = map(int, report.read_text().split())
     return done.stdout, held, failed
 
