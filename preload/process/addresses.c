@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/library.h"
 #include "base/options.h"
 #include "base/os.h"
 #include "base/own_limit.h"
@@ -80,7 +81,7 @@ static void look(void) {
         if (!off) // a program with the set-user-ID bit that root starts
             random_since("random: the kernel randomises this program in any case",
                          "run a copy of it that has no set-user-ID bit");
-    } else if (!(before & ADDR_NO_RANDOMIZE) && !in_valgrind()) {
+    } else if (!(before & ADDR_NO_RANDOMIZE) && !in_valgrind() && !pm_library_is_program()) {
         random_since("random: pmalloc_open() came too late to keep them",
                      "start it with pmalloc-run, which keeps the addresses the same");
         may_be_kept = true;
