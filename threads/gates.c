@@ -20,7 +20,14 @@ static _Atomic uint32_t word; // odd while gates are closed; a futex
 // How many wait at it: none is woken where none waits. Sequentially consistent, as in calls.c.
 static _Atomic uint32_t waiting;
 
+// A child of posix_spawn() begins with libc's own signals ignored (make, system(), popen()). Its
+// libc may have handlers for them at any moment, and asks nobody: the first pthread_cancel() does.
+// So they are blocked like those that have one.
+static bool is_libcs(int number) { return number >= 32 && number <= 34; }
+
 static bool is_ignored(int number, const struct pm_action *action) {
+    if (is_libcs(number))
+        return false;
     if (action->handler == (void *)SIG_DFL)
         return number == SIGCHLD || number == SIGURG || number == SIGWINCH || number == SIGCONT;
     return action->handler == (void *)SIG_IGN;
