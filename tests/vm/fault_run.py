@@ -96,9 +96,10 @@ class RunRound(Round):
             ledger.feed(line + "\n")
 
     def insist_on_life(self, run, told):
-        """Where a file system has shut itself down, not even reads need be good."""
+        """Where a file system has shut itself down, not even reads need be good. A program that
+        gets no memory says so, and ends."""
         if run.status in (None, 137):
             return
-        if not told.disk["shut"]:
+        if not (told.disk["shut"] or self.tally["no memory"]):
             raise Wrong(f"the program ended with status {run.status}: {run.events[-3:]}")
         self.tally["ended"] += 1
