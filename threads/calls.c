@@ -29,7 +29,7 @@ _Atomic uint32_t pm_calls_word;
 __thread struct pm_call_record *pm_calls_own;
 bool pm_calls_recorded;
 long pm_calls_process;
-static struct pm_call_record *record; // by thread id
+static struct pm_call_record *_Atomic record; // by thread id
 static long holder_process, holder;
 static uint64_t blocked; // while threads are held
 static bool settles;     // a thread's processor time tells whether it has run
@@ -60,13 +60,19 @@ static bool time_is_fine(void) {
     return before && now == before;
 }
 
-bool pm_calls_record(void) {
-    if (!record)
-        record = pm_os_reserve(PM_TASKS * sizeof *record);
+bool pm_calls_have_records(void) {
+    struct pm_call_record *none = NULL, *fresh;
+    if (!record && (fresh = pm_os_reserve(PM_TASKS * sizeof *fresh)) &&
+        !atomic_compare_exchange_strong(&record, &none, fresh))
+        pm_bare_call(SYS_munmap, (long)fresh, PM_TASKS * sizeof *fresh, 0, 0);
     pm_calls_process = pm_bare_call(SYS_getpid, 0, 0, 0, 0);
+    return record != NULL;
+}
+
+bool pm_calls_record(void) {
     if (!pm_calls_recorded)
         settles = time_is_fine();
-    pm_calls_recorded = record != NULL;
+    pm_calls_recorded = pm_calls_have_records();
     return pm_calls_recorded;
 }
 
@@ -113,6 +119,9 @@ pid_t pm_calls_self(void) {
 }
 
 struct pm_call_record *pm_calls_find_own(void) {
+    static struct pm_call_record nobodys;
+    if (!record)
+        return &nobodys;
     struct pm_call_record *own = &record[pm_bare_call(SYS_gettid, 0, 0, 0, 0)];
     own->mark = find_mark();
     own->thread_pointer = __builtin_thread_pointer();
@@ -125,6 +134,10 @@ struct pm_call_record *pm_calls_find_own(void) {
     inherited = 0;
     pm_calls_own = own;
     return own;
+}
+
+struct pm_call_record *const _Atomic *pm_calls_records(void) {
+    return &record;
 }
 
 struct pm_call_record *pm_calls_of(pid_t id) {

@@ -102,6 +102,10 @@ extern long pm_calls_process;
 // The calling thread's id. The kernel is asked for it only if the thread has made no call yet. Not
 // for a child that shares this memory, and its thread-local variables.
 pid_t pm_calls_self(void);
+// Whether there is a record for each thread. May be called by several at once.
+bool pm_calls_have_records(void);
+// Where the address of the records is, by thread id. For another process (sections_door.h).
+struct pm_call_record *const _Atomic *pm_calls_records(void);
 // Switches it on for good. A call that a thread sleeps in already stays unknown. False: no memory.
 bool pm_calls_record(void);
 

@@ -6,12 +6,18 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include "base/bare_thread.h"
 #include "base/cancel.h"
 #include "base/lock.h"
 #include "base/os.h"
+#include "sections_door.h"
 #include "tasks.h"
+
+// The gate of another process that was killed: nobody waits longer.
+#define ABANDONED_MS 1000
+#define TICK_NS 500000
 
 _Atomic uint32_t pm_gate_word __attribute__((aligned(64))) = PM_GATE_NONE;
 _Atomic uint32_t pm_sections_bell __attribute__((aligned(64)));
@@ -21,11 +27,30 @@ static _Atomic uint32_t at_gate;
 // By thread id, `sections` of the record.
 static _Atomic uint64_t *excused;
 
+#ifdef __GLIBC__
+#define OWNER ((int64_t)offsetof(struct __pthread_mutex_s, __owner))
+#else
+#define OWNER ((int64_t)-1)
+#endif
+
+const struct pm_sections_door *pm_sections_open_door(void) {
+    static struct pm_sections_door door;
+    door = (struct pm_sections_door){&pm_gate_word, &at_gate, pm_calls_records(), OWNER};
+    return &door;
+}
+
 void pm_sections_begin(void) {
     if (!excused)
         excused = pm_os_reserve(PM_TASKS * sizeof *excused);
     if (pm_calls_recorded && excused && !pm_sections_counted())
         atomic_store(&pm_gate_word, PM_GATE_OPEN);
+}
+
+// Another process has asked for it.
+__attribute__((noinline, cold)) static void begin_for_other(void) {
+    uint32_t asked = PM_GATE_ASKED;
+    atomic_compare_exchange_strong(&pm_gate_word, &asked,
+                                   pm_calls_have_records() ? PM_GATE_OPEN : PM_GATE_NONE);
 }
 
 // glibc notes the owner after it has taken the lock, and before it returns. The memory may be no
@@ -34,7 +59,7 @@ static bool owns(pid_t id, uintptr_t mutex) {
 #ifdef __GLIBC__
     uint32_t owner = 0;
     bool gone;
-    const char *at = (const char *)mutex + offsetof(struct __pthread_mutex_s, __owner);
+    const char *at = (const char *)mutex + OWNER;
     bool known = pm_task_peek(id, at, &owner, sizeof owner, &gone);
     return known ? owner == (uint32_t)id : !gone;
 #else
@@ -54,7 +79,7 @@ void pm_sections_excuse(pid_t id, uint64_t sections) {
 }
 
 bool pm_sections_excused(pid_t id, uint64_t sections) {
-    uint64_t known = atomic_load_explicit(&excused[id], memory_order_relaxed);
+    uint64_t known = excused ? atomic_load_explicit(&excused[id], memory_order_relaxed) : 0;
     return pm_sections_number(known) == pm_sections_number(sections) &&
            pm_sections_depth(sections) <= pm_sections_depth(known);
 }
@@ -71,16 +96,33 @@ static bool waits(void) {
 }
 
 // It waits in a call that is on record: to hold it takes no signal.
+static void wait_for_holder(void) {
+    struct pm_call call = {.by_futex = true};
+    pm_call_enter(&call);
+    pm_bare_call(SYS_futex, (long)&pm_gate_word, FUTEX_WAIT_PRIVATE, PM_GATE_CLOSED, 0);
+    pm_call_leave(&call);
+}
+
+// Another process wakes nobody here, and may have been killed.
+static void wait_for_other(uint64_t since) {
+    const struct timespec tick = {0, TICK_NS};
+    uint32_t closed = PM_GATE_CLOSED;
+    pm_bare_call(SYS_futex, (long)&pm_gate_word, FUTEX_WAIT_PRIVATE, PM_GATE_CLOSED, (long)&tick);
+    if (pm_os_now_ms() - since > ABANDONED_MS)
+        atomic_compare_exchange_strong(&pm_gate_word, &closed, PM_GATE_NONE);
+}
+
 void pm_sections_wait(void) {
+    if (atomic_load(&pm_gate_word) == PM_GATE_ASKED)
+        begin_for_other();
     if (atomic_load(&pm_gate_word) != PM_GATE_CLOSED || !waits())
         return;
     atomic_fetch_add(&at_gate, 1);
-    while (atomic_load(&pm_gate_word) == PM_GATE_CLOSED) {
-        struct pm_call call = {.by_futex = true};
-        pm_call_enter(&call);
-        pm_bare_call(SYS_futex, (long)&pm_gate_word, FUTEX_WAIT_PRIVATE, PM_GATE_CLOSED, 0);
-        pm_call_leave(&call);
-    }
+    for (uint64_t since = pm_os_now_ms(); atomic_load(&pm_gate_word) == PM_GATE_CLOSED;)
+        if (pm_calls_recorded)
+            wait_for_holder();
+        else
+            wait_for_other(since);
     atomic_fetch_sub(&at_gate, 1);
 }
 
@@ -102,7 +144,8 @@ void pm_sections_no_more(void) {
 
 void pm_sections_forked(void) {
     if (pm_sections_counted())
-        atomic_store_explicit(&pm_gate_word, PM_GATE_OPEN, memory_order_relaxed);
+        atomic_store_explicit(&pm_gate_word, pm_calls_recorded ? PM_GATE_OPEN : PM_GATE_NONE,
+                              memory_order_relaxed);
     atomic_store_explicit(&at_gate, 0, memory_order_relaxed);
     atomic_store_explicit(&listens, false, memory_order_relaxed);
 }

@@ -33,6 +33,7 @@ enum pm_gate_word {
     PM_GATE_CLOSED, // who is about to begin a section waits
     PM_GATE_AJAR,   // nobody waits: a section may wait for one who did. The gate closes again
     PM_GATE_NONE,   // nothing is counted
+    PM_GATE_ASKED,  // the same, but another process asks for it (sections_door.h)
 };
 // A futex.
 extern _Atomic uint32_t pm_gate_word __attribute__((visibility("hidden")));
@@ -40,7 +41,7 @@ static inline uint32_t pm_gate(void) {
     return atomic_load_explicit(&pm_gate_word, memory_order_relaxed);
 }
 
-// From here on locks are counted. Calls are recorded (base/calls.h).
+// From here on locks are counted. Calls are recorded (calls.h).
 void pm_sections_begin(void);
 static inline bool pm_sections_counted(void) { return pm_gate() != PM_GATE_NONE; }
 

@@ -123,9 +123,20 @@ static const char *state_of(const struct source *s) {
     return s->owner ? "in use" : s->found.was_clean ? "clean" : "dirty";
 }
 
+// Of which instant a backup of a heap in use is.
+static const char *instant(const struct source *s, char *out, size_t len) {
+    if (s->of_commit)
+        return "the last commit";
+    if (!s->amid)
+        return "between operations";
+    snprintf(out, len, "within an operation of thread %d", (int)s->amid);
+    return out;
+}
+
 static void report_json(const struct report *r) {
     const struct request *q = r->request;
     struct json j = {.out = stdout};
+    char text[64];
     json_open(&j, NULL, '{');
     if (q->heap) {
         json_text(&j, "heap", q->heap);
@@ -134,6 +145,7 @@ static void report_json(const struct report *r) {
     if (q->heap && r->source.owner) {
         json_number(&j, "owner_pid", (uint64_t)r->source.owner);
         json_number(&j, "pause_us", r->source.pause_ns / 1000);
+        json_text(&j, "instant", instant(&r->source, text, sizeof text));
         json_bool(&j, "recorded", !r->source.unrecorded);
         if (r->source.unrecorded)
             json_text(&j, "unrecorded_because", r->source.unrecorded);
@@ -152,18 +164,20 @@ static void report_json(const struct report *r) {
 }
 
 static void report_round(const struct report *r) {
-    char changed[32], written[32];
+    char changed[32], written[32], text[64];
     printf("heap       %s\n", r->request->heap);
-    if (r->source.owner)
+    if (r->source.owner) {
         printf("state      in use by process %d, which was held for %.1f ms%s%s%s\n",
                (int)r->source.owner, (double)r->source.pause_ns / 1e6,
                r->source.unrecorded ? " (" : "", r->source.unrecorded ? r->source.unrecorded : "",
                r->source.unrecorded ? ")" : "");
-    else
+        printf("instant    %s\n", instant(&r->source, text, sizeof text));
+    } else {
         printf("state      %s\n",
                r->source.found.was_clean
                    ? "cleanly closed"
                    : "not cleanly closed: the backup is recovered at its first use");
+    }
     printf("round      %lu: ", (unsigned long)r->round.number);
     if (r->round.nothing)
         puts("nothing has changed since");

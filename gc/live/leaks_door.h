@@ -16,6 +16,7 @@
 
 #include "leaks.h"
 #include "live_mark.h"
+#include "threads/sections_door.h"
 
 #define PM_LEAK_SITES 20u  // those with the most bytes
 #define PM_LEAK_FRAMES 14u // of each, the innermost calls
@@ -63,7 +64,7 @@ struct pm_leaks_asked {
 // Found by its first words. Other builds have another `layout`.
 #define PM_LEAKS_MAGIC_A 0x6b61656c63616d70u
 #define PM_LEAKS_MAGIC_B 0x9d3c5b7f21e8a604u
-#define PM_LEAKS_LAYOUT (2u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
+#define PM_LEAKS_LAYOUT (3u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
 
 struct pm_leaks_door {
     uint64_t magic_a, magic_b;
@@ -77,8 +78,9 @@ struct pm_leaks_door {
     const _Atomic uint32_t *phase; // 0: this copy of the library serves nobody
     // Not 0: a thread makes a commit, and may wait for any other.
     const _Atomic uint32_t *commits;
-    // From a thread's pointer to how many locks it holds. 0: there is no heap yet.
+    // From a thread's pointer to how many locks of ours it holds. 0: there is no heap yet.
     int64_t locks;
+    const struct pm_sections_door *sections;
 };
 
 #endif

@@ -305,18 +305,23 @@ C11_MUTEX_GIVES(DEFINE_MUTEX_GIVE)
             *(void **)&next = pm_locks_next(#name);                                                \
             atomic_store_explicit(&known, next, memory_order_relaxed);                             \
         }                                                                                          \
-        if (!UNLIKELY(pm_calls_recorded))                                                          \
+        bool recorded = UNLIKELY(pm_calls_recorded);                                               \
+        if (!recorded && !UNLIKELY(pm_sections_counted()))                                         \
             return next arguments;                                                                 \
         struct pm_call call = {.kind = PM_CALL_WAITS, .by_futex = true, __VA_ARGS__};              \
         const void *given = mutex;                                                                 \
         bool gives = given && pm_sections_counted() && pm_section_end(pm_gate());                  \
-        pm_trigger_before(&call);                                                                  \
-        pm_call_enter(&call);                                                                      \
+        if (recorded) {                                                                            \
+            pm_trigger_before(&call);                                                              \
+            pm_call_enter(&call);                                                                  \
+        }                                                                                          \
         type result = next arguments;                                                              \
-        pm_call_leave(&call);                                                                      \
+        if (recorded)                                                                              \
+            pm_call_leave(&call);                                                                  \
         if (gives)                                                                                 \
             pm_section_again(given);                                                               \
-        pm_trigger_after(&call);                                                                   \
+        if (recorded)                                                                              \
+            pm_trigger_after(&call);                                                               \
         return result;                                                                             \
     }
 WAITS(DEFINE_WAIT)

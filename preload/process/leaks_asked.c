@@ -125,5 +125,6 @@ static struct pm_leaks_door door __attribute__((used)) = {
 void pm_leaks_open_door(void) {
     const char *pointer;
     __asm__("movq %%fs:0, %0" : "=r"(pointer));
+    door.sections = pm_sections_open_door();
     door.locks = (const char *)&pm_locks_held - pointer;
 }

@@ -76,11 +76,11 @@ def test_the_last_commit_is_whole(program, heap):
 
 # Without the gate it is torn: the other test checks something.
 def test_without_patience_they_are_torn(program, heap):
-    for seed in range(40):
+    for seed in range(200):
         told = killed(program, heap, 60, 4, seed, COMMIT="output", COMMIT_PATIENCE="0")
         if "torn: " in told:
             return
-    pytest.fail("40 kills, and no section is torn")
+    pytest.fail("200 kills, and no section is torn")
 
 
 @pytest.mark.parametrize("how", ["cond", "join", "pipe", "barrier"])
@@ -172,3 +172,66 @@ def test_sections_of_other_locks_are_whole(foreign, heap, kind):
         for answers in (5, 20, 15, 10)
     ]
     assert told[1:] == ["whole\n"] * 3, told
+
+
+# ---- backups of a program without commit mode ---------------------------------------------------
+
+
+def backed_up(heap, copy):
+    done = run([tool("pmalloc-backup"), "--json", heap, copy], preload=False)
+    return json.loads(succeeds(done))
+
+
+def found_in(program, copy):
+    """What a start of the program says of its backup."""
+    done = run([program, 1, 1, 1], HEAP=copy, ROOTS="root")
+    succeeds(done)
+    return done.stderr
+
+
+# Without the gate 10 of 60 backups of three threads are torn, and 31 of 60 of six.
+@pytest.mark.parametrize("threads", [3, 6])
+def test_backups_are_of_an_instant_between_operations(program, heap, tmp_path, threads):
+    with start([program, threads, 7], HEAP=heap, ROOTS="root") as process:
+        process.stdout.readline()
+        between = 0
+        for number in range(12):
+            copy = tmp_path / str(number)
+            if backed_up(heap, copy)["instant"] == "between operations":
+                between += 1
+                assert found_in(program, copy) == "whole\n"
+        process.kill()
+    assert between >= 10  # a thread may find no processor
+
+
+def test_a_backup_amid_an_operation_says_so(program, heap, tmp_path):
+    with start([program, "endless", 1000000], HEAP=heap, ROOTS="root") as process:
+        process.stdout.readline()
+        report = backed_up(heap, tmp_path / "copy")
+        assert re.fullmatch(r"within an operation of thread \d+", report["instant"]), report
+        process.kill()
+
+
+def test_a_backup_waits_for_no_thread_that_sleeps(program, heap, tmp_path):
+    """Sections that wait for a thread at the gate: the tool leaves it ajar."""
+    with start([program, "waits", "cond", 1000000], HEAP=heap, ROOTS="root") as process:
+        time.sleep(0.3)
+        for number in range(4):
+            report = backed_up(heap, tmp_path / str(number))
+            assert report["instant"] == "between operations", report
+            assert report["pause_us"] < 1000000, report
+        process.kill()
+
+
+def test_a_tool_that_is_killed_leaves_no_gate_closed(program, heap, tmp_path):
+    """The program goes on: after a second at most its threads find that the tool is gone."""
+    with start([program, 4, 9], HEAP=heap, ROOTS="root") as process:
+        process.stdout.readline()
+        for number in range(20):
+            tried = subprocess.Popen([tool("pmalloc-backup"), heap, tmp_path / "copy"])
+            time.sleep(0.01 + 0.002 * number)
+            tried.kill()
+            tried.wait()
+        for _ in range(200):
+            assert process.stdout.readline()
+        process.kill()

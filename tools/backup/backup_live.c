@@ -16,6 +16,7 @@
 #include "media/heap.h"
 #include "media/open/heap_open.h"
 #include "owner_maps.h"
+#include "tools/watch/between.h"
 #include "tools/watch/standstill.h"
 #include "written.h"
 
@@ -35,6 +36,7 @@ static struct live {
     struct image image;
     struct owner_maps maps;
     struct written written;
+    struct between between;
     unsigned undecided;              // instants at which a commit was being written
     unsigned anew;                   // how often all was read because commits were missed
     bool commits;                    // the owner is in commit mode,
@@ -162,7 +164,7 @@ int live_open(const char *heap, struct source *s, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     live.written = (struct written){.faults = -1, .pagemap = -1};
-    live.commits = commits();
+    live.commits = s->of_commit = commits();
     if (!live.commits) {
         follow_end();
         if (!written_open(&live.written, s->owner))
@@ -338,7 +340,7 @@ static void see_instant(void *arg) {
         live.status = PM_NEEDS_RECOVERY;
     if (live.status != PM_OK)
         return;
-    *again = !between_commits() ||
+    *again = !between_commits() || !between_reached(&live.between) ||
              (live.commits && !follow_instant(live.undecided++ < PATIENT_TRIES)) ||
              may_begin_anew();
     if (*again)
@@ -357,7 +359,11 @@ static void see_instant(void *arg) {
 static int hold(struct source *s, struct pm_error *err) {
     bool again = true;
     for (unsigned i = 0; i < TRIES && again; i++) {
-        switch (standstill(s->owner, see_instant, &again, &s->pause_ns, err)) {
+        between_approach(&live.between);
+        enum standstill_result result =
+            standstill(s->owner, see_instant, &again, &s->pause_ns, err);
+        between_leave(&live.between);
+        switch (result) {
         case STANDSTILL_DONE:
             break;
         case STANDSTILL_GONE:
@@ -384,6 +390,8 @@ static int hold(struct source *s, struct pm_error *err) {
 
 static int finish(struct source *s, int status, struct pm_error *err) {
     written_close(&live.written);
+    s->amid = live.between.amid;
+    between_end(&live.between);
     if (status == PM_NEEDS_RECOVERY && still_owned())
         status = pm_fail(err, PM_OPERATIONAL,
                          "process %d, which uses %.300s, could not be looked at; nothing was "
@@ -401,6 +409,9 @@ int live_take(struct source *s, const struct kept *base, int dir, bool equal, pm
     live.progress = progress;
     live.total = s->allocated;
     live.status = PM_OK;
+    live.between = (struct between){.counts = false};
+    if (!live.commits)
+        between_begin(&live.between, s->owner);
     if (!image_begin(&live.image, base, dir, equal))
         return finish(s, PM_OK, err);
     look_ahead(equal);

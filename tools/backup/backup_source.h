@@ -37,6 +37,8 @@ struct source {
     const struct image *image; // NULL until the instant is taken. Then blocks come from there
     uint64_t pause_ns;         // how long the owner was halted
     const char *unrecorded;    // why all was compared while the owner was halted; NULL: it was not
+    bool of_commit;            // the instant is that of the owner's last commit
+    pid_t amid; // else: a thread that was within an operation; 0: all were between operations
 };
 
 // Opens and checks the heap as a recovery would. A damaged heap is refused: it must not take the
