@@ -21,6 +21,9 @@ thin_begin() { # NAME TYPE OPTIONS
     pool=$1.pool pool_device=/dev/$(disk_name "$1.pool")
     device=/dev/$(disk_made "$1.thin" "0 $sectors thin $pool_device 0")
     [ -z "$fresh" ] || "mkfs.$2" -q -L "$1" "$device"
+    # ext4 takes new blocks while there are any. What a round has removed goes back to the pool, or
+    # that is full for good.
+    [ "$2" != ext4 ] || set -- "$1" "$2" "$3,discard"
     disk_ready "$@"
 }
 
