@@ -64,7 +64,7 @@ struct pm_leaks_asked {
 // Found by its first words. Other builds have another `layout`.
 #define PM_LEAKS_MAGIC_A 0x6b61656c63616d70u
 #define PM_LEAKS_MAGIC_B 0x9d3c5b7f21e8a604u
-#define PM_LEAKS_LAYOUT (3u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
+#define PM_LEAKS_LAYOUT (4u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
 
 struct pm_leaks_door {
     uint64_t magic_a, magic_b;
@@ -80,6 +80,9 @@ struct pm_leaks_door {
     const _Atomic uint32_t *commits;
     // From a thread's pointer to how many locks of ours it holds. 0: there is no heap yet.
     int64_t locks;
+    // And to where its signal stack begins (base/signal_stack.h). A thread that is there is inside,
+    // wherever its code lies: its handler has what it had in registers.
+    int64_t signal_stack;
     const struct pm_sections_door *sections;
 };
 

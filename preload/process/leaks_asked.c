@@ -8,6 +8,7 @@
 #include "base/lock.h"
 #include "base/os.h"
 #include "base/own_memory.h"
+#include "base/signal_stack.h"
 #include "leaks.h"
 #include "live/leaks_door.h"
 #include "stacks.h"
@@ -126,5 +127,6 @@ void pm_leaks_open_door(void) {
     const char *pointer;
     __asm__("movq %%fs:0, %0" : "=r"(pointer));
     door.sections = pm_sections_open_door();
+    door.signal_stack = (const char *)&pm_signal_stack_own - pointer;
     door.locks = (const char *)&pm_locks_held - pointer;
 }

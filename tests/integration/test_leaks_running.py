@@ -11,6 +11,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -81,6 +82,19 @@ def test_what_is_lost_is_a_leak(leaks):
 def test_a_heap_on_media(leaks, heap, way, settings):
     with begun([leaks, way, "stay"], HEAP=heap, **settings) as process:
         assert sizes(found(process.pid)) == LOST
+
+
+def test_registers_of_a_thread_that_a_commit_held(leaks, heap):
+    """It has been let go and does not run yet, because others do: its handler has what it had."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        with begun([leaks, "register", "stay"], HEAP=heap, COMMIT="5ms") as process:
+            for _ in range(LOOKS):
+                assert sizes(found(process.pid)) == LOST
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def test_where_they_were_allocated(leaks):

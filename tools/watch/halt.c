@@ -137,7 +137,7 @@ static bool visit(const char *name, void *arg) {
     t->dead = !state || strchr("ZX", state) || flags & (PF_IO_WORKER | PF_USER_WORKER);
     if (t->dead)
         return true;
-    p->h->contended = standstill_tool_has(p->h->pid, id);
+    p->h->contended = error == EPERM && standstill_tool_has(p->h->pid, id);
     pm_fail(p->err, PM_OPERATIONAL, "process %d cannot be held: its thread %d: %s", (int)p->h->pid,
             (int)id, strerror(error));
     p->failed = true;

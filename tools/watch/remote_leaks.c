@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/signal_stack.h"
 #include "guardian.h"
 #include "halt.h"
 #include "patience.h"
@@ -76,15 +77,23 @@ static bool lies_in(uint64_t at, const void *start, const void *end) {
     return at >= (uintptr_t)start && at < (uintptr_t)end;
 }
 
-// How many locks of the allocator a thread holds is read where libc has its thread-local storage. A
-// thread that libc does not know may have anything there, or nothing.
+// Read where libc has its thread-local storage. A thread that libc does not know may have anything
+// there, or nothing.
+static bool is_at_work(const struct halt_thread *t) {
+    uint32_t locks = 0;
+    uint64_t at = t->regs.fs_base, stack = 0;
+    if (!at)
+        return false;
+    reads(at + (uint64_t)job.door->locks, &locks, sizeof locks);
+    reads(at + (uint64_t)job.door->signal_stack, &stack, sizeof stack);
+    return locks || (stack && t->regs.rsp - stack < PM_SIGNAL_STACK);
+}
+
 static bool is_inside(const struct halt_thread *t, uint32_t own) {
     const struct pm_leaks_door *d = job.door;
-    uint32_t locks = 0;
     if (t->dead)
         return false;
-    if (t->regs.fs_base && reads(t->regs.fs_base + (uint64_t)d->locks, &locks, sizeof locks) &&
-        locks)
+    if (is_at_work(t))
         return true;
     return (uint32_t)t->id != own && lies_in(t->regs.rip, d->text, d->text_end) &&
            !lies_in(t->regs.rip, d->inner, d->inner_end);

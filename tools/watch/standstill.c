@@ -365,7 +365,10 @@ static bool is_tool(int tracer) {
            (strncmp(text, "pmalloc-backup", 14) == 0 || strncmp(text, "pmalloc-info", 12) == 0);
 }
 
-bool standstill_tool_has(pid_t pid, pid_t thread) { return is_tool(tracer_of_thread(pid, thread)); }
+bool standstill_tool_has(pid_t pid, pid_t thread) {
+    int tracer = tracer_of_thread(pid, thread);
+    return !tracer || is_tool(tracer);
+}
 
 // Who traces the process; 0: nobody.
 static int tracer_of(pid_t pid) {

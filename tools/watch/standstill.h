@@ -49,7 +49,8 @@ void standstill_mend(pid_t thread);
 // Whether a stopped thread is in a restartable sequence. That would no longer be aborted after the
 // thread was elsewhere. `memory`: /proc/PID/mem.
 bool standstill_in_sequence(pid_t thread, int memory);
-// Whether another of these tools traces the thread, which will not be for long.
+// Of a thread that this process may not trace for now: whether it is because another of these tools
+// does, which will not be for long, or has done so until now.
 bool standstill_tool_has(pid_t pid, pid_t thread);
 
 #endif
