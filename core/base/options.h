@@ -90,6 +90,10 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
     X(commit_patience, "PMALLOC_COMMIT_PATIENCE", PM_TYPE_NUMBER, "5", "0 to 10000",               \
       "With PMALLOC_COMMIT: the milliseconds for which a commit waits until other threads hold "   \
       "no lock; time in which they find no processor does not count. 0: it does not wait")         \
+    X(commit_semaphores, "PMALLOC_COMMIT_SEMAPHORES", PM_TYPE_CHOICE, "wait", "wait|lock",         \
+      "With PMALLOC_COMMIT: what the program uses its POSIX semaphores for. wait: threads tell "   \
+      "each other something by them. lock: all of them are locks, which the thread that has "      \
+      "waited for one holds until it posts it; those that a kill left held are free")              \
     X(commit_dir, "PMALLOC_COMMIT_DIR", PM_TYPE_TEXT, "", "DIR[:DIR...]",                          \
       "With PMALLOC_COMMIT: the heap's directory, on a disk, in place of PMALLOC_HEAP. The "       \
       "program works on a copy of its data in memory, and commits bring it back there")            \
@@ -153,6 +157,7 @@ enum { PM_BACKING_FILE, PM_BACKING_VOLATILE };
 enum { PM_BACKGROUND_NONE, PM_BACKGROUND_DECAY };
 enum { PM_FORK_PRIVATE, PM_FORK_COPY, PM_FORK_FOLLOW };
 enum { PM_LOCKS_RESET, PM_LOCKS_KEEP };
+enum { PM_SEMAPHORES_WAIT, PM_SEMAPHORES_LOCK };
 enum { PM_LEAKS_OFF, PM_LEAKS_SIZES, PM_LEAKS_STACKS };
 enum { PM_NUMA_LOCAL, PM_NUMA_BIND, PM_NUMA_OFF };
 enum { PM_PERSIST_AUTO }; // the other choices are enum pm_durability + 1

@@ -7,47 +7,27 @@
 // GLib makes them of libc's locks.
 //
 // Libraries use these names among themselves without coming here, as g_cond_wait() does.
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include "export.h"
-#include "locks.h"
-#include "media/adopt.h"
-#include "threads/sections.h"
+#include "foreign.h"
 
-#define UNLIKELY(x) __builtin_expect(!!(x), 0)
-
-static void *find(_Atomic(void *) *known, const char *name) {
-    void *next = atomic_load_explicit(known, memory_order_relaxed);
-    return next ? next : (atomic_store(known, pm_locks_next(name)), atomic_load(known));
+// What an earlier run has left. Each of these is a word: 0 is free; 1, 2 or -1 is held, according
+// to who waits. Another library of the same names has other words, which are left alone.
+static void reset_word(void *object) {
+    volatile uint32_t *word = object;
+    if (*word + 1 <= 3)
+        *word = 0;
 }
-
-#define FIND(type, name, parameters)                                                               \
-    typedef type name##_fn parameters;                                                             \
-    static name##_fn *libcs_##name(void) {                                                         \
-        static _Atomic(void *) known;                                                              \
-        name##_fn *next;                                                                           \
-        *(void **)&next = find(&known, #name);                                                     \
-        return next;                                                                               \
-    }
-
-// What an earlier run has left. Each of these is a word, and 0 is free.
-static void reset_word(void *object) { *(volatile uint32_t *)object = 0; }
 // One bit of a word, of which the others are data.
 static __thread uint8_t bit_to_reset __attribute__((tls_model("initial-exec")));
 static void reset_bit(void *object) {
     *(volatile uint32_t *)object &= ~((uint32_t)1 << (bit_to_reset & 31));
 }
 
-static void adopt(const volatile void *object, void (*reset)(void *)) {
-    if (UNLIKELY(!pm_surely_adopted((const void *)(uintptr_t)object)))
-        pm_locks_adopt((void *)(uintptr_t)object, reset);
-}
-static void adopt_word(const void *object) { adopt(object, reset_word); }
+static void adopt_word(const void *object) { foreign_adopt(object, reset_word); }
 static void adopt_bit(const volatile int *object, int bit) {
     bit_to_reset = (uint8_t)bit;
-    adopt(object, reset_bit);
+    foreign_adopt(object, reset_bit);
 }
 // A lock of the library's own, or one that it makes anew in each run.
 static void adopt_none(void) {}
@@ -77,69 +57,20 @@ static void adopt_none(void) {}
     X(GOMP_critical_name_end, (void **o), (o))                                                     \
     X(GOMP_atomic_end, (void), ())
 
-#define DEFINE_TAKE(name, parameters, arguments, adopted)                                          \
-    FIND(void, name, parameters)                                                                   \
-    EXPORT name##_fn name;                                                                         \
-    void name parameters {                                                                         \
-        adopted;                                                                                   \
-        if (!pm_sections_counted()) {                                                              \
-            libcs_##name() arguments;                                                              \
-            return;                                                                                \
-        }                                                                                          \
-        struct pm_section section = pm_section_before(pm_gate());                                  \
-        libcs_##name() arguments;                                                                  \
-        pm_section_begin(section, __builtin_return_address(0));                                    \
-    }
-TAKES(DEFINE_TAKE)
-
-#define DEFINE_TRY(name, parameters, arguments, adopted)                                           \
-    FIND(int, name, parameters)                                                                    \
-    EXPORT name##_fn name;                                                                         \
-    int name parameters {                                                                          \
-        adopted;                                                                                   \
-        if (!pm_sections_counted())                                                                \
-            return libcs_##name() arguments;                                                       \
-        struct pm_section section = pm_section_before(pm_gate());                                  \
-        int result = libcs_##name() arguments;                                                     \
-        if (result)                                                                                \
-            pm_section_begin(section, __builtin_return_address(0));                                \
-        return result;                                                                             \
-    }
-TRIES(DEFINE_TRY)
-
-#define DEFINE_GIVE(name, parameters, arguments)                                                   \
-    FIND(void, name, parameters)                                                                   \
-    EXPORT name##_fn name;                                                                         \
-    void name parameters {                                                                         \
-        if (pm_sections_counted())                                                                 \
-            pm_section_end(pm_gate());                                                             \
-        libcs_##name() arguments;                                                                  \
-    }
-GIVES(DEFINE_GIVE)
+#define TAKE(name, parameters, arguments, adopted)                                                 \
+    FOREIGN_TAKE(name, #name, parameters, arguments, adopted)
+#define TRY(name, parameters, arguments, adopted)                                                  \
+    FOREIGN_TRY(int, name, #name, parameters, arguments, adopted)
+#define GIVE(name, parameters, arguments) FOREIGN_GIVE(name, #name, parameters, arguments)
+TAKES(TAKE)
+TRIES(TRY)
+GIVES(GIVE)
 
 // ---- waits --------------------------------------------------------------------------------------
 
-// The mutex is free meanwhile.
-static bool leave(void) { return pm_sections_counted() && pm_section_end(pm_gate()); }
-
-FIND(void, g_cond_wait, (void *cond, void *mutex))
-EXPORT g_cond_wait_fn g_cond_wait;
-void g_cond_wait(void *cond, void *mutex) {
-    bool left = leave();
-    libcs_g_cond_wait()(cond, mutex);
-    if (left)
-        pm_section_again(__builtin_return_address(0));
-}
-
-FIND(int, g_cond_wait_until, (void *cond, void *mutex, int64_t end))
-EXPORT g_cond_wait_until_fn g_cond_wait_until;
-int g_cond_wait_until(void *cond, void *mutex, int64_t end) {
-    bool left = leave();
-    int result = libcs_g_cond_wait_until()(cond, mutex, end);
-    if (left)
-        pm_section_again(__builtin_return_address(0));
-    return result;
-}
+FOREIGN_WAIT(g_cond_wait, "g_cond_wait", (void *cond, void *mutex), (cond, mutex), adopt_none())
+FOREIGN_WAIT_UNTIL(int, g_cond_wait_until, "g_cond_wait_until",
+                   (void *cond, void *mutex, int64_t end), (cond, mutex, end), adopt_none())
 
 // ---- transactions -------------------------------------------------------------------------------
 
@@ -151,16 +82,16 @@ static __thread uint16_t cancelled __attribute__((tls_model("initial-exec")));
 
 static void leave_cancelled(void) {
     for (; cancelled; cancelled--, depth--)
-        leave();
+        foreign_leave();
 }
 
 __attribute__((used)) static void *begin_transaction(void *caller) {
-    static _Atomic(void *) known;
+    static struct pm_other other = {.wanted = "_ITM_beginTransaction"};
     leave_cancelled();
     depth++;
     if (pm_sections_counted())
         pm_section_begin(pm_section_before(pm_gate()), caller);
-    return find(&known, "_ITM_beginTransaction");
+    return foreign_next(&other, caller);
 }
 
 EXPORT uint32_t _ITM_beginTransaction(uint32_t properties, ...);
@@ -178,31 +109,28 @@ __asm__(".text\n.globl _ITM_beginTransaction\n.type _ITM_beginTransaction, @func
         ".cfi_endproc\n"
         ".size _ITM_beginTransaction, . - _ITM_beginTransaction\n");
 
-FIND(void, _ITM_commitTransaction, (void))
-EXPORT _ITM_commitTransaction_fn _ITM_commitTransaction;
-void _ITM_commitTransaction(void) {
+FOREIGN_FIND(void, commit, "_ITM_commitTransaction", (void))
+void pm_foreign_commit(void) {
     leave_cancelled();
-    libcs__ITM_commitTransaction()();
+    next_commit(FOREIGN_CALLER)();
     depth--;
-    leave();
+    foreign_leave();
 }
 
-FIND(void, _ITM_commitTransactionEH, (void *exception))
-EXPORT _ITM_commitTransactionEH_fn _ITM_commitTransactionEH;
-void _ITM_commitTransactionEH(void *exception) {
+FOREIGN_FIND(void, commit_handled, "_ITM_commitTransactionEH", (void *exception))
+void pm_foreign_commit_handled(void *exception) {
     leave_cancelled();
-    libcs__ITM_commitTransactionEH()(exception);
+    next_commit_handled(FOREIGN_CALLER)(exception);
     depth--;
-    leave();
+    foreign_leave();
 }
 
 // `__transaction_cancel` does not return here, and what the transaction has stored is undone in it.
 // So the thread stays counted until its next transaction.
 #define OUTER_ABORT 0x10
-FIND(void, _ITM_abortTransaction, (int reason))
-EXPORT _ITM_abortTransaction_fn _ITM_abortTransaction;
-void _ITM_abortTransaction(int reason) {
+FOREIGN_FIND(void, abort_one, "_ITM_abortTransaction", (int reason))
+void pm_foreign_abort_one(int reason) {
     leave_cancelled();
     cancelled = reason & OUTER_ABORT ? depth : 1;
-    libcs__ITM_abortTransaction()(reason);
+    next_abort_one(FOREIGN_CALLER)(reason);
 }

@@ -12,8 +12,8 @@
 //
 // In commit mode each thread counts the locks that it holds (threads/sections.h).
 //
-// Semaphores need nothing (lock_state.h). libstdc++ comes here by the same names: std::mutex,
-// std::shared_mutex, std::condition_variable, std::call_once.
+// Semaphores need nothing (lock_state.h), or are in waits.c. libstdc++ comes here by these names:
+// std::mutex, std::shared_mutex, std::condition_variable, std::call_once.
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>

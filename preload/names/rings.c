@@ -5,18 +5,14 @@
 // libraries make their system calls themselves, so raw_calls.c does not see them, and the kernel
 // ends such a call with EINTR after any signal. Each is recorded while it lasts, like the calls of
 // waits.c are.
-//
-// A program may have loaded the library where RTLD_NEXT does not look. Then it is found by its file
-// name.
-#include <dlfcn.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <time.h>
 
 #include "again.h"
 #include "commit/triggers.h"
 #include "export.h"
+#include "other_library.h"
 #include "threads/calls.h"
 
 struct io_event {
@@ -64,31 +60,15 @@ typedef const struct timespec *until;
     X(__io_uring_sqring_wait, (struct ring *r), (r), TELL)
 // clang-format on
 
-// A library that is found by its file name stays loaded, so that the function does.
-static void *find(const char *name, const char *const *file) {
-    void *found = dlsym(RTLD_NEXT, name);
-    for (; !found && *file; file++) {
-        void *library = dlopen(*file, RTLD_LAZY | RTLD_NOLOAD);
-        found = library ? dlsym(library, name) : NULL;
-    }
-    return found;
-}
-
-static const char *const libaio[] = {"libaio.so.1", "libaio.so.1t64", NULL};
-static const char *const liburing[] = {"liburing.so.2", "liburing.so.1", NULL};
-
-#define DEFINE(files, name, parameters, arguments, ...)                                            \
+#define DEFINE(name, parameters, arguments, ...)                                                   \
     typedef int name##_fn parameters;                                                              \
     EXPORT int pm_wait_##name parameters __asm__(#name);                                           \
     EXPORT int pm_wait_##name parameters {                                                         \
-        static name##_fn *_Atomic known;                                                           \
-        name##_fn *next = atomic_load_explicit(&known, memory_order_relaxed);                      \
-        if (!next) {                                                                               \
-            *(void **)&next = find(#name, files);                                                  \
-            if (!next)                                                                             \
-                return -ENOSYS;                                                                    \
-            atomic_store_explicit(&known, next, memory_order_relaxed);                             \
-        }                                                                                          \
+        static struct pm_other other = {.wanted = #name};                                          \
+        name##_fn *next;                                                                           \
+        *(void **)&next = pm_other(&other, __builtin_return_address(0));                           \
+        if (!next)                                                                                 \
+            return -ENOSYS;                                                                        \
         int result;                                                                                \
         if (!pm_calls_recorded) {                                                                  \
             PM_AGAIN(result = next arguments, result == -EINTR);                                   \
@@ -102,7 +82,5 @@ static const char *const liburing[] = {"liburing.so.2", "liburing.so.1", NULL};
         pm_trigger_after(&call);                                                                   \
         return result;                                                                             \
     }
-#define OF_LIBAIO(...) DEFINE(libaio, __VA_ARGS__)
-#define OF_LIBURING(...) DEFINE(liburing, __VA_ARGS__)
-LIBAIO(OF_LIBAIO)
-LIBURING(OF_LIBURING)
+LIBAIO(DEFINE)
+LIBURING(DEFINE)

@@ -34,13 +34,17 @@
 #include <unistd.h>
 
 #include "again.h"
+#include "base/options.h"
 #include "commit/kernel_stores.h"
 #include "commit/triggers.h"
 #include "export.h"
+#include "locks.h"
+#include "media/adopt.h"
 #include "next.h"
 #include "state/replaced.h"
 #include "threads/calls.h"
 #include "threads/postpone.h"
+#include "threads/sections.h"
 
 typedef const struct timespec *until;
 typedef const sigset_t *mask;
@@ -58,7 +62,6 @@ typedef size_t len;
                                     {l, l ? sizeof(socklen_t) : 0}}
 #define VECTORS(v, n) .vectors = v, .vector_count = (size_t)(n)
 #define MESSAGES(m, n) .messages = (const void *)m, .message_count = n
-#define SEMAPHORE(s) .memory = {{s, sizeof *s}}, .by_futex = true
 // libc may allocate or free in it, or use its own blocks.
 #define MORE .by_futex = true, .does_more = true
 #define WAITS_IF(t) .kind = t ? PM_CALL_WAITS : PM_CALL_OTHER
@@ -110,10 +113,6 @@ typedef size_t len;
     X(int, sigtimedwait, (mask m, siginfo_t *i, until t), (m, i, t), ONE(i), LASTS(t))
 
 #define QUEUES(X)                                                                                  \
-    X(int, sem_wait, (sem_t *s), (s), SEMAPHORE(s), WAIT)                                          \
-    X(int, sem_timedwait, (sem_t *s, until t), (s, t), SEMAPHORE(s), WAIT)                         \
-    X(int, sem_clockwait, (sem_t *s, clockid_t c, until t), (s, c, t),                             \
-      SEMAPHORE(s), WAIT)                                                                          \
     X(ssize_t, msgrcv, (int q, void *p, len n, long type, int f), (q, p, n, type, f),              \
       BYTES(p, n + sizeof(long)), WAIT)                                                            \
     X(int, msgsnd, (int q, const void *p, len n, int f), (q, p, n, f), TELL)                       \
@@ -242,9 +241,8 @@ static int gets_pages(int fd) {
     }
 
 // `ready`: libc's function is known. `make`: what makes the call then.
-#define CALL(type, name, parameters, arguments, ready, make, ...)                                  \
-    EXPORT type pm_wait_##name parameters __asm__(#name);                                          \
-    EXPORT type pm_wait_##name parameters {                                                        \
+#define RECORDED(type, arguments, ready, make, ...)                                                \
+    {                                                                                              \
         if (!(ready))                                                                              \
             return (type)-1;                                                                       \
         if (!pm_calls_recorded && !pm_replaced_awaited)                                            \
@@ -261,6 +259,9 @@ static int gets_pages(int fd) {
         pm_trigger_after(&call);                                                                   \
         return result;                                                                             \
     }
+#define CALL(type, name, parameters, arguments, ready, make, ...)                                  \
+    EXPORT type pm_wait_##name parameters __asm__(#name);                                          \
+    EXPORT type pm_wait_##name parameters RECORDED(type, arguments, ready, make, __VA_ARGS__)
 
 #define DEFINE_ONCE(type, name, parameters, arguments, ...)                                        \
     FIND(type, name, parameters)                                                                   \
@@ -268,13 +269,15 @@ static int gets_pages(int fd) {
 ONCE(DEFINE_ONCE)
 
 // Begun again, most have all of their time once more.
-#define DEFINE(type, name, parameters, arguments, ...)                                             \
+#define FIND_AGAIN(type, name, parameters, arguments)                                              \
     FIND(type, name, parameters)                                                                   \
     static inline type again_##name parameters {                                                   \
         type result;                                                                               \
         PM_AGAIN(result = libcs_##name() arguments, result == (type)-1 && errno == EINTR);         \
         return result;                                                                             \
-    }                                                                                              \
+    }
+#define DEFINE(type, name, parameters, arguments, ...)                                             \
+    FIND_AGAIN(type, name, parameters, arguments)                                                  \
     CALL(type, name, parameters, arguments, libcs_##name(), again_##name, __VA_ARGS__)
 WAITS(DEFINE)
 
@@ -285,6 +288,63 @@ static inline int make_sync(void) {
     return 0;
 }
 CALL(int, sync, (void), (), libcs_sync(), make_sync, TELL)
+
+// ---- semaphores ---------------------------------------------------------------------------------
+
+// Under PMALLOC_COMMIT_SEMAPHORES=lock, from a wait to a post of the same thread.
+static bool are_locks(void) {
+    return pm_options.commit_semaphores.number == PM_SEMAPHORES_LOCK && pm_sections_counted();
+}
+
+FIND(int, sem_post, (sem_t * s))
+
+// What an earlier run held is free: one that is 0, and that somebody waits for first of all.
+static void reset_semaphore(void *object) {
+    int value = 1;
+    if (sem_getvalue(object, &value) == 0 && value <= 0)
+        libcs_sem_post()(object);
+}
+
+static void adopt_semaphore(sem_t *s) {
+    if (__builtin_expect(!pm_surely_adopted(s), 0) &&
+        pm_options.commit_semaphores.number == PM_SEMAPHORES_LOCK)
+        pm_locks_adopt(s, reset_semaphore);
+}
+
+#define SEMAPHORES(X)                                                                              \
+    X(sem_wait, (sem_t * s), (s))                                                                  \
+    X(sem_timedwait, (sem_t * s, until t), (s, t))                                                 \
+    X(sem_clockwait, (sem_t * s, clockid_t c, until t), (s, c, t))
+
+// `sleep`: how libc's function is called.
+#define DEFINE_SEMAPHORE(name, parameters, arguments, sleep)                                       \
+    EXPORT int pm_wait_##name parameters __asm__(#name);                                           \
+    EXPORT int pm_wait_##name parameters {                                                         \
+        adopt_semaphore(s);                                                                        \
+        if (!are_locks())                                                                          \
+            return sleep arguments;                                                                \
+        struct pm_section section = pm_section_before(pm_gate());                                  \
+        int result = sleep arguments;                                                              \
+        if (result == 0)                                                                           \
+            pm_section_begin(section, s);                                                          \
+        return result;                                                                             \
+    }
+#define DEFINE_SEMAPHORE_WAIT(name, parameters, arguments)                                         \
+    FIND_AGAIN(int, name, parameters, arguments)                                                   \
+    static int recorded_##name parameters RECORDED(                                                \
+        int, arguments, libcs_##name(), again_##name, .memory = {{s, sizeof *s}},                  \
+        .by_futex = true, .kind = are_locks() ? PM_CALL_OTHER : PM_CALL_WAITS)                     \
+        DEFINE_SEMAPHORE(name, parameters, arguments, recorded_##name)
+SEMAPHORES(DEFINE_SEMAPHORE_WAIT)
+
+FIND(int, sem_trywait, (sem_t * s))
+DEFINE_SEMAPHORE(sem_trywait, (sem_t * s), (s), libcs_sem_trywait())
+
+EXPORT int sem_post(sem_t *s) {
+    if (are_locks())
+        pm_section_end(pm_gate());
+    return libcs_sem_post()(s);
+}
 
 // ---- naps ---------------------------------------------------------------------------------------
 

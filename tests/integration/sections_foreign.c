@@ -4,9 +4,11 @@
 // Threads that change pairs of numbers under locks that are not libc's, as sections.c. Built with
 // -fopenmp and -fgnu-tm, and with GLib.
 //
-//   sections_foreign KIND     g_mutex, g_bit, g_cond, omp, critical, nest, transaction, or own
+//   sections_foreign KIND     g_mutex, g_bit, g_cond, omp, critical, nest, transaction, own,
+//                             semaphore, or held: a semaphore that is taken, and not given back
 #include <omp.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +31,7 @@ struct store {
     int bits;
     omp_lock_t omp;
     omp_nest_lock_t nest;
+    sem_t semaphore, other;
 };
 struct store *root;
 
@@ -77,6 +80,19 @@ static void in_own(void) {
         pmalloc_end();
 }
 
+// One that waits for the second has done half.
+static void by_semaphores(void) {
+    if (sem_trywait(&root->semaphore) != 0 && sem_wait(&root->semaphore) != 0)
+        return;
+    *(volatile long *)&root->a += 1;
+    burn();
+    while (sem_wait(&root->other) != 0) {
+    }
+    *(volatile long *)&root->b += 1;
+    sem_post(&root->other);
+    sem_post(&root->semaphore);
+}
+
 static void once(const char *kind) {
     if (strcmp(kind, "g_mutex") == 0) {
         while (!g_mutex_trylock(&root->mutex))
@@ -113,6 +129,8 @@ static void once(const char *kind) {
         burn();
     } else if (strcmp(kind, "transaction") == 0) {
         transact();
+    } else if (strcmp(kind, "semaphore") == 0) {
+        by_semaphores();
     } else {
         in_own();
     }
@@ -143,6 +161,10 @@ int main(int argc, char **argv) {
     if (!root) {
         root = calloc(1, sizeof *root);
         omp_init_lock(&root->omp);
+        sem_init(&root->semaphore, 0, 1);
+        sem_init(&root->other, 0, 1);
+    } else if (strcmp(argv[1], "held") == 0) {
+        fprintf(stderr, sem_trywait(&root->semaphore) == 0 ? "free\n" : "held\n");
     } else {
         fprintf(stderr,
                 root->a != root->b ? "torn: %ld and %ld\n"
@@ -152,7 +174,9 @@ int main(int argc, char **argv) {
     }
     omp_init_nest_lock(&root->nest); // not freed by the next run
     root->cond = NULL;
-    for (int i = 0; i < 2; i++)
+    if (strcmp(argv[1], "held") == 0)
+        sem_trywait(&root->semaphore);
+    for (int i = 0; i < 2 && strcmp(argv[1], "held") != 0; i++)
         if (pthread_create(&id, NULL, work, argv[1]) != 0)
             return 1;
     if (pthread_create(&id, NULL, wake, NULL) != 0)
