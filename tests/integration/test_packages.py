@@ -18,7 +18,7 @@ from conftest import BUILD, ROOT, needs
 
 PACKAGE = ROOT / "scripts" / "package"
 TOOLS = ("dpkg-buildpackage", "dh", "lintian")
-
+OURS = ("libpmalloc0", "libpmalloc-dev", "pmalloc")
 
 
 def environment(**more):
@@ -56,7 +56,7 @@ def test_lintian_finds_nothing(packages):
                "--suppress-tags", versions, changes)
     assert (done.returncode, done.stdout) == (0, ""), done
     named = set(packages) - {"libpmalloc0-dbgsym", "pmalloc-dbgsym"}
-    assert named == {"libpmalloc0", "libpmalloc-dev", "pmalloc"}
+    assert named == set(OURS)
 
 
 def digests(folder):
@@ -103,11 +103,32 @@ def status_of(package):
 
 
 UNNEEDED = re.compile(r"usr/share/(?!debconf)|usr/lib/x86_64-linux-gnu/gconv|lib(64)?$|s?bin$")
-BARE = ("libc6", "libgcc-s1", "gcc-12-base", "dash", "coreutils", "libacl1", "libattr1", "libgmp10",
-        "libselinux1", "libpcre2-8-0", "libpmem1", "libdaxctl1", "libndctl6", "libudev1",
-        "libkmod2", "libuuid1", "libzstd1", "liblzma5", "libssl3", "libcrypt1", "zlib1g", "dpkg",
-        "tar", "diffutils", "debconf", "libbz2-1.0", "libmd0", "sed", "grep", "bash", "libtinfo6",
-        "base-files", "libc-bin")
+BARE = ("bash", "coreutils", "dash", "diffutils", "dpkg", "grep", "libc-bin", "sed", "tar")
+
+
+def names_in(field):
+    """[[name, alternative ...] ...] of a field of dependencies, without versions."""
+    return [re.findall(r"(?:^|\|)\s*([a-z0-9][a-z0-9+.-]*)", one) for one in field.split(",")
+            if one.strip()]
+
+
+def with_dependencies(wanted):
+    """The installed packages that these names need, by this release's own names."""
+    form = "${Package}\t${db:Status-Status}\t${Pre-Depends}, ${Depends}\t${Provides}\n"
+    depends, provider = {}, {}
+    for line in succeeds("dpkg-query", "-W", "-f", form).stdout.splitlines():
+        name, status, needed, provided = line.split("\t")
+        if status == "installed":
+            depends[name] = names_in(needed)
+            provider.update((other[0], name) for other in names_in(provided))
+    found, waiting = set(), [[name] for name in wanted]
+    while waiting:
+        here = [name if name in depends else provider.get(name) for name in waiting.pop()]
+        here = next((name for name in here if name), None)
+        if here and here not in found:
+            found.add(here)
+            waiting += depends[here]
+    return sorted(found)
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +142,15 @@ def chroot(packages, tmp_path_factory):
         (root / name).mkdir(parents=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / name).symlink_to(f"usr/{name}")
-    here = [p for p in BARE if run("dpkg-query", "-W", p).returncode == 0]
+    fields = [succeeds("dpkg-deb", "-f", packages[name], "Depends").stdout for name in OURS]
+    needed = [names[0] for field in fields for names in names_in(field)]
+    here = with_dependencies([*BARE, *(name for name in needed if name not in OURS)])
     copy_packages(here, root)
     (root / "var/lib/dpkg/status").write_text("".join(map(status_of, here)))
     (root / "var/lib/dpkg/available").touch()
     for name in here:
         (root / "var/lib/dpkg/info" / f"{name}.list").touch()
-    wanted = [str(packages[name]) for name in ("libpmalloc0", "libpmalloc-dev", "pmalloc")]
+    wanted = [str(packages[name]) for name in OURS]
     done = run("dpkg", f"--root={root}", "--force-unsafe-io", "--install", *wanted)
     assert done.returncode == 0, done.stderr
     return root
@@ -212,7 +235,7 @@ def test_what_is_removed_leaves_nothing(packages, chroot, tmp_path):
     root = tmp_path / "removed"
     subprocess.run(["cp", "-a", chroot, root], check=True)
     done = run("dpkg", f"--root={root}", "--force-unsafe-io", "--purge",
-               "pmalloc", "libpmalloc-dev", "libpmalloc0")
+               *reversed(OURS))
     assert done.returncode == 0, done.stderr
     left = [path for path in root.rglob("*pmalloc*") if not path.is_relative_to(root / "var")]
     assert left == []
