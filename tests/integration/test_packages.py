@@ -14,7 +14,7 @@ import tarfile
 
 import pytest
 
-from conftest import BUILD, ROOT, needs
+from conftest import BUILD, ROOT, lacks, needs
 
 PACKAGE = ROOT / "scripts" / "package"
 TOOLS = ("dpkg-buildpackage", "dh", "lintian")
@@ -42,6 +42,9 @@ def succeeds(*argv, env=None):
 def packages(tmp_path_factory):
     for tool in TOOLS:
         needs(tool)
+    unmet = run("dpkg-checkbuilddeps", ROOT / "scripts/debian/control")
+    if unmet.returncode != 0:
+        lacks(unmet.stderr.strip().rsplit(": ", 1)[-1])
     folder = tmp_path_factory.mktemp("packages")
     subprocess.run([PACKAGE, "--output", folder, "deb"], check=True, env=environment(),
                    stdout=subprocess.DEVNULL)
