@@ -341,7 +341,9 @@ def test_systemd_takes_the_drop_in(tmp_path):
     (tmp_path / "keeper.service.d").mkdir()
     shutil.copy(ROOT / "tools" / "persistent-heap.conf", tmp_path / "keeper.service.d")
     done = run("systemd-analyze", "verify", "--man=no", unit)
-    assert done.returncode == 0 and not done.stderr, done.stderr
+    # Of the units that it reads besides, another package's may have settings of older releases.
+    ours = [line for line in done.stderr.splitlines() if not line.startswith("/usr/lib/systemd/")]
+    assert done.returncode == 0 and not ours, done.stderr
 
 
 def heap_of(service):
