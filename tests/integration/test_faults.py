@@ -272,8 +272,10 @@ def test_every_call_fails_in_turn(shm):
         ):
             met += [(bench.scenario.objects, function, site) for function, site in sites]
             wrong += [failure] if failure else []
-    again, more = inject_again(benches, met)
-    met, wrong = met + again, wrong + more
+    # A call that only a slow run makes may be listed again, and not be made again.
+    for _ in range(4):
+        again, more = inject_again(benches, met)
+        met, wrong = met + again, wrong + more
     total, missed = report(benches, met, wrong)
     print(f"{len(pairs)} runs; {total}")
     assert not wrong, f"{len(wrong)} of {len(pairs)}:\n" + "\n".join(wrong[:40])
