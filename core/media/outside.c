@@ -47,7 +47,7 @@ static bool is_good(const struct pm_outside_range *r) {
 static void put(unsigned place, uint64_t from, uint64_t to, enum pm_outside_kind kind,
                 const char *name) {
     struct pm_outside_range r = {.from = from, .to = to, .kind = kind};
-    strncpy(r.name, name, sizeof r.name - 1);
+    memcpy(r.name, name, strnlen(name, sizeof r.name - 1));
     r.crc = crc_of(&r);
     record()->range[place] = r;
 }
