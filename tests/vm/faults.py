@@ -111,21 +111,22 @@ class Disk:
             elif now:
                 now.text += line + "\n"
 
+    def note_wrong(self, round_, what):
+        """Said at once, too: a long run may be ended before it reports."""
+        text = f"{self.medium.name}, {round_.kind} {round_.number} ({round_.label()}): {what}"
+        self.wrong.append(text)
+        print(f"vm-test: {text}", file=sys.stderr)
+
     def judge(self, round_):
         tally = self.tally[round_.kind]
         try:
             round_.verify()
         except Wrong as wrong:
             tally["wrong"] += 1
-            self.wrong.append(
-                f"{self.medium.name}, {round_.kind} {round_.number} ({round_.label()}): {wrong}"
-            )
+            self.note_wrong(round_, wrong)
         except (KeyError, IndexError) as missing:
             tally["wrong"] += 1
-            self.wrong.append(
-                f"{self.medium.name}, {round_.kind} {round_.number} ({round_.label()}): it has "
-                f"said nothing of {missing}: {round_.text[-1000:]}"
-            )
+            self.note_wrong(round_, f"it has said nothing of {missing}: {round_.text[-1000:]}")
         tally.update(round_.tally)
 
     def lines(self):
