@@ -187,6 +187,8 @@ class TurnRound(Round):
         for session in tries[:-1]:
             self.insist_on_end(session, told)
         last = tries[-1]
+        if self.lacks_bitmaps(last):
+            return self.compare(told)
         messages = [text for text in last.messages() if AGAIN not in text or len(tries) < 2]
         if last.status != 0 or (self.is_program() and messages):
             raise Wrong(f"on a disk that is well: status {last.status}: {last.events}")
@@ -198,6 +200,12 @@ class TurnRound(Round):
             self.insist_on_one_state(told, last)
         else:
             self.compare(told)
+
+    def lacks_bitmaps(self, last):
+        """ext4 uses no blocks whose bitmap it could not read, until it is mounted anew. So a start
+        is refused on a disk that is well again, and all is there after the power cut."""
+        full = last.status == REFUSED and "No space left on device" in "".join(last.messages())
+        return full and self.what == "read" and self.target == "all" and "/ext4/" in self.heap
 
     def is_program(self):
         return self.step in ("start", "close")
