@@ -147,7 +147,7 @@ int pm_option_set(const char *name, const char *value, struct pm_error *err) {
 const struct pm_option_pair pm_option_pairs[] = {
     {"PMALLOC_COMMIT_DIR", NULL, "PMALLOC_COMMIT", "", NO_COMMITS},
     {"PMALLOC_COMMIT_PAGES", NULL, "PMALLOC_COMMIT", "", NO_COMMITS},
-    {"PMALLOC_COMMIT_SEMAPHORES", NULL, "PMALLOC_COMMIT", "", NO_COMMITS},
+    {"PMALLOC_COMMIT_SEMAPHORES", "lock", "PMALLOC_COMMIT", "", NO_COMMITS},
     {"PMALLOC_COMMIT", NULL, "PMALLOC_OPEN", "private", NOT_WRITTEN},
     {"PMALLOC_COLLECT", "background", "PMALLOC_OPEN", "private", NOT_COLLECTED},
     {"PMALLOC_FORK", "copy", "PMALLOC_OPEN", "private", NOT_WRITTEN},
