@@ -146,8 +146,8 @@ HARMLESS = set(
     _IO_list_lock _IO_list_resetlock _IO_list_unlock __pthread_register_cancel
     __pthread_unregister_cancel __pthread_unwind_next __sigsetjmp mincore
     abort __asan_init backtrace bcmp clock_gettime __cxa_at_quick_exit __cxa_atexit __cxa_finalize
-    dl_iterate_phdr dladdr dladdr1 dlsym dlvsym __environ environ __errno_location _exit ferror
-    fflush fnmatch fprintf fwrite getauxval getcpu getcwd getenv geteuid getpid getppid
+    dl_iterate_phdr dlclose dladdr dladdr1 dlsym dlvsym __environ environ __errno_location _exit
+    ferror fflush fnmatch fprintf fwrite getauxval getcpu getcwd getenv geteuid getpid getppid
     getrlimit getsid __gmon_start__ __isoc99_sscanf _ITM_deregisterTMCloneTable
     _ITM_registerTMCloneTable __lsan_init kill __libc_single_threaded memchr memcmp memcpy memmem
     memmove memset munlockall nanosleep on_exit pause pthread_attr_destroy pthread_attr_getstacksize
@@ -157,8 +157,9 @@ HARMLESS = set(
     pthread_rwlockattr_setkind_np pthread_rwlockattr_setpshared pthread_self
     pthread_setcancelstate pthread_setcanceltype pthread_setspecific pthread_sigmask
     __register_atfork __rseq_offset __rseq_size __sched_cpucount sched_getaffinity
-    sched_setaffinity sched_yield secure_getenv sigaction sigaddset sigdelset sigemptyset sigfillset
-    sigismember sigprocmask snprintf stpcpy strchr strchrnul strcmp strcpy strcspn strerror
+    sched_setaffinity sched_yield secure_getenv sem_getvalue sigaction sigaddset sigdelset
+    sigemptyset sigfillset sigismember sigprocmask snprintf stpcpy strchr strchrnul strcmp strcpy
+    strcspn strerror
     strerrordesc_np strlen strncasecmp strncat strncmp strncpy strnlen strpbrk strrchr strspn
     strstr strtol
     strtoul strtoull time __tsan_init vsnprintf __x86_get_cpuid_feature_leaf
