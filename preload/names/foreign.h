@@ -28,10 +28,10 @@ static inline bool foreign_leave(void) {
     return pm_sections_counted() && pm_section_end(pm_gate());
 }
 
-static inline void *foreign_next(struct pm_other *other, const void *caller) {
-    void *next = pm_other(other, caller);
+static inline void *foreign_next(struct pm_other *other, const char *name, const void *caller) {
+    void *next = pm_other(other, name, caller);
     if (__builtin_expect(!next, 0))
-        pm_other_missing(other);
+        pm_other_missing(name);
     return next;
 }
 
@@ -40,9 +40,9 @@ static inline void *foreign_next(struct pm_other *other, const void *caller) {
 #define FOREIGN_FIND(type, name, symbol, parameters)                                               \
     typedef type name##_fn parameters;                                                             \
     static inline name##_fn *next_##name(const void *caller) {                                     \
-        static struct pm_other other = {.wanted = symbol};                                         \
+        static struct pm_other other;                                                              \
         name##_fn *next;                                                                           \
-        *(void **)&next = foreign_next(&other, caller);                                            \
+        *(void **)&next = foreign_next(&other, symbol, caller);                                    \
         return next;                                                                               \
     }                                                                                              \
     EXPORT type pm_foreign_##name parameters __asm__(symbol);

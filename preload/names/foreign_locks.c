@@ -86,12 +86,12 @@ static void leave_cancelled(void) {
 }
 
 __attribute__((used)) static void *begin_transaction(void *caller) {
-    static struct pm_other other = {.wanted = "_ITM_beginTransaction"};
+    static struct pm_other other;
     leave_cancelled();
     depth++;
     if (pm_sections_counted())
         pm_section_begin(pm_section_before(pm_gate()), caller);
-    return foreign_next(&other, caller);
+    return foreign_next(&other, "_ITM_beginTransaction", caller);
 }
 
 EXPORT uint32_t _ITM_beginTransaction(uint32_t properties, ...);

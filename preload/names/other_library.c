@@ -107,9 +107,9 @@ static void note(struct pm_other *o, uintptr_t from, uintptr_t bytes, void *func
                                                   memory_order_relaxed));
 }
 
-void *pm_other_find(struct pm_other *o, const void *caller) {
+void *pm_other_find(struct pm_other *o, const char *name, const void *caller) {
     int saved = errno;
-    void *function = dlsym(RTLD_NEXT, o->wanted);
+    void *function = dlsym(RTLD_NEXT, name);
     if (function) {
         atomic_store_explicit(&o->global, function, memory_order_relaxed);
         return function;
@@ -119,16 +119,16 @@ void *pm_other_find(struct pm_other *o, const void *caller) {
     if (dl_iterate_phdr(is_at, &s)) {
         from = s.from;
         bytes = s.end - s.from;
-        function = find_by(s.name, o->wanted);
+        function = find_by(s.name, name);
     }
     if (!function)
-        function = find_anywhere(&s, o->wanted);
+        function = find_anywhere(&s, name);
     if (function && bytes)
         note(o, from, bytes, function);
     errno = saved;
     return function;
 }
 
-void pm_other_missing(const struct pm_other *o) {
-    pm_refuse("no library of this program has %s; run it without PMAlloc", o->wanted);
+void pm_other_missing(const char *name) {
+    pm_refuse("no library of this program has %s; run it without PMAlloc", name);
 }

@@ -20,25 +20,25 @@ struct pm_other_use {
     const struct pm_other_use *next;
 };
 
+// Of one name. It begins as zeroes, so that a start need not touch it.
 struct pm_other {
-    const char *wanted;     // its name
     _Atomic(void *) global; // for all objects that are not listed
     _Atomic(const struct pm_other_use *) uses;
 };
 
 // NULL: no library that is loaded has it.
-void *pm_other_find(struct pm_other *o, const void *caller);
+void *pm_other_find(struct pm_other *o, const char *name, const void *caller);
 // The program ends with a line.
-_Noreturn void pm_other_missing(const struct pm_other *o);
+_Noreturn void pm_other_missing(const char *name);
 
 // The function for the object that has the code at `caller`. Allocates the first time. Any thread.
 // Acquire: what is listed was stored before.
-static inline void *pm_other(struct pm_other *o, const void *caller) {
+static inline void *pm_other(struct pm_other *o, const char *name, const void *caller) {
     const struct pm_other_use *use = atomic_load_explicit(&o->uses, memory_order_acquire);
     while (use && (uintptr_t)caller - use->from >= use->bytes)
         use = use->next;
     void *function = use ? use->function : atomic_load_explicit(&o->global, memory_order_relaxed);
-    return __builtin_expect(function != NULL, 1) ? function : pm_other_find(o, caller);
+    return __builtin_expect(function != NULL, 1) ? function : pm_other_find(o, name, caller);
 }
 
 #endif

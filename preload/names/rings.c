@@ -64,9 +64,9 @@ typedef const struct timespec *until;
     typedef int name##_fn parameters;                                                              \
     EXPORT int pm_wait_##name parameters __asm__(#name);                                           \
     EXPORT int pm_wait_##name parameters {                                                         \
-        static struct pm_other other = {.wanted = #name};                                          \
+        static struct pm_other other;                                                              \
         name##_fn *next;                                                                           \
-        *(void **)&next = pm_other(&other, __builtin_return_address(0));                           \
+        *(void **)&next = pm_other(&other, #name, __builtin_return_address(0));                    \
         if (!next)                                                                                 \
             return -ENOSYS;                                                                        \
         int result;                                                                                \
