@@ -47,22 +47,20 @@ struct absl_time {
     FOREIGN_CALL(signal_all_##n, CONDVAR(ns, "9SignalAllEv"), (void *cond), (cond),                \
                  adopt_absl(cond))
 
+#define NAMES(n, ns, lock, reader_lock, try_lock, reader_try_lock, unlock, reader_unlock)          \
+    WAITS(n, ns)                                                                                   \
+    LOCK(lock_##n, ns, lock)                                                                       \
+    LOCK(reader_lock_##n, ns, reader_lock)                                                         \
+    TRY_LOCK(try_lock_##n, ns, try_lock)                                                           \
+    TRY_LOCK(reader_try_lock_##n, ns, reader_try_lock)                                             \
+    UNLOCK(unlock_##n, ns, unlock)                                                                 \
+    UNLOCK(reader_unlock_##n, ns, reader_unlock)
 #define OLD_NAMES(n, ns)                                                                           \
-    WAITS(n, ns)                                                                                   \
-    LOCK(lock_##n, ns, "4LockEv")                                                                  \
-    LOCK(reader_lock_##n, ns, "10ReaderLockEv")                                                    \
-    TRY_LOCK(try_lock_##n, ns, "7TryLockEv")                                                       \
-    TRY_LOCK(reader_try_lock_##n, ns, "13ReaderTryLockEv")                                         \
-    UNLOCK(unlock_##n, ns, "6UnlockEv")                                                            \
-    UNLOCK(reader_unlock_##n, ns, "12ReaderUnlockEv")
+    NAMES(n, ns, "4LockEv", "10ReaderLockEv", "7TryLockEv", "13ReaderTryLockEv", "6UnlockEv",      \
+          "12ReaderUnlockEv")
 #define NEW_NAMES(n, ns)                                                                           \
-    WAITS(n, ns)                                                                                   \
-    LOCK(lock_##n, ns, "4lockEv")                                                                  \
-    LOCK(reader_lock_##n, ns, "11lock_sharedEv")                                                   \
-    TRY_LOCK(try_lock_##n, ns, "8try_lockEv")                                                      \
-    TRY_LOCK(reader_try_lock_##n, ns, "15try_lock_sharedEv")                                       \
-    UNLOCK(unlock_##n, ns, "6unlockEv")                                                            \
-    UNLOCK(reader_unlock_##n, ns, "13unlock_sharedEv")
+    NAMES(n, ns, "4lockEv", "11lock_sharedEv", "8try_lockEv", "15try_lock_sharedEv", "6unlockEv",  \
+          "13unlock_sharedEv")
 
 // Takes the lock when a condition holds, or when the time is over.
 #define LOCK_WHEN(n, ns)                                                                           \

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <new>
 
+#include "sections_pair.h"
+
 struct store {
     long a, b;
     absl::Mutex mutex;
@@ -94,19 +96,9 @@ int main(int argc, char **argv) {
     if (!root)
         root = new store{};
     else
-        fprintf(stderr,
-                root->a != root->b ? "torn: %ld and %ld\n"
-                : root->a          ? "whole\n"
-                                   : "nothing was changed\n",
-                root->a, root->b);
+        say_pair(root->a, root->b);
     for (int i = 0; i < 3; i++)
         if (pthread_create(&id, nullptr, work, argv[1]) != 0)
             return 1;
-    for (long n = 1;; n++) {
-        char text[32];
-        int len = snprintf(text, sizeof text, "%ld\n", n);
-        if (write(1, text, (size_t)len) != len)
-            return 1;
-        usleep(200);
-    }
+    return answer_for_ever();
 }

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "sections_pair.h"
+
 void g_mutex_lock(void *mutex);
 int g_mutex_trylock(void *mutex);
 void g_mutex_unlock(void *mutex);
@@ -166,11 +168,7 @@ int main(int argc, char **argv) {
     } else if (strcmp(argv[1], "held") == 0) {
         fprintf(stderr, sem_trywait(&root->semaphore) == 0 ? "free\n" : "held\n");
     } else {
-        fprintf(stderr,
-                root->a != root->b ? "torn: %ld and %ld\n"
-                : root->a          ? "whole\n"
-                                   : "nothing was changed\n",
-                root->a, root->b);
+        say_pair(root->a, root->b);
     }
     omp_init_nest_lock(&root->nest); // not freed by the next run
     root->cond = NULL;
@@ -181,11 +179,5 @@ int main(int argc, char **argv) {
             return 1;
     if (pthread_create(&id, NULL, wake, NULL) != 0)
         return 1;
-    for (long n = 1;; n++) {
-        char text[32];
-        int len = snprintf(text, sizeof text, "%ld\n", n);
-        if (write(1, text, (size_t)len) != len)
-            return 1;
-        usleep(200);
-    }
+    return answer_for_ever();
 }
