@@ -18,6 +18,7 @@
 #include "owner_maps.h"
 #include "tools/watch/between.h"
 #include "tools/watch/standstill.h"
+#include "tools/watch/trace_rights.h"
 #include "written.h"
 
 enum {
@@ -159,7 +160,7 @@ int live_open(const char *heap, struct source *s, struct pm_error *err) {
         status = lock_out_others(s, err);
     if (status == PM_OK)
         status = find_owner(s, err);
-    if (status == PM_OK && !standstill_allowed(s->owner, err))
+    if (status == PM_OK && !trace_allowed(s->owner, err))
         status = err->status;
     if (status != PM_OK)
         return status;

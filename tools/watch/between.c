@@ -2,21 +2,16 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "between.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "base/os_file.h"
 #include "door.h"
 #include "patience.h"
-#include "standstill.h"
 #include "threads/sections.h"
 #include "tools/common/program_status.h"
+#include "tracee.h"
 
 enum {
     FIRST_NS = 5000000,     // a thread that could run so long has left the section of before
@@ -39,11 +34,6 @@ struct between_thread {
     uint64_t spent;        // of the patience with it
     struct patience patience;
 };
-
-static void nap(long ns) {
-    const struct timespec time = {.tv_nsec = ns};
-    nanosleep(&time, NULL);
-}
 
 // ---- the memory of the process ------------------------------------------------------------------
 
@@ -103,12 +93,12 @@ static enum place place_of(const struct between *b, pid_t id, uint64_t *sections
 // In which system call it sleeps, or was halted just as it came from there; -1: in none. A thread
 // that waits for a page or a disk does something.
 static long call_of(const struct between *b, pid_t id, bool *asleep) {
-    struct standstill_call call = {.number = -1};
+    struct tracee_call call = {.number = -1};
     char text[1024];
     const char *at =
         program_text(b->pid, id, "stat", text, sizeof text) ? strrchr(text, ')') : NULL;
     *asleep = at && strncmp(at, ") S", 3) == 0;
-    if (!at || (!*asleep && strncmp(at, ") t", 3) != 0) || !standstill_asleep(b->pid, id, &call) ||
+    if (!at || (!*asleep && strncmp(at, ") t", 3) != 0) || !tracee_asleep(b->pid, id, &call) ||
         call.number < 0)
         *asleep = false;
     return call.number;
@@ -158,9 +148,9 @@ struct visit {
     void (*fn)(struct between *b, struct between_thread *t);
 };
 
-static bool visit(const char *name, void *arg) {
+static bool visit(pid_t id, void *arg) {
     struct visit *v = arg;
-    struct between_thread *t = known(v->b, (pid_t)atoi(name));
+    struct between_thread *t = known(v->b, id);
     if (t)
         v->fn(v->b, t);
     return true;
@@ -168,13 +158,7 @@ static bool visit(const char *name, void *arg) {
 
 static void each_thread(struct between *b, void fn(struct between *, struct between_thread *)) {
     struct visit v = {b, fn};
-    char path[32];
-    snprintf(path, sizeof path, "/proc/%d/task", (int)b->pid);
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        pm_os_each_name(fd, visit, &v);
-        close(fd);
-    }
+    tracee_each(b->pid, visit, &v);
 }
 
 // ---- counting -----------------------------------------------------------------------------------
@@ -252,7 +236,7 @@ static void await_first(struct between *b) {
         b->awaited = 0;
         each_thread(b, look_first);
         if (b->awaited)
-            nap(AJAR_NS);
+            tracee_nap(AJAR_NS);
     } while (b->awaited && patience_now_ns() - since < LONGEST_NS);
 }
 
@@ -268,12 +252,12 @@ void between_approach(struct between *b) {
         bool at_gate = word_at(b, b->door.at_gate) != 0;
         if (b->asleep == b->awaited && at_gate) {
             set_gate(b, PM_GATE_OPEN);
-            nap(AJAR_NS);
+            tracee_nap(AJAR_NS);
             set_gate(b, PM_GATE_CLOSED);
         } else if (b->long_asleep == b->awaited) {
             each_thread(b, leave);
         }
-        nap(NAP_NS);
+        tracee_nap(NAP_NS);
     }
 }
 

@@ -15,11 +15,11 @@
 #include "base/os.h"
 #include "door.h"
 #include "remote_leaks.h"
-#include "standstill.h"
 #include "tools/common/heap_leaks.h"
 #include "tools/common/json.h"
 #include "tools/common/program_maps.h"
 #include "tools/common/program_status.h"
+#include "trace_rights.h"
 
 pid_t live_leaks_process(const char *operand) {
     struct stat st;
@@ -53,7 +53,7 @@ static int check(pid_t pid, struct pm_error *err) {
                        (int)pid, pm_message_prefix);
     if (strchr("ZX", state))
         return pm_fail(err, PM_OPERATIONAL, "process %d has ended", (int)pid);
-    if (!standstill_allowed(pid, err))
+    if (!trace_allowed(pid, err))
         return err->status;
     if (state == 'T')
         return pm_fail(err, PM_OPERATIONAL,

@@ -10,11 +10,11 @@
 #include "halt.h"
 #include "patience.h"
 #include "recovery/offline.h"
-#include "standstill.h"
 #include "tools/common/info_print.h"
 #include "tools/common/json.h"
 #include "tools/common/out_words.h"
 #include "tools/common/program_maps.h"
+#include "trace_rights.h"
 
 static struct out_words out;
 
@@ -96,7 +96,7 @@ static void add(struct looking *l, uint64_t from, uint64_t to, enum out_kind kin
 }
 
 // A thread's stack is the mapping that its stack pointer is in, but for the heap.
-static const struct halt_thread *thread_in(const struct looking *l, const struct program_map *m) {
+static const struct tracee *thread_in(const struct looking *l, const struct program_map *m) {
     for (size_t i = 0; i < l->halt->count; i++)
         if (l->halt->thread[i].regs.rsp - m->start < m->end - m->start)
             return &l->halt->thread[i];
@@ -126,7 +126,7 @@ static void take(const struct program_map *m, void *arg) {
     char name[OUT_NAME];
     if (is_heaps(m) || m->executable)
         return;
-    const struct halt_thread *thread = thread_in(l, m);
+    const struct tracee *thread = thread_in(l, m);
     bool in_row = m->start == l->module_end && !m->inode && !*m->name;
     if (is_module(m, &module) || in_row) {
         if (!in_row)
@@ -153,7 +153,7 @@ static void take(const struct program_map *m, void *arg) {
 // The first thread has it in a place of its own, the others at the top of their stacks.
 static void take_first_thread(struct looking *l) {
     for (size_t i = 0; i < l->halt->count; i++) {
-        const struct halt_thread *t = &l->halt->thread[i];
+        const struct tracee *t = &l->halt->thread[i];
         if (t->id == l->pid && !t->dead && t->regs.fs_base > TLS_BYTES)
             add(l, t->regs.fs_base - TLS_BYTES, t->regs.fs_base + TLS_BYTES, OUT_TLS,
                 "thread-local memory of the first thread");
@@ -187,7 +187,7 @@ int out_of_process(pid_t pid, bool json) {
     int status = PM_OK;
     l.pid = pid;
     l.halt = &halt;
-    if (!standstill_allowed(pid, &err))
+    if (!trace_allowed(pid, &err))
         return say("", &err, json);
     if (!program_maps_each(pid, find_heap, &l))
         status = pm_fail(&err, PM_OPERATIONAL, "process %d cannot be looked at: %s", (int)pid,

@@ -6,23 +6,19 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/user.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/os_file.h"
 #include "guardian.h"
-#include "standstill.h"
 #include "tools/common/program_maps.h"
 #include "tools/common/program_status.h"
+#include "tracee.h"
 
 // While the thread has other registers nobody gives up early: the machine may be slow.
 enum { PATIENCE_MS = 200, MORE_PATIENCE_MS = 60000, TICK_NS = 20000, TRIES = 1000 };
@@ -31,12 +27,12 @@ enum { PATIENCE_MS = 200, MORE_PATIENCE_MS = 60000, TICK_NS = 20000, TRIES = 100
 #define CALL_PIDFD_GETFD 438
 
 struct caller {
-    pid_t pid, id;
+    pid_t pid;
+    struct tracee thread;
     uint64_t gate; // the address of a syscall instruction
     int memory;    // /proc/PID/mem
     long flags;
     int fd;
-    int signal; // at which the thread has stopped instead; it goes on with that
 };
 
 // ---- where --------------------------------------------------------------------------------------
@@ -79,7 +75,7 @@ static bool has_timeout(pid_t pid, long number) {
 
 // Whether a stopped thread begins the call again with the time that is left, or the call has no
 // time limit, and has transferred nothing yet.
-static bool begins_again(pid_t pid, const struct standstill_call *call) {
+static bool begins_again(pid_t pid, const struct tracee_call *call) {
     switch (call->number) {
     case SYS_futex:
     case SYS_nanosleep:
@@ -112,13 +108,10 @@ struct choice {
     pid_t pid, asleep, awake;
 };
 
-static bool consider(const char *name, void *arg) {
+static bool consider(pid_t id, void *arg) {
     struct choice *c = arg;
-    pid_t id = (pid_t)atoi(name);
-    struct standstill_call call;
-    if (id <= 0)
-        return true;
-    if (!standstill_asleep(c->pid, id, &call))
+    struct tracee_call call;
+    if (!tracee_asleep(c->pid, id, &call))
         c->awake = id;
     else if (begins_again(c->pid, &call))
         c->asleep = id;
@@ -126,72 +119,46 @@ static bool consider(const char *name, void *arg) {
 }
 
 static pid_t choose(pid_t pid) {
-    char path[32];
     struct choice c = {.pid = pid};
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        pm_os_each_name(fd, consider, &c);
-        close(fd);
-    }
+    tracee_each(pid, consider, &c);
     return c.asleep ? c.asleep : c.awake;
 }
 
 // ---- the call -----------------------------------------------------------------------------------
 
-#define AT_EVENT 1 // a stop that we have asked for
-#define AT_CALL 2  // before or after a system call
-static int await(struct caller *c, uint64_t patience_ms) {
-    const struct timespec tick = {.tv_nsec = TICK_NS};
-    int status;
-    for (uint64_t spent = 0; spent < patience_ms * 1000000ull; spent += TICK_NS) {
-        pid_t id = waitpid(c->id, &status, __WALL | WNOHANG);
-        if (id < 0 || (id > 0 && !WIFSTOPPED(status)))
-            return 0;
-        if (id > 0 && status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) == SIGTRAP)
-            return AT_EVENT;
-        if (id > 0 && WSTOPSIG(status) == (SIGTRAP | 0x80))
-            return AT_CALL;
-        if (id > 0) {
-            c->signal = status >> 16 ? 0 : WSTOPSIG(status);
-            return 0;
-        }
-        nanosleep(&tick, NULL);
-    }
-    return 0;
+// The thread goes on until it stops so.
+static bool runs_to(struct tracee *t, int how, enum tracee_stop stop) {
+    tracee_go_on(t, how);
+    return tracee_await(t, MORE_PATIENCE_MS) && t->stop == stop;
 }
 
-// The thread is at an event stop, and is at one again afterwards, before it has run any
-// instruction of the program's. False: it is not; it has the registers that it had.
+// The thread was asked to stop and has; and so it has again afterwards, before it has run any
+// instruction of the program's. False: it has not; it has the registers that it had.
 static bool call(struct caller *c, const struct user_regs_struct *old, long number, long arg,
                  long *result) {
-    const struct timespec tick = {.tv_nsec = TICK_NS};
+    struct tracee *t = &c->thread;
     struct user_regs_struct regs = *old;
     regs.rip = c->gate;
     regs.rax = (unsigned long)number;
     regs.orig_rax = ~0ull; // no call is to begin again now
     regs.rdi = (unsigned long)arg;
     bool good =
-        ptrace(PTRACE_SETREGS, c->id, NULL, &regs) == 0 &&
-        ptrace(PTRACE_SYSCALL, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_CALL &&
-        ptrace(PTRACE_SYSCALL, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_CALL &&
-        ptrace(PTRACE_GETREGS, c->id, NULL, &regs) == 0 &&
-        ptrace(PTRACE_INTERRUPT, c->id, NULL, NULL) == 0 &&
-        ptrace(PTRACE_CONT, c->id, NULL, NULL) == 0 && await(c, MORE_PATIENCE_MS) == AT_EVENT;
+        ptrace(PTRACE_SETREGS, t->id, NULL, &regs) == 0 &&
+        runs_to(t, PTRACE_SYSCALL, TRACEE_AT_CALL) && runs_to(t, PTRACE_SYSCALL, TRACEE_AT_CALL) &&
+        ptrace(PTRACE_GETREGS, t->id, NULL, &regs) == 0 &&
+        ptrace(PTRACE_INTERRUPT, t->id, NULL, NULL) == 0 && runs_to(t, PTRACE_CONT, TRACEE_ASKED);
     *result = (long)regs.rax;
-    for (unsigned i = 0; i < TRIES && ptrace(PTRACE_SETREGS, c->id, NULL, old) != 0; i++)
-        nanosleep(&tick, NULL);
+    for (unsigned i = 0; i < TRIES && ptrace(PTRACE_SETREGS, t->id, NULL, old) != 0; i++)
+        tracee_nap(TICK_NS);
     return good;
 }
 
 static void make_calls(struct caller *c) {
     struct user_regs_struct regs;
+    struct tracee *t = &c->thread;
     long there, ignored;
-    if (await(c, PATIENCE_MS) != AT_EVENT)
-        return;
-    standstill_mend(c->id);
-    if (standstill_in_sequence(c->id, c->memory) ||
-        ptrace(PTRACE_GETREGS, c->id, NULL, &regs) != 0 ||
+    if (!tracee_await(t, PATIENCE_MS) || t->stop != TRACEE_ASKED ||
+        tracee_in_sequence(t, c->memory) || ptrace(PTRACE_GETREGS, t->id, NULL, &regs) != 0 ||
         !call(c, &regs, SYS_userfaultfd, c->flags, &there) || there < 0)
         return;
     c->fd = fetch(c->pid, there);
@@ -199,11 +166,9 @@ static void make_calls(struct caller *c) {
 }
 
 static void trace(struct caller *c) {
-    if (ptrace(PTRACE_SEIZE, c->id, NULL, (void *)PTRACE_O_TRACESYSGOOD) != 0)
-        return;
-    if (ptrace(PTRACE_INTERRUPT, c->id, NULL, NULL) == 0)
+    if (tracee_seize(&c->thread, PTRACE_O_TRACESYSGOOD))
         make_calls(c);
-    ptrace(PTRACE_DETACH, c->id, NULL, (void *)(uintptr_t)c->signal);
+    tracee_let_go(&c->thread, c->pid);
 }
 
 // ---- the guardian -------------------------------------------------------------------------------
@@ -258,9 +223,9 @@ static void work(int socket, void *arg) {
 }
 
 int remote_userfaultfd(pid_t pid, long flags) {
-    struct caller c = {.pid = pid, .flags = flags, .fd = -1, .id = choose(pid)};
+    struct caller c = {.pid = pid, .flags = flags, .fd = -1, .thread = {.id = choose(pid)}};
     struct guardian guardian;
-    if (!c.id || !guardian_begin(&guardian, work, &c))
+    if (!c.thread.id || !guardian_begin(&guardian, work, &c))
         return -1;
     int fd = receive(guardian.end);
     guardian_end(&guardian);

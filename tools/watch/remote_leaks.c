@@ -6,24 +6,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/signal_stack.h"
 #include "guardian.h"
 #include "halt.h"
 #include "patience.h"
-#include "standstill.h"
 #include "tools/common/program_status.h"
+#include "tracee.h"
 
 // How long threads in the allocator go on alone, and all of them between two tries. Both double.
 enum { PATIENCE_MS = 10000, INSIDE_NS = 20000, MOST_NS = 2000000, TRY_NS = 20000000 };
@@ -48,8 +44,8 @@ static struct {
     int memory; // /proc/PID/mem
     const struct pm_leaks_door *door;
     struct halt halt;
-    // The thread that works for us, and what it had.
-    struct halt_thread *worker;
+    // The thread that works for us, and what it had; and what it is at now.
+    struct tracee *worker, running;
     uint64_t mask;
     struct vector_state state;
     // The piece of memory in the process.
@@ -79,7 +75,7 @@ static bool lies_in(uint64_t at, const void *start, const void *end) {
 
 // Read where libc has its thread-local storage. A thread that libc does not know may have anything
 // there, or nothing.
-static bool is_at_work(const struct halt_thread *t) {
+static bool is_at_work(const struct tracee *t) {
     uint32_t locks = 0;
     uint64_t at = t->regs.fs_base, stack = 0;
     if (!at)
@@ -89,7 +85,7 @@ static bool is_at_work(const struct halt_thread *t) {
     return locks || (stack && t->regs.rsp - stack < PM_SIGNAL_STACK);
 }
 
-static bool is_inside(const struct halt_thread *t, uint32_t own) {
+static bool is_inside(const struct tracee *t, uint32_t own) {
     const struct pm_leaks_door *d = job.door;
     if (t->dead)
         return false;
@@ -99,13 +95,13 @@ static bool is_inside(const struct halt_thread *t, uint32_t own) {
            !lies_in(t->regs.rip, d->inner, d->inner_end);
 }
 
-static bool is_inside_now(const struct halt_thread *t) {
+static bool is_inside_now(const struct tracee *t) {
     uint32_t own = 0;
     reads((uintptr_t)job.door->own, &own, sizeof own);
     return is_inside(t, own);
 }
 
-static bool any(const struct halt_thread *t) { return !t->dead; }
+static bool any(const struct tracee *t) { return !t->dead; }
 
 static bool commits(void) {
     uint32_t word = 0;
@@ -113,11 +109,11 @@ static bool commits(void) {
 }
 
 // Returns how many go on.
-static unsigned go_on(bool chosen(const struct halt_thread *)) {
+static unsigned go_on(bool chosen(const struct tracee *)) {
     unsigned count = 0;
     for (size_t i = 0; i < job.halt.count; i++)
-        if (job.halt.thread[i].stopped && chosen(&job.halt.thread[i])) {
-            halt_go_on(&job.halt.thread[i]);
+        if (job.halt.thread[i].stop && chosen(&job.halt.thread[i])) {
+            tracee_go_on(&job.halt.thread[i], PTRACE_CONT);
             count++;
         }
     return count;
@@ -126,9 +122,9 @@ static unsigned go_on(bool chosen(const struct halt_thread *)) {
 static bool recall(void) {
     struct halt *h = &job.halt;
     for (size_t i = 0; i < h->count; i++)
-        halt_recall(&h->thread[i]);
+        tracee_ask(&h->thread[i]);
     for (size_t i = 0; i < h->count; i++)
-        if (!h->thread[i].stopped && !halt_await(&h->thread[i]) && !h->thread[i].dead)
+        if (!h->thread[i].stop && !halt_await(&h->thread[i]) && !h->thread[i].dead)
             return false;
     return true;
 }
@@ -143,9 +139,9 @@ static bool let_out(uint64_t patience_ns) {
         bool waits = commits();
         if (!go_on(waits ? any : is_inside_now))
             return true;
-        halt_nap(waits ? INSIDE_NS : run_ns);
+        tracee_nap(waits ? INSIDE_NS : run_ns);
         while (waits && commits() && patience_now_ns() < end)
-            halt_nap(INSIDE_NS);
+            tracee_nap(INSIDE_NS);
         if (!recall())
             return false;
     }
@@ -161,9 +157,9 @@ static bool choose(void) {
     reads((uintptr_t)job.door->own, &own, sizeof own);
     job.worker = NULL;
     for (size_t i = 0; i < job.halt.count; i++) {
-        struct halt_thread *t = &job.halt.thread[i];
-        if (t->clean && t->stopped && (uint32_t)t->id != own && t->regs.cs == CODE_64 &&
-            t->regs.fs_base && !standstill_in_sequence(t->id, job.memory) &&
+        struct tracee *t = &job.halt.thread[i];
+        if (t->stop == TRACEE_ASKED && (uint32_t)t->id != own && t->regs.cs == CODE_64 &&
+            t->regs.fs_base && !tracee_in_sequence(t, job.memory) &&
             (!job.worker || t->id == job.pid))
             job.worker = t;
     }
@@ -207,33 +203,38 @@ enum event { EVENT_NONE, EVENT_STOP, EVENT_FAULT, EVENT_GONE };
 
 // What has happened to the worker since it runs. A signal that is no fault is kept for later.
 static enum event look(void) {
-    int status;
     siginfo_t info = {0};
-    pid_t id = waitpid(job.worker->id, &status, __WALL | WNOHANG);
-    if (id == 0)
-        return halt_has_ended(job.worker->id) ? EVENT_GONE : EVENT_NONE;
-    if (id < 0 || !WIFSTOPPED(status))
-        return EVENT_GONE;
-    if (status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) == SIGTRAP)
+    struct tracee *t = &job.running;
+    if (!tracee_look(t))
+        return t->dead || tracee_has_ended(t->id) ? EVENT_GONE : EVENT_NONE;
+    if (t->stop == TRACEE_ASKED)
         return EVENT_STOP;
-    if (status >> 16 == 0) {
-        ptrace(PTRACE_GETSIGINFO, id, NULL, &info);
+    if (t->signal) {
+        ptrace(PTRACE_GETSIGINFO, t->id, NULL, &info);
         if (info.si_code > 0)
             return EVENT_FAULT;
-        job.worker->signal = WSTOPSIG(status);
+        job.worker->signal = t->signal;
+        t->signal = 0;
     }
-    return ptrace(PTRACE_CONT, id, NULL, NULL) == 0 ? EVENT_NONE : EVENT_GONE;
+    tracee_go_on(t, PTRACE_CONT);
+    return t->dead ? EVENT_GONE : EVENT_NONE;
+}
+
+static bool runs(void) {
+    job.running.signal = 0;
+    tracee_go_on(&job.running, PTRACE_CONT);
+    return !job.running.dead;
 }
 
 static enum event await_stop(void) {
     enum event event;
     while ((event = look()) == EVENT_NONE)
-        halt_nap(LOOK_NS / 5);
+        tracee_nap(LOOK_NS / 5);
     return event;
 }
 
 static enum event stop(void) {
-    ptrace(PTRACE_INTERRUPT, job.worker->id, NULL, NULL);
+    tracee_ask(&job.running);
     return await_stop();
 }
 
@@ -243,8 +244,8 @@ static long call(long number, uint64_t a, uint64_t b) {
     uint64_t at = (uintptr_t)job.door->call;
     bool good = set(at, job.worker->regs.rsp, number, a, b);
     for (unsigned i = 0; i < CALL_TRIES && good; i++) {
-        good = ptrace(PTRACE_CONT, job.worker->id, NULL, NULL) == 0;
-        halt_nap(LOOK_NS / 5);
+        good = runs();
+        tracee_nap(LOOK_NS / 5);
         good = good && stop() == EVENT_STOP &&
                ptrace(PTRACE_GETREGS, job.worker->id, NULL, &regs) == 0;
         if (good && regs.rip != at)
@@ -260,11 +261,10 @@ static enum event answer(uint32_t command, uint64_t stack_top) {
     enum event event = EVENT_NONE;
     if (!writes(job.piece + offsetof(struct pm_leaks_asked, command), &command, sizeof command) ||
         !writes(at, &answer, sizeof answer) ||
-        !set((uintptr_t)job.door->answer, stack_top, 0, job.piece, 0) ||
-        ptrace(PTRACE_CONT, job.worker->id, NULL, NULL) != 0)
+        !set((uintptr_t)job.door->answer, stack_top, 0, job.piece, 0) || !runs())
         return EVENT_GONE;
     while (answer == PM_LEAKS_NONE && event == EVENT_NONE) {
-        halt_nap(LOOK_NS);
+        tracee_nap(LOOK_NS);
         event = look();
         if (event == EVENT_NONE && !reads(at, &answer, sizeof answer))
             event = EVENT_GONE;
@@ -277,7 +277,7 @@ static enum event answer(uint32_t command, uint64_t stack_top) {
 static bool write_registers(uint64_t stacks, uint64_t registers, uint64_t each) {
     static struct vector_state state;
     for (size_t i = 0, n = 0; i < job.halt.count; i++) {
-        const struct halt_thread *t = &job.halt.thread[i];
+        const struct tracee *t = &job.halt.thread[i];
         if (t->dead)
             continue;
         uint64_t stack = t->regs.rsp, at = registers + n * each;
@@ -328,7 +328,8 @@ static enum pm_leaks_answer work_in_piece(uint64_t each, uint64_t threads) {
 // The worker is stopped, all others too, none of them inside of the allocator.
 static enum pm_leaks_answer work(void) {
     uint64_t all = ~FAULTS, threads = 0;
-    struct halt_thread *t = job.worker;
+    struct tracee *t = job.worker;
+    job.running = *t;
     for (size_t i = 0; i < job.halt.count; i++)
         threads += !job.halt.thread[i].dead;
     if (!take_state(t->id, &job.state) || ptrace((int)GET_MASK, t->id, (void *)8, &job.mask) != 0)
@@ -349,7 +350,7 @@ static enum pm_leaks_answer work(void) {
     give_state(t->id, &job.state);
     ptrace((int)SET_MASK, t->id, (void *)8, &job.mask);
     while (ptrace(PTRACE_SETREGS, t->id, NULL, &t->regs) != 0 && errno != ESRCH)
-        halt_nap(LOOK_NS);
+        tracee_nap(LOOK_NS);
     return found;
 }
 
@@ -388,7 +389,7 @@ static void try_for_long(int tool) {
     enum pm_leaks_answer found = PM_LEAKS_BUSY;
     long patience = TRY_NS;
     while (is_wanted(tool) && (found = try(patience)) == PM_LEAKS_BUSY && patience_now_ns() < end) {
-        halt_nap(patience);
+        tracee_nap(patience);
         patience = patience < MOST_TRY_NS ? patience * 2 : patience;
     }
     if (found == PM_LEAKS_BUSY)

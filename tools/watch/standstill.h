@@ -36,21 +36,4 @@ enum standstill_result {
 enum standstill_result standstill(pid_t pid, void fn(void *arg), void *arg, uint64_t *pause_ns,
                                   struct pm_error *err);
 
-// Whether this process may halt the other one; else `err` says why not.
-bool standstill_allowed(pid_t pid, struct pm_error *err);
-struct standstill_call {
-    long number; // -1: none
-    uint64_t argument[6];
-};
-// Whether the thread is off the processor, in this system call.
-bool standstill_asleep(pid_t pid, pid_t thread, struct standstill_call *call);
-// In a thread that has just been stopped: a call that would return EINTR begins again instead.
-void standstill_mend(pid_t thread);
-// Whether a stopped thread is in a restartable sequence. That would no longer be aborted after the
-// thread was elsewhere. `memory`: /proc/PID/mem.
-bool standstill_in_sequence(pid_t thread, int memory);
-// Of a thread that this process may not trace for now: whether it is because another of these tools
-// does, which will not be for long, or has done so until now.
-bool standstill_tool_has(pid_t pid, pid_t thread);
-
 #endif
