@@ -12,7 +12,7 @@
 #include "extent_cache.h"
 #include "found.h"
 #include "kinds.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/backing/marks.h"
 #include "media/feature.h"
 #include "media/full.h"

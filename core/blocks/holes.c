@@ -3,7 +3,7 @@
 #include "holes.h"
 
 #include "base/bits.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "pages/extent_holes.h"
 
 // The pages that block i touches.

@@ -4,7 +4,7 @@
 
 #include "base/crc.h"
 #include "base/own_memory.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/feature.h"
 #include "media/heap.h"
 #include "media/link_format.h"

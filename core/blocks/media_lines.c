@@ -3,7 +3,7 @@
 #include "media_lines.h"
 
 #include "base/lazy_table.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/file_space.h"
 #include "pages/extent.h"
 
 #define LINES_MAX ((uint32_t)1 << PM_CURRENT_SHIFT)

@@ -8,7 +8,6 @@
 #include "base/options.h"
 #include "extent_cache.h"
 #include "media/backing/fixed.h"
-#include "media/backing/heap_space.h"
 #include "media/open/shard_nodes.h"
 #include "pages/extent_resize.h"
 #include "pages/extent_room.h"

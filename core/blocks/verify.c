@@ -7,6 +7,7 @@
 #include "extent_cache.h"
 #include "holes.h"
 #include "kinds.h"
+#include "media/backing/backing.h"
 #include "media/log/log.h"
 #include "morph.h"
 #include "morph_media.h"
@@ -59,7 +60,7 @@ static int verify_extents(const struct pm_shard *s, struct tally *sum, struct pm
         if (status != PM_OK)
             return status;
     }
-    if (pm_heap_on_media() && !pm_heap_is_journaled() && s->data.size != s->frontier)
+    if (pm_heap_length_is_frontier() && s->data.size != s->frontier)
         return WRONG("extents end at %lu, the data file at %zu", (unsigned long)s->frontier,
                      s->data.size);
     if (sum->pages[PM_EXTENT_ACTIVE] != active->pages ||

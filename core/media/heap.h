@@ -6,7 +6,7 @@
 //   heap_open.h    opening, mapping, "clean" and "dirty"        file.h     one file of it
 //   heap_dir.h     its directory: owner, lock, making           log.h      the bookkeeping log
 //   shard.h        what belongs to one data file
-//   heap_space.h   space and length of the files
+//   backing.h      space and length of the data, by what it lies in
 //
 // For what lies in the range see pages/extent.h.
 #ifndef PM_HEAP_H

@@ -59,7 +59,7 @@ struct pm_shard {
     bool length_unknown;
     struct pm_lazy_table anonymous; // the addresses of a shard in volatile memory
     uint64_t dumped;                // bytes of the data file's mapping that core dumps may have
-    unsigned rest;                  // requests for space that do without a huge page (heap_space.c)
+    unsigned rest;                  // requests for space that do without a huge page (on_files.c)
 };
 _Static_assert(sizeof(struct pm_shard) == 1024, "a power of two");
 

@@ -9,7 +9,8 @@
 #include "extent_entry.h"
 #include "free_extents.h"
 #include "frontier.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
+#include "media/backing/file_space.h"
 
 // Two entries stand for one start: a crash came between the new entry of a resize and the end of
 // its old one (extent_entry.c). The longer one stays. False: it cannot be that, because another

@@ -5,7 +5,8 @@
 #include "extent_take.h"
 #include "free_extents.h"
 #include "frontier.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
+#include "media/backing/file_space.h"
 
 // A run of neighbouring pages.
 struct run {

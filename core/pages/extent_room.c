@@ -3,16 +3,14 @@
 #include "extent_room.h"
 
 #include "extent_resize.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 
 // As for a huge block: the file system has promised the space.
 static bool empty(struct pm_shard *s, struct pm_extent *e, uint64_t used) {
     uint64_t from = (e->page + used) << PM_PAGE_SHIFT, len = (e->pages - used) << PM_PAGE_SHIFT;
-    bool empty;
     if (e->zero)
         return true;
-    if (!(pm_heap_is_journaled() ? pm_heap_promise_space(from, len, &empty)
-                                 : pm_heap_release_space(from, len)))
+    if (!pm_heap_vacate(from, len))
         return false;
     e->backed = 0;
     __atomic_store_n(&s->extents->promises, true, __ATOMIC_RELAXED);

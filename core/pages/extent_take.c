@@ -7,7 +7,7 @@
 #include "extent_entry.h"
 #include "free_extents.h"
 #include "frontier.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/open/shard_make.h"
 
 // Space is allocated on the file system in steps of at least and at most this number of pages.

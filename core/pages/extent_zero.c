@@ -7,8 +7,8 @@
 
 #include "base/options.h"
 #include "extent_take.h"
+#include "media/backing/backing.h"
 #include "media/backing/fixed.h"
-#include "media/backing/heap_space.h"
 #include "media/persist.h"
 
 // Up to here stores are faster than a fault for each page, if most of them will be touched. libc
@@ -41,17 +41,13 @@ static bool may_give_back(struct pm_shard *s, uint64_t offset, uint64_t len) {
     if (!pm_heap_on_media())
         return true;
     if (pm_heap_is_fixed())
-        return pm_heap_is_journaled();
+        return pm_heap_vacated_is_zero();
     return pm_options.reserve.number == PM_RESERVE_LAZY && pm_extent_may_promise(s) &&
-           (pm_heap_is_journaled() || !pm_persist_waits() || !is_mostly_in_memory(offset, len));
+           (!pm_heap_shows_holes() || !pm_persist_waits() || !is_mostly_in_memory(offset, len));
 }
 
 static bool give_back(struct pm_shard *s, uint64_t offset, uint64_t len) {
-    bool empty = true;
-    if (!may_give_back(s, offset, len))
-        return false;
-    return pm_heap_is_journaled() ? pm_heap_promise_space(offset, len, &empty) && empty
-                                  : pm_heap_release_space(offset, len);
+    return may_give_back(s, offset, len) && pm_heap_vacate(offset, len);
 }
 
 // Of whole units; the ends are cleared.

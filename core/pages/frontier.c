@@ -6,7 +6,7 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "free_extents.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/persist.h"
 
 // Where the new length has to be written to a disk, with all that is dirty in the file, it is made

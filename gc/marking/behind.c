@@ -7,7 +7,6 @@
 
 #include "base/os.h"
 #include "base/sizeclass.h"
-#include "media/backing/heap_space.h"
 #include "pages/extent.h"
 
 // `longer` is the next one that is longer. What lies behind a block is further away, so of those

@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 
 #define PM_CREW_RING 8u
 #define PM_CREW_FRESH 16u

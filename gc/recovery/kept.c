@@ -3,7 +3,7 @@
 #include "kept.h"
 
 #include "base/crc.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "pages/extent.h"
 
 #define UNIT_PAGES (PM_SLAB_SIZE >> PM_PAGE_SHIFT)

@@ -17,7 +17,7 @@
 #include "marking/behind.h"
 #include "marking/crew.h"
 #include "marking/forms.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/backing/snapshot.h"
 #include "pages/extent.h"
 #include "workers.h"

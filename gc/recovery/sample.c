@@ -5,7 +5,7 @@
 #include "base/bits.h"
 #include "blocks/population.h"
 #include "mark_index.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 
 // The pages of a block that are no holes of its slab.
 static void each_page(struct pm_piece p, uint16_t holes, pm_piece_fn *fn, void *arg) {

@@ -13,7 +13,7 @@
 #include "blocks/population.h"
 #include "mark_index.h"
 #include "marking/forms.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "pages/extent.h"
 #include "roots/root_table.h"
 #include "roots/spec.h"

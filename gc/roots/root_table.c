@@ -11,7 +11,7 @@
 
 #include "base/crc.h"
 #include "media/backing/file.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/file_space.h"
 #include "media/backing/view.h"
 #include "media/commit/journal_over.h"
 #include "media/heap.h"

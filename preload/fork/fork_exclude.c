@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 
 #include "base/os.h"
-#include "media/backing/heap_space.h"
 #include "media/backing/marks.h"
 #include "media/heap.h"
 #include "media/heap_files.h"

@@ -10,10 +10,11 @@
 
 #include "base/message.h"
 #include "base/os.h"
+#include "media/backing/backing.h"
 #include "media/backing/careful.h"
+#include "media/backing/data_pin.h"
 #include "media/backing/file.h"
 #include "media/backing/fixed.h"
-#include "media/backing/heap_space.h"
 #include "media/backing/marks.h"
 #include "media/core_dump.h"
 #include "media/heap.h"

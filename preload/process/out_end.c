@@ -5,7 +5,7 @@
 #include "base/bits.h"
 #include "blocks/population.h"
 #include "live/live_mark.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/backing/marks.h"
 #include "media/outside.h"
 #include "pages/extent.h"

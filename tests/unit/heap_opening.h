@@ -7,8 +7,9 @@
 
 #include "base/crc.h"
 #include "heap_fixture.h"
+#include "media/backing/backing.h"
 #include "media/backing/file.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/file_space.h"
 #include "media/open/heap_dir.h"
 #include "media/open/heap_open.h"
 

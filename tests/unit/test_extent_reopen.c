@@ -4,7 +4,7 @@
 // Opening a heap again. The extents in the log are active, everything else is free. Interrupted
 // resizes are finished. A log that contradicts itself or the data file is refused.
 #include "extent_model.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 
 // What one session leaves to the next, shared by their processes.
 static struct {

@@ -4,7 +4,7 @@
 // A large block has space on the file system for every page, whatever its extent held before.
 #include "blocks/extent_cache.h"
 #include "heap_fixture.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "preload/pmalloc.h"
 #include "process/entry.h"
 #include "process/start.h"

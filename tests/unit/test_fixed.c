@@ -6,9 +6,9 @@
 
 #include "base/crc.h"
 #include "heap_fixture.h"
+#include "media/backing/backing.h"
 #include "media/backing/fixed.h"
 #include "media/backing/fixed_layout.h"
-#include "media/backing/heap_space.h"
 #include "media/fixed/fixed_make.h"
 #include "media/journal/journal_format.h"
 #include "pages/extent_holes.h"

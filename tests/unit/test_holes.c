@@ -10,7 +10,6 @@
 #include "blocks/age.h"
 #include "blocks/holes.h"
 #include "full_medium.h"
-#include "media/backing/heap_space.h"
 #include "morph_fixture.h"
 #include "pages/extent_holes.h"
 #include "recovery/collect.h"

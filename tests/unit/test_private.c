@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 
 #include "heap_fixture.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/open/heap_open.h"
 #include "pages/extent_group.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/nodes.h"
 #include "json.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/open/shard_make.h"
 
 // The kernel's number of the node that a page lies on; -1: it does not tell. Unlike move_pages(2),

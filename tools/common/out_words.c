@@ -10,7 +10,7 @@
 #include "blocks/population.h"
 #include "info_print.h"
 #include "marking/words.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/backing.h"
 #include "media/outside.h"
 #include "member_path.h"
 #include "pages/extent.h"

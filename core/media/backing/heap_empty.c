@@ -8,10 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "backing.h"
 #include "base/file_limit.h"
-#include "emptied.h"
 #include "file.h"
-#include "heap_space.h"
 #include "marks.h"
 #include "media/heap.h"
 
@@ -61,10 +60,7 @@ static void empty_file(uint64_t offset, uint64_t len, bool keep) {
 }
 
 static void empty_private(uint64_t offset, uint64_t len, bool keep) {
-    bool fresh = !keep && len >= NOTED_LEAST &&
-                 (pm_heap_is_journaled() ? pm_emptied_promise(offset, len)
-                                         : pm_heap_release_space(offset, len));
-    if (fresh)
+    if (!keep && len >= NOTED_LEAST && pm_heap_vacate(offset, len))
         pm_marks_renew(offset, offset + len);
     else
         store_zeroes(offset, len);
@@ -72,7 +68,7 @@ static void empty_private(uint64_t offset, uint64_t len, bool keep) {
 
 void pm_heap_empty(uint64_t offset, uint64_t len, bool keep) {
     int saved = errno;
-    if (pm_heap_on_media() && !pm_heap_is_journaled())
+    if (pm_heap_state() == PM_HEAP_SHARED)
         empty_file(offset, len, keep);
     else
         empty_private(offset, len, keep);

@@ -9,6 +9,7 @@
 
 #include "base/os.h"
 #include "base/populate.h"
+#include "data_pin.h"
 #include "media/heap.h"
 
 char *pm_snapshot;

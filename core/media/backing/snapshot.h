@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "heap_space.h"
+#include "backing.h"
 
 // NULL: there is no snapshot. Else where byte 0 from pm_base stands in it.
 extern char *pm_snapshot;

@@ -8,7 +8,7 @@
 
 #include "base/crc.h"
 #include "media/backing/file.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/file_space.h"
 #include "media/feature.h"
 #include "media/heap.h"
 #include "media/persist.h"

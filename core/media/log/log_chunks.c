@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/lazy_table.h"
-#include "media/backing/heap_space.h"
+#include "media/backing/file_space.h"
 #include "media/persist.h"
 
 bool pm_chunks_begin(struct pm_shard *s, uint32_t in_use) {

@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 
 #include "heap_open.h"
+#include "media/backing/backing.h"
 #include "media/backing/fixed.h"
-#include "media/backing/heap_space.h"
 #include "media/commit/journal_over.h"
 #include "media/core_dump.h"
 #include "shard_make.h"
