@@ -234,7 +234,7 @@ static int back_up(struct report *r, pm_progress *progress, struct pm_error *err
     const struct request *q = r->request;
     struct target *t = &r->target;
     int status = source_open(q->heap, progress, &r->source, err);
-    if (status != PM_OK && pm_heap.busy)
+    if (status != PM_OK && pm_is_busy(err))
         status = live_open(q->heap, &r->source, err);
     if (status == PM_OK)
         status = target_open_for_heap(q->dir, t, err);

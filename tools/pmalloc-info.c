@@ -279,16 +279,17 @@ static int show_picture(const struct request *q, const struct info *info) {
 // Another process has the heap. The tool prints as much as it can; for the rest a line says which
 // option can.
 static int show_busy(const struct request *q, const char *heap, struct pm_error *err) {
-    pid_t owner = pm_heap.busy_pid;
+    pid_t owner = err->holder.pid;
+    bool lent = err->why == PM_WHY_LENT;
     char number[24] = "PID";
     if (owner > 0)
         snprintf(number, sizeof number, "%d", (int)owner);
-    if (!pm_heap.lent && owner > 0 && q->leaks)
+    if (!lent && owner > 0 && q->leaks)
         return cli_flush(live_leaks(owner, q->json), PM_OPERATIONAL);
-    if (!pm_heap.lent && owner > 0 && q->out)
+    if (!lent && owner > 0 && q->out)
         return cli_flush(out_of_process(owner, q->json), PM_OPERATIONAL);
     bool other = q->map || q->svg || q->html || q->leaks || q->out || q->tree;
-    if (!pm_heap.lent && !other) {
+    if (!lent && !other) {
         pm_say("note: %.200s is in use by process %s; this is what its files say now (--follow "
                "goes on; --leaks asks the process; a copy by pmalloc-backup has the rest)",
                heap, number);
@@ -315,7 +316,7 @@ static int show(const struct request *q, const char *heap) {
     }
     if (status == PM_OK && !q->leaks && !q->tree && !q->out)
         status = census_take(&info.census, &err);
-    if (status != PM_OK && pm_heap.busy)
+    if (status != PM_OK && pm_is_busy(&err))
         return show_busy(q, heap, &err);
     if (status != PM_OK) {
         copy_explain(&err);

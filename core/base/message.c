@@ -61,7 +61,17 @@ int pm_fail(struct pm_error *err, enum pm_status status, const char *format, ...
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
     err->status = (int)status;
+    err->why = PM_WHY_TEXT;
+    err->holder = (struct pm_holder){0};
     return (int)status;
+}
+
+int pm_fail_anew(struct pm_error *err, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    return err->status;
 }
 
 // Appends as much as fits. Returns the new length.

@@ -7,15 +7,36 @@
 #define PM_MESSAGE_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 #define PM_EXIT_START 125 // exit status when the library refuses to start a program
 
 // Why a function failed. The caller owns it; the function that fails fills it.
+// Why, as far as a caller can do something about it.
+enum pm_why {
+    PM_WHY_TEXT,    // only the text says it
+    PM_WHY_BUSY,    // another process has the lock of the heap
+    PM_WHY_LENT,    // other processes have, and none of them changes the heap
+    PM_WHY_FOREIGN, // another build has made the heap
+};
+// Of a busy heap, as far as it is known; else zero.
+struct pm_holder {
+    pid_t pid;      // the owner that the state page names
+    uint64_t start; // when that process started
+    pid_t other;    // if that is not it: a process that has the heap open
+};
 struct pm_error {
     int status; // enum pm_status
+    enum pm_why why;
+    struct pm_holder holder;
     char text[512];
 };
+static inline bool pm_is_busy(const struct pm_error *err) {
+    return err->why == PM_WHY_BUSY || err->why == PM_WHY_LENT;
+}
 
 // Results of functions that fill a pm_error, and exit statuses of the tools.
 enum pm_status {
@@ -36,6 +57,9 @@ __attribute__((noreturn, format(printf, 1, 2))) void pm_refuse(const char *forma
 // Fills `err` and returns `status`, so that callers can write: return pm_fail(err, PM_DAMAGE, ...).
 __attribute__((format(printf, 3, 4))) int pm_fail(struct pm_error *err, enum pm_status status,
                                                   const char *format, ...);
+// The same of an error that says why: another text, for the same reason.
+__attribute__((format(printf, 2, 3))) int pm_fail_anew(struct pm_error *err, const char *format,
+                                                       ...);
 // Adds where it failed: puts "PLACE: " before the reason in `err`. PLACE is made from `format` and
 // what follows it. Returns err->status.
 __attribute__((format(printf, 2, 3))) int pm_fail_in(struct pm_error *err, const char *format, ...);

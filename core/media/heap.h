@@ -44,14 +44,8 @@ struct pm_heap {
     bool nameless;               // its files have no names (heap_make.h); pm_heap.dir says so
     bool careful;                // a bad block in the superblock is an error of pm_heap_open()
     bool changed;                // this process may have written to it: set before the first store
-    bool busy;                   // pm_heap_open() failed because another process has the lock
-    bool lent;                   // if busy: only processes that do not change the heap have it
-    bool foreign;                // it failed because another build has made the heap
     bool copy;                   // it is a copy of a heap that was not clean (origin.h)
     uint64_t recorded;           // inode number of the superblock whose origin is recorded; or 0
-    pid_t busy_pid;              // if busy: the owner that the state page names
-    uint64_t busy_start;         // if busy: when that process started
-    pid_t busy_other;            // if that is not it: a process that has the heap open
     struct pm_super_file *super; // while pm_heap_is_held(), and while borrowed
 #define MEMBER(member, ...) struct pm_file member;
 #define NO_MEMBER(...)

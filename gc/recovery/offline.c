@@ -13,23 +13,22 @@
 #include "media/open/heap_patient.h"
 
 static int say_busy(struct pm_error *err, const char *dir) {
-    pid_t pid = pm_heap.busy_pid;
-    if (pm_heap.lent)
+    pid_t pid = err->holder.pid;
+    if (err->why == PM_WHY_LENT)
         return err->status; // the text of pm_dir_lock() says it
     // This is the pid of the last program that had the heap open. A tool that has it open leaves no
     // pid. So name the process only if it is running.
     if (pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH))
-        pid = pm_heap.busy_other;
+        pid = err->holder.other;
     if (pid <= 0)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%.180s is in use by another process; wait for it to end; `pmalloc-info "
-                       "%.180s` looks at it meanwhile",
-                       dir, dir);
-    return pm_fail(
-        err, PM_OPERATIONAL,
-        "%.180s is in use by process %d; wait for it to end; `pmalloc-info %.180s` looks "
-        "at it meanwhile",
-        dir, (int)pid, dir);
+        return pm_fail_anew(err,
+                            "%.180s is in use by another process; wait for it to end; "
+                            "`pmalloc-info %.180s` looks at it meanwhile",
+                            dir, dir);
+    return pm_fail_anew(err,
+                        "%.180s is in use by process %d; wait for it to end; `pmalloc-info %.180s` "
+                        "looks at it meanwhile",
+                        dir, (int)pid, dir);
 }
 
 static int reserve_tables(struct pm_error *err) {
@@ -49,7 +48,7 @@ int pm_offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *er
         return status;
     status = pm_heap_open_patient(dir, mode, err);
     if (status != PM_OK)
-        return pm_heap.busy ? say_busy(err, dir) : status;
+        return pm_is_busy(err) ? say_busy(err, dir) : status;
     status = pm_tables_extend(err);
     if (status == PM_OK)
         status = pm_heap_map(err);

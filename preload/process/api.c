@@ -174,13 +174,13 @@ EXPORT int pmalloc_collect(void) {
 
 // errno is what the last call that failed has left, or says what kind of failure it is.
 static int why(const struct pm_error *err) {
-    return pm_heap.busy || errno == EBUSY ? EBUSY
-           : pm_heap.foreign              ? ENOTSUP
-           : err->status == PM_DAMAGE     ? EIO
-           : err->status == PM_USAGE      ? EINVAL
-           : errno == ENODATA             ? ENOTDIR // a file that has no heap
-           : errno                        ? errno
-                                          : EIO;
+    return pm_is_busy(err) || errno == EBUSY ? EBUSY
+           : err->why == PM_WHY_FOREIGN      ? ENOTSUP
+           : err->status == PM_DAMAGE        ? EIO
+           : err->status == PM_USAGE         ? EINVAL
+           : errno == ENODATA                ? ENOTDIR // a file that has no heap
+           : errno                           ? errno
+                                             : EIO;
 }
 
 static int refused(int error, const char *text) {

@@ -97,13 +97,15 @@ static int wait_for_exec(const char *dir, enum pm_open_mode mode, int tries, str
     for (; tries > 0 && status != PM_OK; tries--) {
         nanosleep(&tick, NULL);
         status = pm_heap_open(dir, mode, false, err);
-        if (status != PM_OK && !pm_heap.busy)
+        if (status != PM_OK && !pm_is_busy(err))
             return status;
     }
     return status;
 }
 
-static bool owner_lives(void) { return pm_heap.busy_start == pm_os_start_time(pm_heap.busy_pid); }
+static bool lives(const struct pm_holder *owner) {
+    return owner->start == pm_os_start_time(owner->pid);
+}
 
 // Whether a program from which this one descends has had the heap, and has a private copy of it
 // since its first fork (PMALLOC_FORK=follow). Under `private` that program still owns the heap.
@@ -135,23 +137,23 @@ static int open_or_descend(const char *dir, enum pm_open_mode mode, struct pm_ch
                            struct pm_error *err) {
     int status = pm_heap_open_patient(dir, mode, err);
     if (status == PM_OPERATIONAL &&
-        (pm_heap.busy ? pm_descends_from_hidden_owner(dir)
-                      : is_anothers(dir) && pm_descends_from_owner(dir))) {
+        (pm_is_busy(err) ? pm_descends_from_hidden_owner(dir, &err->holder)
+                         : is_anothers(dir) && pm_descends_from_owner(dir))) {
         descend(dir, chosen);
         return PM_OK;
     }
-    if (status == PM_OK || !pm_heap.busy)
+    if (status == PM_OK || !pm_is_busy(err))
         return status;
-    bool lives = owner_lives();
-    if (!lives || pm_heap.busy_pid == getpid()) {
-        status = wait_for_exec(dir, mode, lives ? SELF_TRIES : GONE_TRIES, err);
-        if (status == PM_OK || !pm_heap.busy || lives)
+    bool there = lives(&err->holder);
+    if (!there || err->holder.pid == getpid()) {
+        status = wait_for_exec(dir, mode, there ? SELF_TRIES : GONE_TRIES, err);
+        if (status == PM_OK || !pm_is_busy(err) || there)
             return status;
     }
     // A descendant of the owner has inherited the settings. It runs on volatile memory, silently.
-    if (pm_os_is_ancestor(pm_heap.busy_pid, pm_heap.busy_start)) {
+    if (pm_os_is_ancestor(err->holder.pid, err->holder.start)) {
         go_without(chosen, "%.300s is in use by process %d, from which this one descends", dir,
-                   (int)pm_heap.busy_pid);
+                   (int)err->holder.pid);
         return PM_OK;
     }
     if (descends_from_copy(dir) || pm_descends_from_owner(dir)) {
@@ -295,7 +297,7 @@ static int open_there(struct pm_chosen *chosen, struct pm_error *err) {
     const char *dir = chosen->own;
     // It may have roots. So if its owner is just ending, wait for that.
     int status = pm_heap_open_patient(dir, PM_OPEN_CREATE, err);
-    if (status != PM_OK && pm_heap.busy && !owner_lives())
+    if (status != PM_OK && pm_is_busy(err) && !lives(&err->holder))
         status = wait_for_exec(dir, PM_OPEN_CREATE, GONE_TRIES, err);
     if (status != PM_OK || pm_heap.created || pm_heap_has_roots())
         return status;
@@ -334,14 +336,14 @@ static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_erro
         if (n > 1 && keep && !is_there(dir))
             return open_beside(chosen, name, &first, heard, err);
         int status = keep && !is_there(dir) ? open_missing(chosen, err) : open_there(chosen, err);
-        bool strange = status == PM_DAMAGE || pm_heap.foreign;
+        bool strange = status == PM_DAMAGE || (status != PM_OK && err->why == PM_WHY_FOREIGN);
         if (strange)
             pm_say("%s; left as it is, taking the next default heap", err->text);
-        else if (status == PM_OK || !pm_heap.busy)
+        else if (status == PM_OK || !pm_is_busy(err))
             return status;
         if (n == 1) {
             first = *err;
-            heard = strange || pm_os_is_ancestor(pm_heap.busy_pid, pm_heap.busy_start);
+            heard = strange || pm_os_is_ancestor(err->holder.pid, err->holder.start);
         }
     }
     return pm_fail(err, PM_OPERATIONAL, "all default heaps of %s are busy; set PMALLOC_HEAP", name);

@@ -111,7 +111,7 @@ static int name_heap(struct pm_error *err) {
         if (n > 1)
             snprintf(end, sizeof dir - (size_t)(end - dir), ".%u", n);
         status = pm_dir_name(dir, err);
-        if (status == PM_OK || !(pm_heap.busy || status == PM_DAMAGE))
+        if (status == PM_OK || !(pm_is_busy(err) || status == PM_DAMAGE))
             return status;
     }
     return status;

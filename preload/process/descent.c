@@ -93,8 +93,8 @@ bool pm_descends_from_owner(const char *dir) {
     return find(dir, &told) && !is_own(&told);
 }
 
-bool pm_descends_from_hidden_owner(const char *dir) {
+bool pm_descends_from_hidden_owner(const char *dir, const struct pm_holder *owner) {
     struct told told;
     return find(dir, &told) && told.namespace && told.namespace != own_namespace() &&
-           told.pid == (uint64_t)pm_heap.busy_pid && told.start == pm_heap.busy_start;
+           told.pid == (uint64_t)owner->pid && told.start == owner->start;
 }

@@ -12,6 +12,8 @@
 
 #include <stdbool.h>
 
+#include "base/message.h"
+
 // Before main: this process has a heap, and says so to those that it will start. `before` is the
 // environment as it was before roots were restored.
 void pm_descent_tell(char **before);
@@ -21,6 +23,6 @@ bool pm_descent_was_told(void);
 // which has executed another program since then.
 bool pm_descends_from_owner(const char *dir);
 // The same, and /proc does not show that process.
-bool pm_descends_from_hidden_owner(const char *dir);
+bool pm_descends_from_hidden_owner(const char *dir, const struct pm_holder *owner);
 
 #endif

@@ -198,7 +198,7 @@ static void test_layouts_that_are_refused(void) {
     l = good;
     l.flags |= 1ull << 63; // of a later build
     CHECK_EQ(check(l), PM_OPERATIONAL);
-    CHECK(pm_heap.foreign);
+    CHECK_EQ(err.why, PM_WHY_FOREIGN);
     l = good;
     l.part[PM_JOURNAL_DATA].at += PM_PAGE_SIZE; // cannot be mapped by 2 MiB
     CHECK_EQ(check(l), PM_DAMAGE);
@@ -248,9 +248,8 @@ static void test_the_place_of_a_layout(void) {
     struct pm_layout_place later[] = {{0, 1, 0, 2, 1ull << 40}, {0, 1, 1, 1, 0}, {0, 1, 0, 2, 0}};
     for (unsigned i = 0; i < 3; i++) {
         l.place = later[i];
-        pm_heap.foreign = false;
         CHECK_EQ(check(l), PM_OPERATIONAL);
-        CHECK(pm_heap.foreign);
+        CHECK_EQ(err.why, PM_WHY_FOREIGN);
     }
 }
 

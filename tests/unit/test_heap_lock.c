@@ -33,8 +33,8 @@ static void test_lock_busy(void) {
     char pid_text[24];
     snprintf(pid_text, sizeof pid_text, "process %d", (int)pid);
     refused(PM_OPEN_CREATE, PM_OPERATIONAL, pid_text);
-    CHECK(pm_heap.busy);
-    CHECK_EQ(pm_heap.busy_pid, pid);
+    CHECK_EQ(err.why, PM_WHY_BUSY);
+    CHECK_EQ(err.holder.pid, pid);
     CHECK_HAS(err.text, "PMALLOC_BUSY=wait");
     refused(PM_OPEN_READONLY, PM_OPERATIONAL, "in use");
     CHECK_EQ(open_it(PM_OPEN_LOOK), PM_OK); // beside the owner, and without a lock
@@ -44,7 +44,6 @@ static void test_lock_busy(void) {
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     CHECK_EQ(open_it(PM_OPEN_EXISTING), PM_OK);
-    CHECK(!pm_heap.busy);
 }
 
 static void test_readers_share(void) {
@@ -118,7 +117,7 @@ static void test_lock_outlives_descriptors(void) {
     char byte;
     MUST(read(holder_pipe[0], &byte, 1) == 1);
     refused(PM_OPEN_EXISTING, PM_OPERATIONAL, "in use");
-    CHECK(pm_heap.busy && pm_heap.busy_pid == pid);
+    CHECK(pm_is_busy(&err) && err.holder.pid == pid);
     refused(PM_OPEN_READONLY, PM_OPERATIONAL, "in use");
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);

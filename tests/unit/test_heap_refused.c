@@ -186,7 +186,7 @@ static void with_super(struct pm_superblock super, bool seal, int status, const 
     poke("superblock", 0, &super, sizeof super);
     refused(PM_OPEN_CREATE, status, part);
     refused(PM_OPEN_READONLY, status, part);
-    CHECK_EQ(pm_heap.foreign, status == PM_OPERATIONAL);
+    CHECK_EQ(err.why == PM_WHY_FOREIGN, status == PM_OPERATIONAL);
     poke("superblock", 0, &good, sizeof good);
 }
 

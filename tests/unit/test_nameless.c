@@ -58,7 +58,7 @@ static void test_another_heap_is_there(void) {
     uint64_t before = fingerprint();
     open_nameless(20);
     CHECK_EQ(pm_dir_name(fixture_dir, &err), PM_OPERATIONAL);
-    CHECK(pm_heap.busy && pm_heap.nameless && pm_heap.dir_fd < 0);
+    CHECK(pm_is_busy(&err) && pm_heap.nameless && pm_heap.dir_fd < 0);
     CHECK_STR(pm_heap.dir, "a heap (unnamed)");
     CHECK_EQ(fingerprint(), before);
     strcat(fixture_dir, "2");
@@ -85,7 +85,7 @@ static void test_a_stranger_is_there(void) {
     open_nameless(7);
     uint64_t before = fingerprint();
     CHECK_EQ(pm_dir_name(fixture_dir, &err), PM_OPERATIONAL);
-    CHECK(pm_heap.nameless && !pm_heap.busy);
+    CHECK(pm_heap.nameless && !pm_is_busy(&err));
     CHECK_EQ(fingerprint(), before);
 }
 

@@ -61,7 +61,7 @@ static int open_beside_owner(const char *heap, struct pm_error *err) {
     int status = PM_OK;
     for (unsigned i = 0; i < TRIES; i++) {
         status = pm_heap_open(heap, PM_OPEN_LOOK, false, err);
-        if (status == PM_OK || pm_heap.foreign)
+        if (status == PM_OK || err->why == PM_WHY_FOREIGN)
             break;
         pause_for(TRY_NS);
     }

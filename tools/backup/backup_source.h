@@ -42,7 +42,7 @@ struct source {
 };
 
 // Opens and checks the heap as a recovery would. A damaged heap is refused: it must not take the
-// place of a good backup. If a process uses it, pm_heap.busy is set: then live_open() is for it.
+// place of a good backup. If a process uses it, pm_is_busy(err): then live_open() is for it.
 int source_open(const char *heap, pm_progress *progress, struct source *s, struct pm_error *err);
 
 // Called for each block that does not consist of zeroes, by rising number. The last block of a file

@@ -111,9 +111,9 @@ static void look(struct default_heap *h, enum default_purge purge) {
             finish_removal(h);
         }
         pm_heap_release();
-    } else if (pm_heap.busy) {
+    } else if (pm_is_busy(&err)) {
         h->state = DEFAULT_BUSY;
-        h->pid = pm_heap.busy_pid;
+        h->pid = err.holder.pid;
     } else {
         h->state = state_without_heap(h->dir, status);
         if (h->state != DEFAULT_REMNANT)

@@ -39,7 +39,7 @@ static int open_medium(const char *path, struct pm_error *err) {
     int status = PM_OK;
     for (int i = 0; i < TRIES; i++) {
         status = pm_heap_open(path, PM_OPEN_LOOK, false, err);
-        if (status == PM_OK || pm_heap.foreign)
+        if (status == PM_OK || err->why == PM_WHY_FOREIGN)
             break;
         nanosleep(&pause, NULL);
     }

@@ -357,7 +357,7 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
         // Only with the lock, because another process may be making its heap here. rmdir() removes
         // an empty directory only.
         int saved = errno;
-        if (status != PM_OK && dir_made && !pm_heap.busy)
+        if (status != PM_OK && dir_made && !pm_is_busy(err))
             rmdir(pm_heap.dir);
         if (status != PM_OK)
             pm_dir_close();
@@ -366,16 +366,16 @@ int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_er
     }
 }
 
-// Another process may be making or removing its heap at `dir`, or has it: then pm_heap.busy.
+// Another process may be making or removing its heap at `dir`, or has it: then the heap is busy.
 int pm_dir_name(const char *dir, struct pm_error *err) {
     struct pm_lock *lock = &pm_heap.shard[0].lock;
     pm_lock(lock);
-    pm_heap.busy = pm_heap.created = false;
+    pm_heap.created = false;
     int status = pm_dir_open(dir, PM_OPEN_CREATE, false, err);
     if (status == PM_OK && !pm_heap.created) {
         pm_dir_close();
-        pm_heap.busy = true;
         status = pm_fail(err, PM_OPERATIONAL, "%s is a heap already", dir);
+        err->why = PM_WHY_BUSY;
     }
     pm_heap.created = true;
     pm_heap.nameless = status != PM_OK;

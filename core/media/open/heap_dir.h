@@ -23,7 +23,7 @@ void pm_heap_remove_at(int dir_fd, const char *dir);
 int pm_dir_open(const char *dir, enum pm_open_mode mode, bool wait, struct pm_error *err);
 // For an open heap without names: makes the directory `dir` the heap's, with all its files. It is
 // complete at once, and durable, or not there, if the process or the machine stops meanwhile. On
-// failure the heap is as before; pm_heap.busy says whether another heap is there. Other threads may
+// failure the heap is as before; pm_is_busy() says whether another heap is there. Other threads may
 // allocate meanwhile.
 int pm_dir_name(const char *dir, struct pm_error *err);
 void pm_dir_close(void);

@@ -15,61 +15,65 @@
 
 // Reads from the superblock which process has the heap, for the message, and so that descendants of
 // the owner can tell.
-static void find_holder(void) {
+static struct pm_holder find_holder(void) {
     struct pm_state state;
-    if (pm_fixed_read_state(pm_heap.dir_fd, &state)) {
-        pm_heap.busy_pid = (pid_t)state.owner_pid;
-        pm_heap.busy_start = state.owner_start;
-        return;
-    }
-    int fd = openat(pm_heap.dir_fd, pm_heap.super_file.name,
-                    O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool known = fd >= 0 && pread(fd, &state, sizeof state,
-                                  offsetof(struct pm_super_file, state)) == (ssize_t)sizeof state;
+    bool known = pm_fixed_read_state(pm_heap.dir_fd, &state);
+    int fd = known ? -1
+                   : openat(pm_heap.dir_fd, pm_heap.super_file.name,
+                            O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    known |= fd >= 0 && pread(fd, &state, sizeof state, offsetof(struct pm_super_file, state)) ==
+                            (ssize_t)sizeof state;
     if (fd >= 0)
         close(fd);
-    pm_heap.busy_pid = known ? (pid_t)state.owner_pid : 0;
-    pm_heap.busy_start = known ? state.owner_start : 0;
+    return known ? (struct pm_holder){.pid = (pid_t)state.owner_pid, .start = state.owner_start}
+                 : (struct pm_holder){0};
 }
 
 // Whether the owner has ended although the heap is locked: a process that has inherited the owner's
 // descriptors keeps the lock. The start time tells the owner from a later process with the same
 // number.
-static bool holder_is_gone(void) {
-    uint64_t start = pm_os_start_time(pm_heap.busy_pid);
-    return pm_heap.busy_pid > 0 && pm_heap.busy_start && start != pm_heap.busy_start &&
+static bool is_gone(const struct pm_holder *holder) {
+    return holder->pid > 0 && holder->start && pm_os_start_time(holder->pid) != holder->start &&
            pm_os_start_time(getpid());
 }
 
 // Whether all who hold the lock share it: they look at the heap, or have borrowed it.
 static bool is_lent(int fd) { return flock(fd, LOCK_SH | LOCK_NB) == 0 && flock(fd, LOCK_UN) == 0; }
 
+static int say_lent(struct pm_error *err) {
+    int status = pm_fail(err, PM_OPERATIONAL,
+                         "%s is in use by processes that only read it (by PMALLOC_OPEN=private or "
+                         "in a tool; `fuser -v` on the directory names them); wait for them to "
+                         "end, set PMALLOC_BUSY=wait, or use another heap",
+                         pm_heap.dir);
+    err->why = PM_WHY_LENT;
+    err->holder = find_holder();
+    return status;
+}
+
 // The lock is another process's. Says whose, as far as that is known.
 static int say_busy(int fd, struct pm_error *err) {
     const char *what_now = "wait for it to end, set PMALLOC_BUSY=wait, or use another heap";
     char who[32] = "another process";
     struct stat st;
-    if (pm_heap.lent)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s is in use by processes that only read it (by PMALLOC_OPEN=private or in "
-                       "a tool; `fuser -v` on the directory names them); %s",
-                       pm_heap.dir,
-                       "wait for them to end, set PMALLOC_BUSY=wait, or use another heap");
-    bool gone = holder_is_gone();
-    pm_heap.busy_other = (gone || pm_heap.busy_pid <= 0) && fstat(fd, &st) == 0
-                             ? pm_os_who_has_open(st.st_dev, st.st_ino)
-                             : 0;
-    pid_t pid = gone || pm_heap.busy_pid <= 0 ? pm_heap.busy_other : pm_heap.busy_pid;
+    struct pm_holder holder = find_holder();
+    bool gone = is_gone(&holder);
+    if ((gone || holder.pid <= 0) && fstat(fd, &st) == 0)
+        holder.other = pm_os_who_has_open(st.st_dev, st.st_ino);
+    pid_t pid = gone || holder.pid <= 0 ? holder.other : holder.pid;
     if (pid > 0)
         snprintf(who, sizeof who, "process %d", (int)pid);
     if (!gone)
-        return pm_fail(err, PM_OPERATIONAL, "%s is in use by %s; %s", pm_heap.dir, who, what_now);
-    return pm_fail(err, PM_OPERATIONAL,
-                   "%s is in use by %s, although its last owner, process %d, has ended; this may "
-                   "be a child of that process (by vfork or clone), a program that is just "
-                   "starting, or one in another PID namespace (`fuser -v` on the directory names "
-                   "it); %s",
-                   pm_heap.dir, who, (int)pm_heap.busy_pid, what_now);
+        pm_fail(err, PM_OPERATIONAL, "%s is in use by %s; %s", pm_heap.dir, who, what_now);
+    else
+        pm_fail(err, PM_OPERATIONAL,
+                "%s is in use by %s, although its last owner, process %d, has ended; this may be a "
+                "child of that process (by vfork or clone), a program that is just starting, or "
+                "one in another PID namespace (`fuser -v` on the directory names it); %s",
+                pm_heap.dir, who, (int)holder.pid, what_now);
+    err->why = PM_WHY_BUSY;
+    err->holder = holder;
+    return err->status;
 }
 
 int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err) {
@@ -79,10 +83,7 @@ int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err)
             continue;
         if (errno != EWOULDBLOCK)
             return pm_fail(err, PM_OPERATIONAL, "%s/lock: %s", pm_heap.dir, pm_strerror(errno));
-        pm_heap.busy = true;
-        pm_heap.lent = operation == LOCK_EX && is_lent(fd);
-        find_holder();
-        return say_busy(fd, err);
+        return operation == LOCK_EX && is_lent(fd) ? say_lent(err) : say_busy(fd, err);
     }
     return PM_OK;
 }

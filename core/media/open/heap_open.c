@@ -71,13 +71,13 @@ static int check_build(const struct pm_superblock *super, const char *dir, struc
             continue;
         snprintf(its, sizeof its, "%#lx", (unsigned long)made[i].its);
         snprintf(ours, sizeof ours, "%#lx", (unsigned long)made[i].ours);
-        pm_heap.foreign = true;
-        return pm_fail(
-            err, PM_OPERATIONAL,
-            "%s was made by another build of PMAlloc: its %s is %s, this one has %s; it is not "
-            "damaged, and nothing was changed: use the PMAlloc that made it, or another heap",
-            dir, made[i].what, made[i].size ? size_text(made[i].its, its) : its,
-            made[i].size ? size_text(made[i].ours, ours) : ours);
+        pm_fail(err, PM_OPERATIONAL,
+                "%s was made by another build of PMAlloc: its %s is %s, this one has %s; it is not "
+                "damaged, and nothing was changed: use the PMAlloc that made it, or another heap",
+                dir, made[i].what, made[i].size ? size_text(made[i].its, its) : its,
+                made[i].size ? size_text(made[i].ours, ours) : ours);
+        err->why = PM_WHY_FOREIGN;
+        return err->status;
     }
     return PM_OK;
 }
@@ -304,8 +304,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
 }
 
 static void forget(bool readonly) {
-    pm_heap.busy = pm_heap.lent = pm_heap.foreign = pm_heap.created = pm_heap.nameless = false;
-    pm_heap.changed = pm_heap.copy = false;
+    pm_heap.created = pm_heap.nameless = pm_heap.changed = pm_heap.copy = false;
     pm_heap.recorded = 0;
     pm_heap.readonly = readonly;
     pm_journal_opened.is = PM_JOURNAL_NONE;
@@ -314,7 +313,7 @@ static void forget(bool readonly) {
 static int open_here(const char *more, enum pm_open_mode mode, bool wait, struct pm_error *err) {
     int status = open_files(more, mode, wait, err);
     if (status != PM_OK) {
-        if (pm_heap.created && !pm_heap.busy)
+        if (pm_heap.created && !pm_is_busy(err))
             pm_heap_remove();
         pm_heap_release();
         return status;

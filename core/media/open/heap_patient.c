@@ -12,9 +12,9 @@
 #define PATIENCE_MS 10000
 
 // The start time tells the owner from a later process with the same number.
-static bool holder_is_ending(void) {
-    return pm_heap.busy_pid > 0 && pm_os_start_time(pm_heap.busy_pid) == pm_heap.busy_start &&
-           pm_os_is_ending(pm_heap.busy_pid);
+static bool is_ending(const struct pm_holder *holder) {
+    return holder->pid > 0 && pm_os_start_time(holder->pid) == holder->start &&
+           pm_os_is_ending(holder->pid);
 }
 
 int pm_heap_open_patient(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
@@ -22,14 +22,14 @@ int pm_heap_open_patient(const char *dir, enum pm_open_mode mode, struct pm_erro
     uint64_t end = pm_os_now_ms() + PATIENCE_MS;
     for (;;) {
         int status = pm_heap_open(dir, mode, false, err);
-        if (status == PM_OK || !pm_heap.busy || !holder_is_ending())
+        if (status == PM_OK || !pm_is_busy(err) || !is_ending(&err->holder))
             return status;
         if (pm_os_now_ms() >= end)
-            return pm_fail(err, PM_OPERATIONAL,
-                           "%s is still held by process %d, which has been killed or has ended: "
-                           "after %d s the kernel has not finished with it; try again later, or "
-                           "set PMALLOC_BUSY=wait",
-                           pm_heap.dir, (int)pm_heap.busy_pid, PATIENCE_MS / 1000);
+            return pm_fail_anew(err,
+                                "%s is still held by process %d, which has been killed or has "
+                                "ended: after %d s the kernel has not finished with it; try again "
+                                "later, or set PMALLOC_BUSY=wait",
+                                pm_heap.dir, (int)err->holder.pid, PATIENCE_MS / 1000);
         nanosleep(&tick, NULL);
     }
 }
