@@ -106,6 +106,8 @@ bool pm_os_sync_parent(const char *path) {
     return good;
 }
 
+bool pm_os_is_forbidden(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
+
 // One call says all. Where a sandbox forbids it, when the file was made is not known.
 bool pm_os_file_id(int fd, struct pm_os_file_id *out) {
     struct statx found;
@@ -122,7 +124,7 @@ bool pm_os_file_id(int fd, struct pm_os_file_id *out) {
         }
         return true;
     }
-    if (fstat(fd, &st) != 0)
+    if (!pm_os_is_forbidden(errno) || fstat(fd, &st) != 0)
         return false;
     out->ino = S_ISREG(st.st_mode) ? st.st_ino : 0;
     return true;

@@ -45,6 +45,9 @@ enum pm_there pm_os_there(int dir_fd, const char *name);
 // may not read that directory.
 bool pm_os_sync_parent(const char *path);
 
+// Whether a sandbox says so of a call.
+bool pm_os_is_forbidden(int error);
+
 // What tells a file from a copy of it, as far as its file system knows.
 struct pm_os_file_id {
     uint64_t ino;      // inode number

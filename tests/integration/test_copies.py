@@ -569,6 +569,25 @@ def test_what_is_compared(heap):
         assert recover(heap, "--check").returncode == (1 if same else 8), other
 
 
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+def test_a_question_that_fails(heap, shm):
+    """An error is no answer. A copy was taken for the heap itself where it had the same number, and
+    only the time when it was made tells them apart."""
+    killed(heap)
+    ino, birth, ns = (int.from_bytes(origin(heap)[at : at + 8], "little") for at in (0, 8, 16))
+    with_origin(heap, record(ino, birth, ns + 1))
+    before = fingerprint(heap)
+    watch = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=statx"]
+    watch += ["-e", "inject=statx:error=EIO"]
+    done = run([*watch, tool("pmalloc-recover"), heap], preload=False)
+    assert done.returncode == 8 and "which file it is cannot be read" in done.stderr, said(done)
+    assert fingerprint(heap) == before
+    with_origin(heap, record(ino, birth, ns))
+    opens(heap)
+    done = run([*watch, tool("pmalloc-recover"), heap], preload=False)
+    takes(done, 0, "cleanly closed")
+
+
 def test_a_sandbox_that_forbids_the_question(heap, monkeypatch):
     """The number of the inode is known even so."""
     monkeypatch.setenv("FORBID_PRELOAD", os.fspath(BUILD / "libpmalloc_preload.so"))

@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "origin.h"
 
+#include <errno.h>
 #include <linux/magic.h>
 #include <stddef.h>
 #include <string.h>
@@ -88,8 +89,15 @@ static bool is_another(const struct pm_origin *o, const struct pm_os_file_id *id
 int pm_origin_check(bool at_rest, struct pm_error *err) {
     const struct pm_origin *o = &pm_heap.super->state.origin;
     struct pm_os_file_id id;
-    if (!o->seal || !pm_origin_is_whole(o) || !pm_os_file_id(pm_heap.super_file.fd, &id))
+    if (!o->seal || !pm_origin_is_whole(o))
         return PM_OK;
+    if (!pm_os_file_id(pm_heap.super_file.fd, &id))
+        return at_rest || pm_os_is_forbidden(errno)
+                   ? PM_OK
+                   : pm_fail(err, PM_OPERATIONAL,
+                             "%s/superblock: which file it is cannot be read: %s; nothing was "
+                             "changed: mend that, and try again",
+                             pm_heap.dir, pm_strerror(errno));
     bool another = is_another(o, &id);
     if (!another && o->ino && o->birth == id.birth)
         pm_heap.recorded = pm_heap.super_file.ino;
