@@ -3,6 +3,7 @@
 """Disks that fail for a moment, and damaged journals. What a real disk does is tried in a guest
 (scripts/vm-test --faults): strace leaves pages dirty that a disk would have lost."""
 
+import itertools
 import json
 import os
 import re
@@ -141,8 +142,30 @@ def test_a_look_at_a_program_says_that_the_journal_cannot_be_read(heap, error):
         for when in (1, 2, 3, 6):
             done = injected("pread64", error, when, heap / "journal", argv)
             assert done.returncode == 8, said(done)
-            line = f"pmalloc-info: {heap}/journal cannot be read: Input/output error\n"
-            assert done.stderr == line
+            line = f"pmalloc-info: {heap}/journal cannot be read: Input/output error; see the "
+            assert done.stderr == line + "kernel's log\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@needs_strace
+def test_a_backup_of_a_program_says_that_the_journal_cannot_be_read(heap, shm):
+    """The program was said to commit all the time."""
+    process = start([app("kvshell")], HEAP=heap, ROOTS="store", COMMIT="output")
+    try:
+        for n in range(3):
+            process.stdin.write(f"set key{n} value{n}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "ok\n"
+        argv = [tool("pmalloc-backup"), heap, shm / "backup"]
+        for file, when in itertools.product(("journal", "heap.0"), ("1+", "3+", "5+")):
+            done = injected("pread64", "EIO", when, heap / file, argv)
+            assert done.returncode == 8, said(done)
+            (line,) = done.stderr.splitlines()
+            assert f"{heap}/" in line and "Input/output error; see the kernel's log" in line, line
+        succeeds(run(argv, False))
+        assert shell(shm / "backup", "get key2\n").stdout == "value2\n"
     finally:
         process.kill()
         process.communicate()

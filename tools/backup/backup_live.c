@@ -40,6 +40,7 @@ static struct live {
     struct between between;
     unsigned undecided;              // instants at which a commit was being written
     unsigned anew;                   // how often all was read because commits were missed
+    unsigned unread;                 // and at which its journal could not be read, in a row
     bool commits;                    // the owner is in commit mode,
     bool followed[PM_HEAP_FILES];    // and its journal says what changes in these
     uint64_t watched[PM_HEAP_FILES]; // bytes from the beginning to which stores are recorded
@@ -315,10 +316,13 @@ static bool still_owned(void) {
 // In commit mode the files are as of the last commit, but for the moment in which the next one is
 // written to them.
 static bool between_commits(void) {
-    struct pm_error ignored;
-    return !(pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL) ||
-           (pm_journal_open_heap(true, &ignored) == PM_OK &&
-            pm_journal_opened.is != PM_JOURNAL_WHOLE);
+    if (!(pm_heap.super->super.incompat & PM_INCOMPAT_JOURNAL))
+        return true;
+    bool known = pm_journal_open_heap(true, &live.err) == PM_OK;
+    live.unread = known ? 0 : live.unread + 1;
+    if (live.unread > PATIENT_TRIES) // a disk that fails, not a program that goes on
+        live.status = live.err.status;
+    return known && pm_journal_opened.is != PM_JOURNAL_WHOLE;
 }
 
 // Commits make holes, too, and the journal has them. Other programs make them without a trace; the
