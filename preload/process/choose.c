@@ -22,6 +22,7 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "media/backing/volume.h"
+#include "media/commit/doubt.h"
 #include "media/heap.h"
 #include "media/heap_files.h"
 #include "media/open/heap_dir.h"
@@ -191,7 +192,9 @@ static int open_borrowed(struct pm_chosen *chosen, struct pm_error *err) {
         pm_os_ancestor_maps(pm_heap.super_file.name, pm_heap.super_file.ino)) {
         pm_heap_release();
         go_without(chosen, "a process from which this one descends has %.300s open privately", dir);
+        return PM_OK;
     }
+    pm_doubt_say();
     return PM_OK;
 }
 

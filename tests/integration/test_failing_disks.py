@@ -388,6 +388,49 @@ def test_a_first_commit_needs_its_sync(heap, collect, call, tmp_path):
 
 
 @needs_strace
+@pytest.mark.parametrize("commit", ["", "output"])
+def test_who_reads_a_heap_in_doubt_is_told(commit, tmp_path):
+    """It may show what its medium does not have, and what memory has lost is older."""
+    heap = tmp_path / "heap"
+    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
+    process.stdin.write("set a one\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ok\n"
+    process.kill()
+    process.communicate()
+    settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
+    settings |= {"COMMIT": commit, "COLLECT": "later"} if commit else {}
+    done = injected("fsync", "EIO", 1, heap / "heap.0", [app("kvshell")], **settings)
+    if done.returncode == 0 and heap_is_in_memory(tmp_path):
+        pytest.skip("no sync is made there")
+    refuses(done, "cannot be written back")
+    before, doubt = fingerprint(heap), "an earlier run could not write to its medium"
+    for argv in (["pmalloc-recover", "--check"], ["pmalloc-recover", "--dry-run", "--json"]):
+        done = recover(heap, *argv[1:])
+        assert "none, until pmalloc-recover or a start has" in done.stdout, said(done)
+        assert doubt in done.stdout and done.stderr == "", said(done)
+    told = succeeds(run([tool("pmalloc-info"), "--json", heap], False))
+    assert doubt in json.loads(told)["guarantee"]
+    medium = ["--make", "--from", heap, "--size", "32M", tmp_path / "medium"]
+    for argv in (
+        ["pmalloc-backup", heap, tmp_path / "backup"],
+        ["pmalloc-recover", *medium],
+    ):
+        done = run([tool(argv[0]), *argv[1:]], False)
+        assert done.returncode == 0, said(done)
+        (line,) = done.stderr.splitlines()
+        assert f"{heap}: {doubt}" in line and "run pmalloc-recover" in line
+    done = shell(heap, "get a\n", OPEN="private")
+    assert done.stdout == "one\n" and f"{heap}: {doubt}" in done.stderr, said(done)
+    assert fingerprint(heap) == before
+    done = shell(tmp_path / "backup", "get a\n")  # it has the doubt of what it was made of
+    assert done.stdout == "one\n" and "all pages are written once more" in done.stderr, said(done)
+    done = recover(heap)
+    assert done.returncode == 0 and "guarantee  none" not in done.stdout, said(done)
+    assert shell(heap, "get a\n", OPEN="private").stderr == ""
+
+
+@needs_strace
 def test_a_close_that_is_not_durable_says_so(tmp_path):
     heap = tmp_path / "heap"
     shell(heap, "set colour red\n")

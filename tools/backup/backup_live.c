@@ -12,6 +12,7 @@
 #include "base/os.h"
 #include "commit_follow.h"
 #include "media/backing/fixed.h"
+#include "media/commit/doubt.h"
 #include "media/commit/journal_files.h"
 #include "media/heap.h"
 #include "media/open/heap_open.h"
@@ -165,6 +166,7 @@ int live_open(const char *heap, struct source *s, struct pm_error *err) {
         status = err->status;
     if (status != PM_OK)
         return status;
+    pm_doubt_say();
     live.written = (struct written){.faults = -1, .pagemap = -1};
     live.commits = s->of_commit = commits();
     if (!live.commits) {

@@ -15,6 +15,7 @@
 #include "media/backing/file.h"
 #include "media/backing/fixed.h"
 #include "media/backing/volume.h"
+#include "media/commit/doubt.h"
 #include "media/commit/journal_files.h"
 #include "media/heap.h"
 #include "media/open/shard_make.h"
@@ -145,7 +146,11 @@ int source_open(const char *heap, pm_progress *progress, struct source *s, struc
                        pm_heap.dir, pm_heap.dir);
     for (size_t row = 0; row < PM_HEAP_FILES && status == PM_OK; row++)
         status = open_file(s, row, err);
-    return status == PM_OK ? check_heap(progress, s, err) : status;
+    if (status == PM_OK)
+        status = check_heap(progress, s, err);
+    if (status == PM_OK)
+        pm_doubt_say();
+    return status;
 }
 
 // ---- reading ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 
 #include "copy_print.h"
 #include "figures.h"
+#include "media/commit/doubt.h"
 #include "media/heap.h"
 #include "media/persist.h"
 
@@ -90,6 +91,12 @@ const char *commit_guarantee(void) {
                "may stand in it: not one instant";
     if (pm_heap.copy)
         return COPY_GUARANTEE;
+    if (pm_doubt_why()) {
+        snprintf(text, sizeof text,
+                 "none, until pmalloc-recover or a start has written all pages once more: %s",
+                 pm_doubt_why());
+        return text;
+    }
     switch (pm_journal_opened.is) {
     case PM_JOURNAL_NONE:
         break;

@@ -20,6 +20,7 @@ const char *commit_cost(const struct pm_journal_found *commit, char out[COMMIT_C
 void commit_text(void);
 void commit_json(struct json *j);
 // What a kill or a power failure leaves of it: pm_persist_row(), but in commit mode the instant.
+// Of a heap in doubt it says why nothing is promised.
 const char *commit_guarantee(void);
 // The members of such an object.
 void commit_members(struct json *j, const struct pm_journal_found *commit);

@@ -15,6 +15,7 @@
 #include "json.h"
 #include "media/backing/fixed.h"
 #include "media/backing/volume.h"
+#include "media/commit/doubt.h"
 #include "media/fixed/fixed_make.h"
 #include "media/persist.h"
 #include "recovery/offline.h"
@@ -143,6 +144,8 @@ static int open_source(const char *from, struct pm_error *err) {
     int status = pm_offline_open(from, PM_OPEN_READONLY, err);
     if (status == PM_OK)
         status = pm_recover(&how, &found, err);
+    if (status == PM_OK)
+        pm_doubt_say();
     return status == PM_OK ? pm_verify(false, err) : status;
 }
 

@@ -37,8 +37,26 @@ void pm_doubt_raise(void) {
     errno = saved;
 }
 
-bool pm_doubt_is_raised(void) {
-    return pm_heap.super && __atomic_load_n(word(), __ATOMIC_RELAXED) != 0;
+static uint64_t raised(void) {
+    return pm_heap.super ? __atomic_load_n(word(), __ATOMIC_RELAXED) : 0;
+}
+
+bool pm_doubt_is_raised(void) { return raised() != 0; }
+
+const char *pm_doubt_why(void) {
+    uint64_t is = raised();
+    return is == 0       ? NULL
+           : is == BEGUN ? "the last start was ended while it made sure that its medium has all"
+                         : "an earlier run could not write to its medium";
+}
+
+void pm_doubt_say(void) {
+    const char *why = pm_doubt_why();
+    if (why)
+        pm_say("%.300s: %s; it is only read here, and what memory does not have any more is as it "
+               "was before: run pmalloc-recover, which writes all pages once more; if the program "
+               "finds its data wrong, restore a backup",
+               pm_heap.dir, why);
 }
 
 // ---- once more ----------------------------------------------------------------------------------

@@ -30,6 +30,10 @@
 void pm_doubt_raise(void);
 // Whether one has, and nothing was written once more since.
 bool pm_doubt_is_raised(void);
+// Why, for a report; NULL: the heap is not in doubt.
+const char *pm_doubt_why(void);
+// One line, if it is. For who reads the heap and cannot write it once more.
+void pm_doubt_say(void);
 
 // Makes all that is in the open heap's files durable, whoever has stored it. No other thread uses
 // the heap, and it is SHARED. On PM_OK the word is 0; who calls this flushes the state page before
