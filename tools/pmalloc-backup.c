@@ -112,7 +112,7 @@ static const char *guarantee(const struct report *r) {
     enum pm_durability here;
     if (!pm_persist_probe(r->target.fd, &here)) {
         snprintf(unknown, sizeof unknown,
-                 "not known: the kind of the file system cannot be read: %s", strerror(errno));
+                 "not known: the kind of the file system cannot be read: %s", pm_strerror(errno));
         return unknown;
     }
     return here == PM_DURABLE_NONE ? pm_persist_guarantee(here)

@@ -94,8 +94,14 @@ int pm_fail_in(struct pm_error *err, const char *format, ...) {
 }
 
 const char *pm_strerror(int error) {
-    if (error == EMFILE)
+    switch (error) {
+    case EMFILE:
         return "Too many open files; raise `ulimit -n`";
+    case ENFILE:
+        return "Too many open files in system; raise fs.file-max";
+    case EIO:
+        return "Input/output error; see the kernel's log";
+    }
 #ifdef __GLIBC__
     const char *text = strerrordesc_np(error);
     return text ? text : "unknown error";

@@ -224,8 +224,8 @@ int pm_persist_init(int fd, int forced, const char *heap, struct pm_error *err) 
     enum pm_durability found;
     if (!pm_persist_probe(fd, &found))
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s: the kind of the file system cannot be read: %s; look for errors of the "
-                       "disk in the kernel's log, and try again",
+                       "%s: the kind of the file system cannot be read: %s; mend that, and try "
+                       "again",
                        heap, pm_strerror(errno));
     init(found, forced, heap);
     return PM_OK;

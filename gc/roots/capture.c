@@ -448,8 +448,8 @@ int pm_roots_capture(struct pm_error *err) {
     if (!pm_file_grow(&pm_heap.roots, offset + length) ||
         !pm_file_back_with_space(&pm_heap.roots, offset, length))
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s/roots: no space for %lu bytes of captured roots: %s", pm_heap.dir,
-                       (unsigned long)length, pm_strerror(errno));
+                       "%s/roots: no room can be made for %lu bytes of captured roots: %s",
+                       pm_heap.dir, (unsigned long)length, pm_strerror(errno));
     int status = pm_roots_back_table(part_count + kept_count, err);
     if (status == PM_OK)
         status =

@@ -188,8 +188,9 @@ int pm_roots_back_table(uint32_t count, struct pm_error *err) {
     uint64_t offset = (uint64_t)((char *)pm_roots_next_table() - (char *)pm_heap.super);
     if (pm_file_back_with_space(&pm_heap.super_file, offset, length))
         return PM_OK;
-    return pm_fail(err, PM_OPERATIONAL, "%s/superblock: no space for the table of %u roots: %s",
-                   pm_heap.dir, count, pm_strerror(errno));
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s/superblock: no room can be made for the table of %u roots: %s", pm_heap.dir,
+                   count, pm_strerror(errno));
 }
 
 void pm_roots_switch(void) {

@@ -127,7 +127,7 @@ static int load_file(int dir_fd, const char *dir, const char *name, struct kept 
     int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return pm_fail(err, errno == ENOENT ? PM_DAMAGE : PM_OPERATIONAL, "%s: %s", what,
-                       strerror(errno));
+                       pm_strerror(errno));
     int status = load(fd, what, kept, err);
     close(fd);
     return status;
@@ -146,7 +146,7 @@ int kept_load(int fd, const char *dir, struct kept *kept, struct pm_error *err) 
         return load_file(fd, dir, PM_BACKUP_INCREMENTS, kept, load_increments, err);
     snprintf(what, sizeof what, "%.400s/" PM_BACKUP_INCREMENTS, dir);
     if (increments == PM_CANNOT_TELL)
-        return pm_fail(err, PM_OPERATIONAL, "%s: %s", what, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s: %s", what, pm_strerror(errno));
     return pm_backup_check_last(&kept->rounds, 0, 0, what, err);
 }
 

@@ -40,8 +40,8 @@ static struct live {
     struct written written;
     struct between between;
     unsigned undecided;              // instants at which a commit was being written
-    unsigned anew;                   // how often all was read because commits were missed
     unsigned unread;                 // and at which its journal could not be read, in a row
+    unsigned anew;                   // how often all was read because commits were missed
     bool commits;                    // the owner is in commit mode,
     bool followed[PM_HEAP_FILES];    // and its journal says what changes in these
     uint64_t watched[PM_HEAP_FILES]; // bytes from the beginning to which stores are recorded
@@ -95,7 +95,7 @@ static int lock_out_others(const struct source *s, struct pm_error *err) {
             break;
     }
     if (errno != EWOULDBLOCK)
-        return pm_fail(err, PM_OPERATIONAL, "%.300s/roots: %s", pm_heap.dir, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%.300s/roots: %s", pm_heap.dir, pm_strerror(errno));
     return pm_fail(err, PM_OPERATIONAL,
                    "another pmalloc-backup is copying %.300s; wait for it to end", pm_heap.dir);
 }
@@ -406,7 +406,7 @@ static int finish(struct source *s, int status, struct pm_error *err) {
                          (int)s->owner, pm_heap.dir);
     if (status == PM_OK && live.image.failed)
         status = pm_fail(err, PM_OPERATIONAL, "no room for what has changed in %.300s: %s",
-                         pm_heap.dir, strerror(live.image.error));
+                         pm_heap.dir, pm_strerror(live.image.error));
     s->image = &live.image;
     return status;
 }

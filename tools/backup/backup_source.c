@@ -25,7 +25,7 @@ enum { CHUNK_BLOCKS = 256 };
 
 static int reason(size_t row, struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", pm_heap.dir, pm_heap_files[row].name,
-                   strerror(errno));
+                   pm_strerror(errno));
 }
 
 // ---- opening ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@
 #include "tools/common/figures.h"
 
 int target_failed(const struct target *t, const char *name, struct pm_error *err) {
-    return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", t->dir, name, strerror(errno));
+    return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", t->dir, name, pm_strerror(errno));
 }
 
 // ---- where it is --------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ static int refuse_inside(const char *dir, struct pm_error *err) {
     char path[PATH_MAX], folder[PATH_MAX], link[PATH_MAX];
     if (!real_path(dir, path))
         return pm_fail(err, PM_OPERATIONAL, "%.300s: cannot make the backup there: %s", dir,
-                       strerror(errno));
+                       pm_strerror(errno));
     for (unsigned k = 0; k < pm_heap.volumes; k++) {
         snprintf(link, sizeof link, k ? "%.4000s/volume.%u" : "%.4000s", pm_heap.dir, k);
         if (realpath(link, folder) && lies_in(path, folder))
@@ -98,11 +98,11 @@ static int open_dir(struct target *t, bool make, struct pm_error *err) {
     t->made = make && mkdir(t->dir, 0700) == 0;
     if (make && !t->made && errno != EEXIST)
         return pm_fail(err, PM_OPERATIONAL, "%.300s: cannot make the directory: %s", t->dir,
-                       strerror(errno));
+                       pm_strerror(errno));
     t->fd = open(t->dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (t->fd < 0)
         return pm_fail(err, PM_OPERATIONAL, "%.300s: cannot open the backup: %s", t->dir,
-                       strerror(errno));
+                       pm_strerror(errno));
     int status = check_owner(t, err);
     return status == PM_OK ? lock(t, t->fd, err) : status;
 }

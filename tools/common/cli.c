@@ -41,7 +41,7 @@ unsigned long cli_number(const struct cli_tool *tool, const char *what, const ch
 int cli_flush(int status, int failed) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return status;
-    pm_say("cannot write to standard output: %s", strerror(errno));
+    pm_say("cannot write to standard output: %s", pm_strerror(errno));
     return failed;
 }
 

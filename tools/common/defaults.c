@@ -57,7 +57,7 @@ static void count_bytes(struct default_heap *h) {
         close(sum.fd);
     h->bytes = sum.bytes;
     if (sum.error)
-        snprintf(h->why, sizeof h->why, "its space cannot be counted: %s", strerror(sum.error));
+        snprintf(h->why, sizeof h->why, "its space cannot be counted: %s", pm_strerror(sum.error));
 }
 
 static enum default_state state_without_heap(const char *dir, int status) {
@@ -141,7 +141,7 @@ int defaults_each(enum default_purge purge,
     if (looked != 0 && errno == ENOENT)
         return PM_OK;
     if (looked != 0)
-        return pm_fail(err, PM_OPERATIONAL, "%s: %s", dir, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s: %s", dir, pm_strerror(errno));
     if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is not a directory of user %u alone; refusing to use it", dir,
@@ -149,7 +149,7 @@ int defaults_each(enum default_purge purge,
     struct dirent **entries;
     int count = scandir(dir, &entries, is_entry, alphasort);
     if (count < 0)
-        return pm_fail(err, PM_OPERATIONAL, "%s: %s", dir, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s: %s", dir, pm_strerror(errno));
     pm_options_default();
     for (int i = 0; i < count; i++) {
         struct default_heap heap = {0};

@@ -52,7 +52,7 @@ static struct findings *find_in_child(const char *heap) {
     }
     if (child < 0) {
         f->status = pm_fail(&f->err, PM_OPERATIONAL, "%s: cannot start a process: %s", heap,
-                            strerror(errno));
+                            pm_strerror(errno));
         return f;
     }
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
@@ -152,7 +152,7 @@ int diff(const char *before, const char *after, bool json) {
     for (unsigned i = 0; i < 2; i++) {
         found[i] = find_in_child(heap[i]);
         if (!found[i]) {
-            pm_say("%s: no memory to look at it: %s", heap[i], strerror(errno));
+            pm_say("%s: no memory to look at it: %s", heap[i], pm_strerror(errno));
             return cli_flush(PM_OPERATIONAL, PM_OPERATIONAL);
         }
         if (found[i]->status == PM_OK)

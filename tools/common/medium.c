@@ -146,7 +146,7 @@ static int find_regions(struct medium *m, const char *device, struct pm_error *e
         snprintf(path, sizeof path, "/sys/bus/nd/devices/region%u/persistence_domain", i);
         bool there = access(path, F_OK) == 0;
         if (!there && errno != ENOENT)
-            return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, strerror(errno));
+            return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, pm_strerror(errno));
         if (!there)
             continue;
         struct medium_region *r = &m->region[m->regions++];
@@ -166,7 +166,7 @@ static int add_file(struct medium *m, const char *name, int fd, struct pm_error 
     if (pm_persist_probe(fd, &file->durability))
         return PM_OK;
     return pm_fail(err, PM_OPERATIONAL, "%.300s: the kind of the file system cannot be read: %s",
-                   m->path, strerror(errno));
+                   m->path, pm_strerror(errno));
 }
 
 static int ask_heap(struct medium *m, int dir, struct pm_error *err) {
@@ -176,13 +176,13 @@ static int ask_heap(struct medium *m, int dir, struct pm_error *err) {
         if (!f->held)
             continue;
         if (!pm_volume_find(dir, f, file) && errno != ENOENT)
-            return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", m->path, file, strerror(errno));
+            return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", m->path, file, pm_strerror(errno));
         int fd = openat(dir, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0 && errno == ENOENT && (f->feature || f->shard))
             continue; // a heap from before there was this feature, or without this shard
         if (fd < 0)
             return pm_fail(err, errno == ENOENT ? PM_DAMAGE : PM_OPERATIONAL, "%.300s/%s: %s",
-                           m->path, file, strerror(errno));
+                           m->path, file, pm_strerror(errno));
         int status = add_file(m, file, fd, err);
         close(fd);
         if (status != PM_OK)
@@ -207,7 +207,7 @@ static int ask_directory(struct medium *m, int dir, struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL,
                        "%.300s: no file can be made there to ask for MAP_SYNC: %s; name a heap, "
                        "or a directory that can be written",
-                       m->path, strerror(errno));
+                       m->path, pm_strerror(errno));
     int status = add_file(m, name, fd, err);
     close(fd);
     return status;
@@ -217,7 +217,7 @@ static int ask(struct medium *m, int dir, char device[32], struct pm_error *err)
     enum pm_there heap = pm_os_there(dir, pm_heap.super_file.name);
     if (heap == PM_CANNOT_TELL)
         return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", m->path, pm_heap.super_file.name,
-                       strerror(errno));
+                       pm_strerror(errno));
     m->heap = heap == PM_IS_THERE;
     find_mount(m, dir, device);
     return m->heap ? ask_heap(m, dir, err) : ask_directory(m, dir, err);
@@ -236,7 +236,7 @@ static int wrong(const struct medium *m, const char *why, struct pm_error *err) 
 static int find_heap(struct medium *m, int fd, struct pm_error *err) {
     const struct pm_layout *layout = pm_fixed_peek(fd, m->path);
     if (!layout && errno != ENODATA)
-        return wrong(m, strerror(errno), err);
+        return wrong(m, pm_strerror(errno), err);
     m->heap = layout && layout->magic == PM_LAYOUT_MAGIC;
     if (layout)
         pm_fixed_unpeek(layout);
@@ -248,7 +248,7 @@ static int ask_fixed(struct medium *m, int fd, char device[32], struct pm_error 
     const char *name = strrchr(m->path, '/');
     struct stat st;
     if (fstat(fd, &st) != 0)
-        return wrong(m, strerror(errno), err);
+        return wrong(m, pm_strerror(errno), err);
     m->fixed = true;
     m->device = S_ISCHR(st.st_mode);
     if (!S_ISREG(st.st_mode) && !m->device)
@@ -293,7 +293,7 @@ int medium_find(const char *path, struct medium *m, struct pm_error *err) {
     if (fd < 0)
         return pm_fail(err, PM_OPERATIONAL,
                        "%.300s: %s; name a heap, or the directory in which one is to be made", path,
-                       strerror(errno));
+                       pm_strerror(errno));
     int status = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) ? ask(m, fd, device, err)
                                                             : ask_fixed(m, fd, device, err);
     if (status == PM_OK)

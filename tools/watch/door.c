@@ -56,7 +56,7 @@ int door_find(pid_t pid, struct pm_leaks_door *door, struct pm_error *err) {
         if (s.memory >= 0)
             close(s.memory);
         return pm_fail(err, PM_OPERATIONAL, "process %d cannot be looked at: %s", (int)pid,
-                       strerror(error));
+                       pm_strerror(error));
     }
     close(s.memory);
     *door = s.door;

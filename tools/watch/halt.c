@@ -63,7 +63,7 @@ static bool visit(pid_t id, void *arg) {
         return true;
     p->h->contended = error == EPERM && trace_tool_has(p->h->pid, id);
     pm_fail(p->err, PM_OPERATIONAL, "process %d cannot be held: its thread %d: %s", (int)p->h->pid,
-            (int)id, strerror(error));
+            (int)id, pm_strerror(error));
     p->failed = true;
     return false;
 }

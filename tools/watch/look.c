@@ -56,7 +56,8 @@ int look_open(const char *dir, struct pm_error *err) {
     if (heap_fd < 0 && errno == ENOTDIR)
         return open_medium(all, err);
     if (heap_fd < 0)
-        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap: %s", dir, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s: cannot open the heap: %s", dir,
+                       pm_strerror(errno));
     return PM_OK;
 }
 
@@ -140,7 +141,7 @@ static void look_at_process(struct look *look) {
 static int look_at_super(struct look *look, struct pm_error *err) {
     const char *name = pm_heap.super_file.name;
     if (!read_file(&pm_heap.super_file, name, &super_copy, sizeof(struct pm_super_file)))
-        return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", heap_dir, name, strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", heap_dir, name, pm_strerror(errno));
     const struct pm_super_file *file = (const struct pm_super_file *)super_copy.data;
     if (super_copy.size < sizeof *file)
         return pm_fail(err, PM_DAMAGE, "%s/superblock has %zu bytes, needs %zu", heap_dir,
@@ -311,7 +312,7 @@ static int look_at_commit(struct look *look, struct pm_error *err) {
     int error = pm_journal_find(&io, buffer, super->uuid, &found);
     if (error)
         return pm_fail(err, PM_OPERATIONAL, "%s/journal cannot be read: %s", heap_dir,
-                       strerror(error));
+                       pm_strerror(error));
     if (found.groups)
         look->commit = found;
     return PM_OK;

@@ -168,7 +168,7 @@ static int look(struct looking *l, struct pm_error *err) {
     take_first_thread(l);
     if (!program_maps_each(l->pid, note_modules, l) || !program_maps_each(l->pid, take, l))
         return pm_fail(err, PM_OPERATIONAL, "process %d cannot be looked at: %s", (int)l->pid,
-                       strerror(errno));
+                       pm_strerror(errno));
     add(l, 0, 0, OUT_UNMAPPED, "addresses where nothing is mapped");
     if (l->failed)
         return no_memory(err);
@@ -191,7 +191,7 @@ int out_of_process(pid_t pid, bool json) {
         return say("", &err, json);
     if (!program_maps_each(pid, find_heap, &l))
         status = pm_fail(&err, PM_OPERATIONAL, "process %d cannot be looked at: %s", (int)pid,
-                         strerror(errno));
+                         pm_strerror(errno));
     else if (!*l.heap)
         status = pm_fail(&err, PM_OPERATIONAL,
                          "process %d has no heap on media, so nothing of it is kept", (int)pid);

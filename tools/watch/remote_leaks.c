@@ -427,7 +427,7 @@ static void work_apart(int end, void *unused) {
     (void)unused;
     job.memory = program_memory(job.pid, O_RDWR);
     if (job.memory < 0)
-        job.out->found.answer = failed(strerror(errno));
+        job.out->found.answer = failed(pm_strerror(errno));
     else
         try_for_long(end);
     send_all(end, job.out, sizeof *job.out);
@@ -440,7 +440,7 @@ void remote_leaks(pid_t pid, const struct pm_leaks_door *door, struct remote_lea
     job.door = door;
     job.out = out;
     if (!guardian_begin(&guardian, work_apart, NULL)) {
-        out->found.answer = failed(strerror(errno));
+        out->found.answer = failed(pm_strerror(errno));
         return;
     }
     if (!receive_all(guardian.end, out, sizeof *out))

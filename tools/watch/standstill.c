@@ -230,7 +230,7 @@ enum standstill_result standstill(pid_t pid, void fn(void *arg), void *arg, uint
     int error = pthread_create(&thread, NULL, hold_all, &h);
     if (error) {
         pm_fail(err, PM_OPERATIONAL, "no thread to hold process %d with: %s", (int)pid,
-                strerror(error));
+                pm_strerror(error));
         return STANDSTILL_REFUSED;
     }
     pthread_join(thread, NULL);

@@ -222,8 +222,9 @@ int pm_file_open(struct pm_file *file, int flags, struct pm_error *err) {
                        "%s/%s: %s; mount it writable, or only read the heap: PMALLOC_OPEN=private",
                        pm_heap.dir, file->name, pm_strerror(errno));
     if (fd < 0 || fstat(fd, &st) != 0)
-        return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s", pm_heap.dir, file->name,
-                       pm_strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s%s", pm_heap.dir, file->name,
+                       pm_strerror(errno),
+                       errno == EACCES ? "; who is its owner, and what is its mode?" : "");
     if (!S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
         close(fd);
         return pm_fail(err, PM_OPERATIONAL,

@@ -82,7 +82,8 @@ int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err)
         if (errno == EINTR)
             continue;
         if (errno != EWOULDBLOCK)
-            return pm_fail(err, PM_OPERATIONAL, "%s/lock: %s", pm_heap.dir, pm_strerror(errno));
+            return pm_fail(err, PM_OPERATIONAL, "%s: cannot be locked (flock): %s", pm_heap.dir,
+                           pm_strerror(errno));
         return operation == LOCK_EX && is_lent(fd) ? say_lent(err) : say_busy(fd, err);
     }
     return PM_OK;

@@ -26,6 +26,7 @@ int pm_make_reason(struct pm_error *err, const char *what) {
     const char *next = errno == ENOSPC ? "; make room there, or name a directory on another device"
                        : errno == EDQUOT ? "; the quota is used up: see quota(1)"
                        : errno == EFBIG  ? "; see `ulimit -f`"
+                       : errno == EACCES ? "; who is its owner, and what is its mode?"
                                          : "";
     return pm_fail(err, PM_OPERATIONAL, "%s/%s: %s%s", pm_heap.dir, what, pm_strerror(errno), next);
 }
