@@ -172,6 +172,22 @@ def test_a_backup_of_a_program_says_that_the_journal_cannot_be_read(heap, shm):
 
 
 @needs_strace
+def test_a_medium_names_what_cannot_be_read_of_the_heap(heap, shm):
+    """It said that the new file "cannot be written", which leads to the wrong disk."""
+    shell(heap, "set colour red\n")
+    before, medium = fingerprint(heap), shm / "medium"
+    argv = [tool("pmalloc-recover"), "--make", "--from", heap, "--size", "32M", medium]
+    for file in ("heap.0", "roots", "booklog.0"):
+        done = injected("pread64", "EIO", "1+", heap / file, argv)
+        assert done.returncode == 8 and not medium.exists(), said(done)
+        (line,) = done.stderr.splitlines()
+        assert f"{heap}/{file}: cannot be read: Input/output error" in line, line
+    assert fingerprint(heap) == before
+    succeeds(run(argv, False))
+    assert shell(medium, "get colour\n").stdout == "red\n"
+
+
+@needs_strace
 def test_a_file_system_of_which_nothing_can_be_known(heap):
     """It is not taken for a disk: what the heap's guarantee is would be unknown."""
     shell(heap, "set colour red\n")

@@ -51,16 +51,24 @@ int pm_fixed_copy_check(const struct pm_layout *layout, const char *path, struct
     return PM_OK;
 }
 
+static const char *unread; // the file that could not be read
+
+const char *pm_fixed_copy_unread(void) { return unread; }
+
 // Behind the file's end there are zeroes.
 static bool read_file(const struct pm_file *f, char *to, size_t len, uint64_t at) {
     while (len) {
         ssize_t got = pread(f->fd, to, len, (off_t)at);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got < 0)
-            return false;
-        if (got == 0)
+        if (got == 0 && at >= f->size)
             break;
+        if (got == 0)
+            errno = EIO; // the file was cut meanwhile
+        if (got <= 0) {
+            unread = f->name;
+            return false;
+        }
         to += got;
         at += (uint64_t)got;
         len -= (size_t)got;

@@ -17,4 +17,7 @@ bool pm_fixed_copy_head(char *head, const struct pm_layout *layout);
 // Stores heap.N into its part of the medium, durably. False, with errno.
 bool pm_fixed_copy_data(const struct pm_fixed_target *t, const struct pm_layout *layout);
 
+// After one of these has failed: the name of the heap's file that could not be read, or NULL.
+const char *pm_fixed_copy_unread(void);
+
 #endif

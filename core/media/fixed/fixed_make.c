@@ -151,7 +151,10 @@ static bool fill_head(unsigned i, unsigned count, bool copy) {
 
 // A failed making leaves no heap, in the caches either.
 static int take_back(unsigned count, unsigned failed, struct pm_error *err) {
-    int status = pm_target_failed(&target[failed], "cannot be written", err);
+    const char *unread = pm_fixed_copy_unread();
+    int status = unread ? pm_fail(err, PM_OPERATIONAL, "%s/%s: cannot be read: %s", pm_heap.dir,
+                                  unread, pm_strerror(errno))
+                        : pm_target_failed(&target[failed], "cannot be written", err);
     for (unsigned k = 0; k < count; k++)
         store_magic(k, 0);
     return status;
