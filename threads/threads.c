@@ -314,6 +314,7 @@ struct patience {
     uint64_t end;        // milliseconds
     uint64_t seen, used; // at the last look: the time, and how much this thread had run
     bool looks;          // `used` is known
+    uint64_t whole;      // milliseconds
 };
 
 static uint64_t used_ms(void) {
@@ -324,7 +325,7 @@ static uint64_t used_ms(void) {
 
 static struct patience patience_of(uint64_t ms) {
     uint64_t now = pm_os_now_ms();
-    return (struct patience){.end = now + ms, .seen = now};
+    return (struct patience){.end = now + ms, .seen = now, .whole = ms};
 }
 
 static bool is_over(struct patience *p) {
@@ -390,6 +391,15 @@ static bool is_owner(uint32_t id) {
 
 bool pm_threads_holder(void) { return is_owner((uint32_t)syscall(SYS_gettid)); }
 
+// A long collection is no reason to give up. Who has the turn and sleeps may wait for a lock of the
+// thread that waits for the turn.
+static void wait_for_work(struct patience *patience, uint32_t who) {
+    bool gone;
+    char does = who ? pm_task_state((pid_t)who, &gone) : '\0';
+    if (does == 'R' || does == 'D')
+        patience->end = pm_os_now_ms() + patience->whole;
+}
+
 // Takes the turn, or waits for it as long as patience lasts (NULL: for ever). A hold waits in a
 // call, so that another hold needs no signal for this thread. A program that holds its own threads
 // (hold.h) may end, or execute another program.
@@ -403,8 +413,10 @@ static bool take_turn(struct patience *patience, bool hold) {
         const struct timespec look = {0, 10000000};
         if (patience && is_over(patience))
             return false;
-        if (patience)
+        if (patience) {
+            wait_for_work(patience, nobody);
             begin_to_wait(patience);
+        }
         if (hold)
             pm_call_enter(&call);
         atomic_fetch_add(&waiting_owner, 1);

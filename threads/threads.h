@@ -55,9 +55,9 @@ void pm_threads_release(void);
 void pm_threads_deaf(bool is);
 // Whether the calling thread holds or stops the others, or is about to.
 bool pm_threads_holder(void);
-// Before this thread executes another program: nobody stops or holds threads from here on, and no
-// signal of ours is pending for this thread. False, and nothing to do: this process is a child that
-// shares memory (vfork), or has a copy of it without pm_threads_forked().
+// Before this thread executes another program, or works alone: nobody stops or holds threads from
+// here on, and no signal of ours is pending for this thread. False, and nothing to do: this process
+// is a child that shares memory (vfork), or has a copy of it without pm_threads_forked().
 bool pm_threads_keep_off(void);
 // The program could not be executed.
 void pm_threads_let_on(void);

@@ -126,13 +126,18 @@ int pm_world_roots(pm_memory_fn *root, void *arg, struct pm_error *err) {
 
 // ---- hold ---------------------------------------------------------------------------------------
 
+// A commit by time waits for its turn meanwhile, as long as that takes. If it waited for this
+// thread, it would give up.
 static int work_alone(pm_world_fn *work, void *arg, struct pm_error *err) {
     uint64_t all = ~0ull, before;
+    bool turn = pm_calls_recorded && !pm_threads_holder() && pm_threads_keep_off();
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
     pm_lock(&pm_age_lock);
     int status = work(arg, err);
     pm_unlock(&pm_age_lock);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
+    if (turn)
+        pm_threads_let_on();
     return status;
 }
 

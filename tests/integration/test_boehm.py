@@ -75,6 +75,17 @@ def test_in_commit_mode(boehm, heap, case, every):
 
 
 @needs_headers
+@needs_headers
+@pytest.mark.parametrize("how", ["alone", "threads", "says"])
+@pytest.mark.parametrize("commit", ["20ms", "output"])
+def test_a_commit_waits_for_a_collection(heap, how, commit):
+    """A commit gives up on a thread that does not stop. A collection ends, so it is waited for."""
+    program = compiled("boehm_long.c", libraries=["-lgc"])
+    done = with_gc([program, how], HEAP=heap, ROOTS="kept", COMMIT=commit)
+    assert succeeds(done) == ("amid\n1\n" if how == "says" else "1\n")
+    assert "failed" not in done.stderr, said(done)
+
+
 def test_a_persistent_list_is_killed_and_goes_on(heap):
     program, length = compiled("boehm_list.c", libraries=["-lgc"]), 0
     for _ in range(3):
