@@ -157,7 +157,7 @@ def compile_one(argv, cwd):
 
 
 class Bdwgc(Suite):
-    name, package, gc = "bdwgc", "libgc", True
+    name, package, gc, slowest = "bdwgc", "libgc", True, 5
     LEFT_OUT = {"staticrootslib.c", "staticrootstest.c"}
 
     def build(self, source, work, jobs, log):
@@ -397,9 +397,10 @@ class Snmalloc(Suite):
 class Glibc(Suite):
     """glibc's own tests, against the glibc that is installed: glibc itself is not built. A test is
     one file. What needs other parts of that build (its insides, modules, a container of its own)
-    does not compile or does not pass, and is left out, and so is what sets the machine's clock."""
+    does not compile or does not pass, and is left out, and so is what sets the machine's clock.
+    tst-arc4random-fork forks 220,500 times, within a limit of its own."""
 
-    name, package, slowest = "glibc", "glibc", 3
+    name, package, slowest = "glibc", "glibc", 10
     FOLDERS = (
         "argp assert debug dirent io libio malloc misc nptl posix resource rt setjmp signal socket "
         "stdio-common stdlib support sysdeps/nptl sysdeps/pthread "

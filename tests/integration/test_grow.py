@@ -60,6 +60,13 @@ def test_memory_is_never_there_twice(program, shm):
     assert peak < 140 * KIB
 
 
+def test_memory_of_earlier_copies_is_not_kept(program, shm):
+    """The block, and the blocks between its steps: they have their space untouched, and on tmpfs
+    space is memory. 128 MiB are behind the last move, so no copy is there."""
+    _, _, peak = grows(program, 64, 128 * KIB, **placed("heap", shm))
+    assert peak < (128 + 128 + 14) * KIB
+
+
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "volatile"])
 def test_next_start(program, shm, mode):
     settings = placed(mode, shm)
