@@ -11,6 +11,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -33,9 +35,9 @@ CC = os.environ.get("CC") or "gcc"
 SHM = pathlib.Path("/dev/shm")
 DEFAULT_HEAPS = SHM / f"pmalloc-{os.geteuid()}"
 API = "libpmalloc.so"
-TIMEOUT = 100  # seconds that a process may take
-# Seconds that a test may take. Long proofs (LIVE_KILLS=300) need more.
-DEADLINE = int(os.environ.get("TEST_SECONDS", "200"))
+# Both are seconds of a machine that does nothing else; see busy().
+TIMEOUT = 100  # that a process may take
+DEADLINE = int(os.environ.get("TEST_SECONDS", "200"))  # a test; long proofs (LIVE_KILLS=300) more
 
 
 def pytest_configure(config):
@@ -60,6 +62,11 @@ def environment(preload=True, **settings):
     return env
 
 
+def busy():
+    """How many times as long as alone all takes on this machine, by its load."""
+    return max(1, min(10, os.getloadavg()[0] / len(os.sched_getaffinity(0))))
+
+
 def run(argv, preload=True, timeout=TIMEOUT, stdin=None, cwd=None, **settings):
     """Runs a program to its end. Its output is text."""
     return subprocess.run(
@@ -71,7 +78,7 @@ def run(argv, preload=True, timeout=TIMEOUT, stdin=None, cwd=None, **settings):
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=timeout,
+        timeout=timeout * busy(),
         check=False,
     )
 
@@ -361,9 +368,16 @@ def data_files(heap):
 @pytest.fixture(autouse=True)
 def deadline():
     """A test that hangs fails. The test's fixtures end the process that it waits for."""
+    begun, left = time.monotonic(), DEADLINE
 
     def late(*_):
-        pytest.fail(f"the test has not ended after {DEADLINE} s")
+        nonlocal begun, left
+        now = time.monotonic()
+        left -= (now - begun) / busy()
+        begun = now
+        if left < 1:
+            pytest.fail(f"the test has not ended after {DEADLINE} s")
+        signal.alarm(math.ceil(left))
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(DEADLINE)
