@@ -75,7 +75,6 @@ def test_in_commit_mode(boehm, heap, case, every):
 
 
 @needs_headers
-@needs_headers
 @pytest.mark.parametrize("how", ["alone", "threads", "says"])
 @pytest.mark.parametrize("commit", ["20ms", "output"])
 def test_a_commit_waits_for_a_collection(heap, how, commit):
@@ -86,6 +85,7 @@ def test_a_commit_waits_for_a_collection(heap, how, commit):
     assert "failed" not in done.stderr, said(done)
 
 
+@needs_headers
 def test_a_persistent_list_is_killed_and_goes_on(heap):
     program, length = compiled("boehm_list.c", libraries=["-lgc"]), 0
     for _ in range(3):
