@@ -48,8 +48,12 @@ bool pm_os_write_anew(int fd, const void *data, size_t len, uint64_t at) {
     bool good = pm_os_write_all(fd, data, len, at);
     int saved = errno;
     syscall(SYS_fcntl, fd, F_SETFL, flags);
-    errno = saved;
-    return good || (saved == EINVAL && pm_os_write_all(fd, data, len, at));
+    if (good)
+        return true;
+    // Linux has dropped the pages before it tried, and memory alone may have had them.
+    bool kept = pm_os_write_all(fd, data, len, at);
+    errno = kept && saved == EINVAL ? errno : saved;
+    return kept && saved == EINVAL;
 }
 
 void pm_os_forget_pages(int fd) {

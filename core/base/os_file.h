@@ -18,8 +18,8 @@ bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at);
 // of 4096 bytes, at such addresses). ext4 keeps such a page in its cache as one whose block is in
 // use, and on the disk the block is none of the file's: stored to once more, and synced with
 // success, it is zeroes after a power cut (Linux 6.1). So this goes around the cache (O_DIRECT),
-// which drops the page. Where the file system cannot do that it is a usual write. Nobody else may
-// write by the descriptor meanwhile.
+// which drops the page. Where the file system cannot do that it is a usual write. If it fails, a
+// usual write keeps the contents in memory. Nobody else may write by the descriptor meanwhile.
 bool pm_os_write_anew(int fd, const void *data, size_t len, uint64_t at);
 // The same purpose, before usual writes: drops the pages that an earlier process may have left so.
 // For a file of which all that matters is durable, or is about to be written.

@@ -528,6 +528,30 @@ def test_what_is_in_doubt_is_written_again(tmp_path):
     assert os.path.getsize(heap / "superblock") and recover(heap, "--check").returncode == 0
 
 
+@needs_strace
+def test_a_try_that_fails_keeps_what_memory_has(tmp_path):
+    """A write around the page cache drops the pages first. If it fails, they were nowhere: a second
+    start on a disk that still failed lost what the first one had kept."""
+    heap, trace = tmp_path / "heap", tmp_path / "trace"
+    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
+    process.stdin.write("set a one\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ok\n"
+    process.kill()
+    process.communicate()
+    argv = [tool("pmalloc-recover"), heap]
+    done = injected("fsync", "EIO", 1, heap / "heap.0", argv)
+    if done.returncode == 0 and heap_is_in_memory(tmp_path):
+        pytest.skip("no sync is made there")
+    assert done.returncode == 8, said(done)
+    done = injected("pwrite64", "EIO", 1, heap / "heap.0", argv, trace=trace)
+    assert done.returncode == 8 and "cannot be written back" in done.stderr, said(done)
+    places = re.findall(r"pwrite64\(.*, (\d+), (\d+)\) = ", trace.read_text())
+    assert len(places) == 2 and places[0] == places[1], trace.read_text()
+    assert word(heap, DOUBT) != 0 and recover(heap).returncode == 0
+    assert shell(heap, "get a\n").stdout == "one\n"
+
+
 def test_a_page_that_the_kernel_has_lost_is_no_older_page(heap):
     """Linux gives up a page that it could not write, and then shows what the disk has. A page that
     is as that again is not the same as the page of the last commit, which is in the journal."""
