@@ -25,6 +25,7 @@
 #include "common/progress.h"
 #include "common/remarks.h"
 #include "marking/forms.h"
+#include "media/commit/doubt.h"
 #include "media/commit/journal_files.h"
 #include "media/open/origin.h"
 #include "media/persist.h"
@@ -504,6 +505,7 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
     if (status != PM_OK)
         return status;
     pmem_use();
+    pm_doubt_thorough = true;
     bool was_clean = pm_heap_is_clean();
     if (q->drop_root)
         status = drop_root(q->drop_root, r->kept, sizeof r->kept, err);

@@ -44,6 +44,7 @@ struct pm_heap {
     bool nameless;               // its files have no names (heap_make.h); pm_heap.dir says so
     bool careful;                // a bad block in the superblock is an error of pm_heap_open()
     bool changed;                // this process may have written to it: set before the first store
+    bool settled;                // it was closed clean, or pm_doubt_settle() has succeeded
     bool copy;                   // it is a copy of a heap that was not clean (origin.h)
     uint64_t recorded;           // inode number of the superblock whose origin is recorded; or 0
     struct pm_super_file *super; // while pm_heap_is_held(), and while borrowed

@@ -35,6 +35,7 @@
 #include "media/adopt.h"
 #include "media/backing/file.h"
 #include "media/commit/commit.h"
+#include "media/commit/doubt.h"
 #include "media/open/heap_dir.h"
 #include "media/open/heap_open.h"
 #include "media/outside.h"
@@ -116,6 +117,7 @@ static int open_persistent(struct pm_error *err) {
         .borrow = borrow,
         .beside = pm_commits_wanted() && pm_options.collect.number == PM_COLLECT_BACKGROUND,
         .mark = {.markers = (unsigned)pm_options.markers.number, .stray = pm_program_stray()}};
+    pm_doubt_thorough = pm_commits_wanted();
     status = pm_recover(&how, &recovery, err);
     if (status == PM_OK && !borrow)
         pm_outside_begin();

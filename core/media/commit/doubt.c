@@ -12,6 +12,7 @@
 #include "base/file_limit.h"
 #include "base/os.h"
 #include "base/os_file.h"
+#include "journal_files.h"
 #include "media/backing/file.h"
 #include "media/heap.h"
 #include "media/persist.h"
@@ -61,7 +62,11 @@ void pm_doubt_say(void) {
 
 // ---- once more ----------------------------------------------------------------------------------
 
-#define CHUNK ((size_t)64 * PM_PAGE_SIZE)
+// A write around the page cache drops whole folios, and Linux has none larger than this: so what it
+// drops beside the pages that it writes is in the same chunk, and is written after them.
+#define CHUNK ((size_t)2 << 20)
+
+bool pm_doubt_thorough;
 
 static bool read_chunk(const struct pm_file *file, char *to, size_t len, uint64_t at) {
     while (len) {
@@ -98,34 +103,61 @@ static bool counts(const struct pm_file *file, const char *page, uint64_t at, ui
     return *data < at + PM_PAGE_SIZE;
 }
 
-static bool write_run(const struct pm_file *file, const char *from, size_t len, uint64_t at) {
-    return len == 0 || pm_os_write_anew(file->fd, from, len, file->at + at);
+typedef bool write_fn(int fd, const void *data, size_t len, uint64_t at);
+
+static bool write_run(const struct pm_file *file, const char *from, size_t len, uint64_t at,
+                      write_fn *write) {
+    return len == 0 || write(file->fd, from, len, file->at + at);
 }
 
 static bool write_chunk(const struct pm_file *file, const char *from, size_t len, uint64_t at,
-                        uint64_t *data) {
+                        uint64_t *data, write_fn *write) {
     size_t begin = 0, i = 0;
     for (size_t part; i < len; i += part) {
         part = len - i < PM_PAGE_SIZE ? len - i : PM_PAGE_SIZE;
         if (part < PM_PAGE_SIZE || counts(file, from + i, at + i, data))
             continue;
-        if (!write_run(file, from + begin, i - begin, at + begin))
+        if (!write_run(file, from + begin, i - begin, at + begin, write))
             return false;
         begin = i + part;
     }
-    return write_run(file, from + begin, i - begin, at + begin);
+    return write_run(file, from + begin, i - begin, at + begin, write);
 }
 
-static bool write_again(struct pm_file *file, char *chunk) {
+static enum scope { NOTHING, IN_MEMORY, ALL } scope; // what is written once more
+
+// What memory does not have is as the medium has it. Not known: it counts as there.
+static bool is_in_memory(const struct pm_file *file, size_t len, uint64_t at) {
+    unsigned char there[CHUNK / PM_PAGE_SIZE];
+    void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, file->fd, (off_t)(file->at + at));
+    bool found = map == MAP_FAILED || mincore(map, len, there) != 0;
+    for (size_t i = 0; i * PM_PAGE_SIZE < len && !found; i++)
+        found = there[i] & 1;
+    if (map != MAP_FAILED)
+        munmap(map, len);
+    return found;
+}
+
+static bool write_file(struct pm_file *file, char *chunk, write_fn *write) {
     struct pm_file_room room = pm_file_room(file->length ? 0 : file->size);
     bool good = pm_file_ready(file) && room.good;
     uint64_t data = good ? next_data(file, 0) : 0;
     for (uint64_t at = 0; at < file->size && good; at += CHUNK) {
         size_t len = file->size - at < CHUNK ? (size_t)(file->size - at) : CHUNK;
-        good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data);
+        if (scope == IN_MEMORY && !is_in_memory(file, len, at))
+            continue;
+        good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data, write);
     }
     pm_file_room_end(room);
     return good;
+}
+
+static bool write_cached(struct pm_file *file, char *chunk) {
+    return write_file(file, chunk, pm_os_write_all) && pm_file_sync(file);
+}
+
+static bool write_around(struct pm_file *file, char *chunk) {
+    return write_file(file, chunk, pm_os_write_anew);
 }
 
 static const char *failed; // the name of the file where it did
@@ -141,10 +173,14 @@ static bool each_held(bool (*fn)(struct pm_file *file, char *chunk), char *chunk
     return true;
 }
 
+// A write around the page cache drops the pages first, with all of a large folio that has one of
+// them, and memory alone may have what they say. So a write through the cache comes first, and its
+// sync: a medium that fails still says so there, and nothing is dropped. That write alone does not
+// do where a file system takes a block for the file's that it could not write (pm_os_write_anew()).
 static bool write_all_again(void) {
     int saved;
     char *chunk = pm_os_reserve(CHUNK);
-    bool good = chunk && each_held(write_again, chunk);
+    bool good = chunk && each_held(write_cached, chunk) && each_held(write_around, chunk);
     saved = errno;
     if (chunk)
         munmap(chunk, CHUNK);
@@ -167,15 +203,21 @@ static void take_reports(void) {
 
 // ---- settling -----------------------------------------------------------------------------------
 
-static bool settle(bool again) {
+// A report may have been taken by another program's sync of a file of this heap, after its program
+// was killed. In commit mode the journal has what was lost.
+static bool may_be_taken(void) {
+    return pm_doubt_thorough && !pm_heap.settled && !pm_heap.created &&
+           pm_journal_opened.is == PM_JOURNAL_NONE;
+}
+
+static bool settle(enum scope again) {
     failed = pm_heap.super_file.name;
-    if (again) {
+    scope = again;
+    if (again == ALL)
         take_reports();
-        if (!write_all_again())
-            return false;
-    }
-    if (!each_held(sync_one, NULL))
+    if ((again && !write_all_again()) || !each_held(sync_one, NULL))
         return false;
+    pm_heap.settled = true;
     __atomic_store_n(word(), 0, __ATOMIC_RELEASE);
     return true;
 }
@@ -186,7 +228,7 @@ int pm_doubt_settle(struct pm_error *err) {
         __atomic_store_n(word(), BEGUN, __ATOMIC_RELEASE);
         pm_make_durable(word(), sizeof *word());
     }
-    if (!settle(again))
+    if (!settle(again ? ALL : may_be_taken() ? IN_MEMORY : NOTHING))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/%s: what is stored there cannot be written back to the medium: %s; "
                        "nothing else was changed; when the medium works again, the next start or "
@@ -204,4 +246,4 @@ int pm_doubt_settle(struct pm_error *err) {
     return PM_OK;
 }
 
-bool pm_doubt_settle_end(void) { return settle(pm_doubt_is_raised()); }
+bool pm_doubt_settle_end(void) { return settle(pm_doubt_is_raised() ? ALL : NOTHING); }

@@ -26,6 +26,11 @@
 
 #include "base/message.h"
 
+// Set before recovery by who promises more than what the files have page by page, or has time:
+// where a heap's program was killed without commit mode, pm_doubt_settle() writes once more what
+// memory has, since another program's sync may have taken a report. Costs writes of all that.
+extern bool pm_doubt_thorough;
+
 // A sync of the open heap's files has failed. Any thread; keeps errno.
 void pm_doubt_raise(void);
 // Whether one has, and nothing was written once more since.

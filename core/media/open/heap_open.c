@@ -225,6 +225,7 @@ static int first_step(enum pm_open_mode mode, struct pm_error *err) {
     bool changed = pm_heap.changed, look = pm_open_reads(mode);
     // With a journal, the state in the file may be younger than what the journal will make of it.
     bool at_rest = pm_heap_is_clean() && !pm_journal_waits();
+    pm_heap.settled = at_rest;
     int status = check_layers(at_rest, err);
     if (status == PM_OK)
         status = pm_origin_check(at_rest, err);
@@ -305,6 +306,7 @@ static int open_files(const char *more, enum pm_open_mode mode, bool wait, struc
 
 static void forget(bool readonly) {
     pm_heap.created = pm_heap.nameless = pm_heap.changed = pm_heap.copy = false;
+    pm_heap.settled = false;
     pm_heap.recorded = 0;
     pm_heap.readonly = readonly;
     pm_journal_opened.is = PM_JOURNAL_NONE;
