@@ -168,7 +168,7 @@ $(BUILD)/first.options: preload/first
 $(BUILD)/obj/%.o: %.c $(BUILD)/.flags $(BUILD)/first.options | $(MUSL_KERNEL)
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) $(DEPS) -c -o $@ $<
-	$(if $(filter 0,$(LTO)),$(OBJCOPY) @$(BUILD)/first.options $@)
+	$(if $(LTO_FLAGS),,$(OBJCOPY) @$(BUILD)/first.options $@)
 
 $(BUILD)/asan/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
@@ -179,6 +179,10 @@ $(ASAN_ARCHIVE): $(ASAN_OBJS)
 %/libpmalloc_core.a:
 	@rm -f $@
 	$(AR) rcs $@ $^
+
+# What defines libc's names stays out of LTO, which binds calls of these names to the definitions:
+# --wrap leads only undefined calls to preload/names/inner.c.
+$(PRELOAD_OBJS): private LTO_FLAGS =
 
 # Both libraries are the whole allocator, so the objects are named one by one: an archive would
 # leave out what nothing refers to.

@@ -16,6 +16,7 @@ import time
 import pytest
 from conftest import (
     BUILD,
+    ROOT,
     compiled,
     environment,
     on_media,
@@ -46,6 +47,17 @@ def place(request, shm):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
     yield folder / "heap"
     shutil.rmtree(folder)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("library", ["libpmalloc_preload.so", "libpmalloc.so"])
+def test_own_calls_are_led_past_names_of_libc(library):
+    """By --wrap, which LTO passes over where it knows the definition. Our own calls would
+    then look like the program's, and commits would lose all that the program had stored."""
+    argv = ["make", "-s", "print-inner-calls"]
+    calls = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(["nm", BUILD / library], capture_output=True, text=True, check=True)
+    assert not {f"__wrap_{name}" for name in calls.split()} - set(done.stdout.split())
 
 
 def checked(program, heap, least=0):

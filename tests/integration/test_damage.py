@@ -22,7 +22,7 @@ import sys
 import threading
 
 import pytest
-from conftest import API, ROOT, app, environment, linked, on_media, succeeds, tool
+from conftest import API, ROOT, app, busy, environment, linked, on_media, succeeds, tool
 from damage_case import Case
 
 sys.path.insert(0, str(ROOT / "tests" / "fuzz"))
@@ -49,7 +49,7 @@ def call(argv, stdin="", kill=False, preload=None, **settings):
         text=True,
         errors="replace",
     )
-    alarm = threading.Timer(SECONDS, process.kill)
+    alarm = threading.Timer(SECONDS * busy(), process.kill)
     alarm.start()
     try:
         process.stdin.write(stdin)
