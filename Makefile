@@ -43,7 +43,7 @@ LIB_CFLAGS = -std=gnu11 -D_GNU_SOURCE= -fPIC -fvisibility=hidden -ftls-model=ini
 	-fno-math-errno -ffunction-sections -fdata-sections \
 	-fno-builtin-malloc -fno-builtin-calloc -fno-builtin-realloc -fno-builtin-free \
 	-iquote . -iquote core -iquote gc -iquote preload -include core/base/oldest_libc.h \
-	$(WARN) $(CFLAGS) $(CPPFLAGS)
+	$(WARN) $(CFLAGS) $(CPPFLAGS) $(LTO_FLAGS)
 # Users' programs: no project directory on the include path.
 APP_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) $(CPPFLAGS)
 # The sanitizer build also asserts the order of locks (core/base/lock.h).
@@ -53,7 +53,6 @@ ASAN_FLAGS = -O1 -g1 -DPM_DEBUG -fsanitize=address,undefined -fno-sanitize-recov
 # Off by default: the hot path is inline in core's headers. With clang it needs Debian's llvm.
 ifeq ($(LTO),1)
 LTO_FLAGS = -flto=auto
-LIB_CFLAGS += $(LTO_FLAGS)
 AR = $(if $(findstring clang,$(CC)),llvm-ar,gcc-ar)
 endif
 LINK = $(CC) $(CFLAGS) $(LTO_FLAGS)
@@ -168,7 +167,7 @@ $(BUILD)/first.options: preload/first
 $(BUILD)/obj/%.o: %.c $(BUILD)/.flags $(BUILD)/first.options | $(MUSL_KERNEL)
 	@mkdir -p $(@D)
 	$(CC) $(LIB_CFLAGS) $(DEPS) -c -o $@ $<
-	$(if $(LTO_FLAGS),,$(OBJCOPY) @$(BUILD)/first.options $@)
+	$(if $(filter -flto%,$(LTO_FLAGS)),,$(OBJCOPY) @$(BUILD)/first.options $@)
 
 $(BUILD)/asan/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
@@ -181,8 +180,8 @@ $(ASAN_ARCHIVE): $(ASAN_OBJS)
 	$(AR) rcs $@ $^
 
 # What defines libc's names stays out of LTO, which binds calls of these names to the definitions:
-# --wrap leads only undefined calls to preload/names/inner.c.
-$(PRELOAD_OBJS): private LTO_FLAGS =
+# --wrap leads only undefined calls to preload/names/inner.c. CFLAGS may ask for LTO, too.
+$(PRELOAD_OBJS): private LTO_FLAGS = -fno-lto
 
 # Both libraries are the whole allocator, so the objects are named one by one: an archive would
 # leave out what nothing refers to.
