@@ -16,6 +16,7 @@ from conftest import (
     API,
     BUILD,
     app,
+    busy,
     compiled,
     environment,
     one_message,
@@ -218,7 +219,7 @@ def limited(argv, limits, **settings):
         preexec_fn=apply,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=100 * busy(),
         check=False,
     )
 
