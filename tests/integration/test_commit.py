@@ -90,7 +90,7 @@ def test_killed_under_time(program, place, rng, processes, threads, decay):
             DECAY_MS=decay,
         )
         processes.append(process)
-        kill_at(process, rng.uniform(0.02, 0.4))
+        kill_at(process, rng.uniform(0.02, 0.4) * max(1, rounds - 5))
         now = checked(program, place)
         assert now >= made
         made = now
