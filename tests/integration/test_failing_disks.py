@@ -69,6 +69,11 @@ def injected(call, error, when, path, argv, **settings):
     return run([*watch, *argv], False)
 
 
+def heap_is_in_memory(path):
+    kind = run(["stat", "-fc", "%T", path], False).stdout.strip()
+    return kind in ("tmpfs", "ramfs")
+
+
 def groups(heap):
     """Where each group of the journal begins, its pages, and whether it ends a commit."""
     journal, at = (heap / "journal").read_bytes(), 0
@@ -404,49 +409,6 @@ def test_a_first_commit_needs_its_sync(heap, collect, call, tmp_path):
 
 
 @needs_strace
-@pytest.mark.parametrize("commit", ["", "output"])
-def test_who_reads_a_heap_in_doubt_is_told(commit, tmp_path):
-    """It may show what its medium does not have, and what memory has lost is older."""
-    heap = tmp_path / "heap"
-    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
-    process.stdin.write("set a one\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "ok\n"
-    process.kill()
-    process.communicate()
-    settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
-    settings |= {"COMMIT": commit, "COLLECT": "later"} if commit else {}
-    done = injected("fsync", "EIO", 1, heap / "heap.0", [app("kvshell")], **settings)
-    if done.returncode == 0 and heap_is_in_memory(tmp_path):
-        pytest.skip("no sync is made there")
-    refuses(done, "cannot be written back")
-    before, doubt = fingerprint(heap), "an earlier run could not write to its medium"
-    for argv in (["pmalloc-recover", "--check"], ["pmalloc-recover", "--dry-run", "--json"]):
-        done = recover(heap, *argv[1:])
-        assert "none, until pmalloc-recover or a start has" in done.stdout, said(done)
-        assert doubt in done.stdout and done.stderr == "", said(done)
-    told = succeeds(run([tool("pmalloc-info"), "--json", heap], False))
-    assert doubt in json.loads(told)["guarantee"]
-    medium = ["--make", "--from", heap, "--size", "32M", tmp_path / "medium"]
-    for argv in (
-        ["pmalloc-backup", heap, tmp_path / "backup"],
-        ["pmalloc-recover", *medium],
-    ):
-        done = run([tool(argv[0]), *argv[1:]], False)
-        assert done.returncode == 0, said(done)
-        (line,) = done.stderr.splitlines()
-        assert f"{heap}: {doubt}" in line and "run pmalloc-recover" in line
-    done = shell(heap, "get a\n", OPEN="private")
-    assert done.stdout == "one\n" and f"{heap}: {doubt}" in done.stderr, said(done)
-    assert fingerprint(heap) == before
-    done = shell(tmp_path / "backup", "get a\n")  # it has the doubt of what it was made of
-    assert done.stdout == "one\n" and "all pages are written once more" in done.stderr, said(done)
-    done = recover(heap)
-    assert done.returncode == 0 and "guarantee  none" not in done.stdout, said(done)
-    assert shell(heap, "get a\n", OPEN="private").stderr == ""
-
-
-@needs_strace
 def test_a_close_that_is_not_durable_says_so(tmp_path):
     heap = tmp_path / "heap"
     shell(heap, "set colour red\n")
@@ -463,126 +425,6 @@ def test_a_close_that_is_not_durable_says_so(tmp_path):
     done = recover(heap)
     assert done.returncode == 0 and "written once more" in done.stderr, said(done)
     assert shell(heap, "get colour\n").stdout == "red\n"
-
-
-@needs_strace
-def test_a_report_of_the_past_stops_no_second_start(tmp_path):
-    """Each file has a report of its own of what the kernel could not write: a start gets all."""
-    heap = tmp_path / "heap"
-    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
-    process.stdin.write("set a one\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "ok\n"
-    process.kill()
-    process.communicate()
-    settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
-    done = injected("fsync", "EIO", 1, heap / "roots", [app("kvshell")], **settings)
-    if heap_is_in_memory(tmp_path):
-        pytest.skip("no sync is made there")
-    refuses(done, "cannot be written back")
-    done = injected("fsync", "EIO", 1, heap / "heap.0", [app("kvshell")], **settings)
-    assert done.returncode == 0 and "written once more" in done.stderr, said(done)
-    assert shell(heap, "get a\n").stdout == "one\n"
-    killed_shell(heap)
-    for file in ("heap.0", "journal"):
-        copy = copy_heap(heap, tmp_path / file)
-        settings = {"HEAP": copy, "ROOTS": "store", "preload": True}
-        done = injected("fdatasync", "EIO", 1, copy / file, [app("kvshell")], **settings)
-        assert done.returncode == 0 and done.stderr == "", said(done)
-        assert shell(copy, "get key1\n").stdout == "value1\n"
-
-
-def heap_is_in_memory(path):
-    kind = run(["stat", "-fc", "%T", path], False).stdout.strip()
-    return kind in ("tmpfs", "ramfs")
-
-
-@pytest.mark.check
-@needs_strace
-def test_what_is_in_doubt_is_written_again(tmp_path):
-    """Every page that is not zeroes, of every file; and a hole stays one."""
-    heap, trace = tmp_path / "heap", tmp_path / "trace"
-    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
-    process.stdin.write("".join(f"set k{n} {'x' * 3000}\n" for n in range(300)))
-    process.stdin.flush()
-    for _ in range(300):
-        assert process.stdout.readline() == "ok\n"
-    process.kill()
-    process.communicate()
-    tool = app("kvshell").parents[1] / "pmalloc-recover"
-    done = injected("fsync", "EIO", 1, heap / "heap.0", [tool, heap])
-    assert done.returncode == 8 and "cannot be written back" in done.stderr, said(done)
-    data = (heap / "heap.0").read_bytes()
-    blocks = (heap / "heap.0").stat().st_blocks
-    watch = ["strace", "-f", "-qq", "-y", "-o", trace, "-e", "trace=pwrite64"]
-    done = run([*watch, tool, heap], False)
-    assert done.returncode == 0 and "once more" in done.stderr, said(done)
-    found = re.findall(r"heap\.0>, .*, (\d+), (\d+)\) = \1", trace.read_text())
-    written = {page for n, at in found for page in range(int(at), int(at) + int(n), 4096)}
-    wanted = {
-        at for at in range(0, len(data), PAGE) if data[at : at + PAGE].strip(b"\0")
-    }
-    assert len(wanted) > 200 and wanted <= written
-    assert (heap / "heap.0").stat().st_blocks <= blocks
-    assert word(heap, DOUBT) == 0
-    assert os.path.getsize(heap / "superblock") and recover(heap, "--check").returncode == 0
-
-
-@needs_strace
-def test_a_try_that_fails_keeps_what_memory_has(tmp_path):
-    """A write around the page cache drops the pages first, and if it fails, they are nowhere. So a
-    write through the cache and its sync come first, and one follows where the other has failed."""
-    heap, trace = tmp_path / "heap", tmp_path / "trace"
-    killed_shell(heap, 1, COMMIT=None)
-    argv = [tool("pmalloc-recover"), heap]
-    done = injected("fsync", "EIO", 1, heap / "heap.0", argv)
-    if done.returncode == 0 and heap_is_in_memory(tmp_path):
-        pytest.skip("no sync is made there")
-    assert done.returncode == 8, said(done)
-    again, number = 0, 0
-    while not again:
-        number += 1
-        done = injected("pwrite64", "EIO", number, heap / "heap.0", argv, trace=trace)
-        assert done.returncode == 8 and "cannot be written back" in done.stderr, said(done)
-        places = re.findall(r"pwrite64\(.*, (\d+), (\d+)\) = ", trace.read_text())
-        assert len(places) in (number, number + 1), trace.read_text()
-        if len(places) > number:
-            assert places[-1] == places[-2] and places.count(places[-1]) == 3, trace.read_text()
-            again += 1
-        if number == 1:
-            assert again == 0
-    assert word(heap, DOUBT) != 0 and recover(heap).returncode == 0
-    assert shell(heap, "get key0\n").stdout == "value0\n"
-
-
-@needs_strace
-@pytest.mark.parametrize("commit", [None, "output", "1s"])
-def test_a_report_may_have_been_taken(tmp_path, commit):
-    """By another program's sync of a file of a heap whose program was killed. So who begins commit
-    mode writes once more what memory has, and so does pmalloc-recover; once."""
-    heap, trace = tmp_path / "heap", tmp_path / "trace"
-    killed_shell(heap, 1, COMMIT=None)
-    if heap_is_in_memory(tmp_path):
-        pytest.skip("no sync is made there")
-    data = (heap / "heap.0").read_bytes()
-    wanted = {at for at in range(0, len(data), PAGE) if data[at : at + PAGE].strip(b"\0")}
-    argv, settings = [tool("pmalloc-recover"), heap], {}
-    if commit:
-        argv = [app("kvshell")]
-        settings = {"HEAP": heap, "ROOTS": "store", "COMMIT": commit, "preload": True}
-    for written_again in (True, False):
-        done = injected("pwrite64", None, 1, heap / "heap.0", argv, trace=trace, **settings)
-        assert done.returncode == 0 and (commit is None or done.stderr == ""), said(done)
-        found = re.findall(r"pwrite64\(.*, (\d+), (\d+)\) = \1", trace.read_text())
-        times = {at: 0 for at in wanted}
-        for n, at in found:
-            for page in range(int(at), int(at) + int(n), PAGE):
-                times[page] = times.get(page, 0) + 1
-        if written_again:
-            assert len(wanted) > 3 and min(times[at] for at in wanted) >= 2, times
-        else:
-            assert sum(times.values()) < len(wanted), times
-    assert shell(heap, "get key0\n").stdout == "value0\n"
 
 
 def test_a_page_that_the_kernel_has_lost_is_no_older_page(heap):

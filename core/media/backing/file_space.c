@@ -13,6 +13,7 @@
 
 #include "base/cancel.h"
 #include "base/file_limit.h"
+#include "base/os.h"
 #include "base/populate.h"
 #include "file.h"
 #include "fixed.h"
