@@ -2,6 +2,7 @@
 # Copyright (c) 2026 The PMAlloc authors
 """Heaps of which nobody knows whether the disk has what memory shows: written once more."""
 
+import json
 import os
 import re
 
