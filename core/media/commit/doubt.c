@@ -105,23 +105,27 @@ static bool counts(const struct pm_file *file, const char *page, uint64_t at, ui
 
 typedef bool write_fn(int fd, const void *data, size_t len, uint64_t at);
 
-static bool write_run(const struct pm_file *file, const char *from, size_t len, uint64_t at,
-                      write_fn *write) {
-    return len == 0 || write(file->fd, from, len, file->at + at);
-}
-
+// Where a write around the page cache has failed, what else it has dropped of the chunk is put back
+// into memory: nothing else may have it.
 static bool write_chunk(const struct pm_file *file, const char *from, size_t len, uint64_t at,
-                        uint64_t *data, write_fn *write) {
-    size_t begin = 0, i = 0;
-    for (size_t part; i < len; i += part) {
-        part = len - i < PM_PAGE_SIZE ? len - i : PM_PAGE_SIZE;
-        if (part < PM_PAGE_SIZE || counts(file, from + i, at + i, data))
-            continue;
-        if (!write_run(file, from + begin, i - begin, at + begin, write))
-            return false;
-        begin = i + part;
+                        uint64_t *data) {
+    write_fn *write = pm_os_write_anew;
+    int error = 0;
+    for (size_t begin = 0, i = 0; begin < len; begin = i) {
+        size_t part = 0;
+        for (; i < len; i += part) {
+            part = len - i < PM_PAGE_SIZE ? len - i : PM_PAGE_SIZE;
+            if (part == PM_PAGE_SIZE && !counts(file, from + i, at + i, data))
+                break;
+        }
+        if (i > begin && !write(file->fd, from + begin, i - begin, file->at + at + begin)) {
+            error = error ? error : errno;
+            write = pm_os_write_all;
+        }
+        i += i < len ? part : 0;
     }
-    return write_run(file, from + begin, i - begin, at + begin, write);
+    errno = error ? error : errno;
+    return error == 0;
 }
 
 static enum scope { NOTHING, IN_MEMORY, ALL } scope; // what is written once more
@@ -138,7 +142,7 @@ static bool is_in_memory(const struct pm_file *file, size_t len, uint64_t at) {
     return found;
 }
 
-static bool write_file(struct pm_file *file, char *chunk, write_fn *write) {
+static bool write_again(struct pm_file *file, char *chunk) {
     struct pm_file_room room = pm_file_room(file->length ? 0 : file->size);
     bool good = pm_file_ready(file) && room.good;
     uint64_t data = good ? next_data(file, 0) : 0;
@@ -146,18 +150,10 @@ static bool write_file(struct pm_file *file, char *chunk, write_fn *write) {
         size_t len = file->size - at < CHUNK ? (size_t)(file->size - at) : CHUNK;
         if (scope == IN_MEMORY && !is_in_memory(file, len, at))
             continue;
-        good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data, write);
+        good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data);
     }
     pm_file_room_end(room);
     return good;
-}
-
-static bool write_cached(struct pm_file *file, char *chunk) {
-    return write_file(file, chunk, pm_os_write_all) && pm_file_sync(file);
-}
-
-static bool write_around(struct pm_file *file, char *chunk) {
-    return write_file(file, chunk, pm_os_write_anew);
 }
 
 static const char *failed; // the name of the file where it did
@@ -173,14 +169,10 @@ static bool each_held(bool (*fn)(struct pm_file *file, char *chunk), char *chunk
     return true;
 }
 
-// A write around the page cache drops the pages first, with all of a large folio that has one of
-// them, and memory alone may have what they say. So a write through the cache comes first, and its
-// sync: a medium that fails still says so there, and nothing is dropped. That write alone does not
-// do where a file system takes a block for the file's that it could not write (pm_os_write_anew()).
 static bool write_all_again(void) {
     int saved;
     char *chunk = pm_os_reserve(CHUNK);
-    bool good = chunk && each_held(write_cached, chunk) && each_held(write_around, chunk);
+    bool good = chunk && each_held(write_again, chunk);
     saved = errno;
     if (chunk)
         munmap(chunk, CHUNK);
