@@ -14,8 +14,7 @@
 
 #define PM_EXIT_START 125 // exit status when the library refuses to start a program
 
-// Why a function failed. The caller owns it; the function that fails fills it.
-// Why, as far as a caller can do something about it.
+// Why a function failed, as far as a caller can do something about it.
 enum pm_why {
     PM_WHY_TEXT,    // only the text says it
     PM_WHY_BUSY,    // another process has the lock of the heap
@@ -28,6 +27,7 @@ struct pm_holder {
     uint64_t start; // when that process started
     pid_t other;    // if that is not it: a process that has the heap open
 };
+// Of a function that failed. The caller owns it; the function that fails fills it.
 struct pm_error {
     int status; // enum pm_status
     enum pm_why why;

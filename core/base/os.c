@@ -27,11 +27,10 @@ extern char **environ;
 #define PLACES PM_OS_PLACES
 #define PLACES_AGAIN 0x380000000000u
 #define PLACES_END 0x400000000000u
-#define HUGE_PAGE ((uint64_t)2 << 20)
 
 void *pm_os_place(size_t bytes) {
     static _Atomic uint64_t next = PLACES;
-    uint64_t align = bytes < HUGE_PAGE ? PM_PAGE_SIZE : HUGE_PAGE;
+    uint64_t align = bytes < PM_HUGE_PAGE ? PM_PAGE_SIZE : PM_HUGE_PAGE;
     uint64_t take = ((bytes + align - 1) & ~(align - 1)) + (align - PM_PAGE_SIZE);
     uint64_t at = atomic_fetch_add_explicit(&next, take, memory_order_relaxed);
     if (take > PLACES_END - PLACES_AGAIN)

@@ -27,6 +27,8 @@
 #define MADV_COLLAPSE 25
 #endif
 
+#define PM_HUGE_PAGE ((uint64_t)2 << 20) // bytes that the kernel maps at once
+
 // Where a mapping of ours is to lie, as a hint for mmap: far from the addresses that the kernel
 // chooses. Those belong to the program. So the modules that it loads lie where they lay, however
 // large the heap has become meanwhile. If the place is taken, the kernel chooses.

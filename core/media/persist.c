@@ -17,6 +17,7 @@
 #include "base/cancel.h"
 #include "base/message.h"
 #include "base/os.h"
+#include "base/os_file.h"
 
 #define LINE 64
 #define PAGE 4096
@@ -49,7 +50,7 @@ static _Atomic(const char *) forbidden; // the first call that a sandbox forbids
 bool pm_persist_forbidden(const char *call) {
     const char *none = NULL;
     int why = errno;
-    if (why != EPERM && why != EACCES && why != ENOSYS)
+    if (!pm_os_is_forbidden(why))
         return false;
     if (atomic_compare_exchange_strong(&forbidden, &none, call))
         pm_say("a sandbox forbids %s (%s), so after a power failure %.300s may be damaged (under "

@@ -18,6 +18,7 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/os_file.h"
 #include "blocks/age.h"
 #include "blocks/stats.h"
 #include "blocks/tables.h"
@@ -366,8 +367,8 @@ enum pm_route pm_thread_enter(void) {
 // ---- before main --------------------------------------------------------------------------------
 
 static const char *advice(int error) {
-    bool sandbox = error == EPERM || error == EACCES || error == ENOSYS;
-    return sandbox ? "; does a seccomp filter forbid fdatasync? allow it, or unset PMALLOC_COMMIT"
+    return pm_os_is_forbidden(error)
+               ? "; does a seccomp filter forbid fdatasync? allow it, or unset PMALLOC_COMMIT"
            : error == ENOSPC || error == EDQUOT ? "; make room on its disk, and start again"
            : error == EFBIG                     ? "; raise `ulimit -f`"
            : error == EAGAIN

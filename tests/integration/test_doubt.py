@@ -11,10 +11,12 @@ from conftest import app, copy_heap, fingerprint, recover, refuses, run, said, s
 from test_failing_disks import (
     DOUBT,
     PAGE,
+    end,
     heap_is_in_memory,
     injected,
     killed_shell,
     needs_strace,
+    serving_shell,
     shell,
     word,
 )
@@ -25,12 +27,7 @@ from test_failing_disks import (
 def test_who_reads_a_heap_in_doubt_is_told(commit, tmp_path):
     """It may show what its medium does not have, and what memory has lost is older."""
     heap = tmp_path / "heap"
-    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
-    process.stdin.write("set a one\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "ok\n"
-    process.kill()
-    process.communicate()
+    end(serving_shell(heap, ["set a one"]))
     settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
     settings |= {"COMMIT": commit, "COLLECT": "later"} if commit else {}
     done = injected("fsync", "EIO", 1, heap / "heap.0", [app("kvshell")], **settings)
@@ -67,12 +64,7 @@ def test_who_reads_a_heap_in_doubt_is_told(commit, tmp_path):
 def test_a_report_of_the_past_stops_no_second_start(tmp_path):
     """Each file has a report of its own of what the kernel could not write: a start gets all."""
     heap = tmp_path / "heap"
-    process = start([app("kvshell")], HEAP=heap, ROOTS="store")
-    process.stdin.write("set a one\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "ok\n"
-    process.kill()
-    process.communicate()
+    end(serving_shell(heap, ["set a one"]))
     settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
     done = injected("fsync", "EIO", 1, heap / "roots", [app("kvshell")], **settings)
     if heap_is_in_memory(tmp_path):

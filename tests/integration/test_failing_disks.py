@@ -40,16 +40,25 @@ def shell(heap, text, status=0, **settings):
     return done
 
 
-def killed_shell(heap, sets=SETS, **settings):
-    """A shell that has answered so many times and is killed. Each answer is a commit."""
-    settings = {"HEAP": heap, "ROOTS": "store", "COMMIT": "output"} | settings
-    process = start([app("kvshell")], **settings)
-    for n in range(sets):
-        process.stdin.write(f"set key{n} value{n}\n")
+def serving_shell(heap, lines, **settings):
+    """A shell that has answered "ok" to each line."""
+    process = start([app("kvshell")], HEAP=heap, ROOTS="store", **settings)
+    for line in lines:
+        process.stdin.write(f"{line}\n")
         process.stdin.flush()
         assert process.stdout.readline() == "ok\n"
+    return process
+
+
+def end(process):
     process.kill()
     process.communicate()
+
+
+def killed_shell(heap, sets=SETS, **settings):
+    """A shell that has answered so many times and is killed. Each answer is a commit."""
+    lines = (f"set key{n} value{n}" for n in range(sets))
+    end(serving_shell(heap, lines, **{"COMMIT": "output"} | settings))
 
 
 def word(heap, at):
@@ -135,12 +144,9 @@ def test_a_start_that_cannot_read_its_journal_ends(heap):
 @pytest.mark.parametrize("error", ["EIO", "ENODATA"])
 def test_a_look_at_a_program_says_that_the_journal_cannot_be_read(heap, error):
     """No commit was said where one could not be read."""
-    process = start([app("kvshell")], HEAP=heap, ROOTS="store", COMMIT="output")
+    lines = (f"set key{n} value{n}" for n in range(3))
+    process = serving_shell(heap, lines, COMMIT="output")
     try:
-        for n in range(3):
-            process.stdin.write(f"set key{n} value{n}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "ok\n"
         tool = app("kvshell").parents[1] / "pmalloc-info"
         argv = [tool, "--follow", "--count", 1, heap]
         assert "commit of" in injected("pread64", None, 0, None, argv).stdout
@@ -150,19 +156,15 @@ def test_a_look_at_a_program_says_that_the_journal_cannot_be_read(heap, error):
             line = f"pmalloc-info: {heap}/journal cannot be read: Input/output error; see the "
             assert done.stderr == line + "kernel's log\n"
     finally:
-        process.kill()
-        process.communicate()
+        end(process)
 
 
 @needs_strace
 def test_a_backup_of_a_program_says_that_the_journal_cannot_be_read(heap, shm):
     """The program was said to commit all the time."""
-    process = start([app("kvshell")], HEAP=heap, ROOTS="store", COMMIT="output")
+    lines = (f"set key{n} value{n}" for n in range(3))
+    process = serving_shell(heap, lines, COMMIT="output")
     try:
-        for n in range(3):
-            process.stdin.write(f"set key{n} value{n}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "ok\n"
         argv = [tool("pmalloc-backup"), heap, shm / "backup"]
         for file, when in itertools.product(("journal", "heap.0"), ("1+", "3+", "5+")):
             done = injected("pread64", "EIO", when, heap / file, argv)
@@ -172,8 +174,7 @@ def test_a_backup_of_a_program_says_that_the_journal_cannot_be_read(heap, shm):
         succeeds(run(argv, False))
         assert shell(shm / "backup", "get key2\n").stdout == "value2\n"
     finally:
-        process.kill()
-        process.communicate()
+        end(process)
 
 
 @needs_strace

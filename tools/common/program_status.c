@@ -32,6 +32,15 @@ int64_t program_number(const char *text, const char *name, int64_t otherwise) {
     return otherwise;
 }
 
+char program_state(pid_t pid, pid_t thread, unsigned long *flags) {
+    char text[1024], state = 0;
+    program_text(pid, thread, "stat", text, sizeof text);
+    const char *at = strrchr(text, ')');
+    if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %lu", &state, flags) != 2)
+        return 0;
+    return state;
+}
+
 int program_memory(pid_t pid, int how) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);

@@ -14,6 +14,8 @@
 bool program_text(pid_t pid, pid_t thread, const char *file, char *out, size_t len);
 // The number behind this name at the beginning of a line of such a text.
 int64_t program_number(const char *text, const char *name, int64_t otherwise);
+// The letter of the thread's state, and the kernel's flags of it; 0: it is no more.
+char program_state(pid_t pid, pid_t thread, unsigned long *flags);
 // Opens /proc/PID/mem. -1 with errno.
 int program_memory(pid_t pid, int how);
 

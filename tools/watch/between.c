@@ -3,7 +3,6 @@
 #include "between.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -94,12 +93,10 @@ static enum place place_of(const struct between *b, pid_t id, uint64_t *sections
 // that waits for a page or a disk does something.
 static long call_of(const struct between *b, pid_t id, bool *asleep) {
     struct tracee_call call = {.number = -1};
-    char text[1024];
-    const char *at =
-        program_text(b->pid, id, "stat", text, sizeof text) ? strrchr(text, ')') : NULL;
-    *asleep = at && strncmp(at, ") S", 3) == 0;
-    if (!at || (!*asleep && strncmp(at, ") t", 3) != 0) || !tracee_asleep(b->pid, id, &call) ||
-        call.number < 0)
+    unsigned long flags;
+    char state = program_state(b->pid, id, &flags);
+    *asleep = state == 'S';
+    if ((state != 'S' && state != 't') || !tracee_asleep(b->pid, id, &call) || call.number < 0)
         *asleep = false;
     return call.number;
 }

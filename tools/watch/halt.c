@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/ptrace.h>
 
+#include "tools/common/program_status.h"
 #include "trace_rights.h"
 
 enum { PATIENCE_MS = 1000 };
@@ -57,7 +58,7 @@ static bool visit(pid_t id, void *arg) {
     if (tracee_seize(t, 0))
         return true;
     int error = errno;
-    char state = tracee_state(p->h->pid, id, &flags);
+    char state = program_state(p->h->pid, id, &flags);
     t->dead = !state || strchr("ZX", state) || flags & (PF_IO_WORKER | PF_USER_WORKER);
     if (t->dead)
         return true;

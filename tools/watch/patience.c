@@ -3,7 +3,6 @@
 #include "patience.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "tools/common/program_status.h"
@@ -15,10 +14,8 @@ uint64_t patience_now_ns(void) {
 }
 
 static bool wants_processor(pid_t pid, pid_t thread) {
-    char text[1024];
-    const char *at =
-        program_text(pid, thread, "stat", text, sizeof text) ? strrchr(text, ')') : NULL;
-    return at && strncmp(at, ") R", 3) == 0;
+    unsigned long flags;
+    return program_state(pid, thread, &flags) == 'R';
 }
 
 // The kernel brings it up to date whenever the thread is switched, and at each tick. 0: it does not

@@ -52,18 +52,9 @@ bool tracee_each(pid_t pid, bool fn(pid_t id, void *arg), void *arg) {
     return there;
 }
 
-char tracee_state(pid_t pid, pid_t id, unsigned long *flags) {
-    char text[1024], state = 0;
-    program_text(pid, id, "stat", text, sizeof text);
-    const char *at = strrchr(text, ')');
-    if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %lu", &state, flags) != 2)
-        return 0;
-    return state;
-}
-
 bool tracee_has_ended(pid_t id) {
     unsigned long flags;
-    char state = tracee_state(id, id, &flags);
+    char state = program_state(id, id, &flags);
     return !state || strchr("ZX", state);
 }
 

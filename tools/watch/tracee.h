@@ -57,8 +57,6 @@ struct tracee_call {
 };
 // Whether a thread, traced or not, is off the processor, in this system call.
 bool tracee_asleep(pid_t pid, pid_t id, struct tracee_call *call);
-// The letter of its state in /proc, and the kernel's flags of it; 0: it is no more.
-char tracee_state(pid_t pid, pid_t id, unsigned long *flags);
 // Whether it has ended. While others of its process are stopped its end is not reported.
 bool tracee_has_ended(pid_t id);
 // Whether a stopped thread is in a restartable sequence. That would no longer be aborted after the

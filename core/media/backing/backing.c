@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "backing.h"
 
+#include "base/os.h"
 #include "emptied.h"
 #include "file.h"
 #include "fixed.h"
@@ -121,10 +122,9 @@ bool pm_heap_vacate(uint64_t offset, uint64_t len) {
 
 // ---- what it has, and what it shows -------------------------------------------------------------
 
-#define HUGE_PAGE ((uint64_t)2 << 20)
-
 uint64_t pm_heap_unit(void) {
-    return pm_heap_on_media() && pm_persist_dax() && !pm_heap_is_fixed() ? HUGE_PAGE : PM_PAGE_SIZE;
+    return pm_heap_on_media() && pm_persist_dax() && !pm_heap_is_fixed() ? PM_HUGE_PAGE
+                                                                         : PM_PAGE_SIZE;
 }
 
 bool pm_heap_released_is_zero(void) { return !pm_heap_is_fixed(); }

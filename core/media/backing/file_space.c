@@ -14,12 +14,11 @@
 #include "base/cancel.h"
 #include "base/file_limit.h"
 #include "base/os.h"
+#include "base/os_file.h"
 #include "base/populate.h"
 #include "file.h"
 #include "fixed.h"
 #include "media/full.h"
-
-bool pm_space_forbidden(void) { return errno == EPERM || errno == EACCES || errno == ENOSYS; }
 
 // Of the process. They become true once, under whatever lock.
 static _Atomic bool no_fallocate, no_ftruncate;
@@ -42,7 +41,7 @@ bool pm_space_allocate(int fd, int mode, uint64_t offset, uint64_t len) {
         return true;
     }
     pm_full_note(errno);
-    if (pm_space_forbidden()) {
+    if (pm_os_is_forbidden(errno)) {
         no_fallocate = true;
         errno = EOPNOTSUPP;
     }
@@ -60,7 +59,7 @@ static bool populate(const struct pm_file *file, uint64_t offset, uint64_t len) 
         return false;
     long result = pm_populate(at, len, MADV_POPULATE_WRITE);
     errno = (int)-result;
-    bool good = result == 0 || errno == EINVAL || pm_space_forbidden();
+    bool good = result == 0 || errno == EINVAL || pm_os_is_forbidden(errno);
     if (!mapped)
         munmap(at, len);
     if (!good)
@@ -81,11 +80,10 @@ bool pm_space_set_length(int fd, uint64_t from, uint64_t size) {
     while (!no_ftruncate && (status = ftruncate(fd, (off_t)size)) != 0 && errno == EINTR) {
     }
     if (status != 0 && !no_ftruncate)
-        no_ftruncate = pm_space_forbidden();
+        no_ftruncate = pm_os_is_forbidden(errno);
     return status == 0 || (no_ftruncate && size > from && pm_space_allocate(fd, 0, size - 1, 1));
 }
 
-// The caller has asked for room (RLIMIT_FSIZE). Beyond the limit the kernel sends SIGXFSZ.
 bool pm_file_grow_in_room(struct pm_file *file, size_t size) {
     if (size <= file->size)
         return true;

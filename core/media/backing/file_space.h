@@ -27,8 +27,6 @@ bool pm_shard_complete(struct pm_shard *s);
 
 // ---- for the rows of backing.c ------------------------------------------------------------------
 
-// Whether errno says that a sandbox forbids the last call.
-bool pm_space_forbidden(void);
 // fallocate(), not interrupted. False, with EOPNOTSUPP if the file system or a sandbox does not
 // allow the call at all.
 bool pm_space_allocate(int fd, int mode, uint64_t offset, uint64_t len);

@@ -58,12 +58,12 @@ int pm_layout_check(const struct pm_layout *layout, const char *path, struct pm_
         return pm_fail(err, PM_DAMAGE, "%s/layout: checksum is wrong; restore it from a backup",
                        path);
     if (!is_known(layout)) {
-        int status = pm_fail(err, PM_OPERATIONAL,
-                             "%s/layout was made by another build of PMAlloc (version %u); it is "
-                             "not damaged, and nothing was changed",
-                             path, layout->version);
+        pm_fail(err, PM_OPERATIONAL,
+                "%s/layout was made by another build of PMAlloc (version %u); it is not damaged, "
+                "and nothing was changed",
+                path, layout->version);
         err->why = PM_WHY_FOREIGN;
-        return status;
+        return err->status;
     }
     if (place->media > PM_MEDIA || place->number >= place->media)
         return pm_fail(err, PM_DAMAGE, "%s/layout: it is number %u of %u", path, place->number + 1u,

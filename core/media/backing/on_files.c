@@ -11,6 +11,7 @@
 #include "base/cancel.h"
 #include "base/file_limit.h"
 #include "base/os.h"
+#include "base/os_file.h"
 #include "data_pin.h"
 #include "file.h"
 #include "file_space.h"
@@ -84,8 +85,6 @@ bool pm_files_set_length(struct pm_shard *s, uint64_t bytes) {
 
 // ---- space --------------------------------------------------------------------------------------
 
-#define HUGE_PAGE ((uint64_t)2 << 20)
-
 // Touching one page and MADV_COLLAPSE give a zeroed 2 MiB page in a third of the time that 512
 // faults take. But where a hypervisor takes back free huge pages, it has to provide a new one each
 // time, and that takes ten times as long. Small pages then come from memory that was just freed. So
@@ -100,7 +99,7 @@ static bool allocate_huge(struct pm_shard *s, uint64_t offset) {
     *(volatile char *)pm_heap_at(offset) = 0;
     struct timespec before, after;
     clock_gettime(CLOCK_MONOTONIC, &before);
-    bool good = madvise(pm_heap_at(offset), HUGE_PAGE, MADV_COLLAPSE) == 0;
+    bool good = madvise(pm_heap_at(offset), PM_HUGE_PAGE, MADV_COLLAPSE) == 0;
     clock_gettime(CLOCK_MONOTONIC, &after);
     if ((after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec > SLOW_NS)
         s->rest = SLOW_REST;
@@ -115,7 +114,7 @@ static void touch(uint64_t offset, uint64_t len) {
     static _Atomic bool refused; // it becomes true once
     if (len >= TOUCH_AT_ONCE && pm_durability == PM_DURABLE_NONE && !refused)
         refused = madvise(pm_heap_at(offset), len, MADV_POPULATE_WRITE) != 0 &&
-                  (errno == EINVAL || pm_space_forbidden()); // an old kernel, a sandbox
+                  (errno == EINVAL || pm_os_is_forbidden(errno)); // an old kernel, a sandbox
 }
 
 static bool allocate_small(struct pm_shard *s, uint64_t offset, uint64_t len) {
@@ -124,13 +123,13 @@ static bool allocate_small(struct pm_shard *s, uint64_t offset, uint64_t len) {
 
 static bool allocate_space(struct pm_shard *s, uint64_t offset, uint64_t len) {
     uint64_t end = offset + len;
-    uint64_t huge = (offset + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
-    if (huge + HUGE_PAGE > end)
+    uint64_t huge = (offset + PM_HUGE_PAGE - 1) & ~(PM_HUGE_PAGE - 1);
+    if (huge + PM_HUGE_PAGE > end)
         return allocate_small(s, offset, len);
     if (!allocate_small(s, offset, huge - offset))
         return false;
-    for (; huge + HUGE_PAGE <= end; huge += HUGE_PAGE)
-        if (!allocate_huge(s, huge) && !allocate_small(s, huge, HUGE_PAGE))
+    for (; huge + PM_HUGE_PAGE <= end; huge += PM_HUGE_PAGE)
+        if (!allocate_huge(s, huge) && !allocate_small(s, huge, PM_HUGE_PAGE))
             return false;
     return allocate_small(s, huge, end - huge);
 }
@@ -159,7 +158,7 @@ bool pm_files_have_room(struct pm_shard *s, uint64_t more, bool *known) {
     if (!pm_file_ready(&s->data))
         return false;
     if (fstatvfs(s->data.fd, &fs) != 0) {
-        *known = !pm_space_forbidden();
+        *known = !pm_os_is_forbidden(errno);
         return false;
     }
     // tmpfs without a size limit reports a total of 0 blocks.

@@ -64,7 +64,7 @@ void pm_doubt_say(void) {
 
 // A write around the page cache drops whole folios, and Linux has none larger than this: so what it
 // drops beside the pages that it writes is in the same chunk, and is written after them.
-#define CHUNK ((size_t)2 << 20)
+#define CHUNK ((size_t)PM_HUGE_PAGE)
 
 bool pm_doubt_thorough;
 
@@ -105,30 +105,31 @@ static bool counts(const struct pm_file *file, const char *page, uint64_t at, ui
 
 typedef bool write_fn(int fd, const void *data, size_t len, uint64_t at);
 
+// Where the run of pages ends that begins at `from` in the chunk and must be written; `from`: there
+// is none.
+static size_t run_end(const struct pm_file *file, const char *chunk, size_t from, size_t len,
+                      uint64_t at, uint64_t *data) {
+    while (from < len && (len - from < PM_PAGE_SIZE || counts(file, chunk + from, at + from, data)))
+        from += len - from < PM_PAGE_SIZE ? len - from : PM_PAGE_SIZE;
+    return from;
+}
+
 // Where a write around the page cache has failed, what else it has dropped of the chunk is put back
 // into memory: nothing else may have it.
-static bool write_chunk(const struct pm_file *file, const char *from, size_t len, uint64_t at,
+static bool write_chunk(const struct pm_file *file, const char *chunk, size_t len, uint64_t at,
                         uint64_t *data) {
     write_fn *write = pm_os_write_anew;
     int error = 0;
-    for (size_t begin = 0, i = 0; begin < len; begin = i) {
-        size_t part = 0;
-        for (; i < len; i += part) {
-            part = len - i < PM_PAGE_SIZE ? len - i : PM_PAGE_SIZE;
-            if (part == PM_PAGE_SIZE && !counts(file, from + i, at + i, data))
-                break;
-        }
-        if (i > begin && !write(file->fd, from + begin, i - begin, file->at + at + begin)) {
-            error = error ? error : errno;
-            write = pm_os_write_all;
-        }
-        i += i < len ? part : 0;
+    for (size_t i = 0, end; i<len; i = end> i ? end : i + PM_PAGE_SIZE) {
+        end = run_end(file, chunk, i, len, at, data);
+        if (end == i || write(file->fd, chunk + i, end - i, file->at + at + i))
+            continue;
+        error = error ? error : errno;
+        write = pm_os_write_all;
     }
     errno = error ? error : errno;
     return error == 0;
 }
-
-static enum scope { NOTHING, IN_MEMORY, ALL } scope; // what is written once more
 
 // What memory does not have is as the medium has it. Not known: it counts as there.
 static bool is_in_memory(const struct pm_file *file, size_t len, uint64_t at) {
@@ -142,13 +143,13 @@ static bool is_in_memory(const struct pm_file *file, size_t len, uint64_t at) {
     return found;
 }
 
-static bool write_again(struct pm_file *file, char *chunk) {
+static bool write_pages(struct pm_file *file, char *chunk, bool all) {
     struct pm_file_room room = pm_file_room(file->length ? 0 : file->size);
     bool good = pm_file_ready(file) && room.good;
     uint64_t data = good ? next_data(file, 0) : 0;
     for (uint64_t at = 0; at < file->size && good; at += CHUNK) {
         size_t len = file->size - at < CHUNK ? (size_t)(file->size - at) : CHUNK;
-        if (scope == IN_MEMORY && !is_in_memory(file, len, at))
+        if (!all && !is_in_memory(file, len, at))
             continue;
         good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data);
     }
@@ -156,9 +157,17 @@ static bool write_again(struct pm_file *file, char *chunk) {
     return good;
 }
 
+static bool write_all(struct pm_file *file, char *chunk) { return write_pages(file, chunk, true); }
+
+static bool write_cached(struct pm_file *file, char *chunk) {
+    return write_pages(file, chunk, false);
+}
+
 static const char *failed; // the name of the file where it did
 
-static bool each_held(bool (*fn)(struct pm_file *file, char *chunk), char *chunk) {
+typedef bool file_fn(struct pm_file *file, char *chunk);
+
+static bool each_held(file_fn *fn, char *chunk) {
     for (size_t i = 0; i < pm_heap_file_count(); i++) {
         struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
         if (!pm_heap_holds(&pm_heap_files[i]) || fn(file, chunk))
@@ -169,10 +178,10 @@ static bool each_held(bool (*fn)(struct pm_file *file, char *chunk), char *chunk
     return true;
 }
 
-static bool write_all_again(void) {
+static bool write_again(file_fn *write) {
     int saved;
     char *chunk = pm_os_reserve(CHUNK);
-    bool good = chunk && each_held(write_again, chunk);
+    bool good = chunk && each_held(write, chunk);
     saved = errno;
     if (chunk)
         munmap(chunk, CHUNK);
@@ -202,12 +211,12 @@ static bool may_be_taken(void) {
            pm_journal_opened.is == PM_JOURNAL_NONE;
 }
 
-static bool settle(enum scope again) {
+// `again` writes what is not trusted; NULL: all is.
+static bool settle(file_fn *again) {
     failed = pm_heap.super_file.name;
-    scope = again;
-    if (again == ALL)
+    if (again == write_all)
         take_reports();
-    if ((again && !write_all_again()) || !each_held(sync_one, NULL))
+    if ((again && !write_again(again)) || !each_held(sync_one, NULL))
         return false;
     pm_heap.settled = true;
     __atomic_store_n(word(), 0, __ATOMIC_RELEASE);
@@ -215,27 +224,24 @@ static bool settle(enum scope again) {
 }
 
 int pm_doubt_settle(struct pm_error *err) {
-    bool again = pm_doubt_is_raised(), failed_before = again && *word() != BEGUN;
-    if (!again) {
+    const char *why = pm_doubt_why();
+    bool failed_before = raised() != BEGUN;
+    if (!why) {
         __atomic_store_n(word(), BEGUN, __ATOMIC_RELEASE);
         pm_make_durable(word(), sizeof *word());
     }
-    if (!settle(again ? ALL : may_be_taken() ? IN_MEMORY : NOTHING))
+    if (!settle(why ? write_all : may_be_taken() ? write_cached : NULL))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/%s: what is stored there cannot be written back to the medium: %s; "
                        "nothing else was changed; when the medium works again, the next start or "
                        "pmalloc-recover writes once more all that memory still has",
                        pm_heap.dir, failed, pm_strerror(errno));
-    if (again && !failed_before)
-        pm_say("%s: the last start was ended while it made sure that its medium has all; all pages "
-               "are written once more now",
-               pm_heap.dir);
-    if (failed_before)
-        pm_say("%s: an earlier run could not write to its medium; all pages are written once more "
-               "now; what memory did not have any more is as it was before: if the program finds "
-               "its data wrong, restore a backup",
-               pm_heap.dir);
+    if (why)
+        pm_say("%s: %s; all pages are written once more now%s", pm_heap.dir, why,
+               failed_before ? "; what memory did not have any more is as it was before: if the "
+                               "program finds its data wrong, restore a backup"
+                             : "");
     return PM_OK;
 }
 
-bool pm_doubt_settle_end(void) { return settle(pm_doubt_is_raised() ? ALL : NOTHING); }
+bool pm_doubt_settle_end(void) { return settle(pm_doubt_is_raised() ? write_all : NULL); }

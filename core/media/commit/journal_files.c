@@ -185,9 +185,7 @@ static bool change_space(unsigned file, int mode, uint64_t at, uint64_t len) {
     return status == 0;
 }
 
-static bool can_not(void) {
-    return errno == EOPNOTSUPP || errno == EPERM || errno == EACCES || errno == ENOSYS;
-}
+static bool can_not(void) { return errno == EOPNOTSUPP || pm_os_is_forbidden(errno); }
 
 static bool zero_at(unsigned file, uint64_t at, uint64_t len) {
     static char zeroes[16 * PM_PAGE_SIZE]; // never stored to, so without memory

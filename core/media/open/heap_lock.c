@@ -41,14 +41,14 @@ static bool is_gone(const struct pm_holder *holder) {
 static bool is_lent(int fd) { return flock(fd, LOCK_SH | LOCK_NB) == 0 && flock(fd, LOCK_UN) == 0; }
 
 static int say_lent(struct pm_error *err) {
-    int status = pm_fail(err, PM_OPERATIONAL,
-                         "%s is in use by processes that only read it (by PMALLOC_OPEN=private or "
-                         "in a tool; `fuser -v` on the directory names them); wait for them to "
-                         "end, set PMALLOC_BUSY=wait, or use another heap",
-                         pm_heap.dir);
+    pm_fail(err, PM_OPERATIONAL,
+            "%s is in use by processes that only read it (by PMALLOC_OPEN=private or in a tool; "
+            "`fuser -v` on the directory names them); wait for them to end, set PMALLOC_BUSY=wait, "
+            "or use another heap",
+            pm_heap.dir);
     err->why = PM_WHY_LENT;
     err->holder = find_holder();
-    return status;
+    return err->status;
 }
 
 // The lock is another process's. Says whose, as far as that is known.

@@ -8,8 +8,8 @@
 #include "media/heap.h"
 
 // Locks a directory or a superblock: shared for PM_OPEN_READONLY, not for those after it, else
-// exclusively. If another process has the lock, waits if `wait` is set, else fails and sets
-// pm_is_busy().
+// exclusively. If another process has the lock, waits if `wait` is set, else fails; the error
+// says so (pm_is_busy).
 int pm_dir_lock(int fd, enum pm_open_mode mode, bool wait, struct pm_error *err);
 
 #endif
