@@ -198,6 +198,7 @@ void tracee_let_go(struct tracee *t, pid_t pid) {
         return;
     if (!tracee_look(t) && !t->dead && !tracee_asleep(pid, t->id, &call))
         tracee_await(t, LET_GO_MS);
+    tracee_look(t); // one that has stopped since the first look is asleep, too
     if (t->stop)
         ptrace(PTRACE_DETACH, t->id, NULL, (void *)(uintptr_t)t->signal);
 }
