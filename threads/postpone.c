@@ -45,8 +45,11 @@ static uintptr_t call_to_repeat(const ucontext_t *context) {
     return reg[REG_RCX] == reg[REG_RIP] + CALL_BYTES ? (uintptr_t)reg[REG_RIP] : 0;
 }
 
+// A hold may come at the first instruction of a handler that is about to end such a call.
 void pm_postpone_repeats(const void *context) {
-    repeated = call_to_repeat(context);
+    uintptr_t call = call_to_repeat(context);
+    if (call)
+        repeated = call;
     pm_heard.ours++;
 }
 
