@@ -231,6 +231,10 @@ def test_diff_tells_what_grew(drawn, program, shm):
     found = json.loads(done.stdout)
     assert found["live_objects"]["after"] - found["live_objects"]["before"] == 7
     assert found["live_bytes"]["after"] - found["live_bytes"]["before"] == 7 * 512
+    alone = [json.loads(call(INFO, "--json", heap).stdout) for heap in (copy, drawn)]
+    figures = {key: value for key, value in found.items() if isinstance(value, dict)}
+    assert len(figures) > 20
+    assert all([one[key] for one in alone] == list(figures[key].values()) for key in figures)
     classes = {c["size"]: c["live"] for c in found["classes"]}
     assert classes[512]["after"] - classes[512]["before"] == 7
     assert classes[64]["after"] == classes[64]["before"]

@@ -15,7 +15,7 @@
 #include "census.h"
 #include "cli.h"
 #include "figures.h"
-#include "info_print.h"
+#include "heap_figures.h"
 #include "json.h"
 #include "progress.h"
 #include "recovery/offline.h"
@@ -23,8 +23,7 @@
 struct findings {
     int status;
     struct pm_error err;
-    struct pm_recovery found;
-    struct census census;
+    struct info info;
 };
 
 static void find(const char *heap, struct findings *f) {
@@ -32,10 +31,10 @@ static void find(const char *heap, struct findings *f) {
     if (f->status != PM_OK)
         return;
     struct pm_recover_options how = {.mark.progress = progress_start()};
-    f->status = pm_recover(&how, &f->found, &f->err);
+    f->status = pm_recover(&how, &f->info.found, &f->err);
     progress_end();
     if (f->status == PM_OK)
-        f->status = census_take(&f->census, &f->err);
+        f->status = census_take(&f->info.census, &f->err);
 }
 
 // The child writes where this process reads.
@@ -83,18 +82,13 @@ static void line(const char *name, uint64_t before, uint64_t after, bool bytes) 
         bytes ? figure_bytes(after, b) : figure_count(after, b), change(before, after, bytes, by));
 }
 
-static void print_text(const struct findings *a, const struct findings *b) {
+static void print_text(const struct info *a, const struct info *b) {
     char name[64], from[32];
     printf("%-22s %14s %14s %14s\n", "", "before", "after", "change");
-    line("live objects", a->found.live_objects, b->found.live_objects, false);
-    line("live bytes", a->found.live_bytes, b->found.live_bytes, true);
-    line("leaked bytes", a->found.leaked_bytes, b->found.leaked_bytes, true);
-    line("address space", a->census.frontier, b->census.frontier, true);
-    line("free of it", a->census.free_bytes, b->census.free_bytes, true);
-    line("slabs", a->census.slabs, b->census.slabs, false);
-    line("files, data", a->census.files.data_bytes, b->census.files.data_bytes, true);
-    line("files, metadata", a->census.files.metadata_bytes, b->census.files.metadata_bytes, true);
-    line("roots", a->found.roots, b->found.roots, false);
+    for (unsigned i = 0; i < heap_figures_count; i++)
+        if (heap_figures[i].label && (heap_figure(a, i) || heap_figure(b, i)))
+            line(heap_figures[i].label, heap_figure(a, i), heap_figure(b, i),
+                 heap_figures[i].bytes);
     PM_EACH_CLASS(i) {
         snprintf(name, sizeof name, "live blocks of %u B", pm_classes[i].size);
         if (a->census.cls[i].live != b->census.cls[i].live)
@@ -116,22 +110,13 @@ static void pair(struct json *j, const char *key, uint64_t before, uint64_t afte
     json_close(j, '}');
 }
 
-static void print_json(const char *const heap[2], const struct findings *a,
-                       const struct findings *b) {
+static void print_json(const char *const heap[2], const struct info *a, const struct info *b) {
     struct json j = {.out = stdout};
     json_open(&j, NULL, '{');
     json_text(&j, "before", heap[0]);
     json_text(&j, "after", heap[1]);
-    pair(&j, "live_objects", a->found.live_objects, b->found.live_objects);
-    pair(&j, "live_bytes", a->found.live_bytes, b->found.live_bytes);
-    pair(&j, "leaked_objects", a->found.leaked_objects, b->found.leaked_objects);
-    pair(&j, "leaked_bytes", a->found.leaked_bytes, b->found.leaked_bytes);
-    pair(&j, "heap_bytes", a->census.frontier, b->census.frontier);
-    pair(&j, "free_bytes", a->census.free_bytes, b->census.free_bytes);
-    pair(&j, "slabs", a->census.slabs, b->census.slabs);
-    pair(&j, "data_bytes", a->census.files.data_bytes, b->census.files.data_bytes);
-    pair(&j, "metadata_bytes", a->census.files.metadata_bytes, b->census.files.metadata_bytes);
-    pair(&j, "roots", a->found.roots, b->found.roots);
+    for (unsigned i = 0; i < heap_figures_count; i++)
+        pair(&j, heap_figures[i].key, heap_figure(a, i), heap_figure(b, i));
     json_open(&j, "classes", '[');
     PM_EACH_CLASS(i) {
         if (!a->census.cls[i].live && !b->census.cls[i].live)
@@ -163,8 +148,8 @@ int diff(const char *before, const char *after, bool json) {
         return cli_flush(found[i]->status, PM_OPERATIONAL);
     }
     if (json)
-        print_json(heap, found[0], found[1]);
+        print_json(heap, &found[0]->info, &found[1]->info);
     else
-        print_text(found[0], found[1]);
+        print_text(&found[0]->info, &found[1]->info);
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "commit_print.h"
+#include "heap_figures.h"
 #include "json.h"
 #include "marking/forms.h"
 #include "media/heap.h"
@@ -42,35 +43,13 @@ static void put_identity(struct json *j, const struct info *info) {
 }
 
 static void put_totals(struct json *j, const struct info *info) {
-    const struct census *c = &info->census;
     const struct pm_recovery *f = &info->found;
-    json_number(j, "roots", f->roots);
-    json_number(j, "live_objects", f->live_objects);
-    json_number(j, "live_bytes", f->live_bytes);
-    json_number(j, "leaked_objects", f->leaked_objects);
-    json_number(j, "leaked_bytes", f->leaked_bytes);
+    for (unsigned i = 0; i < heap_figures_count; i++)
+        json_number(j, heap_figures[i].key, heap_figure(info, i));
     json_bool(j, "leaks_exact", f->leaks_exact);
-    json_number(j, "unfinished", f->unfinished);
-    json_number(j, "links", f->links.registered);
-    json_number(j, "links_of_dead", f->links.cleared + f->links.foreign);
-    json_number(j, "heap_bytes", c->frontier);
-    json_number(j, "slabs", c->slabs);
-    json_number(j, "slab_bytes", c->slab_bytes);
-    json_number(j, "morphing", c->morphing);
-    json_number(j, "pointer_free", c->pointer_free);
-    json_number(j, "pointer_free_bytes", c->pointer_free_bytes);
-    json_number(j, "pinned", c->pinned);
-    json_number(j, "pinned_bytes", c->pinned_bytes);
-    json_number(j, "extents", c->extents);
-    json_number(j, "extent_bytes", c->active_bytes - c->slab_bytes);
-    json_number(j, "free_bytes", c->free_bytes);
-    json_number(j, "log_chunks", c->log_chunks);
-    json_number(j, "log_active_chunks", c->log_active);
-    json_number(j, "log_live_entries", c->log_live);
-    json_number(j, "metadata_bytes", c->files.metadata_bytes);
-    json_number(j, "data_bytes", c->files.data_bytes);
     if (f->live_bytes)
-        json_real(j, "metadata_ratio", (double)c->files.metadata_bytes / (double)f->live_bytes);
+        json_real(j, "metadata_ratio",
+                  (double)info->census.files.metadata_bytes / (double)f->live_bytes);
 }
 
 static void put_files(struct json *j, const struct census *c) {
