@@ -34,7 +34,7 @@ static unsigned distance(const char *a, size_t la, const char *b, size_t lb) {
 }
 
 bool pm_similar(const char *a, const char *b) {
-    size_t la = strnlen(a, LONGEST + 1), lb = strnlen(b, LONGEST + 1);
+    size_t la = strlen(a), lb = strlen(b);
     size_t shorter = la < lb ? la : lb, longer = la < lb ? lb : la;
     unsigned most = shorter < 3 ? 0 : shorter < 6 ? 1 : 2;
     return longer <= LONGEST && longer - shorter <= most && distance(a, la, b, lb) <= most;

@@ -42,12 +42,13 @@ unsigned pm_extent_publish_group(const uint32_t *index, unsigned count, bool sla
     uint64_t entry[PM_GROUP_MAX];
     pm_log_pos pos[PM_GROUP_MAX];
     pm_lock(&s->lock);
-    for (unsigned i = 0; i < count; i++) {
-        struct pm_extent *e = &pm_extents[index[i]];
+    unsigned filled = 0;
+    do { // there is at least one
+        struct pm_extent *e = &pm_extents[index[filled]];
         e->slab = slab;
         s->extents->active.slab_pages += slab ? e->pages : 0;
-        entry[i] = pm_entry_of(slab, (enum pm_kind)e->kind, e->page, e->pages);
-    }
+        entry[filled] = pm_entry_of(slab, (enum pm_kind)e->kind, e->page, e->pages);
+    } while (++filled < count);
     unsigned good = pm_log_append_group(s, entry, pos, count, pm_extent_entry_moved);
     for (unsigned i = 0; i < count; i++)
         if (i < good)
