@@ -43,6 +43,11 @@ uint64_t pmalloc_generation(void);
 // and others from the file system, EAGAIN if a thread could not be held. Then the last commit
 // stands, and the call may be repeated. Thread-safe; waits for a commit that is being made.
 int pmalloc_commit(void);
+// Restores the late roots (PMALLOC_ROOTS=SPEC@call or SPEC@idle): on return their variables have
+// what the last run left in them, and from now on what the program stores there is kept. All other
+// threads are held meanwhile. Returns 0, or -1 with errno: ENOENT if no root waits, EAGAIN if a
+// thread could not be held, EDEADLK in a signal handler that interrupts the allocator. Thread-safe.
+int pmalloc_restore(void);
 // Around what a lock of the program's own protects, where PMAlloc cannot see the lock because it is
 // made of atomic operations. No commit that another thread makes is taken between the two calls,
 // as with a mutex. pmalloc_begin() comes before the lock is taken: it may wait for a commit that is

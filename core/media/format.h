@@ -392,6 +392,12 @@ enum pm_root_kind { PM_ROOT_SYMBOL = 1, PM_ROOT_OBJECT = 2, PM_ROOT_RANGE = 3 };
 // A root that was dropped and is kept, so that it can be had back: `object` is this word, perhaps a
 // number, and after a dash what it was. No program finds it, and no start restores it.
 #define PM_ROOT_DROPPED "dropped"
+// When a start restores the root, and captures it.
+enum pm_root_when {
+    PM_ROOT_AT_START, // before main
+    PM_ROOT_AT_IDLE,  // when each thread of the program waits
+    PM_ROOT_AT_CALL,  // when the program calls pmalloc_restore()
+};
 struct pm_root {
     uint32_t kind;                   // enum pm_root_kind
     uint32_t part;                   // segment number of a whole-object root, else 0
@@ -402,7 +408,9 @@ struct pm_root {
     char object[PM_ROOT_OBJECT_LEN]; // "" is the main program
     char name[PM_ROOT_NAME_LEN];     // symbol, or "" for ranges and whole objects
     uint8_t build[PM_ROOT_BUILD];    // of a range: its object's build id, cut; 0: not known
-    uint8_t reserved[4];
+    uint8_t when;                    // enum pm_root_when
+    uint8_t waits; // 1: the last start has not restored it yet, so the image is of an earlier run
+    uint8_t reserved[2];
 };
 _Static_assert(sizeof(struct pm_root) == 320, "frozen");
 

@@ -15,10 +15,9 @@
 
 #include <fcntl.h>
 
-#include "base/crc.h"
+#include "aside.h"
 #include "base/options.h"
 #include "base/os.h"
-#include "dropped.h"
 #include "locate.h"
 #include "media/adopt.h"
 #include "media/backing/file.h"
@@ -27,192 +26,32 @@
 #include "media/commit/commit.h"
 #include "media/heap.h"
 #include "media/persist.h"
+#include "parts.h"
 #include "program.h"
 #include "root_media.h"
 #include "root_table.h"
 #include "threads/threads.h"
 
-// A root of this process: where one part of a spec lies.
-struct part {
-    struct pm_spec spec;
-    uint32_t number;
-    uintptr_t address;
-    uint64_t length;
-    uint8_t build[PM_ROOT_BUILD]; // of a range
-};
 // Adjacent captured pages.
 struct run {
     uintptr_t start, end;
     uint64_t image; // offset in the roots file
 };
 
-static struct part *parts; // room for PM_ROOT_MAX, from pm_roots_prepare() on
-static unsigned part_count;
-static unsigned kept_count; // of dropped roots (dropped.h), which are no parts
-static struct run *runs;
+static struct run *runs; // room for PM_ROOT_MAX
 static unsigned run_count;
-static uint64_t kept_image; // where images of dropped roots begin: behind the images of the runs
+static uint64_t aside_image; // where images of roots aside begin: behind the images of the runs
+
+static bool late; // the time of the late roots has come, and all threads are held
 
 #define PAGE_MASK (~(uintptr_t)(PM_PAGE_SIZE - 1))
 
-// ---- prepare ------------------------------------------------------------------------------------
-
-static int resolve_spec(const struct pm_spec *spec, struct pm_error *err) {
-    struct pm_location range[64];
-    size_t n;
-    int status = pm_locate(spec, range, sizeof range / sizeof range[0], &n, err);
-    if (status != PM_OK)
-        return status;
-    for (size_t i = 0; i < n; i++) {
-        if (part_count + kept_count >= PM_ROOT_MAX)
-            return pm_fail(err, PM_USAGE, "more than %u roots", PM_ROOT_MAX);
-        parts[part_count] = (struct part){*spec, (uint32_t)i, range[i].addr, range[i].length, {0}};
-        if (spec->kind == PM_ROOT_RANGE)
-            memcpy(parts[part_count].build, range[i].build, PM_ROOT_BUILD);
-        part_count++;
-    }
-    return PM_OK;
+static bool waits(const struct pm_root *root) {
+    const struct pm_part *part = pm_part_of(root);
+    return part && pm_part_waits(part);
 }
 
-static const struct part *find_part(const struct pm_spec *spec, uint32_t number) {
-    for (unsigned i = 0; i < part_count; i++)
-        if (parts[i].number == number && pm_spec_equal(&parts[i].spec, spec))
-            return &parts[i];
-    return NULL;
-}
-
-// Whether a root has a guard in the heap but not in this program, or the other way round. A static
-// that is restored without its guard would be constructed again, over its contents.
-static bool guards_differ(const struct pm_root_table *t, const struct pm_root *root,
-                          const struct pm_spec *spec) {
-    bool was = root->part == 1;
-    for (uint32_t i = 0; i < t->count && !was; i++)
-        was = t->root[i].part == 1 && t->root[i].kind == PM_ROOT_SYMBOL &&
-              strcmp(t->root[i].name, root->name) == 0 &&
-              strcmp(t->root[i].object, root->object) == 0;
-    return was != (find_part(spec, 1) != NULL);
-}
-
-// An offset says where a variable lies in one build. In another one, what lies there may be another
-// variable, and the old bytes would be copied over it.
-static int check_build(const struct pm_root *root, const struct part *part, struct pm_error *err) {
-    static const uint8_t unknown[PM_ROOT_BUILD];
-    char text[PM_SPEC_TEXT_LEN];
-    if (root->kind != PM_ROOT_RANGE || !part || memcmp(root->build, unknown, PM_ROOT_BUILD) == 0 ||
-        memcmp(root->build, part->build, PM_ROOT_BUILD) == 0)
-        return PM_OK;
-    pm_root_text(root, text, sizeof text);
-    return pm_fail(
-        err, PM_USAGE,
-        "the root %.80s of %.120s names bytes of another build of %.60s, and in this one "
-        "they may be another variable: run that build, or find out where it lies now "
-        "and run `pmalloc-recover --rename-root '%.80s' +OFFSET/LENGTH %.120s` (the same "
-        "name if it still is there), or name roots by symbols",
-        text, pm_heap.dir, root->object[0] ? root->object : "the program", text, pm_heap.dir);
-}
-
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-// The program to which the heap belongs, if it is another one than this.
-static const char *other_program(char here[256]) {
-    const char *own = base_name(pm_program_on_record());
-    pm_os_program_name(here, 256);
-    return *own && strcmp(own, here) != 0 ? own : NULL;
-}
-
-// A root of the heap is not in this program: because the program only starts the heap's own one,
-// because it is quite another one, or because the variable has another name now.
-static int say_missing(const struct pm_root *root, const struct pm_error *why,
-                       struct pm_error *err) {
-    char text[PM_SPEC_TEXT_LEN], here[256];
-    const char *own = other_program(here);
-    pm_root_text(root, text, sizeof text);
-    if (!own)
-        return pm_fail(err, PM_USAGE,
-                       "%.260s. The heap %.80s has this root. If the variable has another name "
-                       "now: `pmalloc-recover --rename-root '%.60s' NEW %.80s`",
-                       why->text, pm_heap.dir, text, pm_heap.dir);
-    return pm_fail(err, PM_USAGE,
-                   "%.60s has no root %.60s. The heap %.90s belongs to %.40s: run that. If %.40s "
-                   "starts it: -s PROGRAM=%.40s (PMALLOC_PROGRAM). If the variable has another "
-                   "name now: `pmalloc-recover --rename-root '%.60s' NEW %.90s`",
-                   here, text, pm_heap.dir, own, here, own, text, pm_heap.dir);
-}
-
-// The same of a root that PMALLOC_ROOTS names, such as by the settings that a shell has exported.
-static int say_named(struct pm_error *err) {
-    char here[256];
-    struct pm_error why = *err;
-    const char *own = other_program(here);
-    if (!own)
-        return pm_fail_in(err, "PMALLOC_ROOTS");
-    return pm_fail(err, PM_USAGE,
-                   "PMALLOC_ROOTS: %.260s. The heap %.80s belongs to %.40s. If %.40s starts it: -s "
-                   "PROGRAM=%.40s (PMALLOC_PROGRAM)",
-                   why.text, pm_heap.dir, own, here, own);
-}
-
-// Checks that every root of the heap is in this program too, with the same size.
-static int resolve_registered(const struct pm_root_table *t, struct pm_error *err) {
-    for (uint32_t i = 0; i < t->count; i++) {
-        const struct pm_root *root = &t->root[i];
-        struct pm_spec spec;
-        if (pm_root_is_dropped(root))
-            continue;
-        pm_root_spec(root, &spec);
-        if (!find_part(&spec, 0)) {
-            struct pm_error why;
-            if (resolve_spec(&spec, &why) != PM_OK)
-                return say_missing(root, &why, err);
-        }
-        const struct part *part = find_part(&spec, root->part);
-        if (check_build(root, part, err) != PM_OK)
-            return err->status;
-        if (root->kind == PM_ROOT_SYMBOL && guards_differ(t, root, &spec))
-            return pm_fail(err, PM_USAGE,
-                           "root %.160s is not constructed in this program as it was in the heap "
-                           "%.120s (its guard variable); the program has changed",
-                           root->name, pm_heap.dir);
-        if (root->kind == PM_ROOT_SYMBOL && part && part->length != root->length)
-            return pm_fail(
-                err, PM_USAGE,
-                "root %.160s has %lu bytes in this program, but %lu in the heap %.120s; the "
-                "program has changed",
-                root->name, (unsigned long)part->length, (unsigned long)root->length, pm_heap.dir);
-    }
-    return PM_OK;
-}
-
-int pm_roots_prepare(struct pm_error *err) {
-    const struct pm_root_table *t = pm_roots_table(err);
-    if (!t)
-        return err->status;
-    if (!pm_options.roots.text[0] && t->count == 0)
-        return PM_OK;
-    kept_count = pm_dropped_count(t);
-    struct pm_spec *specs = pm_os_reserve(PM_ROOT_MAX * sizeof *specs);
-    parts = pm_os_reserve(PM_ROOT_MAX * sizeof *parts);
-    runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs);
-    if (!specs || !parts || !runs)
-        return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
-    size_t n = 0;
-    int status = PM_OK;
-    if (pm_options.roots.text[0]) {
-        status = pm_spec_parse(pm_options.roots.text, specs, PM_ROOT_MAX, &n, err);
-        if (status != PM_OK)
-            pm_fail_in(err, "PMALLOC_ROOTS=%.100s", pm_options.roots.text);
-    }
-    for (size_t i = 0; i < n && status == PM_OK; i++) {
-        status = resolve_spec(&specs[i], err);
-        if (status != PM_OK)
-            status = say_named(err);
-    }
-    munmap(specs, PM_ROOT_MAX * sizeof *specs);
-    return status == PM_OK ? resolve_registered(t, err) : status;
-}
+static bool is_aside(const struct pm_root *root) { return pm_root_is_dropped(root) || waits(root); }
 
 // ---- capture ------------------------------------------------------------------------------------
 
@@ -220,9 +59,12 @@ int pm_roots_prepare(struct pm_error *err) {
 // sort will do.
 static void find_runs(void) {
     run_count = 0;
-    for (unsigned i = 0; i < part_count; i++) {
-        struct run r = {parts[i].address & PAGE_MASK,
-                        (parts[i].address + parts[i].length + PM_PAGE_SIZE - 1) & PAGE_MASK, 0};
+    for (unsigned i = 0; i < pm_part_count; i++) {
+        const struct pm_part *p = &pm_parts[i];
+        struct run r = {p->address & PAGE_MASK,
+                        (p->address + p->length + PM_PAGE_SIZE - 1) & PAGE_MASK, 0};
+        if (pm_part_waits(p))
+            continue;
         unsigned at = run_count++;
         for (; at > 0 && runs[at - 1].start > r.start; at--)
             runs[at] = runs[at - 1];
@@ -242,7 +84,7 @@ static void find_runs(void) {
 // Places the new area at the start of the file if it fits before the old one, else after the old
 // one. The old one stays in force until the switch. Returns the area's length.
 static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
-    uint64_t length = pm_dropped_length(old);
+    uint64_t length = pm_aside_length(old, is_aside);
     for (unsigned i = 0; i < run_count; i++)
         length += runs[i].end - runs[i].start;
     *offset = old->area_offset >= length ? 0 : old->area_offset + old->area_length;
@@ -251,7 +93,7 @@ static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
         runs[i].image = at;
         at += runs[i].end - runs[i].start;
     }
-    kept_image = at;
+    aside_image = at;
     return length;
 }
 
@@ -264,12 +106,14 @@ static uint64_t image_of(uintptr_t address) {
 
 static void fill_table(const struct pm_root_table *old, struct pm_root_table *next, uint64_t offset,
                        uint64_t length) {
-    next->count = part_count;
+    next->count = 0;
     next->area_offset = offset;
     next->area_length = length;
-    for (unsigned i = 0; i < part_count; i++) {
-        const struct part *p = &parts[i];
-        struct pm_root *r = &next->root[i];
+    for (unsigned i = 0; i < pm_part_count; i++) {
+        const struct pm_part *p = &pm_parts[i];
+        if (pm_part_waits(p))
+            continue;
+        struct pm_root *r = &next->root[next->count++];
         memset(r, 0, sizeof *r);
         r->kind = (uint32_t)p->spec.kind;
         r->part = p->number;
@@ -280,8 +124,15 @@ static void fill_table(const struct pm_root_table *old, struct pm_root_table *ne
         memcpy(r->object, p->spec.object, sizeof r->object);
         memcpy(r->name, p->spec.name, sizeof r->name);
         memcpy(r->build, p->build, sizeof r->build);
+        r->when = (uint8_t)p->spec.when;
     }
-    pm_dropped_add(old, next, kept_image);
+    uint32_t captured = next->count;
+    pm_aside_add(old, is_aside, next, aside_image);
+    for (uint32_t i = captured; i < next->count; i++)
+        if (waits(&next->root[i])) {
+            next->root[i].when = (uint8_t)pm_part_of(&next->root[i])->spec.when;
+            next->root[i].waits = 1;
+        }
 }
 
 // The first byte of a guard says whether the static is constructed. The other bytes say which
@@ -296,16 +147,22 @@ static bool is_guard(const struct pm_root *root) {
     return root->kind == PM_ROOT_SYMBOL && (root->part == 1 || !strncmp(root->name, "_ZGV", 4));
 }
 
-// Copies the old bytes of symbols and ranges over the fresh ones: in the new images or, if `area`
-// is NULL, in the process. Whole objects are not restored.
+// Where the old bytes of a root are to go. NULL: nowhere. Whole objects are not restored, and when
+// the time of the late roots comes, only these are.
+static const struct pm_part *restored(const struct pm_root *root) {
+    const struct pm_part *part = pm_part_of(root);
+    bool now = part && !pm_part_waits(part) && (part->spec.when || !late);
+    return root->kind != PM_ROOT_OBJECT && now ? part : NULL;
+}
+
+// Copies the old bytes of roots over the fresh ones: in the new images or, if `area` is NULL, in
+// the process.
 static void restore_bytes(const struct pm_root_table *old, const char *old_images, char *area,
                           uint64_t offset) {
     for (uint32_t i = 0; i < old->count; i++) {
         const struct pm_root *root = &old->root[i];
-        struct pm_spec spec;
-        pm_root_spec(root, &spec);
-        const struct part *part = find_part(&spec, root->part);
-        if (root->kind == PM_ROOT_OBJECT || !part)
+        const struct pm_part *part = restored(root);
+        if (!part)
             continue;
         char *to =
             area ? area + (image_of(part->address) - offset) : (char *)(uintptr_t)part->address;
@@ -320,10 +177,8 @@ static void restore_bytes(const struct pm_root_table *old, const char *old_image
 static int tell_old(const struct pm_root_table *old, struct pm_error *err) {
     int status = PM_OK;
     for (uint32_t i = 0; i < old->count && status == PM_OK; i++) {
-        struct pm_spec spec;
-        pm_root_spec(&old->root[i], &spec);
-        const struct part *part = find_part(&spec, old->root[i].part);
-        if (old->root[i].kind != PM_ROOT_OBJECT && part)
+        const struct pm_part *part = restored(&old->root[i]);
+        if (part)
             status = pm_old_root(part->address, part->length, err);
     }
     return status;
@@ -341,7 +196,7 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
                runs[i].end - runs[i].start);
     if (old_images) {
         restore_bytes(old, old_images, area, offset);
-        pm_dropped_copy(old, old_images, area + (kept_image - offset));
+        pm_aside_copy(old, is_aside, old_images, area + (aside_image - offset));
         pm_file_unmap(&pm_heap.roots, old_images, old->area_length);
     }
     // pm_roots_switch() drains after this flush and before the commit.
@@ -422,21 +277,31 @@ static bool own_memory_moves(void) {
     return false;
 }
 
+// Whether the table in force does not say yet that a root of it waits.
+static bool some_wait_anew(const struct pm_root_table *old) {
+    for (uint32_t i = 0; i < old->count; i++)
+        if (waits(&old->root[i]) && !old->root[i].waits)
+            return true;
+    return false;
+}
+
 int pm_roots_capture(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
         return err->status;
-    if (part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped()))
+    if (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped()))
         pm_program_record();
-    if (!part_count)
-        return pm_dropped_map(err);
+    if (!runs && !(runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs)))
+        return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
+    find_runs();
+    if (!run_count && !some_wait_anew(old))
+        return pm_aside_map(is_aside, err);
     if (pm_heap.roots.length && pm_medium_of(&pm_heap.roots)->granule > PM_PAGE_SIZE)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is mapped in units of %lu KiB, and captured roots need pages of 4 KiB: "
                        "make the device with an alignment of 4096, or set roots by "
                        "pmalloc_set_root()",
                        pm_heap.dir, (unsigned long)pm_medium_of(&pm_heap.roots)->granule >> 10);
-    find_runs();
     if (own_memory_moves())
         return pm_fail(err, PM_OPERATIONAL,
                        "libc has put the thread-local variables of this thread into a page with "
@@ -450,22 +315,30 @@ int pm_roots_capture(struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/roots: no room can be made for %lu bytes of captured roots: %s",
                        pm_heap.dir, (unsigned long)length, pm_strerror(errno));
-    int status = pm_roots_back_table(part_count + kept_count, err);
+    int status = pm_roots_back_table(pm_part_count + pm_aside_count(old, is_aside), err);
     if (status == PM_OK)
-        status =
-            (pm_threads_none() ? move_pages : move_pages_among_others)(old, offset, length, err);
+        status = (late || pm_threads_none() ? move_pages : move_pages_among_others)(old, offset,
+                                                                                    length, err);
     if (status == PM_OK)
         tidy_images(offset, length, gone, gone_len);
-    return status == PM_OK ? pm_dropped_map(err) : status;
+    return status == PM_OK ? pm_aside_map(is_aside, err) : status;
+}
+
+int pm_roots_capture_late(struct pm_error *err) {
+    late = true;
+    pm_parts_ready(true);
+    int status = pm_heap_on_media() ? pm_roots_capture(err) : pm_roots_restore(err);
+    late = false;
+    return status;
 }
 
 int pm_roots_restore(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
         return err->status;
-    if (part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped()))
+    if (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped()))
         pm_program_record();
-    if (!part_count || !old->area_length)
+    if (!pm_part_count || !old->area_length)
         return PM_OK;
     const char *images = pm_roots_images(old);
     if (!images)
@@ -479,17 +352,18 @@ int pm_roots_restore(struct pm_error *err) {
 
 void pm_roots_each_captured(void (*fn)(const void *at, uint64_t len, const char *name, void *arg),
                             void *arg) {
-    for (unsigned i = 0; run_count && i < part_count; i++) {
+    for (unsigned i = 0; run_count && i < pm_part_count; i++) {
+        const struct pm_part *part = &pm_parts[i];
         char name[PM_SPEC_TEXT_LEN];
-        if (parts[i].spec.kind != PM_ROOT_OBJECT &&
-            pm_spec_format(&parts[i].spec, name, sizeof name) >= 0)
-            fn((const void *)parts[i].address, parts[i].length, name, arg);
+        if (part->spec.kind != PM_ROOT_OBJECT && !pm_part_waits(part) &&
+            pm_spec_format(&part->spec, name, sizeof name) >= 0)
+            fn((const void *)part->address, part->length, name, arg);
     }
 }
 
 bool pm_roots_captured(const void *p) {
-    for (unsigned i = 0; run_count && i < part_count; i++)
-        if ((uintptr_t)p - parts[i].address < parts[i].length)
+    for (unsigned i = 0; run_count && i < pm_part_count; i++)
+        if (!pm_part_waits(&pm_parts[i]) && (uintptr_t)p - pm_parts[i].address < pm_parts[i].length)
             return true;
     return false;
 }

@@ -142,6 +142,7 @@ void pm_root_spec(const struct pm_root *root, struct pm_spec *spec) {
     spec->kind = (enum pm_root_kind)root->kind;
     memcpy(spec->object, root->object, sizeof spec->object);
     memcpy(spec->name, root->name, sizeof spec->name);
+    spec->when = (enum pm_root_when)root->when;
     if (root->kind == PM_ROOT_RANGE) {
         spec->offset = root->spec_offset;
         spec->length = root->length;
@@ -274,6 +275,7 @@ int pm_roots_rename(const char *name, const char *to, struct pm_error *err) {
         bool same_place = root->kind == PM_ROOT_RANGE && root->spec_offset == spec.offset &&
                           pm_root_is_dropped(root) != dropped;
         root->kind = (uint32_t)spec.kind;
+        root->when = (uint8_t)spec.when;
         root->spec_offset = spec.kind == PM_ROOT_RANGE ? spec.offset : 0;
         memcpy(root->object, spec.object, sizeof root->object);
         memcpy(root->name, spec.name, sizeof root->name);

@@ -54,6 +54,10 @@ int pm_roots_rename(const char *name, const char *to, struct pm_error *err);
 int pm_roots_prepare(struct pm_error *err);
 // Captures the pages of these roots and restores the bytes that the last run left in them.
 int pm_roots_capture(struct pm_error *err);
+// When the time of the late roots has come (parts.h), and all threads are held: captures these,
+// too, and restores them. Of a borrowed heap it only restores them. Where it fails the process can
+// only end: nothing of the heap has changed.
+int pm_roots_capture_late(struct pm_error *err);
 // For a borrowed heap: restores the bytes in the process's own pages. Nothing is captured.
 int pm_roots_restore(struct pm_error *err);
 // Calls `fn` for each part of a captured root that was restored or may be: not for whole objects.

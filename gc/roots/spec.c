@@ -232,35 +232,66 @@ static int read_spec(struct cursor *c, struct pm_spec *out) {
     return read_symbol(c, out);
 }
 
+static const char *const when_text[] = {
+    [PM_ROOT_AT_START] = "", [PM_ROOT_AT_IDLE] = "@idle", [PM_ROOT_AT_CALL] = "@call"};
+
+// Cuts the end off that says when. A symbol may have a version, which is no word of small letters.
+static int read_when(struct cursor *c, struct pm_spec *out) {
+    size_t word = 0;
+    while (word < c->len && c->text[c->len - 1 - word] >= 'a' && c->text[c->len - 1 - word] <= 'z')
+        word++;
+    if (word == 0 || word + 1 >= c->len || c->text[c->len - 1 - word] != '@' ||
+        c->text[c->len - 2 - word] == '@')
+        return PM_OK;
+    c->len -= word + 1;
+    for (unsigned when = PM_ROOT_AT_IDLE; when <= PM_ROOT_AT_CALL; when++)
+        if (strlen(when_text[when]) == word + 1 &&
+            memcmp(c->text + c->len, when_text[when], word + 1) == 0) {
+            out->when = (enum pm_root_when)when;
+            return PM_OK;
+        }
+    return pm_fail(c->err, PM_USAGE,
+                   "a root that is not restored before main ends with @idle or @call");
+}
+
 int pm_spec_parse_one(const char *text, size_t len, struct pm_spec *out, struct pm_error *err) {
     char q[QUOTE_LEN];
     struct cursor c = {text, len, 0, err};
     memset(out, 0, sizeof *out);
     if (len == 0)
         return pm_fail(err, PM_USAGE, "empty root: is a comma too much?");
-    int status = read_spec(&c, out);
+    int status = read_when(&c, out);
+    if (status == PM_OK)
+        status = read_spec(&c, out);
+    if (status == PM_OK && out->when && out->kind == PM_ROOT_OBJECT)
+        status = pm_fail(err, PM_USAGE, "a whole object is never restored: name its variables");
     return status == PM_OK ? PM_OK : pm_fail_in(err, "\"%s\"", quote(q, text, len));
 }
 
 int pm_spec_format(const struct pm_spec *spec, char *buf, size_t len) {
     const char *colon = spec->object[0] != '\0' ? ":" : "";
+    const char *when = spec->when <= PM_ROOT_AT_CALL ? when_text[spec->when] : "@?";
     int n = -1;
     switch (spec->kind) {
     case PM_ROOT_SYMBOL:
-        n = snprintf(buf, len, "%s%s%s", spec->object, colon, spec->name);
+        n = snprintf(buf, len, "%s%s%s%s", spec->object, colon, spec->name, when);
         break;
     case PM_ROOT_OBJECT:
         n = snprintf(buf, len, "%s%s*", spec->object, colon);
         break;
     case PM_ROOT_RANGE:
-        n = snprintf(buf, len, "%s%s+0x%lx/%lu", spec->object, colon, (unsigned long)spec->offset,
-                     (unsigned long)spec->length);
+        n = snprintf(buf, len, "%s%s+0x%lx/%lu%s", spec->object, colon, (unsigned long)spec->offset,
+                     (unsigned long)spec->length, when);
         break;
     }
     return n >= 0 && (size_t)n < len ? n : -1;
 }
 
 bool pm_spec_equal(const struct pm_spec *a, const struct pm_spec *b) {
+    return a->when == b->when && pm_spec_same(a, b);
+}
+
+bool pm_spec_same(const struct pm_spec *a, const struct pm_spec *b) {
     return a->kind == b->kind && a->offset == b->offset && a->length == b->length &&
            strcmp(a->object, b->object) == 0 && strcmp(a->name, b->name) == 0;
 }
@@ -278,7 +309,7 @@ struct list {
 
 static int check_new(const struct list *l, const struct pm_spec *spec, const char *quoted) {
     for (size_t i = 0; i < l->n; i++)
-        if (pm_spec_equal(&l->out[i], spec))
+        if (pm_spec_same(&l->out[i], spec))
             return pm_fail(l->err, PM_USAGE, "\"%s\" is named twice", quoted);
     if (l->n == l->cap)
         return pm_fail(l->err, PM_USAGE, "\"%s\": too many roots, at most %zu are possible", quoted,

@@ -5,7 +5,11 @@
 //
 //     PMALLOC_ROOTS = spec[,spec...] | @FILE
 //     FILE = one spec in each line; # comments, blank lines and CRLF are allowed
-//     spec = [object:]symbol | [object:]* | [object:]+OFFSET/LENGTH
+//     spec = [object:]symbol[WHEN] | [object:]* | [object:]+OFFSET/LENGTH[WHEN]
+//     WHEN = @idle | @call
+//
+// WHEN says when a start restores the root, and captures it: not before main, but when the program
+// is ready for it.
 //
 // A symbol is what nm prints, or a C++ name as cxxname.h writes it.
 //
@@ -32,6 +36,7 @@ struct pm_spec {
     char name[PM_ROOT_NAME_LEN];     // PM_ROOT_SYMBOL only
     uint64_t offset; // PM_ROOT_RANGE only: link-time address, added to the load base
     uint64_t length; // PM_ROOT_RANGE only, never 0; offset + length does not wrap
+    enum pm_root_when when;
 };
 
 // Reads the whole value of PMALLOC_ROOTS into out[0 .. *n), at most `cap` specs. An empty value, or
@@ -44,5 +49,7 @@ int pm_spec_parse_one(const char *text, size_t len, struct pm_spec *out, struct 
 // not fit in `len`.
 int pm_spec_format(const struct pm_spec *spec, char *buf, size_t len);
 bool pm_spec_equal(const struct pm_spec *a, const struct pm_spec *b);
+// The same variable, whenever it is restored.
+bool pm_spec_same(const struct pm_spec *a, const struct pm_spec *b);
 
 #endif

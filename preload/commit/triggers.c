@@ -11,6 +11,7 @@
 #include "base/cancel.h"
 #include "commits.h"
 #include "idle.h"
+#include "late.h"
 #include "media/heap.h"
 #include "state/phase.h"
 #include "state/replaced.h"
@@ -20,7 +21,8 @@ bool pm_triggers_on;
 void pm_triggers_start(void) {
     enum pm_commits_mode mode = pm_commits_mode();
     pm_triggers_on =
-        pm_heap_is_journaled() && (mode == PM_COMMITS_IDLE || mode == PM_COMMITS_OUTPUT);
+        pm_late_awaited ||
+        (pm_heap_is_journaled() && (mode == PM_COMMITS_IDLE || mode == PM_COMMITS_OUTPUT));
 }
 
 // /dev/null, /dev/zero and their kin.
@@ -53,12 +55,14 @@ static bool is_heard(int fd) {
            fcntl(fd, F_GETFL) & O_DSYNC; // of which O_SYNC has the bit, too
 }
 
-// A child of vfork() or _Fork() has this memory, or a copy of it, and no part in the heap. At the
-// end of the program there is a commit in any case, and stdio writes the rest after it.
-static bool may_commit(void) {
-    return pm_phase() == PM_RUNNING && pm_heap_is_journaled() && !pm_nested() &&
-           pm_heap.super->state.owner_pid == (uint64_t)getpid();
+// A child of vfork() or _Fork() has this memory, or a copy of it, and no part in the heap.
+static bool may_hold(void) {
+    return pm_phase() == PM_RUNNING && !pm_nested() &&
+           (!pm_heap_on_media() || pm_heap.super->state.owner_pid == (uint64_t)getpid());
 }
+
+// At the end of the program there is a commit in any case, and stdio writes the rest after it.
+static bool may_commit(void) { return pm_heap_is_journaled() && may_hold(); }
 
 static bool leaves(const struct pm_call *call) {
     return call->kind == PM_CALL_TELLS || (call->kind == PM_CALL_SAYS && is_heard(call->fd));
@@ -75,17 +79,21 @@ void pm_trigger_shows(const struct pm_call *call) {
 
 void pm_trigger_enter(struct pm_call *call) {
     int saved = errno;
-    bool idle = pm_commits_mode() == PM_COMMITS_IDLE;
-    if (!idle && leaves(call) && may_commit())
+    bool idle = pm_commits_mode() == PM_COMMITS_IDLE, late = pm_late_awaited;
+    if (pm_commits_mode() == PM_COMMITS_OUTPUT && leaves(call) && may_commit())
         pm_commits_cover();
-    if (call->kind == PM_CALL_READS && idle)
+    if (call->kind == PM_CALL_READS && (idle || late))
         call->kind = waits_for_data(call->fd) ? PM_CALL_WAITS : PM_CALL_OTHER;
+    if (call->kind == PM_CALL_WAITS && late)
+        pm_late_enter(may_hold());
     if (call->kind == PM_CALL_WAITS && idle)
         pm_idle_enter(may_commit());
     errno = saved;
 }
 
 void pm_trigger_leave(const struct pm_call *call) {
+    if (call->kind == PM_CALL_WAITS && pm_late_awaited)
+        pm_late_leave();
     if (call->kind == PM_CALL_WAITS && pm_commits_mode() == PM_COMMITS_IDLE)
         pm_idle_leave();
 }

@@ -27,6 +27,7 @@
 #include "blocks/returns.h"
 #include "blocks/tcache.h"
 #include "commit/background.h"
+#include "commit/late.h"
 #include "commit/triggers.h"
 #include "fork_call.h"
 #include "fork_exclude.h"
@@ -258,6 +259,7 @@ static void copy(struct pm_fork_gate *gate, struct pm_fork_gate_hold hold, bool 
 // This process goes on with private memory, and leaves the heap to the other process. False: memory
 // is out.
 static bool go_private(struct pm_fork_gate *gate, struct pm_fork_gate_hold hold, bool in_thread) {
+    pm_late_never();
     // Under `follow` the parent's other threads go on meanwhile.
     bool others = fork_state.plan == TAKE && !fork_state.one_thread;
     if (pm_heap_on_media() && !(pm_private_enter(others) && pm_roots_privatise()))
@@ -450,6 +452,7 @@ static void part_child(void) {
     pm_background_forked();
     pm_threads_forked();
     pm_phase_forked();
+    pm_late_forked();
     follow = fork_state.plan == TAKE ? FORK_OF_TAKER : NO_MORE;
     struct pm_fork_gate_hold hold = {0};
     if (gate && fork_state.plan != TAKE)

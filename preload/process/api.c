@@ -14,6 +14,7 @@
 #include "blocks/population.h"
 #include "choose_name.h"
 #include "commit/commits.h"
+#include "commit/late.h"
 #include "entry.h"
 #include "export.h"
 #include "media/heap.h"
@@ -122,6 +123,15 @@ EXPORT int pmalloc_walk(pmalloc_walk_fn *fn, void *arg) {
 EXPORT int pmalloc_commit(void) {
     pm_process_ask();
     int error = pm_commits_make();
+    if (!error)
+        return 0;
+    errno = error;
+    return -1;
+}
+
+EXPORT int pmalloc_restore(void) {
+    pm_process_ask();
+    int error = pm_nested() ? EDEADLK : pm_late_call();
     if (!error)
         return 0;
     errno = error;

@@ -58,6 +58,7 @@
 #include "commit/background.h"
 #include "commit/commit_cost.h"
 #include "commit/commits.h"
+#include "commit/late.h"
 #include "commit/triggers.h"
 #include "entry.h"
 #include "fork/private.h"
@@ -368,6 +369,7 @@ static void say_once(void) {
     static _Atomic bool lost;
     if (!pm_nested() && !atomic_exchange(&lost, true)) {
         pm_rootless_say_end(pm_process_default_heap());
+        pm_late_end();
         pm_replaced_end();
     }
 }

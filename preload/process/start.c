@@ -25,6 +25,7 @@
 #include "choose.h"
 #include "commit/background.h"
 #include "commit/commits.h"
+#include "commit/late.h"
 #include "commit/triggers.h"
 #include "descent.h"
 #include "fork/fork.h"
@@ -98,6 +99,8 @@ static void collect_beside(void) {
 // Maps the chosen heap and recovers it.
 static int open_persistent(struct pm_error *err) {
     int status = pm_roots_prepare(err);
+    if (status == PM_OK)
+        status = pm_late_begin(err);
     if (status == PM_OK)
         status = pm_tables_extend(err);
     if (status == PM_OK)
@@ -412,6 +415,7 @@ static void begin_main(void) {
     pm_persist_exit = 0;
     if (!pm_heap.created && recovery.roots && pm_heap_on_media())
         pm_replaced_note();
+    pm_late_start();
     pm_triggers_start();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);

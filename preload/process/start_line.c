@@ -41,6 +41,8 @@ static void add_root(char *text, size_t size, const struct pm_root *root) {
             (unsigned long)root->length);
     else
         add(text, size, "*");
+    if (root->waits)
+        add(text, size, root->when == PM_ROOT_AT_CALL ? " at its call" : " when it is idle");
 }
 
 static void name_roots(char *text, size_t size) {
