@@ -15,9 +15,9 @@
 
 #include <fcntl.h>
 
-#include "aside.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "carried.h"
 #include "locate.h"
 #include "media/adopt.h"
 #include "media/backing/file.h"
@@ -40,7 +40,7 @@ struct run {
 
 static struct run *runs; // room for PM_ROOT_MAX
 static unsigned run_count;
-static uint64_t aside_image; // where images of roots aside begin: behind the images of the runs
+static uint64_t carried_image; // where images of carried roots begin: behind the images of the runs
 
 static bool late; // the time of the late roots has come, and all threads are held
 
@@ -51,7 +51,9 @@ static bool waits(const struct pm_root *root) {
     return part && pm_part_waits(part);
 }
 
-static bool is_aside(const struct pm_root *root) { return pm_root_is_dropped(root) || waits(root); }
+static bool is_carried(const struct pm_root *root) {
+    return pm_root_is_dropped(root) || waits(root);
+}
 
 // ---- capture ------------------------------------------------------------------------------------
 
@@ -84,7 +86,7 @@ static void find_runs(void) {
 // Places the new area at the start of the file if it fits before the old one, else after the old
 // one. The old one stays in force until the switch. Returns the area's length.
 static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
-    uint64_t length = pm_aside_length(old, is_aside);
+    uint64_t length = pm_carried_length(old, is_carried);
     for (unsigned i = 0; i < run_count; i++)
         length += runs[i].end - runs[i].start;
     *offset = old->area_offset >= length ? 0 : old->area_offset + old->area_length;
@@ -93,7 +95,7 @@ static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
         runs[i].image = at;
         at += runs[i].end - runs[i].start;
     }
-    aside_image = at;
+    carried_image = at;
     return length;
 }
 
@@ -127,7 +129,7 @@ static void fill_table(const struct pm_root_table *old, struct pm_root_table *ne
         r->when = (uint8_t)p->spec.when;
     }
     uint32_t captured = next->count;
-    pm_aside_add(old, is_aside, next, aside_image);
+    pm_carried_add(old, is_carried, next, carried_image);
     for (uint32_t i = captured; i < next->count; i++)
         if (waits(&next->root[i])) {
             next->root[i].when = (uint8_t)pm_part_of(&next->root[i])->spec.when;
@@ -196,7 +198,7 @@ static int write_images(const struct pm_root_table *old, uint64_t offset, uint64
                runs[i].end - runs[i].start);
     if (old_images) {
         restore_bytes(old, old_images, area, offset);
-        pm_aside_copy(old, is_aside, old_images, area + (aside_image - offset));
+        pm_carried_copy(old, is_carried, old_images, area + (carried_image - offset));
         pm_file_unmap(&pm_heap.roots, old_images, old->area_length);
     }
     // pm_roots_switch() drains after this flush and before the commit.
@@ -289,13 +291,13 @@ int pm_roots_capture(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
         return err->status;
-    if (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped()))
+    if (!late && (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped())))
         pm_program_record();
     if (!runs && !(runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs)))
         return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
     find_runs();
     if (!run_count && !some_wait_anew(old))
-        return pm_aside_map(is_aside, err);
+        return pm_carried_map(is_carried, err);
     if (pm_heap.roots.length && pm_medium_of(&pm_heap.roots)->granule > PM_PAGE_SIZE)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is mapped in units of %lu KiB, and captured roots need pages of 4 KiB: "
@@ -315,13 +317,13 @@ int pm_roots_capture(struct pm_error *err) {
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/roots: no room can be made for %lu bytes of captured roots: %s",
                        pm_heap.dir, (unsigned long)length, pm_strerror(errno));
-    int status = pm_roots_back_table(pm_part_count + pm_aside_count(old, is_aside), err);
+    int status = pm_roots_back_table(pm_part_count + pm_carried_count(old, is_carried), err);
     if (status == PM_OK)
         status = (late || pm_threads_none() ? move_pages : move_pages_among_others)(old, offset,
                                                                                     length, err);
     if (status == PM_OK)
         tidy_images(offset, length, gone, gone_len);
-    return status == PM_OK ? pm_aside_map(is_aside, err) : status;
+    return status == PM_OK ? pm_carried_map(is_carried, err) : status;
 }
 
 int pm_roots_capture_late(struct pm_error *err) {
@@ -336,7 +338,7 @@ int pm_roots_restore(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
         return err->status;
-    if (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped()))
+    if (!late && (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped())))
         pm_program_record();
     if (!pm_part_count || !old->area_length)
         return PM_OK;

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "aside.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "carried.h"
 #include "locate.h"
 #include "media/heap.h"
 #include "program.h"
@@ -17,7 +17,7 @@
 
 struct pm_part *pm_parts;
 unsigned pm_part_count;
-static unsigned kept_count; // of dropped roots (aside.h), which are no parts
+static unsigned kept_count; // of dropped roots (carried.h), which are no parts
 static bool ready;          // late roots are restored now, or have been
 
 static int resolve_spec(const struct pm_spec *spec, struct pm_error *err) {
@@ -183,7 +183,7 @@ int pm_roots_prepare(struct pm_error *err) {
         return err->status;
     if (!pm_options.roots.text[0] && t->count == 0)
         return PM_OK;
-    kept_count = pm_aside_count(t, pm_root_is_dropped);
+    kept_count = pm_carried_count(t, pm_root_is_dropped);
     struct pm_spec *specs = pm_os_reserve(PM_ROOT_MAX * sizeof *specs);
     pm_parts = pm_os_reserve(PM_ROOT_MAX * sizeof *pm_parts);
     if (!specs || !pm_parts)

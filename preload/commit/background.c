@@ -18,6 +18,7 @@
 #include "commit_bound.h"
 #include "commits.h"
 #include "idle.h"
+#include "late.h"
 #include "media/heap_state.h"
 #include "recovery/beside.h"
 #include "state/phase.h"
@@ -30,7 +31,8 @@
 #define TURNS 16u // in the decay time
 #define QUIET 2u  // decay times in which nothing happens before it sleeps
 #define STOP_MS 1000u
-#define COMMIT_US 500u  // between two looks whether a commit is over
+#define COMMIT_US 500u // between two looks whether a commit is over
+#define LATE_MS 1000u
 #define AWAITED_US 100u // for who waits for a lock that a step has held
 
 static _Atomic uint32_t quit;  // 1: the thread is to end
@@ -72,7 +74,10 @@ static void be_own_thread(void) {
     pm_locks_held = 0;
     pm_ranks_forget();
     pm_cancel_asynchronous = true; // libc's cancellation points would look at its data of a thread
-    syscall(SYS_prctl, PR_SET_NAME, pm_commit_bound_wanted() ? "pmalloc-commit" : "pmalloc-decay");
+    syscall(SYS_prctl, PR_SET_NAME,
+            pm_commit_bound_wanted() ? "pmalloc-commit"
+            : decays()               ? "pmalloc-decay"
+                                     : "pmalloc-late");
     atomic_store_explicit(&begun, 1, memory_order_release);
     pm_futex_wake(&begun, 1);
 }
@@ -120,6 +125,8 @@ static void wait_ms(uint64_t ms) {
         collect_step();
     if (on && !pm_beside_is_on())
         say_collected();
+    while (!is_over() && pm_late_looks() && pm_os_now_ms() < until)
+        wait_us(pm_late_look());
     if (!is_over() && (now = pm_os_now_ms()) < until)
         wait_us((until - now) * 1000);
 }
@@ -133,7 +140,7 @@ static void run_decay(void) {
         if (activity != seen || !since)
             since = now;
         seen = activity;
-        if (now - since < QUIET * decay) {
+        if (now - since < QUIET * decay || pm_late_looks()) {
             wait_ms(pause);
         } else {
             sleep_long(seen);
@@ -179,17 +186,26 @@ static void run_idle(void) {
             ms = pm_commit_bound_pause();
         if (decays())
             work();
-        bool collects = pm_beside_is_on();
-        if (collects)
+        bool busy = pm_beside_is_on() || pm_late_looks();
+        if (busy)
             wait_ms(1);
         if (!is_over())
-            pm_idle_sleep(seen, collects ? 0 : decays() && pause < ms ? pause : ms);
+            pm_idle_sleep(seen, busy ? 0 : decays() && pause < ms ? pause : ms);
     }
+}
+
+static void run_late(void) {
+    while (!is_over() && pm_late_looks())
+        wait_ms(LATE_MS);
+    while (!is_over())
+        wait_for(&quit, 0, NULL);
 }
 
 static void run(void) {
     be_own_thread();
-    if (!pm_commit_bound_wanted())
+    if (!pm_commit_bound_wanted() && !decays())
+        run_late();
+    else if (!pm_commit_bound_wanted())
         run_decay();
     else if (pm_commits_mode() == PM_COMMITS_IDLE)
         run_idle();
@@ -209,7 +225,8 @@ static bool make_memory(void) {
 void pm_background_start(void) {
     int saved = errno;
     bool commits = pm_commit_bound_wanted();
-    if (!(commits || decays()) || atomic_load_explicit(&pm_os_own_thread, memory_order_acquire))
+    if (!(commits || decays() || pm_late_looks()) ||
+        atomic_load_explicit(&pm_os_own_thread, memory_order_acquire))
         return;
     atomic_store_explicit(&quit, 0, memory_order_relaxed);
     atomic_store_explicit(&begun, 0, memory_order_relaxed);
@@ -220,9 +237,13 @@ void pm_background_start(void) {
         pm_say("PMALLOC_COMMIT: no thread can be made (%s; see `ulimit -u`); there are commits "
                "only where the program asks for them, and at its end",
                pm_strerror((int)-id));
-    else if (id < 0)
+    else if (id < 0 && decays())
         pm_say("PMALLOC_BACKGROUND=decay: no thread can be made (%s; see `ulimit -u`); free memory "
                "goes back only while the program asks for memory",
+               pm_strerror((int)-id));
+    if (id < 0 && pm_late_looks())
+        pm_say("PMALLOC_ROOTS: no thread can be made (%s; see `ulimit -u`); late roots wait for "
+               "pmalloc_restore()",
                pm_strerror((int)-id));
     if (id < 0 && pm_beside_is_on()) {
         pm_say("PMALLOC_COLLECT=background: no thread can be made (%s; see `ulimit -u`); all that "

@@ -3,36 +3,37 @@
 #include "late.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cancel.h"
 #include "base/lock.h"
 #include "base/options.h"
 #include "base/os.h"
-#include "base/own_memory.h"
 #include "base/signal_stack.h"
-#include "commits.h"
 #include "media/heap.h"
 #include "roots/parts.h"
 #include "roots/root_table.h"
 #include "state/phase.h"
 #include "state/replaced.h"
+#include "threads/calls.h"
 #include "threads/hold.h"
 #include "threads/tasks.h"
 
 #define PATIENCE_MS 1000
-#define TRIES 20    // where a thread is on its way into its call
-#define SAY_MS 5000 // a program that was not idle by then is told
-#define LATER_MS 10 // and looked at this often from then on
-#define TRY_US 500  // between two tries
+#define GATE_MS 1000 // after the start, in which a thread stays before its wait
+#define SAY_MS 5000  // a program that was not idle by then is told
+#define LOOK_US 300  // between two looks until then
+#define LATER_US 10000
+#define TRY_US 500
 
 bool pm_late_awaited;
 
 static enum pm_root_when when;
-static _Atomic uint32_t waiting; // threads in a wait
-static _Atomic bool looking;     // one thread at a time
-static _Atomic uint64_t next;    // no look before this, in milliseconds
+static _Atomic uint32_t moments; // a futex: grows when threads need not stay any more
 static _Atomic bool said;
 static uint64_t begun;
 
@@ -50,17 +51,36 @@ void pm_late_start(void) {
 
 // ---- the moment ---------------------------------------------------------------------------------
 
-struct moment {
-    bool idle; // only if each thread waits
-    int error;
+struct idle {
+    bool all; // each thread sleeps in a call that waits
+    bool
+        others; // and one of them waits for others: not for a thread of this process, or for a time
 };
 
+// While threads are held. One that comes from its wait, or was woken there, has work to do.
+static void look_at(pid_t id, void *arg) {
+    struct idle *idle = arg;
+    bool gone;
+    if (!idle->all || pm_task_is_dead(id))
+        return;
+    const struct pm_call_record *record = pm_calls_of(id);
+    const struct pm_call *call = atomic_load(&record->call);
+    idle->all =
+        pm_calls_waits(id) && !atomic_load(&record->resting) && pm_task_state(id, &gone) == 'S';
+    idle->others |= idle->all && !call->by_futex && !call->naps;
+}
+
+static bool is_idle(void) {
+    struct idle idle = {.all = true};
+    return pm_tasks_each_other(look_at, &idle) && idle.all && idle.others;
+}
+
 // With the commit lock: no commit and no fork has its instant meanwhile.
-static int restore(bool idle) {
+static int restore(bool if_idle) {
     static struct pm_error err;
     if (!pm_hold_all(PATIENCE_MS))
         return EAGAIN;
-    bool now = !idle || pm_hold_all_wait();
+    bool now = !if_idle || is_idle();
     int status = now ? pm_roots_capture_late(&err) : PM_OK;
     if (now)
         pm_late_awaited = false;
@@ -71,18 +91,8 @@ static int restore(bool idle) {
     return now ? 0 : EBUSY;
 }
 
-static void take_moment(void *arg) {
-    struct moment *moment = arg;
-    moment->error = EBUSY;
-    if (!pm_trylock_raw(&pm_commit_lock))
-        return;
-    if (pm_late_awaited)
-        moment->error = restore(moment->idle);
-    pm_unlock_raw(&pm_commit_lock);
-}
-
-static void tell(void) {
-    // Children that skip the fork handlers find none of the captured pages.
+// Children that skip the fork handlers find none of the captured pages.
+static void after(void) {
     if (pm_heap_on_media() && !pm_heap_is_journaled())
         pm_roots_fork_exclude(true);
     if (pm_heap_on_media() && !pm_heap.created)
@@ -92,81 +102,101 @@ static void tell(void) {
                (double)(pm_os_now_ms() - begun) / 1000);
 }
 
-static int try_once(bool idle) {
-    struct moment moment = {idle, 0};
-    struct pm_cancel cancel = pm_cancel_hold();
-    pm_signal_stack_run(take_moment, &moment);
-    pm_cancel_release(cancel);
-    if (!moment.error)
-        tell();
-    return moment.error;
+static void let_go(void) {
+    atomic_fetch_add(&moments, 1);
+    pm_futex_wake(&moments, 1 << 30);
 }
 
-// ---- a program that waits -----------------------------------------------------------------------
+static int try_once(bool if_idle) {
+    int error = EBUSY;
+    if (!pm_trylock_raw(&pm_commit_lock))
+        return error;
+    if (pm_late_awaited)
+        error = restore(if_idle);
+    if (!error)
+        after();
+    pm_unlock_raw(&pm_commit_lock);
+    if (!error)
+        let_go();
+    return error;
+}
 
-static void count_living(pid_t id, void *arg) { *(uint32_t *)arg += !pm_task_is_dead(id); }
+// ---- PMAlloc's own thread -----------------------------------------------------------------------
 
-// Each thread is counted before it looks: the last one finds all of them.
+bool pm_late_looks(void) { return pm_late_awaited && when == PM_ROOT_AT_IDLE; }
+
+static void find_awake(pid_t id, void *arg) {
+    bool gone;
+    *(bool *)arg |= !atomic_load(&pm_calls_of(id)->call) || pm_task_state(id, &gone) != 'S';
+}
+
+// Without a hold, so that a program that works is not disturbed.
 static bool seems_idle(void) {
-    uint32_t others = 0;
-    return pm_tasks_each_other(count_living, &others) && atomic_load(&waiting) > others;
+    bool awake = false;
+    return pm_tasks_each_other(find_awake, &awake) && !awake;
 }
 
 static void say_busy(void) {
     if (!atomic_exchange(&said, true))
         pm_say("heap %.300s: its late roots wait, because the program was never idle in the %d s "
-               "since its start; nothing in the heap has changed. A thread that waits in a call "
-               "which is not known (a futex of its own, pthread_join) counts as busy: then "
-               "name the roots SPEC@call, and call pmalloc_restore()",
+               "since its start; nothing in the heap has changed. A thread that sleeps in a call "
+               "which is not known, such as a futex of its own, counts as busy: then name the "
+               "roots SPEC@call, and call pmalloc_restore()",
                pm_heap.dir, SAY_MS / 1000);
 }
 
-// A thread that was counted may not be in its call yet.
-static void look(void) {
-    const struct timespec pause = {0, TRY_US * 1000};
-    for (unsigned i = 0; i < TRIES && pm_late_awaited && seems_idle(); i++) {
-        if (try_once(true) == 0)
-            return;
-        nanosleep(&pause, NULL);
-    }
-    uint64_t now = pm_os_now_ms();
-    if (pm_late_awaited && now - begun >= SAY_MS) {
-        say_busy();
-        atomic_store(&next, now + LATER_MS);
-    }
+uint64_t pm_late_look(void) {
+    if (seems_idle() && try_once(true) == 0)
+        return LATER_US;
+    if (pm_os_now_ms() - begun < SAY_MS)
+        return LOOK_US;
+    say_busy();
+    return LATER_US;
 }
 
-void pm_late_enter(bool may) {
-    atomic_fetch_add(&waiting, 1);
-    if (!may || when != PM_ROOT_AT_IDLE || pm_os_now_ms() < atomic_load(&next) ||
-        atomic_exchange(&looking, true))
+// ---- a thread that waits for others -------------------------------------------------------------
+
+// What has come for it already is read when the roots are restored.
+void pm_late_enter(const struct pm_call *call) {
+    uint64_t now = pm_os_now_ms(), end = begun + GATE_MS;
+    if (when != PM_ROOT_AT_IDLE || call->by_futex || call->naps || now >= end)
         return;
-    look();
-    atomic_store(&looking, false);
+    struct pm_call stay = {.kind = PM_CALL_WAITS};
+    uint32_t seen = atomic_load(&moments);
+    pm_call_enter(&stay);
+    for (; pm_late_awaited && now < end; now = pm_os_now_ms()) {
+        const struct timespec rest = {(time_t)((end - now) / 1000),
+                                      (long)((end - now) % 1000) * 1000000};
+        if (syscall(SYS_futex, &moments, FUTEX_WAIT_PRIVATE, seen, &rest, NULL, 0) != 0 &&
+            errno != EINTR)
+            break;
+    }
+    pm_call_leave(&stay);
 }
-
-void pm_late_leave(void) { atomic_fetch_sub(&waiting, 1); }
 
 // ---- other moments ------------------------------------------------------------------------------
 
+struct request {
+    int error;
+};
+
+static void take_request(void *arg) { ((struct request *)arg)->error = try_once(false); }
+
 int pm_late_call(void) {
     const struct timespec pause = {0, TRY_US * 1000};
-    int error = ENOENT;
+    struct request request = {ENOENT};
+    struct pm_cancel cancel = pm_cancel_hold();
     for (unsigned i = 0; i < PATIENCE_MS * 1000 / TRY_US && pm_late_awaited; i++) {
-        error = try_once(false);
-        if (error != EBUSY)
+        pm_signal_stack_run(take_request, &request);
+        if (request.error != EBUSY)
             break;
         nanosleep(&pause, NULL);
     }
-    return error;
+    pm_cancel_release(cancel);
+    return request.error;
 }
 
 void pm_late_never(void) { pm_late_awaited = false; }
-
-void pm_late_forked(void) {
-    atomic_store(&waiting, 0);
-    atomic_store(&looking, false);
-}
 
 void pm_late_end(void) {
     if (pm_late_awaited && pm_heap_on_media() && pm_heap_has_roots() &&

@@ -4,8 +4,10 @@
 // Roots that are restored late (gc/roots/parts.h): not before main, where a program that sets its
 // globals up in main would replace them, but when it is ready for them.
 //
-//   SPEC@idle   at the first moment at which each of its threads is in a call that waits. The
-//               thread that comes to wait last restores them, before it waits.
+//   SPEC@idle   at the first moment at which each of its threads sleeps in a call that waits, and
+//               one of them waits for others: for input, a connection, a signal. Until then, but
+//               for a second at most, such a thread stays before its call: so no request that has
+//               come already is answered from what main has set up.
 //   SPEC@call   when it calls pmalloc_restore(). If one root says so, all late roots wait for that.
 //
 // All threads are held meanwhile. What the program has built there is garbage then. Until that
@@ -14,8 +16,10 @@
 #define PM_LATE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/message.h"
+#include "threads/calls.h"
 
 // Whether roots wait. Set before main, and unset for good at their moment.
 extern bool pm_late_awaited;
@@ -25,15 +29,17 @@ int pm_late_begin(struct pm_error *err);
 // When the other roots are restored.
 void pm_late_start(void);
 
-// Before and after a call that waits. `may`: the thread may hold the others here.
-void pm_late_enter(bool may);
-void pm_late_leave(void);
+// Before a call that waits.
+void pm_late_enter(const struct pm_call *call);
+
+// For PMAlloc's own thread: whether it is to look for that moment, and a look. Returns how long to
+// wait before the next one, in microseconds.
+bool pm_late_looks(void);
+uint64_t pm_late_look(void);
 
 // At pmalloc_restore(). 0, or ENOENT: no root waits, or EAGAIN: a thread does not stop.
 int pm_late_call(void);
 
-// In a forked child.
-void pm_late_forked(void);
 // The process has no part in the heap any more: they are not restored in it.
 void pm_late_never(void);
 // At the end of the program: says that they were not restored.

@@ -20,9 +20,8 @@ bool pm_triggers_on;
 
 void pm_triggers_start(void) {
     enum pm_commits_mode mode = pm_commits_mode();
-    pm_triggers_on =
-        pm_late_awaited ||
-        (pm_heap_is_journaled() && (mode == PM_COMMITS_IDLE || mode == PM_COMMITS_OUTPUT));
+    pm_triggers_on = pm_late_awaited || (pm_heap_is_journaled() &&
+                                         (mode == PM_COMMITS_IDLE || mode == PM_COMMITS_OUTPUT));
 }
 
 // /dev/null, /dev/zero and their kin.
@@ -79,21 +78,20 @@ void pm_trigger_shows(const struct pm_call *call) {
 
 void pm_trigger_enter(struct pm_call *call) {
     int saved = errno;
-    bool idle = pm_commits_mode() == PM_COMMITS_IDLE, late = pm_late_awaited;
+    bool idle = pm_commits_mode() == PM_COMMITS_IDLE;
+    bool late = pm_late_awaited && may_hold();
     if (pm_commits_mode() == PM_COMMITS_OUTPUT && leaves(call) && may_commit())
         pm_commits_cover();
     if (call->kind == PM_CALL_READS && (idle || late))
         call->kind = waits_for_data(call->fd) ? PM_CALL_WAITS : PM_CALL_OTHER;
     if (call->kind == PM_CALL_WAITS && late)
-        pm_late_enter(may_hold());
+        pm_late_enter(call);
     if (call->kind == PM_CALL_WAITS && idle)
         pm_idle_enter(may_commit());
     errno = saved;
 }
 
 void pm_trigger_leave(const struct pm_call *call) {
-    if (call->kind == PM_CALL_WAITS && pm_late_awaited)
-        pm_late_leave();
     if (call->kind == PM_CALL_WAITS && pm_commits_mode() == PM_COMMITS_IDLE)
         pm_idle_leave();
 }

@@ -260,8 +260,7 @@ static void copy(struct pm_fork_gate *gate, struct pm_fork_gate_hold hold, bool 
 // is out.
 static bool go_private(struct pm_fork_gate *gate, struct pm_fork_gate_hold hold, bool in_thread) {
     pm_late_never();
-    // Under `follow` the parent's other threads go on meanwhile.
-    bool others = fork_state.plan == TAKE && !fork_state.one_thread;
+    bool others = fork_state.plan == TAKE && !fork_state.one_thread; // they go on meanwhile
     if (pm_heap_on_media() && !(pm_private_enter(others) && pm_roots_privatise()))
         return false;
     if (pm_heap_is_held())
@@ -452,7 +451,6 @@ static void part_child(void) {
     pm_background_forked();
     pm_threads_forked();
     pm_phase_forked();
-    pm_late_forked();
     follow = fork_state.plan == TAKE ? FORK_OF_TAKER : NO_MORE;
     struct pm_fork_gate_hold hold = {0};
     if (gate && fork_state.plan != TAKE)

@@ -100,6 +100,7 @@ static void put_root(const struct pm_root *root, const char *text, void *arg) {
     json_text(j, "root", text);
     json_number(j, "bytes", root->length);
     json_number(j, "address", root->address);
+    json_bool(j, "waits", root->waits);
     json_close(j, '}');
 }
 

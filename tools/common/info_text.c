@@ -197,7 +197,8 @@ static void print_extents(const struct census *c) {
 static void print_root(const struct pm_root *root, const char *text, void *arg) {
     (void)arg;
     char bytes[32];
-    printf("%12s  %#14" PRIx64 "  %s\n", figure_bytes(root->length, bytes), root->address, text);
+    printf("%12s  %#14" PRIx64 "  %s%s\n", figure_bytes(root->length, bytes), root->address, text,
+           root->waits ? " (the last start has not restored it)" : "");
 }
 
 static void print_roots(const struct info *info) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
-#include "aside.h"
+#include "carried.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -10,10 +10,10 @@
 #include "root_media.h"
 #include "root_table.h"
 
-uint32_t pm_aside_count(const struct pm_root_table *t, pm_root_is *aside) {
+uint32_t pm_carried_count(const struct pm_root_table *t, pm_root_is *which) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->count; i++)
-        count += aside(&t->root[i]);
+        count += which(&t->root[i]);
     return count;
 }
 
@@ -22,19 +22,20 @@ static uint64_t place(uint64_t at, const struct pm_root *root) {
     return ((at + 15) & ~(uint64_t)15) + (root->image & 15);
 }
 
-uint64_t pm_aside_length(const struct pm_root_table *t, pm_root_is *aside) {
+uint64_t pm_carried_length(const struct pm_root_table *t, pm_root_is *which) {
     uint64_t end = 0;
     for (uint32_t i = 0; i < t->count; i++)
-        if (aside(&t->root[i]))
+        if (which(&t->root[i]))
             end = place(end, &t->root[i]) + t->root[i].length;
     return (end + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1);
 }
 
-void pm_aside_copy(const struct pm_root_table *t, pm_root_is *aside, const char *images, char *to) {
+void pm_carried_copy(const struct pm_root_table *t, pm_root_is *which, const char *images,
+                     char *to) {
     uint64_t at = 0;
     for (uint32_t i = 0; i < t->count; i++) {
         const struct pm_root *root = &t->root[i];
-        if (!aside(root))
+        if (!which(root))
             continue;
         at = place(at, root);
         memcpy(to + at, images + (root->image - t->area_offset), root->length);
@@ -42,11 +43,11 @@ void pm_aside_copy(const struct pm_root_table *t, pm_root_is *aside, const char 
     }
 }
 
-void pm_aside_add(const struct pm_root_table *t, pm_root_is *aside, struct pm_root_table *next,
-                  uint64_t at) {
+void pm_carried_add(const struct pm_root_table *t, pm_root_is *which, struct pm_root_table *next,
+                    uint64_t at) {
     uint64_t into = 0;
     for (uint32_t i = 0; i < t->count; i++) {
-        if (!aside(&t->root[i]))
+        if (!which(&t->root[i]))
             continue;
         struct pm_root *root = &next->root[next->count++];
         *root = t->root[i];
@@ -59,7 +60,7 @@ void pm_aside_add(const struct pm_root_table *t, pm_root_is *aside, struct pm_ro
 static const void *mapped;
 static uint64_t mapped_length;
 
-int pm_aside_map(pm_root_is *aside, struct pm_error *err) {
+int pm_carried_map(pm_root_is *which, struct pm_error *err) {
     const struct pm_root_table *t = pm_roots_table(err);
     uint64_t from = UINT64_MAX, to = 0;
     if (mapped_length)
@@ -67,7 +68,7 @@ int pm_aside_map(pm_root_is *aside, struct pm_error *err) {
     mapped_length = 0;
     for (uint32_t i = 0; t && i < t->count; i++) {
         const struct pm_root *root = &t->root[i];
-        if (!aside(root))
+        if (!which(root))
             continue;
         from = root->image < from ? root->image : from;
         to = root->image + root->length > to ? root->image + root->length : to;

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// A server as most are: main sets its globals up, and then it waits for requests, each a line.
+//
+//   add TEXT   puts it first in the list       list   all of them, the last one first
+//   restore    calls pmalloc_restore()         end    returns from main
+//
+//   late_server [threads N] [busy] [daemon] [globals]
+//
+// `threads`: so many wait for work that never comes. `busy`: one never waits. `daemon`: a forked
+// child serves. `globals`: main leaves the variable as it is, as a program does that knows PMAlloc.
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct item {
+    struct item *next;
+    unsigned long number;
+    char text[40];
+};
+
+// The head stands in the middle, as in many a server: a root need not be the whole variable.
+struct {
+    char name[64];
+    struct item *first;
+    unsigned long count;
+    char *configuration; // of this process
+} server;
+
+extern int pmalloc_restore(void) __attribute__((weak));
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
+
+static void *wait_for_work(void *unused) {
+    pthread_mutex_lock(&lock);
+    for (;;)
+        pthread_cond_wait(&work, &lock);
+    return unused;
+}
+
+static volatile unsigned long turns;
+static void *turn(void *unused) {
+    for (;;)
+        turns++;
+    return unused;
+}
+
+static void set_up(void) {
+    snprintf(server.name, sizeof server.name, "server of process %d", (int)getpid());
+    server.first = malloc(sizeof *server.first);
+    server.first->next = NULL;
+    server.first->number = 0;
+    strcpy(server.first->text, "nothing");
+    server.count = 0;
+}
+
+static void add(const char *text) {
+    struct item *item = malloc(sizeof *item);
+    snprintf(item->text, sizeof item->text, "%.39s", text);
+    item->number = server.count + 1;
+    item->next = server.first;
+    server.first = item;
+    server.count++;
+    printf("ok %lu\n", server.count);
+}
+
+static void list(void) {
+    unsigned long expected = server.count;
+    for (const struct item *item = server.first; item; item = item->next, expected--) {
+        if (item->number != expected)
+            printf("wrong ");
+        printf("%s ", item->text);
+    }
+    puts(server.configuration && strcmp(server.configuration, "mine") == 0 ? "." : "wrong");
+}
+
+static void serve(char *line) {
+    line[strcspn(line, "\n")] = '\0';
+    if (strncmp(line, "add ", 4) == 0)
+        add(line + 4);
+    else if (strcmp(line, "list") == 0)
+        list();
+    else if (strcmp(line, "restore") == 0)
+        puts(!pmalloc_restore ? "none" : pmalloc_restore() == 0 ? "restored" : strerror(errno));
+}
+
+int main(int argc, char **argv) {
+    char line[100];
+    pthread_t thread;
+    int threads = 0, busy = 0, globals = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "threads") == 0)
+            threads = atoi(argv[++i]);
+        busy |= strcmp(argv[i], "busy") == 0;
+        globals |= strcmp(argv[i], "globals") == 0;
+        if (strcmp(argv[i], "daemon") == 0 && fork() != 0)
+            _exit(0);
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (!globals || !server.first)
+        set_up();
+    server.configuration = strdup("mine");
+    for (int i = 0; i < threads; i++)
+        pthread_create(&thread, NULL, wait_for_work, NULL);
+    if (busy)
+        pthread_create(&thread, NULL, turn, NULL);
+    while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n") != 0)
+        serve(line);
+    return 0;
+}

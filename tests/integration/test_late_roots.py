@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Late roots: a server that sets its globals up in main goes on with its data (SPEC@idle,
+SPEC@call). Until they are restored, whatever ends the process, it is as if it had not started."""
+
+import json
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import pytest
+from conftest import (
+    BUILD,
+    compiled,
+    environment,
+    needs,
+    recover,
+    refuses,
+    run,
+    said,
+    start,
+    succeeds,
+    tool,
+)
+
+# The words `first` and `count` of it: main's own pointer beside them is no root.
+HEAD = 64
+
+
+@pytest.fixture(scope="module")
+def program():
+    return compiled("late_server.c")
+
+
+@pytest.fixture(scope="module")
+def words(program):
+    """The root's spec, without when."""
+    names = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
+    at = next(int(line.split()[0], 16) for line in names.splitlines() if line.endswith(" server"))
+    return f"+{at + HEAD:#x}/16"
+
+
+class Server:
+    def __init__(self, program, heap, roots, *arguments, **settings):
+        self.process = start(
+            [program, *arguments], HEAP=heap, ROOTS=roots, **settings
+        )
+
+    def ask(self, request):
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def kill(self):
+        self.process.kill()
+        return self.process.communicate()[1]
+
+    def end(self):
+        return self.process.communicate("end\n")[1]
+
+
+MODES = {
+    "none": {},
+    "output": {"COMMIT": "output"},
+    "idle": {"COMMIT": "idle"},
+    "time": {"COMMIT": "20ms"},
+    "api": {"COMMIT": "api"},
+}
+
+
+def settled(mode):
+    """What is answered under these is committed a little later."""
+    time.sleep({"idle": 0.3, "time": 0.5}.get(mode, 0))
+
+
+@pytest.fixture(params=("tmpfs", "file"))
+def place(request, shm):
+    if request.param == "tmpfs":
+        yield shm / "heap"
+        return
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
+    yield folder / "heap"
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("threads", (0, 3))
+@pytest.mark.parametrize("mode", ["none", "output", "idle", "time"])
+def test_a_server_goes_on_with_its_data(mode, threads, program, words, place):
+    expected = ["nothing"]
+    for generation in range(4):
+        server = Server(program, place, f"{words}@idle", "threads", threads, **MODES[mode])
+        if generation:
+            assert server.ask("list").split() == [*expected, "."]
+        for i in range(3):
+            expected.insert(0, f"{generation}-{i}")
+            assert server.ask(f"add {expected[0]}") == f"ok {len(expected) - 1}"
+        settled(mode)
+        if generation % 2:
+            server.end()
+        else:
+            server.kill()
+
+
+@pytest.mark.check
+def test_without_it_the_data_are_lost(program, words, heap):
+    """So that the tests here can fail: main replaces what was restored before it."""
+    server = Server(program, heap, words)
+    server.ask("add a")
+    server.kill()
+    server = Server(program, heap, words)
+    assert server.ask("list") == "nothing ."
+    server.kill()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("end", ["kill", "end"])
+def test_before_the_moment_it_is_as_if_it_had_not_started(mode, end, program, words, place):
+    first = Server(program, place, f"{words}@call", **MODES[mode])
+    assert first.ask("restore") == "restored"
+    first.ask("add a")
+    first.ask("add b")
+    settled(mode)
+    first.end()
+    for _ in range(3):
+        other = Server(program, place, f"{words}@call", "threads", 1, **MODES[mode])
+        assert other.ask("list") == "nothing ."
+        other.ask("add x")
+        settled(mode)
+        line = getattr(other, end)()
+        assert ("were not restored" in line) == (end == "end"), line
+    last = Server(program, place, f"{words}@call", **MODES[mode])
+    assert last.ask("restore") == "restored"
+    assert last.ask("restore") == "No such file or directory"
+    assert last.ask("list").split() == ["b", "a", "nothing", "."]
+    last.end()
+    assert recover(place).returncode == 0
+
+
+@pytest.mark.parametrize("mode", ["none", "output"])
+def test_kills_at_any_instant(mode, program, words, place, rng):
+    """Also while the roots are being restored. What was answered is there."""
+    expected, added = ["nothing"], 0
+    for _ in range(25):
+        server = Server(program, place, f"{words}@idle", "threads", rng.choice((0, 2)), **MODES[mode])
+        if rng.random() < 0.6:
+            time.sleep(rng.random() * 0.05)
+        else:
+            found = server.ask("list").split()
+            assert found in ([*expected, "."], [f"t{added}", *expected, "."])
+            expected = found[:-1]
+            for _ in range(rng.randrange(4)):
+                added += 1
+                assert server.ask(f"add t{added}").startswith("ok")
+                expected.insert(0, f"t{added}")
+        server.kill()
+
+
+def test_a_program_that_is_never_idle_is_told(program, words, heap):
+    server = Server(program, heap, f"{words}@idle")
+    server.ask("add a")
+    server.end()
+    busy = Server(program, heap, f"{words}@idle", "busy")
+    assert busy.ask("list") == "nothing ."
+    time.sleep(5.5)
+    assert busy.ask("list") == "nothing ."
+    line = busy.end()
+    assert line.count("late roots wait") == 1 and "pmalloc_restore()" in line, line
+    server = Server(program, heap, f"{words}@idle")
+    assert server.ask("list").split() == ["a", "nothing", "."]
+    server.end()
+
+
+def test_the_heap_says_when(program, words, heap):
+    """PMALLOC_ROOTS need not say it again, and --rename-root changes it."""
+    server = Server(program, heap, f"{words}@idle")
+    server.ask("add a")
+    server.kill()
+    for roots in (None, words):
+        server = Server(program, heap, roots, VERBOSE="1")
+        assert server.ask("list").split() == ["a", "nothing", "."]
+        assert "when it is idle" in server.end()
+    shown = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    (root,) = shown["root_table"]
+    assert root["root"].endswith("@idle") and root["waits"] is False
+    done = recover(heap, "--rename-root", root["root"], root["root"].replace("@idle", "@call"))
+    assert done.returncode == 0, said(done)
+    server = Server(program, heap, None)
+    assert server.ask("list") == "nothing ."
+    server.kill()
+    shown = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    assert shown["root_table"][0]["waits"] is True
+    assert "not restored" in succeeds(run([tool("pmalloc-info"), heap], preload=False))
+    server = Server(program, heap, None)
+    assert server.ask("restore") == "restored"
+    assert server.ask("list").split() == ["a", "nothing", "."]
+    server.end()
+
+
+def test_an_early_root_beside_a_late_one(program, words, heap):
+    """They may lie on one page."""
+    early = f"+{int(words[1:].split('/')[0], 16) - HEAD:#x}/32"
+    for generation in range(3):
+        server = Server(program, heap, f"{early},{words}@idle")
+        expected = [f"g{i}" for i in reversed(range(generation))]
+        if generation:
+            assert server.ask("list").split() == [*expected, "nothing", "."]
+        server.ask(f"add g{generation}")
+        server.kill()
+
+
+@pytest.mark.parametrize("collect", ["later", "background", "always"])
+def test_collections(collect, program, words, heap):
+    expected = []
+    for generation in range(3):
+        server = Server(program, heap, f"{words}@idle", COMMIT="output", COLLECT=collect)
+        assert not generation or server.ask("list").split() == [*expected, "nothing", "."]
+        expected.insert(0, f"g{generation}")
+        server.ask(f"add {expected[0]}")
+        server.kill()
+    assert recover(heap).returncode == 0
+
+
+def test_a_copy_in_memory(program, words, shm):
+    """PMALLOC_COMMIT_DIR."""
+    settings = {"COMMIT": "output", "COMMIT_DIR": shm / "there"}
+    (shm / "there").mkdir()
+    for generation in range(3):
+        server = Server(program, None, f"{words}@idle", **settings)
+        expected = [f"g{i}" for i in reversed(range(generation))]
+        assert not generation or server.ask("list").split() == [*expected, "nothing", "."]
+        server.ask(f"add g{generation}")
+        server.kill()
+
+
+def test_a_private_opening_keeps_nothing(program, words, heap):
+    server = Server(program, heap, f"{words}@idle")
+    server.ask("add a")
+    server.kill()
+    for _ in range(2):
+        server = Server(program, heap, f"{words}@idle", OPEN="private")
+        assert server.ask("list").split() == ["a", "nothing", "."]
+        server.ask("add b")
+        server.end()
+
+
+def test_a_daemon(program, words, heap):
+    """The child that goes on with the heap restores them."""
+    for generation in range(3):
+        server = Server(program, heap, f"{words}@idle", "daemon", FORK="follow")
+        expected = [f"g{i}" for i in reversed(range(generation))]
+        assert not generation or server.ask("list").split() == [*expected, "nothing", "."]
+        assert server.ask(f"add g{generation}").startswith("ok")
+        server.end()
+
+
+WRONG = {
+    "server@idel": "@idle or @call",
+    "*@idle": "a whole object is never restored",
+    "server@idle,server": "named twice",
+    "@idle": "cannot open idle",
+}
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("roots", WRONG)
+def test_wrong_specs(roots, program, heap):
+    refuses(run([program], HEAP=heap, ROOTS=roots), WRONG[roots])
+
+
+# ---- redis, as Debian has it --------------------------------------------------------------------
+
+# Its build of bookworm: the seed of its hash, and server.db, .commands, .orig_commands.
+REDIS = {"7.0.15": "+0x247400/16@idle,+0x2474e0/24@idle"}
+
+
+class Redis:
+    def __init__(self, heap, roots, folder, **settings):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = str(free.getsockname()[1])
+        argv = ["redis-server", "--save", "", "--port", self.port, "--dir", str(folder)]
+        self.process = subprocess.Popen(
+            [*argv, "--enable-debug-command", "local"],
+            env=environment(HEAP=heap, ROOTS=roots, **settings),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        until = time.monotonic() + 60
+        while self.ask("ping") != "PONG":
+            assert time.monotonic() < until and self.process.poll() is None
+            time.sleep(0.02)
+
+    def ask(self, *words):
+        argv = ["redis-cli", "-p", self.port, *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
+
+    def stop(self, number):
+        self.process.send_signal(number)
+        return self.process.communicate(timeout=60)
+
+
+def redis_roots():
+    needs("redis-server")
+    text = subprocess.run(["redis-server", "-v"], capture_output=True, text=True, check=True).stdout
+    version = text.partition("v=")[2].split()[0]
+    if version not in REDIS:
+        pytest.skip(f"where the roots of redis {version} lie is not known")
+    return REDIS[version]
+
+
+@pytest.mark.parametrize("mode", ["none", "output", "idle", "time"])
+def test_redis_goes_on(mode, shm):
+    """Strings, lists, hashes, sorted sets, times to live: DEBUG DIGEST is as before the kill."""
+    roots, seen = redis_roots(), None
+    rng = random.Random(0)
+    for generation in range(4):
+        redis = Redis(shm / "heap", roots, shm, **MODES[mode])
+        if seen:
+            assert (redis.ask("dbsize"), redis.ask("debug", "digest")) == seen
+        else:
+            redis.ask("debug", "populate", "3000", "key", "30")
+        for i in range(5):
+            redis.ask("rpush", f"list{generation}", str(i), str(rng.random()))
+            redis.ask("hset", "hash", f"{generation}-{i}", "value")
+            redis.ask("zadd", "zset", str(rng.random()), f"m{generation}-{i}")
+            redis.ask("set", f"ttl{i}", "x", "ex", "1000")
+            redis.ask("del", f"key:{generation * 5 + i}")
+        seen = redis.ask("dbsize"), redis.ask("debug", "digest")
+        settled(mode)
+        redis.stop(signal.SIGKILL)
+    assert recover(shm / "heap").returncode == 0
