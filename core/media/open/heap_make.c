@@ -77,6 +77,10 @@ static int make_empty(const struct pm_superblock *super, struct pm_error *err) {
     return PM_OK;
 }
 
+// The names and lengths of all files; their contents are synced one by one. The first call may
+// report what any program has failed to write to this file system, however long ago.
+static bool sync_names(int fd) { return syncfs(fd) == 0 || syncfs(fd) == 0; }
+
 static bool write_superblock(int fd, const struct pm_superblock *super) {
     static const char page[PM_PAGE_SIZE]; // the first page of a root table; opening reads it
     struct pm_state_words state = pm_state_new();
@@ -88,7 +92,7 @@ static bool write_superblock(int fd, const struct pm_superblock *super) {
            pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[0])) &&
            pm_os_write_all(fd, page, sizeof page, offsetof(struct pm_super_file, roots[1])) &&
            ftruncate(fd, sizeof(struct pm_super_file)) == 0 &&
-           (!is_disk(fd) || (fsync(fd) == 0 && syncfs(fd) == 0));
+           (!is_disk(fd) || (fsync(fd) == 0 && sync_names(fd)));
 }
 
 static bool make_superblock(const struct pm_superblock *super) {
