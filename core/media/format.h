@@ -335,7 +335,7 @@ struct pm_state {
     uint64_t bitmaps_tag; // equals the tag in bitmaps.0 when that file belongs to this close
     uint64_t owner_start; // when it started: tells it from a later process with the same number
     uint64_t kept;        // a hint, sealed: see gc/recovery/kept.h; 0: nothing was kept
-    uint64_t doubt;       // not 0: what is in the files may not be on the medium (doubt.h)
+    uint64_t doubt;       // not 0: the medium may not have what the files show (see doubt.h)
     struct pm_program program;
     uint32_t program_crc;
     uint32_t lap;      // which lap of the journal may follow: see journal_format.h

@@ -17,9 +17,10 @@
 #include "media/heap.h"
 #include "media/persist.h"
 
-// Any value but 0 means doubt: a damaged word costs time, and nothing else.
+// Any value but 0 and UNSURE means doubt: a damaged word costs time, and nothing else.
 #define IN_DOUBT 0x7462756f642d6d70ull // "pm-doubt": a sync has failed
 #define BEGUN 0x6e756765622d6d70ull    // "pm-begun": nobody knows
+#define UNSURE 0x657275736e756d70ull   // "pmunsure": no sync has failed, but reports were relied on
 
 static uint64_t *word(void) { return &pm_heap.super->state.doubt; }
 
@@ -39,7 +40,8 @@ void pm_doubt_raise(void) {
 }
 
 static uint64_t raised(void) {
-    return pm_heap.super ? __atomic_load_n(word(), __ATOMIC_RELAXED) : 0;
+    uint64_t is = pm_heap.super ? __atomic_load_n(word(), __ATOMIC_RELAXED) : 0;
+    return is == UNSURE ? 0 : is;
 }
 
 bool pm_doubt_is_raised(void) { return raised() != 0; }
@@ -125,6 +127,7 @@ static bool write_chunk(const struct pm_file *file, const char *chunk, size_t le
         if (end == i || write(file->fd, chunk + i, end - i, file->at + at + i))
             continue;
         error = error ? error : errno;
+        pm_doubt_raise(); // what is put back now may be lost, as any other write
         write = pm_os_write_all;
     }
     errno = error ? error : errno;
@@ -205,32 +208,33 @@ static void take_reports(void) {
 // ---- settling -----------------------------------------------------------------------------------
 
 // A report may have been taken by another program's sync of a file of this heap, after its program
-// was killed. In commit mode the journal has what was lost.
+// was killed. In commit mode the journal has what was lost. A start that relies on reports says so
+// in the word, since a later one may not.
 static bool may_be_taken(void) {
-    return pm_doubt_thorough && !pm_heap.settled && !pm_heap.created &&
-           pm_journal_opened.is == PM_JOURNAL_NONE;
+    return __atomic_load_n(word(), __ATOMIC_RELAXED) == UNSURE ||
+           (!pm_heap.settled && !pm_heap.created && pm_journal_opened.is == PM_JOURNAL_NONE);
 }
 
 // `again` writes what is not trusted; NULL: all is.
-static bool settle(file_fn *again) {
+static bool settle(file_fn *again, bool unsure) {
     failed = pm_heap.super_file.name;
     if (again == write_all)
         take_reports();
     if ((again && !write_again(again)) || !each_held(sync_one, NULL))
         return false;
     pm_heap.settled = true;
-    __atomic_store_n(word(), 0, __ATOMIC_RELEASE);
+    __atomic_store_n(word(), unsure && !again ? UNSURE : 0, __ATOMIC_RELEASE);
     return true;
 }
 
 int pm_doubt_settle(struct pm_error *err) {
     const char *why = pm_doubt_why();
-    bool failed_before = raised() != BEGUN;
+    bool failed_before = raised() != BEGUN, unsure = may_be_taken();
     if (!why) {
         __atomic_store_n(word(), BEGUN, __ATOMIC_RELEASE);
         pm_make_durable(word(), sizeof *word());
     }
-    if (!settle(why ? write_all : may_be_taken() ? write_cached : NULL))
+    if (!settle(why ? write_all : unsure && pm_doubt_thorough ? write_cached : NULL, unsure))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/%s: what is stored there cannot be written back to the medium: %s; "
                        "nothing else was changed; when the medium works again, the next start or "
@@ -244,4 +248,6 @@ int pm_doubt_settle(struct pm_error *err) {
     return PM_OK;
 }
 
-bool pm_doubt_settle_end(void) { return settle(pm_doubt_is_raised() ? write_all : NULL); }
+bool pm_doubt_settle_end(void) {
+    return settle(pm_doubt_is_raised() ? write_all : NULL, may_be_taken());
+}

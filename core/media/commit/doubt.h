@@ -14,6 +14,9 @@
 //   a sync fails while the heap     The word is set. It reaches the medium if that takes anything
 //   is in use                       at all; else the file shows it, as it shows the lost pages.
 //
+//   a start relied on reports       The word says so, and is no doubt: a start that promises more
+//                                   (pm_doubt_thorough) writes once more what memory has.
+//
 // A page that was lost, and dropped from memory before it was written once more, is as the medium
 // has it. That is the state of an earlier time, and nothing shows it. So who writes a heap once
 // more says so.
