@@ -85,6 +85,14 @@ static bool is_within_limit(uint64_t size) {
 
 // ---- the operations -----------------------------------------------------------------------------
 
+static unsigned failed; // the file that could not be changed last, for a message
+
+static bool changed(unsigned file, bool good) {
+    if (!good)
+        failed = file;
+    return good;
+}
+
 // The shard whose data file this is, if it has a copy in memory, too.
 static const struct pm_shard *copied(unsigned file) {
     const struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
@@ -141,11 +149,11 @@ static bool write_by(write_fn *by, unsigned file, const void *from, size_t len, 
 }
 
 static bool write_at(unsigned file, const void *from, size_t len, uint64_t at) {
-    return write_by(pm_os_write_all, file, from, len, at);
+    return changed(file, write_by(pm_os_write_all, file, from, len, at));
 }
 
 static bool write_anew_at(unsigned file, const void *from, size_t len, uint64_t at) {
-    return write_by(pm_os_write_anew, file, from, len, at);
+    return changed(file, write_by(pm_os_write_anew, file, from, len, at));
 }
 
 bool pm_journal_pread(int fd, void *to, size_t len, uint64_t at) {
@@ -199,7 +207,7 @@ static bool zero_at(unsigned file, uint64_t at, uint64_t len) {
         part = len < sizeof zeroes ? len : sizeof zeroes;
         good = write_at(file, zeroes, part, at);
     }
-    return good;
+    return changed(file, good);
 }
 
 // Truncating a data file discards even the pages that a private mapping has copied. A process that
@@ -230,7 +238,7 @@ static bool set_length(unsigned file, uint64_t bytes) {
     pm_file_room_end(room);
     if (fd >= 0 && file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA)
         flock(fd, LOCK_UN);
-    return status == 0;
+    return changed(file, status == 0);
 }
 
 static bool sync_file(unsigned file) {
@@ -238,7 +246,7 @@ static bool sync_file(unsigned file) {
     long status = -1;
     while (fd >= 0 && (status = syscall(SYS_fdatasync, fd)) != 0 && errno == EINTR) {
     }
-    return status == 0;
+    return changed(file, status == 0);
 }
 
 const struct pm_journal_io pm_journal_files = {write_at,   read_at,   zero_at,
@@ -384,9 +392,9 @@ static int recover(void *buffer, struct pm_error *err) {
     struct pm_journal_found *found = &pm_journal_opened.commit;
     if (!pm_journal_recover(&pm_journal_files, buffer, found))
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s/journal: its commit cannot be brought into the other files: %s; "
+                       "%s/journal: its commit cannot be brought into the other files: %s: %s; "
                        "nothing of it is lost: try again once that is mended",
-                       pm_heap.dir, pm_strerror(errno));
+                       pm_heap.dir, pm_journal_heap_file(failed)->name, pm_strerror(errno));
     pm_journal_opened.is = found->groups ? PM_JOURNAL_APPLIED : PM_JOURNAL_TORN;
     pm_journal_remove();
     return PM_OK;
