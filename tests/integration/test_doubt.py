@@ -133,14 +133,18 @@ def test_a_try_that_fails_keeps_what_memory_has(tmp_path):
 
 
 @needs_strace
+@pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("commit", [None, "output", "1s"])
-def test_a_report_may_have_been_taken(tmp_path, commit):
+def test_a_report_may_have_been_taken(tmp_path, commit, between):
     """By another program's sync of a file of a heap whose program was killed. So who begins commit
-    mode writes once more what memory has, and so does pmalloc-recover; once."""
+    mode writes once more what memory has, and so does pmalloc-recover; once. A start without commit
+    mode between relies on reports, and its clean close proves nothing."""
     heap, trace = tmp_path / "heap", tmp_path / "trace"
     killed_shell(heap, 1, COMMIT=None)
     if heap_is_in_memory(tmp_path):
         pytest.skip("no sync is made there")
+    if between:
+        assert shell(heap, "get key0\n").stderr == ""
     data = (heap / "heap.0").read_bytes()
     wanted = {at for at in range(0, len(data), PAGE) if data[at : at + PAGE].strip(b"\0")}
     argv, settings = [tool("pmalloc-recover"), heap], {}
@@ -155,8 +159,68 @@ def test_a_report_may_have_been_taken(tmp_path, commit):
         for n, at in found:
             for page in range(int(at), int(at) + int(n), PAGE):
                 times[page] = times.get(page, 0) + 1
-        if written_again:
+        if written_again and (commit or not between):  # nothing is recovered of a clean heap
             assert len(wanted) > 3 and min(times[at] for at in wanted) >= 1, times
         else:
             assert sum(times.values()) < len(wanted), times
     assert shell(heap, "get key0\n").stdout == "value0\n"
+
+
+@needs_strace
+def test_pages_that_cannot_be_written_once_more(tmp_path):
+    """The next start says that a write has failed, not only that a start was ended."""
+    heap = tmp_path / "heap"
+    killed_shell(heap, 1, COMMIT=None)
+    if heap_is_in_memory(tmp_path):
+        pytest.skip("no sync is made there")
+    settings = {"HEAP": heap, "ROOTS": "store", "COMMIT": "output", "preload": True}
+    done = injected("pwrite64", "EIO", "1", heap / "heap.0", [app("kvshell")], **settings)
+    refuses(done, "heap.0: what is stored there cannot be written back")
+    done = shell(heap, "get key0\n", COMMIT="output")
+    assert done.stdout == "value0\n", said(done)
+    assert "an earlier run could not write to its medium" in done.stderr, said(done)
+    assert "restore a backup" in done.stderr, said(done)
+
+
+@needs_strace
+def test_a_new_heap_is_not_refused_for_what_others_have_lost(tmp_path):
+    """syncfs(2) reports once what any program has failed to write to the file system."""
+    if heap_is_in_memory(tmp_path):
+        pytest.skip("no sync is made there")
+    for when, status in (("1", 0), ("1+", 125)):
+        heap = tmp_path / f"heap{status}"
+        settings = {"HEAP": heap, "ROOTS": "store", "preload": True}
+        done = injected("syncfs", "ENOSPC", when, None, [app("kvshell")], **settings)
+        assert done.returncode == status, said(done)
+        assert ("No space left" in done.stderr) == (status != 0), said(done)
+
+
+@needs_strace
+def test_the_file_that_a_commit_cannot_reach_is_named(tmp_path):
+    heap = tmp_path / "heap"
+    killed_shell(heap, 1)
+    argv = [tool("pmalloc-recover"), heap]
+    done = injected("pwrite64", "EIO", "1+", heap / "heap.0", argv)
+    assert done.returncode == 8, said(done)
+    assert "brought into the other files: heap.0: Input/output error" in done.stderr, said(done)
+    assert shell(heap, "get key0\n").stdout == "value0\n"
+
+
+@needs_strace
+def test_a_medium_is_mapped_by_the_descriptor_that_is_synced(tmp_path):
+    """Each descriptor has reports of its own. Another one would have one left of an error that is
+    mended, and the first flush of metadata at the close would end the program."""
+    medium, trace = tmp_path / "medium", tmp_path / "trace"
+    sizes = ["--size", "32M", "--journal", "4M"]
+    done = run([tool("pmalloc-recover"), "--make", *sizes, medium], False)
+    if done.returncode == 8 and "allocated" in done.stderr:
+        pytest.skip("no space can be allocated there")
+    succeeds(done)
+    settings = {"HEAP": medium, "ROOTS": "store", "COMMIT": "output", "preload": True}
+    calls = "mmap,fdatasync"
+    done = injected(calls, None, 1, medium, [app("kvshell")], trace=trace, **settings)
+    assert done.returncode == 0, said(done)
+    stored = r"mmap\(.*PROT_WRITE, MAP_SHARED[^,]*, (\d+),"
+    assert set(re.findall(stored, trace.read_text())) == set(
+        re.findall(r"fdatasync\((\d+)\)", trace.read_text())
+    ), trace.read_text()
