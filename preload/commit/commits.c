@@ -23,10 +23,10 @@
 #include "commit_bound.h"
 #include "commit_cost.h"
 #include "kernel_stores.h"
-#include "media/backing/fixed.h"
 #include "media/backing/volume.h"
 #include "media/backing/work_copy.h"
 #include "media/commit/commit.h"
+#include "media/commit/journal_files.h"
 #include "media/heap.h"
 #include "media/journal/checkpoint.h"
 #include "media/open/heap_open.h"
@@ -394,7 +394,7 @@ int pm_commits_make(void) {
 }
 
 const char *pm_commits_reason(int error) {
-    if (error == ENOSPC && pm_fixed_is_open())
+    if (error == ENOSPC && pm_journal_has_no_room)
         return "No space left on device: its journal is too small for what has changed (see "
                "`pmalloc-recover --make --journal`)";
     if (error == ENOENT && why_removed)

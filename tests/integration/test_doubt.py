@@ -224,3 +224,19 @@ def test_a_medium_is_mapped_by_the_descriptor_that_is_synced(tmp_path):
     assert set(re.findall(stored, trace.read_text())) == set(
         re.findall(r"fdatasync\((\d+)\)", trace.read_text())
     ), trace.read_text()
+
+
+@needs_strace
+def test_a_full_disk_is_not_a_small_journal(tmp_path):
+    """A commit to a medium fails: for a larger journal who has a full disk looks in vain."""
+    medium, more = tmp_path / "medium", "set a one\nset b two\n"
+    sizes = ["--size", "32M", "--journal", "4M"]
+    done = run([tool("pmalloc-recover"), "--make", *sizes, medium], False)
+    if done.returncode == 8 and "allocated" in done.stderr:
+        pytest.skip("no space can be allocated there")
+    succeeds(done)
+    assert shell(medium, more, COMMIT="output").stderr == ""
+    settings = {"HEAP": medium, "ROOTS": "store", "COMMIT": "output", "preload": True}
+    done = injected("fdatasync", "ENOSPC", "3+", medium, [app("kvshell")], stdin=more, **settings)
+    assert "No space left on device" in done.stderr, said(done)
+    assert "too small" not in done.stderr, said(done)

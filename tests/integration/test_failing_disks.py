@@ -70,12 +70,12 @@ def injected(call, error, when, path, argv, **settings):
     watch = ["strace", "-f", "-qq", "-o", settings.pop("trace", "/dev/null"), "-e", f"trace={call}"]
     watch += ["-P", path] if path else []
     watch += ["-e", f"inject={call}:error={error}:when={when}"] if error else []
-    preload = settings.pop("preload", False)
+    preload, stdin = settings.pop("preload", False), settings.pop("stdin", None)
     for name, value in settings.items():
         watch += ["-E", f"PMALLOC_{name}={value}"]
     if preload:
         watch += ["-E", f"LD_PRELOAD={app('kvshell').parents[1]}/libpmalloc_preload.so"]
-    return run([*watch, *argv], False)
+    return run([*watch, *argv], False, stdin=stdin)
 
 
 def heap_is_in_memory(path):

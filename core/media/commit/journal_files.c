@@ -86,10 +86,14 @@ static bool is_within_limit(uint64_t size) {
 // ---- the operations -----------------------------------------------------------------------------
 
 static unsigned failed; // the file that could not be changed last, for a message
+bool pm_journal_has_no_room;
+static bool lacks_room; // the last write
 
 static bool changed(unsigned file, bool good) {
-    if (!good)
+    if (!good) {
         failed = file;
+        pm_journal_has_no_room = lacks_room;
+    }
     return good;
 }
 
@@ -141,7 +145,8 @@ static bool write_by(write_fn *by, unsigned file, const void *from, size_t len, 
     if (s)
         memcpy(pm_work_bytes(s) + at, from, len);
     struct pm_file *part = pm_journal_part(file);
-    if (part && !pm_journal_part_store(part, file, len, &at))
+    lacks_room = part && !pm_journal_part_store(part, file, len, &at);
+    if (lacks_room)
         return false;
     if (fd >= 0 && !part && !is_within_limit(at + len))
         return store_beyond(fd, from, len, at);

@@ -50,6 +50,8 @@ extern struct pm_journal_opened pm_journal_opened;
 // A damaged journal is not refused: the commits before the damage are in force, and no others. The
 // files may have pages of later ones.
 extern bool pm_journal_take_good;
+// The last change that failed did so because its part of a fixed medium is full, not the medium.
+extern bool pm_journal_has_no_room;
 
 // The first step of opening, when the heap is locked: applies what the journal in the heap's
 // directory has, and retires it. With `only_look`: changes nothing, and says what there is
