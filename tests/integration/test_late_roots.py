@@ -146,7 +146,8 @@ def test_kills_at_any_instant(mode, program, words, place, rng):
     """Also while the roots are being restored. What was answered is there."""
     expected, added = ["nothing"], 0
     for _ in range(25):
-        server = Server(program, place, f"{words}@idle", "threads", rng.choice((0, 2)), **MODES[mode])
+        threads = rng.choice((0, 2))
+        server = Server(program, place, f"{words}@idle", "threads", threads, **MODES[mode])
         if rng.random() < 0.6:
             time.sleep(rng.random() * 0.05)
         else:

@@ -226,7 +226,9 @@ static void test_roots(void) {
     FIELD(pm_root, object, 40, 96);
     FIELD(pm_root, name, 136, 160);
     FIELD(pm_root, build, 296, 20);
-    FIELD(pm_root, reserved, 316, 4);
+    FIELD(pm_root, when, 316, 1);
+    FIELD(pm_root, waits, 317, 1);
+    FIELD(pm_root, reserved, 318, 2);
     SIZE(pm_root_table, 86016);
     FIELD(pm_root_table, crc, 0, 4);
     FIELD(pm_root_table, count, 4, 4);

@@ -203,6 +203,7 @@ bool pm_file_sync(struct pm_file *file) {
     if ((file->length && pm_medium_of(file)->device) ||
         (pm_file_ready(file) && fsync(file->fd) == 0))
         return true;
+    pm_fixed_take_reports();
     pm_sync_failed();
     return false;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -218,6 +219,13 @@ void pm_fixed_close(void) {
     }
     pm_fixed.count = 0;
     pm_fixed.open = false;
+}
+
+void pm_fixed_take_reports(void) {
+    int saved = errno;
+    for (unsigned i = 0; pm_fixed.open && i < pm_fixed.count; i++)
+        syscall(SYS_fdatasync, pm_fixed.medium[i].lock);
+    errno = saved;
 }
 
 bool pm_fixed_set_length(struct pm_file *file, uint64_t bytes) {

@@ -73,6 +73,10 @@ int pm_medium_fd(struct pm_medium *m);
 unsigned pm_fixed_node(unsigned shard, int recorded);
 
 void pm_fixed_close(void);
+// A sync by another descriptor of the media has failed. Takes the report of that from the locks,
+// too, by which the heads are mapped: an msync would have it much later, when the error is mended.
+// Keeps errno.
+void pm_fixed_take_reports(void);
 // Reads the lengths of all parts, which the journal may have changed.
 int pm_fixed_measure(struct pm_error *err);
 // How long a part is, also while another process changes that.

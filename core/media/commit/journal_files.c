@@ -21,6 +21,7 @@
 #include "base/os_file.h"
 #include "media/backing/dir_held.h"
 #include "media/backing/file.h"
+#include "media/backing/fixed.h"
 #include "media/backing/heap_part.h"
 #include "media/backing/journal_part.h"
 #include "media/backing/volume.h"
@@ -251,6 +252,8 @@ static bool sync_file(unsigned file) {
     long status = -1;
     while (fd >= 0 && (status = syscall(SYS_fdatasync, fd)) != 0 && errno == EINTR) {
     }
+    if (status != 0)
+        pm_fixed_take_reports();
     return changed(file, status == 0);
 }
 

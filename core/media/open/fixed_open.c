@@ -193,15 +193,13 @@ bool pm_fixed_still_there(void) {
 // ---- opening ------------------------------------------------------------------------------------
 
 // The address is a multiple of 2 MiB, as the part's place is: so the kernel can map 2 MiB at once.
-// By the descriptor that is synced: another one would report once more, much later, an error of the
-// past that is mended, and the program would end.
 static bool map_head(struct pm_medium *m, uint64_t len) {
     char *room = pm_os_reserve_unused(len + PM_FIXED_ALIGN);
     if (!room)
         return false;
     uintptr_t spare = -(uintptr_t)room & (PM_FIXED_ALIGN - 1);
     int prot = PROT_READ | (pm_fixed.readonly ? 0 : PROT_WRITE);
-    void *map = pm_medium_map(m->fd, room + spare, len, prot, 0);
+    void *map = pm_medium_map(m->lock, room + spare, len, prot, 0);
     if (spare)
         munmap(room, spare);
     if (PM_FIXED_ALIGN > spare)
