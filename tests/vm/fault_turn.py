@@ -12,6 +12,7 @@ BUS = 135  # a look of the program's own at what cannot be read
 OUTPUT = "COMMIT=output"
 # Said once, by the first run that gets as far.
 AGAIN = "an earlier run could not write to its medium; all pages are written once more"
+NO_COLLECTION = "no collection beside the program"
 # The step, PMALLOC_... of it, and of the program before it.
 STEPS = (
     ("start", OUTPUT, ""),
@@ -223,7 +224,8 @@ class TurnRound(Round):
         if not self.is_program():
             return self.insist_on_refusal(session, UNABLE, count=False)
         self.tally[f"ended {session.status}"] += 1
-        lines = len(session.messages())
+        # A collection that cannot be made is no reason to refuse, but may come before one.
+        lines = sum(1 for text in session.messages() if NO_COLLECTION not in text)
         unreadable = self.what == "read" or told.disk["shut"]
         bus = session.status == BUS and unreadable and lines == 0
         told_once = session.status in (REFUSED, ABORTED) and lines == 1
