@@ -81,7 +81,7 @@ static void expect_captured(const char *roots, bool done) {
     struct expect *e = &world->expect;
     for (unsigned i = 0; i < CAPTURED; i++) {
         bool has = registered(names[i]);
-        e->may_have[i] = has || strcmp(names[i], roots) == 0;
+        e->may_have[i] = has || strncmp(names[i], roots, strlen(names[i])) == 0;
         e->may_lack[i] = !has;
         if (!has && !done)
             e->captured[i] = 0;

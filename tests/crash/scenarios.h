@@ -29,6 +29,7 @@ void scenario_copied(unsigned phase);
 // In scenarios_roots.c.
 void scenario_slots(unsigned phase);
 void scenario_capture(unsigned phase);
+void scenario_late(unsigned phase);
 void scenario_unrooted(unsigned phase);
 void scenario_emptied(unsigned phase);
 // In scenarios_publish.c.

@@ -76,6 +76,31 @@ void scenario_capture(unsigned phase) {
     program_close();
 }
 
+// A late root: main sets the variable up, and then the root is captured, and restored if the heap
+// has it. What main has built is garbage after that.
+void scenario_late(unsigned phase) {
+    struct pm_error err;
+    program_start("crash_root_a@call", false);
+    bool known = !world->expect.may_lack[0];
+    struct table *t = program_new_table(8);
+    crash_root_a.table = t;
+    crash_root_a.value = rnd(1u << 30);
+    program_steps(t, 10, 6, 32, 40000);
+    if (!known)
+        world->expect.captured[0] = crash_root_a.value;
+    if (pm_roots_capture_late(&err) != PM_OK)
+        fprintf(stderr, "crash: %s\n", err.text), _exit(4);
+    world->expect.may_lack[0] = false;
+    if (crash_root_a.value != world->expect.captured[0] || (crash_root_a.table == t) == known)
+        fprintf(stderr, "crash: a late root is not what it was\n"), _exit(4);
+    if (known)
+        program_free_table(t);
+    set_captured(0, &crash_root_a);
+    fill_captured(&crash_root_a);
+    if (phase != 1)
+        program_close();
+}
+
 // The last root is removed and set again. A heap may be emptied only once the removal is durable.
 void scenario_unrooted(unsigned phase) {
     program_start("", false);

@@ -22,6 +22,7 @@
 #include "process/start.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
+#include "roots/parts.h"
 #include "roots/root_table.h"
 
 struct captured crash_root_a __attribute__((aligned(4096)));
@@ -139,6 +140,12 @@ static bool has_root(const char *name) {
         if (strcmp(t->root[i].name, name) == 0)
             return true;
     return false;
+}
+
+static void restore_late(void) {
+    struct pm_error err;
+    if (pm_parts_when() && pm_roots_capture_late(&err) != PM_OK)
+        bad("late roots: %s", err.text);
 }
 
 static void reach_captured(unsigned which, const char *name, const struct captured *c) {
@@ -446,8 +453,10 @@ static bool is_no_heap(void) {
 
 static void open_image(void) {
     pm_process_start();
-    if (has_root("crash_root_a") || has_root("crash_root_b"))
+    if (has_root("crash_root_a") || has_root("crash_root_b")) {
         pm_process_before_main();
+        restore_late();
+    }
 }
 
 int verify_image(char *text, size_t len) {

@@ -248,6 +248,52 @@ def test_a_private_opening_keeps_nothing(program, words, heap):
         server.end()
 
 
+@pytest.mark.parametrize("mode", ["none", "output"])
+def test_a_fixed_medium(mode, program, words, shm):
+    medium, expected = shm / "medium", []
+    done = recover(medium, "--make", "--size", "64M", "--journal", "8M")
+    assert done.returncode == 0, said(done)
+    for generation in range(3):
+        server = Server(program, medium, f"{words}@idle", **MODES[mode])
+        assert not generation or server.ask("list").split() == [*expected, "nothing", "."]
+        expected.insert(0, f"g{generation}")
+        server.ask(f"add {expected[0]}")
+        server.kill()
+    assert recover(medium).returncode == 0
+
+
+@pytest.mark.parametrize("fork", ["private", "copy"])
+def test_a_child_has_no_part_in_it(fork, program, words, heap):
+    """Unless it goes on with the heap: what serves here is the child."""
+    server = Server(program, heap, f"{words}@idle")
+    server.ask("add a")
+    server.kill()
+    child = Server(program, heap, None, "daemon", FORK=fork)
+    assert "a" not in child.ask("list").split() or fork == "copy"
+    child.ask("add x")
+    child.end()
+    server = Server(program, heap, None)
+    assert server.ask("list").split() == ["a", "nothing", "."]
+    server.end()
+
+
+@pytest.mark.parametrize("mode", ["none", "output"])
+def test_a_backup_is_of_the_last_run_until_then(mode, program, words, heap, shm):
+    for name in ("a", "b"):
+        server = Server(program, heap, f"{words}@call", **MODES[mode])
+        assert server.ask("restore") == "restored"
+        server.ask(f"add {name}")
+        server.end()
+    waiting = Server(program, heap, f"{words}@call", **MODES[mode])
+    waiting.ask("add x")
+    succeeds(run([tool("pmalloc-backup"), heap, shm / "copy"], preload=False))
+    waiting.kill()
+    server = Server(program, shm / "copy", None)
+    assert server.ask("restore") == "restored"
+    assert server.ask("list").split() == ["b", "a", "nothing", "."]
+    server.end()
+
+
 def test_a_daemon(program, words, heap):
     """The child that goes on with the heap restores them."""
     for generation in range(3):

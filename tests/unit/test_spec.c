@@ -114,6 +114,29 @@ static void test_objects_and_ranges(void) {
     refuse("+1/0x1g1", "stray character 'g'");
 }
 
+static void test_late(void) {
+    CHECK_STR(canon("head"), "head");
+    CHECK_EQ(specs[0].when, PM_ROOT_AT_START);
+    CHECK_STR(canon("head@idle"), "head@idle");
+    CHECK_EQ(specs[0].when, PM_ROOT_AT_IDLE);
+    CHECK_STR(specs[0].name, "head");
+    CHECK_STR(canon("lib.so:head@call"), "lib.so:head@call");
+    CHECK_EQ(specs[0].when, PM_ROOT_AT_CALL);
+    CHECK_STR(canon("app::store@idle"), "app::store@idle");
+    CHECK_STR(canon("+16/8@idle"), "+0x10/8@idle");
+    CHECK_STR(canon("stdout@GLIBC_2.2.5@idle"), "stdout@GLIBC_2.2.5@idle");
+    CHECK_STR(canon("head@@idle"), "head@@idle"); // a version
+    CHECK_EQ(specs[0].when, PM_ROOT_AT_START);
+    CHECK_EQ(parse("head,tail@idle"), 0);
+    CHECK_EQ(count, 2);
+    CHECK(specs[0].when == PM_ROOT_AT_START && specs[1].when == PM_ROOT_AT_IDLE);
+    refuse("head@idel", "@idle or @call");
+    refuse("+16/8@later", "@idle or @call");
+    refuse("*@idle", "a whole object is never restored");
+    refuse("lib.so:*@call", "a whole object is never restored");
+    refuse("head,head@idle", "named twice");
+}
+
 static void test_lists(void) {
     CHECK_EQ(parse(""), 0);
     CHECK_EQ(count, 0);
@@ -210,6 +233,7 @@ static void test_files(void) {
 int main(void) {
     RUN(symbols);
     RUN(objects_and_ranges);
+    RUN(late);
     RUN(lists);
     RUN(lengths);
     RUN(files);
