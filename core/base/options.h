@@ -28,8 +28,9 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "volatile memory if there are no roots either")                                              \
     X(roots, "PMALLOC_ROOTS", PM_TYPE_TEXT, "", "SPEC[,SPEC...]|@FILE",                            \
       "The memory from which the collector starts: [object:]symbol, [object:]* or "                \
-      "[object:]+OFFSET/LENGTH. With @idle behind it a root is restored when the program waits "   \
-      "for the first time, not before main; with @call, when it calls pmalloc_restore()")          \
+      "[object:][symbol]+OFFSET/LENGTH. With @idle behind it a root is restored when the "         \
+      "program waits for the first time, not before main; with @call, when it calls "              \
+      "pmalloc_restore()")                                                                         \
     X(rootless, "PMALLOC_ROOTLESS", PM_TYPE_CHOICE, "say", "say|quiet",                            \
       "What is said of a named heap that no root reaches, of which nothing is found again, and "   \
       "of a root that the program sets up anew, so that nothing reaches what it led to. say: one " \

@@ -402,12 +402,14 @@ struct pm_root {
     uint32_t kind;                   // enum pm_root_kind
     uint32_t part;                   // segment number of a whole-object root, else 0
     uint64_t spec_offset;            // PM_ROOT_RANGE only: the offset that the spec names
+                                     // in the symbol, or from the load base
     uint64_t length;                 // bytes captured for this root
     uint64_t image;                  // offset of its first byte in the roots file
     uint64_t address;                // where it was at capture
     char object[PM_ROOT_OBJECT_LEN]; // "" is the main program
-    char name[PM_ROOT_NAME_LEN];     // symbol, or "" for ranges and whole objects
-    uint8_t build[PM_ROOT_BUILD];    // of a range: its object's build id, cut; 0: not known
+    char name[PM_ROOT_NAME_LEN];     // symbol, or ""
+    uint8_t build[PM_ROOT_BUILD];    // of a range: its object's build id, cut, or its
+                                     // symbol's size; 0: not known
     uint8_t when;                    // enum pm_root_when
     uint8_t waits; // 1: the last start has not restored it yet, so the image is of an earlier run
     uint8_t reserved[2];

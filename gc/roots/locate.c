@@ -335,6 +335,26 @@ static void note_build(const struct pm_object *o, struct pm_location *out) {
     memcpy(out->build, id, sizeof out->build);
 }
 
+// A part of a variable. In another build that may be another part, if the variable has another
+// size: so that stands in the place of the build id.
+static int part_range(struct query *q, const struct pm_spec *spec) {
+    struct pm_spec whole = *spec;
+    whole.kind = PM_ROOT_SYMBOL;
+    q->spec = &whole;
+    int status = whole.object[0] != '\0' ? named_symbol(q) : unnamed_symbol(q);
+    uint64_t size = status == PM_OK ? q->out->length : 0;
+    if (status != PM_OK)
+        return status;
+    if (spec->offset >= size || spec->length > size - spec->offset)
+        return pm_fail(q->err, PM_USAGE, "the variable has %lu bytes", (unsigned long)size);
+    q->out->addr += spec->offset;
+    q->out->length = spec->length;
+    memset(q->out->build, 0, sizeof q->out->build);
+    memcpy(q->out->build, &size, sizeof size);
+    q->n = 1; // without a guard
+    return PM_OK;
+}
+
 int pm_locate(const struct pm_spec *spec, struct pm_location *out, size_t cap, size_t *n,
               struct pm_error *err) {
     int saved = errno, status;
@@ -343,6 +363,8 @@ int pm_locate(const struct pm_spec *spec, struct pm_location *out, size_t cap, s
     struct pm_object o;
     if (spec->kind == PM_ROOT_SYMBOL) {
         status = spec->object[0] != '\0' ? named_symbol(&q) : unnamed_symbol(&q);
+    } else if (spec->kind == PM_ROOT_RANGE && spec->name[0] != '\0') {
+        status = part_range(&q, spec);
     } else {
         status = find_object(&q, &o);
         if (status == PM_OK)

@@ -18,7 +18,8 @@ struct pm_location {
     uintptr_t addr;
     size_t length;
     char object[PM_ROOT_OBJECT_LEN]; // base name of the program or library, for messages
-    uint8_t build[PM_ROOT_BUILD];    // of a range: the object's build id, cut; 0: it has none
+    uint8_t build[PM_ROOT_BUILD];    // of a range: the object's build id, cut; 0: it has none. Of
+                                     // a part of a variable: the variable's size
 };
 
 // Finds what the spec names in this process. A range has one location. A symbol has one; a static

@@ -224,12 +224,12 @@ static int read_spec(struct cursor *c, struct pm_spec *out) {
         c->at++;
         return c->at == c->len ? PM_OK : stray(c, "root, after its '*',");
     }
-    if (next_is(c, '+')) {
-        out->kind = PM_ROOT_RANGE;
-        return read_range(c, out);
-    }
-    out->kind = PM_ROOT_SYMBOL;
-    return read_symbol(c, out);
+    const char *plus = memchr(c->text + c->at, '+', c->len - c->at);
+    struct cursor name = {c->text, plus ? (size_t)(plus - c->text) : c->len, c->at, c->err};
+    int status = plus && name.at == name.len ? PM_OK : read_symbol(&name, out);
+    out->kind = plus ? PM_ROOT_RANGE : PM_ROOT_SYMBOL;
+    c->at = name.at;
+    return status == PM_OK && plus ? read_range(c, out) : status;
 }
 
 static const char *const when_text[] = {
@@ -280,8 +280,8 @@ int pm_spec_format(const struct pm_spec *spec, char *buf, size_t len) {
         n = snprintf(buf, len, "%s%s*", spec->object, colon);
         break;
     case PM_ROOT_RANGE:
-        n = snprintf(buf, len, "%s%s+0x%lx/%lu%s", spec->object, colon, (unsigned long)spec->offset,
-                     (unsigned long)spec->length, when);
+        n = snprintf(buf, len, "%s%s%s+0x%lx/%lu%s", spec->object, colon, spec->name,
+                     (unsigned long)spec->offset, (unsigned long)spec->length, when);
         break;
     }
     return n >= 0 && (size_t)n < len ? n : -1;

@@ -5,7 +5,7 @@
 //
 //     PMALLOC_ROOTS = spec[,spec...] | @FILE
 //     FILE = one spec in each line; # comments, blank lines and CRLF are allowed
-//     spec = [object:]symbol[WHEN] | [object:]* | [object:]+OFFSET/LENGTH[WHEN]
+//     spec = [object:]symbol[WHEN] | [object:]* | [object:][symbol]+OFFSET/LENGTH[WHEN]
 //     WHEN = @idle | @call
 //
 // WHEN says when a start restores the root, and captures it: not before main, but when the program
@@ -33,9 +33,9 @@ enum {
 struct pm_spec {
     enum pm_root_kind kind;
     char object[PM_ROOT_OBJECT_LEN]; // "": the main program; for a symbol also its libraries
-    char name[PM_ROOT_NAME_LEN];     // PM_ROOT_SYMBOL only
-    uint64_t offset; // PM_ROOT_RANGE only: link-time address, added to the load base
-    uint64_t length; // PM_ROOT_RANGE only, never 0; offset + length does not wrap
+    char name[PM_ROOT_NAME_LEN];     // "" for objects, and for ranges that lie in no symbol
+    uint64_t offset;                 // PM_ROOT_RANGE only: in the symbol, or the link-time address
+    uint64_t length;                 // PM_ROOT_RANGE only, never 0; offset + length does not wrap
     enum pm_root_when when;
 };
 

@@ -37,7 +37,7 @@ static void add_root(char *text, size_t size, const struct pm_root *root) {
     if (root->kind == PM_ROOT_SYMBOL)
         add(text, size, "%.160s", root->name);
     else if (root->kind == PM_ROOT_RANGE)
-        add(text, size, "+0x%lx/%lu", (unsigned long)root->spec_offset,
+        add(text, size, "%.160s+0x%lx/%lu", root->name, (unsigned long)root->spec_offset,
             (unsigned long)root->length);
     else
         add(text, size, "*");

@@ -23,12 +23,19 @@ struct item {
     char text[40];
 };
 
+#ifdef ELSEWHERE
+char before[5000] = "another build"; // so that the variable lies elsewhere
+#endif
+
 // The head stands in the middle, as in many a server: a root need not be the whole variable.
 struct {
     char name[64];
     struct item *first;
     unsigned long count;
     char *configuration; // of this process
+#ifdef GROWN
+    long more[4];
+#endif
 } server;
 
 extern int pmalloc_restore(void) __attribute__((weak));

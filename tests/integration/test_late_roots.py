@@ -304,6 +304,23 @@ def test_a_daemon(program, words, heap):
         server.end()
 
 
+def test_a_part_of_a_variable(program, heap):
+    """By the symbol: another build, in which the variable lies elsewhere, finds it."""
+    other = compiled("late_server.c", "-DELSEWHERE", name="late_server_elsewhere")
+    grown = compiled("late_server.c", "-DGROWN", name="late_server_grown")
+    for generation in range(4):
+        roots = f"server+{HEAD:#x}/16@idle" if generation == 0 else None
+        one = (program, other)[generation % 2]
+        server = Server(one, heap, roots, VERBOSE="1")
+        expected = [f"g{i}" for i in reversed(range(generation))]
+        assert not generation or server.ask("list").split() == [*expected, "nothing", "."]
+        server.ask(f"add g{generation}")
+        assert generation == 0 or f"server+{HEAD:#x}/16" in server.end()
+        server.kill()
+    refuses(run([grown], HEAP=heap), f"server+{HEAD:#x}/16@idle", "another build", "--rename-root")
+    refuses(run([program], HEAP=heap.with_name("x"), ROOTS="server+90/16"), "the variable has 88")
+
+
 WRONG = {
     "server@idel": "@idle or @call",
     "*@idle": "a whole object is never restored",

@@ -125,6 +125,12 @@ static void test_late(void) {
     CHECK_STR(canon("app::store@idle"), "app::store@idle");
     CHECK_STR(canon("+16/8@idle"), "+0x10/8@idle");
     CHECK_STR(canon("stdout@GLIBC_2.2.5@idle"), "stdout@GLIBC_2.2.5@idle");
+    CHECK_STR(canon("server+64/16@idle"), "server+0x40/16@idle");
+    CHECK_EQ(specs[0].kind, PM_ROOT_RANGE);
+    CHECK_STR(specs[0].name, "server");
+    CHECK_STR(canon("lib.so:app::store+0/8"), "lib.so:app::store+0x0/8");
+    refuse("server+64", "'/' is missing");
+    refuse("ser ver+64/8", "stray character ' '");
     CHECK_STR(canon("head@@idle"), "head@@idle"); // a version
     CHECK_EQ(specs[0].when, PM_ROOT_AT_START);
     CHECK_EQ(parse("head,tail@idle"), 0);
