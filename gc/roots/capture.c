@@ -293,10 +293,7 @@ int pm_roots_capture(struct pm_error *err) {
         return err->status;
     if (!late && (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped())))
         pm_program_record();
-    if (!runs && !(runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs)))
-        return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
-    find_runs();
-    if (!run_count && !some_wait_anew(old))
+    if (!pm_part_count)
         return pm_carried_map(is_carried, err);
     if (pm_heap.roots.length && pm_medium_of(&pm_heap.roots)->granule > PM_PAGE_SIZE)
         return pm_fail(err, PM_OPERATIONAL,
@@ -304,6 +301,11 @@ int pm_roots_capture(struct pm_error *err) {
                        "make the device with an alignment of 4096, or set roots by "
                        "pmalloc_set_root()",
                        pm_heap.dir, (unsigned long)pm_medium_of(&pm_heap.roots)->granule >> 10);
+    if (!runs && !(runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs)))
+        return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
+    find_runs();
+    if (!run_count && !some_wait_anew(old))
+        return pm_carried_map(is_carried, err);
     if (own_memory_moves())
         return pm_fail(err, PM_OPERATIONAL,
                        "libc has put the thread-local variables of this thread into a page with "
