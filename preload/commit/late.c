@@ -24,7 +24,7 @@
 #include "threads/tasks.h"
 
 #define PATIENCE_MS 1000
-#define GATE_MS 1000 // after the start, in which a thread stays before its wait
+#define GATE_MS 3000 // after the start, in which a thread stays before its wait
 #define SAY_MS 5000  // a program that was not idle by then is told
 #define LOOK_US 300  // between two looks until then
 #define LATER_US 10000

@@ -6,8 +6,8 @@
 //
 //   SPEC@idle   at the first moment at which each of its threads sleeps in a call that waits, and
 //               one of them waits for others: for input, a connection, a signal. Until then, but
-//               for a second at most, such a thread stays before its call: so no request that has
-//               come already is answered from what main has set up.
+//               for three seconds at most, such a thread stays before its call: so no request that
+//               has come already is answered from what main has set up.
 //   SPEC@call   when it calls pmalloc_restore(). If one root says so, all late roots wait for that.
 //
 // All threads are held meanwhile. What the program has built there is garbage then. Until that
