@@ -215,9 +215,10 @@
 //     needs   all increments written to the files (fsync); they stay, so folding can be repeated
 //     before  the next opening folds again                      after  a heap
 //
-// More is proved. [later] starts again and again without a collection: pages are free then that the
-// log does not name. [holes] makes holes of pages that no block in use lies on: of them nothing
-// stands on media. [threads] does all this from several threads. Recovery is interrupted in
+// More is proved. [later] starts again and again without a collection: pages are free then that
+// the log does not name. [late killedlate] capture a root when the program is ready for it.
+// [holes] makes holes of pages that no block in use lies on: of them nothing stands on media.
+// [threads] does all this from several threads. Recovery is interrupted in
 // [swept recover recovermorph recovercap recoverlog]. The simulator takes changes of names and
 // lengths as durable at once and in order; tests/vm, which cuts a guest's power, does not. Under
 // PMALLOC_COMMIT all words are pages of a journal: tests/unit/test_journal_crash.c tears them.

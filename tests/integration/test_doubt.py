@@ -207,9 +207,10 @@ def test_the_file_that_a_commit_cannot_reach_is_named(tmp_path):
 
 
 @needs_strace
-def test_a_medium_is_mapped_by_the_descriptor_that_is_synced(tmp_path):
-    """Each descriptor has reports of its own. Another one would have one left of an error that is
-    mended, and the first flush of metadata at the close would end the program."""
+def test_a_failed_sync_takes_all_reports(tmp_path):
+    """Each descriptor has reports of its own. The head is mapped by another one than the parts: it
+    would have one left of an error that is mended, and the first flush of metadata at the close
+    would end the program."""
     medium, trace = tmp_path / "medium", tmp_path / "trace"
     sizes = ["--size", "32M", "--journal", "4M"]
     done = run([tool("pmalloc-recover"), "--make", *sizes, medium], False)
@@ -217,13 +218,15 @@ def test_a_medium_is_mapped_by_the_descriptor_that_is_synced(tmp_path):
         pytest.skip("no space can be allocated there")
     succeeds(done)
     settings = {"HEAP": medium, "ROOTS": "store", "COMMIT": "output", "preload": True}
-    calls = "mmap,fdatasync"
-    done = injected(calls, None, 1, medium, [app("kvshell")], trace=trace, **settings)
-    assert done.returncode == 0, said(done)
-    stored = r"mmap\(.*PROT_WRITE, MAP_SHARED[^,]*, (\d+),"
-    assert set(re.findall(stored, trace.read_text())) == set(
-        re.findall(r"fdatasync\((\d+)\)", trace.read_text())
-    ), trace.read_text()
+    head = injected("mmap", None, 1, medium, [app("kvshell")], trace=trace, **settings)
+    assert head.returncode == 0, said(head)
+    stored = r"mmap\(.*PROT_WRITE, MAP_SHARED[^,]*, (\d+), 0\)"
+    (other,) = set(re.findall(stored, trace.read_text()))
+    more = "set a one\nset b two\n"
+    command = [app("kvshell")]
+    injected("fdatasync", "EIO", 3, medium, command, trace=trace, stdin=more, **settings)
+    failed = re.search(r"fdatasync\((\d+)\) += -1 EIO.*\n.*fdatasync\((\d+)\)", trace.read_text())
+    assert failed and failed.group(2) == other != failed.group(1), trace.read_text()
 
 
 @needs_strace
