@@ -23,7 +23,7 @@ from conftest import BUILD, compiled
 from fault_bench import Bench, E, Fault, LIBRARY, READS, SHORT, scenarios
 
 # Faults of all scenarios together, beside one per call site: a number, or FAULTS=all.
-SAMPLE = os.environ.get("FAULTS") or "100"
+SAMPLE = os.environ.get("FAULTS") or "50"
 SEED = 20
 ERRORS = {
     "access": [E.EIO],
