@@ -46,7 +46,8 @@ int pmalloc_commit(void);
 // Restores the late roots (PMALLOC_ROOTS=SPEC@call or SPEC@idle): on return their variables have
 // what the last run left in them, and from now on what the program stores there is kept. All other
 // threads are held meanwhile. Returns 0, or -1 with errno: ENOENT if no root waits, EAGAIN if a
-// thread could not be held, EDEADLK in a signal handler that interrupts the allocator. Thread-safe.
+// thread could not be held, EBUSY if a commit or a fork takes longer than a second, EDEADLK in a
+// signal handler that interrupts the allocator. Thread-safe.
 int pmalloc_restore(void);
 // Around what a lock of the program's own protects, where PMAlloc cannot see the lock because it is
 // made of atomic operations. No commit that another thread makes is taken between the two calls,

@@ -287,12 +287,18 @@ static bool some_wait_anew(const struct pm_root_table *old) {
     return false;
 }
 
+// Before main, and not once more at the moment of the late roots: PMAlloc's own thread, which has
+// none of libc's variables of a thread, comes here then.
+static void record_program(void) {
+    if (!late && (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped())))
+        pm_program_record();
+}
+
 int pm_roots_capture(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
         return err->status;
-    if (!late && (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped())))
-        pm_program_record();
+    record_program();
     if (!pm_part_count)
         return pm_carried_map(is_carried, err);
     if (pm_heap.roots.length && pm_medium_of(&pm_heap.roots)->granule > PM_PAGE_SIZE)
@@ -330,7 +336,7 @@ int pm_roots_capture(struct pm_error *err) {
 
 int pm_roots_capture_late(struct pm_error *err) {
     late = true;
-    pm_parts_ready(true);
+    pm_parts_ready();
     int status = pm_heap_on_media() ? pm_roots_capture(err) : pm_roots_restore(err);
     late = false;
     return status;
@@ -340,8 +346,7 @@ int pm_roots_restore(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
         return err->status;
-    if (!late && (pm_part_count || (pm_heap_has_roots() && !pm_heap_roots_are_dropped())))
-        pm_program_record();
+    record_program();
     if (!pm_part_count || !old->area_length)
         return PM_OK;
     const char *images = pm_roots_images(old);

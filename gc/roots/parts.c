@@ -60,8 +60,7 @@ enum pm_root_when pm_parts_when(void) {
 
 bool pm_part_waits(const struct pm_part *part) { return part->spec.when && !ready; }
 
-void pm_parts_ready(bool yes) { ready = yes; }
-bool pm_parts_are_ready(void) { return ready; }
+void pm_parts_ready(void) { ready = true; }
 
 // What PMALLOC_ROOTS names without saying when is restored when the heap says.
 static void take_when(const struct pm_spec *spec) {

@@ -32,8 +32,7 @@ const struct pm_part *pm_part_of(const struct pm_root *root);
 // PM_ROOT_AT_CALL if one of them says so.
 enum pm_root_when pm_parts_when(void);
 bool pm_part_waits(const struct pm_part *part);
-// `yes`: the time of the late roots has come. False: not yet, after all.
-void pm_parts_ready(bool yes);
-bool pm_parts_are_ready(void);
+// The time of the late roots has come.
+void pm_parts_ready(void);
 
 #endif

@@ -176,24 +176,20 @@ void pm_late_enter(const struct pm_call *call) {
 
 // ---- other moments ------------------------------------------------------------------------------
 
-struct request {
-    int error;
-};
-
-static void take_request(void *arg) { ((struct request *)arg)->error = try_once(false); }
+static void try_now(void *error) { *(int *)error = try_once(false); }
 
 int pm_late_call(void) {
     const struct timespec pause = {0, TRY_US * 1000};
-    struct request request = {ENOENT};
+    int error = ENOENT;
     struct pm_cancel cancel = pm_cancel_hold();
     for (unsigned i = 0; i < PATIENCE_MS * 1000 / TRY_US && pm_late_awaited; i++) {
-        pm_signal_stack_run(take_request, &request);
-        if (request.error != EBUSY)
+        pm_signal_stack_run(try_now, &error);
+        if (error != EBUSY)
             break;
         nanosleep(&pause, NULL);
     }
     pm_cancel_release(cancel);
-    return request.error;
+    return error;
 }
 
 void pm_late_never(void) { pm_late_awaited = false; }

@@ -37,7 +37,8 @@ void pm_late_enter(const struct pm_call *call);
 bool pm_late_looks(void);
 uint64_t pm_late_look(void);
 
-// At pmalloc_restore(). 0, or ENOENT: no root waits, or EAGAIN: a thread does not stop.
+// At pmalloc_restore(). 0, or ENOENT: no root waits, EAGAIN: a thread does not stop, or EBUSY: a
+// commit or a fork takes long.
 int pm_late_call(void);
 
 // The process has no part in the heap any more: they are not restored in it.

@@ -18,10 +18,12 @@
 
 bool pm_triggers_on;
 
+static bool is_of_mode(void) {
+    return pm_commits_mode() == PM_COMMITS_IDLE || pm_commits_mode() == PM_COMMITS_OUTPUT;
+}
+
 void pm_triggers_start(void) {
-    enum pm_commits_mode mode = pm_commits_mode();
-    pm_triggers_on = pm_late_awaited || (pm_heap_is_journaled() &&
-                                         (mode == PM_COMMITS_IDLE || mode == PM_COMMITS_OUTPUT));
+    pm_triggers_on = pm_late_awaited || (pm_heap_is_journaled() && is_of_mode());
 }
 
 // /dev/null, /dev/zero and their kin.
@@ -78,6 +80,8 @@ void pm_trigger_shows(const struct pm_call *call) {
 
 void pm_trigger_enter(struct pm_call *call) {
     int saved = errno;
+    if (!pm_late_awaited && !is_of_mode())
+        pm_triggers_on = false; // only late roots wanted these calls
     bool idle = pm_commits_mode() == PM_COMMITS_IDLE;
     bool late = pm_late_awaited && may_hold();
     if (pm_commits_mode() == PM_COMMITS_OUTPUT && leaves(call) && may_commit())

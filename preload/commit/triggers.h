@@ -29,8 +29,8 @@
 #define PM_WRITE_IS_DURABLE 6
 #define PM_RANGE_IS_AWAITED 5
 
-// Whether calls are told of: for a commit, or for roots that wait (late.h). Set before main for
-// good.
+// Whether calls are told of: for a commit, or for roots that wait (late.h). Set before main;
+// unset once no root waits, where nothing else wants it.
 extern bool pm_triggers_on;
 void pm_triggers_start(void);
 

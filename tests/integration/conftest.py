@@ -255,6 +255,17 @@ def heap(shm):
     return shm / "heap"
 
 
+@pytest.fixture(params=("tmpfs", "file"))
+def place(request, shm):
+    """A heap on shared memory, and one of plain files."""
+    if request.param == "tmpfs":
+        yield shm / "heap"
+        return
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
+    yield folder / "heap"
+    shutil.rmtree(folder)
+
+
 @pytest.fixture
 def workload(shm):
     def make(name):

@@ -38,17 +38,6 @@ def program():
     return compiled("commit.c", "-D_GNU_SOURCE")
 
 
-@pytest.fixture(params=("tmpfs", "file"))
-def place(request, shm):
-    """A heap on shared memory, and one of plain files."""
-    if request.param == "tmpfs":
-        yield shm / "heap"
-        return
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
-    yield folder / "heap"
-    shutil.rmtree(folder)
-
-
 @pytest.mark.check
 @pytest.mark.parametrize("library", ["libpmalloc_preload.so", "libpmalloc.so"])
 def test_own_calls_are_led_past_names_of_libc(library):

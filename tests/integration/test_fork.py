@@ -8,12 +8,11 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import pytest
 
-from conftest import API, BUILD, FORKS
+from conftest import API, FORKS
 from conftest import compiled, recover, recovered, run, said, start, succeeds
 
 ROOTS = "blocks,generation"
@@ -37,17 +36,6 @@ KEPT = {
     "protect": 2,
 }
 DAEMONS = ("single", "awaited", "double", "closing", "libc", "threads", "growing")
-
-
-@pytest.fixture(params=("tmpfs", "file"))
-def place(request, shm):
-    """A heap on shared memory, and one of plain files."""
-    if request.param == "tmpfs":
-        yield shm / "heap"
-        return
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
-    yield folder / "heap"
-    shutil.rmtree(folder)
 
 
 def case(forks, name, heap, megabytes=4, **settings):

@@ -4,17 +4,13 @@
 SPEC@call). Until they are restored, whatever ends the process, it is as if it had not started."""
 
 import json
-import pathlib
 import random
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 import pytest
 from conftest import (
-    BUILD,
     compiled,
     environment,
     recover,
@@ -75,16 +71,6 @@ MODES = {
 def settled(mode):
     """What is answered under these is committed a little later."""
     time.sleep({"idle": 0.3, "time": 0.5}.get(mode, 0))
-
-
-@pytest.fixture(params=("tmpfs", "file"))
-def place(request, shm):
-    if request.param == "tmpfs":
-        yield shm / "heap"
-        return
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
-    yield folder / "heap"
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("threads", (0, 3))
