@@ -336,9 +336,10 @@ static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_erro
     for (unsigned n = 1; n <= DEFAULT_HEAPS; n++) {
         if (n > 1)
             snprintf(end, sizeof chosen->own - (size_t)(end - dir), ".%u", n);
-        if (n > 1 && keep && !is_there(dir))
-            return open_beside(chosen, name, &first, heard, err);
-        int status = keep && !is_there(dir) ? open_missing(chosen, err) : open_there(chosen, err);
+        // Another start may make the missing heap at the same time. Then it is busy, too.
+        int status = !keep || is_there(dir) ? open_there(chosen, err)
+                     : n == 1               ? open_missing(chosen, err)
+                                            : open_beside(chosen, name, &first, heard, err);
         bool strange = status == PM_DAMAGE || (status != PM_OK && err->why == PM_WHY_FOREIGN);
         if (strange)
             pm_say("%s; left as it is, taking the next default heap", err->text);

@@ -158,7 +158,7 @@ static __attribute__((destructor)) void linger(void) {
 static void *wakes(void *way) {
     long left = nap((unsigned)(size_t)way);
     asleep++;
-    return (void *)(size_t)(left > 0 && left < LONG);
+    return (void *)(size_t)(left > 0 && left <= LONG);
 }
 
 static void hears(int number) { (void)number; }

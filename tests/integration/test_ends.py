@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -28,6 +29,7 @@ from conftest import (
     start,
     succeeds,
 )
+from programs import children, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -366,10 +368,8 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
     assert succeeds(run([store], stdin="set a 1\n", ROOTS="store")) == "ok\n"
     victims = [start([leaving, "wait"], API, FORK="copy") for _ in range(3)]
     processes += victims
-    for victim in victims:
-        assert victim.stdout.readline() == "start: there\n" or victim is not victims[0]
-    assert len(heap_of_leaving()) == 3
     try:
+        assert len(heaps_of(victims)) == 3
         for victim in victims[:2]:
             victim.kill()
             victim.wait()
@@ -382,12 +382,48 @@ def test_starts_take_away_what_killed_programs_left(leaving, processes):
         assert len(heap_of_leaving()) == 1, heap_of_leaving()
         assert succeeds(run([store], stdin="get a\n", ROOTS="store")) == "1\n"
     finally:
-        victims[2].kill()
-        victims[2].wait()
-        for heap in heap_of_leaving() | {
-            path for path in default_heaps() if path.name == "pmtest_kvshell"
-        }:
-            shutil.rmtree(heap)
+        end(victims)
+        for heap in default_heaps():
+            if heap.name == "pmtest_kvshell":
+                shutil.rmtree(heap)
+
+
+def heaps_of(victims):
+    """Once each of them has told of its start."""
+    for victim in victims:
+        victim.stdout.readline()
+    return heap_of_leaving()
+
+
+def end(victims):
+    for victim in victims:
+        victim.kill()
+        victim.wait()
+    for heap in heap_of_leaving():
+        shutil.rmtree(heap)
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+def test_two_starts_that_see_the_same_heap_missing(leaving, processes, tmp_path):
+    """One gets it, the other one takes the next: it does not run without a heap."""
+    victims = [start([leaving, "wait"], API, FORK="copy")]
+    try:
+        [first] = heaps_of(victims)
+        log, second = tmp_path / "trace", first.with_suffix(".2")
+        stop = ["strace", "-o", log, "-P", second, "-e", "trace=access"]
+        stop += ["-e", "inject=access:signal=SIGSTOP:when=1", "-E", "PMALLOC_FORK=copy"]
+        stop += ["-E", f"LD_PRELOAD={app('kvshell').parents[1]}/{API}", leaving, "wait"]
+        tracer = start(stop, False)
+        wait_until(lambda: "stopped by" in log.read_text(), "it has seen that there is no second")
+        victims.append(start([leaving, "wait"], API, FORK="copy"))
+        assert heaps_of(victims[1:]) == {first, second}
+        os.kill(*children(tracer.pid), signal.SIGCONT)
+        victims.append(tracer)
+        assert len(heaps_of([tracer])) == 3, log.read_text()
+        os.kill(*children(tracer.pid), signal.SIGKILL)
+    finally:
+        processes += victims
+        end(victims)
 
 
 @pytest.mark.parametrize("commit", [None, "20ms", "output"])
