@@ -25,6 +25,7 @@
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 #include "watch/follow.h"
+#include "watch/holders_report.h"
 #include "watch/live_leaks.h"
 #include "watch/out_report.h"
 
@@ -43,7 +44,8 @@ enum {
     KEY_TREE,
     KEY_DEPTH,
     KEY_WIDTH,
-    KEY_OUT
+    KEY_OUT,
+    KEY_HOLDERS
 };
 
 static const char *const synopsis[] = {"[--json] [--map] HEAP",
@@ -54,6 +56,7 @@ static const char *const synopsis[] = {"[--json] [--map] HEAP",
                                        "--nodes [--json] HEAP",
                                        "--leaks [--json] HEAP|PID",
                                        "--out [--json] HEAP|PID",
+                                       "--holders [--width N] [--json] HEAP|PID",
                                        "--tree ROOT [--depth N] [--width N] [--json] HEAP",
                                        NULL};
 
@@ -106,6 +109,13 @@ static const char *const description[] = {
     "program was built with -g, and the block. Of a heap at rest only that counts which its last "
     "process has put on record: its stacks, and the last files and anonymous memory that it mapped "
     "by mmap(). The threads of a process are stopped meanwhile, and go on as if nothing had been.",
+    "With --holders it prints which words of variables lead to the data, for a program of which "
+    "nobody knows what to name as roots: of a process all that it and its libraries have, of a "
+    "heap those of its roots. The word that comes first has the most bytes to which no other word "
+    "is nearer; beside that it shows what the word alone keeps alive, and all that it reaches. "
+    "Each is written as PMALLOC_ROOTS takes it. The threads of a process are stopped while its "
+    "heap is read, and the report says for how long. Stacks and registers are not looked at, and "
+    "in commit mode the heap is that of the last commit.",
     "With --tree it prints what a variable that is a root holds, and what that leads to, as the "
     "types in the program's debug information say: names of members, numbers, text. What is zero "
     "in an array is left out. The program must be the build that last used the heap, built with "
@@ -126,11 +136,12 @@ static const struct cli_option options[] = {
     {KEY_NODES, "nodes", NULL, "Print on which NUMA nodes the heap lies."},
     {KEY_LEAKS, "leaks", NULL, "Print which blocks nothing reaches, by size."},
     {KEY_OUT, "out", NULL, "Print which words lead out of the heap."},
+    {KEY_HOLDERS, "holders", NULL, "Print which words of variables lead to the data."},
     {KEY_TREE, "tree", "ROOT", "Print the values that a root leads to."},
     {KEY_DEPTH, "depth", "N", "With --tree: follow so many pointers, 1 to 100 (default 8)."},
     {KEY_WIDTH, "width", "N",
      "With --tree: print so many elements of an array, and links of a list, 1 to 10000 (default "
-     "20)."},
+     "20). With --holders: so many words."},
     {0},
 };
 
@@ -149,6 +160,7 @@ static const struct cli_example examples[] = {
      "What becomes of it while a program uses it?"},
     {"pmalloc-info --html /dev/shm/store > store.html", "What does each root keep alive?"},
     {"pmalloc-info --leaks 4711", "What has this program lost so far?"},
+    {"pmalloc-info --holders 4711", "Which variables of this program have its data?"},
     {"pmalloc-info --medium /mnt/pmem", "What would survive a power failure there?"},
     {0},
 };
@@ -166,7 +178,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool json, map, follow, medium, nodes, svg, html, diff, leaks, out;
+    bool json, map, follow, medium, nodes, svg, html, diff, leaks, out, holders;
     const char *interval, *count, *tree, *depth, *width;
 };
 
@@ -183,16 +195,17 @@ static void take(int key, const char *value, void *arg) {
     else if (key == KEY_WIDTH)
         q->width = value;
     else
-        *(key == KEY_JSON     ? &q->json
-          : key == KEY_MAP    ? &q->map
-          : key == KEY_MEDIUM ? &q->medium
-          : key == KEY_NODES  ? &q->nodes
-          : key == KEY_SVG    ? &q->svg
-          : key == KEY_HTML   ? &q->html
-          : key == KEY_DIFF   ? &q->diff
-          : key == KEY_LEAKS  ? &q->leaks
-          : key == KEY_OUT    ? &q->out
-                              : &q->follow) = true;
+        *(key == KEY_JSON      ? &q->json
+          : key == KEY_MAP     ? &q->map
+          : key == KEY_MEDIUM  ? &q->medium
+          : key == KEY_NODES   ? &q->nodes
+          : key == KEY_SVG     ? &q->svg
+          : key == KEY_HTML    ? &q->html
+          : key == KEY_DIFF    ? &q->diff
+          : key == KEY_LEAKS   ? &q->leaks
+          : key == KEY_OUT     ? &q->out
+          : key == KEY_HOLDERS ? &q->holders
+                               : &q->follow) = true;
 }
 
 static int follow_as_told(const struct request *q, const char *heap) {
@@ -253,10 +266,14 @@ static int show_leaks(const struct request *q, const struct info *info) {
     return cli_flush(PM_OK, PM_OPERATIONAL);
 }
 
+static uint32_t width(const struct request *q) {
+    return q->width ? (uint32_t)cli_number(&tool, "--width", q->width, 1, 10000) : 20;
+}
+
 static int show_tree(const struct request *q, const char *heap) {
     struct tree_request tree = {.heap = heap, .root = q->tree, .json = q->json};
     tree.depth = q->depth ? (unsigned)cli_number(&tool, "--depth", q->depth, 1, 100) : 8;
-    tree.width = q->width ? (unsigned)cli_number(&tool, "--width", q->width, 1, 10000) : 20;
+    tree.width = width(q);
     return cli_flush(tree_print(&tree), PM_OPERATIONAL);
 }
 
@@ -288,7 +305,9 @@ static int show_busy(const struct request *q, const char *heap, struct pm_error 
         return cli_flush(live_leaks(owner, q->json), PM_OPERATIONAL);
     if (!lent && owner > 0 && q->out)
         return cli_flush(out_of_process(owner, q->json), PM_OPERATIONAL);
-    bool other = q->map || q->svg || q->html || q->leaks || q->out || q->tree;
+    if (!lent && owner > 0 && q->holders)
+        return cli_flush(holders_of_process(owner, width(q), q->json), PM_OPERATIONAL);
+    bool other = q->map || q->svg || q->html || q->leaks || q->out || q->tree || q->holders;
     if (!lent && !other) {
         pm_say("note: %.200s is in use by process %s; this is what its files say now (--follow "
                "goes on; --leaks asks the process; a copy by pmalloc-backup has the rest)",
@@ -310,11 +329,11 @@ static int show(const struct request *q, const char *heap) {
     struct pm_error err;
     int status = pm_offline_open(info.heap, PM_OPEN_READONLY, &err);
     if (status == PM_OK) {
-        struct pm_recover_options how = {.mark.progress = progress_start()};
+        struct pm_recover_options how = {.mark.progress = progress_start(), .check = q->holders};
         status = pm_recover(&how, &info.found, &err);
         progress_end();
     }
-    if (status == PM_OK && !q->leaks && !q->tree && !q->out)
+    if (status == PM_OK && !q->leaks && !q->tree && !q->out && !q->holders)
         status = census_take(&info.census, &err);
     if (status != PM_OK && pm_is_busy(&err))
         return show_busy(q, heap, &err);
@@ -331,6 +350,8 @@ static int show(const struct request *q, const char *heap) {
         return show_tree(q, heap);
     if (q->out)
         return cli_flush(out_of_heap(heap, q->json), PM_OPERATIONAL);
+    if (q->holders)
+        return cli_flush(holders_of_heap(heap, width(q), q->json), PM_OPERATIONAL);
     if (q->svg || q->html)
         return show_picture(q, &info);
     if (q->json)
@@ -358,7 +379,9 @@ int main(int argc, char **argv) {
         cli_wrong(&tool, "%s goes with --json only", q.leaks ? "--leaks" : "--out");
     bool picture = q.svg || q.html;
     bool others = q.map || picture || q.diff || q.leaks || q.out || q.nodes || q.medium || q.follow;
-    if ((q.tree && others) || (!q.tree && (q.depth || q.width)))
+    if (q.holders && (others || q.tree || q.depth || q.interval || q.count))
+        cli_wrong(&tool, "--holders goes with --width and --json only");
+    if ((q.tree && others) || (!q.tree && (q.depth || (q.width && !q.holders))))
         cli_wrong(&tool, "--tree goes with --depth, --width and --json, and they with it");
     if (picture + q.json > 1 || (q.svg && q.html) || (picture && q.map))
         cli_wrong(&tool, "--svg, --html, --json and --map: one of them");
@@ -366,7 +389,9 @@ int main(int argc, char **argv) {
         cli_wrong(&tool, "%s goes with no other kind of report", q.diff ? "--diff" : "a picture");
     if (q.out && (q.nodes || q.medium || q.follow))
         cli_wrong(&tool, "--out goes with --json only");
-    pid_t pid = q.leaks || q.out ? live_leaks_process(argv[operand]) : 0;
+    pid_t pid = q.leaks || q.out || q.holders ? live_leaks_process(argv[operand]) : 0;
+    if (pid && q.holders)
+        return cli_flush(holders_of_process(pid, width(&q), q.json), PM_OPERATIONAL);
     if (pid && !(q.nodes || q.medium || q.follow || q.interval || q.count))
         return cli_flush((q.out ? out_of_process : live_leaks)(pid, q.json), PM_OPERATIONAL);
     if (q.nodes)

@@ -11,6 +11,7 @@
 #include "block_around.h"
 #include "blocks/pinned.h"
 #include "blocks/population.h"
+#include "edges.h"
 #include "mark_index.h"
 #include "marking/forms.h"
 #include "media/backing/backing.h"
@@ -34,7 +35,6 @@ static struct node *nodes;
 static uint32_t *places; // 1 + the number of the block, by hash
 static uint32_t count, most, room;
 static size_t bytes_reserved;
-static uint64_t frontier; // where the last shard ends
 
 // ---- the blocks ---------------------------------------------------------------------------------
 
@@ -58,106 +58,19 @@ static void add(const struct node *n) {
     *place = count;
 }
 
-static bool holds_pointers(uint64_t block) {
-    const struct pm_vslab *v = &pm_vslabs[block >> PM_SLAB_SHIFT];
-    if (v->size_class)
-        return pm_kind_has_pointers(v->kind);
-    uint32_t extent = *pm_page_extent(block >> PM_PAGE_SHIFT);
-    return !extent || pm_kind_has_pointers(pm_extents[extent].kind);
-}
-
 // ---- words --------------------------------------------------------------------------------------
 
-// Where a word stands: what a block that it leads to was reached from.
+// What the blocks that are found now are reached from.
 struct holder {
-    uint64_t at; // of the bytes that are looked at
     uint32_t number, root;
-    const char *bytes;
-    const char *word; // that is looked at
 };
 
-static void reach(const struct holder *h, uint64_t at, const struct pm_block *b) {
-    add(&(struct node){b->start, at, h->number, h->root});
-}
-
-static void take_address(struct holder *h, uint64_t at, uint64_t address) {
-    uint64_t offset = address - pm_base;
-    struct pm_block b;
-    if (offset > frontier)
-        return;
-    if (offset < frontier && pm_block_around(offset, false, &b))
-        reach(h, at, &b);
-    else if (offset && pm_may_be_end(address) && pm_block_around(offset - 1, false, &b))
-        reach(h, at, &b);
-}
-
-static void take_word(struct holder *h, uint64_t at, uint64_t word) {
-    struct pm_block b;
-    if (!(word >> PM_TAG_SHIFT)) {
-        take_address(h, at, word);
-    } else if (pm_forms & PM_FORM_TAGGED) {
-        uint64_t offset = pm_untagged(word) - pm_base;
-        if (offset < frontier && pm_block_around(offset, false, &b) &&
-            offset - b.start < PM_LOW_TAGS)
-            reach(h, at, &b);
-    }
-}
-
-// Of a word in such a form only the 8 bytes around are known.
-static void take_other(void *holder, uint64_t address) {
-    struct holder *h = holder;
-    if (!(address >> PM_TAG_SHIFT))
-        take_address(h, h->at + (uint64_t)(h->word - h->bytes), address);
-}
-
-static void ignore(void *holder, uint64_t address) { (void)holder, (void)address; }
-
-static void look_at(struct holder *h, const char *bytes, uint64_t len, uint64_t address) {
-    h->bytes = bytes;
-    for (uint64_t i = -address & 7; i + 8 <= len; i += 8) {
-        take_word(h, h->at + i, pm_word_at(bytes + i));
-        if (!(pm_forms & PM_FORMS_COSTLY))
-            continue;
-        h->word = bytes + i;
-        uint64_t piece = len - i < 15 ? len - i : 15;
-        pm_forms_each(h->word, piece, address + i, pm_base, h, take_other, ignore);
-    }
+static void reach(const struct pm_block *to, uint64_t at, void *holder) {
+    const struct holder *h = holder;
+    add(&(struct node){to->start, at, h->number, h->root});
 }
 
 // ---- blocks and roots ---------------------------------------------------------------------------
-
-static void look_at_large(struct holder *h, const struct pm_block *b) {
-    struct pm_written known = {0};
-    uint64_t at = b->start, end = b->start + b->size, len;
-    for (; at < end && (len = pm_heap_next_data(&known, &at, end)) != 0; at += len) {
-        h->at = at - b->start;
-        look_at(h, pm_heap_at(at), len, pm_base + at);
-    }
-}
-
-// Page by page, without the holes of its slab.
-static void look_at_small(struct holder *h, const struct pm_block *b) {
-    uint16_t holes = pm_vslabs[b->start >> PM_SLAB_SHIFT].holes;
-    for (uint64_t at = b->start, end = b->start + b->size, to; at < end; at = to) {
-        to = holes ? (at | (PM_PAGE_SIZE - 1)) + 1 : end;
-        to = to < end ? to : end;
-        h->at = at - b->start;
-        if (!(holes >> ((at & (PM_SLAB_SIZE - 1)) >> PM_PAGE_SHIFT) & 1))
-            look_at(h, pm_heap_at(at), to - at, pm_base + at);
-    }
-}
-
-static void look_at_block(uint32_t number) {
-    struct holder h = {.number = number};
-    struct pm_block b;
-    uint64_t block = nodes[number].block;
-    if (!holds_pointers(block) || !pm_block_around(block, false, &b))
-        return;
-    if (pm_vslabs[block >> PM_SLAB_SHIFT].size_class)
-        look_at_small(&h, &b);
-    else
-        look_at_large(&h, &b);
-}
 
 struct roots {
     const struct pm_root_table *table;
@@ -172,10 +85,11 @@ static void look_at_root(const struct pm_root_bytes *root, void *arg) {
     uint64_t address = root->address ? root->address : (uintptr_t)root->bytes;
     const void *own = (const void *)(uintptr_t)address; // under commits the image may be older
     if (!slots)
-        look_at(&h, pm_roots_captured(own) ? own : root->bytes, root->len, address);
+        pm_edges_of_bytes(pm_roots_captured(own) ? own : root->bytes, root->len, address, 0, reach,
+                          &h);
     for (uint32_t i = 0; slots && i < root->len / sizeof(uint64_t); i++) {
         h.root = SLOT_FROM + i;
-        take_word(&h, 0, pm_word_at((const char *)root->bytes + 8 * (uint64_t)i));
+        pm_edges_of_word(pm_word_at((const char *)root->bytes + 8 * (uint64_t)i), reach, &h);
     }
 }
 
@@ -213,9 +127,7 @@ static bool all_found(const uint64_t *target, unsigned n) {
 bool pm_ways_find(const uint64_t *target, unsigned targets, uint32_t most_blocks) {
     struct pm_error ignored;
     struct roots roots = {.table = pm_roots_table(&ignored)};
-    const struct pm_shard *last = &pm_heap.shard[pm_heap.shards - 1];
     pm_ways_drop();
-    frontier = last->offset + last->frontier;
     for (room = 64; room < 2 * (uint64_t)most_blocks && room < 1u << 31;)
         room *= 2;
     most = most_blocks < room / 2 ? most_blocks : room / 2;
@@ -230,7 +142,7 @@ bool pm_ways_find(const uint64_t *target, unsigned targets, uint32_t most_blocks
     }
     add_pinned();
     for (uint32_t i = 0; i < count && !(i % 1024 == 0 && all_found(target, targets)); i++)
-        look_at_block(i);
+        pm_edges_of_block(nodes[i].block, reach, &(struct holder){i, 0});
     return true;
 }
 

@@ -3,18 +3,15 @@
 #include "out_report.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "halt.h"
-#include "patience.h"
+#include "halted.h"
 #include "recovery/offline.h"
 #include "tools/common/info_print.h"
 #include "tools/common/json.h"
 #include "tools/common/out_words.h"
 #include "tools/common/program_maps.h"
-#include "trace_rights.h"
 
 static struct out_words out;
 
@@ -69,7 +66,6 @@ int out_of_heap(const char *heap, bool json) {
 struct looking {
     const struct halt *halt;
     pid_t pid;
-    char heap[PATH_MAX]; // "": it has none on media
     bool failed;
     // The module that ends here, whose variables may go on in anonymous memory.
     uint64_t module_end;
@@ -78,16 +74,6 @@ struct looking {
 
 static bool is_heaps(const struct program_map *m) {
     return m->start >= PM_HEAP_BASE && m->start < PM_HEAP_BASE + PM_SHARDS * PM_SHARD_RANGE;
-}
-
-static void find_heap(const struct program_map *m, void *arg) {
-    struct looking *l = arg;
-    if (*l->heap || m->start != PM_HEAP_BASE || m->name[0] != '/')
-        return;
-    snprintf(l->heap, sizeof l->heap, "%s", m->name);
-    char *last = strrchr(l->heap, '/');
-    if (strcmp(last, "/heap.0") == 0) // else it is a medium of a fixed size
-        *last = '\0';
 }
 
 static void add(struct looking *l, uint64_t from, uint64_t to, enum out_kind kind,
@@ -162,9 +148,12 @@ static void take_first_thread(struct looking *l) {
 
 // ---- while it stands still ----------------------------------------------------------------------
 
-static int look(struct looking *l, struct pm_error *err) {
+static int look(struct halted *h, void *arg, struct pm_error *err) {
+    struct looking *l = arg;
     struct pm_recover_options how = {0};
     struct pm_recovery found;
+    l->halt = &h->halt;
+    l->pid = h->pid;
     take_first_thread(l);
     if (!program_maps_each(l->pid, note_modules, l) || !program_maps_each(l->pid, take, l))
         return pm_fail(err, PM_OPERATIONAL, "process %d cannot be looked at: %s", (int)l->pid,
@@ -172,37 +161,20 @@ static int look(struct looking *l, struct pm_error *err) {
     add(l, 0, 0, OUT_UNMAPPED, "addresses where nothing is mapped");
     if (l->failed)
         return no_memory(err);
-    int status = pm_offline_open(l->heap, PM_OPEN_HALTED, err);
+    int status = pm_offline_open(h->heap, PM_OPEN_HALTED, err);
     if (status == PM_OK)
         status = pm_recover(&how, &found, err);
-    if (status == PM_OK && !out_words_find(&out, types_of(l->heap)))
+    if (status == PM_OK && !out_words_find(&out, types_of(h->heap)))
         status = no_memory(err);
     return status;
 }
 
 int out_of_process(pid_t pid, bool json) {
+    static struct halted h;
     static struct looking l;
-    struct halt halt = {.pid = pid};
     struct pm_error err;
-    int status = PM_OK;
-    l.pid = pid;
-    l.halt = &halt;
-    if (!trace_allowed(pid, &err))
-        return say("", &err, json);
-    if (!program_maps_each(pid, find_heap, &l))
-        status = pm_fail(&err, PM_OPERATIONAL, "process %d cannot be looked at: %s", (int)pid,
-                         pm_strerror(errno));
-    else if (!*l.heap)
-        status = pm_fail(&err, PM_OPERATIONAL,
-                         "process %d has no heap on media, so nothing of it is kept", (int)pid);
-    if (status != PM_OK)
-        return say("", &err, json);
-    uint64_t began = patience_now_ns();
-    bool stopped = halt_begin(&halt, &err);
-    status = stopped ? look(&l, &err) : PM_OPERATIONAL;
-    halt_end(&halt);
-    if (status != PM_OK)
-        return say(l.heap, &err, json);
-    print(l.heap, pid, patience_now_ns() - began, json);
+    if (halted_look(&h, pid, look, &l, &err) != PM_OK)
+        return say(h.heap, &err, json);
+    print(h.heap, pid, h.held_ns, json);
     return PM_OK;
 }

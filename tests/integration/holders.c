@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Variables that have data. usage: holders [wait]. Stops after it has said "ready"; a line from
+// standard input lets it go on: it checks its list, and says how long that is.
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NODES 1000
+#define ROWS 64
+#define TAG (0x5aull << 56)
+
+struct node {
+    struct node *next;
+    char rest[192];
+};
+
+extern struct node *library_head;
+extern int pmalloc_set_root(unsigned slot, void *p) __attribute__((weak));
+
+struct {
+    long count;
+    double weight;
+    struct node *list;
+} store;
+char **table;
+struct node *alias, *middle;
+uintptr_t tagged;
+char *no_block = (char *)&store;
+
+static struct node *make_list(unsigned count) {
+    struct node *first = NULL;
+    while (count-- > 0) {
+        struct node *n = calloc(1, sizeof *n);
+        n->next = first;
+        first = n;
+    }
+    return first;
+}
+
+int main(int argc, char **argv) {
+    struct node *n;
+    unsigned count = 0;
+    store.list = make_list(NODES);
+    alias = store.list->next;
+    for (middle = alias; ++count < NODES / 2;)
+        middle = middle->next;
+    middle = (struct node *)(void *)((char *)middle + 40); // somewhere in it
+    table = calloc(ROWS, sizeof *table);
+    for (unsigned i = 0; i < ROWS; i++)
+        memset(table[i] = malloc(500), (int)i, 500);
+    library_head = make_list(300);
+    tagged = (uintptr_t)malloc(100) | TAG;
+    if (pmalloc_set_root)
+        pmalloc_set_root(7, make_list(20));
+    puts("ready");
+    fflush(stdout);
+    if (argc > 1 && strcmp(argv[1], "wait") == 0)
+        while (getchar() == '\n') {
+            for (count = 0, n = store.list; n; n = n->next)
+                count++;
+            printf("%u\n", count);
+            fflush(stdout);
+        }
+    return 0;
+}

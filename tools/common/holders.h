@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Which variables hold the data: the words of a program's variables that lead into the open heap,
+// by what hangs from them.
+//
+//   nearest   blocks to which no other word has a shorter way. Each block counts for one word
+//   alone     blocks that nothing would reach without this word
+//   reaches   all blocks that it leads to, over others too
+#ifndef PM_TOOLS_HOLDERS_H
+#define PM_TOOLS_HOLDERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "recovery/mark.h"
+
+struct holders_sum {
+    uint64_t blocks, bytes;
+};
+
+struct holders_word {
+    uint64_t address; // in the program
+    uint32_t source;  // whose bytes it is in: holders_add()
+    struct holders_sum nearest, alone, reaches;
+};
+
+struct holders; // one at a time
+
+// Marking begins: the heap was opened, and pm_recover() has checked it, and no more. NULL: `err`
+// says why.
+struct holders *holders_begin(struct pm_error *err);
+// Looks for words in bytes that the program has at `address`. False: there is no memory.
+bool holders_add(struct holders *h, const void *bytes, uint64_t len, uint64_t address,
+                 uint32_t source);
+// Reads the heap, once: afterwards it may change. False: there is no memory.
+bool holders_read(struct holders *h, pm_progress *progress);
+// The words with the most bytes by `nearest`, at most `most`, in that order; `sum` becomes what all
+// words reach. Returns how many words lead into the heap; 0: `*word` is NULL. `*word` is NULL for
+// want of memory, too.
+uint32_t holders_find(struct holders *h, uint32_t most, struct holders_word **word, uint32_t *found,
+                      struct holders_sum *sum);
+
+#endif

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "variables.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "program_maps.h"
+
+enum { WORD = 8 };
+
+// ---- one module ---------------------------------------------------------------------------------
+
+// Memory that is read-only once the program runs holds nothing that it keeps.
+static void take_ranges(struct module *m) {
+    ElfW(Phdr) p;
+    uint64_t from = 0, to = 0;
+    for (size_t i = 0; pm_elf_phdr(&m->elf, i, &p); i++)
+        if (p.p_type == PT_GNU_RELRO) {
+            from = m->base + p.p_vaddr;
+            to = from + p.p_memsz;
+        }
+    for (size_t i = 0; pm_elf_phdr(&m->elf, i, &p) && m->ranges < VARIABLES_RANGES; i++) {
+        uint64_t start = m->base + p.p_vaddr, end = start + p.p_memsz;
+        if (p.p_type != PT_LOAD || !(p.p_flags & PF_W) || end < start)
+            continue;
+        if (from <= start && start < to)
+            start = to < end ? to : end;
+        if (start < end) {
+            m->range[m->ranges].from = start;
+            m->range[m->ranges++].to = end;
+        }
+    }
+}
+
+bool module_of_program(struct module *m, const char *path, uint64_t base, const uint8_t *id,
+                       size_t id_len) {
+    struct pm_error ignored;
+    uint8_t own[PM_BUILD_ID_MAX] = {0};
+    *m = (struct module){.base = base};
+    snprintf(m->path, sizeof m->path, "%s", path);
+    if (pm_elf_open(&m->elf, path, &ignored) != PM_OK)
+        return false;
+    if (pm_elf_build_id(&m->elf, own) == id_len && memcmp(own, id, id_len) == 0)
+        return true;
+    pm_elf_close(&m->elf);
+    return false;
+}
+
+// ---- a process ----------------------------------------------------------------------------------
+
+struct finding {
+    pid_t pid;
+    struct module *module;
+    unsigned count, room;
+    bool full;
+    uint64_t first; // where the file that is mapped now begins
+    uint64_t inode;
+    bool taken;
+    uint64_t program; // the inode number of the main program
+};
+
+static bool is_ours(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return strncmp(slash ? slash + 1 : path, "libpmalloc", 10) == 0;
+}
+
+static void open_module(struct finding *f, const struct program_map *map) {
+    struct pm_error ignored;
+    struct module *m = &f->module[f->count];
+    ElfW(Phdr) p;
+    *m = (struct module){0};
+    const char *slash = strrchr(map->name, '/');
+    snprintf(m->path, sizeof m->path, "/proc/%d/root%.4000s", (int)f->pid, map->name);
+    if (pm_elf_open(&m->elf, m->path, &ignored) != PM_OK)
+        return;
+    if (map->inode != f->program)
+        snprintf(m->object, sizeof m->object, "%.*s", PM_ROOT_OBJECT_LEN - 1, slash + 1);
+    for (size_t i = 0; pm_elf_phdr(&m->elf, i, &p); i++)
+        if (p.p_type == PT_LOAD) {
+            m->base = f->first - (p.p_vaddr & ~4095ull);
+            break;
+        }
+    take_ranges(m);
+    f->count++;
+}
+
+// A module is a file of which something is executable.
+static void find_module(const struct program_map *map, void *arg) {
+    struct finding *f = arg;
+    if (!map->inode || map->name[0] != '/')
+        return;
+    if (map->inode != f->inode || map->offset == 0) {
+        f->inode = map->inode;
+        f->first = map->start - map->offset;
+        f->taken = false;
+    }
+    if (!map->executable || f->taken || is_ours(map->name))
+        return;
+    f->taken = true;
+    if (f->count == f->room) {
+        f->room = f->room ? 2 * f->room : 32;
+        struct module *more = realloc(f->module, f->room * sizeof *more);
+        f->full |= !more;
+        if (!more)
+            return;
+        f->module = more;
+    }
+    open_module(f, map);
+}
+
+unsigned modules_of_process(pid_t pid, struct module **modules, struct pm_error *err) {
+    struct finding f = {.pid = pid};
+    char exe[32];
+    struct stat st;
+    snprintf(exe, sizeof exe, "/proc/%d/exe", (int)pid);
+    f.program = stat(exe, &st) == 0 ? st.st_ino : 0;
+    bool read = program_maps_each(pid, find_module, &f);
+    *modules = f.module;
+    if (!read)
+        pm_fail(err, PM_OPERATIONAL, "process %d cannot be looked at: %s", (int)pid,
+                pm_strerror(errno));
+    else if (f.full)
+        pm_fail(err, PM_OPERATIONAL, "no memory");
+    else if (!f.count)
+        pm_fail(err, PM_OPERATIONAL, "the program of process %d cannot be read", (int)pid);
+    return read && !f.full ? f.count : 0;
+}
+
+// ---- names --------------------------------------------------------------------------------------
+
+// The variable around an address of the file; NULL: none is known.
+static const struct root_name *variable_at(struct module *m, uint64_t at) {
+    struct pm_error ignored;
+    if (!m->named && root_names_find(m->path, &m->names, &ignored) != PM_OK)
+        m->names = (struct root_names){0};
+    m->named = true;
+    const struct root_name *best = NULL;
+    for (size_t i = 0; i < m->names.count; i++) {
+        const struct root_name *r = &m->names.name[i];
+        if (at - r->offset < r->size && r->size - (at - r->offset) >= WORD && r->text[0] != '+' &&
+            (!best || r->size < best->size))
+            best = r;
+    }
+    return best;
+}
+
+void module_word_text(struct module *m, uint64_t address, char *out, size_t len) {
+    uint64_t at = address - m->base;
+    const struct root_name *r = variable_at(m, at);
+    const char *colon = m->object[0] ? ":" : "";
+    if (r && r->size == WORD)
+        snprintf(out, len, "%s%s%s", m->object, colon, r->text);
+    else
+        snprintf(out, len, "%s%s%s+0x%lx/%d", m->object, colon, r ? r->text : "",
+                 (unsigned long)(r ? at - r->offset : at), WORD);
+}

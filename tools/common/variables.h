@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Where a program and its libraries have their variables, and what a word there is called as a
+// root.
+#ifndef PM_TOOLS_VARIABLES_H
+#define PM_TOOLS_VARIABLES_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "root_names.h"
+#include "roots/elf_file.h"
+
+enum { VARIABLES_RANGES = 8 };
+
+struct module {
+    char path[PATH_MAX];
+    char object[PM_ROOT_OBJECT_LEN]; // as a root names it; "": the main program
+    uint64_t base;                   // what loading added to its addresses
+    struct pm_elf elf;
+    unsigned ranges;
+    struct {
+        uint64_t from, to; // writable, in the process
+    } range[VARIABLES_RANGES];
+    struct root_names names; // once they were asked for
+    bool named;
+};
+
+// The program and its libraries, as a process has mapped them, without PMAlloc. `*modules` is the
+// caller's. Returns how many; 0: `err` says why. What cannot be read is left out.
+unsigned modules_of_process(pid_t pid, struct module **modules, struct pm_error *err);
+// The program alone, loaded at `base`. False: it cannot be read, or has another build id.
+bool module_of_program(struct module *m, const char *path, uint64_t base, const uint8_t *id,
+                       size_t id_len);
+// The 8 bytes at an address of its variables, as PMALLOC_ROOTS takes them.
+void module_word_text(struct module *m, uint64_t address, char *out, size_t len);
+
+#endif

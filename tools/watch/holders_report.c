@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "holders_report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "halted.h"
+#include "media/heap.h"
+#include "recovery/offline.h"
+#include "recovery/recover.h"
+#include "roots/root_table.h"
+#include "roots/spec.h"
+#include "tools/common/figures.h"
+#include "tools/common/holders.h"
+#include "tools/common/info_print.h"
+#include "tools/common/json.h"
+#include "tools/common/progress.h"
+#include "tools/common/variables.h"
+
+struct report {
+    const char *heap;
+    pid_t pid; // 0: a heap at rest
+    uint64_t held_ns;
+    bool json;
+    uint32_t most;
+    struct holders *holders;
+    struct module *module;
+    unsigned modules;
+    bool read; // the heap, while the process stood still
+};
+
+static int no_memory(struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL, "no memory for the graph of the heap");
+}
+
+// ---- names --------------------------------------------------------------------------------------
+
+#define SLOTS UINT32_MAX // the source of the root slots
+
+// A word of a root of the table: by the program's file, if that is there; else by the root.
+static void root_word_text(struct report *r, const struct holders_word *w, char *out, size_t len) {
+    struct pm_error ignored;
+    const struct pm_root_table *table = pm_roots_table(&ignored);
+    const struct pm_root *root = table && w->source < table->count ? &table->root[w->source] : NULL;
+    char text[PM_SPEC_TEXT_LEN] = "?";
+    if (root && !root->object[0] && r->modules) {
+        module_word_text(&r->module[0], w->address, out, len);
+        return;
+    }
+    uint64_t into = root ? w->address - root->address : 0;
+    if (root)
+        pm_root_text(root, text, sizeof text);
+    if (root && root->length == sizeof(void *))
+        snprintf(out, len, "%s", text);
+    else
+        snprintf(out, len, "%s, byte %lu%s", text, (unsigned long)into,
+                 root && root->part ? " of a later part" : "");
+}
+
+static void word_text(struct report *r, const struct holders_word *w, char *out, size_t len) {
+    if (w->source == SLOTS)
+        snprintf(out, len, "slot %lu", (unsigned long)(w->address / 8));
+    else if (r->pid)
+        module_word_text(&r->module[w->source], w->address, out, len);
+    else
+        root_word_text(r, w, out, len);
+}
+
+// ---- output -------------------------------------------------------------------------------------
+
+static void print_text(struct report *r, const struct holders_word *word, uint32_t shown,
+                       uint32_t words, const struct holders_sum *sum) {
+    char near[32], alone[32], reaches[32], text[PM_SPEC_TEXT_LEN + 64];
+    figure_bytes(sum->bytes, near);
+    printf("%u words of variables lead to %lu blocks, %s\n", words, (unsigned long)sum->blocks,
+           near);
+    if (r->pid)
+        printf("process %d was stopped for %.1f ms\n", (int)r->pid, (double)r->held_ns / 1e6);
+    if (shown)
+        printf("\n%10s %10s %10s  %s\n", "nearest", "alone", "reaches", "word");
+    for (uint32_t i = 0; i < shown; i++) {
+        figure_bytes(word[i].nearest.bytes, near);
+        figure_bytes(word[i].alone.bytes, alone);
+        figure_bytes(word[i].reaches.bytes, reaches);
+        word_text(r, &word[i], text, sizeof text);
+        printf("%10s %10s %10s  %s\n", near, alone, reaches, text);
+    }
+}
+
+static void sum_json(struct json *j, const char *key, const struct holders_sum *sum) {
+    json_open(j, key, '{');
+    json_number(j, "blocks", sum->blocks);
+    json_number(j, "bytes", sum->bytes);
+    json_close(j, '}');
+}
+
+static void print_json(struct report *r, const struct holders_word *word, uint32_t shown,
+                       uint32_t words, const struct holders_sum *sum) {
+    struct json j = {.out = stdout};
+    char text[PM_SPEC_TEXT_LEN + 64];
+    json_open(&j, NULL, '{');
+    json_text(&j, "heap", r->heap);
+    if (r->pid) {
+        json_number(&j, "process", (uint64_t)r->pid);
+        json_number(&j, "held_ns", r->held_ns);
+    }
+    json_number(&j, "words", words);
+    sum_json(&j, "reached", sum);
+    json_open(&j, "holders", '[');
+    for (uint32_t i = 0; i < shown; i++) {
+        word_text(r, &word[i], text, sizeof text);
+        json_open(&j, NULL, '{');
+        json_text(&j, "root", text);
+        json_number(&j, "address", word[i].address);
+        sum_json(&j, "nearest", &word[i].nearest);
+        sum_json(&j, "alone", &word[i].alone);
+        sum_json(&j, "reaches", &word[i].reaches);
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    json_close(&j, '}');
+    json_end(&j);
+}
+
+static int say(const struct report *r, const struct pm_error *err) {
+    pm_say("%s", err->text);
+    if (r->json)
+        info_error(r->heap, err);
+    return err->status;
+}
+
+static int print(struct report *r) {
+    struct holders_word *word;
+    struct holders_sum sum;
+    struct pm_error err;
+    uint32_t shown, words = holders_find(r->holders, r->most, &word, &shown, &sum);
+    if (words && !word) {
+        no_memory(&err);
+        return say(r, &err);
+    }
+    (r->json ? print_json : print_text)(r, word, shown, words, &sum);
+    return PM_OK;
+}
+
+// ---- a process ----------------------------------------------------------------------------------
+
+// What cannot be read is no longer there.
+static bool add_range(struct report *r, uint32_t module, uint64_t from, uint64_t to) {
+    char *bytes = malloc(to - from);
+    struct iovec here = {bytes, to - from}, there = {(void *)(uintptr_t)from, to - from};
+    ssize_t got = bytes ? process_vm_readv(r->pid, &here, 1, &there, 1, 0) : -1;
+    bool good = bytes && (got <= 0 || holders_add(r->holders, bytes, (uint64_t)got, from, module));
+    free(bytes);
+    return good;
+}
+
+static bool add_slots(struct report *r) {
+    uint64_t slot[PM_ROOT_SLOTS];
+    for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
+        slot[i] = pm_heap_slot(i);
+    return holders_add(r->holders, slot, sizeof slot, 0, SLOTS);
+}
+
+static int read_process(struct halted *h, void *arg, struct pm_error *err) {
+    struct report *r = arg;
+    const struct pm_recover_options how = {.check = true};
+    struct pm_recovery found;
+    int status = pm_offline_open(h->heap, PM_OPEN_HALTED, err);
+    if (status == PM_OK)
+        status = pm_recover(&how, &found, err);
+    if (status != PM_OK)
+        return status;
+    r->holders = holders_begin(err);
+    if (!r->holders)
+        return err->status;
+    for (uint32_t i = 0; i < r->modules; i++)
+        for (unsigned k = 0; k < r->module[i].ranges; k++)
+            if (!add_range(r, i, r->module[i].range[k].from, r->module[i].range[k].to))
+                return no_memory(err);
+    if (!add_slots(r))
+        return no_memory(err);
+    r->read = !halted_copy();
+    return !r->read || holders_read(r->holders, progress_start()) ? PM_OK : no_memory(err);
+}
+
+int holders_of_process(pid_t pid, uint32_t most, bool json) {
+    static struct halted halted;
+    struct report r = {.heap = "", .pid = pid, .json = json, .most = most};
+    struct pm_error err;
+    r.modules = modules_of_process(pid, &r.module, &err);
+    if (!r.modules)
+        return say(&r, &err);
+    int status = halted_look(&halted, pid, read_process, &r, &err);
+    if (status == PM_OK && !r.read && !holders_read(r.holders, progress_start()))
+        status = no_memory(&err);
+    progress_end();
+    r.heap = halted.heap;
+    r.held_ns = halted.held_ns;
+    return status == PM_OK ? print(&r) : say(&r, &err);
+}
+
+// ---- a heap at rest -----------------------------------------------------------------------------
+
+struct roots {
+    struct report *report;
+    uint32_t number;
+    bool full;
+};
+
+// All slots come at once, behind the roots of the table.
+static void add_root(const struct pm_root_bytes *root, void *arg) {
+    struct roots *r = arg;
+    uint32_t source = root->address ? r->number++ : SLOTS;
+    r->full |= !holders_add(r->report->holders, root->bytes, root->len, root->address, source);
+}
+
+int holders_of_heap(const char *heap, uint32_t most, bool json) {
+    struct report r = {.heap = heap, .json = json, .most = most};
+    struct module program;
+    struct pm_program on_record;
+    struct pm_error err;
+    struct roots roots = {.report = &r};
+    if (info_program(&on_record) && module_of_program(&program, on_record.path, on_record.main_base,
+                                                      on_record.build_id, on_record.build_id_len)) {
+        r.module = &program;
+        r.modules = 1;
+    }
+    r.holders = holders_begin(&err);
+    if (!r.holders || pm_roots_each(add_root, &roots, &err) != PM_OK)
+        return say(&r, &err);
+    if (roots.full || !holders_read(r.holders, progress_start()))
+        no_memory(&err);
+    else
+        err.status = PM_OK;
+    progress_end();
+    return err.status == PM_OK ? print(&r) : say(&r, &err);
+}
