@@ -252,6 +252,8 @@ static int move_pages(const struct pm_root_table *old, uint64_t offset, uint64_t
                        pm_strerror(errno));
     fill_table(old, pm_roots_next_table(), offset, length);
     pm_roots_switch();
+    if (late && pm_heap_is_journaled())
+        pm_commit_whole_roots(carried_image, offset + length - carried_image);
     return map_runs(err);
 }
 

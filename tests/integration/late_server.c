@@ -10,6 +10,9 @@
 //
 // `threads`: so many wait for work that never comes. `busy`: one never waits. `daemon`: a forked
 // child serves. `globals`: main leaves the variable as it is, as a program does that knows PMAlloc.
+//
+// Built with STILL, nothing on the variable's page changes once it is set up, and the heap grows
+// before main, and with the argument `grows` in main.
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -33,10 +36,17 @@ struct {
     struct item *first;
     unsigned long count;
     char *configuration; // of this process
+#ifdef STILL
+    char rest[8192];
+#endif
 #ifdef GROWN
     long more[4];
 #endif
-} server;
+} server
+#ifdef STILL
+    __attribute__((aligned(4096)))
+#endif
+    ;
 
 extern int pmalloc_restore(void) __attribute__((weak));
 
@@ -66,19 +76,31 @@ static void set_up(void) {
     server.count = 0;
 }
 
+#ifdef STILL
+#define BLOCK ((size_t)9 << 20)
+static void *volatile much;
+static __attribute__((constructor)) void grow(void) { much = malloc(BLOCK); }
+
+#define PLACE server.first->next
+#define COUNT server.first->number
+#else
+#define PLACE server.first
+#define COUNT server.count
+#endif
+
 static void add(const char *text) {
     struct item *item = malloc(sizeof *item);
     snprintf(item->text, sizeof item->text, "%.39s", text);
-    item->number = server.count + 1;
-    item->next = server.first;
-    server.first = item;
-    server.count++;
-    printf("ok %lu\n", server.count);
+    item->number = COUNT + 1;
+    item->next = PLACE;
+    PLACE = item;
+    COUNT++;
+    printf("ok %lu\n", COUNT);
 }
 
 static void list(void) {
-    unsigned long expected = server.count;
-    for (const struct item *item = server.first; item; item = item->next, expected--) {
+    unsigned long expected = COUNT;
+    for (const struct item *item = PLACE; item; item = item->next, expected--) {
         if (item->number != expected)
             printf("wrong ");
         printf("%s ", item->text);
@@ -100,15 +122,21 @@ int main(int argc, char **argv) {
     char line[100];
     pthread_t thread;
     int threads = 0, busy = 0, globals = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "threads") == 0)
             threads = atoi(argv[++i]);
         busy |= strcmp(argv[i], "busy") == 0;
         globals |= strcmp(argv[i], "globals") == 0;
+#ifdef STILL
+        if (strcmp(argv[i], "grows") == 0) {
+            grow();
+            puts("grown"); // an answer, and a commit under `output`
+        }
+#endif
         if (strcmp(argv[i], "daemon") == 0 && fork() != 0)
             _exit(0);
     }
-    setvbuf(stdout, NULL, _IOLBF, 0);
     if (!globals || !server.first)
         set_up();
     server.configuration = strdup("mine");

@@ -32,12 +32,16 @@ def program():
     return compiled("late_server.c")
 
 
-@pytest.fixture(scope="module")
-def words(program):
+def words_of(program):
     """The root's spec, without when."""
     names = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
     at = next(int(line.split()[0], 16) for line in names.splitlines() if line.endswith(" server"))
     return f"+{at + HEAD:#x}/16"
+
+
+@pytest.fixture(scope="module")
+def words(program):
+    return words_of(program)
 
 
 class Server:
@@ -89,6 +93,24 @@ def test_a_server_goes_on_with_its_data(mode, threads, program, words, place):
             server.end()
         else:
             server.kill()
+
+
+@pytest.mark.parametrize("mode", ["none", "output", "idle", "time"])
+@pytest.mark.parametrize("grows", [False, True])
+def test_the_image_is_in_a_commit_of_its_own(mode, grows, place):
+    """Nothing on its page changes after the moment, and the journal has a commit from before it."""
+    program = compiled("late_server.c", "-DSTILL", name="late_server_still")
+    count = 0
+    for generation in range(4):
+        arguments = ["grows"] if grows else []
+        root = f"{words_of(program)}@idle"
+        server = Server(program, place, root, *arguments, **MODES[mode])
+        assert not grows or server.process.stdout.readline() == "grown\n"
+        for _ in range(1 + generation % 2):
+            count += 1
+            assert server.ask("add x") == f"ok {count}"
+        settled(mode)
+        server.kill()
 
 
 @pytest.mark.check
@@ -328,12 +350,13 @@ REDIS = {"7.0.15": "+0x247400/16@idle,+0x2474e0/24@idle"}
 
 
 class Redis:
-    def __init__(self, heap, roots, folder, **settings):
+    def __init__(self, heap, roots, folder, through=(), **settings):
+        """`through`: what starts it under the preload, if that is not this test."""
         self.port = str(free_port())
-        argv = [redis_server(folder), "--save", "", "--port", self.port, "--dir", str(folder)]
+        argv = [*through, redis_server(folder), "--save", "", "--port", self.port, "--dir", str(folder)]
         self.process = subprocess.Popen(
             [*argv, "--enable-debug-command", "local"],
-            env=environment(HEAP=heap, ROOTS=roots, **settings),
+            env=environment(preload=not through, HEAP=heap, ROOTS=roots, **settings),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )

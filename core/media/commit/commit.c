@@ -50,6 +50,12 @@ static struct root {
 } roots[PM_ROOT_MAX];
 static unsigned root_count;
 
+// What pm_commit_whole_roots() has said, until a commit has it.
+static struct {
+    bool wanted;
+    uint64_t offset, len;
+} whole_roots;
+
 // The file that is being looked through.
 static struct looking {
     unsigned file;
@@ -68,6 +74,12 @@ void pm_commit_add_root(void *at, size_t len, uint64_t offset) {
 }
 
 void pm_commit_forget_roots(void) { root_count = 0; }
+
+void pm_commit_whole_roots(uint64_t offset, uint64_t len) {
+    whole_roots.wanted = true;
+    whole_roots.offset = offset;
+    whole_roots.len = len;
+}
 
 // ---- the instant --------------------------------------------------------------------------------
 
@@ -244,6 +256,34 @@ static void look_at_file(unsigned file) {
         look_through(file, f->map, length_now(file), 0);
 }
 
+static bool add_images(uint64_t at, uint64_t len) {
+    const unsigned file = pm_journal_file(PM_JOURNAL_ROOTS, 0);
+    bool good = true;
+    for (uint64_t part; len && good; at += part, len -= part) {
+        part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
+        good = pm_journal_files.read(file, file_buffer, part, at);
+        if (good)
+            pm_journal_add_pages(&journal, file, at / PM_PAGE_SIZE, file_buffer,
+                                 part / PM_PAGE_SIZE);
+    }
+    return good;
+}
+
+// False, with errno: an image that the commit must have cannot be read.
+static bool look_at_roots(void) {
+    const unsigned file = pm_journal_file(PM_JOURNAL_ROOTS, 0);
+    bool good = !whole_roots.wanted || add_images(whole_roots.offset, whole_roots.len);
+    int error = errno;
+    for (unsigned i = 0; i < root_count; i++)
+        if (whole_roots.wanted)
+            pm_journal_add_pages(&journal, file, roots[i].offset / PM_PAGE_SIZE, roots[i].at,
+                                 roots[i].len / PM_PAGE_SIZE);
+        else
+            look_through(file, roots[i].at, roots[i].len, roots[i].offset);
+    errno = error;
+    return good;
+}
+
 static bool lengths_differ;
 
 static void compare_length(unsigned file) { lengths_differ |= length[file] != length_now(file); }
@@ -285,9 +325,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     lengths_differ = false;
     each_file(compare_length);
     each_file(look_at_file);
-    for (unsigned i = 0; i < root_count; i++)
-        look_through(pm_journal_file(PM_JOURNAL_ROOTS, 0), roots[i].at, roots[i].len,
-                     roots[i].offset);
+    bool images = look_at_roots();
+    int error = errno;
     pm_emptied_take(zero_emptied);
     pm_own_close(looking.pagemap);
     pm_careful_end();
@@ -302,8 +341,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
     journal.forced = taken.forced;
     journal.amid = taken.amid;
-    taken.good = !taken.anything || pm_journal_end(&journal);
-    taken.error = errno;
+    taken.good = !taken.anything || (pm_journal_end(&journal) && images);
+    taken.error = images ? errno : error;
     pm_journal_files_trust(false);
     if (looking.drop && taken.good)
         pm_emptied_map_idle();
@@ -419,6 +458,7 @@ bool pm_commit_finish(void) {
     atomic_fetch_add_explicit(&pm_commit_count, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&pm_commit_forced, taken.forced, memory_order_relaxed);
     pm_emptied_taken(true);
+    whole_roots.wanted = false;
     if (!taken.anything)
         return true;
     unapplied = true;

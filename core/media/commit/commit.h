@@ -37,6 +37,10 @@ bool pm_commit_share_metadata(void);
 // A private mapping of captured root pages, [at, at + len), of the roots file at `offset`.
 void pm_commit_add_root(void *at, size_t len, uint64_t offset);
 void pm_commit_forget_roots(void);
+// The images of all roots were written to the roots file itself, and these bytes of it belong to
+// them, too. A commit that is in the journal already may name a shorter file, and recovery would
+// cut it there. So the next commit that succeeds has all of the images.
+void pm_commit_whole_roots(uint64_t offset, uint64_t len);
 
 // Writes the captured root pages to a copy of the roots file.
 bool pm_commit_write_roots(int fd);
