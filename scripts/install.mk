@@ -8,6 +8,7 @@ SO_REAL = libpmalloc.so.$(SOVERSION).$(VERSION)
 GC_FILES = $(if $(GC_LIB),$(notdir $(GC_LIB)) $(GC_NAMES))
 DOCDIR = $(DATADIR)/doc/pmalloc
 DOCS = $(wildcard docs/*.md)
+RECIPES = $(wildcard tools/recipes/*.recipe)
 COMPLETIONS = $(DATADIR)/bash-completion/completions
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \
@@ -15,14 +16,15 @@ INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(INCLUDEDIR)/pmalloc.h $(INCLUDEDIR)/pmalloc.hpp \
 	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7))) \
 	$(addprefix $(COMPLETIONS)/,$(notdir $(TOOLS))) $(DATADIR)/pmalloc/persistent-heap.conf \
+	$(addprefix $(DATADIR)/pmalloc/recipes/,$(notdir $(RECIPES))) \
 	$(addprefix $(DOCDIR)/,README.md LICENSE $(DOCS))
 
 installed-files: $(LIBS) $(GC_LIB) $(TOOLS) $(MAN1) $(MAN7) $(PC)
 
 install: installed-files ## install to $(DESTDIR)$(PREFIX)
 	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR) \
-		$(MANDIR)/man1 $(MANDIR)/man7 $(COMPLETIONS) $(DATADIR)/pmalloc \
-		$(DOCDIR)/docs)
+		$(MANDIR)/man1 $(MANDIR)/man7 $(COMPLETIONS) \
+		$(DATADIR)/pmalloc/recipes $(DOCDIR)/docs)
 	install -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
 	install -m 644 $(BUILD)/libpmalloc_preload.so $(DESTDIR)$(LIBDIR)
 	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
@@ -41,11 +43,13 @@ endif
 	for tool in $(notdir $(TOOLS)); do \
 		install -m 644 tools/completion.bash $(DESTDIR)$(COMPLETIONS)/$$tool || exit 1; done
 	install -m 644 tools/persistent-heap.conf $(DESTDIR)$(DATADIR)/pmalloc
+	install -m 644 $(RECIPES) $(DESTDIR)$(DATADIR)/pmalloc/recipes
 	install -m 644 README.md LICENSE $(DESTDIR)$(DOCDIR)
 	install -m 644 $(DOCS) $(DESTDIR)$(DOCDIR)/docs
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
-	for folder in $(addprefix $(DESTDIR),$(LIBDIR)/$(GC_DIR) $(DATADIR)/pmalloc \
+	for folder in $(addprefix $(DESTDIR),$(LIBDIR)/$(GC_DIR) $(DATADIR)/pmalloc/recipes \
+		$(DATADIR)/pmalloc \
 		$(DOCDIR)/docs $(DOCDIR)); do \
 		[ ! -d $$folder ] || rmdir $$folder || exit 1; done

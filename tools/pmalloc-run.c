@@ -15,6 +15,7 @@
 #include "base/options.h"
 #include "common/cli.h"
 #include "common/cli_pages.h"
+#include "common/recipe.h"
 #include "common/root_names.h"
 #include "common/rooted.h"
 #include "common/target.h"
@@ -22,7 +23,7 @@
 #include "media/backing/volume.h"
 #include "roots/spec.h"
 
-enum { KEY_MAN_ENV = 256 };
+enum { KEY_MAN_ENV = 256, KEY_RECIPE, KEY_RECIPES };
 enum { OWN_FAILURE = 125 };
 
 #define LIBRARY "libpmalloc_preload.so"
@@ -33,6 +34,7 @@ extern char **environ;
 
 static const char *const synopsis[] = {
     "[-g] [-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", "--roots PROGRAM",
+    "--recipe [--recipes DIR] [-H DIR] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", "--recipe",
     NULL};
 
 static const char *const description[] = {
@@ -50,6 +52,10 @@ static const char *const description[] = {
     "name, and a note says so. This is done for timeout, env, nice, nohup, setsid, stdbuf, "
     "taskset, numactl, strace, ltrace, gdb, chrt, ionice and time. With other wrappers give -s "
     "PROGRAM=NAME. Write sudo before pmalloc-run.",
+    "With --recipe the roots come from a file, which also says what else PROGRAM needs to go on "
+    "with its data: settings, unless they are given here, and arguments, which come before yours. "
+    "A recipe is found by the name of the program and its build id. A note says what is kept and "
+    "what is not.",
     "If PROGRAM is a script, its interpreter gets the heap, and a note says so. What the "
     "interpreter starts runs on volatile memory, unless PMALLOC_PROGRAM says otherwise. If the "
     "interpreter is env(1), PMALLOC_PROGRAM is set to the program that env starts.",
@@ -68,6 +74,10 @@ static const struct cli_option options[] = {
     {'g', "gc", NULL,
      "Stand in for the Boehm collector (libgc.so.1 and libgccpp.so.1) too: PROGRAM's collected "
      "objects lie in the heap, and are collected there."},
+    {KEY_RECIPE, "recipe", NULL,
+     "Take the roots and what else PROGRAM needs from its recipe. If nothing else is given, the "
+     "recipes that there are are printed."},
+    {KEY_RECIPES, "recipes", "DIR", "Look for recipes in this directory first."},
     {'s', "set", "NAME=VALUE",
      "Any setting, with or without PMALLOC_ before NAME. It may be repeated."},
     {KEY_MAN_ENV, "man-env", NULL, "Print the manual page libpmalloc(7), in roff, and exit."},
@@ -84,6 +94,8 @@ static const struct cli_status statuses[] = {
 static const struct cli_example examples[] = {
     {"pmalloc-run -H /dev/shm/store -r store kvshell",
      "The program's global variable store, and all that it reaches, outlive the program."},
+    {"pmalloc-run --recipe -H /dev/shm/redis redis-server",
+     "redis goes on with its data, although it sets itself up in main."},
     {"pmalloc-run -H /mnt/pmem/h -r @roots.txt -s LIMIT=8G app",
      "The roots are the lines of roots.txt. The heap is at most 8 GiB."},
     {0},
@@ -165,8 +177,8 @@ static void set_pair(const char *pair) {
     set(name, pair + length + 1);
 }
 
-static bool with_gc;
-static const char *roots;
+static bool with_gc, with_recipe;
+static const char *roots, *recipes;
 
 static void take(int key, const char *value, void *arg) {
     (void)arg;
@@ -183,6 +195,12 @@ static void take(int key, const char *value, void *arg) {
     case 's':
         set_pair(value);
         break;
+    case KEY_RECIPE:
+        with_recipe = true;
+        break;
+    case KEY_RECIPES:
+        recipes = value;
+        break;
     default:
         cli_man_settings();
         exit(cli_flush(0, OWN_FAILURE));
@@ -191,6 +209,16 @@ static void take(int key, const char *value, void *arg) {
 
 // ---- the library --------------------------------------------------------------------------------
 
+// Writes the directory of this program, with a slash behind it.
+static void find_self(char self[PATH_MAX]) {
+    ssize_t length = readlink("/proc/self/exe", self, PATH_MAX - 1);
+    if (length > 0)
+        self[length] = '\0';
+    else if (errno != ENOENT || !realpath((const char *)getauxval(AT_EXECFN), self)) // no /proc
+        fail("cannot find out where pmalloc-run is: /proc/self/exe: %s", strerror(errno));
+    *(strrchr(self, '/') + 1) = '\0';
+}
+
 // Returns the path of the library. It lies beside this program, as in a build tree, or in the
 // library directory of the installation.
 static const char *find_library(void) {
@@ -198,12 +226,7 @@ static const char *find_library(void) {
     static char path[PATH_MAX + 64];
     const char *library = with_gc ? GC_LIBRARY : LIBRARY;
     char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length > 0)
-        self[length] = '\0';
-    else if (errno != ENOENT || !realpath((const char *)getauxval(AT_EXECFN), self)) // no /proc
-        fail("cannot find out where pmalloc-run is: /proc/self/exe: %s", strerror(errno));
-    *(strrchr(self, '/') + 1) = '\0';
+    find_self(self);
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         snprintf(path, sizeof path, "%s%s%s", self, places[i], library);
         if (access(path, R_OK) == 0)
@@ -369,6 +392,59 @@ static void warn_rootless(const char *path) {
            heap, *likely ? ", such as one of " : "", likely, *likely ? "" : "", path);
 }
 
+// ---- recipes ------------------------------------------------------------------------------------
+
+// The user's directory, then those of the installation and of a build tree.
+static const struct recipe_places *recipe_places(void) {
+    static char installed[PATH_MAX + 32], built[PATH_MAX + 32];
+    static struct recipe_places places;
+    char self[PATH_MAX];
+    find_self(self);
+    snprintf(installed, sizeof installed, "%s../share/pmalloc/recipes", self);
+    snprintf(built, sizeof built, "%s../tools/recipes", self);
+    places.dir[0] = recipes;
+    places.dir[1] = access(installed, F_OK) == 0 ? installed : NULL;
+    places.dir[2] = access(built, F_OK) == 0 ? built : NULL;
+    return &places;
+}
+
+static int list_recipes(void) {
+    struct pm_error err;
+    if (recipe_list(recipe_places(), &err) != PM_OK)
+        fail("%s", err.text);
+    return cli_flush(0, OWN_FAILURE);
+}
+
+// Settings that the user has given stay. Returns the command line, with the recipe's arguments.
+static char **follow_recipe(const struct target *target, char **argv) {
+    static struct recipe recipe;
+    struct pm_error err;
+    size_t count = 0;
+    char name[128];
+    if (getenv("PMALLOC_ROOTS"))
+        fail("--recipe names the roots: leave out -r and PMALLOC_ROOTS");
+    if (recipe_find(recipe_places(), base_name(argv[0]), target->path, &recipe, &err) != PM_OK)
+        fail("%s", err.text);
+    set("PMALLOC_ROOTS", recipe.roots);
+    for (size_t i = 0; i < recipe.settings; i++) {
+        snprintf(name, sizeof name, "PMALLOC_%.*s", (int)strcspn(recipe.setting[i], "="),
+                 recipe.setting[i]);
+        if (!getenv(name))
+            set_pair(recipe.setting[i]);
+    }
+    while (argv[count])
+        count++;
+    char **all = calloc(count + recipe.arguments + 1, sizeof *all);
+    if (!all)
+        fail("out of memory");
+    all[0] = argv[0];
+    memcpy(all + 1, recipe.argument, recipe.arguments * sizeof *all);
+    memcpy(all + 1 + recipe.arguments, argv + 1, (count - 1) * sizeof *all);
+    pm_say("note: recipe for %.200s, %.200s: keeps %.400s%s%.400s", recipe.program, recipe.build,
+           recipe.keeps, *recipe.loses ? "; does not keep " : "", recipe.loses);
+    return all;
+}
+
 int main(int argc, char **argv) {
     struct target target;
     struct pm_error err;
@@ -378,25 +454,30 @@ int main(int argc, char **argv) {
     int operand = cli_parse(&tool, argc, argv, take, NULL);
     if (operand == argc && roots)
         return list_roots(roots);
+    if (operand == argc && with_recipe)
+        return list_recipes();
     if (roots)
         set("PMALLOC_ROOTS", roots);
     if (operand == argc)
         cli_wrong(&tool, "name the program to run");
-    if (pm_options_load(environ, &err) != PM_OK)
-        fail("%s", err.text);
     int status = target_find(argv[operand], &target, why, sizeof why);
     if (status != 0) {
         pm_say("%s", why);
         return status;
     }
+    char **command = argv + operand;
+    if (with_recipe)
+        command = follow_recipe(&target, command);
+    if (pm_options_load(environ, &err) != PM_OK)
+        fail("%s", err.text);
     if (*target.interpreter && !*pm_options.program.text)
         note_script(&target);
-    const char *inner = *target.interpreter ? NULL : look_behind_wrapper(argv + operand);
+    const char *inner = *target.interpreter ? NULL : look_behind_wrapper(command);
     if (!*target.env_program && (inner || !*pm_options.program.text))
         warn_rootless(inner ? inner : *target.interpreter ? target.interpreter : target.path);
     preload();
     fix_addresses();
-    execvp(target.path, argv + operand);
+    execvp(target.path, command);
     status = errno;
     pm_say("%s: %s", target.path, strerror(status));
     return status == ENOENT ? TARGET_NOT_FOUND : TARGET_CANNOT_RUN;

@@ -353,7 +353,8 @@ class Redis:
     def __init__(self, heap, roots, folder, through=(), **settings):
         """`through`: what starts it under the preload, if that is not this test."""
         self.port = str(free_port())
-        argv = [*through, redis_server(folder), "--save", "", "--port", self.port, "--dir", str(folder)]
+        argv = [*through, redis_server(folder), "--save", "", "--port", self.port]
+        argv += ["--dir", str(folder)]
         self.process = subprocess.Popen(
             [*argv, "--enable-debug-command", "local"],
             env=environment(preload=not through, HEAP=heap, ROOTS=roots, **settings),

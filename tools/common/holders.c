@@ -88,8 +88,10 @@ static void add_word(const struct pm_block *to, uint64_t at, void *arg) {
         h->full = true;
         return;
     }
-    if (!same)
-        h->word[h->words++] = (struct holders_word){.address = address, .source = a->source};
+    if (!same) {
+        h->word[h->words++] = (struct holders_word){
+            .address = address, .length = 8, .words = 1, .source = a->source, .node = h->words};
+    }
     h->target[h->targets++] = (struct target){h->words, *to};
 }
 
@@ -219,47 +221,86 @@ static bool find_alone(struct holders *h) {
     return reached != 0;
 }
 
-// `seen` is by node, and `queue` has room for all.
-static struct holders_sum reach_from(const struct holders *h, uint32_t node, uint32_t *seen,
-                                     uint32_t *queue) {
+// What is reached from `words` nodes, or, with `without`, from all words but these. `seen` is all
+// zero before and after, and `queue` has room for all nodes.
+static struct holders_sum reach_from(const struct holders *h, uint32_t node, uint32_t words,
+                                     bool without, uint8_t *seen, uint32_t *queue) {
     struct holders_sum sum = {0};
-    uint32_t count = 1;
-    queue[0] = node;
+    uint32_t count = 0;
+    for (uint32_t i = 1; i <= h->words; i++)
+        if ((i - node < words) != without)
+            queue[count++] = i;
     for (uint32_t i = 0; i < count; i++)
         for (uint64_t e = h->first[queue[i]]; e < h->first[queue[i] + 1]; e++) {
             uint32_t to = h->edge[e];
-            if (seen[to] == node)
+            if (seen[to])
                 continue;
-            seen[to] = node;
+            seen[to] = 1;
             add_to(&sum, &h->node[to]);
             queue[count++] = to;
         }
+    while (count-- > 0)
+        seen[queue[count]] = 0;
     return sum;
+}
+
+enum { TOGETHER = 64, GAP = 512, SMALL_PART = 64 };
+
+// Words that follow each other closely, none of which has much of all. Returns how many.
+static uint32_t run_length(const struct holders *h, uint32_t from, uint64_t small) {
+    uint32_t i = from;
+    while (i < h->words && h->word[i].nearest.bytes <= small &&
+           (i == from || (h->word[i].source == h->word[from].source &&
+                          h->word[i].address - h->word[i - 1].address <= GAP)))
+        i++;
+    return i - from >= TOGETHER ? i - from : 1;
+}
+
+static uint32_t join_runs(struct holders *h, uint64_t small) {
+    uint32_t rows = 0;
+    for (uint32_t i = 0, count; i < h->words; i += count) {
+        count = run_length(h, i, small);
+        struct holders_word row = h->word[i];
+        row.words = count;
+        row.length = h->word[i + count - 1].address + 8 - row.address;
+        for (uint32_t k = i + 1; k < i + count; k++) {
+            row.nearest.blocks += h->word[k].nearest.blocks;
+            row.nearest.bytes += h->word[k].nearest.bytes;
+        }
+        h->word[rows++] = row;
+    }
+    return rows;
 }
 
 static int by_nearest(const void *a, const void *b) {
     const struct holders_word *x = a, *y = b;
     if (x->nearest.bytes != y->nearest.bytes)
         return x->nearest.bytes < y->nearest.bytes ? 1 : -1;
-    return x->address < y->address ? -1 : x->address > y->address;
+    return x->node < y->node ? -1 : x->node > y->node;
 }
 
 uint32_t holders_find(struct holders *h, uint32_t most, struct holders_word **word, uint32_t *found,
                       struct holders_sum *sum) {
-    uint32_t *seen = calloc(h->nodes, sizeof *seen), *queue = malloc(h->nodes * sizeof *queue);
+    uint8_t *seen = calloc(h->nodes, sizeof *seen);
+    uint32_t *queue = malloc(h->nodes * sizeof *queue);
     bool good = seen && queue && find_alone(h);
     *sum = (struct holders_sum){0};
     for (uint32_t i = h->words + 1; i < h->nodes && good; i++) {
         add_to(&h->word[h->node[i].owner - 1].nearest, &h->node[i]);
         add_to(sum, &h->node[i]);
     }
-    *found = h->words < most ? h->words : most;
-    for (uint32_t i = 0; i < h->words && good; i++)
-        h->word[i].reaches.blocks = i + 1; // its node, until that is known
-    if (good)
-        qsort(h->word, h->words, sizeof *h->word, by_nearest);
-    for (uint32_t i = 0; i < *found && good; i++)
-        h->word[i].reaches = reach_from(h, (uint32_t)h->word[i].reaches.blocks, seen, queue);
+    uint32_t rows = good ? join_runs(h, sum->bytes / SMALL_PART) : 0;
+    *found = rows < most ? rows : most;
+    if (good && rows)
+        qsort(h->word, rows, sizeof *h->word, by_nearest);
+    for (uint32_t i = 0; i < *found; i++) {
+        struct holders_word *w = &h->word[i];
+        w->reaches = reach_from(h, w->node, w->words, false, seen, queue);
+        if (w->words == 1)
+            continue;
+        struct holders_sum others = reach_from(h, w->node, w->words, true, seen, queue);
+        w->alone = (struct holders_sum){sum->blocks - others.blocks, sum->bytes - others.bytes};
+    }
     free(seen);
     free(queue);
     *word = good ? h->word : NULL;

@@ -7,6 +7,8 @@
 //   nearest   blocks to which no other word has a shorter way. Each block counts for one word
 //   alone     blocks that nothing would reach without this word
 //   reaches   all blocks that it leads to, over others too
+//
+// Many words in a row of which none leads to much, such as a table of chains, are taken together.
 #ifndef PM_TOOLS_HOLDERS_H
 #define PM_TOOLS_HOLDERS_H
 
@@ -20,8 +22,10 @@ struct holders_sum {
 };
 
 struct holders_word {
-    uint64_t address; // in the program
-    uint32_t source;  // whose bytes it is in: holders_add()
+    uint64_t address, length; // in the program
+    uint32_t words;           // 1, or those that are taken together
+    uint32_t source;          // whose bytes they are in: holders_add()
+    uint32_t node;            // of the graph: the first of them
     struct holders_sum nearest, alone, reaches;
 };
 
@@ -37,7 +41,7 @@ bool holders_add(struct holders *h, const void *bytes, uint64_t len, uint64_t ad
 bool holders_read(struct holders *h, pm_progress *progress);
 // The words with the most bytes by `nearest`, at most `most`, in that order; `sum` becomes what all
 // words reach. Returns how many words lead into the heap; 0: `*word` is NULL. `*word` is NULL for
-// want of memory, too.
+// want of memory, too. Words that are taken together are one of those that are found.
 uint32_t holders_find(struct holders *h, uint32_t most, struct holders_word **word, uint32_t *found,
                       struct holders_sum *sum);
 

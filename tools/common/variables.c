@@ -10,8 +10,6 @@
 
 #include "program_maps.h"
 
-enum { WORD = 8 };
-
 // ---- one module ---------------------------------------------------------------------------------
 
 // Memory that is read-only once the program runs holds nothing that it keeps.
@@ -133,7 +131,7 @@ unsigned modules_of_process(pid_t pid, struct module **modules, struct pm_error 
 // ---- names --------------------------------------------------------------------------------------
 
 // The variable around an address of the file; NULL: none is known.
-static const struct root_name *variable_at(struct module *m, uint64_t at) {
+static const struct root_name *variable_at(struct module *m, uint64_t at, uint64_t length) {
     struct pm_error ignored;
     if (!m->named && root_names_find(m->path, &m->names, &ignored) != PM_OK)
         m->names = (struct root_names){0};
@@ -141,20 +139,20 @@ static const struct root_name *variable_at(struct module *m, uint64_t at) {
     const struct root_name *best = NULL;
     for (size_t i = 0; i < m->names.count; i++) {
         const struct root_name *r = &m->names.name[i];
-        if (at - r->offset < r->size && r->size - (at - r->offset) >= WORD && r->text[0] != '+' &&
+        if (at - r->offset < r->size && r->size - (at - r->offset) >= length && r->text[0] != '+' &&
             (!best || r->size < best->size))
             best = r;
     }
     return best;
 }
 
-void module_word_text(struct module *m, uint64_t address, char *out, size_t len) {
+void module_range_text(struct module *m, uint64_t address, uint64_t length, char *out, size_t len) {
     uint64_t at = address - m->base;
-    const struct root_name *r = variable_at(m, at);
+    const struct root_name *r = variable_at(m, at, length);
     const char *colon = m->object[0] ? ":" : "";
-    if (r && r->size == WORD)
+    if (r && r->size == length)
         snprintf(out, len, "%s%s%s", m->object, colon, r->text);
     else
-        snprintf(out, len, "%s%s%s+0x%lx/%d", m->object, colon, r ? r->text : "",
-                 (unsigned long)(r ? at - r->offset : at), WORD);
+        snprintf(out, len, "%s%s%s+0x%lx/%lu", m->object, colon, r ? r->text : "",
+                 (unsigned long)(r ? at - r->offset : at), (unsigned long)length);
 }

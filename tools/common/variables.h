@@ -35,7 +35,7 @@ unsigned modules_of_process(pid_t pid, struct module **modules, struct pm_error 
 // The program alone, loaded at `base`. False: it cannot be read, or has another build id.
 bool module_of_program(struct module *m, const char *path, uint64_t base, const uint8_t *id,
                        size_t id_len);
-// The 8 bytes at an address of its variables, as PMALLOC_ROOTS takes them.
-void module_word_text(struct module *m, uint64_t address, char *out, size_t len);
+// The bytes from an address of its variables on, as PMALLOC_ROOTS takes them.
+void module_range_text(struct module *m, uint64_t address, uint64_t length, char *out, size_t len);
 
 #endif

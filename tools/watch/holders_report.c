@@ -47,7 +47,7 @@ static void root_word_text(struct report *r, const struct holders_word *w, char 
     const struct pm_root *root = table && w->source < table->count ? &table->root[w->source] : NULL;
     char text[PM_SPEC_TEXT_LEN] = "?";
     if (root && !root->object[0] && r->modules) {
-        module_word_text(&r->module[0], w->address, out, len);
+        module_range_text(&r->module[0], w->address, w->length, out, len);
         return;
     }
     uint64_t into = root ? w->address - root->address : 0;
@@ -64,7 +64,7 @@ static void word_text(struct report *r, const struct holders_word *w, char *out,
     if (w->source == SLOTS)
         snprintf(out, len, "slot %lu", (unsigned long)(w->address / 8));
     else if (r->pid)
-        module_word_text(&r->module[w->source], w->address, out, len);
+        module_range_text(&r->module[w->source], w->address, w->length, out, len);
     else
         root_word_text(r, w, out, len);
 }
@@ -86,7 +86,10 @@ static void print_text(struct report *r, const struct holders_word *word, uint32
         figure_bytes(word[i].alone.bytes, alone);
         figure_bytes(word[i].reaches.bytes, reaches);
         word_text(r, &word[i], text, sizeof text);
-        printf("%10s %10s %10s  %s\n", near, alone, reaches, text);
+        printf("%10s %10s %10s  %s", near, alone, reaches, text);
+        if (word[i].words > 1)
+            printf(" (%u words)", word[i].words);
+        puts("");
     }
 }
 
@@ -115,6 +118,7 @@ static void print_json(struct report *r, const struct holders_word *word, uint32
         json_open(&j, NULL, '{');
         json_text(&j, "root", text);
         json_number(&j, "address", word[i].address);
+        json_number(&j, "words", word[i].words);
         sum_json(&j, "nearest", &word[i].nearest);
         sum_json(&j, "alone", &word[i].alone);
         sum_json(&j, "reaches", &word[i].reaches);

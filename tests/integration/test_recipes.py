@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""pmalloc-run --recipe: how a recipe is found and read, and that redis goes on by its own, killed
+at any instant under load. RECIPE_KILLS: how often, in each mode."""
+
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from conftest import compiled, run, said, succeeds, tool
+from test_late_roots import Redis, redis_roots
+
+KILLS = int(os.environ.get("RECIPE_KILLS", "4"))
+RECIPES = pathlib.Path(__file__).parents[2] / "tools" / "recipes"
+RUN = tool("pmalloc-run")
+
+# ---- the file -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server():
+    return compiled("late_server.c", "-rdynamic", "-Wl,--build-id", name="recipe_server")
+
+
+@pytest.fixture(scope="module")
+def build_id(server):
+    notes = subprocess.run(["readelf", "-n", server], capture_output=True, text=True, check=True)
+    return re.search(r"Build ID: (\w+)", notes.stdout)[1]
+
+
+def recipe(folder, *lines, name="recipe_server"):
+    folder.mkdir(exist_ok=True)
+    text = "\n".join([f"program {name}", "keeps its list", "loses its name", *lines]) + "\n"
+    (folder / f"{name}.recipe").write_text(text)
+    return folder
+
+
+def served(folder, heap, server, *requests, options=(), arguments=()):
+    argv = [RUN, "--recipe", "--recipes", folder, "-H", heap, *options, server, *arguments]
+    return run(argv, preload=False, stdin="".join(f"{line}\n" for line in requests))
+
+
+def test_by_its_build(server, build_id, heap, tmp_path):
+    folder = recipe(
+        tmp_path / "recipes",
+        "build 00112233445566778899aabbccddeeff00112233 another one",
+        "roots nothing_of_that_name",
+        f"build {build_id} the one that was built for this test",
+        "  roots server+0x40/16@idle  ",
+        "# a comment",
+        "tried here",
+    )
+    for i in range(3):
+        done = served(folder, heap, server, f"add {i}", "list")
+        assert succeeds(done).splitlines()[0] == f"ok {i + 1}", said(done)
+        note = "recipe for recipe_server, the one that was built for this test: keeps its list; "
+        assert note in done.stderr and "; does not keep its name" in done.stderr
+
+
+def test_any_build_that_has_the_variables(server, heap, tmp_path):
+    folder = recipe(tmp_path / "recipes", "any with the symbol", "roots server@idle")
+    assert succeeds(served(folder, heap, server, "add a")) == "ok 1\n"
+    assert succeeds(served(folder, heap, server, "add b")) == "ok 2\n"
+    recipe(folder, "any with the symbol", "roots no_such_variable@idle")
+    done = served(folder, heap, server)
+    assert done.returncode == 125 and f"{folder}/recipe_server.recipe does not know" in done.stderr
+    assert "pmalloc-info --holders" in done.stderr and done.stderr.count("\n") == 1, said(done)
+
+
+def test_settings_and_arguments(server, build_id, heap, tmp_path):
+    """Those of the user come after the recipe's, and win."""
+    lines = [f"build {build_id} x", "roots server+0x40/16@idle"]
+    folder = recipe(tmp_path / "r", *lines, "set COMMIT=20ms", "argument threads", "argument 2")
+    for mode, options in {"20ms": [], "output": ["-s", "COMMIT=output"]}.items():
+        done = served(folder, heap, server, "add a", options=["-s", "VERBOSE=1", *options])
+        assert f"commits: {mode}" in succeeds(done) + done.stderr, said(done)
+
+
+@pytest.mark.parametrize(
+    "lines, why",
+    [
+        (["roots +8/8"], "does not know"),
+        (["build abc short", "roots +8/8"], "write: build ID NAME"),
+        (["build 00112233445566778899"], "write: build ID NAME"),
+        (["{build}", "roots ++"], "recipe:5: "),
+        (["{build}", "rots +8/8"], "unknown word"),
+        (["any", "roots server+8/8"], "only whole variables"),
+        (["{build}", "roots server@idle", "set COMMIT"], "write: set NAME=VALUE"),
+        (["{build}", "roots server@idle", "set NO_SUCH=1"], "PMALLOC_NO_SUCH"),
+        (["x" * 5000], "too long a line"),
+    ],
+)
+def test_bad_recipes(server, build_id, heap, tmp_path, lines, why):
+    """One line, and nothing is made."""
+    lines = [line.format(build=f"build {build_id} x") for line in lines]
+    done = served(recipe(tmp_path / "r", *lines), heap, server)
+    assert done.returncode == 125 and done.stderr.count("\n") == 1, said(done)
+    assert why in done.stderr and not heap.exists(), said(done)
+
+
+def test_none_for_the_program(heap, server):
+    done = run([RUN, "--recipe", "-H", heap, server], preload=False)
+    assert done.returncode == 125 and "there is no recipe for recipe_server" in done.stderr
+    assert not heap.exists()
+
+
+def test_roots_beside_a_recipe(heap, server):
+    done = run([RUN, "--recipe", "-H", heap, "-r", "server", server], preload=False)
+    assert done.returncode == 125 and "leave out -r" in done.stderr, said(done)
+
+
+def test_those_that_there_are():
+    """Each is whole: it says what is kept, and what was tried."""
+    listed = succeeds(run([RUN, "--recipe"], preload=False))
+    files = sorted(RECIPES.glob("*.recipe"))
+    assert files and [path.stem for path in files] == re.findall(r"^(\S+)", listed, re.M)
+    for path in files:
+        text = path.read_text()
+        for word in ("program", "keeps", "loses", "tried"):
+            assert re.search(rf"^{word}\b", text, re.M), (path, word)
+
+
+# ---- redis --------------------------------------------------------------------------------------
+
+
+class Writer(threading.Thread):
+    """Sets k0, k1, ... and remembers what was answered, as a client does that depends on it."""
+
+    def __init__(self, port, first):
+        super().__init__()
+        self.socket = socket.create_connection(("127.0.0.1", int(port)))
+        self.sent = self.answered = first
+
+    def run(self):
+        answers = self.socket.makefile("rb")
+        try:
+            while True:
+                key, value = f"k{self.sent}", f"{self.sent * 7}" * 5
+                text = f"*3\r\n$3\r\nSET\r\n${len(key)}\r\n{key}\r\n${len(value)}\r\n{value}\r\n"
+                self.sent += 1
+                self.socket.sendall(text.encode())
+                if answers.readline() != b"+OK\r\n":
+                    return
+                self.answered += 1
+        except OSError:
+            return
+
+
+def check_keys(redis, least, most):
+    """The keys are those up to one that was sent and, if that counts, not before one answered."""
+    count = int(redis.ask("dbsize"))
+    assert least <= count <= most, (least, count, most)
+    for i in {0, count // 2, count - 1} if count else ():
+        assert redis.ask("get", f"k{i}") == f"{i * 7}" * 5
+    assert redis.ask("get", f"k{count}") == ""
+    return count
+
+
+@pytest.mark.parametrize("commit", ["output", "idle", "idle:1s"])
+def test_redis_is_killed_under_load(commit, shm):
+    """Under `output` each answer is there; under `idle` all up to some moment."""
+    redis_roots(shm)
+    rng, sent, answered = random.Random(commit), 0, 0
+    for _ in range(KILLS + 1):
+        redis = Redis(shm / "heap", None, shm, through=[RUN, "--recipe"], COMMIT=commit)
+        try:
+            count = check_keys(redis, answered if commit == "output" else 0, sent)
+            writer = Writer(redis.port, count)
+            writer.start()
+            time.sleep(rng.uniform(0, 0.7))
+        finally:
+            redis.stop(signal.SIGKILL)
+        writer.join()
+        sent, answered = writer.sent, writer.answered
+
+
+def test_redis_by_default(shm):
+    """The recipe's own mode, as the README has it: what was idle for a second is kept."""
+    redis_roots(shm)
+    argv = {"through": [RUN, "--recipe"]}
+    redis = Redis(shm / "heap", None, shm, **argv)
+    redis.ask("set", "greeting", "hello")
+    time.sleep(2.5)
+    redis.stop(signal.SIGKILL)
+    redis = Redis(shm / "heap", None, shm, **argv)
+    try:
+        assert redis.ask("get", "greeting") == "hello"
+    finally:
+        redis.stop(signal.SIGKILL)
