@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, said, succeeds
 
 TOOLS = ("sh", "dirname", "sed", "tr", "cut", "head", "env", "cat", "mkdir", "rm")
-SERVERS = ("memcached", "nginx", "postgresql")
+SERVERS = ("memcached", "mosquitto", "nginx", "postgresql")
 
 
 class System:

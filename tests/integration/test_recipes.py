@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""pmalloc-run --recipe: how a recipe is found and read, and that redis goes on by its own, killed
-at any instant under load. RECIPE_KILLS: how often, in each mode."""
+"""pmalloc-run --recipe: how a recipe is found and read, and that each program goes on by its own,
+killed at any instant under load. RECIPE_KILLS: how often, in each mode."""
 
 import os
 import pathlib
@@ -15,6 +15,7 @@ import time
 
 import pytest
 from conftest import compiled, run, said, succeeds, tool
+from programs import free_port, program, wait_until
 from test_late_roots import Redis, redis_roots
 
 KILLS = int(os.environ.get("RECIPE_KILLS", "4"))
@@ -194,3 +195,70 @@ def test_redis_by_default(shm):
         assert redis.ask("get", "greeting") == "hello"
     finally:
         redis.stop(signal.SIGKILL)
+
+
+# ---- mosquitto ----------------------------------------------------------------------------------
+
+
+class Mosquitto:
+    def __init__(self, heap, folder, commit):
+        self.port, log = str(free_port()), folder / "log"
+        configuration = folder / "conf"
+        listener = f"listener {self.port} 127.0.0.1"
+        configuration.write_text(f"{listener}\nallow_anonymous true\nuser root\n")
+        argv = [RUN, "--recipe", "-H", heap, "-s", f"COMMIT={commit}", program("mosquitto")]
+        with open(log, "ab") as out:
+            self.process = subprocess.Popen([*argv, "-c", configuration], stdout=out, stderr=out)
+        wait_until(lambda: self.publish("ready", "yes"), "mosquitto", self.process, log)
+
+    def publish(self, topic, text):
+        """Whether it was answered: the broker has it. A message without text removes one."""
+        what = ["-m", text] if text else ["-n"]
+        argv = [program("mosquitto_pub"), "-p", self.port, "-q", "1", "-r", "-t", topic, *what]
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+    def retained(self):
+        argv = [program("mosquitto_sub"), "-p", self.port, "-t", "t/#", "-v", "-W", "1"]
+        text = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+        return dict(line.split(" ", 1) for line in text.splitlines())
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def known(name):
+    """Skips where the recipe does not know this build."""
+    argv = ["readelf", "-n", program(name)]
+    notes = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"Build ID: (\w+)", notes)
+    if not found or found[1] not in (RECIPES / f"{name}.recipe").read_text():
+        pytest.skip(f"the recipe of {name} does not know this build")
+
+
+def test_mosquitto_is_killed_under_load(shm, tmp_path):
+    """Each retained message that was answered is there, changed and removed ones too."""
+    known("mosquitto")
+    rng, expected, unsure = random.Random(1), {}, None
+    for generation in range(KILLS + 1):
+        broker = Mosquitto(shm / "heap", tmp_path, "output")
+        try:
+            found = broker.retained()
+            if unsure and found.get(unsure[0]) == (unsure[1] or None):
+                expected = {k: v for k, v in expected.items() if k != unsure[0]} | (
+                    {unsure[0]: unsure[1]} if unsure[1] else {}
+                )
+            assert found == expected, (generation, unsure)
+            killer = threading.Timer(rng.uniform(0, 0.3), broker.kill)
+            killer.start()
+            while True:
+                text = "" if rng.random() < 0.2 else f"{generation} {rng.random()}"
+                unsure = (f"t/{rng.randrange(9)}/{rng.randrange(9)}", text)
+                if not broker.publish(*unsure):
+                    break
+                expected.pop(unsure[0], None)
+                if text:
+                    expected[unsure[0]] = text
+            killer.join()
+        finally:
+            broker.kill()
