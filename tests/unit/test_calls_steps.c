@@ -8,6 +8,7 @@
 #include "threads/postpone.h"
 
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,26 +23,37 @@
 #define NEVER UINT_MAX
 #define LONG_ENOUGH_US 300 // for a thread that runs on; if it is delayed, nothing is found
 
-static _Atomic enum { NOBODY, HOLD, HOLDS, END } state;
+static _Atomic enum state { NOBODY, HOLD, HOLDS, END } state;
 static _Atomic bool back; // in the program
 static pid_t stepper;
 static unsigned steps, chosen; // the instruction at which the hold begins
 static unsigned signalled;     // the one at which a signal of the program's comes
 static unsigned asleep, wrong;
 
+// Two threads that wait for each other in turns take no processor from each other.
+static void become(enum state next) {
+    state = next;
+    syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void wait_while(enum state now) {
+    while (state == now)
+        syscall(SYS_futex, &state, FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0);
+}
+
 static void *hold_when_told(void *unused) {
     for (;;) {
-        while (state != HOLD)
-            if (state == END)
-                return unused;
+        wait_while(NOBODY);
+        if (state == END)
+            return unused;
         pm_calls_hold(0);
         bool seen = pm_calls_look(stepper, false) == PM_CALL_ASLEEP;
-        state = HOLDS;
+        become(HOLDS);
         usleep(LONG_ENOUGH_US);
         asleep += seen;
         wrong += seen && back;
         pm_calls_release();
-        state = NOBODY;
+        become(NOBODY);
     }
 }
 
@@ -49,9 +61,8 @@ static void step(int number, siginfo_t *info, void *context) {
     (void)number, (void)info;
     unsigned now = steps++;
     if (now == chosen)
-        state = HOLD;
-    while (state == HOLD) {
-    }
+        become(HOLD);
+    wait_while(HOLD);
     if (now == signalled)
         raise(SIGUSR1); // it comes when this handler is over
     if (now >= chosen && (signalled == NEVER || now >= signalled))
@@ -83,8 +94,7 @@ static void handler_in_call(void) {
     pm_call_enter(&call);
     struct pm_call *outer = pm_calls_step_out();
     back = true;
-    while (state == HOLDS) { // it runs long
-    }
+    wait_while(HOLDS); // it runs long
     trap(0, TRAP_FLAG);
     back = false;
     pm_calls_step_in(outer);
@@ -100,8 +110,7 @@ static void run_with_hold_at(unsigned instruction, unsigned signal, void (*run)(
     run();
     back = true;
     trap(0, TRAP_FLAG);
-    while (state != NOBODY) {
-    }
+    wait_while(HOLDS);
 }
 
 static unsigned count_steps(void (*run)(void)) {
@@ -146,7 +155,7 @@ int main(void) {
     at_each_step(whole_call);
     at_each_step(handler_in_call);
     with_a_signal_later(whole_call);
-    state = END;
+    become(END);
     pthread_join(holder, NULL);
     return CHECK_DONE();
 }
