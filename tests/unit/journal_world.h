@@ -32,6 +32,7 @@ struct file {
     // versions[0] is durable; the others came after it
     struct version version[FILE_PAGES][VERSIONS];
     unsigned versions[FILE_PAGES];
+    unsigned used; // no page from here on has ever been written: it is zero, and has one version
 };
 struct world {
     struct file file[W_ALL];
@@ -107,6 +108,8 @@ static void note_version(struct file *f, uint64_t page) {
         --*count;
     }
     memcpy(f->version[page][(*count)++].bytes, f->now + page * PM_PAGE_SIZE, PM_PAGE_SIZE);
+    if (f->used <= page)
+        f->used = (unsigned)page + 1;
 }
 
 static void change(struct file *f, const void *from, size_t len, uint64_t at) {
@@ -211,7 +214,13 @@ static struct world *spare[4];
 static unsigned spares;
 
 static struct world *world_room(void) {
-    return spares ? spare[--spares] : malloc(sizeof(struct world));
+    if (spares)
+        return spare[--spares];
+    struct world *w = calloc(1, sizeof(struct world));
+    for (unsigned i = 0; i < W_ALL; i++)
+        for (unsigned page = 0; page < FILE_PAGES; page++)
+            w->file[i].versions[page] = 1;
+    return w;
 }
 
 static void world_free(struct world *w) {
@@ -223,16 +232,25 @@ static void world_free(struct world *w) {
 
 static struct world *world_new(void) {
     struct world *w = world_room();
-    memset(w, 0, sizeof *w);
-    for (unsigned i = 0; i < W_ALL; i++)
-        for (unsigned page = 0; page < FILE_PAGES; page++)
-            w->file[i].versions[page] = 1;
+    for (unsigned i = 0; i < W_ALL; i++) {
+        struct file *f = &w->file[i];
+        memset(f->now, 0, f->used * (size_t)PM_PAGE_SIZE);
+        memset(f->version, 0, f->used * sizeof f->version[0]);
+        for (unsigned page = 0; page < f->used; page++)
+            f->versions[page] = 1;
+        f->used = 0;
+        f->size = f->durable_size = 0;
+    }
     return w;
 }
 
 // Of a page with several versions: none of the later ones, the last one, or a mixture.
 static void choose_page(struct file *to, const struct file *from, unsigned page, unsigned how) {
     unsigned count = from->versions[page], cut = (unsigned)rnd(SECTORS + 1);
+    if (count == 1) {
+        memcpy(to->now + page * PM_PAGE_SIZE, from->version[page][0].bytes, PM_PAGE_SIZE);
+        return;
+    }
     for (unsigned sector = 0; sector < SECTORS; sector++) {
         unsigned v = 0;
         switch (how == 5 ? rnd(5) : how) {
@@ -263,7 +281,7 @@ static struct world *world_image(const struct world *from) {
         bool longer = rnd(2);
         unsigned limit = (unsigned)rnd(f->size / PM_PAGE_SIZE + 1);
         to->size = to->durable_size = way == 0 || (way > 1 && longer) ? f->durable_size : f->size;
-        for (unsigned page = 0; page < most_pages[i]; page++) {
+        for (unsigned page = 0; page < f->used || page < to->used; page++) {
             unsigned part = (page < limit) == (way == 2);
             choose_page(to, f, page, way < 2 ? way : way < 4 ? part : (unsigned)rnd(6));
             if (page * PM_PAGE_SIZE >= to->size && !on_part)
@@ -271,6 +289,7 @@ static struct world *world_image(const struct world *from) {
             memcpy(to->version[page][0].bytes, to->now + page * PM_PAGE_SIZE, PM_PAGE_SIZE);
             to->versions[page] = 1;
         }
+        to->used = f->used;
     }
     return w;
 }
