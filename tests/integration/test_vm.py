@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "tests/vm"))
 import images  # noqa: E402
 import initramfs  # noqa: E402
 import machine  # noqa: E402
+import saved  # noqa: E402
 from ledger import Census, Ledger, Operations, Walk, Wrong, check_strictly, classify  # noqa: E402
 from rig import KINDS, Rig, Stop  # noqa: E402
 
@@ -319,9 +320,14 @@ class Here:
         return ""
 
 
+def no_state(*_, **__):
+    raise saved.Broken("there is no guest")
+
+
 @pytest.fixture
 def rig(shm, monkeypatch):
     monkeypatch.setattr(machine, "Boot", Here)
+    monkeypatch.setattr(saved, "Boot", no_state)
     monkeypatch.setattr(machine, "make_image", lambda medium, folder: None)
     monkeypatch.setattr(machine.Medium, "guarantee", lambda medium, domain: "tmpfs")
     options = argparse.Namespace(kills=1, work=0.1, rounds=2, keep_going=False, snapshot=True)

@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import machine
+import saved
 from ledger import Ledger, Wrong
 
 # Seconds until a store is on a disk: the page becomes old, is written, the journal commits. The
@@ -58,7 +59,7 @@ class Rig:
     """Makes images, boots the guest, cuts its power, and counts."""
 
     def __init__(self, kernel, base, folder, media, domain, seed, options):
-        self.kernel, self.base, self.folder, self.domain = kernel, base, folder, domain
+        self.kernel, self.folder, self.domain = kernel, folder, domain
         self.rng = random.Random(f"{seed} {domain} {kernel.version}")
         self.options = options
         self.slots = {m.name: Slot(m, self.rng.randrange(1 << 32), domain) for m in media}
@@ -69,6 +70,7 @@ class Rig:
         folder.mkdir(parents=True, exist_ok=True)
         for medium in media:
             machine.make_image(medium, folder)
+        self.guest = saved.Guest(kernel, base, folder, media, domain, list(self.slots))
 
     def possible(self, kind):
         """The kind of cut that will do: a heap on a fixed medium is made once."""
@@ -151,11 +153,7 @@ class Rig:
         if self.options.snapshot:
             self.snapshot()
         started = time.monotonic()
-        ports = list(self.slots)
-        media = [slot.medium for slot in self.slots.values()]
-        boot = machine.Boot(
-            self.kernel, self.base, self.folder, media, self.domain, self.job(kind), ports
-        )
+        boot = self.guest.boot(self.job(kind))
         try:
             watch = Watch(self, boot, kind)
             watch.until_cut()
