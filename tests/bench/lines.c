@@ -41,11 +41,15 @@ static bool far(unsigned thread) { return thread / per_node != me / per_node; }
 
 // ---- lines --------------------------------------------------------------------------------------
 
+// Lines that are neighbours are so in the table: they are often used one after the other.
+#define TOGETHER 64u
+
 static struct line *line_at(uintptr_t address) {
     uint64_t number = address / LINE, mask = (1u << TABLE_BITS) - 1;
-    uint64_t at = number * 0x9e3779b97f4a7c15u >> (64 - TABLE_BITS);
+    uint64_t group = number / TOGETHER * 0x9e3779b97f4a7c15u >> (64 - TABLE_BITS);
+    uint64_t at = (group & ~(uint64_t)(TOGETHER - 1)) | number % TOGETHER;
     while (table[at].number && table[at].number != number)
-        at = (at + 1) & mask;
+        at = (at + TOGETHER) & mask;
     struct line *line = &table[at];
     if (!line->number) {
         if (++used > mask / 4 * 3)
