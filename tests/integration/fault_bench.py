@@ -316,6 +316,8 @@ class Bench:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
+            # A child that another thread has just forked has the descriptor, too, until its exec.
+            fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     @contextlib.contextmanager
