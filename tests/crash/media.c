@@ -220,8 +220,8 @@ void media_images(uint64_t limit, uint64_t seed,
             return;
     }
     // A compiler may reorder plain stores between two barriers. So some images take any subset of
-    // them.
-    for (uint64_t i = 0; i < limit / 16 && n && all > 2; i++) {
+    // them: one at least.
+    for (uint64_t i = 0; i < (limit + 15) / 16 && n && all > 2; i++) {
         choose(UINT64_MAX, prefix, &random);
         if (!take(limit + i, prefix, true, arg))
             return;
