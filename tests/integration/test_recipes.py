@@ -262,3 +262,78 @@ def test_mosquitto_is_killed_under_load(shm, tmp_path):
             killer.join()
         finally:
             broker.kill()
+
+
+# ---- memcached ----------------------------------------------------------------------------------
+
+
+class Memcached:
+    def __init__(self, heap, folder, commit):
+        port, log = free_port(), folder / "log"
+        argv = [RUN, "--recipe", "-H", heap, "-s", f"COMMIT={commit}", program("memcached")]
+        argv += ["-u", "root", "-p", str(port), "-U", "0", "-l", "127.0.0.1", "-t", "2"]
+        with open(log, "ab") as out:
+            self.process = subprocess.Popen(argv, stdout=out, stderr=out)
+        wait_until(lambda: self.connect(port), "memcached", self.process, log)
+
+    def connect(self, port):
+        self.stream = socket.create_connection(("127.0.0.1", port)).makefile("rwb")
+        return True
+
+    def ask(self, request):
+        """The first line of the answer; with what follows it, if that is a value."""
+        self.stream.write(request + b"\r\n")
+        self.stream.flush()
+        line = self.stream.readline().rstrip()
+        if not line.startswith(b"VALUE"):
+            return line
+        value = self.stream.readline().rstrip()
+        assert self.stream.readline() == b"END\r\n"
+        return value
+
+    def items(self):
+        line, count = self.ask(b"stats"), None
+        while line != b"END":
+            if line.startswith(b"STAT curr_items"):
+                count = int(line.split()[2])
+            line = self.stream.readline().rstrip()
+        return count
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def value_of(i):
+    return f"{i}.".encode() * (1 + i % 40)
+
+
+def write_items(server, i):
+    """Writes until the server is gone. Returns how many it has answered."""
+    try:
+        while server.ask(b"set k%d 7 0 %d\r\n%s" % (i, len(value_of(i)), value_of(i))) == b"STORED":
+            i += 1
+    except OSError:
+        pass
+    return i
+
+
+def test_memcached_is_killed_under_load(shm, tmp_path):
+    """Each item that was answered is there, in its hash table and in its list."""
+    known("memcached")
+    rng, answered = random.Random(1), 0
+    for generation in range(KILLS + 1):
+        server = Memcached(shm / "heap", tmp_path, "output")
+        try:
+            count = server.items()
+            assert answered <= count <= answered + 1, (generation, answered, count)
+            some = {rng.randrange(count) for _ in range(99) if count}
+            for i in {*range(max(0, count - 100), count)} | some:
+                assert server.ask(b"get k%d" % i) == value_of(i), (generation, i)
+            assert server.ask(b"get k%d" % count) == b"END"
+            killer = threading.Timer(rng.uniform(0, 0.5), server.kill)
+            killer.start()
+            answered = write_items(server, count)
+            killer.join()
+        finally:
+            server.kill()
