@@ -58,7 +58,8 @@ endif
 LINK = $(CC) $(CFLAGS) $(LTO_FLAGS)
 
 # Debian's wrapper for musl sees no headers but musl's, so the kernel's are linked in. The tools are
-# not built with musl: they need libpmem, which is built for glibc, and they open heaps of both.
+# not built with musl: they need libpmem and libdw, which are built for glibc, and they open heaps
+# of both.
 ifneq ($(findstring musl-gcc,$(CC)),)
 MUSL_KERNEL := $(addprefix $(BUILD)/kernel/,linux asm-generic asm)
 CPPFLAGS += -idirafter $(BUILD)/kernel
@@ -125,7 +126,7 @@ FORMATTED := $(wildcard core/*/*.[ch] core/*/*/*.[ch] threads/*.[ch] gc/*/*.[ch]
 	install uninstall clean installed-files dist deb \
 	fuzz fuzz-backup fuzz-medium fuzz-corpus fuzz-coverage format format-check lint \
 	check-layers check-style check-abi tests-built \
-	pmem-packages soak faults vm distro print-inner-calls integration-built FORCE
+	tool-packages soak faults vm distro print-inner-calls integration-built FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -212,13 +213,13 @@ $(GC_LIB): $(BOEHM_OBJS) $(PRELOAD_OBJS) $(CORE_OBJS) preload/preload.map
 
 # --- tools, manual pages, programs of the tests ------------------------------------------------
 
-PMEM_LIBS = $(shell $(PKG_CONFIG) --libs libpmem)
-pmem-packages:
-	@$(PKG_CONFIG) --exists libpmem || { \
-		echo 'make: pkg-config finds no libpmem; run scripts/bootstrap' >&2; exit 1; }
+TOOL_LIBS = $(shell $(PKG_CONFIG) --libs libpmem libdw)
+tool-packages:
+	@$(PKG_CONFIG) --exists libpmem libdw || { \
+		echo 'make: pkg-config finds no libpmem or no libdw; run scripts/bootstrap' >&2; exit 1; }
 
-$(TOOLS): $(BUILD)/%: $(BUILD)/obj/tools/%.o $(TOOL_COMMON_OBJS) $(ARCHIVE) | pmem-packages
-	$(LINK) $(LDFLAGS) -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(PMEM_LIBS) -lpthread
+$(TOOLS): $(BUILD)/%: $(BUILD)/obj/tools/%.o $(TOOL_COMMON_OBJS) $(ARCHIVE) | tool-packages
+	$(LINK) $(LDFLAGS) -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(TOOL_LIBS) -lpthread
 
 # The pages come from the same tables as --help and the parser of the settings.
 $(MAN1): $(BUILD)/man/%.1: $(BUILD)/%

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import compiled, succeeds
+from conftest import HERE, compiled, succeeds
 from tool_heaps import INFO, RUN, SHELL, call, clean_heap, one_line, originals  # noqa: F401
 
 CXX = pytest.mark.parametrize(
@@ -16,16 +16,55 @@ CXX = pytest.mark.parametrize(
 )
 
 
+def values_of(heap, program):
+    """The values of values.c, by its types."""
+    succeeds(call(RUN, "-H", heap, "-r", "values", program))
+    return json.loads(succeeds(call(INFO, "--tree", "values", "--json", heap)))["values"]
+
+
+def values_built(folder, compiler, *flags):
+    """In a folder of its own: some types lie in files beside it."""
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+    argv = [compiler, "-O1", *flags, "-o", folder / "values", HERE / "values.c"]
+    subprocess.run(argv, cwd=folder, check=True)
+    return folder / "values"
+
+
+# What compilers and packagers make of debug information.
+@pytest.mark.parametrize("compiler, version", [("gcc", 4), ("gcc", 5), ("clang", 5)])
+@pytest.mark.parametrize("flag", ["-gsplit-dwarf", "-fdebug-types-section", "-gz", "-gdwarf64"])
+def test_types_in_every_form(shm, tmp_path, compiler, version, flag):
+    if (compiler, flag) == ("clang", "-gdwarf64"):
+        flag = "-gpubnames"
+    tree = values_of(shm / "heap", values_built(tmp_path, compiler, f"-gdwarf-{version}", flag))
+    assert tree["small"] == -5 and tree["links"]["real"] == 4 and tree["colour"] == "BLUE"
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("several", [False, True])
+def test_types_that_dwz_has_made_smaller(shm, tmp_path, version, several):
+    """As Debian's packages have them; of several files at once, what they share is in a third."""
+    if not shutil.which("dwz"):
+        pytest.skip("dwz is not installed")
+
+    program = values_built(tmp_path, "gcc", f"-gdwarf-{version}")
+    other = shutil.copy(program, tmp_path / "other")
+    names = ["-m", tmp_path / "shared.debug", program, other] if several else [program]
+    subprocess.run(["dwz", *names], check=True)
+    assert (tmp_path / "shared.debug").exists() == several
+    tree = values_of(shm / "heap", program)
+    assert tree["small"] == -5 and tree["links"]["real"] == 4 and tree["colour"] == "BLUE"
+
+
 @pytest.mark.check
 @pytest.mark.parametrize("compiler, version", [("gcc", 4), ("gcc", 5), ("clang", 5)])
 def test_values_are_printed_by_their_types(shm, compiler, version):
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
-    program = compiled("values.c", f"-gdwarf-{version}", "-O1", compiler=compiler,
-                       name=f"values-{compiler}-{version}")
     heap = shm / "heap"
-    succeeds(call(RUN, "-H", heap, "-r", "values", program))
-    tree = json.loads(succeeds(call(INFO, "--tree", "values", "--json", heap)))["values"]
+    tree = values_of(heap, compiled("values.c", f"-gdwarf-{version}", "-O1", compiler=compiler,
+                                    name=f"values-{compiler}-{version}"))
     unknown, function, self = (tree.pop(name) for name in ("unknown", "function", "self"))
     assert re.fullmatch("0x[0-9a-f]+", unknown) and re.fullmatch("0x[0-9a-f]+", function)
     assert self.endswith(", met before")

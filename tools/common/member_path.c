@@ -39,10 +39,10 @@ static uint64_t in_struct(struct dwarf *d, const struct dwarf_entry *e, uint64_t
                           unsigned depth) {
     struct dwarf_entry m;
     size_t used = strlen(out);
-    for (bool more = dwarf_child(d, e, &m); more; more = dwarf_sibling(d, &m)) {
+    for (bool more = dw_child(d, e, &m); more; more = dw_sibling(d, &m)) {
         uint64_t found, into = offset - m.member_at;
         if ((m.tag != DW_MEMBER && m.tag != DW_INHERITANCE) || m.is_static ||
-            into >= dwarf_size(d, m.type))
+            into >= dw_size(d, m.type))
             continue;
         if (m.tag == DW_MEMBER && *m.name) {
             append(out, ".");
@@ -59,10 +59,10 @@ static uint64_t member_at(struct dwarf *d, uint64_t type, uint64_t offset, char 
                           unsigned depth) {
     struct dwarf_entry e;
     char index[32];
-    if (depth == 0 || !dwarf_strip(d, type, &e))
+    if (depth == 0 || !dw_strip(d, type, &e))
         return 0;
     if (e.tag == DW_ARRAY) {
-        uint64_t one = dwarf_size(d, e.type);
+        uint64_t one = dw_size(d, e.type);
         if (!one)
             return 0;
         snprintf(index, sizeof index, "[%lu]", (unsigned long)(offset / one));
@@ -71,7 +71,7 @@ static uint64_t member_at(struct dwarf *d, uint64_t type, uint64_t offset, char 
     }
     if ((e.tag == DW_STRUCT || e.tag == DW_CLASS || e.tag == DW_UNION) && !e.declaration)
         return in_struct(d, &e, offset, out, depth);
-    return offset < dwarf_size(d, type) ? type : 0;
+    return offset < dw_size(d, type) ? type : 0;
 }
 
 // ---- the way ------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ static uint64_t member_at(struct dwarf *d, uint64_t type, uint64_t offset, char 
 // Whether a word of the object is named; then a piece is added, and `pointer` is its type.
 static bool step_by_type(struct path *p, uint64_t at, bool first) {
     struct dwarf *d = p->of ? p->of->types : NULL;
-    uint64_t size = p->type ? dwarf_size(d, p->type) : 0, offset = at - p->object;
+    uint64_t size = p->type ? dw_size(d, p->type) : 0, offset = at - p->object;
     char found[PIECE] = "", index[32] = "";
     if (!size || offset > (1ull << 40))
         return false;
@@ -106,7 +106,7 @@ static void follow(struct path *p, uint64_t at) {
     uint64_t word;
     memcpy(&word, (const void *)(uintptr_t)at, sizeof word);
     p->object = pm_untagged(word);
-    bool pointer = p->pointer && dwarf_strip(p->of->types, p->pointer, &e) &&
+    bool pointer = p->pointer && dw_strip(p->of->types, p->pointer, &e) &&
                    (e.tag == DW_POINTER || e.tag == DW_REFERENCE);
     p->type = pointer ? e.type : 0;
 }
@@ -130,8 +130,8 @@ static bool begin(struct path *p, uint32_t number, uint64_t place) {
     const struct pm_root *r = table && number < table->count ? &table->root[number] : NULL;
     struct dwarf_entry variable;
     if (!r || !p->of || !p->of->types || r->kind == PM_ROOT_OBJECT || r->object[0] || r->part ||
-        !dwarf_variable(p->of->types, r->address - p->of->base, &variable) ||
-        dwarf_size(p->of->types, variable.type) > r->length)
+        !dw_variable(p->of->types, r->address - p->of->base, &variable) ||
+        dw_size(p->of->types, variable.type) > r->length)
         return false;
     pm_root_text(r, p->piece[0], PIECE);
     p->type = variable.type;
@@ -153,7 +153,7 @@ static void leave_root(struct path *p, const struct pm_way *way, uint64_t first_
     const struct pm_root_table *table = pm_roots_table(&ignored);
     if (table && !images)
         images = pm_roots_images(table);
-    bool pointer = images && p->pointer && dwarf_strip(p->of->types, p->pointer, &e) &&
+    bool pointer = images && p->pointer && dw_strip(p->of->types, p->pointer, &e) &&
                    e.tag == DW_POINTER && way->start == PM_WAY_ROOT;
     p->type = pointer ? e.type : 0;
     p->object = pm_base + first_block;

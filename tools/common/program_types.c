@@ -21,7 +21,7 @@ int program_types_open(struct program_types *t, const char *heap, struct pm_erro
                        "others: put that build there",
                        on_record.path, heap);
     t->base = on_record.main_base;
-    t->types = dwarf_open(&t->program);
+    t->types = dw_open(on_record.path, &t->program);
     if (!t->types)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s has no types: build it with -g, or install its debug symbols",

@@ -6,7 +6,7 @@
 #define PM_TOOLS_PROGRAM_TYPES_H
 
 #include "base/message.h"
-#include "dwarf.h"
+#include "debug_info.h"
 
 struct program_types {
     struct pm_elf program;

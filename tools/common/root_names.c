@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dwarf.h"
+#include "debug_info.h"
 #include "roots/cxxname.h"
 #include "roots/elf_file.h"
 #include "roots/spec.h"
@@ -77,12 +77,12 @@ static bool is_runtime(const char *name) {
 
 static void judge(struct finder *s, struct root_name *r, bool cxx) {
     struct dwarf_entry variable;
-    bool typed = s->types && dwarf_variable(s->types, r->offset, &variable);
+    bool typed = s->types && dw_variable(s->types, r->offset, &variable);
     bool could = r->size >= POINTER && r->offset % POINTER == 0 && r->size % POINTER == 0;
     if (typed)
-        dwarf_name(s->types, variable.type, r->note, sizeof r->note);
+        dw_name(s->types, variable.type, r->note, sizeof r->note);
     r->likely = r->zero && could &&
-                (typed ? dwarf_points(s->types, variable.type)
+                (typed ? dw_points(s->types, variable.type)
                        : r->size == POINTER || (cxx && r->size <= CONTAINER_MAX));
     s->out->typed |= typed;
 }
@@ -186,7 +186,7 @@ int root_names_find(const char *path, struct root_names *out, struct pm_error *e
     int status = f ? pm_elf_open(f, path, err) : pm_fail(err, PM_OPERATIONAL, "no memory");
     if (status != PM_OK)
         return status;
-    s.types = dwarf_open(f);
+    s.types = dw_open(path, f);
     bool exported = false;
     status = pm_elf_each_variable(f, PM_ELF_IN_SYMTAB, take_symbol, &s, err);
     if (status == PM_OK && out->count == 0) {

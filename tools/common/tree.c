@@ -51,13 +51,13 @@ static int find_root(struct tree *t, const struct tree_request *q, uint64_t *typ
                        "type",
                        q->root);
     *at = s.root.address;
-    if (!dwarf_variable(t->types, s.root.address - t->base, &variable))
+    if (!dw_variable(t->types, s.root.address - t->base, &variable))
         return pm_fail(err, PM_OPERATIONAL,
                        "the type of '%.200s' is not known: is its file built "
                        "with -g?",
                        q->root);
     *type = variable.type;
-    if (dwarf_size(t->types, *type) > s.root.length)
+    if (dw_size(t->types, *type) > s.root.length)
         return pm_fail(err, PM_OPERATIONAL, "the variable at '%.200s' is longer than the root",
                        q->root);
     return PM_OK;
@@ -76,7 +76,7 @@ int tree_print(const struct tree_request *q) {
                            : open_program(&t, q->heap, &err);
     if (status == PM_OK)
         status = find_root(&t, q, &type, &at, &err);
-    const void *bytes = status == PM_OK ? tree_bytes(&t, at, dwarf_size(t.types, type)) : NULL;
+    const void *bytes = status == PM_OK ? tree_bytes(&t, at, dw_size(t.types, type)) : NULL;
     if (status == PM_OK && !bytes)
         status = pm_fail(&err, PM_OPERATIONAL, "the bytes of '%.200s' cannot be read", q->root);
     if (status != PM_OK) {

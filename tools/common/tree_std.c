@@ -32,17 +32,17 @@ struct field {
 static bool member_of(struct tree *t, const struct dwarf_entry *of, const char *name, size_t length,
                       unsigned bases, struct field *out) {
     struct dwarf_entry m, base;
-    bool more = dwarf_child(t->types, of, &m);
-    for (; more; more = dwarf_sibling(t->types, &m))
+    bool more = dw_child(t->types, of, &m);
+    for (; more; more = dw_sibling(t->types, &m))
         if (m.tag == DW_MEMBER && !m.is_static && strlen(m.name) == length &&
             memcmp(m.name, name, length) == 0) {
             out->offset += m.member_at;
-            return dwarf_strip(t->types, m.type, &out->type);
+            return dw_strip(t->types, m.type, &out->type);
         }
-    more = bases > 0 && dwarf_child(t->types, of, &m);
-    for (; more; more = dwarf_sibling(t->types, &m)) {
+    more = bases > 0 && dw_child(t->types, of, &m);
+    for (; more; more = dw_sibling(t->types, &m)) {
         struct field found = {.offset = out->offset + m.member_at};
-        if (m.tag == DW_INHERITANCE && dwarf_strip(t->types, m.type, &base) &&
+        if (m.tag == DW_INHERITANCE && dw_strip(t->types, m.type, &base) &&
             member_of(t, &base, name, length, bases - 1, &found)) {
             *out = found;
             return true;
@@ -52,7 +52,7 @@ static bool member_of(struct tree *t, const struct dwarf_entry *of, const char *
 }
 
 static bool fits(struct tree *t, const struct field *f, uint64_t size) {
-    uint64_t own = dwarf_size(t->types, f->type.at);
+    uint64_t own = dw_size(t->types, f->type.at);
     return own && f->offset <= size && own <= size - f->offset;
 }
 
@@ -72,7 +72,7 @@ static bool field(const struct item *i, const char *path, struct field *out) {
 static bool number(const struct item *i, const char *path, uint64_t *out) {
     struct field f;
     bool found = field(i, path, &f);
-    uint64_t size = found ? dwarf_size(i->t->types, f.type.at) : 0;
+    uint64_t size = found ? dw_size(i->t->types, f.type.at) : 0;
     *out = 0;
     if (size && size <= sizeof *out)
         memcpy(out, i->bytes + f.offset, size);
@@ -89,8 +89,8 @@ static bool word_at(const struct item *i, uint64_t at, uint64_t *out) {
 // The type that a template was made with: the `which`th, from 0.
 static uint64_t parameter(const struct item *i, const struct dwarf_entry *of, unsigned which) {
     struct dwarf_entry m;
-    bool more = dwarf_child(i->t->types, of, &m);
-    for (; more; more = dwarf_sibling(i->t->types, &m))
+    bool more = dw_child(i->t->types, of, &m);
+    for (; more; more = dw_sibling(i->t->types, &m))
         if (m.tag == DW_TEMPLATE_TYPE && which-- == 0)
             return m.type;
     return 0;
@@ -152,7 +152,7 @@ struct elements {
 
 static bool begin(struct elements *s, const struct item *i, uint64_t type, uint64_t count) {
     *s = (struct elements){.of = i, .type = type, .count = count};
-    s->size = dwarf_size(i->t->types, type);
+    s->size = dw_size(i->t->types, type);
     if (s->size == 0)
         return false;
     if (count && i->depth == 0)
@@ -201,7 +201,7 @@ static bool end(struct elements *s) {
 static void take_pairs(struct elements *s) {
     struct dwarf_entry pair;
     struct tree *t = s->of->t;
-    s->pairs = dwarf_strip(t->types, s->type, &pair) && strncmp(pair.name, "pair<", 5) == 0 &&
+    s->pairs = dw_strip(t->types, s->type, &pair) && strncmp(pair.name, "pair<", 5) == 0 &&
                member_of(t, &pair, "first", 5, 0, &s->first) &&
                member_of(t, &pair, "second", 6, 0, &s->second) && fits(t, &s->first, s->size) &&
                fits(t, &s->second, s->size);
@@ -224,7 +224,7 @@ static bool vector(const struct item *i) {
     if (!field(i, "_M_impl._M_start", &start) || start.type.tag != DW_POINTER ||
         !number(i, "_M_impl._M_start", &from) || !number(i, "_M_impl._M_finish", &to))
         return false;
-    uint64_t size = dwarf_size(i->t->types, start.type.type);
+    uint64_t size = dw_size(i->t->types, start.type.type);
     if (!size || to < from || (to - from) % size ||
         (to > from && !tree_bytes(i->t, from, to - from)))
         return false;
@@ -269,8 +269,7 @@ static bool deque(const struct item *i) {
         !number(i, "_M_impl._M_finish._M_cur", &end_cur) ||
         !number(i, "_M_impl._M_finish._M_first", &end_first))
         return false;
-    uint64_t size = dwarf_size(i->t->types, cur.type.type),
-             each = size && size < 512 ? 512 / size : 1;
+    uint64_t size = dw_size(i->t->types, cur.type.type), each = size && size < 512 ? 512 / size : 1;
     if (!size || end_node < node || end_cur < end_first || last < first)
         return false;
     uint64_t before = node == end_node ? 0 : (last - first) / size;
@@ -397,7 +396,7 @@ static bool shared_ptr(const struct item *i) {
 static bool unique_ptr(const struct item *i) {
     uint64_t where, type = parameter(i, i->e, 0);
     struct dwarf_entry e;
-    if (i->e->size != WORD || !dwarf_strip(i->t->types, type, &e) || e.tag == DW_ARRAY)
+    if (i->e->size != WORD || !dw_strip(i->t->types, type, &e) || e.tag == DW_ARRAY)
         return false;
     memcpy(&where, i->bytes, sizeof where);
     return to(i, type, where);

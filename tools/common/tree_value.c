@@ -58,7 +58,7 @@ const void *tree_bytes(const struct tree *t, uint64_t at, uint64_t len) {
 
 // Whether this place was met before, as a value of this type.
 static bool met(struct tree *t, uint64_t at, uint64_t type) {
-    uint64_t key = (at << 20) ^ type;
+    uint64_t key = at * 0x9e3779b97f4a7c15u ^ type;
     for (uint64_t i = key * 0x9e3779b97f4a7c15u >> 44;; i = (i + 1) % PLACES) {
         if (t->seen[i] == key)
             return true;
@@ -110,7 +110,7 @@ static void base(struct tree *t, const char *key, const struct dwarf_entry *e, u
 static void enumeration(struct tree *t, const char *key, const struct dwarf_entry *e,
                         uint64_t number, uint64_t bits) {
     struct dwarf_entry one;
-    for (bool more = dwarf_child(t->types, e, &one); more; more = dwarf_sibling(t->types, &one))
+    for (bool more = dw_child(t->types, e, &one); more; more = dw_sibling(t->types, &one))
         if (one.tag == DW_ENUMERATOR && widen((uint64_t)one.value, bits) == widen(number, bits)) {
             tree_word(t, key, false, "%s", one.name);
             return;
@@ -120,7 +120,7 @@ static void enumeration(struct tree *t, const char *key, const struct dwarf_entr
 
 static bool is_char(struct tree *t, uint64_t type) {
     struct dwarf_entry e;
-    return dwarf_strip(t->types, type, &e) && e.tag == DW_BASE && e.size == 1 &&
+    return dw_strip(t->types, type, &e) && e.tag == DW_BASE && e.size == 1 &&
            (e.encoding == ENCODING_CHAR || e.encoding == 8);
 }
 
@@ -142,8 +142,8 @@ void tree_pointer(struct tree *t, const char *key, const struct dwarf_entry *e, 
                   unsigned depth, unsigned links) {
     uint64_t clean = to & ((1ull << 48) - 1), room = tree_rest_of_block(clean);
     struct dwarf_entry target;
-    bool known = dwarf_strip(t->types, e->type, &target);
-    uint64_t size = known ? dwarf_size(t->types, e->type) : 0;
+    bool known = dw_strip(t->types, e->type, &target);
+    uint64_t size = known ? dw_size(t->types, e->type) : 0;
     const void *bytes = size ? tree_bytes(t, clean, size) : NULL;
     if (to == 0) {
         tree_word(t, key, false, "NULL");
@@ -170,7 +170,7 @@ static bool is_zero(const char *bytes, uint64_t size) {
 // Elements that are zero are left out. An array without a length goes to the end of its block.
 static void array(struct tree *t, const char *key, const struct dwarf_entry *e, uint64_t at,
                   const char *bytes, unsigned depth) {
-    uint64_t one = dwarf_size(t->types, e->type), all = dwarf_size(t->types, e->at), count = 0;
+    uint64_t one = dw_size(t->types, e->type), all = dw_size(t->types, e->at), count = 0;
     char index[40];
     if (all == 0)
         all = tree_rest_of_block(at);
@@ -194,10 +194,10 @@ static void array(struct tree *t, const char *key, const struct dwarf_entry *e, 
 static void member(struct tree *t, const struct dwarf_entry *of, const struct dwarf_entry *m,
                    uint64_t at, const char *bytes, unsigned depth, unsigned links) {
     struct dwarf_entry e, to;
-    if (!dwarf_strip(t->types, m->type, &e))
+    if (!dw_strip(t->types, m->type, &e))
         return;
     const char *name = *m->name ? m->name : *e.name ? e.name : "(unnamed)";
-    uint64_t size = dwarf_size(t->types, m->type), bit = m->member_at * 8 + m->bit_offset;
+    uint64_t size = dw_size(t->types, m->type), bit = m->member_at * 8 + m->bit_offset;
     if (m->from_top)
         bit = m->member_at * 8 + (m->has_size ? m->size : size) * 8 - m->bit_offset - m->bit_size;
     if (m->member_at > of->size || size > of->size - m->member_at || bit / 8 > of->size)
@@ -209,7 +209,7 @@ static void member(struct tree *t, const struct dwarf_entry *of, const struct dw
         return;
     }
     // A pointer to the same type is a link of a list or tree.
-    bool link = e.tag == DW_POINTER && dwarf_strip(t->types, e.type, &to) && to.at == of->at;
+    bool link = e.tag == DW_POINTER && dw_strip(t->types, e.type, &to) && to.at == of->at;
     tree_value(t, name, m->type, at + m->member_at, bytes + m->member_at, link ? depth + 1 : depth,
                link ? links - 1 : t->width);
 }
@@ -217,9 +217,9 @@ static void member(struct tree *t, const struct dwarf_entry *of, const struct dw
 // Bases without members say nothing.
 static bool is_empty(struct tree *t, uint64_t type, unsigned depth) {
     struct dwarf_entry e, m;
-    if (depth == 0 || !dwarf_strip(t->types, type, &e))
+    if (depth == 0 || !dw_strip(t->types, type, &e))
         return false;
-    for (bool more = dwarf_child(t->types, &e, &m); more; more = dwarf_sibling(t->types, &m))
+    for (bool more = dw_child(t->types, &e, &m); more; more = dw_sibling(t->types, &m))
         if ((m.tag == DW_MEMBER && !m.is_static) ||
             (m.tag == DW_INHERITANCE && !is_empty(t, m.type, depth - 1)))
             return false;
@@ -230,7 +230,7 @@ static void structure(struct tree *t, const char *key, const struct dwarf_entry 
                       const char *bytes, unsigned depth, unsigned links) {
     struct dwarf_entry m;
     tree_open(t, key, '{');
-    for (bool more = dwarf_child(t->types, e, &m); more; more = dwarf_sibling(t->types, &m))
+    for (bool more = dw_child(t->types, e, &m); more; more = dw_sibling(t->types, &m))
         if ((m.tag == DW_MEMBER && !m.is_static) ||
             (m.tag == DW_INHERITANCE && !is_empty(t, m.type, NESTING)))
             member(t, e, &m, at, bytes, depth, links);
@@ -241,7 +241,7 @@ static void structure(struct tree *t, const char *key, const struct dwarf_entry 
 void tree_value(struct tree *t, const char *key, uint64_t type, uint64_t at, const void *bytes,
                 unsigned depth, unsigned links) {
     struct dwarf_entry e;
-    if (!dwarf_strip(t->types, type, &e) || ++t->values > VALUES_MAX)
+    if (!dw_strip(t->types, type, &e) || ++t->values > VALUES_MAX)
         return;
     if (++t->nesting > NESTING + t->width) {
         tree_word(t, key, false, "...");

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "dwarf.h"
+#include "debug_info.h"
 #include "json.h"
 #include "roots/elf_file.h"
 #include "roots/root_table.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// What dwarf.h says of types.
+// What debug_info.h says of types.
 #include <stdio.h>
 #include <string.h>
 
-#include "dwarf.h"
+#include "debug_info.h"
 
 enum { DEPTH_MAX = 32, WIDTH_MAX = 200 };
 
@@ -14,9 +14,9 @@ static bool is_qualifier(uint32_t tag) {
            tag == DW_ATOMIC;
 }
 
-bool dwarf_strip(struct dwarf *d, uint64_t type, struct dwarf_entry *out) {
+bool dw_strip(struct dwarf *d, uint64_t type, struct dwarf_entry *out) {
     for (unsigned depth = 0; depth < DEPTH_MAX; depth++) {
-        if (!type || !dwarf_read(d, type, out))
+        if (!type || !dw_read(d, type, out))
             return false;
         if (!is_qualifier(out->tag))
             return true;
@@ -29,19 +29,19 @@ bool dwarf_strip(struct dwarf *d, uint64_t type, struct dwarf_entry *out) {
 static uint64_t elements(struct dwarf *d, const struct dwarf_entry *array) {
     struct dwarf_entry e;
     uint64_t count = 1;
-    bool more = dwarf_child(d, array, &e);
-    for (; more; more = dwarf_sibling(d, &e))
+    bool more = dw_child(d, array, &e);
+    for (; more; more = dw_sibling(d, &e))
         if (e.tag == DW_SUBRANGE &&
             (e.count == UINT64_MAX || __builtin_mul_overflow(count, e.count, &count)))
             return 0;
     return count;
 }
 
-uint64_t dwarf_size(struct dwarf *d, uint64_t type) {
+uint64_t dw_size(struct dwarf *d, uint64_t type) {
     struct dwarf_entry e;
     uint64_t count = 1;
     for (unsigned depth = 0; depth < DEPTH_MAX; depth++) {
-        if (!dwarf_strip(d, type, &e))
+        if (!dw_strip(d, type, &e))
             return 0;
         if (e.has_size || e.tag != DW_ARRAY) {
             uint64_t one = e.has_size                                     ? e.size
@@ -56,6 +56,24 @@ uint64_t dwarf_size(struct dwarf *d, uint64_t type) {
     return 0;
 }
 
+bool dw_dimension(struct dwarf *d, const struct dwarf_entry *array, unsigned dimension,
+                  uint64_t *count, uint64_t *stride) {
+    struct dwarf_entry e;
+    unsigned number = 0;
+    *stride = dw_size(d, array->type);
+    for (bool more = dw_child(d, array, &e); more; more = dw_sibling(d, &e)) {
+        if (e.tag != DW_SUBRANGE)
+            continue;
+        if (number == dimension)
+            *count = e.count;
+        else if (number > dimension &&
+                 (e.count == UINT64_MAX || __builtin_mul_overflow(*stride, e.count, stride)))
+            return false;
+        number++;
+    }
+    return number > dimension && *stride != 0;
+}
+
 static const char *keyword(uint32_t tag) {
     return tag == DW_STRUCT        ? "struct "
            : tag == DW_UNION       ? "union "
@@ -63,12 +81,12 @@ static const char *keyword(uint32_t tag) {
                                    : "";
 }
 
-void dwarf_name(struct dwarf *d, uint64_t type, char *out, size_t size) {
+void dw_name(struct dwarf *d, uint64_t type, char *out, size_t size) {
     struct dwarf_entry e = {0};
     char stars[8] = "", dimension[32] = "";
     bool found = true;
     for (unsigned depth = 0; depth < DEPTH_MAX; depth++) {
-        found = type && dwarf_read(d, type, &e);
+        found = type && dw_read(d, type, &e);
         if (!found)
             break;
         bool pointer = e.tag == DW_POINTER || e.tag == DW_REFERENCE || e.tag == DW_RVALUE_REFERENCE;
@@ -92,22 +110,22 @@ void dwarf_name(struct dwarf *d, uint64_t type, char *out, size_t size) {
 
 static bool points(struct dwarf *d, uint64_t type, unsigned depth) {
     struct dwarf_entry e, member;
-    if (depth == 0 || !dwarf_strip(d, type, &e))
+    if (depth == 0 || !dw_strip(d, type, &e))
         return false;
     if (e.tag == DW_POINTER) {
         struct dwarf_entry to;
-        return !dwarf_strip(d, e.type, &to) || to.tag != DW_FUNCTION_TYPE;
+        return !dw_strip(d, e.type, &to) || to.tag != DW_FUNCTION_TYPE;
     }
     if (e.tag == DW_ARRAY)
         return points(d, e.type, depth - 1);
     if (e.tag != DW_STRUCT && e.tag != DW_CLASS && e.tag != DW_UNION)
         return false;
-    bool more = dwarf_child(d, &e, &member);
-    for (unsigned width = 0; more && width < WIDTH_MAX; more = dwarf_sibling(d, &member), width++)
+    bool more = dw_child(d, &e, &member);
+    for (unsigned width = 0; more && width < WIDTH_MAX; more = dw_sibling(d, &member), width++)
         if ((member.tag == DW_INHERITANCE || (member.tag == DW_MEMBER && !member.is_static)) &&
             points(d, member.type, depth - 1))
             return true;
     return false;
 }
 
-bool dwarf_points(struct dwarf *d, uint64_t type) { return points(d, type, 8); }
+bool dw_points(struct dwarf *d, uint64_t type) { return points(d, type, 8); }
