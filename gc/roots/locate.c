@@ -189,13 +189,40 @@ static int look_up(struct query *q, const struct pm_object *o, const char *name,
     return status == PM_OK ? PM_OK : pm_fail_in(q->err, "%s", o->name);
 }
 
+// A member path, such as server.db: the process itself knows no types.
+static int member_path(struct query *q, const struct pm_object *o) {
+    struct pm_elf_symbol variable;
+    char head[PM_ROOT_NAME_LEN];
+    const char *name = q->spec->name;
+    size_t len = strcspn(name, ".");
+    if (name[len] == '\0')
+        return PM_OK;
+    memcpy(head, name, len);
+    head[len] = '\0';
+    if (look_up(q, o, head, PM_ELF_IN_SYMTAB | PM_ELF_IN_DYNSYM, &variable) != PM_OK ||
+        variable.verdict == PM_ELF_MISSING)
+        return PM_OK;
+    return pm_fail(q->err, PM_USAGE,
+                   "no such variable in %s, but %s is one; pmalloc-run resolves members of the "
+                   "program that it starts: start it so, or write %s+OFFSET/LENGTH",
+                   o->name, head, head);
+}
+
 static int missing_symbol(struct query *q, const struct pm_object *o,
                           const struct pm_elf_symbol *sym) {
     char list[PM_ELF_NEAR_MAX * (PM_ELF_NEAR_LEN + 8)] = "";
+    if (member_path(q, o) != PM_OK)
+        return q->err->status;
     for (unsigned i = 0; i < sym->near_count; i++)
         list_add(list, sizeof list, sym->near_name[i]);
     if (list[0] != '\0')
         return pm_fail(q->err, PM_USAGE, "no such variable in %s; did you mean %s?", o->name, list);
+    if (strchr(q->spec->name, '.') != NULL)
+        return pm_fail(q->err, PM_USAGE,
+                       "no such variable in %s; pmalloc-run resolves members of the program's "
+                       "variables, if it is built with -g or its debug symbols are installed (a "
+                       "-dbgsym package); else write SYMBOL+OFFSET/LENGTH or +OFFSET/LENGTH",
+                       o->name);
     if (!sym->have_table)
         return pm_fail(q->err, PM_USAGE,
                        "no such variable in %s, which is stripped; name a range, +OFFSET/LENGTH, "

@@ -200,6 +200,14 @@ static int read_symbol(struct cursor *c, struct pm_spec *out) {
     const char *rest = c->text + c->at;
     if (next_is(c, '@')) // @FILE can only be the whole value of PMALLOC_ROOTS
         return stray(c, "symbol");
+    if (memmem(rest, c->len - c->at, "->", 2))
+        return pm_fail(c->err, PM_USAGE,
+                       "a root is a part of one variable; what a pointer leads to is kept anyway: "
+                       "name the pointer");
+    if (memchr(rest, '[', c->len - c->at))
+        return pm_fail(c->err, PM_USAGE,
+                       "an element of an array, which pmalloc-run resolves: start the program by "
+                       "that, or write SYMBOL+OFFSET/LENGTH");
     bool scoped = memmem(rest, c->len - c->at, "::", 2) != NULL;
     int status = read_name(c, c->len, scoped ? &scoped_symbol : &plain_symbol, out->name);
     if (status == PM_OK && scoped && !is_scoped(out->name))
@@ -301,39 +309,23 @@ bool pm_spec_same(const struct pm_spec *a, const struct pm_spec *b) {
 struct list {
     const char *file; // NULL: the specs are in the variable itself
     size_t number;    // of the spec in the variable, or of the line in the file; from 1
-    struct pm_spec *out;
-    size_t cap;
-    size_t n;
+    pm_spec_fn *fn;
+    void *arg;
     struct pm_error *err;
 };
 
-static int check_new(const struct list *l, const struct pm_spec *spec, const char *quoted) {
-    for (size_t i = 0; i < l->n; i++)
-        if (pm_spec_same(&l->out[i], spec))
-            return pm_fail(l->err, PM_USAGE, "\"%s\" is named twice", quoted);
-    if (l->n == l->cap)
-        return pm_fail(l->err, PM_USAGE, "\"%s\": too many roots, at most %zu are possible", quoted,
-                       l->cap);
-    return PM_OK;
-}
-
-static int add_spec(struct list *l, const char *text, size_t len) {
-    struct pm_spec spec;
-    char q[QUOTE_LEN];
-    int status = pm_spec_parse_one(text, len, &spec, l->err);
+static int give_spec(struct list *l, const char *text, size_t len) {
+    int status = l->fn(text, len, l->arg, l->err);
     if (status == PM_OK)
-        status = check_new(l, &spec, quote(q, text, len));
-    if (status != PM_OK)
-        return l->file != NULL ? pm_fail_in(l->err, "%s line %zu", l->file, l->number)
-                               : pm_fail_in(l->err, "root %zu", l->number);
-    l->out[l->n++] = spec;
-    return PM_OK;
+        return PM_OK;
+    return l->file != NULL ? pm_fail_in(l->err, "%s line %zu", l->file, l->number)
+                           : pm_fail_in(l->err, "root %zu", l->number);
 }
 
 static int parse_list(struct list *l, const char *text) {
     for (l->number = 1;; l->number++) {
         const char *end = strchrnul(text, ',');
-        int status = add_spec(l, text, (size_t)(end - text));
+        int status = give_spec(l, text, (size_t)(end - text));
         if (status != PM_OK || *end == '\0')
             return status;
         text = end + 1;
@@ -354,7 +346,7 @@ static int parse_line(struct list *l, const char *line, size_t len) {
         from++;
     while (to > from && is_blank(line[to - 1]))
         to--;
-    return from < to ? add_spec(l, line + from, to - from) : PM_OK;
+    return from < to ? give_spec(l, line + from, to - from) : PM_OK;
 }
 
 static int parse_lines(struct list *l, const char *text, size_t len) {
@@ -424,15 +416,42 @@ static int parse_file(struct list *l, const char *path) {
     return status;
 }
 
-int pm_spec_parse(const char *text, struct pm_spec *out, size_t cap, size_t *n,
-                  struct pm_error *err) {
+int pm_spec_each(const char *text, pm_spec_fn *fn, void *arg, struct pm_error *err) {
     int saved = errno, status = PM_OK;
-    struct list l = {.out = out, .cap = cap, .err = err};
+    struct list l = {.fn = fn, .arg = arg, .err = err};
     if (text[0] == '@')
         status = parse_file(&l, text + 1);
     else if (text[0] != '\0')
         status = parse_list(&l, text);
-    *n = status == PM_OK ? l.n : 0;
     errno = saved;
+    return status;
+}
+
+struct table {
+    struct pm_spec *out;
+    size_t cap, n;
+};
+
+static int add_spec(const char *text, size_t len, void *arg, struct pm_error *err) {
+    struct table *t = arg;
+    struct pm_spec spec;
+    char q[QUOTE_LEN];
+    if (pm_spec_parse_one(text, len, &spec, err) != PM_OK)
+        return err->status;
+    for (size_t i = 0; i < t->n; i++)
+        if (pm_spec_same(&t->out[i], &spec))
+            return pm_fail(err, PM_USAGE, "\"%s\" is named twice", quote(q, text, len));
+    if (t->n == t->cap)
+        return pm_fail(err, PM_USAGE, "\"%s\": too many roots, at most %zu are possible",
+                       quote(q, text, len), t->cap);
+    t->out[t->n++] = spec;
+    return PM_OK;
+}
+
+int pm_spec_parse(const char *text, struct pm_spec *out, size_t cap, size_t *n,
+                  struct pm_error *err) {
+    struct table t = {.out = out, .cap = cap};
+    int status = pm_spec_each(text, add_spec, &t, err);
+    *n = status == PM_OK ? t.n : 0;
     return status;
 }

@@ -43,6 +43,10 @@ struct pm_spec {
 // a file with comments only, gives no specs. On failure *n is 0.
 int pm_spec_parse(const char *text, struct pm_spec *out, size_t cap, size_t *n,
                   struct pm_error *err);
+// Calls `fn` for the text of each spec of such a value, in turn. The first that is not PM_OK ends
+// it, and its message gets the place of the spec before it.
+typedef int pm_spec_fn(const char *text, size_t len, void *arg, struct pm_error *err);
+int pm_spec_each(const char *text, pm_spec_fn *fn, void *arg, struct pm_error *err);
 // Reads one spec of `len` bytes, without blanks around it.
 int pm_spec_parse_one(const char *text, size_t len, struct pm_spec *out, struct pm_error *err);
 // Writes a spec as text that reads back as the same spec. Returns the text's length; -1: it does
