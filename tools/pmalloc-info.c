@@ -118,8 +118,9 @@ static const char *const description[] = {
     "in commit mode the heap is that of the last commit.",
     "With --tree it prints what a variable that is a root holds, and what that leads to, as the "
     "types in the program's debug information say: names of members, numbers, text. What is zero "
-    "in an array is left out. The program must be the build that last used the heap, built with "
-    "-g. This is data without pointers: it survives every rebuild.",
+    "in an array is left out. ROOT may be a member, as server.db or table[3].head. The program "
+    "must be the build that last used the heap, built with -g, or with its debug symbols "
+    "installed. This is data without pointers: it survives every rebuild.",
     NULL,
 };
 
@@ -137,7 +138,7 @@ static const struct cli_option options[] = {
     {KEY_LEAKS, "leaks", NULL, "Print which blocks nothing reaches, by size."},
     {KEY_OUT, "out", NULL, "Print which words lead out of the heap."},
     {KEY_HOLDERS, "holders", NULL, "Print which words of variables lead to the data."},
-    {KEY_TREE, "tree", "ROOT", "Print the values that a root leads to."},
+    {KEY_TREE, "tree", "ROOT", "Print the values that a root, or a member in it, leads to."},
     {KEY_DEPTH, "depth", "N", "With --tree: follow so many pointers, 1 to 100 (default 8)."},
     {KEY_WIDTH, "width", "N",
      "With --tree: print so many elements of an array, and links of a list, 1 to 10000 (default "

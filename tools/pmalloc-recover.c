@@ -24,6 +24,7 @@
 #include "common/pmem.h"
 #include "common/progress.h"
 #include "common/remarks.h"
+#include "common/root_path.h"
 #include "marking/forms.h"
 #include "media/commit/doubt.h"
 #include "media/commit/journal_files.h"
@@ -98,7 +99,7 @@ static const struct cli_option options[] = {
     {KEY_JSON, "json", NULL, "Print the report as one JSON object on standard output."},
     {'t', "threads", "N", "Mark with N threads, 1 to 64 (default: one for each core)."},
     {KEY_RENAME_ROOT, "rename-root", "OLD NEW",
-     "First let the root OLD (see pmalloc-info) be the one that NEW names, as PMALLOC_ROOTS would: "
+     "First let the root OLD (see pmalloc-info) be the one that NEW names for `pmalloc-run -r`: "
      "for a variable that has another name or place in a new build of the program. With NEW the "
      "same as OLD, an offset holds for a new build. Nothing is freed for it."},
     {KEY_DROP_ROOT, "drop-root", "NAME",
@@ -278,6 +279,8 @@ static void check_request(const struct request *q) {
 
 struct report {
     const struct request *request;
+    char root[PM_SPEC_TEXT_LEN]; // to be dropped or renamed, as the heap calls it
+    char to[PM_SPEC_TEXT_LEN];   // its new name
     char kept[PM_SPEC_TEXT_LEN]; // the name under which a root that was dropped stays
     struct pm_recovery found;
     uint64_t owner; // the last process before this one that had the heap open
@@ -450,7 +453,7 @@ static void report_text(const struct report *r) {
     print_classes(r);
     print_time(f);
     printf("guarantee  %s\n", commit_guarantee());
-    drop_root_text(r->request->heap, r->request->drop_root, r->kept);
+    drop_root_text(r->request->heap, r->root, r->kept);
     printf("result     %s\n", result_text(r));
 }
 
@@ -471,6 +474,14 @@ static int report_error(const struct request *q, struct pm_error *err) {
 
 // ---- the work -----------------------------------------------------------------------------------
 
+// The roots that the command line names, perhaps by member paths.
+static int name_roots(const struct request *q, struct report *r, struct pm_error *err) {
+    const char *root = q->drop_root ? q->drop_root : q->rename_root;
+    int status = root ? root_path_in_heap(q->heap, root, r->root, err) : PM_OK;
+    return status == PM_OK && q->rename_root ? root_path_of_heap(q->heap, q->rename_to, r->to, err)
+                                             : status;
+}
+
 // Dropping a root is the one write that comes before a recovery's checks. So all checks run first,
 // in a child, because a process can open a heap only once. Returns 0 if the heap is sound. Else the
 // child has reported what is wrong.
@@ -479,15 +490,16 @@ static int rehearse(const struct request *q) {
     pid_t child = fork();
     if (child == 0) {
         struct pm_recover_options how = {.mark.markers = q->threads};
-        struct pm_recovery found;
+        struct report r = {.request = q};
         struct pm_error err;
         int status = pm_offline_open(q->heap, PM_OPEN_READONLY, &err);
         if (status == PM_OK)
-            status = pm_recover(&how, &found, &err);
+            status = name_roots(q, &r, &err);
+        if (status == PM_OK)
+            status = pm_recover(&how, &r.found, &err);
         if (status == PM_OK)
             status = pm_verify(false, &err);
-        if (status == PM_OK && q->drop_root &&
-            !drop_root_may(q->heap, q->drop_root, q->yes, &found))
+        if (status == PM_OK && q->drop_root && !drop_root_may(q->heap, r.root, q->yes, &r.found))
             _exit(PM_USAGE);
         _exit(status == PM_OK ? PM_OK : report_error(q, &err));
     }
@@ -507,10 +519,11 @@ static int work(const struct request *q, struct report *r, struct pm_error *err)
     pmem_use();
     pm_doubt_thorough = true;
     bool was_clean = pm_heap_is_clean();
-    if (q->drop_root)
-        status = drop_root(q->drop_root, r->kept, sizeof r->kept, err);
-    else if (q->rename_root)
-        status = pm_roots_rename(q->rename_root, q->rename_to, err);
+    status = name_roots(q, r, err);
+    if (status == PM_OK && q->drop_root)
+        status = drop_root(r->root, r->kept, sizeof r->kept, err);
+    else if (status == PM_OK && q->rename_root)
+        status = pm_roots_rename(r->root, r->to, err);
     if (status != PM_OK)
         return status;
     r->owner = pm_heap.super->state.owner_pid;

@@ -3,6 +3,7 @@
 //
 // pmalloc-run: starts a program with its heap on persistent memory.
 #include <errno.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include "common/cli_pages.h"
 #include "common/recipe.h"
 #include "common/root_names.h"
+#include "common/root_path.h"
 #include "common/rooted.h"
 #include "common/target.h"
 #include "common/wrapper.h"
@@ -67,10 +69,12 @@ static const struct cli_option options[] = {
      "The heap (PMALLOC_HEAP): a directory, which is made if it is missing, or a file or device of "
      "pmalloc-recover --make."},
     {'r', "roots", "ROOTS",
-     "The roots, which keep data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE. If nothing else "
-     "is given, a program: its variables that can be named are printed, with their sizes and, if "
-     "it is built with -g, their types; those that probably lead to its data come first. Of a "
-     "stripped program these are ranges."},
+     "The roots, which keep data alive (PMALLOC_ROOTS): SPEC[,SPEC...] or @FILE. A SPEC may also "
+     "be a member of a variable, as server.db or table[3].head, where PROGRAM has debug "
+     "information (-g, or a file of a -dbgsym package). If nothing else is given, a program: its "
+     "variables that can be named are printed, with their sizes and, if it is built with -g, "
+     "their types; those that probably lead to its data come first. Of a stripped program these "
+     "are ranges."},
     {'g', "gc", NULL,
      "Stand in for the Boehm collector (libgc.so.1 and libgccpp.so.1) too: PROGRAM's collected "
      "objects lie in the heap, and are collected there."},
@@ -141,20 +145,13 @@ static const char *absolute(const char *path, const char *before) {
     return out;
 }
 
-static void check_roots(const char *value) {
-    static struct pm_spec specs[PM_ROOT_MAX];
-    struct pm_error why;
-    size_t count;
-    if (pm_spec_parse(value, specs, PM_ROOT_MAX, &count, &why) != PM_OK)
-        fail("PMALLOC_ROOTS: %s", why.text);
-}
-
 static void set(const char *name, const char *value) {
     struct pm_error err;
     if (pm_option_set(name, value, &err) != PM_OK)
         fail("%s", err.text);
     if (strcmp(name, "PMALLOC_ROOTS") == 0) {
-        check_roots(value);
+        if (root_paths_check(value, &err) != PM_OK)
+            fail("PMALLOC_ROOTS: %s", err.text);
         value = *value == '@' ? absolute(value + 1, "@") : value;
     } else if (strcmp(name, "PMALLOC_HEAP") == 0) {
         if (pm_volume_check(value, &err) != PM_OK)
@@ -331,6 +328,49 @@ static const char *look_behind_wrapper(char **argv) {
     return *inner.env_program ? NULL : path == inner.path ? inner.path : inner.interpreter;
 }
 
+// ---- roots --------------------------------------------------------------------------------------
+
+// The program whose variables the roots are. `inner`: what a wrapper starts. NULL: it is not known,
+// because PMALLOC_PROGRAM names another one than is started here.
+static const char *roots_program(const struct target *target, const char *inner, char **argv) {
+    static struct target found;
+    char why[512];
+    const char *own = pm_options.program.text, *program = *target->env_program ? target->env_program
+                                                          : *target->interpreter
+                                                              ? target->interpreter
+                                                              : target->path;
+    if (inner)
+        return inner;
+    if (*own && fnmatch(own, base_name(program), 0) != 0 &&
+        (wrapper_find(argv, &program) == WRAPPER_NONE || fnmatch(own, base_name(program), 0) != 0))
+        return NULL;
+    if (strchr(program, '/'))
+        return program;
+    return target_find(program, &found, why, sizeof why) == 0 ? found.path : NULL;
+}
+
+// The library knows no types, so member paths become offsets here.
+static void resolve_roots(const struct target *target, const char *inner, char **argv) {
+    static struct pm_spec specs[PM_ROOT_MAX];
+    const char *value = pm_options.roots.text, *program = roots_program(target, inner, argv);
+    struct pm_error err;
+    char *resolved = NULL;
+    size_t count;
+    if (!*value)
+        return;
+    int status = program ? root_paths_read(value, program, &resolved, &err) : PM_OK;
+    if (status == PM_OK)
+        status = pm_spec_parse(resolved ? resolved : value, specs, PM_ROOT_MAX, &count, &err);
+    if (status != PM_OK && !program && root_paths_check(value, &err) == PM_OK)
+        fail("PMALLOC_ROOTS: the program that PMALLOC_PROGRAM=%.100s means is not known here, and "
+             "so its members are not; write SYMBOL+OFFSET/LENGTH",
+             pm_options.program.text);
+    if (status != PM_OK)
+        fail("PMALLOC_ROOTS: %s", err.text);
+    if (resolved)
+        set("PMALLOC_ROOTS", resolved);
+}
+
 // ---- what can be named --------------------------------------------------------------------------
 
 static int list_roots(const char *program) {
@@ -473,6 +513,7 @@ int main(int argc, char **argv) {
     if (*target.interpreter && !*pm_options.program.text)
         note_script(&target);
     const char *inner = *target.interpreter ? NULL : look_behind_wrapper(command);
+    resolve_roots(&target, inner, command);
     if (!*target.env_program && (inner || !*pm_options.program.text))
         warn_rootless(inner ? inner : *target.interpreter ? target.interpreter : target.path);
     preload();

@@ -10,6 +10,7 @@
 #include "marking/forms.h"
 #include "media/heap.h"
 #include "recovery/kept.h"
+#include "root_member.h"
 #include "roots/root_table.h"
 
 static void put_identity(struct json *j, const struct info *info) {
@@ -94,13 +95,22 @@ static void put_extents(struct json *j, const struct census *c) {
     json_close(j, ']');
 }
 
+struct put {
+    struct json *j;
+    const char *heap;
+};
+
 static void put_root(const struct pm_root *root, const char *text, void *arg) {
-    struct json *j = arg;
+    const struct put *p = arg;
+    struct json *j = p->j;
+    char member[MEMBER_NAME];
     json_open(j, NULL, '{');
     json_text(j, "root", text);
     json_number(j, "bytes", root->length);
     json_number(j, "address", root->address);
     json_bool(j, "waits", root->waits);
+    if (root_member(p->heap, root, member))
+        json_text(j, "member", member);
     json_close(j, '}');
 }
 
@@ -113,7 +123,7 @@ void info_json(const struct info *info) {
     put_classes(&j, &info->census);
     put_extents(&j, &info->census);
     json_open(&j, "root_table", '[');
-    pm_roots_list(put_root, &j);
+    pm_roots_list(put_root, &(struct put){&j, info->heap});
     json_close(&j, ']');
     json_number(&j, "slots_used", pm_roots_slots_used());
     json_close(&j, '}');

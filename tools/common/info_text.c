@@ -15,6 +15,7 @@
 #include "marking/forms.h"
 #include "media/heap.h"
 #include "recovery/kept.h"
+#include "root_member.h"
 #include "roots/root_table.h"
 #include "text.h"
 
@@ -195,10 +196,12 @@ static void print_extents(const struct census *c) {
 }
 
 static void print_root(const struct pm_root *root, const char *text, void *arg) {
-    (void)arg;
-    char bytes[32];
-    printf("%12s  %#14" PRIx64 "  %s%s\n", figure_bytes(root->length, bytes), root->address, text,
-           root->waits ? " (the last start has not restored it)" : "");
+    const struct info *info = arg;
+    char bytes[32], member[MEMBER_NAME];
+    printf("%12s  %#14" PRIx64 "  %s", figure_bytes(root->length, bytes), root->address, text);
+    if (root_member(info->heap, root, member))
+        printf(" (%s)", member);
+    puts(root->waits ? " (the last start has not restored it)" : "");
 }
 
 static void print_roots(const struct info *info) {
@@ -210,7 +213,7 @@ static void print_roots(const struct info *info) {
     }
     if (info->found.roots > slots) {
         printf("%12s  %14s  root\n", "bytes", "address");
-        pm_roots_list(print_root, NULL);
+        pm_roots_list(print_root, (void *)(uintptr_t)info);
     }
     printf("%u of %u root slots in use\n", slots, PM_ROOT_SLOTS);
 }

@@ -8,10 +8,11 @@
 
 #include "marking/forms.h"
 #include "media/heap.h"
+#include "member_name.h"
 #include "roots/root_media.h"
 #include "roots/root_table.h"
 
-enum { DEPTH = 32, PIECE = 200, FIRST = 3, LAST = 2 };
+enum { PIECE = MEMBER_NAME, FIRST = 3, LAST = 2 };
 
 // The types on the way. Each step takes the type of what the pointer before it leads to.
 struct path {
@@ -23,55 +24,9 @@ struct path {
     uint32_t pieces;
 };
 
-// ---- one type -----------------------------------------------------------------------------------
-
 static void append(char *out, const char *text) {
     size_t used = strlen(out);
     snprintf(out + used, PIECE - used, "%s", text);
-}
-
-// Writes which member lies at the offset. Returns the type of what lies there, as far as it is
-// known; 0: nothing does.
-static uint64_t member_at(struct dwarf *d, uint64_t type, uint64_t offset, char *out,
-                          unsigned depth);
-
-static uint64_t in_struct(struct dwarf *d, const struct dwarf_entry *e, uint64_t offset, char *out,
-                          unsigned depth) {
-    struct dwarf_entry m;
-    size_t used = strlen(out);
-    for (bool more = dw_child(d, e, &m); more; more = dw_sibling(d, &m)) {
-        uint64_t found, into = offset - m.member_at;
-        if ((m.tag != DW_MEMBER && m.tag != DW_INHERITANCE) || m.is_static ||
-            into >= dw_size(d, m.type))
-            continue;
-        if (m.tag == DW_MEMBER && *m.name) {
-            append(out, ".");
-            append(out, m.name);
-        }
-        if ((found = member_at(d, m.type, into, out, depth - 1)) != 0)
-            return found;
-        out[used] = '\0';
-    }
-    return 0;
-}
-
-static uint64_t member_at(struct dwarf *d, uint64_t type, uint64_t offset, char *out,
-                          unsigned depth) {
-    struct dwarf_entry e;
-    char index[32];
-    if (depth == 0 || !dw_strip(d, type, &e))
-        return 0;
-    if (e.tag == DW_ARRAY) {
-        uint64_t one = dw_size(d, e.type);
-        if (!one)
-            return 0;
-        snprintf(index, sizeof index, "[%lu]", (unsigned long)(offset / one));
-        append(out, index);
-        return member_at(d, e.type, offset % one, out, depth - 1);
-    }
-    if ((e.tag == DW_STRUCT || e.tag == DW_CLASS || e.tag == DW_UNION) && !e.declaration)
-        return in_struct(d, &e, offset, out, depth);
-    return offset < dw_size(d, type) ? type : 0;
 }
 
 // ---- the way ------------------------------------------------------------------------------------
@@ -87,9 +42,10 @@ static bool step_by_type(struct path *p, uint64_t at, bool first) {
         snprintf(index, sizeof index, "[%lu]", (unsigned long)(offset / size));
         offset %= size;
     }
-    p->pointer = member_at(d, p->type, offset, found, DEPTH);
-    if (!p->pointer)
+    struct member m;
+    if (!member_at(d, p->type, offset, found, &m))
         return false;
+    p->pointer = m.type;
     bool arrow = !first && !*index && *found == '.';
     char *piece = p->piece[p->pieces++];
     append(piece, index);
@@ -126,16 +82,12 @@ static void step(struct path *p, uint64_t block, uint64_t size, uint64_t place, 
 // The root itself: its name, and the member in it.
 static bool begin(struct path *p, uint32_t number, uint64_t place) {
     struct pm_error ignored;
+    uint64_t offset;
     const struct pm_root_table *table = pm_roots_table(&ignored);
     const struct pm_root *r = table && number < table->count ? &table->root[number] : NULL;
-    struct dwarf_entry variable;
-    if (!r || !p->of || !p->of->types || r->kind == PM_ROOT_OBJECT || r->object[0] || r->part ||
-        !dw_variable(p->of->types, r->address - p->of->base, &variable) ||
-        dw_size(p->of->types, variable.type) > r->length)
+    if (!r || !p->of || !program_variable(p->of, r, place, p->piece[0], PIECE, &p->type, &offset))
         return false;
-    pm_root_text(r, p->piece[0], PIECE);
-    p->type = variable.type;
-    p->object = r->address;
+    p->object = r->address + place - offset;
     return step_by_type(p, r->address + place, true);
 }
 

@@ -188,7 +188,15 @@ int root_names_find(const char *path, struct root_names *out, struct pm_error *e
         return status;
     s.types = dw_open(path, f);
     bool exported = false;
+    char apart[DWARF_PATH];
+    struct pm_elf debug;
+    struct pm_error ignored;
     status = pm_elf_each_variable(f, PM_ELF_IN_SYMTAB, take_symbol, &s, err);
+    if (status == PM_OK && !pm_elf_has_symtab(f) && dw_debug_file(f, apart, sizeof apart) &&
+        pm_elf_open(&debug, apart, &ignored) == PM_OK) {
+        status = pm_elf_each_variable(&debug, PM_ELF_IN_SYMTAB, take_symbol, &s, err);
+        pm_elf_close(&debug);
+    }
     if (status == PM_OK && out->count == 0) {
         pm_elf_each_variable(f, PM_ELF_IN_DYNSYM, note_copied, &s, err);
         status = pm_elf_each_variable(f, PM_ELF_IN_DYNSYM, take_symbol, &s, err);
