@@ -160,6 +160,17 @@ def test_a_stripped_program_with_its_debug_file(version, debug_file, tmp_path, h
     one_line(refused, "pmalloc", 125, "-g", "-dbgsym", "OFFSET/LENGTH")
 
 
+def test_a_stripped_program_of_cxx(debug_file, tmp_path, heap):
+    number, debug = debug_file
+    program = built(tmp_path, "g++", "-g", f"-Wl,--build-id=0x{number}", sources=["members_cxx.cc"])
+    stripped(program, debug)
+    keeps(program, heap, CXX_ROOTS)
+    assert set(listed(heap).values()) == set(CXX_ROOTS)
+    for root in ("shop::instance()::stock", "shop::instance()::stock.index"):
+        refused = call(RUN, "-H", heap, "-r", root, program)
+        one_line(refused, "pmalloc-run", 125, "restored with its guard", "stripped program")
+
+
 def test_a_program_without_types(tmp_path, heap):
     program = built(tmp_path, "gcc")
     refused = call(RUN, "-H", heap, "-r", "server.db", program)
@@ -343,6 +354,24 @@ def test_trees_of_members(filled):
         ("server", 16, "has no root named"),
     ):
         one_line(call(INFO, "--tree", root, filled), "pmalloc-info", status, part)
+
+
+def test_words_that_lead_out_of_members(tmp_path, heap):
+    """Where a part of a variable holds them, they have the member's name."""
+    source = tmp_path / "out.c"
+    source.write_text("""
+#include <stdlib.h>
+struct { long a; struct { const char *out; const char **block; } in; } held;
+int main(void) {
+    held.in.out = "constant";
+    held.in.block = calloc(2, 8);
+    held.in.block[1] = "another";
+}""")
+    program = tmp_path / "out"
+    subprocess.run(["gcc", "-g", "-O0", "-o", program, source], check=True)
+    succeeds(call(RUN, "-H", heap, "-r", "held.in", program))
+    text = succeeds(call(INFO, "--out", heap))
+    assert " held.in.out (a root)\n" in text and " held.in.block[1] (" in text, text
 
 
 def test_trees_of_late_members(app, heap):

@@ -226,6 +226,9 @@ static const struct cli_example root_kinds[] = {
     {"[object:]*", "All writable data of the program or library. It is scanned, but not restored."},
     {"[object:]+OFFSET/LENGTH",
      "A range of bytes at a link-time address, for stripped programs. It is restored."},
+    {"[object:]symbol+OFFSET/LENGTH",
+     "Bytes of a variable, from an offset in it. They are restored. pmalloc-run makes this of a "
+     "member, server.db or table[3].head, by the program's debug information."},
     {0},
 };
 
