@@ -374,6 +374,13 @@ int main(void) {
     assert " held.in.out (a root)\n" in text and " held.in.block[1] (" in text, text
 
 
+def test_the_tree_of_a_member_of_a_root(app, heap):
+    succeeds(call(RUN, "-H", heap, "-r", "server", app))
+    assert tree(heap, "server.db") == {"value": 1} and tree(heap, "server.port") == 6379
+    assert tree(heap, "server.rows[1]")["server.rows[1][2]"] == {"value": 1}
+    one_line(call(INFO, "--tree", "table[3]", heap), "pmalloc-info", 8, "in no root")
+
+
 def test_trees_of_late_members(app, heap):
     succeeds(call(RUN, "-H", heap, "-r", "server.db", app))
     succeeds(call(RECOVER, "--rename-root", "server.db", "server.db@idle", heap))

@@ -156,7 +156,7 @@ int root_path_read(struct program_types *t, const char *text, size_t len, struct
     if (take_apart(text, len, &n, err) != PM_OK)
         return err->status;
     if (resolve(t, &n, err) != PM_OK)
-        return pm_fail_in(err, "root %.*s", (int)(len < 100 ? len : 100), text);
+        return pm_fail_in(err, "\"%.*s\"", (int)(len < 100 ? len : 100), text);
     *out = n.spec;
     if (place)
         *place = n.place;
