@@ -78,6 +78,8 @@ def test_a_process(program, heap, roots, commit):
         if commit in (None, "output"):
             report = held(process.pid)
             assert EXPECTED.items() <= rows(report).items(), report
+            members = {row["root"]: row.get("member") for row in report["holders"]}
+            assert members["store+0x10/8"] == "store.list" and members["alias"] == "alias"
             assert report["held_ns"] > 0 and report["process"] == process.pid
             first = [row["root"] for row in report["holders"]][:3]
             assert first == ["middle", "alias", "libheld.so:library_head"]

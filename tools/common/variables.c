@@ -130,12 +130,24 @@ unsigned modules_of_process(pid_t pid, struct module **modules, struct pm_error 
 
 // ---- names --------------------------------------------------------------------------------------
 
+static void read_names(struct module *m) {
+    struct pm_error ignored;
+    if (m->named)
+        return;
+    m->named = true;
+    if (root_names_find(m->path, &m->names, &ignored) != PM_OK)
+        m->names = (struct root_names){0};
+    m->types = calloc(1, sizeof *m->types);
+    if (m->types &&
+        (program_types_of(m->types, m->path, &ignored) != PM_OK || !program_types_load(m->types))) {
+        free(m->types);
+        m->types = NULL;
+    }
+}
+
 // The variable around an address of the file; NULL: none is known.
 static const struct root_name *variable_at(struct module *m, uint64_t at, uint64_t length) {
-    struct pm_error ignored;
-    if (!m->named && root_names_find(m->path, &m->names, &ignored) != PM_OK)
-        m->names = (struct root_names){0};
-    m->named = true;
+    read_names(m);
     const struct root_name *best = NULL;
     for (size_t i = 0; i < m->names.count; i++) {
         const struct root_name *r = &m->names.name[i];
@@ -155,4 +167,15 @@ void module_range_text(struct module *m, uint64_t address, uint64_t length, char
     else
         snprintf(out, len, "%s%s%s+0x%lx/%lu", m->object, colon, r ? r->text : "",
                  (unsigned long)(r ? at - r->offset : at), (unsigned long)length);
+}
+
+bool module_member_text(struct module *m, uint64_t address, uint64_t length, char *out) {
+    struct dwarf_entry variable;
+    char name[DWARF_NAME];
+    uint64_t at = address - m->base;
+    *out = '\0';
+    read_names(m);
+    return m->types && dw_variable_around(m->types->types, at, &variable) &&
+           dw_full_name(m->types->types, &variable, name, sizeof name) &&
+           member_range(m->types->types, variable.type, name, at - variable.address, length, out);
 }

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "member_name.h"
+#include "program_types.h"
 #include "root_names.h"
 #include "roots/elf_file.h"
 
@@ -25,7 +27,8 @@ struct module {
     struct {
         uint64_t from, to; // writable, in the process
     } range[VARIABLES_RANGES];
-    struct root_names names; // once they were asked for
+    struct root_names names;     // once they were asked for
+    struct program_types *types; // NULL: there are none
     bool named;
 };
 
@@ -37,5 +40,9 @@ bool module_of_program(struct module *m, const char *path, uint64_t base, const 
                        size_t id_len);
 // The bytes from an address of its variables on, as PMALLOC_ROOTS takes them.
 void module_range_text(struct module *m, uint64_t address, uint64_t length, char *out, size_t len);
+
+// What C calls them: "server.db"; `out` has MEMBER_NAME bytes. False: its types are not known, or
+// no members begin or end there.
+bool module_member_text(struct module *m, uint64_t address, uint64_t length, char *out);
 
 #endif

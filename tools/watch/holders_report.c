@@ -69,11 +69,24 @@ static void word_text(struct report *r, const struct holders_word *w, char *out,
         root_word_text(r, w, out, len);
 }
 
+// What it is called in the program's source; "": that is not known.
+static void member_text(struct report *r, const struct holders_word *w, char *out) {
+    struct pm_error ignored;
+    const struct pm_root_table *table = r->pid ? NULL : pm_roots_table(&ignored);
+    struct module *m = NULL;
+    if (w->source != SLOTS && r->pid)
+        m = &r->module[w->source];
+    else if (table && w->source < table->count && !table->root[w->source].object[0] && r->modules)
+        m = &r->module[0];
+    if (!m || !module_member_text(m, w->address, w->length, out))
+        *out = '\0';
+}
+
 // ---- output -------------------------------------------------------------------------------------
 
 static void print_text(struct report *r, const struct holders_word *word, uint32_t shown,
                        uint32_t words, const struct holders_sum *sum) {
-    char near[32], alone[32], reaches[32], text[PM_SPEC_TEXT_LEN + 64];
+    char near[32], alone[32], reaches[32], text[PM_SPEC_TEXT_LEN + 64], member[MEMBER_NAME];
     figure_bytes(sum->bytes, near);
     printf("%u words of variables lead to %lu blocks, %s\n", words, (unsigned long)sum->blocks,
            near);
@@ -86,7 +99,10 @@ static void print_text(struct report *r, const struct holders_word *word, uint32
         figure_bytes(word[i].alone.bytes, alone);
         figure_bytes(word[i].reaches.bytes, reaches);
         word_text(r, &word[i], text, sizeof text);
+        member_text(r, &word[i], member);
         printf("%10s %10s %10s  %s", near, alone, reaches, text);
+        if (*member && strcmp(member, text) != 0)
+            printf("  %s", member);
         if (word[i].words > 1)
             printf(" (%u words)", word[i].words);
         puts("");
@@ -103,7 +119,7 @@ static void sum_json(struct json *j, const char *key, const struct holders_sum *
 static void print_json(struct report *r, const struct holders_word *word, uint32_t shown,
                        uint32_t words, const struct holders_sum *sum) {
     struct json j = {.out = stdout};
-    char text[PM_SPEC_TEXT_LEN + 64];
+    char text[PM_SPEC_TEXT_LEN + 64], member[MEMBER_NAME];
     json_open(&j, NULL, '{');
     json_text(&j, "heap", r->heap);
     if (r->pid) {
@@ -115,8 +131,11 @@ static void print_json(struct report *r, const struct holders_word *word, uint32
     json_open(&j, "holders", '[');
     for (uint32_t i = 0; i < shown; i++) {
         word_text(r, &word[i], text, sizeof text);
+        member_text(r, &word[i], member);
         json_open(&j, NULL, '{');
         json_text(&j, "root", text);
+        if (*member)
+            json_text(&j, "member", member);
         json_number(&j, "address", word[i].address);
         json_number(&j, "words", word[i].words);
         sum_json(&j, "nearest", &word[i].nearest);
