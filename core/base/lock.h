@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum pm_lock_rank {
@@ -74,6 +75,12 @@ static inline void pm_ranks_forget(void) {}
 
 static inline void pm_futex_wait(_Atomic uint32_t *word, uint32_t seen) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+// For that long at most. False, with errno: nobody has woken it.
+static inline bool pm_futex_wait_us(_Atomic uint32_t *word, uint32_t seen, uint64_t us) {
+    const struct timespec most = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+    return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0) == 0;
 }
 
 static inline void pm_futex_wake(_Atomic uint32_t *word, int waiters) {

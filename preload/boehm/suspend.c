@@ -11,10 +11,8 @@
 // The wait is a call that holds know (threads/calls.h), so collections and commits need no answer
 // of the thread's. Its registers lie on its stack, where the collector looks.
 #include <errno.h>
-#include <linux/futex.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/lock.h"
@@ -141,15 +139,11 @@ void pm_gc_threads_detached(pthread_t thread) {
     pm_gc_unlock();
 }
 
-static void sleep_at(_Atomic uint32_t *at, uint32_t value, const struct timespec *most) {
-    syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, most, NULL, 0);
-}
-
 static void rest(void) {
     struct pm_call call = {.by_futex = true};
     pm_call_enter(&call);
     while (atomic_load_explicit(&word, memory_order_acquire) == RESTS)
-        sleep_at(&word, RESTS, NULL);
+        pm_futex_wait(&word, RESTS);
     pm_call_leave(&call);
 }
 
@@ -173,9 +167,10 @@ static bool hears(void) {
     return done;
 }
 
+#define AGAIN_US 1000 // then it is asked once more
+
 // With the lock, for which the other thread may wait: then it rests there, also at its end.
 static void ask(struct note *n) {
-    const struct timespec again = {0, 1000000};
     _Atomic uint32_t *its = n->data;
     uint32_t asked = 0;
     while (n->block && asked != RESTS) {
@@ -188,7 +183,7 @@ static void ask(struct note *n) {
         if (!asked)
             atomic_store(its, ASKED);
         else
-            sleep_at(its, ASKED, &again);
+            pm_futex_wait_us(its, ASKED, AGAIN_US);
         asked = atomic_load(its);
     }
 }

@@ -40,10 +40,6 @@ static _Atomic uint32_t begun; // 1: it has its name
 
 // ---- the thread ---------------------------------------------------------------------------------
 
-static void wait_for(_Atomic uint32_t *word, uint32_t seen, const struct timespec *timeout) {
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, timeout, NULL, 0);
-}
-
 static bool is_over(void) { return atomic_load_explicit(&quit, memory_order_acquire); }
 
 // Sleeps until there is a slow request. Whoever comes after the flag is set wakes this thread;
@@ -52,7 +48,7 @@ static void sleep_long(uint64_t seen) {
     atomic_store(&pm_age_asleep, 1);
     pm_age_arm();
     if (!is_over() && pm_age_activity() == seen)
-        wait_for(&pm_age_asleep, 1, NULL);
+        pm_futex_wait(&pm_age_asleep, 1);
     atomic_store(&pm_age_asleep, 0);
 }
 
@@ -82,10 +78,7 @@ static void be_own_thread(void) {
     pm_futex_wake(&begun, 1);
 }
 
-static void wait_us(uint64_t us) {
-    const struct timespec pause = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
-    wait_for(&quit, 0, &pause);
-}
+static void wait_us(uint64_t us) { pm_futex_wait_us(&quit, 0, us); }
 
 // Marking only needs that forks and the end of the program stay away. A step of the sweep changes
 // the heap, so no commit may have its instant meanwhile; and the snapshot goes with the last step,
@@ -198,7 +191,7 @@ static void run_late(void) {
     while (!is_over() && pm_late_looks())
         wait_ms(LATE_MS);
     while (!is_over())
-        wait_for(&quit, 0, NULL);
+        pm_futex_wait(&quit, 0);
 }
 
 static void run(void) {

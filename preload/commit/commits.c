@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,7 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/cancel.h"
@@ -318,9 +316,8 @@ static int make(bool idle) {
 
 // Waits for a commit to end, a little, in a call where this thread may be held.
 static void await_end(uint32_t seen) {
-    const struct timespec pause = {0, 1000000};
     atomic_fetch_add(&awaiting, 1);
-    syscall(SYS_futex, &ends, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0);
+    pm_futex_wait_us(&ends, seen, 1000);
     atomic_fetch_sub(&awaiting, 1);
 }
 

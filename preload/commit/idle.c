@@ -3,10 +3,7 @@
 #include "idle.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/lock.h"
@@ -64,8 +61,7 @@ void pm_idle_leave(void) { atomic_fetch_sub_explicit(&waiting, 1, memory_order_r
 uint32_t pm_idle_seen(void) { return atomic_load(&bell); }
 
 void pm_idle_sleep(uint32_t seen, uint64_t ms) {
-    const struct timespec pause = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-    syscall(SYS_futex, &bell, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0);
+    pm_futex_wait_us(&bell, seen, ms * 1000);
     atomic_store(&asleep, AWAKE);
 }
 

@@ -3,9 +3,7 @@
 #include "late.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -165,10 +163,7 @@ void pm_late_enter(const struct pm_call *call) {
     uint32_t seen = atomic_load(&moments);
     pm_call_enter(&stay);
     for (; pm_late_awaited && now < end; now = pm_os_now_ms()) {
-        const struct timespec rest = {(time_t)((end - now) / 1000),
-                                      (long)((end - now) % 1000) * 1000000};
-        if (syscall(SYS_futex, &moments, FUTEX_WAIT_PRIVATE, seen, &rest, NULL, 0) != 0 &&
-            errno != EINTR)
+        if (!pm_futex_wait_us(&moments, seen, (end - now) * 1000) && errno != EINTR)
             break;
     }
     pm_call_leave(&stay);

@@ -183,6 +183,7 @@ static const char *end_alone(void) {
 // ---- among others -------------------------------------------------------------------------------
 
 #define PATIENCE_MS 5000  // a fork copies the heap under the locks
+#define LOOK_US 100000    // at the gate: in a child of vfork() nobody would wake us
 #define LOOK_AFTER_MS 100 // then look whether a debugger has stopped a thread: it may hold a lock
 
 // A thread that holds a lock of ours waits for this end, so its lock is not waited for.
@@ -342,7 +343,6 @@ static void open_gate(enum pm_phase how) {
 }
 
 static bool pass(void) {
-    const struct timespec look = {0, 100000000}; // in a child of vfork() nobody would wake us
     uint32_t seen;
     if (pm_nested())
         atomic_store_explicit(&lock_waits, true, memory_order_release);
@@ -352,7 +352,7 @@ static bool pass(void) {
         if (pm_heap.super->state.owner_pid != (uint64_t)getpid())
             return true;
         atomic_store(&gate_awaited, true);
-        syscall(SYS_futex, &pm_phase_word, FUTEX_WAIT_PRIVATE, seen, &look, NULL, 0);
+        pm_futex_wait_us(&pm_phase_word, seen, LOOK_US);
     }
     return seen == PM_ENDED;
 }
