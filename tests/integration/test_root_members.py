@@ -3,6 +3,7 @@
 """Roots that are members of variables, such as server.db and table[3].head: the tools find them in
 the program's debug information, and the heap keeps them as offsets."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import uuid
 
 import pytest
 from conftest import HERE, compiled, refuses, run, succeeds
-from tool_heaps import INFO, RECOVER, RUN, call, fingerprint, one_line
+from tool_heaps import BUILD, INFO, RECOVER, RUN, call, fingerprint, one_line
 
 # The names of members.c and members_cxx.cc, and what these print of them.
 C_ROOTS = {
@@ -107,17 +108,19 @@ def test_late_members(when, heap):
 
 @pytest.fixture
 def debug_file():
-    """Where the debug file of a program with this build id belongs."""
+    """Where the debug file of a program with this build id belongs. Folders that were made for it
+    go again, so one test at a time has such a file."""
     number = uuid.uuid4().hex
     path = pathlib.Path(f"/usr/lib/debug/.build-id/{number[:2]}/{number[2:]}.debug")
     if os.geteuid() != 0:
         pytest.skip("debug files are put where root alone may write")
-    existed = path.parent.parent.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    yield number, path
-    path.unlink(missing_ok=True)
-    for folder in [path.parent] if existed else [path.parent, path.parent.parent]:
-        if not any(folder.iterdir()):
+    with open(BUILD / "debug-files.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield number, path
+        path.unlink(missing_ok=True)
+        for folder in made:
             folder.rmdir()
 
 
@@ -169,6 +172,25 @@ def test_a_stripped_program_of_cxx(debug_file, tmp_path, heap):
     for root in ("shop::instance()::stock", "shop::instance()::stock.index"):
         refused = call(RUN, "-H", heap, "-r", root, program)
         one_line(refused, "pmalloc-run", 125, "restored with its guard", "stripped program")
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("how", ["split", "dwz"])
+def test_a_part_of_the_debug_information_is_missing(how, version, tmp_path, heap):
+    split = ["-gsplit-dwarf"] if how == "split" else []
+    program = built(tmp_path, "gcc", f"-gdwarf-{version}", *split)
+    if how == "dwz":
+        if not shutil.which("dwz"):
+            pytest.skip("dwz is not installed")
+        other, shared = shutil.copy(program, tmp_path / "other"), tmp_path / "shared.debug"
+        subprocess.run(["dwz", "-m", shared, program, other], check=True)
+    else:
+        (shared,) = tmp_path.glob("*.dwo")
+    keeps(program, heap, {"server.db": "db"})
+    shared.unlink()
+    for root in ("server.db", "grid[1]"):
+        refused = call(RUN, "-H", heap, "-r", root, program)
+        one_line(refused, "pmalloc-run", 125, shared.name, "is missing")
 
 
 def test_a_program_without_types(tmp_path, heap):

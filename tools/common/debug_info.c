@@ -4,6 +4,7 @@
 
 #include <dwarf.h> // of libdw
 #include <elfutils/libdw.h>
+#include <elfutils/libdwelf.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ struct place {
 
 struct dwarf {
     Dwarf *of;
-    bool apart;
+    const char *missing;  // a file that it leads to and that is not there; or NULL
     struct place *places; // sorted by address
     size_t place_count;
 };
@@ -213,13 +214,33 @@ static int by_address(const void *a, const void *b) {
     return x->address < y->address ? -1 : x->address > y->address;
 }
 
+static const char *split_name(Dwarf_Die *unit) {
+    Dwarf_Attribute a;
+    const char *name = NULL;
+    if (dwarf_attr(unit, DW_AT_dwo_name, &a) || dwarf_attr(unit, DW_AT_GNU_dwo_name, &a))
+        name = dwarf_formstring(&a);
+    return name ? name : "a .dwo file";
+}
+
+// What dwz has put into a third file.
+static void look_for_shared(struct dwarf *d) {
+    const char *name;
+    const void *id;
+    if (dwelf_dwarf_gnu_debugaltlink(d->of, &name, &id) > 0 && !dwarf_getalt(d->of))
+        d->missing = name;
+}
+
 static void find_places(struct dwarf *d) {
     Dwarf_CU *unit = NULL;
     Dwarf_Die top, split;
     uint8_t kind;
-    while (dwarf_get_units(d->of, unit, &unit, NULL, &kind, &top, &split) == 0)
+    while (dwarf_get_units(d->of, unit, &unit, NULL, &kind, &top, &split) == 0) {
+        bool apart = kind == DW_UT_skeleton && split.addr;
+        if (kind == DW_UT_skeleton && !apart)
+            d->missing = split_name(&top);
         if (kind != DW_UT_type && kind != DW_UT_split_type)
-            find_below(d, kind == DW_UT_skeleton && split.addr ? &split : &top, NESTING_MAX);
+            find_below(d, apart ? &split : &top, NESTING_MAX);
+    }
     qsort(d->places, d->place_count, sizeof *d->places, by_address);
 }
 
@@ -254,14 +275,17 @@ struct dwarf *dw_open(const char *path, const struct pm_elf *f) {
     struct dwarf *d = calloc(1, sizeof *d);
     bool found = d && open_file(d, path);
     if (d && !found)
-        found = d->apart = dw_debug_file(f, apart, sizeof apart) && open_file(d, apart);
+        found = dw_debug_file(f, apart, sizeof apart) && open_file(d, apart);
     if (!found) {
         free(d);
         return NULL;
     }
+    look_for_shared(d);
     find_places(d);
     return d;
 }
+
+const char *dw_missing(const struct dwarf *d) { return d->missing; }
 
 // ---- variables ----------------------------------------------------------------------------------
 

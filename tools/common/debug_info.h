@@ -70,6 +70,8 @@ struct dwarf *dw_open(const char *path, const struct pm_elf *f);
 // Where the debug file of a program would lie. False: its build id does not say. `size`: at least
 // DWARF_PATH.
 bool dw_debug_file(const struct pm_elf *f, char *path, size_t size);
+// A file that the types lie in, in part, and that was not found; NULL: none.
+const char *dw_missing(const struct dwarf *d);
 // False: there is no entry.
 bool dw_read(struct dwarf *d, uint64_t at, struct dwarf_entry *out);
 // The first entry below `of`, and the one after `*entry` on the same level.

@@ -55,13 +55,20 @@ static int name_member(struct program_types *t, const struct root_variable *v, s
         program_types_missing(t, &why);
         return pm_fail(err, PM_USAGE, "%.400s; or name %.60s+OFFSET/LENGTH", why.text, v->name);
     }
-    if (!dw_variable(t->types, v->address, &e))
+    bool known = dw_variable(t->types, v->address, &e);
+    int status = known ? member_find(t->types, e.type, v->name, v->path, &m, err) : PM_USAGE;
+    if (status != PM_OK && dw_missing(t->types))
+        return pm_fail(err, PM_USAGE,
+                       "the debug information of %.200s lies in part in %.200s, which is missing: "
+                       "put it there, or name %.60s+OFFSET/LENGTH",
+                       t->path, dw_missing(t->types), v->name);
+    if (!known)
         return pm_fail(err, PM_USAGE,
                        "the type of %s is not known: build its file with -g, or name "
                        "%s+OFFSET/LENGTH",
                        v->name, v->name);
-    if (member_find(t->types, e.type, v->name, v->path, &m, err) != PM_OK)
-        return err->status;
+    if (status != PM_OK)
+        return status;
     if (m.offset > v->size || m.size > v->size - m.offset)
         return pm_fail(err, PM_USAGE, "%s has %lu bytes, and its type has more", v->name,
                        (unsigned long)v->size);
