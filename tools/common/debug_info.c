@@ -241,7 +241,8 @@ static void find_places(struct dwarf *d) {
         if (kind != DW_UT_type && kind != DW_UT_split_type)
             find_below(d, apart ? &split : &top, NESTING_MAX);
     }
-    qsort(d->places, d->place_count, sizeof *d->places, by_address);
+    if (d->place_count)
+        qsort(d->places, d->place_count, sizeof *d->places, by_address);
 }
 
 // Whether the file has types. It stays open.
