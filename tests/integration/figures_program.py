@@ -5,7 +5,7 @@
 import json
 
 import pytest
-from conftest import compiled, start, tool
+from conftest import busy, compiled, start, tool
 
 INFO = tool("pmalloc-info")
 
@@ -39,6 +39,6 @@ class Figures:
         return m
 
     def end(self):
-        _, errors = self.process.communicate(timeout=60)
+        _, errors = self.process.communicate(timeout=60 * busy())
         assert self.process.returncode == 0, errors
         return errors

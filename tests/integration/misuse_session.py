@@ -7,7 +7,7 @@ import select
 import subprocess
 
 import pytest
-from conftest import compiled, environment, recover, said
+from conftest import busy, compiled, environment, recover, said
 
 MEGABYTE = 1 << 20
 
@@ -25,7 +25,7 @@ class Session:
         self.kept = None
 
     def answer(self, timeout=60):
-        assert select.select([self.process.stdout], [], [], timeout)[
+        assert select.select([self.process.stdout], [], [], timeout * busy())[
             0
         ], f"no answer after {timeout} s"
         return self.process.stdout.readline().strip()
@@ -53,7 +53,7 @@ class Session:
         except BrokenPipeError:
             pass
         self.process.stdin = None
-        status = self.process.wait(60)
+        status = self.process.wait(60 * busy())
         return status, self.process.stderr.read()
 
 

@@ -21,7 +21,7 @@ import time
 
 import pytest
 
-from conftest import API, DEFAULT_HEAPS, ROOT, environment, lacks, run, said
+from conftest import API, DEFAULT_HEAPS, ROOT, busy, environment, lacks, run, said
 
 UNPACKED = ROOT / "build-programs"  # made by scripts/bootstrap --test
 PLACES = (pathlib.Path("/"), UNPACKED)
@@ -113,7 +113,7 @@ def once(folder, argv, preload, prepare=None, stdin=None, timeout=120, **setting
         capture_output=True,
         text=True,
         errors="backslashreplace",
-        timeout=timeout,
+        timeout=timeout * busy(),
         check=False,
     )
     files = contents(work)
@@ -187,6 +187,7 @@ def free_port():
 
 def wait_until(ready, what, process=None, log=None, patience=PATIENCE):
     """Asks again and again. Fails with the log when the process ends first, or after `patience`."""
+    patience *= busy()
     end = time.monotonic() + patience
     while True:
         with contextlib.suppress(OSError):
@@ -260,7 +261,7 @@ class Server:
 
     def ends(self, status=0):
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(PATIENCE * busy())
         except subprocess.TimeoutExpired:
             pytest.fail(f"{self.name} has not ended\n{self.text()}")
         assert (

@@ -21,7 +21,7 @@ import threading
 import time
 
 import pytest
-from conftest import compiled
+from conftest import busy, compiled
 from test_backup import BACKUP, BLOCK, back_up, changed_blocks, copied, shell, verified
 from tool_heaps import BUILD, RECOVER, RUN, call, clean_environment, one_line, start_shell
 
@@ -56,7 +56,7 @@ def running(heap, *options, words=(), threads=3, pages=400, before=()):
 def end(process, killed=0):
     """How far it has come. No call of its has failed, but where a tool was killed that held it, or
     where it was stopped, perhaps before any."""
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=60 * busy())
     words = out.replace(",", "").split()
     assert int(words[1]) <= killed and (killed or words[3] != "0"), out
     return int(words[-1])
@@ -227,9 +227,9 @@ def test_the_program_ends_during_a_backup(shm, rng, how):
                     process.kill()
                 else:
                     process.stdin.close()
-                out, err = tool.communicate(timeout=60)
+                out, err = tool.communicate(timeout=60 * busy())
             assert tool.returncode == 0, (out, err)
-            process.wait(60)
+            process.wait(60 * busy())
         verified(shm / "backup")
         counted(shm, shm / "backup")
         assert json.loads(out)["state"] in ("in use", "dirty", "clean")
@@ -345,7 +345,7 @@ def test_a_commit_that_cannot_be_read_was_missed(shm):
         owner = start_shell(heap, "fill 2000 7\n", "-s", "COMMIT=output")
         thread = threading.Thread(target=set_all, args=(owner, begun, over))
         thread.start()
-        assert begun.wait(60)
+        assert begun.wait(60 * busy())
         # The commits of this lap so far can be read, and none later.
         bad = {"BAD_NAME": "/journal", "BAD_HOW": "pread"}
         bad["BAD_AT"] = str(whole_commits(heap / "journal"))

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import BUILD, ROOTS, app, compiled, environment, forget_origin, linked
+from conftest import BUILD, ROOTS, app, busy, compiled, environment, forget_origin, linked
 from conftest import refuses, run, said, start, tool
 
 SEEN = BUILD / "seen" / "libpmalloc_preload"
@@ -100,7 +100,7 @@ def under(argv, env, layer, cuts):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=100 * busy(),
         check=False,
     )
 
@@ -188,7 +188,7 @@ def test_a_collection_beside_the_program(data, kernel, shop, shm):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     program = subprocess.Popen([app("kvshell")], env=env, text=True, preexec_fn=kernel, **pipes)
     try:
-        program.wait(60)
+        program.wait(60 * busy())
     finally:
         program.kill()
     out, err = program.communicate()

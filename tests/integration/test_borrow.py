@@ -14,6 +14,7 @@ import time
 import pytest
 from conftest import (
     BUILD,
+    busy,
     compiled,
     environment,
     fingerprint,
@@ -56,7 +57,7 @@ def hold(program, heap, processes, **settings):
 
 
 def ends_well(process):
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60 * busy())
     assert process.returncode == 0 and out.startswith("ok ") and err == "", (out, err)
 
 
@@ -223,7 +224,7 @@ def test_a_child_keeps_the_lock(program, lent, processes):
     child = start([program, "leave"], HEAP=lent, OPEN="private")
     processes.append(child)
     assert child.stdout.readline() == "ready\n"
-    assert child.wait(timeout=60) == 0
+    assert child.wait(timeout=60 * busy()) == 0
     refuses(run([program, "check"], HEAP=lent), "PMALLOC_OPEN=private")
     child.stdin.close()
     assert child.stdout.readline().startswith("ok ")
@@ -325,7 +326,7 @@ def test_without_any_permission_to_write(program, lent):
             user=user,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=100 * busy(),
             check=False,
         )
         assert succeeds(done).startswith("ok ") and done.stderr == "", said(done)

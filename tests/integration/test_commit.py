@@ -17,6 +17,7 @@ import pytest
 from conftest import (
     BUILD,
     ROOT,
+    busy,
     compiled,
     environment,
     on_media,
@@ -230,7 +231,7 @@ def small_medium(tmp_path, script, program):
         env=environment(False),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * busy(),
         check=False,
     )
     if done.returncode in (1, 77) and "unshare" in done.stderr + "mount" in done.stderr:

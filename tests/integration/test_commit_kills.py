@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, ROOT, environment, said
+from conftest import BUILD, ROOT, busy, environment, said
 
 sys.path.insert(0, str(ROOT / "tests/vm"))
 from instants import Ledger, Wrong  # noqa: E402
@@ -20,7 +20,7 @@ def test_it_runs(shm, commit):
         env={**environment(False), "BUILD": str(BUILD)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=150 * busy(),
         check=False,
     )
     assert done.returncode == 0 and done.stderr == "", said(done)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import BUILD, compiled, environment, said, tool
+from conftest import BUILD, busy, compiled, environment, said, tool
 
 MEDIA = {
     "tmpfs": 'mount -t tmpfs -o size=SIZEm tmpfs "$1"',
@@ -42,7 +42,7 @@ def on_a_small_medium(request, program, tmp_path):
             env=environment(False, **settings),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=60 * busy(),
             check=False,
         )
         if done.returncode in (1, 77) and re.search("unshare|mount", done.stderr):

@@ -15,6 +15,7 @@ import subprocess
 import pytest
 from conftest import (
     BUILD,
+    busy,
     compiled,
     environment,
     fingerprint,
@@ -45,7 +46,9 @@ def stopped(program, stopper, heap, name, log, at=0):
     env = environment(False, ROOTS=ROOTS, COMMIT="api", **shard, **{name: heap})
     env["preload"] = str(BUILD / "libpmalloc_preload.so")
     argv = [stopper, str(at), log, program, "steps", "3"]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        argv, env=env, capture_output=True, text=True, timeout=60 * busy(), check=False
+    )
 
 
 def state_of(heap):

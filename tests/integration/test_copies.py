@@ -20,6 +20,7 @@ from conftest import (
     BUILD,
     ROOT,
     app,
+    busy,
     compiled,
     fingerprint,
     recover,
@@ -293,7 +294,7 @@ def test_a_journal_beside_a_superblock_that_says_clean(heap, shm):
     assert (copy / "journal").stat().st_size
     process.stdin.write("set a new\n")
     process.stdin.close()
-    assert process.wait(20) == 0
+    assert process.wait(20 * busy()) == 0
     assert recover(heap, "--check").returncode == 0
     shutil.copy2(heap / "superblock", copy / "superblock")
     refused(copy)

@@ -458,7 +458,7 @@ def test_spoil(originals, shm):
 def spoil(*argv):
     command = [sys.executable, "-B", SPOIL, *argv]
     return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=60, check=False
+        list(map(str, command)), capture_output=True, text=True, timeout=60 * busy(), check=False
     )
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import BUILD, ROOT, environment
+from conftest import BUILD, ROOT, busy, environment
 
 VM_TEST = ROOT / "scripts" / "vm-test"
 MAPFLAGS = BUILD / "vm" / "mapflags"
@@ -52,7 +52,7 @@ def test_every_file_is_mapped_with_map_sync(domain):
         env={**environment(preload=False), "BUILD": str(BUILD)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=180 * busy(),
         check=False,
     )
     if "vm-test: skipped" in done.stdout:

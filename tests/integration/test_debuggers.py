@@ -8,7 +8,19 @@ import shlex
 import subprocess
 
 import pytest
-from conftest import BUILD, ROOTS, app, compiled, fingerprint, run, said, start, succeeds, tool
+from conftest import (
+    BUILD,
+    ROOTS,
+    app,
+    busy,
+    compiled,
+    fingerprint,
+    run,
+    said,
+    start,
+    succeeds,
+    tool,
+)
 
 LIBRARY = BUILD / "libpmalloc_preload.so"
 
@@ -101,7 +113,7 @@ def test_gdb_attaches(heap, processes):
     assert "$1 = {" in done.stdout, said(done)
     process.stdin.write("get a\n")
     process.stdin.close()
-    assert process.stdout.read() == "1\n" and process.wait(20) == 0
+    assert process.stdout.read() == "1\n" and process.wait(20 * busy()) == 0
 
 
 @pytest.mark.parametrize("tracer", [["strace", "-f", "-o", "LOG"], ["ltrace", "-f", "-o", "LOG"]])

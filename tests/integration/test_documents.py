@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, ROOT, environment, said
+from conftest import BUILD, ROOT, busy, environment, said
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FOLDERS = ("core", "threads", "gc", "preload", "tools", "tests", "scripts")
@@ -157,7 +157,7 @@ def run_all(commands, folder, shm):
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * busy(),
         stdin=subprocess.DEVNULL,
         check=False,
     )

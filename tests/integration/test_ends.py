@@ -18,6 +18,7 @@ import pytest
 from conftest import (
     API,
     app,
+    busy,
     compiled,
     default_heaps,
     environment,
@@ -241,7 +242,7 @@ def test_a_child_that_outlives_the_owner_is_not_called_by_its_name(ending, heap,
         ["setarch", "-R", ending, "vfork-stays"], HEAP=heap, ROOTS="kept", PROGRAM="ending"
     )
     processes.append(first)
-    assert first.wait(20) == 7
+    assert first.wait(20 * busy()) == 7
     child = next(pid for pid in os.listdir("/proc") if pid.isdigit() and has(pid, heap))
     done = run(["setarch", "-R", ending, "alone"], HEAP=heap, ROOTS="kept", PROGRAM="ending")
     assert done.returncode == 125, said(done)
@@ -271,7 +272,7 @@ def test_default_heap_with_roots_is_waited_for_not_doubled(processes):
         assert done.returncode == 125 and "in use" in done.stderr, said(done)
     finally:
         first.stdin.close()
-        first.wait(20)
+        first.wait(20 * busy())
         shutil.rmtree(heap)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from conftest import (
     BUILD,
+    busy,
     compiled,
     recover,
     recovered,
@@ -299,7 +300,7 @@ def test_a_second_process_is_refused(fixed, shm):
     assert waiting.poll() is None
     child.kill()
     child.communicate()
-    out, err = waiting.communicate(timeout=60)
+    out, err = waiting.communicate(timeout=60 * busy())
     assert waiting.returncode == 0, (out, err)
 
 
@@ -320,12 +321,12 @@ def test_forks(forks, fixed, case):
 def test_child_outlives_its_parent_and_the_next_owner(forks, fixed):
     parent = start([forks, "orphan", 12], HEAP=fixed, ROOTS=FORKED)
     assert parent.stdout.readline() == "orphan\n"
-    assert parent.wait(20) == -signal.SIGKILL
+    assert parent.wait(20 * busy()) == -signal.SIGKILL
     succeeds(run([forks, "check", 2], HEAP=fixed, ROOTS=FORKED))
     for root in ("blocks", "dropped:blocks", "generation", "dropped:generation"):
         assert recover(fixed, "--drop-root", root, "--yes").returncode == 0
     succeeds(run([forks, "isolation", 20], HEAP=fixed, ROOTS=FORKED))
-    out, err = parent.communicate("go\n", timeout=60)
+    out, err = parent.communicate("go\n", timeout=60 * busy())
     assert (out, err) == ("whole 1\n", "")
 
 
@@ -345,7 +346,7 @@ def test_a_daemon(forks, fixed, shm, processes, kind):
     processes.append(process)
     pid = serving(ready, process)
     try:
-        assert process.wait(20) == 0
+        assert process.wait(20 * busy()) == 0
         check = run([forks, "check", 5], HEAP=fixed, ROOTS=FORKED)
         refused = check.returncode == 125 and f"in use by process {pid}" in check.stderr
         assert refused == (kind == "single"), said(check)

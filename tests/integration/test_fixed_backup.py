@@ -12,6 +12,7 @@ import struct
 import time
 
 import pytest
+from conftest import busy
 from test_backup import BACKUP, back_up, verified
 from test_backup_live import (
     MODES,
@@ -134,7 +135,7 @@ def test_the_program_ends_during_a_backup(shm, fixed, rng, how):
                     process.stdin.close()
                 out, err = tool.communicate(timeout=60)
             assert tool.returncode == 0, (out, err)
-            process.wait(60)
+            process.wait(60 * busy())
         verified(shm / "backup")
         counted(shm, shm / "backup")
         assert json.loads(out)["state"] in ("in use", "dirty", "clean")

@@ -15,7 +15,19 @@ import time
 
 import pytest
 
-from conftest import BUILD, compiled, recover, recovered, refuses, run, said, start, succeeds, tool
+from conftest import (
+    BUILD,
+    busy,
+    compiled,
+    recover,
+    recovered,
+    refuses,
+    run,
+    said,
+    start,
+    succeeds,
+    tool,
+)
 
 MIB = 1 << 20
 LIST = BUILD / "apps" / "list"
@@ -307,7 +319,7 @@ def test_a_second_process_is_refused(pair, shm):
     assert waiting.poll() is None
     child.kill()
     child.communicate()
-    out, err = waiting.communicate(timeout=60)
+    out, err = waiting.communicate(timeout=60 * busy())
     assert waiting.returncode == 0, (out, err)
 
 
@@ -332,7 +344,7 @@ def test_forks(forks, pair):
 def test_a_daemon_has_both(forks, pair, shm):
     ready = shm / "ready"
     process = start([forks, "daemon_single", 4, ready], HEAP=pair, ROOTS=FORKED, FORK="follow")
-    assert process.wait(20) == 0
+    assert process.wait(20 * busy()) == 0
     for _ in range(1000):
         if ready.exists():
             break

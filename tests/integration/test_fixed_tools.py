@@ -7,7 +7,7 @@ import json
 import shutil
 
 import pytest
-from conftest import BUILD, compiled, recover, run, said, succeeds, tool
+from conftest import BUILD, busy, compiled, recover, run, said, succeeds, tool
 from figures_program import Figures, INFO, program  # noqa: F401
 from test_follow import follower
 from test_leaks import LOST
@@ -47,7 +47,7 @@ def test_follow(program, processes, fixed, commit):
     figures.end()
     *_, last = watch.stdout.read().splitlines()
     last = json.loads(last)
-    assert watch.wait(20) == 0 and not watch.stderr.read()
+    assert watch.wait(20 * busy()) == 0 and not watch.stderr.read()
     assert last["state"] == "clean" or last["owner"] == "gone"
     assert recover(fixed, "--check").returncode == 0
 
@@ -61,7 +61,7 @@ def test_follow_says_how_the_owner_ended(program, processes, fixed):
     figures.process.kill()
     figures.process.wait()
     assert "without a clean close" in watch.stdout.read().splitlines()[-1]
-    assert watch.wait(20) == 0
+    assert watch.wait(20 * busy()) == 0
     one_line(run([INFO, "--follow", fixed], preload=False), "pmalloc-info", 8, "no process")
 
 

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import compiled, environment, fingerprint, recover, run, said, start
+from conftest import busy, compiled, environment, fingerprint, recover, run, said, start
 from figures_program import Figures, INFO, program  # noqa: F401
 
 
@@ -41,7 +41,7 @@ def test_follow_shows_what_happens_and_ends_with_the_owner(program, processes, h
     figures.end()
     *_, last = watch.stdout.read().splitlines()
     last = json.loads(last)
-    assert watch.wait(20) == 0 and not watch.stderr.read()
+    assert watch.wait(20 * busy()) == 0 and not watch.stderr.read()
     assert last["state"] == "clean" or last["owner"] == "gone"
     assert recover(heap, "--check").returncode == 0
 
@@ -58,7 +58,7 @@ def test_follow_says_how_the_owner_ended(program, processes, heap):
         else:
             figures.end()
         assert part in watch.stdout.read().splitlines()[-1]
-        assert watch.wait(20) == 0
+        assert watch.wait(20 * busy()) == 0
 
 
 def test_follow_ends_when_the_heap_goes(program, processes, heap):
@@ -68,7 +68,7 @@ def test_follow_ends_when_the_heap_goes(program, processes, heap):
     watch.stdout.readline()
     shutil.rmtree(heap)
     assert "removed" in watch.stdout.read().splitlines()[-1]
-    assert watch.wait(20) == 0
+    assert watch.wait(20 * busy()) == 0
     figures.process.kill()
 
 
@@ -79,7 +79,7 @@ def test_follow_ends_at_an_interrupt(program, processes, heap, number):
     watch = follower(heap, processes)
     watch.stdout.readline()
     watch.send_signal(number)
-    assert watch.wait(20) == 0 and not watch.stderr.read()
+    assert watch.wait(20 * busy()) == 0 and not watch.stderr.read()
     figures.end()
 
 
@@ -96,7 +96,7 @@ def test_follow_redraws_a_terminal(program, processes, heap):
     except OSError as error:
         assert error.errno == errno.EIO
     os.close(master)
-    assert watch.wait(20) == 0
+    assert watch.wait(20 * busy()) == 0
     shown = shown.decode()
     screens = shown.split("\x1b[H\x1b[J")[1:]
     assert len(screens) == 2
@@ -138,22 +138,22 @@ def test_follow_a_heap_that_changes_beneath_it(processes, heap):
     end = time.monotonic() + 8
     watchers, kills, settled, looks = [], 0, 0, 0
     while time.monotonic() < end:
-        busy = start([churn, "large", 30, 2], HEAP=heap, ROOTS="keep")
-        processes.append(busy)
-        deadline = time.monotonic() + 20
+        owner = start([churn, "large", 30, 2], HEAP=heap, ROOTS="keep")
+        processes.append(owner)
+        deadline = time.monotonic() + 20 * busy()
         while (
             run([INFO, "--follow", "--count", 1, heap], preload=False).returncode
             and time.monotonic() < deadline
         ):
-            assert busy.poll() is None, busy.stderr.read()
+            assert owner.poll() is None, owner.stderr.read()
         watchers = [follower(heap, processes, "--json", "--interval", "0.01") for _ in range(3)]
         time.sleep(0.7)
-        assert busy.poll() is None, busy.stderr.read()
-        busy.kill()
-        busy.wait()
+        assert owner.poll() is None, owner.stderr.read()
+        owner.kill()
+        owner.wait()
         kills += 1
         for watch in watchers:
-            out, errors = watch.communicate(timeout=30)
+            out, errors = watch.communicate(timeout=30 * busy())
             assert watch.returncode == 0 and not errors, errors
             seen = [json.loads(line) for line in out.splitlines()]
             assert seen[-1]["owner"] == "gone" and seen[-1]["state"] == "dirty"
@@ -199,4 +199,4 @@ def test_follow_takes_no_lock(program, processes, heap):
     ]
     assert str(heap) in opened and not any(flags), "the watcher must open the heap for reading only"
     figures.end()
-    assert watch.wait(20) == 0
+    assert watch.wait(20 * busy()) == 0

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import API, FORKS
+from conftest import API, FORKS, busy
 from conftest import compiled, recover, recovered, run, said, start, succeeds
 
 ROOTS = "blocks,generation"
@@ -117,13 +117,13 @@ def test_child_outlives_its_parent_and_the_next_owner(forks, place, processes):
     parent = start([forks, "orphan", 12], HEAP=place, ROOTS=ROOTS)
     processes.append(parent)
     assert parent.stdout.readline() == "orphan\n"
-    assert parent.wait(20) == -signal.SIGKILL
+    assert parent.wait(20 * busy()) == -signal.SIGKILL
     holds(forks, place, 2)
     for root in ("blocks", "dropped:blocks", "generation", "dropped:generation"):
         assert recover(place, "--drop-root", root, "--yes").returncode == 0
     for _ in range(2):
         succeeds(run([forks, "sparse"], HEAP=place, RESERVE="lazy"))
-    out, err = parent.communicate("go\n", timeout=60)
+    out, err = parent.communicate("go\n", timeout=60 * busy())
     assert (out, err) == ("whole 1\n", "")
 
 
@@ -200,7 +200,7 @@ def test_copy_killed_on_the_way_leaves_no_half_heap(forks, heap, rng):
             shutil.rmtree(copy)
         shutil.rmtree(heap, ignore_errors=True)
         process = start([forks, "copies", 24], HEAP=heap, ROOTS=ROOTS, FORK="copy")
-        until = time.monotonic() + 20
+        until = time.monotonic() + 20 * busy()
         while not heap_copies(heap) and process.poll() is None and time.monotonic() < until:
             time.sleep(0.0005)
         time.sleep(rng.random() * (0.03 if i % 2 else 0.4))
@@ -209,7 +209,7 @@ def test_copy_killed_on_the_way_leaves_no_half_heap(forks, heap, rng):
                 os.kill(int(copy.name.rpartition(".")[2]), signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        process.communicate(timeout=60)
+        process.communicate(timeout=60 * busy())
         for copy in heap_copies(heap):
             left += 1
             if (copy / "superblock").exists():
@@ -225,7 +225,7 @@ def test_copy_killed_on_the_way_leaves_no_half_heap(forks, heap, rng):
 
 def serving(file, process):
     """Waits until the daemon serves. Returns its process id."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 60 * busy()
     while not file.exists():
         assert time.monotonic() < until, f"no daemon; status {process.poll()}"
         time.sleep(0.01)
@@ -241,7 +241,7 @@ def alive(pid):
 
 def end(pid, how):
     os.kill(pid, how)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 60 * busy()
     while alive(pid):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -256,9 +256,9 @@ def test_a_daemon_keeps_its_heap(forks, place, processes, kind, how):
     processes.append(process)
     pid = serving(ready, process)
     try:
-        assert process.wait(20) == 0
-        busy = case(forks, "check", place, 5)
-        assert busy.returncode == 125 and f"in use by process {pid}" in busy.stderr, said(busy)
+        assert process.wait(20 * busy()) == 0
+        other = case(forks, "check", place, 5)
+        assert other.returncode == 125 and f"in use by process {pid}" in other.stderr, said(other)
     finally:
         end(pid, how)
     assert [path.name for path in place.parent.iterdir() if path.name != "ready"] == ["heap"]
@@ -276,7 +276,7 @@ def test_a_daemon_on_a_default_heap(processes, shm, kind):
     processes.append(process)
     pid = serving(shm / "ready", process)
     try:
-        assert process.wait(20) == 0
+        assert process.wait(20 * busy()) == 0
         assert (heap / "superblock").exists()
         assert f"process {pid} has the heap {heap} now" in process.stderr.readline() + "".join(
             process.stderr.readline() for _ in range(2 if kind == "double" else 1)
@@ -300,5 +300,5 @@ def test_who_follows_is_said(forks, heap, shm, processes):
     processes.append(process)
     pid = serving(shm / "ready", process)
     end(pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=20 * busy())
     assert f"fork: process {pid} has the heap {heap} now" in err

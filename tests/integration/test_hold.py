@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import BUILD, ROOT, compiled, said, succeeds
+from conftest import BUILD, ROOT, busy, compiled, said, succeeds
 from conftest import run as run_program
 
 
@@ -64,7 +64,10 @@ def where_it_died(program, folder):
     commands = ("info registers", "x/3i $pc", "thread apply all backtrace")
     asked = [word for command in commands for word in ("-ex", command)]
     argv = ["gdb", "-nx", "-batch", *asked, str(program), str(core)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False).stdout
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=60 * busy(), check=False
+    )
+    return done.stdout
 
 
 def leave_a_core():
@@ -89,7 +92,7 @@ def run(holding, tmp_path, *command, env=(), timeout=60, name=None):
         env={**settings(holding, tmp_path, name or command[0]), **dict(env)},
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=timeout * busy(),
         check=False,
         cwd=tmp_path,
         preexec_fn=leave_a_core,

@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import compiled, environment, run, said, succeeds
+from conftest import busy, compiled, environment, run, said, succeeds
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot, mounts")
 JAILS = ["none", "chroot", "landlock"]
@@ -62,7 +62,7 @@ def test_a_program_in_a_jail_goes_on(program, heap, tmp_path, how, mode):
     if mode in COMMIT:
         settings["COMMIT"] = mode
     with launch([program, how, "10"], tmp_path, **settings) as process:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=60 * busy())
     if process.returncode == 77:
         pytest.skip("no such jail here")
     assert process.returncode == 0 and out.endswith("ok\n") and not errors, (out, errors)
@@ -91,6 +91,6 @@ def test_no_proc_from_the_start(program, heap, tmp_path, mode):
     _, last, _ = killed_in_jail([program, "none", "1000"], tmp_path, 12, blind=True, **settings)
     assert last > kept
     with launch([program, "none", "10"], tmp_path, blind=True, **settings) as process:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=60 * busy())
     assert process.returncode == 0 and out.endswith("ok\n"), (out, errors)
     assert errors.count("\n") == 1, errors

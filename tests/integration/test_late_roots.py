@@ -11,6 +11,7 @@ import time
 
 import pytest
 from conftest import (
+    busy,
     compiled,
     environment,
     recover,
@@ -361,7 +362,7 @@ class Redis:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        until = time.monotonic() + 60
+        until = time.monotonic() + 60 * busy()
         while self.ask("ping") != "PONG":
             assert time.monotonic() < until and self.process.poll() is None
             time.sleep(0.02)
@@ -372,7 +373,7 @@ class Redis:
 
     def stop(self, number):
         self.process.send_signal(number)
-        return self.process.communicate(timeout=60)
+        return self.process.communicate(timeout=60 * busy())
 
 
 def redis_server(folder):

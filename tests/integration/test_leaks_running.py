@@ -15,7 +15,7 @@ import sys
 import time
 
 import pytest
-from conftest import compiled, environment, run, said, start, succeeds, tool
+from conftest import busy, compiled, environment, run, said, start, succeeds, tool
 from test_leaks import LOST, THREADS, WAYS
 
 KILLS = int(os.environ.get("LEAK_KILLS", "50"))
@@ -39,7 +39,7 @@ def begun(argv, **settings):
     try:
         assert process.stdout.readline() in ("\n", "busy\n"), process.stderr.read()
         yield process
-        output, errors = process.communicate("x", timeout=60)
+        output, errors = process.communicate("x", timeout=60 * busy())
         assert process.returncode == 0 and "wrong" not in output, (output, errors)
     finally:
         process.kill()
@@ -155,10 +155,10 @@ def test_kills_of_the_program(running):
         with subprocess.Popen(argv, stdout=-1, stderr=-1, text=True) as one:
             time.sleep(random.uniform(0, 0.02))
             process.kill()
-            output, errors = one.communicate(timeout=60)
+            output, errors = one.communicate(timeout=60 * busy())
             assert one.returncode in (0, 8), errors
             assert "nothing reaches" in output or errors.startswith("pmalloc-info: "), errors
-        process.communicate(timeout=60)
+        process.communicate(timeout=60 * busy())
 
 
 def test_two_at_once(running):
@@ -166,7 +166,7 @@ def test_two_at_once(running):
         argv = [tool("pmalloc-info"), "--leaks", str(process.pid)]
         tools = [subprocess.Popen(argv, stdout=-1, stderr=-1, text=True) for _ in range(4)]
         for one in tools:
-            output, errors = one.communicate(timeout=60)
+            output, errors = one.communicate(timeout=60 * busy())
             assert one.returncode in (0, 8), errors
             assert "nothing reaches" in output or "cannot be held" in errors, errors
         found(process.pid)

@@ -13,10 +13,11 @@ from conftest import (
     API,
     DEADLINE,
     DEFAULT_HEAPS,
+    busy,
     compiled,
     fingerprint,
-    one_message,
     on_media,
+    one_message,
     recover,
     recovered,
     refuses,
@@ -194,7 +195,7 @@ def test_waiting_for_a_busy_heap(limits, holder, heap, processes):
     with pytest.raises(subprocess.TimeoutExpired):
         second.wait(0.5)
     first.stdin.close()
-    out, err = second.communicate(timeout=20)
+    out, err = second.communicate(timeout=20 * busy())
     assert (second.returncode, out, err) == (0, done.stdout, "")
 
 

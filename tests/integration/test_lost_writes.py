@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 
 import pytest
-from conftest import BUILD, app, compiled, environment, run, said, tool
+from conftest import BUILD, app, busy, compiled, environment, run, said, tool
 from test_fork import end, serving
 from tool_heaps import RECOVER
 
@@ -70,7 +70,7 @@ class Disk:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=100,
+            timeout=100 * busy(),
             check=False,
         )
 
@@ -402,7 +402,7 @@ def test_a_daemon_that_takes_the_heap_over(disk, forks, fail):
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": out}
         process = subprocess.Popen(argv, env=env, **quiet)
         pid = serving(ready, process)
-        assert process.wait(20) == 0
+        assert process.wait(20 * busy()) == 0
         end(pid, signal.SIGTERM)
     said_ = log.read_text()
     disk.cut()

@@ -13,7 +13,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import app, compiled, linked, room, succeeds, tmpfs
+from conftest import app, busy, compiled, linked, room, succeeds, tmpfs
 from tool_heaps import (
     BUILD,
     INFO,
@@ -45,7 +45,7 @@ def on_terminal(answer, *argv):
     while b"[yes/no] " not in text:
         text += os.read(master, 4096)
     os.write(master, answer.encode() + b"\n")
-    status = tool.wait(60)
+    status = tool.wait(60 * busy())
     os.close(master)
     return status, text.decode()
 
@@ -138,7 +138,7 @@ def test_a_wrapper_is_seen_through(clean, wrapper):
             capture_output=True,
             text=True,
             env=clean_environment(),
-            timeout=60,
+            timeout=60 * busy(),
             check=False,
         )
     assert done.returncode == 0 and "3000" in done.stdout.split(), done
@@ -215,7 +215,7 @@ def test_what_a_kill_has_left_without_roots_is_told_of(shm):
     shell.stdin.flush()
     assert shell.stdout.readline()
     shell.kill()
-    shell.communicate(timeout=60)
+    shell.communicate(timeout=60 * busy())
     done = call(RUN, "-H", heap, "-r", "store", SHELL, stdin="count\n", **LOUD)
     assert done.stdout == "0\n" and done.stderr == "", done  # it has a root now, and is told
     done = call(RUN, "-H", heap, SHELL, stdin="get a\n", **LOUD)
@@ -381,7 +381,7 @@ def test_space_of_a_huge_block_that_others_took(shm):
                                 stderr=subprocess.PIPE, text=True, env=clean_environment())
         assert huge.stdout.readline() == "ready\n"
         (small / "others").write_bytes(bytes(room(small)))
-        _, text = huge.communicate("go\n", timeout=60)
+        _, text = huge.communicate("go\n", timeout=60 * busy())
         assert huge.returncode == -signal.SIGBUS, text
         assert len(text.splitlines()) == 1 and "pmalloc: SIGBUS: a store to 0x" in text
         assert f"the heap {small}/heap found no space" in text and "PMALLOC_RESERVE=strict" in text
@@ -398,7 +398,7 @@ def test_output_that_nobody_reads_makes_no_commit_and_that_is_said(shm, commit):
                 [RUN, "-H", shm / "heap", "-r", "store", "-s", f"COMMIT={commit}", "-s",
                  "VERBOSE=1", SHELL],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True,
-                env=clean_environment(), timeout=60, check=True)
+                env=clean_environment(), timeout=60 * busy(), check=True)
         (line,) = done.stderr.splitlines()
         no_commit = "; nobody reads standard output, so it makes no commit" in line
         assert no_commit == (target == "/dev/null"), line

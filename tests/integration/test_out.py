@@ -8,7 +8,7 @@ import json
 import re
 
 import pytest
-from conftest import compiled, recover, run, said, start, succeeds, tool
+from conftest import busy, compiled, recover, run, said, start, succeeds, tool
 
 # What each kind is called.
 INTO = {
@@ -120,7 +120,7 @@ def waiting(heap, kind, file, **settings):
     try:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         yield process
-        process.communicate("x", timeout=60)
+        process.communicate("x", timeout=60 * busy())
         assert process.returncode == 0
     finally:
         process.kill()

@@ -11,7 +11,7 @@ import subprocess
 import xml.etree.ElementTree
 
 import pytest
-from conftest import CC, environment, needs
+from conftest import CC, busy, environment, needs
 from tool_heaps import INFO, RUN, call, fingerprint, one_line
 
 # Blocks that only `a` reaches, only `b`, and both. Each list is linked through its first words.
@@ -214,7 +214,7 @@ def test_a_browser_shows_it(drawn, tmp_path, kind):
          "--hide-scrollbars", f"--user-data-dir={tmp_path}/profile",
          f"--screenshot={tmp_path}/shot.png", shown.as_uri()],
         env={**environment(preload=False), "HOME": str(tmp_path)},
-        capture_output=True, timeout=90, check=True,
+        capture_output=True, timeout=90 * busy(), check=True,
     )
     seen = colours(tmp_path / "shot.png")
     assert seen["#ffffff"] > 0.5

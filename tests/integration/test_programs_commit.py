@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import recovered, run, succeeds, tool
+from conftest import busy, recovered, run, succeeds, tool
 from programs import (  # noqa: F401
     PATIENCE,
     Server,
@@ -92,7 +92,7 @@ class ByPort:
             argv = [program("memcached"), *f"-l 127.0.0.1 -p {port} -U 0 -t 2 -u root".split()]
         self.server = Server(name, argv, folder, surroundings(True, folder, **settings))
         self.server.wait_until(lambda: answers(port))
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE * busy())
         file = self.socket.makefile("rwb")
         self.lines = Lines(file, file)
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 import pytest
-from conftest import API, BUILD
+from conftest import API, BUILD, busy
 from programs import (  # noqa: F401
     PATIENCE,
     children,
@@ -81,7 +81,7 @@ def postgres_run(home, preload):
             cwd=where,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=100 * busy(),
             check=False,
             **as_user,
         )

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import urllib.request
 
+from conftest import busy
 from programs import (  # noqa: F401
     PATIENCE,
     Server,
@@ -54,7 +55,7 @@ def redis_cli(port, *command, stdin=None):
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=PATIENCE * busy(),
         check=False,
     )
     assert done.returncode == 0, done
@@ -102,7 +103,7 @@ def redis_benchmark(folder, preload, port):
         env=surroundings(preload, folder),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=PATIENCE * busy(),
         check=False,
     )
     assert done.returncode == 0 and done.stdout.count("requests per second") == 7, done
@@ -165,7 +166,7 @@ class Memcached:
     """As much of the text protocol as the test needs."""
 
     def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE * busy())
         self.file = self.socket.makefile("rwb")
 
     def set(self, key, value):
@@ -252,7 +253,7 @@ http {{
 
 def fetch(port, path, **headers):
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE * busy()) as answer:
         return answer.status, answer.headers.get("X-Generation"), answer.read()
 
 
@@ -339,7 +340,7 @@ def test_openssl_server(folder, preload):
                 env=env,
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE,
+                timeout=PATIENCE * busy(),
                 check=False,
             )
             seen.append((done.returncode, done.stdout))
@@ -350,6 +351,6 @@ def test_openssl_server(folder, preload):
             tls.sendall(b"abcdef\n")
             seen.append(tls.recv(100))
         server.process.terminate()
-        server.process.wait(PATIENCE)
+        server.process.wait(PATIENCE * busy())
     assert seen[-1] == b"fedcba\n" and "0 olleh" in seen[0][1], (seen, server.text())
     return seen

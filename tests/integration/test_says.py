@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import HERE, ROOT, compiled, environment, run, succeeds
+from conftest import HERE, ROOT, busy, compiled, environment, run, succeeds
 
 PATIENCE = 60  # sync() writes what the whole machine has changed
 FOREIGN = {77}  # the kernel does not allow it here
@@ -47,7 +47,7 @@ def launch(program, name, heap):
 
 def told(process):
     """Waits until the program has done it. Its status, if it has ended."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + PATIENCE * busy()
     while time.monotonic() < end:
         if select.select([process.stdout], [], [], 0.05)[0]:
             break

@@ -14,7 +14,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import compiled, environment, lacks, run, said, start, succeeds, tool
+from conftest import busy, compiled, environment, lacks, run, said, start, succeeds, tool
 
 KILLS = int(os.environ.get("SECTION_KILLS", "0"))
 RUNG = re.compile(
@@ -106,7 +106,7 @@ def test_a_thread_in_getchar_is_not_waited_for(heap):
     with start([program, "busy"], HEAP=heap, COMMIT="10ms", STATS=1) as process:
         assert process.stdout.readline() == "busy\n"
         time.sleep(1.5)
-        out, err = process.communicate("x\n", timeout=60)
+        out, err = process.communicate("x\n", timeout=60 * busy())
     assert process.returncode == 0, (out, err)
     commits, took = map(int, re.search(r"commits: (\d+) of .*?: (\d+) for one", err).groups())
     assert commits >= 2 and took < 400000, err

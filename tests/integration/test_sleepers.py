@@ -6,7 +6,7 @@ many they are."""
 import subprocess
 
 import pytest
-from conftest import compiled, environment, run, said, succeeds
+from conftest import busy, compiled, environment, run, said, succeeds
 
 FEW, MANY = 10, 40
 SLEEPERS = 25
@@ -24,7 +24,9 @@ def opened(program, heap, how, answers):
     argv = ["strace", "-f", "-qq", "-e", "trace=openat", "-o", trace]
     argv += ["-E", f"LD_PRELOAD={env.pop('LD_PRELOAD')}"]
     argv += [program, how, str(SLEEPERS), str(answers)]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        argv, env=env, capture_output=True, text=True, timeout=60 * busy(), check=False
+    )
     assert done.returncode == 0 and done.stdout == "+" * answers, said(done)
     return sum("openat(" in line for line in trace.read_text().splitlines())
 

@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import BUILD, ROOT, environment, said
+from conftest import BUILD, ROOT, busy, environment, said
 
 
 def soak(shm, *arguments, build=BUILD):
@@ -17,7 +17,7 @@ def soak(shm, *arguments, build=BUILD):
         env={**environment(False), "BUILD": str(build)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=150 * busy(),
         check=False,
     )
 

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 import pytest
-from conftest import API, BUILD, environment, one_message, run, said, succeeds
+from conftest import API, BUILD, busy, environment, one_message, run, said, succeeds
 from figures_program import Figures, program  # noqa: F401
 
 
@@ -107,7 +107,13 @@ def test_start_line_where_the_range_is_taken(shm, program):
     env = environment(API, VERBOSE=1)
     env["LD_PRELOAD"] += f":{taker}"  # loaded last, so its constructor runs first
     done = subprocess.run(
-        [program], env=env, input="", capture_output=True, text=True, timeout=60, check=False
+        [program],
+        env=env,
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=60 * busy(),
+        check=False,
     )
     line_of(done, "volatile memory", "nothing is kept", "400000000000 is taken")
 

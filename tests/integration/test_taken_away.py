@@ -13,7 +13,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import BUILD, environment, fingerprint, on_media, recover, said
+from conftest import BUILD, busy, environment, fingerprint, on_media, recover, said
 from misuse_session import MEGABYTE, goes_on, program, session, whole  # noqa: F401
 
 
@@ -247,7 +247,7 @@ def test_read_only_file_system():
         env=environment(False),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 * busy(),
         check=False,
     )
     wanted = [

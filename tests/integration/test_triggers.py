@@ -15,7 +15,7 @@ import tempfile
 import time
 
 import pytest
-from conftest import BUILD, app, compiled, environment, recovered, run, said, start, succeeds
+from conftest import BUILD, app, busy, compiled, environment, recovered, run, said, start, succeeds
 from trigger_kills import programs, torment
 
 PATIENCE = 20
@@ -116,7 +116,7 @@ def test_waits(program, shm):
         for name in WAITS:
             argv = [program, "wait", name, number_of(name)]
             running[name] = launch(argv, HEAP=shm / name, ROOTS="value,counts", COMMIT="idle")
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + PATIENCE * busy()
         left = set(WAITS)
         while left and time.monotonic() < end:
             time.sleep(0.02)
@@ -151,7 +151,7 @@ def test_always_ready(program, heap):
     argv = [program, "wait", "ready_poll", number]
     process = launch(argv, HEAP=heap, ROOTS="value,counts", COMMIT="idle")
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + PATIENCE * busy()
         while not ((heap / "roots").exists() and committed(heap, number)):
             assert time.monotonic() < end and process.poll() is None
             time.sleep(0.05)
@@ -265,7 +265,7 @@ def test_full_medium(program, tmp_path):
         env=environment(False),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * busy(),
         check=False,
     )
     if done.returncode == 77 or "unshare" in done.stderr:

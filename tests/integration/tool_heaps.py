@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 import pytest
-from conftest import copy_heap
+from conftest import busy, copy_heap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def call(*argv, stdin="", cwd=None, **env):
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=60,
+        timeout=60 * busy(),
         check=False,
     )
 
@@ -83,7 +83,7 @@ def killed_shell(heap, commands):
     """Runs the key-value shell on a heap, and kills it once it has answered."""
     shell = start_shell(heap, commands)
     shell.kill()
-    assert shell.wait(60) == -signal.SIGKILL
+    assert shell.wait(60 * busy()) == -signal.SIGKILL
     shell.stdin.close()
     shell.stdout.close()
 
