@@ -116,6 +116,7 @@ static int read_words(uint32_t line, uint32_t slab, unsigned cls, uint64_t *bits
 int pm_morph_media_read(uint32_t line, uint32_t slab, unsigned new_class, unsigned *old_class,
                         uint64_t bits[PM_BITMAP_WORDS], struct pm_error *err) {
     const struct pm_shard *s = pm_shard_of_slab(slab);
+    *old_class = 0; // unless the table says which
     if (line >= pm_media_lines_there(s))
         return WRONG("%s/%s has %zu bytes, too few for line %u, the index table of slab %u; "
                      "was it truncated?",
