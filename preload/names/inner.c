@@ -104,3 +104,9 @@ void *__wrap_mremap(void *from, size_t old, size_t len, int flags, void *to);
 void *__wrap_mremap(void *from, size_t old, size_t len, int flags, void *to) {
     return (void *)syscall(SYS_mremap, from, old, len, flags, to);
 }
+
+// From 2.41 on glibc's own makes memory for the kernel's random numbers, by four calls more.
+ssize_t __wrap_getrandom(void *to, size_t len, unsigned flags);
+ssize_t __wrap_getrandom(void *to, size_t len, unsigned flags) {
+    return syscall(SYS_getrandom, to, len, flags);
+}

@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -133,7 +134,7 @@ static void lead_here(const char *file, uintptr_t base) {
         {"__wrap_madvise", (uintptr_t)madvise},     {"__wrap_mprotect", (uintptr_t)mprotect},
         {"__wrap_mremap", (uintptr_t)mremap},       {"__wrap_fsync", (uintptr_t)fsync},
         {"__wrap_fdatasync", (uintptr_t)fdatasync}, {"__wrap_syncfs", (uintptr_t)syncfs},
-        {"__wrap_msync", (uintptr_t)msync}};
+        {"__wrap_msync", (uintptr_t)msync},         {"__wrap_getrandom", (uintptr_t)getrandom}};
     const char *head = (const char *)base;
     const Elf64_Ehdr *elf = (const void *)head;
     const Elf64_Shdr *part = (const void *)(file + elf->e_shoff);
