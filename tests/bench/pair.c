@@ -25,7 +25,8 @@ static size_t size;
 static bool calls = true;
 
 // Inlined once with calls and once without. The loop without calls is what remains of the other
-// loop when its calls are taken away, so its cost can be subtracted.
+// loop when its calls are taken away, so its cost can be subtracted. The Makefile keeps compilers
+// from unrolling one of the two.
 #define LOOP static inline __attribute__((always_inline)) void
 
 LOOP loop_malloc(unsigned long count, size_t bytes, bool call) {
