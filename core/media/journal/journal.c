@@ -281,8 +281,15 @@ static int find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid
 
 int pm_journal_find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                     struct pm_journal_found *found) {
+    struct pm_journal_group *first = buffer;
     struct pm_journal_reading end;
-    return find(io, buffer, uuid, found, &end);
+    int error = find(io, buffer, uuid, found, &end);
+    // Where another lap begins meanwhile, the last commits of this one may be overwritten.
+    if (found->groups &&
+        (!read_at(&end, first, sizeof *first, 0) || first->magic != PM_JOURNAL_MAGIC ||
+         first->lap != found->id || first->epoch > found->epoch))
+        *found = (struct pm_journal_found){0};
+    return error ? error : end.error;
 }
 
 int pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],

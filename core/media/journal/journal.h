@@ -134,7 +134,8 @@ uint32_t pm_journal_mark(uint64_t lap);
 #define PM_JOURNAL_DAMAGED EBADMSG
 int pm_journal_look(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                     struct pm_journal_found *found);
-// The same of a heap in use, whose journal changes meanwhile: so nothing is said of damage.
+// The same of a heap in use, whose journal changes meanwhile: so nothing is said of damage. If it
+// begins anew meanwhile, found->groups is 0, too.
 int pm_journal_find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                     struct pm_journal_found *found);
 // After pm_journal_end(): that commit alone. After pm_journal_count(): all in force.
