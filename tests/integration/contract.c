@@ -13,6 +13,8 @@ void *(*volatile my_realloc)(void *, size_t) = realloc;
 void *(*volatile my_reallocarray)(void *, size_t, size_t) = reallocarray;
 void *(*volatile my_aligned_alloc)(size_t, size_t) = aligned_alloc;
 void *(*volatile my_memalign)(size_t, size_t) = memalign;
+static void *(*volatile my_valloc)(size_t) = valloc;
+static void *(*volatile my_pvalloc)(size_t) = pvalloc;
 void (*volatile my_free)(void *) = free;
 
 // clang-format off
@@ -122,9 +124,9 @@ static void huge_sizes(void) {
         errno = 0;
         CHECK(my_memalign(1 << 20, huge[i]) == NULL && errno == ENOMEM);
         errno = 0;
-        CHECK(valloc(huge[i]) == NULL && errno == ENOMEM);
+        CHECK(my_valloc(huge[i]) == NULL && errno == ENOMEM);
         errno = 0;
-        CHECK(pvalloc(huge[i]) == NULL && errno == ENOMEM);
+        CHECK(my_pvalloc(huge[i]) == NULL && errno == ENOMEM);
         my_free(kept);
     }
 }
@@ -304,7 +306,7 @@ static void odd_alignment(void) {
 
 static void page_alignment(void) {
     for (int i = 0; i < SIZES; i++) {
-        char *p = valloc(sizes[i]), *q = pvalloc(sizes[i]);
+        char *p = my_valloc(sizes[i]), *q = my_pvalloc(sizes[i]);
         CHECK(p && (uintptr_t)p % 4096 == 0 && q && (uintptr_t)q % 4096 == 0);
         CHECK(malloc_usable_size(q) >= 4096);
         CHECK(malloc_usable_size(q) >= ((sizes[i] + 4095) & -4096ul));
