@@ -3,7 +3,7 @@
 //
 // The layouts of a mutex and of a once-flag are part of libc's binary interface, because programs
 // contain initialised ones. The layouts of the other objects change with the version of libc (glibc
-// 2.42 moves words of the condition variable). So they are learned from libc itself. An object is
+// 2.41 moves words of the condition variable). So they are learned from libc itself. An object is
 // made with all attributes set. Its words that are not zero are attributes. The others are state,
 // and are zero in a new object.
 #include "lock_state.h"
