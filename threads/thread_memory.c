@@ -11,9 +11,13 @@
 #include "base/own_memory.h"
 
 #define ABOVE ((size_t)16 << 10) // more than libc's own data of a thread
+#ifdef __GLIBC__
 // libc's other variables around errno, such as its locale, which numbers are read by. glibc 2.36
 // has 144 bytes of them; it leaves room for more below all of them.
 #define LIBC_TLS 192u
+#else
+#define LIBC_TLS 0u // musl's own lie above, and below the lowest variable a mapping may begin
+#endif
 #define GUARD_AT 0x28 // from the thread pointer; part of the ABI
 
 static char *thread_pointer(void) {
@@ -33,7 +37,7 @@ bool pm_thread_memory(struct pm_thread_memory *m, size_t stack_bytes, const void
     size_t below = further(maker, &errno, 0);
     for (unsigned i = 0; i < count; i++)
         below = further(maker, variable[i], below);
-    below = (below + LIBC_TLS + 63) & ~(size_t)63;
+    below += LIBC_TLS;
     size_t before = stack_bytes + ((below + PM_PAGE_SIZE - 1) & ~(PM_PAGE_SIZE - 1));
     char *area = m->pointer ? NULL : pm_own_reserve(before + PM_PAGE_SIZE + ABOVE);
     if (area) {

@@ -178,6 +178,23 @@ def test_musl_a_root_beside_thread_local_variables(musl, shm):
             last = left
 
 
+@pytest.mark.parametrize("commit", ("20ms", "output"))
+def test_musl_commits_beside_many_thread_local_variables(musl, shm, commit):
+    """The main thread's lie in a mapping of their own then, which begins right below ours."""
+    source = shm / "much.c"
+    source.write_text(
+        "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n"
+        "_Thread_local char much[16000];\nint *kept;\nint main(void) {\n"
+        "    kept = kept ? kept : calloc(1, sizeof *kept);\n    much[15999] = 1;\n"
+        '    usleep(100000);\n    printf("%d %d\\n", ++*kept, fork() == 0 ? 0 : 1);\n}\n'
+    )
+    subprocess.run(["musl-gcc", "-O1", "-o", shm / "much", source], check=True)
+    for run_number in (1, 2):
+        settings = {"HEAP": shm / "heap", "ROOTS": "kept", "PROGRAM": "much", "COMMIT": commit}
+        text = succeeds(musl(str(shm / "much"), **settings))
+        assert f"{run_number} 1\n" in text, text
+
+
 def test_musl_misuse_is_noticed(musl, shm):
     source = shm / "bad.c"
     source.write_text(
