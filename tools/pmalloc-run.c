@@ -455,16 +455,36 @@ static int list_recipes(void) {
     return cli_flush(0, OWN_FAILURE);
 }
 
+// Finds the recipe of the program, which a wrapper may start. Returns its word of the command line.
+static size_t find_recipe(const struct target *target, char **argv, struct recipe *recipe) {
+    struct target inner;
+    struct pm_error err;
+    char why[512];
+    const char *program = argv[0];
+    size_t at = 0;
+    if (wrapper_find(argv, &program) != WRAPPER_NONE) {
+        int status = target_find(program, &inner, why, sizeof why);
+        if (status != 0) {
+            pm_say("%.100s starts %s", base_name(argv[0]), why);
+            exit(status);
+        }
+        target = &inner;
+        while (argv[at] != program)
+            at++;
+    }
+    if (recipe_find(recipe_places(), base_name(program), target->path, recipe, &err) != PM_OK)
+        fail("%s", err.text);
+    return at;
+}
+
 // Settings that the user has given stay. Returns the command line, with the recipe's arguments.
 static char **follow_recipe(const struct target *target, char **argv) {
     static struct recipe recipe;
-    struct pm_error err;
     size_t count = 0;
     char name[128];
     if (getenv("PMALLOC_ROOTS"))
         fail("--recipe names the roots: leave out -r and PMALLOC_ROOTS");
-    if (recipe_find(recipe_places(), base_name(argv[0]), target->path, &recipe, &err) != PM_OK)
-        fail("%s", err.text);
+    size_t before = find_recipe(target, argv, &recipe) + 1; // words before the recipe's arguments
     set("PMALLOC_ROOTS", recipe.roots);
     for (size_t i = 0; i < recipe.settings; i++) {
         snprintf(name, sizeof name, "PMALLOC_%.*s", (int)strcspn(recipe.setting[i], "="),
@@ -477,9 +497,9 @@ static char **follow_recipe(const struct target *target, char **argv) {
     char **all = calloc(count + recipe.arguments + 1, sizeof *all);
     if (!all)
         fail("out of memory");
-    all[0] = argv[0];
-    memcpy(all + 1, recipe.argument, recipe.arguments * sizeof *all);
-    memcpy(all + 1 + recipe.arguments, argv + 1, (count - 1) * sizeof *all);
+    memcpy(all, argv, before * sizeof *all);
+    memcpy(all + before, recipe.argument, recipe.arguments * sizeof *all);
+    memcpy(all + before + recipe.arguments, argv + before, (count - before) * sizeof *all);
     pm_say("note: recipe for %.200s, %.200s: keeps %.400s%s%.400s", recipe.program, recipe.build,
            recipe.keeps, *recipe.loses ? "; does not keep " : "", recipe.loses);
     return all;

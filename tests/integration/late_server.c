@@ -60,7 +60,7 @@ static void *wait_for_work(void *unused) {
     return unused;
 }
 
-static volatile unsigned long turns;
+volatile unsigned long turns;
 static void *turn(void *unused) {
     for (;;)
         turns++;

@@ -3,6 +3,7 @@
 """pmalloc-run --recipe: how a recipe is found and read, and that each program goes on by its own,
 killed at any instant under load. RECIPE_KILLS: how often, in each mode."""
 
+import json
 import os
 import pathlib
 import random
@@ -73,6 +74,46 @@ def test_any_build_that_has_the_variables(server, heap, tmp_path):
     done = served(folder, heap, server)
     assert done.returncode == 125 and f"{folder}/recipe_server.recipe does not know" in done.stderr
     assert "pmalloc-info --holders" in done.stderr and done.stderr.count("\n") == 1, said(done)
+
+
+@pytest.mark.parametrize(
+    "lines, roots",
+    [
+        (["any", "roots server@idle", "roots no_such_variable@idle"], None),
+        (["any", "roots server@idle", "roots nosuch@idle", "any", "roots turns@idle"], "turns"),
+        (["any", "roots server@idle", "{build}", "roots server+0x40/16@idle"], "server+0x40/16"),
+        (["{build}", "roots server+0x40/16@idle", "any", "roots server@idle"], "server+0x40/16"),
+        (["{build}", "roots server+0x40/8@idle", "roots turns@idle"], "server+0x40/8,turns"),
+    ],
+)
+def test_all_roots_of_one_section(server, build_id, heap, tmp_path, lines, roots):
+    """Never a part of them, nor those of two. Its own build comes before any."""
+    lines = [line.format(build=f"build {build_id} x") for line in lines]
+    folder = recipe(tmp_path / "r", *lines)
+    done = served(folder, heap, server, "add a")
+    if roots is None:
+        assert done.returncode == 125 and "does not know" in done.stderr, said(done)
+        assert not heap.exists()
+        return
+    succeeds(done)
+    shown = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    found = {root["root"].removesuffix("@idle") for root in shown["root_table"]}
+    assert found == set(roots.split(",")), said(done)
+
+
+def test_behind_a_wrapper(server, build_id, heap, tmp_path):
+    """The recipe and its arguments are the program's that it starts."""
+    lines = [f"build {build_id} x", "roots server+0x40/16@idle", "argument threads", "argument 2"]
+    folder = recipe(tmp_path / "r", *lines)
+    wrappers = ["timeout", "-k", "1", "20", "nice", "-n", "1"]
+    argv = [RUN, "--recipe", "--recipes", folder, "-H", heap, *wrappers, server]
+    for i in range(2):
+        done = run(argv, preload=False, stdin=f"add {i}\n")
+        assert succeeds(done) == f"ok {i + 1}\n", said(done)
+    done = run([*argv[:6], "timeout", "20", "true"], preload=False)
+    assert done.returncode == 125 and "no recipe for true" in done.stderr, said(done)
+    done = run([*argv[:6], "timeout", "20", "no-such-program"], preload=False)
+    assert done.returncode == 127 and "no-such-program" in done.stderr, said(done)
 
 
 def test_settings_and_arguments(server, build_id, heap, tmp_path):

@@ -21,9 +21,10 @@ struct reading {
     char id[2 * PM_BUILD_ID_MAX + 1];
     char builds[RECIPE_TEXT]; // all that it knows
     unsigned line;
-    bool mine;  // what follows is for the build of `elf`
-    bool any;   // and for any other that has the variables
-    bool found; // and some was
+    bool mine;     // what follows is for the build of `elf`
+    bool any;      // and for any other that has the variables
+    bool found;    // and some was
+    bool by_names; // what was found is what any build may have
 };
 
 // ---- lines --------------------------------------------------------------------------------------
@@ -45,6 +46,11 @@ static int add_line(const struct reading *s, char **list, size_t *count, const c
     return list[(*count)++] ? PM_OK : wrong(s, "no memory", err);
 }
 
+static void forget_roots(struct reading *s) {
+    s->r->roots[0] = '\0';
+    s->found = false;
+}
+
 // A number by which nobody takes another build for this one.
 static int take_build(struct reading *s, const char *text, struct pm_error *err) {
     size_t digits = strspn(text, "0123456789abcdef");
@@ -55,6 +61,8 @@ static int take_build(struct reading *s, const char *text, struct pm_error *err)
     append(s->builds, sizeof s->builds, ", ", name);
     s->any = false;
     s->mine = strlen(s->id) == digits && strncmp(s->id, text, digits) == 0;
+    if (s->mine && s->by_names)
+        forget_roots(s); // what is for this build alone is better
     if (s->mine && !s->found)
         snprintf(s->r->build, sizeof s->r->build, "%s", name);
     return PM_OK;
@@ -88,10 +96,14 @@ static int take_roots(struct reading *s, const char *text, struct pm_error *err)
         if (spec[i].kind == PM_ROOT_RANGE)
             return wrong(s, "for any build only whole variables can be named", err);
     for (size_t i = 0; i < count && s->mine; i++)
-        s->mine = has_variable(s, &spec[i]);
+        if (!has_variable(s, &spec[i])) {
+            s->mine = false;
+            forget_roots(s); // of an earlier line: half of them are worse than none
+        }
     if (!s->mine)
         return PM_OK;
     s->found = true;
+    s->by_names = s->any;
     append(s->r->roots, sizeof s->r->roots, ",", text);
     return strlen(s->r->roots) + 1 == sizeof s->r->roots ? wrong(s, "too many roots", err) : PM_OK;
 }
@@ -193,7 +205,7 @@ static int find(struct reading *s, const struct recipe_places *places, const cha
         *s->r = (struct recipe){0};
         memcpy(s->r->path, path, sizeof path);
         s->line = 0;
-        s->mine = false;
+        s->mine = s->any = s->by_names = false;
         status = read_recipe(s, err);
     }
     return status;
