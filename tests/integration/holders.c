@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Variables that have data. usage: holders [wait]. Stops after it has said "ready"; a line from
-// standard input lets it go on: it checks its list, and says how long that is.
+// Variables that have data. usage: holders [wait [guard]]. Stops after it has said "ready"; a line
+// from standard input lets it go on: it checks its list, and says how long that is. `guard`: there
+// is a page amid its variables that nobody may read.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define NODES 1000
 #define ROWS 64
@@ -28,6 +30,9 @@ struct {
 char **table;
 struct node *alias, *middle;
 uintptr_t tagged;
+struct {
+    char guard[4096], *behind;
+} guarded __attribute__((aligned(4096)));
 char *no_block = (char *)&store;
 
 static struct node *make_list(unsigned count) {
@@ -55,6 +60,9 @@ int main(int argc, char **argv) {
     tagged = (uintptr_t)malloc(100) | TAG;
     if (pmalloc_set_root)
         pmalloc_set_root(7, make_list(20));
+    guarded.behind = malloc(700);
+    if (argc > 2 && mprotect(guarded.guard, sizeof guarded.guard, PROT_NONE) != 0)
+        return 1;
     puts("ready");
     fflush(stdout);
     if (argc > 1 && strcmp(argv[1], "wait") == 0)

@@ -22,6 +22,7 @@ EXPECTED = {
     "table": (1 + ROWS, 1 + ROWS, 1 + ROWS),
     "libheld.so:library_head": (LIBRARY, LIBRARY, LIBRARY),
     "tagged": (1, 1, 1),
+    "guarded+0x1000/8": (1, 1, 1),
     "slot 7": (SLOT, SLOT, SLOT),
 }
 
@@ -54,9 +55,9 @@ def rows(report):
 
 
 @contextlib.contextmanager
-def ready(program, **settings):
+def ready(program, *arguments, **settings):
     """It must go on afterwards, unless it was killed."""
-    process = start([program, "wait"], **settings)
+    process = start([program, "wait", *arguments], **settings)
     try:
         assert process.stdout.readline() == "ready\n", process.communicate()
         yield process
@@ -85,6 +86,13 @@ def test_a_process(program, heap, roots, commit):
             assert first == ["middle", "alias", "libheld.so:library_head"]
         else:
             held(process.pid)
+
+
+def test_a_page_that_cannot_be_read(program, heap):
+    """Only what is in it is not seen."""
+    with ready(program, "guard", HEAP=heap, ROOTLESS="quiet") as process:
+        report = held(process.pid)
+        assert EXPECTED.items() <= rows(report).items(), report
 
 
 def test_a_process_by_the_name_of_its_heap(program, heap):

@@ -170,12 +170,22 @@ static int print(struct report *r) {
 
 // ---- a process ----------------------------------------------------------------------------------
 
-// What cannot be read is no longer there.
+// How much of [at, at + len) can be read in one piece from `at` on.
+static uint64_t read_piece(pid_t pid, char *to, uint64_t at, uint64_t len) {
+    struct iovec here = {to, len}, there = {(void *)(uintptr_t)at, len};
+    ssize_t got = process_vm_readv(pid, &here, 1, &there, 1, 0);
+    return got > 0 ? (uint64_t)got : 0;
+}
+
+// A page that cannot be read is no longer there, or the program keeps it from itself, too.
 static bool add_range(struct report *r, uint32_t module, uint64_t from, uint64_t to) {
     char *bytes = malloc(to - from);
-    struct iovec here = {bytes, to - from}, there = {(void *)(uintptr_t)from, to - from};
-    ssize_t got = bytes ? process_vm_readv(r->pid, &here, 1, &there, 1, 0) : -1;
-    bool good = bytes && (got <= 0 || holders_add(r->holders, bytes, (uint64_t)got, from, module));
+    bool good = bytes;
+    while (good && from < to) {
+        uint64_t got = read_piece(r->pid, bytes, from, to - from);
+        good = holders_add(r->holders, bytes, got, from, module);
+        from = (from + got) / PM_PAGE_SIZE * PM_PAGE_SIZE + PM_PAGE_SIZE;
+    }
     free(bytes);
     return good;
 }
