@@ -95,6 +95,32 @@ def test_a_page_that_cannot_be_read(program, heap):
         assert EXPECTED.items() <= rows(report).items(), report
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_program_that_was_upgraded(program, heap, tmp_path, how):
+    """The process still runs the old file, and has its variables."""
+    old = tmp_path / "old"
+    shutil.copy(program, old)
+    with ready(old, HEAP=heap, ROOTLESS="quiet") as process:
+        old.unlink()
+        if how == "replaced":
+            shutil.copy("/bin/true", old)
+        done = run([tool("pmalloc-info"), "--holders", "--json", process.pid], preload=False)
+        found = rows(json.loads(succeeds(done)))
+        assert EXPECTED.items() <= found.items(), said(done)
+
+
+@pytest.mark.parametrize("how", ["--holders", "--out"])
+def test_data_in_memory(program, shm, how):
+    """PMALLOC_COMMIT_DIR: the heap is that in the directory, as of its last commit."""
+    (shm / "there").mkdir()
+    settings = {"COMMIT": "output", "COMMIT_DIR": shm / "there", "ROOTS": "store"}
+    with ready(program, ROOTLESS="quiet", **settings) as process:
+        report = run([tool("pmalloc-info"), how, "--json", process.pid], preload=False)
+        report = json.loads(succeeds(report))
+        assert report["heap"] == str(shm / "there")
+        assert how == "--out" or rows(report)["store+0x10/8"] == EXPECTED["store+0x10/8"], report
+
+
 def test_a_process_by_the_name_of_its_heap(program, heap):
     with ready(program, HEAP=heap, ROOTS="*") as process:
         assert rows(held(process.pid)) == rows(held(heap))

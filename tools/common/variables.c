@@ -61,22 +61,47 @@ struct finding {
     uint64_t program; // the inode number of the main program
 };
 
+#define DELETED " (deleted)" // what the kernel adds to the name
+
+static size_t name_length(const char *name) {
+    size_t length = strlen(name), more = strlen(DELETED);
+    bool deleted = length > more && strcmp(name + length - more, DELETED) == 0;
+    return deleted ? length - more : length;
+}
+
 static bool is_ours(const char *path) {
     const char *slash = strrchr(path, '/');
     return strncmp(slash ? slash + 1 : path, "libpmalloc", 10) == 0;
 }
 
-static void open_module(struct finding *f, const struct program_map *map) {
+// A file that was removed or replaced, as by an upgrade, is still there for the process. To others
+// the kernel shows a program to whoever may trace it, and a library only to the administrator.
+static bool open_file(const struct finding *f, const struct program_map *map, struct module *m) {
     struct pm_error ignored;
+    if (map->inode == f->program)
+        snprintf(m->path, sizeof m->path, "/proc/%d/exe", (int)f->pid);
+    else
+        snprintf(m->path, sizeof m->path, "/proc/%d/root%.4000s", (int)f->pid, map->name);
+    if (pm_elf_open(&m->elf, m->path, &ignored) == PM_OK)
+        return true;
+    snprintf(m->path, sizeof m->path, "/proc/%d/map_files/%lx-%lx", (int)f->pid,
+             (unsigned long)map->start, (unsigned long)map->end);
+    if (pm_elf_open(&m->elf, m->path, &ignored) == PM_OK)
+        return true;
+    if (map->inode == f->program || strstr(map->name, ".so"))
+        pm_say("note: %.300s cannot be read, so its variables are left out", map->name);
+    return false;
+}
+
+static void open_module(struct finding *f, const struct program_map *map) {
     struct module *m = &f->module[f->count];
     ElfW(Phdr) p;
     *m = (struct module){0};
     const char *slash = strrchr(map->name, '/');
-    snprintf(m->path, sizeof m->path, "/proc/%d/root%.4000s", (int)f->pid, map->name);
-    if (pm_elf_open(&m->elf, m->path, &ignored) != PM_OK)
+    if (!open_file(f, map, m))
         return;
     if (map->inode != f->program)
-        snprintf(m->object, sizeof m->object, "%.*s", PM_ROOT_OBJECT_LEN - 1, slash + 1);
+        snprintf(m->object, sizeof m->object, "%.*s", (int)name_length(slash + 1), slash + 1);
     for (size_t i = 0; pm_elf_phdr(&m->elf, i, &p); i++)
         if (p.p_type == PT_LOAD) {
             m->base = f->first - (p.p_vaddr & ~4095ull);

@@ -13,24 +13,46 @@
 #include "tools/common/program_maps.h"
 #include "trace_rights.h"
 
-static void find_heap(const struct program_map *m, void *heap) {
-    char *path = heap;
-    if (*path || m->start != PM_HEAP_BASE || m->name[0] != '/')
-        return;
-    snprintf(path, PATH_MAX, "%s", m->name);
+struct finding {
+    char *heap;
+    char beside[PATH_MAX]; // the directory of the superblock
+    bool copy;             // the data are in memory: PMALLOC_COMMIT_DIR
+};
+
+static bool cut(char *path, const char *file) {
     char *last = strrchr(path, '/');
-    if (strcmp(last, "/heap.0") == 0) // else it is a medium of a fixed size
+    bool found = last && strcmp(last, file) == 0;
+    if (found)
         *last = '\0';
+    return found;
+}
+
+static void find_heap(const struct program_map *m, void *arg) {
+    struct finding *f = arg;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", m->name);
+    if (!*f->beside && cut(path, "/superblock"))
+        snprintf(f->beside, sizeof f->beside, "%s", path);
+    if (*f->heap || m->start != PM_HEAP_BASE || m->name[0] != '/')
+        return;
+    f->copy |= strncmp(m->name, "/memfd:", 7) == 0;
+    if (f->copy)
+        return;
+    cut(path, "/heap.0"); // else it is a medium of a fixed size
+    snprintf(f->heap, PATH_MAX, "%s", path);
 }
 
 int halted_look(struct halted *h, pid_t pid, int look(struct halted *, void *, struct pm_error *),
                 void *arg, struct pm_error *err) {
+    struct finding f = {.heap = h->heap};
     *h = (struct halted){.pid = pid, .halt = {.pid = pid}};
     if (!trace_allowed(pid, err))
         return err->status;
-    if (!program_maps_each(pid, find_heap, h->heap))
+    if (!program_maps_each(pid, find_heap, &f))
         return pm_fail(err, PM_OPERATIONAL, "process %d cannot be looked at: %s", (int)pid,
                        pm_strerror(errno));
+    if (!*h->heap && f.copy)
+        snprintf(h->heap, sizeof h->heap, "%s", f.beside);
     if (!*h->heap)
         return pm_fail(err, PM_OPERATIONAL,
                        "process %d has no heap on media, so nothing of it is kept", (int)pid);
