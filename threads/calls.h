@@ -44,6 +44,7 @@
 enum pm_call_kind {
     PM_CALL_OTHER,
     PM_CALL_WAITS, // while it lasts, nothing of the thread's work is half done
+    PM_CALL_LOOKS, // does not wait, but tells whether something has come
     PM_CALL_READS, // the same, if `fd` is no file
     PM_CALL_SAYS,  // something leaves the process by `fd`, if somebody hears it there
     PM_CALL_TELLS, // something leaves the process in any case, or a file is made durable

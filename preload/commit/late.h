@@ -6,8 +6,9 @@
 //
 //   SPEC@idle   at the first moment at which each of its threads sleeps in a call that waits, and
 //               one of them waits for others: for input, a connection, a signal. Until then, but
-//               for three seconds at most, such a thread stays before its call: so no request that
-//               has come already is answered from what main has set up.
+//               for three seconds at most, such a thread stays before its call, and one that has
+//               asked without waiting, and has found something, after it: so no request that has
+//               come already is answered from what main has set up.
 //   SPEC@call   when it calls pmalloc_restore(). If one root says so, all late roots wait for that.
 //
 // All threads are held meanwhile. What the program has built there is garbage then. Until that
@@ -29,7 +30,7 @@ int pm_late_begin(struct pm_error *err);
 // When the other roots are restored.
 void pm_late_start(void);
 
-// Before a call that waits.
+// Before a call that waits, or after one that did not wait and has found something.
 void pm_late_enter(const struct pm_call *call);
 
 // For PMAlloc's own thread: whether it is to look for that moment, and a look. Returns how long to

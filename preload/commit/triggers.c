@@ -95,6 +95,13 @@ void pm_trigger_enter(struct pm_call *call) {
     errno = saved;
 }
 
+void pm_trigger_found(const struct pm_call *call) {
+    int saved = errno;
+    if (pm_late_awaited && may_hold())
+        pm_late_enter(call);
+    errno = saved;
+}
+
 void pm_trigger_leave(const struct pm_call *call) {
     if (call->kind == PM_CALL_WAITS && pm_commits_mode() == PM_COMMITS_IDLE)
         pm_idle_leave();

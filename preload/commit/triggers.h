@@ -38,6 +38,9 @@ void pm_triggers_start(void);
 void pm_trigger_enter(struct pm_call *call);
 void pm_trigger_leave(const struct pm_call *call);
 
+// After a call that has found, without waiting, that something has come.
+void pm_trigger_found(const struct pm_call *call);
+
 // The same, where calls are not told of: for replaced.h alone.
 void pm_trigger_shows(const struct pm_call *call);
 
@@ -49,6 +52,11 @@ static inline void pm_trigger_before(struct pm_call *call) {
 static inline void pm_trigger_after(const struct pm_call *call) {
     if (__builtin_expect(pm_triggers_on, 0))
         pm_trigger_leave(call);
+}
+
+static inline void pm_trigger_came(const struct pm_call *call) {
+    if (__builtin_expect(pm_triggers_on, 0))
+        pm_trigger_found(call);
 }
 
 // Before something that tells others something, and is no call that may sleep.

@@ -66,6 +66,8 @@ typedef size_t len;
 #define MORE .by_futex = true, .does_more = true
 #define WAITS_IF(t) .kind = t ? PM_CALL_WAITS : PM_CALL_OTHER
 #define LASTS(t) WAITS_IF((!t || t->tv_sec || t->tv_nsec))
+#define ASKS(t) .kind = t ? PM_CALL_WAITS : PM_CALL_LOOKS
+#define ASKS_FOR(t) ASKS((!t || t->tv_sec || t->tv_nsec))
 #define WAIT .kind = PM_CALL_WAITS
 #define NAP .kind = PM_CALL_WAITS, .naps = true
 #define READ(f) .kind = PM_CALL_READS, .fd = f
@@ -78,19 +80,19 @@ typedef size_t len;
 
 #define READINESS(X)                                                                               \
     X(int, poll, (struct pollfd *p, nfds_t n, int t), (p, n, t),                                   \
-      FDS(p, n), WAITS_IF(t))                                                                      \
+      FDS(p, n), ASKS(t))                                                                          \
     X(int, ppoll, (struct pollfd *p, nfds_t n, until t, mask m), (p, n, t, m),                     \
-      FDS(p, n), LASTS(t))                                                                         \
+      FDS(p, n), ASKS_FOR(t))                                                                      \
     X(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *t),                    \
-      (n, r, w, e, t), SETS(n, r, w, e, t), WAITS_IF((!t || t->tv_sec || t->tv_usec)))             \
+      (n, r, w, e, t), SETS(n, r, w, e, t), ASKS((!t || t->tv_sec || t->tv_usec)))                 \
     X(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, until t, mask m),                     \
-      (n, r, w, e, t, m), SETS(n, r, w, e, t), LASTS(t))                                           \
+      (n, r, w, e, t, m), SETS(n, r, w, e, t), ASKS_FOR(t))                                        \
     X(int, epoll_wait, (int f, struct epoll_event *e, int n, int t), (f, e, n, t),                 \
-      BYTES(e, (size_t)n * sizeof *e), WAITS_IF(t))                                                \
+      BYTES(e, (size_t)n * sizeof *e), ASKS(t))                                                    \
     X(int, epoll_pwait, (int f, struct epoll_event *e, int n, int t, mask m), (f, e, n, t, m),     \
-      BYTES(e, (size_t)n * sizeof *e), WAITS_IF(t))                                                \
+      BYTES(e, (size_t)n * sizeof *e), ASKS(t))                                                    \
     X(int, epoll_pwait2, (int f, struct epoll_event *e, int n, until t, mask m),                   \
-      (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e), LASTS(t))                                  \
+      (f, e, n, t, m), BYTES(e, (size_t)n * sizeof *e), ASKS_FOR(t))                               \
     X(int, aio_suspend, (const void *const *list, int n, until t), (list, n, t),                   \
       MORE, LASTS(t)) \
     X(ssize_t, getrandom, (void *p, len n, unsigned flags), (p, n, flags), BYTES(p, n))
@@ -199,9 +201,9 @@ typedef size_t len;
 #ifdef __GLIBC__
 #define SECOND_NAMES(X)                                                                            \
     X(int, __poll_chk, (struct pollfd *p, nfds_t n, int t, len size), (p, n, t, size),             \
-      FDS(p, n), WAITS_IF(t))                                                                      \
+      FDS(p, n), ASKS(t))                                                                          \
     X(int, __ppoll_chk, (struct pollfd *p, nfds_t n, until t, mask m, len size),                   \
-      (p, n, t, m, size), FDS(p, n), LASTS(t))                                                     \
+      (p, n, t, m, size), FDS(p, n), ASKS_FOR(t))                                                  \
     X(ssize_t, __read_chk, (int f, void *p, len n, len size), (f, p, n, size),                     \
       BYTES(p, n), READ(f))                                                                        \
     X(ssize_t, __recv_chk, (int f, void *p, len n, len size, int flags), (f, p, n, size, flags),   \
@@ -257,6 +259,8 @@ static int gets_pages(int fd) {
         type result = make arguments;                                                              \
         pm_call_leave(&call);                                                                      \
         pm_trigger_after(&call);                                                                   \
+        if (call.kind == PM_CALL_LOOKS && result > 0)                                              \
+            pm_trigger_came(&call);                                                                \
         return result;                                                                             \
     }
 #define CALL(type, name, parameters, arguments, ready, make, ...)                                  \

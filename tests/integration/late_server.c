@@ -6,14 +6,17 @@
 //   add TEXT   puts it first in the list       list   all of them, the last one first
 //   restore    calls pmalloc_restore()         end    returns from main
 //
-//   late_server [threads N] [busy] [daemon] [globals]
+//   late_server [threads N] [busy] [daemon] [globals] [looks]
 //
 // `threads`: so many wait for work that never comes. `busy`: one never waits. `daemon`: a forked
 // child serves. `globals`: main leaves the variable as it is, as a program does that knows PMAlloc.
+// `looks`: it does not wait for requests, but looks again and again whether one has come.
 //
 // Built with STILL, nothing on the variable's page changes once it is set up, and the heap grows
 // before main, and with the argument `grows` in main.
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,15 +121,23 @@ static void serve(char *line) {
         puts(!pmalloc_restore ? "none" : pmalloc_restore() == 0 ? "restored" : strerror(errno));
 }
 
+static void look(void) {
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    fcntl(0, F_SETFL, O_NONBLOCK);
+    while (poll(&input, 1, 0) == 0)
+        turns++;
+}
+
 int main(int argc, char **argv) {
     char line[100];
     pthread_t thread;
-    int threads = 0, busy = 0, globals = 0;
+    int threads = 0, busy = 0, globals = 0, looks = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "threads") == 0)
             threads = atoi(argv[++i]);
         busy |= strcmp(argv[i], "busy") == 0;
+        looks |= strcmp(argv[i], "looks") == 0;
         globals |= strcmp(argv[i], "globals") == 0;
 #ifdef STILL
         if (strcmp(argv[i], "grows") == 0) {
@@ -144,7 +155,12 @@ int main(int argc, char **argv) {
         pthread_create(&thread, NULL, wait_for_work, NULL);
     if (busy)
         pthread_create(&thread, NULL, turn, NULL);
-    while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n") != 0)
+    if (looks)
+        look();
+    while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n") != 0) {
         serve(line);
+        if (looks)
+            look();
+    }
     return 0;
 }

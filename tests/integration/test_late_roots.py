@@ -96,6 +96,18 @@ def test_a_server_goes_on_with_its_data(mode, threads, program, words, place):
             server.kill()
 
 
+@pytest.mark.parametrize("mode", ["none", "output"])
+def test_a_request_that_is_found_without_a_wait(mode, program, words, heap):
+    """As by redis, whose first look at its sockets does not wait. It has the old data."""
+    expected = []
+    for generation in range(4):
+        server = Server(program, heap, f"{words}@idle", "looks", **MODES[mode])
+        assert not generation or server.ask("list").split() == [*expected, "nothing", "."]
+        expected.insert(0, f"g{generation}")
+        assert server.ask(f"add {expected[0]}") == f"ok {len(expected)}"
+        server.kill()
+
+
 @pytest.mark.parametrize("mode", ["none", "output", "idle", "time"])
 @pytest.mark.parametrize("grows", [False, True])
 def test_the_image_is_in_a_commit_of_its_own(mode, grows, place):
