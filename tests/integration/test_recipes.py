@@ -238,6 +238,24 @@ def test_redis_by_default(shm):
         redis.stop(signal.SIGKILL)
 
 
+def test_redis_does_what_it_did(shm):
+    """Also what main has spread by the seed of its own hash: subcommands, names of settings."""
+    redis_roots(shm)
+    for generation in range(3):
+        redis = Redis(shm / "heap", None, shm, through=[RUN, "--recipe"], COMMIT="output")
+        try:
+            assert redis.ask("set", "x", "12") == "OK"
+            assert redis.ask("object", "encoding", "x") == "int"
+            assert redis.ask("config", "get", "maxmemory").split() == ["maxmemory", "0"]
+            assert redis.ask("config", "set", "maxmemory-samples", "7") == "OK"
+            assert redis.ask("config", "get", "maxmemory-samples").split()[1] == "7"
+            assert int(redis.ask("client", "id")) > 0 and int(redis.ask("command", "count")) > 200
+            assert redis.ask("xgroup", "create", f"s{generation}", "g", "$", "mkstream") == "OK"
+            assert int(redis.ask("dbsize")) == generation + 2
+        finally:
+            redis.stop(signal.SIGKILL)
+
+
 # ---- mosquitto ----------------------------------------------------------------------------------
 
 
