@@ -25,7 +25,7 @@ extern int pmalloc_set_root(unsigned slot, void *p) __attribute__((weak));
 struct {
     long count;
     double weight;
-    struct node *list;
+    struct node *list, *again;
 } store;
 char **table;
 struct node *alias, *middle;
@@ -49,6 +49,7 @@ int main(int argc, char **argv) {
     struct node *n;
     unsigned count = 0;
     store.list = make_list(NODES);
+    store.again = store.list;
     alias = store.list->next;
     for (middle = alias; ++count < NODES / 2;)
         middle = middle->next;

@@ -16,7 +16,7 @@ from test_late_roots import Redis, redis_roots
 NODES, MIDDLE, ROWS, LIBRARY, SLOT = 1000, 500, 64, 300, 20
 # Blocks by each word: nearest, alone, all that it reaches.
 EXPECTED = {
-    "store+0x10/8": (1, 1, NODES),
+    "store+0x10/8": (1, 0, NODES),  # store+0x18/8 leads there, too
     "alias": (MIDDLE - 1, 0, NODES - 1),
     "middle": (NODES - MIDDLE, 0, NODES - MIDDLE),
     "table": (1 + ROWS, 1 + ROWS, 1 + ROWS),
@@ -80,6 +80,8 @@ def test_a_process(program, heap, roots, commit):
             report = held(process.pid)
             assert EXPECTED.items() <= rows(report).items(), report
             members = {row["root"]: row.get("member") for row in report["holders"]}
+            (also,) = [row["also"] for row in report["holders"] if row["root"] == "store+0x10/8"]
+            assert also == ["store+0x18/8"]
             assert members["store+0x10/8"] == "store.list" and members["alias"] == "alias"
             assert report["held_ns"] > 0 and report["process"] == process.pid
             first = [row["root"] for row in report["holders"]][:3]
@@ -203,5 +205,7 @@ def test_redis(shm):
         first = held(redis.process.pid)["holders"][0]
     finally:
         redis.stop(signal.SIGKILL)
-    assert first["root"] == "server+0x40/8" and first["nearest"]["blocks"] > 20000, first
+    # Amid its work redis has another pointer to it.
+    assert "server+0x40/8" in [first["root"], *first["also"]], first
+    assert first["nearest"]["blocks"] > 20000, first
     assert "+0x2474e0" in roots

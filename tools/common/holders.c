@@ -262,6 +262,7 @@ static uint32_t join_runs(struct holders *h, uint64_t small) {
         count = run_length(h, i, small);
         struct holders_word row = h->word[i];
         row.words = count;
+        row.equal = count == 1 ? row.equal : 0;
         row.length = h->word[i + count - 1].address + 8 - row.address;
         for (uint32_t k = i + 1; k < i + count; k++) {
             row.nearest.blocks += h->word[k].nearest.blocks;
@@ -272,37 +273,57 @@ static uint32_t join_runs(struct holders *h, uint64_t small) {
     return rows;
 }
 
+// A word that has found no block itself leads to one that another word has found.
+static void find_equals(struct holders *h) {
+    for (uint64_t t = 0; t < h->targets; t++) {
+        struct holders_word *w = &h->word[h->target[t].word - 1];
+        uint32_t owner = h->node[*place_of(h, h->target[t].block.start)].owner;
+        if (!w->nearest.blocks && owner != w->node)
+            w->equal = owner;
+    }
+}
+
+// Those for which others stand come last.
 static int by_nearest(const void *a, const void *b) {
     const struct holders_word *x = a, *y = b;
+    if (!x->equal != !y->equal)
+        return x->equal ? 1 : -1;
     if (x->nearest.bytes != y->nearest.bytes)
         return x->nearest.bytes < y->nearest.bytes ? 1 : -1;
     return x->node < y->node ? -1 : x->node > y->node;
 }
 
-uint32_t holders_find(struct holders *h, uint32_t most, struct holders_word **word, uint32_t *found,
-                      struct holders_sum *sum) {
-    uint8_t *seen = calloc(h->nodes, sizeof *seen);
-    uint32_t *queue = malloc(h->nodes * sizeof *queue);
-    bool good = seen && queue && find_alone(h);
-    *sum = (struct holders_sum){0};
-    for (uint32_t i = h->words + 1; i < h->nodes && good; i++) {
-        add_to(&h->word[h->node[i].owner - 1].nearest, &h->node[i]);
-        add_to(sum, &h->node[i]);
-    }
-    uint32_t rows = good ? join_runs(h, sum->bytes / SMALL_PART) : 0;
-    *found = rows < most ? rows : most;
-    if (good && rows)
-        qsort(h->word, rows, sizeof *h->word, by_nearest);
-    for (uint32_t i = 0; i < *found; i++) {
-        struct holders_word *w = &h->word[i];
+static void measure(const struct holders *h, struct holders_found *f, uint8_t *seen,
+                    uint32_t *queue) {
+    for (uint32_t i = 0; i < f->shown; i++) {
+        struct holders_word *w = &f->word[i];
         w->reaches = reach_from(h, w->node, w->words, false, seen, queue);
         if (w->words == 1)
             continue;
         struct holders_sum others = reach_from(h, w->node, w->words, true, seen, queue);
-        w->alone = (struct holders_sum){sum->blocks - others.blocks, sum->bytes - others.bytes};
+        w->alone = (struct holders_sum){f->sum.blocks - others.blocks, f->sum.bytes - others.bytes};
     }
+}
+
+bool holders_find(struct holders *h, uint32_t most, struct holders_found *found) {
+    uint8_t *seen = calloc(h->nodes, sizeof *seen);
+    uint32_t *queue = malloc(h->nodes * sizeof *queue);
+    bool good = seen && queue && find_alone(h);
+    *found = (struct holders_found){.word = h->word, .words = h->words};
+    for (uint32_t i = h->words + 1; i < h->nodes && good; i++) {
+        add_to(&h->word[h->node[i].owner - 1].nearest, &h->node[i]);
+        add_to(&found->sum, &h->node[i]);
+    }
+    if (good)
+        find_equals(h);
+    found->all = good ? join_runs(h, found->sum.bytes / SMALL_PART) : 0;
+    if (found->all)
+        qsort(h->word, found->all, sizeof *h->word, by_nearest);
+    while (found->rows < found->all && !h->word[found->rows].equal)
+        found->rows++;
+    found->shown = found->rows < most ? found->rows : most;
+    measure(h, found, seen, queue);
     free(seen);
     free(queue);
-    *word = good ? h->word : NULL;
-    return h->words;
+    return good;
 }

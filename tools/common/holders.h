@@ -9,6 +9,7 @@
 //   reaches   all blocks that it leads to, over others too
 //
 // Many words in a row of which none leads to much, such as a table of chains, are taken together.
+// Of words that lead to the same block, and to no other, one stands for all.
 #ifndef PM_TOOLS_HOLDERS_H
 #define PM_TOOLS_HOLDERS_H
 
@@ -26,6 +27,7 @@ struct holders_word {
     uint32_t words;           // 1, or those that are taken together
     uint32_t source;          // whose bytes they are in: holders_add()
     uint32_t node;            // of the graph: the first of them
+    uint32_t equal;           // 0; or the node of the word that stands for this one
     struct holders_sum nearest, alone, reaches;
 };
 
@@ -39,10 +41,14 @@ bool holders_add(struct holders *h, const void *bytes, uint64_t len, uint64_t ad
                  uint32_t source);
 // Reads the heap, once: afterwards it may change. False: there is no memory.
 bool holders_read(struct holders *h, pm_progress *progress);
-// The words with the most bytes by `nearest`, at most `most`, in that order; `sum` becomes what all
-// words reach. Returns how many words lead into the heap; 0: `*word` is NULL. `*word` is NULL for
-// want of memory, too. Words that are taken together are one of those that are found.
-uint32_t holders_find(struct holders *h, uint32_t most, struct holders_word **word, uint32_t *found,
-                      struct holders_sum *sum);
+struct holders_found {
+    struct holders_word *word; // `shown` of them; those for which others stand, from `rows` on
+    uint32_t shown, rows, all;
+    uint32_t words;         // that lead into the heap
+    struct holders_sum sum; // what they reach
+};
+// The words with the most bytes by `nearest`, in that order, at most `most`. False: there is no
+// memory.
+bool holders_find(struct holders *h, uint32_t most, struct holders_found *found);
 
 #endif

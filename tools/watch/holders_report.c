@@ -84,29 +84,49 @@ static void member_text(struct report *r, const struct holders_word *w, char *ou
 
 // ---- output -------------------------------------------------------------------------------------
 
-static void print_text(struct report *r, const struct holders_word *word, uint32_t shown,
-                       uint32_t words, const struct holders_sum *sum) {
+enum { EQUALS_SHOWN = 3 };
+
+// Words that lead to the same block.
+static void print_equals(struct report *r, const struct holders_found *f, uint32_t node) {
+    char text[PM_SPEC_TEXT_LEN + 64];
+    unsigned count = 0;
+    for (uint32_t i = f->rows; i < f->all; i++) {
+        if (f->word[i].equal != node || count++ >= EQUALS_SHOWN)
+            continue;
+        word_text(r, &f->word[i], text, sizeof text);
+        printf("%s %s", count == 1 ? "; also" : ",", text);
+    }
+    if (count > EQUALS_SHOWN)
+        printf(" and %u more", count - EQUALS_SHOWN);
+}
+
+static void print_row(struct report *r, const struct holders_found *f,
+                      const struct holders_word *w) {
     char near[32], alone[32], reaches[32], text[PM_SPEC_TEXT_LEN + 64], member[MEMBER_NAME];
-    figure_bytes(sum->bytes, near);
-    printf("%u words of variables lead to %lu blocks, %s\n", words, (unsigned long)sum->blocks,
-           near);
+    figure_bytes(w->nearest.bytes, near);
+    figure_bytes(w->alone.bytes, alone);
+    figure_bytes(w->reaches.bytes, reaches);
+    word_text(r, w, text, sizeof text);
+    member_text(r, w, member);
+    printf("%10s %10s %10s  %s", near, alone, reaches, text);
+    if (*member && strcmp(member, text) != 0)
+        printf("  %s", member);
+    if (w->words > 1)
+        printf(" (%u words)", w->words);
+    print_equals(r, f, w->node);
+    puts("");
+}
+
+static void print_text(struct report *r, const struct holders_found *f) {
+    char bytes[32];
+    printf("%u words of variables lead to %lu blocks, %s\n", f->words, (unsigned long)f->sum.blocks,
+           figure_bytes(f->sum.bytes, bytes));
     if (r->pid)
         printf("process %d was stopped for %.1f ms\n", (int)r->pid, (double)r->held_ns / 1e6);
-    if (shown)
+    if (f->shown)
         printf("\n%10s %10s %10s  %s\n", "nearest", "alone", "reaches", "word");
-    for (uint32_t i = 0; i < shown; i++) {
-        figure_bytes(word[i].nearest.bytes, near);
-        figure_bytes(word[i].alone.bytes, alone);
-        figure_bytes(word[i].reaches.bytes, reaches);
-        word_text(r, &word[i], text, sizeof text);
-        member_text(r, &word[i], member);
-        printf("%10s %10s %10s  %s", near, alone, reaches, text);
-        if (*member && strcmp(member, text) != 0)
-            printf("  %s", member);
-        if (word[i].words > 1)
-            printf(" (%u words)", word[i].words);
-        puts("");
-    }
+    for (uint32_t i = 0; i < f->shown; i++)
+        print_row(r, f, &f->word[i]);
 }
 
 static void sum_json(struct json *j, const char *key, const struct holders_sum *sum) {
@@ -116,33 +136,43 @@ static void sum_json(struct json *j, const char *key, const struct holders_sum *
     json_close(j, '}');
 }
 
-static void print_json(struct report *r, const struct holders_word *word, uint32_t shown,
-                       uint32_t words, const struct holders_sum *sum) {
-    struct json j = {.out = stdout};
+static void row_json(struct json *j, struct report *r, const struct holders_found *f,
+                     const struct holders_word *w) {
     char text[PM_SPEC_TEXT_LEN + 64], member[MEMBER_NAME];
+    word_text(r, w, text, sizeof text);
+    member_text(r, w, member);
+    json_open(j, NULL, '{');
+    json_text(j, "root", text);
+    if (*member)
+        json_text(j, "member", member);
+    json_number(j, "address", w->address);
+    json_number(j, "words", w->words);
+    sum_json(j, "nearest", &w->nearest);
+    sum_json(j, "alone", &w->alone);
+    sum_json(j, "reaches", &w->reaches);
+    json_open(j, "also", '[');
+    for (uint32_t i = f->rows; i < f->all; i++)
+        if (f->word[i].equal == w->node) {
+            word_text(r, &f->word[i], text, sizeof text);
+            json_text(j, NULL, text);
+        }
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
+static void print_json(struct report *r, const struct holders_found *f) {
+    struct json j = {.out = stdout};
     json_open(&j, NULL, '{');
     json_text(&j, "heap", r->heap);
     if (r->pid) {
         json_number(&j, "process", (uint64_t)r->pid);
         json_number(&j, "held_ns", r->held_ns);
     }
-    json_number(&j, "words", words);
-    sum_json(&j, "reached", sum);
+    json_number(&j, "words", f->words);
+    sum_json(&j, "reached", &f->sum);
     json_open(&j, "holders", '[');
-    for (uint32_t i = 0; i < shown; i++) {
-        word_text(r, &word[i], text, sizeof text);
-        member_text(r, &word[i], member);
-        json_open(&j, NULL, '{');
-        json_text(&j, "root", text);
-        if (*member)
-            json_text(&j, "member", member);
-        json_number(&j, "address", word[i].address);
-        json_number(&j, "words", word[i].words);
-        sum_json(&j, "nearest", &word[i].nearest);
-        sum_json(&j, "alone", &word[i].alone);
-        sum_json(&j, "reaches", &word[i].reaches);
-        json_close(&j, '}');
-    }
+    for (uint32_t i = 0; i < f->shown; i++)
+        row_json(&j, r, f, &f->word[i]);
     json_close(&j, ']');
     json_close(&j, '}');
     json_end(&j);
@@ -156,15 +186,13 @@ static int say(const struct report *r, const struct pm_error *err) {
 }
 
 static int print(struct report *r) {
-    struct holders_word *word;
-    struct holders_sum sum;
+    struct holders_found found;
     struct pm_error err;
-    uint32_t shown, words = holders_find(r->holders, r->most, &word, &shown, &sum);
-    if (words && !word) {
+    if (!holders_find(r->holders, r->most, &found)) {
         no_memory(&err);
         return say(r, &err);
     }
-    (r->json ? print_json : print_text)(r, word, shown, words, &sum);
+    (r->json ? print_json : print_text)(r, &found);
     return PM_OK;
 }
 
