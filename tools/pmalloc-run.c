@@ -300,11 +300,21 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
+// The program that a wrapper starts. Ends the tool if there is none.
+static void find_inner(const char *wrapper, const char *program, struct target *inner) {
+    char why[512];
+    int status = target_find(program, inner, why, sizeof why);
+    if (status == 0)
+        return;
+    pm_say("%.100s starts %s", wrapper, why);
+    exit(status);
+}
+
 // The program of a command line like `timeout 5 app`: app gets the heap, timeout does not. Returns
 // its path; NULL: there is none.
 static const char *look_behind_wrapper(char **argv) {
     static struct target inner;
-    char why[512], real[PATH_MAX];
+    char real[PATH_MAX];
     const char *program, *wrapper = base_name(argv[0]);
     enum wrapper_kind kind = wrapper_find(argv, &program);
     if (kind == WRAPPER_NONE || *pm_options.program.text)
@@ -313,11 +323,7 @@ static const char *look_behind_wrapper(char **argv) {
         fail("%.100s clears the environment, and with it the settings of the heap; write "
              "`%.100s ... pmalloc-run ... %.200s`",
              wrapper, wrapper, program);
-    int status = target_find(program, &inner, why, sizeof why);
-    if (status != 0) {
-        pm_say("%.100s starts %s", wrapper, why);
-        exit(status);
-    }
+    find_inner(wrapper, program, &inner);
     const char *path = *inner.interpreter ? inner.interpreter : inner.path;
     const char *name =
         *inner.env_program ? inner.env_program : base_name(realpath(path, real) ? real : path);
@@ -459,15 +465,10 @@ static int list_recipes(void) {
 static size_t find_recipe(const struct target *target, char **argv, struct recipe *recipe) {
     struct target inner;
     struct pm_error err;
-    char why[512];
     const char *program = argv[0];
     size_t at = 0;
     if (wrapper_find(argv, &program) != WRAPPER_NONE) {
-        int status = target_find(program, &inner, why, sizeof why);
-        if (status != 0) {
-            pm_say("%.100s starts %s", base_name(argv[0]), why);
-            exit(status);
-        }
+        find_inner(base_name(argv[0]), program, &inner);
         target = &inner;
         while (argv[at] != program)
             at++;

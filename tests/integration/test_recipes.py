@@ -15,8 +15,8 @@ import threading
 import time
 
 import pytest
-from conftest import compiled, run, said, succeeds, tool
-from programs import free_port, program, wait_until
+from conftest import compiled, environment, run, said, succeeds, tool
+from programs import Server, free_port, program
 from test_late_roots import Redis, redis_roots
 
 KILLS = int(os.environ.get("RECIPE_KILLS", "4"))
@@ -259,16 +259,18 @@ def test_redis_does_what_it_did(shm):
 # ---- mosquitto ----------------------------------------------------------------------------------
 
 
-class Mosquitto:
+class Mosquitto(Server):
     def __init__(self, heap, folder, commit):
-        self.port, log = str(free_port()), folder / "log"
+        self.port = str(free_port())
         configuration = folder / "conf"
         listener = f"listener {self.port} 127.0.0.1"
         configuration.write_text(f"{listener}\nallow_anonymous true\nuser root\n")
         argv = [RUN, "--recipe", "-H", heap, "-s", f"COMMIT={commit}", program("mosquitto")]
-        with open(log, "ab") as out:
-            self.process = subprocess.Popen([*argv, "-c", configuration], stdout=out, stderr=out)
-        wait_until(lambda: self.publish("ready", "yes"), "mosquitto", self.process, log)
+        argv += ["-c", configuration]
+        super().__init__("mosquitto", argv, folder, environment(preload=False))
+
+    def ready(self):
+        self.wait_until(lambda: self.publish("ready", "yes"))
 
     def publish(self, topic, text):
         """Whether it was answered: the broker has it. A message without text removes one."""
@@ -280,10 +282,6 @@ class Mosquitto:
         argv = [program("mosquitto_sub"), "-p", self.port, "-t", "t/#", "-v", "-W", "1"]
         text = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
         return dict(line.split(" ", 1) for line in text.splitlines())
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
 
 
 def known(name):
@@ -300,15 +298,15 @@ def test_mosquitto_is_killed_under_load(shm, tmp_path):
     known("mosquitto")
     rng, expected, unsure = random.Random(1), {}, None
     for generation in range(KILLS + 1):
-        broker = Mosquitto(shm / "heap", tmp_path, "output")
-        try:
+        with Mosquitto(shm / "heap", tmp_path, "output") as broker:
+            broker.ready()
             found = broker.retained()
             if unsure and found.get(unsure[0]) == (unsure[1] or None):
                 expected = {k: v for k, v in expected.items() if k != unsure[0]} | (
                     {unsure[0]: unsure[1]} if unsure[1] else {}
                 )
             assert found == expected, (generation, unsure)
-            killer = threading.Timer(rng.uniform(0, 0.3), broker.kill)
+            killer = threading.Timer(rng.uniform(0, 0.3), broker.process.kill)
             killer.start()
             while True:
                 text = "" if rng.random() < 0.2 else f"{generation} {rng.random()}"
@@ -319,24 +317,23 @@ def test_mosquitto_is_killed_under_load(shm, tmp_path):
                 if text:
                     expected[unsure[0]] = text
             killer.join()
-        finally:
-            broker.kill()
 
 
 # ---- memcached ----------------------------------------------------------------------------------
 
 
-class Memcached:
+class Memcached(Server):
     def __init__(self, heap, folder, commit):
-        port, log = free_port(), folder / "log"
+        self.port = free_port()
         argv = [RUN, "--recipe", "-H", heap, "-s", f"COMMIT={commit}", program("memcached")]
-        argv += ["-u", "root", "-p", str(port), "-U", "0", "-l", "127.0.0.1", "-t", "2"]
-        with open(log, "ab") as out:
-            self.process = subprocess.Popen(argv, stdout=out, stderr=out)
-        wait_until(lambda: self.connect(port), "memcached", self.process, log)
+        argv += ["-u", "root", "-p", str(self.port), "-U", "0", "-l", "127.0.0.1", "-t", "2"]
+        super().__init__("memcached", argv, folder, environment(preload=False))
 
-    def connect(self, port):
-        self.stream = socket.create_connection(("127.0.0.1", port)).makefile("rwb")
+    def ready(self):
+        self.wait_until(self.connect)
+
+    def connect(self):
+        self.stream = socket.create_connection(("127.0.0.1", self.port)).makefile("rwb")
         return True
 
     def ask(self, request):
@@ -358,10 +355,6 @@ class Memcached:
             line = self.stream.readline().rstrip()
         return count
 
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
 
 def value_of(i):
     return f"{i}.".encode() * (1 + i % 40)
@@ -382,17 +375,15 @@ def test_memcached_is_killed_under_load(shm, tmp_path):
     known("memcached")
     rng, answered = random.Random(1), 0
     for generation in range(KILLS + 1):
-        server = Memcached(shm / "heap", tmp_path, "output")
-        try:
+        with Memcached(shm / "heap", tmp_path, "output") as server:
+            server.ready()
             count = server.items()
             assert answered <= count <= answered + 1, (generation, answered, count)
             some = {rng.randrange(count) for _ in range(99) if count}
             for i in {*range(max(0, count - 100), count)} | some:
                 assert server.ask(b"get k%d" % i) == value_of(i), (generation, i)
             assert server.ask(b"get k%d" % count) == b"END"
-            killer = threading.Timer(rng.uniform(0, 0.5), server.kill)
+            killer = threading.Timer(rng.uniform(0, 0.5), server.process.kill)
             killer.start()
             answered = write_items(server, count)
             killer.join()
-        finally:
-            server.kill()

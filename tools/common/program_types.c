@@ -6,6 +6,13 @@
 #include <string.h>
 
 #include "info_print.h"
+
+bool program_is_recorded(const struct pm_elf *f, const struct pm_program *on_record) {
+    uint8_t id[PM_BUILD_ID_MAX] = {0};
+    return pm_elf_build_id(f, id) == on_record->build_id_len &&
+           memcmp(id, on_record->build_id, sizeof id) == 0;
+}
+
 int program_types_of(struct program_types *t, const char *path, struct pm_error *err) {
     memset(t, 0, sizeof *t);
     snprintf(t->path, sizeof t->path, "%s", path);
@@ -57,11 +64,9 @@ int program_types_now(struct program_types *t, const char *heap, struct pm_error
 
 int program_types_open(struct program_types *t, const char *heap, struct pm_error *err) {
     struct pm_program on_record;
-    uint8_t id[PM_BUILD_ID_MAX] = {0};
     if (program_types_now(t, heap, err) != PM_OK)
         return err->status;
-    if (!info_program(&on_record) || pm_elf_build_id(&t->program, id) != on_record.build_id_len ||
-        memcmp(id, on_record.build_id, sizeof id) != 0)
+    if (!info_program(&on_record) || !program_is_recorded(&t->program, &on_record))
         return pm_fail(err, PM_OPERATIONAL,
                        "%s is another build than the one that last used %s, and its types may be "
                        "others: put that build there",

@@ -18,6 +18,8 @@ struct program_types {
     uint64_t base; // what loading added to the program's addresses
 };
 
+// Whether it is the build that the heap has on record.
+bool program_is_recorded(const struct pm_elf *f, const struct pm_program *on_record);
 // Opens a program, which stays open until the process ends.
 int program_types_of(struct program_types *t, const char *path, struct pm_error *err);
 // Its types, if it has any.

@@ -34,15 +34,13 @@ static void take_ranges(struct module *m) {
     }
 }
 
-bool module_of_program(struct module *m, const char *path, uint64_t base, const uint8_t *id,
-                       size_t id_len) {
+bool module_of_program(struct module *m, const struct pm_program *on_record) {
     struct pm_error ignored;
-    uint8_t own[PM_BUILD_ID_MAX] = {0};
-    *m = (struct module){.base = base};
-    snprintf(m->path, sizeof m->path, "%s", path);
-    if (pm_elf_open(&m->elf, path, &ignored) != PM_OK)
+    *m = (struct module){.base = on_record->main_base};
+    snprintf(m->path, sizeof m->path, "%s", on_record->path);
+    if (pm_elf_open(&m->elf, m->path, &ignored) != PM_OK)
         return false;
-    if (pm_elf_build_id(&m->elf, own) == id_len && memcmp(own, id, id_len) == 0)
+    if (program_is_recorded(&m->elf, on_record))
         return true;
     pm_elf_close(&m->elf);
     return false;

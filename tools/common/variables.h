@@ -35,9 +35,8 @@ struct module {
 // The program and its libraries, as a process has mapped them, without PMAlloc. `*modules` is the
 // caller's. Returns how many; 0: `err` says why. What cannot be read is left out.
 unsigned modules_of_process(pid_t pid, struct module **modules, struct pm_error *err);
-// The program alone, loaded at `base`. False: it cannot be read, or has another build id.
-bool module_of_program(struct module *m, const char *path, uint64_t base, const uint8_t *id,
-                       size_t id_len);
+// The program alone that a heap has on record. False: it cannot be read, or is another build.
+bool module_of_program(struct module *m, const struct pm_program *on_record);
 // The bytes from an address of its variables on, as PMALLOC_ROOTS takes them.
 void module_range_text(struct module *m, uint64_t address, uint64_t length, char *out, size_t len);
 

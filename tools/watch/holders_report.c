@@ -40,16 +40,26 @@ static int no_memory(struct pm_error *err) {
 
 #define SLOTS UINT32_MAX // the source of the root slots
 
-// A word of a root of the table: by the program's file, if that is there; else by the root.
-static void root_word_text(struct report *r, const struct holders_word *w, char *out, size_t len) {
+// Of a heap at rest: the root that the word is in. NULL: it is a slot.
+static const struct pm_root *root_of(const struct holders_word *w) {
     struct pm_error ignored;
     const struct pm_root_table *table = pm_roots_table(&ignored);
-    const struct pm_root *root = table && w->source < table->count ? &table->root[w->source] : NULL;
+    return table && w->source < table->count ? &table->root[w->source] : NULL;
+}
+
+// The file whose variable it is. NULL: that is not known.
+static struct module *module_of(const struct report *r, const struct holders_word *w) {
+    if (w->source == SLOTS)
+        return NULL;
+    if (r->pid)
+        return &r->module[w->source];
+    const struct pm_root *root = root_of(w);
+    return root && !root->object[0] && r->modules ? &r->module[0] : NULL;
+}
+
+static void root_word_text(const struct holders_word *w, char *out, size_t len) {
+    const struct pm_root *root = root_of(w);
     char text[PM_SPEC_TEXT_LEN] = "?";
-    if (root && !root->object[0] && r->modules) {
-        module_range_text(&r->module[0], w->address, w->length, out, len);
-        return;
-    }
     uint64_t into = root ? w->address - root->address : 0;
     if (root)
         pm_root_text(root, text, sizeof text);
@@ -60,24 +70,20 @@ static void root_word_text(struct report *r, const struct holders_word *w, char 
                  root && root->part ? " of a later part" : "");
 }
 
-static void word_text(struct report *r, const struct holders_word *w, char *out, size_t len) {
+// By the file, if that is there; else by the root.
+static void word_text(const struct report *r, const struct holders_word *w, char *out, size_t len) {
+    struct module *m = module_of(r, w);
     if (w->source == SLOTS)
         snprintf(out, len, "slot %lu", (unsigned long)(w->address / 8));
-    else if (r->pid)
-        module_range_text(&r->module[w->source], w->address, w->length, out, len);
+    else if (m)
+        module_range_text(m, w->address, w->length, out, len);
     else
-        root_word_text(r, w, out, len);
+        root_word_text(w, out, len);
 }
 
 // What it is called in the program's source; "": that is not known.
-static void member_text(struct report *r, const struct holders_word *w, char *out) {
-    struct pm_error ignored;
-    const struct pm_root_table *table = r->pid ? NULL : pm_roots_table(&ignored);
-    struct module *m = NULL;
-    if (w->source != SLOTS && r->pid)
-        m = &r->module[w->source];
-    else if (table && w->source < table->count && !table->root[w->source].object[0] && r->modules)
-        m = &r->module[0];
+static void member_text(const struct report *r, const struct holders_word *w, char *out) {
+    struct module *m = module_of(r, w);
     if (!m || !module_member_text(m, w->address, w->length, out))
         *out = '\0';
 }
@@ -87,7 +93,7 @@ static void member_text(struct report *r, const struct holders_word *w, char *ou
 enum { EQUALS_SHOWN = 3 };
 
 // Words that lead to the same block.
-static void print_equals(struct report *r, const struct holders_found *f, uint32_t node) {
+static void print_equals(const struct report *r, const struct holders_found *f, uint32_t node) {
     char text[PM_SPEC_TEXT_LEN + 64];
     unsigned count = 0;
     for (uint32_t i = f->rows; i < f->all; i++) {
@@ -100,7 +106,7 @@ static void print_equals(struct report *r, const struct holders_found *f, uint32
         printf(" and %u more", count - EQUALS_SHOWN);
 }
 
-static void print_row(struct report *r, const struct holders_found *f,
+static void print_row(const struct report *r, const struct holders_found *f,
                       const struct holders_word *w) {
     char near[32], alone[32], reaches[32], text[PM_SPEC_TEXT_LEN + 64], member[MEMBER_NAME];
     figure_bytes(w->nearest.bytes, near);
@@ -117,7 +123,7 @@ static void print_row(struct report *r, const struct holders_found *f,
     puts("");
 }
 
-static void print_text(struct report *r, const struct holders_found *f) {
+static void print_text(const struct report *r, const struct holders_found *f) {
     char bytes[32];
     printf("%u words of variables lead to %lu blocks, %s\n", f->words, (unsigned long)f->sum.blocks,
            figure_bytes(f->sum.bytes, bytes));
@@ -136,7 +142,7 @@ static void sum_json(struct json *j, const char *key, const struct holders_sum *
     json_close(j, '}');
 }
 
-static void row_json(struct json *j, struct report *r, const struct holders_found *f,
+static void row_json(struct json *j, const struct report *r, const struct holders_found *f,
                      const struct holders_word *w) {
     char text[PM_SPEC_TEXT_LEN + 64], member[MEMBER_NAME];
     word_text(r, w, text, sizeof text);
@@ -160,7 +166,7 @@ static void row_json(struct json *j, struct report *r, const struct holders_foun
     json_close(j, '}');
 }
 
-static void print_json(struct report *r, const struct holders_found *f) {
+static void print_json(const struct report *r, const struct holders_found *f) {
     struct json j = {.out = stdout};
     json_open(&j, NULL, '{');
     json_text(&j, "heap", r->heap);
@@ -185,7 +191,7 @@ static int say(const struct report *r, const struct pm_error *err) {
     return err->status;
 }
 
-static int print(struct report *r) {
+static int print(const struct report *r) {
     struct holders_found found;
     struct pm_error err;
     if (!holders_find(r->holders, r->most, &found)) {
@@ -284,8 +290,7 @@ int holders_of_heap(const char *heap, uint32_t most, bool json) {
     struct pm_program on_record;
     struct pm_error err;
     struct roots roots = {.report = &r};
-    if (info_program(&on_record) && module_of_program(&program, on_record.path, on_record.main_base,
-                                                      on_record.build_id, on_record.build_id_len)) {
+    if (info_program(&on_record) && module_of_program(&program, &on_record)) {
         r.module = &program;
         r.modules = 1;
     }
