@@ -19,6 +19,7 @@ struct node {
     char rest[192];
 };
 
+extern char **environ;
 extern struct node *library_head;
 extern int pmalloc_set_root(unsigned slot, void *p) __attribute__((weak));
 
@@ -45,6 +46,21 @@ static struct node *make_list(unsigned count) {
     return first;
 }
 
+// As setenv() leaves it where the block was in use before.
+static void old_pointer_behind_environment(void) {
+    enum { WORDS = 500 };
+    char **array = malloc(WORDS * sizeof *array);
+    unsigned count = 0;
+    for (; count + 2 < WORDS && environ[count]; count++)
+        array[count] = environ[count];
+    memset(array + count, 0, (WORDS - count) * sizeof *array);
+    struct node *late = middle;
+    while (late->next && count++ < WORDS)
+        late = late->next;
+    array[WORDS - 1] = (char *)late;
+    environ = array;
+}
+
 int main(int argc, char **argv) {
     struct node *n;
     unsigned count = 0;
@@ -53,6 +69,7 @@ int main(int argc, char **argv) {
     alias = store.list->next;
     for (middle = alias; ++count < NODES / 2;)
         middle = middle->next;
+    old_pointer_behind_environment();
     middle = (struct node *)(void *)((char *)middle + 40); // somewhere in it
     table = calloc(ROWS, sizeof *table);
     for (unsigned i = 0; i < ROWS; i++)

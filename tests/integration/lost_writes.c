@@ -124,30 +124,6 @@ int fdatasync(int fd) { return sync_fd(fd, SYS_fdatasync, false); }
 int syncfs(int fd) { return sync_fd(fd, SYS_syncfs, true); }
 int msync(void *addr, size_t len, int flags) { return sync_mapped((uintptr_t)addr, len, flags); }
 
-long syscall(long number, ...) {
-    long a[6];
-    va_list list;
-    va_start(list, number);
-    for (int i = 0; i < 6; i++)
-        a[i] = va_arg(list, long);
-    va_end(list);
-    if (number == SYS_fsync || number == SYS_fdatasync)
-        return sync_fd((int)a[0], number, false);
-    if (number == SYS_syncfs)
-        return sync_fd((int)a[0], number, true);
-    if (number == SYS_msync)
-        return sync_mapped((uintptr_t)a[0], (uint64_t)a[1], a[2]);
-    return done(raw(number, a[0], a[1], a[2], a[3], a[4], a[5]));
-}
-
-// Only because the library calls them through a layer (SEEN_CALLS in the Makefile).
-int madvise(void *at, size_t len, int advice) {
-    return (int)done(raw(SYS_madvise, (long)at, (long)len, advice, 0, 0, 0));
-}
-void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t offset) {
-    return (void *)done(raw(SYS_mmap, (long)at, (long)len, prot, flags, fd, offset));
-}
-
 static void note_written(int fd, uint64_t from, uint64_t to) {
     static const char ones[CHUNK / PAGE] = {[0 ... CHUNK / PAGE - 1] = 1};
     char link[64], path[PATH] = "";
@@ -166,9 +142,46 @@ static void note_written(int fd, uint64_t from, uint64_t to) {
     close_raw(again);
 }
 
-ssize_t pwrite(int fd, const void *data, size_t len, off_t at) {
+static ssize_t write_at(int fd, const void *data, size_t len, off_t at) {
     ssize_t put = done(raw(SYS_pwrite64, fd, (long)data, (long)len, at, 0, 0));
     if (put > 0 && is_set())
         note_written(fd, (uint64_t)at, (uint64_t)at + (uint64_t)put);
     return put;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t len, off_t at) {
+    return write_at(fd, data, len, at);
+}
+
+ssize_t copy_file_range(int from, off_t *at, int to, off_t *put, size_t len, unsigned flags) {
+    long copied = done(raw(SYS_copy_file_range, from, (long)at, to, (long)put, (long)len, flags));
+    if (copied > 0 && is_set() && put)
+        note_written(to, (uint64_t)*put - (uint64_t)copied, (uint64_t)*put);
+    return copied;
+}
+
+long syscall(long number, ...) {
+    long a[6];
+    va_list list;
+    va_start(list, number);
+    for (int i = 0; i < 6; i++)
+        a[i] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_fsync || number == SYS_fdatasync)
+        return sync_fd((int)a[0], number, false);
+    if (number == SYS_syncfs)
+        return sync_fd((int)a[0], number, true);
+    if (number == SYS_msync)
+        return sync_mapped((uintptr_t)a[0], (uint64_t)a[1], a[2]);
+    if (number == SYS_pwrite64)
+        return write_at((int)a[0], (const void *)a[1], (size_t)a[2], (off_t)a[3]);
+    return done(raw(number, a[0], a[1], a[2], a[3], a[4], a[5]));
+}
+
+// Only because the library calls them through a layer (SEEN_CALLS in the Makefile).
+int madvise(void *at, size_t len, int advice) {
+    return (int)done(raw(SYS_madvise, (long)at, (long)len, advice, 0, 0, 0));
+}
+void *mmap(void *at, size_t len, int prot, int flags, int fd, off_t offset) {
+    return (void *)done(raw(SYS_mmap, (long)at, (long)len, prot, flags, fd, offset));
 }

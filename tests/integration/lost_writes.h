@@ -16,9 +16,10 @@
 //   LOST_KILL=1      the process is killed there instead, before the sync
 //   LOST_ONLY=TEXT   only syncs of paths that end so count
 //
-// Pages count as stored to if they were written by pwrite(), differ from what the last sync saw, or
+// Pages count as stored to if they were written by a call, differ from what the last sync saw, or
 // are dirty to the kernel (cachestat(2), Linux 6.5): so does what is stored again with the same
-// bytes.
+// bytes. A page that was stored through a mapping with the same bytes is missed if another process
+// makes the kernel write it (syncfs(2) of the same file system) before its own sync.
 #ifndef LOST_WRITES_H
 #define LOST_WRITES_H
 
@@ -144,7 +145,7 @@ static void store(int fd, const char *from, uint64_t len, uint64_t at) {
 }
 
 struct sides {
-    int file, seen, disk, again; // again: a byte for each page, 1 where pwrite() has written
+    int file, seen, disk, again; // again: a byte for each page, 1 where a call has written
     bool good;
 };
 

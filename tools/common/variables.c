@@ -34,6 +34,13 @@ static void take_ranges(struct module *m) {
     }
 }
 
+// A program that uses it has a copy of libc's.
+static void note_environ(const char *symbol, uint64_t value, uint64_t size, void *arg) {
+    struct module *m = arg;
+    if (size == sizeof(char **) && strcmp(symbol, "environ") == 0)
+        m->environment = m->base + value;
+}
+
 bool module_of_program(struct module *m, const struct pm_program *on_record) {
     struct pm_error ignored;
     *m = (struct module){.base = on_record->main_base};
@@ -93,6 +100,7 @@ static bool open_file(const struct finding *f, const struct program_map *map, st
 
 static void open_module(struct finding *f, const struct program_map *map) {
     struct module *m = &f->module[f->count];
+    struct pm_error ignored;
     ElfW(Phdr) p;
     *m = (struct module){0};
     const char *slash = strrchr(map->name, '/');
@@ -106,6 +114,7 @@ static void open_module(struct finding *f, const struct program_map *map) {
             break;
         }
     take_ranges(m);
+    pm_elf_each_variable(&m->elf, PM_ELF_IN_DYNSYM, note_environ, m, &ignored);
     f->count++;
 }
 

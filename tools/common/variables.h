@@ -23,6 +23,7 @@ struct module {
     char object[PM_ROOT_OBJECT_LEN]; // as a root names it; "": the main program
     uint64_t base;                   // what loading added to its addresses
     struct pm_elf elf;
+    uint64_t environment; // the variable `environ` in the process. 0: it has none
     unsigned ranges;
     struct {
         uint64_t from, to; // writable, in the process

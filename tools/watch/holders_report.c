@@ -211,12 +211,26 @@ static uint64_t read_piece(pid_t pid, char *to, uint64_t at, uint64_t len) {
     return got > 0 ? (uint64_t)got : 0;
 }
 
+// The environment is no data, but its array may have an old pointer behind its end. Words that lead
+// to it are not looked at.
+static void forget_environment(const struct report *r, char *bytes, uint64_t len, uint64_t from) {
+    for (uint32_t i = 0; i < r->modules; i++) {
+        uint64_t array, at = r->module[i].environment;
+        if (!at || read_piece(r->pid, (char *)&array, at, sizeof array) != sizeof array || !array)
+            continue;
+        for (uint64_t k = -from & 7; k + sizeof array <= len; k += sizeof array)
+            if (memcmp(bytes + k, &array, sizeof array) == 0)
+                memset(bytes + k, 0, sizeof array);
+    }
+}
+
 // A page that cannot be read is no longer there, or the program keeps it from itself, too.
 static bool add_range(struct report *r, uint32_t module, uint64_t from, uint64_t to) {
     char *bytes = malloc(to - from);
     bool good = bytes;
     while (good && from < to) {
         uint64_t got = read_piece(r->pid, bytes, from, to - from);
+        forget_environment(r, bytes, got, from);
         good = holders_add(r->holders, bytes, got, from, module);
         from = (from + got) / PM_PAGE_SIZE * PM_PAGE_SIZE + PM_PAGE_SIZE;
     }
