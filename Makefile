@@ -75,8 +75,8 @@ SO_LDFLAGS = -shared -nostartfiles -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete -Wl,-
 	-Wl,--sort-section=alignment -Wl,--no-undefined -Wl,--version-script=preload/preload.map \
 	$(INNER_CALLS:%=-Wl,--wrap=%) $(LDFLAGS)
 # Names of preload/names/ that the library also calls itself (preload/names/inner.c).
-INNER_CALLS = read write pwrite fsync fdatasync syncfs msync kill nanosleep syscall mmap munmap \
-	madvise mprotect mremap sigaction getrandom
+INNER_CALLS = read write close pwrite fsync fdatasync syncfs msync kill nanosleep syscall mmap \
+	munmap madvise mprotect mremap sigaction getrandom
 .DEFAULT_GOAL := all
 print-inner-calls:
 	@echo $(INNER_CALLS)

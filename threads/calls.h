@@ -50,6 +50,17 @@ enum pm_call_kind {
     PM_CALL_TELLS, // something leaves the process in any case, or a file is made durable
 };
 
+// What a call says whose bytes may leave later (preload/commit/outbox.h): `count` bytes or pieces,
+// or a message.
+struct pm_said {
+    const void *bytes;
+    const struct iovec *vector;
+    size_t count;
+    const struct msghdr *message;
+    bool sends; // by a function of sockets alone
+    int flags;  // of that
+};
+
 struct pm_call {
     // The call that was interrupted by a signal handler which has made this one.
     struct pm_call *outer;
@@ -64,6 +75,8 @@ struct pm_call {
     bool naps;      // it sleeps for a time
     uint8_t kind;   // an enum pm_call_kind
     int fd;
+    const struct pm_said *said; // NULL: it has to be made in any case
+    long result;                // of a call that was taken
     // What the program kept in the registers that calls preserve: in the kernel, it would be out of
     // sight for the live collector (gc/live).
     uintptr_t preserved[6];

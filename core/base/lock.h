@@ -29,6 +29,8 @@ enum pm_lock_rank {
     PM_RANK_EMPTIED,    // what was released since the last commit
     PM_RANK_MARKS,      // what the program has asked of pages of its blocks
     PM_RANK_ADOPT,      // the first use of a lock in old memory
+    PM_RANK_SENDING,    // one sender of answers at a time
+    PM_RANK_OUTBOX,     // answers that wait for a commit
 };
 
 struct pm_lock {

@@ -20,6 +20,7 @@
 #include "idle.h"
 #include "late.h"
 #include "media/heap_state.h"
+#include "outbox.h"
 #include "recovery/beside.h"
 #include "state/phase.h"
 #include "threads/calls.h"
@@ -120,7 +121,15 @@ static void wait_ms(uint64_t ms) {
         say_collected();
     while (!is_over() && pm_late_looks() && pm_os_now_ms() < until)
         wait_us(pm_late_look());
-    if (!is_over() && (now = pm_os_now_ms()) < until)
+    while (!is_over() && pm_outbox_looks() && pm_os_now_ms() < until) {
+        uint64_t us = pm_outbox_look();
+        wait_us(us);
+    }
+    if (is_over() || (now = pm_os_now_ms()) >= until)
+        return;
+    if (pm_outbox_on)
+        pm_outbox_sleep((until - now) * 1000);
+    else
         wait_us((until - now) * 1000);
 }
 
@@ -266,6 +275,7 @@ bool pm_background_stop(void) {
            pm_os_now_ms() < until) {
         pm_age_wake();
         pm_idle_wake();
+        pm_outbox_wake();
         syscall(SYS_futex, &pm_os_own_thread, FUTEX_WAIT, seen, &look, NULL, 0);
     }
     if (!seen)
@@ -289,6 +299,7 @@ void pm_background_forked(void) {
     atomic_store_explicit(&pm_os_own_thread, 0, memory_order_relaxed);
     atomic_store_explicit(&pm_age_asleep, 0, memory_order_relaxed);
     pm_idle_forked();
+    pm_outbox_forked();
     pm_sections_forked();
     pm_beside_forked();
 }

@@ -41,7 +41,8 @@
 
 static enum pm_commits_mode mode;
 static uint64_t interval_ms;
-static bool strict; // no commit at any instant: `output:strict`
+static bool strict;         // no commit at any instant: `output:strict`
+static uint64_t answers_us; // `output:TIME`: how long an answer may wait for a commit
 
 #define INTERVAL_MAX ((uint64_t)24 * 3600 * 1000)
 
@@ -66,6 +67,8 @@ bool pm_commits_wanted(void) { return pm_options.commit.text[0] != '\0'; }
 enum pm_commits_mode pm_commits_mode(void) { return mode; }
 
 uint64_t pm_commits_interval(void) { return interval_ms; }
+
+uint64_t pm_commits_answers_us(void) { return answers_us; }
 
 // Whether a heap lies in the directory, or the first one of several. `st`: of its superblock.
 static bool lies_in(const char *heap, struct stat *st) {
@@ -94,25 +97,45 @@ static int use_commit_dir(struct pm_error *err) {
     return PM_OK;
 }
 
+#define ANSWERS_MOST_MS 1000
+
+// Whether the text is the mode, or the mode and a TIME, in `ms` then; else 0.
+static bool is_mode(const char *text, const char *name, uint64_t *ms) {
+    size_t len = strlen(name);
+    *ms = 0;
+    if (strncmp(text, name, len) != 0)
+        return false;
+    if (text[len] == ':')
+        *ms = parse_time(text + len + 1);
+    return text[len] == '\0' || *ms;
+}
+
 int pm_commits_options(struct pm_error *err) {
     if (use_commit_dir(err) != PM_OK)
         return err->status;
-    static const char idle[] = "idle", idle_time[] = "idle:";
-    const char *text = pm_options.commit.text, *time = text;
-    if (strncmp(text, idle_time, strlen(idle_time)) == 0)
-        time += strlen(idle_time);
-    strict = strcmp(text, "output:strict") == 0;
-    mode = strict || strcmp(text, "output") == 0       ? PM_COMMITS_OUTPUT
-           : strcmp(text, idle) == 0 || time != text   ? PM_COMMITS_IDLE
-           : *text == '\0' || strcmp(text, "api") == 0 ? PM_COMMITS_API
-                                                       : PM_COMMITS_TIME;
-    if (mode == PM_COMMITS_TIME || time != text)
-        interval_ms = parse_time(time);
-    if (interval_ms || (mode != PM_COMMITS_TIME && time == text))
+    const char *text = pm_options.commit.text;
+    uint64_t ms;
+    if (*text == '\0' || strcmp(text, "api") == 0) {
+        mode = PM_COMMITS_API;
+    } else if (is_mode(text, "idle", &ms)) {
+        mode = PM_COMMITS_IDLE;
+        interval_ms = ms;
+    } else if (is_mode(text, "output", &ms) && ms <= ANSWERS_MOST_MS) {
+        mode = PM_COMMITS_OUTPUT;
+        answers_us = ms * 1000;
+    } else if (strcmp(text, "output:0") == 0 || strcmp(text, "output:strict") == 0) {
+        mode = PM_COMMITS_OUTPUT;
+        strict = text[strlen("output:")] != '0';
+    } else {
+        mode = PM_COMMITS_TIME;
+        interval_ms = parse_time(text);
+    }
+    if (mode != PM_COMMITS_TIME || interval_ms)
         return PM_OK;
     return pm_fail(err, PM_USAGE,
-                   "PMALLOC_COMMIT=%.100s: not a valid value; use output, output:strict, idle, "
-                   "idle:TIME, api, or TIME, which is such as 100ms, 5s, 2m or 1h (at most 24h)",
+                   "PMALLOC_COMMIT=%.100s: not a valid value; use output, output:TIME (at most "
+                   "1s), output:strict, idle, idle:TIME, api, or TIME, which is such as 100ms, 5s, "
+                   "2m or 1h (at most 24h)",
                    text);
 }
 
@@ -419,8 +442,10 @@ static int told(int error) {
 // A thread that got no processor in time may get one yet.
 #define COVER_TRIES 5
 
-void pm_commits_cover(void) {
-    uint64_t before = atomic_load(&instants);
+uint64_t pm_commits_instants(void) { return atomic_load(&instants); }
+uint64_t pm_commits_covered(void) { return atomic_load(&covered); }
+
+void pm_commits_cover(uint64_t before) {
     int error = EAGAIN;
     for (unsigned i = 0; i < COVER_TRIES && error == EAGAIN && may_be_made(); i++)
         error = make_in_turn(false, before);
@@ -442,7 +467,7 @@ int pm_commits_idle(bool wait) {
     return told(wait ? make_in_turn(true, UINT64_MAX) : make_if_free(true));
 }
 
-void pm_commits_by_time(void) { told(make_if_free(false)); }
+bool pm_commits_by_time(void) { return told(make_if_free(false)) != EBUSY; }
 
 // Where the program chooses the instant, or an instant is at rest, this one is another: so it is
 // said, once. Under `output` the promise is about what came before, so one more does no harm.

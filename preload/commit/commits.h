@@ -8,6 +8,7 @@
 //   TIME         the same, and each TIME by PMAlloc's thread (background.h)
 //   idle[:TIME]  the same, and by that thread while the program waits (idle.h)
 //   output       the same, and before what the program says leaves the process (triggers.h)
+//   output:TIME  the same, but one commit for all that is said in TIME at most (outbox.h)
 //
 // There is a commit when the roots are captured, before main. There is one at the end of the
 // program, before the heap is closed.
@@ -34,23 +35,28 @@ enum pm_commits_mode {
 enum pm_commits_mode pm_commits_mode(void);
 // TIME in milliseconds; 0: there is none.
 uint64_t pm_commits_interval(void);
+// Of `output:TIME`, in microseconds; 0: answers do not wait for each other.
+uint64_t pm_commits_answers_us(void);
 
 // Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode, or a
 // seccomp filter has ended that (sandbox.h); EDEADLK in a signal
 // handler that has interrupted the allocator; EAGAIN if a thread could not be held; else what the
 // file system said. Then the last commit stands.
 int pm_commits_make(void);
-// Makes sure that a commit is in force whose instant came after this call began: that of another
-// thread, if there is one. Says once that commits fail; they are tried again at the next call.
-void pm_commits_cover(void);
+// How many instants there were, and the last one whose commit is in force.
+uint64_t pm_commits_instants(void);
+uint64_t pm_commits_covered(void);
+// Makes sure that a commit is in force with a later instant than `before`: that of another thread,
+// if there is one. Says once that commits fail; they are tried again at the next call.
+void pm_commits_cover(uint64_t before);
 // Why a commit has failed.
 const char *pm_commits_reason(int error);
 // Makes a commit if each other thread is in a call that waits. EBUSY: one is not, or another commit
 // is being made and `wait` is false. Says once that commits fail.
 int pm_commits_idle(bool wait);
 // The same as pm_commits_make() for PMAlloc's thread, which must not wait for another commit. Says
-// once that commits fail.
-void pm_commits_by_time(void);
+// once that commits fail. False: another one is being made.
+bool pm_commits_by_time(void);
 
 // Also for PMAlloc's thread: makes commits if too many pages have changed (commit_bound.h).
 void pm_commits_by_bound(void);

@@ -13,6 +13,7 @@
 #include "idle.h"
 #include "late.h"
 #include "media/heap.h"
+#include "outbox.h"
 #include "state/phase.h"
 #include "state/replaced.h"
 
@@ -24,6 +25,8 @@ static bool is_of_mode(void) {
 
 void pm_triggers_start(void) {
     pm_triggers_on = pm_late_awaited || (pm_heap_is_journaled() && is_of_mode());
+    if (pm_heap_is_journaled() && pm_commits_answers_us())
+        pm_outbox_begin(pm_commits_answers_us());
 }
 
 // /dev/null, /dev/zero and their kin.
@@ -78,14 +81,30 @@ void pm_trigger_shows(const struct pm_call *call) {
     errno = saved;
 }
 
-void pm_trigger_enter(struct pm_call *call) {
+// What waits in the outbox leaves before the program waits, or says something else.
+static void cover(const struct pm_call *call) {
+    bool out = leaves(call);
+    bool waits = atomic_load(&pm_outbox_count) &&
+                 (out || call->kind == PM_CALL_WAITS ||
+                  (call->kind == PM_CALL_READS && waits_for_data(call->fd)));
+    if ((out || waits) && may_commit()) {
+        if (out)
+            pm_commits_cover(pm_commits_instants());
+        if (waits)
+            pm_outbox_flush();
+    }
+}
+
+bool pm_trigger_enter(struct pm_call *call) {
+    if (call->said && pm_outbox_on && may_commit() && pm_outbox_take(call))
+        return true;
     int saved = errno;
     if (!pm_late_awaited && !is_of_mode())
         pm_triggers_on = false; // only late roots wanted these calls
     bool idle = pm_commits_mode() == PM_COMMITS_IDLE;
     bool late = pm_late_awaited && may_hold();
-    if (pm_commits_mode() == PM_COMMITS_OUTPUT && leaves(call) && may_commit())
-        pm_commits_cover();
+    if (pm_commits_mode() == PM_COMMITS_OUTPUT)
+        cover(call);
     if (call->kind == PM_CALL_READS && (idle || late))
         call->kind = waits_for_data(call->fd) ? PM_CALL_WAITS : PM_CALL_OTHER;
     if (call->kind == PM_CALL_WAITS && late)
@@ -93,6 +112,7 @@ void pm_trigger_enter(struct pm_call *call) {
     if (call->kind == PM_CALL_WAITS && idle)
         pm_idle_enter(may_commit());
     errno = saved;
+    return false;
 }
 
 void pm_trigger_found(const struct pm_call *call) {

@@ -34,8 +34,9 @@
 extern bool pm_triggers_on;
 void pm_triggers_start(void);
 
-// Before and after a call. They keep errno. `call` is not entered yet, and left already.
-void pm_trigger_enter(struct pm_call *call);
+// Before and after a call. They keep errno. `call` is not entered yet, and left already. True: the
+// call need not be made, because what it says was taken (outbox.h); its result is in `call`.
+bool pm_trigger_enter(struct pm_call *call);
 void pm_trigger_leave(const struct pm_call *call);
 
 // After a call that has found, without waiting, that something has come.
@@ -44,9 +45,8 @@ void pm_trigger_found(const struct pm_call *call);
 // The same, where calls are not told of: for replaced.h alone.
 void pm_trigger_shows(const struct pm_call *call);
 
-static inline void pm_trigger_before(struct pm_call *call) {
-    if (__builtin_expect(pm_triggers_on, 0))
-        pm_trigger_enter(call);
+static inline bool pm_trigger_before(struct pm_call *call) {
+    return __builtin_expect(pm_triggers_on, 0) && pm_trigger_enter(call);
 }
 
 static inline void pm_trigger_after(const struct pm_call *call) {

@@ -1,19 +1,61 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Calls that close many descriptors at once. The heap's descriptors stay open (process/own_fds.h).
+// Calls that close descriptors. Answers that are to leave by them leave first (commit/outbox.h).
+// Where many are closed at once the heap's descriptors stay open (process/own_fds.h).
+#include <asm/ioctls.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <unistd.h>
 
+#include "commit/outbox.h"
 #include "export.h"
+#include "next.h"
 #include "process/own_fds.h"
 
 // Beside the headers' declarations, which older ones lack.
 int pm_names_close_range(unsigned from, unsigned to, int flags) __asm__("close_range");
 void pm_names_closefrom(int from) __asm__("closefrom");
 
+static void flush_before(unsigned from, unsigned to) {
+    if (__builtin_expect(atomic_load_explicit(&pm_outbox_count, memory_order_relaxed) != 0, 0))
+        pm_outbox_flush_before(from, to);
+}
+
+#define CLOSES(type, failed, name, parameters, arguments, from, to)                                \
+    EXPORT type pm_closes_##name parameters __asm__(#name);                                        \
+    EXPORT type pm_closes_##name parameters {                                                      \
+        static _Atomic(void *) known;                                                              \
+        type(*next) parameters;                                                                    \
+        *(void **)&next = pm_next(&known, #name);                                                  \
+        if (!next)                                                                                 \
+            return failed;                                                                         \
+        flush_before((unsigned)(from), (unsigned)(to));                                            \
+        return next arguments;                                                                     \
+    }
+CLOSES(int, -1, close, (int fd), (fd), fd, fd)
+CLOSES(int, -1, dup2, (int from, int fd), (from, fd), fd, fd)
+CLOSES(int, -1, dup3, (int from, int fd, int flags), (from, fd, flags), fd, fd)
+CLOSES(int, EOF, fclose, (FILE * stream), (stream), 0, ~0u)
+
+// How much of what was written has not been read by the other end.
+typedef int ioctl_fn(int, unsigned long, void *);
+EXPORT ioctl_fn pm_closes_ioctl __asm__("ioctl");
+EXPORT int pm_closes_ioctl(int fd, unsigned long request, void *argument) {
+    static _Atomic(void *) known;
+    ioctl_fn *next;
+    *(void **)&next = pm_next(&known, "ioctl");
+    if (!next)
+        return -1;
+    if (request == TIOCOUTQ)
+        flush_before((unsigned)fd, (unsigned)fd);
+    return next(fd, request, argument);
+}
+
 EXPORT int pm_names_close_range(unsigned from, unsigned to, int flags) {
+    flush_before(from, to);
     long result = pm_close_range(from, to, flags);
     if (result == 0)
         return 0;
@@ -24,6 +66,7 @@ EXPORT int pm_names_close_range(unsigned from, unsigned to, int flags) {
 // An older kernel has no such call, and libc looks in /proc.
 EXPORT void pm_names_closefrom(int from) {
     void (*by_libc)(int);
+    flush_before(from > 0 ? (unsigned)from : 0, ~0u);
     if (pm_close_range(from > 0 ? (unsigned)from : 0, ~0u, 0) != -ENOSYS)
         return;
     *(void **)&by_libc = dlsym(RTLD_NEXT, "closefrom");

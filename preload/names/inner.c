@@ -55,6 +55,9 @@ ssize_t __wrap_write(int fd, const void *from, size_t len) {
     return syscall(SYS_write, fd, from, len);
 }
 
+int __wrap_close(int fd);
+int __wrap_close(int fd) { return (int)syscall(SYS_close, fd); }
+
 ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at);
 ssize_t __wrap_pwrite(int fd, const void *from, size_t len, off_t at) {
     return syscall(SYS_pwrite64, fd, from, len, at);

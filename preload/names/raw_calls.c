@@ -26,6 +26,7 @@
 #include "again.h"
 #include "base/signal_stack.h"
 #include "commit/kernel_stores.h"
+#include "commit/outbox.h"
 #include "commit/triggers.h"
 #include "export.h"
 #include "filters.h"
@@ -230,7 +231,17 @@ static bool is_silent(long number, const long *argument) {
     return false;
 }
 
+// The descriptor that the call closes, or -1.
+static long closed_by(long number, const long *argument) {
+    if (number == SYS_dup2 || number == SYS_dup3)
+        return argument[1];
+    return number == SYS_close ? argument[0] : -1;
+}
+
 static void say(long number, const long *argument) {
+    long closed = closed_by(number, argument);
+    if (closed >= 0 && atomic_load_explicit(&pm_outbox_count, memory_order_relaxed))
+        pm_outbox_flush_before((unsigned)closed, (unsigned)closed);
     for (size_t i = 0; i < sizeof speakers / sizeof *speakers; i++) {
         if (speakers[i].number != number || is_silent(number, argument))
             continue;

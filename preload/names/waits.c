@@ -73,6 +73,15 @@ typedef size_t len;
 #define READ(f) .kind = PM_CALL_READS, .fd = f
 #define RECEIVE(f, flags) .kind = flags & MSG_DONTWAIT ? PM_CALL_OTHER : PM_CALL_READS, .fd = f
 #define SAY(f) .kind = PM_CALL_SAYS, .fd = f
+// The same; what it says may leave later.
+#define SAY_BYTES(f, p, n) SAY(f), .said = &(const struct pm_said){.bytes = p, .count = n}
+#define SAY_VECTOR(f, v, n)                                                                        \
+    SAY(f), .said = &(const struct pm_said){.vector = v, .count = (size_t)(n)}
+#define SEND(f, p, n, how)                                                                         \
+    SAY(f), .said = &(const struct pm_said){.bytes = p, .count = n, .sends = true, .flags = how}
+#define SEND_MESSAGE(f, m, how)                                                                    \
+    SAY(f), .said = &(const struct pm_said){.message = m, .sends = true, .flags = how}
+#define ADDRESSED ~0 // to an address: no flag says so
 #define TELL .kind = PM_CALL_TELLS
 #define TELL_IF(condition) .kind = (condition) ? PM_CALL_TELLS : PM_CALL_OTHER
 #define TELL_BY(f, flags)                                                                          \
@@ -141,10 +150,12 @@ typedef size_t len;
       MESSAGES(m, 1), RECEIVE(f, flags))                                                           \
     X(int, recvmmsg, (int f, void *m, unsigned n, int flags, void *t), (f, m, n, flags, t),        \
       BYTES(m, n * sizeof(struct mmsghdr)), MESSAGES(m, n), RECEIVE(f, flags))                     \
-    X(ssize_t, send, (int f, const void *p, len n, int flags), (f, p, n, flags), SAY(f))           \
+    X(ssize_t, send, (int f, const void *p, len n, int flags), (f, p, n, flags),                   \
+      SEND(f, p, n, flags))                                                                   \
     X(ssize_t, sendto, (int f, const void *p, len n, int flags, const void *a, socklen_t l),       \
-      (f, p, n, flags, a, l), SAY(f))                                                              \
-    X(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), (f, m, flags), SAY(f))         \
+      (f, p, n, flags, a, l), SEND(f, p, n, a ? ADDRESSED : flags))                           \
+    X(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), (f, m, flags),                 \
+      SEND_MESSAGE(f, m, flags)) \
     X(int, sendmmsg, (int f, void *m, unsigned n, int flags), (f, m, n, flags),                    \
       BYTES(m, n * sizeof(struct mmsghdr)), SAY(f))
 
@@ -155,8 +166,8 @@ typedef size_t len;
     X(ssize_t, read, (int f, void *p, len n), (f, p, n), BYTES(p, n), READ(f))                     \
     X(ssize_t, readv, (int f, const struct iovec *v, int n), (f, v, n),                            \
       VECTORS(v, n), READ(f))                                                                      \
-    X(ssize_t, write, (int f, const void *p, len n), (f, p, n), SAY(f))                            \
-    X(ssize_t, writev, (int f, const struct iovec *v, int n), (f, v, n), SAY(f))                   \
+    X(ssize_t, write, (int f, const void *p, len n), (f, p, n), SAY_BYTES(f, p, n))             \
+    X(ssize_t, writev, (int f, const struct iovec *v, int n), (f, v, n), SAY_VECTOR(f, v, n))      \
     X(ssize_t, preadv2, (int f, const struct iovec *v, int n, off_t at, int flags),                \
       (f, v, n, at, flags), VECTORS(v, n), READ(f))                                                \
     X(ssize_t, pwritev2, (int f, const struct iovec *v, int n, off_t at, int flags),               \
@@ -254,7 +265,8 @@ static int gets_pages(int fd) {
             pm_trigger_shows(&call);                                                               \
         if (!pm_calls_recorded)                                                                    \
             return make arguments;                                                                 \
-        pm_trigger_before(&call);                                                                  \
+        if (pm_trigger_before(&call))                                                              \
+            return (type)call.result;                                                              \
         pm_call_enter(&call);                                                                      \
         type result = make arguments;                                                              \
         pm_call_leave(&call);                                                                      \

@@ -59,6 +59,7 @@
 #include "commit/commit_cost.h"
 #include "commit/commits.h"
 #include "commit/late.h"
+#include "commit/outbox.h"
 #include "commit/triggers.h"
 #include "entry.h"
 #include "fork/private.h"
@@ -365,6 +366,7 @@ static void say_once(void) {
     if (pm_options.stats.number && !pm_nested() && !atomic_exchange(&said, true)) {
         pm_stats_say();
         pm_commit_cost_say();
+        pm_outbox_say();
     }
     static _Atomic bool lost;
     if (!pm_nested() && !atomic_exchange(&lost, true)) {
@@ -435,6 +437,8 @@ bool pm_process_end(void) {
     struct pm_cancel held = pm_cancel_hold();
     if (first)
         pm_signal_stack_run(end_on_own_stack, NULL); // the program's may be small
+    if (first && pm_outbox_on)
+        pm_outbox_last();
     bool good = pass();
     pm_cancel_release(held);
     errno = saved;

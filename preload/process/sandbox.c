@@ -14,6 +14,7 @@
 #include "bus.h"
 #include "commit/background.h"
 #include "commit/commits.h"
+#include "commit/outbox.h"
 #include "commit/triggers.h"
 #include "entry.h"
 #include "fork/fork_trap.h"
@@ -168,6 +169,7 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
     pm_settle();
     if (!concerns_us())
         return;
+    pm_outbox_end(); // it makes calls that the filter may forbid
     bool journaled = pm_heap_is_journaled() && !pm_commits_are_stopped();
     bool here = !atomic_load_explicit(&no_own_commit, memory_order_relaxed);
     const char *own = MISSED(filter, commits, PM_FILTER_FAILS);

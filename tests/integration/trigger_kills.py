@@ -9,7 +9,7 @@ kvshell has one pipe (shell), or answers into a file (filed); epolld has event l
 connections (loops). Each is started, asked many things, killed at a random moment, and started
 again: N times per program and mode.
 
-    output   what was answered is there
+    output   what was answered is there (and under output:TIME)
     idle     the state lies between two operations; what was answered a while before the kill, when
              the program had nothing more to do, is there
     TIME     kvshell's state is that after one of its operations
@@ -173,7 +173,7 @@ class Loops:
         self.settings = {"HEAP": heap, "ROOTS": "state", "COMMIT": commit}
         self.rng = rng
         self.threads = threads
-        self.agrees = commit.startswith("idle") or (commit == "output" and threads == 1)
+        self.agrees = commit.startswith("idle") or (commit.startswith("output") and threads == 1)
         self.path = str(heap) + ".socket"
         self.done = self.answered = [0] * 4
 
@@ -257,7 +257,7 @@ class Loops:
 
 def programs(heap, commit, rng):
     yield Shell(heap / "kvshell", commit, rng)
-    if commit == "output":
+    if commit.startswith("output"):
         yield Filed(heap / "kvshell.filed", commit, rng)
     if commit.startswith(("idle", "output")):
         yield Loops(heap / "epolld", commit, rng, 1)
@@ -277,7 +277,7 @@ def torment(subject, commit, kills, rng, longest=0.15):
             time.sleep(SLEEP)
         subject.kill()
         told = subject.answered
-        promised = told if quiet or commit == "output" else before
+        promised = told if quiet or commit.startswith("output") else before
         subject.start()
         insist(
             all(is_there >= was for is_there, was in zip(subject.done, promised)),
@@ -296,7 +296,7 @@ def torment(subject, commit, kills, rng, longest=0.15):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--kills", type=int, default=20, help="per program and mode")
-    parser.add_argument("--commit", action="append", help="output, idle, idle:TIME or TIME")
+    parser.add_argument("--commit", action="append", help="output, output:TIME, idle ...")
     parser.add_argument("--only", choices=("shell", "filed", "loops"), help="this program alone")
     parser.add_argument("--on", default=tempfile.gettempdir(), help="where the heaps lie")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// What a program sees of its sockets and pipes. usage: outbox WAY [check]. Does what the way names,
+// with a second process or thread at the other end, and prints results and errors: the same
+// whether answers are taken (PMALLOC_COMMIT=output:TIME) or not. `check`: prints the root instead.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t *value; // the root: how many answers there were
+
+static int ours, theirs; // of a socket pair, a pipe, or a connection by TCP
+
+static void say(const char *what, long result) {
+    printf("%s: %ld%s%s\n", what, result, result < 0 ? " " : "",
+           result < 0 ? strerrorname_np(errno) : "");
+}
+
+static void unix_pair(void) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        exit(9);
+    ours = pair[0];
+    theirs = pair[1];
+}
+
+static void pipe_pair(void) {
+    int pair[2];
+    if (pipe2(pair, O_CLOEXEC) != 0)
+        exit(9);
+    theirs = pair[0];
+    ours = pair[1];
+}
+
+static void tcp_pair(void) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof to;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    theirs = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(listener, (void *)&to, len) != 0 || listen(listener, 1) != 0 ||
+        getsockname(listener, (void *)&to, &len) != 0 || connect(theirs, (void *)&to, len) != 0)
+        exit(9);
+    ours = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    close(listener);
+}
+
+static void write_text(const char *text) {
+    ++*value;
+    say("write", write(ours, text, strlen(text)));
+}
+
+// What the other end gets, up to its end; read by a child that PMAlloc does not serve.
+static pid_t reader;
+static void start_reader(void) {
+    fflush(stdout);
+    reader = (pid_t)syscall(SYS_fork);
+    if (reader != 0) {
+        close(theirs);
+        return;
+    }
+    char got[256];
+    long n, all = 0;
+    for (int fd = STDERR_FILENO + 1; fd < 64; fd++)
+        if (fd != theirs)
+            syscall(SYS_close, fd);
+    while ((n = syscall(SYS_read, theirs, got + all, sizeof got - (size_t)all)) > 0)
+        all += n;
+    memmove(got + 5, got, (size_t)all);
+    memcpy(got, "got: ", 5);
+    got[5 + all] = '\n';
+    syscall(SYS_write, STDOUT_FILENO, got, 6 + all);
+    syscall(SYS_exit_group, 0);
+}
+static void end_reader(void) {
+    close(ours);
+    waitpid(reader, NULL, 0);
+}
+
+// ---- order --------------------------------------------------------------------------------------
+
+static void all_calls(void) {
+    struct iovec v[2] = {{"c", 1}, {"d", 1}};
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+    char name[] = "/tmp/pmalloc-outbox-XXXXXX";
+    int file = mkstemp(name);
+    unlink(name);
+    say("file", pwrite(file, "FILE", 4, 0));
+    start_reader();
+    write_text("a");
+    say("send", send(ours, "b", 1, MSG_NOSIGNAL));
+    say("writev", writev(ours, v, 2));
+    off_t at = 0;
+    say("sendfile", sendfile(ours, file, &at, 4));
+    say("sendmsg", sendmsg(ours, &m, 0));
+    say("sendto", sendto(ours, "e", 1, MSG_DONTWAIT, NULL, 0));
+    say("by number", syscall(SYS_write, ours, "f", 1));
+    say("send", send(ours, "g", 1, MSG_MORE));
+    say("dprintf", dprintf(ours, "%s", "h"));
+    say("empty", write(ours, "", 0));
+    end_reader();
+}
+
+static void descriptor_after(void) {
+    int other[2];
+    char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec v = {"x", 1};
+    struct msghdr m = {
+        .msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (pipe(other) != 0)
+        exit(9);
+    *c = (struct cmsghdr){
+        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    memcpy(CMSG_DATA(c), &other[1], sizeof(int));
+    write_text("abc");
+    say("sendmsg", sendmsg(ours, &m, 0));
+    char text[8] = "", more[CMSG_SPACE(sizeof(int))];
+    v = (struct iovec){text, 3};
+    m.msg_control = more;
+    say("recvmsg", recvmsg(theirs, &m, 0));
+    say("rights", (long)m.msg_controllen);
+    v.iov_len = 1;
+    m.msg_controllen = sizeof more;
+    say("recvmsg", recvmsg(theirs, &m, 0));
+    say("rights", m.msg_controllen != 0);
+}
+
+static void to_another(void) {
+    int first = ours, pair[2];
+    if (pipe(pair) != 0)
+        exit(9);
+    start_reader();
+    write_text("a");
+    ours = pair[1];
+    write_text("b");
+    ours = first;
+    write_text("c");
+    char got[4] = "";
+    say("read", read(pair[0], got, 1));
+    puts(got);
+    end_reader();
+}
+
+// ---- ends ---------------------------------------------------------------------------------------
+
+static void by_close(void) {
+    start_reader();
+    write_text("closed");
+    say("close", close(ours));
+    waitpid(reader, NULL, 0);
+}
+static void by_number(void) {
+    start_reader();
+    write_text("closed by number");
+    say("close", syscall(SYS_close, ours));
+    waitpid(reader, NULL, 0);
+}
+static void by_dup2(void) {
+    int null = open("/dev/null", O_WRONLY);
+    start_reader();
+    write_text("over");
+    say("dup2", dup2(null, ours) == ours);
+    write_text("to /dev/null");
+    end_reader();
+}
+static void by_fclose(void) {
+    FILE *stream = fdopen(ours, "w");
+    start_reader();
+    write_text("before");
+    fputs(", stream", stream);
+    say("fclose", fclose(stream));
+    waitpid(reader, NULL, 0);
+}
+static void by_closefrom(void) {
+    start_reader();
+    write_text("many");
+    say("close_range", close_range((unsigned)ours, (unsigned)ours, 0));
+    waitpid(reader, NULL, 0);
+}
+static void by_shutdown(void) {
+    start_reader();
+    write_text("shut");
+    say("shutdown", shutdown(ours, SHUT_WR));
+    waitpid(reader, NULL, 0);
+    say("write", send(ours, "x", 1, MSG_NOSIGNAL));
+}
+static void by_copy(void) {
+    int copy = dup(ours);
+    start_reader();
+    write_text("one");
+    close(ours);
+    ours = copy;
+    write_text("two");
+    end_reader();
+}
+static void by_fork(void) {
+    start_reader();
+    write_text("parent");
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        write_text("child");
+        fflush(stdout);
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+    end_reader();
+}
+static void by_exec(void) {
+    start_reader();
+    fflush(stdout);
+    if (fork() == 0) {
+        write_text("before exec");
+        fflush(stdout);
+        execl("/bin/true", "true", NULL);
+    }
+    wait(NULL);
+    end_reader();
+}
+static void by_exit(void) {
+    start_reader();
+    fflush(stdout);
+    if (fork() == 0) {
+        write_text("before exit");
+        exit(0);
+    }
+    wait(NULL);
+    end_reader();
+}
+static void by_leave(void) {
+    start_reader();
+    fflush(stdout);
+    if (fork() == 0) {
+        write_text("before _exit");
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(NULL);
+    end_reader();
+}
+// The child is the heap's process no more: this one ends with an answer that nobody waits for.
+static void at_the_end(void) {
+    start_reader();
+    write_text("last");
+}
+
+// ---- errors -------------------------------------------------------------------------------------
+
+static volatile sig_atomic_t broken;
+static void on_pipe(int number) { broken += number == SIGPIPE; }
+
+static void other_end_is_gone(void) {
+    signal(SIGPIPE, on_pipe);
+    close(theirs);
+    for (unsigned i = 0; i < 2; i++) {
+        write_text("x");
+        say("signals", broken);
+    }
+    if (syscall(SYS_getsockopt, ours, SOL_SOCKET, SO_TYPE, &(int){0}, &(socklen_t){4}) == 0)
+        say("send", send(ours, "x", 1, MSG_NOSIGNAL));
+    say("signals", broken);
+}
+
+// Its end comes between the answer and the program's wait.
+static void other_end_goes(void) {
+    signal(SIGPIPE, on_pipe);
+    write_text("x");
+    syscall(SYS_close, theirs);
+    poll(NULL, 0, 20);
+    say("signals", broken);
+    write_text("y");
+    say("signals", broken);
+}
+
+static void bad_arguments(void) {
+    void *volatile nowhere = (void *)16;
+    volatile int less = -1;
+    struct iovec v = {nowhere, 4}, good = {"a", 1};
+    struct msghdr m = {.msg_iov = nowhere, .msg_iovlen = 1};
+    say("write", write(ours, nowhere, 4));
+    say("write", write(-1, "x", 1));
+    say("write", write(theirs + 100, "x", 1));
+    say("writev", writev(ours, &v, 1));
+    say("writev", writev(ours, nowhere, 1));
+    say("writev", writev(ours, &good, less));
+    say("writev", writev(ours, &good, 0));
+    say("send", send(ours, nowhere, 4, 0));
+    say("sendmsg", sendmsg(ours, &m, 0));
+    say("sendmsg", sendmsg(ours, nowhere, 0));
+    say("flags", send(ours, "x", 1, MSG_OOB | MSG_ERRQUEUE) >= -1);
+    errno = 77;
+    say("good", write(ours, "x", 1));
+    say("errno", errno);
+}
+
+// Bytes until it would block, and all of them come.
+static void full(void) {
+    static char text[1000];
+    long all = 0, n;
+    fcntl(ours, F_SETFL, O_NONBLOCK);
+    while ((n = write(ours, text, sizeof text)) > 0)
+        all += n;
+    say("full", n);
+    struct pollfd p = {.fd = ours, .events = POLLOUT};
+    say("poll", poll(&p, 1, 0));
+    fcntl(theirs, F_SETFL, O_NONBLOCK);
+    while ((n = read(theirs, text, sizeof text)) > 0)
+        all -= n;
+    say("left", all);
+    say("poll", poll(&p, 1, 0));
+    say("write", write(ours, text, 100));
+}
+
+static void waiting_bytes(void) {
+    int bytes = 0;
+    write_text("12345");
+    say("ioctl", ioctl(ours, TIOCOUTQ, &bytes));
+    say("waiting", bytes > 0);
+    say("error", getsockopt(ours, SOL_SOCKET, SO_ERROR, &bytes, &(socklen_t){sizeof bytes}));
+    say("is", bytes);
+}
+
+// ---- time ---------------------------------------------------------------------------------------
+
+static uint64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+// Nothing but the time lets the answer go: this thread makes no call that waits.
+static void never_waits(void) {
+    int status = -1;
+    char got[4];
+    pid_t child = (pid_t)syscall(SYS_fork);
+    if (child == 0)
+        syscall(SYS_exit_group, syscall(SYS_read, theirs, got, sizeof got));
+    write_text("busy");
+    for (uint64_t end = now_ms() + 5000; now_ms() < end && waitpid(child, &status, WNOHANG) == 0;) {
+    }
+    say("bytes", WEXITSTATUS(status));
+}
+
+static void *echo(void *unused) {
+    char byte;
+    for (unsigned i = 0; i < 100 && read(theirs, &byte, 1) == 1; i++)
+        if (write(theirs, &byte, 1) != 1)
+            break;
+    return unused;
+}
+
+// The answer of another thread of this process.
+static void spins(void) {
+    pthread_t thread;
+    char byte = 0;
+    pthread_create(&thread, NULL, echo, NULL);
+    for (unsigned i = 0; i < 100; i++) {
+        ++*value;
+        if (write(ours, "e", 1) != 1)
+            exit(8);
+        while (recv(ours, &byte, 1, MSG_DONTWAIT) != 1)
+            if (errno != EAGAIN)
+                exit(8);
+    }
+    pthread_join(thread, NULL);
+    puts("echoed");
+}
+
+static volatile sig_atomic_t beats;
+static void on_alarm(int number) {
+    int saved = errno;
+    if (write(ours, "!", 1) == 1)
+        beats += number == SIGALRM;
+    errno = saved;
+}
+
+// A handler writes while the program allocates, waits, and writes itself.
+static void handler(void) {
+    const struct itimerspec often = {{0, 300000}, {0, 300000}};
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM};
+    timer_t timer;
+    long sent = 0, got = 0, n;
+    char text[4096];
+    sigaction(SIGALRM, &action, NULL);
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0)
+        exit(9);
+    timer_settime(timer, 0, &often, NULL);
+    for (unsigned i = 0; i < 2000; i++) {
+        free(malloc(i));
+        sent += write(ours, "x", 1);
+        if (i % 16 == 0)
+            poll(NULL, 0, 1);
+        if (i % 64 == 0)
+            got += read(theirs, text, sizeof text);
+    }
+    timer_delete(timer);
+    for (sent += beats; got < sent; got += n)
+        if ((n = read(theirs, text, sizeof text)) <= 0)
+            exit(8);
+    printf("all %d\n", sent == got);
+}
+
+// An event loop that answers many clients in each of its turns.
+static void turns(void) {
+    enum { CLIENTS = 40, TURNS = 10 };
+    int client[CLIENTS][2];
+    char byte;
+    for (unsigned i = 0; i < CLIENTS; i++)
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, client[i]) != 0)
+            exit(9);
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        for (unsigned i = 0; i < CLIENTS; i++) {
+            ++*value;
+            if (write(client[i][0], "a", 1) != 1)
+                exit(8);
+        }
+        poll(NULL, 0, 1);
+        for (unsigned i = 0; i < CLIENTS; i++)
+            if (recv(client[i][1], &byte, 1, MSG_DONTWAIT) != 1)
+                exit(8);
+    }
+    puts("answered");
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} ways[] = {
+    {"all_calls", all_calls},
+    {"descriptor_after", descriptor_after},
+    {"to_another", to_another},
+    {"by_close", by_close},
+    {"by_number", by_number},
+    {"by_dup2", by_dup2},
+    {"by_fclose", by_fclose},
+    {"by_closefrom", by_closefrom},
+    {"by_shutdown", by_shutdown},
+    {"by_copy", by_copy},
+    {"by_fork", by_fork},
+    {"by_exec", by_exec},
+    {"by_exit", by_exit},
+    {"by_leave", by_leave},
+    {"at_the_end", at_the_end},
+    {"other_end_is_gone", other_end_is_gone},
+    {"other_end_goes", other_end_goes},
+    {"bad_arguments", bad_arguments},
+    {"full", full},
+    {"waiting_bytes", waiting_bytes},
+    {"never_waits", never_waits},
+    {"spins", spins},
+    {"handler", handler},
+    {"turns", turns},
+};
+
+int main(int argc, char **argv) {
+    if (!value)
+        value = calloc(1, sizeof *value);
+    if (argc == 2 && strcmp(argv[1], "check") == 0) {
+        printf("%lu\n", (unsigned long)*value);
+        return 0;
+    }
+    if (argc != 3)
+        return 2;
+    (argv[2][0] == 'u' ? unix_pair : argv[2][0] == 'p' ? pipe_pair : tcp_pair)();
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (strcmp(ways[i].name, argv[1]) == 0) {
+            ways[i].run();
+            return 0;
+        }
+    return 2;
+}
