@@ -15,6 +15,7 @@
 #include "base/os.h"
 #include "base/own_memory.h"
 #include "commits.h"
+#include "media/heap.h"
 #include "outbox_fd.h"
 
 #define BYTES ((size_t)256 << 10)
@@ -213,13 +214,16 @@ static void let_go(void) {
 }
 
 // Those below the number. Nothing of the heap is stored to meanwhile, and the other end may be
-// slow: so the thread counts as one that is asleep in a call.
-static void send_to(uint64_t number) {
+// slow: so the thread counts as one that is asleep in a call. PMAlloc's thread must not wait, and
+// leaves what finds no room.
+static void send_to(uint64_t number, bool waits) {
     struct pm_call call = {.kind = PM_CALL_SAYS, .fd = -1};
     struct answer a;
     pm_call_enter(&call);
     pm_lock(&box.sending);
     for (bool any = false; next(number, &a); any = true) {
+        if (!waits && !pm_outbox_fd_has_room(&a.to, 0, a.len) && pm_outbox_fd_is_there(&a.to))
+            break;
         box.turns += !any;
         pm_outbox_fd_send(&a.to, box.bytes + a.from, a.len);
         let_go();
@@ -243,7 +247,7 @@ void pm_outbox_flush(void) {
     struct pm_cancel cancel = pm_cancel_hold();
     uint64_t before, number = close_all(&before);
     pm_commits_cover(before);
-    send_to(number);
+    send_to(number, true);
     pm_cancel_release(cancel);
 }
 
@@ -258,6 +262,8 @@ static bool has(unsigned from, unsigned to) {
 
 void pm_outbox_flush_before(unsigned from, unsigned to) {
     int saved = errno;
+    if (pm_heap.super->state.owner_pid != (uint64_t)getpid()) // that of a vfork()'s parent
+        return;
     struct pm_cancel cancel = pm_cancel_hold();
     bool found = from <= to && has(from, to);
     pm_cancel_release(cancel);
@@ -269,7 +275,7 @@ void pm_outbox_flush_before(unsigned from, unsigned to) {
 void pm_outbox_last(void) {
     uint64_t before;
     if (atomic_load(&pm_outbox_count))
-        send_to(close_all(&before));
+        send_to(close_all(&before), true);
 }
 
 void pm_outbox_end(void) {
@@ -309,7 +315,7 @@ uint64_t pm_outbox_look(void) {
         uint64_t number = close_all(&before);
         if (pm_commits_covered() <= before && !pm_commits_by_time())
             return box.patience / 4000 + 1; // a commit is being made
-        send_to(number);
+        send_to(number, false);
     }
     return box.patience / 1000;
 }

@@ -81,6 +81,11 @@ bool pm_outbox_fd_has_room(const struct pm_outbox_fd *to, size_t waiting, size_t
            (waiting + len <= SURE || is_empty(to, waiting + len));
 }
 
+bool pm_outbox_fd_is_there(const struct pm_outbox_fd *to) {
+    struct pollfd p = {.fd = to->fd};
+    return pm_bare_call(SYS_poll, (long)&p, 1, 0, 0) == 0;
+}
+
 // ---- sending ------------------------------------------------------------------------------------
 
 // Errors that wait for the program's next call. A few are enough: each stands only between a send

@@ -26,6 +26,8 @@ bool pm_outbox_fd_find(int fd, struct pm_outbox_fd *out);
 // Whether `len` bytes will go out at once, behind `waiting` others: the kernel has that much room,
 // and nothing says that the other end is gone.
 bool pm_outbox_fd_has_room(const struct pm_outbox_fd *to, size_t waiting, size_t len);
+// Whether the other end is there.
+bool pm_outbox_fd_is_there(const struct pm_outbox_fd *to);
 // Sends all of it, and waits for the other end if the room was another process's. False: what is
 // left of it is lost. Blocks SIGPIPE meanwhile.
 bool pm_outbox_fd_send(const struct pm_outbox_fd *to, const char *bytes, size_t len);
