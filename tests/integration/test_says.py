@@ -105,7 +105,7 @@ def test_every_such_call_is_tried(names):
     said_by_name = set()
     for file in ("waits.c", "says.c", "rings.c"):
         for row in re.split(r"\bX\(|#define|// clang-format on", source[file]):
-            if re.search(r"\b(SAY\(|TELL)", row.split(" EXPORT ")[0]):
+            if re.search(r"\b(SAY\w*\(|SEND\w*\(|TELL)", row.split(" EXPORT ")[0]):
                 before = r"\A(?:[^,()]+, |\(void\)0, )*?(?!void)"
                 said_by_name |= set(re.findall(before + r"(\w+), *\\?\s*\(", row))
     said_by_name |= {"exec" + n for n in ("ve", "v", "vp", "vpe", "veat", "l", "lp", "le")}
