@@ -12,10 +12,12 @@ from conftest import BUILD, ROOT, environment
 
 # Each program notes its mode in a file, then does what its name says.
 PROLOGUE = """
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+static int ignored(int number) { return signal(number, SIG_DFL) == SIG_IGN; }
 static int is(const char *name, const char *value) {
     const char *is = getenv(name);
     return value ? is && !strcmp(is, value) : is != NULL;
@@ -44,6 +46,7 @@ PROGRAMS = {
     "dies_under_output": 'if (is("PMALLOC_COMMIT", "output")) abort(); return 0;',
     "wrong_once": "return runs(NAME, 0) == 2;",
     "listed": 'return is("LD_PRELOAD", NULL);',
+    "hears": "return ignored(SIGINT) || ignored(SIGQUIT) || ignored(SIGHUP);",
 }
 
 
@@ -61,8 +64,12 @@ def suite(tmp_path):
     return tmp_path
 
 
+# As in a background job of a shell, and under nohup.
+DEAF = ["sh", "-c", 'trap "" INT QUIT HUP; exec "$0" "$@"']
+
+
 def foreign(suite, *options):
-    argv = [sys.executable, ROOT / "scripts" / "foreign-tests", "--cache", suite / "cache"]
+    argv = [*DEAF, sys.executable, ROOT / "scripts" / "foreign-tests", "--cache", suite / "cache"]
     argv += ["--only", "libc-test", "--source", f"libc-test={suite / 'suite'}", "--timeout", "5"]
     argv += ["--exceptions", suite / "exceptions", "--jobs", "1", *options]
     env = {**environment(preload=False), "noted": str(suite / "noted"), "BUILD": str(BUILD)}
@@ -86,7 +93,7 @@ def test_what_fails_is_named_and_counted(suite):
         "libc-test functional-wrong_once none: once: 1",
     }, done.stdout + done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("libc-test  "))
-    assert row.split() == "libc-test 7 6 0 1 2 3 1 4".split()
+    assert row.split() == "libc-test 8 7 0 1 2 3 1 4".split()
     assert done.returncode == 1
     logs = {path.name for path in (suite / "cache" / "libc-test" / "logs").iterdir()}
     assert "functional-wrong_once.none.log" in logs
