@@ -27,6 +27,7 @@ class Test:
     argv: list
     cwd: str = None
     env: dict = dataclasses.field(default_factory=dict)
+    turn: str = None  # tests of one turn run one after the other
 
 
 def call(argv, cwd, log, **env):
@@ -223,6 +224,7 @@ class OpenPosix(Suite):
 
     name = "openposix"
     HEAVY = {"shm_open/23-1"}  # 1,000 processes that spin
+    ONE_NAME = {"sem_init/3-2", "sem_init/3-3"}  # of shared memory
 
     def fetch(self, debian, to):
         raise SuiteError("Debian has no sources of LTP: give --source openposix=DIR, LTP's tree")
@@ -253,7 +255,10 @@ class OpenPosix(Suite):
 
     def tests(self, source, work):
         found = sorted(path for path in work.glob("*/*") if os.access(path, os.X_OK))
-        return [Test(f"{path.parent.name}/{path.name}", [str(path)]) for path in found]
+        tests = [Test(f"{path.parent.name}/{path.name}", [str(path)]) for path in found]
+        for test in tests:
+            test.turn = "one name" if test.name in self.ONE_NAME else None
+        return tests
 
 
 class Ltp(Suite):

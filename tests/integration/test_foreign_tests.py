@@ -167,3 +167,22 @@ def test_glibc_is_not_built(tmp_path):
     rows = sorted((row["test"], row["mode"], row["status"]) for row in map(json.loads, results))
     names = [f"malloc/tst-{name}" for name in ("again", "args", "built")]
     assert rows == [(name, mode, "0") for name in names for mode in ("none", "output", "plain")]
+
+
+def test_two_tests_of_one_name_do_not_meet(tmp_path):
+    folder = tmp_path / "ltp" / "conformance" / "interfaces" / "sem_init"
+    folder.mkdir(parents=True)
+    (tmp_path / "ltp" / "include").mkdir()
+    name = json.dumps(str(tmp_path / "name"))
+    for test in "3-2", "3-3":
+        (folder / f"{test}.c").write_text(
+            "#include <fcntl.h>\n#include <unistd.h>\nint main(void) {\n"
+            f"    if (open({name}, O_CREAT | O_EXCL, 0600) < 0)\n        return 1;\n"
+            f"    sleep(1);\n    return unlink({name}) != 0;\n}}\n"
+        )
+    argv = [sys.executable, ROOT / "scripts" / "foreign-tests", "--cache", tmp_path / "cache"]
+    argv += ["--only", "openposix", "--source", f"openposix={tmp_path / 'ltp'}", "--jobs", "2"]
+    env = {**environment(preload=False), "BUILD": str(BUILD)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+    row = next(line for line in done.stdout.splitlines() if line.startswith("openposix  "))
+    assert row.split() == "openposix 2 2 0 0 0 0 0 0".split(), done.stdout + done.stderr
