@@ -119,6 +119,16 @@ def test_other_systems_get_their_own_command(system, tool, package):
         system.stub(name)
     done = system.bootstrap()
     assert done.returncode == 0 and "what the build needs is there" in done.stderr, said(done)
+    # The tests need more.
+    done = system.bootstrap("--test")
+    assert done.returncode == 1 and f"sudo {tool} " in done.stderr, said(done)
+    for name in ("g++", "clang"):
+        system.stub(name)
+    done = system.bootstrap("--test")
+    assert done.returncode == 0 and "tests are skipped whose programs" in done.stderr, said(done)
+    system.stub("python3", "exit 1")  # has no pytest
+    assert system.bootstrap("--test").returncode == 1
+    assert system.bootstrap().returncode == 0
 
 
 def test_another_formatter_is_no_failure(tmp_path):
