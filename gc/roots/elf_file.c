@@ -354,6 +354,20 @@ int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
     return PM_OK;
 }
 
+// clang takes a static variable apart whose address nobody has. Where one allocation alone is
+// stored in a pointer, clang has that memory in the program, NAME.body, and remembers by NAME.init
+// that the program has asked for it. The data is then on no heap, so neither name is of use.
+const char *pm_elf_part(const struct pm_elf_symbol *sym, const char *name) {
+    size_t len = strlen(name);
+    for (unsigned i = 0; i < sym->near_count; i++) {
+        const char *near = sym->near_name[i], *last = strrchr(near, '.');
+        if (last != NULL && (size_t)(last - near) >= len && memcmp(near, name, len) == 0 &&
+            near[len] == '.' && (strcmp(last, ".init") == 0 || strcmp(last, ".body") == 0))
+            return near;
+    }
+    return NULL;
+}
+
 // ---- all of them --------------------------------------------------------------------------------
 
 int pm_elf_each_variable(const struct pm_elf *f, unsigned tables, pm_elf_variable *visit, void *arg,

@@ -70,6 +70,9 @@ enum { PM_ELF_IN_SYMTAB = 1, PM_ELF_IN_DYNSYM = 2 };
 int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
                 struct pm_elf_symbol *out, struct pm_error *err);
 
+// MISSING: the part that clang has made of a variable of that name, as head.init; NULL: of none.
+const char *pm_elf_part(const struct pm_elf_symbol *sym, const char *name);
+
 // Calls `visit` for each variable with a size of the tables, which have names as in the file.
 typedef void pm_elf_variable(const char *symbol, uint64_t value, uint64_t size, void *arg);
 int pm_elf_each_variable(const struct pm_elf *f, unsigned tables, pm_elf_variable *visit, void *arg,

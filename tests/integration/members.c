@@ -29,7 +29,10 @@ struct server {
 };
 
 struct server server;
-static struct {
+#ifndef KEPT // clang takes the variable apart without it
+#define KEPT __attribute__((used))
+#endif
+KEPT static struct {
     long count;
     struct number *head;
 } table[4];
@@ -53,7 +56,7 @@ static struct {
 
 // Its symbol has a number behind the name.
 static struct number **local(void) {
-    static struct { struct number *head; } kept;
+    KEPT static struct { struct number *head; } kept;
     return &kept.head;
 }
 

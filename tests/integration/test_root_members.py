@@ -277,6 +277,21 @@ def test_wrong_members(root, parts, app, heap):
     assert not heap.exists()
 
 
+TAKEN_APART = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#ifndef KEPT
+#define KEPT
+#endif
+struct state { long runs; };
+KEPT static struct state *state;
+int main(void) {
+    if (!state)
+        state = calloc(1, sizeof *state);
+    printf("%ld\n", ++state->runs);
+}
+"""
+
 WRONG_CXX = [
     ("app::pair.same", "in several base classes"),
     ("app::moved.inherited", "virtual base class"),
@@ -285,6 +300,27 @@ WRONG_CXX = [
     ("shop::instance()::stock.index", "static of a function", "name shop::instance()::stock"),
     ("current.index", "did you mean app::current?"),
 ]
+
+
+@pytest.mark.parametrize("how", ["-O2", "-DKEPT=__attribute__((used))"])
+def test_a_variable_that_the_compiler_has_taken_apart(how, tmp_path, heap):
+    """clang has the only block of a static pointer in the program itself: state.init, state.body.
+    Neither of them is meant."""
+    source = tmp_path / "app.c"
+    source.write_text(TAKEN_APART)
+    program = built(tmp_path, "clang", "-g", "-O2", how, sources=[source])
+    first, second = (call(RUN, "-H", heap, "-r", "state", program) for _ in range(2))
+    if how != "-O2":
+        assert (succeeds(first), succeeds(second)) == ("1\n", "2\n")
+        return
+    reason = r"for the compiler has made state\.(init|body) of it; declare it __attribute__\(\(used"
+    by_name = run([program], HEAP=heap, ROOTS="state")
+    of_member = call(RUN, "-H", heap, "-r", "state.runs", program)
+    for done, says in ((first, "no such variable in app"), (of_member, "no variable state in"),
+                       (by_name, "no such variable in app")):
+        assert done.returncode == 125 and says in done.stderr, done
+        assert re.search(reason, done.stderr) and "did you mean" not in done.stderr, done
+    assert not heap.exists()
 
 
 @pytest.mark.parametrize("root, parts", [(root, parts) for root, *parts in WRONG_CXX])

@@ -79,8 +79,10 @@ static int find_symbol(struct program_types *t, const struct pm_elf *in, struct 
         return pm_fail_in(err, "%.300s", t->path);
     v->found = sym.verdict != PM_ELF_MISSING;
     v->exported = in == &t->program;
+    const char *part = v->found ? NULL : pm_elf_part(&sym, v->name);
     if (!v->found && sym.near_count)
-        snprintf(v->near, sizeof v->near, "%s", sym.near_name[0]);
+        snprintf(v->near, sizeof v->near, "%s", part ? part : sym.near_name[0]);
+    v->apart = part != NULL;
     // What is not a variable, or several ones, the library says of its own symbols.
     if (!v->found || (v->exported && !*v->path && sym.verdict != PM_ELF_FOUND))
         return PM_OK;
@@ -148,6 +150,11 @@ int root_variable_find(struct program_types *t, struct root_variable *v, struct 
 
 int root_variable_missing(struct program_types *t, const struct root_variable *v,
                           struct pm_error *err) {
+    if (v->apart)
+        return pm_fail(err, PM_USAGE,
+                       "no variable %s in %.200s, for the compiler has made %s of it; declare it "
+                       "__attribute__((used)), and compile it again",
+                       v->name, t->path, v->near);
     if (*v->near)
         return pm_fail(err, PM_USAGE, "no variable %s in %.200s; did you mean %s?", v->name,
                        t->path, v->near);

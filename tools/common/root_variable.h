@@ -15,6 +15,7 @@ struct root_variable {
     bool exported; // the library will find it by its name
     uint64_t address, size;
     char near[PM_ELF_NEAR_LEN]; // not found: a name that may be meant, or ""
+    bool apart;                 // not found: `near` is what the compiler has made of the variable
 };
 
 // Looks for v->name. Fails if that is no variable, is several, or cannot be a root.
