@@ -28,15 +28,14 @@ struct server {
     struct number *rows[2][3];
 };
 
-struct server server;
-#ifndef KEPT // clang takes the variable apart without it
+// clang takes a variable apart without it: a static one, and with LTO each.
 #define KEPT __attribute__((used))
-#endif
+KEPT struct server server;
 KEPT static struct {
     long count;
     struct number *head;
 } table[4];
-struct number *grid[2][3];
+KEPT struct number *grid[2][3];
 struct server *elsewhere;
 __thread struct server own;
 
@@ -48,7 +47,7 @@ static void visit(const char *name, struct number **at) {
 
 #ifdef TWIN // members_twin.c: another variable of the name `twin`, or a library
 extern struct number **twins(void);
-static struct {
+KEPT static struct {
     long before;
     struct number *head;
 } twin;

@@ -54,7 +54,7 @@ far moved;
 } // namespace app
 
 namespace {
-app::state quiet;
+__attribute__((used)) app::state quiet; // else clang takes it apart
 }
 
 struct stocked : app::state {
