@@ -47,7 +47,8 @@ uint64_t pm_calls_used(pid_t id) {
     long clock = (long)(~(unsigned)id << 3 | 6);
     if (pm_bare_call(SYS_clock_gettime, (int)clock, (long)&used, 0, 0) != 0)
         return 0;
-    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+    uint64_t ran = (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+    return ran ? ran : 1; // it has found no processor yet
 }
 
 // Whether what a thread does for some hundred nanoseconds shows in its time. Where the kernel has

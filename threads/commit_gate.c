@@ -27,9 +27,13 @@
 #define HOLDS_MOST 64    // threads that wait in line for a lock enter one after the other
 #define SLEEP_NS 1000000 // patience with a section that sleeps, and not for a time
 #define AJAR_NS 1000000
+#define RENEWALS 4
+#define ENTERS_NS 50000     // one that has a lock counts itself
+#define LIST_NS 500000      // of such sleep, until the threads are listed anew
 #define FIRST_NAP_NS 100000 // a section that rings ends it
 #define LONGEST_NAP_NS 1000000
 #define PASSED_MOST_NS 2000000 // counted of one nap
+#define GIVEN_UP (UINT64_MAX / 2)
 
 // ---- the threads that are looked at -------------------------------------------------------------
 
@@ -41,15 +45,26 @@ struct seen {
     uint64_t sections;  // of its record
     uint64_t slept;     // the same, of a section in which it slept in a call and was not waited for
     uint32_t commit;    // in which it was waited for last
+    uint32_t left;      // the commit in which it was waited for, and left its section
+    uint8_t leaves;     // how often in that one
+    uint32_t starves;   // the commit in which it was found outside of sections, without a processor
+    uint64_t starved;   // how long it had run then
     uint8_t misses;
     bool met;    // it is waited for
-    bool asleep; // in no call: it waits for a lock
+    bool asleep; // it waits for another thread: in line for a lock, or in a call, but for no time
 };
 static struct seen *seen;
-// All threads at the last hold.
+// All threads at the last hold, but for the one that made it.
 static pid_t *watched;
 static size_t watched_count;
+static pid_t holder;
 static uint32_t commit; // the number of this one
+
+static void watch(pid_t id, void *unused) {
+    (void)unused;
+    if (watched_count < PM_TASKS)
+        watched[watched_count++] = id;
+}
 
 static bool have_memory(void) {
     if (!seen)
@@ -102,9 +117,18 @@ static void missed(pid_t id) {
 struct wait {
     bool strict;
     bool unknown;         // one that never took a lock was waited for
+    bool listed;          // nobody is missing in the list since the hold before this
     uint64_t since, last; // nanoseconds: the first look, and the last one
     long nap;
 };
+
+static void list(struct wait *w) {
+    size_t count = watched_count;
+    watched_count = 0;
+    if (!pm_tasks_each_other(watch, NULL))
+        watched_count = count;
+    w->listed = true;
+}
 
 struct found {
     unsigned inside;    // threads that are waited for
@@ -112,7 +136,9 @@ struct found {
     unsigned naps;      // of these, in one that ends by itself
     unsigned in_line;   // asleep in no call: they wait for a lock
     unsigned exhausted; // patience with them is over
+    bool left;          // one of them has left its section
     uint64_t passed;    // since the last look
+    uint64_t ran;       // of it, those for whom another one may wait
 };
 
 // Whether it sleeps in the kernel. One that waits for a processor, or for a page, does not.
@@ -149,13 +175,24 @@ static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct fo
     // A call may be over, and its thread without a processor.
     bool asleep = (call || s->met) && ran == 0 && sleeps(id);
     call = asleep ? call : NULL;
-    s->asleep = asleep && !call;
-    s->spent += !s->met ? 0 : call ? found->passed : ran;
+    bool dozes = call && naps(id, call);
+    s->asleep = asleep && !dozes;
+    s->spent += !s->met ? 0 : dozes ? found->passed : ran;
     s->used = used;
     s->met = true;
     found->in_call += call != NULL;
-    found->naps += call && naps(id, call);
-    found->in_line += s->asleep;
+    found->naps += dozes;
+    found->in_line += s->asleep && !call;
+}
+
+static void note_left(struct seen *s, uint64_t sections, struct found *found) {
+    if (!s->met || !pm_sections_depth(s->sections) ||
+        (pm_sections_depth(sections) &&
+         pm_sections_number(sections) == pm_sections_number(s->sections)))
+        return;
+    s->leaves = s->left == commit ? s->leaves + (s->leaves < RENEWALS) : 0;
+    s->left = commit;
+    found->left |= s->leaves < RENEWALS;
 }
 
 static void look_at(pid_t id, struct wait *w, struct found *found) {
@@ -163,6 +200,7 @@ static void look_at(pid_t id, struct wait *w, struct found *found) {
     struct seen *s = &seen[id];
     enum place place = place_of(id, of);
     uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed), used = 0;
+    note_left(s, sections, found);
     if (place == OUTSIDE || (place == INSIDE && is_let_be(id, of, sections, w->strict)) ||
         (used = pm_calls_used(id)) == 0) {
         s->misses = s->met && place == OUTSIDE ? 0 : s->misses;
@@ -185,9 +223,9 @@ static void look_at(pid_t id, struct wait *w, struct found *found) {
     found->inside++;
 }
 
-// A thread that waits for a lock waits for one that may have found no processor: another one in a
-// section, or one whose locks are not seen. Returns how long it has run, at least or at most, as
-// nobody says which one it is; UINT64_MAX: all sleep.
+// A thread that sleeps may wait for one that has found no processor: for a lock of another one in a
+// section, or of one whose locks are not seen; for one that was let through the gate. Returns how
+// long it has run, at least or at most, as nobody says which one it is; UINT64_MAX: all sleep.
 static uint64_t helpers_ran(void) {
     pid_t self = pm_calls_self();
     uint64_t least = UINT64_MAX, most = 0;
@@ -196,10 +234,11 @@ static uint64_t helpers_ran(void) {
         pid_t id = watched[i];
         struct seen *s = &seen[id];
         const struct pm_call_record *of = pm_calls_of(id);
-        if (id == self || s->asleep || atomic_load(&of->call) || atomic_load(&of->answers))
+        bool in_call = atomic_load(&of->call); // or on its way out
+        if (id == self || s->asleep || atomic_load(&of->answers) || (in_call && sleeps(id)))
             continue;
         uint64_t used = pm_calls_used(id), ran = used > s->used ? used - s->used : 0;
-        if (!used || (!ran && sleeps(id)))
+        if (!used || (!ran && !in_call && sleeps(id)))
             continue;
         if (!s->met)
             s->used = used;
@@ -211,11 +250,24 @@ static uint64_t helpers_ran(void) {
     return least == UINT64_MAX && unknown ? most : least;
 }
 
-static void spend_in_line(const struct found *found) {
+static void spend_asleep(struct found *found) {
     uint64_t ran = helpers_ran();
+    found->ran = ran < found->passed ? ran : found->passed;
     for (size_t i = 0; i < watched_count; i++)
         if (seen[watched[i]].met && seen[watched[i]].asleep)
-            seen[watched[i]].spent += ran < found->passed ? ran : found->passed;
+            seen[watched[i]].spent += found->ran;
+}
+
+// Others may have run in vain as long as that one had no processor: they try to lock what it has
+// held, again and again. Patience has an end, as a thread counts a few times in a commit.
+static void renew_patience(struct found *found) {
+    for (size_t i = 0; i < watched_count; i++) {
+        struct seen *s = &seen[watched[i]];
+        if (s->met && pm_sections_depth(s->sections) && s->spent < GIVEN_UP)
+            s->spent = 0;
+    }
+    found->inside += found->exhausted;
+    found->exhausted = 0;
 }
 
 static struct found look(struct wait *w) {
@@ -227,8 +279,11 @@ static struct found look(struct wait *w) {
     for (size_t i = 0; i < watched_count; i++)
         if (watched[i] != self)
             look_at(watched[i], w, &found);
-    if (found.in_line)
-        spend_in_line(&found);
+    found.ran = found.passed;
+    if (found.in_line + found.in_call > found.naps)
+        spend_asleep(&found);
+    if (found.left)
+        renew_patience(&found);
     return found;
 }
 
@@ -256,16 +311,35 @@ static bool has_gone_on(void) {
     return false;
 }
 
-// All that are inside sleep: maybe for a thread at the gate. It may come back to the gate, or wait
-// for this commit.
+// One that is inside sleeps: maybe for a thread at the gate. It may come back to the gate, or wait
+// for this commit. Who is at the gate now passes it also after it is closed again.
 static void leave_ajar(struct wait *w) {
     uint64_t since = pm_os_now_ns();
+    pm_sections_let_through();
     set_gate(PM_GATE_AJAR);
     w->nap = FIRST_NAP_NS;
     while (!has_gone_on() && pm_os_now_ns() - since < AJAR_NS)
         nap(w, atomic_load(&pm_sections_bell));
     w->nap = FIRST_NAP_NS;
     set_gate(PM_GATE_CLOSED);
+}
+
+// A thread that has just got a lock is not counted until it has found a processor. Whether there
+// may be one: it has not run since patience with others was over.
+static bool one_starves(void) {
+    pid_t self = pm_calls_self();
+    bool found = false;
+    for (size_t i = 0; i < watched_count; i++) {
+        struct seen *s = &seen[watched[i]];
+        uint64_t used = s->met || watched[i] == self ? 0 : pm_calls_used(watched[i]);
+        if (!used || (s->starves == commit && used > s->starved + ENTERS_NS) || sleeps(watched[i]))
+            continue;
+        if (s->starves != commit)
+            s->starved = used;
+        s->starves = commit;
+        found = true;
+    }
+    return found;
 }
 
 static void let_be(pid_t id) {
@@ -285,7 +359,7 @@ static void give_up(const struct wait *w, bool all) {
         missed(id);
         let_be(id);
         // One that slept in its section and has woken when all are held is waited for anew.
-        s->spent = s->sections && s->slept == s->sections ? 0 : UINT64_MAX / 2;
+        s->spent = s->sections && s->slept == s->sections ? 0 : GIVEN_UP;
         s->met = false;
     }
 }
@@ -299,35 +373,69 @@ static void let_sleepers_be(void) {
 // All that are inside sleep, and nobody is at the gate. One that waits for a lock waits for the
 // thread that makes this commit, if no other one is there to give it back. One that sleeps in a
 // call may wait for that thread, too. True: there is nothing to wait for.
-static bool nobody_helps(const struct found *found, struct wait *w, uint64_t since) {
+static bool nobody_helps(const struct found *found, const struct wait *w, uint64_t slept) {
     if (found->in_line && !found->in_call)
         return !w->strict && helpers_ran() == UINT64_MAX;
-    if (!found->naps && w->last - since >= SLEEP_NS)
+    if (!found->naps && slept >= SLEEP_NS)
         let_sleepers_be();
     return false;
 }
 
+// What all that are inside have done together since the last looks, in nanoseconds.
+struct sleep {
+    uint64_t all;  // how long all of them slept, and nobody for whom they may wait was kept waiting
+    uint64_t some; // how long one of them slept in a call
+    bool before;   // all slept at the last look, too
+    uint64_t list; // how long one of them slept since the threads were listed
+};
+
+static void note_sleep(struct sleep *s, const struct found *found) {
+    bool all = found->inside && found->in_line + found->in_call >= found->inside;
+    bool some = found->in_call > found->naps;
+    s->before = all && s->all;
+    s->all = all ? s->all + (found->ran ? found->ran : 1) : 0;
+    s->some = some ? s->some + found->passed : 0;
+    s->list = some ? s->list + found->passed : 0;
+}
+
+// A sleeper may wait for a thread that is younger than the list.
+static bool list_anew(struct wait *w, struct sleep *s) {
+    if (s->list < LIST_NS)
+        return false;
+    s->list = 0;
+    list(w);
+    return true;
+}
+
+// One that runs may wait, too: it tries to lock what a sleeper has.
+static bool waits_for_gate(const struct sleep *s) {
+    return pm_sections_at_gate() && (s->all || s->some >= SLEEP_NS);
+}
+
 // Returns when nobody is inside who is worth waiting for. False: patience with some is over.
 static bool await(struct wait *w) {
-    uint64_t asleep_since = 0;
+    struct sleep sleep = {0};
     for (w->last = pm_os_now_ns();;) {
         uint32_t bell = atomic_load(&pm_sections_bell);
         pm_sections_listen(true);
         struct found found = look(w);
         bool starved = w->last - w->since > (uint64_t)STARVED_MS * 1000000 && !w->strict;
-        bool all_sleep = found.inside && found.in_line + found.in_call >= found.inside;
         if (!found.inside && !found.exhausted)
             return true;
-        asleep_since = !all_sleep ? 0 : asleep_since ? asleep_since : w->last;
-        bool helpless = all_sleep && asleep_since != w->last && !pm_sections_at_gate() &&
-                        nobody_helps(&found, w, asleep_since);
-        if (!found.inside || starved || helpless) {
+        note_sleep(&sleep, &found);
+        bool helpless = !list_anew(w, &sleep) && sleep.before && !pm_sections_at_gate() &&
+                        nobody_helps(&found, w, sleep.all);
+        bool over = starved || helpless || (!found.inside && !one_starves());
+        if (over && w->listed) {
             give_up(w, starved || helpless);
             return false;
         }
-        if (all_sleep && pm_sections_at_gate())
+        if (over)
+            list(w);
+        if (waits_for_gate(&sleep)) {
             leave_ajar(w);
-        else
+            sleep.some = 0;
+        } else
             nap(w, bell);
     }
 }
@@ -361,7 +469,7 @@ static void look_again(pid_t id, void *arg) {
     const struct pm_call_record *of = pm_calls_of(id);
     uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
     enum place place = place_of(id, of);
-    watched[watched_count++] = id;
+    watch(id, NULL);
     if (place == OUTSIDE || pm_calls_says(id) || pm_task_is_dead(id))
         return;
     if (place == UNKNOWN && atomic_load_explicit(&of->was_asleep, memory_order_relaxed)) {
@@ -419,6 +527,9 @@ enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gat
         return pm_hold_all(timeout_ms) ? PM_GATE_HELD : PM_GATE_NOT_STILL;
     }
     commit++;
+    if (holder && holder != pm_calls_self())
+        watch(holder, NULL);
+    holder = pm_calls_self();
     set_gate(PM_GATE_CLOSED);
     enum pm_gate_result result = hold_between(timeout_ms, strict, passed);
     pm_sections_listen(false);
@@ -438,14 +549,17 @@ void pm_gate_shut(bool strict) {
         return;
     commit++;
     set_gate(PM_GATE_CLOSED);
+    list(&wait);
     (void)await(&wait);
     pm_sections_listen(false);
 }
 
 static void find_inside(pid_t id, void *found) {
     const struct pm_call_record *of = pm_calls_of(id);
-    watched[watched_count++] = id;
-    *(bool *)found |= place_of(id, of) == INSIDE && !waits(id) && !pm_calls_says(id);
+    watch(id, NULL);
+    uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
+    bool let_be = waits(id) && seen[id].slept == sections;
+    *(bool *)found |= place_of(id, of) == INSIDE && !let_be && !pm_calls_says(id);
 }
 
 bool pm_gate_is_between(void) {

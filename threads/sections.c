@@ -23,6 +23,7 @@ _Atomic uint32_t pm_gate_word __attribute__((aligned(64))) = PM_GATE_NONE;
 _Atomic uint32_t pm_sections_bell __attribute__((aligned(64)));
 static _Atomic bool listens;
 static _Atomic uint32_t at_gate;
+static _Atomic uint32_t let_through; // how often who was at the gate was
 
 // By thread id, `sections` of the record.
 static _Atomic uint64_t *excused;
@@ -117,14 +118,18 @@ void pm_sections_wait(void) {
         begin_for_other();
     if (atomic_load(&pm_gate_word) != PM_GATE_CLOSED || !waits())
         return;
+    uint32_t turn = atomic_load(&let_through);
     atomic_fetch_add(&at_gate, 1);
-    for (uint64_t since = pm_os_now_ms(); atomic_load(&pm_gate_word) == PM_GATE_CLOSED;)
+    for (uint64_t since = pm_os_now_ms();
+         atomic_load(&pm_gate_word) == PM_GATE_CLOSED && atomic_load(&let_through) == turn;)
         if (pm_calls_recorded)
             wait_for_holder();
         else
             wait_for_other(since);
     atomic_fetch_sub(&at_gate, 1);
 }
+
+void pm_sections_let_through(void) { atomic_fetch_add(&let_through, 1); }
 
 uint32_t pm_sections_at_gate(void) { return atomic_load(&at_gate); }
 

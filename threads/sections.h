@@ -118,6 +118,8 @@ extern _Atomic uint32_t pm_sections_bell;
 void pm_sections_listen(bool on);
 // How many threads wait at the gate.
 uint32_t pm_sections_at_gate(void);
+// They pass it, though it may be closed again before they find a processor.
+void pm_sections_let_through(void);
 
 // A thread holds so many locks, in this section, for so long that nobody waits for it any more.
 void pm_sections_excuse(pid_t id, uint64_t sections);

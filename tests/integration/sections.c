@@ -17,11 +17,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
-enum kind { NORMAL, RECURSIVE, ERRORCHECK, ROBUST, ADAPTIVE, RWLOCK, SPIN, MTX, KINDS };
+enum kind {
+    NORMAL,
+    RECURSIVE,
+    ERRORCHECK,
+    ROBUST,
+    ADAPTIVE,
+    RWLOCK,
+    SPIN,
+    MTX,
+    SHARED,
+    INHERIT,
+    PREFERS_WRITERS,
+    KINDS
+};
 #define PAIRS (2 * KINDS)
 
 struct pair {
@@ -63,16 +77,25 @@ static void burn(unsigned rounds) {
 // ---- one lock -----------------------------------------------------------------------------------
 
 static enum kind kind_of(unsigned i) { return i % KINDS; }
+static int is_rwlock(enum kind kind) { return kind == RWLOCK || kind == PREFERS_WRITERS; }
+
+static void make_rwlock(pthread_rwlock_t *lock, enum kind kind) {
+    pthread_rwlockattr_t attr;
+    pthread_rwlockattr_init(&attr);
+    if (kind == PREFERS_WRITERS)
+        pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    check(pthread_rwlock_init(lock, &attr) == 0, "rwlock_init");
+}
 
 static void make(struct pair *p, enum kind kind) {
-    static const int type[] = {[NORMAL] = PTHREAD_MUTEX_NORMAL,
-                               [RECURSIVE] = PTHREAD_MUTEX_RECURSIVE,
-                               [ERRORCHECK] = PTHREAD_MUTEX_ERRORCHECK,
-                               [ROBUST] = PTHREAD_MUTEX_NORMAL,
-                               [ADAPTIVE] = PTHREAD_MUTEX_ADAPTIVE_NP};
+    static const int type[] = {
+        [NORMAL] = PTHREAD_MUTEX_NORMAL,         [RECURSIVE] = PTHREAD_MUTEX_RECURSIVE,
+        [ERRORCHECK] = PTHREAD_MUTEX_ERRORCHECK, [ROBUST] = PTHREAD_MUTEX_NORMAL,
+        [SHARED] = PTHREAD_MUTEX_NORMAL,         [INHERIT] = PTHREAD_MUTEX_NORMAL,
+        [ADAPTIVE] = PTHREAD_MUTEX_ADAPTIVE_NP};
     pthread_mutexattr_t attr;
-    if (kind == RWLOCK)
-        check(pthread_rwlock_init(&p->lock.rwlock, NULL) == 0, "rwlock_init");
+    if (is_rwlock(kind))
+        make_rwlock(&p->lock.rwlock, kind);
     else if (kind == SPIN)
         check(pthread_spin_init(&p->lock.spin, 0) == 0, "spin_init");
     else if (kind == MTX)
@@ -82,6 +105,10 @@ static void make(struct pair *p, enum kind kind) {
         pthread_mutexattr_settype(&attr, type[kind]);
         if (kind == ROBUST)
             pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+        if (kind == SHARED)
+            pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+        if (kind == INHERIT)
+            pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
         check(pthread_mutex_init(&p->lock.mutex, &attr) == 0, "mutex_init");
     }
 }
@@ -103,6 +130,7 @@ static int try_lock(struct pair *p, enum kind kind, enum way way) {
     const struct timespec until = soon();
     switch (kind) {
     case RWLOCK:
+    case PREFERS_WRITERS:
         return way == LOCK  ? pthread_rwlock_wrlock(&p->lock.rwlock)
                : way == TRY ? pthread_rwlock_trywrlock(&p->lock.rwlock)
                             : pthread_rwlock_timedwrlock(&p->lock.rwlock, &until);
@@ -129,10 +157,10 @@ static void lock(struct pair *p, enum kind kind, enum way way) {
 }
 
 static void unlock(struct pair *p, enum kind kind) {
-    int error = kind == RWLOCK ? pthread_rwlock_unlock(&p->lock.rwlock)
-                : kind == SPIN ? pthread_spin_unlock(&p->lock.spin)
-                : kind == MTX  ? mtx_unlock(&p->lock.mtx)
-                               : pthread_mutex_unlock(&p->lock.mutex);
+    int error = is_rwlock(kind) ? pthread_rwlock_unlock(&p->lock.rwlock)
+                : kind == SPIN  ? pthread_spin_unlock(&p->lock.spin)
+                : kind == MTX   ? mtx_unlock(&p->lock.mtx)
+                                : pthread_mutex_unlock(&p->lock.mutex);
     check(error == 0, "unlock");
 }
 
@@ -238,10 +266,68 @@ static void interrupted(unsigned *seed) {
     unlock(p, ERRORCHECK);
 }
 
+// What a section waits for, and which lock comes first.
+struct meeting {
+    pthread_barrier_t *barrier;
+    unsigned i, seed;
+};
+
+static void *meet(void *arg) {
+    struct meeting *m = arg;
+    one(m->i, &m->seed);
+    if (m->barrier)
+        pthread_barrier_wait(m->barrier);
+    one(m->i, &m->seed);
+    return NULL;
+}
+
+// A section waits for a thread that has sections of its own: at a barrier, for its end.
+static void meets(unsigned i, unsigned *seed) {
+    struct pair *p = &root->pair[i];
+    pthread_barrier_t barrier;
+    pthread_t id;
+    struct meeting m = {NULL, i + 1 + next(seed) % (PAIRS - i - 1), *seed};
+    pthread_barrier_init(&barrier, NULL, 2);
+    if (next(seed) % 2)
+        m.barrier = &barrier;
+    lock(p, kind_of(i), next(seed) % WAYS);
+    p->a++;
+    check(pthread_create(&id, NULL, meet, &m) == 0, "pthread_create");
+    if (m.barrier)
+        pthread_barrier_wait(m.barrier);
+    check(pthread_join(id, NULL) == 0, "pthread_join");
+    p->b++;
+    unlock(p, kind_of(i));
+    pthread_barrier_destroy(&barrier);
+}
+
+// The child is born outside of sections of its thread, and amid those of others. It has sections of
+// its own.
+static void forks(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        struct pair own = {.a = 0};
+        make(&own, NORMAL);
+        lock(&own, NORMAL, LOCK);
+        unlock(&own, NORMAL);
+        _exit(0);
+    }
+    check(child > 0 && waitpid(child, NULL, 0) == child, "fork");
+}
+
+static void seldom(unsigned i, unsigned *seed) {
+    if (next(seed) % 4)
+        meets(i, seed);
+    else
+        forks();
+}
+
 static void *work(void *arg) {
     unsigned seed = (unsigned)(size_t)arg;
     while (!over) {
         unsigned i = next(&seed) % (PAIRS - 1);
+        if (next(&seed) % 64 == 0)
+            seldom(i, &seed);
         switch (next(&seed) % 8) {
         case 0:
             nested(i, &seed);
@@ -256,7 +342,7 @@ static void *work(void *arg) {
             refused(&seed);
             break;
         case 4:
-            readers(RWLOCK + next(&seed) % 2 * KINDS);
+            readers((next(&seed) % 2 ? RWLOCK : PREFERS_WRITERS) + next(&seed) % 2 * KINDS);
             break;
         case 5:
             interrupted(&seed);
