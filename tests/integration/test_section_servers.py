@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Servers of many threads, killed under the load of many clients: what their locks protect is whole
+and as of one instant. memcached goes on by its recipe; a server of ours has C++'s containers and
+locks. SERVER_KILLS: how often each is killed, in each mode."""
+
+import os
+import random
+import re
+import socket
+import threading
+import time
+
+import pytest
+from conftest import compiled, environment
+from programs import Server, free_port
+from test_recipes import Memcached, known
+
+KILLS = int(os.environ.get("SERVER_KILLS", "3"))
+CLIENTS = 6
+MODES = ["output", "10ms"]
+
+
+class Client(threading.Thread):
+    """Makes requests one after the other, each after the answer to the last, until the server is
+    gone. `did` has what it knows of each request since the first one: when it was sent, and when
+    it was answered, or None."""
+
+    def __init__(self, port, name, did, request):
+        super().__init__()
+        self.stream = socket.create_connection(("127.0.0.1", port)).makefile("rwb")
+        self.name, self.did, self.request = name, did, request
+        self.wrong = None
+
+    def run(self):
+        try:
+            while True:
+                text, answer = self.request(self.name, len(self.did))
+                self.did.append([time.monotonic(), None])
+                self.stream.write(text)
+                self.stream.flush()
+                got = self.stream.readline()
+                if got != answer and got.endswith(b"\n"):
+                    self.wrong = (text, got)
+                if got != answer:
+                    return
+                self.did[-1][1] = time.monotonic()
+        except OSError:
+            return
+
+
+def load(server, port, histories, request, seconds):
+    """Kills the server under load."""
+    clients = [Client(port, name, did, request) for name, did in histories.items()]
+    for client in clients:
+        client.start()
+    time.sleep(seconds)
+    server.process.kill()
+    for client in clients:
+        client.join()
+        assert not client.wrong, client.wrong
+
+
+def check_instant(histories, done, answered_is_there):
+    """`done`: how many requests of each client are there. If one is there, so are all that were
+    answered before it was sent. Forgets the requests that are not there."""
+    sent = [did[done[name] - 1][0] for name, did in histories.items() if done[name]]
+    for name, did in histories.items():
+        missing = did[done[name]][1] if done[name] < len(did) else None
+        assert not (missing and answered_is_there), (name, done[name], len(did))
+        assert not missing or all(at < missing for at in sent), (name, done, missing, sent)
+        del did[done[name] :]
+
+
+# ---- memcached ----------------------------------------------------------------------------------
+
+
+def value_of(i):
+    return f"{i}.".encode() * (1 + i % 40)
+
+
+def memcached_request(name, i):
+    """Of eight requests one counts, and one deletes what an earlier one has set."""
+    if i == 0:
+        return b"set %s.n 0 0 1\r\n0\r\n" % name.encode(), b"STORED\r\n"
+    if i % 8 == 7:
+        return b"incr %s.n 1\r\n" % name.encode(), b"%d\r\n" % (i // 8 + 1)
+    if i % 8 == 5:
+        return b"delete %s.%d\r\n" % (name.encode(), i - 3), b"DELETED\r\n"
+    value = value_of(i)
+    return b"set %s.%d 0 0 %d\r\n%s\r\n" % (name.encode(), i, len(value), value), b"STORED\r\n"
+
+
+def keys_after(name, count):
+    """The keys that so many requests leave."""
+    keys = {f"{name}.{i}" for i in range(1, count) if i % 8 not in (5, 7)}
+    keys -= {f"{name}.{i - 3}" for i in range(count) if i % 8 == 5}
+    return keys | {f"{name}.n"} if count else keys
+
+
+def dumped(server, what):
+    """Keys and sizes, by the lists of the LRU (`all`) or by the hash table (`hash`)."""
+    for _ in range(100):
+        line = server.ask(b"lru_crawler metadump " + what)
+        if not line.startswith(b"BUSY"):
+            break
+        time.sleep(0.05)
+    keys, size = [], 0
+    while line != b"END":
+        found = re.match(rb"key=(\S+) .* size=(\d+)", line)
+        assert found, line
+        keys.append(found[1].decode())
+        size += int(found[2])
+        line = server.stream.readline().rstrip()
+    assert len(set(keys)) == len(keys), "a key is there twice"
+    return set(keys), size
+
+
+def statistics(server, *what):
+    figures, line = {}, server.ask(b" ".join((b"stats", *what)))
+    while line != b"END":
+        _, name, value = line.decode().split(" ", 2)
+        figures[name] = value
+        line = server.stream.readline().rstrip()
+    return figures
+
+
+def requests_done(server, name, keys):
+    """How many requests of the client are there, by its keys and its counter."""
+    own = {key for key in keys if key.startswith(f"{name}.")}
+    counted = int(server.ask(b"get %s.n" % name.encode())) if own else 0
+    last = max((int(key.split(".")[1]) for key in own - {f"{name}.n"}), default=0)
+    for count in range(last, last + 6):
+        if keys_after(name, count) == own and counted == len(range(7, count, 8)):
+            return count
+    raise AssertionError((name, last, counted, sorted(keys_after(name, last + 1) ^ own)))
+
+
+def check_memcached(server, histories):
+    """Hash table, lists and counters agree. Returns how many requests of each client are there."""
+    keys, size = dumped(server, b"all")
+    assert dumped(server, b"hash") == (keys, size)
+    figures, classes = statistics(server), statistics(server, b"items")
+    assert int(figures["curr_items"]) == len(keys) and int(figures["bytes"]) == size, figures
+    for ends in (r"number", r"number_(?:hot|warm|cold|temp)"):
+        in_lists = [int(n) for key, n in classes.items() if re.fullmatch(rf"items:\d+:{ends}", key)]
+        assert sum(in_lists) == len(keys), classes
+    for key in keys:
+        name, i = key.split(".")
+        assert i == "n" or server.ask(b"get " + key.encode()) == value_of(int(i)), key
+        assert name in histories
+    return {name: requests_done(server, name, keys) for name in histories}
+
+
+@pytest.mark.parametrize("commit", MODES)
+def test_memcached_is_whole(shm, tmp_path, commit):
+    known("memcached")
+    draw, histories = random.Random(commit), {f"c{i}": [] for i in range(CLIENTS)}
+    for generation in range(KILLS + 1):
+        with Memcached(shm / "heap", tmp_path, commit, threads=4) as server:
+            server.ready()
+            done = check_memcached(server, histories)
+            check_instant(histories, done, generation and commit == "output")
+            load(server, server.port, histories, memcached_request, draw.uniform(0.1, 0.5))
+    assert any(histories.values())
+
+
+# ---- a server in C++ ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def program():
+    return compiled("sections_server.cc", "-std=c++17", compiler="g++")
+
+
+class Ours(Server):
+    def __init__(self, program, heap, folder, commit):
+        self.port = free_port()
+        env = environment(True, HEAP=heap, ROOTS="root", COMMIT=commit)
+        super().__init__("sections_server", [program, self.port], folder, env)
+
+    def ready(self):
+        self.wait_until(self.connect)
+
+    def connect(self):
+        self.stream = socket.create_connection(("127.0.0.1", self.port)).makefile("rwb")
+        return True
+
+    def found(self):
+        """What its last start has said."""
+        return [line for line in self.text().splitlines() if not line.startswith("pmalloc: ")][-1]
+
+
+def our_request(name, i):
+    """Clients whose names begin with p put; the others do all else."""
+    number = int(name[1:])
+    if name.startswith("p"):
+        return b"put %s %d\n" % (name.encode(), i), b"ok\n"
+    if i % 16 == 3:
+        return b"sum\n", b"32000\n"
+    if i % 4 == 2:
+        return b"job %d\n" % i, b"ok\n"
+    return b"move %d %d\n" % (number + i, number * 3 + i // 4), b"ok\n"
+
+
+@pytest.mark.parametrize("commit", MODES)
+def test_a_server_in_cxx_is_whole(program, shm, tmp_path, commit):
+    draw, histories = random.Random(commit), {f"p{i}": [] for i in range(CLIENTS)}
+    for generation in range(KILLS + 1):
+        with Ours(program, shm / "heap", tmp_path, commit) as server:
+            server.ready()
+            found = server.found()
+            assert found.split()[0] in ("whole", "new"), found
+            numbers = {name: int(n) for name, n in re.findall(r" (\w+)=(\d+)", found)}
+            done = {name: numbers.get(name, -1) + 1 for name in histories}
+            check_instant(histories, done, generation and commit == "output")
+            others = {f"x{i}": [] for i in range(CLIENTS)}
+            load(server, server.port, histories | others, our_request, draw.uniform(0.05, 0.4))
+    assert any(histories.values())
