@@ -324,15 +324,19 @@ static void leave_ajar(struct wait *w) {
     set_gate(PM_GATE_CLOSED);
 }
 
-// A thread that has just got a lock is not counted until it has found a processor. Whether there
-// may be one: it has not run since patience with others was over.
+// A thread that has just got a lock is not counted until it has found a processor; nor does one do
+// what a sleeper waits for. Whether there may be one: it does not sleep, and has not run since it
+// was looked at first, or slept.
 static bool one_starves(void) {
     pid_t self = pm_calls_self();
     bool found = false;
     for (size_t i = 0; i < watched_count; i++) {
         struct seen *s = &seen[watched[i]];
         uint64_t used = s->met || watched[i] == self ? 0 : pm_calls_used(watched[i]);
-        if (!used || (s->starves == commit && used > s->starved + ENTERS_NS) || sleeps(watched[i]))
+        bool asleep = used && sleeps(watched[i]);
+        if (asleep)
+            s->starves = 0;
+        if (!used || asleep || (s->starves == commit && used > s->starved + ENTERS_NS))
             continue;
         if (s->starves != commit)
             s->starved = used;
@@ -376,7 +380,7 @@ static void let_sleepers_be(void) {
 static bool nobody_helps(const struct found *found, const struct wait *w, uint64_t slept) {
     if (found->in_line && !found->in_call)
         return !w->strict && helpers_ran() == UINT64_MAX;
-    if (!found->naps && slept >= SLEEP_NS)
+    if (!found->naps && slept >= SLEEP_NS && !one_starves())
         let_sleepers_be();
     return false;
 }
