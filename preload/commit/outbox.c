@@ -120,11 +120,14 @@ static bool find_pieces(const struct pm_said *said, struct pieces *out) {
 
 // ---- taking -------------------------------------------------------------------------------------
 
-static size_t waiting_for(const struct pm_outbox_fd *to) {
-    size_t bytes = 0;
+static struct pm_outbox_waiting waiting_for(const struct pm_outbox_fd *to) {
+    struct pm_outbox_waiting waiting = {0, 0};
     for (uint64_t i = box.gone; i < box.taken; i++)
-        bytes += pm_outbox_is(&at(i)->to, to) ? at(i)->len : 0;
-    return bytes;
+        if (pm_outbox_is_of(&at(i)->to, to)) {
+            waiting.bytes += at(i)->len;
+            waiting.calls++;
+        }
+    return waiting;
 }
 
 // Bytes for where the last answer goes join it: both leave by one call.
@@ -145,7 +148,7 @@ static void note(const struct pm_outbox_fd *to, uint32_t len) {
 
 static bool put(const struct pm_outbox_fd *to, const struct pieces *p) {
     bool good = pm_outbox_on && p->len <= BYTES - box.end && box.taken - box.gone < ANSWERS &&
-                pm_outbox_fd_has_room(to, waiting_for(to), p->len) &&
+                pm_outbox_fd_has_room(to, waiting_for(to), p->len) && !pm_outbox_fd_is_shut(to) &&
                 load(box.bytes + box.end, p->len, p->piece, p->count);
     if (good)
         note(to, (uint32_t)p->len);
@@ -218,11 +221,12 @@ static void let_go(void) {
 // leaves what finds no room.
 static void send_to(uint64_t number, bool waits) {
     struct pm_call call = {.kind = PM_CALL_SAYS, .fd = -1};
+    const struct pm_outbox_waiting none = {0, 0};
     struct answer a;
     pm_call_enter(&call);
     pm_lock(&box.sending);
     for (bool any = false; next(number, &a); any = true) {
-        if (!waits && !pm_outbox_fd_has_room(&a.to, 0, a.len) && pm_outbox_fd_is_there(&a.to))
+        if (!waits && !pm_outbox_fd_has_room(&a.to, none, a.len) && pm_outbox_fd_is_there(&a.to))
             break;
         box.turns += !any;
         pm_outbox_fd_send(&a.to, box.bytes + a.from, a.len);

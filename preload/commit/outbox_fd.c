@@ -3,6 +3,7 @@
 #include "outbox_fd.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -47,12 +48,15 @@ static bool is_stream(int fd, const struct stat *st) {
     return true;
 }
 
+// A pipe of packets: two that leave by one call would be one.
+static bool keeps_apart(int fd) { return (pm_bare_call(SYS_fcntl, fd, F_GETFL, 0, 0) & O_DIRECT); }
+
 bool pm_outbox_fd_find(int fd, struct pm_outbox_fd *out) {
     struct stat st;
     if (fd < 0 || fstat(fd, &st) != 0)
         return false;
     *out = (struct pm_outbox_fd){fd, S_ISSOCK(st.st_mode), st.st_dev, st.st_ino};
-    return out->socket ? is_stream(fd, &st) : S_ISFIFO(st.st_mode);
+    return out->socket ? is_stream(fd, &st) : S_ISFIFO(st.st_mode) && !keeps_apart(fd);
 }
 
 static bool is_still(const struct pm_outbox_fd *to) {
@@ -63,22 +67,40 @@ static bool is_still(const struct pm_outbox_fd *to) {
 // ---- its room -----------------------------------------------------------------------------------
 
 // One that can be written to takes this much for certain: a pipe by pipe(7), a socket because a
-// third of its buffer is free, which is larger (SOCK_MIN_SNDBUF and the defaults of tcp(7)).
+// third of its buffer is free.
 #define SURE PIPE_BUF
-// Of an empty buffer, whose size the kernel doubles because it counts its own structures, too.
+// The kernel counts its own structures, too, for each call. So half of the size must do for all.
+#define OF_CALL 1280
+#define HALF 2
+// Of an empty buffer.
 #define SHARE 4
 
-static bool is_empty(const struct pm_outbox_fd *to, size_t len) {
+static size_t buffer(const struct pm_outbox_fd *to) {
+    int size = option(to->fd, SO_SNDBUF);
+    return size > 0 ? (size_t)size : 0;
+}
+
+static bool is_empty(const struct pm_outbox_fd *to, size_t len, size_t size) {
     int waiting = 1;
-    return to->socket && pm_bare_call(SYS_ioctl, to->fd, TIOCOUTQ, (long)&waiting, 0) == 0 &&
-           waiting == 0 && len <= (size_t)option(to->fd, SO_SNDBUF) / SHARE;
+    return pm_bare_call(SYS_ioctl, to->fd, TIOCOUTQ, (long)&waiting, 0) == 0 && waiting == 0 &&
+           len <= size / SHARE;
+}
+
+static bool fits(const struct pm_outbox_fd *to, struct pm_outbox_waiting waiting, size_t len) {
+    size_t all = waiting.bytes + len, size;
+    if (!to->socket)
+        return all <= SURE;
+    size = buffer(to);
+    return all + (waiting.calls + 1) * OF_CALL <= size / HALF &&
+           (all <= SURE || is_empty(to, all, size));
 }
 
 // More than POLLOUT says that the call would fail.
-bool pm_outbox_fd_has_room(const struct pm_outbox_fd *to, size_t waiting, size_t len) {
+bool pm_outbox_fd_has_room(const struct pm_outbox_fd *to, struct pm_outbox_waiting waiting,
+                           size_t len) {
     struct pollfd p = {.fd = to->fd, .events = POLLOUT};
     return pm_bare_call(SYS_poll, (long)&p, 1, 0, 0) == 1 && p.revents == POLLOUT &&
-           (waiting + len <= SURE || is_empty(to, waiting + len));
+           fits(to, waiting, len);
 }
 
 bool pm_outbox_fd_is_there(const struct pm_outbox_fd *to) {
@@ -98,10 +120,11 @@ static _Atomic uint32_t failed;
 
 // EPIPE comes again by itself.
 static void note_error(const struct pm_outbox_fd *to, int error) {
-    static uint32_t next;
+    static _Atomic uint32_t next;
     if (error == EPIPE || error == EBADF)
         return;
-    struct failure *f = &failures[next++ % (sizeof failures / sizeof *failures)];
+    struct failure *f =
+        &failures[atomic_fetch_add(&next, 1) % (sizeof failures / sizeof *failures)];
     atomic_store(&f->error, 0);
     f->of = *to;
     atomic_store(&f->error, error);
@@ -113,13 +136,23 @@ bool pm_outbox_fd_failed(void) { return atomic_load_explicit(&failed, memory_ord
 int pm_outbox_fd_error(const struct pm_outbox_fd *of) {
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
         int error = atomic_load(&failures[i].error);
-        if (error && pm_outbox_is(&failures[i].of, of) &&
+        if (error && pm_outbox_is_of(&failures[i].of, of) &&
             atomic_compare_exchange_strong(&failures[i].error, &error, 0)) {
             atomic_fetch_sub(&failed, 1);
             return error;
         }
     }
     return 0;
+}
+
+// Nothing is sent by it.
+bool pm_outbox_fd_is_shut(const struct pm_outbox_fd *to) {
+    long error = to->socket ? pm_bare_call6(SYS_sendto, to->fd, (long)"", 0,
+                                            MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0)
+                            : 0;
+    if (error < 0 && error != -EAGAIN)
+        note_error(to, (int)-error);
+    return error < 0;
 }
 
 // Waits with a limit, so that the end of the other side is seen.

@@ -21,11 +21,24 @@ static inline bool pm_outbox_is(const struct pm_outbox_fd *a, const struct pm_ou
     return a->fd == b->fd && a->inode == b->inode && a->device == b->device;
 }
 
-// False: it is no stream socket, and no pipe.
+// The same socket or pipe, maybe by another number.
+static inline bool pm_outbox_is_of(const struct pm_outbox_fd *a, const struct pm_outbox_fd *b) {
+    return a->inode == b->inode && a->device == b->device;
+}
+
+// False: it is no stream socket, and no pipe of bytes.
 bool pm_outbox_fd_find(int fd, struct pm_outbox_fd *out);
-// Whether `len` bytes will go out at once, behind `waiting` others: the kernel has that much room,
-// and nothing says that the other end is gone.
-bool pm_outbox_fd_has_room(const struct pm_outbox_fd *to, size_t waiting, size_t len);
+// What is to go there before: its bytes, and in how many calls.
+struct pm_outbox_waiting {
+    size_t bytes, calls;
+};
+
+// Whether `len` bytes will go out at once, behind `waiting`: the kernel has that much room, and
+// nothing says that the other end is gone.
+bool pm_outbox_fd_has_room(const struct pm_outbox_fd *to, struct pm_outbox_waiting waiting,
+                           size_t len);
+// Whether either end has said that nothing more goes there (shutdown). No poll says so.
+bool pm_outbox_fd_is_shut(const struct pm_outbox_fd *to);
 // Whether the other end is there.
 bool pm_outbox_fd_is_there(const struct pm_outbox_fd *to);
 // Sends all of it, and waits for the other end if the room was another process's. False: what is

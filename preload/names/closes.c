@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// Calls that close descriptors. Answers that are to leave by them leave first (commit/outbox.h).
+// Calls that close or change descriptors. Answers that are to leave by them leave first
+// (commit/outbox.h).
 // Where many are closed at once the heap's descriptors stay open (process/own_fds.h).
 #include <asm/ioctls.h>
 #include <dlfcn.h>
@@ -39,8 +40,16 @@ CLOSES(int, -1, close, (int fd), (fd), fd, fd)
 CLOSES(int, -1, dup2, (int from, int fd), (from, fd), fd, fd)
 CLOSES(int, -1, dup3, (int from, int fd, int flags), (from, fd, flags), fd, fd)
 CLOSES(int, EOF, fclose, (FILE * stream), (stream), 0, ~0u)
+CLOSES(int, -1, pclose, (FILE * stream), (stream), 0, ~0u)
+CLOSES(FILE *, NULL, freopen, (const char *path, const char *mode, FILE *stream),
+       (path, mode, stream), 0, ~0u)
+CLOSES(FILE *, NULL, freopen64, (const char *path, const char *mode, FILE *stream),
+       (path, mode, stream), 0, ~0u)
+// An option may change what the kernel makes of bytes that it gets later (TCP_CORK, TCP_ULP).
+CLOSES(int, -1, setsockopt, (int fd, int level, int name, const void *value, unsigned len),
+       (fd, level, name, value, len), fd, fd)
 
-// How much of what was written has not been read by the other end.
+// How much of what was written has not been read by the other end, and how much can be read.
 typedef int ioctl_fn(int, unsigned long, void *);
 EXPORT ioctl_fn pm_closes_ioctl __asm__("ioctl");
 EXPORT int pm_closes_ioctl(int fd, unsigned long request, void *argument) {
@@ -51,6 +60,8 @@ EXPORT int pm_closes_ioctl(int fd, unsigned long request, void *argument) {
         return -1;
     if (request == TIOCOUTQ)
         flush_before((unsigned)fd, (unsigned)fd);
+    if (request == FIONREAD) // of the program's own other end, maybe
+        flush_before(0, ~0u);
     return next(fd, request, argument);
 }
 

@@ -338,6 +338,106 @@ static void waiting_bytes(void) {
     say("is", bytes);
 }
 
+// Says that nothing more goes there, and lives on: no poll tells.
+static void shut(int fd, int how) {
+    signal(SIGPIPE, on_pipe);
+    shutdown(fd, how);
+    for (unsigned i = 0; i < 2; i++, poll(NULL, 0, 1))
+        write_text("x");
+    say("signals", broken);
+}
+static void shut_by_itself(void) { shut(ours, SHUT_WR); }
+static void shut_by_the_other(void) { shut(theirs, SHUT_RD); }
+
+// Whoever took more than there is room for would wait for ever.
+static void count(int fd, long all) {
+    static char text[8192];
+    long n;
+    alarm(20);
+    poll(NULL, 0, 1);
+    while ((n = recv(fd, text, sizeof text, MSG_DONTWAIT)) > 0)
+        all -= n;
+    say("left", all);
+}
+
+static void small_room(void) {
+    static char text[4000];
+    const size_t lengths[] = {100, 4000, 3000};
+    long all = 0, n;
+    setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &(int){1}, sizeof(int));
+    fcntl(ours, F_SETFL, O_NONBLOCK);
+    for (unsigned i = 0; i < 3; i++) {
+        say("write", n = write(ours, text, lengths[i]));
+        all += n > 0 ? n : 0;
+        poll(NULL, 0, 1);
+    }
+    count(theirs, all);
+}
+
+// To two in turn, so that none joins the one before.
+static void many_small(void) {
+    int first[2] = {ours, theirs};
+    long all[2] = {0, 0};
+    unix_pair();
+    fcntl(first[0], F_SETFL, O_NONBLOCK);
+    fcntl(ours, F_SETFL, O_NONBLOCK);
+    for (unsigned i = 0; i < 400; i++) {
+        all[0] += write(first[0], "x", 1) == 1;
+        all[1] += write(ours, "y", 1) == 1;
+    }
+    say("both", all[0] + all[1]);
+    count(first[1], all[0]);
+    count(theirs, all[1]);
+}
+
+static void by_many_copies(void) {
+    static char text[4000];
+    long all = 0, n = 1;
+    fcntl(ours, F_SETFL, O_NONBLOCK);
+    for (unsigned i = 0; i < 100 && n > 0; i++)
+        all += (n = write(dup(ours), text, sizeof text)) > 0 ? n : 0;
+    say("all", n);
+    count(theirs, all);
+}
+
+static void packets(void) {
+    char text[10];
+    int pair[2];
+    if (pipe2(pair, O_DIRECT | O_NONBLOCK) != 0)
+        exit(9);
+    for (unsigned i = 0; i < 2; i++)
+        say("write", write(pair[1], "abc", 3));
+    poll(NULL, 0, 1);
+    for (unsigned i = 0; i < 2; i++)
+        say("read", read(pair[0], text, sizeof text));
+}
+static void by_pclose(void) {
+    fflush(stdout);
+    FILE *stream = popen("cat", "w");
+    say("write", write(fileno(stream), "piped\n", 6));
+    say("pclose", pclose(stream));
+}
+static void by_freopen(void) {
+    FILE *stream = fdopen(ours, "w");
+    start_reader();
+    write_text("reopened");
+    say("freopen", freopen("/dev/null", "w", stream) != NULL);
+    waitpid(reader, NULL, 0);
+}
+// What was written before it is sent at once, and does not wait for more.
+static void by_option(void) {
+    setsockopt(ours, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    write_text("option");
+    setsockopt(ours, IPPROTO_TCP, TCP_CORK, &(int){1}, sizeof(int));
+    count(theirs, 6);
+}
+static void to_be_read(void) {
+    int bytes = 0;
+    write_text("12345");
+    say("ioctl", ioctl(theirs, FIONREAD, &bytes));
+    say("bytes", bytes);
+}
+
 // ---- time ---------------------------------------------------------------------------------------
 
 static uint64_t now_ms(void) {
@@ -465,6 +565,16 @@ static const struct {
     {"bad_arguments", bad_arguments},
     {"full", full},
     {"waiting_bytes", waiting_bytes},
+    {"shut_by_itself", shut_by_itself},
+    {"shut_by_the_other", shut_by_the_other},
+    {"small_room", small_room},
+    {"many_small", many_small},
+    {"by_many_copies", by_many_copies},
+    {"packets", packets},
+    {"by_pclose", by_pclose},
+    {"by_freopen", by_freopen},
+    {"by_option", by_option},
+    {"to_be_read", to_be_read},
     {"never_waits", never_waits},
     {"spins", spins},
     {"handler", handler},

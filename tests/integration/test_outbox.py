@@ -19,13 +19,17 @@ CLIENTS, TURNS = 40, 10
 # later than a plain program's: after an answer that waited, not before it.
 WAYS = (
     "to_another by_close by_number by_dup2 by_fclose by_closefrom by_copy by_fork by_exec by_exit "
-    "by_leave at_the_end bad_arguments full never_waits handler"
+    "by_leave at_the_end bad_arguments full never_waits handler by_freopen to_be_read"
 ).split()
-OF_SOCKETS = "all_calls descriptor_after by_shutdown waiting_bytes spins".split()
+OF_SOCKETS = (
+    "all_calls descriptor_after by_shutdown waiting_bytes spins "
+    "shut_by_itself small_room many_small"
+).split()
 OF_NO_TCP = "other_end_is_gone other_end_goes".split()
 CASES = [("unix", way) for way in WAYS + OF_SOCKETS + OF_NO_TCP]
 CASES += [("tcp", way) for way in WAYS + OF_SOCKETS]
-CASES += [("pipe", way) for way in [*WAYS, *OF_NO_TCP, "all_calls"]]
+CASES += [("pipe", way) for way in [*WAYS, *OF_NO_TCP, "all_calls", "packets", "by_pclose"]]
+CASES += [("unix", "shut_by_the_other"), ("unix", "by_many_copies"), ("tcp", "by_option")]
 
 
 @pytest.fixture(scope="module")
