@@ -467,7 +467,10 @@ int pm_commits_idle(bool wait) {
     return told(wait ? make_in_turn(true, UINT64_MAX) : make_if_free(true));
 }
 
-bool pm_commits_by_time(void) { return told(make_if_free(false)) != EBUSY; }
+bool pm_commits_by_time(void) {
+    int error = told(make_if_free(false));
+    return error != EBUSY && error != EAGAIN;
+}
 
 // Where the program chooses the instant, or an instant is at rest, this one is another: so it is
 // said, once. Under `output` the promise is about what came before, so one more does no harm.

@@ -55,7 +55,7 @@ const char *pm_commits_reason(int error);
 // is being made and `wait` is false. Says once that commits fail.
 int pm_commits_idle(bool wait);
 // The same as pm_commits_make() for PMAlloc's thread, which must not wait for another commit. Says
-// once that commits fail. False: another one is being made.
+// once that commits fail. False: another one is being made, or a thread does not stop.
 bool pm_commits_by_time(void);
 
 // Also for PMAlloc's thread: makes commits if too many pages have changed (commit_bound.h).

@@ -318,7 +318,7 @@ uint64_t pm_outbox_look(void) {
     if (since) {
         uint64_t number = close_all(&before);
         if (pm_commits_covered() <= before && !pm_commits_by_time())
-            return box.patience / 4000 + 1; // a commit is being made
+            return box.patience / 4000 + 1; // once more
         send_to(number, false);
     }
     return box.patience / 1000;

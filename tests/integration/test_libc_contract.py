@@ -193,7 +193,10 @@ def test_exports_are_libcs_names_and_our_own():
     others -= {"madvise", "mprotect", "pkey_mprotect", "mremap", "mseal"}  # advice.c
     others -= {"mmap", "mmap64", "munmap"}  # the same
     others -= {"tss_create", "tss_delete"}  # keys.c
-    others -= {"close", "dup2", "dup3", "fclose", "ioctl", "close_range", "closefrom"}  # closes.c
+    others -= set(
+        "close dup2 dup3 fclose freopen freopen64 pclose setsockopt ioctl close_range "
+        "closefrom".split()
+    )  # closes.c
     others -= {"thrd_create"}  # threads.c
     others -= set(
         "sigaction __sigaction sigaltstack signal bsd_signal ssignal sysv_signal __sysv_signal "
