@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Calls that close or change descriptors. Answers that are to leave by them leave first
-// (commit/outbox.h).
-// Where many are closed at once the heap's descriptors stay open (process/own_fds.h).
+// (commit/outbox.h). Where many are closed at once the heap's descriptors stay open
+// (process/own_fds.h).
 #include <asm/ioctls.h>
 #include <dlfcn.h>
 #include <errno.h>
