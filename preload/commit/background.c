@@ -121,10 +121,8 @@ static void wait_ms(uint64_t ms) {
         say_collected();
     while (!is_over() && pm_late_looks() && pm_os_now_ms() < until)
         wait_us(pm_late_look());
-    while (!is_over() && pm_outbox_looks() && pm_os_now_ms() < until) {
-        uint64_t us = pm_outbox_look();
-        wait_us(us);
-    }
+    while (!is_over() && pm_outbox_looks() && pm_os_now_ms() < until)
+        wait_us(pm_outbox_look());
     if (is_over() || (now = pm_os_now_ms()) >= until)
         return;
     if (pm_outbox_on)

@@ -439,11 +439,11 @@ static int told(int error) {
     return error;
 }
 
-// A thread that got no processor in time may get one yet.
-#define COVER_TRIES 5
-
 uint64_t pm_commits_instants(void) { return atomic_load(&instants); }
 uint64_t pm_commits_covered(void) { return atomic_load(&covered); }
+
+// A thread that got no processor in time may get one yet.
+#define COVER_TRIES 5
 
 void pm_commits_cover(uint64_t before) {
     int error = EAGAIN;

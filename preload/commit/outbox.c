@@ -3,7 +3,6 @@
 #include "outbox.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -157,7 +156,7 @@ static bool put(const struct pm_outbox_fd *to, const struct pieces *p) {
 
 // An error of an answer that went before.
 static bool tell_error(const struct pm_outbox_fd *to, struct pm_call *call) {
-    int error = pm_outbox_fd_failed() ? pm_outbox_fd_error(to) : 0;
+    int error = pm_outbox_fd_error(to);
     call->result = -1;
     errno = error ? error : errno;
     return error != 0;

@@ -53,6 +53,10 @@ bool pm_outbox_take(struct pm_call *call);
 void pm_outbox_flush(void);
 // The same before the descriptors `from` to `to` are closed, if one of them is in it.
 void pm_outbox_flush_before(unsigned from, unsigned to);
+static inline void pm_outbox_closing(unsigned from, unsigned to) {
+    if (__builtin_expect(atomic_load_explicit(&pm_outbox_count, memory_order_relaxed) != 0, 0))
+        pm_outbox_flush_before(from, to);
+}
 // Sends what is left, at the end of the program, after its last commit.
 void pm_outbox_last(void);
 

@@ -49,7 +49,7 @@ static bool is_stream(int fd, const struct stat *st) {
 }
 
 // A pipe of packets: two that leave by one call would be one.
-static bool keeps_apart(int fd) { return (pm_bare_call(SYS_fcntl, fd, F_GETFL, 0, 0) & O_DIRECT); }
+static bool keeps_apart(int fd) { return pm_bare_call(SYS_fcntl, fd, F_GETFL, 0, 0) & O_DIRECT; }
 
 bool pm_outbox_fd_find(int fd, struct pm_outbox_fd *out) {
     struct stat st;
@@ -131,9 +131,9 @@ static void note_error(const struct pm_outbox_fd *to, int error) {
     atomic_fetch_add(&failed, 1);
 }
 
-bool pm_outbox_fd_failed(void) { return atomic_load_explicit(&failed, memory_order_relaxed) != 0; }
-
 int pm_outbox_fd_error(const struct pm_outbox_fd *of) {
+    if (!atomic_load_explicit(&failed, memory_order_relaxed))
+        return 0;
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
         int error = atomic_load(&failures[i].error);
         if (error && pm_outbox_is_of(&failures[i].of, of) &&
@@ -186,19 +186,19 @@ static bool send_all(const struct pm_outbox_fd *to, const char *bytes, size_t le
     return true;
 }
 
-bool pm_outbox_fd_send(const struct pm_outbox_fd *to, const char *bytes, size_t len) {
+void pm_outbox_fd_send(const struct pm_outbox_fd *to, const char *bytes, size_t len) {
     const uint64_t pipe = 1ull << (SIGPIPE - 1);
     const struct timespec now = {0};
     uint64_t mask, pending;
     if (!is_still(to))
-        return false;
-    if (to->socket) // it raises none
-        return send_all(to, bytes, len);
+        return;
+    if (to->socket) { // it raises none
+        send_all(to, bytes, len);
+        return;
+    }
     pm_bare_call(SYS_rt_sigprocmask, SIG_BLOCK, (long)&pipe, (long)&mask, sizeof mask);
     pm_bare_call(SYS_rt_sigpending, (long)&pending, sizeof pending, 0, 0);
-    bool good = send_all(to, bytes, len);
-    if (!good && !(pending & pipe))
+    if (!send_all(to, bytes, len) && !(pending & pipe))
         pm_bare_call(SYS_rt_sigtimedwait, (long)&pipe, 0, (long)&now, sizeof pipe);
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof mask);
-    return good;
 }

@@ -41,12 +41,10 @@ bool pm_outbox_fd_has_room(const struct pm_outbox_fd *to, struct pm_outbox_waiti
 bool pm_outbox_fd_is_shut(const struct pm_outbox_fd *to);
 // Whether the other end is there.
 bool pm_outbox_fd_is_there(const struct pm_outbox_fd *to);
-// Sends all of it, and waits for the other end if the room was another process's. False: what is
-// left of it is lost. Blocks SIGPIPE meanwhile.
-bool pm_outbox_fd_send(const struct pm_outbox_fd *to, const char *bytes, size_t len);
+// Sends all of it, and waits for the other end if the room was another process's. What cannot be
+// sent is lost, as what a kernel has of a connection that breaks. Blocks SIGPIPE meanwhile.
+void pm_outbox_fd_send(const struct pm_outbox_fd *to, const char *bytes, size_t len);
 // The error that a send has found, which the kernel tells only once; 0: none. It is told now.
 int pm_outbox_fd_error(const struct pm_outbox_fd *of);
-// Whether there may be such errors.
-bool pm_outbox_fd_failed(void);
 
 #endif

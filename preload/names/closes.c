@@ -20,11 +20,6 @@
 int pm_names_close_range(unsigned from, unsigned to, int flags) __asm__("close_range");
 void pm_names_closefrom(int from) __asm__("closefrom");
 
-static void flush_before(unsigned from, unsigned to) {
-    if (__builtin_expect(atomic_load_explicit(&pm_outbox_count, memory_order_relaxed) != 0, 0))
-        pm_outbox_flush_before(from, to);
-}
-
 #define CLOSES(type, failed, name, parameters, arguments, from, to)                                \
     EXPORT type pm_closes_##name parameters __asm__(#name);                                        \
     EXPORT type pm_closes_##name parameters {                                                      \
@@ -33,7 +28,7 @@ static void flush_before(unsigned from, unsigned to) {
         *(void **)&next = pm_next(&known, #name);                                                  \
         if (!next)                                                                                 \
             return failed;                                                                         \
-        flush_before((unsigned)(from), (unsigned)(to));                                            \
+        pm_outbox_closing((unsigned)(from), (unsigned)(to));                                       \
         return next arguments;                                                                     \
     }
 CLOSES(int, -1, close, (int fd), (fd), fd, fd)
@@ -59,14 +54,14 @@ EXPORT int pm_closes_ioctl(int fd, unsigned long request, void *argument) {
     if (!next)
         return -1;
     if (request == TIOCOUTQ)
-        flush_before((unsigned)fd, (unsigned)fd);
+        pm_outbox_closing((unsigned)fd, (unsigned)fd);
     if (request == FIONREAD) // of the program's own other end, maybe
-        flush_before(0, ~0u);
+        pm_outbox_closing(0, ~0u);
     return next(fd, request, argument);
 }
 
 EXPORT int pm_names_close_range(unsigned from, unsigned to, int flags) {
-    flush_before(from, to);
+    pm_outbox_closing(from, to);
     long result = pm_close_range(from, to, flags);
     if (result == 0)
         return 0;
@@ -77,7 +72,7 @@ EXPORT int pm_names_close_range(unsigned from, unsigned to, int flags) {
 // An older kernel has no such call, and libc looks in /proc.
 EXPORT void pm_names_closefrom(int from) {
     void (*by_libc)(int);
-    flush_before(from > 0 ? (unsigned)from : 0, ~0u);
+    pm_outbox_closing(from > 0 ? (unsigned)from : 0, ~0u);
     if (pm_close_range(from > 0 ? (unsigned)from : 0, ~0u, 0) != -ENOSYS)
         return;
     *(void **)&by_libc = dlsym(RTLD_NEXT, "closefrom");

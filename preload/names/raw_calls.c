@@ -240,8 +240,8 @@ static long closed_by(long number, const long *argument) {
 
 static void say(long number, const long *argument) {
     long closed = closed_by(number, argument);
-    if (closed >= 0 && atomic_load_explicit(&pm_outbox_count, memory_order_relaxed))
-        pm_outbox_flush_before((unsigned)closed, (unsigned)closed);
+    if (closed >= 0)
+        pm_outbox_closing((unsigned)closed, (unsigned)closed);
     for (size_t i = 0; i < sizeof speakers / sizeof *speakers; i++) {
         if (speakers[i].number != number || is_silent(number, argument))
             continue;

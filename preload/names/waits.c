@@ -151,11 +151,11 @@ typedef size_t len;
     X(int, recvmmsg, (int f, void *m, unsigned n, int flags, void *t), (f, m, n, flags, t),        \
       BYTES(m, n * sizeof(struct mmsghdr)), MESSAGES(m, n), RECEIVE(f, flags))                     \
     X(ssize_t, send, (int f, const void *p, len n, int flags), (f, p, n, flags),                   \
-      SEND(f, p, n, flags))                                                                   \
+      SEND(f, p, n, flags))                                                                        \
     X(ssize_t, sendto, (int f, const void *p, len n, int flags, const void *a, socklen_t l),       \
-      (f, p, n, flags, a, l), SEND(f, p, n, a ? ADDRESSED : flags))                           \
+      (f, p, n, flags, a, l), SEND(f, p, n, a ? ADDRESSED : flags))                                \
     X(ssize_t, sendmsg, (int f, const struct msghdr *m, int flags), (f, m, flags),                 \
-      SEND_MESSAGE(f, m, flags)) \
+      SEND_MESSAGE(f, m, flags))                                                                   \
     X(int, sendmmsg, (int f, void *m, unsigned n, int flags), (f, m, n, flags),                    \
       BYTES(m, n * sizeof(struct mmsghdr)), SAY(f))
 
@@ -166,7 +166,7 @@ typedef size_t len;
     X(ssize_t, read, (int f, void *p, len n), (f, p, n), BYTES(p, n), READ(f))                     \
     X(ssize_t, readv, (int f, const struct iovec *v, int n), (f, v, n),                            \
       VECTORS(v, n), READ(f))                                                                      \
-    X(ssize_t, write, (int f, const void *p, len n), (f, p, n), SAY_BYTES(f, p, n))             \
+    X(ssize_t, write, (int f, const void *p, len n), (f, p, n), SAY_BYTES(f, p, n))                \
     X(ssize_t, writev, (int f, const struct iovec *v, int n), (f, v, n), SAY_VECTOR(f, v, n))      \
     X(ssize_t, preadv2, (int f, const struct iovec *v, int n, off_t at, int flags),                \
       (f, v, n, at, flags), VECTORS(v, n), READ(f))                                                \

@@ -8,7 +8,6 @@
 //   BAD_AT=BYTES    from there on
 //   BAD_HOW=HOW     pread or mapped
 #include <errno.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -49,10 +48,6 @@ void *mmap(void *at, size_t length, int prot, int flags, int fd, off_t offset) {
 // Only because the library calls it through a layer (SEEN_CALLS in the Makefile).
 long syscall(long number, ...) {
     long a[6];
-    va_list list;
-    va_start(list, number);
-    for (int i = 0; i < 6; i++)
-        a[i] = va_arg(list, long);
-    va_end(list);
+    RAW_ARGUMENTS(a, number);
     return done(raw(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 }

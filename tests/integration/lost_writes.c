@@ -5,7 +5,6 @@
 #include "lost_writes.h"
 
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 
 static bool in_tree(const char *path) {
@@ -162,11 +161,7 @@ ssize_t copy_file_range(int from, off_t *at, int to, off_t *put, size_t len, uns
 
 long syscall(long number, ...) {
     long a[6];
-    va_list list;
-    va_start(list, number);
-    for (int i = 0; i < 6; i++)
-        a[i] = va_arg(list, long);
-    va_end(list);
+    RAW_ARGUMENTS(a, number);
     if (number == SYS_fsync || number == SYS_fdatasync)
         return sync_fd((int)a[0], number, false);
     if (number == SYS_syncfs)

@@ -224,38 +224,29 @@ static void by_fork(void) {
     waitpid(child, NULL, 0);
     end_reader();
 }
-static void by_exec(void) {
+// The answer of a child that ends so.
+static void in_child(const char *text, void (*end)(void)) {
     start_reader();
     fflush(stdout);
     if (fork() == 0) {
-        write_text("before exec");
-        fflush(stdout);
-        execl("/bin/true", "true", NULL);
+        write_text(text);
+        end();
     }
     wait(NULL);
     end_reader();
 }
-static void by_exit(void) {
-    start_reader();
+static void execute(void) {
     fflush(stdout);
-    if (fork() == 0) {
-        write_text("before exit");
-        exit(0);
-    }
-    wait(NULL);
-    end_reader();
+    execl("/bin/true", "true", NULL);
 }
-static void by_leave(void) {
-    start_reader();
+static void leave(void) {
     fflush(stdout);
-    if (fork() == 0) {
-        write_text("before _exit");
-        fflush(stdout);
-        _exit(0);
-    }
-    wait(NULL);
-    end_reader();
+    _exit(0);
 }
+static void end(void) { exit(0); }
+static void by_exec(void) { in_child("before exec", execute); }
+static void by_exit(void) { in_child("before exit", end); }
+static void by_leave(void) { in_child("before _exit", leave); }
 // The child is the heap's process no more: this one ends with an answer that nobody waits for.
 static void at_the_end(void) {
     start_reader();

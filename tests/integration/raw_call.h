@@ -6,6 +6,7 @@
 #define RAW_CALL_H
 
 #include <errno.h>
+#include <stdarg.h>
 
 // Also before libc is ready.
 static long raw(long number, long a, long b, long c, long d, long e, long f) {
@@ -19,6 +20,16 @@ static long raw(long number, long a, long b, long c, long d, long e, long f) {
                      : "rcx", "r11", "memory");
     return result;
 }
+
+// Of a function like syscall(): all six, whether the caller gave them or not.
+#define RAW_ARGUMENTS(a, number)                                                                   \
+    do {                                                                                           \
+        va_list list;                                                                              \
+        va_start(list, number);                                                                    \
+        for (int i = 0; i < 6; i++)                                                                \
+            (a)[i] = va_arg(list, long);                                                           \
+        va_end(list);                                                                              \
+    } while (0)
 
 static long done(long result) {
     if (result >= 0 || result < -4095)
