@@ -71,15 +71,20 @@ int pm_elf_open(struct pm_elf *f, const char *path, struct pm_error *err) {
     close(fd);
     if (map == MAP_FAILED)
         return pm_fail(err, PM_OPERATIONAL, "%s: cannot map: %s", path, pm_strerror(problem));
-    f->map = map;
-    f->size = (size_t)st.st_size;
+    const char *what = pm_elf_take(f, map, (size_t)st.st_size);
     f->ino = st.st_ino;
-    memcpy(&f->ehdr, map, sizeof f->ehdr);
-    const char *what = header_problem(f);
     if (what == NULL)
         return 0;
     pm_elf_close(f);
     return pm_fail(err, PM_OPERATIONAL, "%s: %s", path, what);
+}
+
+const char *pm_elf_take(struct pm_elf *f, const void *bytes, size_t size) {
+    *f = (struct pm_elf){.map = bytes, .size = size};
+    if (size < sizeof f->ehdr)
+        return "not an ELF file";
+    memcpy(&f->ehdr, bytes, sizeof f->ehdr);
+    return header_problem(f);
 }
 
 void pm_elf_close(struct pm_elf *f) {
@@ -91,6 +96,25 @@ void pm_elf_close(struct pm_elf *f) {
 
 bool pm_elf_phdr(const struct pm_elf *f, size_t i, ElfW(Phdr) * out) {
     return i < f->ehdr.e_phnum && entry_at(f, f->ehdr.e_phoff, i, out, sizeof *out);
+}
+
+bool pm_elf_shdr(const struct pm_elf *f, size_t i, ElfW(Shdr) * out) {
+    return i < f->ehdr.e_shnum && f->ehdr.e_shoff != 0 &&
+           entry_at(f, f->ehdr.e_shoff, i, out, sizeof *out);
+}
+
+const unsigned char *pm_elf_bytes(const struct pm_elf *f, uint64_t offset, uint64_t len) {
+    return bytes_at(f, offset, len);
+}
+
+const char *pm_elf_section_name(const struct pm_elf *f, const ElfW(Shdr) * section) {
+    ElfW(Shdr) names;
+    uint64_t at;
+    if (!pm_elf_shdr(f, f->ehdr.e_shstrndx, &names) ||
+        __builtin_add_overflow(names.sh_offset, section->sh_name, &at))
+        return "";
+    const unsigned char *name = bytes_at(f, at, 1);
+    return name && memchr(name, 0, f->size - at) ? (const char *)name : "";
 }
 
 size_t pm_elf_notes_build_id(const unsigned char *notes, size_t size, size_t p_align,
@@ -131,15 +155,7 @@ size_t pm_elf_build_id(const struct pm_elf *f, uint8_t id[PM_BUILD_ID_MAX]) {
 
 // ---- symbol tables ------------------------------------------------------------------------------
 
-struct table {
-    const unsigned char *syms;
-    uint64_t count;
-    const char *strings;
-    uint64_t strings_size;
-};
-
-// Finds the first section of that type. 1: *t describes it. 0: there is none. -1: it is damaged.
-static int find_table(const struct pm_elf *f, uint32_t type, struct table *t) {
+int pm_elf_table(const struct pm_elf *f, uint32_t type, struct pm_elf_table *t) {
     const ElfW(Ehdr) *e = &f->ehdr;
     ElfW(Shdr) s, str;
     uint64_t count = e->e_shnum;
@@ -164,6 +180,13 @@ static int find_table(const struct pm_elf *f, uint32_t type, struct table *t) {
         return t->syms != NULL && t->strings != NULL ? 1 : -1;
     }
     return 0;
+}
+
+const char *pm_elf_symbol_at(const struct pm_elf_table *t, uint64_t i, ElfW(Sym) * out) {
+    memcpy(out, t->syms + i * sizeof *out, sizeof *out);
+    bool named = out->st_name != 0 && out->st_name < t->strings_size &&
+                 memchr(t->strings + out->st_name, 0, t->strings_size - out->st_name);
+    return named ? t->strings + out->st_name : NULL;
 }
 
 // Whether the string is the name, perhaps with @VERSION after it. `room` bytes of the string are in
@@ -276,7 +299,7 @@ static void keep_name(struct pm_elf_symbol *out, const char *s, uint64_t room) {
 }
 
 // Compares every symbol of a table with the name. `plain`: compares C++ names instead of symbols.
-static void scan_table(const struct table *t, const char *name, bool plain,
+static void scan_table(const struct pm_elf_table *t, const char *name, bool plain,
                        struct pm_elf_symbol *out) {
     size_t len = strlen(name);
     ElfW(Sym) s;
@@ -303,7 +326,8 @@ static void scan_table(const struct table *t, const char *name, bool plain,
 }
 
 // Only where the name was not found: looks for those that it may be misspelt for.
-static void scan_similar(const struct table *t, const char *name, struct pm_elf_symbol *out) {
+static void scan_similar(const struct pm_elf_table *t, const char *name,
+                         struct pm_elf_symbol *out) {
     ElfW(Sym) s;
     for (uint64_t i = 1; i < t->count && out->near_count < PM_ELF_NEAR_MAX; i++) {
         memcpy(&s, t->syms + i * sizeof s, sizeof s);
@@ -323,10 +347,10 @@ static void scan_similar(const struct table *t, const char *name, struct pm_elf_
 
 static void find_similar(const struct pm_elf *f, const char *name, unsigned tables,
                          struct pm_elf_symbol *out) {
-    struct table t;
-    if ((tables & PM_ELF_IN_SYMTAB) && find_table(f, SHT_SYMTAB, &t) > 0)
+    struct pm_elf_table t;
+    if ((tables & PM_ELF_IN_SYMTAB) && pm_elf_table(f, SHT_SYMTAB, &t) > 0)
         scan_similar(&t, name, out);
-    if ((tables & PM_ELF_IN_DYNSYM) && find_table(f, SHT_DYNSYM, &t) > 0)
+    if ((tables & PM_ELF_IN_DYNSYM) && pm_elf_table(f, SHT_DYNSYM, &t) > 0)
         scan_similar(&t, name, out);
 }
 
@@ -338,9 +362,9 @@ int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
     } order[] = {{PM_ELF_IN_SYMTAB, SHT_SYMTAB}, {PM_ELF_IN_DYNSYM, SHT_DYNSYM}};
     memset(out, 0, sizeof *out);
     for (size_t i = 0; i < 4 && out->verdict == PM_ELF_MISSING; i++) {
-        struct table t;
+        struct pm_elf_table t;
         bool plain = i >= 2;
-        int have = (tables & order[i % 2].bit) != 0 ? find_table(f, order[i % 2].type, &t) : 0;
+        int have = (tables & order[i % 2].bit) != 0 ? pm_elf_table(f, order[i % 2].type, &t) : 0;
         if (have < 0)
             return pm_fail(err, PM_OPERATIONAL, "truncated or damaged ELF file (symbol table)");
         if (have == 0)
@@ -372,9 +396,9 @@ const char *pm_elf_part(const struct pm_elf_symbol *sym, const char *name) {
 
 int pm_elf_each_variable(const struct pm_elf *f, unsigned tables, pm_elf_variable *visit, void *arg,
                          struct pm_error *err) {
-    struct table t;
+    struct pm_elf_table t;
     ElfW(Sym) s;
-    int have = find_table(f, tables == PM_ELF_IN_SYMTAB ? SHT_SYMTAB : SHT_DYNSYM, &t);
+    int have = pm_elf_table(f, tables == PM_ELF_IN_SYMTAB ? SHT_SYMTAB : SHT_DYNSYM, &t);
     if (have < 0)
         return pm_fail(err, PM_OPERATIONAL, "truncated or damaged ELF file (symbol table)");
     for (uint64_t i = 1; have && i < t.count; i++) {
@@ -389,30 +413,24 @@ int pm_elf_each_variable(const struct pm_elf *f, unsigned tables, pm_elf_variabl
 }
 
 void pm_elf_each_section(const struct pm_elf *f, pm_elf_section *visit, void *arg) {
-    const ElfW(Ehdr) *e = &f->ehdr;
-    ElfW(Shdr) s, names;
-    if (e->e_shoff == 0 || !entry_at(f, e->e_shoff, e->e_shstrndx, &names, sizeof names))
-        return;
-    for (uint64_t i = 0; i < e->e_shnum && entry_at(f, e->e_shoff, i, &s, sizeof s); i++) {
-        uint64_t at;
-        if (!(s.sh_flags & SHF_ALLOC) || __builtin_add_overflow(names.sh_offset, s.sh_name, &at))
-            continue;
-        const unsigned char *name = bytes_at(f, at, 1);
-        if (name && memchr(name, 0, f->size - at))
-            visit((const char *)name, s.sh_addr, s.sh_size, arg);
+    ElfW(Shdr) s;
+    for (size_t i = 0; pm_elf_shdr(f, i, &s); i++) {
+        const char *name = s.sh_flags & SHF_ALLOC ? pm_elf_section_name(f, &s) : "";
+        if (*name)
+            visit(name, s.sh_addr, s.sh_size, arg);
     }
 }
 
 bool pm_elf_has_symtab(const struct pm_elf *f) {
-    struct table t;
-    return find_table(f, SHT_SYMTAB, &t) > 0;
+    struct pm_elf_table t;
+    return pm_elf_table(f, SHT_SYMTAB, &t) > 0;
 }
 
 bool pm_elf_imports(const struct pm_elf *f, const char *prefix) {
-    struct table t;
+    struct pm_elf_table t;
     ElfW(Sym) s;
     size_t len = strlen(prefix);
-    int have = find_table(f, SHT_DYNSYM, &t);
+    int have = pm_elf_table(f, SHT_DYNSYM, &t);
     for (uint64_t i = 1; have > 0 && i < t.count; i++) {
         memcpy(&s, t.syms + i * sizeof s, sizeof s);
         if (s.st_shndx == SHN_UNDEF && s.st_name < t.strings_size &&

@@ -25,6 +25,8 @@ struct pm_elf {
 // On failure nothing is open and the message begins with the path.
 int pm_elf_open(struct pm_elf *f, const char *path, struct pm_error *err);
 void pm_elf_close(struct pm_elf *f);
+// The same of a file's contents in memory, which stay the caller's. NULL, or what is wrong with it.
+const char *pm_elf_take(struct pm_elf *f, const void *bytes, size_t size);
 
 // The i-th program header; false past the end or outside the file.
 bool pm_elf_phdr(const struct pm_elf *f, size_t i, ElfW(Phdr) * out);
@@ -35,6 +37,26 @@ size_t pm_elf_build_id(const struct pm_elf *f, uint8_t id[PM_BUILD_ID_MAX]);
 // The same for a block of notes. `p_align` is its segment's.
 size_t pm_elf_notes_build_id(const unsigned char *notes, size_t size, size_t p_align,
                              uint8_t id[PM_BUILD_ID_MAX]);
+
+// The i-th section header; false past the end or outside the file.
+bool pm_elf_shdr(const struct pm_elf *f, size_t i, ElfW(Shdr) * out);
+// The `len` bytes at an offset in the file, or NULL if they are not all in it.
+const unsigned char *pm_elf_bytes(const struct pm_elf *f, uint64_t offset, uint64_t len);
+// The name of a section, or "".
+const char *pm_elf_section_name(const struct pm_elf *f, const ElfW(Shdr) * section);
+
+// A symbol table.
+struct pm_elf_table {
+    const unsigned char *syms;
+    uint64_t count;
+    const char *strings;
+    uint64_t strings_size;
+};
+// Finds the first section of that type, SHT_SYMTAB or SHT_DYNSYM. 1: *t describes it. 0: there is
+// none. -1: it is damaged.
+int pm_elf_table(const struct pm_elf *f, uint32_t type, struct pm_elf_table *t);
+// Copies out symbol i. Returns its name; NULL: it has none, or that is not in the file.
+const char *pm_elf_symbol_at(const struct pm_elf_table *t, uint64_t i, ElfW(Sym) * out);
 
 enum pm_elf_verdict {
     PM_ELF_MISSING = 0,
