@@ -33,6 +33,10 @@ int pmalloc_is_persistent(void);
 // Directory of the heap, "" when it is volatile. A heap without a name gets one. Owned by the
 // library, valid until exit.
 const char *pmalloc_heap_path(void);
+// 1 if the program or one of its libraries has moved since the heap's last run: it is another
+// build, or lies elsewhere. Pointers into it are right; tables that are hashed or ordered by such
+// addresses, as std::type_index and std::hash of a pointer do it, must be made anew. Else 0.
+int pmalloc_moved(void);
 // A number that grows with each opening of the heap for writing, so no earlier process had it. 0
 // when the heap is volatile. A forked child keeps the number of its parent. Use it for locks of
 // your own: store it in the lock when you take the lock, and treat a lock with another number as

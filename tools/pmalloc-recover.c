@@ -23,6 +23,7 @@
 #include "common/make.h"
 #include "common/pmem.h"
 #include "common/progress.h"
+#include "common/rebase.h"
 #include "common/remarks.h"
 #include "common/root_path.h"
 #include "marking/forms.h"
@@ -52,7 +53,8 @@ enum {
     KEY_JOURNAL,
     KEY_FROM,
     KEY_FORCE,
-    KEY_YES
+    KEY_YES,
+    KEY_REBASE
 };
 enum { MARKERS_MAX = 64 };
 
@@ -60,6 +62,7 @@ static const char *const synopsis[] = {
     "[--check|--dry-run] [--at good] [--copy] [--drop-root NAME [--yes]] [--pointers FORMS] "
     "[--threads N] [--json] HEAP",
     "--rename-root OLD NEW [--json] HEAP",
+    "--rebase [--dry-run] PROGRAM HEAP",
     "[--purge[=all] [--yes]] [--json]",
     "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force [--yes]] [--json] "
     "FILE|DEVICE...",
@@ -90,6 +93,8 @@ static const struct cli_option options[] = {
      "changed."},
     {KEY_DRY_RUN, "dry-run", NULL,
      "Report in full what a recovery would find and reclaim. Nothing is changed."},
+    {KEY_REBASE, "rebase", NULL,
+     "Let words that lead into the program lead to the same in PROGRAM, which is not run."},
     {KEY_COPY, "copy", NULL,
      "Take a copy of a heap that was not clean, as it is. It is of one instant only if no program "
      "used the heap while it was copied."},
@@ -152,8 +157,7 @@ static const struct cli_example examples[] = {
     {"pmalloc-recover --check --json /dev/shm/store",
      "Ask for the state of a heap, from a script."},
     {"pmalloc-recover --make /dev/dax0.0", "Make a heap that fills a device."},
-    {"pmalloc-recover --purge",
-     "Remove the default heaps that killed programs have left, after a question."},
+    {"pmalloc-recover --purge", "Remove what killed programs have left, after a question."},
     {0},
 };
 
@@ -170,7 +174,7 @@ static const struct cli_tool tool = {
 };
 
 struct request {
-    bool check, dry_run, copy, json, purge, purge_all, make, grow, force, yes, at_good;
+    bool check, dry_run, copy, json, purge, purge_all, make, grow, force, yes, at_good, rebase;
     uint64_t size, journal;
     unsigned threads;
     const char *drop_root, *rename_root, *rename_to, *from, *heap, *pointers;
@@ -194,6 +198,7 @@ static bool *flag_of(struct request *q, int key) {
            : key == KEY_FORCE   ? &q->force
            : key == KEY_YES     ? &q->yes
            : key == KEY_PURGE   ? &q->purge
+           : key == KEY_REBASE  ? &q->rebase
                                 : NULL;
 }
 
@@ -236,14 +241,18 @@ static void take(int key, const char *value, void *arg) {
     }
 }
 
+static bool works(const struct request *q) {
+    return q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good ||
+           q->pointers || q->rename_root;
+}
+
 static void check_request(const struct request *q) {
     const char *make = q->make ? "--make" : "--grow";
     bool makes = q->make || q->grow;
     if (((q->size || q->force) && !makes) || ((q->journal || q->from) && !q->make) ||
         (q->make && q->grow))
-        cli_wrong(
-            &tool,
-            "--size and --force are for --make or --grow, --journal and --from are for --make");
+        cli_wrong(&tool, "--size and --force are for --make or --grow, --journal and --from for "
+                         "--make");
     if (q->yes && !q->drop_root && !q->purge && !(q->make && q->force))
         cli_wrong(&tool, "--yes goes with --drop-root, --purge, or --make --force");
     unsigned forms;
@@ -252,9 +261,7 @@ static void check_request(const struct request *q) {
             &tool,
             "--pointers %s: use plain, or some of tagged,unaligned,relative,base32,end,before",
             q->pointers);
-    bool works = q->check || q->dry_run || q->copy || q->drop_root || q->threads || q->at_good ||
-                 q->pointers || q->rename_root;
-    if (makes && (works || q->purge))
+    if (makes && (works(q) || q->purge))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
                   q->make ? "--from, --journal, --yes, " : "");
     if (makes && !q->heap)
@@ -271,7 +278,7 @@ static void check_request(const struct request *q) {
     if (q->heap && q->purge)
         cli_wrong(&tool, "--purge is about the default heaps; to remove %s, remove its directory",
                   q->heap);
-    if (!q->heap && works)
+    if (!q->heap && works(q))
         cli_wrong(&tool, "name the heap: without one, the default heaps are listed");
 }
 
@@ -288,8 +295,7 @@ struct report {
     struct census census; // with --dry-run
 };
 
-// The blocks of a size that nothing reaches: garbage, or free already. A crash leaves no record of
-// which.
+// The blocks of a size that nothing reaches: garbage, or free already; a crash does not tell which.
 static uint64_t unreached(const struct report *r, unsigned cls) {
     return r->census.cls[cls].blocks - r->census.cls[cls].live;
 }
@@ -574,6 +580,8 @@ int main(int argc, char **argv) {
         q.rename_to = argv[operand++];
     else if (q.rename_root)
         cli_wrong(&tool, "--rename-root needs the old name, the new one, and the heap");
+    if (q.rebase)
+        return rebase(&tool, argv + operand, q.dry_run, argc - operand == 2 && !q.json);
     if (argc - operand > 1 && !q.make)
         cli_wrong(&tool, "one heap at a time: '%s' is one too many", argv[operand + 1]);
     q.heap = argv[operand];
@@ -587,8 +595,6 @@ int main(int argc, char **argv) {
     pm_journal_take_good = q.at_good;
     if (q.heap)
         return recover(&q);
-    return default_list(q.purge_all ? PURGE_ALL
-                        : q.purge   ? PURGE_ROOTLESS
-                                    : PURGE_NONE,
-                        q.yes, q.json);
+    enum default_purge purge = q.purge_all ? PURGE_ALL : q.purge ? PURGE_ROOTLESS : PURGE_NONE;
+    return default_list(purge, q.yes, q.json);
 }

@@ -10,6 +10,7 @@
 //   lane_format.h              the lanes of publishes, after the root tables
 //   origin_format.h            which file a heap is, in page 1
 //   outside_format.h           what the process had mapped outside of the heap, in page 1
+//   objects_format.h           the program and its libraries, in objects.a or objects.b
 //   journal/journal_format.h   the file journal
 //   backing/fixed_format.h     what a fixed medium has beside the parts of a heap
 //   backup/backup_format.h     what a backup has beside its heap
@@ -23,7 +24,8 @@
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
-//   HEAP/journal      pages of commits, under PMALLOC_COMMIT only
+//   HEAP/journal      pages of commits, under PMALLOC_COMMIT; and of a rewriting
+//   HEAP/objects.a    where the program and its libraries lay, and what they are; or objects.b
 //
 // On a fixed medium HEAP is one file or device, and these are parts of it. heap.0 and the four
 // files with its number are shard 0. A heap that has outgrown it has heap.1, slabs.1 and so on:
@@ -194,6 +196,10 @@
 //     before  these are applied again     after  files may change without a journal
 //   program                      pm_program_record()                                     [capture]
 //     needs   nothing: a hint with its own crc. A torn one is ignored
+//   generation of the objects    pm_record_renew()                 [test_a_record_that_is_gone]
+//     needs   the record of that generation and its name (fsync)
+//     before  the record before it        after  this one. In a rewriting it is a page of the
+//     commit that changes the words              [test_killed_while_it_changes_words]
 //   a fork's copy gets its name  give_name()     [test_copy_killed_on_the_way_leaves_no_half_heap]
 //     needs   all its files (fsync), the superblock last
 //     before  a remnant                   after  a dirty heap, the child's
@@ -496,6 +502,7 @@ _Static_assert(sizeof(struct pm_morph_table) == 16, "frozen");
 #define PM_SALT_APPLIED 0xfffffff9u
 #define PM_SALT_POINTERS 0xfffffff7u
 #define PM_SALT_LIVE 0xfffffff6u
+#define PM_SALT_OBJECTS 0xfffffff5u
 #define PM_SALT_CHUNK_EPOCH(id) ((id) << 1)
 #define PM_SALT_CHUNK_GENERATION(id) ((id) << 1 | 1)
 

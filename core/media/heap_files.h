@@ -32,6 +32,7 @@ enum pm_file_holds {
     PM_FILE_METADATA,
     PM_FILE_DATA,
     PM_FILE_ROOTS,
+    PM_FILE_PROGRAM, // what the program is, whatever is in the heap
     PM_FILE_NOTHING, // the name exists only while another file is made, replaced or committed to
 };
 
@@ -63,7 +64,9 @@ enum pm_file_holds {
     X(roots, "roots", PM_FILE_ROOTS, true, true, 0, 0)                                             \
     PM_SHARD_FILE_TABLE(SHARD, 0)                                                                  \
     X(new_super, "superblock.new", PM_FILE_NOTHING, false, false, 0, 0)                            \
-    X(journal, "journal", PM_FILE_NOTHING, false, false, PM_INCOMPAT_JOURNAL, 0)
+    X(journal, "journal", PM_FILE_NOTHING, false, false, PM_INCOMPAT_JOURNAL, 0)                   \
+    X(objects, "objects.a", PM_FILE_PROGRAM, false, false, 0, 0)                                   \
+    X(other_objects, "objects.b", PM_FILE_PROGRAM, false, false, 0, 0)
 
 // The files of the other shards follow the files of every heap.
 #define PM_MORE_FILES_TABLE(SHARD)                                                                 \

@@ -449,7 +449,8 @@ uint64_t pm_mark_run(void) {
     pm_crew_run(&crew);
     if (stray)
         stray->counted = true;
-    set_pace_of_blocks(NULL); // what is scanned again has been counted already
+    if (stray && !stray->found)
+        set_pace_of_blocks(NULL); // what is scanned again has been counted already
     while (atomic_exchange_explicit(&overflowed, false, memory_order_relaxed)) {
         overflows++;
         for (next_noted = 0; rescan(crew.marker);)
@@ -461,7 +462,7 @@ uint64_t pm_mark_run(void) {
 void pm_mark_again(void) {
     memset(pm_marks.noted, 1, pm_marks.stripes);
     overflowed = true;
-    set_pace_of_blocks(NULL);
+    set_pace_of_blocks(stray && stray->found ? stray : NULL);
 }
 
 bool pm_mark_some(uint64_t bytes) {

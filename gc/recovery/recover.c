@@ -35,6 +35,7 @@
 #include "pages/extent_adopt.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"
+#include "roots/objects_record.h"
 #include "roots/program.h"
 #include "roots/root_table.h"
 #include "way.h"
@@ -197,6 +198,8 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
         status = check_clean(err);
     if (status == PM_OK)
         status = check_lanes(table, options, r, err);
+    if (status == PM_OK)
+        status = pm_record_check(!pm_record_was_read(), err);
     if (status == PM_OK)
         status = pm_links_adopt(err);
     r->links.registered = status == PM_OK ? pm_links_count() : 0;
@@ -489,7 +492,8 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
         status = rebuild(options, r, err);
     if (status != PM_OK || options->check)
         return status;
-    if (!options->borrow && trusts(r, options->beside)) {
+    bool looks = options->mark.stray && options->mark.stray->found; // at each live word
+    if (!options->borrow && !looks && trusts(r, options->beside)) {
         status = pm_links_weed(options->write, false, &r->links, err);
     } else {
         if (options->beside && pm_links_count())

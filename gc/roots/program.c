@@ -47,6 +47,9 @@ static bool compare(void) {
 
 void pm_stray_count(struct pm_stray *s, const uint64_t *word, const uint64_t *end) {
     uint64_t found[2] = {0, 0};
+    for (; s->found && word < end; word++)
+        if (*word)
+            s->found(word);
     for (; word < end; word++)
         for (unsigned i = 0; i < 2; i++)
             found[i] += *word - s->start[i] < s->len[i];
@@ -72,6 +75,14 @@ struct pm_stray *pm_program_stray(void) {
 void pm_program_note_addresses(enum pm_addresses how, const char *advice) {
     addresses = how;
     remedy = advice;
+}
+
+bool pm_program_is_at_random(void) { return addresses == PM_ADDRESSES_RANDOM; }
+
+bool pm_program_now(struct pm_program *out) {
+    bool good = compare();
+    *out = now;
+    return good;
 }
 
 bool pm_program_is_known(void) { return compare() && known && !rebuilt; }

@@ -5,18 +5,22 @@
 // NSS modules) would find libc's malloc before ours, and would give our blocks to libc's free. That
 // ends in libc's abort or worse. Without the flag such a library no longer prefers its own symbols
 // to the program's. That is the lesser evil.
+//
+// And what it has loaded is put on record (process/moved.h), for words of the heap that lead there.
 #include <dlfcn.h>
+#include <link.h>
+#include <string.h>
 
 #include "base/message.h"
 #include "export.h"
+#include "process/moved.h"
 
 #ifdef RTLD_DEEPBIND // musl has no such thing
 
 typedef void *dlopen_fn(const char *, int);
 static _Atomic(dlopen_fn *) real_dlopen;
 
-__attribute__((used, visibility("hidden"))) dlopen_fn *pm_next_dlopen(void);
-dlopen_fn *pm_next_dlopen(void) {
+static dlopen_fn *next(void) {
     dlopen_fn *real = real_dlopen;
     if (!real) {
         *(void **)&real = dlsym(RTLD_NEXT, "dlopen");
@@ -27,8 +31,65 @@ dlopen_fn *pm_next_dlopen(void) {
     return real;
 }
 
-// libc looks at the return address to see whose search path and namespace to use. So we jump to
-// libc's function instead of calling it.
+static void *open_and_note(const char *file, int mode) {
+    bool held = pm_moved_hold_place(file);
+    void *handle = next()(file, mode);
+    if (held)
+        pm_moved_release_place();
+    if (handle)
+        pm_moved_library();
+    return handle;
+}
+
+// ---- who has called -----------------------------------------------------------------------------
+
+struct caller {
+    uintptr_t address;
+    bool matters, first;
+};
+
+static bool has_entry(const struct dl_phdr_info *o, const ElfW(Phdr) * p, ElfW(Sxword) tag) {
+    const ElfW(Dyn) *d = (const ElfW(Dyn) *)(o->dlpi_addr + p->p_vaddr); // NOLINT
+    for (; d->d_tag != DT_NULL; d++)
+        if (d->d_tag == tag)
+            return true;
+    return false;
+}
+
+static int look_at(struct dl_phdr_info *o, size_t size, void *arg) {
+    struct caller *c = arg;
+    bool is_caller = false, program = c->first;
+    (void)size;
+    c->first = false;
+    for (ElfW(Half) i = 0; i < o->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &o->dlpi_phdr[i];
+        is_caller |= p->p_type == PT_LOAD && c->address - o->dlpi_addr - p->p_vaddr < p->p_memsz;
+    }
+    for (ElfW(Half) i = 0; i < o->dlpi_phnum; i++)
+        if (o->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            c->matters |= (!program && has_entry(o, &o->dlpi_phdr[i], DT_RPATH)) ||
+                          (is_caller && has_entry(o, &o->dlpi_phdr[i], DT_RUNPATH));
+    return 0;
+}
+
+// Whether libc would find another file for this caller than for us: by the search path of the
+// object that calls, or of one that has loaded it.
+static bool matters(const char *file, const void *address) {
+    struct caller c = {.address = (uintptr_t)address, .first = true};
+    if (!file || (strchr(file, '/') && !strchr(file, '$')))
+        return false;
+    dl_iterate_phdr(look_at, &c);
+    return c.matters || strchr(file, '$');
+}
+
+__attribute__((used, visibility("hidden"))) dlopen_fn *pm_next_dlopen(const char *file,
+                                                                      const void *caller);
+dlopen_fn *pm_next_dlopen(const char *file, const void *caller) {
+    return matters(file, caller) ? next() : open_and_note;
+}
+
+// libc looks at the return address to see whose search path and namespace to use. Where that
+// matters we jump to libc's function instead of calling it.
 _Static_assert(RTLD_DEEPBIND == 8, "the mask below");
 EXPORT void *dlopen(const char *file, int mode);
 __asm__(".text\n"
@@ -43,6 +104,7 @@ __asm__(".text\n"
         ".cfi_adjust_cfa_offset 8\n"
         "    sub $8, %rsp\n" // the stack is aligned to 16 bytes at calls
         ".cfi_adjust_cfa_offset 8\n"
+        "    mov 24(%rsp), %rsi\n" // where dlopen() returns to
         "    call pm_next_dlopen\n"
         "    add $8, %rsp\n"
         ".cfi_adjust_cfa_offset -8\n"

@@ -19,6 +19,7 @@
 #include "export.h"
 #include "media/heap.h"
 #include "media/persist.h"
+#include "moved.h"
 #include "named_close.h"
 #include "pages/extent.h"
 #include "pmalloc.h"
@@ -35,6 +36,8 @@ EXPORT int pmalloc_set_root(unsigned slot, void *p) {
     }
     if (p && !pm_choose_name("pmalloc_set_root"))
         return -1;
+    if (p)
+        pm_moved_note_first();
     // On a plain file the commit calls msync(), a cancellation point. The lock makes the end of the
     // program wait: after the end no slot changes (end.c).
     struct pm_cancel held = pm_cancel_hold();
@@ -61,6 +64,11 @@ EXPORT void *pmalloc_get_root(unsigned slot) {
     if (slot >= PM_ROOT_SLOTS || !there)
         return NULL;
     return (void *)(uintptr_t)pm_heap_slot(slot);
+}
+
+EXPORT int pmalloc_moved(void) {
+    pm_process_ask();
+    return pm_moved_was();
 }
 
 EXPORT int pmalloc_is_persistent(void) {

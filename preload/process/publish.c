@@ -20,6 +20,7 @@
 #include "media/log/lanes.h"
 #include "media/persist.h"
 #include "media/pinned.h"
+#include "moved.h"
 #include "pmalloc.h"
 #include "roots/root_table.h"
 #include "start.h"
@@ -294,6 +295,8 @@ EXPORT int pmalloc_publish(pmalloc_op *op, size_t n) {
         return fail(EDEADLK);
     if (pm_heap.nameless && has_root(op, n) && !pm_choose_name("pmalloc_publish"))
         return -1;
+    if (has_root(op, n))
+        pm_moved_note_first();
     struct pm_cancel held = pm_cancel_hold();
     unsigned lane = pm_lane_lock(own_lane());
     bool good = publish_locked(lane, op, n);

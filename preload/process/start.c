@@ -42,6 +42,7 @@
 #include "media/open/heap_open.h"
 #include "media/outside.h"
 #include "media/persist.h"
+#include "moved.h"
 #include "open_check.h"
 #include "pages/extent_adopt.h"
 #include "pmalloc.h"
@@ -191,11 +192,26 @@ static int keep_addresses_late(struct pm_error *err) {
     return pm_choose_heap(&chosen, err);
 }
 
+// Opens the heap once more if words of it were changed.
+static int look_for_moved(struct pm_error *err) {
+    bool again;
+    int status = pm_moved_look(&again, err);
+    if (status != PM_OK || again)
+        pm_heap_release();
+    if (status == PM_OK && again)
+        status = pm_choose_heap(&chosen, err);
+    if (status == PM_OK)
+        pm_moved_end_if_asked();
+    return status;
+}
+
 static int open_chosen(struct pm_error *err) {
     pm_bad_reads_begin();
     int status = pm_choose_heap(&chosen, err);
     if (status == PM_OK && !chosen.without_heap && pm_addresses_may_be_kept())
         status = keep_addresses_late(err);
+    if (status == PM_OK && !chosen.without_heap)
+        status = look_for_moved(err);
     if (status == PM_OK && !chosen.without_heap)
         status = open_persistent(err);
     pm_bad_reads_end();
@@ -411,12 +427,14 @@ static void begin_main(void) {
         pm_descent_tell(variables);
     pm_phase_move(PM_READY, PM_RUNNING);
     pm_stacks_record();
+    pm_moved_note();
     first_commit();
     pm_persist_exit = 0;
     if (!pm_heap.created && recovery.roots && pm_heap_on_media())
         pm_replaced_note();
     pm_late_start();
     pm_triggers_start();
+    pm_moved_say();
     if (pm_options.verbose.number)
         pm_start_line(&chosen, &recovery);
     pm_rootless_say_start(chosen.default_heap, &recovery);
@@ -443,12 +461,16 @@ static int open_and_check(const char *dir, bool existing, struct pm_error *err) 
     int status = pm_choose_called(dir, existing, err);
     if (status != PM_OK)
         return status;
+    bool again = false;
     status = pm_open_check(err);
-    if (status != PM_OK) {
+    if (status == PM_OK)
+        status = pm_moved_look(&again, err);
+    if (status != PM_OK || again) {
         int saved = errno;
         pm_heap_release();
         errno = saved;
-        return status;
+        if (status != PM_OK || (status = pm_choose_called(dir, existing, err)) != PM_OK)
+            return status;
     }
     status = open_persistent(err);
     if (status != PM_OK && pm_heap_state() != PM_HEAP_CLOSED)

@@ -253,6 +253,28 @@ static int fill_file(size_t i, struct pm_error *err) {
     return good ? PM_OK : reason(err, file->name);
 }
 
+// The record of loaded objects is not kept open.
+static int copy_record(const struct pm_file *record, struct pm_error *err) {
+    struct stat st;
+    int from = openat(pm_heap.dir_fd, record->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (from < 0)
+        return errno == ENOENT ? PM_OK : reason(err, record->name);
+    bool good = fstat(from, &st) == 0 && pm_os_file_size((uint64_t)st.st_size);
+    int to = good ? openat(other.dir_fd, record->name,
+                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)
+                  : -1;
+    long got = to < 0 ? -1 : 1;
+    while (got > 0 && (got = syscall(SYS_sendfile, to, from, NULL, (size_t)1 << 30)) > 0) {
+    }
+    good = got == 0 && (!pm_persist_syncs() || fsync(to) == 0);
+    int saved = errno;
+    if (to >= 0)
+        close(to);
+    close(from);
+    errno = saved;
+    return good ? PM_OK : reason(err, record->name);
+}
+
 static int give_name(struct pm_error *err) {
     struct pm_error why;
     const char *from = pm_heap.new_super.name, *to = pm_heap.super_file.name;
@@ -355,6 +377,10 @@ int pm_heap_copy_make(struct pm_error *err) {
     for (size_t i = pm_heap_file_count(); i-- > 0 && status == PM_OK;)
         if (is_there(i))
             status = fill_file(i, err);
+    if (status == PM_OK)
+        status = copy_record(&pm_heap.objects, err);
+    if (status == PM_OK)
+        status = copy_record(&pm_heap.other_objects, err);
     if (status == PM_OK)
         status = give_name(err);
     if (status == PM_OK)

@@ -52,7 +52,7 @@ int files_measure(int dir_fd, const char *dir, struct files *files, struct pm_er
         bool there = pm_volume_find(dir_fd, f, space->name);
         if (!there && errno != ENOENT)
             return failed(dir, space->name, err);
-        if (!there && f->shard)
+        if (!there && (f->shard || f->holds == PM_FILE_PROGRAM))
             continue;
         files->count++;
         if (!there)

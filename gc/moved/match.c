@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "match.h"
+
+#include <stdio.h>
+#include <string.h>
+
+// Where an object's virtual functions begin in its class's table: behind two words.
+#define VTABLE_START 16
+
+static bool is_vtable(const char *name) { return strncmp(name, "_ZTV", 4) == 0; }
+
+// Compilers number what has the same name within one file, and number it otherwise in another
+// build: `count.3`. The length without the number; 0: there is none.
+static size_t stem_of(const char *name) {
+    const char *dot = strrchr(name, '.');
+    size_t digits = dot ? strspn(dot + 1, "0123456789") : 0;
+    return digits && !dot[1 + digits] && dot != name ? (size_t)(dot - name) : 0;
+}
+
+// How much is asked of a symbol beside its name. The linker may make a symbol local that others
+// could use, or the other way round, and a file may get another name: then the name alone is
+// enough, if one thing alone has it.
+enum asked { SAME_FILE, SAME_SORT, NAME };
+
+struct candidates {
+    const struct pm_place_of *old;
+    bool code;
+    unsigned count; // at different addresses
+    uint64_t at, size;
+    const char *why;
+};
+
+static void consider(struct candidates *c, const struct pm_place_symbol *s, enum asked asked) {
+    bool same_sort = !s->file == !c->old->file;
+    bool same_file = same_sort && (!s->file || strcmp(s->file, c->old->file) == 0);
+    if (s->code != c->code || (asked == SAME_FILE && !same_file) ||
+        (asked == SAME_SORT && !same_sort))
+        return;
+    if (!c->count || s->at != c->at)
+        c->count++;
+    c->at = s->at;
+    c->size = s->size;
+}
+
+static void look_by_name(const struct pm_places *new, struct candidates *c, enum asked asked) {
+    const struct pm_place_symbol *s = pm_place_named(new, c->old->name);
+    for (c->count = 0; s; s = pm_place_next(new, s))
+        if (strcmp(s->name, c->old->name) == 0)
+            consider(c, s, asked);
+}
+
+static void look_by_stem(const struct pm_places *new, struct candidates *c) {
+    size_t stem = stem_of(c->old->name);
+    c->count = 0;
+    for (uint32_t i = 1; stem && i <= new->symbols; i++) {
+        const struct pm_place_symbol *s = &new->symbol[i];
+        bool same = strncmp(s->name, c->old->name, stem) == 0 &&
+                    (!s->name[stem] || stem_of(s->name) == stem);
+        if (same && (c->code || s->size == c->old->size))
+            consider(c, s, SAME_FILE);
+    }
+}
+
+static bool find(const struct pm_places *new, struct candidates *c) {
+    for (enum asked asked = SAME_FILE; asked <= NAME; asked++) {
+        look_by_name(new, c, asked);
+        if (c->count)
+            break;
+    }
+    if (!c->count)
+        look_by_stem(new, c);
+    c->why = c->count == 0 ? "is gone in this build" : "has several of its name in this build";
+    return c->count == 1;
+}
+
+static enum pm_match match_variable(const struct pm_places *new, const struct pm_place_of *old,
+                                    uint64_t *found, char *why) {
+    struct candidates c = {.old = old};
+    if (!find(new, &c)) {
+        snprintf(why, PM_MATCH_WHY, "%.100s %s", old->name, c.why);
+        return PM_MATCH_UNSURE;
+    }
+    // Of a class with more virtual functions than before, the first ones are where they were.
+    bool first = is_vtable(old->name) && old->into == VTABLE_START && c.size > VTABLE_START;
+    if (c.size != old->size && !first) {
+        snprintf(why, PM_MATCH_WHY, "%.100s has %lu bytes in this build, it had %lu", old->name,
+                 (unsigned long)c.size, (unsigned long)old->size);
+        return PM_MATCH_UNSURE;
+    }
+    *found = c.at + old->into;
+    return PM_MATCH_FOUND;
+}
+
+static enum pm_match match_function(const struct pm_places *new, const struct pm_place_of *old,
+                                    uint64_t *found, char *why) {
+    struct candidates c = {.old = old, .code = true};
+    if (!old->name)
+        snprintf(why, PM_MATCH_WHY, "a function without a name (stripped)");
+    else if (!find(new, &c))
+        snprintf(why, PM_MATCH_WHY, "%.100s() %s", old->name, c.why);
+    else {
+        *found = c.at;
+        return PM_MATCH_FOUND;
+    }
+    return PM_MATCH_UNSURE;
+}
+
+static enum pm_match match_literal(const struct pm_places *new, const struct pm_place_of *old,
+                                   uint64_t *found, char *why) {
+    *found = pm_place_of_literal(new, old->text, old->size);
+    if (*found)
+        return PM_MATCH_FOUND;
+    snprintf(why, PM_MATCH_WHY, "the string \"%.60s\" is gone in this build", old->text);
+    return PM_MATCH_UNSURE;
+}
+
+static bool is_exact(const struct pm_place_of *p) {
+    return p->name && (p->kind == PM_PLACE_FUNCTION ||
+                       (p->kind == PM_PLACE_VARIABLE &&
+                        (p->into == 0 || (is_vtable(p->name) && p->into == VTABLE_START))));
+}
+
+enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new, uint64_t address,
+                       bool exact, uint64_t *found, char why[PM_MATCH_WHY]) {
+    struct pm_place_of place;
+    pm_place_at(old, address, &place);
+    if (exact && !is_exact(&place))
+        return PM_MATCH_NONE;
+    switch (place.kind) {
+    case PM_PLACE_FUNCTION:
+        return match_function(new, &place, found, why);
+    case PM_PLACE_VARIABLE:
+        return match_variable(new, &place, found, why);
+    case PM_PLACE_STRING:
+        return match_literal(new, &place, found, why);
+    case PM_PLACE_CODE:
+        snprintf(why, PM_MATCH_WHY, "the middle of %.100s%s", place.name ? place.name : "code",
+                 place.name ? "()" : " without a name");
+        return PM_MATCH_UNSURE;
+    case PM_PLACE_DATA:
+        snprintf(why, PM_MATCH_WHY, "data without a name at %#lx", (unsigned long)address);
+        return PM_MATCH_UNSURE;
+    default:
+        return PM_MATCH_NONE;
+    }
+}

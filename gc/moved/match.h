@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Finds for an address in an old build of an object the same thing in a new one.
+#ifndef PM_MATCH_H
+#define PM_MATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "places.h"
+
+enum pm_match {
+    PM_MATCH_FOUND,
+    PM_MATCH_NONE,  // nothing that data leads to: the word is no pointer, and stays
+    PM_MATCH_UNSURE // it cannot be proved what it leads to now
+};
+
+#define PM_MATCH_WHY 160u
+
+// Both addresses are without what loading adds. `exact`: of a program at fixed addresses, where
+// numbers look like addresses: only the start of a function or variable, or of a table of virtual
+// functions, counts. `why`: for PM_MATCH_UNSURE; what it is, and what is wrong.
+enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new, uint64_t address,
+                       bool exact, uint64_t *found, char why[PM_MATCH_WHY]);
+
+#endif

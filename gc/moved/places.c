@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "places.h"
+
+#include <string.h>
+
+#include "base/os.h"
+#include "frames.h"
+#include "roots/elf_sections.h"
+
+// ---- symbols ------------------------------------------------------------------------------------
+
+static uint32_t hash_of(const char *name) {
+    uint32_t h = 5381;
+    for (; *name; name++)
+        h = h * 33 + (unsigned char)*name;
+    return h;
+}
+
+static bool is_wanted(const ElfW(Sym) * s, const char *name) {
+    unsigned type = ELF64_ST_TYPE(s->st_info);
+    return name && *name && s->st_shndx != SHN_UNDEF && s->st_shndx != SHN_ABS &&
+           (type == STT_FUNC || type == STT_GNU_IFUNC || type == STT_OBJECT);
+}
+
+static void take(struct pm_places *p, const struct pm_elf_table *t) {
+    ElfW(Sym) s;
+    const char *file = "";
+    for (uint64_t i = 1; i < t->count; i++) {
+        const char *name = pm_elf_symbol_at(t, i, &s);
+        if (ELF64_ST_TYPE(s.st_info) == STT_FILE)
+            file = name ? name : "";
+        if (!is_wanted(&s, name))
+            continue;
+        bool local = ELF64_ST_BIND(s.st_info) == STB_LOCAL;
+        p->symbol[++p->symbols] = (struct pm_place_symbol){
+            .at = s.st_value,
+            .size = s.st_size,
+            .name = name,
+            .file = local ? file : NULL,
+            .code = ELF64_ST_TYPE(s.st_info) != STT_OBJECT,
+        };
+    }
+}
+
+// By address. Of those at one address the names that others can use come first.
+static bool is_before(const struct pm_place_symbol *a, const struct pm_place_symbol *b) {
+    return a->at != b->at ? a->at < b->at : !a->file && b->file;
+}
+
+static void sift(struct pm_place_symbol *s, uint32_t at, uint32_t count) {
+    for (uint32_t child; (child = 2 * at) <= count; at = child) {
+        child += child < count && is_before(&s[child], &s[child + 1]);
+        if (!is_before(&s[at], &s[child]))
+            return;
+        struct pm_place_symbol t = s[at];
+        s[at] = s[child];
+        s[child] = t;
+    }
+}
+
+// In place: libc's qsort() allocates.
+static void sort(struct pm_place_symbol *s, uint32_t count) {
+    for (uint32_t i = count / 2; i; i--)
+        sift(s, i, count);
+    for (uint32_t last = count; last > 1; last--) {
+        struct pm_place_symbol t = s[1];
+        s[1] = s[last];
+        s[last] = t;
+        sift(s, 1, last - 1);
+    }
+}
+
+static bool index_symbols(struct pm_places *p) {
+    struct pm_elf_table all = {0}, exported = {0};
+    p->has_names = pm_elf_table(&p->elf, SHT_SYMTAB, &all) > 0;
+    if (!p->has_names && pm_elf_table(&p->elf, SHT_DYNSYM, &exported) < 0)
+        return false;
+    uint64_t most = all.count + exported.count + 1;
+    p->buckets = most < UINT32_MAX / 2 ? (uint32_t)most | 1 : 0;
+    if (!p->buckets)
+        return false;
+    p->symbol = pm_os_reserve(most * sizeof *p->symbol);
+    p->bucket = pm_os_reserve(p->buckets * sizeof *p->bucket);
+    if (!p->symbol || !p->bucket)
+        return false;
+    take(p, p->has_names ? &all : &exported);
+    sort(p->symbol, p->symbols);
+    for (uint32_t i = p->symbols; i; i--) {
+        uint32_t *first = &p->bucket[hash_of(p->symbol[i].name) % p->buckets];
+        p->symbol[i].next = *first;
+        *first = i;
+    }
+    return true;
+}
+
+bool pm_places_make(struct pm_places *p, const struct pm_elf *elf) {
+    *p = (struct pm_places){.elf = *elf};
+    return index_symbols(p) && pm_frames_starts(&p->elf, &p->function, &p->functions);
+}
+
+const struct pm_place_symbol *pm_place_named(const struct pm_places *p, const char *name) {
+    const struct pm_place_symbol *s = &p->symbol[p->bucket[hash_of(name) % p->buckets]];
+    for (; s != p->symbol; s = &p->symbol[s->next])
+        if (strcmp(s->name, name) == 0)
+            return s;
+    return NULL;
+}
+
+// ---- sections -----------------------------------------------------------------------------------
+
+static bool section_at(const struct pm_places *p, uint64_t address, ElfW(Shdr) * out) {
+    for (size_t i = 0; pm_elf_shdr(&p->elf, i, out); i++)
+        if (out->sh_flags & SHF_ALLOC && !(out->sh_flags & SHF_TLS) &&
+            address - out->sh_addr < out->sh_size)
+            return pm_section_is_led_to(&p->elf, out);
+    return false;
+}
+
+// ---- what lies at an address --------------------------------------------------------------------
+
+// The last symbol that begins at or before it; 0: there is none.
+static uint32_t last_before(const struct pm_places *p, uint64_t address) {
+    uint32_t low = 0, high = p->symbols;
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2;
+        if (p->symbol[middle].at <= address)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+#define LOOK_BACK 64 // symbols within others, and aliases
+
+// The symbol that has the address. `end`: one that ends there does, too.
+static const struct pm_place_symbol *symbol_at(const struct pm_places *p, uint64_t address,
+                                               bool code, bool end) {
+    const struct pm_place_symbol *found = NULL;
+    uint32_t i = last_before(p, address);
+    for (unsigned tries = 0; i && tries < LOOK_BACK; i--, tries++) {
+        const struct pm_place_symbol *s = &p->symbol[i];
+        bool has = address - s->at < s->size || (end && address - s->at == s->size && s->size);
+        if (s->code == code && (has || s->at == address) && (!found || s->at == found->at))
+            found = s; // the first of those at one address
+        else if (found && s->at != found->at)
+            break;
+    }
+    return found;
+}
+
+static bool begins_function(const struct pm_places *p, uint64_t address) {
+    uint32_t low = 0, high = p->functions;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (p->function[middle] < address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < p->functions && p->function[low] == address;
+}
+
+static void take_symbol(struct pm_place_of *out, const struct pm_place_symbol *s,
+                        uint64_t address) {
+    out->name = s->name;
+    out->file = s->file;
+    out->size = s->size;
+    out->into = address - s->at;
+}
+
+static void look_at_code(const struct pm_places *p, uint64_t address, struct pm_place_of *out) {
+    const struct pm_place_symbol *s = symbol_at(p, address, true, false);
+    if (s)
+        take_symbol(out, s, address);
+    bool start = (s && s->at == address) || begins_function(p, address);
+    if (start && s && s->at != address)
+        out->name = NULL;
+    out->kind = start ? PM_PLACE_FUNCTION : PM_PLACE_CODE;
+}
+
+#define LITERAL_MOST ((uint64_t)64 << 10)
+
+static bool is_text(const char *text, uint64_t size) {
+    for (uint64_t i = 0; i < size; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == 0x7f || (c < 0x20 && !(c >= '\a' && c <= '\r') && c != '\x1b'))
+            return false;
+    }
+    return true;
+}
+
+static void look_for_literal(const struct pm_places *p, const ElfW(Shdr) * s, uint64_t address,
+                             struct pm_place_of *out) {
+    const char *bytes = pm_section_is_constant(s)
+                            ? (const char *)pm_elf_bytes(&p->elf, s->sh_offset, s->sh_size)
+                            : NULL;
+    uint64_t into = address - s->sh_addr, left = s->sh_size - into;
+    const char *end =
+        bytes ? memchr(bytes + into, 0, left < LITERAL_MOST ? left : LITERAL_MOST) : NULL;
+    out->kind = PM_PLACE_DATA;
+    if (!end || !is_text(bytes + into, (uint64_t)(end - bytes) - into))
+        return;
+    out->kind = PM_PLACE_STRING;
+    out->text = bytes + into;
+    out->size = (uint64_t)(end - out->text);
+}
+
+void pm_place_at(const struct pm_places *p, uint64_t address, struct pm_place_of *out) {
+    ElfW(Shdr) s;
+    *out = (struct pm_place_of){.kind = PM_PLACE_NOTHING};
+    bool inside = section_at(p, address, &s);
+    if (inside && s.sh_flags & SHF_EXECINSTR) {
+        look_at_code(p, address, out);
+        return;
+    }
+    const struct pm_place_symbol *symbol = symbol_at(p, address, false, false);
+    if (!symbol)
+        symbol = symbol_at(p, address, false, true);
+    bool ends = symbol && address - symbol->at == symbol->size;
+    if (!inside && !ends)
+        return;
+    // A literal may begin where a constant ends.
+    if (inside && (!symbol || ends))
+        look_for_literal(p, &s, address, out);
+    if (symbol && out->kind != PM_PLACE_STRING) {
+        out->kind = PM_PLACE_VARIABLE;
+        take_symbol(out, symbol, address);
+    }
+}
+
+// Not within a constant that has a name: the next build may have another one.
+static uint64_t literal_in(const struct pm_places *p, const ElfW(Shdr) * s, const char *text,
+                           uint64_t size) {
+    const unsigned char *bytes = pm_elf_bytes(&p->elf, s->sh_offset, s->sh_size), *at = bytes;
+    struct pm_place_of place;
+    while (at && (at = memmem(at, s->sh_size - (uint64_t)(at - bytes), text, size + 1)) != NULL) {
+        uint64_t address = s->sh_addr + (uint64_t)(at++ - bytes);
+        pm_place_at(p, address, &place);
+        if (place.kind == PM_PLACE_STRING)
+            return address;
+    }
+    return 0;
+}
+
+uint64_t pm_place_of_literal(const struct pm_places *p, const char *text, uint64_t size) {
+    ElfW(Shdr) s;
+    uint64_t found = 0;
+    for (size_t i = 0; !found && pm_elf_shdr(&p->elf, i, &s); i++)
+        if (pm_section_is_constant(&s) && pm_section_is_led_to(&p->elf, &s))
+            found = literal_in(p, &s, text, size);
+    return found;
+}

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "objects_record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/crc.h"
+#include "base/os.h"
+#include "base/os_file.h"
+#include "loaded_object.h"
+#include "media/backing/dir_held.h"
+#include "media/commit/journal_files.h"
+#include "media/heap.h"
+#include "media/link_format.h"
+#include "media/outside_format.h"
+#include "media/persist.h"
+#include "packed_object.h"
+#include "program.h"
+
+#define PLACE                                                                                      \
+    (sizeof(struct pm_shard_state) + sizeof(struct pm_link_state) + sizeof(struct pm_outside))
+_Static_assert(PLACE + sizeof(struct pm_objects_state) <= sizeof((struct pm_state *)0)->reserved,
+               "there is room");
+
+static struct pm_objects_state *state_in(struct pm_state *page) {
+    return (struct pm_objects_state *)(void *)(page->reserved + PLACE);
+}
+
+uint32_t pm_record_generation(void) {
+    uint64_t word = state_in(&pm_heap.super->state)->generation;
+    return pm_sealed(word, PM_SALT_OBJECTS) ? pm_unseal(word) : 0;
+}
+
+void pm_record_switch(struct pm_state *page, uint32_t generation) {
+    state_in(page)->generation = pm_seal(generation, PM_SALT_OBJECTS);
+}
+
+bool pm_record_may_be(void) { return !pm_heap.nameless && !pm_heap.super_file.length; }
+
+static const char *name_of(uint32_t generation) {
+    return generation & 1 ? pm_heap.other_objects.name : pm_heap.objects.name;
+}
+
+// ---- what is on record --------------------------------------------------------------------------
+
+static struct pm_objects_entry *entry; // room for PM_OBJECTS_MOST
+static unsigned entries;
+static uint64_t file_end;
+// Of the heap that has them: a forked child may go on with a copy.
+static uint64_t heap_ino;
+static uint32_t generation_read;
+
+const struct pm_objects_entry *pm_record_entries(unsigned *count) {
+    *count = entries;
+    return entry;
+}
+
+static bool is_whole(const struct pm_objects_entry *e, uint64_t file) {
+    return e->at <= file && e->bytes <= file - e->at &&
+           e->crc == pm_crc32c(0, e, offsetof(struct pm_objects_entry, crc)) &&
+           e->build_id_len <= sizeof e->build_id && memchr(e->path, 0, sizeof e->path) &&
+           e->start < e->end;
+}
+
+static bool have_room(void) {
+    if (!entry)
+        entry = pm_os_reserve(PM_OBJECTS_MOST * sizeof *entry);
+    return entry != NULL;
+}
+
+enum reading { THERE, NONE, DAMAGED, UNREADABLE };
+
+static bool is_head(const struct pm_objects_head *head) {
+    return head->magic == PM_OBJECTS_MAGIC && head->generation == pm_record_generation() &&
+           head->crc == pm_crc32c(0, head, offsetof(struct pm_objects_head, crc));
+}
+
+static bool is_empty(const struct pm_objects_entry *e) {
+    const char *bytes = (const char *)e;
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, sizeof *e - 1) == 0;
+}
+
+// Zeroes follow the last entry, or the end of the file. A kill may have left one that is not whole:
+// then it is the last.
+static enum reading read_list(int fd, uint64_t length) {
+    struct pm_objects_entry page[16]; // with the head
+    for (uint64_t at = 0; at < PM_OBJECTS_LIST; at += sizeof page) {
+        ssize_t got = pread(fd, page, sizeof page, (off_t)at);
+        if (got < 0)
+            return UNREADABLE;
+        unsigned have = (unsigned)((size_t)got / sizeof page[0]);
+        if (at == 0 && (!have || !is_head((const void *)page)))
+            return DAMAGED;
+        for (unsigned i = at == 0; i < have; i++) {
+            if (is_empty(&page[i]))
+                return entries ? THERE : DAMAGED;
+            if (!is_whole(&page[i], length))
+                return DAMAGED;
+            entry[entries++] = page[i];
+        }
+        if (have < sizeof page / sizeof page[0])
+            return DAMAGED; // the list is as long as ever
+    }
+    return THERE;
+}
+
+static int open_file(uint32_t generation, int flags) {
+    return pm_dir_ready() ? openat(pm_heap.dir_fd, name_of(generation),
+                                   flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600)
+                          : -1;
+}
+
+static enum reading read_record(void) {
+    struct stat st;
+    entries = 0;
+    heap_ino = pm_heap.super_file.ino;
+    generation_read = pm_record_generation();
+    if (!pm_record_may_be() || !generation_read)
+        return NONE;
+    if (!have_room())
+        return UNREADABLE;
+    int fd = open_file(generation_read, O_RDONLY);
+    if (fd < 0)
+        return errno == ENOENT ? NONE : UNREADABLE;
+    enum reading r = fstat(fd, &st) != 0 ? UNREADABLE : DAMAGED;
+    if (r == DAMAGED && !S_ISREG(st.st_mode)) {
+        r = UNREADABLE;
+        errno = EINVAL;
+    } else if (r == DAMAGED) {
+        file_end = (uint64_t)st.st_size;
+        r = read_list(fd, file_end);
+    }
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return r;
+}
+
+bool pm_record_was_read(void) {
+    return entries && heap_ino == pm_heap.super_file.ino &&
+           generation_read == pm_record_generation();
+}
+
+bool pm_record_read(void) { return pm_record_was_read() || read_record() == THERE; }
+
+static enum reading read_packed(void) {
+    enum reading r = THERE;
+    for (unsigned i = 0; r == THERE && i < entries; i++) {
+        errno = 0;
+        const void *packed = entry[i].bytes ? pm_record_packed(&entry[i]) : NULL;
+        if (entry[i].bytes && !packed)
+            r = errno ? UNREADABLE : DAMAGED;
+        if (packed)
+            munmap((void *)(uintptr_t)packed, entry[i].bytes);
+    }
+    return r;
+}
+
+int pm_record_check(bool all, struct pm_error *err) {
+    uint64_t word = state_in(&pm_heap.super->state)->generation;
+    enum reading r = pm_record_was_read() ? THERE : read_record();
+    if (word && !pm_sealed(word, PM_SALT_OBJECTS))
+        r = DAMAGED;
+    if (r == THERE && all)
+        r = read_packed();
+    if (r == UNREADABLE)
+        return pm_fail(err, PM_OPERATIONAL, "%.300s/%s cannot be read: %s; nothing was changed",
+                       pm_heap.dir, name_of(pm_record_generation()), pm_strerror(errno));
+    if (r != DAMAGED)
+        return PM_OK;
+    return pm_fail(err, PM_DAMAGE,
+                   "%.300s/%s, which says where the program and its libraries lay, is damaged; if "
+                   "they are the same builds as in the last run, remove it",
+                   pm_heap.dir, name_of(pm_record_generation()));
+}
+
+// Not mapped: on tmpfs that would give space to holes, which a copy may have.
+const void *pm_record_packed(const struct pm_objects_entry *e) {
+    int fd = e->bytes ? open_file(pm_record_generation(), O_RDONLY) : -1;
+    void *bytes = fd >= 0 ? pm_os_reserve(e->bytes) : NULL;
+    bool good = bytes && pm_journal_pread(fd, bytes, e->bytes, e->at);
+    int saved = good ? 0 : errno;
+    if (fd >= 0)
+        close(fd);
+    good = good && pm_crc32c(0, bytes, e->bytes) == e->packed_crc;
+    if (bytes && !good)
+        munmap(bytes, e->bytes);
+    errno = saved;
+    return good ? bytes : NULL;
+}
+
+// ---- what is loaded -----------------------------------------------------------------------------
+
+bool pm_record_same_build(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
+    if (a->build_id_len || b->build_id_len)
+        return a->build_id_len == b->build_id_len &&
+               memcmp(a->build_id, b->build_id, sizeof a->build_id) == 0;
+    // The linker was told to leave build ids out. The packed object has all but code.
+    return a->end - a->start == b->end - b->start && strcmp(a->path, b->path) == 0;
+}
+
+static const char *file_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+bool pm_record_same_object(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
+    if ((a->flags | b->flags) & PM_OBJECT_IS_PROGRAM)
+        return a->flags & b->flags & PM_OBJECT_IS_PROGRAM;
+    return strcmp(file_name(a->path), file_name(b->path)) == 0;
+}
+
+bool pm_record_is(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
+    return a->base == b->base && a->start == b->start && a->end == b->end &&
+           ((a->flags ^ b->flags) & PM_OBJECT_IS_PROGRAM) == 0 && pm_record_same_build(a, b);
+}
+
+static void cut_path(char out[PM_OBJECTS_PATH], const char *path) {
+    size_t n = strlen(path), skip = n < PM_OBJECTS_PATH ? 0 : n - PM_OBJECTS_PATH + 1;
+    memcpy(out, path + skip, n - skip);
+}
+
+static bool describe(const struct pm_object *o, struct pm_objects_entry *e) {
+    static char path[PATH_MAX];
+    *e = (struct pm_objects_entry){.base = o->base, .start = UINT64_MAX};
+    if (pm_object_is_vdso(o))
+        return false;
+    for (size_t i = 0; i < o->phnum; i++) {
+        const ElfW(Phdr) *p = &o->phdr[i];
+        uint64_t start = o->base + p->p_vaddr, end = start + p->p_memsz;
+        if (p->p_type != PT_LOAD)
+            continue;
+        e->start = start < e->start ? start : e->start;
+        e->end = end > e->end ? end : e->end;
+    }
+    e->start &= ~(uint64_t)(PM_PAGE_SIZE - 1);
+    e->end = (e->end + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1);
+    e->flags = (o->is_main ? PM_OBJECT_IS_PROGRAM : 0) |
+               (pm_program_is_at_random() ? PM_OBJECT_AT_RANDOM : 0);
+    e->build_id_len = (uint32_t)pm_object_build_id(o, e->build_id);
+    if (!o->is_main)
+        cut_path(e->path, o->dl_name);
+    else if (pm_object_program_path(path, sizeof path))
+        cut_path(e->path, path);
+    return e->start < e->end;
+}
+
+struct walk {
+    pm_loaded_fn *fn;
+    void *arg;
+};
+
+static int walk_step(const struct pm_object *o, void *arg) {
+    struct walk *w = arg;
+    struct pm_objects_entry e;
+    return describe(o, &e) && !w->fn(&e, w->arg);
+}
+
+void pm_record_each_loaded(pm_loaded_fn *fn, void *arg) {
+    struct walk w = {fn, arg};
+    pm_object_each(walk_step, &w);
+}
+
+static bool is_known(const struct pm_objects_entry *e) {
+    for (unsigned i = 0; i < entries; i++)
+        if (pm_record_is(&entry[i], e))
+            return true;
+    return false;
+}
+
+// ---- writing ------------------------------------------------------------------------------------
+
+// A record that is being written.
+struct writing {
+    int fd;
+    unsigned count; // entries
+    uint64_t end;   // where the next packed object goes
+    bool good, only_new, durable;
+};
+
+static bool fits(uint64_t end) { return pm_os_file_size(end); }
+
+static bool make_durable(int fd) {
+    return fsync(fd) == 0 && (fsync(pm_heap.dir_fd) == 0 || errno == EINVAL);
+}
+
+static void append(struct writing *w, struct pm_objects_entry *e) {
+    // Until the record is in force, all of it may become durable at once.
+    w->good = w->good && (!w->only_new || !w->durable || make_durable(w->fd));
+    e->crc = pm_crc32c(0, e, offsetof(struct pm_objects_entry, crc));
+    uint64_t at = sizeof(struct pm_objects_head) + w->count * sizeof *e;
+    w->good = w->good && w->count < PM_OBJECTS_MOST && fits(at + sizeof *e) &&
+              pm_os_write_all(w->fd, e, sizeof *e, at);
+    w->count += w->good;
+}
+
+// Writes a packed object, and says in the entry where it is.
+static void append_bytes(struct writing *w, struct pm_objects_entry *e, const void *bytes,
+                         size_t size) {
+    e->at = w->end;
+    e->bytes = size;
+    e->packed_crc = pm_crc32c(0, bytes, size);
+    if (!fits(e->at + size) || !pm_os_write_all(w->fd, bytes, size, e->at))
+        e->at = e->bytes = 0; // an entry without it says less
+    else
+        w->end = (e->at + size + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1);
+}
+
+struct found {
+    uint64_t base;
+    struct pm_elf file;
+    bool open;
+};
+
+static int open_if_it_is(const struct pm_object *o, void *arg) {
+    struct found *f = arg;
+    struct pm_error ignored;
+    if (o->base != f->base)
+        return 0;
+    f->open = pm_object_open(o, &f->file, &ignored) == PM_OK;
+    return 1;
+}
+
+static void pack(struct writing *w, struct pm_objects_entry *e) {
+    struct found f = {.base = e->base};
+    pm_object_each(open_if_it_is, &f);
+    size_t size = f.open ? pm_packed_size(&f.file) : 0;
+    unsigned char *bytes = size ? pm_os_reserve(size) : NULL;
+    if (bytes) {
+        pm_packed_write(&f.file, bytes);
+        append_bytes(w, e, bytes, size);
+        munmap(bytes, size);
+    }
+    if (f.open)
+        pm_elf_close(&f.file);
+}
+
+// Of the same build a packed object is there already.
+static bool take_packed(struct writing *w, struct pm_objects_entry *e) {
+    for (unsigned i = 0; i < entries; i++)
+        if (entry[i].bytes && e->build_id_len && pm_record_same_build(&entry[i], e)) {
+            const void *bytes = w->only_new ? NULL : pm_record_packed(&entry[i]);
+            if (w->only_new) {
+                e->at = entry[i].at;
+                e->bytes = entry[i].bytes;
+                e->packed_crc = entry[i].packed_crc;
+                return true;
+            }
+            if (!bytes)
+                return false;
+            append_bytes(w, e, bytes, entry[i].bytes);
+            munmap((void *)(uintptr_t)bytes, entry[i].bytes);
+            return true;
+        }
+    return false;
+}
+
+// Whether it lies over a place where it lay before.
+static bool overlaps_itself(const struct pm_objects_entry *e) {
+    for (unsigned i = 0; i < entries; i++)
+        if (pm_record_overlap(&entry[i], e) && pm_record_same_object(&entry[i], e))
+            return true;
+    return false;
+}
+
+static bool append_loaded(const struct pm_objects_entry *loaded, void *arg) {
+    struct writing *w = arg;
+    struct pm_objects_entry e = *loaded;
+    if (w->only_new && is_known(&e))
+        return true;
+    if (w->only_new && overlaps_itself(&e))
+        e.flags |= PM_OBJECT_MIXED;
+    if (!take_packed(w, &e))
+        pack(w, &e);
+    append(w, &e);
+    if (w->only_new && w->good)
+        entry[entries++] = e;
+    return w->good;
+}
+
+static bool write_head(int fd, uint32_t generation) {
+    struct pm_objects_head head = {.magic = PM_OBJECTS_MAGIC, .generation = generation};
+    head.crc = pm_crc32c(0, &head, offsetof(struct pm_objects_head, crc));
+    return fits(PM_OBJECTS_LIST) && ftruncate(fd, 0) == 0 &&
+           ftruncate(fd, (off_t)PM_OBJECTS_LIST) == 0 && pm_os_write_all(fd, &head, sizeof head, 0);
+}
+
+bool pm_record_write_next(uint32_t generation, const bool *keep) {
+    struct writing w = {
+        .fd = open_file(generation, O_RDWR | O_CREAT), .end = PM_OBJECTS_LIST, .good = true};
+    if (w.fd < 0)
+        return false;
+    w.good = write_head(w.fd, generation);
+    for (unsigned i = 0; keep && i < entries && w.good; i++) {
+        struct pm_objects_entry e = entry[i];
+        const void *bytes = keep[i] ? pm_record_packed(&e) : NULL;
+        e.at = e.bytes = 0;
+        if (bytes)
+            append_bytes(&w, &e, bytes, entry[i].bytes);
+        if (keep[i])
+            append(&w, &e);
+    }
+    if (w.good)
+        pm_record_each_loaded(append_loaded, &w);
+    w.good = w.good && make_durable(w.fd);
+    int saved = errno;
+    close(w.fd);
+    errno = saved;
+    return w.good;
+}
+
+static bool is_on_record(const struct pm_objects_entry *e, void *all) {
+    return *(bool *)all = is_known(e);
+}
+
+bool pm_record_renew(const bool *keep) {
+    uint32_t next = pm_record_generation() + 1;
+    if (!have_room() || !pm_record_write_next(next, keep))
+        return false;
+    struct pm_objects_state *state = state_in(&pm_heap.super->state);
+    pm_commit_u64(&state->generation, pm_seal(next, PM_SALT_OBJECTS));
+    return pm_record_read();
+}
+
+void pm_record_drop_other(void) {
+    if (pm_record_may_be() && pm_dir_ready())
+        unlinkat(pm_heap.dir_fd, name_of(pm_record_generation() + 1), 0);
+}
+
+bool pm_record_note(bool durable) {
+    if (!pm_record_may_be())
+        return true;
+    if (!pm_record_read())
+        return pm_record_renew(NULL);
+    bool all = true;
+    pm_record_each_loaded(is_on_record, &all);
+    if (all)
+        return true;
+    struct writing w = {
+        .fd = open_file(pm_record_generation(), O_RDWR),
+        .count = entries,
+        .end = (file_end + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1),
+        .good = true,
+        .only_new = true,
+        .durable = durable,
+    };
+    if (w.fd < 0)
+        return false;
+    pm_record_each_loaded(append_loaded, &w);
+    w.good = w.good && (!durable || make_durable(w.fd));
+    file_end = w.end;
+    int saved = errno;
+    close(w.fd);
+    errno = saved;
+    return w.good;
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "moved.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cancel.h"
+#include "base/lock.h"
+#include "base/options.h"
+#include "commit/commits.h"
+#include "in_child.h"
+#include "media/heap.h"
+#include "media/open/heap_dir.h"
+#include "media/persist.h"
+#include "moved/hold_place.h"
+#include "moved/late_words.h"
+#include "moved/rewrite.h"
+#include "moved/verdict.h"
+#include "roots/objects_record.h"
+#include "roots/root_table.h"
+#include "state/phase.h"
+
+static struct look {
+    bool of_program;
+    struct pm_rewritten done;
+} found;
+static bool rewritten; // `found` says what
+static bool was_out_of_date;
+static bool out_of_date; // the record has places of which no word is in use any more
+
+static bool wants(int how) { return pm_options.rebase.number == (uint64_t)how; }
+
+// Another program, which has not the heap's roots, changes nothing: it is refused later, as ever.
+static int rewrite(void *result, struct pm_error *err) {
+    struct look *look = result;
+    look->of_program = pm_roots_prepare(err) == PM_OK;
+    bool dry = pm_heap.readonly || wants(PM_REBASE_LOOK);
+    return look->of_program ? pm_rewrite(dry, &look->done, err) : PM_OK;
+}
+
+// A process that borrows the heap cannot change it, and needs words that are right.
+static int refuse_to_borrow(struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%.300s: %lu words lead into the program or its libraries, which are another "
+                   "build or lie elsewhere, and PMALLOC_OPEN=private cannot change them: start the "
+                   "program once without it",
+                   pm_heap.dir, (unsigned long)found.done.changed);
+}
+
+static bool is_reached(void) { return pm_heap_has_roots() && !pm_heap_roots_are_dropped(); }
+
+int pm_moved_look(bool *again, struct pm_error *err) {
+    *again = false;
+    int status = pm_record_check(false, err);
+    if (status != PM_OK || pm_heap.created || wants(PM_REBASE_REPORT) || !is_reached() ||
+        !pm_record_read() || !pm_verdicts_moved())
+        return status;
+    status = pm_in_child(rewrite, &found, sizeof found, err);
+    if (status == PM_OK && pm_heap.readonly && found.done.changed && !wants(PM_REBASE_LOOK))
+        return refuse_to_borrow(err);
+    bool may = status == PM_OK && found.of_program && !pm_heap.readonly && !wants(PM_REBASE_LOOK);
+    *again = rewritten = may && found.done.changed;
+    out_of_date = was_out_of_date = may && !rewritten;
+    return status;
+}
+
+bool pm_moved_was(void) { return rewritten || was_out_of_date; }
+
+static void say(const char *lead) {
+    pm_say("%.200s: %lu word%s of it%s into the program or its libraries, which %s; each %s to "
+           "the same thing%s",
+           pm_heap.dir, (unsigned long)found.done.changed, found.done.changed == 1 ? "" : "s", lead,
+           found.done.other_build ? "are another build" : "lie elsewhere",
+           rewritten ? "leads" : "can be made to lead", rewritten ? " now" : "");
+    if (found.done.waits)
+        pm_say("%.200s: %lu word%s more lead to libraries that are not loaded yet", pm_heap.dir,
+               (unsigned long)found.done.waits, found.done.waits == 1 ? "" : "s");
+}
+
+void pm_moved_say(void) {
+    if (rewritten)
+        pm_record_drop_other();
+    if (rewritten)
+        say(" led");
+}
+
+void pm_moved_end_if_asked(void) {
+    if (!wants(PM_REBASE_LOOK) && !wants(PM_REBASE_ONLY))
+        return;
+    if (pm_heap.created) {
+        pm_heap_remove();
+        pm_refuse("%.300s: there was no heap, so nothing leads anywhere", pm_heap.dir);
+    }
+    if (found.done.changed || found.done.waits)
+        say(rewritten ? " led" : found.done.changed == 1 ? " leads" : " lead");
+    else
+        pm_say("%.300s: no word of it is to be changed for this program", pm_heap.dir);
+    syscall(SYS_exit_group, 0);
+}
+
+// Roots that are named may be captured later.
+static bool may_be_reached(void) {
+    return pm_heap_on_media() && (is_reached() || pm_options.roots.text[0]);
+}
+
+// A thread within dlopen() may have the loader's lock, and a fork both: so it is not waited for
+// long, and what is missing is noted with the next library.
+static bool lock_for_a_while(struct pm_lock *lock) {
+    const struct timespec pause = {0, 100000};
+    for (unsigned i = 0; i < 1000; i++) {
+        if (pm_trylock_raw(lock))
+            return true;
+        nanosleep(&pause, NULL);
+    }
+    return false;
+}
+
+static void note(bool wanted) {
+    if (!pm_heap_on_media() || !wanted || !lock_for_a_while(&pm_process_lock))
+        return;
+    if (out_of_date && pm_record_renew(pm_verdicts_kept()))
+        pm_record_drop_other();
+    out_of_date = false;
+    pm_record_note(pm_persist_syncs());
+    pm_unlock_raw(&pm_process_lock);
+}
+
+static void note_uncancelled(bool wanted) {
+    int saved = errno;
+    struct pm_cancel held = pm_cancel_hold();
+    note(wanted);
+    pm_cancel_release(held);
+    errno = saved;
+}
+
+void pm_moved_note(void) { note_uncancelled(may_be_reached()); }
+
+void pm_moved_note_first(void) {
+    if (pm_heap_on_media() && !pm_record_generation() && !pm_nested())
+        note_uncancelled(true);
+}
+
+// ---- libraries that come later ------------------------------------------------------------------
+
+static void say_late(const struct pm_late_words *late) {
+    if (late->changed)
+        pm_say("%.200s: %lu word%s of it led into a library that lies elsewhere now; each leads to "
+               "the same thing now",
+               pm_heap.dir, (unsigned long)late->changed, late->changed == 1 ? "" : "s");
+    if (late->unsure)
+        pm_say("%.200s: %lu word%s of it led into a library to what cannot be found in it now, and "
+               "stay%s as they are: %.200s; go on with the library that it was",
+               pm_heap.dir, (unsigned long)late->unsure, late->unsure == 1 ? "" : "s",
+               late->unsure == 1 ? "s" : "", late->why);
+}
+
+static _Atomic bool holding;
+
+bool pm_moved_hold_place(const char *file) {
+    int saved = errno;
+    bool held = pm_heap_on_media() && pm_record_generation() && !atomic_exchange(&holding, true);
+    if (held && !pm_place_hold(file)) {
+        atomic_store(&holding, false);
+        held = false;
+    }
+    errno = saved;
+    return held;
+}
+
+void pm_moved_release_place(void) {
+    pm_place_release();
+    atomic_store(&holding, false);
+}
+
+// No commit comes between the words and the record. The record before is needed until one has.
+static bool change_words(struct pm_late_words *late) {
+    static bool uncommitted;
+    if (uncommitted || !lock_for_a_while(&pm_commit_lock))
+        return false;
+    bool good = lock_for_a_while(&pm_process_lock);
+    if (good) {
+        pm_late_words(late);
+        pm_unlock_raw(&pm_process_lock);
+    }
+    pm_unlock_raw(&pm_commit_lock);
+    uncommitted = good && late->changed && pm_heap_is_journaled() && pm_commits_make() != 0;
+    return good;
+}
+
+void pm_moved_library(void) {
+    static struct pm_late_words late;
+    int saved = errno;
+    struct pm_cancel held = pm_cancel_hold();
+    bool wanted = !wants(PM_REBASE_REPORT) && !wants(PM_REBASE_REFUSE);
+    note(may_be_reached());
+    if (pm_heap_on_media() && pm_record_generation() && wanted && change_words(&late))
+        say_late(&late);
+    pm_cancel_release(held);
+    errno = saved;
+}
