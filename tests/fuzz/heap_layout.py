@@ -26,6 +26,7 @@ LAYOUT = (
     CORE / "media" / "lane_format.h",
     CORE / "media" / "link_format.h",
     CORE / "media" / "outside_format.h",
+    CORE / "media" / "objects_format.h",
 )
 SIMPLE = {"char": 1, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "uint64_t": 8}
 TABLE = CORE / "media" / "heap_files.h"
@@ -223,6 +224,8 @@ def _superblock(layout, data):
     yield from layout.leaves("pm_link_state", "links", at, {})
     at += layout.structs["pm_link_state"].size
     yield from layout.leaves("pm_outside", "outside", at, {"range": 2})
+    at += layout.structs["pm_outside"].size
+    yield from layout.leaves("pm_objects_state", "objects", at, {})
     lane, at = layout.structs["pm_lane"].size, layout.structs["pm_super_file"].size
     for i in range((len(data) - at) // lane):
         yield from layout.leaves("pm_lane", f"lane[{i}]", at + i * lane, {"store": 4})
@@ -233,6 +236,13 @@ def _booklog(layout, data):
     chunk, at = layout.structs["pm_log_chunk"].size, layout.structs["pm_log_header"].size
     for i in range((len(data) - at) // chunk):
         yield from layout.leaves("pm_log_chunk", f"booklog.chunk[{i}]", at + i * chunk, {})
+
+
+def _objects(layout, name):
+    yield from layout.leaves("pm_objects_head", f"{name}.head", 0, {})
+    entry = layout.structs["pm_objects_entry"].size
+    for i in range(2):
+        yield from layout.leaves("pm_objects_entry", f"{name}.entry[{i}]", (i + 1) * entry, {})
 
 
 def fields(files, layout=None):
@@ -247,6 +257,11 @@ def fields(files, layout=None):
             for i in range(len(files["slabs.0"]) // slab)
             for leaf in layout.leaves("pm_slab_header", f"slabs[{i}]", i * slab, {})
         ),
+        **{
+            name: _objects(layout, name)
+            for name in ("objects.a", "objects.b")
+            if name in files
+        },
         "roots": ((f"images.word[{i}]", i * 8, 8, True) for i in range(len(files["roots"]) // 8)),
         "bitmaps.0": _bitmaps(layout, files["bitmaps.0"]) if "bitmaps.0" in files else (),
         "morph.0": (

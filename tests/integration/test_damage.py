@@ -399,6 +399,8 @@ def test_captured_roots_are_vouched_for_by_a_clean_close(originals, state, shm):
 def test_pipes_in_the_place_of_files(originals, name, shm):
     """No tool waits for the other end of a pipe."""
     case, heap = originals["clean"], shm / "heap"
+    if name not in case.files:  # the record of the other generation
+        return
     write(heap, case.files)
     (heap / name).unlink()
     os.mkfifo(heap / name, 0o600)
@@ -468,7 +470,7 @@ def test_fields_are_the_header_s():
     layout = Layout()
     media = ROOT / "core" / "media"
     FORMATS = ("format", "origin_format", "outside_format")
-    FORMATS += ("bitmaps_format", "lane_format", "link_format")
+    FORMATS += ("bitmaps_format", "lane_format", "link_format", "objects_format")
     text = "".join((media / f"{name}.h").read_text("utf-8") for name in FORMATS)
     assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) == set(layout.structs)
     assert layout.structs["pm_super_file"].size == 3 * 4096 + 2 * 86016

@@ -133,7 +133,7 @@ def furnish(folder, page):
             (folder / path.name).symlink_to(path)
     (folder / "build").symlink_to(BUILD)
     for kind, _, lines in fenced(page):
-        name = re.match(r"// (\w+\.c)\b", lines[0]) if kind == "c" else None
+        name = re.match(r"// (\w+\.cc?)\b", lines[0]) if kind in ("c", "cpp") else None
         if name:
             (folder / name[1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
 

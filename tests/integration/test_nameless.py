@@ -207,7 +207,7 @@ def test_a_kill_at_every_call_of_the_naming(nameless):
     for n in range(1, MOST_CALLS):
         done = do(nameless, "add", 3000, "die", n, "root", "die", 0)
         if done.returncode == 0:
-            assert named == 0 and n > 10
+            assert named < 10 < n  # the last calls are for the record of loaded objects
             return
         assert done.returncode == -9 and done.stdout == "", said(done)
         named += (DEFAULT_HEAPS / NAME / "superblock").exists()

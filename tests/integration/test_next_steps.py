@@ -466,7 +466,8 @@ int main(void) {
 
 @pytest.mark.parametrize("points", [1, 0])
 def test_each_start_of_another_build_says_so(shm, points):
-    """Until no word points into a program; and it says nothing wrong after going back."""
+    """Where its words are not changed: until no word points into a program; and it says nothing
+    wrong after going back."""
     (shm / "app.c").write_text(POINTS)
     builds = []
     for number in (1, 2):
@@ -477,7 +478,7 @@ def test_each_start_of_another_build_says_so(shm, points):
     old, new = builds
 
     def start(program, *options):
-        done = call(RUN, "-H", shm / "heap", *options, program)
+        done = call(RUN, "-H", shm / "heap", "-s", "REBASE=report", *options, program)
         assert done.returncode == 0, done
         return done.stderr
 

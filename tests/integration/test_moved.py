@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Heaps whose program or libraries are another build than in the last run, or lie elsewhere: words
+that lead there are made to lead to the same things. moved.cc is the program, in several builds; it
+is killed after each run, and says by a sum over all of its data whether they are right."""
+
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import compiled, copy_heap, environment, needs, recover, run, said, tool
+from test_lost_writes import disk, each_sync  # noqa: F401
+
+KILLED = -signal.SIGKILL
+PAIRS = {
+    "O1-O2": ("g++", ["-O1"], ["-O2"]),
+    "O0-O3": ("g++", ["-O0"], ["-O3"]),
+    "clang": ("clang++", ["-O2"], ["-O1"]),
+    "lto": ("g++", ["-O2", "-flto"], ["-O2"]),
+    "no-build-id": ("g++", ["-O1", "-Wl,--build-id=none"], ["-O2", "-Wl,--build-id=none"]),
+    "static-libstdc++": ("g++", ["-O1", "-static-libstdc++", "-static-libgcc"], ["-O2"]),
+    "sections": ("g++", ["-O2", "-ffunction-sections", "-Wl,--gc-sections"], ["-O2", "-g0"]),
+}
+
+
+def build(version, *flags, compiler="g++"):
+    needs(compiler)
+    name = "moved-" + hashlib.sha1(repr((version, flags, compiler)).encode()).hexdigest()[:8]
+    return compiled("moved.cc", f"-DV={version}", *flags, name=name, compiler=compiler)
+
+
+@pytest.fixture
+def place(shm):
+    """Where the program lies, whatever build it is; and its heap."""
+
+    class Place:
+        program, heap = shm / "program", shm / "heap"
+
+        def put(self, built):
+            self.program.unlink(missing_ok=True)
+            shutil.copy(built, self.program)
+
+        def run(self, *arguments, **settings):
+            settings = {"HEAP": self.heap, "ROOTS": "world"} | settings
+            return run([self.program, *arguments], **settings)
+
+        def runs(self, built, *arguments, **settings):
+            self.put(built)
+            done = self.run(*arguments, **settings)
+            assert done.returncode == KILLED, said(done)
+            return done
+
+        def refused(self, built, **settings):
+            self.put(built)
+            before = contents(self.heap)
+            done = self.run(**settings)
+            assert done.returncode == 125 and not done.stdout, said(done)
+            assert contents(self.heap) == before, "it has changed the heap"
+            return done.stderr
+
+    return Place()
+
+
+def contents(heap):
+    return {path.name: path.read_bytes() for path in heap.iterdir()}
+
+
+def lines_of(built, count):
+    done = run([built, "plain", count], preload=False)
+    assert done.returncode == 0, said(done)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_to_another_build_and_back(place, pair):
+    """v1 -> v2 -> v1 -> v2: the sums are those of a program that never ended."""
+    compiler, first, second = PAIRS[pair]
+    builds = [build(1, *first, compiler=compiler), build(2, *second, compiler=compiler)]
+    expected = lines_of(builds[0], 6)
+    for number, built in enumerate([0, 1, 1, 0, 0, 1]):
+        done = place.runs(builds[built])
+        assert done.stdout.splitlines() == [expected[number]], said(done)
+        says = re.search(r"heap: \d+ words of it led into .*another build; each", done.stderr)
+        assert bool(says) == (number in (1, 3, 5)), said(done)
+
+
+@pytest.mark.check
+def test_commit_mode(place):
+    builds = [build(1), build(2, "-O2")]
+    expected = lines_of(builds[0], 4)
+    for number, built in enumerate([0, 1, 0, 1]):
+        done = place.runs(builds[built], COMMIT="output")
+        assert done.stdout.splitlines() == [expected[number]], said(done)
+
+
+def test_at_random_places(place):
+    """The same build, at other addresses each time."""
+    built = build(1)
+    expected = lines_of(built, 6)
+    for number in range(6):
+        done = place.runs(built, RANDOMIZE=1)
+        assert done.stdout.splitlines() == [expected[number]], said(done)
+        assert ("which lie elsewhere; each leads" in done.stderr) == (number > 0), said(done)
+
+
+def test_stripped(place, shm):
+    """Where functions have no names, the same build is found elsewhere, and another one not."""
+    builds = []
+    for version in (1, 2):
+        path = shm / f"stripped{version}"
+        built = build(version, "-Wl,--export-dynamic-symbol=world")
+        subprocess.run(["strip", "-o", path, built], check=True)
+        builds.append(path)
+    expected = lines_of(builds[0], 2)
+    place.runs(builds[0], RANDOMIZE=1)
+    done = place.runs(builds[0], RANDOMIZE=1, ROOTS=None)
+    assert done.stdout.splitlines() == [expected[1]], said(done)
+    assert "a function without a name (stripped)" in place.refused(builds[1])
+
+
+REFUSED = {
+    "function": r"1 word: program: _ZN12_GLOBAL__N_1\w*freshEi\(\) is gone in this build",
+    "class": r"1 word: program: _ZTVN12_GLOBAL__N_15ExtraE is gone in this build",
+    "literal": r'1 word: program: the string "only here" is gone in this build',
+    "size": r"1 word: program: grows has 48 bytes in this build, it had 96",
+    "middle": r"1 word: program: the middle of _Z14moves_all_codei\(\)",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_build_lacks_is_refused(place, what):
+    """Nothing has changed then, and the old build goes on."""
+    more, less = build(2, "-DHAS_MORE"), build(1)
+    place.runs(more)
+    place.runs(more, "use", what)
+    said_of = place.refused(less)
+    assert re.search(REFUSED[what], said_of), said_of
+    assert re.search(r"of \d+ words that .* 1 cannot be made .*nothing was changed", said_of)
+    assert place.runs(more, "use", "nothing")
+    dry = recover("--rebase", "--dry-run", place.program, place.heap)
+    assert dry.returncode == 0 and "no word of it is to be changed" in dry.stderr, said(dry)
+    place.put(less)
+    dry = recover("--rebase", "--dry-run", place.program, place.heap)
+    assert dry.returncode == 125 and re.search(REFUSED[what], dry.stderr), said(dry)
+
+
+def test_settings(place):
+    first, second = build(1), build(2)
+    expected = lines_of(first, 3)
+    place.runs(first)
+    assert "PMALLOC_REBASE=refuse forbids" in place.refused(second, REBASE="refuse")
+    assert "PMALLOC_OPEN=private cannot change them" in place.refused(second, OPEN="private")
+    place.put(second)
+    before = contents(place.heap)
+    done = place.run(REBASE="look")
+    assert done.returncode == 0 and not done.stdout and contents(place.heap) == before, said(done)
+    assert re.search(r"\d+ words of it lead into .* each can be made to lead to", done.stderr)
+    dry = recover("--rebase", "--dry-run", place.program, place.heap)
+    assert dry.returncode == 0 and dry.stderr == done.stderr, said(dry)
+    assert contents(place.heap) == before
+    done = recover("--rebase", place.program, place.heap)
+    assert done.returncode == 0 and not done.stdout, said(done)
+    assert re.search(r"\d+ words of it led into .* each leads to the same thing now", done.stderr)
+    done = place.runs(second)
+    assert done.stdout.splitlines() == [expected[1]] and "pmalloc:" not in done.stderr, said(done)
+
+
+def test_after_a_run_that_only_reports(place):
+    """Words of both builds are in the heap then, and nobody can tell which is which."""
+    first, second = build(1), build(2, "-O2")
+    place.runs(first)
+    place.put(second)
+    done = place.run("use", "nothing", REBASE="report")
+    assert done.returncode == KILLED and "point into such a program" in done.stderr, said(done)
+    assert "it has lain there in two ways" in place.refused(second)
+
+
+def test_numbers_that_look_like_addresses(place):
+    """0x555555555555 is what a third looks like; a program that is not randomised lies there."""
+    first, second = build(1), build(2)
+    assert place.runs(first, "thirds").stdout == "0 wrong\n"
+    for built, settings in [(second, {}), (first, {"RANDOMIZE": 1}), (second, {})]:
+        done = place.run("thirds", **settings) if place.put(built) else place.runs(
+            built, "thirds", **settings
+        )
+        assert done.stdout == "0 wrong\n", said(done)
+
+
+def test_tables_that_are_hashed_by_addresses(place):
+    """No word says so: the symbol of the seed does, and pmalloc_moved() tells the program."""
+    first, second = build(1, "-DSEED"), build(2, "-DSEED")
+    assert place.runs(first, "use", "moved").stdout == "moved: 0\n"
+    place.runs(first)
+    assert "hashes by an address (Abseil's kSeed)" in place.refused(second)
+    assert place.runs(second, "use", "moved", REBASE="hashed").stdout == "moved: 1\n"
+    assert place.runs(second, "use", "moved").stdout == "moved: 0\n"
+    assert "hashes by an address" in place.refused(second, RANDOMIZE=1)
+
+
+def test_fixed_addresses(place):
+    """In a program that is no PIE ordinary numbers look like its addresses."""
+    first, second = build(1, "-no-pie", "-fno-pie"), build(2, "-no-pie", "-fno-pie")
+    expected = lines_of(first, 2)
+    place.runs(first)
+    assert "linked to fixed addresses" in place.refused(second)
+    place.put(second)
+    done = place.run(REBASE="exact")
+    # What is inside a variable is not changed, so what it leads to may be something else.
+    assert re.search(r"\d+ words of it led into", done.stderr), said(done)
+    assert done.returncode in (KILLED, -signal.SIGSEGV) or expected, said(done)
+
+
+# ---- what is read when it is needed -------------------------------------------------------------
+
+
+def test_a_record_that_is_gone(place):
+    """The program goes on, as one with a heap of an older build."""
+    built = build(1)
+    expected = lines_of(built, 2)
+    place.runs(built)
+    for record in place.heap.glob("objects.*"):
+        record.unlink()
+    done = place.runs(built)
+    assert done.stdout.splitlines() == [expected[1]] and list(place.heap.glob("objects.*"))
+
+
+def test_a_record_that_is_damaged(place):
+    built = build(1)
+    place.runs(built)
+    (record,) = place.heap.glob("objects.*")
+    whole = record.read_bytes()
+    record.write_bytes(bytes(256) + whole[256:])
+    assert "is damaged; if they are the same builds" in place.refused(built)
+    record.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    done = recover("--check", place.heap)
+    assert done.returncode == 4 and "is damaged; if" in done.stderr, said(done)
+
+
+def test_copies_have_it(place, shm):
+    first, second = build(1), build(2)
+    expected = lines_of(first, 2)
+    place.runs(first)
+    done = run([tool("pmalloc-backup"), place.heap, shm / "backup"], preload=False)
+    assert done.returncode == 0, said(done)
+    place.put(second)
+    done = place.run(HEAP=shm / "backup")
+    assert done.stdout.splitlines() == [expected[1]], said(done)
+
+
+# ---- kills --------------------------------------------------------------------------------------
+
+
+def test_killed_while_it_changes_words(place, rng, shm):
+    """Each kill leaves a heap of one build or of the other; the next start goes on from there."""
+    builds = [build(1), build(2, "-O2")]
+    expected = lines_of(builds[0], 3)
+    place.runs(builds[0])
+    place.runs(builds[0])
+    kept = shm / "kept"
+    copy_heap(place.heap, kept)
+    kills = int(os.environ.get("MOVED_KILLS", "40"))
+    done_before = 0
+    for number in range(kills):
+        shutil.rmtree(place.heap)
+        copy_heap(kept, place.heap)
+        for built in itertools.islice(itertools.cycle([1, 0]), rng.randrange(1, 4)):
+            place.put(builds[built])
+            env = environment(HEAP=place.heap, ROOTS="world", REBASE="only")
+            process = subprocess.Popen([place.program], env=env, stderr=subprocess.DEVNULL)
+            time.sleep(rng.random() * 0.03)
+            process.kill()
+            done_before += process.wait() == 0
+        done = place.runs(builds[rng.randrange(2)])
+        assert done.stdout.splitlines() == [expected[2]], (number, said(done))
+    assert done_before < 3 * kills, "no kill came early enough"
+
+
+def test_syncs_that_fail_while_words_are_changed(disk):  # noqa: F811
+    """Each sync fails in turn, or a kill comes before it; the start is made again; then the power
+    fails. The words lead into the new build then, each of them."""
+    builds = [build(1), build(2, "-O2")]
+    expected = lines_of(builds[0], 3)
+    program, heap = disk.tree / "program", disk.tree / "heap"
+
+    def put(built):
+        program.unlink(missing_ok=True)
+        shutil.copy(builds[built], program)
+
+    def prepare():
+        put(0)
+        for _ in range(2):
+            done = run([program], HEAP=heap, ROOTS="world", COMMIT="output")
+            assert done.returncode == KILLED, said(done)
+        put(1)
+
+    def step(fail):
+        done = disk.run([program], fail, library=True, HEAP=heap, REBASE="only")
+        if "was to look at it was killed" in done.stderr:  # and what waits for it goes on
+            done.returncode = KILLED
+        return done
+
+    def verify(why):
+        done = run([program], HEAP=heap)
+        assert done.stdout.splitlines() == [expected[2]], f"{why}\n{said(done)}"
+
+    assert each_sync(disk, prepare, step, verify) >= 3
