@@ -115,6 +115,8 @@ static void test_small_blocks_cost_no_flush(void) {
         pm_malloc(16);
     CHECK_STR(happened(), "S.L.");
     CHECK_EQ(pmalloc_set_root(3, warm), 0);
+    CHECK_STR(happened(), "H.H."); // before its first root the heap gets a record of what is loaded
+    CHECK_EQ(pmalloc_set_root(3, NULL), 0);
     CHECK_STR(happened(), "H.");
 }
 
