@@ -39,10 +39,11 @@ static uint64_t lay_out(const struct pm_elf *f, unsigned char *out, put_fn *put)
     at += sections * sizeof s;
     for (size_t i = 0; pm_elf_shdr(f, i, &s); i++) {
         const unsigned char *from = kept(f, &s, has_names);
+        bool led_to = pm_section_is_led_to(f, &s);
         at = (at + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
         s.sh_offset = from ? at : 0;
-        if (!from && s.sh_type != SHT_NULL)
-            s.sh_type = SHT_NOBITS; // its place in memory is known, its contents are not
+        if (!from) // its place in memory is known, its contents are not
+            s.sh_type = led_to ? SHT_NOBITS : SHT_NULL;
         if (from)
             put(out, at, from, s.sh_size);
         at += from ? s.sh_size : 0;

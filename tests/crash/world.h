@@ -40,8 +40,10 @@ enum {
     F_DATA_1,
     FILES
 };
-_Static_assert(FILES - MEDIA == PM_FIRST_FILES - 2 + PM_SHARD_FILES - 1,
-               "of two shards all names but heap.N.new, which stand for nothing, and the journal");
+_Static_assert(
+    FILES - MEDIA == PM_FIRST_FILES - 4 + PM_SHARD_FILES - 1,
+    "of two shards all names but heap.N.new, which stand for nothing, the journal, and the "
+    "record of loaded objects, which no store of the heap needs");
 #define DATA_FILES (FILES - SHADOWS)
 
 // The rows of shard 1 follow those of every heap, in the order of those of shard 0.

@@ -28,6 +28,8 @@ static int take_base(struct dl_phdr_info *info, size_t size, void *arg) {
 }
 
 static void prepare(void) {
+    if (packed.map)
+        return;
     dl_iterate_phdr(take_base, NULL);
     CHECK_EQ(pm_elf_open(&file, "/proc/self/exe", &err), PM_OK);
     size_t size = pm_packed_size(&file);
