@@ -40,6 +40,28 @@ bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at) {
     return true;
 }
 
+ssize_t pm_os_read_at(int fd, void *to, size_t len, uint64_t at) {
+    size_t have = 0;
+    while (have < len) {
+        ssize_t got = pread(fd, (char *)to + have, len - have, (off_t)(at + have));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        have += (size_t)got;
+    }
+    return (ssize_t)have;
+}
+
+bool pm_os_read_all(int fd, void *to, size_t len, uint64_t at) {
+    ssize_t got = pm_os_read_at(fd, to, len, at);
+    if (got >= 0 && (size_t)got < len)
+        errno = EIO;
+    return got == (ssize_t)len;
+}
+
 bool pm_os_write_anew(int fd, const void *data, size_t len, uint64_t at) {
     long flags = syscall(SYS_fcntl, fd, F_GETFL);
     bool aligned = (((uintptr_t)data | len | at) & 4095) == 0;

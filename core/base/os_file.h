@@ -14,12 +14,18 @@
 // Writes all of it at `at`: goes on after a signal and after a short write. The caller has asked
 // pm_os_file_size() where the file grows.
 bool pm_os_write_all(int fd, const void *data, size_t len, uint64_t at);
-// The same for pages that the kernel may have given up because it could not write them (whole pages
-// of 4096 bytes, at such addresses). ext4 keeps such a page in its cache as one whose block is in
-// use, and on the disk the block is none of the file's: stored to once more, and synced with
-// success, it is zeroes after a power cut (Linux 6.1). So this goes around the cache (O_DIRECT),
-// which drops the page. Where the file system cannot do that it is a usual write. If it fails, a
-// usual write keeps the contents in memory. Nobody else may write by the descriptor meanwhile.
+// Reads as much of [at, at + len) as the file has: goes on after a signal and after a short read.
+// Returns how many bytes that were; -1 with errno.
+ssize_t pm_os_read_at(int fd, void *to, size_t len, uint64_t at);
+// All of it. False, with errno; EIO: the file is shorter than that by now.
+bool pm_os_read_all(int fd, void *to, size_t len, uint64_t at);
+// As pm_os_write_all(), for pages that the kernel may have given up because it could not write them
+// (whole pages of 4096 bytes, at such addresses). ext4 keeps such a page in its cache as one whose
+// block is in use, and on the disk the block is none of the file's: stored to once more, and synced
+// with success, it is zeroes after a power cut (Linux 6.1). So this goes around the cache
+// (O_DIRECT), which drops the page. Where the file system cannot do that it is a usual write. If it
+// fails, a usual write keeps the contents in memory. Nobody else may write by the descriptor
+// meanwhile.
 bool pm_os_write_anew(int fd, const void *data, size_t len, uint64_t at);
 // The same purpose, before usual writes: drops the pages that an earlier process may have left so.
 // For a file of which all that matters is durable, or is about to be written.

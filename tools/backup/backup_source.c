@@ -10,6 +10,7 @@
 
 #include "backup_image.h"
 #include "backup_kept.h"
+#include "base/os_file.h"
 #include "blocks/verify.h"
 #include "commit_follow.h"
 #include "media/backing/file.h"
@@ -199,16 +200,10 @@ int source_read_blocks(const struct source *s, size_t row, uint64_t block, uint6
         memcpy(out, f->bytes + at, have);
     }
     follow_look();
-    while (!f->bytes && have < len) {
-        ssize_t got = pread(f->fd, out + have, len - have, (off_t)(at + have));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return reason(row, err);
-        if (got == 0)
-            break;
-        have += (uint64_t)got;
-    }
+    ssize_t got = f->bytes ? (ssize_t)have : pm_os_read_at(f->fd, out, len, at);
+    if (got < 0)
+        return reason(row, err);
+    have = (uint64_t)got;
     if (at + have < f->length && have < len && !s->owner)
         return pm_fail(err, PM_OPERATIONAL,
                        "%.300s/%s is shorter than it was; did another program cut it?", pm_heap.dir,

@@ -168,7 +168,7 @@ int target_open(const char *dir, struct target *t, struct pm_error *err) {
 static int read_uuid(const struct target *t, uint8_t uuid[16], bool *known, struct pm_error *err) {
     struct pm_superblock super = {0};
     int fd = openat(t->fd, PM_BACKUP_UNFINISHED, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : pm_backup_read_at(fd, &super, sizeof super, 0);
+    ssize_t got = fd < 0 ? -1 : pm_os_read_at(fd, &super, sizeof super, 0);
     int status = got < 0 ? target_failed(t, PM_BACKUP_UNFINISHED, err) : PM_OK;
     *known = got == (ssize_t)sizeof super && super.magic == PM_SUPER_MAGIC;
     memcpy(uuid, super.uuid, sizeof super.uuid);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/crc.h"
+#include "base/os_file.h"
 
 struct pm_volume pm_volume_file(const uint8_t uuid[16], unsigned k) {
     struct pm_volume v = {.magic = PM_VOLUME_MAGIC, .number = k};
@@ -19,19 +20,11 @@ bool pm_volume_read_file(int dir_fd, const char *name, void *to, size_t size) {
     int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return false;
-    size_t have = 0;
-    ssize_t got = 1;
-    while (have < size && got > 0) {
-        got = pread(fd, (char *)to + have, size - have, (off_t)have);
-        if (got < 0 && errno == EINTR)
-            got = 1;
-        else if (got > 0)
-            have += (size_t)got;
-    }
+    ssize_t got = pm_os_read_at(fd, to, size, 0);
     int error = got < 0 ? errno : 0;
     close(fd);
     errno = error;
-    return have == size;
+    return got == (ssize_t)size;
 }
 
 enum pm_there pm_volume_read(int dir_fd, struct pm_volume *v) {

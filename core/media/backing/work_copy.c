@@ -88,25 +88,11 @@ static bool fits_in_memory(const struct pm_shard *s) {
            (uint64_t)st.st_blocks * 512 < (uint64_t)info.totalram * info.mem_unit;
 }
 
-static bool read_piece(const struct pm_file *file, char *to, uint64_t at, uint64_t end) {
-    while (at < end) {
-        ssize_t got = pread(file->fd, to + at, end - at, (off_t)(file->at + at));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            errno = got ? errno : EIO;
-            return false;
-        }
-        at += (uint64_t)got;
-    }
-    return true;
-}
-
 // Holes stay holes.
 static bool read_data(const struct pm_shard *s, char *to) {
     uint64_t size = s->data.size;
     if (s->data.length) // has none
-        return read_piece(&s->data, to, 0, size);
+        return pm_os_read_all(s->data.fd, to, size, s->data.at);
     for (uint64_t at = 0; at < size;) {
         off_t data = lseek(s->data.fd, (off_t)at, SEEK_DATA);
         if (data < 0 && errno == ENXIO)
@@ -114,7 +100,7 @@ static bool read_data(const struct pm_shard *s, char *to) {
         uint64_t from = data < 0 ? at : (uint64_t)data;
         off_t hole = data < 0 ? -1 : lseek(s->data.fd, data, SEEK_HOLE);
         uint64_t end = hole < 0 || (uint64_t)hole > size ? size : (uint64_t)hole;
-        if (!read_piece(&s->data, to, from, end))
+        if (!pm_os_read_all(s->data.fd, to + from, end - from, from))
             return false;
         at = end;
     }

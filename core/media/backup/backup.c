@@ -46,23 +46,6 @@ bool pm_backup_name(const char *name) {
            strcmp(name, PM_BACKUP_UNFINISHED) == 0;
 }
 
-// ---- reading ------------------------------------------------------------------------------------
-
-ssize_t pm_backup_read_at(int fd, void *to, size_t len, uint64_t at) {
-    size_t have = 0;
-    while (have < len) {
-        ssize_t got = pread(fd, (char *)to + have, len - have, (off_t)(at + have));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return -1;
-        if (got == 0)
-            break;
-        have += (size_t)got;
-    }
-    return (ssize_t)have;
-}
-
 int pm_backup_damaged(const char *what, uint64_t at, const char *why, struct pm_error *err) {
     return pm_fail(err, PM_DAMAGE,
                    "%s, byte %lu: %s; this backup is damaged: make another one, in another "
@@ -137,7 +120,7 @@ int pm_backup_read(int fd, uint64_t at, bool has_data, const char *what, struct 
     *x = (struct pm_backup_index){0};
     if (fstat(fd, &st) != 0)
         return read_failed(what, err);
-    ssize_t got = pm_backup_read_at(fd, &x->head, sizeof x->head, at);
+    ssize_t got = pm_os_read_at(fd, &x->head, sizeof x->head, at);
     if (got < 0)
         return read_failed(what, err);
     if (got < (ssize_t)sizeof x->head || x->head.magic == 0)

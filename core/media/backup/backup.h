@@ -57,8 +57,6 @@ struct pm_backup_index {
     void *map;
     size_t map_len;
 };
-// Reads until the file ends. Returns how much there is, -1 with errno.
-ssize_t pm_backup_read_at(int fd, void *to, size_t len, uint64_t at);
 // Reads and checks the record at `at`. PM_OK; PM_NEEDS_RECOVERY: there is none, the end; PM_DAMAGE
 // or PM_OPERATIONAL. `has_data`: it is one of backup.increments. `what` is the path, for messages.
 int pm_backup_read(int fd, uint64_t at, bool has_data, const char *what,

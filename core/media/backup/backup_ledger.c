@@ -30,8 +30,8 @@ static int read_slots(int fd, const char *what, struct pm_backup_rounds *r, stru
     struct pm_backup_ledger slot;
     bool found = false;
     for (unsigned i = 0; i < PM_BACKUP_LEDGER_SLOTS; i++) {
-        ssize_t got = pm_backup_read_at(fd, &slot, sizeof slot,
-                                        r->at + i * (uint64_t)PM_BACKUP_LEDGER_STRIDE);
+        ssize_t got =
+            pm_os_read_at(fd, &slot, sizeof slot, r->at + i * (uint64_t)PM_BACKUP_LEDGER_STRIDE);
         if (got < 0)
             return read_failed(what, err);
         if (got != (ssize_t)sizeof slot || !is_slot(&slot, r->uuid, r->base, i) ||
@@ -45,7 +45,7 @@ static int read_slots(int fd, const char *what, struct pm_backup_rounds *r, stru
 
 static int read_rounds(int fd, const char *what, struct pm_backup_rounds *r, struct pm_error *err) {
     struct pm_backup_record head;
-    ssize_t got = pm_backup_read_at(fd, &head, sizeof head, 0);
+    ssize_t got = pm_os_read_at(fd, &head, sizeof head, 0);
     if (got < 0)
         return read_failed(what, err);
     if (got != (ssize_t)sizeof head || head.magic != PM_BACKUP_MAGIC ||

@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/os.h"
+#include "base/os_file.h"
 
 // A word is the place, which begins a block, and in its lower bits how many bytes of the block
 // count; 0: all of them.
@@ -92,7 +92,7 @@ void pm_backup_forget(struct pm_backup_places *p) {
 
 ssize_t pm_backup_read_block(int fd, uint64_t at, struct pm_backup_place place,
                              char out[PM_BACKUP_BLOCK]) {
-    ssize_t have = pm_backup_read_at(fd, out, PM_BACKUP_BLOCK, at);
+    ssize_t have = pm_os_read_at(fd, out, PM_BACKUP_BLOCK, at);
     if (have < 0)
         return -1;
     size_t keep = (size_t)have < place.bytes ? (size_t)have : place.bytes;

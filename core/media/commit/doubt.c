@@ -70,22 +70,6 @@ void pm_doubt_say(void) {
 
 bool pm_doubt_thorough;
 
-static bool read_chunk(const struct pm_file *file, char *to, size_t len, uint64_t at) {
-    while (len) {
-        ssize_t got = pread(file->fd, to, len, (off_t)(file->at + at));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got == 0)
-            errno = EIO; // the file was cut meanwhile
-        if (got <= 0)
-            return false;
-        to += got;
-        at += (uint64_t)got;
-        len -= (size_t)got;
-    }
-    return true;
-}
-
 // The next byte from `at` on that is no hole. A file system that knows no holes has none.
 static uint64_t next_data(const struct pm_file *file, uint64_t at) {
     off_t data = lseek(file->fd, (off_t)(file->at + at), SEEK_DATA);
@@ -154,7 +138,8 @@ static bool write_pages(struct pm_file *file, char *chunk, bool all) {
         size_t len = file->size - at < CHUNK ? (size_t)(file->size - at) : CHUNK;
         if (!all && !is_in_memory(file, len, at))
             continue;
-        good = read_chunk(file, chunk, len, at) && write_chunk(file, chunk, len, at, &data);
+        good = pm_os_read_all(file->fd, chunk, len, file->at + at) &&
+               write_chunk(file, chunk, len, at, &data);
     }
     pm_file_room_end(room);
     return good;

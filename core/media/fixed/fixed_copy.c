@@ -5,9 +5,9 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/crc.h"
+#include "base/os_file.h"
 #include "media/backing/fixed.h"
 #include "media/backing/fixed_map.h"
 #include "media/backing/heap_part.h"
@@ -57,23 +57,14 @@ const char *pm_fixed_copy_unread(void) { return unread; }
 
 // Behind the file's end there are zeroes.
 static bool read_file(const struct pm_file *f, char *to, size_t len, uint64_t at) {
-    while (len) {
-        ssize_t got = pread(f->fd, to, len, (off_t)at);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got == 0 && at >= f->size)
-            break;
-        if (got == 0)
-            errno = EIO; // the file was cut meanwhile
-        if (got <= 0) {
-            unread = f->name;
-            return false;
-        }
-        to += got;
-        at += (uint64_t)got;
-        len -= (size_t)got;
+    ssize_t got = pm_os_read_at(f->fd, to, len, at);
+    bool good = got == (ssize_t)len || (got >= 0 && at + (uint64_t)got >= f->size);
+    if (!good) {
+        errno = got < 0 ? errno : EIO; // the file was cut meanwhile
+        unread = f->name;
+        return false;
     }
-    memset(to, 0, len);
+    memset(to + got, 0, len - (size_t)got);
     return true;
 }
 

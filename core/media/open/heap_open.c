@@ -247,14 +247,9 @@ static bool can_read(const struct pm_file *file, uint64_t len) {
     char buffer[PM_PAGE_SIZE];
     for (uint64_t at = 0; at < len;) {
         uint64_t part = len - at < sizeof buffer ? len - at : sizeof buffer;
-        ssize_t got = pread(file->fd, buffer, part, (off_t)(file->at + at));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got == 0)
-            errno = EIO; // it was longer when it was measured
-        if (got <= 0)
+        if (!pm_os_read_all(file->fd, buffer, part, file->at + at))
             return false;
-        at += (uint64_t)got;
+        at += part;
     }
     return true;
 }
