@@ -153,6 +153,16 @@ size_t pm_elf_build_id(const struct pm_elf *f, uint8_t id[PM_BUILD_ID_MAX]) {
     return 0;
 }
 
+char *pm_elf_hex(char *out, const uint8_t *bytes, size_t count) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < count; i++) {
+        *out++ = digits[bytes[i] >> 4];
+        *out++ = digits[bytes[i] & 15];
+    }
+    *out = '\0';
+    return out;
+}
+
 // ---- symbol tables ------------------------------------------------------------------------------
 
 int pm_elf_table(const struct pm_elf *f, uint32_t type, struct pm_elf_table *t) {

@@ -38,6 +38,9 @@ size_t pm_elf_build_id(const struct pm_elf *f, uint8_t id[PM_BUILD_ID_MAX]);
 size_t pm_elf_notes_build_id(const unsigned char *notes, size_t size, size_t p_align,
                              uint8_t id[PM_BUILD_ID_MAX]);
 
+// Writes bytes, such as a build id, as hexadecimal digits, and NUL. Returns where the NUL is.
+char *pm_elf_hex(char *out, const uint8_t *bytes, size_t count);
+
 // The i-th section header; false past the end or outside the file.
 bool pm_elf_shdr(const struct pm_elf *f, size_t i, ElfW(Shdr) * out);
 // The `len` bytes at an offset in the file, or NULL if they are not all in it.

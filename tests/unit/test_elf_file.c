@@ -220,6 +220,13 @@ static void test_build_id(void) {
     CHECK_EQ(pm_elf_open(&f, path, &err), 0);
     CHECK_EQ(pm_elf_build_id(&f, id), 20);
     CHECK(memcmp(id, "ABCDEFGHIJKLMNOPQRST", 20) == 0);
+    char text[2 * PM_BUILD_ID_MAX + 1] = "not yet";
+    CHECK(pm_elf_hex(text, id, 2) == text + 4);
+    CHECK_STR(text, "4142");
+    CHECK(pm_elf_hex(text, (const uint8_t[]){0, 0x0f, 0xf0, 0xff}, 4) == text + 8);
+    CHECK_STR(text, "000ff0ff");
+    CHECK(pm_elf_hex(text, id, 0) == text);
+    CHECK_STR(text, "");
     pm_elf_close(&f);
     ElfW(Nhdr) n[4] = {{4, 0xffffffff, NT_GNU_BUILD_ID}};
     CHECK_EQ(pm_elf_notes_build_id((unsigned char *)n, sizeof n, 4, id), 0);

@@ -262,12 +262,11 @@ static bool open_file(struct dwarf *d, const char *path) {
 bool dw_debug_file(const struct pm_elf *f, char *path, size_t size) {
     uint8_t id[PM_BUILD_ID_MAX];
     size_t len = pm_elf_build_id(f, id);
+    char text[2 * PM_BUILD_ID_MAX + 1];
     if (len < 2)
         return false;
-    int at = snprintf(path, size, "/usr/lib/debug/.build-id/%02x/", id[0]);
-    for (size_t i = 1; i < len; i++)
-        at += snprintf(path + at, size - (size_t)at, "%02x", id[i]);
-    snprintf(path + at, size - (size_t)at, ".debug");
+    pm_elf_hex(text, id, len);
+    snprintf(path, size, "/usr/lib/debug/.build-id/%.2s/%s.debug", text, text + 2);
     return true;
 }
 

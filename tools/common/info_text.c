@@ -16,6 +16,7 @@
 #include "media/heap.h"
 #include "recovery/kept.h"
 #include "root_member.h"
+#include "roots/elf_file.h"
 #include "roots/root_table.h"
 #include "text.h"
 
@@ -23,21 +24,14 @@ enum { BAR = 20, MAP_CELLS = 64, MAP_ROWS = 8, WIDE_ENOUGH = 80 };
 
 // ---- identity -----------------------------------------------------------------------------------
 
-static char *put_hex(char *at, const uint8_t *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        at += sprintf(at, "%02x", bytes[i]);
-    return at;
-}
-
 void info_uuid(char out[40]) {
     const uint8_t *uuid = pm_heap.super->super.uuid;
     static const uint8_t groups[] = {4, 2, 2, 2, 6};
     for (size_t i = 0, from = 0; i < sizeof groups; from += groups[i++]) {
         if (i)
             *out++ = '-';
-        out = put_hex(out, uuid + from, groups[i]);
+        out = pm_elf_hex(out, uuid + from, groups[i]);
     }
-    *out = '\0';
 }
 
 bool info_program(struct pm_program *out) {
@@ -59,7 +53,7 @@ const char *info_addresses(const struct pm_program *program, bool line) {
 }
 
 void info_build_id(const struct pm_program *program, char out[72]) {
-    *put_hex(out, program->build_id, program->build_id_len) = '\0';
+    pm_elf_hex(out, program->build_id, program->build_id_len);
 }
 
 static void print_identity(const struct info *info) {

@@ -168,9 +168,7 @@ static int read_recipe(struct reading *s, struct pm_error *err) {
 
 static void write_id(struct reading *s) {
     uint8_t id[PM_BUILD_ID_MAX];
-    size_t length = pm_elf_build_id(s->elf, id);
-    for (size_t i = 0; i < length; i++)
-        snprintf(s->id + 2 * i, 3, "%02x", id[i]);
+    pm_elf_hex(s->id, id, pm_elf_build_id(s->elf, id));
 }
 
 static int explain_none(const struct recipe_places *places, const char *name,
