@@ -178,13 +178,35 @@ static const struct cli_tool tool = {
     .usage_status = PM_USAGE,
 };
 
+// Each kind of report, and what goes with it. The last one is the usual report.
+#define BIT(NAME) (1u << (KEY_##NAME - KEY_JSON))
+static const struct kind {
+    unsigned bit, with;
+    const char *name, *text;
+} kinds[] = {
+    {BIT(FOLLOW), BIT(INTERVAL) | BIT(COUNT) | BIT(JSON), "--follow",
+     "--interval, --count and --json only"},
+    {BIT(MEDIUM), BIT(JSON), "--medium", "--json only"},
+    {BIT(NODES), BIT(JSON), "--nodes", "--json only"},
+    {BIT(SVG), 0, "--svg", "no other option"},
+    {BIT(HTML), 0, "--html", "no other option"},
+    {BIT(DIFF), BIT(JSON), "--diff", "--json only"},
+    {BIT(LEAKS), BIT(JSON), "--leaks", "--json only"},
+    {BIT(OUT), BIT(JSON), "--out", "--json only"},
+    {BIT(HOLDERS), BIT(WIDTH) | BIT(JSON), "--holders", "--width and --json only"},
+    {BIT(TREE), BIT(DEPTH) | BIT(WIDTH) | BIT(JSON), "--tree", "--depth, --width and --json only"},
+    {0, BIT(MAP) | BIT(JSON), NULL, NULL},
+};
+
 struct request {
+    unsigned given; // the bits of all options
     bool json, map, follow, medium, nodes, svg, html, diff, leaks, out, holders;
     const char *interval, *count, *tree, *depth, *width;
 };
 
 static void take(int key, const char *value, void *arg) {
     struct request *q = arg;
+    q->given |= 1u << (key - KEY_JSON);
     if (key == KEY_INTERVAL)
         q->interval = value;
     else if (key == KEY_COUNT)
@@ -209,13 +231,25 @@ static void take(int key, const char *value, void *arg) {
                                : &q->follow) = true;
 }
 
+static void check_kind(const struct request *q) {
+    const struct kind *kind = kinds;
+    while (kind->bit && !(q->given & kind->bit))
+        kind++;
+    unsigned wrong = q->given & ~(kind->bit | kind->with);
+    if (wrong && kind->bit)
+        cli_wrong(&tool, "%s goes with %s", kind->name, kind->text);
+    if (wrong & BIT(WIDTH))
+        cli_wrong(&tool, "--width goes with --tree or --holders");
+    if (wrong)
+        cli_wrong(&tool, wrong & BIT(DEPTH) ? "--depth goes with --tree"
+                                            : "--interval and --count go with --follow");
+}
+
 static int follow_as_told(const struct request *q, const char *heap) {
     char *end = NULL;
     double seconds = q->interval ? strtod(q->interval, &end) : 2;
     if (q->interval && (*end || end == q->interval || !(seconds >= 0.01 && seconds <= 86400)))
         cli_wrong(&tool, "--interval %s: seconds, from 0.01 to 86400", q->interval);
-    if (q->map || q->leaks)
-        cli_wrong(&tool, "--follow shows no %s", q->map ? "map" : "leaks");
     unsigned long count = q->count ? cli_number(&tool, "--count", q->count, 1, 1000000000) : 0;
     return follow(heap, seconds, count, q->json);
 }
@@ -223,8 +257,6 @@ static int follow_as_told(const struct request *q, const char *heap) {
 static int show_medium(const struct request *q, const char *path) {
     struct medium medium;
     struct pm_error err;
-    if (q->map || q->follow || q->interval || q->count || q->leaks)
-        cli_wrong(&tool, "--medium goes with --json only");
     int status = medium_find(path, &medium, &err);
     if (status != PM_OK) {
         pm_say("%s", err.text);
@@ -241,8 +273,6 @@ static int show_medium(const struct request *q, const char *path) {
 static int show_nodes(const struct request *q, const char *heap) {
     struct node_shards nodes;
     struct pm_error err;
-    if (q->map || q->follow || q->interval || q->count || q->medium || q->leaks)
-        cli_wrong(&tool, "--nodes goes with --json only");
     int status = pm_nodes_find(&err);
     if (status == PM_OK)
         status = pm_offline_open(heap, PM_OPEN_READONLY, &err);
@@ -375,25 +405,11 @@ int main(int argc, char **argv) {
         cli_wrong(&tool, q.diff               ? "--diff: name two heaps"
                          : operand < argc - 1 ? "one heap at a time"
                                               : "name the heap's directory");
-    bool both = q.leaks && q.out;
-    if (both || ((q.leaks || q.out) && (q.map || q.svg || q.html || q.diff)))
-        cli_wrong(&tool, "%s goes with --json only", q.leaks ? "--leaks" : "--out");
-    bool picture = q.svg || q.html;
-    bool others = q.map || picture || q.diff || q.leaks || q.out || q.nodes || q.medium || q.follow;
-    if (q.holders && (others || q.tree || q.depth || q.interval || q.count))
-        cli_wrong(&tool, "--holders goes with --width and --json only");
-    if ((q.tree && others) || (!q.tree && (q.depth || (q.width && !q.holders))))
-        cli_wrong(&tool, "--tree goes with --depth, --width and --json, and they with it");
-    if (picture + q.json > 1 || (q.svg && q.html) || (picture && q.map))
-        cli_wrong(&tool, "--svg, --html, --json and --map: one of them");
-    if ((picture || q.diff) && (q.nodes || q.medium || q.follow || (q.diff && (picture || q.map))))
-        cli_wrong(&tool, "%s goes with no other kind of report", q.diff ? "--diff" : "a picture");
-    if (q.out && (q.nodes || q.medium || q.follow))
-        cli_wrong(&tool, "--out goes with --json only");
+    check_kind(&q);
     pid_t pid = q.leaks || q.out || q.holders ? live_leaks_process(argv[operand]) : 0;
     if (pid && q.holders)
         return cli_flush(holders_of_process(pid, width(&q), q.json), PM_OPERATIONAL);
-    if (pid && !(q.nodes || q.medium || q.follow || q.interval || q.count))
+    if (pid)
         return cli_flush((q.out ? out_of_process : live_leaks)(pid, q.json), PM_OPERATIONAL);
     if (q.nodes)
         return show_nodes(&q, argv[operand]);
@@ -401,7 +417,5 @@ int main(int argc, char **argv) {
         return show_medium(&q, argv[operand]);
     if (q.follow)
         return follow_as_told(&q, argv[operand]);
-    if (q.interval || q.count)
-        cli_wrong(&tool, "--interval and --count go with --follow");
     return q.diff ? diff(argv[operand], argv[operand + 1], q.json) : show(&q, argv[operand]);
 }

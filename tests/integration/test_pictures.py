@@ -248,8 +248,8 @@ def test_diff_tells_what_grew(drawn, program, shm):
 def test_wrong_requests(drawn, shm):
     one_line(call(INFO, "--diff", drawn), "pmalloc-info", 16, "two heaps")
     one_line(call(INFO, "--diff", drawn, shm / "none"), "pmalloc-info", 8, "none")
-    one_line(call(INFO, "--svg", "--html", drawn), "pmalloc-info", 16, "one of them")
-    one_line(call(INFO, "--html", "--follow", drawn), "pmalloc-info", 16, "no other")
+    one_line(call(INFO, "--svg", "--html", drawn), "pmalloc-info", 16, "goes with no other")
+    one_line(call(INFO, "--html", "--follow", drawn), "pmalloc-info", 16, "goes with")
     one_line(call(INFO, "--svg", shm / "none"), "pmalloc-info", 8, "none")
     (drawn / "superblock").write_bytes(b"x" * 4096)
     assert call(INFO, "--html", drawn).returncode in (4, 8)
