@@ -36,26 +36,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "raw_call.h"
+
 enum { SHORT = -1 };
-
-static long raw(long number, long a, long b, long c, long d, long e, long f) {
-    register long r10 __asm__("r10") = d;
-    register long r8 __asm__("r8") = e;
-    register long r9 __asm__("r9") = f;
-    long result;
-    __asm__ volatile("syscall"
-                     : "=a"(result)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-
-static long done(long result) {
-    if (result >= 0 || result < -4095)
-        return result;
-    errno = (int)-result;
-    return -1;
-}
 
 // ---- settings, from the environment as the kernel gave it ---------------------------------------
 
@@ -432,11 +415,7 @@ int fcntl(int fd, int command, ...) {
 
 long syscall(long number, ...) {
     long a[6];
-    va_list args;
-    va_start(args, number);
-    for (int i = 0; i < 6; i++)
-        a[i] = va_arg(args, long);
-    va_end(args);
+    RAW_ARGUMENTS(a, number);
     if (number == SYS_getdents64) {
         FAIL_OR("getdents64", -1)
     }

@@ -9,7 +9,7 @@
 #include <stdarg.h>
 
 // Also before libc is ready.
-static long raw(long number, long a, long b, long c, long d, long e, long f) {
+static inline long raw(long number, long a, long b, long c, long d, long e, long f) {
     register long r10 __asm__("r10") = d;
     register long r8 __asm__("r8") = e;
     register long r9 __asm__("r9") = f;
@@ -31,7 +31,7 @@ static long raw(long number, long a, long b, long c, long d, long e, long f) {
         va_end(list);                                                                              \
     } while (0)
 
-static long done(long result) {
+static inline long done(long result) {
     if (result >= 0 || result < -4095)
         return result;
     errno = (int)-result;

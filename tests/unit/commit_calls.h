@@ -8,8 +8,9 @@
 
 #include "commit_images.h"
 
-#include <stdarg.h>
 #include <sys/syscall.h>
+
+#include "tests/integration/raw_call.h"
 
 static bool watching;       // calls are noted
 static bool taking;         // images are taken
@@ -234,11 +235,7 @@ static long length_call(int fd, uint64_t bytes) {
 
 long __wrap_syscall(long number, ...) {
     long a[6];
-    va_list args;
-    va_start(args, number);
-    for (unsigned i = 0; i < 6; i++)
-        a[i] = va_arg(args, long);
-    va_end(args);
+    RAW_ARGUMENTS(a, number);
     switch (number) {
     case SYS_pwrite64:
         return write_call((int)a[0], (const void *)a[1], (size_t)a[2], (uint64_t)a[3]);
