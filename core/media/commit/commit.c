@@ -34,51 +34,70 @@ struct pm_commit_cost pm_commit_last;
 
 #define STRIDE 64u // pages that are compared with the file at once
 
-static struct pm_journal journal;
-static struct pm_journal_found written; // the last commit in the journal
-static char *file_buffer;               // STRIDE pages of a file
-static uint64_t epoch;
-static bool unapplied; // `written` is in force, and not in the files yet
+// Where all of a process's commits stand.
+static struct commit {
+    struct pm_journal journal;
+    struct pm_journal_found written; // the last commit in the journal
+    bool unapplied;                  // `written` is in force, and not in the files yet
+    uint64_t epoch;
+    uint64_t length[PM_SHARDS * PM_JOURNAL_MEMBERS]; // of the last commit
+    char *file_buffer;                               // STRIDE pages of a file
+    bool force, amid;                                // the next one
 
-// The lengths of the last commit.
-static uint64_t length[PM_SHARDS * PM_JOURNAL_MEMBERS];
+    struct root {
+        char *at;
+        size_t len;
+        uint64_t offset;
+    } root[PM_ROOT_MAX];
+    unsigned roots;
 
-static struct root {
-    char *at;
-    size_t len;
-    uint64_t offset;
-} roots[PM_ROOT_MAX];
-static unsigned root_count;
+    // What pm_commit_whole_roots() has said, until a commit has it.
+    struct {
+        bool wanted;
+        uint64_t offset, len;
+    } whole_roots;
 
-// What pm_commit_whole_roots() has said, until a commit has it.
-static struct {
-    bool wanted;
-    uint64_t offset, len;
-} whole_roots;
+    // The file that is being looked through.
+    struct looking {
+        unsigned file;
+        char *start;      // where the file's first byte would be
+        uint64_t length;  // of the file under the last commit: it has no bytes beyond
+        const char *copy; // the file's copy in memory, or NULL
+        bool part;        // of a fixed medium
+        bool drop;
+        int pagemap; // of pm_own_open()
+        struct pm_commit_cost *cost;
+    } looking;
 
-// The file that is being looked through.
-static struct looking {
-    unsigned file;
-    char *start;      // where the file's first byte would be
-    uint64_t length;  // of the file under the last commit: it has no bytes beyond
-    const char *copy; // the file's copy in memory, or NULL
-    bool part;        // of a fixed medium
-    bool drop;
-    int pagemap; // of pm_own_open()
-    struct pm_commit_cost *cost;
-} looking;
+    // A range that was released since the last commit, and what of it is not in use again: zeroes.
+    struct zeroing {
+        unsigned file;
+        uint64_t at, end; // from the file's first byte
+        char *start;
+    } zeroing;
+
+    bool lengths_differ; // from those of the last commit
+    uint64_t copied;     // bytes, as pm_commit_copied() counts them
+
+    // The commit that is being made.
+    struct {
+        bool good, anything, forced, amid, again;
+        int error;
+        uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
+    } taken;
+} commit;
 
 void pm_commit_add_root(void *at, size_t len, uint64_t offset) {
-    if (root_count < PM_ROOT_MAX) // there are no more parts of roots than that
-        roots[root_count++] = (struct root){at, len, offset};
+    if (commit.roots < PM_ROOT_MAX) // there are no more parts of roots than that
+        commit.root[commit.roots++] = (struct root){at, len, offset};
 }
 
-void pm_commit_forget_roots(void) { root_count = 0; }
+void pm_commit_forget_roots(void) { commit.roots = 0; }
 
 void pm_commit_whole_roots(uint64_t offset, uint64_t len) {
-    whole_roots.wanted = true;
-    whole_roots.offset = offset;
-    whole_roots.len = len;
+    commit.whole_roots.wanted = true;
+    commit.whole_roots.offset = offset;
+    commit.whole_roots.len = len;
 }
 
 // ---- the instant --------------------------------------------------------------------------------
@@ -86,22 +105,22 @@ void pm_commit_whole_roots(uint64_t offset, uint64_t len) {
 // Beyond its end a file has zeroes. A fixed medium that was not empty may have anything where data
 // are written first.
 static bool is_known(uint64_t end) {
-    return end <= looking.length || looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA ||
-           pm_heap_fresh_is_zero();
+    return end <= commit.looking.length ||
+           commit.looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA || pm_heap_fresh_is_zero();
 }
 
 // What the file has. NULL: it cannot be read, or is not known.
 static const char *read_file(uint64_t at, size_t len) {
-    uint64_t there = at < looking.length ? looking.length - at : 0;
-    if (looking.copy)
-        return looking.copy + at;
+    uint64_t there = at < commit.looking.length ? commit.looking.length - at : 0;
+    if (commit.looking.copy)
+        return commit.looking.copy + at;
     if (!is_known(at + len))
         return NULL;
     if (there < len)
-        memset(file_buffer + there, 0, len - there);
-    bool good = there == 0 ||
-                pm_journal_files.read(looking.file, file_buffer, there < len ? there : len, at);
-    return good ? file_buffer : NULL;
+        memset(commit.file_buffer + there, 0, len - there);
+    bool good = there == 0 || pm_journal_files.read(commit.looking.file, commit.file_buffer,
+                                                    there < len ? there : len, at);
+    return good ? commit.file_buffer : NULL;
 }
 
 // The pieces of a run show the file again: each lies in one released range, or in none.
@@ -111,12 +130,12 @@ static void drop_piece(char *at, size_t len) {
         is = pm_emptied_map(pm_heap_offset(at), len);
     if (is == PM_EMPTIED_KEPT || (is == PM_EMPTIED_NOT && madvise(at, len, MADV_DONTNEED) != 0))
         return;
-    looking.cost->dropped += len / PM_PAGE_SIZE;
-    looking.cost->copied -= len / PM_PAGE_SIZE;
+    commit.looking.cost->dropped += len / PM_PAGE_SIZE;
+    commit.looking.cost->copied -= len / PM_PAGE_SIZE;
 }
 
 static void drop(char *at, size_t len) {
-    for (size_t part; looking.drop && len; at += part, len -= part) {
+    for (size_t part; commit.looking.drop && len; at += part, len -= part) {
         part = pm_heap_offset(at) < pm_range ? pm_emptied_piece(pm_heap_offset(at), len) : len;
         drop_piece(at, part);
     }
@@ -131,15 +150,15 @@ static enum page_is {
 } look_at_page(const char *page, const char *file, uint64_t number) {
     static const char zeroes[PM_PAGE_SIZE];
     if (file && memcmp(page, file, PM_PAGE_SIZE) == 0 &&
-        (looking.copy || !pm_lap_pages_differ(looking.file, number, page)))
+        (commit.looking.copy || !pm_lap_pages_differ(commit.looking.file, number, page)))
         return SAME;
-    return looking.part && memcmp(page, zeroes, PM_PAGE_SIZE) == 0 ? ZEROES : DIFFERS;
+    return commit.looking.part && memcmp(page, zeroes, PM_PAGE_SIZE) == 0 ? ZEROES : DIFFERS;
 }
 
 // Copied pages whose contents are `bytes`: those that differ from the file go to the journal,
 // others are dropped.
 static void look_at_pages(char *at, const char *bytes, size_t len) {
-    uint64_t offset = (uint64_t)(at - looking.start);
+    uint64_t offset = (uint64_t)(at - commit.looking.start);
     const char *file = read_file(offset, len);
     uint64_t number = offset / PM_PAGE_SIZE;
     for (size_t from = 0, to; from < len; from = to) {
@@ -152,9 +171,9 @@ static void look_at_pages(char *at, const char *bytes, size_t len) {
         if (is == SAME)
             drop(at + from, to - from);
         else if (is == ZEROES)
-            pm_journal_add_zeroes(&journal, looking.file, first, pages);
+            pm_journal_add_zeroes(&commit.journal, commit.looking.file, first, pages);
         else
-            pm_journal_add_pages(&journal, looking.file, first, bytes + from, pages);
+            pm_journal_add_pages(&commit.journal, commit.looking.file, first, bytes + from, pages);
     }
 }
 
@@ -171,7 +190,7 @@ static void look_at_stride(char *at, size_t len) {
 }
 
 static void look_at_part(char *at, size_t len) {
-    looking.cost->copied += len / PM_PAGE_SIZE;
+    commit.looking.cost->copied += len / PM_PAGE_SIZE;
     for (size_t part; len; at += part, len -= part) {
         part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
         look_at_stride(at, part);
@@ -192,35 +211,29 @@ static void look_at_run(char *at, size_t len, void *arg) {
 
 // Of a file, [at, at + len) is mapped from `offset` on.
 static void look_through(unsigned file, char *at, size_t len, uint64_t offset) {
-    looking.file = file;
-    looking.start = at - offset;
-    looking.length = length[file];
-    looking.part = pm_journal_part(file);
-    looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
-                       ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
-                       : NULL;
-    pm_own_pages_by(looking.pagemap, at, len, look_at_run, NULL);
+    commit.looking.file = file;
+    commit.looking.start = at - offset;
+    commit.looking.length = commit.length[file];
+    commit.looking.part = pm_journal_part(file);
+    commit.looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
+                              ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
+                              : NULL;
+    pm_own_pages_by(commit.looking.pagemap, at, len, look_at_run, NULL);
 }
 
-// A range that was released since the last commit, and what of it is not in use again: zeroes.
-static struct zeroing {
-    unsigned file;
-    uint64_t at, end; // from the file's first byte
-    char *start;
-} zeroing;
-
 static void zero_up_to(uint64_t to) {
-    if (to > zeroing.at)
-        pm_journal_add_zeroes(&journal, zeroing.file, zeroing.at / PM_PAGE_SIZE,
-                              (to - zeroing.at) / PM_PAGE_SIZE);
+    if (to > commit.zeroing.at)
+        pm_journal_add_zeroes(&commit.journal, commit.zeroing.file,
+                              commit.zeroing.at / PM_PAGE_SIZE,
+                              (to - commit.zeroing.at) / PM_PAGE_SIZE);
 }
 
 static void step_over(char *at, size_t len, void *arg) {
     (void)arg;
-    uint64_t offset = (uint64_t)(at - zeroing.start);
+    uint64_t offset = (uint64_t)(at - commit.zeroing.start);
     zero_up_to(offset);
-    if (zeroing.at < offset + len)
-        zeroing.at = offset + len;
+    if (commit.zeroing.at < offset + len)
+        commit.zeroing.at = offset + len;
 }
 
 static void zero_emptied(const struct pm_emptied *e) {
@@ -228,9 +241,9 @@ static void zero_emptied(const struct pm_emptied *e) {
     uint64_t from = e->offset - s->offset, end = from + e->len;
     if (end > s->data.size) // the file may be longer than what is in use
         end = s->data.size > from ? s->data.size : from;
-    zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from, end,
-                               pm_heap_at(s->offset)};
-    pm_own_pages_by(looking.pagemap, pm_heap_at(e->offset), end - from, step_over, NULL);
+    commit.zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from,
+                                      end, pm_heap_at(s->offset)};
+    pm_own_pages_by(commit.looking.pagemap, pm_heap_at(e->offset), end - from, step_over, NULL);
     zero_up_to(end);
 }
 
@@ -261,9 +274,9 @@ static bool add_images(uint64_t at, uint64_t len) {
     bool good = true;
     for (uint64_t part; len && good; at += part, len -= part) {
         part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
-        good = pm_journal_files.read(file, file_buffer, part, at);
+        good = pm_journal_files.read(file, commit.file_buffer, part, at);
         if (good)
-            pm_journal_add_pages(&journal, file, at / PM_PAGE_SIZE, file_buffer,
+            pm_journal_add_pages(&commit.journal, file, at / PM_PAGE_SIZE, commit.file_buffer,
                                  part / PM_PAGE_SIZE);
     }
     return good;
@@ -272,23 +285,26 @@ static bool add_images(uint64_t at, uint64_t len) {
 // False, with errno: an image that the commit must have cannot be read.
 static bool look_at_roots(void) {
     const unsigned file = pm_journal_file(PM_JOURNAL_ROOTS, 0);
-    bool good = !whole_roots.wanted || add_images(whole_roots.offset, whole_roots.len);
+    bool good =
+        !commit.whole_roots.wanted || add_images(commit.whole_roots.offset, commit.whole_roots.len);
     int error = errno;
-    for (unsigned i = 0; i < root_count; i++)
-        if (whole_roots.wanted)
-            pm_journal_add_pages(&journal, file, roots[i].offset / PM_PAGE_SIZE, roots[i].at,
-                                 roots[i].len / PM_PAGE_SIZE);
+    for (unsigned i = 0; i < commit.roots; i++)
+        if (commit.whole_roots.wanted)
+            pm_journal_add_pages(&commit.journal, file, commit.root[i].offset / PM_PAGE_SIZE,
+                                 commit.root[i].at, commit.root[i].len / PM_PAGE_SIZE);
         else
-            look_through(file, roots[i].at, roots[i].len, roots[i].offset);
+            look_through(file, commit.root[i].at, commit.root[i].len, commit.root[i].offset);
     errno = error;
     return good;
 }
 
-static bool lengths_differ;
-
-static void compare_length(unsigned file) { lengths_differ |= length[file] != length_now(file); }
-static void add_length(unsigned file) { pm_journal_add_length(&journal, file, length_now(file)); }
-static void note_length(unsigned file) { length[file] = length_now(file); }
+static void compare_length(unsigned file) {
+    commit.lengths_differ |= commit.length[file] != length_now(file);
+}
+static void add_length(unsigned file) {
+    pm_journal_add_length(&commit.journal, file, length_now(file));
+}
+static void note_length(unsigned file) { commit.length[file] = length_now(file); }
 
 static uint64_t time_now(void) {
     struct timespec now;
@@ -296,70 +312,60 @@ static uint64_t time_now(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static bool force, amid; // the next one
-
-void pm_commit_force(void) { force = true; }
-void pm_commit_amid(void) { amid = true; }
-
-static struct {
-    bool good, anything, forced, amid, again;
-    int error;
-    uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
-} taken;
+void pm_commit_force(void) { commit.force = true; }
+void pm_commit_amid(void) { commit.amid = true; }
 
 void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
     pm_journal_files_trust(true);
     // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
-    looking.drop = may_drop && pm_checkpoint_is_durable();
-    looking.cost = cost;
-    looking.pagemap = pm_own_open();
-    taken.forced = force;
-    taken.amid = amid;
-    force = amid = false;
+    commit.looking.drop = may_drop && pm_checkpoint_is_durable();
+    commit.looking.cost = cost;
+    commit.looking.pagemap = pm_own_open();
+    commit.taken.forced = commit.force;
+    commit.taken.amid = commit.amid;
+    commit.force = commit.amid = false;
     if (pm_heap.super->state.applied != pm_checkpoint_applied)
         pm_heap.super->state.applied = pm_checkpoint_applied;
     if (pm_heap.super->state.lap != pm_checkpoint_mark)
         pm_heap.super->state.lap = pm_checkpoint_mark;
-    pm_journal_begin(&journal, pm_heap.super->super.uuid, ++epoch, time_now());
-    lengths_differ = false;
+    pm_journal_begin(&commit.journal, pm_heap.super->super.uuid, ++commit.epoch, time_now());
+    commit.lengths_differ = false;
     each_file(compare_length);
     each_file(look_at_file);
     bool images = look_at_roots();
     int error = errno;
     pm_emptied_take(zero_emptied);
-    pm_own_close(looking.pagemap);
+    pm_own_close(commit.looking.pagemap);
     pm_careful_end();
-    taken.anything = lengths_differ || pm_journal_has_any(&journal);
-    if (lengths_differ)
+    commit.taken.anything = commit.lengths_differ || pm_journal_has_any(&commit.journal);
+    if (commit.lengths_differ)
         each_file(add_length);
-    memcpy(taken.lengths, length, sizeof length);
-    if (taken.anything)
+    memcpy(commit.taken.lengths, commit.length, sizeof commit.length);
+    if (commit.taken.anything)
         each_file(note_length);
-    uint64_t time = journal.group->time;
+    uint64_t time = commit.journal.group->time;
     cost->held_us = (time_now() - time) / 1000;
-    journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
-    journal.forced = taken.forced;
-    journal.amid = taken.amid;
-    taken.good = !taken.anything || (pm_journal_end(&journal) && images);
-    taken.error = images ? errno : error;
+    commit.journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
+    commit.journal.forced = commit.taken.forced;
+    commit.journal.amid = commit.taken.amid;
+    commit.taken.good = !commit.taken.anything || (pm_journal_end(&commit.journal) && images);
+    commit.taken.error = images ? errno : error;
     pm_journal_files_trust(false);
-    if (looking.drop && taken.good)
+    if (commit.looking.drop && commit.taken.good)
         pm_emptied_map_idle();
-    if (taken.anything)
-        written = pm_journal_found_last(&journal);
+    if (commit.taken.anything)
+        commit.written = pm_journal_found_last(&commit.journal);
     else
-        epoch--; // who follows the journal sees no gap
-    written.time = time;
-    cost->pages = journal.pages;
+        commit.epoch--; // who follows the journal sees no gap
+    commit.written.time = time;
+    cost->pages = commit.journal.pages;
     pm_commit_last = *cost;
 }
 
-static uint64_t copied;
-
 static void count_pages(char *at, size_t len, void *arg) {
     (void)at, (void)arg;
-    copied += len / PM_PAGE_SIZE;
+    commit.copied += len / PM_PAGE_SIZE;
 }
 
 // A file becomes longer or shorter meanwhile; its addresses stay.
@@ -370,9 +376,9 @@ static void count_file(unsigned file) {
 }
 
 uint64_t pm_commit_copied(void) {
-    copied = 0;
+    commit.copied = 0;
     each_file(count_file);
-    return copied;
+    return commit.copied;
 }
 
 // ---- after it -----------------------------------------------------------------------------------
@@ -380,9 +386,9 @@ uint64_t pm_commit_copied(void) {
 // Data files are cut only where nothing was allocated meanwhile, and not while another process has
 // them mapped private: that would lose the pages that it has copied.
 void pm_commit_cut(void) {
-    for (unsigned i = 0; i < pm_heap.shards && !unapplied; i++) {
+    for (unsigned i = 0; i < pm_heap.shards && !commit.unapplied; i++) {
         struct pm_shard *s = &pm_heap.shard[i];
-        uint64_t least = length[pm_journal_file(PM_JOURNAL_DATA, i)];
+        uint64_t least = commit.length[pm_journal_file(PM_JOURNAL_DATA, i)];
         pm_lock(&s->lock);
         pm_shard_cut(s, s->frontier > least ? s->frontier : least);
         pm_unlock(&s->lock);
@@ -398,14 +404,16 @@ static bool keep_entry(const struct pm_journal_io *io, const struct pm_journal_e
 }
 
 static bool keep_snapshot(void) {
-    return !pm_snapshot || pm_journal_each_last_of(&journal, &written, keep_entry, NULL);
+    return !pm_snapshot ||
+           pm_journal_each_last_of(&commit.journal, &commit.written, keep_entry, NULL);
 }
 
 static bool apply(void) {
     pm_journal_files_trust(true);
-    unapplied = !keep_snapshot() || !pm_checkpoint_write_through(&journal, &written);
+    commit.unapplied =
+        !keep_snapshot() || !pm_checkpoint_write_through(&commit.journal, &commit.written);
     pm_journal_files_trust(false);
-    return !unapplied;
+    return !commit.unapplied;
 }
 
 // Copies that are kept although the files have the same: each costs a comparison while the threads
@@ -414,57 +422,58 @@ static bool apply(void) {
 
 static bool keeps_too_much(void) {
     uint64_t kept = pm_commit_last.copied - pm_commit_last.pages;
-    return force || (pm_commit_last.copied > pm_commit_last.pages && kept > KEPT_MOST);
+    return commit.force || (pm_commit_last.copied > pm_commit_last.pages && kept > KEPT_MOST);
 }
 
 bool pm_commit_prepare(void) {
-    if (unapplied && !apply())
+    if (commit.unapplied && !apply())
         return false;
     if (keeps_too_much())
-        pm_checkpoint_hurry(&journal);
-    return pm_checkpoint_prepare(&journal);
+        pm_checkpoint_hurry(&commit.journal);
+    return pm_checkpoint_prepare(&commit.journal);
 }
 
 static bool become_durable(void) {
-    if (!taken.good) {
-        errno = taken.error;
+    if (!commit.taken.good) {
+        errno = commit.taken.error;
         return false;
     }
-    pm_checkpoint_make_room(&journal);
-    return pm_journal_back_with_space(&journal, &written) && pm_journal_files.sync(PM_JOURNAL_SELF);
+    pm_checkpoint_make_room(&commit.journal);
+    return pm_journal_back_with_space(&commit.journal, &commit.written) &&
+           pm_journal_files.sync(PM_JOURNAL_SELF);
 }
 
 bool pm_commit_again(int error) {
-    bool again = taken.again;
-    taken.again = false;
+    bool again = commit.taken.again;
+    commit.taken.again = false;
     return again && (error == ENOSPC || error == EDQUOT || error == EFBIG);
 }
 
 bool pm_commit_finish(void) {
     pm_journal_files_trust(true);
-    bool durable = !taken.anything || become_durable();
+    bool durable = !commit.taken.anything || become_durable();
     pm_journal_files_trust(false);
     if (!durable) {
         int saved = errno;
-        memcpy(length, taken.lengths, sizeof length);
+        memcpy(commit.length, commit.taken.lengths, sizeof commit.length);
         pm_emptied_taken(false);
         // Where the files hold all, the journal's space may be what the next commit lacks.
-        bool others = journal.lap.commits != 0;
-        taken.again = pm_checkpoint_retire(&journal) && others;
+        bool others = commit.journal.lap.commits != 0;
+        commit.taken.again = pm_checkpoint_retire(&commit.journal) && others;
         errno = saved;
         return false;
     }
-    atomic_store_explicit(&pm_commit_time, written.time, memory_order_relaxed);
+    atomic_store_explicit(&pm_commit_time, commit.written.time, memory_order_relaxed);
     atomic_fetch_add_explicit(&pm_commit_count, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pm_commit_forced, taken.forced, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pm_commit_forced, commit.taken.forced, memory_order_relaxed);
     pm_emptied_taken(true);
-    whole_roots.wanted = false;
-    if (!taken.anything)
+    commit.whole_roots.wanted = false;
+    if (!commit.taken.anything)
         return true;
-    unapplied = true;
-    pm_journal_count(&journal);
+    commit.unapplied = true;
+    pm_journal_count(&commit.journal);
     if (apply())
-        pm_checkpoint_cut(&journal);
+        pm_checkpoint_cut(&commit.journal);
     return true;
 }
 
@@ -495,11 +504,11 @@ static bool make_copies(void) {
 int pm_heap_journal(struct pm_error *err) {
     if (pm_journal_part_check(err) != PM_OK)
         return err->status;
-    journal.io = &pm_journal_files;
-    journal.most = PM_JOURNAL_PAGES;
-    journal.group = pm_own_reserve(PM_JOURNAL_BUFFER);
-    file_buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
-    if (!journal.group || !file_buffer)
+    commit.journal.io = &pm_journal_files;
+    commit.journal.most = PM_JOURNAL_PAGES;
+    commit.journal.group = pm_own_reserve(PM_JOURNAL_BUFFER);
+    commit.file_buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
+    if (!commit.journal.group || !commit.file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     pm_feature_set(PM_INCOMPAT_JOURNAL);
     // The files are taken for the first commit. A backup may count commits of a journal that it
@@ -513,7 +522,7 @@ int pm_heap_journal(struct pm_error *err) {
     each_file(note_length);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
-    pm_checkpoint_begin(&journal, pm_heap.super->state.lap);
+    pm_checkpoint_begin(&commit.journal, pm_heap.super->state.lap);
     if (!make_copies())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT_DIR: its data cannot be copied to memory: %s (see "
@@ -531,21 +540,21 @@ int pm_heap_journal(struct pm_error *err) {
 }
 
 bool pm_commit_write_roots(int fd) {
-    for (unsigned i = 0; i < root_count; i++)
-        if (!pm_os_write_all(fd, roots[i].at, roots[i].len, roots[i].offset))
+    for (unsigned i = 0; i < commit.roots; i++)
+        if (!pm_os_write_all(fd, commit.root[i].at, commit.root[i].len, commit.root[i].offset))
             return false;
     return true;
 }
 
 int pm_commit_change_heap(struct pm_error *err) {
     pm_emptied_forget();
-    unapplied = false;
+    commit.unapplied = false;
     each_file(note_length);
     if (pm_file_is_ours(&pm_heap.journal)) // the parent's
         close(pm_heap.journal.fd);
     if (!pm_journal_open())
         return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
-    pm_checkpoint_begin(&journal, pm_heap.super->state.lap);
+    pm_checkpoint_begin(&commit.journal, pm_heap.super->state.lap);
     if (!pm_work_wanted)
         return PM_OK;
     bool good = make_copies();
@@ -557,7 +566,7 @@ int pm_commit_change_heap(struct pm_error *err) {
 }
 
 bool pm_commit_share_metadata(void) {
-    if (unapplied || !pm_checkpoint_retire(&journal))
+    if (commit.unapplied || !pm_checkpoint_retire(&commit.journal))
         return false;
     pm_journal_remove();
     pm_persist_journaled(false);
