@@ -590,8 +590,8 @@ int main(int argc, char **argv) {
     if (q.make || q.grow)
         return make_heap(&(struct make_request){(const char *const *)argv + operand, q.from, q.size,
                                                 q.journal, q.grow, q.force, q.yes, q.json});
-    if (q.pointers)
-        pm_options.pointers.text = q.pointers;
+    if (q.pointers) // check_request() has read it
+        pm_option_set("PMALLOC_POINTERS", q.pointers, &(struct pm_error){0});
     pm_journal_take_good = q.at_good;
     if (q.heap)
         return recover(&q);

@@ -3,11 +3,11 @@
 #include "extent_take.h"
 
 #include "base/nodes.h"
-#include "base/options.h"
 #include "extent_entry.h"
 #include "free_extents.h"
 #include "frontier.h"
 #include "media/backing/backing.h"
+#include "media/backing/fixed.h"
 #include "media/open/shard_make.h"
 
 // Space is allocated on the file system in steps of at least and at most this number of pages.
@@ -82,7 +82,7 @@ static bool allocate_space(struct pm_shard *s, const struct pm_extent *e, uint64
 static bool promise_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pages) {
     struct pm_shard_extents *x = s->extents;
     bool known = false, room = false;
-    if (pm_options.reserve.number == PM_RESERVE_LAZY) {
+    if (pm_reserve_is_lazy()) {
         bool reclaimed = e->state == PM_EXTENT_RECLAIMED; // room_for() counts it already
         if (reclaimed && !x->gaps_unpromised)
             return true;
@@ -96,7 +96,7 @@ static bool promise_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t
 
 static bool back_huge(struct pm_shard *s, const struct pm_extent *e, uint64_t pages, bool *empty) {
     return promise_huge(s, e, pages) &&
-           (pm_options.reserve.number != PM_RESERVE_LAZY ||
+           (!pm_reserve_is_lazy() ||
             pm_heap_promise_space(e->page << PM_PAGE_SHIFT, pages << PM_PAGE_SHIFT, empty));
 }
 
@@ -156,7 +156,7 @@ static uint32_t carve(struct pm_shard *s, uint32_t index, uint64_t pages, uint64
         pm_free_coalesce(s, index, state);
         return 0;
     }
-    bool lazy = !e->backed && pages > PM_HUGE_PAGES && pm_options.reserve.number == PM_RESERVE_LAZY;
+    bool lazy = !e->backed && pages > PM_HUGE_PAGES && pm_reserve_is_lazy();
     if (e->pages > backed) {
         uint32_t rest = pm_extent_cut(s, index, backed);
         if (!rest) {

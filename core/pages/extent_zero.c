@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#include "base/options.h"
 #include "extent_take.h"
 #include "media/backing/backing.h"
 #include "media/backing/fixed.h"
@@ -42,7 +41,7 @@ static bool may_give_back(struct pm_shard *s, uint64_t offset, uint64_t len) {
         return true;
     if (pm_heap_is_fixed())
         return pm_heap_vacated_is_zero();
-    return pm_options.reserve.number == PM_RESERVE_LAZY && pm_extent_may_promise(s) &&
+    return pm_reserve_is_lazy() && pm_extent_may_promise(s) &&
            (!pm_heap_shows_holes() || !pm_persist_waits() || !is_mostly_in_memory(offset, len));
 }
 

@@ -92,9 +92,8 @@ static int use_commit_dir(struct pm_error *err) {
                        "%.200s: run `pmalloc-backup %.200s %.200s` and remove the first, or unset "
                        "one of the two settings",
                        heap, dir, heap, dir);
-    pm_options.heap.text = dir;
     pm_work_wanted = true;
-    return PM_OK;
+    return pm_option_set("PMALLOC_HEAP", dir, err);
 }
 
 #define ANSWERS_MOST_MS 1000

@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/options.h"
 #include "media/backing/fixed.h"
 #include "media/full.h"
 #include "media/heap.h"
@@ -33,8 +32,7 @@ void pm_bus_watch(void) {
     if (!pm_heap_on_media())
         return;
     pm_bus_watched = true;
-    bool stores_fault = !pm_heap_is_journaled() && !pm_heap_is_fixed() &&
-                        pm_options.reserve.number == PM_RESERVE_LAZY;
+    bool stores_fault = !pm_heap_is_journaled() && pm_reserve_is_lazy();
     if (stores_fault && sigaction(SIGBUS, NULL, &before) == 0 && !(before.sa_flags & SA_SIGINFO) &&
         before.sa_handler == SIG_DFL)
         sigaction(SIGBUS, &ours, NULL);

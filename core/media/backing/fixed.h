@@ -23,6 +23,7 @@
 #define PM_FIXED_H
 
 #include "base/crc.h"
+#include "base/options.h"
 #include "fixed_format.h"
 #include "media/heap.h"
 
@@ -59,6 +60,11 @@ extern struct pm_fixed pm_fixed;
 static inline bool pm_fixed_is_open(void) { return pm_fixed.open; }
 // The same, and stores to it reach the media, or will with a commit.
 static inline bool pm_heap_is_fixed(void) { return pm_heap_on_media() && pm_fixed_is_open(); }
+// Whether PMALLOC_RESERVE=lazy holds. All space of fixed media is there from the start, so there a
+// promise of it costs nothing.
+static inline bool pm_reserve_is_lazy(void) {
+    return pm_options.reserve.number == PM_RESERVE_LAZY && !pm_fixed_is_open();
+}
 // Whether the heap lies on fixed media, and one of them is a device: that one cannot be mapped
 // private. NULL: none is.
 const struct pm_medium *pm_fixed_device(void);

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "base/crc.h"
-#include "base/options.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "heap_lock.h"
@@ -305,7 +304,5 @@ int pm_fixed_open(struct pm_error *err) {
     pm_fixed.open = pm_fixed.zeroed = true;
     for (unsigned i = 0; i < pm_fixed.count && status == PM_OK; i++)
         status = use_medium(&pm_fixed.medium[i], &layout[i], err);
-    // All space is there from the start: so a promise of it costs nothing.
-    pm_options.reserve.number = PM_RESERVE_STRICT;
     return status;
 }
