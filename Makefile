@@ -319,8 +319,8 @@ compiles: $(LIBS) $(GC_LIB) ## build the libraries and look for warnings in all 
 
 # All that the tests need is built first, by all processors. Then scripts/run-tests runs all tests
 # as one list of jobs: no processor waits for the last job of a target. A closing line as pytest's
-# is the last one.
-TARGETS = check-layers check-abi unit sanitize fuzz-corpus crash vm distro
+# is the last one. test_check_layers and test_abi do what check-layers and check-abi do.
+TARGETS = unit sanitize fuzz-corpus crash vm distro
 test: ## run all tests with both compilers; CI runs this
 	@$(MAKE) format-check
 	@$(MAKE) check-style
@@ -330,7 +330,7 @@ test: ## run all tests with both compilers; CI runs this
 
 check: integration-built $(UNITS) ## check the style, run unit tests and chosen others: two minutes
 	@$(MAKE) check-style format-check
-	@$(RUN_TESTS) --marked check --beside check-layers --beside unit
+	@$(RUN_TESTS) --marked check --beside unit
 
 test-fast: integration-built $(UNITS) ## run what takes eight minutes, by measured times
 	@$(MAKE) check-style

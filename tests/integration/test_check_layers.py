@@ -88,6 +88,7 @@ def checked(tmp_path, files):
     return check(tree, objects)
 
 
+@pytest.mark.check
 def test_this_tree_is_clean():
     result = check(ROOT, BUILD / "obj")
     assert result.returncode == 0, result.stderr
