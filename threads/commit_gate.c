@@ -22,7 +22,8 @@
 #include "tasks.h"
 
 #define STRICT 200       // times the patience of others, where no other instant is taken
-#define STARVED_MS 1000  // the same where a thread in a section gets no processor
+#define LATE_MS 1000     // where no patience is spent, as by a thread without a processor
+#define LATE_MOST 4      // commits in a row that are not made because of it
 #define FORGET 200       // a thread that was waited for in vain gets its patience back
 #define HOLDS_MOST 64    // threads that wait in line for a lock enter one after the other
 #define SLEEP_NS 1000000 // patience with a section that sleeps, and not for a time
@@ -59,6 +60,7 @@ static pid_t *watched;
 static size_t watched_count;
 static pid_t holder;
 static uint32_t commit; // the number of this one
+static unsigned late_in_row;
 
 static void watch(pid_t id, void *unused) {
     (void)unused;
@@ -148,9 +150,8 @@ static bool sleeps(pid_t id) {
     return state == 'S' || (!state && gone);
 }
 
-// Whether a thread that never took a lock sleeps in a call that is not recorded: inside of libc
-// (getchar), or by an instruction of the program's. In a futex it may wait for a lock that is not
-// seen.
+// Whether a thread that never took a lock sleeps in a call that is not recorded: in libc (getchar),
+// or by an instruction of the program's. In a futex it may wait for a lock that is not seen.
 static bool waits_unrecorded(pid_t id) {
     char text[128];
     bool gone;
@@ -416,23 +417,46 @@ static bool waits_for_gate(const struct sleep *s) {
     return pm_sections_at_gate() && (s->all || s->some >= SLEEP_NS);
 }
 
-// Returns when nobody is inside who is worth waiting for. False: patience with some is over.
-static bool await(struct wait *w) {
+// Whether the reason is that one which is waited for, by us or by a sleeper, finds no processor, or
+// that a debugger has stopped it: it could not be held either. Another reason may be a disk.
+static bool one_cannot_run(void) {
+    bool sleeper = false, helper = false, gone;
+    for (size_t i = 0; i < watched_count; i++) {
+        struct seen *s = &seen[watched[i]];
+        char state = watched[i] == pm_calls_self() ? 'S' : pm_task_state(watched[i], &gone);
+        bool kept = state == 'R' || state == 't' || state == 'T';
+        if (kept && s->met && patience_for(watched[i], false))
+            return true;
+        sleeper |= s->met && s->asleep;
+        helper |= kept && !s->met;
+    }
+    return sleeper && helper;
+}
+
+enum awaited {
+    AWAITED,          // nobody is inside who is worth waiting for
+    AWAITED_IN_VAIN,  // patience with some is over
+    AWAITED_TOO_LONG, // one that is waited for finds no processor
+};
+
+static enum awaited await(struct wait *w) {
     struct sleep sleep = {0};
     for (w->last = pm_os_now_ns();;) {
         uint32_t bell = atomic_load(&pm_sections_bell);
         pm_sections_listen(true);
         struct found found = look(w);
-        bool starved = w->last - w->since > (uint64_t)STARVED_MS * 1000000 && !w->strict;
+        bool late = w->last - w->since > (uint64_t)LATE_MS * 1000000 && !w->strict;
         if (!found.inside && !found.exhausted)
-            return true;
+            return AWAITED;
         note_sleep(&sleep, &found);
         bool helpless = !list_anew(w, &sleep) && sleep.before && !pm_sections_at_gate() &&
                         nobody_helps(&found, w, sleep.all);
-        bool over = starved || helpless || (!found.inside && !one_starves());
+        bool over = late || helpless || (!found.inside && !one_starves());
         if (over && w->listed) {
-            give_up(w, starved || helpless);
-            return false;
+            if (late && late_in_row < LATE_MOST && one_cannot_run())
+                return AWAITED_TOO_LONG;
+            give_up(w, late || helpless);
+            return AWAITED_IN_VAIN;
         }
         if (over)
             list(w);
@@ -504,8 +528,10 @@ static enum pm_gate_result hold_between(uint64_t timeout_ms, bool strict,
                                         struct pm_gate_passed *passed) {
     struct wait wait = {.strict = strict, .since = pm_os_now_ns(), .nap = FIRST_NAP_NS};
     for (unsigned holds = 1;; holds++) {
-        if (!await(&wait) && strict)
-            return PM_GATE_INSIDE;
+        enum awaited awaited = await(&wait);
+        late_in_row = awaited == AWAITED_TOO_LONG ? late_in_row + 1 : 0;
+        if (late_in_row || (awaited == AWAITED_IN_VAIN && strict))
+            return late_in_row ? PM_GATE_NOT_STILL : PM_GATE_INSIDE;
         passed->held_since = pm_os_now_ns();
         if (!pm_hold_all(timeout_ms))
             return PM_GATE_NOT_STILL;

@@ -20,7 +20,9 @@
 //
 // Patience counts time in which the thread that is waited for has run or slept, not time in which
 // it, or one that has its next lock, found no processor. A thread that was waited for in vain gets
-// less of it the next time, and none at all while it stays in the same section.
+// less of it the next time, and none at all while it stays in the same section. One that finds no
+// processor for a second cannot be held: there is no instant (PM_GATE_NOT_STILL), and the gate
+// opens. After a few commits of this kind the next one takes any.
 //
 // A section may wait for a thread at the gate: for a condition, a join, a pipe. So when all that
 // are inside sleep, the gate is left ajar until one of them has gone on; then it closes again.
@@ -44,7 +46,7 @@ struct pm_gate_passed {
 
 enum pm_gate_result {
     PM_GATE_HELD,
-    PM_GATE_NOT_STILL, // a thread does not stop; nobody is held
+    PM_GATE_NOT_STILL, // a thread does not stop, or finds no processor; nobody is held
     PM_GATE_INSIDE,    // `strict`: a thread does not leave its section; nobody is held
 };
 

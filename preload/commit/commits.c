@@ -442,11 +442,11 @@ uint64_t pm_commits_instants(void) { return atomic_load(&instants); }
 uint64_t pm_commits_covered(void) { return atomic_load(&covered); }
 
 // A thread that got no processor in time may get one yet.
-#define COVER_TRIES 5
+#define TRIES 5
 
 void pm_commits_cover(uint64_t before) {
     int error = EAGAIN;
-    for (unsigned i = 0; i < COVER_TRIES && error == EAGAIN && may_be_made(); i++)
+    for (unsigned i = 0; i < TRIES && error == EAGAIN && may_be_made(); i++)
         error = make_in_turn(false, before);
     if (may_be_made())
         told(error);
@@ -466,8 +466,13 @@ int pm_commits_idle(bool wait) {
     return told(wait ? make_in_turn(true, UINT64_MAX) : make_if_free(true));
 }
 
+// It tries again by itself.
 bool pm_commits_by_time(void) {
-    int error = told(make_if_free(false));
+    static unsigned in_vain;
+    int error = make_if_free(false);
+    in_vain = error == EAGAIN ? in_vain + 1 : 0;
+    if (in_vain == 0 || in_vain >= TRIES)
+        told(error);
     return error != EBUSY && error != EAGAIN;
 }
 
