@@ -21,6 +21,7 @@ from conftest import (
     succeeds,
 )
 from test_locks import SOURCES, TRIED, WAITED
+from test_sections import killed
 
 OLDEST = (2, 34)  # as README.md says; Debian 12 has 2.36
 
@@ -118,6 +119,27 @@ def test_musl_locks_of_the_dead(musl, heap, place):
         assert musl(str(program), "hold", place, name, **where).returncode == -9
         done = musl(str(program), "use", place, name, **where)
         assert succeeds(done) == ("free\n" if name in TRIED else ""), said(done)
+
+
+LACKS = {
+    "PTHREAD_MUTEX_ADAPTIVE_NP": "PTHREAD_MUTEX_NORMAL",
+    "PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP": "{{{PTHREAD_MUTEX_ERRORCHECK}}}",
+    "pthread_rwlockattr_setkind_np(attr, kind)": "(void)0",
+}
+
+
+# Without patience 6 of 20 kills are torn.
+@pytest.mark.parametrize("mode", ["output", "1ms"])
+def test_musl_sections_are_whole(musl, heap, mode):
+    """musl's locks by their names, all of them. test_sections.py has the details."""
+    flags = ["-idirafter", BUILD / "musl/kernel", *(f"-D{name}={LACKS[name]}" for name in LACKS)]
+    sources = ["sections.c", "sections_musl.c"]
+    program = compiled(sources, *flags, name="sections_musl", compiler="musl-gcc")
+    library = BUILD / "musl/libpmalloc_preload.so"
+    for number in range(13):
+        answers = 5 + (3 if mode == "output" else 50) * number
+        told = killed(program, heap, answers, 4, number, preload=library, COMMIT=mode)
+        assert not number or ("whole\n" in told and "torn" not in told), told
 
 
 def test_musl_fork(musl, heap):

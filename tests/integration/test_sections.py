@@ -34,11 +34,11 @@ def rungs(done):
     return (*(int(n) for n in found.groups()[:3]), found[4])
 
 
-def killed(program, heap, answers, *arguments, **settings):
+def killed(program, heap, answers, *arguments, preload=True, **settings):
     """Kills the program after some answers, and returns what its start said of the heap."""
     process = subprocess.Popen(
         [program, *map(str, arguments)],
-        env=environment(True, HEAP=heap, ROOTS="root", **settings),
+        env=environment(preload, HEAP=heap, ROOTS="root", **settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
