@@ -29,7 +29,7 @@
 #define SLEEP_NS 1000000 // patience with a section that sleeps, and not for a time
 #define AJAR_NS 1000000
 #define RENEWALS 4
-#define ENTERS_NS 50000     // one that has a lock counts itself
+#define HELPS_NS 5000000    // one that runs so long does not do what another one waits for
 #define LIST_NS 500000      // of such sleep, until the threads are listed anew
 #define FIRST_NAP_NS 100000 // a section that rings ends it
 #define LONGEST_NAP_NS 1000000
@@ -42,6 +42,7 @@
 struct seen {
     uint64_t used;      // how long it had run at the last look
     uint64_t spent;     // of the patience with it in this commit
+    uint64_t waited;    // the same, as long as it sleeps for another thread
     uint64_t missed_at; // milliseconds; when it was first waited for in vain
     uint64_t sections;  // of its record
     uint64_t slept;     // the same, of a section in which it slept in a call and was not waited for
@@ -59,8 +60,7 @@ static struct seen *seen;
 static pid_t *watched;
 static size_t watched_count;
 static pid_t holder;
-static uint32_t commit; // the number of this one
-static unsigned late_in_row;
+static uint32_t commit, late_in_row; // the number of this one; those late, up to the last one
 
 static void watch(pid_t id, void *unused) {
     (void)unused;
@@ -101,10 +101,11 @@ static bool is_let_be(pid_t id, const struct pm_call_record *of, uint64_t sectio
 static uint64_t patience_for(pid_t id, bool strict) {
     struct seen *s = &seen[id];
     uint64_t patience = pm_options.commit_patience.number * 1000000;
+    uint64_t spent = s->asleep && s->waited > s->spent ? s->waited : s->spent;
     if (s->misses && pm_os_now_ms() - s->missed_at > FORGET * pm_options.commit_patience.number)
         s->misses = 0;
     patience = strict ? patience * STRICT : patience >> 2 * s->misses;
-    return s->commit != commit ? patience : patience > s->spent ? patience - s->spent : 0;
+    return s->commit != commit ? patience : patience > spent ? patience - spent : 0;
 }
 
 static void missed(pid_t id) {
@@ -120,6 +121,7 @@ struct wait {
     bool strict;
     bool unknown;         // one that never took a lock was waited for
     bool listed;          // nobody is missing in the list since the hold before this
+    bool late;            // it was over for want of a processor, or the like
     uint64_t since, last; // nanoseconds: the first look, and the last one
     long nap;
 };
@@ -143,13 +145,6 @@ struct found {
     uint64_t ran;       // of it, those for whom another one may wait
 };
 
-// Whether it sleeps in the kernel. One that waits for a processor, or for a page, does not.
-static bool sleeps(pid_t id) {
-    bool gone;
-    char state = pm_task_state(id, &gone);
-    return state == 'S' || (!state && gone);
-}
-
 // Whether a thread that never took a lock sleeps in a call that is not recorded: in libc (getchar),
 // or by an instruction of the program's. In a futex it may wait for a lock that is not seen.
 static bool waits_unrecorded(pid_t id) {
@@ -171,10 +166,10 @@ static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct fo
     struct seen *s = &seen[id];
     uint64_t ran = s->met ? used - s->used : 0;
     if (s->commit != commit)
-        s->spent = 0;
+        s->spent = s->waited = 0;
     s->commit = commit;
     // A call may be over, and its thread without a processor.
-    bool asleep = (call || s->met) && ran == 0 && sleeps(id);
+    bool asleep = (call || s->met) && ran == 0 && pm_task_sleeps(id);
     call = asleep ? call : NULL;
     bool dozes = call && naps(id, call);
     s->asleep = asleep && !dozes;
@@ -236,10 +231,10 @@ static uint64_t helpers_ran(void) {
         struct seen *s = &seen[id];
         const struct pm_call_record *of = pm_calls_of(id);
         bool in_call = atomic_load(&of->call); // or on its way out
-        if (id == self || s->asleep || atomic_load(&of->answers) || (in_call && sleeps(id)))
+        if (id == self || s->asleep || atomic_load(&of->answers) || (in_call && pm_task_sleeps(id)))
             continue;
         uint64_t used = pm_calls_used(id), ran = used > s->used ? used - s->used : 0;
-        if (!used || (!ran && !in_call && sleeps(id)))
+        if (!used || (!ran && !in_call && pm_task_sleeps(id)))
             continue;
         if (!s->met)
             s->used = used;
@@ -256,7 +251,7 @@ static void spend_asleep(struct found *found) {
     found->ran = ran < found->passed ? ran : found->passed;
     for (size_t i = 0; i < watched_count; i++)
         if (seen[watched[i]].met && seen[watched[i]].asleep)
-            seen[watched[i]].spent += found->ran;
+            seen[watched[i]].waited += found->ran;
 }
 
 // Others may have run in vain as long as that one had no processor: they try to lock what it has
@@ -265,7 +260,7 @@ static void renew_patience(struct found *found) {
     for (size_t i = 0; i < watched_count; i++) {
         struct seen *s = &seen[watched[i]];
         if (s->met && pm_sections_depth(s->sections) && s->spent < GIVEN_UP)
-            s->spent = 0;
+            s->spent = s->waited = 0;
     }
     found->inside += found->exhausted;
     found->exhausted = 0;
@@ -326,18 +321,18 @@ static void leave_ajar(struct wait *w) {
 }
 
 // A thread that has just got a lock is not counted until it has found a processor; nor does one do
-// what a sleeper waits for. Whether there may be one: it does not sleep, and has not run since it
-// was looked at first, or slept.
+// what a sleeper waits for. Whether there may be one: it does not sleep, and has hardly run since
+// it was looked at first, or slept.
 static bool one_starves(void) {
     pid_t self = pm_calls_self();
     bool found = false;
     for (size_t i = 0; i < watched_count; i++) {
         struct seen *s = &seen[watched[i]];
         uint64_t used = s->met || watched[i] == self ? 0 : pm_calls_used(watched[i]);
-        bool asleep = used && sleeps(watched[i]);
+        bool asleep = used && pm_task_sleeps(watched[i]);
         if (asleep)
             s->starves = 0;
-        if (!used || asleep || (s->starves == commit && used > s->starved + ENTERS_NS))
+        if (!used || asleep || (s->starves == commit && used > s->starved + HELPS_NS))
             continue;
         if (s->starves != commit)
             s->starved = used;
@@ -348,7 +343,7 @@ static bool one_starves(void) {
 }
 
 static void let_be(pid_t id) {
-    if (atomic_load(&pm_calls_of(id)->call))
+    if (atomic_load(&pm_calls_of(id)->call) && pm_task_sleeps(id))
         seen[id].slept = seen[id].sections;
     else if (pm_sections_depth(seen[id].sections))
         pm_sections_excuse(id, seen[id].sections);
@@ -365,6 +360,7 @@ static void give_up(const struct wait *w, bool all) {
         let_be(id);
         // One that slept in its section and has woken when all are held is waited for anew.
         s->spent = s->sections && s->slept == s->sections ? 0 : GIVEN_UP;
+        s->waited = 0;
         s->met = false;
     }
 }
@@ -391,6 +387,7 @@ struct sleep {
     uint64_t all;  // how long all of them slept, and nobody for whom they may wait was kept waiting
     uint64_t some; // how long one of them slept in a call
     bool before;   // all slept at the last look, too
+    bool listed;   // the threads were listed since then
     uint64_t list; // how long one of them slept since the threads were listed
 };
 
@@ -398,18 +395,19 @@ static void note_sleep(struct sleep *s, const struct found *found) {
     bool all = found->inside && found->in_line + found->in_call >= found->inside;
     bool some = found->in_call > found->naps;
     s->before = all && s->all;
+    s->listed = s->listed && s->before;
     s->all = all ? s->all + (found->ran ? found->ran : 1) : 0;
     s->some = some ? s->some + found->passed : 0;
     s->list = some ? s->list + found->passed : 0;
 }
 
 // A sleeper may wait for a thread that is younger than the list.
-static bool list_anew(struct wait *w, struct sleep *s) {
+static void list_anew(struct wait *w, struct sleep *s) {
     if (s->list < LIST_NS)
-        return false;
+        return;
     s->list = 0;
+    s->listed = s->all;
     list(w);
-    return true;
 }
 
 // One that runs may wait, too: it tries to lock what a sleeper has.
@@ -449,10 +447,12 @@ static enum awaited await(struct wait *w) {
         if (!found.inside && !found.exhausted)
             return AWAITED;
         note_sleep(&sleep, &found);
-        bool helpless = !list_anew(w, &sleep) && sleep.before && !pm_sections_at_gate() &&
-                        nobody_helps(&found, w, sleep.all);
+        bool known = sleep.before && (sleep.listed || !found.in_call);
+        bool helpless = known && !pm_sections_at_gate() && nobody_helps(&found, w, sleep.all);
+        list_anew(w, &sleep);
         bool over = late || helpless || (!found.inside && !one_starves());
         if (over && w->listed) {
+            w->late = late;
             if (late && late_in_row < LATE_MOST && one_cannot_run())
                 return AWAITED_TOO_LONG;
             give_up(w, late || helpless);
@@ -471,9 +471,10 @@ static enum awaited await(struct wait *w) {
 // ---- while all are held -------------------------------------------------------------------------
 
 struct second {
-    bool strict, any; // `any`: enough was tried
-    bool unknown;     // one that never took a lock waited
-    bool again;       // somebody is worth waiting for
+    const struct wait *wait;
+    bool any;     // enough was tried
+    bool unknown; // one that never took a lock waited
+    bool again;   // somebody is worth waiting for
     struct pm_gate_passed *passed;
 };
 
@@ -504,10 +505,10 @@ static void look_again(pid_t id, void *arg) {
         s->unknown = true;
         return;
     }
-    bool left_alone = place == INSIDE && is_let_be(id, of, sections, s->strict);
-    if (!s->any && !left_alone && patience_for(id, s->strict))
+    bool left_alone = place == INSIDE && is_let_be(id, of, sections, s->wait->strict);
+    if (!s->any && !left_alone && patience_for(id, s->wait->strict))
         s->again = true;
-    else if (place == UNKNOWN || !waits(id))
+    else if (place == UNKNOWN || s->wait->late || !waits(id) || seen[id].slept != sections)
         note_any(s, id, place == INSIDE ? atomic_load(&of->lock) & ~PM_SECTION_SURE : 0);
 }
 
@@ -515,7 +516,7 @@ static void look_again(pid_t id, void *arg) {
 
 // Whether the instant is taken.
 static bool look_while_held(struct wait *w, bool any, struct pm_gate_passed *passed) {
-    struct second second = {.strict = w->strict, .any = any, .passed = passed};
+    struct second second = {.wait = w, .any = any, .passed = passed};
     passed->rung = PM_RUNG_BETWEEN;
     watched_count = 0;
     pm_roll_each(look_again, &second);

@@ -106,6 +106,12 @@ char pm_task_state(pid_t id, bool *gone) {
     return at && at[1] ? at[2] : '\0';
 }
 
+bool pm_task_sleeps(pid_t id) {
+    bool gone;
+    char state = pm_task_state(id, &gone);
+    return state == 'S' || (!state && gone);
+}
+
 bool pm_task_is_dead(pid_t id) {
     char text[256];
     bool gone;

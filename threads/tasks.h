@@ -33,6 +33,9 @@ bool pm_tasks_look(struct pm_tasks_state *state);
 bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone);
 // The letter of its state in /proc: S sleeps, T stopped ... 0: that cannot be read, as above.
 char pm_task_state(pid_t id, bool *gone);
+// Whether it sleeps in the kernel, or has ended. One that waits for a processor does not sleep, nor
+// does one that waits for a page.
+bool pm_task_sleeps(pid_t id);
 // Whether the thread will store nothing any more because it is exiting, or is a worker of the
 // kernel's for io_uring, which runs none of the program's code and hears no signal. Stores of such
 // a worker for a request are treated as stores of the kernel. A thread may still be listed after it

@@ -7,8 +7,6 @@
 //   sections THREADS SEED [ANSWERS]     all ways to lock, in random order; says numbers, until it
 //                                       is killed, or ends among its threads
 //   sections waits HOW ROUNDS           a section waits for a thread that is about to begin one
-//   sections starved SLEEPS ANSWERS     one finds no processor for a second and a half; SLEEPS 1:
-//                                       another one waits for its thread
 //   sections endless ANSWERS            one section never ends, nor does it call anything
 //   sections spins ANSWERS              the same without a lock that anybody sees
 #define _GNU_SOURCE
@@ -16,14 +14,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/ptrace.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
@@ -467,91 +460,6 @@ static int run_waits(int rounds) {
     return 0;
 }
 
-// ---- a section whose thread finds no processor --------------------------------------------------
-
-// Of this process and the one that stops the thread. To say something would be a commit.
-static struct {
-    _Atomic pid_t id;
-    _Atomic bool still;
-} * starved;
-
-// First it has a section of no account, until a commit has seen the thread.
-static void be_seen(struct pair *p, enum kind kind) {
-    lock(p, kind, LOCK);
-    unlock(p, kind);
-    for (wanted = 1; wanted == 1;)
-        usleep(100);
-}
-
-static void *starve(void *sleeper) {
-    struct pair *p = &root->pair[NORMAL];
-    if (!sleeper)
-        be_seen(p, NORMAL);
-    if (!sleeper) {
-        lock(p, NORMAL, LOCK);
-        p->a++;
-    }
-    for (starved->id = (pid_t)syscall(SYS_gettid); !over;)
-        burn(1000);
-    if (!sleeper) {
-        p->b++;
-        unlock(p, NORMAL);
-    }
-    return NULL;
-}
-
-static void *wait_for_starved(void *unused) {
-    struct pair *p = &root->pair[RECURSIVE];
-    pthread_t id;
-    be_seen(p, RECURSIVE);
-    lock(p, RECURSIVE, LOCK);
-    p->a++;
-    check(pthread_create(&id, NULL, starve, p) == 0, "pthread_create");
-    pthread_join(id, NULL);
-    p->b++;
-    unlock(p, RECURSIVE);
-    return unused;
-}
-
-// In another process: so no processor has to be kept from the thread.
-static void keep_still(void) {
-    int status;
-    pid_t id;
-    while ((id = starved->id) == 0)
-        burn(1000);
-    check(ptrace(PTRACE_SEIZE, id, NULL, NULL) == 0, "PTRACE_SEIZE");
-    check(ptrace(PTRACE_INTERRUPT, id, NULL, NULL) == 0, "PTRACE_INTERRUPT");
-    check(waitpid(id, &status, __WALL) == id, "waitpid");
-    starved->still = true;
-    usleep(1500000);
-}
-
-static int run_starved(int sleeps, int answers) {
-    starved =
-        mmap(NULL, sizeof *starved, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    check(starved != MAP_FAILED, "mmap");
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-    pid_t child = fork();
-    if (child == 0) {
-        keep_still();
-        _exit(0);
-    }
-    make_thread(sleeps ? wait_for_starved : starve, 0);
-    while (!wanted)
-        usleep(100);
-    say();
-    usleep(50000); // or until one by time has
-    for (wanted = 2; !starved->still;)
-        usleep(100);
-    over = 1;
-    for (int i = 0; i < answers; i++)
-        say();
-    int status;
-    check(waitpid(child, &status, 0) == child && status == 0, "the other process");
-    usleep(100000);
-    return 0;
-}
-
 // ---- sections without an end --------------------------------------------------------------------
 
 static void *stay(void *locked) {
@@ -579,8 +487,6 @@ int main(int argc, char **argv) {
         how = argv[2];
         return run_waits(atoi(argv[3]));
     }
-    if (strcmp(argv[1], "starved") == 0)
-        return run_starved(atoi(argv[2]), atoi(argv[3]));
     if (strcmp(argv[1], "endless") == 0 || strcmp(argv[1], "spins") == 0)
         return run_endless(argv[1][0] == 'e', atoi(argv[2]));
     return run_all((unsigned)atoi(argv[1]), (unsigned)atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 0);
