@@ -49,15 +49,34 @@ class Client(threading.Thread):
             return
 
 
-def load(server, port, histories, request, seconds):
+class Stream(threading.Thread):
+    """Sends the same requests again and again, which are not answered: so a thread of the server is
+    in sections nearly all the time."""
+
+    def __init__(self, port, requests):
+        super().__init__()
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.requests = requests
+
+    def run(self):
+        try:
+            while True:
+                self.socket.sendall(self.requests)
+        except OSError:
+            return
+
+
+def load(server, port, histories, request, seconds, streams=()):
     """Kills the server under load."""
     clients = [Client(port, name, did, request) for name, did in histories.items()]
-    for client in clients:
+    others = [Stream(port, requests) for requests in streams]
+    for client in [*clients, *others]:
         client.start()
     time.sleep(seconds)
     server.process.kill()
-    for client in clients:
+    for client in [*clients, *others]:
         client.join()
+    for client in clients:
         assert not client.wrong, client.wrong
 
 
@@ -89,6 +108,18 @@ def memcached_request(name, i):
         return b"delete %s.%d\r\n" % (name.encode(), i - 3), b"DELETED\r\n"
     value = value_of(i)
     return b"set %s.%d 0 0 %d\r\n%s\r\n" % (name.encode(), i, len(value), value), b"STORED\r\n"
+
+
+STREAMS = ("s0", "s1", "s2")
+
+
+def memcached_stream(name):
+    """Sets each of its keys, and deletes every third one."""
+    keys = [(f"{name}.{i}".encode(), value_of(i)) for i in range(100)]
+    sets = b"".join(
+        b"set %s 0 0 %d noreply\r\n%s\r\n" % (key, len(value), value) for key, value in keys
+    )
+    return (sets + b"".join(b"delete %s noreply\r\n" % key for key, _ in keys[::3])) * 16
 
 
 def keys_after(name, count):
@@ -136,14 +167,17 @@ def requests_done(server, name, keys):
 
 
 def agreed(server):
-    """What both dumps have, and each key once. memcached's own thread moves items between its lists
-    while a dump walks them, so a dump that differs is made again; what is torn stays so."""
+    """The keys in the hash table, and their size: each key once, and none in the lists that is not
+    there. A list's dump leaves out an item that a thread of before was about to use: it held no
+    lock, and its reference stays. memcached's own thread moves items between its lists while a dump
+    walks them, so a dump that differs is made again; what is torn stays so."""
     for _ in range(50):
-        found = dumped(server, b"all")
-        if found == dumped(server, b"hash") and len(set(found[0])) == len(found[0]):
-            return set(found[0]), found[1]
+        keys, size = dumped(server, b"hash")
+        listed, _ = dumped(server, b"all")
+        if len({*keys}) == len(keys) and len({*listed}) == len(listed) and {*listed} <= {*keys}:
+            return {*keys}, size
         time.sleep(0.1)
-    raise AssertionError(("the dumps differ", found, dumped(server, b"hash")))
+    raise AssertionError(("the dumps differ", keys, listed))
 
 
 def check_memcached(server, histories):
@@ -157,20 +191,25 @@ def check_memcached(server, histories):
     for key in keys:
         name, i = key.split(".")
         assert i == "n" or server.ask(b"get " + key.encode()) == value_of(int(i)), key
-        assert name in histories
+        assert name in histories or name in STREAMS
     return {name: requests_done(server, name, keys) for name in histories}
 
 
 @pytest.mark.parametrize("commit", MODES)
 def test_memcached_is_whole(shm, tmp_path, commit):
+    """Weak: an item's way into the hash table, a list and two counters takes some 100 ns. Without
+    patience one of the first fifty kills under `output` was torn (an item that was in no list),
+    with it none of as many under 10ms. test_sections.py has what is torn more often."""
     known("memcached")
     draw, histories = random.Random(commit), {f"c{i}": [] for i in range(CLIENTS)}
+    streams = [memcached_stream(name) for name in STREAMS]
     for generation in range(KILLS + 1):
-        with Memcached(shm / "heap", tmp_path, commit, threads=4) as server:
+        with Memcached(shm / "heap", tmp_path, commit, threads=6) as server:
             server.ready()
             done = check_memcached(server, histories)
             check_instant(histories, done, generation and commit == "output")
-            load(server, server.port, histories, memcached_request, draw.uniform(0.1, 0.5))
+            seconds = draw.uniform(0.1, 0.5)
+            load(server, server.port, histories, memcached_request, seconds, streams)
     assert any(histories.values())
 
 
