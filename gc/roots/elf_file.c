@@ -364,6 +364,78 @@ static void find_similar(const struct pm_elf *f, const char *name, unsigned tabl
         scan_similar(&t, name, out);
 }
 
+// ---- parts --------------------------------------------------------------------------------------
+
+// Whether clang has compiled some of it: every compiler puts its name into .comment.
+static bool signed_by_clang(const struct pm_elf *f) {
+    ElfW(Shdr) s;
+    for (size_t i = 0; pm_elf_shdr(f, i, &s); i++) {
+        if (strcmp(pm_elf_section_name(f, &s), ".comment") != 0)
+            continue;
+        const unsigned char *text = bytes_at(f, s.sh_offset, s.sh_size);
+        return text != NULL && memmem(text, s.sh_size, "clang", 5) != NULL;
+    }
+    return false;
+}
+
+// clang takes a variable apart whose address nobody has: each member that is used is a variable of
+// its own, NAME.0, NAME.1. gcc has such a name for a whole static of a function. Where one
+// allocation alone is stored in a pointer, clang has that memory in the program, NAME.body, and
+// remembers by NAME.init that the program has asked for it; the data is then on no heap.
+static bool is_part(const char *suffix, bool clang) {
+    bool sure = clang;
+    size_t len;
+    if (*suffix != '.')
+        return false;
+    for (; *suffix == '.'; suffix += len) {
+        len = strcspn(++suffix, ".");
+        bool word = len == 4 && (memcmp(suffix, "init", 4) == 0 || memcmp(suffix, "body", 4) == 0);
+        if (!word && (len == 0 || strspn(suffix, "0123456789") != len))
+            return false;
+        sure = sure || word;
+    }
+    return sure;
+}
+
+// What is behind the name in a symbol, which may be a C++ name; NULL: the symbol is of another one.
+static const char *behind_name(const char *s, const char *name) {
+    char symbol[PM_ELF_NAME_LEN], cxx[PM_ELF_NAME_LEN];
+    size_t len = strlen(name), head = strcspn(s, ".");
+    if (strncmp(s, name, len) == 0)
+        return s + len;
+    if (head >= sizeof symbol)
+        return NULL;
+    memcpy(symbol, s, head);
+    symbol[head] = '\0';
+    return pm_cxxname_plain(symbol, sizeof symbol, cxx, sizeof cxx) && strcmp(cxx, name) == 0
+               ? s + head
+               : NULL;
+}
+
+struct part_search {
+    const char *name;
+    bool clang;
+    struct pm_elf_symbol *out;
+};
+
+static void take_part(const char *symbol, uint64_t value, uint64_t size, void *arg) {
+    struct part_search *q = arg;
+    const char *suffix = *q->out->part ? NULL : behind_name(symbol, q->name);
+    (void)value, (void)size;
+    if (suffix != NULL && is_part(suffix, q->clang) && strlen(symbol) < sizeof q->out->part)
+        memcpy(q->out->part, symbol, strlen(symbol) + 1);
+}
+
+static void find_part(const struct pm_elf *f, const char *name, unsigned tables,
+                      struct pm_elf_symbol *out) {
+    struct part_search q = {name, signed_by_clang(f), out};
+    struct pm_error ignored;
+    if (tables & PM_ELF_IN_SYMTAB)
+        pm_elf_each_variable(f, PM_ELF_IN_SYMTAB, take_part, &q, &ignored);
+}
+
+// ---- one name -----------------------------------------------------------------------------------
+
 int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
                 struct pm_elf_symbol *out, struct pm_error *err) {
     static const struct {
@@ -385,21 +457,9 @@ int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
     }
     if (out->verdict == PM_ELF_MISSING && out->near_count == 0)
         find_similar(f, name, tables, out);
+    if (out->verdict == PM_ELF_MISSING)
+        find_part(f, name, tables, out);
     return PM_OK;
-}
-
-// clang takes a static variable apart whose address nobody has. Where one allocation alone is
-// stored in a pointer, clang has that memory in the program, NAME.body, and remembers by NAME.init
-// that the program has asked for it. The data is then on no heap, so neither name is of use.
-const char *pm_elf_part(const struct pm_elf_symbol *sym, const char *name) {
-    size_t len = strlen(name);
-    for (unsigned i = 0; i < sym->near_count; i++) {
-        const char *near = sym->near_name[i], *last = strrchr(near, '.');
-        if (last != NULL && (size_t)(last - near) >= len && memcmp(near, name, len) == 0 &&
-            near[len] == '.' && (strcmp(last, ".init") == 0 || strcmp(last, ".body") == 0))
-            return near;
-    }
-    return NULL;
 }
 
 // ---- all of them --------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ struct pm_elf_symbol {
     bool have_table;                    // false: there was nothing to search
     unsigned near_count;                // variables of a similar name
     char near_name[PM_ELF_NEAR_MAX][PM_ELF_NEAR_LEN];
+    char part[PM_ELF_NEAR_LEN]; // MISSING: what the compiler has made of it, as server.0, or ""
 };
 
 enum { PM_ELF_IN_SYMTAB = 1, PM_ELF_IN_DYNSYM = 2 };
@@ -94,9 +95,6 @@ enum { PM_ELF_IN_SYMTAB = 1, PM_ELF_IN_DYNSYM = 2 };
 // (cxxname.h) it is. PM_OK and the verdict, or an error if the file is damaged.
 int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
                 struct pm_elf_symbol *out, struct pm_error *err);
-
-// MISSING: the part that clang has made of a variable of that name, as head.init; NULL: of none.
-const char *pm_elf_part(const struct pm_elf_symbol *sym, const char *name);
 
 // Calls `visit` for each variable with a size of the tables, which have names as in the file.
 typedef void pm_elf_variable(const char *symbol, uint64_t value, uint64_t size, void *arg);

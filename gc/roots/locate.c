@@ -213,12 +213,11 @@ static int missing_symbol(struct query *q, const struct pm_object *o,
     char list[PM_ELF_NEAR_MAX * (PM_ELF_NEAR_LEN + 8)] = "";
     if (member_path(q, o) != PM_OK)
         return q->err->status;
-    const char *part = pm_elf_part(sym, q->spec->name);
-    if (part != NULL)
+    if (*sym->part)
         return pm_fail(q->err, PM_USAGE,
                        "no such variable in %s, for the compiler has made %s of it; declare it "
                        "__attribute__((used)), and compile %s again",
-                       o->name, part, o->name);
+                       o->name, sym->part, o->name);
     for (unsigned i = 0; i < sym->near_count; i++)
         list_add(list, sizeof list, sym->near_name[i]);
     if (list[0] != '\0')

@@ -323,6 +323,49 @@ def test_a_variable_that_the_compiler_has_taken_apart(how, tmp_path, heap):
     assert not heap.exists()
 
 
+SPLIT = r"""
+#include <stdio.h>
+#include <stdlib.h>
+struct shop { long runs; char *name; int open; };
+#ifdef __cplusplus
+namespace app {
+#endif
+FILE_LOCAL struct shop server;
+long server_port = 80;
+#ifdef __cplusplus
+}
+using app::server;
+#endif
+int main(int argc, char **argv) {
+    if (!server.name)
+        server.name = (char *)calloc(100, (size_t)argc);
+    server.open += argc;
+    printf("%ld %d %s\n", ++server.runs, server.open, server.name);
+}
+"""
+
+
+@pytest.mark.parametrize("language, flags", [
+    ("c", ("-DFILE_LOCAL=static",)), ("c", ("-DFILE_LOCAL=", "-flto")),
+    ("c++", ("-DFILE_LOCAL=static",)), ("c++", ("-DFILE_LOCAL=", "-flto"))])
+def test_a_struct_that_the_compiler_has_split(language, flags, tmp_path, heap):
+    """clang makes a variable of each member that is used: server.0, server.1."""
+    source = tmp_path / "app.c"
+    source.write_text(SPLIT)
+    program = built(tmp_path, "clang", "-O2", "-x", language, *flags, sources=[source])
+    name = {"c": "server", "c++": "app::server"}[language]
+    part = r"for the compiler has made (server|_ZN3appL?6serverE)\.[0-2] of it; declare it __attr"
+    for root in (name, f"{name}.name"):
+        refused = call(RUN, "-H", heap, "-r", root, program)
+        assert refused.returncode == 125 and re.search(part, refused.stderr), refused
+        assert "did you mean" not in refused.stderr
+    assert not heap.exists()
+    used = "-DFILE_LOCAL=static __attribute__((used))"
+    kept = built(tmp_path, "clang", "-O2", "-x", language, *flags[1:], used, sources=[source])
+    counts = [succeeds(call(RUN, "-H", heap, "-r", name, kept)) for _ in range(2)]
+    assert counts == ["1 1 \n", "2 2 \n"]
+
+
 @pytest.mark.parametrize("root, parts", [(root, parts) for root, *parts in WRONG_CXX])
 def test_wrong_members_of_cxx(root, parts, heap):
     program = compiled("members_cxx.cc", compiler="g++")

@@ -187,6 +187,25 @@ static void test_similar_names(void) {
     CHECK_EQ(sym.near_count, 0);
 }
 
+static void test_parts(void) {
+    static const char *const none[] = {"count", "hel", "free", "tate", NULL};
+    begin();
+    variable("held.body.0", STB_LOCAL, 0x10);
+    variable("_ZL5state.init", STB_LOCAL, 0x20);
+    variable("count.0", STB_LOCAL, 0x30); // a static of a function, for clang has not signed
+    variable("held.bodyguard", STB_LOCAL, 0x40);
+    variable("free.x.init", STB_LOCAL, 0x50);
+    finish(SHT_SYMTAB);
+    CHECK_EQ(find("held"), PM_ELF_MISSING);
+    CHECK_STR(sym.part, "held.body.0");
+    CHECK_EQ(find("state"), PM_ELF_MISSING);
+    CHECK_STR(sym.part, "_ZL5state.init");
+    for (size_t i = 0; none[i] != NULL; i++) {
+        CHECK_EQ(find(none[i]), PM_ELF_MISSING);
+        CHECK_STR(sym.part, "");
+    }
+}
+
 static void test_tables(void) {
     make_usual();
     finish(SHT_DYNSYM);
@@ -301,6 +320,7 @@ int main(void) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     RUN(verdicts);
     RUN(similar_names);
+    RUN(parts);
     RUN(tables);
     RUN(build_id);
     RUN(not_elf);

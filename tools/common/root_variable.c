@@ -79,10 +79,9 @@ static int find_symbol(struct program_types *t, const struct pm_elf *in, struct 
         return pm_fail_in(err, "%.300s", t->path);
     v->found = sym.verdict != PM_ELF_MISSING;
     v->exported = in == &t->program;
-    const char *part = v->found ? NULL : pm_elf_part(&sym, v->name);
-    if (!v->found && sym.near_count)
-        snprintf(v->near, sizeof v->near, "%s", part ? part : sym.near_name[0]);
-    v->apart = part != NULL;
+    v->apart = !v->found && *sym.part;
+    if (v->apart || (!v->found && sym.near_count))
+        snprintf(v->near, sizeof v->near, "%s", v->apart ? sym.part : sym.near_name[0]);
     // What is not a variable, or several ones, the library says of its own symbols.
     if (!v->found || (v->exported && !*v->path && sym.verdict != PM_ELF_FOUND))
         return PM_OK;
