@@ -8,29 +8,29 @@ import os
 import signal
 
 import pytest
-from conftest import compiled, one_message, recover, run, said, start, succeeds, tool
+from conftest import compiled, lacks, one_message, recover, run, said, start, succeeds, tool
 
 ELEMENTS = int(os.environ.get("PMALLOC_TEST_ELEMENTS", "20000"))
-# The sources, a header without which the library is not there, and what is linked.
+# The sources, a header without which the library is not there, its package, and what is linked.
 CONTAINERS = {
-    "lockfree_queue.cc": ("boost/lockfree/queue.hpp", ""),
-    "lockfree_stack.cc": ("boost/lockfree/stack.hpp", ""),
-    "interprocess.cc": ("boost/interprocess/offset_ptr.hpp", ""),
-    "judy.c": ("Judy.h", "-lJudy"),
-    "lfht.c": ("urcu/rculfhash.h", "-lurcu-cds -lurcu-memb"),
-    "tbb.cc": ("tbb/concurrent_map.h", "-ltbb"),
-    "libcds.cc": ("cds/init.h", "-lcds"),
-    "uthash.c": ("uthash.h", ""),
-    "ck.c": ("ck_hs.h", "-lck"),
+    "lockfree_queue.cc": ("boost/lockfree/queue.hpp", "libboost-dev", ""),
+    "lockfree_stack.cc": ("boost/lockfree/stack.hpp", "libboost-dev", ""),
+    "interprocess.cc": ("boost/interprocess/offset_ptr.hpp", "libboost-dev", ""),
+    "judy.c": ("Judy.h", "libjudy-dev", "-lJudy"),
+    "lfht.c": ("urcu/rculfhash.h", "liburcu-dev", "-lurcu-cds -lurcu-memb"),
+    "tbb.cc": ("tbb/concurrent_map.h", "libtbb-dev", "-ltbb"),
+    "libcds.cc": ("cds/init.h", "libcds-dev", "-lcds"),
+    "uthash.c": ("uthash.h", "uthash-dev", ""),
+    "ck.c": ("ck_hs.h", "libck-dev", "-lck"),
 }
 HEADERS = ("/usr/include", "/usr/include/x86_64-linux-gnu")
 NEEDS = {"interprocess.cc": "tagged,relative", "tbb.cc": "tagged,before"}
 
 
 def program(source):
-    header, libraries = CONTAINERS[source]
+    header, package, libraries = CONTAINERS[source]
     if not any(os.path.exists(f"{folder}/{header}") for folder in HEADERS):
-        pytest.skip(f"there is no {header}: scripts/bootstrap --test")
+        lacks(f"{header} of {package}")
     cxx = source.endswith(".cc")
     flags = ["-std=c++17"] if cxx else ["-D_GNU_SOURCE"]
     compiler = "g++" if cxx else None
