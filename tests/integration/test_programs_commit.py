@@ -77,6 +77,10 @@ class Program:
         self.process.communicate()
 
 
+# Of a redis that asks jemalloc for blocks by names of its own (docs/limits.md).
+ELSEWHERE = re.compile(r"^pmalloc: malloc_usable_size\(0x\w+\): the pointer is outside .*\n", re.M)
+
+
 class ByPort:
     """redis and memcached."""
 
@@ -108,6 +112,8 @@ class ByPort:
         self.socket.close()
         text = self.server.text()
         self.server.__exit__()
+        if self.name == "redis" and b"mallocx" in program("redis-check-rdb").read_bytes():
+            text = ELSEWHERE.sub("", text)
         assert "pmalloc" not in text
 
 
