@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/mappings.h"
+#include "roots/loaded_object.h"
 #include "roots/objects_record.h"
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -38,11 +39,6 @@ void pm_place_release(void) {
 
 // ---- what is known of the file ------------------------------------------------------------------
 
-static const char *file_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static bool is_loaded(const struct pm_objects_entry *loaded, void *entry) {
     const struct pm_objects_entry **e = entry;
     if (pm_record_same_object(loaded, *e))
@@ -56,7 +52,7 @@ static const struct pm_objects_entry *find(const char *file) {
     const struct pm_objects_entry *all = pm_record_entries(&count), *found = NULL;
     for (unsigned i = 0; i < count; i++)
         if (!(all[i].flags & PM_OBJECT_IS_PROGRAM) &&
-            strcmp(file_name(all[i].path), file_name(file)) == 0)
+            strcmp(pm_base_name(all[i].path), pm_base_name(file)) == 0)
             found = &all[i];
     if (found)
         pm_record_each_loaded(is_loaded, &found);

@@ -108,10 +108,7 @@ bool pm_verdicts_other_build(void) {
     return false;
 }
 
-static const char *file_name(const struct pm_objects_entry *e) {
-    const char *slash = strrchr(e->path, '/');
-    return slash ? slash + 1 : e->path;
-}
+static const char *file_name(const struct pm_objects_entry *e) { return pm_base_name(e->path); }
 
 // ---- what lies in an entry, then and now --------------------------------------------------------
 
@@ -120,36 +117,18 @@ static struct pm_places *places_of(const struct pm_elf *f) {
     return p && pm_places_make(p, f) ? p : NULL;
 }
 
-static int open_at_base(const struct pm_object *o, void *arg) {
-    struct {
-        uint64_t base;
-        struct pm_elf file;
-        bool open;
-    } *f = arg;
-    struct pm_error ignored;
-    if (o->base != f->base)
-        return 0;
-    f->open = pm_object_open(o, &f->file, &ignored) == PM_OK;
-    return 1;
-}
-
 static bool know(unsigned i) {
     struct pair *p = &pair[i];
-    struct {
-        uint64_t base;
-        struct pm_elf file;
-        bool open;
-    } now = {.base = p->now->base};
-    struct pm_elf old;
+    struct pm_elf old, now;
     if (p->tried)
         return p->known;
     p->tried = true;
     const void *packed = pm_record_packed(&entry[i]);
-    if (!packed || pm_elf_take(&old, packed, entry[i].bytes))
+    if (!packed || pm_elf_take(&old, packed, entry[i].bytes) ||
+        !pm_object_open_at(p->now->base, &now))
         return false;
-    pm_object_each(open_at_base, &now);
     p->old = places_of(&old);
-    p->new = now.open ? places_of(&now.file) : NULL;
+    p->new = places_of(&now);
     return p->known = p->old && p->new;
 }
 

@@ -13,7 +13,7 @@
 
 #include "base/proc.h"
 
-static const char *base_name(const char *path) {
+const char *pm_base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash != NULL ? slash + 1 : path;
 }
@@ -161,9 +161,9 @@ static int walk_step(struct dl_phdr_info *info, size_t size, void *arg) {
     if (o.is_main) {
         char path[PATH_MAX];
         copy_cut(o.name, sizeof o.name,
-                 main_path(&o, path, sizeof path) ? base_name(path) : "(program)");
+                 main_path(&o, path, sizeof path) ? pm_base_name(path) : "(program)");
     } else {
-        copy_cut(o.name, sizeof o.name, base_name(o.dl_name));
+        copy_cut(o.name, sizeof o.name, pm_base_name(o.dl_name));
     }
     return w->visit(&o, w->arg);
 }
@@ -328,4 +328,25 @@ int pm_object_open(const struct pm_object *o, struct pm_elf *f, struct pm_error 
     pm_elf_close(f);
     return pm_fail(err, PM_OPERATIONAL, "%s was replaced since the program started; start it again",
                    by_exe ? o->name : path);
+}
+
+struct at_base {
+    uintptr_t base;
+    struct pm_elf *file;
+    bool open;
+};
+
+static int open_if_it_is(const struct pm_object *o, void *arg) {
+    struct at_base *at = arg;
+    struct pm_error ignored;
+    if (o->base != at->base)
+        return 0;
+    at->open = pm_object_open(o, at->file, &ignored) == PM_OK;
+    return 1;
+}
+
+bool pm_object_open_at(uintptr_t base, struct pm_elf *f) {
+    struct at_base at = {base, f, false};
+    pm_object_each(open_if_it_is, &at);
+    return at.open;
 }

@@ -47,8 +47,13 @@ bool pm_object_is_self(const struct pm_object *o); // PMAlloc, loaded as a libra
 // The absolute path of the main program. False: it cannot be read, or does not fit.
 bool pm_object_program_path(char *path, size_t len);
 
+// The last part of a path.
+const char *pm_base_name(const char *path);
+
 // Opens the file that the object was loaded from. If the name stands for another file now, that is
 // an error.
 int pm_object_open(const struct pm_object *o, struct pm_elf *f, struct pm_error *err);
+// The same for the object that is loaded there. False: it cannot be opened.
+bool pm_object_open_at(uintptr_t base, struct pm_elf *f);
 
 #endif

@@ -206,15 +206,10 @@ bool pm_record_same_build(const struct pm_objects_entry *a, const struct pm_obje
     return a->end - a->start == b->end - b->start && strcmp(a->path, b->path) == 0;
 }
 
-static const char *file_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 bool pm_record_same_object(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
     if ((a->flags | b->flags) & PM_OBJECT_IS_PROGRAM)
         return a->flags & b->flags & PM_OBJECT_IS_PROGRAM;
-    return strcmp(file_name(a->path), file_name(b->path)) == 0;
+    return strcmp(pm_base_name(a->path), pm_base_name(b->path)) == 0;
 }
 
 bool pm_record_is(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
@@ -313,33 +308,18 @@ static void append_bytes(struct writing *w, struct pm_objects_entry *e, const vo
         w->end = (e->at + size + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1);
 }
 
-struct found {
-    uint64_t base;
-    struct pm_elf file;
-    bool open;
-};
-
-static int open_if_it_is(const struct pm_object *o, void *arg) {
-    struct found *f = arg;
-    struct pm_error ignored;
-    if (o->base != f->base)
-        return 0;
-    f->open = pm_object_open(o, &f->file, &ignored) == PM_OK;
-    return 1;
-}
-
 static void pack(struct writing *w, struct pm_objects_entry *e) {
-    struct found f = {.base = e->base};
-    pm_object_each(open_if_it_is, &f);
-    size_t size = f.open ? pm_packed_size(&f.file) : 0;
+    struct pm_elf file;
+    if (!pm_object_open_at(e->base, &file))
+        return;
+    size_t size = pm_packed_size(&file);
     unsigned char *bytes = size ? pm_os_reserve(size) : NULL;
     if (bytes) {
-        pm_packed_write(&f.file, bytes);
+        pm_packed_write(&file, bytes);
         append_bytes(w, e, bytes, size);
         munmap(bytes, size);
     }
-    if (f.open)
-        pm_elf_close(&f.file);
+    pm_elf_close(&file);
 }
 
 // Of the same build a packed object is there already.
