@@ -4,7 +4,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "base/mappings.h"
 #include "roots/loaded_object.h"
@@ -75,31 +77,61 @@ static bool is_another_build(const struct pm_objects_entry *e, const char *file)
 
 struct gaps {
     uint64_t from;               // behind what has been seen
+    uint64_t in_stack;           // an address
     uint64_t last_from, last_to; // the gap that was seen last
 };
 
-// The gap before the last mapping is left: that mapping is the stack, or what the kernel has put
-// above all others.
+// The gap below the first thread's stack is left, into which that grows; and the last one, because
+// the kernel puts no library there.
 static void see(uint64_t from, uint64_t to, int access, void *arg) {
     struct gaps *g = arg;
+    bool is_stack = g->in_stack >= from && g->in_stack < to;
     (void)access;
     fill(g->last_from, g->last_to);
-    g->last_from = g->from;
-    g->last_to = from;
+    g->last_from = is_stack ? 0 : g->from;
+    g->last_to = is_stack ? 0 : from;
     g->from = to;
 }
 
 #define USER_TOP (((uint64_t)1 << 47) - 4096)
 
+// What is free of a place.
+struct place {
+    uint64_t from, to; // behind what has been seen, and its end; 0: nothing is to be filled
+    bool taken;
+};
+
+static void see_part(uint64_t from, uint64_t to, int access, void *arg) {
+    struct place *p = arg;
+    (void)access;
+    if (p->to)
+        fill(p->from, from);
+    p->from = to;
+    p->taken = true;
+}
+
+static bool is_free(const struct pm_objects_entry *e) {
+    struct place p = {0}; // so nothing is filled
+    return pm_mappings_each(e->start, e->end, see_part, &p) && !p.taken;
+}
+
+static void keep_away(const struct pm_objects_entry *e) {
+    struct place p = {e->start, e->end, false};
+    pm_mappings_each(e->start, e->end, see_part, &p);
+    fill(p.from, p.to);
+}
+
 bool pm_place_hold(const char *file) {
-    const struct pm_objects_entry *e = file ? find(file) : NULL;
+    struct rlimit limit; // fillers would count
+    bool unlimited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
+    const struct pm_objects_entry *e = file && unlimited ? find(file) : NULL;
     if (!e || fillers)
         return false;
-    if (is_another_build(e, file)) {
-        fill(e->start, e->end);
+    if (is_another_build(e, file) || !is_free(e)) {
+        keep_away(e);
         return fillers != 0;
     }
-    struct gaps g = {.from = e->end};
+    struct gaps g = {.from = e->end, .in_stack = getauxval(AT_EXECFN)};
     pm_mappings_each(e->end, USER_TOP, see, &g);
     return fillers != 0;
 }

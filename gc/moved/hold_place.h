@@ -6,7 +6,8 @@
 // so for the time of the loading the gaps above the place are filled. Words that lead to the
 // library then stay right, and so do values that were computed from its addresses.
 //
-// A library of another build is kept away from there, so that words of the two can be told apart.
+// A library of another build, or one whose place is not free, is kept away from all of it, so that
+// words of the two can be told apart.
 #ifndef PM_HOLD_PLACE_H
 #define PM_HOLD_PLACE_H
 

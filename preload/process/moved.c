@@ -107,11 +107,13 @@ static bool may_be_reached(void) {
     return pm_heap_on_media() && (is_reached() || pm_options.roots.text[0]);
 }
 
+#define A_WHILE 100 // milliseconds
+
 // A thread within dlopen() may have the loader's lock, and a fork both: so it is not waited for
 // long, and what is missing is noted with the next library.
-static bool lock_for_a_while(struct pm_lock *lock) {
+static bool lock_for_a_while(struct pm_lock *lock, unsigned ms) {
     const struct timespec pause = {0, 100000};
-    for (unsigned i = 0; i < 1000; i++) {
+    for (unsigned i = 0; i < 10 * ms; i++) {
         if (pm_trylock_raw(lock))
             return true;
         nanosleep(&pause, NULL);
@@ -120,7 +122,7 @@ static bool lock_for_a_while(struct pm_lock *lock) {
 }
 
 static void note(bool wanted) {
-    if (!pm_heap_on_media() || !wanted || !lock_for_a_while(&pm_process_lock))
+    if (!pm_heap_on_media() || !wanted || !lock_for_a_while(&pm_process_lock, A_WHILE))
         return;
     if (out_of_date && pm_record_renew(pm_verdicts_kept()))
         pm_record_drop_other();
@@ -176,12 +178,22 @@ void pm_moved_release_place(void) {
     atomic_store(&holding, false);
 }
 
+// What has to be changed waits longer: until it is, the program uses words that are wrong.
+#define LONG 10000
+
+static bool is_elsewhere(void) {
+    bool locked = lock_for_a_while(&pm_process_lock, LONG), moved = locked && pm_verdicts_moved();
+    if (locked)
+        pm_unlock_raw(&pm_process_lock);
+    return moved;
+}
+
 // No commit comes between the words and the record. The record before is needed until one has.
 static bool change_words(struct pm_late_words *late) {
     static bool uncommitted;
-    if (uncommitted || !lock_for_a_while(&pm_commit_lock))
+    if (uncommitted || !lock_for_a_while(&pm_commit_lock, LONG))
         return false;
-    bool good = lock_for_a_while(&pm_process_lock);
+    bool good = lock_for_a_while(&pm_process_lock, LONG);
     if (good) {
         pm_late_words(late);
         pm_unlock_raw(&pm_process_lock);
@@ -197,7 +209,8 @@ void pm_moved_library(void) {
     struct pm_cancel held = pm_cancel_hold();
     bool wanted = !wants(PM_REBASE_REPORT) && !wants(PM_REBASE_REFUSE);
     note(may_be_reached());
-    if (pm_heap_on_media() && pm_record_generation() && wanted && change_words(&late))
+    if (pm_heap_on_media() && pm_record_generation() && wanted && is_elsewhere() &&
+        change_words(&late))
         say_late(&late);
     pm_cancel_release(held);
     errno = saved;

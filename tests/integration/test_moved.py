@@ -216,6 +216,60 @@ def test_fixed_addresses(place):
     assert done.returncode in (KILLED, -signal.SIGSEGV) or expected, said(done)
 
 
+# ---- modules -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def modules(shm):
+    """The program, where its module lies, and what the module is in two builds."""
+    host = compiled("moved_host.c")
+    flags = ("-shared", "-fPIC")
+    builds = [
+        compiled("moved_module.c", *flags, name="moved_module1.so"),
+        compiled("moved_module.c", *flags, "-O2", "-DNEW", name="moved_module2.so"),
+    ]
+
+    def go(number, mapped, **settings):
+        module = shm / "module.so"
+        module.unlink(missing_ok=True)
+        shutil.copy(builds[number], module)
+        done = run([host, module, mapped], HEAP=shm / "heap", ROOTS="kept", **settings)
+        assert done.returncode == KILLED, said(done)
+        right, value, _, where = done.stdout.split()
+        assert (right, value) == ("right", "1009"), said(done)
+        return where, done.stderr
+
+    return go
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("commit", [None, "output"])
+def test_a_module_comes_to_its_place(modules, commit):
+    """Also where the program has mapped something before, so that it would come elsewhere."""
+    place, said_of = modules(0, 40960, COMMIT=commit)
+    assert not said_of
+    for mapped in (0, 4096, 40960, 8192):
+        assert modules(0, mapped, COMMIT=commit) == (place, "")
+
+
+@pytest.mark.parametrize("commit", [None, "output"])
+def test_a_module_whose_place_is_taken(modules, commit):
+    """Or that is another build. Words are changed when it comes."""
+    first, _ = modules(0, 0, COMMIT=commit)
+    second, line = modules(0, 4096, COMMIT=commit)  # a part of the place
+    assert first != second and "words of it led into a library that lies elsewhere" in line, line
+    assert modules(0, 4096, COMMIT=commit) == (second, "")
+    third, line = modules(1, 4096, COMMIT=commit)
+    assert third != second and "led into a library that lies elsewhere" in line
+    assert modules(1, 4096, COMMIT=commit) == (third, "")
+    assert "led into a library" in modules(0, 4096, COMMIT=commit)[1]
+
+
+def test_modules_of_a_program_at_random_places(modules):
+    for number in (0, 0, 1, 0):
+        modules(number, 4096, RANDOMIZE=1)
+
+
 # ---- what is read when it is needed -------------------------------------------------------------
 
 
