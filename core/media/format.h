@@ -86,7 +86,7 @@
 //                                pm_forms_set_mask()                           [test_boehm_masks]
 //     before  the forms of an earlier run: what only new ones reach is stored later
 //     after   a recovery without the program looks for the same
-//   lap                          pm_heap_journal()             [test_a_journal_of_another_time]
+//   lap                          pm_commit_first()             [test_a_journal_of_another_time]
 //     before  a journal of an earlier run   after  only one that begins now
 //   applied, 0                   check_empty()          [test_a_journal_that_was_removed_is_damage]
 //     before  damage: the journal is gone  after  the files are taken as they are (`--at good`)

@@ -13,7 +13,7 @@
 //
 //   head | entry, entry, ... | zeroes up to PM_OBJECTS_LIST | packed objects
 //
-// An entry that is not whole ends the list.
+// Zeroes end the list. An entry that is not whole is damage.
 #ifndef PM_OBJECTS_FORMAT_H
 #define PM_OBJECTS_FORMAT_H
 

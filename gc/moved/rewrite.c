@@ -5,18 +5,15 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/crc.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/os_file.h"
 #include "found_words.h"
-#include "media/commit/doubt.h"
+#include "media/commit/commit.h"
 #include "media/commit/journal_files.h"
-#include "media/feature.h"
 #include "media/heap.h"
-#include "media/persist.h"
 #include "roots/objects_record.h"
 #include "roots/program.h"
 #include "verdict.h"
@@ -116,8 +113,7 @@ static void open_page(struct commit *c, unsigned file, uint64_t page, const void
 
 static bool read_root_page(uint64_t page, char out[PM_PAGE_SIZE]) {
     memset(out, 0, PM_PAGE_SIZE); // the last one may be short
-    ssize_t got = pread(pm_heap.roots.fd, out, PM_PAGE_SIZE, (off_t)(page << PM_PAGE_SHIFT));
-    return got > 0;
+    return pm_os_read_at(pm_heap.roots.fd, out, PM_PAGE_SIZE, page << PM_PAGE_SHIFT) > 0;
 }
 
 static bool put_root_word(struct commit *c, uint64_t at, uint64_t to) {
@@ -165,30 +161,14 @@ static void put_state(struct commit *c, uint32_t generation) {
     close_page(c);
 }
 
-static uint64_t time_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-// As commit mode does at its start.
 static bool begin(struct commit *c, struct pm_error *err) {
-    struct pm_state *state = &pm_heap.super->state;
-    pm_feature_set(PM_INCOMPAT_JOURNAL);
-    state->applied = 0;
-    state->lap = pm_journal_mark(time_now() ^ (uint64_t)getpid());
-    pm_make_durable(&state->lap, sizeof state->lap);
-    if (pm_doubt_settle(err) != PM_OK)
-        return false;
-    pm_make_durable(&state->doubt, sizeof state->doubt);
     c->journal = (struct pm_journal){.io = &pm_journal_files,
                                      .most = PM_JOURNAL_PAGES,
-                                     .follows = state->lap,
                                      .group = pm_os_reserve(PM_JOURNAL_BUFFER)};
-    errno = ENOMEM;
-    if (!c->journal.group || !pm_journal_open())
+    if (!c->journal.group || pm_commit_first(err) != PM_OK)
         return false;
-    pm_journal_begin(&c->journal, pm_heap.super->super.uuid, 1, time_now());
+    c->journal.follows = pm_heap.super->state.lap;
+    pm_journal_begin(&c->journal, pm_heap.super->super.uuid, 1, pm_commit_clock());
     return true;
 }
 

@@ -203,23 +203,35 @@ bool pm_object_holds(const struct pm_object *o, uintptr_t addr) {
     return false;
 }
 
+static const ElfW(Dyn) * dynamic_of(const struct pm_object *o, size_t *count) {
+    for (size_t i = 0; i < o->phnum; i++)
+        if (o->phdr[i].p_type == PT_DYNAMIC) {
+            *count = o->phdr[i].p_memsz / sizeof(ElfW(Dyn));
+            return pm_object_bytes(o, o->base + o->phdr[i].p_vaddr, *count * sizeof(ElfW(Dyn)));
+        }
+    return NULL;
+}
+
+bool pm_object_has_entry(const struct pm_object *o, ElfW(Sxword) tag) {
+    size_t n;
+    const ElfW(Dyn) *d = dynamic_of(o, &n);
+    for (size_t k = 0; d != NULL && k < n && d[k].d_tag != DT_NULL; k++)
+        if (d[k].d_tag == tag)
+            return true;
+    return false;
+}
+
 const char *pm_object_soname(const struct pm_object *o) {
     uintptr_t strings = 0;
-    size_t name = 0, size = 0;
-    for (size_t i = 0; i < o->phnum; i++) {
-        if (o->phdr[i].p_type != PT_DYNAMIC)
-            continue;
-        size_t n = o->phdr[i].p_memsz / sizeof(ElfW(Dyn));
-        const ElfW(Dyn) *d =
-            pm_object_bytes(o, o->base + o->phdr[i].p_vaddr, n * sizeof(ElfW(Dyn)));
-        for (size_t k = 0; d != NULL && k < n && d[k].d_tag != DT_NULL; k++) {
-            if (d[k].d_tag == DT_SONAME)
-                name = d[k].d_un.d_val;
-            else if (d[k].d_tag == DT_STRTAB)
-                strings = d[k].d_un.d_ptr;
-            else if (d[k].d_tag == DT_STRSZ)
-                size = d[k].d_un.d_val;
-        }
+    size_t name = 0, size = 0, n;
+    const ElfW(Dyn) *d = dynamic_of(o, &n);
+    for (size_t k = 0; d != NULL && k < n && d[k].d_tag != DT_NULL; k++) {
+        if (d[k].d_tag == DT_SONAME)
+            name = d[k].d_un.d_val;
+        else if (d[k].d_tag == DT_STRTAB)
+            strings = d[k].d_un.d_ptr;
+        else if (d[k].d_tag == DT_STRSZ)
+            size = d[k].d_un.d_val;
     }
     // The dynamic linker adds the base to this pointer in place, except if the section is read-only
     // (vdso).

@@ -33,6 +33,9 @@ const void *pm_object_bytes(const struct pm_object *o, uintptr_t addr, size_t n)
 // Whether an address lies in one of the object's segments.
 bool pm_object_holds(const struct pm_object *o, uintptr_t addr);
 
+// Whether its dynamic section has such an entry.
+bool pm_object_has_entry(const struct pm_object *o, ElfW(Sxword) tag);
+
 // DT_SONAME, or "".
 const char *pm_object_soname(const struct pm_object *o);
 

@@ -16,7 +16,6 @@
 #include "base/os_file.h"
 #include "loaded_object.h"
 #include "media/backing/dir_held.h"
-#include "media/commit/journal_files.h"
 #include "media/heap.h"
 #include "media/link_format.h"
 #include "media/outside_format.h"
@@ -87,12 +86,12 @@ static bool is_empty(const struct pm_objects_entry *e) {
     return bytes[0] == 0 && memcmp(bytes, bytes + 1, sizeof *e - 1) == 0;
 }
 
-// Zeroes follow the last entry, or the end of the file. A kill may have left one that is not whole:
-// then it is the last.
+// Zeroes follow the last entry. Each is written by one call, after what it leads to: so one that is
+// not whole is damage.
 static enum reading read_list(int fd, uint64_t length) {
     struct pm_objects_entry page[16]; // with the head
     for (uint64_t at = 0; at < PM_OBJECTS_LIST; at += sizeof page) {
-        ssize_t got = pread(fd, page, sizeof page, (off_t)at);
+        ssize_t got = pm_os_read_at(fd, page, sizeof page, at);
         if (got < 0)
             return UNREADABLE;
         unsigned have = (unsigned)((size_t)got / sizeof page[0]);
@@ -185,7 +184,7 @@ int pm_record_check(bool all, struct pm_error *err) {
 const void *pm_record_packed(const struct pm_objects_entry *e) {
     int fd = e->bytes ? open_file(pm_record_generation(), O_RDONLY) : -1;
     void *bytes = fd >= 0 ? pm_os_reserve(e->bytes) : NULL;
-    bool good = bytes && pm_journal_pread(fd, bytes, e->bytes, e->at);
+    bool good = bytes && pm_os_read_all(fd, bytes, e->bytes, e->at);
     int saved = good ? 0 : errno;
     if (fd >= 0)
         close(fd);
@@ -222,8 +221,15 @@ static void cut_path(char out[PM_OBJECTS_PATH], const char *path) {
     memcpy(out, path + skip, n - skip);
 }
 
-static bool describe(const struct pm_object *o, struct pm_objects_entry *e) {
+// The same as long as the process lives. "": it cannot be read.
+static const char *program_path(void) {
     static char path[PATH_MAX];
+    if (!path[0] && !pm_object_program_path(path, sizeof path))
+        path[0] = '\0';
+    return path;
+}
+
+static bool describe(const struct pm_object *o, struct pm_objects_entry *e) {
     *e = (struct pm_objects_entry){.base = o->base, .start = UINT64_MAX};
     if (pm_object_is_vdso(o))
         return false;
@@ -240,10 +246,7 @@ static bool describe(const struct pm_object *o, struct pm_objects_entry *e) {
     e->flags = (o->is_main ? PM_OBJECT_IS_PROGRAM : 0) |
                (pm_program_is_at_random() ? PM_OBJECT_AT_RANDOM : 0);
     e->build_id_len = (uint32_t)pm_object_build_id(o, e->build_id);
-    if (!o->is_main)
-        cut_path(e->path, o->dl_name);
-    else if (pm_object_program_path(path, sizeof path))
-        cut_path(e->path, path);
+    cut_path(e->path, o->is_main ? program_path() : o->dl_name);
     return e->start < e->end;
 }
 
@@ -280,8 +283,6 @@ struct writing {
     bool good, only_new, durable;
 };
 
-static bool fits(uint64_t end) { return pm_os_file_size(end); }
-
 static bool make_durable(int fd) {
     return fsync(fd) == 0 && (fsync(pm_heap.dir_fd) == 0 || errno == EINVAL);
 }
@@ -291,7 +292,7 @@ static void append(struct writing *w, struct pm_objects_entry *e) {
     w->good = w->good && (!w->only_new || !w->durable || make_durable(w->fd));
     e->crc = pm_crc32c(0, e, offsetof(struct pm_objects_entry, crc));
     uint64_t at = sizeof(struct pm_objects_head) + w->count * sizeof *e;
-    w->good = w->good && w->count < PM_OBJECTS_MOST && fits(at + sizeof *e) &&
+    w->good = w->good && w->count < PM_OBJECTS_MOST && pm_os_file_size(at + sizeof *e) &&
               pm_os_write_all(w->fd, e, sizeof *e, at);
     w->count += w->good;
 }
@@ -302,7 +303,7 @@ static void append_bytes(struct writing *w, struct pm_objects_entry *e, const vo
     e->at = w->end;
     e->bytes = size;
     e->packed_crc = pm_crc32c(0, bytes, size);
-    if (!fits(e->at + size) || !pm_os_write_all(w->fd, bytes, size, e->at))
+    if (!pm_os_file_size(e->at + size) || !pm_os_write_all(w->fd, bytes, size, e->at))
         e->at = e->bytes = 0; // an entry without it says less
     else
         w->end = (e->at + size + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1);
@@ -322,24 +323,33 @@ static void pack(struct writing *w, struct pm_objects_entry *e) {
     pm_elf_close(&file);
 }
 
-// Of the same build a packed object is there already.
+// Of an entry of the record in force. False: it has none, or that is not whole.
+static bool append_packed(struct writing *w, struct pm_objects_entry *e,
+                          const struct pm_objects_entry *of) {
+    const void *bytes = pm_record_packed(of);
+    if (!bytes)
+        return false;
+    append_bytes(w, e, bytes, of->bytes);
+    munmap((void *)(uintptr_t)bytes, of->bytes);
+    return true;
+}
+
+static const struct pm_objects_entry *packed_before(const struct pm_objects_entry *e) {
+    for (unsigned i = 0; e->build_id_len && i < entries; i++)
+        if (entry[i].bytes && pm_record_same_build(&entry[i], e))
+            return &entry[i];
+    return NULL;
+}
+
+// Of the same build a packed object may be there already: in this file, or to be copied.
 static bool take_packed(struct writing *w, struct pm_objects_entry *e) {
-    for (unsigned i = 0; i < entries; i++)
-        if (entry[i].bytes && e->build_id_len && pm_record_same_build(&entry[i], e)) {
-            const void *bytes = w->only_new ? NULL : pm_record_packed(&entry[i]);
-            if (w->only_new) {
-                e->at = entry[i].at;
-                e->bytes = entry[i].bytes;
-                e->packed_crc = entry[i].packed_crc;
-                return true;
-            }
-            if (!bytes)
-                return false;
-            append_bytes(w, e, bytes, entry[i].bytes);
-            munmap((void *)(uintptr_t)bytes, entry[i].bytes);
-            return true;
-        }
-    return false;
+    const struct pm_objects_entry *before = packed_before(e);
+    if (!before || !w->only_new)
+        return before && append_packed(w, e, before);
+    e->at = before->at;
+    e->bytes = before->bytes;
+    e->packed_crc = before->packed_crc;
+    return true;
 }
 
 // Whether it lies over a place where it lay before.
@@ -368,7 +378,7 @@ static bool append_loaded(const struct pm_objects_entry *loaded, void *arg) {
 static bool write_head(int fd, uint32_t generation) {
     struct pm_objects_head head = {.magic = PM_OBJECTS_MAGIC, .generation = generation};
     head.crc = pm_crc32c(0, &head, offsetof(struct pm_objects_head, crc));
-    return fits(PM_OBJECTS_LIST) && ftruncate(fd, 0) == 0 &&
+    return pm_os_file_size(PM_OBJECTS_LIST) && ftruncate(fd, 0) == 0 &&
            ftruncate(fd, (off_t)PM_OBJECTS_LIST) == 0 && pm_os_write_all(fd, &head, sizeof head, 0);
 }
 
@@ -380,12 +390,11 @@ bool pm_record_write_next(uint32_t generation, const bool *keep) {
     w.good = write_head(w.fd, generation);
     for (unsigned i = 0; keep && i < entries && w.good; i++) {
         struct pm_objects_entry e = entry[i];
-        const void *bytes = keep[i] ? pm_record_packed(&e) : NULL;
         e.at = e.bytes = 0;
-        if (bytes)
-            append_bytes(&w, &e, bytes, entry[i].bytes);
-        if (keep[i])
-            append(&w, &e);
+        if (!keep[i])
+            continue;
+        append_packed(&w, &e, &entry[i]);
+        append(&w, &e);
     }
     if (w.good)
         pm_record_each_loaded(append_loaded, &w);

@@ -8,12 +8,12 @@
 //
 // And what it has loaded is put on record (process/moved.h), for words of the heap that lead there.
 #include <dlfcn.h>
-#include <link.h>
 #include <string.h>
 
 #include "base/message.h"
 #include "export.h"
 #include "process/moved.h"
+#include "roots/loaded_object.h"
 
 #ifdef RTLD_DEEPBIND // musl has no such thing
 
@@ -45,41 +45,23 @@ static void *open_and_note(const char *file, int mode) {
 
 struct caller {
     uintptr_t address;
-    bool matters, first;
+    bool matters;
 };
 
-static bool has_entry(const struct dl_phdr_info *o, const ElfW(Phdr) * p, ElfW(Sxword) tag) {
-    const ElfW(Dyn) *d = (const ElfW(Dyn) *)(o->dlpi_addr + p->p_vaddr); // NOLINT
-    for (; d->d_tag != DT_NULL; d++)
-        if (d->d_tag == tag)
-            return true;
-    return false;
-}
-
-static int look_at(struct dl_phdr_info *o, size_t size, void *arg) {
+static int look_at(const struct pm_object *o, void *arg) {
     struct caller *c = arg;
-    bool is_caller = false, program = c->first;
-    (void)size;
-    c->first = false;
-    for (ElfW(Half) i = 0; i < o->dlpi_phnum; i++) {
-        const ElfW(Phdr) *p = &o->dlpi_phdr[i];
-        is_caller |= p->p_type == PT_LOAD && c->address - o->dlpi_addr - p->p_vaddr < p->p_memsz;
-    }
-    for (ElfW(Half) i = 0; i < o->dlpi_phnum; i++)
-        if (o->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            c->matters |= (!program && has_entry(o, &o->dlpi_phdr[i], DT_RPATH)) ||
-                          (is_caller && has_entry(o, &o->dlpi_phdr[i], DT_RUNPATH));
-    return 0;
+    c->matters |= (!o->is_main && pm_object_has_entry(o, DT_RPATH)) ||
+                  (pm_object_holds(o, c->address) && pm_object_has_entry(o, DT_RUNPATH));
+    return c->matters;
 }
 
 // Whether libc would find another file for this caller than for us: by the search path of the
 // object that calls, or of one that has loaded it.
 static bool matters(const char *file, const void *address) {
-    struct caller c = {.address = (uintptr_t)address, .first = true};
+    struct caller c = {.address = (uintptr_t)address};
     if (!file || (strchr(file, '/') && !strchr(file, '$')))
         return false;
-    dl_iterate_phdr(look_at, &c);
-    return c.matters || strchr(file, '$');
+    return strchr(file, '$') || pm_object_each(look_at, &c);
 }
 
 __attribute__((used, visibility("hidden"))) dlopen_fn *pm_next_dlopen(const char *file,

@@ -28,8 +28,7 @@ static struct look {
     bool of_program;
     struct pm_rewritten done;
 } found;
-static bool rewritten; // `found` says what
-static bool was_out_of_date;
+static bool moved;       // `found` says what was to be done about it, and that is done
 static bool out_of_date; // the record has places of which no word is in use any more
 
 static bool wants(int how) { return pm_options.rebase.number == (uint64_t)how; }
@@ -62,30 +61,32 @@ int pm_moved_look(bool *again, struct pm_error *err) {
     status = pm_in_child(rewrite, &found, sizeof found, err);
     if (status == PM_OK && pm_heap.readonly && found.done.changed && !wants(PM_REBASE_LOOK))
         return refuse_to_borrow(err);
-    bool may = status == PM_OK && found.of_program && !pm_heap.readonly && !wants(PM_REBASE_LOOK);
-    *again = rewritten = may && found.done.changed;
-    out_of_date = was_out_of_date = may && !rewritten;
+    moved = status == PM_OK && found.of_program && !pm_heap.readonly && !wants(PM_REBASE_LOOK);
+    *again = moved && found.done.changed;
+    out_of_date = moved && !found.done.changed;
     return status;
 }
 
-bool pm_moved_was(void) { return rewritten || was_out_of_date; }
+bool pm_moved_was(void) { return moved; }
+
+static bool is_rewritten(void) { return moved && found.done.changed; }
 
 static void say(const char *lead) {
     pm_say("%.200s: %lu word%s of it%s into the program or its libraries, which %s; each %s to "
            "the same thing%s",
            pm_heap.dir, (unsigned long)found.done.changed, found.done.changed == 1 ? "" : "s", lead,
            found.done.other_build ? "are another build" : "lie elsewhere",
-           rewritten ? "leads" : "can be made to lead", rewritten ? " now" : "");
+           is_rewritten() ? "leads" : "can be made to lead", is_rewritten() ? " now" : "");
     if (found.done.waits)
         pm_say("%.200s: %lu word%s more lead to libraries that are not loaded yet", pm_heap.dir,
                (unsigned long)found.done.waits, found.done.waits == 1 ? "" : "s");
 }
 
 void pm_moved_say(void) {
-    if (rewritten)
-        pm_record_drop_other();
-    if (rewritten)
-        say(" led");
+    if (!is_rewritten())
+        return;
+    pm_record_drop_other();
+    say(" led");
 }
 
 void pm_moved_end_if_asked(void) {
@@ -96,7 +97,7 @@ void pm_moved_end_if_asked(void) {
         pm_refuse("%.300s: there was no heap, so nothing leads anywhere", pm_heap.dir);
     }
     if (found.done.changed || found.done.waits)
-        say(rewritten ? " led" : found.done.changed == 1 ? " leads" : " lead");
+        say(is_rewritten() ? " led" : found.done.changed == 1 ? " leads" : " lead");
     else
         pm_say("%.300s: no word of it is to be changed for this program", pm_heap.dir);
     syscall(SYS_exit_group, 0);
@@ -182,10 +183,11 @@ void pm_moved_release_place(void) {
 #define LONG 10000
 
 static bool is_elsewhere(void) {
-    bool locked = lock_for_a_while(&pm_process_lock, LONG), moved = locked && pm_verdicts_moved();
+    bool locked = lock_for_a_while(&pm_process_lock, LONG);
+    bool elsewhere = locked && pm_verdicts_moved();
     if (locked)
         pm_unlock_raw(&pm_process_lock);
-    return moved;
+    return elsewhere;
 }
 
 // No commit comes between the words and the record. The record before is needed until one has.

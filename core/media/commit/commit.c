@@ -306,7 +306,7 @@ static void add_length(unsigned file) {
 }
 static void note_length(unsigned file) { commit.length[file] = length_now(file); }
 
-static uint64_t time_now(void) {
+uint64_t pm_commit_clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -329,7 +329,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         pm_heap.super->state.applied = pm_checkpoint_applied;
     if (pm_heap.super->state.lap != pm_checkpoint_mark)
         pm_heap.super->state.lap = pm_checkpoint_mark;
-    pm_journal_begin(&commit.journal, pm_heap.super->super.uuid, ++commit.epoch, time_now());
+    pm_journal_begin(&commit.journal, pm_heap.super->super.uuid, ++commit.epoch, pm_commit_clock());
     commit.lengths_differ = false;
     each_file(compare_length);
     each_file(look_at_file);
@@ -345,7 +345,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     if (commit.taken.anything)
         each_file(note_length);
     uint64_t time = commit.journal.group->time;
-    cost->held_us = (time_now() - time) / 1000;
+    cost->held_us = (pm_commit_clock() - time) / 1000;
     commit.journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
     commit.journal.forced = commit.taken.forced;
     commit.journal.amid = commit.taken.amid;
@@ -501,6 +501,21 @@ static bool make_copies(void) {
     return good;
 }
 
+int pm_commit_first(struct pm_error *err) {
+    struct pm_state *state = &pm_heap.super->state;
+    pm_feature_set(PM_INCOMPAT_JOURNAL);
+    // A backup may count commits of a journal that it does not have.
+    state->applied = 0;
+    state->lap = pm_journal_mark(pm_commit_clock() ^ (uint64_t)getpid());
+    pm_make_durable(&state->lap, sizeof state->lap);
+    if (pm_doubt_settle(err) != PM_OK)
+        return err->status;
+    pm_make_durable(&state->doubt, sizeof state->doubt);
+    if (!pm_journal_open())
+        return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
+    return PM_OK;
+}
+
 int pm_heap_journal(struct pm_error *err) {
     if (pm_journal_part_check(err) != PM_OK)
         return err->status;
@@ -510,18 +525,9 @@ int pm_heap_journal(struct pm_error *err) {
     commit.file_buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     if (!commit.journal.group || !commit.file_buffer)
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
-    pm_feature_set(PM_INCOMPAT_JOURNAL);
-    // The files are taken for the first commit. A backup may count commits of a journal that it
-    // does not have.
-    pm_heap.super->state.applied = 0;
-    pm_heap.super->state.lap = pm_journal_mark(time_now() ^ (uint64_t)getpid());
-    pm_make_durable(&pm_heap.super->state.lap, sizeof pm_heap.super->state.lap);
-    if (pm_doubt_settle(err) != PM_OK)
+    if (pm_commit_first(err) != PM_OK)
         return err->status;
-    pm_make_durable(&pm_heap.super->state.doubt, sizeof pm_heap.super->state.doubt);
     each_file(note_length);
-    if (!pm_journal_open())
-        return pm_fail(err, PM_OPERATIONAL, "%s/journal: %s", pm_heap.dir, pm_strerror(errno));
     pm_checkpoint_begin(&commit.journal, pm_heap.super->state.lap);
     if (!make_copies())
         return pm_fail(err, PM_OPERATIONAL,

@@ -27,6 +27,10 @@
 
 #include "media/heap.h"
 
+// Makes the open heap's journal. Its files are durable then, and are taken for the first commit.
+int pm_commit_first(struct pm_error *err);
+// The time of a commit: nanoseconds since 1970.
+uint64_t pm_commit_clock(void);
 // For a heap that is mapped and recovered: from now on what this process stores reaches the files
 // with commits only. On failure the heap is shared as before.
 int pm_heap_journal(struct pm_error *err);
