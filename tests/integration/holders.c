@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define NODES 1000
 #define ROWS 64
@@ -81,14 +82,12 @@ int main(int argc, char **argv) {
     guarded.behind = malloc(700);
     if (argc > 2 && mprotect(guarded.guard, sizeof guarded.guard, PROT_NONE) != 0)
         return 1;
-    puts("ready");
-    fflush(stdout);
+    dprintf(STDOUT_FILENO, "ready\n"); // no stdio: its buffers' pointers would change meanwhile
     if (argc > 1 && strcmp(argv[1], "wait") == 0)
-        while (getchar() == '\n') {
+        for (char c; read(STDIN_FILENO, &c, 1) == 1 && c == '\n';) {
             for (count = 0, n = store.list; n; n = n->next)
                 count++;
-            printf("%u\n", count);
-            fflush(stdout);
+            dprintf(STDOUT_FILENO, "%u\n", count);
         }
     return 0;
 }
