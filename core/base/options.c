@@ -201,6 +201,8 @@ static bool is_no_setting(const char *variable, size_t len) {
 
 int pm_options_load(char *const *environ_list, struct pm_error *err) {
     pm_options_default();
+    if (!environ_list)
+        pm_options.backing.number = PM_BACKING_VOLATILE;
     for (char *const *var = environ_list; var && *var; var++) {
         const char *equals = strchrnul(*var, '=');
         if (strncmp(*var, "PMALLOC_", 8) != 0 || is_no_setting(*var, (size_t)(equals - *var)))

@@ -210,7 +210,8 @@ void pm_options_default(void);
 // Sets one option by its full name. PM_OK; or PM_USAGE, and `err` names variable, value and remedy.
 int pm_option_set(const char *name, const char *value, struct pm_error *err);
 // Sets the defaults, then every PMALLOC_ variable of `environ_list` (NULL-terminated). An unknown
-// name is an error, and so is a pair that contradicts itself.
+// name is an error, and so is a pair that contradicts itself. NULL: the environment is not to be
+// trusted, and the process runs on volatile memory.
 int pm_options_load(char *const *environ_list, struct pm_error *err);
 // Reads "4K", "16M", "1T" or plain bytes. False: the text is none of these.
 bool pm_parse_size(const char *text, uint64_t *out);

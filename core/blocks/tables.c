@@ -16,8 +16,8 @@ static bool reserve(void) {
            pm_remote_init();
 }
 
-bool pm_tables_reserve(unsigned arenas) {
-    return pm_heap_choose_range() && reserve() && pm_arenas_init(arenas);
+bool pm_tables_reserve(unsigned arenas, unsigned directories) {
+    return pm_heap_choose_range(directories) && reserve() && pm_arenas_init(arenas);
 }
 
 int pm_tables_extend(struct pm_error *err) {

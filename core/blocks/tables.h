@@ -11,7 +11,7 @@
 #include "base/message.h"
 
 // Also chooses the range that there is room for. False: no address space for any.
-bool pm_tables_reserve(unsigned arenas);
+bool pm_tables_reserve(unsigned arenas, unsigned directories);
 // After pm_heap_open(): more range and tables where the heap has more shards than the options ask
 // for. Nothing may be in the tables yet. PM_OPERATIONAL: no address space for them.
 int pm_tables_extend(struct pm_error *err);

@@ -9,6 +9,7 @@
 
 #include "base/os.h"
 #include "blocks/tables.h"
+#include "media/backing/volume.h"
 #include "media/open/heap_open.h"
 #include "media/open/heap_patient.h"
 
@@ -31,19 +32,19 @@ static int say_busy(struct pm_error *err, const char *dir) {
                         dir, (int)pid, dir);
 }
 
-static int reserve_tables(struct pm_error *err) {
+static int reserve_tables(const char *dir, struct pm_error *err) {
     const char *preloaded = getenv("LD_PRELOAD");
     if (preloaded && strstr(preloaded, "libpmalloc"))
         return pm_fail(err, PM_OPERATIONAL,
                        "this tool itself runs under PMAlloc, so the heap's addresses are taken; "
                        "unset LD_PRELOAD for it");
-    if (!pm_tables_reserve(pm_os_cores()))
+    if (!pm_tables_reserve(pm_os_cores(), pm_volume_count(dir)))
         return pm_fail(err, PM_OPERATIONAL, "no address space for the allocator's tables");
     return PM_OK;
 }
 
 int pm_offline_open(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
-    int status = reserve_tables(err);
+    int status = reserve_tables(dir, err);
     if (status != PM_OK)
         return status;
     status = pm_heap_open_patient(dir, mode, err);

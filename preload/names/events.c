@@ -23,6 +23,8 @@
 #include "marker.h"
 #include "own_names.h"
 #include "pmalloc.h"
+#include "process/before_main.h"
+#include "process/open.h"
 #include "process/start.h"
 #include "statics.h"
 #include "streams.h"

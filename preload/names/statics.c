@@ -19,7 +19,7 @@
 
 #include "export.h"
 #include "media/format.h"
-#include "process/start.h"
+#include "process/open.h"
 #include "state/phase.h"
 
 typedef void destructor(void *object);
@@ -74,7 +74,7 @@ EXPORT int __cxa_atexit(destructor *run, void *object, void *dso) {
         atomic_store_explicit(&next, real, memory_order_relaxed);
     }
     struct registered *gate = NULL;
-    if (!pm_process_main_runs())
+    if (!pm_phase_main_runs())
         gate = add(gated, COUNT(gated), &gated_count, run, object);
     if (!real)
         return -1;

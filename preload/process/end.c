@@ -68,6 +68,7 @@
 #include "media/commit/commit.h"
 #include "media/open/heap_dir.h"
 #include "media/open/heap_open.h"
+#include "open.h"
 #include "out_end.h"
 #include "pages/frontier.h"
 #include "recovery/beside.h"

@@ -14,6 +14,7 @@
 #include "fork/private.h"
 #include "media/heap.h"
 #include "media/open/heap_open.h"
+#include "open.h"
 #include "sandbox.h"
 #include "start.h"
 #include "state/phase.h"

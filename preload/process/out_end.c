@@ -8,10 +8,10 @@
 #include "media/backing/backing.h"
 #include "media/backing/marks.h"
 #include "media/outside.h"
+#include "open.h"
 #include "pages/extent.h"
 #include "recovery/out.h"
 #include "roots/root_table.h"
-#include "start.h"
 
 static struct pm_out out;
 static bool reached; // only what has been reached is included

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// The life of the allocator in a process: it starts at the first request, captures roots before
-// main, gives threads their caches, and ends with the program.
+// The life of the allocator in a process: it starts at the first request, gives threads their
+// caches, and ends with the program.
 #ifndef PM_START_H
 #define PM_START_H
 
@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 #include "blocks/tcache.h"
-#include "recovery/recover.h"
 #include "state/phase.h"
 
 // The route of a request from a thread that had no cache.
@@ -33,39 +32,19 @@ void pm_process_begin(void);
 void pm_process_start_for(size_t bytes);
 // As pm_process_start(), but such a program goes on waiting: for questions about a heap.
 void pm_process_ask(void);
-// pmalloc_open(): opens the heap at `dir`, if the process is cold or waiting. On failure the
-// process is as before, and errno says what kind of failure it is, if pm_heap and *err do not. The
-// process ends (exit status 125) only if a heap that has been checked cannot be recovered.
-int pm_process_open(const char *dir, bool existing, struct pm_error *err);
-// Whether the heap that is open was opened so.
-bool pm_process_opened_by_call(void);
-// It is closed, so it has no generation any more.
-void pm_process_forget_heap(void);
+// As pm_process_begin(), for pmalloc_open(): if that is the first call, the heap of the settings is
+// not opened.
+void pm_process_begin_called(void);
+// The heap is open: from now on threads get caches.
+void pm_process_give_caches(void);
 // The preload check: the library looks at the process before anything of libc is used, and ends a
 // process in which PMAlloc cannot work. The one weak reference: tools and tests do not have it.
 void pm_preload_check(void) __attribute__((weak));
-// Whether the settings ask for more than a default heap for this program.
-bool pm_process_wanted(void);
-// Captures and restores roots. Called once, after all constructors.
-void pm_process_before_main(void);
-// Whether that is done.
-bool pm_process_main_runs(void);
 // The end of the program: see end.c. Later calls do nothing. False: the process could not part from
 // the heap and must end at once, because what runs on would store to the heap.
 bool pm_process_end(void);
 
 // The process ends by _exit(). Removes a default heap without roots.
 void pm_process_leave(void);
-
-// What the recovery at the start has found.
-const struct pm_recovery *pm_process_recovery(void);
-// Whether the byte at `p` belongs to a captured root.
-bool pm_process_is_root(const void *p);
-
-// Whether the heap is a default heap. For end.c.
-bool pm_process_default_heap(void);
-// How often the heap has been opened, this time included; 0 without a heap. Forked children keep
-// the number, because their locks belong to this run.
-uint64_t pm_process_generation(void);
 
 #endif

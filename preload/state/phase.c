@@ -36,6 +36,12 @@ bool pm_phase_move(enum pm_phase from, enum pm_phase to) {
 
 void pm_phase_forked(void) { pm_phase_move(PM_ENDING, PM_RUNNING); }
 
+static _Atomic bool main_runs;
+
+void pm_phase_main_begins(void) { atomic_store_explicit(&main_runs, true, memory_order_relaxed); }
+
+bool pm_phase_main_runs(void) { return atomic_load_explicit(&main_runs, memory_order_relaxed); }
+
 // ---- who starts ---------------------------------------------------------------------------------
 
 static _Atomic(void *) starter; // the thread that starts, by the address of its pm_tcache

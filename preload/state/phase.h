@@ -7,7 +7,7 @@
 //   COLD ------ start.c: advance() -------> STARTING
 //   STARTING -- start.c: advance() -------> READY or WAITING
 //   WAITING --- pm_phase_claim() ---------> STARTING    to open the heap, or for a fork
-//   READY ----- start.c: begin_main() ----> RUNNING
+//   READY ----- before_main.c ------------> RUNNING
 //   READY, RUNNING -- end.c: end_once() --> ENDING
 //   READY, RUNNING -- pm_process_leave() -> ENDED
 //   ENDING ---- end.c: open_gate() -------> ENDED or DOOMED
@@ -67,6 +67,10 @@ extern const struct pm_machine pm_phase_machine;
 // Takes an edge of the drawing. If several threads try, one succeeds. False: the phase is not
 // `from`. An edge that is not drawn ends the process. Sequentially consistent, for end.c.
 bool pm_phase_move(enum pm_phase from, enum pm_phase to);
+
+// All constructors have run, so main runs, in whatever phase.
+void pm_phase_main_begins(void);
+bool pm_phase_main_runs(void);
 
 // Makes this thread the one that starts: from `seen` to STARTING. No signal handler of its own
 // comes in between: it would wait for its own thread.

@@ -238,7 +238,7 @@ static void forget_process(void) {
 static void make(unsigned seed, const char *directory) {
     struct pm_error err;
     pm_options_default();
-    MUST(pm_tables_reserve(1));
+    MUST(pm_tables_reserve(1, 1));
     MUST(pm_heap_open(directory, PM_OPEN_CREATE, false, &err) == PM_OK &&
          pm_heap_map(&err) == PM_OK);
     struct pm_superblock *super = &pm_heap.super->super; // so that seeds are the same in each run

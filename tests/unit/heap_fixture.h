@@ -95,7 +95,7 @@ static inline int in_child(void (*fn)(void)) {
         }                                                                                          \
     } while (0)
 
-static inline void fixture_tables(void) { MUST(pm_tables_reserve(2)); }
+static inline void fixture_tables(void) { MUST(pm_tables_reserve(2, 1)); }
 
 // Makes the tables, and a new, empty heap at fixture_dir. The caller has set the options before.
 static inline void fixture_new_heap(void) {

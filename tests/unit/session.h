@@ -9,7 +9,9 @@
 #include "blocks/verify.h"
 #include "heap_fixture.h"
 #include "preload/pmalloc.h"
+#include "process/before_main.h"
 #include "process/entry.h"
+#include "process/open.h"
 #include "process/start.h"
 
 struct node {

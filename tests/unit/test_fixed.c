@@ -129,7 +129,7 @@ static bool is_locked(const char *path) {
 
 static void test_several_media(void) {
     const char *both = make_two(4 * PM_FIXED_ALIGN), *second = both + strlen(fixture_dir) + 1;
-    MUST(pm_tables_reserve(2) && pm_heap_open(both, PM_OPEN_EXISTING, false, &err) == PM_OK);
+    MUST(pm_tables_reserve(2, 1) && pm_heap_open(both, PM_OPEN_EXISTING, false, &err) == PM_OK);
     MUST(pm_heap_map(&err) == PM_OK);
     CHECK_EQ(pm_heap.shards, 2);
     CHECK_EQ(pm_heap.volumes, 1);

@@ -11,6 +11,7 @@
 
 #include "heap_fixture.h"
 #include "preload/pmalloc.h"
+#include "process/before_main.h"
 #include "process/entry.h"
 #include "process/start.h"
 

@@ -12,8 +12,8 @@
 #include "base/own_memory.h"
 #include "heap_fixture.h"
 #include "live/leaks.h"
+#include "process/before_main.h"
 #include "process/entry.h"
-#include "process/start.h"
 
 static struct pm_leaks leaks;
 static struct pm_live_sum sum;

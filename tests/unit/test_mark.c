@@ -6,7 +6,8 @@
 
 #include "heap_fixture.h"
 #include "preload/pmalloc.h"
-#include "process/start.h"
+#include "process/before_main.h"
+#include "process/open.h"
 
 #define ARRAYS 64
 #define LEAVES 32360 // together with the nodes about what a mark stack holds

@@ -11,8 +11,8 @@
 #include "heap_fixture.h"
 #include "media/open/heap_open.h"
 #include "preload/pmalloc.h"
+#include "process/before_main.h"
 #include "process/entry.h"
-#include "process/start.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
 

@@ -58,7 +58,7 @@ static void two_nodes(void) {
 
 static void test_order(void) {
     pm_options_default();
-    pm_heap_choose_range();
+    pm_heap_choose_range(1);
     two_nodes();
     MUST(pm_slab_init() && pm_arenas_init(99));
     CHECK_EQ(pm_arena_count, 8);

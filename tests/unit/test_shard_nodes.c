@@ -195,7 +195,8 @@ static void reopened(void) {
     struct pm_error err = {0};
     pm_options_default();
     pm_nodes = (struct pm_nodes){.count = reopen_with, .cores_of = {1, 1, 1}, .injected = true};
-    MUST(pm_tables_reserve(2) && pm_heap_open(fixture_dir, PM_OPEN_EXISTING, false, &err) == PM_OK);
+    MUST(pm_tables_reserve(2, 1) &&
+         pm_heap_open(fixture_dir, PM_OPEN_EXISTING, false, &err) == PM_OK);
     CHECK_EQ(pm_heap.shards, 3);
     for (unsigned i = 0; i < 3; i++)
         CHECK_EQ(pm_heap.shard[i].node, (2 * i + 1) % 3 % reopen_with);

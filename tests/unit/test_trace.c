@@ -15,8 +15,8 @@ static uint32_t stack_room = 16, pool_room = 16;
 
 #include "heap_fixture.h"
 #include "live/sweep.h"
+#include "process/before_main.h"
 #include "process/entry.h"
-#include "process/start.h"
 #include "threads/tasks.h"
 
 enum { ATOMIC, NORMAL, UNCOLLECTABLE, BITMAP, TYPED, PROC, INDIRECT };

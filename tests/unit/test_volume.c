@@ -32,7 +32,7 @@ static void two_directories(void) {
     snprintf(both, sizeof both, "%s:%s", fixture_dir, other);
     pm_options_default();
     MUST(pm_option_set("PMALLOC_LIMIT", "4T", &err) == PM_OK);
-    MUST(pm_heap_choose_range());
+    MUST(pm_heap_choose_range(1));
 }
 
 static void made(void) {

@@ -7,7 +7,6 @@
 #include "base/nodes.h"
 #include "base/options.h"
 #include "media/heap.h"
-#include "volume.h"
 
 #define RANGE_MIN ((uint64_t)16 << 20)
 
@@ -21,16 +20,16 @@ static bool has_room(size_t bytes) {
 
 // How many shards a heap may come to have under the options: one in each directory, or more, and
 // the last one of each node need not be full.
-static uint64_t wanted_shards(void) {
+static uint64_t wanted_shards(unsigned directories) {
     uint64_t limit = pm_options.limit.number, each = pm_options.shard.number;
     uint64_t count = limit / each + (limit % each != 0);
-    unsigned volumes = pm_volume_count(pm_options.heap.text);
-    count = (count < volumes ? volumes : count) + pm_nodes.count - 1;
+    count = (count < directories ? directories : count) + pm_nodes.count - 1;
     return count < PM_SHARDS ? count : PM_SHARDS;
 }
 
-bool pm_heap_choose_range(void) {
-    for (pm_range = wanted_shards() << PM_SHARD_SHIFT; pm_range >= RANGE_MIN; pm_range /= 2) {
+bool pm_heap_choose_range(unsigned directories) {
+    for (pm_range = wanted_shards(directories) << PM_SHARD_SHIFT; pm_range >= RANGE_MIN;
+         pm_range /= 2) {
         // The tables take a little over a sixteenth. A quarter leaves room for the program, too.
         if (has_room(pm_range + pm_range / 4))
             return true;

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 // Chooses the largest range for which, with its tables, this process has address space. False: even
-// the smallest useful one does not fit.
-bool pm_heap_choose_range(void);
+// the smallest useful one does not fit. `directories`: a heap may lie in several (volume.h).
+bool pm_heap_choose_range(unsigned directories);
 
 #endif
