@@ -153,13 +153,30 @@ static void run_grow(unsigned long count) {
     }
 }
 
+int pmalloc_commit(void) __attribute__((weak));
+
+// Each commit has 20 pages that lie apart.
+static void run_commit(unsigned long count) {
+    enum { PAGES = 20, STEP = 1021 };
+    unsigned long at = 0;
+    for (unsigned i = 0; i < DEPTH_LIMIT; i++)
+        memset(held[i] = malloc(size), 1, size);
+    for (unsigned long i = 0; calls && i < count; i++) {
+        for (unsigned n = 0; n < PAGES; n++, at = (at + STEP) % DEPTH_LIMIT)
+            ++*(volatile unsigned char *)held[at];
+        if (!pmalloc_commit || pmalloc_commit() != 0)
+            exit(1);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(unsigned long count);
     bool warm;
 } modes[] = {{"malloc", run_malloc, true},   {"calloc", run_calloc, true},
              {"realloc", run_realloc, true}, {"remote", run_remote, true},
-             {"lock", run_lock, true},       {"grow", run_grow, false}};
+             {"lock", run_lock, true},       {"grow", run_grow, false},
+             {"commit", run_commit, false}};
 
 static unsigned long number(const char *text, unsigned long limit) {
     char *end;
@@ -185,7 +202,7 @@ int main(int argc, char **argv) {
         modes[i].run(count);
         return 0;
     }
-    fprintf(stderr,
-            "usage: pair [loop-]malloc|calloc|realloc|remote|lock|grow COUNT SIZE [DEPTH]\n");
+    fprintf(stderr, "usage: pair [loop-]malloc|calloc|realloc|remote|lock|grow|commit COUNT SIZE "
+                    "[DEPTH]\n");
     return 2;
 }

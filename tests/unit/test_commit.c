@@ -10,6 +10,7 @@
 
 #include "blocks/verify.h"
 #include "heap_fixture.h"
+#include "media/backing/backing.h"
 #include "media/backing/work_copy.h"
 #include "media/commit/journal_files.h"
 #include "media/own_pages.h"
@@ -79,6 +80,9 @@ static void step(void) {
     }
     for (unsigned n = (unsigned)rnd(6); n; n--)
         memset(at + rnd(pages) * PM_PAGE_SIZE, (int)rnd(256), 1 + rnd(PM_PAGE_SIZE));
+    // What a page had before, it has often again.
+    for (unsigned n = (unsigned)rnd(20); n; n--)
+        memset(at + rnd(pages) * PM_PAGE_SIZE, (int)rnd(3), PM_PAGE_SIZE);
 }
 
 static void test_model(void) {
@@ -156,6 +160,28 @@ static void test_no_room(void) {
     check_files();
 }
 
+// A file that was cut, and is as long again within the lap, has zeroes where it had something.
+static void test_cut(void) {
+    struct pm_commit_cost cost;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    struct pm_shard *s = &pm_heap.shard[0];
+    MUST(pm_extent_allocate(50, 1));
+    uint64_t end = s->frontier, from = end - 50 * PM_PAGE_SIZE; // a lap has room for that
+    char *at = pm_heap_at(s->offset + from);
+    for (unsigned i = 0; i < 3; i++) {
+        memset(at, 'c', end - from);
+        CHECK(commit(false, &cost));
+        check_files();
+        MUST(pm_shard_set_frontier(s, from));
+        CHECK(commit(false, &cost));
+        check_files();
+        MUST(pm_shard_set_frontier(s, end));
+        if (i)
+            CHECK(commit(false, &cost)); // it is longer, and has nothing there yet
+    }
+}
+
 int main(void) {
     static const enum pm_own_way ways[] = {PM_OWN_SCAN, PM_OWN_PAGEMAP, PM_OWN_ALL};
     pm_options_default();
@@ -163,6 +189,7 @@ int main(void) {
         way = ways[i];
         RUN_CHILD(model);
     }
+    RUN_CHILD(cut);
     RUN_CHILD(killed);
     RUN_CHILD(no_room);
     pm_work_wanted = true; // PMALLOC_COMMIT_DIR

@@ -12,27 +12,25 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/own_memory.h"
+#include "changed_pages.h"
 #include "doubt.h"
 #include "journal_files.h"
 #include "media/backing/backing.h"
-#include "media/backing/careful.h"
 #include "media/backing/emptied.h"
 #include "media/backing/file.h"
 #include "media/backing/journal_part.h"
-#include "media/backing/marks.h"
 #include "media/backing/snapshot.h"
 #include "media/backing/work_copy.h"
 #include "media/core_dump.h"
 #include "media/feature.h"
 #include "media/journal/checkpoint.h"
-#include "media/journal/lap_pages.h"
 #include "media/own_pages.h"
 #include "media/persist.h"
 
 _Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
 struct pm_commit_cost pm_commit_last;
 
-#define STRIDE 64u // pages that are compared with the file at once
+#define STRIDE 64u // pages of an image that are read at once
 
 // Where all of a process's commits stand.
 static struct commit {
@@ -41,7 +39,7 @@ static struct commit {
     bool unapplied;                  // `written` is in force, and not in the files yet
     uint64_t epoch;
     uint64_t length[PM_SHARDS * PM_JOURNAL_MEMBERS]; // of the last commit
-    char *file_buffer;                               // STRIDE pages of a file
+    char *buffer;                                    // STRIDE pages
     bool force, amid;                                // the next one
 
     struct root {
@@ -56,25 +54,6 @@ static struct commit {
         bool wanted;
         uint64_t offset, len;
     } whole_roots;
-
-    // The file that is being looked through.
-    struct looking {
-        unsigned file;
-        char *start;      // where the file's first byte would be
-        uint64_t length;  // of the file under the last commit: it has no bytes beyond
-        const char *copy; // the file's copy in memory, or NULL
-        bool part;        // of a fixed medium
-        bool drop;
-        int pagemap; // of pm_own_open()
-        struct pm_commit_cost *cost;
-    } looking;
-
-    // A range that was released since the last commit, and what of it is not in use again: zeroes.
-    struct zeroing {
-        unsigned file;
-        uint64_t at, end; // from the file's first byte
-        char *start;
-    } zeroing;
 
     bool lengths_differ; // from those of the last commit
     uint64_t copied;     // bytes, as pm_commit_copied() counts them
@@ -102,151 +81,6 @@ void pm_commit_whole_roots(uint64_t offset, uint64_t len) {
 
 // ---- the instant --------------------------------------------------------------------------------
 
-// Beyond its end a file has zeroes. A fixed medium that was not empty may have anything where data
-// are written first.
-static bool is_known(uint64_t end) {
-    return end <= commit.looking.length ||
-           commit.looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA || pm_heap_fresh_is_zero();
-}
-
-// What the file has. NULL: it cannot be read, or is not known.
-static const char *read_file(uint64_t at, size_t len) {
-    uint64_t there = at < commit.looking.length ? commit.looking.length - at : 0;
-    if (commit.looking.copy)
-        return commit.looking.copy + at;
-    if (!is_known(at + len))
-        return NULL;
-    if (there < len)
-        memset(commit.file_buffer + there, 0, len - there);
-    bool good = there == 0 || pm_journal_files.read(commit.looking.file, commit.file_buffer,
-                                                    there < len ? there : len, at);
-    return good ? commit.file_buffer : NULL;
-}
-
-// The pieces of a run show the file again: each lies in one released range, or in none.
-static void drop_piece(char *at, size_t len) {
-    enum pm_emptied_is is = PM_EMPTIED_NOT;
-    if (pm_heap_offset(at) < pm_range)
-        is = pm_emptied_map(pm_heap_offset(at), len);
-    if (is == PM_EMPTIED_KEPT || (is == PM_EMPTIED_NOT && madvise(at, len, MADV_DONTNEED) != 0))
-        return;
-    commit.looking.cost->dropped += len / PM_PAGE_SIZE;
-    commit.looking.cost->copied -= len / PM_PAGE_SIZE;
-}
-
-static void drop(char *at, size_t len) {
-    for (size_t part; commit.looking.drop && len; at += part, len -= part) {
-        part = pm_heap_offset(at) < pm_range ? pm_emptied_piece(pm_heap_offset(at), len) : len;
-        drop_piece(at, part);
-    }
-}
-
-// On a fixed medium zeroes need little of the journal. Elsewhere they would cost the file the space
-// of a block that is in use.
-static enum page_is {
-    SAME,
-    DIFFERS,
-    ZEROES
-} look_at_page(const char *page, const char *file, uint64_t number) {
-    static const char zeroes[PM_PAGE_SIZE];
-    if (file && memcmp(page, file, PM_PAGE_SIZE) == 0 &&
-        (commit.looking.copy || !pm_lap_pages_differ(commit.looking.file, number, page)))
-        return SAME;
-    return commit.looking.part && memcmp(page, zeroes, PM_PAGE_SIZE) == 0 ? ZEROES : DIFFERS;
-}
-
-// Copied pages whose contents are `bytes`: those that differ from the file go to the journal,
-// others are dropped.
-static void look_at_pages(char *at, const char *bytes, size_t len) {
-    uint64_t offset = (uint64_t)(at - commit.looking.start);
-    const char *file = read_file(offset, len);
-    uint64_t number = offset / PM_PAGE_SIZE;
-    for (size_t from = 0, to; from < len; from = to) {
-        uint64_t first = number + from / PM_PAGE_SIZE;
-        enum page_is is = look_at_page(bytes + from, file ? file + from : NULL, first);
-        for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
-            if (look_at_page(bytes + to, file ? file + to : NULL, number + to / PM_PAGE_SIZE) != is)
-                break;
-        uint64_t pages = (to - from) / PM_PAGE_SIZE;
-        if (is == SAME)
-            drop(at + from, to - from);
-        else if (is == ZEROES)
-            pm_journal_add_zeroes(&commit.journal, commit.looking.file, first, pages);
-        else
-            pm_journal_add_pages(&commit.journal, commit.looking.file, first, bytes + from, pages);
-    }
-}
-
-// At most STRIDE pages. Of a page that cannot be read at all the last commit's contents stay.
-static void look_at_stride(char *at, size_t len) {
-    bool all = pm_careful_may_load(at, len);
-    if (all)
-        look_at_pages(at, at, len);
-    for (char *page = at; page < at + len && !all; page += PM_PAGE_SIZE) {
-        const char *bytes = pm_careful_page(page);
-        if (bytes)
-            look_at_pages(page, bytes, PM_PAGE_SIZE);
-    }
-}
-
-static void look_at_part(char *at, size_t len) {
-    commit.looking.cost->copied += len / PM_PAGE_SIZE;
-    for (size_t part; len; at += part, len -= part) {
-        part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
-        look_at_stride(at, part);
-    }
-}
-
-// A mapping that the program has made over its blocks is no part of the heap.
-static void look_at_run(char *at, size_t len, void *arg) {
-    (void)arg;
-    uint64_t offset = pm_heap_offset(at), end = offset + len;
-    if (offset >= pm_range || !pm_marks_any()) {
-        look_at_part(at, len);
-        return;
-    }
-    for (; (len = pm_marks_free_of(PM_MARK_AWAY, &offset, end)) != 0; offset += len)
-        look_at_part(pm_heap_at(offset), len);
-}
-
-// Of a file, [at, at + len) is mapped from `offset` on.
-static void look_through(unsigned file, char *at, size_t len, uint64_t offset) {
-    commit.looking.file = file;
-    commit.looking.start = at - offset;
-    commit.looking.length = commit.length[file];
-    commit.looking.part = pm_journal_part(file);
-    commit.looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
-                              ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
-                              : NULL;
-    pm_own_pages_by(commit.looking.pagemap, at, len, look_at_run, NULL);
-}
-
-static void zero_up_to(uint64_t to) {
-    if (to > commit.zeroing.at)
-        pm_journal_add_zeroes(&commit.journal, commit.zeroing.file,
-                              commit.zeroing.at / PM_PAGE_SIZE,
-                              (to - commit.zeroing.at) / PM_PAGE_SIZE);
-}
-
-static void step_over(char *at, size_t len, void *arg) {
-    (void)arg;
-    uint64_t offset = (uint64_t)(at - commit.zeroing.start);
-    zero_up_to(offset);
-    if (commit.zeroing.at < offset + len)
-        commit.zeroing.at = offset + len;
-}
-
-static void zero_emptied(const struct pm_emptied *e) {
-    const struct pm_shard *s = pm_shard_at(e->offset);
-    uint64_t from = e->offset - s->offset, end = from + e->len;
-    if (end > s->data.size) // the file may be longer than what is in use
-        end = s->data.size > from ? s->data.size : from;
-    commit.zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from,
-                                      end, pm_heap_at(s->offset)};
-    pm_own_pages_by(commit.looking.pagemap, pm_heap_at(e->offset), end - from, step_over, NULL);
-    zero_up_to(end);
-}
-
 static uint64_t length_now(unsigned file) {
     const struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
     const struct pm_file *f = pm_journal_heap_file(file);
@@ -266,7 +100,7 @@ static void each_file(void (*fn)(unsigned file)) {
 static void look_at_file(unsigned file) {
     const struct pm_file *f = pm_journal_heap_file(file);
     if (f != &pm_heap.roots)
-        look_through(file, f->map, length_now(file), 0);
+        pm_changed_look(file, f->map, length_now(file), 0, commit.length[file]);
 }
 
 static bool add_images(uint64_t at, uint64_t len) {
@@ -274,9 +108,9 @@ static bool add_images(uint64_t at, uint64_t len) {
     bool good = true;
     for (uint64_t part; len && good; at += part, len -= part) {
         part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
-        good = pm_journal_files.read(file, commit.file_buffer, part, at);
+        good = pm_journal_files.read(file, commit.buffer, part, at);
         if (good)
-            pm_journal_add_pages(&commit.journal, file, at / PM_PAGE_SIZE, commit.file_buffer,
+            pm_journal_add_pages(&commit.journal, file, at / PM_PAGE_SIZE, commit.buffer,
                                  part / PM_PAGE_SIZE);
     }
     return good;
@@ -293,7 +127,8 @@ static bool look_at_roots(void) {
             pm_journal_add_pages(&commit.journal, file, commit.root[i].offset / PM_PAGE_SIZE,
                                  commit.root[i].at, commit.root[i].len / PM_PAGE_SIZE);
         else
-            look_through(file, commit.root[i].at, commit.root[i].len, commit.root[i].offset);
+            pm_changed_look(file, commit.root[i].at, commit.root[i].len, commit.root[i].offset,
+                            commit.length[file]);
     errno = error;
     return good;
 }
@@ -319,9 +154,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
     pm_journal_files_trust(true);
     // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
-    commit.looking.drop = may_drop && pm_checkpoint_is_durable();
-    commit.looking.cost = cost;
-    commit.looking.pagemap = pm_own_open();
+    bool drop = may_drop && pm_checkpoint_is_durable();
+    pm_changed_begin(&commit.journal, drop, cost);
     commit.taken.forced = commit.force;
     commit.taken.amid = commit.amid;
     commit.force = commit.amid = false;
@@ -335,9 +169,8 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     each_file(look_at_file);
     bool images = look_at_roots();
     int error = errno;
-    pm_emptied_take(zero_emptied);
-    pm_own_close(commit.looking.pagemap);
-    pm_careful_end();
+    pm_emptied_take(pm_changed_zeroes);
+    pm_changed_end();
     commit.taken.anything = commit.lengths_differ || pm_journal_has_any(&commit.journal);
     if (commit.lengths_differ)
         each_file(add_length);
@@ -352,7 +185,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     commit.taken.good = !commit.taken.anything || (pm_journal_end(&commit.journal) && images);
     commit.taken.error = images ? errno : error;
     pm_journal_files_trust(false);
-    if (commit.looking.drop && commit.taken.good)
+    if (drop && commit.taken.good)
         pm_emptied_map_idle();
     if (commit.taken.anything)
         commit.written = pm_journal_found_last(&commit.journal);
@@ -522,8 +355,8 @@ int pm_heap_journal(struct pm_error *err) {
     commit.journal.io = &pm_journal_files;
     commit.journal.most = PM_JOURNAL_PAGES;
     commit.journal.group = pm_own_reserve(PM_JOURNAL_BUFFER);
-    commit.file_buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
-    if (!commit.journal.group || !commit.file_buffer)
+    commit.buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
+    if (!commit.journal.group || !commit.buffer || !pm_changed_prepare())
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     if (pm_commit_first(err) != PM_OK)
         return err->status;

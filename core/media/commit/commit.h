@@ -11,9 +11,10 @@
 //   pm_commit_finish   threads run on. Syncs the journal (from here on the commit is in force),
 //                      and brings it into the files; a checkpoint syncs these later.
 //
-// Whether a page differs is found by comparison with the file. A page that one whole time between
-// two commits has left unchanged is given back to the kernel at the second, and shows the file
-// again. A page that changes all the time stays copied, so it costs no fault.
+// Whether a page differs is found by a sum of what the last commit left, or by comparison with the
+// file (changed_pages.h). A page that one whole time between two commits has left unchanged is
+// given back to the kernel at the second, and shows the file again. A page that changes all the
+// time stays copied, so it costs no fault.
 //
 // Released space is anonymous memory, which reads as zeroes; the file keeps its old bytes until the
 // commit makes a hole of them. Later, when such a range is as the file has it, the file is mapped
@@ -25,6 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "changed_pages.h"
 #include "media/heap.h"
 
 // Makes the open heap's journal. Its files are durable then, and are taken for the first commit.
@@ -51,13 +53,6 @@ bool pm_commit_write_roots(int fd);
 // A forked child has a heap of its own now, in the place of its parent's: a copy, as of one
 // instant. Its commits go there.
 int pm_commit_change_heap(struct pm_error *err);
-
-struct pm_commit_cost {
-    uint64_t pages;   // in the journal
-    uint64_t copied;  // pages that the process has copied and keeps
-    uint64_t dropped; // pages given back to the kernel
-    uint64_t held_us; // the time at the instant: no other thread stored
-};
 
 // One commit at a time: the caller holds a lock of its own. Before the instant: finishes what an
 // earlier commit could not finish. False, with errno: it still cannot, so there is no commit now.

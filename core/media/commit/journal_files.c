@@ -26,6 +26,7 @@
 #include "media/backing/journal_part.h"
 #include "media/backing/volume.h"
 #include "media/backing/work_copy.h"
+#include "media/journal/page_sums.h"
 #include "media/persist.h"
 
 struct pm_journal_opened pm_journal_opened;
@@ -267,7 +268,8 @@ static bool back_entry(const struct pm_journal_io *io, const struct pm_journal_e
     (void)io, (void)from, (void)arg;
     unsigned file = pm_journal_file(e->member, e->shard);
     uint64_t at = e->first * PM_PAGE_SIZE, len = (uint64_t)e->pages * PM_PAGE_SIZE;
-    return e->kind != PM_JOURNAL_PAGE || change_space(file, 0, at, len) || can_not();
+    return e->kind != PM_JOURNAL_PAGE || pm_sums_backed(file, e->first, e->pages) ||
+           change_space(file, 0, at, len) || can_not();
 }
 
 bool pm_journal_back_with_space(struct pm_journal *j, const struct pm_journal_found *last) {

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "lap_pages.h"
+#include "page_sums.h"
 
 uint64_t pm_checkpoint_lap = (uint64_t)4 << 20, pm_checkpoint_kept = (uint64_t)64 << 20;
 uint64_t pm_checkpoint_applied;
@@ -31,7 +31,7 @@ void pm_checkpoint_begin(struct pm_journal *j, uint32_t mark) {
     lost = ending = hurried = torn = retiring = false;
     error = 0;
     room = 0;
-    pm_lap_pages_forget();
+    pm_sums_forget();
 }
 
 static bool note_applied(struct pm_journal *j, uint64_t commits) {
@@ -83,7 +83,7 @@ static bool try_sync(struct pm_journal *j) {
 static bool sync_files(struct pm_journal *j) {
     error = try_sync(j) ? 0 : errno;
     if (!error)
-        pm_lap_pages_forget();
+        pm_sums_trim();
     return !error;
 }
 

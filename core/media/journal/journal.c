@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/crc.h"
-#include "lap_pages.h"
+#include "page_sums.h"
 
 static char *contents(struct pm_journal_group *group) { return (char *)(group + 1); }
 
@@ -406,7 +406,7 @@ static bool apply_entry(const struct pm_journal_io *io, const struct pm_journal_
     if (e->kind == PM_JOURNAL_LENGTH && !a->lengths)
         return true;
     if (!a->lengths)
-        pm_lap_pages_note(file, e->first, e->pages, e->kind == PM_JOURNAL_PAGE ? from : NULL);
+        pm_sums_note(file, e->first, e->pages, e->kind == PM_JOURNAL_PAGE ? from : NULL);
     switch ((enum pm_journal_kind)e->kind) {
     case PM_JOURNAL_PAGE:
         return io->write(file, from, bytes, at);

@@ -2,7 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // The table of what the lap's pages hold, against a model of it; and writes around the page cache.
-#include "media/journal/lap_pages.h"
+#include "media/journal/page_sums.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -27,9 +27,13 @@ static const char *page_of(uint64_t with) {
 
 static void note(unsigned file, uint64_t first, uint64_t pages, uint64_t with) {
     for (uint64_t i = 0; i < pages; i++) {
-        pm_lap_pages_note(file, first + i, 1, page_of(with + i));
+        pm_sums_note(file, first + i, 1, page_of(with + i));
         model[file][first + i] = 1 + with + i;
     }
+}
+
+static bool is(unsigned file, uint64_t page, uint64_t with, enum pm_sum_is has) {
+    return pm_sums_ask(file, page, page_of(with)) == has;
 }
 
 static unsigned wrong(uint64_t with) {
@@ -37,10 +41,31 @@ static unsigned wrong(uint64_t with) {
     for (unsigned file = 0; file < FILES; file++)
         for (uint64_t page = 0; page < PAGES; page++) {
             uint64_t has = model[file][page];
-            count += pm_lap_pages_differ(file, page, page_of(with)) != (has && has != 1 + with);
-            count += has && pm_lap_pages_differ(file, page, page_of(has - 1));
+            count += !is(file, page, with,
+                         !has              ? PM_SUM_NONE
+                         : has == 1 + with ? PM_SUM_SAME
+                                           : PM_SUM_OTHER);
+            count += has && !is(file, page, has - 1, PM_SUM_SAME);
+            count += pm_sums_backed(file, page, 1) != (has > 1); // 1: zeroes
         }
     return count;
+}
+
+// A table that is too large is given up when its lap has ended, and not before.
+static void trim(void) {
+    enum { MANY = 600000 };
+    pm_sums_note(0, 12, 1, NULL);
+    note(0, 10, 2, 40);
+    pm_sums_trim();
+    CHECK(is(0, 11, 41, PM_SUM_SAME) && pm_sums_backed(0, 10, 2));
+    CHECK(is(0, 12, 0, PM_SUM_SAME) && !pm_sums_backed(0, 12, 1));
+    for (uint64_t page = 0; page < MANY; page++)
+        pm_sums_note(1, page, 1, page_of(page));
+    CHECK(is(1, MANY - 1, MANY - 1, PM_SUM_SAME) && is(0, 11, 41, PM_SUM_SAME));
+    pm_sums_trim();
+    CHECK(is(1, MANY - 1, MANY - 1, PM_SUM_NONE) && !pm_sums_backed(0, 10, 2));
+    memset(model, 0, sizeof model);
+    CHECK(wrong(0) == 0);
 }
 
 static void table(void) {
@@ -48,23 +73,25 @@ static void table(void) {
     note(1, 5, 3, 70);
     note(0, 5, 1, 71);
     CHECK(wrong(71) == 0);
+    CHECK(pm_sums_backed(1, 5, 3) && !pm_sums_backed(1, 4, 3) && !pm_sums_backed(1, 6, 3));
     note(1, 6, 1, 90); // once more
     CHECK(wrong(71) == 0);
     note(2, 0, PAGES, 1000); // more than a usual lap has
     CHECK(wrong(1234) == 0);
-    pm_lap_pages_note(2, 100, 10, NULL);
+    pm_sums_note(2, 100, 10, NULL);
     for (unsigned i = 100; i < 110; i++)
         model[2][i] = 1;
     CHECK(wrong(0) == 0);
-    pm_lap_pages_note(2, 1000, 5000, NULL); // a range of zeroes
+    pm_sums_note(2, 1000, 5000, NULL); // a range of zeroes
     for (unsigned i = 1000; i < 6000; i++)
         model[2][i] = 1;
     CHECK(wrong(0) == 0);
-    pm_lap_pages_note(1, 1000, 5000, NULL); // the same, of pages that the lap does not have
+    pm_sums_note(1, 1000, 5000, NULL); // the same, of pages that the lap does not have
     CHECK(wrong(0) == 0);
-    pm_lap_pages_forget();
+    pm_sums_forget();
     memset(model, 0, sizeof model);
     CHECK(wrong(0) == 0);
+    trim();
     note(0, 1, 1, 3);
     CHECK(wrong(3) == 0 && wrong(4) == 0);
 }
@@ -75,13 +102,13 @@ static void each_byte_counts(void) {
     unsigned same = 0;
     for (size_t i = 0; i < sizeof page; i++)
         page[i] = other[i] = (char)(i * 7 >> 3);
-    pm_lap_pages_note(0, 9, 1, page);
+    pm_sums_note(0, 9, 1, page);
     for (size_t bit = 0; bit < 8 * sizeof page; bit += 5) {
         other[bit / 8] ^= (char)(1 << bit % 8);
-        same += !pm_lap_pages_differ(0, 9, other);
+        same += pm_sums_ask(0, 9, other) != PM_SUM_OTHER;
         other[bit / 8] ^= (char)(1 << bit % 8);
     }
-    CHECK(same == 0 && !pm_lap_pages_differ(0, 9, other));
+    CHECK(same == 0 && pm_sums_ask(0, 9, other) == PM_SUM_SAME);
 }
 
 static void write_anew(const char *folder) {

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "changed_pages.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/own_memory.h"
+#include "base/proc.h"
+#include "journal_files.h"
+#include "media/backing/backing.h"
+#include "media/backing/careful.h"
+#include "media/backing/journal_part.h"
+#include "media/backing/marks.h"
+#include "media/backing/work_copy.h"
+#include "media/journal/page_sums.h"
+#include "media/own_pages.h"
+
+#define STRIDE 64u // pages that are looked at together
+// A run of at least this number of pages is looked at where it lies. Shorter ones are copied first,
+// many by one call: to ask for each whether it can be read would take a call, too.
+#define ALONE 16u
+
+// A page that no commit of this process has written goes to the journal as it is, up to this number
+// of them in a commit: nearly all of them have changed since the program's start, and to read each
+// one's file takes a call, and may take a disk.
+#define UNREAD 4096u
+
+static struct looking {
+    struct pm_journal *journal;
+    struct pm_commit_cost *cost;
+    bool drop;
+    pid_t self;
+    unsigned unread; // how many more may go unread
+    int pagemap;     // of pm_own_open()
+    // The file.
+    unsigned file;
+    char *start;      // where its first byte would be
+    uint64_t length;  // under the last commit: it has no bytes beyond
+    const char *copy; // its copy in memory, or NULL
+    bool part;        // of a fixed medium
+} looking;
+
+static char *file_buffer, *gathered_buffer; // STRIDE pages each
+
+bool pm_changed_prepare(void) {
+    file_buffer = file_buffer ? file_buffer : pm_own_reserve(STRIDE * PM_PAGE_SIZE);
+    gathered_buffer = gathered_buffer ? gathered_buffer : pm_own_reserve(STRIDE * PM_PAGE_SIZE);
+    return file_buffer && gathered_buffer;
+}
+
+void pm_changed_begin(struct pm_journal *journal, bool drop, struct pm_commit_cost *cost) {
+    looking = (struct looking){.journal = journal,
+                               .self = getpid(),
+                               .cost = cost,
+                               .drop = drop,
+                               .unread = pm_own_way == PM_OWN_ALL ? 0 : UNREAD,
+                               .pagemap = pm_own_open()};
+}
+
+void pm_changed_end(void) {
+    pm_own_close(looking.pagemap);
+    pm_careful_end();
+}
+
+// ---- what the file has --------------------------------------------------------------------------
+
+// Beyond its end a file has zeroes. A fixed medium that was not empty may have anything where data
+// are written first.
+static bool is_known(uint64_t end) {
+    return end <= looking.length || looking.file % PM_JOURNAL_MEMBERS != PM_JOURNAL_DATA ||
+           pm_heap_fresh_is_zero();
+}
+
+// NULL: it cannot be read, or is not known.
+static const char *read_file(uint64_t at, size_t len) {
+    uint64_t there = at < looking.length ? looking.length - at : 0;
+    if (looking.copy)
+        return looking.copy + at;
+    if (!is_known(at + len))
+        return NULL;
+    if (there < len)
+        memset(file_buffer + there, 0, len - there);
+    bool good = there == 0 ||
+                pm_journal_files.read(looking.file, file_buffer, there < len ? there : len, at);
+    return good ? file_buffer : NULL;
+}
+
+// Pages that lie in a row. The file is read at the first page that asks for it, to their end.
+struct row {
+    char *at;
+    const char *bytes; // the pages' contents
+    size_t len;
+    uint64_t offset; // in the file
+    const char *file;
+    size_t file_from; // file: the file's contents from this page on
+    bool file_read;
+};
+
+static const char *file_page(struct row *r, size_t from) {
+    if (!r->file_read) {
+        r->file_read = true;
+        r->file_from = from;
+        r->file = read_file(r->offset + from, r->len - from);
+    }
+    return r->file ? r->file + (from - r->file_from) : NULL;
+}
+
+// ---- a page -------------------------------------------------------------------------------------
+
+// The pieces of a run show the file again: each lies in one released range, or in none.
+static void drop_piece(char *at, size_t len) {
+    enum pm_emptied_is is = PM_EMPTIED_NOT;
+    if (pm_heap_offset(at) < pm_range)
+        is = pm_emptied_map(pm_heap_offset(at), len);
+    if (is == PM_EMPTIED_KEPT || (is == PM_EMPTIED_NOT && madvise(at, len, MADV_DONTNEED) != 0))
+        return;
+    looking.cost->dropped += len / PM_PAGE_SIZE;
+    looking.cost->copied -= len / PM_PAGE_SIZE;
+}
+
+static void drop(char *at, size_t len) {
+    for (size_t part; looking.drop && len; at += part, len -= part) {
+        part = pm_heap_offset(at) < pm_range ? pm_emptied_piece(pm_heap_offset(at), len) : len;
+        drop_piece(at, part);
+    }
+}
+
+enum page_is { SAME, DIFFERS, ZEROES };
+
+// A data file that was cut, and is long again, has zeroes there. So have the sums: the space was
+// released first (pm_journaled_set_length). Where a page may be dropped there is no lap, and what
+// the sums say is what the files have durably.
+static enum page_is compare(struct row *r, size_t from) {
+    const char *page = r->bytes + from;
+    if (!looking.copy) {
+        switch (pm_sums_ask(looking.file, (r->offset + from) / PM_PAGE_SIZE, page)) {
+        case PM_SUM_SAME:
+            return SAME;
+        case PM_SUM_OTHER:
+            return DIFFERS;
+        case PM_SUM_NONE:
+            break;
+        }
+    }
+    if (!looking.copy && looking.unread) {
+        looking.unread--;
+        return DIFFERS;
+    }
+    const char *file = file_page(r, from);
+    return file && memcmp(page, file, PM_PAGE_SIZE) == 0 ? SAME : DIFFERS;
+}
+
+// On a fixed medium zeroes need little of the journal. Elsewhere they would cost the file the space
+// of a block that is in use.
+static enum page_is look_at_page(struct row *r, size_t from) {
+    static const char zeroes[PM_PAGE_SIZE];
+    enum page_is is = compare(r, from);
+    bool empty =
+        is == DIFFERS && looking.part && memcmp(r->bytes + from, zeroes, PM_PAGE_SIZE) == 0;
+    return empty ? ZEROES : is;
+}
+
+// ---- many pages ---------------------------------------------------------------------------------
+
+// Copied pages whose contents are `bytes`: those that differ go to the journal.
+static void look_at_pages(char *at, const char *bytes, size_t len) {
+    struct row r = {.at = at, .bytes = bytes, .len = len, .offset = (uint64_t)(at - looking.start)};
+    enum page_is is = look_at_page(&r, 0), next = is;
+    for (size_t from = 0, to; from < len; from = to, is = next) {
+        for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
+            if ((next = look_at_page(&r, to)) != is)
+                break;
+        uint64_t first = (r.offset + from) / PM_PAGE_SIZE, pages = (to - from) / PM_PAGE_SIZE;
+        if (is == SAME)
+            drop(at + from, to - from);
+        else if (is == ZEROES)
+            pm_journal_add_zeroes(looking.journal, looking.file, first, pages);
+        else if (is == DIFFERS)
+            pm_journal_add_pages(looking.journal, looking.file, first, bytes + from, pages);
+    }
+}
+
+// At most STRIDE pages. Of a page that cannot be read at all the last commit's contents stay.
+static void look_at_stride(char *at, size_t len) {
+    bool all = pm_careful_may_load(at, len);
+    if (all)
+        look_at_pages(at, at, len);
+    for (char *page = at; page < at + len && !all; page += PM_PAGE_SIZE) {
+        const char *bytes = pm_careful_page(page);
+        if (bytes)
+            look_at_pages(page, bytes, PM_PAGE_SIZE);
+    }
+}
+
+// ---- short runs ---------------------------------------------------------------------------------
+
+static struct iovec gathered[STRIDE];
+static unsigned gathered_runs;
+static size_t gathered_bytes;
+
+// Copies them all. How many bytes that went well for: the kernel stops at a page that the program
+// may not read.
+static size_t copy_gathered(void) {
+    struct iovec to = {gathered_buffer, gathered_bytes};
+    long got = -1;
+    if (gathered_runs > 1 && !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
+        got = syscall(SYS_process_vm_readv, looking.self, &to, 1, gathered, gathered_runs, 0);
+    return got > 0 ? (size_t)got : 0;
+}
+
+static void look_at_gathered(void) {
+    size_t copied = copy_gathered(), before = 0;
+    for (unsigned i = 0; i < gathered_runs; before += gathered[i++].iov_len)
+        if (before + gathered[i].iov_len <= copied)
+            look_at_pages(gathered[i].iov_base, gathered_buffer + before, gathered[i].iov_len);
+        else
+            look_at_stride(gathered[i].iov_base, gathered[i].iov_len);
+    gathered_runs = 0;
+    gathered_bytes = 0;
+}
+
+static void gather(char *at, size_t len) {
+    if (gathered_bytes + len > STRIDE * PM_PAGE_SIZE)
+        look_at_gathered();
+    gathered[gathered_runs++] = (struct iovec){at, len};
+    gathered_bytes += len;
+}
+
+static void look_at_part(char *at, size_t len) {
+    looking.cost->copied += len / PM_PAGE_SIZE;
+    for (size_t part; len; at += part, len -= part) {
+        part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
+        if (part < ALONE * PM_PAGE_SIZE)
+            gather(at, part);
+        else
+            look_at_stride(at, part);
+    }
+}
+
+// A mapping that the program has made over its blocks is no part of the heap.
+static void look_at_run(char *at, size_t len, void *arg) {
+    (void)arg;
+    uint64_t offset = pm_heap_offset(at), end = offset + len;
+    if (offset >= pm_range || !pm_marks_any()) {
+        look_at_part(at, len);
+        return;
+    }
+    for (; (len = pm_marks_free_of(PM_MARK_AWAY, &offset, end)) != 0; offset += len)
+        look_at_part(pm_heap_at(offset), len);
+}
+
+void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length) {
+    looking.file = file;
+    looking.start = at - offset;
+    looking.length = length;
+    looking.part = pm_journal_part(file);
+    looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
+                       ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
+                       : NULL;
+    pm_own_pages_by(looking.pagemap, at, len, look_at_run, NULL);
+    look_at_gathered();
+}
+
+// ---- released space -----------------------------------------------------------------------------
+
+// A range that was released since the last commit, and what of it is not in use again: zeroes.
+static struct zeroing {
+    unsigned file;
+    uint64_t at, end; // from the file's first byte
+    char *start;
+} zeroing;
+
+static void zero_up_to(uint64_t to) {
+    if (to > zeroing.at)
+        pm_journal_add_zeroes(looking.journal, zeroing.file, zeroing.at / PM_PAGE_SIZE,
+                              (to - zeroing.at) / PM_PAGE_SIZE);
+}
+
+static void step_over(char *at, size_t len, void *arg) {
+    (void)arg;
+    uint64_t offset = (uint64_t)(at - zeroing.start);
+    zero_up_to(offset);
+    if (zeroing.at < offset + len)
+        zeroing.at = offset + len;
+}
+
+void pm_changed_zeroes(const struct pm_emptied *e) {
+    const struct pm_shard *s = pm_shard_at(e->offset);
+    uint64_t from = e->offset - s->offset, end = from + e->len;
+    if (end > s->data.size) // the file may be longer than what is in use
+        end = s->data.size > from ? s->data.size : from;
+    zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from, end,
+                               pm_heap_at(s->offset)};
+    pm_own_pages_by(looking.pagemap, pm_heap_at(e->offset), end - from, step_over, NULL);
+    zero_up_to(end);
+}

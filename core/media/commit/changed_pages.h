@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// At the instant of a commit: which pages of the files differ from what the last commit left, and
+// what of released space is to become zeroes. Both go to the journal.
+//
+// A page that commits of this process have written is compared with the sum of what they left
+// (page_sums.h), and its file is not read. The caller holds the extent locks of all
+// shards, and no other thread stores anything.
+#ifndef PM_CHANGED_PAGES_H
+#define PM_CHANGED_PAGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "media/backing/emptied.h"
+#include "media/journal/journal.h"
+
+struct pm_commit_cost {
+    uint64_t pages;   // in the journal
+    uint64_t copied;  // pages that the process has copied and keeps
+    uint64_t dropped; // pages given back to the kernel
+    uint64_t held_us; // the time at the instant: no other thread stored
+};
+
+// Reserves what it needs. False: there is no memory.
+bool pm_changed_prepare(void);
+// `drop`: a page that is as its file has it may be given back to the kernel. Counts in `cost`.
+void pm_changed_begin(struct pm_journal *journal, bool drop, struct pm_commit_cost *cost);
+// Of the file, [at, at + len) is mapped from `offset` on. Under the last commit it has `length`
+// bytes, and no bytes beyond.
+void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length);
+// A range that was released since the last commit: what of it is not in use again becomes zeroes.
+void pm_changed_zeroes(const struct pm_emptied *e);
+void pm_changed_end(void);
+
+#endif

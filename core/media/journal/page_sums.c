@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "page_sums.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/geometry.h"
+#include "base/os.h"
+
+#define FIRST_SLOTS 4096u     // 96 KiB
+#define KEPT_SLOTS (1u << 20) // 24 MiB, for 2 GiB of pages
+// Of a longer range of zeroes only the pages that the table has already are noted.
+#define ZEROES_MOST 1024u
+
+struct sum {
+    uint64_t word[2];
+};
+struct slot {
+    uint64_t key; // 0: free
+    struct sum sum;
+};
+static struct slot *table;
+static uint64_t slots, used;
+static bool unknown; // there was no memory for it, so it lacks pages of the lap
+
+static uint64_t key_of(unsigned file, uint64_t page) { return ((uint64_t)file << 32 | page) + 1; }
+
+static const char zeroes[PM_PAGE_SIZE];
+
+#define FACTOR 0x9e3779b97f4a7c15u
+
+static inline uint64_t mix(uint64_t sum, uint64_t word) {
+    sum = (sum ^ word) * FACTOR;
+    return sum ^ sum >> 32;
+}
+
+// Four sums at a time, for a multiplication takes longer than it keeps the next one waiting; and
+// without a loop over them, which -O2 would keep, and which takes four times as long. Two pages
+// that differ in one word have other sums; else the chance that they have the same is 2^-64 for
+// one half, and as much for the other.
+static struct sum sum_of(const char *contents) {
+    uint64_t a = 1, b = 2, c = 3, d = 4, word[4];
+    for (const char *at = contents; at < contents + PM_PAGE_SIZE; at += sizeof word) {
+        memcpy(word, at, sizeof word);
+        a = mix(a, word[0]);
+        b = mix(b, word[1]);
+        c = mix(c, word[2]);
+        d = mix(d, word[3]);
+    }
+    return (struct sum){{a * FACTOR + b, c * FACTOR + d}};
+}
+
+static bool same(struct sum a, struct sum b) {
+    return a.word[0] == b.word[0] && a.word[1] == b.word[1];
+}
+
+// The page's slot, or the free one where it belongs. The table is at most half full.
+static struct slot *find(struct slot *in, uint64_t count, uint64_t key) {
+    uint64_t at = key * FACTOR >> 20;
+    while (in[at & (count - 1)].key && in[at & (count - 1)].key != key)
+        at++;
+    return &in[at & (count - 1)];
+}
+
+static bool grow(void) {
+    uint64_t more = slots ? 2 * slots : FIRST_SLOTS;
+    struct slot *larger = pm_os_reserve(more * sizeof *larger);
+    if (!larger)
+        return false;
+    for (uint64_t i = 0; i < slots; i++)
+        if (table[i].key)
+            *find(larger, more, table[i].key) = table[i];
+    if (table)
+        munmap(table, slots * sizeof *table);
+    table = larger;
+    slots = more;
+    return true;
+}
+
+void pm_sums_forget(void) {
+    if (slots > FIRST_SLOTS) {
+        munmap(table, slots * sizeof *table);
+        table = NULL;
+        slots = 0;
+    } else if (used) {
+        memset(table, 0, slots * sizeof *table);
+    }
+    used = 0;
+    unknown = false;
+}
+
+void pm_sums_trim(void) {
+    if (unknown || slots > KEPT_SLOTS)
+        pm_sums_forget();
+}
+
+static void note(uint64_t key, struct sum sum) {
+    unknown |= 2 * used >= slots && !grow();
+    if (unknown)
+        return;
+    struct slot *s = find(table, slots, key);
+    used += !s->key;
+    *s = (struct slot){key, sum};
+}
+
+void pm_sums_note(unsigned file, uint64_t first, uint64_t pages, const char *from) {
+    struct sum first_sum = sum_of(from ? from : zeroes);
+    uint64_t from_key = key_of(file, first);
+    if (!from && pages > ZEROES_MOST) {
+        for (uint64_t i = 0; i < slots; i++)
+            if (table[i].key && table[i].key - from_key < pages)
+                table[i].sum = first_sum;
+        return;
+    }
+    for (uint64_t i = 0; i < pages; i++)
+        note(from_key + i, i && from ? sum_of(from + i * PM_PAGE_SIZE) : first_sum);
+}
+
+static const struct slot *slot_of(unsigned file, uint64_t page) {
+    const struct slot *s = used ? find(table, slots, key_of(file, page)) : NULL;
+    return s && s->key ? s : NULL;
+}
+
+enum pm_sum_is pm_sums_ask(unsigned file, uint64_t page, const char *contents) {
+    if (unknown) // a page of the lap may be missing
+        return PM_SUM_OTHER;
+    const struct slot *s = slot_of(file, page);
+    return !s ? PM_SUM_NONE : same(s->sum, sum_of(contents)) ? PM_SUM_SAME : PM_SUM_OTHER;
+}
+
+bool pm_sums_backed(unsigned file, uint64_t first, uint64_t pages) {
+    struct sum zero = sum_of(zeroes);
+    bool backed = !unknown;
+    for (uint64_t i = 0; i < pages && backed; i++) {
+        const struct slot *s = slot_of(file, first + i);
+        backed = s && !same(s->sum, zero);
+    }
+    return backed;
+}

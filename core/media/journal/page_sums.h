@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Sums of the pages that commits have written: whether a page is as the last commit left it is
+// known without its file.
+//
+// The file would not do. A page of it is written, and not synced before the lap ends. If the disk
+// cannot write it, the kernel gives it up, and shows what the disk has: an older page. A page of
+// memory that is as that one again is not unchanged: the journal has a later one, which recovery
+// would bring back.
+//
+// The sums have 128 bits: one that is the same by chance would lose what was stored to its page.
+//
+// One thread at a time, as for commits. Nothing is undone: only a commit in force is noted.
+#ifndef PM_PAGE_SUMS_H
+#define PM_PAGE_SUMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// Other files are written from now on.
+void pm_sums_forget(void);
+// The lap has ended: the files have durably what was noted. So a table that has become too large
+// may be given up, and one for which there was no memory begins anew.
+void pm_sums_trim(void);
+// `from`: their contents, NULL: zeroes.
+void pm_sums_note(unsigned file, uint64_t first, uint64_t pages, const char *from);
+enum pm_sum_is {
+    PM_SUM_NONE, // nothing is known of this page, and the lap does not have it
+    PM_SUM_SAME,
+    PM_SUM_OTHER, // or no memory was left for the table: then any page may be that
+};
+enum pm_sum_is pm_sums_ask(unsigned file, uint64_t page, const char *contents);
+// Whether commits have written all of these pages, and none of them last as zeroes: then their file
+// has space for them.
+bool pm_sums_backed(unsigned file, uint64_t first, uint64_t pages);
+
+#endif
