@@ -18,16 +18,18 @@ static unsigned ranges;
 static struct pm_late_words *found;
 
 static void look_at(uint64_t *word) {
-    uint64_t value = __atomic_load_n(word, __ATOMIC_RELAXED), to;
+    uint64_t value = __atomic_load_n(word, __ATOMIC_RELAXED);
+    struct pm_matched to;
     unsigned i = 0;
     while (i < ranges && value - range[i].start >= range[i].end - range[i].start)
         i++;
     if (i == ranges)
         return;
     enum pm_verdict verdict = pm_verdict_of(value, &to, found->why);
-    found->unsure += verdict == PM_VERDICT_UNSURE;
+    found->unsure += verdict == PM_VERDICT_UNSURE || verdict == PM_VERDICT_COPIED;
     if (verdict != PM_VERDICT_CHANGES ||
-        !__atomic_compare_exchange_n(word, &value, to, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        !__atomic_compare_exchange_n(word, &value, to.at, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED))
         return;
     found->changed++;
     pm_flush(word, sizeof *word);

@@ -75,7 +75,7 @@ static bool find(const struct pm_places *new, struct candidates *c) {
 }
 
 static enum pm_match match_variable(const struct pm_places *new, const struct pm_place_of *old,
-                                    uint64_t *found, char *why) {
+                                    struct pm_matched *found, char *why) {
     struct candidates c = {.old = old};
     if (!find(new, &c)) {
         snprintf(why, PM_MATCH_WHY, "%.100s %s", old->name, c.why);
@@ -88,31 +88,33 @@ static enum pm_match match_variable(const struct pm_places *new, const struct pm
                  (unsigned long)c.size, (unsigned long)old->size);
         return PM_MATCH_UNSURE;
     }
-    *found = c.at + old->into;
+    found->at = c.at + old->into;
     return PM_MATCH_FOUND;
 }
 
 static enum pm_match match_function(const struct pm_places *new, const struct pm_place_of *old,
-                                    uint64_t *found, char *why) {
+                                    struct pm_matched *found, char *why) {
     struct candidates c = {.old = old, .code = true};
     if (!old->name)
         snprintf(why, PM_MATCH_WHY, "a function without a name (stripped)");
     else if (!find(new, &c))
         snprintf(why, PM_MATCH_WHY, "%.100s() %s", old->name, c.why);
     else {
-        *found = c.at;
+        found->at = c.at;
         return PM_MATCH_FOUND;
     }
     return PM_MATCH_UNSURE;
 }
 
 static enum pm_match match_literal(const struct pm_places *new, const struct pm_place_of *old,
-                                   uint64_t *found, char *why) {
-    *found = pm_place_of_literal(new, old->text, old->size);
-    if (*found)
+                                   struct pm_matched *found, char *why) {
+    found->at = pm_place_of_literal(new, old->text, old->size);
+    if (found->at)
         return PM_MATCH_FOUND;
+    found->text = old->text;
+    found->size = old->size;
     snprintf(why, PM_MATCH_WHY, "the string \"%.60s\" is gone in this build", old->text);
-    return PM_MATCH_UNSURE;
+    return PM_MATCH_COPY;
 }
 
 static bool is_exact(const struct pm_place_of *p) {
@@ -122,7 +124,7 @@ static bool is_exact(const struct pm_place_of *p) {
 }
 
 enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new, uint64_t address,
-                       bool exact, uint64_t *found, char why[PM_MATCH_WHY]) {
+                       bool exact, struct pm_matched *found, char why[PM_MATCH_WHY]) {
     struct pm_place_of place;
     pm_place_at(old, address, &place);
     if (exact && !is_exact(&place))

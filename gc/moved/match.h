@@ -13,15 +13,22 @@
 enum pm_match {
     PM_MATCH_FOUND,
     PM_MATCH_NONE,  // nothing that data leads to: the word is no pointer, and stays
+    PM_MATCH_COPY,  // a string literal that is gone: a copy of its bytes will do
     PM_MATCH_UNSURE // it cannot be proved what it leads to now
+};
+
+struct pm_matched {
+    uint64_t at;      // PM_MATCH_FOUND
+    const char *text; // PM_MATCH_COPY: in the old object
+    uint64_t size;    // without its end
 };
 
 #define PM_MATCH_WHY 160u
 
 // Both addresses are without what loading adds. `exact`: of a program at fixed addresses, where
 // numbers look like addresses: only the start of a function or variable, or of a table of virtual
-// functions, counts. `why`: for PM_MATCH_UNSURE; what it is, and what is wrong.
+// functions, counts. `why`: for PM_MATCH_UNSURE and PM_MATCH_COPY; what it is, and what is wrong.
 enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new, uint64_t address,
-                       bool exact, uint64_t *found, char why[PM_MATCH_WHY]);
+                       bool exact, struct pm_matched *found, char why[PM_MATCH_WHY]);
 
 #endif

@@ -191,6 +191,28 @@ static bool is_text(const char *text, uint64_t size) {
     return true;
 }
 
+// In wide literals of Latin letters each letter looks like a string of one. How many bytes such a
+// one has with its end, if it has units of `unit` bytes; 0: it has not.
+static uint64_t wide_bytes(const char *text, uint64_t left, uint64_t unit) {
+    static const char none[4];
+    for (uint64_t at = 0; at + unit <= left; at += unit) {
+        if (memcmp(text + at, none, unit) == 0)
+            return at + unit;
+        if (!text[at] || memcmp(text + at + 1, none, unit - 1) != 0)
+            return 0;
+    }
+    return 0;
+}
+
+// Without its end.
+static uint64_t literal_bytes(const char *text, uint64_t narrow, uint64_t left) {
+    if (narrow > 1)
+        return narrow;
+    uint64_t two = wide_bytes(text, left, 2), four = wide_bytes(text, left, 4);
+    uint64_t most = two > four ? two : four;
+    return most ? most - 1 : narrow;
+}
+
 static void look_for_literal(const struct pm_places *p, const ElfW(Shdr) * s, uint64_t address,
                              struct pm_place_of *out) {
     const char *bytes = pm_section_is_constant(s)
@@ -204,7 +226,7 @@ static void look_for_literal(const struct pm_places *p, const ElfW(Shdr) * s, ui
         return;
     out->kind = PM_PLACE_STRING;
     out->text = bytes + into;
-    out->size = (uint64_t)(end - out->text);
+    out->size = literal_bytes(out->text, (uint64_t)(end - out->text), left);
 }
 
 void pm_place_at(const struct pm_places *p, uint64_t address, struct pm_place_of *out) {

@@ -25,7 +25,7 @@ struct pm_place_of {
     enum pm_place_kind kind;
     const char *name; // of the symbol; NULL: it has none
     const char *file; // the source file of a local symbol; NULL: the symbol is not local
-    uint64_t size;    // of the symbol; of a literal: without its end
+    uint64_t size;    // of the symbol; of a literal: without its end, and as wide as it may be
     uint64_t into;    // how far into the symbol
     const char *text; // the literal
 };

@@ -60,19 +60,32 @@ static struct remembered {
     char why[PM_VERDICT_WHY];
 } * remembered;
 
-static const struct remembered *judge(uint64_t address) {
-    struct remembered *r = &remembered[(address ^ address >> 13) % REMEMBERED];
-    if (r->address != address) {
-        r->address = address;
-        r->verdict = pm_verdict_of(address, &r->to, r->why);
+static void judge_anew(uint64_t address, struct remembered *r, struct pm_copies *copies) {
+    struct pm_matched to;
+    r->address = address;
+    r->verdict = pm_verdict_of(address, &to, r->why);
+    r->to = to.at;
+    if (r->verdict != PM_VERDICT_COPIED)
+        return;
+    r->to = pm_copy_of(copies, to.text, to.size);
+    if (!r->to && !pm_copy_add(copies, to.text, to.size)) {
+        r->verdict = PM_VERDICT_UNSURE;
+        snprintf(r->why, sizeof r->why, "strings of more than %u bytes are gone in this build",
+                 PM_COPIES_BYTES);
     }
+}
+
+static const struct remembered *judge(uint64_t address, struct pm_copies *copies) {
+    struct remembered *r = &remembered[(address ^ address >> 13) % REMEMBERED];
+    if (r->address != address)
+        judge_anew(address, r, copies);
     return r;
 }
 
 static void judge_all(const struct pm_found_words *f, struct pm_rewritten *done) {
     for (uint64_t i = 0; i < f->count; i++) {
-        const struct remembered *r = judge(*pm_word_at(f, f->where[i]));
-        done->changed += r->verdict == PM_VERDICT_CHANGES;
+        const struct remembered *r = judge(*pm_word_at(f, f->where[i]), &done->copies);
+        done->changed += r->verdict == PM_VERDICT_CHANGES || r->verdict == PM_VERDICT_COPIED;
         done->waits += r->verdict == PM_VERDICT_WAITS;
         done->unsure += r->verdict == PM_VERDICT_UNSURE;
         if (r->verdict == PM_VERDICT_UNSURE)
@@ -136,11 +149,11 @@ static void put_word(struct commit *c, uint64_t at, uint64_t to) {
     memcpy(c->bytes + (at & (PM_PAGE_SIZE - 1)), &to, sizeof to);
 }
 
-static bool put_words(struct commit *c, const struct pm_found_words *f) {
+static bool put_words(struct commit *c, const struct pm_found_words *f, struct pm_copies *copies) {
     for (uint64_t i = 0; i < f->count; i++) {
-        const struct remembered *r = judge(*pm_word_at(f, f->where[i]));
+        const struct remembered *r = judge(*pm_word_at(f, f->where[i]), copies);
         uint64_t at = f->where[i];
-        if (r->verdict != PM_VERDICT_CHANGES)
+        if (r->verdict != PM_VERDICT_CHANGES && r->verdict != PM_VERDICT_COPIED)
             continue;
         if (!(at & PM_WORD_IN_ROOT))
             put_word(c, at, r->to);
@@ -172,12 +185,12 @@ static bool begin(struct commit *c, struct pm_error *err) {
     return true;
 }
 
-static int commit(const struct pm_found_words *f, struct pm_error *err) {
+static int commit(const struct pm_found_words *f, struct pm_copies *copies, struct pm_error *err) {
     static struct commit c;
     uint32_t next = pm_record_generation() + 1;
     err->text[0] = '\0';
-    bool good =
-        pm_record_write_next(next, pm_verdicts_kept()) && begin(&c, err) && put_words(&c, f);
+    bool good = pm_record_write_next(next, pm_verdicts_kept()) && begin(&c, err) &&
+                put_words(&c, f, copies);
     if (good)
         put_state(&c, next);
     if (good && pm_journal_end(&c.journal) && pm_journal_files.sync(PM_JOURNAL_SELF))
@@ -207,7 +220,7 @@ static int refuse(const struct pm_rewritten *done, struct pm_error *err) {
 int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
     const struct pm_range_of_words *range;
     struct pm_found_words found;
-    *done = (struct pm_rewritten){0};
+    done->changed = done->waits = done->unsure = 0;
     unsigned ranges = pm_verdicts_begin(&range);
     remembered = pm_os_reserve(REMEMBERED * sizeof *remembered);
     if (!remembered)
@@ -234,5 +247,6 @@ int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
                        "another build or lie elsewhere, and PMALLOC_REBASE=refuse forbids to "
                        "change them; nothing was changed",
                        pm_heap.dir, (unsigned long)done->changed);
-    return dry || !done->changed ? PM_OK : commit(&found, err);
+    bool later = dry || !done->changed || pm_rewrite_lacks_copies(done);
+    return later ? PM_OK : commit(&found, &done->copies, err);
 }

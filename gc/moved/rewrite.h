@@ -6,6 +6,7 @@
 //
 //   find the words      nothing changes: all live blocks and restored roots are looked at
 //   judge each          verdict.h; one that cannot be proved refuses all
+//   copies              copies.h, where string literals are gone; then all of it from the start
 //   next record         objects.a or .b, durable, not in force
 //   one commit          the changed pages, and page 1 with the new record in force, in the journal
 //
@@ -22,6 +23,7 @@
 #include <stdint.h>
 
 #include "base/message.h"
+#include "copies.h"
 
 // What was found, for a line.
 struct pm_rewritten {
@@ -29,11 +31,16 @@ struct pm_rewritten {
     uint64_t waits;   // words that lead to objects which are not loaded yet
     uint64_t unsure;
     bool other_build; // the program or a library is another build, not only elsewhere
+    struct pm_copies copies;
 };
+// Whether strings are to be copied, and have no block yet.
+static inline bool pm_rewrite_lacks_copies(const struct pm_rewritten *done) {
+    return done->copies.count && !done->copies.at;
+}
 
 // For a heap that is open, and mapped; pm_record_has_moved() was true. PM_OPERATIONAL: refused, and
-// nothing was changed; lines have said which words are at fault. Without words to change, and with
-// `dry`, nothing changes.
+// nothing was changed; lines have said which words are at fault. Without words to change, with
+// `dry`, and where copies are lacking, nothing changes. `done` is empty, or has the copies.
 int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err);
 
 #endif

@@ -155,9 +155,10 @@ const char *pm_verdicts_seed(void) {
 
 // The same build elsewhere. A program that is not at a random place lies where ordinary data may
 // look like its addresses: there only what a pointer can lead to is one.
-static enum pm_verdict move(unsigned i, uint64_t address, uint64_t *to, char why[PM_VERDICT_WHY]) {
+static enum pm_verdict move(unsigned i, uint64_t address, struct pm_matched *to,
+                            char why[PM_VERDICT_WHY]) {
     struct pm_place_of place;
-    *to = address - entry[i].base + pair[i].now->base;
+    to->at = address - entry[i].base + pair[i].now->base;
     if (!(entry[i].flags & PM_OBJECT_IS_PROGRAM) || entry[i].flags & PM_OBJECT_AT_RANDOM ||
         !know(i))
         return PM_VERDICT_CHANGES;
@@ -171,7 +172,8 @@ static enum pm_verdict move(unsigned i, uint64_t address, uint64_t *to, char why
     return PM_VERDICT_UNSURE;
 }
 
-static enum pm_verdict match(unsigned i, uint64_t address, uint64_t *to, char why[PM_VERDICT_WHY]) {
+static enum pm_verdict match(unsigned i, uint64_t address, struct pm_matched *to,
+                             char why[PM_VERDICT_WHY]) {
     char reason[PM_MATCH_WHY];
     bool exact = pair[i].known && pair[i].old->elf.ehdr.e_type == ET_EXEC;
     if (exact && pm_options.rebase.number != PM_REBASE_EXACT) {
@@ -181,16 +183,16 @@ static enum pm_verdict match(unsigned i, uint64_t address, uint64_t *to, char wh
                  file_name(&entry[i]));
         return PM_VERDICT_UNSURE;
     }
-    switch (pm_match(pair[i].old, pair[i].new, address - entry[i].base, exact, to, reason)) {
-    case PM_MATCH_FOUND:
-        *to += pair[i].now->base;
-        return PM_VERDICT_CHANGES;
-    case PM_MATCH_NONE:
+    enum pm_match is =
+        pm_match(pair[i].old, pair[i].new, address - entry[i].base, exact, to, reason);
+    if (is == PM_MATCH_NONE)
         return PM_VERDICT_STAYS;
-    default:
-        snprintf(why, PM_VERDICT_WHY, "%.70s: %s", file_name(&entry[i]), reason);
-        return PM_VERDICT_UNSURE;
+    if (is == PM_MATCH_FOUND) {
+        to->at += pair[i].now->base;
+        return PM_VERDICT_CHANGES;
     }
+    snprintf(why, PM_VERDICT_WHY, "%.70s: %s", file_name(&entry[i]), reason);
+    return is == PM_MATCH_COPY ? PM_VERDICT_COPIED : PM_VERDICT_UNSURE;
 }
 
 // Of objects that lay at one place the last one counts. But under PMALLOC_REBASE=report another
@@ -204,7 +206,8 @@ static bool is_shared(unsigned i, uint64_t address) {
     return false;
 }
 
-enum pm_verdict pm_verdict_of(uint64_t address, uint64_t *to, char why[PM_VERDICT_WHY]) {
+enum pm_verdict pm_verdict_of(uint64_t address, struct pm_matched *to, char why[PM_VERDICT_WHY]) {
+    *to = (struct pm_matched){0};
     unsigned i = entries;
     while (i && !(address >= entry[i - 1].start && address < entry[i - 1].end))
         i--;

@@ -11,11 +11,13 @@
 
 #include "base/message.h"
 #include "found_words.h"
+#include "match.h"
 #include "roots/objects_record.h"
 
 enum pm_verdict {
     PM_VERDICT_STAYS,   // it is right as it is, or no pointer
     PM_VERDICT_CHANGES, // to *to
+    PM_VERDICT_COPIED,  // to a copy of a string literal that is gone
     PM_VERDICT_WAITS,   // for an object that is not loaded yet: right if that comes to its place
     PM_VERDICT_UNSURE,  // it cannot be proved where it should lead
 };
@@ -30,8 +32,9 @@ unsigned pm_verdicts_begin(const struct pm_range_of_words **ranges);
 // The same while the program runs: the ranges of what is loaded elsewhere, without what was in an
 // earlier call, and without what has something else in its place.
 unsigned pm_verdicts_begin_late(const struct pm_range_of_words **ranges);
-// Of an address in one of these ranges. `why`: for UNSURE.
-enum pm_verdict pm_verdict_of(uint64_t address, uint64_t *to, char why[PM_VERDICT_WHY]);
+// Of an address in one of these ranges. `to`: for CHANGES, its `at`, and for COPIED its text.
+// `why`: for UNSURE, and for COPIED where there can be no copies.
+enum pm_verdict pm_verdict_of(uint64_t address, struct pm_matched *to, char why[PM_VERDICT_WHY]);
 // The name of an object that hashes by the address of a variable of its own, where that address is
 // another one now: no word says so, and what it has hashed is not found. NULL: there is none.
 const char *pm_verdicts_seed(void);

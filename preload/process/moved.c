@@ -41,6 +41,12 @@ static int rewrite(void *result, struct pm_error *err) {
     return look->of_program ? pm_rewrite(dry, &look->done, err) : PM_OK;
 }
 
+static int make_copies(void *result, struct pm_error *err) {
+    struct look *look = result;
+    int status = pm_roots_prepare(err);
+    return status == PM_OK ? pm_copies_make(&look->done.copies, err) : status;
+}
+
 // A process that borrows the heap cannot change it, and needs words that are right.
 static int refuse_to_borrow(struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL,
@@ -61,7 +67,13 @@ int pm_moved_look(bool *again, struct pm_error *err) {
     status = pm_in_child(rewrite, &found, sizeof found, err);
     if (status == PM_OK && pm_heap.readonly && found.done.changed && !wants(PM_REBASE_LOOK))
         return refuse_to_borrow(err);
-    moved = status == PM_OK && found.of_program && !pm_heap.readonly && !wants(PM_REBASE_LOOK);
+    bool changes =
+        status == PM_OK && found.of_program && !pm_heap.readonly && !wants(PM_REBASE_LOOK);
+    if (changes && pm_rewrite_lacks_copies(&found.done)) {
+        *again = true;
+        return pm_in_child(make_copies, &found, sizeof found, err);
+    }
+    moved = changes;
     *again = moved && found.done.changed;
     out_of_date = moved && !found.done.changed;
     return status;
@@ -77,6 +89,12 @@ static void say(const char *lead) {
            pm_heap.dir, (unsigned long)found.done.changed, found.done.changed == 1 ? "" : "s", lead,
            found.done.other_build ? "are another build" : "lie elsewhere",
            is_rewritten() ? "leads" : "can be made to lead", is_rewritten() ? " now" : "");
+    if (found.done.copies.count)
+        pm_say("%.200s: %u string%s that this build lacks %s copied into it", pm_heap.dir,
+               found.done.copies.count, found.done.copies.count == 1 ? "" : "s",
+               !is_rewritten()                ? "can be"
+               : found.done.copies.count == 1 ? "was"
+                                              : "were");
     if (found.done.waits)
         pm_say("%.200s: %lu word%s more lead to libraries that are not loaded yet", pm_heap.dir,
                (unsigned long)found.done.waits, found.done.waits == 1 ? "" : "s");

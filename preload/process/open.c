@@ -187,14 +187,18 @@ static int keep_addresses_late(struct pm_error *err) {
     return pm_choose_heap(&chosen, err);
 }
 
-// Opens the heap once more if words of it were changed.
+// Opens the heap once more where something of it was changed: strings are copied into it before
+// words lead to them.
 static int look_for_moved(struct pm_error *err) {
     bool again;
-    int status = pm_moved_look(&again, err);
-    if (status != PM_OK || again)
-        pm_heap_release();
-    if (status == PM_OK && again)
-        status = pm_choose_heap(&chosen, err);
+    int status;
+    do {
+        status = pm_moved_look(&again, err);
+        if (status != PM_OK || again)
+            pm_heap_release();
+        if (status == PM_OK && again)
+            status = pm_choose_heap(&chosen, err);
+    } while (status == PM_OK && again && !pm_moved_was());
     if (status == PM_OK)
         pm_moved_end_if_asked();
     return status;
@@ -239,17 +243,21 @@ static int open_and_check(const char *dir, bool existing, struct pm_error *err) 
     int status = pm_choose_called(dir, existing, err);
     if (status != PM_OK)
         return status;
-    bool again = false;
-    status = pm_open_check(err);
-    if (status == PM_OK)
-        status = pm_moved_look(&again, err);
-    if (status != PM_OK || again) {
+    bool again;
+    do {
+        again = false;
+        status = pm_open_check(err);
+        if (status == PM_OK)
+            status = pm_moved_look(&again, err);
         int saved = errno;
-        pm_heap_release();
+        if (status != PM_OK || again)
+            pm_heap_release();
         errno = saved;
-        if (status != PM_OK || (status = pm_choose_called(dir, existing, err)) != PM_OK)
+        if (status == PM_OK && again)
+            status = pm_choose_called(dir, existing, err);
+        if (status != PM_OK)
             return status;
-    }
+    } while (again && !pm_moved_was());
     status = open_persistent(err);
     if (status != PM_OK && pm_heap_state() != PM_HEAP_CLOSED)
         pm_open_refuse(err); // it has begun to change the heap

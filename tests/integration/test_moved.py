@@ -127,7 +127,6 @@ def test_stripped(place, shm):
 REFUSED = {
     "function": r"1 word: program: _ZN12_GLOBAL__N_1\w*freshEi\(\) is gone in this build",
     "class": r"1 word: program: _ZTVN12_GLOBAL__N_15ExtraE is gone in this build",
-    "literal": r'1 word: program: the string "only here" is gone in this build',
     "size": r"1 word: program: grows has 48 bytes in this build, it had 96",
     "middle": r"1 word: program: the middle of _Z14moves_all_codei\(\)",
 }
@@ -148,6 +147,27 @@ def test_what_a_build_lacks_is_refused(place, what):
     place.put(less)
     dry = recover("--rebase", "--dry-run", place.program, place.heap)
     assert dry.returncode == 125 and re.search(REFUSED[what], dry.stderr), said(dry)
+
+
+@pytest.mark.parametrize("commit", [None, "output"])
+def test_a_string_that_is_gone(place, shm, commit):
+    """It is copied into the heap, and stays there for all builds to come."""
+    more, less = build(2, "-DHAS_MORE"), build(1)
+    place.runs(more, COMMIT=commit)
+    place.runs(more, "use", "literal", COMMIT=commit)
+    copy_heap(place.heap, shm / "twin")
+    expected = [run([more], HEAP=shm / "twin").stdout for _ in range(4)]
+    recover(place.heap)
+    place.put(less)
+    before = contents(place.heap)
+    dry = recover("--rebase", "--dry-run", place.program, place.heap)
+    assert dry.returncode == 0 and "1 string that this build lacks can be copied" in dry.stderr
+    assert contents(place.heap) == before
+    for number, built in enumerate([less, less, more, less]):
+        done = place.runs(built, COMMIT=commit)
+        assert done.stdout == expected[number], (number, said(done))
+        says = "heap: 1 string that this build lacks was copied into it" in done.stderr
+        assert says == (number == 0), (number, said(done))
 
 
 def test_settings(place):
@@ -311,13 +331,14 @@ def test_copies_have_it(place, shm):
 
 
 def test_killed_while_it_changes_words(place, rng, shm):
-    """Each kill leaves a heap of one build or of the other; the next start goes on from there."""
-    builds = [build(1), build(2, "-O2")]
-    expected = lines_of(builds[0], 3)
+    """Each kill leaves a heap of one build or of the other; the next start goes on from there. A
+    string of the first is gone in the second, and is copied."""
+    builds = [build(2, "-DHAS_MORE"), build(1, "-O2")]
     place.runs(builds[0])
-    place.runs(builds[0])
+    place.runs(builds[0], "use", "literal")
     kept = shm / "kept"
     copy_heap(place.heap, kept)
+    expected = place.runs(builds[0]).stdout
     kills = int(os.environ.get("MOVED_KILLS", "40"))
     done_before = 0
     for number in range(kills):
@@ -331,15 +352,14 @@ def test_killed_while_it_changes_words(place, rng, shm):
             process.kill()
             done_before += process.wait() == 0
         done = place.runs(builds[rng.randrange(2)])
-        assert done.stdout.splitlines() == [expected[2]], (number, said(done))
+        assert done.stdout == expected, (number, said(done))
     assert done_before < 3 * kills, "no kill came early enough"
 
 
 def test_syncs_that_fail_while_words_are_changed(disk):  # noqa: F811
     """Each sync fails in turn, or a kill comes before it; the start is made again; then the power
     fails. The words lead into the new build then, each of them."""
-    builds = [build(1), build(2, "-O2")]
-    expected = lines_of(builds[0], 3)
+    builds = [build(2, "-DHAS_MORE"), build(1, "-O2")]
     program, heap = disk.tree / "program", disk.tree / "heap"
 
     def put(built):
@@ -348,8 +368,8 @@ def test_syncs_that_fail_while_words_are_changed(disk):  # noqa: F811
 
     def prepare():
         put(0)
-        for _ in range(2):
-            done = run([program], HEAP=heap, ROOTS="world", COMMIT="output")
+        for arguments in [], ["use", "literal"]:
+            done = run([program, *arguments], HEAP=heap, ROOTS="world", COMMIT="output")
             assert done.returncode == KILLED, said(done)
         put(1)
 
@@ -361,6 +381,11 @@ def test_syncs_that_fail_while_words_are_changed(disk):  # noqa: F811
 
     def verify(why):
         done = run([program], HEAP=heap)
-        assert done.stdout.splitlines() == [expected[2]], f"{why}\n{said(done)}"
+        assert done.stdout == expected, f"{why}\n{said(done)}"
+
+    prepare()
+    put(0)
+    expected = run([program], HEAP=heap).stdout
+    shutil.rmtree(heap)
 
     assert each_sync(disk, prepare, step, verify) >= 3

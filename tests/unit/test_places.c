@@ -8,6 +8,8 @@
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
+#include <uchar.h>
+#include <wchar.h>
 
 #include "check.h"
 #include "moved/match.h"
@@ -68,11 +70,30 @@ static void test_known_places(void) {
     CHECK(pm_place_named(&small, "take_base") && !pm_place_named(&small, "take_bas"));
 }
 
+// A letter alone may be the first of a wide literal: then all of that is compared.
+static void test_wide_literals(void) {
+    prepare();
+    const struct pm_places *both[] = {&whole, &small};
+    volatile wchar_t none[4] = {0}; // no constant of this file has it
+    none[0] = none[1] = none[2] = L'o';
+    for (unsigned i = 0; i < 2; i++) {
+        struct pm_place_of p = at(both[i], wcschr(L"~aeiou of this file", 'a'));
+        CHECK(p.kind == PM_PLACE_STRING && p.size == sizeof L"aeiou of this file" - 1);
+        p = at(both[i], &u"~uoiea of this file"[1]);
+        CHECK(p.kind == PM_PLACE_STRING && p.size == sizeof u"uoiea of this file" - 1);
+        CHECK(pm_place_of_literal(both[i], (const char *)(uintptr_t)none, 2) != 0);
+        CHECK_EQ(pm_place_of_literal(both[i], (const char *)(uintptr_t)none, sizeof none - 1), 0);
+        p = at(both[i], strchr("~xyz", 'z'));
+        CHECK(p.kind == PM_PLACE_STRING && p.size >= 1);
+    }
+}
+
 // In the same build the same thing lies where it lay, for whatever address.
 static void test_each_address_is_its_own(void) {
     prepare();
     char why[PM_MATCH_WHY];
-    uint64_t end = 0, found;
+    struct pm_matched found;
+    uint64_t end = 0;
     unsigned kinds[6] = {0};
     for (uint32_t i = 1; i <= whole.symbols; i++)
         end = whole.symbol[i].at > end ? whole.symbol[i].at : end;
@@ -85,14 +106,14 @@ static void test_each_address_is_its_own(void) {
         enum pm_match m = pm_match(&small, &whole, address, false, &found, why);
         CHECK((m == PM_MATCH_NONE) == (a.kind == PM_PLACE_NOTHING));
         if (m == PM_MATCH_FOUND && a.kind != PM_PLACE_STRING)
-            CHECK_EQ(found, address);
+            CHECK_EQ(found.at, address);
         if (m == PM_MATCH_FOUND && a.kind == PM_PLACE_STRING) {
-            pm_place_at(&whole, found, &b);
-            CHECK(b.kind == PM_PLACE_STRING && b.size == a.size &&
-                  memcmp(a.text, b.text, a.size) == 0);
+            pm_place_at(&whole, found.at, &b);
+            CHECK(b.kind == PM_PLACE_STRING && b.size >= a.size &&
+                  memcmp(a.text, b.text, a.size + 1) == 0);
         }
         m = pm_match(&small, &whole, address, true, &found, why);
-        CHECK(m != PM_MATCH_FOUND || found == address);
+        CHECK(m != PM_MATCH_FOUND || found.at == address);
     }
     for (unsigned kind = 0; kind < 6; kind++)
         CHECK(kinds[kind] || kind == PM_PLACE_DATA);
@@ -100,6 +121,7 @@ static void test_each_address_is_its_own(void) {
 
 int main(void) {
     RUN(known_places);
+    RUN(wide_literals);
     RUN(each_address_is_its_own);
     return CHECK_DONE();
 }
