@@ -61,40 +61,8 @@ int pm_elf_table(const struct pm_elf *f, uint32_t type, struct pm_elf_table *t);
 // Copies out symbol i. Returns its name; NULL: it has none, or that is not in the file.
 const char *pm_elf_symbol_at(const struct pm_elf_table *t, uint64_t i, ElfW(Sym) * out);
 
-enum pm_elf_verdict {
-    PM_ELF_MISSING = 0,
-    PM_ELF_FOUND,
-    PM_ELF_AMBIGUOUS, // several variables of the same binding
-    // A symbol has the name, but is no variable that can be a root:
-    PM_ELF_FUNCTION,
-    PM_ELF_TLS,
-    PM_ELF_ABSOLUTE,
-    PM_ELF_NO_SIZE,
-};
-
-enum { PM_ELF_NEAR_MAX = 3, PM_ELF_NEAR_LEN = 80, PM_ELF_NAME_LEN = 256 };
-
-struct pm_elf_symbol {
-    enum pm_elf_verdict verdict;
-    uint64_t value, size;               // FOUND, AMBIGUOUS, NO_SIZE
-    uint64_t second_value, second_size; // AMBIGUOUS: of another of the variables
-    unsigned count;                     // AMBIGUOUS: how many variables
-    unsigned rank;                      // of the binding: 1 local, 2 weak, 3 global
-    bool preemptible;                   // the dynamic linker may have bound the name elsewhere
-    char name[PM_ELF_NAME_LEN];         // FOUND: as it stands in the table, "" when too long
-    bool have_table;                    // false: there was nothing to search
-    unsigned near_count;                // variables of a similar name
-    char near_name[PM_ELF_NEAR_MAX][PM_ELF_NEAR_LEN];
-    char part[PM_ELF_NEAR_LEN]; // MISSING: what the compiler has made of it, as server.0, or ""
-};
-
+enum { PM_ELF_NAME_LEN = 256 };
 enum { PM_ELF_IN_SYMTAB = 1, PM_ELF_IN_DYNSYM = 2 };
-
-// Searches .symtab and then .dynsym for a symbol of that name. A name in the file may have a
-// version after it, name@V. If no symbol has the name, searches both for a variable whose C++ name
-// (cxxname.h) it is. PM_OK and the verdict, or an error if the file is damaged.
-int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
-                struct pm_elf_symbol *out, struct pm_error *err);
 
 // Calls `visit` for each variable with a size of the tables, which have names as in the file.
 typedef void pm_elf_variable(const char *symbol, uint64_t value, uint64_t size, void *arg);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 
+#include "elf_find.h"
 #include "loaded_object.h"
 
 enum { LIST_LEN = 160 };

@@ -5,7 +5,7 @@
 // Then the same file is cut at every length, and random bytes are changed. The reader must never
 // crash.
 #define _GNU_SOURCE
-#include "roots/elf_file.h"
+#include "roots/elf_find.h"
 #include "tests/unit/check.h"
 
 #include <errno.h>
@@ -22,11 +22,15 @@ static size_t strings_size;
 static int fd;
 static char path[64];
 static struct pm_error err;
+static const char *made_by = "a compiler"; // .comment
 
 static void begin(void) {
-    sym_count = strings_size = 1; // the null symbol and the empty string
+    static const char first[] = "\0.comment";
+    sym_count = 1; // the null symbol
+    strings_size = sizeof first;
     memset(syms, 0, sizeof syms);
     memset(strings, 0, sizeof strings);
+    memcpy(strings, first, sizeof first);
 }
 
 static void add(const char *name, unsigned bind, unsigned type, unsigned shndx, uint64_t value,
@@ -50,7 +54,7 @@ static void write_image(size_t size) {
     CHECK_EQ(pwrite(fd, image, size, 0), size);
 }
 
-// header | build id note | symbols | strings | sections: null, table, strings
+// header | build id note | symbols | strings | comment | sections: null, comment, table, strings
 static void finish(uint32_t table_type) {
     struct {
         ElfW(Ehdr) e;
@@ -67,7 +71,8 @@ static void finish(uint32_t table_type) {
     h.e.e_phentsize = sizeof(ElfW(Phdr));
     h.e.e_phnum = 2;
     h.e.e_shentsize = sizeof(ElfW(Shdr));
-    h.e.e_shnum = 3;
+    h.e.e_shnum = 4;
+    h.e.e_shstrndx = 3;
     h.p[0].p_type = PT_LOAD;
     h.p[1].p_type = PT_NOTE;
     h.p[1].p_offset = offsetof(__typeof__(h), n);
@@ -77,22 +82,28 @@ static void finish(uint32_t table_type) {
     h.n.n_type = NT_GNU_BUILD_ID;
     memcpy(h.note, "GNU\0ABCDEFGHIJKLMNOPQRST", sizeof h.note);
     size_t at_syms = sizeof h, at_strings = at_syms + sym_count * sizeof syms[0];
-    h.e.e_shoff = (at_strings + strings_size + 7) & ~(size_t)7;
-    ElfW(Shdr) s[3];
+    size_t at_comment = at_strings + strings_size, comment = strlen(made_by) + 1;
+    h.e.e_shoff = (at_comment + comment + 7) & ~(size_t)7;
+    ElfW(Shdr) s[4];
     memset(s, 0, sizeof s);
-    s[1].sh_type = table_type;
-    s[1].sh_offset = at_syms;
-    s[1].sh_size = sym_count * sizeof syms[0];
-    s[1].sh_entsize = sizeof syms[0];
-    s[1].sh_link = 2;
-    s[2].sh_type = SHT_STRTAB;
-    s[2].sh_offset = at_strings;
-    s[2].sh_size = strings_size;
+    s[2].sh_type = table_type;
+    s[2].sh_offset = at_syms;
+    s[2].sh_size = sym_count * sizeof syms[0];
+    s[2].sh_entsize = sizeof syms[0];
+    s[2].sh_link = 3;
+    s[3].sh_type = SHT_STRTAB;
+    s[3].sh_offset = at_strings;
+    s[3].sh_size = strings_size;
+    s[1].sh_type = SHT_PROGBITS;
+    s[1].sh_name = 1;
+    s[1].sh_offset = at_comment;
+    s[1].sh_size = comment;
     image_size = h.e.e_shoff + sizeof s;
     memset(image, 0, sizeof image);
     memcpy(image, &h, sizeof h);
-    memcpy(image + at_syms, syms, s[1].sh_size);
+    memcpy(image + at_syms, syms, s[2].sh_size);
     memcpy(image + at_strings, strings, strings_size);
+    memcpy(image + at_comment, made_by, comment);
     memcpy(image + h.e.e_shoff, s, sizeof s);
     write_image(image_size);
 }
@@ -204,6 +215,76 @@ static void test_parts(void) {
         CHECK_EQ(find(none[i]), PM_ELF_MISSING);
         CHECK_STR(sym.part, "");
     }
+}
+
+static void file(const char *name) { add(name, STB_LOCAL, STT_FILE, SHN_ABS, 0, 0); }
+
+static void test_names_of_lto(void) {
+    begin();
+    file("a.c");
+    variable("alone.lto_priv.12", STB_GLOBAL, 0x10);
+    variable("pair.llvm.34", STB_GLOBAL, 0x20);
+    variable("pair", STB_LOCAL, 0x30);
+    variable("head", STB_GLOBAL, 0x40);
+    variable("head.llvm.5", STB_GLOBAL, 0x50);
+    variable("other.llvm.", STB_LOCAL, 0x60);
+    variable("third.lto_priv.1x", STB_LOCAL, 0x70);
+    variable("_ZN3appL5stateE.llvm.7", STB_GLOBAL, 0x80);
+    finish(SHT_SYMTAB);
+    CHECK_EQ(find("alone"), PM_ELF_FOUND);
+    CHECK_EQ(sym.value, 0x10);
+    CHECK(!sym.preemptible);
+    CHECK_STR(sym.name, "alone");
+    CHECK_EQ(find("alone.lto_priv.12"), PM_ELF_FOUND);
+    CHECK_EQ(find("pair"), PM_ELF_AMBIGUOUS);
+    CHECK_EQ(sym.count, 2);
+    CHECK_EQ(find("head"), PM_ELF_FOUND); // as without LTO: the other one was local
+    CHECK_EQ(sym.value, 0x40);
+    CHECK_EQ(find("other"), PM_ELF_MISSING);
+    CHECK_EQ(find("third"), PM_ELF_MISSING);
+    CHECK_EQ(find("app::state"), PM_ELF_FOUND);
+    CHECK_EQ(sym.value, 0x80);
+    CHECK_STR(sym.name, "_ZN3appL5stateE");
+}
+
+static void make_numbered(void) {
+    begin();
+    file("gcc.c");
+    variable("count", STB_LOCAL, 0x10);
+    variable("count.0", STB_LOCAL, 0x20); // a static of a function
+    file("");
+    variable("table", STB_LOCAL, 0x30);
+    variable("table.3", STB_LOCAL, 0x40);
+    variable("table.4.init", STB_LOCAL, 0x50);
+    variable("table.name", STB_LOCAL, 0x58);
+    variable("tables.5", STB_LOCAL, 0x60);
+    file("ld-temp.o");
+    variable("_ZL5stock", STB_LOCAL, 0x70);
+    variable("_ZL5stock.1", STB_LOCAL, 0x80);
+    variable("open.2", STB_LOCAL, 0x90);
+    variable("far.1", STB_LOCAL, 0xa0);
+    file("");
+    variable("far", STB_LOCAL, 0xb0);
+    variable("open", STB_GLOBAL, 0xc0);
+    finish(SHT_SYMTAB);
+}
+
+static void test_numbers_of_lto(void) {
+    static const char *const found[] = {"count", "open", "far", "tables.5", NULL};
+    made_by = "GCC, clang version 14";
+    make_numbered();
+    CHECK_EQ(find("table"), PM_ELF_AMBIGUOUS);
+    CHECK_EQ(sym.count, 3);
+    CHECK_EQ(sym.value, 0x30);
+    CHECK_EQ(sym.second_value, 0x50);
+    CHECK_EQ(find("stock"), PM_ELF_AMBIGUOUS);
+    CHECK_EQ(sym.second_value, 0x80);
+    CHECK_EQ(find("_ZL5stock"), PM_ELF_AMBIGUOUS);
+    for (size_t i = 0; found[i] != NULL; i++)
+        CHECK_EQ(find(found[i]), PM_ELF_FOUND);
+    made_by = "GCC";
+    make_numbered();
+    CHECK_EQ(find("table"), PM_ELF_FOUND); // gcc numbers statics of functions
 }
 
 static void test_tables(void) {
@@ -321,6 +402,8 @@ int main(void) {
     RUN(verdicts);
     RUN(similar_names);
     RUN(parts);
+    RUN(names_of_lto);
+    RUN(numbers_of_lto);
     RUN(tables);
     RUN(build_id);
     RUN(not_elf);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "info_print.h"
+#include "roots/elf_find.h"
 
 bool program_is_recorded(const struct pm_elf *f, const struct pm_program *on_record) {
     uint8_t id[PM_BUILD_ID_MAX] = {0};

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "roots/elf_file.h"
+#include "roots/elf_find.h"
 #include "roots/spec.h"
 
 #define SUFFIX ".recipe"

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "debug_info.h"
-#include "roots/cxxname.h"
-#include "roots/elf_file.h"
+#include "roots/elf_find.h"
+#include "roots/made_names.h"
 #include "roots/spec.h"
 
 enum { POINTER = sizeof(void *), CONTAINER_MAX = 256 };
@@ -95,7 +95,7 @@ static void take_symbol(const char *symbol, uint64_t value, uint64_t size, void 
     bool zero;
     if (is_runtime(symbol) || !is_writable(s->f, value, size, &zero))
         return;
-    bool cxx = pm_cxxname_plain(symbol, strlen(symbol) + 1, plain, sizeof plain);
+    bool cxx = pm_made_plain(symbol, strlen(symbol) + 1, plain, sizeof plain);
     const char *text = cxx ? plain : symbol;
     if (pm_spec_parse_one(text, strlen(text), &spec, &ignored) != PM_OK)
         text = symbol;
@@ -103,10 +103,29 @@ static void take_symbol(const char *symbol, uint64_t value, uint64_t size, void 
     if (!r)
         return;
     snprintf(r->text, sizeof r->text, "%s", text);
+    char *dot = strchr(r->text, '.');
+    if (dot && pm_is_lto_suffix(dot, strlen(dot) + 1))
+        *dot = '\0';
     r->offset = value;
     r->size = size;
     r->zero = zero;
     judge(s, r, cxx || strncmp(symbol, "_Z", 2) == 0);
+}
+
+// What clang's LTO has numbered is shown by the name that it has in its source, if that is of two.
+static void take_back_number(const struct finder *s, struct root_name *r) {
+    char head[sizeof r->text], plain[PM_ELF_NAME_LEN] = "";
+    struct pm_elf_symbol sym;
+    struct pm_error ignored;
+    const char *dot = strrchr(r->text, '.');
+    size_t digits = dot ? strspn(dot + 1, "0123456789") : 0;
+    if (!digits || dot[1 + digits])
+        return;
+    snprintf(head, sizeof head, "%.*s", (int)(dot - r->text), r->text);
+    const char *name = pm_made_plain(head, sizeof head, plain, sizeof plain) ? plain : head;
+    if (pm_elf_find(s->f, name, PM_ELF_IN_SYMTAB, &sym, &ignored) == PM_OK &&
+        sym.verdict == PM_ELF_AMBIGUOUS)
+        snprintf(r->text, sizeof r->text, "%s", name);
 }
 
 static int by_text(const void *a, const void *b) {
@@ -211,6 +230,8 @@ int root_names_find(const char *path, struct root_names *out, struct pm_error *e
     if (status != PM_OK)
         return pm_fail_in(err, "%s", path);
     out->cooperates = pm_elf_imports(f, "pmalloc_");
+    for (size_t i = 0; i < out->count && pm_made_by_clang(f); i++)
+        take_back_number(&s, &out->name[i]);
     tell_apart(out);
     for (size_t i = 0; i < out->count; i++)
         out->likely += out->name[i].likely;

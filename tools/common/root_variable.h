@@ -7,6 +7,7 @@
 #define PM_TOOLS_ROOT_VARIABLE_H
 
 #include "program_types.h"
+#include "roots/elf_find.h"
 
 struct root_variable {
     char name[PM_ROOT_NAME_LEN]; // as the user has written it; if exported, as the library finds it

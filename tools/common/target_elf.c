@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "roots/elf_file.h"
+#include "roots/elf_find.h"
 #include "target.h"
 
 // Returns the string at an address of the loaded program, as the file has it; "": there is none.
