@@ -39,7 +39,7 @@ static void count_reason(const char *why) {
         other_reasons++;
         return;
     }
-    memcpy(reason[reasons].text, why, sizeof reason[0].text);
+    snprintf(reason[reasons].text, sizeof reason[0].text, "%s", why);
     reason[reasons++].words = 1;
 }
 
