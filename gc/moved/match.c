@@ -5,13 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "roots/made_names.h"
+
 // Where an object's virtual functions begin in its class's table: behind two words.
 #define VTABLE_START 16
 
 static bool is_vtable(const char *name) { return strncmp(name, "_ZTV", 4) == 0; }
 
-// Compilers number what has the same name within one file, and number it otherwise in another
-// build: `count.3`. The length without the number; 0: there is none.
+// The length of a name without the number that a compiler has put behind it: `count.3`. 0: it has
+// none.
 static size_t stem_of(const char *name) {
     const char *dot = strrchr(name, '.');
     size_t digits = dot ? strspn(dot + 1, "0123456789") : 0;
@@ -26,7 +28,10 @@ enum asked { SAME_FILE, SAME_SORT, NAME };
 struct candidates {
     const struct pm_place_of *old;
     bool code;
-    unsigned count; // at different addresses
+    size_t stem;                // its length in the old name
+    bool plain;                 // a name without a number is of that stem, too
+    const unsigned char *bytes; // of a constant, which must be the same; or NULL
+    unsigned count;             // at different addresses
     uint64_t at, size;
     const char *why;
 };
@@ -50,34 +55,93 @@ static void look_by_name(const struct pm_places *new, struct candidates *c, enum
             consider(c, s, asked);
 }
 
-static void look_by_stem(const struct pm_places *new, struct candidates *c) {
-    size_t stem = stem_of(c->old->name);
+static void find_by_name(const struct pm_places *new, struct candidates *c) {
     c->count = 0;
-    for (uint32_t i = 1; stem && i <= new->symbols; i++) {
-        const struct pm_place_symbol *s = &new->symbol[i];
-        bool same = strncmp(s->name, c->old->name, stem) == 0 &&
-                    (!s->name[stem] || stem_of(s->name) == stem);
-        if (same && (c->code || s->size == c->old->size))
-            consider(c, s, SAME_FILE);
+    for (enum asked asked = SAME_FILE; !c->count && asked <= NAME; asked++)
+        look_by_name(new, c, asked);
+}
+
+// ---- numbers ------------------------------------------------------------------------------------
+
+// gcc numbers the statics of functions that have one name in a file, from the last one on; LTO what
+// has one name in several files. Another build has other numbers as soon as one more is there, or
+// they stand in another order. So numbers tell nothing: of several, only the size and the bytes of
+// a constant say which one is meant.
+
+static void look_by_stem(const struct pm_places *p, struct candidates *c, enum asked asked) {
+    c->count = 0;
+    for (uint32_t i = 1; i <= p->symbols; i++) {
+        const struct pm_place_symbol *s = &p->symbol[i];
+        if (strncmp(s->name, c->old->name, c->stem) != 0 ||
+            !(s->name[c->stem] ? stem_of(s->name) == c->stem : c->plain) ||
+            (!c->code && s->size != c->old->size))
+            continue;
+        const unsigned char *bytes = c->bytes ? pm_place_bytes(p, s->at, s->size) : NULL;
+        if (!c->bytes || (bytes && memcmp(bytes, c->bytes, s->size) == 0))
+            consider(c, s, asked);
     }
 }
 
-static bool find(const struct pm_places *new, struct candidates *c) {
-    for (enum asked asked = SAME_FILE; asked <= NAME; asked++) {
-        look_by_name(new, c, asked);
-        if (c->count)
-            break;
+static unsigned count_by_stem(const struct pm_places *p, struct candidates *c) {
+    c->count = 0;
+    for (enum asked asked = SAME_FILE; !c->count && asked <= NAME; asked++)
+        look_by_stem(p, c, asked);
+    return c->count;
+}
+
+static bool find_by_stem(const struct pm_places *old, const struct pm_places *new, uint64_t address,
+                         struct candidates *c) {
+    unsigned then = count_by_stem(old, c), now = count_by_stem(new, c);
+    if (!now && !c->plain) { // it may be of a whole file now
+        c->plain = true;
+        now = count_by_stem(new, c);
     }
-    if (!c->count)
-        look_by_stem(new, c);
+    if (now && (now > 1 || then > 1) && !c->code) {
+        c->bytes = pm_place_bytes(old, address - c->old->into, c->old->size);
+        if (c->bytes) {
+            then = count_by_stem(old, c);
+            now = count_by_stem(new, c);
+        }
+    }
+    c->why = now > 1 || (now && then > 1)
+                 ? "is one of several of its name, and compilers number these as they like"
+                 : "is gone in this build";
+    return now == 1 && then == 1;
+}
+
+// Whether clang's LTO has such a name with a number: then one without is one of several, too.
+static bool has_twins(const struct pm_places *p, const struct candidates *c) {
+    for (uint32_t i = 1; i <= p->symbols; i++) {
+        const struct pm_place_symbol *s = &p->symbol[i];
+        if (s->code == c->code && s->file && pm_made_is_whole(s->file) &&
+            strncmp(s->name, c->old->name, c->stem) == 0 && stem_of(s->name) == c->stem)
+            return true;
+    }
+    return false;
+}
+
+static bool find(const struct pm_places *old, const struct pm_places *new, uint64_t address,
+                 struct candidates *c) {
+    bool numbered = (c->stem = stem_of(c->old->name)) != 0;
+    c->plain = pm_made_by_clang(&new->elf);
+    if (!numbered)
+        c->stem = strlen(c->old->name);
+    if (numbered || (c->plain && c->old->file && (has_twins(old, c) || has_twins(new, c)))) {
+        if (find_by_stem(old, new, address, c))
+            return true;
+        if (strcmp(c->why, "is gone in this build") != 0)
+            return false;
+    }
+    find_by_name(new, c);
     c->why = c->count == 0 ? "is gone in this build" : "has several of its name in this build";
     return c->count == 1;
 }
 
-static enum pm_match match_variable(const struct pm_places *new, const struct pm_place_of *old,
+static enum pm_match match_variable(const struct pm_places *then, const struct pm_places *new,
+                                    const struct pm_place_of *old, uint64_t address,
                                     struct pm_matched *found, char *why) {
     struct candidates c = {.old = old};
-    if (!find(new, &c)) {
+    if (!find(then, new, address, &c)) {
         snprintf(why, PM_MATCH_WHY, "%.100s %s", old->name, c.why);
         return PM_MATCH_UNSURE;
     }
@@ -92,12 +156,13 @@ static enum pm_match match_variable(const struct pm_places *new, const struct pm
     return PM_MATCH_FOUND;
 }
 
-static enum pm_match match_function(const struct pm_places *new, const struct pm_place_of *old,
+static enum pm_match match_function(const struct pm_places *then, const struct pm_places *new,
+                                    const struct pm_place_of *old, uint64_t address,
                                     struct pm_matched *found, char *why) {
     struct candidates c = {.old = old, .code = true};
     if (!old->name)
         snprintf(why, PM_MATCH_WHY, "a function without a name (stripped)");
-    else if (!find(new, &c))
+    else if (!find(then, new, address, &c))
         snprintf(why, PM_MATCH_WHY, "%.100s() %s", old->name, c.why);
     else {
         found->at = c.at;
@@ -131,9 +196,9 @@ enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new,
         return PM_MATCH_NONE;
     switch (place.kind) {
     case PM_PLACE_FUNCTION:
-        return match_function(new, &place, found, why);
+        return match_function(old, new, &place, address, found, why);
     case PM_PLACE_VARIABLE:
-        return match_variable(new, &place, found, why);
+        return match_variable(old, new, &place, address, found, why);
     case PM_PLACE_STRING:
         return match_literal(new, &place, found, why);
     case PM_PLACE_CODE:

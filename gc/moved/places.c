@@ -252,6 +252,14 @@ void pm_place_at(const struct pm_places *p, uint64_t address, struct pm_place_of
     }
 }
 
+const unsigned char *pm_place_bytes(const struct pm_places *p, uint64_t address, uint64_t size) {
+    ElfW(Shdr) s;
+    if (!section_at(p, address, &s) || !pm_section_is_constant(&s) ||
+        size > s.sh_size - (address - s.sh_addr))
+        return NULL;
+    return pm_elf_bytes(&p->elf, s.sh_offset + (address - s.sh_addr), size);
+}
+
 // Not within a constant that has a name: the next build may have another one.
 static uint64_t literal_in(const struct pm_places *p, const ElfW(Shdr) * s, const char *text,
                            uint64_t size) {

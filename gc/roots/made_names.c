@@ -104,9 +104,7 @@ void pm_made_find_part(const struct pm_elf *f, const char *name, char *part, siz
 
 // ---- twins --------------------------------------------------------------------------------------
 
-// Whether the symbols behind this one, STT_FILE, are of an object that LTO has made of many
-// sources. In that of one source gcc numbers statics of functions, which have no other name.
-static bool is_whole_program(const char *file) {
+bool pm_made_is_whole(const char *file) {
     return file == NULL || *file == '\0' || strcmp(file, "ld-temp.o") == 0;
 }
 
@@ -141,9 +139,10 @@ void pm_made_each_twin(const struct pm_elf *f, const char *name, uint64_t value,
     ElfW(Sym) s;
     if (!pm_made_by_clang(f) || pm_elf_table(f, SHT_SYMTAB, &t) <= 0)
         return;
+    // In the file of one source gcc numbers statics of functions, which have no other name.
     for (uint64_t i = 1; i < t.count;) {
         const char *symbol = pm_elf_symbol_at(&t, i++, &s);
-        if (ELF64_ST_TYPE(s.st_info) == STT_FILE && is_whole_program(symbol))
+        if (ELF64_ST_TYPE(s.st_info) == STT_FILE && pm_made_is_whole(symbol))
             i = look_in_object(&t, i, name, value, visit, arg);
     }
 }

@@ -18,6 +18,9 @@ bool pm_made_plain(const char *symbol, uint64_t room, char *out, size_t len);
 // Whether clang has compiled some of it.
 bool pm_made_by_clang(const struct pm_elf *f);
 
+// Whether LTO has made this file of a symbol table of many sources, by its name; NULL: it has none.
+bool pm_made_is_whole(const char *file);
+
 // Writes what the compiler has made of a variable that it has taken apart, as server.0; or "".
 void pm_made_find_part(const struct pm_elf *f, const char *name, char *part, size_t size);
 

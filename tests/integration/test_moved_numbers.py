@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Words that lead to one of several things of one name, which compilers number: in another build
+the same number may be another thing's. numbered.c is the program."""
+
+import hashlib
+import shutil
+import subprocess
+
+import pytest
+from conftest import HERE, needs, run, said
+
+SEVERAL = "is one of several of its name, and compilers number these as they like"
+
+
+def build(shm, compiler, order, *flags, turned=False):
+    """The program, of two objects in their order, or turned."""
+    needs(compiler)
+    name = hashlib.sha1(repr((compiler, order, flags, turned)).encode()).hexdigest()[:8]
+    objects = []
+    for file, other in (("first", []), ("second", ["-DOTHER"])):
+        source = shutil.copy(HERE / "numbered.c", shm / f"{file}.c")
+        objects.append(shm / f"{name}-{file}.o")
+        argv = [compiler, "-O2", "-w", f"-DORDER={order}", *flags, *other]
+        subprocess.run([*argv, "-c", "-o", objects[-1], source], check=True)
+    program = shm / name
+    linked = [compiler, "-O2", *flags, "-o", program, *(objects[::-1] if turned else objects)]
+    if subprocess.run(linked, capture_output=True, check=False).returncode:
+        pytest.skip("this compiler has no plugin for -flto")
+    return program
+
+
+def carried(shm, first, second, what):
+    """What the second build says of a heap of the first one."""
+    program, heap = shm / "program", shm / "heap"
+    shutil.copy(first, program)
+    done = run([program, what], HEAP=heap, ROOTS="box+0/8")
+    assert done.returncode == 0, said(done)
+    program.unlink()
+    shutil.copy(second, program)
+    after = run([program, what], HEAP=heap)
+    return done.stdout.strip(), after
+
+
+def refuses(shm, first, second, what, why=SEVERAL):
+    _, after = carried(shm, first, second, what)
+    assert after.returncode == 125 and why in after.stderr and not after.stdout, said(after)
+
+
+def finds(shm, first, second, what):
+    before, after = carried(shm, first, second, what)
+    assert after.returncode == 0 and after.stdout.strip() == before, said(after)
+    assert "each leads to the same thing now" in after.stderr, said(after)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("orders", [(1, 2), (1, 1), (0, 1), (1, 0)])
+def test_statics_of_functions(orders, shm):
+    """gcc has anchor.0 and anchor.1, whichever function stands first."""
+    first, second = (build(shm, "gcc", order, *flag)
+                     for order, flag in zip(orders, ([], ["-O1"])))
+    refuses(shm, first, second, "anchor")
+
+
+def test_a_static_that_is_alone(shm):
+    finds(shm, build(shm, "gcc", 0), build(shm, "gcc", 0, "-O1"), "anchor")
+
+
+def test_constants_have_their_bytes(shm):
+    finds(shm, build(shm, "gcc", 1), build(shm, "gcc", 2, "-DLATER"), "word")
+
+
+def test_names_with_their_function(shm):
+    """clang has one.anchor and two.anchor."""
+    finds(shm, build(shm, "clang", 1), build(shm, "clang", 2, "-DLATER"), "anchor")
+
+
+@pytest.mark.parametrize("what", ["table", "helper"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_names_of_two_files(compiler, what, shm):
+    """clang's LTO calls the second one table.1, gcc's table.lto_priv.1."""
+    plain = [build(shm, compiler, 1, turned=turned) for turned in (False, True)]
+    finds(shm, *plain, what)
+    shutil.rmtree(shm / "heap")
+    whole = [build(shm, compiler, 1, "-flto", turned=turned) for turned in (False, True)]
+    refuses(shm, *whole, what)
+    shutil.rmtree(shm / "heap")
+    why = SEVERAL if compiler == "clang" else "is gone in this build"
+    refuses(shm, plain[0], whole[1], what, why)
