@@ -3,9 +3,13 @@
 """scripts/bootstrap on systems that are not this one: their tools are stubs that say what was asked
 of them. And what `make test` says where there is no chroot of another release."""
 
+import importlib.machinery
+import importlib.util
 import os
 import shutil
 import subprocess
+import sys
+import time
 
 import pytest
 from conftest import ROOT, said, succeeds
@@ -149,3 +153,34 @@ def test_no_chroot_no_part(tmp_path):
     assert succeeds(done).startswith("distro-test: skipped: no chroot of trixie")
     assert "scripts/distro-test --part trixie" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_sources_that_are_older_than_what_was_built(tmp_path, monkeypatch):
+    """A chroot keeps its objects: a source that has changed is newer than these, whatever its time
+    in the work tree, and one that has not keeps them."""
+    loader = importlib.machinery.SourceFileLoader("distro", str(ROOT / "scripts" / "distro-test"))
+    spec = importlib.util.spec_from_loader("distro", loader)
+    distro = sys.modules["distro"] = importlib.util.module_from_spec(spec)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader.exec_module(distro)
+    tree, chroot = tmp_path / "tree", distro.Chroot("other", tmp_path)
+    monkeypatch.setattr(distro, "ROOT", tree)
+    tree.mkdir()
+    for name in ("same.c", "other.c", "gone.c"):
+        (tree / name).write_text(name)
+        os.utime(tree / name, (1000, 1000))
+    for argv in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *argv], cwd=tree, check=True)
+    chroot.put_sources()
+    source = chroot.root / "src"
+    built = time.time() - 500
+    for name in ("same.c", "other.c"):
+        os.utime(source / name, (built - 100, built - 100))
+    (tree / "other.c").write_text("OTHER.C")
+    os.utime(tree / "other.c", (1000, 1000))
+    (tree / "gone.c").unlink()
+    subprocess.run(["git", "add", "."], cwd=tree, check=True)
+    chroot.put_sources()
+    assert {path.name for path in source.iterdir()} == {"same.c", "other.c"}
+    assert (source / "other.c").read_text() == "OTHER.C"
+    assert (source / "other.c").stat().st_mtime > built > (source / "same.c").stat().st_mtime
