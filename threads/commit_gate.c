@@ -16,15 +16,14 @@
 #include "base/options.h"
 #include "base/os.h"
 #include "calls.h"
+#include "gate_seen.h"
 #include "hold.h"
 #include "roll.h"
 #include "sections.h"
 #include "tasks.h"
 
-#define STRICT 200       // times the patience of others, where no other instant is taken
 #define LATE_MS 1000     // where no patience is spent, as by a thread without a processor
 #define LATE_MOST 4      // commits in a row that are not made because of it
-#define FORGET 200       // a thread that was waited for in vain gets its patience back
 #define HOLDS_MOST 64    // threads that wait in line for a lock enter one after the other
 #define SLEEP_NS 1000000 // patience with a section that sleeps, and not for a time
 #define AJAR_NS 1000000
@@ -36,84 +35,8 @@
 #define PASSED_MOST_NS 2000000 // counted of one nap
 #define GIVEN_UP (UINT64_MAX / 2)
 
-// ---- the threads that are looked at -------------------------------------------------------------
-
-// What is known of a thread, by its id; of the committer alone.
-struct seen {
-    uint64_t used;      // how long it had run at the last look
-    uint64_t spent;     // of the patience with it in this commit
-    uint64_t waited;    // the same, as long as it sleeps for another thread
-    uint64_t missed_at; // milliseconds; when it was first waited for in vain
-    uint64_t sections;  // of its record
-    uint64_t slept;     // the same, of a section in which it slept in a call and was not waited for
-    uint32_t commit;    // in which it was waited for last
-    uint32_t left;      // the commit in which it was waited for, and left its section
-    uint8_t leaves;     // how often in that one
-    uint32_t starves;   // the commit in which it was found outside of sections, without a processor
-    uint64_t starved;   // how long it had run then
-    uint8_t misses;
-    bool met;    // it is waited for
-    bool asleep; // it waits for another thread: in line for a lock, or in a call, but for no time
-};
-static struct seen *seen;
-// All threads at the last hold, but for the one that made it.
-static pid_t *watched;
-static size_t watched_count;
-static pid_t holder;
-static uint32_t commit, late_in_row; // the number of this one; those late, up to the last one
-
-static void watch(pid_t id, void *unused) {
-    (void)unused;
-    if (watched_count < PM_TASKS)
-        watched[watched_count++] = id;
-}
-
-static bool have_memory(void) {
-    if (!seen)
-        seen = pm_os_reserve(PM_TASKS * sizeof *seen);
-    if (!watched)
-        watched = pm_os_reserve(PM_TASKS * sizeof *watched);
-    return seen && watched;
-}
-
-enum place {
-    OUTSIDE,
-    INSIDE,  // in a section
-    UNKNOWN, // never took a lock that is seen, and is in no call
-};
-
-static enum place place_of(pid_t id, const struct pm_call_record *of) {
-    uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
-    if (atomic_load_explicit(&of->answers, memory_order_relaxed))
-        return OUTSIDE;
-    if (sections)
-        return pm_sections_inside(id, of) ? INSIDE : OUTSIDE;
-    return atomic_load(&of->call) ? OUTSIDE : UNKNOWN;
-}
-
-// Whether nobody waits for a thread in a section: it sleeps in it, or stays in it.
-static bool is_let_be(pid_t id, const struct pm_call_record *of, uint64_t sections, bool strict) {
-    return (atomic_load(&of->call) && seen[id].slept == sections) ||
-           (!strict && pm_sections_excused(id, sections));
-}
-
-// Nanoseconds. `strict` takes no account of what was in vain.
-static uint64_t patience_for(pid_t id, bool strict) {
-    struct seen *s = &seen[id];
-    uint64_t patience = pm_options.commit_patience.number * 1000000;
-    uint64_t spent = s->asleep && s->waited > s->spent ? s->waited : s->spent;
-    if (s->misses && pm_os_now_ms() - s->missed_at > FORGET * pm_options.commit_patience.number)
-        s->misses = 0;
-    patience = strict ? patience * STRICT : patience >> 2 * s->misses;
-    return s->commit != commit ? patience : patience > spent ? patience - spent : 0;
-}
-
-static void missed(pid_t id) {
-    struct seen *s = &seen[id];
-    if (!s->misses)
-        s->missed_at = pm_os_now_ms();
-    s->misses += s->misses < 20;
-}
+static pid_t holder; // that made the last hold
+static uint32_t late_in_row;
 
 // ---- before the hold ----------------------------------------------------------------------------
 
@@ -127,10 +50,10 @@ struct wait {
 };
 
 static void list(struct wait *w) {
-    size_t count = watched_count;
-    watched_count = 0;
-    if (!pm_tasks_each_other(watch, NULL))
-        watched_count = count;
+    size_t count = pm_gate_watched_count;
+    pm_gate_watched_count = 0;
+    if (!pm_tasks_each_other(pm_gate_watch, NULL))
+        pm_gate_watched_count = count;
     w->listed = true;
 }
 
@@ -163,11 +86,11 @@ static bool naps(pid_t id, const struct pm_call *call) {
 // What a thread that is waited for has done since the last look: to run, or to sleep in a call,
 // costs patience.
 static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct found *found) {
-    struct seen *s = &seen[id];
+    struct pm_gate_seen *s = &pm_gate_seen[id];
     uint64_t ran = s->met ? used - s->used : 0;
-    if (s->commit != commit)
+    if (s->commit != pm_gate_commit)
         s->spent = s->waited = 0;
-    s->commit = commit;
+    s->commit = pm_gate_commit;
     // A call may be over, and its thread without a processor.
     bool asleep = (call || s->met) && ran == 0 && pm_task_sleeps(id);
     call = asleep ? call : NULL;
@@ -181,41 +104,42 @@ static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct fo
     found->in_line += s->asleep && !call;
 }
 
-static void note_left(struct seen *s, uint64_t sections, struct found *found) {
+static void note_left(struct pm_gate_seen *s, uint64_t sections, struct found *found) {
     if (!s->met || !pm_sections_depth(s->sections) ||
         (pm_sections_depth(sections) &&
          pm_sections_number(sections) == pm_sections_number(s->sections)))
         return;
-    s->leaves = s->left == commit ? s->leaves + (s->leaves < RENEWALS) : 0;
-    s->left = commit;
+    s->leaves = s->left == pm_gate_commit ? s->leaves + (s->leaves < RENEWALS) : 0;
+    s->left = pm_gate_commit;
     found->left |= s->leaves < RENEWALS;
 }
 
 static void look_at(pid_t id, struct wait *w, struct found *found) {
     const struct pm_call_record *of = pm_calls_of(id);
-    struct seen *s = &seen[id];
-    enum place place = place_of(id, of);
+    struct pm_gate_seen *s = &pm_gate_seen[id];
+    enum pm_gate_place place = pm_gate_place_of(id, of);
     uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed), used = 0;
     note_left(s, sections, found);
-    if (place == OUTSIDE || (place == INSIDE && is_let_be(id, of, sections, w->strict)) ||
+    if (place == PM_GATE_OUTSIDE ||
+        (place == PM_GATE_IN_SECTION && pm_gate_is_let_be(id, of, sections, w->strict)) ||
         (used = pm_calls_used(id)) == 0) {
-        s->misses = s->met && place == OUTSIDE ? 0 : s->misses;
+        s->misses = s->met && place == PM_GATE_OUTSIDE ? 0 : s->misses;
         s->met = s->asleep = false;
         return;
     }
     s->sections = sections;
     spend(id, atomic_load(&of->call), used, found);
-    if (place == UNKNOWN && s->asleep && waits_unrecorded(id)) {
+    if (place == PM_GATE_UNKNOWN && s->asleep && waits_unrecorded(id)) {
         w->unknown = true;
         found->in_line--;
         s->met = s->asleep = false;
         return;
     }
-    if (!patience_for(id, w->strict)) {
+    if (!pm_gate_patience(id, w->strict)) {
         found->exhausted++;
         return;
     }
-    w->unknown |= place == UNKNOWN;
+    w->unknown |= place == PM_GATE_UNKNOWN;
     found->inside++;
 }
 
@@ -226,9 +150,9 @@ static uint64_t helpers_ran(void) {
     pid_t self = pm_calls_self();
     uint64_t least = UINT64_MAX, most = 0;
     bool unknown = false;
-    for (size_t i = 0; i < watched_count; i++) {
-        pid_t id = watched[i];
-        struct seen *s = &seen[id];
+    for (size_t i = 0; i < pm_gate_watched_count; i++) {
+        pid_t id = pm_gate_watched[i];
+        struct pm_gate_seen *s = &pm_gate_seen[id];
         const struct pm_call_record *of = pm_calls_of(id);
         bool in_call = atomic_load(&of->call); // or on its way out
         if (id == self || s->asleep || atomic_load(&of->answers) || (in_call && pm_task_sleeps(id)))
@@ -238,7 +162,7 @@ static uint64_t helpers_ran(void) {
             continue;
         if (!s->met)
             s->used = used;
-        bool inside = place_of(id, of) == INSIDE;
+        bool inside = pm_gate_place_of(id, of) == PM_GATE_IN_SECTION;
         least = inside && ran < least ? ran : least;
         most = ran > most ? ran : most;
         unknown |= !inside;
@@ -249,16 +173,16 @@ static uint64_t helpers_ran(void) {
 static void spend_asleep(struct found *found) {
     uint64_t ran = helpers_ran();
     found->ran = ran < found->passed ? ran : found->passed;
-    for (size_t i = 0; i < watched_count; i++)
-        if (seen[watched[i]].met && seen[watched[i]].asleep)
-            seen[watched[i]].waited += found->ran;
+    for (size_t i = 0; i < pm_gate_watched_count; i++)
+        if (pm_gate_seen[pm_gate_watched[i]].met && pm_gate_seen[pm_gate_watched[i]].asleep)
+            pm_gate_seen[pm_gate_watched[i]].waited += found->ran;
 }
 
 // Others may have run in vain as long as that one had no processor: they try to lock what it has
 // held, again and again. Patience has an end, as a thread counts a few times in a commit.
 static void renew_patience(struct found *found) {
-    for (size_t i = 0; i < watched_count; i++) {
-        struct seen *s = &seen[watched[i]];
+    for (size_t i = 0; i < pm_gate_watched_count; i++) {
+        struct pm_gate_seen *s = &pm_gate_seen[pm_gate_watched[i]];
         if (s->met && pm_sections_depth(s->sections) && s->spent < GIVEN_UP)
             s->spent = s->waited = 0;
     }
@@ -272,9 +196,9 @@ static struct found look(struct wait *w) {
     struct found found = {.passed = passed < PASSED_MOST_NS ? passed : PASSED_MOST_NS};
     pid_t self = pm_calls_self();
     w->last = now;
-    for (size_t i = 0; i < watched_count; i++)
-        if (watched[i] != self)
-            look_at(watched[i], w, &found);
+    for (size_t i = 0; i < pm_gate_watched_count; i++)
+        if (pm_gate_watched[i] != self)
+            look_at(pm_gate_watched[i], w, &found);
     found.ran = found.passed;
     if (found.in_line + found.in_call > found.naps)
         spend_asleep(&found);
@@ -298,10 +222,11 @@ static void set_gate(enum pm_gate_word to) {
 
 // Whether one that is waited for has gone on since the last look.
 static bool has_gone_on(void) {
-    for (size_t i = 0; i < watched_count; i++) {
-        const struct pm_call_record *of = pm_calls_of(watched[i]);
-        if (seen[watched[i]].met &&
-            atomic_load_explicit(&of->sections, memory_order_relaxed) != seen[watched[i]].sections)
+    for (size_t i = 0; i < pm_gate_watched_count; i++) {
+        const struct pm_call_record *of = pm_calls_of(pm_gate_watched[i]);
+        if (pm_gate_seen[pm_gate_watched[i]].met &&
+            atomic_load_explicit(&of->sections, memory_order_relaxed) !=
+                pm_gate_seen[pm_gate_watched[i]].sections)
             return true;
     }
     return false;
@@ -326,38 +251,32 @@ static void leave_ajar(struct wait *w) {
 static bool one_starves(void) {
     pid_t self = pm_calls_self();
     bool found = false;
-    for (size_t i = 0; i < watched_count; i++) {
-        struct seen *s = &seen[watched[i]];
-        uint64_t used = s->met || watched[i] == self ? 0 : pm_calls_used(watched[i]);
-        bool asleep = used && pm_task_sleeps(watched[i]);
+    for (size_t i = 0; i < pm_gate_watched_count; i++) {
+        struct pm_gate_seen *s = &pm_gate_seen[pm_gate_watched[i]];
+        uint64_t used =
+            s->met || pm_gate_watched[i] == self ? 0 : pm_calls_used(pm_gate_watched[i]);
+        bool asleep = used && pm_task_sleeps(pm_gate_watched[i]);
         if (asleep)
             s->starves = 0;
-        if (!used || asleep || (s->starves == commit && used > s->starved + HELPS_NS))
+        if (!used || asleep || (s->starves == pm_gate_commit && used > s->starved + HELPS_NS))
             continue;
-        if (s->starves != commit)
+        if (s->starves != pm_gate_commit)
             s->starved = used;
-        s->starves = commit;
+        s->starves = pm_gate_commit;
         found = true;
     }
     return found;
 }
 
-static void let_be(pid_t id) {
-    if (atomic_load(&pm_calls_of(id)->call) && pm_task_sleeps(id))
-        seen[id].slept = seen[id].sections;
-    else if (pm_sections_depth(seen[id].sections))
-        pm_sections_excuse(id, seen[id].sections);
-}
-
 // Those with whom patience is over, or all.
 static void give_up(const struct wait *w, bool all) {
-    for (size_t i = 0; i < watched_count; i++) {
-        pid_t id = watched[i];
-        struct seen *s = &seen[id];
-        if (!s->met || !(all || patience_for(id, w->strict) == 0))
+    for (size_t i = 0; i < pm_gate_watched_count; i++) {
+        pid_t id = pm_gate_watched[i];
+        struct pm_gate_seen *s = &pm_gate_seen[id];
+        if (!s->met || !(all || pm_gate_patience(id, w->strict) == 0))
             continue;
-        missed(id);
-        let_be(id);
+        pm_gate_missed(id);
+        pm_gate_let_be(id);
         // One that slept in its section and has woken when all are held is waited for anew.
         s->spent = s->sections && s->slept == s->sections ? 0 : GIVEN_UP;
         s->waited = 0;
@@ -366,9 +285,10 @@ static void give_up(const struct wait *w, bool all) {
 }
 
 static void let_sleepers_be(void) {
-    for (size_t i = 0; i < watched_count; i++)
-        if (seen[watched[i]].met && atomic_load(&pm_calls_of(watched[i])->call))
-            let_be(watched[i]);
+    for (size_t i = 0; i < pm_gate_watched_count; i++)
+        if (pm_gate_seen[pm_gate_watched[i]].met &&
+            atomic_load(&pm_calls_of(pm_gate_watched[i])->call))
+            pm_gate_let_be(pm_gate_watched[i]);
 }
 
 // All that are inside sleep, and nobody is at the gate. One that waits for a lock waits for the
@@ -419,11 +339,12 @@ static bool waits_for_gate(const struct sleep *s) {
 // that a debugger has stopped it: it could not be held either. Another reason may be a disk.
 static bool one_cannot_run(void) {
     bool sleeper = false, helper = false, gone;
-    for (size_t i = 0; i < watched_count; i++) {
-        struct seen *s = &seen[watched[i]];
-        char state = watched[i] == pm_calls_self() ? 'S' : pm_task_state(watched[i], &gone);
+    for (size_t i = 0; i < pm_gate_watched_count; i++) {
+        struct pm_gate_seen *s = &pm_gate_seen[pm_gate_watched[i]];
+        char state =
+            pm_gate_watched[i] == pm_calls_self() ? 'S' : pm_task_state(pm_gate_watched[i], &gone);
         bool kept = state == 'R' || state == 't' || state == 'T';
-        if (kept && s->met && patience_for(watched[i], false))
+        if (kept && s->met && pm_gate_patience(pm_gate_watched[i], false))
             return true;
         sleeper |= s->met && s->asleep;
         helper |= kept && !s->met;
@@ -497,19 +418,22 @@ static void look_again(pid_t id, void *arg) {
     struct second *s = arg;
     const struct pm_call_record *of = pm_calls_of(id);
     uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
-    enum place place = place_of(id, of);
-    watch(id, NULL);
-    if (place == OUTSIDE || pm_calls_says(id) || pm_task_is_dead(id))
+    enum pm_gate_place place = pm_gate_place_of(id, of);
+    pm_gate_watch(id, NULL);
+    if (place == PM_GATE_OUTSIDE || pm_calls_says(id) || pm_task_is_dead(id))
         return;
-    if (place == UNKNOWN && atomic_load_explicit(&of->was_asleep, memory_order_relaxed)) {
+    if (place == PM_GATE_UNKNOWN && atomic_load_explicit(&of->was_asleep, memory_order_relaxed)) {
         s->unknown = true;
         return;
     }
-    bool left_alone = place == INSIDE && is_let_be(id, of, sections, s->wait->strict);
-    if (!s->any && !left_alone && patience_for(id, s->wait->strict))
+    bool left_alone =
+        place == PM_GATE_IN_SECTION && pm_gate_is_let_be(id, of, sections, s->wait->strict);
+    if (!s->any && !left_alone && pm_gate_patience(id, s->wait->strict))
         s->again = true;
-    else if (place == UNKNOWN || s->wait->late || !waits(id) || seen[id].slept != sections)
-        note_any(s, id, place == INSIDE ? atomic_load(&of->lock) & ~PM_SECTION_SURE : 0);
+    else if (place == PM_GATE_UNKNOWN || s->wait->late || !waits(id) ||
+             pm_gate_seen[id].slept != sections)
+        note_any(s, id,
+                 place == PM_GATE_IN_SECTION ? atomic_load(&of->lock) & ~PM_SECTION_SURE : 0);
 }
 
 // ---- hold and release ---------------------------------------------------------------------------
@@ -518,7 +442,7 @@ static void look_again(pid_t id, void *arg) {
 static bool look_while_held(struct wait *w, bool any, struct pm_gate_passed *passed) {
     struct second second = {.wait = w, .any = any, .passed = passed};
     passed->rung = PM_RUNG_BETWEEN;
-    watched_count = 0;
+    pm_gate_watched_count = 0;
     pm_roll_each(look_again, &second);
     if (passed->rung == PM_RUNG_BETWEEN && (w->unknown || second.unknown))
         passed->rung = PM_RUNG_WAITED;
@@ -543,7 +467,7 @@ static enum pm_gate_result hold_between(uint64_t timeout_ms, bool strict,
 }
 
 static bool is_ready(void) {
-    return pm_sections_counted() && have_memory() && pm_options.commit_patience.number;
+    return pm_sections_counted() && pm_gate_have_memory() && pm_options.commit_patience.number;
 }
 
 void pm_gate_open(void) {
@@ -557,9 +481,9 @@ enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gat
         passed->held_since = pm_os_now_ns();
         return pm_hold_all(timeout_ms) ? PM_GATE_HELD : PM_GATE_NOT_STILL;
     }
-    commit++;
+    pm_gate_commit++;
     if (holder && holder != pm_calls_self())
-        watch(holder, NULL);
+        pm_gate_watch(holder, NULL);
     holder = pm_calls_self();
     set_gate(PM_GATE_CLOSED);
     enum pm_gate_result result = hold_between(timeout_ms, strict, passed);
@@ -578,7 +502,7 @@ void pm_gate_shut(bool strict) {
     struct wait wait = {.strict = strict, .since = pm_os_now_ns(), .nap = FIRST_NAP_NS};
     if (!is_ready())
         return;
-    commit++;
+    pm_gate_commit++;
     set_gate(PM_GATE_CLOSED);
     list(&wait);
     (void)await(&wait);
@@ -587,14 +511,15 @@ void pm_gate_shut(bool strict) {
 
 static void find_inside(pid_t id, void *found) {
     const struct pm_call_record *of = pm_calls_of(id);
-    watch(id, NULL);
+    pm_gate_watch(id, NULL);
     uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
-    bool let_be = waits(id) && seen[id].slept == sections;
-    *(bool *)found |= place_of(id, of) == INSIDE && !let_be && !pm_calls_says(id);
+    bool let_be = waits(id) && pm_gate_seen[id].slept == sections;
+    *(bool *)found |=
+        pm_gate_place_of(id, of) == PM_GATE_IN_SECTION && !let_be && !pm_calls_says(id);
 }
 
 bool pm_gate_is_between(void) {
     bool found = false;
-    watched_count = 0;
+    pm_gate_watched_count = 0;
     return !is_ready() || !pm_roll_each(find_inside, &found) || !found;
 }
