@@ -24,6 +24,8 @@
 
 #define LATE_MS 1000     // where no patience is spent, as by a thread without a processor
 #define LATE_MOST 4      // commits in a row that are not made because of it
+#define LATE_LOOKS 20    // until then, after this thread itself has found no processor
+#define GAP_NS 100000000 // for so long
 #define HOLDS_MOST 64    // threads that wait in line for a lock enter one after the other
 #define SLEEP_NS 1000000 // patience with a section that sleeps, and not for a time
 #define AJAR_NS 1000000
@@ -47,6 +49,9 @@ struct wait {
     bool late;            // it was over for want of a processor, or the like
     uint64_t since, last; // nanoseconds: the first look, and the last one
     long nap;
+    unsigned looks; // since the last gap
+    unsigned gaps;
+    unsigned turns; // how often patience was over, and the gate was left ajar
 };
 
 static void list(struct wait *w) {
@@ -196,6 +201,7 @@ static struct found look(struct wait *w) {
     struct found found = {.passed = passed < PASSED_MOST_NS ? passed : PASSED_MOST_NS};
     pid_t self = pm_calls_self();
     w->last = now;
+    w->looks = passed > GAP_NS && w->gaps++ < RENEWALS ? 0 : w->looks + 1;
     for (size_t i = 0; i < pm_gate_watched_count; i++)
         if (pm_gate_watched[i] != self)
             look_at(pm_gate_watched[i], w, &found);
@@ -276,7 +282,7 @@ static void give_up(const struct wait *w, bool all) {
         if (!s->met || !(all || pm_gate_patience(id, w->strict) == 0))
             continue;
         pm_gate_missed(id);
-        pm_gate_let_be(id);
+        pm_gate_let_be(id, w->late);
         // One that slept in its section and has woken when all are held is waited for anew.
         s->spent = s->sections && s->slept == s->sections ? 0 : GIVEN_UP;
         s->waited = 0;
@@ -288,7 +294,7 @@ static void let_sleepers_be(void) {
     for (size_t i = 0; i < pm_gate_watched_count; i++)
         if (pm_gate_seen[pm_gate_watched[i]].met &&
             atomic_load(&pm_calls_of(pm_gate_watched[i])->call))
-            pm_gate_let_be(pm_gate_watched[i]);
+            pm_gate_let_be(pm_gate_watched[i], false);
 }
 
 // All that are inside sleep, and nobody is at the gate. One that waits for a lock waits for the
@@ -312,7 +318,8 @@ struct sleep {
 };
 
 static void note_sleep(struct sleep *s, const struct found *found) {
-    bool all = found->inside && found->in_line + found->in_call >= found->inside;
+    unsigned met = found->inside + found->exhausted;
+    bool all = found->inside && found->in_line + found->in_call >= met;
     bool some = found->in_call > found->naps;
     s->before = all && s->all;
     s->listed = s->listed && s->before;
@@ -349,7 +356,18 @@ static bool one_cannot_run(void) {
         sleeper |= s->met && s->asleep;
         helper |= kept && !s->met;
     }
-    return sleeper && helper;
+    return sleeper && (helper || pm_sections_at_gate());
+}
+
+// One that found no processor until patience was over may have come to the gate, where it sleeps: a
+// sleeper may wait for that one. A few times, as others come there, too.
+static bool gives_turn(struct wait *w, const struct found *found) {
+    bool sleeper = found->in_line + found->in_call > found->naps;
+    return sleeper && pm_sections_at_gate() && w->turns++ < RENEWALS;
+}
+
+static bool is_late(const struct wait *w) {
+    return !w->strict && w->looks >= LATE_LOOKS && w->last - w->since > (uint64_t)LATE_MS * 1000000;
 }
 
 enum awaited {
@@ -364,14 +382,16 @@ static enum awaited await(struct wait *w) {
         uint32_t bell = atomic_load(&pm_sections_bell);
         pm_sections_listen(true);
         struct found found = look(w);
-        bool late = w->last - w->since > (uint64_t)LATE_MS * 1000000 && !w->strict;
+        bool late = is_late(w);
         if (!found.inside && !found.exhausted)
             return AWAITED;
         note_sleep(&sleep, &found);
         bool known = sleep.before && (sleep.listed || !found.in_call);
         bool helpless = known && !pm_sections_at_gate() && nobody_helps(&found, w, sleep.all);
         list_anew(w, &sleep);
-        bool over = late || helpless || (!found.inside && !one_starves());
+        bool spent = !found.inside && !one_starves();
+        bool turn = spent && gives_turn(w, &found);
+        bool over = late || helpless || (spent && !turn);
         if (over && w->listed) {
             w->late = late;
             if (late && late_in_row < LATE_MOST && one_cannot_run())
@@ -381,7 +401,7 @@ static enum awaited await(struct wait *w) {
         }
         if (over)
             list(w);
-        if (waits_for_gate(&sleep)) {
+        if (turn || waits_for_gate(&sleep)) {
             leave_ajar(w);
             sleep.some = 0;
         } else

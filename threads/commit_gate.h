@@ -22,10 +22,12 @@
 // it, or one that has its next lock, found no processor. A thread that was waited for in vain gets
 // less of it the next time, and none at all while it stays in the same section. One that finds no
 // processor for a second cannot be held: there is no instant (PM_GATE_NOT_STILL), and the gate
-// opens. After a few commits of this kind the next one takes any.
+// opens. After a few commits of this kind the next one takes any, and those after it do, too, as
+// long as the section lasts.
 //
 // A section may wait for a thread at the gate: for a condition, a join, a pipe. So when all that
 // are inside sleep, the gate is left ajar until one of them has gone on; then it closes again.
+// Patience with a sleeper is not over before one at the gate has had that turn.
 #ifndef PM_COMMIT_GATE_H
 #define PM_COMMIT_GATE_H
 

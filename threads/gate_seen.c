@@ -45,8 +45,8 @@ bool pm_gate_is_let_be(pid_t id, const struct pm_call_record *of, uint64_t secti
            (!strict && pm_sections_excused(id, sections));
 }
 
-void pm_gate_let_be(pid_t id) {
-    if (atomic_load(&pm_calls_of(id)->call) && pm_task_sleeps(id))
+void pm_gate_let_be(pid_t id, bool late) {
+    if (!late && atomic_load(&pm_calls_of(id)->call) && pm_task_sleeps(id))
         pm_gate_seen[id].slept = pm_gate_seen[id].sections;
     else if (pm_sections_depth(pm_gate_seen[id].sections))
         pm_sections_excuse(id, pm_gate_seen[id].sections);

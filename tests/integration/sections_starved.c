@@ -9,6 +9,10 @@
 //   sections_starved joined    the section waits for the end of the thread, which takes no lock
 //   sections_starved again     the same; the thread has taken one, and runs for a moment
 //                              meanwhile, and yet another thread runs all the time
+//   sections_starved gate      the same; patience is over when the thread runs again, and then it
+//                              takes a lock before its end
+//   sections_starved both      as `gate`; the thread that makes the commit is stopped, too, and
+//                              goes on when the other one is at the gate
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -30,8 +34,8 @@ struct store *root;
 
 // Of this process and the one that stops the thread. To say something would be a commit.
 static struct {
-    _Atomic pid_t id;
-    _Atomic bool still, moment, over;
+    _Atomic pid_t id, committer;
+    _Atomic bool still, asks, moment, over;
 } * starved;
 
 static pthread_mutex_t outer = PTHREAD_MUTEX_INITIALIZER, other = PTHREAD_MUTEX_INITIALIZER;
@@ -72,6 +76,8 @@ static void *run_for_other(void *unused) {
     if (is("again"))
         lock_once();
     run_on();
+    if (is("gate") || is("both"))
+        lock_once();
     return unused;
 }
 
@@ -120,20 +126,38 @@ static void let_run(pid_t id) {
     }
 }
 
+static void let_go(pid_t id) { check(ptrace(PTRACE_DETACH, id, NULL, NULL) == 0, "PTRACE_DETACH"); }
+
+// A second is over when the thread that makes the commit looks again.
+static void keep_committer_still(pid_t starving) {
+    while (!starved->asks)
+        usleep(50);
+    usleep(300000);
+    stop(starved->committer);
+    usleep(1500000);
+    starved->over = true;
+    let_go(starving);
+    usleep(100000);
+    let_go(starved->committer);
+}
+
 static void keep_still(void) {
     pid_t id;
     while ((id = starved->id) == 0)
         usleep(50);
     stop(id);
     starved->still = true;
+    if (is("both")) {
+        keep_committer_still(id);
+        return;
+    }
     if (is("again")) {
         usleep(100000);
         let_run(id);
-        usleep(500000);
-    } else
-        usleep(1500000);
+    }
+    usleep(is("again") || is("gate") ? 500000 : 1500000);
     starved->over = true;
-    check(ptrace(PTRACE_DETACH, id, NULL, NULL) == 0, "PTRACE_DETACH");
+    let_go(id);
 }
 
 // ---- the program --------------------------------------------------------------------------------
@@ -158,6 +182,7 @@ int main(int argc, char **argv) {
     starved =
         mmap(NULL, sizeof *starved, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     check(starved != MAP_FAILED, "mmap");
+    starved->committer = getpid();
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
     pid_t child = fork();
     if (child == 0) {
@@ -165,7 +190,7 @@ int main(int argc, char **argv) {
         _exit(0);
     }
     make_thread(have_section);
-    if (is("again")) {
+    if (is("again") || is("gate")) {
         make_thread(run_always);
         threads++;
     }
@@ -175,6 +200,7 @@ int main(int argc, char **argv) {
     usleep(50000); // or until one by time has been made
     for (begun = 1; !starved->still;)
         usleep(100);
+    starved->asks = true;
     say();
     say();
     check(waitpid(child, &status, 0) == child && status == 0, "the other process");

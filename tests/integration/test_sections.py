@@ -121,13 +121,22 @@ def test_a_thread_in_getchar_is_not_waited_for(heap):
     assert commits >= 2 and took < 400000 * busy(), err
 
 
-@pytest.mark.parametrize("mode", ["output", "10ms"])
-@pytest.mark.parametrize("how", ["holds", "joined", "again"])
-def test_a_section_without_a_processor_is_waited_for(heap, how, mode):
+@pytest.fixture(scope="module")
+def starved():
+    return compiled("sections_starved.c", "-D_GNU_SOURCE")
+
+
+STARVED = [
+    (how, mode) for how in ("holds", "joined", "again", "gate") for mode in ("output", "10ms")
+]
+
+
+@pytest.mark.parametrize("how, mode", [*STARVED, ("both", "output")])
+def test_a_section_without_a_processor_is_waited_for(starved, heap, how, mode):
     """Its own thread has none, or that which it waits for. After a second any instant was taken;
-    and one that had run for a moment was no more waited for, if yet another one ran."""
-    program = compiled("sections_starved.c", "-D_GNU_SOURCE")
-    done = run([program, how], HEAP=heap, ROOTS="root", COMMIT=mode, STATS="1")
+    one that had run for a moment was no more waited for, if yet another one ran; nor was one that
+    came to the gate when patience was over."""
+    done = run([starved, how], HEAP=heap, ROOTS="root", COMMIT=mode, STATS="1")
     succeeds(done)
     assert rungs(done)[2] == 0 and "has failed" not in done.stderr, said(done)
 

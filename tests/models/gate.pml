@@ -2,7 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // The gate of a commit (threads/commit_gate.h), as a model for spin. Each step of a thread is one
-// of its instructions that others can see. A thread that is held makes none.
+// of its instructions that others can see. A thread that is held makes none. All threads find a
+// processor here, and nobody's patience ends: gate_starved.pml has that.
 //
 //   worker 0   in its section it takes a second lock, and waits for what worker 1 does after a
 //              section of its own
