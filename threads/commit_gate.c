@@ -502,7 +502,8 @@ enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gat
         return pm_hold_all(timeout_ms) ? PM_GATE_HELD : PM_GATE_NOT_STILL;
     }
     pm_gate_commit++;
-    if (holder && holder != pm_calls_self())
+    pid_t own = (pid_t)atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
+    if (holder && holder != pm_calls_self() && holder != own)
         pm_gate_watch(holder, NULL);
     holder = pm_calls_self();
     set_gate(PM_GATE_CLOSED);

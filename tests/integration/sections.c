@@ -9,6 +9,7 @@
 //   sections waits HOW ROUNDS           a section waits for a thread that is about to begin one
 //   sections endless ANSWERS            one section never ends, nor does it call anything
 //   sections spins ANSWERS              the same without a lock that anybody sees
+//   sections commits COMMITS            makes so many, beside those of PMAlloc's own thread
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -54,6 +55,8 @@ struct store {
     long said;
 };
 struct store *root;
+
+int pmalloc_commit(void) __attribute__((weak));
 
 static _Atomic int over;
 
@@ -396,6 +399,16 @@ static int run_all(unsigned threads, unsigned seed, int answers) {
     return 0;
 }
 
+static int run_commits(int commits) {
+    signal(SIGUSR1, handle);
+    make_thread(work, 1);
+    for (int i = 0; i < commits; i++) {
+        usleep(5000);
+        check(pmalloc_commit && (pmalloc_commit() == 0 || errno == EAGAIN), "pmalloc_commit");
+    }
+    return 0;
+}
+
 // ---- a section that waits -----------------------------------------------------------------------
 
 static _Atomic int wanted; // rounds that the other thread is to make
@@ -489,5 +502,7 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "endless") == 0 || strcmp(argv[1], "spins") == 0)
         return run_endless(argv[1][0] == 'e', atoi(argv[2]));
+    if (strcmp(argv[1], "commits") == 0)
+        return run_commits(atoi(argv[2]));
     return run_all((unsigned)atoi(argv[1]), (unsigned)atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 0);
 }

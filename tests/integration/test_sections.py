@@ -121,6 +121,16 @@ def test_a_thread_in_getchar_is_not_waited_for(heap):
     assert commits >= 2 and took < 400000 * busy(), err
 
 
+def test_a_commit_waits_for_no_thread_of_pmallocs(program, heap):
+    """Its own thread had made the commit before, and sleeps in a call that is not recorded: it was
+    taken for one that never took a lock, by each of the 50 commits."""
+    settings = {"COMMIT": "2ms", "COMMIT_PATIENCE": "10000", "STATS": "1"}
+    done = run([program, "commits", "50"], HEAP=heap, ROOTS="root", **settings)
+    succeeds(done)
+    _, waited, others, _ = rungs(done)
+    assert waited < 25 and others == 0, said(done)
+
+
 @pytest.fixture(scope="module")
 def starved():
     return compiled("sections_starved.c", "-D_GNU_SOURCE")
