@@ -32,6 +32,7 @@
 #define RENEWALS 4
 #define HELPS_NS 5000000    // one that runs so long does not do what another one waits for
 #define LIST_NS 500000      // of such sleep, until the threads are listed anew
+#define LISTS_MOST 20       // in a commit, because one fell asleep
 #define FIRST_NAP_NS 100000 // a section that rings ends it
 #define LONGEST_NAP_NS 1000000
 #define PASSED_MOST_NS 2000000 // counted of one nap
@@ -49,6 +50,7 @@ struct wait {
     bool late;            // it was over for want of a processor, or the like
     uint64_t since, last; // nanoseconds: the first look, and the last one
     long nap;
+    unsigned relisted;
     unsigned looks; // since the last gap
     unsigned gaps;
     unsigned turns; // how often patience was over, and the gate was left ajar
@@ -69,6 +71,7 @@ struct found {
     unsigned in_line;   // asleep in no call: they wait for a lock
     unsigned exhausted; // patience with them is over
     bool left;          // one of them has left its section
+    bool fell_asleep;   // one of them did not sleep at the last look
     uint64_t passed;    // since the last look
     uint64_t ran;       // of it, those for whom another one may wait
 };
@@ -99,8 +102,9 @@ static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct fo
     // A call may be over, and its thread without a processor.
     bool asleep = (call || s->met) && ran == 0 && pm_task_sleeps(id);
     call = asleep ? call : NULL;
-    bool dozes = call && naps(id, call);
+    bool dozes = call && naps(id, call), slept = s->met && s->asleep;
     s->asleep = asleep && !dozes;
+    found->fell_asleep |= s->asleep && !slept;
     s->spent += !s->met ? 0 : dozes ? found->passed : ran;
     s->used = used;
     s->met = true;
@@ -321,9 +325,10 @@ static void note_sleep(struct sleep *s, const struct found *found) {
     unsigned met = found->inside + found->exhausted;
     bool all = found->inside && found->in_line + found->in_call >= met;
     bool some = found->in_call > found->naps;
-    s->before = all && s->all;
+    // One that falls asleep may have made a thread before that.
+    s->before = all && s->all && !found->fell_asleep;
     s->listed = s->listed && s->before;
-    s->all = all ? s->all + (found->ran ? found->ran : 1) : 0;
+    s->all = all ? (s->before ? s->all : 0) + (found->ran ? found->ran : 1) : 0;
     s->some = some ? s->some + found->passed : 0;
     s->list = some ? s->list + found->passed : 0;
 }
@@ -386,6 +391,8 @@ static enum awaited await(struct wait *w) {
         if (!found.inside && !found.exhausted)
             return AWAITED;
         note_sleep(&sleep, &found);
+        if (found.fell_asleep && w->relisted++ < LISTS_MOST)
+            w->listed = false;
         bool known = sleep.before && (sleep.listed || !found.in_call);
         bool helpless = known && !pm_sections_at_gate() && nobody_helps(&found, w, sleep.all);
         list_anew(w, &sleep);

@@ -13,6 +13,9 @@
 //                              takes a lock before its end
 //   sections_starved both      as `gate`; the thread that makes the commit is stopped, too, and
 //                              goes on when the other one is at the gate
+//   sections_starved born      no thread is stopped. The section waits for the end of a thread that
+//                              comes to the gate, and then makes one for whose end it waits in a
+//                              section of its own, and that comes to the gate a little later
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -25,6 +28,7 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 struct store {
@@ -38,7 +42,8 @@ static struct {
     _Atomic bool still, asks, moment, over;
 } * starved;
 
-static pthread_mutex_t outer = PTHREAD_MUTEX_INITIALIZER, other = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t outer = PTHREAD_MUTEX_INITIALIZER, other = PTHREAD_MUTEX_INITIALIZER,
+                       third = PTHREAD_MUTEX_INITIALIZER;
 static const char *how;
 static bool is_output; // PMALLOC_COMMIT
 static _Atomic int ready, begun;
@@ -81,6 +86,35 @@ static void *run_for_other(void *unused) {
     return unused;
 }
 
+static void burn_ms(long ms) {
+    struct timespec used;
+    long until;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    until = used.tv_sec * 1000 + used.tv_nsec / 1000000 + ms;
+    do {
+        burn();
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    } while (used.tv_sec * 1000 + used.tv_nsec / 1000000 < until);
+}
+
+static void *be_born(void *unused) {
+    burn_ms(3);
+    lock_once();
+    return unused;
+}
+
+static void *have_child(void *unused) {
+    pthread_t id;
+    for (starved->still = true; !starved->asks; burn()) {
+    }
+    burn_ms(2); // the gate is closed by then
+    pthread_mutex_lock(&third);
+    check(pthread_create(&id, NULL, be_born, NULL) == 0, "pthread_create");
+    pthread_join(id, NULL);
+    pthread_mutex_unlock(&third);
+    return unused;
+}
+
 // A commit has seen the thread before its section begins.
 static void *have_section(void *unused) {
     pthread_t id;
@@ -92,7 +126,8 @@ static void *have_section(void *unused) {
     if (is("holds")) {
         run_on();
     } else {
-        check(pthread_create(&id, NULL, run_for_other, NULL) == 0, "pthread_create");
+        void *(*run)(void *) = is("born") ? have_child : run_for_other;
+        check(pthread_create(&id, NULL, run, NULL) == 0, "pthread_create");
         pthread_join(id, NULL);
     }
     root->b++;
@@ -186,7 +221,8 @@ int main(int argc, char **argv) {
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
     pid_t child = fork();
     if (child == 0) {
-        keep_still();
+        if (!is("born"))
+            keep_still();
         _exit(0);
     }
     make_thread(have_section);

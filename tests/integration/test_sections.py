@@ -151,6 +151,15 @@ def test_a_section_without_a_processor_is_waited_for(starved, heap, how, mode):
     assert rungs(done)[2] == 0 and "has failed" not in done.stderr, said(done)
 
 
+def test_a_section_is_waited_for_that_waits_for_a_new_thread(starved, heap):
+    """Made by a section that was let through the gate: the thread was in no list of the commit's,
+    so all seemed to sleep."""
+    patient = {"COMMIT": "output", "COMMIT_PATIENCE": "1000", "STATS": "1"}
+    done = run([starved, "born"], HEAP=heap, ROOTS="root", **patient)
+    succeeds(done)
+    assert rungs(done)[2] == 0, said(done)
+
+
 @pytest.mark.parametrize("how, named", [("endless", "holds the lock"), ("spins", "never took")])
 def test_a_section_without_end_is_named(program, heap, how, named):
     """Each commit would wait for it; patience lasts once, and half a minute of it is too long."""
