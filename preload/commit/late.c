@@ -13,6 +13,7 @@
 #include "base/os.h"
 #include "base/signal_stack.h"
 #include "media/heap.h"
+#include "own_pipes.h"
 #include "roots/parts.h"
 #include "roots/root_table.h"
 #include "state/phase.h"
@@ -154,10 +155,19 @@ uint64_t pm_late_look(void) {
 
 // ---- a thread that waits for others -------------------------------------------------------------
 
+// What the process has told itself is a part of its set-up: no work for others, and what it does
+// then may be to empty what it has.
+static bool works_for_itself(void) {
+    struct pm_cancel cancel = pm_cancel_hold();
+    bool news = pm_own_pipes_have_news();
+    pm_cancel_release(cancel);
+    return news;
+}
+
 // What has come for it already is read when the roots are restored.
 void pm_late_enter(const struct pm_call *call) {
     uint64_t now = pm_os_now_ms(), end = begun + GATE_MS;
-    if (when != PM_ROOT_AT_IDLE || call->by_futex || call->naps || now >= end)
+    if (when != PM_ROOT_AT_IDLE || call->by_futex || call->naps || now >= end || works_for_itself())
         return;
     struct pm_call stay = {.kind = PM_CALL_WAITS};
     uint32_t seen = atomic_load(&moments);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -47,6 +48,14 @@ static bool waits_for_data(int fd) {
     struct stat st;
     int flags = fcntl(fd, F_GETFL);
     return flags >= 0 && !(flags & O_NONBLOCK) && fstat(fd, &st) == 0 && is_conversation(&st);
+}
+
+// The kernel answers on a netlink socket, such as which addresses the machine has: what a server
+// asks while it sets itself up.
+static bool asks_the_kernel(int fd) {
+    int family = 0;
+    socklen_t len = sizeof family;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) == 0 && family == AF_NETLINK;
 }
 
 // Somebody reads the standard output of a program, and its messages, also where they are a file.
@@ -105,9 +114,10 @@ bool pm_trigger_enter(struct pm_call *call) {
     bool late = pm_late_awaited && may_hold();
     if (pm_commits_mode() == PM_COMMITS_OUTPUT)
         cover(call);
-    if (call->kind == PM_CALL_READS && (idle || late))
+    bool reads = call->kind == PM_CALL_READS;
+    if (reads && (idle || late))
         call->kind = waits_for_data(call->fd) ? PM_CALL_WAITS : PM_CALL_OTHER;
-    if (call->kind == PM_CALL_WAITS && late)
+    if (call->kind == PM_CALL_WAITS && late && !(reads && asks_the_kernel(call->fd)))
         pm_late_enter(call);
     if (call->kind == PM_CALL_WAITS && idle)
         pm_idle_enter(may_commit());

@@ -6,21 +6,27 @@
 //   add TEXT   puts it first in the list       list   all of them, the last one first
 //   restore    calls pmalloc_restore()         end    returns from main
 //
-//   late_server [threads N] [busy] [daemon] [globals] [looks]
+//   late_server [threads N] [busy] [daemon] [globals] [looks] [netlink] [pipe or eventfd]
 //
 // `threads`: so many wait for work that never comes. `busy`: one never waits. `daemon`: a forked
 // child serves. `globals`: main leaves the variable as it is, as a program does that knows PMAlloc.
-// `looks`: it does not wait for requests, but looks again and again whether one has come.
+// `looks`: it does not wait for requests, but looks again and again for one. `netlink`:
+// it asks the kernel for the machine's addresses before it sets itself up. `pipe`: it tells itself
+// by a pipe to empty its list once it waits for requests, as dnsmasq does; `eventfd`: by that.
 //
 // Built with STILL, nothing on the variable's page changes once it is set up, and the heap grows
 // before main, and with the argument `grows` in main.
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 struct item {
@@ -32,6 +38,7 @@ struct item {
 #ifdef ELSEWHERE
 char before[5000] = "another build"; // so that the variable lies elsewhere
 #endif
+
 
 // The head stands in the middle, as in many a server: a root need not be the whole variable.
 struct {
@@ -128,6 +135,46 @@ static void look(void) {
         turns++;
 }
 
+static void ask_the_kernel(void) {
+    struct {
+        struct nlmsghdr header;
+        struct rtgenmsg family;
+    } request = {.header = {.nlmsg_len = NLMSG_LENGTH(sizeof(struct rtgenmsg)),
+                            .nlmsg_type = RTM_GETLINK,
+                            .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP}};
+    static union {
+        struct nlmsghdr header;
+        char bytes[65536];
+    } answer;
+    int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
+    if (fd < 0 || send(fd, &request, request.header.nlmsg_len, 0) < 0)
+        abort();
+    do {
+        if (recv(fd, &answer, sizeof answer, 0) <= 0)
+            abort();
+    } while (answer.header.nlmsg_type != NLMSG_DONE);
+    close(fd);
+}
+
+// Waits for requests, and first of all for what it has told itself.
+static void tell_itself(int by_pipe) {
+    struct pollfd wait[] = {{.fd = 0, .events = POLLIN}, {.events = POLLIN}};
+    uint64_t word = 1;
+    int end[2];
+    if (by_pipe ? pipe(end) != 0 : (end[0] = end[1] = eventfd(0, 0)) < 0)
+        abort();
+    if (write(end[1], &word, sizeof word) != sizeof word)
+        abort();
+    wait[1].fd = end[0];
+    while (poll(wait, 2, -1) > 0) {
+        if (wait[1].revents == 0)
+            return;
+        if (read(end[0], &word, sizeof word) != sizeof word)
+            abort();
+        set_up();
+    }
+}
+
 int main(int argc, char **argv) {
     char line[100];
     pthread_t thread;
@@ -139,6 +186,8 @@ int main(int argc, char **argv) {
         busy |= strcmp(argv[i], "busy") == 0;
         looks |= strcmp(argv[i], "looks") == 0;
         globals |= strcmp(argv[i], "globals") == 0;
+        if (strcmp(argv[i], "netlink") == 0)
+            ask_the_kernel();
 #ifdef STILL
         if (strcmp(argv[i], "grows") == 0) {
             grow();
@@ -157,6 +206,8 @@ int main(int argc, char **argv) {
         pthread_create(&thread, NULL, turn, NULL);
     if (looks)
         look();
+    if (argc > 1 && (strcmp(argv[argc - 1], "pipe") == 0 || strcmp(argv[argc - 1], "eventfd") == 0))
+        tell_itself(argv[argc - 1][0] == 'p');
     while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n") != 0) {
         serve(line);
         if (looks)

@@ -108,6 +108,21 @@ def test_a_request_that_is_found_without_a_wait(mode, program, words, heap):
         server.kill()
 
 
+@pytest.mark.parametrize("mode", ["none", "output", "idle"])
+@pytest.mark.parametrize("how", ["netlink", "pipe", "eventfd"])
+def test_what_it_asks_and_tells_itself_is_its_set_up(how, mode, program, words, heap):
+    """As by dnsmasq, which asks the kernel before it makes its cache, and empties it after that."""
+    expected = []
+    for generation in range(4):
+        server = Server(program, heap, f"{words}@idle", how, **MODES[mode])
+        if generation:
+            assert server.ask("list").split() == [*expected, "nothing", "."]
+        expected.insert(0, f"g{generation}")
+        assert server.ask(f"add {expected[0]}") == f"ok {len(expected)}"
+        settled(mode)
+        server.kill()
+
+
 @pytest.mark.parametrize("mode", ["none", "output", "idle", "time"])
 @pytest.mark.parametrize("grows", [False, True])
 def test_the_image_is_in_a_commit_of_its_own(mode, grows, place):
