@@ -57,15 +57,15 @@ static bool is_carried(const struct pm_root *root) {
 
 // ---- capture ------------------------------------------------------------------------------------
 
-// Finds the runs of pages that hold all parts, sorted and merged. There are few parts, so insertion
-// sort will do.
-static void find_runs(void) {
+// Finds the runs of pages that hold all parts, sorted and merged; `waiting`: also those that wait.
+// There are few parts, so insertion sort will do.
+static void find_runs(bool waiting) {
     run_count = 0;
     for (unsigned i = 0; i < pm_part_count; i++) {
         const struct pm_part *p = &pm_parts[i];
         struct run r = {p->address & PAGE_MASK,
                         (p->address + p->length + PM_PAGE_SIZE - 1) & PAGE_MASK, 0};
-        if (pm_part_waits(p))
+        if (pm_part_waits(p) && !waiting)
             continue;
         unsigned at = run_count++;
         for (; at > 0 && runs[at - 1].start > r.start; at--)
@@ -83,13 +83,22 @@ static void find_runs(void) {
     run_count = run_count ? kept + 1 : 0;
 }
 
+static uint64_t runs_length(void) {
+    uint64_t length = 0;
+    for (unsigned i = 0; i < run_count; i++)
+        length += runs[i].end - runs[i].start;
+    return length;
+}
+
+static uint64_t place_behind(const struct pm_root_table *old, uint64_t length) {
+    return old->area_offset >= length ? 0 : old->area_offset + old->area_length;
+}
+
 // Places the new area at the start of the file if it fits before the old one, else after the old
 // one. The old one stays in force until the switch. Returns the area's length.
 static uint64_t place_area(const struct pm_root_table *old, uint64_t *offset) {
-    uint64_t length = pm_carried_length(old, is_carried);
-    for (unsigned i = 0; i < run_count; i++)
-        length += runs[i].end - runs[i].start;
-    *offset = old->area_offset >= length ? 0 : old->area_offset + old->area_length;
+    uint64_t length = pm_carried_length(old, is_carried) + runs_length();
+    *offset = place_behind(old, length);
     uint64_t at = *offset;
     for (unsigned i = 0; i < run_count; i++) {
         runs[i].image = at;
@@ -296,6 +305,47 @@ static void record_program(void) {
         pm_program_record();
 }
 
+static int make_room(uint64_t offset, uint64_t length, uint32_t count, struct pm_error *err) {
+    pm_heap.roots.reach = SIZE_MAX; // the file is mapped in pieces, so no mapping limits its growth
+    if (!pm_file_grow(&pm_heap.roots, offset + length) ||
+        !pm_file_back_with_space(&pm_heap.roots, offset, length))
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s/roots: no room can be made for %lu bytes of captured roots: %s",
+                       pm_heap.dir, (unsigned long)length, pm_strerror(errno));
+    return pm_roots_back_table(count, err);
+}
+
+// Room for all roots, which are captured at the moment of the late ones. Where there is none, the
+// start is refused: at that moment it would be too late.
+static int make_room_for_late(uint64_t length, struct pm_error *err) {
+    const struct pm_root_table *now = pm_roots_table(err);
+    if (!now)
+        return err->status;
+    length += pm_carried_length(now, pm_root_is_dropped);
+    return make_room(place_behind(now, length), length,
+                     pm_part_count + pm_carried_count(now, pm_root_is_dropped), err);
+}
+
+// What does not wait.
+static int capture_runs(const struct pm_root_table *old, struct pm_error *err) {
+    if (!run_count && !some_wait_anew(old))
+        return PM_OK;
+    if (own_memory_moves())
+        return pm_fail(err, PM_OPERATIONAL,
+                       "libc has put the thread-local variables of this thread into a page with "
+                       "roots; nothing was changed: set the roots by pmalloc_set_root(), or use "
+                       "fewer thread-local variables");
+    uint64_t offset, length = place_area(old, &offset);
+    uint64_t gone = old->area_offset, gone_len = old->area_length;
+    int status = make_room(offset, length, pm_part_count + pm_carried_count(old, is_carried), err);
+    if (status == PM_OK)
+        status = (late || pm_threads_none() ? move_pages : move_pages_among_others)(old, offset,
+                                                                                    length, err);
+    if (status == PM_OK)
+        tidy_images(offset, length, gone, gone_len);
+    return status;
+}
+
 int pm_roots_capture(struct pm_error *err) {
     const struct pm_root_table *old = pm_roots_table(err);
     if (!old)
@@ -311,28 +361,13 @@ int pm_roots_capture(struct pm_error *err) {
                        pm_heap.dir, (unsigned long)pm_medium_of(&pm_heap.roots)->granule >> 10);
     if (!runs && !(runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs)))
         return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
-    find_runs();
-    if (!run_count && !some_wait_anew(old))
-        return pm_carried_map(is_carried, err);
-    if (own_memory_moves())
-        return pm_fail(err, PM_OPERATIONAL,
-                       "libc has put the thread-local variables of this thread into a page with "
-                       "roots; nothing was changed: set the roots by pmalloc_set_root(), or use "
-                       "fewer thread-local variables");
-    uint64_t offset, length = place_area(old, &offset);
-    uint64_t gone = old->area_offset, gone_len = old->area_length;
-    pm_heap.roots.reach = SIZE_MAX; // the file is mapped in pieces, so no mapping limits its growth
-    if (!pm_file_grow(&pm_heap.roots, offset + length) ||
-        !pm_file_back_with_space(&pm_heap.roots, offset, length))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s/roots: no room can be made for %lu bytes of captured roots: %s",
-                       pm_heap.dir, (unsigned long)length, pm_strerror(errno));
-    int status = pm_roots_back_table(pm_part_count + pm_carried_count(old, is_carried), err);
-    if (status == PM_OK)
-        status = (late || pm_threads_none() ? move_pages : move_pages_among_others)(old, offset,
-                                                                                    length, err);
-    if (status == PM_OK)
-        tidy_images(offset, length, gone, gone_len);
+    find_runs(true);
+    uint64_t all = runs_length();
+    find_runs(false);
+    bool room = all == runs_length(); // none waits
+    int status = capture_runs(old, err);
+    if (status == PM_OK && !room)
+        status = make_room_for_late(all, err);
     return status == PM_OK ? pm_carried_map(is_carried, err) : status;
 }
 

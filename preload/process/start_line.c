@@ -19,6 +19,8 @@
 #include "media/persist.h"
 #include "pages/extent_take.h"
 #include "recovery/beside.h"
+#include "roots/parts.h"
+#include "roots/root_media.h"
 #include "state/removed.h"
 
 // Appends as far as there is room. The rest is left out.
@@ -31,31 +33,50 @@ __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, c
     va_end(args);
 }
 
-static void add_root(char *text, size_t size, const struct pm_root *root) {
+static void add_root(char *text, size_t size, const struct pm_spec *spec, bool waits) {
     const char *between = *text ? ", " : "";
-    add(text, size, "%s%.96s%s", between, root->object, *root->object ? ":" : "");
-    if (root->kind == PM_ROOT_SYMBOL)
-        add(text, size, "%.160s", root->name);
-    else if (root->kind == PM_ROOT_RANGE)
-        add(text, size, "%.160s+0x%lx/%lu", root->name, (unsigned long)root->spec_offset,
-            (unsigned long)root->length);
+    add(text, size, "%s%.96s%s", between, spec->object, *spec->object ? ":" : "");
+    if (spec->kind == PM_ROOT_SYMBOL)
+        add(text, size, "%.160s", spec->name);
+    else if (spec->kind == PM_ROOT_RANGE)
+        add(text, size, "%.160s+0x%lx/%lu", spec->name, (unsigned long)spec->offset,
+            (unsigned long)spec->length);
     else
         add(text, size, "*");
-    if (root->waits)
-        add(text, size, root->when == PM_ROOT_AT_CALL ? " at its call" : " when it is idle");
+    if (waits)
+        add(text, size, spec->when == PM_ROOT_AT_CALL ? " at its call" : " when it is idle");
 }
 
-static void name_roots(char *text, size_t size) {
+static bool is_on_record(const struct pm_part *part, const struct pm_root_table *t) {
+    for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++)
+        if (pm_part_of(&t->root[i]) == part)
+            return true;
+    return false;
+}
+
+// Returns how many there are, those included that wait and are not in the heap yet.
+static unsigned name_roots(char *text, size_t size) {
     const struct pm_root_table *t = &pm_heap.super->roots[pm_heap_root_epoch() & 1];
-    unsigned slots = 0;
+    unsigned slots = 0, count = pm_heap_root_count();
+    struct pm_spec spec;
     *text = '\0';
     for (uint32_t i = 0; i < t->count && i < PM_ROOT_MAX; i++)
-        if (t->root[i].part == 0)
-            add_root(text, size, &t->root[i]);
+        if (t->root[i].part == 0) {
+            pm_root_spec(&t->root[i], &spec);
+            add_root(text, size, &spec, t->root[i].waits);
+        }
+    for (unsigned i = 0; i < pm_part_count; i++) {
+        const struct pm_part *part = &pm_parts[i];
+        if (part->number == 0 && pm_part_waits(part) && !is_on_record(part, t)) {
+            add_root(text, size, &part->spec, true);
+            count++;
+        }
+    }
     for (unsigned i = 0; i < PM_ROOT_SLOTS; i++)
         slots += pm_heap_slot(i) != 0;
     if (slots)
         add(text, size, "%s%u slots", *text ? ", " : "", slots);
+    return count;
 }
 
 // Which instant the heap has gone back to, and what a commit of this run costs.
@@ -92,10 +113,10 @@ static void add_addresses(char *text, size_t size) {
 
 static void say_borrowed(const struct pm_recovery *recovery) {
     char roots[300];
-    name_roots(roots, sizeof roots);
+    unsigned count = name_roots(roots, sizeof roots);
     pm_say("heap %.300s, private: nothing that this process stores is kept; roots: %u (%s); %s: "
            "%lu bytes of slabs and extents, shared until stored to; opened in %.3f s; addresses %s",
-           pm_heap.dir, pm_heap_root_count(), *roots ? roots : "none",
+           pm_heap.dir, count, *roots ? roots : "none",
            recovery->was_clean ? "clean" : "as a kill has left it",
            (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT), recovery->seconds,
            pm_addresses_text());
@@ -111,7 +132,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         return;
     }
     char roots[300], result[520];
-    name_roots(roots, sizeof roots);
+    unsigned count = name_roots(roots, sizeof roots);
     if (pm_heap.created)
         snprintf(result, sizeof result, "new");
     else if (!recovery->roots)
@@ -136,8 +157,8 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
     add_guarantee(result, sizeof result);
     add_addresses(result, sizeof result);
     pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, row,
-           commits ? "; commits: " : "", commits ? pm_options.commit.text : "",
-           pm_heap_root_count(), *roots ? roots : "none", result);
+           commits ? "; commits: " : "", commits ? pm_options.commit.text : "", count,
+           *roots ? roots : "none", result);
     const char *removed_by = pm_heap.nameless ? NULL : pm_removed_by(pm_heap.dir);
     if (removed_by)
         pm_say("heap %.300s: %s; see docs/operations.md", pm_heap.dir, removed_by);

@@ -39,6 +39,9 @@ struct item {
 char before[5000] = "another build"; // so that the variable lies elsewhere
 #endif
 
+#ifdef LARGE
+char large[LARGE];
+#endif
 
 // The head stands in the middle, as in many a server: a root need not be the whole variable.
 struct {

@@ -237,6 +237,38 @@ def test_the_heap_says_when(program, words, heap):
     server.end()
 
 
+@pytest.mark.parametrize("when, told", [("idle", "when it is idle"), ("call", "at its call")])
+def test_the_start_line_of_a_new_heap(when, told, program, words, heap):
+    """It has no late root yet, and will have them. What it says is no news for itself."""
+    early = f"+{int(words[1:].split('/')[0], 16) - HEAD:#x}/32"
+    for state in ("new", "clean"):
+        roots = f"{early},{words}@{when}" if state == "new" else None
+        server = Server(program, heap, roots, VERBOSE="1")
+        assert server.ask("list") == "nothing ."
+        assert when == "idle" or server.ask("restore") == "restored"
+        line = server.end()
+        assert f"roots: 2 ({early}, {words} {told}); {state}" in line, line
+        assert "the late roots are restored" in line, line
+
+
+@pytest.mark.parametrize("mode", ["none", "output"])
+def test_one_that_has_no_room(mode, shm):
+    """The start is refused, not the moment at which it would be captured."""
+    program = compiled("late_server.c", f"-DLARGE={20 << 20}", name="late_server_large")
+    words, medium = words_of(program), shm / "medium"
+    done = recover(medium, "--make", "--size", "64M", "--journal", "8M")
+    assert done.returncode == 0, said(done)
+    refuses(run([program], HEAP=medium, ROOTS="large@idle", **MODES[mode]), "no room can be made")
+    server = Server(program, medium, f"{words}@idle", **MODES[mode])
+    assert server.ask("add a") == "ok 1"
+    server.kill()
+    done = run([program], HEAP=medium, ROOTS=f"{words}@idle,large@call", **MODES[mode])
+    refuses(done, "no room can be made")
+    server = Server(program, medium, None, **MODES[mode])
+    assert server.ask("list").split() == ["a", "nothing", "."]
+    server.kill()
+
+
 def test_an_early_root_beside_a_late_one(program, words, heap):
     """They may lie on one page."""
     early = f"+{int(words[1:].split('/')[0], 16) - HEAD:#x}/32"
