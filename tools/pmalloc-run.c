@@ -255,14 +255,11 @@ static void stand_in(const char *path) {
     free(list);
 }
 
-static void preload(void) {
-    const char *path = find_library();
+static void preload(const char *path) {
     const char *others = getenv("LD_PRELOAD");
     char *list;
     if (strpbrk(path, ": "))
         fail("%.300s: LD_PRELOAD cannot name a path with a blank or colon in it; move it", path);
-    if (with_gc)
-        stand_in(path);
     if (others && in_list(others, path))
         return;
     if (asprintf(&list, "%s%s%s", path, others && *others ? ":" : "", others ? others : "") < 0 ||
@@ -487,6 +484,8 @@ static char **follow_recipe(const struct target *target, char **argv) {
         fail("--recipe names the roots: leave out -r and PMALLOC_ROOTS");
     size_t before = find_recipe(target, argv, &recipe) + 1; // words before the recipe's arguments
     set("PMALLOC_ROOTS", recipe.roots);
+    if (*recipe.library)
+        preload(recipe.library); // preload() of our own comes before it
     for (size_t i = 0; i < recipe.settings; i++) {
         snprintf(name, sizeof name, "PMALLOC_%.*s", (int)strcspn(recipe.setting[i], "="),
                  recipe.setting[i]);
@@ -537,7 +536,10 @@ int main(int argc, char **argv) {
     resolve_roots(&target, inner, command);
     if (!*target.env_program && (inner || !*pm_options.program.text))
         warn_rootless(inner ? inner : *target.interpreter ? target.interpreter : target.path);
-    preload();
+    const char *library = find_library();
+    if (with_gc)
+        stand_in(library);
+    preload(library);
     fix_addresses();
     execvp(target.path, command);
     status = errno;

@@ -15,7 +15,8 @@ import pytest
 from conftest import ROOT, said, succeeds
 
 TOOLS = ("sh", "dirname", "sed", "tr", "cut", "head", "env", "cat", "mkdir", "rm")
-SERVERS = ("memcached", "mosquitto", "nginx", "postgresql")
+SERVERS = ("dnsmasq", "memcached", "mosquitto", "nbdkit", "nginx", "ngircd", "opentracker")
+SERVERS += ("postgresql",)
 
 
 class System:

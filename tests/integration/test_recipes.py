@@ -31,10 +31,15 @@ def server():
     return compiled("late_server.c", "-rdynamic", "-Wl,--build-id", name="recipe_server")
 
 
+def build_id_of(file):
+    notes = subprocess.run(["readelf", "-n", file], capture_output=True, text=True, check=True)
+    found = re.search(r"Build ID: (\w+)", notes.stdout)
+    return found and found[1]
+
+
 @pytest.fixture(scope="module")
 def build_id(server):
-    notes = subprocess.run(["readelf", "-n", server], capture_output=True, text=True, check=True)
-    return re.search(r"Build ID: (\w+)", notes.stdout)[1]
+    return build_id_of(server)
 
 
 def recipe(folder, *lines, name="recipe_server"):
@@ -114,6 +119,35 @@ def test_behind_a_wrapper(server, build_id, heap, tmp_path):
     assert done.returncode == 125 and "no recipe for true" in done.stderr, said(done)
     done = run([*argv[:6], "timeout", "20", "no-such-program"], preload=False)
     assert done.returncode == 127 and "no-such-program" in done.stderr, said(done)
+
+
+def test_a_library_that_the_program_loads(build_id, heap, tmp_path):
+    """It is there before main, so its variables can be roots. Only the build that is named will do,
+    and nothing is made without it."""
+    flags = ("-shared", "-fPIC", "-Dmain=run_server", "-Wl,--build-id")
+    library = compiled("late_server.c", *flags, name="late_library.so")
+    host = compiled("late_host.c", "-Wl,--build-id")
+    own, its = build_id_of(host), build_id_of(library)
+
+    def host_recipe(id, path):
+        rest = [f"library {id} {path}", "roots late_library.so:server+0x40/16@idle"]
+        return recipe(tmp_path / "r", f"build {own} x", *rest, name="late_host")
+
+    (tmp_path / "text").write_text("no library")
+    for line, why in {
+        (build_id, library): f"{library.name} is a build ({its}) that",
+        (its, "no_such.so"): "no_such.so",
+        (its, tmp_path / "text"): "recipe:5: ",
+        ("12", library): "write: library ID PATH",
+        (its, ""): "write: library ID PATH",
+    }.items():
+        done = served(host_recipe(*line), heap, host, arguments=[library])
+        assert done.returncode == 125 and done.stderr.count("\n") == 1, said(done)
+        assert why in done.stderr and not heap.exists(), said(done)
+    names = {its: library, its[:16]: library.name, its[:20]: f"../integration/{library.name}"}
+    for i, (id, path) in enumerate(names.items()):
+        done = served(host_recipe(id, path), heap, host, f"add {i}", "list", arguments=[library])
+        assert succeeds(done).splitlines()[0] == f"ok {i + 1}", said(done)
 
 
 def test_settings_and_arguments(server, build_id, heap, tmp_path):
@@ -286,10 +320,8 @@ class Mosquitto(Server):
 
 def known(name):
     """Skips where the recipe does not know this build."""
-    argv = ["readelf", "-n", program(name)]
-    notes = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"Build ID: (\w+)", notes)
-    if not found or found[1] not in (RECIPES / f"{name}.recipe").read_text():
+    build = build_id_of(program(name))
+    if not build or build not in (RECIPES / f"{name}.recipe").read_text():
         pytest.skip(f"the recipe of {name} does not know this build")
 
 

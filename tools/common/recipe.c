@@ -18,6 +18,7 @@
 struct reading {
     struct recipe *r;
     const struct pm_elf *elf; // NULL: the recipe is only listed
+    const char *file;         // of the program
     char id[2 * PM_BUILD_ID_MAX + 1];
     char builds[RECIPE_TEXT]; // all that it knows
     unsigned line;
@@ -51,12 +52,18 @@ static void forget_roots(struct reading *s) {
     s->found = false;
 }
 
-// A number by which nobody takes another build for this one.
-static int take_build(struct reading *s, const char *text, struct pm_error *err) {
+// A number by which nobody takes another build for this one. Returns its length, 0: it is none.
+static size_t take_id(const char *text, const char **rest) {
     size_t digits = strspn(text, "0123456789abcdef");
-    const char *name = text + digits + strspn(text + digits, " \t");
-    if (digits < 16 || digits % 2 || (text[digits] && !isspace((unsigned char)text[digits])) ||
-        !*name)
+    *rest = text + digits + strspn(text + digits, " \t");
+    bool whole = isspace((unsigned char)text[digits]) && **rest;
+    return digits < 16 || digits % 2 || !whole ? 0 : digits;
+}
+
+static int take_build(struct reading *s, const char *text, struct pm_error *err) {
+    const char *name;
+    size_t digits = take_id(text, &name);
+    if (!digits)
         return wrong(s, "write: build ID NAME, with the build id as `file` prints it", err);
     append(s->builds, sizeof s->builds, ", ", name);
     s->any = false;
@@ -68,6 +75,35 @@ static int take_build(struct reading *s, const char *text, struct pm_error *err)
     return PM_OK;
 }
 
+static void write_id(const struct pm_elf *elf, char *to) {
+    uint8_t id[PM_BUILD_ID_MAX];
+    pm_elf_hex(to, id, pm_elf_build_id(elf, id));
+}
+
+// One that the program would load in main: its variables are roots only if it is there before.
+static int take_library(struct reading *s, const char *text, struct pm_error *err) {
+    struct pm_elf elf;
+    const char *path;
+    char id[2 * PM_BUILD_ID_MAX + 1], *to = s->r->library;
+    size_t digits = take_id(text, &path);
+    if (!digits)
+        return wrong(s, "write: library ID PATH, with 16 digits or more of its build id", err);
+    if (!s->mine || !s->elf)
+        return PM_OK;
+    const char *slash = *path == '/' ? NULL : strrchr(s->file, '/');
+    if (snprintf(to, sizeof s->r->library, "%.*s%s", slash ? (int)(slash + 1 - s->file) : 0,
+                 s->file, path) >= (int)sizeof s->r->library)
+        return wrong(s, "too long a path", err);
+    if (pm_elf_open(&elf, to, err) != PM_OK)
+        return pm_fail_in(err, "%.300s:%u", s->r->path, s->line);
+    write_id(&elf, id);
+    pm_elf_close(&elf);
+    if (strncmp(id, text, digits) == 0)
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL, "%.300s is a build (%.40s) that %.300s does not know", to,
+                   *id ? id : "without a build id", s->r->path);
+}
+
 // For any build that has these variables under these names.
 static void take_any(struct reading *s, const char *name) {
     s->any = true;
@@ -76,10 +112,11 @@ static void take_any(struct reading *s, const char *name) {
         snprintf(s->r->build, sizeof s->r->build, "%s", *name ? name : "any build");
 }
 
+// Those of other objects are looked up at the start.
 static bool has_variable(const struct reading *s, const struct pm_spec *spec) {
     struct pm_elf_symbol symbol;
     struct pm_error ignored;
-    return !spec->name[0] || !s->elf ||
+    return !spec->name[0] || spec->object[0] || !s->elf ||
            (pm_elf_find(s->elf, spec->name, PM_ELF_IN_SYMTAB | PM_ELF_IN_DYNSYM, &symbol,
                         &ignored) == PM_OK &&
             symbol.verdict == PM_ELF_FOUND);
@@ -118,6 +155,8 @@ static int take_line(struct reading *s, const char *key, const char *value, stru
         append(r->loses, sizeof r->loses, " ", value);
     else if (strcmp(key, "build") == 0)
         return take_build(s, value, err);
+    else if (strcmp(key, "library") == 0)
+        return take_library(s, value, err);
     else if (strcmp(key, "any") == 0)
         take_any(s, value);
     else if (strcmp(key, "roots") == 0)
@@ -166,11 +205,6 @@ static int read_recipe(struct reading *s, struct pm_error *err) {
 
 // ---- the one for a program ----------------------------------------------------------------------
 
-static void write_id(struct reading *s) {
-    uint8_t id[PM_BUILD_ID_MAX];
-    pm_elf_hex(s->id, id, pm_elf_build_id(s->elf, id));
-}
-
 static int explain_none(const struct recipe_places *places, const char *name,
                         struct pm_error *err) {
     char looked[300] = "";
@@ -212,11 +246,11 @@ static int find(struct reading *s, const struct recipe_places *places, const cha
 int recipe_find(const struct recipe_places *places, const char *name, const char *path,
                 struct recipe *out, struct pm_error *err) {
     struct pm_elf elf;
-    struct reading s = {.r = out, .elf = &elf};
+    struct reading s = {.r = out, .elf = &elf, .file = path};
     *out = (struct recipe){0};
     if (pm_elf_open(&elf, path, err) != PM_OK)
         return err->status;
-    write_id(&s);
+    write_id(&elf, s.id);
     int status = find(&s, places, name, err);
     pm_elf_close(&elf);
     if (status != PM_OK || s.found)

@@ -18,6 +18,7 @@ struct recipe {
     char program[NAME_MAX + 1];
     char build[RECIPE_TEXT]; // which build, as a person calls it
     char roots[RECIPE_ROOTS];
+    char library[PATH_MAX];      // to be loaded at the start; "" or a path
     char *setting[RECIPE_LINES]; // NAME=VALUE
     size_t settings;
     char *argument[RECIPE_LINES]; // before those of the user

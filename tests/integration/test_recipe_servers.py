@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Recipes of servers whose state is a table of keys: dnsmasq, ngircd, opentracker, nbdkit. Each is
+killed at any instant under load. Then it has what a client was answered: under `output` all of it,
+under `idle` all up to some moment, and nothing behind that. RECIPE_KILLS: how often."""
+
+import hashlib
+import random
+import re
+import signal
+import socket
+import struct
+import threading
+import time
+import urllib.parse
+
+import pytest
+from conftest import environment
+from programs import Server, free_port, program
+from test_recipes import KILLS, RUN, known
+
+MODES = ("output", "idle")
+
+
+class Table(Server):
+    """write(key, value) returns when it was answered, and raises OSError where nobody answers.
+    read(key) gives None for what is not there."""
+
+    name = None
+    keys = range(40)
+
+    def __init__(self, heap, folder, commit, *arguments):
+        argv = [RUN, "--recipe", "-H", heap, "-s", f"COMMIT={commit}", program(self.name)]
+        super().__init__(self.name, [*argv, *arguments], folder, environment(preload=False))
+        self.wait_until(self.connect)
+
+    def connect(self):
+        self.stream = socket.create_connection(("127.0.0.1", self.port)).makefile("rwb")
+        return True
+
+    def begin(self, table):
+        """Before the writes of a run, once all was read. What is written to then."""
+        return table
+
+    def next(self, rng, key, old):
+        """What is written over the old value."""
+        return rng.randrange(1, 1 << 20)
+
+
+def told(line):
+    """An end of file is an answer that does not come."""
+    if not line:
+        raise ConnectionError
+    return line
+
+
+def last_moment(before, log, found):
+    """After how many of these writes the table was as it was found. None: at no moment."""
+    state = {key: before.get(key) for key in found}
+    wrong = {key for key in found if state[key] != found[key]}
+    moment = None if wrong else 0
+    for i, (key, value) in enumerate(log):
+        state[key] = value
+        (wrong.discard if value == found[key] else wrong.add)(key)
+        moment = moment if wrong else i + 1
+    return moment
+
+
+def test_the_oracle():
+    log = [("a", 1), ("b", 2), ("a", 3)]
+    assert last_moment({}, log, {"a": None, "b": None}) == 0
+    assert last_moment({}, log, {"a": 1, "b": 2}) == 2
+    assert last_moment({"b": 2}, log, {"a": 1, "b": 2}) == 2
+    assert last_moment({}, log, {"a": 3, "b": 2}) == 3
+    assert last_moment({}, log, {"a": 3, "b": None}) is None
+    assert last_moment({"c": 1}, log, {"a": 1, "b": 2, "c": None}) is None
+
+
+def load(server, rng, table):
+    """Writes until nobody answers. Returns the writes, and how many were answered."""
+    log, table = [], dict(table)
+    killer = threading.Timer(rng.uniform(0, 0.3), server.process.kill)
+    killer.start()
+    try:
+        while True:
+            key = rng.choice(server.keys)
+            log.append((key, server.next(rng, key, table.get(key))))
+            server.write(*log[-1])
+            table[key] = log[-1][1]
+    except OSError:
+        killer.join()
+        return log, len(log) - 1
+
+
+def kill_under_load(server_class, arguments, commit):
+    known(server_class.name)
+    rng, table, log, answered = random.Random(commit), {}, [], 0
+    for generation in range(KILLS + 1):
+        with server_class(*arguments) as server:
+            found = {key: server.read(key) for key in server.keys}
+            moment = last_moment(table, log, found)
+            least = answered if commit == "output" else 0
+            assert moment is not None and moment >= least, (
+                f"kill {generation}: {answered} answered, as after {moment}; {table=} {log=} "
+                f"{found=}\n{server.text()[-2000:]}"
+            )
+            table = server.begin(found)
+            log, answered = load(server, rng, table)
+
+
+# ---- dnsmasq ------------------------------------------------------------------------------------
+
+
+def question(number, name):
+    labels = b"".join(bytes([len(x)]) + x.encode() for x in (name, "example", "org"))
+    return struct.pack(">6H", number, 0x100, 1, 0, 0, 0) + labels + b"\0\0\1\0\1"
+
+
+class Upstream(threading.Thread):
+    """The server that dnsmasq asks. It gives each name the address that is set now, or fails."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.address = None
+
+    def run(self):
+        while True:
+            query, peer = self.socket.recvfrom(2048)
+            asked = query[12 : query.index(b"\0", 12) + 5]
+            if self.address is None:
+                answer = query[:2] + b"\x81\x82\0\1\0\0\0\0\0\0" + asked
+            else:
+                record = struct.pack(">HHHIHI", 0xC00C, 1, 1, 36000, 4, self.address)
+                answer = query[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + asked + record
+            self.socket.sendto(answer, peer)
+
+
+class Dnsmasq(Table):
+    name = "dnsmasq"
+
+    def __init__(self, heap, folder, commit, upstream):
+        self.upstream, self.port, self.asked = upstream, free_port(), 0
+        there = f"127.0.0.1#{upstream.socket.getsockname()[1]}"
+        arguments = ["-C", "/dev/null", "-u", "root", "-p", self.port, "-i", "lo", "-R"]
+        arguments += ["-S", there, "--bind-interfaces", "-a", "127.0.0.1", "-c", 2000]
+        arguments += ["--pid-file="]
+        super().__init__(heap, folder, commit, *arguments)
+
+    def connect(self):
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.connect(("127.0.0.1", self.port))
+        self.socket.settimeout(2)
+        self.upstream.address = None
+        self.ask("ready")
+        return True
+
+    def ask(self, name):
+        self.asked += 1
+        self.socket.send(question(self.asked % 65536, name))
+        answer = self.socket.recv(2048)
+        assert answer[:2] == struct.pack(">H", self.asked % 65536)
+        return struct.unpack(">I", answer[-4:])[0] if answer[3] & 15 == 0 else None
+
+    def begin(self, table):
+        """Its cache is emptied now and then: else there would be nothing new to ask. The entries of
+        the hosts file are an earlier run's then."""
+        if sum(value is not None for value in table.values()) < len(table) * 3 / 4:
+            return table
+        self.process.send_signal(signal.SIGHUP)
+        self.wait_until(lambda: not any(self.read(key) for key in self.keys))
+        time.sleep(0.3)  # `idle` makes it last
+        return {}
+
+    def read(self, key):
+        self.upstream.address = None
+        return self.ask(f"n{key}")
+
+    def next(self, rng, key, old):
+        return old or rng.randrange(1, 1 << 20)
+
+    def write(self, key, value):
+        self.upstream.address = value
+        assert self.ask(f"n{key}") == value
+
+
+@pytest.mark.parametrize("commit", MODES)
+def test_dnsmasq_is_killed_under_load(commit, shm, tmp_path):
+    upstream = Upstream()
+    upstream.start()
+    kill_under_load(Dnsmasq, (shm / "heap", tmp_path, commit, upstream), commit)
+
+
+# ---- ngircd -------------------------------------------------------------------------------------
+
+NGIRCD = """
+[Global]
+Name = irc.example.org
+AdminEMail = nobody@example.org
+Info = a test
+Listen = 127.0.0.1
+Ports = {port}
+ServerUID = root
+ServerGID = root
+[Limits]
+MaxConnectionsIP = 0
+MaxJoins = 0
+MaxPenaltyTime = 0
+[Options]
+DNS = no
+Ident = no
+PAM = no
+"""
+
+
+class Ngircd(Table):
+    name = "ngircd"
+
+    def __init__(self, heap, folder, commit):
+        self.port = free_port()
+        (folder / "conf").write_text(NGIRCD.format(port=self.port))
+        super().__init__(heap, folder, commit, "--config", folder / "conf")
+
+    def connect(self):
+        super().connect()
+        self.say("NICK somebody\r\nUSER somebody 0 * :x")
+        return self.until(" 376 | 422 ")  # the message of the day, or that there is none
+
+    def say(self, line):
+        self.stream.write(f"{line}\r\n".encode())
+        self.stream.flush()
+
+    def until(self, pattern):
+        """What it says, the line included that has the pattern."""
+        lines = [told(self.stream.readline()).decode().rstrip()]
+        while not re.search(pattern, lines[-1]):
+            if lines[-1].startswith("PING"):
+                self.say("PONG x")
+            lines.append(told(self.stream.readline()).decode().rstrip())
+        return lines
+
+    def begin(self, table):
+        for key in self.keys:
+            self.say(f"JOIN #c{key}")
+            self.until(f" 366 .* #c{key} ")
+        return table
+
+    def read(self, key):
+        self.say(f"LIST #c{key}")
+        for line in self.until(" 323 "):
+            if re.search(f" 322 .* #c{key} ", line):
+                return int(line.rpartition(":")[2] or 0) or None
+        return None
+
+    def write(self, key, value):
+        self.say(f"TOPIC #c{key} :{value}")
+        self.until(f"TOPIC #c{key} :{value}$")
+
+
+@pytest.mark.parametrize("commit", MODES)
+def test_ngircd_is_killed_under_load(commit, shm, tmp_path):
+    kill_under_load(Ngircd, (shm / "heap", tmp_path, commit), commit)
+
+
+def test_ngircd_keeps_modes_and_lists(shm, tmp_path):
+    known("ngircd")
+    for generation in range(3):
+        with Ngircd(shm / "heap", tmp_path, "output") as server:
+            if generation == 0:
+                server.say("JOIN #c\r\nMODE #c +mnl 17\r\nMODE #c +be *!*@bad *!*@good")
+                server.until("MODE #c .*good")
+                continue
+            server.say("JOIN #c\r\nMODE #c\r\nMODE #c b\r\nMODE #c e")
+            said = "\n".join(server.until(" 349 "))
+            assert re.search(r" 324 .*#c \+\w*l\w* 17", said), said
+            assert re.search(" 367 .*bad", said) and re.search(" 348 .*good", said), said
+
+
+# ---- opentracker --------------------------------------------------------------------------------
+
+
+class Opentracker(Table):
+    """The values are how many seeders a torrent has."""
+
+    name = "opentracker"
+
+    def __init__(self, heap, folder, commit):
+        self.port = free_port()
+        folder.chmod(0o755)  # it changes its root directory to it, as nobody
+        names = "".join(f"{self.torrent(key).hex()}\n" for key in self.keys)
+        (folder / "torrents").write_text(names)
+        arguments = ["-i", "127.0.0.1", "-p", self.port, "-P", self.port]
+        super().__init__(heap, folder, commit, *arguments, "-d", folder, "-w", "torrents")
+
+    @staticmethod
+    def torrent(key):
+        return hashlib.sha1(b"%d" % key).digest()
+
+    def ask(self, page, key, more=""):
+        self.connect()  # a connection for each request, as its clients have
+        name = urllib.parse.quote_from_bytes(self.torrent(key))
+        self.stream.write(f"GET /{page}?info_hash={name}{more} HTTP/1.0\r\n\r\n".encode())
+        self.stream.flush()
+        answer = told(self.stream.read())
+        assert answer.startswith(b"HTTP/1.0 200") or answer.startswith(b"HTTP/1.1 200"), answer
+        return answer.partition(b"\r\n\r\n")[2]
+
+    def read(self, key):
+        found = re.search(rb"8:completei(\d+)e", self.ask("scrape", key))
+        return int(found[1]) or None if found else None
+
+    def next(self, rng, key, old):
+        old = old or 0
+        return old - 1 or None if old and rng.random() < 0.3 else old + 1
+
+    def begin(self, table):
+        self.seeders = dict(table)
+        return table
+
+    def write(self, key, value):
+        """One more comes, or the last one goes."""
+        old, new = self.seeders.get(key) or 0, value or 0
+        event = "started" if new > old else "stopped"
+        peer = f"&peer_id=-XX0000-{0:012}&port={max(old, new)}&left=0&uploaded=0&downloaded=0"
+        self.ask("announce", key, f"{peer}&event={event}&compact=1")
+        self.seeders[key] = value
+
+
+@pytest.mark.parametrize("commit", MODES)
+def test_opentracker_is_killed_under_load(commit, shm):
+    kill_under_load(Opentracker, (shm / "heap", shm, commit), commit)
+
+
+# ---- nbdkit -------------------------------------------------------------------------------------
+
+READ, WRITE = 0, 1
+BLOCK = 3 << 12  # three pages: a write is whole or has not been
+
+
+class Nbdkit(Table):
+    name = "nbdkit"
+
+    def __init__(self, heap, folder, commit):
+        self.port, self.number = free_port(), 0
+        plugin = program("nbdkit").parent / "../lib/x86_64-linux-gnu/nbdkit/plugins"
+        arguments = ["-i", "127.0.0.1", "-p", self.port, plugin / "nbdkit-memory-plugin.so", "64M"]
+        super().__init__(heap, folder, commit, *arguments)
+
+    def connect(self):
+        super().connect()
+        assert told(self.stream.read(18)).startswith(b"NBDMAGICIHAVEOPT")
+        self.stream.write(struct.pack(">I", 3) + b"IHAVEOPT" + struct.pack(">II", 1, 0))
+        self.stream.flush()
+        assert len(told(self.stream.read(10))) == 10
+        return True
+
+    def ask(self, what, key, data=b""):
+        self.number += 1
+        at = key * BLOCK * 10 + 512
+        head = struct.pack(">IHHQQI", 0x25609513, 0, what, self.number, at, BLOCK)
+        self.stream.write(head + data)
+        self.stream.flush()
+        answer = self.stream.read(16)
+        if len(answer) < 16:
+            raise ConnectionError
+        assert answer == struct.pack(">IIQ", 0x67446698, 0, self.number)
+        return self.stream.read(BLOCK) if what == READ else None
+
+    def read(self, key):
+        data = self.ask(READ, key)
+        assert data == data[:4] * (BLOCK // 4), f"the write of block {key} is halved"
+        return struct.unpack(">I", data[:4])[0] or None
+
+    def write(self, key, value):
+        self.ask(WRITE, key, struct.pack(">I", value) * (BLOCK // 4))
+
+
+@pytest.mark.parametrize("commit", MODES)
+def test_nbdkit_is_killed_under_load(commit, shm, tmp_path):
+    kill_under_load(Nbdkit, (shm / "heap", tmp_path, commit), commit)
