@@ -23,7 +23,7 @@
 #include "threads/tasks.h"
 
 #define PATIENCE_MS 1000
-#define GATE_MS 3000 // after the start, in which a thread stays before its wait
+#define GATE_MS 3000 // in which a thread stays before its wait
 #define SAY_MS 5000  // a program that was not idle by then is told
 #define LOOK_US 300  // between two looks until then
 #define LATER_US 10000
@@ -164,10 +164,23 @@ static bool works_for_itself(void) {
     return news;
 }
 
+// A server may take long to set itself up. So for the first thread, which does that, the time
+// begins at its own first wait. For others it begins at the start: of these there may be one for
+// each client, and none should stay if the program is never idle.
+static uint64_t gate_end(uint64_t now) {
+    static uint64_t first_wait; // of the first thread, which alone uses it
+    if (pm_calls_self() != (pid_t)pm_calls_process)
+        return begun + GATE_MS;
+    first_wait = first_wait ? first_wait : now;
+    return first_wait + GATE_MS;
+}
+
 // What has come for it already is read when the roots are restored.
 void pm_late_enter(const struct pm_call *call) {
-    uint64_t now = pm_os_now_ms(), end = begun + GATE_MS;
-    if (when != PM_ROOT_AT_IDLE || call->by_futex || call->naps || now >= end || works_for_itself())
+    if (when != PM_ROOT_AT_IDLE || call->by_futex || call->naps)
+        return;
+    uint64_t now = pm_os_now_ms(), end = gate_end(now);
+    if (now >= end || works_for_itself())
         return;
     struct pm_call stay = {.kind = PM_CALL_WAITS};
     uint32_t seen = atomic_load(&moments);

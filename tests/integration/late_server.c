@@ -6,13 +6,14 @@
 //   add TEXT   puts it first in the list       list   all of them, the last one first
 //   restore    calls pmalloc_restore()         end    returns from main
 //
-//   late_server [threads N] [busy] [daemon] [globals] [looks] [netlink] [pipe or eventfd]
+//   late_server [threads N] [busy] [daemon] [globals] [looks] [slow] [netlink] [pipe or eventfd]
 //
 // `threads`: so many wait for work that never comes. `busy`: one never waits. `daemon`: a forked
 // child serves. `globals`: main leaves the variable as it is, as a program does that knows PMAlloc.
-// `looks`: it does not wait for requests, but looks again and again for one. `netlink`:
-// it asks the kernel for the machine's addresses before it sets itself up. `pipe`: it tells itself
-// by a pipe to empty its list once it waits for requests, as dnsmasq does; `eventfd`: by that.
+// `looks`: it does not wait for requests, but looks again and again for one. `slow`: it takes four
+// seconds to set itself up. `netlink`: it asks the kernel for the machine's addresses before that.
+// `pipe`: it tells itself by a pipe to empty its list once it waits for requests, as dnsmasq does;
+// `eventfd`: by that.
 //
 // Built with STILL, nothing on the variable's page changes once it is set up, and the heap grows
 // before main, and with the argument `grows` in main.
@@ -189,6 +190,8 @@ int main(int argc, char **argv) {
         busy |= strcmp(argv[i], "busy") == 0;
         looks |= strcmp(argv[i], "looks") == 0;
         globals |= strcmp(argv[i], "globals") == 0;
+        if (strcmp(argv[i], "slow") == 0)
+            sleep(4);
         if (strcmp(argv[i], "netlink") == 0)
             ask_the_kernel();
 #ifdef STILL

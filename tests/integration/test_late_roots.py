@@ -108,6 +108,16 @@ def test_a_request_that_is_found_without_a_wait(mode, program, words, heap):
         server.kill()
 
 
+def test_one_that_takes_long_to_set_itself_up(program, words, heap):
+    """What has come meanwhile is answered from the old data, too."""
+    server = Server(program, heap, f"{words}@idle")
+    assert server.ask("add a") == "ok 1"
+    server.kill()
+    server = Server(program, heap, f"{words}@idle", "slow")
+    assert server.ask("list").split() == ["a", "nothing", "."]
+    server.kill()
+
+
 @pytest.mark.parametrize("mode", ["none", "output", "idle"])
 @pytest.mark.parametrize("how", ["netlink", "pipe", "eventfd"])
 def test_what_it_asks_and_tells_itself_is_its_set_up(how, mode, program, words, heap):

@@ -3,6 +3,7 @@
 """pmalloc-run --recipe: how a recipe is found and read, and that each program goes on by its own,
 killed at any instant under load. RECIPE_KILLS: how often, in each mode."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -288,6 +289,46 @@ def test_redis_does_what_it_did(shm):
             assert int(redis.ask("dbsize")) == generation + 2
         finally:
             redis.stop(signal.SIGKILL)
+
+
+LIBRARY = """#!lua name=lib{0}
+local n = {0}
+redis.register_function('f{0}', function(keys, args)
+    n = n + 1
+    return {{n, redis.call('INCRBY', keys[1], args[1])}}
+end)"""
+SCRIPT = "return 'k is ' .. redis.call('GET', KEYS[1])"
+
+
+def test_redis_keeps_its_functions_and_scripts(shm):
+    """The Lua states with their variables; what is made anew in them, too."""
+    redis_roots(shm)
+    digest = hashlib.sha1(SCRIPT.encode()).hexdigest()
+    for generation in range(4):
+        redis = Redis(shm / "heap", None, shm, through=[RUN, "--recipe"], COMMIT="output")
+        try:
+            k = int(redis.ask("get", "k") or 0)
+            if generation:
+                assert redis.ask("evalsha", digest, "1", "k") == f"k is {k}"
+            assert redis.ask("script", "load", SCRIPT) == digest
+            name = f"lib{generation}"
+            assert redis.ask("function", "load", LIBRARY.format(generation)) == name
+            assert "Library" in redis.ask("function", "load", LIBRARY.format(generation))
+            for i in range(generation + 1):
+                k += 10
+                n = i + 1 + generation - i
+                assert redis.ask("fcall", f"f{i}", "1", "k", "10").split() == [str(n), str(k)]
+            assert redis.ask("eval", "return redis.call('dbsize')", "0") == "1"
+        finally:
+            redis.stop(signal.SIGKILL)
+    redis = Redis(shm / "heap", None, shm, through=[RUN, "--recipe"])
+    try:
+        assert redis.ask("function", "delete", "lib1") == "OK"
+        assert "not found" in redis.ask("fcall", "f1", "1", "k", "1")
+        assert redis.ask("function", "flush") == "OK" and redis.ask("script", "flush") == "OK"
+        assert "NOSCRIPT" in redis.ask("evalsha", digest, "1", "k")
+    finally:
+        redis.stop(signal.SIGKILL)
 
 
 # ---- mosquitto ----------------------------------------------------------------------------------
