@@ -104,6 +104,10 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
     X(commit_patience, "PMALLOC_COMMIT_PATIENCE", PM_TYPE_NUMBER, "5", "0 to 10000",               \
       "With PMALLOC_COMMIT: the milliseconds for which a commit waits until other threads hold "   \
       "no lock; time in which they find no processor does not count. 0: it does not wait")         \
+    X(commit_memory, "PMALLOC_COMMIT_MEMORY", PM_TYPE_SIZE, "256M", "0 to 64G",                    \
+      "With PMALLOC_COMMIT: how much of what has changed is copied to memory while the threads "   \
+      "are held, and written to the journal when they run again. What is beyond it is written "    \
+      "while they are held")                                                                       \
     X(commit_semaphores, "PMALLOC_COMMIT_SEMAPHORES", PM_TYPE_CHOICE, "wait", "wait|lock",         \
       "With PMALLOC_COMMIT: what the program uses its POSIX semaphores for. wait: threads tell "   \
       "each other something by them. lock: all of them are locks, which the thread that has "      \

@@ -177,8 +177,8 @@ static void put_state(struct commit *c, uint32_t generation) {
 static bool begin(struct commit *c, struct pm_error *err) {
     c->journal = (struct pm_journal){.io = &pm_journal_files,
                                      .most = PM_JOURNAL_PAGES,
-                                     .group = pm_os_reserve(PM_JOURNAL_BUFFER)};
-    if (!c->journal.group || pm_commit_first(err) != PM_OK)
+                                     .first = pm_os_reserve(PM_JOURNAL_BUFFER)};
+    if (!c->journal.first || pm_commit_first(err) != PM_OK)
         return false;
     c->journal.follows = pm_heap.super->state.lap;
     pm_journal_begin(&c->journal, pm_heap.super->super.uuid, 1, pm_commit_clock());
@@ -196,7 +196,7 @@ static int commit(const struct pm_found_words *f, struct pm_copies *copies, stru
     if (good && pm_journal_end(&c.journal) && pm_journal_files.sync(PM_JOURNAL_SELF))
         return PM_OK;
     int error = errno;
-    if (c.journal.group)
+    if (c.journal.first)
         pm_journal_remove();
     return err->text[0] ? err->status
                         : pm_fail(err, PM_OPERATIONAL,

@@ -189,6 +189,11 @@ int main(void) {
         way = ways[i];
         RUN_CHILD(model);
     }
+    way = ways[0];
+    for (uint64_t megabytes = 0; megabytes < 8; megabytes += 3) { // of which most commits need more
+        pm_options.commit_memory.number = megabytes << 20;
+        RUN_CHILD(model);
+    }
     RUN_CHILD(cut);
     RUN_CHILD(killed);
     RUN_CHILD(no_room);

@@ -185,7 +185,7 @@ static bool prepare(void) {
 }
 
 static void begin_process(void) {
-    journal = (struct pm_journal){.io = io, .group = (void *)group, .most = 3};
+    journal = (struct pm_journal){.io = io, .first = (void *)group, .most = 3};
     pm_checkpoint_begin(&journal, 1);
     unapplied = false;
 }

@@ -111,9 +111,9 @@ static void beside_a_lap_that_begins(void) {
 
 int main(void) {
     journal = (struct pm_journal){.io = &io, .most = PM_JOURNAL_PAGES};
-    journal.group = malloc(PM_JOURNAL_BUFFER);
+    journal.first = malloc(PM_JOURNAL_BUFFER);
     looks = malloc(PM_JOURNAL_BUFFER);
-    CHECK(journal.group && looks);
+    CHECK(journal.first && looks);
     for (uint64_t epoch = 1; epoch <= COMMITS; epoch++)
         commit(epoch, PAGES);
     memcpy(lap, file, sizeof file);
@@ -121,6 +121,6 @@ int main(void) {
     beside_a_lap_that_ends();
     beside_a_lap_that_begins();
     free(looks);
-    free(journal.group);
+    free(journal.first);
     return CHECK_DONE();
 }

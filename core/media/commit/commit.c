@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/options.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/own_memory.h"
@@ -57,11 +58,13 @@ static struct commit {
 
     bool lengths_differ; // from those of the last commit
     uint64_t copied;     // bytes, as pm_commit_copied() counts them
+    size_t ready;        // bytes of the journal's memory that may have been stored to
 
     // The commit that is being made.
     struct {
         bool good, anything, forced, amid, again;
         int error;
+        uint64_t time;
         uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
     } taken;
 } commit;
@@ -77,6 +80,35 @@ void pm_commit_whole_roots(uint64_t offset, uint64_t len) {
     commit.whole_roots.wanted = true;
     commit.whole_roots.offset = offset;
     commit.whole_roots.len = len;
+}
+
+// ---- memory for the journal ----------------------------------------------------------------------
+
+// Huge pages cost few faults where much has changed. The first ones are small: they are enough for
+// most programs.
+#define FEW ((size_t)2 << 20)
+
+static void reserve_journal(void) {
+    struct pm_journal *j = &commit.journal;
+    size_t wanted = pm_own_room(1, pm_options.commit_memory.number);
+    for (j->room = wanted; j->room > PM_JOURNAL_BUFFER; j->room /= 2)
+        if ((j->first = pm_own_reserve(j->room)) != NULL)
+            break;
+    if (!j->first)
+        j->first = pm_own_reserve(j->room = PM_JOURNAL_BUFFER);
+    if (j->first && j->room > FEW)
+        madvise((char *)j->first + FEW, j->room - FEW, MADV_HUGEPAGE);
+}
+
+// What twice as large a commit as this one needs stays ready.
+static void keep_ready(void) {
+    struct pm_journal *j = &commit.journal;
+    size_t twice = FEW + 2 * (size_t)j->pages * PM_PAGE_SIZE;
+    if (j->pages && twice < commit.ready && twice < j->room)
+        madvise((char *)j->first + twice, (commit.ready < j->room ? commit.ready : j->room) - twice,
+                MADV_DONTNEED);
+    if (j->pages)
+        commit.ready = twice;
 }
 
 // ---- the instant --------------------------------------------------------------------------------
@@ -177,21 +209,18 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     memcpy(commit.taken.lengths, commit.length, sizeof commit.length);
     if (commit.taken.anything)
         each_file(note_length);
-    uint64_t time = commit.journal.group->time;
+    uint64_t time = commit.taken.time = commit.journal.group->time;
     cost->held_us = (pm_commit_clock() - time) / 1000;
     commit.journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
     commit.journal.forced = commit.taken.forced;
     commit.journal.amid = commit.taken.amid;
-    commit.taken.good = !commit.taken.anything || (pm_journal_end(&commit.journal) && images);
-    commit.taken.error = images ? errno : error;
+    commit.taken.good = images || !commit.taken.anything;
+    commit.taken.error = error;
     pm_journal_files_trust(false);
-    if (drop && commit.taken.good)
+    if (drop)
         pm_emptied_map_idle();
-    if (commit.taken.anything)
-        commit.written = pm_journal_found_last(&commit.journal);
-    else
+    if (!commit.taken.anything)
         commit.epoch--; // who follows the journal sees no gap
-    commit.written.time = time;
     cost->pages = commit.journal.pages;
     pm_commit_last = *cost;
 }
@@ -271,6 +300,9 @@ static bool become_durable(void) {
         errno = commit.taken.error;
         return false;
     }
+    if (!pm_journal_end(&commit.journal))
+        return false;
+    commit.written = pm_journal_found_last(&commit.journal);
     pm_checkpoint_make_room(&commit.journal);
     return pm_journal_back_with_space(&commit.journal, &commit.written) &&
            pm_journal_files.sync(PM_JOURNAL_SELF);
@@ -296,6 +328,7 @@ bool pm_commit_finish(void) {
         errno = saved;
         return false;
     }
+    commit.written.time = commit.taken.time;
     atomic_store_explicit(&pm_commit_time, commit.written.time, memory_order_relaxed);
     atomic_fetch_add_explicit(&pm_commit_count, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&pm_commit_forced, commit.taken.forced, memory_order_relaxed);
@@ -307,6 +340,7 @@ bool pm_commit_finish(void) {
     pm_journal_count(&commit.journal);
     if (apply())
         pm_checkpoint_cut(&commit.journal);
+    keep_ready();
     return true;
 }
 
@@ -354,9 +388,9 @@ int pm_heap_journal(struct pm_error *err) {
         return err->status;
     commit.journal.io = &pm_journal_files;
     commit.journal.most = PM_JOURNAL_PAGES;
-    commit.journal.group = pm_own_reserve(PM_JOURNAL_BUFFER);
+    reserve_journal();
     commit.buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
-    if (!commit.journal.group || !commit.buffer || !pm_changed_prepare())
+    if (!commit.journal.first || !commit.buffer || !pm_changed_prepare())
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     if (pm_commit_first(err) != PM_OK)
         return err->status;

@@ -6,10 +6,10 @@
 // commit left them.
 //
 //   pm_commit_take     at the instant: no other thread stores anything. Finds the pages that the
-//                      process has copied, and writes those that differ from the files to the
-//                      journal.
-//   pm_commit_finish   threads run on. Syncs the journal (from here on the commit is in force),
-//                      and brings it into the files; a checkpoint syncs these later.
+//                      process has copied, and puts those that differ from the last commit into
+//                      the journal's memory. What that has no room for is written at once.
+//   pm_commit_finish   threads run on. Writes and syncs the journal (from here on the commit is in
+//                      force), and brings it into the files; a checkpoint syncs these later.
 //
 // Whether a page differs is found by a sum of what the last commit left, or by comparison with the
 // file (changed_pages.h). A page that one whole time between two commits has left unchanged is

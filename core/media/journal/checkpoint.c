@@ -159,12 +159,12 @@ void pm_checkpoint_make_room(struct pm_journal *j) {
         wanted = pm_checkpoint_lap;
     if (at >= wanted)
         return;
-    const size_t most = PM_JOURNAL_BUFFER - sizeof *j->group;
+    const size_t most = PM_JOURNAL_BUFFER;
     j->kept = false;
-    memset(j->group + 1, 0, most);
+    memset(j->first, 0, most);
     for (uint64_t part; at < wanted; at += part) {
         part = wanted - at < most ? wanted - at : most;
-        if (!j->io->write(PM_JOURNAL_SELF, j->group + 1, part, at)) {
+        if (!j->io->write(PM_JOURNAL_SELF, j->first, part, at)) {
             room = UINT64_MAX; // a full medium: what is left of it is not for this
             return;
         }

@@ -26,47 +26,64 @@ static uint32_t group_crc(const struct pm_journal_group *group) {
 // ---- writing ------------------------------------------------------------------------------------
 
 void pm_journal_begin(struct pm_journal *j, const uint8_t uuid[16], uint64_t epoch, uint64_t time) {
-    struct pm_journal_group *group = j->group;
-    j->pages = j->held = 0;
+    struct pm_journal_group *group = j->group = j->first;
+    j->groups = j->pages = j->held = 0;
     j->at = j->lap.end;
-    j->kept = j->failed = j->forced = j->amid = false;
+    j->before = j->lap.before;
+    j->any = j->kept = j->failed = j->forced = j->amid = false;
     memset(group, 0, sizeof *group);
     group->magic = PM_JOURNAL_MAGIC;
     memcpy(group->uuid, uuid, sizeof group->uuid);
     group->epoch = epoch;
     group->time = time;
     group->lap = j->lap.id ? j->lap.id : time + epoch; // no other lap has both
-    group->before = j->lap.before;
     group->follows = j->follows;
 }
 
-static void write_group(struct pm_journal *j, bool last) {
-    struct pm_journal_group *group = j->group;
-    size_t bytes = group_bytes(group);
-    group->last = !last ? 0
-                        : PM_JOURNAL_LAST | (j->forced ? PM_JOURNAL_LAST_FORCED : 0u) |
-                              (j->amid ? PM_JOURNAL_LAST_AMID : 0u);
-    group->held = last ? j->held : 0;
-    group->crc = group_crc(group);
-    if (!j->failed && !j->io->write(PM_JOURNAL_SELF, group, bytes, j->at)) {
+static struct pm_journal_group *behind(struct pm_journal_group *group) {
+    return (struct pm_journal_group *)(void *)((char *)group + group_bytes(group));
+}
+
+static size_t bytes_up_to(const struct pm_journal *j, const struct pm_journal_group *group) {
+    return (size_t)((const char *)group - (const char *)j->first);
+}
+
+static void write_groups(struct pm_journal *j) {
+    struct pm_journal_group *end = behind(j->group);
+    size_t bytes = bytes_up_to(j, end);
+    for (struct pm_journal_group *g = j->first; g != end; g = behind(g)) {
+        g->before = j->before;
+        j->before = g->crc = group_crc(g);
+    }
+    if (!j->failed && !j->io->write(PM_JOURNAL_SELF, j->first, bytes, j->at)) {
         j->failed = true;
         j->error = errno;
     }
     j->at += bytes;
-    j->pages += group->pages;
-    group->number++;
-    group->before = group->crc;
-    if (last) // memory has it still
-        return;
-    memset(group->entry, 0, group->entries * sizeof group->entry[0]);
-    group->entries = group->pages = 0;
+}
+
+static void next_group(struct pm_journal *j) {
+    struct pm_journal_group *last = j->group, *next = behind(last);
+    if (bytes_up_to(j, next) + PM_JOURNAL_BUFFER > j->room) {
+        write_groups(j);
+        next = j->first;
+    }
+    if (next != last)
+        *next = *last;
+    memset(next->entry, 0, sizeof next->entry);
+    next->number++;
+    next->entries = next->pages = 0;
+    j->group = next;
+    j->groups++;
 }
 
 static struct pm_journal_entry *add(struct pm_journal *j, enum pm_journal_kind kind, unsigned file,
                                     uint64_t first) {
     struct pm_journal_group *group = j->group;
     if (group->entries == PM_JOURNAL_ENTRIES || group->pages == j->most)
-        write_group(j, false);
+        next_group(j);
+    group = j->group;
+    j->any = true;
     struct pm_journal_entry *entry = &group->entry[group->entries++];
     *entry = (struct pm_journal_entry){.first = first,
                                        .kind = (uint8_t)kind,
@@ -86,6 +103,7 @@ void pm_journal_add_pages(struct pm_journal *j, unsigned file, uint64_t first, c
         entry->pages = count;
         memcpy(contents(group) + (size_t)group->pages * PM_PAGE_SIZE, at, bytes);
         group->pages += count;
+        j->pages += count;
         at += bytes;
         first += count;
         pages -= count;
@@ -100,18 +118,21 @@ void pm_journal_add_length(struct pm_journal *j, unsigned file, uint64_t bytes) 
     add(j, PM_JOURNAL_LENGTH, file, bytes);
 }
 
-bool pm_journal_has_any(const struct pm_journal *j) {
-    return j->at != j->lap.end || j->group->entries != 0;
-}
+bool pm_journal_has_any(const struct pm_journal *j) { return j->any; }
 
 bool pm_journal_end(struct pm_journal *j) {
-    write_group(j, true);
-    j->next = (struct pm_journal_lap){.id = j->group->lap,
+    struct pm_journal_group *group = j->group;
+    group->last = PM_JOURNAL_LAST | (j->forced ? PM_JOURNAL_LAST_FORCED : 0u) |
+                  (j->amid ? PM_JOURNAL_LAST_AMID : 0u);
+    group->held = j->held;
+    j->groups++;
+    j->kept = j->at == j->lap.end; // nothing was written earlier
+    write_groups(j);
+    j->next = (struct pm_journal_lap){.id = group->lap,
                                       .commits = j->lap.commits + 1,
-                                      .groups = j->lap.groups + j->group->number,
+                                      .groups = j->lap.groups + j->groups,
                                       .end = j->at,
-                                      .before = j->group->before};
-    j->kept = j->group->number == 1;
+                                      .before = j->before};
     errno = j->failed ? j->error : errno;
     return !j->failed;
 }
@@ -310,7 +331,7 @@ struct pm_journal_found pm_journal_found_last(const struct pm_journal *j) {
                                      .forced = j->forced,
                                      .amid = j->amid,
                                      .commits = 1,
-                                     .groups = j->group->number,
+                                     .groups = j->groups,
                                      .bytes = j->at,
                                      .at = j->lap.end,
                                      .lap = j->lap.id,
@@ -388,8 +409,12 @@ bool pm_journal_each(const struct pm_journal_io *io, void *buffer,
 
 bool pm_journal_each_last_of(struct pm_journal *j, const struct pm_journal_found *last,
                              pm_journal_fn *fn, void *arg) {
-    return j->kept ? each_entry(j->io, j->group, fn, arg)
-                   : pm_journal_each(j->io, j->group, last, fn, arg);
+    bool good = true;
+    if (!j->kept)
+        return pm_journal_each(j->io, j->group, last, fn, arg);
+    for (struct pm_journal_group *g = j->first; g != behind(j->group) && good; g = behind(g))
+        good = each_entry(j->io, g, fn, arg);
+    return good;
 }
 
 struct applying {

@@ -67,23 +67,28 @@ struct pm_journal_lap {
     uint32_t before; // crc of the last group
 };
 
-// A commit that is being written. `group` with its pages lies in memory of the caller's.
+// A commit that is being made. Its groups lie in memory of the caller's, one behind the other as in
+// the journal, and are written at the end; or earlier, if there is no room for one more.
 struct pm_journal {
     const struct pm_journal_io *io;
-    struct pm_journal_group *group;  // room for 1 + PM_JOURNAL_PAGES pages
+    struct pm_journal_group *first;  // the memory
+    size_t room;                     // its bytes: at least PM_JOURNAL_BUFFER
+    struct pm_journal_group *group;  // the last one
     uint32_t most;                   // pages in a group: at most PM_JOURNAL_PAGES
     struct pm_journal_lap lap, next; // before this commit, and with it
     uint32_t follows;                // pm_state.lap when the lap began
-    uint64_t at;                     // where the group goes
-    uint64_t pages;                  // of all groups
+    uint64_t at;                     // where the first of these groups goes
+    uint32_t before;                 // crc of the one before it
+    uint64_t groups, pages;          // of the commit
     uint32_t held;                   // for the last group: see journal_format.h
     bool forced, amid;               // the same
-    bool kept;                       // `group` has all of the commit still, since its end
+    bool any;                        // something was added
+    bool kept;                       // since its end, memory has all of the commit still
     bool failed;                     // a write has failed; errno was `error`
     int error;
 };
 
-// The bytes that `group` needs.
+// The bytes that a group needs at most.
 #define PM_JOURNAL_BUFFER ((size_t)(1 + PM_JOURNAL_PAGES) * PM_PAGE_SIZE)
 
 // `epoch` is larger than the epochs of all commits that were begun before.
@@ -97,7 +102,7 @@ void pm_journal_add_zeroes(struct pm_journal *j, unsigned file, uint64_t first, 
 void pm_journal_add_length(struct pm_journal *j, unsigned file, uint64_t bytes);
 // Whether anything was added.
 bool pm_journal_has_any(const struct pm_journal *j);
-// Writes the last group. False, with errno: this or an earlier write has failed, so this is no
+// Writes what memory has. False, with errno: this or an earlier write has failed, so this is no
 // commit. On true the caller syncs the journal.
 bool pm_journal_end(struct pm_journal *j);
 // After that sync: the commit is in force, and the next one goes behind it.
