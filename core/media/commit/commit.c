@@ -82,7 +82,7 @@ void pm_commit_whole_roots(uint64_t offset, uint64_t len) {
     commit.whole_roots.len = len;
 }
 
-// ---- memory for the journal ----------------------------------------------------------------------
+// ---- memory for the journal ---------------------------------------------------------------------
 
 // Huge pages cost few faults where much has changed. The first ones are small: they are enough for
 // most programs.
