@@ -27,6 +27,7 @@
 #define SAY_MS 5000  // a program that was not idle by then is told
 #define LOOK_US 300  // between two looks until then
 #define LATER_US 10000
+#define RARELY_MS 3000
 #define TRY_US 500
 
 bool pm_late_awaited;
@@ -144,8 +145,21 @@ static void say_busy(void) {
                pm_heap.dir, SAY_MS / 1000);
 }
 
+// A look opens files of /proc, which have the program's lowest free descriptors for a moment. A
+// program that closes its standard input while it sets itself up, and opens another file in its
+// place, must get that number. So nobody looks while the first thread is outside of a wait, or only
+// now and then, since it may have ended.
+static bool is_worth_it(uint64_t now) {
+    static uint64_t last; // of PMAlloc's own thread
+    last = last > begun ? last : begun;
+    if (!pm_calls_waits((pid_t)pm_calls_process) && now - last < RARELY_MS)
+        return false;
+    last = now;
+    return true;
+}
+
 uint64_t pm_late_look(void) {
-    if (seems_idle() && try_once(true) == 0)
+    if (is_worth_it(pm_os_now_ms()) && seems_idle() && try_once(true) == 0)
         return LATER_US;
     if (pm_os_now_ms() - begun < SAY_MS)
         return LOOK_US;

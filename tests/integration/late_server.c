@@ -6,14 +6,16 @@
 //   add TEXT   puts it first in the list       list   all of them, the last one first
 //   restore    calls pmalloc_restore()         end    returns from main
 //
-//   late_server [threads N] [busy] [daemon] [globals] [looks] [slow] [netlink] [pipe or eventfd]
+//   late_server [threads N] [busy] [daemon] [globals] [looks] [slow] [fds] [netlink]
+//               [pipe or eventfd]
 //
 // `threads`: so many wait for work that never comes. `busy`: one never waits. `daemon`: a forked
 // child serves. `globals`: main leaves the variable as it is, as a program does that knows PMAlloc.
 // `looks`: it does not wait for requests, but looks again and again for one. `slow`: it takes four
-// seconds to set itself up. `netlink`: it asks the kernel for the machine's addresses before that.
-// `pipe`: it tells itself by a pipe to empty its list once it waits for requests, as dnsmasq does;
-// `eventfd`: by that.
+// seconds to set itself up. `fds`: for a second or two it closes a file and opens it again, and
+// ends if the number is another one. `netlink`: it asks the kernel for the machine's addresses
+// before it sets itself up. `pipe`: it tells itself by a pipe to empty its list once it waits for
+// requests, as dnsmasq does; `eventfd`: by that.
 //
 // Built with STILL, nothing on the variable's page changes once it is set up, and the heap grows
 // before main, and with the argument `grows` in main.
@@ -28,6 +30,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 struct item {
@@ -160,6 +163,15 @@ static void ask_the_kernel(void) {
     close(fd);
 }
 
+static void open_again(void) {
+    int fd = open("/dev/null", O_RDONLY);
+    for (time_t end = time(NULL) + 2; time(NULL) < end;) {
+        close(fd);
+        if (open("/dev/null", O_RDONLY) != fd)
+            _exit(9);
+    }
+}
+
 // Waits for requests, and first of all for what it has told itself.
 static void tell_itself(int by_pipe) {
     struct pollfd wait[] = {{.fd = 0, .events = POLLIN}, {.events = POLLIN}};
@@ -192,6 +204,8 @@ int main(int argc, char **argv) {
         globals |= strcmp(argv[i], "globals") == 0;
         if (strcmp(argv[i], "slow") == 0)
             sleep(4);
+        if (strcmp(argv[i], "fds") == 0)
+            open_again();
         if (strcmp(argv[i], "netlink") == 0)
             ask_the_kernel();
 #ifdef STILL

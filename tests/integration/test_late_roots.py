@@ -118,6 +118,13 @@ def test_one_that_takes_long_to_set_itself_up(program, words, heap):
     server.kill()
 
 
+def test_its_descriptors_have_the_lowest_numbers(program, words, heap):
+    """As in nbdkit, which puts others in the place of its standard input and output."""
+    server = Server(program, heap, f"{words}@idle", "fds")
+    assert server.ask("add a") == "ok 1", server.process.wait()
+    server.end()
+
+
 @pytest.mark.parametrize("mode", ["none", "output", "idle"])
 @pytest.mark.parametrize("how", ["netlink", "pipe", "eventfd"])
 def test_what_it_asks_and_tells_itself_is_its_set_up(how, mode, program, words, heap):
