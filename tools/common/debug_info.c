@@ -287,6 +287,8 @@ struct dwarf *dw_open(const char *path, const struct pm_elf *f) {
 
 const char *dw_missing(const struct dwarf *d) { return d->missing; }
 
+void *dw_handle(struct dwarf *d) { return d->of; }
+
 // ---- variables ----------------------------------------------------------------------------------
 
 // A static member and a variable that was declared before have their type and their name there.

@@ -50,6 +50,7 @@ enum dwarf_tag {
     DW_TYPEDEF = 0x16,
     DW_UNION = 0x17,
     DW_INHERITANCE = 0x1c,
+    DW_POINTER_TO_MEMBER = 0x1f,
     DW_SUBRANGE = 0x21,
     DW_BASE = 0x24,
     DW_CONST = 0x26,
@@ -59,9 +60,13 @@ enum dwarf_tag {
     DW_VARIABLE = 0x34,
     DW_VOLATILE = 0x35,
     DW_RESTRICT = 0x37,
+    DW_VARIANT_PART = 0x33,
     DW_NAMESPACE = 0x39,
+    DW_UNSPECIFIED = 0x3b,
     DW_RVALUE_REFERENCE = 0x42,
+    DW_TEMPLATE_ALIAS = 0x43,
     DW_ATOMIC = 0x47,
+    DW_TEMPLATE_PACK = 0x4107,
 };
 
 // NULL: the program has no types that can be read. If it was stripped, its debug file is looked for
@@ -72,6 +77,8 @@ struct dwarf *dw_open(const char *path, const struct pm_elf *f);
 bool dw_debug_file(const struct pm_elf *f, char *path, size_t size);
 // A file that the types lie in, in part, and that was not found; NULL: none.
 const char *dw_missing(const struct dwarf *d);
+// libdw's handle of the program, for files whose names begin as this one's.
+void *dw_handle(struct dwarf *d);
 // False: there is no entry.
 bool dw_read(struct dwarf *d, uint64_t at, struct dwarf_entry *out);
 // The first entry below `of`, and the one after `*entry` on the same level.
