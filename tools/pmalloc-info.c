@@ -24,6 +24,7 @@
 #include "media/persist.h"
 #include "recovery/offline.h"
 #include "recovery/recover.h"
+#include "types/types_print.h"
 #include "watch/follow.h"
 #include "watch/holders_report.h"
 #include "watch/live_leaks.h"
@@ -45,7 +46,8 @@ enum {
     KEY_DEPTH,
     KEY_WIDTH,
     KEY_OUT,
-    KEY_HOLDERS
+    KEY_HOLDERS,
+    KEY_TYPES
 };
 
 static const char *const synopsis[] = {"[--json] [--map] HEAP",
@@ -58,6 +60,7 @@ static const char *const synopsis[] = {"[--json] [--map] HEAP",
                                        "--out [--json] HEAP|PID",
                                        "--holders [--width N] [--json] HEAP|PID",
                                        "--tree ROOT [--depth N] [--width N] [--json] HEAP",
+                                       "--types [--json] HEAP",
                                        NULL};
 
 static const char *const description[] = {
@@ -121,6 +124,10 @@ static const char *const description[] = {
     "in an array is left out. ROOT may be a member, as server.db or table[3].head. The program "
     "must be the build that last used the heap, built with -g, or with its debug symbols "
     "installed. This is data without pointers: it survives every rebuild.",
+    "With --types it prints which types the roots reach, with their sizes and members, in the "
+    "build that pmalloc-run has started last; and for each root where the walk through the types "
+    "has ended, such as at a void pointer. pmalloc-run compares another build with it. A heap in "
+    "use can be asked, too.",
     NULL,
 };
 
@@ -139,6 +146,7 @@ static const struct cli_option options[] = {
     {KEY_OUT, "out", NULL, "Print which words lead out of the heap."},
     {KEY_HOLDERS, "holders", NULL, "Print which words of variables lead to the data."},
     {KEY_TREE, "tree", "ROOT", "Print the values that a root, or a member in it, leads to."},
+    {KEY_TYPES, "types", NULL, "Print which types the roots reach."},
     {KEY_DEPTH, "depth", "N", "With --tree: follow so many pointers, 1 to 100 (default 8)."},
     {KEY_WIDTH, "width", "N",
      "With --tree: print so many elements of an array, and links of a list, 1 to 10000 (default "
@@ -194,13 +202,14 @@ static const struct kind {
     {BIT(LEAKS), BIT(JSON), "--leaks", "--json only"},
     {BIT(OUT), BIT(JSON), "--out", "--json only"},
     {BIT(HOLDERS), BIT(WIDTH) | BIT(JSON), "--holders", "--width and --json only"},
+    {BIT(TYPES), BIT(JSON), "--types", "--json only"},
     {BIT(TREE), BIT(DEPTH) | BIT(WIDTH) | BIT(JSON), "--tree", "--depth, --width and --json only"},
     {0, BIT(MAP) | BIT(JSON), NULL, NULL},
 };
 
 struct request {
     unsigned given; // the bits of all options
-    bool json, map, follow, medium, nodes, svg, html, diff, leaks, out, holders;
+    bool json, map, follow, medium, nodes, svg, html, diff, leaks, out, holders, types;
     const char *interval, *count, *tree, *depth, *width;
 };
 
@@ -228,6 +237,7 @@ static void take(int key, const char *value, void *arg) {
           : key == KEY_LEAKS   ? &q->leaks
           : key == KEY_OUT     ? &q->out
           : key == KEY_HOLDERS ? &q->holders
+          : key == KEY_TYPES   ? &q->types
                                : &q->follow) = true;
 }
 
@@ -415,6 +425,8 @@ int main(int argc, char **argv) {
         return show_nodes(&q, argv[operand]);
     if (q.medium)
         return show_medium(&q, argv[operand]);
+    if (q.types)
+        return cli_flush(types_print(argv[operand], q.json), PM_OPERATIONAL);
     if (q.follow)
         return follow_as_told(&q, argv[operand]);
     return q.diff ? diff(argv[operand], argv[operand + 1], q.json) : show(&q, argv[operand]);

@@ -36,26 +36,11 @@
 #include "recovery/recover.h"
 #include "roots/root_table.h"
 #include "roots/spec.h"
+#include "types/types_print.h"
 
-enum {
-    KEY_CHECK = 256,
-    KEY_DRY_RUN,
-    KEY_COPY,
-    KEY_JSON,
-    KEY_PURGE,
-    KEY_DROP_ROOT,
-    KEY_RENAME_ROOT,
-    KEY_AT,
-    KEY_POINTERS,
-    KEY_MAKE,
-    KEY_GROW,
-    KEY_SIZE,
-    KEY_JOURNAL,
-    KEY_FROM,
-    KEY_FORCE,
-    KEY_YES,
-    KEY_REBASE
-};
+enum { KEY_CHECK = 256, KEY_DRY_RUN, KEY_COPY, KEY_JSON, KEY_PURGE, KEY_DROP_ROOT, KEY_REBASE };
+enum { KEY_RENAME_ROOT = KEY_REBASE + 1, KEY_AT, KEY_POINTERS, KEY_MAKE, KEY_GROW, KEY_SIZE };
+enum { KEY_JOURNAL = KEY_SIZE + 1, KEY_FROM, KEY_FORCE, KEY_YES };
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
@@ -560,6 +545,7 @@ static int recover(const struct request *q) {
         return status;
     if (work(q, &r, &err) != PM_OK)
         return report_error(q, &err);
+    types_say_damage(q->heap);
     if (q->json)
         report_json(&r);
     else

@@ -24,8 +24,9 @@
 #include "common/wrapper.h"
 #include "media/backing/volume.h"
 #include "roots/spec.h"
+#include "types/type_check.h"
 
-enum { KEY_MAN_ENV = 256, KEY_RECIPE, KEY_RECIPES };
+enum { KEY_MAN_ENV = 256, KEY_RECIPE, KEY_RECIPES, KEY_TYPES };
 enum { OWN_FAILURE = 125 };
 
 #define LIBRARY "libpmalloc_preload.so"
@@ -35,7 +36,8 @@ enum { OWN_FAILURE = 125 };
 extern char **environ;
 
 static const char *const synopsis[] = {
-    "[-g] [-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", "--roots PROGRAM",
+    "[-g] [-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--types HOW] [--] PROGRAM [ARGUMENT]...",
+    "--roots PROGRAM",
     "--recipe [--recipes DIR] [-H DIR] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", "--recipe",
     NULL};
 
@@ -84,6 +86,10 @@ static const struct cli_option options[] = {
     {KEY_RECIPES, "recipes", "DIR", "Look for recipes in this directory first."},
     {'s', "set", "NAME=VALUE",
      "Any setting, with or without PMALLOC_ before NAME. It may be repeated."},
+    {KEY_TYPES, "types", "check|ignore|off",
+     "What is done about the types of the data, if PROGRAM was built with -g. check, which is the "
+     "default: they are put on record; another build with other types is refused. ignore: what "
+     "differs is said, and PROGRAM is started. off: no types are read or put on record."},
     {KEY_MAN_ENV, "man-env", NULL, "Print the manual page libpmalloc(7), in roff, and exit."},
     {0},
 };
@@ -174,7 +180,7 @@ static void set_pair(const char *pair) {
     set(name, pair + length + 1);
 }
 
-static bool with_gc, with_recipe;
+static bool with_gc, with_recipe, types_off, types_ignored;
 static const char *roots, *recipes;
 
 static void take(int key, const char *value, void *arg) {
@@ -197,6 +203,12 @@ static void take(int key, const char *value, void *arg) {
         break;
     case KEY_RECIPES:
         recipes = value;
+        break;
+    case KEY_TYPES:
+        types_off = strcmp(value, "off") == 0;
+        types_ignored = strcmp(value, "ignore") == 0;
+        if (!types_off && !types_ignored && strcmp(value, "check") != 0)
+            cli_wrong(&tool, "--types %s: use check, ignore or off", value);
         break;
     default:
         cli_man_settings();
@@ -435,6 +447,14 @@ static void warn_rootless(const char *path) {
            heap, *likely ? ", such as one of " : "", likely, *likely ? "" : "", path);
 }
 
+// Another build of the program must have the types that the heap's data are of.
+static void check_types(const struct target *target, const char *inner, char **argv) {
+    struct pm_error err;
+    const char *program = types_off ? NULL : roots_program(target, inner, argv);
+    if (program && type_check(program, types_ignored, &err) != PM_OK)
+        fail("%s", err.text);
+}
+
 // ---- recipes ------------------------------------------------------------------------------------
 
 // The user's directory, then those of the installation and of a build tree.
@@ -536,6 +556,7 @@ int main(int argc, char **argv) {
     resolve_roots(&target, inner, command);
     if (!*target.env_program && (inner || !*pm_options.program.text))
         warn_rootless(inner ? inner : *target.interpreter ? target.interpreter : target.path);
+    check_types(&target, inner, command);
     const char *library = find_library();
     if (with_gc)
         stand_in(library);

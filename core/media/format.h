@@ -11,6 +11,7 @@
 //   origin_format.h            which file a heap is, in page 1
 //   outside_format.h           what the process had mapped outside of the heap, in page 1
 //   objects_format.h           the program and its libraries, in objects.a or objects.b
+//   types_format.h             what the roots are in a build of the program, in types
 //   journal/journal_format.h   the file journal
 //   backing/fixed_format.h     what a fixed medium has beside the parts of a heap
 //   backup/backup_format.h     what a backup has beside its heap
@@ -26,6 +27,7 @@
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
 //   HEAP/journal      pages of commits, under PMALLOC_COMMIT; and of a rewriting
 //   HEAP/objects.a    where the program and its libraries lay, and what they are; or objects.b
+//   HEAP/types        which types the roots reach, as tools have found it in the program
 //
 // On a fixed medium HEAP is one file or device, and these are parts of it. heap.0 and the four
 // files with its number are shard 0. A heap that has outgrown it has heap.1, slabs.1 and so on:

@@ -66,7 +66,9 @@ enum pm_file_holds {
     X(new_super, "superblock.new", PM_FILE_NOTHING, false, false, 0, 0)                            \
     X(journal, "journal", PM_FILE_NOTHING, false, false, PM_INCOMPAT_JOURNAL, 0)                   \
     X(objects, "objects.a", PM_FILE_PROGRAM, false, false, 0, 0)                                   \
-    X(other_objects, "objects.b", PM_FILE_PROGRAM, false, false, 0, 0)
+    X(other_objects, "objects.b", PM_FILE_PROGRAM, false, false, 0, 0)                             \
+    X(types, "types", PM_FILE_PROGRAM, false, false, 0, 0)                                         \
+    X(new_types, "types.new", PM_FILE_NOTHING, false, false, 0, 0)
 
 // The files of the other shards follow the files of every heap.
 #define PM_MORE_FILES_TABLE(SHARD)                                                                 \

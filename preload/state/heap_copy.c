@@ -253,7 +253,7 @@ static int fill_file(size_t i, struct pm_error *err) {
     return good ? PM_OK : reason(err, file->name);
 }
 
-// The record of loaded objects is not kept open.
+// The record of loaded objects is not kept open, and the table of types never was.
 static int copy_record(const struct pm_file *record, struct pm_error *err) {
     struct stat st;
     int from = openat(pm_heap.dir_fd, record->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
@@ -381,6 +381,8 @@ int pm_heap_copy_make(struct pm_error *err) {
         status = copy_record(&pm_heap.objects, err);
     if (status == PM_OK)
         status = copy_record(&pm_heap.other_objects, err);
+    if (status == PM_OK)
+        status = copy_record(&pm_heap.types, err);
     if (status == PM_OK)
         status = give_name(err);
     if (status == PM_OK)

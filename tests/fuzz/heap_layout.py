@@ -27,6 +27,7 @@ LAYOUT = (
     CORE / "media" / "link_format.h",
     CORE / "media" / "outside_format.h",
     CORE / "media" / "objects_format.h",
+    CORE / "media" / "types_format.h",
 )
 SIMPLE = {"char": 1, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "uint64_t": 8}
 TABLE = CORE / "media" / "heap_files.h"
@@ -245,6 +246,17 @@ def _objects(layout, name):
         yield from layout.leaves("pm_objects_entry", f"{name}.entry[{i}]", (i + 1) * entry, {})
 
 
+def _types(layout, data):
+    yield from layout.leaves("pm_types_head", "types.head", 0, {})
+    at = layout.structs["pm_types_head"].size
+    for member, struct in (("roots", "root"), ("types", "type"), ("members", "member")):
+        count = number(data, layout.offset("pm_types_head", member), 4)
+        size = layout.structs[f"pm_types_{struct}"].size
+        for i in range(count):
+            yield from layout.leaves(f"pm_types_{struct}", f"types.{struct}[{i}]", at, {})
+            at += size
+
+
 def fields(files, layout=None):
     """Every field of the files that read() returned, in order, except FILE.size."""
     layout = layout or Layout()
@@ -262,6 +274,7 @@ def fields(files, layout=None):
             for name in ("objects.a", "objects.b")
             if name in files
         },
+        "types": _types(layout, files["types"]) if "types" in files else (),
         "roots": ((f"images.word[{i}]", i * 8, 8, True) for i in range(len(files["roots"]) // 8)),
         "bitmaps.0": _bitmaps(layout, files["bitmaps.0"]) if "bitmaps.0" in files else (),
         "morph.0": (
