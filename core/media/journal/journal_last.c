@@ -10,9 +10,6 @@
 #include "base/os.h"
 #include "journal.h"
 
-// All of it is address space that takes memory where it is written.
-#define SEEN_BYTES (PM_SHARD_RANGE / PM_PAGE_SIZE / 8)
-
 static struct walk {
     const struct pm_journal_io *io;
     pm_journal_last_fn *fn;
@@ -20,16 +17,28 @@ static struct walk {
     uint64_t *group_at;               // where each group is
     size_t group_bytes;               // of that table
     char *seen[PM_JOURNAL_FILES];     // a bit for each page
+    uint64_t pages[PM_JOURNAL_FILES]; // how many a file has by what the commits name
     uint64_t limit[PM_JOURNAL_FILES]; // the first page that a later length has cut off, + 1; or 0
 } w;
+
+static uint64_t seen_bytes(unsigned file) { return w.pages[file] / 8 + 1; }
 
 static void give_back(void) {
     if (w.group_at)
         munmap(w.group_at, w.group_bytes);
     for (unsigned file = 0; file < PM_JOURNAL_FILES; file++)
         if (w.seen[file])
-            munmap(w.seen[file], SEEN_BYTES);
+            munmap(w.seen[file], seen_bytes(file));
     memset(&w, 0, sizeof w);
+}
+
+static void count_pages(const struct pm_journal_group *group) {
+    const struct pm_journal_entry *e = pm_journal_entries(group);
+    for (uint32_t i = 0; i < group->entries; i++) {
+        uint64_t *pages = &w.pages[pm_journal_file(e[i].member, e[i].shard)];
+        uint64_t end = e[i].kind == PM_JOURNAL_LENGTH ? 0 : e[i].first + e[i].pages;
+        *pages = end > *pages ? end : *pages;
+    }
 }
 
 static bool find_groups(void *buffer, const struct pm_journal_found *found) {
@@ -42,6 +51,7 @@ static bool find_groups(void *buffer, const struct pm_journal_found *found) {
             errno = r.error ? r.error : EIO; // it was whole when it was found
             return false;
         }
+        count_pages(r.group);
     }
     return w.group_at != NULL;
 }
@@ -71,7 +81,7 @@ static bool each_run(unsigned file, uint64_t first, uint64_t end, const char *fr
 // `end`: the end of the contents of its pages.
 static bool each_entry(const struct pm_journal_entry *e, const char *end) {
     unsigned file = pm_journal_file(e->member, e->shard);
-    if (!w.seen[file] && !(w.seen[file] = pm_os_reserve(SEEN_BYTES)))
+    if (!w.seen[file] && !(w.seen[file] = pm_os_reserve(seen_bytes(file))))
         return false;
     if (e->kind == PM_JOURNAL_LENGTH) {
         uint64_t pages = (e->first + PM_PAGE_SIZE - 1) / PM_PAGE_SIZE;
