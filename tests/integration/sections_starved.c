@@ -225,6 +225,7 @@ int main(int argc, char **argv) {
             keep_still();
         _exit(0);
     }
+    lock_once(); // nothing is known of a thread that never took one
     make_thread(have_section);
     if (is("again") || is("gate")) {
         make_thread(run_always);

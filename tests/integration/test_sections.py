@@ -146,9 +146,22 @@ def test_a_section_without_a_processor_is_waited_for(starved, heap, how, mode):
     """Its own thread has none, or that which it waits for. After a second any instant was taken;
     one that had run for a moment was no more waited for, if yet another one ran; nor was one that
     came to the gate when patience was over."""
-    done = run([starved, how], HEAP=heap, ROOTS="root", COMMIT=mode, STATS="1")
+    settings = {"COMMIT": mode, "COMMIT_PATIENCE": "50", "STATS": "1"}
+    done = run([starved, how], HEAP=heap, ROOTS="root", **settings)
     succeeds(done)
     assert rungs(done)[2] == 0 and "has failed" not in done.stderr, said(done)
+
+
+def test_the_tools_tell_how_old_the_commit_is_that_waits_for_a_processor(starved, heap):
+    ages = [0]
+    with start([starved, "holds"], HEAP=heap, ROOTS="root", COMMIT="10ms") as process:
+        assert process.stdout.readline()
+        while process.poll() is None:
+            told = run([tool("pmalloc-info"), "--json", heap], preload=False)
+            if told.returncode == 0 and "commit" in json.loads(told.stdout):
+                ages.append(json.loads(told.stdout)["commit"]["age"])
+            time.sleep(0.05)
+    assert max(ages) > 0.5, ages
 
 
 def test_a_section_is_waited_for_that_waits_for_a_new_thread(starved, heap):
@@ -216,14 +229,15 @@ def test_sections_of_other_locks_are_whole(foreign, heap, kind):
     """`own` is a lock that only pmalloc_begin() tells of. A lock that a kill left is free."""
     told = [
         killed(foreign, heap, answers, kind, COMMIT="output", COMMIT_PATIENCE="100")
-        for answers in (5, 20, 15, 10)
+        for answers in (200, 20, 15, 10)  # first, until a section has changed something
     ]
     assert told[1:] == ["whole\n"] * 3, told
 
 
 def test_sections_of_semaphores_are_whole(foreign, heap):
     settings = {"COMMIT": "output", "COMMIT_PATIENCE": "100", "COMMIT_SEMAPHORES": "lock"}
-    told = [killed(foreign, heap, answers, "semaphore", **settings) for answers in (5, 20, 15, 10)]
+    counts = (200, 20, 15, 10)
+    told = [killed(foreign, heap, answers, "semaphore", **settings) for answers in counts]
     assert told[1:] == ["whole\n"] * 3, told
 
 
