@@ -57,6 +57,7 @@ commit_work() { # HEAP SEED recover|open TRIGGER MODE
     echo "phase $3"
     [ "$3" != recover ] || [ ! -d "$1" ] || recover "$1"
     export PMALLOC_COMMIT="$4" PMALLOC_DECAY_MS=0
+    case "$5" in sections*) export PMALLOC_COMMIT_PATIENCE=5000 ;; esac # an emulated guest is slow
     (preloaded "$1" instants "$5" "$2")
     echo "ended $?: $(dmesg | grep segfault | tail -n 1)"
 }

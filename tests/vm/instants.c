@@ -11,6 +11,9 @@
 //                            and objects hold what it has stored there
 //     instants wait SEED     as `answer`, and each thread waits after each operation. No operation
 //                            may be half done in what it finds
+//     instants sections SEED     as `answer`, and each operation is a critical section, which
+//                                another one overlaps. None may be half done in what it finds
+//     instants sectionsrun SEED  the same, as `run`
 //     instants check SEED    says "instant ..." only; `checkwait` as `wait` does
 //
 //     instant COMMITS DONE...           the heap has so many commits, and so many operations of
@@ -34,7 +37,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { THREADS = 3, SLOTS = 64, PAGES = 48, WORDS = 512 };
+enum { THREADS = 3, SLOTS = 64, PAGES = 48, WORDS = 512, PAIRS = 4 };
 enum { EXIT_USAGE = 2, EXIT_WRONG = 3 };
 
 int pmalloc_commit(void) __attribute__((weak));
@@ -51,15 +54,24 @@ struct row {
     uint64_t (*page)[WORDS];
 };
 
+// Of all threads: its numbers differ in a section only.
+struct pair {
+    pthread_mutex_t lock;
+    volatile uint64_t a, b;
+};
+
 struct state {
     uint64_t commits;
     struct row *row[THREADS];
+    pthread_mutex_t lock[THREADS];
+    struct pair pair[PAIRS];
 };
 
 struct state *state;
 
 static uint64_t seed;
 static bool whole; // no operation may be half done
+static bool locks; // each is a critical section
 static bool guards;
 
 static uint64_t mix(uint64_t x) {
@@ -135,6 +147,13 @@ static void linger(void) {
     while ((now.tv_sec - begun.tv_sec) * 1000000000 + now.tv_nsec - begun.tv_nsec < 3000000);
 }
 
+static void change_pair(struct pair *p) {
+    p->a++;
+    for (volatile unsigned i = 0; i < 20000; i++) {
+    }
+    p->b++;
+}
+
 static void operate(unsigned thread, uint64_t n) {
     struct row *row = state->row[thread];
     struct object *old = row->slot[n % SLOTS], *fresh = make_object(thread, n);
@@ -151,10 +170,24 @@ static void operate(unsigned thread, uint64_t n) {
     free(old);
 }
 
+// The sections overlap, and threads meet in those of a pair.
+static void operate_locked(unsigned thread, uint64_t n) {
+    struct pair *pair = &state->pair[dice(thread, n) % PAIRS];
+    if (locks)
+        pthread_mutex_lock(&state->lock[thread]);
+    operate(thread, n);
+    if (!locks)
+        return;
+    pthread_mutex_lock(&pair->lock);
+    pthread_mutex_unlock(&state->lock[thread]);
+    change_pair(pair);
+    pthread_mutex_unlock(&pair->lock);
+}
+
 static void *work(void *arg) {
     unsigned thread = (unsigned)(uintptr_t)arg;
     for (uint64_t n = state->row[thread]->done + 1;; n++)
-        if (operate(thread, n), n % 16 == 0)
+        if (operate_locked(thread, n), n % 16 == 0)
             usleep((useconds_t)(dice(thread, n) % 4000));
     return NULL;
 }
@@ -164,7 +197,7 @@ static void look(unsigned thread, uint64_t n);
 static void *answer(void *arg) {
     unsigned thread = (unsigned)(uintptr_t)arg;
     for (uint64_t n = state->row[thread]->done + 1;; n++) {
-        operate(thread, n);
+        operate_locked(thread, n);
         say("said %u %lu\n", thread, (unsigned long)n);
         if (guards)
             look(thread, n);
@@ -279,10 +312,23 @@ static bool row_is_right(unsigned thread) {
     return true;
 }
 
+static bool pairs_are_right(void) {
+    for (unsigned i = 0; i < PAIRS; i++) {
+        const struct pair *p = &state->pair[i];
+        if (p->a != p->b) {
+            say("wrong: pair %u has %lu and %lu\n", i, (unsigned long)p->a, (unsigned long)p->b);
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool check(void) {
     for (unsigned t = 0; state && t < THREADS; t++)
         if (!row_is_right(t))
             return false;
+    if (state && !pairs_are_right())
+        return false;
     if (state)
         say("instant %lu %lu %lu %lu\n", (unsigned long)state->commits,
             (unsigned long)state->row[0]->done, (unsigned long)state->row[1]->done,
@@ -293,18 +339,23 @@ static bool check(void) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: instants run|answer|guard|wait|check|checkwait SEED\n");
+    fprintf(stderr,
+            "usage: instants run|answer|guard|wait|sections|sectionsrun|check|checkwait SEED\n");
     return EXIT_USAGE;
 }
+
+static bool is(const char *mode, const char *name) { return strcmp(mode, name) == 0; }
 
 int main(int argc, char **argv) {
     if (argc != 3)
         return usage();
     const char *mode = argv[1];
-    bool commits = strcmp(mode, "run") == 0, checks = strncmp(mode, "check", 5) == 0;
-    whole = strcmp(mode, "wait") == 0 || strcmp(mode, "checkwait") == 0;
-    guards = strcmp(mode, "guard") == 0;
-    if (!commits && !whole && !guards && strcmp(mode, "answer") != 0 && strcmp(mode, "check") != 0)
+    bool commits = is(mode, "run") || is(mode, "sectionsrun"),
+         checks = strncmp(mode, "check", 5) == 0;
+    locks = is(mode, "sections") || is(mode, "sectionsrun");
+    whole = locks || is(mode, "wait") || is(mode, "checkwait");
+    guards = is(mode, "guard");
+    if (!commits && !whole && !guards && !is(mode, "answer") && !is(mode, "check"))
         return usage();
     seed = strtoull(argv[2], NULL, 10);
     if (!check())

@@ -19,11 +19,23 @@ TRIGGERS = {
     "api": ("run", "check"),
     "idle": ("wait", "checkwait"),
     "output": ("answer", "check"),
+    "sections": ("sections", "checkwait"),  # output
 }
 TIME = ("run", "check")
+SECTIONS = ("sectionsrun", "checkwait")  # sections-TIME
 AT_WORK = ("commit", "said")  # a program that has said this works
 PATIENCE = 240  # a boot that says nothing for so many seconds hangs
 PANICS = 3  # more deaths of the guest's own kernel than these end the run
+
+
+def setting_of(trigger):
+    """PMALLOC_COMMIT."""
+    kind, _, time_of = trigger.partition("-")
+    return trigger if kind != "sections" else time_of or "output"
+
+
+def modes_of(trigger):
+    return TRIGGERS.get(trigger, SECTIONS if trigger.startswith("sections") else TIME)
 
 
 class Wrong(Exception):
@@ -115,15 +127,16 @@ class Slot:
 
     def __init__(self, medium, trigger, seed):
         self.medium, self.trigger, self.seed = medium, trigger, seed
-        self.ledger = Ledger(exact=trigger == "api", promised=trigger == "output")
+        self.ledger = Ledger(exact=trigger == "api", promised=setting_of(trigger) == "output")
         self.cuts = self.copies = self.newest = 0
         self.heap = f"/mnt/{medium.name}/{trigger}"
 
     def job(self, port, how):
         """`how`: recover or open; "" only checks."""
-        work, check = TRIGGERS.get(self.trigger, TIME)
+        work, check = modes_of(self.trigger)
         if how:
-            command = f"commit_work {self.heap} {self.seed} {how} {self.trigger} {work}"
+            setting = setting_of(self.trigger)
+            command = f"commit_work {self.heap} {self.seed} {how} {setting} {work}"
         else:
             command = f"commit_check {self.heap} {self.seed} {check}"
         return f"( exec >/dev/port/{port} 2>&1\n{command}\n) &"
@@ -211,7 +224,7 @@ class Rig:
         ledger = copy.deepcopy(slot.ledger)
         ledger.cut()
         text = copies.verify(
-            slot, TRIGGERS.get(slot.trigger, TIME)[1], self.folder, copies.build_folder()
+            slot, modes_of(slot.trigger)[1], self.folder, copies.build_folder()
         )
         before = ledger.tally["verified"]
         try:
@@ -281,10 +294,11 @@ class Rig:
                 f"acknowledged commit, {t['commits']} commits",
                 "idle": f"{t['said']} operations",
                 "output": f"{t['said']} answers promised",
+                "sections": f"{t['said']} answers promised",
             }.get(slot.trigger, f"{t['commits']} commits of the program's own")
             again = f", {t['again']} put off" if t["again"] else ""
             parts.append(
-                f"{slot.medium.name:9}{slot.trigger:7}{slot.cuts:4} cuts, {slot.copies:4} copies, "
+                f"{slot.medium.name:9}{slot.trigger:9}{slot.cuts:4} cuts, {slot.copies:4} copies, "
                 f"{t['verified'] + slot.copies:4} instants verified, {extra}{again}"
             )
         return "\n".join(parts)
