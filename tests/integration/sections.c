@@ -418,6 +418,16 @@ static pthread_barrier_t barrier;
 static int done, ends[2];
 static const char *how;
 
+static void burn_ms(long ms) {
+    struct timespec used;
+    long until = 0;
+    do {
+        burn(100);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+        until = until ? until : used.tv_sec * 1000000 + used.tv_nsec / 1000 + ms * 1000;
+    } while (used.tv_sec * 1000000 + used.tv_nsec / 1000 < until);
+}
+
 // Begins a section of its own before it does what the other one waits for.
 static void *serve(void *unused) {
     unsigned seed = 1;
@@ -431,6 +441,8 @@ static void *serve(void *unused) {
         check(write(ends[1], "x", 1) == 1, "pipe");
     else if (strcmp(how, "barrier") == 0)
         pthread_barrier_wait(&barrier);
+    else if (strcmp(how, "busy") == 0)
+        burn_ms(3);
     return unused;
 }
 

@@ -92,7 +92,7 @@ def test_without_patience_they_are_torn(program, heap):
     pytest.fail("200 kills, and no section is torn")
 
 
-@pytest.mark.parametrize("how", ["cond", "join", "pipe", "barrier"])
+@pytest.mark.parametrize("how", ["cond", "join", "pipe", "barrier", "busy"])
 def test_a_section_may_wait_for_a_thread_at_the_gate(program, heap, how):
     """Patience is so long that the test would never end, if it were used up in each round."""
     done = run(
@@ -315,6 +315,18 @@ def test_a_backup_waits_for_no_thread_that_sleeps(program, heap, tmp_path):
             report = backed_up(heap, tmp_path / str(number))
             assert report["instant"] == "between operations", report
             assert report["pause_us"] < 1000000, report
+        process.kill()
+
+
+def test_a_backup_waits_for_a_section_that_waits(program, heap, tmp_path):
+    """For the end of a thread that is awake, and in no section: one that had slept for a
+    millisecond counted as one that waits."""
+    with start([program, "waits", "busy", 1000000], HEAP=heap, ROOTS="root") as process:
+        time.sleep(0.3)
+        for number in range(12):
+            copy = tmp_path / str(number)
+            if backed_up(heap, copy)["instant"] == "between operations":
+                assert found_in(program, copy) == "whole\n", number
         process.kill()
 
 

@@ -16,6 +16,7 @@ enum {
     FIRST_NS = 5000000,     // a thread that could run so long has left the section of before
     PATIENCE_NS = 20000000, // with each thread, in which it can run
     SLEEP_NS = 1000000,     // a thread that sleeps so long in a section waits
+    HELPS_NS = 5000000,     // one that could run so long does not do what another one waits for
     AJAR_NS = 1000000,
     NAP_NS = 100000,
     HOLDS_MOST = 60
@@ -30,6 +31,7 @@ struct between_thread {
     uint64_t asleep_since; // in this section; 0: it runs
     uint64_t could_run;    // since locks are counted
     uint64_t chance;       // of it since the last look
+    uint64_t awake;        // how long it could run since it was seen asleep, or in a section
     uint64_t spent;        // of the patience with it
     struct patience patience;
 };
@@ -136,7 +138,7 @@ static bool is_amid(struct between *b, struct between_thread *t) {
         t->asleep_since = patience_now_ns();
     t->sections = sections;
     if (place == INSIDE)
-        return !(t->left || (sleeps_long(t) && call != SYS_futex));
+        return !t->left;
     return place == UNKNOWN && (call < 0 || (call == SYS_futex && !sleeps_long(t)));
 }
 
@@ -198,7 +200,13 @@ static void look_at(struct between *b, struct between_thread *t) {
     uint64_t chance = patience_chance(&t->patience, b->pid, t->id);
     t->could_run += chance;
     t->chance = before ? chance : 0;
-    t->awaited = is_amid(b, t) && t->spent < PATIENCE_NS;
+    bool amid = is_amid(b, t);
+    t->awaited = amid && t->spent < PATIENCE_NS;
+    t->awake = amid || t->asleep_since ? 0 : t->awake + chance;
+    if (!amid && !t->asleep_since && t->awake < HELPS_NS) {
+        b->helpers++;
+        b->least = chance < b->least ? chance : b->least;
+    }
     b->awaited += t->awaited;
     b->asleep += t->awaited && t->asleep_since;
     b->long_asleep += t->awaited && sleeps_long(t);
@@ -206,12 +214,14 @@ static void look_at(struct between *b, struct between_thread *t) {
 
 // One that sleeps waits for one that runs, maybe, and that may find no processor.
 static void spend(struct between *b, struct between_thread *t) {
+    uint64_t chance = t->asleep_since && b->least < t->chance ? b->least : t->chance;
     if (t->awaited && (!t->asleep_since || b->asleep == b->awaited))
-        t->spent += t->chance;
+        t->spent += chance;
 }
 
 static void look(struct between *b) {
-    b->awaited = b->asleep = b->long_asleep = 0;
+    b->awaited = b->asleep = b->long_asleep = b->helpers = 0;
+    b->least = UINT64_MAX;
     each_thread(b, look_at);
     each_thread(b, spend);
 }
@@ -222,7 +232,17 @@ static void leave(struct between *b, struct between_thread *t) {
 }
 
 static void look_first(struct between *b, struct between_thread *t) {
-    t->could_run += patience_chance(&t->patience, b->pid, t->id);
+    bool asleep;
+    call_of(b, t->id, &asleep);
+    t->chance = patience_chance(&t->patience, b->pid, t->id);
+    t->asleep_since = asleep;
+    b->least = !asleep && t->chance < b->least ? t->chance : b->least;
+}
+
+// One that sleeps may wait in its section for one that runs.
+static void spend_first(struct between *b, struct between_thread *t) {
+    t->could_run += t->asleep_since && b->least < t->chance ? b->least : t->chance;
+    t->asleep_since = 0;
     b->awaited += t->could_run < FIRST_NS;
 }
 
@@ -231,7 +251,9 @@ static void await_first(struct between *b) {
     uint64_t since = patience_now_ns();
     do {
         b->awaited = 0;
+        b->least = UINT64_MAX;
         each_thread(b, look_first);
+        each_thread(b, spend_first);
         if (b->awaited)
             tracee_nap(AJAR_NS);
     } while (b->awaited && patience_now_ns() - since < LONGEST_NS);
@@ -251,7 +273,7 @@ void between_approach(struct between *b) {
             set_gate(b, PM_GATE_OPEN);
             tracee_nap(AJAR_NS);
             set_gate(b, PM_GATE_CLOSED);
-        } else if (b->long_asleep == b->awaited) {
+        } else if (b->long_asleep == b->awaited && !b->helpers) {
             each_thread(b, leave);
         }
         tracee_nap(NAP_NS);

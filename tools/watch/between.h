@@ -11,10 +11,10 @@
 //   between_leave      the gate is open
 //   between_end        nothing is counted any more
 //
-// A thread is between operations if it holds no lock, or sleeps in its section in a call. One that
-// waits there for the lock of another section does not, as long as somebody is awake in one. A
-// thread that never took a lock is between operations if it is in a call: its locks may be of a
-// kind that is not seen. Patience with each thread ends: then any instant is one.
+// A thread is between operations if it holds no lock, or sleeps in its section in a call, and nobody
+// is awake who may do what it sleeps for: in a section, or outside until it has run for a while.
+// One that never took a lock is between operations if it is in a call: its locks may be of a kind
+// that is not seen. Patience with each thread ends: then any instant is one.
 #ifndef PM_TOOLS_BETWEEN_H
 #define PM_TOOLS_BETWEEN_H
 
@@ -36,8 +36,9 @@ struct between {
     unsigned holds;
     pid_t amid; // at the instant: a thread that was within an operation; 0: there was none
     bool reached;
-    // Of one look.
-    unsigned awaited, asleep, long_asleep;
+    // Of one look. `helpers` are awake, outside of sections, and have hardly run.
+    unsigned awaited, asleep, long_asleep, helpers;
+    uint64_t least; // of the threads that are awake: how long each could run
 };
 
 // The process may be halted. False: it has no door that this tool knows; then the others do
