@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 from conftest import needs
+from test_root_members import debug_file, stripped  # noqa: F401
 from tool_heaps import RECOVER, call
 from type_pairs import MAIN, PAIRS, Place
 
@@ -104,6 +105,27 @@ def test_debug_information_in_other_files(place):
     (place.heap / "types").unlink()
     place.goes_on()
     assert place.types()["missing"].endswith("shared.debug")
+
+
+def test_a_stripped_program_with_its_debug_file(place, debug_file):  # noqa: F811
+    """As an upgrade of a package and of its debug symbols is; or of the package alone."""
+    number, debug = debug_file
+    other = number[:-1] + ("1" if number[-1] == "0" else "0")
+    second = debug.with_name(f"{other[2:]}.debug")
+    flags = ["-Wl,--export-dynamic-symbol=root"]
+    language, *texts, says = PAIRS["vector"]
+    try:
+        place.put(texts[0], *flags, f"-Wl,--build-id=0x{number}", language=language)
+        stripped(place.program, debug)
+        place.goes_on(found="new")
+        assert "struct Item" in {one["name"] for one in place.types()["types"]}
+        place.put(texts[1], *flags, f"-Wl,--build-id=0x{other}", language=language)
+        stripped(place.program, second)
+        place.refused(says)
+        second.unlink()
+        place.goes_on(says="note: .* has no debug information")
+    finally:
+        second.unlink(missing_ok=True)
 
 
 def test_split_debug_information_that_is_gone(place):

@@ -133,9 +133,24 @@ def test_members(place, when):
     assert found["server+0x8/8"]["type"] == "struct entry *"
     place.put(MEMBERS % ("int a, b;", ""))
     place.refused(r"struct entry has 8 bytes, it had 4: b is new, reached as \*server\.")
-    # The member lies elsewhere: what it was is not what it is.
-    place.put(MEMBERS % ("int a;", "int more[4];"))
-    place.refused("server")
+    # The member lies elsewhere: what the root's name says is another one now.
+    place.put(MEMBERS % ("int a, b;", "int *more;"))
+    root = f"server+0x8/8{when}"
+    says = place.refused("the root server.0x8/8 is server.more in this build, it was server.db")
+    assert "--rename-root 'server+0x8/8' server.db" in says
+    other = f"server+0x18/8{when}"
+    for old, new in [(root, f"server.db{when}"), (other, "server.rows[1]")]:
+        done = call(RECOVER, "--rename-root", old, new, place.heap)
+        assert done.returncode == 0 or old == other, done
+    place.refused(r"struct entry has 8 bytes, it had 4: b is new, reached as \*server\.db")
+    if not when:
+        renamed = Place(place.folder / "renamed")
+        renamed.folder.mkdir()
+        renamed.put(MEMBERS % ("int a;", ""))
+        renamed.goes_on(found="new", roots="server.db")
+        renamed.put(MEMBERS.replace("*db", "*store").replace("server.db", "server.store")
+                    % ("int a;", ""))
+        renamed.goes_on()
 
 
 def test_whole_objects(place):
@@ -386,14 +401,14 @@ def test_in_use(place):
 
 
 def test_a_fork_that_copies(place):
-    """PMALLOC_FORK=copy: the child's heap is the parent's, and has its types."""
+    """PMALLOC_FORK=copy: the child has a heap of its own, with the same types."""
     text = MAIN["c"].replace("return 0;", "if (fork() == 0) _exit(0);\n    wait(0);\n    return 0;")
     text = text.replace("#include <stdlib.h>",
                         "#include <stdlib.h>\n#include <sys/wait.h>\n#include <unistd.h>")
     place.put(text % PAIRS["same"][1])
     place.goes_on("-s", "FORK=copy", found="new")
-    tables = list(place.folder.rglob("types"))
-    assert len({path.read_bytes() for path in tables}) == 1, tables
+    (copy,) = place.folder.glob("heap.*")
+    assert (copy / "types").read_bytes() == (place.heap / "types").read_bytes()
 
 
 def test_more_types_than_a_table_has_room_for(place):

@@ -26,6 +26,7 @@
 #include "tools/common/figures.h"
 #include "tools/common/info_print.h"
 #include "tools/common/program_types.h"
+#include "tools/common/root_path.h"
 #include "type_blocks.h"
 #include "type_compare.h"
 #include "type_file.h"
@@ -86,6 +87,22 @@ static void take_named_roots(struct check *c) {
     if (pm_spec_parse(pm_options.roots.text, specs, PM_ROOT_MAX, &count, &ignored) == PM_OK)
         for (size_t i = 0; i < count; i++)
             take_spec(c, &specs[i]);
+}
+
+// Where the members lie in this build that were roots.
+static void take_old_members(struct check *c) {
+    for (uint32_t i = 0; c->found == TYPE_FILE_READ && i < c->old.head.roots; i++) {
+        const char *name = type_text(&c->old, c->old.root[i].variable);
+        struct pm_spec spec;
+        struct pm_error ignored;
+        if (*name && root_path_read(&c->types, name, strlen(name), &spec, NULL, &ignored) == PM_OK)
+            take_spec(c, &spec);
+    }
+}
+
+static bool find_types(struct check *c) {
+    take_old_members(c);
+    return type_walk(&c->types, &c->build, c->root, c->roots, &c->new);
 }
 
 // What the superblock says; its owner may go on meanwhile. If it cannot be read, opening the heap
@@ -334,7 +351,7 @@ int type_check(const char *program, bool ignore, struct pm_error *err) {
         status = PM_OK;
     else if (!program_types_load(&c.types))
         status = have_no_types(&c, err);
-    else if (!type_walk(&c.types, &c.build, c.root, c.roots, &c.new))
+    else if (!find_types(&c))
         status = pm_fail(err, PM_OPERATIONAL, "no memory for the types of %.300s", program);
     else
         status = compare_or_not(&c, err);

@@ -248,15 +248,40 @@ static void compare_visit(struct compare *c, const struct type_visit *v) {
         visit(c, old->to, new->to, TYPE_STEP_ELEMENT, 0);
 }
 
+// The root that is this member; NULL: there is none, or the name is that of the root.
+static const struct pm_types_root *root_of_variable(const struct type_table *t, const char *name) {
+    for (uint32_t i = 0; *name && i < t->head.roots; i++)
+        if (strcmp(type_text(t, t->root[i].variable), name) == 0)
+            return &t->root[i];
+    return NULL;
+}
+
 // A root that is a member may lie elsewhere in the new build, where its name is the same.
 static const struct pm_types_root *old_root(const struct type_table *old,
                                             const struct type_table *new,
                                             const struct pm_types_root *root) {
-    const struct pm_types_root *found = type_table_root(old, type_text(new, root->text));
-    for (uint32_t i = 0; !found && root->variable && i < old->head.roots; i++)
-        if (strcmp(type_text(old, old->root[i].variable), type_text(new, root->variable)) == 0)
-            found = &old->root[i];
+    const struct pm_types_root *found = root_of_variable(old, type_text(new, root->variable));
+    if (!found)
+        found = type_table_root(old, type_text(new, root->text));
     return found && found->is == PM_TYPES_ROOT_TYPED ? found : NULL;
+}
+
+// Whether the old root of this text is a member that lies elsewhere now, so that the bytes that the
+// text names are another one.
+static bool is_another(struct compare *c, const struct pm_types_root *root) {
+    const char *text = type_text(c->new, root->text);
+    const struct pm_types_root *old = type_table_root(c->old, text);
+    const char *name = old ? type_text(c->old, old->variable) : "";
+    const struct pm_types_root *now = root_of_variable(c->new, name);
+    char message[TYPE_DIFFERENCE_TEXT];
+    if (!now || now == root || !root->variable)
+        return false;
+    snprintf(message, sizeof message,
+             "the root %.100s is %.100s in this build, it was %.100s: give it that name by "
+             "`pmalloc-recover --rename-root '%.100s' %.100s HEAP`",
+             text, type_text(c->new, root->variable), name, text, name);
+    differ(c, 0, message);
+    return true;
 }
 
 void type_compare(const struct type_table *old, const struct type_table *new,
@@ -265,7 +290,7 @@ void type_compare(const struct type_table *old, const struct type_table *new,
     memset(out, 0, sizeof *out);
     for (uint32_t i = 0; i < new->head.roots; i++) {
         const struct pm_types_root *root = &new->root[i], *was = old_root(old, new, root);
-        if (root->is != PM_TYPES_ROOT_TYPED || !was)
+        if (root->is != PM_TYPES_ROOT_TYPED || is_another(&c, root) || !was)
             continue;
         out->roots++;
         visit(&c, was->type, root->type, TYPE_STEP_ROOT, i);
