@@ -11,8 +11,9 @@
 //   between_leave      the gate is open
 //   between_end        nothing is counted any more
 //
-// A thread is between operations if it holds no lock, or sleeps in its section in a call, and nobody
-// is awake who may do what it sleeps for: in a section, or outside until it has run for a while.
+// A thread is between operations if it holds no lock, or sleeps in its section in a call, and
+// nobody is awake who may do what it sleeps for: in a section, or outside until it has run for a
+// while.
 // One that never took a lock is between operations if it is in a call: its locks may be of a kind
 // that is not seen. Patience with each thread ends: then any instant is one.
 #ifndef PM_TOOLS_BETWEEN_H
