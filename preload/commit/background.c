@@ -115,8 +115,11 @@ static void say_collected(void) {
 static void wait_ms(uint64_t ms) {
     uint64_t until = pm_os_now_ms() + ms, now;
     bool on = pm_beside_is_on();
-    while (!is_over() && pm_beside_is_on() && pm_os_now_ms() < until)
+    while (!is_over() && pm_beside_is_on() && pm_os_now_ms() < until) {
+        if (pm_late_looks()) // threads stay before their calls until the roots are restored
+            pm_late_look();
         collect_step();
+    }
     if (on && !pm_beside_is_on())
         say_collected();
     while (!is_over() && pm_late_looks() && pm_os_now_ms() < until)

@@ -310,6 +310,22 @@ def test_collections(collect, program, words, heap):
     assert recover(heap).returncode == 0
 
 
+def test_a_collection_beside_the_program_does_not_delay_them(shm):
+    """It takes some seconds here, and a client would be answered from an empty database."""
+    roots = redis_roots(shm)
+    settings = {"COMMIT": "idle", "COLLECT": "background", "VERBOSE": "1"}
+    redis = Redis(shm / "heap", roots, shm, **settings)
+    redis.ask("debug", "populate", "300000", "key", "30")
+    time.sleep(2 * busy())
+    redis.stop(signal.SIGKILL)
+    redis = Redis(shm / "heap", roots, shm, **settings)
+    try:
+        assert redis.ask("dbsize") == "300000"
+    finally:
+        said = redis.stop(signal.SIGKILL)[1].decode()
+    assert "collected beside" not in said.partition("late roots are restored")[0], said
+
+
 def test_a_copy_in_memory(program, words, shm):
     """PMALLOC_COMMIT_DIR."""
     settings = {"COMMIT": "output", "COMMIT_DIR": shm / "there"}
