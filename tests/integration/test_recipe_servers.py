@@ -107,7 +107,8 @@ def kill_under_load(server_class, arguments, commit):
     for generation in range(KILLS + 1):
         with server_class(*arguments) as server:
             found = {key: server.read(key) for key in server.keys}
-            moment = 0 if found == earlier else last_moment(table, log, found)
+            moment = last_moment(table, log, found)
+            moment = 0 if moment is None and found == earlier else moment
             least = answered if commit == "output" else 0
             assert moment is not None and moment >= least, (
                 f"kill {generation}: {answered} answered, as after {moment}; {table=} {log=} "
