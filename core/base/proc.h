@@ -36,7 +36,8 @@ void pm_proc_give_back(int fd);
 // Calls `fn` for each that is kept.
 void pm_proc_each_kept(void (*fn)(int fd, void *arg), void *arg);
 
-// A filter of the program's forbids the calls that are made only where /proc is not seen.
+// A filter of the program's forbids a call that PMAlloc can do without: where /proc is seen, of
+// short runs of pages, of a socket's kind.
 extern _Atomic bool pm_proc_no_detour;
 
 #endif

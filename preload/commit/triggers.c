@@ -4,12 +4,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/cancel.h"
+#include "base/proc.h"
 #include "commits.h"
 #include "idle.h"
 #include "late.h"
@@ -55,7 +57,9 @@ static bool waits_for_data(int fd) {
 static bool asks_the_kernel(int fd) {
     int family = 0;
     socklen_t len = sizeof family;
-    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) == 0 && family == AF_NETLINK;
+    bool asks = !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed);
+    return asks && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) == 0 &&
+           family == AF_NETLINK;
 }
 
 // Somebody reads the standard output of a program, and its messages, also where they are a file.

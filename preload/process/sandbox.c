@@ -83,8 +83,10 @@ static const struct need ends[] = {
     CALL(pwrite64),     CALL(mmap),         CALL(munmap),         CALL(madvise),  CALL(munlockall),
     CALL(futex),        CALL(gettid),       CALL(getpid),         CALL(unlinkat), FSTAT};
 
-// What is done only where /proc is not seen (base/proc.h, threads/tasks.h), or spares a look there.
-static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(kcmp)};
+// What can be done without: it is for where /proc is not seen (base/proc.h, threads/tasks.h), or
+// spares other calls.
+static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(kcmp),
+                                      CALL(getsockopt)};
 
 // A heap whose files were removed is written again (removed.h).
 static const struct need mends[] = {CALL(mkdir),     CALL(flock),     CALL(getrandom),

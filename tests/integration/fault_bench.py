@@ -409,7 +409,8 @@ class Bench:
             # All of it is right, or a line says what could not be read.
             if status != 8 and not done.stderr:
                 printed, wanted = self.without_times(done.stdout, heap), self.printed
-                same = printed == wanted or failed - READS
+                pairs = itertools.zip_longest(printed.splitlines(), wanted.splitlines())
+                same = failed - READS or all(a == b or " not known: " in str(a) for a, b in pairs)
                 assert same, f"{said(done)}\nnot {wanted}"
             return self.known
         if status == 125 or first == "pmalloc-run" and status == 126:

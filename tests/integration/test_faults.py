@@ -148,7 +148,7 @@ HARMLESS = set(
     abort __asan_init backtrace bcmp clock_gettime __cxa_at_quick_exit __cxa_atexit __cxa_finalize
     dl_iterate_phdr dlclose dladdr dladdr1 dlsym dlvsym __environ environ __errno_location _exit
     ferror fflush fnmatch fprintf fwrite getauxval getcpu getcwd getenv geteuid getpid getppid
-    getrlimit getsid __gmon_start__ __isoc99_sscanf _ITM_deregisterTMCloneTable
+    getrlimit getsid getsockopt __gmon_start__ __isoc99_sscanf _ITM_deregisterTMCloneTable
     _ITM_registerTMCloneTable __lsan_init kill __libc_single_threaded memchr memcmp memcpy memmem
     memmove memset munlockall nanosleep on_exit pause pthread_attr_destroy pthread_attr_getstacksize
     pthread_attr_init pthread_attr_setstack pthread_barrierattr_init
