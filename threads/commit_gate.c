@@ -71,7 +71,7 @@ struct found {
     unsigned in_line;   // asleep in no call: they wait for a lock
     unsigned exhausted; // patience with them is over
     bool left;          // one of them has left its section
-    bool fell_asleep;   // one of them did not sleep at the last look
+    bool fell_asleep;   // one in its section did not sleep at the last look
     uint64_t passed;    // since the last look
     uint64_t ran;       // of it, those for whom another one may wait
 };
@@ -102,9 +102,8 @@ static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct fo
     // A call may be over, and its thread without a processor.
     bool asleep = (call || s->met) && ran == 0 && pm_task_sleeps(id);
     call = asleep ? call : NULL;
-    bool dozes = call && naps(id, call), slept = s->met && s->asleep;
+    bool dozes = call && naps(id, call);
     s->asleep = asleep && !dozes;
-    found->fell_asleep |= s->asleep && !slept;
     s->spent += !s->met ? 0 : dozes ? found->passed : ran;
     s->used = used;
     s->met = true;
@@ -136,8 +135,10 @@ static void look_at(pid_t id, struct wait *w, struct found *found) {
         s->met = s->asleep = false;
         return;
     }
+    bool slept = s->met && s->asleep;
     s->sections = sections;
     spend(id, atomic_load(&of->call), used, found);
+    found->fell_asleep |= place == PM_GATE_IN_SECTION && s->asleep && !slept;
     if (place == PM_GATE_UNKNOWN && s->asleep && waits_unrecorded(id)) {
         w->unknown = true;
         found->in_line--;
