@@ -202,6 +202,9 @@
 //     needs   the record of that generation and its name (fsync)
 //     before  the record before it        after  this one. In a rewriting it is a page of the
 //     commit that changes the words              [test_killed_while_it_changes_words]
+//   table of types               type_file_write()     [test_what_stays_in_the_heap_with_its_files]
+//     needs   the file under its other name (fsync)
+//     before  the table of the build before           after  that of a build that is as that one
 //   a fork's copy gets its name  give_name()     [test_copy_killed_on_the_way_leaves_no_half_heap]
 //     needs   all its files (fsync), the superblock last
 //     before  a remnant                   after  a dirty heap, the child's

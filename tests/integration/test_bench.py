@@ -237,6 +237,7 @@ def test_every_program_answers_alike(threads, tmp_path):
         "lines",
         "commitcost",
         "forkcost",
+        "gatecost",
         "lockcost",
         "pages",
         "precision",

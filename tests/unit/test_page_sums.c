@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // The table of what the lap's pages hold, against a model of it; and writes around the page cache.
+#include "media/journal/journal.h"
 #include "media/journal/page_sums.h"
 
 #include <fcntl.h>
@@ -111,6 +112,26 @@ static void each_byte_counts(void) {
     CHECK(same == 0 && pm_sums_ask(0, 9, other) == PM_SUM_SAME);
 }
 
+// What the journal says of itself in the superblock is no change.
+static void own_words(void) {
+    static char page[PM_PAGE_SIZE];
+    struct pm_state *state = (struct pm_state *)(void *)page;
+    unsigned file = pm_journal_file(PM_JOURNAL_SUPER, 0);
+    state->opens = 3;
+    pm_sums_note(file, 1, 1, page);
+    state->applied = 7;
+    state->lap = 9;
+    CHECK_EQ(pm_sums_ask(file, 1, page), PM_SUM_SAME);
+    state->pointers = 1;
+    CHECK_EQ(pm_sums_ask(file, 1, page), PM_SUM_OTHER);
+    state->pointers = 0;
+    state->program_crc = 1;
+    CHECK_EQ(pm_sums_ask(file, 1, page), PM_SUM_OTHER);
+    pm_sums_note(file, 2, 1, page); // its other pages are like all
+    state->applied = 8;
+    CHECK_EQ(pm_sums_ask(file, 2, page), PM_SUM_OTHER);
+}
+
 static void write_anew(const char *folder) {
     char name[256], got[3 * PM_PAGE_SIZE];
     snprintf(name, sizeof name, "%s/pm-test-anew.XXXXXX", folder);
@@ -134,6 +155,7 @@ static void write_anew(const char *folder) {
 int main(void) {
     table();
     each_byte_counts();
+    own_words();
     write_anew("/dev/shm");
     write_anew("/var/tmp");
     return CHECK_DONE();

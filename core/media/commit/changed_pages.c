@@ -26,9 +26,9 @@
 // many by one call: to ask for each whether it can be read would take a call, too.
 #define ALONE 16u
 
-// A page that no commit of this process has written goes to the journal as it is, up to this number
-// of them in a commit: nearly all of them have changed since the program's start, and to read each
-// one's file takes a call, and may take a disk.
+// A page of data that no commit of this process has written goes to the journal as it is, up to
+// this number of them in a commit: nearly all of them have changed since the program's start, and
+// to read each one's file takes a call, and may take a disk.
 #define UNREAD 4096u
 
 static struct looking {
@@ -148,7 +148,7 @@ static enum page_is compare(struct row *r, size_t from) {
             break;
         }
     }
-    if (!looking.copy && looking.unread) {
+    if (!looking.copy && looking.unread && looking.file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA) {
         looking.unread--;
         return DIFFERS;
     }

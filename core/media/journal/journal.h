@@ -28,14 +28,6 @@
 
 #include "journal_format.h"
 
-// A file as the journal names it. PM_JOURNAL_SELF is the journal.
-#define PM_JOURNAL_SELF 0u
-#define PM_JOURNAL_MEMBERS 7u
-#define PM_JOURNAL_FILES (PM_SHARDS * PM_JOURNAL_MEMBERS)
-static inline unsigned pm_journal_file(enum pm_journal_member member, unsigned shard) {
-    return shard * PM_JOURNAL_MEMBERS + member;
-}
-
 #define PM_JOURNAL_ENDS ENODATA
 
 // The calls that the journal makes on files; false and errno where one fails. The simulators have

@@ -6,6 +6,8 @@
 #ifndef PM_JOURNAL_FORMAT_H
 #define PM_JOURNAL_FORMAT_H
 
+#include <stdbool.h>
+
 #include "media/format.h"
 
 // A commit is a row of groups: a header page, then the contents of the pages that its entries name,
@@ -80,5 +82,23 @@ struct pm_journal_group {
 _Static_assert(sizeof(struct pm_journal_group) == 4096, "one page");
 _Static_assert(offsetof(struct pm_journal_group, entry) == 64, "frozen");
 _Static_assert(offsetof(struct pm_journal_group, lap) == 4080, "frozen");
+
+// A file as the journal names it. PM_JOURNAL_SELF is the journal.
+#define PM_JOURNAL_SELF 0u
+#define PM_JOURNAL_MEMBERS 7u
+#define PM_JOURNAL_FILES (PM_SHARDS * PM_JOURNAL_MEMBERS)
+static inline unsigned pm_journal_file(enum pm_journal_member member, unsigned shard) {
+    return shard * PM_JOURNAL_MEMBERS + member;
+}
+
+// The superblock's words on the journal are the journal's own: no commit says them. They lie in a
+// row, in its page of the state.
+#define PM_JOURNAL_OWN_WORDS offsetof(struct pm_state, lap)
+#define PM_JOURNAL_OWN_BYTES                                                                       \
+    (offsetof(struct pm_state, applied) + sizeof(uint64_t) - PM_JOURNAL_OWN_WORDS)
+static inline bool pm_journal_has_own_words(unsigned file, uint64_t page) {
+    return file == pm_journal_file(PM_JOURNAL_SUPER, 0) &&
+           page == offsetof(struct pm_super_file, state) / PM_PAGE_SIZE;
+}
 
 #endif

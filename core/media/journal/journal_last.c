@@ -126,12 +126,9 @@ bool pm_journal_each_last(const struct pm_journal_io *io, void *buffer,
 
 // ---- what is done with them ---------------------------------------------------------------------
 
-// The superblock's words on the journal are the journal's own: no commit says them.
 static bool same_page(unsigned file, uint64_t number, const char *page, const char *wanted) {
-    const size_t state = offsetof(struct pm_super_file, state);
-    const size_t at = offsetof(struct pm_state, lap);
-    const size_t next = offsetof(struct pm_state, applied) + sizeof(uint64_t);
-    if (file != pm_journal_file(PM_JOURNAL_SUPER, 0) || number != state / PM_PAGE_SIZE)
+    const size_t at = PM_JOURNAL_OWN_WORDS, next = at + PM_JOURNAL_OWN_BYTES;
+    if (!pm_journal_has_own_words(file, number))
         return memcmp(page, wanted, PM_PAGE_SIZE) == 0;
     return memcmp(page, wanted, at) == 0 &&
            memcmp(page + next, wanted + next, PM_PAGE_SIZE - next) == 0;

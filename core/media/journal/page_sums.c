@@ -8,6 +8,7 @@
 
 #include "base/geometry.h"
 #include "base/os.h"
+#include "journal_format.h"
 
 #define FIRST_SLOTS 4096u     // 96 KiB
 #define KEPT_SLOTS (1u << 20) // 24 MiB, for 2 GiB of pages
@@ -50,6 +51,16 @@ static struct sum sum_of(const char *contents) {
         d = mix(d, word[3]);
     }
     return (struct sum){{a * FACTOR + b, c * FACTOR + d}};
+}
+
+// Words of the superblock are the journal's own: they change with each commit, and none says them.
+static struct sum sum_of_page(unsigned file, uint64_t page, const char *contents) {
+    static char copy[PM_PAGE_SIZE];
+    if (!pm_journal_has_own_words(file, page))
+        return sum_of(contents);
+    memcpy(copy, contents, sizeof copy);
+    memset(copy + PM_JOURNAL_OWN_WORDS, 0, PM_JOURNAL_OWN_BYTES);
+    return sum_of(copy);
 }
 
 static bool same(struct sum a, struct sum b) {
@@ -106,7 +117,7 @@ static void note(uint64_t key, struct sum sum) {
 }
 
 void pm_sums_note(unsigned file, uint64_t first, uint64_t pages, const char *from) {
-    struct sum first_sum = sum_of(from ? from : zeroes);
+    struct sum first_sum = sum_of_page(file, first, from ? from : zeroes);
     uint64_t from_key = key_of(file, first);
     if (!from && pages > ZEROES_MOST) {
         for (uint64_t i = 0; i < slots; i++)
@@ -115,7 +126,8 @@ void pm_sums_note(unsigned file, uint64_t first, uint64_t pages, const char *fro
         return;
     }
     for (uint64_t i = 0; i < pages; i++)
-        note(from_key + i, i && from ? sum_of(from + i * PM_PAGE_SIZE) : first_sum);
+        note(from_key + i,
+             i && from ? sum_of_page(file, first + i, from + i * PM_PAGE_SIZE) : first_sum);
 }
 
 static const struct slot *slot_of(unsigned file, uint64_t page) {
@@ -127,7 +139,9 @@ enum pm_sum_is pm_sums_ask(unsigned file, uint64_t page, const char *contents) {
     if (unknown) // a page of the lap may be missing
         return PM_SUM_OTHER;
     const struct slot *s = slot_of(file, page);
-    return !s ? PM_SUM_NONE : same(s->sum, sum_of(contents)) ? PM_SUM_SAME : PM_SUM_OTHER;
+    return !s                                                ? PM_SUM_NONE
+           : same(s->sum, sum_of_page(file, page, contents)) ? PM_SUM_SAME
+                                                             : PM_SUM_OTHER;
 }
 
 bool pm_sums_backed(unsigned file, uint64_t first, uint64_t pages) {
