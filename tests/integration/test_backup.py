@@ -11,6 +11,7 @@ import subprocess
 import heap_layout
 import pytest
 from conftest import compiled, fingerprint
+from forge import crc32c
 from tool_heaps import (
     BUILD,
     RECOVER,
@@ -264,15 +265,6 @@ def test_too_little_space_is_said_before_writing(source, shm):
 
 
 # ---- what is on media (core/media/backup/backup_format.h)
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def ledger_of(folder):

@@ -8,13 +8,13 @@ import subprocess
 
 import pytest
 from conftest import fingerprint
+from forge import crc32c
 from test_backup import (
     BACKUP,
     BLOCK,
     Killer,
     back_up,
     copied,
-    crc32c,
     ledger_of,
     shell,
     source_heap,  # noqa: F401

@@ -11,7 +11,8 @@ import shutil
 import struct
 
 import pytest
-from test_backup import BACKUP, back_up, copied, crc32c, ledger_of, shell, source_heap
+from forge import crc32c
+from test_backup import BACKUP, back_up, copied, ledger_of, shell, source_heap
 from tool_heaps import RECOVER, call, patch
 
 assert source_heap  # a fixture

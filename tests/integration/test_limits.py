@@ -28,6 +28,7 @@ from conftest import (
     succeeds,
     tmpfs,
 )
+from forge import crc32c
 
 MEGABYTE = 1 << 20
 SIZES = [32, 1000, 16384, 100_000, MEGABYTE, 5 * MEGABYTE, 0]  # 0: blocks of all sizes
@@ -325,15 +326,6 @@ def spoil_byte(path, at, value=None):
         old = file.read(1)[0]
         file.seek(at)
         file.write(bytes([old ^ 0xFF if value is None else value]))
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def spoil_sealed(path, at, value):

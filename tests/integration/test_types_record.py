@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 from conftest import needs
+from forge import crc32c
 from tool_heaps import INFO, RECOVER, RUN, call, fingerprint, one_line
 from type_pairs import MAIN, PAIRS, Place
 
@@ -321,15 +322,6 @@ def test_a_table_of_another_version(place):
     one_line(call(INFO, "--types", place.heap), "pmalloc-info", 8, "another version of PMAlloc")
     place.goes_on()
     assert place.types()["last"]
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def test_forged_numbers(place, rng):

@@ -93,7 +93,6 @@ static const char *read_file(uint64_t at, size_t len) {
 
 // Pages that lie in a row. The file is read at the first page that asks for it, to their end.
 struct row {
-    char *at;
     const char *bytes; // the pages' contents
     size_t len;
     uint64_t offset; // in the file
@@ -170,7 +169,7 @@ static enum page_is look_at_page(struct row *r, size_t from) {
 
 // Copied pages whose contents are `bytes`: those that differ go to the journal.
 static void look_at_pages(char *at, const char *bytes, size_t len) {
-    struct row r = {.at = at, .bytes = bytes, .len = len, .offset = (uint64_t)(at - looking.start)};
+    struct row r = {.bytes = bytes, .len = len, .offset = (uint64_t)(at - looking.start)};
     enum page_is is = look_at_page(&r, 0), next = is;
     for (size_t from = 0, to; from < len; from = to, is = next) {
         for (to = from + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)

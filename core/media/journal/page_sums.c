@@ -145,7 +145,9 @@ enum pm_sum_is pm_sums_ask(unsigned file, uint64_t page, const char *contents) {
 }
 
 bool pm_sums_backed(unsigned file, uint64_t first, uint64_t pages) {
-    struct sum zero = sum_of(zeroes);
+    static struct sum zero;
+    if (!zero.word[0])
+        zero = sum_of(zeroes);
     bool backed = !unknown;
     for (uint64_t i = 0; i < pages && backed; i++) {
         const struct slot *s = slot_of(file, first + i);
