@@ -50,6 +50,8 @@ static void create_amid_a_hold(void) {
     REQUIRE(pthread_create(&thread, NULL, store, NULL) == 0);
     REQUIRE(pmalloc_commit() == 0); // waits for that hold, and holds the other thread
     REQUIRE(setgid(getgid()) == 0);
+    while (stores == 0) // it may not have come to its first store yet
+        REQUIRE(now() < end);
     over = true;
     REQUIRE(pthread_join(thread, NULL) == 0);
 }
