@@ -6,6 +6,7 @@
 #define PM_PAGEMAP_SCAN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 // As linux/fs.h has it.
@@ -21,6 +22,14 @@ struct pm_pagemap_scan {
 #define PM_SCAN_SWAPPED ((uint64_t)1 << 4)
 #define PM_SCAN_GUARD ((uint64_t)1 << 8) // kernels that do not know it refuse the call
 
+struct pm_pagemap_region {
+    uint64_t start, end, categories;
+};
+// Notes the runs of pages of [start, end) that the categories ask for, as many as there is room
+// for; s->start is behind what was looked at. Negative: as below, and of some runs nothing is
+// known.
+long pm_pagemap_scan_to(int fd, struct pm_pagemap_scan *s, struct pm_pagemap_region *to,
+                        size_t room);
 // Calls `fn`, unless it is NULL, for each run of pages of [start, end) that the categories ask for.
 // `fd` is a pagemap. False: the kernel cannot do it, or not here; `fn` may have been called.
 typedef void pm_pagemap_fn(uint64_t start, uint64_t end, void *arg);

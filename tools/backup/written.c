@@ -7,28 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/pagemap_scan.h"
+#include "base/store_record.h"
 #include "tools/watch/remote_call.h"
-
-// As linux/userfaultfd.h has it from Linux 6.7 on. Older headers lack it, so the
-// names are ours.
-#define USER_MODE_ONLY 1
-#define FEATURE_WRITE_PROTECT ((uint64_t)1 << 0)
-#define FEATURE_WRITE_PROTECT_FILES ((uint64_t)1 << 12)
-#define FEATURE_WRITE_PROTECT_ASYNC ((uint64_t)1 << 15)
-#define MODE_WRITE_PROTECT ((uint64_t)1 << 1)
-struct fault_api {
-    uint64_t api, features, ioctls;
-};
-struct fault_register {
-    uint64_t start, len, mode, ioctls;
-};
-#define FAULT_API _IOWR(0xaa, 0x3f, struct fault_api)
-#define FAULT_REGISTER _IOWR(0xaa, 0x00, struct fault_register)
 
 // A process under seccomp might be killed for a call that it would not make.
 static bool has_filter(pid_t pid) {
@@ -55,17 +39,10 @@ static bool has_state(pid_t pid, char wanted) {
     return state == wanted;
 }
 
-static bool has_features(int faults) {
-    struct fault_api api = {.api = 0xaa,
-                            .features = FEATURE_WRITE_PROTECT | FEATURE_WRITE_PROTECT_FILES |
-                                        FEATURE_WRITE_PROTECT_ASYNC};
-    return ioctl(faults, FAULT_API, &api) == 0;
-}
-
 // The answer for this process says what the kernel can do.
 static bool kernel_records(void) {
-    int faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY);
-    bool good = faults >= 0 && has_features(faults);
+    int faults = (int)syscall(SYS_userfaultfd, PM_STORE_RECORD_FLAGS);
+    bool good = faults >= 0 && pm_store_record_prepare(faults);
     if (faults >= 0)
         close(faults);
     return good;
@@ -83,9 +60,9 @@ bool written_open(struct written *w, pid_t pid) {
     if (w->why)
         return false;
     snprintf(path, sizeof path, "/proc/%d/pagemap", (int)pid);
-    w->faults = remote_userfaultfd(pid, O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY);
+    w->faults = remote_userfaultfd(pid, PM_STORE_RECORD_FLAGS);
     w->pagemap = w->faults < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    if (w->pagemap >= 0 && has_features(w->faults))
+    if (w->pagemap >= 0 && pm_store_record_prepare(w->faults))
         return true;
     written_close(w);
     w->why = "none of its threads could ask for a record of stores";
@@ -128,8 +105,7 @@ static bool note(struct written *w, uint64_t start, uint64_t end) {
 }
 
 bool written_watch(struct written *w, uint64_t start, uint64_t end) {
-    struct fault_register range = {.start = start, .len = end - start, .mode = MODE_WRITE_PROTECT};
-    if (w->faults < 0 || ioctl(w->faults, FAULT_REGISTER, &range) != 0)
+    if (w->faults < 0 || !pm_store_record_watch(w->faults, start, end - start))
         return false;
     return note(w, start, end) && written_look(w, start, end, NULL, NULL);
 }
