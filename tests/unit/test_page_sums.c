@@ -33,8 +33,17 @@ static void note(unsigned file, uint64_t first, uint64_t pages, uint64_t with) {
     }
 }
 
+// As a commit does that comes to nothing.
+static enum pm_sum_is ask(unsigned file, uint64_t page, const char *contents) {
+    enum pm_sum_is is = pm_sums_ask(file, page, contents);
+    CHECK_EQ(is == PM_SUM_OTHER, pm_sums_taken(file, page));
+    pm_sums_undo();
+    CHECK(!pm_sums_taken(file, page));
+    return is;
+}
+
 static bool is(unsigned file, uint64_t page, uint64_t with, enum pm_sum_is has) {
-    return pm_sums_ask(file, page, page_of(with)) == has;
+    return ask(file, page, page_of(with)) == has;
 }
 
 static unsigned wrong(uint64_t with) {
@@ -97,6 +106,31 @@ static void table(void) {
     CHECK(wrong(3) == 0 && wrong(4) == 0);
 }
 
+// A page may be taken more than once in a commit: what it was taken with last counts, also where
+// that is what the last commit left. A new page has space when its commit is in force.
+static void take(void) {
+    note(0, 30, 1, 50);
+    pm_sums_take(0, 30, 1, page_of(51));
+    CHECK(pm_sums_taken(0, 30) && pm_sums_backed(0, 30, 1));
+    CHECK_EQ(pm_sums_ask(0, 30, page_of(50)), PM_SUM_OTHER);
+    CHECK_EQ(pm_sums_ask(0, 30, page_of(50)), PM_SUM_SAME);
+    CHECK_EQ(pm_sums_ask(0, 30, page_of(52)), PM_SUM_OTHER);
+    pm_sums_take(0, 31, 1, page_of(60));
+    CHECK(pm_sums_taken(0, 31) && !pm_sums_backed(0, 31, 1));
+    CHECK_EQ(pm_sums_ask(0, 31, page_of(60)), PM_SUM_SAME);
+    pm_sums_undo();
+    CHECK(is(0, 30, 50, PM_SUM_SAME) && is(0, 30, 51, PM_SUM_OTHER));
+    CHECK(is(0, 31, 60, PM_SUM_NONE) && !pm_sums_taken(0, 31));
+    pm_sums_take(0, 31, 1, page_of(61));
+    pm_sums_note(0, 31, 1, page_of(60)); // the journal has it twice, and in this order
+    pm_sums_note(0, 31, 1, page_of(61));
+    CHECK(is(0, 31, 61, PM_SUM_SAME) && pm_sums_backed(0, 31, 1) && !pm_sums_taken(0, 31));
+    pm_sums_take(0, 31, 1, page_of(62));
+    pm_sums_note(0, 31, 1, NULL); // released before the instant
+    CHECK(is(0, 31, 0, PM_SUM_SAME) && !pm_sums_backed(0, 31, 1));
+    pm_sums_forget();
+}
+
 // A bit of a page anywhere.
 static void each_byte_counts(void) {
     static char page[PM_PAGE_SIZE], other[PM_PAGE_SIZE];
@@ -106,10 +140,10 @@ static void each_byte_counts(void) {
     pm_sums_note(0, 9, 1, page);
     for (size_t bit = 0; bit < 8 * sizeof page; bit += 5) {
         other[bit / 8] ^= (char)(1 << bit % 8);
-        same += pm_sums_ask(0, 9, other) != PM_SUM_OTHER;
+        same += ask(0, 9, other) != PM_SUM_OTHER;
         other[bit / 8] ^= (char)(1 << bit % 8);
     }
-    CHECK(same == 0 && pm_sums_ask(0, 9, other) == PM_SUM_SAME);
+    CHECK(same == 0 && ask(0, 9, other) == PM_SUM_SAME);
 }
 
 // What the journal says of itself in the superblock is no change.
@@ -121,15 +155,15 @@ static void own_words(void) {
     pm_sums_note(file, 1, 1, page);
     state->applied = 7;
     state->lap = 9;
-    CHECK_EQ(pm_sums_ask(file, 1, page), PM_SUM_SAME);
+    CHECK_EQ(ask(file, 1, page), PM_SUM_SAME);
     state->pointers = 1;
-    CHECK_EQ(pm_sums_ask(file, 1, page), PM_SUM_OTHER);
+    CHECK_EQ(ask(file, 1, page), PM_SUM_OTHER);
     state->pointers = 0;
     state->program_crc = 1;
-    CHECK_EQ(pm_sums_ask(file, 1, page), PM_SUM_OTHER);
+    CHECK_EQ(ask(file, 1, page), PM_SUM_OTHER);
     pm_sums_note(file, 2, 1, page); // its other pages are like all
     state->applied = 8;
-    CHECK_EQ(pm_sums_ask(file, 2, page), PM_SUM_OTHER);
+    CHECK_EQ(ask(file, 2, page), PM_SUM_OTHER);
 }
 
 static void write_anew(const char *folder) {
@@ -154,6 +188,7 @@ static void write_anew(const char *folder) {
 
 int main(void) {
     table();
+    take();
     each_byte_counts();
     own_words();
     write_anew("/dev/shm");

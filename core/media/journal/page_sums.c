@@ -10,8 +10,8 @@
 #include "base/os.h"
 #include "journal_format.h"
 
-#define FIRST_SLOTS 4096u     // 96 KiB
-#define KEPT_SLOTS (1u << 20) // 24 MiB, for 2 GiB of pages
+#define FIRST_SLOTS 4096u     // 160 KiB
+#define KEPT_SLOTS (1u << 20) // 40 MiB, for 2 GiB of pages
 // Of a longer range of zeroes only the pages that the table has already are noted.
 #define ZEROES_MOST 1024u
 
@@ -21,7 +21,13 @@ struct sum {
 struct slot {
     uint64_t key; // 0: free
     struct sum sum;
+    struct sum before; // if TAKEN: of the last commit
 };
+// In a key, beside file and page.
+#define TAKEN ((uint64_t)1 << 63)  // the commit that is being made has the page
+#define BACKED ((uint64_t)1 << 62) // a commit in force has written it, so the file has space for it
+#define NONE ((uint64_t)1 << 61)   // no commit in force has written it
+#define FLAGS (TAKEN | BACKED | NONE)
 static struct slot *table;
 static uint64_t slots, used;
 static bool unknown; // there was no memory for it, so it lacks pages of the lap
@@ -70,7 +76,7 @@ static bool same(struct sum a, struct sum b) {
 // The page's slot, or the free one where it belongs. The table is at most half full.
 static struct slot *find(struct slot *in, uint64_t count, uint64_t key) {
     uint64_t at = key * FACTOR >> 20;
-    while (in[at & (count - 1)].key && in[at & (count - 1)].key != key)
+    while (in[at & (count - 1)].key && (in[at & (count - 1)].key & ~FLAGS) != key)
         at++;
     return &in[at & (count - 1)];
 }
@@ -82,7 +88,7 @@ static bool grow(void) {
         return false;
     for (uint64_t i = 0; i < slots; i++)
         if (table[i].key)
-            *find(larger, more, table[i].key) = table[i];
+            *find(larger, more, table[i].key & ~FLAGS) = table[i];
     if (table)
         munmap(table, slots * sizeof *table);
     table = larger;
@@ -107,51 +113,102 @@ void pm_sums_trim(void) {
         pm_sums_forget();
 }
 
-static void note(uint64_t key, struct sum sum) {
+// NULL: there is no memory for it.
+static struct slot *slot_for(uint64_t key) {
     unknown |= 2 * used >= slots && !grow();
     if (unknown)
-        return;
+        return NULL;
     struct slot *s = find(table, slots, key);
     used += !s->key;
-    *s = (struct slot){key, sum};
+    s->key = s->key ? s->key : key | NONE;
+    return s;
 }
 
-void pm_sums_note(unsigned file, uint64_t first, uint64_t pages, const char *from) {
-    struct sum first_sum = sum_of_page(file, first, from ? from : zeroes);
+static void take(struct slot *s, struct sum now) {
+    if (!(s->key & TAKEN))
+        s->before = s->sum;
+    s->sum = now;
+    s->key |= TAKEN;
+}
+
+void pm_sums_take(unsigned file, uint64_t first, uint64_t pages, const char *from) {
+    for (uint64_t i = 0; i < pages; i++) {
+        struct slot *s = slot_for(key_of(file, first + i));
+        if (!s)
+            return;
+        take(s, sum_of_page(file, first + i, from + i * PM_PAGE_SIZE));
+    }
+}
+
+void pm_sums_undo(void) {
+    for (uint64_t i = 0; i < slots && !unknown; i++)
+        if (table[i].key & TAKEN) {
+            table[i].sum = table[i].before;
+            table[i].key &= ~TAKEN;
+        }
+}
+
+static void note_zeroes(unsigned file, uint64_t first, uint64_t pages) {
+    struct sum sum = sum_of_page(file, first, zeroes);
     uint64_t from_key = key_of(file, first);
-    if (!from && pages > ZEROES_MOST) {
-        for (uint64_t i = 0; i < slots; i++)
-            if (table[i].key && table[i].key - from_key < pages)
-                table[i].sum = first_sum;
+    for (uint64_t i = 0; i < slots && pages > ZEROES_MOST; i++)
+        if (table[i].key && (table[i].key & ~FLAGS) - from_key < pages)
+            table[i] = (struct slot){.key = table[i].key & ~FLAGS, .sum = sum};
+    for (uint64_t i = 0; i < pages && pages <= ZEROES_MOST; i++) {
+        struct slot *s = slot_for(from_key + i);
+        if (s)
+            *s = (struct slot){.key = from_key + i, .sum = sum};
+    }
+}
+
+// What was taken has its sum already: the last one, if the commit has the page twice.
+void pm_sums_note(unsigned file, uint64_t first, uint64_t pages, const char *from) {
+    static struct sum zero;
+    if (!zero.word[0])
+        zero = sum_of(zeroes);
+    if (!from) {
+        note_zeroes(file, first, pages);
         return;
     }
-    for (uint64_t i = 0; i < pages; i++)
-        note(from_key + i,
-             i && from ? sum_of_page(file, first + i, from + i * PM_PAGE_SIZE) : first_sum);
+    for (uint64_t i = 0; i < pages; i++) {
+        uint64_t key = key_of(file, first + i);
+        struct slot *s = slot_for(key);
+        if (!s)
+            return;
+        if (!(s->key & TAKEN))
+            s->sum = sum_of_page(file, first + i, from + i * PM_PAGE_SIZE);
+        s->key = key | (same(s->sum, zero) ? 0 : BACKED);
+    }
 }
 
-static const struct slot *slot_of(unsigned file, uint64_t page) {
-    const struct slot *s = used ? find(table, slots, key_of(file, page)) : NULL;
+static struct slot *slot_of(unsigned file, uint64_t page) {
+    struct slot *s = used ? find(table, slots, key_of(file, page)) : NULL;
     return s && s->key ? s : NULL;
 }
 
 enum pm_sum_is pm_sums_ask(unsigned file, uint64_t page, const char *contents) {
     if (unknown) // a page of the lap may be missing
         return PM_SUM_OTHER;
+    struct slot *s = slot_of(file, page);
+    if (!s || (s->key & FLAGS) == NONE)
+        return PM_SUM_NONE;
+    struct sum now = sum_of_page(file, page, contents);
+    if (same(s->sum, now))
+        return PM_SUM_SAME;
+    take(s, now);
+    return PM_SUM_OTHER;
+}
+
+bool pm_sums_taken(unsigned file, uint64_t page) {
     const struct slot *s = slot_of(file, page);
-    return !s                                                ? PM_SUM_NONE
-           : same(s->sum, sum_of_page(file, page, contents)) ? PM_SUM_SAME
-                                                             : PM_SUM_OTHER;
+    return unknown || (s && s->key & TAKEN);
 }
 
 bool pm_sums_backed(unsigned file, uint64_t first, uint64_t pages) {
-    static struct sum zero;
-    if (!zero.word[0])
-        zero = sum_of(zeroes);
     bool backed = !unknown;
     for (uint64_t i = 0; i < pages && backed; i++) {
         const struct slot *s = slot_of(file, first + i);
-        backed = s && !same(s->sum, zero);
+        backed = s && s->key & BACKED;
     }
     return backed;
 }

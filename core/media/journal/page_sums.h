@@ -11,7 +11,8 @@
 //
 // The sums have 128 bits: one that is the same by chance would lose what was stored to its page.
 //
-// One thread at a time, as for commits. Nothing is undone: only a commit in force is noted.
+// One thread at a time, as for commits. Of the commit that is being made a page is noted when it is
+// put into the journal, for it may be looked at once more before the instant.
 #ifndef PM_PAGE_SUMS_H
 #define PM_PAGE_SUMS_H
 
@@ -23,16 +24,23 @@ void pm_sums_forget(void);
 // The lap has ended: the files have durably what was noted. So a table that has become too large
 // may be given up, and one for which there was no memory begins anew.
 void pm_sums_trim(void);
-// `from`: their contents, NULL: zeroes.
+// The commit that is being made has these pages, with these contents.
+void pm_sums_take(unsigned file, uint64_t first, uint64_t pages, const char *from);
+// It comes to nothing.
+void pm_sums_undo(void);
+// Whether it has this page already, or may have it.
+bool pm_sums_taken(unsigned file, uint64_t page);
+// The commit is in force, and its pages are in the file. `from`: their contents, NULL: zeroes.
 void pm_sums_note(unsigned file, uint64_t first, uint64_t pages, const char *from);
 enum pm_sum_is {
-    PM_SUM_NONE, // nothing is known of this page, and the lap does not have it
+    PM_SUM_NONE, // nothing is known of this page: no commit of the lap has it
     PM_SUM_SAME,
     PM_SUM_OTHER, // or no memory was left for the table: then any page may be that
 };
+// What is PM_SUM_OTHER is taken.
 enum pm_sum_is pm_sums_ask(unsigned file, uint64_t page, const char *contents);
-// Whether commits have written all of these pages, and none of them last as zeroes: then their file
-// has space for them.
+// Whether commits in force have written all of these pages, and none of them last as zeroes: then
+// their file has space for them.
 bool pm_sums_backed(unsigned file, uint64_t first, uint64_t pages);
 
 #endif
