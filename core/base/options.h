@@ -108,6 +108,11 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "With PMALLOC_COMMIT: how much of what has changed is copied to memory while the threads "   \
       "are held, and written to the journal when they run again. What is beyond it is written "    \
       "while they are held")                                                                       \
+    X(commit_watch, "PMALLOC_COMMIT_WATCH", PM_TYPE_NUMBER, "1024", "0 to 4294967295",             \
+      "With PMALLOC_COMMIT: from this number of 4 KiB pages on that the process has copied, the "  \
+      "kernel's record of stores tells a commit which have changed, so that little is left to do " \
+      "while the threads are held. It needs Linux 6.7, and costs a fault for each page between "   \
+      "commits. 0: never")                                                                         \
     X(commit_semaphores, "PMALLOC_COMMIT_SEMAPHORES", PM_TYPE_CHOICE, "wait", "wait|lock",         \
       "With PMALLOC_COMMIT: what the program uses its POSIX semaphores for. wait: threads tell "   \
       "each other something by them. lock: all of them are locks, which the thread that has "      \

@@ -13,7 +13,7 @@
 #include "base/options.h"
 #include "base/proc.h"
 #include "media/backing/journal_part.h"
-#include "media/commit/commit.h"
+#include "media/commit/rounds.h"
 #include "media/heap_state.h"
 
 // As fast as some threads together make the kernel copy pages.
@@ -74,11 +74,11 @@ bool pm_commit_bound_reached(void) {
     if (seen < due_at || (counted && seen != UINT64_MAX && seen < counted + limit / 16))
         return false;
     counted = seen;
-    return pm_commit_copied() >= due_at;
+    return pm_rounds_copied() >= due_at;
 }
 
 void pm_commit_bound_kept(void) {
-    uint64_t kept = pm_commit_copied(), more = kept + limit / 4;
+    uint64_t kept = pm_rounds_copied(), more = kept + limit / 4;
     due_at = more > limit ? more : limit;
     counted = 0;
 }

@@ -10,6 +10,7 @@
 
 #include "base/message.h"
 #include "base/os.h"
+#include "media/commit/rounds.h"
 #include "media/heap.h"
 #include "threads/commit_gate.h"
 #include "threads/tasks.h"
@@ -89,10 +90,10 @@ void pm_commit_cost_say(void) {
     uint64_t made = get(&cost.made), holds = get(&cost.holds);
     if (made == 0 || holds == 0)
         return;
-    pm_say("stats: commits: %lu of %lu pages in all; microseconds: %lu for one, %lu of them with "
-           "the threads held, at most %lu",
+    pm_say("stats: commits: %lu of %lu pages in all, %lu of them before the instant; microseconds: "
+           "%lu for one, %lu of them with the threads held, at most %lu",
            (unsigned long)made, (unsigned long)get(&cost.pages),
-           (unsigned long)(get(&cost.took) / made / 1000),
+           (unsigned long)get(&pm_rounds_pages), (unsigned long)(get(&cost.took) / made / 1000),
            (unsigned long)(get(&cost.held) / holds / 1000),
            (unsigned long)(get(&cost.longest) / 1000));
     say_rungs();

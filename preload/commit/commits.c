@@ -25,6 +25,8 @@
 #include "media/backing/work_copy.h"
 #include "media/commit/commit.h"
 #include "media/commit/journal_files.h"
+#include "media/commit/rounds.h"
+#include "media/commit/stored_pages.h"
 #include "media/heap.h"
 #include "media/journal/checkpoint.h"
 #include "media/open/heap_open.h"
@@ -138,6 +140,8 @@ int pm_commits_options(struct pm_error *err) {
                    text);
 }
 
+static bool kernel_stores(void);
+
 int pm_commits_begin(bool alone, struct pm_error *err) {
     if (!pm_hold_keep_sight(alone || pm_threads_none()))
         pm_say("PMALLOC_COMMIT: /proc is not to be seen here: each commit compares all of %s; "
@@ -151,6 +155,7 @@ int pm_commits_begin(bool alone, struct pm_error *err) {
                        pm_heap.dir);
     if (pm_options.commit_patience.number)
         pm_sections_begin();
+    pm_rounds_unseen = kernel_stores;
     return pm_heap_journal(err);
 }
 
@@ -198,13 +203,22 @@ static bool worth_dropping(void) {
     return pm_commit_last.copied >= WORTH_DROPPING && pm_checkpoint_is_durable();
 }
 
+// At an instant nobody gives the kernel pages, so one answer serves all who ask. A round asks anew.
+static enum { NOT_ASKED, STORES_NONE, STORES } kernel;
+
+static bool kernel_stores(void) {
+    if (kernel == NOT_ASKED)
+        kernel = pm_kernel_stores() ? STORES : STORES_NONE;
+    return kernel == STORES;
+}
+
 // The kernel may store a sleeping call's result at any moment. A page must not be dropped then.
 static bool may_drop(void) {
     bool awaited = false;
     if (!worth_dropping())
         return false;
     pm_hold_each_memory(find_data, &awaited);
-    return !awaited && !pm_kernel_stores();
+    return !awaited && !kernel_stores();
 }
 
 // The instants so far, and the last one whose commit is in force.
@@ -220,7 +234,8 @@ static void take_alone(void) {
     pm_lock(&pm_age_lock);
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
-    pm_commit_take(worth_dropping() && !pm_kernel_stores(), &cost);
+    kernel = NOT_ASKED;
+    pm_commit_take(worth_dropping() && !kernel_stores(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
     pm_commit_was_held(since, cost.pages);
@@ -236,6 +251,7 @@ static uint64_t take_held(enum pm_rung rung) {
         pm_commit_amid();
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
+    kernel = NOT_ASKED;
     pm_commit_take(may_drop(), &cost);
     lock_extents(pm_unlock_raw);
     return cost.pages;
@@ -293,6 +309,7 @@ static int mend_removed(void) {
     static struct pm_error err;
     struct pm_gate_passed passed;
     bool alone = pm_threads_none();
+    pm_commit_abandon();
     if (!alone && pm_gate_hold(PATIENCE_MS, false, &passed) != PM_GATE_HELD)
         return EAGAIN;
     if (alone)
@@ -308,9 +325,28 @@ static int mend_removed(void) {
     return status == PM_OK ? 0 : ENOENT;
 }
 
-static int take_and_finish(bool idle) {
+// A round is worth it while much less is left after it. Where nobody else runs nothing changes.
+#define ROUNDS 4
+#define LITTLE 256u // pages, for the instant
+
+static void make_rounds(void) {
+    uint64_t last = UINT64_MAX;
+    if (!pm_threads_some() && pm_threads_none())
+        return;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        kernel = NOT_ASKED;
+        uint64_t pages = pm_commit_round(mode == PM_COMMITS_TIME);
+        if (pages < LITTLE || pages > last / 2)
+            return;
+        last = pages;
+    }
+}
+
+static int take_and_finish(bool idle, bool rounds) {
     if (!pm_commit_prepare())
         return errno;
+    if (rounds && !idle)
+        make_rounds();
     int error = take(idle);
     if (error)
         return error;
@@ -324,9 +360,9 @@ static int make(bool idle) {
     uint64_t since = pm_os_now_ns();
     int error = pm_removed(true) ? mend_removed() : 0;
     if (!error)
-        error = take_and_finish(idle);
-    if (pm_commit_again(error))
-        error = take_and_finish(idle);
+        error = take_and_finish(idle, true);
+    if (pm_commit_again(error)) // rounds take a little more of the journal
+        error = take_and_finish(idle, false);
     if (error)
         return error;
     pm_commit_cut();
@@ -517,12 +553,21 @@ void pm_commits_by_bound(void) {
     told(error);
 }
 
+void pm_commits_forked(bool commits) {
+    pm_hold_forked(commits);
+    if (commits)
+        pm_commit_forked();
+    else
+        pm_stored_end();
+}
+
 // ---- the end of the program ---------------------------------------------------------------------
 
 static bool make_last(void) {
     struct pm_commit_cost cost;
     if (!pm_commit_prepare())
         return false;
+    kernel = NOT_ASKED;
     pm_commit_take(false, &cost);
     return pm_commit_finish();
 }

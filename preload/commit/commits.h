@@ -74,4 +74,7 @@ bool pm_commits_end(bool alone, bool between);
 // There can be none, and a line says so.
 void pm_commits_no_end(void);
 
+// In a forked child, where nothing else runs yet. `commits`: it goes on to make them.
+void pm_commits_forked(bool commits);
+
 #endif

@@ -14,6 +14,7 @@
 
 #include "base/os_file.h"
 #include "base/proc.h"
+#include "media/commit/stored_pages.h"
 #include "threads/tasks.h"
 
 _Atomic bool pm_kernel_got_pages;
@@ -82,6 +83,8 @@ static bool is_direct(const struct table *t, const char *number) {
 
 static bool may_store(const struct table *t, const char *number) {
     struct stat st;
+    if (!t->other && atoi(number) == pm_stored_fd()) // it stores nothing
+        return false;
     if (is_direct(t, number))
         return true;
     if (fstatat(t->fds, number, &st, 0) != 0)

@@ -27,6 +27,7 @@
 #include "blocks/returns.h"
 #include "blocks/tcache.h"
 #include "commit/background.h"
+#include "commit/commits.h"
 #include "commit/late.h"
 #include "commit/triggers.h"
 #include "fork_call.h"
@@ -44,7 +45,6 @@
 #include "state/advice.h"
 #include "state/heap_copy.h"
 #include "state/phase.h"
-#include "threads/hold.h"
 #include "threads/postpone.h"
 #include "threads/threads.h"
 
@@ -498,7 +498,7 @@ static void after_in_child(void) {
         pm_extent_cache_orphans();
         pm_remote_orphans();
     }
-    pm_hold_forked(pm_heap_is_journaled());
+    pm_commits_forked(pm_heap_is_journaled());
     if (pm_heap_on_media())
         pm_background_start();
     struct fork_state mine = fork_state; // a handler may fork

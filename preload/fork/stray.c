@@ -22,6 +22,7 @@
 #include "blocks/returns.h"
 #include "blocks/tcache.h"
 #include "commit/background.h"
+#include "commit/commits.h"
 #include "fork.h"
 #include "media/backing/fixed.h"
 #include "media/backing/marks.h"
@@ -33,7 +34,6 @@
 #include "state/advice.h"
 #include "state/phase.h"
 #include "threads/action.h"
-#include "threads/hold.h"
 #include "threads/postpone.h"
 #include "threads/threads.h"
 
@@ -91,7 +91,7 @@ static void leave(bool whole) {
                   "PMALLOC_BACKING=volatile",
                   pm_heap.dir);
     pm_heap_release();
-    pm_hold_forked(false);
+    pm_commits_forked(false);
     pm_private_copy();
     pm_marks_renew(0, pm_range);
 }

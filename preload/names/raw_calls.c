@@ -32,6 +32,7 @@
 #include "filters.h"
 #include "fork/fork.h"
 #include "handlers.h"
+#include "media/commit/stored_pages.h"
 #include "next.h"
 #include "process/own_fds.h"
 #include "state/advice.h"
@@ -302,6 +303,8 @@ static __attribute__((noinline)) long recorded(syscall_fn *next, long number,
     const struct sleeper *of = find(number, argument);
     if (number == SYS_vmsplice)
         atomic_store_explicit(&pm_kernel_got_pages, true, memory_order_relaxed);
+    if (number == SYS_userfaultfd)
+        pm_stored_give_way();
     if (of)
         return sleep_in(of, next, argument);
     const long *a = argument;

@@ -12,6 +12,7 @@
 #include "media/backing/file.h"
 #include "media/backing/fixed.h"
 #include "media/backing/work_copy.h"
+#include "media/commit/stored_pages.h"
 #include "media/heap.h"
 
 // Younger than the oldest headers that this is built with.
@@ -28,6 +29,8 @@ static void each(void (*fn)(int fd, void *arg), void *arg) {
             fn(pm_work_fd(file), arg);
     }
     pm_proc_each_kept(fn, arg);
+    if (pm_stored_fd() >= 0)
+        fn(pm_stored_fd(), arg);
     if (pm_dir_is_held())
         fn(pm_heap.dir_fd, arg);
     for (PM_EACH_MEDIUM(m)) {

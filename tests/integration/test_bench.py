@@ -236,6 +236,7 @@ def test_every_program_answers_alike(threads, tmp_path):
         "contention",
         "lines",
         "commitcost",
+        "pauses",
         "forkcost",
         "gatecost",
         "lockcost",

@@ -114,7 +114,8 @@ def test_clean_end(program, place):
 def test_statistics_say_what_commits_cost(program, place):
     done = run([program, "shrink"], HEAP=place, ROOTS=ROOTS, COMMIT="api", STATS=1)
     line = re.search(
-        r"stats: commits: (\d+) of (\d+) pages in all; microseconds: (\d+) for one, (\d+) of them "
+        r"stats: commits: (\d+) of (\d+) pages in all, \d+ of them before the instant; "
+        r"microseconds: (\d+) for one, (\d+) of them "
         r"with the threads held, at most (\d+)",
         done.stderr,
     )
@@ -304,12 +305,13 @@ IO = {"aio": "api", "uring": "api", "unshare": "20ms", "zombie": "output", "clos
 IO |= {"vectors": "20ms"}
 
 
+@pytest.mark.parametrize("watch", [1, 1024])
 @pytest.mark.parametrize("how, mode", IO.items())
-def test_the_kernel_stores_on_its_own(place, how, mode):
+def test_the_kernel_stores_on_its_own(place, how, mode, watch):
     """What devices store to heap pages across commits arrives, and the next commit has it."""
     program = compiled("commit_io.c", "-D_GNU_SOURCE")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="pmalloc-test-", dir=BUILD))
-    settings = {"HEAP": place, "ROOTS": "buffer"}
+    settings = {"HEAP": place, "ROOTS": "buffer", "COMMIT_WATCH": watch}
     try:
         done = run([program, how, folder / "file"], COMMIT=mode, **settings)
     finally:

@@ -2,8 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 
 // Commits of a heap whose extents come and go: after each, every file holds what the memory holds.
-// Between them no file changes. With each way to find copied pages, and where pages are dropped or
-// not.
+// Between them no file changes. With each way to find copied pages, where pages are dropped or not,
+// and with rounds before the instant. What other threads would do between the rounds happens there.
 #include "media/commit/commit.h"
 
 #include <sys/resource.h>
@@ -13,6 +13,9 @@
 #include "media/backing/backing.h"
 #include "media/backing/work_copy.h"
 #include "media/commit/journal_files.h"
+#include "media/commit/rounds.h"
+#include "media/commit/stored_pages.h"
+#include "media/journal/checkpoint.h"
 #include "media/own_pages.h"
 #include "pages/extent_take.h"
 
@@ -43,8 +46,29 @@ static void check_files(void) {
     CHECK(fstat(s->data.fd, &st) == 0 && (uint64_t)st.st_size == s->frontier);
 }
 
+static void step(void);
+static unsigned rounds, abandoned;
+static bool quiet; // nothing happens between rounds
+
+static bool says_unseen(void) { return rnd(16) == 0; }
+
+static void make_rounds(void) {
+    for (unsigned n = (unsigned)rnd(4); n; n--) {
+        rounds += pm_commit_round(true) > 0;
+        for (unsigned steps = (unsigned)rnd(8); steps && !quiet; steps--)
+            step();
+    }
+    if (rnd(8))
+        return;
+    pm_commit_abandon();
+    abandoned++;
+    CHECK(pm_commit_prepare());
+}
+
 static bool commit(bool drop, struct pm_commit_cost *cost) {
     CHECK(pm_commit_prepare());
+    if (pm_options.commit_watch.number == 1)
+        make_rounds();
     pm_commit_take(drop, cost);
     bool good = pm_commit_finish();
     pm_commit_cut();
@@ -102,11 +126,62 @@ static void test_model(void) {
     }
     CHECK(dropped > 20);
     CHECK_EQ(pm_own_way, way);
+    quiet = true;
     commit(true, &cost);
     pm_commit_force(); // with a checkpoint before it
     commit(true, &cost);
     CHECK_EQ(cost.pages, 0);
     CHECK_EQ(cost.copied, 0); // all shows the files again
+    bool watching = pm_options.commit_watch.number == 1 && pm_stored_can() && !pm_rounds_unseen;
+    CHECK(!watching || (rounds > 20 && abandoned > 1));
+}
+
+// In a round it cannot be read, by a protection that nobody has told us of; at the instant it can.
+static void test_unreadable(void) {
+    struct pm_commit_cost cost;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    char *at = pm_extent_address(&pm_extents[pm_extent_allocate(2000, 1)]);
+    for (unsigned i = 0; i < 3; i++) {
+        pm_options.commit_watch.number = i < 2 ? 0 : 1024;
+        memset(at, (int)('a' + i), 2000 * PM_PAGE_SIZE);
+        CHECK(pm_commit_prepare());
+        MUST(mprotect(at + 50 * PM_PAGE_SIZE, PM_PAGE_SIZE, PROT_NONE) == 0);
+        pm_commit_round(false);
+        MUST(mprotect(at + 50 * PM_PAGE_SIZE, PM_PAGE_SIZE, PROT_READ | PROT_WRITE) == 0);
+        pm_commit_take(false, &cost);
+        CHECK(pm_commit_finish());
+        check_files();
+    }
+}
+
+// Of many copied pages a commit looks at those that were stored to, and the others are given back.
+static void test_record(void) {
+    enum { PAGES = 6000 };
+    struct pm_commit_cost cost;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    char *at = pm_extent_address(&pm_extents[pm_extent_allocate(PAGES, 1)]);
+    memset(at, 'r', PAGES * PM_PAGE_SIZE);
+    CHECK(pm_commit_prepare());
+    pm_commit_take(false, &cost);
+    CHECK(pm_commit_finish() && cost.pages >= PAGES);
+    for (unsigned i = 0; i < 4; i++) {
+        pm_options.commit_watch.number = 1024;
+        CHECK(pm_commit_prepare());
+        uint64_t first = pm_commit_round(false);
+        CHECK_EQ(first, 0);
+        memset(at + 100 * PM_PAGE_SIZE, (int)('a' + i), PM_PAGE_SIZE);
+        uint64_t next = pm_commit_round(false);
+        CHECK_EQ(next, pm_stored_can() ? 1 : 0);
+        memset(at + 100 * PM_PAGE_SIZE, 'r', PM_PAGE_SIZE); // as the last commit left it
+        memset(at + 200 * PM_PAGE_SIZE, (int)('a' + i), PM_PAGE_SIZE);
+        CHECK(pm_checkpoint_is_durable());
+        pm_commit_take(true, &cost);
+        CHECK(pm_commit_finish());
+        check_files();
+        CHECK(!pm_stored_can() || (cost.dropped >= 1000 && cost.dropped < 3000) || i == 0);
+    }
 }
 
 // A kill comes between two commits.
@@ -160,9 +235,34 @@ static void test_no_room(void) {
     check_files();
 }
 
+// The same of a commit that goes by the record of stores: what it has looked at is not in the next
+// record, and must be looked at again.
+static void test_no_room_for_rounds(void) {
+    struct pm_commit_cost cost;
+    struct rlimit limit;
+    fixture_new_heap();
+    MUST(pm_heap_journal(&err) == PM_OK);
+    char *at = pm_extent_address(&pm_extents[pm_extent_allocate(100, 1)]);
+    char *more = pm_extent_address(&pm_extents[pm_extent_allocate(900, 1)]);
+    for (unsigned i = 0; i < 2; i++) {
+        memset(at, (int)('k' + i), 100 * PM_PAGE_SIZE);
+        MUST(commit(false, &cost));
+    }
+    memset(at, 'n', 100 * PM_PAGE_SIZE);
+    memset(more, 'n', 900 * PM_PAGE_SIZE);
+    MUST(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    struct rlimit low = {2 << 20, limit.rlim_max};
+    MUST(setrlimit(RLIMIT_FSIZE, &low) == 0);
+    CHECK(!commit(true, &cost));
+    MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK(commit(false, &cost));
+    check_files();
+}
+
 // A file that was cut, and is as long again within the lap, has zeroes where it had something.
 static void test_cut(void) {
     struct pm_commit_cost cost;
+    quiet = true;
     fixture_new_heap();
     MUST(pm_heap_journal(&err) == PM_OK);
     struct pm_shard *s = &pm_heap.shard[0];
@@ -173,7 +273,14 @@ static void test_cut(void) {
         memset(at, 'c', end - from);
         CHECK(commit(false, &cost));
         check_files();
+        memset(at, 'd', end - from);
+        pm_commit_round(true);
         MUST(pm_shard_set_frontier(s, from));
+        CHECK(pm_commit_prepare());
+        pm_commit_take(false, &cost);
+        CHECK(pm_commit_finish());
+        char byte = 1; // the file is cut afterwards
+        CHECK(pread(s->data.fd, &byte, 1, (off_t)from) == 1 && byte == 0);
         CHECK(commit(false, &cost));
         check_files();
         MUST(pm_shard_set_frontier(s, end));
@@ -196,6 +303,19 @@ int main(void) {
     }
     RUN_CHILD(cut);
     RUN_CHILD(killed);
+    RUN_CHILD(no_room);
+    RUN_CHILD(record);
+    RUN_CHILD(unreadable);
+    pm_options.commit_watch.number = 1;
+    for (unsigned i = 0; i < 4; i++) {
+        pm_rounds_unseen = i == 3 ? says_unseen : NULL;
+        RUN_CHILD(model);
+    }
+    pm_rounds_unseen = NULL;
+    RUN_CHILD(cut);
+    quiet = true;
+    RUN_CHILD(no_room_for_rounds);
+    quiet = false;
     RUN_CHILD(no_room);
     pm_work_wanted = true; // PMALLOC_COMMIT_DIR
     for (unsigned i = 0; i < 2; i++) {

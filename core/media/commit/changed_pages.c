@@ -20,6 +20,7 @@
 #include "media/backing/work_copy.h"
 #include "media/journal/page_sums.h"
 #include "media/own_pages.h"
+#include "stored_pages.h"
 
 #define STRIDE 64u // pages that are looked at together
 // A run of at least this number of pages is looked at where it lies. Shorter ones are copied first,
@@ -36,6 +37,8 @@ static struct looking {
     struct pm_commit_cost *cost;
     bool drop;
     pid_t self;
+    bool live;       // a round: other threads run
+    bool left;       // in a round: pages that could not be looked at
     unsigned unread; // how many more may go unread
     int pagemap;     // of pm_own_open()
     // The file.
@@ -54,18 +57,21 @@ bool pm_changed_prepare(void) {
     return file_buffer && gathered_buffer;
 }
 
-void pm_changed_begin(struct pm_journal *journal, bool drop, struct pm_commit_cost *cost) {
+void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
+                      struct pm_commit_cost *cost) {
     looking = (struct looking){.journal = journal,
                                .self = getpid(),
                                .cost = cost,
-                               .drop = drop,
+                               .drop = when == PM_CHANGED_INSTANT_DROP,
+                               .live = when == PM_CHANGED_ROUND,
                                .unread = pm_own_way == PM_OWN_ALL ? 0 : UNREAD,
                                .pagemap = pm_own_open()};
 }
 
-void pm_changed_end(void) {
+bool pm_changed_end(void) {
     pm_own_close(looking.pagemap);
     pm_careful_end();
+    return !looking.left;
 }
 
 // ---- what the file has --------------------------------------------------------------------------
@@ -130,22 +136,25 @@ static void drop(char *at, size_t len) {
     }
 }
 
-enum page_is { SAME, DIFFERS, ZEROES };
+// A page that this commit has already must not be dropped: its file lacks it.
+enum page_is { SAME, HAD, DIFFERS, ZEROES };
+
+static enum page_is same_or_had(struct row *r, size_t from) {
+    return pm_sums_taken(looking.file, (r->offset + from) / PM_PAGE_SIZE) ? HAD : SAME;
+}
 
 // A data file that was cut, and is long again, has zeroes there. So have the sums: the space was
 // released first (pm_journaled_set_length). Where a page may be dropped there is no lap, and what
 // the sums say is what the files have durably.
 static enum page_is compare(struct row *r, size_t from) {
     const char *page = r->bytes + from;
-    if (!looking.copy) {
-        switch (pm_sums_ask(looking.file, (r->offset + from) / PM_PAGE_SIZE, page)) {
-        case PM_SUM_SAME:
-            return SAME;
-        case PM_SUM_OTHER:
-            return DIFFERS;
-        case PM_SUM_NONE:
-            break;
-        }
+    switch (pm_sums_ask(looking.file, (r->offset + from) / PM_PAGE_SIZE, page)) {
+    case PM_SUM_SAME:
+        return same_or_had(r, from);
+    case PM_SUM_OTHER:
+        return DIFFERS;
+    case PM_SUM_NONE:
+        break;
     }
     if (!looking.copy && looking.unread && looking.file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA) {
         looking.unread--;
@@ -155,11 +164,19 @@ static enum page_is compare(struct row *r, size_t from) {
     return file && memcmp(page, file, PM_PAGE_SIZE) == 0 ? SAME : DIFFERS;
 }
 
+static enum page_is compare_and_take(struct row *r, size_t from) {
+    uint64_t page = (r->offset + from) / PM_PAGE_SIZE;
+    enum page_is is = compare(r, from);
+    if (is == DIFFERS && !pm_sums_taken(looking.file, page))
+        pm_sums_take(looking.file, page, 1, r->bytes + from);
+    return is;
+}
+
 // On a fixed medium zeroes need little of the journal. Elsewhere they would cost the file the space
 // of a block that is in use.
 static enum page_is look_at_page(struct row *r, size_t from) {
     static const char zeroes[PM_PAGE_SIZE];
-    enum page_is is = compare(r, from);
+    enum page_is is = compare_and_take(r, from);
     bool empty =
         is == DIFFERS && looking.part && memcmp(r->bytes + from, zeroes, PM_PAGE_SIZE) == 0;
     return empty ? ZEROES : is;
@@ -208,7 +225,8 @@ static size_t gathered_bytes;
 static size_t copy_gathered(void) {
     struct iovec to = {gathered_buffer, gathered_bytes};
     long got = -1;
-    if (gathered_runs > 1 && !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
+    bool worth = looking.live || gathered_runs > 1;
+    if (worth && !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
         got = syscall(SYS_process_vm_readv, looking.self, &to, 1, gathered, gathered_runs, 0);
     return got > 0 ? (size_t)got : 0;
 }
@@ -218,6 +236,8 @@ static void look_at_gathered(void) {
     for (unsigned i = 0; i < gathered_runs; before += gathered[i++].iov_len)
         if (before + gathered[i].iov_len <= copied)
             look_at_pages(gathered[i].iov_base, gathered_buffer + before, gathered[i].iov_len);
+        else if (looking.live)
+            looking.left = true;
         else
             look_at_stride(gathered[i].iov_base, gathered[i].iov_len);
     gathered_runs = 0;
@@ -235,7 +255,7 @@ static void look_at_part(char *at, size_t len) {
     looking.cost->copied += len / PM_PAGE_SIZE;
     for (size_t part; len; at += part, len -= part) {
         part = len < STRIDE * PM_PAGE_SIZE ? len : STRIDE * PM_PAGE_SIZE;
-        if (part < ALONE * PM_PAGE_SIZE)
+        if (looking.live || part < ALONE * PM_PAGE_SIZE)
             gather(at, part);
         else
             look_at_stride(at, part);
@@ -254,16 +274,65 @@ static void look_at_run(char *at, size_t len, void *arg) {
         look_at_part(pm_heap_at(offset), len);
 }
 
-void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length) {
+static void look_into(unsigned file, char *start, uint64_t length) {
     looking.file = file;
-    looking.start = at - offset;
+    looking.start = start;
     looking.length = length;
     looking.part = pm_journal_part(file);
     looking.copy = file % PM_JOURNAL_MEMBERS == PM_JOURNAL_DATA
                        ? pm_work_bytes(&pm_heap.shard[file / PM_JOURNAL_MEMBERS])
                        : NULL;
+}
+
+void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length) {
+    look_into(file, at - offset, length);
     pm_own_pages_by(looking.pagemap, at, len, look_at_run, NULL);
     look_at_gathered();
+}
+
+bool pm_changed_find_stored(unsigned file, char *at, size_t len) {
+    return pm_stored_find(file, looking.pagemap, at, len);
+}
+
+void pm_changed_look_stored(unsigned file, char *start, uint64_t length) {
+    look_into(file, start, length);
+    pm_stored_each(file, looking.pagemap, look_at_run, NULL);
+    look_at_gathered();
+}
+
+// ---- pages that were not stored to --------------------------------------------------------------
+
+// While the threads are held this takes a microsecond a run.
+#define DROPS_MOST 1024u
+#define SPAN ((uint64_t)1024 * PM_PAGE_SIZE) // looked at in one call
+#define SPANS 16u
+
+static void drop_rest(char *at, size_t len, void *arg) {
+    (void)arg;
+    for (size_t i = 0, to; i < len; i = to) {
+        bool had = pm_sums_taken(looking.file, ((uint64_t)(at - looking.start) + i) / PM_PAGE_SIZE);
+        for (to = i + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
+            if (pm_sums_taken(looking.file, ((uint64_t)(at - looking.start) + to) / PM_PAGE_SIZE) !=
+                had)
+                break;
+        if (!had)
+            drop(at + i, to - i);
+    }
+}
+
+uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end, bool all) {
+    look_into(file, start, end);
+    uint64_t before = looking.cost->dropped;
+    for (unsigned spans = 0; from < end; spans++) {
+        uint64_t part = end - from < SPAN ? end - from : SPAN;
+        if (!all && (spans == SPANS || looking.cost->dropped - before >= DROPS_MOST))
+            break;
+        if (!looking.drop ||
+            !pm_stored_not(file, looking.pagemap, start + from, part, drop_rest, NULL))
+            return end;
+        from += part;
+    }
+    return from;
 }
 
 // ---- released space -----------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// At the instant of a commit: which pages of the files differ from what the last commit left, and
-// what of released space is to become zeroes. Both go to the journal.
+// At the instant of a commit, and in rounds before it: which pages of the files differ from what
+// the last commit left, and what of released space is to become zeroes. Both go to the journal.
+// What goes there in a round is what the page had then; the instant looks at what was stored to
+// since.
 //
 // A page that commits of this process have written is compared with the sum of what they left
-// (page_sums.h), and its file is not read. The caller holds the extent locks of all
+// (page_sums.h), and its file is not read. At the instant the caller holds the extent locks of all
 // shards, and no other thread stores anything.
 #ifndef PM_CHANGED_PAGES_H
 #define PM_CHANGED_PAGES_H
@@ -26,13 +28,27 @@ struct pm_commit_cost {
 
 // Reserves what it needs. False: there is no memory.
 bool pm_changed_prepare(void);
-// `drop`: a page that is as its file has it may be given back to the kernel. Counts in `cost`.
-void pm_changed_begin(struct pm_journal *journal, bool drop, struct pm_commit_cost *cost);
+enum pm_changed_when {
+    PM_CHANGED_ROUND, // other threads run
+    PM_CHANGED_INSTANT,
+    PM_CHANGED_INSTANT_DROP, // a page that is as its file has it may be given back to the kernel
+};
+// Counts in `cost`.
+void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
+                      struct pm_commit_cost *cost);
 // Of the file, [at, at + len) is mapped from `offset` on. Under the last commit it has `length`
 // bytes, and no bytes beyond.
 void pm_changed_look(unsigned file, char *at, size_t len, uint64_t offset, uint64_t length);
+// Finds what was stored to since the last time (pm_stored_find()).
+bool pm_changed_find_stored(unsigned file, char *at, size_t len);
+// pm_changed_look() of the pages that were found in the file, whose first byte is at `start`.
+void pm_changed_look_stored(unsigned file, char *start, uint64_t length);
+// Gives back pages from `from` on that were not stored to since the last look, and are not in this
+// commit: the file has them. Not all at once, unless `all`. Returns where it has ended.
+uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end, bool all);
 // A range that was released since the last commit: what of it is not in use again becomes zeroes.
 void pm_changed_zeroes(const struct pm_emptied *e);
-void pm_changed_end(void);
+// False: in a round, where pages could not be read. Nothing is known of these.
+bool pm_changed_end(void);
 
 #endif

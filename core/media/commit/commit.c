@@ -25,8 +25,11 @@
 #include "media/core_dump.h"
 #include "media/feature.h"
 #include "media/journal/checkpoint.h"
+#include "media/journal/page_sums.h"
 #include "media/own_pages.h"
 #include "media/persist.h"
+#include "rounds.h"
+#include "stored_pages.h"
 
 _Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
 struct pm_commit_cost pm_commit_last;
@@ -39,9 +42,9 @@ static struct commit {
     struct pm_journal_found written; // the last commit in the journal
     bool unapplied;                  // `written` is in force, and not in the files yet
     uint64_t epoch;
-    uint64_t length[PM_SHARDS * PM_JOURNAL_MEMBERS]; // of the last commit
-    char *buffer;                                    // STRIDE pages
-    bool force, amid;                                // the next one
+    uint64_t length[PM_JOURNAL_FILES]; // of the last commit
+    char *buffer;                      // STRIDE pages
+    bool force, amid;                  // the next one
 
     struct root {
         char *at;
@@ -56,8 +59,8 @@ static struct commit {
         uint64_t offset, len;
     } whole_roots;
 
+    bool begun;          // in rounds
     bool lengths_differ; // from those of the last commit
-    uint64_t copied;     // bytes, as pm_commit_copied() counts them
     size_t ready;        // bytes of the journal's memory that may have been stored to
 
     // The commit that is being made.
@@ -65,7 +68,7 @@ static struct commit {
         bool good, anything, forced, amid, again;
         int error;
         uint64_t time;
-        uint64_t lengths[PM_SHARDS * PM_JOURNAL_MEMBERS]; // before it
+        uint64_t lengths[PM_JOURNAL_FILES]; // before it
     } taken;
 } commit;
 
@@ -113,28 +116,6 @@ static void keep_ready(void) {
 
 // ---- the instant --------------------------------------------------------------------------------
 
-static uint64_t length_now(unsigned file) {
-    const struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
-    const struct pm_file *f = pm_journal_heap_file(file);
-    return f == &s->data ? s->frontier : f->size;
-}
-
-// Calls `fn` for each file of the open heap that the journal may name.
-static void each_file(void (*fn)(unsigned file)) {
-    fn(pm_journal_file(PM_JOURNAL_SUPER, 0));
-    fn(pm_journal_file(PM_JOURNAL_ROOTS, 0));
-    for (unsigned i = 0; i < pm_heap.shards; i++)
-        for (unsigned member = PM_JOURNAL_DATA; member < PM_JOURNAL_MEMBERS; member++)
-            if (pm_journal_heap_file(pm_journal_file(member, i))->map)
-                fn(pm_journal_file(member, i));
-}
-
-static void look_at_file(unsigned file) {
-    const struct pm_file *f = pm_journal_heap_file(file);
-    if (f != &pm_heap.roots)
-        pm_changed_look(file, f->map, length_now(file), 0, commit.length[file]);
-}
-
 static bool add_images(uint64_t at, uint64_t len) {
     const unsigned file = pm_journal_file(PM_JOURNAL_ROOTS, 0);
     bool good = true;
@@ -166,12 +147,12 @@ static bool look_at_roots(void) {
 }
 
 static void compare_length(unsigned file) {
-    commit.lengths_differ |= commit.length[file] != length_now(file);
+    commit.lengths_differ |= commit.length[file] != pm_rounds_length(file);
 }
 static void add_length(unsigned file) {
-    pm_journal_add_length(&commit.journal, file, length_now(file));
+    pm_journal_add_length(&commit.journal, file, pm_rounds_length(file));
 }
-static void note_length(unsigned file) { commit.length[file] = length_now(file); }
+static void note_length(unsigned file) { commit.length[file] = pm_rounds_length(file); }
 
 uint64_t pm_commit_clock(void) {
     struct timespec now;
@@ -182,35 +163,75 @@ uint64_t pm_commit_clock(void) {
 void pm_commit_force(void) { commit.force = true; }
 void pm_commit_amid(void) { commit.amid = true; }
 
+// ---- rounds before the instant ------------------------------------------------------------------
+
+static void begin(void) {
+    pm_journal_begin(&commit.journal, pm_heap.super->super.uuid, ++commit.epoch, pm_commit_clock());
+}
+
+void pm_commit_abandon(void) {
+    if (!commit.begun)
+        return;
+    commit.begun = false;
+    commit.epoch--;
+    pm_rounds_forget();
+    pm_sums_undo();
+}
+
+uint64_t pm_commit_round(bool count) {
+    if (!pm_rounds_worth(count))
+        return 0;
+    if (commit.begun && commit.journal.pages > 2 * pm_commit_last.copied + FEW / PM_PAGE_SIZE)
+        pm_commit_abandon(); // many instants were missed
+    if (!commit.begun)
+        begin();
+    commit.begun = true;
+    pm_journal_files_trust(true);
+    uint64_t pages = pm_rounds_make();
+    pm_journal_files_trust(false);
+    return pages;
+}
+
+// Goes on with what rounds have begun, or begins.
+static void begin_at_instant(void) {
+    if (commit.begun && !pm_rounds_hold())
+        pm_commit_abandon();
+    if (!commit.begun)
+        begin();
+    commit.begun = false;
+    commit.taken.time = commit.journal.group->time = pm_commit_clock();
+}
+
+// ---- the instant itself -------------------------------------------------------------------------
+
 void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
     pm_journal_files_trust(true);
     // While a page is not durable in its file, the kernel may lose it: the process keeps its copy.
     bool drop = may_drop && pm_checkpoint_is_durable();
-    pm_changed_begin(&commit.journal, drop, cost);
     commit.taken.forced = commit.force;
     commit.taken.amid = commit.amid;
     commit.force = commit.amid = false;
+    begin_at_instant();
+    pm_changed_begin(&commit.journal, drop ? PM_CHANGED_INSTANT_DROP : PM_CHANGED_INSTANT, cost);
     if (pm_heap.super->state.applied != pm_checkpoint_applied)
         pm_heap.super->state.applied = pm_checkpoint_applied;
     if (pm_heap.super->state.lap != pm_checkpoint_mark)
         pm_heap.super->state.lap = pm_checkpoint_mark;
-    pm_journal_begin(&commit.journal, pm_heap.super->super.uuid, ++commit.epoch, pm_commit_clock());
     commit.lengths_differ = false;
-    each_file(compare_length);
-    each_file(look_at_file);
+    pm_rounds_each_file(compare_length);
+    pm_rounds_instant(cost, commit.taken.forced);
     bool images = look_at_roots();
     int error = errno;
     pm_emptied_take(pm_changed_zeroes);
     pm_changed_end();
     commit.taken.anything = commit.lengths_differ || pm_journal_has_any(&commit.journal);
     if (commit.lengths_differ)
-        each_file(add_length);
+        pm_rounds_each_file(add_length);
     memcpy(commit.taken.lengths, commit.length, sizeof commit.length);
     if (commit.taken.anything)
-        each_file(note_length);
-    uint64_t time = commit.taken.time = commit.journal.group->time;
-    cost->held_us = (pm_commit_clock() - time) / 1000;
+        pm_rounds_each_file(note_length);
+    cost->held_us = (pm_commit_clock() - commit.taken.time) / 1000;
     commit.journal.held = cost->held_us < UINT32_MAX ? (uint32_t)cost->held_us : UINT32_MAX;
     commit.journal.forced = commit.taken.forced;
     commit.journal.amid = commit.taken.amid;
@@ -223,24 +244,6 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
         commit.epoch--; // who follows the journal sees no gap
     cost->pages = commit.journal.pages;
     pm_commit_last = *cost;
-}
-
-static void count_pages(char *at, size_t len, void *arg) {
-    (void)at, (void)arg;
-    commit.copied += len / PM_PAGE_SIZE;
-}
-
-// A file becomes longer or shorter meanwhile; its addresses stay.
-static void count_file(unsigned file) {
-    const struct pm_file *f = pm_journal_heap_file(file);
-    if (f != &pm_heap.roots)
-        pm_own_pages(f->map, length_now(file), count_pages, NULL);
-}
-
-uint64_t pm_commit_copied(void) {
-    commit.copied = 0;
-    each_file(count_file);
-    return commit.copied;
 }
 
 // ---- after it -----------------------------------------------------------------------------------
@@ -288,6 +291,8 @@ static bool keeps_too_much(void) {
 }
 
 bool pm_commit_prepare(void) {
+    if (commit.begun)
+        return true;
     if (commit.unapplied && !apply())
         return false;
     if (keeps_too_much())
@@ -320,6 +325,8 @@ bool pm_commit_finish(void) {
     pm_journal_files_trust(false);
     if (!durable) {
         int saved = errno;
+        pm_rounds_forget();
+        pm_sums_undo();
         memcpy(commit.length, commit.taken.lengths, sizeof commit.length);
         pm_emptied_taken(false);
         // Where the files hold all, the journal's space may be what the next commit lacks.
@@ -388,13 +395,15 @@ int pm_heap_journal(struct pm_error *err) {
         return err->status;
     commit.journal.io = &pm_journal_files;
     commit.journal.most = PM_JOURNAL_PAGES;
+    pm_rounds_use(&commit.journal, commit.length);
     reserve_journal();
     commit.buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     if (!commit.journal.first || !commit.buffer || !pm_changed_prepare())
         return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
     if (pm_commit_first(err) != PM_OK)
         return err->status;
-    each_file(note_length);
+    pm_rounds_each_file(note_length);
+    pm_stored_begin();
     pm_checkpoint_begin(&commit.journal, pm_heap.super->state.lap);
     if (!make_copies())
         return pm_fail(err, PM_OPERATIONAL,
@@ -412,6 +421,12 @@ int pm_heap_journal(struct pm_error *err) {
     return PM_OK;
 }
 
+void pm_commit_forked(void) {
+    pm_commit_abandon();
+    pm_rounds_forget();
+    pm_stored_begin();
+}
+
 bool pm_commit_write_roots(int fd) {
     for (unsigned i = 0; i < commit.roots; i++)
         if (!pm_os_write_all(fd, commit.root[i].at, commit.root[i].len, commit.root[i].offset))
@@ -420,9 +435,11 @@ bool pm_commit_write_roots(int fd) {
 }
 
 int pm_commit_change_heap(struct pm_error *err) {
+    pm_commit_abandon();
     pm_emptied_forget();
     commit.unapplied = false;
-    each_file(note_length);
+    pm_rounds_forget();
+    pm_rounds_each_file(note_length);
     if (pm_file_is_ours(&pm_heap.journal)) // the parent's
         close(pm_heap.journal.fd);
     if (!pm_journal_open())
@@ -439,8 +456,10 @@ int pm_commit_change_heap(struct pm_error *err) {
 }
 
 bool pm_commit_share_metadata(void) {
+    pm_commit_abandon();
     if (commit.unapplied || !pm_checkpoint_retire(&commit.journal))
         return false;
+    pm_stored_end();
     pm_journal_remove();
     pm_persist_journaled(false);
     bool good = true;

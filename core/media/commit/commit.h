@@ -5,6 +5,8 @@
 // once. All files are mapped private (PM_HEAP_JOURNALED), so between commits they stay as the last
 // commit left them.
 //
+//   pm_commit_round    threads run. Where the kernel keeps a record of stores (stored_pages.h),
+//                      what has changed so far goes to the journal's memory, some times over.
 //   pm_commit_take     at the instant: no other thread stores anything. Finds the pages that the
 //                      process has copied, and puts those that differ from the last commit into
 //                      the journal's memory. What that has no room for is written at once.
@@ -50,6 +52,8 @@ void pm_commit_whole_roots(uint64_t offset, uint64_t len);
 
 // Writes the captured root pages to a copy of the roots file.
 bool pm_commit_write_roots(int fd);
+// In a forked child that makes commits: the kernel's record of stores was its parent's.
+void pm_commit_forked(void);
 // A forked child has a heap of its own now, in the place of its parent's: a copy, as of one
 // instant. Its commits go there.
 int pm_commit_change_heap(struct pm_error *err);
@@ -57,6 +61,13 @@ int pm_commit_change_heap(struct pm_error *err);
 // One commit at a time: the caller holds a lock of its own. Before the instant: finishes what an
 // earlier commit could not finish. False, with errno: it still cannot, so there is no commit now.
 bool pm_commit_prepare(void);
+// Then, while other threads run, as often as it is worth it: puts what has changed so far into the
+// journal, so that less is left for the instant. Returns how many pages that were; 0: rounds are
+// not worth it, or not possible. `count`: copied pages may be counted to know that.
+uint64_t pm_commit_round(bool count);
+// What was begun is not to go on: the files are others. If there is merely no instant now, it goes
+// on with the next one.
+void pm_commit_abandon(void);
 // At the instant, with the extent locks of all shards. `drop`: unchanged pages may be given back,
 // because the kernel stores to none of them on its own (O_DIRECT, io_uring).
 void pm_commit_take(bool drop, struct pm_commit_cost *cost);
@@ -75,8 +86,6 @@ void pm_commit_cut(void);
 // The time of the last commit in force, nanoseconds since 1970; how many there were, and how many
 // of them were forced.
 extern _Atomic uint64_t pm_commit_time, pm_commit_count, pm_commit_forced;
-// About how many pages the process has copied now, while it runs.
-uint64_t pm_commit_copied(void);
 // The cost of the last commit that was taken. Changes with the caller's lock.
 extern struct pm_commit_cost pm_commit_last;
 

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "rounds.h"
+
+#include <stdatomic.h>
+
+#include "base/options.h"
+#include "base/os.h"
+#include "base/proc.h"
+#include "journal_files.h"
+#include "media/backing/marks.h"
+#include "media/own_pages.h"
+#include "stored_pages.h"
+
+_Atomic uint64_t pm_rounds_pages;
+
+static struct {
+    struct pm_journal *journal;
+    const uint64_t *length; // of the files, under the last commit
+    // What differs from the last commit, and is not in the journal, is in the kernel's record. It
+    // has all copied pages of a file that was not looked at yet.
+    bool watched, failed;
+    uint64_t drop_at[PM_JOURNAL_FILES]; // where pages are given back next
+    uint64_t copied;                    // by the last commit
+    uint64_t own, counted;              // copied pages; when they were counted, or 0
+    uint64_t unseen, rest;              // when there were such pages; how long it rests, or 0
+} rounds;
+
+void pm_rounds_use(struct pm_journal *journal, const uint64_t *length) {
+    rounds.journal = journal;
+    rounds.length = length;
+}
+
+uint64_t pm_rounds_length(unsigned file) {
+    const struct pm_shard *s = &pm_heap.shard[file / PM_JOURNAL_MEMBERS];
+    const struct pm_file *f = pm_journal_heap_file(file);
+    return f == &s->data ? s->frontier : f->size;
+}
+
+void pm_rounds_each_file(void (*fn)(unsigned file)) {
+    fn(pm_journal_file(PM_JOURNAL_SUPER, 0));
+    fn(pm_journal_file(PM_JOURNAL_ROOTS, 0));
+    for (unsigned i = 0; i < pm_heap.shards; i++)
+        for (unsigned member = PM_JOURNAL_DATA; member < PM_JOURNAL_MEMBERS; member++)
+            if (pm_journal_heap_file(pm_journal_file(member, i))->map)
+                fn(pm_journal_file(member, i));
+}
+
+// ---- copied pages -------------------------------------------------------------------------------
+
+static uint64_t copied;
+static int pagemap;
+
+static void count_pages(char *at, size_t len, void *arg) {
+    (void)at, (void)arg;
+    copied += len / PM_PAGE_SIZE;
+}
+
+// A file becomes longer or shorter meanwhile; its addresses stay.
+static void count_file(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    uint64_t some, length = pm_rounds_length(file);
+    if (f == &pm_heap.roots)
+        return;
+    if (pm_stored_count(f->map, length, pagemap, &some))
+        copied += some;
+    else
+        pm_own_pages_by(pagemap, f->map, length, count_pages, NULL);
+}
+
+uint64_t pm_rounds_copied(void) {
+    copied = 0;
+    pagemap = pm_own_open();
+    pm_rounds_each_file(count_file);
+    pm_own_close(pagemap);
+    return copied;
+}
+
+// ---- the kernel's record of stores --------------------------------------------------------------
+
+bool (*pm_rounds_unseen)(void);
+
+// It takes as long as to find what was stored to, ten times over, and it is only roughly so. Most
+// often it is done in a round.
+#define COUNT_AFTER ((uint64_t)1000000000)
+
+static void count_own(void) {
+    uint64_t now = pm_os_now_ns();
+    if (rounds.counted && now - rounds.counted < COUNT_AFTER)
+        return;
+    rounds.own = pm_rounds_copied();
+    rounds.counted = now;
+}
+
+// Calls `fn` for each data file, with its length now. Other threads may run.
+static void each_data(void (*fn)(unsigned file, char *at, uint64_t length)) {
+    for (unsigned i = 0; i < pm_heap.shards; i++) {
+        struct pm_shard *s = &pm_heap.shard[i];
+        pm_lock_raw(&s->lock);
+        uint64_t length = s->frontier;
+        pm_unlock_raw(&s->lock);
+        fn(pm_journal_file(PM_JOURNAL_DATA, i), s->data.map, length);
+    }
+}
+
+static uint64_t long_now;
+static void add_length(unsigned file, char *at, uint64_t length) {
+    (void)file, (void)at;
+    long_now += length / PM_PAGE_SIZE;
+}
+
+static bool is_long(uint64_t most) {
+    long_now = 0;
+    each_data(add_length);
+    return long_now >= most;
+}
+
+// Where the program has mapped something over its blocks, what is the heap's page there is not what
+// the record is about.
+static bool can_watch(void) {
+    bool rests = rounds.rest && pm_os_now_ns() - rounds.unseen < rounds.rest;
+    return !rests && !pm_marks_any() && pm_stored_can();
+}
+
+// Whether it is worth it.
+static bool is_watching(bool count) {
+    uint64_t from = pm_options.commit_watch.number;
+    if (!from)
+        return false;
+    if (count && rounds.copied < from && is_long(from))
+        count_own();
+    uint64_t pages = rounds.counted && rounds.own > rounds.copied ? rounds.own : rounds.copied;
+    return pages >= (rounds.watched ? from / 4 : from) && can_watch();
+}
+
+static void forget_file(unsigned file) { rounds.failed |= !pm_stored_forget(file); }
+
+void pm_rounds_forget(void) {
+    if (!rounds.watched)
+        return;
+    rounds.watched = rounds.failed = false;
+    pm_rounds_each_file(forget_file);
+    if (rounds.failed) // the program has mapped something odd over its blocks
+        pm_stored_end();
+}
+
+static void find_in(unsigned file, char *at, uint64_t length) {
+    rounds.failed |= !pm_changed_find_stored(file, at, length);
+}
+
+// A program that gives pages to the kernel does so again and again. Meanwhile all copied pages are
+// looked at. Nanoseconds.
+#define REST ((uint64_t)1000000000)
+#define REST_MOST (64 * REST)
+
+// After each has begun its record anew. A page that the kernel had pinned before that, and stores
+// to later, will not be in it: so who may have such pages is asked now. Whoever pins a page later
+// is in the record.
+static bool misses_nothing(void) {
+    if (!pm_rounds_unseen || !pm_rounds_unseen()) {
+        rounds.rest = 0;
+        return true;
+    }
+    pm_rounds_forget();
+    rounds.unseen = pm_os_now_ns();
+    rounds.rest = rounds.rest ? 2 * rounds.rest : REST;
+    rounds.rest = rounds.rest < REST_MOST ? rounds.rest : REST_MOST;
+    return false;
+}
+
+// ---- rounds before the instant ------------------------------------------------------------------
+
+static void look_in_round(unsigned file, char *at, uint64_t length) {
+    (void)length;
+    pm_changed_look_stored(file, at, rounds.length[file]);
+}
+
+static bool may_make_rounds(void) {
+    return !pm_heap.journal.length && // which stays as large as it is
+           !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed);
+}
+
+bool pm_rounds_worth(bool count) { return may_make_rounds() && is_watching(count); }
+
+// Looks begin with the questions for all files.
+static void begin_look(void) {
+    rounds.watched = true;
+    rounds.failed = false;
+    pm_stored_none();
+}
+
+uint64_t pm_rounds_make(void) {
+    struct pm_commit_cost cost = {0};
+    uint64_t before = rounds.journal->pages;
+    count_own();
+    begin_look();
+    pm_changed_begin(rounds.journal, PM_CHANGED_ROUND, &cost);
+    each_data(find_in);
+    bool told = !rounds.failed && misses_nothing();
+    if (told)
+        each_data(look_in_round);
+    if (!pm_changed_end() || !told)
+        pm_rounds_forget();
+    uint64_t pages = rounds.journal->pages - before;
+    atomic_fetch_add_explicit(&pm_rounds_pages, pages, memory_order_relaxed);
+    return pages;
+}
+
+// What is beyond the end of a file that was cut since is released space, so zeroes follow it in the
+// journal. But a mapping that has come to lie over blocks may have been looked at.
+bool pm_rounds_hold(void) { return !pm_marks_any(); }
+
+// ---- the instant --------------------------------------------------------------------------------
+
+static void look_at_file(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        pm_changed_look(file, f->map, pm_rounds_length(file), 0, rounds.length[file]);
+}
+
+static void find_in_file(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        find_in(file, f->map, pm_rounds_length(file));
+}
+
+static void look_by_record(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        pm_changed_look_stored(file, f->map, rounds.length[file]);
+}
+
+static bool all; // pages are to be given back, however long it takes
+
+// What the record does not name is as the last commit left it.
+static void drop_rest_of(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    uint64_t *from = &rounds.drop_at[file], end = pm_rounds_length(file);
+    if (f != &pm_heap.roots)
+        *from = pm_changed_drop_rest(file, f->map, *from < end ? *from : 0, end, all);
+}
+
+static bool find_in_all(void) {
+    if (!is_watching(false))
+        return false;
+    begin_look();
+    pm_rounds_each_file(find_in_file);
+    return !rounds.failed && misses_nothing();
+}
+
+static void look_at_all(void) {
+    pm_rounds_forget();
+    pm_rounds_each_file(look_at_file);
+    rounds.counted = 0;
+}
+
+static void look_at_stored(struct pm_commit_cost *cost) {
+    count_own();
+    pm_rounds_each_file(look_by_record);
+    pm_rounds_each_file(drop_rest_of);
+    cost->copied = rounds.own > cost->dropped ? rounds.own - cost->dropped : 0;
+    if (all)
+        cost->copied = pm_rounds_copied();
+    rounds.own = cost->copied;
+}
+
+void pm_rounds_instant(struct pm_commit_cost *cost, bool drop_all) {
+    all = drop_all;
+    if (find_in_all())
+        look_at_stored(cost);
+    else
+        look_at_all();
+    rounds.copied = cost->copied;
+}

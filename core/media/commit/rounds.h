@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Which pages a commit looks at. Of a large heap these are the pages that were stored to since the
+// last look, by the kernel's record (stored_pages.h):
+//
+//   a round       threads run. All data files begin their record anew; then the pages that were in
+//                 it go to the journal, as far as they differ.
+//   ...           another one, of what was stored to meanwhile, and so on.
+//   the instant   what was stored to since the last round, the same for all files, and roots.
+//
+// A page that is looked at twice is in the journal twice, and the second time counts. Where the
+// record may lack a page, all copied pages are looked at, at the instant if need be: in the first
+// round, after a commit that came to nothing, where the kernel may have stored to pages by itself,
+// where a page could not be read. Without a record, or where few pages are copied, there is no
+// round.
+//
+// With the commit lock.
+#ifndef PM_ROUNDS_H
+#define PM_ROUNDS_H
+
+#include "changed_pages.h"
+
+// `length`: of each file, under the last commit. Both stay the caller's.
+void pm_rounds_use(struct pm_journal *journal, const uint64_t *length);
+// Calls `fn` for each file of the open heap that the journal may name. At the instant.
+void pm_rounds_each_file(void (*fn)(unsigned file));
+// The length of such a file now.
+uint64_t pm_rounds_length(unsigned file);
+
+// About how many pages the process has copied now. Other threads may run.
+uint64_t pm_rounds_copied(void);
+
+// Whether the kernel may store to pages that it was given earlier, without a trace in the record.
+// NULL: it does not.
+extern bool (*pm_rounds_unseen)(void);
+
+// `count`: copied pages may be counted to know that.
+bool pm_rounds_worth(bool count);
+// The commit has begun. How many pages it has more now.
+uint64_t pm_rounds_make(void);
+// Pages that rounds have found, of all commits.
+extern _Atomic uint64_t pm_rounds_pages;
+// At the instant: whether what the rounds have found may stand.
+bool pm_rounds_hold(void);
+// The record is not to be believed.
+void pm_rounds_forget(void);
+// Looks, and drops pages (pm_changed_begin()): `drop_all`, however long that takes.
+void pm_rounds_instant(struct pm_commit_cost *cost, bool drop_all);
+
+#endif

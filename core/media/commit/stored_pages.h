@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// Which pages that the process has copied were stored to since the last look, by the kernel's
+// record (base/store_record.h). What it does not know of are pages that the kernel has pinned, to
+// store to them on its own (O_DIRECT, io_uring): whoever looks asks about these afterwards.
+//
+// A commit of a large heap looks only at these pages, first while the program runs, and at the
+// instant at what was stored to meanwhile. Below PMALLOC_COMMIT_WATCH copied pages a commit looks
+// at all of them instead: the record costs the program a fault for each page.
+//
+// With the commit lock. The record is this process's: a forked child begins its own.
+#ifndef PM_STORED_PAGES_H
+#define PM_STORED_PAGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "media/own_pages.h"
+
+// Begins the record, where the kernel has one.
+void pm_stored_begin(void);
+void pm_stored_end(void);
+// The program keeps a record of its own (userfaultfd): two cannot be of one page. Any thread.
+void pm_stored_give_way(void);
+bool pm_stored_can(void);
+
+// `pagemap` is of pm_own_open().
+//
+// Finds the pages of [at, at + len), of the file, that are copied and were stored to since the last
+// look, and begins anew there. The first look finds all that are copied. False: they are not known,
+// and some of the range may have begun anew, so forget the record.
+bool pm_stored_find(unsigned file, int pagemap, char *at, size_t len);
+// Calls `fn` for each run of pages that was found in the file, by rising address.
+void pm_stored_each(unsigned file, int pagemap, pm_own_fn *fn, void *arg);
+// Nothing is found any more. Before the files are looked at.
+void pm_stored_none(void);
+// The next look finds all copied pages of the file again. It also takes away what the record leaves
+// behind: a page that was given back, and is not there, has a mark, and looks as if it was copied
+// and swapped out. False: that cannot be.
+bool pm_stored_forget(unsigned file);
+// Pages of the range in memory that are copied and were not stored to since the last look. False:
+// they are not known.
+bool pm_stored_not(unsigned file, int pagemap, char *at, size_t len, pm_own_fn *fn, void *arg);
+// About how many copied pages of the range are in memory. False: that is not known.
+bool pm_stored_count(char *at, size_t len, int pagemap, uint64_t *pages);
+
+// The descriptor, for who closes others'; -1: there is none.
+int pm_stored_fd(void);
+
+#endif

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+
+// Threads that store to many pages, each in an order of its own, so that what is found at a start
+// tells whether it is one instant:
+//
+//   count   page c % PAGES gets c, and c grows: each page has the last number that was its turn
+//   toggle  page c % PAGES is what it was the time before last, and a counter tells c
+//
+// rounds SECONDS [MODE]   says how far each thread was, stores for so long (0: until it is killed)
+//   churn    beside it, blocks come and go whose pages were stored to
+//   direct   a file is open for direct I/O
+//   record   the program has a record of stores of its own, on one of its blocks
+//   daemon   goes on in a child
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "holds.h"
+
+enum { PAGE = 4096, PAGES = 3000, THREADS = 2 };
+
+struct area {
+    uint64_t made; // by toggle: how many were made
+    char *pages;
+};
+struct area *areas; // the root
+static _Atomic bool over;
+
+static _Atomic uint64_t *word_of(const struct area *a, uint64_t page) {
+    return (_Atomic uint64_t *)(void *)(a->pages + page * PAGE + page % 500 * 8);
+}
+
+static void count(struct area *a) {
+    uint64_t c = a->made;
+    *word_of(a, c % PAGES) = c + 1;
+    *(volatile uint64_t *)&a->made = c + 1;
+}
+
+static void toggle(struct area *a) {
+    uint64_t c = a->made;
+    *word_of(a, c % PAGES) ^= 1;
+    *(volatile uint64_t *)&a->made = c + 1;
+}
+
+static uint64_t check(const struct area *a, bool toggles) {
+    uint64_t c = a->made, wrong = 0;
+    for (uint64_t page = 0; page < PAGES; page++) {
+        uint64_t turns = c / PAGES + (page < c % PAGES), has = *word_of(a, page);
+        uint64_t wants = toggles ? turns & 1 : turns ? (turns - 1) * PAGES + page + 1 : 0;
+        uint64_t next = toggles ? wants ^ 1 : c + 1;
+        bool may_be_next = page == c % PAGES && has == next; // the counter is stored afterwards
+        wrong += has != wants && !may_be_next;
+    }
+    return wrong;
+}
+
+// The counter may be one behind.
+static void mend(struct area *a, bool toggles) {
+    uint64_t c = a->made, page = c % PAGES, turns = c / PAGES;
+    uint64_t has = *word_of(a, page);
+    a->made += toggles ? has != (turns & 1) : has == c + 1;
+}
+
+static void *store(void *number) {
+    uint64_t which = (uint64_t)(uintptr_t)number;
+    for (; !over; usleep(300)) // a commit finds some pages of many
+        for (unsigned i = 0; i < 16; i++)
+            which ? toggle(&areas[which]) : count(&areas[which]);
+    return NULL;
+}
+
+static void *churn(void *unused) {
+    (void)unused;
+    for (unsigned turn = 1; !over; turn++) {
+        char *block = malloc((size_t)(turn % 40 + 1) << 16);
+        REQUIRE(block);
+        memset(block, (int)turn, (size_t)(turn % 40 + 1) << 16);
+        free(block);
+    }
+    return NULL;
+}
+
+static void keep_record(void) {
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP};
+    REQUIRE(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0);
+    uint64_t at = ((uint64_t)(uintptr_t)areas[0].pages + PAGE) & ~(uint64_t)(PAGE - 1);
+    struct uffdio_register range = {.range = {at, PAGE}, .mode = UFFDIO_REGISTER_MODE_WP};
+    if (ioctl(fd, UFFDIO_REGISTER, &range) != 0)
+        printf("refused %d\n", errno);
+}
+
+static void make(void) {
+    areas = calloc(THREADS, sizeof *areas);
+    REQUIRE(areas);
+    for (unsigned i = 0; i < THREADS; i++)
+        REQUIRE((areas[i].pages = calloc(PAGES, PAGE)) != NULL);
+}
+
+int main(int argc, char **argv) {
+    double seconds = atof(argv[1]), end;
+    const char *mode = argc > 2 ? argv[2] : "";
+    pthread_t thread[THREADS + 1];
+    unsigned threads = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (strcmp(mode, "direct") == 0)
+        REQUIRE(open(argv[0], O_RDONLY | O_DIRECT) >= 0);
+    if (strcmp(mode, "daemon") == 0 && fork() != 0)
+        return 0;
+    if (!areas)
+        make();
+    for (unsigned i = 0; i < THREADS; i++) {
+        printf("%llu wrong, %llu made\n", (unsigned long long)check(&areas[i], i),
+               (unsigned long long)areas[i].made);
+        mend(&areas[i], i);
+    }
+    for (uintptr_t i = 0; i < THREADS; i++)
+        REQUIRE(pthread_create(&thread[threads++], NULL, store, (void *)i) == 0);
+    if (strcmp(mode, "churn") == 0)
+        REQUIRE(pthread_create(&thread[threads++], NULL, churn, NULL) == 0);
+    for (end = now() + seconds / 2; seconds == 0 || now() < end;)
+        usleep(1000);
+    if (strcmp(mode, "record") == 0)
+        keep_record();
+    for (end = now() + seconds / 2; now() < end;)
+        usleep(1000);
+    over = true;
+    while (threads)
+        REQUIRE(pthread_join(thread[--threads], NULL) == 0);
+    return 0;
+}

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""Commits of many copied pages: in rounds while the program runs, by the kernel's record of stores.
+What is found after a kill is one instant, page by page."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from conftest import compiled, environment, run, said, succeeds
+
+KILLS = int(os.environ.get("ROUNDS_KILLS", "6"))
+
+
+@pytest.fixture(scope="module")
+def program():
+    return compiled("rounds.c", "-D_GNU_SOURCE", libraries=["-lpthread"])
+
+
+def settings(heap, commit="5ms", **more):
+    return {"HEAP": heap, "ROOTS": "areas", "COMMIT": commit, "STATS": 1, **more}
+
+
+def made(lines):
+    """How far each thread was. What it had stored to is as of one instant."""
+    found = [re.fullmatch(r"(\d+) wrong, (\d+) made", line) for line in lines[:2]]
+    assert len(found) == 2 and all(found), lines
+    assert [int(f[1]) for f in found] == [0, 0], lines
+    return [int(f[2]) for f in found]
+
+
+def in_rounds(done):
+    """Pages that were found before the instants of their commits."""
+    found = re.findall(r"of \d+ pages in all, (\d+) of them before the instant", done.stderr)
+    assert found, said(done)
+    return sum(map(int, found))
+
+
+def has_record(program, heap):
+    """Whether this kernel keeps a record of stores here."""
+    done = run([program, 0.5], **settings(heap))
+    made(succeeds(done).splitlines())
+    return in_rounds(done) > 0
+
+
+def killed(program, env, mode):
+    command = [program, "0", mode]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        lines = [process.stdout.readline().strip() for _ in range(2)]
+        time.sleep(random.uniform(0.1, 0.6))
+        process.send_signal(signal.SIGKILL)
+    return made(lines)
+
+
+@pytest.mark.parametrize("watch", ["1", "1024"])
+@pytest.mark.parametrize("mode", ["", "churn"])
+@pytest.mark.parametrize("commit", ["5ms", "50ms"])
+def test_killed(program, place, mode, watch, commit):
+    """One thread counts, another brings pages to what they were: both are at one instant."""
+    env = environment(True, **settings(place, commit, COMMIT_WATCH=watch, STATS=None))
+    before = [0, 0]
+    for _ in range(KILLS):
+        now = killed(program, env, mode)
+        assert now >= before, "what a commit had is gone"
+        before = now
+    done = run([program, 0.2], **settings(place, commit))
+    last = made(succeeds(done).splitlines())
+    assert min(last) > 0, "no commit was made"
+
+
+def test_few_pages_are_left_for_the_instant(program, place):
+    done = run([program, 1, "churn"], **settings(place, COMMIT_WATCH=1))
+    made(succeeds(done).splitlines())
+    if not in_rounds(done):
+        pytest.skip("this kernel keeps no record of stores")
+
+
+def test_it_can_be_turned_off(program, place):
+    done = run([program, 0.5], **settings(place, COMMIT_WATCH=0))
+    made(succeeds(done).splitlines())
+    assert in_rounds(done) == 0
+
+
+def test_pages_that_the_kernel_may_store_to(program, place):
+    """Rounds rest: such a store would leave no trace in the record."""
+    done = run([program, 0.5, "direct"], **settings(place))
+    made(succeeds(done).splitlines())
+    assert in_rounds(done) == 0
+    made(succeeds(run([program, 0.1], **settings(place))).splitlines())
+
+
+def test_the_program_keeps_a_record_itself(program, heap):
+    """Ours gives way, or the kernel would refuse the program's."""
+    if not has_record(program, heap):
+        pytest.skip("this kernel keeps no record of stores")
+    done = run([program, 1, "record"], **settings(heap))
+    lines = succeeds(done).splitlines()
+    assert len(lines) == 2, lines
+    assert min(made(lines)) > 0
+    assert min(made(succeeds(run([program, 0.1], **settings(heap))).splitlines())) > 0
+
+
+@pytest.mark.parametrize("watch", [1, 1024])
+def test_a_daemon_has_a_record_of_its_own(program, heap, watch):
+    if not has_record(program, heap):
+        pytest.skip("this kernel keeps no record of stores")
+    done = run([program, 1, "daemon"], **settings(heap, FORK="follow", COMMIT_WATCH=watch))
+    made(succeeds(done).splitlines())
+    assert in_rounds(done) > 0
+    made(succeeds(run([program, 0.1], **settings(heap))).splitlines())
