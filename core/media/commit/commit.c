@@ -421,9 +421,9 @@ int pm_heap_journal(struct pm_error *err) {
     return PM_OK;
 }
 
+// The kernel protects no page of it.
 void pm_commit_forked(void) {
     pm_commit_abandon();
-    pm_rounds_forget();
     pm_stored_begin();
 }
 
@@ -438,7 +438,6 @@ int pm_commit_change_heap(struct pm_error *err) {
     pm_commit_abandon();
     pm_emptied_forget();
     commit.unapplied = false;
-    pm_rounds_forget();
     pm_rounds_each_file(note_length);
     if (pm_file_is_ours(&pm_heap.journal)) // the parent's
         close(pm_heap.journal.fd);

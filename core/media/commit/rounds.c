@@ -259,8 +259,6 @@ static void look_at_stored(struct pm_commit_cost *cost) {
     pm_rounds_each_file(look_by_record);
     pm_rounds_each_file(drop_rest_of);
     cost->copied = rounds.own > cost->dropped ? rounds.own - cost->dropped : 0;
-    if (all)
-        cost->copied = pm_rounds_copied();
     rounds.own = cost->copied;
 }
 
