@@ -193,6 +193,14 @@ static void take_twin(const char *symbol, uint64_t value, uint64_t size, void *a
         take_second(out, value, size);
 }
 
+static void take_part_of_twin(const char *symbol, uint64_t value, uint64_t size, void *arg) {
+    struct pm_elf_symbol *out = arg;
+    if (out->verdict != PM_ELF_FOUND)
+        return;
+    take_second(out, value, size);
+    memcpy(out->part, symbol, strnlen(symbol, sizeof out->part - 1));
+}
+
 int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
                 struct pm_elf_symbol *out, struct pm_error *err) {
     static const struct {
@@ -216,7 +224,9 @@ int pm_elf_find(const struct pm_elf *f, const char *name, unsigned tables,
         find_similar(f, name, tables, out);
     if (tables & PM_ELF_IN_SYMTAB && out->verdict == PM_ELF_MISSING)
         pm_made_find_part(f, name, out->part, sizeof out->part);
-    else if (tables & PM_ELF_IN_SYMTAB && out->rank == LOCAL)
+    if (tables & PM_ELF_IN_SYMTAB && out->rank == LOCAL) {
         pm_made_each_twin(f, name, out->value, take_twin, out);
+        pm_made_each_part_elsewhere(f, name, out->value, take_part_of_twin, out);
+    }
     return PM_OK;
 }

@@ -31,7 +31,9 @@ struct pm_elf_symbol {
     bool have_table;                    // false: there was nothing to search
     unsigned near_count;                // variables of a similar name
     char near_name[PM_ELF_NEAR_MAX][PM_ELF_NEAR_LEN];
-    char part[PM_ELF_NEAR_LEN]; // MISSING: what the compiler has made of it, as server.0, or ""
+    // MISSING: what the compiler has made of it, as server.0; or "". AMBIGUOUS: what it has made of
+    // another variable of that name, while the one found is whole; or "".
+    char part[PM_ELF_NEAR_LEN];
 };
 
 // Searches .symtab and then .dynsym for a symbol of that name. A name in the file may have a

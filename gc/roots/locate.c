@@ -256,6 +256,22 @@ static int guard_range(struct query *q, const struct pm_object *o,
                : status;
 }
 
+static int several_variables(struct query *q, const struct pm_object *o,
+                             const struct pm_elf_symbol *sym) {
+    if (*sym->part)
+        return pm_fail(q->err, PM_USAGE,
+                       "the compiler has made %s of another variable of that name in %s; declare "
+                       "that one __attribute__((used)), and compile it again, or use +0x%lx/%lu, "
+                       "the one that is whole",
+                       sym->part, o->name, (unsigned long)sym->value, (unsigned long)sym->size);
+    return pm_fail(q->err, PM_USAGE,
+                   "%u variables of that name in %s (+0x%lx/%lu, +0x%lx/%lu%s); use one of these "
+                   "ranges",
+                   sym->count, o->name, (unsigned long)sym->value, (unsigned long)sym->size,
+                   (unsigned long)sym->second_value, (unsigned long)sym->second_size,
+                   sym->count > 2 ? ", ..." : "");
+}
+
 // Adds the range of a symbol that was searched in the object, or says why it cannot be a root.
 static int symbol_range(struct query *q, const struct pm_object *o,
                         const struct pm_elf_symbol *sym) {
@@ -265,12 +281,7 @@ static int symbol_range(struct query *q, const struct pm_object *o,
         status = checked_range(q, o, sym->value, sym->size);
         return status == PM_OK ? guard_range(q, o, sym) : status;
     case PM_ELF_AMBIGUOUS:
-        return pm_fail(q->err, PM_USAGE,
-                       "%u variables of that name in %s (+0x%lx/%lu, +0x%lx/%lu%s); use "
-                       "one of these ranges",
-                       sym->count, o->name, (unsigned long)sym->value, (unsigned long)sym->size,
-                       (unsigned long)sym->second_value, (unsigned long)sym->second_size,
-                       sym->count > 2 ? ", ..." : "");
+        return several_variables(q, o, sym);
     case PM_ELF_FUNCTION:
         return pm_fail(q->err, PM_USAGE, "a function in %s, not a variable", o->name);
     case PM_ELF_TLS:

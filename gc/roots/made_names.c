@@ -108,20 +108,39 @@ bool pm_made_is_whole(const char *file) {
     return file == NULL || *file == '\0' || strcmp(file, "ld-temp.o") == 0;
 }
 
-// Calls `visit` for the numbered ones from symbol i up to the end of its object. Returns the end.
-static uint64_t look_in_object(const struct pm_elf_table *t, uint64_t i, const char *name,
-                               uint64_t value, pm_elf_variable *visit, void *arg) {
+// The local symbols of one object: those from one name of a file to the next.
+struct block {
+    const char *file;
+    uint64_t from, end;
+    bool has_it; // the variable that was found
+};
+
+// Takes the next block from symbol i on. false: there is none.
+static bool next_block(const struct pm_elf_table *t, uint64_t i, const char *name, uint64_t value,
+                       struct block *b) {
     ElfW(Sym) s;
-    bool has_it = false;
-    uint64_t end = i;
-    for (; end < t->count; end++) {
-        const char *symbol = pm_elf_symbol_at(t, end, &s);
+    for (b->from = 0; b->from == 0; i++) {
+        if (i >= t->count)
+            return false;
+        b->file = pm_elf_symbol_at(t, i, &s);
+        b->from = ELF64_ST_TYPE(s.st_info) == STT_FILE ? i + 1 : 0;
+    }
+    b->has_it = false;
+    for (b->end = b->from; b->end < t->count; b->end++) {
+        const char *symbol = pm_elf_symbol_at(t, b->end, &s);
         if (ELF64_ST_TYPE(s.st_info) == STT_FILE || ELF64_ST_BIND(s.st_info) != STB_LOCAL)
             break;
         const char *suffix = symbol && s.st_value == value ? behind_name(symbol, name) : NULL;
-        has_it |= suffix && *suffix == '\0';
+        b->has_it |= suffix && *suffix == '\0';
     }
-    for (; has_it && i < end; i++) {
+    return true;
+}
+
+// Calls `visit` for the numbered ones of a block.
+static void each_numbered(const struct pm_elf_table *t, const struct block *b, const char *name,
+                          pm_elf_variable *visit, void *arg) {
+    ElfW(Sym) s;
+    for (uint64_t i = b->from; i < b->end; i++) {
         const char *symbol = pm_elf_symbol_at(t, i, &s);
         const char *suffix = symbol && s.st_size != 0 && s.st_shndx != SHN_UNDEF &&
                                      ELF64_ST_TYPE(s.st_info) == STT_OBJECT
@@ -130,19 +149,33 @@ static uint64_t look_in_object(const struct pm_elf_table *t, uint64_t i, const c
         if (suffix != NULL && is_part(suffix, true))
             visit(symbol, s.st_value, s.st_size, arg);
     }
-    return end;
 }
 
 void pm_made_each_twin(const struct pm_elf *f, const char *name, uint64_t value,
                        pm_elf_variable *visit, void *arg) {
     struct pm_elf_table t;
-    ElfW(Sym) s;
+    struct block b;
     if (!pm_made_by_clang(f) || pm_elf_table(f, SHT_SYMTAB, &t) <= 0)
         return;
     // In the file of one source gcc numbers statics of functions, which have no other name.
-    for (uint64_t i = 1; i < t.count;) {
-        const char *symbol = pm_elf_symbol_at(&t, i++, &s);
-        if (ELF64_ST_TYPE(s.st_info) == STT_FILE && pm_made_is_whole(symbol))
-            i = look_in_object(&t, i, name, value, visit, arg);
-    }
+    for (uint64_t i = 1; next_block(&t, i, name, value, &b); i = b.end)
+        if (b.has_it && pm_made_is_whole(b.file))
+            each_numbered(&t, &b, name, visit, arg);
+}
+
+void pm_made_each_part_elsewhere(const struct pm_elf *f, const char *name, uint64_t value,
+                                 pm_elf_variable *visit, void *arg) {
+    struct pm_elf_table t;
+    struct block b;
+    bool whole = false;
+    if (!pm_made_by_clang(f) || pm_elf_table(f, SHT_SYMTAB, &t) <= 0)
+        return;
+    for (uint64_t i = 1; next_block(&t, i, name, value, &b); i = b.end)
+        whole |= b.has_it && pm_made_is_whole(b.file);
+    // Between the blocks that LTO makes nothing tells a part from a variable of another name. And
+    // gcc has made the start of each program, with a static of a function, completed.0.
+    for (uint64_t i = 1; next_block(&t, i, name, value, &b); i = b.end)
+        if (!b.has_it && !(whole && pm_made_is_whole(b.file)) &&
+            !(b.file != NULL && strcmp(b.file, "crtstuff.c") == 0))
+            each_numbered(&t, &b, name, visit, arg);
 }

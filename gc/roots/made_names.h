@@ -29,4 +29,9 @@ void pm_made_find_part(const struct pm_elf *f, const char *name, char *part, siz
 void pm_made_each_twin(const struct pm_elf *f, const char *name, uint64_t value,
                        pm_elf_variable *visit, void *arg);
 
+// Calls `visit` for each part of another variable of that name, which clang has taken apart in
+// another source. A static of a function that gcc has compiled is taken for one, too.
+void pm_made_each_part_elsewhere(const struct pm_elf *f, const char *name, uint64_t value,
+                                 pm_elf_variable *visit, void *arg);
+
 #endif

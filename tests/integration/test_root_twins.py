@@ -82,3 +82,46 @@ def test_names_that_lto_gives(how, language, tmp_path, heap):
     for runs in (1, 2):
         output = succeeds(call(RUN, "-H", fresh, "-r", place["56"], program))
         assert output == f"1 {runs}\n"
+
+
+# One source has a table whole. In the other one nobody has the address of its own.
+SPLIT_FIRST = r"""
+#include <stdio.h>
+KEPT static struct { long runs, pad, open; } table;
+long other(void);
+int main(int argc, char **argv) {
+    table.open += argc;
+    printf("%ld %ld %ld\n", ++table.runs, table.open, other());
+}
+"""
+SPLIT_SECOND = r"""
+static struct { long runs, pad[6]; } table;
+void *volatile keep;
+long other(void) {
+    keep = &table;
+    return ++table.runs;
+}
+"""
+
+
+@pytest.mark.parametrize("language", ["c", "c++"])
+@pytest.mark.parametrize("flags", [(), ("-flto=thin",)])
+def test_a_twin_that_the_compiler_has_split(language, flags, tmp_path, heap):
+    """The one that is left whole is not taken in its place."""
+    sources = [tmp_path / "first.c", tmp_path / "second.c"]
+    for source, text in zip(sources, (SPLIT_FIRST, SPLIT_SECOND)):
+        source.write_text(text)
+    flags = ("-O2", "-g", *flags, "-x", language)
+    program = built(tmp_path, "clang", *flags, "-DKEPT=", sources=sources)
+    why = r"has made (table|_ZL5table)\.\d of another variable.*; declare that one __attribute__"
+    for root, size in (("table", 56), ("table.runs", 8)):
+        refused = call(RUN, "-H", heap, "-r", root, program)
+        assert refused.returncode == 125 and re.search(why, refused.stderr), refused
+        whole = re.search(rf"\+0x[0-9a-f]+/{size}\b", refused.stderr)[0]
+        fresh = heap.with_name(f"fresh{size}")
+        output = [succeeds(call(RUN, "-H", fresh, "-r", whole, program)) for _ in range(2)]
+        assert output == ["1 1 1\n", "1 1 2\n"]
+    assert not heap.exists()
+    program = built(tmp_path, "clang", *flags, "-DKEPT=__attribute__((used))", sources=sources)
+    refused = call(RUN, "-H", heap, "-r", "table", program)
+    one_line(refused, "pmalloc", 125, "2 variables of that name")

@@ -287,6 +287,50 @@ static void test_numbers_of_lto(void) {
     CHECK_EQ(find("table"), PM_ELF_FOUND); // gcc numbers statics of functions
 }
 
+// One source has a variable whole, and in another one clang has taken its namesake apart.
+static void make_taken_apart(const char *first, const char *second) {
+    begin();
+    file("crtstuff.c");
+    variable("completed.0", STB_LOCAL, 0x08);
+    file(first);
+    variable("table.1.init", STB_LOCAL, 0x10);
+    variable("table.0", STB_LOCAL, 0x18);
+    variable("_ZL5stock.0", STB_LOCAL, 0x20);
+    variable("open.0", STB_LOCAL, 0x28);
+    variable("held", STB_LOCAL, 0x30);
+    variable("held.0", STB_LOCAL, 0x38);
+    file(second);
+    variable("table", STB_LOCAL, 0x40);
+    variable("_ZL5stock", STB_LOCAL, 0x50);
+    variable("completed", STB_LOCAL, 0x60);
+    variable("open", STB_GLOBAL, 0x70);
+    variable("lone.llvm.5", STB_GLOBAL, 0x80);
+    variable("open.llvm.5", STB_GLOBAL, 0x90);
+    finish(SHT_SYMTAB);
+}
+
+static void test_taken_apart_elsewhere(void) {
+    static const char *const found[] = {"completed", "held", "open", "lone", NULL};
+    made_by = "GCC, clang version 19";
+    for (unsigned i = 0; i < 3; i++) { // ld-temp.o: only one of the two is compiled with LTO
+        make_taken_apart(i == 1 ? "ld-temp.o" : "a.c", i == 2 ? "ld-temp.o" : "b.c");
+        CHECK_EQ(find("table"), PM_ELF_AMBIGUOUS);
+        CHECK_EQ(sym.count, 2);
+        CHECK_EQ(sym.value, 0x40);
+        CHECK_EQ(sym.second_value, 0x10);
+        CHECK_STR(sym.part, "table.1.init");
+        CHECK_EQ(find("stock"), PM_ELF_AMBIGUOUS);
+        CHECK_STR(sym.part, "_ZL5stock.0");
+        for (size_t j = 0; found[j] != NULL; j++) {
+            CHECK_EQ(find(found[j]), i == 1 && j == 1 ? PM_ELF_AMBIGUOUS : PM_ELF_FOUND);
+            CHECK_STR(sym.part, "");
+        }
+    }
+    made_by = "GCC";
+    make_taken_apart("a.c", "b.c");
+    CHECK_EQ(find("table"), PM_ELF_FOUND); // a static of a function
+}
+
 static void test_tables(void) {
     make_usual();
     finish(SHT_DYNSYM);
@@ -404,6 +448,7 @@ int main(void) {
     RUN(parts);
     RUN(names_of_lto);
     RUN(numbers_of_lto);
+    RUN(taken_apart_elsewhere);
     RUN(tables);
     RUN(build_id);
     RUN(not_elf);

@@ -27,7 +27,7 @@ static int no_variable(const struct pm_elf_symbol *sym, const char *name, struct
 
 // Where the member of each of two variables would lie.
 static int several(struct program_types *t, const struct root_variable *v, uint64_t first,
-                   uint64_t second, unsigned count, struct pm_error *err) {
+                   uint64_t second, unsigned count, const char *part, struct pm_error *err) {
     char place[2][64] = {"", ""};
     uint64_t address[2] = {first, second};
     for (unsigned i = 0; i < 2; i++) {
@@ -41,6 +41,12 @@ static int several(struct program_types *t, const struct root_variable *v, uint6
         else
             snprintf(place[i], sizeof place[i], "none in that at 0x%lx", (unsigned long)address[i]);
     }
+    if (*part)
+        return pm_fail(err, PM_USAGE,
+                       "the compiler has made %s of another variable %s in %.200s; declare that "
+                       "one __attribute__((used)), and compile it again (what is meant in the one "
+                       "that is whole is %s: that range can be named)",
+                       part, v->name, t->path, place[0]);
     return pm_fail(err, PM_USAGE,
                    "%u variables in %.200s have the name %s (what is meant is %s, %s%s); name one "
                    "of these ranges",
@@ -86,7 +92,7 @@ static int find_symbol(struct program_types *t, const struct pm_elf *in, struct 
     if (!v->found || (v->exported && !*v->path && sym.verdict != PM_ELF_FOUND))
         return PM_OK;
     if (sym.verdict == PM_ELF_AMBIGUOUS)
-        return several(t, v, sym.value, sym.second_value, sym.count, err);
+        return several(t, v, sym.value, sym.second_value, sym.count, sym.part, err);
     if (sym.verdict != PM_ELF_FOUND)
         return no_variable(&sym, v->name, err);
     v->address = sym.value;
@@ -123,7 +129,7 @@ static int find_by_types(struct program_types *t, struct root_variable *v, struc
     struct symbol_at s = {&t->program, v};
     unsigned count = program_types_load(t) ? dw_find(t->types, v->name, &e, &second) : 0;
     if (count > 1)
-        return several(t, v, e.address, second.address, count, err);
+        return several(t, v, e.address, second.address, count, "", err);
     v->found = count != 0;
     v->exported = false;
     if (count == 0)
