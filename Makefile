@@ -268,6 +268,9 @@ $(BUILD)/obj/core.o: $(CORE_OBJS)
 
 $(filter-out $(HAVE_SOURCE),$(UNITS)): $(UNIT_CORE)
 $(HAVE_SOURCE) $(FLUSHES): $(ARCHIVE)
+# It looks for its own file in its symbols; gcc's LTO leaves no names of files there.
+$(BUILD)/obj/tests/unit/test_places.o: private LTO_FLAGS = -fno-lto
+
 $(UNITS) $(FLUSHES): $(BUILD)/%: $(BUILD)/obj/tests/%.o
 	@mkdir -p $(@D)
 	$(LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(WRAP:%=-Wl,--wrap=%) -lpthread -lm
