@@ -448,6 +448,7 @@ static void look_again(pid_t id, void *arg) {
     uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
     enum pm_gate_place place = pm_gate_place_of(id, of);
     pm_gate_watch(id, NULL);
+    s->passed->unseen += sections == 0;
     if (place == PM_GATE_OUTSIDE || pm_calls_says(id) || pm_task_is_dead(id))
         return;
     if (place == PM_GATE_UNKNOWN && atomic_load_explicit(&of->was_asleep, memory_order_relaxed)) {
@@ -469,7 +470,12 @@ static void look_again(pid_t id, void *arg) {
 // Whether the instant is taken.
 static bool look_while_held(struct wait *w, bool any, struct pm_gate_passed *passed) {
     struct second second = {.wait = w, .any = any, .passed = passed};
+    pid_t self = pm_calls_self();
+    bool own = self == (pid_t)atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
     passed->rung = PM_RUNG_BETWEEN;
+    passed->counted = true;
+    passed->unseen =
+        !own && atomic_load_explicit(&pm_calls_of(self)->sections, memory_order_relaxed) == 0;
     pm_gate_watched_count = 0;
     pm_roll_each(look_again, &second);
     if (passed->rung == PM_RUNG_BETWEEN && (w->unknown || second.unknown))

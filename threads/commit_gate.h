@@ -44,6 +44,9 @@ struct pm_gate_passed {
     // it runs, and never took one.
     pid_t thread;
     uintptr_t lock;
+    // Threads that have never taken a lock that is seen: maybe they use others.
+    uint32_t unseen;
+    bool counted; // they were
 };
 
 enum pm_gate_result {

@@ -13,6 +13,7 @@
 //   objects_format.h           the program and its libraries, in objects.a or objects.b
 //   types_format.h             what the roots are in a build of the program, in types
 //   journal/journal_format.h   the file journal
+//   journal/instants_format.h  at which instants commits were taken, there and in page 1
 //   backing/fixed_format.h     what a fixed medium has beside the parts of a heap
 //   backup/backup_format.h     what a backup has beside its heap
 //

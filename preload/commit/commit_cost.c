@@ -10,6 +10,7 @@
 
 #include "base/message.h"
 #include "base/os.h"
+#include "media/commit/commit.h"
 #include "media/commit/rounds.h"
 #include "media/heap.h"
 #include "threads/commit_gate.h"
@@ -48,15 +49,33 @@ void pm_commit_was_made(uint64_t since) {
 static _Atomic uint64_t rungs[PM_RUNGS];
 static struct pm_gate_passed last_any;
 static char last_name[32];
+static struct pm_instants told; // as the journal has them
 
-void pm_commit_passed(const struct pm_gate_passed *passed) {
-    bool gone;
-    add(&rungs[passed->rung], 1);
-    if (passed->rung != PM_RUNG_ANY || passed->thread == last_any.thread)
+// It is read again only for another thread: that costs calls.
+static void note_any(const struct pm_gate_passed *passed) {
+    bool gone, other = passed->thread != last_any.thread;
+    if (!passed->thread && last_any.thread)
         return;
     last_any = *passed;
-    if (passed->thread && pm_task_read(passed->thread, "comm", last_name, sizeof last_name, &gone))
-        last_name[strcspn(last_name, "\n")] = '\0';
+    if (other && !(passed->thread &&
+                   pm_task_read(passed->thread, "comm", last_name, sizeof last_name, &gone)))
+        *last_name = '\0';
+    last_name[strcspn(last_name, "\n")] = '\0';
+    told.time = pm_commit_clock();
+    told.lock = passed->lock;
+    told.thread = (uint32_t)passed->thread;
+    memcpy(told.name, last_name, sizeof told.name);
+}
+
+void pm_commit_passed(const struct pm_gate_passed *passed) {
+    add(&rungs[passed->rung], 1);
+    if (passed->rung == PM_RUNG_ANY)
+        note_any(passed);
+    told.between = get(&rungs[PM_RUNG_BETWEEN]);
+    told.waited = get(&rungs[PM_RUNG_WAITED]);
+    told.any = get(&rungs[PM_RUNG_ANY]);
+    told.unseen = passed->counted ? passed->unseen : told.unseen;
+    pm_commit_instants(&told);
 }
 
 // An address of the program as the tools name it.

@@ -11,7 +11,8 @@ struct pm_gate_passed;
 
 // With the commit lock. The threads were held from `since` until now; `pages` pages differed.
 void pm_commit_was_held(uint64_t since, uint64_t pages);
-// With the commit lock. At which instant it was taken.
+// With the commit lock, or at the end of the program, and before pm_commit_finish(): at which
+// instant it was taken.
 void pm_commit_passed(const struct pm_gate_passed *passed);
 // With the commit lock. A commit that was begun at `since` counts, and is in the files.
 void pm_commit_was_made(uint64_t since);

@@ -576,6 +576,9 @@ bool pm_commits_are_strict(void) { return strict; }
 
 bool pm_commits_end(bool alone, bool between) {
     errno = ETIME;
+    enum pm_rung rung = between ? PM_RUNG_BETWEEN : PM_RUNG_ANY;
+    if (between || !strict)
+        pm_commit_passed(&(struct pm_gate_passed){.rung = rung});
     bool good = (between || !strict) && (make_last() || (pm_commit_again(errno) && make_last())) &&
                 pm_commit_prepare();
     if (!good)

@@ -25,6 +25,7 @@
 #include "media/core_dump.h"
 #include "media/feature.h"
 #include "media/journal/checkpoint.h"
+#include "media/journal/instants.h"
 #include "media/journal/page_sums.h"
 #include "media/own_pages.h"
 #include "media/persist.h"
@@ -203,6 +204,11 @@ static void begin_at_instant(void) {
 }
 
 // ---- the instant itself -------------------------------------------------------------------------
+
+void pm_commit_instants(const struct pm_instants *instants) {
+    commit.journal.instants = *instants;
+    commit.journal.counted = true;
+}
 
 void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     *cost = (struct pm_commit_cost){0};
@@ -468,5 +474,7 @@ bool pm_commit_share_metadata(void) {
             good = pm_file_map(file, file->map, file->reach, PROT_READ | PROT_WRITE,
                                MAP_FIXED | MAP_NORESERVE, 0) != MAP_FAILED;
     }
+    if (good && commit.journal.counted)
+        pm_instants_keep(&pm_heap.super->state, &commit.journal.instants, commit.written.time);
     return good;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/crc.h"
+#include "instants.h"
 #include "page_sums.h"
 
 static char *contents(struct pm_journal_group *group) { return (char *)(group + 1); }
@@ -80,7 +81,7 @@ static void next_group(struct pm_journal *j) {
 static struct pm_journal_entry *add(struct pm_journal *j, enum pm_journal_kind kind, unsigned file,
                                     uint64_t first) {
     struct pm_journal_group *group = j->group;
-    if (group->entries == PM_JOURNAL_ENTRIES || group->pages == j->most)
+    if (group->entries == PM_JOURNAL_ENTRIES_NOW || group->pages == j->most)
         next_group(j);
     group = j->group;
     j->any = true;
@@ -123,8 +124,11 @@ bool pm_journal_has_any(const struct pm_journal *j) { return j->any; }
 bool pm_journal_end(struct pm_journal *j) {
     struct pm_journal_group *group = j->group;
     group->last = PM_JOURNAL_LAST | (j->forced ? PM_JOURNAL_LAST_FORCED : 0u) |
-                  (j->amid ? PM_JOURNAL_LAST_AMID : 0u);
+                  (j->amid ? PM_JOURNAL_LAST_AMID : 0u) |
+                  (j->counted ? PM_JOURNAL_LAST_INSTANTS : 0u);
     group->held = j->held;
+    if (j->counted)
+        memcpy(&group->entry[PM_JOURNAL_ENTRIES_NOW], &j->instants, sizeof j->instants);
     j->groups++;
     j->kept = j->at == j->lap.end; // nothing was written earlier
     write_groups(j);
@@ -271,6 +275,15 @@ static bool is_damaged(struct pm_journal_reading *r, const uint8_t uuid[16]) {
     return false;
 }
 
+// An older build may have used all entries of a group; that one does not say that it has instants.
+static void note_instants(const struct pm_journal_group *group, struct pm_journal_found *found) {
+    found->counted =
+        (group->last & PM_JOURNAL_LAST_INSTANTS) && group->entries <= PM_JOURNAL_ENTRIES_NOW;
+    if (found->counted)
+        memcpy(&found->instants, pm_journal_entries(group) + PM_JOURNAL_ENTRIES_NOW,
+               sizeof found->instants);
+}
+
 // A commit is found when its last group is. `end`: what follows it is read from there.
 static int find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid[16],
                 struct pm_journal_found *found, struct pm_journal_reading *end) {
@@ -295,6 +308,7 @@ static int find(const struct pm_journal_io *io, void *buffer, const uint8_t uuid
                                            .bytes = r.at,
                                            .follows = group->follows,
                                            .id = group->lap};
+        note_instants(group, found);
         *end = r;
     }
     return r.error;
@@ -363,11 +377,23 @@ static bool make_durable(const struct pm_journal_io *io, void *buffer,
     return io->sync(PM_JOURNAL_SELF);
 }
 
+// The files have these commits, and the journal will be gone.
+static bool keep_instants(const struct pm_journal_io *io, const struct pm_journal_found *found,
+                          struct pm_journal_touched *touched) {
+    struct pm_instants_state record = pm_instants_record(&found->instants, found->time);
+    if (!found->counted)
+        return true;
+    touched->file[pm_journal_file(PM_JOURNAL_SUPER, 0)] = true;
+    return io->write(pm_journal_file(PM_JOURNAL_SUPER, 0), &record, sizeof record,
+                     pm_instants_at());
+}
+
 static bool bring_into_files(const struct pm_journal_io *io, void *buffer,
                              const struct pm_journal_found *found) {
     struct pm_journal_touched touched = {0};
     return (!found->groups || pm_journal_write_through(io, buffer, found, true, &touched)) &&
-           pm_journal_note_held(io, found->id, &touched) && pm_journal_sync_touched(io, &touched);
+           keep_instants(io, found, &touched) && pm_journal_note_held(io, found->id, &touched) &&
+           pm_journal_sync_touched(io, &touched);
 }
 
 // Before its commits are durable, none may be in the files: a cut could leave a part of one there,

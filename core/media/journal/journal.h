@@ -78,6 +78,9 @@ struct pm_journal {
     bool kept;                       // since its end, memory has all of the commit still
     bool failed;                     // a write has failed; errno was `error`
     int error;
+    // Of the process and all its commits from here on, if `counted`; also for the last group.
+    bool counted;
+    struct pm_instants instants;
 };
 
 // The bytes that a group needs at most.
@@ -113,6 +116,9 @@ struct pm_journal_found {
     bool forced, amid;        // the same
     uint64_t commits, groups; // of all
     uint64_t bytes;           // where the last one ends
+    // Of the last one, if `counted`: see journal_format.h.
+    bool counted;
+    struct pm_instants instants;
     // Before the first one; all is 0 at the start of the journal.
     uint64_t at, lap;
     uint32_t before;

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "instants_format.h"
 #include "media/format.h"
 
 // A commit is a row of groups: a header page, then the contents of the pages that its entries name,
@@ -34,14 +35,19 @@
 #define PM_JOURNAL_SECTOR 512u
 #define PM_JOURNAL_ENTRIES 251u
 #define PM_JOURNAL_PAGES 252u // in a group, at most
+// As many are written now. Behind them the last group of a commit has struct pm_instants: builds
+// that do not know it take it for entries that are not used.
+#define PM_JOURNAL_ENTRIES_NOW (PM_JOURNAL_ENTRIES - PM_JOURNAL_INSTANTS)
+#define PM_JOURNAL_INSTANTS 4u
 
 enum pm_journal_kind { PM_JOURNAL_PAGE = 1, PM_JOURNAL_ZERO = 2, PM_JOURNAL_LENGTH = 3 };
 // Bits of `last`; 0: more groups follow. Forced: the commit was made because too many pages had
-// changed. Amid: another thread was in the middle of an operation.
+// changed. Amid: another thread was in the middle of an operation. Instants: the group has them.
 enum pm_journal_last {
     PM_JOURNAL_LAST = 1,
     PM_JOURNAL_LAST_FORCED = 2,
     PM_JOURNAL_LAST_AMID = 4,
+    PM_JOURNAL_LAST_INSTANTS = 8,
 };
 // Which file of a shard, or of the heap.
 enum pm_journal_member {
@@ -62,6 +68,8 @@ struct pm_journal_entry {
     uint8_t reserved;
 };
 _Static_assert(sizeof(struct pm_journal_entry) == 16, "frozen");
+_Static_assert(sizeof(struct pm_instants) == PM_JOURNAL_INSTANTS * sizeof(struct pm_journal_entry),
+               "in place of entries");
 
 struct pm_journal_group {
     uint64_t magic;
