@@ -6,6 +6,7 @@
 
 #include "commit_print.h"
 #include "heap_figures.h"
+#include "instants_print.h"
 #include "json.h"
 #include "marking/forms.h"
 #include "media/heap.h"
@@ -28,7 +29,10 @@ static void put_identity(struct json *j, const struct info *info) {
     json_number(j, "owner_pid", state->owner_pid);
     json_bool(j, "copy", pm_heap.copy);
     json_text(j, "pointers", pm_forms_text(pm_forms));
+    struct instants instants;
     commit_json(j);
+    if (instants_of_heap(info->heap, &instants))
+        instants_json(j, &instants);
     json_text(j, "guarantee", commit_guarantee());
     struct pm_program program;
     if (!info_program(&program))

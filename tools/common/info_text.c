@@ -12,6 +12,7 @@
 #include "base/crc.h"
 #include "commit_print.h"
 #include "figures.h"
+#include "instants_print.h"
 #include "marking/forms.h"
 #include "media/heap.h"
 #include "recovery/kept.h"
@@ -56,6 +57,16 @@ void info_build_id(const struct pm_program *program, char out[72]) {
     pm_elf_hex(out, program->build_id, program->build_id_len);
 }
 
+static void print_instants(const struct info *info) {
+    struct instants instants;
+    char when[96];
+    if (!instants_of_heap(info->heap, &instants))
+        return;
+    fputs("instants   ", stdout);
+    instants_text(&instants, "\n           ");
+    printf("\n           counted until the commit of %s\n", commit_when(instants.time, when));
+}
+
 static void print_identity(const struct info *info) {
     const struct pm_superblock *super = &pm_heap.super->super;
     const struct pm_state *state = &pm_heap.super->state;
@@ -75,6 +86,7 @@ static void print_identity(const struct info *info) {
         puts("copy       of a heap that was not clean: see `guarantee`; to take it as it is, run "
              "pmalloc-recover --copy");
     commit_text();
+    print_instants(info);
     if (pm_kept_garbage())
         puts("           not collected since a start kept everything: some of it may be garbage");
     printf("guarantee  %s\n", commit_guarantee());

@@ -14,6 +14,7 @@
 #include "tools/common/commit_print.h"
 #include "tools/common/figures.h"
 #include "tools/common/info_print.h"
+#include "tools/common/instants_print.h"
 #include "tools/common/json.h"
 
 static volatile sig_atomic_t interrupted;
@@ -31,6 +32,15 @@ static uint64_t free_bytes(const struct look *l) {
 }
 
 static const char *state_of(const struct look *l) { return l->clean ? "clean" : "dirty"; }
+
+static struct instants instants_of(const char *heap, const struct look *l) {
+    return (struct instants){.of = l->commit.instants,
+                             .time = l->commit.time,
+                             .heap = heap,
+                             .base = l->base,
+                             .end = l->base + l->range,
+                             .process = l->pid};
+}
 
 // ---- the three forms ----------------------------------------------------------------------------
 
@@ -61,6 +71,9 @@ static void put_json(const char *heap, const struct look *l) {
         commit_members(&j, &l->commit);
         json_close(&j, '}');
     }
+    struct instants instants = instants_of(heap, l);
+    if (l->commit.counted)
+        instants_json(&j, &instants);
     json_open(&j, "classes", '[');
     PM_EACH_CLASS(i) {
         if (!l->class_slabs[i])
@@ -82,26 +95,31 @@ static void clock_text(char out[16]) {
         strcpy(out, "?");
 }
 
-// What a kill at this moment would take the heap back to.
-static void put_commit(const struct look *l, const char *before, const char *after) {
+// What a kill at this moment would take the heap back to; and the instants of all commits.
+static void put_commit(const char *heap, const struct look *l, const char *before) {
     char when[96], cost[COMMIT_COST];
+    struct instants instants = instants_of(heap, l);
     if (l->commit.groups)
-        printf("%scommit of %s: %s%s", before, commit_when(l->commit.time, when),
-               commit_cost(&l->commit, cost), after);
+        printf("%scommit of %s: %s", before, commit_when(l->commit.time, when),
+               commit_cost(&l->commit, cost));
+    if (!l->commit.counted)
+        return;
+    printf("%sinstants: ", *before ? before : "\n");
+    instants_text(&instants, *before ? before : "\n");
 }
 
-static void put_line(const struct look *l) {
-    char now[16], heap[32], data[32], slabs[32], large[32], unused[32];
+static void put_line(const char *heap, const struct look *l) {
+    char now[16], whole[32], data[32], slabs[32], large[32], unused[32];
     clock_text(now);
     printf("%s process %d %s; heap %s, on media %s; %lu slabs %s, %lu large %s, free %s; log %lu "
            "entries in %lu chunks; roots %u%s",
-           now, (int)l->pid, l->pid ? l->process : "gone", figure_bytes(l->heap_bytes, heap),
+           now, (int)l->pid, l->pid ? l->process : "gone", figure_bytes(l->heap_bytes, whole),
            figure_bytes(l->data_bytes + l->metadata_bytes, data), (unsigned long)l->slabs,
            figure_bytes(slab_bytes(l), slabs), (unsigned long)l->extents,
            figure_bytes(l->extent_bytes, large), figure_bytes(free_bytes(l), unused),
            (unsigned long)l->log_live, (unsigned long)l->log_active, l->roots,
            l->settled ? "" : " (changing too fast: slabs, large and log are of an earlier look)");
-    put_commit(l, "; ", "");
+    put_commit(heap, l, "; ");
     putchar('\n');
 }
 
@@ -128,7 +146,8 @@ static void put_screen(const char *heap, const struct look *l) {
     put_bytes("metadata", UINT64_MAX, l->metadata_bytes);
     printf("log          %10lu entries in %lu of %lu chunks\n\n", (unsigned long)l->log_live,
            (unsigned long)l->log_active, (unsigned long)l->log_chunks);
-    put_commit(l, "", "\n\n");
+    put_commit(heap, l, "");
+    fputs(l->commit.groups ? "\n\n" : "", stdout);
     printf("block size   slabs   (how full they are, only the process knows)\n");
     PM_EACH_CLASS(i)
         if (l->class_slabs[i])
@@ -143,7 +162,7 @@ static void put(const char *heap, const struct look *l, bool json, bool screen) 
     else if (screen)
         put_screen(heap, l);
     else
-        put_line(l);
+        put_line(heap, l);
     fflush(stdout);
 }
 

@@ -149,6 +149,8 @@ static int look_at_super(struct look *look, struct pm_error *err) {
     int status = pm_superblock_check(&file->super, heap_dir, err);
     if (status != PM_OK)
         return status;
+    look->base = file->super.base;
+    look->range = file->super.range;
     look->clean = file->state.state == PM_STATE_CLEAN;
     look->opens = file->state.opens;
     look->pid = (pid_t)file->state.owner_pid;

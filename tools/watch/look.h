@@ -20,13 +20,14 @@
 #include "media/journal/journal.h"
 
 struct look {
-    pid_t pid;           // the owner; 0: there is none
-    uint64_t start;      // when the owner started
-    char process[16];    // what the owner is doing: "running", "sleeping", ...
-    bool clean;          // the state word says "clean"
-    uint64_t opens;      // how often the heap was opened
-    uint64_t heap_bytes; // length of heap.0
-    uint64_t data_bytes; // space of heap.0 on the file system
+    pid_t pid;            // the owner; 0: there is none
+    uint64_t base, range; // the heap's addresses
+    uint64_t start;       // when the owner started
+    char process[16];     // what the owner is doing: "running", "sleeping", ...
+    bool clean;           // the state word says "clean"
+    uint64_t opens;       // how often the heap was opened
+    uint64_t heap_bytes;  // length of heap.0
+    uint64_t data_bytes;  // space of heap.0 on the file system
     uint64_t metadata_bytes;
     unsigned roots;
     bool settled; // the fields below are of this look, not of an earlier one
