@@ -396,11 +396,13 @@ def test_mosquitto_is_killed_under_load(shm, tmp_path):
 
 
 class Memcached(Server):
-    def __init__(self, heap, folder, commit, threads=2):
+    def __init__(self, heap, folder, commit, threads=2, **settings):
         self.port = free_port()
-        argv = [RUN, "--recipe", "-H", heap, "-s", f"COMMIT={commit}", program("memcached")]
-        argv += ["-u", "root", "-p", str(self.port), "-U", "0", "-l", "127.0.0.1"]
-        argv += ["-t", str(threads)]
+        argv = [RUN, "--recipe", "-H", heap]
+        for name, value in {"COMMIT": commit, **settings}.items():
+            argv += ["-s", f"{name}={value}"]
+        argv += [program("memcached"), "-u", "root", "-p", str(self.port), "-U", "0"]
+        argv += ["-l", "127.0.0.1", "-t", str(threads)]
         super().__init__("memcached", argv, folder, environment(preload=False))
 
     def ready(self):
