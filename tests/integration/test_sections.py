@@ -52,10 +52,15 @@ def killed(program, heap, answers, *arguments, preload=True, **settings):
     return told
 
 
+def last_commit(heap):
+    """Whether the last commit is of an instant between operations, as the tools tell; and what they
+    say of those before it."""
+    told = json.loads(succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False)))
+    return told["commit"]["between_operations"], told["instants"]
+
+
 def is_between_operations(heap):
-    """Whether the last commit is of such an instant, as the tools tell."""
-    told = succeeds(run([tool("pmalloc-info"), "--json", heap], preload=False))
-    return json.loads(told)["commit"]["between_operations"]
+    return last_commit(heap)[0]
 
 
 @pytest.mark.parametrize("mode", ["output", "output:strict", "1ms", "10ms"])
@@ -67,7 +72,7 @@ def test_sections_are_whole_after_kills(program, heap, mode):
     most = 60 if "output" in mode else 1000  # of some commits
     for _ in range(KILLS // 4 or 8):
         threads = draw.randint(2, 16 if KILLS else 6)
-        instant = is_between_operations(heap)
+        instant = last_commit(heap)
         told = killed(
             program, heap, draw.randint(1, most), threads, draw.randrange(1 << 30), COMMIT=mode
         )
