@@ -39,9 +39,8 @@ bool pm_roll_each(void (*each)(pid_t id, void *arg), void *arg) {
 
 // Beside the roll: this thread, and PMAlloc's own.
 bool pm_roll_counts(size_t threads) {
-    uint32_t own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
-    bool another = own && own != (uint32_t)pm_calls_self();
-    whole = whole && threads == count + 1 + another;
+    unsigned others = pm_os_own_count() - pm_os_is_own((uint32_t)pm_calls_self());
+    whole = whole && threads == count + 1 + others;
     return whole;
 }
 

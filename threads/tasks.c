@@ -27,8 +27,7 @@ struct listing {
 
 static bool visit(pid_t id, void *arg) {
     const struct listing *list = arg;
-    pid_t own = (pid_t)atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
-    bool other = id > 0 && (size_t)id < PM_TASKS && id != list->self && id != own;
+    bool other = id > 0 && (size_t)id < PM_TASKS && id != list->self && !pm_os_is_own((uint32_t)id);
     return !other || list->each(id, list->arg);
 }
 
@@ -39,7 +38,7 @@ bool pm_tasks_each_other_until(bool (*each)(pid_t id, void *arg), void *arg) {
     int fd = pm_proc_take(PM_PROC_TASKS);
     if (fd < 0)
         return pm_thread_list_each(visit, &list);
-    bool good = pm_os_each_name(fd, visit_name, &list);
+    bool good = pm_proc_each_name(fd, visit_name, &list);
     pm_proc_give_back(fd);
     return good;
 }
@@ -76,11 +75,7 @@ static uint64_t number_behind(const char *text, const char *name, int base) {
 // Of the thread that asks: the first one may have ended, and then shows nothing of this.
 bool pm_tasks_look(struct pm_tasks_state *state) {
     char text[4096];
-    int fd = pm_proc_open("thread-self/status", O_RDONLY);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
+    pm_proc_kept_text(PM_PROC_STATUS, text, sizeof text);
     state->threads = number_behind(text, "\nThreads:\t", 10);
     state->ignored = number_behind(text, "\nSigIgn:\t", 16);
     state->caught = number_behind(text, "\nSigCgt:\t", 16);
@@ -91,12 +86,8 @@ bool pm_tasks_look(struct pm_tasks_state *state) {
 bool pm_task_read(pid_t id, const char *file, char *text, size_t len, bool *gone) {
     char path[48];
     snprintf(path, sizeof path, "self/task/%d/%s", (int)id, file);
-    int fd = pm_proc_open(path, O_RDONLY);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, len - 1);
-    *gone = got < 0 && (fd < 0 ? errno == ENOENT && pm_thread_has_ended(id) : errno == ESRCH);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
+    ssize_t got = pm_proc_text(path, text, len);
+    *gone = got < 0 && ((errno == ENOENT && pm_thread_has_ended(id)) || errno == ESRCH);
     return got > 0;
 }
 

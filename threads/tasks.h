@@ -13,7 +13,7 @@
 
 #define PM_TASKS ((size_t)1 << 22) // the kernel's thread ids are less than this
 
-// Calls `each` for every other thread of the program: not for PMAlloc's own (pm_os_own_thread).
+// Calls `each` for every other thread of the program: not for PMAlloc's own (pm_os_is_own).
 // False: the list cannot be read.
 bool pm_tasks_each_other(void (*each)(pid_t id, void *arg), void *arg);
 // The same until `each` returns false.

@@ -4,13 +4,14 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
 
 // The new thread finds the function in a register that clone() does not use.
-static long start(void (*run)(void), void *stack_top, void *own, _Atomic uint32_t *id) {
-    long flags = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
-                 CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID | (own ? CLONE_SETTLS : 0);
+static long start(long flags, void (*run)(void), void *stack_top, void *own, _Atomic uint32_t *id) {
+    flags |= CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PARENT_SETTID |
+             CLONE_CHILD_CLEARTID;
     register _Atomic uint32_t *tid __asm__("r10") = id;
     register void *tls __asm__("r8") = own;
     register void (*function)(void) __asm__("r9") = run;
@@ -32,12 +33,21 @@ static long start(void (*run)(void), void *stack_top, void *own, _Atomic uint32_
     return result;
 }
 
-long pm_bare_thread(void (*run)(void), void *stack_top, void *tls, _Atomic uint32_t *tid) {
+static long start_deaf(long flags, void (*run)(void), void *stack_top, void *tls,
+                       _Atomic uint32_t *tid) {
     uint64_t all = ~0ull, mask; // also libc's internal signals, which libc's functions leave out
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&mask, sizeof mask);
-    long id = start(run, stack_top, tls, tid);
+    long id = start(flags, run, stack_top, tls, tid);
     pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof mask);
     return id;
+}
+
+long pm_bare_thread(void (*run)(void), void *stack_top, void *tls, _Atomic uint32_t *tid) {
+    return start_deaf(CLONE_FILES | (tls ? CLONE_SETTLS : 0), run, stack_top, tls, tid);
+}
+
+long pm_bare_thread_apart(void (*run)(void), void *stack_top, _Atomic uint32_t *tid) {
+    return start_deaf(0, run, stack_top, NULL, tid);
 }
 
 #define LEAVE_TRIES 10000

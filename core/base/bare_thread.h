@@ -22,6 +22,8 @@
 // The kernel stores the thread's id to *tid, and 0 when the thread has ended: a futex, not private.
 // Returns the id, or a negative error.
 long pm_bare_thread(void (*run)(void), void *stack_top, void *tls, _Atomic uint32_t *tid);
+// The same with a copy of the table of descriptors, and its maker's thread-local storage.
+long pm_bare_thread_apart(void (*run)(void), void *stack_top, _Atomic uint32_t *tid);
 
 // For a thread whose *tid is 0: waits until the process has a thread less, too, which is a little
 // later. The kernel refuses some calls until then. At most one second; stores no errno.

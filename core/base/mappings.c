@@ -47,16 +47,31 @@ static void take_text(struct search *s, const char *text, size_t len) {
     }
 }
 
+static int open_here(const char *path, int flags) {
+    (void)path;
+    return (int)syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/maps", flags | O_CLOEXEC);
+}
+
+static ssize_t read_here(int fd, void *to, size_t size) { return syscall(SYS_read, fd, to, size); }
+
+static void close_here(int fd) {
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+}
+
+static const struct pm_mappings_door here = {open_here, read_here, close_here};
+const struct pm_mappings_door *pm_mappings_door = &here;
+
 bool pm_mappings_each(uint64_t from, uint64_t to, pm_mapping_fn *fn, void *arg) {
     struct search s = {.from = from, .to = to, .fn = fn, .arg = arg};
     char text[1024];
     int saved = errno;
-    long got = -1;
-    long fd = syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/maps", O_RDONLY | O_CLOEXEC);
-    while (fd >= 0 && !s.done && (got = syscall(SYS_read, fd, text, sizeof text)) > 0)
+    ssize_t got = -1;
+    const struct pm_mappings_door *door = pm_mappings_door;
+    int fd = door->open("thread-self/maps", O_RDONLY);
+    while (fd >= 0 && !s.done && (got = door->read(fd, text, sizeof text)) > 0)
         take_text(&s, text, (size_t)got);
-    if (fd >= 0)
-        syscall(SYS_close, fd);
+    door->close(fd);
     errno = saved;
     return s.done || got == 0;
 }

@@ -294,19 +294,27 @@ pid_t pm_os_newest_child(void) {
     return (pid_t)strtol(last ? last + 1 : text, NULL, 10);
 }
 
-_Atomic uint32_t pm_os_own_thread;
+_Atomic uint32_t pm_os_own_thread, pm_os_looker;
+
+bool pm_os_is_own(uint32_t thread) {
+    return thread && (thread == atomic_load_explicit(&pm_os_own_thread, memory_order_acquire) ||
+                      thread == atomic_load_explicit(&pm_os_looker, memory_order_acquire));
+}
+
+unsigned pm_os_own_count(void) {
+    return (atomic_load_explicit(&pm_os_own_thread, memory_order_acquire) != 0) +
+           (atomic_load_explicit(&pm_os_looker, memory_order_acquire) != 0);
+}
 
 static bool one_task(void) {
     struct stat st;
-    bool own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
-    return stat("/proc/self/task", &st) == 0 && st.st_nlink == (own ? 4 : 3);
+    return stat("/proc/self/task", &st) == 0 && st.st_nlink == 3 + pm_os_own_count();
 }
 
 static bool count_living(const char *task, void *arg) {
     struct tasks *tasks = arg;
     char text[1024];
-    uint32_t own = atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
-    if (own && (uint32_t)strtoul(task, NULL, 10) == own)
+    if (pm_os_is_own((uint32_t)strtoul(task, NULL, 10)))
         return true;
     read_task(tasks->pid, task, "stat", text, sizeof text);
     tasks->living += !(pm_os_stat_number(text, PM_STAT_FLAGS) & PM_STAT_EXITING);

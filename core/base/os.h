@@ -93,6 +93,11 @@ pid_t pm_os_newest_child(void);
 // not know it, so whoever looks for the threads of the process leaves it out. The kernel stores it
 // (base/bare_thread.h).
 extern _Atomic uint32_t pm_os_own_thread;
+// The same of the looker (looker.h).
+extern _Atomic uint32_t pm_os_looker;
+// Whether the thread is one of these, and how many of them there are.
+bool pm_os_is_own(uint32_t thread);
+unsigned pm_os_own_count(void);
 // Whether the process has one thread beside those that are exiting. False also if it cannot be
 // found out.
 bool pm_os_one_thread(void);

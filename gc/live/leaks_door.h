@@ -64,18 +64,19 @@ struct pm_leaks_asked {
 // Found by its first words. Other builds have another `layout`.
 #define PM_LEAKS_MAGIC_A 0x6b61656c63616d70u
 #define PM_LEAKS_MAGIC_B 0x9d3c5b7f21e8a604u
-#define PM_LEAKS_LAYOUT (4u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
+#define PM_LEAKS_LAYOUT (5u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
 
 struct pm_leaks_door {
     uint64_t magic_a, magic_b;
     const struct pm_leaks_door *self;
     uint64_t layout;
-    void (*answer)(void);          // the piece in %rdi; does not return
-    void (*call)(void);            // a system call instruction; waits behind it for ever
-    const char *text, *text_end;   // the code of the library: a thread there is inside ..
-    const char *inner, *inner_end; // .. unless it is here
-    const _Atomic uint32_t *own;   // the id of a thread that is always there
-    const _Atomic uint32_t *phase; // 0: this copy of the library serves nobody
+    void (*answer)(void);           // the piece in %rdi; does not return
+    void (*call)(void);             // a system call instruction; waits behind it for ever
+    const char *text, *text_end;    // the code of the library: a thread there is inside ..
+    const char *inner, *inner_end;  // .. unless it is here
+    const _Atomic uint32_t *own;    // the id of a thread that is always there
+    const _Atomic uint32_t *looker; // of one that others may wait for, and that changes no heap
+    const _Atomic uint32_t *phase;  // 0: this copy of the library serves nobody
     // Not 0: a thread makes a commit, and may wait for any other.
     const _Atomic uint32_t *commits;
     // From a thread's pointer to how many locks of ours it holds. 0: there is no heap yet.

@@ -218,9 +218,8 @@ int pm_process_memory(const uintptr_t *stacks, unsigned count, pm_memory_fn *eac
     struct search s = {.stacks = stacks, .count = count, .each = each, .arg = arg};
     char text[8192];
     long got = 0, kept = 0;
-    long fd = pm_proc_open("thread-self/maps", O_RDONLY);
-    while (fd >= 0 &&
-           (got = syscall(SYS_read, fd, text + kept, sizeof text - 1 - (size_t)kept)) > 0) {
+    int fd = pm_proc_open("thread-self/maps", O_RDONLY);
+    while (fd >= 0 && (got = pm_proc_read(fd, text + kept, sizeof text - 1 - (size_t)kept)) > 0) {
         char *line = text, *end;
         text[kept + got] = '\0';
         for (; (end = strchr(line, '\n')) != NULL; line = end + 1) {
@@ -231,8 +230,7 @@ int pm_process_memory(const uintptr_t *stacks, unsigned count, pm_memory_fn *eac
         memmove(text, line, (size_t)kept);
     }
     int error = errno;
-    if (fd >= 0)
-        syscall(SYS_close, fd);
+    pm_proc_close(fd);
     if (fd < 0 || got < 0)
         return pm_fail(err, PM_OPERATIONAL, "/proc/thread-self/maps cannot be read: %s",
                        pm_strerror(error));

@@ -80,7 +80,7 @@ static bool mapping_at(uintptr_t addr, struct mapping *m) {
     if (fd < 0)
         return false;
     while (!found) {
-        ssize_t r = read(fd, buf + have, sizeof buf - 1 - have);
+        ssize_t r = pm_proc_read(fd, buf + have, sizeof buf - 1 - have);
         if (r < 0 && errno == EINTR)
             continue;
         if (r <= 0)
@@ -95,7 +95,7 @@ static bool mapping_at(uintptr_t addr, struct mapping *m) {
         have -= (size_t)(line - buf);
         memmove(buf, line, have);
     }
-    close(fd);
+    pm_proc_close(fd);
     return found;
 }
 

@@ -11,8 +11,10 @@
 #include "base/bare_thread.h"
 #include "base/cancel.h"
 #include "base/decay.h"
+#include "base/looker.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "base/proc.h"
 #include "blocks/age.h"
 #include "blocks/tcache.h"
 #include "commit_bound.h"
@@ -231,11 +233,15 @@ void pm_background_start(void) {
     if (!(commits || decays() || pm_late_looks()) ||
         atomic_load_explicit(&pm_os_own_thread, memory_order_acquire))
         return;
+    if (commits || pm_late_looks())
+        pm_looker_start(pm_proc_root());
     atomic_store_explicit(&quit, 0, memory_order_relaxed);
     atomic_store_explicit(&begun, 0, memory_order_relaxed);
     long id = make_memory()
                   ? pm_bare_thread(run, memory.stack_top, memory.pointer, &pm_os_own_thread)
                   : -ENOMEM;
+    if (id < 0)
+        pm_looker_stop();
     if (id < 0 && commits)
         pm_say("PMALLOC_COMMIT: no thread can be made (%s; see `ulimit -u`); there are commits "
                "only where the program asks for them, and at its end",
@@ -289,7 +295,12 @@ bool pm_background_runs(void) {
     return atomic_load_explicit(&pm_os_own_thread, memory_order_acquire) != 0;
 }
 
-bool pm_background_pause(void) { return pm_background_runs() && pm_background_stop(); }
+bool pm_background_pause(void) {
+    bool paused = pm_background_runs() && pm_background_stop();
+    if (paused)
+        pm_looker_stop();
+    return paused;
+}
 
 void pm_background_go_on(bool paused) {
     if (paused)
@@ -297,6 +308,7 @@ void pm_background_go_on(bool paused) {
 }
 
 void pm_background_forked(void) {
+    pm_looker_forked();
     atomic_store_explicit(&pm_os_own_thread, 0, memory_order_relaxed);
     atomic_store_explicit(&pm_age_asleep, 0, memory_order_relaxed);
     pm_idle_forked();

@@ -17,6 +17,9 @@
 // it out (pm_os_own_thread). It works under pm_age_lock, which a fork and the end of the program
 // take first. So they never find it in the middle of something.
 //
+// In commit mode, and while late roots are awaited, the looker is there beside it (base/looker.h).
+// That one is left to the end of the process, since the last commit asks it, too.
+//
 // A forked child gets one if it has a heap on media. It ends for the time of calls that the kernel
 // refuses to processes of several threads.
 #ifndef PM_BACKGROUND_H
@@ -31,8 +34,8 @@ void pm_background_start(void);
 bool pm_background_stop(void);
 // Whether there is one.
 bool pm_background_runs(void);
-// For a call that needs a process of one thread: ends the thread, if there is one, and starts it
-// again after the call. errno is kept.
+// For a call that needs a process of one thread: ends the thread and the looker, if there is one,
+// and starts both again after the call. errno is kept.
 bool pm_background_pause(void);
 void pm_background_go_on(bool paused);
 // In a forked child: the thread is not there.

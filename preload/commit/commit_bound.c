@@ -56,12 +56,7 @@ static const char *read_number(const char *at, uint64_t *number) {
 static uint64_t private_pages(void) {
     char text[128] = "";
     uint64_t size, resident, shared;
-    long fd = pm_proc_open("thread-self/statm", O_RDONLY);
-    if (fd < 0)
-        return UINT64_MAX;
-    long got = syscall(SYS_read, fd, text, sizeof text - 1);
-    syscall(SYS_close, fd);
-    if (got <= 0)
+    if (pm_proc_kept_text(PM_PROC_STATM, text, sizeof text) <= 0)
         return UINT64_MAX;
     read_number(read_number(read_number(text, &size), &resident), &shared);
     return resident > shared ? resident - shared : 0;

@@ -45,7 +45,7 @@ static bool is_harmless_inode(const struct table *t, const char *number) {
     };
     static const char prefix[] = "anon_inode:";
     char link[64];
-    ssize_t len = readlinkat(t->fds, number, link, sizeof link - 1);
+    long len = pm_proc_call(SYS_readlinkat, t->fds, (long)number, (long)link, sizeof link - 1);
     link[len > 0 ? len : 0] = '\0';
     if (strncmp(link, prefix, sizeof prefix - 1) != 0)
         return len <= 0; // closed meanwhile; else a kernel that names it otherwise
@@ -53,14 +53,6 @@ static bool is_harmless_inode(const struct table *t, const char *number) {
         if (strncmp(link + sizeof prefix - 1, harmless[i], strlen(harmless[i])) == 0)
             return true;
     return false;
-}
-
-static void read_proc(const char *path, char *text, size_t size) {
-    int fd = pm_proc_open(path, O_RDONLY);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = '\0';
 }
 
 // The number behind a name. UINT64_MAX: it is not there.
@@ -77,8 +69,14 @@ static bool is_direct(const struct table *t, const char *number) {
     }
     char path[64], text[256];
     snprintf(path, sizeof path, "self/task/%d/fdinfo/%.16s", (int)t->other, number);
-    read_proc(path, text, sizeof text);
+    pm_proc_text(path, text, sizeof text);
     return number_behind(text, "flags:\t", 8) & O_DIRECT;
+}
+
+static bool look_at(const struct table *t, const char *number, struct stat *st) {
+    if (!t->other)
+        return fstat(atoi(number), st) == 0;
+    return pm_proc_call(SYS_newfstatat, t->fds, (long)number, (long)st, 0) == 0;
 }
 
 static bool may_store(const struct table *t, const char *number) {
@@ -87,7 +85,7 @@ static bool may_store(const struct table *t, const char *number) {
         return false;
     if (is_direct(t, number))
         return true;
-    if (fstatat(t->fds, number, &st, 0) != 0)
+    if (!look_at(t, number, &st))
         return false; // closed meanwhile
     if (S_ISCHR(st.st_mode))
         return !is_harmless_device(st.st_rdev);
@@ -100,12 +98,13 @@ static bool none_yet(const char *number, void *arg) {
     return !t->may;
 }
 
+// `path`: its directory in /proc; NULL: this thread's.
 static bool table_may_store(struct table *t, const char *path) {
-    t->fds = pm_proc_open(path, O_DIRECTORY);
+    t->fds = path ? pm_proc_open(path, O_DIRECTORY) : pm_proc_open_mine("fd", O_DIRECTORY);
     if (t->fds < 0)
         return true;
-    bool listed = pm_os_each_name(t->fds, none_yet, t);
-    close(t->fds);
+    bool listed = pm_proc_each_name(t->fds, none_yet, t);
+    pm_proc_close(t->fds);
     return t->may || !listed;
 }
 
@@ -136,7 +135,7 @@ static bool is_mapped(void) {
     ssize_t got = -1;
     bool found = false;
     int fd = pm_proc_open("thread-self/maps", O_RDONLY);
-    while (fd >= 0 && !found && (got = read(fd, text + kept, sizeof text - 1 - kept)) > 0) {
+    while (fd >= 0 && !found && (got = pm_proc_read(fd, text + kept, sizeof text - 1 - kept)) > 0) {
         size_t have = kept + (size_t)got;
         text[have] = '\0';
         for (size_t i = 0; i < sizeof such / sizeof such[0]; i++)
@@ -144,8 +143,7 @@ static bool is_mapped(void) {
         kept = have < 32 ? have : 32; // a name may span two pieces
         memmove(text, text + have - kept, kept);
     }
-    if (fd >= 0)
-        close(fd);
+    pm_proc_close(fd);
     return found || got < 0;
 }
 
@@ -155,7 +153,7 @@ static bool is_pinned_or_mapped(void) {
     static uint64_t seen;
     static bool mapped;
     char text[2048];
-    read_proc("thread-self/status", text, sizeof text);
+    pm_proc_kept_text(PM_PROC_STATUS, text, sizeof text);
     uint64_t size = number_behind(text, "\nVmSize:", 10);
     if (number_behind(text, "\nVmPin:", 10))
         return true;
@@ -168,6 +166,6 @@ static bool is_pinned_or_mapped(void) {
 bool pm_kernel_stores(void) {
     struct table own = {0};
     bool found = atomic_load_explicit(&pm_kernel_got_pages, memory_order_relaxed) ||
-                 is_pinned_or_mapped() || table_may_store(&own, "thread-self/fd");
+                 is_pinned_or_mapped() || table_may_store(&own, NULL);
     return found || !pm_tasks_each_other(look_at_thread, &found) || found;
 }

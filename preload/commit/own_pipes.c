@@ -3,11 +3,14 @@
 #include "own_pipes.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/os_file.h"
@@ -37,17 +40,12 @@ static bool is_pipe(const char *kind, uint64_t *number) {
     return true;
 }
 
+// Whether the count of an eventfd is not 0.
 static bool counts(const char *number) {
-    char path[64], text[256];
-    snprintf(path, sizeof path, "thread-self/fdinfo/%.16s", number);
-    int fd = pm_proc_open(path, O_RDONLY);
-    if (fd < 0)
-        return false;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[got > 0 ? got : 0] = '\0';
-    const char *at = strstr(text, "eventfd-count:");
-    return at && strtoull(at + sizeof "eventfd-count:" - 1, NULL, 16) != 0;
+    struct pollfd look = {.fd = atoi(number), .events = POLLIN};
+    const struct timespec at_once = {0, 0};
+    return !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed) &&
+           syscall(SYS_ppoll, &look, 1, &at_once, NULL, 0) == 1 && look.revents & POLLIN;
 }
 
 static int access_of(const char *name) {
@@ -84,12 +82,12 @@ static bool find_writer(const char *name, void *arg) {
 
 bool pm_own_pipes_have_news(void) {
     struct pipes p = {.count = 0};
-    int fd = pm_proc_open("thread-self/fd", O_RDONLY | O_DIRECTORY);
+    int fd = pm_proc_open_mine("fd", O_DIRECTORY);
     if (fd < 0)
         return false;
-    pm_os_each_name(fd, find_full, &p);
-    if (!p.news && p.count > 0 && lseek(fd, 0, SEEK_SET) == 0)
-        pm_os_each_name(fd, find_writer, &p);
-    close(fd);
+    pm_proc_each_name(fd, find_full, &p);
+    if (!p.news && p.count > 0 && pm_proc_call(SYS_lseek, fd, 0, SEEK_SET, 0) == 0)
+        pm_proc_each_name(fd, find_writer, &p);
+    pm_proc_close(fd);
     return p.news;
 }

@@ -33,7 +33,7 @@ EXPORT int pm_names_prlimit(pid_t pid, int which, const struct rlimit *new, stru
     if (which == RLIMIT_AS && (pid == 0 || pid == getpid()) && pm_range)
         return pm_address_limit_set(PM_OS_PLACES, pm_base + pm_range, new, old);
     if (which == RLIMIT_NPROC && (pid == 0 || pid == getpid()))
-        return pm_task_limit_set(pm_background_runs(), new, old);
+        return pm_task_limit_set(pm_os_own_count(), new, old);
     return (int)syscall(SYS_prlimit64, pid, which, new, old);
 }
 

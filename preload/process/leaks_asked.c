@@ -6,6 +6,7 @@
 
 #include "base/library.h"
 #include "base/lock.h"
+#include "base/looker.h"
 #include "base/os.h"
 #include "base/own_memory.h"
 #include "base/signal_stack.h"
@@ -89,10 +90,12 @@ __attribute__((noinline)) static void answer(struct pm_leaks_asked *piece) {
     int saved = errno;
     enum pm_leaks_answer found = PM_LEAKS_FAILED;
     asked = piece;
+    pm_looker_halted(true);
     if (piece->command == PM_LEAKS_UNDO)
         pm_leaks_unmark();
     else
         found = find();
+    pm_looker_halted(false);
     errno = saved;
     atomic_store_explicit(&piece->answer, found, memory_order_release);
 }
@@ -119,6 +122,7 @@ static struct pm_leaks_door door __attribute__((used)) = {
     .inner = __start_pm_inner_calls,
     .inner_end = __stop_pm_inner_calls,
     .own = &pm_os_own_thread,
+    .looker = &pm_os_looker,
     .phase = &pm_phase_word,
     .commits = &pm_commit_lock.word,
 };

@@ -86,7 +86,7 @@ static const struct need ends[] = {
 // What can be done without: it is for where /proc is not seen (base/proc.h, threads/tasks.h), or
 // spares other calls.
 static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(kcmp),
-                                      CALL(getsockopt)};
+                                      CALL(getsockopt), CALL(ppoll)};
 
 // A heap whose files were removed is written again (removed.h).
 static const struct need mends[] = {CALL(mkdir),     CALL(flock),     CALL(getrandom),

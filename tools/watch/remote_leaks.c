@@ -85,21 +85,30 @@ static bool is_at_work(const struct tracee *t) {
     return locks || (stack && t->regs.rsp - stack < PM_SIGNAL_STACK);
 }
 
-static bool is_inside(const struct tracee *t, uint32_t own) {
+// The threads of PMAlloc's.
+struct ours {
+    uint32_t own, looker;
+};
+
+static struct ours find_ours(void) {
+    struct ours ours = {0, 0};
+    reads((uintptr_t)job.door->own, &ours.own, sizeof ours.own);
+    reads((uintptr_t)job.door->looker, &ours.looker, sizeof ours.looker);
+    return ours;
+}
+
+// The looker has its maker's thread-local storage, and does nothing with it.
+static bool is_inside(const struct tracee *t, struct ours ours) {
     const struct pm_leaks_door *d = job.door;
-    if (t->dead)
+    if (t->dead || (uint32_t)t->id == ours.looker)
         return false;
     if (is_at_work(t))
         return true;
-    return (uint32_t)t->id != own && lies_in(t->regs.rip, d->text, d->text_end) &&
+    return (uint32_t)t->id != ours.own && lies_in(t->regs.rip, d->text, d->text_end) &&
            !lies_in(t->regs.rip, d->inner, d->inner_end);
 }
 
-static bool is_inside_now(const struct tracee *t) {
-    uint32_t own = 0;
-    reads((uintptr_t)job.door->own, &own, sizeof own);
-    return is_inside(t, own);
-}
+static bool is_inside_now(const struct tracee *t) { return is_inside(t, find_ours()); }
 
 static bool any(const struct tracee *t) { return !t->dead; }
 
@@ -108,14 +117,25 @@ static bool commits(void) {
     return reads((uintptr_t)job.door->commits, &word, sizeof word) && word;
 }
 
-// Returns how many go on.
-static unsigned go_on(bool chosen(const struct tracee *)) {
+static bool is_looker(const struct tracee *t) {
+    return !t->dead && (uint32_t)t->id == find_ours().looker;
+}
+
+static unsigned continue_those(bool chosen(const struct tracee *)) {
     unsigned count = 0;
     for (size_t i = 0; i < job.halt.count; i++)
         if (job.halt.thread[i].stop && chosen(&job.halt.thread[i])) {
             tracee_go_on(&job.halt.thread[i], PTRACE_CONT);
             count++;
         }
+    return count;
+}
+
+// Returns how many go on, beside the looker, for whom they may wait.
+static unsigned go_on(bool chosen(const struct tracee *)) {
+    unsigned count = continue_those(chosen);
+    if (count)
+        continue_those(is_looker);
     return count;
 }
 
@@ -153,14 +173,13 @@ static bool let_out(uint64_t patience_ns) {
 // One with the thread-local storage that the library expects: the first of the process, if it is
 // still there.
 static bool choose(void) {
-    uint32_t own = 0;
-    reads((uintptr_t)job.door->own, &own, sizeof own);
+    struct ours ours = find_ours();
     job.worker = NULL;
     for (size_t i = 0; i < job.halt.count; i++) {
         struct tracee *t = &job.halt.thread[i];
-        if (t->stop == TRACEE_ASKED && (uint32_t)t->id != own && t->regs.cs == CODE_64 &&
-            t->regs.fs_base && !tracee_in_sequence(t, job.memory) &&
-            (!job.worker || t->id == job.pid))
+        bool is_ours = (uint32_t)t->id == ours.own || (uint32_t)t->id == ours.looker;
+        if (t->stop == TRACEE_ASKED && !is_ours && t->regs.cs == CODE_64 && t->regs.fs_base &&
+            !tracee_in_sequence(t, job.memory) && (!job.worker || t->id == job.pid))
             job.worker = t;
     }
     return job.worker != NULL;

@@ -11,6 +11,7 @@
 
 #include "base/os.h"
 #include "base/populate.h"
+#include "base/proc.h"
 #include "marks.h"
 #include "media/heap.h"
 
@@ -24,12 +25,11 @@ bool pm_careful_may_load(const char *at, size_t len) {
 // The kernel reads for a debugger what the process itself may not.
 static bool read_as_debugger(const char *at) {
     if (!memory)
-        memory =
-            1 + (int)syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC);
+        memory = 1 + pm_proc_open("thread-self/mem", O_RDONLY);
     if (!memory)
         memory = -1;
-    return memory > 0 &&
-           syscall(SYS_pread64, memory - 1, copy, sizeof copy, at) == (long)sizeof copy;
+    return memory > 0 && pm_proc_call(SYS_pread64, memory - 1, (long)copy, sizeof copy, (long)at) ==
+                             (long)sizeof copy;
 }
 
 // What the marks say of the page of the heap.
@@ -65,6 +65,6 @@ const char *pm_careful_page(const char *at) {
 
 void pm_careful_end(void) {
     if (memory > 0)
-        syscall(SYS_close, memory - 1);
+        pm_proc_close(memory - 1);
     memory = 0;
 }

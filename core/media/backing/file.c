@@ -121,7 +121,7 @@ static bool copy_bytes(int fd, const char *from, size_t size) {
 
 bool pm_file_again(struct pm_file *file) {
     struct pm_file fresh = *file;
-    bool alone = pm_os_one_thread() && !atomic_load(&pm_os_own_thread);
+    bool alone = pm_os_one_thread() && !pm_os_own_count();
     int fd = alone ? pm_nameless_fd() : -1;
     if (fd < 0 || !pm_file_hold(&fresh, fd))
         return false;
