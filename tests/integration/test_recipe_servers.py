@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
-"""Recipes of servers whose state is a table of keys: dnsmasq, ngircd, opentracker, nbdkit. Each is
-killed at any instant under load. Then it has what a client was answered: under `output` all of it,
-under `idle` all up to some moment, and nothing behind that. RECIPE_KILLS: how often."""
+"""Recipes of servers whose state is a table of keys: memcached, mosquitto, dnsmasq, ngircd,
+opentracker, nbdkit. Each is killed at any instant under load. Then it has what a client was
+answered: under `output` all of it, under `idle` all up to some moment, and nothing behind that.
+RECIPE_KILLS: how often."""
 
 import hashlib
 import random
@@ -119,6 +120,114 @@ def kill_under_load(server_class, arguments, commit):
                 settle(server, rng, table)
                 earlier = None
             log, answered = load(server, rng, table)
+
+
+# ---- memcached ----------------------------------------------------------------------------------
+
+
+class Memcached(Table):
+    name = "memcached"
+
+    def __init__(self, heap, folder, commit):
+        self.port = free_port()
+        arguments = ["-u", "root", "-p", self.port, "-U", 0, "-l", "127.0.0.1", "-t", 2]
+        super().__init__(heap, folder, commit, *arguments)
+
+    def ask(self, request):
+        self.stream.write(request + b"\r\n")
+        self.stream.flush()
+        return told(self.stream.readline()).rstrip()
+
+    def read(self, key):
+        line = self.ask(b"get k%d" % key)
+        if line == b"END":
+            return None
+        value = told(self.stream.readline()).rstrip()
+        assert self.stream.readline() == b"END\r\n" and value == value[:7] * (len(value) // 7)
+        return int(value[:7])
+
+    def next(self, rng, key, old):
+        return None if old and rng.random() < 0.2 else rng.randrange(1, 1 << 20)
+
+    def write(self, key, value):
+        """Of many sizes, so items go from one class to another."""
+        if value is None:
+            assert self.ask(b"delete k%d" % key) == b"DELETED"
+            return
+        text = b"%07d" % value * (1 + value % 400)
+        assert self.ask(b"set k%d 0 0 %d\r\n%s" % (key, len(text), text)) == b"STORED"
+
+
+@pytest.mark.parametrize("commit", MODES)
+def test_memcached_is_killed_under_load(commit, shm, tmp_path):
+    kill_under_load(Memcached, (shm / "heap", tmp_path, commit), commit)
+
+
+# ---- mosquitto ----------------------------------------------------------------------------------
+
+CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
+
+
+def text_of(text):
+    return struct.pack(">H", len(text)) + text.encode()
+
+
+class Mosquitto(Table):
+    """The values are the retained messages of topics."""
+
+    name = "mosquitto"
+
+    def __init__(self, heap, folder, commit):
+        self.port, self.number = free_port(), 0
+        listener = f"listener {self.port} 127.0.0.1"
+        (folder / "conf").write_text(f"{listener}\nallow_anonymous true\nuser root\n")
+        super().__init__(heap, folder, commit, "-c", folder / "conf")
+
+    def connect(self):
+        super().connect()
+        self.send(0x10, text_of("MQTT") + struct.pack(">BBH", 4, 2, 600) + text_of("client"))
+        return self.receive() == (CONNACK, b"\0\0")
+
+    def send(self, kind, body):
+        assert len(body) < 128
+        self.stream.write(bytes([kind, len(body)]) + body)
+        self.stream.flush()
+
+    def receive(self):
+        kind, length = told(self.stream.read(1))[0] >> 4, told(self.stream.read(1))[0]
+        body = self.stream.read(length)
+        return (kind, body) if len(body) == length else told(b"")
+
+    def next_number(self):
+        self.number = self.number % 65535 + 1
+        return struct.pack(">H", self.number)
+
+    def read(self, key):
+        """What comes between two answers is the message that was retained."""
+        number, value = self.next_number(), None
+        self.send(0x82, number + text_of(f"t/{key}") + b"\0")
+        self.send(0xA2, self.next_number() + text_of(f"t/{key}"))
+        self.send(0xC0, b"")
+        while (got := self.receive())[0] != PINGRESP:
+            if got[0] == PUBLISH:
+                assert value is None and got[1].startswith(text_of(f"t/{key}")), got
+                value = int(got[1][len(text_of(f"t/{key}")) :])
+            elif got[0] == SUBACK:
+                assert got[1] == number + b"\0", got
+        return value
+
+    def next(self, rng, key, old):
+        return None if old and rng.random() < 0.2 else rng.randrange(1, 1 << 20)
+
+    def write(self, key, value):
+        number = self.next_number()
+        self.send(0x33, text_of(f"t/{key}") + number + str(value or "").encode())
+        assert self.receive() == (PUBACK, number)
+
+
+@pytest.mark.parametrize("commit", MODES)
+def test_mosquitto_is_killed_under_load(commit, shm, tmp_path):
+    kill_under_load(Mosquitto, (shm / "heap", tmp_path, commit), commit)
 
 
 # ---- dnsmasq ------------------------------------------------------------------------------------
