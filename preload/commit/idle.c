@@ -74,12 +74,23 @@ void pm_idle_forked(void) {
     atomic_store_explicit(&threads, 1, memory_order_relaxed);
 }
 
+static void count(pid_t id, void *arg) {
+    (void)id;
+    ++*(uint32_t *)arg;
+}
+
 static void count_living(pid_t id, void *arg) { *(uint32_t *)arg += !pm_task_is_dead(id); }
 
+// Only if fewer wait than are listed are the dead ones looked for, one by one.
 static bool seems_idle(void) {
     uint32_t living = 0;
-    if (!pm_tasks_each_other(count_living, &living))
+    if (!pm_tasks_each_other(count, &living))
         return false;
+    if (atomic_load(&waiting) < living) {
+        living = 0;
+        if (!pm_tasks_each_other(count_living, &living))
+            return false;
+    }
     atomic_store(&threads, living);
     return atomic_load(&waiting) >= living;
 }

@@ -61,13 +61,15 @@ struct idle {
 static void look_at(pid_t id, void *arg) {
     struct idle *idle = arg;
     bool gone;
-    if (!idle->all || pm_task_is_dead(id))
+    if (!idle->all)
         return;
     const struct pm_call_record *record = pm_calls_of(id);
     const struct pm_call *call = atomic_load(&record->call);
-    idle->all =
-        pm_calls_waits(id) && !atomic_load(&record->resting) && pm_task_state(id, &gone) == 'S';
-    idle->others |= idle->all && !call->by_futex && !call->naps;
+    bool waits = pm_calls_waits(id) && !atomic_load(&record->resting);
+    if (waits && pm_task_state(id, &gone) == 'S')
+        idle->others |= !call->by_futex && !call->naps;
+    else
+        idle->all = pm_task_is_dead(id);
 }
 
 static bool is_idle(void) {
@@ -145,10 +147,10 @@ static void say_busy(void) {
                pm_heap.dir, SAY_MS / 1000);
 }
 
-// A look opens files of /proc, which have the program's lowest free descriptors for a moment. A
-// program that closes its standard input while it sets itself up, and opens another file in its
-// place, must get that number. So nobody looks while the first thread is outside of a wait, or only
-// now and then, since it may have ended.
+// Where there is no looker (base/looker.h), a look opens files of /proc with the program's lowest
+// free numbers. A program that closes its standard input while it sets itself up, and opens another
+// file in its place, must get that number. So nobody looks while the first thread is outside of a
+// wait, or only now and then, since it may have ended.
 static bool is_worth_it(uint64_t now) {
     static uint64_t last; // of PMAlloc's own thread
     last = last > begun ? last : begun;
