@@ -36,7 +36,6 @@ static struct looking {
     struct pm_journal *journal;
     struct pm_commit_cost *cost;
     bool drop;
-    pid_t self;
     bool live;       // a round: other threads run
     bool left;       // in a round: pages that could not be looked at
     unsigned unread; // how many more may go unread
@@ -50,8 +49,10 @@ static struct looking {
 } looking;
 
 static char *file_buffer, *gathered_buffer; // STRIDE pages each
+static pid_t self;
 
 bool pm_changed_prepare(void) {
+    self = getpid();
     file_buffer = file_buffer ? file_buffer : pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     gathered_buffer = gathered_buffer ? gathered_buffer : pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     return file_buffer && gathered_buffer;
@@ -60,7 +61,6 @@ bool pm_changed_prepare(void) {
 void pm_changed_begin(struct pm_journal *journal, enum pm_changed_when when,
                       struct pm_commit_cost *cost) {
     looking = (struct looking){.journal = journal,
-                               .self = getpid(),
                                .cost = cost,
                                .drop = when == PM_CHANGED_INSTANT_DROP,
                                .live = when == PM_CHANGED_ROUND,
@@ -227,7 +227,7 @@ static size_t copy_gathered(void) {
     long got = -1;
     bool worth = looking.live || gathered_runs > 1;
     if (worth && !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
-        got = syscall(SYS_process_vm_readv, looking.self, &to, 1, gathered, gathered_runs, 0);
+        got = syscall(SYS_process_vm_readv, self, &to, 1, gathered, gathered_runs, 0);
     return got > 0 ? (size_t)got : 0;
 }
 

@@ -26,7 +26,7 @@ struct pm_commit_cost {
     uint64_t held_us; // the time at the instant: no other thread stored
 };
 
-// Reserves what it needs. False: there is no memory.
+// Reserves what it needs; in a forked child anew. False: there is no memory.
 bool pm_changed_prepare(void);
 enum pm_changed_when {
     PM_CHANGED_ROUND, // other threads run

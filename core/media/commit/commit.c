@@ -430,6 +430,7 @@ int pm_heap_journal(struct pm_error *err) {
 // The kernel protects no page of it.
 void pm_commit_forked(void) {
     pm_commit_abandon();
+    pm_changed_prepare();
     pm_stored_begin();
 }
 
