@@ -46,7 +46,8 @@ static void *store(void *unused) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             ++*word((seed >> 33) % memory.pages);
         }
-        uint64_t made = stores += TURN, due = rate ? start + made * 1000000 / rate : 0, at = now();
+        uint64_t made = atomic_fetch_add(&stores, TURN) + TURN, at = now();
+        uint64_t due = rate ? start + made * 1000000 / rate : 0;
         if (due > at)
             nanosleep(&(struct timespec){.tv_nsec = (long)(due - at) * 1000 % 999999999}, NULL);
     }

@@ -15,7 +15,7 @@
 // where a page could not be read. Without a record, or where few pages are copied, there is no
 // round.
 //
-// With the commit lock.
+// tests/models/rounds.pml is a model of it. With the commit lock.
 #ifndef PM_ROUNDS_H
 #define PM_ROUNDS_H
 
