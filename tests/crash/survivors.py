@@ -26,6 +26,10 @@ UNREACHED = {
         "pm_make_durable(&state->lap, sizeof state->lap);",
     ): "the begin of commit mode; a cut before it leaves a lap of which there is no journal",
     (
+        "pm_instants_keep",
+        "pm_make_durable(s, sizeof *s);",
+    ): "a clean close in commit mode; a cut before it leaves a record that its sum refuses",
+    (
         "pm_forms_set_mask",
         "pm_commit_u64(&pm_heap.super->state.pointers,",
     ): "GC_set_pointer_mask(); a cut before it leaves the mask of the run before",
