@@ -320,12 +320,12 @@ static void drop_rest(char *at, size_t len, void *arg) {
     }
 }
 
-uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end, bool all) {
+uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end) {
     look_into(file, start, end);
     uint64_t before = looking.cost->dropped;
     for (unsigned spans = 0; from < end; spans++) {
         uint64_t part = end - from < SPAN ? end - from : SPAN;
-        if (!all && (spans == SPANS || looking.cost->dropped - before >= DROPS_MOST))
+        if (spans == SPANS || looking.cost->dropped - before >= DROPS_MOST)
             break;
         if (!looking.drop ||
             !pm_stored_not(file, looking.pagemap, start + from, part, drop_rest, NULL))

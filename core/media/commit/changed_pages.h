@@ -44,8 +44,8 @@ bool pm_changed_find_stored(unsigned file, char *at, size_t len);
 // pm_changed_look() of the pages that were found in the file, whose first byte is at `start`.
 void pm_changed_look_stored(unsigned file, char *start, uint64_t length);
 // Gives back pages from `from` on that were not stored to since the last look, and are not in this
-// commit: the file has them. Not all at once, unless `all`. Returns where it has ended.
-uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end, bool all);
+// commit: the file has them. Not all at once. Returns where it has ended.
+uint64_t pm_changed_drop_rest(unsigned file, char *start, uint64_t from, uint64_t end);
 // A range that was released since the last commit: what of it is not in use again becomes zeroes.
 void pm_changed_zeroes(const struct pm_emptied *e);
 // False: in a round, where pages could not be read. Nothing is known of these.

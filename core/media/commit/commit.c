@@ -180,7 +180,7 @@ void pm_commit_abandon(void) {
 }
 
 uint64_t pm_commit_round(bool count) {
-    if (!pm_rounds_worth(count))
+    if (commit.force || !pm_rounds_worth(count)) // memory is short: no time for more of it
         return 0;
     if (commit.begun && commit.journal.pages > 2 * pm_commit_last.copied + FEW / PM_PAGE_SIZE)
         pm_commit_abandon(); // many instants were missed

@@ -230,14 +230,12 @@ static void look_by_record(unsigned file) {
         pm_changed_look_stored(file, f->map, rounds.length[file]);
 }
 
-static bool all; // pages are to be given back, however long it takes
-
 // What the record does not name is as the last commit left it.
 static void drop_rest_of(unsigned file) {
     const struct pm_file *f = pm_journal_heap_file(file);
     uint64_t *from = &rounds.drop_at[file], end = pm_rounds_length(file);
     if (f != &pm_heap.roots)
-        *from = pm_changed_drop_rest(file, f->map, *from < end ? *from : 0, end, all);
+        *from = pm_changed_drop_rest(file, f->map, *from < end ? *from : 0, end);
 }
 
 static bool find_in_all(void) {
@@ -263,8 +261,7 @@ static void look_at_stored(struct pm_commit_cost *cost) {
 }
 
 void pm_rounds_instant(struct pm_commit_cost *cost, bool drop_all) {
-    all = drop_all;
-    if (find_in_all())
+    if (!drop_all && find_in_all())
         look_at_stored(cost);
     else
         look_at_all();

@@ -45,7 +45,8 @@ extern _Atomic uint64_t pm_rounds_pages;
 bool pm_rounds_hold(void);
 // The record is not to be believed.
 void pm_rounds_forget(void);
-// Looks, and drops pages (pm_changed_begin()): `drop_all`, however long that takes.
+// Looks, and drops pages (pm_changed_begin()). `drop_all`: all that can be, however long it takes;
+// the record ends then.
 void pm_rounds_instant(struct pm_commit_cost *cost, bool drop_all);
 
 #endif
