@@ -246,10 +246,11 @@ static bool find_in_all(void) {
     return !rounds.failed && misses_nothing();
 }
 
-static void look_at_all(void) {
+static void look_at_all(struct pm_commit_cost *cost) {
     pm_rounds_forget();
     pm_rounds_each_file(look_at_file);
-    rounds.counted = 0;
+    rounds.own = cost->copied;
+    rounds.counted = pm_os_now_ns();
 }
 
 static void look_at_stored(struct pm_commit_cost *cost) {
@@ -264,6 +265,6 @@ void pm_rounds_instant(struct pm_commit_cost *cost, bool drop_all) {
     if (!drop_all && find_in_all())
         look_at_stored(cost);
     else
-        look_at_all();
+        look_at_all(cost);
     rounds.copied = cost->copied;
 }
