@@ -2,6 +2,7 @@
 # Copyright (c) 2026 The PMAlloc authors
 """More of a heap in one file (test_fixed.py): commits, growth, and the bitmaps of a clean close."""
 
+import json
 import os
 import re
 import shutil
@@ -96,12 +97,20 @@ def test_bitmaps_of_a_clean_close(fixed):
 # ---- commits
 
 
-def commits(path, kill_after, *settings, time_between="5ms"):
+def last_commit(path):
+    told = json.loads(succeeds(run([tool("pmalloc-info"), "--json", path], False)))
+    return told.get("commit", {}).get("time", 0)
+
+
+def commits(path, kill_after, *settings, time_between="5ms", until_one=False):
     child = start(
         [LIST, "run", 0, 1, *settings], HEAP=path, ROOTS="list_state", COMMIT=time_between
     )
     child.stdout.readline()
+    begun = time.time()
     time.sleep(kill_after)
+    while until_one and last_commit(path) < begun:
+        assert child.poll() is None
     child.kill()
     return child.communicate()
 
@@ -311,7 +320,7 @@ def test_no_growth_of_a_heap_whose_superblock_is_damaged(fixed):
     flip(fixed, at)
     refused(fixed, "--grow", status=4, what="superblock: checksum is wrong; restore it")
     flip(fixed, at)
-    commits(fixed, 0.1)
+    commits(fixed, 0.1, until_one=True)
     assert pages(fixed, JOURNAL) > 0
     flip(fixed, at)
     refused(fixed, "--grow", what="recover the heap by `pmalloc-recover`")
@@ -323,7 +332,7 @@ def test_no_growth_of_a_heap_whose_superblock_is_damaged(fixed):
 
 def test_the_journal_of_another_build_s_heap_stays(fixed):
     """Applying it would change the heap, which is refused after that."""
-    commits(fixed, 0.1)
+    commits(fixed, 0.1, until_one=True)
     assert pages(fixed, JOURNAL) > 0
     of_another_build(fixed)
     for options in ((), ("--drop-root", "list_state"), ("--check",), ("--dry-run",)):
