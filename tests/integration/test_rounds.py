@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import compiled, environment, run, said, succeeds
+from conftest import BUILD, compiled, environment, run, said, succeeds
 
 KILLS = int(os.environ.get("ROUNDS_KILLS", "6"))
 
@@ -102,6 +102,16 @@ def test_the_program_keeps_a_record_itself(program, heap):
     assert len(lines) == 2, lines
     assert min(made(lines)) > 0
     assert min(made(succeeds(run([program, 0.1], **settings(heap))).splitlines())) > 0
+
+
+def test_under_a_filter_of_before_the_start(program, heap):
+    """Such a filter may end the process for userfaultfd(), so it is not called."""
+    filtered = compiled("filtered.c", "-D_GNU_SOURCE")
+    preload = f"LD_PRELOAD={BUILD / 'libpmalloc_preload.so'}"
+    command = [filtered, "/usr/bin/env", preload, program, 0.5]
+    done = run(command, preload=False, **settings(heap))
+    made(succeeds(done).splitlines())
+    assert in_rounds(done) == 0
 
 
 @pytest.mark.parametrize("watch", [1, 1024])
