@@ -8,11 +8,12 @@ import signal
 import pytest
 from conftest import compiled, recover, run, said, succeeds, tool
 
+# Faults and memory are the whole process's: rounds of a commit would be among them.
 MODES = {
     "volatile": {},
     "heap": {"HEAP": "heap"},
     "disk": {"HEAP": "disk"},
-    "2ms": {"HEAP": "heap", "COMMIT": "2ms"},
+    "2ms": {"HEAP": "heap", "COMMIT": "2ms", "COMMIT_WATCH": 0},
     "output": {"HEAP": "heap", "COMMIT": "output"},
     "file, output": {"HEAP": "file", "COMMIT": "output"},
     "copy": {"HEAP": "heap", "FORK": "copy"},
