@@ -307,14 +307,16 @@ void pm_changed_look_stored(unsigned file, char *start, uint64_t length) {
 #define SPAN ((uint64_t)1024 * PM_PAGE_SIZE) // looked at in one call
 #define SPANS 16u
 
+static bool is_had(const char *at) {
+    return pm_sums_taken(looking.file, (uint64_t)(at - looking.start) / PM_PAGE_SIZE);
+}
+
 static void drop_rest(char *at, size_t len, void *arg) {
     (void)arg;
     for (size_t i = 0, to; i < len; i = to) {
-        bool had = pm_sums_taken(looking.file, ((uint64_t)(at - looking.start) + i) / PM_PAGE_SIZE);
-        for (to = i + PM_PAGE_SIZE; to < len; to += PM_PAGE_SIZE)
-            if (pm_sums_taken(looking.file, ((uint64_t)(at - looking.start) + to) / PM_PAGE_SIZE) !=
-                had)
-                break;
+        bool had = is_had(at + i);
+        for (to = i + PM_PAGE_SIZE; to < len && is_had(at + to) == had;)
+            to += PM_PAGE_SIZE;
         if (!had)
             drop(at + i, to - i);
     }

@@ -46,6 +46,21 @@ void pm_rounds_each_file(void (*fn)(unsigned file)) {
                 fn(pm_journal_file(member, i));
 }
 
+typedef void look_fn(unsigned file, char *at, uint64_t length);
+
+// Of each file that is mapped: all but the roots', whose images lie elsewhere.
+static look_fn *mapped_fn;
+static void call_mapped(unsigned file) {
+    const struct pm_file *f = pm_journal_heap_file(file);
+    if (f != &pm_heap.roots)
+        mapped_fn(file, f->map, pm_rounds_length(file));
+}
+
+static void each_mapped(look_fn *fn) {
+    mapped_fn = fn;
+    pm_rounds_each_file(call_mapped);
+}
+
 // ---- copied pages -------------------------------------------------------------------------------
 
 static uint64_t copied;
@@ -57,21 +72,19 @@ static void count_pages(char *at, size_t len, void *arg) {
 }
 
 // A file becomes longer or shorter meanwhile; its addresses stay.
-static void count_file(unsigned file) {
-    const struct pm_file *f = pm_journal_heap_file(file);
-    uint64_t some, length = pm_rounds_length(file);
-    if (f == &pm_heap.roots)
-        return;
-    if (pm_stored_count(f->map, length, pagemap, &some))
+static void count_file(unsigned file, char *at, uint64_t length) {
+    uint64_t some;
+    (void)file;
+    if (pm_stored_count(at, length, pagemap, &some))
         copied += some;
     else
-        pm_own_pages_by(pagemap, f->map, length, count_pages, NULL);
+        pm_own_pages_by(pagemap, at, length, count_pages, NULL);
 }
 
 uint64_t pm_rounds_copied(void) {
     copied = 0;
     pagemap = pm_own_open();
-    pm_rounds_each_file(count_file);
+    each_mapped(count_file);
     pm_own_close(pagemap);
     return copied;
 }
@@ -93,7 +106,7 @@ static void count_own(void) {
 }
 
 // Calls `fn` for each data file, with its length now. Other threads may run.
-static void each_data(void (*fn)(unsigned file, char *at, uint64_t length)) {
+static void each_data(look_fn *fn) {
     for (unsigned i = 0; i < pm_heap.shards; i++) {
         struct pm_shard *s = &pm_heap.shard[i];
         pm_lock_raw(&s->lock);
@@ -170,7 +183,7 @@ static bool misses_nothing(void) {
 
 // ---- rounds before the instant ------------------------------------------------------------------
 
-static void look_in_round(unsigned file, char *at, uint64_t length) {
+static void look_by_record(unsigned file, char *at, uint64_t length) {
     (void)length;
     pm_changed_look_stored(file, at, rounds.length[file]);
 }
@@ -198,7 +211,7 @@ uint64_t pm_rounds_make(void) {
     each_data(find_in);
     bool told = !rounds.failed && misses_nothing();
     if (told)
-        each_data(look_in_round);
+        each_data(look_by_record);
     if (!pm_changed_end() || !told)
         pm_rounds_forget();
     uint64_t pages = rounds.journal->pages - before;
@@ -212,51 +225,35 @@ bool pm_rounds_hold(void) { return !pm_marks_any(); }
 
 // ---- the instant --------------------------------------------------------------------------------
 
-static void look_at_file(unsigned file) {
-    const struct pm_file *f = pm_journal_heap_file(file);
-    if (f != &pm_heap.roots)
-        pm_changed_look(file, f->map, pm_rounds_length(file), 0, rounds.length[file]);
-}
-
-static void find_in_file(unsigned file) {
-    const struct pm_file *f = pm_journal_heap_file(file);
-    if (f != &pm_heap.roots)
-        find_in(file, f->map, pm_rounds_length(file));
-}
-
-static void look_by_record(unsigned file) {
-    const struct pm_file *f = pm_journal_heap_file(file);
-    if (f != &pm_heap.roots)
-        pm_changed_look_stored(file, f->map, rounds.length[file]);
+static void look_at_file(unsigned file, char *at, uint64_t length) {
+    pm_changed_look(file, at, length, 0, rounds.length[file]);
 }
 
 // What the record does not name is as the last commit left it.
-static void drop_rest_of(unsigned file) {
-    const struct pm_file *f = pm_journal_heap_file(file);
-    uint64_t *from = &rounds.drop_at[file], end = pm_rounds_length(file);
-    if (f != &pm_heap.roots)
-        *from = pm_changed_drop_rest(file, f->map, *from < end ? *from : 0, end);
+static void drop_rest_of(unsigned file, char *at, uint64_t length) {
+    uint64_t *from = &rounds.drop_at[file];
+    *from = pm_changed_drop_rest(file, at, *from < length ? *from : 0, length);
 }
 
 static bool find_in_all(void) {
     if (!is_watching(false))
         return false;
     begin_look();
-    pm_rounds_each_file(find_in_file);
+    each_mapped(find_in);
     return !rounds.failed && misses_nothing();
 }
 
 static void look_at_all(struct pm_commit_cost *cost) {
     pm_rounds_forget();
-    pm_rounds_each_file(look_at_file);
+    each_mapped(look_at_file);
     rounds.own = cost->copied;
     rounds.counted = pm_os_now_ns();
 }
 
 static void look_at_stored(struct pm_commit_cost *cost) {
     count_own();
-    pm_rounds_each_file(look_by_record);
-    pm_rounds_each_file(drop_rest_of);
+    each_mapped(look_by_record);
+    each_mapped(drop_rest_of);
     cost->copied = rounds.own > cost->dropped ? rounds.own - cost->dropped : 0;
     rounds.own = cost->copied;
 }

@@ -42,7 +42,7 @@ void pm_stored_give_way(void) {
 }
 
 // A low number is the program's.
-static bool keep(int fd) {
+static void keep(int fd) {
     struct stat st;
     int high = pm_os_fd_high(fd);
     bool good = high != fd && fstat(high, &st) == 0;
@@ -50,7 +50,6 @@ static bool keep(int fd) {
         record.fd = high, record.dev = st.st_dev, record.ino = st.st_ino;
     else if (high >= 0)
         close(high);
-    return good;
 }
 
 // A filter that the program was started with might end the process for a call that it does not
