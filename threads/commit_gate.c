@@ -45,6 +45,7 @@ static uint32_t late_in_row;
 
 struct wait {
     bool strict;
+    bool tries;           // PM_GATE_TRIES
     bool unknown;         // one that never took a lock was waited for
     bool listed;          // nobody is missing in the list since the hold before this
     bool late;            // it was over for want of a processor, or the like
@@ -54,6 +55,7 @@ struct wait {
     unsigned looks; // since the last gap
     unsigned gaps;
     unsigned turns; // how often patience was over, and the gate was left ajar
+    unsigned rests; // looks at which it was late, and nobody lacked a processor
 };
 
 static void list(struct wait *w) {
@@ -376,6 +378,16 @@ static bool is_late(const struct wait *w) {
     return !w->strict && w->looks >= LATE_LOOKS && w->last - w->since > (uint64_t)LATE_MS * 1000000;
 }
 
+// A single look may find all asleep, each of them woken in the next moment, or miss a thread that
+// was just made.
+static bool is_starved(struct wait *w) {
+    if (late_in_row == LATE_MOST)
+        return false;
+    list(w);
+    w->rests++;
+    return one_cannot_run();
+}
+
 enum awaited {
     AWAITED,          // nobody is inside who is worth waiting for
     AWAITED_IN_VAIN,  // patience with some is over
@@ -391,6 +403,9 @@ static enum awaited await(struct wait *w) {
         bool late = is_late(w);
         if (!found.inside && !found.exhausted)
             return AWAITED;
+        if (late && is_starved(w))
+            return AWAITED_TOO_LONG;
+        late = late && (late_in_row == LATE_MOST || w->rests >= LATE_LOOKS);
         note_sleep(&sleep, &found);
         if (found.fell_asleep && w->relisted++ < LISTS_MOST)
             w->listed = false;
@@ -402,8 +417,6 @@ static enum awaited await(struct wait *w) {
         bool over = late || helpless || (spent && !turn);
         if (over && w->listed) {
             w->late = late;
-            if (late && late_in_row < LATE_MOST && one_cannot_run())
-                return AWAITED_TOO_LONG;
             give_up(w, late || helpless);
             return AWAITED_IN_VAIN;
         }
@@ -424,10 +437,15 @@ struct second {
     bool any;     // enough was tried
     bool unknown; // one that never took a lock waited
     bool again;   // somebody is worth waiting for
+    bool first;   // a section of which there has been no instant yet
     struct pm_gate_passed *passed;
 };
 
-static void note_any(struct second *s, pid_t id, uintptr_t lock) {
+static void note_any(struct second *s, pid_t id, const struct pm_call_record *of, uintptr_t lock) {
+    uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
+    s->first |= pm_gate_seen[id].amid != sections + 1;
+    if (!s->wait->tries)
+        pm_gate_seen[id].amid = sections + 1;
     if (s->passed->rung == PM_RUNG_ANY && (s->passed->lock || !lock))
         return;
     s->passed->rung = PM_RUNG_ANY;
@@ -461,14 +479,15 @@ static void look_again(pid_t id, void *arg) {
         s->again = true;
     else if (place == PM_GATE_UNKNOWN || s->wait->late || !waits(id) ||
              pm_gate_seen[id].slept != sections)
-        note_any(s, id,
+        note_any(s, id, of,
                  place == PM_GATE_IN_SECTION ? atomic_load(&of->lock) & ~PM_SECTION_SURE : 0);
 }
 
 // ---- hold and release ---------------------------------------------------------------------------
 
-// Whether the instant is taken.
-static bool look_while_held(struct wait *w, bool any, struct pm_gate_passed *passed) {
+enum instant { TAKEN, NOT_YET, REFUSED };
+
+static enum instant look_while_held(struct wait *w, bool any, struct pm_gate_passed *passed) {
     struct second second = {.wait = w, .any = any, .passed = passed};
     pid_t self = pm_calls_self();
     bool own = self == (pid_t)atomic_load_explicit(&pm_os_own_thread, memory_order_acquire);
@@ -480,12 +499,18 @@ static bool look_while_held(struct wait *w, bool any, struct pm_gate_passed *pas
     pm_roll_each(look_again, &second);
     if (passed->rung == PM_RUNG_BETWEEN && (w->unknown || second.unknown))
         passed->rung = PM_RUNG_WAITED;
-    return !second.again && !(w->strict && passed->rung == PM_RUNG_ANY);
+    if (second.again || (w->strict && passed->rung == PM_RUNG_ANY))
+        return NOT_YET;
+    return w->tries && passed->rung == PM_RUNG_ANY && second.first ? REFUSED : TAKEN;
 }
 
-static enum pm_gate_result hold_between(uint64_t timeout_ms, bool strict,
+static enum pm_gate_result hold_between(uint64_t timeout_ms, enum pm_gate_wish wish,
                                         struct pm_gate_passed *passed) {
-    struct wait wait = {.strict = strict, .since = pm_os_now_ns(), .nap = FIRST_NAP_NS};
+    bool strict = wish == PM_GATE_STRICT;
+    struct wait wait = {.strict = strict,
+                        .tries = wish == PM_GATE_TRIES,
+                        .since = pm_os_now_ns(),
+                        .nap = FIRST_NAP_NS};
     for (unsigned holds = 1;; holds++) {
         enum awaited awaited = await(&wait);
         late_in_row = awaited == AWAITED_TOO_LONG ? late_in_row + 1 : 0;
@@ -494,9 +519,12 @@ static enum pm_gate_result hold_between(uint64_t timeout_ms, bool strict,
         passed->held_since = pm_os_now_ns();
         if (!pm_hold_all(timeout_ms))
             return PM_GATE_NOT_STILL;
-        if (look_while_held(&wait, holds == HOLDS_MOST && !strict, passed))
+        enum instant instant = look_while_held(&wait, holds == HOLDS_MOST && !strict, passed);
+        if (instant == TAKEN)
             return PM_GATE_HELD;
         pm_release_all();
+        if (instant == REFUSED)
+            return PM_GATE_INSIDE;
     }
 }
 
@@ -509,7 +537,8 @@ void pm_gate_open(void) {
         set_gate(PM_GATE_OPEN);
 }
 
-enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gate_passed *passed) {
+enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, enum pm_gate_wish wish,
+                                 struct pm_gate_passed *passed) {
     *passed = (struct pm_gate_passed){.rung = PM_RUNG_ANY};
     if (!is_ready()) {
         passed->held_since = pm_os_now_ns();
@@ -521,7 +550,7 @@ enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gat
         pm_gate_watch(holder, NULL);
     holder = pm_calls_self();
     set_gate(PM_GATE_CLOSED);
-    enum pm_gate_result result = hold_between(timeout_ms, strict, passed);
+    enum pm_gate_result result = hold_between(timeout_ms, wish, passed);
     pm_sections_listen(false);
     if (result != PM_GATE_HELD)
         pm_gate_open();

@@ -23,7 +23,8 @@
 // less of it the next time, and none at all while it stays in the same section. One that finds no
 // processor for a second cannot be held: there is no instant (PM_GATE_NOT_STILL), and the gate
 // opens. After a few commits of this kind the next one takes any, and those after it do, too, as
-// long as the section lasts.
+// long as the section lasts. Who can try again later takes any only for a section of which there
+// has been such an instant before (PM_GATE_TRIES).
 //
 // A section may wait for a thread at the gate: for a condition, a join, a pipe. So when all that
 // are inside sleep, the gate is left ajar until one of them has gone on; then it closes again.
@@ -52,11 +53,19 @@ struct pm_gate_passed {
 enum pm_gate_result {
     PM_GATE_HELD,
     PM_GATE_NOT_STILL, // a thread does not stop, or finds no processor; nobody is held
-    PM_GATE_INSIDE,    // `strict`: a thread does not leave its section; nobody is held
+    PM_GATE_INSIDE,    // a thread does not leave its section, and any instant will not do
 };
 
-// One at a time (the commit lock). `strict`: PM_RUNG_ANY is none, and patience is long.
-enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, bool strict, struct pm_gate_passed *passed);
+// Whether PM_RUNG_ANY will do.
+enum pm_gate_wish {
+    PM_GATE_PATIENCE, // when patience is over
+    PM_GATE_TRIES,    // the same, but not as the first one of that thread's section
+    PM_GATE_STRICT,   // never, and patience is long
+};
+
+// One at a time (the commit lock).
+enum pm_gate_result pm_gate_hold(uint64_t timeout_ms, enum pm_gate_wish wish,
+                                 struct pm_gate_passed *passed);
 void pm_gate_release(void);
 
 // For the end of the program, which stops the others in its own way: closes the gate and waits

@@ -20,6 +20,7 @@ struct pm_gate_seen {
     uint64_t missed_at; // milliseconds; when it was first waited for in vain
     uint64_t sections;  // of its record
     uint64_t slept;     // the same, of a section in which it slept in a call and was not waited for
+    uint64_t amid;      // the same, and 1, of which there was an instant; 0: of none
     uint32_t commit;    // in which it was waited for last
     uint32_t left;      // the commit in which it was waited for, and left its section
     uint8_t leaves;     // how often in that one

@@ -34,6 +34,7 @@
 #define TURNS 16u // in the decay time
 #define QUIET 2u  // decay times in which nothing happens before it sleeps
 #define STOP_MS 1000u
+#define AGAIN_MS 100u  // after a commit by time that could not be made
 #define COMMIT_US 500u // between two looks whether a commit is over
 #define LATE_MS 1000u
 #define AWAITED_US 100u // for who waits for a lock that a step has held
@@ -166,8 +167,9 @@ static void run_commits(void) {
             pause = next <= now ? 1 : next - now < pause ? next - now : pause;
         wait_ms(decays() && decay < pause ? decay : pause);
         if (!is_over() && interval && pm_os_now_ms() >= next) {
-            pm_commits_by_time();
-            next = pm_os_now_ms() + interval;
+            uint64_t again = interval < AGAIN_MS ? interval : AGAIN_MS;
+            next = pm_commits_by_time() ? interval : again;
+            next += pm_os_now_ms();
         }
         if (!is_over() && pm_os_now_ms() >= look) {
             pm_commits_by_bound();

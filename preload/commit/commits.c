@@ -3,11 +3,9 @@
 #include "commits.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -38,107 +36,6 @@
 #include "threads/hold.h"
 #include "threads/sections.h"
 #include "threads/threads.h"
-
-// ---- settings -----------------------------------------------------------------------------------
-
-static enum pm_commits_mode mode;
-static uint64_t interval_ms;
-static bool strict;         // no commit at any instant: `output:strict`
-static uint64_t answers_us; // `output:TIME`: how long an answer may wait for a commit
-
-#define INTERVAL_MAX ((uint64_t)24 * 3600 * 1000)
-
-// 10ms, 5s, 2m, 1h. 0: it is none of these.
-static uint64_t parse_time(const char *text) {
-    static const struct {
-        const char *name;
-        uint64_t ms;
-    } unit[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
-    char *end;
-    if (*text < '0' || *text > '9')
-        return 0;
-    uint64_t value = strtoull(text, &end, 10);
-    for (size_t i = 0; i < sizeof unit / sizeof unit[0]; i++)
-        if (strcmp(end, unit[i].name) == 0 && value <= INTERVAL_MAX / unit[i].ms)
-            return value * unit[i].ms;
-    return 0;
-}
-
-bool pm_commits_wanted(void) { return pm_options.commit.text[0] != '\0'; }
-
-enum pm_commits_mode pm_commits_mode(void) { return mode; }
-
-uint64_t pm_commits_interval(void) { return interval_ms; }
-
-uint64_t pm_commits_answers_us(void) { return answers_us; }
-
-// Whether a heap lies in the directory, or the first one of several. `st`: of its superblock.
-static bool lies_in(const char *heap, struct stat *st) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%.*s/%s", (int)pm_volume_first(heap), heap,
-             pm_heap.super_file.name);
-    return stat(path, st) == 0;
-}
-
-// The directory of the commits takes the place of PMALLOC_HEAP. Another heap that lies there would
-// be passed over, with what it has.
-static int use_commit_dir(struct pm_error *err) {
-    const char *dir = pm_options.commit_dir.text, *heap = pm_options.heap.text;
-    struct stat passed, used;
-    if (!*dir)
-        return PM_OK;
-    if (*heap && lies_in(heap, &passed) &&
-        !(lies_in(dir, &used) && used.st_ino == passed.st_ino && used.st_dev == passed.st_dev))
-        return pm_fail(err, PM_OPERATIONAL,
-                       "PMALLOC_HEAP=%.200s holds a heap, but with PMALLOC_COMMIT_DIR the heap is "
-                       "%.200s: run `pmalloc-backup %.200s %.200s` and remove the first, or unset "
-                       "one of the two settings",
-                       heap, dir, heap, dir);
-    pm_work_wanted = true;
-    return pm_option_set("PMALLOC_HEAP", dir, err);
-}
-
-#define ANSWERS_MOST_MS 1000
-
-// Whether the text is the mode, or the mode and a TIME, in `ms` then; else 0.
-static bool is_mode(const char *text, const char *name, uint64_t *ms) {
-    size_t len = strlen(name);
-    *ms = 0;
-    if (strncmp(text, name, len) != 0)
-        return false;
-    if (text[len] == ':')
-        *ms = parse_time(text + len + 1);
-    return text[len] == '\0' || *ms;
-}
-
-int pm_commits_options(struct pm_error *err) {
-    if (use_commit_dir(err) != PM_OK)
-        return err->status;
-    const char *text = pm_options.commit.text;
-    uint64_t ms;
-    if (*text == '\0' || strcmp(text, "api") == 0) {
-        mode = PM_COMMITS_API;
-    } else if (is_mode(text, "idle", &ms)) {
-        mode = PM_COMMITS_IDLE;
-        interval_ms = ms;
-    } else if (is_mode(text, "output", &ms) && ms <= ANSWERS_MOST_MS) {
-        mode = PM_COMMITS_OUTPUT;
-        answers_us = ms * 1000;
-    } else if (strcmp(text, "output:0") == 0 || strcmp(text, "output:strict") == 0) {
-        mode = PM_COMMITS_OUTPUT;
-        strict = text[strlen("output:")] != '0';
-    } else {
-        mode = PM_COMMITS_TIME;
-        interval_ms = parse_time(text);
-    }
-    if (mode != PM_COMMITS_TIME || interval_ms)
-        return PM_OK;
-    return pm_fail(err, PM_USAGE,
-                   "PMALLOC_COMMIT=%.100s: not a valid value; use output, output:TIME (at most "
-                   "1s), output:strict, idle, idle:TIME, api, or TIME, which is such as 100ms, 5s, "
-                   "2m or 1h (at most 24h)",
-                   text);
-}
 
 static bool kernel_stores(void);
 
@@ -273,15 +170,28 @@ static int take_idle(void) {
     return 0;
 }
 
-static int take(bool idle) {
+// Which instant a commit gets.
+enum instant {
+    ANY_AT_LAST, // between operations, or any when patience is over; not that under `strict`
+    TRIES,       // between operations; ETIME: who asks can try again
+    AT_REST,     // all wait: `idle`
+};
+
+static enum pm_gate_wish wish_for(enum instant instant) {
+    return pm_commits_are_strict() ? PM_GATE_STRICT
+           : instant == TRIES      ? PM_GATE_TRIES
+                                   : PM_GATE_PATIENCE;
+}
+
+static int take(enum instant instant) {
     struct pm_gate_passed passed;
     if (!pm_threads_some() && pm_threads_none()) {
         take_alone();
         return 0;
     }
-    if (idle)
+    if (instant == AT_REST)
         return take_idle();
-    enum pm_gate_result result = pm_gate_hold(PATIENCE_MS, strict, &passed);
+    enum pm_gate_result result = pm_gate_hold(PATIENCE_MS, wish_for(instant), &passed);
     if (result != PM_GATE_HELD)
         return result == PM_GATE_INSIDE ? ETIME : EAGAIN;
     uint64_t pages = take_held(passed.rung);
@@ -310,7 +220,7 @@ static int mend_removed(void) {
     struct pm_gate_passed passed;
     bool alone = pm_threads_none();
     pm_commit_abandon();
-    if (!alone && pm_gate_hold(PATIENCE_MS, false, &passed) != PM_GATE_HELD)
+    if (!alone && pm_gate_hold(PATIENCE_MS, PM_GATE_PATIENCE, &passed) != PM_GATE_HELD)
         return EAGAIN;
     if (alone)
         pm_lock(&pm_age_lock);
@@ -335,34 +245,34 @@ static void make_rounds(void) {
         return;
     for (unsigned i = 0; i < ROUNDS; i++) {
         kernel = NOT_ASKED;
-        uint64_t pages = pm_commit_round(mode == PM_COMMITS_TIME);
+        uint64_t pages = pm_commit_round(pm_commits_mode() == PM_COMMITS_TIME);
         if (pages < LITTLE || pages > last / 2)
             return;
         last = pages;
     }
 }
 
-static int take_and_finish(bool idle, bool rounds) {
+static int take_and_finish(enum instant instant, bool rounds) {
     if (!pm_commit_prepare())
         return errno;
-    if (rounds && !idle)
+    if (rounds && instant != AT_REST)
         make_rounds();
-    int error = take(idle);
+    int error = take(instant);
     if (error)
         return error;
     return pm_commit_finish() ? 0 : errno;
 }
 
 // With the commit lock.
-static int make(bool idle) {
+static int make(enum instant instant) {
     if (!may_be_made())
         return ENOTSUP;
     uint64_t since = pm_os_now_ns();
     int error = pm_removed(true) ? mend_removed() : 0;
     if (!error)
-        error = take_and_finish(idle, true);
+        error = take_and_finish(instant, true);
     if (pm_commit_again(error)) // rounds take a little more of the journal
-        error = take_and_finish(idle, false);
+        error = take_and_finish(instant, false);
     if (error)
         return error;
     pm_commit_cut();
@@ -410,7 +320,7 @@ static bool take_lock(uint64_t before, uint64_t *mask) {
 }
 
 struct turn {
-    bool idle;
+    enum instant instant;
     int error;
     uint64_t before;
 };
@@ -420,16 +330,16 @@ static void take_turn(void *arg) {
     uint64_t mask;
     if (take_lock(turn->before, &mask)) {
         pm_threads_deaf(true);
-        turn->error = make(turn->idle);
+        turn->error = make(turn->instant);
         pm_threads_deaf(false);
         restore_signals(mask);
         end_commit();
     }
 }
 
-static int make_in_turn(bool idle, uint64_t before) {
+static int make_in_turn(enum instant instant, uint64_t before) {
     int saved = errno;
-    struct turn turn = {idle, 0, before};
+    struct turn turn = {instant, 0, before};
     struct pm_cancel cancel = pm_cancel_hold();
     struct pm_call_record *own = pm_calls_own ? pm_calls_own : pm_calls_find_own();
     atomic_store_explicit(&own->answers, true, memory_order_relaxed);
@@ -445,7 +355,7 @@ int pm_commits_make(void) {
         return ENOTSUP;
     if (pm_nested())
         return EDEADLK;
-    return make_in_turn(false, UINT64_MAX);
+    return make_in_turn(ANY_AT_LAST, UINT64_MAX);
 }
 
 const char *pm_commits_reason(int error) {
@@ -478,20 +388,20 @@ uint64_t pm_commits_instants(void) { return atomic_load(&instants); }
 uint64_t pm_commits_covered(void) { return atomic_load(&covered); }
 
 // A thread that got no processor in time may get one yet.
-#define TRIES 5
+#define TRIES_MOST 5
 
 void pm_commits_cover(uint64_t before) {
     int error = EAGAIN;
-    for (unsigned i = 0; i < TRIES && error == EAGAIN && may_be_made(); i++)
-        error = make_in_turn(false, before);
+    for (unsigned i = 0; i < TRIES_MOST && error == EAGAIN && may_be_made(); i++)
+        error = make_in_turn(ANY_AT_LAST, before);
     if (may_be_made())
         told(error);
 }
 
-static int make_if_free(bool idle) {
+static int make_if_free(enum instant instant) {
     if (!pm_trylock_raw(&pm_commit_lock))
         return EBUSY;
-    int error = make(idle);
+    int error = make(instant);
     end_commit();
     return error;
 }
@@ -499,24 +409,35 @@ static int make_if_free(bool idle) {
 int pm_commits_idle(bool wait) {
     if (!may_be_made())
         return ENOTSUP;
-    return told(wait ? make_in_turn(true, UINT64_MAX) : make_if_free(true));
+    return told(wait ? make_in_turn(AT_REST, UINT64_MAX) : make_if_free(AT_REST));
 }
+
+// For so long a commit by time tries to be between operations.
+#define BETWEEN_MS 1000
 
 // It tries again by itself.
 bool pm_commits_by_time(void) {
     static unsigned in_vain;
-    int error = make_if_free(false);
+    static uint64_t since; // when an instant between operations was first tried for in vain
+    bool tries =
+        pm_commits_mode() == PM_COMMITS_TIME && (!since || pm_os_now_ms() - since < BETWEEN_MS);
+    int error = make_if_free(tries ? TRIES : ANY_AT_LAST);
+    bool refused = tries && error == ETIME;
+    if (!error)
+        since = 0;
+    else if (refused && !since)
+        since = pm_os_now_ms();
     in_vain = error == EAGAIN ? in_vain + 1 : 0;
-    if (in_vain == 0 || in_vain >= TRIES)
+    if (!refused && (in_vain == 0 || in_vain >= TRIES_MOST))
         told(error);
-    return error != EBUSY && error != EAGAIN;
+    return !refused && error != EBUSY && error != EAGAIN;
 }
 
 // Where the program chooses the instant, or an instant is at rest, this one is another: so it is
 // said, once. Under `output` the promise is about what came before, so one more does no harm.
 static void say_forced(void) {
     static bool said;
-    if ((mode == PM_COMMITS_API || mode == PM_COMMITS_IDLE) && !said)
+    if ((pm_commits_mode() == PM_COMMITS_API || pm_commits_mode() == PM_COMMITS_IDLE) && !said)
         pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit is made that the "
                "program did not ask for; %s it",
                pm_commit_bound_of_journal()
@@ -531,7 +452,7 @@ static int make_by_bound(void) {
     int error = 0;
     for (unsigned i = 0; i < 2 && !error && may_be_made(); i++) {
         pm_commit_force();
-        error = make(false);
+        error = make(ANY_AT_LAST);
     }
     pm_commit_bound_kept();
     return error;
@@ -572,15 +493,13 @@ static bool make_last(void) {
     return pm_commit_finish();
 }
 
-bool pm_commits_are_strict(void) { return strict; }
-
 bool pm_commits_end(bool alone, bool between) {
     errno = ETIME;
     enum pm_rung rung = between ? PM_RUNG_BETWEEN : PM_RUNG_ANY;
-    if (between || !strict)
+    if (between || !pm_commits_are_strict())
         pm_commit_passed(&(struct pm_gate_passed){.rung = rung});
-    bool good = (between || !strict) && (make_last() || (pm_commit_again(errno) && make_last())) &&
-                pm_commit_prepare();
+    bool good = (between || !pm_commits_are_strict()) &&
+                (make_last() || (pm_commit_again(errno) && make_last())) && pm_commit_prepare();
     if (!good)
         pm_say("PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
                "of the one before",

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// PMALLOC_COMMIT: when commits are made (media/commit/commit.h says how), and what they mean at a
-// fork and at the end of the program.
-//
-//   api          when the program calls pmalloc_commit()
-//   TIME         the same, and each TIME by PMAlloc's thread (background.h)
-//   idle[:TIME]  the same, and by that thread while the program waits (idle.h)
-//   output       the same, and before what the program says leaves the process (triggers.h)
-//   output:TIME  the same, but one commit for all that is said in TIME at most (outbox.h)
+// Commits of this process (media/commit/commit.h says how; commit_mode.h, when), and what they mean
+// at a fork and at the end of the program.
 //
 // There is a commit when the roots are captured, before main. There is one at the end of the
 // program, before the heap is closed.
@@ -19,29 +13,15 @@
 #include <stdint.h>
 
 #include "base/message.h"
+#include "commit_mode.h"
 
-// Checks the settings. PM_USAGE: they are wrong.
-int pm_commits_options(struct pm_error *err);
-// Whether PMALLOC_COMMIT is set.
-bool pm_commits_wanted(void);
 // Once the heap is recovered: from here on all its changes go through commits.
 int pm_commits_begin(bool alone, struct pm_error *err);
-enum pm_commits_mode {
-    PM_COMMITS_API,
-    PM_COMMITS_TIME,
-    PM_COMMITS_IDLE,
-    PM_COMMITS_OUTPUT,
-};
-enum pm_commits_mode pm_commits_mode(void);
-// TIME in milliseconds; 0: there is none.
-uint64_t pm_commits_interval(void);
-// Of `output:TIME`, in microseconds; 0: answers do not wait for each other.
-uint64_t pm_commits_answers_us(void);
 
-// Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode, or a
-// seccomp filter has ended that (sandbox.h); EDEADLK in a signal
-// handler that has interrupted the allocator; EAGAIN if a thread could not be held; else what the
-// file system said. Then the last commit stands.
+// Makes a commit. 0, or an errno: ENOTSUP if the heap is not in commit mode, or a seccomp filter
+// has ended that (sandbox.h); EDEADLK in a signal handler that has interrupted the allocator;
+// EAGAIN if a thread could not be held; else what the file system said. Then the last commit
+// stands.
 int pm_commits_make(void);
 // How many instants there were, and the last one whose commit is in force.
 uint64_t pm_commits_instants(void);
@@ -55,7 +35,9 @@ const char *pm_commits_reason(int error);
 // is being made and `wait` is false. Says once that commits fail.
 int pm_commits_idle(bool wait);
 // The same as pm_commits_make() for PMAlloc's thread, which must not wait for another commit. Says
-// once that commits fail. False: another one is being made, or a thread does not stop.
+// once that commits fail. False: it is worth another try soon, as another one is being made, a
+// thread does not stop, or, where commits are made by time, one did not leave its section: for a
+// second no commit is made then, as an older instant between operations is better than any.
 bool pm_commits_by_time(void);
 
 // Also for PMAlloc's thread: makes commits if too many pages have changed (commit_bound.h).
@@ -65,8 +47,6 @@ void pm_commits_by_bound(void);
 void pm_commits_stop(bool on);
 bool pm_commits_are_stopped(void);
 
-// Whether commits are taken at no other instant than one between operations (gate.h).
-bool pm_commits_are_strict(void);
 // The last commit, at the end of the program. No thread stores anything. Not `alone`: the caller
 // holds all locks. `between`: it lies between operations. False: the heap stays as an earlier
 // commit left it, and a line says so.

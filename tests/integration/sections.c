@@ -9,6 +9,7 @@
 //   sections waits HOW ROUNDS           a section waits for a thread that is about to begin one
 //   sections endless ANSWERS            one section never ends, nor does it call anything
 //   sections spins ANSWERS              the same without a lock that anybody sees
+//   sections long SECONDS               sections of 20 milliseconds, and each 50 nothing
 //   sections commits COMMITS            makes so many, beside those of PMAlloc's own thread
 #define _GNU_SOURCE
 #include <errno.h>
@@ -505,6 +506,30 @@ static int run_endless(int locked, int answers) {
     return 0;
 }
 
+// ---- sections that last longer than patience ----------------------------------------------------
+
+static void *stay_long(void *unused) {
+    struct pair *p = &root->pair[NORMAL];
+    while (!over) {
+        lock(p, NORMAL, LOCK);
+        p->a++;
+        burn_ms(20);
+        p->b++;
+        unlock(p, NORMAL);
+        usleep(30000);
+    }
+    return unused;
+}
+
+static int run_long(unsigned seconds) {
+    pthread_t id;
+    check(pthread_create(&id, NULL, stay_long, NULL) == 0, "pthread_create");
+    sleep(seconds);
+    over = 1;
+    pthread_join(id, NULL);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     check(argc >= 3, "usage");
     begin();
@@ -514,6 +539,8 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "endless") == 0 || strcmp(argv[1], "spins") == 0)
         return run_endless(argv[1][0] == 'e', atoi(argv[2]));
+    if (strcmp(argv[1], "long") == 0)
+        return run_long((unsigned)atoi(argv[2]));
     if (strcmp(argv[1], "commits") == 0)
         return run_commits(atoi(argv[2]));
     return run_all((unsigned)atoi(argv[1]), (unsigned)atoi(argv[2]), argc > 3 ? atoi(argv[3]) : 0);

@@ -194,6 +194,29 @@ def test_a_section_without_end_is_named(program, heap, how, named):
     assert others >= 50 and named in named_so, said(done)
 
 
+def test_a_commit_by_time_is_tried_again(program, heap):
+    """Sections are longer than patience: each commit that fell into one was of any instant."""
+    patient = {"COMMIT": "5ms", "COMMIT_PATIENCE": "1", "STATS": "1"}
+    done = run([program, "long", "2"], HEAP=heap, ROOTS="root", **patient)
+    succeeds(done)
+    between, _, others, _ = rungs(done)
+    assert between >= 10 and others == 0, said(done)
+
+
+def test_commits_by_time_go_on_beside_a_section_without_end(program, heap):
+    """For a second they are tried in vain; from then on none waits for that section."""
+    arguments = [program, "endless", "1000000000"]
+    with start(arguments, HEAP=heap, ROOTS="root", COMMIT="5ms") as process:
+        deadline = time.monotonic() + 60 * busy()
+        others = 0
+        while others < 50 and time.monotonic() < deadline:
+            for _ in range(20000):  # each changes something
+                process.stdout.readline()
+            others = last_commit(heap)[1]["others"]
+        assert others >= 50
+        process.kill()
+
+
 def test_a_strict_answer_waits_and_says_so(program, heap):
     done = run(
         [program, "endless", "1"],
