@@ -71,14 +71,16 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "heap leads there; if address randomisation is on, the start executes the program again "    \
       "without it. 1: addresses stay as random as they are")                                       \
     X(rebase, "PMALLOC_REBASE", PM_TYPE_CHOICE, "auto",                                            \
-      "auto|exact|hashed|refuse|report|look|only",                                                 \
+      "auto|exact|hashed|numbered|refuse|report|look|only",                                        \
       "Words of the heap that lead into the program or its libraries, where these are another "    \
       "build or lie elsewhere. auto: the start makes each lead to the same thing, and refuses if " \
       "one cannot be proved. exact: as auto, also for a program that is linked to fixed "          \
       "addresses: words that are the address of a function or a variable are changed, others "     \
-      "stay. hashed: as auto, also where tables are hashed by an address that has moved. refuse: " \
-      "the start is refused if there are any. report: a line says how many there "                 \
-      "are, and they stay as they are. look: a line says what auto would do, and the program is "  \
+      "stay. hashed: as auto, also where tables are hashed by an address that has moved. "         \
+      "numbered: as auto, and lambdas and statics of one name are the same in the same order, if " \
+      "there are as many as before. refuse: the start is refused if there are any. report: a "     \
+      "line says how many there are, and they stay as they are. look: a line says what auto "      \
+      "would do, and the program is "                                                              \
       "not run. only: as auto, and the program is not run")                                        \
     X(program, "PMALLOC_PROGRAM", PM_TYPE_TEXT, "", "GLOB",                                        \
       "Only programs whose name matches use a persistent heap. Others run on volatile memory")     \
@@ -184,6 +186,7 @@ enum {
     PM_REBASE_AUTO,
     PM_REBASE_EXACT,
     PM_REBASE_HASHED,
+    PM_REBASE_NUMBERED,
     PM_REBASE_REFUSE,
     PM_REBASE_REPORT,
     PM_REBASE_LOOK,

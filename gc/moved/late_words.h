@@ -14,9 +14,11 @@
 
 #include <stdint.h>
 
+#include "verdict.h"
+
 struct pm_late_words {
     uint64_t changed, unsure;
-    char why[300]; // of one that is unsure
+    char why[PM_VERDICT_WHY]; // of one that is unsure
 };
 
 // After pm_record_note(). Looks once for each object.

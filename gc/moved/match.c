@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "numbered.h"
 #include "roots/made_names.h"
 
 // Where an object's virtual functions begin in its class's table: behind two words.
@@ -28,8 +29,11 @@ enum asked { SAME_FILE, SAME_SORT, NAME };
 struct candidates {
     const struct pm_place_of *old;
     bool code;
+    bool numbers;               // of struct pm_match_by
+    size_t head;                // what all of the family begin with (numbered.h); 0: it has none
     size_t stem;                // its length in the old name
     bool plain;                 // a name without a number is of that stem, too
+    bool sized;                 // the size must be the same
     const unsigned char *bytes; // of a constant, which must be the same; or NULL
     unsigned count;             // at different addresses
     uint64_t at, size;
@@ -64,17 +68,29 @@ static void find_by_name(const struct pm_places *new, struct candidates *c) {
 // ---- numbers ------------------------------------------------------------------------------------
 
 // gcc numbers the statics of functions that have one name in a file, from the last one on; LTO what
-// has one name in several files. Another build has other numbers as soon as one more is there, or
-// they stand in another order. So numbers tell nothing: of several, only the size and the bytes of
-// a constant say which one is meant.
+// has one name in several files; all number the lambdas of a function. Another build has other
+// numbers as soon as one more is there, or they stand in another order. So numbers tell nothing: of
+// several, only the size and the bytes of a constant say which one is meant.
 
-static void look_by_stem(const struct pm_places *p, struct candidates *c, enum asked asked) {
+static bool is_of_family(const struct candidates *c, const char *name) {
+    if (c->head)
+        return strncmp(name, c->old->name, c->head) == 0 && pm_numbered_alike(name, c->old->name);
+    return strncmp(name, c->old->name, c->stem) == 0 &&
+           (name[c->stem] ? stem_of(name) == c->stem : c->plain);
+}
+
+static const char gone[] = "is gone in this build";
+static const char several[] = "is one of several of its name, and compilers number these as they "
+                              "like (PMALLOC_REBASE=numbered: as before)";
+static const char others[] =
+    "is one of several of its name, and there are more or fewer of them in "
+    "this build";
+
+static void look_by_family(const struct pm_places *p, struct candidates *c, enum asked asked) {
     c->count = 0;
     for (uint32_t i = 1; i <= p->symbols; i++) {
         const struct pm_place_symbol *s = &p->symbol[i];
-        if (strncmp(s->name, c->old->name, c->stem) != 0 ||
-            !(s->name[c->stem] ? stem_of(s->name) == c->stem : c->plain) ||
-            (!c->code && s->size != c->old->size))
+        if (!is_of_family(c, s->name) || (c->sized && s->size != c->old->size))
             continue;
         const unsigned char *bytes = c->bytes ? pm_place_bytes(p, s->at, s->size) : NULL;
         if (!c->bytes || (bytes && memcmp(bytes, c->bytes, s->size) == 0))
@@ -82,31 +98,39 @@ static void look_by_stem(const struct pm_places *p, struct candidates *c, enum a
     }
 }
 
-static unsigned count_by_stem(const struct pm_places *p, struct candidates *c) {
+static unsigned count_of_family(const struct pm_places *p, struct candidates *c) {
     c->count = 0;
     for (enum asked asked = SAME_FILE; !c->count && asked <= NAME; asked++)
-        look_by_stem(p, c, asked);
+        look_by_family(p, c, asked);
     return c->count;
 }
 
-static bool find_by_stem(const struct pm_places *old, const struct pm_places *new, uint64_t address,
-                         struct candidates *c) {
-    unsigned then = count_by_stem(old, c), now = count_by_stem(new, c);
-    if (!now && !c->plain) { // it may be of a whole file now
+struct counts {
+    unsigned then, now; // the candidates have what was found now
+};
+
+static struct counts count_both(const struct pm_places *old, const struct pm_places *new,
+                                struct candidates *c) {
+    unsigned then = count_of_family(old, c);
+    return (struct counts){then, count_of_family(new, c)};
+}
+
+static bool find_in_family(const struct pm_places *old, const struct pm_places *new,
+                           uint64_t address, struct candidates *c) {
+    struct counts all = count_both(old, new, c);
+    if (!all.now && !c->head && !c->plain) { // it may be of a whole file now
         c->plain = true;
-        now = count_by_stem(new, c);
+        all = count_both(old, new, c);
     }
-    if (now && (now > 1 || then > 1) && !c->code) {
+    struct counts n = all;
+    if (all.now && (n.now > 1 || n.then > 1) && !c->code) {
+        c->sized = true;
         c->bytes = pm_place_bytes(old, address - c->old->into, c->old->size);
-        if (c->bytes) {
-            then = count_by_stem(old, c);
-            now = count_by_stem(new, c);
-        }
+        n = count_both(old, new, c);
     }
-    c->why = now > 1 || (now && then > 1)
-                 ? "is one of several of its name, and compilers number these as they like"
-                 : "is gone in this build";
-    return now == 1 && then == 1;
+    bool as_many = all.now == all.then;
+    c->why = !all.now || (as_many && c->numbers) ? gone : as_many ? several : others;
+    return n.now == 1 && n.then == 1;
 }
 
 // Whether clang's LTO has such a name with a number: then one without is one of several, too.
@@ -124,25 +148,51 @@ static bool find(const struct pm_places *old, const struct pm_places *new, uint6
                  struct candidates *c) {
     bool numbered = (c->stem = stem_of(c->old->name)) != 0;
     c->plain = pm_made_by_clang(&new->elf);
+    c->head = numbered ? 0 : pm_numbered_head(c->old->name);
     if (!numbered)
         c->stem = strlen(c->old->name);
-    if (numbered || (c->plain && c->old->file && (has_twins(old, c) || has_twins(new, c)))) {
-        if (find_by_stem(old, new, address, c))
+    if (numbered || c->head ||
+        (c->plain && c->old->file && (has_twins(old, c) || has_twins(new, c)))) {
+        if (find_in_family(old, new, address, c))
             return true;
-        if (strcmp(c->why, "is gone in this build") != 0)
+        if (c->why != gone) // it may have its name, and its number
             return false;
     }
     find_by_name(new, c);
-    c->why = c->count == 0 ? "is gone in this build" : "has several of its name in this build";
+    c->why = c->count == 0 ? gone : "has several of its name in this build";
     return c->count == 1;
 }
 
+// A linker may have given one address to functions of equal code. Which one was meant is not known.
+static bool agrees(const struct pm_places *then, const struct pm_places *new,
+                   const struct candidates *c, uint64_t address) {
+    uint64_t start = address - c->old->into;
+    for (uint32_t i = pm_place_first_at(then, start); i && i <= then->symbols; i++) {
+        const struct pm_place_symbol *s = &then->symbol[i];
+        struct pm_place_of alias = *c->old;
+        struct candidates other = {.old = &alias, .code = c->code, .numbers = c->numbers};
+        if (s->at != start)
+            break;
+        if (s->code != c->code || strcmp(s->name, c->old->name) == 0)
+            continue;
+        alias.name = s->name;
+        alias.file = s->file;
+        alias.size = s->size;
+        if (find(then, new, address, &other) && other.at != c->at)
+            return false;
+    }
+    return true;
+}
+
+static const char parted[] = "has another name, too, and these are different things in this build";
+
 static enum pm_match match_variable(const struct pm_places *then, const struct pm_places *new,
                                     const struct pm_place_of *old, uint64_t address,
-                                    struct pm_matched *found, char *why) {
-    struct candidates c = {.old = old};
-    if (!find(then, new, address, &c)) {
-        snprintf(why, PM_MATCH_WHY, "%.100s %s", old->name, c.why);
+                                    struct pm_match_by by, struct pm_matched *found, char *why) {
+    struct candidates c = {.old = old, .numbers = by.numbers};
+    bool found_it = find(then, new, address, &c);
+    if (!found_it || !agrees(then, new, &c, address)) {
+        snprintf(why, PM_MATCH_WHY, "%.100s %s", old->name, found_it ? parted : c.why);
         return PM_MATCH_UNSURE;
     }
     // Of a class with more virtual functions than before, the first ones are where they were.
@@ -158,12 +208,14 @@ static enum pm_match match_variable(const struct pm_places *then, const struct p
 
 static enum pm_match match_function(const struct pm_places *then, const struct pm_places *new,
                                     const struct pm_place_of *old, uint64_t address,
-                                    struct pm_matched *found, char *why) {
-    struct candidates c = {.old = old, .code = true};
+                                    struct pm_match_by by, struct pm_matched *found, char *why) {
+    struct candidates c = {.old = old, .code = true, .numbers = by.numbers};
     if (!old->name)
         snprintf(why, PM_MATCH_WHY, "a function without a name (stripped)");
     else if (!find(then, new, address, &c))
         snprintf(why, PM_MATCH_WHY, "%.100s() %s", old->name, c.why);
+    else if (!agrees(then, new, &c, address))
+        snprintf(why, PM_MATCH_WHY, "%.100s() %s", old->name, parted);
     else {
         found->at = c.at;
         return PM_MATCH_FOUND;
@@ -189,16 +241,16 @@ static bool is_exact(const struct pm_place_of *p) {
 }
 
 enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new, uint64_t address,
-                       bool exact, struct pm_matched *found, char why[PM_MATCH_WHY]) {
+                       struct pm_match_by by, struct pm_matched *found, char why[PM_MATCH_WHY]) {
     struct pm_place_of place;
     pm_place_at(old, address, &place);
-    if (exact && !is_exact(&place))
+    if (by.exact && !is_exact(&place))
         return PM_MATCH_NONE;
     switch (place.kind) {
     case PM_PLACE_FUNCTION:
-        return match_function(old, new, &place, address, found, why);
+        return match_function(old, new, &place, address, by, found, why);
     case PM_PLACE_VARIABLE:
-        return match_variable(old, new, &place, address, found, why);
+        return match_variable(old, new, &place, address, by, found, why);
     case PM_PLACE_STRING:
         return match_literal(new, &place, found, why);
     case PM_PLACE_CODE:

@@ -23,12 +23,17 @@ struct pm_matched {
     uint64_t size;    // without its end
 };
 
-#define PM_MATCH_WHY 160u
+#define PM_MATCH_WHY 256u
 
-// Both addresses are without what loading adds. `exact`: of a program at fixed addresses, where
-// numbers look like addresses: only the start of a function or variable, or of a table of virtual
-// functions, counts. `why`: for PM_MATCH_UNSURE and PM_MATCH_COPY; what it is, and what is wrong.
+struct pm_match_by {
+    bool exact;   // of a program at fixed addresses, where numbers look like addresses: only the
+                  // start of a function or variable, or of a table of virtual functions, counts
+    bool numbers; // things of one name that compilers number are as many as they were, and the same
+};
+
+// Both addresses are without what loading adds. `why`: for PM_MATCH_UNSURE and PM_MATCH_COPY; what
+// it is, and what is wrong.
 enum pm_match pm_match(const struct pm_places *old, const struct pm_places *new, uint64_t address,
-                       bool exact, struct pm_matched *found, char why[PM_MATCH_WHY]);
+                       struct pm_match_by by, struct pm_matched *found, char why[PM_MATCH_WHY]);
 
 #endif

@@ -132,6 +132,12 @@ static uint32_t last_before(const struct pm_places *p, uint64_t address) {
     return low;
 }
 
+uint32_t pm_place_first_at(const struct pm_places *p, uint64_t address) {
+    uint32_t before = address ? last_before(p, address - 1) : 0;
+    bool begins = before < p->symbols && p->symbol[before + 1].at == address;
+    return begins ? before + 1 : 0;
+}
+
 #define LOOK_BACK 64 // symbols within others, and aliases
 
 // The symbol that has the address. `end`: one that ends there does, too.

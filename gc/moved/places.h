@@ -52,6 +52,8 @@ struct pm_places {
 // reserved is never given back: a process that rewrites a heap ends after it.
 bool pm_places_make(struct pm_places *p, const struct pm_elf *elf);
 void pm_place_at(const struct pm_places *p, uint64_t address, struct pm_place_of *out);
+// The first symbol that begins there, by its place in `symbol`; 0: none.
+uint32_t pm_place_first_at(const struct pm_places *p, uint64_t address);
 // The first symbol of that name; the others follow by `next`. NULL: there is none.
 const struct pm_place_symbol *pm_place_named(const struct pm_places *p, const char *name);
 static inline const struct pm_place_symbol *pm_place_next(const struct pm_places *p,

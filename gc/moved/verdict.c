@@ -183,8 +183,8 @@ static enum pm_verdict match(unsigned i, uint64_t address, struct pm_matched *to
                  file_name(&entry[i]));
         return PM_VERDICT_UNSURE;
     }
-    enum pm_match is =
-        pm_match(pair[i].old, pair[i].new, address - entry[i].base, exact, to, reason);
+    struct pm_match_by by = {exact, pm_options.rebase.number == PM_REBASE_NUMBERED};
+    enum pm_match is = pm_match(pair[i].old, pair[i].new, address - entry[i].base, by, to, reason);
     if (is == PM_MATCH_NONE)
         return PM_VERDICT_STAYS;
     if (is == PM_MATCH_FOUND) {

@@ -22,7 +22,7 @@ enum pm_verdict {
     PM_VERDICT_UNSURE,  // it cannot be proved where it should lead
 };
 
-#define PM_VERDICT_WHY 300u
+#define PM_VERDICT_WHY 360u
 
 // Compares what is on record with what is loaded: whether an object is loaded elsewhere, or in
 // another build, or lies where another one lay.

@@ -4,6 +4,7 @@
 // A program with several things of one name, which compilers number. Its block leads to one that
 // its first argument names, and each run says which one it is. What the macros change is another
 // build. With -DOTHER the same file is another one of the program.
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +61,23 @@ HAS_ANCHOR(one, "one")
 #define two one
 #endif
 
+// One function, unless they are PARTED.
+const char *left(void);
+const char *right(void);
+const char *left(void) { return "left"; }
+#ifdef PARTED
+const char *right(void) { return "right"; }
+#else
+const char *right(void) __attribute__((alias("left")));
+#endif
+
+static bool is_function(const char *name) {
+    return strcmp(name, "helper") == 0 || strcmp(name, "left") == 0;
+}
+
 static void *chosen(const char *name) {
+    if (strcmp(name, "left") == 0)
+        return (void *)(unsigned long)&left;
     if (strcmp(name, "table") == 0)
         return &table;
     return strcmp(name, "helper") == 0 ? (void *)(unsigned long)&helper
@@ -77,6 +94,6 @@ int main(int argc, char **argv) {
         box->what = chosen(name);
     }
     const char *(*call)(void) = (const char *(*)(void))(unsigned long)box->what;
-    puts(strcmp(name, "helper") == 0 ? call() : (const char *)box->what);
+    puts(is_function(name) ? call() : (const char *)box->what);
 }
 #endif

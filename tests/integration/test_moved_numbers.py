@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 The PMAlloc authors
 """Words that lead to one of several things of one name, which compilers number: in another build
-the same number may be another thing's. numbered.c is the program."""
+the same number may be another thing's. numbered.c and numbered.cc are the programs."""
 
 import hashlib
 import shutil
 import subprocess
 
 import pytest
-from conftest import HERE, needs, run, said
+from conftest import HERE, compiled, needs, run, said
 
-SEVERAL = "is one of several of its name, and compilers number these as they like"
+SEVERAL = "is one of several of its name"
 
 
 def build(shm, compiler, order, *flags, turned=False):
@@ -87,3 +87,74 @@ def test_names_of_two_files(compiler, what, shm):
     shutil.rmtree(shm / "heap")
     why = SEVERAL if compiler == "clang" else "is gone in this build"
     refuses(shm, plain[0], whole[1], what, why)
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_one_function_of_two_names(compiler, shm):
+    """A linker folds functions of equal code. Which of them a word meant is not known."""
+    one = build(shm, compiler, 0)
+    finds(shm, one, build(shm, compiler, 0, "-DLATER"), "left")
+    shutil.rmtree(shm / "heap")
+    refuses(shm, one, build(shm, compiler, 0, "-DPARTED"), "left", "has another name, too")
+
+
+# ---- C++ ----------------------------------------------------------------------------------------
+
+
+def built(compiler, *flags):
+    needs(compiler)
+    name = "numbered-" + hashlib.sha1(repr((compiler, flags)).encode()).hexdigest()[:8]
+    return compiled("numbered.cc", *flags, name=name, compiler=compiler)
+
+
+@pytest.fixture
+def goes_on(shm):
+    """Starts a build on the heap of the one before it."""
+    def start(build, *flags, **settings):
+        program = shm / "program"
+        program.unlink(missing_ok=True)
+        shutil.copy(built(*build, *flags), program)
+        done = run([program], HEAP=shm / "heap", ROOTS="box", **settings)
+        if done.returncode == 0:
+            several = "-DSEVERAL" in build + flags
+            expected = ["alpha xalpha 21 alpha"] + ["beta xbeta 31 beta"] * several
+            assert done.stdout.splitlines() == expected, said(done)
+        return done
+
+    return start
+
+
+COMPILERS = ["g++", "clang++"]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("change", ["-DRENUMBERED", "-fno-inline"])
+def test_one_of_a_kind_may_have_another_number(compiler, change, goes_on):
+    """One more lambda of another kind before it changes gcc's numbers, and clang's."""
+    assert goes_on((compiler, "-O1")).returncode == 0
+    done = goes_on((compiler, "-O2"), change)
+    assert done.returncode == 0 and "each leads to the same thing now" in done.stderr, said(done)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_one_more_of_a_kind(compiler, goes_on):
+    """Its numbers were taken for names: functions of the new one were called, without a word."""
+    assert goes_on((compiler, "-O1")).returncode == 0
+    for setting in ({}, {"REBASE": "numbered"}):
+        done = goes_on((compiler, "-O1"), "-DNEWER", **setting)
+        assert done.returncode == 125 and not done.stdout, said(done)
+        assert "there are more or fewer of them in this build" in done.stderr, said(done)
+    assert goes_on((compiler, "-O1")).returncode == 0  # the old build goes on
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_several_of_a_kind(compiler, goes_on):
+    several = (compiler, "-DSEVERAL")
+    assert goes_on(several, "-O1").returncode == 0
+    done = goes_on(several, "-O2")
+    assert done.returncode == 125 and "PMALLOC_REBASE=numbered" in done.stderr, said(done)
+    done = goes_on(several, "-O2", REBASE="numbered")
+    assert done.returncode == 0 and "each leads to the same thing now" in done.stderr, said(done)
+    done = goes_on(several, "-O2", "-DNEWER", REBASE="numbered")
+    assert done.returncode == 125 and "there are more or fewer of them" in done.stderr, said(done)
