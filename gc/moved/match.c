@@ -23,7 +23,8 @@ static size_t stem_of(const char *name) {
 
 // How much is asked of a symbol beside its name. The linker may make a symbol local that others
 // could use, or the other way round, and a file may get another name: then the name alone is
-// enough, if one thing alone has it.
+// enough, if one thing alone has it. A file that is there has what was in it: what has the name in
+// another one is another thing.
 enum asked { SAME_FILE, SAME_SORT, NAME };
 
 struct candidates {
@@ -34,6 +35,7 @@ struct candidates {
     size_t stem;                // its length in the old name
     bool plain;                 // a name without a number is of that stem, too
     bool sized;                 // the size must be the same
+    bool stays;                 // its file is in the new object, too
     const unsigned char *bytes; // of a constant, which must be the same; or NULL
     unsigned count;             // at different addresses
     uint64_t at, size;
@@ -44,7 +46,8 @@ static void consider(struct candidates *c, const struct pm_place_symbol *s, enum
     bool same_sort = !s->file == !c->old->file;
     bool same_file = same_sort && (!s->file || strcmp(s->file, c->old->file) == 0);
     if (s->code != c->code || (asked == SAME_FILE && !same_file) ||
-        (asked == SAME_SORT && !same_sort))
+        (asked == SAME_SORT && !same_sort) ||
+        (asked != SAME_FILE && c->stays && s->file && *s->file))
         return;
     if (!c->count || s->at != c->at)
         c->count++;
@@ -59,9 +62,39 @@ static void look_by_name(const struct pm_places *new, struct candidates *c, enum
             consider(c, s, asked);
 }
 
+static bool is_of_file(const struct pm_place_symbol *s, const char *file) {
+    return s->file && strcmp(s->file, file) == 0;
+}
+
+// What the linker has made local is of no file, and what LTO has made, of one that it names itself.
+static bool has_file(const struct pm_places *p, const char *file) {
+    if (!file || pm_made_is_whole(file))
+        return false;
+    for (uint32_t i = 1; i <= p->symbols; i++)
+        if (is_of_file(&p->symbol[i], file))
+            return true;
+    return false;
+}
+
+// clang takes a variable apart whose address nobody has: NAME.0, NAME.1. It is no more one thing.
+static bool is_taken_apart(const struct pm_places *p, const struct candidates *c) {
+    size_t length = strlen(c->old->name);
+    for (uint32_t i = 1; i <= p->symbols && c->stays && !c->code; i++) {
+        const struct pm_place_symbol *s = &p->symbol[i];
+        if (!s->code && is_of_file(s, c->old->file) && s->name[length] == '.' &&
+            strncmp(s->name, c->old->name, length) == 0)
+            return true;
+    }
+    return false;
+}
+
 static void find_by_name(const struct pm_places *new, struct candidates *c) {
-    c->count = 0;
-    for (enum asked asked = SAME_FILE; !c->count && asked <= NAME; asked++)
+    look_by_name(new, c, SAME_FILE);
+    if (c->count)
+        return;
+    if (is_taken_apart(new, c))
+        return;
+    for (enum asked asked = SAME_SORT; !c->count && asked <= NAME; asked++)
         look_by_name(new, c, asked);
 }
 
@@ -148,6 +181,7 @@ static bool find(const struct pm_places *old, const struct pm_places *new, uint6
                  struct candidates *c) {
     bool numbered = (c->stem = stem_of(c->old->name)) != 0;
     c->plain = pm_made_by_clang(&new->elf);
+    c->stays = has_file(new, c->old->file);
     c->head = numbered ? 0 : pm_numbered_head(c->old->name);
     if (!numbered)
         c->stem = strlen(c->old->name);

@@ -27,11 +27,20 @@ void *other_helper(void);
 #define FILE_NAME "first"
 #endif
 
+#if defined APART && !defined OTHER // clang makes each member a variable: table.0, table.1
+static struct { long uses, calls; } table;
+long apart(int which);
+__attribute__((noinline)) long apart(int which) { return which ? table.uses++ : table.calls++; }
+__attribute__((noinline)) static const char *helper(void) { return FILE_NAME; }
+#define CHOSEN_TABLE ((void *)apart)
+#else
 static struct node table = {FILE_NAME, 0};
 __attribute__((noinline)) static const char *helper(void) {
     table.uses++;
     return FILE_NAME;
 }
+#define CHOSEN_TABLE (&table)
+#endif
 
 #ifdef OTHER
 void *other_table(void) { return &table; }
@@ -79,7 +88,7 @@ static void *chosen(const char *name) {
     if (strcmp(name, "left") == 0)
         return (void *)(unsigned long)&left;
     if (strcmp(name, "table") == 0)
-        return &table;
+        return CHOSEN_TABLE;
     return strcmp(name, "helper") == 0 ? (void *)(unsigned long)&helper
                                        : one(strcmp(name, "word") == 0);
 }

@@ -89,6 +89,14 @@ def test_names_of_two_files(compiler, what, shm):
     refuses(shm, plain[0], whole[1], what, why)
 
 
+def test_what_clang_has_taken_apart(shm):
+    """Another file has something whole of that name: words were led there."""
+    whole, apart = build(shm, "clang", 0), build(shm, "clang", 0, "-DAPART")
+    symbols = subprocess.run(["nm", apart], capture_output=True, text=True, check=True).stdout
+    assert " table.0\n" in symbols and " table\n" in symbols
+    refuses(shm, whole, apart, "table", "table is gone in this build")
+
+
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_one_function_of_two_names(compiler, shm):
     """A linker folds functions of equal code. Which of them a word meant is not known."""
