@@ -297,11 +297,20 @@ static void give_up(const struct wait *w, bool all) {
     }
 }
 
+// The last one that helped may have woken a sleeper, or come to the gate, before it was looked at.
+static bool all_still_sleep(void) {
+    if (pm_sections_at_gate())
+        return false;
+    for (size_t i = 0; i < pm_gate_watched_count; i++)
+        if (pm_gate_seen[pm_gate_watched[i]].met && !pm_task_sleeps(pm_gate_watched[i]))
+            return false;
+    return true;
+}
+
 static void let_sleepers_be(void) {
     for (size_t i = 0; i < pm_gate_watched_count; i++)
-        if (pm_gate_seen[pm_gate_watched[i]].met &&
-            atomic_load(&pm_calls_of(pm_gate_watched[i])->call))
-            pm_gate_let_be(pm_gate_watched[i], false);
+        if (pm_gate_seen[pm_gate_watched[i]].met)
+            (void)pm_gate_let_sleep(pm_gate_watched[i]);
 }
 
 // All that are inside sleep, and nobody is at the gate. One that waits for a lock waits for the
@@ -309,8 +318,8 @@ static void let_sleepers_be(void) {
 // call may wait for that thread, too. True: there is nothing to wait for.
 static bool nobody_helps(const struct found *found, const struct wait *w, uint64_t slept) {
     if (found->in_line && !found->in_call)
-        return !w->strict && helpers_ran() == UINT64_MAX;
-    if (!found->naps && slept >= SLEEP_NS && !one_starves())
+        return !w->strict && helpers_ran() == UINT64_MAX && all_still_sleep();
+    if (!found->naps && slept >= SLEEP_NS && !one_starves() && all_still_sleep())
         let_sleepers_be();
     return false;
 }

@@ -45,10 +45,16 @@ bool pm_gate_is_let_be(pid_t id, const struct pm_call_record *of, uint64_t secti
            (!strict && pm_sections_excused(id, sections));
 }
 
-void pm_gate_let_be(pid_t id, bool late) {
-    if (!late && atomic_load(&pm_calls_of(id)->call) && pm_task_sleeps(id))
+bool pm_gate_let_sleep(pid_t id) {
+    bool sleeps = atomic_load(&pm_calls_of(id)->call) && pm_task_sleeps(id);
+    if (sleeps)
         pm_gate_seen[id].slept = pm_gate_seen[id].sections;
-    else if (pm_sections_depth(pm_gate_seen[id].sections))
+    return sleeps;
+}
+
+void pm_gate_let_be(pid_t id, bool late) {
+    bool sleeps = !late && pm_gate_let_sleep(id);
+    if (!sleeps && pm_sections_depth(pm_gate_seen[id].sections))
         pm_sections_excuse(id, pm_gate_seen[id].sections);
 }
 

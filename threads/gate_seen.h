@@ -49,8 +49,11 @@ enum pm_gate_place pm_gate_place_of(pid_t id, const struct pm_call_record *of);
 
 // Whether nobody waits for a thread in a section: it sleeps in it, or stays in it.
 bool pm_gate_is_let_be(pid_t id, const struct pm_call_record *of, uint64_t sections, bool strict);
-// Nobody waits for it from here on, as long as it is in that section. One that sleeps counts as one
-// that waits, between operations; but not if `late`: it may sleep for one without a processor.
+// Nobody waits for it from here on, as long as it sleeps in that section: it counts as one that
+// waits, between operations. False: it does not sleep in a call.
+bool pm_gate_let_sleep(pid_t id);
+// The same, or as long as it is in that section. Not the first if `late`: it may sleep for one
+// without a processor.
 void pm_gate_let_be(pid_t id, bool late);
 
 // What is left, in nanoseconds. `strict` takes no account of what was in vain.

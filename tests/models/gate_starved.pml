@@ -30,6 +30,8 @@
 //   ANY_HAS_RUN      the same, if another thread has run
 //   NO_RENEWAL       patience with one that tries a lock does not begin anew when others leave
 //   WOKEN_LET_BE     a sleeper that is let be stays so after it has woken
+//   SLEPT_ONCE       sleepers are not looked at again after those who may help them
+//   GATE_ONCE        nor is the gate
 #define WORKERS 4
 #define COMMITS 2
 #define LATE 2
@@ -161,6 +163,18 @@ active proctype machine() {
 #endif
 #define ONE_STARVES (ONE_HAS_YET_TO_RUN && COUNTS)
 
+// One that has helped may have woken a sleeper, or come to the gate, before it was looked at.
+#ifdef SLEPT_ONCE
+#define STILL_SLEEP true
+#else
+#define STILL_SLEEP ALL_SLEEP
+#endif
+#ifdef GATE_ONCE
+#define STILL_NO_ONE_AT_GATE true
+#else
+#define STILL_NO_ONE_AT_GATE !AT_GATE
+#endif
+
 #ifdef OVER_AT_GATE
 #define GIVES_TURN false
 #else
@@ -233,8 +247,15 @@ await:
                gate = ajar;
                let_pass[0] = waits[0]; let_pass[1] = waits[1]; let_pass[2] = waits[2] }
            gate = closed
-        :: atomic { !NOBODY_AWAITED && ALL_SLEEP && !AT_GATE && !ONE_STARVES ->
-               give_all_up(false); break }
+        :: atomic { !NOBODY_AWAITED && ALL_SLEEP && !AT_GATE -> skip } // the looks take their time
+           if
+           :: ONE_STARVES
+           :: !ONE_STARVES ->
+               if
+               :: atomic { STILL_SLEEP && STILL_NO_ONE_AT_GATE -> give_all_up(false); break }
+               :: !(STILL_SLEEP && STILL_NO_ONE_AT_GATE)
+               fi
+           fi
         :: atomic { !NOBODY_AWAITED && ALL_SPENT && !ONE_STARVES && !GIVES_TURN ->
                give_all_up(false); break }
         :: atomic { !NOBODY_AWAITED && second ->
