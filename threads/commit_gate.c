@@ -6,7 +6,6 @@
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -78,21 +77,6 @@ struct found {
     uint64_t ran;       // of it, those for whom another one may wait
 };
 
-// Whether a thread that never took a lock sleeps in a call that is not recorded: in libc (getchar),
-// or by an instruction of the program's. In a futex it may wait for a lock that is not seen.
-static bool waits_unrecorded(pid_t id) {
-    char text[128];
-    bool gone;
-    return pm_task_read(id, "syscall", text, sizeof text, &gone) && text[0] >= '0' &&
-           text[0] <= '9' && atol(text) != SYS_futex;
-}
-
-// The call lies on the stack of the thread.
-static bool naps(pid_t id, const struct pm_call *call) {
-    bool does = false, gone;
-    return pm_task_peek(id, &call->naps, &does, sizeof does, &gone) && does;
-}
-
 // What a thread that is waited for has done since the last look: to run, or to sleep in a call,
 // costs patience.
 static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct found *found) {
@@ -104,7 +88,7 @@ static void spend(pid_t id, const struct pm_call *call, uint64_t used, struct fo
     // A call may be over, and its thread without a processor.
     bool asleep = (call || s->met) && ran == 0 && pm_task_sleeps(id);
     call = asleep ? call : NULL;
-    bool dozes = call && naps(id, call);
+    bool dozes = call && pm_gate_naps(id, call);
     s->asleep = asleep && !dozes;
     s->spent += !s->met ? 0 : dozes ? found->passed : ran;
     s->used = used;
@@ -141,7 +125,7 @@ static void look_at(pid_t id, struct wait *w, struct found *found) {
     s->sections = sections;
     spend(id, atomic_load(&of->call), used, found);
     found->fell_asleep |= place == PM_GATE_IN_SECTION && s->asleep && !slept;
-    if (place == PM_GATE_UNKNOWN && s->asleep && waits_unrecorded(id)) {
+    if (place == PM_GATE_UNKNOWN && s->asleep && pm_gate_waits_unrecorded(id)) {
         w->unknown = true;
         found->in_line--;
         s->met = s->asleep = false;
@@ -297,14 +281,17 @@ static void give_up(const struct wait *w, bool all) {
     }
 }
 
-// The last one that helped may have woken a sleeper, or come to the gate, before it was looked at.
-static bool all_still_sleep(void) {
-    if (pm_sections_at_gate())
-        return false;
-    for (size_t i = 0; i < pm_gate_watched_count; i++)
-        if (pm_gate_seen[pm_gate_watched[i]].met && !pm_task_sleeps(pm_gate_watched[i]))
-            return false;
-    return true;
+// The last one that helped may have woken a sleeper, come to the gate, or begun a section and fallen
+// asleep there, before it was looked at.
+static bool all_still_sleep(bool strict) {
+    pid_t self = pm_calls_self();
+    bool still = pm_sections_at_gate() == 0;
+    for (size_t i = 0; still && i < pm_gate_watched_count; i++) {
+        pid_t id = pm_gate_watched[i];
+        still = id == self ||
+                (pm_gate_seen[id].met ? pm_task_sleeps(id) : !pm_gate_is_awaited(id, strict));
+    }
+    return still;
 }
 
 static void let_sleepers_be(void) {
@@ -318,8 +305,8 @@ static void let_sleepers_be(void) {
 // call may wait for that thread, too. True: there is nothing to wait for.
 static bool nobody_helps(const struct found *found, const struct wait *w, uint64_t slept) {
     if (found->in_line && !found->in_call)
-        return !w->strict && helpers_ran() == UINT64_MAX && all_still_sleep();
-    if (!found->naps && slept >= SLEEP_NS && !one_starves() && all_still_sleep())
+        return !w->strict && helpers_ran() == UINT64_MAX && all_still_sleep(w->strict);
+    if (!found->naps && slept >= SLEEP_NS && !one_starves() && all_still_sleep(w->strict))
         let_sleepers_be();
     return false;
 }

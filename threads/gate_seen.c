@@ -3,6 +3,8 @@
 #include "gate_seen.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
 
 #include "base/options.h"
 #include "base/os.h"
@@ -45,6 +47,13 @@ bool pm_gate_is_let_be(pid_t id, const struct pm_call_record *of, uint64_t secti
            (!strict && pm_sections_excused(id, sections));
 }
 
+bool pm_gate_is_awaited(pid_t id, bool strict) {
+    const struct pm_call_record *of = pm_calls_of(id);
+    uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
+    return pm_gate_place_of(id, of) == PM_GATE_IN_SECTION &&
+           !pm_gate_is_let_be(id, of, sections, strict);
+}
+
 bool pm_gate_let_sleep(pid_t id) {
     bool sleeps = atomic_load(&pm_calls_of(id)->call) && pm_task_sleeps(id);
     if (sleeps)
@@ -73,4 +82,18 @@ void pm_gate_missed(pid_t id) {
     if (!s->misses)
         s->missed_at = pm_os_now_ms();
     s->misses += s->misses < 20;
+}
+
+// In a futex it may wait for a lock that is not seen.
+bool pm_gate_waits_unrecorded(pid_t id) {
+    char text[128];
+    bool gone;
+    return pm_task_read(id, "syscall", text, sizeof text, &gone) && text[0] >= '0' &&
+           text[0] <= '9' && atol(text) != SYS_futex;
+}
+
+// The call lies on the stack of the thread.
+bool pm_gate_naps(pid_t id, const struct pm_call *call) {
+    bool does = false, gone;
+    return pm_task_peek(id, &call->naps, &does, sizeof does, &gone) && does;
 }

@@ -49,12 +49,20 @@ enum pm_gate_place pm_gate_place_of(pid_t id, const struct pm_call_record *of);
 
 // Whether nobody waits for a thread in a section: it sleeps in it, or stays in it.
 bool pm_gate_is_let_be(pid_t id, const struct pm_call_record *of, uint64_t sections, bool strict);
+// Whether it is in a section, and not let be.
+bool pm_gate_is_awaited(pid_t id, bool strict);
 // Nobody waits for it from here on, as long as it sleeps in that section: it counts as one that
 // waits, between operations. False: it does not sleep in a call.
 bool pm_gate_let_sleep(pid_t id);
 // The same, or as long as it is in that section. Not the first if `late`: it may sleep for one
 // without a processor.
 void pm_gate_let_be(pid_t id, bool late);
+
+// Whether a thread that never took a lock sleeps in a call that is not recorded: in libc (getchar),
+// or by an instruction of the program's.
+bool pm_gate_waits_unrecorded(pid_t id);
+// Whether a thread that sleeps in a call does so for a time.
+bool pm_gate_naps(pid_t id, const struct pm_call *call);
 
 // What is left, in nanoseconds. `strict` takes no account of what was in vain.
 uint64_t pm_gate_patience(pid_t id, bool strict);
