@@ -281,8 +281,8 @@ static void give_up(const struct wait *w, bool all) {
     }
 }
 
-// The last one that helped may have woken a sleeper, come to the gate, or begun a section and fallen
-// asleep there, before it was looked at.
+// The last one that helped may have woken a sleeper, come to the gate, or begun a section and slept
+// there, before it was looked at.
 static bool all_still_sleep(bool strict) {
     pid_t self = pm_calls_self();
     bool still = pm_sections_at_gate() == 0;
