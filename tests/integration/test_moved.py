@@ -6,6 +6,7 @@ is killed after each run, and says by a sum over all of its data whether they ar
 
 import hashlib
 import itertools
+import json
 import os
 import re
 import shutil
@@ -88,6 +89,23 @@ def test_to_another_build_and_back(place, pair):
         assert done.stdout.splitlines() == [expected[number]], said(done)
         says = re.search(r"heap: \d+ words of it led into .*another build; each", done.stderr)
         assert bool(says) == (number in (1, 3, 5)), said(done)
+
+
+def test_the_tools_tell_what_is_on_record(place):
+    def told():
+        report = run([tool("pmalloc-info"), "--json", place.heap], preload=False).stdout
+        return {os.path.basename(each["path"]): each for each in json.loads(report)["objects"]}
+
+    place.runs(build(1))
+    first = told()
+    assert first["program"]["program"] and first["program"]["now"] == "same", first
+    assert first["libc.so.6"]["now"] == "same" and first["libc.so.6"]["build_id"], first
+    place.put(build(2, "-O2"))
+    assert told()["program"] == first["program"] | {"now": "another"}
+    place.program.unlink()
+    assert told()["program"]["now"] == "gone"
+    text = run([tool("pmalloc-info"), place.heap], preload=False).stdout
+    assert re.search(rf"objects +{len(first)} on record,.*\n +gone: {place.program}\n", text), text
 
 
 @pytest.mark.check

@@ -10,6 +10,7 @@
 #include "json.h"
 #include "marking/forms.h"
 #include "media/heap.h"
+#include "objects_print.h"
 #include "recovery/kept.h"
 #include "root_member.h"
 #include "roots/root_table.h"
@@ -34,6 +35,7 @@ static void put_identity(struct json *j, const struct info *info) {
     if (instants_of_heap(info->heap, &instants))
         instants_json(j, &instants);
     json_text(j, "guarantee", commit_guarantee());
+    objects_json(j);
     struct pm_program program;
     if (!info_program(&program))
         return;

@@ -15,6 +15,7 @@
 #include "instants_print.h"
 #include "marking/forms.h"
 #include "media/heap.h"
+#include "objects_print.h"
 #include "recovery/kept.h"
 #include "root_member.h"
 #include "roots/elf_file.h"
@@ -249,6 +250,7 @@ static void print_map(const struct census *c) {
 
 void info_text(const struct info *info, bool map) {
     print_identity(info);
+    objects_text();
     print_totals(info);
     print_classes(&info->census);
     print_extents(&info->census);
