@@ -70,18 +70,19 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "0: the program and its libraries lie at the same addresses in each run, for what of the "   \
       "heap leads there; if address randomisation is on, the start executes the program again "    \
       "without it. 1: addresses stay as random as they are")                                       \
-    X(rebase, "PMALLOC_REBASE", PM_TYPE_CHOICE, "auto",                                            \
-      "auto|exact|hashed|numbered|refuse|report|look|only",                                        \
-      "Words of the heap that lead into the program or its libraries, where these are another "    \
-      "build or lie elsewhere. auto: the start makes each lead to the same thing, and refuses if " \
-      "one cannot be proved. exact: as auto, also for a program that is linked to fixed "          \
-      "addresses: words that are the address of a function or a variable are changed, others "     \
-      "stay. hashed: as auto, also where tables are hashed by an address that has moved. "         \
-      "numbered: as auto, and lambdas and statics of one name are the same in the same order, if " \
-      "there are as many as before. refuse: the start is refused if there are any. report: a "     \
-      "line says how many there are, and they stay as they are. look: a line says what auto "      \
-      "would do, and the program is "                                                              \
-      "not run. only: as auto, and the program is not run")                                        \
+    X(rebase, "PMALLOC_REBASE", PM_TYPE_CHOICE, "auto", "auto|refuse|report|look|only",            \
+      "Words of the heap that lead into the program or its libraries, where these are "            \
+      "another build or lie elsewhere. auto: the start makes each lead to the same thing, "        \
+      "and refuses if one cannot be proved. refuse: the start is refused if there are any. "       \
+      "report: a line says how many there are, and they stay as they are. look: a line says "      \
+      "what auto would do, and the program is not run. only: as auto, and the program is "         \
+      "not run")                                                                                   \
+    X(rebase_trust, "PMALLOC_REBASE_TRUST", PM_TYPE_TEXT, "", "WORD[,WORD...]",                    \
+      "What is taken for granted there, though it cannot be proved. exact: in a program "          \
+      "that is linked to fixed addresses, words that are the address of a function or a "          \
+      "variable lead there, and others do not. hashed: the program makes tables anew that "        \
+      "are hashed by an address that has moved. numbered: lambdas and statics of one name "        \
+      "are the same in the same order, if there are as many as before")                            \
     X(program, "PMALLOC_PROGRAM", PM_TYPE_TEXT, "", "GLOB",                                        \
       "Only programs whose name matches use a persistent heap. Others run on volatile memory")     \
     X(backing, "PMALLOC_BACKING", PM_TYPE_CHOICE, "file", "file|volatile",                         \
@@ -182,16 +183,7 @@ enum { PM_BACKING_FILE, PM_BACKING_VOLATILE };
 enum { PM_BACKGROUND_NONE, PM_BACKGROUND_DECAY };
 enum { PM_FORK_PRIVATE, PM_FORK_COPY, PM_FORK_FOLLOW };
 enum { PM_LOCKS_RESET, PM_LOCKS_KEEP };
-enum {
-    PM_REBASE_AUTO,
-    PM_REBASE_EXACT,
-    PM_REBASE_HASHED,
-    PM_REBASE_NUMBERED,
-    PM_REBASE_REFUSE,
-    PM_REBASE_REPORT,
-    PM_REBASE_LOOK,
-    PM_REBASE_ONLY
-};
+enum { PM_REBASE_AUTO, PM_REBASE_REFUSE, PM_REBASE_REPORT, PM_REBASE_LOOK, PM_REBASE_ONLY };
 enum { PM_SEMAPHORES_WAIT, PM_SEMAPHORES_LOCK };
 enum { PM_LEAKS_OFF, PM_LEAKS_SIZES, PM_LEAKS_STACKS };
 enum { PM_NUMA_LOCAL, PM_NUMA_BIND, PM_NUMA_OFF };

@@ -114,7 +114,7 @@ static bool is_of_family(const struct candidates *c, const char *name) {
 
 static const char gone[] = "is gone in this build";
 static const char several[] = "is one of several of its name, and compilers number these as they "
-                              "like (PMALLOC_REBASE=numbered: as before)";
+                              "like (PMALLOC_REBASE_TRUST=numbered: as before)";
 static const char others[] =
     "is one of several of its name, and there are more or fewer of them in "
     "this build";

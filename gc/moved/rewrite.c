@@ -16,6 +16,7 @@
 #include "media/heap.h"
 #include "roots/objects_record.h"
 #include "roots/program.h"
+#include "trust.h"
 #include "verdict.h"
 
 // ---- verdicts -----------------------------------------------------------------------------------
@@ -229,13 +230,13 @@ int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
     if (status != PM_OK)
         return status;
     judge_all(&found, done);
-    const char *seed = pm_options.rebase.number == PM_REBASE_HASHED ? NULL : pm_verdicts_seed();
+    const char *seed = pm_trusts(PM_TRUST_HASHED) ? NULL : pm_verdicts_seed();
     if (seed)
         return pm_fail(
             err, PM_OPERATIONAL,
             "%.300s: %.100s hashes by an address (Abseil's kSeed), which is another one "
             "in this build or place: its tables would find nothing; nothing was changed: "
-            "go on with the old build, or set PMALLOC_REBASE=hashed if the program makes "
+            "go on with the old build, or set PMALLOC_REBASE_TRUST=hashed if the program makes "
             "such tables anew",
             pm_heap.dir, seed);
     done->other_build = pm_verdicts_other_build();

@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "match.h"
 #include "roots/loaded_object.h"
+#include "trust.h"
 
 // Of an entry of the record.
 struct pair {
@@ -176,14 +177,14 @@ static enum pm_verdict match(unsigned i, uint64_t address, struct pm_matched *to
                              char why[PM_VERDICT_WHY]) {
     char reason[PM_MATCH_WHY];
     bool exact = pair[i].known && pair[i].old->elf.ehdr.e_type == ET_EXEC;
-    if (exact && pm_options.rebase.number != PM_REBASE_EXACT) {
+    if (exact && !pm_trusts(PM_TRUST_EXACT)) {
         snprintf(why, PM_VERDICT_WHY,
                  "%.80s: linked to fixed addresses, where numbers look like addresses, and this is "
-                 "another build (PMALLOC_REBASE=exact changes what has a name)",
+                 "another build (PMALLOC_REBASE_TRUST=exact changes what has a name)",
                  file_name(&entry[i]));
         return PM_VERDICT_UNSURE;
     }
-    struct pm_match_by by = {exact, pm_options.rebase.number == PM_REBASE_NUMBERED};
+    struct pm_match_by by = {exact, pm_trusts(PM_TRUST_NUMBERED)};
     enum pm_match is = pm_match(pair[i].old, pair[i].new, address - entry[i].base, by, to, reason);
     if (is == PM_MATCH_NONE)
         return PM_VERDICT_STAYS;

@@ -28,6 +28,7 @@
 #include "media/open/heap_open.h"
 #include "media/outside.h"
 #include "moved.h"
+#include "moved/trust.h"
 #include "open_check.h"
 #include "pages/extent_adopt.h"
 #include "recovery/beside.h"
@@ -68,6 +69,8 @@ int pm_open_decide(bool called, struct pm_error *err) {
     int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
     if (status == PM_OK)
         status = pm_commits_options(err);
+    if (status == PM_OK)
+        status = pm_trust_check(err);
     if (status == PM_OK && *pm_options.pointers.text)
         status = pm_forms_choose(err);
     if (status == PM_OK)

@@ -236,7 +236,7 @@ def test_tables_that_are_hashed_by_addresses(place):
     assert place.runs(first, "use", "moved").stdout == "moved: 0\n"
     place.runs(first)
     assert "hashes by an address (Abseil's kSeed)" in place.refused(second)
-    assert place.runs(second, "use", "moved", REBASE="hashed").stdout == "moved: 1\n"
+    assert place.runs(second, "use", "moved", REBASE_TRUST="hashed").stdout == "moved: 1\n"
     assert place.runs(second, "use", "moved").stdout == "moved: 0\n"
     assert "hashes by an address" in place.refused(second, RANDOMIZE=1)
 
@@ -248,7 +248,9 @@ def test_fixed_addresses(place):
     place.runs(first)
     assert "linked to fixed addresses" in place.refused(second)
     place.put(second)
-    done = place.run(REBASE="exact")
+    wrong = place.run(REBASE_TRUST="exact,hash")
+    assert wrong.returncode and "use one or more of exact, hashed and numbered" in wrong.stderr
+    done = place.run(REBASE_TRUST="exact")
     # What is inside a variable is not changed, so what it leads to may be something else.
     assert re.search(r"\d+ words of it led into", done.stderr), said(done)
     assert done.returncode in (KILLED, -signal.SIGSEGV) or expected, said(done)

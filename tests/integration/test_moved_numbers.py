@@ -149,7 +149,7 @@ def test_one_of_a_kind_may_have_another_number(compiler, change, goes_on):
 def test_one_more_of_a_kind(compiler, goes_on):
     """Its numbers were taken for names: functions of the new one were called, without a word."""
     assert goes_on((compiler, "-O1")).returncode == 0
-    for setting in ({}, {"REBASE": "numbered"}):
+    for setting in ({}, {"REBASE_TRUST": "hashed,numbered"}):
         done = goes_on((compiler, "-O1"), "-DNEWER", **setting)
         assert done.returncode == 125 and not done.stdout, said(done)
         assert "there are more or fewer of them in this build" in done.stderr, said(done)
@@ -161,8 +161,8 @@ def test_several_of_a_kind(compiler, goes_on):
     several = (compiler, "-DSEVERAL")
     assert goes_on(several, "-O1").returncode == 0
     done = goes_on(several, "-O2")
-    assert done.returncode == 125 and "PMALLOC_REBASE=numbered" in done.stderr, said(done)
-    done = goes_on(several, "-O2", REBASE="numbered")
+    assert done.returncode == 125 and "PMALLOC_REBASE_TRUST=numbered" in done.stderr, said(done)
+    done = goes_on(several, "-O2", REBASE_TRUST="numbered")
     assert done.returncode == 0 and "each leads to the same thing now" in done.stderr, said(done)
-    done = goes_on(several, "-O2", "-DNEWER", REBASE="numbered")
+    done = goes_on(several, "-O2", "-DNEWER", REBASE_TRUST="numbered")
     assert done.returncode == 125 and "there are more or fewer of them" in done.stderr, said(done)
