@@ -60,14 +60,15 @@ static const struct pm_journal_io io = {.read = read_file,
                                         .set_length = set_length,
                                         .sync = sync_file};
 static const uint8_t uuid[16] = "journal of test";
-static const struct pm_instants given = {.between = 71,
-                                         .waited = 3,
-                                         .any = 2,
-                                         .time = 1234,
-                                         .lock = 0x5000,
-                                         .thread = 17,
-                                         .unseen = 4,
-                                         .name = "sixteen letters."};
+static const struct pm_instants given = {
+    .between = 71,
+    .waited = 3,
+    .any = 2,
+    .time = 1234,
+    .lock = 0x5000,
+    .thread = 17,
+    .unseen = 4,
+    .name = {'s', 'i', 'x', 't', 'e', 'e', 'n', ' ', 'l', 'e', 't', 't', 'e', 'r', 's', '.'}};
 static struct pm_journal journal;
 static char *buffer;
 
