@@ -342,7 +342,7 @@ test: ## run all tests with both compilers; CI runs this
 
 check: integration-built $(UNITS) ## check the style, run unit tests and chosen others: two minutes
 	@$(MAKE) check-style format-check
-	@$(RUN_TESTS) --marked check --beside unit
+	@$(RUN_TESTS) --marked check --seconds 100 --beside unit
 
 test-fast: integration-built $(UNITS) ## run what takes eight minutes, by measured times
 	@$(MAKE) check-style

@@ -8,6 +8,7 @@ clock; processor time counts this process and all it has waited for."""
 
 import json
 import pathlib
+import re
 import resource
 import time
 
@@ -19,7 +20,8 @@ HEAD = """\
 # and of the tests in it that take longer than a second.
 """
 NAMED = 1.0  # tests of fewer seconds have no line in times.txt
-UNKNOWN = 5.0  # what is taken for the seconds of a job that never ran
+UNKNOWN = 5.0  # what is taken for the seconds of a target that never ran
+EACH = 1.0  # and of each test of a file, where nothing at all was measured
 
 
 def processor_time():
@@ -31,6 +33,13 @@ def test_name(nodeid):
     """tests/integration/test_x.py::test_y[z] -> test_x::test_y"""
     path, _, rest = nodeid.partition("::")
     return f"{pathlib.Path(path).stem}::{rest.partition('[')[0]}"
+
+
+def tests_in(path, mark=None):
+    """The names of the tests of a file; of those with a mark alone."""
+    before = rf"^@pytest\.mark\.{mark}\n(?:(?!def ).*\n)*?" if mark else "^"
+    found = re.findall(rf"{before}def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+    return {f"{path.stem}::{name}" for name in found}
 
 
 class Measure:
@@ -81,13 +90,27 @@ def read_table():
 
 class Times:
     """What was measured in this build, else elsewhere. Jobs and tests are in one table: only the
-    name of a test has "::"."""
+    name of a test has "::". What is not there any more is forgotten. `files`: all files of
+    tests."""
 
-    def __init__(self, file):
+    def __init__(self, file, files):
         self.file = file
-        self.known = read_table()
+        self.tests = {path.stem: tests_in(path) for path in files}
+        known = read_table()
         if file.exists():
-            self.known |= {name: tuple(took) for name, took in json.loads(file.read_text()).items()}
+            known |= {name: tuple(took) for name, took in json.loads(file.read_text()).items()}
+        self.known = {name: took for name, took in known.items() if self.is_there(name)}
+        measured = [job for job in self.tests if job in self.known]
+        count = sum(len(self.tests[job]) for job in measured)
+        self.each = sum(self.known[job][0] for job in measured) / count if count else EACH
+
+    def is_there(self, name):
+        job = name.partition("::")[0]
+        tests = {job, *self.tests[job]} if job in self.tests else ()
+        return name.startswith("make ") or name in tests
+
+    def unknown(self):
+        return sorted(job for job in self.tests if job not in self.known)
 
     def add(self, job, took, cpu, tests, whole):
         """`whole`: the job ran with all its tests, so those that it has not run are gone."""
@@ -102,19 +125,28 @@ class Times:
         lines = {name: [round(each, 2) for each in took] for name, took in self.known.items()}
         self.file.write_text(json.dumps(lines, indent=0, sort_keys=True))
 
-    def seconds(self, job, left_out=()):
-        whole = self.known.get(job, (UNKNOWN, 0))[0]
+    def seconds(self, job, left_out=(), chosen=None):
+        """Of a job, or of the tests of it that are chosen. A file that never ran is taken for as
+        long, by the number of its tests, as the others."""
+        if chosen is not None:
+            whole = EACH + sum(self.known.get(name, (0,))[0] for name in chosen)
+        elif job in self.tests:
+            whole = self.known.get(job, (len(self.tests[job]) * self.each,))[0]
+        else:
+            whole = self.known.get(job, (UNKNOWN,))[0]
         return max(0.1, whole - sum(self.known[name][0] for name in left_out))
 
     def left_out(self, jobs, room):
         """Job -> its tests that are left out, so that all others together take `room` seconds: the
-        longest ones, as few of them as will do."""
-        over = sum(self.seconds(job) for job in jobs) - room
-        tests = [
-            (took, name)
-            for name, (took, _) in self.known.items()
-            if "::" in name and name.partition("::")[0] in jobs
-        ]
+        longest ones, as few of them as will do. `jobs`: job -> the tests that are chosen, or None:
+        all of them."""
+
+        def runs(name):
+            job = name.partition("::")[0]
+            return name != job and job in jobs and (jobs[job] is None or name in jobs[job])
+
+        over = sum(self.seconds(job, (), chosen) for job, chosen in jobs.items()) - room
+        tests = [(took, name) for name, (took, _) in self.known.items() if runs(name)]
         out = {}
         for took, name in sorted(tests, reverse=True):
             if over <= 0:

@@ -123,6 +123,42 @@ def test_the_longest_begin_first_and_are_left_out_first(tree):
         os.remove(tree / "build/test-times.json")
 
 
+# The table of a fresh clone may be older than the tests.
+def test_times_of_other_tests(tree):
+    write(tree, "new", "def test_one(): pass\ndef test_two(): pass\n")
+    write(tree, "old", "def test_it(): pass\ndef test_later(): pass\n")
+    known = {"test_old": 6, "test_old::test_it": 5, "test_old::test_gone": 90, "test_gone": 90}
+    (tree / "build").mkdir()
+    table = json.dumps({name: [took, took] for name, took in known.items()})
+    (tree / "build/test-times.json").write_text(table)
+    assert run_tests(tree, "--record")[0] == 0
+    written = (tree / "tests/integration/times.txt").read_text()
+    assert "test_it " in written and "gone" not in written
+    # Two tests took 6 s, so the two others are taken for as long.
+    status, lines = run_tests(tree, "--workers", "1", "--seconds", "12.5")
+    assert status == 0 and re.match("4 passed in ", lines[-1]), lines
+    assert lines[0].startswith("run-tests: no time is known of 1 of 2 files (test_new): ")
+    (tree / "build/test-times.json").write_text(table)
+    status, lines = run_tests(tree, "--workers", "1", "--seconds", "11.5")
+    assert status == 0 and re.match("3 passed, 1 deselected in ", lines[-1]), lines
+    status, lines = run_tests(tree, "--workers", "1", "--seconds", "11.5")
+    assert status == 0 and "no time is known" not in lines[0], lines
+
+
+def test_times_choose_among_marked_ones(tree):
+    tests = "".join(f"@pytest.mark.check\ndef test_{n}(): pass\n" for n in "abc")
+    write(tree, "a", f"import pytest\n{tests}def test_no(): assert 0\n")
+    known = {"test_a": 90, "test_a::test_a": 2, "test_a::test_b": 9, "test_a::test_no": 70}
+    (tree / "build").mkdir()
+    table = {name: [took, took] for name, took in known.items()}
+    (tree / "build/test-times.json").write_text(json.dumps(table))
+    for room, end in ((13, "3 passed, 1 deselected"), (6, "2 passed, 2 deselected")):
+        argv = ("--workers", "1", "--marked", "check", "--seconds", str(room))
+        status, lines = run_tests(tree, *argv)
+        assert status == 0 and re.match(f"{end} in ", lines[-1]), lines
+        (tree / "build/test-times.json").write_text(json.dumps(table))
+
+
 def test_a_mark_chooses(tree):
     write(tree, "a", "import pytest\n@pytest.mark.check\ndef test_a(): pass\ndef test_b(): pass\n")
     write(tree, "b", "def test_c(): assert 0\n")
