@@ -200,6 +200,17 @@ def test_reference_is_what_the_tools_say():
     assert done.returncode == 0, said(done)
 
 
+# The reference says what each setting does; another page says when to set it.
+@pytest.mark.check
+def test_each_setting_has_a_reason():
+    table = (ROOT / "core" / "base" / "options.h").read_text(encoding="utf-8")
+    settings = set(re.findall(r'"(PMALLOC_\w+)", PM_TYPE', table))
+    pages = [page for page in PAGES if page.name != "reference.md"]
+    named = set(re.findall(r"PMALLOC_[A-Z_]+", "".join(map(prose, pages))))
+    assert len(settings) > 30 and not settings - named
+    assert "PMALLOC_NOTHING" not in named
+
+
 def test_sizes():
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(readme) <= 120
