@@ -333,10 +333,6 @@ static void report_json(const struct report *r) {
     json_number(&j, "vacant_bytes", f->vacant_bytes);
     json_number(&j, "kept_bytes", f->kept_bytes);
     json_number(&j, "unfinished", f->unfinished);
-    json_number(&j, "links", f->links.registered);
-    json_number(&j, "links_cleared", f->links.cleared);
-    json_number(&j, "links_lost", f->links.lost);
-    json_number(&j, "links_foreign", f->links.foreign);
     json_number(&j, "slabs", f->slabs);
     json_number(&j, "morphing", f->morphing);
     json_number(&j, "extents", f->extents);
@@ -407,20 +403,6 @@ static void print_reclaimed(const struct report *r) {
     putchar('\n');
 }
 
-static void print_links(const struct report *r) {
-    const struct pm_links_found *l = &r->found.links;
-    if (!l->registered)
-        return;
-    printf("links      %lu", (unsigned long)l->registered);
-    if (r->found.marked)
-        printf(", of these %lu of dead objects %scleared, %lu lost with their blocks",
-               (unsigned long)l->cleared, r->request->dry_run ? "are to be " : "",
-               (unsigned long)l->lost);
-    if (l->foreign)
-        printf(", %lu of dead objects in words that have another value", (unsigned long)l->foreign);
-    puts("");
-}
-
 static void report_text(const struct report *r) {
     const struct pm_recovery *f = &r->found;
     printf("heap       %s\n", r->request->heap);
@@ -439,7 +421,6 @@ static void report_text(const struct report *r) {
         printf("publishes  %u that were cut short %s\n", f->unfinished,
                r->request->check || r->request->dry_run ? "are to be finished" : "are finished");
     remarks_text(f);
-    print_links(r);
     print_reclaimed(r);
     print_classes(r);
     print_time(f);

@@ -25,11 +25,8 @@
 // A heap with PM_INCOMPAT_PINNED may have pinned blocks, which are alive without roots. It gets the
 // bit, in the same way, before the first of them, and keeps it.
 #define PM_INCOMPAT_PINNED 16ull
-// A heap with PM_INCOMPAT_LINKS may have disappearing links (link_format.h), which who opens it has
-// to clear. It gets the bit, in the same way, before the first table of them, and keeps it.
-#define PM_INCOMPAT_LINKS 32ull
 #define PM_INCOMPAT_KNOWN                                                                          \
     (PM_INCOMPAT_SHARDS | PM_INCOMPAT_LANES | PM_INCOMPAT_JOURNAL | PM_INCOMPAT_KINDS |            \
-     PM_INCOMPAT_PINNED | PM_INCOMPAT_LINKS)
+     PM_INCOMPAT_PINNED)
 
 #endif

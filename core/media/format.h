@@ -6,7 +6,6 @@
 //
 //   bitmaps_format.h           the file bitmaps.0
 //   kind_format.h              kinds of blocks; tables of pinned blocks, in morph.0
-//   link_format.h              disappearing links, in morph.0 and in page 1 of the superblock
 //   lane_format.h              the lanes of publishes, after the root tables
 //   origin_format.h            which file a heap is, in page 1
 //   outside_format.h           what the process had mapped outside of the heap, in page 1
@@ -22,7 +21,7 @@
 //   HEAP/superblock   identity and geometry | state | root slots | two root tables [| lanes]
 //   HEAP/heap.0       the program's data, no metadata; heap offset 0 is PM_HEAP_BASE
 //   HEAP/slabs.0      struct pm_slab_header[], indexed by (address - base) / 64 KiB
-//   HEAP/morph.0      index tables of slabs of two classes, tables of pinned blocks and of links
+//   HEAP/morph.0      index tables of slabs of two classes, tables of pinned blocks
 //   HEAP/booklog.0    bookkeeping log: header page, then 1 KiB chunks of 8-byte entries
 //   HEAP/roots        images of captured root pages, two areas used in turn
 //   HEAP/bitmaps.0    allocation bitmaps, present only after a clean close
@@ -64,7 +63,6 @@
 //   morph    index table --> current --> blocks of the new class are handed out
 //   free     tombstone --> the pages are reused, made a hole, or leave the end of heap.0
 //   uncache  all entries erased --> the same of all their pages
-//   link     the word --> the link; to clear: 0 in the word --> the link is free
 //   publish  blocks, stores of the lane --> its commit --> the stores --> its end --> frees
 //   close    bitmaps.0 --> close record --> all files --> "clean"
 //   remove   the superblock's name ..> the other names
@@ -131,11 +129,6 @@
 //   the same, by recovery        pm_lanes_finish()                           [recoverpub heirpub]
 //     needs   the stores themselves
 //     before  the next recovery makes them again     after  every thread may change the same words
-//   first table of links         make_table()                                   [links killedlinks]
-//     needs   the table, empty; the feature bit
-//   word of a link     pm_links_add(), pm_links_move(), pm_links_set_object() [links killedlinks]
-//     needs   the words before it in its line; to be erased: 0 in the word of the dead object
-//     before  the old link, or none       after  the new one, or none
 //   entry                        pm_log_append() by put()                       [small large huge]
 //     needs   length of heap.0, slab header, the chunk's zeroes and generation
 //     before  the extent is free          after  it stands; recovery frees it if it is unreachable

@@ -12,7 +12,6 @@
 
 #include "base/crc.h"
 #include "heap.h"
-#include "link_format.h"
 
 // Where each kind stands. Of two that have an address the first is taken: the mappings, and then
 // the stacks, which are known only about.
@@ -22,8 +21,7 @@ enum { FILES = 0, ANONYMOUS = 9, TLS = 13, STACK = 14, THREADS = 15 };
 #define BELOW_POINTER ((uint64_t)4 << 10) // thread-local memory lies on both sides of its pointer
 #define TRIES 1000
 
-_Static_assert(sizeof(struct pm_shard_state) + sizeof(struct pm_link_state) +
-                       sizeof(struct pm_outside) <=
+_Static_assert(sizeof(struct pm_shard_state) + sizeof(struct pm_outside) <=
                    sizeof((struct pm_state *)0)->reserved,
                "there is room");
 
@@ -31,8 +29,7 @@ _Atomic bool pm_outside_nameless;
 
 static struct pm_outside *record(void) {
     return (struct pm_outside *)(void *)(pm_heap.super->state.reserved +
-                                         sizeof(struct pm_shard_state) +
-                                         sizeof(struct pm_link_state));
+                                         sizeof(struct pm_shard_state));
 }
 
 static uint32_t crc_of(const struct pm_outside_range *r) {

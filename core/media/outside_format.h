@@ -29,7 +29,7 @@ struct pm_outside_range {
 };
 _Static_assert(sizeof(struct pm_outside_range) == 128, "two lines");
 
-// After pm_link_state, in pm_state.reserved.
+// After pm_shard_state, in pm_state.reserved.
 struct pm_outside {
     uint64_t looked; // 1: at a clean end nothing in the heap led there, or a line has said what
     uint8_t reserved[56];

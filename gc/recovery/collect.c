@@ -5,14 +5,16 @@
 #include <string.h>
 
 #include "base/bits.h"
+#include "block_around.h"
 #include "blocks/arena.h"
 #include "blocks/holes.h"
 #include "blocks/kinds.h"
 #include "blocks/morph.h"
 #include "kept.h"
-#include "links.h"
 #include "pages/extent_take.h"
 #include "roots/root_table.h"
+
+const struct pm_collect_watcher *pm_collect_watcher;
 
 static bool is_held(const struct pm_extent *e) {
     return e->slab ? pm_vslabs[pm_extent_slab(e)].held : e->held;
@@ -63,6 +65,14 @@ static void forget_new(uint32_t extent, void *unused) {
     pm_extents[extent].marked = 0;
 }
 
+static bool is_alive(const void *p) {
+    struct pm_block b;
+    if (!pm_in_range(p))
+        return true;
+    pm_block_around(pm_heap_offset(p), true, &b);
+    return b.alive;
+}
+
 static void only_map(const struct pm_root_bytes *root, void *unused) { (void)root, (void)unused; }
 
 // pm_mark_begin() clears the free bits. So steps that can fail come before.
@@ -76,9 +86,8 @@ static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct
         pm_abort("pmalloc_collect: %s", err->text);
     each(false, mark_new, NULL);
     r->overflows = pm_mark_run();
-    status = pm_links_weed(true, true, &r->links, err);
-    if (status != PM_OK) // as above
-        pm_abort("pmalloc_collect: %s", err->text);
+    if (pm_collect_watcher)
+        pm_collect_watcher->marked(is_alive);
     pm_mark_end();
     each(false, forget_new, NULL);
     return PM_OK;

@@ -16,6 +16,16 @@
 
 #include "recover.h"
 
+// What has to know what dies: the library that stands in for libgc (preload/boehm/links.c). NULL
+// elsewhere.
+struct pm_collect_watcher {
+    void (*begin)(void); // before the first lock is taken
+    // All is marked, and nothing is freed yet.
+    void (*marked)(bool (*is_alive)(const void *p));
+    void (*end)(void);
+};
+extern const struct pm_collect_watcher *pm_collect_watcher;
+
 // The heap is open for writing, and its stores go to media. No other thread allocates or frees
 // meanwhile. Without held memory it does nothing. `live_*`: of held memory.
 int pm_collect(const struct pm_mark_options *how, struct pm_recovery *found, struct pm_error *err);

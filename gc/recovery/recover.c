@@ -13,12 +13,10 @@
 #include "blocks/arena.h"
 #include "blocks/bitmaps.h"
 #include "blocks/holes.h"
-#include "blocks/link_table.h"
 #include "blocks/morph.h"
 #include "blocks/pinned.h"
 #include "disguise.h"
 #include "kept.h"
-#include "links.h"
 #include "mark.h"
 #include "mark_index.h"
 #include "marking/forms.h"
@@ -133,16 +131,9 @@ static int load_shards(unsigned threads, struct pm_error *err) {
     return PM_OK;
 }
 
-// A collection beside the program cannot clear links: until it has marked, the program may take a
-// pointer out of one. So a heap with links is collected before the program runs.
-static bool links_wait_for_none(const struct pm_recover_options *options) {
-    return !(options->beside && pm_links_count()) || (pm_heap_is_clean() && !pm_kept_garbage());
-}
-
 // Whether this start collects nothing. A heap without roots is emptied by any start.
 static bool may_keep(const struct pm_recover_options *options) {
     return options->write && pm_options.collect.number >= PM_COLLECT_LATER && pm_heap_has_roots() &&
-           links_wait_for_none(options) &&
            (pm_options.collect.number == PM_COLLECT_API || !pm_kept_too_much(options->beside));
 }
 
@@ -200,9 +191,6 @@ static int rebuild(const struct pm_recover_options *options, struct pm_recovery 
         status = check_lanes(table, options, r, err);
     if (status == PM_OK)
         status = pm_record_check(!pm_record_was_read(), err);
-    if (status == PM_OK)
-        status = pm_links_adopt(err);
-    r->links.registered = status == PM_OK ? pm_links_count() : 0;
     if (status == PM_OK && options->check)
         return PM_OK;
     r->uncollected = options->borrow || may_keep(options);
@@ -252,10 +240,9 @@ static int keep_disguised(struct pm_recovery *r, struct pm_error *err) {
     return status;
 }
 
-static int mark(const struct pm_recover_options *options, struct pm_recovery *r,
-                struct pm_error *err) {
+static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct pm_error *err) {
     double start = seconds_now();
-    struct pm_mark_options chosen = options->mark;
+    struct pm_mark_options chosen = *how;
     if (!pm_heap_has_roots())
         chosen.markers = 1; // there is nothing to mark
     pm_holes_find(false);
@@ -270,8 +257,6 @@ static int mark(const struct pm_recover_options *options, struct pm_recovery *r,
     }
     if (status == PM_OK && r->roots && !(r->was_clean && pm_outside_looked()))
         r->out = pm_out_look(err);
-    if (status == PM_OK)
-        status = pm_links_weed(options->write, false, &r->links, err);
     pm_mark_end();
     r->marked = true;
     r->mark_seconds = seconds_now() - start;
@@ -462,7 +447,7 @@ static int find_live(const struct pm_recover_options *options, struct pm_recover
                      struct pm_error *err) {
     if (r->uncollected)
         return PM_OK; // small blocks are as pm_slab_adopt() has left them: all in use
-    int status = mark(options, r, err);
+    int status = mark(&options->mark, r, err);
     if (status == PM_OK)
         r->leaks_exact = r->was_clean && pm_bitmaps_read(count_leaks, r);
     return status;
@@ -493,13 +478,8 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     if (status != PM_OK || options->check)
         return status;
     bool looks = options->mark.stray && options->mark.stray->found; // at each live word
-    if (!options->borrow && !looks && trusts(r, options->beside)) {
-        status = pm_links_weed(options->write, false, &r->links, err);
-    } else {
-        if (options->beside && pm_links_count())
-            r->uncollected = false; // the bitmaps of a clean close were not there
+    if (options->borrow || looks || !trusts(r, options->beside))
         status = find_live(options, r, err);
-    }
     if (status != PM_OK)
         return status;
     // Also where the bitmaps of a clean close have said what is live.

@@ -8,7 +8,6 @@
 //   3 make the data that a killed process stored durable, then the state word "dirty"
 //   4 finish what was published (media/log/lanes.h); make the gaps free extents, finish a resize
 //   5 mark in parallel from the roots         mark.h
-//     clear the links of what is not marked   links.h
 //   6 sweep: free what is not marked; the log is made durable once, for all of it
 //
 // Steps 1 and 2 write nothing, so a damaged heap is refused unchanged. A crash at any point leaves
@@ -18,7 +17,6 @@
 
 #include <stdbool.h>
 
-#include "links.h"
 #include "mark.h"
 #include "out.h"
 
@@ -40,7 +38,6 @@ struct pm_recovery {
     uint64_t slabs, extents; // in use after recovery
     uint64_t morphing;       // of these slabs, how many have live old blocks
     unsigned unfinished;     // publishes that were committed and not finished; they are now
-    struct pm_links_found links;
     // Blocks that only words of a form reach that nobody has settled (disguise.h). They are kept.
     struct {
         unsigned form; // 0: there are none

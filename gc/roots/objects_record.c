@@ -17,14 +17,12 @@
 #include "loaded_object.h"
 #include "media/backing/dir_held.h"
 #include "media/heap.h"
-#include "media/link_format.h"
 #include "media/outside_format.h"
 #include "media/persist.h"
 #include "packed_object.h"
 #include "program.h"
 
-#define PLACE                                                                                      \
-    (sizeof(struct pm_shard_state) + sizeof(struct pm_link_state) + sizeof(struct pm_outside))
+#define PLACE (sizeof(struct pm_shard_state) + sizeof(struct pm_outside))
 _Static_assert(PLACE + sizeof(struct pm_objects_state) <= sizeof((struct pm_state *)0)->reserved,
                "there is room");
 

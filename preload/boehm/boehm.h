@@ -98,7 +98,6 @@ void pm_gc_toggles_mark(void);
 void pm_gc_toggles_clear(void);
 bool pm_gc_root_excluded(uintptr_t at, uintptr_t *end); // roots.c
 // With the world running.
-void pm_gc_links_load(void); // links.c: what media have; the lock is held
 void pm_gc_finalizers_due(void);
 void pm_gc_finalizer_forget(const void *block);
 

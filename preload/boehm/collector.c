@@ -127,7 +127,6 @@ static bool collect_locked(int (*stop)(void)) {
     if (pm_gc_settings.start)
         pm_gc_settings.start();
     pm_gc_toggles_ask();
-    pm_gc_links_load();
     GC_gc_no++;
     pm_gc_event(EVENT_PRE_STOP_WORLD);
     pm_gc_marking = true;

@@ -2,18 +2,16 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // Disappearing links: words that become 0 when the block that they are about dies. A short link is
-// cleared when only finalizers could still reach the block, a long one when nothing can. Links that
-// lie on a heap are on media, too (links_media.h).
-#include "links_media.h"
-
+// cleared when only finalizers could still reach the block, a long one when nothing can. A link
+// ends with its process.
 #include "base/fallback.h"
 #include "boehm.h"
 #include "live/trace.h"
+#include "notes.h"
 #include "pages/pagemap.h"
+#include "recovery/collect.h"
 
 static struct notes links[2]; // short, long
-
-void pm_gc_links_load(void) { pm_gc_links_read(links); }
 
 static int add(bool of_long, void **link, const void *block) {
     struct notes *t = &links[of_long];
@@ -21,32 +19,22 @@ static int add(bool of_long, void **link, const void *block) {
         pm_gc_abort("a disappearing link needs an object, and lies on a multiple of 8 bytes");
     pm_gc_init();
     pm_gc_lock();
-    pm_gc_links_load();
     uint32_t i = notes_find(t, (uintptr_t)link);
     int result = i ? GC_DUPLICATE : GC_DONE;
     if (!i)
         i = notes_add(t, (uintptr_t)link);
     if (i)
         t->note[i].block = (uintptr_t)block;
-    if (i && !pm_gc_link_write(&t->note[i], of_long)) {
-        notes_remove(t, i);
-        i = 0;
-    }
     pm_gc_unlock();
     return i ? result : GC_NO_MEMORY;
 }
 
 static int take(bool of_long, void **link) {
     struct notes *t = &links[of_long];
-    pm_gc_init();
     pm_gc_lock();
-    pm_gc_links_load();
     uint32_t i = notes_find(t, (uintptr_t)link);
-    if (i) {
-        pm_gc_link_forget(&t->note[i]);
-        pm_gc_links_forgotten();
+    if (i)
         notes_remove(t, i);
-    }
     pm_gc_unlock();
     return i != 0;
 }
@@ -55,15 +43,11 @@ static int move(bool of_long, void **link, void **to) {
     struct notes *t = &links[of_long];
     if ((uintptr_t)to % sizeof *to)
         pm_gc_abort("a disappearing link lies on a multiple of 8 bytes");
-    pm_gc_init();
     pm_gc_lock();
-    pm_gc_links_load();
     uint32_t i = notes_find(t, (uintptr_t)link);
     int result = i ? GC_DONE : GC_NOT_FOUND;
     if (i && link != to && notes_find(t, (uintptr_t)to))
         result = GC_DUPLICATE;
-    else if (i && !pm_gc_link_move(&t->note[i], of_long, (uintptr_t)to))
-        result = GC_NO_MEMORY;
     else if (i)
         notes_rekey(t, i, (uintptr_t)to);
     pm_gc_unlock();
@@ -77,32 +61,45 @@ static bool is_gone(const void *p) {
     return !pm_trace_is_alive(p) || (pm_granule(p) < PM_GRANULES && !*pm_tag_at(p));
 }
 
-// All words are 0, durably, before the first link is forgotten. So are words in dead blocks: their
-// finalizers may still read them.
+// Words in dead blocks become 0, too: their finalizers may still read them.
 void pm_gc_links_clear(bool of_long) {
     struct notes *t = &links[of_long];
     NOTES_EACH(i, t)
-    if (is_gone((void *)t->note[i].block))
-        pm_gc_link_clear(&t->note[i]);
-    pm_gc_links_forgotten();
-    NOTES_EACH(i, t)
     if (is_gone((void *)t->note[i].block)) {
-        pm_gc_link_forget(&t->note[i]);
+        *(void **)t->note[i].key = NULL;
         notes_remove(t, i);
     }
-    pm_gc_links_forgotten();
 }
 
 // Links that lie in dead blocks.
 void pm_gc_links_drop_dead(bool of_long) {
     struct notes *t = &links[of_long];
     NOTES_EACH(i, t)
-    if (!pm_trace_is_alive((void *)t->note[i].key)) {
-        pm_gc_link_forget(&t->note[i]);
+    if (!pm_trace_is_alive((void *)t->note[i].key))
         notes_remove(t, i);
-    }
-    pm_gc_links_forgotten();
 }
+
+// ---- pmalloc_collect() --------------------------------------------------------------------------
+
+// It frees what earlier runs have left. No finalizer runs for that, so short links and long ones
+// fare alike.
+static void clear_old(bool (*is_alive)(const void *p)) {
+    for (unsigned of_long = 0; of_long < 2; of_long++) {
+        struct notes *t = &links[of_long];
+        NOTES_EACH(i, t) {
+            bool lies = is_alive((void *)t->note[i].key);
+            bool dies = !is_alive((void *)t->note[i].block);
+            if (lies && dies)
+                *(void **)t->note[i].key = NULL;
+            if (!lies || dies)
+                notes_remove(t, i);
+        }
+    }
+}
+
+static const struct pm_collect_watcher watcher = {pm_gc_lock, clear_old, pm_gc_unlock};
+
+__attribute__((constructor)) static void watch(void) { pm_collect_watcher = &watcher; }
 
 // ---- names --------------------------------------------------------------------------------------
 

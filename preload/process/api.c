@@ -181,9 +181,13 @@ EXPORT int pmalloc_collect(void) {
         return -1;
     }
     struct pm_cancel held = pm_cancel_hold();
+    if (pm_collect_watcher)
+        pm_collect_watcher->begin();
     pm_lock(&pm_age_lock);
     int status = pm_collect(&how, &found, &err);
     pm_unlock(&pm_age_lock);
+    if (pm_collect_watcher)
+        pm_collect_watcher->end();
     pm_cancel_release(held);
     if (status == PM_OK)
         return 0;

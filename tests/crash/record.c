@@ -13,7 +13,6 @@
 #include "image.h"
 #include "media.h"
 #include "media/heap.h"
-#include "media/link_format.h"
 #include "media/outside_format.h"
 #include "media/persist.h"
 #include "schedule.h"
@@ -54,7 +53,7 @@ static const struct region *region_of(uintptr_t at) {
 // What the process had mapped outside is a hint: nothing is ever flushed for it, and each range has
 // a check of its own. If its lines were pending, nearly all images would differ in them alone.
 static bool is_hint(uintptr_t at) {
-    const size_t before = sizeof(struct pm_shard_state) + sizeof(struct pm_link_state);
+    const size_t before = sizeof(struct pm_shard_state);
     return pm_heap.super &&
            at - (uintptr_t)pm_heap.super->state.reserved - before < sizeof(struct pm_outside);
 }

@@ -386,8 +386,6 @@ const struct scenario scenarios[] = {
     {.name = "recoverpub", .what = "recovery of a publish", 4, 3, .run = scenario_publish},
     {.name = "killedpub", .what = "kills within it", 4, 3, .kill = true, .run = scenario_publish},
     {.name = "heirpub", .what = "stores after them", 4, 3, .kill = true, .run = scenario_heir},
-    {.name = "links", .what = "disappearing links", 4, 3, .run = scenario_links},
-    {.name = "killedlinks", .what = "kills", 4, 3, .kill = true, .run = scenario_links},
     {.name = "create", .what = "a new heap", 1, .run = scenario_create},
     {.name = "removed",
      .what = "a heap removed, and made anew",

@@ -36,8 +36,6 @@ void scenario_emptied(unsigned phase);
 void scenario_publish(unsigned phase);
 void scenario_publishers(unsigned phase);
 void scenario_heir(unsigned phase);
-// In scenarios_links.c.
-void scenario_links(unsigned phase);
 // In scenarios_medium.c.
 void scenario_remade(unsigned phase);
 void scenario_from(unsigned phase);

@@ -76,7 +76,6 @@ FEATURE = (
     "pm_feature_flush_inherited",
     "pm_flush(&pm_heap.super->super, sizeof pm_heap.super->super);",
 )
-FIRST = ("make_table", "pm_commit_u64(&state()->first, pm_seal(line, PM_SALT_LINKS));")
 BLOCKS = ("flush_blocks", "pm_flush(op[i].at, op[i].value);")
 OLD_CHECKSUM = "the checksum without the feature bit is accepted, too"
 OWN_DATA = "blocks are durable at once here; tests/unit/test_publish.c sees each flush"
@@ -84,7 +83,6 @@ HINT = "a hint with a checksum of its own: without it only a warning is missing"
 NEXT_DRAIN = "the next drain comes before the commit that could bring the chunk into force"
 NO_ROOM = "the log had no room, so the next entry first needs a new chunk, and that drains"
 DRAINED_NEXT = "nothing is stored before the drain of the log, or in pm_roots_drop() of the table"
-WITH_LINK = "the drain of the table's first link comes before anybody knows of either"
 HARMLESS = {
     ("drop-drain", *DIRTY): DRAINED_NEXT,
     ("late-flush", *DIRTY): DRAINED_NEXT,
@@ -98,8 +96,6 @@ HARMLESS = {
     ("drop-flush", *CHECKSUM): OLD_CHECKSUM,
     ("late-flush", *CHECKSUM): OLD_CHECKSUM,
     ("late-flush", *FEATURE): "the log's drain comes before anything of a feature is made",
-    ("drop-drain", *FIRST): WITH_LINK,
-    ("late-flush", *FIRST): WITH_LINK,
     ("drop-flush", *BLOCKS): OWN_DATA,
     ("late-flush", *BLOCKS): OWN_DATA,
     ("drop-flush", *PROGRAM): HINT,

@@ -12,7 +12,6 @@
 #include "base/options.h"
 #include "blocks/population.h"
 #include "blocks/verify.h"
-#include "links.h"
 #include "media/backing/fixed_format.h"
 #include "media/fixed/fixed_make.h"
 #include "media/log/log.h"
@@ -301,41 +300,6 @@ static void check_live(void) {
             (unsigned long)r->live_objects, (unsigned long)want);
 }
 
-// ---- disappearing links -------------------------------------------------------------------------
-
-// Whether a word's link is as one of the two that it may be: as before what the program was doing,
-// or as after it.
-static bool link_may_be(uint32_t k, unsigned which, uint64_t there) {
-    const struct linked *l = &world->expect.linked[k];
-    uint64_t object = l->object[which], value = l->value[which], word = *linked_word(k);
-    bool dead = object && !is_allocated((void *)(uintptr_t)object);
-    bool right = word == (dead && value == ~object ? 0 : value) || (l->clearing && !word);
-    return right && there == (dead ? 0 : object);
-}
-
-static void check_links(void) {
-    if (!has_root("crash_root_a") || !crash_root_a.table ||
-        crash_root_a.table->count != LINK_OBJECTS)
-        return;
-    struct links_there there = links_there();
-    if (there.others || there.twice)
-        bad("%u links are of no word of the program's, %u words have two", there.others,
-            there.twice);
-    for (uint32_t k = 0; k < LINKED; k++)
-        if (!link_may_be(k, 0, there.object[k]) && !link_may_be(k, 1, there.object[k]))
-            bad("link %u holds %lx and is about %lx: before %lx about %lx, after %lx about %lx", k,
-                (unsigned long)*linked_word(k), (unsigned long)there.object[k],
-                (unsigned long)world->expect.linked[k].value[0],
-                (unsigned long)world->expect.linked[k].object[0],
-                (unsigned long)world->expect.linked[k].value[1],
-                (unsigned long)world->expect.linked[k].object[1]);
-    const uint32_t *moving = world->expect.moving;
-    uint64_t object = moving[0] == moving[1] ? 0 : world->expect.linked[moving[0]].object[0];
-    if (object && is_allocated((void *)(uintptr_t)object) &&
-        !there.object[moving[0]] == !there.object[moving[1]])
-        bad("a link that moves is %s", there.object[moving[0]] ? "at both places" : "gone");
-}
-
 // ---- the heap at work ---------------------------------------------------------------------------
 
 #define HELD 96
@@ -468,7 +432,6 @@ int verify_image(char *text, size_t len) {
     open_image();
     reach_all();
     check_live();
-    check_links();
     check_books();
     work(world->request.operations);
     reach_all(); // the program's objects have not changed
@@ -486,7 +449,6 @@ int verify_again(char *text, size_t len) {
     if (pm_heap_has_roots() && !pm_process_recovery()->was_clean)
         bad("the heap was closed but is not clean");
     reach_all();
-    check_links();
     if (pm_heap_has_roots() && pm_process_recovery()->live_objects < reached_count)
         bad("after a clean close %lu objects are allocated, %u are reachable",
             (unsigned long)pm_process_recovery()->live_objects, reached_count);

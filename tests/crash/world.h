@@ -83,7 +83,6 @@ static inline bool is_medium(unsigned file) { return file == F_MEDIUM || file ==
 #define PROGRAM_SLOTS 4u
 #define CAPTURED 2u
 #define PUBLISHED 16u
-#define LINKED 112u // words of disappearing links; the first PUBLISHED are those of crash_root_a
 
 struct store {
     uint32_t next; // the next store of the line: index into the pool, 0: none
@@ -151,13 +150,6 @@ struct expect {
             uint64_t old, fresh;
         } store[PUBLISHED];
     } publish[THREADS];
-    // The links of the program's words, as before and as after what it is doing: which object each
-    // is about (0: none), and what the word holds. The other ones of a word that moves are in step.
-    struct linked {
-        uint64_t object[2], value[2];
-        bool clearing; // the word may be 0 already
-    } linked[LINKED];
-    uint32_t moving[2]; // the words of an atomic move; equal: there is none
     uint64_t allocated; // objects the program has not freed, reachable or not
     uint64_t loose;     // pinned objects that may be alive although nothing reaches them
     bool made;          // the heap is complete, so it must open

@@ -64,9 +64,6 @@ def _superblock(data, name):
         _sealed(
             data, _offset("state", "pm_state", "root_epoch"), LAYOUT.value("PM_SALT_ROOT_EPOCH")
         )
-    elif name == "links.first":
-        at = state + LAYOUT.offset("pm_state", "reserved") + LAYOUT.structs["pm_shard_state"].size
-        _sealed(data, at, LAYOUT.value("PM_SALT_LINKS"))
     elif name.startswith("state.clean"):
         _record(data, state + LAYOUT.offset("pm_state", "clean"), "pm_clean")
     elif name.startswith("state.origin"):
@@ -150,35 +147,10 @@ def _pinned(data, word):
     return False
 
 
-def link_word(data, word):
-    """The check of a word of an entry of links, at its place in morph.0 (link_format.h)."""
-    low = data[word * 8 : word * 8 + 8]
-    value = int.from_bytes(low, "little") & (1 << LAYOUT.value("PM_LINK_CHECK_SHIFT")) - 1
-    crc = crc32c(value.to_bytes(8, "little"), 0x40000000 | word)
-    return value | crc >> 12 << LAYOUT.value("PM_LINK_CHECK_SHIFT")
-
-
-def _links(data, word):
-    """The same as _pinned() in a table of links: a head of one line, then entries of four words."""
-    lines = LAYOUT.value("PM_LINK_LINES")
-    for line in range(word // 8, max(word // 8 - lines, -1), -1):
-        at = line * 64
-        if number(data, at, 2) != LAYOUT.value("PM_LINK_MAGIC") or number(data, at + 4, 4) != line:
-            continue
-        if word // 8 == line:
-            _put(data, at + 60, crc32c(data[at : at + 60]), 4)
-        elif word % 4 < 2:
-            _put(data, word * 8, link_word(data, word))
-        elif word % 4 == 2:
-            _sealed(data, word * 8, 0x40000000 | word)
-        return True
-    return False
-
-
 def _morph(data, name):
     """A word is half of a table's head, or one of its sealed words. The slab headers say which."""
     word = int(re.match(r"morph\.word\[(\d+)\]", name)[1])
-    if _links(data, word) or _pinned(data, word):
+    if _pinned(data, word):
         return
     for first in range(word, max(word - 130, -1), -1):
         at = first * 8

@@ -24,7 +24,6 @@ LAYOUT = (
     CORE / "media" / "format.h",
     CORE / "media" / "bitmaps_format.h",
     CORE / "media" / "lane_format.h",
-    CORE / "media" / "link_format.h",
     CORE / "media" / "outside_format.h",
     CORE / "media" / "objects_format.h",
     CORE / "media" / "journal" / "instants_format.h",
@@ -223,8 +222,6 @@ def _superblock(layout, data):
             yield from layout.leaves(kind, name, offset + i * size, {})
     at = layout.offset("pm_super_file", "state") + layout.offset("pm_state", "reserved")
     at += layout.structs["pm_shard_state"].size
-    yield from layout.leaves("pm_link_state", "links", at, {})
-    at += layout.structs["pm_link_state"].size
     yield from layout.leaves("pm_outside", "outside", at, {"range": 2})
     at += layout.structs["pm_outside"].size
     yield from layout.leaves("pm_objects_state", "objects", at, {})

@@ -16,7 +16,6 @@
 #include "blocks/alloc.h"
 #include "blocks/arena.h"
 #include "blocks/kinds.h"
-#include "blocks/link_table.h"
 #include "blocks/morph.h"
 #include "blocks/pinned.h"
 #include "blocks/slab.h"
@@ -168,42 +167,17 @@ static void *of_kind(enum pm_kind kind, void *head) {
     return head;
 }
 
-// Of blocks that something reaches, and of others.
-static void links(void **at) {
-    for (unsigned i = 0; i < 80; i++) {
-        void **word = block(3), **object = block(4);
-        word[0] = i % 2 ? object : NULL;
-        word[1] = (void *)~(uintptr_t)object;
-        at[i * 2] = i % 5 ? word : NULL;
-        at[i * 2 + 1] = i % 3 ? object : NULL;
-        struct pm_link link = {.at = pm_heap_offset(word + 1), .object = pm_heap_offset(object)};
-        uint32_t number;
-        MUST(pm_links_add(&link, &number));
-        if (i % 11 == 0)
-            pm_links_erase(number);
-    }
-    pm_links_settle();
-}
-
-static void fill_kinds(unsigned seed) {
-    void *p = graph(8), **all;
-    if (seed < 8) {
-        p = of_kind(PM_KIND_POINTER_FREE, p);
-        p = of_kind(PM_KIND_PINNED, p);
-        set_slot(3, of_kind(PM_KIND_PINNED_POINTER_FREE, p));
-        return;
-    }
-    all = extent(2);
-    all[200] = of_kind(PM_KIND_POINTER_FREE, p);
-    links(all);
-    set_slot(3, all);
+static void fill_kinds(void) {
+    void *p = of_kind(PM_KIND_POINTER_FREE, graph(8));
+    p = of_kind(PM_KIND_PINNED, p);
+    set_slot(3, of_kind(PM_KIND_PINNED_POINTER_FREE, p));
 }
 
 static void fill(unsigned seed) {
     if (seed == 0)
         return;
     if (seed >= PLAIN_SEEDS) {
-        fill_kinds(seed);
+        fill_kinds();
         return;
     }
     void **p = graph(seed == 5 ? 12 : 24);

@@ -11,7 +11,7 @@
 
 #define FILES PM_ROW_new_data // the rows of the table of files that last
 #define PLAIN_SEEDS 6
-#define SEEDS 9 // the others have blocks of other kinds, or links
+#define SEEDS 8 // the others have blocks of other kinds
 
 // Makes all of them in `directory`, one after the other.
 void seeds_make(const char *directory);

@@ -470,7 +470,7 @@ def test_fields_are_the_header_s():
     layout = Layout()
     media = ROOT / "core" / "media"
     FORMATS = ("format", "origin_format", "outside_format")
-    FORMATS += ("bitmaps_format", "lane_format", "link_format", "objects_format", "types_format")
+    FORMATS += ("bitmaps_format", "lane_format", "objects_format", "types_format")
     FORMATS += ("journal/instants_format",)
     text = "".join((media / f"{name}.h").read_text("utf-8") for name in FORMATS)
     assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) == set(layout.structs)

@@ -13,7 +13,6 @@
 #include "media/heap.h"
 #include "media/kind_format.h"
 #include "media/lane_format.h"
-#include "media/link_format.h"
 #include "media/log/log.h"
 #include "media/outside_format.h"
 
@@ -329,29 +328,6 @@ static void test_kinds(void) {
     CHECK_EQ(pm_entry_length(e), PM_ENTRY_PAGES_MAX);
 }
 
-static void test_links(void) {
-    CHECK_EQ(PM_INCOMPAT_LINKS, 32);
-    CHECK_EQ(PM_SALT_LINKS, 0xfffffffa);
-    CHECK_EQ(PM_SALT_LINK(5u), 0x40000005);
-    SIZE(pm_link_state, 64);
-    FIELD(pm_link_state, first, 0, 8);
-    CHECK_EQ(offsetof(struct pm_state, reserved) + sizeof(struct pm_shard_state), 1600);
-    SIZE(pm_link_head, 64);
-    FIELD(pm_link_head, magic, 0, 2);
-    FIELD(pm_link_head, entries, 2, 2);
-    FIELD(pm_link_head, line, 4, 4);
-    FIELD(pm_link_head, next, 8, 4);
-    FIELD(pm_link_head, crc, 60, 4);
-    SIZE(pm_link_entry, 32);
-    FIELD(pm_link_entry, link, 0, 8);
-    FIELD(pm_link_entry, object, 8, 8);
-    FIELD(pm_link_entry, root, 16, 8);
-    CHECK_EQ(PM_LINK_MAGIC, 0x4b4c);
-    CHECK_EQ(PM_LINK_LINES * 1000 + PM_LINK_ENTRIES, 32062);
-    CHECK_EQ(PM_LINK_CHECK_SHIFT * 10 + PM_LINK_WHERE_SHIFT, 443);
-    CHECK_EQ(PM_LINK_IN_USE + 10 * PM_LINK_LONG + 100 * PM_LINK_ROOT, 421);
-}
-
 static void test_lanes(void) {
     SIZE(pm_lane_store, 16);
     FIELD(pm_lane_store, where, 0, 8);
@@ -450,7 +426,6 @@ int main(void) {
     RUN(superblock);
     RUN(state);
     RUN(volume);
-    RUN(links);
     RUN(lanes);
     RUN(kinds);
     RUN(journal);

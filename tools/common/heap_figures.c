@@ -13,8 +13,6 @@ enum { NUMBER = false, BYTES = true };
     X(leaked_objects, "leaked objects", NUMBER, f->leaked_objects)                                 \
     X(leaked_bytes, "leaked bytes", BYTES, f->leaked_bytes)                                        \
     X(unfinished, NULL, NUMBER, f->unfinished)                                                     \
-    X(links, "links", NUMBER, f->links.registered)                                                 \
-    X(links_of_dead, NULL, NUMBER, f->links.cleared + f->links.foreign)                            \
     X(heap_bytes, "address space", BYTES, c->frontier)                                             \
     X(slabs, "slabs", NUMBER, c->slabs)                                                            \
     X(slab_bytes, "bytes in slabs", BYTES, c->slab_bytes)                                          \

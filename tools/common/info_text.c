@@ -132,10 +132,6 @@ static void print_totals(const struct info *info) {
                figure_count(c->pinned, a), figure_bytes(c->pinned_bytes, b));
     if (f->unfinished)
         printf("publishes  %u were cut short; the next opening finishes them\n", f->unfinished);
-    if (f->links.registered)
-        printf("links      %s disappearing links, %s of them of dead objects\n",
-               figure_count(f->links.registered, a),
-               figure_count(f->links.cleared + f->links.foreign, b));
     printf("in use     %s of address space: slabs %s, large blocks %s",
            figure_bytes(c->frontier, a), figure_bytes(c->slab_bytes, b),
            figure_bytes(c->active_bytes - c->slab_bytes, d));

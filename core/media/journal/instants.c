@@ -5,14 +5,12 @@
 #include <stddef.h>
 
 #include "base/crc.h"
-#include "media/link_format.h"
 #include "media/objects_format.h"
 #include "media/outside_format.h"
 #include "media/persist.h"
 
 #define PLACE                                                                                      \
-    (sizeof(struct pm_shard_state) + sizeof(struct pm_link_state) + sizeof(struct pm_outside) +    \
-     sizeof(struct pm_objects_state))
+    (sizeof(struct pm_shard_state) + sizeof(struct pm_outside) + sizeof(struct pm_objects_state))
 _Static_assert(PLACE + sizeof(struct pm_instants_state) <= sizeof((struct pm_state *)0)->reserved,
                "there is room");
 

@@ -165,7 +165,8 @@ int pm_lanes_check(uint64_t images, uint64_t length, unsigned *unfinished, struc
     return PM_OK;
 }
 
-bool pm_image_store(uint64_t offset, uint64_t value) {
+// The file `roots` is not mapped yet.
+static bool store_in_image(uint64_t offset, uint64_t value) {
     uint64_t page = offset & ~(uint64_t)(PM_PAGE_SIZE - 1);
     char *map = pm_file_map(&pm_heap.roots, NULL, PM_PAGE_SIZE, PROT_READ | PROT_WRITE, 0, page);
     if (map == MAP_FAILED)
@@ -187,7 +188,7 @@ static bool finish(const struct pm_lane *l, uint32_t count) {
             continue;
         }
         if (place == PM_PLACE_IMAGE) {
-            good = pm_image_store(offset, value);
+            good = store_in_image(offset, value);
             continue;
         }
         uint64_t *at = place == PM_PLACE_SLOT ? &pm_heap.super->slots.slot[offset / 8]

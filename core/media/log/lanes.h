@@ -62,8 +62,5 @@ void pm_lanes_each(void (*fn)(const struct pm_lane_store *store, uint32_t count,
 // The bits of the pinned blocks' word at `place`, as they will be when these publishes are
 // finished; `bits` are those on media.
 uint32_t pm_lanes_pinned(uint64_t place, uint32_t bits);
-// Stores a word of the file `roots`, which the process has not captured, and flushes it. False with
-// errno: the file cannot be mapped.
-bool pm_image_store(uint64_t offset, uint64_t value);
 
 #endif
