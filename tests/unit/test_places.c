@@ -103,7 +103,7 @@ static void test_each_address_is_its_own(void) {
         pm_place_at(&small, address, &b);
         CHECK(a.kind == b.kind && a.into == b.into && a.size == b.size);
         kinds[a.kind]++;
-        enum pm_match m = pm_match(&small, &whole, address, false, &found, why);
+        enum pm_match m = pm_match(&small, &whole, address, (struct pm_match_by){0}, &found, why);
         CHECK((m == PM_MATCH_NONE) == (a.kind == PM_PLACE_NOTHING));
         if (m == PM_MATCH_FOUND && a.kind != PM_PLACE_STRING)
             CHECK_EQ(found.at, address);
@@ -112,7 +112,7 @@ static void test_each_address_is_its_own(void) {
             CHECK(b.kind == PM_PLACE_STRING && b.size >= a.size &&
                   memcmp(a.text, b.text, a.size + 1) == 0);
         }
-        m = pm_match(&small, &whole, address, true, &found, why);
+        m = pm_match(&small, &whole, address, (struct pm_match_by){.exact = true}, &found, why);
         CHECK(m != PM_MATCH_FOUND || found.at == address);
     }
     for (unsigned kind = 0; kind < 6; kind++)
