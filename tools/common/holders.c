@@ -8,6 +8,7 @@
 #include "blocks/holes.h"
 #include "dominators.h"
 #include "media/heap.h"
+#include "numbers.h"
 #include "pages/extent_adopt.h"
 #include "recovery/edges.h"
 
@@ -36,10 +37,9 @@ struct holders {
     uint64_t node_room, first_room;
     uint32_t *edge;
     uint64_t edges, edge_room;
-    uint32_t *place; // by hash: the node of the block; 0: none
-    uint32_t places; // a power of two, more than twice the nodes
-    uint32_t owner;  // of what is found now
-    bool full;       // no memory
+    struct numbers by_block; // 1 + its start -> its node
+    uint32_t owner;          // of what is found now
+    bool full;               // no memory
 };
 
 static bool grow(void *array, size_t each, uint64_t *room, uint64_t need) {
@@ -107,26 +107,6 @@ bool holders_add(struct holders *h, const void *bytes, uint64_t len, uint64_t ad
 
 // ---- the graph ----------------------------------------------------------------------------------
 
-static uint32_t hash(const struct holders *h, uint64_t block) {
-    return (uint32_t)(block * 0x9e3779b97f4a7c15u >> 32) & (h->places - 1);
-}
-
-static uint32_t *place_of(const struct holders *h, uint64_t block) {
-    uint32_t at = hash(h, block);
-    while (h->place[at] && h->node[h->place[at]].block != block)
-        at = (at + 1) & (h->places - 1);
-    return &h->place[at];
-}
-
-static bool spread(struct holders *h) {
-    free(h->place);
-    h->places = h->places ? 2 * h->places : 1u << 16;
-    h->place = calloc(h->places, sizeof *h->place);
-    for (uint32_t i = h->words + 1; h->place && i < h->nodes; i++)
-        *place_of(h, h->node[i].block) = i;
-    return h->place != NULL;
-}
-
 // The node's edges follow.
 static bool begin_node(struct holders *h, uint32_t node) {
     h->first[node] = h->edges;
@@ -154,15 +134,15 @@ static void add_edge(struct holders *h, uint32_t to) {
 static void take_edge(const struct pm_block *to, uint64_t at, void *arg) {
     struct holders *h = arg;
     (void)at;
-    if (h->full || (2ull * h->nodes >= h->places && !spread(h))) {
+    uint32_t *node = h->full ? NULL : numbers_put(&h->by_block, to->start + 1);
+    if (!node) {
         h->full = true;
         return;
     }
-    uint32_t *place = place_of(h, to->start);
-    if (!*place)
-        *place = add_node(h, to->start, to->size, h->owner);
+    if (!*node)
+        *node = add_node(h, to->start, to->size, h->owner);
     if (!h->full)
-        add_edge(h, *place);
+        add_edge(h, *node);
 }
 
 bool holders_read(struct holders *h, pm_progress *progress) {
@@ -277,7 +257,7 @@ static uint32_t join_runs(struct holders *h, uint64_t small) {
 static void find_equals(struct holders *h) {
     for (uint64_t t = 0; t < h->targets; t++) {
         struct holders_word *w = &h->word[h->target[t].word - 1];
-        uint32_t owner = h->node[*place_of(h, h->target[t].block.start)].owner;
+        uint32_t owner = h->node[numbers_get(&h->by_block, h->target[t].block.start + 1)].owner;
         if (!w->nearest.blocks && owner != w->node)
             w->equal = owner;
     }
