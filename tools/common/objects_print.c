@@ -2,6 +2,7 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "objects_print.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ static enum now now_of(const struct pm_objects_entry *e) {
     struct pm_error ignored;
     uint8_t id[PM_BUILD_ID_MAX];
     if (*e->path == '/' && access(e->path, F_OK) != 0)
-        return GONE;
+        return errno == ENOENT || errno == ENOTDIR ? GONE : NOT_KNOWN;
     if (!e->build_id_len || pm_elf_open(&f, e->path, &ignored) != PM_OK)
         return NOT_KNOWN;
     size_t len = pm_elf_build_id(&f, id);
