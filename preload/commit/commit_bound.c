@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/options.h"
+#include "base/os.h"
 #include "base/proc.h"
 #include "media/backing/journal_part.h"
 #include "media/commit/rounds.h"
@@ -20,11 +21,15 @@
 #define PAGES_PER_MS 500u
 #define PAUSE_MIN_MS 5u
 #define PAUSE_MAX_MS 10000u
+#define WAIT_MIN_MS 500u
+#define WAIT_MAX_MS 60000u
 
-static uint64_t limit;   // of copied pages; 0: not known yet
-static uint64_t due_at;  // that many copied pages make a commit due: the limit or more
-static uint64_t seen;    // the last look: private pages of the whole process
-static uint64_t counted; // `seen` at the last count of the heap's alone; 0: not since the commit
+static uint64_t limit;    // of copied pages; 0: not known yet
+static uint64_t due_at;   // that many copied pages make a commit due: the limit or more
+static uint64_t seen;     // the last look: private pages of the whole process
+static uint64_t counted;  // `seen` at the last count of the heap's alone; 0: not since the commit
+static uint64_t again_at; // milliseconds; pages that were kept may have become ones to drop
+static uint64_t wait_ms = WAIT_MIN_MS;
 
 bool pm_commit_bound_wanted(void) { return pm_heap_is_journaled(); }
 
@@ -65,6 +70,10 @@ static uint64_t private_pages(void) {
 bool pm_commit_bound_reached(void) {
     if (!limit)
         find_limit();
+    if (due_at > limit && pm_os_now_ms() >= again_at) {
+        due_at = limit;
+        counted = 0;
+    }
     seen = private_pages();
     if (seen < due_at || (counted && seen != UINT64_MAX && seen < counted + limit / 16))
         return false;
@@ -74,7 +83,10 @@ bool pm_commit_bound_reached(void) {
 
 void pm_commit_bound_kept(void) {
     uint64_t kept = pm_rounds_copied(), more = kept + limit / 4;
-    due_at = more > limit ? more : limit;
+    bool in_vain = more > limit;
+    due_at = in_vain ? more : limit;
+    again_at = in_vain ? pm_os_now_ms() + wait_ms : 0;
+    wait_ms = !in_vain ? WAIT_MIN_MS : wait_ms * 2 < WAIT_MAX_MS ? wait_ms * 2 : WAIT_MAX_MS;
     counted = 0;
 }
 

@@ -8,7 +8,8 @@
 //
 // A commit keeps what it has written: the next one gives back what has not changed since. So there
 // are two at once. Pages that the program changes all the time stay copied after both. They may be
-// more than the bound: then the next commit comes when there are some more.
+// more than the bound: then the next commit comes when there are some more, or after half a second,
+// later after a minute: the program may have stored to them only because a commit took long.
 #ifndef PM_COMMIT_BOUND_H
 #define PM_COMMIT_BOUND_H
 

@@ -5,6 +5,7 @@ commit.c check themselves: contents of blocks, and an order between threads that
 keeps. tests/unit/test_journal_crash.c tries power failures."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -172,6 +173,30 @@ def test_too_many_changed_pages(program, place, commit):
     assert done.stderr.count("PMALLOC_COMMIT_PAGES") == told, said(done)
     commit = json.loads(succeeds(recover(place, "--json")))["commit"]
     assert commit["journal"] == "torn" or commit["forced"], commit
+
+
+def test_too_many_changed_pages_beside_other_work(program, heap):
+    """What was stored while the commits waited for a processor stayed in memory for good."""
+    cpu = set(sorted(os.sched_getaffinity(0))[:2])
+    loop = ["sh", "-c", "while :; do :; done"]
+    others = [
+        subprocess.Popen(loop, preexec_fn=lambda: os.sched_setaffinity(0, cpu)) for _ in range(14)
+    ]
+    try:
+        env = environment(HEAP=heap, ROOTS=ROOTS, COMMIT="1h", COMMIT_PAGES=3000)
+        done = subprocess.run(
+            [program, "sweep"],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: os.sched_setaffinity(0, cpu),
+        )
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+    assert int(done.stdout) < 55 << 10 and done.stderr == "", said(done)
 
 
 WRONG = ("", "5", "0s", "25h", "apis", "1 s", "-1s", "idle:", "idle:5", "idle1s", "outputs")
