@@ -7,6 +7,7 @@
 //
 //   a name that locks      waits at the gate if it is closed  ..  libc's lock  ..  counts
 //   a name that unlocks    counts  ..  rings if the gate is closed  ..  libc's unlock
+//   where it may refuse    libc's unlock  ..  counts, if it was done  ..  rings
 //
 // A thread is in a section from the return of libc's lock to the call of libc's unlock. One that
 // waits for its first lock is outside: it has done nothing of the section yet. That stays true if
@@ -105,7 +106,7 @@ static inline bool pm_section_end(uint32_t gate) {
         pm_sections_ring();
     return true;
 }
-// libc has refused that, or the thread has the lock again.
+// The thread has the lock again.
 static inline void pm_section_again(const void *lock) {
     pm_section_begin(pm_section_before(PM_GATE_OPEN), lock);
 }

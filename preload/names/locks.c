@@ -268,13 +268,17 @@ static inline bool is_plain(const pthread_mutex_t *mutex) {
 MUTEX_TAKES(DEFINE_MUTEX_TAKE)
 C11_MUTEX_TAKES(DEFINE_MUTEX_TAKE)
 
+// libc refuses to unlock some kinds of mutexes that the thread does not have (EPERM). It may be in
+// a section of another lock then, which is not over for a moment either: these count afterwards.
 #define DEFINE_MUTEX_GIVE(type, name, reset, parameters, arguments)                                \
     FIRST(type, name, parameters, arguments)                                                       \
     SLOW type slow_##name parameters {                                                             \
-        bool gives = pm_section_end(pm_gate());                                                    \
+        bool plain = is_plain((const void *)o);                                                    \
+        if (plain)                                                                                 \
+            pm_section_end(pm_gate());                                                             \
         type result = atomic_load_explicit(&next_##name, memory_order_relaxed) arguments;          \
-        if (result != 0 && gives)                                                                  \
-            pm_section_again((const void *)o);                                                     \
+        if (!plain && result == 0)                                                                 \
+            pm_section_end(pm_gate());                                                             \
         return result;                                                                             \
     }                                                                                              \
     EXPORT type name parameters {                                                                  \
@@ -294,6 +298,19 @@ MUTEX_GIVES(DEFINE_MUTEX_GIVE)
 C11_MUTEX_GIVES(DEFINE_MUTEX_GIVE)
 
 // ---- waits --------------------------------------------------------------------------------------
+
+struct wait {
+    struct pm_call *call; // NULL: it is not on record
+    const void *given;    // the mutex that was counted; NULL: none
+};
+// Handlers of a thread that is cancelled in a wait have the mutex, too.
+static void end_wait(void *arg) {
+    const struct wait *wait = arg;
+    if (wait->call)
+        pm_call_leave(wait->call);
+    if (wait->given)
+        pm_section_again(wait->given);
+}
 
 #define DEFINE_WAIT(type, name, reset, parameters, arguments, mutex, ...)                          \
     typedef type name##_fn parameters;                                                             \
@@ -315,11 +332,11 @@ C11_MUTEX_GIVES(DEFINE_MUTEX_GIVE)
             pm_trigger_before(&call);                                                              \
             pm_call_enter(&call);                                                                  \
         }                                                                                          \
-        type result = next arguments;                                                              \
-        if (recorded)                                                                              \
-            pm_call_leave(&call);                                                                  \
-        if (gives)                                                                                 \
-            pm_section_again(given);                                                               \
+        struct wait wait = {recorded ? &call : NULL, gives ? given : NULL};                        \
+        type result;                                                                               \
+        pthread_cleanup_push(end_wait, &wait);                                                     \
+        result = next arguments;                                                                   \
+        pthread_cleanup_pop(1);                                                                    \
         if (recorded)                                                                              \
             pm_trigger_after(&call);                                                               \
         return result;                                                                             \

@@ -9,6 +9,9 @@
 //   sections waits HOW ROUNDS           a section waits for a thread that is about to begin one
 //   sections endless ANSWERS            one section never ends, nor does it call anything
 //   sections spins ANSWERS              the same without a lock that anybody sees
+//   sections cancelled ANSWERS          the same in a handler of a wait that is cancelled
+//   sections refuses THREADS            in their sections they ask for unlocks that libc refuses,
+//                                       again and again; says numbers
 //   sections long SECONDS               sections of 20 milliseconds, and each 50 nothing
 //   sections commits COMMITS            makes so many, beside those of PMAlloc's own thread
 #define _GNU_SOURCE
@@ -243,6 +246,20 @@ static void refused(unsigned *seed) {
     unlock(p, NORMAL);
 }
 
+static void *refuse(void *kind) {
+    pthread_mutex_t other = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+    struct pair *p = &root->pair[(size_t)kind];
+    for (;;) {
+        lock(p, (enum kind)(size_t)kind, LOCK);
+        p->a++;
+        for (int i = 0; i < 64; i++)
+            check(pthread_mutex_unlock(&other) == EPERM, "an unlock of a free mutex");
+        p->b++;
+        unlock(p, (enum kind)(size_t)kind);
+    }
+    return NULL;
+}
+
 static void readers(unsigned i) {
     struct pair *p = &root->pair[i];
     check(pthread_rwlock_rdlock(&p->lock.rwlock) == 0, "rdlock");
@@ -400,6 +417,14 @@ static int run_all(unsigned threads, unsigned seed, int answers) {
     return 0;
 }
 
+static int run_refuses(unsigned threads) {
+    for (unsigned i = 0; i < threads; i++)
+        make_thread(refuse, i % 2 ? RECURSIVE : NORMAL);
+    for (;; usleep(200))
+        say();
+    return 0;
+}
+
 static int run_commits(int commits) {
     signal(SIGUSR1, handle);
     make_thread(work, 1);
@@ -488,17 +513,33 @@ static int run_waits(int rounds) {
 
 // ---- sections without an end --------------------------------------------------------------------
 
+static void stay_on(void *unused) {
+    (void)unused;
+    for (wanted = 1;;)
+        burn(1000);
+}
+
+// The handler of a cancelled wait has the mutex.
+static void *stay_cancelled(void *unused) {
+    struct pair *p = &root->pair[NORMAL];
+    lock(p, NORMAL, LOCK);
+    pthread_cleanup_push(stay_on, unused);
+    pthread_cancel(pthread_self());
+    pthread_cond_wait(&root->cond, &p->lock.mutex);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
 static void *stay(void *locked) {
     struct pair *p = &root->pair[NORMAL];
     if (locked)
         lock(p, NORMAL, LOCK);
-    for (wanted = 1;;)
-        burn(1000);
+    stay_on(NULL);
     return NULL;
 }
 
-static int run_endless(int locked, int answers) {
-    make_thread(stay, (size_t)locked);
+static int run_endless(const char *way, int answers) {
+    make_thread(*way == 'c' ? stay_cancelled : stay, *way == 'e');
     while (!wanted)
         usleep(100);
     for (int i = 0; i < answers; i++)
@@ -537,8 +578,10 @@ int main(int argc, char **argv) {
         how = argv[2];
         return run_waits(atoi(argv[3]));
     }
-    if (strcmp(argv[1], "endless") == 0 || strcmp(argv[1], "spins") == 0)
-        return run_endless(argv[1][0] == 'e', atoi(argv[2]));
+    if (strstr("endless spins cancelled", argv[1]))
+        return run_endless(argv[1], atoi(argv[2]));
+    if (strcmp(argv[1], "refuses") == 0)
+        return run_refuses((unsigned)atoi(argv[2]));
     if (strcmp(argv[1], "long") == 0)
         return run_long((unsigned)atoi(argv[2]));
     if (strcmp(argv[1], "commits") == 0)

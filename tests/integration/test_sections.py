@@ -80,6 +80,12 @@ def test_sections_are_whole_after_kills(program, heap, mode):
         assert "whole\n" in told and "torn" not in told, (told, instant)
 
 
+def test_a_refused_unlock_ends_no_section(program, heap):
+    for i in range(13):
+        told = killed(program, heap, 40, "refuses", 3, COMMIT="output")
+        assert ("whole\n" in told or not i) and "torn" not in told, told
+
+
 def test_the_last_commit_is_whole(program, heap):
     """The program ends by a return from main, while its threads are in sections."""
     for seed in range(6):
@@ -178,7 +184,10 @@ def test_a_section_is_waited_for_that_waits_for_a_new_thread(starved, heap):
     assert rungs(done)[2] == 0, said(done)
 
 
-@pytest.mark.parametrize("how, named", [("endless", "holds the lock"), ("spins", "never took")])
+ENDLESS = {"endless": "holds the lock", "cancelled": "holds the lock", "spins": "never took"}
+
+
+@pytest.mark.parametrize("how, named", ENDLESS.items())
 def test_a_section_without_end_is_named(program, heap, how, named):
     """Each commit would wait for it; patience lasts once, and half a minute of it is too long."""
     done = run(
