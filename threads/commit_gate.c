@@ -44,7 +44,7 @@ static uint32_t late_in_row;
 
 struct wait {
     bool strict;
-    bool tries;           // PM_GATE_TRIES
+    bool tries;           // PM_GATE_TRIES, and it was not late so often that any instant will do
     bool unknown;         // one that never took a lock was waited for
     bool listed;          // nobody is missing in the list since the hold before this
     bool late;            // it was over for want of a processor, or the like
@@ -413,6 +413,7 @@ static enum awaited await(struct wait *w) {
         bool over = late || helpless || (spent && !turn);
         if (over && w->listed) {
             w->late = late;
+            w->tries &= !late;
             give_up(w, late || helpless);
             return AWAITED_IN_VAIN;
         }
@@ -509,15 +510,17 @@ static enum pm_gate_result hold_between(uint64_t timeout_ms, enum pm_gate_wish w
                         .nap = FIRST_NAP_NS};
     for (unsigned holds = 1;; holds++) {
         enum awaited awaited = await(&wait);
-        late_in_row = awaited == AWAITED_TOO_LONG ? late_in_row + 1 : 0;
-        if (late_in_row || (awaited == AWAITED_IN_VAIN && strict))
-            return late_in_row ? PM_GATE_NOT_STILL : PM_GATE_INSIDE;
+        late_in_row += awaited == AWAITED_TOO_LONG;
+        if (awaited == AWAITED_TOO_LONG || (awaited == AWAITED_IN_VAIN && strict))
+            return awaited == AWAITED_TOO_LONG ? PM_GATE_NOT_STILL : PM_GATE_INSIDE;
         passed->held_since = pm_os_now_ns();
         if (!pm_hold_all(timeout_ms))
             return PM_GATE_NOT_STILL;
         enum instant instant = look_while_held(&wait, holds == HOLDS_MOST && !strict, passed);
-        if (instant == TAKEN)
+        if (instant == TAKEN) {
+            late_in_row = 0;
             return PM_GATE_HELD;
+        }
         pm_release_all();
         if (instant == REFUSED)
             return PM_GATE_INSIDE;
