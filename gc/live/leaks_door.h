@@ -64,7 +64,7 @@ struct pm_leaks_asked {
 // Found by its first words. Other builds have another `layout`.
 #define PM_LEAKS_MAGIC_A 0x6b61656c63616d70u
 #define PM_LEAKS_MAGIC_B 0x9d3c5b7f21e8a604u
-#define PM_LEAKS_LAYOUT (5u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
+#define PM_LEAKS_LAYOUT (6u << 20 | (uint64_t)sizeof(struct pm_leaks_asked))
 
 struct pm_leaks_door {
     uint64_t magic_a, magic_b;

@@ -18,6 +18,8 @@ enum {
     SLEEP_NS = 1000000,     // a thread that sleeps so long in a section waits
     HELPS_NS = 5000000,     // one that could run so long does not do what another one waits for
     AJAR_NS = 1000000,
+    TURN_NS = 25000000, // for who is let through the gate, and may have no processor
+    TURNS_MOST = 8,
     NAP_NS = 100000,
     HOLDS_MOST = 60
 };
@@ -212,16 +214,19 @@ static void look_at(struct between *b, struct between_thread *t) {
     b->long_asleep += t->awaited && sleeps_long(t);
 }
 
-// One that sleeps waits for one that runs, maybe, and that may find no processor.
+// One that sleeps waits for one that runs, maybe, or that is at the gate, and that may find no
+// processor.
 static void spend(struct between *b, struct between_thread *t) {
     uint64_t chance = t->asleep_since && b->least < t->chance ? b->least : t->chance;
-    if (t->awaited && (!t->asleep_since || b->asleep == b->awaited))
+    bool for_other = b->asleep != b->awaited || (b->at_gate && b->turns < TURNS_MOST);
+    if (t->awaited && (!t->asleep_since || !for_other))
         t->spent += chance;
 }
 
 static void look(struct between *b) {
     b->awaited = b->asleep = b->long_asleep = b->helpers = 0;
     b->least = UINT64_MAX;
+    b->at_gate = word_at(b, b->door.at_gate) != 0;
     each_thread(b, look_at);
     each_thread(b, spend);
 }
@@ -259,20 +264,28 @@ static void await_first(struct between *b) {
     } while (b->awaited && patience_now_ns() - since < LONGEST_NS);
 }
 
-// A section that sleeps may wait for a thread at the gate.
+// A section that sleeps may wait for a thread at the gate. One that comes there later waits.
+static void give_turn(struct between *b) {
+    uint64_t since = patience_now_ns();
+    uint32_t next = word_at(b, b->door.let_through) + 1;
+    writes(b, (uintptr_t)b->door.let_through, &next, sizeof next);
+    do
+        tracee_nap(AJAR_NS);
+    while (word_at(b, b->door.at_gate) != 0 && patience_now_ns() - since < TURN_NS);
+    b->turns++;
+}
+
 void between_approach(struct between *b) {
     if (!b->counts)
         return;
     if (!b->holds)
         await_first(b);
     uint64_t since = patience_now_ns();
+    b->turns = 0;
     set_gate(b, PM_GATE_CLOSED);
     for (look(b); b->awaited && patience_now_ns() - since < LONGEST_NS; look(b)) {
-        bool at_gate = word_at(b, b->door.at_gate) != 0;
-        if (b->asleep == b->awaited && at_gate) {
-            set_gate(b, PM_GATE_OPEN);
-            tracee_nap(AJAR_NS);
-            set_gate(b, PM_GATE_CLOSED);
+        if (b->asleep == b->awaited && b->at_gate) {
+            give_turn(b);
         } else if (b->long_asleep == b->awaited && !b->helpers) {
             each_thread(b, leave);
         }

@@ -39,6 +39,8 @@ struct between {
     bool reached;
     // Of one look. `helpers` are awake, outside of sections, and have hardly run.
     unsigned awaited, asleep, long_asleep, helpers;
+    bool at_gate;   // a thread waits there
+    unsigned turns; // how often in this approach those were let through, for a sleeper
     uint64_t least; // of the threads that are awake: how long each could run
 };
 
