@@ -434,13 +434,13 @@ struct second {
     bool any;     // enough was tried
     bool unknown; // one that never took a lock waited
     bool again;   // somebody is worth waiting for
-    bool first;   // a section of which there has been no instant yet
+    bool first;   // a section of which there has been no instant yet; of unknown locks none ends
     struct pm_gate_passed *passed;
 };
 
 static void note_any(struct second *s, pid_t id, const struct pm_call_record *of, uintptr_t lock) {
     uint64_t sections = atomic_load_explicit(&of->sections, memory_order_relaxed);
-    s->first |= pm_gate_seen[id].amid != sections + 1;
+    s->first |= sections && pm_gate_seen[id].amid != sections + 1;
     if (!s->wait->tries)
         pm_gate_seen[id].amid = sections + 1;
     if (s->passed->rung == PM_RUNG_ANY && (s->passed->lock || !lock))
