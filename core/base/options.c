@@ -58,6 +58,26 @@ static bool within(const struct pm_option_info *info, uint64_t value) {
     return pm_parse_size(low, &min) && pm_parse_size(sep + 4, &max) && value >= min && value <= max;
 }
 
+static unsigned bit_of(const char *text, size_t len, const struct pm_option_word *words,
+                       size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strlen(words[i].name) == len && memcmp(words[i].name, text, len) == 0)
+            return words[i].bit;
+    return 0;
+}
+
+bool pm_option_words(const char *text, const struct pm_option_word *words, size_t count,
+                     unsigned *bits) {
+    for (*bits = 0;;) {
+        size_t len = strcspn(text, ",");
+        unsigned bit = bit_of(text, len, words, count);
+        *bits |= bit;
+        if (!bit || !text[len])
+            return bit;
+        text += len + 1;
+    }
+}
+
 static bool find_choice(const char *choices, const char *value, uint64_t *out) {
     size_t len = strlen(value);
     uint64_t index = 0;

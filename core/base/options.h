@@ -189,6 +189,15 @@ enum { PM_LEAKS_OFF, PM_LEAKS_SIZES, PM_LEAKS_STACKS };
 enum { PM_NUMA_LOCAL, PM_NUMA_BIND, PM_NUMA_OFF };
 enum { PM_PERSIST_AUTO }; // the other choices are enum pm_durability + 1
 
+// A word of a list such as "tagged,end". The bit is not 0.
+struct pm_option_word {
+    const char *name;
+    unsigned bit;
+};
+// The bits of the words, with commas between them. False: one of them is not among `words`.
+bool pm_option_words(const char *text, const struct pm_option_word *words, size_t count,
+                     unsigned *bits);
+
 struct pm_option_info {
     const char *name, *fallback, *values, *help;
     enum pm_option_type type;

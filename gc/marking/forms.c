@@ -14,40 +14,22 @@ unsigned pm_forms = PM_FORMS_DEFAULT;
 uint64_t pm_forms_mask;
 unsigned pm_forms_shift;
 
-static const struct {
-    const char *name;
-    unsigned form;
-} names[] = {{"tagged", PM_FORM_TAGGED},     {"unaligned", PM_FORM_UNALIGNED},
-             {"relative", PM_FORM_RELATIVE}, {"base32", PM_FORM_BASE32},
-             {"end", PM_FORM_END},           {"before", PM_FORM_BEFORE}};
+static const struct pm_option_word names[] = {
+    {"tagged", PM_FORM_TAGGED},     {"unaligned", PM_FORM_UNALIGNED},
+    {"relative", PM_FORM_RELATIVE}, {"base32", PM_FORM_BASE32},
+    {"end", PM_FORM_END},           {"before", PM_FORM_BEFORE}};
 #define NAMES (sizeof names / sizeof *names)
-
-static unsigned form_of(const char *text, size_t len) {
-    for (size_t i = 0; i < NAMES; i++)
-        if (strlen(names[i].name) == len && memcmp(names[i].name, text, len) == 0)
-            return names[i].form;
-    return 0;
-}
 
 bool pm_forms_parse(const char *text, unsigned *forms) {
     *forms = 0;
-    if (strcmp(text, "plain") == 0)
-        return true;
-    for (;;) {
-        size_t len = strcspn(text, ",");
-        unsigned form = form_of(text, len);
-        *forms |= form;
-        if (!form || !text[len])
-            return form;
-        text += len + 1;
-    }
+    return strcmp(text, "plain") == 0 || pm_option_words(text, names, NAMES, forms);
 }
 
 const char *pm_forms_text(unsigned forms) {
     static char text[64];
     size_t len = 0;
     for (size_t i = 0; i < NAMES; i++)
-        if (forms & names[i].form)
+        if (forms & names[i].bit)
             len += (size_t)snprintf(text + len, sizeof text - len, "%s%s", len ? "," : "",
                                     names[i].name);
     return len ? text : "plain";

@@ -90,9 +90,7 @@ static bool is_taken_apart(const struct pm_places *p, const struct candidates *c
 
 static void find_by_name(const struct pm_places *new, struct candidates *c) {
     look_by_name(new, c, SAME_FILE);
-    if (c->count)
-        return;
-    if (is_taken_apart(new, c))
+    if (c->count || is_taken_apart(new, c))
         return;
     for (enum asked asked = SAME_SORT; !c->count && asked <= NAME; asked++)
         look_by_name(new, c, asked);
@@ -115,9 +113,8 @@ static bool is_of_family(const struct candidates *c, const char *name) {
 static const char gone[] = "is gone in this build";
 static const char several[] = "is one of several of its name, and compilers number these as they "
                               "like (PMALLOC_REBASE_TRUST=numbered: as before)";
-static const char others[] =
-    "is one of several of its name, and there are more or fewer of them in "
-    "this build";
+static const char others[] = "is one of several of its name, and there are more or fewer of them "
+                             "in this build";
 
 static void look_by_family(const struct pm_places *p, struct candidates *c, enum asked asked) {
     c->count = 0;

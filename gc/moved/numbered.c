@@ -41,11 +41,8 @@ static size_t digits_at(const char *at) { return strspn(at, "0123456789"); }
 static void leave_index(struct reader *r) {
     size_t digits = digits_at(r->at);
     // The first one has none, and is of the same family.
-    if (r->at[digits] != '_')
-        return;
-    if (!r->first)
-        r->first = (size_t)(r->at - r->name);
-    leave_out(r, r->at + digits + 1);
+    if (r->at[digits] == '_')
+        leave_out(r, r->at + digits + 1);
 }
 
 // Behind the name of what stands in a function: _1, __12_. The first one has none.

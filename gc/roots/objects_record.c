@@ -203,6 +203,12 @@ bool pm_record_same_build(const struct pm_objects_entry *a, const struct pm_obje
     return a->end - a->start == b->end - b->start && strcmp(a->path, b->path) == 0;
 }
 
+bool pm_record_is_build_of(const struct pm_objects_entry *e, const struct pm_elf *f) {
+    uint8_t id[PM_BUILD_ID_MAX];
+    size_t len = pm_elf_build_id(f, id);
+    return len && len == e->build_id_len && memcmp(id, e->build_id, len) == 0;
+}
+
 bool pm_record_same_object(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
     if ((a->flags | b->flags) & PM_OBJECT_IS_PROGRAM)
         return a->flags & b->flags & PM_OBJECT_IS_PROGRAM;

@@ -5,13 +5,10 @@
 // test_boehm_markers.py lists them.
 #include <dirent.h>
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include "boehm_case.h"
+#include "call_filter.h"
 
 struct node *kept;
 
@@ -196,17 +193,7 @@ static void forks(void) {
 
 // ---- filters ------------------------------------------------------------------------------------
 
-static void forbid_threads(unsigned action) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, action),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog filter = {sizeof code / sizeof *code, code};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
-}
+static void forbid_threads(unsigned action) { CHECK(filter_call(SYS_clone, action)); }
 
 static void alone(void) {
     kept = tree(17);

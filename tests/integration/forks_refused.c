@@ -12,6 +12,8 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include "call_filter.h"
+
 void no_descriptors(size_t megabytes) {
     build(megabytes, 1);
     fflush(NULL);
@@ -33,16 +35,8 @@ void no_descriptors(size_t megabytes) {
 
 // clone() fails, so the parent's handler runs without a child.
 void no_process(size_t megabytes) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof code / sizeof code[0], code};
     build(megabytes, 1);
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    CHECK(filter_call(SYS_clone, SECCOMP_RET_ERRNO | EAGAIN));
     for (int i = 0; i < 100; i++) {
         errno = 0;
         CHECK(fork() == -1 && errno == EAGAIN);

@@ -87,12 +87,6 @@ static void look(const struct program_map *m, void *arg) {
 
 // ---- the record of a heap -----------------------------------------------------------------------
 
-static bool is_build(const struct pm_elf *f, const struct pm_objects_entry *e) {
-    uint8_t id[PM_BUILD_ID_MAX];
-    size_t len = pm_elf_build_id(f, id);
-    return len && len == e->build_id_len && memcmp(id, e->build_id, len) == 0;
-}
-
 static void find_on_record(uint64_t at, struct lock_place *out) {
     unsigned count = 0;
     struct pm_elf elf;
@@ -108,7 +102,7 @@ static void find_on_record(uint64_t at, struct lock_place *out) {
     note_object(found->path, at - found->start, out);
     if (pm_elf_open(&elf, found->path, &ignored) != PM_OK)
         return;
-    if (is_build(&elf, found))
+    if (pm_record_is_build_of(found, &elf))
         find_variable(&elf, out);
     pm_elf_close(&elf);
 }

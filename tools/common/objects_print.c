@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "figures.h"
@@ -19,14 +18,13 @@ static const char *const now_key[] = {"same", "another", "gone", "unknown"};
 static enum now now_of(const struct pm_objects_entry *e) {
     struct pm_elf f;
     struct pm_error ignored;
-    uint8_t id[PM_BUILD_ID_MAX];
     if (*e->path == '/' && access(e->path, F_OK) != 0)
         return errno == ENOENT || errno == ENOTDIR ? GONE : NOT_KNOWN;
     if (!e->build_id_len || pm_elf_open(&f, e->path, &ignored) != PM_OK)
         return NOT_KNOWN;
-    size_t len = pm_elf_build_id(&f, id);
+    bool same = pm_record_is_build_of(e, &f);
     pm_elf_close(&f);
-    return len == e->build_id_len && memcmp(id, e->build_id, len) == 0 ? SAME : ANOTHER;
+    return same ? SAME : ANOTHER;
 }
 
 static const struct pm_objects_entry *entries(unsigned *count) {
