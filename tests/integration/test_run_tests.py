@@ -26,7 +26,7 @@ MAKEFILE = """all:
 good:
 \t@echo all is well, $(COLOUR), $(WORKERS)
 bad:
-\t@echo broken; exit 3
+\t@echo "ok   one"; echo broken; exit 3
 """
 
 
@@ -83,7 +83,10 @@ def test_what_fails_twice_is_no_flake(tree):
     failed = {line for line in lines if line.startswith("FAILED: ")}
     names = ("make bad", "test_a::test_bad", "test_a::test_worse", "test_b")
     assert failed == {f"FAILED: {name}" for name in names}
-    assert "all is well, , 1" in lines and "broken" in lines
+    assert "all is well, , 1" in lines
+    # What failed there is said again at the end, where somebody looks first.
+    assert lines.count("broken") == 2 and lines.count("ok   one") == 1
+    assert lines.index("broken", lines.index("ok   one") + 2) < lines.index("FAILED: make bad")
 
 
 def test_targets_have_the_variables_of_the_make_that_runs_them(tree):
