@@ -13,7 +13,10 @@
 //
 //   head | entry, entry, ... | zeroes up to PM_OBJECTS_LIST | packed objects
 //
-// Zeroes end the list. An entry that is not whole is damage.
+// Zeroes end the list. The last entry may be unfinished: it has no crc, which is stored last. Any
+// other entry that is not whole is damage.
+//
+// On fixed media a record is a part of the first medium, if there is room for it.
 #ifndef PM_OBJECTS_FORMAT_H
 #define PM_OBJECTS_FORMAT_H
 
@@ -51,7 +54,7 @@ struct pm_objects_entry {
     uint8_t build_id[PM_BUILD_ID_MAX];
     uint8_t reserved[8];
     char path[PM_OBJECTS_PATH]; // the end of it, where it is longer
-    uint32_t crc;               // of all bytes before it
+    uint32_t crc;               // of all bytes before it; never 0
 };
 _Static_assert(sizeof(struct pm_objects_entry) == 256, "frozen");
 

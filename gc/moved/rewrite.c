@@ -11,6 +11,7 @@
 #include "base/os.h"
 #include "base/os_file.h"
 #include "found_words.h"
+#include "media/backing/fixed.h"
 #include "media/commit/commit.h"
 #include "media/commit/journal_files.h"
 #include "media/heap.h"
@@ -186,6 +187,18 @@ static bool begin(struct commit *c, struct pm_error *err) {
     return true;
 }
 
+// A device cannot be written but by stores, which a journal does not make.
+static int lacks_journal(uint64_t words, struct pm_error *err) {
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%.300s: %lu word%s of it lead%s into the program or its libraries, which are "
+                   "another build or lie elsewhere; to change them takes a journal, and this heap "
+                   "%s; nothing was changed: go on with the old build, or copy the heap to a "
+                   "directory (pmalloc-backup), and use it there or bring it from there to a file "
+                   "by `pmalloc-recover --make --journal SIZE --from DIRECTORY FILE`",
+                   pm_heap.dir, (unsigned long)words, words == 1 ? "" : "s", words == 1 ? "s" : "",
+                   pm_fixed_device() ? "lies on a device" : "has no room for one");
+}
+
 static int commit(const struct pm_found_words *f, struct pm_copies *copies, struct pm_error *err) {
     static struct commit c;
     uint32_t next = pm_record_generation() + 1;
@@ -248,6 +261,8 @@ int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
                        "another build or lie elsewhere, and PMALLOC_REBASE=refuse forbids to "
                        "change them; nothing was changed",
                        pm_heap.dir, (unsigned long)done->changed);
+    if (done->changed && pm_fixed_is_open() && (pm_fixed_device() || !pm_heap.journal.length))
+        return lacks_journal(done->changed, err);
     bool later = dry || !done->changed || pm_rewrite_lacks_copies(done);
     return later ? PM_OK : commit(&found, &done->copies, err);
 }

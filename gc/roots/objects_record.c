@@ -3,24 +3,20 @@
 #include "objects_record.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/crc.h"
 #include "base/os.h"
-#include "base/os_file.h"
 #include "loaded_object.h"
-#include "media/backing/dir_held.h"
 #include "media/heap.h"
 #include "media/outside_format.h"
 #include "media/persist.h"
 #include "packed_object.h"
 #include "program.h"
+#include "record_place.h"
 
 #define PLACE (sizeof(struct pm_shard_state) + sizeof(struct pm_outside))
 _Static_assert(PLACE + sizeof(struct pm_objects_state) <= sizeof((struct pm_state *)0)->reserved,
@@ -39,11 +35,7 @@ void pm_record_switch(struct pm_state *page, uint32_t generation) {
     state_in(page)->generation = pm_seal(generation, PM_SALT_OBJECTS);
 }
 
-bool pm_record_may_be(void) { return !pm_heap.nameless && !pm_heap.super_file.length; }
-
-static const char *name_of(uint32_t generation) {
-    return generation & 1 ? pm_heap.other_objects.name : pm_heap.objects.name;
-}
+bool pm_record_may_be(void) { return pm_record_place_may_be(); }
 
 // ---- what is on record --------------------------------------------------------------------------
 
@@ -84,12 +76,13 @@ static bool is_empty(const struct pm_objects_entry *e) {
     return bytes[0] == 0 && memcmp(bytes, bytes + 1, sizeof *e - 1) == 0;
 }
 
-// Zeroes follow the last entry. Each is written by one call, after what it leads to: so one that is
-// not whole is damage.
-static enum reading read_list(int fd, uint64_t length) {
+// Zeroes follow the last entry, which may be unfinished: a kill or a power cut came before its crc.
+// The next one takes its place.
+static enum reading read_list(const struct pm_record_place *p, uint64_t length) {
     struct pm_objects_entry page[16]; // with the head
+    bool unfinished = false;
     for (uint64_t at = 0; at < PM_OBJECTS_LIST; at += sizeof page) {
-        ssize_t got = pm_os_read_at(fd, page, sizeof page, at);
+        ssize_t got = pm_record_place_read(p, page, sizeof page, at);
         if (got < 0)
             return UNREADABLE;
         unsigned have = (unsigned)((size_t)got / sizeof page[0]);
@@ -98,9 +91,11 @@ static enum reading read_list(int fd, uint64_t length) {
         for (unsigned i = at == 0; i < have; i++) {
             if (is_empty(&page[i]))
                 return entries ? THERE : DAMAGED;
-            if (!is_whole(&page[i], length))
+            if (unfinished || (page[i].crc && !is_whole(&page[i], length)))
                 return DAMAGED;
-            entry[entries++] = page[i];
+            unfinished = page[i].crc == 0;
+            if (!unfinished)
+                entry[entries++] = page[i];
         }
         if (have < sizeof page / sizeof page[0])
             return DAMAGED; // the list is as long as ever
@@ -108,14 +103,8 @@ static enum reading read_list(int fd, uint64_t length) {
     return THERE;
 }
 
-static int open_file(uint32_t generation, int flags) {
-    return pm_dir_ready() ? openat(pm_heap.dir_fd, name_of(generation),
-                                   flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600)
-                          : -1;
-}
-
 static enum reading read_record(void) {
-    struct stat st;
+    struct pm_record_place p;
     entries = 0;
     heap_ino = pm_heap.super_file.ino;
     generation_read = pm_record_generation();
@@ -123,20 +112,10 @@ static enum reading read_record(void) {
         return NONE;
     if (!have_room())
         return UNREADABLE;
-    int fd = open_file(generation_read, O_RDONLY);
-    if (fd < 0)
+    if (!pm_record_place_open(&p, generation_read, PM_RECORD_READ))
         return errno == ENOENT ? NONE : UNREADABLE;
-    enum reading r = fstat(fd, &st) != 0 ? UNREADABLE : DAMAGED;
-    if (r == DAMAGED && !S_ISREG(st.st_mode)) {
-        r = UNREADABLE;
-        errno = EINVAL;
-    } else if (r == DAMAGED) {
-        file_end = (uint64_t)st.st_size;
-        r = read_list(fd, file_end);
-    }
-    int saved = errno;
-    close(fd);
-    errno = saved;
+    enum reading r = pm_record_place_length(&p, &file_end) ? read_list(&p, file_end) : UNREADABLE;
+    pm_record_place_close(&p);
     return r;
 }
 
@@ -169,28 +148,39 @@ int pm_record_check(bool all, struct pm_error *err) {
         r = read_packed();
     if (r == UNREADABLE)
         return pm_fail(err, PM_OPERATIONAL, "%.300s/%s cannot be read: %s; nothing was changed",
-                       pm_heap.dir, name_of(pm_record_generation()), pm_strerror(errno));
+                       pm_heap.dir, pm_record_place_name(pm_record_generation()),
+                       pm_strerror(errno));
     if (r != DAMAGED)
         return PM_OK;
     return pm_fail(err, PM_DAMAGE,
                    "%.300s/%s, which says where the program and its libraries lay, is damaged; if "
-                   "they are the same builds as in the last run, remove it",
-                   pm_heap.dir, name_of(pm_record_generation()));
+                   "they are the same builds as in the last run, %s",
+                   pm_heap.dir, pm_record_place_name(pm_record_generation()),
+                   pm_heap.objects.length
+                       ? "copy the heap to a directory with pmalloc-backup, and remove it there"
+                       : "remove it");
 }
 
 // Not mapped: on tmpfs that would give space to holes, which a copy may have.
 const void *pm_record_packed(const struct pm_objects_entry *e) {
-    int fd = e->bytes ? open_file(pm_record_generation(), O_RDONLY) : -1;
-    void *bytes = fd >= 0 ? pm_os_reserve(e->bytes) : NULL;
-    bool good = bytes && pm_os_read_all(fd, bytes, e->bytes, e->at);
-    int saved = good ? 0 : errno;
-    if (fd >= 0)
-        close(fd);
-    good = good && pm_crc32c(0, bytes, e->bytes) == e->packed_crc;
-    if (bytes && !good)
+    struct pm_record_place p;
+    if (!e->bytes || !pm_record_place_open(&p, pm_record_generation(), PM_RECORD_READ))
+        return NULL;
+    void *bytes = pm_os_reserve(e->bytes);
+    ssize_t got = bytes ? pm_record_place_read(&p, bytes, e->bytes, e->at) : -1;
+    bool good = got == (ssize_t)e->bytes;
+    if (got >= 0 && !good)
+        errno = EIO; // shorter than that by now
+    pm_record_place_close(&p);
+    if (!good && bytes)
         munmap(bytes, e->bytes);
-    errno = saved;
-    return good ? bytes : NULL;
+    if (!good)
+        return NULL;
+    if (pm_crc32c(0, bytes, e->bytes) == e->packed_crc)
+        return bytes;
+    munmap(bytes, e->bytes);
+    errno = 0;
+    return NULL;
 }
 
 // ---- what is loaded -----------------------------------------------------------------------------
@@ -281,23 +271,37 @@ static bool is_known(const struct pm_objects_entry *e) {
 
 // A record that is being written.
 struct writing {
-    int fd;
+    struct pm_record_place place;
     unsigned count; // entries
     uint64_t end;   // where the next packed object goes
     bool good, only_new, durable;
 };
 
-static bool make_durable(int fd) {
-    return fsync(fd) == 0 && (fsync(pm_heap.dir_fd) == 0 || errno == EINVAL);
+// A crc of 0 says that the entry is unfinished.
+static void seal(struct pm_objects_entry *e) {
+    do
+        e->crc = pm_crc32c(0, e, offsetof(struct pm_objects_entry, crc));
+    while (e->crc == 0 && ++e->reserved[0]);
+}
+
+// The packed object, then the entry, then its crc: each is there, and durable, before the next.
+// Until the record is in force all of it may become so at once.
+static bool put_entry(const struct writing *w, const struct pm_objects_entry *e) {
+    const struct pm_record_place *p = &w->place;
+    const size_t body = offsetof(struct pm_objects_entry, crc);
+    uint64_t at = sizeof(struct pm_objects_head) + w->count * sizeof *e;
+    bool sync = w->only_new && w->durable;
+    if (w->count >= PM_OBJECTS_MOST || (sync && !pm_record_place_sync(p)))
+        return false;
+    if (!w->only_new)
+        return pm_record_place_write(p, e, sizeof *e, at);
+    return pm_record_place_write(p, e, body, at) && (!sync || pm_record_place_sync(p)) &&
+           pm_record_place_write(p, &e->crc, sizeof e->crc, at + body);
 }
 
 static void append(struct writing *w, struct pm_objects_entry *e) {
-    // Until the record is in force, all of it may become durable at once.
-    w->good = w->good && (!w->only_new || !w->durable || make_durable(w->fd));
-    e->crc = pm_crc32c(0, e, offsetof(struct pm_objects_entry, crc));
-    uint64_t at = sizeof(struct pm_objects_head) + w->count * sizeof *e;
-    w->good = w->good && w->count < PM_OBJECTS_MOST && pm_os_file_size(at + sizeof *e) &&
-              pm_os_write_all(w->fd, e, sizeof *e, at);
+    seal(e);
+    w->good = w->good && put_entry(w, e);
     w->count += w->good;
 }
 
@@ -307,7 +311,7 @@ static void append_bytes(struct writing *w, struct pm_objects_entry *e, const vo
     e->at = w->end;
     e->bytes = size;
     e->packed_crc = pm_crc32c(0, bytes, size);
-    if (!pm_os_file_size(e->at + size) || !pm_os_write_all(w->fd, bytes, size, e->at))
+    if (!pm_record_place_write(&w->place, bytes, size, e->at))
         e->at = e->bytes = 0; // an entry without it says less
     else
         w->end = (e->at + size + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1);
@@ -379,19 +383,18 @@ static bool append_loaded(const struct pm_objects_entry *loaded, void *arg) {
     return w->good;
 }
 
-static bool write_head(int fd, uint32_t generation) {
+static bool write_head(const struct pm_record_place *p, uint32_t generation) {
     struct pm_objects_head head = {.magic = PM_OBJECTS_MAGIC, .generation = generation};
     head.crc = pm_crc32c(0, &head, offsetof(struct pm_objects_head, crc));
-    return pm_os_file_size(PM_OBJECTS_LIST) && ftruncate(fd, 0) == 0 &&
-           ftruncate(fd, (off_t)PM_OBJECTS_LIST) == 0 && pm_os_write_all(fd, &head, sizeof head, 0);
+    return pm_record_place_clear(p, PM_OBJECTS_LIST) &&
+           pm_record_place_write(p, &head, sizeof head, 0);
 }
 
 bool pm_record_write_next(uint32_t generation, const bool *keep) {
-    struct writing w = {
-        .fd = open_file(generation, O_RDWR | O_CREAT), .end = PM_OBJECTS_LIST, .good = true};
-    if (w.fd < 0)
+    struct writing w = {.end = PM_OBJECTS_LIST};
+    if (!pm_record_place_open(&w.place, generation, PM_RECORD_MAKE))
         return false;
-    w.good = write_head(w.fd, generation);
+    w.good = write_head(&w.place, generation);
     for (unsigned i = 0; keep && i < entries && w.good; i++) {
         struct pm_objects_entry e = entry[i];
         e.at = e.bytes = 0;
@@ -402,10 +405,8 @@ bool pm_record_write_next(uint32_t generation, const bool *keep) {
     }
     if (w.good)
         pm_record_each_loaded(append_loaded, &w);
-    w.good = w.good && make_durable(w.fd);
-    int saved = errno;
-    close(w.fd);
-    errno = saved;
+    w.good = w.good && pm_record_place_sync(&w.place);
+    pm_record_place_close(&w.place);
     return w.good;
 }
 
@@ -423,8 +424,8 @@ bool pm_record_renew(const bool *keep) {
 }
 
 void pm_record_drop_other(void) {
-    if (pm_record_may_be() && pm_dir_ready())
-        unlinkat(pm_heap.dir_fd, name_of(pm_record_generation() + 1), 0);
+    if (pm_record_may_be())
+        pm_record_place_remove(pm_record_generation() + 1);
 }
 
 bool pm_record_note(bool durable) {
@@ -437,20 +438,17 @@ bool pm_record_note(bool durable) {
     if (all)
         return true;
     struct writing w = {
-        .fd = open_file(pm_record_generation(), O_RDWR),
         .count = entries,
         .end = (file_end + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1),
         .good = true,
         .only_new = true,
         .durable = durable,
     };
-    if (w.fd < 0)
+    if (!pm_record_place_open(&w.place, pm_record_generation(), PM_RECORD_APPEND))
         return false;
     pm_record_each_loaded(append_loaded, &w);
-    w.good = w.good && (!durable || make_durable(w.fd));
+    w.good = w.good && (!durable || pm_record_place_sync(&w.place));
     file_end = w.end;
-    int saved = errno;
-    close(w.fd);
-    errno = saved;
+    pm_record_place_close(&w.place);
     return w.good;
 }

@@ -67,7 +67,7 @@ def state(path):
 def test_a_file_that_is_made(shm):
     path = shm / "new"
     done = make(path, "--size", "16M")
-    assert "14.0 MiB for data, 2.0 MiB for metadata" in succeeds(done)
+    assert "12.0 MiB for data, 4.0 MiB for metadata" in succeeds(done)
     assert path.stat().st_size == 16 * MIB and path.stat().st_mode & 0o777 == 0o600
     assert state(path) == 1  # empty, and not closed by anybody
 

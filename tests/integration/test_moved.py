@@ -336,6 +336,24 @@ def test_a_record_that_is_damaged(place):
     assert done.returncode == 4 and "is damaged; if" in done.stderr, said(done)
 
 
+def test_an_entry_that_is_unfinished(place):
+    """A kill came before its crc was stored: what is loaded is noted anew."""
+    built = build(1)
+    expected = lines_of(built, 2)
+    place.runs(built)
+    (record,) = place.heap.glob("objects.*")
+    whole = record.read_bytes()
+    count = next(n for n in itertools.count() if not any(whole[256 * n : 256 * n + 256]))
+    end = 256 * count
+    record.write_bytes(whole[: end - 4] + bytes(4) + whole[end:])
+    assert place.runs(built).stdout.splitlines() == [expected[1]]
+    again = record.read_bytes()
+    assert again[: end - 256] == whole[: end - 256] and any(again[end - 4 : end])
+    assert not any(again[end : end + 256]), "the unfinished one has kept its place"
+    record.write_bytes(whole[: end - 4] + bytes([whole[end - 4] ^ 1]) + whole[end - 3 :])
+    assert "is damaged; if they are the same builds" in place.refused(built)
+
+
 def test_copies_have_it(place, shm):
     first, second = build(1), build(2)
     expected = lines_of(first, 2)

@@ -64,13 +64,14 @@ static const char *map_part(size_t row) {
     return map[row];
 }
 
-// All space of a part is taken for data.
+// All space of a part is taken for data. A record that is not there is an empty part.
 static int take_part(struct source *s, size_t row, struct pm_error *err) {
     const struct pm_heap_file *f = &pm_heap_files[row];
     struct source_file *file = &s->file[row];
-    if (!f->held || f->shard >= pm_heap.shards || !pm_heap_holds(f))
-        return PM_OK;
     const struct pm_file *part = pm_heap_file(f);
+    bool record = f->holds == PM_FILE_PROGRAM && part->length && part->size;
+    if (!record && !pm_heap_holds(f))
+        return PM_OK;
     *file = (struct source_file){.fd = part->fd,
                                  .length = part->size,
                                  .allocated = part->size,

@@ -24,7 +24,9 @@ static void measure_parts(struct files *files) {
     for (size_t i = 0; i < PM_HEAP_FILES; i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
         struct file_space *space = &files->file[files->count];
-        if (f->holds == PM_FILE_NOTHING || !pm_heap_file(f)->length)
+        const struct pm_file *part = pm_heap_file(f);
+        bool absent = f->holds == PM_FILE_PROGRAM && !part->size;
+        if (f->holds == PM_FILE_NOTHING || !part->length || absent)
             continue;
         files->count++;
         memcpy(space->name, f->name, sizeof f->name);

@@ -163,6 +163,8 @@ struct pm_medium *pm_medium_of(const struct pm_file *part) {
 struct pm_file *pm_medium_part(unsigned medium, unsigned part) {
     if (part == PM_PART_BITMAPS)
         return &pm_heap.shard[medium].bitmaps;
+    if (part == PM_PART_OBJECTS || part == PM_PART_OTHER_OBJECTS)
+        return medium ? NULL : part & 1 ? &pm_heap.other_objects : &pm_heap.objects;
     return part < PM_JOURNAL_MEMBERS ? pm_heap_part(pm_journal_file(part, medium)) : NULL;
 }
 

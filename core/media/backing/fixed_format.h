@@ -6,13 +6,14 @@
 //
 //   0         struct pm_layout     where each part lies; written once, when the heap is made
 //   4 KiB     struct pm_lengths    how much of each part is in use: what a file system would know
-//   8 KiB     superblock | roots | slabs.N | booklog.N | morph.N | bitmaps.N | journal
-//             whole pages each
+//   8 KiB     superblock | roots | slabs.N | booklog.N | morph.N | bitmaps.N | objects.a |
+//             objects.b | journal; whole pages each
 //   aligned   heap.N, up to the end, from a multiple of 2 MiB on
 //
-// A medium has the parts of one shard, N. The first one also has the superblock, the roots and the
-// journal. A part has what the file of its name would have. Its number is the one that journals
-// use for shard 0; bitmaps.N, which they never name, has one of its own.
+// A medium has the parts of one shard, N. The first one also has the superblock, the roots, the
+// objects and the journal. A part has what the file of its name would have. Its number is the one
+// that journals use for shard 0; parts that they never name have numbers of their own. A build that
+// knows no such part leaves it alone, and a heap of before it has none.
 #ifndef PM_FIXED_FORMAT_H
 #define PM_FIXED_FORMAT_H
 
@@ -23,6 +24,8 @@
 #define PM_LAYOUT_VERSION 2u                  // 1 had no place: never released
 #define PM_PARTS 16u
 #define PM_PART_BITMAPS 7u
+#define PM_PART_OBJECTS 8u       // objects.a
+#define PM_PART_OTHER_OBJECTS 9u // objects.b
 #define PM_FIXED_ALIGN ((uint64_t)2 << 20)
 #define PM_FIXED_LEAST ((uint64_t)16 << 20) // bytes of the smallest medium
 #define PM_MEDIA 8u                         // that a heap has at most

@@ -14,7 +14,8 @@ uint32_t pm_layout_crc(const struct pm_layout *layout) {
 
 // Files that are not a shard's lie on the first medium.
 static bool may_have(const struct pm_layout *layout, unsigned part) {
-    return layout->place.number == 0 || part >= PM_JOURNAL_DATA;
+    bool of_shard = part >= PM_JOURNAL_DATA && part <= PM_PART_BITMAPS;
+    return layout->place.number == 0 || of_shard;
 }
 
 static bool overlap(const struct pm_part_range *a, const struct pm_part_range *b) {

@@ -9,8 +9,15 @@
 #include "fixed_target.h"
 #include "media/heap.h"
 
-// Whether the open heap, which is in a directory and read only, fits onto the medium with this
-// layout, as far as that has parts of it. A medium after its last shard has an empty one.
+// Whether the open heap can be copied: it is in a directory, open read only, with no commit in its
+// journal. Opens those of its files that an open heap does not keep open, until
+// pm_fixed_copy_end().
+int pm_fixed_copy_begin(struct pm_error *err);
+void pm_fixed_copy_end(void);
+// The bytes of its longest record of loaded objects.
+uint64_t pm_fixed_copy_record(void);
+// Whether it fits onto the medium with this layout, as far as that has parts of it. A medium after
+// its last shard has an empty one.
 int pm_fixed_copy_check(const struct pm_layout *layout, const char *path, struct pm_error *err);
 // Stores the parts before heap.N, and all lengths, into `head`, which the caller makes durable.
 bool pm_fixed_copy_head(char *head, const struct pm_layout *layout);

@@ -36,8 +36,10 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most) {
 // Room for each part, for a given number of bytes of data. slabs.N has a header for every slab; the
 // log's entries are of at least 16 KiB each, and a compaction needs them twice. The others are a
 // guess at what programs need: without room in them slabs do not morph, roots are refused, and
-// recovery marks after a clean close, too. Bitmaps fill theirs where all blocks have 16 bytes. The
-// parts do not move when the heap becomes larger, so they have room for GROWTH times as much.
+// recovery marks after a clean close, too. Bitmaps fill theirs where all blocks have 16 bytes. A
+// record of loaded objects takes 1 to 3 MiB, and one that is copied may become longer; of what it
+// has no room for it says less (objects_record.c). The parts do not move when the heap becomes
+// larger, so they have room for GROWTH times as much.
 #define GROWTH 4u
 static uint64_t room_of(unsigned part, uint64_t bytes) {
     const uint64_t kib = 1024, mib = kib * kib;
@@ -54,6 +56,9 @@ static uint64_t room_of(unsigned part, uint64_t bytes) {
         return between(64 * kib, GROWTH * bytes / 512, bytes);
     case PM_PART_BITMAPS:
         return between(64 * kib, bytes / 120, bytes);
+    case PM_PART_OBJECTS:
+    case PM_PART_OTHER_OBJECTS:
+        return between(mib, bytes / 32, 8 * mib) + between(0, pm_fixed_copy_record(), bytes);
     default:
         return 0;
     }
@@ -71,7 +76,7 @@ static void lay_out(struct pm_layout *layout, const struct pm_layout_place *plac
                                  .flags = wish->force ? 0 : PM_LAYOUT_ZEROED,
                                  .place = *place};
     for (unsigned part = 0; part < PM_PARTS; part++) {
-        bool shared = part == PM_JOURNAL_SUPER || part == PM_JOURNAL_ROOTS;
+        bool shared = part < PM_JOURNAL_DATA || part > PM_PART_BITMAPS;
         uint64_t room = shared && place->number ? 0 : room_of(part, bytes);
         if (room)
             layout->part[part] = (struct pm_part_range){at, room};
@@ -237,12 +242,15 @@ static int lay_out_all(unsigned count, const struct pm_fixed_wish *wish, struct 
 int pm_fixed_make(const char *const path[], unsigned count, const struct pm_fixed_wish *wish,
                   struct pm_fixed_made *made, struct pm_error *err) {
     int status = open_all(path, count, wish, err);
+    if (status == PM_OK && wish->copy)
+        status = pm_fixed_copy_begin(err);
     if (status == PM_OK)
         status = lay_out_all(count, wish, made, err);
     for (unsigned i = 0; i < count && status == PM_OK; i++)
         status = pm_target_map_head(&target[i], head_of(i), err);
     if (status == PM_OK)
         status = write_heap(count, wish->copy, err);
+    pm_fixed_copy_end();
     for (unsigned i = 0; i < count; i++)
         pm_target_close(&target[i], status != PM_OK);
     return status;
