@@ -288,8 +288,8 @@ static void fix_addresses(void) {
         return;
     int now = personality(0xffffffff);
     if (now < 0 || personality((unsigned long)now | ADDR_NO_RANDOMIZE) < 0)
-        pm_say("note: address randomisation cannot be switched off here (%s); pointers from the "
-               "heap into the program will be wrong in its next run",
+        pm_say("note: address randomisation cannot be switched off here (%s); so each start "
+               "changes the words of the heap that lead into the program",
                strerror(errno));
 }
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "base/inherited_filter.h"
 #include "extent_take.h"
 #include "media/backing/backing.h"
 #include "media/backing/fixed.h"
@@ -22,6 +23,8 @@
 static bool is_mostly_in_memory(uint64_t offset, uint64_t len) {
     uint64_t pages = len >> PM_PAGE_SHIFT, at = 0;
     unsigned found = 0;
+    if (pm_inherited_ends(PM_INHERITED_MINCORE))
+        return true;
     for (unsigned i = 0; i < SAMPLES; i++) {
         unsigned char in_memory = 1;
         at += 0x9e3779b97f4a7c15u;

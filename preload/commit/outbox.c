@@ -13,6 +13,7 @@
 #include "base/message.h"
 #include "base/os.h"
 #include "base/own_memory.h"
+#include "base/proc.h"
 #include "commits.h"
 #include "media/heap.h"
 #include "outbox_fd.h"
@@ -84,7 +85,8 @@ struct pieces {
 // The kernel copies: an address of the program's may be wrong, and then its call is to say so.
 static bool load(void *to, size_t len, const struct iovec *from, size_t count) {
     const struct iovec here = {to, len};
-    return syscall(SYS_process_vm_readv, getpid(), &here, 1, from, count, 0) == (long)len;
+    return !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed) &&
+           syscall(SYS_process_vm_readv, getpid(), &here, 1, from, count, 0) == (long)len;
 }
 
 static bool load_vector(const struct iovec *vector, size_t count, struct pieces *out) {

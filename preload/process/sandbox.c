@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/inherited_filter.h"
 #include "base/message.h"
 #include "base/proc.h"
 #include "bus.h"
@@ -88,6 +89,8 @@ static const struct need ends[] = {
 static const struct need detours[] = {CALL(process_vm_readv), CALL(lseek), CALL(kcmp),
                                       CALL(getsockopt), CALL(ppoll)};
 
+static const struct need residency[] = {CALL(mincore)};
+
 // A heap whose files were removed is written again (removed.h).
 static const struct need mends[] = {CALL(mkdir),     CALL(flock),     CALL(getrandom),
                                     CALL(rename),    CALL(renameat),  CALL(renameat2),
@@ -165,10 +168,12 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
     atomic_store_explicit(&pm_outside_nameless, true, memory_order_relaxed);
     *s = (struct pm_sandbox){.no_helpers = MISSED(filter, helpers, PM_FILTER_FAILS),
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
+                             .no_residency = MISSED(filter, residency, PM_FILTER_ENDS),
                              .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),
                              .no_trap = MISSED(filter, traps, PM_FILTER_FAILS),
                              .at_once = MISSED(filter, postpones, PM_FILTER_FAILS)};
     pm_settle();
+    pm_inherited_before_another();
     if (!concerns_us())
         return;
     pm_outbox_end(); // it makes calls that the filter may forbid
@@ -213,6 +218,8 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
             atomic_store_explicit(&pm_removed_misses, s->no_mend, memory_order_relaxed);
         if (s->no_detour)
             atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
+        if (s->no_residency)
+            pm_inherited_another_ends(PM_INHERITED_MINCORE);
         if (s->no_trap)
             pm_fork_trap_forbidden = true;
         if (s->at_once)

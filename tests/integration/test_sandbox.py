@@ -161,6 +161,22 @@ def test_calls_needed_after_start(forbid, heap, backing, calls):
     assert refused_requests(done) == 0
 
 
+@pytest.mark.parametrize("when", ["start", "later"])
+@pytest.mark.parametrize("commit", [None, "output", "output:5ms", "20ms"])
+@pytest.mark.parametrize("calls", ["mincore", "mincore,process_vm_readv,kcmp,userfaultfd"])
+def test_calls_that_end_a_service(heap, when, commit, calls):
+    """What systemd's @system-service lacks, and what other filters do: PMAlloc can do without."""
+    program = compiled("expelled.c")
+    preload = str(BUILD / "libpmalloc_preload.so")
+    for number in range(1, 4):
+        settings = {"HEAP": heap, "ROOTS": "runs", "COMMIT": commit, "PERSIST": "page"}
+        command = ["env", f"EXPELLED_PRELOAD={preload}"] if when == "start" else []
+        argv = [*command, program, when, *calls.split(",")]
+        done = run(argv, preload=when == "later", **settings)
+        assert done.returncode == -signal.SIGKILL, said(done)
+        assert done.stdout.split() == [str(number)] and not done.stderr, said(done)
+
+
 @pytest.mark.parametrize("call", ["fallocate", "ftruncate"])
 def test_a_kill_by_the_sandbox_is_recovered_from(forbid, heap, call):
     done = sandboxed(forbid, "later", "kill", call, heap)

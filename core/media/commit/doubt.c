@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/file_limit.h"
+#include "base/inherited_filter.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "journal_files.h"
@@ -121,6 +122,8 @@ static bool write_chunk(const struct pm_file *file, const char *chunk, size_t le
 // What memory does not have is as the medium has it. Not known: it counts as there.
 static bool is_in_memory(const struct pm_file *file, size_t len, uint64_t at) {
     unsigned char there[CHUNK / PM_PAGE_SIZE];
+    if (pm_inherited_ends(PM_INHERITED_MINCORE))
+        return true;
     void *map = mmap(NULL, len, PROT_READ, MAP_SHARED, file->fd, (off_t)(file->at + at));
     bool found = map == MAP_FAILED || mincore(map, len, there) != 0;
     for (size_t i = 0; i * PM_PAGE_SIZE < len && !found; i++)

@@ -8,11 +8,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/inherited_filter.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/own_memory.h"
 #include "base/pagemap_scan.h"
-#include "base/proc.h"
 #include "base/store_record.h"
 #include "journal_files.h"
 
@@ -52,20 +52,13 @@ static void keep(int fd) {
         close(high);
 }
 
-// A filter that the program was started with might end the process for a call that it does not
-// expect.
-static bool has_filter(void) {
-    char text[2048];
-    pm_proc_kept_text(PM_PROC_STATUS, text, sizeof text);
-    return strstr(text, "\nSeccomp:\t") && !strstr(text, "\nSeccomp:\t0");
-}
-
 void pm_stored_begin(void) {
     if (is_ours())
         return;
     pm_stored_end(); // a forked child's is its parent's
     record.process = getpid();
-    int fd = has_filter() ? -1 : (int)syscall(SYS_userfaultfd, PM_STORE_RECORD_FLAGS);
+    bool may = !pm_inherited_ends(PM_INHERITED_USERFAULTFD);
+    int fd = may ? (int)syscall(SYS_userfaultfd, PM_STORE_RECORD_FLAGS) : -1;
     if (fd >= 0 && !pm_store_record_prepare(fd))
         close(fd);
     else if (fd >= 0)
