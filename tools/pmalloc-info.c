@@ -28,6 +28,7 @@
 #include "watch/follow.h"
 #include "watch/holders_report.h"
 #include "watch/live_leaks.h"
+#include "watch/metrics.h"
 #include "watch/out_report.h"
 
 enum {
@@ -47,7 +48,10 @@ enum {
     KEY_WIDTH,
     KEY_OUT,
     KEY_HOLDERS,
-    KEY_TYPES
+    KEY_TYPES,
+    KEY_METRICS,
+    KEY_ALL,
+    KEY_OUTPUT
 };
 
 static const char *const synopsis[] = {"[--json] [--map] HEAP",
@@ -61,6 +65,7 @@ static const char *const synopsis[] = {"[--json] [--map] HEAP",
                                        "--holders [--width N] [--json] HEAP|PID",
                                        "--tree ROOT [--depth N] [--width N] [--json] HEAP",
                                        "--types [--json] HEAP",
+                                       "--metrics [--all] [--output FILE] [HEAP...]",
                                        NULL};
 
 static const char *const description[] = {
@@ -128,6 +133,11 @@ static const char *const description[] = {
     "build that pmalloc-run has started last; and for each root where the walk through the types "
     "has ended, such as at a void pointer. pmalloc-run compares another build with it. A heap in "
     "use can be asked, too.",
+    "With --metrics it prints figures of heaps for a monitoring system, in OpenMetrics' text "
+    "format, which Prometheus and the textfile collector of its node exporter read: space, slabs, "
+    "large blocks, the last commit, and how often the heap was opened. It looks at each heap once, "
+    "as --follow does, whether it is in use or at rest, and disturbs nobody. Of a heap that cannot "
+    "be looked at pmalloc_up is 0.",
     NULL,
 };
 
@@ -147,6 +157,10 @@ static const struct cli_option options[] = {
     {KEY_HOLDERS, "holders", NULL, "Print which words of variables lead to the data."},
     {KEY_TREE, "tree", "ROOT", "Print the values that a root, or a member in it, leads to."},
     {KEY_TYPES, "types", NULL, "Print which types the roots reach."},
+    {KEY_METRICS, "metrics", NULL, "Print figures of heaps for a monitoring system."},
+    {KEY_ALL, "all", NULL, "With --metrics: of the user's default heaps, too."},
+    {KEY_OUTPUT, "output", "FILE",
+     "With --metrics: write to FILE, which is replaced when all is written."},
     {KEY_DEPTH, "depth", "N", "With --tree: follow so many pointers, 1 to 100 (default 8)."},
     {KEY_WIDTH, "width", "N",
      "With --tree: print so many elements of an array, and links of a list, 1 to 10000 (default "
@@ -170,6 +184,8 @@ static const struct cli_example examples[] = {
     {"pmalloc-info --html /dev/shm/store > store.html", "What does each root keep alive?"},
     {"pmalloc-info --leaks 4711", "What has this program lost so far?"},
     {"pmalloc-info --holders 4711", "Which variables of this program have its data?"},
+    {"pmalloc-info --metrics --output /var/lib/node_exporter/pmalloc.prom /mnt/pmem/store",
+     "How is it, for the textfile collector?"},
     {"pmalloc-info --medium /mnt/pmem", "What would survive a power failure there?"},
     {0},
 };
@@ -203,14 +219,16 @@ static const struct kind {
     {BIT(OUT), BIT(JSON), "--out", "--json only"},
     {BIT(HOLDERS), BIT(WIDTH) | BIT(JSON), "--holders", "--width and --json only"},
     {BIT(TYPES), BIT(JSON), "--types", "--json only"},
+    {BIT(METRICS), BIT(ALL) | BIT(OUTPUT), "--metrics", "--all and --output only"},
     {BIT(TREE), BIT(DEPTH) | BIT(WIDTH) | BIT(JSON), "--tree", "--depth, --width and --json only"},
     {0, BIT(MAP) | BIT(JSON), NULL, NULL},
 };
 
 struct request {
     unsigned given; // the bits of all options
-    bool json, map, follow, medium, nodes, svg, html, diff, leaks, out, holders, types;
-    const char *interval, *count, *tree, *depth, *width;
+    bool json, map, follow, medium, nodes, svg, html, diff, leaks, out, holders, types, metrics,
+        all;
+    const char *interval, *count, *tree, *depth, *width, *output;
 };
 
 static void take(int key, const char *value, void *arg) {
@@ -226,6 +244,8 @@ static void take(int key, const char *value, void *arg) {
         q->depth = value;
     else if (key == KEY_WIDTH)
         q->width = value;
+    else if (key == KEY_OUTPUT)
+        q->output = value;
     else
         *(key == KEY_JSON      ? &q->json
           : key == KEY_MAP     ? &q->map
@@ -238,6 +258,8 @@ static void take(int key, const char *value, void *arg) {
           : key == KEY_OUT     ? &q->out
           : key == KEY_HOLDERS ? &q->holders
           : key == KEY_TYPES   ? &q->types
+          : key == KEY_METRICS ? &q->metrics
+          : key == KEY_ALL     ? &q->all
                                : &q->follow) = true;
 }
 
@@ -252,7 +274,9 @@ static void check_kind(const struct request *q) {
         cli_wrong(&tool, "--width goes with --tree or --holders");
     if (wrong)
         cli_wrong(&tool, wrong & BIT(DEPTH) ? "--depth goes with --tree"
-                                            : "--interval and --count go with --follow");
+                         : wrong & (BIT(ALL) | BIT(OUTPUT))
+                             ? "--all and --output go with --metrics"
+                             : "--interval and --count go with --follow");
 }
 
 static int follow_as_told(const struct request *q, const char *heap) {
@@ -411,6 +435,10 @@ int main(int argc, char **argv) {
     pm_copies_taken = true; // it only looks, and says that it is one
     int operand = cli_parse(&tool, argc, argv, take, &q);
     int heaps = q.diff ? 2 : 1;
+    if (q.metrics && (q.all || argc > operand)) {
+        check_kind(&q);
+        return metrics(argv + operand, argc - operand, q.all, q.output);
+    }
     if (argc - operand != heaps || !*argv[operand] || !*argv[argc - 1])
         cli_wrong(&tool, q.diff               ? "--diff: name two heaps"
                          : operand < argc - 1 ? "one heap at a time"

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -160,6 +161,20 @@ static int look_at_super(struct look *look, struct pm_error *err) {
     return PM_OK;
 }
 
+static void look_at_medium(struct look *look) {
+    struct statvfs fs;
+    look->medium_bytes = look->medium_free = 0;
+    if (!pm_fixed_is_open() && fstatvfs(heap_fd, &fs) == 0) {
+        look->medium_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+        look->medium_free = (uint64_t)fs.f_bavail * fs.f_frsize;
+    }
+    for (unsigned i = 0; pm_fixed_is_open() && i < pm_heap.shards; i++) {
+        const struct pm_file *data = &pm_heap.shard[i].data;
+        look->medium_bytes += data->room;
+        look->medium_free += data->room - pm_fixed_length(data);
+    }
+}
+
 static int look_at_files(struct look *look, struct pm_error *err) {
     struct files files;
     struct pm_error ignored;
@@ -170,6 +185,7 @@ static int look_at_files(struct look *look, struct pm_error *err) {
     look->heap_bytes = files.heap_bytes;
     look->data_bytes = files.data_bytes;
     look->metadata_bytes = files.metadata_bytes;
+    look_at_medium(look);
     return PM_OK;
 }
 
@@ -341,4 +357,12 @@ int look_take(struct look *look, bool *gone, struct pm_error *err) {
     if (status == PM_OK)
         status = look_at_commit(look, err);
     return status;
+}
+
+void look_close(void) {
+    if (pm_fixed_is_open())
+        pm_heap_release();
+    else if (heap_fd >= 0)
+        close(heap_fd);
+    heap_fd = -1;
 }

@@ -29,6 +29,8 @@ struct look {
     uint64_t heap_bytes;  // length of heap.0
     uint64_t data_bytes;  // space of heap.0 on the file system
     uint64_t metadata_bytes;
+    uint64_t medium_bytes; // of the file system, or of all heap.N on fixed media
+    uint64_t medium_free;  // of it, for this user
     unsigned roots;
     bool settled; // the fields below are of this look, not of an earlier one
     uint64_t slabs, extents, extent_bytes;
@@ -42,5 +44,7 @@ int look_open(const char *dir, struct pm_error *err);
 // Takes a look. PM_OK, PM_OPERATIONAL or PM_DAMAGE. *gone becomes whether the heap no longer exists
 // (PM_OPERATIONAL).
 int look_take(struct look *look, bool *gone, struct pm_error *err);
+// Before another heap is opened.
+void look_close(void);
 
 #endif

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 The PMAlloc authors
+"""pmalloc-info --metrics: figures for a monitoring system, of heaps in use, at rest, and others."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+from conftest import HERE, default_heaps, recover, remove_unless_busy, run, said, succeeds
+from figures_program import Figures, INFO, program  # noqa: F401
+
+LABEL = r'(\w+)="((?:[^"\\\n]|\\["\\n])*)"'
+SAMPLE = re.compile(rf"(\w+)\{{({LABEL}(?:,{LABEL})*)\}} (-?[0-9.e+-]+)")
+RULES = HERE.parents[1] / "docs" / "operations.md"
+
+
+def families(text):
+    """Every sample, as {(name, label values...): value}. Fails where OpenMetrics would."""
+    lines = text.split("\n")
+    assert lines[-2:] == ["# EOF", ""], lines[-3:]
+    found, seen, name = {}, set(), None
+    for line in lines[:-2]:
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in seen and kind in ("gauge", "counter"), line
+            seen.add(name)
+        elif line.startswith("# HELP "):
+            assert line.startswith(f"# HELP {name} ") and line.endswith("."), line
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            assert match[1] == name + ("_total" if kind == "counter" else ""), line
+            key = match[1], *(value for _, value in re.findall(LABEL, match[2]))
+            assert key not in found, line
+            found[key] = float(match[match.lastindex])
+    return found
+
+
+def metrics(*arguments, status=0):
+    done = run([INFO, "--metrics", *arguments], preload=False)
+    assert done.returncode == status and bool(done.stderr) == bool(status), said(done)
+    return families(done.stdout)
+
+
+def looked(heap):
+    done = run([INFO, "--follow", "--count", "1", "--json", heap], preload=False)
+    return json.loads(succeeds(done))
+
+
+def still(look):
+    """What of a look stays so while nothing happens."""
+    commit = {key: value for key, value in look.get("commit", {}).items() if key != "age"}
+    return look | {"time": 0, "owner": "", "commit": commit}
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("commit", [None, "20ms"])
+def test_of_a_heap_in_use(program, processes, heap, commit):
+    """The figures are those of --follow."""
+    figures = Figures(program, processes, HEAP=heap, ROOTS="held", COMMIT=commit)
+    figures.ask("small 100 100")
+    figures.ask("large 5 100000")
+    at = str(heap)
+    while commit and looked(heap)["extents"] == 0:  # the first commit of these
+        pass
+    look, found, again = looked(heap), metrics(heap), looked(heap)
+    while still(look) != still(again):  # a commit came between
+        look, found, again = again, metrics(heap), looked(heap)
+    assert found["pmalloc_up", at] == found["pmalloc_in_use", at] == 1
+    assert found["pmalloc_clean", at] == 0 and found["pmalloc_opens_total", at] == 1
+    for key, name in ("extents", "large_blocks"), ("roots", "roots"), ("slabs", "slabs"):
+        assert found["pmalloc_" + name, at] == look[key], key
+    if not commit:
+        for key in "heap_bytes", "data_bytes", "metadata_bytes":
+            assert found["pmalloc_" + key, at] == look[key], key
+    sizes = {key[2]: value for key, value in found.items() if key[0] == "pmalloc_class_slabs"}
+    assert sizes == {str(c["size"]): c["slabs"] for c in look["classes"]}
+    assert (("pmalloc_commits_total", at) in found) == bool(commit)
+    if commit:
+        assert found["pmalloc_commits_total", at] >= look["commit"]["number"] > 0
+        assert found["pmalloc_commit_timestamp_seconds", at] >= look["commit"]["time"] - 1e-5
+    file_system = os.statvfs(heap)
+    assert found["pmalloc_medium_bytes", at] == file_system.f_blocks * file_system.f_frsize
+    assert 0 < found["pmalloc_medium_free_bytes", at] < found["pmalloc_medium_bytes", at]
+
+
+def test_at_rest_killed_and_gone(program, processes, shm):
+    """All heaps in one text; one that cannot be looked at is down, and says why."""
+    heaps = [shm / name for name in ("rest", "killed", "cut", "none")]
+    for heap in heaps[:3]:
+        figures = Figures(program, processes, HEAP=heap, ROOTS="held")
+        figures.ask("small 10 10")
+        if heap.name == "killed":
+            figures.process.kill()
+            figures.process.wait()
+        else:
+            figures.end()
+    (heaps[2] / "superblock").write_bytes(b"")
+    rest, killed, cut, none = map(str, heaps)
+    found = metrics(*heaps, status=4)
+    assert [found["pmalloc_up", at] for at in (rest, killed, cut, none)] == [1, 1, 0, 0]
+    assert found["pmalloc_clean", rest] == 1 and found["pmalloc_clean", killed] == 0
+    assert found["pmalloc_in_use", rest] == found["pmalloc_in_use", killed] == 0
+    assert ("pmalloc_slabs", cut) not in found and ("pmalloc_opens_total", none) not in found
+    assert recover(heaps[0], "--check").returncode == 0, "it has changed the heap"
+    assert metrics(none, status=8)["pmalloc_up", none] == 0
+
+
+def test_of_a_fixed_medium_and_a_directory(program, processes, shm):
+    """One after the other, in either order."""
+    medium, folder = shm / "medium", shm / "folder"
+    succeeds(recover("--make", "--size", "96M", medium))
+    for heap in (medium, folder):
+        figures = Figures(program, processes, HEAP=heap, ROOTS="held")
+        figures.ask("small 10 10")
+        figures.end()
+    for order in [medium, folder, medium], [folder, medium]:
+        found = metrics(*dict.fromkeys(order))
+        room = found["pmalloc_medium_bytes", str(medium)]
+        assert room % (2 << 20) == 0 and room < 96 << 20
+        used = found["pmalloc_heap_bytes", str(medium)]
+        assert found["pmalloc_medium_free_bytes", str(medium)] == room - used
+        assert found["pmalloc_slabs", str(folder)] > 0
+
+
+def test_names(program, processes, shm):
+    """Any name is a label."""
+    for name in ['quo"te', "back\\slash", "new\nline", os.fsdecode(b"no\xffutf8"), "grün"]:
+        heap = shm / name
+        figures = Figures(program, processes, HEAP=heap, ROOTS="held")
+        figures.ask("small 10 10")
+        figures.end()
+        done = run([INFO, "--metrics", heap], preload=False)
+        (label,) = {key[1] for key in families(done.stdout) if key[0] == "pmalloc_up"}
+        plain = label.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+        assert plain == os.fsencode(heap).decode(errors="replace"), label
+
+
+def test_into_a_file(program, processes, heap, shm):
+    """A collector sees the file before or the new one, and never a part of it."""
+    figures = Figures(program, processes, HEAP=heap, ROOTS="held")
+    figures.ask("small 10 10")
+    file = shm / "pmalloc.prom"
+    for _ in range(2):
+        done = run([INFO, "--metrics", "--output", file, heap], preload=False)
+        assert succeeds(done) == "" and families(file.read_text())["pmalloc_up", str(heap)] == 1
+    assert sorted(path.name for path in shm.iterdir()) == sorted([heap.name, "pmalloc.prom"])
+    done = run([INFO, "--metrics", "--output", shm / "no" / "file", heap], preload=False)
+    assert done.returncode == 8 and "cannot be written: No such file" in done.stderr, said(done)
+    kept = file.read_text()
+    (shm / "pmalloc.prom.new").mkdir()
+    done = run([INFO, "--metrics", "--output", file, heap], preload=False)
+    assert done.returncode == 8 and file.read_text() == kept, said(done)
+
+
+def test_default_heaps(program, processes):
+    """--all has the heap that a program gets which names none."""
+    figures = Figures(program, processes, ROOTS="held")
+    figures.ask("small 10 10")
+    (heap,) = default_heaps()
+    done = run([INFO, "--metrics", "--all"], preload=False)  # others may be there
+    assert families(done.stdout)["pmalloc_in_use", str(heap)] == 1, said(done)
+    figures.process.kill()
+    figures.process.wait()
+    remove_unless_busy(heap)
+
+
+def test_wrong_lines(heap):
+    for arguments, part in (
+        (["--metrics"], "name the heap's directory"),
+        (["--metrics", "--json", heap], "--metrics goes with --all and --output only"),
+        (["--output", "x", heap], "--all and --output go with --metrics"),
+    ):
+        done = run([INFO, *arguments], preload=False)
+        assert done.returncode == 16 and part in done.stderr, said(done)
+
+
+def test_another_reader(program, processes, heap):
+    """Prometheus' own library for Python reads it."""
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    figures = Figures(program, processes, HEAP=heap, ROOTS="held", COMMIT="20ms")
+    figures.ask("small 10 10")
+    done = run([INFO, "--metrics", heap], preload=False)
+    read = {f.name: f for f in parser.text_string_to_metric_families(done.stdout)}
+    assert read["pmalloc_up"].samples[0].value == 1
+    assert read["pmalloc_opens"].type == "counter" and len(read) > 20
+    names = {sample.name for family in read.values() for sample in family.samples}
+    asked = set(re.findall(r"\bpmalloc_\w+", alerts()))
+    assert asked and asked <= names, asked - names
+
+
+def alerts():
+    """The rules that docs/operations.md shows."""
+    return re.search(r"```yaml\n(.*?)```", RULES.read_text(), re.DOTALL)[1]
+
+
+def test_the_alerts_of_the_page(shm):
+    if not shutil.which("promtool"):
+        pytest.skip("promtool is missing: Debian's package prometheus has it")
+    file = shm / "pmalloc.yml"
+    file.write_text(alerts())
+    done = run(["promtool", "check", "rules", file], preload=False)
+    assert done.returncode == 0, said(done)

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "look.h"
+#include "media/heap.h"
+#include "preload/version.h"
+#include "tools/common/cli.h"
+#include "tools/common/defaults.h"
+#include "tools/common/text.h"
+
+struct sample {
+    const char *heap;
+    int status;
+    struct look look;
+};
+
+static struct sample *sample;
+static int samples;
+
+// ---- the figures --------------------------------------------------------------------------------
+
+// What there must be for a figure to be printed.
+enum needs { ALWAYS, LOOKED, SETTLED, COMMIT, COUNTED };
+
+// Name, kind, what it needs, value and help. `l` is the look, `c` its commit, `i` the instants that
+// it counts. OpenMetrics wants base units, and that a counter's samples end in _total.
+#define EACH(X)                                                                                    \
+    X("up", GAUGE, ALWAYS, s->status == PM_OK, "Whether the heap could be looked at.")             \
+    X("in_use", GAUGE, LOOKED, l->pid != 0 && !l->clean, "Whether a process has the heap.")        \
+    X("clean", GAUGE, LOOKED, l->clean,                                                            \
+      "Whether it was closed cleanly; one that was not, and is not in use, is recovered.")         \
+    X("opens", COUNTER, LOOKED, l->opens, "How often the heap was opened.")                        \
+    X("roots", GAUGE, LOOKED, l->roots, "Roots by name.")                                          \
+    X("heap_bytes", GAUGE, LOOKED, l->heap_bytes, "Address space of the data files.")              \
+    X("data_bytes", GAUGE, LOOKED, l->data_bytes, "Space of the data files on the medium.")        \
+    X("metadata_bytes", GAUGE, LOOKED, l->metadata_bytes, "Space of the other files.")             \
+    X("medium_bytes", GAUGE, LOOKED, l->medium_bytes,                                              \
+      "Size of the file system, or of the room for data on fixed media.")                          \
+    X("medium_free_bytes", GAUGE, LOOKED, l->medium_free, "What of it is free for this user.")     \
+    X("slabs", GAUGE, SETTLED, l->slabs, "Slabs, of 64 KiB each.")                                 \
+    X("large_blocks", GAUGE, SETTLED, l->extents, "Large blocks.")                                 \
+    X("large_bytes", GAUGE, SETTLED, l->extent_bytes, "Bytes in large blocks.")                    \
+    X("log_entries", GAUGE, SETTLED, l->log_live, "Live entries of the bookkeeping log.")          \
+    X("log_chunks", GAUGE, SETTLED, l->log_active, "Chunks of the log that are in use.")           \
+    X("commits", COUNTER, COMMIT, c->epoch, "Commits of the heap, in commit mode.")                \
+    X("commit_timestamp_seconds", GAUGE, COMMIT, (double)c->time / 1e9,                            \
+      "When the last commit was made, since 1970.")                                                \
+    X("commit_pages", GAUGE, COMMIT, c->pages, "Pages of the last commit.")                        \
+    X("commit_bytes", GAUGE, COMMIT, c->bytes, "Bytes of the journal that it took.")               \
+    X("commit_held_seconds", GAUGE, COMMIT, (double)c->held / 1e6,                                 \
+      "How long threads stood still for it.")                                                      \
+    X("commit_amid", GAUGE, COMMIT, c->amid, "Whether it lies amid an operation of a thread.")     \
+    X("instants_between", COUNTER, COUNTED, i->between,                                            \
+      "Commits of the process that lie between operations.")                                       \
+    X("instants_after_a_wait", COUNTER, COUNTED, i->waited,                                        \
+      "Commits after a wait for threads that never took a lock.")                                  \
+    X("instants_others", COUNTER, COUNTED, i->any, "Commits that may lie amid an operation.")
+
+enum kind { GAUGE, COUNTER };
+static const struct family {
+    char name[32], help[96];
+    enum kind kind;
+    enum needs needs;
+} families[] = {
+#define ROW(name, kind, needs, value, help) {name, help, kind, needs},
+    EACH(ROW)
+#undef ROW
+};
+#define FAMILIES (sizeof families / sizeof *families)
+
+static double value_of(const struct sample *s, size_t family) {
+    const struct look *l = &s->look;
+    const struct pm_journal_found *c = &l->commit;
+    const struct pm_instants *i = &c->instants;
+    const double values[] = {
+#define VALUE(name, kind, needs, value, help) (double)(value),
+        EACH(VALUE)
+#undef VALUE
+    };
+    return values[family];
+}
+
+static bool has(const struct sample *s, enum needs needs) {
+    const struct look *l = &s->look;
+    bool looked = s->status == PM_OK;
+    return needs == ALWAYS    ? true
+           : needs == LOOKED  ? looked
+           : needs == SETTLED ? looked && l->settled
+           : needs == COMMIT  ? looked && l->commit.groups
+                              : looked && l->commit.counted;
+}
+
+// ---- the format ---------------------------------------------------------------------------------
+
+static void put_label(FILE *out, const char *name, const char *text) {
+    fprintf(out, "%s=\"", name);
+    for (const unsigned char *at = (const unsigned char *)text; *at;) {
+        size_t length = text_utf8_length(at);
+        if (length == 0)
+            fputs("\xef\xbf\xbd", out);
+        else if (*at == '\n')
+            fputs("\\n", out);
+        else if (*at == '"' || *at == '\\')
+            fprintf(out, "\\%c", *at);
+        else
+            fwrite(at, 1, length, out);
+        at += length ? length : 1;
+    }
+    putc('"', out);
+}
+
+static void put_head(FILE *out, const char *name, enum kind kind, const char *help) {
+    fprintf(out, "# TYPE pmalloc_%s %s\n# HELP pmalloc_%s %s\n", name,
+            kind == COUNTER ? "counter" : "gauge", name, help);
+}
+
+static void put_family(FILE *out, size_t number) {
+    const struct family *f = &families[number];
+    bool head = false;
+    for (const struct sample *s = sample; s < sample + samples; s++) {
+        if (!has(s, f->needs))
+            continue;
+        if (!head)
+            put_head(out, f->name, f->kind, f->help);
+        head = true;
+        fprintf(out, "pmalloc_%s%s{", f->name, f->kind == COUNTER ? "_total" : "");
+        put_label(out, "heap", s->heap);
+        fprintf(out, "} %.15g\n", value_of(s, number));
+    }
+}
+
+static void put_classes(FILE *out) {
+    bool head = false;
+    for (const struct sample *s = sample; s < sample + samples; s++) {
+        PM_EACH_CLASS(c) {
+            if (!has(s, SETTLED) || !s->look.class_slabs[c])
+                continue;
+            if (!head)
+                put_head(out, "class_slabs", GAUGE, "Slabs of each size of block.");
+            head = true;
+            fputs("pmalloc_class_slabs{", out);
+            put_label(out, "heap", s->heap);
+            fprintf(out, ",size=\"%u\"} %lu\n", pm_classes[c].size,
+                    (unsigned long)s->look.class_slabs[c]);
+        }
+    }
+}
+
+static void put_all(FILE *out) {
+    put_head(out, "build_info", GAUGE, "The version of the tool.");
+    fprintf(out, "pmalloc_build_info{version=\"%s\"} 1\n", PM_VERSION);
+    for (size_t i = 0; i < FAMILIES; i++)
+        put_family(out, i);
+    put_classes(out);
+    fputs("# EOF\n", out);
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
+static void add(const char *heap) {
+    sample = realloc(sample, ((size_t)samples + 1) * sizeof *sample);
+    char *name = strdup(heap);
+    if (!sample || !name) {
+        pm_say("no memory");
+        exit(PM_OPERATIONAL);
+    }
+    sample[samples++] = (struct sample){.heap = name};
+}
+
+static void add_default(const struct default_heap *h, void *unused) {
+    (void)unused;
+    if (h->state != DEFAULT_REMNANT)
+        add(h->dir);
+}
+
+static int take(struct sample *s) {
+    struct pm_error err;
+    bool gone;
+    s->status = look_open(s->heap, &err);
+    if (s->status == PM_OK) {
+        s->status = look_take(&s->look, &gone, &err);
+        look_close();
+    }
+    if (s->status != PM_OK)
+        pm_say("%s", err.text);
+    return s->status;
+}
+
+// A collector may read the file at any moment, and ignores names that do not end in .prom.
+static int put_file(const char *path) {
+    char *made = NULL;
+    if (asprintf(&made, "%s.new", path) < 0)
+        made = NULL;
+    int fd = made ? open(made, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644) : -1;
+    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (out)
+        put_all(out);
+    bool good = out && !ferror(out);
+    int error = errno;
+    if (out && fclose(out) != 0)
+        good = false, error = errno;
+    if (good && rename(made, path) != 0)
+        good = false, error = errno;
+    if (!good) {
+        pm_say("%s: cannot be written: %s", path, pm_strerror(error));
+        if (fd >= 0)
+            unlink(made);
+    }
+    free(made);
+    return good ? PM_OK : PM_OPERATIONAL;
+}
+
+int metrics(char *const *heaps, int count, int all, const char *output) {
+    struct pm_error err;
+    int status = PM_OK;
+    for (int i = 0; i < count; i++)
+        add(heaps[i]);
+    if (all && (status = defaults_each(PURGE_NONE, add_default, NULL, &err)) != PM_OK)
+        pm_say("%s", err.text);
+    for (struct sample *s = sample; s < sample + samples; s++) {
+        int took = take(s);
+        status = status == PM_OK ? took : status;
+    }
+    int written = PM_OK;
+    if (output)
+        written = put_file(output);
+    else
+        put_all(stdout);
+    status = status == PM_OK ? written : status;
+    return output ? status : cli_flush(status, PM_OPERATIONAL);
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// pmalloc-info --metrics: figures of heaps for a monitoring system, in OpenMetrics' text format.
+#ifndef PM_TOOLS_METRICS_H
+#define PM_TOOLS_METRICS_H
+
+// Looks at each heap once, as look.h does, and prints all figures to standard output, or to the
+// file `output`, which gets its name when it is whole. `all`: the user's default heaps, too. Of a
+// heap that cannot be looked at a line says why, and its pmalloc_up is 0. Returns the exit status:
+// that of the first such heap, or 0.
+int metrics(char *const *heaps, int count, int all, const char *output);
+
+#endif
