@@ -238,6 +238,8 @@ static void test_the_place_of_a_layout(void) {
     CHECK_EQ(check(l), PM_DAMAGE); // superblock and roots on a medium that is not the first
     for (unsigned part = 0; part < PM_JOURNAL_DATA; part++)
         l.part[part] = (struct pm_part_range){0, 0};
+    CHECK_EQ(check(l), PM_DAMAGE); // the record of loaded objects, too
+    l.part[PM_PART_OBJECTS] = l.part[PM_PART_OTHER_OBJECTS] = (struct pm_part_range){0, 0};
     CHECK_EQ(check(l), PM_OK);
     struct pm_layout_place wrong[] = {{3, 3, 3, 3, 0}, {2, PM_MEDIA + 1, 2, PM_MEDIA + 1, 0}};
     for (unsigned i = 0; i < 2; i++) {
