@@ -40,7 +40,12 @@ static pid_t child(void work(void)) {
     return id;
 }
 
-static void sleeps(void) { pause(); }
+static int begun[2];
+
+static void sleeps(void) {
+    CHECK(write(begun[1], "", 1) == 1);
+    pause();
+}
 
 static void spins(void) {
     only_here();
@@ -74,7 +79,11 @@ static void end(pid_t id) {
 
 int main(void) {
     uint64_t passed;
+    char byte;
+    CHECK(pipe(begun) == 0);
     pid_t id = child(sleeps);
+    // On its way there it may wait, too: for memory, say.
+    CHECK(read(begun[0], &byte, 1) == 1);
     while (wants_processor(id, id))
         nap();
     CHECK(chance_of(id, 1, &passed) == passed && passed >= NAP_NS);
