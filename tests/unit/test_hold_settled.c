@@ -93,12 +93,12 @@ static void test_handler(void) {
 
 // Sleepers end, and as many threads that run begin: there are as many threads as before.
 static void test_others_in_their_place(void) {
-    pthread_t thread[SLEEPERS];
+    pthread_t thread[2 * SLEEPERS];
     for (int i = 0; i < SLEEPERS; i++)
         pthread_create(&thread[i], NULL, sleep_long, NULL);
     settle();
     for (int i = 0; i < SLEEPERS; i++) {
-        sem_post(&go);
+        sem_post(&go); // any of them
         pthread_t other;
         pthread_create(&other, NULL, count, NULL);
         await_count();
@@ -106,13 +106,12 @@ static void test_others_in_their_place(void) {
         over = true;
         pthread_join(other, NULL);
         over = false;
-        pthread_create(&other, NULL, sleep_long, NULL);
-        pthread_detach(other);
+        pthread_create(&thread[SLEEPERS + i], NULL, sleep_long, NULL);
         CHECK(stands_still());
     }
     for (int i = 0; i < SLEEPERS; i++)
         sem_post(&go);
-    for (int i = 0; i < SLEEPERS; i++)
+    for (int i = 0; i < 2 * SLEEPERS; i++) // none is left for the next test to find
         pthread_join(thread[i], NULL);
 }
 
