@@ -156,14 +156,38 @@ def test_no_chroot_no_part(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_sources_that_are_older_than_what_was_built(tmp_path, monkeypatch):
-    """A chroot keeps its objects: a source that has changed is newer than these, whatever its time
-    in the work tree, and one that has not keeps them."""
+@pytest.fixture
+def distro(monkeypatch):
+    """scripts/distro-test as a module."""
     loader = importlib.machinery.SourceFileLoader("distro", str(ROOT / "scripts" / "distro-test"))
     spec = importlib.util.spec_from_loader("distro", loader)
-    distro = sys.modules["distro"] = importlib.util.module_from_spec(spec)
+    module = sys.modules["distro"] = importlib.util.module_from_spec(spec)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    loader.exec_module(distro)
+    loader.exec_module(module)
+    return module
+
+
+def test_figures_of_a_step(distro):
+    """Each kind of closing that the table of releases takes its cells from."""
+    ok = "ok   build/unit/test_words\n"
+    for text, cell in (
+        (ok + "255 passed, 8 skipped, 3 failed in 490.93s\n", "255 passed, 8 skipped, 3 failed"),
+        ("297 passed, 1629 deselected in 160.62s (0:02:40)\n", "297 passed"),
+        (ok + ok, "2 passed"),
+        (ok + "FAIL build/unit/test_x (status 1)\n", "1 passed, 1 failed"),
+        (
+            "crash: 44 scenarios, seeds 1 to 1: 33490 images opened, recovered and checked\n"
+            "fences: 49 of 57 call sites reached, 86016 passed, 22551 images taken at them\n",
+            "33490 images",
+        ),
+        ("tests/x.c:1: error: 3 arguments\n", ""),
+    ):
+        assert distro.figures(text) == cell
+
+
+def test_sources_that_are_older_than_what_was_built(distro, tmp_path, monkeypatch):
+    """A chroot keeps its objects: a source that has changed is newer than these, whatever its time
+    in the work tree, and one that has not keeps them."""
     tree, chroot = tmp_path / "tree", distro.Chroot("other", tmp_path)
     monkeypatch.setattr(distro, "ROOT", tree)
     tree.mkdir()
