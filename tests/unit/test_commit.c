@@ -263,6 +263,7 @@ static void test_no_room_for_rounds(void) {
 static void test_cut(void) {
     struct pm_commit_cost cost;
     quiet = true;
+    pm_own_way = way;
     fixture_new_heap();
     MUST(pm_heap_journal(&err) == PM_OK);
     struct pm_shard *s = &pm_heap.shard[0];
@@ -295,13 +296,13 @@ int main(void) {
     for (unsigned i = 0; i < 3; i++) {
         way = ways[i];
         RUN_CHILD(model);
+        RUN_CHILD(cut);
     }
     way = ways[0];
     for (uint64_t megabytes = 0; megabytes < 8; megabytes += 3) { // of which most commits need more
         pm_options.commit_memory.number = megabytes << 20;
         RUN_CHILD(model);
     }
-    RUN_CHILD(cut);
     RUN_CHILD(killed);
     RUN_CHILD(no_room);
     RUN_CHILD(record);

@@ -360,13 +360,17 @@ static void step_over(char *at, size_t len, void *arg) {
         zeroing.at = offset + len;
 }
 
+// Beyond what is in use no page is looked at, so nothing there is stepped over, though it may be
+// reported as copied: the sums would keep what was there before.
 void pm_changed_zeroes(const struct pm_emptied *e) {
     const struct pm_shard *s = pm_shard_at(e->offset);
     uint64_t from = e->offset - s->offset, end = from + e->len;
     if (end > s->data.size) // the file may be longer than what is in use
         end = s->data.size > from ? s->data.size : from;
+    uint64_t used = s->frontier < end ? s->frontier : end;
+    used = used > from ? used : from;
     zeroing = (struct zeroing){pm_journal_file(PM_JOURNAL_DATA, pm_shard_number(s)), from, end,
                                pm_heap_at(s->offset)};
-    pm_own_pages_by(looking.pagemap, pm_heap_at(e->offset), end - from, step_over, NULL);
+    pm_own_pages_by(looking.pagemap, pm_heap_at(e->offset), used - from, step_over, NULL);
     zero_up_to(end);
 }
