@@ -206,7 +206,7 @@ static struct found look(struct wait *w) {
 
 static void nap(struct wait *w, uint32_t bell) {
     const struct timespec pause = {0, w->nap};
-    syscall(SYS_futex, &pm_sections_bell, FUTEX_WAIT_PRIVATE, bell, &pause, NULL, 0);
+    syscall(SYS_futex, &pm_sections_bell, FUTEX_WAIT_PRIVATE, bell, &pause, NULL, 0L);
     if (w->nap < LONGEST_NAP_NS)
         w->nap *= 2;
 }

@@ -117,7 +117,7 @@ bool pm_task_peek(pid_t id, const void *at, void *to, size_t len, bool *gone) {
     *gone = false;
     if (atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
         return false;
-    bool good = syscall(SYS_process_vm_readv, id, &here, 1, &there, 1, 0) == (long)len;
+    bool good = syscall(SYS_process_vm_readv, id, &here, 1, &there, 1, 0L) == (long)len;
     *gone = !good && errno == ESRCH;
     return good;
 }

@@ -420,7 +420,7 @@ static bool take_turn(struct patience *patience, bool hold) {
         if (hold)
             pm_call_enter(&call);
         atomic_fetch_add(&waiting_owner, 1);
-        syscall(SYS_futex, &owner, FUTEX_WAIT_PRIVATE, nobody, &look, NULL, 0);
+        syscall(SYS_futex, &owner, FUTEX_WAIT_PRIVATE, nobody, &look, NULL, 0L);
         atomic_fetch_sub(&waiting_owner, 1);
         if (hold)
             pm_call_leave(&call);

@@ -76,17 +76,17 @@ static inline void pm_ranks_forget(void) {}
 #endif
 
 static inline void pm_futex_wait(_Atomic uint32_t *word, uint32_t seen) {
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0L);
 }
 
 // For that long at most. False, with errno: nobody has woken it.
 static inline bool pm_futex_wait_us(_Atomic uint32_t *word, uint32_t seen, uint64_t us) {
     const struct timespec most = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
-    return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0) == 0;
+    return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &most, NULL, 0L) == 0;
 }
 
 static inline void pm_futex_wake(_Atomic uint32_t *word, int waiters) {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, waiters, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, waiters, NULL, NULL, 0L);
 }
 
 void pm_lock_slow(struct pm_lock *lock);

@@ -14,9 +14,9 @@
 static void place(const void *at, size_t len, unsigned id) {
     const unsigned word = 8 * sizeof(unsigned long);
     unsigned long mask[1024 / (8 * sizeof(unsigned long))] = {0};
-    int mode = pm_options.numa.number == PM_NUMA_BIND ? MPOL_BIND : MPOL_PREFERRED;
+    unsigned long mode = pm_options.numa.number == PM_NUMA_BIND ? MPOL_BIND : MPOL_PREFERRED;
     mask[id / word] = 1ul << id % word;
-    syscall(SYS_mbind, at, len, mode, mask, 1024ul, 0u);
+    syscall(SYS_mbind, at, len, mode, mask, 1024ul, 0L);
 }
 
 void pm_shard_place(const struct pm_shard *s) {

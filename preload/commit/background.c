@@ -285,7 +285,7 @@ bool pm_background_stop(void) {
         pm_age_wake();
         pm_idle_wake();
         pm_outbox_wake();
-        syscall(SYS_futex, &pm_os_own_thread, FUTEX_WAIT, seen, &look, NULL, 0);
+        syscall(SYS_futex, &pm_os_own_thread, FUTEX_WAIT, seen, &look, NULL, 0L);
     }
     if (!seen)
         pm_bare_thread_leave(id);

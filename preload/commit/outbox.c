@@ -86,7 +86,7 @@ struct pieces {
 static bool load(void *to, size_t len, const struct iovec *from, size_t count) {
     const struct iovec here = {to, len};
     return !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed) &&
-           syscall(SYS_process_vm_readv, getpid(), &here, 1, from, count, 0) == (long)len;
+           syscall(SYS_process_vm_readv, getpid(), &here, 1, from, count, 0L) == (long)len;
 }
 
 static bool load_vector(const struct iovec *vector, size_t count, struct pieces *out) {

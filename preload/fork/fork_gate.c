@@ -46,7 +46,7 @@ void pm_fork_gate_open(struct pm_fork_gate *gate) {
     // Release: a process that sees the open gate also sees that every page is copied. The wake-up
     // is not FUTEX_PRIVATE, because another process waits.
     atomic_store_explicit(&gate->word, 0, memory_order_release);
-    syscall(SYS_futex, &gate->word, FUTEX_WAKE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, &gate->word, FUTEX_WAKE, 1, NULL, NULL, 0L);
 }
 
 void pm_fork_gate_leave(struct pm_fork_gate_hold hold) {
@@ -61,7 +61,7 @@ void pm_fork_gate_wait(struct pm_fork_gate *gate, bool (*give_up)(struct pm_fork
         uint32_t seen = atomic_load_explicit(&gate->word, memory_order_acquire);
         if (seen == 0 || seen & FUTEX_OWNER_DIED)
             return;
-        syscall(SYS_futex, &gate->word, FUTEX_WAIT, seen, &tick, NULL, 0);
+        syscall(SYS_futex, &gate->word, FUTEX_WAIT, seen, &tick, NULL, 0L);
         uint64_t now = pm_os_now_ms();
         if (now - asked < TICK_NS / 1000000)
             continue;

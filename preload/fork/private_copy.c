@@ -127,9 +127,9 @@ void pm_private_await(void) {
         pm_futex_wake(&copier.hurry, 1);
     // Not FUTEX_WAIT_PRIVATE, because the kernel's wake-up at the end of a thread is not private.
     while ((tid = atomic_load_explicit(&copier.tid, memory_order_acquire)) != 0)
-        waited |= syscall(SYS_futex, &copier.tid, FUTEX_WAIT, tid, NULL, NULL, 0) == 0;
+        waited |= syscall(SYS_futex, &copier.tid, FUTEX_WAIT, tid, NULL, NULL, 0L) == 0;
     if (waited) // the kernel has woken one waiting thread; wake the others
-        syscall(SYS_futex, &copier.tid, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        syscall(SYS_futex, &copier.tid, FUTEX_WAKE, INT_MAX, NULL, NULL, 0L);
     if ((tid = atomic_load_explicit(&copier.left, memory_order_relaxed)) != 0) {
         pm_bare_thread_leave(tid);
         atomic_store_explicit(&copier.left, 0, memory_order_relaxed);

@@ -149,7 +149,7 @@ static int submit(struct io_uring_sqe request) {
     ring.array[0] = 0;
     __atomic_store_n(ring.tail, *ring.tail + 1, __ATOMIC_RELEASE);
     unsigned flags = IORING_ENTER_GETEVENTS | ring.registered;
-    while (syscall(SYS_io_uring_enter, ring.fd, 1, 1, flags, NULL, 0) < 0)
+    while (syscall(SYS_io_uring_enter, ring.fd, 1, 1, flags, NULL, 0L) < 0)
         must(errno == EINTR, "io_uring_enter");
     unsigned head = *ring.done_head;
     must(head != __atomic_load_n(ring.done_tail, __ATOMIC_ACQUIRE), "io_uring: no answer");

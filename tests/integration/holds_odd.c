@@ -330,7 +330,7 @@ static void raw_threads_run(void) {
         int id = clone(count_raw, stack + 65536, flags, NULL, &tid, NULL, &tid);
         REQUIRE(id > 0);
         while (__atomic_load_n(&tid, __ATOMIC_ACQUIRE) == id)
-            syscall(SYS_futex, &tid, FUTEX_WAIT, id, NULL, NULL, 0);
+            syscall(SYS_futex, &tid, FUTEX_WAIT, id, NULL, NULL, 0L);
     }
 }
 

@@ -31,7 +31,7 @@ static struct pollfd nothing(void) { return (struct pollfd){made_pipe[0], POLLIN
 // ---- with a timeout -----------------------------------------------------------------------------
 
 static void in_futex(void) {
-    long done = syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &rest, NULL, 0);
+    long done = syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &rest, NULL, 0L);
     REQUIRE(done == -1 && errno == ETIMEDOUT);
 }
 
@@ -148,7 +148,7 @@ static void in_read(void) {
 static void in_others(void) {
     REQUIRE(syscall(SYS_gettid) > 0);
     char *page = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
     REQUIRE(page != MAP_FAILED && page[4095] == 0 && munmap(page, 4096) == 0);
     REQUIRE(syscall(SYS_close, -1) == -1 && errno == EBADF);
     REQUIRE(syscall(100000) == -1 && errno == ENOSYS);

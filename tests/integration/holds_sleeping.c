@@ -355,14 +355,14 @@ static int word;
 static void wake(int unused) {
     (void)unused;
     __atomic_store_n(&word, 1, __ATOMIC_RELEASE);
-    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0L);
 }
 
 static void in_futex(void) {
     struct later later;
     __atomic_store_n(&word, 0, __ATOMIC_RELEASE);
     begin_later(&later, wake, 0);
-    long done = syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+    long done = syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0L);
     REQUIRE(done == 0 || errno == EAGAIN);
     pthread_join(later.thread, NULL);
 }

@@ -124,7 +124,7 @@ static void tell_raw_sync_file_range(void) {
 }
 static void tell_raw_copy_file_range(void) {
     loff_t at = 0;
-    syscall(SYS_copy_file_range, plain_file(), &at, durable_file(O_DSYNC), NULL, 1, 0);
+    syscall(SYS_copy_file_range, plain_file(), &at, durable_file(O_DSYNC), NULL, 1, 0L);
 }
 static void silent_syncs(void) {
     need(msync(mapping(), 4096, MS_ASYNC) == 0);
@@ -206,7 +206,7 @@ static void tell_raw_io_uring_enter(void) {
     struct io_uring_params p = {0};
     int fd = (int)syscall(SYS_io_uring_setup, 1, &p);
     need(fd >= 0);
-    syscall(SYS_io_uring_enter, fd, 1, 0, 0, NULL, 0);
+    syscall(SYS_io_uring_enter, fd, 1, 0, 0, NULL, 0L);
 }
 
 // ---- messages and signals -----------------------------------------------------------------------

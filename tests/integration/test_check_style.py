@@ -14,6 +14,7 @@ C, HASH = "// " + HEAD.format("//"), "# " + HEAD.format("#")
 # Each file goes as far as it may.
 GOOD = {
     "core/a.c": f"{C}\nint a(int x,\n      int y) {{\n" + "    x++;\n" * 57 + "}\nint z;\n",
+    "core/c.c": f"{C}int a = syscall(1, 2, 3, 4, 5, f(6, 0)) + syscall(1, 2, 3, 4, 5, 6, 0L);\n",
     "core/a.h": C + "// line\n" * 498,
     "core/b.cc": f"{C}namespace {{\n" + "int v;\n" * 80 + "}\n",
     "scripts/b": f"#!/usr/bin/python3\n{HASH}def b():\n" + "    pass\n" * 59,
@@ -48,7 +49,7 @@ def test_good_tree_is_clean(tmp_path):
     plant(tmp_path, GOOD)
     done = check(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "check-style: 6 files, no complaint\n"
+    assert done.stdout == "check-style: 7 files, no complaint\n"
 
 
 def test_empty_tree_is_no_success(tmp_path):
@@ -72,6 +73,11 @@ def test_empty_tree_is_no_success(tmp_path):
         ("core/a.c", "int a;\n", "core/a.c:1: does not begin with the two lines"),
         ("scripts/b", "#!/bin/sh\ntrue\n", "scripts/b:1: does not begin with the two lines"),
         ("core/x.map", "{ local: *; };\n", "core/x.map:1: does not begin with the two lines"),
+        (
+            "core/a.c",
+            f"{C}int a = syscall(READ, f(g(1, 2)), &b, 1,\n            c, (d){{1, 2}}, 0);\n",
+            "core/a.c:4: an int as the sixth argument of a system call; write 0L",
+        ),
         (
             "core/a.c",
             f"{C}int a(int x,\n      int y) {{\n" + "    x++;\n" * 58 + "}\n",

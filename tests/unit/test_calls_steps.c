@@ -33,12 +33,12 @@ static unsigned asleep, wrong;
 // Two threads that wait for each other in turns take no processor from each other.
 static void become(enum state next) {
     state = next;
-    syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0L);
 }
 
 static void wait_while(enum state now) {
     while (state == now)
-        syscall(SYS_futex, &state, FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0);
+        syscall(SYS_futex, &state, FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0L);
 }
 
 static void *hold_when_told(void *unused) {

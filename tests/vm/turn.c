@@ -72,9 +72,9 @@ static bool of_descriptor(pid_t pid, uint64_t fd) {
 static bool of_name(pid_t pid, uint64_t dir, uint64_t name) {
     char path[2 * PATH] = "", at[PATH] = "";
     struct iovec here = {at, 256}, there = {(void *)(uintptr_t)name, 256};
-    if (syscall(SYS_process_vm_readv, pid, &here, 1, &there, 1, 0) <= 0) {
+    if (syscall(SYS_process_vm_readv, pid, &here, 1, &there, 1, 0L) <= 0) {
         there.iov_len = 4096 - name % 4096; // the next page may not be there
-        syscall(SYS_process_vm_readv, pid, &here, 1, &there, 1, 0);
+        syscall(SYS_process_vm_readv, pid, &here, 1, &there, 1, 0L);
     }
     at[PATH - 1] = '\0';
     if (at[0] == '/' || !descriptor(pid, (int)dir, path))

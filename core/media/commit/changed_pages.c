@@ -217,7 +217,7 @@ static void look_at_stride(char *at, size_t len) {
 // ---- short runs ---------------------------------------------------------------------------------
 
 static struct iovec gathered[STRIDE];
-static unsigned gathered_runs;
+static size_t gathered_runs;
 static size_t gathered_bytes;
 
 // Copies them all. How many bytes that went well for: the kernel stops at a page that the program
@@ -227,13 +227,13 @@ static size_t copy_gathered(void) {
     long got = -1;
     bool worth = looking.live || gathered_runs > 1;
     if (worth && !atomic_load_explicit(&pm_proc_no_detour, memory_order_relaxed))
-        got = syscall(SYS_process_vm_readv, self, &to, 1, gathered, gathered_runs, 0);
+        got = syscall(SYS_process_vm_readv, self, &to, 1, gathered, gathered_runs, 0L);
     return got > 0 ? (size_t)got : 0;
 }
 
 static void look_at_gathered(void) {
     size_t copied = copy_gathered(), before = 0;
-    for (unsigned i = 0; i < gathered_runs; before += gathered[i++].iov_len)
+    for (size_t i = 0; i < gathered_runs; before += gathered[i++].iov_len)
         if (before + gathered[i].iov_len <= copied)
             look_at_pages(gathered[i].iov_base, gathered_buffer + before, gathered[i].iov_len);
         else if (looking.live)
