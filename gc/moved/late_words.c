@@ -13,6 +13,10 @@
 #include "roots/root_table.h"
 #include "verdict.h"
 
+// A record is written anew if it has so many places that no word leads to any more. It has room for
+// PM_OBJECTS_MOST, and programs at random places add some at each start.
+#define LEFT_MOST 64u
+
 static const struct pm_range_of_words *range;
 static unsigned ranges;
 static struct pm_late_words *found;
@@ -73,6 +77,6 @@ void pm_late_words(struct pm_late_words *done) {
     if (ranges)
         pm_roots_each_captured(look_at_root, NULL);
     pm_drain();
-    if (done->changed)
+    if (done->changed || (pm_verdicts_left() >= LEFT_MOST && !done->unsure))
         pm_record_renew(pm_verdicts_kept());
 }

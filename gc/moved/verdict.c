@@ -17,7 +17,7 @@ struct pair {
     bool here;                          // it is loaded, and where it was
     bool covered;                       // another object lies there now
     bool tried, known;                  // the places were made, with success
-    bool looked_for;                    // by pm_verdicts_begin_late()
+    bool looked_for;                    // by pm_verdicts_begin_late(), in this generation
     struct pm_places *old, *new;
 };
 
@@ -49,7 +49,16 @@ static void find_pair(unsigned i) {
     }
 }
 
+// The next generation has other entries at the same places of the list.
+static void forget_other_generation(void) {
+    static uint32_t generation;
+    for (unsigned i = 0; i < PM_OBJECTS_MOST && generation != pm_record_generation(); i++)
+        pair[i].looked_for = false;
+    generation = pm_record_generation();
+}
+
 static void compare(void) {
+    forget_other_generation();
     entry = pm_record_entries(&entries);
     loaded_count = 0;
     pm_record_each_loaded(take_loaded, NULL);
@@ -101,6 +110,13 @@ unsigned pm_verdicts_begin(const struct pm_range_of_words **ranges) {
 }
 
 const bool *pm_verdicts_kept(void) { return kept; }
+
+unsigned pm_verdicts_left(void) {
+    unsigned count = 0;
+    for (unsigned i = 0; i < entries; i++)
+        count += pair[i].looked_for;
+    return count;
+}
 
 bool pm_verdicts_other_build(void) {
     for (unsigned i = 0; i < entries; i++)

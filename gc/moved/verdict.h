@@ -42,5 +42,7 @@ const char *pm_verdicts_seed(void);
 bool pm_verdicts_other_build(void);
 // Which entries of the record the next one has, too: those that are not loaded.
 const bool *pm_verdicts_kept(void);
+// How many have no word left that leads there, as pm_verdicts_begin_late() has had them looked for.
+unsigned pm_verdicts_left(void);
 
 #endif

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -308,6 +309,30 @@ def test_a_module_whose_place_is_taken(modules, commit):
 def test_modules_of_a_program_at_random_places(modules):
     for number in (0, 0, 1, 0):
         modules(number, 4096, RANDOMIZE=1)
+
+
+@pytest.fixture
+def limited():
+    """Under a limit of address space no place of a module is kept, so each comes elsewhere."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 46, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_many_modules(shm, limited):
+    """Each changes the record when it comes, and the next one still has its words changed. The
+    record does not grow with the starts."""
+    host = compiled("moved_many.c")
+    modules = [shm / f"module{n}.so" for n in range(10)]
+    for module in modules:
+        built = compiled("moved_module.c", "-shared", "-fPIC", name="moved_module1.so")
+        shutil.copy(built, module)
+    for _ in range(30):
+        done = run([host, *modules], HEAP=shm / "heap", ROOTS="kept", RANDOMIZE=1)
+        assert done.returncode == KILLED and done.stdout == "5 right\n", said(done)
+    report = run([tool("pmalloc-info"), "--json", shm / "heap"], preload=False).stdout
+    assert len(json.loads(report)["objects"]) < 100
 
 
 # ---- what is read when it is needed -------------------------------------------------------------
