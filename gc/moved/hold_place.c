@@ -2,13 +2,16 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "hold_place.h"
 
+#include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/mappings.h"
+#include "keep_free.h"
 #include "roots/loaded_object.h"
 #include "roots/objects_record.h"
 
@@ -62,11 +65,15 @@ static const struct pm_objects_entry *find(const char *file) {
 }
 
 // Where the file cannot be found by its name alone, libc looks for it.
+static const char *path_of(const struct pm_objects_entry *e, const char *file) {
+    return strchr(file, '/') ? file : e->path;
+}
+
 static bool is_another_build(const struct pm_objects_entry *e, const char *file) {
     struct pm_objects_entry now = {0};
     struct pm_error ignored;
     struct pm_elf elf;
-    if (pm_elf_open(&elf, strchr(file, '/') ? file : e->path, &ignored) != PM_OK)
+    if (pm_elf_open(&elf, path_of(e, file), &ignored) != PM_OK)
         return false;
     now.build_id_len = (uint32_t)pm_elf_build_id(&elf, now.build_id);
     pm_elf_close(&elf);
@@ -121,17 +128,37 @@ static void keep_away(const struct pm_objects_entry *e) {
     fill(p.from, p.to);
 }
 
+// Of a file that can have large pages the kernel takes a lower gap where there is room to align
+// them. So it is asked, in the same words as libc will use.
+static bool comes_there(const struct pm_objects_entry *e, const char *file) {
+    size_t size = e->end - e->start;
+    int fd = open(path_of(e, file), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int flags = MAP_PRIVATE | (fd < 0 ? MAP_ANONYMOUS : 0);
+    void *at = mmap(NULL, size, PROT_READ, flags, fd, 0);
+    if (at != MAP_FAILED)
+        munmap(at, size);
+    if (fd >= 0)
+        close(fd);
+    return at == (void *)(uintptr_t)e->start;
+}
+
 bool pm_place_hold(const char *file) {
     struct rlimit limit; // fillers would count
     bool unlimited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
     const struct pm_objects_entry *e = file && unlimited ? find(file) : NULL;
     if (!e || fillers)
         return false;
-    if (is_another_build(e, file) || !is_free(e)) {
+    bool another = is_another_build(e, file), given = !another && pm_place_give(e);
+    if (another || !is_free(e)) {
         keep_away(e);
-        return fillers != 0;
+        return given || fillers;
     }
     struct gaps g = {.from = e->end, .in_stack = getauxval(AT_EXECFN)};
     pm_mappings_each(e->end, USER_TOP, see, &g);
-    return fillers != 0;
+    if (!comes_there(e, file)) {
+        pm_place_release();
+        pm_places_keep_free();
+        return false;
+    }
+    return given || fillers;
 }

@@ -35,7 +35,7 @@ static void *open_and_note(const char *file, int mode) {
     bool held = pm_moved_hold_place(file);
     void *handle = next()(file, mode);
     if (held)
-        pm_moved_release_place();
+        pm_moved_release_place(handle != NULL);
     if (handle)
         pm_moved_library();
     return handle;

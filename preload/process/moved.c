@@ -17,6 +17,7 @@
 #include "media/open/heap_dir.h"
 #include "media/persist.h"
 #include "moved/hold_place.h"
+#include "moved/keep_free.h"
 #include "moved/late_words.h"
 #include "moved/rewrite.h"
 #include "moved/verdict.h"
@@ -181,6 +182,19 @@ static void say_late(const struct pm_late_words *late) {
 
 static _Atomic bool holding;
 
+void pm_moved_keep_free(void) {
+    if (pm_record_read())
+        pm_places_keep_free();
+}
+
+static void keep_free_again(void) {
+    if (!pm_heap_on_media() || !pm_record_generation() ||
+        !lock_for_a_while(&pm_process_lock, A_WHILE))
+        return;
+    pm_moved_keep_free();
+    pm_unlock_raw(&pm_process_lock);
+}
+
 bool pm_moved_hold_place(const char *file) {
     int saved = errno;
     bool held = pm_heap_on_media() && pm_record_generation() && !atomic_exchange(&holding, true);
@@ -192,8 +206,10 @@ bool pm_moved_hold_place(const char *file) {
     return held;
 }
 
-void pm_moved_release_place(void) {
+void pm_moved_release_place(bool loaded) {
     pm_place_release();
+    if (!loaded)
+        keep_free_again();
     atomic_store(&holding, false);
 }
 
@@ -232,6 +248,7 @@ void pm_moved_library(void) {
     if (pm_heap_on_media() && pm_record_generation() && wanted && is_elsewhere() &&
         change_words(&late))
         say_late(&late);
+    keep_free_again();
     pm_cancel_release(held);
     errno = saved;
 }

@@ -28,10 +28,12 @@ bool pm_moved_was(void);
 void pm_moved_note(void);
 // The same, if nothing is on record yet: the heap is about to get its first root.
 void pm_moved_note_first(void);
+// Keeps the places of libraries that are not loaded yet free of all else. For a heap that is open.
+void pm_moved_keep_free(void);
 // A library is about to be loaded, perhaps: it is to come to the place where it lay. True: then the
 // place is to be released after that.
 bool pm_moved_hold_place(const char *file);
-void pm_moved_release_place(void);
+void pm_moved_release_place(bool loaded);
 // A library was loaded. If it lay elsewhere before, words that lead to it are changed, too.
 void pm_moved_library(void);
 

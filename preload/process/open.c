@@ -129,6 +129,8 @@ static int open_persistent(struct pm_error *err) {
         pm_heap_release();
         return status;
     }
+    if (!pm_heap.created)
+        pm_moved_keep_free();
     bool borrow = pm_heap.readonly;
     struct pm_recover_options how = {
         .write = !borrow,

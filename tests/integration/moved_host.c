@@ -3,7 +3,8 @@
 //
 // A program that keeps pointers into a module, which it loads in each run. Is killed.
 //
-//   moved_host MODULE [BYTES]   before, it maps so much memory: modules come elsewhere then
+//   moved_host MODULE [BYTES]      before, it maps so much memory, and keeps where it is
+//   moved_host MODULE BYTES PLACE  it maps it at that place
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@ struct kept {
     int *state;
     const char *name;
     call_fn *own; // of the program
+    void *mapped; // NULL at the end of a run
 };
 struct kept *kept;
 
@@ -31,9 +33,19 @@ static void *symbol(void *module, const char *name) {
     return found;
 }
 
+static void *map(int argc, char **argv) {
+    void *at = argc > 3 ? (void *)strtoul(argv[3], NULL, 16) : NULL;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0);
+    size_t size = argc > 2 ? (size_t)atol(argv[2]) : 0;
+    return size ? mmap(at, size, PROT_READ, flags, -1, 0) : NULL;
+}
+
 int main(int argc, char **argv) {
-    if (argc > 2 && atol(argv[2]))
-        mmap(NULL, (size_t)atol(argv[2]), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *mapped = map(argc, argv);
+    if (argc > 3)
+        mapped = NULL;
+    if (kept)
+        kept->mapped = mapped;
     void *module = dlopen(argv[1], RTLD_NOW);
     if (!module) {
         puts(dlerror());
@@ -47,11 +59,12 @@ int main(int argc, char **argv) {
     *(void **)&name = symbol(module, "module_name");
     if (!kept) {
         struct kept *k = malloc(sizeof *k);
-        *k = (struct kept){get(), state(), name(), own};
+        *k = (struct kept){get(), state(), name(), own, mapped};
         kept = k;
     }
     int right = kept->call == get() && kept->state == state() && kept->own == own &&
-                strcmp(kept->name, name()) == 0;
+                kept->mapped == mapped && strcmp(kept->name, name()) == 0;
+    kept->mapped = NULL;
     printf("%s %d at %p\n", right ? "right" : "wrong", kept->call(1) + kept->own(1),
            (void *)kept->state);
     fflush(stdout);

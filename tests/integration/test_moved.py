@@ -270,11 +270,11 @@ def modules(shm):
         compiled("moved_module.c", *flags, "-O2", "-DNEW", name="moved_module2.so"),
     ]
 
-    def go(number, mapped, **settings):
+    def go(number, *mapped, **settings):
         module = shm / "module.so"
         module.unlink(missing_ok=True)
         shutil.copy(builds[number], module)
-        done = run([host, module, mapped], HEAP=shm / "heap", ROOTS="kept", **settings)
+        done = run([host, module, *mapped], HEAP=shm / "heap", ROOTS="kept", **settings)
         assert done.returncode == KILLED, said(done)
         right, value, _, where = done.stdout.split()
         assert (right, value) == ("right", "1009"), said(done)
@@ -295,15 +295,25 @@ def test_a_module_comes_to_its_place(modules, commit):
 
 @pytest.mark.parametrize("commit", [None, "output"])
 def test_a_module_whose_place_is_taken(modules, commit):
-    """Or that is another build. Words are changed when it comes."""
+    """By a program that chooses addresses itself. Words are changed when it comes; also if it is
+    another build."""
     first, _ = modules(0, 0, COMMIT=commit)
-    second, line = modules(0, 4096, COMMIT=commit)  # a part of the place
+    taken = (4096, hex(int(first, 16) & ~0xFFF))
+    second, line = modules(0, *taken, COMMIT=commit)
     assert first != second and "words of it led into a library that lies elsewhere" in line, line
-    assert modules(0, 4096, COMMIT=commit) == (second, "")
-    third, line = modules(1, 4096, COMMIT=commit)
+    assert modules(0, *taken, COMMIT=commit) == (second, "")
+    third, line = modules(1, *taken, COMMIT=commit)
     assert third != second and "led into a library that lies elsewhere" in line
-    assert modules(1, 4096, COMMIT=commit) == (third, "")
+    assert modules(1, *taken, COMMIT=commit) == (third, "")
     assert "led into a library" in modules(0, 4096, COMMIT=commit)[1]
+
+
+def test_nothing_else_comes_to_the_place_of_a_module(modules):
+    """Else a word that leads to it would be taken for an old one, and changed: here the program's
+    own memory, which is mapped before the module comes in another build."""
+    for number in (0, 1, 0, 1):
+        for size in (4096, 16384, 40960):
+            modules(number, size)
 
 
 def test_modules_of_a_program_at_random_places(modules):

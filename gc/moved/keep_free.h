@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+//
+// The places of libraries that are on record and not loaded yet. Nothing else of this process may
+// come there before they do: a word that leads there is one of an earlier run then, and is changed
+// when the library comes elsewhere. Otherwise it may be one of this process, which leads to what
+// lies there now.
+#ifndef PM_KEEP_FREE_H
+#define PM_KEEP_FREE_H
+
+#include <stdbool.h>
+
+#include "media/objects_format.h"
+
+// Fills what is free of these places, and empties those where nothing is to come any more. Not
+// under `ulimit -v`, which would count it. Calls come from one thread at a time.
+void pm_places_keep_free(void);
+// Empties the place of an entry. False: there was nothing to empty.
+bool pm_place_give(const struct pm_objects_entry *e);
+
+#endif
