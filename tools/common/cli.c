@@ -108,13 +108,15 @@ __attribute__((noreturn)) static void complain(const struct cli_tool *tool, int 
     cli_wrong(tool, "there is no option %.*s", length, name);
 }
 
+const char *cli_version(void) { return PM_VERSION; }
+
 static void serve(const struct cli_tool *tool, int key) {
     if (key == CLI_KEY_HELP)
         cli_help(tool);
     else if (key == CLI_KEY_MAN)
         cli_man(tool);
     else
-        printf("%s (PMAlloc) %s\n", tool->name, PM_VERSION);
+        printf("%s (PMAlloc) %s\n", tool->name, cli_version());
     exit(cli_flush(0, tool->usage_status == 16 ? 8 : tool->usage_status));
 }
 

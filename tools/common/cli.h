@@ -22,6 +22,9 @@ __attribute__((noreturn, format(printf, 2, 3))) void cli_wrong(const struct cli_
 unsigned long cli_number(const struct cli_tool *tool, const char *what, const char *value,
                          unsigned long low, unsigned long high);
 
+// Of the project, as "1.2.3".
+const char *cli_version(void);
+
 // Flushes standard output. Returns `status`; or, if not everything could be written, prints why and
 // returns `failed`.
 int cli_flush(int status, int failed);

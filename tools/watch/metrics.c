@@ -12,7 +12,6 @@
 
 #include "look.h"
 #include "media/heap.h"
-#include "preload/version.h"
 #include "tools/common/cli.h"
 #include "tools/common/defaults.h"
 #include "tools/common/text.h"
@@ -157,7 +156,7 @@ static void put_classes(FILE *out) {
 
 static void put_all(FILE *out) {
     put_head(out, "build_info", GAUGE, "The version of the tool.");
-    fprintf(out, "pmalloc_build_info{version=\"%s\"} 1\n", PM_VERSION);
+    fprintf(out, "pmalloc_build_info{version=\"%s\"} 1\n", cli_version());
     for (size_t i = 0; i < FAMILIES; i++)
         put_family(out, i);
     put_classes(out);
