@@ -7,6 +7,9 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,10 +80,43 @@ static void end(pid_t id) {
     CHECK(waitpid(id, NULL, 0) == id);
 }
 
+static _Atomic pid_t *made; // shared with children
+
+// It makes a child of this process's that the kernel shows at once, and that waits behind the hog.
+static void makes_starved(void) {
+    const struct sched_param none = {0};
+    only_here();
+    CHECK(sched_setscheduler(0, SCHED_IDLE, &none) == 0);
+    if (syscall(SYS_clone, CLONE_PARENT | CLONE_PARENT_SETTID | SIGCHLD, NULL, made, NULL, 0) == 0)
+        for (;;)
+            __asm__ volatile("");
+}
+
+// Whether it had not run at both looks.
+static bool is_unborn_twice(void) {
+    struct patience p = {0};
+    *made = 0;
+    pid_t maker = child(makes_starved);
+    while (*made == 0)
+        sched_yield();
+    pid_t id = *made;
+    const struct timespec moment = {.tv_nsec = 500000};
+    patience_chance(&p, id, id);
+    nanosleep(&moment, NULL);
+    uint64_t chance = patience_chance(&p, id, id);
+    bool unborn = p.ran_ns == 0;
+    CHECK(!unborn || chance == 0);
+    end(id);
+    end(maker);
+    return unborn;
+}
+
 int main(void) {
     uint64_t passed;
     char byte;
     CHECK(pipe(begun) == 0);
+    made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(made != MAP_FAILED);
     pid_t id = child(sleeps);
     // On its way there it may wait, too: for memory, say.
     CHECK(read(begun[0], &byte, 1) == 1);
@@ -96,6 +132,10 @@ int main(void) {
     if (known.ran_ns) { // a kernel that tells how long a thread has run
         CHECK(chance_of(starved, 4, &passed) < passed / 4);
         CHECK(chance_of(hog, 4, &passed) > 0); // however busy the machine is
+        unsigned tries = 0;
+        while (!is_unborn_twice() && ++tries < 100) {
+        }
+        CHECK(tries < 100);
     }
     end(starved);
     end(hog);

@@ -93,15 +93,21 @@ static enum place place_of(const struct between *b, pid_t id, uint64_t *sections
     return lock & PM_SECTION_SURE || owns(b, id, lock) ? INSIDE : OUTSIDE;
 }
 
+// A thread that was just made, and has not run yet, is in the call that made it.
+static bool makes_threads(long call) {
+    return call == SYS_clone || call == 435; // clone3: older headers lack it
+}
+
 // In which system call it sleeps, or was halted just as it came from there; -1: in none. A thread
 // that waits for a page or a disk does something.
 static long call_of(const struct between *b, pid_t id, bool *asleep) {
     struct tracee_call call = {.number = -1};
     unsigned long flags;
     char state = program_state(b->pid, id, &flags);
-    *asleep = state == 'S';
-    if ((state != 'S' && state != 't') || !tracee_asleep(b->pid, id, &call) || call.number < 0)
-        *asleep = false;
+    bool in_call = (state == 'S' || state == 't') && tracee_asleep(b->pid, id, &call);
+    if (makes_threads(call.number))
+        call.number = -1;
+    *asleep = state == 'S' && in_call && call.number >= 0;
     return call.number;
 }
 
