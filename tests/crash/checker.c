@@ -183,6 +183,9 @@ int main(int argc, char **argv) {
         die(path);
     setenv("PMALLOC_MARKERS", "1", 1);
     setenv("PMALLOC_PERSIST", "cache", 1);
+    // It is another program than the one on record. Fixed media have the record; of a directory's
+    // files the images do not have it.
+    setenv("PMALLOC_REBASE", "report", 1);
     for (char byte; read(end, &byte, 1) == 1;) {
         byte = check() ? '.' : 'x';
         if (write(end, &byte, 1) != 1)
