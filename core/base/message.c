@@ -99,6 +99,8 @@ const char *pm_strerror(int error) {
         return "Too many open files; raise `ulimit -n`";
     case ENFILE:
         return "Too many open files in system; raise fs.file-max";
+    case ENOMEM:
+        return "Cannot allocate memory; see `ulimit -v` and `ulimit -d`";
     case EIO:
         return "Input/output error; see the kernel's log";
     }

@@ -20,9 +20,9 @@ static int set_range(struct pm_old_range *range, uintptr_t start, size_t len,
     range->adopted = pm_os_reserve((len + 255) / 256 * sizeof *range->adopted);
     if (!range->adopted)
         return pm_fail(err, PM_OPERATIONAL,
-                       "no address space to keep account of the locks in %zu bytes; set "
-                       "PMALLOC_LOCKS=keep to leave them as they are",
-                       len);
+                       "%s: no address space to keep account of the locks in %zu bytes; see "
+                       "`ulimit -v`, or set PMALLOC_LOCKS=keep to leave them as they are",
+                       pm_heap.dir, len);
     atomic_store_explicit(&range->len, len, memory_order_release);
     return PM_OK;
 }

@@ -84,7 +84,8 @@ int pm_extent_adopt(struct pm_shard *s, uint64_t entry, pm_log_pos pos, struct p
                        (unsigned long)page);
     uint32_t index = pm_header_new(s, page, pages);
     if (!index)
-        return pm_fail(err, PM_OPERATIONAL, "%s: no memory for the header of an extent",
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: no memory for the header of an extent; see `ulimit -v` and `ulimit -d`",
                        pm_heap.dir);
     struct pm_extent *e = &pm_extents[index];
     e->state = PM_EXTENT_ACTIVE;

@@ -136,9 +136,7 @@ int pm_live_begin(unsigned markers, struct pm_error *err) {
     memory_bytes = pm_crew_bytes(markers, LIVE_STACK, LIVE_POOL);
     memory = pm_os_reserve(memory_bytes);
     if (!memory)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                       pm_strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
     crew = (struct pm_crew){.work = work_off};
     pm_crew_make(&crew, memory, markers, LIVE_STACK, LIVE_POOL);
     int status = pm_scan_begin(err);

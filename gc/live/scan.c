@@ -152,8 +152,7 @@ int pm_scan_begin(struct pm_error *err) {
     pm_scan.frontier = pm_shard_end(&pm_heap.shard[pm_heap.shards - 1]) << PM_PAGE_SHIFT;
     pm_scan.high = pm_high_halves(pm_base, pm_scan.frontier + 1, pm_forms & PM_FORM_TAGGED);
     if (!pm_large_index_make(pm_scan.frontier) || !pm_behind_make(&behind)) {
-        pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                pm_strerror(errno));
+        pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
         pm_scan_end();
         return PM_OPERATIONAL;
     }

@@ -299,9 +299,7 @@ static bool make_crew(void) {
 int pm_trace_begin(struct pm_error *err) {
     overflowed = false;
     if (!make_crew())
-        return pm_fail(err, PM_OPERATIONAL,
-                       "no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                       pm_strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "no memory to mark with: %s", pm_strerror(errno));
     int status = pm_scan_begin(err);
     if (status == PM_OK)
         pm_col_mark ^= PM_COL_STATE;

@@ -238,7 +238,8 @@ int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
     unsigned ranges = pm_verdicts_begin(&range);
     remembered = pm_os_reserve(REMEMBERED * sizeof *remembered);
     if (!remembered)
-        return pm_fail(err, PM_OPERATIONAL, "%s: no memory to judge words", pm_heap.dir);
+        return pm_fail(err, PM_OPERATIONAL, "%s: no memory to judge words; see `ulimit -v`",
+                       pm_heap.dir);
     int status = pm_words_find(range, ranges, &found, err);
     if (status != PM_OK)
         return status;

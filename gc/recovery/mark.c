@@ -406,18 +406,16 @@ int pm_mark_begin(const struct pm_mark_options *options, struct pm_error *err) {
     memory_bytes = pm_crew_bytes(markers, PM_MARK_STACK, POOL);
     memory = pm_os_reserve(memory_bytes);
     if (!memory)
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s: no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                       pm_heap.dir, pm_strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s: no memory to mark with: %s", pm_heap.dir,
+                       pm_strerror(errno));
     crew = (struct pm_crew){.work = work_off, .start = start_marker, .join = join_marker};
     pm_crew_make(&crew, memory, markers, PM_MARK_STACK, POOL);
     next_noted = UINT64_MAX;
     int status = pm_mark_index_make(options->beside, options->held, err);
     set_pace_of_blocks(options->stray);
     if (status == PM_OK && !pm_behind_make(&behind))
-        status = pm_fail(err, PM_OPERATIONAL,
-                         "%s: no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                         pm_heap.dir, pm_strerror(errno));
+        status = pm_fail(err, PM_OPERATIONAL, "%s: no memory to mark with: %s", pm_heap.dir,
+                         pm_strerror(errno));
     if (status == PM_OK)
         push_pinned();
     return status;

@@ -133,9 +133,8 @@ int pm_mark_index_make(bool beside, bool held, struct pm_error *err) {
     x->bytes = beside ? pm_snapshot : pm_heap_at(0);
     x->bits = pm_slab_bits;
     if (!reserve())
-        return pm_fail(err, PM_OPERATIONAL,
-                       "%s: no memory to mark with: %s; see `ulimit -v` and `ulimit -d`",
-                       pm_heap.dir, pm_strerror(errno));
+        return pm_fail(err, PM_OPERATIONAL, "%s: no memory to mark with: %s", pm_heap.dir,
+                       pm_strerror(errno));
     for (unsigned i = 0; i < pm_heap.shards; i++)
         add_shard(&pm_heap.shard[i], held);
     return PM_OK;

@@ -360,7 +360,8 @@ int pm_roots_capture(struct pm_error *err) {
                        "pmalloc_set_root()",
                        pm_heap.dir, (unsigned long)pm_medium_of(&pm_heap.roots)->granule >> 10);
     if (!runs && !(runs = pm_os_reserve(PM_ROOT_MAX * sizeof *runs)))
-        return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: no memory for the roots; see `ulimit -v` and `ulimit -d`", pm_heap.dir);
     find_runs(true);
     uint64_t all = runs_length();
     find_runs(false);

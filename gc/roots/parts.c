@@ -186,7 +186,8 @@ int pm_roots_prepare(struct pm_error *err) {
     struct pm_spec *specs = pm_os_reserve(PM_ROOT_MAX * sizeof *specs);
     pm_parts = pm_os_reserve(PM_ROOT_MAX * sizeof *pm_parts);
     if (!specs || !pm_parts)
-        return pm_fail(err, PM_OPERATIONAL, "no memory for the roots");
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: no memory for the roots; see `ulimit -v` and `ulimit -d`", pm_heap.dir);
     size_t n = 0;
     int status = PM_OK;
     if (pm_options.roots.text[0]) {

@@ -85,8 +85,8 @@ const struct pm_root_table *pm_roots_table(struct pm_error *err) {
 }
 
 int pm_roots_unmapped(struct pm_error *err) {
-    return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s%s", pm_heap.dir,
-                   pm_strerror(errno), errno == ENOMEM ? "; see `ulimit -v`" : "");
+    return pm_fail(err, PM_OPERATIONAL, "%s/roots: cannot map: %s", pm_heap.dir,
+                   pm_strerror(errno));
 }
 
 const void *pm_roots_images(const struct pm_root_table *t) {

@@ -41,7 +41,10 @@ int pm_late_begin(struct pm_error *err) {
     when = pm_parts_when();
     if (!when || pm_hold_prepare())
         return PM_OK;
-    return pm_fail(err, PM_OPERATIONAL, "no memory to hold threads with, which late roots need");
+    return pm_fail(err, PM_OPERATIONAL,
+                   "%s: no memory to hold threads with, which late roots need; see `ulimit -v` "
+                   "and `ulimit -d`",
+                   pm_heap.dir);
 }
 
 void pm_late_start(void) {

@@ -96,3 +96,23 @@ def test_commit_mode_under_limits(files, limit, hint):
     else:
         refuses(done, str(files) if hint != "ulimit -n" else "", hint)
     assert succeeds(run([app("kvshell")], stdin="get a\n", **settings)) == "1\n"
+
+
+@pytest.mark.parametrize("commit", [None, "output"])
+def test_whatever_address_space_lacks(files, commit):
+    """From where nothing works to where all does: each start works, or its line names the heap and
+    the limit."""
+    settings = {"HEAP": files, "ROOTS": "store", "COMMIT": commit, "PROGRAM": "kvshell"}
+    succeeds(run([app("kvshell")], stdin="set a 1\n", **settings))
+    worked, limit = 0, 50000
+    while worked < 10:
+        limit = limit * 51 // 50
+        script = f"ulimit -v {limit}; exec {app('kvshell')}"
+        done = run(["bash", "-c", script], stdin="get a\n", **settings)
+        if done.returncode == 0:
+            assert done.stdout == "1\n", (limit, said(done))
+            worked += 1
+        elif "pmalloc:" in done.stderr:  # else bash or the loader could not begin
+            last = done.stderr.splitlines()[-1]
+            assert done.returncode == 125 and str(files) in last and "ulimit -v" in last, said(done)
+        assert limit < 2000000, said(done)

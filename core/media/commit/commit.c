@@ -405,7 +405,8 @@ int pm_heap_journal(struct pm_error *err) {
     reserve_journal();
     commit.buffer = pm_own_reserve(STRIDE * PM_PAGE_SIZE);
     if (!commit.journal.first || !commit.buffer || !pm_changed_prepare())
-        return pm_fail(err, PM_OPERATIONAL, "%s: no memory for commits", pm_heap.dir);
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: no memory for commits; see `ulimit -v` and `ulimit -d`", pm_heap.dir);
     if (pm_commit_first(err) != PM_OK)
         return err->status;
     pm_rounds_each_file(note_length);
@@ -414,12 +415,12 @@ int pm_heap_journal(struct pm_error *err) {
     if (!make_copies())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT_DIR: its data cannot be copied to memory: %s (see "
-                       "`ulimit -v`, `ulimit -f` and `free`)",
+                       "also `ulimit -f` and `free`)",
                        pm_heap.dir, pm_strerror(errno));
     if (!map_all_private())
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s: PMALLOC_COMMIT: its files cannot be mapped private: %s (see `ulimit "
-                       "-d`, `ulimit -v` and vm.overcommit_memory)",
+                       "%s: PMALLOC_COMMIT: its files cannot be mapped private: %s (see also "
+                       "vm.overcommit_memory)",
                        pm_heap.dir, pm_strerror(errno));
     pm_persist_journaled(true);
     pm_heap_become(PM_HEAP_JOURNALED);

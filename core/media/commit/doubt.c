@@ -222,7 +222,13 @@ int pm_doubt_settle(struct pm_error *err) {
         __atomic_store_n(word(), BEGUN, __ATOMIC_RELEASE);
         pm_make_durable(word(), sizeof *word());
     }
-    if (!settle(why ? write_all : unsure && pm_doubt_thorough ? write_cached : NULL, unsure))
+    bool good = settle(why ? write_all : unsure && pm_doubt_thorough ? write_cached : NULL, unsure);
+    if (!good && errno == ENOMEM)
+        return pm_fail(err, PM_OPERATIONAL,
+                       "%s: no memory to write back what is stored there; nothing was changed; see "
+                       "`ulimit -v` and `ulimit -d`",
+                       pm_heap.dir);
+    if (!good)
         return pm_fail(err, PM_OPERATIONAL,
                        "%s/%s: what is stored there cannot be written back to the medium: %s; "
                        "nothing else was changed; when the medium works again, the next start or "

@@ -56,8 +56,8 @@ static bool each(pm_journal_fn *fn) {
 
 static int failed(struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL,
-                   "%s/journal: its commits cannot be laid over the other files: %s (see `ulimit "
-                   "-d`, `ulimit -v` and vm.max_map_count)",
+                   "%s/journal: its commits cannot be laid over the other files: %s (see also "
+                   "vm.max_map_count)",
                    pm_heap.dir, pm_strerror(errno));
 }
 

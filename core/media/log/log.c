@@ -151,7 +151,9 @@ int pm_log_each(struct pm_shard *s, pm_log_each_fn *each, struct pm_error *err) 
 int pm_log_load(struct pm_shard *s, pm_log_each_fn *each, struct pm_error *err) {
     int status = check_header(s, err);
     if (status == PM_OK && !pm_chunks_begin(s, pm_unseal(pm_log_head(s)->chunks)))
-        status = pm_fail(err, PM_OPERATIONAL, "out of address space for the bookkeeping log");
+        status =
+            pm_fail(err, PM_OPERATIONAL,
+                    "%s: no address space for the bookkeeping log; see `ulimit -v`", pm_heap.dir);
     for (uint32_t id = 0; id < s->chunks.count && status == PM_OK; id++) {
         status = check_chunk(s, id, err);
         if (status == PM_OK && epoch_of(s, id) == pm_unseal(pm_log_head(s)->epoch))

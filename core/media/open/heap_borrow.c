@@ -45,8 +45,8 @@ int pm_heap_borrow(struct pm_error *err) {
         good = borrow_shard(&pm_heap.shard[i]);
     if (!good || !pm_journal_over_borrowed())
         return pm_fail(err, PM_OPERATIONAL,
-                       "%s: %lu bytes cannot be mapped private: %s (see `ulimit -d`, `ulimit -v`, "
-                       "vm.overcommit_memory and vm.max_map_count)",
+                       "%s: %lu bytes cannot be mapped private: %s (see also vm.overcommit_memory "
+                       "and vm.max_map_count)",
                        pm_heap.dir, (unsigned long)pm_heap.length, pm_strerror(errno));
     pm_heap_become(PM_HEAP_BORROWED);
     pm_heap_dump_used();

@@ -351,10 +351,9 @@ static int range_taken(struct pm_error *err) {
             "the heap's address range at %llx is taken by: %.180s; the program cannot use "
             "a persistent heap",
             (unsigned long long)pm_base, who);
-    return pm_fail(err, PM_OPERATIONAL, "cannot map the heap's address range at %llx: %s%s",
-                   (unsigned long long)pm_base, pm_strerror(saved),
-                   saved == ENOMEM ? " (is `ulimit -v` set? unset it)"
-                                   : " (under valgrind, set PMALLOC_BACKING=volatile)");
+    return pm_fail(err, PM_OPERATIONAL, "%.300s: cannot map the heap's address range at %llx: %s%s",
+                   pm_heap.dir, (unsigned long long)pm_base, pm_strerror(saved),
+                   saved == ENOMEM ? "" : " (under valgrind, set PMALLOC_BACKING=volatile)");
 }
 
 // Maps anonymous memory over the range, if nothing lies in it.
