@@ -346,7 +346,7 @@ check: integration-built $(UNITS) ## check the style, run unit tests and chosen 
 
 test-fast: integration-built $(UNITS) ## run what takes eight minutes, by measured times
 	@$(MAKE) check-style
-	@$(RUN_TESTS) --seconds 330 --beside check-layers --beside check-abi --beside unit
+	@$(RUN_TESTS) --seconds 300 --beside check-layers --beside check-abi --beside unit
 
 MINUTES ?= 10
 soak: all ## run random programs, settings and kills for MINUTES=10
