@@ -24,7 +24,7 @@ static bool is_mostly_in_memory(uint64_t offset, uint64_t len) {
     uint64_t pages = len >> PM_PAGE_SHIFT, at = 0;
     unsigned found = 0;
     if (pm_inherited_ends(PM_INHERITED_MINCORE))
-        return true;
+        return false; // it takes longer then, and no space
     for (unsigned i = 0; i < SAMPLES; i++) {
         unsigned char in_memory = 1;
         at += 0x9e3779b97f4a7c15u;
