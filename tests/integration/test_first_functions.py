@@ -42,7 +42,7 @@ def test_they_lie_together():
     count, size = span(where, first[".text.startup"], 1.5)
     assert count > 30 and size < 32_000
     count, size = span(where, first[".text.startup"] + first[".text.hot"], 1.1)
-    assert count > 200 and size < 200_000
+    assert count > 200 and size < 400 * count  # gcc 12 and 16: 316, 358
 
 
 def test_variables_lie_in_one_page():

@@ -86,18 +86,36 @@ class Kernel:
 
     def __init__(self, tree):
         self.tree = tree
-        self.image = next((tree / "boot").glob("vmlinuz-*"))
-        self.version = self.image.name.removeprefix("vmlinuz-")
+        images = [*tree.glob("boot/vmlinuz-*"), *tree.glob("usr/lib/modules/*/vmlinuz")]
+        if not images:
+            raise Skip(f"{tree} has no kernel")
+        self.image = images[0]
+        in_boot = self.image.parent.name == "boot"
+        name = self.image.name.removeprefix("vmlinuz-")
+        self.version = name if in_boot else self.image.parent.name
+
+
+# Since Linux 7 Debian's image package has neither the image nor the modules, but depends on
+# packages of the same version that have.
+def parts(package, options):
+    version = re.escape(package.removeprefix("linux-image-"))
+    answer = run("apt-cache", *options, "depends", package)
+    return re.findall(rf"Depends: (linux-(?:binary|modules)-{version})", answer.stdout)
 
 
 def unpack(deb, cache):
+    """The package, and its parts that lie beside it."""
     tree = cache / deb.name.removesuffix(".deb")
     if not tree.exists():
         unfinished = cache / "unpacking"
         shutil.rmtree(unfinished, ignore_errors=True)
-        done = run("dpkg-deb", "--extract", str(deb), str(unfinished))
-        if done.returncode != 0:
-            raise Skip(f"cannot unpack {deb}: {last_line(done.stderr)}")
+        name = deb.name.removeprefix("linux-image-")
+        for each in (deb, *(deb.parent / f"linux-{part}-{name}" for part in ("binary", "modules"))):
+            if each != deb and not each.exists():
+                continue
+            done = run("dpkg-deb", "--extract", str(each), str(unfinished))
+            if done.returncode != 0:
+                raise Skip(f"cannot unpack {each}: {last_line(done.stderr)}")
         unfinished.rename(tree)
     return Kernel(tree)
 
@@ -109,10 +127,13 @@ def fetch(which, cache):
         return unpack(pathlib.Path(which).resolve(), cache)
     folder = cache / which
     folder.mkdir(exist_ok=True)
-    fetched = sorted(folder.glob("*.deb"), key=lambda deb: deb.stat().st_mtime)
+    fetched = sorted(folder.glob("linux-image-*.deb"), key=lambda deb: deb.stat().st_mtime)
     if fetched:
         return unpack(fetched[-1], folder)
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise Skip("this is not Debian: no apt-get")
     options = private_apt(folder / "apt") if which == "backports" else []
-    return unpack(download(newest_package(options), options, folder), folder)
+    package = newest_package(options)
+    for part in parts(package, options):
+        download(part, options, folder)
+    return unpack(download(package, options, folder), folder)
