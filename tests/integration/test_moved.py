@@ -403,6 +403,20 @@ def test_copies_have_it(place, shm):
 # ---- kills --------------------------------------------------------------------------------------
 
 
+def killed_amid(place, builds, rng):
+    """One to three starts that change the words, to either build by turns, each killed at a random
+    moment. Returns how many were over before."""
+    over = 0
+    for built in itertools.islice(itertools.cycle([1, 0]), rng.randrange(1, 4)):
+        place.put(builds[built])
+        env = environment(HEAP=place.heap, ROOTS="world", REBASE="only")
+        process = subprocess.Popen([place.program], env=env, stderr=subprocess.DEVNULL)
+        time.sleep(rng.random() * 0.03)
+        process.kill()
+        over += process.wait() == 0
+    return over
+
+
 def test_killed_while_it_changes_words(place, rng, shm):
     """Each kill leaves a heap of one build or of the other; the next start goes on from there. A
     string of the first is gone in the second, and is copied."""
@@ -417,13 +431,7 @@ def test_killed_while_it_changes_words(place, rng, shm):
     for number in range(kills):
         shutil.rmtree(place.heap)
         copy_heap(kept, place.heap)
-        for built in itertools.islice(itertools.cycle([1, 0]), rng.randrange(1, 4)):
-            place.put(builds[built])
-            env = environment(HEAP=place.heap, ROOTS="world", REBASE="only")
-            process = subprocess.Popen([place.program], env=env, stderr=subprocess.DEVNULL)
-            time.sleep(rng.random() * 0.03)
-            process.kill()
-            done_before += process.wait() == 0
+        done_before += killed_amid(place, builds, rng)
         done = place.runs(builds[rng.randrange(2)])
         assert done.stdout == expected, (number, said(done))
     assert done_before < 3 * kills, "no kill came early enough"

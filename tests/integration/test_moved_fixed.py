@@ -4,17 +4,13 @@
 its journal. Without one the start is refused, and the heap goes on in a directory. test_moved has
 the program, and what is the same in a directory."""
 
-import itertools
 import json
 import os
-import random
 import shutil
-import subprocess
-import time
 
 import pytest
-from conftest import environment, recover, run, said, succeeds, tool
-from test_moved import KILLED, build, lines_of
+from conftest import recover, run, said, succeeds, tool
+from test_moved import KILLED, build, killed_amid, lines_of
 
 MIB = 1 << 20
 LIST = 256 << 10  # of entries, before the packed objects
@@ -168,9 +164,8 @@ def test_a_record_that_has_too_little_room(shm):
         assert place.runs(first) == [expected[2]], "it has changed the heap"
 
 
-def test_killed_while_it_changes_words(place, shm):
+def test_killed_while_it_changes_words(place, rng, shm):
     """Each kill leaves a heap of one build or of the other; the next start goes on from there."""
-    rng = random.Random(int(os.environ.get("SEED", "1")))
     builds = [build(2, "-DHAS_MORE"), build(1, "-O2")]
     place.runs(builds[0])
     kept = shm / "kept"
@@ -180,12 +175,6 @@ def test_killed_while_it_changes_words(place, shm):
     kills = int(os.environ.get("MOVED_KILLS", "20"))
     for number in range(kills):
         shutil.copy(kept, place.heap)
-        for built in itertools.islice(itertools.cycle([1, 0]), rng.randrange(1, 4)):
-            place.put(builds[built])
-            env = environment(HEAP=place.heap, ROOTS="world", REBASE="only")
-            process = subprocess.Popen([place.program], env=env, stderr=subprocess.DEVNULL)
-            time.sleep(rng.random() * 0.03)
-            process.kill()
-            done_before += process.wait() == 0
+        done_before += killed_amid(place, builds, rng)
         assert place.runs(builds[rng.randrange(2)]) == expected, number
     assert done_before < 3 * kills, "no kill came early enough"
