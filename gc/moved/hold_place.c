@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/mappings.h"
@@ -143,9 +142,7 @@ static bool comes_there(const struct pm_objects_entry *e, const char *file) {
 }
 
 bool pm_place_hold(const char *file) {
-    struct rlimit limit; // fillers would count
-    bool unlimited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
-    const struct pm_objects_entry *e = file && unlimited ? find(file) : NULL;
+    const struct pm_objects_entry *e = file && pm_places_may_be_filled() ? find(file) : NULL;
     if (!e || fillers)
         return false;
     bool another = is_another_build(e, file), given = !another && pm_place_give(e);

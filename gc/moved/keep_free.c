@@ -89,10 +89,14 @@ static bool is_waited_for(unsigned i, const struct pm_objects_entry *all, unsign
     return false;
 }
 
-void pm_places_keep_free(void) {
+bool pm_places_may_be_filled(void) {
     struct rlimit limit;
+    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
+}
+
+void pm_places_keep_free(void) {
     unsigned count;
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY)
+    if (!pm_places_may_be_filled())
         return;
     pm_verdicts_moved();
     const bool *waits = pm_verdicts_kept();

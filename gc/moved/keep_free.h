@@ -12,8 +12,10 @@
 
 #include "media/objects_format.h"
 
-// Fills what is free of these places, and empties those where nothing is to come any more. Not
-// under `ulimit -v`, which would count it. Calls come from one thread at a time.
+// Whether addresses may be filled: not under `ulimit -v`, which would count them.
+bool pm_places_may_be_filled(void);
+// Fills what is free of these places, and empties those where nothing is to come any more, if they
+// may be filled. Calls come from one thread at a time.
 void pm_places_keep_free(void);
 // Empties the place of an entry. False: there was nothing to empty.
 bool pm_place_give(const struct pm_objects_entry *e);

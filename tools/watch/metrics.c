@@ -218,7 +218,7 @@ static int put_file(const char *path) {
     return good ? PM_OK : PM_OPERATIONAL;
 }
 
-int metrics(char *const *heaps, int count, int all, const char *output) {
+int metrics(char *const *heaps, int count, bool all, const char *output) {
     struct pm_error err;
     int status = PM_OK;
     for (int i = 0; i < count; i++)

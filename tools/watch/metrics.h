@@ -5,10 +5,12 @@
 #ifndef PM_TOOLS_METRICS_H
 #define PM_TOOLS_METRICS_H
 
+#include <stdbool.h>
+
 // Looks at each heap once, as look.h does, and prints all figures to standard output, or to the
 // file `output`, which gets its name when it is whole. `all`: the user's default heaps, too. Of a
 // heap that cannot be looked at a line says why, and its pmalloc_up is 0. Returns the exit status:
 // that of the first such heap, or 0.
-int metrics(char *const *heaps, int count, int all, const char *output);
+int metrics(char *const *heaps, int count, bool all, const char *output);
 
 #endif
