@@ -27,8 +27,8 @@ for i in 1 2 3 4; do (seq 1 5000 | md5sum > "sum$i") & done; wait; cat sum?
 f() { local depth=$1; ((depth == 0)) && return 0; echo -n "$depth "; f $((depth - 1)); }; f 40; echo
 while read -r line; do text+=$line; done < <(seq 1 3000); echo "${#text}"
 [[ "2026-01-02" =~ ^([0-9]+)-([0-9]+) ]] && echo "${BASH_REMATCH[2]}"
-coproc tr a-z A-Z; echo coprocess >&"${COPROC[1]}"; eval "exec ${COPROC[1]}>&-";
-cat <&"${COPROC[0]}"
+coproc tr a-z A-Z; exec {answers}<&"${COPROC[0]}"
+echo coprocess >&"${COPROC[1]}"; eval "exec ${COPROC[1]}>&-"; cat <&"$answers"
 trap 'echo "exit trap $?"' EXIT
 exit 4
 """
