@@ -11,16 +11,14 @@
 #include "base/message.h"
 #include "base/os.h"
 #include "media/commit/commit.h"
-#include "media/commit/rounds.h"
 #include "media/heap.h"
+#include "media/journal/pauses.h"
 #include "threads/commit_gate.h"
 #include "threads/tasks.h"
 
 // Changed with the commit lock; read at any time.
-static struct {
-    _Atomic uint64_t made, pages, took;    // commits
-    _Atomic uint64_t holds, held, longest; // threads; nanoseconds
-} cost;
+static struct { _Atomic uint64_t made, pages, took; } cost;
+static struct pm_pauses pauses;
 
 static void add(_Atomic uint64_t *to, uint64_t more) {
     atomic_fetch_add_explicit(to, more, memory_order_relaxed);
@@ -30,14 +28,17 @@ static uint64_t get(_Atomic uint64_t *from) {
     return atomic_load_explicit(from, memory_order_relaxed);
 }
 
-void pm_commit_was_held(uint64_t since, uint64_t pages) {
-    uint64_t held = pm_os_now_ns() - since;
-    add(&cost.holds, 1);
-    add(&cost.held, held);
-    add(&cost.pages, pages);
-    if (held > get(&cost.longest))
-        atomic_store_explicit(&cost.longest, held, memory_order_relaxed);
+static void add_pages(uint64_t *to, uint64_t more) {
+    __atomic_fetch_add(to, more, __ATOMIC_RELAXED);
 }
+
+void pm_commit_was_held(uint64_t since, const struct pm_commit_cost *of) {
+    pm_pauses_add(&pauses, pm_os_now_ns() - since);
+    add_pages(&pauses.instant, of->pages - of->before);
+    add(&cost.pages, of->pages);
+}
+
+void pm_commit_round_was(unsigned round, uint64_t pages) { add_pages(&pauses.round[round], pages); }
 
 void pm_commit_was_made(uint64_t since) {
     add(&cost.made, 1);
@@ -75,7 +76,7 @@ void pm_commit_passed(const struct pm_gate_passed *passed) {
     told.waited = get(&rungs[PM_RUNG_WAITED]);
     told.any = get(&rungs[PM_RUNG_ANY]);
     told.unseen = passed->counted ? passed->unseen : told.unseen;
-    pm_commit_instants(&told);
+    pm_commit_instants(&told, &pauses);
 }
 
 // An address of the program as the tools name it.
@@ -105,15 +106,36 @@ static void say_rungs(void) {
            (unsigned long)get(&rungs[PM_RUNG_ANY]), who, lock);
 }
 
+static uint64_t read_word(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+
+static uint64_t in_rounds(void) {
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < PM_PAUSE_ROUNDS; i++)
+        pages += read_word(&pauses.round[i]);
+    return pages;
+}
+
+static void say_pauses(void) {
+    pm_say("stats: threads stood still for commits: half of the times for at most %lu "
+           "microseconds, 99 of 100 for at most %lu; pages found meanwhile %lu, in a first round "
+           "%lu, in later ones %lu, %lu, %lu",
+           (unsigned long)(pm_pauses_at_most(&pauses, 50) / 1000),
+           (unsigned long)(pm_pauses_at_most(&pauses, 99) / 1000),
+           (unsigned long)read_word(&pauses.instant), (unsigned long)read_word(&pauses.round[0]),
+           (unsigned long)read_word(&pauses.round[1]), (unsigned long)read_word(&pauses.round[2]),
+           (unsigned long)read_word(&pauses.round[3]));
+}
+
 void pm_commit_cost_say(void) {
-    uint64_t made = get(&cost.made), holds = get(&cost.holds);
+    uint64_t made = get(&cost.made), holds = pm_pauses_count(&pauses);
     if (made == 0 || holds == 0)
         return;
     pm_say("stats: commits: %lu of %lu pages in all, %lu of them before the instant; microseconds: "
            "%lu for one, %lu of them with the threads held, at most %lu",
-           (unsigned long)made, (unsigned long)get(&cost.pages),
-           (unsigned long)get(&pm_rounds_pages), (unsigned long)(get(&cost.took) / made / 1000),
-           (unsigned long)(get(&cost.held) / holds / 1000),
-           (unsigned long)(get(&cost.longest) / 1000));
+           (unsigned long)made, (unsigned long)get(&cost.pages), (unsigned long)in_rounds(),
+           (unsigned long)(get(&cost.took) / made / 1000),
+           (unsigned long)(read_word(&pauses.held_ns) / holds / 1000),
+           (unsigned long)(read_word(&pauses.longest_ns) / 1000));
+    say_pauses();
     say_rungs();
 }

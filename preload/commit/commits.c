@@ -139,37 +139,36 @@ static void take_alone(void) {
     pm_commit_take(worth_dropping() && !kernel_stores(), &cost);
     lock_extents(pm_unlock_raw);
     pm_unlock(&pm_age_lock);
-    pm_commit_was_held(since, cost.pages);
+    pm_commit_was_held(since, &cost);
     pm_commit_passed(&(struct pm_gate_passed){.rung = PM_RUNG_BETWEEN});
 }
 
 // While the threads are held, none of them has a lock of ours, and none is inside the allocator. 0,
 // EAGAIN: a thread does not stop, EBUSY: `idle`, and a thread is in no wait, or ETIME: `strict`,
 // and a thread does not leave its section.
-static uint64_t take_held(enum pm_rung rung) {
-    struct pm_commit_cost cost;
+static void take_held(enum pm_rung rung, struct pm_commit_cost *cost) {
     if (rung == PM_RUNG_ANY)
         pm_commit_amid();
     lock_extents(pm_lock_raw);
     atomic_fetch_add(&instants, 1);
     kernel = NOT_ASKED;
-    pm_commit_take(may_drop(), &cost);
+    pm_commit_take(may_drop(), cost);
     lock_extents(pm_unlock_raw);
-    return cost.pages;
 }
 
 // Where all threads wait there is no gate to close.
 static int take_idle(void) {
-    uint64_t since = pm_os_now_ns(), pages = 0;
+    struct pm_commit_cost cost;
+    uint64_t since = pm_os_now_ns();
     if (!pm_hold_all(PATIENCE_MS))
         return EAGAIN;
     bool idle = pm_hold_all_wait();
     if (idle)
-        pages = take_held(PM_RUNG_BETWEEN);
+        take_held(PM_RUNG_BETWEEN, &cost);
     pm_release_all();
     if (!idle)
         return EBUSY;
-    pm_commit_was_held(since, pages);
+    pm_commit_was_held(since, &cost);
     pm_commit_passed(&(struct pm_gate_passed){.rung = PM_RUNG_BETWEEN});
     return 0;
 }
@@ -189,6 +188,7 @@ static enum pm_gate_wish wish_for(enum instant instant) {
 
 static int take(enum instant instant) {
     struct pm_gate_passed passed;
+    struct pm_commit_cost cost;
     if (!pm_threads_some() && pm_threads_none()) {
         take_alone();
         return 0;
@@ -198,9 +198,9 @@ static int take(enum instant instant) {
     enum pm_gate_result result = pm_gate_hold(PATIENCE_MS, wish_for(instant), &passed);
     if (result != PM_GATE_HELD)
         return result == PM_GATE_INSIDE ? ETIME : EAGAIN;
-    uint64_t pages = take_held(passed.rung);
+    take_held(passed.rung, &cost);
     pm_gate_release();
-    pm_commit_was_held(passed.held_since, pages);
+    pm_commit_was_held(passed.held_since, &cost);
     pm_commit_passed(&passed);
     return 0;
 }
@@ -240,16 +240,16 @@ static int mend_removed(void) {
 }
 
 // A round is worth it while much less is left after it. Where nobody else runs nothing changes.
-#define ROUNDS 4
 #define LITTLE 256u // pages, for the instant
 
 static void make_rounds(void) {
     uint64_t last = UINT64_MAX;
     if (!pm_threads_some() && pm_threads_none())
         return;
-    for (unsigned i = 0; i < ROUNDS; i++) {
+    for (unsigned i = 0; i < PM_PAUSE_ROUNDS; i++) {
         kernel = NOT_ASKED;
         uint64_t pages = pm_commit_round(pm_commits_mode() == PM_COMMITS_TIME);
+        pm_commit_round_was(i, pages);
         if (pages < LITTLE || pages > last / 2)
             return;
         last = pages;

@@ -13,6 +13,7 @@ from figures_program import Figures, INFO, program  # noqa: F401
 
 LABEL = r'(\w+)="((?:[^"\\\n]|\\["\\n])*)"'
 SAMPLE = re.compile(rf"(\w+)\{{({LABEL}(?:,{LABEL})*)\}} (-?[0-9.e+-]+)")
+ENDS = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "gauge": [""]}
 RULES = HERE.parents[1] / "docs" / "operations.md"
 
 
@@ -24,14 +25,14 @@ def families(text):
     for line in lines[:-2]:
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
-            assert name not in seen and kind in ("gauge", "counter"), line
+            assert name not in seen and kind in ("gauge", "counter", "histogram"), line
             seen.add(name)
         elif line.startswith("# HELP "):
             assert line.startswith(f"# HELP {name} ") and line.endswith("."), line
         else:
             match = SAMPLE.fullmatch(line)
             assert match, line
-            assert match[1] == name + ("_total" if kind == "counter" else ""), line
+            assert match[1] in [name + end for end in ENDS[kind]], line
             key = match[1], *(value for _, value in re.findall(LABEL, match[2]))
             assert key not in found, line
             found[key] = float(match[match.lastindex])

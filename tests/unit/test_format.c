@@ -111,7 +111,15 @@ static void test_journal(void) {
     FIELD(pm_instants, thread, 40, 4);
     FIELD(pm_instants, unseen, 44, 4);
     FIELD(pm_instants, name, 48, 16);
-    CHECK_EQ(offsetof(struct pm_journal_group, entry[PM_JOURNAL_ENTRIES_NOW]), 4016);
+    CHECK_EQ(offsetof(struct pm_journal_group, entry[PM_JOURNAL_AT_INSTANTS]), 4016);
+    CHECK_EQ(offsetof(struct pm_journal_group, entry[PM_JOURNAL_AT_PAUSES]), 3792);
+    CHECK_EQ(PM_JOURNAL_ENTRIES_NOW, 233);
+    SIZE(pm_pauses, 224);
+    FIELD(pm_pauses, of, 0, 160);
+    FIELD(pm_pauses, held_ns, 160, 8);
+    FIELD(pm_pauses, longest_ns, 168, 8);
+    FIELD(pm_pauses, round, 176, 32);
+    FIELD(pm_pauses, instant, 208, 8);
     SIZE(pm_instants_state, 128);
     FIELD(pm_instants_state, instants, 0, 64);
     FIELD(pm_instants_state, time, 64, 8);

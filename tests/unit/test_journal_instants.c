@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc.h"
 #include "check.h"
 #include "media/journal/instants.h"
 #include "media/journal/journal.h"
+#include "media/journal/pauses.h"
 
 #define GROUPS 4u
 #define SUPER_BYTES (sizeof(struct pm_super_file))
@@ -69,6 +71,11 @@ static const struct pm_instants given = {
     .thread = 17,
     .unseen = 4,
     .name = {'s', 'i', 'x', 't', 'e', 'e', 'n', ' ', 'l', 'e', 't', 't', 'e', 'r', 's', '.'}};
+static const struct pm_pauses pauses = {.of = {1, 2, 3, [PM_PAUSE_BOUNDS] = 4},
+                                        .held_ns = 5,
+                                        .longest_ns = 6,
+                                        .round = {7},
+                                        .instant = 8};
 static struct pm_journal journal;
 static char *buffer;
 
@@ -97,21 +104,47 @@ static void begin(bool counted) {
     journal.lap = (struct pm_journal_lap){0};
     journal.counted = counted;
     journal.instants = given;
+    journal.pauses = pauses;
     memset(file, 0, size = sizeof file);
 }
 
 // Where the entries end, or would have ended, they are not written over.
 static void test_entries_beside_them(void) {
-    static const unsigned counts[] = {1, PM_JOURNAL_ENTRIES_NOW, PM_JOURNAL_ENTRIES_NOW + 1,
-                                      PM_JOURNAL_ENTRIES, 2 * PM_JOURNAL_ENTRIES};
+    static const unsigned counts[] = {1,
+                                      PM_JOURNAL_ENTRIES_NOW,
+                                      PM_JOURNAL_ENTRIES_NOW + 1,
+                                      PM_JOURNAL_AT_INSTANTS,
+                                      PM_JOURNAL_ENTRIES,
+                                      2 * PM_JOURNAL_ENTRIES};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         unsigned seen = 0;
         begin(true);
         commit(1, counts[i]);
         struct pm_journal_found f = found();
         CHECK(f.counted && memcmp(&f.instants, &given, sizeof given) == 0);
+        CHECK(memcmp(&f.pauses, &pauses, sizeof pauses) == 0);
         CHECK(pm_journal_each(&io, buffer, &f, count_entry, &seen));
         CHECK_EQ(seen, counts[i]);
+    }
+}
+
+// An older build had entries where pauses are now, and instants behind them.
+static void test_pauses_of_an_older_build(void) {
+    struct pm_journal_group *group = (void *)file;
+    for (unsigned used = PM_JOURNAL_AT_PAUSES; used <= PM_JOURNAL_AT_INSTANTS + 1; used++) {
+        struct pm_journal_found f;
+        begin(true);
+        commit(1, 1);
+        for (unsigned i = group->entries; i < used; i++)
+            group->entry[i] = (struct pm_journal_entry){
+                .kind = PM_JOURNAL_ZERO, .member = PM_JOURNAL_DATA, .first = i, .pages = 1};
+        group->entries = used;
+        group->crc = 0;
+        group->crc = pm_crc32c(0, group, sizeof *group);
+        f = found();
+        CHECK_EQ(f.groups, 1);
+        CHECK(f.counted == (used <= PM_JOURNAL_AT_INSTANTS));
+        CHECK_EQ(pm_pauses_count(&f.pauses), used == PM_JOURNAL_AT_PAUSES ? 10 : 0);
     }
 }
 
@@ -158,6 +191,7 @@ int main(void) {
     buffer = malloc(PM_JOURNAL_BUFFER);
     CHECK(journal.first && buffer);
     RUN(entries_beside_them);
+    RUN(pauses_of_an_older_build);
     RUN(those_of_the_last_commit);
     RUN(on_record_when_the_journal_is_gone);
     free(buffer);

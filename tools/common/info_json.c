@@ -11,6 +11,7 @@
 #include "marking/forms.h"
 #include "media/heap.h"
 #include "objects_print.h"
+#include "pauses_print.h"
 #include "recovery/kept.h"
 #include "root_member.h"
 #include "roots/root_table.h"
@@ -32,8 +33,11 @@ static void put_identity(struct json *j, const struct info *info) {
     json_text(j, "pointers", pm_forms_text(pm_forms));
     struct instants instants;
     commit_json(j);
-    if (instants_of_heap(info->heap, &instants))
+    if (instants_of_heap(info->heap, &instants)) {
         instants_json(j, &instants);
+        if (pm_pauses_count(&instants.pauses))
+            pauses_json(j, &instants.pauses);
+    }
     json_text(j, "guarantee", commit_guarantee());
     objects_json(j);
     struct pm_program program;

@@ -16,6 +16,7 @@
 #include "marking/forms.h"
 #include "media/heap.h"
 #include "objects_print.h"
+#include "pauses_print.h"
 #include "recovery/kept.h"
 #include "root_member.h"
 #include "roots/elf_file.h"
@@ -65,6 +66,10 @@ static void print_instants(const struct info *info) {
         return;
     fputs("instants   ", stdout);
     instants_text(&instants, "\n           ");
+    if (pm_pauses_count(&instants.pauses)) {
+        fputs("\n           ", stdout);
+        pauses_text(&instants.pauses, "\n           ");
+    }
     printf("\n           counted until the commit of %s\n", commit_when(instants.time, when));
 }
 

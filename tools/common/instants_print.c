@@ -19,6 +19,7 @@ bool instants_of_heap(const char *heap, struct instants *out) {
     const struct pm_journal_found *commit = &pm_journal_opened.commit;
     *out = (struct instants){.heap = heap, .base = pm_base, .end = pm_base + pm_range};
     out->of = commit->instants;
+    out->pauses = commit->pauses;
     out->time = commit->time;
     bool known = pm_journal_opened.is != PM_JOURNAL_NONE && commit->groups && commit->counted;
     return known || pm_instants_read(&pm_heap.super->state, &out->of, &out->time);

@@ -15,10 +15,11 @@
 
 struct instants {
     struct pm_instants of;
-    uint64_t time;      // of the last commit that they count
-    const char *heap;   // its name,
-    uint64_t base, end; // and its addresses
-    pid_t process;      // that has it open; 0: it is at rest, and this tool has
+    struct pm_pauses pauses; // of the same commits; none: not on record
+    uint64_t time;           // of the last commit that they count
+    const char *heap;        // its name,
+    uint64_t base, end;      // and its addresses
+    pid_t process;           // that has it open; 0: it is at rest, and this tool has
 };
 
 // Of the heap that is open. False: nothing is on record.

@@ -16,6 +16,7 @@
 #include "tools/common/info_print.h"
 #include "tools/common/instants_print.h"
 #include "tools/common/json.h"
+#include "tools/common/pauses_print.h"
 
 static volatile sig_atomic_t interrupted;
 
@@ -74,6 +75,8 @@ static void put_json(const char *heap, const struct look *l) {
     struct instants instants = instants_of(heap, l);
     if (l->commit.counted)
         instants_json(&j, &instants);
+    if (l->commit.counted && pm_pauses_count(&l->commit.pauses))
+        pauses_json(&j, &l->commit.pauses);
     json_open(&j, "classes", '[');
     PM_EACH_CLASS(i) {
         if (!l->class_slabs[i])
@@ -106,6 +109,10 @@ static void put_commit(const char *heap, const struct look *l, const char *befor
         return;
     printf("%sinstants: ", *before ? before : "\n");
     instants_text(&instants, *before ? before : "\n");
+    if (pm_pauses_count(&l->commit.pauses)) {
+        printf("%spauses: ", *before ? before : "\n");
+        pauses_text(&l->commit.pauses, *before ? before : "\n");
+    }
 }
 
 static void put_line(const char *heap, const struct look *l) {

@@ -12,6 +12,7 @@
 
 #include "look.h"
 #include "media/heap.h"
+#include "media/journal/pauses.h"
 #include "tools/common/cli.h"
 #include "tools/common/defaults.h"
 #include "tools/common/text.h"
@@ -28,7 +29,7 @@ static int samples;
 // ---- the figures --------------------------------------------------------------------------------
 
 // What there must be for a figure to be printed.
-enum needs { ALWAYS, LOOKED, SETTLED, COMMIT, COUNTED };
+enum needs { ALWAYS, LOOKED, SETTLED, COMMIT, COUNTED, PAUSED };
 
 // Name, kind, what it needs, value and help. `l` is the look, `c` its commit, `i` the instants that
 // it counts. OpenMetrics wants base units, and that a counter's samples end in _total.
@@ -62,9 +63,14 @@ enum needs { ALWAYS, LOOKED, SETTLED, COMMIT, COUNTED };
       "Commits of the process that lie between operations.")                                       \
     X("instants_after_a_wait", COUNTER, COUNTED, i->waited,                                        \
       "Commits after a wait for threads that never took a lock.")                                  \
-    X("instants_others", COUNTER, COUNTED, i->any, "Commits that may lie amid an operation.")
+    X("instants_others", COUNTER, COUNTED, i->any, "Commits that may lie amid an operation.")      \
+    X("pause_longest_seconds", GAUGE, PAUSED, (double)c->pauses.longest_ns / 1e9,                  \
+      "How long the threads of the process stood still at most.")                                  \
+    X("pages_at_instants", COUNTER, PAUSED, c->pauses.instant, "Pages found meanwhile.")           \
+    X("pages_before_instants", COUNTER, PAUSED, in_rounds(&c->pauses),                             \
+      "Pages that commits have found while the program ran.")
 
-enum kind { GAUGE, COUNTER };
+enum kind { GAUGE, COUNTER, HISTOGRAM };
 static const struct family {
     char name[32], help[96];
     enum kind kind;
@@ -75,6 +81,13 @@ static const struct family {
 #undef ROW
 };
 #define FAMILIES (sizeof families / sizeof *families)
+
+static uint64_t in_rounds(const struct pm_pauses *p) {
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < PM_PAUSE_ROUNDS; i++)
+        pages += p->round[i];
+    return pages;
+}
 
 static double value_of(const struct sample *s, size_t family) {
     const struct look *l = &s->look;
@@ -95,7 +108,8 @@ static bool has(const struct sample *s, enum needs needs) {
            : needs == LOOKED  ? looked
            : needs == SETTLED ? looked && l->settled
            : needs == COMMIT  ? looked && l->commit.groups
-                              : looked && l->commit.counted;
+           : needs == COUNTED ? looked && l->commit.counted
+                              : looked && pm_pauses_count(&l->commit.pauses);
 }
 
 // ---- the format ---------------------------------------------------------------------------------
@@ -118,8 +132,9 @@ static void put_label(FILE *out, const char *name, const char *text) {
 }
 
 static void put_head(FILE *out, const char *name, enum kind kind, const char *help) {
-    fprintf(out, "# TYPE pmalloc_%s %s\n# HELP pmalloc_%s %s\n", name,
-            kind == COUNTER ? "counter" : "gauge", name, help);
+    static const char *const kinds[] = {
+        [GAUGE] = "gauge", [COUNTER] = "counter", [HISTOGRAM] = "histogram"};
+    fprintf(out, "# TYPE pmalloc_%s %s\n# HELP pmalloc_%s %s\n", name, kinds[kind], name, help);
 }
 
 static void put_family(FILE *out, size_t number) {
@@ -154,12 +169,47 @@ static void put_classes(FILE *out) {
     }
 }
 
+// By OpenMetrics' rule a bucket counts all that is not longer than its bound.
+static void put_lengths(FILE *out, const struct sample *s) {
+    const struct pm_pauses *p = &s->look.commit.pauses;
+    uint64_t count = 0;
+    for (unsigned i = 0; i <= PM_PAUSE_BOUNDS; i++) {
+        count += p->of[i];
+        fputs("pmalloc_pause_seconds_bucket{", out);
+        put_label(out, "heap", s->heap);
+        if (i < PM_PAUSE_BOUNDS)
+            fprintf(out, ",le=\"%g\"} %lu\n", (double)pm_pause_bound(i) / 1e9,
+                    (unsigned long)count);
+        else
+            fprintf(out, ",le=\"+Inf\"} %lu\n", (unsigned long)count);
+    }
+    fputs("pmalloc_pause_seconds_count{", out);
+    put_label(out, "heap", s->heap);
+    fprintf(out, "} %lu\npmalloc_pause_seconds_sum{", (unsigned long)count);
+    put_label(out, "heap", s->heap);
+    fprintf(out, "} %.15g\n", (double)p->held_ns / 1e9);
+}
+
+static void put_pauses(FILE *out) {
+    bool head = false;
+    for (const struct sample *s = sample; s < sample + samples; s++) {
+        if (!has(s, PAUSED))
+            continue;
+        if (!head)
+            put_head(out, "pause_seconds", HISTOGRAM,
+                     "How long the threads of the process stood still for commits.");
+        head = true;
+        put_lengths(out, s);
+    }
+}
+
 static void put_all(FILE *out) {
     put_head(out, "build_info", GAUGE, "The version of the tool.");
     fprintf(out, "pmalloc_build_info{version=\"%s\"} 1\n", cli_version());
     for (size_t i = 0; i < FAMILIES; i++)
         put_family(out, i);
     put_classes(out);
+    put_pauses(out);
     fputs("# EOF\n", out);
 }
 

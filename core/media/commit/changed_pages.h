@@ -21,6 +21,7 @@
 
 struct pm_commit_cost {
     uint64_t pages;   // in the journal
+    uint64_t before;  // of them those that rounds have found, before the instant
     uint64_t copied;  // pages that the process has copied and keeps
     uint64_t dropped; // pages given back to the kernel
     uint64_t held_us; // the time at the instant: no other thread stored

@@ -205,8 +205,9 @@ static void begin_at_instant(void) {
 
 // ---- the instant itself -------------------------------------------------------------------------
 
-void pm_commit_instants(const struct pm_instants *instants) {
+void pm_commit_instants(const struct pm_instants *instants, const struct pm_pauses *pauses) {
     commit.journal.instants = *instants;
+    commit.journal.pauses = *pauses;
     commit.journal.counted = true;
 }
 
@@ -219,6 +220,7 @@ void pm_commit_take(bool may_drop, struct pm_commit_cost *cost) {
     commit.taken.amid = commit.amid;
     commit.force = commit.amid = false;
     begin_at_instant();
+    cost->before = commit.journal.pages;
     pm_changed_begin(&commit.journal, drop ? PM_CHANGED_INSTANT_DROP : PM_CHANGED_INSTANT, cost);
     if (pm_heap.super->state.applied != pm_checkpoint_applied)
         pm_heap.super->state.applied = pm_checkpoint_applied;

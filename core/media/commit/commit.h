@@ -77,8 +77,8 @@ void pm_commit_take(bool drop, struct pm_commit_cost *cost);
 void pm_commit_force(void);
 // At its instant another thread is in the middle of an operation.
 void pm_commit_amid(void);
-// Before pm_commit_finish(): what this commit and later ones say of their instants.
-void pm_commit_instants(const struct pm_instants *instants);
+// Before pm_commit_finish(): what this commit and later ones say of their instants and pauses.
+void pm_commit_instants(const struct pm_instants *instants, const struct pm_pauses *pauses);
 // False, with errno: there is no new commit; the last one stands.
 bool pm_commit_finish(void);
 // After that: the medium was full, and since then the journal has given up the room of earlier

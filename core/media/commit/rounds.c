@@ -12,8 +12,6 @@
 #include "media/own_pages.h"
 #include "stored_pages.h"
 
-_Atomic uint64_t pm_rounds_pages;
-
 static struct {
     struct pm_journal *journal;
     const uint64_t *length; // of the files, under the last commit
@@ -214,9 +212,7 @@ uint64_t pm_rounds_make(void) {
         each_data(look_by_record);
     if (!pm_changed_end() || !told)
         pm_rounds_forget();
-    uint64_t pages = rounds.journal->pages - before;
-    atomic_fetch_add_explicit(&pm_rounds_pages, pages, memory_order_relaxed);
-    return pages;
+    return rounds.journal->pages - before;
 }
 
 // What is beyond the end of a file that was cut since is released space, so zeroes follow it in the

@@ -39,8 +39,6 @@ extern bool (*pm_rounds_unseen)(void);
 bool pm_rounds_worth(bool count);
 // The commit has begun. How many pages it has more now.
 uint64_t pm_rounds_make(void);
-// Pages that rounds have found, of all commits.
-extern _Atomic uint64_t pm_rounds_pages;
 // At the instant: whether what the rounds have found may stand.
 bool pm_rounds_hold(void);
 // The record is not to be believed.

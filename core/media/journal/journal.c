@@ -127,8 +127,10 @@ bool pm_journal_end(struct pm_journal *j) {
                   (j->amid ? PM_JOURNAL_LAST_AMID : 0u) |
                   (j->counted ? PM_JOURNAL_LAST_INSTANTS : 0u);
     group->held = j->held;
-    if (j->counted)
-        memcpy(&group->entry[PM_JOURNAL_ENTRIES_NOW], &j->instants, sizeof j->instants);
+    if (j->counted) {
+        memcpy(&group->entry[PM_JOURNAL_AT_INSTANTS], &j->instants, sizeof j->instants);
+        memcpy(&group->entry[PM_JOURNAL_AT_PAUSES], &j->pauses, sizeof j->pauses);
+    }
     j->groups++;
     j->kept = j->at == j->lap.end; // nothing was written earlier
     write_groups(j);
@@ -276,12 +278,15 @@ static bool is_damaged(struct pm_journal_reading *r, const uint8_t uuid[16]) {
 }
 
 // An older build may have used all entries of a group; that one does not say that it has instants.
+// Or those where pauses are now.
 static void note_instants(const struct pm_journal_group *group, struct pm_journal_found *found) {
+    const struct pm_journal_entry *e = pm_journal_entries(group);
     found->counted =
-        (group->last & PM_JOURNAL_LAST_INSTANTS) && group->entries <= PM_JOURNAL_ENTRIES_NOW;
+        (group->last & PM_JOURNAL_LAST_INSTANTS) && group->entries <= PM_JOURNAL_AT_INSTANTS;
     if (found->counted)
-        memcpy(&found->instants, pm_journal_entries(group) + PM_JOURNAL_ENTRIES_NOW,
-               sizeof found->instants);
+        memcpy(&found->instants, e + PM_JOURNAL_AT_INSTANTS, sizeof found->instants);
+    if (found->counted && group->entries <= PM_JOURNAL_AT_PAUSES)
+        memcpy(&found->pauses, e + PM_JOURNAL_AT_PAUSES, sizeof found->pauses);
 }
 
 // A commit is found when its last group is. `end`: what follows it is read from there.

@@ -81,6 +81,7 @@ struct pm_journal {
     // Of the process and all its commits from here on, if `counted`; also for the last group.
     bool counted;
     struct pm_instants instants;
+    struct pm_pauses pauses;
 };
 
 // The bytes that a group needs at most.
@@ -119,6 +120,7 @@ struct pm_journal_found {
     // Of the last one, if `counted`: see journal_format.h.
     bool counted;
     struct pm_instants instants;
+    struct pm_pauses pauses;
     // Before the first one; all is 0 at the start of the journal.
     uint64_t at, lap;
     uint32_t before;

@@ -10,6 +10,7 @@
 
 #include "instants_format.h"
 #include "media/format.h"
+#include "pauses_format.h"
 
 // A commit is a row of groups: a header page, then the contents of the pages that its entries name,
 // in their order. All groups of a commit have one epoch and rising numbers. The commit is in force
@@ -35,10 +36,12 @@
 #define PM_JOURNAL_SECTOR 512u
 #define PM_JOURNAL_ENTRIES 251u
 #define PM_JOURNAL_PAGES 252u // in a group, at most
-// As many are written now. Behind them the last group of a commit has struct pm_instants: builds
-// that do not know it take it for entries that are not used.
-#define PM_JOURNAL_ENTRIES_NOW (PM_JOURNAL_ENTRIES - PM_JOURNAL_INSTANTS)
-#define PM_JOURNAL_INSTANTS 4u
+// As many are written now. Behind them the last group of a commit has struct pm_pauses, and struct
+// pm_instants: builds that do not know them take them for entries that are not used. Pauses of an
+// older build are zeroes.
+#define PM_JOURNAL_ENTRIES_NOW PM_JOURNAL_AT_PAUSES
+#define PM_JOURNAL_AT_PAUSES (PM_JOURNAL_AT_INSTANTS - 14u)
+#define PM_JOURNAL_AT_INSTANTS (PM_JOURNAL_ENTRIES - 4u)
 
 enum pm_journal_kind { PM_JOURNAL_PAGE = 1, PM_JOURNAL_ZERO = 2, PM_JOURNAL_LENGTH = 3 };
 // Bits of `last`; 0: more groups follow. Forced: the commit was made because too many pages had
@@ -68,8 +71,8 @@ struct pm_journal_entry {
     uint8_t reserved;
 };
 _Static_assert(sizeof(struct pm_journal_entry) == 16, "frozen");
-_Static_assert(sizeof(struct pm_instants) == PM_JOURNAL_INSTANTS * sizeof(struct pm_journal_entry),
-               "in place of entries");
+_Static_assert(sizeof(struct pm_instants) == 4 * sizeof(struct pm_journal_entry), "in their place");
+_Static_assert(sizeof(struct pm_pauses) == 14 * sizeof(struct pm_journal_entry), "in their place");
 
 struct pm_journal_group {
     uint64_t magic;
