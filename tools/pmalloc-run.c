@@ -22,11 +22,12 @@
 #include "common/rooted.h"
 #include "common/target.h"
 #include "common/wrapper.h"
+#include "doctor/doctor.h"
 #include "media/backing/volume.h"
 #include "roots/spec.h"
 #include "types/type_check.h"
 
-enum { KEY_MAN_ENV = 256, KEY_RECIPE, KEY_RECIPES, KEY_TYPES };
+enum { KEY_MAN_ENV = 256, KEY_RECIPE, KEY_RECIPES, KEY_TYPES, KEY_DOCTOR };
 enum { OWN_FAILURE = 125 };
 
 #define LIBRARY "libpmalloc_preload.so"
@@ -37,8 +38,10 @@ extern char **environ;
 
 static const char *const synopsis[] = {
     "[-g] [-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--types HOW] [--] PROGRAM [ARGUMENT]...",
+    "--doctor [-H DIR] [-r ROOTS] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...",
     "--roots PROGRAM",
-    "--recipe [--recipes DIR] [-H DIR] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...", "--recipe",
+    "--recipe [--recipes DIR] [-H DIR] [-s NAME=VALUE]... [--] PROGRAM [ARGUMENT]...",
+    "--recipe",
     NULL};
 
 static const char *const description[] = {
@@ -90,11 +93,16 @@ static const struct cli_option options[] = {
      "What is done about the types of the data, if PROGRAM was built with -g. check, which is the "
      "default: they are put on record; another build with other types is refused. ignore: what "
      "differs is said, and PROGRAM is started. off: no types are read or put on record."},
+    {KEY_DOCTOR, "doctor", NULL,
+     "Do not run PROGRAM, but say whether it can have a heap, which roots it seems to have, where "
+     "the heap would lie and what would survive there, what to expect of the program's manners, "
+     "and the line that starts it."},
     {KEY_MAN_ENV, "man-env", NULL, "Print the manual page libpmalloc(7), in roff, and exit."},
     {0},
 };
 
 static const struct cli_status statuses[] = {
+    {1, "--doctor: PROGRAM cannot be started with this heap or these roots."},
     {125, "pmalloc-run itself failed, or the library refused to start the program."},
     {126, "PROGRAM was found, but cannot be run, or cannot be given a heap."},
     {127, "PROGRAM was not found."},
@@ -106,6 +114,7 @@ static const struct cli_example examples[] = {
      "The program's global variable store, and all that it reaches, outlive the program."},
     {"pmalloc-run --recipe -H /dev/shm/redis redis-server",
      "redis goes on with its data, although it sets itself up in main."},
+    {"pmalloc-run --doctor -H /mnt/pmem/store app", "Can app be given a heap there, and how?"},
     {"pmalloc-run -H /mnt/pmem/h -r @roots.txt -s LIMIT=8G app",
      "The roots are the lines of roots.txt. The heap is at most 8 GiB."},
     {0},
@@ -180,7 +189,7 @@ static void set_pair(const char *pair) {
     set(name, pair + length + 1);
 }
 
-static bool with_gc, with_recipe, types_off, types_ignored;
+static bool with_gc, with_recipe, with_doctor, types_off, types_ignored;
 static const char *roots, *recipes;
 
 static void take(int key, const char *value, void *arg) {
@@ -203,6 +212,9 @@ static void take(int key, const char *value, void *arg) {
         break;
     case KEY_RECIPES:
         recipes = value;
+        break;
+    case KEY_DOCTOR:
+        with_doctor = true;
         break;
     case KEY_TYPES:
         types_off = strcmp(value, "off") == 0;
@@ -525,6 +537,13 @@ static char **follow_recipe(const struct target *target, char **argv) {
     return all;
 }
 
+static int look_only(char **command) {
+    struct pm_error err;
+    if (pm_options_load(environ, &err) != PM_OK)
+        fail("%s", err.text);
+    return cli_flush(doctor(command, recipe_places()), OWN_FAILURE);
+}
+
 int main(int argc, char **argv) {
     struct target target;
     struct pm_error err;
@@ -540,6 +559,8 @@ int main(int argc, char **argv) {
         set("PMALLOC_ROOTS", roots);
     if (operand == argc)
         cli_wrong(&tool, "name the program to run");
+    if (with_doctor)
+        return look_only(argv + operand);
     int status = target_find(argv[operand], &target, why, sizeof why);
     if (status != 0) {
         pm_say("%s", why);

@@ -294,6 +294,12 @@ def test_readmes_name_every_file(readme):
     assert not missing, f"name them in {readme.relative_to(ROOT)}"
 
 
+def test_the_questions_lead_to_every_page():
+    asked = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"\]\((\w[\w-]*\.md)", asked)) & pages
+
+
 def test_contributing_lists_the_layers():
     """The folders of scripts/check-layers, in an order in which each uses only folders above it."""
     rules = runpy.run_path(str(ROOT / "scripts" / "check-layers"))["FOLDERS"]

@@ -311,6 +311,17 @@ def test_a_misspelt_root_makes_no_heap(place):
     assert not place.heap.exists()
 
 
+def test_a_folder_of_others_is_left_alone(place):
+    """The library refuses it, and nothing is put into it before."""
+    _, first, _, _ = PAIRS["member-added"]
+    place.put(first)
+    place.heap.mkdir()
+    (place.heap / "letter").write_text("dear")
+    done = place.run()
+    assert done.returncode == 125 and "is not a PMAlloc heap and not empty" in done.stderr, done
+    assert [path.name for path in place.heap.iterdir()] == ["letter"]
+
+
 def test_a_table_of_another_version(place):
     place.put(PAIRS["same"][1])
     place.goes_on(found="new")

@@ -64,8 +64,9 @@ static bool is_runtime(const char *name) {
     static const char *const prefixes[] = {
         "__",       "_IO_",   "_ZGV", "_ZT", "_ZSt", "completed.", "DW.ref.", "program_invocation_",
         "obstack_", "error_", "argp_"};
-    static const char *const names[] = {"stdin",  "stdout", "stderr", "environ", "optarg",
-                                        "optind", "opterr", "optopt", "_end",    "_edata"};
+    static const char *const names[] = {"stdin",  "stdout", "stderr",           "environ",
+                                        "optarg", "optind", "opterr",           "optopt",
+                                        "_end",   "_edata", "re_syntax_options"};
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return true;

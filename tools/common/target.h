@@ -25,5 +25,8 @@ __attribute__((format(printf, 4, 5))) int target_refuse(int status, char *why, s
                                                         const char *format, ...);
 // Checks a 64-bit x86 ELF file. Returns the same as target_find().
 int target_check_elf(const char *path, char *why, size_t size);
+// The library of this number, from 0 on, that a program names; NULL: it names no more.
+struct pm_elf;
+const char *target_needs(const struct pm_elf *f, size_t number);
 
 #endif

@@ -39,12 +39,7 @@ static bool dynamic_entry(const struct pm_elf *f, const ElfW(Phdr) * p, size_t i
     return out->d_tag != DT_NULL;
 }
 
-// The name of the sanitizer whose library the program is linked with, or NULL.
-static const char *sanitizer(const struct pm_elf *f) {
-    static const char *const names[][2] = {
-        {"libasan.so", "AddressSanitizer"}, {"libclang_rt.asan", "AddressSanitizer"},
-        {"libtsan.so", "ThreadSanitizer"},  {"libclang_rt.tsan", "ThreadSanitizer"},
-        {"liblsan.so", "LeakSanitizer"},    {"libhwasan.so", "HWAddressSanitizer"}};
+const char *target_needs(const struct pm_elf *f, size_t number) {
     ElfW(Phdr) p;
     ElfW(Dyn) d;
     uint64_t strings = 0;
@@ -53,12 +48,23 @@ static const char *sanitizer(const struct pm_elf *f) {
     for (size_t i = 0; dynamic_entry(f, &p, i, &d); i++)
         if (d.d_tag == DT_STRTAB)
             strings = d.d_un.d_ptr;
-    for (size_t i = 0; dynamic_entry(f, &p, i, &d); i++) {
-        const char *needed = d.d_tag == DT_NEEDED ? string_at(f, strings + d.d_un.d_val) : "";
+    for (size_t i = 0; dynamic_entry(f, &p, i, &d); i++)
+        if (d.d_tag == DT_NEEDED && number-- == 0)
+            return string_at(f, strings + d.d_un.d_val);
+    return NULL;
+}
+
+// The name of the sanitizer whose library the program is linked with, or NULL.
+static const char *sanitizer(const struct pm_elf *f) {
+    static const char *const names[][2] = {
+        {"libasan.so", "AddressSanitizer"}, {"libclang_rt.asan", "AddressSanitizer"},
+        {"libtsan.so", "ThreadSanitizer"},  {"libclang_rt.tsan", "ThreadSanitizer"},
+        {"liblsan.so", "LeakSanitizer"},    {"libhwasan.so", "HWAddressSanitizer"}};
+    const char *needed;
+    for (size_t i = 0; (needed = target_needs(f, i)) != NULL; i++)
         for (size_t n = 0; n < sizeof names / sizeof names[0]; n++)
             if (strncmp(needed, names[n][0], strlen(names[n][0])) == 0)
                 return names[n][1];
-    }
     return NULL;
 }
 

@@ -153,6 +153,7 @@ static bool find_heap(struct check *c) {
     const struct pm_options *o = &pm_options;
     const char *name = *o->heap.text ? o->heap.text : o->commit_dir.text;
     struct pm_error ignored;
+    char stranger[NAME_MAX + 1];
     snprintf(c->heap, sizeof c->heap, "%.*s", (int)pm_volume_first(name), name);
     if (!*name || o->backing.number == PM_BACKING_VOLATILE)
         return false;
@@ -160,7 +161,7 @@ static bool find_heap(struct check *c) {
     if (c->dir < 0)
         return errno == ENOENT && pm_fixed_check_name(c->heap, &ignored) == PM_OK;
     c->exists = !pm_dir_is_remnant(c->dir);
-    return true;
+    return c->exists || !pm_dir_stranger(c->dir, stranger); // the library will say so
 }
 
 // Whether there is a root of which something may be known.

@@ -43,6 +43,14 @@ static bool look_at_name(const char *name, void *arg) {
     return false;
 }
 
+bool pm_dir_stranger(int fd, char name[NAME_MAX + 1]) {
+    struct pm_dir_names names = {0};
+    if (lseek(fd, 0, SEEK_SET) == 0)
+        pm_os_each_name(fd, look_at_name, &names);
+    strcpy(name, names.stranger);
+    return *name;
+}
+
 // Refuses to make a heap in a directory that cannot be read, or that has a file which is not one of
 // a heap's.
 static int refuse_strangers(struct pm_dir_names *names, struct pm_error *err) {

@@ -5,6 +5,7 @@
 #ifndef PM_HEAP_DIR_H
 #define PM_HEAP_DIR_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,6 +31,8 @@ void pm_dir_close(void);
 // Whether the directory is what an interrupted making or removal leaves. It has no superblock, and
 // either no data or a superblock.new. Nothing that anybody could miss is in it.
 bool pm_dir_is_remnant(int fd);
+// Whether it has a file that is none of a heap's. Writes the name of the first one.
+bool pm_dir_stranger(int fd, char name[NAME_MAX + 1]);
 // Unlinks the files of a heap. If one of them cannot be unlinked, a remnant is left.
 bool pm_dir_empty(int fd);
 
