@@ -9,6 +9,7 @@ GC_FILES = $(if $(GC_LIB),$(notdir $(GC_LIB)) $(GC_NAMES))
 DOCDIR = $(DATADIR)/doc/pmalloc
 DOCS = $(wildcard docs/*.md)
 RECIPES = $(wildcard tools/recipes/*.recipe)
+MONITORING = $(addprefix tools/monitoring/,pmalloc-exporter alerts.yml dashboard.json)
 COMPLETIONS = $(DATADIR)/bash-completion/completions
 INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(LIBDIR)/,libpmalloc_preload.so $(SO_REAL) libpmalloc.so.$(SOVERSION) \
@@ -17,6 +18,7 @@ INSTALLED = $(addprefix $(BINDIR)/,$(notdir $(TOOLS))) \
 	$(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) $(addprefix $(MANDIR)/man7/,$(notdir $(MAN7))) \
 	$(addprefix $(COMPLETIONS)/,$(notdir $(TOOLS))) $(DATADIR)/pmalloc/persistent-heap.conf \
 	$(addprefix $(DATADIR)/pmalloc/recipes/,$(notdir $(RECIPES))) \
+	$(addprefix $(DATADIR)/pmalloc/monitoring/,$(notdir $(MONITORING))) \
 	$(addprefix $(DOCDIR)/,README.md LICENSE $(DOCS))
 
 installed-files: $(LIBS) $(GC_LIB) $(TOOLS) $(MAN1) $(MAN7) $(PC)
@@ -24,7 +26,7 @@ installed-files: $(LIBS) $(GC_LIB) $(TOOLS) $(MAN1) $(MAN7) $(PC)
 install: installed-files ## install to $(DESTDIR)$(PREFIX)
 	install -d $(addprefix $(DESTDIR),$(BINDIR) $(LIBDIR)/pkgconfig $(INCLUDEDIR) \
 		$(MANDIR)/man1 $(MANDIR)/man7 $(COMPLETIONS) \
-		$(DATADIR)/pmalloc/recipes $(DOCDIR)/docs)
+		$(DATADIR)/pmalloc/recipes $(DATADIR)/pmalloc/monitoring $(DOCDIR)/docs)
 	install -m 755 $(TOOLS) $(DESTDIR)$(BINDIR)
 	install -m 644 $(BUILD)/libpmalloc_preload.so $(DESTDIR)$(LIBDIR)
 	install -m 644 $(BUILD)/libpmalloc.so $(DESTDIR)$(LIBDIR)/$(SO_REAL)
@@ -44,12 +46,14 @@ endif
 		install -m 644 tools/completion.bash $(DESTDIR)$(COMPLETIONS)/$$tool || exit 1; done
 	install -m 644 tools/persistent-heap.conf $(DESTDIR)$(DATADIR)/pmalloc
 	install -m 644 $(RECIPES) $(DESTDIR)$(DATADIR)/pmalloc/recipes
+	install -m 644 $(MONITORING) $(DESTDIR)$(DATADIR)/pmalloc/monitoring
+	chmod 755 $(DESTDIR)$(DATADIR)/pmalloc/monitoring/pmalloc-exporter
 	install -m 644 README.md LICENSE $(DESTDIR)$(DOCDIR)
 	install -m 644 $(DOCS) $(DESTDIR)$(DOCDIR)/docs
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR),$(INSTALLED))
 	for folder in $(addprefix $(DESTDIR),$(LIBDIR)/$(GC_DIR) $(DATADIR)/pmalloc/recipes \
-		$(DATADIR)/pmalloc \
+		$(DATADIR)/pmalloc/monitoring $(DATADIR)/pmalloc \
 		$(DOCDIR)/docs $(DOCDIR)); do \
 		[ ! -d $$folder ] || rmdir $$folder || exit 1; done

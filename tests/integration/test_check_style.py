@@ -64,6 +64,7 @@ def test_empty_tree_is_no_success(tmp_path):
         ("scripts/b", f"#!/bin/sh\n{HASH}# {'x' * 99}\n", "scripts/b:4: 101 columns"),
         ("Makefile", f"{HASH}all:\n\techo {'x' * 95}\n", "Makefile:4: 101 columns"),
         ("a.md", f"{'word ' * 20}word\n", "a.md:1: 104 columns"),
+        ("a.json", f"{' ' * 99}[1]\n", "a.json:1: 102 columns"),
         (".ci/run", f"#!/bin/sh\n{HASH}# {'x' * 99}\n", ".ci/run:4: 101 columns"),
         ("core/a.c", f"{C}int\ta;\n", "core/a.c:3: a tab"),
         ("Makefile", f"{HASH}A =\t1\n", "Makefile:3: a tab"),

@@ -5,16 +5,14 @@
 import json
 import os
 import re
-import shutil
 
 import pytest
-from conftest import HERE, default_heaps, recover, remove_unless_busy, run, said, succeeds
+from conftest import default_heaps, recover, remove_unless_busy, run, said, succeeds
 from figures_program import Figures, INFO, program  # noqa: F401
 
 LABEL = r'(\w+)="((?:[^"\\\n]|\\["\\n])*)"'
 SAMPLE = re.compile(rf"(\w+)\{{({LABEL}(?:,{LABEL})*)\}} (-?[0-9.e+-]+)")
 ENDS = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "gauge": [""]}
-RULES = HERE.parents[1] / "docs" / "operations.md"
 
 
 def families(text):
@@ -187,20 +185,3 @@ def test_another_reader(program, processes, heap):
     read = {f.name: f for f in parser.text_string_to_metric_families(done.stdout)}
     assert read["pmalloc_up"].samples[0].value == 1
     assert read["pmalloc_opens"].type == "counter" and len(read) > 20
-    names = {sample.name for family in read.values() for sample in family.samples}
-    asked = set(re.findall(r"\bpmalloc_\w+", alerts()))
-    assert asked and asked <= names, asked - names
-
-
-def alerts():
-    """The rules that docs/operations.md shows."""
-    return re.search(r"```yaml\n(.*?)```", RULES.read_text(), re.DOTALL)[1]
-
-
-def test_the_alerts_of_the_page(shm):
-    if not shutil.which("promtool"):
-        pytest.skip("promtool is missing: Debian's package prometheus has it")
-    file = shm / "pmalloc.yml"
-    file.write_text(alerts())
-    done = run(["promtool", "check", "rules", file], preload=False)
-    assert done.returncode == 0, said(done)
