@@ -33,6 +33,7 @@
 #include "pages/extent_adopt.h"
 #include "pages/extent_take.h"
 #include "pages/frontier.h"
+#include "recovered.h"
 #include "roots/objects_record.h"
 #include "roots/program.h"
 #include "roots/root_table.h"
@@ -465,6 +466,15 @@ static void compare_with_last(struct pm_recovery *r, bool write) {
         pm_kept_live_record(r->live_bytes);
 }
 
+static void put_on_record(const struct pm_recovery *r) {
+    pm_recovered_keep((struct pm_recovered){.took_us = (uint64_t)(r->seconds * 1e6),
+                                            .live_bytes = r->marked ? r->live_bytes : 0,
+                                            .freed_bytes = r->reclaimed_bytes,
+                                            .freed_extents = (uint32_t)r->reclaimed_extents,
+                                            .freed_slabs = (uint32_t)r->reclaimed_slabs,
+                                            .kept_all = r->uncollected});
+}
+
 int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
                struct pm_error *err) {
     double start = seconds_now();
@@ -493,5 +503,7 @@ int pm_recover(const struct pm_recover_options *options, struct pm_recovery *r,
     if (r->marked)
         compare_with_last(r, options->write);
     r->seconds = seconds_now() - start;
+    if (options->write && !r->was_clean && !pm_heap.created)
+        put_on_record(r);
     return PM_OK;
 }

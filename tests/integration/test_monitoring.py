@@ -40,6 +40,9 @@ tests:
         values: '0+100x300 30000+102x400'
       - series: 'pmalloc_pause_seconds_bucket{{heap="a",le="+Inf"}}'
         values: '0+100x300 30000+102x400'
+      - {{series: 'pmalloc_recoveries_total{{heap="a"}}', values: '7+0x500 7+1x200'}}
+      - {{series: 'pmalloc_recovery_freed_bytes{{heap="a"}}', values: '17e6+0x100 64e6+0x600'}}
+      - {{series: 'pmalloc_recovery_reached_bytes{{heap="a"}}', values: '90e6+0x700'}}
     alert_rule_test:
 {expected}
 """
@@ -50,6 +53,10 @@ FIRES = [
     ("HeapWaitsForRecovery", 100, []),
     ("HeapWaitsForRecovery", 104, []),
     ("HeapWaitsForRecovery", 110, ["a"]),
+    ("HeapRecoversOften", 490, []),
+    ("HeapRecoversOften", 510, ["a"]),
+    ("RecoveryFreedMuch", 50, []),
+    ("RecoveryFreedMuch", 150, ["a"]),
     ("CommitsAreOld", 58, []),
     ("CommitsAreOld", 65, ["a"]),
     ("CommitsAreOld", 110, []),
@@ -79,6 +86,10 @@ class Exporter:
 
 @pytest.fixture
 def running(figures_program, processes, heap):  # noqa: F811
+    figures = Figures(figures_program, processes, HEAP=heap, ROOTS="held")
+    figures.ask("small 100 100")
+    figures.process.kill()
+    figures.process.wait()
     figures = Figures(figures_program, processes, HEAP=heap, ROOTS="held", COMMIT="20ms")
     figures.ask("small 100 100")
     figures.ask("large 5 100000")
@@ -163,6 +174,8 @@ def test_when_alerts_fire(shm):
 SUMMARY = {
     "HeapCannotBeRead": "HEAP cannot be looked at: see pmalloc-info''s message",
     "HeapWaitsForRecovery": "HEAP is in use by no program, and was not closed",
+    "HeapRecoversOften": "HEAP was recovered 9 times in an hour",
+    "RecoveryFreedMuch": "the last recovery of HEAP freed 61.04MiB",
     "CommitsAreOld": "the last commit of HEAP is 15m 0s old",
     "PausesAreLong": "commits hold threads of HEAP for 74.5ms",
     "MediumNearlyFull": "90B are free below HEAP",

@@ -15,6 +15,7 @@
 #include "media/lane_format.h"
 #include "media/log/log.h"
 #include "media/outside_format.h"
+#include "media/recovered_format.h"
 
 #define SIZE(type, size) CHECK_EQ(sizeof(struct type), size)
 #define FIELD(type, field, offset, size)                                                           \
@@ -93,6 +94,19 @@ static void test_volume(void) {
     FIELD(pm_volume, number, 24, 4);
     FIELD(pm_volume, crc, 60, 4);
     CHECK_EQ(PM_VOLUME_MAGIC, 0x31454d554c4f564d);
+}
+
+static void test_recovered(void) {
+    SIZE(pm_recovered, 64);
+    FIELD(pm_recovered, time, 0, 8);
+    FIELD(pm_recovered, took_us, 8, 8);
+    FIELD(pm_recovered, live_bytes, 16, 8);
+    FIELD(pm_recovered, freed_bytes, 24, 8);
+    FIELD(pm_recovered, count, 32, 4);
+    FIELD(pm_recovered, freed_extents, 36, 4);
+    FIELD(pm_recovered, freed_slabs, 40, 4);
+    FIELD(pm_recovered, kept_all, 44, 4);
+    FIELD(pm_recovered, crc, 60, 4);
 }
 
 static void test_journal(void) {
@@ -436,6 +450,7 @@ int main(void) {
     RUN(volume);
     RUN(lanes);
     RUN(kinds);
+    RUN(recovered);
     RUN(journal);
     RUN(shard_state);
     RUN(outside);

@@ -12,6 +12,7 @@
 #include "media/heap.h"
 #include "objects_print.h"
 #include "pauses_print.h"
+#include "recovered_print.h"
 #include "recovery/kept.h"
 #include "root_member.h"
 #include "roots/root_table.h"
@@ -32,6 +33,7 @@ static void put_identity(struct json *j, const struct info *info) {
     json_bool(j, "copy", pm_heap.copy);
     json_text(j, "pointers", pm_forms_text(pm_forms));
     struct instants instants;
+    recovered_json(j);
     commit_json(j);
     if (instants_of_heap(info->heap, &instants)) {
         instants_json(j, &instants);

@@ -17,6 +17,7 @@
 #include "media/heap.h"
 #include "objects_print.h"
 #include "pauses_print.h"
+#include "recovered_print.h"
 #include "recovery/kept.h"
 #include "root_member.h"
 #include "roots/elf_file.h"
@@ -91,6 +92,7 @@ static void print_identity(const struct info *info) {
     if (pm_heap.copy)
         puts("copy       of a heap that was not clean: see `guarantee`; to take it as it is, run "
              "pmalloc-recover --copy");
+    recovered_text();
     commit_text();
     print_instants(info);
     if (pm_kept_garbage())

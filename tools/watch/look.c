@@ -20,6 +20,7 @@
 #include "media/log/log.h"
 #include "media/open/heap_open.h"
 #include "media/open/shard_make.h"
+#include "recovery/recovered.h"
 #include "tools/common/files.h"
 
 enum { TRIES = 50, TRY_NS = 2000000 };
@@ -157,6 +158,8 @@ static int look_at_super(struct look *look, struct pm_error *err) {
     look->pid = (pid_t)file->state.owner_pid;
     look->start = file->state.owner_start;
     look->roots = pm_super_root_count(file);
+    if (!pm_recovered_read(&file->state, &look->recovered))
+        look->recovered = (struct pm_recovered){0};
     look_at_process(look);
     return PM_OK;
 }

@@ -18,6 +18,7 @@
 #include "base/message.h"
 #include "base/sizeclass.h"
 #include "media/journal/journal.h"
+#include "media/recovered_format.h"
 
 struct look {
     pid_t pid;            // the owner; 0: there is none
@@ -32,7 +33,8 @@ struct look {
     uint64_t medium_bytes; // of the file system, or of all heap.N on fixed media
     uint64_t medium_free;  // of it, for this user
     unsigned roots;
-    bool settled; // the fields below are of this look, not of an earlier one
+    struct pm_recovered recovered; // the last recovery; its time is 0: none
+    bool settled;                  // the fields below are of this look, not of an earlier one
     uint64_t slabs, extents, extent_bytes;
     uint64_t log_chunks, log_active, log_live;
     uint64_t class_slabs[PM_CLASSES + 1]; // slabs of each class; [0]: the class is not known

@@ -29,7 +29,7 @@ static int samples;
 // ---- the figures --------------------------------------------------------------------------------
 
 // What there must be for a figure to be printed.
-enum needs { ALWAYS, LOOKED, SETTLED, COMMIT, COUNTED, PAUSED };
+enum needs { ALWAYS, LOOKED, SETTLED, RECOVERED, COLLECTED, COMMIT, COUNTED, PAUSED };
 
 // Name, kind, what it needs, value and help. `l` is the look, `c` its commit, `i` the instants that
 // it counts. OpenMetrics wants base units, and that a counter's samples end in _total.
@@ -51,6 +51,15 @@ enum needs { ALWAYS, LOOKED, SETTLED, COMMIT, COUNTED, PAUSED };
     X("large_bytes", GAUGE, SETTLED, l->extent_bytes, "Bytes in large blocks.")                    \
     X("log_entries", GAUGE, SETTLED, l->log_live, "Live entries of the bookkeeping log.")          \
     X("log_chunks", GAUGE, SETTLED, l->log_active, "Chunks of the log that are in use.")           \
+    X("recoveries", COUNTER, RECOVERED, l->recovered.count, "Recoveries of the heap.")             \
+    X("recovery_timestamp_seconds", GAUGE, RECOVERED, (double)l->recovered.time / 1e9,             \
+      "When the last recovery was, since 1970.")                                                   \
+    X("recovery_seconds", GAUGE, RECOVERED, (double)l->recovered.took_us / 1e6,                    \
+      "How long it took.")                                                                         \
+    X("recovery_reached_bytes", GAUGE, COLLECTED, l->recovered.live_bytes,                         \
+      "Bytes in blocks that roots reached then.")                                                  \
+    X("recovery_freed_bytes", GAUGE, COLLECTED, l->recovered.freed_bytes,                          \
+      "Bytes of large blocks and slabs that it freed.")                                            \
     X("commits", COUNTER, COMMIT, c->epoch, "Commits of the heap, in commit mode.")                \
     X("commit_timestamp_seconds", GAUGE, COMMIT, (double)c->time / 1e9,                            \
       "When the last commit was made, since 1970.")                                                \
@@ -104,12 +113,14 @@ static double value_of(const struct sample *s, size_t family) {
 static bool has(const struct sample *s, enum needs needs) {
     const struct look *l = &s->look;
     bool looked = s->status == PM_OK;
-    return needs == ALWAYS    ? true
-           : needs == LOOKED  ? looked
-           : needs == SETTLED ? looked && l->settled
-           : needs == COMMIT  ? looked && l->commit.groups
-           : needs == COUNTED ? looked && l->commit.counted
-                              : looked && pm_pauses_count(&l->commit.pauses);
+    return needs == ALWAYS      ? true
+           : needs == LOOKED    ? looked
+           : needs == SETTLED   ? looked && l->settled
+           : needs == COMMIT    ? looked && l->commit.groups
+           : needs == RECOVERED ? looked && l->recovered.time
+           : needs == COLLECTED ? looked && l->recovered.time && !l->recovered.kept_all
+           : needs == COUNTED   ? looked && l->commit.counted
+                                : looked && pm_pauses_count(&l->commit.pauses);
 }
 
 // ---- the format ---------------------------------------------------------------------------------
