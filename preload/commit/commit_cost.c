@@ -28,17 +28,19 @@ static uint64_t get(_Atomic uint64_t *from) {
     return atomic_load_explicit(from, memory_order_relaxed);
 }
 
-static void add_pages(uint64_t *to, uint64_t more) {
+static void add_word(uint64_t *to, uint64_t more) {
     __atomic_fetch_add(to, more, __ATOMIC_RELAXED);
 }
 
 void pm_commit_was_held(uint64_t since, const struct pm_commit_cost *of) {
     pm_pauses_add(&pauses, pm_os_now_ns() - since);
-    add_pages(&pauses.instant, of->pages - of->before);
+    add_word(&pauses.instant, of->pages - of->before);
     add(&cost.pages, of->pages);
 }
 
-void pm_commit_round_was(unsigned round, uint64_t pages) { add_pages(&pauses.round[round], pages); }
+void pm_commit_round_was(unsigned round, uint64_t pages) { add_word(&pauses.round[round], pages); }
+
+void pm_commit_has_failed(void) { add_word(&pauses.failed, 1); }
 
 void pm_commit_was_made(uint64_t since) {
     add(&cost.made, 1);

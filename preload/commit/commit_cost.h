@@ -19,6 +19,8 @@ void pm_commit_round_was(unsigned round, uint64_t pages);
 void pm_commit_passed(const struct pm_gate_passed *passed);
 // With the commit lock. A commit that was begun at `since` counts, and is in the files.
 void pm_commit_was_made(uint64_t since);
+// With the commit lock. There was no commit; the next one that succeeds says so.
+void pm_commit_has_failed(void);
 // Nothing where there was no commit.
 void pm_commit_cost_say(void);
 

@@ -267,6 +267,9 @@ static int take_and_finish(enum instant instant, bool rounds) {
     return pm_commit_finish() ? 0 : errno;
 }
 
+// There was no instant for it, which is no failure.
+static bool comes_later(int error) { return error == EAGAIN || error == EBUSY || error == ETIME; }
+
 // With the commit lock.
 static int make(enum instant instant) {
     if (!may_be_made())
@@ -277,6 +280,8 @@ static int make(enum instant instant) {
         error = take_and_finish(instant, true);
     if (pm_commit_again(error)) // rounds take a little more of the journal
         error = take_and_finish(instant, false);
+    if (error && !comes_later(error))
+        pm_commit_has_failed();
     if (error)
         return error;
     pm_commit_cut();

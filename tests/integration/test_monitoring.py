@@ -43,6 +43,7 @@ tests:
       - {{series: 'pmalloc_recoveries_total{{heap="a"}}', values: '7+0x500 7+1x200'}}
       - {{series: 'pmalloc_recovery_freed_bytes{{heap="a"}}', values: '17e6+0x100 64e6+0x600'}}
       - {{series: 'pmalloc_recovery_reached_bytes{{heap="a"}}', values: '90e6+0x700'}}
+      - {{series: 'pmalloc_commits_failed_total{{heap="a"}}', values: '0+0x600 0+1x100'}}
     alert_rule_test:
 {expected}
 """
@@ -57,6 +58,8 @@ FIRES = [
     ("HeapRecoversOften", 510, ["a"]),
     ("RecoveryFreedMuch", 50, []),
     ("RecoveryFreedMuch", 150, ["a"]),
+    ("CommitsFail", 590, []),
+    ("CommitsFail", 605, ["a"]),
     ("CommitsAreOld", 58, []),
     ("CommitsAreOld", 65, ["a"]),
     ("CommitsAreOld", 110, []),
@@ -176,6 +179,7 @@ SUMMARY = {
     "HeapWaitsForRecovery": "HEAP is in use by no program, and was not closed",
     "HeapRecoversOften": "HEAP was recovered 9 times in an hour",
     "RecoveryFreedMuch": "the last recovery of HEAP freed 61.04MiB",
+    "CommitsFail": "commits of HEAP fail, although others succeed",
     "CommitsAreOld": "the last commit of HEAP is 15m 0s old",
     "PausesAreLong": "commits hold threads of HEAP for 74.5ms",
     "MediumNearlyFull": "90B are free below HEAP",

@@ -15,7 +15,19 @@ import tempfile
 import time
 
 import pytest
-from conftest import BUILD, app, busy, compiled, environment, recovered, run, said, start, succeeds
+from conftest import (
+    BUILD,
+    app,
+    busy,
+    compiled,
+    environment,
+    recovered,
+    run,
+    said,
+    start,
+    succeeds,
+    tool,
+)
 from trigger_kills import programs, torment
 
 PATIENCE = 20
@@ -254,12 +266,13 @@ def test_full_medium(program, tmp_path):
             kill -9 $(cat "$1.pid")
         } | { PMALLOC_COMMIT=output sh -c 'echo $$ > "$1.pid"; export LD_PRELOAD="$2"
                 exec "$3" change' - "$@"; }
+        "$4" --json "$1/heap" | grep -o '"failed_commits":[0-9]*' >&2
         LD_PRELOAD="$2" "$3" check
     """
     mount = tmp_path / "mount"
     mount.mkdir()
     argv = ["unshare", "-rm", "bash", "-c", script, "-", mount]
-    argv += [BUILD / "libpmalloc_preload.so", program]
+    argv += [BUILD / "libpmalloc_preload.so", program, tool("pmalloc-info")]
     done = subprocess.run(
         [str(a) for a in argv],
         env=environment(False),
@@ -272,3 +285,4 @@ def test_full_medium(program, tmp_path):
         pytest.skip("needs a namespace of its own")
     assert done.stdout.split() == ["1", "2", "3", "4", "4"], said(done)
     assert done.stderr.count("a commit has failed: No space left on device") == 1, said(done)
+    assert int(re.search(r'"failed_commits":(\d+)', done.stderr)[1]) >= 2, said(done)

@@ -134,6 +134,7 @@ static void test_journal(void) {
     FIELD(pm_pauses, longest_ns, 168, 8);
     FIELD(pm_pauses, round, 176, 32);
     FIELD(pm_pauses, instant, 208, 8);
+    FIELD(pm_pauses, failed, 216, 8);
     SIZE(pm_instants_state, 128);
     FIELD(pm_instants_state, instants, 0, 64);
     FIELD(pm_instants_state, time, 64, 8);

@@ -14,6 +14,9 @@ void pauses_text(const struct pm_pauses *pauses, const char *before) {
            "%.3g ms, the longest for %.3g ms",
            figure_count(pm_pauses_count(pauses), text), milliseconds(pm_pauses_at_most(pauses, 50)),
            milliseconds(pm_pauses_at_most(pauses, 99)), milliseconds(pauses->longest_ns));
+    if (pauses->failed)
+        printf("%s%s commits have failed before a later one succeeded", before,
+               figure_count(pauses->failed, text));
     if (!pauses->round[0])
         return;
     printf("%spages: %s found meanwhile", before, figure_count(pauses->instant, text));
@@ -39,6 +42,7 @@ void pauses_json(struct json *j, const struct pm_pauses *pauses) {
         json_close(j, '}');
     }
     json_close(j, ']');
+    json_number(j, "failed_commits", pauses->failed);
     json_number(j, "pages_at_instants", pauses->instant);
     json_open(j, "pages_in_rounds", '[');
     for (unsigned i = 0; i < PM_PAUSE_ROUNDS; i++)

@@ -73,6 +73,8 @@ enum needs { ALWAYS, LOOKED, SETTLED, RECOVERED, COLLECTED, COMMIT, COUNTED, PAU
     X("instants_after_a_wait", COUNTER, COUNTED, i->waited,                                        \
       "Commits after a wait for threads that never took a lock.")                                  \
     X("instants_others", COUNTER, COUNTED, i->any, "Commits that may lie amid an operation.")      \
+    X("commits_failed", COUNTER, PAUSED, c->pauses.failed,                                         \
+      "Commits that failed before a later one succeeded.")                                         \
     X("pause_longest_seconds", GAUGE, PAUSED, (double)c->pauses.longest_ns / 1e9,                  \
       "How long the threads of the process stood still at most.")                                  \
     X("pages_at_instants", COUNTER, PAUSED, c->pauses.instant, "Pages found meanwhile.")           \

@@ -18,7 +18,7 @@ struct pm_pauses {
     uint64_t longest_ns;
     uint64_t round[PM_PAUSE_ROUNDS]; // pages that were found in the first round, the second, ...
     uint64_t instant;                // and while the threads stood still
-    uint64_t reserved;
+    uint64_t failed;                 // commits that did not come about, and others later did
 };
 _Static_assert(sizeof(struct pm_pauses) == 224, "frozen");
 
