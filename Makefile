@@ -111,7 +111,7 @@ ARCHIVE := $(if $(CORE_OBJS),$(BUILD)/libpmalloc_core.a)
 ASAN_ARCHIVE := $(if $(ASAN_OBJS),$(BUILD)/asan/libpmalloc_core.a)
 BOEHM_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard preload/boehm/*.c))
 LIBS := $(if $(PRELOAD_OBJS),$(BUILD)/libpmalloc_preload.so $(BUILD)/libpmalloc.so)
-# glibc only: programs that are linked with musl have another libgc. Not installed yet.
+# glibc only: programs that are linked with musl have another libgc.
 # In a folder that no linker searches by itself, because it has libgc's name.
 GC_DIR = pmalloc-libgc
 GC_LIB := $(if $(MUSL_KERNEL),,$(BUILD)/$(GC_DIR)/libpmalloc_gc.so)
