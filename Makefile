@@ -174,9 +174,11 @@ $(BUILD)/asan/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(filter-out $(LTO_FLAGS),$(LIB_CFLAGS)) $(ASAN_FLAGS) $(DEPS) -c -o $@ $<
 
+TOOL_ARCHIVE := $(BUILD)/libpmalloc_tools.a
 $(ARCHIVE): $(CORE_OBJS)
 $(ASAN_ARCHIVE): $(ASAN_OBJS)
-%/libpmalloc_core.a:
+$(TOOL_ARCHIVE): $(TOOL_COMMON_OBJS)
+$(ARCHIVE) $(ASAN_ARCHIVE) $(TOOL_ARCHIVE):
 	@rm -f $@
 	$(AR) rcs $@ $^
 
@@ -218,7 +220,9 @@ tool-packages:
 	@$(PKG_CONFIG) --exists libpmem libdw || { \
 		echo 'make: pkg-config finds no libpmem or no libdw; run scripts/bootstrap' >&2; exit 1; }
 
-$(TOOLS): $(BUILD)/%: $(BUILD)/obj/tools/%.o $(TOOL_COMMON_OBJS) $(ARCHIVE) | tool-packages
+# An archive: a tool that flushes no media is linked without libpmem, whose constructors look at all
+# devices of the machine.
+$(TOOLS): $(BUILD)/%: $(BUILD)/obj/tools/%.o $(TOOL_ARCHIVE) $(ARCHIVE) | tool-packages
 	$(LINK) $(LDFLAGS) -Wl,--gc-sections -Wl,--as-needed -o $@ $^ $(TOOL_LIBS) -lpthread
 
 # The pages come from the same tables as --help and the parser of the settings.

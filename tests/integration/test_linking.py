@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import CC, run, said, succeeds
+from conftest import CC, run, said, succeeds, tool
 
 POINTER = r"""
 #include <stdio.h>
@@ -88,3 +88,10 @@ def test_dlopen_searches_where_its_caller_would(tmp_path):
     other = built(tmp_path, "other", HOST, "-ldl")
     done = run([other])
     assert done.returncode == 1 and "libplugin.so: cannot open" in done.stdout, said(done)
+
+
+@pytest.mark.parametrize("name, libpmem", [("run", 0), ("info", 0), ("backup", 0), ("recover", 1)])
+def test_libpmem_is_linked_where_it_is_used(name, libpmem):
+    """Its constructors take ten times what the rest of a start takes: 5.5 million instructions."""
+    done = run(["readelf", "-d", tool(f"pmalloc-{name}")], preload=False)
+    assert succeeds(done).count("Shared library: [libpmem.so") == libpmem, said(done)
