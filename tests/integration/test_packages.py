@@ -224,6 +224,9 @@ def test_each_example_is_built_with_the_package(chroot, packages, tmp_path):
     for source in folder.glob("*.c"):
         succeeds("gcc", "-Wall", "-Wextra", "-Werror", source, "-o", source.with_suffix(""),
                  *(flags if "pmalloc.h" in source.read_text() else ["-lm"]))
+    for source in folder.glob("*.cc"):
+        succeeds("g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pthread", source, "-o",
+                 source.with_suffix(""))
     shutil.copy(folder / "visits", chroot / "usr/bin")
     done = inside(chroot, """
         export PMALLOC_HEAP=/dev/shm/visits
