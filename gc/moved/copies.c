@@ -9,16 +9,18 @@
 #include "pages/extent_take.h"
 #include "recovery/recover.h"
 
-// Behind its length, each string has its end.
-static uint32_t room_for(uint32_t size) { return (uint32_t)sizeof size + size + 1; }
+// Each string has its length before it and its end behind it, and begins where any constant may:
+// its program may load it by sixteen bytes.
+#define HEAD 16u
+static uint32_t room_for(uint32_t size) { return HEAD + (size + HEAD) / HEAD * HEAD; }
 
 // Where `text` has it, behind its length; 0: nowhere.
 static uint32_t find(const struct pm_copies *c, const char *text, uint64_t size) {
     uint32_t length;
     for (uint32_t at = 0; at < c->bytes; at += room_for(length)) {
         memcpy(&length, c->text + at, sizeof length);
-        if (length == size && memcmp(c->text + at + sizeof length, text, size) == 0)
-            return at + (uint32_t)sizeof length;
+        if (length == size && memcmp(c->text + at + HEAD, text, size) == 0)
+            return at + HEAD;
     }
     return 0;
 }
@@ -30,8 +32,8 @@ bool pm_copy_add(struct pm_copies *c, const char *text, uint64_t size) {
         return false;
     uint32_t length = (uint32_t)size;
     memcpy(c->text + c->bytes, &length, sizeof length);
-    memcpy(c->text + c->bytes + sizeof length, text, length);
-    c->text[c->bytes + sizeof length + length] = '\0';
+    memcpy(c->text + c->bytes + HEAD, text, length);
+    c->text[c->bytes + HEAD + length] = '\0';
     c->bytes += room_for(length);
     c->count++;
     return true;

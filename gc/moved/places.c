@@ -188,11 +188,28 @@ static void look_at_code(const struct pm_places *p, uint64_t address, struct pm_
 
 #define LITERAL_MOST ((uint64_t)64 << 10)
 
+// How many bytes a character has that begins with this one; 0: none does. Of UTF-8.
+static unsigned character_bytes(unsigned char c) {
+    bool control = c == 0x7f || (c < 0x20 && !(c >= '\a' && c <= '\r') && c != '\x1b');
+    return control     ? 0
+           : c < 0x80  ? 1
+           : c < 0xc2  ? 0
+           : c < 0xe0  ? 2
+           : c < 0xf0  ? 3
+           : c <= 0xf4 ? 4
+                       : 0;
+}
+
+// Constants without a name may have any bytes up to a zero: only what is text is taken for text.
 static bool is_text(const char *text, uint64_t size) {
-    for (uint64_t i = 0; i < size; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c == 0x7f || (c < 0x20 && !(c >= '\a' && c <= '\r') && c != '\x1b'))
+    for (uint64_t at = 0, end; at < size; at = end) {
+        unsigned bytes = character_bytes((unsigned char)text[at]);
+        end = at + bytes;
+        if (!bytes || end > size)
             return false;
+        for (uint64_t i = at + 1; i < end; i++)
+            if (((unsigned char)text[i] & 0xc0) != 0x80)
+                return false;
     }
     return true;
 }
