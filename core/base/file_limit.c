@@ -58,10 +58,12 @@ static bool allows(const struct rlimit *limit, uint64_t size) {
 static void say_forbidden(void) {
     static _Atomic bool said;
     if (!atomic_exchange(&said, true))
-        pm_say("the heap cannot grow: the program has limited its files (RLIMIT_FSIZE) to %llu "
-               "bytes, and its hard limit forbids to lift that for the heap; leave the hard limit "
-               "as it is",
-               (unsigned long long)programs.rlim_cur);
+        pm_event(
+            PM_EV_FILE_LIMIT,
+            "the heap cannot grow: the program has limited its files (RLIMIT_FSIZE) to %llu "
+            "bytes, and its hard limit forbids to lift that for the heap; leave the hard limit "
+            "as it is",
+            (unsigned long long)programs.rlim_cur);
 }
 
 // A soft limit may rise to the hard one, and the hard one in a privileged process.

@@ -11,8 +11,19 @@
 
 const char *pm_message_prefix = "pmalloc";
 
+#define INFO(name, identifier, level) {identifier, PM_LEVEL_##level},
+const struct pm_event_info pm_event_info[] = {PM_EVENT_TABLE(INFO)};
+#undef INFO
+
+static void write_line(char *line, size_t length) {
+    line[length] = '\n';
+    while (write(STDERR_FILENO, line, length + 1) < 0 && errno == EINTR) {
+    } // any other failure is ignored: there is nowhere left to report it
+}
+
 // glibc's vsnprintf allocates only for wide characters and huge widths. Our messages use neither.
-__attribute__((format(printf, 1, 0))) static void say(const char *format, va_list args) {
+__attribute__((format(printf, 2, 0))) static void say(enum pm_event event, const char *format,
+                                                      va_list args) {
     int saved = errno;
     char line[1024];
     int head = snprintf(line, sizeof line, "%s: ", pm_message_prefix);
@@ -24,35 +35,51 @@ __attribute__((format(printf, 1, 0))) static void say(const char *format, va_lis
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)line[i] < ' ' || line[i] == 127)
             line[i] = '?';
-    line[len++] = '\n';
-    while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR) {
-    } // any other failure is ignored: there is nowhere left to report it
+    (void)event; // all of them go to the same place
+    write_line(line, len);
     errno = saved;
+}
+
+void pm_event(enum pm_event event, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say(event, format, args);
+    va_end(args);
 }
 
 void pm_say(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    say(format, args);
+    say(PM_EV_NONE, format, args);
     va_end(args);
 }
 
-void pm_abort(const char *format, ...) {
+void pm_abort(enum pm_event event, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    say(format, args);
+    say(event, format, args);
     va_end(args);
     abort();
 }
 
-void pm_refuse(const char *format, ...) {
+void pm_refuse(enum pm_event event, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    say(format, args);
+    say(event, format, args);
     va_end(args);
     // Not _exit(): PMAlloc's own would remove a default heap, which a forked child may have by now.
     for (;;)
         syscall(SYS_exit_group, PM_EXIT_START);
+}
+
+enum pm_event pm_event_of(const struct pm_error *err) {
+    if (pm_is_busy(err))
+        return PM_EV_HEAP_IN_USE;
+    if (err->why == PM_WHY_FOREIGN)
+        return PM_EV_HEAP_FOREIGN;
+    if (err->status == PM_DAMAGE)
+        return PM_EV_HEAP_DAMAGED;
+    return err->status == PM_USAGE ? PM_EV_SETTING_WRONG : PM_EV_START_REFUSED;
 }
 
 int pm_fail(struct pm_error *err, enum pm_status status, const char *format, ...) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Copyright (c) 2026 The PMAlloc authors
 //
-// One-line messages to standard error, safe inside malloc: no stdio, no allocation, errno kept.
-// Control characters are printed as '?'.
+// One-line messages, safe inside malloc: no stdio, no allocation, errno kept. Control characters
+// are printed as '?'. What the library says is an event (events.h).
 #ifndef PM_MESSAGE_H
 #define PM_MESSAGE_H
 
@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+#include "events.h"
 
 #define PM_EXIT_START 125 // exit status when the library refuses to start a program
 
@@ -49,11 +51,17 @@ enum pm_status {
 
 extern const char *pm_message_prefix; // "pmalloc" in a process, the tool's name in a tool
 
+__attribute__((format(printf, 2, 3))) void pm_event(enum pm_event event, const char *format, ...);
+// Says it and calls abort(3).
+__attribute__((noreturn, format(printf, 2, 3))) void pm_abort(enum pm_event event,
+                                                              const char *format, ...);
+// Says it and ends the process with PM_EXIT_START. No exit handler runs.
+__attribute__((noreturn, format(printf, 2, 3))) void pm_refuse(enum pm_event event,
+                                                               const char *format, ...);
+// Which event it is that a start is refused for this.
+enum pm_event pm_event_of(const struct pm_error *err);
+// For tools.
 __attribute__((format(printf, 1, 2))) void pm_say(const char *format, ...);
-// Prints the message and calls abort(3).
-__attribute__((noreturn, format(printf, 1, 2))) void pm_abort(const char *format, ...);
-// Prints the message and ends the process with PM_EXIT_START. No exit handler runs.
-__attribute__((noreturn, format(printf, 1, 2))) void pm_refuse(const char *format, ...);
 // Fills `err` and returns `status`, so that callers can write: return pm_fail(err, PM_DAMAGE, ...).
 __attribute__((format(printf, 3, 4))) int pm_fail(struct pm_error *err, enum pm_status status,
                                                   const char *format, ...);

@@ -200,7 +200,8 @@ static void read_record(const struct pm_shard *s, const struct pm_bitmap_record 
 static const struct pm_bitmaps_header *cannot_read(const struct pm_shard *s, int error) {
     static bool said;
     if (!said)
-        pm_say(
+        pm_event(
+            PM_EV_BITMAPS_UNREAD,
             "%.300s/%s cannot be read: %s; what is in use is found by marking instead, and small "
             "leaked blocks are not counted",
             pm_heap.dir, s->bitmaps.name, pm_strerror(error));

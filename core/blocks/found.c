@@ -84,10 +84,11 @@ static _Atomic uint64_t foreign_pointers;
 // unless PMALLOC_CHECK=strict, its memory is left alone.
 static void foreign(const char *call, const void *p) {
     if (pm_options.check.number == PM_CHECK_STRICT)
-        pm_abort("%s(%p): the pointer is outside the heap", call, p);
+        pm_abort(PM_EV_FOREIGN_POINTER, "%s(%p): the pointer is outside the heap", call, p);
     if (atomic_fetch_add_explicit(&foreign_pointers, 1, memory_order_relaxed) != 0)
         return;
-    pm_say("%s(%p): the pointer is outside the heap and is left alone; reported once", call, p);
+    pm_event(PM_EV_FOREIGN_POINTER,
+             "%s(%p): the pointer is outside the heap and is left alone; reported once", call, p);
 }
 
 static const char *what_is_wrong(const void *p) {
@@ -118,7 +119,7 @@ void pm_misuse(const char *call, const void *p) {
         return;
     }
     if (pm_options.check.number == PM_CHECK_REPORT)
-        pm_say("%s(%p): %s; request ignored", call, p, what_is_wrong(p));
+        pm_event(PM_EV_BAD_FREE, "%s(%p): %s; request ignored", call, p, what_is_wrong(p));
     else
-        pm_abort("%s(%p): %s", call, p, what_is_wrong(p));
+        pm_abort(PM_EV_BAD_FREE, "%s(%p): %s", call, p, what_is_wrong(p));
 }

@@ -109,21 +109,25 @@ static void say_sums(const struct pm_stats *s) {
         blocks += s->cls[cls].used;
         unused += s->cls[cls].free * pm_classes[cls].size;
     }
-    pm_say("stats: in use %lu bytes = %lu in %lu small blocks + %lu in %lu large blocks",
-           (ulong_t)(s->small_used_bytes + s->large_bytes), (ulong_t)s->small_used_bytes,
-           (ulong_t)blocks, (ulong_t)s->large_bytes, (ulong_t)s->large_blocks);
-    pm_say("stats: heap %lu bytes = slabs %lu + large blocks %lu + cached %lu + free and kept %lu "
-           "+ free address space %lu",
-           (ulong_t)s->heap_bytes, (ulong_t)s->slab_bytes, (ulong_t)s->large_bytes,
-           (ulong_t)s->large_cached_bytes, (ulong_t)s->reclaimed_bytes, (ulong_t)s->retained_bytes);
-    pm_say("stats: slabs %lu bytes = in use %lu + cached by %lu threads %lu + free %lu + slabs' "
-           "ends %lu",
-           (ulong_t)s->slab_bytes, (ulong_t)s->small_used_bytes, (ulong_t)s->threads,
-           (ulong_t)s->cached_bytes, (ulong_t)unused,
-           (ulong_t)(s->slab_bytes - s->small_used_bytes - s->cached_bytes - unused));
+    pm_event(PM_EV_STATS,
+             "stats: in use %lu bytes = %lu in %lu small blocks + %lu in %lu large blocks",
+             (ulong_t)(s->small_used_bytes + s->large_bytes), (ulong_t)s->small_used_bytes,
+             (ulong_t)blocks, (ulong_t)s->large_bytes, (ulong_t)s->large_blocks);
+    pm_event(
+        PM_EV_STATS,
+        "stats: heap %lu bytes = slabs %lu + large blocks %lu + cached %lu + free and kept %lu "
+        "+ free address space %lu",
+        (ulong_t)s->heap_bytes, (ulong_t)s->slab_bytes, (ulong_t)s->large_bytes,
+        (ulong_t)s->large_cached_bytes, (ulong_t)s->reclaimed_bytes, (ulong_t)s->retained_bytes);
+    pm_event(PM_EV_STATS,
+             "stats: slabs %lu bytes = in use %lu + cached by %lu threads %lu + free %lu + slabs' "
+             "ends %lu",
+             (ulong_t)s->slab_bytes, (ulong_t)s->small_used_bytes, (ulong_t)s->threads,
+             (ulong_t)s->cached_bytes, (ulong_t)unused,
+             (ulong_t)(s->slab_bytes - s->small_used_bytes - s->cached_bytes - unused));
     if (s->hole_bytes)
-        pm_say("stats: slabs: %lu bytes of what is free have no space on the medium",
-               (ulong_t)s->hole_bytes);
+        pm_event(PM_EV_STATS, "stats: slabs: %lu bytes of what is free have no space on the medium",
+                 (ulong_t)s->hole_bytes);
 }
 
 static void say_arena(const struct pm_arena *arena) {
@@ -134,31 +138,37 @@ static void say_arena(const struct pm_arena *arena) {
         returns += arena->bin[cls].returns;
     }
     if (slabs || fills || returns)
-        pm_say("stats: arena %u%s: %u threads, %lu slabs; blocks were taken %lu times "
-               "and returned %lu times",
-               arena->number, pm_arena_recovers(arena) ? ", of recovered slabs" : "",
-               atomic_load_explicit(&arena->threads, memory_order_relaxed), (ulong_t)slabs,
-               (ulong_t)fills, (ulong_t)returns);
+        pm_event(PM_EV_STATS,
+                 "stats: arena %u%s: %u threads, %lu slabs; blocks were taken %lu times "
+                 "and returned %lu times",
+                 arena->number, pm_arena_recovers(arena) ? ", of recovered slabs" : "",
+                 atomic_load_explicit(&arena->threads, memory_order_relaxed), (ulong_t)slabs,
+                 (ulong_t)fills, (ulong_t)returns);
 }
 
 static void say_steps(const struct pm_stats *s) {
-    pm_say("stats: blocks were taken %lu times = own bin %lu + other arenas %lu + slabs of another "
-           "size %lu + those of other arenas %lu + new slabs %lu + lent %lu + by other nodes %lu + "
-           "none found %lu",
-           (ulong_t)s->fills, (ulong_t)s->steps[PM_STEP_OWN], (ulong_t)s->steps[PM_STEP_NODE],
-           (ulong_t)s->steps[PM_STEP_MORPH], (ulong_t)s->steps[PM_STEP_MORPH_OTHER],
-           (ulong_t)s->steps[PM_STEP_GROW], (ulong_t)s->steps[PM_STEP_LEND],
-           (ulong_t)s->steps[PM_STEP_FAR], (ulong_t)s->steps[PM_STEP_NONE]);
+    pm_event(
+        PM_EV_STATS,
+        "stats: blocks were taken %lu times = own bin %lu + other arenas %lu + slabs of another "
+        "size %lu + those of other arenas %lu + new slabs %lu + lent %lu + by other nodes %lu + "
+        "none found %lu",
+        (ulong_t)s->fills, (ulong_t)s->steps[PM_STEP_OWN], (ulong_t)s->steps[PM_STEP_NODE],
+        (ulong_t)s->steps[PM_STEP_MORPH], (ulong_t)s->steps[PM_STEP_MORPH_OTHER],
+        (ulong_t)s->steps[PM_STEP_GROW], (ulong_t)s->steps[PM_STEP_LEND],
+        (ulong_t)s->steps[PM_STEP_FAR], (ulong_t)s->steps[PM_STEP_NONE]);
     if (pm_nodes.count > 1)
-        pm_say(
+        pm_event(
+            PM_EV_STATS,
             "stats: %u nodes: %lu times a thread moved to another one; %lu blocks were freed from "
             "another one, %lu large blocks came from another one; caches hold %lu blocks of "
             "another one",
             pm_nodes.count, (ulong_t)s->moves, (ulong_t)s->remote_frees, (ulong_t)s->large_far,
             (ulong_t)s->misplaced);
-    pm_say("stats: kept memory was taken back %lu times, with %lu blocks of other threads' caches; "
-           "%lu requests failed",
-           (ulong_t)s->take_backs, (ulong_t)s->blocks_taken_back, (ulong_t)s->failed);
+    pm_event(
+        PM_EV_STATS,
+        "stats: kept memory was taken back %lu times, with %lu blocks of other threads' caches; "
+        "%lu requests failed",
+        (ulong_t)s->take_backs, (ulong_t)s->blocks_taken_back, (ulong_t)s->failed);
 }
 
 static void say_extent_caches(const struct pm_stats *s) {
@@ -166,36 +176,41 @@ static void say_extent_caches(const struct pm_stats *s) {
     pm_extent_cache_stats(&c);
     if (c.frees + c.misses == 0)
         return;
-    pm_say("stats: large blocks: %lu are cached; %lu were freed into caches; requests: %lu by "
-           "another arena's cache, %lu by none",
-           (ulong_t)s->large_cached, (ulong_t)c.frees, (ulong_t)c.stolen, (ulong_t)c.misses);
-    pm_say("stats: large blocks: %lu left the caches by age, %lu for need of space, %lu by "
-           "malloc_trim",
-           (ulong_t)c.aged, (ulong_t)c.needed, (ulong_t)c.trimmed);
+    pm_event(PM_EV_STATS,
+             "stats: large blocks: %lu are cached; %lu were freed into caches; requests: %lu by "
+             "another arena's cache, %lu by none",
+             (ulong_t)s->large_cached, (ulong_t)c.frees, (ulong_t)c.stolen, (ulong_t)c.misses);
+    pm_event(PM_EV_STATS,
+             "stats: large blocks: %lu left the caches by age, %lu for need of space, %lu by "
+             "malloc_trim",
+             (ulong_t)c.aged, (ulong_t)c.needed, (ulong_t)c.trimmed);
 }
 
 static void say_media(void) {
     if (!pm_heap_on_media())
         return;
     struct pm_log_stats log = pm_log_stats_sum();
-    pm_say("stats: log %lu of %lu chunks in use, %lu entries stand; dead chunks were "
-           "dropped %lu times, the log was compacted %lu times",
-           (ulong_t)log.active, (ulong_t)log.chunks, (ulong_t)log.live, (ulong_t)log.chunk_drops,
-           (ulong_t)log.compactions);
-    pm_say("stats: %lu flushes of metadata, %lu drains%s",
-           (ulong_t)atomic_load_explicit(&pm_persist_flushes, memory_order_relaxed),
-           (ulong_t)atomic_load_explicit(&pm_persist_drains, memory_order_relaxed),
-           pm_durability == PM_DURABLE_NONE ? ", which cost nothing on this file system" : "");
+    pm_event(PM_EV_STATS,
+             "stats: log %lu of %lu chunks in use, %lu entries stand; dead chunks were "
+             "dropped %lu times, the log was compacted %lu times",
+             (ulong_t)log.active, (ulong_t)log.chunks, (ulong_t)log.live, (ulong_t)log.chunk_drops,
+             (ulong_t)log.compactions);
+    pm_event(PM_EV_STATS, "stats: %lu flushes of metadata, %lu drains%s",
+             (ulong_t)atomic_load_explicit(&pm_persist_flushes, memory_order_relaxed),
+             (ulong_t)atomic_load_explicit(&pm_persist_drains, memory_order_relaxed),
+             pm_durability == PM_DURABLE_NONE ? ", which cost nothing on this file system" : "");
 }
 
 static void say_commits(void) {
     const struct pm_commit_cost *cost = &pm_commit_last;
     if (pm_heap_is_journaled())
-        pm_say("stats: %lu commits, %lu of them forced by PMALLOC_COMMIT_PAGES; the last one wrote "
-               "%lu pages, left %lu copied, and threads stood still for %.1f ms",
-               (ulong_t)atomic_load_explicit(&pm_commit_count, memory_order_relaxed),
-               (ulong_t)atomic_load_explicit(&pm_commit_forced, memory_order_relaxed),
-               (ulong_t)cost->pages, (ulong_t)cost->copied, (double)cost->held_us / 1000);
+        pm_event(
+            PM_EV_STATS,
+            "stats: %lu commits, %lu of them forced by PMALLOC_COMMIT_PAGES; the last one wrote "
+            "%lu pages, left %lu copied, and threads stood still for %.1f ms",
+            (ulong_t)atomic_load_explicit(&pm_commit_count, memory_order_relaxed),
+            (ulong_t)atomic_load_explicit(&pm_commit_forced, memory_order_relaxed),
+            (ulong_t)cost->pages, (ulong_t)cost->copied, (double)cost->held_us / 1000);
 }
 
 void pm_stats_say(void) {
@@ -212,14 +227,16 @@ void pm_stats_say(void) {
     say_steps(&s);
     say_media();
     say_commits();
-    pm_say("stats: %lu slabs took up blocks of another size, %lu gave up the last old one",
-           (ulong_t)s.morphs, (ulong_t)s.morphs_ended);
-    pm_say("stats:    size    slabs     blocks     in use   cached       free");
+    pm_event(PM_EV_STATS,
+             "stats: %lu slabs took up blocks of another size, %lu gave up the last old one",
+             (ulong_t)s.morphs, (ulong_t)s.morphs_ended);
+    pm_event(PM_EV_STATS, "stats:    size    slabs     blocks     in use   cached       free");
     PM_EACH_CLASS(cls)
         if (s.cls[cls].blocks)
-            pm_say("stats: %7u %8lu %10lu %10lu %8lu %10lu", pm_classes[cls].size,
-                   (ulong_t)s.cls[cls].slabs, (ulong_t)s.cls[cls].blocks, (ulong_t)s.cls[cls].used,
-                   (ulong_t)s.cls[cls].cached, (ulong_t)s.cls[cls].free);
+            pm_event(PM_EV_STATS, "stats: %7u %8lu %10lu %10lu %8lu %10lu", pm_classes[cls].size,
+                     (ulong_t)s.cls[cls].slabs, (ulong_t)s.cls[cls].blocks,
+                     (ulong_t)s.cls[cls].used, (ulong_t)s.cls[cls].cached,
+                     (ulong_t)s.cls[cls].free);
     pm_inside_enter();
     pm_cancel_release(held);
 }

@@ -37,15 +37,18 @@ void pm_full_say(void) {
     }
     bool known = free_bytes(&pm_heap.shard[0].data, &bytes);
     if (error == EDQUOT)
-        pm_say("no space for the heap %.300s: its user's quota is used up, so malloc returns NULL; "
-               "free some of it",
-               pm_heap.dir);
+        pm_event(
+            PM_EV_NO_SPACE,
+            "no space for the heap %.300s: its user's quota is used up, so malloc returns NULL; "
+            "free some of it",
+            pm_heap.dir);
     else if (known)
-        pm_say("no space for the heap %.300s: its file system has %lu bytes free, so malloc "
-               "returns NULL%s; make room there, or give the heap a directory on another device "
-               "(PMALLOC_HEAP=DIR:DIR)",
-               pm_heap.dir, (unsigned long)bytes,
-               pm_heap_is_journaled() ? " (commits need room for their journal, too)" : "");
+        pm_event(PM_EV_NO_SPACE,
+                 "no space for the heap %.300s: its file system has %lu bytes free, so malloc "
+                 "returns NULL%s; make room there, or give the heap a directory on another device "
+                 "(PMALLOC_HEAP=DIR:DIR)",
+                 pm_heap.dir, (unsigned long)bytes,
+                 pm_heap_is_journaled() ? " (commits need room for their journal, too)" : "");
     errno = saved;
 }
 
@@ -56,10 +59,12 @@ bool pm_full_explains(const void *at) {
     struct pm_shard *s = pm_shard_at(offset);
     if (offset - s->offset >= s->frontier || !free_bytes(&s->data, &bytes) || bytes > NOTHING)
         return false;
-    pm_say("SIGBUS: a store to %p in the heap %.300s found no space: its file system has %lu bytes "
-           "free, because others took the space of a block over 2 MiB after malloc had seen it. "
-           "Make room and start the program again, or use PMALLOC_RESERVE=strict, so that malloc "
-           "takes the space",
-           at, pm_heap.dir, (unsigned long)bytes);
+    pm_event(
+        PM_EV_NO_SPACE_AT_STORE,
+        "SIGBUS: a store to %p in the heap %.300s found no space: its file system has %lu bytes "
+        "free, because others took the space of a block over 2 MiB after malloc had seen it. "
+        "Make room and start the program again, or use PMALLOC_RESERVE=strict, so that malloc "
+        "takes the space",
+        at, pm_heap.dir, (unsigned long)bytes);
     return true;
 }

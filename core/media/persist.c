@@ -53,10 +53,12 @@ bool pm_persist_forbidden(const char *call) {
     if (!pm_os_is_forbidden(why))
         return false;
     if (atomic_compare_exchange_strong(&forbidden, &none, call))
-        pm_say("a sandbox forbids %s (%s), so after a power failure %.300s may be damaged (under "
-               "PMALLOC_COMMIT only if it was being opened or closed); a kill does no harm; allow "
-               "%s, or keep the heap on tmpfs",
-               call, pm_strerror(why), heap_dir, call);
+        pm_event(
+            PM_EV_SYNC_FORBIDDEN,
+            "a sandbox forbids %s (%s), so after a power failure %.300s may be damaged (under "
+            "PMALLOC_COMMIT only if it was being opened or closed); a kill does no harm; allow "
+            "%s, or keep the heap on tmpfs",
+            call, pm_strerror(why), heap_dir, call);
     return true;
 }
 
@@ -75,8 +77,8 @@ __attribute__((noreturn, noinline)) static void give_up(int error) {
                                "program again or run pmalloc-recover";
     pm_sync_failed();
     if (!pm_persist_exit)
-        pm_abort(text, heap_dir, pm_strerror(error));
-    pm_say(text, heap_dir, pm_strerror(error));
+        pm_abort(PM_EV_WRITE_FAILED, text, heap_dir, pm_strerror(error));
+    pm_event(PM_EV_WRITE_FAILED, text, heap_dir, pm_strerror(error));
     _exit(pm_persist_exit);
 }
 

@@ -74,13 +74,16 @@ static int on_record(unsigned *forms, struct pm_error *err) {
 static void say_change(unsigned before) {
     unsigned lost = before & ~pm_forms, added = pm_forms & ~before;
     if (lost)
-        pm_say("PMALLOC_POINTERS: %s was used with pointers that are %s until now; what only these "
-               "reach is freed",
-               pm_heap.dir, pm_forms_text(lost));
+        pm_event(
+            PM_EV_FORMS_CHANGED,
+            "PMALLOC_POINTERS: %s was used with pointers that are %s until now; what only these "
+            "reach is freed",
+            pm_heap.dir, pm_forms_text(lost));
     if (added)
-        pm_say("PMALLOC_POINTERS: %s was used without pointers that are %s until now; what only "
-               "these reached may be gone",
-               pm_heap.dir, pm_forms_text(added));
+        pm_event(PM_EV_FORMS_CHANGED,
+                 "PMALLOC_POINTERS: %s was used without pointers that are %s until now; what only "
+                 "these reached may be gone",
+                 pm_heap.dir, pm_forms_text(added));
 }
 
 int pm_forms_choose(struct pm_error *err) {
@@ -110,7 +113,8 @@ void pm_forms_say_disguised(unsigned form, unsigned without, uint64_t blocks, ui
     char forms[64];
     snprintf(forms, sizeof forms, "%s", pm_forms_text(without));
     const char *name = pm_forms_text(form);
-    pm_say(
+    pm_event(
+        PM_EV_FORMS_MISSING,
         "%s: %lu blocks of %lu bytes are reached only by words that look like %s pointers, as at "
         "byte %lu of the block of %lu bytes at %#lx%s%s%s; they are kept for now: set "
         "PMALLOC_POINTERS=%s,%s to keep them, or PMALLOC_POINTERS=%s to free them",

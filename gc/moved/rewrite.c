@@ -47,10 +47,11 @@ static void count_reason(const char *why) {
 
 static void say_reasons(void) {
     for (unsigned i = 0; i < reasons; i++)
-        pm_say("%lu word%s: %s", (unsigned long)reason[i].words, reason[i].words == 1 ? "" : "s",
-               reason[i].text);
+        pm_event(PM_EV_REBASE_REASON, "%lu word%s: %s", (unsigned long)reason[i].words,
+                 reason[i].words == 1 ? "" : "s", reason[i].text);
     if (other_reasons)
-        pm_say("%lu more words, for other reasons", (unsigned long)other_reasons);
+        pm_event(PM_EV_REBASE_REASON, "%lu more words, for other reasons",
+                 (unsigned long)other_reasons);
 }
 
 // Few things are pointed to by many words.

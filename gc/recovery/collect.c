@@ -83,7 +83,7 @@ static int mark(const struct pm_mark_options *how, struct pm_recovery *r, struct
     if (status != PM_OK)
         return status;
     if (pm_roots_each(pm_mark_root, NULL, err) != PM_OK)
-        pm_abort("pmalloc_collect: %s", err->text);
+        pm_abort(PM_EV_COLLECT_FAILED, "pmalloc_collect: %s", err->text);
     each(false, mark_new, NULL);
     r->overflows = pm_mark_run();
     if (pm_collect_watcher)

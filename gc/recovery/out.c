@@ -126,9 +126,10 @@ void pm_out_say(const struct pm_out_found *f, bool next) {
     pm_out_range_text(&f->into, into, sizeof into);
     if (f->others)
         snprintf(others, sizeof others, ", and %lu into others", (unsigned long)f->others);
-    pm_say("%s: %s%lu word%s point%s into %s that %s: `%s`%s; `pmalloc-info --out %s` lists them",
-           pm_heap.dir, f->all ? "" : "at least ", (unsigned long)f->words,
-           f->words == 1 ? "" : "s", f->words == 1 ? "s" : "", into,
-           next ? "will not be there at the next start" : "is not there", f->way, others,
-           pm_heap.dir);
+    pm_event(PM_EV_WORDS_LEAD_OUT,
+             "%s: %s%lu word%s point%s into %s that %s: `%s`%s; `pmalloc-info --out %s` lists them",
+             pm_heap.dir, f->all ? "" : "at least ", (unsigned long)f->words,
+             f->words == 1 ? "" : "s", f->words == 1 ? "s" : "", into,
+             next ? "will not be there at the next start" : "is not there", f->way, others,
+             pm_heap.dir);
 }

@@ -114,25 +114,31 @@ static void say_rebuilt(bool counted, uint64_t words) {
         snprintf(count, sizeof count, "%lu word%s in the heap", (unsigned long)words,
                  words == 1 ? "" : "s");
     if (counted && words == 0)
-        pm_say("the program is not the one that last used %.200s (build id differs: %s of %.200s, "
-               "now %s): nothing in the heap points into the other one, so that is no harm",
-               pm_heap.dir, id_text(&other, a), old.path, id_text(&now, b));
+        pm_event(
+            PM_EV_PROGRAM_CHANGED,
+            "the program is not the one that last used %.200s (build id differs: %s of %.200s, "
+            "now %s): nothing in the heap points into the other one, so that is no harm",
+            pm_heap.dir, id_text(&other, a), old.path, id_text(&now, b));
     else
-        pm_say("the program is not the only one that has used %.200s (build id differs: %s of "
-               "%.200s, now %s): %s point%s into such a program, and those that the other one "
-               "has stored are not valid in this one; go on with one build alone, and see `How do "
-               "I deploy a new build?` in docs/modes.md",
-               pm_heap.dir, id_text(&other, a), old.path, id_text(&now, b), count,
-               counted && words == 1 ? "s" : "");
+        pm_event(
+            PM_EV_PROGRAM_CHANGED,
+            "the program is not the only one that has used %.200s (build id differs: %s of "
+            "%.200s, now %s): %s point%s into such a program, and those that the other one "
+            "has stored are not valid in this one; go on with one build alone, and see `How do "
+            "I deploy a new build?` in docs/modes.md",
+            pm_heap.dir, id_text(&other, a), old.path, id_text(&now, b), count,
+            counted && words == 1 ? "s" : "");
 }
 
 static void say_moved(uint64_t words, uint64_t libs) {
     uint64_t all = words + libs;
-    pm_say("%lu word%s in %.200s point%s to where %.200s lay when they were stored, not valid any "
-           "more (%lu into the program, at %#lx then and %#lx now, %lu into libraries); %s",
-           (unsigned long)all, all == 1 ? "" : "s", pm_heap.dir, all == 1 ? "s" : "", old.path,
-           (unsigned long)words, (unsigned long)old.main_base, (unsigned long)now.main_base,
-           (unsigned long)libs, remedy);
+    pm_event(
+        PM_EV_WORDS_STALE,
+        "%lu word%s in %.200s point%s to where %.200s lay when they were stored, not valid any "
+        "more (%lu into the program, at %#lx then and %#lx now, %lu into libraries); %s",
+        (unsigned long)all, all == 1 ? "" : "s", pm_heap.dir, all == 1 ? "s" : "", old.path,
+        (unsigned long)words, (unsigned long)old.main_base, (unsigned long)now.main_base,
+        (unsigned long)libs, remedy);
 }
 
 void pm_program_record(void) {

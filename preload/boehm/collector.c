@@ -106,8 +106,8 @@ static uint64_t now(void) {
 static void release(void *block, unsigned kind) {
     const struct pm_col_kind *k = &pm_col_kinds[kind];
     if (GC_find_leak)
-        pm_say("GC: leaked object at %p of appr. %zu bytes (%s)", block, pm_usable_size(block),
-               k->descriptor || k->add_size ? "composite" : "atomic");
+        pm_event(PM_EV_GC_LEAK, "GC: leaked object at %p of appr. %zu bytes (%s)", block,
+                 pm_usable_size(block), k->descriptor || k->add_size ? "composite" : "atomic");
     pm_free(block);
 }
 
@@ -143,7 +143,7 @@ static bool collect_locked(int (*stop)(void)) {
         pm_gc_budget = TICK;
     }
     if (status != PM_OK && strcmp(err.text, "stopped") != 0)
-        pm_say("GC warning: no collection: %s", err.text);
+        pm_event(PM_EV_GC_WARNING, "GC warning: no collection: %s", err.text);
     pm_gc_figures.milliseconds += now() - began;
     pm_gc_event(EVENT_END);
     return status == PM_OK;

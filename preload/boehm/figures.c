@@ -75,11 +75,13 @@ EXPORT size_t GC_get_prof_stats_unsafe(void *out, size_t size) {
 }
 
 EXPORT void GC_dump_named(const char *name) {
-    pm_say("GC: %s%scollections %lu, %lu ms; the last by %u of %d markers; alive %lu bytes, "
-           "dead %lu; roots %lu; since %lu",
-           name ? name : "", name ? ": " : "", GC_gc_no, (gc_word)pm_gc_figures.milliseconds,
-           pm_gc_figures.markers, GC_parallel + 1, (gc_word)pm_gc_figures.live,
-           (gc_word)pm_gc_figures.dead, (gc_word)pm_gc_figures.roots, (gc_word)pm_gc_bytes_since());
+    pm_event(PM_EV_GC_REPORT,
+             "GC: %s%scollections %lu, %lu ms; the last by %u of %d markers; alive %lu bytes, "
+             "dead %lu; roots %lu; since %lu",
+             name ? name : "", name ? ": " : "", GC_gc_no, (gc_word)pm_gc_figures.milliseconds,
+             pm_gc_figures.markers, GC_parallel + 1, (gc_word)pm_gc_figures.live,
+             (gc_word)pm_gc_figures.dead, (gc_word)pm_gc_figures.roots,
+             (gc_word)pm_gc_bytes_since());
 }
 EXPORT void GC_dump(void) { GC_dump_named(NULL); }
 EXPORT void GC_dump_regions(void) { GC_dump(); }
@@ -93,7 +95,7 @@ EXPORT void GC_dump_finalization(void) { GC_dump(); }
         vsnprintf(text, sizeof text, format, args);                                                \
         va_end(args);                                                                              \
         text[strcspn(text, "\n")] = '\0';                                                          \
-        pm_say("GC: %s", text);                                                                    \
+        pm_event(PM_EV_GC_REPORT, "GC: %s", text);                                                 \
     }
 PRINT(GC_printf)
 PRINT(GC_err_printf)

@@ -65,7 +65,7 @@ static bool make_list(const char *name, walk_fn *walk, const void *arg) {
     struct walk w = {walk, arg};
     if (pm_world_hold(walk_twice, &w, &err) == PM_OK)
         return true;
-    pm_say("GC warning: %s: %s; nothing is listed", name, err.text);
+    pm_event(PM_EV_GC_WARNING, "GC warning: %s: %s; nothing is listed", name, err.text);
     return false;
 }
 

@@ -41,11 +41,11 @@ static void say(char *format, gc_word arg) {
     snprintf(text, sizeof text, format, arg);
 #pragma GCC diagnostic pop
     text[strcspn(text, "\n")] = '\0';
-    pm_say("GC warning: %s", text);
+    pm_event(PM_EV_GC_WARNING, "GC warning: %s", text);
 }
 
 static int never(void) { return 0; }
-static void say_what(const char *what) { pm_say("%s", what); }
+static void say_what(const char *what) { pm_event(PM_EV_GC_ABORT, "%s", what); }
 EXPORT void (*GC_on_abort)(const char *what) = say_what;
 
 struct pm_gc_settings pm_gc_settings = {.stop = never, .warn = say, .min_allocated = 1};
@@ -57,7 +57,7 @@ void pm_gc_warn(const char *format, gc_word arg) {
 void pm_gc_abort(const char *what) {
     if (GC_on_abort != say_what)
         GC_on_abort(what);
-    pm_abort("%s", what);
+    pm_abort(PM_EV_GC_ABORT, "%s", what);
 }
 
 // "12", "12k", "12M", "12G"; 0: the text is no such number.

@@ -36,7 +36,8 @@ void pm_gc_start(void) {
     if (!pm_gc_ready) {
         pm_own_note_library();
         if (!pm_col_init() || !pm_sweep_begin())
-            pm_refuse("no address space for the collector's tables; is `ulimit -v` or "
+            pm_refuse(PM_EV_START_REFUSED,
+                      "no address space for the collector's tables; is `ulimit -v` or "
                       "vm.overcommit_memory=2 set?");
         define_kinds();
         GC_least_plausible_heap_addr = (void *)pm_base;

@@ -96,7 +96,7 @@ static void collect_step(void) {
     pm_lock(&pm_age_lock);
     static struct pm_error err; // the stack is small
     if (!is_over() && !pm_beside_step(PM_BESIDE_STEP, &err))
-        pm_refuse("%s", err.text);
+        pm_refuse(pm_event_of(&err), "%s", err.text);
     bool awaited = atomic_load_explicit(&pm_age_lock.word, memory_order_relaxed) == 2;
     pm_unlock(&pm_age_lock);
     if (!commits)
@@ -107,11 +107,12 @@ static void collect_step(void) {
 
 static void say_collected(void) {
     if (pm_options.verbose.number && pm_beside_counters.stage == PM_BESIDE_DONE)
-        pm_say("heap %.300s: collected beside the program: %lu blocks, %lu bytes were garbage at "
-               "the start; done after %.3f s",
-               pm_heap.dir, (unsigned long)pm_beside_counters.blocks,
-               (unsigned long)pm_beside_counters.bytes,
-               1e-3 * (double)pm_beside_counters.milliseconds);
+        pm_event(PM_EV_COLLECTED,
+                 "heap %.300s: collected beside the program: %lu blocks, %lu bytes were garbage at "
+                 "the start; done after %.3f s",
+                 pm_heap.dir, (unsigned long)pm_beside_counters.blocks,
+                 (unsigned long)pm_beside_counters.bytes,
+                 1e-3 * (double)pm_beside_counters.milliseconds);
 }
 
 // Sleeps for `ms` milliseconds, or collects.
@@ -245,21 +246,27 @@ void pm_background_start(void) {
     if (id < 0)
         pm_looker_stop();
     if (id < 0 && commits)
-        pm_say("PMALLOC_COMMIT: no thread can be made (%s; see `ulimit -u`); there are commits "
-               "only where the program asks for them, and at its end",
-               pm_strerror((int)-id));
+        pm_event(PM_EV_NO_THREAD,
+                 "PMALLOC_COMMIT: no thread can be made (%s; see `ulimit -u`); there are commits "
+                 "only where the program asks for them, and at its end",
+                 pm_strerror((int)-id));
     else if (id < 0 && decays())
-        pm_say("PMALLOC_BACKGROUND=decay: no thread can be made (%s; see `ulimit -u`); free memory "
-               "goes back only while the program asks for memory",
-               pm_strerror((int)-id));
+        pm_event(
+            PM_EV_NO_THREAD,
+            "PMALLOC_BACKGROUND=decay: no thread can be made (%s; see `ulimit -u`); free memory "
+            "goes back only while the program asks for memory",
+            pm_strerror((int)-id));
     if (id < 0 && pm_late_looks())
-        pm_say("PMALLOC_ROOTS: no thread can be made (%s; see `ulimit -u`); late roots wait for "
-               "pmalloc_restore()",
-               pm_strerror((int)-id));
+        pm_event(PM_EV_NO_THREAD,
+                 "PMALLOC_ROOTS: no thread can be made (%s; see `ulimit -u`); late roots wait for "
+                 "pmalloc_restore()",
+                 pm_strerror((int)-id));
     if (id < 0 && pm_beside_is_on()) {
-        pm_say("PMALLOC_COLLECT=background: no thread can be made (%s; see `ulimit -u`); all that "
-               "was allocated is kept, as under later",
-               pm_strerror((int)-id));
+        pm_event(
+            PM_EV_NO_THREAD,
+            "PMALLOC_COLLECT=background: no thread can be made (%s; see `ulimit -u`); all that "
+            "was allocated is kept, as under later",
+            pm_strerror((int)-id));
         pm_beside_stop();
     }
     while (id > 0 && !atomic_load_explicit(&begun, memory_order_acquire))

@@ -102,10 +102,12 @@ static void say_rungs(void) {
     if (last_any.thread)
         snprintf(who, sizeof who, "; thread %d (%s) %s", (int)last_any.thread, last_name,
                  last_any.lock ? "holds the lock at " : "runs, and never took a lock that is seen");
-    pm_say("stats: instants of commits: %lu between operations, %lu after a wait for threads that "
-           "never took a lock, %lu others%s%s",
-           (unsigned long)get(&rungs[PM_RUNG_BETWEEN]), (unsigned long)get(&rungs[PM_RUNG_WAITED]),
-           (unsigned long)get(&rungs[PM_RUNG_ANY]), who, lock);
+    pm_event(
+        PM_EV_STATS,
+        "stats: instants of commits: %lu between operations, %lu after a wait for threads that "
+        "never took a lock, %lu others%s%s",
+        (unsigned long)get(&rungs[PM_RUNG_BETWEEN]), (unsigned long)get(&rungs[PM_RUNG_WAITED]),
+        (unsigned long)get(&rungs[PM_RUNG_ANY]), who, lock);
 }
 
 static uint64_t read_word(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
@@ -118,26 +120,29 @@ static uint64_t in_rounds(void) {
 }
 
 static void say_pauses(void) {
-    pm_say("stats: threads stood still for commits: half of the times for at most %lu "
-           "microseconds, 99 of 100 for at most %lu; pages found meanwhile %lu, in a first round "
-           "%lu, in later ones %lu, %lu, %lu",
-           (unsigned long)(pm_pauses_at_most(&pauses, 50) / 1000),
-           (unsigned long)(pm_pauses_at_most(&pauses, 99) / 1000),
-           (unsigned long)read_word(&pauses.instant), (unsigned long)read_word(&pauses.round[0]),
-           (unsigned long)read_word(&pauses.round[1]), (unsigned long)read_word(&pauses.round[2]),
-           (unsigned long)read_word(&pauses.round[3]));
+    pm_event(PM_EV_STATS,
+             "stats: threads stood still for commits: half of the times for at most %lu "
+             "microseconds, 99 of 100 for at most %lu; pages found meanwhile %lu, in a first round "
+             "%lu, in later ones %lu, %lu, %lu",
+             (unsigned long)(pm_pauses_at_most(&pauses, 50) / 1000),
+             (unsigned long)(pm_pauses_at_most(&pauses, 99) / 1000),
+             (unsigned long)read_word(&pauses.instant), (unsigned long)read_word(&pauses.round[0]),
+             (unsigned long)read_word(&pauses.round[1]), (unsigned long)read_word(&pauses.round[2]),
+             (unsigned long)read_word(&pauses.round[3]));
 }
 
 void pm_commit_cost_say(void) {
     uint64_t made = get(&cost.made), holds = pm_pauses_count(&pauses);
     if (made == 0 || holds == 0)
         return;
-    pm_say("stats: commits: %lu of %lu pages in all, %lu of them before the instant; microseconds: "
-           "%lu for one, %lu of them with the threads held, at most %lu",
-           (unsigned long)made, (unsigned long)get(&cost.pages), (unsigned long)in_rounds(),
-           (unsigned long)(get(&cost.took) / made / 1000),
-           (unsigned long)(read_word(&pauses.held_ns) / holds / 1000),
-           (unsigned long)(read_word(&pauses.longest_ns) / 1000));
+    pm_event(
+        PM_EV_STATS,
+        "stats: commits: %lu of %lu pages in all, %lu of them before the instant; microseconds: "
+        "%lu for one, %lu of them with the threads held, at most %lu",
+        (unsigned long)made, (unsigned long)get(&cost.pages), (unsigned long)in_rounds(),
+        (unsigned long)(get(&cost.took) / made / 1000),
+        (unsigned long)(read_word(&pauses.held_ns) / holds / 1000),
+        (unsigned long)(read_word(&pauses.longest_ns) / 1000));
     say_pauses();
     say_rungs();
 }

@@ -45,10 +45,11 @@ int pm_commits_begin(bool alone, struct pm_error *err) {
     if (pm_inherited_ends(PM_INHERITED_PROCESS_VM_READV) || pm_inherited_ends(PM_INHERITED_KCMP))
         atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
     if (!pm_hold_keep_sight(alone || pm_threads_none()))
-        pm_say("PMALLOC_COMMIT: /proc is not to be seen here: each commit compares all of %s; "
-               "threads that the C library makes for itself (timers, getaddrinfo_a) are not held "
-               "at a commit, and a call of the program's may end with EINTR; mount /proc",
-               pm_heap.dir);
+        pm_event(PM_EV_PROC_UNSEEN,
+                 "PMALLOC_COMMIT: /proc is not to be seen here: each commit compares all of %s; "
+                 "threads that the C library makes for itself (timers, getaddrinfo_a) are not held "
+                 "at a commit, and a call of the program's may end with EINTR; mount /proc",
+                 pm_heap.dir);
     if (!pm_hold_prepare())
         return pm_fail(err, PM_OPERATIONAL,
                        "%s: PMALLOC_COMMIT: no memory to hold threads with; see `ulimit -d`, "
@@ -210,9 +211,11 @@ static void say_files_fail(void) {
     static bool failing;
     int error = pm_checkpoint_error();
     if (error && !failing)
-        pm_say("PMALLOC_COMMIT: a file of %s cannot be written back: %s; nothing is lost: commits "
-               "go on, and the journal keeps them; it grows until the medium works again",
-               pm_heap.dir, pm_strerror(error));
+        pm_event(
+            PM_EV_FILES_NOT_WRITTEN,
+            "PMALLOC_COMMIT: a file of %s cannot be written back: %s; nothing is lost: commits "
+            "go on, and the journal keeps them; it grows until the medium works again",
+            pm_heap.dir, pm_strerror(error));
     failing = error != 0;
 }
 
@@ -379,9 +382,11 @@ const char *pm_commits_reason(int error) {
 }
 
 static void say_failed(int error) {
-    pm_say("PMALLOC_COMMIT: a commit has failed: %s; the program goes on, %s stays as of the last "
-           "commit, and later ones try again",
-           pm_commits_reason(error), pm_heap.dir);
+    pm_event(
+        PM_EV_COMMIT_FAILED,
+        "PMALLOC_COMMIT: a commit has failed: %s; the program goes on, %s stays as of the last "
+        "commit, and later ones try again",
+        pm_commits_reason(error), pm_heap.dir);
 }
 
 // Says it once for a row of failures.
@@ -447,11 +452,12 @@ bool pm_commits_by_time(void) {
 static void say_forced(void) {
     static bool said;
     if ((pm_commits_mode() == PM_COMMITS_API || pm_commits_mode() == PM_COMMITS_IDLE) && !said)
-        pm_say("PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit is made that the "
-               "program did not ask for; %s it",
-               pm_commit_bound_of_journal()
-                   ? "a larger journal (`pmalloc-recover --make --journal`) avoids"
-                   : "larger values, or more memory, avoid");
+        pm_event(PM_EV_COMMIT_FORCED,
+                 "PMALLOC_COMMIT_PAGES: too many pages have changed, so a commit is made that the "
+                 "program did not ask for; %s it",
+                 pm_commit_bound_of_journal()
+                     ? "a larger journal (`pmalloc-recover --make --journal`) avoids"
+                     : "larger values, or more memory, avoid");
     said = true;
 }
 
@@ -510,16 +516,19 @@ bool pm_commits_end(bool alone, bool between) {
     bool good = (between || !pm_commits_are_strict()) &&
                 (make_last() || (pm_commit_again(errno) && make_last())) && pm_commit_prepare();
     if (!good)
-        pm_say("PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
-               "of the one before",
-               pm_commits_reason(errno), pm_heap.dir);
+        pm_event(PM_EV_LAST_COMMIT_FAILED,
+                 "PMALLOC_COMMIT: the commit at the end of the program has failed: %s; %s stays as "
+                 "of the one before",
+                 pm_commits_reason(errno), pm_heap.dir);
     else if (alone)
         pm_commit_cut();
     return good;
 }
 
 void pm_commits_no_end(void) {
-    pm_say("PMALLOC_COMMIT: there is no commit at the end of the program, because it ends within a "
-           "call of the allocator; %s stays as of the one before",
-           pm_heap.dir);
+    pm_event(
+        PM_EV_LAST_COMMIT_FAILED,
+        "PMALLOC_COMMIT: there is no commit at the end of the program, because it ends within a "
+        "call of the allocator; %s stays as of the one before",
+        pm_heap.dir);
 }

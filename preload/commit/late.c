@@ -91,7 +91,8 @@ static int restore(bool if_idle) {
         pm_late_awaited = false;
     pm_release_all();
     if (status != PM_OK)
-        pm_refuse("%s; the roots that were to be restored late are in the heap as they were",
+        pm_refuse(pm_event_of(&err),
+                  "%s; the roots that were to be restored late are in the heap as they were",
                   err.text);
     return now ? 0 : EBUSY;
 }
@@ -103,8 +104,9 @@ static void after(void) {
     if (pm_heap_on_media() && !pm_heap.created)
         pm_replaced_note();
     if (pm_options.verbose.number)
-        pm_say("heap %.300s: the late roots are restored, %.3f s after the start", pm_heap.dir,
-               (double)(pm_os_now_ms() - begun) / 1000);
+        pm_event(PM_EV_LATE_ROOTS_RESTORED,
+                 "heap %.300s: the late roots are restored, %.3f s after the start", pm_heap.dir,
+                 (double)(pm_os_now_ms() - begun) / 1000);
 }
 
 static void let_go(void) {
@@ -143,11 +145,12 @@ static bool seems_idle(void) {
 
 static void say_busy(void) {
     if (!atomic_exchange(&said, true))
-        pm_say("heap %.300s: its late roots wait, because the program was never idle in the %d s "
-               "since its start; nothing in the heap has changed. A thread that sleeps in a call "
-               "which is not known, such as a futex of its own, counts as busy: then name the "
-               "roots SPEC@call, and call pmalloc_restore()",
-               pm_heap.dir, SAY_MS / 1000);
+        pm_event(PM_EV_LATE_ROOTS_WAIT,
+                 "heap %.300s: its late roots wait, because the program was never idle in the %d s "
+                 "since its start; nothing in the heap has changed. A thread that sleeps in a call "
+                 "which is not known, such as a futex of its own, counts as busy: then name the "
+                 "roots SPEC@call, and call pmalloc_restore()",
+                 pm_heap.dir, SAY_MS / 1000);
 }
 
 // Where there is no looker (base/looker.h), a look opens files of /proc with the program's lowest
@@ -234,9 +237,10 @@ void pm_late_never(void) { pm_late_awaited = false; }
 void pm_late_end(void) {
     if (pm_late_awaited && pm_heap_on_media() && pm_heap_has_roots() &&
         !atomic_exchange(&said, true))
-        pm_say("heap %.300s: its late roots were not restored: %s; they are as the last run left "
-               "them",
-               pm_heap.dir,
-               when == PM_ROOT_AT_CALL ? "the program has not called pmalloc_restore()"
-                                       : "the program was never idle");
+        pm_event(PM_EV_LATE_ROOTS_LEFT,
+                 "heap %.300s: its late roots were not restored: %s; they are as the last run left "
+                 "them",
+                 pm_heap.dir,
+                 when == PM_ROOT_AT_CALL ? "the program has not called pmalloc_restore()"
+                                         : "the program was never idle");
 }

@@ -69,8 +69,8 @@ void pm_outbox_forked(void) {
 
 void pm_outbox_say(void) {
     if (pm_outbox_on)
-        pm_say("stats: answers of output:TIME: %lu, which left in %lu turns",
-               (unsigned long)box.said, (unsigned long)box.turns);
+        pm_event(PM_EV_STATS, "stats: answers of output:TIME: %lu, which left in %lu turns",
+                 (unsigned long)box.said, (unsigned long)box.turns);
 }
 
 static struct answer *at(uint64_t number) { return &box.answer[number % ANSWERS]; }

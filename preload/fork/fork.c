@@ -50,12 +50,12 @@
 
 // If less than this is in use, a copier costs more than copying at once.
 #define COPY_AT_ONCE ((uint64_t)512 << 10)
-// The copier first waits about an eighth of the time that copying takes: if the child executes
-// another program meanwhile, nothing need be copied.
+// The copier first waits about an eighth of the time of copying: the child may execute a program.
 #define DELAY_US_PER_MB 60
 #define DELAY_US_MAX 2000
 // What may be the cause if memory is out.
 #define SEE_LIMITS "see `ulimit -v`, `ulimit -d` and vm.overcommit_memory"
+#define NO_MEMORY PM_EV_FORK_REFUSED, "fork: no memory for "
 // How long a child waits for its parent's end, to know whether it is a daemon's last fork.
 #define PARENT_TICKS 500
 #define PARENT_TICK_NS 2000000
@@ -302,8 +302,8 @@ static bool child_needs_no_waiting(struct pm_fork_gate *gate) {
 static void hand_over(struct pm_fork_gate *gate) {
     munlockall(); // after mlockall(MCL_FUTURE) the kernel would provide the whole range at once
     if (!go_private(gate, take(gate), true))
-        pm_refuse("fork: no memory for a private copy of the heap, which the child has taken "
-                  "over; " SEE_LIMITS);
+        pm_refuse(NO_MEMORY
+                  "a private copy of the heap, which the child has taken over; " SEE_LIMITS);
 }
 
 static bool was_not_open(bool child) {
@@ -356,11 +356,11 @@ static bool parent_has_ended(struct pm_fork_gate *gate) {
 
 static void say_owner(void) {
     if (pm_options.verbose.number)
-        pm_say("fork: process %d has the heap %s now", (int)getpid(), pm_heap.dir);
+        pm_event(PM_EV_FORK_OWNER, "fork: process %d has the heap %s now", getpid(), pm_heap.dir);
 }
 
 static _Noreturn void refuse_child(void) {
-    pm_refuse("fork: no memory for the child's copy of the heap; " SEE_LIMITS);
+    pm_refuse(NO_MEMORY "the child's copy of the heap; " SEE_LIMITS);
 }
 
 static void child_private(struct pm_fork_gate *gate, struct pm_fork_gate_hold hold) {
@@ -368,20 +368,20 @@ static void child_private(struct pm_fork_gate *gate, struct pm_fork_gate_hold ho
         refuse_child();
 }
 
-// True: the child runs on its heap copy, and the gate is still closed. False: there is no room, and
-// the child has gone private.
+// True: the child runs on its copy, and the gate is closed. False: no room; it has gone private.
 static bool make_heap_copy(struct pm_fork_gate *gate, struct pm_fork_gate_hold hold) {
     struct pm_error err;
     become(PM_STAGE_MAKING_HEAP);
     int status = pm_heap_copy_make(&err);
     if (status != PM_OK) {
-        pm_say("fork: %s; process %d goes on in private memory, nothing of it is kept", err.text,
-               (int)getpid());
+        pm_event(PM_EV_FORK_FAILED,
+                 "fork: %s; process %d goes on in private memory, nothing of it is kept", err.text,
+                 (int)getpid());
         child_private(gate, hold);
         return false;
     }
     if (pm_roots_remap(&err) != PM_OK)
-        pm_refuse("fork: %s", err.text);
+        pm_refuse(PM_EV_FORK_REFUSED, "fork: %s", err.text);
     return true;
 }
 
@@ -424,7 +424,7 @@ static void child_copy_then_take(struct pm_fork_gate *gate, struct pm_fork_gate_
     become(PM_STAGE_WAITING);
     if (parent_ends_soon()) {
         if (pm_heap_copy_take_place(&err) != PM_OK)
-            pm_say("fork: %s", err.text);
+            pm_event(PM_EV_FORK_FAILED, "fork: %s", err.text);
         say_owner();
         return;
     }

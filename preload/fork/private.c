@@ -325,7 +325,8 @@ static void open_piece(int number, siginfo_t *info, void *context) {
     if (!ours || info->si_code != SEGV_ACCERR)
         sigaction(number, &before_fault, NULL);
     else if (!open_around(offset, PIECE) && !open_around(offset, PM_PAGE_SIZE))
-        pm_abort("no memory is left for what the program does after its end; the heap %s is kept "
+        pm_abort(PM_EV_END_CUT_SHORT,
+                 "no memory is left for what the program does after its end; the heap %s is kept "
                  "as it was there",
                  pm_heap.dir);
     errno = saved;
@@ -346,7 +347,8 @@ static bool map_shared(struct pm_shard *s) {
 static void mend(unsigned count) {
     for (unsigned i = 0; i < count; i++)
         if (!map_shared(&pm_heap.shard[i]))
-            pm_abort("the heap %s cannot be mapped again; it is kept as it is", pm_heap.dir);
+            pm_abort(PM_EV_END_CUT_SHORT, "the heap %s cannot be mapped again; it is kept as it is",
+                     pm_heap.dir);
     if (count)
         pm_heap_dump_used();
 }

@@ -86,7 +86,8 @@ static void leave(bool whole) {
     long parent = (long)pm_heap.super->state.owner_pid;
     pm_os_descriptors_shared |= shares_descriptors(parent);
     if (!(pm_heap_is_journaled() ? leave_journaled(whole) : leave_shared(whole)))
-        pm_refuse("a child that was made by a system call of the program's own: no private copy of "
+        pm_refuse(PM_EV_FORK_REFUSED,
+                  "a child that was made by a system call of the program's own: no private copy of "
                   "the heap %s; make it by fork(), or start the program with "
                   "PMALLOC_BACKING=volatile",
                   pm_heap.dir);

@@ -29,7 +29,8 @@ dlmopen_fn *pm_next_dlmopen(void) {
     if (!real) {
         *(void **)&real = dlsym(RTLD_NEXT, "dlmopen");
         if (!real)
-            pm_refuse("this program's libc has no dlmopen; run it without PMAlloc");
+            pm_refuse(PM_EV_LIBC_UNFIT,
+                      "this program's libc has no dlmopen; run it without PMAlloc");
         next = real;
     }
     return real;

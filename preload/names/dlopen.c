@@ -25,7 +25,8 @@ static dlopen_fn *next(void) {
     if (!real) {
         *(void **)&real = dlsym(RTLD_NEXT, "dlopen");
         if (!real)
-            pm_refuse("this program's libc has no dlopen; run it without PMAlloc");
+            pm_refuse(PM_EV_LIBC_UNFIT,
+                      "this program's libc has no dlopen; run it without PMAlloc");
         real_dlopen = real;
     }
     return real;

@@ -62,11 +62,13 @@ static void say_not_in_charge(void) {
         !dladdr(whose, &ours) || !dladdr((void *)(uintptr_t)&malloc, &theirs))
         return;
     if (ours.dli_fbase != theirs.dli_fbase)
-        pm_say("this program's malloc is in %s, not here: nothing of it is on a persistent heap",
-               theirs.dli_fname);
+        pm_event(PM_EV_MALLOC_ELSEWHERE,
+                 "this program's malloc is in %s, not here: nothing of it is on a persistent heap",
+                 theirs.dli_fname);
     else if (dladdr(pm_marker, &ours) && ours.dli_fbase == theirs.dli_fbase)
-        pm_say("something has taken malloc's place, as valgrind does: nothing of this program is "
-               "on a persistent heap");
+        pm_event(PM_EV_MALLOC_ELSEWHERE,
+                 "something has taken malloc's place, as valgrind does: nothing of this program is "
+                 "on a persistent heap");
 }
 
 extern void __asan_init(void) __attribute__((weak));
@@ -206,7 +208,7 @@ EXPORT int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(
     __typeof(__libc_start_main) *real;
     *(void **)&real = dlsym(RTLD_NEXT, "__libc_start_main");
     if (!real)
-        pm_refuse("this program has no libc to start it; run it without PMAlloc");
+        pm_refuse(PM_EV_LIBC_UNFIT, "this program has no libc to start it; run it without PMAlloc");
     // If the library is loaded twice (preloaded and linked), each copy comes here in turn. The last
     // one gets the program's own main.
     program_main = main;

@@ -65,7 +65,7 @@ static void *find(const char *name) {
 void *pm_locks_next(const char *name) {
     void *next = find(name);
     if (!next)
-        pm_refuse("this program's libc has no %s; run it without PMAlloc", name);
+        pm_refuse(PM_EV_LIBC_UNFIT, "this program's libc has no %s; run it without PMAlloc", name);
     return next;
 }
 

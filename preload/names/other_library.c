@@ -130,5 +130,5 @@ void *pm_other_find(struct pm_other *o, const char *name, const void *caller) {
 }
 
 void pm_other_missing(const char *name) {
-    pm_refuse("no library of this program has %s; run it without PMAlloc", name);
+    pm_refuse(PM_EV_LIBC_UNFIT, "no library of this program has %s; run it without PMAlloc", name);
 }

@@ -29,10 +29,11 @@
 #include "export.h"
 
 static void say_not_covered(void) {
-    pm_say("PMALLOC_COMMIT=%s: what the program %s by stdio is not covered: this libc's streams "
-           "cannot be followed; other calls are",
-           pm_commits_mode() == PM_COMMITS_IDLE ? "idle" : "output",
-           pm_commits_mode() == PM_COMMITS_IDLE ? "waits for" : "says");
+    pm_event(PM_EV_STREAMS_NOT_COVERED,
+             "PMALLOC_COMMIT=%s: what the program %s by stdio is not covered: this libc's streams "
+             "cannot be followed; other calls are",
+             pm_commits_mode() == PM_COMMITS_IDLE ? "idle" : "output",
+             pm_commits_mode() == PM_COMMITS_IDLE ? "waits for" : "says");
 }
 
 #ifdef __GLIBC__

@@ -191,7 +191,7 @@ EXPORT int pmalloc_collect(void) {
     pm_cancel_release(held);
     if (status == PM_OK)
         return 0;
-    pm_say("pmalloc_collect: %s; nothing was freed", err.text);
+    pm_event(PM_EV_COLLECT_FAILED, "pmalloc_collect: %s; nothing was freed", err.text);
     errno = ENOMEM;
     return -1;
 }
@@ -208,7 +208,7 @@ static int why(const struct pm_error *err) {
 }
 
 static int refused(int error, const char *text) {
-    pm_say("pmalloc_open: %s", text);
+    pm_event(PM_EV_OPEN_FAILED, "pmalloc_open: %s", text);
     errno = error;
     return -1;
 }

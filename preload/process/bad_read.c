@@ -32,7 +32,7 @@ static void end_process(const struct pm_error *err) {
         for (;;)
             syscall(SYS_exit_group, 0);
     }
-    pm_refuse("%s", err->text);
+    pm_refuse(pm_event_of(err), "%s", err->text);
 }
 
 // A fault that is not ours comes again at once, under the program's own handler. A signal that was

@@ -46,7 +46,8 @@ static const char *advice(int error) {
 static void first_commit(void) {
     int error = pm_heap_is_journaled() ? pm_commits_make() : 0;
     if (error)
-        pm_refuse("PMALLOC_COMMIT: the first commit has failed: %s; nothing of %s is lost%s",
+        pm_refuse(PM_EV_COMMIT_FAILED,
+                  "PMALLOC_COMMIT: the first commit has failed: %s; nothing of %s is lost%s",
                   pm_commits_reason(error), pm_heap.dir, advice(error));
 }
 
@@ -59,7 +60,7 @@ static void capture_roots(void) {
         (pm_heap_state() == PM_HEAP_BORROWED && pm_roots_restore(&err) != PM_OK)) {
         if (pm_heap.created)
             pm_heap_remove();
-        pm_refuse("%s", err.text);
+        pm_refuse(pm_event_of(&err), "%s", err.text);
     }
     if (reads)
         pm_bad_reads_end();

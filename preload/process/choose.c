@@ -77,7 +77,7 @@ static bool keeps_something(const char *dir) {
 static void miss(struct pm_chosen *chosen, const char *dir, const char *why) {
     go_without(chosen, "%s", why);
     if (!pm_options.verbose.number && keeps_something(dir))
-        pm_say("%s; running on volatile memory", why);
+        pm_event(PM_EV_ON_VOLATILE_MEMORY, "%s; running on volatile memory", why);
 }
 
 bool pm_choose_volatile(struct pm_chosen *chosen, const struct pm_error *err) {
@@ -342,7 +342,8 @@ static int open_spare(struct pm_chosen *chosen, const char *name, struct pm_erro
                                             : open_beside(chosen, name, &first, heard, err);
         bool strange = status == PM_DAMAGE || (status != PM_OK && err->why == PM_WHY_FOREIGN);
         if (strange)
-            pm_say("%s; left as it is, taking the next default heap", err->text);
+            pm_event(PM_EV_DEFAULT_HEAP_PASSED, "%s; left as it is, taking the next default heap",
+                     err->text);
         else if (status == PM_OK || !pm_is_busy(err))
             return status;
         if (n == 1) {

@@ -136,6 +136,7 @@ bool pm_choose_name(const char *call) {
     errno = status == PM_OK ? saved : error;
     if (status == PM_OK)
         return true;
-    pm_say("%s: the heap gets no name, so no later run could find it: %s", call, err.text);
+    pm_event(PM_EV_HEAP_UNNAMED, "%s: the heap gets no name, so no later run could find it: %s",
+             call, err.text);
     return false;
 }

@@ -109,7 +109,7 @@ static bool part_journaled(bool tables_whole, bool alone) {
     if (!tables_whole)
         pm_commits_no_end();
     if (stores_held && !hold_memory(false))
-        pm_abort(KEPT, pm_heap.dir, no_memory);
+        pm_abort(PM_EV_END_CUT_SHORT, KEPT, pm_heap.dir, no_memory);
     pm_private_keep(tables_whole);
     closable = kept && alone && pm_commit_share_metadata();
     return true;
@@ -119,9 +119,10 @@ static bool part_journaled(bool tables_whole, bool alone) {
 static void mend_removed(void) {
     struct pm_error err;
     if (pm_removed(pm_heap_is_journaled()) && pm_removed_mend(&err) != PM_OK)
-        pm_say("the files of the heap %s were removed while the program used it, and cannot be "
-               "made again, so all of it is lost: %s",
-               pm_heap.dir, err.text);
+        pm_event(PM_EV_HEAP_LOST,
+                 "the files of the heap %s were removed while the program used it, and cannot be "
+                 "made again, so all of it is lost: %s",
+                 pm_heap.dir, err.text);
 }
 
 static bool part(bool tables_whole, bool alone) {
@@ -136,7 +137,7 @@ static bool part(bool tables_whole, bool alone) {
     if (pm_roots_part() && pm_private_part(known, tables_whole, alone))
         return true;
     if (!pm_roots_rejoin()) // some pages are private and some shared: no thread may store again
-        pm_abort(KEPT, pm_heap.dir, no_memory);
+        pm_abort(PM_EV_END_CUT_SHORT, KEPT, pm_heap.dir, no_memory);
     pm_heap_become(PM_HEAP_SHARED);
     return false;
 }
@@ -145,7 +146,8 @@ static void close_cleanly(void) {
     errno = 0;
     if (pm_close() || pm_sandbox_is_mute())
         return;
-    pm_say(
+    pm_event(
+        PM_EV_CLOSE_FAILED,
         "%s could not be closed cleanly: %s; it is dirty, and not all of it is durable: when the "
         "file system works again, start the program again or run pmalloc-recover",
         pm_heap.dir, errno ? pm_strerror(errno) : "an earlier call for its files has failed");
@@ -266,7 +268,7 @@ static const char *part_from_others(bool tables_whole, bool last, enum pm_thread
     // While this thread tried to part, a deaf thread may have changed extents without the log.
     bool as_before = tables_whole || !held;
     if (!parted && *threads == PM_THREADS_RUN && !(as_before && hold_memory(false)))
-        pm_abort(KEPT, pm_heap.dir, held ? no_memory : no_stop);
+        pm_abort(PM_EV_END_CUT_SHORT, KEPT, pm_heap.dir, held ? no_memory : no_stop);
     pm_threads_resume();
     if (parted)
         return NULL;
@@ -394,7 +396,8 @@ static void end_once(void) {
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (why) { // print before waking: a thread that is woken may end the process at once
-        pm_say(KEPT ", without its destructors, which would free that", pm_heap.dir, why);
+        pm_event(PM_EV_END_CUT_SHORT, KEPT ", without its destructors, which would free that",
+                 pm_heap.dir, why);
         open_gate(PM_DOOMED);
     }
 }

@@ -95,19 +95,21 @@ int pm_leaks_begin(struct pm_error *err) {
     return pm_fail(err, PM_OPERATIONAL, "PMALLOC_LEAKS: no memory to hold threads with");
 }
 
-static void say_line(const char *line) { pm_say("leaks: %s", line); }
+static void say_line(const char *line) { pm_event(PM_EV_LEAKS, "leaks: %s", line); }
 
 static void say_site(uint32_t i, const struct pm_leak_row *row, void *unused) {
     (void)unused;
-    pm_say("leaks: %lu bytes in %lu blocks, one at %p, allocated by%s", (unsigned long)row->bytes,
-           (unsigned long)row->blocks, row->example, i ? ":" : " what is not on record");
+    pm_event(PM_EV_LEAKS, "leaks: %lu bytes in %lu blocks, one at %p, allocated by%s",
+             (unsigned long)row->bytes, (unsigned long)row->blocks, row->example,
+             i ? ":" : " what is not on record");
     pm_stacks_say(i);
 }
 
 static void say_sites(void) {
     uint64_t rest = pm_leaks_sites(site, say_site, NULL);
     if (rest)
-        pm_say("leaks: %lu bytes more, allocated in other places", (unsigned long)rest);
+        pm_event(PM_EV_LEAKS, "leaks: %lu bytes more, allocated in other places",
+                 (unsigned long)rest);
 }
 
 static void report(void) {
@@ -115,13 +117,13 @@ static void report(void) {
     struct pm_live_sum in_use;
     struct pm_error err;
     if (pm_leaks_find(&leaks, &in_use, &err) != PM_OK) {
-        pm_say("leaks: no report: %s", err.text);
+        pm_event(PM_EV_LEAKS, "leaks: no report: %s", err.text);
         return;
     }
-    pm_say("leaks: nothing reaches %lu of %lu blocks, %lu of %lu bytes%s",
-           (unsigned long)leaks.sum.blocks, (unsigned long)in_use.blocks,
-           (unsigned long)leaks.sum.bytes, (unsigned long)in_use.bytes,
-           leaks.sum.blocks ? ":" : "");
+    pm_event(PM_EV_LEAKS, "leaks: nothing reaches %lu of %lu blocks, %lu of %lu bytes%s",
+             (unsigned long)leaks.sum.blocks, (unsigned long)in_use.blocks,
+             (unsigned long)leaks.sum.bytes, (unsigned long)in_use.bytes,
+             leaks.sum.blocks ? ":" : "");
     if (leaks.sum.blocks)
         pm_leaks_lines(&leaks, say_line);
     if (site)

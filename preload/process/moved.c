@@ -85,20 +85,21 @@ bool pm_moved_was(void) { return moved; }
 static bool is_rewritten(void) { return moved && found.done.changed; }
 
 static void say(const char *lead) {
-    pm_say("%.200s: %lu word%s of it%s into the program or its libraries, which %s; each %s to "
-           "the same thing%s",
-           pm_heap.dir, (unsigned long)found.done.changed, found.done.changed == 1 ? "" : "s", lead,
-           found.done.other_build ? "are another build" : "lie elsewhere",
-           is_rewritten() ? "leads" : "can be made to lead", is_rewritten() ? " now" : "");
+    pm_event(PM_EV_REBASED,
+             "%.200s: %lu word%s of it%s into the program or its libraries, which %s; each %s to "
+             "the same thing%s",
+             pm_heap.dir, (unsigned long)found.done.changed, found.done.changed == 1 ? "" : "s",
+             lead, found.done.other_build ? "are another build" : "lie elsewhere",
+             is_rewritten() ? "leads" : "can be made to lead", is_rewritten() ? " now" : "");
     if (found.done.copies.count)
-        pm_say("%.200s: %u string%s that this build lacks %s copied into it", pm_heap.dir,
-               found.done.copies.count, found.done.copies.count == 1 ? "" : "s",
-               !is_rewritten()                ? "can be"
-               : found.done.copies.count == 1 ? "was"
-                                              : "were");
+        pm_event(PM_EV_REBASED, "%.200s: %u string%s that this build lacks %s copied into it",
+                 pm_heap.dir, found.done.copies.count, found.done.copies.count == 1 ? "" : "s",
+                 !is_rewritten()                ? "can be"
+                 : found.done.copies.count == 1 ? "was"
+                                                : "were");
     if (found.done.waits)
-        pm_say("%.200s: %lu word%s more lead to libraries that are not loaded yet", pm_heap.dir,
-               (unsigned long)found.done.waits, found.done.waits == 1 ? "" : "s");
+        pm_event(PM_EV_REBASED, "%.200s: %lu word%s more lead to libraries that are not loaded yet",
+                 pm_heap.dir, (unsigned long)found.done.waits, found.done.waits == 1 ? "" : "s");
 }
 
 void pm_moved_say(void) {
@@ -113,12 +114,14 @@ void pm_moved_end_if_asked(void) {
         return;
     if (pm_heap.created) {
         pm_heap_remove();
-        pm_refuse("%.300s: there was no heap, so nothing leads anywhere", pm_heap.dir);
+        pm_refuse(PM_EV_START_REFUSED, "%.300s: there was no heap, so nothing leads anywhere",
+                  pm_heap.dir);
     }
     if (found.done.changed || found.done.waits)
         say(is_rewritten() ? " led" : found.done.changed == 1 ? " leads" : " lead");
     else
-        pm_say("%.300s: no word of it is to be changed for this program", pm_heap.dir);
+        pm_event(PM_EV_REBASED, "%.300s: no word of it is to be changed for this program",
+                 pm_heap.dir);
     syscall(SYS_exit_group, 0);
 }
 
@@ -170,14 +173,18 @@ void pm_moved_note_first(void) {
 
 static void say_late(const struct pm_late_words *late) {
     if (late->changed)
-        pm_say("%.200s: %lu word%s of it led into a library that lies elsewhere now; each leads to "
-               "the same thing now",
-               pm_heap.dir, (unsigned long)late->changed, late->changed == 1 ? "" : "s");
+        pm_event(
+            PM_EV_REBASED,
+            "%.200s: %lu word%s of it led into a library that lies elsewhere now; each leads to "
+            "the same thing now",
+            pm_heap.dir, (unsigned long)late->changed, late->changed == 1 ? "" : "s");
     if (late->unsure)
-        pm_say("%.200s: %lu word%s of it led into a library to what cannot be found in it now, and "
-               "stay%s as they are: %.200s; go on with the library that it was",
-               pm_heap.dir, (unsigned long)late->unsure, late->unsure == 1 ? "" : "s",
-               late->unsure == 1 ? "s" : "", late->why);
+        pm_event(
+            PM_EV_REBASE_LEFT,
+            "%.200s: %lu word%s of it led into a library to what cannot be found in it now, and "
+            "stay%s as they are: %.200s; go on with the library that it was",
+            pm_heap.dir, (unsigned long)late->unsure, late->unsure == 1 ? "" : "s",
+            late->unsure == 1 ? "s" : "", late->why);
 }
 
 static _Atomic bool holding;

@@ -38,7 +38,8 @@ bool pm_process_close(void) {
         return false;
     }
     if (!pm_process_end())
-        pm_refuse("pmalloc_close: there is no memory for what the program does after it");
+        pm_refuse(PM_EV_END_CUT_SHORT,
+                  "pmalloc_close: there is no memory for what the program does after it");
     pm_process_forget_heap();
     pm_private_copy(); // before another process may change the files
     pm_heap_release();

@@ -80,10 +80,11 @@ int pm_open_decide(bool called, struct pm_error *err) {
 
 void pm_open_refuse(const struct pm_error *err) {
     if (err->status == PM_DAMAGE)
-        pm_refuse("%s; nothing was changed: copy the heap, ask `pmalloc-recover --check`, or set "
+        pm_refuse(PM_EV_HEAP_DAMAGED,
+                  "%s; nothing was changed: copy the heap, ask `pmalloc-recover --check`, or set "
                   "PMALLOC_HEAP to another one",
                   err->text);
-    pm_refuse("%s", err->text);
+    pm_refuse(pm_event_of(err), "%s", err->text);
 }
 
 // ---- what both ways to a heap share -------------------------------------------------------------
@@ -105,9 +106,10 @@ static void collect_beside(void) {
                                    "stores to what is to be marked"};
     if (recovery.uncollected && pm_options.collect.number == PM_COLLECT_BACKGROUND &&
         !(pm_heap_is_journaled() && pm_beside_begin(&err)))
-        pm_say("PMALLOC_COLLECT=background: no collection beside the program: %s; all that was "
-               "allocated is kept, as under later",
-               err.text);
+        pm_event(PM_EV_COLLECT_WAITS,
+                 "PMALLOC_COLLECT=background: no collection beside the program: %s; all that was "
+                 "allocated is kept, as under later",
+                 err.text);
 }
 
 // Maps the chosen heap and recovers it.

@@ -55,10 +55,12 @@ static int fail(int error) {
 static bool can_be_asked_for(const char *call, size_t align, unsigned flags) {
     unsigned known = PMALLOC_ZERO | PMALLOC_FLUSHED | PMALLOC_POINTER_FREE | PMALLOC_PINNED;
     if (flags & ~known)
-        pm_say("%s: flags %#x are unknown to version %s; nothing was allocated", call,
-               flags & ~known, PM_VERSION);
+        pm_event(PM_EV_CALL_REFUSED,
+                 "%s: flags %#x are unknown to version %s; nothing was allocated", call,
+                 flags & ~known, PM_VERSION);
     else if (align & (align - 1))
-        pm_say("%s: alignment %zu is not a power of two; nothing was allocated", call, align);
+        pm_event(PM_EV_CALL_REFUSED,
+                 "%s: alignment %zu is not a power of two; nothing was allocated", call, align);
     else
         return true;
     return false;
@@ -119,9 +121,11 @@ EXPORT int pmalloc_store(pmalloc_op *op, void *where, uint64_t value) {
     bool good = where && (uintptr_t)where % sizeof(uint64_t) == 0;
     set(op, good ? OP_STORE : OP_EMPTY, where, value);
     if (!good)
-        pm_say("pmalloc_store: %p is not the address of an aligned word of 8 bytes; the element is "
-               "empty",
-               where);
+        pm_event(
+            PM_EV_CALL_REFUSED,
+            "pmalloc_store: %p is not the address of an aligned word of 8 bytes; the element is "
+            "empty",
+            where);
     return good ? 0 : fail(EINVAL);
 }
 
@@ -129,9 +133,10 @@ EXPORT int pmalloc_store_root(pmalloc_op *op, unsigned slot, void *p) {
     bool good = slot < PM_ROOT_SLOTS && (uintptr_t)p <= PM_SLOT_MAX;
     set(op, good ? OP_SLOT : OP_EMPTY, p, slot);
     if (!good)
-        pm_say("pmalloc_store_root: slot %u of %u, pointer %p: no such slot, or not an address; "
-               "the element is empty",
-               slot, PM_ROOT_SLOTS, p);
+        pm_event(PM_EV_CALL_REFUSED,
+                 "pmalloc_store_root: slot %u of %u, pointer %p: no such slot, or not an address; "
+                 "the element is empty",
+                 slot, PM_ROOT_SLOTS, p);
     return good ? 0 : fail(EINVAL);
 }
 
@@ -171,7 +176,8 @@ static bool aim(const pmalloc_op *op, bool media, struct pm_lane_target *t) {
     } else if (media && pm_roots_image_of(op->at, &offset)) {
         t->where = pm_lane_where(PM_PLACE_IMAGE, offset);
     } else if (media) {
-        pm_say(
+        pm_event(
+            PM_EV_CALL_REFUSED,
             "pmalloc_publish: %p is neither in the heap nor in a captured root, so a store there "
             "would not be durable; nothing was changed",
             op->at);
@@ -189,7 +195,8 @@ static void aim_pinned(const pmalloc_op *op, struct pm_lane_target *t) {
 static bool is_full(int count) {
     if (count < PMALLOC_PUBLISH_STORES)
         return false;
-    pm_say(
+    pm_event(
+        PM_EV_CALL_REFUSED,
         "pmalloc_publish: more than %u stores, pinned blocks and frees of pinned blocks; nothing "
         "was changed",
         PMALLOC_PUBLISH_STORES);
@@ -206,9 +213,10 @@ static bool has_its_block(const pmalloc_op *op, size_t number) {
     // Others' blocks, from outside the heap, are free()'s affair.
     if (pinned ? is_pinned(op->at) : !pm_in_range(op->at) || pm_find_tag(op->at) != PM_TAG_NONE)
         return true;
-    pm_say("pmalloc_publish: element %zu is about a block at %p, which is not allocated; was it "
-           "published, cancelled or freed before? nothing was changed",
-           number, op->at);
+    pm_event(PM_EV_CALL_REFUSED,
+             "pmalloc_publish: element %zu is about a block at %p, which is not allocated; was it "
+             "published, cancelled or freed before? nothing was changed",
+             number, op->at);
     return false;
 }
 
@@ -240,7 +248,8 @@ static int collect(const pmalloc_op *op, size_t n, bool media, struct pm_lane_ta
             count++;
             break;
         default:
-            pm_say("pmalloc_publish: element %zu is none; nothing was changed", i);
+            pm_event(PM_EV_CALL_REFUSED,
+                     "pmalloc_publish: element %zu is none; nothing was changed", i);
             return fail(EINVAL);
         }
     }

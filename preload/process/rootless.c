@@ -20,15 +20,17 @@ static bool is_lost(bool default_heap) {
 
 void pm_rootless_say_start(bool default_heap, const struct pm_recovery *recovery) {
     if (is_lost(default_heap) && !pm_heap.created && recovery->reclaimed_bytes)
-        pm_say("heap %.300s: no root reached the %lu bytes in it, and they are gone; " NEXT,
-               pm_heap.dir, (unsigned long)recovery->reclaimed_bytes);
+        pm_event(PM_EV_NO_ROOT,
+                 "heap %.300s: no root reached the %lu bytes in it, and they are gone; " NEXT,
+                 pm_heap.dir, (unsigned long)recovery->reclaimed_bytes);
 }
 
 void pm_rootless_say_end(bool default_heap) {
     if (!is_lost(default_heap))
         return;
     if (pm_heap_roots_are_dropped()) { // what is thrown away cannot be told from what they keep
-        pm_say(
+        pm_event(
+            PM_EV_NO_ROOT,
             "heap %.200s has no root but dropped ones (`pmalloc-recover --rename-root` gives one "
             "back): what this run has left in it is thrown away; " NEXT,
             pm_heap.dir);
@@ -40,7 +42,8 @@ void pm_rootless_say_end(bool default_heap) {
     for (unsigned i = 0; i <= PM_CLASSES; i++)
         blocks += stats.cls[i].used;
     if (blocks)
-        pm_say("heap %.300s has no root: its %lu block%s of %lu bytes are thrown away; " NEXT,
-               pm_heap.dir, (unsigned long)blocks, blocks == 1 ? "" : "s",
-               (unsigned long)(stats.small_used_bytes + stats.large_bytes));
+        pm_event(PM_EV_NO_ROOT,
+                 "heap %.300s has no root: its %lu block%s of %lu bytes are thrown away; " NEXT,
+                 pm_heap.dir, (unsigned long)blocks, blocks == 1 ? "" : "s",
+                 (unsigned long)(stats.small_used_bytes + stats.large_bytes));
 }

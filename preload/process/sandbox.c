@@ -141,15 +141,18 @@ static bool concerns_us(void) {
 static void stop_commits(const struct pm_sandbox *s, bool here) {
     bool made = here && pm_commits_make() == 0;
     pm_commits_stop(true);
-    pm_say("PMALLOC_COMMIT: a seccomp filter forbids %s, which commits need; so there are no more, "
-           "and %s stays as of the one %s; allow that call, or unset PMALLOC_COMMIT",
-           s->commits, pm_heap.dir, made ? "made just before the filter" : "before");
+    pm_event(
+        PM_EV_COMMITS_STOPPED,
+        "PMALLOC_COMMIT: a seccomp filter forbids %s, which commits need; so there are no more, "
+        "and %s stays as of the one %s; allow that call, or unset PMALLOC_COMMIT",
+        s->commits, pm_heap.dir, made ? "made just before the filter" : "before");
 }
 
 static void say_no_last(const struct pm_sandbox *s) {
-    pm_say("PMALLOC_COMMIT: a seccomp filter forbids %s, which the end of the program needs; so "
-           "there is no commit at the end, and %s stays as of the one before",
-           s->end, pm_heap.dir);
+    pm_event(PM_EV_LAST_COMMIT_FAILED,
+             "PMALLOC_COMMIT: a seccomp filter forbids %s, which the end of the program needs; so "
+             "there is no commit at the end, and %s stays as of the one before",
+             s->end, pm_heap.dir);
 }
 
 bool pm_sandbox_is_mute(void) { return atomic_load_explicit(&mute, memory_order_relaxed); }
@@ -157,9 +160,10 @@ bool pm_sandbox_is_mute(void) { return atomic_load_explicit(&mute, memory_order_
 void pm_sandbox_say_end(void) {
     const char *call = atomic_load_explicit(&end_misses, memory_order_relaxed);
     if (call && !pm_sandbox_is_mute())
-        pm_say("a seccomp filter forbids %s, which exit() needs to part from the heap %s; so the "
-               "program ends here, without its destructors, which would free what is there",
-               call, pm_heap.dir);
+        pm_event(PM_EV_END_CUT_SHORT,
+                 "a seccomp filter forbids %s, which exit() needs to part from the heap %s; so the "
+                 "program ends here, without its destructors, which would free what is there",
+                 call, pm_heap.dir);
 }
 
 void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bool all) {
@@ -207,7 +211,7 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
     if (refused && s->commits) {
         pm_commits_stop(false);
         atomic_store_explicit(&no_own_commit, false, memory_order_relaxed);
-        pm_say("PMALLOC_COMMIT: the filter was refused: commits go on");
+        pm_event(PM_EV_COMMITS_GO_ON, "PMALLOC_COMMIT: the filter was refused: commits go on");
     }
     if (refused) {
         pm_background_go_on(s->paused);

@@ -122,11 +122,11 @@ void *const *pm_stacks_frames(uint32_t site) { return stacks[site].frame; }
 static void say_frame(unsigned number, void *at) {
     Dl_info info;
     if (!dladdr(at, &info) || !info.dli_fname)
-        pm_say("leaks:     #%u %p", number, at);
+        pm_event(PM_EV_LEAKS, "leaks:     #%u %p", number, at);
     else
-        pm_say("leaks:     #%u %s+0x%lx%s%s", number, info.dli_fname,
-               (unsigned long)((char *)at - (char *)info.dli_fbase), info.dli_sname ? "  " : "",
-               info.dli_sname ? info.dli_sname : "");
+        pm_event(PM_EV_LEAKS, "leaks:     #%u %s+0x%lx%s%s", number, info.dli_fname,
+                 (unsigned long)((char *)at - (char *)info.dli_fbase), info.dli_sname ? "  " : "",
+                 info.dli_sname ? info.dli_sname : "");
 }
 
 void pm_stacks_say(uint32_t site) {

@@ -114,12 +114,14 @@ static void add_addresses(char *text, size_t size) {
 static void say_borrowed(const struct pm_recovery *recovery) {
     char roots[300];
     unsigned count = name_roots(roots, sizeof roots);
-    pm_say("heap %.300s, private: nothing that this process stores is kept; roots: %u (%s); %s: "
-           "%lu bytes of slabs and extents, shared until stored to; opened in %.3f s; addresses %s",
-           pm_heap.dir, count, *roots ? roots : "none",
-           recovery->was_clean ? "clean" : "as a kill has left it",
-           (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT), recovery->seconds,
-           pm_addresses_text());
+    pm_event(
+        PM_EV_STARTED,
+        "heap %.300s, private: nothing that this process stores is kept; roots: %u (%s); %s: "
+        "%lu bytes of slabs and extents, shared until stored to; opened in %.3f s; addresses %s",
+        pm_heap.dir, count, *roots ? roots : "none",
+        recovery->was_clean ? "clean" : "as a kill has left it",
+        (unsigned long)(pm_extent_stats().active_pages << PM_PAGE_SHIFT), recovery->seconds,
+        pm_addresses_text());
 }
 
 void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *recovery) {
@@ -128,7 +130,7 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
         return;
     }
     if (!pm_heap_on_media()) {
-        pm_say("volatile memory: nothing is kept: %s", chosen->why);
+        pm_event(PM_EV_STARTED, "volatile memory: nothing is kept: %s", chosen->why);
         return;
     }
     char roots[300], result[520];
@@ -156,14 +158,17 @@ void pm_start_line(const struct pm_chosen *chosen, const struct pm_recovery *rec
     add_commits(result, sizeof result);
     add_guarantee(result, sizeof result);
     add_addresses(result, sizeof result);
-    pm_say("heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, row,
-           commits ? "; commits: " : "", commits ? pm_options.commit.text : "", count,
-           *roots ? roots : "none", result);
+    pm_event(PM_EV_STARTED, "heap %.300s (%s%s%.20s); roots: %u (%s); %s", pm_heap.dir, row,
+             commits ? "; commits: " : "", commits ? pm_options.commit.text : "", count,
+             *roots ? roots : "none", result);
     const char *removed_by = pm_heap.nameless ? NULL : pm_removed_by(pm_heap.dir);
     if (removed_by)
-        pm_say("heap %.300s: %s; see docs/operations.md", pm_heap.dir, removed_by);
+        pm_event(PM_EV_HEAP_MAY_GO, "heap %.300s: %s; see docs/operations.md", pm_heap.dir,
+                 removed_by);
     if (recovery->reached_before)
-        pm_say("of %lu bytes that the last recovery had reached, half is not reached any more: if "
-               "the program has not freed it, see docs/pointers.md",
-               (unsigned long)recovery->reached_before);
+        pm_event(
+            PM_EV_REACHED_LESS,
+            "of %lu bytes that the last recovery had reached, half is not reached any more: if "
+            "the program has not freed it, see docs/pointers.md",
+            (unsigned long)recovery->reached_before);
 }

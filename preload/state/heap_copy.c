@@ -348,10 +348,11 @@ static int move_in(struct pm_error *err) {
     other.dir_fd = fd;
     // The process cannot go on: files of both heaps are mapped. On disk both heaps are whole.
     if (!good)
-        pm_refuse("cannot map the heap copy %s: %s", pm_heap.dir, pm_strerror(errno));
+        pm_refuse(PM_EV_COPY_FAILED, "cannot map the heap copy %s: %s", pm_heap.dir,
+                  pm_strerror(errno));
     pm_heap_dump_used();
     if (pm_heap_is_journaled() && pm_commit_change_heap(err) != PM_OK)
-        pm_refuse("%s", err->text);
+        pm_refuse(pm_event_of(err), "%s", err->text);
     for (unsigned i = 0; i < pm_heap.shards; i++)
         pm_extent_purge_to(&pm_heap.shard[i], 0); // reclaimed extents have no space in the copy
     return PM_OK;

@@ -108,11 +108,12 @@ int pm_removed_mend(struct pm_error *err) {
     if (pm_heap_copy_make(err) != PM_OK)
         return err->status;
     if (pm_roots_remap(err) != PM_OK)
-        pm_refuse("%s", err->text); // some roots are another heap's
+        pm_refuse(pm_event_of(err), "%s", err->text); // some roots are another heap's
     bool named = pm_heap_copy_take_place(err) == PM_OK;
-    pm_say("the files of the heap were removed while the program used it; all of it has been "
-           "written again, %s %s",
-           named ? "to" : "but", named ? pm_heap.dir : err->text);
+    pm_event(PM_EV_HEAP_REWRITTEN,
+             "the files of the heap were removed while the program used it; all of it has been "
+             "written again, %s %s",
+             named ? "to" : "but", named ? pm_heap.dir : err->text);
     return PM_OK;
 }
 

@@ -154,7 +154,8 @@ static void say(const struct noted *n, struct walk *w, unsigned before) {
     unsigned lost = w->reached - before;
     for (unsigned i = before; i < w->reached; i++)
         bytes += w->size[i];
-    pm_say(
+    pm_event(
+        PM_EV_ROOT_REPLACED,
         "root %.100s led to %s%u object%s of %lu bytes at the start; the program has replaced its "
         "value, and no root reaches them now: the next start frees them. Let the program keep what "
         "it finds there, or name a variable that main does not set up anew (`pmalloc-run --roots "

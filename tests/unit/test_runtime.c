@@ -210,7 +210,7 @@ static void *churn(void *arg) {
         pmalloc_set_root(slot, p);
         if (old) {
             if (old[old[0] - 1] != (old[0] ^ (uint64_t)(uintptr_t)old))
-                pm_abort("block %p has changed", (void *)old);
+                pm_abort(PM_EV_INTERNAL_FAULT, "block %p has changed", (void *)old);
             pm_free(old);
         }
     }

@@ -144,9 +144,11 @@ bool pm_file_again(struct pm_file *file) {
 static bool say_closed(void) {
     static _Atomic bool said;
     if (!atomic_exchange(&said, true))
-        pm_say("the program has closed the files of its heap, which has no root and so no name; "
-               "while it has several threads they cannot be made again, and the heap cannot grow: "
-               "set PMALLOC_HEAP, or a root before that");
+        pm_event(
+            PM_EV_FILES_CLOSED,
+            "the program has closed the files of its heap, which has no root and so no name; "
+            "while it has several threads they cannot be made again, and the heap cannot grow: "
+            "set PMALLOC_HEAP, or a root before that");
     errno = EBADF;
     return false;
 }

@@ -203,7 +203,8 @@ static void map_again(uint64_t offset, uint64_t len) {
                     : pm_file_ready(&s->data) && pm_file_map(&s->data, at, len, prot, flags,
                                                              offset - s->offset) != MAP_FAILED;
     if (!good)
-        pm_abort("a block at %p was freed over which the program had mapped something else, and "
+        pm_abort(PM_EV_BLOCK_MAPPED_OVER,
+                 "a block at %p was freed over which the program had mapped something else, and "
                  "the heap cannot be mapped there again: %s; unmap nothing of a block",
                  at, pm_strerror(errno));
 }

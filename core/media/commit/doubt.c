@@ -57,10 +57,12 @@ const char *pm_doubt_why(void) {
 void pm_doubt_say(void) {
     const char *why = pm_doubt_why();
     if (why)
-        pm_say("%.300s: %s; it is only read here, and what memory does not have any more is as it "
-               "was before: run pmalloc-recover, which writes all pages once more; if the program "
-               "finds its data wrong, restore a backup",
-               pm_heap.dir, why);
+        pm_event(
+            PM_EV_DISK_IN_DOUBT,
+            "%.300s: %s; it is only read here, and what memory does not have any more is as it "
+            "was before: run pmalloc-recover, which writes all pages once more; if the program "
+            "finds its data wrong, restore a backup",
+            pm_heap.dir, why);
 }
 
 // ---- once more ----------------------------------------------------------------------------------
@@ -235,10 +237,11 @@ int pm_doubt_settle(struct pm_error *err) {
                        "pmalloc-recover writes once more all that memory still has",
                        pm_heap.dir, failed, pm_strerror(errno));
     if (why)
-        pm_say("%s: %s; all pages are written once more now%s", pm_heap.dir, why,
-               failed_before ? "; what memory did not have any more is as it was before: if the "
-                               "program finds its data wrong, restore a backup"
-                             : "");
+        pm_event(PM_EV_DISK_IN_DOUBT, "%s: %s; all pages are written once more now%s", pm_heap.dir,
+                 why,
+                 failed_before ? "; what memory did not have any more is as it was before: if the "
+                                 "program finds its data wrong, restore a backup"
+                               : "");
     return PM_OK;
 }
 
