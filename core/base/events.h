@@ -62,6 +62,8 @@ enum pm_level {
     X(LATE_ROOTS_WAIT, "late-roots-wait", WARNING)                                                 \
     X(LEAKS, "leaks", REPORT)                                                                      \
     X(LIBC_UNFIT, "libc-unfit", CRITICAL)                                                          \
+    X(LINES_LEFT_OUT, "lines-left-out", WARNING)                                                   \
+    X(LOG_FAILED, "log-failed", WARNING)                                                           \
     X(MALLOC_ELSEWHERE, "malloc-elsewhere", WARNING)                                               \
     X(NO_ROOT, "no-root", WARNING)                                                                 \
     X(NO_SPACE, "no-space", ERROR)                                                                 \

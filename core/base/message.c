@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 const char *pm_message_prefix = "pmalloc";
+bool (*pm_event_taken)(enum pm_event event, const char *message);
 
 #define INFO(name, identifier, level) {identifier, PM_LEVEL_##level},
 const struct pm_event_info pm_event_info[] = {PM_EVENT_TABLE(INFO)};
@@ -35,8 +36,10 @@ __attribute__((format(printf, 2, 0))) static void say(enum pm_event event, const
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)line[i] < ' ' || line[i] == 127)
             line[i] = '?';
-    (void)event; // all of them go to the same place
-    write_line(line, len);
+    bool known = event != PM_EV_NONE;
+    line[len] = '\0';
+    if (!known || !pm_event_taken || !pm_event_taken(event, line + head))
+        write_line(line, len);
     errno = saved;
 }
 

@@ -2,7 +2,8 @@
 // Copyright (c) 2026 The PMAlloc authors
 //
 // One-line messages, safe inside malloc: no stdio, no allocation, errno kept. Control characters
-// are printed as '?'. What the library says is an event (events.h).
+// are printed as '?'. What the library says is an event (events.h); it goes to standard error, or
+// where PMALLOC_LOG says (event_log.h). What a tool says goes to standard error.
 #ifndef PM_MESSAGE_H
 #define PM_MESSAGE_H
 
@@ -50,6 +51,10 @@ enum pm_status {
 };
 
 extern const char *pm_message_prefix; // "pmalloc" in a process, the tool's name in a tool
+
+// Where events go instead of standard error; false: there, too.
+// NULL: nothing is done. The message is without the prefix and without the end of the line.
+extern bool (*pm_event_taken)(enum pm_event event, const char *message);
 
 __attribute__((format(printf, 2, 3))) void pm_event(enum pm_event event, const char *format, ...);
 // Says it and calls abort(3).

@@ -148,6 +148,14 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
     X(verbose, "PMALLOC_VERBOSE", PM_TYPE_NUMBER, "0", "0 to 1",                                   \
       "1: print one line at start: heap, guarantee, roots and recovery result, or why there is "   \
       "no heap")                                                                                   \
+    X(log, "PMALLOC_LOG", PM_TYPE_TEXT, "", "stderr|journal|syslog|FILE|fd:N",                     \
+      "Where the library says what it has to say. stderr: on standard error, as when it is "       \
+      "unset, but no more than 20 lines of a kind in a minute. journal: where standard error is "  \
+      "systemd's journal, with fields, else as stderr. syslog: by /dev/log. FILE: at the end of "  \
+      "that file, a whole path. fd:N: to a descriptor that is open at the start")                  \
+    X(log_format, "PMALLOC_LOG_FORMAT", PM_TYPE_CHOICE, "text", "text|json",                       \
+      "How: lines of text, or an object of JSON in each line, with time, pid, event, level, "      \
+      "message and heap. The journal has fields for that")                                         \
     X(stats, "PMALLOC_STATS", PM_TYPE_NUMBER, "0", "0 to 1",                                       \
       "1: print heap statistics at exit, as malloc_stats() prints them at any time")               \
     X(leaks, "PMALLOC_LEAKS", PM_TYPE_CHOICE, "0", "0|1|stack",                                    \
@@ -186,6 +194,7 @@ enum { PM_LOCKS_RESET, PM_LOCKS_KEEP };
 enum { PM_REBASE_AUTO, PM_REBASE_REFUSE, PM_REBASE_REPORT, PM_REBASE_LOOK, PM_REBASE_ONLY };
 enum { PM_SEMAPHORES_WAIT, PM_SEMAPHORES_LOCK };
 enum { PM_LEAKS_OFF, PM_LEAKS_SIZES, PM_LEAKS_STACKS };
+enum { PM_LOG_TEXT, PM_LOG_JSON };
 enum { PM_NUMA_LOCAL, PM_NUMA_BIND, PM_NUMA_OFF };
 enum { PM_PERSIST_AUTO }; // the other choices are enum pm_durability + 1
 

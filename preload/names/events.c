@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/event_log.h"
 #include "base/library.h"
 #include "base/message.h"
 #include "commit/background.h"
@@ -115,7 +116,9 @@ EXPORT _Noreturn void _Exit(int status) { _exit(status); }
 
 // The end of the program. Where no destructor may run after it, the process ends, too.
 static void end(int status) {
-    if (pm_process_end())
+    bool good = pm_process_end();
+    pm_event_log_end();
+    if (good)
         return;
     fflush(NULL);
     syscall(SYS_exit_group, status);
@@ -128,7 +131,7 @@ static void end_somehow(void) { end(status_of_first); }
 __attribute__((destructor)) static void on_exit_or_unload(void) { end_somehow(); }
 
 // A sanitizer's runtime library must serve malloc itself. It also replaces functions of libc, some
-// of which cannot be called before it is ready. So this calls none of them.
+// of which cannot be called before it is ready. So this calls none of them, and no setting is read.
 #define REFUSE(text)                                                                               \
     do {                                                                                           \
         syscall(SYS_write, STDERR_FILENO, text "\n", sizeof text);                                 \

@@ -10,6 +10,7 @@
 
 #include "addresses.h"
 #include "bad_read.h"
+#include "base/event_log.h"
 #include "base/nodes.h"
 #include "base/options.h"
 #include "base/os.h"
@@ -64,9 +65,20 @@ bool pm_process_wanted(void) {
            (pm_options.heap.text[0] || pm_options.commit_dir.text[0] || pm_options.roots.text[0]);
 }
 
+// Without these settings, which set-user-ID programs pass over as all others, it costs nothing.
+static int begin_to_say(struct pm_error *err) {
+    const struct pm_options *o = &pm_options;
+    if (!*o->log.text && o->log_format.number == PM_LOG_TEXT)
+        return PM_OK;
+    pm_event_heap_dir = pm_heap.dir;
+    return pm_event_log_begin(pm_descent_was_told(), err);
+}
+
 int pm_open_decide(bool called, struct pm_error *err) {
     bool secure = getauxval(AT_SECURE) != 0; // setuid: the environment is not to be trusted
     int status = pm_options_load(secure ? NULL : pm_os_environ(), err);
+    if (status == PM_OK)
+        status = begin_to_say(err);
     if (status == PM_OK)
         status = pm_commits_options(err);
     if (status == PM_OK)
@@ -79,6 +91,7 @@ int pm_open_decide(bool called, struct pm_error *err) {
 }
 
 void pm_open_refuse(const struct pm_error *err) {
+    pm_event_log_say_failure();
     if (err->status == PM_DAMAGE)
         pm_refuse(PM_EV_HEAP_DAMAGED,
                   "%s; nothing was changed: copy the heap, ask `pmalloc-recover --check`, or set "

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "base/bare_thread.h"
+#include "base/event_log.h"
 #include "base/os.h"
 #include "base/os_file.h"
 #include "base/proc.h"
@@ -21,13 +22,16 @@
 
 // Calls `fn` for each descriptor that is ours, whatever the program has done to its number.
 static void each(void (*fn)(int fd, void *arg), void *arg) {
-    for (size_t i = 0; i < pm_heap_file_count(); i++) {
+    pm_event_log_fd(fn, arg);
+    for (size_t i = 0; i < pm_heap_file_count() && pm_heap_is_held(); i++) {
         const struct pm_file *file = pm_heap_file(&pm_heap_files[i]);
         if (file->fd > 0 && pm_file_is_ours(file)) // 0: it was never opened
             fn(file->fd, arg);
         if (file->fd > 0 && pm_heap_files[i].holds == PM_FILE_DATA)
             fn(pm_work_fd(file), arg);
     }
+    if (!pm_heap_is_held())
+        return;
     pm_proc_each_kept(fn, arg);
     if (pm_stored_fd() >= 0)
         fn(pm_stored_fd(), arg);
@@ -60,7 +64,7 @@ static long close_raw(unsigned from, unsigned to, int flags) {
 
 long pm_close_range(unsigned from, unsigned to, int flags) {
     long result = 0;
-    if (flags & CLOSES_ON_EXEC || from > to || !pm_heap_is_held())
+    if (flags & CLOSES_ON_EXEC || from > to || !(pm_heap_is_held() || pm_event_log_has_fd()))
         return close_raw(from, to, flags);
     for (bool more = true; more && result == 0;) {
         struct next next = {.from = from};

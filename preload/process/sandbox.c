@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/bare_child.h"
+#include "base/event_log.h"
 #include "base/inherited_filter.h"
 #include "base/message.h"
 #include "base/proc.h"
@@ -112,6 +114,14 @@ static const struct need postpones[] = {CALL(rt_sigprocmask), CALL(rt_sigaction)
                                         CALL(getpid),         CALL(gettid),
                                         CALL(tgkill),         CALL(rt_tgsigqueueinfo)};
 
+// What PMALLOC_LOG takes, and what a child of it does (base/event_log.h).
+static const struct need logs[] = {CALL(rt_sigprocmask), CALL(rt_sigpending), CALL(rt_sigtimedwait),
+                                   CALL(fstat),          CALL(write),         CALL(clock_gettime)};
+static const struct need children[] = {
+    CALL(clone),   CALL(wait4),  CALL(exit),  CALL(openat),         CALL(socket),
+    CALL(connect), CALL(bind),   CALL(dup2),  CALL(close),          CALL(rt_sigaction),
+    CALL(setsid),  CALL(execve), CALL(write), CALL(rt_sigprocmask), {"close_range", 436, 0}};
+
 // A call in the list for which the filter says this or worse. NULL: there is none.
 static const char *missed(const struct sock_fprog *filter, const struct need *list, size_t count,
                           enum pm_filter_verdict bad) {
@@ -174,6 +184,8 @@ void pm_sandbox_before(struct pm_sandbox *s, const struct sock_fprog *filter, bo
                              .no_detour = MISSED(filter, detours, PM_FILTER_ENDS),
                              .no_residency = MISSED(filter, residency, PM_FILTER_ENDS),
                              .no_mend = MISSED(filter, mends, PM_FILTER_ENDS),
+                             .no_log = MISSED(filter, logs, PM_FILTER_ENDS),
+                             .no_children = MISSED(filter, children, PM_FILTER_ENDS),
                              .no_trap = MISSED(filter, traps, PM_FILTER_FAILS),
                              .at_once = MISSED(filter, postpones, PM_FILTER_FAILS)};
     pm_settle();
@@ -224,6 +236,10 @@ void pm_sandbox_after(const struct pm_sandbox *s, bool refused) {
             atomic_store_explicit(&pm_proc_no_detour, true, memory_order_relaxed);
         if (s->no_residency)
             pm_inherited_another_ends(PM_INHERITED_MINCORE);
+        if (s->no_log)
+            pm_event_log_forbid();
+        if (s->no_children)
+            pm_bare_child_forbid();
         if (s->no_trap)
             pm_fork_trap_forbidden = true;
         if (s->at_once)

@@ -14,6 +14,8 @@
 //   the trap of a fork needs        forks are made without it (fork_trap.h); no line says that
 //
 //   a postponed handler needs        handlers run at once (threads/postpone.h); no line says that
+//   PMALLOC_LOG needs               lines go to standard error
+//   a child of PMALLOC_LOG needs    none is made
 //   threads need that help to mark   the live collector marks in the thread that collects alone;
 //                                   no line says that
 //
@@ -29,7 +31,7 @@ struct pm_sandbox {
     const char *commits; // the first call that they would miss, or NULL
     const char *end;
     const char *no_mend; // the same of removed.h
-    bool paused, mute, no_helpers, no_detour, no_residency, no_trap, at_once;
+    bool paused, mute, no_helpers, no_detour, no_residency, no_trap, at_once, no_log, no_children;
 };
 
 // Before the call and after it, with errno kept. `filter` NULL: the strict mode. `all`: TSYNC.

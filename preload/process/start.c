@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "base/cancel.h"
+#include "base/event_log.h"
 #include "base/fallback.h"
 #include "base/options.h"
 #include "blocks/age.h"
@@ -88,6 +89,8 @@ static void start_here(bool first, bool patient) {
         pm_open_refuse(&err);
     if (!((patient || (first && pm_open_chosen()->by_call)) && may_wait()) && open_here(first))
         next = PM_READY;
+    if (first)
+        pm_event_log_say_failure();
     pm_phase_started(next);
     if (next == PM_READY && pm_phase_main_runs()) // it has waited beyond pm_process_before_main()
         pm_phase_move(PM_READY, PM_RUNNING);

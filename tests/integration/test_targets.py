@@ -230,6 +230,8 @@ BAD = {
     "NONSENSE": "1",
     "STATS": "1",
     "VERBOSE": "1",
+    "LOG": "/dev/shm/pmalloc-test-setuid-log",
+    "LOG_FORMAT": "json",
 }
 
 
@@ -245,7 +247,7 @@ def test_linked_setuid_programs_ignore_every_setting(setuid):
     assert folder in program.parents
     done = setuid(program, **BAD)
     assert (done.stdout, done.stderr) == ("secure=1 pmalloc=1 persistent=0\n", ""), said(done)
-    assert not os.path.exists(BAD["HEAP"])
+    assert not os.path.exists(BAD["HEAP"]) and not os.path.exists(BAD["LOG"])
 
 
 def test_preload_from_a_trusted_directory_ignores_every_setting(setuid):
