@@ -11,6 +11,7 @@
 #include "action.h"
 #include "base/bare_thread.h"
 #include "base/cancel.h"
+#include "base/event_hook.h"
 #include "base/here.h"
 #include "base/signal_stack.h"
 #include "calls.h"
@@ -30,7 +31,8 @@ static _Atomic long process;
 
 __thread volatile struct pm_heard pm_heard __attribute__((tls_model("initial-exec")));
 
-// Of this thread: what its mask is once it is outside.
+// Of this thread: whether a signal waits, and what its mask is once it is outside.
+static __thread bool signal_waits __attribute__((tls_model("initial-exec")));
 static __thread uint64_t mask_outside __attribute__((tls_model("initial-exec")));
 
 // Of this thread: the instruction of the call that begins again; 0: none.
@@ -117,6 +119,7 @@ __attribute__((noinline, cold)) static bool postpone(int number, siginfo_t *info
         return false;
     }
     mask_outside = *mask;
+    signal_waits = true;
     pm_postponed = true;
     *mask |= all | BIT(number);
     return true;
@@ -177,6 +180,9 @@ __attribute__((section("pm_inner_calls"))) void pm_postponing(int number, siginf
 
 void pm_postponed_arrive(void) {
     uint64_t mask = mask_outside;
-    pm_postponed = false;
-    pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof mask);
+    bool signal = signal_waits;
+    pm_postponed = signal_waits = false;
+    pm_event_hooks_run();
+    if (signal)
+        pm_bare_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&mask, 0, sizeof mask);
 }

@@ -33,7 +33,8 @@ extern __thread bool pm_cancel_asynchronous __attribute__((tls_model("initial-ex
 
 // How many slow paths this thread is in, each within the next one. Not 0: handlers wait.
 extern __thread uint32_t pm_inside __attribute__((tls_model("initial-exec")));
-// One waits. The outermost slow path lets it come, at its end.
+// One waits, or a command of PMALLOC_ON does (event_hook.h). The outermost slow path lets it come,
+// at its end.
 extern __thread bool pm_postponed __attribute__((tls_model("initial-exec")));
 void pm_postponed_arrive(void);
 

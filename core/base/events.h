@@ -55,6 +55,7 @@ enum pm_level {
     X(HEAP_MAY_GO, "heap-may-go", NOTICE)                                                          \
     X(HEAP_REWRITTEN, "heap-rewritten", WARNING)                                                   \
     X(HEAP_UNNAMED, "heap-unnamed", ERROR)                                                         \
+    X(HOOK_FAILED, "hook-failed", WARNING)                                                         \
     X(INTERNAL_FAULT, "internal-fault", CRITICAL)                                                  \
     X(LAST_COMMIT_FAILED, "last-commit-failed", ERROR)                                             \
     X(LATE_ROOTS_LEFT, "late-roots-left", ERROR)                                                   \

@@ -11,6 +11,7 @@
 
 const char *pm_message_prefix = "pmalloc";
 bool (*pm_event_taken)(enum pm_event event, const char *message);
+void (*pm_event_followed)(enum pm_event event, const char *message);
 
 #define INFO(name, identifier, level) {identifier, PM_LEVEL_##level},
 const struct pm_event_info pm_event_info[] = {PM_EVENT_TABLE(INFO)};
@@ -40,6 +41,9 @@ __attribute__((format(printf, 2, 0))) static void say(enum pm_event event, const
     line[len] = '\0';
     if (!known || !pm_event_taken || !pm_event_taken(event, line + head))
         write_line(line, len);
+    line[len] = '\0';
+    if (known && pm_event_followed)
+        pm_event_followed(event, line + head);
     errno = saved;
 }
 

@@ -52,9 +52,10 @@ enum pm_status {
 
 extern const char *pm_message_prefix; // "pmalloc" in a process, the tool's name in a tool
 
-// Where events go instead of standard error; false: there, too.
-// NULL: nothing is done. The message is without the prefix and without the end of the line.
+// Where events go instead of standard error; false: there, too. And what else is done with them.
+// NULL: nothing. The message is without the prefix and without the end of the line.
 extern bool (*pm_event_taken)(enum pm_event event, const char *message);
+extern void (*pm_event_followed)(enum pm_event event, const char *message);
 
 __attribute__((format(printf, 2, 3))) void pm_event(enum pm_event event, const char *format, ...);
 // Says it and calls abort(3).

@@ -17,6 +17,9 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
 
 // Not a setting: what a process with a heap tells those that it starts (preload/process/descent.h).
 #define PM_OWNER_VARIABLE "PMALLOC_OWNER"
+// Nor what a command of PMALLOC_ON is told (event_hook.h). PMALLOC_HEAP is one, for it, too.
+#define PM_EVENT_VARIABLE "PMALLOC_EVENT"
+#define PM_MESSAGE_VARIABLE "PMALLOC_MESSAGE"
 
 // X(field, NAME, type, default, choices or "MIN to MAX", help)
 #define PM_OPTION_TABLE(X)                                                                         \
@@ -156,6 +159,11 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
     X(log_format, "PMALLOC_LOG_FORMAT", PM_TYPE_CHOICE, "text", "text|json",                       \
       "How: lines of text, or an object of JSON in each line, with time, pid, event, level, "      \
       "message and heap. The journal has fields for that")                                         \
+    X(on, "PMALLOC_ON", PM_TYPE_TEXT, "", "EVENT:COMMAND[;EVENT:COMMAND...]",                      \
+      "A command of the shell that is started when the library says this: commit-failed, "         \
+      "no-space, heap-in-use, ... It has PMALLOC_EVENT, PMALLOC_HEAP and PMALLOC_MESSAGE in its "  \
+      "environment, and no LD_PRELOAD. No other one is started for an event while its command "    \
+      "runs")                                                                                      \
     X(stats, "PMALLOC_STATS", PM_TYPE_NUMBER, "0", "0 to 1",                                       \
       "1: print heap statistics at exit, as malloc_stats() prints them at any time")               \
     X(leaks, "PMALLOC_LEAKS", PM_TYPE_CHOICE, "0", "0|1|stack",                                    \

@@ -10,6 +10,7 @@
 
 #include "addresses.h"
 #include "bad_read.h"
+#include "base/event_hook.h"
 #include "base/event_log.h"
 #include "base/nodes.h"
 #include "base/options.h"
@@ -68,10 +69,11 @@ bool pm_process_wanted(void) {
 // Without these settings, which set-user-ID programs pass over as all others, it costs nothing.
 static int begin_to_say(struct pm_error *err) {
     const struct pm_options *o = &pm_options;
-    if (!*o->log.text && o->log_format.number == PM_LOG_TEXT)
+    if (!*o->log.text && !*o->on.text && o->log_format.number == PM_LOG_TEXT)
         return PM_OK;
     pm_event_heap_dir = pm_heap.dir;
-    return pm_event_log_begin(pm_descent_was_told(), err);
+    int status = pm_event_log_begin(pm_descent_was_told(), err);
+    return status == PM_OK ? pm_event_hooks_begin(pm_os_environ(), err) : status;
 }
 
 int pm_open_decide(bool called, struct pm_error *err) {

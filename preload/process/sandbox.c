@@ -114,7 +114,7 @@ static const struct need postpones[] = {CALL(rt_sigprocmask), CALL(rt_sigaction)
                                         CALL(getpid),         CALL(gettid),
                                         CALL(tgkill),         CALL(rt_tgsigqueueinfo)};
 
-// What PMALLOC_LOG takes, and what a child of it does (base/event_log.h).
+// What PMALLOC_LOG and PMALLOC_ON take, children included (base/event_hook.h).
 static const struct need logs[] = {CALL(rt_sigprocmask), CALL(rt_sigpending), CALL(rt_sigtimedwait),
                                    CALL(fstat),          CALL(write),         CALL(clock_gettime)};
 static const struct need children[] = {

@@ -15,7 +15,7 @@
 //
 //   a postponed handler needs        handlers run at once (threads/postpone.h); no line says that
 //   PMALLOC_LOG needs               lines go to standard error
-//   a child of PMALLOC_LOG needs    none is made
+//   a child of PMALLOC_ON needs     no command is started
 //   threads need that help to mark   the live collector marks in the thread that collects alone;
 //                                   no line says that
 //

@@ -253,6 +253,13 @@ def test_who_descends_from_the_owner_leaves_the_descriptor_alone(go, tmp_path):
         ("LOG", "fd:x", ["not a valid value"]),
         ("LOG", "", ["is set but empty"]),
         ("LOG_FORMAT", "xml", ["use text|json"]),
+        ("ON", "commit-faild:true", ["no such event", "did you mean commit-failed"]),
+        ("ON", "true", ["no such event", "EVENT:COMMAND"]),
+        ("ON", "commit-failed", ["names no command"]),
+        ("ON", "commit-failed: ", ["names no command"]),
+        ("ON", "no-space:true;no-space:false", ["has a command already"]),
+        ("ON", "stats:true", ["is a report"]),
+        ("ON", ";", ["no such event"]),
     ],
 )
 def test_wrong_values(go, setting, value, parts):

@@ -232,6 +232,7 @@ BAD = {
     "VERBOSE": "1",
     "LOG": "/dev/shm/pmalloc-test-setuid-log",
     "LOG_FORMAT": "json",
+    "ON": "started:false",
 }
 
 
