@@ -204,7 +204,7 @@ static int find_event(const char *name, size_t length, enum pm_event *event, str
     if (similar)
         return wrong(err, given, "no such event; did you mean ", similar);
     return wrong(err, given,
-                 "no such event; docs/operations.md lists them, and a command follows "
+                 "no such event; docs/events.md lists them, and a command follows "
                  "its event: EVENT:COMMAND",
                  "");
 }

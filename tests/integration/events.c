@@ -5,6 +5,8 @@
 //   free[=N]      frees a block twice, N times: bad-free, under PMALLOC_CHECK=report
 //   full          asks for more than there is room, until malloc fails
 //   close         closes all descriptors but 0 to 2; range: the same by close_range
+//   take=FILE     has the file at the number of each descriptor above 100
+//   sizes         takes blocks of many sizes
 //   none          closes 0 to 2, too
 //   root=DIR      chroot; user=N: setuid
 //   small         files may not grow (RLIMIT_FSIZE)
@@ -14,6 +16,7 @@
 //   lowest        a thread opens and closes from here on, and counts on the lowest number
 //   ignore        ignores SIGTERM and blocks SIGUSR1
 //   pause=MS      sleeps
+//   until=FILE    frees a block twice, again and again, until the file is there
 //   kill          ends by SIGKILL
 // It prints what waits of it have seen, how often SIGCHLD came, and what the thread has found.
 #include <errno.h>
@@ -34,6 +37,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+// Beside the header's declaration, which older ones lack.
+int close_range(unsigned from, unsigned to, int flags) __attribute__((weak));
 
 static volatile sig_atomic_t ended;
 static _Atomic int rounds, wrong;
@@ -59,13 +65,26 @@ static void fill(void) {
 }
 
 static void close_all(int from, int by_range) {
-    if (by_range && syscall(436, from, ~0u, 0) == 0) // close_range, also past libc's name
+    if (by_range && close_range && close_range((unsigned)from, ~0u, 0) == 0)
         return;
     struct rlimit most;
     getrlimit(RLIMIT_NOFILE, &most);
     int end = most.rlim_max < 2048 ? (int)most.rlim_max : 2048;
     for (int fd = from; fd < end; fd++)
         close(fd);
+}
+
+static void take_numbers(const char *path) {
+    int file = open(path, O_WRONLY | O_CREAT, 0600);
+    for (int fd = 100; fd < 2048; fd++)
+        if (fcntl(fd, F_GETFD) >= 0)
+            dup2(file, fd);
+}
+
+static void take_sizes(void) {
+    for (size_t size = 16; size < 16384; size += size / 4)
+        if (!malloc(size))
+            exit(3);
 }
 
 static void limit_files(void) {
@@ -121,6 +140,11 @@ static void rest(long ms) {
     }
 }
 
+static void free_until(const char *path) {
+    for (; access(path, F_OK) != 0; rest(10))
+        free_twice(1);
+}
+
 static void report(void) {
     int seen = waitpid(-1, NULL, 0), error = errno, rest_of = rounds;
     while (rounds && rounds < rest_of + 1000)
@@ -165,6 +189,10 @@ int main(int argc, char **argv) {
             return 3;
         else if (strncmp(word, "user=", 5) == 0 && setuid((uid_t)number))
             return 3;
+        else if (strncmp(word, "take=", 5) == 0)
+            take_numbers(value + 1);
+        else if (strcmp(word, "sizes") == 0)
+            take_sizes();
         else if (strcmp(word, "small") == 0)
             limit_files();
         else if (strcmp(word, "filter") == 0)
@@ -173,6 +201,8 @@ int main(int argc, char **argv) {
             begin_thread();
         else if (strcmp(word, "ignore") == 0)
             ignore();
+        else if (strncmp(word, "until=", 6) == 0)
+            free_until(value + 1);
         else if (strncmp(word, "pause=", 6) == 0)
             rest(number);
         else if (strcmp(word, "kill") == 0)
