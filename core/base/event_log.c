@@ -164,7 +164,7 @@ static void end_minutes(uint64_t now, bool all) {
 }
 
 static bool is_one_too_many(enum pm_event event) {
-    enum pm_level level = pm_event_info[event].level;
+    unsigned char level = pm_event_info[event].level;
     uint64_t now = pm_os_now_ms() + 1, none = 0;
     end_minutes(now, false);
     if (level == PM_LEVEL_CRITICAL || level == PM_LEVEL_REPORT)
@@ -288,7 +288,7 @@ int pm_event_log_begin(bool descends, struct pm_error *err) {
                        "PMALLOC_LOG=%.200s: not a valid value; use stderr, journal, syslog, fd:N, "
                        "or a FILE by its whole path",
                        where);
-    if (!*where && !json)
+    if (!pm_event_log_wanted())
         return PM_OK;
     pm_event_taken = take;
     to.form = json ? PM_EVENT_JSON : PM_EVENT_TEXT;

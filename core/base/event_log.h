@@ -17,12 +17,20 @@
 #include <stddef.h>
 
 #include "message.h"
+#include "options.h"
 
 #define PM_EVENT_MOST 20u
 
 // The directory of the heap, or "": of the process, where it is known.
 extern const char *pm_event_heap_dir;
 const char *pm_event_heap(void);
+
+// Whether the settings send lines through here. A start and an end ask this, and touch no page for
+// it that they would not touch without.
+static inline bool pm_event_log_wanted(void) {
+    const struct pm_options *o = &pm_options;
+    return (o->log.text && *o->log.text) || o->log_format.number != PM_LOG_TEXT;
+}
 
 // Once, after the settings were read. Where it cannot be opened, lines go to standard error.
 // `descends`: the settings are those of the process that has started this one, so that is not said,

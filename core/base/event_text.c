@@ -17,14 +17,14 @@ struct line {
     size_t length, room;
 };
 
-static const char *const level_name[] = {
+static const char level_name[][9] = {
     [PM_LEVEL_CRITICAL] = "critical", [PM_LEVEL_ERROR] = "error", [PM_LEVEL_WARNING] = "warning",
     [PM_LEVEL_NOTICE] = "notice",     [PM_LEVEL_INFO] = "info",   [PM_LEVEL_REPORT] = "info",
 };
 
 static int priority_of(enum pm_event event) {
-    enum pm_level level = pm_event_info[event].level;
-    return (int)(level == PM_LEVEL_REPORT ? PM_LEVEL_INFO : level);
+    int level = pm_event_info[event].level;
+    return level == PM_LEVEL_REPORT ? PM_LEVEL_INFO : level;
 }
 
 static bool add_bytes(struct line *l, const char *bytes, size_t n) {

@@ -99,9 +99,10 @@ enum pm_event {
 };
 #undef PM_EVENT_NAME
 
+// Without pointers, so that the loader has nothing to store here at a start.
 struct pm_event_info {
-    const char *name;
-    enum pm_level level;
+    char name[23];
+    unsigned char level; // enum pm_level
 };
 extern const struct pm_event_info pm_event_info[];
 

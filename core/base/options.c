@@ -216,7 +216,7 @@ static int check_pairs(char *const *environ_list, struct pm_error *err) {
 }
 
 static bool is_no_setting(const char *variable, size_t len) {
-    static const char *const none[] = {PM_OWNER_VARIABLE, PM_EVENT_VARIABLE, PM_MESSAGE_VARIABLE};
+    static const char none[][16] = {PM_OWNER_VARIABLE, PM_EVENT_VARIABLE, PM_MESSAGE_VARIABLE};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         if (len == strlen(none[i]) && memcmp(variable, none[i], len) == 0)
             return true;

@@ -14,7 +14,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/event_log.h"
 #include "base/library.h"
 #include "base/message.h"
 #include "commit/background.h"
@@ -116,9 +115,7 @@ EXPORT _Noreturn void _Exit(int status) { _exit(status); }
 
 // The end of the program. Where no destructor may run after it, the process ends, too.
 static void end(int status) {
-    bool good = pm_process_end();
-    pm_event_log_end();
-    if (good)
+    if (pm_process_end())
         return;
     fflush(NULL);
     syscall(SYS_exit_group, status);

@@ -50,6 +50,7 @@
 #include <unistd.h>
 
 #include "base/cancel.h"
+#include "base/event_log.h"
 #include "base/options.h"
 #include "base/os.h"
 #include "base/signal_stack.h"
@@ -377,6 +378,8 @@ static void say_once(void) {
         pm_late_end();
         pm_replaced_end();
     }
+    if (pm_event_log_wanted())
+        pm_event_log_end();
 }
 
 static void end_once(void) {

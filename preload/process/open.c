@@ -68,8 +68,7 @@ bool pm_process_wanted(void) {
 
 // Without these settings, which set-user-ID programs pass over as all others, it costs nothing.
 static int begin_to_say(struct pm_error *err) {
-    const struct pm_options *o = &pm_options;
-    if (!*o->log.text && !*o->on.text && o->log_format.number == PM_LOG_TEXT)
+    if (!pm_event_log_wanted() && !*pm_options.on.text)
         return PM_OK;
     pm_event_heap_dir = pm_heap.dir;
     int status = pm_event_log_begin(pm_descent_was_told(), err);

@@ -89,7 +89,7 @@ static void start_here(bool first, bool patient) {
         pm_open_refuse(&err);
     if (!((patient || (first && pm_open_chosen()->by_call)) && may_wait()) && open_here(first))
         next = PM_READY;
-    if (first)
+    if (first && pm_event_log_wanted())
         pm_event_log_say_failure();
     pm_phase_started(next);
     if (next == PM_READY && pm_phase_main_runs()) // it has waited beyond pm_process_before_main()
