@@ -41,6 +41,7 @@ _Static_assert(sizeof(struct pm_objects_head) == 256, "as an entry");
 #define PM_OBJECT_IS_PROGRAM 1u
 #define PM_OBJECT_AT_RANDOM 2u // nobody could know where it would lie
 #define PM_OBJECT_MIXED 4u     // it was loaded while words may have led to what lay there before
+#define PM_OBJECT_SUMMED 8u    // it has no build id, and build_id is a checksum of what is loaded
 
 struct pm_objects_entry {
     uint64_t base;         // what loading added to link-time addresses
@@ -50,7 +51,7 @@ struct pm_objects_entry {
     uint64_t bytes;        // and its length; 0: there is none
     uint32_t packed_crc;   // of these bytes
     uint32_t flags;        // PM_OBJECT_*
-    uint32_t build_id_len; // 0: it has none
+    uint32_t build_id_len; // 0: none is known
     uint8_t build_id[PM_BUILD_ID_MAX];
     uint8_t reserved[8];
     char path[PM_OBJECTS_PATH]; // the end of it, where it is longer

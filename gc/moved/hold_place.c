@@ -11,6 +11,7 @@
 
 #include "base/mappings.h"
 #include "keep_free.h"
+#include "roots/build_of.h"
 #include "roots/loaded_object.h"
 #include "roots/objects_record.h"
 
@@ -69,14 +70,13 @@ static const char *path_of(const struct pm_objects_entry *e, const char *file) {
 }
 
 static bool is_another_build(const struct pm_objects_entry *e, const char *file) {
-    struct pm_objects_entry now = {0};
     struct pm_error ignored;
     struct pm_elf elf;
     if (pm_elf_open(&elf, path_of(e, file), &ignored) != PM_OK)
         return false;
-    now.build_id_len = (uint32_t)pm_elf_build_id(&elf, now.build_id);
+    bool same = pm_build_is_unknown(e) || pm_record_is_build_of(e, &elf);
     pm_elf_close(&elf);
-    return now.build_id_len && !pm_record_same_build(e, &now);
+    return !same;
 }
 
 // ---- the gaps -----------------------------------------------------------------------------------

@@ -156,7 +156,8 @@ static int walk_step(struct dl_phdr_info *info, size_t size, void *arg) {
                           .phnum = info->dlpi_phdr != NULL ? info->dlpi_phnum : 0,
                           .dl_name = info->dlpi_name != NULL ? info->dlpi_name : "",
                           .is_main = !w->later};
-    (void)size;
+    if (size >= offsetof(struct dl_phdr_info, dlpi_subs) + sizeof info->dlpi_subs)
+        o.unloads = info->dlpi_subs;
     w->later = true;
     if (o.is_main) {
         char path[PATH_MAX];

@@ -15,6 +15,7 @@ struct pm_object {
     size_t phnum;
     const char *dl_name; // the dynamic linker's name of it; "" for the main program
     bool is_main;
+    uint64_t unloads;              // how many objects were unloaded by now
     char name[PM_ROOT_OBJECT_LEN]; // base name
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/crc.h"
 #include "base/os.h"
+#include "build_of.h"
 #include "loaded_object.h"
 #include "media/heap.h"
 #include "media/outside_format.h"
@@ -186,17 +187,19 @@ const void *pm_record_packed(const struct pm_objects_entry *e) {
 // ---- what is loaded -----------------------------------------------------------------------------
 
 bool pm_record_same_build(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
-    if (a->build_id_len || b->build_id_len)
+    const uint32_t summed = (a->flags | b->flags) & PM_OBJECT_SUMMED;
+    bool unknown = pm_build_is_unknown(a) || pm_build_is_unknown(b);
+    if ((a->build_id_len || b->build_id_len) && !(summed && unknown))
         return a->build_id_len == b->build_id_len &&
+               ((a->flags ^ b->flags) & PM_OBJECT_SUMMED) == 0 &&
                memcmp(a->build_id, b->build_id, sizeof a->build_id) == 0;
-    // The linker was told to leave build ids out. The packed object has all but code.
     return a->end - a->start == b->end - b->start && strcmp(a->path, b->path) == 0;
 }
 
 bool pm_record_is_build_of(const struct pm_objects_entry *e, const struct pm_elf *f) {
-    uint8_t id[PM_BUILD_ID_MAX];
-    size_t len = pm_elf_build_id(f, id);
-    return len && len == e->build_id_len && memcmp(id, e->build_id, len) == 0;
+    struct pm_objects_entry of = {0};
+    pm_build_of_file(f, &of);
+    return !pm_build_is_unknown(e) && pm_record_same_build(e, &of);
 }
 
 bool pm_record_same_object(const struct pm_objects_entry *a, const struct pm_objects_entry *b) {
@@ -239,7 +242,7 @@ static bool describe(const struct pm_object *o, struct pm_objects_entry *e) {
     e->end = (e->end + PM_PAGE_SIZE - 1) & ~(uint64_t)(PM_PAGE_SIZE - 1);
     e->flags = (o->is_main ? PM_OBJECT_IS_PROGRAM : 0) |
                (pm_program_is_at_random() ? PM_OBJECT_AT_RANDOM : 0);
-    e->build_id_len = (uint32_t)pm_object_build_id(o, e->build_id);
+    pm_build_of_loaded(o, e);
     cut_path(e->path, o->is_main ? program_path() : o->dl_name);
     return e->start < e->end;
 }

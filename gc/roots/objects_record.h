@@ -37,7 +37,7 @@ typedef bool pm_loaded_fn(const struct pm_objects_entry *e, void *arg);
 // Calls `fn` for each, until it returns false.
 void pm_record_each_loaded(pm_loaded_fn *fn, void *arg);
 
-// Whether a file is that build, by build ids alone.
+// Whether a file is that build, as its build id or checksum tells.
 bool pm_record_is_build_of(const struct pm_objects_entry *e, const struct pm_elf *f);
 bool pm_record_same_build(const struct pm_objects_entry *a, const struct pm_objects_entry *b);
 // Whether they are the same object, in whatever build.

@@ -92,6 +92,30 @@ def test_to_another_build_and_back(place, pair):
         assert bool(says) == (number in (1, 3, 5)), said(done)
 
 
+@pytest.mark.check
+def test_builds_of_one_size_without_build_ids(place):
+    """A checksum tells them apart. A strip makes no other build of it."""
+    builds, flags = [], ("-O1", "-fno-toplevel-reorder", "-Wl,--build-id=none")
+    flags = (*flags, "-Wl,--export-dynamic-symbol=kept")
+    for before in (16, 96):
+        name = f"moved_same{before}"
+        builds.append(compiled("moved_same.c", f"-DBEFORE={before}", *flags, name=name))
+    loaded = [
+        re.findall(r"LOAD +0x\w+ 0x\w+", said(run(["readelf", "-lW", built], preload=False)))
+        for built in builds
+    ]
+    assert loaded[0] and loaded[0] == loaded[1], loaded
+    for number in (0, 1, 1, 0, 1):
+        done = place.runs(builds[number], ROOTS="kept")
+        assert done.stdout == "right 1001\n", said(done)
+    subprocess.run(["strip", place.program], check=True)
+    done = place.run(ROOTS=None)
+    assert done.stdout == "right 1001\n" and "pmalloc:" not in done.stderr, said(done)
+    report = run([tool("pmalloc-info"), "--json", place.heap], preload=False).stdout
+    (program,) = [each for each in json.loads(report)["objects"] if each["program"]]
+    assert (program["build_id"], program["now"]) == ("", "same") and program["checksum"], program
+
+
 def test_the_tools_tell_what_is_on_record(place):
     def told():
         report = run([tool("pmalloc-info"), "--json", place.heap], preload=False).stdout
@@ -260,14 +284,14 @@ def test_fixed_addresses(place):
 # ---- modules -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def modules(shm):
+@pytest.fixture(params=["build-ids", "none"])
+def modules(shm, request):
     """The program, where its module lies, and what the module is in two builds."""
     host = compiled("moved_host.c")
-    flags = ("-shared", "-fPIC")
+    flags = ("-shared", "-fPIC", *(["-Wl,--build-id=none"] * (request.param == "none")))
     builds = [
-        compiled("moved_module.c", *flags, name="moved_module1.so"),
-        compiled("moved_module.c", *flags, "-O2", "-DNEW", name="moved_module2.so"),
+        compiled("moved_module.c", *flags, name=f"moved_{request.param}1.so"),
+        compiled("moved_module.c", *flags, "-O2", "-DNEW", name=f"moved_{request.param}2.so"),
     ]
 
     def go(number, *mapped, **settings):

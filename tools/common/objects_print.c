@@ -71,7 +71,9 @@ void objects_json(struct json *j) {
         json_open(j, NULL, '{');
         json_text(j, "path", e[i].path);
         pm_elf_hex(id, e[i].build_id, e[i].build_id_len);
-        json_text(j, "build_id", id);
+        bool summed = e[i].flags & PM_OBJECT_SUMMED;
+        json_text(j, "build_id", summed ? "" : id);
+        json_text(j, "checksum", summed ? id : "");
         put_address(j, "start", e[i].start);
         put_address(j, "end", e[i].end);
         json_number(j, "kept_bytes", e[i].bytes);
