@@ -7,6 +7,7 @@
 // to the program's. That is the lesser evil.
 //
 // And what it has loaded is put on record (process/moved.h), for words of the heap that lead there.
+// That is all that is to be done with musl, which knows no such flag.
 #include <dlfcn.h>
 #include <string.h>
 
@@ -14,8 +15,6 @@
 #include "export.h"
 #include "process/moved.h"
 #include "roots/loaded_object.h"
-
-#ifdef RTLD_DEEPBIND // musl has no such thing
 
 typedef void *dlopen_fn(const char *, int);
 static _Atomic(dlopen_fn *) real_dlopen;
@@ -41,6 +40,12 @@ static void *open_and_note(const char *file, int mode) {
         pm_moved_library();
     return handle;
 }
+
+#ifndef RTLD_DEEPBIND // musl, whose dlopen() does the same whoever calls it
+
+EXPORT void *dlopen(const char *file, int mode) { return open_and_note(file, mode); }
+
+#else
 
 // ---- who has called -----------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -141,6 +142,30 @@ def test_musl_sections_are_whole(musl, heap, mode):
         answers = 5 + 3 * number if mode == "output" else 1000 + 50 * number
         told = killed(program, heap, answers, 4, number, preload=library, COMMIT=mode)
         assert not number or ("whole\n" in told and "torn" not in told), told
+
+
+@pytest.mark.parametrize("settings", [{}, {"RANDOMIZE": 1}, {"COMMIT": "output"}], ids=str)
+def test_musl_modules(musl, shm, settings):
+    """What musl's dlopen() has loaded is on record; it comes to its place, or words are changed.
+    In two builds, which have no build ids. test_moved.py has the details."""
+    host = compiled("moved_host.c", name="moved_host_musl", compiler="musl-gcc")
+    builds = []
+    for number, flags in enumerate(([], ["-O2", "-DNEW"])):
+        flags = ["-shared", "-fPIC", *flags]
+        name = f"moved_musl{number}.so"
+        builds.append(compiled("moved_module.c", *flags, name=name, compiler="musl-gcc"))
+    module, places = shm / "module.so", []
+    for number, build in enumerate([0, 0, 0, 1, 1, 0, 1]):
+        module.unlink(missing_ok=True)
+        shutil.copy(builds[build], module)
+        arguments = [module, (number + 1) * 4096]
+        done = musl(str(host), *arguments, HEAP=shm / "heap", ROOTS="kept", **settings)
+        assert done.returncode == -9, said(done)
+        right, value, _, place = done.stdout.split()
+        assert (right, value) == ("right", "1009"), said(done)
+        places.append(place)
+    if "RANDOMIZE" not in settings:
+        assert len(set(places[:3])) == len(set(places[3:5])) == 1, places
 
 
 def test_musl_fork(musl, heap):
