@@ -44,6 +44,11 @@ uint64_t pm_copy_of(const struct pm_copies *c, const char *text, uint64_t size) 
     return into ? c->at + into : 0;
 }
 
+void pm_copies_check(struct pm_copies *c) {
+    if (c->at && c->opens != pm_heap.super->state.opens)
+        c->at = c->count = c->bytes = 0;
+}
+
 int pm_copies_make(struct pm_copies *c, struct pm_error *err) {
     struct pm_recovery ignored;
     int status = pm_recover(&(struct pm_recover_options){.write = true}, &ignored, err);
@@ -59,5 +64,6 @@ int pm_copies_make(struct pm_copies *c, struct pm_error *err) {
     memcpy(at, c->text, c->bytes);
     pm_make_durable(at, c->bytes);
     c->at = (uint64_t)(uintptr_t)at;
+    c->opens = pm_heap.super->state.opens;
     return PM_OK;
 }

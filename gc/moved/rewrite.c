@@ -236,6 +236,7 @@ int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
     const struct pm_range_of_words *range;
     struct pm_found_words found;
     done->changed = done->waits = done->unsure = 0;
+    pm_copies_check(&done->copies);
     unsigned ranges = pm_verdicts_begin(&range);
     remembered = pm_os_reserve(REMEMBERED * sizeof *remembered);
     if (!remembered)
