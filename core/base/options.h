@@ -85,7 +85,8 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "that is linked to fixed addresses, words that are the address of a function or a "          \
       "variable lead there, and others do not. hashed: the program makes tables anew that "        \
       "are hashed by an address that has moved. numbered: lambdas and statics of one name "        \
-      "are the same in the same order, if there are as many as before")                            \
+      "are the same in the same order, if there are as many as before. stale: a word of "          \
+      "which it cannot be proved where it should lead is one that nobody reads; it becomes 0")     \
     X(program, "PMALLOC_PROGRAM", PM_TYPE_TEXT, "", "GLOB",                                        \
       "Only programs whose name matches use a persistent heap. Others run on volatile memory")     \
     X(backing, "PMALLOC_BACKING", PM_TYPE_CHOICE, "file", "file|volatile",                         \

@@ -30,7 +30,8 @@ static void look_at(uint64_t *word) {
     if (i == ranges)
         return;
     enum pm_verdict verdict = pm_verdict_of(value, &to, found->why);
-    found->unsure += verdict == PM_VERDICT_UNSURE || verdict == PM_VERDICT_COPIED;
+    found->unsure +=
+        verdict == PM_VERDICT_UNSURE || verdict == PM_VERDICT_STALE || verdict == PM_VERDICT_COPIED;
     if (verdict != PM_VERDICT_CHANGES ||
         !__atomic_compare_exchange_n(word, &value, to.at, false, __ATOMIC_RELAXED,
                                      __ATOMIC_RELAXED))

@@ -15,6 +15,8 @@
 #include "media/commit/commit.h"
 #include "media/commit/journal_files.h"
 #include "media/heap.h"
+#include "recovery/block_around.h"
+#include "recovery/way.h"
 #include "roots/objects_record.h"
 #include "roots/program.h"
 #include "trust.h"
@@ -23,15 +25,16 @@
 // ---- verdicts -----------------------------------------------------------------------------------
 
 #define REASONS 20u
+#define WAY 400u
 
 static struct {
     char text[PM_VERDICT_WHY];
-    uint64_t words;
+    uint64_t words, first; // where the first of them is
 } reason[REASONS];
 static unsigned reasons;
 static uint64_t other_reasons;
 
-static void count_reason(const char *why) {
+static void count_reason(const char *why, uint64_t where) {
     for (unsigned i = 0; i < reasons; i++)
         if (strcmp(reason[i].text, why) == 0) {
             reason[i].words++;
@@ -42,13 +45,30 @@ static void count_reason(const char *why) {
         return;
     }
     snprintf(reason[reasons].text, sizeof reason[0].text, "%s", why);
+    reason[reasons].first = where;
     reason[reasons++].words = 1;
 }
 
+// "": no block has it.
+static void find_way(uint64_t where, char out[WAY]) {
+    struct pm_block b;
+    *out = '\0';
+    if (where && !(where & PM_WORD_IN_ROOT) && pm_block_around(where - pm_base, false, &b))
+        pm_way_find_text(b.start, where - pm_base - b.start, out, WAY);
+}
+
 static void say_reasons(void) {
-    for (unsigned i = 0; i < reasons; i++)
-        pm_event(PM_EV_REBASE_REASON, "%lu word%s: %s", (unsigned long)reason[i].words,
-                 reason[i].words == 1 ? "" : "s", reason[i].text);
+    static char way[WAY];
+    for (unsigned i = 0; i < reasons; i++) {
+        bool one = reason[i].words == 1;
+        find_way(reason[i].first, way);
+        pm_event(PM_EV_REBASE_REASON, "%lu word%s: %s%s%s%s", (unsigned long)reason[i].words,
+                 one ? "" : "s", reason[i].text,
+                 !*way ? ""
+                 : one ? "; at `"
+                       : "; the first at `",
+                 way, *way ? "`" : "");
+    }
     if (other_reasons)
         pm_event(PM_EV_REBASE_REASON, "%lu more words, for other reasons",
                  (unsigned long)other_reasons);
@@ -67,7 +87,7 @@ static void judge_anew(uint64_t address, struct remembered *r, struct pm_copies 
     struct pm_matched to;
     r->address = address;
     r->verdict = pm_verdict_of(address, &to, r->why);
-    r->to = to.at;
+    r->to = r->verdict == PM_VERDICT_STALE ? 0 : to.at;
     if (r->verdict != PM_VERDICT_COPIED)
         return;
     r->to = pm_copy_of(copies, to.text, to.size);
@@ -85,19 +105,26 @@ static const struct remembered *judge(uint64_t address, struct pm_copies *copies
     return r;
 }
 
+static bool is_change(const struct remembered *r) {
+    return r->verdict == PM_VERDICT_CHANGES || r->verdict == PM_VERDICT_COPIED ||
+           r->verdict == PM_VERDICT_STALE;
+}
+
 static void judge_all(const struct pm_found_words *f, struct pm_rewritten *done) {
     for (uint64_t i = 0; i < f->count; i++) {
         const struct remembered *r = judge(*pm_word_at(f, f->where[i]), &done->copies);
-        done->changed += r->verdict == PM_VERDICT_CHANGES || r->verdict == PM_VERDICT_COPIED;
+        done->changed += is_change(r);
+        done->stale += r->verdict == PM_VERDICT_STALE;
         done->waits += r->verdict == PM_VERDICT_WAITS;
         done->unsure += r->verdict == PM_VERDICT_UNSURE;
-        if (r->verdict == PM_VERDICT_UNSURE)
-            count_reason(r->why);
+        if (r->verdict == PM_VERDICT_UNSURE || r->verdict == PM_VERDICT_STALE)
+            count_reason(r->why, f->where[i]);
     }
     if (f->elsewhere) {
         done->unsure++;
         count_reason("a root slot, or a publish that was not finished: start the old build once, "
-                     "which finishes it");
+                     "which finishes it",
+                     0);
     }
 }
 
@@ -156,7 +183,7 @@ static bool put_words(struct commit *c, const struct pm_found_words *f, struct p
     for (uint64_t i = 0; i < f->count; i++) {
         const struct remembered *r = judge(*pm_word_at(f, f->where[i]), copies);
         uint64_t at = f->where[i];
-        if (r->verdict != PM_VERDICT_CHANGES && r->verdict != PM_VERDICT_COPIED)
+        if (!is_change(r))
             continue;
         if (!(at & PM_WORD_IN_ROOT))
             put_word(c, at, r->to);
@@ -235,7 +262,7 @@ static int refuse(const struct pm_rewritten *done, struct pm_error *err) {
 int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
     const struct pm_range_of_words *range;
     struct pm_found_words found;
-    done->changed = done->waits = done->unsure = 0;
+    done->changed = done->stale = done->waits = done->unsure = 0;
     pm_copies_check(&done->copies);
     unsigned ranges = pm_verdicts_begin(&range);
     remembered = pm_os_reserve(REMEMBERED * sizeof *remembered);
@@ -266,6 +293,8 @@ int pm_rewrite(bool dry, struct pm_rewritten *done, struct pm_error *err) {
                        pm_heap.dir, (unsigned long)done->changed);
     if (done->changed && pm_fixed_is_open() && (pm_fixed_device() || !pm_heap.journal.length))
         return lacks_journal(done->changed, err);
+    if (!pm_rewrite_lacks_copies(done) || dry)
+        say_reasons();
     bool later = dry || !done->changed || pm_rewrite_lacks_copies(done);
     return later ? PM_OK : commit(&found, &done->copies, err);
 }

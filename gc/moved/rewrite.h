@@ -29,6 +29,7 @@
 struct pm_rewritten {
     uint64_t changed; // words
     uint64_t waits;   // words that lead to objects which are not loaded yet
+    uint64_t stale;   // of those that were changed: to 0, as PMALLOC_REBASE_TRUST=stale wants it
     uint64_t unsure;
     bool other_build; // the program or a library is another build, not only elsewhere
     struct pm_copies copies;

@@ -4,8 +4,10 @@
 
 #include "base/options.h"
 
-static const struct pm_option_word words[] = {
-    {"exact", PM_TRUST_EXACT}, {"hashed", PM_TRUST_HASHED}, {"numbered", PM_TRUST_NUMBERED}};
+static const struct pm_option_word words[] = {{"exact", PM_TRUST_EXACT},
+                                              {"hashed", PM_TRUST_HASHED},
+                                              {"numbered", PM_TRUST_NUMBERED},
+                                              {"stale", PM_TRUST_STALE}};
 
 static bool parse(unsigned *bits) {
     const char *text = pm_options.rebase_trust.text;
@@ -19,7 +21,7 @@ int pm_trust_check(struct pm_error *err) {
         return PM_OK;
     return pm_fail(err, PM_USAGE,
                    "PMALLOC_REBASE_TRUST=%.100s: not a valid value; use one or more of exact, "
-                   "hashed and numbered, with commas between them",
+                   "hashed, numbered and stale, with commas between them",
                    pm_options.rebase_trust.text);
 }
 

@@ -171,7 +171,8 @@ const char *pm_verdicts_seed(void) {
 // ---- verdicts -----------------------------------------------------------------------------------
 
 // The same build elsewhere. A program that is not at a random place lies where ordinary data may
-// look like its addresses: there only what a pointer can lead to is one.
+// look like its addresses: there only what a pointer can lead to is one. What else is said to be
+// read by nobody stays: it may be a number, which is read.
 static enum pm_verdict move(unsigned i, uint64_t address, struct pm_matched *to,
                             char why[PM_VERDICT_WHY]) {
     struct pm_place_of place;
@@ -180,9 +181,10 @@ static enum pm_verdict move(unsigned i, uint64_t address, struct pm_matched *to,
         !know(i))
         return PM_VERDICT_CHANGES;
     pm_place_at(pair[i].old, address - entry[i].base, &place);
-    if (place.kind == PM_PLACE_NOTHING)
+    bool code = place.kind == PM_PLACE_CODE;
+    if (place.kind == PM_PLACE_NOTHING || (code && pm_trusts(PM_TRUST_STALE)))
         return PM_VERDICT_STAYS;
-    if (place.kind != PM_PLACE_CODE)
+    if (!code)
         return PM_VERDICT_CHANGES;
     snprintf(why, PM_VERDICT_WHY, "%.80s: the middle of %.100s%s", file_name(&entry[i]),
              place.name ? place.name : "code", place.name ? "()" : " without a name");
@@ -209,7 +211,9 @@ static enum pm_verdict match(unsigned i, uint64_t address, struct pm_matched *to
         return PM_VERDICT_CHANGES;
     }
     snprintf(why, PM_VERDICT_WHY, "%.70s: %s", file_name(&entry[i]), reason);
-    return is == PM_MATCH_COPY ? PM_VERDICT_COPIED : PM_VERDICT_UNSURE;
+    if (is == PM_MATCH_COPY)
+        return PM_VERDICT_COPIED;
+    return pm_trusts(PM_TRUST_STALE) && !exact ? PM_VERDICT_STALE : PM_VERDICT_UNSURE;
 }
 
 // Of objects that lay at one place the last one counts. But under PMALLOC_REBASE=report another

@@ -19,6 +19,7 @@ enum pm_verdict {
     PM_VERDICT_CHANGES, // to *to
     PM_VERDICT_COPIED,  // to a copy of a string literal that is gone
     PM_VERDICT_WAITS,   // for an object that is not loaded yet: right if that comes to its place
+    PM_VERDICT_STALE,   // as UNSURE, in another build, and PMALLOC_REBASE_TRUST has stale: to 0
     PM_VERDICT_UNSURE,  // it cannot be proved where it should lead
 };
 
@@ -33,7 +34,7 @@ unsigned pm_verdicts_begin(const struct pm_range_of_words **ranges);
 // earlier call, and without what has something else in its place.
 unsigned pm_verdicts_begin_late(const struct pm_range_of_words **ranges);
 // Of an address in one of these ranges. `to`: for CHANGES, its `at`, and for COPIED its text.
-// `why`: for UNSURE, and for COPIED where there can be no copies.
+// `why`: for UNSURE and STALE, and for COPIED where there can be no copies.
 enum pm_verdict pm_verdict_of(uint64_t address, struct pm_matched *to, char why[PM_VERDICT_WHY]);
 // The name of an object that hashes by the address of a variable of its own, where that address is
 // another one now: no word says so, and what it has hashed is not found. NULL: there is none.

@@ -84,13 +84,27 @@ bool pm_moved_was(void) { return moved; }
 
 static bool is_rewritten(void) { return moved && found.done.changed; }
 
-static void say(const char *lead) {
+static void say_led(const char *lead, uint64_t words) {
+    if (!words)
+        return;
     pm_event(PM_EV_REBASED,
              "%.200s: %lu word%s of it%s into the program or its libraries, which %s; each %s to "
              "the same thing%s",
-             pm_heap.dir, (unsigned long)found.done.changed, found.done.changed == 1 ? "" : "s",
-             lead, found.done.other_build ? "are another build" : "lie elsewhere",
+             pm_heap.dir, (unsigned long)words, words == 1 ? "" : "s", lead,
+             found.done.other_build ? "are another build" : "lie elsewhere",
              is_rewritten() ? "leads" : "can be made to lead", is_rewritten() ? " now" : "");
+}
+
+static void say(const char *lead) {
+    const struct pm_rewritten *done = &found.done;
+    say_led(lead, done->changed - done->stale);
+    if (done->stale)
+        pm_event(PM_EV_REBASED,
+                 "%.200s: %lu word%s more, as listed, %s: PMALLOC_REBASE_TRUST=stale", pm_heap.dir,
+                 (unsigned long)done->stale, done->stale == 1 ? "" : "s",
+                 !is_rewritten()    ? "can be made 0"
+                 : done->stale == 1 ? "is 0 now"
+                                    : "are 0 now");
     if (found.done.copies.count)
         pm_event(PM_EV_REBASED, "%.200s: %u string%s that this build lacks %s copied into it",
                  pm_heap.dir, found.done.copies.count, found.done.copies.count == 1 ? "" : "s",
