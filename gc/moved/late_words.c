@@ -2,13 +2,17 @@
 // Copyright (c) 2026 The PMAlloc authors
 #include "late_words.h"
 
+#include <link.h>
 #include <string.h>
 
+#include "blocks/arena.h"
+#include "blocks/population.h"
 #include "blocks/slab.h"
 #include "media/backing/backing.h"
 #include "media/heap.h"
 #include "media/persist.h"
 #include "pages/extent.h"
+#include "roots/loaded_object.h"
 #include "roots/objects_record.h"
 #include "roots/root_table.h"
 #include "verdict.h"
@@ -21,13 +25,72 @@ static const struct pm_range_of_words *range;
 static unsigned ranges;
 static struct pm_late_words *found;
 
+// ---- blocks of the dynamic linker ---------------------------------------------------------------
+
+// glibc has a block for each object, made in this run, with addresses that are not within it: its
+// end, and a table whose first entries do not exist. Another library may have lain there.
+#define LINKERS 1024u
+
+static struct { uintptr_t from, to; } linkers[LINKERS];
+static unsigned linkers_count;
+
+#ifdef __GLIBC__
+// As r_version 2 has it.
+struct name_space {
+    struct r_debug is;
+    const struct name_space *next;
+};
+
+static void note_linkers(const void *at) {
+    if ((uintptr_t)at - pm_base < pm_range && linkers_count < LINKERS)
+        linkers[linkers_count++].from = (uintptr_t)at;
+}
+
+// The list does not change meanwhile.
+static int find_linkers(const struct pm_object *first, void *unused) {
+    (void)first, (void)unused;
+    const struct name_space *n = (const struct name_space *)(const void *)&_r_debug;
+    for (bool more = true; more && n; n = more ? n->next : NULL) {
+        for (const struct link_map *l = n->is.r_map; l; l = l->l_next)
+            note_linkers(l);
+        more = n->is.r_version > 1;
+    }
+    return 1;
+}
+#else // musl's is no block of ours
+static int find_linkers(const struct pm_object *first, void *unused) {
+    (void)first, (void)unused;
+    return 1;
+}
+#endif
+
+static void find_linkers_blocks(void) {
+    linkers_count = 0;
+    pm_object_each(find_linkers, NULL);
+    for (unsigned i = 0; i < linkers_count; i++) {
+        uint64_t offset = linkers[i].from - pm_base, in_slab = offset & (PM_SLAB_SIZE - 1);
+        struct pm_slab_block block;
+        bool known = pm_arena_find((uint32_t)(offset >> PM_SLAB_SHIFT), (uint32_t)in_slab, &block);
+        linkers[i].to = linkers[i].from + (known ? pm_classes[block.cls].size : 0);
+    }
+}
+
+static bool is_linkers(const void *at) {
+    for (unsigned i = 0; i < linkers_count; i++)
+        if ((uintptr_t)at >= linkers[i].from && (uintptr_t)at < linkers[i].to)
+            return true;
+    return false;
+}
+
+// ---- words --------------------------------------------------------------------------------------
+
 static void look_at(uint64_t *word) {
     uint64_t value = __atomic_load_n(word, __ATOMIC_RELAXED);
     struct pm_matched to;
     unsigned i = 0;
     while (i < ranges && value - range[i].start >= range[i].end - range[i].start)
         i++;
-    if (i == ranges)
+    if (i == ranges || is_linkers(word))
         return;
     enum pm_verdict verdict = pm_verdict_of(value, &to, found->why);
     found->unsure +=
@@ -73,6 +136,7 @@ void pm_late_words(struct pm_late_words *done) {
     *done = (struct pm_late_words){0};
     found = done;
     ranges = pm_verdicts_begin_late(&range);
+    find_linkers_blocks();
     for (unsigned i = 0; i < pm_heap.shards && ranges; i++)
         look_at_shard(&pm_heap.shard[i]);
     if (ranges)

@@ -390,6 +390,24 @@ def test_many_modules(shm, limited):
     assert len(json.loads(report)["objects"]) < 100
 
 
+def test_what_the_linker_knows_of_a_module(shm):
+    """glibc keeps an address before a module's first byte, in a block of the heap, if it uses many
+    functions of others. There lay the library that comes with it."""
+    names = [f"other{n}" for n in range(2000)]
+    source = "".join(f"extern int {name}(void) __attribute__((weak));\n" for name in names)
+    source += f"void *all[] = {{{', '.join(names)}}};\nint module_call(int x) {{ return x; }}\n"
+    (shm / "module.c").write_text(source + "extern int lower(void);\nvoid *low = lower;\n")
+    (shm / "lower.c").write_text("int lower(void) { return 1; }\n")
+    flags = ["gcc", "-shared", "-fPIC", "-w", "-o"]
+    subprocess.run([*flags, shm / "lower.so", shm / "lower.c"], check=True)
+    linked = [shm / "module.so", shm / "module.c", shm / "lower.so"]
+    subprocess.run([*flags, *linked], check=True)
+    for randomize in 1, 1, 1, None, None, 1, None:
+        host, where = compiled("moved_many.c"), {"HEAP": shm / "heap", "ROOTS": "kept"}
+        done = run([host, shm / "module.so"], **where, RANDOMIZE=randomize)
+        assert (done.returncode, done.stdout) == (KILLED, "1 right\n"), said(done)
+
+
 # ---- what is read when it is needed -------------------------------------------------------------
 
 
