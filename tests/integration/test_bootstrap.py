@@ -180,9 +180,24 @@ def test_figures_of_a_step(distro):
             "fences: 49 of 57 call sites reached, 86016 passed, 22551 images taken at them\n",
             "33490 images",
         ),
+        (
+            "vm-test: 6 boots, 1 of them ended by the guest's own kernel in 118 s, 0 failures\n"
+            "vm-test: commit mode, Linux 6.12.117+deb13-cloud-amd64: 2 cuts of each medium, 37 s\n"
+            "ext4     api         1 cuts,    0 copies,    2 instants verified\n",
+            "6 boots, 0 failures; commit mode: 2 cuts",
+        ),
         ("tests/x.c:1: error: 3 arguments\n", ""),
     ):
         assert distro.figures(text) == cell
+
+
+def test_a_step_that_ran_nothing(distro):
+    """`make vm` ends with 0 where a guest cannot run; its row must not say that it passed."""
+    skip = "vm-test: skipped: there is no busybox: install Debian's busybox\n"
+    assert distro.cell(0, skip) == "skipped"
+    assert distro.cell(1, skip) == "FAIL"
+    assert distro.cell(0, "format-check: skipped: another clang-format\nok   x\n") == "ok 1 passed"
+    assert distro.cell(0, "") == "ok"
 
 
 def test_sources_that_are_older_than_what_was_built(distro, tmp_path, monkeypatch):
