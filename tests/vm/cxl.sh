@@ -7,8 +7,13 @@
 # recovery.
 region_uuid=6f3a0a5e-1c3a-4a3e-9d56-0f3b64a6a001
 device_uuid=6f3a0a5e-1c3a-4a3e-9d56-0f3b64a6a002
+appears() { # PATH; drivers go on while the shell does
+    n=100
+    until [ -e "$1" ] || [ $((n -= 1)) = 0 ]; do sleep 0.1; done
+}
 make_region() {
     cd /sys/bus/cxl/devices || return
+    appears decoder2.0
     size=$(cat mem0/pmem/size)
     region=$(cat decoder0.0/create_pmem_region)
     echo "$region" >decoder0.0/create_pmem_region
@@ -24,6 +29,7 @@ make_region() {
 }
 make_dax() {
     cd /sys/bus/nd/devices || return
+    appears namespace0.0
     cat /proc/sys/kernel/random/uuid >namespace0.0/uuid
     cat region0/available_size >namespace0.0/size
     echo "$device_uuid" >dax0.0/uuid
