@@ -4,6 +4,7 @@
 reports, also while a program has the heap open, and --medium."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -26,6 +27,19 @@ def make(path, *options):
 @pytest.fixture
 def fixed(shm):
     return make(shm / "medium", "--size", "64M", "--journal", "16M")
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+def test_what_a_tool_writes_to_has_no_lock(shm):
+    """Linux 7 keeps an open file for up to seconds after the end of a process that had stored to a
+    mapping of it, and its lock with it: the next start was refused, as the heap was in use."""
+    trace = shm / "trace"
+    command = [tool("pmalloc-recover"), "--make", "--size", "32M", shm / "other"]
+    succeeds(run(["strace", "-o", trace, "-e", "trace=flock,mmap", *command], preload=False))
+    text = trace.read_text()
+    locked = set(re.findall(r"^flock\((\d+), LOCK_EX", text, re.MULTILINE))
+    stores = set(re.findall(r"^mmap\(.*PROT_WRITE, MAP_SHARED.*, (\d+), ", text, re.MULTILINE))
+    assert locked and stores and not locked & stores
 
 
 # ---- a look at a heap in use

@@ -132,7 +132,7 @@ bool pm_fixed_copy_data(const struct pm_fixed_target *t, const struct pm_layout 
         uint64_t rest = (f->size - at + PM_FIXED_ALIGN - 1) & ~(PM_FIXED_ALIGN - 1);
         uint64_t len = rest < WINDOW ? rest : WINDOW;
         uint64_t used = f->size - at < len ? f->size - at : len;
-        char *map = pm_medium_map(t->medium->lock, NULL, len, PROT_READ | PROT_WRITE,
+        char *map = pm_medium_map(t->medium->fd, NULL, len, PROT_READ | PROT_WRITE,
                                   layout->part[PM_JOURNAL_DATA].at + at);
         if (map == MAP_FAILED)
             return false;

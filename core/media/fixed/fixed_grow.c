@@ -18,7 +18,7 @@ static bool zero_range(const struct pm_fixed_target *t, uint64_t from, uint64_t 
     bool good = true;
     for (uint64_t at = from; at < to && good; at += PM_TARGET_WINDOW) {
         uint64_t len = to - at < PM_TARGET_WINDOW ? to - at : PM_TARGET_WINDOW;
-        char *map = pm_medium_map(t->medium->lock, NULL, len, PROT_READ | PROT_WRITE, at);
+        char *map = pm_medium_map(t->medium->fd, NULL, len, PROT_READ | PROT_WRITE, at);
         if (map == MAP_FAILED)
             return false;
         pm_zero(map, len);

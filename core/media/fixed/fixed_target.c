@@ -69,6 +69,15 @@ static bool lock_gate(const struct stat *st) {
     return fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0;
 }
 
+// What is mapped has no lock: in Linux 7 an open file may outlive the process that has mapped it
+// by seconds, and its lock with it. The next program would be told that the heap is in use.
+static int open_to_map(struct pm_fixed_target *t, const struct stat *st, struct pm_error *err) {
+    int fd = open(t->medium->path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    t->medium->fd = fd;
+    return pm_os_fd_is(fd, st->st_dev, st->st_ino) ? PM_OK
+                                                   : pm_target_failed(t, "cannot open it", err);
+}
+
 static int check_medium(const struct pm_fixed_target *t, const struct stat *st, bool force,
                         struct pm_error *err) {
     const char *path = t->medium->path;
@@ -126,6 +135,8 @@ int pm_target_open(struct pm_fixed_target *t, const char *path, uint64_t size, b
         status = pm_target_failed(t, "cannot be read", err);
     if (status == PM_OK)
         status = check_medium(t, &st, force, err);
+    if (status == PM_OK)
+        status = open_to_map(t, &st, err);
     t->medium->device = status == PM_OK && S_ISCHR(st.st_mode);
     return status == PM_OK ? find_size(t, size, err) : status;
 }
@@ -136,9 +147,11 @@ void pm_target_close(struct pm_fixed_target *t, bool remove) {
     t->head = NULL;
     if (remove && t->created)
         unlink(t->medium->path);
+    if (t->medium->fd >= 0)
+        close(t->medium->fd);
     if (t->medium->lock >= 0)
         close(t->medium->lock);
-    t->medium->lock = -1;
+    t->medium->fd = t->medium->lock = -1;
 }
 
 // --force takes a file with holes, whose file system may have no space for them. A store there
@@ -155,7 +168,7 @@ static bool may_store(const struct pm_fixed_target *t, char *map, size_t len) {
 }
 
 int pm_target_map_head(struct pm_fixed_target *t, size_t len, struct pm_error *err) {
-    char *head = pm_medium_map(t->medium->lock, NULL, len, PROT_READ | PROT_WRITE, 0);
+    char *head = pm_medium_map(t->medium->fd, NULL, len, PROT_READ | PROT_WRITE, 0);
     if (head == MAP_FAILED)
         return pm_target_failed(t, "cannot map it", err);
     t->head = head;
@@ -227,7 +240,7 @@ static bool write_zeroes(const struct pm_fixed_target *t, uint64_t at, uint64_t 
 
 static int check_window(const struct pm_fixed_target *t, uint64_t at, uint64_t len,
                         struct pm_error *err) {
-    char *map = mmap(pm_os_place(len), len, PROT_READ, MAP_SHARED, t->medium->lock, (off_t)at);
+    char *map = mmap(pm_os_place(len), len, PROT_READ, MAP_SHARED, t->medium->fd, (off_t)at);
     if (map == MAP_FAILED)
         return pm_target_failed(t, "cannot map it", err);
     pm_view_note(map, len, t->medium->path, true, at);
