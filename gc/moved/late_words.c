@@ -46,10 +46,22 @@ static void note_linkers(const void *at) {
         linkers[linkers_count++].from = (uintptr_t)at;
 }
 
+// As a debugger finds it. By its name, _r_debug, the loader would be another library that this one
+// needs, with versions of its own.
+static const struct name_space *name_spaces(const struct pm_object *program) {
+    for (size_t i = 0; i < program->phnum; i++) {
+        const ElfW(Dyn) *dyn = (const void *)(program->base + program->phdr[i].p_vaddr);
+        for (; program->phdr[i].p_type == PT_DYNAMIC && dyn->d_tag != DT_NULL; dyn++)
+            if (dyn->d_tag == DT_DEBUG)
+                return (const struct name_space *)dyn->d_un.d_ptr;
+    }
+    return NULL;
+}
+
 // The list does not change meanwhile.
 static int find_linkers(const struct pm_object *first, void *unused) {
-    (void)first, (void)unused;
-    const struct name_space *n = (const struct name_space *)(const void *)&_r_debug;
+    (void)unused;
+    const struct name_space *n = name_spaces(first);
     for (bool more = true; more && n; n = more ? n->next : NULL) {
         for (const struct link_map *l = n->is.r_map; l; l = l->l_next)
             note_linkers(l);

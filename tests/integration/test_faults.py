@@ -144,7 +144,7 @@ def source_of(objects, sites):
 HARMLESS = set(
     """
     _IO_list_lock _IO_list_resetlock _IO_list_unlock __pthread_register_cancel
-    __pthread_unregister_cancel __pthread_unwind_next __sigsetjmp mincore _r_debug
+    __pthread_unregister_cancel __pthread_unwind_next __sigsetjmp mincore
     abort __asan_init backtrace bcmp clock_gettime __cxa_at_quick_exit __cxa_atexit __cxa_finalize
     dl_iterate_phdr dlclose dladdr dladdr1 dlsym dlvsym __environ environ __errno_location _exit
     ferror fflush fnmatch fprintf fwrite getauxval getcpu getcwd getenv geteuid getpid getppid
