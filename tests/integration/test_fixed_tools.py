@@ -3,12 +3,15 @@
 """The tools on a heap in one file, beside those of test_fixed.py: pmalloc-info with each of its
 reports, also while a program has the heap open, and --medium."""
 
+import fcntl
 import json
 import re
 import shutil
+import threading
+import time
 
 import pytest
-from conftest import BUILD, busy, compiled, recover, run, said, succeeds, tool
+from conftest import BUILD, app, busy, compiled, recover, run, said, succeeds, tool
 from figures_program import Figures, INFO, program  # noqa: F401
 from test_follow import follower
 from test_leaks import LOST
@@ -40,6 +43,30 @@ def test_what_a_tool_writes_to_has_no_lock(shm):
     locked = set(re.findall(r"^flock\((\d+), LOCK_EX", text, re.MULTILINE))
     stores = set(re.findall(r"^mmap\(.*PROT_WRITE, MAP_SHARED.*, (\d+), ", text, re.MULTILINE))
     assert locked and stores and not locked & stores
+
+
+@pytest.mark.parametrize("seconds", [0.7, 8])
+def test_a_lock_that_outlives_its_owner(fixed, seconds):
+    """So Linux 7.2 keeps it after a kill, for less than two seconds. Here this test has it, and the
+    next start sees nobody, as it is in a PID namespace of its own."""
+    settings = {"HEAP": fixed, "ROOTS": "store", "PROGRAM": "kvshell"}
+    succeeds(run([app("kvshell")], stdin="set a b\n", **settings))
+    with open(fixed, "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        release = threading.Timer(seconds, fcntl.flock, (held, fcntl.LOCK_UN))
+        release.start()
+        begun = time.monotonic()
+        argv = ["unshare", "-pf", "--mount-proc", app("kvshell")]
+        done = run(argv, stdin="get a\n", **settings)
+        took = time.monotonic() - begun
+        release.cancel()
+    if "unshare" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr}")
+    if seconds < 3:
+        assert (done.returncode, done.stdout) == (0, "b\n") and took > seconds, said(done)
+    else:
+        assert done.returncode == 125 and "although its last owner" in done.stderr, said(done)
+        assert took > 2.5, took
 
 
 # ---- a look at a heap in use
