@@ -108,7 +108,7 @@ def test_the_exporter_serves_what_the_tool_says(running, processes):
     assert set(found) == set(told) and found["pmalloc_up", str(running)] == 1
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(exporter.url.replace("/metrics", "/"), timeout=30)
-    exporter.process.send_signal(signal.SIGINT)
+    exporter.process.send_signal(signal.SIGTERM)
     _, errors = exporter.process.communicate(timeout=30)
     assert (exporter.process.returncode, errors) == (0, "")
 
