@@ -389,12 +389,24 @@ static void say_failed(int error) {
         pm_commits_reason(error), pm_heap.dir);
 }
 
-// Says it once for a row of failures.
+// Says it once for a row of failures. Until it is said no other thread goes on whose commit has
+// failed, too: its answer would leave before the line that it is not kept.
 static int told(int error) {
-    static _Atomic bool failing;
-    bool fails = error && error != ENOTSUP && error != EBUSY;
-    if (error != EBUSY && atomic_exchange(&failing, fails) != fails && fails)
+    static _Atomic uint32_t state; // a futex
+    enum { WELL, SAYING, SAID };
+    uint32_t was = SAID;
+    if (!error)
+        atomic_compare_exchange_strong(&state, &was, WELL);
+    if (!error || error == ENOTSUP || error == EBUSY)
+        return error;
+    for (was = WELL; !atomic_compare_exchange_strong(&state, &was, SAYING) && was == SAYING;
+         was = WELL)
+        pm_futex_wait_us(&state, SAYING, 1000);
+    if (was == WELL) {
         say_failed(error);
+        atomic_store(&state, SAID);
+        pm_futex_wake(&state, 1 << 30);
+    }
     return error;
 }
 

@@ -3,16 +3,20 @@
 """docs/examples/shelf.cc, a server of ordinary C++ objects and threads, killed under load. What a
 client was told is there afterwards, whole and in order, and nothing is there that nobody sent."""
 
+import contextlib
 import os
 import random
 import re
+import select
+import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 import pytest
-from conftest import ROOT, busy, compiled, start
+from conftest import ROOT, busy, compiled, environment, start
 
 KILLS = int(os.environ.get("SHELF_KILLS", "8"))
 CLIENTS = 6
@@ -125,3 +129,39 @@ def test_killed_under_load(program, heap, processes):
     check(clients, port)
     process.kill()
     process.wait()
+
+
+def test_no_answer_leaves_before_the_line_that_commits_fail(program, shm, processes):
+    """Standard error is full, so the thread that says it waits. The others wait for it: what they
+    answer would be taken for a promise."""
+    heap = shm / "user" / "heap"
+    heap.parent.mkdir()
+    lines, full = os.pipe()
+    env = environment(HEAP=heap, ROOTS="shelf", COMMIT="output")
+    process = subprocess.Popen([program, "0"], env=env, stdout=subprocess.PIPE, stderr=full)
+    processes.append(process)
+    port = int(process.stdout.readline().split()[-1])
+    peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+    for peer in peers:
+        peer.settimeout(20 * busy())
+        peer.sendall(b"add hits 1\n")
+        assert peer.recv(99).endswith(b"\n")
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"\n" * 4096)
+    os.set_blocking(full, True)
+    shutil.rmtree(heap.parent)
+    heap.parent.write_text("in the way")  # so it cannot be made again
+    for peer in peers:
+        peer.sendall(b"add hits 1\n")
+    time.sleep(0.5)
+    assert not select.select(peers, [], [], 0)[0]
+    said = b""
+    while b"a commit has failed" not in said:
+        said = said[-4096:] + os.read(lines, 65536)
+    assert all(peer.recv(99) in (b"4\n", b"5\n", b"6\n") for peer in peers)
+    process.kill()
+    process.wait()
+    os.close(full)
+    os.close(lines)
