@@ -296,6 +296,29 @@ def faulty(shm, **settings):
     return done, [line.split() for line in log.read_text().splitlines()]
 
 
+def test_a_read_that_fails_while_the_program_is_held(shm, rng):
+    """The round fails, also where a thread wakes up and the look is repeated: what the kernel's
+    record of stores has told once it does not tell again."""
+    hits = 0
+    with running(shm / "heap", pages=50):
+        for _ in range(2):
+            assert faulty(shm)[0].returncode == 0
+        old = copied(shm / "backup", shm / "old")
+        for _ in range(24):
+            _, calls = faulty(shm)
+            shutil.rmtree(shm / "backup")
+            copied(old, shm / "backup")
+            reads = [site for _, function, site, _ in calls if function == "pread"]
+            site = max(set(reads), key=reads.count)  # of the heap's files
+            at = str(reads.count(site) - rng.randrange(8, 24))
+            fault = {"FAULT_SITE": site, "FAULT_AT": at, "FAULT_ERRNO": str(errno.EIO)}
+            done, calls = faulty(shm, **fault)
+            hit = [at, "pread", site, str(errno.EIO)] in calls
+            assert done.returncode == (8 if hit else 0), (at, done)
+            hits += hit
+    assert hits > 6
+
+
 def test_any_call_of_the_tool_may_fail(shm, rng):
     """A round succeeds or says in one line why not. The old backup stands, the program goes on."""
     with running(shm / "heap", pages=50) as process:

@@ -337,12 +337,16 @@ static void see_at_instant(size_t row, uint64_t *blocks) {
         see_file(row, true);
 }
 
-// Called while no thread of the owner runs.
+// Called while no thread of the owner runs; and once more if one turns out to have run meanwhile.
+// What the record of stores has told once it does not tell again, so a look that has failed stays
+// failed.
 static void see_instant(void *arg) {
     struct source *s = live.source;
     uint64_t blocks = 0;
     bool *again = arg;
     *again = false;
+    if (live.status != PM_OK)
+        return;
     live.status = source_open_files(s, &live.err);
     if (live.status == PM_OK && !still_owned())
         live.status = PM_NEEDS_RECOVERY;
