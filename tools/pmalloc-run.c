@@ -24,6 +24,7 @@
 #include "common/wrapper.h"
 #include "doctor/doctor.h"
 #include "media/backing/volume.h"
+#include "roots/loaded_object.h"
 #include "roots/spec.h"
 #include "types/type_check.h"
 
@@ -316,11 +317,6 @@ static void note_script(const struct target *target) {
            env ? " (PMALLOC_PROGRAM), which env starts" : "");
 }
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 // The program that a wrapper starts. Ends the tool if there is none.
 static void find_inner(const char *wrapper, const char *program, struct target *inner) {
     char why[512];
@@ -336,7 +332,7 @@ static void find_inner(const char *wrapper, const char *program, struct target *
 static const char *look_behind_wrapper(char **argv) {
     static struct target inner;
     char real[PATH_MAX];
-    const char *program, *wrapper = base_name(argv[0]);
+    const char *program, *wrapper = pm_base_name(argv[0]);
     enum wrapper_kind kind = wrapper_find(argv, &program);
     if (kind == WRAPPER_NONE || *pm_options.program.text)
         return NULL;
@@ -347,7 +343,7 @@ static const char *look_behind_wrapper(char **argv) {
     find_inner(wrapper, program, &inner);
     const char *path = *inner.interpreter ? inner.interpreter : inner.path;
     const char *name =
-        *inner.env_program ? inner.env_program : base_name(realpath(path, real) ? real : path);
+        *inner.env_program ? inner.env_program : pm_base_name(realpath(path, real) ? real : path);
     if (setenv("PMALLOC_PROGRAM", name, 1) != 0)
         fail("PMALLOC_PROGRAM: %s", strerror(errno));
     pm_say("note: %.100s starts %.200s: the heap is that one's (PMALLOC_PROGRAM=%.200s)", wrapper,
@@ -368,8 +364,9 @@ static const char *roots_program(const struct target *target, const char *inner,
                                                               : target->path;
     if (inner)
         return inner;
-    if (*own && fnmatch(own, base_name(program), 0) != 0 &&
-        (wrapper_find(argv, &program) == WRAPPER_NONE || fnmatch(own, base_name(program), 0) != 0))
+    if (*own && fnmatch(own, pm_base_name(program), 0) != 0 &&
+        (wrapper_find(argv, &program) == WRAPPER_NONE ||
+         fnmatch(own, pm_base_name(program), 0) != 0))
         return NULL;
     if (strchr(program, '/'))
         return program;
@@ -415,7 +412,7 @@ static int list_roots(const char *program) {
         pm_say("%s", why);
         return status;
     }
-    root_names_print(&names, base_name(path));
+    root_names_print(&names, pm_base_name(path));
     return cli_flush(0, OWN_FAILURE);
 }
 
@@ -497,12 +494,12 @@ static size_t find_recipe(const struct target *target, char **argv, struct recip
     const char *program = argv[0];
     size_t at = 0;
     if (wrapper_find(argv, &program) != WRAPPER_NONE) {
-        find_inner(base_name(argv[0]), program, &inner);
+        find_inner(pm_base_name(argv[0]), program, &inner);
         target = &inner;
         while (argv[at] != program)
             at++;
     }
-    if (recipe_find(recipe_places(), base_name(program), target->path, recipe, &err) != PM_OK)
+    if (recipe_find(recipe_places(), pm_base_name(program), target->path, recipe, &err) != PM_OK)
         fail("%s", err.text);
     return at;
 }

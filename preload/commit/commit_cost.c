@@ -112,13 +112,6 @@ static void say_rungs(void) {
 
 static uint64_t read_word(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 
-static uint64_t in_rounds(void) {
-    uint64_t pages = 0;
-    for (unsigned i = 0; i < PM_PAUSE_ROUNDS; i++)
-        pages += read_word(&pauses.round[i]);
-    return pages;
-}
-
 static void say_pauses(void) {
     pm_event(PM_EV_STATS,
              "stats: threads stood still for commits: half of the times for at most %lu "
@@ -139,8 +132,8 @@ void pm_commit_cost_say(void) {
         PM_EV_STATS,
         "stats: commits: %lu of %lu pages in all, %lu of them before the instant; microseconds: "
         "%lu for one, %lu of them with the threads held, at most %lu",
-        (unsigned long)made, (unsigned long)get(&cost.pages), (unsigned long)in_rounds(),
-        (unsigned long)(get(&cost.took) / made / 1000),
+        (unsigned long)made, (unsigned long)get(&cost.pages),
+        (unsigned long)pm_pauses_in_rounds(&pauses), (unsigned long)(get(&cost.took) / made / 1000),
         (unsigned long)(read_word(&pauses.held_ns) / holds / 1000),
         (unsigned long)(read_word(&pauses.longest_ns) / 1000));
     say_pauses();

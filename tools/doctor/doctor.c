@@ -11,6 +11,7 @@
 #include "manners.h"
 #include "place.h"
 #include "roots/elf_find.h"
+#include "roots/loaded_object.h"
 #include "roots/spec.h"
 #include "tools/common/root_names.h"
 #include "tools/common/root_path.h"
@@ -31,11 +32,6 @@ static struct {
     char heap[PATH_MAX]; // likewise
 } c;
 
-static const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 // ---- the program --------------------------------------------------------------------------------
 
 static int look_at_program(void) {
@@ -49,7 +45,7 @@ static int look_at_program(void) {
         line("served", "no: %s", why);
         return status;
     }
-    c.called = base_name(program);
+    c.called = pm_base_name(program);
     c.path = *c.target.interpreter && !*c.target.env_program ? c.target.interpreter : c.target.path;
     if (*c.target.env_program) {
         static struct target inner;
@@ -60,11 +56,11 @@ static int look_at_program(void) {
     if (*c.target.interpreter)
         line_go_on("a script: the heap is that of its interpreter, %s", c.path);
     if (wrapper == WRAPPER_STARTS)
-        line_go_on("%s only starts it, and gets no heap", base_name(c.command[0]));
+        line_go_on("%s only starts it, and gets no heap", pm_base_name(c.command[0]));
     if (wrapper == WRAPPER_CLEARS)
         line_go_on("%s clears the environment, and with it the settings: write it before "
                    "pmalloc-run",
-                   base_name(c.command[0]));
+                   pm_base_name(c.command[0]));
     return status;
 }
 
@@ -84,7 +80,7 @@ static void tell_served(void) {
 // ---- roots --------------------------------------------------------------------------------------
 
 static void tell_recipe(void) {
-    line("roots", "there is a recipe for it, %s (%s): give --recipe", base_name(c.recipe.path),
+    line("roots", "there is a recipe for it, %s (%s): give --recipe", pm_base_name(c.recipe.path),
          c.recipe.build);
     line_go_on("it keeps %s", c.recipe.keeps);
     if (*c.recipe.loses)
@@ -272,7 +268,7 @@ int doctor(char *const *command, const struct recipe_places *places) {
     int status = look_at_program();
     if (status != 0)
         return status;
-    if (manners_find(c.path, base_name(c.path), &c.manners, &err) != PM_OK) {
+    if (manners_find(c.path, pm_base_name(c.path), &c.manners, &err) != PM_OK) {
         line("served", "no: %s", err.text);
         return TARGET_CANNOT_RUN;
     }
@@ -281,7 +277,7 @@ int doctor(char *const *command, const struct recipe_places *places) {
     if (*given)
         snprintf(c.heap, sizeof c.heap, "%s", given);
     else
-        snprintf(c.heap, sizeof c.heap, "/dev/shm/%s", base_name(c.path));
+        snprintf(c.heap, sizeof c.heap, "/dev/shm/%s", pm_base_name(c.path));
     tell_roots();
     c.good &= place_heap(c.heap);
     tell_commits();

@@ -78,7 +78,7 @@ enum needs { ALWAYS, LOOKED, SETTLED, RECOVERED, COLLECTED, COMMIT, COUNTED, PAU
     X("pause_longest_seconds", GAUGE, PAUSED, (double)c->pauses.longest_ns / 1e9,                  \
       "How long the threads of the process stood still at most.")                                  \
     X("pages_at_instants", COUNTER, PAUSED, c->pauses.instant, "Pages found meanwhile.")           \
-    X("pages_before_instants", COUNTER, PAUSED, in_rounds(&c->pauses),                             \
+    X("pages_before_instants", COUNTER, PAUSED, pm_pauses_in_rounds(&c->pauses),                   \
       "Pages that commits have found while the program ran.")
 
 enum kind { GAUGE, COUNTER, HISTOGRAM };
@@ -92,13 +92,6 @@ static const struct family {
 #undef ROW
 };
 #define FAMILIES (sizeof families / sizeof *families)
-
-static uint64_t in_rounds(const struct pm_pauses *p) {
-    uint64_t pages = 0;
-    for (unsigned i = 0; i < PM_PAUSE_ROUNDS; i++)
-        pages += p->round[i];
-    return pages;
-}
 
 static double value_of(const struct sample *s, size_t family) {
     const struct look *l = &s->look;

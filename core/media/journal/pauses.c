@@ -31,6 +31,13 @@ uint64_t pm_pauses_count(const struct pm_pauses *pauses) {
     return count;
 }
 
+uint64_t pm_pauses_in_rounds(const struct pm_pauses *pauses) {
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < PM_PAUSE_ROUNDS; i++)
+        pages += get(&pauses->round[i]);
+    return pages;
+}
+
 uint64_t pm_pauses_at_most(const struct pm_pauses *pauses, unsigned hundredths) {
     uint64_t wanted = (pm_pauses_count(pauses) * hundredths + 99) / 100;
     uint64_t bound = 0, done = 0, longest = get(&pauses->longest_ns);

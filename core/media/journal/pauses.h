@@ -16,6 +16,8 @@ uint64_t pm_pause_bound(unsigned number);
 void pm_pauses_add(struct pm_pauses *pauses, uint64_t ns);
 // How many there were.
 uint64_t pm_pauses_count(const struct pm_pauses *pauses);
+// How many pages rounds have found.
+uint64_t pm_pauses_in_rounds(const struct pm_pauses *pauses);
 // How long this share of them, in hundredths, was at most, as far as the bounds tell; in
 // nanoseconds. 0: there were none.
 uint64_t pm_pauses_at_most(const struct pm_pauses *pauses, unsigned hundredths);

@@ -29,10 +29,8 @@ static struct pm_holder find_holder(void) {
                  : (struct pm_holder){0};
 }
 
-// Whether the owner has ended although the heap is locked: a process that has inherited the owner's
-// descriptors keeps the lock. The start time tells the owner from a later process with the same
-// number.
-static bool is_gone(const struct pm_holder *holder) {
+// A process that has inherited the owner's descriptors keeps the lock.
+bool pm_holder_is_gone(const struct pm_holder *holder) {
     return holder->pid > 0 && holder->start && pm_os_start_time(holder->pid) != holder->start &&
            pm_os_start_time(getpid());
 }
@@ -57,7 +55,7 @@ static int say_busy(int fd, struct pm_error *err) {
     char who[32] = "another process";
     struct stat st;
     struct pm_holder holder = find_holder();
-    bool gone = is_gone(&holder);
+    bool gone = pm_holder_is_gone(&holder);
     if ((gone || holder.pid <= 0) && fstat(fd, &st) == 0)
         holder.other = pm_os_who_has_open(st.st_dev, st.st_ino);
     pid_t pid = gone || holder.pid <= 0 ? holder.other : holder.pid;

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/os.h"
+#include "heap_lock.h"
 #include "heap_open.h"
 #include "media/heap.h"
 
@@ -24,8 +25,8 @@ static bool is_ending(const struct pm_holder *holder) {
 
 static bool lingers(const char *dir, const struct pm_holder *holder) {
     struct stat st;
-    return holder->pid > 0 && pm_os_start_time(holder->pid) != holder->start && !holder->other &&
-           stat(dir, &st) == 0 && !S_ISDIR(st.st_mode);
+    return pm_holder_is_gone(holder) && !holder->other && stat(dir, &st) == 0 &&
+           !S_ISDIR(st.st_mode);
 }
 
 int pm_heap_open_patient(const char *dir, enum pm_open_mode mode, struct pm_error *err) {
