@@ -21,6 +21,7 @@
 #include "common/figures.h"
 #include "common/json.h"
 #include "common/make.h"
+#include "common/make_room.h"
 #include "common/pmem.h"
 #include "common/progress.h"
 #include "common/rebase.h"
@@ -40,7 +41,7 @@
 
 enum { KEY_CHECK = 256, KEY_DRY_RUN, KEY_COPY, KEY_JSON, KEY_PURGE, KEY_DROP_ROOT, KEY_REBASE };
 enum { KEY_RENAME_ROOT = KEY_REBASE + 1, KEY_AT, KEY_POINTERS, KEY_MAKE, KEY_GROW, KEY_SIZE };
-enum { KEY_JOURNAL = KEY_SIZE + 1, KEY_FROM, KEY_FORCE, KEY_YES };
+enum { KEY_JOURNAL = KEY_SIZE + 1, KEY_FROM, KEY_FORCE, KEY_YES, KEY_SPARE };
 enum { MARKERS_MAX = 64 };
 
 static const char *const synopsis[] = {
@@ -52,6 +53,7 @@ static const char *const synopsis[] = {
     "--make [--from HEAP] [--size SIZE] [--journal SIZE] [--force [--yes]] [--json] "
     "FILE|DEVICE...",
     "--grow [--size SIZE] [--force] [--json] FILE|DEVICE",
+    "[--grow] [--size SIZE] [--spare SIZE] [--json] HEAP[:DIR...]",
     NULL,
 };
 
@@ -109,10 +111,15 @@ static const struct cli_option options[] = {
      "hold zeroes. With several of them one heap lies in all, up to 8; it is named FILE:FILE."},
     {KEY_GROW, "grow", NULL,
      "The heap in FILE or DEVICE takes up all of it, after that was made longer. What is new must "
-     "hold zeroes."},
+     "hold zeroes. A heap in a directory gets each DIR as another one, and with --size a higher "
+     "limit, also while its program runs."},
     {KEY_SIZE, "size", "SIZE",
      "With --make and --grow: use so many bytes of each, at least 16M. With --make a FILE that is "
-     "missing is made."},
+     "missing is made. With --grow a directory: the heap may be so large; the larger of this and "
+     "PMALLOC_LIMIT counts from now on."},
+    {KEY_SPARE, "spare", "SIZE",
+     "Keep so much space of the file system in reserve, as PMALLOC_SPARE does, also while the "
+     "program runs. 0: give it up, so that the program has room at once."},
     {KEY_JOURNAL, "journal", "SIZE",
      "With --make: keep so many bytes for the commits of PMALLOC_COMMIT (default: none)."},
     {KEY_FROM, "from", "HEAP",
@@ -160,7 +167,8 @@ static const struct cli_tool tool = {
 
 struct request {
     bool check, dry_run, copy, json, purge, purge_all, make, grow, force, yes, at_good, rebase;
-    uint64_t size, journal;
+    bool spares; // `spare` is wanted
+    uint64_t size, journal, spare;
     unsigned threads;
     const char *drop_root, *rename_root, *rename_to, *from, *heap, *pointers;
 };
@@ -210,6 +218,10 @@ static void take(int key, const char *value, void *arg) {
     case KEY_SIZE:
         q->size = size_of("size", value);
         break;
+    case KEY_SPARE:
+        q->spares = true;
+        q->spare = strcmp(value, "0") == 0 ? 0 : size_of("spare", value);
+        break;
     case KEY_FROM:
         q->from = value;
         break;
@@ -246,6 +258,8 @@ static void check_request(const struct request *q) {
             &tool,
             "--pointers %s: use plain, or some of tagged,unaligned,relative,base32,end,before",
             q->pointers);
+    if (q->spares && (works(q) || q->purge || q->make || q->rebase || !q->heap))
+        cli_wrong(&tool, "--spare goes with --grow, --size and --json alone, and a heap");
     if (makes && (works(q) || q->purge))
         cli_wrong(&tool, "%s goes with --size, %s--force and --json alone", make,
                   q->make ? "--from, --journal, --yes, " : "");
@@ -554,6 +568,8 @@ int main(int argc, char **argv) {
     q.heap = argv[operand];
     check_request(&q);
     pm_copies_taken = q.copy;
+    if (q.spares || (q.grow && room_is_for(q.heap)))
+        return make_room(&(struct room_request){q.heap, q.grow, q.spares, q.size, q.spare, q.json});
     if (q.make || q.grow)
         return make_heap(&(struct make_request){(const char *const *)argv + operand, q.from, q.size,
                                                 q.journal, q.grow, q.force, q.yes, q.json});

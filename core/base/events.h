@@ -63,12 +63,15 @@ enum pm_level {
     X(LATE_ROOTS_WAIT, "late-roots-wait", WARNING)                                                 \
     X(LEAKS, "leaks", REPORT)                                                                      \
     X(LIBC_UNFIT, "libc-unfit", CRITICAL)                                                          \
+    X(LIMIT_REACHED, "limit-reached", ERROR)                                                       \
     X(LINES_LEFT_OUT, "lines-left-out", WARNING)                                                   \
     X(LOG_FAILED, "log-failed", WARNING)                                                           \
     X(MALLOC_ELSEWHERE, "malloc-elsewhere", WARNING)                                               \
+    X(NEARLY_FULL, "nearly-full", WARNING)                                                         \
     X(NO_ROOT, "no-root", WARNING)                                                                 \
     X(NO_SPACE, "no-space", ERROR)                                                                 \
     X(NO_SPACE_AT_STORE, "no-space-at-store", CRITICAL)                                            \
+    X(NO_SPARE, "no-spare", WARNING)                                                               \
     X(NO_THREAD, "no-thread", WARNING)                                                             \
     X(ON_VOLATILE_MEMORY, "on-volatile-memory", WARNING)                                           \
     X(OPEN_FAILED, "open-failed", ERROR)                                                           \

@@ -101,7 +101,9 @@ static bool parse(const struct pm_option_info *info, const char *value, uint64_t
     case PM_TYPE_SIZE:
         return pm_parse_size(value, out) && within(info, *out);
     case PM_TYPE_NUMBER:
+    case PM_TYPE_PERCENT:
         end = parse_digits(value, out);
+        end += end && *end == '%' && info->type == PM_TYPE_PERCENT;
         return end && !*end && within(info, *out);
     case PM_TYPE_TEXT:
         break;
@@ -170,6 +172,7 @@ const struct pm_option_pair pm_option_pairs[] = {
     {"PMALLOC_COMMIT_SEMAPHORES", "lock", "PMALLOC_COMMIT", "", NO_COMMITS},
     {"PMALLOC_COMMIT", NULL, "PMALLOC_OPEN", "private", NOT_WRITTEN},
     {"PMALLOC_COLLECT", "background", "PMALLOC_OPEN", "private", NOT_COLLECTED},
+    {"PMALLOC_SPARE", NULL, "PMALLOC_OPEN", "private", NOT_WRITTEN},
     {"PMALLOC_FORK", "copy", "PMALLOC_OPEN", "private", NOT_WRITTEN},
     {"PMALLOC_FORK", "follow", "PMALLOC_OPEN", "private", NOT_WRITTEN},
 };

@@ -13,7 +13,8 @@
 
 #include "message.h"
 
-enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE };
+// A PERCENT is a number that may have a % behind it.
+enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_PERCENT, PM_TYPE_CHOICE };
 
 // Not a setting: what a process with a heap tells those that it starts (preload/process/descent.h).
 #define PM_OWNER_VARIABLE "PMALLOC_OWNER"
@@ -39,7 +40,15 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "of a root that the program sets up anew, so that nothing reaches what it led to. say: one " \
       "line that counts what is thrown away. quiet: nothing")                                      \
     X(limit, "PMALLOC_LIMIT", PM_TYPE_SIZE, "1T", "4M to 16T",                                     \
-      "The largest size of the heap. Beyond it malloc fails with ENOMEM")                          \
+      "The largest size of the heap. Beyond it malloc fails with ENOMEM. pmalloc-recover --grow "  \
+      "can raise it")                                                                              \
+    X(warn, "PMALLOC_WARN", PM_TYPE_PERCENT, "0", "0 to 99",                                       \
+      "A line says when more than so many percent of PMALLOC_LIMIT, of a fixed medium or of the "  \
+      "file system are used, and again when half of what was left then is; 0: never")              \
+    X(spare, "PMALLOC_SPARE", PM_TYPE_SIZE, "0", "0 to 16T",                                       \
+      "The start keeps so much space of the file system in reserve, in the file `spare` of the "   \
+      "heap's directory, if twice as much is free. `pmalloc-recover --spare 0` gives it up when "  \
+      "the file system is full")                                                                   \
     X(shard, "PMALLOC_SHARD", PM_TYPE_SIZE, "1T", "4M to 1T",                                      \
       "The largest size of one data file. Beyond it the heap gets another one, up to 16. From "    \
       "then on older versions of PMAlloc refuse the heap")                                         \
@@ -131,7 +140,7 @@ enum pm_option_type { PM_TYPE_TEXT, PM_TYPE_SIZE, PM_TYPE_NUMBER, PM_TYPE_CHOICE
       "With PMALLOC_COMMIT: the number of 4 KiB pages that may differ from the files in memory. "  \
       "When there are more, a commit is made that nothing else asked for; 0: a quarter of the "    \
       "machine's memory")                                                                          \
-    X(morph, "PMALLOC_MORPH", PM_TYPE_NUMBER, "20", "0 to 90",                                     \
+    X(morph, "PMALLOC_MORPH", PM_TYPE_PERCENT, "20", "0 to 90",                                    \
       "A slab that is less full than this percentage may take up blocks of another size; 0: "      \
       "never")                                                                                     \
     X(fork, "PMALLOC_FORK", PM_TYPE_CHOICE, "private", "private|copy|follow",                      \

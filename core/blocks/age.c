@@ -8,6 +8,7 @@
 #include "base/os.h"
 #include "extent_cache.h"
 #include "holes.h"
+#include "nearly_full.h"
 #include "pages/extent_holes.h"
 #include "pages/free_extents.h"
 #include "pages/frontier.h"
@@ -118,6 +119,7 @@ static void age(uint64_t now, bool all) {
     while (look_at_some(now) && all) {
     }
     pm_extent_purge(false);
+    pm_nearly_full_look(now);
     errno = saved;
 }
 

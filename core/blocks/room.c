@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "extent_cache.h"
 #include "media/backing/fixed.h"
 #include "media/open/shard_nodes.h"
@@ -21,7 +22,8 @@ static _Atomic bool any_room; // there may be some
 static bool has_addresses(void) {
     enum pm_heap_state state = pm_heap_state();
     bool serves = state == PM_HEAP_VOLATILE || pm_heap_on_media();
-    return serves && pm_reserve_is_lazy() && pm_range == PM_HEAP_RANGE;
+    return serves && pm_reserve_is_lazy() && pm_options.shard.number == PM_SHARD_RANGE &&
+           pm_range >= PM_SHARD_RANGE;
 }
 
 static bool fits(uint64_t bytes) {

@@ -114,6 +114,8 @@
 //   link to a volume             make_link()                   [test_another_directory_comes_later]
 //     needs   the directory, with its file `volume` (fsync)
 //     before  a directory that the next opening takes    after  the heap has one volume more
+//   the limit that a tool sets   pm_own_limit_set()            [test_the_limit_rises_while_it_runs]
+//     before  the limit before        after  the new one, also for a program that runs
 //   root slot                    pmalloc_set_root()                               [slots unrooted]
 //     needs   the block's entry, by malloc
 //     before  the old pointer             after  the new pointer

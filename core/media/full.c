@@ -16,7 +16,7 @@ static _Atomic int refused;
 static _Atomic uint64_t quiet_until;
 
 void pm_full_note(int error) {
-    if (error == ENOSPC || error == EDQUOT)
+    if (error == ENOSPC || error == EDQUOT || error == PM_FULL_LIMIT)
         atomic_store_explicit(&refused, error, memory_order_relaxed);
 }
 
@@ -36,19 +36,27 @@ void pm_full_say(void) {
         return;
     }
     bool known = free_bytes(&pm_heap.shard[0].data, &bytes);
-    if (error == EDQUOT)
+    if (error == PM_FULL_LIMIT)
+        pm_event(PM_EV_LIMIT_REACHED,
+                 "the heap %.300s is at its limit of %lu bytes, so malloc returns NULL; "
+                 "pmalloc-recover --grow --size SIZE %.300s raises it while the program runs",
+                 pm_heap.dir, (unsigned long)pm_heap.limit, pm_heap.dir);
+    else if (error == EDQUOT)
         pm_event(
             PM_EV_NO_SPACE,
             "no space for the heap %.300s: its user's quota is used up, so malloc returns NULL; "
             "free some of it",
             pm_heap.dir);
     else if (known)
-        pm_event(PM_EV_NO_SPACE,
-                 "no space for the heap %.300s: its file system has %lu bytes free, so malloc "
-                 "returns NULL%s; make room there, or give the heap a directory on another device "
-                 "(PMALLOC_HEAP=DIR:DIR)",
-                 pm_heap.dir, (unsigned long)bytes,
-                 pm_heap_is_journaled() ? " (commits need room for their journal, too)" : "");
+        pm_event(
+            PM_EV_NO_SPACE,
+            "no space for the heap %.300s: its file system has %lu bytes free, so malloc "
+            "returns NULL%s; make room there (pmalloc-recover --spare 0 %.300s, if the heap has a "
+            "reserve), or give the heap a directory on another device, while the program "
+            "runs: pmalloc-recover --grow %.300s:DIR",
+            pm_heap.dir, (unsigned long)bytes,
+            pm_heap_is_journaled() ? " (commits need room for their journal, too)" : "",
+            pm_heap.dir, pm_heap.dir);
     errno = saved;
 }
 

@@ -57,8 +57,9 @@ struct pm_heap {
     // How many there are: the first ones. Rises under the extent lock of shard 0. Who reads it
     // without that lock may miss a new shard, which has no extents yet.
     _Atomic unsigned shards;
-    unsigned volumes;        // its directories (volume.h)
-    uint64_t limit;          // of all shards together
+    // Its directories (volume.h). Rises under the same lock.
+    _Atomic unsigned volumes;
+    _Atomic uint64_t limit;  // of all shards together; may rise
     _Atomic uint64_t length; // the sum of their frontiers
 };
 extern struct pm_heap pm_heap;

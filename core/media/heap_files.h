@@ -33,7 +33,9 @@ enum pm_file_holds {
     PM_FILE_DATA,
     PM_FILE_ROOTS,
     PM_FILE_PROGRAM, // what the program is, whatever is in the heap
-    PM_FILE_NOTHING, // the name exists only while another file is made, replaced or committed to
+    // Nothing of the heap: the name exists only while another file is made, replaced or committed
+    // to; or what it stands for is the device's (spare.h, own_limit.h).
+    PM_FILE_NOTHING,
 };
 
 // Every name that may stand in a heap's directory, once. All code that makes, opens, copies, counts
@@ -68,7 +70,10 @@ enum pm_file_holds {
     X(objects, "objects.a", PM_FILE_PROGRAM, false, false, 0, 0)                                   \
     X(other_objects, "objects.b", PM_FILE_PROGRAM, false, false, 0, 0)                             \
     X(types, "types", PM_FILE_PROGRAM, false, false, 0, 0)                                         \
-    X(new_types, "types.new", PM_FILE_NOTHING, false, false, 0, 0)
+    X(new_types, "types.new", PM_FILE_NOTHING, false, false, 0, 0)                                 \
+    X(spare, "spare", PM_FILE_NOTHING, false, false, 0, 0)                                         \
+    X(own_limit, "limit", PM_FILE_NOTHING, false, false, 0, 0)                                     \
+    X(new_limit, "limit.new", PM_FILE_NOTHING, false, false, 0, 0)
 
 // The files of the other shards follow the files of every heap.
 #define PM_MORE_FILES_TABLE(SHARD)                                                                 \

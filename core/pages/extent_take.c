@@ -8,6 +8,7 @@
 #include "frontier.h"
 #include "media/backing/backing.h"
 #include "media/backing/fixed.h"
+#include "media/backing/volume.h"
 #include "media/open/shard_make.h"
 
 // Space is allocated on the file system in steps of at least and at most this number of pages.
@@ -276,14 +277,14 @@ static bool has_addresses(unsigned node, uint64_t bytes) {
 // shard of this size could serve makes none.
 static bool another_shard(unsigned seen, unsigned node, uint64_t pages, uint64_t align_pages) {
     struct pm_shard *first = &pm_heap.shard[0];
-    bool good = pages <= PM_ENTRY_PAGES_MAX && align_pages <= PM_ENTRY_PAGES_MAX &&
-                pages << PM_PAGE_SHIFT <= pm_shard_room() &&
-                pm_heap.length + (pages << PM_PAGE_SHIFT) <= pm_heap.limit &&
-                !has_addresses(node, (pages + align_pages) << PM_PAGE_SHIFT);
-    if (!good)
+    if (pages > PM_ENTRY_PAGES_MAX || align_pages > PM_ENTRY_PAGES_MAX ||
+        pages << PM_PAGE_SHIFT > pm_shard_room())
         return false;
     pm_lock(&first->lock);
-    good = pm_heap.shards > seen || pm_shard_make(node);
+    pm_volumes_look();
+    bool good = pm_heap.length + (pages << PM_PAGE_SHIFT) <= pm_heap.limit &&
+                !has_addresses(node, (pages + align_pages) << PM_PAGE_SHIFT);
+    good = good && (pm_heap.shards > seen || pm_shard_make(node));
     pm_unlock(&first->lock);
     return good;
 }

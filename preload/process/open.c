@@ -28,6 +28,7 @@
 #include "media/commit/doubt.h"
 #include "media/open/heap_dir.h"
 #include "media/open/heap_open.h"
+#include "media/open/spare.h"
 #include "media/outside.h"
 #include "moved.h"
 #include "moved/trust.h"
@@ -155,8 +156,10 @@ static int open_persistent(struct pm_error *err) {
         .mark = {.markers = (unsigned)pm_options.markers.number, .stray = pm_program_stray()}};
     pm_doubt_thorough = pm_commits_wanted();
     status = pm_recover(&how, &recovery, err);
-    if (status == PM_OK && !borrow)
+    if (status == PM_OK && !borrow) {
+        pm_spare_begin();
         pm_outside_begin();
+    }
     if (status == PM_OK && borrow)
         status = pm_heap_borrow(err);
     if (status == PM_OK && !borrow && pm_commits_wanted())

@@ -41,9 +41,10 @@ enum {
     FILES
 };
 _Static_assert(
-    FILES - MEDIA == PM_FIRST_FILES - 6 + PM_SHARD_FILES - 1,
+    FILES - MEDIA == PM_FIRST_FILES - 9 + PM_SHARD_FILES - 1,
     "of two shards all names but heap.N.new, which stand for nothing, the journal, and the "
-    "record of loaded objects and the table of types, which no store of the heap needs");
+    "record of loaded objects, the table of types, the reserve and the limit, which no store of "
+    "the heap needs");
 #define DATA_FILES (FILES - SHADOWS)
 
 // The rows of shard 1 follow those of every heap, in the order of those of shard 0.

@@ -107,7 +107,7 @@ static void test_limited(void) {
     pm_options_default();
     if (fork() == 0) {
         int bad = setrlimit(RLIMIT_DATA, &limit) != 0 || !pm_heap_choose_range(1) ||
-                  pm_range != PM_SHARD_RANGE || !pm_lazy_table_reserve(&t, 64 * GIB) ||
+                  pm_range != 2 * PM_SHARD_RANGE || !pm_lazy_table_reserve(&t, 64 * GIB) ||
                   !pm_lazy_table_need(&t, GIB / 2) || pm_lazy_table_need(&t, 2 * GIB) ||
                   errno != ENOMEM || !pm_lazy_table_need(&t, GIB / 2 + 1);
         _exit(bad);

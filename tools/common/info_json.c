@@ -9,7 +9,9 @@
 #include "instants_print.h"
 #include "json.h"
 #include "marking/forms.h"
+#include "media/backing/own_limit.h"
 #include "media/heap.h"
+#include "media/open/spare.h"
 #include "objects_print.h"
 #include "pauses_print.h"
 #include "recovered_print.h"
@@ -63,6 +65,8 @@ static void put_totals(struct json *j, const struct info *info) {
     if (f->live_bytes)
         json_real(j, "metadata_ratio",
                   (double)info->census.files.metadata_bytes / (double)f->live_bytes);
+    json_number(j, "spare_bytes", pm_spare_bytes());
+    json_number(j, "own_limit_bytes", pm_own_limit());
 }
 
 static void put_files(struct json *j, const struct census *c) {

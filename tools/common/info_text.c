@@ -14,7 +14,9 @@
 #include "figures.h"
 #include "instants_print.h"
 #include "marking/forms.h"
+#include "media/backing/own_limit.h"
 #include "media/heap.h"
+#include "media/open/spare.h"
 #include "objects_print.h"
 #include "pauses_print.h"
 #include "recovered_print.h"
@@ -151,7 +153,14 @@ static void print_totals(const struct info *info) {
     if (c->files.data_bytes)
         printf("; live bytes are %.1f%% of the data on the file system",
                percent(f->live_bytes, c->files.data_bytes));
-    puts("\n\nfile             length   allocated");
+    putchar('\n');
+    if (pm_own_limit())
+        printf("limit      %s, or PMALLOC_LIMIT if that is larger\n",
+               figure_bytes(pm_own_limit(), a));
+    if (pm_spare_bytes())
+        printf("spare      %s in reserve; `pmalloc-recover --spare 0` gives it up\n",
+               figure_bytes(pm_spare_bytes(), a));
+    puts("\nfile             length   allocated");
     for (unsigned i = 0; i < c->files.count; i++)
         if (c->files.file[i].length || c->files.file[i].allocated)
             printf("%-12s %10s  %10s\n", c->files.file[i].name,

@@ -6,7 +6,9 @@
 #include "emptied.h"
 #include "file.h"
 #include "fixed.h"
+#include "media/full.h"
 #include "media/persist.h"
+#include "own_limit.h"
 #include "rows.h"
 
 enum pm_backing pm_backing(void) {
@@ -38,11 +40,18 @@ static bool set_length(struct pm_shard *s, uint64_t bytes) {
 }
 
 // Room in the limit of the heap, for all shards together.
-static bool reserve_length(uint64_t more) {
+static bool reserve_within(uint64_t more) {
     if (atomic_fetch_add_explicit(&pm_heap.length, more, memory_order_relaxed) + more <=
         pm_heap.limit)
         return true;
     atomic_fetch_sub_explicit(&pm_heap.length, more, memory_order_relaxed);
+    return false;
+}
+
+static bool reserve_length(uint64_t more) {
+    if (reserve_within(more) || (pm_own_limit_look() && reserve_within(more)))
+        return true;
+    pm_full_note(PM_FULL_LIMIT);
     return false;
 }
 

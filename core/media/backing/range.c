@@ -19,11 +19,12 @@ static bool has_room(size_t bytes) {
 }
 
 // How many shards a heap may come to have under the options: one in each directory, or more, and
-// the last one of each node need not be full.
+// the last one of each node need not be full. And one in a directory that a tool adds while the
+// program runs.
 static uint64_t wanted_shards(unsigned directories) {
     uint64_t limit = pm_options.limit.number, each = pm_options.shard.number;
     uint64_t count = limit / each + (limit % each != 0);
-    count = (count < directories ? directories : count) + pm_nodes.count - 1;
+    count = (count < directories + 1 ? directories + 1 : count) + pm_nodes.count - 1;
     return count < PM_SHARDS ? count : PM_SHARDS;
 }
 

@@ -7,11 +7,14 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/nodes.h"
 #include "base/os_file.h"
+#include "dir_held.h"
+#include "file.h"
 #include "fixed.h"
 #include "media/persist.h"
 #include "volume_file.h"
@@ -49,6 +52,17 @@ static int open_link(int dir_fd, unsigned k) {
     char name[LINK_NAME];
     link_name(k, name);
     return openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+// Whether this path is the heap's directory number k.
+static bool leads_there(const char *path, unsigned k) {
+    struct stat named, own;
+    int fd = k ? open_link(pm_heap.dir_fd, k) : pm_heap.dir_fd;
+    bool same = fd >= 0 && stat(path, &named) == 0 && fstat(fd, &own) == 0 &&
+                named.st_dev == own.st_dev && named.st_ino == own.st_ino;
+    if (k && fd >= 0)
+        close(fd);
+    return same;
 }
 
 // ---- names --------------------------------------------------------------------------------------
@@ -301,7 +315,8 @@ static int make_volume(const char *path, unsigned k, struct pm_error *err) {
         status = bad_file(path, err);
     if (status == PM_OK)
         status = check_medium(fd, path, err);
-    if (status == PM_OK && !make_link(path, k))
+    // Another process may have done all of this at the same time.
+    if (status == PM_OK && !make_link(path, k) && !(errno == EEXIST && leads_there(path, k)))
         status =
             pm_fail(err, PM_OPERATIONAL, "%s/volume.%u: %s", pm_heap.dir, k, pm_strerror(errno));
     if (status != PM_OK && written) // else it would pass for a directory of a heap that is gone
@@ -317,13 +332,7 @@ static int make_volume(const char *path, unsigned k, struct pm_error *err) {
 // The named directory must be the one to which the link leads.
 static int check_named(const char *path, unsigned k, struct pm_error *err) {
     char leads[PATH_MAX];
-    struct stat named, linked;
-    int fd = open_link(pm_heap.dir_fd, k);
-    bool same = fd >= 0 && stat(path, &named) == 0 && fstat(fd, &linked) == 0 &&
-                named.st_dev == linked.st_dev && named.st_ino == linked.st_ino;
-    if (fd >= 0)
-        close(fd);
-    if (same)
+    if (leads_there(path, k))
         return PM_OK;
     link_target(pm_heap.dir_fd, k, leads);
     return pm_fail(err, PM_OPERATIONAL,
@@ -396,6 +405,36 @@ int pm_volumes_open(const char *more, enum pm_open_mode mode, struct pm_error *e
     if (status == PM_OK && !pm_heap.readonly && !pm_heap.created)
         status = pm_volumes_sync(err);
     return status == PM_OK ? place_shards(err) : status;
+}
+
+int pm_volume_add(const char *path, unsigned *number, struct pm_error *err) {
+    int status = PM_OK, lock = pm_heap.roots.fd;
+    while (flock(lock, LOCK_EX) != 0 && errno == EINTR) {
+    }
+    while (pm_heap.volumes < PM_VOLUMES &&
+           link_exists(pm_heap.dir_fd, pm_heap.volumes) == PM_IS_THERE)
+        pm_heap.volumes++;
+    for (*number = 0; *number < pm_heap.volumes && !leads_there(path, *number);)
+        ++*number;
+    if (*number == pm_heap.volumes)
+        status = use_named(path, strlen(path), *number, PM_OPEN_CREATE, err);
+    flock(lock, LOCK_UN);
+    return status;
+}
+
+bool pm_volumes_look(void) {
+    static bool told;
+    struct pm_error err;
+    if (!pm_heap_on_media() || pm_heap.volumes == PM_VOLUMES || pm_fixed_is_open() ||
+        pm_heap.nameless || !pm_dir_ready() ||
+        link_exists(pm_heap.dir_fd, pm_heap.volumes) != PM_IS_THERE)
+        return false;
+    bool good = pm_file_ready(&pm_heap.super_file) && check_link(pm_heap.volumes, &err) == PM_OK;
+    if (good)
+        pm_heap.volumes++;
+    else if (!told && (told = true))
+        pm_event(PM_EV_OPEN_FAILED, "%s; the heap goes on without this directory", err.text);
+    return good;
 }
 
 // ---- shards -------------------------------------------------------------------------------------
@@ -482,8 +521,6 @@ static bool remove_volume(int dir_fd, unsigned k, const uint8_t uuid[16]) {
 bool pm_volumes_remove(int dir_fd) {
     uint8_t uuid[16] = {0};
     bool good = true, known = false;
-    if (pm_heap_is_held() && dir_fd == pm_heap.dir_fd && pm_heap.volumes == 1)
-        return true; // a system call less for each possible one
     for (EACH_VOLUME(k)) {
         enum pm_there link = link_exists(dir_fd, k);
         good &= link != PM_CANNOT_TELL;

@@ -98,13 +98,34 @@ static bool unlink_file(int fd, const char *name) {
     return unlinkat(fd, name, 0) == 0 || errno == ENOENT;
 }
 
+struct seen {
+    bool name[PM_HEAP_FILES], volumes;
+};
+
+static bool note_name(const char *name, void *arg) {
+    struct seen *seen = arg;
+    seen->volumes |= pm_volume_name(name);
+    for (size_t i = 0; i < PM_HEAP_FILES; i++)
+        seen->name[i] |= strcmp(name, pm_heap_files[i].name) == 0;
+    return true;
+}
+
+// Most names are those of no file: one look costs less than to try them all.
+static void look_at_names(int fd, struct seen *seen) {
+    memset(seen, 0, sizeof *seen);
+    if (lseek(fd, 0, SEEK_SET) < 0 || !pm_os_each_name(fd, note_name, seen))
+        memset(seen, true, sizeof *seen);
+}
+
 // Unlinks every file of the first `shards` shards but the superblock. superblock.new, the mark of a
 // remnant, comes last, and only if all other files are gone.
 static bool unlink_files(int fd, unsigned shards, uint64_t features) {
-    bool good = pm_volumes_remove(fd);
+    struct seen seen;
+    look_at_names(fd, &seen);
+    bool good = !seen.volumes || pm_volumes_remove(fd);
     for (size_t i = 0; i < PM_FIRST_FILES + PM_SHARD_FILES * (shards - 1u); i++) {
         const struct pm_heap_file *f = &pm_heap_files[i];
-        bool may_be = !f->feature || (f->feature & features);
+        bool may_be = seen.name[i] && (!f->feature || (f->feature & features));
         const struct pm_file *file = pm_heap_file(f);
         if (may_be && file != &pm_heap.super_file && file != &pm_heap.new_super)
             good &= unlink_file(fd, f->name);

@@ -23,6 +23,7 @@
 #include "media/backing/backing.h"
 #include "media/backing/file.h"
 #include "media/backing/fixed.h"
+#include "media/backing/own_limit.h"
 #include "media/backing/volume.h"
 #include "media/backing/volume_sync.h"
 #include "media/backing/work_copy.h"
@@ -80,7 +81,9 @@ uint64_t pm_shard_room(void) {
 }
 
 void pm_shards_limit(void) {
-    pm_heap.limit = pm_options.limit.number & ~(PM_REGION_SIZE - 1);
+    uint64_t own = pm_heap_on_media() && !pm_heap.created ? pm_own_limit() : 0,
+             set = pm_options.limit.number;
+    pm_heap.limit = (own > set ? own : set) & ~(PM_REGION_SIZE - 1);
     unsigned room = pm_shards_most();
     for (unsigned i = 0; i < room || i < pm_heap.shards; i++) {
         struct pm_shard *s = &pm_heap.shard[i];

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// Copyright (c) 2026 The PMAlloc authors
+#include "spare.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/file_limit.h"
+#include "base/options.h"
+#include "media/backing/file_space.h"
+#include "media/backing/fixed.h"
+#include "media/heap.h"
+
+#define NAME pm_heap.spare.name
+
+uint64_t pm_spare_bytes(void) {
+    struct stat st;
+    int saved = errno;
+    bool there = !pm_fixed_is_open() && !pm_heap.nameless &&
+                 fstatat(pm_heap.dir_fd, NAME, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    errno = saved;
+    return there ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+static bool drop(void) { return unlinkat(pm_heap.dir_fd, NAME, 0) == 0 || errno == ENOENT; }
+
+// Without a sync: after a kill or a power failure less may be there, and the next start looks.
+static bool make(uint64_t bytes) {
+    int fd =
+        drop() ? openat(pm_heap.dir_fd, NAME, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    if (fd < 0)
+        return false;
+    struct pm_file_room room = pm_file_room(bytes);
+    bool good = room.good && pm_space_allocate(fd, 0, 0, bytes);
+    pm_file_room_end(room);
+    int saved = errno;
+    close(fd);
+    if (!good)
+        drop();
+    errno = saved;
+    return good;
+}
+
+int pm_spare_set(uint64_t bytes, struct pm_error *err) {
+    if (bytes ? make(bytes) : drop())
+        return PM_OK;
+    return pm_fail(err, PM_OPERATIONAL, "%.300s/%s: %s", pm_heap.dir, NAME, pm_strerror(errno));
+}
+
+static bool has_twice(uint64_t bytes) {
+    struct statvfs fs;
+    return fstatvfs(pm_heap.dir_fd, &fs) == 0 &&
+           (fs.f_blocks == 0 || (uint64_t)fs.f_bavail * fs.f_frsize / 2 >= bytes);
+}
+
+void pm_spare_begin(void) {
+    uint64_t want = pm_options.spare.number;
+    int saved = errno;
+    struct pm_error err;
+    if (!want || !pm_heap_on_media() || pm_fixed_is_open() || pm_heap.nameless ||
+        pm_spare_bytes() >= want)
+        return;
+    if (!has_twice(want))
+        pm_event(PM_EV_NO_SPARE,
+                 "PMALLOC_SPARE: nothing is in reserve for the heap %.300s: its file system has "
+                 "less than twice as much free; make room there",
+                 pm_heap.dir);
+    else if (pm_spare_set(want, &err) != PM_OK)
+        pm_event(PM_EV_NO_SPARE, "PMALLOC_SPARE: nothing is in reserve: %s", err.text);
+    errno = saved;
+}
